@@ -1,7 +1,8 @@
 //! Compiles the `.proto` files with protox, so that no protoc is needed.
 //!
-//! Kubernetes' objects are in the descriptor set, which reflection serves and the codec reads, but get no Rust code: in Rust they are the
-//! types of `podplane-api`. The rest gets tonic's code.
+//! Kubernetes' objects are in the descriptor set, which reflection serves and the codec reads, but
+//! get no Rust code: in Rust they are the types of `podplane-api`. For the rest, tonic generates
+//! code.
 
 use std::{env, error::Error, fs, path::PathBuf};
 
@@ -18,29 +19,36 @@ const GENERATED: &[&str] = &[
     "podplane/trace/v1/trace.proto",
     "runtime/v1/api.proto",
 ];
-/// Kubernetes' own encoding, for `src/kubernetes.rs`. No service of ours knows it.
-const KUBERNETES: &[&str] = &[
-    "k8s.io/api/apps/v1/generated.proto",
-    "k8s.io/api/authentication/v1/generated.proto",
-    "k8s.io/api/authorization/v1/generated.proto",
-    "k8s.io/api/autoscaling/v1/generated.proto",
-    "k8s.io/api/coordination/v1/generated.proto",
-    "k8s.io/api/core/v1/generated.proto",
-    "k8s.io/api/events/v1/generated.proto",
-    "k8s.io/api/policy/v1/generated.proto",
-    "k8s.io/apimachinery/pkg/apis/meta/v1/generated.proto",
-    "k8s.io/apimachinery/pkg/runtime/generated.proto",
-];
-const DESCRIBED: &[&str] = &[
-    "podplane/apps/v1/services.proto",
-    "podplane/core/v1/services.proto",
-    "podplane/networking/v1/services.proto",
-];
+/// Kubernetes' own encoding, for `src/kubernetes.rs`. None of our services uses it.
+const KUBERNETES: &str = "k8s.io";
+/// The services of Kubernetes' objects, one file for each package.
+const DESCRIBED: &str = "podplane";
+
+/// The files called `name` below a directory of `proto`, in order.
+fn files(directory: &str, name: &str) -> Result<Vec<String>, Box<dyn Error>> {
+    let mut found = Vec::new();
+    let mut directories = vec![PathBuf::from("proto").join(directory)];
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(directory)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                directories.push(path);
+            } else if path.ends_with(name) {
+                let path = path.strip_prefix("proto")?.to_str().ok_or("not UTF-8")?;
+                found.push(path.to_owned());
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=proto");
     let out = PathBuf::from(env::var("OUT_DIR")?);
-    let all = protox::compile([DESCRIBED, GENERATED].concat(), ["proto"])?;
+    let mut all = files(DESCRIBED, "services.proto")?;
+    all.extend(GENERATED.iter().map(|&file| file.to_owned()));
+    let all = protox::compile(all, ["proto"])?;
     fs::write(out.join("descriptors.bin"), all.encode_to_vec())?;
     let mut bare = all;
     for file in &mut bare.file {
@@ -48,7 +56,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     fs::write(out.join("bare.bin"), bare.encode_to_vec())?;
     let mut kubernetes = protox::Compiler::new(["proto"])?;
-    kubernetes.include_imports(true).open_files(KUBERNETES)?;
+    kubernetes
+        .include_imports(true)
+        .open_files(files(KUBERNETES, "generated.proto")?)?;
     // Encoded by protox, which keeps options that are extensions.
     let kubernetes = kubernetes.encode_file_descriptor_set();
     fs::write(out.join("kubernetes.bin"), kubernetes)?;

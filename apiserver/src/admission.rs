@@ -1,4 +1,4 @@
-//! What stands against a write that is valid in itself, because of what else there is. It comes after validation.
+//! Admission: checks of a valid write against the other objects. It comes after validation.
 
 mod addresses;
 mod blocks;
@@ -16,22 +16,22 @@ pub(crate) use addresses::Addresses;
 pub(crate) use blocks::{Claimant, Hold, HoldMove, Move, NodeBlocks, RecordState, Stored, Which};
 pub(crate) use fences::Fences;
 
-/// What nodes are measured against.
+/// The rules for the blocks of nodes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Policy {
-    /// No node's block may touch these.
+    /// The service ranges, which no node's block may overlap.
     pub(crate) service_ranges: ServiceRanges,
-    /// Where free blocks are proposed from.
+    /// The ranges from which free blocks are proposed.
     pub(crate) cluster_cidrs: Vec<IpNet>,
-    /// Whether everything is let through, as Kubernetes does.
+    /// True to admit every block, as Kubernetes does.
     pub(crate) lenient: bool,
-    /// How long after its last renewal the hold of a deleted node's block ends by itself; nothing:
-    /// never.
+    /// The time after its last renewal at which the hold of a deleted node's block ends by itself;
+    /// `None`: never.
     pub(crate) release_after: Option<Duration>,
 }
 
 impl Policy {
-    /// Says at the start which parts are off.
+    /// Logs at the start which checks are off.
     pub(crate) fn announce(&self) {
         if self.lenient {
             tracing::warn!("--compat: nodes may have overlapping podCIDRs");
@@ -43,19 +43,19 @@ impl Policy {
     }
 }
 
-/// What is committed together with an object.
+/// The guards and writes that are committed together with an object.
 #[derive(Debug, Default)]
 pub(crate) struct Beside {
     pub(crate) guards: Vec<Guard>,
     pub(crate) writes: Vec<Write>,
 }
 
-/// An object before and after a write; absent where it is created or removed.
+/// An object before and after a write; `None` before a creation and after a removal.
 #[derive(Debug)]
 pub(crate) struct Change<'a, K> {
     pub(crate) old: Option<&'a K>,
     pub(crate) new: Option<&'a K>,
-    /// What the writer leads by, if it says so.
+    /// The fence of the writer, if it sent one.
     pub(crate) fence: Option<&'a Fence>,
 }
 
@@ -69,9 +69,18 @@ impl<K> Copy for Change<'_, K> {}
 
 /// The admission of a kind.
 pub(crate) trait Admission<K>: fmt::Debug + Send + Sync {
-    /// What has to hold for the change and is written with it, or why it may not be.
+    /// Returns the guards and further writes of the commit.
+    ///
+    /// # Errors
+    ///
+    /// The reason why the change is refused.
     fn beside<'a>(&'a self, change: Change<'a, K>) -> BoxFuture<'a, Result<Beside, ApiError>>;
 
-    /// Why the change may not be, if one of its guards stands against it. Asked when a guard did not hold, and for dry runs.
+    /// Checks whether one of the change's guards fails now. Called after a guard failed, and for
+    /// dry runs.
+    ///
+    /// # Errors
+    ///
+    /// The reason why the change is refused.
     fn judge<'a>(&'a self, change: Change<'a, K>) -> BoxFuture<'a, Result<(), ApiError>>;
 }

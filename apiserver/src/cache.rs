@@ -1,9 +1,10 @@
-//! The watch cache: what lists and watches are served from.
+//! The watch cache, which serves lists and watches.
 //!
-//! One feeder ([`feed`]) follows the store and applies each commit to the cache of its kind ([`KindCache`]): the present
-//! objects, each as its encoded message with what selectors ask for, and the recent events. A watch is a cursor into the events
-//! ([`Watcher`]); it queues nothing, so a slow one costs the others nothing, and one that falls behind what is kept
-//! ends with `Expired`.
+//! One feeder ([`feed`]) follows the store and applies each commit to the cache of its kind
+//! ([`KindCache`]): the present objects, each as its encoded message with the fields for selectors,
+//! and the recent events. A watch is a cursor into the events ([`Watcher`]); it queues nothing, so
+//! a slow one costs the others nothing, and one that falls behind the kept events ends with
+//! `Expired`.
 
 mod feed;
 mod kind;
@@ -19,20 +20,25 @@ pub(crate) use kind::{Entry, KindCache, Page, entry};
 pub(crate) use query::{Continue, Query};
 pub(crate) use watcher::{Seen, Watcher};
 
-/// The annotation of a bookmark which says that the objects that were present at the beginning have all been sent.
+/// The annotation of a bookmark which says that all objects present at the beginning have been
+/// sent.
 pub(crate) const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
-/// How far the caches of all kinds have come. Cloning shares it.
+/// The revision that the caches of all kinds have reached. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct Position(watch::Receiver<Revision>);
 
 impl Position {
-    /// Every commit up to this one is in the cache of its kind.
+    /// The revision up to which every commit is in the cache of its kind.
     pub(crate) fn current(&self) -> Revision {
         *self.0.borrow()
     }
 
     /// Waits until the commits up to a revision are in the caches.
+    ///
+    /// # Errors
+    ///
+    /// `ServiceUnavailable` if the server stops before.
     pub(crate) async fn reached(&self, revision: u64) -> Result<(), ApiError> {
         let mut position = self.0.clone();
         let reached = position

@@ -5,10 +5,11 @@ use podplane_api::{Quantity, quantity::units};
 use podplane_ipam::{Compat, ServiceRanges, parse_cidr};
 use podplane_telemetry::{boundary::AllowedHosts, server::Listen};
 
-/// How the API server runs.
+/// The configuration of the API server.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Config {
-    /// Where to serve gRPC: HOST:PORT with a numeric host, port 0 for any free one, or unix:PATH.
+    /// Serve gRPC and the Kubernetes REST API at this address: IP:PORT (port 0: any free port) or
+    /// unix:PATH
     #[arg(
         long,
         env = "PODPLANE_APISERVER_LISTEN",
@@ -17,15 +18,17 @@ pub struct Config {
     )]
     pub listen: Listen,
 
-    /// The names by which it may be addressed.
+    /// The host names that requests may use.
     #[command(flatten)]
     pub allowed_hosts: AllowedHosts,
 
-    /// Write the address to this file once it is served, for those who look for the server. Default: `apiserver.address` in --data-dir, if there is one.
+    /// Write the listening address to this file, once it is served [default: `apiserver.address` in
+    /// --data-dir, if that is given]
     #[arg(long, env = "PODPLANE_APISERVER_ADDRESS_FILE", value_name = "FILE")]
     pub address_file: Option<PathBuf>,
 
-    /// Where the data is kept: the store is in the directory `store` in it, made if it is not there. Required by --store sled.
+    /// Keep the objects in DIR/store, created if missing; required with --store sled, which is the
+    /// default
     #[arg(
         long,
         env = "PODPLANE_APISERVER_DATA_DIR",
@@ -34,7 +37,7 @@ pub struct Config {
     )]
     pub data_dir: Option<PathBuf>,
 
-    /// Which engine keeps the objects.
+    /// Store objects in this engine
     #[arg(
         long,
         env = "PODPLANE_APISERVER_STORE",
@@ -44,7 +47,8 @@ pub struct Config {
     )]
     pub store: StoreKind,
 
-    /// The range of services, or one for each address family: no node may have a block that touches it. Without it, nodes are not measured against services.
+    /// Reject pod CIDRs of nodes that overlap this service range; for dual stack one IPv4 and one
+    /// IPv6 range [default: no check]
     #[arg(
         long,
         env = "PODPLANE_SERVICE_CLUSTER_IP_RANGE",
@@ -54,7 +58,8 @@ pub struct Config {
     )]
     pub service_cluster_ip_range: ServiceRanges,
 
-    /// The range of nodes' blocks, or one for each address family: a node whose block is refused is told of a free one in it. Default: near the one refused.
+    /// Suggest a free block of this range in the error when a node's pod CIDR is rejected; for dual
+    /// stack one IPv4 and one IPv6 range [default: a block near the rejected one]
     #[arg(
         long,
         env = "PODPLANE_CLUSTER_CIDR",
@@ -64,14 +69,35 @@ pub struct Config {
     )]
     pub cluster_cidr: Vec<IpNet>,
 
-    /// Let through what another system lets through: nodes with overlapping blocks, and blocks of the service range.
-    /// upstream (Kubernetes), upstream-1.30, upstream-1.31, upstream-1.32 or gcp.
+    /// Reproduce the node IPAM of another system, including its faults: none, upstream,
+    /// upstream-1.30, upstream-1.31, upstream-1.32 or gcp
+    ///
+    /// none is podplane's own behaviour; upstream is the newest Kubernetes; upstream-1.30 is
+    /// Kubernetes up to 1.30, upstream-1.31 from 1.31.0 to 1.31.3, upstream-1.32 from 1.31.4 on;
+    /// gcp is the fork in cloud-provider-gcp. With all but none, the API server accepts pod CIDRs
+    /// that overlap each other or the service range.
     #[arg(long, env = "PODPLANE_COMPAT", default_value_t, value_name = "SYSTEM")]
     pub compat: Compat,
 
-    /// End the hold of a deleted node's block when the node has been silent for so long, though its
-    /// sandboxes may still have addresses of it: at least 1s. 0s: never; the node itself, `podplane
-    /// node remove` or `podplane node forget` ends it.
+    /// The flags that the user of a cluster sets.
+    #[command(flatten)]
+    pub cluster: ClusterFlags,
+
+    /// The bounds of history and events.
+    #[command(flatten)]
+    pub bounds: Bounds,
+}
+
+/// The flags that `podplane up` and `podplane restart` take too, and pass on as they are. Each has
+/// one value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::Args)]
+pub struct ClusterFlags {
+    /// End the hold on a deleted node's pod CIDR when the node has been silent for this long, such
+    /// as 10m, at least 1s; 0s: never
+    ///
+    /// WARNING: if sandboxes of the silent node still run, their addresses may be used twice. A pod
+    /// CIDR is held while sandboxes of its node may use its addresses; the node, `podplane node
+    /// remove` and `podplane node forget` end the hold too.
     #[arg(
         long,
         env = "PODPLANE_RELEASE_AFTER",
@@ -80,17 +106,15 @@ pub struct Config {
         value_parser = release_after
     )]
     pub release_after: Duration,
-
-    /// The bounds of history and events.
-    #[command(flatten)]
-    pub bounds: Bounds,
 }
 
 /// The bounds of history and events: what may be forgotten.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Bounds {
-    /// Keep at most so many bytes of history, which watches and lists of earlier revisions are served from, as in 64Mi: at
-    /// least 1Mi. History is kept for five minutes if it is not more.
+    /// Limit the history for watches and for lists at an earlier resourceVersion to BYTES, such as
+    /// 64Mi; at least 1Mi
+    ///
+    /// History older than five minutes is dropped as well.
     #[arg(
         long,
         env = "PODPLANE_HISTORY_BYTES",
@@ -100,7 +124,7 @@ pub struct Bounds {
     )]
     pub history_bytes: u64,
 
-    /// How long an event is kept after it last happened: at least 1s.
+    /// Keep an event for this long after it last happened, such as 30m; at least 1s
     #[arg(
         long,
         env = "PODPLANE_EVENT_TTL",
@@ -110,7 +134,7 @@ pub struct Bounds {
     )]
     pub event_ttl: Duration,
 
-    /// Keep at most so many events; the oldest go first.
+    /// Keep at most N events; the oldest are deleted first
     #[arg(
         long,
         env = "PODPLANE_MAX_EVENTS",
@@ -147,12 +171,8 @@ fn event_ttl(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A time for `--release-after`.
-///
-/// # Errors
-///
-/// In words: it is no time, or too short for a node to be heard of in it.
-pub fn release_after(text: &str) -> Result<Duration, String> {
+/// Parses the value of `--release-after`: zero, or at least a second.
+fn release_after(text: &str) -> Result<Duration, String> {
     match humantime::parse_duration(text).map_err(|error| error.to_string())? {
         short if !short.is_zero() && short < Duration::from_secs(1) => {
             Err("must be 0s or at least 1s".to_owned())
@@ -184,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bounds_have_the_defaults_that_they_say() {
+    fn flags_and_bounds_have_the_same_defaults() {
         let Bounds {
             history_bytes,
             event_ttl,
@@ -197,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_history_are_a_quantity() {
+    fn history_bytes_accept_binary_suffixes() {
         for (text, bytes) in [
             ("64Mi", 64 << 20),
             ("64MiB", 64 << 20),

@@ -1,4 +1,5 @@
-//! The store, whichever it is: the one type that the rest of this crate writes and reads through. A panic below it ends the process ([`crate::fatal`]).
+//! A handle to the store of any engine: the one type through which the rest of this crate reads and
+//! writes. A panic below it ends the process ([`crate::fatal`]).
 
 use std::{
     fmt,
@@ -18,7 +19,7 @@ use tokio::sync::watch;
 
 use crate::fatal::OrAbort;
 
-/// [`Store`] with boxed futures, so that the engine is not a type parameter of everything.
+/// [`Store`] with boxed futures, so that not everything has the engine as a type parameter.
 trait AnyStore: fmt::Debug + Send + Sync {
     fn commit(&self, txn: Txn) -> BoxFuture<'_, Result<Committed, StoreError>>;
     fn get<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Option<Item>, StoreError>>;
@@ -31,6 +32,7 @@ trait AnyStore: fmt::Debug + Send + Sync {
     fn oldest_within(&self, history_bytes: u64) -> BoxFuture<'_, Result<Revision, StoreError>>;
     fn maintain(&self) -> BoxFuture<'_, Result<(), StoreError>>;
     fn back_up(self: Arc<Self>) -> BoxStream<'static, Result<Bytes, StoreError>>;
+    fn current(&self) -> BoxFuture<'_, Result<Revision, StoreError>>;
     fn status(&self) -> BoxFuture<'_, Result<Status, StoreError>>;
 }
 
@@ -76,6 +78,10 @@ impl<S: Store> AnyStore for S {
         podplane_store::back_up(self).boxed()
     }
 
+    fn current(&self) -> BoxFuture<'_, Result<Revision, StoreError>> {
+        Store::current(self).boxed()
+    }
+
     fn status(&self) -> BoxFuture<'_, Result<Status, StoreError>> {
         Store::status(self).boxed()
     }
@@ -85,10 +91,12 @@ impl<S: Store> AnyStore for S {
 #[derive(Clone, Debug)]
 pub(crate) struct Engine {
     store: Arc<dyn AnyStore>,
-    /// The number of the last revision that anybody may know of: of an acknowledged commit, or of one that was read or refused another. Only
-    /// this process writes to its engine; one that others write to as well has to be asked instead.
+    /// The number of the last revision that any client may know: of an acknowledged commit, or of
+    /// one that was read or caused a refusal. Only this process writes to its engine; a shared
+    /// engine would have to be asked instead.
     known: Arc<AtomicU64>,
-    /// The revision that the store began with; the earlier ones are of the store that it was restored from.
+    /// The revision at which the store began; earlier ones belong to the store that it was restored
+    /// from.
     first: Revision,
     failure: watch::Sender<Option<StoreError>>,
 }
@@ -125,13 +133,14 @@ impl Engine {
         self.known.fetch_max(revision.number(), Ordering::AcqRel);
     }
 
-    /// Whoever is told of a key, also by a refusal, may then read it, and must not find it as it was before, although the
-    /// commit that changed it may not have been answered yet.
+    /// Notes the revision of a key that a client learns of, also by a refusal: the client may read
+    /// the key next and must not find an older state, although the commit that changed it may not
+    /// be acknowledged yet.
     async fn know_change(&self, modified: Option<Revision>) -> Result<(), StoreError> {
         let revision = match modified {
             Some(modified) => modified,
-            // A deletion left nothing that has its revision.
-            None => self.status().await?.current,
+            // A deletion leaves no item with its revision.
+            None => OrAbort(self.store.current()).await?,
         };
         self.know(revision);
         Ok(())
@@ -141,7 +150,7 @@ impl Engine {
         OrAbort(self.store.list(query)).await
     }
 
-    /// Every commit after a revision.
+    /// Streams every commit after a revision.
     pub(crate) async fn watch(
         &self,
         after: Revision,
@@ -156,17 +165,17 @@ impl Engine {
             .inspect_err(|error| self.note(error))
     }
 
-    /// The oldest revision since which the history takes at most so many bytes.
+    /// The oldest revision since which the history takes at most `history_bytes`.
     pub(crate) async fn oldest_within(&self, history_bytes: u64) -> Result<Revision, StoreError> {
         OrAbort(self.store.oldest_within(history_bytes)).await
     }
 
-    /// Lets the store do what has to be done now and then.
+    /// Lets the store do its periodic maintenance.
     pub(crate) async fn maintain(&self) -> Result<(), StoreError> {
         OrAbort(self.store.maintain()).await
     }
 
-    /// A backup of everything as it is now, in pieces.
+    /// Streams a backup of the current state, in pieces.
     pub(crate) fn back_up(&self) -> BoxStream<'static, Result<Bytes, StoreError>> {
         OrAbort(Arc::clone(&self.store).back_up()).boxed()
     }
@@ -181,7 +190,7 @@ impl Engine {
         }
     }
 
-    /// Waits until the store takes no more writes, which only opening it again can mend.
+    /// Waits until the store refuses all writes; only opening it again can help.
     pub(crate) async fn failure(&self) -> StoreError {
         let mut failure = self.failure.subscribe();
         let failed = failure
@@ -191,12 +200,13 @@ impl Engine {
         failed.ok().flatten().unwrap_or(StoreError::Unavailable)
     }
 
-    /// The revision that the store began with.
+    /// The revision at which the store began.
     pub(crate) fn first(&self) -> Revision {
         self.first
     }
 
-    /// A reader at this revision sees every write that was acknowledged, or shown to anybody, before the call.
+    /// The revision that a reader must have reached to see every write that was acknowledged or
+    /// visible to any client before the call.
     pub(crate) fn acknowledged(&self) -> u64 {
         self.known.load(Ordering::Acquire)
     }

@@ -1,4 +1,4 @@
-//! Refusals in Kubernetes' words (source: `apimachinery/pkg/api/errors`).
+//! Errors in Kubernetes' words (source: `apimachinery/pkg/api/errors`).
 
 use podplane_api::{Object, selector::SelectorError, strict::StrictError, validation::ErrorList};
 use podplane_proto::{
@@ -39,13 +39,13 @@ pub(crate) fn conflict(resource: &str, name: &str, why: &str) -> ApiError {
     )
 }
 
-/// The object has another revision than the request expects.
+/// The error for an object with another revision than the request expects.
 pub(crate) fn modified<K: Object>(name: &str) -> ApiError {
     let why = "the object has been modified; please apply your changes to the latest version and try again";
     conflict(&resource::<K>(), name, why)
 }
 
-/// The object has another UID than the request expects.
+/// The error for an object with another UID than the request expects.
 pub(crate) fn other_uid(resource: &str, name: &str, expected: &str, found: &str) -> ApiError {
     let why = format!(
         "Precondition failed: UID in precondition: {expected}, UID in object meta: {found}"
@@ -69,12 +69,12 @@ pub(crate) fn invalid<K: Object>(name: &str, errors: &ErrorList) -> ApiError {
     invalid_kind(&qualified(K::KIND, K::GROUP), name, errors)
 }
 
-/// The same of a kind that is no type.
+/// The same for a kind that has no Rust type.
 pub(crate) fn invalid_of(group: &str, kind: &str, name: &str, errors: &ErrorList) -> ApiError {
     invalid_kind(&qualified(kind, group), name, errors)
 }
 
-/// The same of the options of a request, which have no name: `ListOptions`.
+/// The same for the options of a request, which have no name: `ListOptions`.
 pub(crate) fn invalid_options(kind: &str, errors: &ErrorList) -> ApiError {
     invalid_kind(&qualified(kind, "meta.k8s.io"), "", errors)
 }
@@ -88,7 +88,7 @@ fn invalid_kind(kind: &str, name: &str, errors: &ErrorList) -> ApiError {
     ApiError::new(Reason::Invalid, message).with_fields(errors.iter().map(violation).collect())
 }
 
-/// What is not a message of its kind.
+/// The error for bytes that are not a message of the kind.
 pub(crate) fn undecodable<K: Object>(error: &DecodeError) -> ApiError {
     match error {
         DecodeError::Strict(error) => not_strict::<K>(error),
@@ -100,12 +100,12 @@ pub(crate) fn undecodable<K: Object>(error: &DecodeError) -> ApiError {
     }
 }
 
-/// What is not an object of its kind.
+/// The error for a document that is not an object of the kind.
 pub(crate) fn not_strict<K: Object>(error: &StrictError) -> ApiError {
     not_strictly(K::KIND, K::VERSION, error)
 }
 
-/// The same of a kind that is no type.
+/// The same for a kind that has no Rust type.
 pub(crate) fn not_strictly(kind: &str, version: &str, error: &StrictError) -> ApiError {
     let violation = |field: &str, description: &str| FieldViolation {
         field: field.to_owned(),
@@ -130,14 +130,14 @@ pub(crate) fn not_strictly(kind: &str, version: &str, error: &StrictError) -> Ap
     .with_fields(fields)
 }
 
-/// A kind without a published schema cannot be patched by one.
+/// The error for a kind without a published schema to patch by.
 pub(crate) fn unpatchable(resource: &str) -> ApiError {
     bad_request(format!(
         "{resource} can be patched with application/json-patch+json or application/merge-patch+json only"
     ))
 }
 
-/// A patch that can be read and cannot be applied.
+/// The error for a patch that can be read but not applied.
 pub(crate) fn unprocessable(why: &str) -> ApiError {
     ApiError::new(
         Reason::Invalid,
@@ -145,7 +145,7 @@ pub(crate) fn unprocessable(why: &str) -> ApiError {
     )
 }
 
-/// A patch after which the object has fields that its kind does not have, or of the wrong type.
+/// The error for a patch that adds fields that the kind does not have, or fields of a wrong type.
 pub(crate) fn misfit(patch: &serde_json::Value, refused: &ApiError) -> ApiError {
     let unknown = refused.message.split_once("strict decoding error: ");
     let Some((_, unknown)) = unknown else {
@@ -167,7 +167,8 @@ pub(crate) fn unselectable(error: &SelectorError) -> ApiError {
     bad_request(error.to_string())
 }
 
-/// An object that was accepted has no form on the wire or in the store, which is a fault of this program.
+/// The error for an accepted object that cannot be encoded for the wire or the store, which is a
+/// bug of this program.
 pub(crate) fn unencodable(error: &EncodeError) -> ApiError {
     internal(error)
 }
@@ -184,15 +185,15 @@ pub(crate) fn expired(message: impl Into<String>) -> ApiError {
     ApiError::new(Reason::Expired, message)
 }
 
-/// A revision that is no longer in the history.
+/// The error for a revision that is no longer in the history.
 pub(crate) fn too_old_revision(asked: Revision, oldest: Revision) -> ApiError {
     expired(format!("too old resource version: {asked} ({oldest})"))
 }
 
-/// What a cause of a [`Reason::Timeout`] says when it is about a revision.
+/// The message of the cause of a [`Reason::Timeout`] about a revision.
 pub(crate) const TOO_LARGE_REVISION: &str = "Too large resource version";
 
-/// A revision that this server does not have yet, or never will.
+/// The error for a revision that this server does not have yet, or never will.
 pub(crate) fn too_large_revision(asked: Revision, current: u64) -> ApiError {
     let message = format!("Timeout: {TOO_LARGE_REVISION}: {asked}, current: {current}");
     let cause = FieldViolation {
@@ -202,10 +203,11 @@ pub(crate) fn too_large_revision(asked: Revision, current: u64) -> ApiError {
     ApiError::new(Reason::Timeout, message).with_fields(vec![cause])
 }
 
-/// The refusals of the store that do not depend on what was asked of it.
+/// Maps an error of the store that does not depend on the request.
 pub(crate) fn store(error: StoreError) -> ApiError {
     match &error {
-        // Callers that guard a write answer a conflict themselves; this is for those whose guards only a bug can break.
+        // Callers that guard a write handle a conflict themselves; this is for callers whose guards
+        // only a bug can break.
         StoreError::Conflict { .. } => ApiError::new(Reason::Conflict, error.to_string()),
         StoreError::Compacted { .. } => {
             expired("The resourceVersion for the provided list is too old.")
@@ -218,7 +220,8 @@ pub(crate) fn store(error: StoreError) -> ApiError {
                 limit.max()
             ),
         ),
-        // Of a write that failed half-way it is not known whether it is there: no answer, as if the connection had broken.
+        // A write that failed half-way may or may not be stored: the same code as for a broken
+        // connection.
         StoreError::NoSpace { .. } | StoreError::Unavailable | StoreError::Poisoned { .. } => {
             ApiError::new(Reason::ServiceUnavailable, error.to_string())
         }

@@ -1,7 +1,9 @@
-//! The code in which a panic ends the process: below the store's interface, and where the caches change.
+//! Wrappers for code in which a panic must end the process: below the store's interface, and where
+//! the caches change.
 //!
-//! What a panic leaves there may be half-changed, and every later request would be answered from it. The next process begins with what
-//! the disk has. Everywhere else a panic ends its request alone: `podplane_telemetry::boundary`.
+//! A panic there may leave state half-changed, and every later request would be answered from it.
+//! The next process begins with the state on disk. Elsewhere a panic ends only its request:
+//! `podplane_telemetry::boundary`.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -11,7 +13,7 @@ use std::{
 
 use futures::Stream;
 
-/// Calls `change`, and ends the process if that panics.
+/// Calls `change`; a panic in it ends the process.
 pub(crate) fn or_abort<T>(what: &'static str, change: impl FnOnce() -> T) -> T {
     // The hook has printed the panic's message and place.
     catch_unwind(AssertUnwindSafe(change)).unwrap_or_else(|_panic| {
@@ -55,7 +57,7 @@ mod tests {
 
     const SIGABRT: i32 = 6;
 
-    /// Set in the process that is to end.
+    /// The environment variable of the process that is to abort.
     const ENDS: &str = "PODPLANE_TEST_ABORT";
 
     #[tokio::test]

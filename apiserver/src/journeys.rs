@@ -1,4 +1,5 @@
-//! The journeys of pods: the spans that processes hand over, in memory and bounded. A restart forgets them.
+//! The journeys of pods: the spans that processes send, in memory and bounded. A restart forgets
+//! them.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -10,14 +11,14 @@ use opentelemetry_proto::tonic::trace::v1::ResourceSpans;
 use podplane_telemetry::trace::{Journey, Seen, attribute, seen};
 use tokio::sync::watch;
 
-/// How much is kept.
+/// The limits of the kept spans.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Traces; the one that was heard of longest ago goes first.
+    /// Traces; the least recently updated one goes first.
     pub(crate) traces: usize,
-    /// Spans of one trace. A pod that is tried for hours keeps its beginning and its end.
+    /// Spans per trace. A pod that is retried for hours keeps its beginning and its end.
     pub(crate) spans: usize,
-    /// Bytes of all, about.
+    /// Bytes of all spans, approximately.
     pub(crate) bytes: usize,
 }
 
@@ -29,11 +30,11 @@ impl Limits {
     };
 }
 
-/// What is kept. Cheap to clone.
+/// The kept traces. Cheap to clone; clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct Journeys {
     kept: Arc<Mutex<Kept>>,
-    /// How often something was taken in.
+    /// The number of batches received.
     turns: watch::Sender<u64>,
 }
 
@@ -41,7 +42,7 @@ pub(crate) struct Journeys {
 struct Kept {
     limits: Limits,
     traces: BTreeMap<u128, Trace>,
-    /// The traces by when they were last heard of.
+    /// The traces by the time of their last update.
     order: BTreeMap<u64, u128>,
     turn: u64,
     bytes: usize,
@@ -50,27 +51,27 @@ struct Kept {
 #[derive(Debug)]
 struct Trace {
     turn: u64,
-    /// The first half of what may be kept.
+    /// The first half of the kept spans.
     first: Vec<Seen>,
-    /// The last half.
+    /// The last half of the kept spans.
     last: VecDeque<Seen>,
     dropped: u64,
     received: SystemTime,
 }
 
-/// A trace as it is kept at a moment.
+/// A snapshot of a trace.
 #[derive(Clone, Debug)]
 pub(crate) struct Told {
     pub(crate) id: u128,
-    /// In the order of their beginnings.
+    /// The spans by start time.
     pub(crate) spans: Vec<Seen>,
-    /// Spans that are not kept.
+    /// The number of spans that were dropped.
     pub(crate) dropped: u64,
-    /// When the last one arrived.
+    /// The time at which the last span arrived.
     pub(crate) received: SystemTime,
 }
 
-/// Whose journey a trace is.
+/// The pod that a trace is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Traveller {
     pub(crate) namespace: String,
@@ -93,7 +94,7 @@ impl Journeys {
         }
     }
 
-    /// Takes in what was exported; one that was taken in before is replaced.
+    /// Adds exported spans; a span with a known id replaces the earlier one.
     pub(crate) fn take(&self, exported: Vec<ResourceSpans>) {
         let mut kept = self.lock();
         for (trace, span) in seen(exported) {
@@ -103,12 +104,12 @@ impl Journeys {
         self.turns.send_modify(|turns| *turns += 1);
     }
 
-    /// Changes whenever something was taken in.
+    /// A receiver that is notified of each batch.
     pub(crate) fn turns(&self) -> watch::Receiver<u64> {
         self.turns.subscribe()
     }
 
-    /// What is kept of a journey.
+    /// The kept trace of a journey.
     pub(crate) fn get(&self, journey: Journey) -> Option<Told> {
         let kept = self.lock();
         let trace = kept.traces.get(&journey.trace())?;
@@ -134,12 +135,13 @@ impl Journeys {
     }
 
     fn lock(&self) -> MutexGuard<'_, Kept> {
-        // Whole between any two statements that could panic, so a panic elsewhere does not spoil it.
+        // The state is whole between any two statements that could panic, so a panic elsewhere does
+        // not spoil it.
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Whose journey a root span begins.
+/// The pod whose journey a root span begins.
 pub(crate) fn traveller(span: &Seen) -> Option<Traveller> {
     if span.parent != 0 {
         return None;
@@ -182,7 +184,7 @@ impl Kept {
 }
 
 impl Trace {
-    /// Keeps a span; returns the bytes of what is kept no longer.
+    /// Keeps a span; returns the bytes of the span that was replaced or dropped.
     fn keep(&mut self, span: Seen, limit: usize) -> usize {
         let mut known = self.first.iter_mut().chain(&mut self.last);
         if let Some(known) = known.find(|known| known.id == span.id) {
@@ -229,7 +231,7 @@ mod tests {
         }
     }
 
-    /// The root of pod `n`, which is called `web`.
+    /// The root span of pod `n`, which is called `web`.
     fn root(n: u8) -> Span {
         let pair = |key: &str, value: &str| KeyValue {
             key: key.into(),
@@ -261,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn the_trace_that_was_heard_of_longest_ago_goes_first() {
+    fn drops_the_least_recently_updated_trace_first() {
         let journeys = Journeys::new(Limits {
             traces: 2,
             ..Limits::DEFAULT
@@ -290,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn all_together_stay_within_their_bytes() {
+    fn traces_stay_within_the_limit_of_bytes() {
         let journeys = Journeys::new(Limits {
             bytes: 10_000,
             ..Limits::DEFAULT

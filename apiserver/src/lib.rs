@@ -1,12 +1,15 @@
-//! The API server: the one process that writes the store, and through which all others see it.
+//! The API server: the one process that writes the store; all others use the store through it.
 //!
-//! A request goes through `service` (gRPC) to the `registry` of its kind, which sets defaults, validates by
-//! the kind's `strategy`, asks the kind's `admission`, and commits to the `engine` guarded by what it read. Every commit comes back through the `cache`, from
-//! which reads and watches are served. What nobody asks for, the `upkeep` does: namespaces that end, events that
-//! expire, history that is old.
+//! A request goes through `service` (gRPC) or `rest` to the `registry` of its kind, which sets
+//! defaults and validates by the kind's [`Strategy`](podplane_api::strategy::Strategy), asks the
+//! kind's `admission`, and commits to the `engine` under guards of the revisions that it read.
+//! Every commit comes back through the `cache`, which serves reads and watches. `upkeep` does the
+//! background work: namespaces that end, events that expire, history that is compacted.
 //!
-//! It never acknowledges a write that is not durable, never serves a read older than a write that was acknowledged
-//! before it, and never waits for a slow watch. Start reading at `server`.
+//! It never acknowledges a write that is not durable, never serves a read older than a write that
+//! was acknowledged before it, and never waits for a slow watch.
+//!
+//! Start reading at `server`.
 
 mod admission;
 mod cache;
@@ -22,11 +25,10 @@ mod rest;
 mod server;
 mod service;
 mod storage;
-mod strategy;
 #[cfg(test)]
 mod tests;
 mod upkeep;
 
-pub use config::{Bounds, Config, StoreKind, release_after};
+pub use config::{Bounds, ClusterFlags, Config, StoreKind};
 pub use server::{RunError, run};
 pub use storage::check as check_item;

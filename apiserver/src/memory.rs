@@ -1,15 +1,16 @@
-//! Memory that nobody uses any more, given back to the system.
+//! Returns unused memory to the system.
 
 #![expect(
     unsafe_code,
     reason = "glibc keeps what was freed between what is in use, and has one function that gives it back"
 )]
 
-/// Gives back what the allocator keeps for later. It looks through all that was freed, and does
-/// little where that was given back before: to be called now and then, where blocking is allowed.
+/// Returns the allocator's free memory to the system. It scans all freed memory, and does little if
+/// called again soon: call it now and then, from a thread that may block.
 pub(crate) fn give_back() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: it takes a number of bytes to keep, and is safe to call from any thread at any time.
+    // SAFETY: the argument is a number of bytes to keep, and the function is safe to call from any
+    // thread at any time.
     unsafe {
         libc::malloc_trim(0);
     }

@@ -1,4 +1,4 @@
-//! What the server counts, through both of its faces, under the reference's names where it has one.
+//! The server's metrics, for gRPC and REST together, with Kubernetes' names where there are any.
 
 use std::{
     sync::{
@@ -27,13 +27,13 @@ use crate::{
     rest::resource::{Names, Resource},
 };
 
-/// In seconds, as the reference has them.
+/// Buckets in seconds, as in Kubernetes.
 const DURATIONS: [f64; 23] = [
     0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0,
     10.0, 15.0, 20.0, 30.0, 45.0, 60.0,
 ];
 
-/// The counters and gauges. Cloning shares them.
+/// The counters and gauges. Clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct Metrics {
     requests: Family<Answered, Counter<u64, AtomicU64>>,
@@ -43,7 +43,7 @@ pub(crate) struct Metrics {
     events: Family<Sent, Counter<u64, AtomicU64>>,
 }
 
-/// What is asked for. The verbs are those of the reference's metrics.
+/// The labels of a request. The verbs are those of Kubernetes' metrics.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct Request {
     pub(crate) group: &'static str,
@@ -82,7 +82,7 @@ impl Request {
     }
 }
 
-/// A request that is being answered. One that is given up by its client is not counted.
+/// A request in progress. A request that its client gives up is not counted.
 #[derive(Debug)]
 pub(crate) struct Running {
     request: Request,
@@ -92,7 +92,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Counts the answer.
+    /// Counts the answered request.
     pub(crate) fn answered(self, code: StatusCode) {
         let Request {
             group,
@@ -110,7 +110,7 @@ impl Running {
             version,
         };
         self.metrics.requests.get_or_create(&answered).inc();
-        // How long a client watches says nothing of the server.
+        // The duration of a watch says nothing about the server.
         if verb != "WATCH" {
             let seconds = self.metrics.seconds.get_or_create(&self.request);
             seconds.observe(self.began.elapsed().as_secs_f64());
@@ -118,7 +118,7 @@ impl Running {
     }
 }
 
-/// Counts what goes on for as long as this lives.
+/// A gauge that is incremented for as long as this value lives.
 #[derive(Debug)]
 pub(crate) struct Goes(Gauge<i64, AtomicI64>);
 
@@ -143,14 +143,14 @@ pub(crate) struct Watching {
 }
 
 impl Watching {
-    /// Counts an event.
+    /// Counts an event that was sent.
     pub(crate) fn sent(&self) {
         self.sent.inc();
     }
 }
 
 impl Metrics {
-    /// Counters that `/metrics` shows.
+    /// Creates the counters and registers them for `/metrics`.
     pub(crate) fn new(registry: &mut Registry) -> Self {
         let metrics = Self {
             requests: Family::default(),
@@ -167,22 +167,22 @@ impl Metrics {
         );
         registry.register(
             "apiserver_request_duration_seconds",
-            "How long it took to answer, but for watches, by verb and resource",
+            "Seconds per request, without watches, by verb and resource",
             metrics.seconds.clone(),
         );
         registry.register(
             "apiserver_current_inflight_requests",
-            "Requests that are being answered",
+            "Requests in flight",
             metrics.inflight.clone(),
         );
         registry.register(
             "apiserver_longrunning_requests",
-            "Watches that are open",
+            "Open watches",
             metrics.watches.clone(),
         );
         registry.register(
             "apiserver_watch_events",
-            "Events sent to those who watch, by kind",
+            "Events sent to watchers, by kind",
             metrics.events.clone(),
         );
         for kind in ["mutating", "readOnly"] {
@@ -191,7 +191,7 @@ impl Metrics {
         metrics
     }
 
-    /// Shows what is stored, too.
+    /// Registers the numbers of stored objects.
     pub(crate) fn show_stored(
         registry: &mut Registry,
         kinds: Arc<[Arc<dyn Resource>]>,
@@ -200,7 +200,7 @@ impl Metrics {
         registry.register_collector(Box::new(Stored { kinds, position }));
     }
 
-    /// A request begins to be answered.
+    /// Starts to count a request.
     pub(crate) fn begins(&self, request: Request) -> Running {
         let kind = match request.verb {
             "GET" | "LIST" | "WATCH" => "readOnly",
@@ -215,7 +215,7 @@ impl Metrics {
         }
     }
 
-    /// A watch is opened, and lasts until what is returned is dropped.
+    /// Counts an open watch until the returned value is dropped.
     pub(crate) fn watches(&self, names: &Names) -> Watching {
         let sent = Sent {
             group: names.group,
@@ -232,7 +232,7 @@ impl Metrics {
     }
 }
 
-/// The verb of a REST request, as the reference's metrics have it.
+/// The verb of a REST request, as in Kubernetes' metrics.
 pub(crate) fn verb(method: &Method, is_named: bool, is_watch: bool) -> &'static str {
     match (method.as_str(), is_named) {
         (_, _) if is_watch => "WATCH",
@@ -247,7 +247,7 @@ pub(crate) fn verb(method: &Method, is_named: bool, is_watch: bool) -> &'static 
     }
 }
 
-/// What REST would have answered where gRPC answers this.
+/// The HTTP status with which REST would have answered in place of this gRPC code.
 pub(crate) fn http_code(code: Code) -> StatusCode {
     match code {
         Code::Ok => StatusCode::OK,
@@ -265,7 +265,7 @@ pub(crate) fn http_code(code: Code) -> StatusCode {
     }
 }
 
-/// What is counted when it is asked for.
+/// A collector of the numbers of stored objects, counted at each scrape.
 struct Stored {
     kinds: Arc<[Arc<dyn Resource>]>,
     position: Position,

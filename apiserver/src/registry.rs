@@ -1,7 +1,8 @@
-//! The registry: what may be written, and what becomes of it on the way to the store.
+//! The registry: reads of a kind's objects, and their writes on the way to the store.
 //!
-//! One [`Registry`] for each kind. Reads and watches come from the cache; each write reads the store, decides on what it read, and
-//! commits guarded by the revision that it read. A lost race is decided again, unless the request names the revision.
+//! There is one [`Registry`] for each kind. Reads and watches come from the cache. Each write reads
+//! the store, decides, and commits under a guard of the revision that it read. After a conflict it
+//! decides again, unless the request names the revision.
 
 mod create;
 mod delete;
@@ -14,7 +15,6 @@ mod update;
 mod watch;
 
 pub(crate) use delete::DeleteOptions;
-pub(crate) use journey::Station;
 pub(crate) use list::{Freshness, Listed, NOT_OLDER_THAN};
 pub(crate) use patch::Patch;
 pub(crate) use update::Part;
@@ -22,17 +22,32 @@ pub(crate) use watch::{Start, Told, WatchOptions, revision as watch_revision};
 
 use std::{sync::Arc, time::Instant};
 
-use podplane_api::{Object, ObjectKey, Scope, jiff::Timestamp, meta::Time};
+use futures::future::BoxFuture;
+use podplane_api::{
+    Object, ObjectKey, Scope,
+    jiff::Timestamp,
+    meta::Time,
+    strategy::{Strategy, Subresource},
+};
 use podplane_proto::{error::ApiError, fence::Fence};
 use podplane_store::{Guard, Key, Revision, StoreError, Txn};
+use serde_json::Value;
 
 use crate::{
     admission::{Admission, Beside, Change, fences},
     cache::{Entry, KindCache, Position, Query},
     engine::Engine,
     error, storage,
-    strategy::Strategy,
 };
+
+/// Carries out the subresources of a kind that act on its objects.
+pub(crate) type Act<K> = for<'a> fn(
+    &'a Registry<K>,
+    &'a ObjectKey,
+    Subresource,
+    &'a Value,
+    Effect,
+) -> BoxFuture<'a, Result<(), ApiError>>;
 
 /// Reads and writes of the objects of a kind.
 #[derive(Debug)]
@@ -41,6 +56,7 @@ pub(crate) struct Registry<K> {
     cache: Arc<KindCache<K>>,
     position: Position,
     admission: Option<Arc<dyn Admission<K>>>,
+    act: Option<Act<K>>,
 }
 
 impl<K> Clone for Registry<K> {
@@ -50,28 +66,30 @@ impl<K> Clone for Registry<K> {
             cache: Arc::clone(&self.cache),
             position: self.position.clone(),
             admission: self.admission.clone(),
+            act: self.act,
         }
     }
 }
 
-/// Whether a write is carried out.
+/// The effect of a write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// It is, and lasts.
+    /// The write is stored.
     #[default]
     Durable,
-    /// It is judged and answered as if it were, and nothing is written (`dryRun=All`).
+    /// The write is checked and answered as usual, and nothing is stored (`dryRun=All`).
     Dry,
 }
 
-/// How a write is made.
+/// The options of a write.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Write {
     pub(crate) effect: Effect,
-    /// Who is recorded in `metadata.managedFields` as the writer. Nobody is for writes through gRPC, where no client names itself: Kubernetes
-    /// takes an object without records for one that was there before its first apply.
+    /// The writer that `metadata.managedFields` records. `None` for writes through gRPC, except
+    /// patches that name a manager: other requests cannot. Kubernetes takes an object without
+    /// records for one that existed before its first apply.
     pub(crate) manager: Option<String>,
-    /// What the writer leads by, if it says so.
+    /// The fence of the writer, if it sent one.
     pub(crate) fence: Option<Fence>,
 }
 
@@ -84,11 +102,11 @@ impl Write {
     }
 }
 
-/// On what terms an object is changed.
+/// The conditions of a change.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Terms<'a> {
     pub(crate) effect: Effect,
-    /// Only while this fence holds.
+    /// The fence that must hold.
     pub(crate) fence: Option<&'a Fence>,
 }
 
@@ -101,13 +119,13 @@ impl From<Effect> for Terms<'_> {
     }
 }
 
-/// What is to become of an object.
+/// The decision about an object.
 enum Step<K> {
-    /// It stays as it is, and this is the answer.
+    /// Keep the object as it is, and answer with this.
     Keep(K),
-    /// This takes its place.
+    /// Replace the object.
     Put(K),
-    /// It is removed, and this is the answer.
+    /// Remove the object, and answer with this.
     Remove(K),
 }
 
@@ -118,15 +136,30 @@ impl<K: Strategy> Registry<K> {
             cache,
             position,
             admission: None,
+            act: None,
         }
     }
 
-    /// The same with an admission for each write.
+    /// The same registry with an admission for each write.
     pub(crate) fn admitting(self, admission: Option<Arc<dyn Admission<K>>>) -> Self {
         Self { admission, ..self }
     }
 
-    /// What is committed together with a change that is valid, or why it may not be.
+    /// The same with subresources that act.
+    pub(crate) fn acting(self, act: Option<Act<K>>) -> Self {
+        Self { act, ..self }
+    }
+
+    /// The subresources that act, if the kind has such.
+    pub(crate) fn act(&self) -> Option<Act<K>> {
+        self.act
+    }
+
+    /// Returns what the admission commits together with a valid change.
+    ///
+    /// # Errors
+    ///
+    /// The reason why the change is refused.
     async fn beside(&self, change: Change<'_, K>, effect: Effect) -> Result<Beside, ApiError> {
         let Some(admission) = &self.admission else {
             return Ok(Beside::default());
@@ -138,7 +171,7 @@ impl<K: Strategy> Registry<K> {
         Ok(beside)
     }
 
-    /// Why a guard of the admission did not hold; nothing, if it may hold now.
+    /// Asks the admission why one of its guards failed; `Ok` if the guards may hold now.
     async fn judge(&self, change: Change<'_, K>) -> Result<(), ApiError> {
         match &self.admission {
             Some(admission) => admission.judge(change).await,
@@ -146,7 +179,7 @@ impl<K: Strategy> Registry<K> {
         }
     }
 
-    /// The object, as new as every acknowledged write.
+    /// Reads the object, at least as new as every acknowledged write.
     pub(crate) async fn get(&self, key: &ObjectKey) -> Result<Arc<Entry>, ApiError> {
         scoped::<K>(key)?;
         self.position.reached(self.engine.acknowledged()).await?;
@@ -155,18 +188,19 @@ impl<K: Strategy> Registry<K> {
             .ok_or_else(|| error::not_found::<K>(&key.name))
     }
 
-    /// How many objects are in the cache.
+    /// The number of objects in the cache.
     pub(crate) fn count(&self) -> usize {
         self.cache.len()
     }
 
-    /// The keys of the objects that match, as new as every acknowledged write.
+    /// The keys of the objects that match, at least as new as every acknowledged write.
     pub(crate) async fn keys(&self, query: &Query) -> Result<Vec<ObjectKey>, ApiError> {
         self.position.reached(self.engine.acknowledged()).await?;
         Ok(self.cache.keys(query))
     }
 
-    /// Reads the object, decides, and commits what was decided, until no other write comes between.
+    /// Reads the object, decides, and commits the decision; repeats this if another write comes
+    /// between.
     async fn change(
         &self,
         key: &ObjectKey,
@@ -176,8 +210,8 @@ impl<K: Strategy> Registry<K> {
         self.change_guarded(key, Vec::new(), terms, &decide).await
     }
 
-    /// The same under further guards; that one of them does not hold is a conflict. Compiled once
-    /// for each kind, not for each decision.
+    /// The same under further guards; a failure of one of them is a conflict. Compiled once for
+    /// each kind, not for each decision.
     async fn change_guarded(
         &self,
         key: &ObjectKey,
@@ -210,7 +244,8 @@ impl<K: Strategy> Registry<K> {
             let mut txn = Txn {
                 guards: leads.into_iter().collect(),
                 writes: beside.writes,
-                // So that what fills a disk can be removed, by whoever has a part in its removal.
+                // So that objects which fill a disk can be removed, by every writer with a part in
+                // their removal.
                 reclaims: match &decided {
                     Step::Keep(object) | Step::Put(object) => object.is_deleting(),
                     Step::Remove(_) => true,
@@ -227,7 +262,7 @@ impl<K: Strategy> Registry<K> {
                 Step::Put(mut object) => {
                     let value = storage::encode(&mut object)?;
                     if value == item.value {
-                        // Nothing to write, so nothing for watchers to see.
+                        // No change, so no event for watches.
                         storage::set_revision(&mut object, revision);
                         return Ok(object);
                     }
@@ -246,7 +281,7 @@ impl<K: Strategy> Registry<K> {
                     journey::tell(begun, from.as_ref(), to.as_ref());
                     return Ok(object);
                 }
-                // Only the object itself changed, or who leads: decide again on what it is now.
+                // Only the object itself or the leader changed: decide again.
                 Err(StoreError::Conflict { guard, .. }) if guard < of_what_was_read => {}
                 Err(StoreError::Conflict { guard, .. }) if guard >= of_admission => {
                     let (old, new) = (before.as_ref(), Some(&object));
@@ -265,7 +300,7 @@ fn unchanged(key: &Key, revision: Revision) -> Guard {
     }
 }
 
-/// That the key names an object of the kind, not all of them.
+/// Checks that the key names one object of the kind.
 fn scoped<K: Object>(key: &ObjectKey) -> Result<(), ApiError> {
     match (K::SCOPE, key.namespace.as_str()) {
         _ if key.name.is_empty() => Err(error::bad_request("name is required")),
@@ -282,7 +317,7 @@ fn scoped<K: Object>(key: &ObjectKey) -> Result<(), ApiError> {
     }
 }
 
-/// Now, in whole seconds, as Kubernetes' times are.
+/// The current time in whole seconds, as in Kubernetes.
 fn now() -> Time {
     Time(truncated(Timestamp::now()))
 }

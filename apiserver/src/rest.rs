@@ -1,7 +1,9 @@
-//! The Kubernetes REST API: what kubectl and other clients of Kubernetes speak, over the same registry as gRPC and on the same socket.
+//! The Kubernetes REST API, for kubectl and other clients of Kubernetes, over the same registry as
+//! gRPC and on the same socket.
 //!
-//! A request's path names the kind ([`resource`], as documents), its query the options ([`request`]); what comes back is a
-//! document, a table ([`table`]), a stream ([`watch`]) or a `Status` ([`answer`]).
+//! A request's path names the kind ([`resource`], as documents), its query the options
+//! ([`request`]); the answer is a document, a table ([`table`]), a stream ([`watch`]) or a `Status`
+//! ([`answer`]).
 
 mod answer;
 pub(crate) mod bindings;
@@ -12,8 +14,9 @@ pub(crate) mod events;
 mod log;
 mod not_stored;
 mod openapi;
-mod patch;
-mod request;
+pub(crate) mod patch;
+pub(crate) mod place;
+pub(crate) mod request;
 pub(crate) mod resource;
 mod review;
 mod scale;
@@ -31,7 +34,7 @@ use axum::{
     routing::{MethodRouter, any, get},
 };
 use http::{HeaderMap, StatusCode, Uri, request::Parts};
-use podplane_api::{ObjectKey, Scope};
+use podplane_api::{ObjectKey, Scope, strategy::Subresource};
 use podplane_proto::{error::ApiError, kubernetes};
 use prometheus_client::registry::Registry;
 use serde_json::json;
@@ -40,7 +43,7 @@ use tokio_util::sync::CancellationToken;
 use self::{
     answer::{About, Answer, Form},
     call::{Call, Refused},
-    resource::{Resource, Subresource},
+    resource::Resource,
 };
 use crate::{
     cache::Position,
@@ -48,24 +51,24 @@ use crate::{
     metrics::{self, Metrics, Request},
 };
 
-/// The Kubernetes version whose API this is.
+/// The minor version of Kubernetes whose API this is.
 const MINOR: &str = "33";
 
-/// What the server shares with the REST API.
+/// The parts of the server that the REST API uses.
 pub(crate) struct Shared {
     pub(crate) journeys: Journeys,
-    /// Ends open watches.
+    /// Cancelled when open watches have to end.
     pub(crate) stop: CancellationToken,
 }
 
-/// What all requests share.
+/// The state shared by all requests.
 #[derive(Clone)]
 struct Facade {
     kinds: Arc<[Arc<dyn Resource>]>,
     openapi: Arc<openapi::OpenApi>,
     metrics: Metrics,
     journeys: Journeys,
-    /// Ends open watches.
+    /// Cancelled when open watches have to end.
     stop: CancellationToken,
 }
 
@@ -99,7 +102,7 @@ pub(crate) fn router(
         ("/api/{version}", get(core_resources)),
         ("/apis/{group}/{version}", get(group_resources)),
     ];
-    // As in the reference, a slash at the end changes nothing: the Python client writes one.
+    // As in Kubernetes, a slash at the end changes nothing: the Python client writes one.
     let discovery = discovery
         .into_iter()
         .fold(Router::new(), |router, (path, method)| {
@@ -122,7 +125,7 @@ pub(crate) fn router(
         .with_state(facade)
 }
 
-/// What is asked of nothing that there is. gRPC has its own word for that.
+/// The fallback route: 404, or UNIMPLEMENTED for gRPC.
 async fn fallback(headers: HeaderMap) -> Answer {
     let grpc = body::media_type(&headers).starts_with("application/grpc");
     if grpc {
@@ -213,15 +216,15 @@ async fn group_object(
     facade.serve(&group, &version, &path, request).await
 }
 
-/// What a path names.
+/// The target of a path.
 struct Target {
     resource: Arc<dyn Resource>,
     /// True for the deprecated paths that begin with `watch/`: a watch of all objects, or of the
-    /// one that is named.
+    /// named one.
     is_watch: bool,
-    /// Empty for cluster-scoped kinds, and for lists over all namespaces.
+    /// The namespace; empty for cluster-scoped kinds, and for lists over all namespaces.
     namespace: String,
-    /// Empty for all objects.
+    /// The name; empty for all objects.
     name: String,
     subresource: Option<Subresource>,
 }
@@ -244,7 +247,7 @@ impl Target {
 }
 
 impl Facade {
-    /// The resource, and the object if one is named, of the rest of a path.
+    /// Parses the rest of a path: the resource, and the object if one is named.
     fn target(&self, group: &str, version: &str, path: &str) -> Option<Target> {
         let segments: Vec<_> = path.trim_end_matches('/').split('/').collect();
         let (is_watch, segments) = match segments.as_slice() {

@@ -1,4 +1,4 @@
-//! Putting it together: one line for each kind, and the order in which things start.
+//! The wiring of the server: the kinds, the extensions of some of them, and the order of the start.
 
 use futures::future::BoxFuture;
 use std::{future::Future, path::PathBuf, sync::Arc};
@@ -6,10 +6,10 @@ use std::{future::Future, path::PathBuf, sync::Arc};
 use ipnet::IpNet;
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::TraceServiceServer;
 use podplane_api::{
-    apps::{ControllerRevision, Deployment, ReplicaSet},
     coordination::Lease,
-    core::{Event, Namespace, Node, Pod, Service},
-    networking::ClusterCIDR,
+    core::{Event, Namespace, Node},
+    kinds::{self, KindVisitor},
+    strategy::Strategy,
 };
 use podplane_proto::{
     DESCRIPTORS, error::ApiError, ipam::block_service_server::BlockServiceServer,
@@ -24,52 +24,54 @@ use podplane_telemetry::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Bounds, Config, StoreKind,
+    Bounds, ClusterFlags, Config, StoreKind,
     admission::{Addresses, Admission, Fences, NodeBlocks, Policy},
     cache::{Feeder, KindCache, Position, Sink},
     engine::Engine,
     journeys::{Journeys, Limits},
     metrics::Metrics,
-    registry::Registry,
+    registry::{Act, Registry},
     rest::{
         self,
-        bindings::Bindings,
+        bindings::{self, Bindings},
         events::EventsV1,
-        resource::{Resource, RestKind},
+        resource::Resource,
     },
-    service::{Backups, BlockRecords, Collector, KindService, NarrowMethods, Traces},
+    service::{
+        Backups, BlockRecords, Collector, KindService, NarrowMethods, Traces, of_nodes, of_pods,
+    },
     upkeep::{Kind, Upkeep},
 };
 
-/// Why the API server does not run, or runs no more.
+/// The reason why the API server could not start, or stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The sled store needs a directory.
     #[error("--store sled needs --data-dir")]
     NoDataDir,
     /// The store cannot be opened.
-    #[error("open the store in {}", dir.display())]
+    #[error("failed to open the store in {}", dir.display())]
     Open {
         /// Its directory.
         dir: PathBuf,
-        /// What is wrong, and what to do.
+        /// The cause, with a remedy.
         #[source]
         source: OpenError,
     },
     /// The thread that opened the store panicked.
-    #[error("open the store")]
+    #[error("failed to open the store")]
     OpenPanicked(#[source] tokio::task::JoinError),
-    /// What is in the store cannot be read.
-    #[error("read the store")]
+    /// The content of the store cannot be read.
+    #[error("failed to read the store")]
     Store(#[from] StoreError),
-    /// The namespaces that are always there cannot be made.
-    #[error("create the system namespaces")]
+    /// The system namespaces cannot be created.
+    #[error("failed to create the system namespaces")]
     SystemNamespaces(#[source] ApiError),
-    /// It cannot serve.
-    #[error("serve")]
+    /// The server cannot listen, or cannot publish its address.
+    #[error("failed to serve")]
     Serve(#[from] ServeError),
-    /// A part of it ended.
-    #[error("run")]
+    /// A task ended unexpectedly.
+    #[error("failed to run")]
     Ended(#[from] Ended),
 }
 
@@ -77,7 +79,7 @@ pub enum RunError {
 ///
 /// # Errors
 ///
-/// [`RunError`] says which step of starting failed, or which part ended.
+/// [`RunError`] names the step of the start that failed, or the task that ended.
 pub fn run(
     config: Config,
     shutdown: CancellationToken,
@@ -96,7 +98,7 @@ async fn run_until(config: Config, shutdown: CancellationToken) -> Result<(), Ru
         service_cluster_ip_range,
         cluster_cidr,
         compat,
-        release_after,
+        cluster: ClusterFlags { release_after },
         bounds,
     } = config;
     let policy = Policy {
@@ -108,7 +110,7 @@ async fn run_until(config: Config, shutdown: CancellationToken) -> Result<(), Ru
     policy.announce();
     // Bound first, so that a port in use is found before a large store is read.
     let listener = Listener::bind(&listen).await?.allowing(allowed_hosts);
-    // Where clients look for the server of a data directory.
+    // Clients of a data directory look here for its server.
     let default_file = match store {
         StoreKind::Sled => data_dir.as_ref().map(|dir| dir.join("apiserver.address")),
         StoreKind::Memory => None,
@@ -135,7 +137,7 @@ async fn run_until(config: Config, shutdown: CancellationToken) -> Result<(), Ru
     }
 }
 
-/// Serves a store on a socket. `ready` is called when requests will be answered.
+/// Serves a store on a socket. `ready` is called once requests will be answered.
 pub(crate) async fn serve(
     store: impl Store,
     policy: Policy,
@@ -150,7 +152,11 @@ pub(crate) async fn serve(
     let mut process = Process::new(DESCRIPTORS);
     let metrics = Metrics::new(process.registry());
     let mut server = Server::new(engine.clone(), metrics.clone(), shutdown.clone());
-    let pods = Arc::new(server.add_admitting::<Pod>(Some(addresses)));
+    let pods = Arc::new(server.add_extended(Extension {
+        admission: Some(addresses),
+        act: Some(bindings::act),
+        methods: Some(of_pods),
+    }));
     let bindings = Bindings::new(Registry::clone(&pods));
     server.resources.push(Arc::new(bindings));
     let journeys = Journeys::new(Limits::DEFAULT);
@@ -163,18 +169,21 @@ pub(crate) async fn serve(
     server
         .services
         .add(trace_service_server::TraceServiceServer::new(traces));
-    let nodes = server.add_admitting::<Node>(Some(blocks.clone()));
+    let nodes = server.add_extended::<Node>(Extension {
+        admission: Some(blocks.clone()),
+        methods: Some(of_nodes),
+        ..Extension::default()
+    });
     let records = BlockServiceServer::new(BlockRecords { nodes, blocks });
     server.services.add(records);
     let namespaces = server.add::<Namespace>();
     let events = server.add::<Event>();
     server.resources.push(Arc::new(EventsV1::new(events)));
-    server.add_admitting::<Lease>(Some(Arc::new(Fences)));
-    server.add::<Service>();
-    server.add::<Deployment>();
-    server.add::<ReplicaSet>();
-    server.add::<ControllerRevision>();
-    server.add::<ClusterCIDR>();
+    server.add_extended::<Lease>(Extension {
+        admission: Some(Arc::new(Fences)),
+        ..Extension::default()
+    });
+    kinds::visit(&mut server);
     let Server {
         feeder,
         position,
@@ -225,7 +234,7 @@ pub(crate) async fn serve(
     Ok(tasks.run().await?)
 }
 
-/// Starts a task that has nothing to finish when it is asked to stop.
+/// Spawns a task that can be dropped when the server stops.
 fn spawn<E: Into<TaskError> + Send + 'static>(
     tasks: &mut Tasks,
     name: &'static str,
@@ -237,7 +246,7 @@ fn spawn<E: Into<TaskError> + Send + 'static>(
     });
 }
 
-/// What is there for every kind.
+/// The parts of the server under construction.
 struct Server {
     engine: Engine,
     metrics: Metrics,
@@ -267,26 +276,61 @@ impl Server {
         }
     }
 
-    /// Adds a kind: its cache, its registry, its service, and what upkeep does for it.
-    fn add<K: NarrowMethods + RestKind>(&mut self) -> Registry<K> {
-        self.add_admitting(None)
+    fn add<K: Strategy>(&mut self) -> Registry<K> {
+        self.add_extended(Extension::default())
     }
 
-    fn add_admitting<K: NarrowMethods + RestKind>(
-        &mut self,
-        admission: Option<Arc<dyn Admission<K>>>,
-    ) -> Registry<K> {
+    /// Adds a kind: its cache, its registry, its service and its upkeep.
+    fn add_extended<K: Strategy>(&mut self, extension: Extension<K>) -> Registry<K> {
+        let Extension {
+            admission,
+            act,
+            methods,
+        } = extension;
         let cache = Arc::new(KindCache::<K>::new());
         self.feeder.add(Arc::clone(&cache) as Arc<dyn Sink>);
         let registry = Registry::new(self.engine.clone(), cache, self.position.clone());
-        let registry = registry.admitting(admission);
+        let registry = registry.admitting(admission).acting(act);
         self.services.add(KindService::new(
             registry.clone(),
+            methods,
             self.stop.clone(),
             self.metrics.clone(),
         ));
         self.kinds.push(Arc::new(registry.clone()));
         self.resources.push(Arc::new(registry.clone()));
         registry
+    }
+}
+
+/// Adds the kinds that nothing else here needs.
+impl KindVisitor for Server {
+    fn visit<K: Strategy>(&mut self) {
+        let is_this = |resource: &Arc<dyn Resource>| {
+            let names = resource.names();
+            (names.group, names.kind) == (K::GROUP, K::KIND)
+        };
+        if !self.resources.iter().any(is_this) {
+            self.add::<K>();
+        }
+    }
+}
+
+/// The behaviour of a kind that is not a function of its objects alone. Most kinds have none.
+struct Extension<K> {
+    admission: Option<Arc<dyn Admission<K>>>,
+    /// The subresources that act on an object.
+    act: Option<Act<K>>,
+    /// The methods of its gRPC service besides the uniform ones.
+    methods: Option<NarrowMethods<K>>,
+}
+
+impl<K> Default for Extension<K> {
+    fn default() -> Self {
+        Self {
+            admission: None,
+            act: None,
+            methods: None,
+        }
     }
 }

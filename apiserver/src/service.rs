@@ -1,8 +1,9 @@
-//! The gRPC services: one for each kind, all of them this one.
+//! The gRPC services: one for each kind, all of one type.
 
 mod blocks;
 mod journeys;
 mod methods;
+mod patch;
 mod status;
 mod store;
 mod watch;
@@ -10,6 +11,7 @@ mod watch;
 pub(crate) use self::{
     blocks::BlockRecords,
     journeys::{Collector, Traces},
+    methods::{of_nodes, of_pods},
     store::Backups,
 };
 
@@ -21,6 +23,7 @@ use std::{
 
 use futures::{FutureExt as _, future::BoxFuture};
 use http::{HeaderMap, StatusCode};
+use podplane_api::strategy::Strategy;
 use podplane_proto::{
     error::ApiError,
     fence::{Fence, InvalidFence, METADATA},
@@ -33,17 +36,17 @@ use crate::{
     error,
     metrics::{self, Metrics, Request},
     registry::Registry,
-    rest::resource::{Resource, RestKind},
-    strategy::Strategy,
+    rest::resource::Resource,
 };
 
 type Response = BoxFuture<'static, Result<http::Response<Body>, Infallible>>;
 
-/// Serves a kind: the uniform methods, and those that only it has.
+/// Serves a kind: the uniform methods, and its own.
 #[derive(Debug)]
 pub(crate) struct KindService<K> {
     registry: Registry<K>,
-    /// Ends open watches.
+    narrow: Option<NarrowMethods<K>>,
+    /// Cancelled when open watches have to end.
     stop: CancellationToken,
     metrics: Metrics,
 }
@@ -52,6 +55,7 @@ impl<K> Clone for KindService<K> {
     fn clone(&self) -> Self {
         Self {
             registry: self.registry.clone(),
+            narrow: self.narrow,
             stop: self.stop.clone(),
             metrics: self.metrics.clone(),
         }
@@ -59,9 +63,15 @@ impl<K> Clone for KindService<K> {
 }
 
 impl<K: Strategy> KindService<K> {
-    pub(crate) fn new(registry: Registry<K>, stop: CancellationToken, metrics: Metrics) -> Self {
+    pub(crate) fn new(
+        registry: Registry<K>,
+        narrow: Option<NarrowMethods<K>>,
+        stop: CancellationToken,
+        metrics: Metrics,
+    ) -> Self {
         Self {
             registry,
+            narrow,
             stop,
             metrics,
         }
@@ -72,25 +82,16 @@ impl<K: Strategy> NamedService for KindService<K> {
     const NAME: &'static str = K::SERVICE;
 }
 
-/// The methods that only one kind has.
-pub(crate) trait NarrowMethods: Strategy {
-    /// Answers a method that is none of the uniform ones.
-    fn call(
-        _registry: &Registry<Self>,
-        method: &str,
-        _fence: Option<Fence>,
-        _request: http::Request<Body>,
-    ) -> Response {
-        unknown::<Self>(method)
-    }
-}
+/// Answers a method that only one kind has.
+pub(crate) type NarrowMethods<K> =
+    fn(&Registry<K>, method: &str, Option<Fence>, http::Request<Body>) -> Response;
 
 fn unknown<K: Strategy>(method: &str) -> Response {
     let unknown = Status::unimplemented(format!("{} has no method {method}", K::SERVICE));
     ready(Ok(unknown.into_http())).boxed()
 }
 
-/// What the caller says that it leads by.
+/// The fence that the caller sent.
 fn fence(headers: &HeaderMap) -> Result<Option<Fence>, ApiError> {
     let Some(value) = headers.get(METADATA) else {
         return Ok(None);
@@ -101,7 +102,7 @@ fn fence(headers: &HeaderMap) -> Result<Option<Fence>, ApiError> {
         .map_err(|error: InvalidFence| error::bad_request(error.to_string()))
 }
 
-impl<K: NarrowMethods + RestKind> Service<http::Request<Body>> for KindService<K> {
+impl<K: Strategy> Service<http::Request<Body>> for KindService<K> {
     type Response = http::Response<Body>;
     type Error = Infallible;
     type Future = Response;
@@ -132,8 +133,10 @@ impl<K: NarrowMethods + RestKind> Service<http::Request<Body>> for KindService<K
             Some(Verb::Watch) => ("", "WATCH"),
             Some(Verb::Update) => ("", "PUT"),
             Some(Verb::UpdateStatus) => ("status", "PUT"),
+            Some(Verb::Patch) => ("", "PATCH"),
+            Some(Verb::PatchStatus) => ("status", "PATCH"),
             Some(Verb::Delete) => ("", "DELETE"),
-            // What the reference has for these is a subresource, and a patch.
+            // Kubernetes has a subresource and a patch for these.
             None if method == "BindPod" => ("binding", "POST"),
             None if method == "AssignPodCIDRs" => ("", "PATCH"),
             None => ("", "other"),
@@ -144,11 +147,14 @@ impl<K: NarrowMethods + RestKind> Service<http::Request<Body>> for KindService<K
             .begins(Request::new(names, subresource, counted));
         let answer = match verb {
             Some(verb) => methods::call(self, verb, fence, request),
-            None => K::call(&self.registry, &method, fence, request),
+            None => match self.narrow {
+                Some(narrow) => narrow(&self.registry, &method, fence, request),
+                None => unknown::<K>(&method),
+            },
         };
         async move {
             let response = answer.await?;
-            // Without one there are messages, and the end of these is OK in nearly every case.
+            // Without a status header there are messages, which end with OK in nearly every case.
             let code = Status::from_header_map(response.headers()).map_or(Code::Ok, |s| s.code());
             running.answered(match (code, verb) {
                 (Code::Ok, Some(Verb::Create)) => StatusCode::CREATED,

@@ -1,6 +1,7 @@
-//! Objects in the store: where each has its key, and how it is written there.
+//! Objects in the store: their keys and their encoding.
 //!
-//! A value is the object's JSON without `metadata.resourceVersion`, which is the revision of the commit that wrote it.
+//! A value is the object's JSON without `metadata.resourceVersion`, which is the revision of the
+//! commit that wrote it.
 
 use bytes::Bytes;
 use podplane_api::{
@@ -30,25 +31,29 @@ pub(crate) fn key<K: Object>(key: &ObjectKey) -> Result<Key, ApiError> {
         Scope::Cluster => format!("/registry/{}/{name}", K::PLURAL),
         Scope::Namespaced => format!("/registry/{}/{namespace}/{name}", K::PLURAL),
     };
-    // A name too long for the store is no object's name.
+    // A name too long for the store is not the name of an object.
     Key::try_from(text).map_err(|_| error::not_found::<K>(name))
 }
 
-/// The value of an object.
+/// Encodes an object as a value of the store.
+///
+/// # Errors
+///
+/// `BadRequest` if it could not be read again.
 pub(crate) fn encode<K: Object>(object: &mut K) -> Result<Bytes, ApiError> {
     let revision = object.metadata_mut().resource_version.take();
     let value = object.to_vec();
     object.metadata_mut().resource_version = revision;
-    // It stays in memory, so without the room for more that it was written with.
+    // The value stays in memory, so it drops its spare capacity.
     let value = value.map(Vec::into_boxed_slice);
     let value = value.map_err(|error| error::internal(&error))?;
-    // Patches can make what could not have been sent, and could not be read again.
+    // Patches can make objects that could not have been sent, and could not be read again.
     if nesting::text_depth(&value) > MAX_DEPTH {
         return Err(error::bad_request(format!(
             "the object nests values deeper than {MAX_DEPTH} levels"
         )));
     }
-    // A year before 0 has a sign, and is written so that it cannot be read.
+    // A year before 0 is written with a sign and cannot be read.
     if value
         .windows(3)
         .any(|text| text.starts_with(b"\"-") && text[2].is_ascii_digit())
@@ -60,14 +65,14 @@ pub(crate) fn encode<K: Object>(object: &mut K) -> Result<Bytes, ApiError> {
     Ok(Bytes::from(value))
 }
 
-/// The object of an item.
+/// Decodes the object of an item.
 pub(crate) fn decode<K: Object>(item: &Item) -> Result<K, serde_json::Error> {
     let mut object = K::from_slice(&item.value)?;
     set_revision(&mut object, item.modified);
     Ok(object)
 }
 
-/// A stored value as a document: with its revision, as it is served.
+/// Decodes a stored value as a document, with its revision.
 pub(crate) fn document(value: &[u8], revision: Revision) -> Result<Value, serde_json::Error> {
     let mut document: Value = serde_json::from_slice(value)?;
     if let Some(metadata) = document.get_mut("metadata").and_then(Value::as_object_mut) {
@@ -76,14 +81,14 @@ pub(crate) fn document(value: &[u8], revision: Revision) -> Result<Value, serde_
     Ok(document)
 }
 
-/// Whether an item is an object that belongs at its key; if not, what is wrong with it.
+/// Checks that an item is an object that belongs at its key.
 ///
 /// # Errors
 ///
-/// In words, which begin after the key.
+/// The problem in words, to be appended to the key.
 pub fn check(item: &Item) -> Result<(), String> {
     let key = item.key.as_str().unwrap_or_default();
-    // What the server keeps beside the objects, such as the lengths of blocks.
+    // The server's own records, such as the lengths of blocks.
     if key.starts_with("/podplane/") {
         return Ok(());
     }
@@ -111,7 +116,7 @@ pub(crate) fn set_revision<K: Object>(object: &mut K, revision: Revision) {
     object.metadata_mut().resource_version = Some(revision.to_string());
 }
 
-/// The object at a key, and its revision.
+/// Reads the object at a key, and its revision.
 pub(crate) async fn get<K: Object>(
     engine: &Engine,
     key: &Key,

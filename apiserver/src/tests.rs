@@ -1,4 +1,4 @@
-//! The whole server in this process, through the client that everyone uses.
+//! Tests of the whole server in this process, through the public client.
 
 mod admission;
 mod assign;
@@ -17,6 +17,7 @@ mod leader;
 mod lifecycle;
 mod lists;
 mod manifests;
+mod patch_faces;
 mod patches;
 mod pods_and_nodes;
 mod races;
@@ -44,7 +45,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{Bounds, admission::Policy, server};
 
-/// How long anything here may take before the test has failed.
+/// The deadline of each step of a test.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 struct TestServer {
@@ -109,7 +110,7 @@ impl TestServer {
         }
     }
 
-    /// Stops it and waits for its end.
+    /// Stops the server and waits for its end.
     async fn stop(mut self) {
         self.stop.cancel();
         drop(self.client);
@@ -144,7 +145,7 @@ fn pod(name: &str) -> Pod {
     pod_with(json!({"metadata": {"name": name, "namespace": "default"}}))
 }
 
-/// A pod with a container, and what is given beside.
+/// A pod with a container, and the fields of `json`.
 fn pod_with(mut json: Value) -> Pod {
     json["metadata"]["namespace"] = json["metadata"]["namespace"]
         .as_str()
@@ -167,7 +168,7 @@ fn at_once() -> DeleteParams {
     }
 }
 
-/// The next event that is no bookmark.
+/// The next event that is not a bookmark.
 async fn next<K: Object>(
     events: &mut (impl Stream<Item = Result<WatchEvent<K>, ApiError>> + Unpin),
 ) -> WatchEvent<K> {
@@ -183,7 +184,7 @@ async fn next<K: Object>(
     }
 }
 
-/// What happened to which object.
+/// Describes an event: its type and the object's name.
 fn told<K: Object>(event: &WatchEvent<K>) -> String {
     match event {
         WatchEvent::Added(object) => format!("added {}", object.name()),

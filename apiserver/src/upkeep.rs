@@ -1,4 +1,4 @@
-//! What the server does without being asked.
+//! The background work of the server.
 
 mod compaction;
 mod namespaces;
@@ -12,7 +12,10 @@ use futures::{
     future::{self, BoxFuture},
     stream,
 };
-use podplane_api::{ObjectKey, Scope, core::Namespace, jiff::Timestamp};
+use podplane_api::{
+    ObjectKey, Scope, core::Namespace, jiff::Timestamp, kinds::SYSTEM_NAMESPACES,
+    strategy::Strategy,
+};
 use podplane_proto::error::{ApiError, Reason};
 use podplane_store::{Prefix, Revision, StoreError};
 use tokio::time;
@@ -23,33 +26,34 @@ use crate::{
     engine::Engine,
     registry::{DeleteOptions, Registry, Write},
     storage,
-    strategy::{SYSTEM_NAMESPACES, Strategy},
 };
 
-/// How often, at most, expired objects are looked for.
+/// The longest interval between two sweeps for expired objects.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
 
-/// How often, while something is written, is looked whether there are too many events.
+/// The interval of checks for too many events while writes go on.
 const LIMIT_EVERY: Duration = Duration::from_millis(200);
 
-/// How many objects of a namespace are deleted at once, so that they share syncs of the disk.
+/// The number of objects of a namespace that are deleted concurrently, so that they share syncs of
+/// the disk.
 const AT_ONCE: usize = 32;
 
-/// A kind, to those who care for all kinds alike.
+/// A kind, for work that is the same for all kinds.
 pub(crate) trait Kind: Send + Sync {
-    /// Where its objects in a namespace are; nothing for kinds that are in none.
+    /// The key prefix of its objects in a namespace; `None` for cluster-scoped kinds.
     fn prefix_in(&self, namespace: &str) -> Option<Prefix>;
 
-    /// Deletes what is in a namespace and not being deleted yet. Returns how many objects were there.
+    /// Deletes the objects of a namespace that are not being deleted yet. Returns the number of
+    /// objects found.
     fn empty<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<usize, ApiError>>;
 
-    /// Removes what has not happened since.
+    /// Removes objects that last occurred at `since` or before.
     fn sweep(&self, since: Timestamp) -> BoxFuture<'_, Result<(), ApiError>>;
 
-    /// Removes the oldest of the events that are more than that many.
+    /// Removes the oldest events in excess of `most`.
     fn limit(&self, most: usize) -> BoxFuture<'_, Result<(), ApiError>>;
 
-    /// Forgets changes up to a revision.
+    /// Drops cached changes up to a revision.
     fn trim(&self, oldest: Revision);
 }
 
@@ -88,7 +92,7 @@ impl<K: Strategy> Kind for Registry<K> {
     }
 }
 
-/// Removes objects that have not happened again.
+/// Removes old objects, unless they occurred again.
 async fn remove_old<K: Strategy>(
     registry: &Registry<K>,
     old: Vec<(Timestamp, ObjectKey)>,
@@ -104,7 +108,7 @@ async fn remove_old<K: Strategy>(
     Ok(())
 }
 
-/// What somebody else removed needs no removal.
+/// Ignores an object that another client removed already.
 fn unless_gone<T>(removed: Result<T, ApiError>) -> Result<(), ApiError> {
     match removed {
         Err(error) if error.reason != Reason::NotFound => Err(error),
@@ -112,7 +116,7 @@ fn unless_gone<T>(removed: Result<T, ApiError>) -> Result<(), ApiError> {
     }
 }
 
-/// The state that upkeep works on: that of the whole server.
+/// The state of the server that upkeep needs.
 pub(crate) struct Upkeep {
     pub(crate) engine: Engine,
     pub(crate) position: Position,
@@ -122,10 +126,10 @@ pub(crate) struct Upkeep {
 }
 
 impl Upkeep {
-    /// Makes the namespaces that are always there, where they are not. All at once, so that they share a sync of the disk.
+    /// Creates missing system namespaces, concurrently, so that they share a sync of the disk.
     pub(crate) async fn create_system_namespaces(&self) -> Result<(), ApiError> {
         let create = async |name: &str| {
-            // Asked first, so that a server whose disk is full still starts, and serves reads.
+            // Read first, so that a server whose disk is full still starts, and serves reads.
             if self.namespaces.get(&ObjectKey::new("", name)).await.is_ok() {
                 return Ok(());
             }
@@ -140,12 +144,13 @@ impl Upkeep {
         Ok(())
     }
 
-    /// Ends with the error that makes the store take no more writes, so that the process ends and is started again.
+    /// Waits until the store refuses writes and returns that error, so that the process ends and is
+    /// restarted.
     pub(crate) async fn report_failure(self: Arc<Self>) -> Result<(), StoreError> {
         Err(self.engine.failure().await)
     }
 
-    /// Removes expired objects for ever.
+    /// Removes expired objects. Never completes.
     pub(crate) async fn sweep(self: Arc<Self>) -> Result<(), ApiError> {
         let ttl = self.bounds.event_ttl;
         let every = SWEEP_EVERY.min(ttl / 10).max(Duration::from_millis(200));
@@ -155,19 +160,19 @@ impl Upkeep {
             let since = since.unwrap_or(Timestamp::MIN);
             for kind in &self.kinds {
                 if let Err(error) = kind.sweep(since).await {
-                    tracing::warn!(%error, "failed to remove expired objects; trying again in {every:?}");
+                    tracing::warn!(%error, retry_in = ?every, "failed to remove expired objects; trying again");
                 }
             }
         }
     }
 
-    /// Removes events that are too many, for ever.
+    /// Removes events in excess of the limit, until the server stops.
     pub(crate) async fn limit(self: Arc<Self>) -> Result<(), ApiError> {
         loop {
             let seen = self.position.current();
             for kind in &self.kinds {
                 if let Err(error) = kind.limit(self.bounds.max_events).await {
-                    tracing::warn!(%error, "failed to remove events that are too many; trying again");
+                    tracing::warn!(%error, retry_in = ?SWEEP_EVERY, "failed to remove events that are too many; trying again");
                     time::sleep(SWEEP_EVERY).await;
                 }
             }

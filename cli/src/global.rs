@@ -1,4 +1,4 @@
-//! What every command shares: where the cluster's data is, where its server is, and how async work is run.
+//! The common parts of commands: the data directory, the server's address, and the async runtime.
 
 use std::{
     env,
@@ -9,26 +9,43 @@ use std::{
 
 use anyhow::Context as _;
 use podplane_client::{ApiError, Client, Endpoint};
+use podplane_cluster::{data_dir::DataDir, launch, trust};
 use tokio::runtime;
-
-use crate::cluster::{data_dir::DataDir, launch, trust};
 
 /// Flags of every command.
 #[derive(Debug, clap::Args)]
 pub(crate) struct GlobalArgs {
-    /// Where the cluster keeps its data. Default: $XDG_STATE_HOME/podplane, or for root /var/lib/podplane
-    #[arg(long, env = "PODPLANE_DATA_DIR", value_name = "DIR", global = true)]
+    /// Use the cluster in this directory [default: /var/lib/podplane for root, else podplane in
+    /// $XDG_STATE_HOME or ~/.local/state]
+    ///
+    /// Commands that need no cluster ignore it.
+    #[arg(
+        help_heading = "Global options",
+        long,
+        env = "PODPLANE_DATA_DIR",
+        value_name = "DIR",
+        global = true
+    )]
     data_dir: Option<PathBuf>,
 
-    /// The API server: HOST:PORT, a URL, or unix:PATH. Default: the one of the cluster that runs in the data directory
-    #[arg(long, env = "PODPLANE_SERVER", value_name = "ADDR", global = true)]
+    /// Connect to the API server at this address: HOST:PORT, a URL, or unix:PATH [default: that of
+    /// the cluster in --data-dir]
+    ///
+    /// Commands that need no API server ignore it.
+    #[arg(
+        help_heading = "Global options",
+        long,
+        env = "PODPLANE_SERVER",
+        value_name = "ADDR",
+        global = true
+    )]
     server: Option<Endpoint>,
 }
 
-/// What the flags of every command mean.
+/// The values of the global flags.
 #[derive(Clone, Debug)]
 pub(crate) struct Global {
-    /// Where the cluster keeps its data. It may not exist yet.
+    /// The cluster's data directory. It may not exist yet.
     pub(crate) data_dir: PathBuf,
     server: Option<Endpoint>,
 }
@@ -45,18 +62,19 @@ impl TryFrom<GlobalArgs> for Global {
 }
 
 impl Global {
-    /// Where `up` has the API server write its address.
+    /// The file into which the API server of `up` writes its address.
     pub(crate) fn address_file(&self) -> PathBuf {
         self.data_dir.join("apiserver.address")
     }
 
-    /// Where `up` has the scheduler write its address; `None` where `--server` may mean another cluster.
+    /// The file into which the scheduler of `up` writes its address; `None` with `--server`, which
+    /// may mean another cluster.
     pub(crate) fn scheduler_address_file(&self) -> Option<PathBuf> {
         let is_here = self.server.is_none();
         is_here.then(|| self.data_dir.join("scheduler.address"))
     }
 
-    /// Whether a server was named, rather than a data directory.
+    /// Returns true if `--server` was given.
     pub(crate) fn names_server(&self) -> bool {
         self.server.is_some()
     }
@@ -69,20 +87,20 @@ impl Global {
         let file = self.address_file();
         trust::data_dir(&self.data_dir)?;
         match trust::read_to_string(&file) {
-            Ok(address) => Ok(address
-                .trim()
-                .parse()
-                .with_context(|| format!("read the server's address in {}", file.display()))?),
+            Ok(address) => Ok(address.trim().parse().with_context(|| {
+                format!("failed to read the server's address in {}", file.display())
+            })?),
             Err(error) if error.kind() == io::ErrorKind::NotFound => anyhow::bail!(
                 "no cluster runs in {}: start one with `podplane up`, or name another with --data-dir or --server",
                 self.data_dir.display()
             ),
-            Err(error) => Err(error)
-                .with_context(|| format!("read the server's address in {}", file.display())),
+            Err(error) => Err(error).with_context(|| {
+                format!("failed to read the server's address in {}", file.display())
+            }),
         }
     }
 
-    /// An error with where the server should have been, if it is that nobody answered there.
+    /// Adds the server's address to an error that says it did not answer.
     pub(crate) fn locate(&self, error: anyhow::Error) -> anyhow::Error {
         let is_unreachable = error
             .downcast_ref::<ApiError>()
@@ -99,14 +117,15 @@ impl Global {
         }
     }
 
-    /// A client of that server. Call it inside [`block_on`].
+    /// A client of that server. To be called inside [`block_on`].
     pub(crate) fn client(&self) -> anyhow::Result<Client> {
         Ok(Client::connect(&self.server()?)?)
     }
 }
 
 impl Global {
-    /// Runs work that waits for the cluster; fails at once if the one of the data directory ends meanwhile.
+    /// Runs work that waits for the cluster; fails at once if the cluster of the data directory
+    /// ends meanwhile.
     ///
     /// # Errors
     ///
@@ -119,7 +138,7 @@ impl Global {
         if self.names_server() || !dir.is_locked()? {
             return work.await;
         }
-        // The end of the cluster is only waited for, and the work is given up with it.
+        // The other arm only waits, and the work is given up when the cluster ends.
         tokio::select! {
             done = work => done,
             ended = launch::ended(&dir) => {
@@ -130,16 +149,17 @@ impl Global {
     }
 }
 
-/// Runs a client command. One thread is enough for it, and none starts before this.
+/// Runs a client command on one thread; no thread starts before.
 pub(crate) fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .context("start the runtime")?
+        .context("failed to start the runtime")?
         .block_on(work)
 }
 
-/// State, not configuration and not cache: a cluster survives a reboot and is nothing to back up.
+/// The directory for state, not for configuration or cache: a cluster survives a reboot and need
+/// not be backed up.
 fn default_data_dir() -> anyhow::Result<PathBuf> {
     if rustix::process::geteuid().is_root() {
         return Ok(PathBuf::from("/var/lib/podplane"));
@@ -152,7 +172,7 @@ fn default_data_dir() -> anyhow::Result<PathBuf> {
     absolute("XDG_STATE_HOME")
         .or_else(|| absolute("HOME").map(|home| home.join(Path::new(".local/state"))))
         .map(|state| state.join("podplane"))
-        .context("neither XDG_STATE_HOME nor HOME is set: say with --data-dir where the cluster's data is")
+        .context("neither XDG_STATE_HOME nor HOME is set: pass --data-dir")
 }
 
 #[cfg(test)]
@@ -180,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_cluster_the_way_to_one_is_told() {
+    fn suggests_up_if_no_cluster_runs() {
         let dir = tempfile::tempdir().unwrap();
         let error = global(dir.path()).server().unwrap_err().to_string();
         let want = format!(

@@ -1,76 +1,44 @@
-//! The kinds that commands name: `pods`, `po`, `node/node-0`.
+//! The kinds on command lines: `pods`, `po`, `node/node-0`.
 
 use std::{fmt, str::FromStr};
 
-use podplane_api::{Object, Scope, schema::Type};
+use podplane_api::{Object, Scope, schema::Type, stored_kinds};
 
 use crate::report::UsageError;
 
-/// A kind that podplane serves, as the command line and manifests name it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Node,
-    Pod,
-    Event,
-    Lease,
-    Namespace,
-    Service,
-    Deployment,
-    ReplicaSet,
-    ControllerRevision,
-    ClusterCIDR,
+macro_rules! declare_kinds {
+    (() $($name:ident: $type:ty,)*) => {
+        /// A kind that podplane serves, as the command line and manifests name it.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum Kind {
+            $($name,)*
+        }
+
+        impl Kind {
+            const ALL: &[Self] = &[$(Self::$name,)*];
+        }
+    };
 }
+stored_kinds!(declare_kinds!());
 
 /// Evaluates an expression with a type for the kind: `with_kind!(kind, K => get::<K>(name))`.
 macro_rules! with_kind {
-    ($kind:expr, $K:ident => $body:expr) => {
+    // Called back with the list.
+    (($kind:expr, $K:ident => $body:expr) $($name:ident: $type:ty,)*) => {
         match $kind {
-            $crate::kind::Kind::Node => {
-                type $K = podplane_api::core::Node;
+            $($crate::kind::Kind::$name => {
+                type $K = $type;
                 $body
-            }
-            $crate::kind::Kind::Pod => {
-                type $K = podplane_api::core::Pod;
-                $body
-            }
-            $crate::kind::Kind::Event => {
-                type $K = podplane_api::core::Event;
-                $body
-            }
-            $crate::kind::Kind::Lease => {
-                type $K = podplane_api::coordination::Lease;
-                $body
-            }
-            $crate::kind::Kind::Namespace => {
-                type $K = podplane_api::core::Namespace;
-                $body
-            }
-            $crate::kind::Kind::Service => {
-                type $K = podplane_api::core::Service;
-                $body
-            }
-            $crate::kind::Kind::Deployment => {
-                type $K = podplane_api::apps::Deployment;
-                $body
-            }
-            $crate::kind::Kind::ReplicaSet => {
-                type $K = podplane_api::apps::ReplicaSet;
-                $body
-            }
-            $crate::kind::Kind::ControllerRevision => {
-                type $K = podplane_api::apps::ControllerRevision;
-                $body
-            }
-            $crate::kind::Kind::ClusterCIDR => {
-                type $K = podplane_api::networking::ClusterCIDR;
-                $body
-            }
+            })*
         }
+    };
+    ($kind:expr, $K:ident => $body:expr) => {
+        podplane_api::stored_kinds!(with_kind!($kind, $K => $body))
     };
 }
 pub(crate) use with_kind;
 
-/// What the schema says of a kind.
+/// The names and scope of a kind.
 struct Schema {
     kind: &'static str,
     plural: &'static str,
@@ -92,26 +60,13 @@ fn schema<K: Object>() -> Schema {
 }
 
 impl Kind {
-    const ALL: [Self; 10] = [
-        Self::Node,
-        Self::Pod,
-        Self::Event,
-        Self::Lease,
-        Self::Namespace,
-        Self::Service,
-        Self::Deployment,
-        Self::ReplicaSet,
-        Self::ControllerRevision,
-        Self::ClusterCIDR,
-    ];
-
     fn schema(self) -> Schema {
         with_kind!(self, K => schema::<K>())
     }
 
     /// The kind of a manifest.
     pub(crate) fn of_manifest(api_version: &str, kind: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|known| {
+        Self::ALL.iter().copied().find(|known| {
             let schema = known.schema();
             schema.api_version == api_version && schema.kind == kind
         })
@@ -119,16 +74,16 @@ impl Kind {
 
     /// All kinds, for messages: `Node (v1), Pod (v1), …`.
     pub(crate) fn served() -> String {
-        let each = Self::ALL.map(|kind| {
+        let each = Self::ALL.iter().map(|kind| {
             let schema = kind.schema();
             format!("{} ({})", schema.kind, schema.api_version)
         });
-        each.join(", ")
+        each.collect::<Vec<_>>().join(", ")
     }
 
-    /// What all kinds are called: `nodes (no), pods (po), …`.
+    /// The names of all kinds, for messages: `nodes (no), pods (po), …`.
     fn names() -> String {
-        let each = Self::ALL.map(|kind| match kind.schema() {
+        let each = Self::ALL.iter().map(|kind| match kind.schema() {
             Schema {
                 plural,
                 short_names: [short, ..],
@@ -136,12 +91,12 @@ impl Kind {
             } => format!("{plural} ({short})"),
             Schema { plural, .. } => plural.to_owned(),
         });
-        each.join(", ")
+        each.collect::<Vec<_>>().join(", ")
     }
 
-    /// All that all kinds are called, in lower case.
+    /// All words that name a kind, in lower case.
     pub(crate) fn words() -> impl Iterator<Item = (String, Self)> {
-        Self::ALL.into_iter().flat_map(|each| {
+        Self::ALL.iter().copied().flat_map(|each| {
             let Schema {
                 kind,
                 plural,
@@ -157,19 +112,19 @@ impl Kind {
         })
     }
 
-    /// What is known of its fields.
+    /// The schema of its fields; `None` for kinds without a published one.
     pub(crate) fn fields(self) -> Option<Type> {
         with_kind!(self, K => Type::of::<K>())
     }
 
-    /// Whether its objects live in namespaces.
+    /// Returns true if its objects are in namespaces.
     pub(crate) fn is_namespaced(self) -> bool {
         self.schema().scope == Scope::Namespaced
     }
 }
 
 impl fmt::Display for Kind {
-    /// As kubectl names an object of it: `pod`, `lease.coordination.k8s.io`.
+    /// The name in kubectl's output: `pod`, `lease.coordination.k8s.io`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Schema { kind, group, .. } = self.schema();
         f.write_str(&kind.to_lowercase())?;
@@ -180,10 +135,10 @@ impl fmt::Display for Kind {
     }
 }
 
-/// A word that names no kind.
+/// A word that does not name a kind.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "podplane serves no {0:?}; it serves {names}",
+    "unsupported kind {0:?}; podplane serves {names}",
     names = Kind::names()
 )]
 pub(crate) struct UnknownKind(String);
@@ -191,7 +146,7 @@ pub(crate) struct UnknownKind(String);
 impl FromStr for Kind {
     type Err = UnknownKind;
 
-    /// Singular, plural, with or without group, or short; in any case of letters.
+    /// Parses a singular, plural or short name, with or without group; case does not matter.
     fn from_str(text: &str) -> Result<Self, UnknownKind> {
         let word = text.to_lowercase();
         let is_meant = |kind: &Self| {
@@ -202,7 +157,8 @@ impl FromStr for Kind {
                 || full(schema.plural)
         };
         Self::ALL
-            .into_iter()
+            .iter()
+            .copied()
             .find(is_meant)
             .ok_or_else(|| UnknownKind(text.into()))
     }
@@ -232,7 +188,7 @@ impl FromStr for What {
     }
 }
 
-/// The objects that a command is about.
+/// The operands of a command, as objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Targets {
     /// All of a kind, or those that a selector picks.
@@ -266,7 +222,7 @@ impl Targets {
         {
             None => Ok(Self::Named(named)),
             Some((_, name)) => Err(UsageError(format!(
-                "{name:?} is no name: want KIND NAME… or KIND/NAME…"
+                "invalid name {name:?}: want KIND NAME… or KIND/NAME…"
             ))),
         }
     }
@@ -275,7 +231,7 @@ impl Targets {
 fn pair(operand: &str) -> Result<(Kind, String), UsageError> {
     let mixed = || {
         UsageError(format!(
-            "{operand:?} is no KIND/NAME, and the operand before it is one"
+            "invalid operand {operand:?}: must be KIND/NAME, as the operand before it"
         ))
     };
     let (kind, name) = operand.split_once('/').ok_or_else(mixed)?;
@@ -290,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_have_kubectls_names() {
+    fn kinds_have_the_names_of_kubectl() {
         for (text, want) in [
             ("pods", Kind::Pod),
             ("po", Kind::Pod),

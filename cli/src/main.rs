@@ -1,24 +1,28 @@
-//! `podplane`: the one program that people run. Every service is a subcommand of it, and so is every tool.
+//! `podplane`: the one program that people run. Every service and every tool is a subcommand of it.
 //!
-//! [`Command`] is the table of contents. Each command is a module of [`commands`] with its `Args` and a `run`, which is not async: a
-//! command that enters namespaces must do so before any thread starts, so each makes its own runtime ([`global::block_on`]).
+//! It contains no logic of services: each is a library, and this program only wires them.
+//! [`Command`] is the table of contents; start reading there. Each command is a module of
+//! [`commands`] with its `Args` and a `run`, which is not async: a command that enters namespaces
+//! must do so before any thread starts, so each creates its own runtime ([`global::block_on`]).
 
-mod cluster;
 mod commands;
 mod global;
 mod kind;
 mod manifest;
-mod merge;
 mod output;
+mod pods;
+mod progress;
+mod ready;
 mod report;
+mod services;
 
 use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Parser, Subcommand};
+use podplane_cluster::{limits, trust};
 use rustix::{fs::Mode, process::umask};
 
 use crate::{
-    cluster::{limits, trust},
     commands::{
         apply, audit, cni, completion, create, delete, demo, describe, down, exec, get, health,
         kubeconfig, logs, node, ping, plan, plugins, replay, restart, run, service, status, store,
@@ -27,7 +31,10 @@ use crate::{
     global::{Global, GlobalArgs},
 };
 
-/// The life of a pod's IP address: a small Kubernetes control plane on one machine.
+/// Run a small Kubernetes control plane on one machine, to study and test pod IP address management
+///
+/// Pods get a sandbox and an address; no containers run. A node's pod CIDR is also called its
+/// block.
 #[derive(Debug, Parser)]
 #[command(
     name = "podplane",
@@ -71,7 +78,7 @@ enum Command {
     Exec(exec::Args),
     Demo(demo::Args),
 
-    // Without a cluster, or of anybody's.
+    // Tools that need no cluster, or work on any.
     Audit(audit::Args),
     Plan(plan::Args),
     Cni(cni::Args),
@@ -80,55 +87,60 @@ enum Command {
     Test(test::Args),
 
     // One service each.
-    /// Run the API server: stores objects and serves them over gRPC
+    /// Run the API server: store objects and serve them over gRPC and REST
     #[command(
-        after_help = "Example:\n  podplane apiserver --listen 127.0.0.1:7080 --data-dir ./data\n  podplane get pods --server 127.0.0.1:7080"
+        after_help = "Examples:\n  podplane apiserver --listen 127.0.0.1:7080 --data-dir ./data\n  podplane get pods --server 127.0.0.1:7080"
     )]
     Apiserver(service::Args<podplane_apiserver::Config>),
-    /// Run the IPAM controller: gives each node its block of addresses
+    /// Run the IPAM controller: assign each node its pod CIDRs
     #[command(
-        after_help = "Example:\n  podplane ipam-controller --server 127.0.0.1:7080 --allocate-node-cidrs=true --cluster-cidr 10.244.0.0/16"
+        after_help = "Examples:\n  podplane ipam-controller --server 127.0.0.1:7080 --allocate-node-cidrs=true --cluster-cidr 10.244.0.0/16"
     )]
     IpamController(service::Args<podplane_ipam_controller::Config>),
-    /// Run the controllers: Deployments, ReplicaSets, and the collection of what lost its owner
-    #[command(after_help = "Example:\n  podplane controller-manager --server 127.0.0.1:7080")]
+    /// Run the controllers: Deployment, ReplicaSet, garbage collector and node lifecycle
+    #[command(after_help = "Examples:\n  podplane controller-manager --server 127.0.0.1:7080")]
     ControllerManager(service::Args<podplane_controller_manager::Config>),
-    /// Run the scheduler: puts each pod on a node that has an address for it
+    /// Run the scheduler: assign pods to nodes that have a free address
     #[command(
-        after_help = "Example:\n  podplane scheduler --server 127.0.0.1:7080 --ip-policy resource"
+        after_help = "Examples:\n  podplane scheduler --server 127.0.0.1:7080 --ip-policy resource"
     )]
     Scheduler(service::Args<podplane_scheduler::Config>),
-    /// Run the kubelet of one or more nodes: makes sandboxes of pods, through CRI
+    /// Run the kubelet of one or more nodes: create pod sandboxes through CRI
     #[command(
-        after_help = "Example:\n  podplane kubelet --server 127.0.0.1:7080 --node node-0 --nodes-dir ./nodes"
+        after_help = "Examples:\n  podplane kubelet --server 127.0.0.1:7080 --node node-0 --nodes-dir ./nodes"
     )]
     Kubelet(service::Args<podplane_kubelet::kubelet::Config>),
-    /// Run the CRI server of one or more nodes: sandboxes, and their network through CNI plugins
+    /// Run the CRI server of one or more nodes: create sandboxes, with CNI plugins for their
+    /// network
     #[command(
-        after_help = "Example:\n  podplane cri --node node-0 --nodes-dir ./nodes --network ledger --cni-bin-dir /usr/lib/cni"
+        after_help = "Examples:\n  podplane cri --node node-0 --nodes-dir ./nodes --network ledger --cni-bin-dir /usr/lib/cni"
     )]
     Cri(service::Args<podplane_kubelet::cri::Config>),
-    /// Run what stands for a cloud: tells the ranges that instances have, from a file, with the troubles of real clouds
+    /// Run a simulated cloud: serve the pod CIDRs of instances from a file, with configurable
+    /// latency, errors and rate limits
     #[command(
-        after_help = "Example:\n  podplane cloud --file cloud.yaml --listen 127.0.0.1:7090 --qps 10 --late-ranges 5s"
+        after_help = "Examples:\n  podplane cloud --file cloud.yaml --listen 127.0.0.1:7090 --qps 10 --late-ranges 5s\n\nExample of cloud.yaml:\n  instances:\n  - providerID: podplane://node-0\n    networkInterfaces:\n    - name: nic0\n      aliasIpRanges:\n      - ipCidrRange: 10.20.7.0/28"
     )]
     Cloud(service::Args<podplane_cloud::Config>),
 
     Completion(completion::Args),
 }
 
-/// The rights that files never give to others than their owner.
+/// The permission bits that files never grant to group and others.
 const OTHERS_WRITE: Mode = Mode::WGRP.union(Mode::WOTH);
 
 fn main() -> ExitCode {
-    // Under the name of a plugin it is that plugin: an image has links, and one program.
-    if let Some(plugin) = called_as().as_deref().and_then(podplane_cni::plugin) {
+    // Under the name of a plugin it is that plugin: an image has links to one program.
+    if let Some(plugin) = called_as()
+        .as_deref()
+        .and_then(podplane_cni_plugins::plugin)
+    {
         return podplane_cni::skel::main(plugin);
     }
     completion::answer();
     podplane_store::end_process_on_panic();
     let Cli { global, command } = Cli::parse();
-    // Of what is written into a data directory, nothing may be changed by others, whatever the user's habit is.
+    // Files in a data directory must not be writable by others, whatever the user's umask is.
     umask(umask(OTHERS_WRITE) | OTHERS_WRITE);
     if let Err(error) = limits::report_file_size() {
         return report::failure(&anyhow::Error::new(error).context("failed to handle SIGXFSZ"));
@@ -138,7 +150,7 @@ fn main() -> ExitCode {
     done.unwrap_or_else(|error| report::failure(&error))
 }
 
-/// The name that this program was started under.
+/// The name under which this program was started.
 fn called_as() -> Option<String> {
     let path = PathBuf::from(std::env::args_os().next()?);
     Some(path.file_name()?.to_str()?.to_owned())
@@ -199,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_tree_of_commands_is_sound() {
+    fn command_tree_is_valid() {
         Cli::command().debug_assert();
     }
 
@@ -238,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn services_share_flags_with_the_program() {
+    fn parses_the_flags_of_each_service() {
         for line in [
             "podplane apiserver --listen 127.0.0.1:0 --data-dir /d --log debug",
             "podplane ipam-controller --server 127.0.0.1:1 --cluster-cidr 10.244.0.0/16 --die-with-parent=1",
@@ -255,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn globals_are_taken_after_the_command_too() {
+    fn accepts_global_flags_after_the_command() {
         for line in [
             "podplane --data-dir /d --server 127.0.0.1:1 get pods",
             "podplane get pods --data-dir /d --server 127.0.0.1:1",

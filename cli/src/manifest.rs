@@ -1,4 +1,5 @@
-//! Objects from files: YAML or JSON, several documents in each, `List`s too, strictly decoded.
+//! Reads objects from files: YAML or JSON, several documents in each, `List`s too, strictly
+//! decoded.
 
 use std::{
     fmt, fs,
@@ -12,13 +13,13 @@ use serde_json::Value;
 
 use crate::kind::{Kind, with_kind};
 
-/// An object that a file describes.
+/// An object described by a file.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Manifest {
-    /// Where it stands.
+    /// Its place in a file.
     pub(crate) place: Place,
     pub(crate) kind: Kind,
-    /// The object, which is a valid one of its kind, though perhaps not a permitted one.
+    /// The object, which decodes as its kind; validation is the server's.
     pub(crate) object: Value,
 }
 
@@ -51,7 +52,7 @@ impl Manifest {
         self.metadata("name")
     }
 
-    /// The namespace it names, else `default`. Without meaning for cluster-scoped kinds.
+    /// The manifest's namespace, else `default`. Meaningless for cluster-scoped kinds.
     pub(crate) fn namespace<'a>(&'a self, default: &'a str) -> &'a str {
         match self.metadata("namespace") {
             "" => default,
@@ -63,17 +64,18 @@ impl Manifest {
         self.object["metadata"][field].as_str().unwrap_or_default()
     }
 
-    /// The object as its type. `K` is that of `self.kind`.
+    /// Decodes the object as its type. `K` is that of `self.kind`.
     pub(crate) fn decode<K: Object>(&self) -> anyhow::Result<K> {
         K::from_json(self.object.clone()).with_context(|| self.place.to_string())
     }
 }
 
-/// Reads all objects of the files and directories, in the order given; those of a directory by name.
+/// Reads all objects of the files and directories, in the order given; those of a directory by
+/// name.
 ///
 /// # Errors
 ///
-/// What cannot be read; else everything that is wrong with any of the documents, at once.
+/// The first file that cannot be read; else all invalid documents, at once.
 pub(crate) fn read(paths: &[PathBuf]) -> anyhow::Result<Vec<Manifest>> {
     let (mut manifests, mut wrong) = (Vec::new(), Vec::new());
     for path in paths {
@@ -100,12 +102,12 @@ fn list(paths: &[PathBuf]) -> String {
     each.join(", ")
 }
 
-/// The file itself, or the manifests in a directory; not those of its subdirectories, as with kubectl.
+/// The file itself, or the manifests in a directory, without subdirectories, as in kubectl.
 fn files(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     if path == Path::new("-") || !path.is_dir() {
         return Ok(vec![path.into()]);
     }
-    let name_it = || format!("read {}", path.display());
+    let name_it = || format!("failed to read {}", path.display());
     let mut files = Vec::new();
     for entry in fs::read_dir(path).with_context(name_it)? {
         let file = entry.with_context(name_it)?.path();
@@ -124,18 +126,19 @@ fn contents(file: &Path) -> anyhow::Result<(String, String)> {
         let mut text = String::new();
         io::stdin()
             .read_to_string(&mut text)
-            .context("read standard input")?;
+            .context("failed to read standard input")?;
         return Ok(("standard input".into(), text));
     }
     let name = file.display().to_string();
-    let text = fs::read_to_string(file).with_context(|| format!("read {name}"))?;
+    let text = fs::read_to_string(file).with_context(|| format!("failed to read {name}"))?;
     Ok((name, text))
 }
 
-/// The objects of one file. JSON is YAML.
+/// Parses the objects of one file. JSON is YAML.
 fn parse(file: &str, text: &str) -> Vec<Result<Manifest, String>> {
     let options = serde_saphyr::options! {
-        // The file is the user's own, and may be the dump of a large cluster. What could be a bomb, aliases, stays limited.
+        // The file is the user's own, and may be the dump of a large cluster. Aliases, which could
+        // be a bomb, stay limited.
         budget: serde_saphyr::budget! {
             max_events: usize::MAX,
             max_nodes: usize::MAX,
@@ -162,7 +165,7 @@ fn parse(file: &str, text: &str) -> Vec<Result<Manifest, String>> {
         .collect()
 }
 
-/// The items of a `List`, or the document itself; nothing for an empty document.
+/// The items of a `List`, or the document itself; none for an empty document.
 fn items(place: Place, mut document: Value) -> Vec<(Place, Value)> {
     if document.is_null() {
         return Vec::new();
@@ -207,11 +210,11 @@ fn manifest(place: Place, object: Value) -> Result<Manifest, String> {
     }
     let Some(known) = Kind::of_manifest(api_version, kind) else {
         return Err(format!(
-            "{place}: {kind} ({api_version}) is no kind that podplane serves; it serves {}",
+            "{place}: unsupported kind {kind} ({api_version}); podplane serves {}",
             Kind::served()
         ));
     };
-    // Through the type and back: what a manifest leaves null is as if it were absent.
+    // Converted to the type and back: null values count as absent.
     let object = with_kind!(known, K => {
         let object = K::from_json(object).map_err(|error| format!("{place}: {error}"))?;
         object.to_json().map_err(|error| format!("{place}: {error}"))?
@@ -241,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_of_every_form_are_read() {
+    fn reads_yaml_json_and_lists() {
         let text = "# a comment\napiVersion: v1\nkind: Pod\nmetadata: {name: a, namespace: kube-system}\n---\n\
             {\"apiVersion\": \"v1\", \"kind\": \"List\", \"items\": [{\"apiVersion\": \"v1\", \"kind\": \"Node\", \"metadata\": {\"name\": \"n\\/1\", \"labels\": null}}]}\n---\n";
         let manifests: Vec<_> = parse("x.yaml", text)
@@ -276,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_place() {
+    fn errors_name_the_file_and_document() {
         let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: c, imaage: i}]}";
         assert_eq!(
             errors(&format!(
@@ -291,7 +294,7 @@ mod tests {
         else {
             panic!()
         };
-        let begins = "x.yaml: document 1: DaemonSet (apps/v1) is no kind that podplane serves; it serves Node (v1), Pod (v1), ";
+        let begins = "x.yaml: document 1: unsupported kind DaemonSet (apps/v1); podplane serves Node (v1), Pod (v1), ";
         assert!(unserved.starts_with(begins), "{unserved}");
         assert_eq!(
             errors("just text"),
@@ -312,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sample_is_six_pods() {
+    fn sample_has_six_pods() {
         let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/sample.yaml");
         let manifests = read(&[sample]).unwrap();
         assert_eq!(manifests.len(), 6);
@@ -320,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_read_by_name() {
+    fn reads_a_directory_in_order_of_names() {
         let dir = tempfile::tempdir().unwrap();
         for (file, name) in [("b.yaml", "b"), ("a.json", "a"), ("c.txt", "c")] {
             let text = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
@@ -332,6 +335,6 @@ mod tests {
             ["a", "b"]
         );
         let error = super::read(&[dir.path().join("none.yaml")]).unwrap_err();
-        assert!(error.to_string().starts_with("read "), "{error}");
+        assert!(error.to_string().starts_with("failed to read "), "{error}");
     }
 }

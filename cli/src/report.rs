@@ -1,4 +1,4 @@
-//! How a command ends: once, in words, with an exit code.
+//! The end of a command: one report of its error, and an exit code.
 
 use std::{
     fmt,
@@ -9,20 +9,17 @@ use std::{
 use anstyle::{AnsiColor, Style};
 use podplane_api::printable;
 use podplane_client::{ApiError, Reason};
-
-use crate::cluster::limits;
+use podplane_cluster::limits;
 
 const ERROR: Style = AnsiColor::Red.on_default().bold();
 
-/// Exit code of a command line that cannot be carried out as it stands.
+/// The exit code of an invalid command line.
 const USAGE: u8 = 2;
 
-/// A command line that cannot be carried out as it stands, found after parsing. Exits with 2, as clap's own do.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct UsageError(pub(crate) String);
+/// An invalid command line, found after parsing. Exits with 2, like clap's own errors.
+pub(crate) use podplane_cluster::settings::UsageError;
 
-/// An input that the command can do nothing with. Exits with 2 where 1 means that something was found.
+/// An input that the command cannot use. Exits with 2 in commands for which 1 means a finding.
 #[derive(Debug)]
 pub(crate) struct Unusable(pub(crate) anyhow::Error);
 
@@ -39,7 +36,7 @@ impl std::error::Error for Unusable {
 }
 
 impl Unusable {
-    /// What an error is about, with or without the word on its exit code.
+    /// The wrapped error, or the error itself.
     fn inner(error: &anyhow::Error) -> &anyhow::Error {
         error
             .downcast_ref::<Self>()
@@ -47,12 +44,12 @@ impl Unusable {
     }
 }
 
-/// Nobody reads our output any more, as after `podplane get pods | head`. No failure.
+/// The reader of the output is gone, as after `podplane get pods | head`. Not a failure.
 #[derive(Debug, thiserror::Error)]
 #[error("standard output is closed")]
 pub(crate) struct OutputClosed;
 
-/// Prints the error, with what caused it, and returns the exit code for it.
+/// Prints the error with its causes, and returns its exit code.
 pub(crate) fn failure(error: &anyhow::Error) -> ExitCode {
     if Unusable::inner(error).is::<OutputClosed>() {
         return ExitCode::SUCCESS;
@@ -65,7 +62,8 @@ pub(crate) fn failure(error: &anyhow::Error) -> ExitCode {
     }
 }
 
-/// Prints the error, with what caused it. For a command that goes on with its other work and fails at the end.
+/// Prints the error with its causes. For a command that goes on with its other work and fails at
+/// the end.
 pub(crate) fn print(error: &anyhow::Error) {
     anstream::eprintln!("{}", Report(error));
     if let Some(limits) = hits_limit(error).then(limits::limits).flatten() {
@@ -73,7 +71,7 @@ pub(crate) fn print(error: &anyhow::Error) {
     }
 }
 
-/// Whether the error is one of those that limits of the shell lead to.
+/// Returns true if a limit of the shell may have caused the error.
 fn hits_limit(error: &anyhow::Error) -> bool {
     let io = |error: &(dyn std::error::Error + 'static)| {
         error.downcast_ref::<io::Error>().map(io::Error::kind)
@@ -87,7 +85,8 @@ fn hits_limit(error: &anyhow::Error) -> bool {
     kinds.any(|kind| limited.contains(&kind))
 }
 
-/// `error: …`, or the server's own words as kubectl prints them, and a line for each cause.
+/// The printed form: `error: …`, or the server's message as kubectl prints it, and a line for each
+/// cause.
 struct Report<'a>(&'a anyhow::Error);
 
 impl fmt::Display for Report<'_> {
@@ -114,7 +113,8 @@ impl fmt::Display for Report<'_> {
     }
 }
 
-/// The rule of kubectl: what is wrong with an object speaks for itself, all else is said to come from the server.
+/// The prefix of a server's error, as in kubectl: a message about an invalid object stands alone,
+/// others are said to come from the server.
 fn prefix(error: &ApiError) -> String {
     match error.reason {
         Reason::Invalid => "The ".into(),
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn the_server_is_quoted_as_kubectl_does() {
+    fn quotes_server_errors_as_kubectl_does() {
         let error = ApiError::not_found("pods", "x").into();
         assert_eq!(
             plain(&error),
@@ -156,24 +156,26 @@ mod tests {
     }
 
     #[test]
-    fn causes_follow() {
+    fn prints_causes_after_the_error() {
         let error = std::io::Error::other("disk on fire");
-        let error = Err::<(), _>(error).context("read x.yaml").unwrap_err();
+        let error = Err::<(), _>(error)
+            .context("failed to read x.yaml")
+            .unwrap_err();
         assert_eq!(
             plain(&error),
-            "error: read x.yaml\n  caused by: disk on fire"
+            "error: failed to read x.yaml\n  caused by: disk on fire"
         );
     }
 
     #[test]
-    fn the_terminal_is_not_driven_by_what_an_error_quotes() {
+    fn escapes_control_characters_of_errors() {
         let error = ApiError::new(Reason::BadRequest, "a \u{1b}[31mb\u{202e}\nc").into();
         let shown = Report(&error).to_string();
         assert!(shown.ends_with("a \\u{1b}[31mb\\u{202e}\nc"), "{shown:?}");
     }
 
     #[test]
-    fn exit_codes() {
+    fn exit_code_follows_from_the_error() {
         let code = |error: anyhow::Error| format!("{:?}", failure(&error));
         assert_eq!(
             code(OutputClosed.into()),

@@ -11,18 +11,19 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use podplane_proto::cloud as wire;
 use serde::Deserialize;
 
-/// A file's times are not finer than this, so a file that was changed less than this ago may have been changed again since it was read.
+/// The resolution of a file's times: a file changed less than this ago may have been changed again
+/// since it was read.
 const TIMES_ARE_COARSE: Duration = Duration::from_secs(1);
 
-/// What the file says.
+/// The content of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Document {
+struct InstancesDocument {
     #[serde(default)]
     instances: Vec<Instance>,
 }
 
-/// An instance, in the words of GCE.
+/// An instance, with GCE's names of fields.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Instance {
@@ -55,23 +56,23 @@ fn default_network() -> String {
     "default".to_owned()
 }
 
-/// Why a file cannot be used.
+/// The reasons why a file is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// It cannot be read.
-    #[error("read {}", path.display())]
+    /// The file cannot be read.
+    #[error("failed to read {}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
         /// The operating system's reason.
         source: io::Error,
     },
-    /// It says something else than instances.
-    #[error("understand {}", path.display())]
+    /// The content is not a list of instances.
+    #[error("failed to parse {}", path.display())]
     Syntax {
         /// The file.
         path: PathBuf,
-        /// What the decoder met, and where.
+        /// The decoder's error, with its place.
         source: Box<serde_saphyr::Error>,
     },
     /// Two instances have one id.
@@ -87,7 +88,7 @@ pub enum FileError {
 /// The instances of a file, by id.
 type Instances = BTreeMap<String, wire::Instance>;
 
-/// When a file was changed, and how long it was.
+/// The modification time and the length of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Version {
     modified: SystemTime,
@@ -95,9 +96,9 @@ struct Version {
 }
 
 impl Version {
-    /// Whether the same version is the same text for certain.
+    /// Returns whether an equal version has the same content for certain.
     fn is_settled(&self, now: SystemTime) -> bool {
-        // A time in the future says nothing.
+        // A time in the future is not reliable.
         now.duration_since(self.modified)
             .is_ok_and(|age| age > TIMES_ARE_COARSE)
     }
@@ -109,9 +110,9 @@ pub struct InstancesFile {
     path: PathBuf,
     text: String,
     instances: Instances,
-    /// What was last read, if it is certain to be the same as long as the file says so.
+    /// The version that was last read, if an equal one has the same content for certain.
     seen: Option<Version>,
-    /// It could not be used when it was last read; the instances are those of the time before.
+    /// Set if the file was invalid when it was last read; the instances are the former ones.
     broken: bool,
 }
 
@@ -120,7 +121,7 @@ impl InstancesFile {
     ///
     /// # Errors
     ///
-    /// [`FileError`] if it cannot be used.
+    /// [`FileError`] if the file is invalid.
     pub fn open(path: PathBuf) -> Result<Self, FileError> {
         let mut file = Self {
             path,
@@ -133,24 +134,25 @@ impl InstancesFile {
         Ok(file)
     }
 
-    /// How many instances there are.
+    /// The number of instances.
     pub fn len(&self) -> usize {
         self.instances.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether there are no instances.
     pub fn is_empty(&self) -> bool {
         self.instances.is_empty()
     }
 
-    /// The instance of that id, as the file has it now. While the file cannot be used, what it said before holds.
+    /// The instance of that id in the present file. While the file is invalid, its former content
+    /// applies.
     pub fn get(&mut self, provider_id: &str) -> Option<&wire::Instance> {
         match self.read() {
             Ok(()) => self.broken = false,
             Err(error) => {
                 if !self.broken {
                     let reason = std::error::Error::source(&error).map(ToString::to_string);
-                    tracing::warn!(%error, reason, "the file cannot be used; its instances stay as they were");
+                    tracing::warn!(%error, reason, "instances file is invalid; keeping the former instances");
                 }
                 self.broken = true;
             }
@@ -175,11 +177,11 @@ impl InstancesFile {
         let text = fs::read_to_string(&self.path).map_err(failed)?;
         if text != self.text || self.broken {
             self.instances = parse(&text).map_err(|problem| match problem {
-                Problem::Syntax(source) => FileError::Syntax {
+                ParseError::Syntax(source) => FileError::Syntax {
                     path: self.path.clone(),
                     source,
                 },
-                Problem::Duplicate(provider_id) => FileError::Duplicate {
+                ParseError::Duplicate(provider_id) => FileError::Duplicate {
                     path: self.path.clone(),
                     provider_id,
                 },
@@ -192,14 +194,14 @@ impl InstancesFile {
 }
 
 #[derive(Debug)]
-enum Problem {
+enum ParseError {
     Syntax(Box<serde_saphyr::Error>),
     Duplicate(String),
 }
 
-fn parse(text: &str) -> Result<Instances, Problem> {
+fn parse(text: &str) -> Result<Instances, ParseError> {
     let options = serde_saphyr::options! {
-        // The user's own file, and it may be long.
+        // The file is the user's own, and may be long.
         budget: serde_saphyr::budget! {
             max_events: usize::MAX,
             max_nodes: usize::MAX,
@@ -208,13 +210,13 @@ fn parse(text: &str) -> Result<Instances, Problem> {
         with_snippet: false,
     };
     // An empty file is a cloud without instances.
-    let document: Option<Document> = serde_saphyr::from_str_with_options(text, options)
-        .map_err(|error| Problem::Syntax(Box::new(error)))?;
+    let document: Option<InstancesDocument> = serde_saphyr::from_str_with_options(text, options)
+        .map_err(|error| ParseError::Syntax(Box::new(error)))?;
     let mut instances = Instances::new();
     for instance in document.unwrap_or_default().instances {
         let id = instance.provider_id.clone();
         if instances.insert(id.clone(), instance.into()).is_some() {
-            return Err(Problem::Duplicate(id));
+            return Err(ParseError::Duplicate(id));
         }
     }
     Ok(instances)
@@ -277,7 +279,7 @@ instances:
     }
 
     #[test]
-    fn an_instance_has_the_ranges_of_its_interfaces() {
+    fn reads_instances_with_their_ranges() {
         let instances = parse(ONE).unwrap();
         let nic = &instances["gce://demo/zone-a/node-0"].network_interfaces[0];
         assert_eq!((&*nic.name, &*nic.network), ("nic0", "default"));
@@ -288,10 +290,10 @@ instances:
     }
 
     #[test]
-    fn what_is_no_instance_is_refused_where_it_stands() {
+    fn rejects_invalid_instances_with_their_place() {
         let refused = |text: &str| match parse(text).unwrap_err() {
-            Problem::Syntax(error) => error.to_string(),
-            Problem::Duplicate(id) => format!("duplicate {id}"),
+            ParseError::Syntax(error) => error.to_string(),
+            ParseError::Duplicate(id) => format!("duplicate {id}"),
         };
         let typo = ONE.replace("aliasIpRanges", "aliasRanges");
         assert!(refused(&typo).contains("aliasRanges"), "{}", refused(&typo));
@@ -305,7 +307,7 @@ instances:
     }
 
     #[test]
-    fn a_changed_file_is_read_again_and_a_broken_one_changes_nothing() {
+    fn reads_changed_files_again_and_ignores_invalid_ones() {
         let (_dir, path) = written(ONE);
         let mut file = InstancesFile::open(path.clone()).unwrap();
         let range = |file: &mut InstancesFile| {
@@ -326,8 +328,8 @@ instances:
     }
 
     #[test]
-    fn a_file_that_is_not_there_is_named() {
+    fn names_a_missing_file() {
         let error = InstancesFile::open("/nowhere/cloud.yaml".into()).unwrap_err();
-        assert_eq!(error.to_string(), "read /nowhere/cloud.yaml");
+        assert_eq!(error.to_string(), "failed to read /nowhere/cloud.yaml");
     }
 }

@@ -1,6 +1,8 @@
-//! What stands for the cloud: instances and their ranges from a file, served as `podplane.cloud.v1`, with the troubles that real clouds make on request.
+//! A simulated cloud: instances and their ranges from a file, served as `podplane.cloud.v1`, with
+//! faults of real clouds on request.
 //!
-//! It only tells; which node gets which range is the file's matter, and writing it to the node is the IPAM controller's. Start reading at [`run`].
+//! It never writes to a node: the file says which instance has which range, and the IPAM controller
+//! writes it to the node. Start reading at [`run`].
 
 #![warn(missing_docs)]
 
@@ -30,11 +32,11 @@ use crate::{
 /// Flags of the cloud.
 #[derive(Args, Clone, Debug)]
 pub struct Config {
-    /// The instances and their ranges, in YAML; read again when it has changed
+    /// Read the instances and their pod CIDRs from this YAML file, and again whenever it changes
     #[arg(long, env = "PODPLANE_CLOUD_FILE", value_name = "FILE")]
     pub file: PathBuf,
 
-    /// Where to serve podplane.cloud.v1
+    /// Serve podplane.cloud.v1 at this address: IP:PORT (port 0: any free port) or unix:PATH
     #[arg(
         long,
         env = "PODPLANE_LISTEN",
@@ -43,30 +45,30 @@ pub struct Config {
     )]
     pub listen: Listen,
 
-    /// The names by which it may be addressed.
+    /// Host names that requests may be addressed to.
     #[command(flatten)]
     pub allowed_hosts: AllowedHosts,
 
-    /// A file to write the address to once it is served
+    /// Write the listening address to this file, once it is served
     #[arg(long, env = "PODPLANE_ADDRESS_FILE", value_name = "FILE")]
     pub address_file: Option<PathBuf>,
 
-    /// What goes wrong.
+    /// The simulated faults.
     #[command(flatten)]
     pub troubles: Troubles,
 }
 
-/// Why the cloud does not run.
+/// The reasons why the cloud does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The file cannot be used. Later, when it has changed, that is no reason to end.
+    /// The file is invalid at the start. A later invalid change does not end the cloud.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The address to listen on.
-    #[error("start the server")]
+    /// The address to listen on cannot be used.
+    #[error("failed to start the server")]
     Listen(#[from] ServeError),
-    /// A part of it ended.
-    #[error("run the cloud")]
+    /// A task of the cloud ended.
+    #[error("failed to run the cloud")]
     Ended(#[from] Ended),
 }
 

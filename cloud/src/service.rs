@@ -1,4 +1,4 @@
-//! `podplane.cloud.v1` over a file, with its troubles.
+//! `podplane.cloud.v1` over a file, with simulated faults.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -13,29 +13,29 @@ use tonic::{Request, Response, Status};
 
 use crate::{
     instances::InstancesFile,
-    troubles::{Fate, Past, Troubles},
+    troubles::{CallHistory, CallResult, Troubles},
 };
 
-/// The cloud.
+/// The service.
 #[derive(Debug)]
 pub(crate) struct Service {
     troubles: Troubles,
-    /// Held only for a decision and the reading of a file, never while waiting.
-    state: Mutex<State>,
+    /// Locked for a decision and the reading of the file, never across an await.
+    state: Mutex<ServiceState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct ServiceState {
     instances: InstancesFile,
-    past: Past,
+    past: CallHistory,
     random: StdRng,
 }
 
 impl Service {
     pub(crate) fn new(instances: InstancesFile, troubles: Troubles, seed: u64) -> Self {
-        let state = State {
+        let state = ServiceState {
             instances,
-            past: Past::default(),
+            past: CallHistory::default(),
             random: StdRng::seed_from_u64(seed),
         };
         Self {
@@ -45,9 +45,9 @@ impl Service {
     }
 
     fn answer(&self, provider_id: &str) -> Result<Instance, Status> {
-        // What is in there is whole between any two statements, so a panic elsewhere does not spoil it.
+        // The state is consistent whenever the lock is free, so a poisoned lock can be used.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let State {
+        let ServiceState {
             instances,
             past,
             random,
@@ -55,20 +55,20 @@ impl Service {
         let fate = self
             .troubles
             .fate(past, provider_id, Instant::now(), random);
-        tracing::debug!(provider_id, ?fate, "asked for an instance");
+        tracing::debug!(provider_id, ?fate, "instance requested");
         match fate {
-            Fate::Throttled => {
+            CallResult::Throttled => {
                 return Err(Status::resource_exhausted(
-                    "too many requests: ask again later",
+                    "too many requests: try again later",
                 ));
             }
-            Fate::Failed => return Err(Status::unavailable("the cloud is out of order")),
-            Fate::Answered | Fate::WithoutRanges => {}
+            CallResult::Failed => return Err(Status::unavailable("the cloud is unavailable")),
+            CallResult::Answered | CallResult::WithoutRanges => {}
         }
         let found = instances.get(provider_id).cloned();
         let mut found = found
             .ok_or_else(|| Status::not_found(format!("instance {provider_id:?} not found")))?;
-        if fate == Fate::WithoutRanges {
+        if fate == CallResult::WithoutRanges {
             for interface in &mut found.network_interfaces {
                 interface.alias_ip_ranges.clear();
                 interface.ipv6_cidr_range.clear();

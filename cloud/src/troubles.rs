@@ -1,4 +1,5 @@
-//! What goes wrong with clouds: answers that take long, too many questions, errors, and ranges that come after the instance.
+//! Simulated faults of clouds: slow answers, rate limits, errors, and ranges that are assigned
+//! after the instance.
 //!
 //! Pure: time and randomness are arguments.
 
@@ -11,34 +12,36 @@ use clap::Args;
 use humantime::parse_duration;
 use rand::{Rng, RngExt as _};
 
-/// What is to go wrong. Nothing, if no flag is given.
+/// The faults to simulate; none without flags.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Troubles {
-    /// How long each answer takes, such as 200ms
+    /// Delay each answer by this time, such as 200ms [default: 0s]
     #[arg(long, env = "PODPLANE_CLOUD_LATENCY", value_name = "DURATION", value_parser = parse_duration)]
     pub latency: Option<Duration>,
 
-    /// How much longer it may take, at random
+    /// Delay each answer by a further random time of at most this much, such as 50ms [default: 0s]
     #[arg(long, env = "PODPLANE_CLOUD_JITTER", value_name = "DURATION", value_parser = parse_duration)]
     pub jitter: Option<Duration>,
 
-    /// How many calls a second are answered; others are refused with RESOURCE_EXHAUSTED [default: no limit]
+    /// Answer at most N calls per second, and reject others with RESOURCE_EXHAUSTED [default: no
+    /// limit]
     #[arg(long, env = "PODPLANE_CLOUD_QPS", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub qps: Option<u32>,
 
-    /// How many calls at once are answered before --qps limits them [default: 1]
+    /// Answer N calls at once before --qps limits them; requires --qps [default: 1]
     #[arg(long, env = "PODPLANE_CLOUD_BURST", value_name = "N", requires = "qps", value_parser = clap::value_parser!(u32).range(1..))]
     pub burst: Option<u32>,
 
-    /// The share of calls that fail with UNAVAILABLE, from 0 to 1
+    /// Fail this share of calls with UNAVAILABLE, from 0 to 1 [default: 0]
     #[arg(long, env = "PODPLANE_CLOUD_ERROR_RATE", value_name = "SHARE", value_parser = share)]
     pub error_rate: Option<f64>,
 
-    /// How long an instance has no ranges yet after it is first asked for
+    /// Return an instance without pod CIDRs until this time after the first request for it, such as
+    /// 5s [default: 0s]
     #[arg(long, env = "PODPLANE_CLOUD_LATE_RANGES", value_name = "DURATION", value_parser = parse_duration)]
     pub late_ranges: Option<Duration>,
 
-    /// What random choices begin with, so that a run can be had again [default: another each time; the log says which]
+    /// Seed the random choices with N, to repeat a run [default: random, in the log]
     #[arg(long, env = "PODPLANE_CLOUD_SEED", value_name = "N")]
     pub seed: Option<u64>,
 }
@@ -47,75 +50,75 @@ fn share(text: &str) -> Result<f64, String> {
     let parsed = text.parse::<f64>().ok();
     parsed
         .filter(|share| (0.0..=1.0).contains(share))
-        .ok_or_else(|| format!("{text:?} is no number from 0 to 1"))
+        .ok_or_else(|| format!("invalid share {text:?}: must be a number from 0 to 1"))
 }
 
-/// What becomes of a call.
+/// The result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
-    /// It is answered.
+pub enum CallResult {
+    /// The call is answered.
     Answered,
-    /// It is answered, but the instance has no ranges yet.
+    /// The call is answered, but the instance has no ranges yet.
     WithoutRanges,
-    /// Too many came before it.
+    /// The call exceeds the rate limit.
     Throttled,
-    /// It fails.
+    /// The call fails.
     Failed,
 }
 
-/// What was asked until now, as far as it matters.
+/// The former calls, as far as faults depend on them.
 #[derive(Debug, Default)]
-pub struct Past {
-    /// When the calls that were let through are paid for.
+pub struct CallHistory {
+    /// The time at which the bucket has room for another call.
     paid: Option<Instant>,
     first_asked: BTreeMap<String, Instant>,
 }
 
 impl Troubles {
-    /// How long the answer takes.
+    /// The delay of an answer.
     pub fn delay(&self, random: &mut impl Rng) -> Duration {
         let jitter = self.jitter.map(|most| {
             let seconds = most.as_secs_f64() * random.random_range(0.0..=1.0);
-            // The longest of all may be rounded up to what is none.
+            // The longest duration, rounded up, may be out of range.
             Duration::try_from_secs_f64(seconds).unwrap_or(most)
         });
         let latency = self.latency.unwrap_or_default();
         latency.saturating_add(jitter.unwrap_or_default())
     }
 
-    /// What becomes of a call for the instance that comes at `now`.
+    /// The result of a call for the instance at `now`.
     pub fn fate(
         &self,
-        past: &mut Past,
+        past: &mut CallHistory,
         provider_id: &str,
         now: Instant,
         random: &mut impl Rng,
-    ) -> Fate {
+    ) -> CallResult {
         if !self.lets_through(past, now) {
-            return Fate::Throttled;
+            return CallResult::Throttled;
         }
         if self
             .error_rate
             .is_some_and(|share| random.random_bool(share))
         {
-            return Fate::Failed;
+            return CallResult::Failed;
         }
         let Some(late) = self.late_ranges else {
-            return Fate::Answered;
+            return CallResult::Answered;
         };
         let first = *past
             .first_asked
             .entry(provider_id.to_owned())
             .or_insert(now);
         if now.saturating_duration_since(first) < late {
-            Fate::WithoutRanges
+            CallResult::WithoutRanges
         } else {
-            Fate::Answered
+            CallResult::Answered
         }
     }
 
-    /// A bucket of `burst` calls that fills at `qps`.
-    fn lets_through(&self, past: &mut Past, now: Instant) -> bool {
+    /// Takes a call from a bucket of `burst` calls, which fills at `qps` calls a second.
+    fn lets_through(&self, past: &mut CallHistory, now: Instant) -> bool {
         let Some(qps) = self.qps else { return true };
         let each = Duration::from_secs(1) / qps;
         let paid = past.paid.map_or(now, |paid| paid.max(now));
@@ -134,8 +137,8 @@ mod tests {
 
     use super::*;
 
-    fn fates(troubles: &Troubles, calls: &[(u64, &str)]) -> Vec<Fate> {
-        let (mut past, start) = (Past::default(), Instant::now());
+    fn fates(troubles: &Troubles, calls: &[(u64, &str)]) -> Vec<CallResult> {
+        let (mut past, start) = (CallHistory::default(), Instant::now());
         let mut random = StdRng::seed_from_u64(1);
         let fate = |(after, id): &(u64, &str)| {
             let now = start + Duration::from_millis(*after);
@@ -145,13 +148,16 @@ mod tests {
     }
 
     #[test]
-    fn nothing_goes_wrong_unless_asked_for() {
+    fn simulates_no_faults_by_default() {
         let calls = [(0, "a"); 100];
-        assert_eq!(fates(&Troubles::default(), &calls), [Fate::Answered; 100]);
+        assert_eq!(
+            fates(&Troubles::default(), &calls),
+            [CallResult::Answered; 100]
+        );
     }
 
     #[test]
-    fn calls_beyond_the_burst_wait_for_the_rate() {
+    fn limits_calls_beyond_the_burst_to_the_rate() {
         let troubles = Troubles {
             qps: Some(10),
             burst: Some(2),
@@ -168,13 +174,13 @@ mod tests {
         ];
         let got: Vec<_> = fates(&troubles, &calls)
             .into_iter()
-            .map(|fate| fate == Fate::Answered)
+            .map(|fate| fate == CallResult::Answered)
             .collect();
         assert_eq!(got, [true, true, false, false, true, false, true]);
     }
 
     #[test]
-    fn ranges_are_late_for_each_instance() {
+    fn delays_the_ranges_of_each_instance() {
         let troubles = Troubles {
             late_ranges: Some(Duration::from_secs(2)),
             ..Troubles::default()
@@ -187,12 +193,12 @@ mod tests {
             (2999, "b"),
             (3000, "b"),
         ];
-        use Fate::{Answered as A, WithoutRanges as W};
+        use CallResult::{Answered as A, WithoutRanges as W};
         assert_eq!(fates(&troubles, &calls), [W, W, W, A, W, A]);
     }
 
     #[test]
-    fn what_takes_for_ever_is_no_overflow() {
+    fn longest_durations_do_not_overflow() {
         let troubles = Troubles {
             latency: Some(Duration::MAX),
             jitter: Some(Duration::MAX),
@@ -202,11 +208,11 @@ mod tests {
         let mut random = StdRng::seed_from_u64(1);
         assert_eq!(troubles.delay(&mut random), Duration::MAX);
         let calls = [(0, "a"), (1000, "a")];
-        assert_eq!(fates(&troubles, &calls), [Fate::WithoutRanges; 2]);
+        assert_eq!(fates(&troubles, &calls), [CallResult::WithoutRanges; 2]);
     }
 
     #[test]
-    fn errors_are_the_same_for_the_same_seed() {
+    fn same_seed_gives_the_same_errors() {
         let troubles = Troubles {
             error_rate: Some(0.5),
             ..Troubles::default()
@@ -214,12 +220,15 @@ mod tests {
         let calls = [(0, "a"); 64];
         let first = fates(&troubles, &calls);
         assert_eq!(first, fates(&troubles, &calls));
-        let failed = first.iter().filter(|fate| **fate == Fate::Failed).count();
+        let failed = first
+            .iter()
+            .filter(|fate| **fate == CallResult::Failed)
+            .count();
         assert!((16..48).contains(&failed), "{failed}");
     }
 
     #[test]
-    fn a_share_is_from_0_to_1() {
+    fn accepts_shares_from_0_to_1() {
         assert_eq!(share("0.25"), Ok(0.25));
         for text in ["", "-1", "1.1", "NaN", "ten"] {
             assert!(share(text).is_err(), "{text}");

@@ -1,17 +1,18 @@
-//! Reports of IPAM plugins: how many addresses a plugin can give on a node, and which ones it holds.
+//! Reports of IPAM plugins: the number of addresses that a plugin can give on a node, and the
+//! addresses it holds.
 //!
-//! CNI has no such question, so the author of a plugin answers it with a command or a file that
-//! [`KEY`] names at the top level of the network configuration list. libcni, and every runtime built
-//! on it, passes top-level keys to no plugin. docs/cni.md describes the format.
+//! CNI has no request for this, so the author of a plugin provides it by a command or a file that
+//! [`KEY`] names at the top level of the network configuration list. libcni, and every runtime
+//! built on it, passes top-level keys to no plugin. docs/cni.md describes the format.
 //!
-//! The list is trusted configuration: whoever writes it names programs that run as the kubelet's user
+//! The list is trusted configuration: its author names programs that run as the kubelet's user
 //! anyway.
 
 #[cfg(test)]
 mod tests;
 
 use std::{
-    env, error,
+    env,
     fs::{self, File},
     io::{self, Read as _},
     net::IpAddr,
@@ -29,32 +30,32 @@ use crate::{
     types::{ConfigError, NetworkConfigList},
 };
 
-/// The top-level key of a network configuration list that says where the report comes from.
+/// The top-level key of a network configuration list that names the source of the report.
 pub const KEY: &str = "podplane.io/ipam-report";
 
 /// The largest report: about 70,000 addresses.
 const MAX_BYTES: usize = 8 << 20;
-/// The time-out of a command, unless [`KEY`] has another.
+/// The default time-out of a command.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// The longest time-out that [`KEY`] may ask for: the kubelet waits for the report.
+/// The longest time-out that [`KEY`] may ask for, since the kubelet waits for the report.
 const MAX_TIMEOUT: Duration = Duration::from_secs(60);
 /// The number of characters of a command's output that an error message shows.
 const SHOWN: usize = 500;
 
-/// A report.
+/// A plugin's report.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Report {
-    /// Addresses that can be given to pods, those that are held included.
+    /// The number of addresses that can be given to pods, including those that are held.
     pub capacity: Capacity,
-    /// Addresses that are held; absent if the reporter does not know them.
+    /// The addresses that are held; `None` if the reporter does not know them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub addresses: Option<Vec<HeldAddress>>,
-    /// The ranges that the addresses are in, where these are not the node's podCIDRs.
+    /// The ranges of the addresses, if they differ from the node's podCIDRs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ranges: Vec<IpNet>,
 }
 
-/// Addresses by family; a family that is absent is not given to pods.
+/// Numbers of addresses by family. Pods get no address of a family that is absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Capacity {
     /// IPv4.
@@ -76,10 +77,10 @@ pub struct Capacity {
 /// An address that a container holds.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct HeldAddress {
-    /// The address, also written with the length of its prefix.
+    /// The address; in the report it may have a prefix length, which is dropped.
     #[serde(deserialize_with = "address")]
     pub address: IpAddr,
-    /// `CNI_CONTAINERID` of the ADD that was given the address.
+    /// `CNI_CONTAINERID` of the ADD that got the address.
     #[serde(rename = "containerID")]
     pub container_id: String,
     /// `CNI_IFNAME` of that ADD.
@@ -87,19 +88,19 @@ pub struct HeldAddress {
     pub ifname: Option<String>,
 }
 
-/// A report that could not be had.
+/// A failure to get a report.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReportError {
-    /// There is no network configuration, or it cannot be read.
+    /// The network configuration is missing or cannot be read.
     #[error("failed to read the network configuration")]
     Config(#[from] ConfigError),
-    /// The key does not say where the report comes from.
+    /// The value of the key is invalid.
     #[error("invalid {KEY:?} of {}: {reason}", path.display())]
     Key {
-        /// The configuration.
+        /// The configuration file.
         path: PathBuf,
-        /// The fault, and the value that it should be.
+        /// The fault, and the expected value.
         reason: String,
     },
     /// The file cannot be read.
@@ -107,7 +108,7 @@ pub enum ReportError {
     File {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The command failed, or did not end in time.
@@ -115,21 +116,21 @@ pub enum ReportError {
     Command {
         /// The program.
         path: PathBuf,
-        /// The end of a sentence that begins with the program.
+        /// The failure, as the end of a sentence that begins with the program.
         reason: String,
     },
-    /// The report is too long.
+    /// The report is longer than the limit.
     #[error("the IPAM report of {} has more than {MAX_BYTES} bytes", from.display())]
     TooLong {
         /// The program or the file.
         from: PathBuf,
     },
-    /// The text is not a report.
+    /// The text is not a valid report.
     #[error("invalid IPAM report of {}: {reason}", from.display())]
     Invalid {
         /// The program or the file.
         from: PathBuf,
-        /// The field, and what is wrong with it.
+        /// The field and its fault.
         reason: String,
     },
 }
@@ -138,17 +139,11 @@ impl ReportError {
     /// The error with all its causes, on one line.
     #[must_use]
     pub fn message(&self) -> String {
-        let mut text = self.to_string();
-        let mut source = error::Error::source(self);
-        while let Some(error) = source {
-            text = format!("{text}: {error}");
-            source = error.source();
-        }
-        text
+        podplane_error_chain::one_line(self)
     }
 }
 
-/// The place that a node's report comes from.
+/// The source of a node's report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReportSource {
     network: String,
@@ -157,14 +152,14 @@ pub struct ReportSource {
     origin: Origin,
 }
 
-/// The facts about a node that a command finds in its environment.
+/// The facts about a node that a command gets in its environment.
 #[derive(Clone, Copy, Debug)]
 pub struct ReportNode<'a> {
-    /// Its name.
+    /// The node's name.
     pub name: &'a str,
-    /// The directory of its files.
+    /// The directory of the node's files.
     pub dir: &'a Path,
-    /// Its blocks.
+    /// The node's blocks.
     pub pod_cidrs: &'a [String],
     /// The directories of CNI plugins.
     pub bin_dirs: &'a [PathBuf],
@@ -189,8 +184,8 @@ struct Spec {
 }
 
 impl ReportSource {
-    /// The source that the network configuration in force names, which is the first of `net_d`;
-    /// `None` if it names none, or is not a list (`.conflist`).
+    /// The source named by the active network configuration, which is the first of `net_d`. `None`
+    /// if it names none, or is not a list (`.conflist`).
     ///
     /// # Errors
     /// [`ReportError::Config`] and [`ReportError::Key`].
@@ -200,7 +195,7 @@ impl ReportSource {
             return Ok(None);
         }
         let list = NetworkConfigList::load_file(&path)?;
-        // What was loaded is an object.
+        // A list that loaded is an object.
         let keys: Map<String, Value> = serde_json::from_slice(&list.bytes).unwrap_or_default();
         let Some(spec) = keys.get(KEY) else {
             return Ok(None);
@@ -245,7 +240,8 @@ impl ReportSource {
         Report::parse(&text).map_err(|reason| ReportError::Invalid { from, reason })
     }
 
-    /// Runs the command. Standard input is the list as it was written.
+    /// Runs the command with the list, as written, on standard input. Returns the program and its
+    /// output.
     fn run(
         &self,
         argv: &[String],
@@ -277,8 +273,8 @@ impl ReportSource {
         }
     }
 
-    /// A name without a slash is a program beside the CNI plugins, else one of `PATH`; a relative
-    /// path begins at the list's directory.
+    /// The program that `name` stands for. A name with a slash is a path relative to the list's
+    /// directory. Another name is looked up among the CNI plugins, then in `PATH`.
     fn program(&self, name: &str, bin_dirs: &[PathBuf]) -> PathBuf {
         if name.contains('/') {
             return self.dir().join(name);
@@ -291,8 +287,8 @@ impl ReportSource {
     }
 }
 
-/// Reads a file up to one byte more than a report may have. A FIFO or a device is refused: opening
-/// or reading it might never end.
+/// Reads a file, up to one byte more than a report may have. Refuses a FIFO or a device: opening or
+/// reading it might block for ever.
 fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     if !fs::metadata(path)?.is_file() {
         return Err(io::Error::other("not a regular file"));
@@ -303,7 +299,7 @@ fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// The failure of a command, as the end of a sentence that begins with the program.
+/// Describes a command's failure, as the end of a sentence that begins with the program.
 fn told(error: &PluginError) -> String {
     let said = |stderr: &str| match stderr.trim() {
         "" => String::new(),
@@ -378,10 +374,10 @@ fn parse_timeout(text: &str) -> Result<Duration, String> {
 }
 
 impl Report {
-    /// Reads a report.
+    /// Parses a report.
     ///
     /// # Errors
-    /// The field, and what is wrong with it.
+    /// The field and its fault.
     pub fn parse(text: &[u8]) -> Result<Self, String> {
         let mut json = serde_json::Deserializer::from_slice(text);
         let report: Self =
@@ -398,14 +394,15 @@ impl Report {
     }
 }
 
-/// A whole number; one beyond 64 bits is the largest: some IPv6 ranges have so many addresses.
+/// Reads a whole number; one beyond 64 bits becomes the largest, since some IPv6 ranges are that
+/// large.
 fn saturating<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
     let Some(number) = Option::<serde_json::Number>::deserialize(from)? else {
         return Ok(None);
     };
     match (number.as_u64(), number.as_f64()) {
         (Some(count), _) => Ok(Some(count)),
-        // Only integers are that large.
+        // Only integers reach here with such a value.
         (None, Some(count)) if count >= 18_446_744_073_709_551_615.0 => Ok(Some(u64::MAX)),
         _ => Err(de::Error::custom(format!(
             "invalid number {number}: must be a whole number that is not negative"

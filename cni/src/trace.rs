@@ -1,8 +1,9 @@
-//! The trace that an operation is part of: handed to plugins, and what ours hand back.
+//! Traces: the context that a runtime hands to plugins, and the steps that our plugins hand back.
 //!
-//! A runtime puts the W3C context of each execution into `TRACEPARENT`, which any plugin may use. If it also wants to know what our plugins did, it sets
-//! [`ASK`]; they then print each step as a line on standard error, which main plugins pass on, those of others included. Without these, a plugin of ours looks at one
-//! variable of its environment and does nothing else.
+//! A runtime puts the W3C context of each execution into `TRACEPARENT`, which any plugin may use.
+//! To learn the steps of our plugins, it also sets [`ASK`]. Each plugin then prints its steps as
+//! lines on standard error, and main plugins pass on those of the plugins they execute. Without
+//! these variables, a plugin of ours reads one variable of its environment and does nothing else.
 
 use std::{
     ffi::OsString,
@@ -16,21 +17,21 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-/// Where W3C's context is in an environment, as is customary.
+/// The customary environment variable of the W3C context.
 pub const TRACEPARENT: &str = "TRACEPARENT";
-/// Asks a plugin of ours for its steps, if it is not empty.
+/// The environment variable that asks our plugins for their steps, if it is not empty.
 pub const ASK: &str = "PODPLANE_CNI_STEPS";
-/// How a line with a step begins.
+/// The prefix of a line with a step.
 const PREFIX: &[u8] = b"podplane-step ";
-/// Steps of one execution that are kept.
+/// The number of steps of one execution that are kept.
 const KEPT: usize = 64;
 
 /// A W3C trace context: `00-TRACE-SPAN-01`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Traceparent {
-    /// The trace.
+    /// The trace's id.
     pub trace: u128,
-    /// The step that things are part of.
+    /// The id of the enclosing step.
     pub step: u64,
 }
 
@@ -40,7 +41,7 @@ impl fmt::Display for Traceparent {
     }
 }
 
-/// Not a context.
+/// The error of a text that is not a W3C trace context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no W3C traceparent")]
 pub struct NoTraceparent;
@@ -74,22 +75,22 @@ impl FromStr for Traceparent {
     }
 }
 
-/// Something that was done, as part of something else.
+/// A finished step of an operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
-    /// Its id.
+    /// The step's id.
     pub id: u64,
-    /// The step that it is part of.
+    /// The id of the enclosing step.
     pub parent: u64,
-    /// What was done.
+    /// The name of the operation.
     pub name: String,
     /// The plugin that did it.
     pub plugin: String,
-    /// When it began, in nanoseconds since 1970.
+    /// The time at which it began, in nanoseconds since 1970.
     pub start: u64,
-    /// When it ended.
+    /// The time at which it ended, in nanoseconds since 1970.
     pub end: u64,
-    /// Why it failed, if it did.
+    /// The text of its error, if it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// The addresses that it was about.
@@ -97,7 +98,7 @@ pub struct Step {
     pub ips: Vec<String>,
 }
 
-/// What operations are part of, and the steps that were made in it so far. Clones share them.
+/// The context of an operation, and the steps collected so far. Clones share the steps.
 #[derive(Clone, Debug)]
 pub struct Trace {
     parent: Traceparent,
@@ -111,7 +112,7 @@ impl PartialEq for Trace {
 }
 
 impl Trace {
-    /// Operations are part of `parent`.
+    /// An empty trace whose steps are part of `parent`.
     #[must_use]
     pub fn new(parent: Traceparent) -> Self {
         Self {
@@ -120,7 +121,7 @@ impl Trace {
         }
     }
 
-    /// Takes the steps that were made.
+    /// Takes the collected steps.
     #[must_use]
     pub fn take(&self) -> Vec<Step> {
         // A step is pushed whole, so a panic elsewhere does not spoil the list.
@@ -134,16 +135,16 @@ impl Trace {
         }
     }
 
-    /// The execution of a plugin begins.
+    /// Starts the step of a plugin's execution.
     pub(crate) fn begin(&self, name: String, plugin: &str) -> Begun {
         Begun::new(self.parent, name, plugin)
     }
 
-    /// It is over; `printed` are the lines with its own steps.
+    /// Ends the step; `printed` has the lines with the plugin's own steps.
     pub(crate) fn end(&self, begun: Begun, printed: &[u8], error: Option<String>) {
         self.keep(begun.end(error));
         for line in printed.split(|byte| *byte == b'\n') {
-            // Whatever a stranger prints: what is no step of ours is none.
+            // Other programs may print such lines too: one that does not parse is ignored.
             let step = line.strip_prefix(PREFIX).map(serde_json::from_slice);
             if let Some(Ok(step)) = step {
                 self.keep(step);
@@ -152,15 +153,15 @@ impl Trace {
     }
 }
 
-/// A step that is under way.
+/// A step that has not ended.
 #[derive(Debug)]
 pub(crate) struct Begun {
     trace: u128,
     step: Step,
 }
 
-/// Nanoseconds since 1970. Steps of several processes are put beside each other, so both ends of each are
-/// of the clock that they share.
+/// The present time in nanoseconds since 1970. Steps of several processes are compared, so both
+/// ends of each use the clock that all share.
 fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     u64::try_from(since.unwrap_or_default().as_nanos()).unwrap_or_default()
@@ -190,7 +191,7 @@ impl Begun {
         }
     }
 
-    /// What a plugin that is executed in this step finds in its environment.
+    /// The environment of a plugin that is executed in this step.
     pub(crate) fn environment(&self) -> [(&'static str, OsString); 2] {
         [
             (TRACEPARENT, self.traceparent().to_string().into()),
@@ -207,7 +208,8 @@ impl Begun {
     }
 }
 
-/// How a plugin of ours tells of its steps: not at all, unless it is asked.
+/// The sink of a plugin's steps: it prints them if the environment asks, and otherwise does
+/// nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Teller {
     parent: Option<Traceparent>,
@@ -215,7 +217,7 @@ pub struct Teller {
 }
 
 impl Teller {
-    /// As the environment asks.
+    /// A sink as the environment asks for it.
     pub(crate) fn new(plugin: &'static str, env: &dyn Fn(&str) -> Option<OsString>) -> Self {
         let is_asked = env(ASK).is_some_and(|value| !value.is_empty());
         let parent = is_asked.then(|| env(TRACEPARENT)).flatten();
@@ -223,44 +225,45 @@ impl Teller {
         Self { parent, plugin }
     }
 
-    /// A step begins.
-    pub(crate) fn begin(self, name: &str) -> Telling {
+    /// Starts a step.
+    pub fn begin(self, name: &str) -> Telling {
         let parent = self.parent;
         Telling(parent.map(|parent| Begun::new(parent, name.to_owned(), self.plugin)))
     }
 }
 
-/// A step of a plugin of ours, if it is asked for.
+/// A started step of one of our plugins; empty if nobody asked for steps.
 #[derive(Debug)]
-pub(crate) struct Telling(Option<Begun>);
+pub struct Telling(Option<Begun>);
 
 impl Telling {
-    /// What a plugin that is executed in this step finds in its environment besides.
+    /// The additional environment of a plugin that is executed in this step.
     pub(crate) fn environment(&self) -> impl Iterator<Item = (&'static str, OsString)> {
         self.0.iter().flat_map(Begun::environment)
     }
 
-    /// Says which addresses it is about.
-    pub(crate) fn ips(&mut self, ips: impl Iterator<Item = impl fmt::Display>) {
+    /// Sets the addresses that the step is about.
+    pub fn ips(&mut self, ips: impl Iterator<Item = impl fmt::Display>) {
         if let Some(begun) = &mut self.0 {
             begun.step.ips = ips.map(|ip| ip.to_string()).collect();
         }
     }
 
-    /// Prints it.
-    pub(crate) fn end(self, error: Option<&dyn fmt::Display>) {
+    /// Ends the step and prints it.
+    pub fn end(self, error: Option<&dyn fmt::Display>) {
         let Some(begun) = self.0 else { return };
         let step = begun.end(error.map(ToString::to_string));
         let mut line = PREFIX.to_vec();
         if serde_json::to_writer(&mut line, &step).is_ok() {
             line.push(b'\n');
-            // At once, so that lines of several threads do not mix; that nobody reads it is no fault.
+            // One write, so that lines of several threads do not mix. A missing reader is not an
+            // error.
             _ = io::stderr().write_all(&line);
         }
     }
 }
 
-/// Takes the lines with steps out of what a plugin printed on standard error.
+/// Removes the lines with steps from a plugin's standard error, and returns them.
 pub(crate) fn split(stderr: &mut Vec<u8>) -> Vec<u8> {
     let is_step = |line: &[u8]| line.starts_with(PREFIX);
     let lines = || stderr.split_inclusive(|byte| *byte == b'\n');
@@ -280,7 +283,7 @@ mod tests {
     const TEXT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
     #[test]
-    fn a_traceparent_is_read_as_it_is_written() {
+    fn traceparents_round_trip() {
         let parsed: Traceparent = TEXT.parse().unwrap();
         assert_eq!(parsed.to_string(), TEXT);
         let later = "cc-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-what-comes";
@@ -301,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plugin_tells_only_when_it_is_asked() {
+    fn a_plugin_reports_steps_only_on_request() {
         let env = |ask: &'static str, parent: &'static str| {
             move |key: &str| match key {
                 ASK => Some(OsString::from(ask)),
@@ -317,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_are_taken_out_of_what_is_printed() {
+    fn removes_the_steps_from_stderr() {
         let trace = Trace::new(TEXT.parse().unwrap());
         let begun = trace.begin("ADD p".into(), "p");
         let inner = Begun::new(begun.traceparent(), "lock".into(), "q").end(None);

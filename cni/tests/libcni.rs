@@ -1,7 +1,6 @@
-//! The runtime beside libcni itself: either goes on where the other stopped, and plugins cannot tell them apart.
+//! The runtime beside libcni itself: each continues where the other stopped, and plugins cannot
+//! tell them apart.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
 
 use std::{
     collections::BTreeMap,
@@ -12,14 +11,14 @@ use std::{
 };
 
 use podplane_cni::{Attachment, CniResult, NetworkConfigList, skel};
-use serde_json::{Value, json};
-use support::{
-    DEBIAN,
+use podplane_test_network::{
+    DEBIAN, GO_PACKAGES,
     bench::{Bench, RESULT, pod},
     our_plugins, require, tree,
 };
+use serde_json::{Value, json};
 
-/// The peer, built once from Debian's source package of libcni.
+/// The peer program, built once from Debian's source package of libcni.
 fn peer() -> &'static Path {
     static PEER: OnceLock<PathBuf> = OnceLock::new();
     PEER.get_or_init(|| {
@@ -32,7 +31,7 @@ fn peer() -> &'static Path {
                 env!("CARGO_MANIFEST_DIR"),
                 "/tests/peers/libcni.go"
             ))
-            .envs([("GO111MODULE", "off"), ("GOPATH", support::GO_PACKAGES)])
+            .envs([("GO111MODULE", "off"), ("GOPATH", GO_PACKAGES)])
             .envs([("GOFLAGS", ""), ("CGO_ENABLED", "0")])
             .env("GOCACHE", dir.join("go-cache"))
             .output()
@@ -108,7 +107,8 @@ impl Pair {
         done.map_err(|error| error.message())
     }
 
-    /// The cache's files. The namespace, which libcni stores from 1.2 on, is left out: Debian's is 1.1.
+    /// The files of the cache. The namespace, which libcni stores from 1.2 on, is left out:
+    /// Debian's is 1.1.
     fn cache(&self) -> BTreeMap<String, String> {
         let results = self.bench.runtime.cache_dir.join("results");
         let files = tree(&results).into_iter();
@@ -117,7 +117,8 @@ impl Pair {
             .collect()
     }
 
-    /// What a plugin was given, to the byte, and nothing of it left.
+    /// Takes the input and environment of a plugin, as recorded to the byte. The records are
+    /// removed.
     fn given(&self, plugin: &str, command: &str) -> (String, Vec<String>) {
         let dir = self.bench.dir.path();
         let stdin = dir.join(format!("{plugin}.{command}.json"));
@@ -156,7 +157,7 @@ fn pod_with_arguments() -> Attachment {
 }
 
 #[test]
-fn plugins_and_the_cache_see_the_same_bytes() {
+fn plugins_and_the_cache_get_the_same_bytes_as_from_libcni() {
     if !require(&["libcni"]) {
         return;
     }
@@ -237,7 +238,7 @@ fn plugins_and_the_cache_see_the_same_bytes() {
 }
 
 #[test]
-fn what_one_added_the_other_deletes() {
+fn ours_and_libcni_delete_each_others_attachments() {
     if !require(&["libcni", "cni-plugins"]) {
         return;
     }
@@ -265,7 +266,7 @@ fn what_one_added_the_other_deletes() {
         let added: Result<String, String> = add(&pair, "add", "net", &pod());
         assert!(added.unwrap().contains("10.9.0.2/24"));
         assert_eq!((leases(), pair.cache().len()), (1, 1));
-        // The other's plugins, too.
+        // With the other's plugins, too.
         pair.bench.runtime.bin_dirs.reverse();
         assert_eq!(others(&pair, "check", "net", &pod()), Ok(String::new()));
         assert_eq!(others(&pair, "del", "net", &pod()), Ok(String::new()));
@@ -274,7 +275,7 @@ fn what_one_added_the_other_deletes() {
 }
 
 #[test]
-fn gc_deletes_what_libcni_added() {
+fn gc_deletes_attachments_of_libcni() {
     if !require(&["libcni"]) {
         return;
     }
@@ -307,7 +308,7 @@ fn gc_deletes_what_libcni_added() {
 }
 
 #[test]
-fn configurations_are_found_and_refused_alike() {
+fn ours_and_libcni_find_and_refuse_the_same_configurations() {
     if !require(&["libcni"]) {
         return;
     }
@@ -369,7 +370,7 @@ fn configurations_are_found_and_refused_alike() {
             ])
         });
         match (&theirs, &ours) {
-            // Ours says which file it is, in front.
+            // Ours has the name of the file in front.
             (Err(theirs), Err(ours)) => {
                 assert!(ours.ends_with(theirs), "{files:?}: {theirs}\n{ours}")
             }
@@ -379,7 +380,7 @@ fn configurations_are_found_and_refused_alike() {
 }
 
 #[test]
-fn failures_have_the_same_texts() {
+fn failures_have_the_texts_of_libcni() {
     if !require(&["libcni"]) {
         return;
     }
@@ -403,9 +404,9 @@ fn failures_have_the_same_texts() {
             pair.theirs("add", "net", &pod()),
             pair.ours("add", "net", &pod()),
         );
-        // libcni says so from 1.2 on; Debian's is 1.1.
+        // libcni prints this from 1.2 on; Debian's is 1.1.
         let ours = ours.map_err(|error| error.replace(r#""no\n": exit status 3"#, r#""no\n""#));
-        // What is wrong with the JSON each JSON library says in its own words.
+        // Each JSON library has its own words for a syntax error.
         let words = |error: String| error.split("\"oops\\n\": ").next().unwrap().to_owned();
         assert_eq!(theirs.map_err(words), ours.map_err(words), "{body}");
     }

@@ -1,7 +1,4 @@
-//! The runtime, against plugins that misbehave. They are shell scripts; nothing here needs privileges.
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
+//! The runtime against misbehaving plugins. They are shell scripts; nothing here needs privileges.
 
 use std::{
     fs,
@@ -11,14 +8,14 @@ use std::{
 };
 
 use podplane_cni::{Attachment, Runtime, RuntimeError, ValidAttachment, runtime::PluginError};
-use serde_json::json;
-use support::{
+use podplane_test_network::{
     bench::{Bench, RESULT, network, pod},
     list, wait_for_end,
 };
+use serde_json::json;
 
 #[test]
-fn a_chain_passes_results_on_and_comes_back_in_reverse() {
+fn passes_results_along_the_chain_and_deletes_in_reverse() {
     let bench = Bench::new();
     bench.plugin("first", RESULT);
     bench.plugin("second", RESULT);
@@ -66,7 +63,7 @@ fn a_chain_passes_results_on_and_comes_back_in_reverse() {
 }
 
 #[test]
-fn the_cache_is_libcnis() {
+fn the_cache_has_the_format_of_libcni() {
     let bench = Bench::new();
     bench.plugin("first", RESULT);
     let network = network("1.0.0", &["first"]);
@@ -83,7 +80,7 @@ fn the_cache_is_libcnis() {
     );
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, 0o700));
-    // An entry that was cut short does not stand in the way of a DEL.
+    // A truncated entry does not prevent a DEL.
     fs::write(&path, &text[..40]).unwrap();
     bench.runtime.del(&network, &pod()).unwrap();
     assert_eq!(bench.input("first", "DEL").get("prevResult"), None);
@@ -136,7 +133,7 @@ fn a_failed_add_is_rolled_back() {
 }
 
 #[test]
-fn a_del_goes_on_past_a_plugin_that_fails() {
+fn a_del_continues_after_a_failed_plugin() {
     let bench = Bench::new();
     bench.plugin("first", RESULT);
     bench.plugin("second", RESULT);
@@ -207,7 +204,7 @@ fn a_plugin_that_never_stops_printing_is_ended_in_time() {
 }
 
 #[test]
-fn a_grandchild_that_keeps_the_pipes_does_not_hold_us() {
+fn does_not_wait_for_a_grandchild_that_keeps_the_pipes() {
     let bench = Bench::new();
     bench.plugin(
         "daemon",
@@ -225,7 +222,7 @@ fn a_grandchild_that_keeps_the_pipes_does_not_hold_us() {
 }
 
 #[test]
-fn rubbish_is_answered_with_libcnis_words() {
+fn invalid_output_is_reported_with_the_texts_of_libcni() {
     let bench = Bench::new();
     let message = |body: &str| {
         bench.plugin(
@@ -260,7 +257,7 @@ fn rubbish_is_answered_with_libcnis_words() {
     let expected =
         format!("{prefix}netplugin failed but error parsing its diagnostic message \"oops\\n\": ");
     assert!(unreadable.starts_with(&expected), "{unreadable}");
-    // A plugin that fills its pipes before it reads is served all the same.
+    // A plugin that fills its pipes before it reads is still served.
     bench.plugin("p", &format!("head -c 300000 /dev/zero >&2\n{RESULT}"));
     bench
         .runtime
@@ -269,7 +266,7 @@ fn rubbish_is_answered_with_libcnis_words() {
 }
 
 #[test]
-fn a_missing_plugin_is_looked_for_and_nothing_is_run() {
+fn runs_nothing_if_a_plugin_is_missing() {
     let bench = Bench::new();
     bench.plugin("first", RESULT);
     let error = bench
@@ -311,7 +308,7 @@ fn a_missing_plugin_is_looked_for_and_nothing_is_run() {
 }
 
 #[test]
-fn commands_are_run_only_where_the_version_has_them() {
+fn runs_commands_only_if_the_version_has_them() {
     let bench = Bench::new();
     bench.plugin("p", RESULT);
     let error = bench
@@ -331,7 +328,7 @@ fn commands_are_run_only_where_the_version_has_them() {
 }
 
 #[test]
-fn gc_deletes_what_is_not_valid_and_tells_the_plugins() {
+fn gc_deletes_invalid_attachments_and_notifies_the_plugins() {
     let bench = Bench::new();
     bench.plugin("p", RESULT);
     let network = network("1.1.0", &["p"]);
@@ -372,7 +369,7 @@ fn an_entry_of_another_attachment_is_left_alone() {
     let (mut a, mut ab) = (network("1.0.0", &["p"]), network("1.0.0", &["p"]));
     a.name = "a".to_owned();
     ab.name = "a-b".to_owned();
-    // Both have the file a-b-c-eth0.
+    // Both attachments have the file a-b-c-eth0.
     let theirs = Attachment::new("c", Some("/netns/c".into()), "eth0");
     let ours = Attachment::new("b-c", Some("/netns/b-c".into()), "eth0");
     bench.runtime.add(&ab, &theirs).unwrap();
@@ -383,7 +380,7 @@ fn an_entry_of_another_attachment_is_left_alone() {
 }
 
 #[test]
-fn what_is_cached_is_handed_on_in_the_lists_version() {
+fn converts_the_cached_result_to_the_version_of_the_list() {
     let bench = Bench::new();
     bench.plugin("p", RESULT);
     bench
@@ -407,7 +404,7 @@ fn what_is_cached_is_handed_on_in_the_lists_version() {
 }
 
 #[test]
-fn a_broken_entry_stops_a_check_and_nothing_else() {
+fn a_broken_cache_entry_fails_only_a_check() {
     let bench = Bench::new();
     bench.plugin("p", RESULT);
     let network = network("1.0.0", &["p"]);
@@ -421,7 +418,7 @@ fn a_broken_entry_stops_a_check_and_nothing_else() {
         "failed to get network \"net\" cached result: unexpected end of JSON input"
     );
     assert!(bench.runtime.cached().unwrap().is_empty());
-    // What may live is not taken down because a second ADD fails.
+    // A failed second ADD does not undo an attachment that may be in use.
     bench.plugin(
         "p",
         r#"if [ $CNI_COMMAND = ADD ]; then echo '{"code": 999, "msg": "duplicate"}'; exit 1; fi"#,
@@ -468,7 +465,7 @@ fn results_take_the_version_of_the_configuration_if_they_have_none() {
 }
 
 #[test]
-fn the_switches_of_a_list_keep_plugins_from_being_run() {
+fn disable_check_and_disable_gc_run_no_plugin() {
     let bench = Bench::new();
     bench.plugin("p", RESULT);
     let mut network = network("1.1.0", &["p"]);
@@ -482,7 +479,7 @@ fn the_switches_of_a_list_keep_plugins_from_being_run() {
 }
 
 #[test]
-fn gc_uses_the_cached_arguments_and_goes_on_past_failures() {
+fn gc_uses_the_cached_arguments_and_continues_after_failures() {
     let bench = Bench::new();
     bench.plugin("p", RESULT);
     let network = network("1.1.0", &["p"]);
@@ -551,14 +548,14 @@ fn a_single_files_plugin_is_named_in_errors() {
 }
 
 #[test]
-fn a_plugin_that_is_being_written_is_waited_for() {
+fn waits_for_a_plugin_that_is_being_written() {
     let bench = Bench::new();
     bench.plugin("p", RESULT);
     let path = bench.dir.path().join("bin/p");
     let writer = fs::OpenOptions::new().write(true).open(&path).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            // Long enough that the first attempt finds it; the result is the same if it does not.
+            // Long enough that the first attempt meets it; the result is the same otherwise.
             std::thread::sleep(Duration::from_millis(300));
             drop(writer);
         });
@@ -570,7 +567,7 @@ fn a_plugin_that_is_being_written_is_waited_for() {
 }
 
 #[test]
-fn versions_are_asked_for() {
+fn asks_a_plugin_for_its_versions() {
     let bench = Bench::new();
     let answer = |body: &str| {
         bench.plugin("p", body);
@@ -622,7 +619,7 @@ fn versions_are_asked_for() {
     );
 }
 
-/// A plugin that ends only once two others like it run too, and fails for the interface `bad`.
+/// A plugin that ends only when two others like it run too, and fails for the interface `bad`.
 const AT_ONCE: &str = r#"
 case $CNI_COMMAND in
 ADD) touch $0.$CNI_IFNAME
@@ -649,7 +646,7 @@ fn three(third: &str) -> Vec<(podplane_cni::NetworkConfigList, Attachment)> {
 }
 
 #[test]
-fn several_networks_are_attached_at_once() {
+fn attaches_several_networks_concurrently() {
     let bench = Bench::new();
     bench.plugin("p", &format!("{AT_ONCE}{RESULT}"));
     let networks = three("eth2");
@@ -667,7 +664,7 @@ fn several_networks_are_attached_at_once() {
 }
 
 #[test]
-fn when_one_of_several_networks_fails_all_are_taken_back() {
+fn a_failed_network_rolls_all_networks_back() {
     let bench = Bench::new();
     bench.plugin(
         "p",

@@ -1,7 +1,5 @@
-//! The trace that an operation is part of: what plugins find in their environment, and what ours hand back, through plugins of others too.
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
+//! The trace that an operation is part of: what plugins find in their environment, and what ours
+//! hand back, through plugins of others too.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -9,12 +7,12 @@ use podplane_cni::{
     Attachment, NetworkConfigList,
     trace::{ASK, Step, Trace, Traceparent},
 };
-use serde_json::json;
-use support::{
+use podplane_test_network::{
     DEBIAN, World, attachment,
     bench::{Bench, RESULT, network, pod},
     list, our_plugins, require,
 };
+use serde_json::json;
 
 const PARENT: Traceparent = Traceparent {
     trace: 0x0af7_6519_16cd_43dd_8448_eb21_1c80_319c,
@@ -30,7 +28,8 @@ fn traced(attachment: Attachment) -> (Attachment, Trace) {
     (traced, trace)
 }
 
-/// Each step as `name of plugin`, under the same of the step that it is part of; and that it was within it.
+/// The steps as `name of plugin`, each with the same of its enclosing step. Checks that each was
+/// within that one's time.
 fn tree(steps: &[Step]) -> Vec<(String, String)> {
     let of = |step: &Step| format!("{} of {}", step.name, step.plugin);
     let by_id: BTreeMap<_, _> = steps.iter().map(|step| (step.id, step)).collect();
@@ -58,7 +57,7 @@ fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
 }
 
 #[test]
-fn a_strangers_plugin_finds_the_context_of_its_own_execution() {
+fn a_foreign_plugin_gets_the_context_of_its_own_execution() {
     let bench = Bench::new();
     bench.plugin("first", RESULT);
     bench.plugin(
@@ -70,7 +69,7 @@ fn a_strangers_plugin_finds_the_context_of_its_own_execution() {
     bench.runtime.add(&network, &pod).unwrap_err();
     let steps = trace.take();
     let named: Vec<_> = steps.iter().map(|step| step.name.as_str()).collect();
-    // The failed ADD is taken back, in the same trace.
+    // The failed ADD is undone, in the same trace.
     assert_eq!(
         named,
         ["ADD first", "ADD second", "DEL second", "DEL first"]
@@ -90,7 +89,7 @@ fn a_strangers_plugin_finds_the_context_of_its_own_execution() {
 }
 
 #[test]
-fn without_a_trace_nothing_is_said_of_one() {
+fn sets_no_trace_variables_without_a_trace() {
     let bench = Bench::new();
     bench.plugin("only", RESULT);
     bench
@@ -110,7 +109,7 @@ fn bridged(world: &World, range: &str) -> NetworkConfigList {
 }
 
 #[test]
-fn our_plugins_tell_what_they_do_and_for_how_long() {
+fn our_plugins_report_their_steps() {
     if !require(&["root"]) {
         return;
     }
@@ -132,7 +131,7 @@ fn our_plugins_tell_what_they_do_and_for_how_long() {
     let allocated = steps.iter().find(|step| step.name == "allocate").unwrap();
     assert_eq!(allocated.ips, ["10.9.0.2"]);
 
-    // A range that is full: every step on the way says why.
+    // With a full range, every step on the way has the error.
     let (other, refused) = traced(attachment("other", &world.netns("other")));
     let error = runtime.add(&network, &other).unwrap_err().message();
     assert!(!error.contains("podplane-step"), "{error}");
@@ -154,7 +153,7 @@ fn our_plugins_tell_what_they_do_and_for_how_long() {
 }
 
 #[test]
-fn what_our_ipam_plugin_tells_goes_through_anothers_main_plugin() {
+fn steps_of_our_ipam_plugin_pass_through_a_foreign_main_plugin() {
     if !require(&["root", "cni-plugins"]) {
         return;
     }

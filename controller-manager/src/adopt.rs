@@ -1,4 +1,4 @@
-//! Taking what belongs to nobody, and letting go what matches no longer.
+//! Adoption of objects without a controller, and release of objects that no longer match.
 
 use std::sync::Arc;
 
@@ -8,12 +8,13 @@ use tokio::sync::OnceCell;
 
 use crate::owner::{Claim, claim, controller_reference, remove_reference};
 
-/// The claims of one owner, in one look at it.
+/// The claims of one owner, within one reconciliation.
 pub(crate) struct Adoption<'a, O> {
     client: &'a Client,
     owner: &'a O,
-    /// Whether the server says that the owner is there to stay. It is asked once, and only if there is something to take: the owner that is known
-    /// here may be gone, and what it took would never be let go.
+    /// True if the server says that the owner is not being deleted. The server is asked once, and
+    /// only if there is an object to adopt: the cached owner may be deleted, and an object that it
+    /// adopted would never be released.
     may_adopt: OnceCell<bool>,
 }
 
@@ -26,7 +27,7 @@ impl<'a, O: Object> Adoption<'a, O> {
         }
     }
 
-    /// The candidates that are the owner's, after it has taken and let go.
+    /// Adopts and releases candidates; returns those that are the owner's afterwards.
     pub(crate) async fn claim<K: Object>(
         &self,
         selector: &LabelSelector,
@@ -47,12 +48,12 @@ impl<'a, O: Object> Adoption<'a, O> {
     async fn adopt<K: Object>(&self, object: &K) -> Result<Option<K>, ApiError> {
         if !*self
             .may_adopt
-            .get_or_try_init(|| self.is_there_to_stay())
+            .get_or_try_init(|| self.is_not_being_deleted())
             .await?
         {
             return Ok(None);
         }
-        tracing::info!(owner = %self.owner.key(), kind = K::KIND, object = %object.key(), "adopting");
+        tracing::info!(owner = %self.owner.key(), kind = K::KIND, object = %object.key(), "adopting object");
         let mut adopted = object.clone();
         let owners = adopted
             .metadata_mut()
@@ -64,13 +65,13 @@ impl<'a, O: Object> Adoption<'a, O> {
     }
 
     async fn release<K: Object>(&self, object: &K) -> Result<(), ApiError> {
-        tracing::info!(owner = %self.owner.key(), kind = K::KIND, object = %object.key(), "releasing");
+        tracing::info!(owner = %self.owner.key(), kind = K::KIND, object = %object.key(), "releasing object");
         let mut released = object.clone();
         remove_reference(released.metadata_mut(), self.owner.uid());
         self.write(&released).await.map(drop)
     }
 
-    /// At the revision that was looked at; what is gone meanwhile is nobody's.
+    /// Writes at the revision that was read; a deleted object is claimed by nobody.
     async fn write<K: Object>(&self, object: &K) -> Result<Option<K>, ApiError> {
         let api = self.client.namespaced::<K>(object.namespace());
         match answered(api.update(object)).await {
@@ -80,7 +81,7 @@ impl<'a, O: Object> Adoption<'a, O> {
         }
     }
 
-    async fn is_there_to_stay(&self) -> Result<bool, ApiError> {
+    async fn is_not_being_deleted(&self) -> Result<bool, ApiError> {
         let api = self.client.namespaced::<O>(self.owner.namespace());
         match answered(api.get(self.owner.name())).await {
             Ok(owner) => Ok(owner.uid() == self.owner.uid() && !owner.is_deleting()),

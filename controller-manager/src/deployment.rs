@@ -1,4 +1,4 @@
-//! The deployment controller: carries out what [`mod@plan`] decides.
+//! The deployment controller: carries out the plans of [`mod@plan`].
 
 mod conditions;
 mod plan;
@@ -24,30 +24,32 @@ use podplane_client::{
 };
 
 use self::{
-    plan::{Observed, Plan, Update, plan},
-    unseen::Unseen,
+    plan::{Plan, PlanInput, Update, plan},
+    unseen::UnobservedWrites,
 };
-use crate::{adopt::Adoption, owner::is_controlled_by, time, work::unless_gone, world::World};
+use crate::{
+    adopt::Adoption, owner::is_controlled_by, time, work::unless_gone, workloads::WorkloadCache,
+};
 
-/// When to look again for a write of one's own that has not been told.
+/// The delay before the next reconciliation while a write of our own is not in the cache.
 const UNSEEN_AGAIN: Duration = Duration::from_secs(1);
 
-/// Whether rollouts are held.
+/// Returns whether rollouts are paused.
 fn is_paused(deployment: &Deployment) -> bool {
     replicas::spec(deployment).and_then(|spec| spec.paused) == Some(true)
 }
 
-/// Whether old pods go before new ones come.
+/// Returns whether old pods end before new ones are created.
 pub(crate) fn is_recreate(deployment: &Deployment) -> bool {
     !replicas::is_rolling(deployment)
 }
 
-/// Works on Deployments.
+/// The deployment controller.
 #[derive(Debug)]
 pub(crate) struct Deployments {
     client: Client,
     events: EventRecorder,
-    unseen: Unseen,
+    unseen: UnobservedWrites,
 }
 
 impl Deployments {
@@ -55,33 +57,35 @@ impl Deployments {
         Self {
             client,
             events,
-            unseen: Unseen::default(),
+            unseen: UnobservedWrites::default(),
         }
     }
 
-    /// Takes one step for a Deployment; returns when to look again though nothing changes.
+    /// Takes one step of a Deployment's rollout; returns the delay until the next reconciliation,
+    /// if one is due without a change.
     pub(crate) async fn reconcile(
         &self,
-        world: &World,
+        cache: &WorkloadCache,
         key: &ObjectKey,
     ) -> Result<Option<Duration>, ApiError> {
-        let Some(deployment) = world.deployments.get(key) else {
+        let Some(deployment) = cache.deployments.get(key) else {
             self.unseen.forget(key);
             return Ok(None);
         };
-        if !self.unseen.is_settled(key, world) {
+        if !self.unseen.is_settled(key, cache) {
             return Ok(Some(UNSEEN_AGAIN));
         }
-        let sets = self.claim(world, &deployment).await?;
+        let sets = self.claim(cache, &deployment).await?;
         let has_pods = |set: &&ReplicaSet| {
-            let pods = world.pods.controlled(&key.namespace, set.uid());
-            // One that is being deleted still runs, and one that has ended is on the network while it has its sandbox.
+            let pods = cache.pods.controlled(&key.namespace, set.uid());
+            // A pod in deletion still runs, and an ended one is on the network while it has its
+            // sandbox.
             pods.iter()
                 .any(|pod| !pod_ips::is_terminal(pod) || pod_ips::holds_address(pod))
         };
         let with_pods = sets.iter().filter(has_pods);
         let with_pods: BTreeSet<String> = with_pods.map(|set| set.uid().to_owned()).collect();
-        let plan = plan(Observed {
+        let plan = plan(PlanInput {
             deployment: &deployment,
             sets,
             with_pods,
@@ -91,10 +95,11 @@ impl Deployments {
         self.carry_out(&deployment, plan).await
     }
 
-    /// The ReplicaSets of the Deployment: takes those that match and belong to nobody, lets those go that match no longer.
+    /// The ReplicaSets of the Deployment: adopts matching ones without a controller, and releases
+    /// those that no longer match.
     async fn claim(
         &self,
-        world: &World,
+        cache: &WorkloadCache,
         deployment: &Deployment,
     ) -> Result<Vec<ReplicaSet>, ApiError> {
         let namespace = deployment.namespace();
@@ -103,8 +108,8 @@ impl Deployments {
         if selector.is_empty() {
             return Ok(Vec::new());
         }
-        let mut candidates = world.sets.controlled(namespace, deployment.uid());
-        candidates.extend(world.sets.controlled(namespace, ""));
+        let mut candidates = cache.sets.controlled(namespace, deployment.uid());
+        candidates.extend(cache.sets.controlled(namespace, ""));
         let adoption = Adoption::new(&self.client, deployment);
         let claimed = adoption.claim(&selector, candidates).await?;
         Ok(claimed.into_iter().map(Arc::unwrap_or_clone).collect())
@@ -153,7 +158,8 @@ impl Deployments {
         Ok(wake.map(|wake| wake.unsigned_abs()))
     }
 
-    /// Makes the new ReplicaSet. One of that name with the same template is the one; with another, the hashes collide.
+    /// Creates the new ReplicaSet. An existing one of that name with the same template is used; one
+    /// with another template means that the hashes collide.
     async fn create(&self, deployment: &Deployment, set: &ReplicaSet) -> Result<(), ApiError> {
         let sets = self.client.namespaced::<ReplicaSet>(deployment.namespace());
         let error = match answered(sets.create(set)).await {
@@ -176,7 +182,7 @@ impl Deployments {
                 return Ok(());
             }
             let collisions = status.collision_count.unwrap_or_default().saturating_add(1);
-            tracing::info!(deployment = %deployment.key(), set = set.name(), collisions, "another ReplicaSet has that name");
+            tracing::info!(deployment = %deployment.key(), set = set.name(), collisions, "hash collision: another ReplicaSet has that name");
             let status = DeploymentStatus {
                 collision_count: Some(collisions),
                 ..status
@@ -184,7 +190,8 @@ impl Deployments {
             self.write(deployment, None, status).await?;
             return Err(error);
         }
-        // An ending namespace is emptied by others; a conflict, a server that is away, are no failure of this Deployment.
+        // An ending namespace is emptied by others; a conflict or an unreachable server is not a
+        // failure of this Deployment.
         let is_its_own = !matches!(
             error.reason,
             Reason::ServiceUnavailable | Reason::Conflict | Reason::NotFound
@@ -211,7 +218,7 @@ impl Deployments {
         Err(error)
     }
 
-    /// Writes the Deployment's revision and status, where they differ.
+    /// Writes the Deployment's revision and status, if they differ.
     async fn write(
         &self,
         deployment: &Deployment,
@@ -228,7 +235,8 @@ impl Deployments {
         if next.metadata == deployment.metadata && next.status == deployment.status {
             return Ok(());
         }
-        // The status takes the annotations with it, so this does not make a new generation.
+        // An update of the status writes the annotations too, so this does not increase the
+        // generation.
         answered(api.update_status(&next)).await.map(drop)
     }
 
@@ -253,7 +261,7 @@ fn has_same_template(one: &ReplicaSet, other: &ReplicaSet) -> bool {
     template::same(&of(one), &of(other))
 }
 
-/// Whether the server refuses because the namespace is being deleted.
+/// Returns whether the server refuses because the namespace is being deleted.
 pub(crate) fn is_ending(error: &ApiError) -> bool {
     error.reason == Reason::Forbidden && error.message.contains("because it is being terminated")
 }

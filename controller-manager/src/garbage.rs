@@ -1,7 +1,9 @@
-//! The garbage collector: what becomes of objects whose owners go.
+//! The garbage collector: deletes or releases objects whose owners are deleted.
 //!
-//! Everything with an owner that is nowhere, and none that is somewhere, is deleted. An object that was deleted with a policy carries a finalizer: under
-//! `foregroundDeletion` its dependents go first, under `orphan` they are parted from it. It looks at the [`Graph`], and asks the server before it writes.
+//! An object with owners is deleted once all of them are gone. An object that was deleted with a
+//! policy has a finalizer: under `foregroundDeletion` its dependents are deleted first, under
+//! `orphan` their references to it are removed. The collector decides from the [`Graph`], and asks
+//! the server before it writes.
 
 mod graph;
 mod kind;
@@ -17,33 +19,38 @@ use podplane_api::{
     Object, ObjectKey,
     meta::{ObjectMeta, OwnerReference},
 };
-use podplane_client::{ApiError, Cache, Change, Client, DeleteParams, Propagation, WorkQueue};
+use podplane_client::{ApiError, Cache, CacheChange, Client, DeleteParams, Propagation, WorkQueue};
 
 use self::{
-    graph::{FOREGROUND, Graph, Item, ORPHAN, Owner, State, Uid, Verdict, judge},
-    kind::{Kind, Of},
+    graph::{
+        DeletionState, FOREGROUND, Graph, ORPHAN, OwnerState, TrackedObject, Uid, Verdict, judge,
+    },
+    kind::{KindClient, TypedKind},
 };
 use crate::{owner::remove_reference, work::Latch};
 
-/// When an object is looked at again whose owner the server knows, and the graph does not yet.
+/// The delay before an object is reconciled again whose owner the server knows and the graph does
+/// not yet.
 const UNSEEN_AGAIN: Duration = Duration::from_secs(5);
 
-/// Works on objects by UID.
+/// The garbage collector. It reconciles objects by UID.
 #[derive(Default)]
 pub(crate) struct Garbage {
-    kinds: Vec<Box<dyn Kind>>,
+    kinds: Vec<Box<dyn KindClient>>,
     graph: Mutex<Graph>,
     pub(crate) queue: WorkQueue<Uid>,
 }
 
 impl Garbage {
-    /// Makes a kind known. Returns what [`Garbage::follow`] wants to know it by.
+    /// Registers a kind. Returns its number, for [`Garbage::follow`].
     pub(crate) fn add<K: Object>(&mut self, client: &Client) -> usize {
-        self.kinds.push(Box::new(Of::<K>::new(client.clone())));
+        self.kinds
+            .push(Box::new(TypedKind::<K>::new(client.clone())));
         self.kinds.len() - 1
     }
 
-    /// Takes in the changes of a kind, for ever; `ready` is told when all that was there at first is known.
+    /// Observes the changes of a kind, for ever; `ready` is notified when the first list has been
+    /// observed.
     pub(crate) async fn follow<K: Object>(
         self: Arc<Self>,
         kind: usize,
@@ -61,37 +68,41 @@ impl Garbage {
         }
     }
 
-    fn take<K: Object>(&self, kind: usize, change: Change<K>) {
+    fn take<K: Object>(&self, kind: usize, change: CacheChange<K>) {
         let look = match change {
-            Change::Applied { old, new } => {
-                // Another of the same name: the one before is gone.
+            CacheChange::Applied { old, new } => {
+                // Another object of the same name: the former one is deleted.
                 let other = old.filter(|old| old.uid() != new.uid());
                 let mut graph = self.graph();
                 let mut look = other.map(|old| graph.remove(old.uid())).unwrap_or_default();
-                look.extend(graph.apply(new.uid().to_owned(), Item::new(kind, new.metadata())));
+                look.extend(graph.apply(
+                    new.uid().to_owned(),
+                    TrackedObject::new(kind, new.metadata()),
+                ));
                 look
             }
-            Change::Deleted(old) => self.graph().remove(old.uid()),
+            CacheChange::Deleted(old) => self.graph().remove(old.uid()),
         };
         look.into_iter().for_each(|uid| self.queue.add(uid));
     }
 
-    /// Does what an object needs; returns when to look again though nothing changes.
+    /// Reconciles an object; returns the delay until the next reconciliation, if one is due without
+    /// a change.
     pub(crate) async fn reconcile(&self, uid: &Uid) -> Result<Option<Duration>, ApiError> {
         let Some(item) = self.graph().get(uid).cloned() else {
             return Ok(None);
         };
         match item.state {
-            State::Deleting => Ok(None),
-            State::Orphaning => self.orphan(uid, &item).await.map(|()| None),
-            State::DeletingDependents => self.finish(uid, &item).await.map(|()| None),
-            State::Live if self.graph().is_owned(&item) => Ok(None),
-            State::Live => self.judge(uid, &item).await,
+            DeletionState::Deleting => Ok(None),
+            DeletionState::Orphaning => self.orphan(uid, &item).await.map(|()| None),
+            DeletionState::DeletingDependents => self.finish(uid, &item).await.map(|()| None),
+            DeletionState::Live if self.graph().is_owned(&item) => Ok(None),
+            DeletionState::Live => self.judge(uid, &item).await,
         }
     }
 
-    /// Parts the dependents from their owner, then lets it go.
-    async fn orphan(&self, uid: &str, item: &Item) -> Result<(), ApiError> {
+    /// Removes the dependents' references to the owner, then the owner's finalizer.
+    async fn orphan(&self, uid: &str, item: &TrackedObject) -> Result<(), ApiError> {
         let parted = self
             .dependents(uid)
             .into_iter()
@@ -108,22 +119,22 @@ impl Garbage {
         self.remove_finalizer(uid, item, ORPHAN).await
     }
 
-    /// Lets an owner go when nothing is left that it has to wait for.
-    async fn finish(&self, uid: &str, item: &Item) -> Result<(), ApiError> {
+    /// Removes the owner's finalizer when no dependent blocks its deletion any more.
+    async fn finish(&self, uid: &str, item: &TrackedObject) -> Result<(), ApiError> {
         let dependents = self.dependents(uid);
-        let blocks = |item: &Item| item.owners.get(uid) == Some(&true);
+        let blocks = |item: &TrackedObject| item.owners.get(uid) == Some(&true);
         if dependents.iter().any(|(_, dependent)| blocks(dependent)) {
-            // Each was put into the queue when this began; one that has come since puts itself there.
+            // Each was queued when the deletion began; a later one queues itself.
             return Ok(());
         }
         self.remove_finalizer(uid, item, FOREGROUND).await
     }
 
-    /// Decides on a live object of which not all owners are known to be there.
-    async fn judge(&self, uid: &str, item: &Item) -> Result<Option<Duration>, ApiError> {
+    /// Decides about a live object, not all of whose owners are known to exist.
+    async fn judge(&self, uid: &str, item: &TrackedObject) -> Result<Option<Duration>, ApiError> {
         let kind = &self.kinds[item.kind];
         let meta = match kind.get(&item.key).await {
-            // It will be told that it is gone.
+            // The watch will report its deletion.
             Err(error) if error.is_not_found() => return Ok(None),
             found => found?,
         };
@@ -134,11 +145,11 @@ impl Garbage {
         for reference in meta.owner_references.iter().flatten() {
             let known = self.graph().get(&reference.uid).map(|owner| owner.state);
             let owner = match known {
-                Some(State::DeletingDependents) => Owner::Waiting,
-                Some(_) => Owner::Solid,
+                Some(DeletionState::DeletingDependents) => OwnerState::Waiting,
+                Some(_) => OwnerState::Solid,
                 None => {
                     let owner = self.look_up(&item.key, reference).await?;
-                    if owner != Owner::Absent {
+                    if owner != OwnerState::Absent {
                         again = Some(UNSEEN_AGAIN);
                     }
                     owner
@@ -151,7 +162,7 @@ impl Garbage {
         match &verdict {
             Verdict::Keep => return Ok(again),
             Verdict::Unlink(others) => {
-                tracing::info!(kind = kind.name(), object = %item.key, uid, "parting from owners that are gone");
+                tracing::info!(kind = kind.name(), object = %item.key, uid, "removing references to deleted owners");
                 let part = |meta: &mut ObjectMeta| {
                     others
                         .iter()
@@ -164,43 +175,51 @@ impl Garbage {
                 self.delete(uid, item, &meta, Some(Propagation::Foreground))
                     .await?;
             }
-            // What its finalizers say of its dependents stays so.
+            // Its finalizers still say what to do with its dependents.
             Verdict::Delete => self.delete(uid, item, &meta, None).await?,
         }
         Ok(None)
     }
 
-    /// What the server knows of an owner.
+    /// The server's knowledge of an owner.
     async fn look_up(
         &self,
         dependent: &ObjectKey,
         reference: &OwnerReference,
-    ) -> Result<Owner, ApiError> {
+    ) -> Result<OwnerState, ApiError> {
         let Some(kind) = self.kinds.iter().find(|kind| kind.is_named_by(reference)) else {
-            tracing::debug!(%dependent, kind = reference.kind, "owner of a kind that is not served");
-            return Ok(Owner::Solid);
+            tracing::debug!(%dependent, kind = reference.kind, "owner's kind is not served");
+            return Ok(OwnerState::Solid);
         };
         let namespace = match (kind.is_namespaced(), dependent.namespace.as_str()) {
             (false, _) => "",
-            // What is in no namespace cannot be owned by what is in one; Kubernetes leaves it alone.
-            (true, "") => return Ok(Owner::Solid),
+            // A cluster-scoped object cannot have a namespaced owner; Kubernetes leaves such an
+            // object alone.
+            (true, "") => return Ok(OwnerState::Solid),
             (true, namespace) => namespace,
         };
         let key = ObjectKey::new(namespace, reference.name.as_str());
         match kind.get(&key).await {
-            Ok(owner) if owner.uid.as_ref() != Some(&reference.uid) => Ok(Owner::Absent),
-            Ok(owner) if State::of(&owner) == State::DeletingDependents => Ok(Owner::Waiting),
-            Ok(_) => Ok(Owner::Solid),
-            Err(error) if error.is_not_found() => Ok(Owner::Absent),
+            Ok(owner) if owner.uid.as_ref() != Some(&reference.uid) => Ok(OwnerState::Absent),
+            Ok(owner) if DeletionState::of(&owner) == DeletionState::DeletingDependents => {
+                Ok(OwnerState::Waiting)
+            }
+            Ok(_) => Ok(OwnerState::Solid),
+            Err(error) if error.is_not_found() => Ok(OwnerState::Absent),
             Err(error) => Err(error),
         }
     }
 
-    /// Objects that own each other would wait for ever: those that wait already are waited for no longer.
-    async fn unblock(&self, uid: &str, dependents: &[(Uid, Item)]) -> Result<(), ApiError> {
+    /// Objects that own each other would wait for ever: removes the references of those that
+    /// already wait, so that nothing waits for them.
+    async fn unblock(
+        &self,
+        uid: &str,
+        dependents: &[(Uid, TrackedObject)],
+    ) -> Result<(), ApiError> {
         let waiting = dependents
             .iter()
-            .filter(|(_, item)| item.state == State::DeletingDependents);
+            .filter(|(_, item)| item.state == DeletionState::DeletingDependents);
         for (dependent, item) in waiting {
             let unblock = |meta: &mut ObjectMeta| {
                 let owners = meta.owner_references.iter_mut().flatten();
@@ -218,16 +237,16 @@ impl Garbage {
         Ok(())
     }
 
-    /// Deletes the object as it was judged: owners that it has been given since would keep it.
+    /// Deletes the object at the judged revision: an owner that it was given since would keep it.
     async fn delete(
         &self,
         uid: &str,
-        item: &Item,
+        item: &TrackedObject,
         meta: &ObjectMeta,
         propagation: Option<Propagation>,
     ) -> Result<(), ApiError> {
         let kind = &self.kinds[item.kind];
-        tracing::info!(kind = kind.name(), object = %item.key, uid, "deleting what has no owner left");
+        tracing::info!(kind = kind.name(), object = %item.key, uid, "deleting object whose owners are deleted");
         let params = DeleteParams {
             uid: Some(uid.to_owned()),
             resource_version: meta.resource_version.clone(),
@@ -240,7 +259,7 @@ impl Garbage {
     async fn remove_finalizer(
         &self,
         uid: &str,
-        item: &Item,
+        item: &TrackedObject,
         finalizer: &str,
     ) -> Result<(), ApiError> {
         let remove = |meta: &mut ObjectMeta| {
@@ -252,7 +271,7 @@ impl Garbage {
         self.kinds[item.kind].change(&item.key, uid, &remove).await
     }
 
-    fn dependents(&self, uid: &str) -> Vec<(Uid, Item)> {
+    fn dependents(&self, uid: &str) -> Vec<(Uid, TrackedObject)> {
         let graph = self.graph();
         let dependents = graph.dependents(uid);
         dependents
@@ -261,7 +280,7 @@ impl Garbage {
     }
 
     fn graph(&self) -> MutexGuard<'_, Graph> {
-        // The graph is whole whenever the lock is not held, so a panic elsewhere does not spoil it.
+        // The graph is consistent whenever the lock is free, so a poisoned lock can be used.
         self.graph.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! The objects of a kind by who controls them.
+//! Objects of a kind, by their controller.
 
 use std::{
     collections::BTreeMap,
@@ -6,18 +6,19 @@ use std::{
 };
 
 use podplane_api::{Object, ObjectKey};
-use podplane_client::Change;
+use podplane_client::CacheChange;
 
 use crate::owner::controller_of;
 
-/// What was told so far, to be asked by several controllers. It changes before they hear of the change, so whoever looks because of one sees it.
+/// The observed objects, shared by several controllers. The index is updated before a key is
+/// queued, so a reconciliation sees the change that caused it.
 #[derive(Debug)]
 pub(crate) struct Index<K>(Mutex<Maps<K>>);
 
 #[derive(Debug)]
 struct Maps<K> {
     objects: BTreeMap<ObjectKey, Arc<K>>,
-    /// By namespace and the controller's UID, which is empty for what has none.
+    /// By namespace and the controller's UID, which is empty for objects without a controller.
     owned: BTreeMap<(String, String), BTreeMap<String, Arc<K>>>,
 }
 
@@ -31,18 +32,18 @@ impl<K> Default for Index<K> {
 }
 
 impl<K: Object> Index<K> {
-    /// Takes a change in.
-    pub(crate) fn apply(&self, change: &Change<K>) {
+    /// Applies a change.
+    pub(crate) fn apply(&self, change: &CacheChange<K>) {
         let mut maps = self.lock();
         match change {
-            Change::Applied { new, .. } => {
+            CacheChange::Applied { new, .. } => {
                 if let Some(old) = maps.objects.insert(new.key(), new.clone()) {
                     maps.disown(&old);
                 }
                 let of_owner = maps.owned.entry(owner(new.as_ref())).or_default();
                 of_owner.insert(new.name().to_owned(), new.clone());
             }
-            Change::Deleted(old) => {
+            CacheChange::Deleted(old) => {
                 if let Some(old) = maps.objects.remove(&old.key()) {
                     maps.disown(&old);
                 }
@@ -63,7 +64,8 @@ impl<K: Object> Index<K> {
         of_namespace.map(|(_, object)| object.clone()).collect()
     }
 
-    /// What the controller of that UID controls, by name; with the empty UID, what nobody does.
+    /// The objects that the controller of that UID controls, by name; for the empty UID, those
+    /// without a controller.
     pub(crate) fn controlled(&self, namespace: &str, uid: &str) -> Vec<Arc<K>> {
         let maps = self.lock();
         let owned = maps.owned.get(&(namespace.to_owned(), uid.to_owned()));
@@ -75,7 +77,7 @@ impl<K: Object> Index<K> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Maps<K>> {
-        // The maps are whole whenever the lock is not held, so a panic elsewhere does not spoil them.
+        // The maps are consistent whenever the lock is free, so a poisoned lock can be used.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -104,7 +106,7 @@ mod tests {
     use super::*;
     use crate::owner::controller_reference;
 
-    fn applied(namespace: &str, name: &str, owner: Option<&str>) -> Change<Pod> {
+    fn applied(namespace: &str, name: &str, owner: Option<&str>) -> CacheChange<Pod> {
         let mut pod = Pod::default();
         pod.metadata.namespace = Some(namespace.into());
         pod.metadata.name = Some(name.into());
@@ -113,7 +115,7 @@ mod tests {
             set.metadata.uid = Some(uid.into());
             vec![controller_reference(&set)]
         });
-        Change::Applied {
+        CacheChange::Applied {
             old: None,
             new: Arc::new(pod),
         }
@@ -124,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_are_found_by_namespace_and_owner_as_it_is_now() {
+    fn finds_objects_by_namespace_and_present_owner() {
         let index = Index::default();
         for change in [
             applied("a", "1", Some("x")),
@@ -140,7 +142,7 @@ mod tests {
         assert_eq!(names(index.controlled("a", "")), ["2"]);
         assert_eq!(names(index.controlled("a", "y")), ["4"]);
         let gone = index.get(&ObjectKey::new("a", "4")).unwrap();
-        index.apply(&Change::Deleted(gone));
+        index.apply(&CacheChange::Deleted(gone));
         assert_eq!(names(index.controlled("a", "y")), [""; 0]);
     }
 }

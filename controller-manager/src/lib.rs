@@ -1,7 +1,10 @@
-//! The controllers that come with workloads: Deployments, ReplicaSets, the collection of what lost its owner, and nodes that are not heard of.
+//! The controllers of workloads and nodes: Deployments, ReplicaSets, the garbage collector, and the
+//! node lifecycle.
 //!
-//! Decisions are in `deployment/plan.rs`, `replica_set/{rank,status}.rs` and `garbage/graph.rs`, which are pure; around them is what observes, writes and reports. A
-//! pod is never made before everything that was made before is known. Pods whose node is gone are collected by the ipam-controller. Start reading at [`run`].
+//! Decisions are in `deployment/plan.rs`, `replica_set/{rank,status}.rs`, `node_lifecycle/plan.rs`
+//! and `garbage/graph.rs`, which are pure; the code around them observes, writes and reports. A
+//! ReplicaSet never creates a pod before it knows of all that it created before. Pods whose node is
+//! deleted are collected by the ipam-controller. Start reading at [`run`].
 
 #![warn(missing_docs)]
 
@@ -14,18 +17,19 @@ mod owner;
 mod replica_set;
 mod time;
 mod work;
-mod world;
+mod workloads;
 
-use std::{path::PathBuf, sync::Arc};
+use std::{collections::BTreeSet, path::PathBuf, sync::Arc};
 
 use clap::Args;
 use futures::{FutureExt as _, future::BoxFuture};
 use podplane_api::{
     Object, ObjectKey,
-    apps::{ControllerRevision, Deployment, ReplicaSet},
+    apps::{Deployment, ReplicaSet},
     coordination::Lease,
-    core::{Namespace, Node, Pod, Service},
-    networking::ClusterCIDR,
+    core::{Node, Pod},
+    kinds::{self, KindVisitor},
+    strategy::Strategy,
 };
 use podplane_client::{
     Cache, Client, Endpoint, EventRecorder, ListParams, QueueMetrics, endpoint::EndpointError,
@@ -42,22 +46,23 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     deployment::Deployments,
     garbage::Garbage,
-    node_lifecycle::{NodeLifecycle, Watched},
+    node_lifecycle::{LifecycleInputs, NodeLifecycle},
     replica_set::ReplicaSets,
     work::{Latch, work},
-    world::World,
+    workloads::WorkloadCache,
 };
 
-/// Nodes that are looked at at once.
+/// Nodes reconciled at once.
 const NODE_WORKERS: usize = 8;
 
 /// Flags of the controllers.
 #[derive(Args, Clone, Debug)]
 pub struct Config {
-    /// Address of the apiserver.
+    /// Connect to the API server at this address: HOST:PORT, a URL, or unix:PATH
     #[arg(long, env = "PODPLANE_SERVER", value_name = "ADDR")]
     pub server: Endpoint,
-    /// Where to serve health.
+    /// Serve health (grpc.health.v1, /livez, /readyz) and /metrics at this address: IP:PORT (port
+    /// 0: any free port) or unix:PATH
     #[arg(
         long,
         env = "PODPLANE_LISTEN",
@@ -65,13 +70,13 @@ pub struct Config {
         default_value = "127.0.0.1:0"
     )]
     pub listen: Listen,
-    /// The names by which it may be addressed.
+    /// Host names that requests may be addressed to.
     #[command(flatten)]
     pub allowed_hosts: AllowedHosts,
-    /// File to write the address to that is listened on.
+    /// Write the listening address to this file, once it is served
     #[arg(long, env = "PODPLANE_ADDRESS_FILE", value_name = "FILE")]
     pub address_file: Option<PathBuf>,
-    /// Deployments that are worked on at once.
+    /// Reconcile up to N Deployments at once
     #[arg(
         long,
         env = "PODPLANE_CONCURRENT_DEPLOYMENT_SYNCS",
@@ -79,7 +84,7 @@ pub struct Config {
         default_value_t = 5
     )]
     pub concurrent_deployment_syncs: u16,
-    /// ReplicaSets that are worked on at once.
+    /// Reconcile up to N ReplicaSets at once
     #[arg(
         long,
         env = "PODPLANE_CONCURRENT_REPLICASET_SYNCS",
@@ -87,7 +92,7 @@ pub struct Config {
         default_value_t = 5
     )]
     pub concurrent_replicaset_syncs: u16,
-    /// Objects that are collected at once.
+    /// Garbage-collect up to N objects at once
     #[arg(
         long,
         env = "PODPLANE_CONCURRENT_GC_SYNCS",
@@ -95,7 +100,8 @@ pub struct Config {
         default_value_t = 20
     )]
     pub concurrent_gc_syncs: u16,
-    /// How long a node may be silent before it is unreachable and its pods are evicted.
+    /// Mark a node unreachable, and evict its pods, after its kubelet has been silent for this
+    /// long, such as 40s
     #[arg(
         long,
         env = "PODPLANE_NODE_MONITOR_GRACE_PERIOD",
@@ -103,7 +109,7 @@ pub struct Config {
         default_value = "40s"
     )]
     pub node_monitor_grace_period: humantime::Duration,
-    /// How often a silent node is looked at.
+    /// Check a silent node at this interval, such as 5s
     #[arg(
         long,
         env = "PODPLANE_NODE_MONITOR_PERIOD",
@@ -113,17 +119,17 @@ pub struct Config {
     pub node_monitor_period: humantime::Duration,
 }
 
-/// Why the controllers do not run.
+/// The reasons why the controllers do not run.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The apiserver's address or its TLS material.
-    #[error("prepare the connection to the apiserver")]
+    /// The apiserver's address or its TLS material is invalid.
+    #[error("failed to prepare the connection to the apiserver")]
     Server(#[from] EndpointError),
-    /// The address to listen on.
-    #[error("start the server")]
+    /// The address to listen on cannot be used.
+    #[error("failed to start the server")]
     Listen(#[from] ServeError),
-    /// A part of the process ended.
-    #[error("run the controllers")]
+    /// A task of the process ended.
+    #[error("failed to run the controllers")]
     Ended(#[from] Ended),
 }
 
@@ -131,7 +137,8 @@ pub enum RunError {
 ///
 /// # Errors
 ///
-/// Everything that [`RunError`] names. An apiserver that cannot be reached is none: the controllers wait for it.
+/// Everything that [`RunError`] names. An unreachable apiserver is not an error: the controllers
+/// wait for it.
 pub fn run(config: Config, stop: CancellationToken) -> BoxFuture<'static, Result<(), RunError>> {
     // Boxed, so that it is compiled with this crate and not with each program that calls it.
     Box::pin(run_until(config, stop))
@@ -141,42 +148,40 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
     let client = Client::connect(&config.server)?;
     let listener = Listener::published(&config.listen, config.address_file.as_deref()).await?;
     let listener = listener.allowing(config.allowed_hosts.clone());
-    let mut kinds = Kinds {
+    let mut kinds = KindRegistry {
         tasks: Tasks::new(stop),
         client: client.clone(),
         garbage: Garbage::default(),
         follow: Vec::new(),
+        watched: BTreeSet::new(),
     };
     let deployments = kinds.watch::<Deployment>();
     let sets = kinds.watch::<ReplicaSet>();
     let pods = kinds.watch::<Pod>();
-    kinds.watch::<ClusterCIDR>();
-    kinds.watch::<ControllerRevision>();
     let leases = kinds.watch::<Lease>();
-    kinds.watch::<Namespace>();
     let nodes = kinds.watch::<Node>();
-    kinds.watch::<Service>();
-    let Kinds {
+    kinds::visit(&mut kinds);
+    let KindRegistry {
         mut tasks,
         garbage,
         follow,
         ..
     } = kinds;
 
-    let (garbage, world) = (Arc::new(garbage), Arc::new(World::default()));
+    let (garbage, cache) = (Arc::new(garbage), Arc::new(WorkloadCache::default()));
     let ready = Arc::new(Latch::new(follow.len() + 2));
     let is_ready = ready.clone();
     for follow in follow {
         tasks.follow("owners", follow(garbage.clone(), ready.clone()));
     }
-    let watched = Watched {
+    let watched = LifecycleInputs {
         nodes,
         leases,
         pods: pods.clone(),
         grace: config.node_monitor_grace_period.into(),
         period: config.node_monitor_period.into(),
     };
-    let (known, is_known) = (world.clone(), ready.clone());
+    let (known, is_known) = (cache.clone(), ready.clone());
     tasks.follow("workloads", async move {
         known.follow(deployments, sets, pods, &is_known).await;
     });
@@ -196,8 +201,8 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
     tasks.follow("signs of life", async move {
         known.follow(&is_known).await;
     });
-    let (nodes, workloads, collected) = (lifecycle.clone(), world.clone(), garbage.clone());
-    let sets = world.clone();
+    let (nodes, workloads, collected) = (lifecycle.clone(), cache.clone(), garbage.clone());
+    let sets = cache.clone();
     // Kubernetes' names.
     let queues = QueueMetrics::default()
         .with("node_lifecycle_controller", move || nodes.queue.stats())
@@ -217,7 +222,7 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
     let (events, write_events) = EventRecorder::new(client.clone(), "deployment-controller", "");
     tasks.follow("events of deployments", write_events);
     let controller = Deployments::new(client.clone(), events);
-    let (known, is_known) = (world.clone(), ready.clone());
+    let (known, is_known) = (cache.clone(), ready.clone());
     let workers = config.concurrent_deployment_syncs.into();
     tasks.follow("deployment controller", async move {
         is_known.opened().await;
@@ -232,8 +237,8 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
     let workers = config.concurrent_replicaset_syncs.into();
     tasks.follow("replicaset controller", async move {
         is_known.opened().await;
-        let reconcile = async |key: ObjectKey| controller.reconcile(&world, &key).await;
-        work("replicaset", &world.set_queue, workers, reconcile).await;
+        let reconcile = async |key: ObjectKey| controller.reconcile(&cache, &key).await;
+        work("replicaset", &cache.set_queue, workers, reconcile).await;
     });
 
     let workers = config.concurrent_gc_syncs.into();
@@ -251,18 +256,19 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
     Ok(tasks.run().await?)
 }
 
-/// What takes in the changes of a kind, once all kinds are known.
+/// The task that observes the changes of a kind, once all kinds are registered.
 type Follow = Box<dyn FnOnce(Arc<Garbage>, Arc<Latch>) -> BoxFuture<'static, ()> + Send>;
 
-/// The kinds that are watched. Each is collected.
-struct Kinds {
+/// The watched kinds. All of them are garbage-collected.
+struct KindRegistry {
     tasks: Tasks,
     client: Client,
     garbage: Garbage,
     follow: Vec<Follow>,
+    watched: BTreeSet<&'static str>,
 }
 
-impl Kinds {
+impl KindRegistry {
     fn watch<K: Object>(&mut self) -> Cache<K> {
         let (cache, watch) = reflector(self.client.all::<K>(), ListParams::default());
         self.tasks.follow(K::KIND, watch);
@@ -271,6 +277,16 @@ impl Kinds {
         let follow =
             move |garbage: Arc<Garbage>, ready| garbage.follow(kind, followed, ready).boxed();
         self.follow.push(Box::new(follow));
+        self.watched.insert(K::PLURAL);
         cache
+    }
+}
+
+/// Watches the kinds whose objects only the garbage collector needs.
+impl KindVisitor for KindRegistry {
+    fn visit<K: Strategy>(&mut self) {
+        if K::IS_COLLECTED && !self.watched.contains(K::PLURAL) {
+            self.watch::<K>();
+        }
     }
 }

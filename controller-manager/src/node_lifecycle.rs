@@ -1,8 +1,9 @@
-//! The node lifecycle controller: a node whose kubelet is not heard of is marked, and its pods are evicted.
+//! The node lifecycle controller: taints a node whose kubelet is silent, and evicts its pods.
 //!
-//! A kubelet is heard of when its Lease or the heartbeat of its Node changes; how long ago that was is counted here, from when it was seen, so neither the
-//! clocks of nodes nor the time that the cluster was down make a node look dead. A Node that nobody ever reported for is not judged. Its block is not touched:
-//! that stays the node's until the Node is deleted.
+//! A heartbeat is a change of the kubelet's Lease or of its Node's heartbeat time. Its age is
+//! counted from when this process saw it, so neither the clocks of nodes nor the time that the
+//! cluster was down make a node look dead. A Node that no kubelet ever reported for is not judged.
+//! The node's block is not touched: it stays the node's until the Node is deleted.
 
 mod plan;
 
@@ -19,7 +20,7 @@ use podplane_api::{
     meta::{MicroTime, Time},
 };
 use podplane_client::{
-    ApiError, Cache, Change, Client, DeleteParams, EventRecorder, WorkQueue, events::EventType,
+    ApiError, Cache, CacheChange, Client, DeleteParams, EventRecorder, WorkQueue, events::EventType,
 };
 use tokio::time::Instant;
 
@@ -29,10 +30,10 @@ use crate::{
     work::{Latch, unless_gone},
 };
 
-/// Where the leases of nodes are.
+/// The namespace of node leases.
 const LEASES: &str = "kube-node-lease";
 
-/// Works on nodes by name.
+/// The node lifecycle controller. It reconciles nodes by name.
 #[derive(Debug)]
 pub(crate) struct NodeLifecycle {
     client: Client,
@@ -43,27 +44,27 @@ pub(crate) struct NodeLifecycle {
     pods: Cache<Pod>,
     grace: Duration,
     period: Duration,
-    heard: Mutex<BTreeMap<String, Heard>>,
+    heartbeats: Mutex<BTreeMap<String, LastHeartbeat>>,
     pub(crate) queue: WorkQueue<String>,
 }
 
-/// The last sign of life of a node's kubelet.
+/// The last heartbeat of a node's kubelet, and when it was seen.
 #[derive(Clone, Debug)]
-struct Heard {
-    sign: Sign,
+struct LastHeartbeat {
+    sign: Heartbeat,
     at: Instant,
 }
 
-/// What a kubelet writes again and again. A new one of the same name is another.
+/// The fields that a kubelet renews at intervals, with the UID: a recreated Node is another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Sign {
+struct Heartbeat {
     uid: String,
     renewed: Option<MicroTime>,
     heartbeat: Option<Time>,
 }
 
-impl Sign {
-    /// Nothing, if nobody ever reported for the node.
+impl Heartbeat {
+    /// Returns `None` if no kubelet ever reported for the node.
     fn of(node: &Node, lease: Option<&Lease>) -> Option<Self> {
         let renewed = lease.and_then(|lease| lease.spec.as_ref()?.renew_time.clone());
         let heartbeat =
@@ -76,27 +77,27 @@ impl Sign {
     }
 }
 
-/// What is watched, and how patient the controller is.
+/// The caches that the controller reads, and its timing.
 #[derive(Debug)]
-pub(crate) struct Watched {
+pub(crate) struct LifecycleInputs {
     pub(crate) nodes: Cache<Node>,
     pub(crate) leases: Cache<Lease>,
     pub(crate) pods: Cache<Pod>,
-    /// How long a kubelet may be silent.
+    /// The longest silence of a kubelet before it counts as unreachable.
     pub(crate) grace: Duration,
-    /// How often a silent node is looked at.
+    /// The interval at which a silent node is checked.
     pub(crate) period: Duration,
 }
 
 impl NodeLifecycle {
-    /// `events` speaks of nodes, `evictions` of pods.
+    /// `events` records about nodes, `evictions` about pods.
     pub(crate) fn new(
         client: Client,
         events: EventRecorder,
         evictions: EventRecorder,
-        watched: Watched,
+        watched: LifecycleInputs,
     ) -> Self {
-        let Watched {
+        let LifecycleInputs {
             nodes,
             leases,
             pods,
@@ -112,12 +113,12 @@ impl NodeLifecycle {
             pods,
             grace,
             period,
-            heard: Mutex::default(),
+            heartbeats: Mutex::default(),
             queue: WorkQueue::default(),
         }
     }
 
-    /// Takes changes in, for ever; `ready` is told when all that was there at first is known.
+    /// Observes changes, for ever; `ready` is notified when the first lists have been observed.
     pub(crate) async fn follow(&self, ready: &Latch) {
         let (mut nodes, mut leases) = (self.nodes.subscribe(), self.leases.subscribe());
         tokio::join!(
@@ -127,7 +128,7 @@ impl NodeLifecycle {
         );
         ready.arrive();
         loop {
-            // A change is taken only when it is returned, so losing a wait loses nothing.
+            // A change is consumed only when it is returned, so cancelling a wait loses nothing.
             let name = tokio::select! {
                 change = nodes.next() => name(&change),
                 change = leases.next() => name(&change),
@@ -136,24 +137,25 @@ impl NodeLifecycle {
         }
     }
 
-    /// Marks or unmarks a node, and evicts pods of one that is silent; returns when to look again though nothing changes.
+    /// Taints or untaints a node, and evicts pods of a silent one; returns the delay until the next
+    /// reconciliation, if one is due without a change.
     pub(crate) async fn reconcile(&self, name: &str) -> Result<Option<Duration>, ApiError> {
         let Some(node) = self.nodes.get(&ObjectKey::new("", name)) else {
-            self.heard().remove(name);
+            self.last_heartbeats().remove(name);
             return Ok(None);
         };
         let lease = self.leases.get(&ObjectKey::new(LEASES, name));
-        let Some(mut silent) = self.hear(&node, lease.as_deref()) else {
+        let Some(mut silent) = self.silence(&node, lease.as_deref()) else {
             return Ok(None);
         };
         if silent >= self.grace {
-            // The cache may be behind, most of all when it was this process that stood still.
+            // The cache may be behind, most of all if this process was suspended.
             let lease = self.client.namespaced::<Lease>(LEASES).get(name).await;
             let lease = match lease {
                 Err(error) if !error.is_not_found() => return Err(error),
                 lease => lease.ok(),
             };
-            silent = self.hear(&node, lease.as_ref()).unwrap_or_default();
+            silent = self.silence(&node, lease.as_ref()).unwrap_or_default();
         }
         let is_silent = silent >= self.grace;
         let pods = if is_silent {
@@ -169,11 +171,17 @@ impl NodeLifecycle {
             taints,
             evicted,
             again,
-        } = plan(&node, own, is_silent, self.is_anybody_heard(), time::now());
+        } = plan(
+            &node,
+            own,
+            is_silent,
+            self.is_any_node_heard_of(),
+            time::now(),
+        );
         let nodes = self.client.all::<Node>();
         let mut next = (*node).clone();
         if let Some(status) = status {
-            tracing::warn!(node = name, ?silent, "the node's kubelet is not heard of");
+            tracing::warn!(node = name, ?silent, "node's kubelet is silent");
             next.status = Some(status);
             next = nodes.update_status(&next).await?;
             let message = format!("Node {name} status is now: NodeNotReady");
@@ -208,37 +216,42 @@ impl NodeLifecycle {
         Ok(Some(later))
     }
 
-    /// How long the node has been silent; nothing, if nobody ever reported for it.
-    fn hear(&self, node: &Node, lease: Option<&Lease>) -> Option<Duration> {
-        let sign = Sign::of(node, lease)?;
-        let mut heard = self.heard();
+    /// The time for which the node has been silent; `None` if no kubelet ever reported for it.
+    fn silence(&self, node: &Node, lease: Option<&Lease>) -> Option<Duration> {
+        let sign = Heartbeat::of(node, lease)?;
+        let mut heartbeats = self.last_heartbeats();
         let at = Instant::now();
-        let last = heard
+        let last = heartbeats
             .entry(node.name().to_owned())
-            .or_insert_with(|| Heard {
+            .or_insert_with(|| LastHeartbeat {
                 sign: sign.clone(),
                 at,
             });
         if last.sign != sign {
-            *last = Heard { sign, at };
+            *last = LastHeartbeat { sign, at };
         }
         Some(at.duration_since(last.at))
     }
 
-    /// If no node at all is heard of, it may be this process that is cut off: then nobody is evicted, as in Kubernetes.
-    fn is_anybody_heard(&self) -> bool {
-        self.heard()
+    /// Returns whether any node was heard of recently. If none was, this process may be cut off:
+    /// then no pod is evicted, as in Kubernetes.
+    fn is_any_node_heard_of(&self) -> bool {
+        self.last_heartbeats()
             .values()
-            .any(|heard| heard.at.elapsed() < self.grace)
+            .any(|heartbeat| heartbeat.at.elapsed() < self.grace)
     }
 
-    fn heard(&self) -> MutexGuard<'_, BTreeMap<String, Heard>> {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    fn last_heartbeats(&self) -> MutexGuard<'_, BTreeMap<String, LastHeartbeat>> {
+        self.heartbeats
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn name<K: podplane_api::Object>(change: &Change<K>) -> String {
+fn name<K: podplane_api::Object>(change: &CacheChange<K>) -> String {
     match change {
-        Change::Applied { new: object, .. } | Change::Deleted(object) => object.name().to_owned(),
+        CacheChange::Applied { new: object, .. } | CacheChange::Deleted(object) => {
+            object.name().to_owned()
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Who owns an object, and which objects a controller may take or let go.
+//! Ownership of objects, and the rules for adoption and release.
 
 use podplane_api::{
     Object,
@@ -6,18 +6,18 @@ use podplane_api::{
     selector::LabelSelector,
 };
 
-/// The reference that says which controller manages the object.
+/// The reference of the controller that manages the object.
 pub(crate) fn controller_of(meta: &ObjectMeta) -> Option<&OwnerReference> {
     let mut owners = meta.owner_references.iter().flatten();
     owners.find(|owner| owner.controller == Some(true))
 }
 
-/// Whether `owner` manages the object.
+/// Returns whether `owner` manages the object.
 pub(crate) fn is_controlled_by<K: Object>(meta: &ObjectMeta, owner: &K) -> bool {
     controller_of(meta).is_some_and(|controller| controller.uid == owner.uid())
 }
 
-/// The reference that `owner` puts on what it makes.
+/// The reference that `owner` puts on objects that it creates.
 pub(crate) fn controller_reference<K: Object>(owner: &K) -> OwnerReference {
     OwnerReference {
         api_version: K::API_VERSION.to_owned(),
@@ -29,20 +29,22 @@ pub(crate) fn controller_reference<K: Object>(owner: &K) -> OwnerReference {
     }
 }
 
-/// What a controller does with an object of the kind that it manages.
+/// The action of a controller on an object of the kind that it manages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
-    /// It is its own, and stays so.
+    /// The object is its own and matches.
     Keep,
-    /// It belongs to nobody and matches: to be taken, once the server has said that the owner is not being deleted.
+    /// The object has no controller and matches: adopt it, once the server has confirmed that the
+    /// owner is not being deleted.
     Adopt,
-    /// It is its own and matches no longer: to be let go.
+    /// The object is its own and no longer matches.
     Release,
-    /// It is none of its business.
+    /// The object is another controller's, or does not match.
     Ignore,
 }
 
-/// As Kubernetes' `ControllerRefManager` decides: only what is not being deleted is taken or let go, and only by an owner that is not either.
+/// Decides as Kubernetes' `ControllerRefManager`: only an object that is not being deleted is
+/// adopted or released, and only by an owner that is not being deleted either.
 pub(crate) fn claim<O: Object, K: Object>(
     owner: &O,
     selector: &LabelSelector,
@@ -64,7 +66,7 @@ pub(crate) fn claim<O: Object, K: Object>(
     }
 }
 
-/// Takes the reference to the owner of that UID away. Returns whether there was one.
+/// Removes the reference to the owner of that UID. Returns whether there was one.
 pub(crate) fn remove_reference(meta: &mut ObjectMeta, uid: &str) -> bool {
     let Some(owners) = &mut meta.owner_references else {
         return false;
@@ -104,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_claimed() {
+    fn claims_pods_as_kubernetes_does() {
         let selector: LabelSelector = "app=web".parse().unwrap();
         let mut other = owner();
         other.metadata.uid = Some("other".into());
@@ -160,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reference_is_removed_by_uid() {
+    fn removes_a_reference_by_uid() {
         let mut pod = pod("web", Some(&owner()));
         assert!(!remove_reference(&mut pod.metadata, "other"));
         assert!(remove_reference(&mut pod.metadata, "owner"));

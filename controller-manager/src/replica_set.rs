@@ -1,4 +1,4 @@
-//! The ReplicaSet controller: as many pods as there should be.
+//! The ReplicaSet controller: creates and deletes pods until their number is the wanted one.
 
 mod expectations;
 mod pods;
@@ -24,14 +24,14 @@ use crate::{
     deployment::is_ending,
     owner::{controller_of, controller_reference},
     time,
-    world::World,
+    workloads::WorkloadCache,
 };
 
-/// Pods made or deleted in one look, as in Kubernetes.
+/// The most pods created or deleted in one reconciliation, as in Kubernetes.
 const BURST: usize = 500;
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Works on ReplicaSets.
+/// The ReplicaSet controller.
 #[derive(Debug)]
 pub(crate) struct ReplicaSets {
     client: Client,
@@ -48,20 +48,21 @@ impl ReplicaSets {
         }
     }
 
-    /// Makes or deletes pods, and writes the status; returns when to look again though nothing changes.
+    /// Creates or deletes pods, and writes the status; returns the delay until the next
+    /// reconciliation, if one is due without a change.
     pub(crate) async fn reconcile(
         &self,
-        world: &World,
+        cache: &WorkloadCache,
         key: &ObjectKey,
     ) -> Result<Option<Duration>, ApiError> {
-        let Some(set) = world.sets.get(key) else {
+        let Some(set) = cache.sets.get(key) else {
             self.expectations.forget(key);
             return Ok(None);
         };
-        let is_told = self.is_told(world, key).await?;
-        let pods = self.claim(world, &set).await?;
-        let managed = if is_told && !set.is_deleting() {
-            self.manage(world, &set, &pods).await
+        let is_observed = self.is_observed(cache, key).await?;
+        let pods = self.claim(cache, &set).await?;
+        let managed = if is_observed && !set.is_deleting() {
+            self.manage(cache, &set, &pods).await
         } else {
             Ok(())
         };
@@ -81,17 +82,17 @@ impl ReplicaSets {
             answered(self.client.namespaced(&key.namespace).update_status(&next)).await?;
         }
         managed?;
-        if !is_told {
+        if !is_observed {
             return Ok(Some(AGAIN));
         }
-        // The next pod to become available does so without anybody telling.
+        // A ready pod becomes available without an event.
         let wait = available.map(|at| at.duration_since(now).max(SignedDuration::from_secs(1)));
         Ok(wait.map(|wait| wait.unsigned_abs()))
     }
 
-    /// Whether everything that was done here has been told.
-    async fn is_told(&self, world: &World, key: &ObjectKey) -> Result<bool, ApiError> {
-        let Err(overdue) = self.expectations.check(key, &world.pods) else {
+    /// Returns whether all writes of this controller for the ReplicaSet are in the cache.
+    async fn is_observed(&self, cache: &WorkloadCache, key: &ObjectKey) -> Result<bool, ApiError> {
+        let Err(overdue) = self.expectations.check(key, &cache.pods) else {
             return Ok(true);
         };
         let api = self.client.namespaced::<Pod>(&key.namespace);
@@ -102,11 +103,15 @@ impl ReplicaSets {
                 Err(error) => return Err(error),
             }
         }
-        Ok(self.expectations.check(key, &world.pods).is_ok())
+        Ok(self.expectations.check(key, &cache.pods).is_ok())
     }
 
-    /// The pods that count.
-    async fn claim(&self, world: &World, set: &ReplicaSet) -> Result<Vec<Arc<Pod>>, ApiError> {
+    /// The active pods of the ReplicaSet.
+    async fn claim(
+        &self,
+        cache: &WorkloadCache,
+        set: &ReplicaSet,
+    ) -> Result<Vec<Arc<Pod>>, ApiError> {
         let selector = set
             .spec
             .as_ref()
@@ -115,8 +120,8 @@ impl ReplicaSets {
         if selector.is_empty() {
             return Ok(Vec::new());
         }
-        let mut candidates = world.pods.controlled(set.namespace(), set.uid());
-        candidates.extend(world.pods.controlled(set.namespace(), ""));
+        let mut candidates = cache.pods.controlled(set.namespace(), set.uid());
+        candidates.extend(cache.pods.controlled(set.namespace(), ""));
         candidates.retain(|pod| is_active(pod));
         Adoption::new(&self.client, set)
             .claim(&selector, candidates)
@@ -125,7 +130,7 @@ impl ReplicaSets {
 
     async fn manage(
         &self,
-        world: &World,
+        cache: &WorkloadCache,
         set: &ReplicaSet,
         pods: &[Arc<Pod>],
     ) -> Result<(), ApiError> {
@@ -137,13 +142,14 @@ impl ReplicaSets {
         if surplus == 0 {
             return Ok(());
         }
-        let related = related(world, set);
+        let related = related(cache, set);
         let ranked = rank::ranked(pods.iter().cloned(), &related, time::now());
         let deleted = join_all(ranked[..surplus].iter().map(|pod| self.delete(set, pod))).await;
         deleted.into_iter().collect()
     }
 
-    /// One, then twice as many each time, so that what fails fails once and not as often as there are pods.
+    /// Creates one pod, then twice as many each time, so that a persistent failure fails once and
+    /// not once for each pod.
     async fn create(&self, set: &ReplicaSet, mut missing: usize) -> Result<(), ApiError> {
         let mut batch = 1;
         while missing > 0 {
@@ -151,7 +157,7 @@ impl ReplicaSets {
             let created = join_all((0..batch).map(|_| self.create_one(set))).await;
             match created.into_iter().collect::<Result<(), ApiError>>() {
                 Ok(()) => {}
-                // Others empty the namespace; this ReplicaSet goes with it.
+                // Others empty the namespace; this ReplicaSet is deleted with it.
                 Err(error) if is_ending(&error) => return Ok(()),
                 Err(error) => return Err(error),
             }
@@ -164,7 +170,7 @@ impl ReplicaSets {
     async fn create_one(&self, set: &ReplicaSet) -> Result<(), ApiError> {
         let pod = new_pod(set);
         let (key, name) = (set.key(), pod.name());
-        // Known before it is done, else it could be told before it is expected.
+        // Recorded before the call, else the pod could be observed before it is expected.
         self.expectations.expect(&key, name, Expected::Created);
         match answered(self.client.namespaced::<Pod>(set.namespace()).create(&pod)).await {
             Ok(_) => {
@@ -177,7 +183,7 @@ impl ReplicaSets {
                 );
                 Ok(())
             }
-            // It may be there or not; the server is asked before anything else is decided.
+            // The pod may exist or not; the server is asked before anything else is decided.
             Err(error) if error.is_unavailable() => Err(error),
             Err(error) => {
                 self.expectations.drop(&key, name);
@@ -220,7 +226,7 @@ impl ReplicaSets {
                 );
                 Ok(())
             }
-            // Gone, or another of that name, as will be told.
+            // Deleted, or another pod of that name; the watch will report it.
             Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),
             Err(error) => {
                 self.expectations.drop(&key, name);
@@ -247,21 +253,21 @@ fn wanted(set: &ReplicaSet) -> usize {
 }
 
 /// The pods of all ReplicaSets with the same controller.
-fn related(world: &World, set: &ReplicaSet) -> Vec<Arc<Pod>> {
+fn related(cache: &WorkloadCache, set: &ReplicaSet) -> Vec<Arc<Pod>> {
     let namespace = set.namespace();
     match controller_of(&set.metadata) {
-        None => world.pods.controlled(namespace, set.uid()),
+        None => cache.pods.controlled(namespace, set.uid()),
         Some(owner) => {
-            let sets = world.sets.controlled(namespace, &owner.uid);
+            let sets = cache.sets.controlled(namespace, &owner.uid);
             let pods = sets
                 .iter()
-                .flat_map(|set| world.pods.controlled(namespace, set.uid()));
+                .flat_map(|set| cache.pods.controlled(namespace, set.uid()));
             pods.collect()
         }
     }
 }
 
-/// A pod of the template.
+/// A pod of the ReplicaSet's template.
 fn new_pod(set: &ReplicaSet) -> Pod {
     let template = set
         .spec

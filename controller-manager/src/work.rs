@@ -1,4 +1,4 @@
-//! Keys are worked on until they need nothing.
+//! The loop that hands keys to a controller.
 
 use std::{
     fmt,
@@ -10,7 +10,7 @@ use futures::future::join_all;
 use podplane_client::{ApiError, WorkQueue};
 use tokio_util::sync::CancellationToken;
 
-/// Opens when so many have arrived.
+/// Opens once a given number of tasks have arrived.
 #[derive(Debug)]
 pub(crate) struct Latch {
     missing: AtomicUsize,
@@ -25,7 +25,7 @@ impl Latch {
         }
     }
 
-    /// Called once by each that is waited for.
+    /// Called once by each task.
     pub(crate) fn arrive(&self) {
         if self.missing.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.open.cancel();
@@ -37,7 +37,8 @@ impl Latch {
     }
 }
 
-/// Hands keys to `reconcile`, so many at once, for ever. A key comes again after the time that it returns, and after a failure, later each time.
+/// Hands keys to `reconcile`, a limited number at once, for ever. A key is queued again after the
+/// time that `reconcile` returns, or after a failure with a growing delay.
 pub(crate) async fn work<Key, Done>(
     controller: &'static str,
     queue: &WorkQueue<Key>,
@@ -57,13 +58,14 @@ pub(crate) async fn work<Key, Done>(
                 }
             }
             Err(error) => {
-                // Somebody else wrote in between: nothing unusual, and the next look sees what.
+                // Another client wrote in between: that is normal, and the next reconciliation sees
+                // its change.
+                let wait = queue.add_rate_limited(key.clone());
                 if error.is_conflict() || error.is_not_found() {
-                    tracing::debug!(controller, %key, %error, "observing again");
+                    tracing::debug!(controller, %key, %error, "object has changed; reconciling again");
                 } else {
-                    tracing::warn!(controller, %key, %error, "failed; trying again");
+                    tracing::warn!(controller, %key, %error, retry_in = ?wait, "failed to reconcile; trying again");
                 }
-                queue.add_rate_limited(key.clone());
             }
         }
         queue.done(&key);
@@ -71,7 +73,7 @@ pub(crate) async fn work<Key, Done>(
     join_all((0..workers.max(1)).map(|_| worker())).await;
 }
 
-/// What is gone needs no deletion.
+/// Turns "not found" into success: the object needs no deletion.
 pub(crate) fn unless_gone<T>(deleted: Result<T, ApiError>) -> Result<(), ApiError> {
     match deleted {
         Err(error) if !error.is_not_found() => Err(error),

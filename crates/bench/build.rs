@@ -1,4 +1,5 @@
-//! Compiles etcd's published `.proto` files. The messages are enough: calls are made without a generated client.
+//! Compiles etcd's published `.proto` files. Only messages are needed: calls are made without a
+//! generated client.
 
 use std::error::Error;
 

@@ -1,17 +1,17 @@
-//! Configurations of networks and of plugins: whatever stands in them, they are read or refused.
+//! Fuzzes configurations of networks and plugins: whatever they contain, they are parsed or
+//! rejected.
 //!
 //! The input is `CNI_ARGS`, the byte 0x1e, and the configuration.
 
 use podplane_cni::{
     NetworkConfigList, Version,
-    bridge::BridgePlugin,
-    host_local, loopback,
-    portmap::Portmap,
-    ptp::Ptp,
     skel::{Call, Plugin},
-    static_ipam::StaticIpam,
     trace::Teller,
     types::validate,
+};
+use podplane_cni_plugins::{
+    bandwidth::Bandwidth, bridge::BridgePlugin, firewall::Firewall, loopback::Loopback,
+    portmap::Portmap, ptp::Ptp, static_ipam::StaticIpam, tuning::Tuning,
 };
 
 pub(crate) fn run(data: &[u8]) {
@@ -27,10 +27,13 @@ pub(crate) fn run(data: &[u8]) {
 }
 
 fn host_local_config(text: &[u8], args: &str) {
-    let Ok(config) = host_local::Config::parse(text, args) else {
+    let Ok(config) = podplane_host_local::Config::parse(text, args) else {
         return;
     };
-    assert!(!config.sets.is_empty(), "no error, and no ranges");
+    assert!(
+        !config.sets.is_empty(),
+        "accepted a configuration without ranges"
+    );
     for (index, set) in config.sets.iter().enumerate() {
         for range in set.ranges() {
             assert!(
@@ -47,7 +50,7 @@ fn host_local_config(text: &[u8], args: &str) {
             );
         }
         for other in &config.sets[..index] {
-            let shared = |range: &host_local::Range| {
+            let shared = |range: &podplane_host_local::Range| {
                 let ends = other
                     .ranges()
                     .iter()
@@ -60,11 +63,11 @@ fn host_local_config(text: &[u8], args: &str) {
             );
         }
     }
-    let _ = host_local::capacity(&config).pods();
+    let _ = podplane_host_local::capacity(&config).pods();
     if validate::network_name(&config.name).is_err() {
         return; // No plugin gets so far with it.
     }
-    // A name is one directory, below the one for all networks.
+    // A name is one directory, below the directory of all networks.
     let dir = config.dir();
     assert_eq!(
         dir.file_name().and_then(|name| name.to_str()),
@@ -78,33 +81,34 @@ fn lists(text: &[u8]) {
         NetworkConfigList::from_plugin(text),
     ] {
         let Ok(list) = list else { continue };
-        assert!(!list.plugins.is_empty(), "no error, and no plugins");
+        assert!(!list.plugins.is_empty(), "accepted a list without plugins");
         for plugin in &list.plugins {
-            // In whatever case the key is written.
+            // In any letter case of the key.
             let mut keys = plugin
                 .iter()
                 .filter(|(key, _)| key.eq_ignore_ascii_case("type"));
             assert!(
                 keys.any(|(_, name)| name.as_str().is_some_and(|name| !name.is_empty())),
-                "a plugin without a type"
+                "accepted a plugin without a type"
             );
         }
         for version in Version::ALL {
             let _ = list.is_at_least(version);
         }
-        // What the cache keeps of a list must be readable by a later DEL.
+        // A later DEL must be able to parse the cached bytes of a list.
         let again = NetworkConfigList::from_list(&list.bytes);
         assert_eq!(
             again.ok().as_ref(),
             Some(&list),
-            "the bytes that are kept of a list are another list"
+            "the cached bytes of a list are another list"
         );
-        let _ = host_local::Config::of_network(&list);
+        let _ = podplane_host_local::Config::of_network(&list);
     }
 }
 
-/// CHECK and STATUS change nothing, there is no other plugin to call, and the namespace does not exist: so this reads the
-/// configuration, with `prevResult`, and not much more. The static plugin has nothing to change in any command.
+/// Runs plugins. CHECK and STATUS change nothing, there is no other plugin to call, and the
+/// namespace does not exist: so this parses the configuration, with `prevResult`, and little else.
+/// The static plugin changes nothing in any command.
 fn plugins(text: &[u8], args: String) {
     for version in [Version::V0_4_0, Version::V1_1_0] {
         let call = Call {
@@ -117,12 +121,15 @@ fn plugins(text: &[u8], args: String) {
             version,
             tell: Teller::default(),
         };
-        let plugins: [&dyn Plugin; 5] = [
+        let plugins: [&dyn Plugin; 8] = [
             &BridgePlugin,
+            &Firewall,
             &Ptp,
             &StaticIpam,
-            &loopback::Loopback,
+            &Loopback,
             &Portmap,
+            &Tuning,
+            &Bandwidth,
         ];
         for plugin in plugins {
             let _ = plugin.check(&call);

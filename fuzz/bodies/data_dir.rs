@@ -1,8 +1,10 @@
-//! host-local on a directory in which anything may lie, and that others change between its calls.
+//! Fuzzes host-local on a directory with any content, which others change between its calls.
 //!
-//! The input is steps, each ended by the byte 0x1e, of fields separated by 0x1f; the first field is the kind of step:
-//! `c` the configuration's number; `f` a file (name, content), `d` a directory, `l` a link (name, target), `p` a pipe, `r` the removal
-//! of a name; `A` ADD (id, interface, arguments), `D` DEL, `C` CHECK, `S` STATUS, `G` GC (the valid attachments, id and interface by turns).
+//! The input is steps, each ended by the byte 0x1e, of fields separated by 0x1f; the first field is
+//! the kind of step: `c` the configuration's number; `f` a file (name, content), `d` a directory,
+//! `l` a link (name, target), `p` a pipe, `r` the removal of a name; `A` ADD (id, interface,
+//! arguments), `D` DEL, `C` CHECK, `S` STATUS, `G` GC (the valid attachments, id and interface by
+//! turns).
 
 use std::{
     collections::BTreeMap,
@@ -13,49 +15,49 @@ use std::{
 
 use podplane_cni::{
     CniResult, Version,
-    host_local::HostLocal,
     skel::{Call, Plugin as _},
     trace::Teller,
 };
+use podplane_host_local::HostLocal;
 use serde_json::{Value, json};
 
-/// Enough to fill the small ranges; more only takes longer.
+/// The most steps of an input: enough to fill the small ranges; more only takes longer.
 const MOST_STEPS: usize = 64;
 
 pub(crate) fn run(data: &[u8]) {
-    let mut world = World::new();
+    let mut fixture = DataDirFixture::new();
     for step in data.split(|byte| *byte == 0x1e).take(MOST_STEPS) {
         let mut fields = step
             .split(|byte| *byte == 0x1f)
             .map(|field| String::from_utf8_lossy(field).into_owned());
         let kind = fields.next().unwrap_or_default();
         let rest: Vec<_> = fields.collect();
-        world.step(&kind, &rest, step);
+        fixture.step(&kind, &rest, step);
     }
 }
 
-struct World {
-    /// Goes with everything in it.
+struct DataDirFixture {
+    /// Removed on drop, with everything in it.
     _dir: tempfile::TempDir,
     network: PathBuf,
     ipam: Value,
 }
 
-/// The leases: regular files with an address for a name, whose content is no rest of a killed writer.
+/// The leases: regular files with an address as name, except temporary files of killed writers.
 type Leases = BTreeMap<IpAddr, String>;
 
-impl World {
+impl DataDirFixture {
     fn new() -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let network = dir.path().join("net");
         fs::create_dir(&network).expect("the network's directory");
-        let mut world = Self {
+        let mut fixture = Self {
             network,
             ipam: Value::Null,
             _dir: dir,
         };
-        world.configure("0");
-        world
+        fixture.configure("0");
+        fixture
     }
 
     fn configure(&mut self, number: &str) {
@@ -90,7 +92,7 @@ impl World {
             "D" => self.del(field(0), field(1)),
             "C" => {
                 let _ = HostLocal.check(&self.call(field(0), field(1), "", &[]));
-                // Whether it is there is the directory's to say; that nothing was changed is ours.
+                // The result depends on the directory; this test checks that nothing was changed.
             }
             "S" => {
                 let _ = HostLocal.status(&self.call("", "", "", &[]));
@@ -100,25 +102,27 @@ impl World {
         }
     }
 
-    /// What somebody else does to the directory. It fails where there is such a name already.
+    /// Changes the directory as another process would. Does nothing if the name exists.
     fn disturb(&self, kind: &str, name: &str, raw: &[u8], second: &str) {
         let Some(path) = self.inside(name) else {
             return;
         };
         let _ = match kind {
-            // A new file under the name: one that is written into where it lies is seen late (docs/adr/0006-index-of-leases.md).
+            // A new file under the name: the plugin may not notice writes into an existing one at
+            // once (docs/adr/0006-index-of-leases.md).
             "f" => {
                 let content = raw.splitn(3, |byte| *byte == 0x1f).nth(2);
                 let _ = fs::remove_file(&path);
                 fs::write(&path, content.unwrap_or_default())
             }
             "d" => fs::create_dir(&path),
-            // A cursor or a lock that leads to a lease destroys it; so it does with the reference.
+            // A cursor or a lock that is a link to a lease destroys it, as in the reference.
             "l" if name.parse::<IpAddr>().is_ok() => match self.inside(second) {
                 Some(_) => std::os::unix::fs::symlink(second, &path),
                 None => Ok(()),
             },
-            // A lock or a cursor that is a pipe is waited for, as the reference does; nobody else makes the name of a temporary file.
+            // A lock or a cursor that is a pipe blocks, as in the reference; no other process
+            // creates names of temporary files.
             "p" if name.parse::<IpAddr>().is_ok() => {
                 let mode = rustix::fs::Mode::from_raw_mode(0o600);
                 rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0)
@@ -129,7 +133,7 @@ impl World {
         };
     }
 
-    /// A name in the directory and nowhere else. Pipes and links are not written through.
+    /// The path of a name in the directory itself. Pipes and links are not written through.
     fn inside(&self, name: &str) -> Option<PathBuf> {
         let fits = !name.is_empty()
             && name.len() <= 255
@@ -176,18 +180,18 @@ impl World {
         for ip in &given {
             assert!(
                 !before.contains_key(ip),
-                "{ip} was leased to {:?}, and given again",
+                "{ip} was leased to {:?}, and assigned again",
                 before.get(ip)
             );
             assert!(
                 !names.contains_key(&ip.to_string()),
-                "there was a {:?} of the name {ip}",
+                "the name {ip} was taken by a {:?}",
                 names.get(&ip.to_string())
             );
             assert_eq!(
                 after.get(ip),
                 Some(&own),
-                "{ip} was given, and not written down"
+                "{ip} was assigned without a lease"
             );
         }
         let mut expected = before;
@@ -204,7 +208,8 @@ impl World {
         let answer = HostLocal.del(&call);
         let after = self.leases();
         let exact = content(&call);
-        // It is done once for each set, and once more finds what names only the container when nothing else is left.
+        // DEL releases by exact content once for each set; a repeated one also finds leases that
+        // name only the container, if nothing else is left.
         let sets = self.ipam["ranges"].as_array().map_or(1, Vec::len);
         let has_legacy = sets > 1 || !before.values().any(|content| *content == exact);
         let is_own =
@@ -255,7 +260,7 @@ impl World {
                 continue;
             };
             // Only the canonical name reserves an address.
-            if kind != Kind::Lease || ip.to_string() != name {
+            if kind != EntryKind::Lease || ip.to_string() != name {
                 continue;
             }
             let bytes = fs::read(self.network.join(&name)).expect("a lease");
@@ -264,8 +269,8 @@ impl World {
         leases
     }
 
-    /// What is there that may hold an address, by name.
-    fn names(&self) -> BTreeMap<String, Kind> {
+    /// The entries that may hold an address, by name.
+    fn names(&self) -> BTreeMap<String, EntryKind> {
         let mut names = BTreeMap::new();
         for entry in fs::read_dir(&self.network).expect("the network's directory") {
             let entry = entry.expect("an entry");
@@ -281,9 +286,9 @@ impl World {
                 {
                     continue;
                 }
-                Kind::Lease
+                EntryKind::Lease
             } else if entry.file_type().expect("a kind").is_dir() {
-                Kind::Directory
+                EntryKind::Directory
             } else {
                 continue; // What a link or a pipe says may be nothing, and then it is no lease.
             };
@@ -294,7 +299,7 @@ impl World {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum EntryKind {
     Lease,
     Directory,
 }
@@ -303,7 +308,7 @@ fn content(call: &Call) -> String {
     format!("{}\r\n{}", call.container_id, call.ifname)
 }
 
-/// Of a text, what the plugin's shell lets through as an id.
+/// The part of a text that is valid as an id, at most `most` characters.
 fn identifier(text: &str, most: usize) -> String {
     let fits = |c: &char| c.is_ascii_alphanumeric() || "_.-".contains(*c);
     let text: String = text

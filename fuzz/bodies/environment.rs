@@ -1,4 +1,4 @@
-//! The environment and standard input of a plugin: what every plugin does before and after its work.
+//! Fuzzes the environment and standard input of a plugin: the parts that all plugins share.
 //!
 //! The input is `KEY=value` fields, each ended by the byte 0x1e, and then standard input.
 
@@ -26,7 +26,7 @@ pub(crate) fn run(data: &[u8]) {
     let get = |key: &str| {
         let value = env.get(key.as_bytes())?;
         if key == "CNI_NETNS" && !value.is_empty() {
-            // This one is opened, and who knows what it may name.
+            // The plugin opens this path, which must not name a real file.
             let mut path = OsString::from("/does/not/exist/");
             path.push(value);
             return Some(path);
@@ -54,7 +54,7 @@ pub(crate) fn run(data: &[u8]) {
                 let _: Value = serde_json::from_str(&text).expect("the versions are JSON");
             }
             Some("DEL" | "CHECK" | "GC" | "STATUS") => assert!(text.is_empty(), "printed {text}"),
-            _ => panic!("{command:?} is no command, and was done"),
+            _ => panic!("accepted the invalid command {command:?}"),
         },
         Err(error) => {
             let text = error.to_json();
@@ -65,7 +65,7 @@ pub(crate) fn run(data: &[u8]) {
     }
 }
 
-/// A plugin that has nothing to do but to see that it is called as promised.
+/// A plugin that only checks that it is called as the interface promises.
 struct Recorder;
 
 impl Recorder {
@@ -94,7 +94,7 @@ impl Plugin for Recorder {
 
     fn add(&self, call: &Call) -> Result<CniResult, CniError> {
         Self::see(call, true)?;
-        // An interface's name and an argument, as text to be escaped.
+        // The name of an interface and an argument, as text that must be escaped.
         let mut result = CniResult::default();
         result.dns.domain.clone_from(&call.args);
         result.dns.search.push(call.ifname.clone());

@@ -1,4 +1,4 @@
-//! Results of plugins and entries of the cache, by whomever they were written.
+//! Fuzzes results of plugins and entries of the cache, whoever wrote them.
 //!
 //! The input is parts separated by the byte 0x1e: a version, a result, and entries of the cache.
 
@@ -12,12 +12,13 @@ pub(crate) fn run(data: &[u8]) {
     let version = String::from_utf8_lossy(parts.next().unwrap_or_default()).into_owned();
     let text = parts.next().unwrap_or_default();
     if let Ok(result) = CniResult::parse(text, &version) {
-        stays_what_it_is(&result);
+        check_round_trip(&result);
     }
     if let Ok(value) = serde_json::from_slice::<Value>(text) {
         let direct = CniResult::parse(text, &version).ok();
         let by_value = CniResult::from_value(&value, &version).ok();
-        // A key that stands twice is merged in the text and replaced in the value; without one they agree.
+        // A duplicate key is merged in the text and replaced in the value; without one the results
+        // agree.
         if direct.is_some() && value.to_string().len() >= text.len() {
             assert_eq!(direct, by_value);
         }
@@ -28,19 +29,19 @@ pub(crate) fn run(data: &[u8]) {
     }
 }
 
-/// What is printed can be read, and says the same: in its own version everything that this version can say, and in another at
-/// least something.
-fn stays_what_it_is(result: &CniResult) {
+/// Checks that a printed result can be parsed and is equal: completely in its own version, and in
+/// part in every other one.
+fn check_round_trip(result: &CniResult) {
     for version in Version::ALL {
         let text = result.clone().with_version(version).to_json();
         let read = CniResult::parse(text.as_bytes(), "");
-        // Routes without a destination are printed as the reference prints them, and cannot be read by anyone.
+        // Routes without a destination are printed as in the reference, and nobody can parse them.
         if result.routes.iter().any(|route| route.dst.is_none()) {
             continue;
         }
         let read = read.unwrap_or_else(|error| panic!("{error}: {text}"));
         assert_eq!(read.version, version);
-        assert_eq!(read.to_json(), text, "printed anew it differs");
+        assert_eq!(read.to_json(), text, "printing the parsed result differs");
         if version == result.version && version >= Version::V0_3_0 {
             assert_eq!(read.ips, result.ips);
             assert_eq!(read.routes, result.routes);
@@ -59,6 +60,7 @@ fn cache(entries: &[&[u8]]) {
     let runtime = Runtime {
         bin_dirs: Vec::new(),
         cache_dir: dir.path().to_owned(),
+        spare: None,
         node_netns: None,
         timeout: Duration::from_secs(1),
     };
@@ -66,12 +68,12 @@ fn cache(entries: &[&[u8]]) {
         br#"{"name": "net", "cniVersion": "1.1.0", "plugins": [{"type": "a"}, {"type": "b"}]}"#,
     )
     .expect("a list");
-    let cached = runtime.cached().expect("what cannot be read is left out");
+    let cached = runtime.cached().expect("unreadable entries are skipped");
     assert!(cached.len() <= entries.len());
     for index in 0..entries.len() {
         let attachment = Attachment::new(format!("c{index}"), None, "eth0");
         let _ = runtime.cached_result(&list, &attachment);
-        // No plugin can be found, so these end after they have read the cache.
+        // No plugin is found, so these calls end after they have read the cache.
         let _ = runtime.check(&list, &attachment);
         let _ = runtime.del(&list, &attachment);
     }

@@ -1,104 +1,59 @@
-//! Which allocator gives nodes their blocks: the one place where that is chosen.
+//! The choice of the allocator that assigns nodes their blocks; nothing else depends on it.
 
-use std::{fmt, str::FromStr, sync::Arc};
+use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use podplane_api::core::{Node, Pod};
-use podplane_api::networking::ClusterCIDR;
+use podplane_api::{
+    core::{Node, Pod},
+    networking::ClusterCIDR,
+};
 use podplane_client::{Cache, Client, EventRecorder};
-use podplane_ipam::{ClusterRange, Compat, Generation, Notice, RangeConfig};
+use podplane_ipam::{
+    AllocatorType, ClusterRange, Compat, Generation, InvalidAllocatorType, Notice, RangeConfig,
+};
 use podplane_telemetry::tasks::TaskError;
 use tokio_util::sync::CancellationToken;
 
 use crate::cloud::{CloudConfig, CloudController};
-use crate::controller::{Known, Options, RangeController, Ranges};
+use crate::controller::{AllocatorHandle, ControllerOptions, RangeController, RangeSource};
 use crate::metrics::Metrics;
 use crate::upstream::Upstream;
 use crate::{Config, RunError};
 
-/// The API server takes no ClusterCIDR with less.
+/// The smallest `perNodeHostBits` that the API server accepts in a ClusterCIDR.
 const MIN_PER_NODE_HOST_BITS: u8 = 4;
 
-/// `--cidr-allocator-type`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum AllocatorType {
-    /// One range for each family, cut into blocks of one size.
-    #[default]
-    RangeAllocator,
-    /// ClusterCIDR objects, chosen by the labels of nodes.
-    MultiCidrRangeAllocator,
-    /// The cloud has assigned the ranges.
-    CloudAllocator,
-}
-
-/// Not an allocator; the text is the reference's.
-#[derive(Debug, thiserror::Error)]
-#[error("invalid CIDR allocator type: {0}")]
-pub struct InvalidAllocatorType(String);
-
-impl AllocatorType {
-    const ALL: [Self; 3] = [
-        Self::RangeAllocator,
-        Self::MultiCidrRangeAllocator,
-        Self::CloudAllocator,
-    ];
-
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::RangeAllocator => "RangeAllocator",
-            Self::MultiCidrRangeAllocator => "MultiCIDRRangeAllocator",
-            Self::CloudAllocator => "CloudAllocator",
-        }
-    }
-}
-
-impl fmt::Display for AllocatorType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl FromStr for AllocatorType {
-    type Err = InvalidAllocatorType;
-
-    fn from_str(text: &str) -> Result<Self, InvalidAllocatorType> {
-        Self::ALL
-            .into_iter()
-            .find(|kind| kind.as_str() == text)
-            .ok_or_else(|| InvalidAllocatorType(text.to_owned()))
-    }
-}
-
-/// What an allocator works with.
+/// The dependencies that all allocators share.
 #[derive(Clone, Debug)]
-pub(crate) struct Parts {
+pub(crate) struct AllocatorContext {
     pub(crate) client: Client,
     pub(crate) nodes: Cache<Node>,
     pub(crate) pods: Cache<Pod>,
-    /// Never synced unless they are the allocator's.
+    /// Synced only if the allocator uses ClusterCIDRs.
     pub(crate) cluster_cidrs: Cache<ClusterCIDR>,
     pub(crate) events: EventRecorder,
-    pub(crate) known: Arc<Known>,
+    pub(crate) known: Arc<AllocatorHandle>,
     pub(crate) metrics: Metrics,
 }
 
-/// The allocator that the flags ask for, its own flags understood.
+/// The configured allocator, with its flags validated.
 #[derive(Debug)]
-pub(crate) enum Chosen {
-    /// Also without `--allocate-node-cidrs`: then it has no range, and only knows which node has what.
-    Range(RangeConfig, Options),
-    /// From ClusterCIDRs.
-    MultiCidr(RangeConfig, Options),
-    /// Beside one that only knows.
-    Cloud(CloudConfig, Options),
-    /// The reference's own, for `--compat`.
+pub(crate) enum ChosenAllocator {
+    /// Also used without `--allocate-node-cidrs`: then it has no range, and only records the blocks
+    /// of nodes.
+    Range(RangeConfig, ControllerOptions),
+    /// Ranges are from ClusterCIDR objects.
+    MultiCidr(RangeConfig, ControllerOptions),
+    /// Runs beside a range controller that only records.
+    Cloud(CloudConfig, ControllerOptions),
+    /// An imitation of the reference's allocator, for `--compat`.
     Upstream(Upstream),
 }
 
-impl Chosen {
+impl ChosenAllocator {
     pub(crate) fn new(config: &Config) -> Result<Self, RunError> {
-        let options = Options {
-            release_delay: config.release_delay,
+        let options = ControllerOptions {
+            release_delay: config.cluster.release_delay,
             batch: config.assign_batch_size.into(),
             writes: true,
         };
@@ -107,7 +62,7 @@ impl Chosen {
                 Compat::Gcp => return Err(RunError::NotAllocating),
                 Compat::None => {}
                 compat => {
-                    tracing::warn!(%compat, "without --allocate-node-cidrs no allocator is started, as with that system; blocks are only known");
+                    tracing::warn!(%compat, "without --allocate-node-cidrs no allocator is started, as in that system; blocks are only recorded");
                 }
             }
             return Ok(Self::Range(config.ranges()?, options));
@@ -124,19 +79,23 @@ impl Chosen {
                 Ok(Self::MultiCidr(config, options))
             }
             AllocatorType::CloudAllocator => {
-                let endpoint = config.cloud_endpoint.clone().ok_or(RunError::NoCloud)?;
+                let endpoint = config
+                    .cluster
+                    .cloud_endpoint
+                    .clone()
+                    .ok_or(RunError::NoCloud)?;
                 let config = CloudConfig::new(endpoint, &config.range_flags())?;
                 Ok(Self::Cloud(config, options))
             }
         }
     }
 
-    /// Whether ClusterCIDRs must be known.
+    /// Returns whether the allocator needs ClusterCIDRs.
     pub(crate) fn wants_cluster_cidrs(&self) -> bool {
         matches!(self, Self::MultiCidr(..))
     }
 
-    /// Tells what the flags mean, where that may surprise.
+    /// Logs the meaning of the flags, where it may surprise.
     pub(crate) fn announce(&self) {
         match self {
             Self::Range(ranges, _) | Self::MultiCidr(ranges, _) => {
@@ -159,14 +118,14 @@ impl Chosen {
     /// Runs until `stop`.
     pub(crate) fn run(
         self,
-        parts: Parts,
+        parts: AllocatorContext,
         stop: CancellationToken,
     ) -> BoxFuture<'static, Result<(), TaskError>> {
         match self {
             Self::Range(config, options) => {
                 let controller = RangeController {
                     config,
-                    ranges: Ranges::Flags,
+                    ranges: RangeSource::Flags,
                     options,
                     parts,
                 };
@@ -175,7 +134,7 @@ impl Chosen {
             Self::MultiCidr(config, options) => {
                 let controller = RangeController {
                     config,
-                    ranges: Ranges::Objects,
+                    ranges: RangeSource::Objects,
                     options,
                     parts,
                 };
@@ -183,7 +142,7 @@ impl Chosen {
             }
             Self::Cloud(config, options) => Box::pin(async move {
                 let cloud = CloudController::new(&config, &parts)?;
-                // Blocks drain as with any allocator.
+                // Blocks of deleted nodes drain as with any allocator.
                 let knowing = RangeController::knowing(options, parts);
                 let cloud = async {
                     cloud.run(stop.clone()).await;
@@ -192,7 +151,8 @@ impl Chosen {
                 tokio::try_join!(knowing.run(stop.clone()), cloud).map(drop)
             }),
             Self::Upstream(upstream) => Box::pin(async move {
-                let knowing = RangeController::knowing(Options::observing(), parts.clone());
+                let knowing =
+                    RangeController::knowing(ControllerOptions::observing(), parts.clone());
                 let upstream = upstream.run(parts, stop.clone());
                 tokio::try_join!(knowing.run(stop.clone()), upstream).map(drop)
             }),
@@ -200,11 +160,12 @@ impl Chosen {
     }
 }
 
-/// The other allocators are ours alone; the API server would let their mistakes through.
+/// Rejects `--compat` with an allocator that is only ours: the API server accepts the faults of the
+/// imitated one.
 fn imitated(compat: Compat, kind: AllocatorType) -> Result<(), RunError> {
     match (kind, compat.generation()) {
         (AllocatorType::RangeAllocator, _) | (_, None) => Ok(()),
-        // These know no other.
+        // These systems have only the RangeAllocator.
         (kind, Some(Generation::G2 | Generation::G3)) => {
             Err(InvalidAllocatorType(kind.to_string()).into())
         }
@@ -214,7 +175,7 @@ fn imitated(compat: Compat, kind: AllocatorType) -> Result<(), RunError> {
     }
 }
 
-/// The flags become a ClusterCIDR, which has no smaller blocks.
+/// Rejects blocks smaller than a ClusterCIDR allows, since the flags become one.
 fn large_enough(config: &RangeConfig) -> Result<(), RunError> {
     let least = MIN_PER_NODE_HOST_BITS;
     let too_small = |range: &&ClusterRange| range.family().bits() - range.node_mask() < least;
@@ -228,11 +189,12 @@ fn large_enough(config: &RangeConfig) -> Result<(), RunError> {
 }
 
 impl Config {
-    /// The ranges that the flags describe; none if node CIDRs are not to be allocated.
+    /// The ranges that the flags describe; empty if node CIDRs are not to be allocated.
     ///
     /// # Errors
     ///
-    /// [`RunError::Ranges`] with the reference's text; [`RunError::NoBlockLeft`] if no node could ever be given a block.
+    /// [`RunError::Ranges`] with the reference's text; [`RunError::NoBlockLeft`] if no node could
+    /// ever be assigned a block.
     pub fn ranges(&self) -> Result<RangeConfig, RunError> {
         if !self.allocate_node_cidrs {
             return Ok(RangeConfig::none());
@@ -246,22 +208,5 @@ impl Config {
             Some(notice) => Err(RunError::NoBlockLeft(notice.clone())),
             None => Ok(config),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn allocators_have_the_references_names() {
-        for kind in AllocatorType::ALL {
-            assert_eq!(kind.to_string().parse::<AllocatorType>().unwrap(), kind);
-        }
-        let error = "IPAMFromCloud".parse::<AllocatorType>().unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "invalid CIDR allocator type: IPAMFromCloud"
-        );
     }
 }

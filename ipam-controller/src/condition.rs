@@ -1,7 +1,8 @@
-//! The condition of a node that says that its blocks do not fit the configuration.
+//! The node condition `PodCIDRForeign`: the node's blocks do not fit the configuration.
 //!
-//! It is `PodCIDRForeign`, True when something is wrong, as conditions are that people watch for (MemoryPressure, NetworkUnavailable). It stays with the
-//! status False once the blocks fit again; a node that never had it is not given it.
+//! It is True when something is wrong, as conditions for monitoring are (MemoryPressure,
+//! NetworkUnavailable). Once the blocks fit again it stays, with status False; a node that never
+//! had it does not get it.
 
 use podplane_api::{
     Object as _,
@@ -11,7 +12,7 @@ use podplane_api::{
 };
 use podplane_client::{ApiError, Client, answered};
 
-use crate::plan::Verdict;
+use crate::plan::NodeVerdict;
 
 const TYPE: &str = "PodCIDRForeign";
 
@@ -23,12 +24,12 @@ pub(crate) fn of(node: &Node) -> Option<String> {
     (found.status == "True").then(|| found.message.clone().unwrap_or_default())
 }
 
-/// Has the condition of the node of this UID say so; a node that is gone needs none.
+/// Writes the condition into the node of this UID; does nothing if that is deleted.
 pub(crate) async fn write(
     client: &Client,
     name: &str,
     uid: &str,
-    verdict: Option<&Verdict>,
+    verdict: Option<&NodeVerdict>,
 ) -> Result<(), ApiError> {
     let nodes = client.all::<Node>();
     let mut node = match answered(nodes.get(name)).await {
@@ -41,14 +42,15 @@ pub(crate) async fn write(
         return Ok(());
     }
     set(&mut node, verdict, Timestamp::now());
-    // Under the guard of the revision that was read: nobody else's condition is undone.
+    // The update is guarded by the revision that was read, so it cannot undo another writer's
+    // condition.
     match answered(nodes.update_status(&node)).await {
         Err(error) if !error.is_not_found() => Err(error),
         _ => Ok(()),
     }
 }
 
-fn set(node: &mut Node, verdict: Option<&Verdict>, now: Timestamp) {
+fn set(node: &mut Node, verdict: Option<&NodeVerdict>, now: Timestamp) {
     let status = node.status.get_or_insert_default();
     let conditions = status.conditions.get_or_insert_default();
     let (value, reason, message) = match verdict {
@@ -84,15 +86,15 @@ fn set(node: &mut Node, verdict: Option<&Verdict>, now: Timestamp) {
 mod tests {
     use super::*;
 
-    fn verdict(message: &str) -> Verdict {
-        Verdict {
+    fn verdict(message: &str) -> NodeVerdict {
+        NodeVerdict {
             reason: "WrongSize",
             message: message.to_owned(),
         }
     }
 
     #[test]
-    fn the_condition_comes_and_is_taken_back() {
+    fn sets_and_clears_the_condition() {
         let mut node = Node::default();
         assert_eq!(of(&node), None);
         let at = |second| Timestamp::from_second(second).unwrap();

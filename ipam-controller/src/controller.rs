@@ -1,16 +1,20 @@
-//! The range allocator's shell: changes of nodes and pods are taken in and name nodes to look at; workers look at them and make the calls.
+//! The range allocator's shell: it observes nodes and pods, queues the nodes that need work, and
+//! workers make the calls.
 //!
-//! What is decided is decided by [`Allocator`], under a lock that is never held while something is waited for. A node's name is with one worker at a time, so a slow
-//! or lost answer holds back its own node and no other.
+//! All decisions are made by [`Allocator`], under a lock that is never held across an await. Only
+//! one worker at a time has a node's name, so a slow or lost answer delays its own node and no
+//! other.
 
 mod calls;
 mod report;
 mod sets;
 
-use std::collections::BTreeMap;
-use std::convert::Infallible;
-use std::sync::{Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeMap,
+    convert::Infallible,
+    sync::{Mutex, OnceLock, PoisonError},
+    time::{Duration, Instant},
+};
 
 use futures::future::{join_all, try_join_all};
 use podplane_api::{
@@ -19,53 +23,59 @@ use podplane_api::{
     jiff::Timestamp,
     pod_ips,
 };
-use podplane_client::{ApiError, Change, WorkQueue, answered};
+use podplane_client::{ApiError, CacheChange, WorkQueue, answered};
 use podplane_ipam::RangeConfig;
 use podplane_proto::ipam as wire;
 use podplane_telemetry::tasks::TaskError;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::allocators::Parts;
+use crate::allocators::AllocatorContext;
 use crate::gc::node_of;
-use crate::plan::{Allocator, NodeView, Outcome, Phase, PodView, Record, Standing};
+use crate::plan::{
+    Allocator, BlockRecord, NodeView, PlanOutcome, PodView, RecordStatus, ReleasePhase,
+};
 
-/// Nodes that are served at once; the reference has 30 workers.
+/// Nodes reconciled at once; the reference has 30 workers.
 const WORKERS: usize = 30;
-/// How often the records are read, whatever happens.
-const LOOK: Duration = Duration::from_secs(30);
-/// How often they are read while a node waits for a block that an instance of a gone one holds: who
-/// ends that tells the server.
-const PRESSED_LOOK: Duration = Duration::from_secs(2);
-/// How often it is told that a node waits: events are forgotten after a while, and their count says for how long.
-const REMIND: Duration = Duration::from_secs(600);
-/// Refused calls that come together share one reading.
-const GATHER: Duration = Duration::from_millis(50);
+/// The interval at which block records are read, even if nothing happens.
+const POLL_INTERVAL: Duration = Duration::from_secs(30);
+/// The interval at which they are read while a node waits for a block that is held for a deleted
+/// node's sandboxes: the end of a hold is reported to the server, not to this controller.
+const HELD_POLL_INTERVAL: Duration = Duration::from_secs(2);
+/// The interval at which waiting nodes are reported again: events expire after a while, and their
+/// count shows for how long a node has waited.
+const REMIND_INTERVAL: Duration = Duration::from_secs(600);
+/// The time between two tries to read the block records at the start.
+const RELIST_INTERVAL: Duration = Duration::from_secs(1);
+/// Refused calls within this time share one read of the records.
+const COALESCE_DELAY: Duration = Duration::from_millis(50);
 
-/// What the controller knows about blocks, for others to read; empty until the first lists are taken in.
+/// The allocator's state, shared with readers such as the gRPC service; empty until the first lists
+/// have been observed.
 #[derive(Debug, Default)]
-pub(crate) struct Known(OnceLock<Mutex<Allocator>>);
+pub(crate) struct AllocatorHandle(OnceLock<Mutex<Allocator>>);
 
-impl Known {
-    /// The answer to a question, if there is one yet.
+impl AllocatorHandle {
+    /// Runs `question` on the allocator, if there is one yet.
     pub(crate) fn read<T>(&self, question: impl FnOnce(&Allocator) -> T) -> Option<T> {
         let allocator = self.0.get()?.lock().unwrap_or_else(PoisonError::into_inner);
         Some(question(&allocator))
     }
 }
 
-/// How the allocator works, beside its ranges.
+/// The allocator's options, beside its ranges.
 #[derive(Clone, Debug)]
-pub(crate) struct Options {
+pub(crate) struct ControllerOptions {
     pub(crate) release_delay: Duration,
     /// Nodes that one call gives blocks to, at most.
     pub(crate) batch: usize,
-    /// Whether anything is written and told, or only known for others to ask.
+    /// Makes calls and reports events. If false, blocks are only recorded, for others to ask about.
     pub(crate) writes: bool,
 }
 
-impl Options {
-    /// Beside an allocator whose faults are to be seen, and nothing else.
+impl ControllerOptions {
+    /// The options for an allocator that only observes, beside an imitated one.
     pub(crate) fn observing() -> Self {
         Self {
             release_delay: Duration::ZERO,
@@ -75,47 +85,47 @@ impl Options {
     }
 }
 
-/// Who leads now is somebody else: nothing may be written any more.
+/// Another controller leads, so nothing may be written any more.
 #[derive(Debug, thiserror::Error)]
 #[error("another controller leads")]
-struct Lost(#[source] ApiError);
+struct LeadershipLost(#[source] ApiError);
 
-/// What the shell works with.
+/// The range allocator with its dependencies, before the first lists are known.
 #[derive(Debug)]
 pub(crate) struct RangeController {
     pub(crate) config: RangeConfig,
-    pub(crate) ranges: Ranges,
-    pub(crate) options: Options,
-    pub(crate) parts: Parts,
+    pub(crate) ranges: RangeSource,
+    pub(crate) options: ControllerOptions,
+    pub(crate) parts: AllocatorContext,
 }
 
-/// Where ranges are from.
+/// The source of the ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ranges {
+pub(crate) enum RangeSource {
     /// The flags.
     Flags,
-    /// ClusterCIDR objects; what the flags name becomes one.
+    /// ClusterCIDR objects; the ranges of the flags become one.
     Objects,
 }
 
-/// The shell, once all that must be known is known.
+/// The running controller, once the first lists are known.
 #[derive(Debug)]
 struct Shell {
-    options: Options,
-    parts: Parts,
+    options: ControllerOptions,
+    parts: AllocatorContext,
     queue: std::sync::Arc<WorkQueue<String>>,
-    /// Names of ClusterCIDRs to look at.
+    /// The names of ClusterCIDRs to reconcile.
     sets: WorkQueue<String>,
-    /// The records should be read.
+    /// Signals that the records should be read.
     stale: Notify,
 }
 
 impl RangeController {
-    /// Gives nothing, and knows which node has what.
-    pub(crate) fn knowing(options: Options, parts: Parts) -> Self {
+    /// A controller that assigns nothing and records the blocks that nodes have.
+    pub(crate) fn knowing(options: ControllerOptions, parts: AllocatorContext) -> Self {
         Self {
             config: RangeConfig::none(),
-            ranges: Ranges::Flags,
+            ranges: RangeSource::Flags,
             options,
             parts,
         }
@@ -127,7 +137,8 @@ impl RangeController {
     ///
     /// Another controller leads.
     pub(crate) async fn run(self, stop: CancellationToken) -> Result<(), TaskError> {
-        // Calls cut off by the end are in doubt; the next process begins with lists of what they did.
+        // Calls cut off here are in doubt; the next process begins with lists that show what they
+        // did.
         match stop.run_until_cancelled(Box::pin(self.work())).await {
             None => Ok(()),
             Some(Err(lost)) => Err(lost.into()),
@@ -135,7 +146,7 @@ impl RangeController {
         }
     }
 
-    async fn work(self) -> Result<Infallible, Lost> {
+    async fn work(self) -> Result<Infallible, LeadershipLost> {
         let Self {
             config,
             ranges,
@@ -155,40 +166,44 @@ impl RangeController {
         };
         let release_delay = shell.options.release_delay;
         let mut allocator = match ranges {
-            Ranges::Flags => Allocator::new(&config, release_delay),
-            Ranges::Objects => Allocator::without_sets(&config.service_ranges, release_delay),
+            RangeSource::Flags => Allocator::new(&config, release_delay),
+            RangeSource::Objects => {
+                Allocator::for_cluster_cidrs(&config.service_ranges, release_delay)
+            }
         };
         let mut first_sets = BTreeMap::new();
-        if ranges == Ranges::Objects {
+        if ranges == RangeSource::Objects {
             let made = shell.make_default(&config).await?;
-            // Blocks that nodes have are of sets that are known.
+            // A node's blocks can be attributed only to sets that are known.
             shell.parts.cluster_cidrs.synced().await;
             first_sets = batch(None, || sets.try_next(), sets::observed);
-            // The watch may not have told of it yet.
+            // The watch may not have delivered it yet.
             let made = made.map(|made| (made.name().to_owned(), Some(sets::view(&made))));
             first_sets.extend(made);
         }
         let made = allocator.observe_sets(first_sets);
-        let records = shell.records_at_last().await;
-        let first = allocator.observe(
+        let records = shell.records_with_retry().await;
+        let mut first = allocator.observe(
             batch(None, || nodes.try_next(), observed),
             batch(None, || pods.try_next(), observed_pod),
         );
-        let taken = allocator.take_in(records);
-        // A process that leads again begins anew, with what it has found now.
+        first.attribute(&records);
+        let taken = allocator.apply_records(records);
+        // A process that leads again starts over, with what it has listed now.
         match shell.parts.known.0.get() {
             None => drop(shell.parts.known.0.set(Mutex::new(allocator))),
             Some(known) => *known.lock().unwrap_or_else(PoisonError::into_inner) = allocator,
         }
-        // What is there already is counted, as the reference does.
+        // Blocks of the first lists are counted, as the reference does.
         shell.decide(|_| ());
         shell.parts.metrics.sample();
-        shell.tell(made);
-        shell.tell(first);
-        shell.tell(taken);
+        shell.report(made);
+        shell.report(first);
+        shell.report(taken);
         let observing = async {
             loop {
-                // A change is taken only when it is returned, so losing a wait loses nothing.
+                // A change is consumed only when it is returned, so cancelling a wait loses
+                // nothing.
                 let (node, pod) = tokio::select! {
                     change = nodes.next() => (Some(change), None),
                     change = pods.next() => (None, Some(change)),
@@ -199,17 +214,18 @@ impl RangeController {
                     }
                 };
                 let nodes = batch(node, || nodes.try_next(), observed);
-                // What is known of pods counts before a block is free.
+                // Pods are observed before a block can become free.
                 let pods = batch(pod, || pods.try_next(), observed_pod);
                 shell.learn(|allocator| allocator.observe(nodes, pods));
-                // Changes come faster than they are taken in at the start; workers have their turn too.
+                // At the start, changes arrive faster than they are observed; yield, so that
+                // workers run too.
                 tokio::task::yield_now().await;
             }
         };
         let working = try_join_all((0..WORKERS).map(|_| shell.serve()));
         tokio::select! {
             never = observing => never,
-            never = shell.keep_reading() => never,
+            never = shell.poll_records() => never,
             never = shell.keep_sets() => never,
             ended = working => match ended {
                 Ok(_) => std::future::pending().await,
@@ -220,75 +236,79 @@ impl RangeController {
 }
 
 impl Shell {
-    /// Held only for a decision, never while waiting.
+    /// Runs a decision under the lock, which is never held across an await.
     fn decide<T>(&self, decision: impl FnOnce(&mut Allocator) -> T) -> T {
         let known = self.parts.known.0.get();
-        let known = known.expect("it is filled before the shell works");
+        let known = known.expect("the allocator is set before the shell runs");
         let mut allocator = known.lock().unwrap_or_else(PoisonError::into_inner);
         self.parts.metrics.count(&mut allocator, decision)
     }
 
-    /// Takes something in, tells of it and has the nodes looked at that it concerns.
-    fn learn(&self, decision: impl FnOnce(&mut Allocator) -> Outcome) {
+    /// Observes something, reports the outcome and queues the nodes that it concerns.
+    fn learn(&self, decision: impl FnOnce(&mut Allocator) -> PlanOutcome) {
         let outcome = self.decide(decision);
-        self.tell(outcome);
+        self.report(outcome);
     }
 
-    async fn records(&self) -> Result<Vec<Record>, ApiError> {
+    async fn records(&self) -> Result<Vec<BlockRecord>, ApiError> {
         let listed = answered(self.parts.client.blocks().list()).await?;
         Ok(listed.blocks.iter().filter_map(record).collect())
     }
 
-    async fn records_at_last(&self) -> Vec<Record> {
+    async fn records_with_retry(&self) -> Vec<BlockRecord> {
         loop {
             match self.records().await {
                 Ok(records) => return records,
-                Err(error) => tracing::warn!(%error, "node blocks not listed; trying again"),
+                Err(error) => {
+                    tracing::warn!(%error, retry_in = ?RELIST_INTERVAL, "failed to list node blocks; trying again");
+                }
             }
-            tokio::time::sleep(Duration::from_secs(1)).await;
+            tokio::time::sleep(RELIST_INTERVAL).await;
         }
     }
 
-    /// Reads the records now and then, and soon after a call was refused.
-    async fn keep_reading(&self) -> Result<Infallible, Lost> {
+    /// Reads the records at intervals, and soon after a refused call.
+    async fn poll_records(&self) -> Result<Infallible, LeadershipLost> {
         let mut reminded = Instant::now();
         loop {
-            let wait = match self.decide(|allocator| allocator.is_pressed()) {
-                true => PRESSED_LOOK,
-                false => LOOK,
+            let wait = match self.decide(|allocator| allocator.is_starved_by_holds()) {
+                true => HELD_POLL_INTERVAL,
+                false => POLL_INTERVAL,
             };
-            // Losing either wait loses nothing: the records are read after both.
+            // Cancelling either wait loses nothing: the records are read after both.
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
-                () = self.stale.notified() => tokio::time::sleep(GATHER).await,
+                () = self.stale.notified() => tokio::time::sleep(COALESCE_DELAY).await,
             }
             match self.records().await {
-                Ok(records) => self.learn(|allocator| allocator.take_in(records)),
-                Err(error) => tracing::warn!(%error, "node blocks not listed; trying again"),
+                Ok(records) => self.learn(|allocator| allocator.apply_records(records)),
+                Err(error) => {
+                    tracing::warn!(%error, retry_in = ?wait, "failed to list node blocks; trying again");
+                }
             }
             self.parts.metrics.sample();
-            if reminded.elapsed() >= REMIND {
+            if reminded.elapsed() >= REMIND_INTERVAL {
                 reminded = Instant::now();
                 self.remind();
             }
         }
     }
 
-    /// One worker.
-    async fn serve(&self) -> Result<Infallible, Lost> {
+    /// Runs one worker.
+    async fn serve(&self) -> Result<Infallible, LeadershipLost> {
         loop {
             let name = self.queue.get().await;
             let mut names = vec![name];
             if self.options.batch > 1 && self.queue.failures(&names[0]) == 0 {
                 names.extend(self.queue.take_fresh(self.options.batch - 1));
             }
-            let ended = self.look_at(&names).await;
+            let ended = self.reconcile(&names).await;
             names.iter().for_each(|name| self.queue.done(name));
             ended?;
         }
     }
 
-    async fn look_at(&self, names: &[String]) -> Result<(), Lost> {
+    async fn reconcile(&self, names: &[String]) -> Result<(), LeadershipLost> {
         if let [name] = names
             && self.queue.failures(name) > 0
             && !self.reread(name).await
@@ -301,7 +321,7 @@ impl Shell {
         let mut conditions = Vec::new();
         for name in names {
             let (work, outcome) = self.decide(|allocator| allocator.work(name, now));
-            self.tell(outcome);
+            self.report(outcome);
             if let Some(starved) = &work.starved {
                 self.starved(starved);
             }
@@ -324,34 +344,36 @@ impl Shell {
         join_all(conditions).await.into_iter().collect()
     }
 
-    /// Reads a node whose last call did not come through. Returns whether it can be looked at.
+    /// Reads a node whose last call failed. Returns whether it can be reconciled.
     async fn reread(&self, name: &str) -> bool {
         match answered(self.parts.client.all::<Node>().get(name)).await {
             Ok(found) => {
                 let taken = self.decide(|allocator| allocator.reread(name, view(&found)));
                 match taken {
                     Some(outcome) => {
-                        self.tell(outcome);
+                        self.report(outcome);
                         return true;
                     }
-                    // The watch will tell that this is another.
-                    None => tracing::debug!(node = name, "node made again; waiting for the watch"),
+                    // The watch will report that this is another node.
+                    None => {
+                        tracing::debug!(node = name, "node was recreated; waiting for the watch")
+                    }
                 }
             }
-            // The watch will tell that it is gone. What it has left may be what is to be looked at.
+            // The watch will report the deletion. The blocks that it left may be what needs work.
             Err(error) if error.is_not_found() => return true,
-            Err(error) => tracing::debug!(node = name, %error, "node not read; trying again"),
+            Err(error) => tracing::debug!(node = name, %error, "failed to read node; trying again"),
         }
         self.queue.add_rate_limited(name.to_owned());
         false
     }
 }
 
-/// What changed by now, the last word on each object.
+/// Collects the changes available now, the last one of each object.
 fn batch<K: Object, Key: Ord, View>(
-    first: Option<Change<K>>,
-    next: impl FnMut() -> Option<Change<K>>,
-    observed: impl FnMut(Change<K>) -> (Key, View),
+    first: Option<CacheChange<K>>,
+    next: impl FnMut() -> Option<CacheChange<K>>,
+    observed: impl FnMut(CacheChange<K>) -> (Key, View),
 ) -> BTreeMap<Key, View> {
     first
         .into_iter()
@@ -360,14 +382,14 @@ fn batch<K: Object, Key: Ord, View>(
         .collect()
 }
 
-fn observed_pod(change: Change<Pod>) -> (ObjectKey, Option<PodView>) {
+fn observed_pod(change: CacheChange<Pod>) -> (ObjectKey, Option<PodView>) {
     match change {
-        Change::Applied { old: _, new } => (new.key(), live(&new)),
-        Change::Deleted(old) => (old.key(), None),
+        CacheChange::Applied { old: _, new } => (new.key(), live(&new)),
+        CacheChange::Deleted(old) => (old.key(), None),
     }
 }
 
-/// The pod as a user of addresses, if it is one.
+/// The pod as a user of addresses, unless it is finished, unbound or on its host's network.
 fn live(pod: &Pod) -> Option<PodView> {
     let node = node_of(pod).filter(|_| pod_ips::holds_address(pod))?;
     let status = pod.status.as_ref();
@@ -385,10 +407,10 @@ fn live(pod: &Pod) -> Option<PodView> {
     })
 }
 
-fn observed(change: Change<Node>) -> (String, Option<NodeView>) {
+fn observed(change: CacheChange<Node>) -> (String, Option<NodeView>) {
     match change {
-        Change::Applied { old: _, new } => (new.name().to_owned(), Some(view(&new))),
-        Change::Deleted(old) => (old.name().to_owned(), None),
+        CacheChange::Applied { old: _, new } => (new.name().to_owned(), Some(view(&new))),
+        CacheChange::Deleted(old) => (old.name().to_owned(), None),
     }
 }
 
@@ -403,25 +425,25 @@ fn view(node: &Node) -> NodeView {
     }
 }
 
-/// The record of a node's block, as the store has it; nothing for a service range.
-fn record(block: &wire::Block) -> Option<Record> {
+/// The record of a node's block, as stored; `None` for a service range.
+fn record(block: &wire::Block) -> Option<BlockRecord> {
     let until = || block.until.parse::<Timestamp>().ok();
-    let standing = match block.state() {
-        wire::BlockState::Assigned => Standing::Assigned,
-        wire::BlockState::Foreign => Standing::Foreign,
-        wire::BlockState::Draining => Standing::Gone(match block.hold {
-            Some(_) => Phase::Held(until()),
-            None => Phase::Draining,
+    let status = match block.state() {
+        wire::BlockState::Assigned => RecordStatus::Assigned,
+        wire::BlockState::Foreign => RecordStatus::Foreign,
+        wire::BlockState::Draining => RecordStatus::Deleted(match block.hold {
+            Some(_) => ReleasePhase::Held(until()),
+            None => ReleasePhase::Draining,
         }),
         wire::BlockState::Quarantined => {
-            Standing::Gone(Phase::Quarantined(until().unwrap_or(Timestamp::MIN)))
+            RecordStatus::Deleted(ReleasePhase::Quarantined(until().unwrap_or(Timestamp::MIN)))
         }
         wire::BlockState::Reserved | wire::BlockState::Unspecified => return None,
     };
-    Some(Record {
+    Some(BlockRecord {
         net: podplane_ipam::parse_cidr(&block.cidr).ok()?,
         node: block.node_name.clone(),
         uid: block.node_uid.clone(),
-        standing,
+        status,
     })
 }

@@ -1,4 +1,4 @@
-//! Deletes pods whose node does not exist: no kubelet will ever report that they ended.
+//! Deletes pods whose node does not exist: no kubelet will ever report their end.
 
 use std::time::{Duration, Instant};
 
@@ -7,15 +7,15 @@ use podplane_api::{
     Object, ObjectKey,
     core::{Node, Pod},
 };
-use podplane_client::{Cache, Change, Client, DeleteParams, answered};
+use podplane_client::{Cache, CacheChange, Client, DeleteParams, answered};
 use tokio_util::sync::CancellationToken;
 
 use crate::orphans::Orphans;
 
-/// Deletions under way at once.
+/// Deletions in flight at once.
 const WORKERS: usize = 30;
 
-/// What the loop works with.
+/// The pod garbage collector, with its dependencies.
 #[derive(Debug)]
 pub(crate) struct PodCollector {
     pub(crate) client: Client,
@@ -31,7 +31,7 @@ impl PodCollector {
         if stop.run_until_cancelled(synced).await.is_none() {
             return;
         }
-        // Nodes are taken in first, so that at the start only pods without a node are suspected.
+        // Nodes are observed first, so that at the start only pods without a node are suspected.
         let mut nodes = self.nodes.subscribe();
         let mut orphans = Orphans::new(self.quarantine);
         while let Some(change) = nodes.try_next() {
@@ -40,7 +40,7 @@ impl PodCollector {
         let mut pods = self.pods.subscribe();
         loop {
             let due = sleep_until(orphans.next_due());
-            // A change is taken only when it is returned, so losing a wait loses nothing.
+            // A change is consumed only when it is returned, so cancelling a wait loses nothing.
             tokio::select! {
                 () = stop.cancelled() => return,
                 change = nodes.next() => node_changed(&mut orphans, change),
@@ -60,11 +60,11 @@ impl PodCollector {
         }
     }
 
-    /// Deletes the pods if the server knows no such node. They are those known before it was asked, so a pod that is bound to a
-    /// node made after that is not among them.
+    /// Deletes the pods if the server does not know the node. They were known before the server was
+    /// asked, so a pod bound to a node created after that is not among them.
     async fn collect(&self, node: &str, pods: Vec<(ObjectKey, String)>) {
         match answered(self.client.all::<Node>().get(node)).await {
-            Ok(_) => tracing::debug!(node, "node exists; its pods stay"),
+            Ok(_) => tracing::debug!(node, "node exists; keeping its pods"),
             Err(error) if error.is_not_found() => {
                 tracing::info!(
                     node,
@@ -74,7 +74,9 @@ impl PodCollector {
                 let calls = stream::iter(pods).map(|(key, uid)| self.delete(key, uid));
                 calls.buffer_unordered(WORKERS).collect::<()>().await;
             }
-            Err(error) => tracing::warn!(node, %error, "node not read; its pods stay for now"),
+            Err(error) => {
+                tracing::warn!(node, %error, "failed to read node; keeping its pods for now")
+            }
         }
     }
 
@@ -92,30 +94,31 @@ impl PodCollector {
         .await
         {
             Ok(_) => {}
-            // Gone, or another of that name: either way the pod that was meant is no more.
+            // The pod is gone, or is another one of that name: either way the orphan does not exist
+            // any more.
             Err(error) if error.is_not_found() || error.is_conflict() => {}
             Err(error) => {
-                tracing::warn!(pod = %key, %error, "orphaned pod not deleted; trying again")
+                tracing::warn!(pod = %key, %error, "failed to delete orphaned pod; trying again")
             }
         }
     }
 }
 
-fn node_changed(orphans: &mut Orphans, change: Change<Node>) {
+fn node_changed(orphans: &mut Orphans, change: CacheChange<Node>) {
     match change {
-        Change::Applied { old: _, new } => orphans.node_present(new.name()),
-        Change::Deleted(old) => orphans.node_gone(old.name(), Instant::now()),
+        CacheChange::Applied { old: _, new } => orphans.node_present(new.name()),
+        CacheChange::Deleted(old) => orphans.node_gone(old.name(), Instant::now()),
     }
 }
 
-fn pod_changed(orphans: &mut Orphans, change: Change<Pod>) {
+fn pod_changed(orphans: &mut Orphans, change: CacheChange<Pod>) {
     match change {
-        Change::Applied { old: _, new } => {
+        CacheChange::Applied { old: _, new } => {
             if let Some(node) = node_of(&new) {
                 orphans.pod_bound(new.key(), new.uid(), node, Instant::now());
             }
         }
-        Change::Deleted(old) => {
+        CacheChange::Deleted(old) => {
             if let Some(node) = node_of(&old) {
                 orphans.pod_gone(&old.key(), node);
             }

@@ -1,14 +1,16 @@
-//! How long a range lasts at the rate at which its blocks are being given.
+//! Estimates when a range will be exhausted, from the rate at which its blocks come into use.
 //!
-//! Pure. The rate is that between the oldest and the newest sample of the last hour: so many blocks more in use, over the time between them. A shrinking or
-//! resting range has no rate, and no end.
+//! Pure. The rate is the difference between the oldest and the newest sample of the last hour, over
+//! the time between them. A range that shrinks or does not change has no rate, and no estimate.
 
-use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
 
-/// How far back is looked.
+/// The time over which the rate is measured.
 const WINDOW: Duration = Duration::from_secs(3600);
-/// Samples are no closer than this, so that their number is bounded.
+/// Samples are at least this far apart, so that their number is bounded.
 const SPACING: Duration = Duration::from_secs(15);
 
 /// The recent history of one range.
@@ -19,10 +21,11 @@ pub(crate) struct Growth {
 }
 
 impl Growth {
-    /// So many blocks are in use and free now.
+    /// Records the numbers of used and free blocks at `now`.
     pub(crate) fn sample(&mut self, now: Instant, used: u64, free: u64) {
         self.free = free;
-        // The newest sample moves on until it is far enough from the one before it; the first stays.
+        // The newest sample moves on until it is far enough from the one before it; the first
+        // stays.
         let len = self.samples.len();
         if len > 1
             && self.samples[len - 1]
@@ -42,7 +45,7 @@ impl Growth {
         }
     }
 
-    /// Until no block is free, if the range is growing.
+    /// The time until no block is free, if the range is growing.
     pub(crate) fn left(&self) -> Option<Duration> {
         let ((first, before), (last, used)) = (self.samples.front()?, self.samples.back()?);
         let grown = u32::try_from(used.checked_sub(*before)?).ok()?;
@@ -57,13 +60,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_grows_has_an_end_and_what_rests_has_none() {
+    fn estimates_exhaustion_only_while_the_range_grows() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut growth = Growth::default();
         assert_eq!(growth.left(), None);
         growth.sample(at(0), 10, 90);
-        assert_eq!(growth.left(), None, "one sample is no rate");
+        assert_eq!(growth.left(), None, "one sample does not make a rate");
         growth.sample(at(30), 10, 90);
         assert_eq!(growth.left(), None);
         growth.sample(at(60), 40, 60);
@@ -75,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn frequent_samples_do_not_pile_up() {
+    fn merges_frequent_samples() {
         let start = Instant::now();
         let mut growth = Growth::default();
         for second in 0..7200 {

@@ -1,7 +1,9 @@
-//! The IPAM controller: gives each node its blocks of the cluster CIDR, takes them back, and removes what a deleted node leaves behind.
+//! The IPAM controller: gives each node its blocks of the cluster CIDR, takes them back, and
+//! removes what a deleted node leaves behind.
 //!
-//! Decisions are in [`plan`] and [`orphans`], which are pure; the loops around them only observe, apply and report. It
-//! never gives a block before all nodes and pods are known, and never frees one before its node and the pods in it are known to be gone. Start reading at [`run`].
+//! Decisions are in [`plan`] and [`orphans`], which are pure; the loops around them only observe,
+//! apply and report. It never gives a block before all nodes and pods are known, and never frees
+//! one before its node and the pods in it are known to be gone. Start reading at [`run`].
 
 #![warn(missing_docs)]
 
@@ -18,22 +20,23 @@ pub mod plan;
 mod service;
 mod upstream;
 
-use futures::future::BoxFuture;
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use clap::{ArgAction, Args};
-use podplane_api::core::{Node, Pod};
-use podplane_api::networking::ClusterCIDR;
+use futures::future::BoxFuture;
+use podplane_api::{
+    core::{Node, Pod},
+    networking::ClusterCIDR,
+};
 use podplane_client::{
     Client, Endpoint, EventRecorder, ListParams, PatchFaults,
     endpoint::EndpointError,
     leader::{LeaderElection, LeaderError},
     reflector,
 };
-use podplane_ipam::upstream::FlagError;
-use podplane_ipam::{ClusterRange, Compat, Notice, RangeConfigError, RangeFlags};
+use podplane_ipam::{
+    ClusterRange, Compat, NO_CLOUD, Notice, RangeConfigError, RangeFlags, upstream::FlagError,
+};
 use podplane_proto::ipam::ipam_service_server::IpamServiceServer;
 use podplane_telemetry::{
     Process, Services, Tasks,
@@ -43,7 +46,7 @@ use podplane_telemetry::{
 };
 use tokio_util::sync::CancellationToken;
 
-pub use allocators::{AllocatorType, InvalidAllocatorType};
+pub use podplane_ipam::{AllocatorType, InvalidAllocatorType};
 
 /// The name of the election.
 const ELECTION: &str = "podplane-ipam-controller";
@@ -53,10 +56,10 @@ const COMPONENT: &str = "cidrAllocator";
 /// Flags of the IPAM controller.
 #[derive(Args, Clone, Debug)]
 pub struct Config {
-    /// Address of the apiserver.
+    /// Connect to the API server at this address: HOST:PORT, a URL, or unix:PATH
     #[arg(long, env = "PODPLANE_SERVER", value_name = "ADDR")]
     pub server: Endpoint,
-    /// Where to serve podplane.ipam.v1.
+    /// Serve podplane.ipam.v1 at this address: IP:PORT (port 0: any free port) or unix:PATH
     #[arg(
         long,
         env = "PODPLANE_LISTEN",
@@ -64,14 +67,16 @@ pub struct Config {
         default_value = "127.0.0.1:0"
     )]
     pub listen: Listen,
-    /// The names by which it may be addressed.
+    /// Host names that requests may be addressed to.
     #[command(flatten)]
     pub allowed_hosts: AllowedHosts,
-    /// File to write the address to that is listened on.
+    /// Write the listening address to this file, once it is served
     #[arg(long, env = "PODPLANE_ADDRESS_FILE", value_name = "FILE")]
     pub address_file: Option<PathBuf>,
-    /// Give each node a block of every cluster CIDR. Without it, blocks that nodes have are only known.
+    /// Assign each node a pod CIDR of every cluster CIDR; false, the default as in
+    /// kube-controller-manager, only records the pod CIDRs that nodes have
     #[arg(
+        value_name = "BOOL",
         long,
         env = "PODPLANE_ALLOCATE_NODE_CIDRS",
         action = ArgAction::Set,
@@ -81,8 +86,8 @@ pub struct Config {
         default_missing_value = "true"
     )]
     pub allocate_node_cidrs: bool,
-    /// Who decides about blocks: RangeAllocator (from --cluster-cidr), MultiCIDRRangeAllocator (from ClusterCIDR objects) or CloudAllocator (the
-    /// cloud has).
+    /// Assign pod CIDRs by RangeAllocator (from --cluster-cidr), MultiCIDRRangeAllocator (from
+    /// ClusterCIDR objects) or CloudAllocator (the cloud assigns them)
     #[arg(
         long,
         env = "PODPLANE_CIDR_ALLOCATOR_TYPE",
@@ -90,38 +95,48 @@ pub struct Config {
         default_value_t = AllocatorType::RangeAllocator
     )]
     pub cidr_allocator_type: AllocatorType,
-    /// Where the cloud is, for CloudAllocator: a server of podplane.cloud.v1.
-    #[arg(long, env = "PODPLANE_CLOUD_ENDPOINT", value_name = "ADDR")]
-    pub cloud_endpoint: Option<Endpoint>,
-    /// Range that node blocks come from; two, separated by a comma, for dual stack, in the order of the nodes' podCIDRs.
+    /// Assign the nodes' pod CIDRs from this range; for dual stack one IPv4 and one IPv6 range
+    ///
+    /// A node's pod CIDRs are in the order of the ranges.
     #[arg(
         long,
         env = "PODPLANE_CLUSTER_CIDR",
         value_name = "CIDR[,CIDR]",
-        default_value = ""
+        default_value = "",
+        hide_default_value = true
     )]
     pub cluster_cidr: String,
-    /// Prefix length of a node's block in a single-stack cluster [default: 24 for IPv4, 64 for IPv6].
+    /// Assign pod CIDRs of this prefix length in a single-stack cluster [default: 24 for IPv4, 64
+    /// for IPv6]
     #[arg(long, env = "PODPLANE_NODE_CIDR_MASK_SIZE", value_name = "BITS")]
     pub node_cidr_mask_size: Option<u8>,
-    /// Prefix length of a node's IPv4 block [default: 24].
+    /// Assign IPv4 pod CIDRs of this prefix length [default: 24]
     #[arg(long, env = "PODPLANE_NODE_CIDR_MASK_SIZE_IPV4", value_name = "BITS")]
     pub node_cidr_mask_size_ipv4: Option<u8>,
-    /// Prefix length of a node's IPv6 block [default: 64].
+    /// Assign IPv6 pod CIDRs of this prefix length [default: 64]
     #[arg(long, env = "PODPLANE_NODE_CIDR_MASK_SIZE_IPV6", value_name = "BITS")]
     pub node_cidr_mask_size_ipv6: Option<u8>,
-    /// Range of service addresses, or one for each family; no node is given a block that touches it.
+    /// Reserve this range for services: no node is assigned a pod CIDR that overlaps it; for dual
+    /// stack one IPv4 and one IPv6 range
     #[arg(
         long,
         env = "PODPLANE_SERVICE_CLUSTER_IP_RANGE",
         value_name = "CIDR[,CIDR]",
-        default_value = ""
+        default_value = "",
+        hide_default_value = true
     )]
     pub service_cluster_ip_range: String,
-    /// Allocate as another system does, its faults included: upstream (Kubernetes), upstream-1.30, upstream-1.31, upstream-1.32 or gcp.
+    /// Reproduce the node IPAM of another system, including its faults: none, upstream,
+    /// upstream-1.30, upstream-1.31, upstream-1.32 or gcp
+    ///
+    /// none is podplane's own behaviour; upstream is the newest Kubernetes; upstream-1.30 is
+    /// Kubernetes up to 1.30, upstream-1.31 from 1.31.0 to 1.31.3, upstream-1.32 from 1.31.4 on;
+    /// gcp is the fork in cloud-provider-gcp. With all but none, the API server accepts pod CIDRs
+    /// that overlap each other or the service range.
     #[arg(long, env = "PODPLANE_COMPAT", default_value_t, value_name = "SYSTEM")]
     pub compat: Compat,
-    /// Let the first N writes of node blocks go wrong: fail:N, they are not sent; timeout:N, they are carried out and their answer is lost.
+    /// Let the first N writes of node blocks fail: with fail:N they are not sent, with timeout:N
+    /// they are carried out and their answers are lost.
     #[arg(
         long,
         env = "PODPLANE_INJECT_PATCH",
@@ -129,7 +144,7 @@ pub struct Config {
         hide = true
     )]
     pub inject_patch: Option<PatchFaults>,
-    /// Seconds that a node must be gone before its pods are deleted.
+    /// Delete the pods of a deleted node after SECONDS, an integer without a unit
     #[arg(
         long,
         env = "PODPLANE_ORPHAN_QUARANTINE",
@@ -137,7 +152,35 @@ pub struct Config {
         default_value_t = 5
     )]
     pub orphan_quarantine: u32,
-    /// How long a block that nothing uses any more is kept back before another node may have it.
+    /// Assign pod CIDRs to at most N nodes in one call, from 1 to 1000
+    #[arg(
+        long,
+        env = "PODPLANE_ASSIGN_BATCH_SIZE",
+        value_name = "N",
+        value_parser = clap::value_parser!(u16).range(1..=1000),
+        default_value_t = 256
+    )]
+    pub assign_batch_size: u16,
+    /// The flags that the user of a cluster sets.
+    #[command(flatten)]
+    pub cluster: ClusterFlags,
+    /// The election.
+    #[command(flatten)]
+    pub leader_election: LeaderElection,
+}
+
+/// The flags that `podplane up` and `podplane restart` take too, and pass on as they are. Each has
+/// one value.
+#[derive(Args, Clone, Debug, PartialEq, Eq)]
+pub struct ClusterFlags {
+    /// Connect to the cloud, a server of podplane.cloud.v1, at this address, for CloudAllocator:
+    /// HOST:PORT, a URL, or unix:PATH
+    ///
+    /// With `podplane up`, the instance of a node is podplane://NODE.
+    #[arg(long, env = "PODPLANE_CLOUD_ENDPOINT", value_name = "ADDR")]
+    pub cloud_endpoint: Option<Endpoint>,
+    /// Quarantine a pod CIDR that is no longer used for this long, such as 30s, before it is
+    /// assigned to another node
     #[arg(
         long,
         env = "PODPLANE_RELEASE_DELAY",
@@ -146,18 +189,6 @@ pub struct Config {
         default_value = "0s"
     )]
     pub release_delay: Duration,
-    /// Nodes that one call gives blocks to, at most; 1: each has a call of its own.
-    #[arg(
-        long,
-        env = "PODPLANE_ASSIGN_BATCH_SIZE",
-        value_name = "NODES",
-        value_parser = clap::value_parser!(u16).range(1..=1000),
-        default_value_t = 256
-    )]
-    pub assign_batch_size: u16,
-    /// The election.
-    #[command(flatten)]
-    pub leader_election: LeaderElection,
 }
 
 impl Config {
@@ -172,7 +203,7 @@ impl Config {
     }
 }
 
-/// Why the controller does not run.
+/// The reasons why the controller does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The ranges are refused; the text is the reference's.
@@ -181,13 +212,14 @@ pub enum RunError {
     /// The ranges are refused by the system that `--compat` names.
     #[error(transparent)]
     Flags(#[from] FlagError),
-    /// The fork in cloud-provider-gcp does not run without `--allocate-node-cidrs`. The text is its own.
+    /// cloud-provider-gcp's controller does not run without `--allocate-node-cidrs`. The text is
+    /// the reference's.
     #[error("the AllocateNodeCIDRs is not enabled")]
     NotAllocating,
-    /// The system that `--compat` names has no such allocator. The text is its own.
+    /// The system that `--compat` names does not have this allocator. The text is the reference's.
     #[error(transparent)]
     AllocatorType(#[from] InvalidAllocatorType),
-    /// `--compat` has no such allocator of the system that it names.
+    /// `--compat` does not imitate this allocator of the system that it names.
     #[error(
         "--compat: Invalid value: \"{compat}\": imitates the RangeAllocator only, and --cidr-allocator-type is {kind}; give --compat=none, or --cidr-allocator-type=RangeAllocator"
     )]
@@ -197,7 +229,7 @@ pub enum RunError {
         /// `--cidr-allocator-type`.
         kind: AllocatorType,
     },
-    /// A ClusterCIDR has no such small blocks.
+    /// A ClusterCIDR cannot be cut into blocks this small.
     #[error(
         "--cluster-cidr: Invalid value: \"{range}\": MultiCIDRRangeAllocator gives no smaller blocks than /{longest} (perNodeHostBits 4); give a --node-cidr-mask-size, or that of the family, of at most {longest}"
     )]
@@ -210,22 +242,20 @@ pub enum RunError {
     /// The service range takes every block.
     #[error("{0}")]
     NoBlockLeft(Notice),
-    /// The allocator asks a cloud, and there is none. The text is the reference's.
-    #[error(
-        "--cidr-allocator-type is set to 'CloudAllocator' but cloud provider is not configured"
-    )]
+    /// The allocator asks a cloud, and no cloud is configured. The text is the reference's.
+    #[error("{NO_CLOUD}")]
     NoCloud,
-    /// The apiserver's address or its TLS material.
-    #[error("prepare the connection to the apiserver")]
+    /// The apiserver's address or its TLS material is invalid.
+    #[error("failed to prepare the connection to the apiserver")]
     Server(#[from] EndpointError),
-    /// The flags of the election.
+    /// The flags of the election are invalid.
     #[error(transparent)]
     Election(#[from] LeaderError),
-    /// The address to listen on.
-    #[error("start the server")]
+    /// The address to listen on cannot be used.
+    #[error("failed to start the server")]
     Listen(#[from] ServeError),
-    /// A part of the controller ended.
-    #[error("run the controller")]
+    /// A task of the controller ended.
+    #[error("failed to run the controller")]
     Ended(#[from] Ended),
 }
 
@@ -233,14 +263,15 @@ pub enum RunError {
 ///
 /// # Errors
 ///
-/// Everything that [`RunError`] names. An apiserver that cannot be reached is none: the controller waits for it.
+/// Everything that [`RunError`] names. An unreachable apiserver is not an error: the controller
+/// waits for it.
 pub fn run(config: Config, stop: CancellationToken) -> BoxFuture<'static, Result<(), RunError>> {
     // Boxed, so that it is compiled with this crate and not with each program that calls it.
     Box::pin(run_until(config, stop))
 }
 
 async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunError> {
-    let allocator = allocators::Chosen::new(&config)?;
+    let allocator = allocators::ChosenAllocator::new(&config)?;
     allocator.announce();
     let wants_cluster_cidrs = allocator.wants_cluster_cidrs();
     let client = Client::connect(&config.server)?.with_patch_faults(config.inject_patch.clone());
@@ -248,7 +279,7 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
     let listener = listener.allowing(config.allowed_hosts.clone());
 
     let candidate = config.leader_election.candidate(client.clone(), ELECTION)?;
-    let known = Arc::new(controller::Known::default());
+    let known = Arc::new(controller::AllocatorHandle::default());
     let metrics = metrics::Metrics::new();
     let (nodes, follow_nodes) = reflector(client.all::<Node>(), ListParams::default());
     let (pods, follow_pods) = reflector(client.all::<Pod>(), ListParams::default());
@@ -270,12 +301,12 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
         process.ready_when("clustercidrs", cluster_cidrs.synced());
     }
 
-    // What only a leader does. Caches are kept while standing by, too.
+    // Only a leader runs these. Caches are kept while standing by, too.
     let quarantine = Duration::from_secs(config.orphan_quarantine.into());
     let end = stop.clone();
     let leads = async move {
         let led = candidate.lead(&end, |leading| {
-            let parts = allocators::Parts {
+            let parts = allocators::AllocatorContext {
                 client: leading.client.clone(),
                 nodes: nodes.clone(),
                 pods: pods.clone(),
@@ -294,7 +325,7 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
             let allocate = allocator.run(parts, end.clone());
             async { tokio::try_join!(allocate, collect).map(drop) }
         });
-        // Whoever leads no more ends, so that nothing that it has in mind is left.
+        // A controller that lost the lead ends, so that none of its state is used later.
         Box::pin(led).await?.unwrap_or(Ok(()))
     };
 
@@ -333,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_are_those_of_the_reference() {
+    fn flags_match_the_reference() {
         let config = parse(&[
             "--allocate-node-cidrs=true",
             "--cluster-cidr=10.255.0.0/19",
@@ -350,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_range_allocator_is_imitated() {
+    fn imitates_only_the_range_allocator() {
         let refused = |compat: &str, kind: &str| {
             let (compat, kind) = (
                 format!("--compat={compat}"),
@@ -358,7 +389,7 @@ mod tests {
             );
             let range = "--cluster-cidr=10.0.0.0/16";
             let config = parse(&["--allocate-node-cidrs", range, &compat, &kind]).unwrap();
-            let chosen = allocators::Chosen::new(&config);
+            let chosen = allocators::ChosenAllocator::new(&config);
             chosen.err().map(|error| error.to_string())
         };
         for compat in Compat::ALL {
@@ -370,15 +401,18 @@ mod tests {
                 assert_eq!(refused(compat, kind), Some(want));
             }
             for compat in ["upstream-1.30", "gcp"] {
-                let told = refused(compat, kind).unwrap();
+                let message = refused(compat, kind).unwrap();
                 let want = format!("--compat: Invalid value: \"{compat}\": ");
-                assert!(told.starts_with(&want) && told.contains(kind), "{told}");
+                assert!(
+                    message.starts_with(&want) && message.contains(kind),
+                    "{message}"
+                );
             }
         }
     }
 
     #[test]
-    fn blocks_that_no_cluster_cidr_has_are_refused() {
+    fn rejects_blocks_too_small_for_a_cluster_cidr() {
         let refused = |mask: &str| {
             let config = parse(&[
                 "--allocate-node-cidrs",
@@ -386,17 +420,20 @@ mod tests {
                 "--cluster-cidr=10.0.0.0/16",
                 mask,
             ]);
-            let chosen = allocators::Chosen::new(&config.unwrap());
+            let chosen = allocators::ChosenAllocator::new(&config.unwrap());
             chosen.err().map(|error| error.to_string())
         };
         assert_eq!(refused("--node-cidr-mask-size=28"), None);
-        let told = refused("--node-cidr-mask-size=29").unwrap();
-        assert!(told.contains("10.0.0.0/16 in blocks of /29"), "{told}");
-        assert!(told.contains("at most 28"), "{told}");
+        let message = refused("--node-cidr-mask-size=29").unwrap();
+        assert!(
+            message.contains("10.0.0.0/16 in blocks of /29"),
+            "{message}"
+        );
+        assert!(message.contains("at most 28"), "{message}");
     }
 
     #[test]
-    fn nothing_is_asked_of_ranges_that_are_not_used() {
+    fn ignores_ranges_that_are_not_used() {
         for flags in [
             &[][..],
             &["--allocate-node-cidrs=false", "--cluster-cidr=rubbish"],

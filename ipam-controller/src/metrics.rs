@@ -1,15 +1,22 @@
-//! What is counted, under the reference's names where it has one (subsystem node_ipam_controller, and the work queue's).
+//! Metrics, under the reference's names where it has them (subsystem node_ipam_controller, and the
+//! work queue's).
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
-use std::sync::atomic::{AtomicI64, AtomicU64};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicI64, AtomicU64},
+    },
+    time::Instant,
+};
 
 use ipnet::IpNet;
 use podplane_client::{QueueMetrics, WorkQueue};
-use podplane_ipam::upstream::{CidrSet, Reservation};
-use podplane_ipam::{Claim, Usage};
+use podplane_ipam::{
+    Claim, Usage,
+    upstream::{CidrSet, Reservation},
+};
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _},
@@ -23,10 +30,10 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use crate::controller::Known;
+use crate::controller::AllocatorHandle;
 use crate::growth::Growth;
 use crate::overlaps::overlaps;
-use crate::plan::{Allocator, Phase};
+use crate::plan::{Allocator, ReleasePhase};
 
 /// The reference's buckets.
 const TRIES: [f64; 5] = [1.0, 5.0, 25.0, 125.0, 625.0];
@@ -38,25 +45,25 @@ const CLOUD_QUEUE: [(&str, &str); 1] = [("name", "cloudCIDRAllocator")];
 
 type Tries<Labels> = Family<Labels, Histogram, fn() -> Histogram>;
 
-/// By the name of the ClusterCIDR, empty for `--cluster-cidr`, and by range.
-type Pools = BTreeMap<String, BTreeMap<IpNet, Seen>>;
+/// Ranges by the name of the ClusterCIDR, empty for `--cluster-cidr`, and by prefix.
+type Pools = BTreeMap<String, BTreeMap<IpNet, RangeSample>>;
 
 #[expect(non_snake_case, reason = "labels have the reference's names")]
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfFlags {
+struct FlagRangeLabels {
     clusterCIDR: String,
 }
 
 #[expect(non_snake_case, reason = "labels have the reference's names")]
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfObject {
+struct ClusterCidrLabels {
     clusterCIDR: String,
     clusterCIDRName: String,
 }
 
-/// The metrics of ranges of one sort.
+/// The metrics of ranges, either of the flags or of ClusterCIDRs.
 #[derive(Clone, Debug)]
-struct Sort<Labels> {
+struct RangeMetrics<Labels> {
     allocations: Family<Labels, Counter<u64, AtomicU64>>,
     releases: Family<Labels, Counter<u64, AtomicU64>>,
     usage: Family<Labels, Gauge<f64, AtomicU64>>,
@@ -64,24 +71,24 @@ struct Sort<Labels> {
     tries: Tries<Labels>,
 }
 
-/// What was last seen of a range.
+/// The last sample of a range.
 #[derive(Debug)]
-struct Seen {
+struct RangeSample {
     usage: Usage,
     growth: Growth,
 }
 
-/// All that is counted. Cheap to clone; all clones share it.
+/// All metrics. Cheap to clone; clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct Metrics {
     dropped: Family<[(&'static str, &'static str); 1], Counter>,
     queue: Arc<WorkQueue<String>>,
-    flags: Sort<OfFlags>,
-    objects: Sort<OfObject>,
+    flags: RangeMetrics<FlagRangeLabels>,
+    objects: RangeMetrics<ClusterCidrLabels>,
     seen: Arc<Mutex<Pools>>,
 }
 
-impl<Labels> Sort<Labels>
+impl<Labels> RangeMetrics<Labels>
 where
     Labels: Clone + EncodeLabelSet + Eq + std::hash::Hash + fmt::Debug + Send + Sync + 'static,
 {
@@ -111,17 +118,13 @@ where
         );
         registry.register(
             name("usage_cidrs"),
-            "The part of the range's blocks that is in use, from 0 to 1",
+            "Share of the range's blocks in use, from 0 to 1",
             self.usage.clone(),
         );
-        registry.register(
-            name("max_cidrs"),
-            "The blocks of the range",
-            self.max.clone(),
-        );
+        registry.register(name("max_cidrs"), "Blocks of the range", self.max.clone());
         registry.register(
             name("allocation_tries_per_request"),
-            "Blocks in use that lay between the candidate and the block that was given",
+            "Blocks in use between the candidate and the assigned block",
             self.tries.clone(),
         );
     }
@@ -139,7 +142,7 @@ where
         self.usage.get_or_create(labels).set(ratio);
         let max = i64::try_from(now.blocks).unwrap_or(i64::MAX);
         self.max.get_or_create(labels).set(max);
-        // The candidate moves only when a block is given, and then to the one after it.
+        // The candidate moves only when a block is assigned, and then to the next one.
         if let Some(before) = before
             && before.next_candidate != now.next_candidate
         {
@@ -161,27 +164,27 @@ impl Metrics {
         Self {
             dropped: Family::default(),
             queue: Arc::default(),
-            flags: Sort::new(),
-            objects: Sort::new(),
+            flags: RangeMetrics::new(),
+            objects: RangeMetrics::new(),
             seen: Arc::default(),
         }
     }
 
-    /// The cloud's allocator has given a node up.
+    /// Counts a node that the cloud's allocator has dropped.
     pub(crate) fn dropped(&self) {
         self.dropped.get_or_create(&CLOUD_QUEUE).inc();
     }
 
-    /// The queue that is counted.
+    /// The queue whose length is exported.
     pub(crate) fn queue(&self) -> Arc<WorkQueue<String>> {
         self.queue.clone()
     }
 
-    /// What `/metrics` shows.
-    pub(crate) fn register(&self, registry: &mut Registry, known: Arc<Known>) {
+    /// Registers everything that `/metrics` shows.
+    pub(crate) fn register(&self, registry: &mut Registry, known: Arc<AllocatorHandle>) {
         registry.register(
             "workqueue_dropped_objects",
-            "Nodes that failed so often that they are left alone until they change",
+            "Nodes dropped after too many failures, until they change",
             self.dropped.clone(),
         );
         self.flags.register(registry, "cidrset");
@@ -190,10 +193,10 @@ impl Metrics {
         let queues = QueueMetrics::default().with(QUEUE, move || queue.stats());
         registry.register_collector(Box::new(queues));
         let metrics = self.clone();
-        registry.register_collector(Box::new(Present { metrics, known }));
+        registry.register_collector(Box::new(ScrapeCollector { metrics, known }));
     }
 
-    /// Makes a decision and counts what it changed.
+    /// Makes a decision and counts its changes.
     pub(crate) fn count<T>(
         &self,
         allocator: &mut Allocator,
@@ -217,7 +220,7 @@ impl Metrics {
                 None => {
                     let growth = Growth::default();
                     let ranges = seen.entry(set.to_owned()).or_default();
-                    ranges.insert(range, Seen { usage, growth });
+                    ranges.insert(range, RangeSample { usage, growth });
                 }
             }
         }
@@ -227,11 +230,11 @@ impl Metrics {
         decided
     }
 
-    /// Takes over what the reference's sets have counted.
+    /// Copies the counts of the reference's sets.
     pub(crate) fn bits(&self, sets: &[CidrSet]) {
         for set in sets {
-            let labels = OfFlags::of(set);
-            let catch_up = |counter: &Family<OfFlags, Counter<u64, AtomicU64>>, to: u64| {
+            let labels = FlagRangeLabels::of(set);
+            let catch_up = |counter: &Family<FlagRangeLabels, Counter<u64, AtomicU64>>, to: u64| {
                 let counter = counter.get_or_create(&labels);
                 counter.inc_by(to.saturating_sub(counter.get()));
             };
@@ -243,23 +246,23 @@ impl Metrics {
         }
     }
 
-    /// Takes over how many used blocks the reference passed over for those that it reserved.
+    /// Counts the used blocks that the reference passed over for its reservations.
     pub(crate) fn passed_over(&self, sets: &[CidrSet], reservation: &Reservation) {
         for (set, tries) in sets.iter().zip(&reservation.tries) {
             #[expect(clippy::cast_precision_loss, reason = "a count for people")]
             let tries = *tries as f64;
             self.flags
                 .tries
-                .get_or_create(&OfFlags::of(set))
+                .get_or_create(&FlagRangeLabels::of(set))
                 .observe(tries);
         }
     }
 
-    /// Notes how full the ranges are now.
+    /// Samples the use of the ranges.
     pub(crate) fn sample(&self) {
         let now = Instant::now();
         let mut seen = self.seen();
-        for Seen { usage, growth } in seen.values_mut().flat_map(BTreeMap::values_mut) {
+        for RangeSample { usage, growth } in seen.values_mut().flat_map(BTreeMap::values_mut) {
             growth.sample(now, usage.used, usage.free);
         }
     }
@@ -267,10 +270,12 @@ impl Metrics {
     fn changed(&self, set: &str, before: Option<&Usage>, now: &Usage) {
         let range = now.range.cidr();
         match set {
-            "" => self.flags.changed(&OfFlags::new(range), before, now),
+            "" => self
+                .flags
+                .changed(&FlagRangeLabels::new(range), before, now),
             _ => self
                 .objects
-                .changed(&OfObject::new(set, range), before, now),
+                .changed(&ClusterCidrLabels::new(set, range), before, now),
         }
     }
 
@@ -283,7 +288,7 @@ impl Metrics {
             ranges.retain(|range, _| {
                 let stays = there.contains(&(set.as_str(), *range));
                 if !stays {
-                    self.objects.forget(&OfObject::new(set, *range));
+                    self.objects.forget(&ClusterCidrLabels::new(set, *range));
                 }
                 stays
             });
@@ -296,7 +301,7 @@ impl Metrics {
     }
 }
 
-impl OfFlags {
+impl FlagRangeLabels {
     fn new(range: IpNet) -> Self {
         Self {
             clusterCIDR: range.to_string(),
@@ -308,7 +313,7 @@ impl OfFlags {
     }
 }
 
-impl OfObject {
+impl ClusterCidrLabels {
     fn new(set: &str, range: IpNet) -> Self {
         Self {
             clusterCIDR: range.to_string(),
@@ -317,16 +322,16 @@ impl OfObject {
     }
 }
 
-/// What is counted when it is asked for.
+/// Metrics that are computed when they are scraped.
 #[derive(Debug)]
-struct Present {
+struct ScrapeCollector {
     metrics: Metrics,
-    known: Arc<Known>,
+    known: Arc<AllocatorHandle>,
 }
 
-/// How many blocks there are in each state.
+/// The number of blocks in each state.
 #[derive(Debug, Default)]
-struct States {
+struct BlockCounts {
     reserved: u64,
     assigned: u64,
     foreign: u64,
@@ -337,7 +342,7 @@ struct States {
     without: u64,
 }
 
-impl States {
+impl BlockCounts {
     fn of(allocator: &Allocator) -> Self {
         let mut states = Self::default();
         for block in allocator.blocks().iter() {
@@ -348,14 +353,14 @@ impl States {
                 Claim::Draining(_) => states.draining += 1,
             }
         }
-        for (_, _, phase) in allocator.formers() {
+        for (_, _, phase) in allocator.former_blocks() {
             match phase {
-                Phase::Quarantined(_) => {
+                ReleasePhase::Quarantined(_) => {
                     states.quarantined += 1;
                     states.draining = states.draining.saturating_sub(1);
                 }
-                Phase::Held(_) => states.held += 1,
-                Phase::Draining => {}
+                ReleasePhase::Held(_) => states.held += 1,
+                ReleasePhase::Draining => {}
             }
         }
         let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
@@ -365,14 +370,14 @@ impl States {
     }
 }
 
-impl Collector for Present {
+impl Collector for ScrapeCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let gauge = MetricType::Gauge;
         self.pools(&mut encoder)?;
-        let Some(states) = self.known.read(States::of) else {
+        let Some(states) = self.known.read(BlockCounts::of) else {
             return Ok(());
         };
-        let help = "Node blocks, by what is known of them";
+        let help = "Node blocks by state";
         let mut family = encoder.encode_descriptor("podplane_node_blocks", help, None, gauge)?;
         for (state, count) in [
             ("reserved", states.reserved),
@@ -391,7 +396,7 @@ impl Collector for Present {
             ),
             (
                 "podplane_podcidr_overlaps",
-                "Blocks of nodes that share addresses with another node's",
+                "Blocks of nodes that overlap another node's block",
                 states.overlaps,
             ),
             (
@@ -407,20 +412,20 @@ impl Collector for Present {
     }
 }
 
-impl Present {
+impl ScrapeCollector {
     fn pools(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let gauge = MetricType::Gauge;
         let seen = self.metrics.seen();
         let pools = || {
             seen.iter().flat_map(|(set, ranges)| {
                 let of_set = ranges.iter();
-                of_set.map(|(range, seen)| (OfObject::new(set, *range), seen))
+                of_set.map(|(range, seen)| (ClusterCidrLabels::new(set, *range), seen))
             })
         };
         for (name, help, count) in [
             (
                 "podplane_pool_blocks_free",
-                "Blocks of the range that can be given",
+                "Blocks of the range that can be assigned",
                 (|usage| usage.free) as fn(&Usage) -> u64,
             ),
             (
@@ -436,7 +441,7 @@ impl Present {
             }
         }
         let name = "podplane_pool_exhaustion_seconds";
-        let help = "Until no block of the range is free, at the rate of the last hour; absent while it does not grow";
+        let help = "Time until no block of the range is free, at the rate of the last hour; absent while use does not grow";
         let mut family = encoder.encode_descriptor(name, help, None, gauge)?;
         for (labels, seen) in pools() {
             if let Some(left) = seen.growth.left() {
@@ -460,7 +465,7 @@ mod tests {
     use crate::plan::NodeView;
 
     #[test]
-    fn what_is_counted_has_the_references_names() {
+    fn metrics_have_the_names_of_the_reference() {
         let flags = RangeFlags {
             cluster_cidr: "10.0.0.0/22".to_owned(),
             ..RangeFlags::default()
@@ -477,7 +482,7 @@ mod tests {
                 allocator.observe([(name.to_owned(), view)].into(), BTreeMap::new());
                 let (work, _) = allocator.work(name, Timestamp::UNIX_EPOCH);
                 for update in work.updates {
-                    allocator.updated(&update, None);
+                    allocator.record_updated(&update, None);
                 }
             });
         };
@@ -501,7 +506,7 @@ mod tests {
         ));
         assert!(
             !shown.contains("podplane_pool_exhaustion_seconds{"),
-            "nothing is known of its growth"
+            "one sample has no rate"
         );
     }
 }

@@ -1,14 +1,16 @@
-//! Which pods are bound to a node that does not exist.
+//! Finds pods that are bound to a node that does not exist.
 //!
-//! Pure: time is an argument. What it says is a suspicion, drawn from caches that know pods and nodes by separate streams, so the
-//! shell asks the server before it deletes anything.
+//! Pure: time is an argument. A result is only a suspicion, since pods and nodes come from separate
+//! watches, so the shell asks the server before it deletes anything.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
 
 use podplane_api::ObjectKey;
 
-/// The pods of each node, and since when a node that has some is missing.
+/// The pods of each node, and the time since which a node with pods is missing.
 #[derive(Debug)]
 pub struct Orphans {
     quarantine: Duration,
@@ -18,8 +20,8 @@ pub struct Orphans {
 }
 
 impl Orphans {
-    /// Pods are suspected when their node has been missing for `quarantine`, which is what a node has to be deleted and applied
-    /// again in.
+    /// Pods are suspected once their node has been missing for `quarantine`, the time in which a
+    /// node may be deleted and created again.
     #[must_use]
     pub fn new(quarantine: Duration) -> Self {
         Self {
@@ -30,19 +32,19 @@ impl Orphans {
         }
     }
 
-    /// The node exists.
+    /// Records that the node exists.
     pub fn node_present(&mut self, name: &str) {
         self.missing.remove(name);
         self.nodes.insert(name.to_owned());
     }
 
-    /// The node is gone.
+    /// Records that the node is deleted.
     pub fn node_gone(&mut self, name: &str, now: Instant) {
         self.nodes.remove(name);
         self.suspect(name, now);
     }
 
-    /// The pod is bound to the node.
+    /// Records that the pod is bound to the node.
     pub fn pod_bound(&mut self, key: ObjectKey, uid: &str, node: &str, now: Instant) {
         self.pods
             .entry(node.to_owned())
@@ -53,7 +55,7 @@ impl Orphans {
         }
     }
 
-    /// The pod that was bound to the node is gone.
+    /// Records that the pod, which was bound to the node, is deleted.
     pub fn pod_gone(&mut self, key: &ObjectKey, node: &str) {
         if let Some(pods) = self.pods.get_mut(node) {
             pods.remove(key);
@@ -64,7 +66,7 @@ impl Orphans {
         }
     }
 
-    /// The names of nodes that have been missing for long enough to be asked about.
+    /// The names of nodes that have been missing for `quarantine` or longer.
     #[must_use]
     pub fn due(&self, now: Instant) -> Vec<String> {
         let due = self
@@ -74,7 +76,7 @@ impl Orphans {
         due.map(|(node, _)| node.clone()).collect()
     }
 
-    /// When [`Orphans::due`] will next have something to say, if nothing else changes.
+    /// The next time at which [`Orphans::due`] changes, if nothing else happens.
     #[must_use]
     pub fn next_due(&self) -> Option<Instant> {
         self.missing
@@ -94,7 +96,8 @@ impl Orphans {
             .collect()
     }
 
-    /// The node was asked about; suspicion begins anew, for whatever is left of it.
+    /// Records that the server was asked about the node; its quarantine starts again, for pods that
+    /// are left.
     pub fn asked(&mut self, node: &str, now: Instant) {
         if let Some(since) = self.missing.get_mut(node) {
             *since = now;
@@ -118,7 +121,7 @@ mod tests {
         ObjectKey::new("default", name)
     }
 
-    /// Node n with pod a, and the moment.
+    /// Node n with pod a, and the current time.
     fn one_pod() -> (Orphans, Instant) {
         let (mut orphans, now) = (Orphans::new(QUARANTINE), Instant::now());
         orphans.node_present("n");
@@ -127,14 +130,14 @@ mod tests {
     }
 
     #[test]
-    fn pods_of_a_node_that_exists_are_left_alone() {
+    fn ignores_pods_of_existing_nodes() {
         let (orphans, now) = one_pod();
         assert_eq!(orphans.next_due(), None);
         assert_eq!(orphans.due(now + 100 * QUARANTINE), [""; 0]);
     }
 
     #[test]
-    fn a_node_that_stays_away_is_due_after_the_quarantine() {
+    fn missing_node_is_due_after_the_quarantine() {
         let (mut orphans, now) = one_pod();
         orphans.node_gone("n", now);
         assert_eq!(orphans.next_due(), Some(now + QUARANTINE));
@@ -147,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_comes_back_in_time_keeps_its_pods() {
+    fn node_that_returns_in_time_keeps_its_pods() {
         let (mut orphans, now) = one_pod();
         orphans.node_gone("n", now);
         orphans.node_present("n");
@@ -155,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_bound_to_a_node_never_seen_is_suspected_from_then_on() {
+    fn suspects_a_pod_of_an_unknown_node_from_its_binding_on() {
         let (mut orphans, now) = one_pod();
         orphans.pod_bound(pod("b"), "2", "other", now);
         orphans.pod_bound(pod("b"), "2", "other", now + QUARANTINE);
@@ -167,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_without_pods_is_nobodys_business() {
+    fn ignores_missing_nodes_without_pods() {
         let (mut orphans, now) = one_pod();
         orphans.pod_gone(&pod("a"), "n");
         orphans.node_gone("n", now);
@@ -178,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_after_asking_is_asked_about_again() {
+    fn quarantine_restarts_for_pods_left_after_asking() {
         let (mut orphans, now) = one_pod();
         orphans.node_gone("n", now);
         orphans.asked("n", now + QUARANTINE);

@@ -1,11 +1,13 @@
-//! Which nodes share addresses.
+//! Overlaps between the blocks of live nodes.
 
 use podplane_ipam::{Block, Claim, NodeBlocks};
 
-/// Blocks that live nodes have and that share an address with another node's, by address; each with the first one in whose range it lies, or that lies in its own.
+/// Blocks of live nodes that share an address with another node's block, by address. Each comes
+/// with the first block that contains it, or else with the first one that it contains.
 pub(crate) fn overlaps(blocks: &NodeBlocks) -> Vec<(Block, Block)> {
     let mut found = Vec::new();
-    // Prefixes nest or are apart, and come widest first where they nest: those that are open contain the next one, or are over.
+    // Prefixes nest or are disjoint, and of nested ones the widest comes first: each open prefix
+    // either contains the next one or ends before it.
     let mut open: Vec<(Block, bool)> = Vec::new();
     for block in blocks.iter() {
         if !matches!(block.claim, Claim::Assigned(_) | Claim::Foreign(_)) {
@@ -21,10 +23,10 @@ pub(crate) fn overlaps(blocks: &NodeBlocks) -> Vec<(Block, Block)> {
             .iter_mut()
             .filter(|(other, _)| other.claim.owner() != block.claim.owner());
         let mut seen = false;
-        for (other, told) in &mut others {
-            if !*told {
+        for (other, is_reported) in &mut others {
+            if !*is_reported {
                 found.push((other.clone(), block.clone()));
-                *told = true;
+                *is_reported = true;
             }
             if !seen {
                 found.push((block.clone(), other.clone()));
@@ -43,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_block_that_shares_is_named_once() {
+    fn reports_each_overlapping_block_once() {
         let mut blocks = NodeBlocks::without_sets(&[]);
         let held = [
             ("a", "10.0.0.0/24"),

@@ -1,11 +1,10 @@
-//! `podplane.ipam.v1`: who owns an address or a block, how full the ranges are, what is free, and what is wrong.
+//! `podplane.ipam.v1`: owners of addresses and blocks, use of ranges, free prefixes, and problems.
 
 mod findings;
 mod free;
 mod owner;
 
-use std::net::IpAddr;
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 
 use ipnet::IpNet;
 use podplane_api::core::Pod;
@@ -14,21 +13,22 @@ use podplane_ipam::{Block, Claim, Owner, Usage, parse_cidr};
 use podplane_proto::ipam::{self as wire, ipam_service_server::IpamService};
 use tonic::{Request, Response, Status};
 
-use crate::controller::Known;
-use crate::plan::{Allocator, Phase};
+use crate::controller::AllocatorHandle;
+use crate::plan::{Allocator, ReleasePhase};
 
-/// The most that one answer has.
+/// The most entries of one answer.
 const LIMIT: usize = 10_000;
 
-/// Answers from the controller's memory, which begins with the first lists of nodes and records.
+/// The service. It answers from the controller's memory, which begins with the first lists of nodes
+/// and records.
 #[derive(Clone, Debug)]
 pub(crate) struct Service {
-    known: Arc<Known>,
+    known: Arc<AllocatorHandle>,
     pods: Cache<Pod>,
 }
 
 impl Service {
-    pub(crate) fn new(known: Arc<Known>, pods: Cache<Pod>) -> Self {
+    pub(crate) fn new(known: Arc<AllocatorHandle>, pods: Cache<Pod>) -> Self {
         Self { known, pods }
     }
 
@@ -81,7 +81,7 @@ impl IpamService for Service {
         let request = request.into_inner();
         for (at, state) in request.states.iter().enumerate() {
             if wire::BlockState::try_from(*state).is_err() {
-                let unknown = format!("Unsupported value: {state}: there is no such state");
+                let unknown = format!("Unsupported value: {state}: unknown block state");
                 return Err(ApiError::bad_field(&format!("states[{at}]"), unknown).into());
             }
         }
@@ -118,7 +118,7 @@ impl IpamService for Service {
                 && pools.all(|(_, usage)| usage.range.cidr() != only)
             {
                 let none = format!(
-                    "Invalid value: \"{only}\": is no range that node blocks come from; ListPools has those"
+                    "Invalid value: \"{only}\": must be a range of node blocks, as ListPools lists them"
                 );
                 return Err(ApiError::bad_field("cidr", none));
             }
@@ -144,7 +144,7 @@ fn limit(asked: u32, default: usize) -> usize {
     }
 }
 
-/// The first ones, and whether there are more.
+/// The first `limit` items, and whether there are more.
 fn bounded<T>(mut all: impl Iterator<Item = T>, limit: usize) -> (Vec<T>, bool) {
     let first = all.by_ref().take(limit).collect();
     (first, all.next().is_some())
@@ -163,7 +163,7 @@ fn parse(field: &str, text: &str) -> Result<IpNet, ApiError> {
     }
 }
 
-/// With so many of its blocks at most.
+/// A range with its use and at most `limit` of its blocks.
 fn pool(name: &str, usage: &Usage, known: &Allocator, limit: usize) -> wire::Pool {
     let held = known.blocks().each_overlapping(usage.range.cidr());
     let (blocks, more_blocks) = bounded(held.map(|held| block(&held, known)), limit);
@@ -179,17 +179,17 @@ fn pool(name: &str, usage: &Usage, known: &Allocator, limit: usize) -> wire::Poo
     }
 }
 
-fn phase(block: &Block, known: &Allocator) -> Option<Phase> {
+fn phase(block: &Block, known: &Allocator) -> Option<ReleasePhase> {
     let owner = block.claim.owner()?;
     known.phase(owner, block.net)
 }
 
-fn state(block: &Block, phase: Option<Phase>) -> wire::BlockState {
+fn state(block: &Block, phase: Option<ReleasePhase>) -> wire::BlockState {
     match (&block.claim, phase) {
         (Claim::Reserved, _) => wire::BlockState::Reserved,
         (Claim::Assigned(_), _) => wire::BlockState::Assigned,
         (Claim::Foreign(_), _) => wire::BlockState::Foreign,
-        (Claim::Draining(_), Some(Phase::Quarantined(_))) => wire::BlockState::Quarantined,
+        (Claim::Draining(_), Some(ReleasePhase::Quarantined(_))) => wire::BlockState::Quarantined,
         (Claim::Draining(_), _) => wire::BlockState::Draining,
     }
 }
@@ -198,7 +198,9 @@ fn block(block: &Block, known: &Allocator) -> wire::Block {
     let owner = block.claim.owner();
     let phase = phase(block, known);
     let until = match phase {
-        Some(Phase::Held(Some(until)) | Phase::Quarantined(until)) => until.to_string(),
+        Some(ReleasePhase::Held(Some(until)) | ReleasePhase::Quarantined(until)) => {
+            until.to_string()
+        }
         _ => String::new(),
     };
     wire::Block {
@@ -221,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_says_when_it_is_not_whole() {
+    fn truncated_answers_say_so() {
         for (limit, want) in [
             (2, (2, true)),
             (3, (3, false)),
@@ -234,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_and_blocks_are_understood() {
+    fn parses_addresses_and_blocks() {
         for (text, want) in [
             ("10.0.0.7", "10.0.0.7/32"),
             ("fd00::7", "fd00::7/128"),

@@ -4,8 +4,8 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Fault, World};
-use podplane_ipam_controller::{AllocatorType, Config, run};
+use common::{FakeApiserver, Fault};
+use podplane_ipam_controller::{AllocatorType, ClusterFlags, Config, run};
 use podplane_proto::ipam::{
     AuditRequest, BlockState, FindBlocksRequest, GetOwnerRequest, ListFreeRequest,
     ListPoolsRequest, ipam_service_client::IpamServiceClient,
@@ -13,22 +13,22 @@ use podplane_proto::ipam::{
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-struct Running {
+struct RunningController {
     config: Config,
     stop: CancellationToken,
     tasks: JoinSet<()>,
     directory: tempfile::TempDir,
 }
 
-impl Running {
+impl RunningController {
     /// A controller of four blocks, one of them in the service range.
-    async fn start(world: &World) -> Self {
-        Self::start_with(world, |_| {}).await
+    async fn start(fake: &FakeApiserver) -> Self {
+        Self::start_with(fake, |_| {}).await
     }
 
-    async fn start_with(world: &World, change: impl FnOnce(&mut Config)) -> Self {
+    async fn start_with(fake: &FakeApiserver, change: impl FnOnce(&mut Config)) -> Self {
         let mut tasks = JoinSet::new();
-        let server = world.serve(&mut tasks).await;
+        let server = fake.serve(&mut tasks).await;
         let directory = tempfile::tempdir().expect("a temporary directory");
         let mut config = Config {
             server: server.to_string().parse().expect("an address"),
@@ -37,7 +37,6 @@ impl Running {
             address_file: Some(directory.path().join("address")),
             allocate_node_cidrs: true,
             cidr_allocator_type: AllocatorType::RangeAllocator,
-            cloud_endpoint: None,
             cluster_cidr: "10.244.0.0/22".to_owned(),
             node_cidr_mask_size: None,
             node_cidr_mask_size_ipv4: None,
@@ -46,7 +45,10 @@ impl Running {
             compat: podplane_ipam::Compat::None,
             inject_patch: None,
             orphan_quarantine: 0,
-            release_delay: Duration::ZERO,
+            cluster: ClusterFlags {
+                cloud_endpoint: None,
+                release_delay: Duration::ZERO,
+            },
             assign_batch_size: 16,
             leader_election: common::no_election(),
         };
@@ -67,7 +69,7 @@ impl Running {
             .spawn(async move { run(config, stop).await.expect("the controller runs") });
     }
 
-    /// Ends the controller in the middle of whatever it does, and starts another.
+    /// Stops the controller wherever it is, and starts another.
     async fn restart(&mut self) {
         self.stop.cancel();
         self.tasks
@@ -87,23 +89,23 @@ impl Running {
     }
 }
 
-fn holds(node: &'static str, block: &'static str) -> impl Fn(&common::State) -> bool {
+fn holds(node: &'static str, block: &'static str) -> impl Fn(&common::ControllerState) -> bool {
     move |state| state.blocks(node) == [block]
 }
 
 #[tokio::test]
-async fn nodes_get_blocks_until_none_is_left_and_again_when_one_is_freed() {
-    let world = World::default();
-    world.add_node("old", "u0", &["10.244.1.0/24"]);
-    let running = Running::start(&world).await;
-    world.add_node("a", "u1", &[]);
-    world.until(holds("a", "10.244.0.0/24")).await;
-    world.add_node("b", "u2", &[]);
-    world.until(holds("b", "10.244.2.0/24")).await;
+async fn assigns_blocks_until_exhausted_and_again_after_a_release() {
+    let fake = FakeApiserver::default();
+    fake.add_node("old", "u0", &["10.244.1.0/24"]);
+    let running = RunningController::start(&fake).await;
+    fake.add_node("a", "u1", &[]);
+    fake.until(holds("a", "10.244.0.0/24")).await;
+    fake.add_node("b", "u2", &[]);
+    fake.until(holds("b", "10.244.2.0/24")).await;
 
-    world.add_node("late", "u3", &[]);
-    world.until(|state| !state.events.is_empty()).await;
-    let event = world.read(|state| state.events[0].clone());
+    fake.add_node("late", "u3", &[]);
+    fake.until(|state| !state.events.is_empty()).await;
+    let event = fake.read(|state| state.events[0].clone());
     assert_eq!(event.reason.as_deref(), Some("CIDRNotAvailable"));
     assert_eq!(
         event.message.as_deref(),
@@ -116,10 +118,10 @@ async fn nodes_get_blocks_until_none_is_left_and_again_when_one_is_freed() {
     );
     assert_eq!(event.reporting_component.as_deref(), Some("cidrAllocator"));
     assert_eq!(event.involved_object.name.as_deref(), Some("late"));
-    assert_eq!(world.read(|state| state.blocks("late")), [""; 0]);
+    assert_eq!(fake.read(|state| state.blocks("late")), [""; 0]);
 
-    world.remove_node("old");
-    world.until(holds("late", "10.244.1.0/24")).await;
+    fake.remove_node("old");
+    fake.until(holds("late", "10.244.1.0/24")).await;
 
     let mut client = running.ask();
     let question = GetOwnerRequest {
@@ -158,26 +160,26 @@ async fn nodes_get_blocks_until_none_is_left_and_again_when_one_is_freed() {
 }
 
 #[tokio::test]
-async fn lost_calls_give_no_block_twice() {
-    let world = World::default();
-    let mut running = Running::start(&world).await;
+async fn assigns_no_block_twice_after_lost_calls() {
+    let fake = FakeApiserver::default();
+    let mut running = RunningController::start(&fake).await;
     for fault in [
         Fault::AnswerLost,
         Fault::RequestLost,
         Fault::Conflict,
         Fault::Refused,
     ] {
-        world.change(|state| state.faults = vec![fault; 3]);
+        fake.change(|state| state.faults = vec![fault; 3]);
         for (node, uid) in [("a", "u1"), ("b", "u2"), ("c", "u3")] {
-            world.add_node(node, &format!("{uid}{fault:?}"), &[]);
+            fake.add_node(node, &format!("{uid}{fault:?}"), &[]);
         }
-        let assigned = |state: &common::State| {
+        let assigned = |state: &common::ControllerState| {
             ["a", "b", "c"]
                 .iter()
                 .all(|node| state.blocks(node).len() == 1)
         };
-        world.until(assigned).await;
-        let mut blocks: Vec<String> = world.read(|state| {
+        fake.until(assigned).await;
+        let mut blocks: Vec<String> = fake.read(|state| {
             ["a", "b", "c"]
                 .iter()
                 .flat_map(|node| state.blocks(node))
@@ -191,7 +193,7 @@ async fn lost_calls_give_no_block_twice() {
         );
         ["a", "b", "c"]
             .iter()
-            .for_each(|node| world.remove_node(node));
+            .for_each(|node| fake.remove_node(node));
     }
     running.stop.cancel();
     running.tasks.abort_all();
@@ -199,25 +201,25 @@ async fn lost_calls_give_no_block_twice() {
 }
 
 #[tokio::test]
-async fn a_new_controller_knows_what_the_last_one_gave() {
-    let world = World::default();
-    let mut running = Running::start(&world).await;
-    world.add_node("a", "u1", &[]);
-    world.until(holds("a", "10.244.0.0/24")).await;
+async fn new_controller_knows_assigned_blocks() {
+    let fake = FakeApiserver::default();
+    let mut running = RunningController::start(&fake).await;
+    fake.add_node("a", "u1", &[]);
+    fake.until(holds("a", "10.244.0.0/24")).await;
     running.restart().await;
-    world.add_node("b", "u2", &[]);
-    world.until(holds("b", "10.244.1.0/24")).await;
+    fake.add_node("b", "u2", &[]);
+    fake.until(holds("b", "10.244.1.0/24")).await;
     running.stop.cancel();
 }
 
 #[tokio::test]
-async fn a_block_that_overlaps_is_reported_and_left_alone() {
-    let world = World::default();
-    world.add_node("a", "u1", &["10.244.0.0/24"]);
-    world.add_node("b", "u2", &["10.244.0.0/24"]);
-    let running = Running::start(&world).await;
-    world.until(|state| !state.events.is_empty()).await;
-    let event = world.read(|state| state.events[0].clone());
+async fn reports_and_keeps_overlapping_blocks() {
+    let fake = FakeApiserver::default();
+    fake.add_node("a", "u1", &["10.244.0.0/24"]);
+    fake.add_node("b", "u2", &["10.244.0.0/24"]);
+    let running = RunningController::start(&fake).await;
+    fake.until(|state| !state.events.is_empty()).await;
+    let event = fake.read(|state| state.events[0].clone());
     assert_eq!(event.reason.as_deref(), Some("ForeignPodCIDR"));
     assert_eq!(
         event.message.as_deref(),
@@ -226,8 +228,8 @@ async fn a_block_that_overlaps_is_reported_and_left_alone() {
         )
     );
     assert_eq!(event.involved_object.name.as_deref(), Some("b"));
-    world.add_node("c", "u3", &[]);
-    world.until(holds("c", "10.244.1.0/24")).await;
+    fake.add_node("c", "u3", &[]);
+    fake.until(holds("c", "10.244.1.0/24")).await;
 
     let mut client = running.ask();
     let findings = client.audit(AuditRequest {}).await.unwrap().into_inner();
@@ -250,8 +252,8 @@ async fn a_block_that_overlaps_is_reported_and_left_alone() {
     running.stop.cancel();
 }
 
-/// Waits until that is what is found.
-async fn found(running: &Running, want: &[&str]) {
+/// Waits until the findings are `want`.
+async fn found(running: &RunningController, want: &[&str]) {
     let asked = async {
         loop {
             if running.directory.path().join("address").exists()
@@ -273,54 +275,52 @@ async fn found(running: &Running, want: &[&str]) {
 }
 
 #[tokio::test]
-async fn overlaps_are_seen_beside_the_references_allocator_and_nothing_is_written() {
-    let world = World::default();
-    world.add_node("a", "u1", &["10.244.0.0/24"]);
-    world.add_node("b", "u2", &["10.244.0.0/24"]);
-    world.add_node("c", "u3", &["10.244.1.0/24"]);
-    let running = Running::start_with(&world, |config| {
+async fn reports_overlaps_beside_an_imitated_allocator_without_writing() {
+    let fake = FakeApiserver::default();
+    fake.add_node("a", "u1", &["10.244.0.0/24"]);
+    fake.add_node("b", "u2", &["10.244.0.0/24"]);
+    fake.add_node("c", "u3", &["10.244.1.0/24"]);
+    let running = RunningController::start_with(&fake, |config| {
         config.compat = podplane_ipam::Compat::Upstream;
     })
     .await;
     found(&running, &["duplicate-pod-cidr"; 2]).await;
-    world.remove_node("b");
-    world.remove_node("c");
+    fake.remove_node("b");
+    fake.remove_node("c");
     found(&running, &[]).await;
-    let record = world.record("10.244.1.0/24").expect("it is not released");
+    let record = fake.record("10.244.1.0/24").expect("it is not released");
     assert_eq!(record.state(), BlockState::Draining);
-    assert_eq!(world.read(|state| state.events.len()), 0);
+    assert_eq!(fake.read(|state| state.events.len()), 0);
     running.stop.cancel();
 }
 
 #[tokio::test]
-async fn pods_of_a_node_that_is_gone_are_deleted_and_no_others() {
-    let world = World::default();
-    world.add_node("stays", "u1", &[]);
-    world.add_node("goes", "u2", &[]);
-    world.add_pod("on-stays", "stays");
-    world.add_pod("on-goes", "goes");
-    world.add_pod("orphan-from-the-start", "long-gone");
-    // It exists, but lists and watches are behind.
-    world.change(|state| state.unseen.push("new".to_owned()));
-    world.add_node("new", "u3", &[]);
-    world.add_pod("on-new", "new");
-    let running = Running::start(&world).await;
-    world
-        .until(|state| !state.pods.contains_key("orphan-from-the-start"))
+async fn deletes_only_pods_of_deleted_nodes() {
+    let fake = FakeApiserver::default();
+    fake.add_node("stays", "u1", &[]);
+    fake.add_node("goes", "u2", &[]);
+    fake.add_pod("on-stays", "stays");
+    fake.add_pod("on-goes", "goes");
+    fake.add_pod("orphan-from-the-start", "long-gone");
+    // The node exists, but lists and watches are behind.
+    fake.change(|state| state.unseen.push("new".to_owned()));
+    fake.add_node("new", "u3", &[]);
+    fake.add_pod("on-new", "new");
+    let running = RunningController::start(&fake).await;
+    fake.until(|state| !state.pods.contains_key("orphan-from-the-start"))
         .await;
-    world.remove_node("goes");
-    world
-        .until(|state| !state.pods.contains_key("on-goes"))
+    fake.remove_node("goes");
+    fake.until(|state| !state.pods.contains_key("on-goes"))
         .await;
-    let left: Vec<String> = world.read(|state| state.pods.keys().cloned().collect());
+    let left: Vec<String> = fake.read(|state| state.pods.keys().cloned().collect());
     assert_eq!(left, ["on-new", "on-stays"]);
     running.stop.cancel();
 }
 
 #[tokio::test]
-async fn flags_without_a_block_for_any_node_are_refused() {
-    let world = World::default();
-    let running = Running::start(&world).await;
+async fn rejects_flags_that_leave_no_block() {
+    let fake = FakeApiserver::default();
+    let running = RunningController::start(&fake).await;
     let refused = |change: fn(&mut Config)| {
         let mut config = running.config.clone();
         change(&mut config);
@@ -341,125 +341,120 @@ async fn flags_without_a_block_for_any_node_are_refused() {
 }
 
 #[tokio::test]
-async fn an_answer_that_never_comes_holds_back_its_own_node_only() {
-    let world = World::default();
-    world.change(|state| state.hanging.push("slow".to_owned()));
-    let running = Running::start_with(&world, |config| config.assign_batch_size = 1).await;
-    world.add_node("slow", "u1", &[]);
+async fn hanging_call_delays_only_its_own_node() {
+    let fake = FakeApiserver::default();
+    fake.change(|state| state.hanging.push("slow".to_owned()));
+    let running = RunningController::start_with(&fake, |config| config.assign_batch_size = 1).await;
+    fake.add_node("slow", "u1", &[]);
     for (node, uid) in [("a", "u2"), ("b", "u3")] {
-        world.add_node(node, uid, &[]);
-        world.until(|state| state.blocks(node).len() == 1).await;
+        fake.add_node(node, uid, &[]);
+        fake.until(|state| state.blocks(node).len() == 1).await;
     }
-    assert_eq!(world.read(|state| state.blocks("slow")), [""; 0]);
+    assert_eq!(fake.read(|state| state.blocks("slow")), [""; 0]);
     running.stop.cancel();
 }
 
 #[tokio::test]
-async fn nodes_that_come_together_are_served_by_few_calls() {
-    let world = World::default();
+async fn batches_assignments_of_simultaneous_nodes() {
+    let fake = FakeApiserver::default();
     for index in 0..100 {
-        world.add_node(&format!("node-{index:02}"), &format!("u{index}"), &[]);
+        fake.add_node(&format!("node-{index:02}"), &format!("u{index}"), &[]);
     }
-    let running = Running::start_with(&world, |config| {
-        config.cluster_cidr = "10.244.0.0/16".into()
-    })
-    .await;
-    let all = |state: &common::State| {
+    let running =
+        RunningController::start_with(&fake, |config| config.cluster_cidr = "10.244.0.0/16".into())
+            .await;
+    let all = |state: &common::ControllerState| {
         let mut names = state.nodes.keys();
         names.all(|node| state.blocks(node).len() == 1)
     };
-    world.until(all).await;
-    let batches = world.read(|state| state.batches.clone());
+    fake.until(all).await;
+    let batches = fake.read(|state| state.batches.clone());
     assert!(batches.len() < 20 && batches.contains(&16), "{batches:?}");
     running.stop.cancel();
 }
 
 #[tokio::test]
-async fn a_released_block_is_quarantined_in_the_store_and_a_successor_releases_it() {
-    let world = World::default();
-    let mut running = Running::start_with(&world, |config| {
+async fn successor_releases_a_block_quarantined_in_the_store() {
+    let fake = FakeApiserver::default();
+    let mut running = RunningController::start_with(&fake, |config| {
         config.cluster_cidr = "10.244.0.0/24".into();
         config.service_cluster_ip_range.clear();
-        config.release_delay = Duration::from_secs(1);
+        config.cluster.release_delay = Duration::from_secs(1);
     })
     .await;
-    world.add_node("a", "u1", &[]);
-    world.until(holds("a", "10.244.0.0/24")).await;
-    world.remove_node("a");
+    fake.add_node("a", "u1", &[]);
+    fake.until(holds("a", "10.244.0.0/24")).await;
+    fake.remove_node("a");
     let state = |wanted: BlockState| {
-        move |state: &common::State| state.records.values().any(|r| r.state() == wanted)
+        move |state: &common::ControllerState| state.records.values().any(|r| r.state() == wanted)
     };
-    world.until(state(BlockState::Quarantined)).await;
+    fake.until(state(BlockState::Quarantined)).await;
     running.restart().await;
-    world.add_node("b", "u2", &[]);
-    world.until(|state| !state.events.is_empty()).await;
+    fake.add_node("b", "u2", &[]);
+    fake.until(|state| !state.events.is_empty()).await;
     assert!(
-        world
-            .record("10.244.0.0/24")
+        fake.record("10.244.0.0/24")
             .is_some_and(|record| record.node_uid == "u1")
     );
-    world.until(holds("b", "10.244.0.0/24")).await;
+    fake.until(holds("b", "10.244.0.0/24")).await;
     assert!(
-        world
-            .record("10.244.0.0/24")
+        fake.record("10.244.0.0/24")
             .is_some_and(|record| record.node_uid == "u2")
     );
     running.stop.cancel();
 }
 
 #[tokio::test]
-async fn a_block_of_another_configuration_is_marked_until_it_fits() {
-    let condition = |state: &common::State| {
+async fn marks_a_foreign_block_until_it_fits() {
+    let condition = |state: &common::ControllerState| {
         let status = state.nodes["a"].status.clone().unwrap_or_default();
         let mut conditions = status.conditions.into_iter().flatten();
         let found = conditions.find(|condition| condition.type_ == "PodCIDRForeign");
         found.map(|found| (found.status, found.reason.unwrap_or_default()))
     };
     let is = |status: &'static str, reason: &'static str| {
-        move |state: &common::State| condition(state) == Some((status.into(), reason.into()))
+        move |state: &common::ControllerState| {
+            condition(state) == Some((status.into(), reason.into()))
+        }
     };
-    let world = World::default();
-    world.add_node("a", "u1", &["10.244.1.0/24"]);
+    let fake = FakeApiserver::default();
+    fake.add_node("a", "u1", &["10.244.1.0/24"]);
     let mut running =
-        Running::start_with(&world, |config| config.node_cidr_mask_size = Some(23)).await;
-    world.until(is("True", "WrongSize")).await;
+        RunningController::start_with(&fake, |config| config.node_cidr_mask_size = Some(23)).await;
+    fake.until(is("True", "WrongSize")).await;
     let recorded = |wanted: BlockState| {
-        move |state: &common::State| state.records.values().all(|r| r.state() == wanted)
+        move |state: &common::ControllerState| state.records.values().all(|r| r.state() == wanted)
     };
-    world.until(recorded(BlockState::Foreign)).await;
-    world.add_node("b", "u2", &[]);
-    world
-        .until(|state| {
-            !state
-                .events
-                .iter()
-                .all(|event| event.reason.as_deref() == Some("ForeignPodCIDR"))
-        })
-        .await;
+    fake.until(recorded(BlockState::Foreign)).await;
+    fake.add_node("b", "u2", &[]);
+    fake.until(|state| {
+        !state
+            .events
+            .iter()
+            .all(|event| event.reason.as_deref() == Some("ForeignPodCIDR"))
+    })
+    .await;
     running.config.node_cidr_mask_size = None;
     running.restart().await;
-    world.until(is("False", "PodCIDRFits")).await;
-    world.until(recorded(BlockState::Assigned)).await;
-    world.until(holds("b", "10.244.0.0/24")).await;
+    fake.until(is("False", "PodCIDRFits")).await;
+    fake.until(recorded(BlockState::Assigned)).await;
+    fake.until(holds("b", "10.244.0.0/24")).await;
     running.stop.cancel();
 }
 
 #[tokio::test]
-async fn whoever_leads_no_more_ends() {
-    let world = World::default();
-    world.change(|state| state.faults = vec![Fault::FenceLost]);
-    world.add_node("a", "u1", &[]);
-    let running = Running::start_with(&world, |config| config.allocate_node_cidrs = false).await;
+async fn ends_when_leadership_is_lost() {
+    let fake = FakeApiserver::default();
+    fake.change(|state| state.faults = vec![Fault::FenceLost]);
+    fake.add_node("a", "u1", &[]);
+    let running =
+        RunningController::start_with(&fake, |config| config.allocate_node_cidrs = false).await;
     let (mut config, stop) = (running.config.clone(), CancellationToken::new());
     config.allocate_node_cidrs = true;
     let ended = tokio::time::timeout(Duration::from_secs(20), run(config, stop)).await;
     let error = ended.expect("it ends by itself").unwrap_err();
-    let causes = std::iter::successors(Some(&error as &dyn std::error::Error), |e| e.source());
-    let causes: Vec<String> = causes.map(ToString::to_string).collect();
-    assert!(
-        causes.contains(&"another controller leads".to_owned()),
-        "{causes:?}"
-    );
-    assert_eq!(world.read(|state| state.blocks("a")), [""; 0]);
+    let said = podplane_error_chain::one_line(&error);
+    assert!(said.contains("another controller leads"), "{said}");
+    assert_eq!(fake.read(|state| state.blocks("a")), [""; 0]);
     running.stop.cancel();
 }

@@ -1,5 +1,5 @@
-//! What a node's network can give, and what it has given: host-local's configuration and files, or what
-//! another IPAM plugin reports.
+//! The addresses that a node's network can give, and those that it has given: from host-local's
+//! configuration and files, or from another IPAM plugin's report.
 
 use std::{
     collections::BTreeSet,
@@ -9,11 +9,8 @@ use std::{
 };
 
 use ipnet::IpNet;
-use podplane_cni::{
-    CniError, NetworkConfigList,
-    host_local::{self, Capacity, Lease, Range},
-    ipam_report::Report,
-};
+use podplane_cni::{CniError, NetworkConfigList, ipam_report::Report};
+use podplane_host_local::{Capacity, Lease, Range};
 use serde_json::Value;
 
 /// The addresses of a network whose IPAM plugin is host-local, or reports them.
@@ -23,48 +20,50 @@ pub struct Ipam {
     pub capacity: Capacity,
     /// The ranges that they are in; empty if the plugin's report has none.
     pub subnets: Vec<IpNet>,
-    books: Books,
+    books: AddressSource,
 }
 
 /// The record of given addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Books {
-    /// In host-local's directory.
+enum AddressSource {
+    /// The allocation files in host-local's directory.
     Files {
         dir: PathBuf,
-        options: host_local::Options,
+        options: podplane_host_local::Options,
     },
-    /// In the report; `None` if that has no addresses.
+    /// The addresses in the report; `None` if that has none.
     Reported(Option<Vec<Lease>>),
 }
 
 impl Ipam {
-    /// The IPAM plugin of a network: the one that its first plugin names, else that plugin, which then gives addresses itself.
+    /// The IPAM plugin of a network: the one that its first plugin names, or else that plugin
+    /// itself, which then gives addresses.
     pub fn plugin(list: &NetworkConfigList) -> Option<&str> {
         let plugin = list.plugins.first()?;
         let ipam = plugin.get("ipam").and_then(|ipam| ipam.get("type"));
         ipam.or(plugin.get("type")).and_then(Value::as_str)
     }
 
-    /// The addresses of a network; `None` if another plugin than host-local gives them, which keeps its books elsewhere.
+    /// The addresses of a network; `None` if another plugin than host-local gives them, whose
+    /// records are elsewhere.
     ///
     /// # Errors
     ///
-    /// [`CniError`] as the plugin itself would print it: it can give no address either.
+    /// [`CniError`], as the plugin itself would print it: it cannot give an address either.
     pub fn of(list: &NetworkConfigList) -> Result<Option<Self>, CniError> {
         if Self::plugin(list) != Some("host-local") {
             return Ok(None);
         }
-        let config = host_local::Config::of_network(list)?;
+        let config = podplane_host_local::Config::of_network(list)?;
         Ok(Some(Self {
-            capacity: host_local::capacity(&config),
+            capacity: podplane_host_local::capacity(&config),
             subnets: config
                 .sets
                 .iter()
                 .flat_map(|set| set.ranges())
                 .map(Range::subnet)
                 .collect(),
-            books: Books::Files {
+            books: AddressSource::Files {
                 dir: config.dir(),
                 options: config.options,
             },
@@ -87,15 +86,15 @@ impl Ipam {
                 ipv6: report.capacity.ipv6.map(u128::from),
             },
             subnets: report.ranges.clone(),
-            books: Books::Reported(leases),
+            books: AddressSource::Reported(leases),
         }
     }
 
     /// host-local's directory of allocation files, and how it is used.
-    pub fn files(&self) -> Option<(&Path, host_local::Options)> {
+    pub fn files(&self) -> Option<(&Path, podplane_host_local::Options)> {
         match &self.books {
-            Books::Files { dir, options } => Some((dir, *options)),
-            Books::Reported(_) => None,
+            AddressSource::Files { dir, options } => Some((dir, *options)),
+            AddressSource::Reported(_) => None,
         }
     }
 
@@ -106,10 +105,11 @@ impl Ipam {
 
     /// Returns true if the given addresses are known, and not only their number.
     pub fn knows_leases(&self) -> bool {
-        self.books != Books::Reported(None)
+        self.books != AddressSource::Reported(None)
     }
 
-    /// Whether the address is of the ranges as they are configured now; the files may have more, of an earlier block.
+    /// Returns true if the address is in the configured ranges, or if those are not known. The
+    /// files may have more addresses, of an earlier block.
     pub fn gives(&self, address: IpAddr) -> bool {
         self.subnets.is_empty() || self.subnets.iter().any(|subnet| subnet.contains(&address))
     }
@@ -121,25 +121,27 @@ impl Ipam {
     /// The operating system's.
     pub fn leases(&self) -> io::Result<Vec<Lease>> {
         match &self.books {
-            Books::Files { dir, .. } => host_local::usage(dir),
-            Books::Reported(leases) => Ok(leases.clone().unwrap_or_default()),
+            AddressSource::Files { dir, .. } => podplane_host_local::usage(dir),
+            AddressSource::Reported(leases) => Ok(leases.clone().unwrap_or_default()),
         }
     }
 }
 
-/// How many pods a node's network has room for, and how much of it is taken.
+/// The number of pods that a node's network has room for, and the number of addresses in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Pods that could have an address each of every family if there were none; `None` if the IPAM plugin does not say.
+    /// Pods that could have an address of every family, if none were in use; `None` if the IPAM
+    /// plugin does not say.
     pub capacity: Option<i64>,
-    /// Taken by sandboxes.
+    /// Addresses of sandboxes.
     pub allocated: i64,
-    /// Taken by nobody who exists.
+    /// Addresses without a sandbox.
     pub leaked: i64,
 }
 
 impl Usage {
-    /// Counts `leases`; `is_known` says whether there is a sandbox of that id. A pod takes an address of each family, so the family of which more are taken counts.
+    /// Counts `leases`; `is_known` returns true for the id of an existing sandbox. A pod takes an
+    /// address of each family, so only the family with more leases counts.
     pub fn count<'a>(
         capacity: Capacity,
         leases: impl Iterator<Item = &'a Lease>,
@@ -171,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_of_an_earlier_block_are_not_of_this_one() {
+    fn addresses_of_an_earlier_block_do_not_match() {
         let dir = tempfile::tempdir().unwrap();
         let text = r#"{"cniVersion": "1.0.0", "name": "x", "plugins": [{"type": "bridge",
             "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.0.1.0/24"}]]}}]}"#;
@@ -184,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plugin_without_ipam_gives_addresses_itself() {
+    fn the_main_plugin_is_the_ipam_plugin_if_none_is_named() {
         let plugin = |text: &str| {
             let list = NetworkConfigList::from_list(text.as_bytes()).unwrap();
             Ipam::plugin(&list).map(str::to_owned)
@@ -196,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_without_ranges_gives_any_address() {
+    fn a_report_without_ranges_matches_any_address() {
         let report = |text: &str| Report::parse(text.as_bytes()).unwrap();
         let silent = Ipam::reported(&report(r#"{"capacity": {"ipv4": 3}}"#));
         assert!(silent.gives("192.0.2.1".parse().unwrap()));
@@ -212,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_family_with_more_taken_counts_and_leaks_are_no_allocations() {
+    fn counts_the_fuller_family_and_excludes_leaks() {
         let lease = |ip: &str, id: &str| Lease {
             ip: ip.parse().unwrap(),
             container_id: id.into(),

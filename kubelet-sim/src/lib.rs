@@ -1,10 +1,15 @@
-//! What runs on a node: the kubelet ([`kubelet`]), and a CRI server for sandboxes without containers ([`cri`]).
+//! The node's services: the kubelet ([`kubelet`]), and a CRI server for sandboxes without
+//! containers ([`cri`]).
 //!
-//! They are two services that meet at a unix socket (`runtime.v1`) and in the files of the node ([`node_dir`]): the kubelet works with any
-//! CRI server, and the CRI server with any CRI client. No container ever runs: a pod is Running when its sandbox, which is a
-//! network namespace and an address, is ready.
+//! They meet at a unix socket (`runtime.v1`) and in the files of the node ([`node_dir`]): the
+//! kubelet works with any CRI server, and the CRI server with any CRI client.
 //!
-//! This crate never assigns an address itself: CNI plugins do, which the CRI server executes.
+//! This crate never runs a container: a pod is Running when its sandbox, which is a network
+//! namespace and an address, is ready. It never assigns an address itself: CNI plugins do, which
+//! the CRI server executes.
+//!
+//! Start reading at [`kubelet::worker`] for the life of a pod, and at [`cri::sandboxes`] for that
+//! of a sandbox.
 
 #![warn(missing_docs)]
 
@@ -14,5 +19,6 @@ pub mod kubelet;
 pub mod node_dir;
 pub mod pod_cidrs;
 
-pub use node_dir::{NodeDir, NodeName};
+pub use node_dir::NodeDir;
 pub use pod_cidrs::PodCidrs;
+pub use podplane_api::node::NodeName;

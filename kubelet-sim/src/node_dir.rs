@@ -1,55 +1,18 @@
 //! The files of a node:
-//! `<nodes-dir>/NODE/{net.d,networks,results,sandboxes}`, and `ipam-report.json`, `cri.sock`,
-//! `instance.json` and `kubelet.lock` beside them.
+//! `<nodes-dir>/NODE/{net.d,networks,results,sandboxes}`, and `ipam-report.json`, `pod-mtu`,
+//! `cri.sock`, `instance.json` and `kubelet.lock` beside them.
 
 use std::{
-    fmt, fs,
-    io::{self, Write as _},
+    fs, io,
     path::{Path, PathBuf},
-    str::FromStr,
 };
 
-use podplane_api::names;
+use podplane_api::node::NodeName;
 use podplane_cni::types::{ConfigError, NetworkConfigList};
+use podplane_telemetry::files::write_volatile;
 use serde_json::Value;
 
 use crate::cri::template::Template;
-
-/// The name of a node: a DNS subdomain, and so also a file name.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NodeName(String);
-
-/// A name that no node can have.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{0:?} is no node name: want a DNS subdomain of at most 253 lower case letters, digits, '-' and '.', such as node-1"
-)]
-pub struct NodeNameError(String);
-
-impl NodeName {
-    /// The name.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl FromStr for NodeName {
-    type Err = NodeNameError;
-
-    fn from_str(text: &str) -> Result<Self, NodeNameError> {
-        if names::dns1123_subdomain(text).is_empty() {
-            Ok(Self(text.to_owned()))
-        } else {
-            Err(NodeNameError(text.to_owned()))
-        }
-    }
-}
-
-impl fmt::Display for NodeName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
 
 /// The directory of one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,17 +34,17 @@ impl NodeDir {
         self.0.join("instance.json")
     }
 
-    /// Locked by the kubelet that runs.
+    /// The file that the running kubelet has locked.
     pub fn kubelet_lock(&self) -> PathBuf {
         self.0.join("kubelet.lock")
     }
 
-    /// CNI configurations; the first in lexical order is the node's network.
+    /// The directory of CNI configurations; the first in lexical order is the node's network.
     pub fn net_d(&self) -> PathBuf {
         self.0.join("net.d")
     }
 
-    /// Where host-local keeps a directory for each network.
+    /// The directory in which host-local keeps a directory for each network.
     pub fn networks(&self) -> PathBuf {
         self.0.join("networks")
     }
@@ -91,7 +54,7 @@ impl NodeDir {
         &self.0
     }
 
-    /// Records of sandboxes.
+    /// The directory of sandboxes' records.
     pub fn sandboxes(&self) -> PathBuf {
         self.0.join("sandboxes")
     }
@@ -101,13 +64,52 @@ impl NodeDir {
         self.0.join("ipam-report.json")
     }
 
+    /// The MTU that interfaces of pods must have, in bytes; absent if any will do.
+    ///
+    /// # Errors
+    ///
+    /// The operating system's, or that the file has no number.
+    pub fn pod_mtu(&self) -> io::Result<Option<u32>> {
+        match fs::read_to_string(self.pod_mtu_file()) {
+            Ok(text) => {
+                let mtu = text.trim().parse();
+                mtu.map(Some).map_err(io::Error::other)
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes what [`pod_mtu`](Self::pod_mtu) reads.
+    ///
+    /// # Errors
+    ///
+    /// The operating system's.
+    pub fn write_pod_mtu(&self, mtu: Option<u32>) -> io::Result<()> {
+        let path = self.pod_mtu_file();
+        match mtu {
+            Some(mtu) => write_volatile(&path, format!("{mtu}\n").as_bytes()),
+            None => match fs::remove_file(path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                _ => Ok(()),
+            },
+        }
+    }
+
+    /// The file by which the kubelet tells the CRI server the MTU, like flannel's `subnet.env` for
+    /// its CNI plugin.
+    fn pod_mtu_file(&self) -> PathBuf {
+        self.0.join("pod-mtu")
+    }
+
     /// The CRI server's socket.
     pub fn socket(&self) -> PathBuf {
         self.0.join("cri.sock")
     }
 
-    /// Whether the node's network is the one made of its podCIDR. It is not while a configuration that somebody else put into `net.d` comes
-    /// first there: that one has ranges of its own, and a node does not need a podCIDR for it.
+    /// Returns true if the node's network is the one made of its podCIDR. It is not while somebody
+    /// else's configuration comes first in `net.d`: that one has ranges of its own, and the node
+    /// needs no podCIDR for it.
     pub fn uses_pod_cidr(&self) -> bool {
         let is_configuration = |path: &PathBuf| {
             path.extension().is_some_and(|kind| {
@@ -130,8 +132,9 @@ impl NodeDir {
 
     /// The node's network: the first configuration of `net.d`.
     ///
-    /// A host-local section that says nothing of `dataDir` gets [`NodeDir::networks`], where the reference would use a directory of
-    /// the whole machine. It is put in here, when the configuration is used, because kubenet's had no such member.
+    /// A host-local section without `dataDir` gets [`NodeDir::networks`]; the reference would use a
+    /// directory of the whole machine. This happens here, when the configuration is used, because
+    /// kubenet's had no such member.
     ///
     /// # Errors
     ///
@@ -161,62 +164,12 @@ impl NodeDir {
     }
 }
 
-/// Writes a file in one step and to the disk: readers find the old text or the new one, after a
-/// power failure too.
-///
-/// # Errors
-///
-/// The operating system's.
-pub fn write_atomically(path: &Path, text: &[u8]) -> io::Result<()> {
-    replace(path, text, fs::File::sync_all)?;
-    // The file is durable, its name is so with the directory.
-    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
-    fs::File::open(dir.unwrap_or(Path::new(".")))?.sync_all()
-}
-
-/// [`write_atomically`], for what does not outlive a power failure and need not be on the disk: records of
-/// sandboxes, whose namespaces end with the machine, and what says where processes are.
-///
-/// # Errors
-///
-/// The operating system's.
-pub fn write_volatile(path: &Path, text: &[u8]) -> io::Result<()> {
-    replace(path, text, |_| Ok(()))
-}
-
-fn replace(
-    path: &Path,
-    text: &[u8],
-    sync: impl FnOnce(&fs::File) -> io::Result<()>,
-) -> io::Result<()> {
-    let mut new = path.as_os_str().to_owned();
-    new.push(".new");
-    let new = PathBuf::from(new);
-    let write = || {
-        let mut file = fs::File::create(&new)?;
-        file.write_all(text)?;
-        sync(&file)?;
-        fs::rename(&new, path)
-    };
-    write().inspect_err(|_| _ = fs::remove_file(&new))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_node_name_is_a_file_name() {
-        for name in ["a", "node-1", "ip-10-0-0-1.eu.example"] {
-            assert!(name.parse::<NodeName>().is_ok(), "{name}");
-        }
-        for name in ["", ".", "..", "a/b", "../a", "A", "-a", "a-", "a..b", "a b"] {
-            assert!(name.parse::<NodeName>().is_err(), "{name}");
-        }
-    }
-
-    #[test]
-    fn a_configuration_that_comes_before_ours_needs_no_pod_cidr() {
+    fn an_earlier_configuration_needs_no_pod_cidr() {
         let dir = tempfile::tempdir().unwrap();
         let node = NodeDir::new(dir.path(), &"n".parse().unwrap());
         assert!(node.uses_pod_cidr());
@@ -233,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nodes_own_directory_is_put_in_when_the_configuration_is_used() {
+    fn inserts_the_data_dir_of_the_node_into_host_local() {
         let dir = tempfile::tempdir().unwrap();
         let node = NodeDir::new(dir.path(), &"n".parse().unwrap());
         fs::create_dir_all(node.net_d()).unwrap();

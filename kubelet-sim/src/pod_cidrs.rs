@@ -4,22 +4,22 @@ use std::{fmt, str::FromStr};
 
 use ipnet::{AddrParseError, IpNet};
 
-/// One block, or one of each address family, the primary one first. Written with a comma between.
+/// One block, or one of each address family, the primary one first. Displayed with a comma between.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodCidrs(Vec<IpNet>);
 
-/// Blocks that a node cannot have.
+/// The reason why a node cannot have these blocks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PodCidrsError {
     /// Neither one nor two.
     #[error("a node has one podCIDR, or one of each address family, not {0}")]
     Count(usize),
     /// Not a prefix.
-    #[error("{text:?} is not a CIDR")]
+    #[error("invalid CIDR {text:?}")]
     Syntax {
         /// The text.
         text: String,
-        /// What the parser said.
+        /// The parser's error.
         source: AddrParseError,
     },
     /// An address inside a network in place of the network.
@@ -98,17 +98,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_block_or_one_of_each_family() {
+    fn accepts_one_block_or_one_per_family() {
         for text in ["10.0.0.0/24", "fd00::/64", "fd00::/64,10.0.0.0/24"] {
             assert_eq!(text.parse::<PodCidrs>().unwrap().to_string(), text);
         }
     }
 
     #[test]
-    fn anything_else_is_refused_by_name() {
+    fn refuses_other_blocks_with_the_reason() {
         let cases = [
-            ("", "\"\" is not a CIDR"),
-            ("10.0.0.0", "\"10.0.0.0\" is not a CIDR"),
+            ("", "invalid CIDR \"\""),
+            ("10.0.0.0", "invalid CIDR \"10.0.0.0\""),
             (
                 "10.0.0.1/24",
                 "10.0.0.1/24 has host bits set: the network is 10.0.0.0/24",

@@ -1,4 +1,4 @@
-//! What both sides of `BlockService` go by.
+//! Constants that both sides of `BlockService` share.
 
 /// The most updates in one call.
 pub const MAX_UPDATES: usize = 100;

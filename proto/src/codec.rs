@@ -1,7 +1,8 @@
-//! Conversion of objects between the wire and the domain.
+//! Conversion of objects between the wire and the domain types.
 //!
-//! Both directions go through Kubernetes' JSON, which the generated messages map to exactly, so the schema is the only thing that
-//! has to agree. Nothing is dropped on the way: a field of the wire that the schema does not have is an error.
+//! Both directions go through Kubernetes' JSON, to which the generated messages map exactly, so
+//! only the schema has to agree. Nothing is dropped on the way: a field of the message that the
+//! schema does not have is an error.
 
 mod direct;
 
@@ -19,36 +20,36 @@ use crate::{
     wire,
 };
 
-/// [`DESCRIPTORS`](crate::DESCRIPTORS) without their comments, which are most of it.
+/// [`DESCRIPTORS`](crate::DESCRIPTORS) without comments, which are most of it.
 const BARE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/bare.bin"));
 
-/// Every message of the wire.
+/// All messages of the wire.
 pub static POOL: LazyLock<DescriptorPool> = LazyLock::new(|| {
     DescriptorPool::decode(BARE).expect("the build script wrote these descriptors")
 });
 
-/// Why bytes are not an object of the kind.
+/// An error of decoding an object.
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
-    /// Not a protobuf message of the kind's shape.
+    /// The bytes are not a protobuf message of the kind's shape.
     #[error("not a protobuf {kind}")]
     Wire {
-        /// The kind expected.
+        /// The expected kind.
         kind: &'static str,
-        /// What prost found.
+        /// prost's error.
         #[source]
         source: prost::DecodeError,
     },
-    /// More than [`MAX_VALUES`].
+    /// There are more than [`MAX_VALUES`].
     #[error("limit of values is {MAX_VALUES}")]
     TooManyValues,
-    /// A field that Kubernetes does not have, or a value of the wrong form.
+    /// A field that Kubernetes does not have, or a malformed value.
     #[error(transparent)]
     Strict(#[from] StrictError),
 }
 
 impl DecodeError {
-    /// The path of the offending field, empty if it is the object as a whole.
+    /// The path of the invalid field, empty if it is the object as a whole.
     pub fn path(&self) -> &str {
         match self {
             Self::Wire { .. } | Self::TooManyValues => "",
@@ -57,7 +58,8 @@ impl DecodeError {
     }
 }
 
-/// An object that has no form on the wire; for what came out of [`decode`] or the strict decoder, this does not happen.
+/// An error of encoding an object; it does not occur for objects from [`decode`] or the strict
+/// decoder.
 #[derive(Debug, thiserror::Error)]
 #[error("{kind} cannot be put on the wire")]
 pub struct EncodeError {
@@ -66,11 +68,12 @@ pub struct EncodeError {
     source: serde_json::Error,
 }
 
-/// The object in its message's encoding.
+/// Encodes an object as its message.
 ///
 /// # Errors
 ///
-/// [`EncodeError`] if the object holds what its schema does not allow, such as a time beyond year 9999.
+/// [`EncodeError`] if the object has values that its schema does not allow, such as a time after
+/// the year 9999.
 pub fn encode<K: Object>(object: &K) -> Result<Bytes, EncodeError> {
     let encoded = object.to_vec().and_then(|json| {
         match direct::message_of(&message_name::<K>(), &json, None) {
@@ -84,16 +87,16 @@ pub fn encode<K: Object>(object: &K) -> Result<Bytes, EncodeError> {
     })
 }
 
-/// The same of an object that is the text of its JSON, at a revision that the text does not have.
+/// Encodes an object given as JSON text, at a revision that the text does not contain.
 ///
 /// # Errors
 ///
-/// As [`encode`], and if it is not the JSON of an object of this kind.
+/// As [`encode`], and if the text is not the JSON of an object of this kind.
 pub fn encode_at<K: Object>(json: &[u8], revision: &str) -> Result<Bytes, EncodeError> {
     if let Some(message) = direct::message_of(&message_name::<K>(), json, Some(revision)) {
         return Ok(message);
     }
-    // Fields that only a later version knows are dropped, as by whoever reads the object.
+    // Fields that only a later version knows are dropped, as they are when the object is read.
     let encoded = K::from_slice(json).and_then(|mut object| {
         object.metadata_mut().resource_version = Some(revision.to_owned());
         encode_json(descriptor::<K>(), object.to_json()?)
@@ -113,11 +116,12 @@ fn encode_json(
     Ok(message.encode_to_vec().into())
 }
 
-/// The object that a message holds.
+/// Decodes the object in a message.
 ///
 /// # Errors
 ///
-/// [`DecodeError`] if the bytes are no such message, or hold a field that the kind does not have, or a malformed value.
+/// [`DecodeError`] if the bytes are not such a message, or contain an unknown field or a malformed
+/// value.
 pub fn decode<K: Object>(bytes: &[u8]) -> Result<K, DecodeError> {
     if values::are_too_many(&descriptor::<K>(), bytes) {
         return Err(DecodeError::TooManyValues);
@@ -168,7 +172,7 @@ fn descriptor<K: Object>() -> MessageDescriptor {
         .expect("a message was generated for every served kind")
 }
 
-/// The paths of fields, by number, that the schema does not have.
+/// Finds the paths of fields, by number, that the schema does not have.
 fn find_unknown(message: &DynamicMessage, path: &str, found: &mut Vec<String>) {
     let join = |name: &str| {
         if path.is_empty() {
@@ -198,8 +202,9 @@ fn find_unknown(message: &DynamicMessage, path: &str, found: &mut Vec<String>) {
     }
 }
 
-/// Makes whole numbers of floats that are whole. `google.protobuf.Value` has only doubles, and Kubernetes has no
-/// field that is a fraction: what arrives as `8080.0` was the integer of an IntOrString.
+/// Converts floats that are whole to integers. `google.protobuf.Value` has only doubles, and no
+/// field of Kubernetes is a fraction: a value that arrives as `8080.0` was the integer of an
+/// IntOrString.
 fn integral(json: &mut serde_json::Value) {
     match json {
         serde_json::Value::Array(items) => items.iter_mut().for_each(integral),

@@ -1,7 +1,8 @@
 //! Errors on the wire: a status code, Kubernetes' reason, and the fields at fault.
 //!
-//! A status carries `google.rpc.ErrorInfo` (reason, domain `podplane.dev`) and, for invalid objects, `google.rpc.BadRequest`. One type on both
-//! sides, so that the client reads exactly what the server meant.
+//! A status carries `google.rpc.ErrorInfo` (reason, domain `podplane.dev`) and, for invalid
+//! objects, `google.rpc.BadRequest`. Both sides use one type, so that the client sees exactly the
+//! error of the server.
 
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt as _};
@@ -9,34 +10,36 @@ use tonic_types::{ErrorDetails, StatusExt as _};
 /// `google.rpc.ErrorInfo.domain` of every error of podplane.
 pub const DOMAIN: &str = "podplane.dev";
 
-/// Why a request was refused, in Kubernetes' words (`metav1.StatusReason`).
+/// The reason of a refusal, as in Kubernetes (`metav1.StatusReason`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// There is no such object, or no such namespace.
+    /// The object or its namespace does not exist.
     NotFound,
-    /// An object of that name exists.
+    /// An object with that name exists.
     AlreadyExists,
-    /// The object is not at the revision, or not the one, that the request expects. Read it again.
+    /// The object is not at the expected revision, or is another one. Read it again.
     Conflict,
-    /// The object, or a field of the request, breaks a rule; the message and the field violations say which.
+    /// The object, or a field of the request, violates a rule; see the message and the field
+    /// violations.
     Invalid,
-    /// The request cannot be understood.
+    /// The request is malformed.
     BadRequest,
-    /// The rules forbid it for this object now.
+    /// The operation is forbidden for this object in its present state.
     Forbidden,
-    /// The writer leads no more: see [`crate::fence`]. Kubernetes has no such reason.
+    /// The writer is no longer the leader: see [`crate::fence`]. Kubernetes has no such reason.
     FenceLost,
-    /// What is to go is still used: a block whose node lives. Kubernetes has no such reason.
+    /// The object to be removed is in use, such as a block whose node exists. Kubernetes has no
+    /// such reason.
     InUse,
     /// The revision is no longer in the history. List again.
     Expired,
-    /// What was asked for did not come about in time: mostly a revision that is not there yet.
+    /// The request timed out, mostly because a requested revision has not been reached.
     Timeout,
-    /// More than the server takes.
+    /// The request is larger than the server accepts.
     RequestEntityTooLarge,
-    /// Not now; try again.
+    /// The server is temporarily unavailable; try again.
     ServiceUnavailable,
-    /// The server's fault.
+    /// An error of the server.
     InternalError,
 }
 
@@ -57,7 +60,7 @@ impl Reason {
         Self::InternalError,
     ];
 
-    /// As in Kubernetes' `Status.reason`.
+    /// The name, as in Kubernetes' `Status.reason`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::NotFound => "NotFound",
@@ -76,13 +79,13 @@ impl Reason {
         }
     }
 
-    /// The reason of that name.
+    /// The reason with that name.
     pub fn parse(name: &str) -> Option<Self> {
         let mut all = Self::ALL.into_iter();
         all.find(|reason| reason.as_str() == name)
     }
 
-    /// The status code that goes with it.
+    /// The status code of the reason.
     pub fn code(self) -> Code {
         match self {
             Self::NotFound => Code::NotFound,
@@ -100,26 +103,27 @@ impl Reason {
     }
 }
 
-/// A field that breaks a rule.
+/// A violation of a rule by a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldViolation {
-    /// Where: `spec.podCIDRs[0]`.
+    /// The path of the field: `spec.podCIDRs[0]`.
     pub field: String,
-    /// What is wrong, in Kubernetes' words, without the field.
+    /// The violation, as Kubernetes describes it, without the field.
     pub description: String,
 }
 
-/// A refused request.
+/// An error of a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ApiError {
-    /// Why.
+    /// The reason.
     pub reason: Reason,
-    /// The sentence for people.
+    /// The message for people.
     pub message: String,
-    /// The fields at fault, if any.
+    /// The invalid fields, if any.
     pub fields: Vec<FieldViolation>,
-    /// Of an expired list: with this token its remainder can be had, though not at the list's revision.
+    /// For an expired list: the token with which its remainder can be listed, though not at the
+    /// list's revision.
     pub continue_token: Option<String>,
 }
 
@@ -127,7 +131,7 @@ pub struct ApiError {
 const CONTINUE: &str = "continue";
 
 impl ApiError {
-    /// An error about no field in particular.
+    /// Creates an error without invalid fields.
     pub fn new(reason: Reason, message: impl Into<String>) -> Self {
         Self {
             reason,
@@ -137,43 +141,43 @@ impl ApiError {
         }
     }
 
-    /// The same with the fields at fault.
+    /// Adds invalid fields.
     #[must_use]
     pub fn with_fields(self, fields: Vec<FieldViolation>) -> Self {
         Self { fields, ..self }
     }
 
-    /// Whether the object, or its namespace, does not exist.
+    /// True if the object, or its namespace, does not exist.
     pub fn is_not_found(&self) -> bool {
         self.reason == Reason::NotFound
     }
 
-    /// Whether an object of that name exists already.
+    /// True if an object with that name exists already.
     pub fn is_already_exists(&self) -> bool {
         self.reason == Reason::AlreadyExists
     }
 
-    /// Whether the write was planned against a state that is no more: observe again.
+    /// True if the write was based on an outdated state: observe again.
     pub fn is_conflict(&self) -> bool {
         self.reason == Reason::Conflict
     }
 
-    /// Whether somebody else leads by now: stop.
+    /// True if another process leads by now: stop.
     pub fn is_fence_lost(&self) -> bool {
         self.reason == Reason::FenceLost
     }
 
-    /// Whether the revision has left the history: list again.
+    /// True if the revision has left the history: list again.
     pub fn is_expired(&self) -> bool {
         self.reason == Reason::Expired
     }
 
-    /// Whether no answer came. A write **may have been carried out**: read before deciding.
+    /// True if no answer arrived. A write **may have been carried out**: read before deciding.
     pub fn is_unavailable(&self) -> bool {
         self.reason == Reason::ServiceUnavailable
     }
 
-    /// A field of the request cannot be understood; `description` in Kubernetes' words.
+    /// Creates the error for a malformed field of the request; `description` as in Kubernetes.
     pub fn bad_field(field: &str, description: String) -> Self {
         let violation = FieldViolation {
             field: field.to_owned(),
@@ -183,7 +187,7 @@ impl ApiError {
         Self::new(Reason::BadRequest, message).with_fields(vec![violation])
     }
 
-    /// `pods "a" not found`
+    /// Creates the error `pods "a" not found`.
     pub fn not_found(plural: &str, name: &str) -> Self {
         Self::new(Reason::NotFound, format!("{plural} \"{name}\" not found"))
     }
@@ -203,7 +207,8 @@ impl From<ApiError> for Status {
 }
 
 impl From<&Status> for ApiError {
-    /// Reads the details; a status without them, such as a transport's, gets its reason from its code.
+    /// Reads the details; a status without them, such as one of the transport, gets its reason from
+    /// its code.
     fn from(status: &Status) -> Self {
         let details = status.get_error_details();
         let named = details.error_info();
@@ -230,7 +235,8 @@ impl From<&Status> for ApiError {
     }
 }
 
-/// What a status without our details means. Every error of our servers has them, so these come from the transport or from a peer that is no server of ours.
+/// The reason of a status without our details. All errors of our servers have details, so these
+/// come from the transport or from a peer that is not our server.
 fn from_code(code: Code) -> Reason {
     match code {
         Code::NotFound => Reason::NotFound,
@@ -240,8 +246,9 @@ fn from_code(code: Code) -> Reason {
         Code::PermissionDenied | Code::Unauthenticated => Reason::Forbidden,
         Code::OutOfRange => Reason::Expired,
         Code::ResourceExhausted => Reason::RequestEntityTooLarge,
-        // A cancelled or timed-out call, like a lost connection, may have been carried out: the caller reads again. A connection that breaks
-        // in mid-call is Unknown or Internal to tonic.
+        // A cancelled or timed-out call, like a lost connection, may have been carried out: the
+        // caller reads again. tonic reports a connection that breaks in the middle of a call as
+        // Unknown or Internal.
         Code::Unavailable
         | Code::Cancelled
         | Code::DeadlineExceeded

@@ -1,26 +1,27 @@
-//! The fence of a leader: what keeps one that was replaced from writing.
+//! The fence of a leader, which prevents a replaced leader from writing.
 //!
-//! An election is a Lease. When its holder changes, or the same holder takes it anew, the API server raises the fence of that election in the
-//! same commit; the epoch is the resourceVersion which that write of the Lease got. A leader sends both with its writes, and they are carried out only
-//! while the fence is still there, so of two processes that both believe they lead one at most can write.
+//! An election is a Lease. When its holder changes, or the same holder acquires it again, the API
+//! server raises the fence of that election in the same commit; the epoch is the resourceVersion of
+//! that write of the Lease. A leader sends the fence with its writes, which are applied only while
+//! it is current. Of two processes that both believe to lead, at most one can therefore write.
 
 use std::{fmt, str::FromStr};
 
-/// The gRPC metadata that carries it.
+/// The gRPC metadata key of the fence.
 pub const METADATA: &str = "podplane-fence";
 
-/// An election and how often it was won: `kube-system/podplane-ipam-controller/123`.
+/// An election and its epoch: `kube-system/podplane-ipam-controller/123`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Fence {
     /// The namespace of the Lease.
     pub namespace: String,
     /// The name of the Lease.
     pub name: String,
-    /// The resourceVersion of the Lease when its holder took it.
+    /// The resourceVersion of the Lease when its holder acquired it.
     pub epoch: u64,
 }
 
-/// Not a fence.
+/// An invalid fence.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("metadata {METADATA}: invalid value {0:?}: must be NAMESPACE/LEASE/EPOCH")]
 pub struct InvalidFence(String);
@@ -55,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fence_reads_back() {
+    fn fences_round_trip() {
         let text = "kube-system/podplane-ipam-controller/123";
         assert_eq!(text.parse::<Fence>().unwrap().to_string(), text);
         for text in ["", "a/b", "a/b/c", "a//1", "a/b/1/2", "/b/1"] {

@@ -1,8 +1,11 @@
-//! Kubernetes' own protobuf encoding, `application/vnd.kubernetes.protobuf`, which clients in Go send and ask for.
+//! Kubernetes' own protobuf encoding, `application/vnd.kubernetes.protobuf`, which Go clients send
+//! and request.
 //!
-//! [`decode`] and [`encode`] convert between it and Kubernetes' JSON. The messages are the published ones (`cargo xtask kubernetes`), and where they and JSON part
-//! is told by the definitions of [`podplane_api::schema`]: a field of a message that the definition does not have is a Go struct that is embedded, flat in JSON and
-//! nested in protobuf. `scalars` has the few types whose JSON is not made of their fields.
+//! [`decode`] and [`encode`] convert between it and Kubernetes' JSON. The messages are the
+//! published ones (`cargo xtask kubernetes`). The definitions of [`podplane_api::schema`] determine
+//! where they differ from JSON: a field of a message that the definition does not have is an
+//! embedded Go struct, flat in JSON and nested in protobuf. `scalars` has the few types whose JSON
+//! is not made of their fields.
 
 use std::sync::LazyLock;
 
@@ -22,7 +25,7 @@ mod scalars;
 /// The media type.
 pub const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
 
-/// What every encoded object begins with.
+/// The prefix of every encoded object.
 const MAGIC: [u8; 4] = *b"k8s\0";
 
 static POOL: LazyLock<DescriptorPool> = LazyLock::new(|| {
@@ -31,13 +34,14 @@ static POOL: LazyLock<DescriptorPool> = LazyLock::new(|| {
         .expect("the build script wrote these descriptors")
 });
 
-/// `gogoproto.nullable`
+/// The option `gogoproto.nullable`.
 static NULLABLE: LazyLock<ExtensionDescriptor> = LazyLock::new(|| {
     POOL.get_extension_by_name("gogoproto.nullable")
         .expect("every file imports it")
 });
 
-/// What surrounds an object (`k8s.io.apimachinery.pkg.runtime.Unknown`). A contentEncoding or contentType is for other things than objects.
+/// The envelope of an object (`k8s.io.apimachinery.pkg.runtime.Unknown`). Its contentEncoding and
+/// contentType are not used for objects.
 #[derive(prost::Message)]
 struct Unknown {
     #[prost(message, optional, tag = "1")]
@@ -71,65 +75,65 @@ struct RawExtension {
     raw: Option<Bytes>,
 }
 
-/// Why bytes are no object.
+/// An error of decoding an object.
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
-    /// They do not begin as every object does.
+    /// The prefix is missing.
     #[error("provided data does not appear to be a protobuf message, expected prefix {MAGIC:?}")]
     Prefix,
-    /// The kind is none that has a message.
+    /// The kind has no message.
     #[error("no kind {kind:?} is registered for version {api_version:?}")]
     NoKind {
-        /// As in the envelope.
+        /// The version in the envelope.
         api_version: String,
-        /// As in the envelope.
+        /// The kind in the envelope.
         kind: String,
     },
-    /// Not a message.
+    /// The bytes are not a valid message.
     #[error("not a protobuf message")]
     Wire(#[from] prost::DecodeError),
-    /// More than [`MAX_VALUES`].
+    /// There are more than [`MAX_VALUES`].
     #[error("limit of values is {MAX_VALUES}")]
     TooManyValues,
-    /// A value that JSON cannot have there.
+    /// A value that JSON does not allow there.
     #[error("{path}: {message}")]
     Value {
-        /// The field.
+        /// The path of the field.
         path: String,
-        /// What is wrong.
+        /// The error.
         message: String,
     },
 }
 
-/// Why a document has no such encoding.
+/// An error of encoding an object.
 #[derive(Debug, thiserror::Error)]
 pub enum EncodeError {
-    /// The kind is none that has a message.
+    /// The kind has no message.
     #[error("{kind} of {api_version} has no protobuf encoding")]
     NoKind {
-        /// As in the document.
+        /// The version in the document.
         api_version: String,
-        /// As in the document.
+        /// The kind in the document.
         kind: String,
     },
-    /// A value that the message cannot have there.
+    /// A value that the message does not allow there.
     #[error("{path}: {message}")]
     Value {
-        /// The field.
+        /// The path of the field.
         path: String,
-        /// What is wrong.
+        /// The error.
         message: String,
     },
 }
 
-/// Why a value cannot be converted, found on the way down and given its path on the way up.
+/// An error of converting a value. The path is added while the recursion returns.
 #[derive(Debug)]
-struct Misfit {
+struct ConversionError {
     path: String,
     message: String,
 }
 
-impl Misfit {
+impl ConversionError {
     fn new(message: impl Into<String>) -> Self {
         Self {
             path: String::new(),
@@ -148,19 +152,19 @@ impl Misfit {
     }
 }
 
-impl From<Misfit> for DecodeError {
-    fn from(Misfit { path, message }: Misfit) -> Self {
+impl From<ConversionError> for DecodeError {
+    fn from(ConversionError { path, message }: ConversionError) -> Self {
         Self::Value { path, message }
     }
 }
 
-impl From<Misfit> for EncodeError {
-    fn from(Misfit { path, message }: Misfit) -> Self {
+impl From<ConversionError> for EncodeError {
+    fn from(ConversionError { path, message }: ConversionError) -> Self {
         Self::Value { path, message }
     }
 }
 
-/// Whether a kind has a message.
+/// True if a kind has a message.
 pub fn has(api_version: &str, kind: &str) -> bool {
     shape(api_version, kind).is_some()
 }
@@ -190,11 +194,11 @@ pub fn decode(bytes: &[u8]) -> Result<Json, DecodeError> {
     Ok(object.into())
 }
 
-/// The encoding of an object in JSON.
+/// Encodes an object given as JSON.
 ///
 /// # Errors
 ///
-/// [`EncodeError`] if its kind has no message, or it is not what its kind's definition says.
+/// [`EncodeError`] if its kind has no message, or it does not fit its kind's definition.
 pub fn encode(document: &Json) -> Result<Vec<u8>, EncodeError> {
     let text = |key: &str| document[key].as_str().unwrap_or_default().to_owned();
     let (api_version, kind) = (text("apiVersion"), text("kind"));
@@ -217,7 +221,7 @@ pub fn encode(document: &Json) -> Result<Vec<u8>, EncodeError> {
     Ok(bytes)
 }
 
-/// An event of a watch as a stream has it: a length, and the message.
+/// Encodes a watch event for a stream: a length, and the message.
 ///
 /// # Errors
 ///
@@ -229,7 +233,8 @@ pub fn encode_event(event_type: &str, object: &Json) -> Result<Vec<u8>, EncodeEr
             raw: Some(encode(object)?.into()),
         }),
     };
-    let length = u32::try_from(event.encoded_len()).map_err(|_| Misfit::new("too large"))?;
+    let length =
+        u32::try_from(event.encoded_len()).map_err(|_| ConversionError::new("too large"))?;
     let mut bytes = Vec::new();
     bytes.put_u32(length);
     event.encode_raw(&mut bytes);
@@ -252,7 +257,7 @@ fn flatten(
     message: &DynamicMessage,
     fields: &'static Struct,
     object: &mut Map<String, Json>,
-) -> Result<(), Misfit> {
+) -> Result<(), ConversionError> {
     for (descriptor, value) in message.fields() {
         let name = descriptor.name();
         let Some(field) = fields.field(name) else {
@@ -261,25 +266,26 @@ fn flatten(
             }
             continue;
         };
-        if says_nothing(&descriptor, value) {
+        if is_unset(&descriptor, value) {
             continue;
         }
-        let json = to_json(value, field.ty()).map_err(|misfit| misfit.under(name))?;
+        let json = to_json(value, field.ty()).map_err(|error| error.under(name))?;
         object.insert(name.to_owned(), json);
     }
     Ok(())
 }
 
-/// Whether a value is on the wire only because the Go field is no pointer: it means what an absent field does. Structs are kept, as Go's JSON keeps them.
-fn says_nothing(field: &FieldDescriptor, value: &Value) -> bool {
+/// True if a value is encoded only because the Go field is not a pointer: it means the same as an
+/// absent field. Structs are kept, as Go's JSON keeps them.
+fn is_unset(field: &FieldDescriptor, value: &Value) -> bool {
     match value {
         Value::Message(message) => scalars::is_zero(message),
-        // One that is required may be zero: `replicas: 0` of a status means nothing else than its absence does.
+        // A required field may be zero: `replicas: 0` of a status means the same as its absence.
         scalar => field.options().has_extension(&NULLABLE) && scalar.is_default(&field.kind()),
     }
 }
 
-fn to_json(value: &Value, ty: Type) -> Result<Json, Misfit> {
+fn to_json(value: &Value, ty: Type) -> Result<Json, ConversionError> {
     Ok(match (value, ty.kind()) {
         (Value::String(text), _) => text.as_str().into(),
         (Value::Bool(yes), _) => (*yes).into(),
@@ -287,14 +293,14 @@ fn to_json(value: &Value, ty: Type) -> Result<Json, Misfit> {
         (Value::I64(number), _) => (*number).into(),
         (Value::List(items), Kind::List(list)) => {
             let each = items.iter().enumerate().map(|(i, item)| {
-                to_json(item, list.items()).map_err(|misfit| misfit.under(&format!("[{i}]")))
+                to_json(item, list.items()).map_err(|error| error.under(&format!("[{i}]")))
             });
             each.collect::<Result<_, _>>()?
         }
         (Value::Map(entries), Kind::Map(values)) => {
             let each = entries.iter().map(|(key, value)| {
                 let key = key.as_str().unwrap_or_default();
-                let json = to_json(value, values).map_err(|misfit| misfit.under(key))?;
+                let json = to_json(value, values).map_err(|error| error.under(key))?;
                 Ok((key.to_owned(), json))
             });
             Json::Object(each.collect::<Result<_, _>>()?)
@@ -309,26 +315,26 @@ fn to_json(value: &Value, ty: Type) -> Result<Json, Misfit> {
             to_json(items.as_deref().ok_or_else(|| unmapped(message))?, ty)?
         }
         (Value::Message(message), _) => scalars::to_json(message)?,
-        _ => return Err(Misfit::new("has no place in the definition")),
+        _ => return Err(ConversionError::new("has no place in the definition")),
     })
 }
 
-/// The one field of a message that stands for a list in a map (`authentication.v1.ExtraValue`).
+/// The only field of a message that represents a list in a map (`authentication.v1.ExtraValue`).
 const ITEMS: &str = "items";
 
-fn unmapped(message: &DynamicMessage) -> Misfit {
-    Misfit::new(format!(
+fn unmapped(message: &DynamicMessage) -> ConversionError {
+    ConversionError::new(format!(
         "no JSON is known for {}",
         message.descriptor().full_name()
     ))
 }
 
-/// The message that an object's fields make.
+/// Converts an object's fields to a message.
 fn nest(
     descriptor: MessageDescriptor,
     fields: &'static Struct,
     object: &Map<String, Json>,
-) -> Result<DynamicMessage, Misfit> {
+) -> Result<DynamicMessage, ConversionError> {
     let mut message = DynamicMessage::new(descriptor.clone());
     for descriptor in descriptor.fields() {
         let (name, kind) = (descriptor.name(), descriptor.kind());
@@ -336,7 +342,7 @@ fn nest(
             (Some(field), _) => {
                 if let Some(json) = object.get(name).filter(|json| !json.is_null()) {
                     let value = to_value(json, &descriptor, field.ty());
-                    message.set_field(&descriptor, value.map_err(|misfit| misfit.under(name))?);
+                    message.set_field(&descriptor, value.map_err(|error| error.under(name))?);
                 }
             }
             (None, Some(embedded)) => {
@@ -349,19 +355,19 @@ fn nest(
     Ok(message)
 }
 
-fn to_value(json: &Json, field: &FieldDescriptor, ty: Type) -> Result<Value, Misfit> {
+fn to_value(json: &Json, field: &FieldDescriptor, ty: Type) -> Result<Value, ConversionError> {
     Ok(match (json, ty.kind(), field.kind()) {
         (Json::Array(items), Kind::List(list), kind) if field.is_list() => {
             let each = items.iter().enumerate().map(|(i, item)| {
                 let value = single(item, &kind, list.items());
-                value.map_err(|misfit| misfit.under(&format!("[{i}]")))
+                value.map_err(|error| error.under(&format!("[{i}]")))
             });
             Value::List(each.collect::<Result<_, _>>()?)
         }
         (Json::Object(entries), Kind::Map(values), FieldKind::Message(entry)) if field.is_map() => {
             let kind = entry.map_entry_value_field().kind();
             let each = entries.iter().map(|(key, json)| {
-                let value = single(json, &kind, values).map_err(|misfit| misfit.under(key))?;
+                let value = single(json, &kind, values).map_err(|error| error.under(key))?;
                 Ok((MapKey::String(key.clone()), value))
             });
             Value::Map(each.collect::<Result<_, _>>()?)
@@ -370,9 +376,9 @@ fn to_value(json: &Json, field: &FieldDescriptor, ty: Type) -> Result<Value, Mis
     })
 }
 
-/// A value that is neither a list nor a map on the wire.
-fn single(json: &Json, kind: &FieldKind, ty: Type) -> Result<Value, Misfit> {
-    let wrong = || Misfit::new(format!("{json} is not of the type of the field"));
+/// Converts a value that is neither a list nor a map.
+fn single(json: &Json, kind: &FieldKind, ty: Type) -> Result<Value, ConversionError> {
+    let wrong = || ConversionError::new(format!("{json} is not of the type of the field"));
     Ok(match (kind, json) {
         (FieldKind::String, Json::String(text)) => Value::String(text.clone()),
         (FieldKind::Bool, Json::Bool(yes)) => Value::Bool(*yes),

@@ -1,9 +1,14 @@
-//! The wire of podplane: `.proto` files, generated code, and conversion between wire and domain.
+//! The wire formats of podplane: `.proto` files, generated code, and conversion between wire and
+//! domain types.
 //!
-//! Kubernetes' objects have messages that are generated from the published API definitions (`cargo xtask proto`), and whose proto3
-//! JSON is Kubernetes' JSON. In Rust there is one type for an object, that of `podplane-api`; [`codec`] converts. Requests and
-//! answers of the object services have the same shape for every kind, so [`wire`] declares each once, with the object as bytes
-//! (ADR 0002). What reflection serves is the full description, [`DESCRIPTORS`].
+//! The messages of Kubernetes' objects are generated from the published API definitions
+//! (`cargo xtask proto`), and their proto3 JSON is Kubernetes' JSON. In Rust there is one type for
+//! an object, that of `podplane-api`; [`codec`] converts. Requests and responses of the object
+//! services have the same shape for every kind, so [`wire`] declares each once, with the object as
+//! bytes (ADR 0002). Reflection serves the full description, [`DESCRIPTORS`].
+//!
+//! This crate opens no connections and knows no rules of validation: see `podplane-client` and
+//! `podplane-api`. Start reading at [`codec`].
 
 #![warn(missing_docs)]
 
@@ -39,7 +44,7 @@ macro_rules! generated {
 }
 
 generated! {
-    /// `podplane.cloud.v1`: the ranges that a cloud has given its instances.
+    /// `podplane.cloud.v1`: the address ranges that a cloud has assigned to its instances.
     cloud, "podplane.cloud.v1"
 }
 generated! {
@@ -55,11 +60,11 @@ generated! {
     ipam, "podplane.ipam.v1"
 }
 generated! {
-    /// `podplane.node.v1`: what a node's network holds.
+    /// `podplane.node.v1`: the state of a node's network.
     node, "podplane.node.v1"
 }
 generated! {
-    /// `podplane.scheduler.v1`: why a pod is where it is.
+    /// `podplane.scheduler.v1`: explanations of scheduling decisions.
     scheduler, "podplane.scheduler.v1"
 }
 generated! {

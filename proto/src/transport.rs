@@ -1,4 +1,5 @@
-//! The codec that tonic uses for the object services: messages as prost has them, objects as the bytes they are.
+//! The codec that tonic uses for the object services: messages are encoded by prost, objects are
+//! bytes already.
 
 use std::marker::PhantomData;
 
@@ -9,20 +10,21 @@ use tonic::{
     codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
 };
 
-/// An encoded object where the published method says the object itself: `rpc GetPod(..) returns (Pod)`.
+/// An encoded object where the published method has the object itself:
+/// `rpc GetPod(..) returns (Pod)`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Encoded(pub Bytes);
 
-/// What can be a whole request or answer.
+/// A complete request or response.
 pub trait Wire: Send + Sync + Sized + 'static {
-    /// Writes it.
+    /// Encodes the message.
     fn put(self, buf: &mut EncodeBuf<'_>);
 
-    /// Reads one from all of `buf`.
+    /// Decodes a message from all of `buf`.
     ///
     /// # Errors
     ///
-    /// prost's, if the bytes are no such message.
+    /// prost's, if the bytes are not such a message.
     fn take(buf: &mut DecodeBuf<'_>) -> Result<Self, prost::DecodeError>;
 }
 
@@ -46,7 +48,7 @@ impl<M: Message + Default + 'static> Wire for M {
     }
 }
 
-/// Sends `E` and receives `D`.
+/// A codec that sends `E` and receives `D`.
 #[derive(Debug)]
 pub struct WireCodec<E, D>(PhantomData<fn(E) -> D>);
 

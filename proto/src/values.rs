@@ -1,4 +1,4 @@
-//! The number of values in a message, counted before any of them takes memory.
+//! The number of values in a message, counted before any of them is allocated.
 
 use prost::{
     bytes::Buf,
@@ -6,16 +6,17 @@ use prost::{
 };
 use prost_reflect::{Kind, MessageDescriptor};
 
-/// The most values of a document or message: two bytes can become a kilobyte of memory. What is stored has far fewer.
+/// The most values of a document or message: two bytes can become a kilobyte of memory. Stored
+/// objects have far fewer.
 pub const MAX_VALUES: usize = 50_000;
 
-/// As deep as prost decodes.
+/// The depth to which prost decodes.
 const MAX_DEPTH: usize = 100;
 
-/// Whether a message has more than [`MAX_VALUES`] values, those of the messages in it included. The part of it that
-/// is not a message is left to its decoder.
+/// True if a message has more than [`MAX_VALUES`] values, including those of nested messages. An
+/// invalid part of it is left to its decoder.
 pub(crate) fn are_too_many(descriptor: &MessageDescriptor, bytes: &[u8]) -> bool {
-    // Each takes at least a byte.
+    // Each value takes at least a byte.
     bytes.len() > MAX_VALUES && {
         let mut values = 0;
         count(descriptor, bytes, MAX_DEPTH, &mut values);
@@ -23,7 +24,8 @@ pub(crate) fn are_too_many(descriptor: &MessageDescriptor, bytes: &[u8]) -> bool
     }
 }
 
-/// Adds the values of a message; `None` where the rest cannot be read, or there are too many already.
+/// Counts the values of a message; `None` if the rest cannot be parsed, or there are too many
+/// already.
 fn count(
     descriptor: &MessageDescriptor,
     mut bytes: &[u8],
@@ -48,7 +50,7 @@ fn count(
         match kind {
             Some(Kind::Message(inner)) => count(&inner, field, depth.checked_sub(1)?, values)?,
             Some(Kind::String | Kind::Bytes) | None => {}
-            // Packed: a byte can be a number.
+            // A packed list, in which a byte can be a number.
             Some(_) => *values += length,
         }
     }
@@ -71,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_what_a_message_would_become() {
+    fn counts_values_including_packed_and_unknown_ones() {
         let pod = POOL.get_message_by_name("podplane.core.v1.Pod").unwrap();
         let spec = pod.get_field_by_name("spec").unwrap();
         let Kind::Message(spec_message) = spec.kind() else {
@@ -82,7 +84,7 @@ mod tests {
         let pod_of = |count: usize| field(spec.number(), &empty.repeat(count));
         assert!(!are_too_many(&pod, &pod_of(MAX_VALUES - 1)));
         assert!(are_too_many(&pod, &pod_of(MAX_VALUES)));
-        // A large text is one value.
+        // A large string is one value.
         let metadata = pod.get_field_by_name("metadata").unwrap();
         let Kind::Message(meta_message) = metadata.kind() else {
             panic!("{metadata:?}");
@@ -91,10 +93,10 @@ mod tests {
         let text = field(name.number(), &vec![b'x'; 3 * MAX_VALUES]);
         let large = field(metadata.number(), &text);
         assert!(!are_too_many(&pod, &large));
-        // Fields that the message does not have are kept by the decoder, too.
+        // The decoder also keeps unknown fields.
         let unknown = field(1000, &[]).repeat(MAX_VALUES + 1);
         assert!(are_too_many(&pod, &unknown));
-        // What cannot be read is for the decoder to refuse.
+        // Invalid bytes are left to the decoder.
         assert!(!are_too_many(&pod, &vec![0xff; 2 * MAX_VALUES]));
     }
 }

@@ -1,8 +1,9 @@
-//! The messages of the object services, once for all kinds.
+//! The messages of the object services, declared once for all kinds.
 //!
-//! `CreatePodRequest{Pod pod = 1}` and `CreateNodeRequest{Node node = 1}` are the same bytes but for the type of what field 1 holds, and a
-//! message in a field is encoded as its bytes are. So one Rust struct with `bytes` serves every kind, an object is encoded once
-//! for all its watchers, and generic code stays generic. A test holds these structs against the published descriptors.
+//! `CreatePodRequest{Pod pod = 1}` and `CreateNodeRequest{Node node = 1}` differ only in the type
+//! of field 1, and a nested message is encoded as its bytes. One Rust struct with `bytes` therefore
+//! serves every kind, an object is encoded once for all its watchers, and generic code stays
+//! generic. A test compares these structs with the published descriptors.
 
 use bytes::Bytes;
 use podplane_api::Object;
@@ -24,39 +25,47 @@ pub enum Verb {
     Update,
     /// `UpdatePodStatus`
     UpdateStatus,
+    /// `PatchPod`
+    Patch,
+    /// `PatchPodStatus`
+    PatchStatus,
     /// `DeletePod`
     Delete,
 }
 
 impl Verb {
-    /// All of them.
-    pub const ALL: [Self; 7] = [
+    /// All verbs.
+    pub const ALL: [Self; 9] = [
         Self::Create,
         Self::Get,
         Self::List,
         Self::Watch,
         Self::Update,
         Self::UpdateStatus,
+        Self::Patch,
+        Self::PatchStatus,
         Self::Delete,
     ];
 
-    /// The method's name for a kind: `ListPods`.
+    /// The name of the method for a kind: `ListPods`.
     pub fn method<K: Object>(self) -> String {
         let kind = K::KIND;
-        let plural_end = &K::PLURAL[kind.len()..];
         match self {
             Self::Create => format!("Create{kind}"),
             Self::Get => format!("Get{kind}"),
-            Self::List => format!("List{kind}{plural_end}"),
-            Self::Watch => format!("Watch{kind}{plural_end}"),
+            Self::List => format!("List{}", K::camel_plural()),
+            Self::Watch => format!("Watch{}", K::camel_plural()),
             Self::Update => format!("Update{kind}"),
             Self::UpdateStatus => format!("Update{kind}Status"),
+            Self::Patch => format!("Patch{kind}"),
+            Self::PatchStatus => format!("Patch{kind}Status"),
             Self::Delete => format!("Delete{kind}"),
         }
     }
 }
 
-/// The package that has a kind's message and service: `podplane.core.v1`. The kinds of `coordination.k8s.io` are in it too.
+/// The package with the message and service of a kind: `podplane.core.v1`. The kinds of
+/// `coordination.k8s.io` are in it too.
 pub fn package<K: Object>() -> String {
     let group = match K::GROUP.split('.').next() {
         None | Some("" | "coordination") => "core",
@@ -78,7 +87,7 @@ pub fn method_path<K: Object>(method: &str) -> String {
 /// `CreateXRequest`, `UpdateXRequest` and `UpdateXStatusRequest`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct WriteRequest {
-    /// The object, encoded.
+    /// The encoded object.
     #[prost(bytes = "bytes", optional, tag = "1")]
     pub object: Option<Bytes>,
 }
@@ -89,7 +98,7 @@ pub struct GetRequest {
     /// Empty for cluster-scoped kinds.
     #[prost(string, tag = "1")]
     pub namespace: String,
-    /// The object's name.
+    /// The name of the object.
     #[prost(string, tag = "2")]
     pub name: String,
 }
@@ -97,22 +106,22 @@ pub struct GetRequest {
 /// `ListXRequest`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ListRequest {
-    /// Empty: all namespaces.
+    /// The namespace; empty for all.
     #[prost(string, tag = "1")]
     pub namespace: String,
-    /// Kubernetes' label selector syntax.
+    /// A label selector in Kubernetes' syntax.
     #[prost(string, tag = "2")]
     pub label_selector: String,
-    /// Kubernetes' field selector syntax.
+    /// A field selector in Kubernetes' syntax.
     #[prost(string, tag = "3")]
     pub field_selector: String,
-    /// At most so many items; 0 means all.
+    /// The most items to return; 0 means all.
     #[prost(int64, tag = "4")]
     pub limit: i64,
     /// The token of the previous page.
     #[prost(string, tag = "5")]
     pub r#continue: String,
-    /// Empty: as new as every acknowledged write.
+    /// The resource version; empty: as new as every acknowledged write.
     #[prost(string, tag = "6")]
     pub resource_version: String,
     /// `Exact` or `NotOlderThan`.
@@ -123,10 +132,10 @@ pub struct ListRequest {
 /// `XList`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ObjectList {
-    /// Revision and continuation.
+    /// The revision and the continue token.
     #[prost(message, optional, tag = "1")]
     pub metadata: Option<ListMeta>,
-    /// The objects, encoded.
+    /// The encoded objects.
     #[prost(bytes = "bytes", repeated, tag = "2")]
     pub items: Vec<Bytes>,
 }
@@ -137,7 +146,7 @@ pub struct ListMeta {
     /// The token of the next page.
     #[prost(string, optional, tag = "1")]
     pub r#continue: Option<String>,
-    /// How many items the following pages have, where known.
+    /// The number of items on the following pages, if known.
     #[prost(int64, optional, tag = "2")]
     pub remaining_item_count: Option<i64>,
     /// The revision of the list.
@@ -148,19 +157,19 @@ pub struct ListMeta {
 /// `WatchXRequest`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct WatchRequest {
-    /// Empty: all namespaces.
+    /// The namespace; empty for all.
     #[prost(string, tag = "1")]
     pub namespace: String,
-    /// Kubernetes' label selector syntax.
+    /// A label selector in Kubernetes' syntax.
     #[prost(string, tag = "2")]
     pub label_selector: String,
-    /// Kubernetes' field selector syntax.
+    /// A field selector in Kubernetes' syntax.
     #[prost(string, tag = "3")]
     pub field_selector: String,
-    /// Changes after this revision; empty: all present objects first.
+    /// Only changes after this revision; empty: all existing objects first.
     #[prost(string, tag = "4")]
     pub resource_version: String,
-    /// Whether to send bookmarks.
+    /// True to send bookmarks.
     #[prost(bool, tag = "5")]
     pub allow_watch_bookmarks: bool,
 }
@@ -171,7 +180,7 @@ pub struct WatchEvent {
     /// A [`WatchEventType`].
     #[prost(enumeration = "WatchEventType", tag = "1")]
     pub r#type: i32,
-    /// The object, encoded.
+    /// The encoded object.
     #[prost(bytes = "bytes", optional, tag = "2")]
     pub object: Option<Bytes>,
 }
@@ -182,14 +191,53 @@ pub struct WatchEvent {
 pub enum WatchEventType {
     /// Never sent.
     Unspecified = 0,
-    /// Came into being, or began to match.
+    /// The object was created, or began to match.
     Added = 1,
-    /// Changed.
+    /// The object changed.
     Modified = 2,
-    /// Gone, or no longer matching.
+    /// The object was deleted, or no longer matches.
     Deleted = 3,
-    /// Only says how far the watch has come.
+    /// Reports only the progress of the watch.
     Bookmark = 4,
+}
+
+/// `PatchXRequest` and `PatchXStatusRequest`.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct PatchRequest {
+    /// Empty for cluster-scoped kinds.
+    #[prost(string, tag = "1")]
+    pub namespace: String,
+    /// The object's name.
+    #[prost(string, tag = "2")]
+    pub name: String,
+    /// The meaning of the patch.
+    #[prost(enumeration = "PatchType", tag = "3")]
+    pub r#type: i32,
+    /// The patch as JSON text, for [`PatchType::Apply`] also as YAML.
+    #[prost(string, tag = "4")]
+    pub patch: String,
+    /// The writer that `metadata.managedFields` records. Required for [`PatchType::Apply`].
+    #[prost(string, tag = "5")]
+    pub field_manager: String,
+    /// True to let [`PatchType::Apply`] take fields over from other managers.
+    #[prost(bool, tag = "6")]
+    pub force: bool,
+}
+
+/// `podplane.meta.v1.PatchType`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
+#[repr(i32)]
+pub enum PatchType {
+    /// Refused.
+    Unspecified = 0,
+    /// A list of operations (RFC 6902).
+    Json = 1,
+    /// The changed fields; null removes one, and a list replaces the whole list (RFC 7386).
+    Merge = 2,
+    /// The changed fields, where lists of the kind merge by their keys.
+    Strategic = 3,
+    /// The fields that a manager wants to own (server-side apply).
+    Apply = 4,
 }
 
 /// `DeleteXRequest`.
@@ -198,13 +246,13 @@ pub struct DeleteRequest {
     /// Empty for cluster-scoped kinds.
     #[prost(string, tag = "1")]
     pub namespace: String,
-    /// The object's name.
+    /// The name of the object.
     #[prost(string, tag = "2")]
     pub name: String,
-    /// Absent: the kind's default.
+    /// The grace period in seconds; absent: the kind's default.
     #[prost(int64, optional, tag = "3")]
     pub grace_period_seconds: Option<i64>,
-    /// What the object must be.
+    /// The required state of the object.
     #[prost(message, optional, tag = "4")]
     pub preconditions: Option<Preconditions>,
     /// A [`Propagation`]; absent: background.
@@ -212,19 +260,19 @@ pub struct DeleteRequest {
     pub propagation_policy: Option<String>,
 }
 
-/// What becomes of the objects that a deleted one owns.
+/// The handling of the objects that a deleted one owns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Propagation {
     /// They are deleted afterwards.
     Background,
     /// They are deleted first.
     Foreground,
-    /// They stay, without an owner.
+    /// They are kept, without the owner.
     Orphan,
 }
 
 impl Propagation {
-    /// Its name in Kubernetes' DeleteOptions.
+    /// The name in Kubernetes' DeleteOptions.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Background => "Background",
@@ -233,11 +281,11 @@ impl Propagation {
         }
     }
 
-    /// The one of that name; the empty one is none.
+    /// The propagation with that name; `None` for the empty name.
     ///
     /// # Errors
     ///
-    /// `Invalid` if there is none of that name.
+    /// `Invalid` if the name is unknown.
     pub fn parse(name: &str) -> Result<Option<Self>, ApiError> {
         let all = [Self::Background, Self::Foreground, Self::Orphan];
         match all.into_iter().find(|policy| policy.as_str() == name) {
@@ -248,7 +296,7 @@ impl Propagation {
         }
     }
 
-    /// In the words in which Kubernetes refuses `propagationPolicy` in DeleteOptions.
+    /// The error with which Kubernetes refuses `propagationPolicy` in DeleteOptions.
     pub fn invalid(description: String) -> ApiError {
         let field = "propagationPolicy".to_owned();
         let message = format!("DeleteOptions.meta.k8s.io \"\" is invalid: {field}: {description}");
@@ -260,10 +308,10 @@ impl Propagation {
 /// `podplane.meta.v1.Preconditions`.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Preconditions {
-    /// The revision that the object must be at.
+    /// The required revision of the object.
     #[prost(string, optional, tag = "1")]
     pub resource_version: Option<String>,
-    /// The UID that it must have.
+    /// The required UID of the object.
     #[prost(string, optional, tag = "2")]
     pub uid: Option<String>,
 }
@@ -271,19 +319,19 @@ pub struct Preconditions {
 /// `BindPodRequest`.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct BindPodRequest {
-    /// The pod's namespace.
+    /// The namespace of the pod.
     #[prost(string, tag = "1")]
     pub namespace: String,
-    /// The pod's name.
+    /// The name of the pod.
     #[prost(string, tag = "2")]
     pub name: String,
-    /// The UID that it must have, unless empty.
+    /// The required UID, unless empty.
     #[prost(string, tag = "3")]
     pub uid: String,
     /// The node to run on.
     #[prost(string, tag = "4")]
     pub node_name: String,
-    /// The revision that it must be at, unless empty.
+    /// The required revision, unless empty.
     #[prost(string, tag = "5")]
     pub resource_version: String,
 }
@@ -291,13 +339,13 @@ pub struct BindPodRequest {
 /// `AssignPodCIDRsRequest`.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct AssignPodCidrsRequest {
-    /// The node's name.
+    /// The name of the node.
     #[prost(string, tag = "1")]
     pub name: String,
-    /// The UID that it must have, unless empty.
+    /// The required UID, unless empty.
     #[prost(string, tag = "2")]
     pub uid: String,
-    /// The revision that it must be at, unless empty.
+    /// The required revision, unless empty.
     #[prost(string, tag = "3")]
     pub resource_version: String,
     /// One block for each address family.

@@ -1,4 +1,5 @@
-//! Kubernetes' protobuf encoding against kubectl, which has it from Kubernetes' own library: what it sends, and what it reads.
+//! Kubernetes' protobuf encoding against kubectl, which uses Kubernetes' own library: both what it
+//! sends and what it reads.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -28,14 +29,14 @@ mod peer;
 const DEPLOYMENT: &str = "io.k8s.api.apps.v1.Deployment";
 const POD: &str = "io.k8s.api.core.v1.Pod";
 
-/// A server that has one pod, keeps what is sent to it, and answers as it is told.
+/// A server that has one pod, records what is sent to it, and gives configured answers.
 #[derive(Clone, Default)]
-struct Stub(Arc<Mutex<Told>>);
+struct Stub(Arc<Mutex<StubState>>);
 
 #[derive(Default)]
-struct Told {
+struct StubState {
     pod: Value,
-    /// The type and the body of the answer to what is created; none: what was sent.
+    /// The type and the body of the answer to a create; `None` to return the object that was sent.
     answer: Option<(&'static str, Vec<u8>)>,
     sent: Option<Value>,
 }
@@ -49,7 +50,7 @@ impl Stub {
         url
     }
 
-    fn told(&self) -> std::sync::MutexGuard<'_, Told> {
+    fn state(&self) -> std::sync::MutexGuard<'_, StubState> {
         self.0.lock().unwrap()
     }
 }
@@ -62,13 +63,13 @@ async fn answer(
     body: Bytes,
 ) -> Response<Body> {
     let resource = |name: &str, kind: &str, namespaced: bool| json!({"name": name, "singularName": "", "namespaced": namespaced, "kind": kind, "verbs": ["create", "get", "list", "patch"]});
-    let mut told = stub.told();
+    let mut state = stub.state();
     let document = match (method, uri.path()) {
         (Method::POST, _) => {
             assert_eq!(headers[header::CONTENT_TYPE], kubernetes::MEDIA_TYPE);
             let sent = kubernetes::decode(&body).unwrap();
-            told.sent = Some(sent.clone());
-            if let Some((content_type, body)) = told.answer.clone() {
+            state.sent = Some(sent.clone());
+            if let Some((content_type, body)) = state.answer.clone() {
                 let answer = Response::builder().header(header::CONTENT_TYPE, content_type);
                 return answer.body(body.into()).unwrap();
             }
@@ -91,11 +92,11 @@ async fn answer(
         (_, "/apis/apps/v1") => {
             json!({"kind": "APIResourceList", "groupVersion": "apps/v1", "resources": [resource("deployments", "Deployment", true)]})
         }
-        (_, "/api/v1/namespaces/default/pods/p") => told.pod.clone(),
+        (_, "/api/v1/namespaces/default/pods/p") => state.pod.clone(),
         (_, "/api/v1/namespaces/default/events") => {
             let accept = headers[header::ACCEPT].to_str().unwrap();
             assert!(accept.starts_with(kubernetes::MEDIA_TYPE), "{accept}");
-            let (content_type, body) = told.answer.clone().unwrap();
+            let (content_type, body) = state.answer.clone().unwrap();
             let watch = uri.query().unwrap_or_default().contains("watch=true");
             let (content_type, body) = match watch {
                 false => (content_type.to_owned(), body),
@@ -118,7 +119,7 @@ async fn answer(
     answer.body(document.to_string().into()).unwrap()
 }
 
-/// A kubectl that speaks to the stub.
+/// A kubectl that talks to the stub.
 struct Kubectl<'a> {
     program: &'a Path,
     server: &'a str,
@@ -146,7 +147,7 @@ impl Kubectl<'_> {
     }
 }
 
-/// The stub, and the kubectl for it, while `test` runs.
+/// Runs `test` with the stub and a kubectl for it.
 async fn with_kubectl(test: impl AsyncFnOnce(&Stub, Kubectl<'_>)) {
     let Some(program): Option<PathBuf> = peer::kubectl() else {
         return;
@@ -163,7 +164,7 @@ async fn with_kubectl(test: impl AsyncFnOnce(&Stub, Kubectl<'_>)) {
     test(&stub, kubectl).await;
 }
 
-/// How many random objects are tried.
+/// The number of random objects to try.
 fn cases() -> u64 {
     match std::env::var_os("PODPLANE_SOAK") {
         Some(_) => 1000,
@@ -171,9 +172,9 @@ fn cases() -> u64 {
     }
 }
 
-/// What kubectl sends is what it prints when it is not to send it.
+/// kubectl sends the same object that it prints in a dry run.
 #[tokio::test]
-async fn what_kubectl_creates_is_what_it_prints() {
+async fn kubectl_sends_the_object_that_it_prints() {
     with_kubectl(async |stub, kubectl| {
         for create in [
             "deployment web --image=nginx:1 --image=b --replicas=2 --port=80",
@@ -186,14 +187,14 @@ async fn what_kubectl_creates_is_what_it_prints() {
             let dry = format!("create {create} --dry-run=client -o json");
             let printed = plain(kubectl.json(&dry).await);
             kubectl.run(&format!("create {create}")).await;
-            let sent = stub.told().sent.take().unwrap();
+            let sent = stub.state().sent.take().unwrap();
             assert_eq!(plain(sent), printed, "{create}");
         }
     })
     .await;
 }
 
-/// Pods with everything that the definitions have: kubectl reads them as JSON, and sends them as protobuf.
+/// Pods with all fields of the definitions: kubectl reads them as JSON, and sends them as protobuf.
 #[tokio::test]
 async fn random_pods_are_read_whole() {
     with_kubectl(async |stub, kubectl| {
@@ -202,16 +203,16 @@ async fn random_pods_are_read_whole() {
             pod["metadata"] = json!({"name": "p", "namespace": "default", "labels": {"a": "b"}});
             pod["spec"]["shareProcessNamespace"] = true.into();
             let spec = pod["spec"].as_object_mut().unwrap();
-            // A copy for a debugger is without these.
+            // A copy for a debugger does not have these.
             spec.remove("ephemeralContainers");
             spec.entry("containers").or_insert(json!([{"name": "c"}]));
-            // kubectl trusts in it, as every server sets it.
+            // kubectl relies on it, since every server sets it.
             spec.entry("securityContext").or_insert(json!({}));
-            stub.told().pod = pod.clone();
+            stub.state().pod = pod.clone();
             kubectl
                 .run("debug p --copy-to=q --image=i --container=debugger --attach=false --profile=general --same-node --share-processes --keep-annotations --keep-init-containers --keep-labels --keep-liveness --keep-readiness --keep-startup")
                 .await;
-            let mut sent = stub.told().sent.take().unwrap();
+            let mut sent = stub.state().sent.take().unwrap();
             let debugger = sent["spec"]["containers"].as_array_mut().unwrap().pop();
             assert_eq!(debugger.unwrap()["name"], "debugger");
             let (sent, spec) = (plain(sent["spec"].take()), plain(pod["spec"].take()));
@@ -221,17 +222,17 @@ async fn random_pods_are_read_whole() {
     .await;
 }
 
-/// What Go reads from our encoding is what it reads from JSON.
+/// Go reads the same from our encoding as from JSON.
 #[tokio::test]
 async fn random_deployments_are_written_whole() {
     with_kubectl(async |stub, kubectl| {
         for seed in 0..cases() {
             let deployment = Random::new(seed, Zeros::Sometimes).object(DEPLOYMENT);
             let command = "create deployment d --image=i -o json --show-managed-fields";
-            stub.told().answer = Some(("application/json", deployment.to_string().into_bytes()));
+            stub.state().answer = Some(("application/json", deployment.to_string().into_bytes()));
             let from_json = kubectl.json(command).await;
             let encoded = kubernetes::encode(&deployment).unwrap();
-            stub.told().answer = Some((kubernetes::MEDIA_TYPE, encoded));
+            stub.state().answer = Some((kubernetes::MEDIA_TYPE, encoded));
             let from_protobuf = kubectl.json(command).await;
             assert_eq!(from_protobuf, from_json, "seed {seed}");
         }
@@ -240,15 +241,15 @@ async fn random_deployments_are_written_whole() {
 }
 
 #[tokio::test]
-async fn lists_and_watches_are_read() {
+async fn kubectl_reads_lists_and_watches() {
     with_kubectl(async |stub, kubectl| {
         let event = |name: &str| json!({"metadata": {"name": name, "namespace": "default"}, "involvedObject": {"kind": "Pod", "name": "p"}, "reason": "Why", "message": name, "lastTimestamp": "2026-11-21T02:25:48Z", "eventTime": null});
         let list = json!({"kind": "EventList", "apiVersion": "v1", "metadata": {"resourceVersion": "7", "remainingItemCount": 0}, "items": [event("a"), event("b")]});
-        stub.told().answer = Some(("application/json", list.to_string().into_bytes()));
+        stub.state().answer = Some(("application/json", list.to_string().into_bytes()));
         let from_json = kubectl.json("events -o json").await;
         assert_eq!(from_json["items"].as_array().unwrap().len(), 2, "{from_json}");
         let encoded = kubernetes::encode(&list).unwrap();
-        stub.told().answer = Some((kubernetes::MEDIA_TYPE, encoded));
+        stub.state().answer = Some((kubernetes::MEDIA_TYPE, encoded));
         assert_eq!(kubectl.json("events -o json").await, from_json);
         // It ends when the server ends the stream.
         let watched = kubectl.run("events --watch").await;
@@ -257,7 +258,7 @@ async fn lists_and_watches_are_read() {
     .await;
 }
 
-/// Without what Go writes for fields that nobody set.
+/// Drops the values that Go writes for unset fields.
 fn plain(value: Value) -> Value {
     match value {
         Value::Object(fields) => {
@@ -363,7 +364,7 @@ impl Random {
                     .as_object()
                     .cloned()
                     .unwrap_or_default();
-                // Deep ones have fewer, or objects would have no end.
+                // Deep objects have fewer fields, or they would never end.
                 let percent = if depth > 6 { 60 } else { 30 };
                 let mut object = Map::new();
                 for (name, property) in properties {

@@ -1,4 +1,4 @@
-//! Binding: the one write that gives a pod its node, and finding out whether it happened.
+//! Binding: the write that assigns a pod to its node, and the check of its result.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,15 +8,16 @@ use podplane_client::{Api, ApiError, Binding};
 
 use crate::{names::NodeName, pod::PodInfo};
 
-/// How long an answer is waited for. After it the binding may or may not have happened, as after a lost connection.
+/// The timeout of a call. After it the binding may or may not have happened, as after a lost
+/// connection.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What became of a binding.
+/// The result of a binding.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum BindOutcome {
     /// The pod is on the node.
     Bound,
-    /// The pod is on a node that somebody else chose.
+    /// The pod is on a node that another client chose.
     Elsewhere,
     /// The pod does not exist any more.
     Gone,
@@ -24,16 +25,18 @@ pub enum Outcome {
     Failed(ApiError),
 }
 
-/// How often a binding is made again because the pod was written meanwhile without a change to what the choice rests on.
+/// The most attempts of a binding whose pod is written meanwhile without a change that matters to
+/// the choice.
 const TRIES: usize = 4;
 
-/// Binds the pod as it was when the node was chosen. If its spec has changed since, the choice may be wrong and nothing is bound; that its status has,
-/// such as by our own note of the last try, does not matter.
+/// Binds the pod in the version for which the node was chosen. If its spec has changed since, the
+/// choice may be wrong and nothing is bound; a changed status, for instance by our own condition of
+/// the last attempt, does not matter.
 ///
-/// Any failure is followed by a look at the pod, so that the answer is what is, and not what the connection made of it.
-/// That look is repeated until it is answered: while the API server is away, nobody else can be given the address that
-/// stays reserved meanwhile.
-pub async fn bind(pods: &Api<Pod>, pod: &Arc<PodInfo>, node: &NodeName) -> Outcome {
+/// After a failure the pod is read, so that the result is the actual state and not the
+/// connection's. The read is repeated until it is answered: while the API server is away, no other
+/// pod can get the address that stays reserved meanwhile.
+pub async fn bind(pods: &Api<Pod>, pod: &Arc<PodInfo>, node: &NodeName) -> BindOutcome {
     let mut binding = Binding {
         name: pod.key.name.clone(),
         uid: pod.uid.to_string(),
@@ -44,7 +47,7 @@ pub async fn bind(pods: &Api<Pod>, pod: &Arc<PodInfo>, node: &NodeName) -> Outco
     loop {
         let answer = tokio::time::timeout(ANSWER_TIMEOUT, pods.bind(&binding)).await;
         let error = match answer {
-            Ok(Ok(_)) => return Outcome::Bound,
+            Ok(Ok(_)) => return BindOutcome::Bound,
             Ok(Err(error)) => error,
             Err(_) => no_answer(),
         };
@@ -54,25 +57,26 @@ pub async fn bind(pods: &Api<Pod>, pod: &Arc<PodInfo>, node: &NodeName) -> Outco
                 binding.resource_version = Some(found.resource_version().to_owned());
             }
             Ok(found) => return judge(pod, node, &found, error),
-            Err(gone) if gone.is_not_found() => return Outcome::Gone,
-            Err(_) => return Outcome::Failed(error),
+            Err(gone) if gone.is_not_found() => return BindOutcome::Gone,
+            Err(_) => return BindOutcome::Failed(error),
         }
     }
 }
 
-/// Whether the choice of a node for `pod` is as good for what was found in its place.
+/// Returns whether the choice of a node for `pod` is still valid for the pod that was found in its
+/// place.
 fn is_as_chosen(pod: &PodInfo, found: &Pod) -> bool {
     found.uid() == pod.pod.uid() && found.spec == pod.pod.spec && !found.is_deleting()
 }
 
-/// What the state of the pod says about a binding that was answered with `error`.
-fn judge(pod: &PodInfo, node: &NodeName, found: &Arc<Pod>, error: ApiError) -> Outcome {
+/// The result of a binding that was answered with `error`, according to the pod's state.
+fn judge(pod: &PodInfo, node: &NodeName, found: &Arc<Pod>, error: ApiError) -> BindOutcome {
     let found = PodInfo::new(Arc::clone(found));
     match found.node_name() {
-        _ if found.uid != pod.uid => Outcome::Gone,
-        Some(actual) if actual == *node => Outcome::Bound,
-        Some(_) => Outcome::Elsewhere,
-        None => Outcome::Failed(error),
+        _ if found.uid != pod.uid => BindOutcome::Gone,
+        Some(actual) if actual == *node => BindOutcome::Bound,
+        Some(_) => BindOutcome::Elsewhere,
+        None => BindOutcome::Failed(error),
     }
 }
 
@@ -102,7 +106,7 @@ mod tests {
     use crate::testing::PodBuilder;
 
     #[test]
-    fn a_choice_stands_while_the_spec_does() {
+    fn choice_is_valid_while_the_spec_is_unchanged() {
         let pod = PodBuilder::new("p");
         let stands = |found: PodBuilder| is_as_chosen(&pod.info(), &found.pod());
         assert!(stands(
@@ -121,16 +125,16 @@ mod tests {
     }
 
     #[test]
-    fn the_pod_itself_says_whether_it_was_bound() {
+    fn reads_the_result_from_the_pod() {
         let error = || ApiError::new(Reason::ServiceUnavailable, "connection lost");
         let pod = PodBuilder::new("p");
         let judge = |found: PodBuilder| judge(&pod.info(), &"n".into(), &found.pod(), error());
-        assert_eq!(judge(pod.clone()), Outcome::Failed(error()));
-        assert_eq!(judge(pod.clone().on("n")), Outcome::Bound);
-        assert_eq!(judge(pod.clone().on("m")), Outcome::Elsewhere);
+        assert_eq!(judge(pod.clone()), BindOutcome::Failed(error()));
+        assert_eq!(judge(pod.clone().on("n")), BindOutcome::Bound);
+        assert_eq!(judge(pod.clone().on("m")), BindOutcome::Elsewhere);
         let another = PodBuilder::new("p")
             .set("/metadata/uid", "q".into())
             .on("n");
-        assert_eq!(judge(another), Outcome::Gone);
+        assert_eq!(judge(another), BindOutcome::Gone);
     }
 }

@@ -1,8 +1,14 @@
-//! What the scheduler knows of the cluster: nodes, the pods on them, and the pods it has just put there.
+//! The cluster's state: nodes, the pods on them, and the pods that were just assigned to them.
 //!
-//! A pod is *assumed* on a node from the moment of the decision, so that the next decision sees its share as taken, until
-//! its binding is *confirmed* by the API server or *forgotten* because it failed. Nothing here survives the process: a successor
-//! lists nodes and pods and has the same picture.
+//! A pod is *assumed* on a node from the moment of the decision, so that the next decision counts
+//! its resources as taken, until its binding is *confirmed* by the API server or *forgotten*
+//! because it failed. The cache does not survive the process: a successor lists nodes and pods and
+//! has the same state.
+//!
+//! A pod is *assumed* on a node from the moment of the decision, so that the next decision sees its
+//! share as taken, until its binding is *confirmed* by the API server or *forgotten* because it
+//! failed. Nothing here survives the process: a successor lists nodes and pods and has the same
+//! picture.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -17,7 +23,8 @@ use crate::{
 #[cfg(test)]
 mod tests;
 
-/// The nodes at one moment, by name. Taking one costs nothing; a node that changes while one is held is copied.
+/// The nodes at one moment, by name. A snapshot is cheap; a node that changes while a snapshot
+/// exists is copied.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot(Arc<Vec<Arc<NodeInfo>>>);
 
@@ -37,25 +44,25 @@ impl Snapshot {
     }
 }
 
-/// A pod that no longer takes anything from `node`.
+/// A pod that no longer takes resources of `node`.
 #[derive(Clone, Debug)]
-pub struct Freed {
+pub struct FreedPod {
     /// The pod.
     pub pod: Arc<PodInfo>,
-    /// Where it was.
+    /// The node that it was on.
     pub node: NodeName,
 }
 
-/// How a pod came to be on its node.
+/// The source of a pod's assignment to its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Placing {
-    /// By our decision, which the API server has not confirmed yet.
+pub enum PlacementState {
+    /// Our decision, which the API server has not confirmed yet.
     Assumed,
-    /// As the API server says.
+    /// The API server.
     Bound,
 }
 
-/// How much is known.
+/// The numbers of cached objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheSize {
     /// Nodes.
@@ -70,25 +77,25 @@ pub struct CacheSize {
 #[derive(Debug, Default)]
 pub struct Cache {
     nodes: Snapshot,
-    /// Pods of nodes that we have not seen, or that are gone: should the node appear, they are on it.
+    /// Pods of nodes that are unknown or deleted: should the node appear, they are on it.
     imaginary: BTreeMap<NodeName, NodePods>,
-    pods: BTreeMap<PodUid, (NodeName, Placing)>,
+    pods: BTreeMap<PodUid, (NodeName, PlacementState)>,
     assumed: usize,
 }
 
 impl Cache {
-    /// The nodes as they are now.
+    /// The present nodes.
     pub fn snapshot(&self) -> Snapshot {
         self.nodes.clone()
     }
 
-    /// One node as it is now.
+    /// One node in its present state.
     pub fn node(&self, name: &NodeName) -> Option<&Arc<NodeInfo>> {
         let at = self.nodes.find(name).ok()?;
         self.nodes.0.get(at)
     }
 
-    /// How much is known.
+    /// The numbers of cached objects.
     pub fn size(&self) -> CacheSize {
         CacheSize {
             nodes: self.nodes.0.len(),
@@ -97,12 +104,12 @@ impl Cache {
         }
     }
 
-    /// Where the pod is, and since whose word.
-    pub fn placing(&self, uid: &PodUid) -> Option<(&NodeName, Placing)> {
+    /// The pod's node, and the source of that assignment.
+    pub fn placement(&self, uid: &PodUid) -> Option<(&NodeName, PlacementState)> {
         self.pods.get(uid).map(|(node, placing)| (node, *placing))
     }
 
-    /// Adds the node or takes its new state, and says what is new.
+    /// Adds or updates the node, and returns its changes.
     pub fn apply_node(&mut self, node: Arc<Node>) -> Vec<NodeChange> {
         let name = NodeName::from(node.name());
         if let Some(known) = self.node(&name)
@@ -124,7 +131,8 @@ impl Cache {
         }
     }
 
-    /// Removes the node. Its pods are kept until they are deleted too: a node of its name may come back with them running.
+    /// Removes the node. Its pods are kept until they are deleted too: a node of its name may come
+    /// back with them running.
     pub fn remove_node(&mut self, name: &NodeName) {
         let Ok(at) = self.nodes.find(name) else {
             return;
@@ -135,40 +143,46 @@ impl Cache {
         }
     }
 
-    /// The kubelet of the node refused a pod for want of an address.
+    /// Records that the node's kubelet refused a pod for want of an address.
     pub fn refuse_for_ips(&mut self, name: &NodeName) {
         if let Some(node) = self.nodes.get_mut(name) {
             node.refuse_for_ips();
         }
     }
 
-    /// Reserves the pod's share of the node, before anybody else knows of it.
+    /// Reserves the pod's resources on the node.
     pub fn assume(&mut self, pod: Arc<PodInfo>, node: &NodeName) {
-        self.place(pod, node, Placing::Assumed);
+        self.place(pod, node, PlacementState::Assumed);
     }
 
-    /// Takes the API server's word that the pod is on the node, whatever was assumed. If that was another node, says which share is free.
-    pub fn confirm(&mut self, pod: Arc<PodInfo>, node: &NodeName) -> Option<Freed> {
-        self.place(pod, node, Placing::Bound)
+    /// Records the pod's node according to the API server, whatever was assumed. If another node
+    /// was assumed, returns the resources freed there.
+    pub fn confirm(&mut self, pod: Arc<PodInfo>, node: &NodeName) -> Option<FreedPod> {
+        self.place(pod, node, PlacementState::Bound)
     }
 
-    /// Takes an assumption back. Nothing happens if the pod was confirmed, or removed, meanwhile.
-    pub fn forget(&mut self, uid: &PodUid) -> Option<Freed> {
+    /// Removes an assumption. Does nothing if the pod was confirmed or removed meanwhile.
+    pub fn forget(&mut self, uid: &PodUid) -> Option<FreedPod> {
         match self.pods.get(uid) {
-            Some((_, Placing::Assumed)) => self.remove_pod(uid),
-            Some((_, Placing::Bound)) | None => None,
+            Some((_, PlacementState::Assumed)) => self.remove_pod(uid),
+            Some((_, PlacementState::Bound)) | None => None,
         }
     }
 
     /// Removes a pod that was deleted or has ended.
-    pub fn remove_pod(&mut self, uid: &PodUid) -> Option<Freed> {
+    pub fn remove_pod(&mut self, uid: &PodUid) -> Option<FreedPod> {
         let (node, placing) = self.pods.remove(uid)?;
         self.note(Some(placing), None);
         let pod = self.with_pods(&node, |pods| pods.remove(uid))?;
-        Some(Freed { pod, node })
+        Some(FreedPod { pod, node })
     }
 
-    fn place(&mut self, pod: Arc<PodInfo>, node: &NodeName, placing: Placing) -> Option<Freed> {
+    fn place(
+        &mut self,
+        pod: Arc<PodInfo>,
+        node: &NodeName,
+        placing: PlacementState,
+    ) -> Option<FreedPod> {
         let elsewhere = match self.pods.get(&pod.uid) {
             Some((known, _)) if known != node => self.remove_pod(&pod.uid),
             Some(_) | None => None,
@@ -179,9 +193,9 @@ impl Cache {
         elsewhere
     }
 
-    /// Counts a change of how one pod is placed.
-    fn note(&mut self, before: Option<Placing>, now: Option<Placing>) {
-        let assumed = |placing| usize::from(placing == Some(Placing::Assumed));
+    /// Updates the count of assumed pods after a change of one pod's placing.
+    fn note(&mut self, before: Option<PlacementState>, now: Option<PlacementState>) {
+        let assumed = |placing| usize::from(placing == Some(PlacementState::Assumed));
         self.assumed = self.assumed + assumed(now) - assumed(before);
     }
 

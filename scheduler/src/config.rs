@@ -2,18 +2,19 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use podplane_client::Endpoint;
+pub use podplane_ipam::IpPolicy;
 use podplane_telemetry::{boundary::AllowedHosts, server::Listen};
 
-/// How the scheduler is set up.
+/// The flags of the scheduler.
 #[derive(Clone, Debug, Args)]
 pub struct Config {
-    /// The API server: HOST:PORT, a URL, or unix:PATH.
+    /// Connect to the API server at this address: HOST:PORT, a URL, or unix:PATH
     #[arg(long, env = "PODPLANE_SERVER", value_name = "ADDR")]
     pub server: Endpoint,
 
-    /// Where to serve podplane.scheduler.v1: HOST:PORT, port 0 for any free one, or unix:PATH.
+    /// Serve podplane.scheduler.v1 at this address: IP:PORT (port 0: any free port) or unix:PATH
     #[arg(
         long,
         env = "PODPLANE_SCHEDULER_LISTEN",
@@ -22,15 +23,15 @@ pub struct Config {
     )]
     pub listen: Listen,
 
-    /// The names by which it may be addressed.
+    /// Host names that requests may be addressed to.
     #[command(flatten)]
     pub allowed_hosts: AllowedHosts,
 
-    /// A file to write the address to once it is served.
+    /// Write the listening address to this file, once it is served
     #[arg(long, env = "PODPLANE_SCHEDULER_ADDRESS_FILE", value_name = "FILE")]
     pub address_file: Option<PathBuf>,
 
-    /// How the addresses of a node limit its pods.
+    /// Limit the pods of a node by its pod addresses
     #[arg(
         long,
         env = "PODPLANE_IP_POLICY",
@@ -39,16 +40,4 @@ pub struct Config {
         value_name = "POLICY"
     )]
     pub ip_policy: IpPolicy,
-}
-
-/// How the addresses of a node limit its pods.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum IpPolicy {
-    /// An address is a resource: each pod that is not hostNetwork takes one of what the node reports
-    #[default]
-    Resource,
-    /// A node takes min(2^(32-mask) - 3, allocatable pods) pods, hostNetwork ones included
-    PodCidr,
-    /// Not at all, as in Kubernetes
-    Off,
 }

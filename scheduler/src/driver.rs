@@ -1,9 +1,9 @@
-//! The loop around the pure scheduler: feeds it, and carries out what it decides.
+//! The loop around the pure scheduler: feeds it, and carries out its decisions.
 
 use std::time::Duration;
 
 use podplane_api::core::{Node, Pod};
-use podplane_client::{Cache, Change, Client};
+use podplane_client::{Cache, CacheChange, Client};
 use tokio::{
     sync::mpsc,
     task::{JoinError, JoinSet},
@@ -13,9 +13,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 use crate::{
-    bind::Outcome,
+    bind::BindOutcome,
     config::IpPolicy,
-    metrics::{Ended, Metrics},
+    metrics::{AttemptResult, Metrics},
     names::PodUid,
     report::{self, Reporter},
     scheduler::{Attempt, Scheduler},
@@ -23,38 +23,39 @@ use crate::{
     trace::{self, Turn},
 };
 
-/// Bindings under way at once. When there are so many, no further pod is tried until one is done.
+/// The most bindings in flight. At the limit no further pod is tried until one is done.
 const MAX_BINDINGS: usize = 256;
 
-/// What the loop works with. It alone owns the scheduler, so there is nothing to lock, and no event can come between a decision and
-/// what it was based on.
+/// The loop with its dependencies. It alone owns the scheduler, so there is no lock, and no event
+/// can come between a decision and its input.
 #[derive(Debug)]
 pub struct Driver {
-    /// To bind with.
+    /// The client for bindings.
     pub client: Client,
     /// All pods.
     pub pods: Cache<Pod>,
     /// All nodes.
     pub nodes: Cache<Node>,
-    /// To tell people.
+    /// The writer of events and conditions.
     pub reporter: Reporter,
-    /// From the gRPC service.
+    /// Questions of the gRPC service.
     pub questions: mpsc::Receiver<Question>,
-    /// What is counted.
+    /// The metrics.
     pub metrics: Metrics,
 }
 
-/// A binding that has been decided one way or the other, and when its attempt began.
-type Bound = (Attempt, Outcome, Instant);
+/// A finished binding, and the start of its attempt.
+type BindingResult = (Attempt, BindOutcome, Instant);
 
 impl Driver {
-    /// Schedules until `stop`. Bindings under way are then left to their fate: whoever comes next reads what became of them.
+    /// Schedules until `stop`. Bindings in flight are then abandoned: the next scheduler reads
+    /// their results.
     ///
     /// # Errors
     ///
     /// If a binding panicked.
     pub async fn run(mut self, policy: IpPolicy, stop: CancellationToken) -> Result<(), JoinError> {
-        // Deciding from half a picture would put pods on nodes that are full.
+        // Decisions from an incomplete cache would put pods on full nodes.
         let synced = async { tokio::join!(self.pods.synced(), self.nodes.synced()) };
         if stop.run_until_cancelled(synced).await.is_none() {
             return Ok(());
@@ -62,7 +63,7 @@ impl Driver {
         let mut nodes = self.nodes.subscribe();
         let mut pods = self.pods.subscribe();
         let mut scheduler = Scheduler::new(policy);
-        let mut bindings = JoinSet::<Bound>::new();
+        let mut bindings = JoinSet::<BindingResult>::new();
         let start = Instant::now();
         loop {
             let now = start.elapsed();
@@ -71,8 +72,9 @@ impl Driver {
                 .sizes(scheduler.pending(), scheduler.cache_size());
             let try_next = bindings.len() < MAX_BINDINGS && scheduler.is_ready(now);
             let deadline = scheduler.next_deadline().unwrap_or(Duration::MAX);
-            // In this order, so that all that is known is taken in before the next decision. Losing any of these waits
-            // loses nothing: each takes what it returns in the moment it returns it.
+            // In this order, so that all known events are applied before the next decision.
+            // Cancelling any of these waits loses nothing: each consumes an item only when it
+            // returns it.
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ok(()),
@@ -83,12 +85,12 @@ impl Driver {
                     Err(panic) => return Err(panic),
                 },
                 Some(question) = self.questions.recv() => question.answer(&scheduler, start.elapsed()),
-                // Gives other tasks a turn first, and the arms above another look.
+                // Yields to other tasks first, and then polls the branches above again.
                 () = tokio::task::yield_now(), if try_next => {
                     let began = Instant::now();
                     if let Some(attempt) = scheduler.attempt(now) {
                         let turn = Turn {
-                            arrived: (start + attempt.since).into_std(),
+                            arrived: (start + attempt.waiting_since).into_std(),
                             begun: began.into_std(),
                         };
                         trace::attempt(&attempt, turn);
@@ -102,7 +104,7 @@ impl Driver {
 
     fn begin(
         &self,
-        bindings: &mut JoinSet<Bound>,
+        bindings: &mut JoinSet<BindingResult>,
         attempt: Attempt,
         began: Instant,
         now: Duration,
@@ -112,14 +114,14 @@ impl Driver {
         let _entered = span.enter();
         match attempt.outcome.clone() {
             Err(message) => {
-                tracing::debug!(message, "no node");
+                tracing::debug!(message, "no node fits");
                 let metrics = &self.metrics;
-                metrics.attempted(&attempt, Ended::Unschedulable, began.elapsed(), now);
+                metrics.attempted(&attempt, AttemptResult::Unschedulable, began.elapsed(), now);
                 self.reporter
                     .unscheduled(&attempt.pod, report::UNSCHEDULABLE, message);
             }
             Ok(node) => {
-                tracing::debug!(%node, "binding");
+                tracing::debug!(%node, "binding pod");
                 let pods = self.client.namespaced(namespace);
                 let bind = async move {
                     let outcome = trace::bind(&pods, &attempt, &node).await;
@@ -130,32 +132,36 @@ impl Driver {
         }
     }
 
-    fn finish(&self, scheduler: &mut Scheduler, bound: Bound, now: Duration) {
+    fn finish(&self, scheduler: &mut Scheduler, bound: BindingResult, now: Duration) {
         let (attempt, outcome, began) = bound;
         let ended = match outcome {
-            Outcome::Bound => Ended::Scheduled,
-            Outcome::Elsewhere | Outcome::Gone | Outcome::Failed(_) => Ended::Error,
+            BindOutcome::Bound => AttemptResult::Scheduled,
+            BindOutcome::Elsewhere | BindOutcome::Gone | BindOutcome::Failed(_) => {
+                AttemptResult::Error
+            }
         };
         self.metrics
             .attempted(&attempt, ended, began.elapsed(), now);
         let (namespace, name, uid) = identity(&attempt);
         let pod = &attempt.pod;
         match (outcome, &attempt.outcome) {
-            (Outcome::Bound, Ok(node)) => {
-                tracing::info!(namespace, name, uid, %node, "bound");
+            (BindOutcome::Bound, Ok(node)) => {
+                tracing::debug!(namespace, name, uid, %node, "bound pod");
                 self.reporter.scheduled(pod, node);
             }
-            // The watch says where it is, if it is anywhere.
-            (Outcome::Elsewhere, _) => tracing::warn!(namespace, name, uid, "bound by another"),
-            (Outcome::Gone, _) => scheduler.bind_failed(&pod.uid, String::new(), now),
-            (Outcome::Failed(error), _) => {
-                tracing::warn!(namespace, name, uid, %error, "not bound; trying again later");
+            // The watch reports the pod's node, if it has one.
+            (BindOutcome::Elsewhere, _) => {
+                tracing::warn!(namespace, name, uid, "pod was bound by another client")
+            }
+            (BindOutcome::Gone, _) => scheduler.bind_failed(&pod.uid, String::new(), now),
+            (BindOutcome::Failed(error), _) => {
+                tracing::warn!(namespace, name, uid, %error, "failed to bind the pod; trying again");
                 let message = error.to_string();
                 scheduler.bind_failed(&pod.uid, message.clone(), now);
                 self.reporter
                     .unscheduled(pod, report::SCHEDULER_ERROR, message);
             }
-            (Outcome::Bound, Err(_)) => {} // Only attempts that have a node are bound.
+            (BindOutcome::Bound, Err(_)) => {} // Only attempts that have a node are bound.
         }
     }
 }
@@ -166,16 +172,16 @@ fn identity(attempt: &Attempt) -> (&str, &str, &str) {
     (&pod.key.namespace, &pod.key.name, uid.as_str())
 }
 
-fn apply_node(scheduler: &mut Scheduler, change: Change<Node>, now: Duration) {
+fn apply_node(scheduler: &mut Scheduler, change: CacheChange<Node>, now: Duration) {
     match change {
-        Change::Applied { new, .. } => scheduler.apply_node(new, now),
-        Change::Deleted(node) => scheduler.delete_node(&node),
+        CacheChange::Applied { new, .. } => scheduler.apply_node(new, now),
+        CacheChange::Deleted(node) => scheduler.delete_node(&node),
     }
 }
 
-fn apply_pod(scheduler: &mut Scheduler, change: Change<Pod>, now: Duration) {
+fn apply_pod(scheduler: &mut Scheduler, change: CacheChange<Pod>, now: Duration) {
     match change {
-        Change::Applied { new, .. } => scheduler.apply_pod(new, now),
-        Change::Deleted(pod) => scheduler.delete_pod(&pod, now),
+        CacheChange::Applied { new, .. } => scheduler.apply_pod(new, now),
+        CacheChange::Deleted(pod) => scheduler.delete_pod(&pod, now),
     }
 }

@@ -1,4 +1,4 @@
-//! What happened in the cluster that a waiting pod may have waited for.
+//! Events in the cluster that waiting pods may wait for.
 
 use std::sync::Arc;
 
@@ -7,21 +7,21 @@ use crate::{
     pod::PodInfo,
 };
 
-/// A change, with the node as it is after it.
+/// A change, with the node in its new state.
 #[derive(Clone, Debug)]
-pub enum Event {
-    /// A pod left the node: deleted, ended, or its binding failed.
+pub enum ClusterEvent {
+    /// A pod left the node: it was deleted, ended, or its binding failed.
     PodFreed {
         /// The pod that left.
         pod: Arc<PodInfo>,
-        /// Where it was.
+        /// The node that it was on.
         node: Arc<NodeInfo>,
     },
-    /// The node came, or changed.
+    /// The node was added, or changed.
     NodeChanged {
         /// The node.
         node: Arc<NodeInfo>,
-        /// What is new about it.
+        /// The changes.
         changes: Vec<NodeChange>,
     },
 }

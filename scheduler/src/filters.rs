@@ -1,13 +1,13 @@
-//! Filters: each says of one pod and one node whether it objects, and what could change its mind.
+//! Filters: each decides whether one pod can run on one node, and which changes could alter that.
 //!
-//! They are asked in a fixed order and the first to object speaks for the node, as in the reference, so that a message counts
-//! what the reference's would.
+//! They run in a fixed order and the first refusal counts for the node, as in the reference, so
+//! that messages have the reference's counts.
 
 use std::{borrow::Cow, collections::BTreeSet, fmt};
 
 use crate::{
     config::IpPolicy,
-    event::Event,
+    event::ClusterEvent,
     node::{NodeChange, NodeInfo},
     pod::PodInfo,
 };
@@ -23,35 +23,35 @@ pub mod taint_toleration;
 #[cfg(test)]
 mod tests;
 
-/// One reason to refuse nodes.
+/// A rule that excludes nodes.
 pub trait Filter: fmt::Debug + Send + Sync {
-    /// The reference's name for it, or ours where it has none.
+    /// The reference's name for it, or ours if it has none.
     fn name(&self) -> &'static str;
 
-    /// Whether the pod can go on the node, as far as this filter is concerned.
+    /// Checks the pod against the node.
     ///
     /// # Errors
     ///
-    /// Why not.
+    /// The objection of this filter.
     fn filter(&self, pod: &PodInfo, node: &NodeInfo) -> Result<(), Objection>;
 
-    /// Whether such a change of a node can turn an objection into consent. A new node always can.
+    /// Returns whether such a change of a node can remove an objection. A new node always can.
     fn heeds(&self, change: NodeChange) -> bool;
 
-    /// Whether a pod that left its node can have made room for `pod`.
+    /// Returns whether a pod that left its node can have made room for `pod`.
     fn freed_by(&self, _pod: &PodInfo, _freed: &PodInfo) -> bool {
         false
     }
 }
 
-/// Why a filter objects.
+/// The objection of a filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Objection {
-    /// In the reference's words; seldom more than one.
+    /// The reasons in the reference's words; seldom more than one.
     pub reasons: Vec<Cow<'static, str>>,
-    /// What could help.
+    /// The events that could help.
     pub resolvable: Resolvable,
-    /// The shortage of this node in particular, where the reason does not have it.
+    /// The shortage of this node in particular, if the reason does not state it.
     pub detail: Option<Detail>,
 }
 
@@ -60,21 +60,21 @@ pub struct Objection {
 pub struct Detail {
     /// The end of a sentence that begins with the node's name.
     pub text: String,
-    /// The message of the pod's condition and event has it, too.
+    /// True if the message of the pod's condition and event has it, too.
     pub is_in_message: bool,
 }
 
-/// Whether a node that refuses a pod would take it if others left.
+/// The possibility that a node fits a pod once other pods have left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resolvable {
-    /// It might.
+    /// The node may fit.
     ByPreemption,
-    /// Not even if it were empty.
+    /// The node does not fit even if it is empty.
     Never,
 }
 
 impl Objection {
-    /// Other pods are in the way.
+    /// An objection because of other pods.
     pub fn unschedulable(reason: impl Into<Cow<'static, str>>) -> Self {
         Self {
             reasons: vec![reason.into()],
@@ -83,7 +83,7 @@ impl Objection {
         }
     }
 
-    /// The node itself is in the way.
+    /// An objection because of the node itself.
     pub fn unresolvable(reason: impl Into<Cow<'static, str>>) -> Self {
         Self {
             reasons: vec![reason.into()],
@@ -92,7 +92,7 @@ impl Objection {
         }
     }
 
-    /// The same, with what the node in particular lacks.
+    /// Adds the shortage of the node.
     #[must_use]
     pub fn with(self, detail: Detail) -> Self {
         Self {
@@ -102,7 +102,7 @@ impl Objection {
     }
 }
 
-/// An objection and whose it is.
+/// An objection with the name of its filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// [`Filter::name`].
@@ -115,12 +115,12 @@ pub struct Refusal {
     pub detail: Option<Detail>,
 }
 
-/// The filters in the order in which they are asked.
+/// The filters, in order.
 #[derive(Debug)]
 pub struct Filters(Vec<Box<dyn Filter>>);
 
 impl Filters {
-    /// The reference's, and ours where the policy wants it.
+    /// The reference's filters, and ours if the policy has it.
     pub fn new(policy: IpPolicy) -> Self {
         let mut filters: Vec<Box<dyn Filter>> = vec![
             Box::new(node_unschedulable::NodeUnschedulable),
@@ -137,7 +137,7 @@ impl Filters {
         Self(filters)
     }
 
-    /// Asks all, until one objects.
+    /// Runs the filters until one objects.
     ///
     /// # Errors
     ///
@@ -162,27 +162,28 @@ impl Filters {
         Ok(())
     }
 
-    /// Whether the event can help a pod that these filters keep from every node: if one of them now consents to the node at hand.
-    pub fn helped_by(
+    /// Returns whether the event can help a pod that these filters exclude from every node: one of
+    /// them must now accept the event's node.
+    pub fn may_unblock(
         &self,
         pod: &PodInfo,
         rejected_by: &BTreeSet<&'static str>,
-        event: &Event,
+        event: &ClusterEvent,
     ) -> bool {
-        // A pod that was refused by nobody found no node at all.
+        // A pod without refusals found no nodes at all.
         if rejected_by.is_empty() {
-            return matches!(event, Event::NodeChanged { changes, .. } if changes.contains(&NodeChange::Added));
+            return matches!(event, ClusterEvent::NodeChanged { changes, .. } if changes.contains(&NodeChange::Added));
         }
         let rejecting = self.0.iter().filter(|f| rejected_by.contains(f.name()));
         rejecting
             .filter(|filter| match event {
-                Event::PodFreed { pod: freed, .. } => filter.freed_by(pod, freed),
-                Event::NodeChanged { changes, .. } => changes
+                ClusterEvent::PodFreed { pod: freed, .. } => filter.freed_by(pod, freed),
+                ClusterEvent::NodeChanged { changes, .. } => changes
                     .iter()
                     .any(|change| *change == NodeChange::Added || filter.heeds(*change)),
             })
             .any(|filter| match event {
-                Event::PodFreed { node, .. } | Event::NodeChanged { node, .. } => {
+                ClusterEvent::PodFreed { node, .. } | ClusterEvent::NodeChanged { node, .. } => {
                     filter.filter(pod, node).is_ok()
                 }
             })

@@ -1,4 +1,4 @@
-//! Why no node will do, in the reference's words.
+//! The reasons why no node fits, in the reference's words.
 
 use std::{
     borrow::Cow,
@@ -8,22 +8,22 @@ use std::{
 
 use crate::{filters::Refusal, names::NodeName};
 
-/// The number of nodes whose details a message has.
+/// The number of nodes with details in a message.
 const DETAILED: usize = 3;
 
-/// No node can take the pod. Displayed as in the PodScheduled condition and the FailedScheduling event:
-/// the reference's sentence, and after it, where the reference tells of its attempt to preempt, what
-/// single nodes lack.
+/// No node can run the pod. Displayed as in the PodScheduled condition and the FailedScheduling
+/// event: the reference's sentence, and after it, where the reference reports its attempt to
+/// preempt, the shortages of single nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FitError {
-    /// How many nodes there are.
+    /// The number of nodes.
     pub nodes: usize,
-    /// For each node, which filter refused it first and why.
+    /// For each node, the first filter that refused it, with the reason.
     pub refusals: BTreeMap<NodeName, Refusal>,
 }
 
 impl FitError {
-    /// The filters that refused a node: the pod waits for what can change the mind of one of them.
+    /// The filters that refused a node: the pod waits for an event that one of them heeds.
     pub fn rejected_by(&self) -> BTreeSet<&'static str> {
         self.refusals.values().map(|refusal| refusal.by).collect()
     }
@@ -72,7 +72,7 @@ mod tests {
     use crate::filters::{Detail, Resolvable};
 
     #[test]
-    fn messages_are_the_references() {
+    fn messages_match_the_reference() {
         let file = include_str!("../tests/data/scheduler_fiterror_messages.json");
         let file: Value = serde_json::from_str(file).unwrap();
         let mut tried = 0;
@@ -101,7 +101,7 @@ mod tests {
                 nodes,
                 refusals: refusals.collect(),
             };
-            // We do not preempt yet, so we say nothing about it.
+            // There is no preemption yet, and so no message about it.
             let preemption = case["postfilter_msg"].as_str().unwrap_or_default();
             let want = case["message"].as_str().unwrap();
             let want = want.trim_end_matches(preemption).trim_end();
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_goes_into_the_details_of_a_few_nodes() {
+    fn message_has_details_of_a_few_nodes() {
         let refusal = |is_in_message| Refusal {
             by: "Test",
             reasons: vec!["short".into()],
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_without_nodes_has_a_message_of_its_own() {
+    fn cluster_without_nodes_has_its_own_message() {
         let message = FitError::default().to_string();
         assert_eq!(message, "no nodes available to schedule pods");
     }

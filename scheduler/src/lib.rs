@@ -1,11 +1,12 @@
-//! The scheduler: gives each pod a node that can take it, an address included.
+//! The scheduler: assigns each pod to a node that can run it, with a free address for it.
 //!
-//! It never binds a pod to a node that has no free address for it (unless told to, [`IpPolicy::Off`]), never binds a pod
-//! twice, and keeps nothing that a successor could not read from the API server.
+//! It never binds a pod to a node without a free address (unless [`IpPolicy::Off`] says so), never
+//! binds a pod twice, and keeps no state that a successor could not read from the API server.
 //!
-//! Everything that decides is pure: [`scheduler::Scheduler`] is told what happened and when, and answers what to do; the
-//! decision itself is [`plan::plan`]. What acts on it is around that: [`driver`] feeds it and binds, [`report`] tells people,
-//! [`service`] answers questions. Start reading at [`scheduler`].
+//! All decisions are pure: [`scheduler::Scheduler`] takes events and the time, and returns
+//! attempts; the choice of a node is [`plan::plan`]. Around that, [`driver`] feeds it and binds,
+//! [`report`] writes events and conditions, and [`service`] answers questions. Start reading at
+//! [`scheduler`].
 
 #![forbid(unsafe_code)]
 
@@ -44,21 +45,21 @@ mod trace;
 
 pub use config::{Config, IpPolicy};
 
-/// Why the scheduler ended though nobody asked it to.
+/// The reasons why the scheduler ended without a request to stop.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The API server's address cannot be used.
-    #[error("prepare to talk to the API server")]
+    /// The API server's address is invalid.
+    #[error("failed to prepare the connection to the API server")]
     Endpoint(#[from] EndpointError),
-    /// Its own address cannot be had, or made known.
-    #[error("offer the scheduler's service")]
+    /// The scheduler's own address cannot be bound or published.
+    #[error("failed to start the server")]
     Serve(#[from] ServeError),
     /// One of its tasks ended.
-    #[error("run the scheduler")]
+    #[error("failed to run the scheduler")]
     Task(#[from] Ended),
 }
 
-/// Schedules pods until `shutdown` is cancelled. An API server that cannot be reached is waited for.
+/// Schedules pods until `shutdown` is cancelled. Waits for an unreachable API server.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! What is counted, under the reference's names and with its buckets.
+//! Metrics, under the reference's names and with its buckets.
 
 use std::time::Duration;
 
@@ -15,38 +15,38 @@ use prometheus_client::{
 
 use crate::{cache::CacheSize, pod::SCHEDULER_NAME, queue::Pending, scheduler::Attempt};
 
-/// How an attempt ended.
+/// The result of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum AttemptResult {
     /// The pod was bound.
     Scheduled,
-    /// No node can take it.
+    /// No node fits it.
     Unschedulable,
-    /// Something went wrong.
+    /// The attempt failed with an error.
     Error,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfAttempt {
+struct AttemptLabels {
     profile: &'static str,
     result: &'static str,
 }
 
-type One = [(&'static str, &'static str); 1];
+type SingleLabel = [(&'static str, &'static str); 1];
 
-/// The counters. Cloning shares them.
+/// The metrics. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Metrics {
-    attempts: Family<OfAttempt, Counter>,
-    seconds: Family<OfAttempt, Histogram, fn() -> Histogram>,
+    attempts: Family<AttemptLabels, Counter>,
+    seconds: Family<AttemptLabels, Histogram, fn() -> Histogram>,
     tries: Histogram,
-    waited: Family<One, Histogram, fn() -> Histogram>,
-    pending: Family<One, Gauge>,
-    cache: Family<One, Gauge>,
+    waited: Family<SingleLabel, Histogram, fn() -> Histogram>,
+    pending: Family<SingleLabel, Gauge>,
+    cache: Family<SingleLabel, Gauge>,
 }
 
 impl Metrics {
-    /// Counters that `/metrics` shows.
+    /// Creates the metrics, and registers them for `/metrics`.
     pub fn new(registry: &mut Registry) -> Self {
         let metrics = Self {
             attempts: Family::default(),
@@ -68,7 +68,7 @@ impl Metrics {
         );
         registry.register(
             "scheduler_scheduling_attempt_duration_seconds",
-            "How long an attempt took, binding included",
+            "Duration of an attempt, binding included",
             metrics.seconds.clone(),
         );
         registry.register(
@@ -78,7 +78,7 @@ impl Metrics {
         );
         registry.register(
             "scheduler_pod_scheduling_sli_duration_seconds",
-            "From the moment that a pod was first heard of until it was scheduled",
+            "Time from the first observation of a pod until it was scheduled",
             metrics.waited.clone(),
         );
         registry.register(
@@ -88,16 +88,16 @@ impl Metrics {
         );
         registry.register(
             "scheduler_cache_size",
-            "Nodes, pods and assumed pods that are known",
+            "Nodes, pods and assumed pods in the cache",
             metrics.cache.clone(),
         );
         metrics.sizes(Pending::default(), CacheSize::default());
         metrics
     }
 
-    /// Notes how much there is now.
+    /// Sets the gauges of pending pods and cached objects.
     pub fn sizes(&self, pending: Pending, cache: CacheSize) {
-        let set = |family: &Family<One, Gauge>, label, value, size: usize| {
+        let set = |family: &Family<SingleLabel, Gauge>, label, value, size: usize| {
             let gauge = family.get_or_create(&[(label, value)]);
             gauge.set(i64::try_from(size).unwrap_or(i64::MAX));
         };
@@ -119,21 +119,27 @@ impl Metrics {
         set(&self.cache, "type", "assumed_pods", assumed);
     }
 
-    /// Counts an attempt that took so long; `now` is the scheduler's time.
-    pub fn attempted(&self, attempt: &Attempt, ended: Ended, took: Duration, now: Duration) {
+    /// Counts an attempt with its duration; `now` is the scheduler's time.
+    pub fn attempted(
+        &self,
+        attempt: &Attempt,
+        ended: AttemptResult,
+        took: Duration,
+        now: Duration,
+    ) {
         let result = match ended {
-            Ended::Scheduled => "scheduled",
-            Ended::Unschedulable => "unschedulable",
-            Ended::Error => "error",
+            AttemptResult::Scheduled => "scheduled",
+            AttemptResult::Unschedulable => "unschedulable",
+            AttemptResult::Error => "error",
         };
-        let labels = OfAttempt {
+        let labels = AttemptLabels {
             profile: SCHEDULER_NAME,
             result,
         };
         self.attempts.get_or_create(&labels).inc();
         let seconds = self.seconds.get_or_create(&labels);
         seconds.observe(took.as_secs_f64());
-        if ended == Ended::Scheduled {
+        if ended == AttemptResult::Scheduled {
             self.tries.observe(attempt.attempts.into());
             let waited = now.saturating_sub(attempt.arrived);
             let attempts = match attempt.attempts {

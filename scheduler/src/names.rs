@@ -1,8 +1,9 @@
-//! Names that must not be mixed up.
+//! Typed names and UIDs, which cannot be mixed up.
 
 use std::{borrow::Borrow, fmt, sync::Arc};
 
-/// The UID of a pod. Cheap to clone; a pod that was deleted and created again under its name has another one.
+/// The UID of a pod. Cheap to clone; a pod that was deleted and created again under its name has
+/// another one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PodUid(Arc<str>);
 

@@ -1,4 +1,4 @@
-//! A node as the scheduler sees it: what it offers, and the pods that are on it or about to be.
+//! A node with its capacity, and the pods that are on it or assumed on it.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -16,14 +16,14 @@ use crate::{
     resources::{Amount, Resources},
 };
 
-/// What is new about a node.
+/// A kind of change of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeChange {
-    /// The node itself.
+    /// The node is new.
     Added,
     /// `status.allocatable`.
     Allocatable,
-    /// How many of its pod IPs are free, by what its kubelet says.
+    /// The number of its free pod IPs, as its kubelet reports.
     PodIps,
     /// `metadata.labels`.
     Labels,
@@ -46,12 +46,13 @@ pub struct NodeInfo {
     pub pod_ips: NodeCapacity,
     /// The pods on it.
     pub pods: NodePods,
-    /// The kubelet refused a pod for want of an address and has not reported since, so whatever the counts say there is none.
+    /// The kubelet refused a pod for want of an address and has not reported since, so no address
+    /// is free, whatever the counts are.
     refused_for_ips: bool,
 }
 
 impl NodeInfo {
-    /// A node with the pods that are known to be on it.
+    /// A node with the pods known to be on it.
     pub fn new(node: Arc<Node>, pods: NodePods) -> Self {
         Self {
             name: node.name().into(),
@@ -63,14 +64,14 @@ impl NodeInfo {
         }
     }
 
-    /// Takes the object's new state, and says what can matter to a pod that waits.
+    /// Updates the object, and returns the changes that can matter to a waiting pod.
     pub fn update(&mut self, node: Arc<Node>) -> Vec<NodeChange> {
         let free_pod_ips = self.free_pod_ips();
         let old = std::mem::replace(&mut self.node, node);
         let new = Arc::clone(&self.node);
         self.allocatable = allocatable(&new);
         self.pod_ips = pod_ips::allocatable(&new);
-        if Report::of(&old) != Report::of(&new) {
+        if NodeReport::of(&old) != NodeReport::of(&new) {
             self.refused_for_ips = false;
         }
         let taints = |node: &Node| node.spec.as_ref().and_then(|s| s.taints.clone());
@@ -94,7 +95,7 @@ impl NodeInfo {
         changed.map(|(change, _)| change).collect()
     }
 
-    /// The kubelet said that no address is left: so it is, until the Node reports anew.
+    /// Records that the kubelet has no address left, until it reports again.
     pub fn refuse_for_ips(&mut self) {
         self.refused_for_ips = true;
     }
@@ -109,7 +110,7 @@ impl NodeInfo {
         self.allocatable.get("pods")
     }
 
-    /// The blocks of the node, the one that decides on its family first.
+    /// The blocks of the node, first the one that decides on its family.
     pub fn pod_cidrs(&self) -> &[String] {
         pod_ips::pod_cidrs(&self.node)
     }
@@ -124,10 +125,11 @@ impl NodeInfo {
         self.refused_for_ips
     }
 
-    /// How many more pods can have an address.
+    /// The number of further pods that can have an address.
     ///
-    /// Taken is the larger of what we know to be bound or assumed and what the node says: an address outlives its pod until the
-    /// sandbox is gone, and a pod that was bound just now has none yet.
+    /// The taken addresses are the larger of the pods known to be bound or assumed and the node's
+    /// own count: an address outlives its pod until the sandbox is removed, and a newly bound pod
+    /// has none yet.
     pub fn free_pod_ips(&self) -> Amount {
         if self.refused_for_ips {
             return 0;
@@ -135,23 +137,23 @@ impl NodeInfo {
         (self.pod_ip_capacity() - self.taken_pod_ips()).max(0)
     }
 
-    /// The number of addresses that are taken; see [`Self::free_pod_ips`].
+    /// The number of taken addresses; see [`Self::free_pod_ips`].
     pub fn taken_pod_ips(&self) -> Amount {
         let reported = pod_ips::allocated(&self.node).map_or(0, Amount::from);
         self.pods.holding_ips().max(reported)
     }
 }
 
-/// What a kubelet says of its node's addresses, and when.
+/// The kubelet's report of its node's addresses, with its time.
 #[derive(PartialEq)]
-struct Report<'a> {
+struct NodeReport<'a> {
     pod_cidrs: &'a [String],
     capacity: Option<&'a Quantity>,
     allocated: Option<u64>,
     heartbeat: Option<&'a Time>,
 }
 
-impl<'a> Report<'a> {
+impl<'a> NodeReport<'a> {
     fn of(node: &'a Node) -> Self {
         let status = node.status.as_ref();
         let conditions = status.and_then(|s| s.conditions.as_ref());
@@ -180,7 +182,7 @@ fn is_unschedulable(node: &Node) -> bool {
     spec.and_then(|s| s.unschedulable).unwrap_or(false)
 }
 
-/// The pods on a node and what they take together.
+/// The pods on a node, with the sums of their requests.
 #[derive(Clone, Debug, Default)]
 pub struct NodePods {
     pods: BTreeMap<PodUid, Arc<PodInfo>>,
@@ -190,7 +192,7 @@ pub struct NodePods {
 }
 
 impl NodePods {
-    /// Adds the pod, or replaces what was known of it.
+    /// Adds or replaces the pod.
     pub fn insert(&mut self, pod: Arc<PodInfo>) {
         self.remove(&pod.uid);
         self.requested += &pod.requests;
@@ -199,7 +201,7 @@ impl NodePods {
         self.pods.insert(pod.uid.clone(), pod);
     }
 
-    /// Takes the pod away, if it was there.
+    /// Removes the pod, if it is there.
     pub fn remove(&mut self, uid: &PodUid) -> Option<Arc<PodInfo>> {
         let pod = self.pods.remove(uid)?;
         self.requested -= &pod.requests;
@@ -208,32 +210,32 @@ impl NodePods {
         Some(pod)
     }
 
-    /// How many there are, those of the node's own network included.
+    /// The number of pods, those on the host's network included.
     pub fn len(&self) -> usize {
         self.pods.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no pods.
     pub fn is_empty(&self) -> bool {
         self.pods.is_empty()
     }
 
-    /// In the order of their UIDs.
+    /// The pods, in the order of their UIDs.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<PodInfo>> {
         self.pods.values()
     }
 
-    /// What they asked for.
+    /// The sum of their requests.
     pub fn requested(&self) -> &Resources {
         &self.requested
     }
 
-    /// What they count as when nodes are compared.
+    /// The sum of their requests as counted in scores.
     pub fn scoring_requested(&self) -> &Resources {
         &self.scoring_requested
     }
 
-    /// How many of them hold, or will hold, an address of the node's block.
+    /// The number of pods that hold, or will hold, an address of the node's block.
     pub fn holding_ips(&self) -> Amount {
         self.holding_ips
     }

@@ -1,4 +1,4 @@
-//! The decision: a pod and the nodes go in, a node or the reasons come out.
+//! The choice of a node for a pod, or the reasons why there is none.
 
 use crate::{
     cache::Snapshot,
@@ -9,38 +9,41 @@ use crate::{
     score::{self, NodeScore},
 };
 
-/// A cluster of fewer nodes is always looked at in full, and in a larger one the search ends with no fewer to choose from.
+/// A smaller cluster is always searched completely, and in a larger one the search ends only after
+/// this many feasible nodes.
 const MIN_FEASIBLE_NODES: usize = 100;
-/// The least percentage of the nodes that the adaptive rule goes down to.
+/// The least percentage of the adaptive rule.
 const MIN_PERCENTAGE: usize = 5;
-/// Of how many nodes the scores are told.
-const TOLD_SCORES: usize = 5;
+/// The number of nodes whose scores are reported.
+const REPORTED_SCORES: usize = 5;
 
-/// What was decided.
+/// The result of a search.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// The node, or why none.
+    /// The node, or the reasons why none fits.
     pub node: Result<Choice, FitError>,
-    /// Where the next search begins, so that all nodes get their turn in a cluster too large to be looked at in full.
+    /// The start of the next search, so that all nodes get their turn in a cluster too large to be
+    /// searched completely.
     pub next_start: usize,
 }
 
-/// A node, and how it was chosen.
+/// A node, with the circumstances of its choice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// The node.
     pub node: NodeName,
-    /// Nodes there were.
+    /// The number of nodes.
     pub nodes: usize,
-    /// Nodes that were looked at.
+    /// The number of examined nodes.
     pub examined: usize,
-    /// Those of them that can take the pod.
+    /// The number of those that fit the pod.
     pub feasible: usize,
-    /// The best of those, the chosen one first.
+    /// The best scores of those, the chosen node first.
     pub scores: Vec<NodeScore>,
 }
 
-/// Looks for nodes that can take the pod, beginning at the node numbered `start`, and chooses the best of them.
+/// Searches nodes that fit the pod, beginning at the node numbered `start`, and chooses the best of
+/// them.
 pub fn plan(snapshot: &Snapshot, pod: &PodInfo, filters: &Filters, start: usize) -> Decision {
     let nodes = snapshot.nodes();
     let want = feasible_nodes_to_find(nodes.len(), 0);
@@ -63,7 +66,7 @@ pub fn plan(snapshot: &Snapshot, pod: &PodInfo, filters: &Filters, start: usize)
         }
     }
     let processed = feasible.len() + failure.refusals.len();
-    let scores = score::best(pod, &feasible, TOLD_SCORES);
+    let scores = score::best(pod, &feasible, REPORTED_SCORES);
     let chosen = scores.first().map(|best| best.node.clone());
     let choice = chosen.map(|node| Choice {
         node,
@@ -78,8 +81,8 @@ pub fn plan(snapshot: &Snapshot, pod: &PodInfo, filters: &Filters, start: usize)
     }
 }
 
-/// How many nodes that can take a pod are enough to choose from. `percentage` 0 means the adaptive rule: 50 % less 1 % for
-/// each 125 nodes, at least 5 %.
+/// The number of feasible nodes after which the search ends. `percentage` 0 is the adaptive rule:
+/// 50 % less 1 % for each 125 nodes, at least 5 %.
 pub fn feasible_nodes_to_find(nodes: usize, percentage: usize) -> usize {
     if nodes < MIN_FEASIBLE_NODES {
         return nodes;
@@ -105,7 +108,7 @@ mod tests {
     };
 
     #[test]
-    fn as_many_nodes_are_looked_for_as_the_reference_does() {
+    fn searches_as_many_nodes_as_the_reference() {
         let file = include_str!("../tests/data/scheduler_tables.json");
         let file: Value = serde_json::from_str(file).unwrap();
         let rows = file["num_feasible_nodes_to_find"].as_array().unwrap();
@@ -118,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn the_search_goes_on_where_the_last_one_ended() {
+    fn search_continues_where_the_last_one_ended() {
         let mut cache = Cache::default();
         for n in 0..250 {
             let node = NodeBuilder::new(&format!("n{n:03}")).block("10.0.0.0/24", 253);

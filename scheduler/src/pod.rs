@@ -1,4 +1,4 @@
-//! A pod as the scheduler sees it: what it needs, computed once.
+//! A pod with its needs, which are computed once.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use podplane_api::{
 
 use crate::{
     names::{NodeName, PodUid},
-    resources::{Resources, Unset},
+    resources::{MissingRequest, Resources},
 };
 
-/// `spec.schedulerName` of the pods that are ours, and what its absence means.
+/// The `spec.schedulerName` of this scheduler's pods, and its default.
 pub const SCHEDULER_NAME: &str = "default-scheduler";
 
-/// A pod and what follows from its spec.
+/// A pod and the values derived from its spec.
 #[derive(Clone, Debug)]
 pub struct PodInfo {
     /// The object.
@@ -26,11 +26,11 @@ pub struct PodInfo {
     pub uid: PodUid,
     /// Namespace and name.
     pub key: ObjectKey,
-    /// What it takes from a node.
+    /// Its requests for a node's resources.
     pub requests: Resources,
-    /// What it counts as when nodes are compared.
+    /// Its requests as counted in scores.
     pub scoring_requests: Resources,
-    /// The ports of the node that it wants for itself.
+    /// The ports of the node that it needs.
     pub host_ports: Vec<HostPort>,
     /// The nodes that its affinity requires.
     pub required_nodes: Option<NodeSelector>,
@@ -46,7 +46,7 @@ pub struct HostPort {
 }
 
 impl HostPort {
-    /// Whether two pods that want these cannot share a node.
+    /// Returns whether two pods with these ports cannot share a node.
     pub fn conflicts(&self, other: &Self) -> bool {
         let addresses_meet = self.ip.is_none() || other.ip.is_none() || self.ip == other.ip;
         addresses_meet && self.port == other.port && self.protocol == other.protocol
@@ -54,7 +54,7 @@ impl HostPort {
 }
 
 impl PodInfo {
-    /// Reads what matters from the object.
+    /// Derives the values from the object.
     pub fn new(pod: Arc<Pod>) -> Self {
         let spec = pod.spec.as_ref();
         let requests =
@@ -62,15 +62,16 @@ impl PodInfo {
         Self {
             uid: pod.uid().into(),
             key: pod.key(),
-            requests: requests(Unset::Zero),
-            scoring_requests: requests(Unset::ScoringDefault),
+            requests: requests(MissingRequest::Zero),
+            scoring_requests: requests(MissingRequest::ScoringDefault),
             host_ports: host_ports(&pod),
             required_nodes: required_nodes(&pod),
             pod,
         }
     }
 
-    /// Whether the pod uses an address of its node's block: all do that do not share the node's own network.
+    /// Returns whether the pod uses an address of its node's block: all pods do but those on the
+    /// host's network.
     pub fn needs_ip(&self) -> bool {
         !pod_ips::is_host_network(&self.pod)
     }
@@ -87,23 +88,24 @@ impl PodInfo {
         (!name.is_empty()).then(|| name.into())
     }
 
-    /// Whether the pod has ended for good. Its address may still be in use.
+    /// Returns whether the pod has ended for good. Its address may still be in use.
     pub fn is_terminal(&self) -> bool {
         pod_ips::is_terminal(&self.pod)
     }
 
-    /// Whether the pod has ended for good and holds nothing any more, its address included.
+    /// Returns whether the pod has ended for good and holds no resources any more, its address
+    /// included.
     pub fn is_released(&self) -> bool {
         self.is_terminal() && !pod_ips::holds_address(&self.pod)
     }
 
-    /// Whether the kubelet refused the pod for want of an address.
+    /// Returns whether the kubelet refused the pod for want of an address.
     pub fn was_out_of_pod_ips(&self) -> bool {
         let reason = self.pod.status.as_ref().and_then(|s| s.reason.as_deref());
         self.is_terminal() && reason == Some(OUT_OF_POD_IPS)
     }
 
-    /// Whether the pod waits for this scheduler to place it.
+    /// Returns whether the pod waits for this scheduler.
     pub fn is_schedulable(&self) -> bool {
         let Some(spec) = &self.pod.spec else {
             return false;
@@ -122,8 +124,9 @@ impl PodInfo {
             && self.node_name().is_none()
     }
 
-    /// Whether `other`, the same pod at another time, asks for something else. Its status does not matter.
-    pub fn asks_otherwise(&self, other: &Self) -> bool {
+    /// Returns whether `other`, the same pod at another time, has other needs. The status does not
+    /// matter.
+    pub fn has_other_needs_than(&self, other: &Self) -> bool {
         self.pod.spec != other.pod.spec || self.pod.metadata.labels != other.pod.metadata.labels
     }
 }

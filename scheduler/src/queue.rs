@@ -1,11 +1,12 @@
 //! The pods that wait for a node.
 //!
-//! A pod is *active* (ready to be tried), *backing off* (tried in vain not long ago), *unschedulable* (tried in vain, and
-//! nothing has changed since that could help) or *in flight* (taken by the scheduler, which has yet to say how it went).
-//! Active pods are taken by priority, then by how long they have waited.
+//! A pod is *active* (ready for an attempt), *backing off* (its last attempt failed recently),
+//! *unschedulable* (its last attempt failed, and no change since could help) or *in flight* (taken
+//! by the scheduler, which has not reported the result yet). Active pods are taken by priority,
+//! then by the time of their wait.
 //!
-//! Time is an argument: how long it is since some fixed moment. Whoever owns the queue decides about a pod before it
-//! tells the queue of the next event, so no event can pass by a pod that is being looked at.
+//! Time is an argument: the duration since some fixed moment. The queue's owner decides about a pod
+//! before it reports the next event to the queue, so no event can pass by a pod in flight.
 
 use std::{
     cmp::Reverse,
@@ -21,12 +22,12 @@ mod tests;
 
 const INITIAL_BACKOFF: Duration = Duration::from_secs(1);
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
-/// How long a pod waits for an event at most. If a change that helps should be missed, this repairs it.
+/// The longest wait of a pod for an event, in case a change that helps was missed.
 const MAX_UNSCHEDULABLE: Duration = Duration::from_secs(5 * 60);
-/// How often pods are looked for that have waited that long.
+/// The interval at which pods that have waited that long are retried.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(30);
 
-/// How long a pod that failed `count` times in a row backs off: 1 s, 2 s, 4 s, 8 s, then 10 s.
+/// The back-off after `count` failed attempts in a row: 1 s, 2 s, 4 s, 8 s, then 10 s.
 pub fn backoff(count: u32) -> Duration {
     let Some(doublings) = count.checked_sub(1) else {
         return Duration::ZERO;
@@ -35,44 +36,44 @@ pub fn backoff(count: u32) -> Duration {
     INITIAL_BACKOFF.saturating_mul(factor).min(MAX_BACKOFF)
 }
 
-/// A pod that waits.
+/// A pod in the queue.
 #[derive(Clone, Debug)]
-pub struct Waiting {
-    /// The pod, as last heard of.
+pub struct WaitingPod {
+    /// The pod in its latest known state.
     pub pod: Arc<PodInfo>,
-    /// How often it was tried.
+    /// The number of attempts.
     pub attempts: u32,
-    /// Why the last try was in vain; empty before the first.
+    /// The reason why the last attempt failed; empty before the first.
     pub message: String,
-    /// Where it is.
-    pub place: Place,
-    /// The filters that refused a node at the last try.
+    /// Its place in the queue.
+    pub place: QueuePlace,
+    /// The filters that refused a node at the last attempt.
     pub rejected_by: BTreeSet<&'static str>,
-    /// When it was first heard of.
+    /// The time at which it was first observed.
     arrived: Duration,
-    /// Since when: its arrival, then the end of its last try.
+    /// The start of its present wait: its arrival, then the end of its last attempt.
     since: Duration,
-    /// Tries in vain, and errors since the last of these.
+    /// Failed attempts, and errors since the last of these.
     rejections: u32,
     errors: u32,
 }
 
-impl Waiting {
-    /// How often it was tried, and since when it is known.
+impl WaitingPod {
+    /// The number of attempts, and the time at which the pod was first observed.
     pub fn history(&self) -> (u32, Duration) {
         (self.attempts, self.arrived)
     }
 
-    /// Since when it waits: its arrival, then the end of its last try.
+    /// The start of its present wait: its arrival, then the end of its last attempt.
     pub fn since(&self) -> Duration {
         self.since
     }
 }
 
-/// How many pods there are in each place.
+/// The number of pods in each place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pending {
-    /// Ready to be tried.
+    /// Ready for an attempt.
     pub active: usize,
     /// Backing off, after a refusal or an error.
     pub backoff: usize,
@@ -80,29 +81,30 @@ pub struct Pending {
     pub unschedulable: usize,
 }
 
-/// Where a waiting pod is.
+/// The place of a waiting pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// Ready to be tried.
+pub enum QueuePlace {
+    /// Ready for an attempt.
     Active,
-    /// Not to be tried before this moment, unless there is nothing else to do.
+    /// Not before this time, unless the queue is idle.
     BackingOff(Duration),
-    /// Not to be tried before this moment: something went wrong, and hurrying would make it worse.
+    /// Not before this time, even if the queue is idle: after an error, haste would make it worse.
     BackingOffError(Duration),
-    /// To be tried when something changes that can help.
+    /// Until a change that can help.
     Unschedulable,
-    /// Being tried, or being bound.
+    /// In an attempt, or being bound.
     InFlight,
 }
 
-/// The order of the active pods.
+/// The sort key of active pods.
 type ActiveKey = (Reverse<i32>, Duration, PodUid);
 
-/// See the module. It holds each waiting pod once, so the pods of the cluster bound it.
+/// The queue of pods. It holds each waiting pod once, so the number of the cluster's pods bounds
+/// it.
 #[derive(Debug, Default)]
 pub struct Queue {
-    waiting: BTreeMap<PodUid, Waiting>,
-    // Indexes over `waiting`, by `Place`.
+    waiting: BTreeMap<PodUid, WaitingPod>,
+    // Indexes over `waiting`, by `QueuePlace`.
     active: BTreeSet<ActiveKey>,
     backing_off: BTreeSet<(Duration, PodUid)>,
     backing_off_error: BTreeSet<(Duration, PodUid)>,
@@ -111,15 +113,15 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Adds a pod, or takes its new state. One that now asks for something else is tried again.
+    /// Adds or updates a pod. One with new needs is retried.
     pub fn upsert(&mut self, pod: Arc<PodInfo>, now: Duration) {
         let uid = pod.uid.clone();
         let Some(known) = self.waiting.get_mut(&uid) else {
-            let waiting = Waiting {
+            let waiting = WaitingPod {
                 pod,
                 attempts: 0,
                 message: String::new(),
-                place: Place::Active,
+                place: QueuePlace::Active,
                 rejected_by: BTreeSet::new(),
                 arrived: now,
                 since: now,
@@ -127,11 +129,11 @@ impl Queue {
                 errors: 0,
             };
             self.waiting.insert(uid.clone(), waiting);
-            self.move_to(&uid, Place::Active);
+            self.move_to(&uid, QueuePlace::Active);
             return;
         };
         let place = known.place;
-        let again = place == Place::Unschedulable && known.pod.asks_otherwise(&pod);
+        let again = place == QueuePlace::Unschedulable && known.pod.has_other_needs_than(&pod);
         // The priority is part of an index, so the pod leaves that before it changes.
         self.unindex(&uid);
         self.update(&uid, |known| known.pod = pod);
@@ -147,22 +149,25 @@ impl Queue {
         self.waiting.remove(uid);
     }
 
-    /// Takes the next pod to try. Its end must be told: [`Queue::reject`], [`Queue::fail`] or [`Queue::remove`].
+    /// Takes the next pod. The result of its attempt must be reported: [`Queue::reject`],
+    /// [`Queue::fail`] or [`Queue::remove`].
     ///
-    /// If none is active, a pod whose back-off is not over is taken rather than nothing, as the reference does since
-    /// 1.33: it backs off in favour of others, and there are none. After an error it is not.
+    /// If none is active, a pod that still backs off is taken, as the reference does since 1.33: it
+    /// backs off in favour of others, and there are none. A pod that backs off after an error is
+    /// not.
     pub fn pop(&mut self, now: Duration) -> Option<Arc<PodInfo>> {
         self.end_backoffs(now);
         let active = self.active.first().map(|(_, _, uid)| uid);
         let uid = active.or_else(|| self.backing_off.first().map(|(_, uid)| uid))?;
         let uid = uid.clone();
-        self.move_to(&uid, Place::InFlight);
+        self.move_to(&uid, QueuePlace::InFlight);
         let waiting = self.waiting.get_mut(&uid)?;
         waiting.attempts = waiting.attempts.saturating_add(1);
         Some(waiting.pod.clone())
     }
 
-    /// The pod in flight fits nowhere: it waits until [`Queue::wake`] finds that one of these filters may think otherwise.
+    /// Records that no node fits the pod in flight: it waits until [`Queue::wake`] finds that one
+    /// of these filters may change its result.
     pub fn reject(
         &mut self,
         uid: &PodUid,
@@ -176,11 +181,12 @@ impl Queue {
             waiting.errors = 0;
         });
         if landed {
-            self.move_to(uid, Place::Unschedulable);
+            self.move_to(uid, QueuePlace::Unschedulable);
         }
     }
 
-    /// The try failed for a reason that is not the pod's: it is tried again after a back-off.
+    /// Records that the attempt failed for a reason other than the pod: it is retried after a
+    /// back-off.
     pub fn fail(&mut self, uid: &PodUid, message: String, now: Duration) {
         let landed = self.land(uid, message, now, |waiting| {
             waiting.rejected_by.clear();
@@ -191,7 +197,7 @@ impl Queue {
         }
     }
 
-    /// Something changed: tries again the unschedulable pods that `helped` says it can help.
+    /// Handles a change: retries the unschedulable pods for which `helped` is true.
     pub fn wake(
         &mut self,
         now: Duration,
@@ -207,7 +213,8 @@ impl Queue {
         }
     }
 
-    /// Does what has become due: ends back-offs, and every 30 s tries pods again that have been unschedulable for 5 min.
+    /// Handles the passing of time: ends back-offs, and every 30 s retries pods that have been
+    /// unschedulable for 5 min.
     pub fn tick(&mut self, now: Duration) {
         self.end_backoffs(now);
         if now < self.next_flush {
@@ -222,7 +229,7 @@ impl Queue {
         }
     }
 
-    /// Whether [`Queue::pop`] would find a pod.
+    /// Returns whether [`Queue::pop`] would return a pod.
     pub fn is_ready(&self, now: Duration) -> bool {
         let due = self.backing_off_error.first();
         !self.active.is_empty()
@@ -230,7 +237,7 @@ impl Queue {
             || due.is_some_and(|(until, _)| *until <= now)
     }
 
-    /// When [`Queue::tick`] will have something to do, if nothing else happens.
+    /// The next time at which [`Queue::tick`] has work, if nothing else happens.
     pub fn next_deadline(&self) -> Option<Duration> {
         let backoffs = [&self.backing_off, &self.backing_off_error];
         let ends = backoffs
@@ -241,7 +248,7 @@ impl Queue {
         ends.chain(flush).min()
     }
 
-    /// How many pods wait, and in which way.
+    /// The numbers of waiting pods, by place.
     pub fn pending(&self) -> Pending {
         Pending {
             active: self.active.len(),
@@ -250,31 +257,35 @@ impl Queue {
         }
     }
 
-    /// When a pod is tried again if nothing happens; at once if it is ready, never if it is being tried.
-    pub fn next_try(&self, uid: &PodUid) -> Option<Duration> {
+    /// The time of the pod's next attempt if nothing happens: now if it is ready, `None` if it is
+    /// in flight.
+    pub fn next_attempt_at(&self, uid: &PodUid) -> Option<Duration> {
         let waiting = self.waiting.get(uid)?;
         match waiting.place {
-            Place::Active => Some(Duration::ZERO),
-            Place::BackingOff(until) | Place::BackingOffError(until) => Some(until),
-            Place::Unschedulable => Some((waiting.since + MAX_UNSCHEDULABLE).max(self.next_flush)),
-            Place::InFlight => None,
+            QueuePlace::Active => Some(Duration::ZERO),
+            QueuePlace::BackingOff(until) | QueuePlace::BackingOffError(until) => Some(until),
+            QueuePlace::Unschedulable => {
+                Some((waiting.since + MAX_UNSCHEDULABLE).max(self.next_flush))
+            }
+            QueuePlace::InFlight => None,
         }
     }
 
-    /// What is known of a pod that waits.
-    pub fn get(&self, uid: &PodUid) -> Option<&Waiting> {
+    /// The state of a waiting pod.
+    pub fn get(&self, uid: &PodUid) -> Option<&WaitingPod> {
         self.waiting.get(uid)
     }
 
-    /// Records how a flight ended. `false` if the pod is not in flight: it was removed meanwhile, and perhaps added again.
+    /// Ends a flight. Returns `false` if the pod is not in flight: it was removed meanwhile, and
+    /// perhaps added again.
     fn land(
         &mut self,
         uid: &PodUid,
         message: String,
         now: Duration,
-        record: impl FnOnce(&mut Waiting),
+        record: impl FnOnce(&mut WaitingPod),
     ) -> bool {
-        let in_flight = |waiting: &&mut Waiting| waiting.place == Place::InFlight;
+        let in_flight = |waiting: &&mut WaitingPod| waiting.place == QueuePlace::InFlight;
         let Some(waiting) = self.waiting.get_mut(uid).filter(in_flight) else {
             return false;
         };
@@ -284,20 +295,20 @@ impl Queue {
         true
     }
 
-    /// To the active pods, by way of what is left of the back-off.
+    /// Makes the pod active, after the rest of its back-off.
     fn retry(&mut self, uid: &PodUid, now: Duration) {
         let Some(waiting) = self.waiting.get(uid) else {
             return;
         };
         let place = match waiting.errors {
-            0 => Place::BackingOff(waiting.since + backoff(waiting.rejections)),
-            errors => Place::BackingOffError(waiting.since + backoff(errors)),
+            0 => QueuePlace::BackingOff(waiting.since + backoff(waiting.rejections)),
+            errors => QueuePlace::BackingOffError(waiting.since + backoff(errors)),
         };
         match place {
-            Place::BackingOff(until) | Place::BackingOffError(until) if until > now => {
+            QueuePlace::BackingOff(until) | QueuePlace::BackingOffError(until) if until > now => {
                 self.move_to(uid, place);
             }
-            _ => self.move_to(uid, Place::Active),
+            _ => self.move_to(uid, QueuePlace::Active),
         }
     }
 
@@ -310,18 +321,18 @@ impl Queue {
             let Some(uid) = due.map(|(_, uid)| uid.clone()) else {
                 return;
             };
-            self.move_to(&uid, Place::Active);
+            self.move_to(&uid, QueuePlace::Active);
         }
     }
 
-    fn update(&mut self, uid: &PodUid, change: impl FnOnce(&mut Waiting)) {
+    fn update(&mut self, uid: &PodUid, change: impl FnOnce(&mut WaitingPod)) {
         if let Some(waiting) = self.waiting.get_mut(uid) {
             change(waiting);
         }
     }
 
-    /// Puts the pod into `place` and nowhere else.
-    fn move_to(&mut self, uid: &PodUid, place: Place) {
+    /// Moves the pod to `place`.
+    fn move_to(&mut self, uid: &PodUid, place: QueuePlace) {
         self.unindex(uid);
         let Some(waiting) = self.waiting.get_mut(uid) else {
             return;
@@ -329,44 +340,44 @@ impl Queue {
         waiting.place = place;
         let uid = uid.clone();
         match place {
-            Place::Active => {
+            QueuePlace::Active => {
                 let priority = Reverse(waiting.pod.priority());
                 self.active.insert((priority, waiting.since, uid));
             }
-            Place::BackingOff(until) => {
+            QueuePlace::BackingOff(until) => {
                 self.backing_off.insert((until, uid));
             }
-            Place::BackingOffError(until) => {
+            QueuePlace::BackingOffError(until) => {
                 self.backing_off_error.insert((until, uid));
             }
-            Place::Unschedulable => {
+            QueuePlace::Unschedulable => {
                 self.unschedulable.insert((waiting.since, uid));
             }
-            Place::InFlight => {}
+            QueuePlace::InFlight => {}
         }
     }
 
-    /// Takes the pod out of the index of its place; whoever calls this gives it another.
+    /// Removes the pod from the index of its place; the caller moves it to another.
     fn unindex(&mut self, uid: &PodUid) {
         let Some(waiting) = self.waiting.get(uid) else {
             return;
         };
         let uid = uid.clone();
         match waiting.place {
-            Place::Active => {
+            QueuePlace::Active => {
                 let priority = Reverse(waiting.pod.priority());
                 self.active.remove(&(priority, waiting.since, uid));
             }
-            Place::BackingOff(until) => {
+            QueuePlace::BackingOff(until) => {
                 self.backing_off.remove(&(until, uid));
             }
-            Place::BackingOffError(until) => {
+            QueuePlace::BackingOffError(until) => {
                 self.backing_off_error.remove(&(until, uid));
             }
-            Place::Unschedulable => {
+            QueuePlace::Unschedulable => {
                 self.unschedulable.remove(&(waiting.since, uid));
             }
-            Place::InFlight => {}
+            QueuePlace::InFlight => {}
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Telling people: events for each attempt, and the PodScheduled condition of pods that wait.
+//! Reports: an event for each attempt, and the PodScheduled condition of waiting pods.
 
 use std::{
     collections::BTreeMap,
@@ -20,39 +20,39 @@ use crate::{
     pod::PodInfo,
 };
 
-/// Reason of the condition when nodes refuse the pod.
+/// The reason of the condition when no node fits the pod.
 pub const UNSCHEDULABLE: &str = "Unschedulable";
-/// Reason of the condition when something went wrong.
+/// The reason of the condition after an error.
 pub const SCHEDULER_ERROR: &str = "SchedulerError";
 
 const CONDITION: &str = "PodScheduled";
-/// Conditions written at once.
+/// The most conditions written at once.
 const WORKERS: usize = 4;
 
-/// Writes events and conditions without holding the scheduler up. Cheap to clone.
+/// Writes events and conditions without delaying the scheduler. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Reporter {
     client: Client,
     events: EventRecorder,
-    shared: Arc<Shared>,
+    shared: Arc<ReporterState>,
 }
 
-/// What is to be written: the latest verdict of each pod, so that an older one never overwrites it.
+/// The latest verdict of each pod, so that an older one never overwrites it.
 #[derive(Debug, Default)]
-struct Shared {
+struct ReporterState {
     queue: WorkQueue<ObjectKey>,
-    verdicts: Mutex<BTreeMap<ObjectKey, Verdict>>,
+    verdicts: Mutex<BTreeMap<ObjectKey, PodVerdict>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Verdict {
+struct PodVerdict {
     uid: PodUid,
     reason: &'static str,
     message: String,
 }
 
 impl Reporter {
-    /// A reporter; its [`Reporter::run`] does the writing.
+    /// Creates a reporter; its [`Reporter::run`] does the writing.
     pub fn new(client: Client, events: EventRecorder) -> Self {
         Self {
             client,
@@ -61,7 +61,7 @@ impl Reporter {
         }
     }
 
-    /// The pod was bound. The condition is the API server's to write.
+    /// Reports that the pod was bound. The API server writes the condition.
     pub fn scheduled(&self, pod: &PodInfo, node: &NodeName) {
         self.verdicts().remove(&pod.key);
         let message = format!("Successfully assigned {} to {node}", pod.key);
@@ -74,7 +74,7 @@ impl Reporter {
         );
     }
 
-    /// The pod was tried in vain.
+    /// Reports that the attempt failed.
     pub fn unscheduled(&self, pod: &PodInfo, reason: &'static str, message: String) {
         let (pod, key) = (pod, pod.key.clone());
         self.events.record(
@@ -84,7 +84,7 @@ impl Reporter {
             "Scheduling",
             message.clone(),
         );
-        let verdict = Verdict {
+        let verdict = PodVerdict {
             uid: pod.uid.clone(),
             reason,
             message,
@@ -93,14 +93,15 @@ impl Reporter {
         self.shared.queue.add(key);
     }
 
-    /// Writes conditions until `stop`. What is not written by then is found out again by the next scheduler.
+    /// Writes conditions until `stop`. The next scheduler computes again those that were not
+    /// written.
     ///
     /// # Errors
     ///
     /// Never.
     pub async fn run(self, stop: CancellationToken) -> Result<(), Infallible> {
         let workers = (0..WORKERS).map(|_| self.work());
-        // Losing the workers loses nothing that lasts.
+        // Cancelling the workers loses only what can be computed again.
         stop.run_until_cancelled(futures::future::join_all(workers))
             .await;
         Ok(())
@@ -120,11 +121,11 @@ impl Reporter {
                 }
                 written => {
                     if let Err(error) = written {
-                        tracing::warn!(pod = %key, %error, "condition not written");
+                        tracing::warn!(pod = %key, %error, "failed to write condition");
                     }
                     self.shared.queue.forget(&key);
                     let mut verdicts = self.verdicts();
-                    // Unless there is a newer one by now.
+                    // Unless there is a newer verdict by now.
                     if verdicts.get(&key) == verdict.as_ref() {
                         verdicts.remove(&key);
                     }
@@ -134,7 +135,7 @@ impl Reporter {
         }
     }
 
-    async fn write(&self, key: &ObjectKey, verdict: &Verdict) -> Result<(), ApiError> {
+    async fn write(&self, key: &ObjectKey, verdict: &PodVerdict) -> Result<(), ApiError> {
         let pods = self.client.namespaced::<Pod>(key.namespace.as_str());
         let pod = match pods.get(&key.name).await {
             Err(error) if error.is_not_found() => return Ok(()),
@@ -146,16 +147,16 @@ impl Reporter {
         }
     }
 
-    fn verdicts(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, Verdict>> {
-        // The map is whole between any two statements, so a panic elsewhere does not spoil it.
+    fn verdicts(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, PodVerdict>> {
+        // The map is consistent whenever the lock is free, so a poisoned lock can be used.
         let verdicts = self.shared.verdicts.lock();
         verdicts.unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The pod with the verdict as its condition, or `None` if there is nothing to write: it says so already, it has a node by
-/// now, or it is another pod.
-fn with_condition(mut pod: Pod, verdict: &Verdict, now: Timestamp) -> Option<Pod> {
+/// The pod with the verdict as its condition, or `None` if there is nothing to write: the condition
+/// is unchanged, the pod has a node by now, or it is another pod.
+fn with_condition(mut pod: Pod, verdict: &PodVerdict, now: Timestamp) -> Option<Pod> {
     let placed = pod.spec.as_ref().and_then(|s| s.node_name.as_deref());
     if pod.uid() != verdict.uid.as_str() || placed.is_some_and(|node| !node.is_empty()) {
         return None;
@@ -192,8 +193,8 @@ mod tests {
     use super::*;
     use crate::testing::PodBuilder;
 
-    fn verdict(message: &str) -> Verdict {
-        Verdict {
+    fn verdict(message: &str) -> PodVerdict {
+        PodVerdict {
             uid: "p".into(),
             reason: UNSCHEDULABLE,
             message: message.to_owned(),
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_is_written_only_if_it_says_something_new() {
+    fn writes_a_condition_only_if_it_changes() {
         let pod = PodBuilder::new("p").pod();
         let first = write(&pod, "full", 1).unwrap();
         let conditions = first.status.as_ref().unwrap().conditions.as_ref().unwrap();
@@ -224,11 +225,11 @@ mod tests {
         assert_eq!(conditions.len(), 1);
         let since = conditions[0].last_transition_time.clone();
         let since = since.unwrap().0.as_second();
-        assert_eq!(since, 1, "it was False all the time");
+        assert_eq!(since, 1, "the status stayed False");
     }
 
     #[test]
-    fn nothing_is_said_of_a_pod_that_has_a_node_or_is_another() {
+    fn writes_no_condition_for_bound_or_recreated_pods() {
         let pod = PodBuilder::new("p");
         assert_eq!(write(&pod.clone().on("n").pod(), "full", 1), None);
         let another = pod.set("/metadata/uid", "q".into());

@@ -1,4 +1,4 @@
-//! Amounts of what nodes have and pods ask for.
+//! Amounts of resources: the capacity of nodes and the requests of pods.
 
 use std::{
     collections::BTreeMap,
@@ -11,13 +11,13 @@ use podplane_api::{
     quantity,
 };
 
-/// An amount of some resource. Wide enough that no sum over the pods of a node overflows, so that
-/// what is added can always be taken away again exactly.
+/// An amount of a resource. It is wide enough that no sum over the pods of a node overflows, so
+/// that subtraction always restores the former sum exactly.
 pub type Amount = i128;
 
-/// What a container without a request for cpu counts as, when nodes are compared: 100 millicores.
+/// The request for cpu that scores assume for a container without one: 100 millicores.
 const SCORING_CPU_MILLIS: Amount = 100;
-/// What a container without a request for memory counts as, when nodes are compared: 200 MiB.
+/// The request for memory that scores assume for a container without one: 200 MiB.
 const SCORING_MEMORY_BYTES: Amount = 200 * 1024 * 1024;
 
 const CPU: &str = "cpu";
@@ -37,29 +37,31 @@ pub struct Resources {
     pub extended: BTreeMap<String, Amount>,
 }
 
-/// What a request that a container does not make counts as.
+/// The value of a request that a container does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unset {
-    /// Nothing: whether the pod fits.
+pub enum MissingRequest {
+    /// Zero, as in the check whether the pod fits.
     Zero,
-    /// A small amount, so that pods that ask for nothing spread too: how nodes compare.
+    /// A small amount, as in scores, so that pods without requests spread too.
     ScoringDefault,
 }
 
 impl Resources {
-    /// What a node offers. An amount that cannot be read is 0: nothing is placed on a promise that nobody understands.
+    /// The capacity of a node. An unreadable amount is 0, so that nothing is placed on it.
     pub fn offered(list: &BTreeMap<String, Quantity>) -> Self {
         Self::of_list(list, 0)
     }
 
-    /// What a container asks for. An amount that cannot be read fits nowhere; the API server lets none through.
+    /// The requests of a container. An unreadable amount fits nowhere; the API server rejects all
+    /// of them.
     fn requested(list: &BTreeMap<String, Quantity>) -> Self {
         Self::of_list(list, i64::MAX.into())
     }
 
-    /// What `pod` needs while it runs: its containers and sidecars together, or the largest step of its initialisation if that
-    /// is more; the pod's own requests in place of that where it makes them; and its overhead.
-    pub fn of_pod(pod: &PodSpec, unset: Unset) -> Self {
+    /// The requests of `pod` while it runs: its containers and sidecars together, or the largest
+    /// step of its initialisation if that is more; instead of that the pod's own requests, where it
+    /// has them; plus its overhead.
+    pub fn of_pod(pod: &PodSpec, unset: MissingRequest) -> Self {
         let mut running = Self::default();
         for container in &pod.containers {
             running += &of_container(container, unset);
@@ -92,7 +94,7 @@ impl Resources {
         running
     }
 
-    /// The amount of the resource `name`, 0 if there is none.
+    /// The amount of the resource `name`, 0 if absent.
     pub fn get(&self, name: &str) -> Amount {
         match name {
             CPU => self.cpu,
@@ -102,7 +104,8 @@ impl Resources {
         }
     }
 
-    /// Each resource with an amount above 0: cpu, memory, ephemeral storage, then the others by name.
+    /// Each resource with an amount above 0: cpu, memory, ephemeral storage, then the others by
+    /// name.
     pub fn wanted(&self) -> impl Iterator<Item = (&str, Amount)> {
         let native = [
             (CPU, self.cpu),
@@ -165,14 +168,14 @@ impl SubAssign<&Self> for Resources {
     }
 }
 
-fn of_container(container: &Container, unset: Unset) -> Resources {
+fn of_container(container: &Container, unset: MissingRequest) -> Resources {
     let requests = container
         .resources
         .as_ref()
         .and_then(|r| r.requests.as_ref());
     let mut resources = requests.map_or_else(Resources::default, Resources::requested);
-    if unset == Unset::ScoringDefault {
-        // A request of 0 is a request: only what is absent is filled in.
+    if unset == MissingRequest::ScoringDefault {
+        // A request of 0 is a request: only absent ones are filled in.
         let absent = |name| requests.is_none_or(|list| !list.contains_key(name));
         if absent(CPU) {
             resources.cpu = SCORING_CPU_MILLIS;
@@ -199,30 +202,30 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_step_of_initialisation_counts_with_the_sidecars_before_it() {
+    fn counts_the_largest_init_step_with_the_sidecars_before_it() {
         let mut sidecar = cpu("200m");
         sidecar["restartPolicy"] = json!("Always");
         let init = json!([cpu("900m"), sidecar, cpu("800m")]);
         let pod = spec(json!({"containers": [cpu("300m"), cpu("400m")], "initContainers": init}));
-        assert_eq!(Resources::of_pod(&pod, Unset::Zero).cpu, 1000); // 800 + 200, over 300 + 400 + 200
+        assert_eq!(Resources::of_pod(&pod, MissingRequest::Zero).cpu, 1000); // 800 + 200, over 300 + 400 + 200
     }
 
     #[test]
-    fn requests_of_the_pod_replace_those_of_its_containers_and_overhead_comes_on_top() {
+    fn pod_requests_replace_those_of_containers_and_overhead_is_added() {
         let pod = spec(
             json!({"containers": [cpu("300m")], "overhead": {"cpu": "10m", "memory": "1Ki"},
                         "resources": {"requests": {"cpu": "2"}}}),
         );
-        let requests = Resources::of_pod(&pod, Unset::Zero);
+        let requests = Resources::of_pod(&pod, MissingRequest::Zero);
         assert_eq!((requests.cpu, requests.memory), (2010, 1024));
     }
 
     #[test]
-    fn an_absent_request_has_a_default_for_scoring_and_a_request_of_zero_has_none() {
+    fn absent_requests_have_a_scoring_default_but_zero_requests_do_not() {
         let table = |requests| {
             let pod =
                 spec(json!({"containers": [{"name": "c", "resources": {"requests": requests}}]}));
-            let scoring = Resources::of_pod(&pod, Unset::ScoringDefault);
+            let scoring = Resources::of_pod(&pod, MissingRequest::ScoringDefault);
             (scoring.cpu, scoring.memory)
         };
         assert_eq!(table(json!({})), (100, 209_715_200));

@@ -1,7 +1,7 @@
-//! The scheduler without its surroundings: news and time go in, decisions come out.
+//! The scheduler without I/O: takes events and the time, returns decisions.
 //!
-//! One owner feeds it and acts on what it decides. It does no I/O and has no clock, so that a test can replay any
-//! history.
+//! One owner feeds it and carries out its decisions. It has no clock either, so that a test can
+//! replay any history.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -11,93 +11,124 @@ use podplane_api::{
 };
 
 use crate::{
-    cache::{Cache, CacheSize, Freed, Placing},
+    cache::{Cache, CacheSize, FreedPod, PlacementState},
     config::IpPolicy,
-    event::Event,
+    event::ClusterEvent,
     filters::Filters,
     fit_error::FitError,
     names::{NodeName, PodUid},
     plan::{Choice, Decision, plan},
     pod::PodInfo,
-    queue::{Pending, Queue, Waiting},
+    queue::{Pending, Queue, WaitingPod},
 };
 
 #[cfg(test)]
 mod tests;
 
-/// Queue, cache and filters, and where the next search begins.
+/// The scheduler's state. A pod passes through these states:
+///
+/// - *queued*: it waits for a node, in a [`QueuePlace`](crate::queue::QueuePlace);
+/// - *in flight*: [`attempt`](Self::attempt) took it, and its resources are assumed on a node until
+///   the binding is confirmed or has failed;
+/// - *bound*: the watch reported its node;
+/// - *released*: it has ended and holds no resources, or it was deleted.
+///
+/// | from | to | by |
+/// |---|---|---|
+/// | (unknown) | queued | `apply_pod`: schedulable |
+/// | queued | in flight | `attempt` finds a node |
+/// | queued | queued | `attempt` finds no node; the pod waits for a change that helps |
+/// | in flight | queued | `bind_failed` |
+/// | any | bound | `apply_pod`: the pod has a node, whoever bound it |
+/// | any | released | `apply_pod`: ended; `delete_pod` |
+/// | queued | (unknown) | `apply_pod`: not schedulable, such as in deletion |
+///
+/// The assumption of a pod that leaves the queue while it is in flight stays until the result of
+/// its binding, or its release.
 #[derive(Debug)]
 pub struct Scheduler {
     queue: Queue,
     cache: Cache,
     filters: Filters,
-    start: usize,
-    /// How the nodes of pods were chosen, for as long as these are known.
-    decisions: BTreeMap<PodUid, Decided>,
+    /// The index of the node at which the next search starts, so that all nodes get their
+    /// turn.
+    next_start: usize,
+    /// The placement decisions, each kept until its pod is released or deleted, or its binding has
+    /// failed; for [`explain`](Self::explain).
+    decisions: BTreeMap<PodUid, PlacementDecision>,
 }
 
-/// A decision in favour of a node.
+/// The decision for a pod's node.
 #[derive(Clone, Debug)]
-pub struct Decided {
-    /// When.
+pub struct PlacementDecision {
+    /// The time of the decision, on the clock of the `now` arguments.
     pub at: Duration,
-    /// Which try it was.
+    /// The number of the attempt that made the decision, from 1.
     pub attempt: u32,
-    /// What was decided.
+    /// The chosen node, with the circumstances of its choice.
     pub choice: Choice,
 }
 
-/// One try at one pod.
+/// An attempt to schedule a pod.
 #[derive(Clone, Debug)]
 pub struct Attempt {
-    /// The pod, as the decision saw it.
+    /// The pod in the version of the decision.
     pub pod: Arc<PodInfo>,
-    /// Where it is to go, its share of that node being reserved already; or the sentence that says why it cannot.
+    /// The chosen node, with the pod's resources already reserved there; or the message that
+    /// explains why no node fits.
     pub outcome: Result<NodeName, String>,
-    /// How often it was tried, this time included.
+    /// The number of attempts, this one included.
     pub attempts: u32,
-    /// When it was first heard of.
+    /// The time at which the pod was first observed.
     pub arrived: Duration,
-    /// Since when it has waited for this try.
-    pub since: Duration,
+    /// The start of the pod's wait for this attempt.
+    pub waiting_since: Duration,
 }
 
-/// What is known of a pod.
+/// The state of a pod, for an explanation.
 #[derive(Clone, Debug)]
-pub enum Explanation {
-    /// Nothing.
+pub enum PodExplanation {
+    /// The pod is unknown.
     Unknown,
-    /// It waits.
+    /// The pod waits.
     Waiting {
-        /// In which way, and why.
-        waiting: Waiting,
-        /// Which nodes refuse it at this moment.
-        verdicts: FitError,
+        /// Its state in the queue.
+        waiting: WaitingPod,
+        /// The present refusals of all nodes.
+        refusals: FitError,
     },
-    /// It has a node, which was chosen here if that is known.
-    Placed(NodeName, Placing, Option<Decided>),
+    /// The pod has a node, with our decision if it is known.
+    Placed(NodeName, PlacementState, Option<PlacementDecision>),
 }
 
 impl Scheduler {
-    /// One that has heard of nothing yet.
+    /// Creates a scheduler without pods and nodes.
     pub fn new(policy: IpPolicy) -> Self {
         Self {
             queue: Queue::default(),
             cache: Cache::default(),
             filters: Filters::new(policy),
-            start: 0,
+            next_start: 0,
             decisions: BTreeMap::new(),
         }
     }
 
-    /// A pod is there, new or changed.
+    /// Handles a new or changed pod, by the first rule that applies:
+    ///
+    /// 1. It is released: forget it, and free its resources.
+    /// 2. It has a node: it is bound there, whatever was assumed. If it was assumed elsewhere, free
+    ///    the resources there.
+    /// 3. It is schedulable: add it to the queue, or update it there.
+    /// 4. Otherwise: remove it from the queue.
     pub fn apply_pod(&mut self, pod: Arc<Pod>, now: Duration) {
         let pod = Arc::new(PodInfo::new(pod));
         if pod.is_released() {
             self.queue.remove(&pod.uid);
             self.decisions.remove(&pod.uid);
             let freed = self.cache.remove_pod(&pod.uid);
-            // Only what we saw happen counts: of a pod that had failed before we came, the node may have reported since.
+            // Mark the node as out of addresses only if the pod was cached on it, so that this is
+            // news. A failure from before our start may be outdated: the node may have reported
+            // free addresses after it.
             if let Some(freed) = &freed
                 && pod.was_out_of_pod_ips()
             {
@@ -109,15 +140,16 @@ impl Scheduler {
             let freed = self.cache.confirm(pod, &node);
             self.notify_freed(freed, now);
         } else if pod.is_schedulable() {
-            // Of a pod in flight this is news from before we decided. It changes nothing now, but should the binding fail, the
-            // next try must know the latest.
+            // For a pod in flight (assumed, not yet bound) this event does not know our decision,
+            // so it changes no place. Keep the new state in the queue: if the binding fails, the
+            // next attempt needs it.
             self.queue.upsert(pod, now);
         } else {
             self.queue.remove(&pod.uid);
         }
     }
 
-    /// A pod is gone.
+    /// Handles a deleted pod.
     pub fn delete_pod(&mut self, pod: &Pod, now: Duration) {
         let uid = PodUid::from(pod.uid());
         self.queue.remove(&uid);
@@ -126,23 +158,24 @@ impl Scheduler {
         self.notify_freed(freed, now);
     }
 
-    /// A node is there, new or changed.
+    /// Handles a new or changed node.
     pub fn apply_node(&mut self, node: Arc<Node>, now: Duration) {
         let name = NodeName::from(node.name());
         let changes = self.cache.apply_node(node);
         if let Some(node) = self.cache.node(&name).cloned()
             && !changes.is_empty()
         {
-            self.notify(&Event::NodeChanged { node, changes }, now);
+            self.notify(&ClusterEvent::NodeChanged { node, changes }, now);
         }
     }
 
-    /// A node is gone. That helps nobody.
+    /// Handles a deleted node. No pod becomes schedulable by that, so the queue is not woken.
     pub fn delete_node(&mut self, node: &Node) {
         self.cache.remove_node(&node.name().into());
     }
 
-    /// Does what time alone makes due.
+    /// Handles the passing of time: moves pods whose back-off has ended to the active ones, and
+    /// retries pods that have been unschedulable for long.
     pub fn tick(&mut self, now: Duration) {
         self.queue.tick(now);
     }
@@ -151,22 +184,23 @@ impl Scheduler {
     pub fn attempt(&mut self, now: Duration) -> Option<Attempt> {
         let pod = self.queue.pop(now)?;
         let waiting = self.queue.get(&pod.uid);
-        let (attempts, arrived) = waiting.map_or((1, now), Waiting::history);
-        let since = waiting.map_or(now, Waiting::since);
+        let (attempts, arrived) = waiting.map_or((1, now), WaitingPod::history);
+        let waiting_since = waiting.map_or(now, WaitingPod::since);
         let snapshot = self.cache.snapshot();
-        let Decision { node, next_start } = plan(&snapshot, &pod, &self.filters, self.start);
-        drop(snapshot); // Or the assumption below would copy what it changes.
-        self.start = next_start;
+        let Decision { node, next_start } = plan(&snapshot, &pod, &self.filters, self.next_start);
+        // While the snapshot exists, the assumption below would copy the nodes (`Arc::make_mut`).
+        drop(snapshot);
+        self.next_start = next_start;
         let outcome = match node {
             Ok(choice) => {
                 let node = choice.node.clone();
                 self.cache.assume(pod.clone(), &node);
-                let decided = Decided {
+                let decision = PlacementDecision {
                     at: now,
                     attempt: attempts,
                     choice,
                 };
-                self.decisions.insert(pod.uid.clone(), decided);
+                self.decisions.insert(pod.uid.clone(), decision);
                 Ok(node)
             }
             Err(failure) => {
@@ -182,56 +216,59 @@ impl Scheduler {
             outcome,
             attempts,
             arrived,
-            since,
+            waiting_since,
         })
     }
 
-    /// The pod was not bound and will not be by this attempt: its share is free again, and it is tried again later.
+    /// Undoes the assumption after the binding has failed: the pod's resources are free again, and
+    /// the pod goes back to the queue, for another attempt after a back-off.
     ///
-    /// That it was bound needs no telling: it stays in flight until the watch says so.
+    /// A successful binding is not reported: the pod stays in flight until the watch delivers it.
     pub fn bind_failed(&mut self, uid: &PodUid, message: String, now: Duration) {
         let freed = self.cache.forget(uid);
-        // Unless it was bound after all, by whomever.
-        if self.cache.placing(uid).is_none() {
+        // If another client has bound the pod in the meantime, or the call succeeded after all,
+        // the pod stays bound and its decision is kept.
+        if self.cache.placement(uid).is_none() {
             self.decisions.remove(uid);
         }
         self.queue.fail(uid, message, now);
         self.notify_freed(freed, now);
     }
 
-    /// Whether [`Scheduler::attempt`] would find a pod.
+    /// Returns true if a pod can be attempted now.
     pub fn is_ready(&self, now: Duration) -> bool {
         self.queue.is_ready(now)
     }
 
-    /// When [`Scheduler::tick`] will have something to do, if nothing else happens.
+    /// The next time at which [`Scheduler::tick`] has work, if nothing else happens.
     pub fn next_deadline(&self) -> Option<Duration> {
         self.queue.next_deadline()
     }
 
-    /// How many pods wait, and in which way.
+    /// The numbers of waiting pods, by part of the queue.
     pub fn pending(&self) -> Pending {
         self.queue.pending()
     }
 
-    /// How many nodes, pods and assumed pods are known.
+    /// The numbers of nodes, pods and assumed pods in the cache.
     pub fn cache_size(&self) -> CacheSize {
         self.cache.size()
     }
 
-    /// When a pod that waits is tried again if nothing happens.
-    pub fn next_try(&self, uid: &PodUid) -> Option<Duration> {
-        self.queue.next_try(uid)
+    /// The time of the pod's next attempt, if nothing happens.
+    pub fn next_attempt_at(&self, uid: &PodUid) -> Option<Duration> {
+        self.queue.next_attempt_at(uid)
     }
 
-    /// Why the pod of that UID is where it is. Refusals are those of this moment, not of the last try.
-    pub fn explain(&self, uid: &PodUid) -> Explanation {
-        if let Some((node, placing)) = self.cache.placing(uid) {
-            let decided = self.decisions.get(uid).cloned();
-            return Explanation::Placed(node.clone(), placing, decided);
+    /// Explains the state of the pod of that UID. Refusals are the present ones, not those of the
+    /// last attempt.
+    pub fn explain(&self, uid: &PodUid) -> PodExplanation {
+        if let Some((node, placement)) = self.cache.placement(uid) {
+            let decision = self.decisions.get(uid).cloned();
+            return PodExplanation::Placed(node.clone(), placement, decision);
         }
         let Some(waiting) = self.queue.get(uid) else {
-            return Explanation::Unknown;
+            return PodExplanation::Unknown;
         };
         let snapshot = self.cache.snapshot();
         let nodes = snapshot.nodes();
@@ -239,27 +276,27 @@ impl Scheduler {
             let refusal = self.filters.check(&waiting.pod, node).err()?;
             Some((node.name.clone(), refusal))
         });
-        Explanation::Waiting {
+        PodExplanation::Waiting {
             waiting: waiting.clone(),
-            verdicts: FitError {
+            refusals: FitError {
                 nodes: nodes.len(),
                 refusals: refusals.collect(),
             },
         }
     }
 
-    fn notify_freed(&mut self, freed: Option<Freed>, now: Duration) {
-        if let Some(Freed { pod, node }) = freed
+    fn notify_freed(&mut self, freed: Option<FreedPod>, now: Duration) {
+        if let Some(FreedPod { pod, node }) = freed
             && let Some(node) = self.cache.node(&node).cloned()
         {
-            self.notify(&Event::PodFreed { pod, node }, now);
+            self.notify(&ClusterEvent::PodFreed { pod, node }, now);
         }
     }
 
-    fn notify(&mut self, event: &Event, now: Duration) {
+    fn notify(&mut self, event: &ClusterEvent, now: Duration) {
         let filters = &self.filters;
         self.queue.wake(now, |pod, rejected_by| {
-            filters.helped_by(pod, rejected_by, event)
+            filters.may_unblock(pod, rejected_by, event)
         });
     }
 }

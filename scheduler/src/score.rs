@@ -1,4 +1,4 @@
-//! Which of the nodes that can take a pod should: the least loaded.
+//! The choice among the nodes that fit a pod: the least loaded one.
 
 use std::cmp::Reverse;
 
@@ -16,8 +16,9 @@ const MAX: Amount = 100;
 const LEAST_ALLOCATED_WEIGHT: Amount = 1;
 const TAINT_WEIGHT: Amount = 3;
 
-/// How much of the node would be left: the mean over cpu and memory of the free percentage once the pod is there, each division an
-/// integer one as in the reference. A resource that the node does not have is left out, an over-committed one is worth 0.
+/// The free part of the node with the pod on it: the mean over cpu and memory of the free
+/// percentage, each division an integer one as in the reference. A resource that the node does not
+/// have is left out; an over-committed one counts 0.
 pub fn least_allocated(pod: &PodInfo, node: &NodeInfo) -> Amount {
     let of = |pick: fn(&Resources) -> Amount| {
         let capacity = pick(&node.allocatable);
@@ -33,7 +34,7 @@ pub fn least_allocated(pod: &PodInfo, node: &NodeInfo) -> Amount {
     if count == 0 { 0 } else { sum / count }
 }
 
-/// How many taints of the node ask, without forbidding, that the pod go elsewhere.
+/// The number of the node's untolerated `PreferNoSchedule` taints.
 pub fn unwelcoming_taints(pod: &PodInfo, node: &NodeInfo) -> Amount {
     let unwelcoming = taints(node)
         .filter(|taint| taint.effect == "PreferNoSchedule")
@@ -41,32 +42,33 @@ pub fn unwelcoming_taints(pod: &PodInfo, node: &NodeInfo) -> Amount {
     unwelcoming.map(|_| 1).sum()
 }
 
-/// What a node is worth for a pod.
+/// The score of a node for a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeScore {
     /// The node.
     pub node: NodeName,
-    /// The sum of the others, each times its weight.
+    /// The weighted sum of the other scores.
     pub total: Amount,
     /// See [`least_allocated`].
     pub least_allocated: Amount,
     /// 0 for the node with most [`unwelcoming_taints`], 100 for one without.
     pub taint_toleration: Amount,
-    /// Before the pod came.
+    /// The free pod IPs, without the pod.
     pub free_pod_ips: Amount,
-    /// Before the pod came.
+    /// The number of pods, without the pod.
     pub pods: usize,
 }
 
 impl NodeScore {
-    /// The reference draws lots among equals. Here they are decided, so that the same cluster gives the same answer, and in a way that spreads: most free pod
-    /// IPs, then fewest pods.
+    /// The sort key. The reference chooses at random among equals. Here the choice is
+    /// deterministic, and spreads pods: most free pod IPs, then fewest pods.
     fn rank(&self) -> (Amount, Amount, Reverse<usize>) {
         (self.total, self.free_pod_ips, Reverse(self.pods))
     }
 }
 
-/// The best of the feasible nodes, at most `most`, the best first. Of equals the first in the order of `feasible` is better, which begins at another node each time.
+/// The best of the feasible nodes, at most `most`, the best first. Of equals the first in the order
+/// of `feasible` is better, which begins at another node each time.
 pub fn best(pod: &PodInfo, feasible: &[&NodeInfo], most: usize) -> Vec<NodeScore> {
     let taints: Vec<_> = feasible
         .iter()
@@ -75,7 +77,8 @@ pub fn best(pod: &PodInfo, feasible: &[&NodeInfo], most: usize) -> Vec<NodeScore
     let most_taints = taints.iter().copied().max().unwrap_or(0);
     let mut best = Vec::<NodeScore>::with_capacity(most + 1);
     for (node, taints) in feasible.iter().zip(taints) {
-        // Normalised as the reference does: the node with most such taints has 0, one without has 100.
+        // Normalised as in the reference: the node with most such taints has 0, one without has
+        // 100.
         let taint_toleration = match most_taints {
             0 => MAX,
             most => MAX - taints * MAX / most,
@@ -89,7 +92,8 @@ pub fn best(pod: &PodInfo, feasible: &[&NodeInfo], most: usize) -> Vec<NodeScore
             pods: node.pods.len(),
             node: node.name.clone(),
         };
-        // Behind its equals. Only the best are kept, so that thousands of nodes cost no sorting.
+        // Inserted after its equals. Only the best are kept, so that thousands of nodes are not
+        // sorted.
         let at = best.partition_point(|known| known.rank() >= score.rank());
         if at < most {
             best.insert(at, score);
@@ -113,8 +117,9 @@ mod tests {
     }
 
     #[test]
-    fn least_allocated_is_the_references() {
-        // Empty 4 CPU/32 Gi node: (4000-100)*100/4000 = 97, (32Gi-200Mi)*100/32Gi = 99; their mean is 98.
+    fn least_allocated_matches_the_reference() {
+        // Empty 4 CPU/32 Gi node: (4000-100)*100/4000 = 97, (32Gi-200Mi)*100/32Gi = 99; their mean
+        // is 98.
         let node = || {
             NodeBuilder::new("n")
                 .offer("cpu", "4")
@@ -130,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn equals_are_decided_by_free_ips_then_by_pods_then_by_order() {
+    fn breaks_ties_by_free_ips_then_pods_then_order() {
         let pod = PodBuilder::new("p").info();
         let a = NodeBuilder::new("a").block("10.0.0.0/29", 5).info();
         let b = NodeBuilder::new("b").block("10.0.1.0/29", 5).info();
@@ -151,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_would_rather_not_comes_last() {
+    fn node_with_untolerated_soft_taint_comes_last() {
         let pod = PodBuilder::new("p").info();
         let a = NodeBuilder::new("a")
             .block("10.0.0.0/24", 253)

@@ -1,4 +1,4 @@
-//! `podplane.scheduler.v1`: answers why a pod is where it is.
+//! `podplane.scheduler.v1`: explains the placing of a pod.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,19 +17,19 @@ use tokio::sync::{mpsc, oneshot};
 use tonic::{Request, Response, Status};
 
 use crate::{
-    cache::Placing,
+    cache::PlacementState,
     names::{NodeName, PodUid},
     plan::Choice,
     pod::SCHEDULER_NAME,
-    queue::Place,
-    scheduler::{Decided, Explanation, Scheduler},
+    queue::QueuePlace,
+    scheduler::{PlacementDecision, PodExplanation, Scheduler},
     score::NodeScore,
 };
 
-/// Questions that wait for the driver. When there are so many, callers wait to ask.
+/// The most questions that wait for the driver. At the limit, callers wait.
 const QUESTIONS: usize = 16;
 
-/// What the driver is asked between two decisions.
+/// A question, which the driver answers between two decisions.
 #[derive(Debug)]
 pub struct Question {
     pod: Arc<Pod>,
@@ -37,10 +37,10 @@ pub struct Question {
 }
 
 impl Question {
-    /// Answers from what the scheduler knows now.
+    /// Answers from the scheduler's present state.
     pub fn answer(self, scheduler: &Scheduler, now: Duration) {
         let answer = response(&self.pod, scheduler, now, Timestamp::now());
-        // Whoever asked may have gone; then nobody misses the answer.
+        // The caller may have gone, and then needs no answer.
         let _ = self.answer.send(answer);
     }
 }
@@ -53,7 +53,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// The service and the questions that it passes on.
+    /// Creates the service, and the receiver of its questions.
     pub fn new(pods: Cache<Pod>) -> (Self, mpsc::Receiver<Question>) {
         let (questions, asked) = mpsc::channel(QUESTIONS);
         (Self { pods, questions }, asked)
@@ -66,7 +66,7 @@ impl Service {
                 return Err(unavailable("the scheduler has not listed the pods yet"));
             }
             let mut response = ExplainPodResponse {
-                message: format!("there is no pod {key}, or no more"),
+                message: format!("pod {key} does not exist"),
                 ..ExplainPodResponse::default()
             };
             response.set_state(PodState::Unknown);
@@ -116,15 +116,15 @@ fn response(
     };
     let in_seconds = |until: Duration| until.saturating_sub(now).as_secs_f64();
     match scheduler.explain(&uid) {
-        Explanation::Unknown => {
+        PodExplanation::Unknown => {
             let spec = pod.spec.as_ref();
             response.node_name = spec.and_then(|s| s.node_name.clone()).unwrap_or_default();
             response.message = unknown(pod);
             response.set_state(PodState::Unknown);
         }
-        Explanation::Placed(node, placing, decided) => {
-            response.message = placed(&node, placing, decided.as_ref());
-            if placing == Placing::Bound {
+        PodExplanation::Placed(node, placement, decided) => {
+            response.message = placed(&node, placement, decided.as_ref());
+            if placement == PlacementState::Bound {
                 response.bound_at = bound_at(pod).unwrap_or_default();
             }
             response.node_name = node.to_string();
@@ -134,13 +134,13 @@ fn response(
                 let at = clock.checked_sub(ago).unwrap_or(clock);
                 decision(decided, at.round(Unit::Second).unwrap_or(at))
             });
-            response.set_state(match placing {
-                Placing::Assumed => PodState::Assumed,
-                Placing::Bound => PodState::Bound,
+            response.set_state(match placement {
+                PlacementState::Assumed => PodState::Assumed,
+                PlacementState::Bound => PodState::Bound,
             });
         }
-        Explanation::Waiting { waiting, verdicts } => {
-            response.next_try_seconds = scheduler.next_try(&uid).map(in_seconds);
+        PodExplanation::Waiting { waiting, refusals } => {
+            response.next_try_seconds = scheduler.next_attempt_at(&uid).map(in_seconds);
             response.message = match waiting.attempts {
                 0 => "it was not tried yet".to_owned(),
                 _ => waiting.message,
@@ -148,7 +148,7 @@ fn response(
             response.attempts = waiting.attempts;
             let rejected_by = waiting.rejected_by.into_iter();
             response.rejected_by = rejected_by.map(str::to_owned).collect();
-            let verdicts = verdicts.refusals.into_iter();
+            let verdicts = refusals.refusals.into_iter();
             response.verdicts = verdicts
                 .map(|(node, refusal)| NodeVerdict {
                     node_name: node.to_string(),
@@ -159,9 +159,9 @@ fn response(
                 })
                 .collect();
             let state = match waiting.place {
-                Place::Active | Place::InFlight => PodState::Queued,
-                Place::Unschedulable => PodState::Unschedulable,
-                Place::BackingOff(until) | Place::BackingOffError(until) => {
+                QueuePlace::Active | QueuePlace::InFlight => PodState::Queued,
+                QueuePlace::Unschedulable => PodState::Unschedulable,
+                QueuePlace::BackingOff(until) | QueuePlace::BackingOffError(until) => {
                     response.backoff_seconds = Some(in_seconds(until));
                     PodState::BackingOff
                 }
@@ -172,7 +172,7 @@ fn response(
     response
 }
 
-/// Why a pod that is there is none of this scheduler's.
+/// The reason why an existing pod is not in this scheduler's queue.
 fn unknown(pod: &Pod) -> String {
     let spec = pod.spec.as_ref();
     let other = spec
@@ -188,23 +188,23 @@ fn unknown(pod: &Pod) -> String {
                 phase.unwrap_or_default()
             )
         }
-        _ if pod.is_deleting() => "it is being deleted and gets no node any more".to_owned(),
+        _ if pod.is_deleting() => "it is being deleted, so it gets no node".to_owned(),
         (Some(other), _) => format!("it is for another scheduler, {other:?}"),
         (None, Some(gates @ [_, ..])) => {
             let gates: Vec<_> = gates.iter().map(|gate| gate.name.as_str()).collect();
             format!("it waits for its scheduling gates: {}", gates.join(", "))
         }
-        (None, _) => "the scheduler is only just hearing of it".to_owned(),
+        (None, _) => "the scheduler has not observed it yet".to_owned(),
     }
 }
 
-fn placed(node: &NodeName, placing: Placing, decided: Option<&Decided>) -> String {
-    let Some(Decided {
+fn placed(node: &NodeName, placing: PlacementState, decided: Option<&PlacementDecision>) -> String {
+    let Some(PlacementDecision {
         attempt, choice, ..
     }) = decided
     else {
         return format!(
-            "on {node}, which was not chosen here: it was created with that node, another bound it, or it was bound before this scheduler started"
+            "on {node}, which was not chosen here: it was created with that node, another client bound it, or it was bound before this scheduler started"
         );
     };
     let Choice {
@@ -215,18 +215,18 @@ fn placed(node: &NodeName, placing: Placing, decided: Option<&Decided>) -> Strin
         ..
     } = choice;
     if chosen != node {
-        return format!("on {node}, where another bound it; this scheduler chose {chosen}");
+        return format!("on {node}, where another client bound it; this scheduler chose {chosen}");
     }
     let state = match placing {
-        Placing::Assumed => "being bound to",
-        Placing::Bound => "on",
+        PlacementState::Assumed => "being bound to",
+        PlacementState::Bound => "on",
     };
     format!(
-        "{state} {node}, the best of {feasible} that could take it, of {examined} looked at, of {nodes} nodes, at try {attempt}"
+        "{state} {node}, the best of {feasible} feasible nodes, of {examined} examined, of {nodes} in the cluster, in attempt {attempt}"
     )
 }
 
-/// When the API server bound it.
+/// The time at which the API server bound it.
 fn bound_at(pod: &Pod) -> Option<String> {
     let conditions = pod.status.as_ref()?.conditions.as_ref()?;
     let scheduled = conditions
@@ -235,8 +235,8 @@ fn bound_at(pod: &Pod) -> Option<String> {
     Some(scheduled.last_transition_time.as_ref()?.0.to_string())
 }
 
-fn decision(decided: Decided, at: Timestamp) -> wire::Decision {
-    let Decided {
+fn decision(decided: PlacementDecision, at: Timestamp) -> wire::Decision {
+    let PlacementDecision {
         attempt, choice, ..
     } = decided;
     let Choice {
@@ -278,7 +278,7 @@ mod tests {
     };
 
     #[test]
-    fn a_pod_is_explained_at_each_step() {
+    fn explains_a_pod_in_each_state() {
         let now = Duration::from_secs(5);
         let mut scheduler = Scheduler::new(IpPolicy::Resource);
         let clock = Timestamp::UNIX_EPOCH;
@@ -321,16 +321,17 @@ mod tests {
         scheduler.apply_pod(PodBuilder::new("p").on("n").pod(), now);
         let answer = ask(&scheduler);
         assert_eq!(answer.state(), PodState::Bound);
-        let told = "on n, the best of 1 that could take it, of 1 looked at, of 1 nodes, at try 2";
-        assert_eq!(answer.message, told);
+        let want =
+            "on n, the best of 1 feasible nodes, of 1 examined, of 1 in the cluster, in attempt 2";
+        assert_eq!(answer.message, want);
         let decision = answer.decision.unwrap();
         assert_eq!(decision.time, "1970-01-01T00:00:00Z");
         assert_eq!(decision.scores[0].free_pod_ips, 253);
 
-        // Somebody else was quicker.
+        // Another client bound it first.
         scheduler.apply_pod(PodBuilder::new("p").on("m").pod(), now);
-        let told = "on m, where another bound it; this scheduler chose n";
-        assert_eq!(ask(&scheduler).message, told);
+        let want = "on m, where another client bound it; this scheduler chose n";
+        assert_eq!(ask(&scheduler).message, want);
         scheduler.delete_pod(&pod, now);
         scheduler.apply_pod(PodBuilder::new("p").on("m").pod(), now);
         let answer = ask(&scheduler);

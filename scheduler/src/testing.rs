@@ -1,4 +1,4 @@
-//! Pods and nodes for tests, in few words.
+//! Builders of pods and nodes for tests.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::{
     pod::PodInfo,
 };
 
-/// A pod whose UID is its name, in `default`, with one container that asks for nothing.
+/// A pod whose UID is its name, in `default`, with one container without requests.
 #[derive(Clone, Debug)]
 pub(crate) struct PodBuilder(Value);
 
@@ -65,7 +65,7 @@ impl PodBuilder {
         self.set("/status", json!({"phase": phase, "reason": reason}))
     }
 
-    /// The kubelet has taken the sandbox down.
+    /// Marks the sandbox as removed by the kubelet.
     pub(crate) fn without_sandbox(self) -> Self {
         let condition = json!({"type": podplane_api::pod_ips::POD_READY_TO_START_CONTAINERS, "status": "False"});
         self.set("/status/conditions", json!([condition]))
@@ -105,7 +105,7 @@ impl NodeBuilder {
         self
     }
 
-    /// A block, and how many addresses the node says it can give.
+    /// Sets a block, and the number of addresses that the node reports.
     pub(crate) fn block(self, cidr: &str, pod_ips: u32) -> Self {
         let node = self.pod_cidr(cidr);
         node.offer(podplane_api::pod_ips::POD_IPS, &pod_ips.to_string())

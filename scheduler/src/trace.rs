@@ -1,4 +1,4 @@
-//! What the scheduler adds to the journey of a pod.
+//! The scheduler's spans in the journey of a pod.
 
 use std::time::Instant;
 
@@ -7,19 +7,19 @@ use podplane_client::Api;
 use podplane_telemetry::trace::{InContext as _, Journey, Span, attribute};
 
 use crate::{
-    bind::{self, Outcome},
+    bind::{self, BindOutcome},
     names::NodeName,
     scheduler::Attempt,
 };
 
-/// When a pod came into the queue, and when it was its turn.
+/// The times at which a pod entered the queue, and left it for an attempt.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turn {
     pub(crate) arrived: Instant,
     pub(crate) begun: Instant,
 }
 
-/// The wait and the try, which is over.
+/// Records the spans of the wait and the finished attempt.
 pub(crate) fn attempt(attempt: &Attempt, turn: Turn) {
     let journey = Journey::creation(attempt.pod.uid.as_str());
     let Turn { arrived, begun } = turn;
@@ -33,18 +33,18 @@ pub(crate) fn attempt(attempt: &Attempt, turn: Turn) {
     span.end();
 }
 
-/// Binds, as a step that the API server's own is part of.
-pub(crate) async fn bind(pods: &Api<Pod>, attempt: &Attempt, node: &NodeName) -> Outcome {
+/// Binds within a span that is the parent of the API server's own.
+pub(crate) async fn bind(pods: &Api<Pod>, attempt: &Attempt, node: &NodeName) -> BindOutcome {
     let journey = Journey::creation(attempt.pod.uid.as_str());
     let mut span = Span::of(journey, "bind").client();
     span.set(attribute::CHOSEN, node.to_string());
     let binding = bind::bind(pods, &attempt.pod, node);
     let outcome = binding.with_context(span.context()).await;
     match &outcome {
-        Outcome::Bound => {}
-        Outcome::Elsewhere => span.fail("bound by another"),
-        Outcome::Gone => span.fail("the pod is gone"),
-        Outcome::Failed(error) => span.fail(error.to_string()),
+        BindOutcome::Bound => {}
+        BindOutcome::Elsewhere => span.fail("bound by another client"),
+        BindOutcome::Gone => span.fail("the pod is deleted"),
+        BindOutcome::Failed(error) => span.fail(error.to_string()),
     }
     span.end();
     outcome

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Fault, World, node, pod};
+use common::{FakeApiserver, Fault, node, pod};
 use podplane_client::Endpoint;
 use podplane_proto::scheduler::{
     ExplainPodRequest, PodState, scheduler_service_client::SchedulerServiceClient,
@@ -12,8 +12,9 @@ use podplane_proto::scheduler::{
 use podplane_scheduler::{Config, IpPolicy, run};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
 
-struct Running {
+struct RunningScheduler {
     config: Config,
     stop: CancellationToken,
     scheduler: JoinSet<()>,
@@ -21,10 +22,10 @@ struct Running {
     _server: JoinSet<()>,
 }
 
-impl Running {
-    async fn start(world: &World) -> Self {
+impl RunningScheduler {
+    async fn start(fake: &FakeApiserver) -> Self {
         let mut server = JoinSet::new();
-        let address = world.serve(&mut server).await;
+        let address = fake.serve(Routes::default(), &mut server).await;
         let directory = tempfile::tempdir().unwrap();
         let config = Config {
             server: address.to_string().parse().unwrap(),
@@ -50,7 +51,7 @@ impl Running {
             .spawn(async move { run(config, stop).await.unwrap() });
     }
 
-    /// Ends the scheduler in the middle of whatever it does, and starts another.
+    /// Stops the scheduler wherever it is, and starts another.
     async fn restart(&mut self) {
         self.stop.cancel();
         self.scheduler.join_next().await.unwrap().unwrap();
@@ -75,27 +76,28 @@ impl Running {
 }
 
 #[tokio::test]
-async fn pods_run_where_there_are_addresses_and_the_others_say_why_they_wait() {
-    let world = World::new();
-    world.change(|state| state.put_node(node("n", "10.255.0.0/29", 5)));
-    let running = Running::start(&world).await;
+async fn binds_pods_to_free_addresses_and_reports_why_others_wait() {
+    let fake = FakeApiserver::default();
+    fake.change(|state| state.put_node(node("n", "10.255.0.0/29", 5)));
+    let running = RunningScheduler::start(&fake).await;
     for n in 0..9 {
-        world.change(|state| state.put_pod(pod(&format!("p{n}"))));
+        fake.change(|state| state.put_pod(pod(&format!("p{n}"))));
     }
-    world
-        .until("five run, four wait", |state| {
-            state.on("n").len() == 5 && state.waiting().len() == 4
-        })
-        .await;
+    fake.until("five run, four wait", |state| {
+        state.on("n").len() == 5 && state.waiting().len() == 4
+    })
+    .await;
     let message = "0/1 nodes are available: 1 Insufficient pod IPs.";
     let condition = ("Unschedulable".to_owned(), message.to_owned());
-    assert_eq!(world.read(common::State::waiting), vec![condition; 4]);
-    world
-        .until("each has its event", |state| {
-            state.events("Scheduled").len() == 5 && state.events("FailedScheduling").len() == 4
-        })
-        .await;
-    world.read(|state| {
+    assert_eq!(
+        fake.read(common::SchedulerState::waiting),
+        vec![condition; 4]
+    );
+    fake.until("each has its event", |state| {
+        state.events("Scheduled").len() == 5 && state.events("FailedScheduling").len() == 4
+    })
+    .await;
+    fake.read(|state| {
         let event = state.events("Scheduled")[0];
         let name = event.involved_object.name.as_deref().unwrap();
         let assigned = format!("Successfully assigned default/{name} to n");
@@ -121,18 +123,18 @@ async fn pods_run_where_there_are_addresses_and_the_others_say_why_they_wait() {
     assert!(matches!(placed, PodState::Assumed | PodState::Bound));
     assert_eq!(running.explain("nobody").await.0, PodState::Unknown);
 
-    world.change(|state| state.remove_pod("p0"));
-    // The three that are woken in vain have an event each, so that all has settled when these are counted.
-    let attempts = |state: &common::State| -> i32 {
+    fake.change(|state| state.remove_pod("p0"));
+    // Each of the three woken pods that still wait has an event, so all attempts are done when
+    // these are counted.
+    let attempts = |state: &common::SchedulerState| -> i32 {
         let events = state.events("FailedScheduling");
         events.iter().filter_map(|event| event.count).sum()
     };
-    world
-        .until("one more runs", |state| {
-            state.bindings == 6 && attempts(state) == 7
-        })
-        .await;
-    world.read(|state| {
+    fake.until("one more runs", |state| {
+        state.bindings == 6 && attempts(state) == 7
+    })
+    .await;
+    fake.read(|state| {
         assert_eq!((state.on("n").len(), state.waiting().len()), (5, 3));
         assert_eq!(
             state.status_writes, 4,
@@ -143,33 +145,31 @@ async fn pods_run_where_there_are_addresses_and_the_others_say_why_they_wait() {
 }
 
 #[tokio::test]
-async fn no_failure_of_a_binding_binds_a_pod_twice_or_loses_it() {
+async fn failed_bindings_neither_repeat_nor_lose_a_pod() {
     for fault in [
         Fault::AnswerLost,
         Fault::RequestLost,
         Fault::Conflict,
         Fault::Usurped("elsewhere"),
     ] {
-        let world = World::new();
-        world.change(|state| state.put_node(node("n", "10.255.0.0/29", 5)));
-        world.change(|state| state.faults.push_back(fault));
-        world.change(|state| state.put_pod(pod("p")));
-        let running = Running::start(&world).await;
+        let fake = FakeApiserver::default();
+        fake.change(|state| state.put_node(node("n", "10.255.0.0/29", 5)));
+        fake.change(|state| state.faults.push_back(fault));
+        fake.change(|state| state.put_pod(pod("p")));
+        let running = RunningScheduler::start(&fake).await;
         let want = match fault {
             Fault::Usurped(node) => node,
             _ => "n",
         };
-        world
-            .until(&format!("{fault:?}"), |state| state.on(want) == ["p"])
+        fake.until(&format!("{fault:?}"), |state| state.on(want) == ["p"])
             .await;
-        // A second pod shows that the first has not taken the scheduler down, nor its address with it.
-        world.change(|state| state.put_pod(pod("q")));
-        world
-            .until("the next", |state| state.on("n").contains(&"q"))
+        // A second pod shows that the scheduler still works, and that no address was lost.
+        fake.change(|state| state.put_pod(pod("q")));
+        fake.until("the next", |state| state.on("n").contains(&"q"))
             .await;
-        let again = world.read(|state| state.bound_again.clone());
+        let again = fake.read(|state| state.bound_again.clone());
         assert_eq!(again, [""; 0], "{fault:?}");
-        let blamed = world.read(|state| state.events("FailedScheduling").len());
+        let blamed = fake.read(|state| state.events("FailedScheduling").len());
         // A pod that was written meanwhile with the same spec is bound at once at its new revision.
         let failed = matches!(fault, Fault::RequestLost);
         assert_eq!(blamed, usize::from(failed), "{fault:?}");
@@ -178,71 +178,63 @@ async fn no_failure_of_a_binding_binds_a_pod_twice_or_loses_it() {
 }
 
 #[tokio::test]
-async fn a_binding_that_failed_frees_its_address_for_another() {
-    let world = World::new();
-    world.change(|state| state.put_node(node("n", "10.255.0.0/30", 1)));
-    world.change(|state| state.faults.push_back(Fault::RequestLost));
-    world.change(|state| state.put_pod(pod("a")));
-    let _running = Running::start(&world).await;
-    world
-        .until("the reason is told", |state| {
-            state
-                .waiting()
-                .iter()
-                .any(|(reason, _)| reason == "SchedulerError")
-        })
-        .await;
-    world.change(|state| state.put_pod(pod("b")));
-    world
-        .until("one runs", |state| state.on("n").len() == 1)
+async fn failed_binding_frees_its_address_for_another_pod() {
+    let fake = FakeApiserver::default();
+    fake.change(|state| state.put_node(node("n", "10.255.0.0/30", 1)));
+    fake.change(|state| state.faults.push_back(Fault::RequestLost));
+    fake.change(|state| state.put_pod(pod("a")));
+    let _running = RunningScheduler::start(&fake).await;
+    fake.until("the reason is reported", |state| {
+        state
+            .waiting()
+            .iter()
+            .any(|(reason, _)| reason == "SchedulerError")
+    })
+    .await;
+    fake.change(|state| state.put_pod(pod("b")));
+    fake.until("one runs", |state| state.on("n").len() == 1)
         .await;
 }
 
 #[tokio::test]
-async fn a_scheduler_that_ends_between_decision_and_binding_leaves_nothing_behind() {
-    let world = World::new();
-    world.change(|state| state.put_node(node("n", "10.255.0.0/30", 1)));
-    world.change(|state| state.faults.push_back(Fault::Hang));
-    world.change(|state| state.put_pod(pod("p")));
-    let mut running = Running::start(&world).await;
-    world
-        .until("the binding hangs", |state| state.faults.is_empty())
+async fn scheduler_stopped_before_a_binding_leaves_nothing_behind() {
+    let fake = FakeApiserver::default();
+    fake.change(|state| state.put_node(node("n", "10.255.0.0/30", 1)));
+    fake.change(|state| state.faults.push_back(Fault::Hang));
+    fake.change(|state| state.put_pod(pod("p")));
+    let mut running = RunningScheduler::start(&fake).await;
+    fake.until("the binding hangs", |state| state.faults.is_empty())
         .await;
     running.restart().await;
-    world
-        .until("its successor binds", |state| state.on("n") == ["p"])
+    fake.until("its successor binds", |state| state.on("n") == ["p"])
         .await;
-    // And a third one, which finds it bound, leaves it alone.
+    // A third scheduler, which finds it bound, leaves it alone.
     running.restart().await;
-    world.change(|state| state.put_pod(pod("q")));
-    world
-        .until("the next waits", |state| state.waiting().len() == 1)
+    fake.change(|state| state.put_pod(pod("q")));
+    fake.until("the next waits", |state| state.waiting().len() == 1)
         .await;
     assert_eq!(
-        world.read(|state| (state.bindings, state.bound_again.len())),
+        fake.read(|state| (state.bindings, state.bound_again.len())),
         (1, 0)
     );
 }
 
 #[tokio::test]
-async fn a_block_that_arrives_and_a_node_that_comes_are_noticed() {
-    let world = World::new();
+async fn wakes_pods_for_a_new_block_and_a_new_node() {
+    let fake = FakeApiserver::default();
     let mut bare = node("n", "", 0);
     bare["spec"] = serde_json::json!({});
-    world.change(|state| state.put_node(bare));
+    fake.change(|state| state.put_node(bare));
     for name in ["p", "q"] {
-        world.change(|state| state.put_pod(pod(name)));
+        fake.change(|state| state.put_pod(pod(name)));
     }
-    let _running = Running::start(&world).await;
-    world
-        .until("both wait", |state| state.waiting().len() == 2)
+    let _running = RunningScheduler::start(&fake).await;
+    fake.until("both wait", |state| state.waiting().len() == 2)
         .await;
-    world.change(|state| state.put_node(node("n", "10.255.0.0/30", 1)));
-    world
-        .until("one runs", |state| state.on("n").len() == 1)
+    fake.change(|state| state.put_node(node("n", "10.255.0.0/30", 1)));
+    fake.until("one runs", |state| state.on("n").len() == 1)
         .await;
-    world.change(|state| state.put_node(node("m", "10.255.0.4/30", 1)));
-    world
-        .until("both run", |state| state.on("m").len() == 1)
+    fake.change(|state| state.put_node(node("m", "10.255.0.4/30", 1)));
+    fake.until("both run", |state| state.on("m").len() == 1)
         .await;
 }

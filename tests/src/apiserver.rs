@@ -1,4 +1,4 @@
-//! An apiserver alone.
+//! An API server alone.
 
 use std::{fs, path::Path};
 
@@ -7,12 +7,12 @@ use podplane_client::Client;
 
 use crate::{rest::Rest, service::Service};
 
-/// A running apiserver on a data directory; killed when it is dropped.
+/// A running API server on a data directory; killed when it is dropped.
 #[derive(Debug)]
 pub struct Apiserver(Service);
 
 impl Apiserver {
-    /// Starts one on a data directory, where its log goes too, and waits until it serves.
+    /// Starts one on a data directory, which also gets its log, and waits until it serves.
     ///
     /// # Errors
     ///
@@ -21,7 +21,7 @@ impl Apiserver {
         Self::start_at("127.0.0.1:0", dir).await
     }
 
-    /// The same where another one listened, so that its clients come back.
+    /// Starts one at the address of an earlier one, so that the clients of that one come back.
     ///
     /// # Errors
     ///
@@ -63,7 +63,7 @@ impl Apiserver {
         Ok(kib * 1024)
     }
 
-    /// Where it listens.
+    /// The address at which it listens.
     pub fn address(&self) -> &str {
         self.0.address()
     }
@@ -72,7 +72,7 @@ impl Apiserver {
     ///
     /// # Errors
     ///
-    /// If the address is none.
+    /// If the address is invalid.
     pub fn client(&self) -> Result<Client> {
         Ok(Client::connect(&self.address().parse()?)?)
     }

@@ -1,4 +1,4 @@
-//! A cluster of the testkit, for tests that look after the whole machine.
+//! A cluster of the testkit, for tests that check what it leaves on the machine.
 
 use std::{
     fs,
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::{Machine, peers, programs::finish};
 
-/// How to start a cluster, with three nodes and all defaults.
+/// A builder of a cluster with three nodes and all defaults.
 pub fn builder(network: Network) -> ClusterBuilder {
     podplane_testkit::Cluster::builder().network(network)
 }
@@ -25,7 +25,8 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts a cluster and waits until its nodes are Ready. `None` if this needs what the machine lacks and `PODPLANE_SKIP` names.
+    /// Starts a cluster and waits until its nodes are Ready. `None` if this needs something that
+    /// the machine lacks and `PODPLANE_SKIP` names.
     ///
     /// # Errors
     ///
@@ -49,11 +50,11 @@ impl Cluster {
         finish(&mut self.command("podplane", args))
     }
 
-    /// What `podplane get … -o json` prints.
+    /// The object that `podplane get … -o json` prints.
     ///
     /// # Panics
     ///
-    /// If it fails, or prints no JSON.
+    /// If it fails, or prints invalid JSON.
     pub fn get(&self, what: &str) -> Value {
         let text = self.podplane(&format!("get {what} -o json")).ok();
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
@@ -69,7 +70,8 @@ impl Cluster {
         pods.unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Waits until no invariant is broken, then takes the cluster down and looks whether it left anything on the machine.
+    /// Waits until no invariant is broken, then takes the cluster down and checks that it left
+    /// nothing on the machine.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! The commands of a page of the docs, as they are printed.
+//! The console commands of a page of the docs, as printed there.
 
 use std::{
     io::{self, BufRead as _, BufReader, Write as _},
@@ -12,12 +12,12 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// A command, and what it shows.
+/// A command and its printed output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Without the prompt.
+    /// The command without the prompt.
     pub command: String,
-    /// Its lines; none where the page does not show them.
+    /// The lines of its output; empty if the page does not show them.
     pub shows: Vec<String>,
 }
 
@@ -25,7 +25,7 @@ pub struct Step {
 ///
 /// # Panics
 ///
-/// If a console begins with something else.
+/// If a console begins with something other than a prompt.
 pub fn page(text: &str) -> Vec<Step> {
     let blocks = blocks(text, "console");
     blocks.iter().flat_map(|lines| steps(lines)).collect()
@@ -42,12 +42,12 @@ pub fn blocks<'a>(text: &'a str, language: &str) -> Vec<Vec<&'a str>> {
     blocks
 }
 
-/// The steps of a block: each begins with `$ `, or with `# ` if the first one does, and goes on
+/// The steps of a block. Each begins with `$ `, or with `# ` if the first one does, and continues
 /// after a `\` at the end of a line and to the end of a here-document.
 ///
 /// # Panics
 ///
-/// If the block begins with something else.
+/// If the block begins with something other than a prompt.
 pub fn steps(lines: &[&str]) -> Vec<Step> {
     let mut steps = Vec::<Step>::new();
     let is_root = lines.first().is_some_and(|line| line.starts_with("# "));
@@ -78,7 +78,8 @@ fn goes_on(command: &str) -> bool {
     }
 }
 
-/// Whether these lines are what the page shows. `…` in it stands for any text in a line, and as a line for any number of lines.
+/// Returns true if `got` is what the page shows. A `…` in the page stands for any text in a line,
+/// or as a line of its own for any number of lines.
 pub fn is_shown(want: &[String], got: &[&str]) -> bool {
     match (want, got) {
         ([], rest) => rest.is_empty(),
@@ -110,16 +111,17 @@ pub struct Session {
     _alive: Sender<()>,
 }
 
-/// What a command did.
+/// The outcome of a command.
 #[derive(Debug)]
 pub struct Done {
     /// Its exit code.
     pub code: i32,
-    /// What it printed, on both ways.
+    /// Its output, of both streams.
     pub shown: String,
 }
 
-/// How long all commands of a page may take together. Then the shell is killed, so that a command that hangs fails its test.
+/// The time limit of all commands of a page together. After it the shell is killed, so that a
+/// command that hangs fails its test.
 const PATIENCE: Duration = Duration::from_secs(10 * 60);
 const END: &str = "--- end of the command:";
 
@@ -135,8 +137,8 @@ impl Session {
         Self::spawn(shell, path)
     }
 
-    /// A shell with mounts, processes and a network of its own, which all end with it; /tmp, in
-    /// which it begins, /run, /var/lib and /opt are empty.
+    /// A shell with mounts, processes and a network of its own, which all end with it. It begins in
+    /// /tmp, and /tmp, /run, /var/lib and /opt are empty.
     ///
     /// # Errors
     ///
@@ -165,7 +167,7 @@ impl Session {
             .stdin(Stdio::piped())
             .stdout(output.try_clone()?)
             .stderr(output)
-            // So that what it leaves in the background ends with it.
+            // A group of its own, so that background processes end with it.
             .process_group(0)
             .spawn()?;
         let stdin = shell.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
@@ -199,7 +201,7 @@ impl Session {
             }
             if let Some(code) = line.strip_prefix(END) {
                 let code = code.trim().parse().unwrap_or(-1);
-                // The line break before the end is ours.
+                // The line break before the end mark is ours.
                 shown.truncate(shown.trim_end_matches('\n').len());
                 return Ok(Done { code, shown });
             }
@@ -220,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_varies_is_left_out() {
+    fn ellipses_match_varying_output() {
         let want = ["{", "  \"uid\": \"…\",", "  …", "}"].map(str::to_owned);
         assert!(is_shown(&want, &["{", "  \"uid\": \"a-b\",", "}"]));
         assert!(is_shown(&want, &["{", "  \"uid\": \"\",", "x", "y", "}"]));
@@ -229,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn each_block_has_its_steps() {
+    fn reads_the_steps_of_each_block() {
         let page = "x\n```console\n$ a\n1\n2\n$ b\n```\n```text\n$ c\n```\n```console\n$ d\n```\n";
         let blocks = blocks(page, "console");
         assert_eq!(blocks.len(), 2);
@@ -239,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_has_its_here_document_and_the_lines_after_a_backslash() {
+    fn a_command_includes_here_documents_and_continued_lines() {
         let lines = ["$ cat > a <<EOF", "1", "EOF", "$ b \\", "  c", "2", "$ d"];
         let commands = steps(&lines).into_iter().map(|step| step.command);
         let want = ["cat > a <<EOF\n1\nEOF", "b \\\n  c", "d"];

@@ -1,9 +1,12 @@
-//! Histories of concurrent operations on single keys, and whether they could have happened one at a time.
+//! Histories of concurrent operations on single keys, and the check that they could have happened
+//! one at a time.
 //!
-//! Clients [record](Recorder) when each operation began and how it ended. [`Recorder::check`] then looks, for each key, for an order of the operations that
-//! explains every answer and in which no operation that began after another had ended comes before it: linearizability (Herlihy and Wing).
-//! The search goes along the history and keeps every state that can be true at each point (Lowe's just-in-time linearization);
-//! equal ones merge. An operation without an answer may have happened or not.
+//! Clients [record](Recorder) the beginning of each operation and its outcome. [`Recorder::check`]
+//! then looks, for each key, for an order of the operations that explains every answer, in which no
+//! operation that began after another had ended comes before it: linearizability (Herlihy and
+//! Wing). The search goes along the history and keeps every state that can be true at each point
+//! (Lowe's just-in-time linearization); equal states merge. An operation without an answer may have
+//! happened or not.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,7 +17,7 @@ use std::{
 #[cfg(test)]
 mod tests;
 
-/// What a write left at its key. No two writes of a history write the same.
+/// The value that a write leaves at its key. No two writes of a history have the same value.
 pub type Value = u64;
 
 /// An operation on one key.
@@ -32,7 +35,7 @@ pub enum Op {
     Get,
 }
 
-/// How an operation ended.
+/// The outcome of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The write was carried out.
@@ -43,11 +46,11 @@ pub enum Outcome {
     Absent,
     /// Something was there that the write did not expect.
     Refused,
-    /// It is not known, but from here on it cannot happen any more: its server is dead.
+    /// Not known, but the operation cannot happen any more: its server is dead.
     Lost,
 }
 
-/// Names an operation of a history.
+/// The identity of an operation in a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OpId(usize);
 
@@ -58,7 +61,8 @@ enum Event {
     Ended { id: OpId, outcome: Outcome },
 }
 
-/// A history while it happens. An operation that is never said to have ended may happen at any time after it began, or never.
+/// A history that is being recorded. An operation whose end is never recorded may happen at any
+/// time after it began, or never.
 #[derive(Debug, Default)]
 pub struct Recorder(Mutex<History>);
 
@@ -70,7 +74,7 @@ struct History {
 }
 
 impl Recorder {
-    /// An operation is about to be sent.
+    /// Records that an operation is about to be sent.
     pub fn began(&self, key: impl Into<String>, op: Op) -> OpId {
         let mut history = self.lock();
         let id = OpId(history.begun);
@@ -81,14 +85,14 @@ impl Recorder {
         id
     }
 
-    /// Its answer came.
+    /// Records the outcome of an operation.
     pub fn ended(&self, id: OpId, outcome: Outcome) {
         let mut history = self.lock();
         history.open.remove(&id);
         history.events.push(Event::Ended { id, outcome });
     }
 
-    /// No operation that is under way can happen any more.
+    /// Records that no operation under way can happen any more.
     pub fn lost(&self) {
         let mut history = self.lock();
         for id in std::mem::take(&mut history.open) {
@@ -97,17 +101,17 @@ impl Recorder {
         }
     }
 
-    /// How many operations began.
+    /// The number of operations that began.
     pub fn len(&self) -> usize {
         self.lock().begun
     }
 
-    /// Whether none did.
+    /// Returns true if no operation began.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether the history is linearizable.
+    /// Checks that the history is linearizable.
     ///
     /// # Errors
     ///
@@ -144,7 +148,7 @@ pub struct Violation {
     pub op: Op,
     /// Its answer.
     pub outcome: Outcome,
-    /// What may have been at the key just before.
+    /// The possible values at the key just before.
     pub possible: BTreeSet<Option<Value>>,
     /// The events of the key up to the answer, the last ones only.
     pub events: Vec<String>,
@@ -167,15 +171,15 @@ impl fmt::Debug for Violation {
     }
 }
 
-/// What may be true at a point of the history of a key.
+/// A possible state at a point of a key's history.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Possible {
     value: Option<Value>,
-    /// Which of the operations that are under way have happened already.
+    /// The operations under way that have happened already.
     happened: BTreeSet<OpId>,
 }
 
-/// An operation under way, and how it will end; `None` if that is not known.
+/// The operations under way, with their outcomes; `None` for an outcome that is not known.
 type Open = BTreeMap<OpId, (Op, Option<Outcome>)>;
 
 fn check(key: &str, events: &[Event]) -> Result<(), Violation> {
@@ -231,7 +235,8 @@ fn check(key: &str, events: &[Event]) -> Result<(), Violation> {
     Ok(())
 }
 
-/// Every state in which the operation has happened that can come of these, by letting operations under way happen.
+/// Every state, reachable from these by letting operations under way happen, in which the operation
+/// has happened.
 fn happened_by(id: OpId, from: BTreeSet<Possible>, open: &Open) -> BTreeSet<Possible> {
     let mut reached = BTreeSet::new();
     let mut seen = BTreeSet::new();
@@ -258,7 +263,7 @@ fn happened_by(id: OpId, from: BTreeSet<Possible>, open: &Open) -> BTreeSet<Poss
     reached
 }
 
-/// What is there after an operation that ended so; `None` if it cannot have.
+/// The value after an operation with this outcome; `None` if the outcome is impossible.
 fn after(value: Option<Value>, op: Op, outcome: Option<Outcome>) -> Option<Option<Value>> {
     use Outcome::{Absent, Done, Found, Refused};
     match (op, outcome, value) {

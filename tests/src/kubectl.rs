@@ -1,7 +1,7 @@
 //! Stock kubectl, of several versions, as users run it.
 //!
-//! A [`Case`] is one command, or a few that belong together. [`each`] runs every case with every version and reports all that failed, so
-//! that one fault does not hide another.
+//! A [`Case`] is one command, or a few that belong together. [`each`] runs every case with every
+//! version and reports all failures, so that one fault does not hide another.
 
 use std::{
     any::Any,
@@ -26,7 +26,7 @@ use crate::{
 /// The minor versions that have to work.
 pub const VERSIONS: [u32; 3] = [29, 31, 33];
 
-/// A command, and what it must do.
+/// The name of a command, and the test of it.
 pub type Case = (&'static str, fn(&Kubectl));
 
 /// A kubectl with a home, a cache, a namespace and a node of its own.
@@ -34,7 +34,7 @@ pub type Case = (&'static str, fn(&Kubectl));
 pub struct Kubectl {
     program: PathBuf,
     home: TempDir,
-    /// What the server serves, as discovered. All cases of a version share it, as a user's commands do.
+    /// The cache of discovery. All cases of a version share it, as a user's commands do.
     cache: PathBuf,
     minor: u32,
     server: String,
@@ -43,17 +43,17 @@ pub struct Kubectl {
 }
 
 impl Kubectl {
-    /// Runs it, with arguments that have no blanks.
+    /// Runs it with arguments that have no blanks.
     pub fn run(&self, args: &str) -> Finished {
         self.args(args.split_whitespace())
     }
 
-    /// Runs it.
+    /// Runs it with arguments that may have blanks.
     pub fn args<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> Finished {
         finish(&mut self.command(args))
     }
 
-    /// Runs it with something on standard input.
+    /// Runs it with a text on standard input.
     ///
     /// # Panics
     ///
@@ -67,13 +67,13 @@ impl Kubectl {
             .spawn()
             .expect("kubectl starts");
         let mut pipe = child.stdin.take().expect("a pipe was asked for");
-        // One that does not read all of it says itself why.
+        // A kubectl that does not read all of it prints the reason itself.
         _ = pipe.write_all(input.as_bytes());
         drop(pipe);
         child.wait_with_output().expect("kubectl ends").into()
     }
 
-    /// Runs it with `EDITOR` set to a program of this text, which gets the file as `$1`.
+    /// Runs it with an editor that is a shell script of this text, which gets the file as `$1`.
     ///
     /// # Panics
     ///
@@ -84,7 +84,7 @@ impl Kubectl {
         finish(command.env("KUBE_EDITOR", format!("sh {}", editor.display())))
     }
 
-    /// Starts it, and lets it run with its output in a file until what is returned is dropped.
+    /// Starts it with its output in a file. It runs until the returned value is dropped.
     ///
     /// # Panics
     ///
@@ -101,11 +101,11 @@ impl Kubectl {
         }
     }
 
-    /// What `get … -o json` prints.
+    /// The object that `get … -o json` prints.
     ///
     /// # Panics
     ///
-    /// If it fails, or prints no JSON.
+    /// If it fails, or prints invalid JSON.
     #[track_caller]
     pub fn json(&self, what: &str) -> Value {
         let text = self.run(&format!("get {what} -o json")).ok();
@@ -134,7 +134,7 @@ impl Kubectl {
         self.fed("apply -f -", manifest).ok()
     }
 
-    /// Waits until what it prints satisfies `enough`, and returns that.
+    /// Runs it until its result satisfies `enough`, and returns that.
     ///
     /// # Panics
     ///
@@ -195,14 +195,14 @@ impl Kubectl {
             .env("HOME", self.home.path())
             .env("KUBECONFIG", self.path("kubeconfig"))
             .env("KUBECACHEDIR", &self.cache)
-            // What `edit` was refused, it leaves there.
+            // `edit` leaves a refused file there.
             .env("TMPDIR", self.home.path())
             .stdin(Stdio::null());
         command
     }
 }
 
-/// A kubectl that goes on. Dropping it ends it.
+/// A kubectl that goes on in the background. Dropping it ends it.
 #[derive(Debug)]
 pub struct Running {
     child: Child,
@@ -259,23 +259,24 @@ impl Drop for Running {
     }
 }
 
-/// Whether versions run at the same time.
+/// The order of the versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Each with its own objects.
+    /// All versions at once, each with its own objects.
     Together,
-    /// One after the other, because they would disturb each other.
+    /// One version after the other, because they would disturb each other.
     InTurn,
 }
 
-/// Runs every case with every version on a cluster, each case in a namespace of its own. Does nothing if `PODPLANE_SKIP` names kubectl.
+/// Runs every case with every version on a cluster, each case in a namespace of its own. Does
+/// nothing if `PODPLANE_SKIP` names kubectl.
 ///
 /// # Panics
 ///
-/// If a kubectl is missing; and at the end, if any case failed, with all that did.
+/// If a kubectl is missing; or at the end, with all failures, if any case failed.
 pub fn each(cluster: &Cluster, order: Order, cases: &[Case]) {
     let Some(programs) = programs() else { return };
-    // One case can be picked, to look at it alone.
+    // A single case can be picked, to debug it.
     let only = env::var("PODPLANE_CASE").unwrap_or_default();
     let caches = tempfile::Builder::new().prefix("pp-kubectl-").tempdir();
     let caches = caches.expect("a temporary directory");
@@ -321,7 +322,7 @@ fn message(panic: Box<dyn Any + Send>) -> String {
     }
 }
 
-/// A kubectl with a fresh namespace, called after the case.
+/// A kubectl with a new namespace, named after the case.
 fn kubectl(cluster: &Cluster, program: &Path, minor: u32, cache: &Path, case: &str) -> Kubectl {
     let named = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
     let text: String = case.to_ascii_lowercase().chars().map(named).collect();
@@ -358,7 +359,8 @@ fn kubectl(cluster: &Cluster, program: &Path, minor: u32, cache: &Path, case: &s
     kubectl
 }
 
-/// The program of each version. They stand beside what `kubectl` is, where that picks one by the server's version.
+/// The program of each version, `kubectl.1.MINOR`: beside the file that `kubectl` links to (it may
+/// be one that picks a version by the server's), or in `PATH`.
 fn programs() -> Option<Vec<(u32, PathBuf)>> {
     let dirs: Vec<_> = env::split_paths(&env::var_os("PATH").unwrap_or_default()).collect();
     let real = dirs

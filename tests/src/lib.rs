@@ -1,7 +1,11 @@
-//! What the end-to-end tests have beyond the testkit: the machine as it was before, the programs that they are compared with, histories.
+//! The end-to-end tests' own tools, besides the testkit: the state of the machine before a test,
+//! the programs that they compare with, histories.
 //!
-//! [`Cluster::up`] starts a cluster of the testkit; [`Cluster::finish`] asks the invariant checker about all that is left, takes the cluster
-//! down, and looks whether the machine is as it was.
+//! [`Cluster::up`] starts a cluster of the testkit. [`Cluster::finish`] asks the invariant checker
+//! about all that is left, takes the cluster down, and checks that the machine is as it was before.
+//!
+//! It never runs a service in a test's own process: all are processes of the built programs. Start
+//! reading at [`cluster`].
 
 #![warn(missing_docs)]
 
@@ -13,6 +17,7 @@ pub mod history;
 pub mod kubectl;
 pub mod machine;
 pub mod peers;
+pub mod plugins;
 pub mod programs;
 pub mod rest;
 pub mod service;

@@ -1,4 +1,4 @@
-//! What a cluster may not leave behind on the machine.
+//! The state of the machine that a cluster must leave unchanged.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -13,7 +13,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Looks at it now.
+    /// Observes the machine now.
     ///
     /// # Panics
     ///

@@ -1,9 +1,10 @@
-//! What tests need of the machine.
+//! The requirements of tests on the machine.
 
 use std::{env, path::PathBuf, process::Command};
 
-/// Whether to go on: true if `present`. Where it is not, the test fails and says what to install, unless `PODPLANE_SKIP` names it; then it
-/// is skipped in plain sight.
+/// Returns false, with a visible line, if `PODPLANE_SKIP` names the requirement, and true
+/// otherwise. A requirement that is neither named nor `present` fails the test, which says what to
+/// install.
 ///
 /// # Panics
 ///

@@ -48,12 +48,12 @@ pub fn finish(command: &mut Command) -> Finished {
         .into()
 }
 
-/// A data directory that no cluster runs on when it is dropped.
+/// A data directory. A cluster that runs on it ends when it is dropped.
 #[derive(Debug)]
 pub struct Scratch(TempDir);
 
 impl Scratch {
-    /// An empty one.
+    /// Creates an empty one.
     ///
     /// # Panics
     ///
@@ -63,7 +63,7 @@ impl Scratch {
         Self::within(&env::temp_dir())
     }
 
-    /// An empty one on the file system of `dir`.
+    /// Creates an empty one on the file system of `dir`.
     ///
     /// # Panics
     ///
@@ -73,7 +73,7 @@ impl Scratch {
         Self(made.expect("a temporary directory"))
     }
 
-    /// Where it is.
+    /// The path of the directory.
     pub fn path(&self) -> &Path {
         self.0.path()
     }
@@ -87,7 +87,7 @@ impl Scratch {
     ///
     /// # Errors
     ///
-    /// With what is broken, or if nothing runs on it.
+    /// With the broken invariants, or if no cluster runs on it.
     pub async fn check(&self) -> Result<()> {
         let address = std::fs::read_to_string(self.path().join("apiserver.address"));
         let address = address.context("read the apiserver's address")?;

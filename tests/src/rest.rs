@@ -1,4 +1,5 @@
-//! A client of the Kubernetes REST API that knows nothing of podplane: paths, JSON, and nothing filled in.
+//! A client of the Kubernetes REST API that knows nothing of podplane: paths and JSON, without any
+//! defaults.
 
 use anyhow::{Context as _, Result};
 use bytes::Bytes;
@@ -19,14 +20,14 @@ pub struct Rest {
     address: String,
 }
 
-/// What a server answered.
+/// A server's answer.
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// HTTP's status code.
     pub code: u16,
     /// The headers.
     pub headers: HeaderMap,
-    /// The document; a string if it is none.
+    /// The document; a string if the body is not JSON.
     pub body: Value,
 }
 
@@ -53,7 +54,7 @@ impl Rest {
         read(self.request(method, path, body).await?).await
     }
 
-    /// Sends any bytes, with any headers.
+    /// Sends any bytes with any headers.
     ///
     /// # Errors
     ///
@@ -76,7 +77,7 @@ impl Rest {
         read(self.client.request(request).await.context(uri)?).await
     }
 
-    /// Reads what is at a path.
+    /// Reads the document at a path.
     ///
     /// # Errors
     ///
@@ -95,7 +96,7 @@ impl Rest {
             .await
     }
 
-    /// The code with which a watch begins, and its events.
+    /// Watches: the status code of the answer, and the events.
     ///
     /// # Errors
     ///
@@ -149,7 +150,7 @@ async fn read(response: http::Response<Incoming>) -> Result<Answer> {
 /// The documents of a body, one in each line.
 struct Lines {
     body: Incoming,
-    /// Read and not yet returned.
+    /// Bytes that were read and not returned yet.
     read: Vec<u8>,
 }
 

@@ -18,7 +18,8 @@ pub struct Service {
 }
 
 impl Service {
-    /// Starts `podplane NAME` with these arguments, which listens at `listen`, and waits until it tells where that is. Its log goes to `dir`.
+    /// Starts `podplane NAME` with these arguments, listening at `listen`, and waits until it has
+    /// published its address. Its log goes to `dir`.
     ///
     /// # Errors
     ///
@@ -45,7 +46,7 @@ impl Service {
         Ok(service)
     }
 
-    /// Where it listens.
+    /// The address at which it listens.
     pub fn address(&self) -> &str {
         &self.address
     }
@@ -64,7 +65,7 @@ impl Service {
         Ok(kill_process(Pid::from_child(&self.child), signal)?)
     }
 
-    /// Waits until it ends by itself, and says whether it succeeded.
+    /// Waits until it ends by itself; returns true if it succeeded.
     ///
     /// # Panics
     ///

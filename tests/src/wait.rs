@@ -1,12 +1,12 @@
-//! Waiting on state.
+//! Waiting for a state.
 
 use std::{fmt::Debug, future::Future};
 
-/// [`podplane_testkit::eventually`], for tests.
+/// As [`podplane_testkit::eventually`], but panics.
 ///
 /// # Panics
 ///
-/// If it is not so in time.
+/// If the state is not reached in time.
 pub async fn eventually<T: Debug, F: Future<Output = T>>(
     what: &str,
     observe: impl FnMut() -> F,

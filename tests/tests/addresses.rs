@@ -1,11 +1,11 @@
-//! What a watch shows of addresses while the API server dies: at no revision do two pods hold one.
+//! A watch of addresses while the API server dies: at no revision do two pods hold the same one.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result};
 use futures::future::join_all;
 use podplane_api::{Object as _, core::Pod, pod_ips::holds_address};
-use podplane_client::{ApiError, Change, Client, DeleteParams, ListParams, reflector};
+use podplane_client::{ApiError, CacheChange, Client, DeleteParams, ListParams, reflector};
 use podplane_testkit::Signal;
 use podplane_tests::{
     Cluster, Network, builder, eventually,
@@ -13,9 +13,9 @@ use podplane_tests::{
 };
 use tokio::task::JoinSet;
 
-/// As many as a /29 has addresses for, so that each is given again at once.
+/// The number of addresses of a /29, so that each is given again at once.
 const PODS: usize = 5;
-/// Created when there is nothing more to see.
+/// The pod that is created when there is nothing more to see.
 const LAST: &str = "last";
 
 fn rounds() -> usize {
@@ -32,7 +32,8 @@ fn addresses(pod: &Pod) -> Vec<&str> {
     listed.map(|ip| ip.ip.as_str()).collect()
 }
 
-/// Follows all pods until [`LAST`] is there, and notes each address that a pod comes to hold while another does.
+/// Follows all pods until [`LAST`] is there, and notes each address that two pods hold at the same
+/// time.
 async fn watch_addresses(client: Client) -> Vec<String> {
     let (cache, driver) = reflector(client.all::<Pod>(), ListParams::default());
     let mut changes = cache.subscribe();
@@ -41,11 +42,11 @@ async fn watch_addresses(client: Client) -> Vec<String> {
         let mut twice = Vec::new();
         loop {
             match changes.next().await {
-                Change::Deleted(old) => {
+                CacheChange::Deleted(old) => {
                     pods.remove(old.uid());
                 }
-                Change::Applied { new, .. } if new.name() == LAST => return twice,
-                Change::Applied { new, .. } => {
+                CacheChange::Applied { new, .. } if new.name() == LAST => return twice,
+                CacheChange::Applied { new, .. } => {
                     let holders = pods.values().filter(|other| {
                         other.uid() != new.uid() && holds_address(other) && holds_address(&new)
                     });
@@ -68,7 +69,7 @@ async fn watch_addresses(client: Client) -> Vec<String> {
     }
 }
 
-/// Repeats a request until the API server has said what became of it.
+/// Repeats a request until it succeeds, or fails with an error by which it is done.
 async fn settled(
     what: &str,
     request: impl AsyncFn() -> Result<(), ApiError>,

@@ -1,4 +1,5 @@
-//! `podplane audit` on what kubectl prints of a cluster, on its server and through its kubeconfig; and the repair that it writes, carried out with kubectl.
+//! `podplane audit` on kubectl's output of a cluster, on its server and through its kubeconfig; and
+//! the repair that it writes, carried out with kubectl.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -31,7 +32,7 @@ fn findings(source: &[&str]) -> (Option<i32>, Value) {
     (done.code, report["findings"].clone())
 }
 
-/// Nodes without a machine: nobody but the test writes them.
+/// A node without a machine, so that only the test writes it.
 fn node(name: &str, block: &Value) -> Value {
     json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"pool": "spare"}},
         "spec": {"podCIDR": block, "podCIDRs": [block]}})
@@ -41,7 +42,7 @@ fn duplicates_are_found_and_repaired(kubectl: &Kubectl) {
     let name = kubectl.own("worker289");
     let block = kubectl.json("node node-0")["spec"]["podCIDR"].clone();
     kubectl.apply(&node(&name, &block).to_string());
-    // A pod on node-0: so it is the other one that moves.
+    // A pod on node-0, so that the other node is the one to move.
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "stays"},
         "spec": {"nodeName": "node-0", "containers": [{"name": "c", "image": "registry.k8s.io/pause"}]}});
     kubectl.apply(&pod.to_string());
@@ -90,7 +91,7 @@ fn duplicates_are_found_and_repaired(kubectl: &Kubectl) {
         .collect();
     assert_eq!(files.len(), 2, "the manifest and the runbook: {files:?}");
     let page = fs::read_to_string(format!("{dir}/RUNBOOK.md")).unwrap();
-    // The steps that change the API; the others need the machine that this node does not have.
+    // The steps that change the API. The others need the machine, which this node lacks.
     for step in ["cordon", "delete node", "apply -f", "uncordon"] {
         let argument = if step == "apply -f" { &manifest } else { &name };
         assert!(page.contains(&format!("kubectl {step} {name}")), "{page}");
@@ -103,7 +104,7 @@ fn duplicates_are_found_and_repaired(kubectl: &Kubectl) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_with_duplicates() -> Result<()> {
+async fn audits_a_live_cluster_with_duplicates() -> Result<()> {
     let up = builder(Network::Ledger).flags("--nodes 2 --compat upstream");
     let Some(cluster) = Cluster::up(up).await? else {
         return Ok(());
@@ -126,7 +127,7 @@ async fn a_cluster_with_duplicates() -> Result<()> {
 }
 
 #[test]
-fn exit_codes() {
+fn exit_code_follows_from_the_findings() {
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str| {
         let path = dir.path().join(name);
@@ -187,7 +188,7 @@ fn exit_codes() {
 }
 
 #[test]
-fn names_of_the_input_do_not_drive_the_terminal() {
+fn escapes_control_characters_of_the_input() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("dump.json");
     let name = "a\u{1b}]0;title\u{7}\u{202e}b\nfindings: error 0";

@@ -1,4 +1,4 @@
-//! What people and machines do wrong, and what podplane says to it.
+//! Mistakes of people and machines, and podplane's answers to them.
 
 use std::{
     fs,
@@ -19,7 +19,8 @@ fn up(dir: &Scratch, flags: &str) -> Finished {
     dir.podplane(&format!("up --detach --wait --network ledger {flags}"))
 }
 
-/// Fails with code 1 or 2 (the command line itself is wrong), having said all of `want`, and without a cluster or a panic.
+/// Checks that a command failed with code 1 or 2 (the command line itself is wrong) and printed all
+/// of `want`, without a panic.
 #[track_caller]
 fn refuses(refused: &Finished, want: &[&str]) {
     assert!(matches!(refused.code, Some(1 | 2)), "{refused:?}");
@@ -74,7 +75,7 @@ fn a_data_directory_of_another_version_is_refused_and_kept() {
     fs::write(&version, "999\n").unwrap();
     refuses(&up(&dir, ""), &["999", &dir.path().display().to_string()]);
     assert!(dir.path().join("store").exists());
-    // The version before is read, and raised before the cluster writes.
+    // An earlier version is read, and raised before the cluster writes.
     fs::write(&version, "1\n").unwrap();
     up(&dir, "").ok();
     assert_eq!(fs::read_to_string(&version).unwrap(), "2\n");
@@ -158,7 +159,7 @@ fn plugins_with(host_local: &str) -> Result<tempfile::TempDir> {
     Ok(dir)
 }
 
-/// What the pod's events say when its plugin misbehaves.
+/// Checks the pod's events when its plugin misbehaves.
 async fn plugin_trouble(script: &str, want: &[&str]) -> Result<()> {
     let plugins = plugins_with(script)?;
     let dir = Scratch::new();
@@ -190,7 +191,7 @@ async fn a_plugin_that_hangs_is_killed_and_named() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plugin_that_hangs_goes_with_the_cluster() -> Result<()> {
+async fn a_hanging_plugin_ends_with_the_cluster() -> Result<()> {
     const HANGS: &str = "sleep 987654";
     let plugins = plugins_with(&format!("exec {HANGS}"))?;
     let dir = Scratch::new();
@@ -320,7 +321,7 @@ async fn a_full_disk_refuses_writes_and_loses_none() -> Result<()> {
     let dir = Scratch::within(disk.0.path());
     up(&dir, "").ok();
     dir.podplane("run kept --replicas 3 --wait").ok();
-    // Leave the disk without a byte.
+    // Fills the disk to the last byte.
     let ballast = disk.0.path().join("ballast");
     let mut filler = fs::File::create(&ballast)?;
     let full = std::io::copy(&mut std::io::repeat(0), &mut filler);

@@ -9,9 +9,9 @@ use podplane_tests::{
 };
 use tokio::task::JoinSet;
 
-/// Given by its name in decimal, it is what all of the plan follows from.
+/// The variable with the seed, in decimal, from which the whole plan follows.
 const SEED: &str = "PODPLANE_SEED";
-/// A part of the names of those clusters that are wanted: `kernel`, `ledger-host-local`.
+/// The variable with a part of the names of the wanted clusters: `kernel`, `ledger-host-local`.
 const ONLY: &str = "PODPLANE_CHURN";
 
 fn seed() -> Result<u64> {
@@ -23,7 +23,8 @@ fn seed() -> Result<u64> {
     }
 }
 
-/// All of them side by side: two minutes of the clock in CI, with start and end.
+/// The time in which pods come and go: with start and end two minutes of the clock in CI, since all
+/// clusters run at the same time.
 fn length() -> Duration {
     let soak = std::env::var_os("PODPLANE_SOAK").is_some();
     Duration::from_secs(if soak { 600 } else { 80 })
@@ -53,7 +54,7 @@ async fn no_address_is_on_two_pods_while_everything_dies() -> Result<()> {
     anyhow::ensure!(!churning.is_empty(), "{ONLY}={only} is none of them");
     let mut findings = Vec::new();
     while let Some(ended) = churning.join_next().await {
-        // One that panics or does not start hides nothing of the others.
+        // A churn that panics or does not start hides nothing of the others.
         match ended.map_err(anyhow::Error::from).flatten() {
             Ok(found) => findings.extend(found),
             Err(error) => findings.push(format!("{error:#}\n")),

@@ -1,4 +1,5 @@
-//! A live cluster whose ranges change: nodes of both network modes, services that are started again, a network that needs no podCIDR.
+//! A live cluster whose ranges change: nodes of both network modes, services that are started
+//! again, a network that needs no podCIDR.
 
 use std::fs;
 
@@ -41,7 +42,7 @@ async fn nodes_until(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nodes_without_devices_beside_nodes_with_them() -> Result<()> {
+async fn ledger_nodes_run_beside_kernel_nodes() -> Result<()> {
     let Some(mut cluster) = Cluster::up(builder(Network::Kernel).flags("--nodes 2")).await? else {
         return Ok(());
     };
@@ -75,7 +76,7 @@ async fn nodes_without_devices_beside_nodes_with_them() -> Result<()> {
     let ping = format!("ping {} {} --count 1 --verify", on("node-0"), on("node-1"));
     cluster.podplane(&ping).ok();
 
-    // They stay what they are.
+    // They stay as they are after a restart.
     cluster.podplane("down").ok();
     cluster
         .start_again(&builder(Network::Kernel).flags("--nodes 2"))
@@ -93,7 +94,7 @@ async fn nodes_without_devices_beside_nodes_with_them() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn services_are_restarted_with_another_range_while_nodes_go_on() -> Result<()> {
+async fn services_restart_with_another_range_while_nodes_keep_running() -> Result<()> {
     let up = builder(Network::Ledger).flags("--nodes 3 --cluster-cidr 10.244.0.0/23");
     let Some(cluster) = Cluster::up(up.without_waiting()).await? else {
         return Ok(());
@@ -145,7 +146,7 @@ async fn services_are_restarted_with_another_range_while_nodes_go_on() -> Result
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_network_of_somebody_elses_needs_no_pod_cidr() -> Result<()> {
+async fn a_foreign_cni_configuration_needs_no_pod_cidr() -> Result<()> {
     let Some(cluster) = Cluster::up(builder(Network::Kernel).flags("--nodes 2")).await? else {
         return Ok(());
     };
@@ -178,7 +179,7 @@ async fn a_network_of_somebody_elses_needs_no_pod_cidr() -> Result<()> {
         let address = address.unwrap_or_default();
         assert!(address.starts_with("192.168.0."), "{address}");
     }
-    // Routes follow what the nodes say.
+    // Routes follow what the nodes publish.
     let answers = async || cluster.podplane("ping web-0 web-1 --count 1 --verify").code;
     eventually("the pods reach each other", answers, |code| {
         *code == Some(0)
@@ -189,7 +190,7 @@ async fn a_network_of_somebody_elses_needs_no_pod_cidr() -> Result<()> {
     Ok(())
 }
 
-/// Whatever the demo claims holds, or it fails.
+/// Runs a part of the demo, all of whose claims must hold; returns its output.
 fn demo(part: &str, ranges: &[&str]) -> String {
     let flags = ["demo", "cidr-change", "--part", part, "--timeout", "180s"];
     let told = finish(podplane(flags).args(ranges)).ok();
@@ -198,14 +199,14 @@ fn demo(part: &str, ranges: &[&str]) -> String {
 }
 
 #[test]
-fn story_b_from_the_fault_to_its_repair() {
+fn the_demo_plays_story_b_with_its_fault() {
     if peers::root() {
         demo("fault", &[]);
     }
 }
 
 #[test]
-fn story_b_without_the_fault_in_other_ranges() {
+fn the_demo_plays_the_remedy_in_other_ranges() {
     let told = demo(
         "remedy",
         &[

@@ -1,4 +1,5 @@
-//! CloudAllocator: nodes get the ranges that the cloud has assigned, whatever troubles it makes.
+//! CloudAllocator: nodes get the ranges that the cloud has assigned, whatever troubles the cloud
+//! makes.
 
 use std::{fmt::Write as _, fs, path::Path};
 
@@ -116,7 +117,7 @@ fn reason(node: &Node) -> Option<&str> {
 }
 
 #[tokio::test]
-async fn ranges_come_through_throttling_errors_and_late_ranges() -> Result<()> {
+async fn nodes_get_their_ranges_despite_throttling_errors_and_delays() -> Result<()> {
     const NODES: usize = 30;
     let id = |n: usize| format!("gce://demo/zone-a/node-{n}");
     let range = |n: usize| format!("10.244.{n}.0/24");
@@ -156,7 +157,7 @@ async fn ranges_come_through_throttling_errors_and_late_ranges() -> Result<()> {
 }
 
 #[tokio::test]
-async fn what_is_missing_is_told_and_taken_up_when_it_comes() -> Result<()> {
+async fn warns_about_missing_ranges_and_assigns_them_later() -> Result<()> {
     let world = World::start(&instance("gce://a", "10.244.1.0/24"), &[]).await?;
     world.add_node("nameless", None).await?;
     world.add_node("late", Some("gce://late")).await?;
@@ -168,7 +169,7 @@ async fn what_is_missing_is_told_and_taken_up_when_it_comes() -> Result<()> {
         );
     }
     let nodes = world.client.all::<Node>();
-    // Whoever knows the instance says so.
+    // Somebody who knows the instance writes its id.
     let named = async || {
         let mut node = nodes.get("nameless").await?;
         node.spec.get_or_insert_default().provider_id = Some("gce://a".into());
@@ -190,7 +191,7 @@ async fn what_is_missing_is_told_and_taken_up_when_it_comes() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_range_that_the_cloud_gave_twice_is_given_once() -> Result<()> {
+async fn assigns_a_duplicate_range_of_the_cloud_once() -> Result<()> {
     let twice = ["gce://a", "gce://b"].map(|id| instance(id, "10.244.1.0/24"));
     let world = World::start(&twice.concat(), &[]).await?;
     world.add_node("a", Some("gce://a")).await?;
@@ -216,7 +217,7 @@ async fn a_range_that_the_cloud_gave_twice_is_given_once() -> Result<()> {
 }
 
 #[test]
-fn without_a_cloud_it_does_not_start() {
+fn cloud_allocator_requires_a_cloud_endpoint() {
     let args = "ipam-controller --server 127.0.0.1:1 --allocate-node-cidrs --cidr-allocator-type CloudAllocator";
     let error = finish(&mut podplane(args.split(' '))).failed(1);
     let text =
@@ -225,7 +226,7 @@ fn without_a_cloud_it_does_not_start() {
 }
 
 #[tokio::test]
-async fn a_cluster_of_nodes_with_the_clouds_ranges_runs_pods() -> Result<()> {
+async fn a_cluster_with_ranges_of_the_cloud_runs_pods() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let ranges = [
         ("podplane://node-0", "10.20.7.0/28"),

@@ -1,4 +1,5 @@
-//! MultiCIDRRangeAllocator: blocks from ClusterCIDR objects, by the labels of nodes, in several sizes side by side.
+//! MultiCIDRRangeAllocator: blocks from ClusterCIDR objects, by the labels of nodes, in several
+//! sizes side by side.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -56,7 +57,7 @@ impl World {
             self.apiserver.address(),
             "--allocate-node-cidrs",
             "--cidr-allocator-type=MultiCIDRRangeAllocator",
-            // The same one again leads at once.
+            // A new process with the same identity leads at once.
             "--leader-elect-identity=one",
         ];
         let args = [&args, flags].concat();
@@ -117,7 +118,7 @@ impl World {
         Ok(())
     }
 
-    /// The blocks that the node is given.
+    /// The blocks that the node has been given.
     async fn given(&self, name: &str) -> Vec<String> {
         let read = || async {
             self.client
@@ -163,7 +164,7 @@ fn spec(ipv4: &str, ipv6: Option<&str>, per_node_host_bits: i32) -> ClusterCIDRS
 }
 
 #[tokio::test]
-async fn nodes_have_blocks_of_the_sets_that_select_them_and_hold_these_back() -> Result<()> {
+async fn nodes_get_blocks_of_matching_sets_and_delay_their_deletion() -> Result<()> {
     let world = World::start().await?;
     let dir = world.dir.path();
     let flags = [
@@ -200,7 +201,8 @@ async fn nodes_have_blocks_of_the_sets_that_select_them_and_hold_these_back() ->
         assert_eq!(world.given(node).await, want, "{node}");
     }
 
-    // What is in use goes when it is in use no more, also if another process has to find that out.
+    // A set is removed once it is not in use any more, even if another process has to find that
+    // out.
     world.delete_set("small").await?;
     assert_eq!(
         world.warned("small", "ClusterCIDRInUse").await,
@@ -219,7 +221,7 @@ async fn nodes_have_blocks_of_the_sets_that_select_them_and_hold_these_back() ->
         .set_until("small", "it is gone", |set| set.is_none())
         .await;
 
-    // Nobody is for this node, until there is a set, and a label.
+    // No set is for this node, until there is one, and a label.
     world.delete_set("default-cluster-cidr").await?;
     world
         .warned("default-cluster-cidr", "ClusterCIDRInUse")

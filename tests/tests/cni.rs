@@ -47,7 +47,7 @@ impl Bench {
         self.dir.path().join(name)
     }
 
-    /// With the environment that cnitool knows.
+    /// A command line with the environment variables of cnitool.
     fn command(&self, line: &str) -> Command {
         let mut command = podplane(["cni"].into_iter().chain(line.split(' ')));
         command.arg("--cache-dir").arg(self.path("cache"));
@@ -81,12 +81,12 @@ fn names(dir: &Path) -> Vec<String> {
 }
 
 #[test]
-fn it_does_what_cnitool_does() {
+fn cni_commands_work_like_cnitool() {
     let bench = Bench::new(&json!({"type": "host-local"}));
     let added = bench.run("add mynet /no/such/netns").ok();
     let result: Value = serde_json::from_str(&added).expect("JSON");
     assert_eq!(result["ips"][0]["address"], "10.9.8.2/24");
-    // printf /no/such/netns | sha512sum | head -c 20
+    // The output of: printf /no/such/netns | sha512sum | head -c 20
     let entry = "mynet-cnitool-3d77df867c6eb76f38c7-eth0";
     assert_eq!(bench.names("cache/results"), [entry]);
     bench.run("check mynet /no/such/netns").ok();
@@ -121,7 +121,7 @@ fn it_does_what_cnitool_does() {
 }
 
 #[test]
-fn what_is_wrong_is_said() {
+fn errors_name_the_fault() {
     let bench = Bench::new(&json!({"type": "host-local"}));
     let unknown = bench.run("add theirs /no/such/netns").failed(1);
     let dir = bench.path("net.d");
@@ -166,7 +166,7 @@ fn a_bridge_is_made_in_the_callers_namespace() {
         return;
     }
     let bench = Bench::new(&json!({"type": "bridge", "bridge": "cni0", "isGateway": true}));
-    // A node's namespace and a pod's, both gone with the script.
+    // Namespaces of a node and of a pod, which both end with the script.
     let script = r#"
         own=$(readlink /proc/self/ns/net)
         unshare --net sleep 60 & pod=$!
@@ -241,7 +241,7 @@ fn a_plugin_that_runs_is_not_disturbed() {
     let bench = Bench::new(&json!({"type": "host-local"}));
     let dir = bench.path("bin");
     install(&dir, &[]).ok();
-    // An older version, as far as bytes go.
+    // Changed bytes stand for an older version.
     let program = dir.join("host-local");
     let mut old = fs::OpenOptions::new()
         .append(true)

@@ -15,11 +15,11 @@ use podplane_tests::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-/// In the environment of all that a test starts.
+/// The environment variable of all processes that a test starts.
 const MARK: &str = "PODPLANE_VERIFY_TEST";
 
-/// podplane's host-local with a store of its own. It hangs, and so does a child of it, in the ADD
-/// that follows a full range.
+/// podplane's host-local with a store of its own. In the ADD that follows a full range it hangs,
+/// and so does a child of it.
 fn plugin(dir: &Scratch) -> Result<PathBuf> {
     let path = dir.path().join("my-ipam");
     let text = format!(
@@ -50,7 +50,7 @@ fn verify(dir: &Scratch, plugin: &Path, flags: &[&str]) -> Result<Child> {
     Ok(command.spawn()?)
 }
 
-/// How many processes have the mark of this test in their environment.
+/// The number of processes with the mark of this test in their environment.
 fn marked(dir: &Scratch) -> usize {
     let mark = format!("{MARK}={}", dir.path().display());
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -80,7 +80,7 @@ fn leases(dir: &Scratch) -> usize {
 }
 
 #[tokio::test]
-async fn signal_ends_it_with_a_report_and_leaves_nothing() -> Result<()> {
+async fn signal_ends_the_run_with_a_report_and_leaves_nothing() -> Result<()> {
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
         let dir = Scratch::new();
         let junit = dir.path().join("report.xml");
@@ -132,7 +132,7 @@ async fn signal_ends_it_with_a_report_and_leaves_nothing() -> Result<()> {
 }
 
 #[tokio::test]
-async fn check_is_told_when_it_ends() -> Result<()> {
+async fn prints_each_check_as_it_ends() -> Result<()> {
     let dir = Scratch::new();
     let flags = ["--only", "bad-json", "--only", "exhaustion"];
     let mut child = verify(&dir, &plugin(&dir)?, &flags)?;
@@ -147,11 +147,11 @@ async fn check_is_told_when_it_ends() -> Result<()> {
 }
 
 #[test]
-fn end_of_the_reader_ends_it() -> Result<()> {
+fn closed_pipe_ends_the_run() -> Result<()> {
     let dir = Scratch::new();
     let host_local = bin_dir().join("host-local");
     let mut child = verify(&dir, &host_local, &["--rounds", "100000"])?;
-    // Would take hours.
+    // The whole run would take hours.
     drop(child.stdout.take());
     let status = child.wait()?;
     assert!(status.success(), "{status}");
@@ -160,7 +160,7 @@ fn end_of_the_reader_ends_it() -> Result<()> {
 }
 
 #[test]
-fn quick_goes_without_rounds() {
+fn quick_conflicts_with_rounds() {
     let mut command = podplane(["cni", "verify", "/bin/true", "--quick", "--rounds", "5"]);
     let refused = finish(&mut command);
     assert_eq!(refused.code, Some(2));

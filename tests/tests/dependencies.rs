@@ -1,15 +1,20 @@
-//! The dependency policy: which crate may know which, whose code we link, and under which licence.
+//! The dependency policy: the allowed edges between crates, the allowed sources of linked code, and
+//! its licences.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+};
 
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
 use toml::{Table, Value};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// Of the platforms that `deny.toml` has: what is built for others alone is not linked.
+/// The metadata for the platforms in `deny.toml`: dependencies of other platforms are not linked.
 fn metadata() -> Metadata {
     let deny: Table = read("deny.toml").parse().unwrap();
     let targets = deny["graph"]["targets"].as_array().unwrap();
@@ -37,23 +42,13 @@ fn strings(value: &Value) -> BTreeSet<&str> {
         .collect()
 }
 
-/// The block after "Allowed edges".
+/// The edges of docs/edges.toml.
 fn allowed_edges() -> Table {
-    let text = read("ARCHITECTURE.md");
-    let section = text
-        .split("### Allowed edges")
-        .nth(1)
-        .expect("a section on allowed edges");
-    let block = section
-        .split("```toml")
-        .nth(1)
-        .and_then(|rest| rest.split("```").next())
-        .expect("a toml block");
-    block.parse().expect("the edges are TOML")
+    read("docs/edges.toml").parse().expect("the edges are TOML")
 }
 
 #[test]
-fn no_edge_but_those_of_the_architecture() {
+fn edges_are_those_of_the_architecture() {
     let metadata = metadata();
     let allowed = allowed_edges();
     let members: Vec<&Package> = metadata.workspace_packages();
@@ -64,7 +59,7 @@ fn no_edge_but_those_of_the_architecture() {
     assert_eq!(
         names,
         allowed.keys().map(String::as_str).collect(),
-        "ARCHITECTURE.md lists the members of the workspace"
+        "docs/edges.toml lists the members of the workspace"
     );
     for package in &members {
         let of_ours = package
@@ -76,14 +71,82 @@ fn no_edge_but_those_of_the_architecture() {
         let more: Vec<_> = edges.difference(&may).collect();
         assert!(
             more.is_empty(),
-            "{} must not depend on {more:?}; or say so in ARCHITECTURE.md",
+            "{} must not depend on {more:?}; or say so in docs/edges.toml",
+            package.name
+        );
+        let unused: Vec<_> = may.difference(&edges).collect();
+        assert!(
+            unused.is_empty(),
+            "{} does not depend on {unused:?}: remove the edge from docs/edges.toml",
             package.name
         );
     }
 }
 
+/// Dependencies that occur in generated code alone.
+const GENERATED: [(&str, &str); 1] = [("podplane-proto", "tonic-prost")];
+
 #[test]
-fn processes_do_not_know_each_other_even_in_tests() {
+fn every_dependency_is_used() {
+    let metadata = metadata();
+    let members = metadata.workspace_packages();
+    let dirs: Vec<&Path> = members.iter().map(|package| dir(package)).collect();
+    let mut unused = Vec::new();
+    for package in &members {
+        let mut sources = Vec::new();
+        read_sources(dir(package), &dirs, &mut sources);
+        for dependency in &package.dependencies {
+            let name = dependency.rename.as_ref().unwrap_or(&dependency.name);
+            let is_generated = GENERATED.contains(&(package.name.as_str(), name.as_str()));
+            let name = name.replace('-', "_");
+            if !is_generated && !sources.iter().any(|source| names_crate(source, &name)) {
+                unused.push(format!("{}: {name} ({})", package.name, dependency.kind));
+            }
+        }
+    }
+    let root: Table = read("Cargo.toml").parse().unwrap();
+    let shared = root["workspace"]["dependencies"].as_table().unwrap();
+    for name in shared.keys() {
+        let mut dependencies = members.iter().flat_map(|package| &package.dependencies);
+        if !dependencies.any(|dependency| dependency.name == *name) {
+            unused.push(format!("the workspace: {name}"));
+        }
+    }
+    assert!(
+        unused.is_empty(),
+        "remove from Cargo.toml what no source file names: {unused:#?}"
+    );
+}
+
+fn dir(package: &Package) -> &Path {
+    let manifest = package.manifest_path.as_std_path();
+    manifest.parent().expect("a manifest is in a directory")
+}
+
+/// The texts of the Rust files below `dir`, without those of other packages.
+fn read_sources(dir: &Path, packages: &[&Path], sources: &mut Vec<String>) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() && !packages.contains(&path.as_path()) && !path.ends_with("target") {
+            read_sources(&path, packages, sources);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            sources.push(fs::read_to_string(&path).unwrap());
+        }
+    }
+}
+
+/// True for a text with `name::`, `name as` or `name;` where a path begins.
+fn names_crate(source: &str, name: &str) -> bool {
+    source.match_indices(name).any(|(at, _)| {
+        let is_start = !source[..at].ends_with(|c: char| c.is_alphanumeric() || "_:.".contains(c));
+        let rest = &source[at + name.len()..];
+        let in_use = source[..at].ends_with("use ") || source[..at].ends_with("extern crate ");
+        is_start && (rest.starts_with("::") || in_use && rest.starts_with([';', ' ']))
+    })
+}
+
+#[test]
+fn processes_do_not_depend_on_each_other_even_in_tests() {
     let processes = [
         "podplane-apiserver",
         "podplane-controller-manager",
@@ -106,7 +169,7 @@ fn processes_do_not_know_each_other_even_in_tests() {
 }
 
 #[test]
-fn every_version_stands_in_the_workspace() {
+fn every_version_is_declared_in_the_workspace() {
     for package in metadata().workspace_packages() {
         let manifest: Table = std::fs::read_to_string(&package.manifest_path)
             .unwrap()
@@ -131,7 +194,7 @@ fn every_version_stands_in_the_workspace() {
 }
 
 #[test]
-fn only_the_wrapper_knows_an_engine() {
+fn only_wrappers_depend_on_fenced_crates() {
     let deny: Table = read("deny.toml").parse().unwrap();
     let metadata = metadata();
     let users = users(&metadata);
@@ -148,7 +211,7 @@ fn only_the_wrapper_knows_an_engine() {
     }
 }
 
-/// Who depends on each package, dev-dependencies left out.
+/// The users of each package, without dev-dependencies.
 fn users(metadata: &Metadata) -> BTreeMap<&str, BTreeSet<&str>> {
     let mut users = BTreeMap::<&str, BTreeSet<&str>>::new();
     for node in &metadata.resolve.as_ref().unwrap().nodes {
@@ -184,8 +247,8 @@ fn every_licence_and_source_is_allowed() {
     }
 }
 
-/// Whether one side of every `AND` is met by one alternative of its `OR`s. Enough for the expressions that occur; `cargo deny`
-/// reads them in full.
+/// Returns true if each side of every `AND` has an allowed alternative among its `OR`s. That is
+/// enough for the expressions that occur; `cargo deny` reads them in full.
 fn is_allowed(expression: &str, allowed: &BTreeSet<&str>) -> bool {
     let terms = expression.replace(['(', ')'], "").replace('/', " OR ");
     terms.split(" AND ").all(|term| {

@@ -12,13 +12,15 @@ use podplane_api::{
     meta::{LabelSelector, ObjectMeta, OwnerReference},
     pod_ips,
 };
-use podplane_client::{Api, ApiError, Change, DeleteParams, ListParams, Propagation, reflector};
+use podplane_client::{
+    Api, ApiError, CacheChange, DeleteParams, ListParams, Propagation, reflector,
+};
 use podplane_tests::{Cluster, Network, builder, eventually, pods::running};
 use rustix::process::{Pid, Signal, kill_process};
 
 const REVISION: &str = "deployment.kubernetes.io/revision";
 
-/// A cluster and what is in its default namespace.
+/// A cluster, with clients of the objects in its default namespace.
 struct World {
     cluster: Cluster,
     deployments: Api<Deployment>,
@@ -37,7 +39,7 @@ impl World {
         }))
     }
 
-    /// Changes the Deployment, whoever else does.
+    /// Changes the Deployment, whoever else writes to it.
     async fn change(&self, change: impl Fn(&mut DeploymentSpec)) -> Deployment {
         let write = || async {
             let mut deployment = self.deployments.get("web").await?;
@@ -49,7 +51,7 @@ impl World {
             .unwrap()
     }
 
-    /// Waits until the Deployment says that it is complete, as `kubectl rollout status` does.
+    /// Waits until the Deployment reports that it is complete, as `kubectl rollout status` does.
     async fn rolled_out(&self, replicas: i32) -> Deployment {
         let read = || self.deployments.get("web");
         let is_complete = |read: &Result<Deployment, ApiError>| {
@@ -77,7 +79,7 @@ impl World {
         list.unwrap().items
     }
 
-    /// The pods that neither have ended nor are to.
+    /// The pods that have not ended and are not being deleted.
     async fn live_pods(&self) -> Vec<Pod> {
         let pods = self.all(&self.pods).await.into_iter();
         pods.filter(|pod| !pod.is_deleting() && !pod_ips::is_terminal(pod))
@@ -106,7 +108,7 @@ impl World {
         let controllers = services.find(|service| service.name == "controller-manager");
         if let Some(pid) = controllers.and_then(|service| service.pid) {
             let pid = Pid::from_raw(i32::try_from(pid)?).context("a process id")?;
-            // It may have ended since.
+            // The process may have ended since.
             let _ = kill_process(pid, Signal::KILL);
         }
         Ok(())
@@ -174,7 +176,7 @@ fn revision<K: Object>(object: &K) -> &str {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_deployment_is_made_scaled_updated_and_undone() -> Result<()> {
+async fn a_deployment_is_created_scaled_updated_and_undone() -> Result<()> {
     let Some(world) = World::up("--nodes 2").await? else {
         return Ok(());
     };
@@ -268,7 +270,7 @@ async fn a_deployment_is_made_scaled_updated_and_undone() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_deployment_owns_goes_with_it_or_stays() -> Result<()> {
+async fn propagation_policy_decides_on_the_objects_of_a_deployment() -> Result<()> {
     let Some(world) = World::up("--nodes 1").await? else {
         return Ok(());
     };
@@ -284,7 +286,7 @@ async fn what_a_deployment_owns_goes_with_it_or_stays() -> Result<()> {
     );
     world.nothing_is_left().await;
 
-    // In the foreground the owner goes last.
+    // With foreground deletion, the owner goes last.
     world.deployments.create(&web(3)).await?;
     world.rolled_out(3).await;
     let (deployments, follow) = reflector(world.deployments.clone(), ListParams::default());
@@ -293,7 +295,7 @@ async fn what_a_deployment_owns_goes_with_it_or_stays() -> Result<()> {
         tokio::join!(deployments.synced(), pods.synced());
         let mut changes = deployments.subscribe();
         world.delete(Propagation::Foreground).await;
-        while !matches!(changes.next().await, Change::Deleted(_)) {}
+        while !matches!(changes.next().await, CacheChange::Deleted(_)) {}
         world.all(&world.pods).await.len()
     };
     let left = tokio::select! {
@@ -304,7 +306,7 @@ async fn what_a_deployment_owns_goes_with_it_or_stays() -> Result<()> {
     assert_eq!(left, 0, "the Deployment went before its pods");
     world.nothing_is_left().await;
 
-    // Orphans stay, and a Deployment of the same selector and template takes them over.
+    // Orphans stay, and a Deployment with the same selector and template takes them over.
     world.deployments.create(&web(3)).await?;
     world.rolled_out(3).await;
     let uids = async || {
@@ -331,7 +333,7 @@ async fn what_a_deployment_owns_goes_with_it_or_stays() -> Result<()> {
     assert_eq!(sets[0].uid(), set.uid());
     assert_eq!(uids().await, before, "no pod was made anew");
 
-    // An owner that never was is no owner.
+    // An owner that never existed does not count as an owner.
     let mut stray = sets[0].clone();
     stray.metadata = ObjectMeta {
         name: Some("stray".into()),
@@ -357,7 +359,7 @@ async fn what_a_deployment_owns_goes_with_it_or_stays() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pods_of_a_node_that_is_gone_are_made_elsewhere() -> Result<()> {
+async fn pods_of_a_removed_node_are_recreated_elsewhere() -> Result<()> {
     let Some(world) = World::up("--nodes 2").await? else {
         return Ok(());
     };
@@ -378,7 +380,7 @@ async fn pods_of_a_node_that_is_gone_are_made_elsewhere() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn controllers_that_die_in_a_rollout_leave_no_pod_too_many() -> Result<()> {
+async fn killed_controllers_keep_a_rollout_within_its_surge() -> Result<()> {
     const REPLICAS: i32 = 20;
     const SURGE: usize = 1;
     let Some(world) = World::up("--nodes 2").await? else {
@@ -387,22 +389,23 @@ async fn controllers_that_die_in_a_rollout_leave_no_pod_too_many() -> Result<()>
     let (pods, follow) = reflector(world.pods.clone(), ListParams::default());
     let mut changes = pods.subscribe();
     let watch = async {
-        // The pods that count, as the server's history has them.
+        // The pods that count, by the server's history.
         let (mut live, mut most) = (BTreeSet::new(), 0);
         loop {
             match changes.next().await {
-                Change::Applied { new, .. }
+                CacheChange::Applied { new, .. }
                     if !new.is_deleting() && !pod_ips::is_terminal(&new) =>
                 {
                     live.insert(new.uid().to_owned());
                 }
-                Change::Applied { new: pod, .. } | Change::Deleted(pod) => {
+                CacheChange::Applied { new: pod, .. } | CacheChange::Deleted(pod) => {
                     live.remove(pod.uid());
                 }
             }
             most = most.max(live.len());
             let allowed = usize::try_from(REPLICAS).unwrap() + SURGE;
-            // One ReplicaSet may be scaled up before the other has deleted what it was scaled down by: a step of two.
+            // One ReplicaSet may be scaled up before the other has deleted the pods by which it was
+            // scaled down: a step of two.
             assert!(most <= allowed + 2, "{most} pods at once");
         }
     };

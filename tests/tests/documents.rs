@@ -14,14 +14,14 @@ use podplane_tests::{
     programs::bin_dir,
 };
 
-/// Pages whose lines another test runs, with what they show.
+/// Pages whose lines another test runs and compares with the printed output.
 const ELSEWHERE: [(&str, &str); 3] = [
     ("docs/compose.md", "tests/tests/compose"),
     ("docs/duplicates.md", "tests/tests/duplicates.rs"),
     ("docs/grpc.md", "tests/tests/grpc_lines.rs"),
 ];
 
-/// Lines that are not run: how they begin, and why.
+/// Lines that are not run: their beginnings, and the reasons.
 const LEFT_OUT: &[(&str, &str)] = &[
     ("cargo ", "builds, tests or measures"),
     (
@@ -35,7 +35,7 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("kubectl apply -f worker289.yaml", "tests/tests/audit.rs"),
     (
         "podplane cni verify ./my-ipam",
-        "a plugin of the reader's, for minutes; cni/tests/verify",
+        "a plugin of the reader's, for minutes; cni/verify/tests/verify",
     ),
     (
         "podplane demo cidr-change",
@@ -65,14 +65,14 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("target/python/bin/", "the same"),
 ];
 
-/// A cluster, as `cargo xtask up` starts it.
+/// The command that starts a cluster, as `cargo xtask up` does.
 const UP: &str = "podplane up --nodes 3 --filename deploy/sample.yaml --wait";
-/// The same for kubectl.
+/// The command that sets up kubectl for it.
 const KUBECONFIG: &str = "export KUBECONFIG=/var/lib/podplane/kubeconfig";
 
-/// What the reader of a page has already, as the page says.
+/// The commands whose effect the reader of a page already has, as the page says.
 const GIVEN: &[(&str, &[&str])] = &[
-    ("README.md", &[UP, KUBECONFIG]),
+    ("README.md", &[UP]),
     (
         "docs/audit.md",
         &[
@@ -95,6 +95,7 @@ const GIVEN: &[(&str, &[&str])] = &[
     ("docs/ipam-controller.md", &[UP, KUBECONFIG]),
     ("docs/kubectl.md", &["mkdir ~/.kube"]),
     ("docs/node-blocks.md", &[UP]),
+    ("docs/tour.md", &[UP, KUBECONFIG]),
 ];
 
 /// Lines that end with another code than 0, as their pages say.
@@ -135,8 +136,8 @@ fn left_out(command: &str) -> Option<&'static str> {
     begins.find(|begin| command.starts_with(begin))
 }
 
-/// Types what the page shows into a shell of its own; returns what went wrong, and notes what was
-/// left out.
+/// Types the lines of the page into a shell of its own; returns the failures, and notes the lines
+/// that were left out.
 fn read(
     name: &str,
     steps: &[Step],
@@ -172,7 +173,7 @@ fn read(
             ));
         }
     }
-    // Where there is no cluster, there is nothing to end.
+    // Without a cluster there is nothing to end.
     session.run(
         "kill $(jobs -p); podplane down --purge; env -u PODPLANE_DATA_DIR podplane down --purge",
     )?;
@@ -184,7 +185,7 @@ fn read(
 }
 
 #[test]
-fn every_console_line_works_as_it_is_printed() -> Result<()> {
+fn every_documented_console_line_works() -> Result<()> {
     let Some(grpcurl) = peers::grpcurl().filter(|_| peers::root()) else {
         return Ok(());
     };

@@ -1,4 +1,5 @@
-//! docs/duplicates.md: its commands as they are printed, and again with every other system that has the fault, and without one.
+//! docs/duplicates.md: its commands as printed, and again with every other system that has the
+//! fault, and without the fault.
 
 use std::{
     fs,
@@ -15,14 +16,14 @@ use podplane_tests::{
 };
 use tempfile::TempDir;
 
-/// Where the docs have the data.
+/// The data directory in the docs.
 const PLACE: &str = "$(mktemp -d)/duplicates";
 
-/// How to see one fault.
+/// The demonstration of one fault.
 #[derive(Debug)]
 struct Section {
     steps: Vec<Step>,
-    /// What the steps that show something show without the fault.
+    /// The output of the steps that show any, without the fault.
     without: Vec<Vec<String>>,
 }
 
@@ -104,7 +105,8 @@ impl Shell {
         bash.arg("-c")
             .arg(format!("{}\n{command}", self.prelude))
             .env("PATH", path)
-            // Of kubectl, for its cache, whose files the group may write: not the data directory.
+            // kubectl's home, for its cache, whose files the group may write: not the data
+            // directory.
             .env("HOME", self.dir.path())
             .stdin(Stdio::null());
         finish(&mut bash)
@@ -132,7 +134,7 @@ async fn run(docs: &str, section: &Section, compat: Compat) -> Result<()> {
                 let done = shell.run(&words.join(" "));
                 assert_eq!(done.code, Some(0), "{command}: {done:?}");
             } else {
-                // Some of them are refused, and what there is then is shown by the next.
+                // Some of them are refused; the next one shows the result.
                 shell.run(command);
             }
             continue;
@@ -175,7 +177,7 @@ async fn check(fault: &str) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_block_of_no_range_ends_the_reference_at_its_start_and_not_ours() -> Result<()> {
+async fn a_block_outside_of_all_ranges_is_fatal_only_in_upstream_mode() -> Result<()> {
     if !kubectl() {
         return Ok(());
     }
@@ -195,7 +197,7 @@ async fn a_block_of_no_range_ends_the_reference_at_its_start_and_not_ours() -> R
             eventually("the next node has a block", blocks, given).await;
             assert!(!log()?.contains(FATAL));
         } else {
-            // It never serves.
+            // The controller never serves.
             shell.run("podplane down; podplane up --detach");
             let said = async || log().unwrap_or_default();
             let fatal = |log: &String| log.contains(FATAL);

@@ -1,4 +1,5 @@
-//! `podplane demo exhaustion`. Story A itself, with every policy and mask, is in `tests/scenarios/a`.
+//! `podplane demo exhaustion`. Story A itself, with every policy and mask, is in
+//! `tests/scenarios/a`.
 
 use podplane_tests::{
     Network, peers,
@@ -24,7 +25,7 @@ fn demo(network: Network, mask: u8, policy: &str) {
 }
 
 #[test]
-fn the_ranges_are_those_of_the_flags() {
+fn the_demo_uses_the_ranges_of_its_flags() {
     let flags = [
         "--cluster-cidr",
         "10.77.0.0/24",

@@ -1,4 +1,4 @@
-//! docs/grpc.md: its lines as they are printed, with grpcurl and curl, which no one here wrote.
+//! docs/grpc.md: its lines as printed, with stock grpcurl and curl.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -10,10 +10,10 @@ use podplane_tests::{
     programs::bin_dir,
 };
 
-/// Where the docs have the data.
+/// The data directory in the docs.
 const PLACE: &str = "$(mktemp -d)/grpc";
 
-/// What every server has, and what the page calls once for all of them.
+/// The services of every server, which the page calls once for all of them.
 const SHARED: [&str; 3] = [
     "grpc.health.v1.Health",
     "grpc.reflection.v1.ServerReflection",
@@ -26,7 +26,7 @@ fn listed(done: &Done) -> impl Iterator<Item = &str> {
 }
 
 #[test]
-fn every_line_works_as_it_is_printed() -> Result<()> {
+fn every_documented_grpc_line_works() -> Result<()> {
     let Some(grpcurl) = peers::grpcurl() else {
         return Ok(());
     };
@@ -51,7 +51,7 @@ fn every_line_works_as_it_is_printed() -> Result<()> {
         let shown = done.shown.replace(&place, PLACE);
         let got: Vec<_> = shown.lines().map(str::trim_end).collect();
         let is_as_printed = shows.is_empty() || is_shown(shows, &got);
-        // A line that is refused shows the refusal.
+        // A line that is refused has the refusal as its output.
         let has_ended_well = done.code == 0 || !shows.is_empty();
         if !(is_as_printed && has_ended_well) {
             let shows = shows.join("\n");

@@ -1,11 +1,7 @@
-//! The block of a deleted node is nobody else's while a sandbox of it has an address, whatever
-//! became of the pods and of the kubelet.
+//! The block of a deleted node goes to nobody else while a sandbox of the node has an address,
+//! whatever became of the pods and of the kubelet.
 
-use std::{
-    fs,
-    os::unix::fs::{PermissionsExt as _, symlink},
-    path::{Path, PathBuf},
-};
+use std::{fs, path::Path};
 
 use anyhow::{Context as _, Result};
 use podplane_api::{
@@ -19,54 +15,19 @@ use podplane_proto::ipam::{Block, BlockState, BlockUpdate, block_update};
 use podplane_testkit::Process;
 use podplane_tests::{
     Cluster, Network, builder, eventually,
+    plugins::Plugins,
     pods::{pod, running},
     programs::bin_dir,
 };
 
-/// Plugins of which the one that gives addresses can be replaced.
-struct Plugins(tempfile::TempDir);
-
-impl Plugins {
-    fn new() -> Result<Self> {
-        let dir = tempfile::tempdir()?;
-        for plugin in ["bridge", "loopback", "host-local"] {
-            symlink(
-                bin_dir().canonicalize()?.join(plugin),
-                dir.path().join(plugin),
-            )?;
-        }
-        Ok(Self(dir))
-    }
-
-    fn host_local(&self) -> PathBuf {
-        self.0.path().join("host-local")
-    }
-
-    /// Puts a shell script in its place.
-    fn replace(&self, script: &str) -> Result<()> {
-        let new = self.0.path().join("new");
-        fs::write(&new, format!("#!/bin/sh\n{script}\n"))?;
-        fs::set_permissions(&new, fs::Permissions::from_mode(0o755))?;
-        Ok(fs::rename(new, self.host_local())?)
-    }
-
-    fn repair(&self) -> Result<()> {
-        fs::remove_file(self.host_local())?;
-        Ok(symlink(
-            bin_dir().canonicalize()?.join("host-local"),
-            self.host_local(),
-        )?)
-    }
-
-    /// A node, and one block in all.
-    async fn cluster(&self) -> Result<Cluster> {
-        let flags = format!(
-            "--nodes 1 --cluster-cidr 10.20.0.0/24 --node-cidr-mask-size 24 --cni-bin-dir {}",
-            self.0.path().display()
-        );
-        let cluster = Cluster::up(builder(Network::Ledger).flags(&flags)).await?;
-        cluster.context("ledger mode needs nothing of the machine")
-    }
+/// A cluster with these plugins, one node, and one block in all.
+async fn cluster(plugins: &Plugins) -> Result<Cluster> {
+    let flags = format!(
+        "--nodes 1 --cluster-cidr 10.20.0.0/24 --node-cidr-mask-size 24 --cni-bin-dir {}",
+        plugins.dir().display()
+    );
+    let cluster = Cluster::up(builder(Network::Ledger).flags(&flags)).await?;
+    cluster.context("ledger mode needs nothing of the machine")
 }
 
 async fn create_pod(cluster: &Cluster, name: &str) -> Result<()> {
@@ -88,7 +49,7 @@ fn is_held(block: Option<&Block>) -> bool {
     block.is_some_and(|block| block.hold.is_some())
 }
 
-/// Whether its node is gone, and it is held.
+/// Returns true if the block is held and its node is gone.
 fn drains(block: Option<&Block>) -> bool {
     let state = block.map(Block::state);
     is_held(block) && state == Some(BlockState::Draining)
@@ -125,9 +86,9 @@ fn sandboxes(dir: &Path) -> usize {
 }
 
 #[tokio::test]
-async fn a_forced_pod_of_a_deleted_node_keeps_the_block_until_its_sandbox_is_gone() -> Result<()> {
+async fn a_force_deleted_pod_holds_the_block_until_its_sandbox_is_removed() -> Result<()> {
     let plugins = Plugins::new()?;
-    let cluster = plugins.cluster().await?;
+    let cluster = cluster(&plugins).await?;
     create_pod(&cluster, "a").await?;
     cluster
         .pods_until("it runs", |pods| running(pods) == 1)
@@ -153,7 +114,7 @@ async fn a_forced_pod_of_a_deleted_node_keeps_the_block_until_its_sandbox_is_gon
         hold.and_then(|hold| hold.heard.parse::<Timestamp>().ok())
     };
     let first = heard(&first).context("a time")?;
-    // The kubelet goes on saying so, for as long as it takes.
+    // The kubelet renews the hold for as long as it takes.
     let renewed = |block: &Option<Block>| {
         heard(block).is_some_and(|heard| heard.duration_since(first).as_secs() >= 8)
     };
@@ -185,14 +146,14 @@ async fn a_forced_pod_of_a_deleted_node_keeps_the_block_until_its_sandbox_is_gon
 #[tokio::test]
 async fn a_block_is_held_before_its_first_sandbox_is_made() -> Result<()> {
     let plugins = Plugins::new()?;
-    let go = plugins.0.path().join("go");
+    let go = plugins.dir().join("go");
     let real = bin_dir().canonicalize()?.join("host-local");
     plugins.replace(&format!(
         "while [ ! -e {} ]; do sleep 0.02; done; exec {}",
         go.display(),
         real.display()
     ))?;
-    let cluster = plugins.cluster().await?;
+    let cluster = cluster(&plugins).await?;
     let held = || async { record(&cluster).await.ok().flatten() };
     let assigned = eventually("the node has its block", held, Option::is_some).await;
     assert!(!is_held(assigned.as_ref()), "it never had a sandbox");
@@ -225,8 +186,8 @@ async fn a_block_is_held_before_its_first_sandbox_is_made() -> Result<()> {
     cluster.finish().await
 }
 
-/// Stops the kubelet where it is, deletes the Node, and waits until the controller says that its
-/// block is held. Another node waits for the block.
+/// Pauses the kubelet, deletes the Node, and waits until the controller reports that its block is
+/// held. Another node waits for the block.
 async fn leave_held(cluster: &Cluster) -> Result<Process> {
     let kubelet = cluster.process("kubelet-node-0").await?;
     kubelet.pause()?;
@@ -252,7 +213,7 @@ async fn leave_held(cluster: &Cluster) -> Result<Process> {
 #[tokio::test]
 async fn the_block_of_a_dead_node_is_held_until_an_operator_forgets_it() -> Result<()> {
     let plugins = Plugins::new()?;
-    let cluster = plugins.cluster().await?;
+    let cluster = cluster(&plugins).await?;
     create_pod(&cluster, "a").await?;
     cluster
         .pods_until("it runs", |pods| running(pods) == 1)
@@ -290,7 +251,7 @@ async fn the_block_of_a_dead_node_is_held_until_an_operator_forgets_it() -> Resu
         node.as_ref().is_some_and(has_block)
     })
     .await;
-    // The dead one comes back, and finds that its block is another's: its sandboxes go.
+    // The paused kubelet goes on, and finds that its block is another's: its sandboxes are removed.
     kubelet.resume()?;
     let left = || std::future::ready(sandboxes(cluster.data_dir()));
     eventually("its sandboxes are gone", left, |left| *left == 0).await;
@@ -298,9 +259,9 @@ async fn the_block_of_a_dead_node_is_held_until_an_operator_forgets_it() -> Resu
 }
 
 #[tokio::test]
-async fn a_node_that_was_away_ends_its_hold_itself() -> Result<()> {
+async fn a_paused_node_ends_its_hold_when_it_returns() -> Result<()> {
     let plugins = Plugins::new()?;
-    let cluster = plugins.cluster().await?;
+    let cluster = cluster(&plugins).await?;
     create_pod(&cluster, "a").await?;
     cluster
         .pods_until("it runs", |pods| running(pods) == 1)
@@ -311,7 +272,7 @@ async fn a_node_that_was_away_ends_its_hold_itself() -> Result<()> {
     let mut node = nodes.get("node-0").await?;
     let annotations = node.metadata.annotations.get_or_insert_default();
     annotations.insert(pod_ips::POD_IPS_ALLOCATED.into(), "0".into());
-    // A write of the kubelet may be on its way still, so at any revision.
+    // Written at any revision, since a write of the kubelet may still be under way.
     node.metadata.resource_version = None;
     nodes.update(&node).await?;
     kubelet.resume()?;
@@ -328,7 +289,7 @@ async fn a_node_that_was_away_ends_its_hold_itself() -> Result<()> {
     };
     let refused = cluster.client().blocks().update(vec![unfenced]).await?;
     assert!(refused[0].is_err(), "{refused:?}");
-    // A new process of the same directory is the same instance.
+    // A new process with the same directory is the same instance.
     kubelet.kill().await?;
     let given = || async { nodes.get("other").await.ok() };
     eventually("the other node has the block", given, |node| {
@@ -346,7 +307,7 @@ async fn a_node_that_was_away_ends_its_hold_itself() -> Result<()> {
 #[tokio::test]
 async fn a_removed_node_leaves_nothing_held() -> Result<()> {
     let plugins = Plugins::new()?;
-    let cluster = plugins.cluster().await?;
+    let cluster = cluster(&plugins).await?;
     create_pod(&cluster, "a").await?;
     cluster
         .pods_until("it runs", |pods| running(pods) == 1)
@@ -359,7 +320,7 @@ async fn a_removed_node_leaves_nothing_held() -> Result<()> {
         node.as_ref().is_some_and(has_block)
     })
     .await;
-    // Nobody waits for the lease of what was removed.
+    // Nobody waits for the lease of a removed node.
     nodes.delete("other", &DeleteParams::default()).await?;
     cluster.podplane("node add node-0").ok();
     let again = || async { nodes.get("node-0").await.ok() };

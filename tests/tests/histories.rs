@@ -1,7 +1,9 @@
-//! Nothing acknowledged is ever lost: clients at work through gRPC on an apiserver that is killed again and again, watched through gRPC and REST.
+//! Nothing acknowledged is ever lost: clients write through gRPC to an API server that is killed
+//! again and again, and watch it through gRPC and REST.
 //!
-//! All that the clients saw is recorded, and judged at the end: the operations on each key by linearizability
-//! ([`podplane_tests::history`]), the watches by what a watch promises ([`log`]), the lists by what the watches saw.
+//! Everything that the clients saw is recorded and judged at the end: the operations on each key by
+//! linearizability ([`podplane_tests::history`]), the watches by the guarantees of a watch
+//! ([`log`]), the lists by what the watches saw.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -31,10 +33,10 @@ use crate::{
 
 /// Clients that contend for a few keys.
 const CONTENDERS: usize = 8;
-/// Clients that only create, each object once.
+/// Clients that only create objects, each once.
 const CREATORS: usize = 3;
 
-/// How often the server is killed, and after how many acknowledged writes.
+/// The number of kills, and the acknowledged writes before each.
 struct Plan {
     kills: usize,
     after: std::ops::Range<usize>,
@@ -45,13 +47,13 @@ fn soak() -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_acknowledged_is_lost_by_kills() -> Result<()> {
+async fn kills_lose_no_acknowledged_write() -> Result<()> {
     let kills = if soak() { 200 } else { 20 };
     let after = 1..150;
     run(Plan { kills, after }).await
 }
 
-/// Longer histories, in which most of what is unknown is what clients did not wait for.
+/// Longer histories, in which most unknown outcomes are those for which clients did not wait.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_busy_server_is_linearizable() -> Result<()> {
     let kills = if soak() { 20 } else { 1 };
@@ -81,7 +83,7 @@ async fn run(plan: Plan) -> Result<()> {
         round.killed.store(true, Ordering::SeqCst);
         server.kill()?;
         let created = round.end().await;
-        // What was under way died with the server.
+        // Operations under way died with the server.
         world.recorder.lost();
         watchers = watching.join_all().await;
 
@@ -112,7 +114,7 @@ async fn run(plan: Plan) -> Result<()> {
     judge(&world, &server, watchers).await
 }
 
-/// Lets the watchers come to the end, and holds all that was seen against each other.
+/// Lets the watchers come to the end, and compares all that was seen.
 async fn judge(world: &World, server: &Apiserver, watchers: Vec<Watcher>) -> Result<()> {
     let last = nodes(server)?.create(&node::new("last", 0, "")).await?;
     world.listed("", &nodes(server)?.list(&ListParams::default()).await?);

@@ -9,7 +9,7 @@ use podplane_proto::ipam::BlockState;
 use podplane_tests::{apiserver::Apiserver, eventually, service::Service};
 use rustix::process::Signal;
 
-/// A leader that does not renew is replaced after this.
+/// Flags by which a leader that does not renew is replaced after three seconds.
 const ELECTION: [&str; 3] = [
     "--leader-elect-lease-duration=3s",
     "--leader-elect-renew-deadline=2s",
@@ -33,7 +33,7 @@ impl World {
         })
     }
 
-    /// A controller of that identity, which gives /24 blocks unless told otherwise.
+    /// Starts a controller of that identity, which gives /24 blocks unless told otherwise.
     async fn controller(&self, identity: &str, more: &[&str]) -> Result<Service> {
         let dir = self.dir.path().join(identity);
         std::fs::create_dir_all(&dir)?;
@@ -93,7 +93,7 @@ impl World {
 }
 
 #[tokio::test]
-async fn one_that_stands_by_takes_the_place_of_one_that_is_killed() -> Result<()> {
+async fn a_standby_takes_over_from_a_killed_leader() -> Result<()> {
     let world = World::start().await?;
     let first = world.controller("first", &[]).await?;
     world.add_nodes((0..50).map(|n| format!("a-{n}"))).await?;
@@ -105,9 +105,9 @@ async fn one_that_stands_by_takes_the_place_of_one_that_is_killed() -> Result<()
     Ok(())
 }
 
-/// It believes that it leads when it goes on, and there are nodes to serve.
+/// When the leader goes on it believes that it leads, and there are nodes to serve.
 #[tokio::test]
-async fn a_leader_that_was_stopped_for_a_while_writes_nothing_more() -> Result<()> {
+async fn a_resumed_former_leader_writes_nothing() -> Result<()> {
     let world = World::start().await?;
     let first = world.controller("first", &[]).await?;
     world.add_nodes(["a".to_owned()]).await?;
@@ -127,7 +127,7 @@ async fn a_leader_that_was_stopped_for_a_while_writes_nothing_more() -> Result<(
         .filter(|node| pod_ips::pod_cidrs(node).is_empty());
     assert_eq!(bare.count(), 50, "and has written nothing");
     second.signal(Signal::CONT)?;
-    // It was stopped for a shorter while, or ends as well and is replaced.
+    // Either it was stopped for a shorter time, or it ends as well and is replaced.
     let _third = world.controller("third", &[]).await?;
     assert_eq!(world.all_have_blocks().await.len(), 101);
     Ok(())

@@ -1,5 +1,6 @@
-//! A program of kube-rs, whose client knows nothing of ours: reflectors, a controller with a finalizer, recorded events, and leader
-//! election by Lease (`kube-lease-manager`, with server-side apply).
+//! A program that uses kube-rs, whose client knows nothing of podplane: reflectors, a controller
+//! with a finalizer, recorded events, and leader election by Lease (`kube-lease-manager`, with
+//! server-side apply).
 
 use std::{
     collections::BTreeMap,
@@ -62,7 +63,7 @@ async fn label(pods: &Api<Pod>, name: &str, value: &str) -> Result<Pod> {
     Ok(pods.patch(name, &params, &Patch::Merge(patch)).await?)
 }
 
-/// Names, and the revision of each.
+/// The names of pods, with the revision of each.
 type State = BTreeMap<String, String>;
 
 fn state<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> State {
@@ -71,7 +72,7 @@ fn state<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> State {
     pods.map(|pod| (pod.name_any(), revision(pod))).collect()
 }
 
-/// A reflector at work, and what its watcher said.
+/// A reflector at work, and counts of its watcher's events.
 struct Follower {
     store: Store<Pod>,
     lists: Arc<AtomicUsize>,
@@ -103,7 +104,7 @@ impl Follower {
         follower
     }
 
-    /// Waits until it has what the server lists.
+    /// Waits until it has the pods that the server lists.
     async fn agrees(&self, pods: &Api<Pod>) -> Result<()> {
         let listed = state(&pods.list(&ListParams::default()).await?.items);
         let stored = || async { state(self.store.state().iter().map(AsRef::as_ref)) };
@@ -139,7 +140,7 @@ async fn reflects(config: watcher::Config) -> Result<()> {
     pods.delete("before-2", &DeleteParams::default()).await?;
     follower.agrees(&pods).await?;
 
-    // It resumes where it was, and sees what it missed.
+    // It resumes at its revision, and sees what it missed.
     server.kill()?;
     let server = Apiserver::start_at(&address, &old).await?;
     create(&pods, "restarted").await?;
@@ -149,7 +150,8 @@ async fn reflects(config: watcher::Config) -> Result<()> {
     ensure!(follower.lists() == 1, "it listed again");
     ensure!(follower.gone.load(Ordering::Relaxed) == 0);
 
-    // Its revision means nothing after a restore, and it forgets what was not in the backup.
+    // Its revision means nothing after a restore, and it forgets the pods that were not in the
+    // backup.
     let mut back_up = podplane(["store", "backup"]);
     finish(back_up.arg(&backup).args(["--server", &address])).ok();
     create(&pods, "lost").await?;
@@ -175,16 +177,16 @@ async fn reflects(config: watcher::Config) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reflector_that_lists_and_watches_has_what_the_server_has() -> Result<()> {
+async fn a_paging_reflector_converges_to_the_server() -> Result<()> {
     Box::pin(reflects(watcher::Config::default().page_size(3))).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reflector_of_a_streaming_list_has_what_the_server_has() -> Result<()> {
+async fn a_streaming_reflector_converges_to_the_server() -> Result<()> {
     Box::pin(reflects(watcher::Config::default().streaming_lists())).await
 }
 
-/// What a controller works with: the pods, and what was there of those that it cleaned up after.
+/// The context of a controller: the pods, and those that it cleaned up after.
 struct Work {
     pods: Api<Pod>,
     cleaned: Mutex<Vec<Pod>>,
@@ -314,7 +316,7 @@ async fn an_event_that_repeats_is_a_series_in_both_groups() -> Result<()> {
     server.kill()
 }
 
-/// Someone who would lead.
+/// A candidate for leadership.
 struct Candidate {
     name: String,
     leads: watch::Receiver<bool>,
@@ -339,7 +341,7 @@ impl Candidate {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_two_candidates_one_leads_until_it_renews_no_more() -> Result<()> {
+async fn a_candidate_leads_until_it_stops_renewing() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let server = Apiserver::start(dir.path()).await?;
     let client = client(&server)?;

@@ -1,4 +1,5 @@
-//! Programs that no one here wrote, over the Kubernetes API: the official Python client, with its watches, dynamic client and leader election.
+//! Programs from elsewhere over the Kubernetes API: the official Python client, with its watches,
+//! dynamic client and leader election.
 
 use std::process::Command;
 
@@ -8,7 +9,7 @@ use podplane_tests::{Cluster, Network, builder, peers, programs::finish};
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kubernetes_client.py");
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_python_client_of_kubernetes_works() -> Result<()> {
+async fn the_kubernetes_python_client_works() -> Result<()> {
     let Some(path) = peers::python_kubernetes() else {
         return Ok(());
     };

@@ -1,4 +1,4 @@
-//! What every process shows over HTTP, read by the parser of Prometheus' own client.
+//! The metrics that every process serves over HTTP, read by the parser of Prometheus' own client.
 
 use std::{collections::BTreeMap, process::Command};
 
@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/metrics.py");
 
-/// Labels that are no names of objects; `node` is one of a process's own nodes.
+/// The allowed labels. None has names of objects; `node` is one of a process's own nodes.
 const LABELS: [&str; 24] = [
     "attempts",
     "code",
@@ -55,7 +55,7 @@ fn read(python: &str, address: &str) -> Families {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// What each process must show, with its type, besides what all do.
+/// The metrics that each process must have, with their types, besides those of all processes.
 fn wanted(process: &str) -> &'static [(&'static str, &'static str)] {
     match process.split('-').next() {
         Some("apiserver") => &[
@@ -110,7 +110,7 @@ fn wanted(process: &str) -> &'static [(&'static str, &'static str)] {
     }
 }
 
-/// What every process shows of itself.
+/// The metrics that every process has of itself.
 const OF_ALL: [(&str, &str); 5] = [
     ("podplane_build", "info"),
     ("process_cpu_seconds", "counter"),
@@ -120,11 +120,11 @@ const OF_ALL: [(&str, &str); 5] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_process_is_understood_by_prometheus() -> Result<()> {
+async fn prometheus_parses_the_metrics_of_every_process() -> Result<()> {
     let Some(python) = peers::python_prometheus() else {
         return Ok(());
     };
-    // One node has one address, so that of two pods one waits.
+    // One node with one address, so that one of two pods waits.
     let builder = builder(Network::Ledger).nodes(1).node_cidr_mask_size(30);
     let Some(cluster) = Cluster::up(builder).await? else {
         return Ok(());

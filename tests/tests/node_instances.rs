@@ -1,4 +1,4 @@
-//! Of two kubelets with one node name, one works.
+//! Two kubelets with one node name: only one of them works.
 
 use std::{fs, path::Path, process::Stdio};
 
@@ -30,7 +30,7 @@ fn server(cluster: &Cluster) -> Result<String> {
     Ok(fs::read_to_string(file)?.trim().to_owned())
 }
 
-/// A kubelet of node-0 with these directories, run to its end.
+/// Runs a kubelet of node-0 with this directory of nodes to its end.
 fn kubelet(cluster: &Cluster, nodes_dir: &Path) -> Result<Finished> {
     let runtime = cluster.data_dir().join("nodes/node-0/cri.sock");
     let mut command = podplane(["kubelet", "--node", "node-0", "--nodes-dir"]);
@@ -87,7 +87,7 @@ async fn a_second_kubelet_is_refused_whatever_its_directory() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_kubelet_that_was_killed_goes_on_at_once_from_its_directory() -> Result<()> {
+async fn a_killed_kubelet_resumes_at_once_from_its_directory() -> Result<()> {
     let cluster = cluster().await?;
     let before = lease(cluster.client()).await?;
     let renewed = |lease: &Lease| lease.spec.as_ref().and_then(|spec| spec.renew_time.clone());
@@ -110,7 +110,7 @@ async fn a_kubelet_that_was_killed_goes_on_at_once_from_its_directory() -> Resul
     cluster.finish().await
 }
 
-/// The lease as if nobody had renewed it for longer than it lasts.
+/// Makes the lease stale, as if nobody had renewed it for longer than it lasts.
 async fn make_stale(client: &Client) -> Result<()> {
     let leases = client.namespaced::<Lease>("kube-node-lease");
     let mut stale = lease(client).await?;
@@ -160,7 +160,7 @@ async fn another_instance_takes_a_stale_lease_over_and_the_first_one_ends() -> R
         instance.is_some() && instance == other().as_deref()
     })
     .await;
-    // The first one's sandbox may live, so the block is still its own.
+    // The first one's sandbox may live, so the first one still holds the block.
     let nodes = client.all::<Node>();
     let node = || async { nodes.get("node-0").await.ok() };
     let says = |node: &Option<Node>| {

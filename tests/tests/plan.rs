@@ -1,4 +1,5 @@
-//! `podplane plan`: its exit codes, and that stories A and B are planned as they were counted.
+//! `podplane plan`: its exit codes, and its plans for stories A and B, compared with the counts in
+//! the stories.
 
 use anyhow::Result;
 use podplane_tests::programs::{Finished, finish, podplane};
@@ -11,7 +12,7 @@ fn plan(line: &str) -> Finished {
 }
 
 #[test]
-fn the_stories() -> Result<()> {
+fn plans_the_documented_stories() -> Result<()> {
     for (line, nodes, pods) in [
         (
             "--cluster-cidr 10.244.0.0/16 --node-cidr-mask-size 24",
@@ -46,7 +47,7 @@ fn the_stories() -> Result<()> {
     Ok(())
 }
 
-/// A dump of the tests of the audit.
+/// A dump among the test data of the audit.
 fn dump(name: &str) -> String {
     format!(
         "{}/../crates/audit/tests/data/networks/{name}",
@@ -55,7 +56,7 @@ fn dump(name: &str) -> String {
 }
 
 #[test]
-fn the_exit_code_is_that_of_the_own_row_of_the_table() -> Result<()> {
+fn exit_code_agrees_with_the_own_row_of_the_table() -> Result<()> {
     for line in [
         "",
         "--max-pods 110",
@@ -79,7 +80,7 @@ fn the_exit_code_is_that_of_the_own_row_of_the_table() -> Result<()> {
 }
 
 #[test]
-fn another_mask_comes_with_the_danger_for_a_live_cluster() {
+fn recommending_another_mask_warns_about_a_live_cluster() {
     let said = plan("--nodes 100").ok();
     assert!(
         said.contains("Best for the numbers:  10.244.0.0/18 in blocks of /25"),
@@ -91,7 +92,7 @@ fn another_mask_comes_with_the_danger_for_a_live_cluster() {
 }
 
 #[test]
-fn ranges_to_add_to_a_live_cluster() -> Result<()> {
+fn recommends_ranges_to_add_to_a_live_cluster() -> Result<()> {
     let from = |name: &str, more: &str| plan(&format!("--from {} {more} -o json", dump(name)));
     let enough = from("cilium-kubernetes.yaml", "--cluster-cidr 10.244.0.0/16");
     let json: Value = serde_json::from_str(&enough.ok())?;
@@ -160,7 +161,7 @@ fn ranges_to_add_to_a_live_cluster() -> Result<()> {
 }
 
 #[test]
-fn exit_codes_for_a_pipeline() {
+fn exit_code_tells_if_the_plan_fits() {
     for (line, code) in [
         ("--nodes 256", 0),
         ("--nodes 257", 1),
@@ -172,7 +173,7 @@ fn exit_codes_for_a_pipeline() {
         ("--nodes 200 --growth 20%/year --horizon 2", 1),
         ("--cluster-cidr 10.0.0.0/16 --service-cidr 10.0.0.0/8", 1),
         ("--cluster-cidr 10.244.0.0/12", 0),
-        // Rounded up: the 257th node needs a whole block.
+        // The growth is rounded up: the 257th node needs a whole block.
         ("--nodes 256 --growth 20%/year --horizon 0.001", 1),
         ("--node-cidr-mask-size 31", 1),
         ("--node-cidr-mask-size 30", 0),

@@ -1,8 +1,12 @@
-//! A client that no one here wrote, and that knows only what reflection tells it: Python's grpcio.
+//! A client from elsewhere that knows only what reflection tells it: Python's grpcio.
 
-use std::process::Command;
+use std::{collections::BTreeSet, process::Command};
 
 use anyhow::Result;
+use podplane_api::{
+    kinds::{self, KindVisitor},
+    strategy::Strategy,
+};
 use podplane_tests::{
     Cluster, Network, builder, peers,
     programs::{Finished, finish},
@@ -28,7 +32,7 @@ impl Python {
     }
 }
 
-/// The services of a server, health and reflection left out but known to be there.
+/// The services of a server, without health and reflection, which it must have.
 fn own_services(listed: &str) -> Vec<&str> {
     let shared = [
         "grpc.health.v1.Health",
@@ -47,34 +51,37 @@ fn own_services(listed: &str) -> Vec<&str> {
         .collect()
 }
 
-fn services_of(process: &str) -> &'static [&'static str] {
+/// The names of services, those of kinds included.
+struct ServiceNames(BTreeSet<&'static str>);
+
+impl KindVisitor for ServiceNames {
+    fn visit<K: Strategy>(&mut self) {
+        self.0.insert(K::SERVICE);
+    }
+}
+
+fn services_of(process: &str) -> Vec<&'static str> {
     match process.split('-').next() {
-        Some("apiserver") => &[
-            "opentelemetry.proto.collector.trace.v1.TraceService",
-            "podplane.apps.v1.ControllerRevisionService",
-            "podplane.apps.v1.DeploymentService",
-            "podplane.apps.v1.ReplicaSetService",
-            "podplane.core.v1.EventService",
-            "podplane.core.v1.LeaseService",
-            "podplane.core.v1.NamespaceService",
-            "podplane.core.v1.NodeService",
-            "podplane.core.v1.PodService",
-            "podplane.core.v1.ServiceService",
-            "podplane.ipam.v1.BlockService",
-            "podplane.networking.v1.ClusterCIDRService",
-            "podplane.store.v1.StoreService",
-            "podplane.trace.v1.TraceService",
-        ],
-        Some("ipam") => &["podplane.ipam.v1.IpamService"],
-        Some("scheduler") => &["podplane.scheduler.v1.SchedulerService"],
-        Some("controller") => &[],
-        Some("kubelet") => &["podplane.node.v1.NodeNetworkService"],
+        Some("apiserver") => {
+            let mut services = ServiceNames(BTreeSet::from([
+                "opentelemetry.proto.collector.trace.v1.TraceService",
+                "podplane.ipam.v1.BlockService",
+                "podplane.store.v1.StoreService",
+                "podplane.trace.v1.TraceService",
+            ]));
+            kinds::visit(&mut services);
+            services.0.into_iter().collect()
+        }
+        Some("ipam") => vec!["podplane.ipam.v1.IpamService"],
+        Some("scheduler") => vec!["podplane.scheduler.v1.SchedulerService"],
+        Some("controller") => Vec::new(),
+        Some("kubelet") => vec!["podplane.node.v1.NodeNetworkService"],
         _ => panic!("what does {process} serve?"),
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_server_describes_itself_and_is_healthy() -> Result<()> {
+async fn every_server_answers_reflection_and_health_checks() -> Result<()> {
     let Some(python) = peers::python().map(Python) else {
         return Ok(());
     };
@@ -158,7 +165,7 @@ async fn a_pod_created_from_python_runs() -> Result<()> {
     let ip = got["status"]["podIP"].as_str().unwrap_or_default();
     assert!(ip.starts_with("10.244."), "{got:#}");
 
-    // What the command line shows is the same object.
+    // The command line shows the same object.
     let shown = cluster.get("pod from-python");
     assert_eq!(shown["status"]["podIP"], got["status"]["podIP"]);
     assert_eq!(
@@ -195,7 +202,8 @@ async fn a_pod_created_from_python_runs() -> Result<()> {
         "NOT_FOUND: namespaces \"nowhere\" not found"
     );
 
-    // What changed it, read it and wrote it back whole: nothing is lost on the way.
+    // The client changes the object that it read and writes it back whole: nothing is lost on the
+    // way.
     let mut changed = got.clone();
     changed["metadata"]["labels"]["tier"] = json!("front");
     let updated: Value = serde_json::from_str(

@@ -1,4 +1,5 @@
-//! The bridge that an earlier block of a node left: it keeps new pods from their network until it is removed.
+//! The bridge that an earlier block of a node left: it keeps new pods from their network until it
+//! is removed.
 
 use std::fs;
 
@@ -31,7 +32,7 @@ async fn renumber(cluster: &Cluster, block: &str) -> Result<()> {
     spec.pod_cidr = Some(block.into());
     spec.pod_cidrs = Some(vec![block.into()]);
     nodes.create(&node).await?;
-    // Until the kubelet has seen it, pods have addresses of the block before.
+    // Until the kubelet has seen it, pods get addresses of the earlier block.
     let configured = || async {
         let files = fs::read_dir(cluster.data_dir().join("nodes/node-0/net.d")).ok()?;
         let mut texts = files.filter_map(|file| fs::read_to_string(file.ok()?.path()).ok());
@@ -42,7 +43,7 @@ async fn renumber(cluster: &Cluster, block: &str) -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_stale_bridge_is_removed_by_hand_while_pods_use_it_and_else_by_itself() -> Result<()> {
+async fn a_stale_bridge_is_removed_when_idle_or_by_command() -> Result<()> {
     let up = builder(Network::Kernel).flags("--nodes 1");
     let Some(cluster) = Cluster::up(up).await? else {
         return Ok(());
@@ -86,11 +87,11 @@ async fn a_stale_bridge_is_removed_by_hand_while_pods_use_it_and_else_by_itself(
         removed.contains("cni0 (10.244.0.1/24) of an earlier block removed"),
         "{removed}"
     );
-    // Each attempt that failed took an address and gave it back.
+    // Each failed attempt took an address and gave it back.
     let ip = ip_of(&cluster, "b").await;
     assert!(ip.starts_with("10.244.77."), "{ip}");
 
-    // Without pods nobody has to do anything.
+    // Without pods, no repair is needed.
     let pods = cluster.client().namespaced::<Pod>("default");
     for name in ["a", "b"] {
         pods.delete(name, &DeleteParams::default()).await?;

@@ -23,12 +23,12 @@ const AT_ONCE: usize = 64;
 /// The time in which memory and files shrink after the last write.
 const DEADLINE: Duration = Duration::from_secs(5 * 60);
 
-/// What the server may take besides objects, history, and what it had when it started. 113 MiB were
-/// seen after many small objects, and no more after seven times as many: sled's cache of 16 MiB as
-/// nodes of a tree, its buffers of 8 MiB for each segment that is written, and what the allocator
-/// keeps between them.
+/// The memory that the server may take besides objects, history, and its memory at the start. 113
+/// MiB were seen after many small objects, and no more after seven times as many: sled's cache of
+/// 16 MiB as nodes of a tree, its buffers of 8 MiB for each segment that is written, and the memory
+/// that the allocator keeps between them.
 const OVERHEAD: u64 = 128 * MIB;
-/// The same with one object, whose records leave sled's tree as they came. 54 MiB were seen.
+/// The overhead with one object, whose records leave sled's tree as they came. 54 MiB were seen.
 const OVERHEAD_OF_ONE: u64 = 80 * MIB;
 /// The difference between two states that are the same: what sled has in its cache varies. 48 MiB
 /// were seen, also from more to less.
@@ -56,7 +56,7 @@ fn event(name: &str, padding: &str) -> Value {
     })
 }
 
-/// Waits until the server takes no more memory than that.
+/// Waits until the server takes at most this much memory.
 async fn takes_at_most(server: &Apiserver, bytes: u64) -> Result<u64> {
     let what = format!("at most {} MiB of memory", bytes / MIB);
     let look = async || server.resident_bytes();
@@ -91,8 +91,8 @@ impl Batch {
         creating.buffer_unordered(AT_ONCE).try_collect().await
     }
 
-    /// Deletes them by one request. Each request has a connection of its own: the server closes
-    /// those that are idle for long.
+    /// Deletes the objects by one request. Each request has a connection of its own, since the
+    /// server closes connections that are idle for long.
     async fn delete(&self, server: &Apiserver) -> Result<()> {
         let path = self.path();
         let answer = server.rest().send(Method::DELETE, &path, None).await?;
@@ -103,8 +103,8 @@ impl Batch {
     }
 }
 
-/// Removes as many objects twice. In the long form, one copy of each that is kept is more than is
-/// allowed from one half to the other: 96 MiB.
+/// Removes the same number of objects twice. In the long form, one kept copy of each would be more
+/// than the allowed growth from one half to the other: 96 MiB.
 async fn removals_leave_memory_as_it_was(
     resource: &'static str,
     object: fn(&str, &str) -> Value,
@@ -147,7 +147,7 @@ async fn removed_events_leave_memory_as_it_was() -> Result<()> {
     removals_leave_memory_as_it_was("events", event).await
 }
 
-/// Answers take much memory while they are made, and nothing is written afterwards.
+/// Large answers take much memory while they are made, and nothing is written afterwards.
 #[tokio::test(flavor = "multi_thread")]
 async fn large_answers_leave_memory_as_it_was() -> Result<()> {
     let lists = 8;
@@ -230,7 +230,7 @@ async fn a_large_pod_that_is_changed_again_and_again_takes_bounded_memory_and_di
     let is_less = |found: &io::Result<u64>| found.as_ref().map_or(true, |found| *found <= files);
     let small = within(DEADLINE, &what, look, is_less).await??;
 
-    // What a restart reads is in these files, and what it keeps of them is bounded, too.
+    // A restart reads these files, and what it keeps of them is bounded, too.
     server.kill()?;
     let server = Apiserver::start_with(dir.path(), flags).await?;
     let pod = server.rest().get(&path).await?.body;

@@ -1,4 +1,5 @@
-//! What a process without authentication must refuse: web pages, and data directories that others prepared.
+//! Refusals of a process without authentication: requests of web pages, and data directories that
+//! others prepared.
 
 use std::{
     fs::{self, Permissions},
@@ -20,7 +21,7 @@ use podplane_tests::{
 
 const NOBODY: u32 = 65534;
 
-/// Every port of a cluster: of each service, and of the supervisor.
+/// The addresses of all ports of a cluster: of each service, and of the supervisor.
 fn ports(cluster: &Cluster) -> Vec<(String, String)> {
     [
         "apiserver",
@@ -64,7 +65,7 @@ async fn every_port_refuses_web_pages() -> Result<()> {
             let headers = [("content-type", media)];
             let health = "/grpc.health.v1.Health/Check";
             let code = ask(Method::POST, health, &headers, "\0\0\0\0\0").await?;
-            // The supervisor and the CRI server have gRPC on their sockets alone.
+            // The supervisor and the CRI server serve gRPC on their sockets alone.
             assert!(
                 code == 415 || (name == "supervisor" && code == 404),
                 "{name}: {code}"
@@ -84,7 +85,7 @@ async fn every_port_refuses_web_pages() -> Result<()> {
     cluster.finish().await
 }
 
-/// Every command that reads a data directory, none of which may do so now.
+/// The commands that read a data directory, all of which must refuse to.
 const COMMANDS: [&str; 10] = [
     "up --detach --wait --network ledger --nodes 1",
     "status",
@@ -141,7 +142,7 @@ fn a_data_directory_of_another_user_is_refused() -> Result<()> {
         refuses(&dir, "belongs to user 65534");
         chown(&path, Some(0), None)?;
     }
-    // Deeper than what every command reads.
+    // Deeper than the files that every command reads.
     let deep = dir.path().join("nodes/node-0/net.d");
     fs::create_dir_all(&deep)?;
     chown(&deep, user, None)?;
@@ -153,7 +154,7 @@ fn a_data_directory_of_another_user_is_refused() -> Result<()> {
     chown(&deep, Some(0), None)?;
     dir.podplane(COMMANDS[0]).ok();
     dir.podplane("down --purge").ok();
-    // A directory that is empty may yet be filled by its owner.
+    // An empty directory may yet be filled by its owner.
     let empty = Scratch::new();
     chown(empty.path(), user, None)?;
     refuses(&empty, "belongs to user 65534");
@@ -213,7 +214,7 @@ fn links_in_a_data_directory_are_not_followed() -> Result<()> {
 }
 
 #[test]
-fn programs_that_cluster_json_names_are_checked_and_those_of_the_caller_are_not() -> Result<()> {
+fn checks_programs_named_by_cluster_json_but_not_those_of_the_caller() -> Result<()> {
     if !peers::root() {
         return Ok(());
     }
@@ -250,7 +251,7 @@ fn programs_that_cluster_json_names_are_checked_and_those_of_the_caller_are_not(
 
 /// A user without privileges trusts root, who could do anything anyway.
 #[test]
-fn files_of_root_are_fine_for_everybody() -> Result<()> {
+fn unprivileged_users_trust_files_of_root() -> Result<()> {
     if !peers::root() {
         return Ok(());
     }
@@ -271,14 +272,14 @@ fn files_of_root_are_fine_for_everybody() -> Result<()> {
         command.args(["-c", &line]).env("PODPLANE_DATA_DIR", &dir);
         finish(command.uid(NOBODY).gid(NOBODY))
     };
-    // Whatever the user's files are like, these can be used again.
+    // Files made with a lenient umask can be used again.
     as_nobody(COMMANDS[0], 0o002).ok();
     as_nobody("down", 0o002).ok();
     chown(dir.join("cluster.json"), Some(0), Some(0))?;
     set_mode(&dir.join("cluster.json"), 0o644)?;
     as_nobody(COMMANDS[0], 0o002).ok();
     as_nobody("down", 0o002).ok();
-    // But not for root, as long as they are not root's.
+    // root does not use them as long as they are not root's.
     let mut status = podplane_tests::programs::podplane(["status", "--data-dir"]);
     let status = finish(status.arg(&dir));
     assert!(

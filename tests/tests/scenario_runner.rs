@@ -1,4 +1,4 @@
-//! `podplane test` itself: how it ends, what it says, and that it leaves nothing behind.
+//! `podplane test` itself: its exit codes, its output, and that it leaves nothing behind.
 
 use std::{
     fs,
@@ -20,7 +20,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A directory of scenarios, and another that `podplane test` takes for that of temporary files.
+/// A directory of scenarios, and another that `podplane test` takes for the directory of temporary
+/// files.
 struct Place {
     scenarios: TempDir,
     temporary: TempDir,
@@ -31,7 +32,7 @@ impl Place {
         let dir = |prefix| tempfile::Builder::new().prefix(prefix).tempdir();
         let place = Self {
             scenarios: dir("scenarios-").expect("room"),
-            // Sockets are in it.
+            // A short name, since sockets are in it.
             temporary: dir("t").expect("room"),
         };
         for (name, text) in scenarios {
@@ -51,7 +52,7 @@ impl Place {
         finish(&mut self.command(args))
     }
 
-    /// What is in the directory of temporary files.
+    /// The contents of the directory of temporary files.
     fn left(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.temporary.path()).expect("it is there");
         entries.flatten().map(|entry| entry.path()).collect()
@@ -89,7 +90,7 @@ steps:
     expect: [{object: pod/web, jsonpath: .status.phase, equals: Running}]
 ";
 
-/// Nothing that is wrong with the file; its node waits for somebody else's runtime.
+/// A scenario that is valid; its node waits for somebody else's runtime.
 const BROKEN: &str = "
 cluster: {nodes: 1, criEndpoint: 'unix:/nowhere/cri.sock'}
 steps:
@@ -117,7 +118,7 @@ steps:
 ";
 
 #[test]
-fn all_passed_is_0_and_nothing_is_left() {
+fn exits_with_0_and_leaves_nothing_if_all_pass() {
     let place = Place::new(&[("passes.yaml", PASSES)]);
     let before = Machine::now();
     let said = place.run(&["passes.yaml"]).ok();
@@ -129,7 +130,7 @@ fn all_passed_is_0_and_nothing_is_left() {
 }
 
 #[test]
-fn a_failure_is_1_and_says_what_was_expected_and_what_was_there() {
+fn exits_with_1_and_shows_expected_and_actual_after_a_failure() {
     let place = Place::new(&[("fails.yaml", FAILS), ("passes.yaml", PASSES)]);
     let finished = place.run(&["--seed", "7", "."]);
     assert_eq!(finished.code, Some(1), "{finished:?}");
@@ -148,7 +149,7 @@ fn a_failure_is_1_and_says_what_was_expected_and_what_was_there() {
     ] {
         assert!(said.contains(part), "no {part:?} in:\n{said}");
     }
-    // Where it happened, and again at the end.
+    // At the failure, and again at the end.
     assert_eq!(said.matches("FAIL fails ").count(), 2, "{said}");
     let kept = line_after(&said, "logs: ");
     for file in ["scheduler.log", "recording.jsonl"] {
@@ -157,7 +158,7 @@ fn a_failure_is_1_and_says_what_was_expected_and_what_was_there() {
     let replayed = finish(&mut podplane(["replay", kept])).ok();
     assert!(replayed.contains("two run"), "{replayed}");
     place.assert_nothing_runs();
-    // That directory alone.
+    // Nothing but that directory is left.
     assert_eq!(place.left(), [place.temporary.path().join("podplane-test")]);
 }
 
@@ -169,7 +170,7 @@ fn line_after<'a>(text: &'a str, prefix: &str) -> &'a str {
 }
 
 #[test]
-fn what_is_not_there_is_neither_healed_nor_gone_nor_zero() {
+fn steps_about_things_that_do_not_exist_fail() {
     let heals = "
 matrix: {who: [kubelet-node-0]}
 cluster: {nodes: 1}
@@ -206,7 +207,7 @@ steps:
 }
 
 #[test]
-fn a_report_that_cannot_be_written_is_2_and_nothing_is_run() {
+fn exits_with_2_and_runs_nothing_if_the_report_cannot_be_written() {
     let place = Place::new(&[("passes.yaml", PASSES)]);
     let finished = place.run(&["--junit", "none/report.xml", "passes.yaml"]);
     assert_eq!(finished.stdout, "");
@@ -216,7 +217,7 @@ fn a_report_that_cannot_be_written_is_2_and_nothing_is_run() {
 }
 
 #[test]
-fn a_wrong_file_is_2_and_nothing_is_run() {
+fn exits_with_2_and_runs_nothing_if_the_input_is_invalid() {
     let wrong = "steps:\n- kill: {process: shceduler}\n- wait: {expect: [{object: pod/a, cel: 'object.status.'}]}\n";
     let place = Place::new(&[("wrong.yaml", wrong), ("passes.yaml", PASSES)]);
     let said = place.run(&["."]);
@@ -239,7 +240,7 @@ fn a_wrong_file_is_2_and_nothing_is_run() {
 }
 
 #[test]
-fn what_cannot_be_run_is_2() {
+fn exits_with_2_if_a_cluster_does_not_start() {
     let place = Place::new(&[("broken.yaml", BROKEN)]);
     let finished = place.run(&["--patience", "0.1", "broken.yaml"]);
     assert_eq!(finished.code, Some(2), "{finished:?}");
@@ -256,7 +257,7 @@ fn what_cannot_be_run_is_2() {
     place.assert_nothing_runs();
 }
 
-/// How long `podplane test` may say nothing.
+/// The longest silence of `podplane test`.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// `podplane test`, and its standard output line by line.
@@ -270,7 +271,7 @@ impl Running {
         let mut child = command.stdout(Stdio::piped()).spawn()?;
         let stdout = child.stdout.take().context("a pipe")?;
         let (sender, said) = mpsc::channel();
-        // It ends with its pipe.
+        // The thread ends with its pipe.
         thread::spawn(move || {
             let lines = BufReader::new(stdout).lines().map_while(Result::ok);
             lines.for_each(|line| _ = sender.send(line));
@@ -300,11 +301,11 @@ impl Running {
     }
 }
 
-/// A test that fails leaves no clusters that go on.
+/// Leaves no clusters running after a failed test.
 impl Drop for Running {
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
-            // A cluster ends by itself when nobody is left that wants it.
+            // A cluster ends by itself when the processes that want it are gone.
             _ = self.child.kill();
             _ = self.child.wait();
         }
@@ -339,7 +340,7 @@ fn sighup_twice_takes_the_clusters_down_in_order_and_writes_the_report() -> Resu
     let mut running = Running::start(&mut place.command(&args))?;
     running.until("1/2 ")?;
     running.signal(Signal::HUP)?;
-    // A cluster takes longer to end.
+    // The second signal arrives while the cluster ends, which takes longer.
     running.signal(Signal::HUP)?;
     assert_eq!(running.end()?, Some(130));
     place.assert_nothing_is_left();
@@ -360,7 +361,7 @@ os.close(terminal)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 ";
 
-/// Nothing can be written there any more.
+/// Nothing can be written to the terminal any more.
 #[test]
 fn a_closed_terminal_leaves_nothing_behind() -> Result<()> {
     if !peers::python3() {
@@ -393,7 +394,7 @@ fn wrapped(program: &str, args: &[&str], command: &Command) -> Command {
 }
 
 #[test]
-fn nohup_goes_on_without_its_terminal() -> Result<()> {
+fn a_run_under_nohup_continues_without_its_terminal() -> Result<()> {
     let text = "
 cluster: {nodes: 0}
 steps:
@@ -413,7 +414,7 @@ steps:
 }
 
 #[tokio::test]
-async fn a_second_ctrl_c_leaves_at_once_and_the_clusters_follow() -> Result<()> {
+async fn a_second_signal_ends_the_runner_at_once_and_its_clusters_follow() -> Result<()> {
     let text = FOREVER.replace("NETWORK", "ledger");
     let place = Place::new(&[("a.yaml", &text), ("b.yaml", &text)]);
     let mut running = Running::start(&mut place.command(&["-j", "2", "."]))?;
@@ -432,7 +433,7 @@ async fn a_second_ctrl_c_leaves_at_once_and_the_clusters_follow() -> Result<()> 
 }
 
 #[tokio::test]
-async fn nothing_goes_on_when_it_is_killed() -> Result<()> {
+async fn clusters_end_when_the_runner_is_killed() -> Result<()> {
     let place = Place::new(&[("a.yaml", &FOREVER.replace("NETWORK", "ledger"))]);
     let mut running = Running::start(&mut place.command(&["a.yaml"]))?;
     running.until("1/2 ")?;
@@ -459,7 +460,7 @@ fn clusters_are_kept_until_ctrl_c() -> Result<()> {
 }
 
 #[test]
-fn a_report_is_junit_to_others() -> Result<()> {
+fn reports_are_valid_junit() -> Result<()> {
     let Some(path) = peers::python_junitparser() else {
         return Ok(());
     };
@@ -513,8 +514,8 @@ fn a_report_is_junit_to_others() -> Result<()> {
 }
 
 #[test]
-fn runs_are_side_by_side() {
-    // Each waits for the other, so one after another none would pass.
+fn scenarios_run_in_parallel() {
+    // Each waits for the other, so that none would pass if they ran one after another.
     let meet = |own: &str, other: &str| {
         format!(
             "cluster: {{nodes: 0}}\nsteps:\n- run: {{command: 'touch {own}; until [ -e {other} ]; do sleep 0.1; done', within: 60s}}\n"
@@ -527,7 +528,7 @@ fn runs_are_side_by_side() {
 }
 
 #[test]
-fn chance_follows_from_the_seed() {
+fn random_choices_follow_from_the_seed() {
     let text = "
 cluster: {nodes: 4, nodesPerProcess: 1}
 steps:
@@ -550,7 +551,7 @@ steps:
 }
 
 #[test]
-fn a_process_that_has_just_ended_is_waited_for() {
+fn process_steps_wait_for_a_restarting_process() {
     let text = "
 cluster: {nodes: 0}
 steps:
@@ -565,7 +566,7 @@ steps:
 }
 
 #[test]
-fn each_is_repeated_and_its_times_are_summed_up() {
+fn repeats_each_scenario_and_summarizes_its_times() {
     let place = Place::new(&[("passes.yaml", PASSES)]);
     let said = place
         .run(&[
@@ -593,7 +594,7 @@ fn each_is_repeated_and_its_times_are_summed_up() {
 }
 
 #[test]
-fn a_violation_fails_a_step_unless_it_says_so() {
+fn a_violation_fails_a_step_that_does_not_name_it() {
     let node = |name: &str| {
         format!(
             "{{apiVersion: v1, kind: Node, metadata: {{name: {name}}}, spec: {{podCIDR: 10.244.0.0/24, podCIDRs: [10.244.0.0/24]}}}}"
@@ -631,7 +632,7 @@ fn a_violation_fails_a_step_unless_it_says_so() {
 }
 
 #[test]
-fn a_command_that_does_not_end_is_ended_with_all_it_started() {
+fn kills_a_command_and_its_children_at_the_deadline() {
     let text = "cluster: {nodes: 0}\nsteps:\n- run: {command: 'sleep 4242.4242 & sleep 4242.4242', within: 300ms}\n";
     let place = Place::new(&[("hangs.yaml", text)]);
     let finished = place.run(&["hangs.yaml"]);
@@ -674,7 +675,7 @@ fn a_process_that_a_command_leaves_behind_is_refused() {
 }
 
 #[test]
-fn a_long_value_of_the_matrix_keeps_neither_logs_nor_repetition_away() {
+fn a_scenario_with_a_long_matrix_value_keeps_logs_and_can_be_selected() {
     let text = format!(
         "matrix: {{text: ['{}']}}\ncluster: {{nodes: 0}}\nsteps:\n- expect: [{{count: pods, equals: 1}}]\n",
         "long ".repeat(100)
@@ -722,7 +723,7 @@ fn an_address_that_two_pods_have_for_a_moment_is_found() {
         return;
     }
     let named = MOMENT.replace("VIOLATIONS", "violations: [duplicate-pod-ip]");
-    // It is over, so that this step names nothing.
+    // The violation is over, so this step names nothing.
     let named = named + "- expect: [{count: pods, equals: 2}]\n";
     let place = Place::new(&[
         ("silent.yaml", &MOMENT.replace("  VIOLATIONS\n", "")),
@@ -745,7 +746,7 @@ fn an_address_that_two_pods_have_for_a_moment_is_found() {
 }
 
 #[test]
-fn after_a_reboot_no_pod_has_the_status_of_before() {
+fn a_reboot_resets_the_status_of_its_pods() {
     let text = "
 cluster: {nodes: 1}
 steps:
@@ -766,7 +767,7 @@ steps:
 }
 
 #[test]
-fn what_would_be_run_is_listed() {
+fn lists_scenarios_without_running_them() {
     let text = "matrix: {mask: [30, 29]}\ncluster: {nodeCIDRMaskSize: '${mask}'}\nsteps: [{expect: [{count: pods, equals: 0}]}]\n";
     let place = Place::new(&[("full.yaml", text)]);
     let said = place.run(&["--list", "."]).ok();

@@ -9,10 +9,10 @@ use podplane_tests::{
 
 const DIRECTORIES: [&str; 2] = ["tests/scenarios", "examples"];
 
-/// Runs side by side.
+/// The number of scenarios that run at the same time.
 const JOBS: &str = "2";
 
-/// How often each is run by `cargo xtask soak`.
+/// The number of rounds in `cargo xtask soak`.
 const ROUNDS: &str = "5";
 
 fn test() -> Command {
@@ -24,16 +24,16 @@ fn test() -> Command {
 }
 
 #[test]
-fn each_is_well_formed() {
+fn lists_the_scenarios_of_every_directory() {
     let listed = finish(test().arg("--list")).ok();
     for directory in DIRECTORIES {
         assert!(listed.contains(directory), "{directory} in {listed}");
     }
 }
 
-/// It prints as it goes, so that a run that never ends can be seen in a log of CI.
+/// The output is printed as it comes, so that a run that never ends can be seen in a log of CI.
 #[test]
-fn each_holds() {
+fn every_scenario_passes() {
     if !peers::python3() {
         return;
     }

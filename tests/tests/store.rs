@@ -1,4 +1,5 @@
-//! `podplane store`, on a server's data directory: as an operator uses it. After a restore, no revision of before means anything.
+//! `podplane store` on a server's data directory, as an operator uses it. After a restore, no
+//! earlier revision means anything.
 
 use std::{fs, path::Path, process::Command};
 
@@ -25,7 +26,7 @@ fn namespace(name: &str) -> Namespace {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_backup_of_a_running_cluster_becomes_another_one() -> Result<()> {
+async fn a_backup_of_a_running_server_restores_into_another() -> Result<()> {
     let place = tempfile::tempdir()?;
     let (old, new) = (place.path().join("old"), place.path().join("new"));
     fs::create_dir(&old)?;
@@ -43,7 +44,7 @@ async fn a_backup_of_a_running_cluster_becomes_another_one() -> Result<()> {
             .failed(2)
             .contains("is in use by another process")
     );
-    // Through the server, which goes on.
+    // A backup through the server, which goes on.
     let backup = ["backup", file, "--server", server.address()];
     assert!(store(&old, &backup).ok().contains(" objects of http://"));
     let after = client
@@ -76,7 +77,7 @@ async fn a_backup_of_a_running_cluster_becomes_another_one() -> Result<()> {
     assert!(
         store(&new, &["restore", half])
             .failed(1)
-            .contains("it is not whole")
+            .contains("it is truncated")
     );
     assert!(!new.exists());
 
@@ -92,7 +93,7 @@ async fn a_backup_of_a_running_cluster_becomes_another_one() -> Result<()> {
     assert_eq!(restored.metadata.uid, before.metadata.uid);
     let lost = namespaces.get("after").await.expect_err("made later");
     assert_eq!(lost.reason, Reason::NotFound);
-    // Nothing that a client of the old one remembers means anything here.
+    // No revision that a client of the old server remembers means anything here.
     let rest = server.rest();
     for revision in [before.resource_version(), after.resource_version()] {
         for how in [
@@ -114,9 +115,10 @@ async fn a_backup_of_a_running_cluster_becomes_another_one() -> Result<()> {
     Ok(())
 }
 
-/// The released program ends where sled panics. The words are the same, and the files are left alone.
+/// The released program ends where sled panics. The message is the same, and the files are left
+/// alone.
 #[tokio::test(flavor = "multi_thread")]
-async fn damage_is_told_in_words_and_changes_nothing() -> Result<()> {
+async fn damage_is_reported_and_files_are_left_alone() -> Result<()> {
     let place = tempfile::tempdir()?;
     let whole = place.path().join("whole");
     fs::create_dir(&whole)?;
@@ -137,7 +139,7 @@ async fn damage_is_told_in_words_and_changes_nothing() -> Result<()> {
         damaged[used * part / 20] ^= 0xff;
         fs::write(dir.join("store/db"), &damaged)?;
         let checked = store(&dir, &["check"]);
-        // Or else a byte that holds nothing any more, such as an older version of a page.
+        // Otherwise the byte was out of use, such as one of an older version of a page.
         if checked.code != Some(0) {
             let told = checked.failed(1);
             assert!(told.contains("damaged"), "at {part}: {told}");

@@ -1,5 +1,5 @@
-//! The supervisor of `podplane up` when something is wrong around it: commands that wait, files
-//! that are missing, limits of the shell.
+//! The supervisor of `podplane up` when something around it is wrong: commands that wait, missing
+//! files, limits of the shell.
 
 use std::{
     collections::BTreeSet,
@@ -16,7 +16,7 @@ use podplane_tests::{
 };
 use tempfile::TempDir;
 
-/// A directory, and `podplane` on it. Whatever runs there is ended with it.
+/// A data directory. Everything that runs on it ends with it.
 struct Home(TempDir);
 
 impl Home {
@@ -52,9 +52,9 @@ impl Drop for Home {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn waiting_ends_with_the_cluster_that_is_waited_for() -> Result<()> {
+async fn waiting_commands_end_with_their_cluster() -> Result<()> {
     let home = Home::new()?;
-    // Room for one pod: the others wait for ever.
+    // There is room for one pod: the others wait for ever.
     let up = "up --network ledger --nodes 1 --node-cidr-mask-size 30 --detach";
     finish(&mut home.command(up)).ok();
     finish(&mut home.command("run first --wait")).ok();
@@ -100,14 +100,14 @@ async fn after_up_pods_are_spread_over_all_nodes() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn up_does_not_wait_for_nodes_that_have_no_block() -> Result<()> {
     let home = Home::new()?;
-    // One block for two nodes: with the wait for all of them this would take an hour.
+    // One block for two nodes: if this waited for all nodes, it would take an hour.
     let up = "up --network ledger --nodes 2 --cluster-cidr 10.20.0.0/24 --detach --timeout 1h";
     finish(&mut home.command(up)).ok();
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_was_added_is_there() -> Result<()> {
+async fn node_add_returns_once_the_node_exists() -> Result<()> {
     let Some(cluster) = Cluster::up(builder(Network::Ledger).flags("--nodes 1")).await? else {
         return Ok(());
     };
@@ -122,12 +122,12 @@ async fn a_node_that_was_added_is_there() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_cluster_json_no_other_cluster_begins_over_the_nodes_data() -> Result<()> {
+async fn refuses_to_start_another_cluster_over_data_of_nodes() -> Result<()> {
     let home = Home::new()?;
     let up = "up --network ledger --nodes 2 --cluster-cidr 10.20.0.0/16 --detach";
     finish(&mut home.command(up)).ok();
     finish(&mut home.command("run web --wait")).ok();
-    // A cluster that runs has what the file said, and writes it again.
+    // A running cluster has the contents of the file, and writes it again.
     fs::remove_file(home.path("cluster.json"))?;
     finish(&mut home.command("down")).ok();
     let kept = fs::read_to_string(home.path("cluster.json"))?;
@@ -158,13 +158,14 @@ async fn a_removed_data_directory_ends_the_cluster() -> Result<()> {
     assert_eq!(output.status.code(), Some(1), "{text}");
     let left = || async { processes_of(&home.dir()).unwrap_or_default() };
     eventually("no process is left", left, Vec::is_empty).await;
-    // A kubelet may have written once more before the supervisor looked; the cluster's own files stay away.
+    // A kubelet may have written once more before the supervisor looked; the cluster's own files
+    // stay away.
     assert!(!home.path("cluster.json").exists(), "{text}");
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_without_its_version_can_be_ended_and_says_what_is_missing() -> Result<()> {
+async fn a_cluster_with_an_empty_version_file_can_be_stopped_but_not_started() -> Result<()> {
     let home = Home::new()?;
     finish(&mut home.command("up --network ledger --nodes 1 --detach")).ok();
     fs::write(home.path("VERSION"), "")?;
@@ -198,7 +199,7 @@ fn up_limited(home: &Home, limit: &str) -> Result<Option<String>> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn limits_of_the_shell_are_named() -> Result<()> {
+async fn names_the_limits_of_the_shell() -> Result<()> {
     for limit in ["-f 0", "-f 8"] {
         let home = Home::new()?;
         let text = up_limited(&home, limit)?.context("a small program can begin")?;

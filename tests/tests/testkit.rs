@@ -1,4 +1,5 @@
-//! The testkit as strangers use it: many clusters at once, and none of them left, however their test ended.
+//! The testkit as its users see it: many clusters at once, none of which is left, however its test
+//! ended.
 
 use std::{
     env,
@@ -18,7 +19,8 @@ use podplane_tests::{Machine, eventually, peers, programs::finish};
 use tokio::{sync::oneshot, task::JoinSet};
 
 const TOP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
-/// The name of the test that does not end by itself, and of the variable that it wants for that.
+/// The name of the test that does not end by itself, and of the variable without which it does
+/// nothing.
 const ENDLESS: &str = "endless";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -98,7 +100,7 @@ impl Endless {
         Ok(Self(command.stdout(Stdio::piped()).spawn()?))
     }
 
-    /// Where its cluster is, once it runs.
+    /// The data directory of its cluster, once that runs.
     fn dir(&mut self) -> Result<PathBuf> {
         let output = self.0.stdout.take().context("its output is a pipe")?;
         let mut lines = BufReader::new(output).lines().map_while(Result::ok);
@@ -122,7 +124,7 @@ async fn endless() -> Result<()> {
     }
     let mut cluster = Cluster::builder().nodes(1);
     if peers::root() {
-        // With mounts of the cluster, and of the testkit.
+        // As root, the cluster and the testkit have mounts, too.
         cluster = cluster.network(Network::Kernel).disk("node-0", 1 << 20);
     }
     let cluster = cluster.start().await?;
@@ -168,7 +170,7 @@ async fn processes_are_killed_and_paused() -> Result<()> {
 }
 
 #[tokio::test]
-async fn what_goes_wrong_says_what_it_was() -> Result<()> {
+async fn errors_name_the_cause() -> Result<()> {
     let nowhere = Cluster::builder()
         .program("/nowhere/podplane")
         .start()
@@ -215,7 +217,7 @@ async fn what_goes_wrong_says_what_it_was() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_given_data_directory_is_kept_and_goes_on() -> Result<()> {
+async fn a_given_data_directory_is_kept_and_can_be_resumed() -> Result<()> {
     let dir = tempfile::Builder::new().prefix("pp-").tempdir()?;
     let start = || Cluster::builder().nodes(1).data_dir(dir.path()).start();
     let cluster = start().await?;
@@ -229,7 +231,7 @@ async fn a_given_data_directory_is_kept_and_goes_on() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pods_of_kernel_mode_answer() -> Result<()> {
+async fn pods_in_kernel_mode_answer_pings() -> Result<()> {
     if !peers::root() {
         return Ok(());
     }
@@ -246,9 +248,9 @@ async fn pods_of_kernel_mode_answer() -> Result<()> {
     Ok(())
 }
 
-/// The last line of its README.
+/// Runs the last line of the example's README.
 #[test]
-fn the_python_example_runs_as_its_readme_has_it() -> Result<()> {
+fn the_python_example_runs_as_documented() -> Result<()> {
     let Some(path) = peers::python_kubernetes() else {
         return Ok(());
     };

@@ -1,4 +1,5 @@
-//! The journey of a pod as a trace: in a collector that no one here wrote, in `podplane trace`, and in the pod's log.
+//! The journey of a pod as a trace: in a collector from elsewhere, in `podplane trace`, and in the
+//! pod's log.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,7 +19,7 @@ use serde_json::{Value, json};
 
 const COLLECTOR: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/otlp_collector.py");
 const CLIENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/client.py");
-/// Somebody's trace, in which a pod is asked for.
+/// The trace of a caller who asks for a pod.
 const CALLER: &str = "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331";
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
@@ -39,7 +40,7 @@ impl Span {
         self.0["attributes"][key].as_str().unwrap_or_default()
     }
 
-    /// By whom it was, and what.
+    /// The service and the name of the span.
     fn step(&self) -> String {
         format!("{}/{}", self.text("service"), self.text("name"))
     }
@@ -49,11 +50,11 @@ impl Span {
     }
 }
 
-/// OpenTelemetry's own messages in Python's gRPC server.
+/// A collector: OpenTelemetry's own messages in Python's gRPC server.
 struct Collector {
     child: Child,
     port: u16,
-    /// It ends when this is closed.
+    /// The collector ends when this is closed.
     lifeline: Option<ChildStdin>,
     spans: Arc<Mutex<Vec<Span>>>,
     reader: Option<JoinHandle<()>>,
@@ -119,7 +120,7 @@ impl Drop for Collector {
     }
 }
 
-/// The steps on a pod's way where only addresses are given, as SERVICE/NAME, each under that of which it is a part.
+/// The steps of a pod in ledger mode, as SERVICE/NAME, each with its parent.
 const STEPS: [(&str, &str); 14] = [
     ("apiserver/create", ""),
     ("scheduler/queue", "apiserver/create"),
@@ -137,7 +138,8 @@ const STEPS: [(&str, &str); 14] = [
     ("apiserver/status Running", "kubelet/status Running"),
 ];
 
-/// Each span by what it is and what it is part of; looks whether every parent is there, and when it was.
+/// Each span with its parent, as SERVICE/NAME. Checks that every parent exists, and the times of
+/// both.
 fn steps_of(spans: &[Span]) -> BTreeSet<(String, String)> {
     let by_id: BTreeMap<_, _> = spans.iter().map(|span| (span.text("id"), span)).collect();
     let roots = spans.iter().filter(|span| span.is_root()).count();
@@ -153,7 +155,7 @@ fn steps_of(spans: &[Span]) -> BTreeSet<(String, String)> {
             parent.number("start") <= span.number("start"),
             "{span:?} begins before {parent:?}"
         );
-        // What the request for the pod is the cause of goes on when it has been answered.
+        // Steps caused by the request for the pod go on after it was answered.
         assert!(
             parent.is_root() || span.number("end") <= parent.number("end"),
             "{span:?} ends after {parent:?}"
@@ -181,7 +183,7 @@ fn spec() -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pods_journey_is_one_trace_in_anybodys_collector() -> Result<()> {
+async fn the_journey_of_a_pod_is_one_trace_in_a_foreign_collector() -> Result<()> {
     let (Some(python), Some(of_client)) = (peers::python_collector(), peers::python()) else {
         return Ok(());
     };
@@ -212,7 +214,8 @@ async fn a_pods_journey_is_one_trace_in_anybodys_collector() -> Result<()> {
     assert_eq!(root_of(&spans).attribute("k8s.pod.uid"), uid_of(&pod));
     assert_eq!(root_of(&spans).0["links"], json!([]));
 
-    // Somebody whose request is part of a trace of theirs finds it linked, whichever face was asked.
+    // A caller whose request is part of a trace of its own finds the pod's trace linked, through
+    // either face.
     let traceparent = format!("00-{CALLER}-01");
     let document =
         json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "by-rest"}, "spec": spec()});
@@ -238,7 +241,7 @@ async fn a_pods_journey_is_one_trace_in_anybodys_collector() -> Result<()> {
         assert_eq!(root_of(&spans).0["links"], json!([CALLER]));
     }
 
-    // A pod that is gone is remembered by name and by UID, and its end is a trace of its own.
+    // A removed pod is remembered by name and by UID, and its end is a trace of its own.
     cluster.podplane("delete pod web").ok();
     let shown = cluster.podplane("trace pod web").ok();
     assert!(
@@ -270,7 +273,7 @@ async fn a_pods_journey_is_one_trace_in_anybodys_collector() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_waterfall_shows_the_way_and_so_does_the_log() -> Result<()> {
+async fn the_waterfall_and_the_log_show_the_journey_of_a_pod() -> Result<()> {
     let Some(cluster) = Cluster::up(builder(Network::Ledger).nodes(1)).await? else {
         return Ok(());
     };
@@ -307,7 +310,7 @@ async fn a_waterfall_shows_the_way_and_so_does_the_log() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_strangers_plugin_is_told_and_a_collector_that_is_away_disturbs_nothing() -> Result<()> {
+async fn foreign_plugins_get_the_trace_and_a_missing_collector_does_no_harm() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let seen = dir.path().join("seen");
     let script = format!(
@@ -326,7 +329,7 @@ esac
     for plugin in ["bridge", "host-local", "loopback"] {
         executable(&dir.path().join(plugin), &script)?;
     }
-    // Nobody is on port 9, and the cluster is asked to tell somebody there.
+    // No process listens on port 9, to which the cluster is to send its spans.
     let flags = builder(Network::Ledger)
         .nodes(1)
         .cni_bin_dir(dir.path())

@@ -1,4 +1,5 @@
-//! `podplane up` from the outside: pods with addresses that answer, and a machine that is as it was.
+//! `podplane up` from the outside: pods with addresses that answer, and a machine that is as it was
+//! before.
 
 use std::{
     collections::BTreeSet, fs, os::unix::process::CommandExt as _, process::Command, time::Duration,
@@ -6,12 +7,36 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use podplane_api::{Object as _, core::Pod};
+use podplane_client::{PatchParams, PatchType};
 use podplane_tests::{
     Cluster, Machine, Network, builder, eventually, peers,
     pods::{ip, node, running},
     processes_of,
     programs::{bin_dir, finish, podplane},
 };
+
+/// Only the IPAM controller reads `--release-delay`; `up` and `restart` pass it on.
+#[tokio::test(flavor = "multi_thread")]
+async fn flags_of_services_are_compared_changed_and_kept() -> Result<()> {
+    let builder = builder(Network::Ledger).nodes(1);
+    let Some(cluster) = Cluster::up(builder.flag("--release-delay", "1m")).await? else {
+        return Ok(());
+    };
+    cluster.podplane("up --detach --release-delay 60s").ok();
+    let refused = cluster.podplane("up --detach --release-delay 0s").failed(1);
+    let difference = "--release-delay: 1m runs, 0s was given";
+    assert!(refused.contains(difference), "{refused}");
+    cluster.podplane("restart --release-delay soon").failed(2);
+    let restarted = cluster.podplane("restart --release-delay 2m").ok();
+    assert_eq!(restarted, "ipam-controller restarted\n");
+    let again = cluster.podplane("restart --release-delay 2m").ok();
+    assert_eq!(again, "nothing to restart: these flags are in force\n");
+    let record = fs::read_to_string(cluster.data_dir().join("cluster.json"))?;
+    let record: serde_json::Value = serde_json::from_str(&record)?;
+    // Where programs look for it that know it as a setting of `up`.
+    assert_eq!(record["settings"]["releaseDelay"], "2m");
+    Ok(())
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pods_on_different_nodes_answer_each_other() -> Result<()> {
@@ -86,14 +111,14 @@ async fn dual_stack_pods_have_and_use_both_addresses() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_privileges_it_runs_in_a_user_namespace() -> Result<()> {
+async fn runs_in_a_user_namespace_without_privileges() -> Result<()> {
     if !peers::root() {
         return Ok(());
     }
     const NOBODY: u32 = 65534;
     let before = Machine::now();
     let programs = tempfile::tempdir()?;
-    // The build's directory may be one that only its owner may enter.
+    // Perhaps only its owner may enter the build's directory.
     for entry in fs::read_dir(bin_dir())?
         .flatten()
         .filter(|entry| entry.path().is_file() && entry.path().extension().is_none())
@@ -130,7 +155,7 @@ async fn without_privileges_it_runs_in_a_user_namespace() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ledger_mode_says_why_it_cannot_ping() -> Result<()> {
+async fn ledger_mode_refuses_ping_and_exec_with_the_reason() -> Result<()> {
     let Some(cluster) = Cluster::up(builder(Network::Ledger)).await? else {
         return Ok(());
     };
@@ -209,7 +234,7 @@ async fn down_keeps_the_store_and_up_resumes_it() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn after_a_kill_nothing_is_left_and_the_next_up_resumes() -> Result<()> {
+async fn a_killed_cluster_leaves_nothing_and_can_be_resumed() -> Result<()> {
     let up = builder(Network::Kernel).flags("--nodes 2");
     let Some(mut cluster) = Cluster::up(up.clone()).await? else {
         return Ok(());
@@ -245,7 +270,7 @@ async fn a_second_up_must_agree_with_the_first() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_comes_and_goes() -> Result<()> {
+async fn a_node_can_be_added_and_removed() -> Result<()> {
     let Some(cluster) = Cluster::up(builder(Network::Kernel).flags("--nodes 1")).await? else {
         return Ok(());
     };
@@ -267,7 +292,7 @@ async fn a_node_comes_and_goes() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_block_is_given_again_only_when_its_pods_are_gone() -> Result<()> {
+async fn a_block_is_reassigned_only_after_its_pods_are_gone() -> Result<()> {
     let up = builder(Network::Ledger)
         .flags("--nodes 1 --cluster-cidr 10.255.0.0/24 --node-cidr-mask-size 24");
     let Some(cluster) = Cluster::up(up).await? else {
@@ -277,12 +302,12 @@ async fn a_block_is_given_again_only_when_its_pods_are_gone() -> Result<()> {
     let second = cluster.podplane("node add second");
     let starved = || async { cluster.log("ipam-controller") };
     eventually("the second node finds no block", starved, |log| {
-        log.contains("no block for node")
+        log.contains("no block left for node")
     })
     .await;
     cluster.podplane("delete node node-0").ok();
     let given = || async {
-        // Pods are read last: one that is seen then was there, too, when the nodes were read.
+        // Pods are read last: a pod that is seen then existed when the nodes were read.
         let nodes = cluster.nodes().await?;
         let block = nodes
             .iter()
@@ -308,14 +333,14 @@ async fn a_block_is_given_again_only_when_its_pods_are_gone() -> Result<()> {
     assert_eq!(block.as_deref(), Some("10.255.0.0/24"), "{second:?}");
     let log = cluster.log("ipam-controller");
     assert!(
-        log.contains("draining node block of a node that is gone"),
+        log.contains("draining node block of a deleted node"),
         "{log}"
     );
     cluster.finish().await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_appears_again_is_adopted_with_its_new_block() -> Result<()> {
+async fn a_recreated_node_is_adopted_with_its_new_block() -> Result<()> {
     let Some(cluster) = Cluster::up(builder(Network::Ledger).flags("--nodes 1")).await? else {
         return Ok(());
     };
@@ -340,7 +365,65 @@ async fn a_node_that_appears_again_is_adopted_with_its_new_block() -> Result<()>
     cluster.finish().await
 }
 
-/// Asks a shell with the script of `podplane completion` what it would complete a line with.
+#[tokio::test(flavor = "multi_thread")]
+async fn apply_removes_dropped_fields_and_keeps_those_of_others() -> Result<()> {
+    let Some(cluster) = Cluster::up(builder(Network::Ledger).flags("--nodes 1")).await? else {
+        return Ok(());
+    };
+    let file = cluster.data_dir().join("pod.yaml");
+    let apply = |metadata: &str| {
+        let spec = "{containers: [{name: c, image: i}]}";
+        let text =
+            format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: a, {metadata}}}\nspec: {spec}\n");
+        fs::write(&file, text).map(|()| {
+            let file = file.display().to_string();
+            cluster.run(["apply", "-f", &file]).ok()
+        })
+    };
+    let labels = async || -> Result<Vec<String>> {
+        let pods = cluster.pods().await?;
+        let labels = pods.into_iter().flat_map(|pod| pod.metadata.labels);
+        Ok(labels
+            .flatten()
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect())
+    };
+    assert_eq!(apply("labels: {app: web, tier: front}")?, "pod/a created\n");
+    assert_eq!(
+        apply("labels: {app: web, tier: front}")?,
+        "pod/a unchanged\n"
+    );
+    let patch = PatchParams {
+        patch_type: PatchType::Merge,
+        patch: r#"{"metadata": {"labels": {"added": "x", "app": "theirs"}}}"#.to_owned(),
+        field_manager: "somebody".to_owned(),
+        force: false,
+    };
+    cluster
+        .client()
+        .namespaced::<Pod>("default")
+        .patch("a", &patch)
+        .await?;
+    assert_eq!(apply("labels: {app: web}")?, "pod/a configured\n");
+    assert_eq!(labels().await?, ["added=x", "app=web"]);
+
+    let shown = cluster.podplane("get pod a -o yaml").ok();
+    assert!(!shown.contains("managedFields"), "{shown}");
+    let shown = cluster
+        .podplane("get pod a -o yaml --show-managed-fields")
+        .ok();
+    assert!(shown.contains("manager: somebody"), "{shown}");
+    // The file has the status, the revision and the managed fields that a server wrote.
+    fs::write(&file, shown.replace("added: x", "added: second"))?;
+    let applied = cluster.run(["apply", "-f", &file.display().to_string()]);
+    assert_eq!(applied.ok(), "pod/a configured\n");
+    assert_eq!(labels().await?, ["added=second", "app=web"]);
+    let stale = cluster.run(["apply", "-f", &file.display().to_string()]);
+    assert!(stale.failed(1).contains("the object has been modified"));
+    cluster.finish().await
+}
+
+/// Asks a shell with the script of `podplane completion` for completions of a line.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shell_completes_names_of_the_cluster() -> Result<()> {
     const COMPLETE: &str = r#"

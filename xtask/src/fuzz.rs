@@ -9,8 +9,9 @@ use crate::build::{self, run};
 const INSTALL: &str =
     "rustup toolchain install nightly --profile minimal; cargo install --locked cargo-fuzz";
 
-/// Runs each target for so long, or the one that is named, beginning with its corpus. What it finds stays in `fuzz/artifacts`, and
-/// inputs that reach something new in `target/fuzz-corpus`; `cargo fuzz cmin` chooses those that are worth keeping in `fuzz/corpus`.
+/// Runs each target, or the named one, for `seconds`, beginning with its corpus. Failures are kept
+/// in `fuzz/artifacts`, and inputs with new coverage in `target/fuzz-corpus`; `cargo fuzz cmin`
+/// selects those worth keeping in `fuzz/corpus`.
 pub(crate) fn fuzz(target: Option<&str>, seconds: u32) -> Result<()> {
     let has = Command::new("cargo")
         .args(["+nightly", "fuzz", "--version"])
@@ -24,13 +25,14 @@ pub(crate) fn fuzz(target: Option<&str>, seconds: u32) -> Result<()> {
         .filter(|name| target.is_none_or(|target| target == *name))
         .collect();
     if chosen.is_empty() {
-        bail!("no such target; there are {}", all.join(", "));
+        bail!("unknown target; the targets are {}", all.join(", "));
     }
     for name in chosen {
         let found = build::target_dir().join("fuzz-corpus").join(name);
-        fs::create_dir_all(&found).with_context(|| format!("make {}", found.display()))?;
-        // Not `build::cargo()`: inside xtask that is the stable toolchain's own program. Nothing here is unsafe but a few system
-        // calls, so a sanitizer would only be slower.
+        fs::create_dir_all(&found)
+            .with_context(|| format!("failed to create {}", found.display()))?;
+        // Not `build::cargo()`: inside xtask that is the stable toolchain's own program. Only a few
+        // system calls are unsafe, so a sanitizer would only be slower.
         let mut cargo = Command::new("cargo");
         cargo
             .current_dir(build::root())
@@ -55,15 +57,16 @@ pub(crate) fn fuzz(target: Option<&str>, seconds: u32) -> Result<()> {
                 "-print_final_stats=1",
             ])
             .arg(format!("-max_total_time={seconds}"));
-        run(&mut cargo).with_context(|| format!("fuzz {name}"))?;
+        run(&mut cargo).with_context(|| format!("failed to fuzz {name}"))?;
     }
     Ok(())
 }
 
-/// The names of the targets: the directories of the corpus.
+/// The names of the targets, which are the directories of the corpus.
 fn targets() -> Result<Vec<String>> {
     let corpus = build::root().join("fuzz/corpus");
-    let entries = fs::read_dir(&corpus).with_context(|| format!("read {}", corpus.display()))?;
+    let entries =
+        fs::read_dir(&corpus).with_context(|| format!("failed to read {}", corpus.display()))?;
     let mut names = Vec::new();
     for entry in entries {
         names.push(entry?.file_name().to_string_lossy().into_owned());

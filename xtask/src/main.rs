@@ -1,4 +1,4 @@
-//! `cargo xtask`: building, starting and testing podplane with nothing but a Rust toolchain.
+//! `cargo xtask`: builds, starts and tests podplane with nothing but a Rust toolchain.
 
 use std::{ffi::OsString, path::PathBuf, process::ExitCode};
 
@@ -25,56 +25,71 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Build every program into target/release: podplane, and the CNI plugins, as static programs.
-    Build,
-    /// Build every program into target/dist as it is published: smaller, and several times as long to build.
+    /// Build all programs into target/release: podplane and the CNI plugins, statically linked.
+    Build {
+        /// Build for a profiler, with symbols and frame pointers, into target/profiling.
+        #[arg(long)]
+        profiling: bool,
+    },
+    /// Build all programs into target/dist as they are published: smaller, and several times slower
+    /// to build.
     ///
     /// Fails if podplane is too large for the image.
     Dist,
-    /// Build, start a cluster with three nodes and the pods of deploy/sample.yaml, and show them with their addresses.
+    /// Build, start a cluster with three nodes and the pods of deploy/sample.yaml, and show them
+    /// with their addresses.
     ///
-    /// `target/release/podplane down` ends it, with the same --data-dir if one was given.
+    /// `target/release/podplane down` stops it, with the same --data-dir if one was given.
     #[command(
         after_help = "Examples:\n  cargo xtask up\n  cargo xtask up -- --nodes 5 --network ledger\n  cargo xtask up -- --data-dir /tmp/other -f pods.yaml"
     )]
     Up {
-        /// Passed on to `podplane up`; --nodes and --filename replace the defaults.
+        /// Flags for `podplane up`; --nodes and --filename replace the defaults.
         #[arg(last = true, value_name = "FLAGS")]
         flags: Vec<OsString>,
     },
-    /// Build, install the programs that tests compare with, and run every test.
+    /// Build, install the peer programs that tests compare with, and run all tests.
     Test {
-        /// Passed on to `cargo test`, for example the name of a test.
+        /// Arguments for `cargo test`, for example the name of a test.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
-    /// Build and run the long forms of the tests that have one.
+    /// Build and run the tests in their long form, where they have one.
     Soak {
-        /// `churn` for one test alone, in which pods come and go for ten minutes while everything
-        /// dies. All else is passed on to `cargo test`.
+        /// `churn` for that test alone, in which pods are created and deleted for ten minutes while
+        /// all processes are killed. All else is passed on to `cargo test`.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
-    /// Measure our programs beside others that do the same, in one run on this machine.
+    /// Measure our programs beside comparable ones, in one run on this machine.
     Bench {
         #[command(subcommand)]
-        what: bench::What,
+        what: bench::Benchmark,
     },
-    /// Fuzz what reads configurations, environments, data directories and results; needs nightly and cargo-fuzz.
+    /// Fuzz the parsers of configurations, environments, data directories and results; needs
+    /// nightly and cargo-fuzz.
     Fuzz {
-        /// One target only.
+        /// Run only this target.
         target: Option<String>,
-        /// How long each target runs.
+        /// Seconds to run each target.
         #[arg(long, default_value_t = 600)]
         seconds: u32,
     },
+    /// Print figures of the code's style for each crate: comments, names, logs and lengths.
+    Style {
+        /// Passed on; --help has them.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
     /// Write the .proto files of Kubernetes' objects anew from the published API definitions.
     Proto,
-    /// Write the OpenAPI definitions of the kinds that podplane serves anew from the published ones. Needs pip.
+    /// Write the OpenAPI definitions of the kinds that podplane serves anew from the published
+    /// ones. Needs pip.
     Definitions,
-    /// Write the .proto files of Kubernetes' own protobuf encoding anew, from the descriptors that a stock kubectl carries.
+    /// Write the .proto files of Kubernetes' own protobuf encoding anew, from the descriptors in a
+    /// stock kubectl.
     Kubernetes {
-        /// A kubectl of the version whose definitions `cargo xtask definitions` writes.
+        /// Path of a kubectl of the version whose definitions `cargo xtask definitions` writes.
         #[arg(default_value = "kubectl")]
         kubectl: PathBuf,
     },
@@ -82,13 +97,20 @@ enum Command {
 
 fn main() -> ExitCode {
     let done = match Args::parse().command {
-        Command::Build => build::programs(Profile::Release, &mut Parts::of("build")),
+        Command::Build { profiling } => {
+            let profile = match profiling {
+                true => Profile::Profiling,
+                false => Profile::Release,
+            };
+            build::programs(profile, &mut Parts::of("build"))
+        }
         Command::Dist => build::dist(&mut Parts::of("dist")),
         Command::Up { flags } => up::up(&flags),
         Command::Test { args } => tests::test(&args),
         Command::Soak { args } => tests::soak(&args),
         Command::Bench { what } => bench::run(&what),
         Command::Fuzz { target, seconds } => fuzz::fuzz(target.as_deref(), seconds),
+        Command::Style { args } => build::run(build::tool("xtask-style").args(args)),
         Command::Proto => build::run(build::generator().arg("proto")),
         Command::Definitions => build::run(build::generator().arg("definitions")),
         Command::Kubernetes { kubectl } => {

@@ -1,31 +1,31 @@
-//! What cargo's and libtest's lines say of all tests.
+//! A summary of all tests, parsed from the output of cargo and libtest.
 
 use std::fmt;
 
-/// The outcome of `cargo test --no-fail-fast`, read line by line.
+/// The outcome of `cargo test --no-fail-fast`, parsed line by line.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
-    /// cargo's own verdict.
+    /// True if cargo succeeded.
     pub(crate) succeeded: bool,
     passed: u64,
     failed: u64,
     ignored: u64,
-    /// Failures of the program that is running.
+    /// The failed tests of the program that is running.
     names: Vec<String>,
     failures: Vec<Failure>,
 }
 
-/// A test program that failed.
+/// A failed test program.
 #[derive(Debug, PartialEq, Eq)]
 struct Failure {
     /// The flags with which cargo runs it alone.
     flags: String,
-    /// The tests that failed; none if the program ended by a signal, or was not started.
+    /// The failed tests; empty if the program ended by a signal, or was not started.
     tests: Vec<String>,
 }
 
 impl Outcome {
-    /// Takes in one line.
+    /// Parses one line.
     pub(crate) fn line(&mut self, line: &str) {
         let line = line.trim_end();
         if let Some(name) = failed_test(line) {
@@ -45,13 +45,14 @@ impl Outcome {
     }
 }
 
-/// libtest's `test NAME ... FAILED`.
+/// The name in libtest's `test NAME ... FAILED`.
 fn failed_test(line: &str) -> Option<&str> {
     let name = line.strip_prefix("test ")?;
     Some(name.split_once(" ... FAILED")?.0)
 }
 
-/// cargo's ``error: test failed, to rerun pass `FLAGS` ``, in which doc tests are a `doctest`.
+/// The flags in cargo's ``error: test failed, to rerun pass `FLAGS` ``, which has `doctest` for doc
+/// tests.
 fn failed_target(line: &str) -> Option<&str> {
     let error = line.strip_prefix("error: ")?;
     let (what, flags) = error.split_once(" failed, to rerun pass `")?;
@@ -109,16 +110,16 @@ mod tests {
 
 running 3 tests
 test story_b_without_the_fault ... ok
-test story_b_from_the_fault_to_its_repair ... FAILED
+test the_demo_plays_story_b_with_its_fault ... FAILED
 test chaos::a_panic - should panic ... FAILED
 
 failures:
 
----- story_b_from_the_fault_to_its_repair stdout ----
+---- the_demo_plays_story_b_with_its_fault stdout ----
 NOT: the 28 that waited get a block each
 
 failures:
-    story_b_from_the_fault_to_its_repair
+    the_demo_plays_story_b_with_its_fault
 
 test result: FAILED. 1 passed; 2 failed; 1 ignored; 0 measured; 0 filtered out; finished in 190.09s
 
@@ -155,7 +156,7 @@ error: 2 targets failed:
 failures of all test programs:
     cargo test -p podplane-tests --test cidr_change
         chaos::a_panic - should panic
-        story_b_from_the_fault_to_its_repair
+        the_demo_plays_story_b_with_its_fault
     cargo test -p podplane-tests --test up
         the program ended without naming a test: see above
 
@@ -165,7 +166,7 @@ test result: FAILED. 5 passed; 2 failed; 1 ignored; all test programs
     }
 
     #[test]
-    fn adds_up_what_passed() {
+    fn sums_up_passed_tests() {
         let mut outcome = read(
             "test a ... ok\ntest result: ok. 2 passed; 0 failed; 3 ignored; 0 measured; 9 filtered out; finished in 0.00s",
         );

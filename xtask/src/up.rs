@@ -10,7 +10,8 @@ use crate::{
     parts::Parts,
 };
 
-/// Builds, starts, and shows: nodes, pods, and one ping between nodes. `flags` are those of `podplane up`.
+/// Builds and starts a cluster, and shows nodes, pods, and one ping between nodes. `flags` are
+/// those of `podplane up`.
 pub(crate) fn up(flags: &[OsString]) -> Result<()> {
     let mut parts = Parts::of("up");
     build::programs(Profile::Release, &mut parts)?;
@@ -25,10 +26,10 @@ pub(crate) fn up(flags: &[OsString]) -> Result<()> {
     Ok(())
 }
 
-/// The cluster that is started.
+/// The cluster to start.
 #[derive(Debug)]
 struct Cluster {
-    /// The flags of `up`, defaults among them.
+    /// The flags of `up`, with defaults.
     flags: Vec<OsString>,
     data_dir: Option<OsString>,
 }
@@ -52,7 +53,7 @@ impl Cluster {
         }
     }
 
-    /// The program, for this cluster and not for another that the environment names.
+    /// The `podplane` program, for this cluster and not for another one that the environment names.
     fn podplane(&self) -> Command {
         let mut podplane = Command::new(release_dir().join("podplane"));
         podplane.env_remove("PODPLANE_SERVER");
@@ -62,7 +63,7 @@ impl Cluster {
         podplane
     }
 
-    /// Pings once between pods on different nodes, if there are such and they have interfaces.
+    /// Pings once between pods on different nodes, if such pods exist and have interfaces.
     fn ping(&self, parts: &Parts) -> Result<()> {
         let status = self.shown(&["status", "-o", "json"])?;
         let pods = self.shown(&["get", "pods", "-o", "json"])?;
@@ -79,17 +80,18 @@ impl Cluster {
 
     fn shown(&self, args: &[&str]) -> Result<Value> {
         let output = self.podplane().args(args).output();
-        let output = output.with_context(|| format!("run podplane {}", args.join(" ")))?;
+        let output =
+            output.with_context(|| format!("failed to run podplane {}", args.join(" ")))?;
         serde_json::from_slice(&output.stdout)
-            .with_context(|| format!("read the output of podplane {}", args.join(" ")))
+            .with_context(|| format!("failed to read the output of podplane {}", args.join(" ")))
     }
 }
 
-/// Two pods on different nodes that can send to each other, or why there are none.
+/// Two pods on different nodes that can reach each other, or the reason why there are none.
 fn pair<'a>(status: &Value, pods: &'a Value) -> Result<[&'a str; 2], &'static str> {
-    const NONE: &str = "there are no two pods with addresses on different nodes";
+    const NONE: &str = "no two pods with addresses are on different nodes";
     if status["network"]["mode"] == "ledger" {
-        return Err("pods of a cluster in ledger mode have addresses alone, and no interfaces");
+        return Err("pods of a cluster in ledger mode have addresses, but no interfaces");
     }
     let pods = pods["items"].as_array().ok_or(NONE)?;
     let mut placed = pods.iter().filter_map(|pod| {
@@ -104,8 +106,8 @@ fn pair<'a>(status: &Value, pods: &'a Value) -> Result<[&'a str; 2], &'static st
     Ok([from, to])
 }
 
-/// The last value of a flag under one of its names, written as clap takes it: `--name VALUE`, `--name=VALUE`, `-n VALUE`,
-/// `-nVALUE`.
+/// The last value of a flag with one of these names, in any form that clap accepts: `--name VALUE`,
+/// `--name=VALUE`, `-n VALUE`, `-nVALUE`.
 fn value_of(flags: &[OsString], names: &[&str]) -> Option<OsString> {
     let mut found = None;
     for (index, flag) in flags.iter().enumerate() {
@@ -145,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_give_way_to_flags_that_are_given() {
+    fn given_flags_replace_defaults() {
         let root = build::root();
         let sample = format!("--filename {}", root.join("deploy/sample.yaml").display());
         assert_eq!(

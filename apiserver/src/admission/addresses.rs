@@ -1,8 +1,8 @@
-//! Which addresses pods hold: an index beside the pods.
+//! An index of the addresses that pods hold.
 //!
 //! Each address that a pod holds has a key, `/podplane/addresses/v4|v6/<bits>/<namespace>/<name>`,
 //! written in the commit of the pod. So "no pod holds an address of this block" is one guard on the
-//! key space, and no block is released in the moment in which a pod reports an address of it.
+//! key space, and no block is released at the moment at which a pod reports an address of it.
 
 use std::{
     collections::BTreeSet,
@@ -27,7 +27,7 @@ use crate::{engine::Engine, error, storage};
 
 const ADDRESSES: &str = "/podplane/addresses/";
 
-/// Keeps the index.
+/// Maintains the index as pods change.
 #[derive(Debug)]
 pub(crate) struct Addresses;
 
@@ -39,7 +39,7 @@ pub(super) struct Holder {
 }
 
 impl Addresses {
-    /// Makes the index agree with the pods, where a version without it wrote the store.
+    /// Makes the index agree with the pods, in case a version without the index wrote the store.
     pub(crate) async fn open(engine: &Engine) -> Result<Self, StoreError> {
         let mut wanted = BTreeSet::new();
         for item in under(engine, storage::prefix::<Pod>(), None).await? {
@@ -95,7 +95,7 @@ impl Admission<Pod> for Addresses {
     }
 }
 
-/// What the keys of all addresses of a block begin with.
+/// The key prefix of all addresses of a block.
 pub(super) fn within(net: &IpNet) -> Prefix {
     let (family, bits) = match net {
         IpNet::V4(net) => ("v4", format!("{:032b}", net.network().to_bits())),
@@ -106,7 +106,7 @@ pub(super) fn within(net: &IpNet) -> Prefix {
     Prefix::from(format!("{ADDRESSES}{family}/{bits}"))
 }
 
-/// The pods that hold an address of the block, by address; so many at most.
+/// The pods that hold an address of the block, by address; at most `limit`.
 pub(super) async fn holders(
     engine: &Engine,
     net: &IpNet,
@@ -129,7 +129,7 @@ async fn under(
     Ok(engine.list(query).await?.items)
 }
 
-/// The addresses that the pod says it has, if it holds any.
+/// The addresses in the pod's status, if it holds any.
 fn held(pod: &Pod) -> BTreeSet<IpAddr> {
     let status = pod.status.as_ref().filter(|_| holds_address(pod));
     let listed = status.into_iter().flat_map(|status| {
@@ -173,7 +173,7 @@ fn parse(key: &Key) -> Option<Holder> {
     })
 }
 
-/// What has to be known of a stored pod, without decoding the rest of it.
+/// The fields of a stored pod that the index needs, without decoding the rest.
 #[derive(Deserialize)]
 struct StoredPod {
     metadata: Metadata,
@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_within_its_blocks_alone() {
+    fn finds_addresses_only_within_their_block() {
         let pod = ObjectKey::new("default", "a");
         for (address, inside, outside) in [
             ("10.244.1.7", "10.244.1.0/24", "10.244.2.0/24"),

@@ -1,12 +1,13 @@
-//! No node's block overlaps that of another, or a service range.
+//! Admission of node blocks: no node's block overlaps that of another node, or a service range.
 //!
 //! Each block has a record, keyed by the bits of its prefix and the name of its node, that is
-//! written in the same commit as the node. That nothing is recorded *below* a prefix, the prefix
-//! itself included, is one guard on the key space; that nothing is recorded *above* it is one guard
-//! for each shorter length that records have. Which lengths these are is a record of its own,
-//! guarded too: two commits that do not know of each other's length cannot both pass. With its last
-//! node a block is not free: its record stays until it is released, which is refused while the
-//! block is held or a pod has an address of it.
+//! written in the same commit as the node. One guard on the key space ensures that nothing is
+//! recorded *below* a prefix, the prefix itself included; one guard for each shorter length in use
+//! ensures that nothing is recorded *above* it. The lengths in use are a record of their own,
+//! guarded too: two commits that do not know of each other's length cannot both pass.
+//!
+//! A block is not free when its last node is gone: its record stays until it is released, and a
+//! release is refused while the block is held or a pod has an address of it.
 
 mod hold;
 mod lengths;
@@ -37,7 +38,7 @@ pub(crate) use self::{
 use super::{Admission, Beside, Change, Policy, addresses, fences};
 use crate::{engine::Engine, error, storage};
 
-/// Where the Leases of nodes are.
+/// The namespace of the nodes' Leases.
 const LEASES: &str = "kube-node-lease";
 
 /// Admits nodes by their blocks.
@@ -64,38 +65,43 @@ impl NodeBlocks {
         Ok((items.iter().filter_map(Stored::read).collect(), revision))
     }
 
-    /// That the writer leads, if it says that it does.
+    /// Checks that the writer leads, if it sent a fence.
     pub(crate) async fn leads(&self, fence: Option<&Fence>) -> Result<(), ApiError> {
         fences::guard(&self.engine, fence).await.map(drop)
     }
 
-    /// The ranges that are kept from nodes.
+    /// The service ranges, which are reserved.
     pub(crate) fn reserved(&self) -> &[IpNet] {
         self.policy.service_ranges.as_slice()
     }
 
-    /// The lengths, if they can be read, and the guard that they stay so.
-    async fn lengths(&self) -> Result<(Guard, Option<Lengths>), StoreError> {
+    /// The recorded lengths, and the guard that they do not change. A list that cannot be read
+    /// counts as all lengths: that costs guards, and no block in the way is overlooked.
+    async fn lengths(&self) -> Result<(Guard, Lengths), StoreError> {
         let key = Lengths::key();
         Ok(match self.engine.get(&key).await? {
-            None => (Guard::Absent(key), None),
+            None => (Guard::Absent(key), Lengths::default()),
             Some(item) => {
                 let revision = item.modified;
-                let lengths = serde_json::from_slice(&item.value).ok();
+                let lengths = serde_json::from_slice(&item.value);
+                let unreadable = |error: serde_json::Error| {
+                    tracing::error!(%key, %error, "list of block lengths is not valid; comparing blocks at every length");
+                    Lengths::all()
+                };
+                let lengths = lengths.unwrap_or_else(unreadable);
                 (Guard::At { key, revision }, lengths)
             }
         })
     }
 
-    /// What a node's blocks have to find when they are recorded.
+    /// Adds the guards and writes that make a node's blocks exclusive.
     async fn exclusive(
         &self,
         node: &str,
         nets: &[IpNet],
         beside: &mut Beside,
     ) -> Result<(), StoreError> {
-        let (unchanged, lengths) = self.lengths().await?;
-        let mut lengths = lengths.unwrap_or_default();
+        let (unchanged, mut lengths) = self.lengths().await?;
         let mut added = false;
         for net in nets {
             let shorter = lengths.of(Family::of(net)).range(..net.prefix_len());
@@ -117,7 +123,8 @@ impl NodeBlocks {
         Ok(())
     }
 
-    /// That nothing is recorded within a block, but that the node had it before it was gone and is back.
+    /// The guard that nothing is recorded within a block, except the node's own former record of
+    /// it.
     async fn none_within(&self, node: &str, net: &IpNet) -> Result<Guard, StoreError> {
         let prefix = record::within(net);
         let (items, _) = self.under(prefix.clone()).await?;
@@ -135,7 +142,7 @@ impl NodeBlocks {
         })
     }
 
-    /// That no service range is in the way of these blocks.
+    /// Checks that no service range overlaps these blocks.
     async fn outside_of_services(&self, node: &Node, nets: &[IpNet]) -> Result<(), ApiError> {
         for net in nets {
             if let Some(range) = self.policy.service_ranges.overlapping(net) {
@@ -148,13 +155,13 @@ impl NodeBlocks {
         Ok(())
     }
 
-    /// How long after its last renewal a hold ends by itself; nothing: never.
+    /// The time after its last renewal at which a hold ends by itself; `None`: never.
     pub(crate) fn release_after(&self) -> Option<Duration> {
         self.policy.release_after
     }
 
-    /// The hold of a block that a node has back. Guarded by [`exclusive`](Self::exclusive): nothing
-    /// is recorded, or this very record is.
+    /// The hold of a block that its former node gets back. It is guarded by
+    /// [`exclusive`](Self::exclusive): nothing is recorded, or this very record is.
     async fn hold_of_former(&self, key: &Key) -> Result<Option<Hold>, StoreError> {
         let found = self.engine.get(key).await?;
         let former = found.as_ref().and_then(Stored::read);
@@ -164,8 +171,8 @@ impl NodeBlocks {
         Ok(hold.map(Hold::resumed))
     }
 
-    /// What is recorded of a block whose node goes, and that nobody else changes the record
-    /// meanwhile.
+    /// The record of a block whose node is deleted, and the guard that the old record does not
+    /// change meanwhile.
     async fn left_behind(
         &self,
         node: &Node,
@@ -202,7 +209,7 @@ impl NodeBlocks {
         Ok((unchanged, record))
     }
 
-    /// When the node was last heard of, by its Lease.
+    /// The time at which the node was last heard of, from its Lease.
     async fn heard(&self, node: &Node) -> Result<Option<Timestamp>, StoreError> {
         let Ok(key) = storage::key::<Lease>(&ObjectKey::new(LEASES, node.name())) else {
             return Ok(None);
@@ -214,7 +221,7 @@ impl NodeBlocks {
     }
 }
 
-/// Whether it is the block that the node left behind.
+/// Returns true if the record is that of the block which the node left behind.
 fn returns(found: &Stored, node: &str, net: &IpNet) -> bool {
     found.node == node && found.net == *net && !found.record.state.has_node()
 }
@@ -300,7 +307,7 @@ fn difference(these: &[IpNet], those: &[IpNet]) -> Vec<IpNet> {
     nets
 }
 
-/// The blocks of a node, without host bits. Validation has seen to it that each is one.
+/// The blocks of a node, without host bits. Validation has checked that each is one.
 fn blocks(node: Option<&Node>) -> Vec<IpNet> {
     let texts = node.map(pod_ips::pod_cidrs).unwrap_or_default();
     let nets = texts.iter().filter_map(|text| parse_cidr(text).ok());

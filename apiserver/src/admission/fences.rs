@@ -1,7 +1,7 @@
 //! The fence of each election: a record that every change of leader replaces.
 //!
-//! It is written in the commit of the Lease, so its revision is the Lease's from that write, which is the epoch that the leader knows. That it still is at that
-//! revision is one guard.
+//! It is written in the commit of the Lease, so its revision is the Lease's at that write: the
+//! epoch that the leader knows. One guard checks that it is still at that revision.
 
 use bytes::Bytes;
 use futures::{FutureExt as _, future::BoxFuture, future::ready};
@@ -15,7 +15,7 @@ use podplane_store::{Guard, Key, KeyError, Revision, Write};
 use super::{Admission, Beside, Change};
 use crate::{engine::Engine, error};
 
-/// Raises the fences.
+/// Replaces the fences as Leases change.
 #[derive(Debug)]
 pub(crate) struct Fences;
 
@@ -24,7 +24,7 @@ fn key(namespace: &str, lease: &str) -> Result<Key, KeyError> {
     Key::try_from(format!("/podplane/fences/{namespace}/{lease}"))
 }
 
-/// Who holds it, and since when: a term of one leader.
+/// The holder of a Lease and the time since when: the term of one leader.
 fn term(lease: &Lease) -> Option<(Option<&str>, Option<podplane_api::jiff::Timestamp>)> {
     let spec = lease.spec.as_ref()?;
     let acquired = spec.acquire_time.as_ref().map(|time| time.0);
@@ -61,7 +61,8 @@ impl Admission<Lease> for Fences {
     }
 }
 
-/// That the fence holds, and goes on to until the commit; nothing, for a writer that has none.
+/// Checks the fence; the guard ensures that it holds until the commit. `None` for a writer without
+/// a fence.
 pub(crate) async fn guard(
     engine: &Engine,
     fence: Option<&Fence>,
@@ -69,7 +70,7 @@ pub(crate) async fn guard(
     let Some(fence) = fence else {
         return Ok(None);
     };
-    // What no Lease can be named has no fence.
+    // A name that no Lease can have has no fence.
     let (Ok(key), epoch) = (
         key(&fence.namespace, &fence.name),
         Revision::new(fence.epoch),

@@ -12,25 +12,27 @@ use tokio::{
 use super::Position;
 use crate::engine::Engine;
 
-/// Waking a watch costs much more than one event more for it. While commits follow each other closely, those who watch are woken so
-/// seldom that about half of the time is left for other things; a few hear of each commit at once, a thousand every ten milliseconds.
+/// The pause between two wake-ups, for each watch. Waking a watch costs much more than one more
+/// event for it. While commits follow each other closely, watches are woken so rarely that about
+/// half of the time is left for other work: a few watches are woken at each commit, a thousand
+/// every ten milliseconds.
 const PAUSE_FOR_EACH: Duration = Duration::from_micros(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
-/// What no timer measures is no pause.
+/// Shorter pauses are skipped, since timers do not measure them.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 
-/// The cache of a kind, to its feeder.
+/// The cache of a kind, as its feeder sees it.
 pub(crate) trait Sink: Send + Sync {
-    /// Which keys it holds.
+    /// The prefix of the keys that it holds.
     fn prefix(&self) -> &Prefix;
 
-    /// Begins with these objects, as they were at a revision.
+    /// Loads these objects, as they were at a revision.
     fn load(&self, items: &[Item], at: Revision);
 
     /// Applies the part of a commit that is under the prefix.
     fn apply(&self, revision: Revision, events: &[Event]);
 
-    /// How many watches there are.
+    /// The number of open watches.
     fn watches(&self) -> usize;
 
     /// Wakes the watches.
@@ -45,14 +47,15 @@ pub(crate) struct Feeder {
 
 struct Fed {
     sink: Arc<dyn Sink>,
-    /// When its watches were woken.
+    /// The time of the last wake-up of its watches.
     woken: Instant,
-    /// Whether something was applied since.
+    /// True if a commit was applied since the last wake-up.
     stale: bool,
 }
 
 impl Fed {
-    /// Wakes the watches, or says when, if they were woken a moment ago.
+    /// Wakes the watches; if they were woken a moment ago, returns the time of the next wake-up
+    /// instead.
     fn wake(&mut self, now: Instant) -> Option<Instant> {
         if !self.stale {
             return None;
@@ -90,7 +93,8 @@ impl Feeder {
         Position(self.position.subscribe())
     }
 
-    /// Fills the caches from the oldest revision that the store has, so that watches of before a restart can go on, up to now.
+    /// Fills the caches from the store's oldest revision up to now, so that watches from before a
+    /// restart can resume.
     pub(crate) async fn fill(self, engine: &Engine) -> Result<Feed, StoreError> {
         let oldest = engine.status().await?.oldest;
         for Fed { sink, .. } in &self.sinks {
@@ -121,17 +125,18 @@ pub(crate) struct Feed {
 }
 
 impl Feed {
-    /// Feeds for ever.
+    /// Feeds the caches until the store fails.
     ///
     /// # Errors
     ///
-    /// The store's, when it was closed, or compacted past what was fed: the caches then no longer follow it.
+    /// The store's, when it was closed, or compacted past the caches' position: they then no longer
+    /// follow it.
     pub(crate) async fn run(mut self) -> Result<(), StoreError> {
         loop {
             let now = Instant::now();
             let due = self.feeder.sinks.iter_mut().filter_map(|fed| fed.wake(now));
             let commit = match due.min() {
-                // A stream that was waited for in vain lost nothing.
+                // A wait that times out loses nothing.
                 Some(due) => timeout_at(due, self.commits.next()).await,
                 None => Ok(self.commits.next().await),
             };

@@ -6,27 +6,27 @@ use std::{
 };
 
 use bytes::Bytes;
-use podplane_api::{ObjectKey, jiff::Timestamp, selector::FieldSet};
+use podplane_api::{ObjectKey, jiff::Timestamp, selector::FieldSet, strategy::Strategy};
 use podplane_proto::{codec, error::ApiError};
 use podplane_store::{Event, Item, Key, Prefix, Revision};
 use serde_json::Value;
 use tokio::sync::watch;
 
 use super::{Position, Query, Sink, Watcher, watcher::Beginning};
-use crate::{error, fatal::or_abort, storage, strategy::Strategy};
+use crate::{error, fatal::or_abort, storage};
 
-/// What is being changed, for the log.
+/// The state that a panic would leave half-changed, for the log.
 const CACHE: &str = "watch cache";
 
-/// An object as it is served, with what selectors ask for.
+/// An object in its served forms, with the fields for selectors.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) key: ObjectKey,
     pub(super) labels: Labels,
     pub(super) fields: FieldSet,
-    /// Its message, for gRPC.
+    /// The object as a message, for gRPC.
     pub(crate) message: Bytes,
-    /// Its JSON as it is stored; the bytes are the store's own.
+    /// The object as stored JSON; the bytes are shared with the store.
     stored: Bytes,
     revision: Revision,
     /// [`Strategy::last_happened`]
@@ -34,7 +34,7 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// Its document, for REST.
+    /// Decodes the object as a document, for REST.
     pub(crate) fn document(&self) -> Result<Value, ApiError> {
         self.document_at(self.revision)
     }
@@ -44,7 +44,8 @@ impl Entry {
     }
 }
 
-/// Labels, ordered by their keys. A map would take ten times the memory for the few that most objects have.
+/// Labels, ordered by their keys. A map would take ten times the memory for the few labels of most
+/// objects.
 #[derive(Debug)]
 pub(super) struct Labels(Box<[(Box<str>, Box<str>)]>);
 
@@ -72,12 +73,13 @@ pub(crate) struct Change {
     pub(super) revision: Revision,
     pub(super) before: Option<Arc<Entry>>,
     pub(super) after: Option<Arc<Entry>>,
-    /// What was before, at the revision of the change: what is sent when it goes. Encoded by the first watch that sends it.
+    /// The message of the previous state, at the revision of the change: the payload of a deletion
+    /// event. The first watch that sends it encodes it.
     gone: OnceLock<Bytes>,
 }
 
 impl Change {
-    /// The message of what was there before, at the revision of the change.
+    /// The message of the previous state, at the revision of the change.
     pub(super) fn gone<K: Strategy>(&self, before: &Entry) -> Result<Bytes, ApiError> {
         if let Some(message) = self.gone.get() {
             return Ok(message.clone());
@@ -87,7 +89,7 @@ impl Change {
         Ok(self.gone.get_or_init(|| message).clone())
     }
 
-    /// The same as a document.
+    /// The document of the previous state, at the revision of the change.
     pub(super) fn gone_document(&self, before: &Entry) -> Result<Value, ApiError> {
         before.document_at(self.revision)
     }
@@ -95,14 +97,14 @@ impl Change {
 
 #[derive(Debug)]
 pub(super) struct State {
-    /// In the order of the store, which later pages of a list are read from.
+    /// The objects in the order of the store, which later pages of a list rely on.
     pub(super) objects: BTreeMap<Key, Arc<Entry>>,
     pub(super) changes: VecDeque<Arc<Change>>,
-    /// How many changes were forgotten: the cursor of the first one that is kept.
+    /// The number of forgotten changes: the cursor of the first kept one.
     pub(super) first: u64,
     /// Every change after this revision is kept.
     pub(super) oldest: Revision,
-    /// Of the last change.
+    /// The revision of the last change.
     pub(super) last: Revision,
 }
 
@@ -118,7 +120,7 @@ impl State {
 pub(crate) struct KindCache<K> {
     prefix: Prefix,
     state: RwLock<State>,
-    /// The end of the changes, to wake watches.
+    /// The cursor after the last change, to wake watches.
     end: watch::Sender<u64>,
     kind: PhantomData<fn() -> K>,
 }
@@ -130,7 +132,7 @@ pub(crate) struct Page {
     pub(crate) items: Vec<Arc<Entry>>,
     /// The last object of the page, if more follow.
     pub(crate) last: Option<ObjectKey>,
-    /// How many more follow, where no selector makes that hard to say.
+    /// The number of objects that follow; `None` if a selector makes it expensive to count.
     pub(crate) remaining: Option<usize>,
 }
 
@@ -151,17 +153,17 @@ impl<K: Strategy> KindCache<K> {
         }
     }
 
-    /// The object.
+    /// The object at a key.
     pub(crate) fn get(&self, key: &Key) -> Option<Arc<Entry>> {
         self.read().objects.get(key).map(Arc::clone)
     }
 
-    /// How many objects there are.
+    /// The number of objects.
     pub(crate) fn len(&self) -> usize {
         self.read().objects.len()
     }
 
-    /// The keys of all objects that match, now.
+    /// The keys of all objects that match now.
     pub(crate) fn keys(&self, query: &Query) -> Vec<ObjectKey> {
         let state = self.read();
         matching::<K>(&state, query)
@@ -169,9 +171,9 @@ impl<K: Strategy> KindCache<K> {
             .collect()
     }
 
-    /// The objects that match, up to `limit` of them.
+    /// Lists up to `limit` objects that match.
     pub(crate) fn list(&self, query: &Query, limit: usize, position: &Position) -> Page {
-        // Read before the lock is taken, so that everything up to it is in what the lock shows.
+        // Read before the lock is taken, so that everything up to it is visible under the lock.
         let position = position.current();
         let state = self.read();
         let mut entries = matching::<K>(&state, query).peekable();
@@ -193,7 +195,7 @@ impl<K: Strategy> KindCache<K> {
         }
     }
 
-    /// A watch that begins with all present objects.
+    /// Opens a watch that begins with all present objects.
     pub(crate) fn watch_all(self: &Arc<Self>, query: Query, position: Position) -> Watcher<K> {
         let current = position.current();
         let beginning = {
@@ -208,7 +210,11 @@ impl<K: Strategy> KindCache<K> {
         Watcher::new(Arc::clone(self), query, position, beginning)
     }
 
-    /// A watch of the changes after a revision.
+    /// Opens a watch of the changes after a revision.
+    ///
+    /// # Errors
+    ///
+    /// `Expired` if the revision is older than the kept changes.
     pub(crate) fn watch_after(
         self: &Arc<Self>,
         revision: Revision,
@@ -233,7 +239,7 @@ impl<K: Strategy> KindCache<K> {
         Ok(Watcher::new(Arc::clone(self), query, position, beginning))
     }
 
-    /// Forgets changes up to a revision.
+    /// Drops changes up to a revision.
     pub(crate) fn trim(&self, oldest: Revision) {
         or_abort(CACHE, || self.forget(oldest));
     }
@@ -252,7 +258,7 @@ impl<K: Strategy> KindCache<K> {
         state.oldest = state.oldest.max(oldest);
     }
 
-    /// The objects that have not happened since, and when they did last.
+    /// The objects that last occurred at `since` or before, with the time of the last occurrence.
     pub(crate) fn not_since(&self, since: Timestamp) -> Vec<(Timestamp, ObjectKey)> {
         let state = self.read();
         let dated = state.objects.values().filter_map(dated);
@@ -260,8 +266,8 @@ impl<K: Strategy> KindCache<K> {
         old.map(|(last, key)| (last, key.clone())).collect()
     }
 
-    /// The oldest objects, as many as there are more than `most`, with the times when they last
-    /// happened. None of kinds whose objects stay.
+    /// The oldest objects in excess of `most`, with the times of their last occurrence. Empty for
+    /// kinds that do not expire.
     pub(crate) fn oldest_beyond(&self, most: usize) -> Vec<(Timestamp, ObjectKey)> {
         let state = self.read();
         let beyond = state.objects.len().saturating_sub(most);
@@ -280,7 +286,8 @@ impl<K: Strategy> KindCache<K> {
     }
 
     pub(super) fn read(&self) -> RwLockReadGuard<'_, State> {
-        // A panic while the lock is held for writing ends the process, so what is there is whole.
+        // A panic while the lock is held for writing ends the process, so the state is always
+        // whole.
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -289,12 +296,12 @@ impl<K: Strategy> KindCache<K> {
     }
 }
 
-/// An object of a kind that has such times.
+/// The time of an object's last occurrence and its key; `None` for kinds that do not expire.
 fn dated(entry: &Arc<Entry>) -> Option<(Timestamp, &ObjectKey)> {
     Some((entry.last_happened?, &entry.key))
 }
 
-/// The objects that a query is about, in the order of their keys.
+/// The objects that match a query, in the order of their keys.
 fn matching<'a, K: Strategy>(
     state: &'a State,
     query: &'a Query,
@@ -302,14 +309,14 @@ fn matching<'a, K: Strategy>(
     let prefix = query.prefix::<K>();
     let from = (Bound::Included(prefix.as_bytes()), Bound::Unbounded);
     let under = state.objects.range::<[u8], _>(from);
-    let under: Vec<_> = under
-        .take_while(|(key, _)| prefix.contains(key))
+    under
+        .take_while(move |(key, _)| prefix.contains(key))
         .map(|(_, entry)| entry)
-        .collect();
-    under.into_iter().filter(|entry| query.matches(entry))
+        .filter(|entry| query.matches(entry))
 }
 
-/// The entry of an item. One that cannot be read is left out, and that is logged: the others must still be served.
+/// Decodes an item. One that cannot be read is logged and left out: the others must still be
+/// served.
 pub(crate) fn entry<K: Strategy>(item: &Item) -> Option<Arc<Entry>> {
     let undecodable = |error: &(dyn std::error::Error + 'static)| tracing::error!(key = %item.key, error, "object in the store is not valid");
     let mut object = K::from_slice(&item.value)

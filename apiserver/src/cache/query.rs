@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 use super::Entry;
 use crate::{error, storage};
 
-/// Which objects a list or watch is about.
+/// The selection of a list or watch.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Query {
-    /// Empty: all.
+    /// The namespace; empty: all.
     pub(crate) namespace: String,
     labels: LabelSelector,
     fields: FieldSelector,
@@ -35,7 +35,7 @@ impl Query {
         })
     }
 
-    /// Everything in a namespace.
+    /// A query for all objects of a namespace.
     pub(crate) fn namespace(namespace: &str) -> Self {
         Self {
             namespace: namespace.to_owned(),
@@ -43,7 +43,7 @@ impl Query {
         }
     }
 
-    /// Of the keys that it is about.
+    /// The key prefix of the selected namespace.
     pub(crate) fn prefix<K: Selectable>(&self) -> Prefix {
         match self.namespace.as_str() {
             "" => storage::prefix::<K>(),
@@ -51,7 +51,7 @@ impl Query {
         }
     }
 
-    /// Whether it asks for more than a namespace.
+    /// Returns true if it selects by labels or fields.
     pub(crate) fn selects(&self) -> bool {
         !self.labels.is_empty() || !self.fields.is_empty()
     }
@@ -63,13 +63,13 @@ impl Query {
     }
 }
 
-/// Where the next page of a list begins. On the wire it is opaque.
+/// The position of the next page of a list. Opaque on the wire.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Continue {
-    /// The revision of the whole list; negative: whichever is current.
+    /// The revision of the whole list; negative: the current one.
     #[serde(rename = "rv")]
     pub(crate) revision: i64,
-    /// The last object that was returned.
+    /// The key of the last returned object.
     pub(crate) namespace: String,
     pub(crate) name: String,
 }
@@ -84,7 +84,8 @@ impl Continue {
         }
     }
 
-    /// The rest of the list as it is now, where it was to be of a revision that is gone.
+    /// The token for the rest of the list at the current revision, after its own revision has
+    /// expired.
     pub(crate) fn inconsistent(self) -> Self {
         Self {
             revision: -1,

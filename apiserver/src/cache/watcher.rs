@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use podplane_api::strategy::Strategy;
 use podplane_proto::{
     error::{ApiError, Reason},
     wire::WatchEventType,
@@ -13,9 +14,10 @@ use super::{
     KindCache, Position, Query,
     kind::{Change, Entry},
 };
-use crate::{error, strategy::Strategy};
+use crate::error;
 
-/// How many changes are looked at for each wake-up, so that one watch does not hold the lock for long.
+/// The maximum number of changes examined per wake-up, so that one watch does not hold the lock for
+/// long.
 const BATCH: usize = 64;
 
 /// One client's watch of a kind.
@@ -24,16 +26,16 @@ pub(crate) struct Watcher<K> {
     cache: Arc<KindCache<K>>,
     query: Query,
     position: Position,
-    /// The next change to look at.
+    /// The cursor of the next change.
     cursor: u64,
     ends: watch::Receiver<u64>,
-    /// The revision of the beginning.
+    /// The revision at which the watch began.
     began: Revision,
-    /// Present at the beginning and not sent yet.
+    /// The objects present at the beginning and not sent yet.
     present: Vec<Arc<Entry>>,
 }
 
-/// Where a watch begins.
+/// The starting point of a watch.
 #[derive(Debug)]
 pub(super) struct Beginning {
     pub(super) cursor: u64,
@@ -65,7 +67,8 @@ impl<K: Strategy> Watcher<K> {
         }
     }
 
-    /// The objects that were present when the watch began, as additions. Empty from the second call on.
+    /// The objects that were present when the watch began, as additions. Empty from the second call
+    /// on.
     pub(crate) fn present(&mut self) -> Vec<Seen> {
         let present = std::mem::take(&mut self.present);
         present.into_iter().map(Seen::Added).collect()
@@ -75,14 +78,16 @@ impl<K: Strategy> Watcher<K> {
     ///
     /// # Errors
     ///
-    /// `Expired` if the watch fell behind the changes that are kept; `ServiceUnavailable` if the server ends.
+    /// `Expired` if the watch fell behind the kept changes; `ServiceUnavailable` if the server
+    /// stops.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses nothing.
+    /// Cancel safe: dropping the future loses nothing.
     pub(crate) async fn next(&mut self) -> Result<Vec<Seen>, ApiError> {
         loop {
-            // Marked as seen before the changes are read, so that one in between wakes the wait below.
+            // Marked as seen before the changes are read, so that a change in between wakes the
+            // wait below.
             self.ends.borrow_and_update();
             let changes = self.changes()?;
             let looked_at = changes.len() as u64;
@@ -109,9 +114,9 @@ impl<K: Strategy> Watcher<K> {
         self.began
     }
 
-    /// How far the watch has come, if it has come to the end.
+    /// The revision that the watch has reached; `None` while there are changes to send.
     pub(crate) fn caught_up(&self) -> Option<Revision> {
-        // Read before the lock is taken, so that everything up to it is in what the lock shows.
+        // Read before the lock is taken, so that everything up to it is visible under the lock.
         let position = self.position.current();
         let state = self.cache.read();
         (state.end() == self.cursor).then(|| state.last.max(position))
@@ -130,7 +135,8 @@ impl<K: Strategy> Watcher<K> {
         Ok(state.changes.range(skip..).take(BATCH).cloned().collect())
     }
 
-    /// The change as this watch sees it: an object that begins to match was added, one that no longer does was deleted.
+    /// The change as this watch sees it: an object that begins to match is added, one that no
+    /// longer matches is deleted.
     fn show(&self, change: &Arc<Change>) -> Option<Seen> {
         let matches = |entry: &&Arc<Entry>| self.query.matches(entry);
         let before = change.before.as_ref().filter(matches);
@@ -143,14 +149,14 @@ impl<K: Strategy> Watcher<K> {
     }
 }
 
-/// What a watch sees of a change.
+/// A change as a watch reports it.
 #[derive(Clone, Debug)]
 pub(crate) enum Seen {
-    /// It came into being, or began to match.
+    /// The object was created, or began to match.
     Added(Arc<Entry>),
-    /// It changed.
+    /// The object changed.
     Modified(Arc<Entry>),
-    /// By this change, it is gone or no longer matches; and what it was before.
+    /// The change by which the object was deleted or no longer matches, and the previous object.
     Deleted(Arc<Change>, Arc<Entry>),
 }
 

@@ -1,6 +1,6 @@
 use std::time::Instant;
 
-use podplane_api::{Object as _, Scope, core::Namespace, names};
+use podplane_api::{Object as _, Scope, core::Namespace, names, strategy::Strategy};
 use podplane_proto::error::ApiError;
 use podplane_store::{Guard, StoreError, Txn};
 use uuid::Uuid;
@@ -9,10 +9,9 @@ use super::{Effect, Part, Registry, Write, journey, managed, now, unchanged};
 use crate::{
     admission::{Beside, Change, fences},
     error, storage,
-    strategy::Strategy,
 };
 
-/// How often another name is tried for `generateName`, as in Kubernetes.
+/// The number of names tried for `generateName`, as in Kubernetes.
 const GENERATED_NAMES: usize = 8;
 
 impl<K: Strategy> Registry<K> {
@@ -47,7 +46,8 @@ impl<K: Strategy> Registry<K> {
 
     async fn create_named(&self, mut object: K, write: &Write) -> Result<K, ApiError> {
         let begun = Instant::now();
-        // Judged before anything is filled in, since a missing namespace is the commoner mistake and the clearer answer.
+        // Checked before defaults are set, since a missing namespace is the more common mistake and
+        // the clearer answer.
         let mut namespace = self.namespace_guard(&object).await?;
         let meta = object.metadata_mut();
         meta.uid = Some(Uuid::new_v4().to_string());
@@ -57,7 +57,8 @@ impl<K: Strategy> Registry<K> {
         meta.generation = K::first_generation();
         meta.self_link = None;
         object.set_defaults();
-        // Defaults are their writer's; what the server adds from here on is nobody's.
+        // Defaults belong to the writer; fields that the server adds from here on belong to no
+        // manager.
         if let Some(manager) = &write.manager {
             managed::record(None, &mut object, Part::Main, manager)?;
         }
@@ -104,7 +105,8 @@ impl<K: Strategy> Registry<K> {
                 Err(StoreError::Conflict { guard: 0, .. }) => {
                     return Err(error::already_exists::<K>(object.name()));
                 }
-                // Somebody else leads; the namespace changed, it may be gone, or going; or something stands against the object that did not before.
+                // Another process leads; the namespace changed and may be deleted or ending; or the
+                // admission may now refuse the object.
                 Err(StoreError::Conflict { .. }) => {
                     leads = fences::guard(&self.engine, fence).await?;
                     namespace = self.namespace_guard(&object).await?;
@@ -116,7 +118,7 @@ impl<K: Strategy> Registry<K> {
         }
     }
 
-    /// That the object's namespace is there and stays, until the object is.
+    /// Checks that the object's namespace exists; the guard ensures it until the commit.
     async fn namespace_guard(&self, object: &K) -> Result<Option<Guard>, ApiError> {
         let name = match (K::SCOPE, object.namespace()) {
             (Scope::Cluster, _) => return Ok(None),

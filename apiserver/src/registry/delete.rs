@@ -3,6 +3,7 @@ use podplane_api::{
     core::Namespace,
     jiff::{SignedDuration, Timestamp},
     meta::Time,
+    strategy::Strategy,
 };
 use podplane_proto::{
     error::ApiError,
@@ -12,22 +13,23 @@ use podplane_proto::{
 use podplane_store::{Guard, Revision};
 
 use super::{Effect, Registry, Step, Terms, now, truncated};
-use crate::{error, strategy::Strategy};
+use crate::error;
 
-/// How an object is to be deleted.
+/// The options of a deletion.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DeleteOptions {
     pub(crate) grace_period_seconds: Option<i64>,
     pub(crate) preconditions: Preconditions,
-    /// What becomes of the objects that it owns; none: what its finalizers say, else [`Propagation::Background`].
+    /// The fate of the objects that it owns; `None`: as its finalizers say, else
+    /// [`Propagation::Background`].
     pub(crate) propagation: Option<Propagation>,
     pub(crate) effect: Effect,
-    /// What the writer leads by, if it says so.
+    /// The fence of the writer, if it sent one.
     pub(crate) fence: Option<Fence>,
 }
 
 impl<K: Strategy> Registry<K> {
-    /// Removes an object, or begins to, and returns what it was or is.
+    /// Removes an object, or begins to, and returns its last or its new state.
     pub(crate) async fn delete(
         &self,
         key: &ObjectKey,
@@ -41,17 +43,17 @@ impl<K: Strategy> Registry<K> {
             .await
     }
 
-    /// The objects that have not happened since, and when they did last.
+    /// The objects that last occurred at `since` or before, with the time of the last occurrence.
     pub(crate) fn not_since(&self, since: Timestamp) -> Vec<(Timestamp, ObjectKey)> {
         self.cache.not_since(since)
     }
 
-    /// The oldest of the objects that are more than that many.
+    /// The oldest of the objects in excess of `most`.
     pub(crate) fn oldest_beyond(&self, most: usize) -> Vec<(Timestamp, ObjectKey)> {
         self.cache.oldest_beyond(most)
     }
 
-    /// Removes an object, if it still has not happened since.
+    /// Removes an object, unless it occurred again after `since`.
     pub(crate) async fn remove_unless_since(
         &self,
         key: &ObjectKey,
@@ -68,14 +70,15 @@ impl<K: Strategy> Registry<K> {
         self.change(key, Terms::default(), remove).await
     }
 
-    /// Forgets changes up to a revision.
+    /// Drops cached changes up to a revision.
     pub(crate) fn forget(&self, oldest: Revision) {
         self.cache.trim(oldest);
     }
 }
 
 impl Registry<Namespace> {
-    /// Says that nothing is left in an ending namespace, under guards that it is so. It goes, unless somebody else has to be done with it.
+    /// Removes the content finalizer of an ending namespace, under guards that nothing is left in
+    /// it. The namespace is removed unless it has other finalizers.
     pub(crate) async fn release(
         &self,
         key: &ObjectKey,
@@ -97,10 +100,12 @@ impl Registry<Namespace> {
     }
 }
 
-/// As Kubernetes' `rest.BeforeDelete` and the generic registry's `Delete`.
+/// Decides a deletion, as Kubernetes' `rest.BeforeDelete` and the generic registry's `Delete`.
 fn plan<K: Strategy>(mut object: K, options: &DeleteOptions) -> Result<Step<K>, ApiError> {
     expect(&object, &options.preconditions)?;
-    object.admit_delete()?;
+    if let Some(why) = object.delete_refusal() {
+        return Err(error::forbidden::<K>(object.name(), why));
+    }
     if object.is_deleting() {
         return Ok(shorten(object, options));
     }
@@ -118,7 +123,8 @@ fn plan<K: Strategy>(mut object: K, options: &DeleteOptions) -> Result<Step<K>, 
     }
 }
 
-/// The finalizers that make the garbage collector deal with what the object owns, before it goes.
+/// Sets the finalizers that make the garbage collector handle the dependents before the object is
+/// removed.
 fn propagate<K: Strategy>(object: &mut K, propagation: Option<Propagation>) {
     const FOREGROUND: &str = "foregroundDeletion";
     const ORPHAN: &str = "orphan";
@@ -135,7 +141,8 @@ fn propagate<K: Strategy>(object: &mut K, propagation: Option<Propagation>) {
     meta.finalizers = Some(finalizers).filter(|finalizers| !finalizers.is_empty());
 }
 
-/// What is being deleted can only be deleted sooner; what only its finalizers keep, in another way too.
+/// Decides a second deletion: a pending grace period can only become shorter; an object that only
+/// its finalizers keep can change its propagation.
 fn shorten<K: Strategy>(mut object: K, options: &DeleteOptions) -> Step<K> {
     if object.metadata().deletion_grace_period_seconds == Some(0) {
         propagate(&mut object, options.propagation);
@@ -158,7 +165,7 @@ fn shorten<K: Strategy>(mut object: K, options: &DeleteOptions) -> Step<K> {
         .deletion_timestamp
         .as_ref()
         .and_then(|end| end.0.checked_sub(SignedDuration::from_secs(given)).ok())
-        // An end after the last time there is was cut off.
+        // An end after the latest representable time was cut off.
         .map_or_else(Timestamp::now, |begun| begun.min(Timestamp::now()));
     let meta = object.metadata_mut();
     meta.deletion_timestamp = Some(Time(after(begun, seconds)));

@@ -1,25 +1,11 @@
-//! What a write means for the journey of a pod, told as a step of its trace once the write is durable.
+//! Spans for the journey of a pod: each durable write that advances it becomes a step of its trace.
 
 use std::time::Instant;
 
+use podplane_api::strategy::Station;
 use podplane_telemetry::trace::{Journey, Span, attribute};
 
-/// How far an object is on its journey.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Station {
-    pub(crate) namespace: String,
-    pub(crate) name: String,
-    pub(crate) uid: String,
-    /// Empty while it has none.
-    pub(crate) node: String,
-    pub(crate) phase: String,
-    /// Why, if the phase is one that has reasons.
-    pub(crate) message: String,
-    pub(crate) ips: String,
-    pub(crate) deleting: bool,
-}
-
-/// Tells of a write that was asked for at `begun`, from what was there to what is there now.
+/// Records a write that was requested at `begun` and changed the state from `from` to `to`.
 pub(super) fn tell(begun: Instant, from: Option<&Station>, to: Option<&Station>) {
     match (from, to) {
         (None, Some(to)) => root(Journey::creation(&to.uid), "create", begun, to),
@@ -51,7 +37,7 @@ fn changed(begun: Instant, from: &Station, to: &Station) {
             if !to.ips.is_empty() {
                 span.set(attribute::IPS, to.ips.clone());
             }
-            // What ends because it was deleted has not failed at anything.
+            // A pod that ends because of its deletion has not failed.
             if to.phase == "Failed" && !to.deleting {
                 span.fail(to.message.clone());
             }

@@ -2,6 +2,7 @@ use std::{num::NonZeroUsize, sync::Arc};
 
 use podplane_api::{
     ObjectKey,
+    strategy::Strategy,
     validation::{ErrorList, Path},
 };
 use podplane_proto::{error::ApiError, wire::ListMeta};
@@ -11,19 +12,18 @@ use super::Registry;
 use crate::{
     cache::{self, Continue, Entry, Page, Query},
     error, storage,
-    strategy::Strategy,
 };
 
-/// In the reference's words (`apiserver/pkg/storage/etcd3/errors.go`).
+/// Kubernetes' message (`apiserver/pkg/storage/etcd3/errors.go`).
 const INCONSISTENT_CONTINUE: &str = "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list.";
 
-/// How new a list has to be (`resourceVersion` and `resourceVersionMatch`).
+/// The required freshness of a list (`resourceVersion` and `resourceVersionMatch`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Freshness {
     /// As new as every acknowledged write.
     #[default]
     Latest,
-    /// As it happens to be here.
+    /// Any state of the cache.
     Any,
     /// At this revision or later.
     NotOlderThan(Revision),
@@ -35,7 +35,7 @@ const EXACT: &str = "Exact";
 pub(crate) const NOT_OLDER_THAN: &str = "NotOlderThan";
 
 impl Freshness {
-    /// What of Kubernetes' `ValidateListOptions` is about a list's revision.
+    /// The part of Kubernetes' `ValidateListOptions` about a list's revision.
     pub(crate) fn validate(version: &str, version_match: &str, token: &str) -> ErrorList {
         let mut errors = ErrorList::new();
         if version_match.is_empty() {
@@ -58,7 +58,8 @@ impl Freshness {
         errors
     }
 
-    /// As `resourceVersion` and `resourceVersionMatch` say it, of a list with that limit and continue token.
+    /// Parses `resourceVersion` and `resourceVersionMatch` of a list with that limit and continue
+    /// token.
     pub(crate) fn parse(
         version: &str,
         version_match: &str,
@@ -79,14 +80,14 @@ impl Freshness {
             .map_err(|error| error::bad_request(format!("invalid resource version: {error}")))?;
         Ok(match version_match {
             EXACT => Self::Exact(revision),
-            // A limit asks for pages, which are of one revision.
+            // A limit asks for pages, and all pages have one revision.
             "" if limit > 0 => Self::Exact(revision),
             _ => Self::NotOlderThan(revision),
         })
     }
 }
 
-/// Objects, and the revision and continuation of the list that they are of.
+/// A page of objects, with the metadata of its list.
 #[derive(Debug)]
 pub(crate) struct Listed {
     pub(crate) metadata: ListMeta,
@@ -94,7 +95,8 @@ pub(crate) struct Listed {
 }
 
 impl<K: Strategy> Registry<K> {
-    /// The objects that match; or, with a token, the next page of an earlier list, at its revision.
+    /// Lists the objects that match; with a token, the next page of an earlier list, at its
+    /// revision.
     pub(crate) async fn list(
         &self,
         query: &Query,
@@ -174,8 +176,8 @@ impl<K: Strategy> Registry<K> {
         Ok(self.cache.list(query, limit.get(), &self.position))
     }
 
-    /// That the revision is one that this store has had. One of before a restore means nothing here, also where a newer one would do: the client
-    /// has to begin anew.
+    /// Checks that this store has had the revision. A revision from before a restore is refused
+    /// even if a newer one would do: the client has to start over.
     pub(super) fn of_this_store(&self, revision: Revision) -> Result<(), ApiError> {
         let first = self.engine.first();
         if revision < first {
@@ -188,13 +190,13 @@ impl<K: Strategy> Registry<K> {
         Ok(())
     }
 
-    /// The number of the newest revision that anybody may know of.
+    /// The number of the newest revision that any client may know.
     pub(super) fn newest(&self) -> u64 {
         let position = self.position.current().number();
         self.engine.acknowledged().max(position)
     }
 
-    /// Read from the store, since the cache has only the present.
+    /// Lists at a revision of the store's history; the cache has only the present.
     async fn stored(
         &self,
         query: &Query,
@@ -218,7 +220,7 @@ impl<K: Strategy> Registry<K> {
             let snapshot = self.engine.list(query_store).await?;
             let mut items = snapshot.items.iter();
             while let Some(item) = items.next() {
-                // One that cannot be read is left out, as from the cache.
+                // An item that cannot be read is left out, as in the cache.
                 let Some(entry) = cache::entry::<K>(item).filter(|entry| query.matches(entry))
                 else {
                     continue;

@@ -1,12 +1,12 @@
-//! Who wrote which field: `metadata.managedFields`.
+//! The record of field owners: `metadata.managedFields`.
 
 use podplane_api::{
-    Object,
     patch::{
         FieldSet,
         apply::{self, Writer},
     },
     schema::Type,
+    strategy::Strategy,
 };
 use podplane_proto::error::ApiError;
 use serde::Deserialize as _;
@@ -15,13 +15,13 @@ use serde_json::Value;
 use super::Part;
 use crate::error;
 
-/// Calls `with` for a writer of a part of the objects of a kind.
-pub(super) fn with_writer<K: Object, T>(
+/// Calls `with` with the writer of a part of the objects of a kind.
+pub(super) fn with_writer<K: Strategy, T>(
     manager: &str,
     part: Part,
     with: impl FnOnce(&Writer<'_>) -> T,
 ) -> T {
-    let ignored = FieldSet::of_fields(part.untouched());
+    let ignored = FieldSet::of_fields(part.untouched::<K>());
     with(&Writer {
         manager,
         api_version: K::API_VERSION,
@@ -31,8 +31,9 @@ pub(super) fn with_writer<K: Object, T>(
     })
 }
 
-/// Records in `new` that the manager wrote what differs from `live`. Kinds without a published schema have no such record.
-pub(super) fn record<K: Object>(
+/// Records in `new` that the manager wrote the fields that differ from `live`. Kinds without a
+/// published schema have no such record.
+pub(super) fn record<K: Strategy>(
     live: Option<&K>,
     new: &mut K,
     part: Part,

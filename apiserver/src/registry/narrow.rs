@@ -1,8 +1,9 @@
-//! The narrow writes that controllers make, each of one thing and once.
+//! The narrow writes of controllers: each sets one thing, once.
 
 use podplane_api::{
     Object as _, ObjectKey,
     core::{Node, Pod},
+    kinds::pod,
 };
 use podplane_proto::{
     error::ApiError,
@@ -10,10 +11,10 @@ use podplane_proto::{
 };
 
 use super::{Registry, Terms, now};
-use crate::{error, strategy};
+use crate::error;
 
 impl Registry<Pod> {
-    /// Gives a pod its node.
+    /// Binds a pod to a node.
     pub(crate) async fn bind(
         &self,
         request: &BindPodRequest,
@@ -35,7 +36,7 @@ impl Registry<Pod> {
                 return Err(error::other_uid(RESOURCE, name, uid, pod.uid()));
             }
             let mut bound = pod.clone();
-            strategy::bind(&mut bound, node_name, now().0)
+            pod::bind(&mut bound, node_name, now().0)
                 .map_err(|why| error::conflict(RESOURCE, name, &why))?;
             if !resource_version.is_empty() && resource_version != pod.resource_version() {
                 return Err(error::modified::<Pod>(name));
@@ -52,7 +53,7 @@ impl Registry<Pod> {
 }
 
 impl Registry<Node> {
-    /// Gives a node its blocks. Asked again for the same ones, it answers again.
+    /// Assigns a node its blocks. A repeated call with the same blocks succeeds.
     pub(crate) async fn assign_pod_cidrs(
         &self,
         request: &AssignPodCidrsRequest,

@@ -7,14 +7,15 @@ use podplane_api::{
         apply::{self, ApplyError, Conflicts},
     },
     schema::Type,
+    strategy::Strategy,
 };
 use podplane_proto::error::{ApiError, FieldViolation, Reason};
 use serde_json::Value;
 
 use super::{Part, Registry, Write, managed, update::replace};
-use crate::{error, strategy::Strategy};
+use crate::error;
 
-/// A change to a document.
+/// A patch of a document.
 #[derive(Clone, Debug)]
 pub(crate) enum Patch {
     /// RFC 6902.
@@ -23,16 +24,16 @@ pub(crate) enum Patch {
     Merge(Value),
     /// Kubernetes' strategic merge.
     Strategic(Value),
-    /// What a manager wants (server-side apply).
+    /// A manager's configuration (server-side apply).
     Apply {
         config: Value,
-        /// Whether fields are taken from other managers.
+        /// True to take fields over from other managers.
         force: bool,
     },
 }
 
 impl Patch {
-    /// The patch itself, unless it is a part of the object.
+    /// The document of the patch; `None` for an apply, whose document is a partial object.
     pub(crate) fn document(&self) -> Option<&Value> {
         match self {
             Self::Json(patch) | Self::Merge(patch) | Self::Strategic(patch) => Some(patch),
@@ -40,7 +41,8 @@ impl Patch {
         }
     }
 
-    /// What it makes of a document of the type, where the type is known; what is applied needs a manager too, and is refused.
+    /// Applies the patch to a document of the type, if the type is known. An apply is refused: it
+    /// needs a manager.
     pub(crate) fn of(
         &self,
         ty: Option<Type>,
@@ -64,8 +66,11 @@ impl Patch {
 }
 
 impl<K: Strategy> Registry<K> {
-    /// Changes a part of an object by way of its document. `decode` makes an object of the changed document and says what is
-    /// to be warned of; it may be called again when another write comes between. What is applied and is not there is created, and then `true` is returned.
+    /// Patches a part of an object through its document.
+    ///
+    /// `decode` turns the changed document into an object and warnings; it may be called again when
+    /// another write comes between. An apply creates an object that does not exist. Returns the
+    /// object, the warnings, and true if it was created.
     pub(crate) async fn patch(
         &self,
         key: &ObjectKey,
@@ -91,7 +96,7 @@ impl<K: Strategy> Registry<K> {
                     new.key()
                 )));
             }
-            // What is applied brings its record.
+            // An apply has its own record.
             let applied = matches!(patch, Patch::Apply { .. });
             replace(
                 &old,
@@ -109,7 +114,7 @@ impl<K: Strategy> Registry<K> {
                 done => break (done?, false),
             }
             let object = decode(patched::<K>(None, part, patch, manager)?)?;
-            // The record of who applied is in the document.
+            // The document already records the manager.
             let write = Write {
                 manager: None,
                 ..write.clone()
@@ -126,7 +131,7 @@ impl<K: Strategy> Registry<K> {
     }
 }
 
-/// What a patch makes of a document; only what is applied makes something of nothing.
+/// Applies a patch to a document; only an apply accepts a missing one.
 fn patched<K: Strategy>(
     live: Option<Value>,
     part: Part,

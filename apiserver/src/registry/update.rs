@@ -1,25 +1,26 @@
 use podplane_api::{
     ObjectKey,
+    strategy::Strategy,
     validation::{ErrorList, Path},
 };
 use podplane_proto::error::ApiError;
 
 use super::{Registry, Step, Terms, Write, managed};
-use crate::{error, strategy::Strategy};
+use crate::error;
 
-/// Which part of an object a write is of; it leaves the rest as it is.
+/// The part of an object that a write changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// All but the status.
+    /// Everything but the status.
     Main,
-    /// The status alone.
+    /// The status; for some kinds labels and annotations too.
     Status,
-    /// `spec.replicas`, by way of a scale; a whole object is written.
+    /// `spec.replicas`, through a scale; the whole object is written.
     Scale,
 }
 
 impl Part {
-    /// The sub-resource that is written, as `metadata.managedFields` names it.
+    /// The sub-resource of the write, as `metadata.managedFields` names it.
     pub(super) fn subresource(self) -> &'static str {
         match self {
             Self::Main => "",
@@ -28,10 +29,11 @@ impl Part {
         }
     }
 
-    /// What a write of the part leaves as it is, whatever it says.
-    pub(super) fn untouched(self) -> &'static [&'static [&'static str]] {
+    /// The fields that a write of the part leaves unchanged.
+    pub(super) fn untouched<K: Strategy>(self) -> &'static [&'static [&'static str]] {
         match self {
             Self::Main | Self::Scale => &[&["status"]],
+            Self::Status if K::STATUS_HAS_METADATA => &[&["spec"]],
             Self::Status => &[&["spec"], &["metadata"]],
         }
     }
@@ -57,8 +59,8 @@ impl<K: Strategy> Registry<K> {
         self.change(&object.key(), write.terms(), change).await
     }
 
-    /// Replaces a part of an object, or creates the object if it is of a kind that updates may
-    /// create. Returns whether it was created.
+    /// Replaces a part of an object, or creates the object if updates of its kind may create.
+    /// Returns true if it was created.
     pub(crate) async fn put(
         &self,
         object: K,
@@ -76,7 +78,7 @@ impl<K: Strategy> Registry<K> {
                 return Err(error::other_uid(&resource, object.name(), uid, ""));
             }
             let mut new = object.clone();
-            // The revision is of an object that is gone.
+            // The revision belongs to a deleted object.
             new.metadata_mut().resource_version = None;
             match self.create(new, write).await {
                 Err(error) if error.is_already_exists() => {}
@@ -85,7 +87,7 @@ impl<K: Strategy> Registry<K> {
         }
     }
 
-    /// What the server itself changes in an object: judged as a client's update is.
+    /// Changes an object on behalf of the server. Validated like a client's update.
     pub(crate) async fn modify(
         &self,
         key: &ObjectKey,
@@ -102,7 +104,7 @@ impl<K: Strategy> Registry<K> {
     }
 }
 
-/// Puts a part of `new` into the place of that of `old`, and records who did, if that is known.
+/// Replaces a part of `old` by that of `new`, and records the manager if it is known.
 pub(super) fn replace<K: Strategy>(
     old: &K,
     mut new: K,
@@ -131,7 +133,7 @@ pub(super) fn replace<K: Strategy>(
     finish(new, old)
 }
 
-/// A new generation, if what is wanted differs. A write of the status wants nothing.
+/// Increments the generation if the spec differs. A write of the status does not change it.
 fn count_generation<K: Strategy>(new: &mut K, old: &K) {
     if new.spec_differs(old) {
         new.metadata_mut().generation = old
@@ -141,7 +143,7 @@ fn count_generation<K: Strategy>(new: &mut K, old: &K) {
     }
 }
 
-/// Judges the new object. One that was only kept by its finalizers goes with the last of them.
+/// Validates the new object. If only finalizers kept it, it is removed with the last of them.
 fn finish<K: Strategy>(new: K, old: &K) -> Result<Step<K>, ApiError> {
     let errors = new.validate_update(old);
     if !errors.is_empty() {
@@ -156,7 +158,7 @@ fn finish<K: Strategy>(new: K, old: &K) -> Result<Step<K>, ApiError> {
     })
 }
 
-/// That the stored object is the one, at the revision, that the update is of.
+/// Checks the UID and revision of the update against the stored object.
 fn expect<K: Strategy>(stored: &K, update: &K) -> Result<(), ApiError> {
     match update.uid() {
         uid if uid.is_empty() || uid == stored.uid() => {}
@@ -175,7 +177,8 @@ fn expect<K: Strategy>(stored: &K, update: &K) -> Result<(), ApiError> {
     }
 }
 
-/// What only the server sets: an update that leaves it out keeps it, and one that differs is then refused.
+/// Copies the fields that only the server sets: an update may leave them out, and one that changes
+/// them is refused later.
 fn keep_system_fields<K: Strategy>(new: &mut K, old: &K) {
     let (new, old) = (new.metadata_mut(), old.metadata());
     if new.uid.as_deref().is_none_or(str::is_empty) {

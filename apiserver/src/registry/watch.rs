@@ -1,8 +1,9 @@
-//! A watch, as the stream of what a client is told.
+//! A watch, as a stream of events for a client.
 
 use std::time::Duration;
 
 use futures::{Stream, StreamExt as _, stream};
+use podplane_api::strategy::Strategy;
 use podplane_proto::error::ApiError;
 use podplane_store::Revision;
 use tokio::time::{self, Instant};
@@ -11,29 +12,30 @@ use super::Registry;
 use crate::{
     cache::{Query, Seen, Watcher},
     error,
-    strategy::Strategy,
 };
 
-/// How often a watch gets a bookmark.
+/// The interval between two bookmarks of a watch.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
-/// How long before its end it gets another, so that its client can go on from there.
+/// The time before the watch's end at which it gets another bookmark, so that its client can resume
+/// from there.
 const BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
-/// When a bookmark that is due is tried again, because the watch has not come to the end of what happened.
+/// The delay until a due bookmark is tried again, because the watch has not caught up.
 const BOOKMARK_AGAIN: Duration = Duration::from_secs(1);
 
-/// Where a watch begins.
+/// The starting point of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Start {
-    /// With all present objects, as they are at this revision or later; `None`: as new as every acknowledged write.
+    /// All present objects, at this revision or later; `None`: as new as every acknowledged write.
     Present(Option<Revision>),
-    /// With the changes after this revision.
+    /// The changes after this revision.
     After(Revision),
-    /// With the changes that come.
+    /// The changes from now on.
     Now,
 }
 
 impl Start {
-    /// As `resourceVersion` says it: present objects first where it is empty or 0, for at 0 any state will do.
+    /// Parses `resourceVersion`: if empty or 0, the watch begins with the present objects (at 0, in
+    /// any state).
     pub(crate) fn parse(version: &str) -> Result<Self, ApiError> {
         match version {
             "" | "0" => Ok(Self::Present(None)),
@@ -42,7 +44,7 @@ impl Start {
     }
 }
 
-/// The revision of a `resourceVersion` of which a watch is asked.
+/// Parses the `resourceVersion` of a watch.
 pub(crate) fn revision(version: &str) -> Result<Revision, ApiError> {
     version.parse().map_err(|_| {
         error::bad_request(format!(
@@ -51,32 +53,32 @@ pub(crate) fn revision(version: &str) -> Result<Revision, ApiError> {
     })
 }
 
-/// What is asked of a watch.
+/// The options of a watch.
 #[derive(Debug)]
 pub(crate) struct WatchOptions {
     pub(crate) query: Query,
     pub(crate) start: Start,
-    /// Whether it is told from time to time how far it has come.
+    /// True to send bookmarks.
     pub(crate) bookmarks: bool,
-    /// When it will be ended by whoever asked for it.
+    /// The time at which the caller will end it.
     pub(crate) ends: Option<Instant>,
-    /// Whether a bookmark ends the present objects.
+    /// True to send a bookmark after the present objects.
     pub(crate) announce_end: bool,
 }
 
-/// What a client is told.
+/// An event for a client.
 #[derive(Clone, Debug)]
 pub(crate) enum Told {
     /// A change.
     Seen(Seen),
-    /// How far the watch has come.
+    /// The revision that the watch has reached.
     Bookmark(Revision),
-    /// The same, and that all that was present when the watch began has been sent.
+    /// The same, and all objects present at the beginning have been sent.
     InitialEnd(Revision),
 }
 
 impl<K: Strategy> Registry<K> {
-    /// A watch; it ends after an error.
+    /// Opens a watch; it ends after an error.
     pub(crate) async fn watch(
         &self,
         options: WatchOptions,
@@ -115,8 +117,9 @@ impl<K: Strategy> Registry<K> {
         }))
     }
 
-    /// The reference waits for a revision that is not there yet. Here there is one server, so that such a revision comes from a store that is no
-    /// more, and whoever waited for it would miss all that happens until then.
+    /// Refuses a revision that this store does not have yet. Kubernetes waits for it; here there is
+    /// only one server, so it comes from a store that no longer exists, and a client that waited
+    /// for it would miss everything until then.
     fn not_of_another_store(&self, revision: Revision) -> Result<(), ApiError> {
         let current = self.newest();
         if revision.number() > current {
@@ -127,7 +130,7 @@ impl<K: Strategy> Registry<K> {
     }
 }
 
-/// When a watch that ends then gets its next bookmark.
+/// The time of the next bookmark of a watch that ends at `ends`.
 fn next_bookmark(ends: Option<Instant>) -> Instant {
     let now = Instant::now();
     let regular = now + BOOKMARK_EVERY;
@@ -138,9 +141,9 @@ fn next_bookmark(ends: Option<Instant>) -> Instant {
 
 #[derive(Clone, Copy)]
 enum Phase {
-    /// What was there when the watch began is yet to be sent.
+    /// The objects present at the beginning are yet to be sent.
     Present,
-    /// It was sent; changes follow.
+    /// The present objects were sent; changes follow.
     Following,
     /// An error was sent; nothing follows.
     Ended,
@@ -148,7 +151,7 @@ enum Phase {
 
 struct Open<K> {
     watcher: Watcher<K>,
-    /// When the next bookmark is due.
+    /// The time at which the next bookmark is due.
     bookmark_at: Option<Instant>,
     ends: Option<Instant>,
     announce_end: bool,
@@ -184,7 +187,7 @@ impl<K: Strategy> Open<K> {
         }
         loop {
             let seen = match self.bookmark_at {
-                // Dropping `next` when the time is up loses nothing.
+                // Dropping `next` at the timeout loses nothing.
                 Some(due) => time::timeout_at(due, self.watcher.next()).await,
                 None => Ok(self.watcher.next().await),
             };

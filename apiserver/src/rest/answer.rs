@@ -1,4 +1,4 @@
-//! Answers: objects, and refusals as `Status`.
+//! Answers: objects, and errors as `Status`.
 
 use axum::body::Body;
 use bytes::Bytes;
@@ -18,7 +18,7 @@ pub(super) type Answer = Response<Body>;
 
 /// The media type of documents in YAML.
 pub(super) const YAML: &str = "application/yaml";
-/// The media ranges that JSON fits.
+/// The media ranges that match JSON.
 const JSON_RANGES: [&str; 3] = ["application/json", "application/*", "*/*"];
 
 /// A document with a status code.
@@ -26,12 +26,13 @@ pub(super) fn document(code: StatusCode, document: &Value) -> Answer {
     typed(code, "application/json", document)
 }
 
-/// The same under another type.
+/// A document with a status code, of another media type.
 pub(super) fn typed(code: StatusCode, content_type: &'static str, document: &Value) -> Answer {
     body(code, content_type, document.to_string())
 }
 
-/// A document that hardly ever changes, unless the client's copy is still good. Its hash is made if it is not known.
+/// A document that rarely changes, or 304 if the client's copy is current. Its hash is computed if
+/// it is not given.
 pub(super) fn unchanged(
     headers: &HeaderMap,
     content_type: &'static str,
@@ -64,13 +65,13 @@ pub(super) fn unchanged(
     answer
 }
 
-/// What tells one content from another, as the reference makes it.
+/// The hash of a content, as Kubernetes makes it.
 pub(super) fn hash(content: &[u8]) -> String {
     let digest: [u8; 64] = Sha512::digest(content).into();
     format!("{:X}", Bytes::copy_from_slice(&digest))
 }
 
-/// Text for people.
+/// A text for people.
 pub(super) fn text(code: StatusCode, text: &str) -> Answer {
     body(code, "text/plain; charset=utf-8", text.to_owned())
 }
@@ -88,7 +89,7 @@ pub(super) fn body(
     answer
 }
 
-/// Warnings, one header each (RFC 7234 §5.5, as Kubernetes' API server has them).
+/// Adds warnings, one header each (RFC 7234 §5.5, as in Kubernetes' API server).
 pub(super) fn warn(answer: &mut Answer, warnings: &[String]) {
     for warning in warnings {
         let warning = printable::line(warning);
@@ -100,19 +101,19 @@ pub(super) fn warn(answer: &mut Answer, warnings: &[String]) {
     }
 }
 
-/// What a refusal is about.
+/// The subject of a refusal.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct About<'a> {
     pub(super) names: Option<&'a Names>,
     pub(super) name: &'a str,
 }
 
-/// A refusal.
+/// The answer for an error.
 pub(super) fn refusal(error: &ApiError, about: About<'_>) -> Answer {
     of_status(&status(error, about))
 }
 
-/// A refusal of the options of a request, which are a kind themselves: `ListOptions`.
+/// The answer for an error in the options of a request, which are a kind themselves: `ListOptions`.
 pub(super) fn refusal_of_options(error: &ApiError, kind: &str) -> Answer {
     let mut status = status(error, About::default());
     status["details"]["group"] = "meta.k8s.io".into();
@@ -141,7 +142,7 @@ fn code(reason: Reason) -> StatusCode {
         Reason::Invalid => StatusCode::UNPROCESSABLE_ENTITY,
         Reason::BadRequest => StatusCode::BAD_REQUEST,
         Reason::Forbidden => StatusCode::FORBIDDEN,
-        // No such writer comes this way; as Kubernetes' answer to a precondition that does not hold.
+        // REST has no such writer; as Kubernetes answers a failed precondition.
         Reason::FenceLost | Reason::InUse => StatusCode::CONFLICT,
         Reason::Expired => StatusCode::GONE,
         Reason::Timeout => StatusCode::GATEWAY_TIMEOUT,
@@ -171,7 +172,7 @@ pub(super) fn status(error: &ApiError, about: About<'_>) -> Value {
             | Reason::InUse
     );
     if let Some(names) = about.names.filter(|_| of_object) {
-        // Of an invalid object the kind is named, else the resource.
+        // For an invalid object the details name the kind, otherwise the resource.
         let kind = match reason {
             Reason::Invalid => names.kind,
             _ => names.plural,
@@ -193,7 +194,7 @@ pub(super) fn status(error: &ApiError, about: About<'_>) -> Value {
     if *reason == Reason::InternalError {
         details["causes"] = json!([{"message": message}]);
     }
-    // Clients read the details of these reasons without looking whether there are any.
+    // Clients read the details of these reasons without checking that there are any.
     let details = Some(details).filter(|details| of_object || details != &json!({}));
     let mut status = failure(code(*reason), reason.as_str(), message, details);
     if let Some(token) = continue_token {
@@ -202,7 +203,7 @@ pub(super) fn status(error: &ApiError, about: About<'_>) -> Value {
     status
 }
 
-/// metav1.Status for what only HTTP can refuse.
+/// metav1.Status for an error that only HTTP has.
 pub(super) fn failure(
     code: StatusCode,
     reason: &str,
@@ -224,7 +225,8 @@ pub(super) fn failure(
     status
 }
 
-/// metav1.StatusCause. The reason is told by how Kubernetes' text for it begins (`field.ErrorType.String`).
+/// metav1.StatusCause. The reason follows from the beginning of Kubernetes' text for it
+/// (`field.ErrorType.String`).
 fn cause(violation: &FieldViolation) -> Value {
     const REASONS: [(&str, &str); 11] = [
         ("Required value", "FieldValueRequired"),
@@ -251,18 +253,18 @@ fn cause(violation: &FieldViolation) -> Value {
     cause
 }
 
-/// A refusal of the request as HTTP.
+/// A refusal at the level of HTTP.
 pub(super) fn refuse(code: StatusCode, reason: &str, message: &str) -> Answer {
     document(code, &failure(code, reason, message, None))
 }
 
-/// A refusal of what the path or the method asks for. As in the reference it has details, which
-/// are empty: `kubectl debug` tells by their name whether the pod or its sub-resource is missing.
+/// A refusal of a path or a method. As in Kubernetes it has empty details: `kubectl debug` tells by
+/// their name whether the pod or its sub-resource is missing.
 pub(super) fn refuse_path(code: StatusCode, reason: &str, message: &str) -> Answer {
     document(code, &failure(code, reason, message, Some(json!({}))))
 }
 
-/// There is nothing at the path.
+/// The answer for a path at which nothing is served.
 pub(super) fn no_such_path() -> Answer {
     refuse_path(
         StatusCode::NOT_FOUND,
@@ -271,7 +273,7 @@ pub(super) fn no_such_path() -> Answer {
     )
 }
 
-/// The kind at the path has no objects, and can have none.
+/// The answer for a write of a kind that is not stored.
 pub(super) fn not_stored(resource: &str) -> Answer {
     let why = format!(
         "podplane does not store {resource}: they can be listed, and the list is always empty"
@@ -279,14 +281,14 @@ pub(super) fn not_stored(resource: &str) -> Answer {
     refuse_path(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", &why)
 }
 
-/// The client takes none of the forms that there are.
+/// The answer for a client that accepts none of the served media types.
 pub(super) fn not_acceptable(forms: &[&str]) -> Answer {
     let forms = forms.join(", ");
     let why = format!("only the following media types are accepted: {forms}");
     refuse(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", &why)
 }
 
-/// There is no such act on what is at the path.
+/// The answer for a method that the resource at the path does not allow.
 pub(super) fn not_allowed() -> Answer {
     refuse_path(
         StatusCode::METHOD_NOT_ALLOWED,
@@ -295,21 +297,22 @@ pub(super) fn not_allowed() -> Answer {
     )
 }
 
-/// The form in which objects are wanted.
+/// The form of the returned objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// As they are.
+    /// Whole objects, as JSON.
     Whole,
-    /// As rows of a table, of this version of meta.k8s.io.
+    /// Rows of a table, of this version of meta.k8s.io.
     Table(&'static str),
-    /// Their metadata only.
+    /// Only the metadata, of this version of meta.k8s.io.
     Metadata(&'static str),
-    /// As they are, in Kubernetes' protobuf encoding.
+    /// Whole objects, in Kubernetes' protobuf encoding.
     Protobuf,
 }
 
 impl Form {
-    /// The first of the accepted forms that is served, `None` if none is. Not every kind `has_protobuf`.
+    /// The first accepted form that is served; `None` if there is none. Not every kind
+    /// `has_protobuf`.
     pub(super) fn accepted(headers: &HeaderMap, has_protobuf: bool) -> Option<Self> {
         let ranges = ranges(headers);
         for range in &ranges {
@@ -346,7 +349,7 @@ impl Form {
         ranges.is_empty().then_some(Self::Whole)
     }
 
-    /// An answer with a document that is in this form.
+    /// Encodes a document that is in this form.
     pub(super) fn answer(self, code: StatusCode, document: &Value) -> Answer {
         if self != Self::Protobuf {
             return self::document(code, document);
@@ -358,7 +361,7 @@ impl Form {
     }
 }
 
-/// True if a client prefers YAML to JSON.
+/// Returns true if the client prefers YAML to JSON.
 pub(super) fn wants_yaml(headers: &HeaderMap) -> bool {
     let ranges = ranges(headers);
     let mut media = ranges
@@ -367,7 +370,7 @@ pub(super) fn wants_yaml(headers: &HeaderMap) -> bool {
     media.find(|media| JSON_RANGES.contains(media) || *media == YAML) == Some(YAML)
 }
 
-/// The media ranges that a client accepts, those that it prefers first.
+/// The media ranges that a client accepts, in its order of preference.
 fn ranges(headers: &HeaderMap) -> Vec<&str> {
     let ranges = accepted(headers).split(',').map(str::trim);
     let quality = |range: &str| {
@@ -382,7 +385,7 @@ fn ranges(headers: &HeaderMap) -> Vec<&str> {
     ranges.into_iter().map(|(_, range)| range).collect()
 }
 
-/// What a client accepts, as it says it.
+/// The `Accept` header, or an empty text.
 pub(super) fn accepted(headers: &HeaderMap) -> &str {
     let accept = headers.get(header::ACCEPT);
     accept
@@ -390,7 +393,7 @@ pub(super) fn accepted(headers: &HeaderMap) -> &str {
         .unwrap_or_default()
 }
 
-/// What a watch says, as long as it goes on.
+/// The answer of a watch: a stream of its events.
 pub(super) fn stream(
     form: Form,
     events: impl futures::Stream<Item = Result<Bytes, std::convert::Infallible>> + Send + 'static,

@@ -4,7 +4,11 @@ use axum::body::Body;
 use bytes::Bytes;
 use http::{HeaderMap, Method, StatusCode, header};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
-use podplane_proto::{MAX_VALUES, kubernetes};
+use podplane_proto::{
+    MAX_VALUES,
+    error::{ApiError, Reason},
+    kubernetes,
+};
 use serde_json::Value;
 use serde_saphyr::options::DuplicateKeyPolicy;
 use tonic::{Code, Status};
@@ -15,14 +19,15 @@ use super::{
 };
 use crate::error;
 
-/// As the reference's limit.
+/// The size limit of a body, as in Kubernetes.
 const MAX_BYTES: usize = 3 << 20;
 
-/// So much of a body that is too large is still read: a client that writes on would not see the
-/// answer.
+/// The number of bytes read from a body that is too large: a client that is still writing would not
+/// see the answer.
 const DISCARDED: usize = 64 << 20;
 
-/// Half as deep as `serde_json` reads JSON: each level takes ten frames of the reader's stack.
+/// The depth limit of YAML. Half of `serde_json`'s for JSON: each level takes ten frames of the
+/// reader's stack.
 const YAML_DEPTH: usize = 64;
 
 /// The media types of documents.
@@ -59,7 +64,7 @@ fn document_type(headers: &HeaderMap) -> String {
     }
 }
 
-/// All of a body.
+/// Reads a whole body.
 pub(super) async fn read(mut body: Body) -> Result<Bytes, Answer> {
     match Limited::new(&mut body, MAX_BYTES).collect().await {
         Ok(body) => Ok(body.to_bytes()),
@@ -78,7 +83,7 @@ pub(super) async fn read(mut body: Body) -> Result<Bytes, Answer> {
     }
 }
 
-/// Reads on without keeping anything, for a while.
+/// Reads and discards the rest of a body, up to a limit.
 async fn discard(mut body: Body) {
     let mut left = DISCARDED;
     while let Some(Ok(frame)) = body.frame().await {
@@ -90,7 +95,7 @@ async fn discard(mut body: Body) {
     }
 }
 
-/// That the body did not arrive in time, if that was it.
+/// The status of a body that did not arrive in time, if that is the error.
 fn late<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a Status> {
     let mut causes = std::iter::successors(Some(error), |error| error.source());
     causes
@@ -98,7 +103,7 @@ fn late<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a Status> 
         .filter(|status| status.code() == Code::DeadlineExceeded)
 }
 
-/// The document of a body; null if there is none.
+/// Parses the document of a body; null if the body is empty.
 pub(super) fn document(headers: &HeaderMap, body: &Bytes) -> Result<Value, Refused> {
     if body.is_empty() {
         return Ok(Value::Null);
@@ -106,19 +111,20 @@ pub(super) fn document(headers: &HeaderMap, body: &Bytes) -> Result<Value, Refus
     match document_type(headers).as_str() {
         "application/json" => {
             check_values(body)?;
-            serde_json::from_slice(body).map_err(|error| unreadable(&error))
+            serde_json::from_slice(body).map_err(|error| unreadable(&error).into())
         }
-        "application/yaml" => yaml(body),
+        "application/yaml" => Ok(yaml(body)?),
         kubernetes::MEDIA_TYPE => kubernetes::decode(body).map_err(|error| match error {
             kubernetes::DecodeError::TooManyValues => too_large(&error.to_string()).into(),
-            error => unreadable(&error),
+            error => unreadable(&error).into(),
         }),
         _ => Err(unsupported(headers, &DOCUMENTS).into()),
     }
 }
 
-/// Refuses a body of a type that documents do not have, and a browser's body of no type: that is how it sends the form of any web
-/// page. A browser's requests that create or change something need a type even without a body.
+/// Refuses a body whose type is not that of a document, and a browser's body without a type: any
+/// web page's form can send one. A browser's requests that create or change something need a type
+/// even without a body.
 pub(super) fn check_type(
     method: &Method,
     headers: &HeaderMap,
@@ -135,7 +141,7 @@ pub(super) fn check_type(
     let needed = match *method {
         Method::POST | Method::PUT => true,
         Method::DELETE => !body.is_empty(),
-        // The types of patches are checked where each has its meaning.
+        // The types of patches are checked by the patch methods.
         _ => false,
     };
     if needed && !DOCUMENTS.contains(&document_type(headers).as_str()) {
@@ -144,15 +150,15 @@ pub(super) fn check_type(
     Ok(())
 }
 
-/// A document in YAML, of which JSON is a part.
-pub(super) fn yaml(body: &Bytes) -> Result<Value, Refused> {
+/// Parses a YAML document; JSON is a subset.
+pub(super) fn yaml(body: &Bytes) -> Result<Value, ApiError> {
     let text = std::str::from_utf8(body).map_err(|error| unreadable(&error))?;
     serde_saphyr::from_str_with_options(text, yaml_options()).map_err(|error| unreadable(&error))
 }
 
 fn yaml_options() -> serde_saphyr::Options {
     serde_saphyr::options! {
-        // As in JSON. What the client is to know of it, [`duplicates`] finds.
+        // As in JSON. [`duplicates`] finds them for warnings.
         duplicate_keys: DuplicateKeyPolicy::LastWins,
         budget: serde_saphyr::budget! {
             max_depth: YAML_DEPTH,
@@ -162,20 +168,26 @@ fn yaml_options() -> serde_saphyr::Options {
     }
 }
 
-/// The fields that a readable document or patch has more than once. A message of protobuf has none.
+/// The fields that occur more than once in a readable document or patch. Protobuf messages have
+/// none.
 pub(super) fn duplicates(headers: &HeaderMap, body: &Bytes) -> Vec<String> {
     match document_type(headers).as_str() {
         kubernetes::MEDIA_TYPE => Vec::new(),
-        "application/yaml" | "application/apply-patch+yaml" => {
-            let text = std::str::from_utf8(body).unwrap_or_default();
-            let found = |document: serde_saphyr::Deserializer<'_, '_>| {
-                Ok(podplane_api::duplicates(document))
-            };
-            serde_saphyr::with_deserializer_from_str_with_options(text, yaml_options(), found)
-                .unwrap_or_default()
-        }
-        _ => podplane_api::duplicates(&mut serde_json::Deserializer::from_slice(body)),
+        "application/yaml" | "application/apply-patch+yaml" => duplicates_of_yaml(body),
+        _ => duplicates_of_json(body),
     }
+}
+
+pub(crate) fn duplicates_of_json(text: &[u8]) -> Vec<String> {
+    podplane_api::duplicates(&mut serde_json::Deserializer::from_slice(text))
+}
+
+pub(crate) fn duplicates_of_yaml(text: &[u8]) -> Vec<String> {
+    let text = std::str::from_utf8(text).unwrap_or_default();
+    let found =
+        |document: serde_saphyr::Deserializer<'_, '_>| Ok(podplane_api::duplicates(document));
+    serde_saphyr::with_deserializer_from_str_with_options(text, yaml_options(), found)
+        .unwrap_or_default()
 }
 
 fn too_large(why: &str) -> Answer {
@@ -183,26 +195,29 @@ fn too_large(why: &str) -> Answer {
     answer::refuse(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", &why)
 }
 
-/// Refuses JSON of too many values before any of them takes memory.
-pub(super) fn check_values(json: &[u8]) -> Result<(), Refused> {
+/// Refuses JSON with too many values before they take memory.
+pub(super) fn check_values(json: &[u8]) -> Result<(), ApiError> {
     let (mut values, mut in_text) = (0_usize, false);
     let mut bytes = json.iter();
     while let Some(byte) = bytes.next() {
         match byte {
             b'\\' if in_text => _ = bytes.next(),
             b'"' => in_text = !in_text,
-            // Each begins one.
+            // Each begins a value.
             b',' | b'[' | b'{' if !in_text => values += 1,
             _ => {}
         }
     }
     match values {
         ..=MAX_VALUES => Ok(()),
-        _ => Err(too_large(&format!("limit of values is {MAX_VALUES}")).into()),
+        _ => Err(ApiError::new(
+            Reason::RequestEntityTooLarge,
+            format!("Request entity too large: limit of values is {MAX_VALUES}"),
+        )),
     }
 }
 
-/// Refuses the media type of a body, or that there is none.
+/// Refuses the media type of a body, or a missing one.
 pub(super) fn unsupported(headers: &HeaderMap, supported: &[&str]) -> Answer {
     let what = match headers.get(header::CONTENT_TYPE) {
         Some(_) => "the body of the request was in an unknown format",
@@ -219,6 +234,6 @@ fn unsupported_type(why: &str) -> Answer {
     answer::refuse(code, "UnsupportedMediaType", why)
 }
 
-fn unreadable(error: &dyn std::fmt::Display) -> Refused {
-    error::bad_request(format!("the body of the request cannot be read: {error}")).into()
+fn unreadable(error: &dyn std::fmt::Display) -> ApiError {
+    error::bad_request(format!("the body of the request cannot be read: {error}"))
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
 use http::{HeaderMap, Method, StatusCode, Uri};
-use podplane_api::Scope;
+use podplane_api::strategy::Subresource;
 use podplane_proto::error::{ApiError, Reason};
 use serde_json::{Value, json};
 
@@ -13,8 +13,9 @@ use super::{
     Facade, Target,
     answer::{self, About, Answer, Form},
     body, discovery, log, patch,
+    place::place,
     request::{FieldValidation, Options, WriteOptions},
-    resource::{Documents, Resource, Subresource, Written},
+    resource::{Documents, Resource, Written},
     table::{self, Include, Tables},
     watch,
 };
@@ -23,10 +24,10 @@ use crate::{
     registry::{Part, Patch},
 };
 
-/// How many objects of a collection are deleted at once.
+/// The number of objects of a collection that are deleted concurrently.
 const AT_ONCE: usize = 32;
 
-/// Why a call has no answer of its own.
+/// The refusal of a call: an error, or a complete answer.
 pub(super) enum Refused {
     Error(ApiError),
     Answer(Box<Answer>),
@@ -44,7 +45,7 @@ impl From<Answer> for Refused {
     }
 }
 
-/// What is invalid in options is refused as of a kind of its own.
+/// Maps errors in options, which are refused as objects of the kind `kind`.
 pub(super) fn of_options(kind: &'static str) -> impl Fn(ApiError) -> Refused {
     move |error| match error.reason {
         Reason::Invalid => answer::refusal_of_options(&error, kind).into(),
@@ -118,7 +119,7 @@ impl Call<'_> {
         }
     }
 
-    /// True for a watch. As in the reference, `watch` means nothing on the path of one object.
+    /// Returns true for a watch. As in Kubernetes, `watch` is ignored on the path of one object.
     pub(super) fn is_watch(&self) -> bool {
         let asks = || Options::parse(&self.uri)?.is_watch();
         self.target.is_watch || self.target.name.is_empty() && asks().unwrap_or_default()
@@ -175,7 +176,7 @@ impl Call<'_> {
         Ok(self.form.answer(StatusCode::OK, &document))
     }
 
-    /// An object in the form that the client wants.
+    /// Answers with an object in the form that the client wants.
     fn shown(
         &self,
         code: StatusCode,
@@ -217,73 +218,23 @@ impl Call<'_> {
         Ok(answer)
     }
 
-    /// The object of the body.
+    /// Parses the object of the body.
     fn object(&self) -> Result<Value, Refused> {
-        self.placed(body::document(&self.headers, &self.body)?)
+        Ok(self.placed(body::document(&self.headers, &self.body)?)?)
     }
 
-    /// A document as an object of the kind, which must be the one, or in the namespace, that the path says.
-    fn placed(&self, mut document: Value) -> Result<Value, Refused> {
-        let names = self.target.resource.names();
-        if !document.is_object() {
-            return Err(error::bad_request("the body of the request is not an object").into());
-        }
-        let expected = names.api_version();
-        let says = |field: &str| document[field].as_str().unwrap_or_default().to_owned();
-        let (version, kind) = (says("apiVersion"), says("kind"));
-        if !version.is_empty() && version != expected {
-            let why = format!(
-                "the API version in the data ({version}) does not match the expected API version ({expected})"
-            );
-            return Err(error::bad_request(why).into());
-        }
-        if !kind.is_empty() && kind != names.kind {
-            let why = format!(
-                "the kind in the data ({kind}) does not match the expected kind ({})",
-                names.kind
-            );
-            return Err(error::bad_request(why).into());
-        }
-        document["apiVersion"] = expected.into();
-        document["kind"] = names.kind.into();
-        if document["metadata"].is_null() {
-            document["metadata"] = json!({});
-        }
-        let Some(metadata) = document["metadata"].as_object_mut() else {
-            return Err(error::bad_request("metadata: must be an object").into());
-        };
-        let namespace = metadata
-            .get("namespace")
-            .and_then(Value::as_str)
-            .unwrap_or_default();
-        if names.scope == Scope::Namespaced {
-            if !namespace.is_empty() && namespace != self.target.namespace {
-                let why = "the namespace of the provided object does not match the namespace sent on the request";
-                return Err(error::bad_request(why).into());
-            }
-            metadata.insert(
-                "namespace".to_owned(),
-                self.target.namespace.as_str().into(),
-            );
-        }
-        let name = metadata
-            .get("name")
-            .and_then(Value::as_str)
-            .unwrap_or_default();
-        if !self.target.name.is_empty() {
-            if !name.is_empty() && name != self.target.name {
-                let why = format!(
-                    "the name of the object ({name}) does not match the name on the URL ({})",
-                    self.target.name
-                );
-                return Err(error::bad_request(why).into());
-            }
-            metadata.insert("name".to_owned(), self.target.name.as_str().into());
-        }
-        Ok(document)
+    /// Completes a document to an object of the kind, with the path's namespace and name.
+    fn placed(&self, document: Value) -> Result<Value, ApiError> {
+        let Target {
+            resource,
+            namespace,
+            name,
+            ..
+        } = &self.target;
+        place(document, resource.names(), namespace, name)
     }
 
-    /// The options of a write, with the fields that the body has more than once.
+    /// The options of a write, with the duplicate fields of the body.
     pub(super) fn write_options(&self, options: &Options) -> Result<WriteOptions, ApiError> {
         let mut write = options.write(&self.headers)?;
         if write.validation != FieldValidation::Ignore {
@@ -292,11 +243,11 @@ impl Call<'_> {
         Ok(write)
     }
 
-    /// The refusal of a write that may create an object, which can also fail because its namespace,
-    /// or the pod that it binds, is missing.
+    /// The refusal of a write that may create an object. It can also fail because its namespace, or
+    /// the pod that it binds, is missing.
     fn refused(&self, error: &ApiError) -> Refused {
         let mut kinds = self.facade.kinds.iter().map(|kind| kind.names());
-        // The text is the only thing that tells what is not there.
+        // Only the message names the missing object.
         let missing = kinds.find_map(|names| {
             let resource = error::qualified(names.plural, names.group);
             let name = error.message.strip_prefix(&format!("{resource} \""))?;
@@ -318,7 +269,7 @@ impl Call<'_> {
             if error.reason == Reason::NotFound {
                 return self.refused(&error);
             }
-            // The path does not name what is refused.
+            // The path does not name the refused object.
             let names = Some(resource.names());
             Refused::from(answer::refusal(&error, About { names, name: &name }))
         })?;
@@ -358,7 +309,7 @@ impl Call<'_> {
         let document = resource.delete(&self.target.key(), &options).await?;
         let names = resource.names();
         if names.returns_deleted || document["metadata"]["deletionTimestamp"].is_string() {
-            // It may be there still, and says until when.
+            // The object may still exist; its deletionTimestamp says until when.
             return Ok(answer::document(StatusCode::OK, &document));
         }
         let mut details =
@@ -381,7 +332,7 @@ impl Call<'_> {
             .delete(&body::document(&self.headers, &self.body)?)
             .map_err(of_options("DeleteOptions"))?;
         let keys = resource.keys(&list.selection).await?;
-        // Futures do nothing before they are asked.
+        // Futures do nothing before they are polled.
         let each: Vec<_> = keys
             .iter()
             .map(|key| resource.delete(key, &delete))
@@ -391,7 +342,7 @@ impl Call<'_> {
         while let Some(deleted) = deleting.next().await {
             match deleted {
                 Ok(document) => items.push(document),
-                // What somebody else deleted needs no deletion.
+                // Another client deleted it already.
                 Err(error) if error.reason == Reason::NotFound => {}
                 Err(error) => return Err(error.into()),
             }
@@ -424,7 +375,7 @@ impl Call<'_> {
         Ok(log::answer(sources, &self.target.key(), &self.uri, stop).await?)
     }
 
-    /// What needs a process in the pod cannot be had.
+    /// Refuses an act that needs a process in the pod.
     fn nothing_runs(&self, act: Subresource) -> Answer {
         let why = format!(
             "{} of pod {:?}: no containers run in the pods of podplane, which are networks only; `podplane exec` and `podplane ping` work in a pod's network",

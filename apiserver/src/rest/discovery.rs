@@ -1,4 +1,5 @@
-//! What there is: groups, versions, resources; in the legacy form, or aggregated where a client asks for that.
+//! Discovery: groups, versions and resources, in the legacy form, or aggregated if a client asks
+//! for it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,16 +8,16 @@ use std::{
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use http::HeaderMap;
-use podplane_api::Scope;
+use podplane_api::{Scope, strategy::Subresource};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::{
     answer::{self, Answer},
-    resource::{Names, Resource, Subresource},
+    resource::{Names, Resource},
 };
 
-/// A version of the aggregated form. Older clients know the beta only, and cannot read the other.
+/// A version of the aggregated form. Older clients know only the beta, and cannot read the other.
 #[derive(Clone, Copy)]
 struct Aggregated {
     parameter: &'static str,
@@ -37,7 +38,7 @@ const AGGREGATED: [Aggregated; 2] = [
     },
 ];
 
-/// Which groups the reference puts first; others follow by name.
+/// The groups that Kubernetes puts first; others follow by name.
 const FIRST: [&str; 4] = [
     "apps",
     "events.k8s.io",
@@ -60,7 +61,7 @@ pub(super) fn versions(kinds: &[Arc<dyn Resource>]) -> Versions<'_> {
     versions
 }
 
-/// The first of the forms that the client takes, if it is an aggregated one.
+/// The client's preferred form, if it is an aggregated one.
 fn wants_aggregated(headers: &HeaderMap) -> Option<Aggregated> {
     answer::accepted(headers).split(',').find_map(|range| {
         let parameters: Vec<_> = range.split(';').map(str::trim).collect();
@@ -70,7 +71,7 @@ fn wants_aggregated(headers: &HeaderMap) -> Option<Aggregated> {
                 .iter()
                 .find(|form| has(form.parameter))
                 .map(|form| Some(*form)),
-            // What follows is wanted less than this.
+            // Later ranges are preferred less.
             false => ["application/json", "*/*"]
                 .contains(&parameters[0])
                 .then_some(None),
@@ -87,7 +88,7 @@ fn json(headers: &HeaderMap, document: &Value) -> Answer {
     )
 }
 
-/// `/`: the paths that there are.
+/// `/`: the served paths.
 pub(super) fn root(kinds: &[Arc<dyn Resource>], headers: &HeaderMap) -> Answer {
     let mut paths: BTreeSet<_> = [
         "/api",
@@ -235,13 +236,13 @@ fn legacy(names: &Names) -> Vec<Value> {
     all
 }
 
-/// Clients see by it that a kind is stored in another version than before.
+/// A hash that changes when a kind is stored in another version.
 fn storage_version_hash(names: &Names) -> String {
     let kind = format!("{}/{}/{}", names.group, names.version, names.kind);
     BASE64_STANDARD.encode(&Sha256::digest(kind)[..8])
 }
 
-/// What is sent to a sub-resource and answered by it, and what can be done with it.
+/// The kind that a sub-resource accepts and returns, and its verbs.
 pub(super) struct Part {
     pub(super) group: &'static str,
     pub(super) version: &'static str,
@@ -278,7 +279,7 @@ pub(super) fn about(names: &Names, subresource: Subresource) -> Part {
     }
 }
 
-/// `APIGroupDiscoveryList`: all in one answer.
+/// `APIGroupDiscoveryList`: all groups in one answer.
 fn aggregated(
     headers: &HeaderMap,
     form: Aggregated,

@@ -1,4 +1,5 @@
-//! `events.k8s.io/v1`: the events of `v1`, in the other form that Kubernetes has for them. What is kept is `v1`'s.
+//! `events.k8s.io/v1`: the events of `v1`, in Kubernetes' newer form. Events are stored in the form
+//! of `v1`.
 
 use std::sync::Arc;
 
@@ -10,10 +11,12 @@ use podplane_api::{
     event_view::{core_only, from_core, json_patch_to_core, selector_to_core, to_core},
     events,
     jiff::Timestamp,
+    kinds::event::{validate_new_event, validate_new_event_update},
     schema::Type,
+    strategy::Strategy,
     strict,
     table::Column,
-    validation::{ErrorList, validate_new_event, validate_new_event_update},
+    validation::ErrorList,
 };
 use podplane_proto::error::{ApiError, Reason};
 use serde_json::Value;
@@ -21,7 +24,7 @@ use tokio::time::Instant;
 
 use super::{
     request::{FieldValidation, ListOptions, Selection, WriteOptions},
-    resource::{Documents, Names, Notice, Notices, Resource, RestKind, Written},
+    resource::{Documents, Names, Notice, Notices, Resource, Written},
 };
 use crate::{
     error,
@@ -51,13 +54,13 @@ impl EventsV1 {
             subresources: &[],
             returns_deleted: false,
             is_stored: true,
-            verbs: <Event as RestKind>::VERBS,
+            verbs: <Event as Strategy>::VERBS,
         };
         let core = Arc::new(core);
         Self { core, names }
     }
 
-    /// Judges a patch by what it would make of the event.
+    /// Validates the event that a patch would result in.
     async fn judge_patched(
         &self,
         key: &ObjectKey,
@@ -219,7 +222,7 @@ fn list_of_core(options: &ListOptions) -> ListOptions {
     list
 }
 
-/// The options for the event of `v1`, when this form has told of its fields.
+/// The options for the write of the `v1` event, without duplicates: this form has reported them.
 fn told(options: &WriteOptions) -> WriteOptions {
     WriteOptions {
         write: options.write.clone(),
@@ -228,7 +231,7 @@ fn told(options: &WriteOptions) -> WriteOptions {
     }
 }
 
-/// The event of `v1` that a document is, and what is to be warned of.
+/// Converts a document to an event of `v1`; also returns warnings.
 fn decode(mut document: Value, options: &WriteOptions) -> Result<(Value, Vec<String>), ApiError> {
     let changed = Type::of_kind(GROUP, "v1", KIND).map(|ty| canonicalize(ty, &mut document));
     let (event, unknown) = strict::decode_noting::<events::Event, _>(document)
@@ -245,7 +248,7 @@ fn refuse_or_warn(unknown: Vec<String>, options: &WriteOptions) -> Result<Vec<St
         .map_err(|error| error::not_strictly(KIND, "v1", &error))
 }
 
-/// The rules of the newer form, which are stricter than those that every event is judged by.
+/// Checks the rules of the newer form, which are stricter than those for every event.
 fn judge(new: Value, old: Option<Value>) -> Result<(), ApiError> {
     let event = |document| {
         let decoded = Event::from_json_noting(document);

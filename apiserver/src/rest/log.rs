@@ -1,7 +1,8 @@
-//! `pods/NAME/log`: the pod's way through the network, since nothing runs in it that could have a log of its own.
+//! `pods/NAME/log`: the pod's way through the network, since no container runs in it that could
+//! write a log.
 //!
-//! Every line is something that the pod's object or one of its events says, with its time. The options are those of
-//! `core/v1.PodLogOptions`, the refusals those of the reference.
+//! Every line comes from the pod's object, one of its events or its trace, with its time. The
+//! options are those of `core/v1.PodLogOptions`, the errors those of Kubernetes.
 
 mod waterfall;
 
@@ -34,17 +35,17 @@ use super::{
 };
 use crate::{error, journeys::Journeys};
 
-/// How long a pod is followed at most.
+/// The longest time for which a pod is followed.
 const LASTS: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Where the lines come from.
+/// The sources of the lines.
 pub(super) struct Sources<'a> {
     pub(super) pods: &'a Arc<dyn Resource>,
     pub(super) events: &'a Arc<dyn Resource>,
     pub(super) journeys: &'a Journeys,
 }
 
-/// core/v1.PodLogOptions, as far as they mean something here.
+/// The supported fields of core/v1.PodLogOptions, as text.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct LogQuery {
@@ -58,7 +59,7 @@ struct LogQuery {
     limit_bytes: String,
 }
 
-/// The same, understood.
+/// The parsed options.
 #[derive(Debug)]
 struct Options {
     follow: bool,
@@ -68,7 +69,7 @@ struct Options {
     limit: Option<usize>,
 }
 
-/// Answers with the lines there are, and with those to come if they are wanted.
+/// Answers with the present lines, and with later ones if the client follows.
 pub(super) async fn answer(
     sources: Sources<'_>,
     key: &ObjectKey,
@@ -99,7 +100,7 @@ pub(super) async fn answer(
     let journeys = sources.journeys;
     let follows = options.follow && !journey.is_over;
     let mut first = journey.news();
-    // Whoever follows sees it when all of it is there.
+    // A client that follows gets it when it is complete.
     if !follows {
         waterfall::soon_settled(journeys, &journey.uid).await;
         first.extend(waterfall::lines(journeys, &journey.uid));
@@ -130,13 +131,13 @@ pub(super) async fn answer(
     Ok(plain(limited(first.chain(later), options.limit)))
 }
 
-/// What is heard while a pod is followed.
+/// An input of a followed log.
 enum Heard {
-    /// Something changed; whether it is the pod.
+    /// An event of a watch; true if it is the pod's.
     Notice(bool, Result<Notice, ApiError>),
-    /// Its trace is there.
+    /// The trace is complete.
     Arrival(Journeys),
-    /// There are no more notices.
+    /// The watches have ended.
     End,
 }
 
@@ -145,7 +146,7 @@ fn plain(lines: impl Stream<Item = Bytes> + Send + 'static) -> Answer {
     answer::body(StatusCode::OK, "text/plain", body)
 }
 
-/// The lines, cut after so many bytes.
+/// The lines, cut after `limit` bytes.
 fn limited(
     lines: impl Stream<Item = Bytes> + Send + 'static,
     limit: Option<usize>,
@@ -157,7 +158,7 @@ fn limited(
     })
 }
 
-/// What happens from now on, until the pod has come to its end.
+/// The later lines, until the pod has ended.
 fn following(
     journey: Journey,
     pods: Notices,
@@ -172,7 +173,7 @@ fn following(
         Heard::Arrival(journeys)
     };
     let arrival = stream::once(arrival.boxed());
-    // As long as there may be notices.
+    // Ends with the notices.
     let ends = stream::once(std::future::ready(Heard::End));
     let notices = stream::select(stream::select(pods, events).chain(ends), arrival);
     let lines = stream::unfold(
@@ -181,7 +182,7 @@ fn following(
             if journey.is_over {
                 return None;
             }
-            // After an error the watch is over, and whoever follows asks again.
+            // After an error the watch is over, and the client has to ask again.
             let (of_pod, notice) = match notices.next().await? {
                 Heard::End => return None,
                 Heard::Arrival(journeys) => {
@@ -215,7 +216,9 @@ fn options(query: &LogQuery, now: Timestamp) -> Result<Options, ApiError> {
     let since_time = match query.since_time.as_str() {
         "" => None,
         time => Some(time.parse().map_err(|_| {
-            error::bad_request(format!("sinceTime: {time:?} is no time as in RFC 3339"))
+            error::bad_request(format!(
+                "invalid sinceTime {time:?}: must be an RFC 3339 time"
+            ))
         })?),
     };
     let since = match (since_seconds, since_time) {
@@ -237,7 +240,7 @@ fn options(query: &LogQuery, now: Timestamp) -> Result<Options, ApiError> {
     })
 }
 
-/// Refuses a container that the pod does not have, with the reference's words.
+/// Refuses a container that the pod does not have, in Kubernetes' words.
 fn known_container(query: &LogQuery, pod: &Value) -> Result<(), ApiError> {
     let pod_name = text(pod, "/metadata/name");
     let names = |field: &str| {
@@ -275,17 +278,17 @@ fn known_container(query: &LogQuery, pod: &Value) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// A step of the way.
+/// A line of the log.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Line {
     time: Timestamp,
-    /// Orders what happened in the same second, which is as exact as most times are.
+    /// Orders steps of the same second, the resolution of most times.
     stage: Stage,
     what: String,
     how: String,
 }
 
-/// The order of a pod's life.
+/// The stage of a pod's life, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
     Created,
@@ -297,7 +300,7 @@ enum Stage {
     Deleting,
     Detached,
     Deleted,
-    /// A line of the waterfall, which has times of its own.
+    /// A line of the waterfall, which has its own times.
     Traced,
 }
 
@@ -309,7 +312,7 @@ impl Line {
             what,
             how,
         } = self;
-        // Messages, reasons and names of steps are anybody's.
+        // Messages, reasons and names of steps are untrusted text.
         let (what, how) = (printable::line(&what), printable::line(&how));
         let line = match stage {
             Stage::Traced => format!("{how}\n"),
@@ -323,12 +326,12 @@ impl Line {
     }
 }
 
-/// A pod's way, as far as it is known.
+/// The known state of a pod's way.
 #[derive(Debug)]
 struct Journey {
     uid: String,
     pod: Value,
-    /// By name.
+    /// The events by name.
     events: BTreeMap<String, Value>,
     told: BTreeSet<Line>,
     is_over: bool,
@@ -353,7 +356,7 @@ impl Journey {
         }
     }
 
-    /// The lines that have not been told, in the order of their times.
+    /// The lines that have not been returned yet, by time.
     fn news(&mut self) -> Vec<Line> {
         let mut lines = self.steps();
         lines.extend(self.events.values().filter_map(of_event));
@@ -361,7 +364,7 @@ impl Journey {
             let how = "its object is no longer there".to_owned();
             lines.push(line(Timestamp::now(), Stage::Deleted, "deleted", how));
         }
-        // A pod that has failed does nothing more, unless it is being deleted.
+        // A failed pod does nothing more, unless it is being deleted.
         let is_deleting = self.pod.pointer("/metadata/deletionTimestamp").is_some();
         let has_ended = matches!(text(&self.pod, "/status/phase"), "Failed" | "Succeeded");
         self.is_over |= has_ended && !is_deleting;
@@ -371,7 +374,7 @@ impl Journey {
         lines
     }
 
-    /// What the object itself says.
+    /// The lines from the pod's object.
     fn steps(&self) -> Vec<Line> {
         let pod = &self.pod;
         let say = |pointer| text(pod, pointer);
@@ -398,7 +401,7 @@ impl Journey {
             };
             let say = |field: &str| condition[field].as_str().unwrap_or_default();
             match (say("type"), say("status")) {
-                // The event says by whom, but events expire.
+                // The event names the scheduler, but events expire.
                 ("PodScheduled", "True") if !is_told("Scheduled") => {
                     let how = format!("to node {node}");
                     lines.push(line(time, Stage::Scheduled, "Scheduled", how));
@@ -536,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn without_events_the_object_tells_what_it_knows() {
+    fn log_without_events_is_derived_from_the_pod() {
         assert_eq!(
             shown(journey().news()),
             "2026-01-01T00:00:00Z created: default/web (uid u), with an address of its own to come\n\
@@ -546,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn each_step_is_told_once_and_in_the_order_of_life() {
+    fn logs_each_step_once_in_order_of_the_lifecycle() {
         let mut journey = journey();
         let event = |name: &str, reason: &str, message: &str, count: i64| {
             json!({"metadata": {"name": name}, "reason": reason, "message": message, "count": count,
@@ -578,7 +581,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_have_the_references_words() {
+    fn refusals_have_the_texts_of_the_reference() {
         let pod = journey().pod;
         let refused = |query: LogQuery| known_container(&query, &pod).unwrap_err().message;
         let container = |name: &str, previous: &str| LogQuery {

@@ -1,7 +1,7 @@
-//! Kinds of Kubernetes that are not stored, and of which lists are empty.
+//! Kinds of Kubernetes that are not stored; their lists are empty.
 //!
-//! `kubectl apply --prune` and `kubectl cluster-info dump` list a fixed set of kinds, and give up at
-//! the first one that a server does not know.
+//! `kubectl apply --prune` and `kubectl cluster-info dump` list a fixed set of kinds, and give up
+//! at the first one that a server does not know.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::error;
 
-/// Selects nothing: a name does not begin so.
+/// A field selector that matches nothing: no name begins with `-`.
 const NOTHING: &str = "metadata.name=-";
 
 type Kind = (
@@ -29,8 +29,8 @@ type Kind = (
     Scope,
 );
 
-/// The kinds that kubectl prunes and dumps, beside those that are stored: group, kind, plural,
-/// singular, short names and scope. All are of version v1.
+/// The kinds that kubectl prunes and dumps, besides the stored ones: group, kind, plural, singular,
+/// short names and scope. All are of version v1.
 const KINDS: [Kind; 11] = [
     (
         "",
@@ -111,14 +111,14 @@ const KINDS: [Kind; 11] = [
 /// The verbs of these kinds.
 const VERBS: [&str; 3] = ["get", "list", "watch"];
 
-/// A kind of which there are no objects.
+/// A kind without objects.
 struct NotStored {
     names: Names,
-    /// A kind that is stored, whose revisions and bookmarks count for this one.
+    /// A stored kind, which provides the revisions and bookmarks.
     stored: Arc<dyn Resource>,
 }
 
-/// The kinds that are not stored, beside one that is.
+/// The kinds that are not stored; `stored` provides their revisions.
 pub(crate) fn kinds(stored: &Arc<dyn Resource>) -> impl Iterator<Item = Arc<dyn Resource>> {
     KINDS
         .into_iter()
@@ -162,7 +162,7 @@ impl Resource for NotStored {
         ends: Instant,
     ) -> BoxFuture<'a, Result<Notices, ApiError>> {
         let (api_version, kind) = (self.names.api_version(), self.names.kind);
-        // What comes are bookmarks.
+        // Only bookmarks arrive.
         let renamed = move |mut notice: Notice| {
             notice.document["apiVersion"] = api_version.as_str().into();
             notice.document["kind"] = kind.into();
@@ -178,4 +178,31 @@ fn of_nothing(options: &ListOptions) -> ListOptions {
     let mut nothing = options.clone();
     NOTHING.clone_into(&mut nothing.selection.fields);
     nothing
+}
+
+#[cfg(test)]
+mod tests {
+    use podplane_api::{
+        kinds::{self as stored, KindVisitor},
+        strategy::Strategy,
+    };
+
+    use super::*;
+
+    struct Disjoint;
+
+    impl KindVisitor for Disjoint {
+        fn visit<K: Strategy>(&mut self) {
+            let (group, kind) = (K::GROUP, K::KIND);
+            let is_empty = KINDS
+                .iter()
+                .any(|empty| (empty.0, empty.1) == (group, kind));
+            assert!(!is_empty, "{kind} is stored: remove it from KINDS");
+        }
+    }
+
+    #[test]
+    fn stored_kinds_are_not_among_those_served_empty() {
+        stored::visit(&mut Disjoint);
+    }
 }

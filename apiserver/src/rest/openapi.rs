@@ -1,7 +1,8 @@
-//! OpenAPI v3: what kubectl asks before it applies, and what `kubectl explain` prints.
+//! OpenAPI v3, which kubectl reads before it applies, and which `kubectl explain` prints.
 //!
-//! There is a document for each version of a group, with the paths of its kinds and the published definitions of all that they refer to. They are made when
-//! the first is asked for: a server that is only asked by controllers keeps none of this in memory.
+//! There is a document for each version of a group, with the paths of its kinds and the published
+//! definitions that they refer to. The documents are made at the first request: a server that only
+//! controllers use keeps none of this in memory.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,7 +21,7 @@ use super::{
 };
 
 const JSON: &str = "application/json";
-/// What is asked for, and, because `@` stands in no media type, what is answered.
+/// The media types of requests and, because `@` is not allowed in a media type, of answers.
 const LEGACY: [&str; 2] = [
     "application/com.github.proto-openapi.spec.v2@v1.0+protobuf",
     "application/com.github.proto-openapi.spec.v2.v1.0+protobuf",
@@ -31,7 +32,7 @@ const PATCHES: [&str; 4] = [
     "application/merge-patch+json",
     "application/strategic-merge-patch+json",
 ];
-/// What selects, and how a list is answered.
+/// The query parameters of lists.
 const LIST: [&str; 9] = [
     "allowWatchBookmarks",
     "continue",
@@ -51,8 +52,9 @@ const DELETE: [&str; 4] = [
     "propagationPolicy",
 ];
 
-/// `/openapi/v2`, in protobuf alone: a message without any field, which is a document that defines nothing. kubectl asks for it where v3 knows nothing of a
-/// kind, and from one that defines nothing it goes on to say that there is no such kind.
+/// `/openapi/v2`, only in protobuf: a message without fields, which is a document without
+/// definitions. kubectl asks for it when v3 does not know a kind, and then says that there is no
+/// such kind.
 pub(super) fn legacy(headers: &HeaderMap) -> Answer {
     let mut accepted = answer::accepted(headers).split(',').map(str::trim);
     match accepted.any(|media| LEGACY.contains(&media)) {
@@ -76,7 +78,7 @@ impl OpenApi {
         self.0.get_or_init(|| documents(kinds))
     }
 
-    /// Where the document of each version is.
+    /// The index: the URL of the document of each version.
     pub(super) fn index(&self, kinds: &[Arc<dyn Resource>], headers: &HeaderMap) -> Answer {
         let paths: Map<_, _> = self
             .documents(kinds)
@@ -90,7 +92,7 @@ impl OpenApi {
         answer::unchanged(headers, JSON, body, None)
     }
 
-    /// The document of a version. One that is asked for by its hash is good for ever.
+    /// The document of a version. One that is requested by its hash may be cached forever.
     pub(super) fn document(
         &self,
         kinds: &[Arc<dyn Resource>],
@@ -155,7 +157,7 @@ fn documents(kinds: &[Arc<dyn Resource>]) -> BTreeMap<String, Document> {
 /// The published definitions.
 struct Definitions {
     schemas: Map<String, Value>,
-    /// Their names, by group, version and kind.
+    /// The names of the definitions, by group, version and kind.
     kinds: BTreeMap<[String; 3], String>,
 }
 
@@ -174,7 +176,7 @@ impl Definitions {
         Self { schemas, kinds }
     }
 
-    /// Adds a kind that is not stored, with what is known of every kind.
+    /// Adds a kind that is not stored, with the fields of every kind.
     fn add_not_stored(&mut self, names: &Names) {
         const METADATA: &str =
             "#/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
@@ -201,7 +203,7 @@ impl Definitions {
         self.schemas.insert(name, schema);
     }
 
-    /// The schema of a kind; any object if it has none.
+    /// The schema of a kind; any object if it has no definition.
     fn schema(&self, group: &str, version: &str, kind: &str) -> Value {
         match self.kinds.get(&[group, version, kind].map(str::to_owned)) {
             Some(name) => json!({"$ref": format!("#/components/schemas/{name}")}),
@@ -209,7 +211,7 @@ impl Definitions {
         }
     }
 
-    /// The definitions that a document refers to, and those that they refer to.
+    /// The definitions that a document refers to, directly or indirectly.
     fn reached(&self, document: &Value) -> Map<String, Value> {
         let mut found = Map::new();
         let mut wanted = BTreeSet::new();
@@ -263,9 +265,9 @@ impl Definitions {
 /// The operations of a path.
 struct Operations<'a> {
     definitions: &'a Definitions,
-    /// Group, version and kind of what is sent and answered.
+    /// The group, version and kind of the sent and returned object.
     kind: [&'static str; 3],
-    /// Whether it is the path of all objects rather than of one.
+    /// True for the path of all objects, false for that of one.
     on_all: bool,
 }
 

@@ -2,34 +2,56 @@
 
 use bytes::Bytes;
 use http::HeaderMap;
+use podplane_proto::{error::ApiError, wire::PatchType};
 use serde_json::Value;
 
 use super::{body, call::Refused};
 use crate::{error, registry::Patch};
 
-const SUPPORTED: [&str; 4] = [
-    "application/json-patch+json",
-    "application/merge-patch+json",
-    "application/apply-patch+yaml",
-    "application/strategic-merge-patch+json",
+const SUPPORTED: [(&str, PatchType); 4] = [
+    ("application/json-patch+json", PatchType::Json),
+    ("application/merge-patch+json", PatchType::Merge),
+    ("application/apply-patch+yaml", PatchType::Apply),
+    (
+        "application/strategic-merge-patch+json",
+        PatchType::Strategic,
+    ),
 ];
 
-/// The patch of a request.
+/// Parses the patch of a request.
 pub(super) fn parse(headers: &HeaderMap, body: &Bytes) -> Result<Patch, Refused> {
-    let json = || -> Result<Value, Refused> {
-        body::check_values(body)?;
-        serde_json::from_slice(body).map_err(|error| {
-            error::bad_request(format!("the patch cannot be read: {error}")).into()
-        })
+    let media_type = body::media_type(headers);
+    let supported = SUPPORTED.iter().find(|(name, _)| *name == media_type);
+    let Some((_, patch_type)) = supported else {
+        let names = SUPPORTED.map(|(name, _)| name);
+        return Err(body::unsupported(headers, &names).into());
     };
-    Ok(match body::media_type(headers).as_str() {
-        "application/json-patch+json" => Patch::Json(json()?),
-        "application/merge-patch+json" => Patch::Merge(json()?),
-        "application/strategic-merge-patch+json" => Patch::Strategic(json()?),
-        "application/apply-patch+yaml" => Patch::Apply {
-            config: body::yaml(body)?,
+    Ok(read(*patch_type, body)?)
+}
+
+/// Parses a patch of a type. An apply refuses conflicts.
+///
+/// # Errors
+///
+/// `BadRequest` for an unreadable text, `RequestEntityTooLarge` for too many values.
+pub(crate) fn read(patch_type: PatchType, text: &Bytes) -> Result<Patch, ApiError> {
+    let json = || -> Result<Value, ApiError> {
+        body::check_values(text)?;
+        serde_json::from_slice(text)
+            .map_err(|error| error::bad_request(format!("the patch cannot be read: {error}")))
+    };
+    Ok(match patch_type {
+        PatchType::Json => Patch::Json(json()?),
+        PatchType::Merge => Patch::Merge(json()?),
+        PatchType::Strategic => Patch::Strategic(json()?),
+        PatchType::Apply => Patch::Apply {
+            config: body::yaml(text)?,
             force: false,
         },
-        _ => return Err(body::unsupported(headers, &SUPPORTED).into()),
+        PatchType::Unspecified => {
+            return Err(error::bad_request(
+                "type is required: JSON_PATCH, MERGE_PATCH, STRATEGIC_MERGE_PATCH or APPLY",
+            ));
+        }
     })
 }

@@ -1,4 +1,4 @@
-//! What a request asks for: its path, and the options in its query.
+//! The query options of a request.
 
 use axum::extract::Query;
 use http::{HeaderMap, Uri, header};
@@ -19,10 +19,11 @@ use crate::{
     registry::{DeleteOptions, Effect, Freshness, NOT_OLDER_THAN, Start, Write, watch_revision},
 };
 
-/// As in the reference.
+/// The longest field manager, as in Kubernetes.
 const MAX_FIELD_MANAGER: usize = 128;
 
-/// The query of a request: metav1's ListOptions, CreateOptions, PatchOptions and DeleteOptions in one. Unknown ones are ignored, as in Kubernetes.
+/// The query of a request: metav1's ListOptions, CreateOptions, PatchOptions and DeleteOptions in
+/// one. Unknown parameters are ignored, as in Kubernetes.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct Options {
@@ -45,16 +46,16 @@ pub(crate) struct Options {
     pub(super) include_object: String,
 }
 
-/// Which objects of a kind a request is about.
+/// The objects of a kind that a request selects.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Selection {
-    /// Empty: all.
+    /// The namespace; empty: all.
     pub(super) namespace: String,
     pub(super) labels: String,
     pub(super) fields: String,
 }
 
-/// How to list or watch.
+/// The options of a list or watch.
 #[derive(Clone, Debug)]
 pub(crate) struct ListOptions {
     pub(super) selection: Selection,
@@ -62,13 +63,13 @@ pub(crate) struct ListOptions {
     pub(super) token: String,
     pub(super) bookmarks: bool,
     send_initial_events: Option<bool>,
-    /// When a watch is to end.
+    /// The time after which a watch ends.
     pub(super) timeout: Option<SignedDuration>,
     resource_version: String,
     version_match: String,
 }
 
-/// How unknown and duplicate fields are taken.
+/// The handling of unknown and duplicate fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FieldValidation {
     Strict,
@@ -76,17 +77,21 @@ pub(crate) enum FieldValidation {
     Ignore,
 }
 
-/// How to write.
+/// The options of a write.
 #[derive(Debug)]
 pub(crate) struct WriteOptions {
-    pub(super) write: Write,
+    pub(crate) write: Write,
     pub(super) validation: FieldValidation,
-    /// The fields that the body has more than once.
-    pub(super) duplicates: Vec<String>,
+    /// The duplicate fields of the body.
+    pub(crate) duplicates: Vec<String>,
 }
 
 impl WriteOptions {
-    /// Returns the warnings for these unknown fields and the duplicate ones, or refuses them.
+    /// Returns the warnings for unknown and duplicate fields.
+    ///
+    /// # Errors
+    ///
+    /// [`StrictError::Fields`] if such fields are refused.
     pub(super) fn judge(&self, unknown: Vec<String>) -> Result<Vec<String>, StrictError> {
         let duplicate = &self.duplicates;
         let has_faults = !unknown.is_empty() || !duplicate.is_empty();
@@ -102,7 +107,7 @@ impl WriteOptions {
 }
 
 impl Options {
-    /// Understands a query.
+    /// Parses the query of a URI.
     pub(super) fn parse(uri: &Uri) -> Result<Self, ApiError> {
         let Query(options) = Query::try_from_uri(uri)
             .map_err(|rejection| error::bad_request(rejection.body_text()))?;
@@ -113,7 +118,7 @@ impl Options {
         boolean("watch", &self.watch)
     }
 
-    /// Makes this a watch, of one object where one is named.
+    /// Turns the options into those of a watch; of one object if `name` is not empty.
     pub(super) fn watch_of(&mut self, name: &str) -> Result<(), ApiError> {
         self.watch = "true".to_owned();
         if name.is_empty() {
@@ -136,7 +141,7 @@ impl Options {
         Ok(())
     }
 
-    /// How to list or watch.
+    /// The options of a list or watch.
     pub(super) fn list(&self, namespace: &str) -> Result<ListOptions, ApiError> {
         let timeout = integer("timeoutSeconds", &self.timeout_seconds)?;
         let send_initial_events = match self.send_initial_events.as_str() {
@@ -170,8 +175,20 @@ impl Options {
         Ok(list)
     }
 
-    /// How to write. A client that names no field manager is known by the first word of its user agent.
-    pub(super) fn write(&self, headers: &HeaderMap) -> Result<WriteOptions, ApiError> {
+    /// The options of a patch that comes without a query. Unknown and duplicate fields are refused.
+    pub(crate) fn of_patch(field_manager: String, force: bool) -> Self {
+        let force = if force { "true" } else { "" };
+        Self {
+            field_manager,
+            field_validation: "Strict".to_owned(),
+            force: force.to_owned(),
+            ..Self::default()
+        }
+    }
+
+    /// The options of a write. A client that names no field manager is recorded by the first word
+    /// of its user agent.
+    pub(crate) fn write(&self, headers: &HeaderMap) -> Result<WriteOptions, ApiError> {
         let validation = match self.field_validation.as_str() {
             "Strict" => FieldValidation::Strict,
             "" | "Warn" => FieldValidation::Warn,
@@ -206,8 +223,9 @@ impl Options {
         effect(&self.dry_run)
     }
 
-    /// Whether what is applied takes fields from other managers. Only what is applied does, and says for whom.
-    pub(super) fn force(&self, applied: bool) -> Result<bool, ApiError> {
+    /// Returns true if an apply takes fields over from other managers. Only an apply may do so, and
+    /// it must name its manager.
+    pub(crate) fn force(&self, applied: bool) -> Result<bool, ApiError> {
         let invalid = |field: &str, why: &str| {
             let mut errors = ErrorList::new();
             let path = podplane_api::validation::Path::new(field);
@@ -226,7 +244,7 @@ impl Options {
         }
     }
 
-    /// How to delete: what the body says, else the query.
+    /// The options of a deletion: those of the body, else those of the query.
     pub(super) fn delete(&self, body: &Value) -> Result<DeleteOptions, ApiError> {
         let mut options = delete_options(body)?;
         options.grace_period_seconds = match options.grace_period_seconds {
@@ -245,7 +263,8 @@ impl Options {
 }
 
 impl ListOptions {
-    /// What fields select in a namespace, after a revision if one is given.
+    /// The options for the objects of a namespace that `fields` selects, after a revision if it is
+    /// not empty.
     pub(super) fn of(namespace: &str, fields: &str, resource_version: &str) -> Self {
         Self {
             selection: Selection {
@@ -279,7 +298,7 @@ impl ListOptions {
         errors
     }
 
-    /// The same for a watch.
+    /// The same validation for a watch.
     fn validate_watch(&self) -> ErrorList {
         let mut errors = ErrorList::new();
         let path = Path::new("resourceVersionMatch");
@@ -304,13 +323,13 @@ impl ListOptions {
         errors
     }
 
-    /// How new the list has to be.
+    /// The required freshness of the list.
     pub(super) fn freshness(&self) -> Result<Freshness, ApiError> {
         let version = &self.resource_version;
         Freshness::parse(version, &self.version_match, self.limit, &self.token)
     }
 
-    /// Where a watch begins.
+    /// The starting point of the watch.
     pub(super) fn start(&self) -> Result<Start, ApiError> {
         let version = self.resource_version.as_str();
         match (self.send_initial_events, version) {
@@ -322,7 +341,7 @@ impl ListOptions {
         }
     }
 
-    /// Whether a watch says when all that was present has been sent.
+    /// Returns true if a watch announces that all present objects have been sent.
     pub(super) fn announces_end(&self) -> bool {
         self.bookmarks && self.send_initial_events == Some(true)
     }
@@ -345,7 +364,7 @@ struct DeleteBody {
     grace_period_seconds: Option<i64>,
     preconditions: Option<DeletePreconditions>,
     propagation_policy: Option<String>,
-    /// What there was before there were policies.
+    /// The older form of the propagation policy.
     orphan_dependents: Option<bool>,
     dry_run: Option<Vec<String>>,
 }
@@ -399,13 +418,13 @@ fn effect(dry_run: &str) -> Result<Effect, ApiError> {
     }
 }
 
-/// As Kubernetes reads a boolean of a query: present without a value is true.
+/// Parses a boolean of a query as Kubernetes does.
 pub(super) fn boolean(name: &str, text: &str) -> Result<bool, ApiError> {
     match text {
         "" | "0" | "false" | "False" | "FALSE" | "f" | "F" => Ok(false),
         "1" | "true" | "True" | "TRUE" | "t" | "T" => Ok(true),
         other => Err(error::bad_request(format!(
-            "{name}: {other:?} is no boolean"
+            "invalid {name} {other:?}: must be a boolean"
         ))),
     }
 }
@@ -416,7 +435,7 @@ pub(super) fn integer(name: &str, text: &str) -> Result<Option<i64>, ApiError> {
     }
     text.parse()
         .map(Some)
-        // As Go says it, and with the name of what it is about, which Go leaves out.
+        // Go's message, with the parameter's name, which Go leaves out.
         .map_err(|_| {
             error::bad_request(format!(
                 "{name}: strconv.ParseInt: parsing {text:?}: invalid syntax"

@@ -1,22 +1,20 @@
-//! A kind as the REST facade sees it: documents in, documents out. What follows is compiled once, not for each kind.
+//! A kind as the REST API sees it: documents in, documents out. The code above this interface is
+//! compiled once, not for each kind.
 
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::BoxStream};
 use http::StatusCode;
 use podplane_api::{
     Object, ObjectKey, Scope,
-    apps::{ControllerRevision, Deployment, ReplicaSet},
     canonical::canonicalize,
-    coordination::Lease,
-    core::{Event, Namespace, Node, Pod, Service},
     jiff::Timestamp,
-    networking::ClusterCIDR,
     schema::Type,
+    strategy::{Strategy, Subresource},
     strict::StrictError,
-    table::{Column, Row},
+    table::Column,
 };
 use podplane_proto::{
     error::ApiError,
-    wire::{BindPodRequest, ListMeta, WatchEventType},
+    wire::{ListMeta, WatchEventType},
 };
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -26,10 +24,9 @@ use crate::{
     cache::{INITIAL_EVENTS_END, Query},
     error,
     registry::{DeleteOptions, Effect, Listed, Part, Patch, Registry, Told, WatchOptions},
-    strategy::Strategy,
 };
 
-/// What a kind is called, and what can be done with it.
+/// The names of a kind, its verbs and its sub-resources.
 #[derive(Debug)]
 pub(crate) struct Names {
     pub(crate) group: &'static str,
@@ -42,9 +39,10 @@ pub(crate) struct Names {
     pub(super) scope: Scope,
     pub(super) verbs: &'static [&'static str],
     pub(super) subresources: &'static [Subresource],
-    /// Whether who deletes one gets it back, and not only a `Status` (`ReturnDeletedObject` of the reference's storage).
+    /// True if a deletion returns the object and not only a `Status` (`ReturnDeletedObject` of
+    /// Kubernetes' storage).
     pub(super) returns_deleted: bool,
-    /// Whether there can be objects, or answers, of the kind.
+    /// False if there can be no objects, or answers, of the kind.
     pub(super) is_stored: bool,
 }
 
@@ -58,41 +56,12 @@ impl Names {
     }
 }
 
-/// A part of an object, or an act on it, that has a path of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Subresource {
-    Status,
-    Binding,
-    Eviction,
-    Log,
-    Attach,
-    Exec,
-    PortForward,
-    Scale,
-}
-
-impl Subresource {
-    /// As in a path.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Status => "status",
-            Self::Binding => "binding",
-            Self::Eviction => "eviction",
-            Self::Log => "log",
-            Self::Attach => "attach",
-            Self::Exec => "exec",
-            Self::PortForward => "portforward",
-            Self::Scale => "scale",
-        }
-    }
-}
-
-/// What was written, and what the client is to be warned of.
+/// A written object, with warnings for the client.
 #[derive(Debug)]
 pub(crate) struct Written {
     pub(super) document: Value,
     pub(super) warnings: Vec<String>,
-    /// Whether a patch or an update made it.
+    /// True if a patch or an update created it.
     pub(super) created: bool,
 }
 
@@ -113,17 +82,17 @@ pub(crate) struct Documents {
     pub(super) items: Vec<Value>,
 }
 
-/// What a watch says.
+/// An event of a watch.
 #[derive(Debug)]
 pub(crate) struct Notice {
     pub(super) event_type: WatchEventType,
     pub(super) document: Value,
 }
 
-/// A stream of what a watch says; it ends after an error.
+/// The events of a watch; it ends after an error.
 pub(crate) type Notices = BoxStream<'static, Result<Notice, ApiError>>;
 
-/// The objects of a kind. What is not among the verbs of its names need not be there.
+/// The objects of a kind. Methods for verbs that its names do not list need not be implemented.
 pub(crate) trait Resource: Send + Sync {
     fn names(&self) -> &Names;
 
@@ -135,7 +104,7 @@ pub(crate) trait Resource: Send + Sync {
         not_a_verb()
     }
 
-    /// A watch; whoever asks for it ends it at `ends`.
+    /// Opens a watch; the caller ends it at `ends`.
     fn watch<'a>(
         &'a self,
         _options: &'a ListOptions,
@@ -179,7 +148,7 @@ pub(crate) trait Resource: Send + Sync {
         not_a_verb()
     }
 
-    /// The keys of what a selection is of.
+    /// The keys of the selected objects.
     fn keys<'a>(
         &'a self,
         _selection: &'a Selection,
@@ -187,7 +156,7 @@ pub(crate) trait Resource: Send + Sync {
         not_a_verb()
     }
 
-    /// Acts on an object through one of its sub-resources that are no parts of it.
+    /// Performs an act on an object through one of its sub-resources.
     fn act<'a>(
         &'a self,
         _key: &'a ObjectKey,
@@ -198,7 +167,7 @@ pub(crate) trait Resource: Send + Sync {
         not_a_verb()
     }
 
-    /// How many are stored; `None` of what is not.
+    /// The number of stored objects; `None` for kinds that are not stored.
     fn count(&self) -> Option<usize> {
         None
     }
@@ -218,125 +187,9 @@ fn not_a_verb<'a, T: Send + 'a>() -> BoxFuture<'a, Result<T, ApiError>> {
     async move { Err(error::bad_request(why)) }.boxed()
 }
 
-/// What the facade has to know of a kind beside its strategy.
-pub(crate) trait RestKind: Strategy + Row {
-    /// What can be done with objects of the kind, in the order of the alphabet.
-    const VERBS: &'static [&'static str] = &[
-        "create",
-        "delete",
-        "deletecollection",
-        "get",
-        "list",
-        "patch",
-        "update",
-        "watch",
-    ];
-
-    const SUBRESOURCES: &'static [Subresource] = &[];
-    /// See [`Names::returns_deleted`].
-    const RETURNS_DELETED: bool = false;
-
-    /// See [`Resource::act`].
-    fn act<'a>(
-        _registry: &'a Registry<Self>,
-        key: &'a ObjectKey,
-        _act: Subresource,
-        _document: &'a Value,
-        _effect: Effect,
-    ) -> BoxFuture<'a, Result<(), ApiError>> {
-        async move { Err(error::not_found::<Self>(&key.name)) }.boxed()
-    }
-}
-
-impl RestKind for Node {
-    const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
-}
-
-impl RestKind for Namespace {
-    const VERBS: &'static [&'static str] = &[
-        "create", "delete", "get", "list", "patch", "update", "watch",
-    ];
-    const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
-}
-
-impl RestKind for Deployment {
-    const SUBRESOURCES: &'static [Subresource] = &[Subresource::Scale, Subresource::Status];
-}
-
-impl RestKind for ReplicaSet {
-    const SUBRESOURCES: &'static [Subresource] = &[Subresource::Scale, Subresource::Status];
-}
-
-impl RestKind for Service {
-    const RETURNS_DELETED: bool = true;
-    const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
-}
-
-impl RestKind for ClusterCIDR {}
-impl RestKind for ControllerRevision {}
-impl RestKind for Event {}
-impl RestKind for Lease {}
-
-impl RestKind for Pod {
-    const RETURNS_DELETED: bool = true;
-    const SUBRESOURCES: &'static [Subresource] = &[
-        Subresource::Attach,
-        Subresource::Binding,
-        Subresource::Eviction,
-        Subresource::Exec,
-        Subresource::Log,
-        Subresource::PortForward,
-        Subresource::Status,
-    ];
-
-    fn act<'a>(
-        registry: &'a Registry<Self>,
-        key: &'a ObjectKey,
-        act: Subresource,
-        document: &'a Value,
-        effect: Effect,
-    ) -> BoxFuture<'a, Result<(), ApiError>> {
-        async move {
-            let text = |pointer: &str| {
-                let text = document.pointer(pointer).and_then(Value::as_str);
-                text.unwrap_or_default().to_owned()
-            };
-            match act {
-                Subresource::Binding => {
-                    if !matches!(text("/target/kind").as_str(), "" | "Node") {
-                        return Err(error::bad_request("target.kind: must be empty or \"Node\""));
-                    }
-                    let request = BindPodRequest {
-                        namespace: key.namespace.clone(),
-                        name: key.name.clone(),
-                        uid: text("/metadata/uid"),
-                        node_name: text("/target/name"),
-                        resource_version: text("/metadata/resourceVersion"),
-                    };
-                    registry.bind(&request, effect.into()).await.map(drop)
-                }
-                Subresource::Eviction => {
-                    let mut options = super::request::delete_options(&document["deleteOptions"])?;
-                    if effect == Effect::Dry {
-                        options.effect = effect;
-                    }
-                    registry.delete(key, &options).await.map(drop)
-                }
-                Subresource::Status
-                | Subresource::Scale
-                | Subresource::Log
-                | Subresource::Attach
-                | Subresource::Exec
-                | Subresource::PortForward => Err(error::not_found::<Self>(&key.name)),
-            }
-        }
-        .boxed()
-    }
-}
-
 struct Named<K>(std::marker::PhantomData<K>);
 
-impl<K: RestKind> Named<K> {
+impl<K: Strategy> Named<K> {
     const NAMES: Names = Names {
         group: K::GROUP,
         version: K::VERSION,
@@ -353,7 +206,7 @@ impl<K: RestKind> Named<K> {
     };
 }
 
-impl<K: RestKind> Resource for Registry<K> {
+impl<K: Strategy> Resource for Registry<K> {
     fn names(&self) -> &Names {
         &Named::<K>::NAMES
     }
@@ -436,14 +289,7 @@ impl<K: RestKind> Resource for Registry<K> {
         options: &'a WriteOptions,
     ) -> BoxFuture<'a, Result<Written, ApiError>> {
         async move {
-            let decode = |document| {
-                decode::<K>(document, options).map_err(|refused| match patch.document() {
-                    Some(patch) if !refused.fields.is_empty() => error::misfit(patch, &refused),
-                    _ => refused,
-                })
-            };
-            let (object, warnings, created) =
-                Self::patch(self, key, part, patch, &options.write, decode).await?;
+            let (object, warnings, created) = patch_object(self, key, part, patch, options).await?;
             Ok(Written {
                 created,
                 ..written(&object, warnings)?
@@ -474,7 +320,10 @@ impl<K: RestKind> Resource for Registry<K> {
         document: &'a Value,
         effect: Effect,
     ) -> BoxFuture<'a, Result<(), ApiError>> {
-        K::act(self, key, act, document, effect)
+        match self.act() {
+            Some(own) => own(self, key, act, document, effect),
+            None => async move { Err(error::not_found::<K>(&key.name)) }.boxed(),
+        }
     }
 
     fn count(&self) -> Option<usize> {
@@ -501,7 +350,26 @@ fn query<K: Strategy>(selection: &Selection) -> Result<Query, ApiError> {
     Query::parse::<K>(namespace.clone(), labels, fields)
 }
 
-/// The object of a document, and what is to be warned of.
+/// Patches a part of an object; returns it, warnings, and true if it was created.
+pub(crate) async fn patch_object<K: Strategy>(
+    registry: &Registry<K>,
+    key: &ObjectKey,
+    part: Part,
+    patch: &Patch,
+    options: &WriteOptions,
+) -> Result<(K, Vec<String>, bool), ApiError> {
+    let decode = |document| {
+        decode::<K>(document, options).map_err(|refused| match patch.document() {
+            Some(patch) if !refused.fields.is_empty() => error::misfit(patch, &refused),
+            _ => refused,
+        })
+    };
+    registry
+        .patch(key, part, patch, &options.write, decode)
+        .await
+}
+
+/// Decodes a document; also returns warnings.
 pub(super) fn decode<K: Object>(
     mut document: Value,
     options: &WriteOptions,

@@ -1,7 +1,8 @@
-//! Kinds that are answered and never stored: who asks, and what they may do.
+//! Reviews, which are answered and never stored: the caller's identity, and its permissions.
 //!
-//! There is no authentication, so everybody is who Kubernetes takes a client without credentials for; and no authorization, so everybody
-//! may do whatever the server can do. What it cannot do is answered with *no*, and with that as the reason.
+//! There is no authentication, so every client is the user that Kubernetes assumes for a client
+//! without credentials. There is no authorization, so everybody may do whatever the server can do;
+//! for everything else the answer is *no*, with that reason.
 
 use std::sync::Arc;
 
@@ -30,7 +31,7 @@ use crate::error;
 const ANYBODY: &str = "system:anonymous";
 const GROUP: &str = "system:unauthenticated";
 
-/// What can be done with a resource, or a sub-resource of it.
+/// A resource or sub-resource, with its verbs.
 #[derive(Clone, Debug)]
 struct Served {
     group: &'static str,
@@ -78,7 +79,7 @@ impl Resource for Review {
     }
 }
 
-/// The kinds of reviews, of what is served beside them.
+/// The kinds of reviews, which answer for the given kinds and themselves.
 pub(super) fn reviews(kinds: &[Arc<dyn Resource>]) -> Vec<Arc<dyn Resource>> {
     let stored = kinds.iter().flat_map(|kind| served(kind.names()));
     let reviews = [
@@ -221,7 +222,7 @@ fn rules(served: &[Served], document: Value, options: &WriteOptions) -> Result<W
     answered("SelfSubjectRulesReview", document, options, answer)
 }
 
-/// Reads a review, fills in its answer, and writes it.
+/// Reads a review, fills in its answer, and returns it.
 fn answered<T: DeserializeOwned + Serialize>(
     kind: &str,
     document: Value,
@@ -280,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_may_do_what_is_served() {
+    fn everybody_may_do_everything_that_is_served() {
         for (asked, allowed) in [
             (
                 json!({"verb": "get", "resource": "pods", "namespace": "x", "name": "y"}),
@@ -314,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_review_of_nothing_is_refused() {
+    fn refuses_an_access_review_without_attributes() {
         let error = access(&served(), review(&json!({})), &strict()).unwrap_err();
         assert_eq!(
             error.message,
@@ -331,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_known() {
+    fn every_user_is_anonymous() {
         let document = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview", "metadata": {}});
         let answer = who(&[], document, &strict()).unwrap();
         let user = &answer.document["status"]["userInfo"];
@@ -340,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rules_are_what_is_served() {
+    fn rules_review_lists_the_served_verbs() {
         let document = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview", "metadata": {}, "spec": {"namespace": "x"}});
         let answer = rules(&served(), document, &strict()).unwrap();
         let rules = &answer.document["status"]["resourceRules"];

@@ -1,4 +1,5 @@
-//! The `scale` sub-resource: how many replicas an object has and is to have, as a `Scale` of autoscaling/v1.
+//! The `scale` sub-resource: an object's present and desired numbers of replicas, as a `Scale` of
+//! autoscaling/v1.
 
 use http::{Method, StatusCode};
 use podplane_api::{
@@ -43,7 +44,8 @@ impl Call<'_> {
             let live = view(&resource.get(&key).await?);
             let document = change.of(live.clone())?;
             let (scale, warnings) = resource::decode::<Scale>(document, &write)?;
-            // What was patched is what was read, so another write in between is no conflict unless the patch itself names a revision.
+            // The patch applies to the state that was read, so another write in between is no
+            // conflict unless the patch itself names a revision.
             let patched = matches!(change, Change::Patch(_))
                 && live["metadata"]["resourceVersion"] == scale.resource_version();
             let replicas = Patch::Merge(replicas(&scale, &key.name)?);
@@ -59,7 +61,7 @@ impl Call<'_> {
     }
 }
 
-/// What a request makes of a scale.
+/// A requested change of a scale.
 enum Change {
     Whole(Value),
     Patch(Patch),
@@ -77,7 +79,7 @@ impl Change {
     }
 }
 
-/// What a scale makes of the object that it is of, as a merge patch.
+/// The merge patch that a scale means for its object.
 fn replicas(scale: &Scale, name: &str) -> Result<Value, ApiError> {
     if !scale.name().is_empty() && scale.name() != name {
         return Err(error::bad_request(format!(

@@ -1,4 +1,4 @@
-//! Objects as rows of a `Table`, which is what kubectl prints (source: `meta.k8s.io/v1.Table`).
+//! Objects as rows of a `Table`, which kubectl prints (source: `meta.k8s.io/v1.Table`).
 
 use podplane_api::{jiff::Timestamp, printable, table::Column};
 use podplane_proto::{error::ApiError, wire::ListMeta};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::resource::Resource;
 use crate::error;
 
-/// How much of each object goes with its row (`includeObject`).
+/// The part of each object that its row includes (`includeObject`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Include {
     Nothing,
@@ -96,7 +96,8 @@ fn column(column: &Column) -> Value {
     })
 }
 
-/// `INTERNAL-IP` as the reference writes the names of columns: `Internal-IP`; kubectl prints them in upper case.
+/// `INTERNAL-IP` in Kubernetes' notation for columns: `Internal-IP`; kubectl prints them in upper
+/// case.
 fn title(name: &str) -> String {
     const SHORT: [&str; 3] = ["IP", "OS", "CIDR"];
     let words = name.split_inclusive(|c: char| !c.is_ascii_alphanumeric());

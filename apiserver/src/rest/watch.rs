@@ -1,4 +1,4 @@
-//! A watch: one event after the other, for as long as the client listens.
+//! A watch: a stream of events for as long as the client listens.
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
@@ -21,10 +21,10 @@ use super::{
 };
 use crate::{error, metrics::Watching};
 
-/// How long a watch lasts that names no time: the reference's are between 30 and 60 minutes.
+/// The duration of a watch without a timeout; Kubernetes' are between 30 and 60 minutes.
 const LASTS: Duration = Duration::from_secs(45 * 60);
 
-/// The longest time that is kept to. `timeoutSeconds` may be more than an [`Instant`] holds.
+/// The longest timeout. `timeoutSeconds` may be more than an [`Instant`] holds.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 pub(super) async fn answer(
@@ -43,7 +43,8 @@ pub(super) async fn answer(
     let ends = Instant::now() + lasts.min(LONGEST);
     let notices = match resource.watch(options, ends).await {
         Ok(notices) => notices,
-        // In the stream, as from the reference: there are reflectors that look for it only there, and begin anew then.
+        // In the stream, as in Kubernetes: some reflectors look for it only there, and then start
+        // over.
         Err(error) if error.is_expired() => {
             let event = error_event(&error, form);
             return answer::stream(form, futures::stream::once(future::ready(Ok(event))));
@@ -108,7 +109,7 @@ fn told(
     event(name, &document, form)
 }
 
-/// An event as the stream has it: in JSON a line, in protobuf a length and a message.
+/// Encodes an event for the stream: in JSON a line, in protobuf a length and a message.
 fn event(event_type: &str, object: &Value, form: Form) -> Result<Bytes, ApiError> {
     if form == Form::Protobuf {
         let event = kubernetes::encode_event(event_type, object);

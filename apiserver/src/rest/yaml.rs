@@ -1,4 +1,4 @@
-//! Documents in YAML, for clients that ask for it. They are made of the JSON that everybody gets.
+//! YAML answers, for clients that ask for them. They are converted from the JSON answer.
 
 use axum::{body::Body, extract::Request, middleware::Next};
 use bytes::Bytes;
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::answer::{self, Answer};
 
-/// Converts the document that answers a request which asks for YAML.
+/// Converts the answer if the request asks for YAML.
 pub(super) async fn answer(request: Request, next: Next) -> Answer {
     let is_wanted = answer::wants_yaml(request.headers());
     let answer = next.run(request).await;
@@ -31,7 +31,8 @@ pub(super) async fn answer(request: Request, next: Next) -> Answer {
     Answer::from_parts(parts, Body::from(yaml))
 }
 
-/// The text that a YAML 1.1 parser reads back as the same value; `None` if the bytes are not JSON.
+/// Converts JSON to a text that a YAML 1.1 parser reads back as the same value; `None` if the bytes
+/// are not JSON.
 fn of_json(json: &Bytes) -> Option<String> {
     let document: Value = serde_json::from_slice(json).ok()?;
     let options = serde_saphyr::ser_options! { prefer_block_scalars: false };

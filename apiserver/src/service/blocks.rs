@@ -1,4 +1,4 @@
-//! The records of node blocks.
+//! The service for the records of node blocks.
 
 use std::sync::Arc;
 
@@ -67,7 +67,7 @@ impl BlockService for BlockRecords {
         let (fence, AssignBlocksRequest { assignments }) =
             self.begin(request).await.map_err(status::of)?;
         at_most(MAX_ASSIGNMENTS, "assignments", assignments.len()).map_err(status::of)?;
-        // Each is a commit of its own; those that come together share a sync.
+        // Each is its own commit; concurrent commits share a sync of the disk.
         let assign = assignments.into_iter().map(|assignment| {
             let fence = fence.as_ref();
             async move {
@@ -109,7 +109,7 @@ impl BlockService for BlockRecords {
 }
 
 impl BlockRecords {
-    /// What is asked, and by which leader, if it still leads.
+    /// Unwraps a request and checks its fence, if it has one.
     async fn begin<T>(&self, request: Request<T>) -> Result<(Option<Fence>, T), ApiError> {
         let fence = fence(request.metadata().as_ref())?;
         self.blocks.leads(fence.as_ref()).await?;
@@ -213,7 +213,7 @@ fn at_most(max: usize, field: &str, found: usize) -> Result<(), ApiError> {
     }
 }
 
-/// What is asked of a hold.
+/// Converts a requested change of a hold.
 fn hold_move(change: HoldChange) -> Result<HoldMove, ApiError> {
     let action = change.action();
     let HoldChange {

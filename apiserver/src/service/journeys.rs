@@ -1,4 +1,4 @@
-//! What processes tell of the journeys of pods, by OTLP, and what is told of it.
+//! The services for the journeys of pods: spans come in by OTLP, and traces are read.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::{
     rest::resource::Resource,
 };
 
-/// Takes spans in, as any collector does.
+/// Receives spans, as any OTLP collector does.
 #[derive(Debug)]
 pub(crate) struct Collector(pub(crate) Journeys);
 
@@ -32,7 +32,7 @@ impl trace_service_server::TraceService for Collector {
     }
 }
 
-/// Tells of them.
+/// Serves the traces.
 pub(crate) struct Traces {
     pub(crate) journeys: Journeys,
     pub(crate) pods: Arc<dyn Resource>,
@@ -75,7 +75,7 @@ fn nothing(what: &str) -> Status {
 }
 
 impl Traces {
-    /// The pod that is asked for.
+    /// Finds the requested pod.
     async fn find(&self, request: GetPodTraceRequest) -> Result<Traveller, Status> {
         let GetPodTraceRequest {
             namespace,

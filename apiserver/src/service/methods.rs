@@ -1,13 +1,11 @@
-//! Each method: decode, call the registry, encode.
+//! The methods of a kind: decode, call the registry, encode.
 
 use bytes::Bytes;
 use futures::{FutureExt as _, TryFutureExt as _, future::BoxFuture};
 use podplane_api::{
     Object, ObjectKey, Scope,
-    apps::{ControllerRevision, Deployment, ReplicaSet},
-    coordination::Lease,
-    core::{self, Event, Namespace, Node, Pod},
-    networking::ClusterCIDR,
+    core::{Node, Pod},
+    strategy::Strategy,
 };
 use podplane_proto::{
     codec,
@@ -16,22 +14,21 @@ use podplane_proto::{
     transport::{Encoded, Wire, WireCodec},
     wire::{
         AssignPodCidrsRequest, BindPodRequest, DeleteRequest, GetRequest, ListRequest, ObjectList,
-        Propagation, Verb, WriteRequest,
+        PatchRequest, Propagation, Verb, WriteRequest,
     },
 };
 use tonic::{Request, Status, body::Body, codegen::Service, server::Grpc};
 use tonic_prost::ProstCodec;
 
-use super::{KindService, NarrowMethods, Response, status, unknown, watch};
+use super::{KindService, Response, patch::patch, status, unknown, watch};
 use crate::{
     cache::Query,
     error,
     registry::{DeleteOptions, Effect, Freshness, Listed, Part, Registry, Terms, Write},
-    rest::resource::{Resource, RestKind},
-    strategy::Strategy,
+    rest::resource::Resource,
 };
 
-pub(super) fn call<K: RestKind>(
+pub(super) fn call<K: Strategy>(
     service: &KindService<K>,
     verb: Verb,
     fence: Option<Fence>,
@@ -58,6 +55,8 @@ pub(super) fn call<K: RestKind>(
             let entry = registry.get(&key::<K>(namespace, name)).await?;
             Ok(entry.message.clone())
         }),
+        Verb::Patch => patched(registry, Part::Main, write.fence, request),
+        Verb::PatchStatus => patched(registry, Part::Status, write.fence, request),
         Verb::Delete => encoded(request, move |request: DeleteRequest| async move {
             let DeleteRequest {
                 namespace,
@@ -99,41 +98,37 @@ pub(super) fn call<K: RestKind>(
     }
 }
 
-impl NarrowMethods for Pod {
-    fn call(
-        registry: &Registry<Self>,
-        method: &str,
-        fence: Option<Fence>,
-        request: http::Request<Body>,
-    ) -> Response {
-        let registry = registry.clone();
-        match method {
-            "BindPod" => encoded(request, move |mut request: BindPodRequest| async move {
-                request.namespace = or_default::<Self>(request.namespace);
-                encode(&registry.bind(&request, terms(fence.as_ref())).await?)
-            }),
-            _ => unknown::<Self>(method),
-        }
+/// The methods of pods that no other kind has.
+pub(crate) fn of_pods(
+    registry: &Registry<Pod>,
+    method: &str,
+    fence: Option<Fence>,
+    request: http::Request<Body>,
+) -> Response {
+    let registry = registry.clone();
+    match method {
+        "BindPod" => encoded(request, move |mut request: BindPodRequest| async move {
+            request.namespace = or_default::<Pod>(request.namespace);
+            encode(&registry.bind(&request, terms(fence.as_ref())).await?)
+        }),
+        _ => unknown::<Pod>(method),
     }
 }
 
-impl NarrowMethods for Node {
-    fn call(
-        registry: &Registry<Self>,
-        method: &str,
-        fence: Option<Fence>,
-        request: http::Request<Body>,
-    ) -> Response {
-        let registry = registry.clone();
-        match method {
-            "AssignPodCIDRs" => {
-                encoded(request, move |request: AssignPodCidrsRequest| async move {
-                    let terms = terms(fence.as_ref());
-                    encode(&registry.assign_pod_cidrs(&request, terms).await?)
-                })
-            }
-            _ => unknown::<Self>(method),
-        }
+/// The methods of nodes that no other kind has.
+pub(crate) fn of_nodes(
+    registry: &Registry<Node>,
+    method: &str,
+    fence: Option<Fence>,
+    request: http::Request<Body>,
+) -> Response {
+    let registry = registry.clone();
+    match method {
+        "AssignPodCIDRs" => encoded(request, move |request: AssignPodCidrsRequest| async move {
+            let terms = terms(fence.as_ref());
+            encode(&registry.assign_pod_cidrs(&request, terms).await?)
+        }),
+        _ => unknown::<Node>(method),
     }
 }
 
@@ -144,14 +139,20 @@ pub(super) fn terms(fence: Option<&Fence>) -> Terms<'_> {
     }
 }
 
-impl NarrowMethods for Namespace {}
-impl NarrowMethods for Event {}
-impl NarrowMethods for Lease {}
-impl NarrowMethods for core::Service {}
-impl NarrowMethods for Deployment {}
-impl NarrowMethods for ReplicaSet {}
-impl NarrowMethods for ControllerRevision {}
-impl NarrowMethods for ClusterCIDR {}
+fn patched<K: Strategy>(
+    registry: Registry<K>,
+    part: Part,
+    fence: Option<Fence>,
+    request: http::Request<Body>,
+) -> Response {
+    encoded(request, move |mut request: PatchRequest| async move {
+        let key = key::<K>(
+            std::mem::take(&mut request.namespace),
+            std::mem::take(&mut request.name),
+        );
+        encode(&patch(&registry, &key, part, fence, request).await?)
+    })
+}
 
 fn list<K: Strategy>(registry: Registry<K>, request: http::Request<Body>) -> Response {
     let handle = move |request: ListRequest| {
@@ -189,7 +190,7 @@ fn list<K: Strategy>(registry: Registry<K>, request: http::Request<Body>) -> Res
     .boxed()
 }
 
-/// Answers a unary call with a message that is encoded already.
+/// Answers a unary call with a message that is already encoded.
 fn encoded<Req, Fut>(
     request: http::Request<Body>,
     handle: impl FnOnce(Req) -> Fut + Clone + Send + Sync + 'static,
@@ -207,7 +208,7 @@ where
     .boxed()
 }
 
-/// A function as tonic wants it.
+/// Adapts a function to tonic's service trait.
 struct Handler<F>(F);
 
 impl<Req, Res, F, Fut> Service<Request<Req>> for Handler<F>
@@ -243,7 +244,8 @@ fn decode<K: Object>(object: Option<Bytes>) -> Result<K, ApiError> {
     Ok(object)
 }
 
-/// Where an object is that says no namespace. Kubernetes' REST API has the namespace in the path, where kubectl puts this one.
+/// The namespace of an object that states none. In Kubernetes' REST API the namespace is in the
+/// path, and kubectl puts this one there.
 const DEFAULT_NAMESPACE: &str = "default";
 
 fn or_default<K: Object>(namespace: String) -> String {

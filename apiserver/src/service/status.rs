@@ -1,14 +1,15 @@
-//! An error as the status of a call.
+//! Converts an error to the status of a call.
 
 use podplane_proto::error::{ApiError, FieldViolation};
 use tonic::Status;
 
-/// A status travels in HTTP headers, of which clients take 16 KiB by default, percent-encoded once and once more in base64 with
-/// its details. An error that quotes a large object must not cost the client its answer.
+/// A status travels in HTTP headers, of which clients accept 16 KiB by default; it is
+/// percent-encoded, and repeated in base64 with its details. An error that quotes a large object
+/// must not cost the client its answer.
 const MESSAGE_MAX_BYTES: usize = 2048;
 const FIELDS_MAX_BYTES: usize = 3072;
 
-/// The status of a refused call, cut to what fits.
+/// The status of a refused call, cut to the limits.
 pub(super) fn of(error: ApiError) -> Status {
     let ApiError {
         reason,

@@ -1,4 +1,4 @@
-//! The store as a whole.
+//! The service for the store as a whole.
 
 use futures::{StreamExt as _, stream::BoxStream};
 use podplane_proto::store::{BackupRequest, BackupResponse, store_service_server::StoreService};
@@ -7,7 +7,7 @@ use tonic::{Request, Response, Status};
 use super::status;
 use crate::{engine::Engine, error};
 
-/// Makes backups while the server serves.
+/// Streams backups while the server runs.
 #[derive(Debug)]
 pub(crate) struct Backups(pub(crate) Engine);
 

@@ -1,10 +1,10 @@
-//! A watch, as the stream of messages that a gRPC client reads.
+//! A watch, as the stream of messages for a gRPC client.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::BoxStream};
-use podplane_api::meta::ObjectMeta;
+use podplane_api::{meta::ObjectMeta, strategy::Strategy};
 use podplane_proto::{
     codec,
     error::ApiError,
@@ -20,7 +20,6 @@ use crate::{
     error,
     metrics::Watching,
     registry::{Registry, Start, Told, WatchOptions},
-    strategy::Strategy,
 };
 
 pub(super) struct Watch<K> {

@@ -1,4 +1,6 @@
-//! Nodes are measured against each other's blocks and against the service range.
+//! Admission of nodes: their blocks against each other and against the service range.
+
+use std::sync::Arc;
 
 use podplane_client::Reason;
 use podplane_store::{Key, Txn};
@@ -58,7 +60,7 @@ async fn a_block_of_another_node_or_of_services_is_refused() {
         assert_eq!(error.message, want);
         assert_eq!(error.fields[0].field, "spec.podCIDRs");
     }
-    // Nothing of what was refused is left behind.
+    // A refused write leaves nothing behind.
     let created = nodes.create(&node("b")).await.unwrap();
     let error = nodes
         .assign_pod_cidrs("b", created.uid(), "", &["10.244.0.0/24".into()])
@@ -73,7 +75,7 @@ async fn a_block_of_another_node_or_of_services_is_refused() {
 }
 
 #[tokio::test]
-async fn an_update_is_measured_when_it_gives_a_block() {
+async fn an_update_is_checked_only_if_it_adds_a_block() {
     let server = TestServer::under(policy(), MemStore::new()).await;
     let nodes = server.nodes();
     nodes
@@ -85,14 +87,33 @@ async fn an_update_is_measured_when_it_gives_a_block() {
     assert_eq!(nodes.update(&b).await.unwrap_err().reason, Reason::Invalid);
     b.spec = with_blocks("b", &["10.244.1.0/25"]).spec;
     let mut b = nodes.update(&b).await.unwrap();
-    // One that changes nothing about blocks is not in its own way.
+    // An update that does not change blocks does not conflict with its own.
     b.spec.as_mut().unwrap().unschedulable = Some(true);
     nodes.update(&b).await.unwrap();
     server.stop().await;
 }
 
 #[tokio::test]
-async fn of_overlapping_nodes_created_at_once_one_is_there() {
+async fn refuses_a_block_within_another_when_the_list_of_lengths_is_damaged() {
+    let store = Arc::new(MemStore::new());
+    let server = TestServer::under(policy(), store.clone()).await;
+    let nodes = server.nodes();
+    let wide = with_blocks("a", &["10.244.0.0/22", "fd00:1::/48"]);
+    nodes.create(&wide).await.unwrap();
+    let lengths = Key::try_from("/podplane/block-lengths").unwrap();
+    let damaged = Txn::new().put(lengths, "no JSON");
+    Store::commit(&*store, damaged).await.unwrap();
+    for block in ["10.244.1.0/24", "fd00:1:0:1::/64"] {
+        let refused = nodes.create(&with_blocks("b", &[block])).await;
+        assert_eq!(refused.unwrap_err().reason, Reason::Invalid, "{block}");
+    }
+    let outside = with_blocks("b", &["10.245.0.0/24"]);
+    nodes.create(&outside).await.unwrap();
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn creates_only_one_of_concurrent_overlapping_nodes() {
     let server = TestServer::start().await;
     for round in 0..20 {
         let mut creates = JoinSet::new();
@@ -113,7 +134,7 @@ async fn of_overlapping_nodes_created_at_once_one_is_there() {
 }
 
 #[tokio::test]
-async fn in_upstreams_way_everything_is_let_through() {
+async fn lenient_policy_admits_overlapping_blocks() {
     let lenient = Policy {
         lenient: true,
         ..policy()
@@ -129,22 +150,22 @@ async fn in_upstreams_way_everything_is_let_through() {
     nodes.delete("a", &at_once()).await.unwrap();
     let listed = server.client.blocks().list().await.unwrap().blocks;
     let of = |block: &podplane_proto::ipam::Block| block.node_name.clone();
-    // Services' ranges have no node.
+    // Records of service ranges have no node.
     assert_eq!(listed.iter().map(of).collect::<Vec<_>>(), ["", "b", ""]);
     server.stop().await;
 }
 
 #[tokio::test]
-async fn nodes_of_an_older_store_are_known() {
+async fn recovers_blocks_of_nodes_from_an_older_store() {
     let store = MemStore::new();
     let mut old = with_blocks("old", &["10.0.0.0/24"]);
     old.metadata.uid = Some("of-old".into());
     let old = old.to_vec().unwrap();
     let txn = Txn::new().put(Key::try_from("/registry/nodes/old").unwrap(), old);
-    // A record of a node that is not there.
+    // A record of a node that does not exist.
     let stale = "/podplane/blocks/v4/000010100000000000000001/gone";
     let txn = txn.put(Key::try_from(stale).unwrap(), "");
-    // As it was written before records said anything.
+    // A record in the form of versions before records had values.
     let bare = "/podplane/blocks/v4/000010100000000000000000/old";
     let txn = txn.put(Key::try_from(bare).unwrap(), "");
     Store::commit(&store, txn).await.unwrap();

@@ -1,4 +1,4 @@
-//! Many blocks at once: in one request, and by many writers that do not know of each other.
+//! Many blocks at once: in one request, and by many independent writers.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ fn assignment(node: &Node, blocks: &[&str]) -> Assignment {
 }
 
 #[tokio::test]
-async fn one_that_is_refused_keeps_no_other_from_its_blocks() {
+async fn a_refused_assignment_does_not_affect_the_others() {
     let server = TestServer::start().await;
     let nodes = server.nodes();
     let mut created = Vec::new();
@@ -36,7 +36,7 @@ async fn one_that_is_refused_keeps_no_other_from_its_blocks() {
     let blocks = server.client.blocks();
     let answers = blocks.assign(vec![
         assignment(a, &["10.0.0.0/24", "fd00::/64"]),
-        // All families or none: the second is taken.
+        // All families or none: the second block is taken.
         assignment(b, &["10.0.1.0/24", "fd00::/64"]),
         assignment(c, &["10.0.1.0/24"]),
         other_uid,
@@ -75,7 +75,7 @@ async fn one_that_is_refused_keeps_no_other_from_its_blocks() {
     server.stop().await;
 }
 
-/// What is there, by what the nodes say and by what the records say.
+/// Checks that the nodes and the records agree.
 async fn check(server: &TestServer) {
     let nodes = server
         .nodes()
@@ -106,7 +106,7 @@ async fn check(server: &TestServer) {
     assert_disjoint(&records);
 }
 
-/// A block of a small range, of some size, for one family or both.
+/// A block of a small range, of a random length, for one family or both.
 fn some_blocks(random: &mut fastrand::Rng) -> Vec<String> {
     let v4 = format!(
         "10.0.{}.{}/{}",
@@ -122,12 +122,14 @@ fn some_blocks(random: &mut fastrand::Rng) -> Vec<String> {
 fn assert_disjoint(records: &[Block]) {
     let nets = records.iter().map(|record| record.cidr.parse().unwrap());
     let nets: Vec<IpNet> = nets.collect();
-    // By address and the shorter prefix first, so that what overlaps lies within the one before, or one of those does that lie between.
+    // Sorted by address with the shorter prefix first, so that an overlapping record lies within
+    // its predecessor, or one in between does.
     let inside = nets.windows(2).find(|two| two[0].contains(&two[1]));
     assert_eq!(inside, None, "{nets:?}");
 }
 
-/// Creates, assignments, deletions and releases of blocks of all sizes in a small range, by writers that pick what they do at random.
+/// Runs writers that create, assign, delete and release blocks of all lengths in a small range at
+/// random.
 async fn no_two_records_ever_overlap(store: impl Store) {
     const WRITERS: u64 = 8;
     const STEPS: u32 = 60;
@@ -182,7 +184,7 @@ async fn no_two_records_ever_overlap_in_memory() {
     no_two_records_ever_overlap(MemStore::new()).await;
 }
 
-/// Where commits are decided before those before them are on disk.
+/// On an engine that decides commits before earlier ones are on disk.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_two_records_ever_overlap_on_disk() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Records of blocks: their states, and what moves them on.
+//! Records of blocks: their states and transitions.
 
 use podplane_client::Reason;
 use podplane_proto::ipam::{Block, BlockState, BlockUpdate, block_update};
@@ -40,7 +40,7 @@ impl TestServer {
         self.client.blocks().list().await.unwrap().blocks
     }
 
-    /// State, block and node of each record, without the ranges of services.
+    /// The state, block and node of each record, except those of service ranges.
     pub(super) async fn states(&self) -> Vec<String> {
         let records = self.records().await;
         let records = records.iter().filter(|block| !block.node_name.is_empty());
@@ -53,7 +53,7 @@ impl TestServer {
 }
 
 #[tokio::test]
-async fn all_records_are_listed_by_address() {
+async fn lists_all_records_in_order_of_address() {
     let server = TestServer::under(policy(), MemStore::new()).await;
     let nodes = server.nodes();
     let b = with_blocks("b", &["fd00:1::/64", "10.244.1.0/24"]);
@@ -99,10 +99,10 @@ async fn the_block_of_a_deleted_node_is_free_when_it_is_released() {
     let why = "overlaps 10.0.0.0/24 of node \"a\", which is gone and whose addresses are still in use (draining); 10.0.1.0/26 is free";
     assert!(error.message.ends_with(why), "{error}");
     assert_eq!(server.update(release("10.0.0.0/24")).await.unwrap(), None);
-    // Again, as after an answer that was lost.
+    // Repeated, as after a lost answer.
     assert_eq!(server.update(release("10.0.0.0/24")).await.unwrap(), None);
     nodes.create(&b).await.unwrap();
-    // The other way around: what was recorded with a longer prefix is in the way of a shorter one.
+    // The other way around: a record with a longer prefix conflicts with a shorter one.
     assert!(
         nodes
             .create(&with_blocks("c", &["10.0.0.0/24"]))
@@ -113,7 +113,7 @@ async fn the_block_of_a_deleted_node_is_free_when_it_is_released() {
 }
 
 #[tokio::test]
-async fn a_node_that_is_still_kept_has_its_block() {
+async fn a_node_with_finalizers_keeps_its_block() {
     let server = TestServer::start().await;
     let nodes = server.nodes();
     let mut a = with_blocks("a", &["10.0.0.0/24"]);
@@ -131,13 +131,14 @@ async fn a_node_that_is_still_kept_has_its_block() {
 }
 
 #[tokio::test]
-async fn a_node_that_comes_back_has_its_block_again() {
+async fn a_recreated_node_takes_its_block_back() {
     let server = TestServer::start().await;
     let nodes = server.nodes();
     let a = with_blocks("a", &["10.0.0.0/24"]);
     let first = nodes.create(&a).await.unwrap();
     nodes.delete("a", &at_once()).await.unwrap();
-    // Neither a part of it, nor more: the rest would be nobody's, with addresses in use.
+    // Neither a part of the block, nor a larger one: the rest would have no owner, with addresses
+    // in use.
     for other in ["10.0.0.0/25", "10.0.0.0/23"] {
         let error = nodes.create(&with_blocks("a", &[other])).await.unwrap_err();
         assert!(error.message.contains("(draining)"), "{error}");
@@ -146,13 +147,13 @@ async fn a_node_that_comes_back_has_its_block_again() {
     let record = server.records().await.remove(0);
     assert_eq!(record.state(), BlockState::Assigned);
     assert_eq!(record.node_uid, second.uid());
-    // Whoever waits for the first one is told.
+    // A late update for the first node is refused.
     let late = change("10.0.0.0/24", "a", first.uid(), RELEASE);
     assert_eq!(
         server.update(late).await.unwrap_err().reason,
         Reason::Conflict
     );
-    // And by assignment.
+    // The same by assignment.
     nodes.delete("a", &at_once()).await.unwrap();
     let third = nodes.create(&node("a")).await.unwrap();
     nodes
@@ -164,7 +165,7 @@ async fn a_node_that_comes_back_has_its_block_again() {
 }
 
 #[tokio::test]
-async fn a_foreign_block_is_its_nodes() {
+async fn a_foreign_block_belongs_to_its_node() {
     let server = TestServer::start().await;
     let nodes = server.nodes();
     let a = nodes
@@ -209,7 +210,7 @@ async fn a_foreign_block_is_its_nodes() {
 }
 
 #[tokio::test]
-async fn records_are_there_after_a_restart() {
+async fn records_survive_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::with(SledStore::open(dir.path()).unwrap()).await;
     let nodes = server.nodes();
@@ -247,7 +248,7 @@ async fn records_are_there_after_a_restart() {
 
     let server = TestServer::with(SledStore::open(dir.path()).unwrap()).await;
     assert_eq!(server.records().await, before);
-    // The length of a block that only a node had which is gone is still looked for.
+    // The length of a block of a deleted node is still looked for.
     let error = server
         .nodes()
         .create(&with_blocks("e", &["10.0.2.0/26"]))

@@ -1,4 +1,4 @@
-//! What the server keeps has bounds, also while it is told more than it can keep.
+//! Bounds of the server's memory and disk, also under more load than it can keep.
 
 use std::{sync::Arc, time::Instant};
 
@@ -20,7 +20,7 @@ async fn bounded(bounds: Bounds, store: impl Store) -> TestServer {
     TestServer::within_bounds("127.0.0.1:0", Policy::default(), bounds, store).await
 }
 
-/// Waits for a state.
+/// Waits until `is_so` returns true.
 async fn until(what: &str, within: Duration, mut is_so: impl AsyncFnMut() -> bool) {
     let began = Instant::now();
     while !is_so().await {
@@ -29,7 +29,8 @@ async fn until(what: &str, within: Duration, mut is_so: impl AsyncFnMut() -> boo
     }
 }
 
-/// One large object, changed again and again: neither the number of commits nor their age is a reason to forget them.
+/// One large object, changed again and again: neither the number of commits nor their age is a
+/// reason to compact.
 #[tokio::test]
 async fn history_is_bounded_by_its_bytes() {
     let store = Arc::new(MemStore::new());
@@ -48,7 +49,7 @@ async fn history_is_bounded_by_its_bytes() {
         let patched = server.rest.exchange(Method::PATCH, &path, &headers, patch);
         assert_eq!(within(patched).await.unwrap().code, 200);
         let _ = next(&mut watch).await;
-        // Between two looks some is written.
+        // Some is written between two checks.
         let Status { history_bytes, .. } = store.status().await.unwrap();
         assert!(history_bytes < 16 * MIB, "round {round}: {history_bytes}");
     }
@@ -56,7 +57,7 @@ async fn history_is_bounded_by_its_bytes() {
         store.status().await.unwrap().history_bytes <= 2 * MIB
     })
     .await;
-    // The caches and those who watch go on.
+    // The caches and the watches go on.
     server.pods().create(&pod("b")).await.unwrap();
     loop {
         if told(&next(&mut watch).await) == "added b" {
@@ -103,10 +104,9 @@ async fn events_are_bounded_by_their_number_and_age() {
     server.stop().await;
 }
 
-/// It takes the 30 seconds.
-/// As kubectl does, which reads no answer before it has written all.
+/// Like kubectl, the client reads no answer before it has written all.
 #[tokio::test]
-async fn a_client_that_writes_on_learns_that_it_is_too_much() {
+async fn refuses_an_oversized_body_while_the_client_still_writes() {
     const BYTES: usize = 32 << 20;
     let server = TestServer::start().await;
     let mut connection = TcpStream::connect(&server.address).await.unwrap();
@@ -122,8 +122,9 @@ async fn a_client_that_writes_on_learns_that_it_is_too_much() {
     server.stop().await;
 }
 
+/// Takes the 30 seconds after which the server gives up.
 #[tokio::test]
-async fn a_body_that_does_not_arrive_is_given_up() {
+async fn a_request_with_an_incomplete_body_times_out() {
     let server = TestServer::start().await;
     let mut connection = TcpStream::connect(&server.address).await.unwrap();
     let head = format!(
@@ -142,7 +143,8 @@ async fn a_body_that_does_not_arrive_is_given_up() {
     server.stop().await;
 }
 
-/// Much is written and most of it goes: the files and the history shrink while the server runs.
+/// Much is written and most of it is deleted: the files and the history shrink while the server
+/// runs.
 #[tokio::test]
 async fn the_files_shrink_after_churn() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! ClusterCIDR: the one kind that Kubernetes itself has no longer, through both faces.
+//! ClusterCIDR, the one kind that Kubernetes itself has removed, through gRPC and REST.
 
 use http::Method;
 use podplane_api::networking::ClusterCIDR;
@@ -70,7 +70,7 @@ async fn cluster_cidrs_are_served_as_published() {
         ])
     );
 
-    // The spec stays; the rest may change.
+    // The spec is immutable; the rest may change.
     let one = format!("{ALL}/a");
     let patch = async |document: Value| {
         let patch = Some((MERGE, &document));
@@ -85,7 +85,7 @@ async fn cluster_cidrs_are_served_as_published() {
     let labelled = patch(json!({"metadata": {"labels": {"x": "y"}}})).await;
     assert_eq!(labelled.code, 200, "{}", labelled.body);
 
-    // It goes when its controller is done with it.
+    // It is removed once its controller has removed the finalizer.
     let deleting = rest.send(Method::DELETE, &one, None).await.unwrap();
     assert_eq!(deleting.code, 200, "{}", deleting.body);
     let held = rest.get(&one).await.unwrap();
@@ -98,7 +98,7 @@ async fn cluster_cidrs_are_served_as_published() {
 }
 
 #[tokio::test]
-async fn a_cluster_cidr_is_applied_and_judged() {
+async fn validates_and_applies_cluster_cidrs() {
     let server = TestServer::start().await;
     let rest = &server.rest;
     let bad = cluster_cidr("a", &json!({"ipv4": "10.0.0.0/24", "perNodeHostBits": 9}));

@@ -1,4 +1,5 @@
-//! Deletion through REST: grace, preconditions, propagation, finalizers, collections, dry runs; and what else a write does to metadata.
+//! Deletion through REST: grace periods, preconditions, propagation, finalizers, collections, dry
+//! runs; and other effects of writes on metadata.
 
 use http::Method;
 use podplane_client::ListParams;
@@ -38,7 +39,7 @@ fn manifest(name: &str, metadata: &Value, node: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_grace_period_is_the_objects_unless_the_request_has_one() {
+async fn the_request_overrides_the_grace_period_of_the_pod() {
     let server = TestServer::start().await;
     for (name, node, query, body, want) in [
         ("own", "n", "", json!({}), Some(30)),
@@ -117,7 +118,7 @@ async fn a_collection_is_deleted_by_selector() {
     assert_eq!(deleted.body["kind"], "PodList");
     assert_eq!(server.left().await, ["b", "d"]);
 
-    // What has a grace period begins to end.
+    // A pod with a grace period begins to end.
     let bound = format!("{PODS}?fieldSelector=spec.nodeName%3Dn");
     server.removed(&bound, json!({})).await;
     assert!(server.pods().get("b").await.unwrap().is_deleting());
@@ -127,7 +128,7 @@ async fn a_collection_is_deleted_by_selector() {
 }
 
 #[tokio::test]
-async fn options_that_are_none_are_refused() {
+async fn refuses_invalid_delete_options() {
     let server = TestServer::start().await;
     server.posted(PODS, manifest("a", &json!({}), "")).await;
     let invalid = |why: &str| format!("DeleteOptions.meta.k8s.io \"\" is invalid: {why}");
@@ -167,7 +168,7 @@ async fn options_that_are_none_are_refused() {
 }
 
 #[tokio::test]
-async fn what_has_finalizers_waits_for_them() {
+async fn an_object_is_removed_after_its_last_finalizer() {
     let server = TestServer::start().await;
     let held = manifest("a", &json!({"finalizers": ["a/b"]}), "");
     server.posted(PODS, held).await;
@@ -175,7 +176,7 @@ async fn what_has_finalizers_waits_for_them() {
     let deleting = server.removed(&path, json!({})).await;
     assert_eq!(deleting.body["metadata"]["deletionGracePeriodSeconds"], 0);
     let first = deleting.body["metadata"]["resourceVersion"].clone();
-    // Asked again, nothing changes.
+    // A repeated deletion changes nothing.
     let again = server.removed(&path, json!({})).await;
     assert_eq!(again.body["metadata"]["resourceVersion"], first);
 
@@ -190,7 +191,7 @@ async fn what_has_finalizers_waits_for_them() {
 }
 
 #[tokio::test]
-async fn preconditions_hold_for_what_is_meant() {
+async fn a_delete_fails_if_its_preconditions_do_not_match() {
     let server = TestServer::start().await;
     let made = server.posted(PODS, manifest("a", &json!({}), "")).await;
     let (uid, version) = (
@@ -211,7 +212,7 @@ async fn preconditions_hold_for_what_is_meant() {
     }
     let right = json!({"preconditions": {"uid": uid, "resourceVersion": version}});
     let answer = server.removed(&format!("{PODS}/a"), right).await;
-    // A pod comes back whole to who deletes it.
+    // The deletion of a pod returns the whole pod.
     assert_eq!(
         (&answer.body["kind"], &answer.body["metadata"]["uid"]),
         (&json!("Pod"), uid)
@@ -220,7 +221,7 @@ async fn preconditions_hold_for_what_is_meant() {
 }
 
 #[tokio::test]
-async fn what_is_gone_is_told_by_a_status() {
+async fn an_immediate_delete_is_answered_with_a_status() {
     const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
     let server = TestServer::start().await;
     let made = server
@@ -236,7 +237,7 @@ async fn what_is_gone_is_told_by_a_status() {
 }
 
 #[tokio::test]
-async fn a_generated_name_is_new_and_fits() {
+async fn generated_names_are_unique_and_truncated() {
     let server = TestServer::start().await;
     let long = "x".repeat(70);
     for prefix in ["web-", &long] {
@@ -256,7 +257,7 @@ async fn a_generated_name_is_new_and_fits() {
 }
 
 #[tokio::test]
-async fn a_generation_grows_with_the_spec_alone() {
+async fn generation_increases_only_with_the_spec() {
     let server = TestServer::start().await;
     let mut pod = server.posted(PODS, manifest("a", &json!({}), "")).await;
     let path = format!("{PODS}/a");

@@ -4,7 +4,7 @@ use podplane_store::SledStore;
 use super::*;
 
 #[tokio::test]
-async fn everything_is_there_after_a_restart_and_watches_go_on() {
+async fn objects_and_watches_survive_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::with(SledStore::open(dir.path()).unwrap()).await;
     let first = server.pods().create(&pod("a")).await.unwrap();

@@ -1,4 +1,4 @@
-//! gRPC and REST are two faces of one registry: the same objects, the same events, the same refusals.
+//! gRPC and REST serve the same registry: the same objects, the same events, the same refusals.
 
 use http::Method;
 use podplane_client::ListParams;
@@ -9,12 +9,12 @@ use super::*;
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
-/// What a client is told of a refusal, whichever face it speaks to.
+/// A refusal, as gRPC and REST both report it.
 #[derive(Debug, PartialEq, Eq)]
-struct Refusal {
-    reason: String,
-    message: String,
-    /// Field and message of each cause.
+pub(super) struct Refusal {
+    pub(super) reason: String,
+    pub(super) message: String,
+    /// The field and message of each cause.
     causes: Vec<(String, String)>,
 }
 
@@ -51,8 +51,8 @@ impl From<Answer> for Refusal {
     }
 }
 
-/// Makes a request through both faces and compares what they say; returns HTTP's code with it.
-async fn both<T: std::fmt::Debug, E: std::fmt::Debug>(
+/// Makes a request through gRPC and REST and compares the refusals; also returns the HTTP status.
+pub(super) async fn both<T: std::fmt::Debug, E: std::fmt::Debug>(
     grpc: impl Future<Output = Result<T, ApiError>>,
     rest: impl Future<Output = Result<Answer, E>>,
 ) -> (u16, Refusal) {
@@ -69,7 +69,7 @@ fn document<K: Object>(object: &K) -> Value {
 }
 
 #[tokio::test]
-async fn what_is_refused_is_refused_alike() {
+async fn grpc_and_rest_refuse_alike() {
     let server = TestServer::start().await;
     let (pods, rest) = (server.pods(), &server.rest);
     let created = pods.create(&pod("a")).await.unwrap();
@@ -262,7 +262,7 @@ async fn what_is_refused_is_refused_alike() {
         )
     );
 
-    // Through REST the fields' managers are recorded as well, so that the sizes differ.
+    // REST also records the fields' managers, so the sizes differ.
     let env = json!([{"name": "LARGE", "value": "x".repeat(MAX_VALUE_BYTES)}]);
     let containers = json!([{"name": "c", "image": "i", "env": env}]);
     let large =
@@ -278,9 +278,10 @@ async fn what_is_refused_is_refused_alike() {
     server.stop().await;
 }
 
-/// Of what a refusal is, in `details`: the resource and the name where it is about an object, and nothing where it is not.
+/// The `details` of a refusal: the resource and the name if it is about an object, and nothing if
+/// it is not.
 #[tokio::test]
-async fn details_are_kubernetes() {
+async fn refusals_have_kubernetes_details() {
     let server = TestServer::start().await;
     let rest = &server.rest;
     let lease = json!({"metadata": {"name": "l"}, "spec": {"leaseDurationSeconds": 0}});
@@ -312,7 +313,7 @@ async fn details_are_kubernetes() {
     server.stop().await;
 }
 
-/// What HTTP alone can refuse.
+/// Refusals that only HTTP has.
 #[tokio::test]
 async fn a_method_that_is_not_served_is_405_and_a_path_404() {
     let server = TestServer::start().await;
@@ -336,7 +337,7 @@ async fn a_method_that_is_not_served_is_405_and_a_path_404() {
 }
 
 #[tokio::test]
-async fn an_object_is_the_same_through_both() {
+async fn grpc_and_rest_show_the_same_object() {
     let server = TestServer::start().await;
     let (pods, rest) = (server.pods(), &server.rest);
     let list = pods.list(&ListParams::default()).await.unwrap();

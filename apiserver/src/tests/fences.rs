@@ -1,12 +1,14 @@
-//! Of two processes that believe they lead, one can write.
+//! Fences: of two processes that believe they lead, only one can write.
 
 use podplane_api::coordination::Lease;
 use podplane_client::{Api, Fence, Reason};
-use podplane_proto::ipam::{
-    AssignBlocksRequest, Assignment, BlockState, block_service_client::BlockServiceClient,
-    block_update,
+use podplane_proto::{
+    ipam::{
+        AssignBlocksRequest, Assignment, BlockState, block_service_client::BlockServiceClient,
+        block_update,
+    },
+    wire::{AssignPodCidrsRequest, method_path},
 };
-use podplane_proto::wire::{AssignPodCidrsRequest, method_path};
 use podplane_store::SledStore;
 use tonic::{Code, Request};
 use tonic_types::StatusExt as _;
@@ -35,7 +37,7 @@ fn leases(server: &TestServer) -> Api<Lease> {
     server.client.namespaced("kube-system")
 }
 
-/// Another leader takes the Lease, or the same one again.
+/// Another leader takes the Lease, or the same one takes it again.
 async fn take(server: &TestServer, holder: &str, acquired: &str) -> Lease {
     let leases = leases(server);
     let mut taken = leases.get("ipam").await.unwrap();
@@ -44,7 +46,7 @@ async fn take(server: &TestServer, holder: &str, acquired: &str) -> Lease {
 }
 
 #[tokio::test]
-async fn of_two_leaders_the_newer_assigns() {
+async fn only_the_newer_of_two_leaders_assigns() {
     let server = TestServer::start().await;
     let nodes = server.nodes();
     let a = nodes.create(&node("a")).await.unwrap();
@@ -59,7 +61,7 @@ async fn of_two_leaders_the_newer_assigns() {
             .await
     };
     assign(&one, &a, "10.0.0.0/24").await.unwrap();
-    // A renewal is not another term.
+    // A renewal does not begin another term.
     let mut renewed = taken.clone();
     renewed.spec.as_mut().unwrap().lease_duration_seconds = Some(20);
     leases(&server).update(&renewed).await.unwrap();
@@ -84,7 +86,7 @@ async fn of_two_leaders_the_newer_assigns() {
     for error in refused {
         assert_eq!(error.reason, Reason::FenceLost, "{error}");
     }
-    // Reading is free.
+    // Reading needs no fence.
     one.all::<Node>().get("b").await.unwrap();
     one.blocks().list().await.unwrap();
 
@@ -98,14 +100,14 @@ async fn of_two_leaders_the_newer_assigns() {
     server.stop().await;
 }
 
-/// The fence of who leads now.
+/// The fence of the present leader.
 async fn two_fence(server: &TestServer) -> String {
     let lease = leases(server).get("ipam").await.unwrap();
     fence(&lease).to_string()
 }
 
 #[tokio::test]
-async fn the_same_holder_again_is_another_leader() {
+async fn reacquiring_the_lease_fences_the_previous_term() {
     let server = TestServer::start().await;
     let a = server.nodes().create(&node("a")).await.unwrap();
     let taken = leases(&server).create(&lease("one", FIRST)).await.unwrap();
@@ -127,7 +129,7 @@ async fn the_same_holder_again_is_another_leader() {
 }
 
 #[tokio::test]
-async fn nobody_leads_by_a_lease_that_is_released_or_gone() {
+async fn a_released_or_deleted_lease_invalidates_its_fence() {
     let server = TestServer::start().await;
     let update = |client: &Client| {
         let blocks = client.blocks();
@@ -175,9 +177,9 @@ async fn a_fence_holds_over_a_restart() {
     server.stop().await;
 }
 
-/// As a client in another language sees it.
+/// The form in which clients in other languages see it.
 #[tokio::test]
-async fn what_is_sent_is_checked_and_what_is_lost_is_said_in_full() {
+async fn validates_fences_and_explains_lost_ones() {
     let server = TestServer::start().await;
     let endpoint: Endpoint = server.address.parse().unwrap();
     let channel = podplane_client::endpoint::channel(&endpoint).unwrap();
@@ -203,7 +205,7 @@ async fn what_is_sent_is_checked_and_what_is_lost_is_said_in_full() {
         ("FenceLost", "podplane.dev")
     );
 
-    // The same of the services of objects.
+    // The same for the services of objects.
     let mut grpc = tonic::client::Grpc::new(channel);
     let mut ask = async |fence: &'static str| {
         grpc.ready().await.unwrap();

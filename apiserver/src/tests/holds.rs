@@ -1,4 +1,4 @@
-//! A block is nobody else's while it is held, or while a stored pod has an address of it.
+//! Holds: a block stays with its node while it is held, or while a stored pod has an address of it.
 
 use podplane_client::Reason;
 use podplane_proto::ipam::{
@@ -38,7 +38,7 @@ async fn pod_in_block(server: &TestServer, name: &str, ip: &str) -> Pod {
 }
 
 #[tokio::test]
-async fn a_hold_is_ended_by_its_instance_alone() {
+async fn only_the_holding_instance_ends_its_hold() {
     let server = TestServer::start().await;
     let nodes = server.nodes();
     let a = nodes.create(&with_blocks("a", &[BLOCK])).await.unwrap();
@@ -46,7 +46,7 @@ async fn a_hold_is_ended_by_its_instance_alone() {
     let held = ask(hold(Action::Take, "one")).await.unwrap().unwrap();
     assert_eq!(held.state(), BlockState::Assigned);
     assert_eq!(held.hold.as_ref().unwrap().instance, "one");
-    // Again, as after an answer that was lost; nothing is written for it.
+    // Repeated, as after a lost answer; nothing is written.
     let again = ask(hold(Action::Take, "one")).await.unwrap().unwrap();
     assert_eq!(again.resource_version, held.resource_version);
     nodes.delete("a", &at_once()).await.unwrap();
@@ -77,7 +77,7 @@ async fn a_hold_is_ended_by_its_instance_alone() {
 }
 
 #[tokio::test]
-async fn a_hold_is_ended_by_an_operator() {
+async fn an_operator_can_end_a_hold() {
     let server = TestServer::start().await;
     let nodes = server.nodes();
     let a = nodes.create(&with_blocks("a", &[BLOCK])).await.unwrap();
@@ -100,7 +100,7 @@ async fn a_hold_is_ended_by_an_operator() {
 }
 
 #[tokio::test]
-async fn the_nodes_annotation_holds_nothing_and_frees_nothing() {
+async fn the_annotation_of_a_node_does_not_affect_holds() {
     let server = TestServer::start().await;
     let nodes = server.nodes();
     let with = |name: &str, block: &str, count: &str| -> Node {
@@ -143,7 +143,7 @@ async fn a_block_is_not_released_while_a_pod_has_an_address_of_it() {
         assert!(error.message.contains("default/w (10.0.0.2)"), "{error}");
         assert!(!error.message.contains("default/x"), "{error}");
     }
-    // The phase alone frees no address; that its sandbox is gone does.
+    // The phase alone frees no address; the removal of the sandbox does.
     w.status.as_mut().unwrap().phase = Some("Succeeded".into());
     let mut w = server.pods().update_status(&w).await.unwrap();
     assert!(ask(RELEASE).await.is_err());
@@ -156,7 +156,7 @@ async fn a_block_is_not_released_while_a_pod_has_an_address_of_it() {
 }
 
 #[tokio::test]
-async fn a_deleted_pod_has_no_address_and_its_record_names_it() {
+async fn a_hold_names_the_address_of_a_deleted_pod() {
     let server = TestServer::start().await;
     let nodes = server.nodes();
     let a = nodes.create(&with_blocks("a", &[BLOCK])).await.unwrap();
@@ -171,7 +171,7 @@ async fn a_deleted_pod_has_no_address_and_its_record_names_it() {
         .map(|held| (held.address.as_str(), held.name.as_str()))
         .collect();
     assert_eq!(known, [("10.0.0.2", "w")]);
-    // The kubelet knows better.
+    // The kubelet's report replaces it.
     let said = PodAddress {
         address: "10.0.0.3".into(),
         namespace: "default".into(),
@@ -196,7 +196,7 @@ async fn a_deleted_pod_has_no_address_and_its_record_names_it() {
 }
 
 #[tokio::test]
-async fn a_node_that_comes_back_finds_the_hold_of_its_instance() {
+async fn a_recreated_node_is_held_by_its_former_instance() {
     let server = TestServer::start().await;
     let nodes = server.nodes();
     let first = nodes.create(&with_blocks("a", &[BLOCK])).await.unwrap();
@@ -216,7 +216,7 @@ async fn a_node_that_comes_back_finds_the_hold_of_its_instance() {
 }
 
 #[tokio::test]
-async fn a_hold_ends_by_time_where_that_is_asked_for() {
+async fn a_hold_expires_after_the_configured_delay() {
     let policy = Policy {
         release_after: Some(Duration::from_millis(300)),
         ..Policy::default()
@@ -238,7 +238,7 @@ async fn a_hold_ends_by_time_where_that_is_asked_for() {
     server.stop().await;
 }
 
-/// Changes a store that no server has open, as a version before holds would have written it.
+/// Changes a store that no server has open to the form of a version without holds.
 async fn make_old(store: &SledStore) {
     let query = ListQuery {
         prefix: Prefix::from("/podplane/addresses/"),
@@ -253,7 +253,7 @@ async fn make_old(store: &SledStore) {
 }
 
 #[tokio::test]
-async fn a_store_of_a_version_without_holds_is_completed() {
+async fn adds_holds_to_a_store_of_an_older_version() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::with(SledStore::open(dir.path()).unwrap()).await;
     let nodes = server.nodes();
@@ -285,7 +285,7 @@ async fn a_store_of_a_version_without_holds_is_completed() {
     let of_a = |to| change(BLOCK, "a", a.uid(), to);
     let error = server.update(of_a(RELEASE)).await.unwrap_err();
     assert!(error.message.contains("not known"), "{error}");
-    // Whichever instance of the node was there first.
+    // The first instance of the node to ask gets it.
     let taken = server
         .update(of_a(hold(Action::Take, "one")))
         .await
@@ -300,7 +300,7 @@ async fn a_store_of_a_version_without_holds_is_completed() {
 }
 
 #[tokio::test]
-async fn of_a_release_and_an_address_that_come_at_once_the_later_knows_of_the_earlier() {
+async fn concurrent_release_and_address_see_each_other() {
     let server = TestServer::start().await;
     let nodes = server.nodes();
     for round in 0..20 {

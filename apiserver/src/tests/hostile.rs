@@ -1,4 +1,4 @@
-//! Requests that mean harm: whatever is sent, the server goes on, and no handler panics.
+//! Hostile requests: whatever is sent, the server goes on, and no handler panics.
 
 use std::fmt::Write as _;
 
@@ -23,7 +23,8 @@ const MAX: &str = "9223372036854775807";
 const MIN: &str = "-9223372036854775808";
 
 impl TestServer {
-    /// Sends something, and returns the code of the answer, which is no 500. The server goes on.
+    /// Sends a request and returns the status of the answer, which must not be 500. The server must
+    /// go on.
     #[track_caller]
     fn survives(
         &self,
@@ -57,7 +58,7 @@ impl TestServer {
         }
     }
 
-    /// That no handler panicked, whatever its answer was.
+    /// Checks that no handler panicked, whatever it answered.
     async fn nothing_panicked(&self) {
         let metrics = within(self.rest.get("/metrics")).await.unwrap().body;
         let metrics = metrics.as_str().unwrap();
@@ -67,7 +68,7 @@ impl TestServer {
         );
     }
 
-    /// Begins a watch, of which nothing is read.
+    /// Opens a watch without reading from it.
     async fn watches(&self, query: &str) {
         let (code, _events) = within(self.rest.watch(&format!("/api/v1/pods?watch=1&{query}")))
             .await
@@ -85,7 +86,7 @@ fn containers() -> Value {
 }
 
 #[tokio::test]
-async fn numbers_of_any_size_are_survived() {
+async fn survives_numbers_of_any_size() {
     let server = TestServer::start().await;
     server
         .survives(
@@ -165,7 +166,7 @@ async fn numbers_of_any_size_are_survived() {
 }
 
 #[tokio::test]
-async fn objects_with_absurd_values_are_survived() {
+async fn survives_objects_with_absurd_values() {
     let server = TestServer::start().await;
     let (max, min) = (i64::MAX, i64::MIN);
     let mut pods = Vec::new();
@@ -280,9 +281,9 @@ async fn objects_with_absurd_values_are_survived() {
     server.stop().await;
 }
 
-/// A time that can be said and not be read again would make its object one that nobody can read or delete.
+/// A time that can be written but not read back would make its object unreadable and undeletable.
 #[tokio::test]
-async fn times_that_could_not_be_read_again_are_refused() {
+async fn refuses_times_that_cannot_be_read_back() {
     let server = TestServer::start().await;
     let leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
     let lease =
@@ -291,7 +292,7 @@ async fn times_that_could_not_be_read_again_are_refused() {
         .survives(Method::POST, leases, JSON, lease.to_string())
         .await;
     assert_eq!(code, 400);
-    // Go's years begin with 0, and those of the other wire with 1.
+    // Go's years begin with 0, and those of protobuf with 1.
     let lease =
         json!({"metadata": {"name": "b"}, "spec": {"renewTime": "0000-05-01T00:00:00.000000Z"}});
     let code = server
@@ -310,7 +311,7 @@ async fn times_that_could_not_be_read_again_are_refused() {
         kept,
         json!({"acquireTime": earliest, "renewTime": earliest})
     );
-    // Given a grace period that ends after the last time there is, it is deleted sooner.
+    // A grace period that ends after the latest representable time can be shortened.
     let spec = json!({"containers": containers(), "nodeName": "n", "terminationGracePeriodSeconds": i64::MAX});
     let code = server
         .survives(Method::POST, PODS, JSON, document("a", spec))
@@ -348,7 +349,7 @@ async fn times_that_could_not_be_read_again_are_refused() {
 }
 
 #[tokio::test]
-async fn paths_and_queries_of_any_form_are_survived() {
+async fn survives_paths_and_queries_of_any_form() {
     let server = TestServer::start().await;
     let long = "a".repeat(15_000);
     let slashes = "/a".repeat(7_000);
@@ -446,7 +447,7 @@ fn deep_documents() -> Vec<String> {
     ]
 }
 
-/// A message in a message, `DEEP` times, by fields that alternate.
+/// A message in a message, `DEEP` times, in alternating fields.
 fn deep_message(tags: [u8; 2]) -> Vec<u8> {
     let mut reversed = Vec::new();
     for level in 0..DEEP {
@@ -466,13 +467,13 @@ fn field(tag: u8, bytes: &[u8]) -> Vec<u8> {
     field
 }
 
-/// Groups in groups, which are of no field.
+/// Groups in groups, of no known field.
 fn deep_groups() -> Vec<u8> {
     [vec![0x7b; DEEP], vec![0x7c; DEEP]].concat()
 }
 
 #[tokio::test]
-async fn documents_of_any_depth_are_refused() {
+async fn deeply_nested_documents_are_refused() {
     let server = TestServer::start().await;
     server
         .survives(
@@ -561,9 +562,9 @@ async fn documents_of_any_depth_are_refused() {
     server.stop().await;
 }
 
-/// Each of these makes much of little.
+/// Each of these patches makes a large object from a small request.
 #[tokio::test]
-async fn patches_cannot_multiply_or_nest_without_end() {
+async fn bounds_the_size_and_depth_of_patched_objects() {
     let server = TestServer::start().await;
     let revisions = "/apis/apps/v1/namespaces/default/controllerrevisions";
     let revision = json!({"apiVersion": "apps/v1", "kind": "ControllerRevision", "metadata": {"name": "a"}, "revision": 1, "data": {"a": ["x"]}});
@@ -584,10 +585,10 @@ async fn patches_cannot_multiply_or_nest_without_end() {
             )
             .await
     };
-    // Twice as much with each.
+    // Each operation doubles the list.
     let double = json!({"op": "copy", "from": "/data/a", "path": "/data/a/-"});
     assert_eq!(patch(vec![double; 64]).await, 413);
-    // Around itself, and under itself.
+    // A value wrapped around itself, and copied under itself.
     let mut nested = Value::Null;
     for _ in 0..50 {
         nested = json!({"x": nested});
@@ -601,7 +602,7 @@ async fn patches_cannot_multiply_or_nest_without_end() {
     assert_eq!(patch(vec![wrap.to_vec(); 2_000].concat()).await, 413);
     let test = json!({"op": "test", "path": "/data", "value": {"a": ["x"]}});
     assert_eq!(patch(vec![test; 10_001]).await, 413);
-    // What could not be read again is not stored.
+    // An object that could not be read again is not stored.
     let deep = (0..110).fold(json!(1), |inner, _| json!({"a": inner}));
     let mut deeper = revision.clone();
     deeper["metadata"]["name"] = "b".into();
@@ -631,7 +632,7 @@ async fn patches_cannot_multiply_or_nest_without_end() {
             .await;
         }
     }
-    // A hundred times a hundred times …
+    // Each alias multiplies by ten.
     let mut bomb = "a: &a [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
     for (from, to) in ('a'..='j').zip('b'..='k') {
         _ = writeln!(
@@ -663,7 +664,7 @@ async fn patches_cannot_multiply_or_nest_without_end() {
 
 /// Three bytes of a body can become a kilobyte of memory.
 #[tokio::test]
-async fn bodies_of_very_many_values_are_refused() {
+async fn refuses_bodies_with_too_many_values() {
     let server = TestServer::start().await;
     let containers = |one: &str| {
         format!(
@@ -704,7 +705,7 @@ async fn bodies_of_very_many_values_are_refused() {
 }
 
 #[tokio::test]
-async fn grpc_messages_of_any_form_are_survived() {
+async fn survives_grpc_messages_of_any_form() {
     let server = TestServer::start().await;
     let methods = [
         "podplane.core.v1.PodService/CreatePod",
@@ -756,7 +757,8 @@ async fn grpc_messages_of_any_form_are_survived() {
                     let answer = server
                         .rest
                         .exchange(Method::POST, &path, headers, body.clone());
-                    // A watch that is allowed goes on, and a message that is too short is waited for no longer than its body.
+                    // An accepted watch goes on, and the server waits for a message that is too
+                    // short no longer than for its body.
                     _ = time::timeout(Duration::from_millis(500), answer).await;
                 }
             }
@@ -820,7 +822,7 @@ async fn bodies_without_a_known_type_are_refused() {
             );
         }
     }
-    // Kubernetes' own clients send no type; a browser says that it is one.
+    // Kubernetes' own clients send no type; a browser can be recognised.
     let dry_run = format!("{PODS}?dryRun=All");
     let untyped = server
         .rest

@@ -1,4 +1,4 @@
-//! What is of HTTP alone: discovery, OpenAPI, forms of answers, and requests that are none.
+//! The parts that only HTTP has: discovery, OpenAPI, forms of answers, and invalid requests.
 
 use http::{Method, header};
 use podplane_proto::kubernetes;
@@ -12,7 +12,8 @@ fn pod(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {"containers": [{"name": "c", "image": "i"}]}})
 }
 
-/// Method, path, type and body of a request that is refused, and the code, the reason and the message of the answer.
+/// The method, path, type and body of a refused request, and the code, reason and message of the
+/// answer.
 type Refused = (
     Method,
     &'static str,
@@ -24,7 +25,7 @@ type Refused = (
 );
 
 #[tokio::test]
-async fn requests_that_are_none_get_a_status() {
+async fn invalid_requests_are_answered_with_a_status() {
     let server = TestServer::start().await;
     const NO_PATH: &str = "the server could not find the requested resource";
     const NO_METHOD: &str = "the server does not allow this method on the requested resource";
@@ -145,9 +146,9 @@ async fn requests_that_are_none_get_a_status() {
     server.stop().await;
 }
 
-/// What kubectl 1.33, 1.29 and those before ask for.
+/// The requests of kubectl 1.33, 1.29 and older versions.
 #[tokio::test]
-async fn discovery_has_the_form_that_is_asked_for() {
+async fn discovery_has_the_requested_form() {
     let server = TestServer::start().await;
     let form = |version| {
         format!("application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList")
@@ -175,7 +176,7 @@ async fn discovery_has_the_form_that_is_asked_for() {
     let core = within(server.rest.get("/api/v1")).await.unwrap().body;
     let resources = core["resources"].as_array().unwrap();
     let find = |name: &str| resources.iter().find(|resource| resource["name"] == name);
-    // The hashes are those of every Kubernetes.
+    // The hashes are equal in every Kubernetes.
     for (name, hash) in [("pods", "xPOwRZ+Yhw8="), ("nodes", "XwShjMxG9Fs=")] {
         assert_eq!(find(name).unwrap()["storageVersionHash"], hash, "{name}");
     }
@@ -206,7 +207,7 @@ async fn openapi_has_the_published_schemas_and_a_hash() {
             let name = reference.split('"').next().unwrap();
             assert!(schemas.contains_key(name), "{path}: {name}");
         }
-        // kubectl looks here whether the server knows fieldValidation.
+        // kubectl finds out here that the server knows fieldValidation.
         let paths = document.body["paths"].as_object().unwrap();
         let patches = paths.values().filter(|path| path["patch"].is_object());
         for patch in patches {
@@ -223,7 +224,7 @@ async fn openapi_has_the_published_schemas_and_a_hash() {
 }
 
 #[tokio::test]
-async fn health_is_told_by_check() {
+async fn reports_the_health_of_each_check() {
     let server = TestServer::start().await;
     for (path, text) in [
         ("/livez", "ok"),
@@ -243,7 +244,7 @@ async fn health_is_told_by_check() {
 
 /// `kubectl auth can-i --list` sends protobuf since 1.32.
 #[tokio::test]
-async fn rules_are_asked_for_in_protobuf() {
+async fn accepts_rules_reviews_in_protobuf() {
     let server = TestServer::start().await;
     let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview", "spec": {"namespace": "default"}});
     let path = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews";
@@ -263,9 +264,9 @@ async fn rules_are_asked_for_in_protobuf() {
     server.stop().await;
 }
 
-/// As a program with client-go has it: protobuf there and back.
+/// The exchange of a program with client-go: protobuf in both directions.
 #[tokio::test]
-async fn objects_go_both_ways_in_protobuf() {
+async fn accepts_and_returns_objects_in_protobuf() {
     let server = TestServer::start().await;
     let media = kubernetes::MEDIA_TYPE;
     let headers = [("content-type", media), ("accept", media)];
@@ -277,7 +278,7 @@ async fn objects_go_both_ways_in_protobuf() {
     let path = format!("{PODS}/a");
     let got = within(server.rest.get(&path)).await.unwrap().body;
     assert_eq!(got["spec"]["containers"][0]["image"], "i");
-    // A kind of a group without messages is JSON, or nothing.
+    // A kind of a group without messages is answered in JSON, or refused.
     let accept = format!("{media},application/json");
     for (path, accept, code, content_type) in [
         (PODS, accept.as_str(), 200, media),

@@ -1,4 +1,4 @@
-//! Objects as large as the store takes them, by each face and in each encoding.
+//! Objects of the largest size that the store takes, through gRPC and REST and in each encoding.
 
 use bytes::Bytes;
 use http::Method;
@@ -10,7 +10,7 @@ use super::*;
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
-/// A pod of about so many bytes.
+/// A pod of about `bytes` bytes.
 fn large_pod(name: &str, bytes: usize) -> Value {
     let env = json!([{"name": "LARGE", "value": "x".repeat(bytes)}]);
     let containers = json!([{"name": "c", "image": "i", "env": env}]);

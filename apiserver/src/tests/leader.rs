@@ -4,7 +4,7 @@ use clap::Parser;
 use podplane_api::coordination::Lease;
 use podplane_client::{
     Reason,
-    leader::{Candidate, LeaderElection, LeaderError, Leading},
+    leader::{Candidate, LeaderElection, LeaderError, Leadership},
 };
 use tokio::sync::mpsc;
 
@@ -28,12 +28,12 @@ fn candidate(server: &TestServer, flags: &[&str]) -> Result<Candidate, LeaderErr
     cli.election.candidate(server.client.clone(), "component")
 }
 
-/// A candidate at work: tells when it leads, and works until it is stopped.
+/// Runs a candidate that reports when it leads, and works until it is stopped.
 fn run(
     candidate: Candidate,
     stop: &CancellationToken,
 ) -> (
-    mpsc::UnboundedReceiver<Leading>,
+    mpsc::UnboundedReceiver<Leadership>,
     JoinSet<Result<Option<()>, LeaderError>>,
 ) {
     let (tell, told) = mpsc::unbounded_channel();
@@ -61,7 +61,7 @@ async fn held(server: &TestServer) -> podplane_api::coordination::LeaseSpec {
 }
 
 #[tokio::test]
-async fn one_leads_and_the_next_when_it_is_done() {
+async fn the_next_candidate_leads_after_a_release() {
     let server = TestServer::start().await;
     let (stop_one, stop_two) = (CancellationToken::new(), CancellationToken::new());
     let one = candidate(&server, &["--leader-elect-identity=one"]).unwrap();
@@ -75,7 +75,7 @@ async fn one_leads_and_the_next_when_it_is_done() {
         .unwrap();
     let two = candidate(&server, &["--leader-elect-identity=two"]).unwrap();
     let (mut told_two, two) = run(two, &stop_two);
-    // Longer than a lease lasts that nobody renews.
+    // Longer than an unrenewed lease lasts.
     assert!(
         time::timeout(Duration::from_millis(1500), told_two.recv())
             .await
@@ -87,7 +87,7 @@ async fn one_leads_and_the_next_when_it_is_done() {
     let next = within(told_two.recv()).await.unwrap();
     assert!(next.fence.as_ref().unwrap().epoch > leading.fence.as_ref().unwrap().epoch);
     assert_eq!(held(&server).await.lease_transitions, Some(1));
-    // What the first one still had under way.
+    // A late write of the first leader.
     let late = leading.client.all::<Node>().create(&node("b")).await;
     assert_eq!(late.unwrap_err().reason, Reason::FenceLost);
     next.client.all::<Node>().create(&node("b")).await.unwrap();
@@ -98,7 +98,7 @@ async fn one_leads_and_the_next_when_it_is_done() {
 }
 
 #[tokio::test]
-async fn one_that_comes_back_leads_at_once() {
+async fn a_restarted_leader_leads_at_once() {
     let server = TestServer::start().await;
     let stop = CancellationToken::new();
     let flags = [
@@ -107,7 +107,7 @@ async fn one_that_comes_back_leads_at_once() {
     ];
     let (mut told, first) = run(candidate(&server, &flags).unwrap(), &stop);
     let old = within(told.recv()).await.unwrap();
-    // Killed: nothing is released.
+    // Killed: the Lease is not released.
     drop(first);
     let (mut told, second) = run(candidate(&server, &flags).unwrap(), &stop);
     let new = within(told.recv()).await.unwrap();
@@ -120,7 +120,7 @@ async fn one_that_comes_back_leads_at_once() {
 }
 
 #[tokio::test]
-async fn one_that_was_replaced_or_cannot_renew_stops() {
+async fn a_replaced_or_unreachable_leader_stops() {
     let server = TestServer::start().await;
     let stop = CancellationToken::new();
     let (mut told, running) = run(candidate(&server, &[]).unwrap(), &stop);
@@ -146,7 +146,7 @@ async fn one_that_was_replaced_or_cannot_renew_stops() {
 }
 
 #[tokio::test]
-async fn without_an_election_whoever_runs_leads() {
+async fn leads_without_a_lease_if_election_is_disabled() {
     let server = TestServer::start().await;
     let alone = candidate(&server, &["--leader-elect=false"]).unwrap();
     let fence = alone
@@ -163,10 +163,7 @@ async fn without_an_election_whoever_runs_leads() {
             "renewDeadline must be greater than retryPeriod*JitterFactor",
         ),
         ("--leader-elect-identity=", "Lock identity is empty"),
-        (
-            "--leader-elect-resource-name=a/b",
-            "is no name of an object",
-        ),
+        ("--leader-elect-resource-name=a/b", "must be an object name"),
     ] {
         let error = candidate(&server, &[flag]).unwrap_err().to_string();
         assert!(error.contains(why), "{error}");

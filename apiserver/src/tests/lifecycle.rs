@@ -11,7 +11,7 @@ fn bound(name: &str) -> Pod {
 }
 
 #[tokio::test]
-async fn a_bound_pod_is_deleted_when_its_kubelet_says_so() {
+async fn a_bound_pod_exists_until_its_kubelet_deletes_it() {
     let server = TestServer::start().await;
     let pods = server.pods();
     pods.create(&bound("a")).await.unwrap();
@@ -20,7 +20,7 @@ async fn a_bound_pod_is_deleted_when_its_kubelet_says_so() {
     assert_eq!(deleting.metadata.generation, Some(2));
     let end = deleting.metadata.deletion_timestamp.clone().unwrap();
 
-    // It may go sooner, not later.
+    // A grace period can be shortened, not extended.
     let later = DeleteParams {
         grace_period_seconds: Some(60),
         ..DeleteParams::default()
@@ -42,7 +42,7 @@ async fn a_bound_pod_is_deleted_when_its_kubelet_says_so() {
 }
 
 #[tokio::test]
-async fn a_pod_that_never_ran_or_runs_no_more_goes_at_once() {
+async fn unbound_and_finished_pods_are_deleted_at_once() {
     let server = TestServer::start().await;
     let pods = server.pods();
     pods.create(&pod("unbound")).await.unwrap();
@@ -74,7 +74,7 @@ async fn keeps_an_ended_pod_until_its_sandbox_is_gone() {
     assert!(ending.is_deleting(), "its kubelet has a sandbox to remove");
     ending.status = Some(ended("False"));
     pods.update_status(&ending).await.unwrap();
-    // As its kubelet does it: a deletion that is pending is only shortened.
+    // As its kubelet does: a pending deletion is shortened.
     let at_once = DeleteParams {
         grace_period_seconds: Some(0),
         ..DeleteParams::default()
@@ -85,7 +85,7 @@ async fn keeps_an_ended_pod_until_its_sandbox_is_gone() {
     server.stop().await;
 }
 
-/// What a kubelet reports of a pod that runs no more, and whether it still has a sandbox.
+/// A kubelet's report of a pod that has ended, with or without its sandbox.
 fn ended(sandbox: &str) -> PodStatus {
     PodStatus {
         phase: Some("Failed".into()),
@@ -99,7 +99,7 @@ fn ended(sandbox: &str) -> PodStatus {
 }
 
 #[tokio::test]
-async fn what_becomes_of_dependents_is_said_by_finalizers() {
+async fn propagation_policy_sets_the_finalizer() {
     let server = TestServer::start().await;
     let nodes = server.nodes();
     let with = |propagation| DeleteParams {
@@ -121,7 +121,7 @@ async fn what_becomes_of_dependents_is_said_by_finalizers() {
     nodes.delete("n", &background).await.unwrap();
     assert_eq!(nodes.get("n").await.unwrap_err().reason, Reason::NotFound);
 
-    // Finalizers of others stay, and the object goes with the last of all.
+    // Finalizers of others stay, and the object is removed with the last of all.
     let mut kept = node("kept");
     kept.metadata.finalizers = Some(vec!["example.com/mine".into()]);
     nodes.create(&kept).await.unwrap();
@@ -139,7 +139,7 @@ async fn what_becomes_of_dependents_is_said_by_finalizers() {
 }
 
 #[tokio::test]
-async fn a_delete_is_of_the_object_that_was_meant() {
+async fn a_delete_checks_uid_and_revision() {
     let server = TestServer::start().await;
     let created = server.nodes().create(&node("n")).await.unwrap();
     let other = DeleteParams {
@@ -173,7 +173,7 @@ async fn a_delete_is_of_the_object_that_was_meant() {
 }
 
 #[tokio::test]
-async fn the_last_finalizer_lets_an_object_go() {
+async fn an_object_in_deletion_goes_with_its_last_finalizer() {
     let server = TestServer::start().await;
     let nodes = server.nodes();
     let held: Node = object(json!({"metadata": {"name": "n", "finalizers": ["a/b", "c/d"]}}));
@@ -215,7 +215,7 @@ async fn a_finalizer_holds_a_pod_past_its_grace() {
 }
 
 #[tokio::test]
-async fn the_system_namespaces_are_there_and_stay() {
+async fn system_namespaces_exist_and_cannot_be_deleted() {
     let server = TestServer::start().await;
     let names: Vec<_> = server
         .namespaces()
@@ -244,7 +244,7 @@ async fn the_system_namespaces_are_there_and_stay() {
 }
 
 #[tokio::test]
-async fn a_namespace_goes_with_all_that_is_in_it() {
+async fn a_namespace_is_deleted_with_its_objects() {
     let server = TestServer::start().await;
     let namespaces = server.namespaces();
     let namespace: Namespace = object(json!({"metadata": {"name": "x"}}));
@@ -285,7 +285,7 @@ async fn a_namespace_goes_with_all_that_is_in_it() {
         "pods \"late\" is forbidden: unable to create new content in namespace x because it is being terminated"
     );
 
-    // The bound pod goes when its kubelet says so; the namespace waits for it.
+    // The bound pod is removed when its kubelet says so; the namespace waits for it.
     let mut changes = Box::pin(
         pods.watch(
             &ListParams {

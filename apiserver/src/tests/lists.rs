@@ -1,4 +1,5 @@
-//! Lists and watches through REST: `resourceVersion`, `resourceVersionMatch`, `limit`, `continue`, `sendInitialEvents`, bookmarks.
+//! Lists and watches through REST: `resourceVersion`, `resourceVersionMatch`, `limit`, `continue`,
+//! `sendInitialEvents`, bookmarks.
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ impl TestServer {
         self.rest.get(&format!("{PODS}?{options}")).await.unwrap()
     }
 
-    /// The first events of a watch of pods: of each its type, name and revision.
+    /// The first `count` events of a watch of pods, each with its type, name and revision.
     async fn watched(&self, options: &str, count: usize) -> Vec<String> {
         let path = format!("{PODS}?watch=1&{options}");
         let (code, events) = self.rest.watch(&path).await.unwrap();
@@ -81,7 +82,7 @@ fn names(answer: &Answer) -> String {
 }
 
 #[tokio::test]
-async fn a_list_is_as_new_as_it_is_asked_for() {
+async fn a_list_respects_the_requested_revision() {
     let server = TestServer::start().await;
     let a = server.made("a").await;
     let b = server.made("b").await;
@@ -148,7 +149,7 @@ async fn a_list_is_as_new_as_it_is_asked_for() {
     server.stop().await;
 }
 
-/// Kubernetes' `ValidateListOptions`, and what its storage refuses.
+/// Kubernetes' `ValidateListOptions`, and the refusals of its storage.
 #[tokio::test]
 async fn options_that_contradict_each_other_are_refused() {
     let server = TestServer::start().await;
@@ -231,7 +232,7 @@ async fn options_that_contradict_each_other_are_refused() {
             assert_eq!(answer.body["details"]["group"], "meta.k8s.io", "{options}");
         }
     }
-    // But 0 with a token is what clients send.
+    // However, clients do send 0 with a token.
     let rest = server
         .listed(&format!("resourceVersion=0&continue={token}"))
         .await;
@@ -260,7 +261,7 @@ async fn pages_are_of_one_revision_while_writes_go_on() {
 }
 
 #[tokio::test]
-async fn what_was_compacted_is_expired() {
+async fn compacted_revisions_are_expired() {
     let store = Arc::new(MemStore::new());
     let server = TestServer::with(store.clone()).await;
     let a = server.made("a").await;
@@ -303,7 +304,7 @@ async fn what_was_compacted_is_expired() {
         "e"
     );
 
-    // The same token through gRPC says the same, with the other token beside.
+    // The same token through gRPC has the same error, with the continue token.
     let token = first.body["metadata"]["continue"].as_str().unwrap();
     let again = params(&format!("continue={token}"));
     let error = server.pods().list(&again).await.unwrap_err();
@@ -317,7 +318,7 @@ async fn what_was_compacted_is_expired() {
 }
 
 #[tokio::test]
-async fn a_watch_begins_where_it_is_asked_to() {
+async fn a_watch_begins_at_the_requested_revision() {
     let server = TestServer::start().await;
     let a = server.made("a").await;
     let b = server.made("b").await;
@@ -341,7 +342,7 @@ async fn a_watch_begins_where_it_is_asked_to() {
         let seen = server.watched(&options, want.len()).await;
         assert_eq!(seen, want, "{options}");
     }
-    // From now: what is there is not sent.
+    // From now: present objects are not sent.
     for version in ["", "&resourceVersion=0"] {
         let path = format!("{PODS}?watch=1&{send}=false{version}");
         let (_, mut events) = server.rest.watch(&path).await.unwrap();
@@ -353,7 +354,8 @@ async fn a_watch_begins_where_it_is_asked_to() {
     server.stop().await;
 }
 
-/// As from the reference, what is refused about a revision is in the stream, where every reflector looks for it.
+/// As in Kubernetes, the error about a revision is in the stream, where every reflector looks for
+/// it.
 #[tokio::test]
 async fn a_watch_from_a_revision_that_is_not_kept_is_expired() {
     let store = Arc::new(MemStore::new());
@@ -391,7 +393,7 @@ async fn a_watch_ends_when_its_time_is_up() {
 }
 
 #[tokio::test]
-async fn a_selecting_watch_sees_what_stops_matching_as_deleted() {
+async fn a_selecting_watch_reports_objects_that_stop_matching_as_deleted() {
     let server = TestServer::start().await;
     let pods = server.pods();
     for (selector, change) in [
@@ -424,7 +426,7 @@ async fn a_selecting_watch_sees_what_stops_matching_as_deleted() {
 
 /// A write through one connection is in the next list through any other.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_acknowledged_is_in_every_list() {
+async fn every_list_has_all_acknowledged_writes() {
     let server = TestServer::start().await;
     let mut running = JoinSet::new();
     for writer in 0..4 {

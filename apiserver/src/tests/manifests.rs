@@ -1,4 +1,5 @@
-//! What was written reads back whole: every field of a Deployment's pod template, and manifests as people write them.
+//! Round trips of manifests: every field of a Deployment's pod template, and manifests as people
+//! write them.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +8,7 @@ use serde_json::Map;
 
 use super::*;
 
-/// Of these fields of a type, one at a time is set; which one, the variant says.
+/// The types of which one field at a time is set; the variant selects it.
 const UNIONS: &[(&str, &[&str])] = &[
     ("DownwardAPIVolumeFile", &["fieldRef", "resourceFieldRef"]),
     ("EnvFromSource", &["configMapRef", "secretRef"]),
@@ -38,18 +39,18 @@ const UNIONS: &[(&str, &[&str])] = &[
         ],
     ),
 ];
-/// What a template may not have.
+/// The fields that a template may not have.
 const FORBIDDEN: [&str; 2] = ["activeDeadlineSeconds", "ephemeralContainers"];
-/// As many as the largest union has fields that is not in a list: a list has an element for each.
+/// The number of fields of the largest union outside of lists; a list has an element for each.
 const VARIANTS: usize = 4;
 
 /// Fills in every field of a type, by its published definition.
 struct Filler {
     definitions: Map<String, Value>,
     variant: usize,
-    /// Which element of a list of unions comes next.
+    /// The next element of a list of unions.
     element: Option<usize>,
-    /// Definition and field of everything that was ever filled in.
+    /// The definition and field of every value that was ever filled in.
     filled: BTreeSet<(String, String)>,
 }
 
@@ -76,7 +77,7 @@ impl Filler {
         Value::Object(object)
     }
 
-    /// The fields of a type of which one is set.
+    /// The fields of a union; empty for other types.
     fn union(&self, definition: &str) -> Vec<String> {
         let kind = definition.rsplit('.').next().unwrap();
         if kind == "Volume" {
@@ -142,7 +143,7 @@ fn reference(schema: &Value) -> Option<&str> {
     reference?.rsplit('/').next()
 }
 
-/// A text that is right for the field.
+/// A text that is valid for the field.
 fn text(kind: &str, field: &str) -> &'static str {
     match (kind, field) {
         (_, "creationTimestamp" | "deletionTimestamp" | "time") => "2026-01-01T00:00:00Z",
@@ -166,7 +167,7 @@ fn text(kind: &str, field: &str) -> &'static str {
     }
 }
 
-/// The paths where `kept` differs from what was given, but for fields that were not given.
+/// Collects the paths at which `kept` differs from `given`, except fields that were not given.
 fn lost(given: &Value, kept: &Value, path: &str, found: &mut Vec<String>) {
     match (given, kept) {
         (Value::Object(given), Value::Object(_)) => {
@@ -184,7 +185,7 @@ fn lost(given: &Value, kept: &Value, path: &str, found: &mut Vec<String>) {
     }
 }
 
-/// The paths of fields that are there beside those that were given.
+/// Collects the paths of fields that were added to the given ones.
 fn added(given: &Value, kept: &Value, path: &str, found: &mut BTreeSet<String>) {
     match (given, kept) {
         (Value::Object(given), Value::Object(kept)) => {
@@ -208,7 +209,7 @@ fn added(given: &Value, kept: &Value, path: &str, found: &mut BTreeSet<String>) 
 }
 
 #[tokio::test]
-async fn every_field_of_a_pod_template_reads_back() {
+async fn every_field_of_a_pod_template_round_trips() {
     let server = TestServer::start().await;
     let deployments = server.client.namespaced::<Deployment>("default");
     let mut filler = Filler {
@@ -233,7 +234,7 @@ async fn every_field_of_a_pod_template_reads_back() {
         let again = within(deployments.update(&read)).await.unwrap();
         assert_eq!(again, read, "defaults of defaults change nothing");
     }
-    // All fields of everything that a template refers to were among the variants.
+    // The variants together cover all fields of every type in a template.
     let used: BTreeSet<_> = filler.filled.iter().map(|(kind, _)| kind.clone()).collect();
     for (name, definition) in &filler.definitions {
         let kind = name.rsplit('.').next().unwrap().to_owned();
@@ -286,7 +287,7 @@ const RICH: &str = r#"{
 }"#;
 
 #[tokio::test]
-async fn a_manifest_gets_the_references_defaults_and_nothing_else() {
+async fn a_manifest_gets_only_the_defaults_of_the_reference() {
     let server = TestServer::start().await;
     let deployments = server.client.namespaced::<Deployment>("default");
     let given: Value = serde_json::from_str(RICH).unwrap();

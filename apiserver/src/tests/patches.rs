@@ -1,4 +1,4 @@
-//! Patches by each media type, who is recorded as the owner of what they write, and what is refused.
+//! Patches by each media type, the recorded owners of the written fields, and refusals.
 
 use http::Method;
 use podplane_tests::rest::Answer;
@@ -24,7 +24,7 @@ fn labels(answer: &Answer) -> &Value {
     &answer.body["metadata"]["labels"]
 }
 
-/// `manager operation subresource` of each entry of `managedFields`, with the fields that it has.
+/// `manager operation subresource` of each entry of `managedFields`, with its fields.
 fn managers(object: &Value) -> Vec<(String, &Value)> {
     let entries = object["metadata"]["managedFields"].as_array().unwrap();
     let entry =
@@ -44,7 +44,7 @@ fn managers(object: &Value) -> Vec<(String, &Value)> {
 }
 
 #[tokio::test]
-async fn each_media_type_changes_the_object_in_its_way() {
+async fn each_media_type_selects_its_patch_semantics() {
     let server = TestServer::start().await;
     let one = format!("{PODS}/a");
     let mut pod = pod("a");
@@ -65,7 +65,7 @@ async fn each_media_type_changes_the_object_in_its_way() {
     .await;
     assert_eq!(labels(&answer), &json!({"b": "3"}));
 
-    // The container is found by its name, where a merge patch would replace the list.
+    // The container is found by its name; a merge patch would replace the list.
     let image = json!({"spec": {"containers": [{"name": "c", "image": "j"}]}});
     let answer = patch(&server, &one, STRATEGIC, image).await;
     assert_eq!(
@@ -94,7 +94,7 @@ async fn each_media_type_changes_the_object_in_its_way() {
 }
 
 #[tokio::test]
-async fn bad_patches_are_refused_by_what_is_wrong() {
+async fn bad_patches_are_refused_with_the_reason() {
     let server = TestServer::start().await;
     let one = format!("{PODS}/a");
     server.pods().create(&pod("a")).await.unwrap();
@@ -185,7 +185,7 @@ async fn bad_patches_are_refused_by_what_is_wrong() {
 }
 
 #[tokio::test]
-async fn unknown_fields_are_warned_of_unless_asked_otherwise() {
+async fn unknown_fields_cause_warnings_by_default() {
     let server = TestServer::start().await;
     let one = format!("{PODS}/a");
     server.pods().create(&pod("a")).await.unwrap();
@@ -207,7 +207,7 @@ async fn unknown_fields_are_warned_of_unless_asked_otherwise() {
 }
 
 #[tokio::test]
-async fn what_is_applied_is_owned_and_goes_when_it_is_stated_no_more() {
+async fn apply_owns_its_fields_and_removes_dropped_ones() {
     let server = TestServer::start().await;
     let one = format!("{PODS}/a");
     let path = format!("{one}?fieldManager=first");
@@ -220,7 +220,7 @@ async fn what_is_applied_is_owned_and_goes_when_it_is_stated_no_more() {
     assert_eq!(managers(&created.body)[0].0, "first Apply");
     let version = |answer: &Answer| answer.body["metadata"]["resourceVersion"].clone();
 
-    // The same again changes nothing, and is no event.
+    // A repeated apply changes nothing, and causes no event.
     let again = patch(&server, &path, APPLY, config(json!({"a": "1", "b": "1"}))).await;
     assert_eq!(
         (again.code, version(&again)),
@@ -229,7 +229,7 @@ async fn what_is_applied_is_owned_and_goes_when_it_is_stated_no_more() {
         again.body
     );
 
-    // What admission added is not stated by anyone, and stays.
+    // Fields that admission added are not in any configuration, and stay.
     let answer = patch(&server, &path, APPLY, config(json!({"a": "1"}))).await;
     assert_eq!(labels(&answer), &json!({"a": "1"}));
     assert_eq!(answer.body["spec"]["priority"], 0);
@@ -269,7 +269,7 @@ async fn what_is_applied_is_owned_and_goes_when_it_is_stated_no_more() {
         .collect();
     assert_eq!(owners, ["second Apply"]);
 
-    // The first no longer owns it, so it does not go when the first leaves it out.
+    // The first manager no longer owns it, so it stays when the first leaves it out.
     let answer = patch(&server, &path, APPLY, config(json!({}))).await;
     assert_eq!(labels(&answer), &json!({"a": "2"}));
     server.stop().await;
@@ -289,7 +289,7 @@ async fn writers_are_recorded_by_field_manager_or_user_agent() {
     assert_eq!(all.len(), 1);
     assert_eq!(all[0].0, "maker Update");
     let spec = &all[0].1["f:spec"];
-    // Defaults are the writer's; what admission adds is nobody's.
+    // Defaults belong to the writer; fields added by admission belong to no manager.
     assert_eq!(spec["f:restartPolicy"], json!({}));
     assert_eq!(spec["f:tolerations"], Value::Null);
 
@@ -325,7 +325,7 @@ async fn writers_are_recorded_by_field_manager_or_user_agent() {
         )
     );
 
-    // A writer through gRPC is not recorded, and takes away no one's record.
+    // An update through gRPC is not recorded, and removes no record.
     let mut found = server.pods().get("a").await.unwrap();
     found.metadata.managed_fields = None;
     let updated = server.pods().update(&found).await.unwrap();
@@ -334,7 +334,7 @@ async fn writers_are_recorded_by_field_manager_or_user_agent() {
 }
 
 #[tokio::test]
-async fn a_dry_run_answers_and_leaves_everything_as_it_is() {
+async fn a_dry_run_changes_nothing() {
     let server = TestServer::start().await;
     let one = format!("{PODS}/a");
     let created = server.pods().create(&pod("a")).await.unwrap();

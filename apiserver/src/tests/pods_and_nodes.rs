@@ -93,7 +93,7 @@ fn cidrs(list: &[&str]) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_node_gets_its_blocks_once() {
+async fn the_blocks_of_a_node_are_assigned_once() {
     let server = TestServer::start().await;
     let nodes = server.nodes();
     let created = nodes.create(&node("n")).await.unwrap();
@@ -138,7 +138,7 @@ async fn a_node_gets_its_blocks_once() {
     let spec = assigned.spec.as_ref().unwrap();
     assert_eq!(spec.pod_cidr.as_deref(), Some("10.0.0.0/24"));
     assert_eq!(spec.pod_cidrs, Some(cidrs(&["10.0.0.0/24", "fd00::/64"])));
-    // An answer that was lost can be asked for again, at the old revision.
+    // After a lost answer the request can be repeated at the old revision.
     let again = assign(
         created.uid(),
         created.resource_version(),
@@ -158,7 +158,7 @@ async fn a_node_gets_its_blocks_once() {
 }
 
 #[tokio::test]
-async fn the_two_fields_of_a_nodes_blocks_agree() {
+async fn pod_cidr_and_pod_cidrs_of_a_node_agree() {
     let server = TestServer::start().await;
     let nodes = server.nodes();
     let one: Node = object(json!({"metadata": {"name": "n"}, "spec": {"podCIDR": "10.0.0.0/24"}}));

@@ -9,7 +9,8 @@ use super::*;
 
 const WRITERS: usize = 16;
 
-/// Runs them at once and counts who won; the others must have lost for `reason`.
+/// Runs the writers concurrently and counts the successes; the others must have failed for
+/// `reason`.
 async fn winners<K: Object>(
     writers: Vec<impl Future<Output = Result<K, ApiError>> + Send + 'static>,
     reason: Reason,
@@ -95,7 +96,7 @@ async fn many_updates_without_a_revision_all_win() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_created_in_a_namespace_that_ends() {
+async fn no_object_is_created_in_a_terminating_namespace() {
     let server = TestServer::start().await;
     let namespace: Namespace = object(json!({"metadata": {"name": "x"}}));
     server.namespaces().create(&namespace).await.unwrap();
@@ -139,7 +140,8 @@ async fn nothing_is_created_in_a_namespace_that_ends() {
     server.stop().await;
 }
 
-/// A store that tells nobody of a commit, neither who made it nor who watches, while its gate is closed; who reads it or is refused by it, is.
+/// A store that, while its gate is closed, reports no commit to its writer or to watches; reads and
+/// refusals still show it.
 #[derive(Debug)]
 struct Held {
     store: MemStore,
@@ -192,6 +194,10 @@ impl Store for Held {
         self.store.maintain().await
     }
 
+    async fn current(&self) -> Result<Revision, StoreError> {
+        self.store.current().await
+    }
+
     async fn status(&self) -> Result<Status, StoreError> {
         self.store.status().await
     }
@@ -210,7 +216,7 @@ impl Watch for HeldWatch {
 }
 
 #[tokio::test]
-async fn who_was_refused_by_a_write_reads_it() {
+async fn a_refused_client_reads_the_conflicting_write() {
     let gate = watch::Sender::new(true);
     let store = Held {
         store: MemStore::new(),
@@ -227,7 +233,7 @@ async fn who_was_refused_by_a_write_reads_it() {
     let of_writer = nodes.clone();
     let remove = DeleteParams::default();
     writing.spawn(async move { of_writer.delete("deleted", &remove).await });
-    // A status that is there already is written without a commit, and so is answered.
+    // An unchanged status is written without a commit, and so is answered.
     within(async { while nodes.update_status(&node("created")).await.is_err() {} }).await;
     within(async { while nodes.update_status(&node("deleted")).await.is_ok() {} }).await;
 
@@ -236,7 +242,7 @@ async fn who_was_refused_by_a_write_reads_it() {
         let of_reader = nodes.clone();
         reading.spawn(async move { (name, of_reader.get(name).await.is_ok()) });
     }
-    // Whoever answers before the gate opens has not waited for what it was told.
+    // A read that is answered before the gate opens has not waited for the commit that it knows of.
     let early = time::timeout(Duration::from_millis(100), reading.join_next()).await;
     assert!(early.is_err(), "{early:?}");
     gate.send_replace(true);

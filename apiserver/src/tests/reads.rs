@@ -7,7 +7,7 @@ fn names(pods: &[Pod]) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn selectors_select() {
+async fn selectors_filter_lists() {
     let server = TestServer::start().await;
     for (name, labels, node) in [
         ("a", json!({"app": "web"}), "n"),
@@ -50,7 +50,7 @@ async fn selectors_select() {
     server.stop().await;
 }
 
-/// Namespaces whose keys are in another order than their names: `a-b/` is before `a/`.
+/// The order of keys differs from the order of names here: `a-b/` is before `a/`.
 #[tokio::test]
 async fn pages_are_of_one_revision() {
     let server = TestServer::start().await;
@@ -78,7 +78,7 @@ async fn pages_are_of_one_revision() {
         let mut found = names(&page.items);
         let mut round = 0;
         while let Some(token) = page.continue_token {
-            // What is written meanwhile is not in the list, and what is deleted is.
+            // Pods created meanwhile are not in the list, and deleted ones are.
             let name = format!("a{selector:.0}{round}{}", selector.len());
             server
                 .client
@@ -111,7 +111,7 @@ async fn pages_are_of_one_revision() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_acknowledged_is_read() {
+async fn reads_return_all_acknowledged_writes() {
     let server = TestServer::start().await;
     let mut writers = JoinSet::new();
     for writer in 0..4 {

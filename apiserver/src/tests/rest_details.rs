@@ -127,7 +127,7 @@ async fn a_binding_of_the_namespace_binds_the_pod_that_it_names() {
     server.stop().await;
 }
 
-/// `kubectl debug` and others read the details without asking whether there are any.
+/// `kubectl debug` and others read the details without checking that there are any.
 #[tokio::test]
 async fn refusals_have_the_details_that_clients_read() {
     let server = TestServer::start().await;
@@ -202,7 +202,7 @@ async fn refusals_have_the_details_that_clients_read() {
     server.stop().await;
 }
 
-/// The kinds of which the reference's strategies say `AllowCreateOnUpdate`.
+/// The kinds whose strategies in Kubernetes have `AllowCreateOnUpdate`.
 #[tokio::test]
 async fn an_update_creates_leases_events_and_services_only() {
     let server = TestServer::start().await;
@@ -238,7 +238,8 @@ async fn an_update_creates_leases_events_and_services_only() {
         let again = server.json(Method::PUT, &path, &created.body).await;
         assert_eq!(again.code, 200, "{path}: {}", again.body);
     }
-    // A lease that is there is not replaced by who has not read it, one that is gone is made anew.
+    // A writer that has not read an existing lease cannot replace it; a deleted one is created
+    // again.
     let unread = json!({"spec": {"holderIdentity": "b"}});
     let path = format!("{LEASES}/x");
     assert_eq!(server.json(Method::PUT, &path, &unread).await.code, 422);
@@ -256,7 +257,7 @@ async fn an_update_creates_leases_events_and_services_only() {
     server.stop().await;
 }
 
-/// What kubectl compares: `kubectl get -o yaml | kubectl diff -f -` sends empty annotations.
+/// kubectl compares objects: `kubectl get -o yaml | kubectl diff -f -` sends empty annotations.
 #[tokio::test]
 async fn empty_lists_and_maps_are_left_out_as_in_go() {
     let server = TestServer::start().await;
@@ -307,12 +308,12 @@ async fn empty_lists_and_maps_are_left_out_as_in_go() {
 }
 
 #[tokio::test]
-async fn the_deprecated_watch_of_one_object_and_the_query_of_another() {
+async fn the_deprecated_watch_path_selects_one_object() {
     let server = TestServer::start().await;
     for name in ["a", "b"] {
         server.json(Method::POST, PODS, &manifest(name)).await;
     }
-    // As in the reference, the path of one object is read, whatever `watch` says.
+    // As in Kubernetes, the path of one object is read, whatever `watch` says.
     let read = server.get(&format!("{PODS}/a?watch=1")).await;
     assert_eq!((read.code, &read.body["kind"]), (200, &json!("Pod")));
     let namespaced = "/api/v1/watch/namespaces/default/pods";
@@ -420,7 +421,7 @@ async fn duplicate_fields_are_refused_warned_of_or_ignored() {
 }
 
 #[tokio::test]
-async fn yaml_goes_both_ways() {
+async fn accepts_and_returns_yaml() {
     let server = TestServer::start().await;
     let both = [("content-type", YAML), ("accept", YAML)];
     let body = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: a\n  annotations:\n    a: \"yes\"\n    b: \"1.10\"\nspec:\n  containers:\n  - {name: c, image: i}\n";
@@ -468,9 +469,9 @@ async fn yaml_goes_both_ways() {
     server.stop().await;
 }
 
-/// The reference's times last until the end of 9999, and so does what people write for *never*.
+/// Kubernetes' times last until the end of 9999, and people write that for *never*.
 #[tokio::test]
-async fn times_of_the_end_of_9999_are_kept_as_the_latest_there_is() {
+async fn times_at_the_end_of_9999_become_the_latest_representable_time() {
     let server = TestServer::start().await;
     let lease = |time: &str| json!({"metadata": {"name": "a"}, "spec": {"renewTime": time}});
     let path = format!("{LEASES}/a");
@@ -504,9 +505,9 @@ async fn times_of_the_end_of_9999_are_kept_as_the_latest_there_is() {
     server.stop().await;
 }
 
-/// Messages of events are anybody's; documents have them as they are.
+/// Messages of events are untrusted text; documents have them unchanged.
 #[tokio::test]
-async fn tables_logs_and_warnings_cannot_drive_a_terminal() {
+async fn tables_logs_and_warnings_escape_control_characters() {
     const EVIL: &str = "one\n\u{1b}[31mtwo\u{202e}three\r\n";
     let server = TestServer::start().await;
     let pod = server.json(Method::POST, PODS, &manifest("a")).await.body;
@@ -536,9 +537,9 @@ async fn tables_logs_and_warnings_cannot_drive_a_terminal() {
     server.stop().await;
 }
 
-/// What `kubectl apply --prune` and `cluster-info dump` list, whether there is any or not.
+/// The kinds that `kubectl apply --prune` and `cluster-info dump` list, stored or not.
 #[tokio::test]
-async fn kinds_that_are_not_stored_have_empty_lists_and_say_why_they_take_nothing() {
+async fn kinds_that_are_not_stored_have_empty_lists_and_refuse_writes() {
     let server = TestServer::start().await;
     server.json(Method::POST, PODS, &manifest("a")).await;
     for (base, kind) in [

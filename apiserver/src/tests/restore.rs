@@ -1,4 +1,4 @@
-//! After a restore from a backup: no revision of before means anything, and clients begin anew.
+//! After a restore from a backup, earlier revisions are invalid, and clients start over.
 
 use std::{io::Cursor, sync::Arc};
 
@@ -11,7 +11,7 @@ use super::*;
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_revision_of_before_means_anything() {
+async fn a_restored_store_accepts_no_earlier_revision() {
     let dir = tempfile::tempdir().unwrap();
     let old = dir.path().join("old");
     let server = TestServer::with(SledStore::open(&old).unwrap()).await;
@@ -32,7 +32,7 @@ async fn no_revision_of_before_means_anything() {
     let store = SledStore::open(&old).unwrap();
     let server = TestServer::at(&address, Policy::default(), store).await;
     let newer = server.pods().create(&pod("c")).await.unwrap();
-    // A client that is there all the time.
+    // A client that stays connected all the time.
     let endpoint: Endpoint = address.parse().unwrap();
     let client = Client::connect(&endpoint).unwrap();
     let (cache, follow) = reflector(client.namespaced::<Pod>("default"), ListParams::default());
@@ -43,10 +43,10 @@ async fn no_revision_of_before_means_anything() {
     let mut until = async |want: &[&str]| {
         while !present.iter().eq(want.iter().copied()) {
             match within(changes.next()).await {
-                podplane_client::Change::Applied { new, .. } => {
+                podplane_client::CacheChange::Applied { new, .. } => {
                     present.insert(new.name().to_owned());
                 }
-                podplane_client::Change::Deleted(old) => {
+                podplane_client::CacheChange::Deleted(old) => {
                     present.remove(old.name());
                 }
             }
@@ -59,7 +59,7 @@ async fn no_revision_of_before_means_anything() {
     SledStore::restore(&new, Cursor::new(&backup), 0).unwrap();
     let store = SledStore::open(&new).unwrap();
     let server = TestServer::at(&address, Policy::default(), store).await;
-    // It forgets what was not in the backup.
+    // It drops objects that were not in the backup.
     until(&["a", "b"]).await;
 
     for revision in [
@@ -103,7 +103,8 @@ async fn no_revision_of_before_means_anything() {
     assert_eq!(error.reason, Reason::Expired, "{error}");
     assert!(error.continue_token.is_some());
 
-    // A guard of before does not hold, and what comes now is newer than all of it.
+    // An earlier revision fails as a precondition, and new revisions are greater than all earlier
+    // ones.
     let error = server.pods().update(&older).await.unwrap_err();
     assert_eq!(error.reason, Reason::Conflict, "{error}");
     let created = server.pods().create(&pod("c")).await.unwrap();

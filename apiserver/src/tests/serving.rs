@@ -1,4 +1,4 @@
-//! What other people's clients see: raw calls, health, reflection, the address file.
+//! The server as other clients see it: raw calls, health, reflection, the address file.
 
 use bytes::Bytes;
 use podplane_api::core::Event;
@@ -8,7 +8,7 @@ use tonic::{client::Grpc, transport::Channel};
 use tonic_prost::ProstCodec;
 
 use super::*;
-use crate::{Config, StoreKind, run};
+use crate::{ClusterFlags, Config, StoreKind, run};
 
 async fn call(channel: Channel, method: &str, object: Option<Bytes>) -> ApiError {
     let mut grpc = Grpc::new(channel);
@@ -22,7 +22,7 @@ async fn call(channel: Channel, method: &str, object: Option<Bytes>) -> ApiError
 }
 
 #[tokio::test]
-async fn what_is_no_request_is_refused() {
+async fn refuses_invalid_grpc_requests() {
     let listen: Listen = "127.0.0.1:0".parse().unwrap();
     let listener = Listener::bind(&listen).await.unwrap();
     let channel = endpoint::channel(&listener.address().to_string().parse().unwrap()).unwrap();
@@ -114,7 +114,7 @@ async fn events_of_nodes_are_in_the_default_namespace() {
 }
 
 #[tokio::test]
-async fn the_address_is_published_when_it_is_served() {
+async fn publishes_the_address_once_it_is_served() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("address");
     let config = Config {
@@ -126,7 +126,9 @@ async fn the_address_is_published_when_it_is_served() {
         service_cluster_ip_range: podplane_ipam::ServiceRanges::default(),
         cluster_cidr: Vec::new(),
         compat: podplane_ipam::Compat::None,
-        release_after: Duration::ZERO,
+        cluster: ClusterFlags {
+            release_after: Duration::ZERO,
+        },
         bounds: Bounds::default(),
     };
     let stop = CancellationToken::new();

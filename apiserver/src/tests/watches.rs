@@ -3,7 +3,7 @@ use podplane_client::{ListParams, Reason};
 use super::*;
 
 #[tokio::test]
-async fn a_watch_begins_with_what_is_there_and_says_so() {
+async fn a_watch_begins_with_existing_objects_and_a_bookmark() {
     let server = TestServer::start().await;
     let pods = server.pods();
     pods.create(&pod("a")).await.unwrap();
@@ -39,7 +39,7 @@ async fn a_watch_resumes_where_another_ended() {
     for index in 0..20 {
         pods.create(&pod(&format!("p{index}"))).await.unwrap();
     }
-    // One event for each watch: nothing is missed and nothing is seen twice.
+    // One event for each watch: none is missed and none is seen twice.
     for index in 0..20 {
         let mut events = Box::pin(pods.watch(&ListParams::default(), &revision).await.unwrap());
         match next(&mut events).await {
@@ -54,7 +54,7 @@ async fn a_watch_resumes_where_another_ended() {
 }
 
 #[tokio::test]
-async fn a_selecting_watch_sees_objects_come_and_go() {
+async fn a_selecting_watch_follows_objects_in_and_out_of_the_selection() {
     let server = TestServer::start().await;
     let pods = server.pods();
     let params = ListParams {
@@ -80,7 +80,7 @@ async fn a_selecting_watch_sees_objects_come_and_go() {
 }
 
 #[tokio::test]
-async fn a_revision_that_is_none_is_refused() {
+async fn a_watch_refuses_invalid_and_future_revisions() {
     let server = TestServer::start().await;
     for (revision, reason) in [
         ("999999", Reason::Expired),

@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use podplane_api::{coordination::Lease, meta::ObjectMeta};
 use podplane_client::Reason;
 
@@ -31,7 +33,7 @@ async fn a_new_object_has_its_metadata() {
 }
 
 #[tokio::test]
-async fn what_was_given_is_kept() {
+async fn stores_all_given_fields() {
     let server = TestServer::start().await;
     let given = pod_with(json!({
         "metadata": {"name": "a", "annotations": {"x/y": "z"}, "labels": {"l": ""}, "finalizers": ["a/b"],
@@ -47,7 +49,7 @@ async fn what_was_given_is_kept() {
     server.stop().await;
 }
 
-/// That everything in `part` is in `whole`.
+/// Asserts that everything in `part` is in `whole`.
 fn assert_contains(whole: &Value, part: &Value, path: &str) {
     match (whole, part) {
         (Value::Object(whole), Value::Object(part)) => {
@@ -74,7 +76,7 @@ fn assert_contains(whole: &Value, part: &Value, path: &str) {
 }
 
 #[tokio::test]
-async fn refusals_are_kubernetes() {
+async fn refusals_match_kubernetes() {
     let server = TestServer::start().await;
     let pods = server.pods();
     pods.create(&pod("a")).await.unwrap();
@@ -144,7 +146,7 @@ async fn an_invalid_object_is_refused_with_its_fields() {
 }
 
 #[tokio::test]
-async fn an_update_takes_the_revision_that_it_was_made_from() {
+async fn an_update_requires_the_revision_that_it_is_based_on() {
     let server = TestServer::start().await;
     let pods = server.pods();
     let first = pods.create(&pod("a")).await.unwrap();
@@ -160,7 +162,8 @@ async fn an_update_takes_the_revision_that_it_was_made_from() {
         error.message,
         "Operation cannot be fulfilled on pods \"a\": the object has been modified; please apply your changes to the latest version and try again"
     );
-    // Without a revision the update is of whatever is there, and one that changes nothing is no write.
+    // Without a revision the update applies to any state, and one that changes nothing writes
+    // nothing.
     labelled.metadata.resource_version = None;
     assert_eq!(pods.update(&labelled).await.unwrap(), second);
 
@@ -184,7 +187,7 @@ async fn an_update_takes_the_revision_that_it_was_made_from() {
 }
 
 #[tokio::test]
-async fn an_update_leaves_the_status_and_a_status_update_the_rest() {
+async fn an_update_keeps_the_status_and_a_status_update_keeps_the_rest() {
     let server = TestServer::start().await;
     let pods = server.pods();
     let created = pods.create(&pod("a")).await.unwrap();
@@ -213,6 +216,28 @@ async fn an_update_leaves_the_status_and_a_status_update_the_rest() {
 }
 
 #[tokio::test]
+async fn a_status_update_of_a_node_writes_labels_and_annotations_too() {
+    let server = TestServer::start().await;
+    let nodes = server.nodes();
+    let mut all = nodes.create(&node("n")).await.unwrap();
+    let one = BTreeMap::from([("k".to_owned(), "1".to_owned())]);
+    all.metadata.labels = Some(one.clone());
+    all.metadata.annotations = Some(one.clone());
+    all.metadata.finalizers = Some(vec!["example.com/kept".to_owned()]);
+    all.spec.as_mut().unwrap().unschedulable = Some(true);
+    let phase = Some("Running".to_owned());
+    all.status.get_or_insert_default().phase.clone_from(&phase);
+
+    let updated = nodes.update_status(&all).await.unwrap();
+    assert_eq!(updated.status.unwrap().phase, phase);
+    assert_eq!(updated.metadata.labels, Some(one.clone()));
+    assert_eq!(updated.metadata.annotations, Some(one));
+    assert_eq!(updated.metadata.finalizers, None);
+    assert_eq!(updated.spec.unwrap().unschedulable, None);
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn names_are_generated() {
     let server = TestServer::start().await;
     let generate = pod_with(json!({"metadata": {"generateName": "web-"}}));
@@ -235,7 +260,7 @@ async fn names_are_generated() {
 }
 
 #[tokio::test]
-async fn a_lease_is_not_renewed_blindly() {
+async fn a_lease_update_requires_a_revision() {
     let server = TestServer::start().await;
     let leases = server.client.namespaced::<Lease>("kube-node-lease");
     let lease = Lease {

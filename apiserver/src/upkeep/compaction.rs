@@ -1,4 +1,4 @@
-//! How much history is kept.
+//! Compaction: the limits of the kept history.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -11,22 +11,24 @@ use tokio::{
 use super::Upkeep;
 use crate::memory;
 
-/// How long a client may be away, or read a list page by page, without having to begin again.
+/// The time for which a client may be away, or read a list page by page, without having to start
+/// over.
 const KEEP: Duration = Duration::from_secs(5 * 60);
-/// A quiet cluster keeps at least so many commits, however old.
+/// The number of commits that a quiet cluster keeps, however old.
 const KEEP_COMMITS: u64 = 1_000;
-/// A busy one keeps at most so many, since each takes some hundred bytes of memory besides what it wrote.
+/// The maximum number of commits that a busy cluster keeps; each takes some hundred bytes of memory
+/// besides what it wrote.
 const MOST_COMMITS: u64 = 100_000;
-/// How often is looked for what is old.
+/// The interval of compactions by age.
 const EVERY: Duration = Duration::from_secs(10);
-/// How often, while something is written, is looked for what is too much.
+/// The interval of compactions by size, while writes go on.
 const EVERY_WHILE_WRITTEN: Duration = Duration::from_millis(100);
-/// How often memory is given back. Not only history leaves some: so do large answers once they are
-/// sent, also where nothing is written.
+/// The interval at which free memory is returned to the system. Large answers leave free memory
+/// too, also while nothing is written.
 const GIVE_BACK_EVERY: Duration = Duration::from_secs(30);
 
 impl Upkeep {
-    /// Compacts the store, and with it the caches, for ever.
+    /// Compacts the store and the caches until the store fails.
     pub(crate) async fn compact(self: Arc<Self>) -> Result<(), StoreError> {
         let mut seen = VecDeque::new();
         let mut due = Instant::now() + EVERY;
@@ -34,13 +36,13 @@ impl Upkeep {
         loop {
             let next = self.position.current().number().saturating_add(1);
             let written = async {
-                // An end of the server ends this task, too.
+                // The end of the server ends this task, too.
                 let _ = self.position.reached(next).await;
                 time::sleep(EVERY_WHILE_WRITTEN).await;
             };
-            // Whichever comes first: what is looked at is the state.
+            // The order does not matter: the state is read below.
             let _ = time::timeout_at(due, written).await;
-            // Read before the store's state: the caches must have seen what is forgotten.
+            // Read before the store's state: the caches must have seen all that is compacted.
             let current = self.position.current();
             let by_size = self.too_much(current).await?;
             let now = Instant::now();
@@ -53,7 +55,7 @@ impl Upkeep {
                 failed = !self.compact_at(oldest).await;
             }
             if now >= given_back + GIVE_BACK_EVERY {
-                // It fails only if it panics, and then the next one is tried.
+                // It fails only if it panics, and is tried again at the next interval.
                 let _ = spawn_blocking(memory::give_back).await;
                 given_back = Instant::now();
             }
@@ -67,14 +69,14 @@ impl Upkeep {
         }
     }
 
-    /// The revision to compact at, if the history is larger than it may be.
+    /// The revision to compact at, if the history is too large.
     async fn too_much(&self, current: Revision) -> Result<Option<Revision>, StoreError> {
         let most = self.bounds.history_bytes;
         let Status { history_bytes, .. } = self.engine.status().await?;
         if history_bytes <= most {
             return Ok(None);
         }
-        // Some more, so that not every commit that follows is a reason to compact again.
+        // Some more, so that not every following commit causes another compaction.
         let oldest = self.engine.oldest_within(most - most / 8).await?;
         Ok(Some(oldest.min(current)))
     }
@@ -83,17 +85,18 @@ impl Upkeep {
         match self.engine.compact(oldest).await {
             Ok(()) => {
                 self.kinds.iter().for_each(|kind| kind.trim(oldest));
+                tracing::debug!(%oldest, "compacted the store");
                 true
             }
             Err(error) => {
-                tracing::warn!(%error, %oldest, "failed to compact the store; trying again");
+                tracing::warn!(%error, %oldest, retry_in = ?EVERY, "failed to compact the store; trying again");
                 false
             }
         }
     }
 }
 
-/// The revision to compact at, and forgets what was seen before it.
+/// Returns the revision to compact at, if there is one, and drops the older entries of `seen`.
 fn plan(
     seen: &mut VecDeque<(Instant, Revision)>,
     now: Instant,
@@ -120,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn history_is_kept_for_its_time_and_within_its_bounds() {
+    fn compacts_history_beyond_its_time_and_bounds() {
         let start = Instant::now();
         let later = start + KEEP;
         let cases = [
@@ -142,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_young_is_kept() {
+    fn does_not_compact_recent_history() {
         let start = Instant::now();
         let mut seen = VecDeque::from([(start, at(9_000))]);
         assert_eq!(plan(&mut seen, start + KEEP / 2, at(10_000)), None);

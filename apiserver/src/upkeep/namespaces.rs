@@ -1,4 +1,4 @@
-//! The end of a namespace: what is in it is deleted, and when nothing is left, it goes.
+//! The end of a namespace: its content is deleted, and when nothing is left, it is removed.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,16 +14,17 @@ use crate::{
     registry::{Start, Told, WatchOptions},
 };
 
-/// How often a namespace whose content takes its time, pods for example, is looked at again.
+/// The interval of checks of a namespace whose content takes time to end, such as pods.
 const AGAIN: Duration = Duration::from_millis(200);
 
 impl Upkeep {
-    /// Ends namespaces that were deleted, for ever.
+    /// Removes namespaces that were deleted. Never completes.
     pub(crate) async fn end_namespaces(self: Arc<Self>) -> Result<(), ApiError> {
         let mut changes = self.watch().await?;
         loop {
             let left = self.end_all().await;
-            // A watch that fails fell behind; the next one begins with what is there, and so does the next round.
+            // A watch that failed has fallen behind; the next watch, and the next round, begin with
+            // the present state.
             let changed = match left {
                 0 => changes.next().await,
                 _ => match time::timeout(AGAIN, changes.next()).await {
@@ -48,7 +49,7 @@ impl Upkeep {
         Ok(self.namespaces.watch(all).await?.boxed())
     }
 
-    /// Does what can be done now, and returns how many namespaces are still ending.
+    /// Advances all ending namespaces; returns the number of those that remain.
     async fn end_all(&self) -> usize {
         let ending = match Query::parse::<Namespace>(String::new(), "", "status.phase=Terminating")
         {
@@ -56,7 +57,7 @@ impl Upkeep {
             Err(error) => Err(error),
         };
         let ending = ending.unwrap_or_else(|error| {
-            tracing::warn!(%error, "cannot tell which namespaces are ending");
+            tracing::warn!(%error, "failed to list ending namespaces; trying again");
             Vec::new()
         });
         let mut left = 0;
@@ -65,7 +66,7 @@ impl Upkeep {
                 Ok(true) => {}
                 Ok(false) => left += 1,
                 Err(error) => {
-                    tracing::warn!(namespace = key.name, %error, "cannot end the namespace; trying again");
+                    tracing::warn!(namespace = key.name, %error, "failed to end the namespace; trying again");
                     left += 1;
                 }
             }
@@ -73,7 +74,7 @@ impl Upkeep {
         left
     }
 
-    /// Whether the namespace needs no more of us.
+    /// Advances an ending namespace; returns true if there is nothing more to do for it.
     async fn end(&self, key: &ObjectKey) -> Result<bool, ApiError> {
         let mut found = 0;
         for kind in &self.kinds {
@@ -82,10 +83,11 @@ impl Upkeep {
             }
         }
         if found > 0 {
-            // What was deleted at once is gone already; the next look says so.
+            // Objects that were deleted at once are gone already; the next round sees it.
             return Ok(false);
         }
-        // Checked again by the commit, since something may have been created before deletion began and acknowledged after we looked.
+        // Checked again by the commit, since an object may have been created before deletion began
+        // and acknowledged after the check.
         let nothing_left = self
             .kinds
             .iter()

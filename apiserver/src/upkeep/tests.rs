@@ -17,7 +17,7 @@ struct Server {
 }
 
 impl Server {
-    /// A server of namespaces and events, without its loops.
+    /// A server with namespaces and events, without its loops.
     async fn start() -> Self {
         let engine = Engine::new(MemStore::new()).await.unwrap();
         let mut feeder = Feeder::new();

@@ -1,25 +1,30 @@
-//! `apply -f`: makes objects what files say, as kubectl's client-side apply does.
+//! `apply -f`: makes objects equal to their manifests, by server-side apply.
+//!
+//! The files win: fields of other writers are taken over, for which `kubectl apply --server-side`
+//! would need `--force-conflicts`. A field of an earlier file that no other writer owns is removed.
 
-use std::{process::ExitCode, time::Duration};
+use std::process::ExitCode;
 
 use anyhow::Context as _;
-use backon::{ExponentialBuilder, Retryable as _};
 use podplane_api::Object;
-use podplane_client::{ApiError, Client};
-use serde_json::{Value, json};
+use podplane_client::{Client, PatchParams, PatchType};
+use serde_json::Value;
 
 use super::{FileArgs, NamespaceArgs, Outcome, api};
 use crate::{
     global::{Global, block_on},
     kind::with_kind,
     manifest::{self, Manifest},
-    merge, output,
+    output,
 };
 
-/// Where an object keeps what was last applied to it. kubectl reads and writes the same.
+/// The annotation in which kubectl's client-side apply keeps the last applied configuration.
 pub(super) const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// Make objects what files say
+/// The name under which applied fields are recorded in `metadata.managedFields`.
+const FIELD_MANAGER: &str = "podplane";
+
+/// Create or update objects from manifest files, by server-side apply
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  podplane apply -f deploy/sample.yaml\n  podplane get node node-0 -o yaml | sed s/10.244.0/10.244.9/ | podplane apply -f -"
@@ -47,7 +52,8 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Applies one manifest. Returns the object's name for people, and what was done: `created`, `configured` or `unchanged`.
+/// Applies one manifest. Returns the object's name for people, and the outcome: `created`,
+/// `configured` or `unchanged`.
 pub(crate) async fn apply_manifest(
     client: &Client,
     manifest: &Manifest,
@@ -69,93 +75,104 @@ async fn apply<K: Object>(
     manifest: &Manifest,
     namespace: &str,
 ) -> anyhow::Result<&'static str> {
-    let file = annotated(manifest, namespace)?;
-    let is_pinned = !file["metadata"]["resourceVersion"].is_null();
-    let backoff = ExponentialBuilder::new()
-        .with_min_delay(Duration::from_millis(10))
-        .with_max_times(5)
-        .with_jitter();
-    let attempt = || try_apply::<K>(client, &file, namespace, manifest.name());
-    // Somebody else wrote between our read and our write: merge with what they wrote. Not where the file says which revision it is for.
-    let is_race = |error: &anyhow::Error| {
-        !is_pinned
-            && error
-                .downcast_ref::<ApiError>()
-                .is_some_and(|error| error.is_conflict() || error.is_already_exists())
-    };
-    attempt.retry(backoff).when(is_race).await
-}
-
-async fn try_apply<K: Object>(
-    client: &Client,
-    file: &Value,
-    namespace: &str,
-    name: &str,
-) -> anyhow::Result<&'static str> {
     let api = api::<K>(client, Some(namespace));
-    let live = match api.get(name).await {
-        Ok(live) => live,
-        Err(error) if error.is_not_found() => {
-            let mut new = K::from_json(file.clone())?;
-            // Of an object that is no more, such as one deleted to be made again.
-            new.metadata_mut().resource_version = None;
-            api.create(&new).await?;
-            return Ok("created");
-        }
+    let before = match api.get(manifest.name()).await {
+        Ok(live) => Some(live),
+        Err(error) if error.is_not_found() => None,
         Err(error) => return Err(error.into()),
     };
-    let last = match live
-        .metadata()
-        .annotations
-        .as_ref()
-        .and_then(|all| all.get(LAST_APPLIED))
+    let mut config = configuration(manifest, namespace);
+    if before.is_none()
+        && let Some(metadata) = config["metadata"].as_object_mut()
     {
-        Some(last) => serde_json::from_str(last)
-            .with_context(|| format!("read the annotation {LAST_APPLIED}"))?,
-        None => Value::Null,
-    };
-    let merged = K::from_json(merge::three_way(&last, file, &live.to_json()?))?;
-    if merged == live {
-        return Ok("unchanged");
+        // The resourceVersion of a deleted object, which is to be created again.
+        metadata.remove("resourceVersion");
     }
-    let written = api.update(&merged).await?;
-    let is_same = written.resource_version() == live.resource_version();
-    Ok(if is_same { "unchanged" } else { "configured" })
+    let params = PatchParams {
+        patch_type: PatchType::Apply,
+        patch: config.to_string(),
+        field_manager: FIELD_MANAGER.to_owned(),
+        force: true,
+    };
+    let applied = api.patch(manifest.name(), &params).await?;
+    let Some(before) = before else {
+        return Ok("created");
+    };
+    let is_unchanged = before.resource_version() == applied.resource_version()
+        || has_same_fields(&config, &before.to_json()?, &applied.to_json()?);
+    Ok(match is_unchanged {
+        true => "unchanged",
+        false => "configured",
+    })
 }
 
-/// The manifest in its namespace, with the annotation that the next apply will need.
-fn annotated(manifest: &Manifest, namespace: &str) -> anyhow::Result<Value> {
+/// Returns true if an apply changed neither the values of its fields nor their set. The object may
+/// have another revision: the scheduler and the kubelet write it meanwhile.
+fn has_same_fields(config: &Value, before: &Value, after: &Value) -> bool {
+    let owned = |object: &Value| {
+        let entries = object["metadata"]["managedFields"].as_array();
+        let mut entries = entries.into_iter().flatten();
+        let own = entries
+            .find(|entry| entry["manager"] == FIELD_MANAGER && entry["operation"] == "Apply");
+        own.map(|entry| entry["fieldsV1"].clone())
+    };
+    owned(before) == owned(after) && has_same_values(config, before, after)
+}
+
+/// Compares two objects at the fields of `config`, and lists as a whole.
+fn has_same_values(config: &Value, before: &Value, after: &Value) -> bool {
+    match config {
+        Value::Object(fields) => fields.iter().all(|(name, value)| {
+            name == "resourceVersion" || has_same_values(value, &before[name], &after[name])
+        }),
+        _ => before == after,
+    }
+}
+
+/// The manifest in its namespace, without the fields that only servers write.
+fn configuration(manifest: &Manifest, namespace: &str) -> Value {
     let mut object = manifest.object.clone();
-    let metadata = &mut object["metadata"];
-    if manifest.kind.is_namespaced() {
-        metadata["namespace"] = json!(namespace);
+    if let Some(metadata) = object["metadata"].as_object_mut() {
+        if manifest.kind.is_namespaced() {
+            metadata.insert("namespace".to_owned(), namespace.into());
+        }
+        metadata.remove("managedFields");
     }
-    // As kubectl, which always writes the map.
-    if metadata["annotations"].is_null() {
-        metadata["annotations"] = json!({});
-    }
-    if let Some(annotations) = metadata["annotations"].as_object_mut() {
-        annotations.remove(LAST_APPLIED);
-    }
-    let text = serde_json::to_string(&object)?;
-    object["metadata"]["annotations"][LAST_APPLIED] = format!("{text}\n").into();
-    Ok(object)
+    object
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
-    fn the_annotation_is_kubectls() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("x.yaml");
-        let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: c, image: i}]}";
-        std::fs::write(&file, text).unwrap();
-        let manifests = manifest::read(&[file]).unwrap();
-        let object = annotated(&manifests[0], "default").unwrap();
-        let want = "{\"apiVersion\":\"v1\",\"kind\":\"Pod\",\"metadata\":{\"annotations\":{},\"name\":\"a\",\"namespace\":\"default\"},\
-            \"spec\":{\"containers\":[{\"image\":\"i\",\"name\":\"c\"}]}}\n";
-        assert_eq!(object["metadata"]["annotations"][LAST_APPLIED], want);
+    fn an_apply_beside_other_writers_changes_something_only_if_its_fields_change() {
+        let object = |revision: &str, labels: Value, node: &str, fields: Value| {
+            let own = json!({"manager": "podplane", "operation": "Apply", "fieldsV1": fields});
+            json!({"metadata": {"resourceVersion": revision, "labels": labels, "managedFields": [own]},
+                "spec": {"nodeName": node, "containers": [{"name": "c"}]}})
+        };
+        let (one, two) = (json!({"app": "a"}), json!({"app": "a", "b": "b"}));
+        let owned = json!({"f:metadata": {"f:labels": {"f:app": {}}}});
+        let config = json!({"metadata": {"labels": one, "resourceVersion": "1"},
+            "spec": {"containers": [{"name": "c"}]}});
+        let before = object("1", one.clone(), "", owned.clone());
+        let bound = object("2", one, "node-0", owned.clone());
+        assert!(has_same_fields(&config, &before, &bound));
+        let labelled = object("2", two.clone(), "", owned.clone());
+        assert!(
+            has_same_fields(&config, &before, &labelled),
+            "a label of another writer"
+        );
+        let changed = object("2", json!({"app": "x"}), "", owned);
+        assert!(!has_same_fields(&config, &changed, &bound));
+        let more = json!({"f:metadata": {"f:labels": {"f:app": {}, "f:b": {}}}});
+        let dropping = object("1", two, "", more);
+        assert!(
+            !has_same_fields(&config, &dropping, &bound),
+            "a field is dropped"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! `get blocks`: the records of node blocks, who holds them, and which pods have addresses of them.
+//! `get blocks`: the records of node blocks, their holds, and the pods with addresses in them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,12 +14,12 @@ use serde_json::{Value, json};
 
 use crate::output::{self, Format, table::Table};
 
-/// Which stored pods hold addresses, by address.
+/// The stored pods that hold addresses, by address.
 #[derive(Debug, Default)]
 pub(super) struct Holders(BTreeMap<IpAddr, BTreeSet<String>>);
 
 impl Holders {
-    /// The pods of the store.
+    /// Reads the pods of the store.
     pub(super) async fn read(client: &Client) -> anyhow::Result<Self> {
         let pods = client.all::<Pod>().list(&ListParams::default()).await?;
         Ok(Self::of(&pods.items))
@@ -40,7 +40,7 @@ impl Holders {
         holders
     }
 
-    /// Those that hold an address of the block, with it.
+    /// The pods that hold an address of the block, each with the address.
     pub(super) fn within(&self, cidr: &str) -> Vec<(IpAddr, &str)> {
         let Ok(net) = cidr.parse::<IpNet>() else {
             return Vec::new();
@@ -51,12 +51,12 @@ impl Holders {
     }
 }
 
-/// Whether the block is kept from others though its node is gone.
+/// Returns true if the block is held although its node is gone.
 pub(super) fn is_held(block: &Block) -> bool {
     block.state() == BlockState::Draining && block.hold.is_some()
 }
 
-/// Shows the records, or those of these nodes and CIDRs.
+/// Prints the records, or those of the named nodes and CIDRs.
 pub(super) async fn get(
     client: &Client,
     names: &[String],
@@ -88,7 +88,9 @@ pub(super) async fn get(
         Some(Format::Yaml) => output::yaml(&list(&blocks, &holders))?,
     }
     for name in &missing {
-        anstream::eprintln!("error: no block is {name:?}, nor of a node of that name");
+        anstream::eprintln!(
+            "error: there is no block {name:?}, and no block of a node of that name"
+        );
     }
     Ok(match missing.is_empty() {
         true => ExitCode::SUCCESS,
@@ -96,7 +98,7 @@ pub(super) async fn get(
     })
 }
 
-/// Says below a table of nodes that blocks of deleted ones are held. A server that cannot be asked
+/// Prints a note below a table of nodes if blocks of deleted nodes are held. An unreachable server
 /// is left to the next command.
 pub(super) async fn footer(client: &Client) -> anyhow::Result<()> {
     let Ok(listed) = client.blocks().list().await else {
@@ -161,7 +163,7 @@ fn table(blocks: &[Block], holders: &Holders, is_wide: bool) -> String {
     Table::new(columns).rows(blocks.iter().map(row))
 }
 
-/// `instance 0f2c9d1e`, or the whole id.
+/// `instance 0f2c9d1e`, or the complete id.
 pub(super) fn holder(hold: &Hold, is_whole: bool) -> String {
     match hold.instance.as_str() {
         "" => "unknown instance".to_owned(),
@@ -182,8 +184,8 @@ fn state(block: &Block) -> &'static str {
     }
 }
 
-/// How many stored pods have addresses of it; of a block whose node is gone, also how many
-/// sandboxes had when that was last known.
+/// The number of stored pods with addresses in the block; for a held block of a deleted node also
+/// the last known number of its addresses.
 fn pods(block: &Block, holders: &Holders) -> String {
     let pods: BTreeSet<_> = holders
         .within(&block.cidr)
@@ -298,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_as_a_table() {
+    fn shows_blocks_as_a_table() {
         assert_eq!(
             table(&blocks(), &holders(), false),
             "BLOCK          NODE     STATE      HELD SINCE             HELD BY             PODS\n\
@@ -311,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_as_a_document() {
+    fn shows_a_block_as_a_document() {
         let document = document(&blocks()[2], &holders());
         assert_eq!(document["state"], "Held");
         let held = json!([{"address": "10.0.2.2", "pod": "default/gone"}]);
@@ -321,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn the_footer_is_of_held_blocks_of_deleted_nodes_alone() {
+    fn footer_names_only_held_blocks_of_deleted_nodes() {
         let text = footer_text(&blocks()).unwrap();
         assert!(
             text.contains("1 block of a deleted node is held: 10.0.2.0/24 of c."),

@@ -1,6 +1,7 @@
-//! `completion`: a script that makes a shell complete commands, flags and names.
+//! `completion`: prints a script by which a shell completes commands, flags and names.
 //!
-//! The script asks this program for each word, so that names come from the cluster: see [`candidates`].
+//! The script asks this program for each word, so that names come from the cluster: see
+//! [`candidates`].
 
 pub(crate) mod candidates;
 
@@ -12,17 +13,19 @@ use clap_complete::{CompleteEnv, Shell, env::Shells};
 
 use crate::{Cli, global::Global, output};
 
-/// The environment variable by which the script asks; its value is the shell.
+/// The environment variable with which the script asks; its value is the shell.
 const VARIABLE: &str = "PODPLANE_COMPLETE";
 
 /// Print a script that completes commands, flags and the names of objects
 ///
-/// Names are those of the cluster that the line means: of --data-dir, --server and --namespace.
+/// Names of objects are completed from the running cluster, as selected by --data-dir, --server and
+/// --namespace on the line that is completed.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  podplane completion bash > ~/.local/share/bash-completion/completions/podplane\n  source <(podplane completion zsh)"
 )]
 pub(crate) struct Args {
+    /// Print the script for this shell
     #[arg(value_enum, value_name = "SHELL")]
     shell: Shell,
 }
@@ -32,16 +35,16 @@ pub(crate) fn run(args: Args, _: &Global) -> anyhow::Result<ExitCode> {
     let shell = args.shell.to_string();
     let shell = shells
         .completer(&shell)
-        .with_context(|| format!("{shell} has no completion by asking a program"))?;
+        .with_context(|| format!("{shell} does not support completion by a program"))?;
     let mut script = Vec::new();
     shell
         .write_registration(VARIABLE, "podplane", "podplane", "podplane", &mut script)
-        .context("write the script")?;
+        .context("failed to write the script")?;
     output::bytes(&script)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Answers a shell that asks for candidates, and ends the program then. Call it first.
+/// Answers a shell that asks for candidates, and then exits. To be called first.
 pub(crate) fn answer() {
     CompleteEnv::with_factory(Cli::command)
         .var(VARIABLE)

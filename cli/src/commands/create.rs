@@ -1,4 +1,4 @@
-//! `create -f`: makes new objects of files; that one exists is an error.
+//! `create -f`: creates objects from files; an existing object is an error.
 
 use std::process::ExitCode;
 
@@ -14,7 +14,7 @@ use crate::{
     output,
 };
 
-/// Create objects from files
+/// Create objects from manifest files; fail for those that exist
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  podplane create -f deploy/sample.yaml\n  podplane create -n kube-system -f manifests/"
@@ -34,7 +34,7 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         let mut outcome = Outcome::default();
         for manifest in manifests {
             let created = create(&client, &manifest, &args.namespace.namespace).await;
-            let created = created.with_context(|| format!("create {}", manifest.place));
+            let created = created.with_context(|| format!("failed to create {}", manifest.place));
             if let Some(name) = outcome.note(created)? {
                 output::line(format_args!("{}/{name} created", manifest.kind))?;
             }
@@ -43,7 +43,7 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// The name of the new object, which the server may have generated.
+/// Creates the object and returns its name, which the server may have generated.
 async fn create(client: &Client, manifest: &Manifest, namespace: &str) -> anyhow::Result<String> {
     let namespace = manifest.namespace(namespace);
     Ok(with_kind!(manifest.kind, K => {

@@ -1,4 +1,4 @@
-//! `delete`: ends objects, and waits until they are gone.
+//! `delete`: deletes objects, and waits until they are gone.
 
 use std::{collections::BTreeMap, process::ExitCode, time::Duration};
 
@@ -14,13 +14,13 @@ use crate::{
     report::UsageError,
 };
 
-/// Delete objects by name, by label, or those of files
+/// Delete objects by name, by label selector, or from manifest files
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  podplane delete pod web-0 web-1\n  podplane delete pods -l app=web\n  podplane delete pods --all\n  podplane delete -f deploy/sample.yaml\n  podplane delete pod web-0 --grace-period 0 --force"
 )]
 pub(crate) struct Args {
-    /// A kind, such as pods, or an object, such as pod/web-0
+    /// Delete objects of this KIND, such as pods, or one object, such as pod/web-0
     #[arg(
         value_name = "KIND[/NAME]",
         required_unless_present = "filename",
@@ -28,42 +28,47 @@ pub(crate) struct Args {
     )]
     what: Option<What>,
 
-    /// Names of that kind
+    /// Names of the objects of KIND
     #[arg(value_name = "NAME", add = candidates::of_the_kind_before())]
     names: Vec<String>,
 
-    /// The objects of a file, of a directory, or of - for standard input. May be repeated
+    /// Read manifests from a file, a directory (.yaml, .yml, .json), or - for standard input; may
+    /// be repeated
     #[arg(short, long, value_name = "FILE", conflicts_with_all = ["what", "names", "selector", "all"])]
     filename: Vec<std::path::PathBuf>,
 
     #[command(flatten)]
     namespace: NamespaceArgs,
 
-    /// Those with these labels
+    /// Delete objects that match this label selector
     #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "names")]
     selector: Option<String>,
 
-    /// All of the kind in the namespace
+    /// Delete all objects of KIND in the namespace
     #[arg(long, conflicts_with_all = ["names", "selector"])]
     all: bool,
 
-    /// Seconds to end in. Default: what the object says
+    /// Give pods SECONDS, an integer without a unit, to terminate [default:
+    /// spec.terminationGracePeriodSeconds]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(i64).range(0..))]
     grace_period: Option<i64>,
 
-    /// With --grace-period 0: at once, without waiting for the node
+    /// Delete at once, as with --grace-period 0, without waiting for the kubelet
+    ///
+    /// WARNING: the sandbox may still run and use its address for a while.
     #[arg(long)]
     force: bool,
 
-    /// Do not fail for what is not there
+    /// Succeed if an object does not exist
     #[arg(long)]
     ignore_not_found: bool,
 
-    /// Return when the objects are gone
+    /// Wait until the objects are gone; --wait=false returns at once
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     wait: bool,
 
-    /// How long to wait, as in 30s. Default: for ever
+    /// With --wait: fail if the objects are not gone after this time, such as 30s [default: no
+    /// limit]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     timeout: Option<Duration>,
 }
@@ -151,7 +156,7 @@ async fn victims(client: &Client, args: &Args) -> anyhow::Result<Vec<Victim>> {
             .map(|(kind, name)| victim(*kind, namespace, name))
             .collect()),
         Targets::All(_) if args.selector.is_none() && !args.all => {
-            Err(UsageError("say which: names, -l SELECTOR, or --all".into()).into())
+            Err(UsageError("missing objects: pass names, -l SELECTOR or --all".into()).into())
         }
         Targets::All(kind) => with_kind!(kind, K => {
             let params = ListParams {
@@ -164,7 +169,8 @@ async fn victims(client: &Client, args: &Args) -> anyhow::Result<Vec<Victim>> {
     }
 }
 
-/// Returns the UID of the object, by which its end can be told from a new object of its name.
+/// Deletes an object and returns its UID, which distinguishes it from a new object of the same
+/// name.
 async fn delete_one(
     client: &Client,
     victim: &Victim,

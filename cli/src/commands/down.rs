@@ -1,19 +1,22 @@
-//! `down`: ends the cluster that `up` started.
+//! `down`: stops the cluster that `up` started.
 
 use std::process::ExitCode;
 
+use podplane_cluster::{data_dir::DataDir, launch};
+
 use crate::{
-    cluster::{data_dir::DataDir, launch, progress::Progress},
     global::{Global, block_on},
+    progress::Progress,
 };
 
-/// End the cluster on this machine; the next `up` resumes it
+/// Stop the cluster on this machine and keep its data; the next `up` resumes it
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  podplane down\n  podplane down --purge --data-dir ./rehearsal"
 )]
 pub(crate) struct Args {
-    /// Remove the data directory too
+    /// Also delete the data directory, with all objects and logs, without confirmation; cannot be
+    /// undone
     #[arg(long)]
     purge: bool,
 }
@@ -21,7 +24,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let dir = DataDir::new(&global.data_dir)?;
     let name = dir.path().display();
-    // One that runs is ended whatever became of its files.
+    // A running cluster is stopped whatever happened to its files.
     if !dir.is_locked()? && !dir.is_ours()? {
         dir.ensure_no_remains()?;
         anstream::eprintln!("no cluster in {name}");

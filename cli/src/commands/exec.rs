@@ -1,5 +1,5 @@
-//! `exec`: a program of this machine in a pod's network namespace, with the pod's host name and
-//! resolver.
+//! `exec`: runs a program of this machine in a pod's network namespace, with the pod's host name
+//! and resolver.
 
 use std::{
     ffi::OsString,
@@ -9,37 +9,37 @@ use std::{
 };
 
 use podplane_api::core::Pod;
-use podplane_kubelet::cri::record::Record;
+use podplane_cluster::{data_dir::DataDir, namespaces};
+use podplane_kubelet::cri::record::SandboxRecord;
 
 use super::{NamespaceArgs, completion::candidates};
 use crate::{
-    cluster::{data_dir::DataDir, namespaces, pods},
     global::{Global, block_on},
     kind::Kind,
-    report,
+    pods, report,
 };
 
-/// What shells exit with for a program that is not there, and for one that cannot be executed.
+/// The exit codes of shells for a missing program, and for one that cannot be executed.
 const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
 
-/// Run a program of this machine in a pod's network namespace
+/// Run a host program in the network namespace of a pod
 ///
-/// The program has the pod's network, host name and /etc/resolv.conf; all else is this machine's,
-/// since no container runs in a pod here. Exits with the program's code.
+/// Only the network, host name and /etc/resolv.conf are the pod's; other files, users and processes
+/// are the host's, because pods run no containers. Kernel mode only. Exits with the program's code.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  podplane exec web-0 -- ip address\n  podplane exec web-0 -- ping -c 1 10.244.1.2"
 )]
 pub(crate) struct Args {
-    /// The pod
+    /// Name of the pod
     #[arg(add = candidates::of(Kind::Pod))]
     pod: String,
 
     #[command(flatten)]
     namespace: NamespaceArgs,
 
-    /// The program and its arguments
+    /// Run this program, with these arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
@@ -55,7 +55,7 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     })?;
     let (sandbox, network) = pods::sandbox(&dir, &pod)?;
     namespaces::enter_netns(&network.netns)?;
-    let Record { hostname, dns, .. } = sandbox;
+    let SandboxRecord { hostname, dns, .. } = sandbox;
     let named = Some(format!("{hostname}\n")).filter(|_| !hostname.is_empty());
     let files = [
         ("/etc/hostname", named),
@@ -65,11 +65,14 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         .into_iter()
         .filter_map(|(path, text)| Some((path, text?)))
         .collect();
-    namespaces::assume_identity(&hostname, &files, &dir.run())?;
+    for missing in namespaces::assume_identity(&hostname, &files, &dir.run())? {
+        anstream::eprintln!("note: this machine has no {missing}, so the pod has none");
+    }
     let Some((program, rest)) = args.command.split_first() else {
         return Ok(ExitCode::from(NOT_FOUND));
     };
-    // Returns only if it cannot: this process becomes the program, and so has its exit code and gets its signals.
+    // Returns only on failure: this process becomes the program, and so has its exit code and gets
+    // its signals.
     let error = Command::new(program).args(rest).exec();
     let code = if error.kind() == ErrorKind::NotFound {
         NOT_FOUND
@@ -77,7 +80,8 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         NOT_EXECUTABLE
     };
     report::print(
-        &anyhow::Error::new(error).context(format!("execute {}", program.to_string_lossy())),
+        &anyhow::Error::new(error)
+            .context(format!("failed to execute {}", program.to_string_lossy())),
     );
     Ok(ExitCode::from(code))
 }

@@ -1,4 +1,4 @@
-//! `node forget`: an operator answers for it that a node's sandboxes are gone.
+//! `node forget`: ends the holds of a node's blocks on the word of an operator.
 
 use std::{
     io::{self, IsTerminal as _},
@@ -18,22 +18,23 @@ use crate::{
     report::UsageError,
 };
 
-/// End the hold of a node's blocks, for a node that never comes back: its blocks are then given to
-/// other nodes
+/// Free the pod CIDRs of a node that never comes back, so that other nodes can be assigned them
 ///
-/// A block is held while sandboxes of its node may have addresses of it, also after the Node was
-/// deleted, and whatever became of its pods. The node ends that itself, and `podplane node remove`
-/// does; where neither can, this does, and you answer for it that no sandbox of the node runs any
-/// more.
+/// WARNING: first make sure that no sandbox of the node runs any more, else addresses may be used
+/// twice. Asks for confirmation.
+///
+/// A pod CIDR (block) is held while sandboxes of its node may use its addresses, even after the
+/// Node object is deleted. Normally the node itself or `podplane node remove` ends the hold; use
+/// `forget` only if neither can. `podplane get blocks` shows the holds.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  podplane node forget node-3\n  podplane node forget node-3 --yes"
 )]
 pub(super) struct Args {
-    /// The node's name
+    /// Name of the node
     name: NodeName,
 
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long)]
     yes: bool,
 }
@@ -89,7 +90,7 @@ async fn forget(args: &Args, client: &Client) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// When a node was last heard of, by its lease.
+/// The last renewal of a node's lease.
 #[derive(Debug)]
 struct Heartbeat {
     instance: String,
@@ -119,7 +120,7 @@ impl Heartbeat {
         }))
     }
 
-    /// How old it is, if the instance that holds a block lives.
+    /// The age of the heartbeat if the instance that holds a block is alive.
     fn of_live_holder(&self, held: &[Block]) -> Option<SignedDuration> {
         let mut instances = held.iter().flat_map(|block| &block.hold);
         let is_holder = instances.any(|hold| hold.instance == self.instance);
@@ -127,7 +128,7 @@ impl Heartbeat {
     }
 }
 
-/// What can go wrong, in lines.
+/// The risks, one in each line.
 fn risks(
     name: &str,
     held: &[Block],
@@ -144,7 +145,7 @@ fn risks(
             .or_else(|| heartbeat.map(|seen| seen.age));
         let heard = match age {
             Some(age) => format!("the node was last heard of {} s ago", age.as_secs()),
-            None => "it is not known when the node was last heard of".to_owned(),
+            None => "the time when the node was last heard of is unknown".to_owned(),
         };
         lines.push(format!(
             "{} of node {name} is held by {} since {}; {heard}",
@@ -153,7 +154,7 @@ fn risks(
             hold.since
         ));
         match hold.addresses.as_slice() {
-            [] => lines.push("  which sandboxes have addresses of it is not known".to_owned()),
+            [] => lines.push("  the sandboxes that have addresses of it are unknown".to_owned()),
             known => {
                 lines.push("  addresses that sandboxes had, as last known:".to_owned());
                 lines.extend(known.iter().map(|held| {
@@ -173,11 +174,15 @@ fn risks(
     lines
 }
 
-/// Asks, where somebody can answer.
+/// Asks for confirmation.
+///
+/// # Errors
+///
+/// [`UsageError`] if standard input is not a terminal.
 fn confirmed(name: &str) -> anyhow::Result<bool> {
     if !io::stdin().is_terminal() {
         Err(UsageError(
-            "nobody can be asked here: say --yes to go on".into(),
+            "cannot ask for confirmation: standard input is not a terminal; pass --yes".into(),
         ))?;
     }
     anstream::eprint!("Forget node {name}? [y/N] ");
@@ -212,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_at_risk_is_told() {
+    fn names_the_addresses_at_risk() {
         let now = "2026-11-22T03:12:00Z".parse().unwrap();
         let lines = risks("node-3", &held(), &Holders::default(), None, now);
         assert_eq!(
@@ -223,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_lives_is_not_forgotten() {
+    fn refuses_to_forget_a_live_node() {
         let heartbeat = |instance: &str, is_fresh| Heartbeat {
             instance: instance.into(),
             age: SignedDuration::from_secs(3),

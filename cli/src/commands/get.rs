@@ -1,10 +1,10 @@
-//! `get`: what is there, as kubectl shows it.
+//! `get`: lists and prints objects, as kubectl does.
 
 use std::{io::IsTerminal as _, process::ExitCode, str::FromStr, sync::Arc};
 
 use jiff::Timestamp;
-use podplane_api::table::Row;
-use podplane_client::{Api, Change, Client, ListParams, reflector};
+use podplane_api::table::{Column, Row};
+use podplane_client::{Api, CacheChange, Client, ListParams, reflector};
 use serde_json::{Value, json};
 
 use super::{NamespaceArgs, Outcome, api, blocks, completion::candidates};
@@ -15,46 +15,72 @@ use crate::{
     report::UsageError,
 };
 
-/// Show objects: nodes, pods, events, leases, namespaces; or node blocks and who holds them: blocks
+/// The column that has the kind before the name if objects of several kinds are shown.
+const NAME: &str = "NAME";
+
+/// Show objects, or the pod CIDRs of nodes and their holders (blocks)
+///
+/// `ls` is an alias. Kinds: nodes (no), pods (po), events (ev), namespaces (ns), services (svc),
+/// leases, deployments (deploy), replicasets (rs), controllerrevisions, clustercidrs; and blocks:
+/// the pod CIDRs assigned to nodes, with their holders.
 #[derive(Debug, clap::Args)]
 #[command(
     visible_alias = "ls",
     after_help = "Examples:\n  podplane get nodes -o wide\n  podplane get pods -A -l app=web\n  podplane get pod web-0 -o yaml\n  podplane get node/node-0 pod/web-0\n  podplane get pods -w\n  podplane get blocks\n  podplane get blocks node-0 10.244.3.0/24"
 )]
 pub(crate) struct Args {
-    /// A kind, such as pods, or an object, such as pod/web-0; or blocks
+    /// Show objects of this kind, such as pods, one object, such as pod/web-0, or blocks
     #[arg(value_name = "KIND[/NAME]", add = candidates::kind_and_name())]
     what: Subject,
 
-    /// Names of that kind, of blocks CIDRs or nodes; none: all
+    /// Names of objects; for blocks: CIDRs or node names [default: all]
     #[arg(value_name = "NAME", add = candidates::of_the_kind_before())]
     names: Vec<String>,
 
     #[command(flatten)]
     namespace: NamespaceArgs,
 
-    /// All namespaces
+    /// Show objects of all namespaces
     #[arg(short = 'A', long)]
     all_namespaces: bool,
 
-    /// Only objects with these labels: app=web, tier!=db, 'env in (a,b)'
-    #[arg(short = 'l', long, value_name = "SELECTOR", default_value = "")]
+    /// Show only objects that match this label selector, such as app=web, tier!=db or 'env in
+    /// (a,b)'
+    #[arg(
+        short = 'l',
+        long,
+        value_name = "SELECTOR",
+        default_value = "",
+        hide_default_value = true
+    )]
     selector: String,
 
-    /// Only objects with these fields: spec.nodeName=node-0
-    #[arg(long, value_name = "SELECTOR", default_value = "")]
+    /// Show only objects that match this field selector, such as spec.nodeName=node-0
+    ///
+    /// All kinds have metadata.name and metadata.namespace; the other fields are those that
+    /// Kubernetes supports for the kind.
+    #[arg(
+        long,
+        value_name = "SELECTOR",
+        default_value = "",
+        hide_default_value = true
+    )]
     field_selector: String,
 
-    /// Another form than a table
+    /// Print in this format [default: a table]
     #[arg(short, long, value_enum, value_name = "FORMAT")]
     output: Option<Format>,
 
-    /// Go on and show each change
+    /// Show metadata.managedFields, the writers of each field, with -o yaml or json
+    #[arg(long)]
+    show_managed_fields: bool,
+
+    /// Watch: after the list, print each change until Ctrl-C
     #[arg(short, long)]
     watch: bool,
 }
 
-/// What is shown.
+/// The objects to show.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Subject {
     Objects(What),
@@ -126,7 +152,7 @@ async fn get(client: &Client, args: &Args, targets: Targets) -> anyhow::Result<E
     match targets {
         Targets::All(kind) => with_kind!(kind, K => {
             let api = api::<K>(client, namespace);
-            // Errors such as a bad selector are the command's; a reflector would try for ever.
+            // Errors such as a bad selector are reported at once; a reflector would retry for ever.
             let list = api.list(&params).await?;
             if args.watch {
                 watch(api, params, &mut printer, kind).await?;
@@ -156,7 +182,7 @@ async fn get(client: &Client, args: &Args, targets: Targets) -> anyhow::Result<E
     Ok(outcome.exit_code())
 }
 
-/// Shows what is there and then each change, over reconnects, until the reader has had enough.
+/// Prints the present objects and then each change, over reconnects, until the command is ended.
 async fn watch<K: Row>(
     api: Api<K>,
     params: ListParams,
@@ -167,16 +193,16 @@ async fn watch<K: Row>(
     let show = async {
         cache.synced().await;
         let mut changes = cache.subscribe();
-        // A subscription begins with all that is there; together, it makes one table.
+        // A subscription begins with all present objects; printed together, they make one table.
         let mut present = Vec::new();
-        while let Some(Change::Applied { new, .. }) = changes.try_next() {
+        while let Some(CacheChange::Applied { new, .. }) = changes.try_next() {
             present.push(Arc::unwrap_or_clone(new));
         }
         printer.add(kind, present)?;
         loop {
             let object = match changes.next().await {
-                Change::Applied { new, .. } => new,
-                Change::Deleted(last) => last,
+                CacheChange::Applied { new, .. } => new,
+                CacheChange::Deleted(last) => last,
             };
             printer.add(kind, vec![Arc::unwrap_or_clone(object)])?;
         }
@@ -187,17 +213,19 @@ async fn watch<K: Row>(
     }
 }
 
-/// Prints objects as they come: rows and names at once, documents at the end, or one by one in a watch.
+/// Prints objects as they come: rows and names at once, documents at the end, or one by one in a
+/// watch.
 #[derive(Debug)]
 struct Printer {
     format: Option<Format>,
     watch: bool,
-    /// One object was asked for, not a list.
+    show_managed_fields: bool,
+    /// True if one object was requested, not a list.
     single: bool,
     show_namespace: bool,
-    /// Names are `KIND/NAME`, since there are several kinds.
+    /// True to print names as `KIND/NAME`, since there are several kinds.
     show_kind: bool,
-    /// What to say where a table would be empty.
+    /// The message in place of an empty table.
     nothing: String,
     table: Option<(Kind, Table)>,
     documents: Vec<Value>,
@@ -216,6 +244,7 @@ impl Printer {
         Self {
             format: args.output,
             watch: args.watch,
+            show_managed_fields: args.show_managed_fields,
             single,
             show_namespace: args.all_namespaces && namespaced,
             show_kind,
@@ -247,7 +276,12 @@ impl Printer {
             }
             Some(format @ (Format::Json | Format::Yaml)) => {
                 for object in &objects {
-                    let document = object.to_json()?;
+                    let mut document = object.to_json()?;
+                    if !self.show_managed_fields
+                        && let Some(metadata) = document["metadata"].as_object_mut()
+                    {
+                        metadata.remove("managedFields");
+                    }
                     match format {
                         Format::Yaml if self.watch => {
                             output::line("---")?;
@@ -262,27 +296,26 @@ impl Printer {
         Ok(())
     }
 
-    /// The rows, with a header where the table begins.
+    /// The rows, with a header at the beginning of a table.
     fn rows<K: Row>(&mut self, kind: Kind, objects: &[K], now: Timestamp) -> Option<String> {
         if objects.is_empty() {
             return None;
         }
         let wide = self.format == Some(Format::Wide);
-        let shown = |cells: Vec<String>| {
-            let columns = K::COLUMNS.iter().zip(cells);
-            columns
-                .filter(|(column, _)| wide || !column.wide)
-                .map(|(_, cell)| cell)
-                .collect::<Vec<_>>()
-        };
+        let is_shown = |column: &Column| wide || !column.wide;
         let cells: Vec<_> = objects
             .iter()
             .map(|object| {
-                let mut cells = shown(object.cells(now));
-                if self.show_kind {
-                    // The column of the name is the first, but for events, whose name says nothing.
-                    cells[0] = format!("{kind}/{}", cells[0]);
-                }
+                let columns = K::COLUMNS.iter().zip(object.cells(now));
+                let mut cells: Vec<_> = columns
+                    .filter(|(column, _)| is_shown(column))
+                    .map(
+                        |(column, cell)| match self.show_kind && column.name == NAME {
+                            true => format!("{kind}/{cell}"),
+                            false => cell,
+                        },
+                    )
+                    .collect();
                 if self.show_namespace {
                     cells.insert(0, object.namespace().into());
                 }
@@ -296,11 +329,8 @@ impl Printer {
             ""
         };
         if !begun {
-            let mut columns: Vec<_> = K::COLUMNS
-                .iter()
-                .filter(|column| wide || !column.wide)
-                .map(|column| column.name)
-                .collect();
+            let columns = K::COLUMNS.iter().filter(|column| is_shown(column));
+            let mut columns: Vec<_> = columns.map(|column| column.name).collect();
             if self.show_namespace {
                 columns.insert(0, "NAMESPACE");
             }
@@ -337,7 +367,7 @@ impl Printer {
         }
     }
 
-    /// One object, or a `List`, also of none; nothing if the one object was not there.
+    /// One object, or a `List`, which may be empty; `None` if the one object was not found.
     fn document(&mut self) -> Option<Value> {
         if self.single {
             self.documents.pop()
@@ -352,7 +382,7 @@ impl Printer {
 mod tests {
     use clap::Parser as _;
     use podplane_api::{
-        core::{Namespace, Pod},
+        core::{Event, Namespace, Pod},
         strict,
     };
 
@@ -387,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_as_a_table() {
+    fn shows_pods_as_a_table() {
         assert_eq!(
             printer("get pods").rows(Kind::Pod, &pods(), now()).unwrap(),
             "NAME    READY   STATUS              RESTARTS   AGE\n\
@@ -405,7 +435,18 @@ mod tests {
     }
 
     #[test]
-    fn several_kinds_are_told_apart() {
+    fn puts_the_kind_only_before_names() {
+        let mut printer = printer("get event/a pod/web-0 -o wide");
+        let event = json!({"metadata": {"namespace": "default", "name": "a"}, "involvedObject": {},
+            "lastTimestamp": "2026-01-01T00:00:00Z", "reason": "Scheduled"});
+        let event: Event = strict::decode(event).unwrap();
+        let table = printer.rows(Kind::Event, &[event], now()).unwrap();
+        let row = table.lines().nth(1).unwrap();
+        assert!(row.starts_with("5s ") && row.ends_with(" event/a"), "{row}");
+    }
+
+    #[test]
+    fn several_kinds_have_tables_of_their_own() {
         let mut printer = printer("get pod/web-0 ns/default");
         let first = printer.rows(Kind::Pod, &pods()[..1], now()).unwrap();
         assert!(first.contains("\npod/web-0   0/1"), "{first}");

@@ -1,4 +1,4 @@
-//! `health`: asks servers how they are, for those who can start a program and look at its exit code.
+//! `health`: asks servers for their health, for tools that run a program and read its exit code.
 
 use std::{process::ExitCode, time::Duration};
 
@@ -15,19 +15,21 @@ use crate::{
     output,
 };
 
-/// Ask servers whether they serve, by grpc.health.v1
+/// Check the health of gRPC servers (grpc.health.v1)
 ///
-/// Succeeds if all of them do. Any gRPC server with health will do: podplane's own, a container runtime's socket, etcd.
+/// Works with any gRPC server that has this service, such as podplane's services, a container
+/// runtime or etcd. Exit codes: 0 all servers are healthy; 1 some are not.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  podplane health\n  podplane health 127.0.0.1:7080\n  podplane health unix:/run/containerd/containerd.sock --timeout 1s"
 )]
 pub(crate) struct Args {
-    /// Who is asked: HOST:PORT, a URL, or unix:PATH. Default: the API server
+    /// Check these servers: HOST:PORT, a URL, or unix:PATH [default: the API server]
     #[arg(value_name = "ADDR")]
     addresses: Vec<Endpoint>,
 
-    /// One service of the server. Default: the server as a whole
+    /// Check this gRPC service, such as podplane.node.v1.NodeNetworkService [default: the whole
+    /// server]
     #[arg(
         long,
         value_name = "NAME",
@@ -36,7 +38,7 @@ pub(crate) struct Args {
     )]
     service: String,
 
-    /// How long each may take to answer
+    /// Time out each request after this time, such as 500ms or 3s
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "3s")]
     timeout: Duration,
 }
@@ -58,14 +60,15 @@ pub(crate) fn run(args: &Args, global: &Global) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// `SERVING`, or an error that has what it said instead.
+/// Returns `SERVING`, or an error with the other answer.
 async fn ask(address: &Endpoint, args: &Args) -> anyhow::Result<&'static str> {
     let mut request = Request::new(HealthCheckRequest {
         service: args.service.clone(),
     });
     request.set_timeout(args.timeout);
     let mut health = HealthClient::new(endpoint::channel(address)?);
-    // The timeout of a request is for the server; one that does not answer at all needs a clock here.
+    // The timeout of a request is for the server; a server that does not answer at all needs a
+    // timer here.
     let answer = tokio::time::timeout(args.timeout, health.check(request))
         .await
         .with_context(|| format!("{address} does not answer within {:?}", args.timeout))?;
@@ -75,7 +78,7 @@ async fn ask(address: &Endpoint, args: &Args) -> anyhow::Result<&'static str> {
             anyhow::bail!("{address} has no service {:?}", args.service)
         }
         Err(error) => {
-            return Err(error).with_context(|| format!("ask {address} for its health"));
+            return Err(error).with_context(|| format!("failed to check the health of {address}"));
         }
     };
     anyhow::ensure!(

@@ -1,18 +1,22 @@
-//! `kubeconfig`: what kubectl has to know to use the cluster.
+//! `kubeconfig`: prints a configuration for kubectl.
 
 use std::process::ExitCode;
 
-use crate::{cluster::kubeconfig, global::Global, output};
+use podplane_cluster::kubeconfig;
 
-/// Print a kubeconfig for kubectl and other clients of Kubernetes
+use crate::{global::Global, output};
+
+/// Print a kubeconfig for kubectl and other Kubernetes clients
 ///
-/// It is of the cluster that runs in the data directory, where `up` has written the same to the file `kubeconfig`, or of --server.
+/// Prints that of the running cluster, or of --server. `up` writes the same content to the file
+/// `kubeconfig` in the data directory.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  podplane kubeconfig > ~/.kube/podplane && export KUBECONFIG=~/.kube/podplane\n  podplane kubeconfig --server 127.0.0.1:7080"
 )]
 pub(crate) struct Args {
-    /// What to call the cluster, its context and its user. Default: podplane, with the data directory's name or the server's address
+    /// Name the cluster, context and user NAME [default: podplane, podplane-DIRECTORY for another
+    /// data directory, or podplane-ADDRESS with --server]
     #[arg(long, value_name = "NAME")]
     context: Option<String>,
 }

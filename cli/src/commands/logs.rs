@@ -1,4 +1,4 @@
-//! `logs`: the way of a pod through the network, line by line, as `kubectl logs` shows it.
+//! `logs`: prints the way of a pod through the network, line by line, as `kubectl logs` would.
 
 use std::process::ExitCode;
 
@@ -19,22 +19,23 @@ use crate::{
     output,
 };
 
-/// Show what happened to a pod, from its creation to its end, line by line
+/// Print the history of a pod from its object and events
 ///
-/// Nothing runs in a pod, so this is what its object and its events say of its way through the network.
+/// No container runs in a pod, so there are no container logs. `podplane trace` shows the duration
+/// of each step of a pod's start.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  podplane logs web-0\n  podplane logs web-0 -f\n  podplane logs web-0 -n kube-system --tail 5"
 )]
 pub(crate) struct Args {
-    /// The pod's name, also as pod/NAME
+    /// Name of the pod, or pod/NAME
     #[arg(value_name = "POD", add = candidates::of(Kind::Pod))]
     pod: String,
 
     #[command(flatten)]
     namespace: NamespaceArgs,
 
-    /// Go on until the pod is gone
+    /// Follow: print new lines until the pod is deleted
     #[arg(short, long)]
     follow: bool,
 
@@ -101,10 +102,10 @@ fn request(args: &Args) -> anyhow::Result<http::Request<Body>> {
     let tail = tail.unwrap_or_default();
     let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}/log?follow={follow}{tail}");
     let request = http::Request::get(path).body(Body::empty());
-    request.context("ask for the log")
+    request.context("invalid request for the log")
 }
 
-/// The refusal that a `Status` says.
+/// The error in a `Status`.
 fn refused(status: &[u8]) -> ApiError {
     let status: serde_json::Value = serde_json::from_slice(status).unwrap_or_default();
     let text = |field: &str| status[field].as_str().unwrap_or_default();
@@ -151,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_told_in_the_servers_words() {
+    fn quotes_the_refusal_of_the_server() {
         let status =
             br#"{"kind": "Status", "reason": "NotFound", "message": "pods \"x\" not found"}"#;
         assert_eq!(refused(status), ApiError::not_found("pods", "x"));

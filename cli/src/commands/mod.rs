@@ -1,4 +1,4 @@
-//! One module for each command: its `Args`, and `run`.
+//! The commands, one module each: its `Args`, and `run`.
 
 pub(crate) mod apply;
 pub(crate) mod audit;
@@ -43,7 +43,7 @@ use crate::{kind::Kind, report};
 /// Which namespace a command is about.
 #[derive(Debug, clap::Args)]
 pub(crate) struct NamespaceArgs {
-    /// The namespace
+    /// Use the objects in this namespace; ignored for kinds without namespaces
     #[arg(
         short,
         long,
@@ -58,12 +58,14 @@ pub(crate) struct NamespaceArgs {
 /// Which manifests a command reads.
 #[derive(Debug, clap::Args)]
 pub(crate) struct FileArgs {
-    /// A file, a directory of .yaml, .yml and .json files, or - for standard input. May be repeated
+    /// Read manifests from a file, a directory (.yaml, .yml, .json), or - for standard input; may
+    /// be repeated
     #[arg(short, long = "filename", value_name = "FILE", required = true)]
     pub(crate) filename: Vec<PathBuf>,
 }
 
-/// How many requests of one command are under way at once. The server commits what arrives together in one write.
+/// The maximum number of concurrent requests of one command. The server commits requests that
+/// arrive together in one write.
 const IN_FLIGHT: usize = 32;
 
 /// The objects of a kind: in `namespace`, or in all if it is `None` or the kind is cluster-scoped.
@@ -74,14 +76,14 @@ fn api<K: Object>(client: &Client, namespace: Option<&str>) -> Api<K> {
     }
 }
 
-/// What became of several pieces of work that do not depend on each other.
+/// The outcome of several independent pieces of work.
 #[derive(Debug, Default)]
 struct Outcome {
     failed: bool,
 }
 
 impl Outcome {
-    /// Takes the value; an error is printed, remembered, and does not end the others.
+    /// Unwraps a result. An error is printed and remembered, and does not end the other work.
     fn note<T>(&mut self, result: anyhow::Result<T>) -> anyhow::Result<Option<T>> {
         match result {
             Ok(value) => Ok(Some(value)),
@@ -103,7 +105,7 @@ impl Outcome {
     }
 }
 
-/// A time on the command line: `30s`, `1m30s`.
+/// Parses a duration of the command line: `30s`, `1m30s`.
 fn duration(text: &str) -> Result<Duration, String> {
     let parsed = jiff::SignedDuration::from_str(text).map_err(|error| error.to_string())?;
     Duration::try_from(parsed).map_err(|_| "it must not be negative".into())
@@ -114,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_gos() {
+    fn durations_have_the_syntax_of_go() {
         assert_eq!(duration("30s"), Ok(Duration::from_secs(30)));
         assert_eq!(duration("1m30s"), Ok(Duration::from_secs(90)));
         assert!(duration("-1s").is_err());

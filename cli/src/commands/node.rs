@@ -1,10 +1,16 @@
-//! `node`: gives the running cluster another node, takes one away, does to one what happens to machines, or is one.
+//! `node`: adds nodes to the running cluster, removes, reboots or disconnects them, or runs one.
 
 use std::{collections::BTreeMap, process::ExitCode};
 
 use anyhow::Context as _;
 use podplane_api::{core::Node, meta::ObjectMeta, names};
 use podplane_client::{Client, DeleteParams};
+use podplane_cluster::{
+    control,
+    data_dir::DataDir,
+    settings::{Network, name_of},
+};
+use podplane_kubelet::kubelet::node_network::Backend;
 use podplane_proto::cluster::{
     AddNodeRequest, RebootNodeRequest, RemoveNodeRequest, SetNodeNetworkRequest,
     cluster_service_client::ClusterServiceClient,
@@ -13,19 +19,13 @@ use tonic::{Status, transport::Channel};
 
 use super::{completion::candidates, forget, node_run, reset_bridge};
 use crate::{
-    cluster::{
-        control,
-        data_dir::DataDir,
-        pods::not_running,
-        settings::{Network, name_of},
-    },
     global::{Global, block_on},
     kind::Kind,
     output,
+    pods::not_running,
 };
 
-/// Add a node to the cluster that runs, remove one, reboot it, cut it off, reset its bridge, forget
-/// one that is gone, or be a node of a cluster elsewhere
+/// Manage nodes: add, remove, reboot, disconnect, reset or forget them, or join a remote cluster
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  podplane node add edge-1\n  podplane node remove node-2\n  podplane node reboot node-1\n  podplane node forget node-3"
@@ -37,48 +37,66 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Change {
-    /// Make nodes: their network, their CRI servers and their kubelets, which register them
+    /// Create nodes: set up their network, start their CRI servers and kubelets, and register them
     #[command(
-        after_help = "Examples:\n  podplane node add edge-1\n  podplane node add --network ledger bulk-1 bulk-2 bulk-3\n  podplane node add --label zone=a edge-2"
+        after_help = "Examples:\n  podplane node add edge-1\n  podplane node add --network ledger bulk-1 bulk-2 bulk-3\n  podplane node add --label zone=a edge-2\n  podplane node add --node-network-backend vxlan edge-3"
     )]
     Add {
-        /// The new nodes' names
+        /// Names of the new nodes
         #[arg(required = true, value_name = "NAME")]
         names: Vec<String>,
 
-        /// Whether their pods get real interfaces; auto: as those of the cluster. Nodes that get none and are added together share processes
+        /// Set the pod network mode of the new nodes: auto (as in the cluster), kernel (network
+        /// namespaces and interfaces) or ledger (addresses only)
+        ///
+        /// kernel requires a cluster in kernel mode. Ledger-mode nodes that are added together
+        /// share processes.
         #[arg(long, value_enum, value_name = "MODE", default_value = "auto")]
         network: Network,
 
-        /// A label of theirs; repeat it for several. It is there before they are given blocks
+        /// Connect the pods of different nodes in kernel mode by host-gw (routes; the nodes share a
+        /// link) or vxlan (tunnels) [default: as in the cluster]
+        ///
+        /// A node reaches only the pods of nodes that have the same backend.
+        #[arg(long, value_enum, value_name = "BACKEND")]
+        node_network_backend: Option<Backend>,
+
+        /// Add this label to the new nodes, before they are assigned pod CIDRs; may be repeated
         #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
         labels: Vec<(String, String)>,
     },
-    /// End a node: its pods' sandboxes, its processes, its Node object, its network and its files
-    #[command(after_help = "Example:\n  podplane node remove node-2")]
+    /// Remove a node permanently: its sandboxes, processes, Node object, network and files
+    ///
+    /// Asks for no confirmation. The pods are not drained first.
+    #[command(after_help = "Examples:\n  podplane node remove node-2")]
     Remove {
-        /// The node's name
+        /// Name of the node
         #[arg(add = candidates::of(Kind::Node))]
         name: String,
     },
-    /// Let nodes go through a power cycle: their processes are killed, their network namespaces and sandboxes are gone, their files stay, and all is started again
-    #[command(after_help = "Example:\n  podplane node reboot node-1 node-2")]
+    /// Simulate a power cycle of nodes
+    ///
+    /// Kills their processes, deletes their network namespaces and sandboxes, keeps their files,
+    /// and starts the nodes again.
+    #[command(after_help = "Examples:\n  podplane node reboot node-1 node-2")]
     Reboot {
-        /// The nodes' names
+        /// Names of the nodes
         #[arg(required = true, value_name = "NAME", add = candidates::of(Kind::Node))]
         names: Vec<String>,
     },
-    /// Cut nodes' uplinks to the other nodes, as if cables were pulled; their kubelets reach the API server as before. Kernel mode only
-    #[command(after_help = "Example:\n  podplane node disconnect node-1")]
+    /// Simulate a network partition: disconnect nodes from the other nodes; kernel mode only
+    ///
+    /// Their kubelets still reach the API server. `podplane node connect` ends the partition.
+    #[command(after_help = "Examples:\n  podplane node disconnect node-1")]
     Disconnect {
-        /// The nodes' names
+        /// Names of the nodes
         #[arg(required = true, value_name = "NAME", add = candidates::of(Kind::Node))]
         names: Vec<String>,
     },
-    /// Mend the uplinks of nodes that were disconnected
-    #[command(after_help = "Example:\n  podplane node connect node-1")]
+    /// Reconnect nodes that were disconnected with `node disconnect`
+    #[command(after_help = "Examples:\n  podplane node connect node-1")]
     Connect {
-        /// The nodes' names
+        /// Names of the nodes
         #[arg(required = true, value_name = "NAME", add = candidates::of(Kind::Node))]
         names: Vec<String>,
     },
@@ -87,9 +105,9 @@ enum Change {
     Run(node_run::Args),
 }
 
-/// What the supervisor is asked for.
+/// A request to the supervisor.
 enum Request {
-    /// With labels for the nodes.
+    /// Add nodes, with labels for them.
     Add(AddNodeRequest, Vec<(String, String)>),
     Remove(RemoveNodeRequest),
     Reboot,
@@ -105,11 +123,13 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         Change::Add {
             names,
             network,
+            node_network_backend,
             labels,
         } => {
             let request = AddNodeRequest {
                 names: names.clone(),
                 network: name_of(&network),
+                node_network_backend: node_network_backend.map(|backend| backend.name().to_owned()),
             };
             (names, Request::Add(request, labels))
         }
@@ -177,7 +197,7 @@ async fn connect(control: &mut Control, names: &[String], connected: bool) -> Re
 fn label(text: &str) -> Result<(String, String), String> {
     let (key, value) = text
         .split_once('=')
-        .ok_or("a label is KEY=VALUE, such as zone=a")?;
+        .ok_or("must be KEY=VALUE, such as zone=a")?;
     let broken = names::qualified_name(key)
         .into_iter()
         .chain(names::label_value(value));
@@ -187,7 +207,8 @@ fn label(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// Makes the Node objects, with their labels; a kubelet takes over what is there. Without that, a node may have been given a block by the time it has a label.
+/// Creates the Node objects, with their labels; a kubelet takes over an existing one. Otherwise a
+/// node could get a block before it has its labels.
 async fn register(
     client: &Client,
     names: &[String],
@@ -213,7 +234,7 @@ async fn register(
     Ok(made)
 }
 
-/// Nodes that come to nothing.
+/// Deletes the Node objects of nodes that could not be added.
 async fn unregister(client: &Client, made: &[String]) {
     for name in made {
         let nodes = client.all::<Node>();

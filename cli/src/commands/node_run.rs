@@ -1,9 +1,18 @@
-//! `node run`: this machine, or this container, as a node of a cluster whose API server is elsewhere.
+//! `node run`: runs a node on this machine, or in this container, for a cluster whose API server is
+//! elsewhere.
 
 use std::{net::IpAddr, path::PathBuf, process::ExitCode};
 
-use podplane_kubelet::{NodeName, cri::NetworkMode, cri::template::Template};
-use podplane_scheduler::IpPolicy;
+use podplane_cluster::{
+    data_dir::DataDir,
+    extra::ExtraConfig,
+    lone_node::{self, Farewell, LoneNode},
+    settings::{Settings, name_of},
+};
+use podplane_ipam::IpPolicy;
+use podplane_kubelet::{
+    NodeName, cri::NetworkMode, cri::template::Template, kubelet::node_network::Backend,
+};
 use podplane_telemetry::{
     boundary::AllowedHosts,
     logging::{self, LogConfig},
@@ -11,34 +20,36 @@ use podplane_telemetry::{
     trace::TraceConfig,
 };
 
-use crate::{
-    cluster::{
-        data_dir::DataDir,
-        lone_node::{self, Farewell, LoneNode},
-        settings::Settings,
-    },
-    global::Global,
-};
+use crate::{global::Global, services::OwnServices};
 
-/// Be a node of the cluster at --server: run a CRI server and a kubelet here, until SIGINT, SIGTERM or
-/// SIGHUP
+/// Join this machine as a node to the cluster at --server: run a CRI server and a kubelet, until
+/// SIGINT, SIGTERM or SIGHUP
 ///
-/// In kernel mode the network namespace that this is started in is the node's: its pods hang on a bridge there, and routes to other nodes' pods are kept there. A node that is started
-/// again under its name goes on with what is in its data directory, as a machine does that was switched off.
+/// In kernel mode the current network namespace is the node's: it has the bridge of the pods and
+/// the routes to the pods of other nodes. A node that is restarted with the same name resumes from
+/// its data directory, as after a power cycle.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  podplane node run --server 10.0.0.1:7080 --network ledger\n  podplane node run edge-1 --server 10.0.0.1:7080 --leave-on-terminate"
 )]
 pub(crate) struct Args {
-    /// The node's name [default: this host's]
+    /// Use this node name [default: the host's name]
     #[arg(env = "PODPLANE_NODE")]
     name: Option<NodeName>,
 
-    /// Whether pods get devices: kernel executes all plugins, ledger the IPAM plugin alone
-    #[arg(long, value_enum, env = "PODPLANE_NETWORK", default_value = "kernel")]
+    /// Set the pod network mode: kernel (network namespaces and interfaces) or ledger (addresses
+    /// only)
+    #[arg(
+        value_name = "MODE",
+        long,
+        value_enum,
+        env = "PODPLANE_NETWORK",
+        default_value = "kernel"
+    )]
     network: NetworkMode,
 
-    /// The addresses of the node, one for each address family [default: the one from which the API server is reached]
+    /// Report these addresses of the node, one per address family [default: the local address that
+    /// is used to connect to --server]
     #[arg(
         long = "node-ip",
         value_name = "IP",
@@ -47,8 +58,26 @@ pub(crate) struct Args {
     )]
     node_ips: Vec<IpAddr>,
 
-    /// Whether a pod must find a free address to be admitted
+    /// Connect the pods of different nodes in kernel mode by host-gw (routes; the nodes share a
+    /// link) or vxlan (tunnels)
+    ///
+    /// A node reaches only the pods of nodes that have the same backend.
     #[arg(
+        long,
+        value_enum,
+        env = "PODPLANE_NODE_NETWORK_BACKEND",
+        value_name = "BACKEND",
+        default_value = "host-gw"
+    )]
+    node_network_backend: Backend,
+
+    /// Limit the pods of a node by its pod addresses
+    ///
+    /// With resource and pod-cidr the kubelet rejects a pod without hostNetwork for which no
+    /// address is free, with OutOfpodIPs; with off it admits the pod, and its sandbox fails and is
+    /// retried, as in Kubernetes.
+    #[arg(
+        value_name = "POLICY",
         long,
         value_enum,
         env = "PODPLANE_IP_POLICY",
@@ -56,8 +85,9 @@ pub(crate) struct Args {
     )]
     ip_policy: IpPolicy,
 
-    /// The CNI configuration that is written when the node's podCIDR is known
+    /// Write the node's CNI configuration from this template once its pod CIDR is assigned
     #[arg(
+        value_name = "TEMPLATE",
         long,
         value_enum,
         env = "PODPLANE_CNI_TEMPLATE",
@@ -65,11 +95,13 @@ pub(crate) struct Args {
     )]
     cni_template: Template,
 
-    /// Where the CNI plugins are [default: beside podplane]
-    #[arg(long, env = "PODPLANE_CNI_BIN_DIR", value_name = "DIR")]
+    /// Find the CNI plugins in these directories, separated by colons; the first that has a plugin
+    /// wins [default: the directory of the podplane program]
+    #[arg(long, env = "PODPLANE_CNI_BIN_DIR", value_name = "DIR[:DIR…]")]
     cni_bin_dir: Option<PathBuf>,
 
-    /// Where the kubelet serves podplane.node.v1
+    /// Serve podplane.node.v1, the kubelet's API, at this address: IP:PORT (port 0: any free port)
+    /// or unix:PATH
     #[arg(
         long,
         env = "PODPLANE_LISTEN",
@@ -81,7 +113,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     allowed_hosts: AllowedHosts,
 
-    /// At the end take the sandboxes down and delete the Node object: for a node that does not come back under its name
+    /// On termination, remove all sandboxes and delete the Node object; for nodes that do not
+    /// return under their name
     #[arg(long, env = "PODPLANE_LEAVE_ON_TERMINATE")]
     leave_on_terminate: bool,
 
@@ -97,6 +130,7 @@ pub(crate) fn run(args: Args, dir: &DataDir, global: &Global) -> anyhow::Result<
         name,
         network,
         node_ips,
+        node_network_backend,
         ip_policy,
         cni_template,
         cni_bin_dir,
@@ -107,17 +141,20 @@ pub(crate) fn run(args: Args, dir: &DataDir, global: &Global) -> anyhow::Result<
         trace: TraceConfig { otlp_endpoint },
     } = args;
     logging::init(&log)?;
+    let mut extra_config = ExtraConfig::default();
+    extra_config.set("cri", "cni-template", name_of(&cni_template));
     let node = LoneNode {
         name: name.map_or_else(lone_node::host_name, Ok)?,
-        network,
+        kernel: network == NetworkMode::Kernel,
         ips: node_ips,
         server: global.server()?,
         listen,
         allowed_hosts,
         settings: Settings {
+            node_network_backend,
             ip_policy,
-            cni_template,
             cni_bin_dir,
+            extra_config,
             otlp_endpoint,
             ..Settings::default()
         },
@@ -125,6 +162,7 @@ pub(crate) fn run(args: Args, dir: &DataDir, global: &Global) -> anyhow::Result<
             true => Farewell::Leave,
             false => Farewell::Stay,
         },
+        services: &OwnServices,
     };
     lone_node::run(&node, dir)?;
     Ok(ExitCode::SUCCESS)

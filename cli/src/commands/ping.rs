@@ -1,4 +1,4 @@
-//! `ping`: asks from a pod whether another answers, without any program of the machine.
+//! `ping`: sends echo requests from a pod, without any program of the machine.
 
 use std::{
     io::{self, ErrorKind},
@@ -11,57 +11,58 @@ use std::{
 use anyhow::Context as _;
 use podplane_api::{Object as _, core::Pod};
 use podplane_client::{Client, ListParams};
+use podplane_cluster::{
+    data_dir::DataDir,
+    echo::{self, Echo, Reply},
+};
 
 use super::{NamespaceArgs, completion::candidates, duration};
 use crate::{
-    cluster::{
-        data_dir::DataDir,
-        echo::{self, Echo, Reply},
-        pods,
-    },
     global::{Global, block_on},
     kind::Kind,
-    output,
+    output, pods,
     report::Unusable,
 };
 
 /// Send echo requests from a pod to a pod or an address
 ///
-/// Exits with 1 if nobody answers, and with 2 if nobody could be asked. Where two pods have one address, the wrong one may answer: --verify finds that out.
+/// Kernel mode only. If two pods share an address, the wrong pod may reply; --verify detects this.
+/// Exit codes: 0 a reply came; 1 no reply, or from the wrong pod; 2 requests could not be sent.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  podplane ping web-0 web-1\n  podplane ping web-0 web-1 --verify\n  podplane ping web-0 kube-system/dns-0\n  podplane ping web-0 10.244.1.2 --count 1"
 )]
 pub(crate) struct Args {
-    /// The pod that asks
+    /// Name of the pod that sends the requests
     #[arg(value_name = "POD", add = candidates::of(Kind::Pod))]
     source: String,
 
-    /// Who is asked: a pod, NAMESPACE/POD, or an address
+    /// Target of the requests: a pod NAME or NAMESPACE/NAME, or an IP address
     #[arg(value_name = "POD|IP", add = candidates::of(Kind::Pod))]
     target: String,
 
     #[command(flatten)]
     namespace: NamespaceArgs,
 
-    /// Also start a responder in the target pod, and check that it is this one that answers
+    /// Start a responder in the target pod and check that the reply comes from it; for an address,
+    /// in the pod that has it
     #[arg(long)]
     verify: bool,
 
-    /// How many requests
+    /// Send N requests
     #[arg(short, long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     count: u16,
 
-    /// How long to wait for each answer, as in 1s
+    /// Time out each request after this time, such as 500ms or 1s
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "1s")]
     timeout: Duration,
 }
 
-/// Who asks whom.
+/// The source and the target of the requests.
 struct Route {
     source: PathBuf,
     address: IpAddr,
-    /// The target pod and its namespace; absent where an address is asked, without --verify.
+    /// The target pod and its namespace; `None` for an address without --verify.
     target: Option<(String, PathBuf)>,
 }
 
@@ -74,7 +75,7 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Whether the right one answers.
+/// Returns true if the right pod answers.
 fn ask(args: &Args, global: &Global) -> anyhow::Result<bool> {
     let dir = DataDir::new(&global.data_dir)?;
     pods::enter_cluster(&dir)?;
@@ -136,7 +137,7 @@ fn common_family(source: &Pod, target: &Pod) -> anyhow::Result<IpAddr> {
         .find(|address| own.iter().any(|own| own.is_ipv4() == address.is_ipv4()))
         .with_context(|| {
             format!(
-                "pod {} has no address that pod {} can ask",
+                "pod {} has no address of a family that pod {} has",
                 target.key(),
                 source.key()
             )
@@ -157,12 +158,12 @@ async fn owner(client: &Client, address: IpAddr) -> anyhow::Result<Pod> {
     let mut owners = pods
         .into_iter()
         .filter(|pod| has_own(pod) && addresses(pod).contains(&address));
-    let owner = owners.next().with_context(|| {
-        format!("no pod has the address {address}, so there is nobody to verify")
-    })?;
+    let owner = owners
+        .next()
+        .with_context(|| format!("no pod has the address {address}: cannot verify who answers"))?;
     if let Some(other) = owners.next() {
         anyhow::bail!(
-            "pods {} and {} both have the address {address}: name the one that is meant",
+            "pods {} and {} both have the address {address}: name the pod",
             owner.key(),
             other.key()
         );
@@ -170,7 +171,7 @@ async fn owner(client: &Client, address: IpAddr) -> anyhow::Result<Pod> {
     Ok(owner)
 }
 
-/// Whether anybody answered.
+/// Pings; returns true if there was an answer.
 fn ping(args: &Args, route: &Route) -> anyhow::Result<bool> {
     let address = route.address;
     let echo = Echo::open(&route.source, address)?;
@@ -204,7 +205,7 @@ fn ping(args: &Args, route: &Route) -> anyhow::Result<bool> {
         }
     }
     if let Some(error) = failed.filter(|_| times.is_empty()) {
-        return Err(error).with_context(|| format!("send to {address}"));
+        return Err(error).with_context(|| format!("failed to send to {address}"));
     }
     let (sent, received) = (usize::from(args.count), times.len());
     let lost = (sent - received) * 100 / sent;
@@ -224,7 +225,7 @@ fn ping(args: &Args, route: &Route) -> anyhow::Result<bool> {
     Ok(received > 0)
 }
 
-/// Whether the network says that nobody is there.
+/// Returns true if the network reports that the target is unreachable.
 fn is_unreachable(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -245,7 +246,7 @@ fn verify(args: &Args, route: &Route, name: &str, netns: &std::path::Path) -> an
         ))?;
     } else {
         output::line(format_args!(
-            "NOT verified: what is sent to {address} does not reach pod {name}"
+            "NOT verified: packets to {address} do not reach pod {name}"
         ))?;
     }
     Ok(is_right)

@@ -1,4 +1,4 @@
-//! `plan`: what an address plan comes to, before there is a cluster, or which ranges one can get besides.
+//! `plan`: computes an address plan before there is a cluster, or ranges to add to a live one.
 
 mod live;
 
@@ -12,7 +12,7 @@ use podplane_ipam::{
     net::Family,
     parse_cidr,
     planning::{
-        Alternative, DEFAULT_MAX_PODS, Growth, Limit, Plan, Question, RangePlan, Recommended,
+        Alternative, DEFAULT_MAX_PODS, Growth, Limit, Plan, Question, RangePlan, RecommendedRange,
     },
 };
 use serde_json::{Value, json};
@@ -22,71 +22,85 @@ use crate::{
     report::UsageError,
 };
 
-/// The cluster CIDR of a plan that names none.
+/// The cluster CIDR of a plan without one.
 const DEFAULT_CLUSTER_CIDR: &str = "10.244.0.0/16";
-/// Masks this far from the one in force are shown; all are in the JSON.
+/// The largest distance of the shown masks from the one in force; the JSON has all masks.
 const NEIGHBOURS: u8 = 4;
 
-/// Work out an address plan: nodes, pods, limits, overlaps, and what would be better
+/// Calculate an address plan: nodes, pods per node, limits, overlaps and recommendations
 ///
-/// Needs no cluster. With --from, it recommends free ranges to add to those of a live one. Exits with 1 if no pod can have an address, or if the nodes (--nodes, or those at --horizon) or the pods of a node (--max-pods) that were asked for do
-/// not fit, and with 2 if the controller would not start with the flags.
+/// Needs no cluster. With --from, it recommends free ranges to add to those of a live cluster.
+///
+/// Exit codes: 0 the plan fits; 1 no pod can have an address, or the requested nodes (--nodes, or
+/// those at --horizon) or pods per node (--max-pods) do not fit; 2 the IPAM controller would not
+/// start with the flags.
 #[derive(Debug, clap::Args)]
 #[command(
     group(clap::ArgGroup::new("count").args(["nodes", "from"]).multiple(true)),
     after_help = "Examples:\n  podplane plan --cluster-cidr 10.244.0.0/16 --node-cidr-mask-size 24 --nodes 300\n  podplane plan --cluster-cidr 10.255.0.0/19 --node-cidr-mask-size 29 --service-cidr 10.255.31.0/24 --max-pods 5\n  podplane plan --cluster-cidr 10.0.0.0/14,fd00::/48 --nodes 200 --growth 20%/year --horizon 5 -o json\n  podplane plan --from dump.json --cluster-cidr 10.244.0.0/16 --growth 20%/year --horizon 3"
 )]
 pub(crate) struct Args {
-    /// Recommend free ranges to add to a live cluster, from what `kubectl get nodes,pods -A` printed; - for standard input. May be repeated
+    /// Recommend free ranges to add to a live cluster, from this output of `kubectl get nodes,pods
+    /// -A`; - for standard input; may be repeated
     #[arg(long, value_name = "FILE")]
     from: Vec<PathBuf>,
 
-    /// The range that nodes' blocks are cut from; one for each address family, separated by a comma [default: 10.244.0.0/16]
-    #[arg(long, value_name = "CIDR")]
+    /// Assign the nodes' pod CIDRs from this range; for dual stack one IPv4 and one IPv6 range
+    /// [default: 10.244.0.0/16]
+    #[arg(long, value_name = "CIDR[,CIDR]")]
     cluster_cidr: Option<String>,
 
-    /// Prefix length of a node's block, for a cluster of one address family [default: 24, IPv6: 64]
+    /// Assign pod CIDRs of this prefix length in a single-stack cluster [default: 24 for IPv4, 64
+    /// for IPv6]
     #[arg(long, value_name = "BITS")]
     node_cidr_mask_size: Option<u8>,
 
-    /// Prefix length of a node's IPv4 block [default: 24]
+    /// Assign IPv4 pod CIDRs of this prefix length [default: 24]
     #[arg(long, value_name = "BITS")]
     node_cidr_mask_size_ipv4: Option<u8>,
 
-    /// Prefix length of a node's IPv6 block [default: 64]
+    /// Assign IPv6 pod CIDRs of this prefix length [default: 64]
     #[arg(long, value_name = "BITS")]
     node_cidr_mask_size_ipv6: Option<u8>,
 
-    /// The range of services, one for each address family; blocks that touch it are given to no node
+    /// Reserve this range for services: no node is assigned a pod CIDR that overlaps it; for dual
+    /// stack one IPv4 and one IPv6 range
     #[arg(
         long,
-        value_name = "CIDR",
-        alias = "service-cluster-ip-range",
-        default_value = ""
+        value_name = "CIDR[,CIDR]",
+        visible_alias = "service-cluster-ip-range",
+        default_value = "",
+        hide_default_value = true
     )]
     service_cidr: String,
 
-    /// Where nodes have their own addresses; may be repeated
+    /// Check the range of the nodes' own addresses for overlaps; may be repeated
     #[arg(long, value_name = "CIDR", value_delimiter = ',', value_parser = parse_cidr)]
     node_network: Vec<IpNet>,
 
-    /// How many nodes there are to be
+    /// Require room for N nodes [default: not required]
     #[arg(long, value_name = "N")]
     nodes: Option<u64>,
 
-    /// How many pods a node is to run, as the kubelet's flag has it; without it, its default of 110 is a limit but no demand
-    #[arg(long, value_name = "P")]
+    /// Require room for N pods per node [default: not required]
+    ///
+    /// Without it, the kubelet's default of 110 still limits the pods of a node.
+    #[arg(long, value_name = "N")]
     max_pods: Option<u64>,
 
-    /// How the number of nodes grows: 20%/year, +50/month; also per day and week
+    /// Grow the number of nodes by RATE: 20%/year (compound) or +50/month (linear); requires
+    /// --nodes or --from
+    ///
+    /// Periods: day, week, month, year.
     #[arg(long, value_name = "RATE", requires = "count")]
     growth: Option<Growth>,
 
-    /// For how many of these years, months, weeks or days the blocks have to last
+    /// Plan for growth over COUNT periods of --growth (5 with 20%/year is 5 years); requires
+    /// --growth
     #[arg(long, value_name = "COUNT", requires = "growth", value_parser = horizon)]
     horizon: Option<f64>,
 
-    /// The form of the answer
+    /// Print in this format
     #[arg(
         short,
         long,
@@ -99,9 +113,9 @@ pub(crate) struct Args {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Format {
-    /// For people
+    /// Text for people
     Table,
-    /// One object
+    /// One JSON document
     Json,
 }
 
@@ -154,7 +168,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// The reference's words, and what they mean where that is hard to guess.
+/// Kubernetes' message, with an explanation if it is hard to understand.
 fn refused(error: &RangeConfigError) -> UsageError {
     let hint = match error {
         RangeConfigError::TooManyBlocks => {
@@ -165,12 +179,12 @@ fn refused(error: &RangeConfigError) -> UsageError {
     UsageError(format!("{error}{hint}"))
 }
 
-/// The range whose blocks have fewest addresses for pods.
+/// The range whose blocks have the fewest addresses for pods.
 fn tightest(plan: &Plan) -> Option<&RangePlan> {
     plan.ranges.iter().min_by_key(|range| range.pods_per_node)
 }
 
-/// How many pods the whole cluster runs.
+/// The number of pods that the whole cluster can run.
 fn all_pods(plan: &Plan) -> u128 {
     pods_at(plan.max_nodes, plan.pods_per_node, plan.max_pods)
 }
@@ -213,7 +227,7 @@ fn as_json(question: &Question, plan: &Plan) -> Value {
             "alternatives": range.alternatives.iter().map(alternative).collect::<Vec<_>>(),
         })
     };
-    let recommended = |recommended: &Recommended| {
+    let recommended = |recommended: &RecommendedRange| {
         json!({
             "family": recommended.family.to_string(),
             "clusterCIDR": recommended.cidr,
@@ -250,7 +264,7 @@ fn as_json(question: &Question, plan: &Plan) -> Value {
     })
 }
 
-/// A number, or beyond what every reader keeps exactly a string of its digits.
+/// A number; as a string of its digits if not every reader keeps it exactly.
 fn integer(number: u128) -> Value {
     match u64::try_from(number) {
         Ok(small) if number <= MAX_JSON_INTEGER => small.into(),
@@ -342,8 +356,8 @@ const fn plural(count: u128) -> &'static str {
     if count == 1 { "" } else { "s" }
 }
 
-fn recommendation(recommended: &Recommended) -> String {
-    let Recommended {
+fn recommendation(recommended: &RecommendedRange) -> String {
+    let RecommendedRange {
         family,
         node_mask,
         cidr,
@@ -409,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn the_keys_at_the_top() {
+    fn json_has_the_documented_top_level_keys() {
         let json = json_of("--cluster-cidr 10.244.0.0/12 --node-cidr-mask-size 24 --nodes 5000");
         assert_eq!(json["maxNodes"], 4096);
         assert_eq!(json["podsPerNode"], 253);
@@ -427,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_beyond_a_doubles_are_strings() {
+    fn writes_numbers_beyond_a_double_as_strings() {
         assert_eq!(integer((1 << 53) - 1), json!(9_007_199_254_740_991_u64));
         assert_eq!(integer(1 << 53), json!("9007199254740992"));
         let json = json_of("--cluster-cidr fd00::/48");
@@ -437,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn a_growth_needs_a_number_and_a_horizon_a_growth() {
+    fn rejects_invalid_and_incomplete_flags() {
         for line in [
             "plan --growth 20%/year",
             "plan --nodes 3 --horizon 2",

@@ -1,4 +1,4 @@
-//! `plugins`: puts podplane's CNI plugins where a container runtime looks for them.
+//! `plugins`: installs podplane's CNI plugins for a container runtime.
 
 use std::{
     env,
@@ -13,17 +13,18 @@ use std::{
 };
 
 use anyhow::Context as _;
-use podplane_cni::{PLUGINS, runtime, skel};
+use podplane_cni::{runtime, skel};
+use podplane_cni_plugins::PLUGINS;
 use tempfile::NamedTempFile;
 
 use crate::output;
 
-/// How long a program that is found in a plugin's place may take to say what it is.
+/// The time that an existing program in a plugin's place has to identify itself.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Put podplane's CNI plugins where a container runtime looks for them
+/// Install podplane's CNI plugins for a container runtime
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  podplane plugins install /opt/cni/bin")]
+#[command(after_help = "Examples:\n  podplane plugins install /opt/cni/bin")]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Command,
@@ -31,9 +32,11 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Write every plugin into DIR, each in one step, so that one that runs is not disturbed
+    /// Install podplane's CNI plugins into DIR
     ///
-    /// The plugins are those beside the podplane program. Where one of them is another's program, nothing is written; --force replaces it.
+    /// The plugins are those beside the podplane program. Each file is replaced atomically, so
+    /// running plugins are not disturbed. If DIR has a file of the same name that is not
+    /// podplane's, nothing is installed; --force replaces it.
     #[command(
         after_help = "Examples:\n  podplane plugins install /opt/cni/bin\n  podplane plugins install /opt/cni/bin --force"
     )]
@@ -42,7 +45,7 @@ enum Command {
 
 #[derive(Debug, clap::Args)]
 struct InstallArgs {
-    /// The directory, such as /opt/cni/bin; made if it is not there
+    /// Install into this directory, such as /opt/cni/bin; created if missing
     #[arg(value_name = "DIR")]
     dir: PathBuf,
 
@@ -53,20 +56,20 @@ struct InstallArgs {
 
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let Command::Install(InstallArgs { dir, force }) = args.command;
-    let program = env::current_exe().context("find the podplane program")?;
+    let program = env::current_exe().context("failed to find the podplane program")?;
     let from = program.parent().unwrap_or(Path::new("/"));
     install(from, &dir, force)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is in a plugin's place.
+/// The present content of a plugin's place.
 enum Place {
     Empty,
-    /// The very program that would be written.
+    /// The same program as the one to be written.
     Same,
-    /// A program of podplane's, with its version.
+    /// A podplane plugin, with its version.
     Ours(String),
-    /// Something else, and what it says it is.
+    /// Another file, with its description of itself.
     Foreign(String),
 }
 
@@ -79,7 +82,7 @@ struct Step {
 }
 
 fn install(from: &Path, dir: &Path, force: bool) -> anyhow::Result<()> {
-    fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
+    fs::create_dir_all(dir).with_context(|| format!("failed to make {}", dir.display()))?;
     let steps = PLUGINS.map(|name| step(name, from, dir));
     let steps: Vec<_> = steps.into_iter().collect::<anyhow::Result<_>>()?;
     refuse_foreign(&steps, force)?;
@@ -91,7 +94,8 @@ fn install(from: &Path, dir: &Path, force: bool) -> anyhow::Result<()> {
             place,
         } = step;
         if !matches!(place, Place::Same) {
-            write(program, dir, target).with_context(|| format!("write {}", target.display()))?;
+            write(program, dir, target)
+                .with_context(|| format!("failed to write {}", target.display()))?;
         }
         let done = match place {
             Place::Empty => "installed".to_owned(),
@@ -101,9 +105,9 @@ fn install(from: &Path, dir: &Path, force: bool) -> anyhow::Result<()> {
         };
         output::line(format_args!("{name}: {done}"))?;
     }
-    // The renames, too, are to survive a loss of power.
+    // The renames, too, must survive a loss of power.
     let synced = File::open(dir).and_then(|dir| dir.sync_all());
-    synced.with_context(|| format!("sync {}", dir.display()))
+    synced.with_context(|| format!("failed to sync {}", dir.display()))
 }
 
 fn refuse_foreign(steps: &[Step], force: bool) -> anyhow::Result<()> {
@@ -124,14 +128,16 @@ fn step(name: &'static str, from: &Path, dir: &Path) -> anyhow::Result<Step> {
     let source = from.join(name);
     let program = fs::read(&source).with_context(|| {
         format!(
-            "read the plugin {}, which belongs beside the podplane program",
+            "failed to read the plugin {}, which belongs beside the podplane program",
             source.display()
         )
     })?;
     let target = dir.join(name);
     let place = match fs::symlink_metadata(&target) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Place::Empty,
-        Err(error) => return Err(error).with_context(|| format!("look at {}", target.display())),
+        Err(error) => {
+            return Err(error).with_context(|| format!("failed to look at {}", target.display()));
+        }
         Ok(found) if found.is_dir() => {
             anyhow::bail!("{} is a directory", target.display());
         }
@@ -154,7 +160,7 @@ fn step(name: &'static str, from: &Path, dir: &Path) -> anyhow::Result<Step> {
     })
 }
 
-/// Asks a program what it is, as plugins answer when `CNI_COMMAND` is not set.
+/// Asks a program to identify itself, as plugins do when `CNI_COMMAND` is not set.
 fn ask(name: &str, program: &Path) -> Place {
     let unset = [("CNI_COMMAND", OsString::new())];
     let answer = match runtime::execute(program, b"", &unset, Some(PATIENCE)) {
@@ -171,7 +177,8 @@ fn ask(name: &str, program: &Path) -> Place {
     }
 }
 
-/// Writes a new file and renames it into place: who runs or starts the plugin meanwhile has the whole old one, or the whole new one.
+/// Writes a new file and renames it into place: at any moment the plugin is either the whole old or
+/// the whole new one.
 fn write(program: &[u8], dir: &Path, target: &Path) -> anyhow::Result<()> {
     // A runtime that lists the directory must not take the unfinished file for a plugin.
     let mut file = NamedTempFile::with_prefix_in(".podplane-", dir)?;
@@ -193,7 +200,7 @@ mod tests {
         fs::set_permissions(&path, Permissions::from_mode(0o700)).unwrap();
     }
 
-    /// Programs that say they are podplane's, of a version.
+    /// Programs that identify themselves as podplane's, of a version.
     fn ours(version: &str) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         for name in PLUGINS {
@@ -212,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn all_are_written_and_a_newer_version_replaces_them() {
+    fn installs_all_plugins_and_replaces_older_versions() {
         let (from, to) = (ours("1"), tempfile::tempdir().unwrap());
         let dir = to.path().join("opt/cni/bin");
         for from in [&from, &from, &ours("2")] {
@@ -228,11 +235,11 @@ mod tests {
     }
 
     #[test]
-    fn anothers_program_is_replaced_only_by_force() {
+    fn replaces_foreign_programs_only_with_force() {
         let (from, to) = (ours("1"), tempfile::tempdir().unwrap());
         script(to.path(), "host-local", "CNI host-local plugin v1.1.1");
         fs::write(to.path().join("ptp"), "junk").unwrap();
-        script(to.path(), "tuning", "CNI tuning plugin v1.1.1");
+        script(to.path(), "vlan", "CNI vlan plugin v1.1.1");
         let before = fs::read(to.path().join("host-local")).unwrap();
         let error = install(from.path(), to.path(), false)
             .unwrap_err()
@@ -247,17 +254,17 @@ mod tests {
         );
         assert_eq!(
             names(to.path()),
-            ["host-local", "ptp", "tuning"],
+            ["host-local", "ptp", "vlan"],
             "nothing was written"
         );
         assert_eq!(fs::read(to.path().join("host-local")).unwrap(), before);
         install(from.path(), to.path(), true).unwrap();
         assert_ne!(fs::read(to.path().join("host-local")).unwrap(), before);
-        assert!(to.path().join("tuning").exists());
+        assert!(to.path().join("vlan").exists());
     }
 
     #[test]
-    fn a_plugin_that_is_missing_stops_all() {
+    fn installs_nothing_if_a_plugin_is_missing() {
         let (from, to) = (ours("1"), tempfile::tempdir().unwrap());
         fs::remove_file(from.path().join("static")).unwrap();
         let error = install(from.path(), to.path(), false).unwrap_err();

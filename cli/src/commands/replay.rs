@@ -1,4 +1,4 @@
-//! `replay`: what was recorded of a run, step by step.
+//! `replay`: shows a recorded run, step by step.
 
 use std::{io::IsTerminal as _, path::PathBuf, process::ExitCode};
 
@@ -12,41 +12,50 @@ use podplane_testkit::recording::{
 
 use crate::{output, report};
 
-/// Show a recorded run step by step: what happened, and what became of nodes and pods
+/// Replay a recorded run step by step, with the resulting state of nodes and pods
 ///
-/// On a terminal a key goes on to the next step, and q ends it. Requests that went well are left out unless they are asked for with --kind, and so are whole objects: their changes are
-/// shown by field. What is whole of a damaged recording is shown, and the command fails with the lines that are not.
+/// On a terminal, press any key for the next step and q to quit. Successful requests and whole
+/// objects are hidden unless --kind names them; changes of objects are shown per field. If the
+/// recording is damaged, its valid entries are shown, the invalid lines are listed, and the command
+/// exits with 1.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  podplane replay ./runs/exhaustion\n  podplane replay recording.jsonl --pod default/web-1\n  podplane replay recording.jsonl --step 3 --kind request,decision"
 )]
 pub(crate) struct Args {
-    /// recording.jsonl, or the directory that it is in
+    /// Read this recording.jsonl, or the one in this directory, as kept by `podplane test` for
+    /// failed runs and with --output
     #[arg(value_name = "DIR|FILE")]
     path: PathBuf,
 
-    /// Only this step
+    /// Show only step N
     #[arg(long, value_name = "N")]
     step: Option<u64>,
 
-    /// Only what is about this pod: NAME, or NAMESPACE/NAME
+    /// Show only entries about this pod: NAME or NAMESPACE/NAME
     #[arg(long, value_name = "NAME")]
     pod: Option<String>,
 
-    /// Only entries of these kinds, separated by commas
+    /// Show only entries of these kinds, separated by commas [default: all but objects and
+    /// successful requests]
+    ///
+    /// step: a step began or ended; request: a call between services; object: a change of an
+    /// object; event: a Kubernetes event; decision: a decision of a service; fault: an injected
+    /// fault; violation: a broken invariant; log: a log line. Steps, faults and violations are
+    /// always shown.
     #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = PossibleValuesParser::new(What::KINDS))]
     kind: Vec<String>,
 
-    /// Text for people, or one document of JSON
+    /// Print in this format
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
     output: Format,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Format {
-    /// For people
+    /// Text for people
     Text,
-    /// One object
+    /// One JSON document
     Json,
 }
 
@@ -101,9 +110,9 @@ fn show(recording: &Recording) -> anyhow::Result<()> {
         let Some(terminal) = terminal.as_ref().filter(|_| index < last) else {
             continue;
         };
-        let failed = "ask for a key";
+        let failed = "failed to read a key";
         terminal
-            .write_str("any key: the next step, q: end")
+            .write_str("any key: next step, q: quit")
             .context(failed)?;
         let key = terminal.read_key().context(failed)?;
         terminal.clear_line().context(failed)?;

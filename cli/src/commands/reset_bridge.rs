@@ -1,28 +1,27 @@
-//! `node reset-bridge`: removes what an earlier block left on a node.
+//! `node reset-bridge`: removes a node's bridge that has the address of an earlier block.
 
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use podplane_cni::netlink::Netlink;
+use podplane_cluster::{data_dir::DataDir, fabric};
 use podplane_kubelet::{NodeDir, cri::bridges::Bridge};
+use podplane_netlink::Netlink;
 
-use crate::{
-    cluster::{data_dir::DataDir, fabric, pods},
-    output,
-};
+use crate::{output, pods};
 
-/// Remove the bridge that has the address of an earlier block of the node, which keeps new pods from their network
+/// Delete a node's bridge that still has the address of an earlier pod CIDR and so blocks new pods
 ///
-/// The next pod makes it anew, with the address of the node's block. A node does this itself when no pod is attached to the bridge.
+/// The next pod creates it again, with the address of the present pod CIDR. A node deletes the
+/// bridge itself when no pod is attached to it.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  podplane node reset-bridge node-0\n  podplane node reset-bridge node-0 --force"
 )]
 pub(crate) struct Args {
-    /// The node's name
+    /// Name of the node
     name: String,
 
-    /// Remove it though pods are attached to it, which are cut off
+    /// Delete the bridge even if pods are attached; these pods lose their network
     #[arg(long)]
     force: bool,
 }

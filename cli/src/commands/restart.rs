@@ -1,72 +1,100 @@
-//! `restart`: services once more, with other flags if wanted.
+//! `restart`: restarts services, with other flags if some are given.
 
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use podplane_ipam::Compat;
+use clap::{Arg, builder::StyledStr};
+use podplane_cluster::{
+    control,
+    data_dir::DataDir,
+    settings::{ChangeableFlags, name_of},
+};
 use podplane_proto::cluster::RestartRequest;
 
 use crate::{
-    cluster::{control, data_dir::DataDir, extra::ExtraFlag, pods::not_running},
     global::{Global, block_on},
     output,
+    pods::not_running,
+    services::ServiceFlags,
 };
 
-/// Start services again, with other flags if some are given
+/// Restart services, optionally with new flags
 ///
-/// Pods go on meanwhile, as when a controller manager's manifest is edited. The flags are kept, as those of `up` are; a service whose flags change is
-/// started again without being named. Flags that a service refuses change nothing. What has no flag here changes with --extra-config, or with `podplane
-/// down` and the next `podplane up`.
+/// Pods keep running. New flags are kept for the next `up`. Services whose flags change are
+/// restarted even if they are not named. If a service rejects a flag, nothing is changed. Set other
+/// flags with --extra-config, or with `podplane down` and the next `podplane up`.
+///
+/// --node-network-backend applies to the nodes whose kubelets are named (kubelet-node-1). Without a
+/// named kubelet it applies to all nodes that have no backend of their own.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  podplane restart ipam-controller\n  podplane restart scheduler --extra-config scheduler.log=debug\n  podplane restart --cluster-cidr 10.240.0.0/12 --node-cidr-mask-size 24"
+    after_help = "Examples:\n  podplane restart ipam-controller\n  podplane restart scheduler --extra-config scheduler.log=debug\n  podplane restart --cluster-cidr 10.240.0.0/12 --node-cidr-mask-size 24\n  podplane restart --release-delay 1m\n  podplane restart kubelet-node-1 --node-network-backend vxlan",
+    mut_args(unset)
 )]
 pub(crate) struct Args {
-    /// Which, as `podplane status` names them: scheduler, kubelet-node-0, …; kubelet and cri are all of their kind. None: those whose flags change
+    /// Restart these services, named as in `podplane status`: scheduler, kubelet-node-0, …;
+    /// `kubelet` or `cri` means all of them; without a name: those whose flags change
     #[arg(value_name = "SERVICE")]
     services: Vec<String>,
 
-    /// The range that nodes' blocks are cut from; one for each address family, separated by a comma
-    #[arg(long, value_name = "CIDR")]
-    cluster_cidr: Option<String>,
+    #[command(flatten)]
+    flags: ChangeableFlags,
 
-    /// Prefix length of a node's block, for a cluster of one address family
-    #[arg(long, value_name = "BITS")]
-    node_cidr_mask_size: Option<u8>,
+    #[command(flatten)]
+    service_flags: ServiceFlags,
+}
 
-    /// Prefix length of a node's IPv4 block
-    #[arg(long, value_name = "BITS")]
-    node_cidr_mask_size_ipv4: Option<u8>,
+/// A flag of `up` that stays as it is where it is not given: neither the environment nor a default
+/// has a say.
+fn unset(arg: Arg) -> Arg {
+    let short = arg.get_help().and_then(without_default);
+    let long = arg.get_long_help().and_then(without_default);
+    let mut arg = arg.env(None::<&str>).default_value(None::<&str>);
+    if let Some(help) = short {
+        arg = arg.help(help);
+    }
+    if let Some(help) = long {
+        arg = arg.long_help(help);
+    }
+    arg
+}
 
-    /// Prefix length of a node's IPv6 block
-    #[arg(long, value_name = "BITS")]
-    node_cidr_mask_size_ipv6: Option<u8>,
-
-    /// The range of services, which no node's block may touch; one for each address family
-    #[arg(long, value_name = "CIDR")]
-    service_cluster_ip_range: Option<String>,
-
-    /// Do as another system does
-    #[arg(long, value_name = "SYSTEM")]
-    compat: Option<Compat>,
-
-    /// A flag of a service that `up` has none for, as in scheduler.log=debug; may be repeated. SERVICE.FLAG- gives it no more
-    #[arg(long, value_name = "SERVICE.FLAG=VALUE")]
-    extra_config: Vec<ExtraFlag>,
+/// The help without its `[default: …]`; `None` if it has none.
+fn without_default(help: &StyledStr) -> Option<String> {
+    let help = help.to_string();
+    let (before, rest) = help.split_once(" [default:")?;
+    let (_, after) = rest.split_once(']')?;
+    Some(format!("{before}{after}"))
 }
 
 pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let dir = DataDir::new(&global.data_dir)?;
     dir.running()?.with_context(|| not_running(&dir))?;
+    let ChangeableFlags {
+        cluster_cidr,
+        node_cidr_mask_size,
+        node_cidr_mask_size_ipv4,
+        node_cidr_mask_size_ipv6,
+        service_cluster_ip_range,
+        compat,
+        cidr_allocator_type,
+        node_network_backend,
+        ip_policy,
+        extra_config,
+    } = args.flags;
+    let extra_config = args.service_flags.before(extra_config);
     let request = RestartRequest {
         services: args.services,
-        cluster_cidr: args.cluster_cidr,
-        node_cidr_mask_size: args.node_cidr_mask_size.map(Into::into),
-        node_cidr_mask_size_ipv4: args.node_cidr_mask_size_ipv4.map(Into::into),
-        node_cidr_mask_size_ipv6: args.node_cidr_mask_size_ipv6.map(Into::into),
-        service_cluster_ip_range: args.service_cluster_ip_range,
-        compat: args.compat.map(|compat| compat.name().to_owned()),
-        extra_config: args.extra_config.iter().map(ToString::to_string).collect(),
+        cluster_cidr,
+        node_cidr_mask_size: node_cidr_mask_size.map(Into::into),
+        node_cidr_mask_size_ipv4: node_cidr_mask_size_ipv4.map(Into::into),
+        node_cidr_mask_size_ipv6: node_cidr_mask_size_ipv6.map(Into::into),
+        service_cluster_ip_range,
+        compat: compat.map(|compat| compat.name().to_owned()),
+        cidr_allocator_type: cidr_allocator_type.map(|kind| kind.to_string()),
+        node_network_backend: node_network_backend.map(|backend| backend.name().to_owned()),
+        ip_policy: ip_policy.map(|policy| name_of(&policy)),
+        extra_config: extra_config.iter().map(ToString::to_string).collect(),
     };
     block_on(async {
         let done = control::client(&dir)?.restart(request).await;

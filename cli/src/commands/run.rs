@@ -1,4 +1,4 @@
-//! `run`: makes pods without a file.
+//! `run`: creates pods without a file.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,8 +11,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use podplane_api::{
     Object as _, ObjectKey,
     core::{Container, Pod, PodSpec},
+    kinds::pod,
     meta::ObjectMeta,
-    table::pod,
 };
 use podplane_client::{Api, Cache, ListParams};
 
@@ -23,7 +23,7 @@ use crate::{
     output,
 };
 
-/// Make pods: NAME, or with --replicas NAME-0, NAME-1, …
+/// Create a pod NAME, or with --replicas N the pods NAME-0 to NAME-(N-1)
 ///
 /// A pod gets a sandbox with its own network namespace and address. No container runs in it.
 #[derive(Debug, clap::Args)]
@@ -31,22 +31,23 @@ use crate::{
     after_help = "Examples:\n  podplane run web --replicas 6 --wait\n  podplane run probe --host-network --node node-0\n  podplane run db -l app=db,tier=back"
 )]
 pub(crate) struct Args {
-    /// The pod's name, or with --replicas what their names begin with
+    /// Name of the pod, or with --replicas the prefix of the pods' names
     name: String,
 
-    /// How many
+    /// Create N pods, NAME-0 and so on [default: one pod NAME]
     #[arg(long, value_name = "N")]
     replicas: Option<u32>,
 
-    /// In the node's own network: takes no pod IP
+    /// Use the network of the host, without a pod IP
     #[arg(long)]
     host_network: bool,
 
-    /// On this node, past the scheduler (spec.nodeName). Default: where the scheduler puts it
+    /// Assign the pods to this node (spec.nodeName), bypassing the scheduler [default: the
+    /// scheduler decides]
     #[arg(long, value_name = "NODE", add = candidates::of(Kind::Node))]
     node: Option<String>,
 
-    /// What the container would run
+    /// Set the image of the container in the spec; it is not pulled or run
     #[arg(
         long,
         value_name = "IMAGE",
@@ -57,15 +58,15 @@ pub(crate) struct Args {
     #[command(flatten)]
     namespace: NamespaceArgs,
 
-    /// Labels: KEY=VALUE, separated by commas. Default: run=NAME
+    /// Set these labels, KEY=VALUE separated by commas [default: run=NAME]
     #[arg(short, long, value_name = "LABELS", value_delimiter = ',', value_parser = label)]
     labels: Vec<(String, String)>,
 
-    /// Return when the pods run, else fail
+    /// Wait until the pods are Running; exit with 1 after --timeout
     #[arg(long)]
     wait: bool,
 
-    /// How long to wait, as in 30s
+    /// With --wait: fail if the pods are not Running after this time, such as 30s; requires --wait
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "60s", requires = "wait")]
     timeout: Duration,
 }
@@ -137,7 +138,7 @@ fn pods(args: &Args) -> Vec<Pod> {
     names.into_iter().map(pod).collect()
 }
 
-/// Returns when all run; fails when one cannot any more, or the time is over.
+/// Waits until all run; fails when one never will, or the time is over.
 async fn wait_until_running(
     api: Api<Pod>,
     pods: &BTreeSet<ObjectKey>,
@@ -176,7 +177,7 @@ async fn wait_until_running(
     Ok(())
 }
 
-/// The pods that do not run yet, with what they are instead, and whether one of them never will.
+/// The pods that do not run yet, with their states, and true if one of them never will.
 fn not_running(cache: &Cache<Pod>, pods: &BTreeSet<ObjectKey>) -> (Vec<String>, bool) {
     let mut failed = false;
     let mut waiting = Vec::new();
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn one_pod_has_the_name_itself() {
+    fn a_single_pod_is_not_numbered() {
         let want = json!({"apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": "web", "namespace": "default", "labels": {"run": "web"}},
             "spec": {"containers": [{"name": "web", "image": "registry.k8s.io/pause:3.10"}]}});

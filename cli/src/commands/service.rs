@@ -1,5 +1,5 @@
-//! `apiserver`, `ipam-controller`, `controller-manager`, `scheduler`, `kubelet`, `cri`, `cloud`: each runs one service in the foreground,
-//! until SIGINT, SIGTERM or SIGHUP.
+//! `apiserver`, `ipam-controller`, `controller-manager`, `scheduler`, `kubelet`, `cri`, `cloud`:
+//! each runs one service in the foreground, until SIGINT, SIGTERM or SIGHUP.
 
 use std::{error::Error, future::Future, pin::pin, process::ExitCode};
 
@@ -13,7 +13,8 @@ use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use tokio::runtime;
 use tokio_util::sync::CancellationToken;
 
-/// As much as a process's first thread has. Only what is used takes memory, and documents are read by recursion.
+/// The stack size of a process's first thread. Only the used part takes memory, and documents are
+/// read by recursion.
 const STACK_BYTES: usize = 8 << 20;
 
 /// A service's own flags, and those that all services have.
@@ -28,7 +29,8 @@ pub(crate) struct Args<C: clap::Args> {
     #[command(flatten)]
     trace: TraceConfig,
 
-    /// End when the process PID does, which must be the parent. How `up` starts services, so that its end is theirs
+    /// End when the process PID does, which must be the parent. How `up` starts services, so that
+    /// its end is theirs
     #[arg(long, hide = true, value_name = "PID")]
     die_with_parent: Option<i32>,
 }
@@ -57,16 +59,16 @@ where
         .thread_stack_size(STACK_BYTES)
         .enable_all()
         .build()
-        .context("start the runtime")?;
+        .context("failed to start the runtime")?;
     runtime.block_on(async {
         trace::init(&trace)?;
         let stop = CancellationToken::new();
         let mut serving = pin!(service(config, stop.clone()));
-        // A service that ends by itself decides how; a signal only asks it to.
+        // A service that ends by itself determines the result; a signal only asks it to stop.
         tokio::select! {
             ended = &mut serving => ended?,
             signal = shutdown::requested() => {
-                tracing::info!(signal = signal.context("listen for signals")?, "stopping");
+                tracing::info!(signal = signal.context("failed to listen for signals")?, "stopping");
                 stop.cancel();
                 serving.await?;
             }
@@ -75,14 +77,15 @@ where
     })
 }
 
-/// Asks for SIGTERM when the parent ends. It may have ended before we asked: then another process is the parent now.
+/// Asks for SIGTERM when the parent ends. The parent may have ended before: then another process is
+/// the parent now.
 fn follow_parent(parent: i32) -> anyhow::Result<()> {
     set_parent_process_death_signal(Some(Signal::TERM))
-        .context("ask for a signal when the parent ends")?;
+        .context("failed to request a signal for the end of the parent")?;
     let actual = getppid().map(|pid| pid.as_raw_nonzero().get());
     anyhow::ensure!(
         actual == Some(parent),
-        "process {parent} is not the parent, or no longer"
+        "invalid parent {parent}: the process is not the parent, or has ended"
     );
     Ok(())
 }

@@ -1,45 +1,48 @@
-//! `status`: what runs.
+//! `status`: shows the running cluster.
 
 use std::{process::ExitCode, time::Duration};
 
 use anyhow::Context as _;
 use clap::ValueEnum;
+use podplane_cluster::{data_dir::DataDir, launch, processes::cri_endpoint};
 use podplane_proto::cluster::{GetStatusResponse, ServiceStatus};
 use serde_json::json;
 
 use crate::{
-    cluster::{data_dir::DataDir, launch, pods::not_running, processes::cri_endpoint},
     global::{Global, block_on},
     output::{self, table::Table},
+    pods::not_running,
 };
 
-/// How long a cluster that is just starting or stopping may take to answer.
+/// The time that a starting or stopping cluster has to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// With more nodes than this, people do not want a line for each.
+/// The number of nodes beyond which they are not listed one per line.
 const FEW: usize = 20;
 
-/// Show what runs: services, network mode, nodes and their CRI sockets
+/// Show the running services, network mode, nodes and CRI sockets
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  podplane status\n  podplane status -o json\n  grpcurl -plaintext $(podplane status scheduler) list\n  curl http://$(podplane status kubelet --http)/metrics"
 )]
 pub(crate) struct Args {
-    /// Print only the address of this service: supervisor, apiserver, scheduler, kubelet, …; of several, the first whose name begins so
+    /// Print only the address of this service: supervisor, apiserver, scheduler, kubelet, …; for a
+    /// prefix, of the first service that it matches
     #[arg(value_name = "SERVICE", conflicts_with = "output")]
     service: Option<String>,
 
-    /// Print where it serves /metrics, /livez, /readyz and /debug/log-level
+    /// Print the HTTP address of SERVICE (/metrics, /livez, /readyz, /debug/log-level); requires
+    /// SERVICE
     #[arg(long, requires = "service")]
     http: bool,
 
-    /// Another form than text
+    /// Print in this format instead of as text
     #[arg(short, long, value_enum, value_name = "FORMAT")]
     output: Option<Format>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Format {
-    /// One object
+    /// One JSON document
     Json,
 }
 
@@ -67,7 +70,7 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where a service listens, and where it serves HTTP.
+/// The address of a service, and that of its HTTP endpoints.
 fn addresses(
     dir: &DataDir,
     status: &GetStatusResponse,
@@ -89,7 +92,7 @@ fn addresses(
     let found = found.with_context(|| {
         let names: Vec<_> = services.map(|service| service.name.as_str()).collect();
         format!(
-            "no service {name:?}; there are supervisor, {}",
+            "there is no service {name:?}; there are supervisor, {}",
             names.join(", ")
         )
     })?;
@@ -158,7 +161,7 @@ fn text(dir: &DataDir, status: &GetStatusResponse) -> anyhow::Result<()> {
                 .pid
                 .map_or_else(|| "restarting".into(), |pid| pid.to_string()),
             service.restarts.to_string(),
-            // A socket of a node stands below.
+            // A node's socket is shown below.
             match service.address.starts_with("unix:") {
                 true => service.http_address.clone(),
                 false => service.address.clone(),

@@ -1,4 +1,4 @@
-//! `store`: cares for the store of a cluster, in its data directory.
+//! `store`: checks, compacts, backs up and restores the store in a data directory.
 
 use std::{
     fs::{self, File},
@@ -13,19 +13,19 @@ use futures::{StreamExt as _, TryStreamExt as _, pin_mut};
 use indicatif::HumanBytes;
 use podplane_apiserver::check_item;
 use podplane_client::endpoint;
+use podplane_cluster::{data_dir::DataDir, trust};
 use podplane_proto::store::{BackupRequest, store_service_client::StoreServiceClient};
 use podplane_store::{
-    BackupInfo, Checked, OpenError, Restored, SledStore, Status, back_up, verify_backup,
+    BackupInfo, CheckReport, OpenError, RestoreReport, SledStore, Status, back_up, verify_backup,
 };
 use tempfile::NamedTempFile;
 
 use crate::{
-    cluster::{data_dir::DataDir, trust},
     global::{Global, block_on},
     output, report,
 };
 
-/// Check, compact, back up or restore the store of a cluster
+/// Check, back up, restore or compact the store of a cluster
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  podplane store backup cluster.backup\n  podplane store check --data-dir /var/lib/podplane"
@@ -37,35 +37,35 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Action {
-    /// Read everything in the store of a stopped cluster and say what is wrong with it. Changes nothing
+    /// Check the integrity of a stopped cluster's store; read-only
     ///
-    /// Exits with 0 if the store is sound, 1 if it is damaged, 2 if it could not be read.
-    #[command(after_help = "Example:\n  podplane down && podplane store check")]
+    /// Exit codes: 0 the store is sound; 1 it is damaged; 2 it could not be read.
+    #[command(after_help = "Examples:\n  podplane down && podplane store check")]
     Check,
-    /// Write every object, as they are at one moment, to a file; from the server if the cluster runs
+    /// Write a consistent snapshot of all objects to FILE; the cluster may run
     #[command(
         after_help = "Examples:\n  podplane store backup cluster.backup\n  podplane store backup cluster.backup --server 10.0.0.1:7080"
     )]
     Backup {
-        /// The file to write; what is there is replaced when the backup is whole
+        /// Write to this file; an existing one is replaced only when the backup is complete
         file: PathBuf,
     },
-    /// Make the store of a backup, in a data directory that has none
+    /// Restore a backup into a data directory without a store
     ///
-    /// Clients of the cluster that was backed up have to list anew: no resourceVersion of theirs is valid in this one.
+    /// Old resourceVersions are invalid after a restore: clients must list again.
     #[command(
-        after_help = "Example:\n  podplane store restore cluster.backup --data-dir ./restored\n  podplane up --data-dir ./restored"
+        after_help = "Examples:\n  podplane store restore cluster.backup --data-dir ./restored\n  podplane up --data-dir ./restored"
     )]
     Restore {
-        /// The backup
+        /// Read the backup from this file
         file: PathBuf,
     },
-    /// Forget the history in the store of a stopped cluster, and give the space back that it took
-    #[command(after_help = "Example:\n  podplane down && podplane store compact")]
+    /// Discard the history in a stopped cluster's store, and free its disk space
+    #[command(after_help = "Examples:\n  podplane down && podplane store compact")]
     Compact,
 }
 
-/// The exit code of `check` where nothing could be checked.
+/// The exit code of `check` if nothing could be checked.
 const NOT_CHECKED: u8 = 2;
 
 pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
@@ -89,7 +89,7 @@ fn check(dir: &Path) -> anyhow::Result<ExitCode> {
             ));
         }
     });
-    let Checked { status, damage } = match checked {
+    let CheckReport { status, damage } = match checked {
         Ok(checked) => checked,
         Err(error @ (OpenError::Corrupt { .. } | OpenError::Format { .. })) => {
             return Err(error.into());
@@ -138,16 +138,16 @@ fn backup(dir: &Path, file: &Path, global: &Global) -> anyhow::Result<ExitCode> 
         .parent()
         .filter(|parent| !parent.as_os_str().is_empty());
     let parent = parent.unwrap_or(Path::new("."));
-    // Renamed into place when it is whole.
+    // Renamed into place when it is complete.
     let mut written = NamedTempFile::with_prefix_in(".podplane-backup-", parent)
-        .with_context(|| format!("make a file in {}", parent.display()))?;
+        .with_context(|| format!("failed to make a file in {}", parent.display()))?;
     let from = block_on(async {
         let opened = if global.names_server() {
             None
         } else {
             match SledStore::open_existing(dir) {
                 Ok(store) => Some(store),
-                // By the server, which then gives the backup.
+                // The server has the lock, and then sends the backup.
                 Err(OpenError::Locked { .. }) => None,
                 Err(error) => return Err(error.into()),
             }
@@ -157,7 +157,7 @@ fn backup(dir: &Path, file: &Path, global: &Global) -> anyhow::Result<ExitCode> 
                 let pieces = back_up(Arc::new(store));
                 pin_mut!(pieces);
                 while let Some(piece) = pieces.next().await {
-                    written.write_all(&piece.context("read the store")?)?;
+                    written.write_all(&piece.context("failed to read the store")?)?;
                 }
                 Ok(dir.display().to_string())
             }
@@ -174,14 +174,18 @@ fn backup(dir: &Path, file: &Path, global: &Global) -> anyhow::Result<ExitCode> 
             }
         }
     })?;
-    written.as_file().sync_all().context("sync the backup")?;
-    let info = verify_backup(BufReader::new(written.reopen()?)).context("read the backup again")?;
+    written
+        .as_file()
+        .sync_all()
+        .context("failed to sync the backup")?;
+    let info = verify_backup(BufReader::new(written.reopen()?))
+        .context("failed to read the backup again")?;
     written
         .persist(file)
-        .with_context(|| format!("write {}", file.display()))?;
+        .with_context(|| format!("failed to write {}", file.display()))?;
     File::open(parent)
         .and_then(|parent| parent.sync_all())
-        .with_context(|| format!("sync {}", parent.display()))?;
+        .with_context(|| format!("failed to sync {}", parent.display()))?;
     let BackupInfo {
         revision, items, ..
     } = info;
@@ -195,17 +199,17 @@ fn backup(dir: &Path, file: &Path, global: &Global) -> anyhow::Result<ExitCode> 
 }
 
 fn restore(dir: &Path, file: &Path, global: &Global) -> anyhow::Result<ExitCode> {
-    let name = || format!("restore {}", file.display());
+    let name = || format!("failed to restore {}", file.display());
     let open = || File::open(file).map(BufReader::new).with_context(name);
     verify_backup(open()?).with_context(name)?;
     let is_used = fs::read_dir(&global.data_dir).is_ok_and(|mut found| found.next().is_some());
     if !is_used {
-        // Then `up` takes it for what it is.
+        // So that `up` accepts the directory.
         DataDir::new(&global.data_dir)?.prepare()?;
     }
     let now = jiff::Timestamp::now().as_microsecond();
     let now = u64::try_from(now).unwrap_or_default();
-    let Restored { backup, first, .. } =
+    let RestoreReport { backup, first, .. } =
         SledStore::restore(dir, open()?, now).with_context(name)?;
     output::line(format_args!(
         "restored {} objects, as of revision {} of the old store, to {}; revisions begin at {first}",

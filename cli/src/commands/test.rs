@@ -1,77 +1,84 @@
-//! `test`: runs scenarios, each in a cluster of its own.
+//! `test`: runs scenarios, each in its own cluster.
 
 use std::{io::Write as _, num::NonZeroUsize, path::PathBuf, process::ExitCode};
 
 use anyhow::Context as _;
-use clap::{Arg, CommandFactory as _};
+use clap::Arg;
+use podplane_cluster::{
+    extra::ExtraFlag,
+    services::{SERVICES, ServiceCatalog as _},
+};
 use podplane_scenario::{Case, Catalog, Options, Verdict};
 use podplane_telemetry::shutdown;
 use tokio::runtime;
 use tokio_util::sync::CancellationToken;
 
+use super::up;
 use crate::{
-    Cli,
-    cluster::{
-        extra::{ExtraFlag, SERVICES},
-        settings::Flags,
-    },
     kind::Kind,
     output,
     report::{Unusable, UsageError},
+    services::OwnServices,
 };
 
-/// The exit code for what cannot be run.
+/// The exit code if something cannot be run.
 const UNUSABLE: u8 = 2;
 
-/// As a shell reports a program that SIGINT ended.
+/// The exit code of shells for a program that SIGINT ended.
 const INTERRUPTED: u8 = 130;
 
-/// Run scenarios: YAML files that say what is done to a cluster and what must hold
+/// Run test scenarios: YAML files with actions on a cluster and assertions
 ///
-/// Each runs in a cluster of its own, which is taken down at the end. The logs of a run that failed are kept, and it says where. Exits with 0 if all
-/// passed, with 1 if a scenario failed, and with 2 if a file is wrong or something could not be run.
+/// Each scenario runs in a temporary cluster. The logs and the recording of a failed run are kept,
+/// and their path is printed; `podplane replay` shows a recording.
+///
+/// Exit codes: 0 all scenarios passed; 1 a scenario failed; 2 a file is invalid or something could
+/// not be run; 130 interrupted.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  podplane test exhaustion.yaml\n  podplane test scenarios/ -j 4 --junit report.xml\n  podplane test flaky.yaml --repeat 20\n  podplane test --schema > scenario.schema.json"
 )]
 pub(crate) struct Args {
-    /// Scenarios, or directories of them
+    /// Run these scenario files, or the files of these directories; required unless --schema is
+    /// given
     #[arg(value_name = "FILE|DIR", required_unless_present = "schema")]
     paths: Vec<PathBuf>,
 
-    /// Write a JUnit report
+    /// Also write a JUnit XML report to FILE
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
 
-    /// Have the clusters go on after their steps, with all their files, until Ctrl-C
+    /// Keep the clusters running, with all their files, after their scenarios until Ctrl-C
     #[arg(long)]
     keep: bool,
 
-    /// What is random follows from this number: the choice of a victim, delays. Default: one that is printed
+    /// Seed the random choices, of victims and delays, with N, to repeat a run [default: random,
+    /// printed]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
 
-    /// Run each so often, with another seed each time
+    /// Run each scenario N times, with a new seed each time
     #[arg(long, value_name = "N", default_value = "1")]
     repeat: NonZeroUsize,
 
-    /// How many run at once. Default: as many as there are processors
+    /// Run up to N scenarios at once [default: the number of processors]
     #[arg(short, long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
 
-    /// Keep the logs of every run in this directory, also of those that passed
+    /// Keep the logs and recordings of every run, passed or failed, in DIR [default: of failed
+    /// runs, in a temporary directory]
     #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,
 
-    /// Only those whose name has this in it
+    /// Run only scenarios whose name contains TEXT
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
 
-    /// All deadlines are so many times as far, as on a machine that is slow
+    /// Multiply all deadlines by FACTOR, for slow machines
     #[arg(long, env = "PODPLANE_TEST_PATIENCE", value_name = "FACTOR", default_value = "1", value_parser = patience)]
     patience: f64,
 
-    /// List what would be run, and run nothing
+    /// List the scenarios without running them
     #[arg(long)]
     list: bool,
 
@@ -91,7 +98,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
             only(cases.collect(), args.only.as_deref())?
         }
         Err(problems) => {
-            // As compilers print them, so that editors find the place.
+            // In the form of compilers, so that editors find the place.
             for problem in problems {
                 anstream::eprintln!("{problem}");
             }
@@ -106,7 +113,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     let processors = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let options = Options {
-        program: std::env::current_exe().context("find the program's own file")?,
+        program: std::env::current_exe().context("failed to find the program's own file")?,
         junit: args.junit,
         keep: args.keep,
         seed: args.seed,
@@ -130,7 +137,7 @@ fn patience(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Those whose name has the text in it.
+/// The cases whose name contains the text.
 fn only(mut cases: Vec<Case>, text: Option<&str>) -> anyhow::Result<Vec<Case>> {
     let Some(text) = text else { return Ok(cases) };
     cases.retain(|case| case.title().contains(text));
@@ -141,16 +148,16 @@ fn only(mut cases: Vec<Case>, text: Option<&str>) -> anyhow::Result<Vec<Case>> {
     Ok(cases)
 }
 
-/// Plays them. A first signal ends them in order, a second one at once, unless it is SIGHUP.
+/// Runs the cases. A first signal ends them in order, a second one at once, unless it is SIGHUP.
 fn play(cases: Vec<Case>, options: Options) -> anyhow::Result<Verdict> {
     let runtime = runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
-        .context("start the runtime")?;
+        .context("failed to start the runtime")?;
     let verdict = runtime.block_on(async {
         let cancel = CancellationToken::new();
         let mut played = Box::pin(podplane_scenario::run(cases, options, cancel.clone()));
-        let mut requests = shutdown::Requests::listen().context("wait for signals")?;
+        let mut requests = shutdown::Requests::listen().context("failed to wait for signals")?;
         tokio::select! {
             verdict = &mut played => return verdict,
             signal = requests.next() => {
@@ -158,7 +165,8 @@ fn play(cases: Vec<Case>, options: Options) -> anyhow::Result<Verdict> {
                 cancel.cancel();
             }
         }
-        // When a terminal is closed its shell sends SIGHUP, and the kernel does after the shell's end.
+        // When a terminal is closed its shell sends SIGHUP, and the kernel does again after the
+        // shell's end.
         let insists = async {
             loop {
                 match requests.next().await {
@@ -171,7 +179,7 @@ fn play(cases: Vec<Case>, options: Options) -> anyhow::Result<Verdict> {
             verdict = &mut played => verdict,
             signal = insists => {
                 notice(&format!("{signal}: leaving at once; the clusters end by themselves"));
-                // What is dropped would be waited for.
+                // Dropping it would wait for its tasks.
                 std::mem::forget(played);
                 Ok(Verdict::Interrupted)
             }
@@ -181,17 +189,17 @@ fn play(cases: Vec<Case>, options: Options) -> anyhow::Result<Verdict> {
     verdict
 }
 
-/// Writes a line to standard error, if that is still there: after SIGHUP the terminal is not.
+/// Writes a line to standard error, which may be closed: after SIGHUP the terminal is gone.
 fn notice(line: &str) {
     _ = writeln!(anstream::stderr(), "{line}");
 }
 
-/// What scenarios may name: kinds, and the flags of services, from what reads their command lines.
+/// The names that scenarios may use: kinds, and the flags of services, from the parsers of their
+/// command lines.
 fn catalog() -> Catalog {
-    let program = Cli::command();
     let flags = |service: &str| {
-        let command = program.find_subcommand(service);
-        let flags = command.into_iter().flat_map(clap::Command::get_arguments);
+        let command = OwnServices.command(service);
+        let flags = command.iter().flat_map(clap::Command::get_arguments);
         flags.filter_map(Arg::get_long).map(Into::into).collect()
     };
     Catalog {
@@ -202,14 +210,14 @@ fn catalog() -> Catalog {
             .map(|service| (service.to_owned(), flags(service)))
             .into(),
         value: |service, flag, value| {
-            let given = format!("{service}.{flag}={value}").parse::<ExtraFlag>();
-            given.map(drop).map_err(|error| error.to_string())
+            let given = ExtraFlag::new(service, flag, value).check(&OwnServices);
+            given.map_err(|error| error.to_string())
         },
         up: |flags| {
             let line = flags
                 .iter()
                 .map(|flag| format!("{}={}", flag.name, flag.value));
-            Flags::check(line).map_err(|error| error.to_string())
+            up::check(line).map_err(|error| error.to_string())
         },
     }
 }
@@ -224,9 +232,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_schema_lists_is_what_up_takes() {
+    fn schema_and_up_accept_the_same_values() {
         let schema = podplane_scenario::format::schema();
-        let up = Flags::augment_args(Command::new("up"));
+        let up = up::Args::augment_args(Command::new("up"));
         for (name, flag) in [
             ("IpPolicy", "ip-policy"),
             ("Compat", "compat"),
@@ -251,7 +259,7 @@ mod tests {
                     .map(|system| system.name().into())
                     .into();
             }
-            // What is read by its `FromStr` lists nothing.
+            // Values that `FromStr` parses are not listed.
             assert!(
                 taken.iter().all(|taken| listed.contains(&&**taken)),
                 "{name}: {taken:?}"
@@ -262,13 +270,13 @@ mod tests {
                     format!("--{flag}={value}"),
                     "--cloud-endpoint=unix:/cloud.sock".into(),
                 ];
-                Flags::check(line.into_iter()).unwrap();
+                up::check(line.into_iter()).unwrap();
             }
         }
     }
 
     #[test]
-    fn what_up_does_not_take_is_told_with_its_flag() {
+    fn names_the_flag_with_a_value_that_up_refuses() {
         let refused = |name: &'static str, value: &str| {
             let flag = Flag {
                 key: "",

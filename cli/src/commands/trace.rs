@@ -1,4 +1,4 @@
-//! `trace`: the way of a pod, step by step, as a waterfall.
+//! `trace`: prints the way of a pod as a waterfall.
 
 use std::{
     process::ExitCode,
@@ -22,19 +22,21 @@ use crate::{
     output,
 };
 
-/// Columns where there is no terminal.
+/// The width in columns if there is no terminal.
 const WIDTH: usize = 120;
-/// Processes hand their steps over a little after they ended; when nothing has come for so long, all is there.
+/// The time without a new span after which a trace is complete. Processes send their spans a little
+/// after they ended.
 const QUIET: Duration = Duration::from_millis(600);
-/// Looks at a trace of which there is always something new.
+/// The maximum number of polls of a trace that keeps growing.
 const LOOKS: usize = 10;
-/// The step after which a pod is where it was to come to.
+/// The step after which a pod has arrived.
 const ARRIVED: &str = "status Running";
 
-/// Show what happened on the way of a pod, from the request for it to its running
+/// Show the trace of a pod: each step from the API request to Running, and of its deletion, with
+/// its duration
 ///
-/// The API server remembers the steps that the services tell it of, of the last few thousand pods, deleted ones included; when it is
-/// restarted, it forgets them.
+/// The API server keeps the traces of the last few thousand pods in memory, including deleted pods;
+/// they are lost when it restarts. `podplane logs` shows the history of a pod.
 #[derive(Debug, clap::Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -47,7 +49,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Of {
-    /// Show the way of a pod
+    /// Show the trace of a pod: each step of its start and of its deletion, with its duration
     #[command(
         after_help = "Examples:\n  podplane trace pod web-0\n  podplane trace pod web-0 -o json"
     )]
@@ -56,24 +58,24 @@ enum Of {
 
 #[derive(Debug, clap::Args)]
 struct Pod {
-    /// The pod's name, also of one that is gone, or its UID
+    /// Name of the pod, which may be deleted, or its UID
     #[arg(value_name = "NAME|UID", add = candidates::of(Kind::Pod))]
     pod: String,
 
     #[command(flatten)]
     namespace: NamespaceArgs,
 
-    /// How it is shown
+    /// Print in this format
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
     output: Format,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// A waterfall
+    /// A waterfall diagram
     #[default]
     Text,
-    /// All that is known of every step
+    /// All recorded fields of each step
     Json,
 }
 
@@ -104,7 +106,7 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// The traces, when nothing has been added to them for a while.
+/// The traces, once nothing has been added to them for a while.
 async fn settled(
     global: &Global,
     request: GetPodTraceRequest,
@@ -120,7 +122,7 @@ async fn settled(
         looks += 1;
         let traces = answer.creation.iter().chain(&answer.deletion);
         let received = traces.filter_map(|trace| SystemTime::try_from(trace.received?).ok());
-        // A server whose clock goes otherwise is not waited for.
+        // A server with another clock is not waited for.
         let quiet = received.max().and_then(|last| last.elapsed().ok());
         match quiet {
             Some(quiet) if quiet < QUIET && looks < LOOKS => {
@@ -183,7 +185,7 @@ struct Trace {
 }
 
 impl Trace {
-    /// What the steps come to.
+    /// A summary of the steps.
     fn journey(&self) -> String {
         let arrived = self.spans.iter().find(|span| span.name == ARRIVED);
         let begun = self.spans.iter().map(|span| span.start_unix_nano).min();
@@ -231,7 +233,7 @@ impl TryFrom<trace::Trace> for Trace {
         Ok(Self {
             trace_id,
             dropped_spans,
-            spans: spans.context("read the server's answer")?,
+            spans: spans.context("failed to read the server's answer")?,
         })
     }
 }

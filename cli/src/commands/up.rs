@@ -7,37 +7,47 @@ use std::{
 };
 
 use anyhow::Context as _;
+use clap::{Args as _, Command, FromArgMatches as _};
 use podplane_api::{ObjectKey, jiff::Timestamp};
 use podplane_client::Client;
-use podplane_ipam::cluster::RangeConfig;
-use podplane_ipam_controller::AllocatorType;
+use podplane_cluster::{
+    data_dir::{DataDir, Record},
+    extra::in_a_line,
+    kubeconfig,
+    launch::{self, Launched, Lifetime, Outcome},
+    limits,
+    settings::{Difference, Flags, Network, Settings},
+    supervisor, trust,
+};
+use podplane_ipam::{AllocatorType, cluster::RangeConfig};
 use podplane_proto::cluster::GetStatusResponse;
 use podplane_telemetry::shutdown;
 
 use super::{apply::apply_manifest, duration};
 use crate::{
-    cluster::{
-        data_dir::DataDir,
-        kubeconfig,
-        launch::{self, Launched, Lifetime, Outcome},
-        limits,
-        progress::Progress,
-        ready::{Missing, Start, Wanted},
-        settings::{Difference, Flags, Network, Settings},
-        supervisor, trust,
-    },
     global::{Global, block_on},
     kind::Kind,
     manifest::{self, Manifest},
+    output,
+    progress::Progress,
+    ready::{Missing, Start, Wanted},
+    services::{self, OwnServices, ServiceFlags},
 };
 
-/// The namespace of manifests that name none.
+/// The namespace of manifests without one.
 const NAMESPACE: &str = "default";
 
 /// Start a cluster on this machine
 ///
-/// A cluster that is down goes on where it was, with the flags it had unless others are given. One that runs already is left as it
-/// is, if the flags that are given agree with its own; the files are applied in any case.
+/// Runs the cluster in the foreground until Ctrl-C, which stops it; with --detach or --wait it runs
+/// in the background until `podplane down`.
+///
+/// A stopped cluster is resumed, with its stored flags unless new ones are given. If a cluster
+/// already runs with the same flags, only the files of --filename are applied; if the flags differ,
+/// the command fails.
+///
+/// The kubeconfig is the file `kubeconfig` in the data directory. The pod network mode kernel needs
+/// root, or a user that may create user namespaces; see --network.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  podplane up\n  podplane up --nodes 3 -f deploy/sample.yaml --wait\n  podplane up --cluster-cidr 10.255.0.0/19 --node-cidr-mask-size 30 --detach"
@@ -46,46 +56,99 @@ pub(crate) struct Args {
     #[command(flatten)]
     flags: Flags,
 
-    /// Have services reach the API server through the socket DIR/SERVICE.sock, and kubelets the CRI runtime of a node through DIR/cri-NODE.sock. Another
-    /// program must serve these, as a test harness does that delays or fails their calls; services wait for it. For this run
-    #[arg(long, value_name = "DIR")]
+    #[command(flatten)]
+    service_flags: ServiceFlags,
+
+    /// Route calls through external proxies in DIR, for fault injection; not kept for the next `up`
+    ///
+    /// Services reach the API server through DIR/SERVICE.sock, and kubelets the CRI runtime of a
+    /// node through DIR/cri-NODE.sock. An external program must serve these sockets; services wait
+    /// for it.
+    #[arg(
+        help_heading = "Process options",
+        hide_short_help = true,
+        long,
+        value_name = "DIR"
+    )]
     links: Option<PathBuf>,
 
-    /// Apply the objects of this file, or directory of files; may be repeated. There are no other pods
+    /// Create or update the objects of these manifests after the start: a file, a directory (.yaml,
+    /// .yml, .json), or - for standard input; may be repeated
+    ///
+    /// `up` creates no other pods.
     #[arg(short, long = "filename", value_name = "FILE")]
     filename: Vec<PathBuf>,
 
-    /// Return when all nodes are Ready and the pods of the files run, else fail; the cluster goes on, as with --detach
+    /// Run the cluster in the background; return when all nodes are Ready and the pods of
+    /// --filename run, or exit with 1 after --timeout; the cluster keeps running
     #[arg(long)]
     wait: bool,
 
-    /// How long to wait for nodes and pods, as in 30s
+    /// Wait at most this long for nodes and pods, such as 30s or 1m30s
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "60s")]
     timeout: Duration,
 
-    /// Return when the cluster serves and its nodes are Ready, or --timeout is over; it goes on
-    /// until `podplane down`
+    /// Run the cluster in the background until `podplane down`; return when its nodes are Ready
+    ///
+    /// After --timeout it returns too, with success and a note of the nodes that are not Ready.
     #[arg(long)]
     detach: bool,
 
-    /// As --detach, but return when the cluster serves, and end the cluster when all who can write
-    /// to standard input, a pipe, have closed it or are gone
-    #[arg(long)]
+    /// Run the cluster in the background, and stop it when standard input, a pipe, reaches its end;
+    /// for parent processes
+    ///
+    /// Returns when the cluster serves. The end is reached when every process that can write to the
+    /// pipe has closed it or ended.
+    #[arg(help_heading = "Process options", hide_short_help = true, long)]
     until_eof: bool,
 
-    /// With --until-eof: remove the data directory too at that end
-    #[arg(long, requires = "until_eof")]
+    /// With --until-eof: also delete the data directory when the cluster stops; cannot be undone
+    #[arg(
+        help_heading = "Process options",
+        hide_short_help = true,
+        long,
+        requires = "until_eof"
+    )]
     purge: bool,
 
-    /// Be the supervisor that `up` starts
+    /// Print the settings and nodes that the cluster would have, as cluster.json has them, and
+    /// start nothing
+    #[arg(long, hide = true)]
+    print_record: bool,
+
+    /// Run the supervisor that `up` starts
     #[arg(long, hide = true, value_name = "ORDER")]
     supervise: Option<String>,
 }
 
+impl Args {
+    /// With the flags of services where the settings have them.
+    fn gathered(mut self) -> Self {
+        let extra = &mut self.flags.changeable.extra_config;
+        *extra = std::mem::take(&mut self.service_flags).before(std::mem::take(extra));
+        self
+    }
+}
+
+/// Checks that `up` would start a new cluster with these arguments alone.
+pub(crate) fn check(line: impl Iterator<Item = String>) -> anyhow::Result<()> {
+    let command = Args::augment_args(Command::new("up").no_binary_name(true));
+    // What is in the environment is of others.
+    let command = command.mut_args(|arg| arg.env(None::<&str>));
+    let parsed = command.try_get_matches_from(line);
+    let parsed = parsed.and_then(|matches| Args::from_arg_matches(&matches));
+    let args = parsed.map_err(|error| anyhow::anyhow!(in_a_line(&error)))?;
+    let settings = args.gathered().flags.over(&Settings::default())?;
+    settings.ranges()?;
+    settings.runtimes()?;
+    Ok(())
+}
+
 pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     if let Some(order) = &args.supervise {
-        return supervisor::run(order);
+        return supervisor::run(order, &OwnServices);
     }
+    let args = args.gathered();
     let dir = DataDir::new(&global.data_dir)?;
     let kept = if dir.is_locked()? {
         dir.record()?
@@ -93,9 +156,12 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         dir.is_ours()?;
         dir.record_to_start()?
     };
-    let settings = args
-        .flags
-        .over(&kept.map(|kept| kept.settings).unwrap_or_default())?;
+    let base = kept.as_ref().map(|kept| kept.settings.clone());
+    let settings = args.flags.over(&base.unwrap_or_default())?;
+    if args.print_record {
+        output::json(&serde_json::to_value(Record::next(kept, settings).0)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let ranges = settings.ranges()?;
     settings.runtimes()?;
     if args.flags.cni_bin_dir.is_none()
@@ -124,7 +190,7 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     block_on(up(&args, &dir, settings, &manifests, able))
 }
 
-/// How many nodes can be Ready with what the cluster itself has: those that there are blocks for.
+/// The number of nodes that can be Ready with the cluster's own blocks.
 fn able_nodes(settings: &Settings, ranges: &RangeConfig) -> usize {
     match settings.cidr_allocator_type {
         AllocatorType::RangeAllocator => usize::try_from(ranges.max_nodes()).unwrap_or(usize::MAX),
@@ -160,11 +226,11 @@ async fn up(
         let mut found = launch::find(dir, args.timeout).await?;
         if found.is_none() {
             let supervisor = launched.insert(launch::launch(dir, settings, links, lifetime)?);
-            // Else somebody else was faster, and it is their cluster that is found.
-            is_new = supervisor.serving(&progress).await? == Outcome::Serves;
+            // Otherwise another `up` was faster, and its cluster is found.
+            is_new = supervisor.serving(|text| progress.done(text)).await? == Outcome::Serves;
             found = launch::find(dir, args.timeout).await?;
         }
-        let status = found.context("the cluster ended as soon as it had begun")?;
+        let status = found.context("the cluster ended during its start")?;
         if !is_new {
             launched = None;
             agrees(&args.flags, dir, &status)?;
@@ -178,18 +244,18 @@ async fn up(
                 dir.path().display()
             ));
         }
-        // What the runtimes of others say is theirs.
+        // A runtime outside of the cluster reports its own state.
         let start = (is_new && status.cri_endpoint.is_none()).then(|| Start {
             dir: dir.clone(),
             time,
         });
-        // Losing either loses nothing: what is made is made.
+        // Cancelling either loses nothing: created objects stay.
         tokio::select! {
             furnished = furnish(args, &status, manifests, start, able, &progress) => furnished?,
             ended = launch::ended(dir) => {
                 ended?;
                 if let Some(launched) = &mut launched {
-                    // It says why, if it was not asked to.
+                    // The supervisor reports the reason, unless it was asked to stop.
                     launched.end().await?;
                 }
                 anyhow::bail!(
@@ -202,7 +268,8 @@ async fn up(
         }
         anyhow::Ok(status)
     };
-    // A signal before all is done ends what was started here; the parent-death signal would too, but nobody would wait for it.
+    // A signal before all is done stops the cluster that was started here; the parent-death signal
+    // would too, but nobody would wait for it.
     let done = tokio::select! {
         done = work => done,
         signal = &mut signal => Err(anyhow::anyhow!("interrupted by {}", signal?)),
@@ -229,19 +296,19 @@ async fn up(
             launched.stop().await?;
             Err(error)
         }
-        // What runs is left for people to look at.
+        // A running cluster is left for people to look at.
         (Err(error), _, _) => Err(error),
     }
 }
 
-/// Says how kubectl finds the cluster.
+/// Prints the line by which kubectl finds the cluster.
 fn for_kubectl(dir: &DataDir) {
     if let Some(line) = kubeconfig::export(dir) {
         anstream::eprintln!("for kubectl:  {line}");
     }
 }
 
-/// Makes the objects of the files, and waits for them.
+/// Applies the files, and waits for their pods.
 async fn furnish(
     args: &Args,
     status: &GetStatusResponse,
@@ -258,9 +325,9 @@ async fn furnish(
         enough: Some(able),
         ..Wanted::default()
     };
-    // All nodes first, so that pods are spread over them and not put on the one that is Ready
-    // first. Should one never be, they are made all the same. Who holds the pipe of --until-eof, as
-    // a test does, waits for what it wants.
+    // All nodes first, so that pods are spread over them and not all put on the first Ready one. If
+    // one never becomes Ready, the pods are created all the same. The process that holds the pipe
+    // of --until-eof, such as a test, does its own waiting.
     if args.wait && !manifests.is_empty() {
         wanted.wait(&client, args.timeout / 2, progress).await;
     } else if !args.wait && !args.until_eof {
@@ -298,7 +365,7 @@ async fn furnish(
         return Ok(());
     }
     anyhow::bail!(
-        "not all is there after {} s; the cluster goes on{}",
+        "not all nodes and pods are ready after {} s; the cluster goes on{}",
         args.timeout.as_secs_f32(),
         listed(&missing)
     )
@@ -310,12 +377,12 @@ fn listed(missing: &[Missing]) -> String {
     each.collect()
 }
 
-/// Stays until a signal ends the cluster, or the cluster ends by itself.
+/// Waits until a signal stops the cluster, or the cluster ends by itself.
 async fn attend(
     launched: &mut Launched,
     signal: std::pin::Pin<&mut impl Future<Output = std::io::Result<&'static str>>>,
 ) -> anyhow::Result<ExitCode> {
-    // Losing either wait loses nothing: a process that ended stays so, and a signal is kept.
+    // Cancelling either wait loses nothing: a process that ended stays so, and a signal is kept.
     let ended = tokio::select! {
         ended = launched.end() => Some(ended),
         _ = signal => None,
@@ -327,7 +394,7 @@ async fn attend(
     .map(|()| ExitCode::SUCCESS)
 }
 
-/// Whether the flags that are given agree with the cluster that runs.
+/// Checks that the given flags agree with the running cluster.
 fn agrees(flags: &Flags, dir: &DataDir, running: &GetStatusResponse) -> anyhow::Result<()> {
     let record = dir
         .record()?
@@ -338,17 +405,19 @@ fn agrees(flags: &Flags, dir: &DataDir, running: &GetStatusResponse) -> anyhow::
             )
         })?;
     let given = flags.over(&record.settings)?;
-    // What was left open has been decided, and the decision may be asked for.
-    let is_decided = |difference: &Difference| match difference.flag {
+    // Values that were left open have been decided, and the decision may be named.
+    let is_decided = |difference: &Difference| match &*difference.flag {
         "--network" => {
             record.settings.network == Network::Auto && difference.given == running.network
         }
         "--listen" => difference.given == running.server,
         _ => false,
     };
+    let of_services = services::differences(&given.extra_config, &record.settings.extra_config);
     let differences = given
         .differences(&record.settings)
         .into_iter()
+        .chain(of_services)
         .filter(|difference| !is_decided(difference));
     let each: Vec<_> = differences
         .map(

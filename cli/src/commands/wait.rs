@@ -1,12 +1,12 @@
-//! Waiting until the cluster is as it should be, by list and watch.
+//! Waits for states of the cluster, by list and watch.
 
 use std::time::Duration;
 
 use podplane_api::Object;
 use podplane_client::{Api, Cache, ListParams, reflector};
 
-/// Waits until `done` finds what it wants among the objects that match, and returns it; `None` when the time is over. `done` is asked
-/// at first and after changes, over reconnects.
+/// Waits until `done` returns a value for the objects that match, and returns it; `None` when the
+/// time is over. `done` is called at first and after changes, over reconnects.
 pub(crate) async fn until<K: Object, T>(
     api: Api<K>,
     params: ListParams,

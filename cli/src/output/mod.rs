@@ -1,4 +1,4 @@
-//! What commands print on standard output.
+//! The standard output of commands.
 
 pub(crate) mod sheet;
 pub(crate) mod table;
@@ -11,6 +11,7 @@ use std::{
 use anyhow::Context as _;
 use clap::ValueEnum;
 use podplane_api::printable;
+pub(crate) use podplane_cluster::kubeconfig::yaml_text;
 use rustix::{stdio, termios};
 use serde::Serialize as _;
 use serde_json::{Value, ser::PrettyFormatter};
@@ -22,11 +23,11 @@ use crate::report::OutputClosed;
 pub(crate) enum Format {
     /// A table with more columns
     Wide,
-    /// Kubernetes' YAML
+    /// YAML, as kubectl prints it
     Yaml,
-    /// Kubernetes' JSON
+    /// JSON, as kubectl prints it
     Json,
-    /// KIND/NAME
+    /// KIND/NAME, one per line
     Name,
 }
 
@@ -35,18 +36,18 @@ pub(crate) fn line(line: impl fmt::Display) -> anyhow::Result<()> {
     written(writeln!(anstream::stdout().lock(), "{line}"))
 }
 
-/// The columns of standard output, if it is a terminal.
+/// The width of standard output in columns, if it is a terminal.
 pub(crate) fn terminal_width() -> Option<u16> {
     let size = termios::tcgetwinsize(stdio::stdout()).ok()?;
     Some(size.ws_col).filter(|columns| *columns > 0)
 }
 
-/// Prints text that a server or a file may have chosen. It does not drive the terminal.
+/// Prints text from a server or a file, without control characters that would drive the terminal.
 pub(crate) fn text(text: impl fmt::Display) -> anyhow::Result<()> {
     line(printable::lines(&text.to_string()))
 }
 
-/// Prints bytes as they are.
+/// Prints bytes unchanged.
 pub(crate) fn bytes(bytes: &[u8]) -> anyhow::Result<()> {
     written(io::stdout().lock().write_all(bytes))
 }
@@ -67,21 +68,12 @@ pub(crate) fn yaml(value: &Value) -> anyhow::Result<()> {
     bytes(yaml_text(value)?.as_bytes())
 }
 
-/// YAML that a YAML 1.1 parser, such as kubectl's, reads back as the same value.
-pub(crate) fn yaml_text(value: &Value) -> anyhow::Result<String> {
-    let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
-    let mut text = serde_saphyr::to_string_with_options(value, options).context("write YAML")?;
-    if !text.ends_with('\n') {
-        text.push('\n');
-    }
-    Ok(text)
-}
-
-/// A reader that has gone away, as `head` does, ends the command in silence; all else is an error.
+/// Maps the error of a closed output, as after `head`, to [`OutputClosed`], which ends the command
+/// silently.
 fn written(result: io::Result<()>) -> anyhow::Result<()> {
     match result.and_then(|()| io::stdout().lock().flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(OutputClosed.into()),
-        result => result.context("write to standard output"),
+        result => result.context("failed to write to standard output"),
     }
 }
 
@@ -92,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn yaml_is_block_style_and_reads_back() {
+    fn prints_yaml_in_block_style_that_round_trips() {
         let pod = json!({"apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": "a", "labels": {}, "annotations": {
                 "yes": "on", "number": "1.10", "null": "null", "hex": "0x1f", "time": "2026-01-01T00:00:00Z", "octal": "017",

@@ -1,4 +1,4 @@
-//! The sheets of `describe`: keys and values, aligned, with sections and tables in them.
+//! The sheets of `describe`: aligned keys and values, with sections and tables.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use podplane_api::{printable, table::NONE};
 
 use super::table::Table;
 
-/// A sheet in the making.
+/// A sheet under construction.
 #[derive(Debug, Default)]
 pub(crate) struct Sheet {
     indent: usize,
@@ -32,7 +32,7 @@ impl Sheet {
         self.fields(key, [value.into()]);
     }
 
-    /// The key once, the values below each other; `<none>` for no values.
+    /// Adds a key, with the values below each other; `<none>` for no values.
     pub(crate) fn fields(&mut self, key: &str, values: impl IntoIterator<Item = String>) {
         let visible = |value: String| printable::line(&value).into_owned();
         let mut values: Vec<_> = values.into_iter().map(visible).collect();
@@ -46,7 +46,8 @@ impl Sheet {
         });
     }
 
-    /// A heading and, further in, what `fill` writes; `<none>` beside the heading if that is nothing.
+    /// Adds a heading and, indented, the lines that `fill` adds; `<none>` beside the heading if
+    /// there are none.
     pub(crate) fn section(&mut self, key: &str, fill: impl FnOnce(&mut Self)) {
         let heading = self.lines.len();
         self.text(&format!("{key}:"));
@@ -59,7 +60,7 @@ impl Sheet {
         }
     }
 
-    /// A section with a table; `<none>` beside the heading if there are no rows.
+    /// Adds a section with a table; `<none>` beside the heading if there are no rows.
     pub(crate) fn table(&mut self, key: &str, columns: &[&'static str], rows: Vec<Vec<String>>) {
         self.section(key, |sheet| {
             if !rows.is_empty() {
@@ -74,7 +75,7 @@ impl Sheet {
         self.printable(printable::line(text).into_owned());
     }
 
-    /// A line that does not drive the terminal but for its own colours.
+    /// Adds a line without control characters, except for its own colours.
     fn printable(&mut self, text: String) {
         self.lines.push(Line::Text {
             indent: self.indent,
@@ -82,7 +83,8 @@ impl Sheet {
         });
     }
 
-    /// The column in which the values of the field at `index` begin: the same for all of its section.
+    /// The column in which the values of the field at `index` begin: the same for its whole
+    /// section.
     fn value_column(&self, index: usize) -> usize {
         let indent = self.lines[index].indent();
         let (before, after) = self.lines.split_at(index);
@@ -98,7 +100,7 @@ impl Sheet {
             } if *of == indent => Some(key.chars().count()),
             Line::Field { .. } | Line::Text { .. } => None,
         });
-        // The colon, and two spaces.
+        // A colon and two spaces.
         keys.max().unwrap_or_default() + 3
     }
 }
@@ -145,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_terminal_is_not_driven_by_what_a_server_says() {
+    fn escapes_control_characters_of_the_server() {
         let mut sheet = Sheet::default();
         sheet.field("Key\u{202e}", "a\nb\u{1b}[2J");
         sheet.section("Head\u{7}", |sheet| sheet.text("\u{2066}x"));

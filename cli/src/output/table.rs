@@ -1,7 +1,7 @@
-//! Tables as kubectl's: no borders, three spaces between columns, one line for each row.
+//! Tables like kubectl's: no borders, three spaces between columns, one line for each row.
 //!
-//! For a terminal that is too narrow, columns of [`EXPENDABLE`] are left out, and then text goes on in further lines;
-//! a name or an address is broken only where nothing else helps. On a terminal, states have colours.
+//! If a terminal is too narrow, columns of [`EXPENDABLE`] are left out, and then text is wrapped; a
+//! name or an address is broken only if nothing else helps. On a terminal, states have colours.
 
 use anstyle::{AnsiColor, Style};
 use comfy_table::{ColumnConstraint, ContentArrangement, TableStyle, Width};
@@ -10,7 +10,7 @@ use podplane_api::{printable, table::NONE};
 /// The space between columns.
 const GAP: u16 = 3;
 
-/// Columns that a narrow terminal does without; the first goes first.
+/// The columns that are left out on a narrow terminal, in this order.
 const EXPENDABLE: [&str; 13] = [
     "READINESS GATES",
     "NOMINATED NODE",
@@ -27,12 +27,12 @@ const EXPENDABLE: [&str; 13] = [
     "RESTARTS",
 ];
 
-/// A table that may be printed piece by piece, as a watch does. A column never gets narrower.
+/// A table that may be printed in pieces, as by a watch. A column never gets narrower.
 #[derive(Debug)]
 pub(crate) struct Table {
     columns: Vec<Column>,
     is_begun: bool,
-    /// The columns of the terminal, if it is one.
+    /// The width of the terminal in columns, if there is one.
     limit: Option<u16>,
 }
 
@@ -58,7 +58,7 @@ impl Table {
         }
     }
 
-    /// The same for lines that are printed `indent` columns further in.
+    /// The same for lines that are printed with an indent.
     pub(crate) fn indented(self, indent: usize) -> Self {
         let indent = u16::try_from(indent).unwrap_or(u16::MAX);
         let limit = self.limit.map(|limit| limit.saturating_sub(indent));
@@ -71,7 +71,8 @@ impl Table {
         columns.map(|column| column.name).collect()
     }
 
-    /// The next rows as text, without a newline at the end. What a server says does not drive the terminal.
+    /// The next rows as text, without a newline at the end. Control characters of untrusted text
+    /// are escaped.
     pub(crate) fn rows(&mut self, rows: impl IntoIterator<Item = Vec<String>>) -> String {
         let printed = |cell: &String| printable::line(cell).into_owned();
         let rows = rows.into_iter();
@@ -90,7 +91,7 @@ impl Table {
         self.lines(rows).join("\n")
     }
 
-    /// Leaves columns out until each word has room, those first that say nothing.
+    /// Leaves columns out until each word has room, empty ones first.
     fn leave_columns_out(&mut self, rows: &[Vec<String>]) {
         let Some(limit) = self.limit else { return };
         let position = |name: &&str| self.columns.iter().position(|column| column.name == *name);
@@ -110,7 +111,7 @@ impl Table {
         }
     }
 
-    /// The rows, whose cells are those of the columns that are kept, laid out.
+    /// Lays out the rows, which have cells only for the kept columns.
     fn lines(&mut self, rows: Vec<Vec<String>>) -> Vec<String> {
         let mut table = comfy_table::Table::new();
         table.load_style(TableStyle::default());
@@ -143,7 +144,7 @@ impl Table {
         }
         for (column, boundary) in table.column_iter_mut().zip(boundaries) {
             column.set_padding((0, GAP));
-            // A boundary is of the whole column, padding included.
+            // A constraint applies to the whole column, padding included.
             let width = Width::Fixed(boundary.saturating_add(GAP));
             column.set_constraint(ColumnConstraint::LowerBoundary(width));
         }
@@ -173,8 +174,8 @@ fn longest_word<'a>(cells: impl Iterator<Item = &'a str>) -> u16 {
     u16::try_from(longest.unwrap_or_default()).unwrap_or(u16::MAX)
 }
 
-/// A line with the colours of the states in it. A column begins at its place unless one before it was narrowed; then the line
-/// stays as it is.
+/// Adds the colours of states to a line. A column begins at its place unless an earlier one was
+/// narrowed; then the line stays uncoloured.
 fn with_colours(line: String, columns: &[(usize, &str)]) -> String {
     let gap = " ".repeat(usize::from(GAP));
     for (place, column) in columns.iter().rev() {
@@ -190,7 +191,7 @@ fn with_colours(line: String, columns: &[(usize, &str)]) -> String {
     line
 }
 
-/// The colour of a state, in a column that has states.
+/// The colour of a state, if the column has states.
 fn style(column: &str, cell: &str) -> Option<Style> {
     let column = column.to_uppercase();
     let colour = match cell {
@@ -203,7 +204,7 @@ fn style(column: &str, cell: &str) -> Option<Style> {
         | "Ready,SchedulingDisabled"
         | "warning" => AnsiColor::Yellow,
         "NotReady" | "Failed" | "Error" | "error" | "failed" => AnsiColor::Red,
-        // Why a pod failed.
+        // The reasons of failed pods.
         reason if reason.starts_with("OutOf") || reason.ends_with("Error") => AnsiColor::Red,
         _ => return None,
     };
@@ -248,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_narrow_terminal_does_without_some_columns_and_breaks_no_word() {
+    fn a_narrow_terminal_omits_columns_and_breaks_no_word() {
         let columns = [
             "NAME",
             "STATUS",
@@ -267,7 +268,7 @@ mod tests {
              node-0   \u{1b}[32mReady\u{1b}[0m    v1        10.244.0.0/24"
         );
         assert_eq!(table.left_out(), ["EXTERNAL-IP", "OS-IMAGE"]);
-        // What comes later, as in a watch, has the same columns.
+        // Later rows, as in a watch, have the same columns.
         let row = [
             "node-10",
             "NotReady",
@@ -291,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn the_terminal_is_not_driven_by_what_a_server_says() {
+    fn escapes_control_characters_of_the_server() {
         let mut table = Table::new(vec!["A", "B"]);
         let text = table.rows([row(["\u{1b}[31mred", "one\ntwo\u{202e}"])]);
         let want = "\\u{1b}[31mred   one two\\u{202e}";

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::*;
 
-/// A node's directory whose network has this value of [`KEY`].
+/// The directory of a node whose network has this value of [`KEY`].
 struct Node {
     dir: tempfile::TempDir,
 }
@@ -111,7 +111,7 @@ fn refuses_what_is_not_a_report_and_names_the_field() {
 }
 
 #[test]
-fn the_key_names_a_command_or_a_file() {
+fn rejects_a_source_that_is_not_exactly_one_command_or_file() {
     for (spec, want) in [
         (json!({}), "either \"command\" or \"file\""),
         (json!({"command": ["a"], "file": "b"}), "either"),
@@ -148,7 +148,7 @@ fn a_configuration_without_the_key_has_no_source() {
 }
 
 #[test]
-fn a_file_is_found_beside_the_configuration() {
+fn reads_the_report_file_beside_the_configuration() {
     let node = Node::with(&json!({"file": "report.txt"}));
     let error = node.read().unwrap_err();
     assert!(error.contains("report.txt: No such file"), "{error}");
@@ -188,7 +188,7 @@ fn a_command_without_a_slash_is_beside_the_plugins() {
 }
 
 #[test]
-fn a_command_that_fails_says_why() {
+fn reports_why_a_command_failed() {
     let node = Node::with(&json!({"command": ["./report"]}));
     for (script, want) in [
         ("echo broken >&2; exit 3", "failed: exit status 3: broken"),
@@ -212,7 +212,7 @@ fn a_command_that_hangs_is_killed_with_its_children() {
     assert!(began.elapsed() < Duration::from_secs(60));
     let child = fs::read_to_string(node.dir.path().join("child")).unwrap();
     let stat = format!("/proc/{}/stat", child.trim());
-    // Killed: gone, or not reaped yet by whoever inherited it.
+    // The child was killed: it is gone, or its new parent has not reaped it yet.
     let gone = || fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z "));
     let deadline = Instant::now() + Duration::from_secs(30);
     while !gone() {

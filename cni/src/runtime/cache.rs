@@ -1,4 +1,4 @@
-//! The cache of attachments: one file each, in libcni's format, so that a DEL needs no more than ids.
+//! The cache of attachments: one file each, in libcni's format. With it a DEL needs only ids.
 
 use std::{
     fs, io,
@@ -12,7 +12,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{Attachment, RuntimeError};
-use crate::types::{NetworkConfigList, json};
+use crate::{
+    spare::SpareFiles,
+    types::{NetworkConfigList, json},
+};
 
 const KIND: &str = "cniCacheV1";
 
@@ -21,21 +24,21 @@ const KIND: &str = "cniCacheV1";
 pub struct CachedAttachment {
     /// The network's name.
     pub network: String,
-    /// The attachment with the arguments it was added with.
+    /// The attachment, with the arguments it was added with.
     pub attachment: Attachment,
     /// The configuration it was added with, as written. Empty in entries of an older format.
     pub config: Vec<u8>,
-    /// Its result, in the form of the plugin's version.
+    /// The result, in the format of the plugin's version.
     pub result: Option<Value>,
 }
 
-/// An entry as it is on disk; the order of fields is libcni's.
+/// An entry as stored; the order of fields is libcni's.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Entry {
     kind: String,
     container_id: String,
-    config: Option<String>, // Go writes null for a list that was made without text.
+    config: Option<String>, // Go writes null for a list made without text.
     if_name: String,
     network_name: String,
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -52,6 +55,7 @@ struct Entry {
 #[derive(Debug)]
 pub(super) struct Cache<'a> {
     pub(super) dir: &'a Path,
+    pub(super) spare: Option<&'a SpareFiles>,
 }
 
 impl Cache<'_> {
@@ -94,45 +98,56 @@ impl Cache<'_> {
                 .filter(|args| !args.is_empty()),
             result: Some(result.clone()),
         };
+        let text = json::compact(&entry);
+        let failed = |source| RuntimeError::Cache {
+            action: "write",
+            path: path.clone(),
+            source,
+        };
+        if let Some(spare) = self.spare {
+            let written = self
+                .make_dir()
+                .and_then(|()| spare.write(&path, text.as_bytes()));
+            return written.map_err(failed);
+        }
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        // No attachment has such a name: it begins with the network's, which cannot begin with a dot.
+        // No attachment's file has such a name: it begins with the network's name, which cannot
+        // begin with a dot.
         let temporary = self
             .results()
             .join(format!(".{}-{serial}.tmp", std::process::id()));
         let write = || {
-            fs::DirBuilder::new()
-                .recursive(true)
-                .mode(0o700)
-                .create(self.results())?;
+            self.make_dir()?;
             let mut file = fs::OpenOptions::new()
                 .write(true)
                 .create(true)
                 .truncate(true)
                 .mode(0o600)
                 .open(&temporary)?;
-            io::Write::write_all(&mut file, json::compact(&entry).as_bytes())?;
+            io::Write::write_all(&mut file, text.as_bytes())?;
             fs::rename(&temporary, &path)
         };
         write().map_err(|source| {
             _ = fs::remove_file(&temporary);
-            RuntimeError::Cache {
-                action: "write",
-                path: path.clone(),
-                source,
-            }
+            failed(source)
         })
     }
 
-    /// The entry of an attachment, if there is one.
+    fn make_dir(&self) -> io::Result<()> {
+        let mut builder = fs::DirBuilder::new();
+        builder.recursive(true).mode(0o700).create(self.results())
+    }
+
+    /// Reads the entry of an attachment, if there is one.
     ///
     /// # Errors
-    /// Why the file is not an entry.
+    /// The reason why the file is not an entry.
     pub(super) fn read(
         &self,
         network: &str,
         attachment: &Attachment,
     ) -> Result<Option<CachedAttachment>, String> {
-        // As in libcni, a file that cannot even be opened is none.
+        // As in libcni, a file that cannot be opened counts as missing.
         let Ok(text) = fs::read(self.path(network, attachment)) else {
             return Ok(None);
         };
@@ -149,7 +164,8 @@ impl Cache<'_> {
         Ok(same.then_some(entry))
     }
 
-    /// Removes the entry of an attachment, also one that is broken, but not another's of the same file name.
+    /// Removes the entry of an attachment, even if it is unreadable. An entry of another attachment
+    /// with the same file name stays.
     pub(super) fn remove(
         &self,
         network: &str,
@@ -159,7 +175,11 @@ impl Cache<'_> {
             return Ok(());
         }
         let path = self.path(network, attachment);
-        match fs::remove_file(&path) {
+        let removed = match self.spare {
+            Some(spare) => spare.remove(&path),
+            None => fs::remove_file(&path),
+        };
+        match removed {
             Err(source) if source.kind() != io::ErrorKind::NotFound => Err(RuntimeError::Cache {
                 action: "remove",
                 path,

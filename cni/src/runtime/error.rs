@@ -1,33 +1,32 @@
-//! What can go wrong when plugins are run.
+//! Errors of running plugins.
 
-use std::{error::Error, fmt, io, path::PathBuf, time::Duration};
+use std::{fmt, io, path::PathBuf, time::Duration};
 
-use crate::{
-    netns::NetnsError,
-    types::{CniError, ResultError, json},
-};
+use podplane_netlink::netns::NetnsError;
 
-/// An operation of the [`Runtime`](super::Runtime) that failed. `Display` names the failed step;
-/// [`message`](Self::message) is the whole chain, which is libcni's text.
+use crate::types::{CniError, ResultError, json};
+
+/// A failed operation of the [`Runtime`](super::Runtime). `Display` names the failed step;
+/// [`message`](Self::message) has the whole chain, which is libcni's text.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RuntimeError {
-    /// The id, the network's or the interface's name is not valid.
+    /// The container id, the network's name or the interface's name is invalid.
     #[error(transparent)]
     Invalid(CniError),
     /// A plugin failed.
     #[error("plugin {} failed ({action})", Described(plugin, name))]
     Plugin {
-        /// Its `type`.
+        /// The plugin's `type`.
         plugin: String,
-        /// Its own `name`, which single-plugin files have; else empty.
+        /// The plugin's own `name`, which single-plugin files have; otherwise empty.
         name: String,
         /// `add`, `delete`, `check`, `gc` or `status`.
         action: &'static str,
-        /// How.
+        /// The failure.
         source: Box<PluginError>,
     },
-    /// An ADD failed, and so did the DEL that should have taken its parts back.
+    /// An ADD failed, and so did the DEL that should have undone it.
     #[error("{}; rolling it back failed too: {}", add.message(), rollback.message())]
     Rollback {
         /// The failure of the ADD.
@@ -35,47 +34,47 @@ pub enum RuntimeError {
         /// The failure of the DEL. What it left is freed by a later DEL or GC.
         rollback: Box<RuntimeError>,
     },
-    /// Several plugins, or attachments, failed; the others were dealt with.
+    /// Several plugins or attachments failed; the others were processed.
     #[error("{}", join(.0))]
     Several(Vec<RuntimeError>),
-    /// A DEL that GC made for an attachment that is not valid failed.
+    /// GC failed to delete an attachment that is not valid.
     #[error("failed to delete stale attachment {container_id} {ifname}")]
     Stale {
-        /// The container.
+        /// The container's id.
         container_id: String,
-        /// The interface inside.
+        /// The interface in the container.
         ifname: String,
-        /// Why.
+        /// The cause.
         source: Box<RuntimeError>,
     },
-    /// Two attachments that are to be made at once have the same interface of the same container.
+    /// Two attachments of one call have the same interface of the same container.
     #[error("interface {ifname:?} of container {container_id:?} is asked for twice")]
     SameInterface {
-        /// The container.
+        /// The container's id.
         container_id: String,
-        /// The interface inside.
+        /// The interface in the container.
         ifname: String,
     },
-    /// The plugin does not speak the configuration's version.
+    /// The plugin does not support the configuration's version.
     #[error("plugin {plugin} does not support config version \"{version}\"")]
     VersionUnsupported {
-        /// Its `type`.
+        /// The plugin's `type`.
         plugin: String,
         /// The list's `cniVersion`.
         version: String,
     },
-    /// The configuration's version has no CHECK.
+    /// The configuration's version, the value of the variant, has no CHECK.
     #[error("configuration version \"{0}\" does not support the CHECK command")]
     CheckUnsupported(String),
-    /// The list's first plugin has no `ipam.type`.
+    /// The first plugin of the list has no `ipam.type`.
     #[error("plugin type=\"{0}\" has no IPAM plugin")]
     NoIpam(String),
-    /// There is a cached result, and it cannot be read.
+    /// The cached result cannot be read.
     #[error("failed to get network \"{network}\" cached result: {reason}")]
     CachedResult {
-        /// The network.
+        /// The network's name.
         network: String,
-        /// What is wrong with it.
+        /// The fault.
         reason: String,
     },
     /// The cache could not be written or read.
@@ -85,7 +84,7 @@ pub enum RuntimeError {
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The node's namespace could not be entered.
@@ -97,16 +96,10 @@ impl RuntimeError {
     /// The error with all its causes, on one line.
     #[must_use]
     pub fn message(&self) -> String {
-        let mut text = self.to_string();
-        let mut source = self.source();
-        while let Some(error) = source {
-            text = format!("{text}: {error}");
-            source = error.source();
-        }
-        text
+        podplane_error_chain::one_line(self)
     }
 
-    /// The error object that a plugin printed, if it was a plugin that refused.
+    /// The error object that a plugin printed, if the failure is one.
     #[must_use]
     pub fn cni_error(&self) -> Option<&CniError> {
         match self {
@@ -135,27 +128,27 @@ fn join(errors: &[RuntimeError]) -> String {
     messages.join("; ")
 }
 
-/// How one execution of a plugin failed.
+/// A failed execution of a plugin.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PluginError {
-    /// The plugin's own error object.
+    /// The plugin printed an error object.
     #[error("{error}")]
     Refused {
-        /// As printed.
+        /// The error, as printed.
         error: CniError,
-        /// What it said on standard error.
+        /// The plugin's standard error.
         stderr: String,
     },
-    /// No such program.
+    /// The program was not found.
     #[error("failed to find plugin \"{name}\" in path [{}]", Dirs(path))]
     NotFound {
-        /// Its `type`.
+        /// The plugin's `type`.
         name: String,
-        /// Where it was looked for.
+        /// The directories that were searched.
         path: Vec<PathBuf>,
     },
-    /// A `type` that is not a file name.
+    /// The plugin's `type` is not a file name.
     #[error("invalid plugin name: {0}")]
     InvalidName(String),
     /// The program could not be started, or its pipes failed.
@@ -163,7 +156,7 @@ pub enum PluginError {
     Run {
         /// The program.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The plugin did not end in time; it and its process group were killed.
@@ -171,42 +164,42 @@ pub enum PluginError {
     TimedOut {
         /// The program.
         path: PathBuf,
-        /// The time it had.
+        /// The time limit.
         after: Duration,
-        /// What it had to say until then.
+        /// The plugin's standard error until then.
         stderr: String,
     },
-    /// It failed and said nothing on standard output.
+    /// The plugin failed and printed nothing on standard output.
     #[error("{}", silent(status, stderr))]
     Silent {
-        /// `exit status 2`, `signal: 9`.
+        /// The exit, such as `exit status 2` or `signal: 9`.
         status: String,
-        /// Standard error.
+        /// The plugin's standard error.
         stderr: String,
     },
-    /// It failed and did not print an error object.
+    /// The plugin failed and did not print an error object.
     #[error(
         "netplugin failed but error parsing its diagnostic message {}: {reason}",
         json::go_quote(stdout)
     )]
     Unreadable {
-        /// Standard output.
+        /// The plugin's standard output.
         stdout: String,
-        /// Why it is not an error object.
+        /// The reason why it is not an error object.
         reason: String,
     },
-    /// Its answer to VERSION says nothing about versions.
+    /// The plugin's answer to VERSION lists no versions.
     #[error("decoding version info: {0}")]
     Version(String),
-    /// It succeeded, but did not print a result.
+    /// The plugin succeeded, but did not print a result.
     #[error(transparent)]
     Result(#[from] ResultError),
 }
 
 impl PluginError {
-    /// Whether the plugin certainly has not run.
+    /// Returns true if the plugin has certainly not run.
     #[must_use]
-    pub fn is_not_run(&self) -> bool {
+    pub(crate) fn is_not_run(&self) -> bool {
         matches!(self, Self::NotFound { .. } | Self::InvalidName(_))
     }
 }

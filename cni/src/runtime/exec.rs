@@ -1,40 +1,45 @@
-//! One execution of a plugin program: pipes, deadline, and what its exit means.
+//! One execution of a plugin program: pipes, deadline, and the meaning of its exit.
 
 use std::{
-    ffi::{OsStr, OsString},
+    collections::BTreeMap,
+    env,
+    ffi::OsString,
     fs, io,
     os::{
-        fd::{AsFd, BorrowedFd},
-        unix::process::{CommandExt, ExitStatusExt},
+        fd::{AsFd as _, BorrowedFd, OwnedFd},
+        unix::process::{CommandExt as _, ExitStatusExt as _},
     },
     path::{Path, PathBuf},
-    process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
     time::{Duration, Instant},
 };
 
 use backon::{BlockingRetryable as _, ConstantBuilder};
+use podplane_netlink::Limited;
 use rustix::{
     event::{PollFd, PollFlags, Timespec},
-    process::{Pid, PidfdFlags, Signal},
+    process::{Pid, PidfdFlags, Signal, WaitOptions, waitpid},
 };
 
 use super::PluginError;
 use crate::{
-    sys, trace,
+    sys::{self, Plan},
+    trace,
     types::{CniError, json},
 };
 
-/// As much as is kept of what a plugin prints; what comes after is read and dropped.
+/// The number of bytes kept of each output of a plugin; the rest is read and dropped.
 const KEPT: usize = 1 << 20;
-/// Reads before the clock is looked at again, so that a plugin that never stops printing is still ended in time.
+/// The number of reads between two looks at the clock, so that a plugin that never stops printing
+/// is still killed in time.
 const READS: usize = 256;
 
-/// What a plugin that succeeded printed.
+/// The output of a plugin that succeeded.
 #[derive(Debug)]
 pub struct Output {
     /// The result, or nothing.
     pub stdout: Vec<u8>,
-    /// Its log.
+    /// The plugin's log.
     pub stderr: Vec<u8>,
 }
 
@@ -42,7 +47,7 @@ pub struct Output {
 ///
 /// # Errors
 /// [`PluginError::NotFound`] and [`PluginError::InvalidName`].
-pub fn find_plugin(name: &str, dirs: &[PathBuf]) -> Result<PathBuf, PluginError> {
+pub(crate) fn find_plugin(name: &str, dirs: &[PathBuf]) -> Result<PathBuf, PluginError> {
     if name.is_empty() || name.contains('/') {
         return Err(PluginError::InvalidName(name.to_owned()));
     }
@@ -54,10 +59,11 @@ pub fn find_plugin(name: &str, dirs: &[PathBuf]) -> Result<PathBuf, PluginError>
     })
 }
 
-/// Runs a plugin with `stdin` and with `env` on top of this process's environment, in the network
+/// Runs a plugin with `stdin`, and with `env` added to this process's environment, in the network
 /// namespace of the calling thread.
 ///
-/// With a `timeout` the plugin leads a process group of its own, and the whole group is killed after it.
+/// With a `timeout` the plugin leads a process group of its own, and the whole group is killed when
+/// the time is up.
 ///
 /// # Errors
 /// [`PluginError`].
@@ -67,15 +73,34 @@ pub fn execute(
     env: &[(&'static str, OsString)],
     timeout: Option<Duration>,
 ) -> Result<Output, PluginError> {
-    Running::start(program, stdin, env, timeout)?.finish(&mut Vec::new())
+    Running::start(
+        program,
+        stdin,
+        env,
+        Surroundings {
+            timeout,
+            netns: None,
+        },
+    )?
+    .finish(&mut Vec::new())
 }
 
-/// A plugin that runs. It is killed when the thread that started it ends, and must be [finished](Self::finish) by it.
+/// The conditions under which a plugin runs.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Surroundings<'a> {
+    /// The time after which the plugin is killed with its process group.
+    pub(crate) timeout: Option<Duration>,
+    /// The network namespace that the plugin starts in; the calling thread's if `None`.
+    pub(crate) netns: Option<BorrowedFd<'a>>,
+}
+
+/// A running plugin. It is killed when the thread that started it ends; that thread must
+/// [finish](Self::finish) it.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Running<'a> {
     program: PathBuf,
-    child: Child,
+    process: Pid,
     talk: Conversation<'a>,
     timeout: Option<Duration>,
     deadline: Option<Instant>,
@@ -89,15 +114,40 @@ impl<'a> Running<'a> {
     pub(crate) fn start(
         program: &Path,
         stdin: &'a [u8],
-        env: &[(&'static str, OsString)],
-        timeout: Option<Duration>,
+        extra: &[(&'static str, OsString)],
+        Surroundings { timeout, netns }: Surroundings<'_>,
     ) -> Result<Self, PluginError> {
-        let mut command = Command::new(program);
-        command.envs(env.iter().map(|(key, value)| (OsStr::new(*key), value)));
-        Self::start_command(command, stdin, timeout, KEPT)
+        let failed = |source: io::Error| PluginError::Run {
+            path: program.to_owned(),
+            source,
+        };
+        let mut whole: BTreeMap<_, _> = env::vars_os().collect();
+        let given = extra.iter();
+        whole.extend(given.map(|(key, value)| (OsString::from(*key), value.clone())));
+        let whole: Vec<_> = whole.into_iter().collect();
+        let start = || -> io::Result<_> {
+            let (input, stdin) = io::pipe()?;
+            let (stdout, output) = io::pipe()?;
+            let (stderr, log) = io::pipe()?;
+            let plan = Plan {
+                program,
+                env: &whole,
+                streams: [input.as_fd(), output.as_fd(), log.as_fd()],
+                leads_group: timeout.is_some(),
+                netns,
+            };
+            let process = when_written(|| sys::spawn(&plan))?;
+            Ok((
+                process,
+                [stdin.into(), stdout.into(), stderr.into()].map(Some),
+            ))
+        };
+        let started = start().map_err(|error| Limited::Processes.explain(error));
+        let (process, pipes) = started.map_err(failed)?;
+        Self::talk(program.to_owned(), process, pipes, stdin, timeout, KEPT)
     }
 
-    /// Starts any command as [`execute`] starts a plugin. Of each of its outputs `kept` bytes are
+    /// Starts any command as [`execute`] starts a plugin. The first `kept` bytes of each output are
     /// kept.
     ///
     /// # Errors
@@ -118,40 +168,57 @@ impl<'a> Running<'a> {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         if timeout.is_some() {
-            // What is to be killed as a whole is a group. Without a timeout (a plugin that runs its IPAM
-            // plugin) the child stays in the group that the caller's own runtime would kill.
+            // A child with a timeout gets a process group of its own, to be killed as a whole.
+            // Without a timeout (a plugin that runs its IPAM plugin) the child stays in the group
+            // that the caller's own runtime would kill.
             command.process_group(0);
         }
-        sys::die_with_this_thread(&mut command);
         let mut child = spawn(&mut command).map_err(failed)?;
-        match Conversation::new(&mut child, stdin) {
+        let (process, pipes) = (Pid::from_child(&child), pipes(&mut child));
+        Self::talk(program, process, pipes, stdin, timeout, kept)
+    }
+
+    /// Starts to serve the pipes of a started program.
+    fn talk(
+        program: PathBuf,
+        process: Pid,
+        pipes: Pipes,
+        stdin: &'a [u8],
+        timeout: Option<Duration>,
+        kept: usize,
+    ) -> Result<Self, PluginError> {
+        match Conversation::new(process, pipes, stdin) {
             Ok(mut talk) => {
                 talk.kept = kept;
                 talk.feed();
                 Ok(Self {
                     program,
-                    child,
+                    process,
                     talk,
                     timeout,
                     deadline: timeout.map(|timeout| Instant::now() + timeout),
                 })
             }
-            Err(error) => {
-                kill(&child, timeout);
-                child.wait().map_err(failed)?;
-                Err(failed(error))
+            Err(source) => {
+                kill(process, timeout);
+                _ = wait(process);
+                Err(PluginError::Run {
+                    path: program,
+                    source,
+                })
             }
         }
     }
 
-    /// Waits for its end. The lines in which a plugin of ours tells of its steps are put into `steps`.
+    /// Waits for the plugin's end. Lines with steps, which our plugins print, are moved from
+    /// standard error to `steps`.
     ///
     /// # Errors
     /// [`PluginError`].
     pub(crate) fn finish(self, steps: &mut Vec<u8>) -> Result<Output, PluginError> {
         let Self {
             program,
-            mut child,
+            process,
             mut talk,
             timeout,
             deadline,
@@ -162,9 +229,9 @@ impl<'a> Running<'a> {
         };
         let ended = talk.run_until(deadline);
         if !matches!(ended, Ok(Ended::Exited)) {
-            kill(&child, timeout);
+            kill(process, timeout);
         }
-        let status = child.wait().map_err(failed)?;
+        let status = wait(process).map_err(failed)?;
         let Conversation {
             stdout, mut stderr, ..
         } = talk;
@@ -181,23 +248,39 @@ impl<'a> Running<'a> {
     }
 }
 
-/// Kills a plugin that is not reaped yet, so that its id cannot belong to anyone else; errors mean that all have ended.
-fn kill(child: &Child, timeout: Option<Duration>) {
-    let pid = Pid::from_child(child);
+/// Kills a plugin. It is not reaped yet, so its id cannot belong to another process. Errors mean
+/// that all its processes have ended.
+fn kill(process: Pid, timeout: Option<Duration>) {
     _ = match timeout {
-        Some(_) => rustix::process::kill_process_group(pid, Signal::KILL),
-        None => rustix::process::kill_process(pid, Signal::KILL),
+        Some(_) => rustix::process::kill_process_group(process, Signal::KILL),
+        None => rustix::process::kill_process(process, Signal::KILL),
     };
 }
 
-/// Starts the program. One that is being written (`ETXTBSY`: an upgrade in place) is tried again, as
-/// libcni does: up to 6 attempts, a second apart.
-pub(crate) fn spawn(command: &mut Command) -> io::Result<Child> {
+/// Waits until a child has ended.
+fn wait(process: Pid) -> io::Result<ExitStatus> {
+    let waited = rustix::io::retry_on_intr(|| waitpid(Some(process), WaitOptions::empty()))?;
+    // Without flags, waitpid(2) never returns without a child.
+    let (_, status) = waited.ok_or(io::ErrorKind::InvalidData)?;
+    Ok(ExitStatus::from_raw(status.as_raw()))
+}
+
+/// Starts the program, which is killed when the calling thread ends. If it is being written
+/// (`ETXTBSY`: an upgrade in place), tries again as libcni does: up to 6 attempts, a second apart.
+///
+/// # Errors
+/// The operating system's.
+pub fn spawn(command: &mut Command) -> io::Result<Child> {
+    sys::die_with_this_thread(command);
+    when_written(|| command.spawn())
+}
+
+fn when_written<T>(start: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let attempts = ConstantBuilder::new()
         .with_delay(Duration::from_secs(1))
         .with_max_times(5);
     let is_busy = |error: &io::Error| error.kind() == io::ErrorKind::ExecutableFileBusy;
-    (|| command.spawn()).retry(attempts).when(is_busy).call()
+    start.retry(attempts).when(is_busy).call()
 }
 
 fn failure(status: ExitStatus, stdout: &[u8], stderr: &[u8]) -> PluginError {
@@ -226,37 +309,53 @@ fn failure(status: ExitStatus, stdout: &[u8], stderr: &[u8]) -> PluginError {
     }
 }
 
-/// Why a [`Conversation`] is over.
-pub(crate) enum Ended {
+/// Our ends of a program's standard streams.
+pub type Pipes = [Option<OwnedFd>; 3];
+
+/// Takes the pipes from a child.
+pub fn pipes(child: &mut Child) -> Pipes {
+    [
+        child.stdin.take().map(OwnedFd::from),
+        child.stdout.take().map(OwnedFd::from),
+        child.stderr.take().map(OwnedFd::from),
+    ]
+}
+
+/// The end of a [`Conversation`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// The program has ended.
     Exited,
+    /// The time was up first.
     TimedOut,
 }
 
 /// The pipes of a running plugin. One thread serves them all, so that neither a full pipe nor a
 /// grandchild that keeps one open can block it.
 #[derive(Debug)]
-pub(crate) struct Conversation<'a> {
-    process: rustix::fd::OwnedFd,
-    stdin: Option<(ChildStdin, &'a [u8])>,
-    out: Option<ChildStdout>,
-    err: Option<ChildStderr>,
+pub struct Conversation<'a> {
+    process: OwnedFd,
+    stdin: Option<(OwnedFd, &'a [u8])>,
+    out: Option<OwnedFd>,
+    err: Option<OwnedFd>,
     kept: usize,
-    pub(crate) stdout: Vec<u8>,
-    pub(crate) stderr: Vec<u8>,
+    /// The program's output, as far as it is kept.
+    pub stdout: Vec<u8>,
+    /// Its standard error, as far as it is kept.
+    pub stderr: Vec<u8>,
 }
 
 impl<'a> Conversation<'a> {
-    pub(crate) fn new(child: &mut Child, input: &'a [u8]) -> io::Result<Self> {
-        let process = rustix::process::pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
-        let (stdin, out, err) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        let fds = [
-            stdin.as_ref().map(AsFd::as_fd),
-            out.as_ref().map(AsFd::as_fd),
-            err.as_ref().map(AsFd::as_fd),
-        ];
-        for fd in fds.into_iter().flatten() {
-            rustix::io::ioctl_fionbio(fd, true)?;
+    /// Begins to serve the pipes of a child, with `input` for its standard input.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn new(process: Pid, pipes: Pipes, input: &'a [u8]) -> io::Result<Self> {
+        let process = rustix::process::pidfd_open(process, PidfdFlags::empty())?;
+        for pipe in pipes.iter().flatten() {
+            rustix::io::ioctl_fionbio(pipe, true)?;
         }
+        let [stdin, out, err] = pipes;
         let stdin = stdin.map(|pipe| (pipe, input));
         Ok(Self {
             process,
@@ -269,8 +368,12 @@ impl<'a> Conversation<'a> {
         })
     }
 
-    /// Feeds and drains the pipes until the process has ended, whoever else may still hold them.
-    pub(crate) fn run_until(&mut self, deadline: Option<Instant>) -> io::Result<Ended> {
+    /// Serves the pipes until the process has ended, even if other processes still hold them, or
+    /// until the deadline.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn run_until(&mut self, deadline: Option<Instant>) -> io::Result<Ended> {
         loop {
             self.feed();
             drain(&mut self.out, &mut self.stdout, self.kept)?;
@@ -287,7 +390,7 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    /// Waits until something can be done: `None`, or that the process has ended or the time is up.
+    /// Waits until a pipe is ready (`None`), the process has ended, or the time is up.
     fn wait(&self, deadline: Option<Instant>) -> io::Result<Option<Ended>> {
         let mut fds = vec![PollFd::new(&self.process, PollFlags::IN)];
         fds.extend(
@@ -306,7 +409,7 @@ impl<'a> Conversation<'a> {
                 .map(|pipe| PollFd::new(pipe, PollFlags::IN)),
         );
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        // A time too long for the kernel's clock is no limit.
+        // A time too long for the kernel's clock means no limit.
         let left = left.and_then(|left| Timespec::try_from(left).ok());
         match rustix::event::poll(&mut fds, left.as_ref()) {
             Ok(0) => Ok(Some(Ended::TimedOut)),
@@ -325,7 +428,8 @@ impl<'a> Conversation<'a> {
                 Ok(n) => *left = &left[n..],
                 Err(rustix::io::Errno::AGAIN) => return,
                 Err(rustix::io::Errno::INTR) => continue,
-                // A plugin that does not read its input (VERSION, or one that fails early) is no error.
+                // A plugin may end without reading its input: for VERSION, or after an early
+                // failure.
                 Err(_) => *left = &[],
             }
             if left.is_empty() {
@@ -335,12 +439,12 @@ impl<'a> Conversation<'a> {
     }
 }
 
-/// Reads what is there, within bounds; the pipe is closed at its end.
-fn drain<P: AsFd>(pipe: &mut Option<P>, into: &mut Vec<u8>, kept: usize) -> io::Result<()> {
+/// Reads the available output, within bounds, and closes the pipe at its end.
+fn drain(pipe: &mut Option<OwnedFd>, into: &mut Vec<u8>, kept: usize) -> io::Result<()> {
     let mut buffer = [0; 4096];
     for _ in 0..READS {
         let Some(open) = pipe else { break };
-        match rustix::io::read(borrow(open), &mut buffer) {
+        match rustix::io::read(&*open, &mut buffer) {
             Ok(0) => *pipe = None,
             Ok(n) => into.extend_from_slice(&buffer[..n.min(kept - into.len())]),
             Err(rustix::io::Errno::AGAIN) => break,
@@ -349,8 +453,4 @@ fn drain<P: AsFd>(pipe: &mut Option<P>, into: &mut Vec<u8>, kept: usize) -> io::
         }
     }
     Ok(())
-}
-
-fn borrow<P: AsFd>(pipe: &P) -> BorrowedFd<'_> {
-    pipe.as_fd()
 }

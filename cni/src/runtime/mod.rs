@@ -1,8 +1,9 @@
-//! Runs plugin programs: libcni's job.
+//! The runtime, which runs plugin programs as libcni does.
 //!
-//! The rules are libcni's: lookup, request configuration, environment, chaining of `prevResult`, cache
-//! format, texts. It does better where libcni leaves its callers alone: a failed ADD takes itself back,
-//! a DEL goes on past a failing plugin, a hanging plugin is killed, and the cache is written atomically.
+//! The rules are libcni's: lookup, request configuration, environment, chaining of `prevResult`,
+//! cache format, error texts. It goes beyond libcni where that leaves the work to its callers: a
+//! failed ADD is undone, a DEL continues after a failing plugin, a hanging plugin is killed, and
+//! the cache is written atomically.
 
 mod cache;
 mod error;
@@ -13,53 +14,57 @@ mod together;
 
 use std::{
     ffi::OsString,
+    os::fd::AsFd,
     path::{Path, PathBuf},
-    sync::OnceLock,
+    sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
 
+use podplane_netlink::netns;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::{
-    netns,
+    spare::SpareFiles,
     trace::{Begun, Trace},
     types::{CniResult, NetworkConfigList, Version, validate},
 };
 pub use cache::CachedAttachment;
 pub use error::{PluginError, RuntimeError};
-pub(crate) use exec::{Conversation, Ended, Running, spawn};
-pub use exec::{Output, execute, find_plugin};
+pub use exec::{Conversation, Ended, Output, Pipes, execute, pipes, spawn};
+pub(crate) use exec::{Running, Surroundings, find_plugin};
 
 use cache::Cache;
 use request::{Step, chain, environment, ipam_step, request};
 
-/// What libcni uses when it is told nothing.
+/// libcni's default directory of the cache.
 pub const DEFAULT_CACHE_DIR: &str = "/var/lib/cni";
 
-/// Where plugins are found and how they are run.
+/// A runtime: the directories of plugins, and the conditions under which they run.
 #[derive(Debug, Clone)]
 pub struct Runtime {
-    /// Directories of plugin programs, the first hit wins (`CNI_PATH`).
+    /// The directories of plugin programs; the first that has the program wins (`CNI_PATH`).
     pub bin_dirs: Vec<PathBuf>,
     /// The directory in which `results/` holds the cache; libcni's is [`DEFAULT_CACHE_DIR`].
     pub cache_dir: PathBuf,
-    /// The network namespace that plugins are started in; `None` is the caller's.
+    /// The spare files for entries of the cache; `None` for new files.
+    pub spare: Option<Arc<SpareFiles>>,
+    /// The network namespace that plugins are started in; the caller's if `None`.
     pub node_netns: Option<PathBuf>,
-    /// How long one plugin may take before it and its process group are killed.
+    /// The longest time that one plugin may take before it and its process group are killed.
     pub timeout: Duration,
 }
 
-/// A plugin that was executed.
+/// The facts about one execution of a plugin.
 #[derive(Clone, Copy, Debug)]
 pub struct Executed<'a> {
-    /// Its name.
+    /// The plugin's name.
     pub plugin: &'a str,
-    /// `ADD`, `DEL`, …
+    /// The command: `ADD`, `DEL`, …
     pub command: &'static str,
-    /// How long it took.
+    /// The time it took.
     pub took: Duration,
-    /// It refused, or could not be run.
+    /// Set if the plugin refused, or could not be run.
     pub failed: bool,
 }
 
@@ -67,7 +72,8 @@ type Observer = Box<dyn Fn(&Executed<'_>) + Send + Sync>;
 
 static OBSERVER: OnceLock<Observer> = OnceLock::new();
 
-/// Tells `observer` of every plugin that any [`Runtime`] of this process executes from now on. Only the first observer is told.
+/// Registers an observer of every plugin that any [`Runtime`] of this process executes from now on.
+/// Only the first call has an effect.
 pub fn observe(observer: impl Fn(&Executed<'_>) + Send + Sync + 'static) {
     _ = OBSERVER.set(Box::new(observer));
 }
@@ -75,17 +81,17 @@ pub fn observe(observer: impl Fn(&Executed<'_>) + Send + Sync + 'static) {
 /// One interface of one container in one network.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Attachment {
-    /// Id of the container, or of the sandbox.
+    /// The id of the container or of the sandbox.
     pub container_id: String,
-    /// The container's network namespace; a DEL goes without once it is gone.
+    /// The container's network namespace; `None` for a DEL after it is gone.
     pub netns: Option<PathBuf>,
-    /// Name of the interface inside, usually `eth0`.
+    /// The name of the interface in the container, usually `eth0`.
     pub ifname: String,
     /// `CNI_ARGS`, in order.
     pub args: Vec<(String, String)>,
-    /// Capability arguments; each plugin is given those that its `capabilities` ask for.
+    /// Capability arguments; each plugin gets those that its `capabilities` ask for.
     pub capability_args: Map<String, Value>,
-    /// What the operations on it are part of, if anybody wants to know.
+    /// The trace that collects the steps of operations on the attachment.
     pub trace: Option<Trace>,
 }
 
@@ -108,23 +114,25 @@ impl Attachment {
     }
 }
 
-/// An attachment that GC must keep; its JSON is the specification's.
+/// An attachment that GC must keep. Its JSON is the specification's.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ValidAttachment {
-    /// Id of the container.
+    /// The id of the container.
     #[serde(rename = "containerID", alias = "containerid")]
     pub container_id: String,
-    /// Name of the interface inside.
+    /// The name of the interface in the container.
     pub ifname: String,
 }
 
 impl Runtime {
-    /// Attaches: runs the chain in order, each plugin with the result of the one before it, and caches
-    /// the last result. On failure what was done is undone, in reverse, by DEL; not so when the cache
-    /// says that this attachment was there before.
+    /// Attaches: runs the chain in order, each plugin with the result of the one before it, and
+    /// caches the last result.
+    ///
+    /// A failed ADD is undone by DEL, in reverse order, unless the cache says that this attachment
+    /// existed before.
     ///
     /// # Errors
-    /// [`RuntimeError`]; [`RuntimeError::Rollback`] when something may be left behind.
+    /// [`RuntimeError`]; [`RuntimeError::Rollback`] if something may be left behind.
     pub fn add(
         &self,
         list: &NetworkConfigList,
@@ -133,8 +141,8 @@ impl Runtime {
         self.add_steps(list, &chain(list), attachment)
     }
 
-    /// Detaches: runs the chain in reverse. Every plugin is run, also after one has failed; the cached
-    /// result goes when all have succeeded. Deleting what is not there is success.
+    /// Detaches: runs the chain in reverse. Every plugin is run, also after one has failed. The
+    /// cached result is removed when all have succeeded. Deleting a missing attachment is success.
     ///
     /// # Errors
     /// [`RuntimeError`]; call again later.
@@ -146,7 +154,7 @@ impl Runtime {
         self.del_steps(list, &chain(list), attachment)
     }
 
-    /// Checks that an attachment is as its cached result says.
+    /// Checks that an attachment agrees with its cached result.
     ///
     /// # Errors
     /// [`RuntimeError`] of the first plugin that disagrees.
@@ -176,9 +184,10 @@ impl Runtime {
         Ok(())
     }
 
-    /// Deletes every cached attachment of the network that is not `valid`, then tells the plugins
-    /// (from version 1.1.0 on) which ones are. `None` means that nothing is known about what is valid:
-    /// then the plugins are not told either, and every cached attachment goes.
+    /// Deletes every cached attachment of the network that is not `valid`, then passes the valid
+    /// ones to the plugins (from version 1.1.0 on).
+    ///
+    /// With `None`, every cached attachment is deleted, and the plugins run GC without a list.
     ///
     /// # Errors
     /// All that failed; the rest was done.
@@ -226,7 +235,7 @@ impl Runtime {
         RuntimeError::join(errors)
     }
 
-    /// Asks the plugins whether an ADD can be served now; below 1.1.0 nothing is asked.
+    /// Asks the plugins whether an ADD can be served now. Below version 1.1.0 nothing is asked.
     ///
     /// # Errors
     /// [`RuntimeError`] of the first plugin that cannot; its code is 50 or 51.
@@ -241,8 +250,8 @@ impl Runtime {
         Ok(())
     }
 
-    /// [`add`](Self::add) of the IPAM plugin alone: addresses without devices. It gets the very input
-    /// that the list's first plugin would pass on to it.
+    /// [`add`](Self::add) of the IPAM plugin alone: addresses without devices. It gets exactly the
+    /// input that the list's first plugin would pass on to it.
     ///
     /// # Errors
     /// [`RuntimeError`].
@@ -266,7 +275,7 @@ impl Runtime {
         self.del_steps(list, &[ipam_step(list)?], attachment)
     }
 
-    /// All attachments of the cache, of all networks.
+    /// All attachments in the cache, of all networks.
     ///
     /// # Errors
     /// [`RuntimeError::Cache`].
@@ -274,7 +283,7 @@ impl Runtime {
         self.cache().list()
     }
 
-    /// The cached result of an attachment, in the form of the list's version.
+    /// The cached result of an attachment, in the format of the list's version.
     #[must_use]
     pub fn cached_result(
         &self,
@@ -291,8 +300,8 @@ impl Runtime {
         attachment: &Attachment,
     ) -> Result<CniResult, RuntimeError> {
         self.validate_names(steps, "add", list, attachment)?;
-        // An ADD that is repeated fails (`duplicate allocation`), and must not take down what lives. An
-        // entry that cannot be read is one of something that may live.
+        // A repeated ADD fails (`duplicate allocation`), and must not be undone: the attachment may
+        // be in use. An unreadable entry counts as one that may be.
         let is_live = self.is_cached(list, attachment);
         let mut result = None;
         for (index, step) in steps.iter().enumerate() {
@@ -323,7 +332,7 @@ impl Runtime {
         }
     }
 
-    /// Undoes an ADD. The step that failed is deleted too: what it did before it failed is not known.
+    /// Undoes an ADD. The failed step is deleted too: it may have done a part of its work.
     fn roll_back(
         &self,
         list: &NetworkConfigList,
@@ -359,7 +368,7 @@ impl Runtime {
         self.validate_names(steps, "delete", list, attachment)?;
         let previous = self.previous_result(list, attachment);
         let previous = previous.unwrap_or_else(|error| {
-            // A DEL has to go on: without the entry, as if it had never been.
+            // A DEL continues without the entry, as if there had never been one.
             tracing::warn!(
                 error = error.message(),
                 "going on without the cached result"
@@ -384,7 +393,8 @@ impl Runtime {
         self.cache().remove(&list.name, attachment)
     }
 
-    /// Runs one plugin. The attachment is absent for GC and STATUS, which are about no container.
+    /// Runs one plugin. `attachment` is `None` for GC and STATUS, which are not about one
+    /// container.
     fn run(
         &self,
         step: &Step<'_>,
@@ -422,7 +432,7 @@ impl Runtime {
         Ok(output.stdout)
     }
 
-    /// Executes a program in the node's namespace, and logs what it says on standard error.
+    /// Executes a program in the node's namespace, and logs its standard error.
     fn execute(
         &self,
         plugin: &str,
@@ -432,12 +442,15 @@ impl Runtime {
         env: &[(&'static str, OsString)],
         steps: &mut Vec<u8>,
     ) -> Result<Result<Output, PluginError>, RuntimeError> {
-        let mut execute = || Running::start(program, stdin, env, Some(self.timeout))?.finish(steps);
         let began = Instant::now();
-        let output = match &self.node_netns {
-            Some(path) => netns::in_netns(path, execute)?,
-            None => execute(),
+        let node = self.node_netns.as_deref();
+        let node = node.map(netns::open_mounted).transpose()?;
+        let around = Surroundings {
+            timeout: Some(self.timeout),
+            netns: node.as_ref().map(AsFd::as_fd),
         };
+        let started = Running::start(program, stdin, env, around);
+        let output = started.and_then(|running| running.finish(steps));
         if let Some(observer) = OBSERVER.get() {
             observer(&Executed {
                 plugin,
@@ -457,8 +470,8 @@ impl Runtime {
         Ok(output)
     }
 
-    /// libcni's order: the first plugin is looked for, then the names are looked at. They come before the
-    /// cache is, whose files they name.
+    /// Checks names in libcni's order: first the lookup of the first plugin, then the names. Both
+    /// come before the cache is read, since names are parts of its file names.
     fn validate_names(
         &self,
         steps: &[Step<'_>],
@@ -476,7 +489,7 @@ impl Runtime {
             .map_err(RuntimeError::Invalid)
     }
 
-    /// The cached result, in the form that the list's plugins read.
+    /// The cached result, in the format of the list's version.
     fn previous_result(
         &self,
         list: &NetworkConfigList,
@@ -502,6 +515,7 @@ impl Runtime {
     fn cache(&self) -> Cache<'_> {
         Cache {
             dir: &self.cache_dir,
+            spare: self.spare.as_deref(),
         }
     }
 }

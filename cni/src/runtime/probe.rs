@@ -1,4 +1,4 @@
-//! Which versions a plugin speaks (CNI 1.1 §VERSION), and whether a network could be used at all.
+//! Versions of plugins (CNI 1.1 §VERSION), and the check of a whole network.
 
 use std::{collections::BTreeSet, ffi::OsString};
 
@@ -9,11 +9,11 @@ use super::{PluginError, Runtime, RuntimeError, find_plugin, request::chain};
 use crate::types::{NetworkConfigList, Version, config_field, json};
 
 impl Runtime {
-    /// Asks every plugin of the list whether it is there and speaks the list's version, and returns the capabilities
-    /// that the list declares.
+    /// Checks that every plugin of the list exists and supports the list's version. Returns the
+    /// capabilities that the list declares.
     ///
     /// # Errors
-    /// All that is wrong.
+    /// Everything that is wrong.
     pub fn validate(&self, list: &NetworkConfigList) -> Result<BTreeSet<String>, RuntimeError> {
         let wanted = match list.cni_version.as_str() {
             "" => Version::V0_1_0.as_str(),
@@ -39,7 +39,7 @@ impl Runtime {
         RuntimeError::join(errors).map(|()| capabilities)
     }
 
-    /// Asks a plugin for its versions. One that does not know the question speaks 0.1.0.
+    /// Asks a plugin for its versions. A plugin that does not know the question supports 0.1.0.
     ///
     /// # Errors
     /// [`RuntimeError::Plugin`].
@@ -51,7 +51,7 @@ impl Runtime {
             source: Box::new(source),
         };
         let program = find_plugin(plugin, &self.bin_dirs).map_err(failed)?;
-        // Plugins with an old skeleton ask for these whatever the command.
+        // Plugins with an old skeleton require these for every command.
         let env = [
             ("CNI_COMMAND", "VERSION"),
             ("CNI_CONTAINERID", ""),

@@ -1,4 +1,4 @@
-//! What a plugin of a chain is given: its configuration on standard input, and its environment.
+//! The input of a plugin: its configuration on standard input, and its environment.
 
 use std::{
     ffi::OsString,
@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::{Attachment, PluginError, RuntimeError};
 use crate::types::{CniResult, NetworkConfigList, PluginConfig, config_field};
 
-/// A step of a chain: a program and the configuration that it is given.
+/// A step of a chain: a program and its configuration.
 pub(super) struct Step<'a> {
     pub(super) program: &'a str,
     pub(super) config: &'a PluginConfig,
@@ -59,7 +59,7 @@ pub(super) fn ipam_step(list: &NetworkConfigList) -> Result<Step<'_>, RuntimeErr
     })
 }
 
-/// The configuration that a plugin is given (CNI 1.1 §Deriving request configuration).
+/// The configuration that is passed to a plugin (CNI 1.1 §Deriving request configuration).
 pub(super) fn request(
     list: &NetworkConfigList,
     plugin: &PluginConfig,

@@ -1,4 +1,4 @@
-//! Several networks of one container at once.
+//! Operations on several networks of one container at once.
 
 use std::{collections::BTreeSet, panic, thread};
 
@@ -6,16 +6,17 @@ use super::{Attachment, Runtime, RuntimeError};
 use crate::types::{CniResult, NetworkConfigList};
 
 impl Runtime {
-    /// [`add`](Self::add) of several networks at once, each with an interface of its own, as containerd does it for a
-    /// pod: either all are attached, or, when one fails, those that succeeded are detached in reverse order. What was
-    /// attached before this call stays.
+    /// [`add`](Self::add) for several networks at once, each with an interface of its own, as
+    /// containerd does it for a pod. Either all are attached or, if one fails, those that succeeded
+    /// are detached in reverse order. Attachments that existed before this call stay.
     ///
-    /// The specification wants the operations of one container one after the other; plugins that share nothing but the
-    /// container do not notice. Call [`add`](Self::add) for each where they do.
+    /// The specification wants the operations of one container in sequence. Plugins that share
+    /// nothing but the container do not notice the difference; for others, call [`add`](Self::add)
+    /// for each network.
     ///
     /// # Errors
-    /// [`RuntimeError::SameInterface`] before anything is run; else all that failed, [`RuntimeError::Rollback`] when
-    /// something may be left behind.
+    /// [`RuntimeError::SameInterface`] before any plugin is run. Otherwise all failures;
+    /// [`RuntimeError::Rollback`] if something may be left behind.
     pub fn add_all(
         &self,
         networks: &[(NetworkConfigList, Attachment)],
@@ -52,7 +53,7 @@ impl Runtime {
         }
     }
 
-    /// [`del`](Self::del) of several networks at once; each is tried.
+    /// [`del`](Self::del) for several networks at once. Each is tried.
     ///
     /// # Errors
     /// All that failed.
@@ -83,7 +84,7 @@ fn distinct(networks: &[(NetworkConfigList, Attachment)]) -> Result<(), RuntimeE
     Ok(())
 }
 
-/// Runs the work for each on a thread of its own, and returns in the order of `items`.
+/// Runs `work` for each item on a thread of its own. The results have the order of `items`.
 fn at_once<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let work = &work;
     thread::scope(|scope| {

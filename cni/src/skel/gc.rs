@@ -1,4 +1,4 @@
-//! What a GC is told.
+//! The input of a GC.
 
 use serde::Deserialize;
 
@@ -7,8 +7,12 @@ use crate::{
     types::{CniError, json},
 };
 
-/// `cni.dev/valid-attachments` of a GC: absent is not the same as empty.
-pub(crate) fn valid_attachments(stdin: &[u8]) -> Result<Option<Vec<ValidAttachment>>, CniError> {
+/// The valid attachments of a GC: `cni.dev/valid-attachments`, or `cni.dev/attachments`. `None` if
+/// both are absent, which differs from an empty list.
+///
+/// # Errors
+/// Code 999, where the configuration cannot be read.
+pub fn valid_attachments(stdin: &[u8]) -> Result<Option<Vec<ValidAttachment>>, CniError> {
     #[derive(Default, Deserialize)]
     #[serde(default)]
     struct Keys {
@@ -30,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gc_without_a_list_is_not_one_with_an_empty_list() {
+    fn distinguishes_a_missing_list_of_attachments_from_an_empty_one() {
         assert_eq!(valid_attachments(b"{}").unwrap(), None);
         assert_eq!(
             valid_attachments(br#"{"cni.dev/valid-attachments": []}"#).unwrap(),

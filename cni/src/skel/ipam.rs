@@ -1,15 +1,16 @@
-//! Passing work on to the IPAM plugin.
+//! Delegation to the IPAM plugin.
 
 use std::{ffi::OsString, fmt, io::Write as _, iter};
 
 use super::Call;
 use crate::{
-    runtime::{PluginError, Running, find_plugin},
+    runtime::{PluginError, Running, Surroundings, find_plugin},
     trace::Telling,
     types::{CniError, CniResult},
 };
 
-/// The IPAM plugin that a plugin's configuration names. It gets the same environment and input.
+/// The IPAM plugin of a configuration. It gets the same environment and input as the calling
+/// plugin.
 #[derive(Debug, Clone, Copy)]
 pub struct Ipam<'a> {
     call: &'a Call,
@@ -17,31 +18,32 @@ pub struct Ipam<'a> {
 }
 
 impl<'a> Ipam<'a> {
-    /// Without a name there is none, and the network has no addresses.
+    /// The delegate for `program`; `None` for an empty name: the network then has no addresses.
     #[must_use]
     pub fn new(call: &'a Call, program: &'a str) -> Option<Self> {
         (!program.is_empty()).then_some(Self { call, program })
     }
 
-    /// Whether it may look at the container's interface, as dhcp does, which asks over it: then the interface has to be up before ADD, and there
-    /// until after DEL. Only of two it is known that they do not.
+    /// Returns true if the IPAM plugin may use the container's interface, as dhcp does to send its
+    /// requests. The interface must then be up before the ADD, and exist until after the DEL. Only
+    /// `host-local` and `static` are known not to use it.
     #[must_use]
     pub fn needs_interface(self) -> bool {
         !["host-local", "static"].contains(&self.program)
     }
 
-    /// Gets addresses for an attachment that `attach` makes, and gives them back if it fails. The plugin runs while `attach` does what needs no
-    /// address yet.
+    /// Gets addresses for an attachment that `attach` makes, and releases them if it fails. The
+    /// plugin runs while `attach` does the work that needs no addresses.
     ///
     /// # Errors
-    /// Those of `attach`, and the IPAM plugin's own if it was not asked for them; code 999 if that had none.
+    /// Those of `attach`, and those of finding and starting the IPAM plugin.
     pub fn add_for(
         self,
         attach: impl FnOnce(&mut Addresses<'a>) -> Result<CniResult, CniError>,
     ) -> Result<CniResult, CniError> {
         let program = find_plugin(self.program, &self.call.path).map_err(refused)?;
         let (telling, env) = self.begin("ADD");
-        let running = Running::start(&program, &self.call.stdin, &env, None);
+        let running = Running::start(&program, &self.call.stdin, &env, Surroundings::default());
         let mut addresses = Addresses {
             ipam: self,
             running: Some((running.map_err(refused)?, telling)),
@@ -50,7 +52,7 @@ impl<'a> Ipam<'a> {
         attach(&mut addresses).map_err(|error| addresses.give_back(error))
     }
 
-    /// Gives them back.
+    /// Releases the addresses.
     ///
     /// # Errors
     /// The IPAM plugin's own; code 999 if it had none.
@@ -69,11 +71,11 @@ impl<'a> Ipam<'a> {
     fn run(self, command: &'static str) -> Result<Vec<u8>, CniError> {
         let program = find_plugin(self.program, &self.call.path).map_err(refused)?;
         let (telling, env) = self.begin(command);
-        let running = Running::start(&program, &self.call.stdin, &env, None);
+        let running = Running::start(&program, &self.call.stdin, &env, Surroundings::default());
         answer(running.map_err(refused)?, telling)
     }
 
-    /// What the plugin finds in its environment besides what this one found.
+    /// Starts a step of the trace. Returns the additional environment of the plugin.
     fn begin(self, command: &'static str) -> (Telling, Vec<(&'static str, OsString)>) {
         let telling = self.call.tell.begin(&format!("{command} {}", self.program));
         let env = iter::once(("CNI_COMMAND", command.into())).chain(telling.environment());
@@ -82,7 +84,7 @@ impl<'a> Ipam<'a> {
     }
 }
 
-/// The addresses that an IPAM plugin is asked for.
+/// Addresses that the IPAM plugin has been asked for.
 #[derive(Debug)]
 pub struct Addresses<'a> {
     ipam: Ipam<'a>,
@@ -91,7 +93,7 @@ pub struct Addresses<'a> {
 }
 
 impl Addresses<'_> {
-    /// Waits for them. They are there once.
+    /// Waits for the addresses. Works once.
     ///
     /// # Errors
     /// The IPAM plugin's own error; code 999 if it had none, or gave no address.
@@ -100,7 +102,8 @@ impl Addresses<'_> {
         let (running, telling) =
             running.ok_or_else(|| CniError::internal("the IPAM plugin has been asked already"))?;
         let output = answer(running, telling)?;
-        // It has succeeded as far as it knows, so whatever it gave must be given back.
+        // The plugin has succeeded as far as it knows, so its addresses must be released even if
+        // its result is unusable.
         self.are_given = true;
         let version = self.ipam.call.version.as_str();
         let result = CniResult::parse(&output, version).map_err(CniError::internal)?;
@@ -110,10 +113,11 @@ impl Addresses<'_> {
         Ok(result)
     }
 
-    /// After a failure, which is returned, with the one that follows from it if there is one.
+    /// Releases the addresses after a failure. Returns the failure, with that of the release if
+    /// there is one.
     fn give_back(&mut self, error: CniError) -> CniError {
         if self.running.is_some() {
-            _ = self.wait(); // Nobody has asked yet what has become of it.
+            _ = self.wait(); // Find out whether it gave addresses.
         }
         if !self.are_given {
             return error;
@@ -131,7 +135,7 @@ impl Addresses<'_> {
     }
 }
 
-/// What the plugin prints. What it tells on standard error is passed on.
+/// Waits for the plugin's output. Its standard error is passed on.
 fn answer(running: Running<'_>, telling: Telling) -> Result<Vec<u8>, CniError> {
     let mut steps = Vec::new();
     let ran = running.finish(&mut steps);

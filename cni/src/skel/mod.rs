@@ -1,4 +1,4 @@
-//! What all plugin programs do before and after their work: environment, versions, errors, exit codes.
+//! The skeleton of all plugin programs: environment, versions, errors, exit codes.
 //!
 //! The order of the checks is the reference's, and observable.
 
@@ -14,20 +14,22 @@ use std::{
     process::ExitCode,
 };
 
-pub(crate) use gc::valid_attachments;
+use podplane_netlink::netns;
+
+pub use gc::valid_attachments;
 pub use ipam::{Addresses, Ipam};
+pub use podplane_error_chain::one_line as text;
 
 use crate::{
-    netns,
     trace::Teller,
     types::{
         CniError, CniResult, ResultError, Version, code,
-        go_json::{self, Kind, Struct},
+        go_json::{self, Kind},
         json, validate, version_triple as triple,
     },
 };
 
-/// What a plugin is called with. Fields that a command does not require may be empty.
+/// The parameters of a plugin's call. Fields that a command does not require may be empty.
 #[derive(Debug, Clone)]
 pub struct Call {
     /// `CNI_CONTAINERID`.
@@ -40,26 +42,31 @@ pub struct Call {
     pub args: String,
     /// `CNI_PATH`.
     pub path: Vec<PathBuf>,
-    /// The configuration, as it came.
+    /// The configuration, as received.
     pub stdin: Vec<u8>,
     /// The configuration's `cniVersion`, checked.
     pub version: Version,
-    /// To whom it may tell its steps.
+    /// The sink for the steps of the call.
     pub tell: Teller,
 }
 
-/// A plugin's work. Nothing may be printed on standard output, and nothing be read from the environment.
+/// The work of a plugin. It must not print on standard output, nor read the environment.
 pub trait Plugin {
     /// The program's name.
     fn name(&self) -> &'static str;
 
-    /// Attaches.
+    /// The supported versions of the specification, oldest first.
+    fn versions(&self) -> &'static [Version] {
+        &Version::ALL
+    }
+
+    /// Attaches the container.
     ///
     /// # Errors
     /// The error to print.
     fn add(&self, call: &Call) -> Result<CniResult, CniError>;
 
-    /// Detaches; what is gone already is success.
+    /// Detaches the container. Missing resources count as success.
     ///
     /// # Errors
     /// The error to print.
@@ -71,29 +78,17 @@ pub trait Plugin {
     /// The error to print.
     fn check(&self, call: &Call) -> Result<(), CniError>;
 
-    /// Frees what belongs to no valid attachment.
+    /// Deletes the resources that belong to no valid attachment.
     ///
     /// # Errors
     /// The error to print.
     fn gc(&self, call: &Call) -> Result<(), CniError>;
 
-    /// Says whether an ADD can be served.
+    /// Checks that an ADD can be served.
     ///
     /// # Errors
     /// The error to print; code 50 or 51.
     fn status(&self, call: &Call) -> Result<(), CniError>;
-}
-
-/// An error with all its causes, on one line.
-#[must_use]
-pub fn text(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text = format!("{text}: {error}");
-        source = error.source();
-    }
-    text
 }
 
 /// The `prevResult` of the configuration, if there is one.
@@ -114,7 +109,7 @@ pub fn previous_result(call: &Call) -> Result<Option<CniResult>, CniError> {
     })
 }
 
-/// The name of the configuration's network, which is checked before a plugin is called.
+/// The name of the configuration's network. It was validated before the plugin was called.
 ///
 /// # Errors
 /// Code 999.
@@ -125,7 +120,7 @@ pub fn network_name(call: &Call) -> Result<String, CniError> {
     Ok(name.unwrap_or_default().to_owned())
 }
 
-/// The `main` of a plugin program.
+/// The `main` function of a plugin program.
 pub fn main(plugin: &dyn Plugin) -> ExitCode {
     panic::set_hook(Box::new(answer_panic));
     let env = |key: &str| std::env::var_os(key);
@@ -136,12 +131,12 @@ pub fn main(plugin: &dyn Plugin) -> ExitCode {
     };
     match print(&text) {
         Ok(()) => code,
-        Err(_) => ExitCode::FAILURE, // Nobody is there to be told.
+        Err(_) => ExitCode::FAILURE, // Standard output has no reader.
     }
 }
 
-/// Ends the program with an error that the runtime can read. A hook, so that it does so in whichever thread, and however the
-/// program was built to panic.
+/// Ends the program with an error that the runtime can parse. It is a hook, so that it works in
+/// every thread, and with every panic strategy.
 #[expect(clippy::exit, reason = "there is nowhere to return to")]
 fn answer_panic(info: &PanicHookInfo<'_>) {
     _ = writeln!(io::stderr(), "{info}");
@@ -149,7 +144,7 @@ fn answer_panic(info: &PanicHookInfo<'_>) {
     std::process::exit(1);
 }
 
-/// Writes to standard output, past the buffer that std has in front of it.
+/// Writes to standard output without the standard library's buffer.
 fn print(text: &str) -> rustix::io::Result<()> {
     let mut rest = text.as_bytes();
     while !rest.is_empty() {
@@ -159,10 +154,10 @@ fn print(text: &str) -> rustix::io::Result<()> {
     Ok(())
 }
 
-/// [`main`] without a process: what goes to standard output.
+/// [`main`] without a process. Returns the text for standard output.
 ///
 /// # Errors
-/// What goes there instead, with exit code 1.
+/// The error to print there instead, with exit code 1.
 pub fn answer(
     plugin: &dyn Plugin,
     env: &dyn Fn(&str) -> Option<OsString>,
@@ -177,7 +172,7 @@ pub fn answer(
         other => other?,
     };
     if environment.command == "VERSION" {
-        return Ok(version_answer());
+        return Ok(version_answer(plugin.versions()));
     }
     let mut config = Vec::with_capacity(4096);
     let read = stdin.read_to_end(&mut config);
@@ -194,28 +189,32 @@ pub fn answer(
     } = environment;
     call_env.stdin = config;
     call_env.tell = Teller::new(plugin.name(), env);
+    let versions = plugin.versions();
     match command.as_str() {
         "ADD" => {
-            call_env.version = exact(&config_version(&call_env.stdin)?)?;
+            call_env.version = exact(&config_version(&call_env.stdin)?, versions)?;
             refuse_own_netns(&call_env, env)?;
             let result = plugin.add(&call_env)?;
             Ok(result.with_version(call_env.version).to_json())
         }
         "DEL" => {
-            call_env.version = exact(&config_version(&call_env.stdin)?)?;
+            call_env.version = exact(&config_version(&call_env.stdin)?, versions)?;
             refuse_own_netns(&call_env, env)?;
             plugin.del(&call_env).map(|()| String::new())
         }
         "CHECK" => {
-            call_env.version = since(&config_version(&call_env.stdin)?, "CHECK", Version::V0_4_0)?;
+            let written = config_version(&call_env.stdin)?;
+            call_env.version = since(&written, "CHECK", Version::V0_4_0, versions)?;
             plugin.check(&call_env).map(|()| String::new())
         }
         "GC" => {
-            call_env.version = since(&config_version(&call_env.stdin)?, "GC", Version::V1_1_0)?;
+            let written = config_version(&call_env.stdin)?;
+            call_env.version = since(&written, "GC", Version::V1_1_0, versions)?;
             plugin.gc(&call_env).map(|()| String::new())
         }
         "STATUS" => {
-            call_env.version = since(&config_version(&call_env.stdin)?, "STATUS", Version::V1_1_0)?;
+            let written = config_version(&call_env.stdin)?;
+            call_env.version = since(&written, "STATUS", Version::V1_1_0, versions)?;
             plugin.status(&call_env).map(|()| String::new())
         }
         other => Err(CniError::new(
@@ -229,15 +228,16 @@ fn is_unset(env: &dyn Fn(&str) -> Option<OsString>, key: &str) -> bool {
     env(key).is_none_or(|value| value.is_empty())
 }
 
-/// How a plugin of podplane's begins when it is run without `CNI_COMMAND`, before its version. By this it is told from others' plugins.
+/// The beginning of the line that a plugin of ours prints when it is run without `CNI_COMMAND`; the
+/// version follows. It distinguishes our plugins from others.
 #[must_use]
 pub fn about_prefix(plugin: &str) -> String {
     format!("CNI {plugin} plugin podplane ")
 }
 
-/// For a person who runs the program by hand.
+/// Prints information for a person who runs the program by hand.
 fn about(plugin: &dyn Plugin, stderr: &mut dyn Write) {
-    let versions = Version::ALL.map(Version::as_str).join(", ");
+    let versions = texts(plugin.versions()).join(", ");
     let text = format!(
         "{}{}\nCNI protocol versions supported: {versions}\n",
         about_prefix(plugin.name()),
@@ -246,9 +246,17 @@ fn about(plugin: &dyn Plugin, stderr: &mut dyn Write) {
     _ = stderr.write_all(text.as_bytes());
 }
 
-fn version_answer() -> String {
-    let (latest, all) = (Version::LATEST.as_str(), Version::ALL.map(Version::as_str));
-    let quoted = all.map(|version| format!("\"{version}\"")).join(",");
+fn texts(versions: &[Version]) -> Vec<&'static str> {
+    versions.iter().map(|version| version.as_str()).collect()
+}
+
+fn version_answer(versions: &[Version]) -> String {
+    let latest = Version::LATEST.as_str();
+    let quoted: Vec<_> = versions
+        .iter()
+        .map(|version| format!("\"{version}\""))
+        .collect();
+    let quoted = quoted.join(",");
     format!("{{\"cniVersion\":\"{latest}\",\"supportedVersions\":[{quoted}]}}\n")
 }
 
@@ -303,24 +311,16 @@ impl Environment {
     }
 }
 
-/// The network's name is checked whatever the command.
+/// Checks the network's name, for every command.
 fn check_name(stdin: &[u8]) -> Result<(), CniError> {
-    static CONFIG: Kind = Kind::Struct(Struct {
-        name: "",
-        full: r#"struct { Name string "json:\"name\"" }"#,
-        fields: &[("name", Kind::String)],
-    });
+    static CONFIG: Kind = Kind::Struct(&[("name", Kind::String)]);
     let config = decode(stdin, &CONFIG, "error unmarshall network config")?;
     validate::network_name(config["name"].as_str().unwrap_or_default())
 }
 
-/// The version as it is written.
+/// The version as written.
 fn config_version(stdin: &[u8]) -> Result<String, CniError> {
-    static CONFIG: Kind = Kind::Struct(Struct {
-        name: "",
-        full: r#"struct { CNIVersion string "json:\"cniVersion\"" }"#,
-        fields: &[("cniVersion", Kind::String)],
-    });
+    static CONFIG: Kind = Kind::Struct(&[("cniVersion", Kind::String)]);
     let config = decode(stdin, &CONFIG, "decoding version from network config")?;
     let version = config["cniversion"].as_str();
     Ok(version.unwrap_or_default().to_owned())
@@ -335,9 +335,17 @@ fn incompatible(msg: &str) -> CniError {
     CniError::new(code::INCOMPATIBLE_VERSION, msg)
 }
 
-fn exact(version: &str) -> Result<Version, CniError> {
-    version.parse().map_err(|_| {
-        let supported = json::go_quote_list(&Version::ALL.map(Version::as_str));
+fn exact(version: &str, supported: &[Version]) -> Result<Version, CniError> {
+    // An absent version means the oldest.
+    let version = if version.is_empty() {
+        Version::V0_1_0.as_str()
+    } else {
+        version
+    };
+    let known = version.parse().ok();
+    let known = known.filter(|version| supported.contains(version));
+    known.ok_or_else(|| {
+        let supported = json::go_quote_list(&texts(supported));
         incompatible("incompatible CNI versions").with_details(format!(
             "config is {}, plugin supports {supported}",
             json::go_quote(version)
@@ -345,8 +353,13 @@ fn exact(version: &str) -> Result<Version, CniError> {
     })
 }
 
-/// The version of a configuration, for a command that came with `first`.
-fn since(version: &str, command: &str, first: Version) -> Result<Version, CniError> {
+/// The version of a configuration, for a command that exists since the version `first`.
+fn since(
+    version: &str,
+    command: &str,
+    first: Version,
+    supported: &[Version],
+) -> Result<Version, CniError> {
     let text = if version.is_empty() {
         Version::V0_1_0.as_str()
     } else {
@@ -363,11 +376,11 @@ fn since(version: &str, command: &str, first: Version) -> Result<Version, CniErr
             "plugin version does not allow {command}"
         )));
     }
-    exact(version)
+    exact(version, supported)
 }
 
-/// Refuses to work on the plugin's own namespace. The reference notices only when the work is done, and
-/// leaves it done; here it comes first.
+/// Refuses to work on the plugin's own namespace. The reference notices only after the work is
+/// done, and does not undo it; here the check comes first.
 fn refuse_own_netns(call: &Call, env: &dyn Fn(&str) -> Option<OsString>) -> Result<(), CniError> {
     let allowed = env("CNI_NETNS_OVERRIDE").unwrap_or_default();
     if allowed == "1" || allowed.eq_ignore_ascii_case("true") {

@@ -1,11 +1,12 @@
-//! Addresses as Go reads them.
+//! Addresses in Go's notation.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net};
 use serde::{Deserialize, Deserializer, de::Error as _};
 
-/// An address as `net.ParseIP` reads it: no zone, no leading zeros, an IPv4-mapped IPv6 address is IPv4.
+/// Parses an address as `net.ParseIP` does: no zone, no leading zeros; an IPv4-mapped IPv6 address
+/// is IPv4.
 ///
 /// # Errors
 /// Go's text.
@@ -16,14 +17,14 @@ pub fn parse_ip(text: &str) -> Result<IpAddr, String> {
     }
 }
 
-/// A prefix as `net.ParseCIDR` reads it; host bits are kept.
+/// Parses a prefix as `net.ParseCIDR` does. Host bits are kept.
 ///
 /// # Errors
 /// Go's text.
 pub fn parse_cidr(text: &str) -> Result<IpNet, String> {
     let parse = || {
         let (ip, length) = text.split_once('/')?;
-        // Zeros may lead the length, but nothing else.
+        // The length may have leading zeros, but no sign.
         if !length.bytes().all(|byte| byte.is_ascii_digit()) {
             return None;
         }
@@ -32,8 +33,8 @@ pub fn parse_cidr(text: &str) -> Result<IpNet, String> {
     parse().ok_or_else(|| format!("invalid CIDR address: {text}"))
 }
 
-/// A network of IPv4-mapped IPv6 addresses is one of IPv4, as where Go prints it.
-pub(crate) fn canonical_net(net: IpNet) -> IpNet {
+/// Converts a network of IPv4-mapped IPv6 addresses to IPv4, as Go prints it.
+pub fn canonical_net(net: IpNet) -> IpNet {
     let mapped = match (net, net.addr().to_canonical()) {
         (IpNet::V6(net), IpAddr::V4(ip)) => {
             Ipv4Net::new(ip, net.prefix_len().saturating_sub(96)).ok()
@@ -43,17 +44,17 @@ pub(crate) fn canonical_net(net: IpNet) -> IpNet {
     mapped.map_or(net, IpNet::V4)
 }
 
-/// The next address. It wraps at the end of its family, where no subnet's host can be.
-pub(crate) fn next_ip(ip: IpAddr) -> IpAddr {
+/// The next address. It wraps at the end of its family, which is no host of any subnet.
+pub fn next_ip(ip: IpAddr) -> IpAddr {
     match ip {
         IpAddr::V4(ip) => Ipv4Addr::from_bits(ip.to_bits().wrapping_add(1)).into(),
         IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits().wrapping_add(1)).into(),
     }
 }
 
-/// An address in a configuration; the empty string is none.
+/// An address in a configuration; `None` for the empty string.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct GoIp(pub(crate) Option<IpAddr>);
+pub struct GoIp(pub Option<IpAddr>);
 
 impl<'de> Deserialize<'de> for GoIp {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -70,7 +71,7 @@ impl<'de> Deserialize<'de> for GoIp {
 
 /// A prefix in a configuration.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct GoCidr(pub(crate) IpNet);
+pub struct GoCidr(pub IpNet);
 
 impl<'de> Deserialize<'de> for GoCidr {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

@@ -2,11 +2,11 @@
 
 use super::json::go_quote;
 
-/// Reads the value of the one key that a plugin knows, as [`cni_args`] does.
+/// Reads the value of the only key that a plugin knows, as [`cni_args`] does.
 ///
 /// # Errors
 /// The reference's texts.
-pub(crate) fn cni_arg<T>(
+pub fn cni_arg<T>(
     args: &str,
     known: &str,
     parse: impl Fn(&str) -> Result<T, String>,
@@ -14,12 +14,12 @@ pub(crate) fn cni_arg<T>(
     cni_args(args, [known], parse).map(|[value]| value)
 }
 
-/// Reads the values of the keys that a plugin knows; of several for one key the last counts. Keys are
-/// case-sensitive, and other keys are an error unless `IgnoreUnknown` is among them.
+/// Reads the values of the keys that a plugin knows. Of several values for one key the last one
+/// counts. Keys are case-sensitive, and other keys are an error unless `IgnoreUnknown` is set.
 ///
 /// # Errors
 /// The reference's texts.
-pub(crate) fn cni_args<T, const N: usize>(
+pub fn cni_args<T, const N: usize>(
     args: &str,
     known: [&str; N],
     parse: impl Fn(&str) -> Result<T, String>,
@@ -41,7 +41,8 @@ pub(crate) fn cni_args<T, const N: usize>(
             )
         };
         match key {
-            // The reference keeps its answers in a structure, and takes a name of a part of it for a key.
+            // The reference stores the values in a structure, and takes the name of an embedded
+            // part for a key.
             "CommonArgs" => {
                 return Err("ARGS: cannot unmarshal into field 'CommonArgs' - type '*types.CommonArgs' does not implement encoding.TextUnmarshaler".to_owned());
             }

@@ -11,39 +11,40 @@ use serde_json::{Map, Value};
 
 use super::{Version, json::go_quote, version::triple as version_triple};
 
-/// One plugin's configuration: the JSON object as it stands in the list.
+/// One plugin's configuration: the JSON object as it is in the list.
 pub type PluginConfig = Map<String, Value>;
 
 /// A network: the chain of plugins that an attachment runs through.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NetworkConfigList {
-    /// Name of the network.
+    /// The name of the network.
     pub name: String,
-    /// `cniVersion` as written, or the highest supported of `cniVersions`. May be empty, which is 0.1.0.
+    /// `cniVersion` as written, or the highest supported of `cniVersions`. It may be empty, which
+    /// means 0.1.0.
     pub cni_version: String,
-    /// CHECK succeeds without running anything.
+    /// CHECK succeeds without running any plugin.
     pub disable_check: bool,
-    /// GC succeeds without running anything.
+    /// GC succeeds without running any plugin.
     pub disable_gc: bool,
-    /// The chain; never empty, and each has a `type`.
+    /// The chain; never empty, and each element has a `type`.
     pub plugins: Vec<PluginConfig>,
-    /// The list as it was written: what the cache keeps.
+    /// The list as written, which the cache keeps.
     pub bytes: Vec<u8>,
 }
 
-/// A configuration that could not be found or read.
+/// A failure to find or read a configuration.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// Nothing ends in `.conflist`, `.conf` or `.json`.
+    /// The directory has no file that ends in `.conflist`, `.conf` or `.json`.
     #[error("no net configurations found in {}", .0.display())]
     NoneFound(PathBuf),
-    /// There are configurations, but none of that name.
+    /// The directory has no configuration of that name.
     #[error("no net configuration with name \"{name}\" in {}", dir.display())]
     NotFound {
-        /// The name looked for.
+        /// The name that was looked for.
         name: String,
-        /// The directory searched.
+        /// The directory that was searched.
         dir: PathBuf,
     },
     /// A file or directory could not be read.
@@ -51,7 +52,7 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The text is not a configuration list.
@@ -63,12 +64,12 @@ pub enum ConfigError {
     /// An element of the list's `plugins` is not the configuration of a plugin.
     #[error("failed to parse plugin config {index}")]
     InvalidElement {
-        /// Its place in the list.
+        /// The index in the list.
         index: usize,
-        /// Why.
+        /// The cause.
         source: Box<ConfigError>,
     },
-    /// Neither the list nor the directory of its name has a plugin.
+    /// Neither the list nor the directory named after it has a plugin.
     #[error("no plugin configs found")]
     NoPlugins,
     /// A file is not a configuration.
@@ -76,13 +77,14 @@ pub enum ConfigError {
     InvalidFile {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: Box<ConfigError>,
     },
 }
 
 impl NetworkConfigList {
-    /// Reads a list (`.conflist`); plugins of `<dir>/<name>/*.conf` are appended by [`Self::load`] only.
+    /// Parses a list (`.conflist`). Only [`Self::load`] appends the plugins of
+    /// `<dir>/<name>/*.conf`.
     ///
     /// # Errors
     /// [`ConfigError::Invalid`].
@@ -90,16 +92,16 @@ impl NetworkConfigList {
         Self::parse_list(bytes, None)
     }
 
-    /// Reads a single plugin's configuration (`.conf`) as a list of one.
+    /// Parses a single plugin's configuration (`.conf`) as a list of one.
     ///
     /// # Errors
-    /// [`ConfigError::Invalid`].
+    /// [`ConfigError::InvalidPlugin`].
     pub fn from_plugin(bytes: &[u8]) -> Result<Self, ConfigError> {
         let plugin = plugin(parse(bytes).map_err(ConfigError::InvalidPlugin)?)?;
-        // Without a name it is nobody's network, and no error: `load` goes on to the next file.
+        // A missing name is accepted: `load` passes over the file.
         let field = |key| plugin_text(&plugin, key).map(str::to_owned);
         let (name, cni_version) = (field("name")?, field("cniVersion")?);
-        // The cache keeps what a reader of lists can read.
+        // The cache keeps text that a parser of lists can read.
         let list =
             serde_json::json!({"name": name, "cniVersion": cni_version, "plugins": [&plugin]});
         Ok(Self {
@@ -112,8 +114,8 @@ impl NetworkConfigList {
         })
     }
 
-    /// The network of that name in a directory: `*.conflist` first, then `*.conf` and `*.json`, each in
-    /// lexical order. A broken file before it is an error.
+    /// The network of that name in a directory: `*.conflist` first, then `*.conf` and `*.json`,
+    /// each in lexical order. An invalid file that comes before it is an error.
     ///
     /// # Errors
     /// [`ConfigError`].
@@ -135,8 +137,8 @@ impl NetworkConfigList {
         })
     }
 
-    /// The default network of a directory: the first file of any kind in lexical order, as container
-    /// runtimes choose it.
+    /// The default network of a directory: the first file of any kind in lexical order, as
+    /// container runtimes choose it.
     ///
     /// # Errors
     /// [`ConfigError`].
@@ -144,17 +146,17 @@ impl NetworkConfigList {
         Self::load_file(&Self::first_file(dir)?)
     }
 
-    /// The file of [`Self::load_first`].
+    /// The path of the file that [`Self::load_first`] loads.
     ///
     /// # Errors
     /// [`ConfigError::NoneFound`], and [`ConfigError::Read`] of the directory.
-    pub fn first_file(dir: &Path) -> Result<PathBuf, ConfigError> {
+    pub(crate) fn first_file(dir: &Path) -> Result<PathBuf, ConfigError> {
         let files = files(dir, &["conflist", "conf", "json"])?;
         let first = files.into_iter().next();
         first.ok_or_else(|| ConfigError::NoneFound(dir.to_owned()))
     }
 
-    /// One file, by its extension.
+    /// Loads one file, by its extension.
     ///
     /// # Errors
     /// [`ConfigError`].
@@ -231,7 +233,8 @@ impl NetworkConfigList {
         })
     }
 
-    /// Whether the list's version is at least this one; what is no version is taken as newer, and refused by the plugins.
+    /// Returns true if the list's version is at least this one. An invalid version counts as newer;
+    /// the plugins refuse it.
     #[must_use]
     pub fn is_at_least(&self, version: Version) -> bool {
         let own = match self.cni_version.as_str() {
@@ -242,7 +245,8 @@ impl NetworkConfigList {
     }
 }
 
-/// `cniVersion`, or the highest of it and `cniVersions` that is not above the newest that this package speaks.
+/// The version to use: `cniVersion`, or the highest of it and `cniVersions` that is not above the
+/// newest that this package supports.
 fn negotiate(list: &Map<String, Value>) -> Result<String, ConfigError> {
     let single = match list.get("cniVersion") {
         None => "",
@@ -281,7 +285,7 @@ fn negotiate(list: &Map<String, Value>) -> Result<String, ConfigError> {
     Ok(best.map_or_else(|| single.to_owned(), |(_, text)| text))
 }
 
-/// A field of a plugin's configuration, whose keys match in any case, as Go decodes them.
+/// A field of a plugin's configuration. Keys match in any case, as Go decodes them.
 pub(crate) fn config_field<'a>(config: &'a PluginConfig, key: &str) -> Option<&'a Value> {
     let folded = || {
         let found = config
@@ -292,7 +296,7 @@ pub(crate) fn config_field<'a>(config: &'a PluginConfig, key: &str) -> Option<&'
     config.get(key).or_else(folded)
 }
 
-/// Checks what libcni reads of a plugin's configuration; the rest is the plugin's own.
+/// Checks the fields of a plugin's configuration that libcni reads; the rest is the plugin's own.
 fn plugin(config: Value) -> Result<PluginConfig, ConfigError> {
     let refused = |why: String| ConfigError::InvalidPlugin(why);
     let Value::Object(config) = config else {
@@ -354,7 +358,7 @@ fn flag(list: &Map<String, Value>, key: &str) -> Result<bool, ConfigError> {
         .map_err(|_| invalid(format!("invalid value {} for {key}", go_quote(&text))))
 }
 
-/// Go's names, which the texts have.
+/// Go's name of a value's type, for errors.
 fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "<nil>",
@@ -366,7 +370,7 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// Regular files with one of the extensions, in lexical order; a directory that is missing has none.
+/// The regular files with one of the extensions, in lexical order. A missing directory has none.
 fn files(dir: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>, ConfigError> {
     let failed = |source| ConfigError::Read {
         path: dir.to_owned(),

@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn lists_come_before_single_files_and_the_name_decides() {
+fn finds_a_network_by_name_with_lists_first() {
     let dir = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
     let missing = NetworkConfigList::load(dir.path(), "a")
@@ -63,7 +63,7 @@ fn plugins_of_the_networks_directory_are_appended() {
 }
 
 #[test]
-fn single_files_are_lists_of_one_and_the_nameless_are_passed_over() {
+fn reads_single_files_as_lists_and_skips_files_without_a_name() {
     let dir = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
     write("00.conf", r#"{"type": "nameless"}"#);
@@ -101,7 +101,7 @@ fn single_files_are_lists_of_one_and_the_nameless_are_passed_over() {
 }
 
 #[test]
-fn a_directory_of_plugins_alone_makes_a_network() {
+fn a_list_without_plugins_needs_a_plugin_directory() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("10.conflist");
     fs::write(&path, r#"{"name": "n"}"#).unwrap();
@@ -209,7 +209,7 @@ fn switches_are_booleans_or_their_names() {
 }
 
 #[test]
-fn what_is_not_a_list_is_refused_in_libcnis_words() {
+fn invalid_lists_are_refused_with_the_texts_of_libcni() {
     const LIST: &str = "error parsing configuration list: ";
     const FIRST: &str = "failed to parse plugin config 0: error parsing configuration: ";
     for (bad, prefix, want) in [

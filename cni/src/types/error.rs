@@ -4,7 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Error codes of the specification (CNI 1.1 §Error), and the one that the reference uses for the rest.
+/// Error codes of the specification (CNI 1.1 §Error), and the code that the reference uses for
+/// other errors.
 pub mod code {
     /// The `cniVersion` of the configuration is not supported.
     pub const INCOMPATIBLE_VERSION: u32 = 1;
@@ -22,26 +23,26 @@ pub mod code {
     pub const INVALID_CONFIG: u32 = 7;
     /// `CNI_NETNS` names the plugin's own namespace.
     pub const INVALID_NETNS: u32 = 8;
-    /// A passing condition: the caller should try again later.
+    /// A temporary condition: the caller should try again later.
     pub const TRY_AGAIN_LATER: u32 = 11;
     /// STATUS: the plugin cannot serve ADD now.
     pub const NOT_AVAILABLE: u32 = 50;
     /// STATUS: as 50, and connectivity of existing containers may be limited.
     pub const LIMITED_CONNECTIVITY: u32 = 51;
-    /// What the reference uses for everything without a code of its own.
+    /// The reference's code for every error without a code of its own.
     pub const INTERNAL: u32 = 999;
 }
 
-/// The error object of CNI: what a failing plugin prints on standard output.
+/// The error object of CNI, which a failing plugin prints on standard output.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CniError {
     /// One of [`code`]'s, or one of the plugin's own from 100 on.
     #[serde(default)]
     pub code: u32,
-    /// One sentence.
+    /// A sentence that describes the error.
     #[serde(default)]
     pub msg: String,
-    /// More, if there is more; omitted when empty.
+    /// More information; omitted from the JSON if empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub details: String,
 }
@@ -56,12 +57,12 @@ impl CniError {
         }
     }
 
-    /// Code 999.
+    /// An error with code 999.
     pub fn internal(msg: impl fmt::Display) -> Self {
         Self::new(code::INTERNAL, msg.to_string())
     }
 
-    /// The same with details.
+    /// Sets the details.
     #[must_use]
     pub fn with_details(mut self, details: impl Into<String>) -> Self {
         self.details = details.into();

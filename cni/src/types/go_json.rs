@@ -1,288 +1,231 @@
 //! Documents decoded as Go's `encoding/json` decodes them into given types: what is merged, what is
-//! ignored, what is refused, and in which words.
+//! ignored, what is refused.
 //!
-//! The result holds the known fields only, under lower-case names, each of the right type; serde makes a
-//! structure of it.
+//! The result holds the known fields only, under lower-case names, each of the right type; serde
+//! makes a structure of it.
 
 use std::fmt;
 
-use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{
+    DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Unexpected, Visitor,
+};
 use serde_json::{Map, Value};
+use serde_path_to_error::Track;
 
-use super::{go_syntax, json::folded_key};
+use super::json::folded_key;
 
 /// A type of Go's.
 #[derive(Debug)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// `string`
     String,
     /// `bool`
     Bool,
     /// `int`
     Int,
-    /// What is read from a string by a method of its own; `null` is none.
-    Text(&'static str, fn(&str) -> Result<(), String>),
+    /// `uint64`
+    Uint,
+    /// A string that a function checks; `null` is none.
+    Text(fn(&str) -> Result<(), String>),
+    /// A string that a function checks; `null` is the empty one.
+    Checked(fn(&str) -> Result<(), String>),
     /// `*T`
     Pointer(&'static Kind),
-    /// `[]T`, with its full name
-    Slice(&'static str, &'static Kind),
+    /// A value that replaces an earlier one of the same key, and is not merged with it.
+    Replaced(&'static Kind),
+    /// `[]T`
+    Slice(&'static Kind),
+    /// `map[string]T`, of which the last of two equal keys counts.
+    Map(&'static Kind),
+    /// `map[string]T` in which no key may come twice.
+    UniqueMap(&'static Kind),
+    /// A map whose values may be anything, and are not kept.
+    AnyMap,
     /// `struct`
-    Struct(Struct),
-    /// What decodes itself, by way of the given type, `null` included; a string is then looked at.
-    Itself(&'static Kind, fn(&str) -> Result<(), String>),
-}
-
-/// A structure of Go's.
-#[derive(Debug)]
-pub(crate) struct Struct {
-    /// Its name, without the package; none has none.
-    pub(crate) name: &'static str,
-    /// Its type in full, as errors tell it.
-    pub(crate) full: &'static str,
-    /// Its fields.
-    pub(crate) fields: &'static [(&'static str, Kind)],
+    Struct(&'static [(&'static str, Kind)]),
 }
 
 /// Decodes a document.
 ///
 /// # Errors
-/// Go's text.
-pub(crate) fn decode(text: &[u8], kind: &Kind) -> Result<Value, String> {
-    let lossy = String::from_utf8_lossy(text);
-    let node: Node =
-        serde_json::from_str(&lossy).map_err(|error| go_syntax::error(text, &error))?;
-    let mut value = Value::Null;
-    decode_node(&node, kind, &mut value).map_err(|error| error.to_string())?;
+/// The path of the field, its value and what is expected there; or the place where the text is no
+/// longer JSON.
+pub fn decode(text: &[u8], kind: &Kind) -> Result<Value, String> {
+    let text = String::from_utf8_lossy(text);
+    let (mut value, mut track) = (Value::Null, Track::new());
+    let mut json = serde_json::Deserializer::from_str(&text);
+    let document = serde_path_to_error::Deserializer::new(&mut json, &mut track);
+    let into = &mut value;
+    let decoded = Field { kind, into }.deserialize(document);
+    decoded.and_then(|()| json.end()).map_err(|error| {
+        let path = track.path().to_string();
+        if error.is_data() && path != "." {
+            format!("{path}: {error}")
+        } else {
+            error.to_string()
+        }
+    })?;
     Ok(value)
 }
 
-fn decode_node(node: &Node, kind: &Kind, into: &mut Value) -> Result<(), Error> {
-    let mut decoder = Decoder::default();
-    decoder.value(node, kind, into)?;
-    decoder
-        .first
-        .map_or(Ok(()), |first| Err(Error::Type(first)))
+/// A value of a kind, and the place for it, which has the value of an earlier field of the name.
+struct Field<'a> {
+    kind: &'a Kind,
+    into: &'a mut Value,
 }
 
-/// A document as it is written: keys in order, and as often as they come.
-enum Node {
-    Null,
-    Bool(bool),
-    Number(serde_json::Number),
-    String(String),
-    Array(Vec<Node>),
-    Object(Vec<(String, Node)>),
+impl<'de> DeserializeSeed<'de> for Field<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
 }
 
-enum Error {
-    Type(TypeError),
-    Text(String),
-}
+impl<'de> Visitor<'de> for Field<'_> {
+    type Value = ();
 
-struct TypeError {
-    found: String,
-    place: String,
-    full: &'static str,
-}
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.kind.pointee() {
+            Kind::Bool => "true or false",
+            Kind::Int => "an integer",
+            Kind::Uint => "an integer of at least 0",
+            Kind::Slice(_) => "a list",
+            Kind::Map(_) | Kind::UniqueMap(_) | Kind::AnyMap | Kind::Struct(_) => "an object",
+            _ => "a string",
+        })
+    }
 
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Text(text) => f.write_str(text),
-            Self::Type(TypeError { found, place, full }) => {
-                write!(
-                    f,
-                    "json: cannot unmarshal {found} into Go {place} of type {full}"
-                )
+    fn visit_unit<E: Error>(self) -> Result<(), E> {
+        match self.kind {
+            // As if the field were not there.
+            Kind::String | Kind::Bool | Kind::Int | Kind::Uint | Kind::Struct(_) => {}
+            Kind::Checked(check) => {
+                *self.into = Value::Null;
+                check("").map_err(E::custom)?;
+            }
+            _ => *self.into = Value::Null,
+        }
+        Ok(())
+    }
+
+    fn visit_bool<E: Error>(self, value: bool) -> Result<(), E> {
+        match self.kind.pointee() {
+            Kind::Bool => *self.into = value.into(),
+            _ => return Err(E::invalid_type(Unexpected::Bool(value), &self)),
+        }
+        Ok(())
+    }
+
+    fn visit_i64<E: Error>(self, value: i64) -> Result<(), E> {
+        match self.kind.pointee() {
+            Kind::Int => *self.into = value.into(),
+            _ => return Err(E::invalid_value(Unexpected::Signed(value), &self)),
+        }
+        Ok(())
+    }
+
+    fn visit_u64<E: Error>(self, value: u64) -> Result<(), E> {
+        match self.kind.pointee() {
+            Kind::Uint => *self.into = value.into(),
+            Kind::Int if i64::try_from(value).is_ok() => *self.into = value.into(),
+            _ => return Err(E::invalid_value(Unexpected::Unsigned(value), &self)),
+        }
+        Ok(())
+    }
+
+    fn visit_str<E: Error>(self, value: &str) -> Result<(), E> {
+        match self.kind.pointee() {
+            Kind::String => {}
+            Kind::Text(check) | Kind::Checked(check) => check(value).map_err(E::custom)?,
+            _ => return Err(E::invalid_type(Unexpected::Str(value), &self)),
+        }
+        *self.into = value.into();
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
+        let Kind::Slice(kind) = self.kind.pointee() else {
+            return Err(A::Error::invalid_type(Unexpected::Seq, &self));
+        };
+        // Items of an earlier list are decoded into again.
+        let mut earlier = match self.into.take() {
+            Value::Array(items) => items,
+            _ => Vec::new(),
+        }
+        .into_iter();
+        let mut items = Vec::new();
+        loop {
+            let mut item = earlier.next().unwrap_or_default();
+            let into = &mut item;
+            if seq.next_element_seed(Field { kind, into })?.is_none() {
+                break;
+            }
+            items.push(item);
+        }
+        *self.into = items.into();
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<(), A::Error> {
+        let kind = self.kind.pointee();
+        let is_object = matches!(
+            kind,
+            Kind::Struct(_) | Kind::Map(_) | Kind::UniqueMap(_) | Kind::AnyMap
+        );
+        if !is_object {
+            return Err(A::Error::invalid_type(Unexpected::Map, &self));
+        }
+        let mut items = match self.into.take() {
+            Value::Object(items) if !matches!(self.kind, Kind::Replaced(_)) => items,
+            _ => Map::new(),
+        };
+        while let Some(key) = entries.next_key::<String>()? {
+            match kind {
+                Kind::Map(kind) | Kind::UniqueMap(kind) => {
+                    let is_unique = matches!(self.kind.pointee(), Kind::UniqueMap(_));
+                    if is_unique && items.contains_key(&key) {
+                        return Err(A::Error::custom(format!(
+                            "key `{key}` comes twice: remove one"
+                        )));
+                    }
+                    let mut item = Value::Null;
+                    let into = &mut item;
+                    entries.next_value_seed(Field { kind, into })?;
+                    items.insert(key, item);
+                }
+                Kind::Struct(fields) => {
+                    let key = folded_key(&key);
+                    let known = fields
+                        .iter()
+                        .find(|(name, _)| name.eq_ignore_ascii_case(&key));
+                    if let Some((_, kind)) = known {
+                        let into = items.entry(key).or_insert(Value::Null);
+                        entries.next_value_seed(Field { kind, into })?;
+                    } else {
+                        entries.next_value::<IgnoredAny>()?;
+                    }
+                }
+                _ => {
+                    entries.next_value::<IgnoredAny>()?;
+                }
             }
         }
+        if matches!(kind, Kind::Struct(_)) {
+            items.retain(|_, value| !value.is_null());
+        }
+        *self.into = items.into();
+        Ok(())
     }
 }
 
 impl Kind {
-    fn full_name(&self) -> &'static str {
+    /// The kind of the value itself.
+    fn pointee(&self) -> &Self {
         match self {
-            Self::String => "string",
-            Self::Bool => "bool",
-            Self::Int => "int",
-            Self::Text(full, _) | Self::Slice(full, _) => full,
-            Self::Struct(structure) => structure.full,
-            Self::Pointer(kind) | Self::Itself(kind, _) => kind.full_name(),
+            Self::Pointer(kind) | Self::Replaced(kind) => kind.pointee(),
+            kind => kind,
         }
-    }
-}
-
-#[derive(Default)]
-struct Decoder {
-    /// A wrong type does not end the work; the first one is reported when it is done.
-    first: Option<TypeError>,
-    structure: &'static str,
-    path: Vec<&'static str>,
-}
-
-impl Decoder {
-    fn place(&self) -> Option<String> {
-        let path = self.path.join(".");
-        (!path.is_empty()).then(|| format!("struct field {}.{path}", self.structure))
-    }
-
-    fn wrong(&mut self, found: String, kind: &Kind) {
-        let error = TypeError {
-            found,
-            place: self.place().unwrap_or_else(|| "value".to_owned()),
-            full: kind.full_name(),
-        };
-        self.first.get_or_insert(error);
-    }
-
-    fn value(&mut self, node: &Node, kind: &Kind, into: &mut Value) -> Result<(), Error> {
-        match (kind, node) {
-            (Kind::Itself(inner, check), _) => {
-                *into = Value::Null;
-                let decoded = decode_node(node, inner, into).and_then(|()| match &**inner {
-                    Kind::String => check(into.as_str().unwrap_or_default()).map_err(Error::Text),
-                    _ => Ok(()),
-                });
-                // The place is the one known here, which is not where inside it happened.
-                return decoded.map_err(|error| match error {
-                    Error::Type(mut error) => {
-                        error.place = self.place().unwrap_or(error.place);
-                        Error::Type(error)
-                    }
-                    text => text,
-                });
-            }
-            (Kind::Pointer(_) | Kind::Slice(..) | Kind::Text(..), Node::Null) => {
-                *into = Value::Null;
-            }
-            (Kind::Pointer(inner), _) => return self.value(node, inner, into),
-            (_, Node::Null) => {}
-            (Kind::Bool, Node::Bool(bool)) => *into = (*bool).into(),
-            (Kind::String, Node::String(text)) => *into = text.as_str().into(),
-            (Kind::Int, Node::Number(number)) if number.is_i64() => {
-                *into = number.clone().into();
-            }
-            (Kind::Int, Node::Number(number)) => self.wrong(format!("number {number}"), kind),
-            (Kind::Text(_, check), Node::String(text)) => {
-                check(text).map_err(Error::Text)?;
-                *into = text.as_str().into();
-            }
-            (Kind::Slice(_, inner), Node::Array(nodes)) => {
-                // What is there already is decoded into again.
-                let mut items = match into.take() {
-                    Value::Array(items) => items,
-                    _ => Vec::new(),
-                };
-                items.resize(nodes.len(), Value::Null);
-                for (node, item) in nodes.iter().zip(&mut items) {
-                    self.value(node, inner, item)?;
-                }
-                *into = items.into();
-            }
-            (Kind::Struct(structure), Node::Object(entries)) => {
-                return self.structure(structure, entries, into);
-            }
-            _ => self.wrong(node.name().to_owned(), kind),
-        }
-        Ok(())
-    }
-
-    fn structure(
-        &mut self,
-        structure: &Struct,
-        entries: &[(String, Node)],
-        into: &mut Value,
-    ) -> Result<(), Error> {
-        if !into.is_object() {
-            *into = Map::new().into();
-        }
-        let outer = self.structure;
-        for (key, node) in entries {
-            let key = folded_key(key);
-            let known = |(name, _): &&(&str, Kind)| name.eq_ignore_ascii_case(&key);
-            let Some((name, kind)) = structure.fields.iter().find(known) else {
-                continue;
-            };
-            self.structure = structure.name;
-            self.path.push(name);
-            self.value(node, kind, &mut into[&key])?;
-            self.path.pop();
-        }
-        self.structure = outer;
-        if let Some(map) = into.as_object_mut() {
-            map.retain(|_, value| !value.is_null());
-        }
-        Ok(())
-    }
-}
-
-impl Node {
-    fn name(&self) -> &'static str {
-        match self {
-            Self::Null => "null",
-            Self::Bool(_) => "bool",
-            Self::Number(_) => "number",
-            Self::String(_) => "string",
-            Self::Array(_) => "array",
-            Self::Object(_) => "object",
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for Node {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(NodeVisitor)
-    }
-}
-
-struct NodeVisitor;
-
-impl<'de> Visitor<'de> for NodeVisitor {
-    type Value = Node;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("JSON")
-    }
-
-    fn visit_unit<E>(self) -> Result<Node, E> {
-        Ok(Node::Null)
-    }
-
-    fn visit_bool<E>(self, bool: bool) -> Result<Node, E> {
-        Ok(Node::Bool(bool))
-    }
-
-    fn visit_i64<E>(self, number: i64) -> Result<Node, E> {
-        Ok(Node::Number(number.into()))
-    }
-
-    fn visit_u64<E>(self, number: u64) -> Result<Node, E> {
-        Ok(Node::Number(number.into()))
-    }
-
-    fn visit_f64<E>(self, number: f64) -> Result<Node, E> {
-        let number = serde_json::Number::from_f64(number);
-        Ok(Node::Number(number.unwrap_or_else(|| 0.into())))
-    }
-
-    fn visit_str<E>(self, text: &str) -> Result<Node, E> {
-        Ok(Node::String(text.to_owned()))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Node, A::Error> {
-        let mut items = Vec::new();
-        while let Some(item) = seq.next_element()? {
-            items.push(item);
-        }
-        Ok(Node::Array(items))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Node, A::Error> {
-        let mut entries = Vec::new();
-        while let Some(entry) = map.next_entry()? {
-            entries.push(entry);
-        }
-        Ok(Node::Object(entries))
     }
 }
 
@@ -292,77 +235,108 @@ mod tests {
 
     use super::*;
 
-    static IP: Kind = Kind::Text("net.IP", |text| match text {
+    static IP: Kind = Kind::Text(|text| match text {
         "x" => Err("invalid IP address: x".to_owned()),
         _ => Ok(()),
     });
-    static CIDR: Kind = Kind::Itself(&Kind::String, |text| match text {
+    static CIDR: Kind = Kind::Checked(|text| match text {
         "" => Err("invalid CIDR address: ".to_owned()),
         _ => Ok(()),
     });
-    static INNER: Kind = Kind::Struct(Struct {
-        name: "Inner",
-        full: "p.Inner",
-        fields: &[
-            ("ip", Kind::Pointer(&IP)),
-            ("net", Kind::Pointer(&CIDR)),
-            ("text", Kind::String),
-            ("n", Kind::Int),
-        ],
-    });
-    static OUTER: Kind = Kind::Struct(Struct {
-        name: "Outer",
-        full: "p.Outer",
-        fields: &[
-            ("One", Kind::Pointer(&INNER)),
-            ("many", Kind::Slice("[]p.Inner", &INNER)),
-        ],
-    });
+    static INNER: Kind = Kind::Struct(&[
+        ("ip", Kind::Pointer(&IP)),
+        ("net", Kind::Pointer(&CIDR)),
+        ("text", Kind::String),
+        ("n", Kind::Int),
+        ("u", Kind::Uint),
+        ("map", Kind::Map(&Kind::String)),
+        ("set", Kind::UniqueMap(&Kind::Bool)),
+    ]);
+    static OUTER: Kind = Kind::Struct(&[
+        ("One", Kind::Pointer(&INNER)),
+        ("many", Kind::Slice(&INNER)),
+        ("new", Kind::Slice(&Kind::Replaced(&INNER))),
+    ]);
 
     fn outcome(text: &str) -> Result<Value, String> {
         decode(text.as_bytes(), &OUTER)
     }
 
     #[test]
-    fn what_comes_twice_is_merged() {
+    fn merges_duplicate_fields() {
         let text = r#"{"one": {"ip": "a", "TEXT": "b"}, "many": [{"n": 1}, {"n": 2}], "ONE": {"ip": "c", "text": null}, "Many": [{"text": "t"}]}"#;
         let expected = json!({"one": {"ip": "c", "text": "b"}, "many": [{"n": 1, "text": "t"}]});
+        assert_eq!(outcome(text).unwrap(), expected);
+        let text = r#"{"one": {"map": {"a": "1", "a": "2"}, "Map": {"b": "3"}, "u": 18446744073709551615}}"#;
+        let expected = json!({"one": {"map": {"a": "2", "b": "3"}, "u": u64::MAX}});
         assert_eq!(outcome(text).unwrap(), expected);
         assert_eq!(
             outcome(r#"{"one": {}, "many": [{}], "one": null, "many": null, "other": 5}"#).unwrap(),
             json!({})
         );
+        assert_eq!(
+            outcome(r#"{"new": [{"n": 1}], "new": [{"text": "t"}]}"#).unwrap(),
+            json!({"new": [{"text": "t"}]})
+        );
     }
 
     #[test]
-    fn the_first_wrong_type_is_told_unless_a_method_fails() {
+    fn errors_name_the_field_the_value_and_the_expected_type() {
         for (text, expected) in [
-            (
-                "[]",
-                "json: cannot unmarshal array into Go value of type p.Outer",
-            ),
+            ("[]", "invalid type: sequence, expected an object"),
             (
                 r#"{"one": 5, "many": 6}"#,
-                "json: cannot unmarshal number into Go struct field Outer.One of type p.Inner",
+                "one: invalid value: integer `5`, expected an object",
             ),
             (
-                r#"{"many": [{"text": true}]}"#,
-                "json: cannot unmarshal bool into Go struct field Inner.many.text of type string",
+                r#"{"Many": [{}, {"text": true}]}"#,
+                "Many[1].text: invalid type: boolean `true`, expected a string",
             ),
             (
-                r#"{"many": [{"text": true, "ip": "x"}]}"#,
-                "invalid IP address: x",
+                r#"{"many": [{"ip": "x"}]}"#,
+                "many[0].ip: invalid IP address: x",
             ),
+            (r#"{"one": {"net": null}}"#, ""),
             (
                 r#"{"one": {"n": 1.5}}"#,
-                "json: cannot unmarshal number 1.5 into Go struct field Inner.One.n of type int",
+                "one.n: invalid type: floating point `1.5`, expected an integer",
             ),
             (
-                r#"{"many": 6, "one": {"net": {}}}"#,
-                "json: cannot unmarshal object into Go struct field Inner.One.net of type string",
+                r#"{"one": {"n": 9223372036854775808}}"#,
+                "one.n: invalid value: integer `9223372036854775808`, expected an integer",
             ),
+            (
+                r#"{"one": {"u": -1}}"#,
+                "one.u: invalid value: integer `-1`, expected an integer of at least 0",
+            ),
+            (
+                r#"{"one": {"map": {"a": 5}}}"#,
+                "one.map.a: invalid value: integer `5`, expected a string",
+            ),
+            (
+                r#"{"one": {"map": []}}"#,
+                "one.map: invalid type: sequence, expected an object",
+            ),
+            (
+                r#"{"one": {"set": {"a": true}, "SET": {"a": true}}}"#,
+                "one.SET: key `a` comes twice: remove one",
+            ),
+            (
+                r#"{"one": {"net": {}}}"#,
+                "one.net: invalid type: map, expected a string",
+            ),
+            ("", "EOF while parsing a value"),
+            ("{} x", "trailing characters"),
+            (r#"{"other": 5,}"#, "trailing comma"),
         ] {
-            assert_eq!(outcome(text), Err(expected.to_owned()), "{text}");
+            match outcome(text) {
+                Ok(_) => assert_eq!(expected, "", "{text}"),
+                Err(error) => {
+                    let (said, place) = error.split_once(" at line ").unwrap();
+                    assert_eq!(said, expected, "{text}");
+                    assert!(place.contains("column"), "{error}");
+                }
+            }
         }
     }
 }

@@ -1,4 +1,5 @@
-//! JSON as Go's `encoding/json` reads and writes it, because that is what configurations are written for.
+//! JSON as Go's `encoding/json` reads and writes it, since configurations are written for Go
+//! programs.
 
 use std::fmt::{self, Write as _};
 
@@ -10,18 +11,20 @@ use serde::{
 };
 use serde_json::{Map, Value};
 
-/// Parses a document whose keys are folded to lower case, so that a struct with lower-case field names
-/// reads it as Go does: keys match in any case, the later of two equal keys wins, two objects under one
-/// key merge, and `null` leaves a field as it is (except where Go parses a CIDR, which `null` is not).
+/// Parses a document and folds its keys to lower case, so that a struct with lower-case field names
+/// reads it as Go does.
+///
+/// Keys match in any case, the later of two equal keys wins, two objects under one key merge, and
+/// `null` leaves a field as it is (except where Go parses a CIDR, which `null` is not).
 ///
 /// # Errors
-/// When the text is not one JSON document.
+/// If the text is not one JSON document.
 pub fn parse_folded(text: &[u8]) -> Result<Value, serde_json::Error> {
     let text = String::from_utf8_lossy(text);
     serde_json::from_str::<Folded>(&text).map(|folded| folded.0)
 }
 
-/// Folds a document that is already parsed.
+/// Folds the keys of a parsed document.
 #[must_use]
 pub fn fold(value: &Value) -> Value {
     let folded = Folded::deserialize(value);
@@ -31,12 +34,12 @@ pub fn fold(value: &Value) -> Value {
 /// Reads a document with [folded](parse_folded) keys into a structure.
 ///
 /// # Errors
-/// What is wrong, and in which field.
+/// The fault, and the field that has it.
 pub fn read_folded<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
     let folded = parse_folded(text).map_err(|error| go_error(&error))?;
     serde_path_to_error::deserialize(folded).map_err(|error| {
         let (field, words) = (error.path().to_string(), error.into_inner().to_string());
-        // Other words are the reference's, which names no field.
+        // Other texts are the reference's, which names no field.
         let is_serdes = ["invalid type", "invalid value", "invalid length"]
             .iter()
             .any(|start| words.starts_with(start));
@@ -116,12 +119,12 @@ impl<'de> Visitor<'de> for FoldVisitor {
     }
 }
 
-/// A key as keys are compared. Go folds as Unicode does: the long s is an s.
+/// Folds a key for comparison. Go folds as Unicode does: the long s is an s.
 pub(super) fn folded_key(key: &str) -> String {
     key.to_lowercase().replace('\u{17f}', "s")
 }
 
-/// Go's words for a document that does not parse, as far as they can be told from serde's error.
+/// Go's text for a document that does not parse, as far as serde's error tells it.
 #[must_use]
 pub fn go_error(error: &serde_json::Error) -> String {
     if error.is_eof() {
@@ -131,23 +134,26 @@ pub fn go_error(error: &serde_json::Error) -> String {
     }
 }
 
-/// Four spaces of indent, no newline at the end, and Go's escapes for HTML.
-pub fn pretty<T: Serialize>(value: &T) -> String {
+/// Formats with Go's indentation of four spaces, without a newline at the end, and with Go's
+/// escapes for HTML.
+pub(crate) fn pretty<T: Serialize>(value: &T) -> String {
     let mut out = Vec::new();
     let formatter = serde_json::ser::PrettyFormatter::with_indent(b"    ");
     let mut serializer = serde_json::Serializer::with_formatter(&mut out, formatter);
-    // Maps with string keys and a writer in memory: neither of serde_json's two ways to fail.
+    // Maps with string keys and a writer in memory: neither of serde_json's two ways to fail
+    // applies.
     let written = value.serialize(&mut serializer);
     debug_assert!(written.is_ok());
     escape_html(String::from_utf8_lossy(&out).into_owned())
 }
 
-/// On one line, with Go's escapes for HTML.
-pub fn compact<T: Serialize>(value: &T) -> String {
+/// Formats on one line, with Go's escapes for HTML.
+pub(crate) fn compact<T: Serialize>(value: &T) -> String {
     escape_html(serde_json::to_string(value).unwrap_or_default())
 }
 
-/// These characters can stand only inside strings, so the finished text can be escaped as a whole.
+/// Escapes the characters that Go escapes. They occur only inside strings, so the finished text can
+/// be escaped as a whole.
 fn escape_html(json: String) -> String {
     const SPECIAL: [char; 5] = ['<', '>', '&', '\u{2028}', '\u{2029}'];
     if !json.contains(SPECIAL) {
@@ -164,7 +170,7 @@ fn escape_html(json: String) -> String {
     out
 }
 
-/// A string as Go's `%q` prints it.
+/// Quotes a string as Go's `%q` does.
 #[must_use]
 pub fn go_quote(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
@@ -180,7 +186,7 @@ pub fn go_quote(text: &str) -> String {
             '\x0b' => out.push_str("\\v"),
             '\x0c' => out.push_str("\\f"),
             c if c < ' ' || c == '\x7f' => _ = write!(out, "\\x{:02x}", u32::from(c)),
-            // Whatever does not print.
+            // Characters that are not printable.
             c if c.escape_debug().len() > 2 && u32::from(c) > 0xffff => {
                 _ = write!(out, "\\U{:08x}", u32::from(c));
             }
@@ -192,9 +198,9 @@ pub fn go_quote(text: &str) -> String {
     out
 }
 
-/// A list of strings as Go's `%q` prints it: `["a" "b"]`.
+/// Quotes a list of strings as Go's `%q` does: `["a" "b"]`.
 #[must_use]
-pub fn go_quote_list<S: AsRef<str>>(items: &[S]) -> String {
+pub(crate) fn go_quote_list<S: AsRef<str>>(items: &[S]) -> String {
     let quoted: Vec<_> = items.iter().map(|item| go_quote(item.as_ref())).collect();
     format!("[{}]", quoted.join(" "))
 }
@@ -214,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn null_is_an_empty_cidr_and_else_nothing() {
+    fn null_means_empty_for_cidrs_and_missing_for_other_keys() {
         let folded = parse_folded(br#"{"subnet": null, "name": null, "l": [null]}"#).unwrap();
         assert_eq!(folded, json!({"subnet": "", "l": [null]}));
         assert!(parse_folded(b"{} x").is_err());

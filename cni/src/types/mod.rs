@@ -1,19 +1,17 @@
-//! What the CNI specification defines: versions, errors, results and network configuration.
+//! The types of the CNI specification: versions, errors, results and network configuration.
 
 mod address;
 mod args;
 mod config;
 mod error;
-pub(crate) mod go_json;
-mod go_syntax;
+pub mod go_json;
 pub mod json;
 mod result;
 pub mod validate;
 mod version;
 
-pub(crate) use address::{GoCidr, GoIp, canonical_net, next_ip};
-pub use address::{parse_cidr, parse_ip};
-pub(crate) use args::{cni_arg, cni_args};
+pub use address::{GoCidr, GoIp, canonical_net, next_ip, parse_cidr, parse_ip};
+pub use args::{cni_arg, cni_args};
 pub(crate) use config::config_field;
 pub use config::{ConfigError, NetworkConfigList, PluginConfig};
 pub use error::{CniError, code};

@@ -1,4 +1,4 @@
-//! The result object, read and written in the form of each version.
+//! The result object, read and written in the format of each version.
 
 use std::net::IpAddr;
 
@@ -8,18 +8,18 @@ use serde_json::Value;
 
 use super::{GoCidr, GoIp, Version, canonical_net, json};
 
-/// What a successful ADD answers, independent of version except for the form it is written in.
+/// The result of a successful ADD. Only its written format depends on the version.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CniResult {
-    /// The form in which the result was read and will be written.
+    /// The version whose format the result was read in and will be written in.
     pub version: Version,
-    /// Interfaces that the attachment made; none below 0.3.0.
+    /// The interfaces that the attachment made; empty below 0.3.0.
     pub interfaces: Vec<Interface>,
-    /// Addresses.
+    /// The addresses.
     pub ips: Vec<IpConfig>,
-    /// Routes.
+    /// The routes.
     pub routes: Vec<Route>,
-    /// Name resolution.
+    /// The settings of name resolution.
     pub dns: Dns,
 }
 
@@ -27,25 +27,25 @@ pub struct CniResult {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Interface {
-    /// Name.
+    /// The interface's name.
     pub name: String,
-    /// Hardware address, lower case with colons.
+    /// The hardware address, lower case with colons.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub mac: String,
-    /// MTU in bytes (1.1.0); 0 is unknown.
+    /// The MTU in bytes (1.1.0); 0 if unknown.
     #[serde(skip_serializing_if = "is_zero")]
     pub mtu: u32,
-    /// Path of the network namespace; empty for the host's.
+    /// The path of the network namespace; empty for the host's.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub sandbox: String,
-    /// Socket of a virtio device (1.1.0).
+    /// The socket of a virtio device (1.1.0).
     #[serde(
         rename = "socketPath",
         alias = "socketpath",
         skip_serializing_if = "String::is_empty"
     )]
     pub socket_path: String,
-    /// PCI address (1.1.0).
+    /// The PCI address (1.1.0).
     #[serde(
         rename = "pciID",
         alias = "pciid",
@@ -57,85 +57,86 @@ pub struct Interface {
 /// An address of a [`CniResult`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IpConfig {
-    /// Index into [`CniResult::interfaces`].
+    /// The index in [`CniResult::interfaces`].
     pub interface: Option<u32>,
-    /// Address with the prefix length of its subnet.
+    /// The address with the prefix length of its subnet.
     pub address: IpNet,
     /// The subnet's gateway.
     pub gateway: Option<IpAddr>,
 }
 
-/// A route of a [`CniResult`], or of a configuration. Its numbers are as wide as the reference's, whatever the kernel takes.
+/// A route of a [`CniResult`], or of a configuration. Its numbers are as wide as the reference's,
+/// wider than the kernel's.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Route {
-    /// Destination, possibly with host bits; `None` prints as the reference prints it, `<nil>`.
+    /// The destination, possibly with host bits; `None` prints as `<nil>`, as in the reference.
     #[serde(serialize_with = "serialize_dst", deserialize_with = "deserialize_dst")]
     pub dst: Option<IpNet>,
-    /// Next hop; the subnet's gateway when absent.
+    /// The next hop; the subnet's gateway if `None`.
     #[serde(
         skip_serializing_if = "Option::is_none",
         deserialize_with = "deserialize_ip"
     )]
     pub gw: Option<IpAddr>,
-    /// MTU in bytes; 0 is unset.
+    /// The MTU in bytes; 0 if unset.
     #[serde(skip_serializing_if = "is_unset")]
     pub mtu: i64,
-    /// Advertised maximal segment size; 0 is unset.
+    /// The advertised maximal segment size; 0 if unset.
     #[serde(skip_serializing_if = "is_unset")]
     pub advmss: i64,
-    /// Priority; 0 is unset.
+    /// The priority; 0 if unset.
     #[serde(skip_serializing_if = "is_unset")]
     pub priority: i64,
-    /// Routing table.
+    /// The routing table.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub table: Option<i64>,
-    /// Scope.
+    /// The scope.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scope: Option<i64>,
 }
 
-/// Name resolution of a [`CniResult`].
+/// The name resolution of a [`CniResult`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Dns {
-    /// Servers, in order.
+    /// The servers, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub nameservers: Vec<String>,
     /// The local domain.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub domain: String,
-    /// Search list.
+    /// The search list.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub search: Vec<String>,
-    /// Options of the resolver.
+    /// The options of the resolver.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub options: Vec<String>,
 }
 
 impl Dns {
-    /// Whether nothing is set.
+    /// Returns true if nothing is set.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// A result that could not be read.
+/// A failure to read a result.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResultError {
-    /// Not JSON, or not of a result's form.
+    /// The text is not JSON, or not a result.
     #[error("failed to unmarshal raw result: {}", json::go_error(.0))]
     Json(serde_json::Error),
-    /// A `cniVersion` that is not known.
+    /// The `cniVersion` is unknown.
     #[error("unsupported CNI result version \"{0}\"")]
     UnsupportedVersion(String),
 }
 
 impl CniResult {
-    /// Reads what a plugin printed. A result without a version has `default_version`, that of the
-    /// configuration; `null` is an empty result.
+    /// Parses a plugin's output. A result without a version gets `default_version`, that of the
+    /// configuration. `null` is an empty result.
     ///
     /// # Errors
     /// [`ResultError`], with libcni's texts.
@@ -144,7 +145,7 @@ impl CniResult {
         Self::from_folded(value, default_version)
     }
 
-    /// Reads a result that stands inside another document (`prevResult`, the cache).
+    /// Reads a result that is part of another document (`prevResult`, the cache).
     ///
     /// # Errors
     /// As [`Self::parse`].
@@ -181,7 +182,7 @@ impl CniResult {
         }
     }
 
-    /// The text as a plugin prints it, in the form of [`Self::version`].
+    /// The text that a plugin prints, in the format of [`Self::version`].
     #[must_use]
     pub fn to_json(&self) -> String {
         // From 1.0.0 on the reference passes its result through a map, so keys are sorted.
@@ -192,15 +193,15 @@ impl CniResult {
         }
     }
 
-    /// The same as a value with sorted keys, to stand inside another document.
+    /// The result as a JSON value with sorted keys, to be part of another document.
     #[must_use]
-    pub fn to_value(&self) -> Value {
+    pub(crate) fn to_value(&self) -> Value {
         let mut value = serde_json::to_value(self).unwrap_or_default();
         value.sort_all_objects();
         value
     }
 
-    /// The same result in the form of another version.
+    /// Converts the result to the format of another version.
     #[must_use]
     pub fn with_version(mut self, version: Version) -> Self {
         self.version = version;
@@ -242,7 +243,7 @@ fn deserialize_ip<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Option<IpAdd
     GoIp::deserialize(d).map(|ip| ip.0)
 }
 
-/// 0.3.0 and later, written.
+/// The written format of 0.3.0 and later.
 #[derive(Serialize)]
 struct WireOut<'a> {
     #[serde(rename = "cniVersion")]
@@ -312,7 +313,7 @@ impl<'a> From<&'a CniResult> for WireOut<'a> {
     }
 }
 
-/// 0.3.0 and later, read. The `version` of an address is implied by the address.
+/// The read format of 0.3.0 and later. The `version` of an address is implied by the address.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct WireIn {
@@ -349,7 +350,7 @@ impl WireIn {
     }
 }
 
-/// 0.1.0 and 0.2.0.
+/// The format of 0.1.0 and 0.2.0.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default)]
 struct WireLegacy {
@@ -377,14 +378,15 @@ struct WireLegacyIp {
 }
 
 impl From<&CniResult> for WireLegacy {
-    /// The first address of each family, and the routes of that family; the rest has no place.
+    /// Converts the first address of each family, and the routes of that family; the format has no
+    /// place for the rest.
     fn from(result: &CniResult) -> Self {
         let family = |is_v4: bool| {
             let ip = result
                 .ips
                 .iter()
                 .find(|ip| ip.address.addr().is_ipv4() == is_v4)?;
-            // What has no destination counts as IPv6, as it does not look like IPv4.
+            // A route without a destination counts as IPv6, since it is not IPv4.
             let of_family =
                 |route: &&Route| route.dst.is_some_and(|dst| dst.addr().is_ipv4()) == is_v4;
             let routes = result.routes.iter().filter(of_family);

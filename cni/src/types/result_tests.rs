@@ -43,14 +43,14 @@ fn from_0_3_keys_are_in_the_order_of_the_struct() {
 }
 
 #[test]
-fn numbers_of_routes_are_as_wide_as_the_references() {
+fn route_properties_are_as_wide_as_those_of_the_reference() {
     let text = r#"{"dst":"10.0.0.0/8","mtu":-1,"advmss":4294967296,"priority":-1,"table":4294967297,"scope":1500}"#;
     let route: Route = serde_json::from_str(text).unwrap();
     assert_eq!(serde_json::to_string(&route).unwrap(), text);
 }
 
 #[test]
-fn before_0_3_there_is_one_address_of_each_family() {
+fn results_before_0_3_have_one_address_per_family() {
     let text = sample(Version::V0_2_0).to_json();
     let value: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(
@@ -66,7 +66,7 @@ fn before_0_3_there_is_one_address_of_each_family() {
 }
 
 #[test]
-fn every_version_reads_what_it_writes() {
+fn results_of_every_version_round_trip() {
     for version in Version::ALL {
         let mut expected = sample(version);
         expected.dns.nameservers.push("10.96.0.10".to_owned());

@@ -1,20 +1,20 @@
-//! The rules for names and ids that plugins and runtimes share.
+//! Validation of names and ids, shared by plugins and runtimes.
 
 use std::net::IpAddr;
 
 use super::{CniError, Version, code};
 
-/// `^[a-zA-Z0-9][a-zA-Z0-9_.\-]*$`
+/// Returns true if the text matches `^[a-zA-Z0-9][a-zA-Z0-9_.\-]*$`.
 fn is_identifier(text: &str) -> bool {
     let mut bytes = text.bytes();
     bytes.next().is_some_and(|b| b.is_ascii_alphanumeric())
         && bytes.all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'))
 }
 
-/// A container id.
+/// Validates a container id.
 ///
 /// # Errors
-/// Code 4.
+/// Code 3 if it is missing, otherwise code 4.
 pub fn container_id(id: &str) -> Result<(), CniError> {
     if id.is_empty() {
         return Err(CniError::new(
@@ -32,7 +32,7 @@ pub fn container_id(id: &str) -> Result<(), CniError> {
     Ok(())
 }
 
-/// The name of a network.
+/// Validates the name of a network.
 ///
 /// # Errors
 /// Code 7.
@@ -47,7 +47,7 @@ pub fn network_name(name: &str) -> Result<(), CniError> {
     Ok(())
 }
 
-/// The name of an interface.
+/// Validates the name of an interface.
 ///
 /// # Errors
 /// Code 4.
@@ -71,14 +71,12 @@ pub fn interface_name(name: &str) -> Result<(), CniError> {
     Ok(())
 }
 
-/// Before 0.3.0 a result has room for one address of each family.
+/// Checks that a result of the version has room for the addresses: before 0.3.0 for one of each
+/// family.
 ///
 /// # Errors
 /// The reference's text.
-pub(crate) fn families(
-    version: &str,
-    addresses: impl IntoIterator<Item = IpAddr>,
-) -> Result<(), String> {
+pub fn families(version: &str, addresses: impl IntoIterator<Item = IpAddr>) -> Result<(), String> {
     let (mut v4, mut v6) = (0, 0);
     for address in addresses {
         *(if address.is_ipv4() { &mut v4 } else { &mut v6 }) += 1;
@@ -100,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn interface_names() {
+    fn accepts_only_valid_interface_names() {
         for good in ["eth0", "a.b", "0123456789abcde", "..."] {
             assert_eq!(interface_name(good), Ok(()), "{good}");
         }
@@ -120,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn ids() {
+    fn accepts_only_valid_container_ids() {
         assert_eq!(container_id("0a_.-"), Ok(()));
         for bad in ["-a", ".a", "a\n", "a/b", "é"] {
             let error = container_id(bad).unwrap_err();

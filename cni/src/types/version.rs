@@ -4,19 +4,19 @@ use std::{fmt, num::IntErrorKind, str::FromStr};
 
 use super::json;
 
-/// A version of the CNI specification that this package speaks.
+/// A version of the CNI specification that this package supports.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Version {
-    /// What a configuration without `cniVersion` means.
+    /// The version of a configuration without `cniVersion`.
     #[default]
     V0_1_0,
     /// Same result as 0.1.0; adds the VERSION command.
     V0_2_0,
     /// Results with several addresses and interfaces.
     V0_3_0,
-    /// Wording only.
+    /// Changes of wording only.
     V0_3_1,
-    /// Adds CHECK and prevResult for DEL.
+    /// Adds CHECK, and prevResult for DEL.
     V0_4_0,
     /// Results without the `version` of each address.
     V1_0_0,
@@ -25,7 +25,7 @@ pub enum Version {
 }
 
 impl Version {
-    /// All of them, oldest first.
+    /// All versions, oldest first.
     pub const ALL: [Self; 7] = [
         Self::V0_1_0,
         Self::V0_2_0,
@@ -36,10 +36,10 @@ impl Version {
         Self::V1_1_0,
     ];
 
-    /// The newest.
+    /// The newest version.
     pub const LATEST: Self = Self::V1_1_0;
 
-    /// The text as it stands in `cniVersion`.
+    /// The text in `cniVersion`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -55,7 +55,7 @@ impl Version {
 }
 
 impl Version {
-    /// Major, minor and micro, to compare with a version that may be none of [`Self::ALL`].
+    /// Major, minor and micro, for comparison with versions outside of [`Self::ALL`].
     pub(crate) fn triple(self) -> [i64; 3] {
         triple(self.as_str()).unwrap_or_default()
     }
@@ -67,7 +67,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// A `cniVersion` that is none of [`Version::ALL`].
+/// A `cniVersion` that is not one of [`Version::ALL`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unsupported CNI version {0:?}")]
 pub struct UnknownVersion(pub String);
@@ -75,7 +75,7 @@ pub struct UnknownVersion(pub String);
 impl FromStr for Version {
     type Err = UnknownVersion;
 
-    /// Exact: `1.0` is not `1.0.0`. The empty string is 0.1.0, as in the reference.
+    /// Parses exactly: `1.0` is not `1.0.0`. The empty string is 0.1.0, as in the reference.
     fn from_str(text: &str) -> Result<Self, UnknownVersion> {
         if text.is_empty() {
             return Ok(Self::V0_1_0);
@@ -85,7 +85,7 @@ impl FromStr for Version {
     }
 }
 
-/// `major[.minor[.micro]]`, with the reference's texts.
+/// Parses `major[.minor[.micro]]`, with the reference's texts.
 pub(crate) fn triple(version: &str) -> Result<[i64; 3], String> {
     let parts: Vec<_> = version.split('.').collect();
     if parts.len() > 3 {

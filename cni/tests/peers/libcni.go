@@ -1,9 +1,10 @@
-// A runtime that is libcni and nothing else, as Debian packages it: what tests compare ours with.
+// A runtime that is libcni alone, as Debian packages it. Tests compare ours with it.
 //
 //	libcni load|add|check|del NET
 //
-// takes the configuration directory, the plugins, the cache and the attachment from the environment. It prints what it loaded,
-// or the result, on standard output, and libcni's error on standard error.
+// The configuration directory, the plugins, the cache and the attachment come from the environment.
+// The loaded configuration or the result is printed on standard output, and libcni's error on
+// standard error.
 package main
 
 import (

@@ -1,4 +1,4 @@
-//! What a Deployment's status says of its progress.
+//! The conditions and counts in a Deployment's status.
 
 use podplane_api::{
     Object as _,
@@ -22,7 +22,7 @@ const TIMED_OUT: &str = "ProgressDeadlineExceeded";
 const PAUSED: &str = "DeploymentPaused";
 const RESUMED: &str = "DeploymentResumed";
 
-/// A deadline that is none.
+/// The value of `progressDeadlineSeconds` that means no deadline.
 const NO_DEADLINE: i32 = i32::MAX;
 
 /// The condition of that type.
@@ -34,7 +34,8 @@ pub(crate) fn get<'a>(
     conditions.find(|condition| condition.type_ == r#type)
 }
 
-/// Says something of the Deployment. The same with the same reason is no news; a status that stays keeps the time of its last transition.
+/// Sets a condition. One with the same status and reason changes nothing; an unchanged status keeps
+/// its transition time.
 pub(crate) fn set(status: &mut DeploymentStatus, mut condition: DeploymentCondition) {
     let current = get(status, &condition.type_);
     if current.is_some_and(|current| {
@@ -77,7 +78,7 @@ pub(crate) fn condition(
     }
 }
 
-/// Whether lack of progress is to be told after a time, which is the default.
+/// The progress deadline; there is one by default.
 pub(crate) fn deadline(deployment: &Deployment) -> Option<SignedDuration> {
     let seconds = spec(deployment).and_then(|spec| spec.progress_deadline_seconds)?;
     (seconds != NO_DEADLINE).then(|| SignedDuration::from_secs(seconds.into()))
@@ -87,7 +88,8 @@ fn reason<'a>(status: &'a DeploymentStatus, r#type: &str) -> Option<&'a str> {
     get(status, r#type)?.reason.as_deref()
 }
 
-/// Says that a rollout pauses, so that the time until it goes on counts for no deadline. As Kubernetes' `checkPausedConditions`.
+/// Sets the condition of a paused or resumed rollout, so that the pause does not count for the
+/// deadline. As Kubernetes' `checkPausedConditions`.
 pub(crate) fn pause(deployment: &Deployment, status: &mut DeploymentStatus, now: Timestamp) {
     let current = reason(status, PROGRESSING);
     if deadline(deployment).is_none() || current == Some(TIMED_OUT) {
@@ -114,7 +116,8 @@ pub(crate) fn pause(deployment: &Deployment, status: &mut DeploymentStatus, now:
     }
 }
 
-/// The counts, and whether enough replicas are available. As Kubernetes' `calculateStatus`.
+/// Sets the counts, and the condition whether enough replicas are available. As Kubernetes'
+/// `calculateStatus`.
 pub(crate) fn count(
     deployment: &Deployment,
     all: &[&ReplicaSet],
@@ -143,7 +146,7 @@ pub(crate) fn count(
     status.available_replicas = some(available);
     status.unavailable_replicas = some(sum(size).saturating_sub(available).max(0));
     let enough = available >= wanted(deployment) - bounds(deployment).unavailable;
-    let told = if enough {
+    let availability = if enough {
         condition(
             AVAILABLE,
             "True",
@@ -160,15 +163,15 @@ pub(crate) fn count(
             now,
         )
     };
-    set(status, told);
+    set(status, availability);
 }
 
-/// The pods that a ReplicaSet has, as it says.
+/// The number of pods according to the ReplicaSet's status.
 fn actual(set: &ReplicaSet) -> i32 {
     set.status.as_ref().map_or(0, |status| status.replicas)
 }
 
-/// Whether all replicas are new, and available.
+/// Returns whether all replicas are of the new ReplicaSet, and available.
 pub(crate) fn is_complete(deployment: &Deployment, status: &DeploymentStatus) -> bool {
     let wanted = wanted(deployment);
     let is_all = |count: Option<i32>| count.unwrap_or_default() == wanted;
@@ -178,7 +181,8 @@ pub(crate) fn is_complete(deployment: &Deployment, status: &DeploymentStatus) ->
         && status.observed_generation >= deployment.metadata.generation
 }
 
-/// What is told of the rollout, from the counts as they were to those in `status`. As Kubernetes' `syncRolloutStatus`.
+/// Sets the conditions of the rollout, from the former counts and those in `status`. As Kubernetes'
+/// `syncRolloutStatus`.
 pub(crate) fn progress(
     deployment: &Deployment,
     all: &[&ReplicaSet],
@@ -193,7 +197,7 @@ pub(crate) fn progress(
             let was_complete = status.replicas == status.updated_replicas
                 && reason(status, PROGRESSING) == Some(REPLICA_SET_AVAILABLE);
             if !was_complete {
-                told(deployment, new, &before, deadline, status, now);
+                progress_condition(deployment, new, &before, deadline, status, now);
             }
         }
     }
@@ -203,7 +207,7 @@ pub(crate) fn progress(
     }
 }
 
-fn told(
+fn progress_condition(
     deployment: &Deployment,
     new: Option<&ReplicaSet>,
     before: &DeploymentStatus,
@@ -229,7 +233,8 @@ fn told(
             format!("{whose} is progressing."),
             now,
         );
-        // Unlike others it is renewed with each step, since the deadline counts from the last one.
+        // Unlike other conditions it is renewed with each step, since the deadline counts from the
+        // last one.
         if let Some(current) = get(status, PROGRESSING)
             && current.status == "True"
         {
@@ -248,7 +253,7 @@ fn told(
     }
 }
 
-/// More new pods, fewer old ones, or more that are ready or available.
+/// Returns whether there are more new pods, fewer old ones, or more that are ready or available.
 fn has_progressed(before: &DeploymentStatus, after: &DeploymentStatus) -> bool {
     let count = |count: Option<i32>| count.unwrap_or_default();
     let old = |status: &DeploymentStatus| count(status.replicas) - count(status.updated_replicas);
@@ -258,7 +263,7 @@ fn has_progressed(before: &DeploymentStatus, after: &DeploymentStatus) -> bool {
         || count(after.available_replicas) > count(before.available_replicas)
 }
 
-/// When lack of progress is to be told, if the rollout goes on and it has not been yet.
+/// The time at which the deadline passes, while the rollout runs and has not exceeded it.
 pub(crate) fn due(status: &DeploymentStatus, deadline: SignedDuration) -> Option<Timestamp> {
     let current = get(status, PROGRESSING)?;
     if matches!(
@@ -271,7 +276,7 @@ pub(crate) fn due(status: &DeploymentStatus, deadline: SignedDuration) -> Option
     from.0.checked_add(deadline).ok()
 }
 
-/// That pods cannot be made or deleted, as a ReplicaSet says; the new one first.
+/// The failure to create or delete pods that a ReplicaSet reports; the new one's first.
 fn failure(all: &[&ReplicaSet], new: Option<&ReplicaSet>) -> Option<DeploymentCondition> {
     let of = |set: &ReplicaSet| {
         let status = set.status.as_ref()?;

@@ -1,7 +1,7 @@
-//! The decision: from a Deployment, its ReplicaSets and the time to what is to be written.
+//! The plan of a Deployment: from the Deployment, its ReplicaSets and the time to the writes.
 //!
-//! Pure and total. It takes one step of a rollout, as Kubernetes' deployment controller does; the changes that the step brings about
-//! are what the next one starts from.
+//! Pure and total. It takes one step of a rollout, as Kubernetes' deployment controller does; the
+//! next step starts from the changes that this one causes.
 
 use std::{cmp::Reverse, collections::BTreeSet};
 
@@ -22,48 +22,48 @@ use super::{
 };
 use crate::owner;
 
-/// What a decision is drawn from.
+/// The input of a decision.
 #[derive(Clone, Debug)]
-pub(crate) struct Observed<'a> {
+pub(crate) struct PlanInput<'a> {
     pub(crate) deployment: &'a Deployment,
     /// The ReplicaSets that it controls.
     pub(crate) sets: Vec<ReplicaSet>,
-    /// UIDs of those that have pods which have not ended.
+    /// UIDs of ReplicaSets with pods that have not ended.
     pub(crate) with_pods: BTreeSet<String>,
     pub(crate) now: Timestamp,
 }
 
-/// What is to be written, in this order.
+/// The writes, in this order.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Plan {
-    /// The new ReplicaSet, if there is none yet.
+    /// The new ReplicaSet, if it does not exist yet.
     pub(crate) create: Option<ReplicaSet>,
     /// ReplicaSets that change.
     pub(crate) update: Vec<Update>,
-    /// ReplicaSets beyond the history that is to be kept.
+    /// ReplicaSets beyond the history limit.
     pub(crate) delete: Vec<ReplicaSet>,
-    /// The Deployment's revision, if there is a new one.
+    /// The Deployment's revision, if it changes.
     pub(crate) revision: Option<String>,
     /// The Deployment's status.
     pub(crate) status: DeploymentStatus,
-    /// When to look again though nothing changes.
+    /// The delay until the next reconciliation, if one is due without a change.
     pub(crate) wake: Option<SignedDuration>,
 }
 
-/// A ReplicaSet as it is to be.
+/// An update of a ReplicaSet.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Update {
     pub(crate) set: ReplicaSet,
-    /// Its size before, if that changes.
+    /// Its former size, if that changes.
     pub(crate) from: Option<i32>,
 }
 
-/// Decides.
+/// Plans one step.
 ///
 /// # Errors
 ///
 /// serde's, for a template that JSON cannot hold.
-pub(crate) fn plan(observed: Observed<'_>) -> Result<Plan, serde_json::Error> {
+pub(crate) fn plan(observed: PlanInput<'_>) -> Result<Plan, serde_json::Error> {
     let deployment = observed.deployment;
     let mut work = Work::new(observed);
     if deployment.is_deleting() {
@@ -98,7 +98,7 @@ pub(crate) fn plan(observed: Observed<'_>) -> Result<Plan, serde_json::Error> {
     Ok(work.done())
 }
 
-/// A ReplicaSet, and what it was; one that is to be created was nothing.
+/// A ReplicaSet and its stored state; `None` for one that is to be created.
 struct Slot {
     set: ReplicaSet,
     was: Option<ReplicaSet>,
@@ -108,7 +108,7 @@ struct Work<'a> {
     deployment: &'a Deployment,
     /// From the oldest to the newest.
     slots: Vec<Slot>,
-    /// The place of the one with the Deployment's template.
+    /// The index of the ReplicaSet with the Deployment's template.
     new: Option<usize>,
     with_pods: BTreeSet<String>,
     delete: Vec<ReplicaSet>,
@@ -118,8 +118,8 @@ struct Work<'a> {
 }
 
 impl<'a> Work<'a> {
-    fn new(observed: Observed<'a>) -> Self {
-        let Observed {
+    fn new(observed: PlanInput<'a>) -> Self {
+        let PlanInput {
             deployment,
             mut sets,
             with_pods,
@@ -153,7 +153,7 @@ impl<'a> Work<'a> {
         self.new.map(|new| &self.slots[new].set)
     }
 
-    /// The places of all but the new one, from the oldest.
+    /// The indices of all ReplicaSets but the new one, from the oldest.
     fn old(&self) -> impl Iterator<Item = usize> + use<> {
         let new = self.new;
         (0..self.slots.len()).filter(move |place| Some(*place) != new)
@@ -167,7 +167,7 @@ impl<'a> Work<'a> {
         size(&self.slots[place].set)
     }
 
-    /// Scales a ReplicaSet and writes down what for. Returns whether its size changes.
+    /// Scales a ReplicaSet and annotates its size. Returns whether the size changes.
     fn scale(&mut self, place: usize, to: i32) -> bool {
         let desired = wanted(self.deployment);
         let max = desired.saturating_add(bounds(self.deployment).surge);
@@ -178,7 +178,8 @@ impl<'a> Work<'a> {
         changes
     }
 
-    /// Gives the new ReplicaSet, and the Deployment, the revision after those of all others. As Kubernetes' `getNewReplicaSet`.
+    /// Sets the revision of the new ReplicaSet, and of the Deployment, to the one after all others.
+    /// As Kubernetes' `getNewReplicaSet`.
     fn sync_revision(&mut self) {
         let Some(new) = self.new else {
             return;
@@ -208,13 +209,13 @@ impl<'a> Work<'a> {
                 Some(_) => (conditions::FOUND_REPLICA_SET, found),
                 None => (conditions::NEW_REPLICA_SET, created),
             };
-            let told =
+            let condition =
                 conditions::condition(conditions::PROGRESSING, "True", reason, message, self.now);
-            conditions::set(&mut self.status, told);
+            conditions::set(&mut self.status, condition);
         }
     }
 
-    /// Makes the ReplicaSet of the Deployment's template, if there is none.
+    /// Creates the ReplicaSet of the Deployment's template, if there is none.
     fn create_new(&mut self) -> Result<(), serde_json::Error> {
         let Some(spec) = spec(self.deployment).filter(|_| self.new.is_none()) else {
             return Ok(());
@@ -272,7 +273,8 @@ impl<'a> Work<'a> {
         to != now && self.scale(new, to)
     }
 
-    /// Scales old ones down as far as enough pods stay available: first what is not healthy, then the oldest. As Kubernetes' `reconcileOldReplicaSets`.
+    /// Scales old ReplicaSets down while enough pods stay available: unhealthy pods first, then the
+    /// oldest ReplicaSets. As Kubernetes' `reconcileOldReplicaSets`.
     fn shrink_old(&mut self) -> bool {
         let enough = wanted(self.deployment) - bounds(self.deployment).unavailable;
         let missing = self.new_set().map_or(0, |new| size(new) - available(new));
@@ -297,7 +299,7 @@ impl<'a> Work<'a> {
         any
     }
 
-    /// Scales all old ones to nothing.
+    /// Scales all old ReplicaSets to 0.
     fn stop_old(&mut self) -> bool {
         let mut any = false;
         for place in self.old() {
@@ -320,7 +322,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Whether the Deployment was scaled since its ReplicaSets were.
+    /// Returns whether the Deployment was scaled since its ReplicaSets were.
     fn is_rescaled(&self) -> bool {
         let wanted = i64::from(wanted(self.deployment));
         let active: Vec<_> = self.sets().filter(|set| size(set) > 0).collect();
@@ -335,7 +337,8 @@ impl<'a> Work<'a> {
             .any(|desired| desired != wanted)
     }
 
-    /// Takes the Deployment's size to its ReplicaSets: to the only one that has replicas, else in proportion. As Kubernetes' `scale`.
+    /// Applies the Deployment's size to its ReplicaSets: to the only one with replicas, else in
+    /// proportion. As Kubernetes' `scale`.
     fn rescale(&mut self) {
         let wanted = wanted(self.deployment);
         let mut active: Vec<usize> = (0..self.slots.len())
@@ -360,7 +363,8 @@ impl<'a> Work<'a> {
             _ => wanted.saturating_add(bounds(self.deployment).surge),
         };
         let change = allowed.saturating_sub(total(self.sets(), size));
-        // The largest first; of equal ones the newest if there is something to gain, the oldest if not. The places are by age.
+        // The largest first; among equals the newest if replicas are added, the oldest if they are
+        // removed. The indices are in the order of age.
         active.sort_by_key(|place| {
             (
                 Reverse(self.size(*place)),
@@ -378,7 +382,7 @@ impl<'a> Work<'a> {
             open -= share;
             sizes.push(self.size(*place).saturating_add(share));
         }
-        // What rounding has left over.
+        // The remainder of the rounding.
         if let Some(largest) = sizes.first_mut() {
             *largest = largest.saturating_add(open).max(0);
         }
@@ -387,7 +391,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Whether the new ReplicaSet has everything, so that others need nothing.
+    /// Returns whether the new ReplicaSet has all replicas, so that the others need none.
     fn is_saturated(&self) -> bool {
         let wanted = wanted(self.deployment);
         self.new_set().is_some_and(|new| {
@@ -403,7 +407,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Deletes the oldest revisions beyond the limit, if they are really empty.
+    /// Deletes the oldest revisions beyond the limit, if they have no replicas left.
     fn clean_up(&mut self) {
         const NO_LIMIT: i32 = i32::MAX;
         let limit = spec(self.deployment).and_then(|spec| spec.revision_history_limit);
@@ -464,7 +468,7 @@ impl<'a> Work<'a> {
             delete: self.delete,
             revision: self.revision,
             status: self.status,
-            // A second more, so that it is over by then.
+            // A second more, so that the deadline has passed by then.
             wake: due.map(|due| {
                 due.duration_since(self.now).max(SignedDuration::ZERO)
                     + SignedDuration::from_secs(1)
@@ -473,7 +477,7 @@ impl<'a> Work<'a> {
     }
 }
 
-/// By creation, then name.
+/// The sort key of age: the creation time, then the name.
 fn age(set: &ReplicaSet) -> (Option<Timestamp>, &str) {
     let created = set.metadata.creation_timestamp.as_ref();
     (created.map(|time| time.0), set.name())

@@ -1,4 +1,5 @@
-//! The arithmetic of rollouts: how many replicas a ReplicaSet may have, and how a change is spread.
+//! The arithmetic of rollouts: the sizes that ReplicaSets may have, and the distribution of a
+//! change.
 
 use podplane_api::{
     IntOrString,
@@ -7,15 +8,15 @@ use podplane_api::{
 
 use super::revision;
 
-/// What a number that the API server did not default is taken for.
+/// The value of a number that the API server did not default.
 const ONE: i32 = 1;
 
-/// How many replicas may be added and may be missing while a rollout runs.
+/// The number of replicas that may be added and may be missing during a rollout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bounds {
-    /// More than wanted, at most.
+    /// The most replicas above the wanted number.
     pub(crate) surge: i32,
-    /// Fewer available than wanted, at most.
+    /// The most replicas that may be unavailable.
     pub(crate) unavailable: i32,
 }
 
@@ -34,8 +35,9 @@ pub(crate) fn size(set: &ReplicaSet) -> i32 {
         .unwrap_or(ONE)
 }
 
-/// Replicas that the ReplicaSet has and that are available. Its status may be older than its size; what it is about to delete does not count,
-/// else a second look before it has acted would scale down too far.
+/// The available replicas of the ReplicaSet, at most its size. Its status may be older than its
+/// size; pods that it is about to delete do not count, else a second reconciliation before it has
+/// acted would scale down too far.
 pub(crate) fn available(set: &ReplicaSet) -> i32 {
     let status = set.status.as_ref();
     let available = status
@@ -55,13 +57,14 @@ pub(crate) fn spec(deployment: &Deployment) -> Option<&DeploymentSpec> {
     deployment.spec.as_ref()
 }
 
-/// Whether pods are replaced one after the other. It is the default.
+/// Returns whether pods are replaced gradually, which is the default.
 pub(crate) fn is_rolling(deployment: &Deployment) -> bool {
     let strategy = spec(deployment).and_then(|spec| spec.strategy.as_ref());
     strategy.and_then(|strategy| strategy.type_.as_deref()) != Some("Recreate")
 }
 
-/// As Kubernetes' `ResolveFenceposts`, `MaxSurge` and `MaxUnavailable`: surge is rounded up, what may be missing down, and never are both 0.
+/// Computes as Kubernetes' `ResolveFenceposts`, `MaxSurge` and `MaxUnavailable`: surge is rounded
+/// up, unavailable down, and they are never both 0.
 pub(crate) fn bounds(deployment: &Deployment) -> Bounds {
     let replicas = wanted(deployment);
     if !is_rolling(deployment) {
@@ -92,7 +95,8 @@ enum Rounding {
     Down,
 }
 
-/// A number, or per cent of `of`. What is neither, which validation refuses, is 0; what is absent is the 25% that the API server defaults to.
+/// A number, or per cent of `of`. An invalid value, which validation refuses, is 0; an absent one
+/// is the 25% that the API server defaults to.
 fn resolve(value: Option<&IntOrString>, of: i32, rounding: Rounding) -> i32 {
     let text = match value {
         Some(IntOrString::Int(number)) => return (*number).max(0),
@@ -113,7 +117,8 @@ fn resolve(value: Option<&IntOrString>, of: i32, rounding: Rounding) -> i32 {
     i32::try_from(rounded).unwrap_or(i32::MAX)
 }
 
-/// The size that the new ReplicaSet may have now, given all ReplicaSets, itself included. As Kubernetes' `NewRSNewReplicas`.
+/// The size that the new ReplicaSet may have now, given the sizes of all ReplicaSets, itself
+/// included. As Kubernetes' `NewRSNewReplicas`.
 pub(crate) fn new_size(deployment: &Deployment, all: i32, new: i32) -> i32 {
     let replicas = wanted(deployment);
     if !is_rolling(deployment) {
@@ -125,7 +130,8 @@ pub(crate) fn new_size(deployment: &Deployment, all: i32, new: i32) -> i32 {
     new.saturating_add(room.min(replicas.saturating_sub(new)).max(0))
 }
 
-/// How many replicas `set` is to gain, or lose if negative, of the `open` that are still to be spread. As Kubernetes' `GetReplicaSetProportion`.
+/// The number of replicas that `set` gains, or loses if negative, of the `open` ones that are still
+/// to be distributed. As Kubernetes' `GetReplicaSetProportion`.
 pub(crate) fn share(deployment: &Deployment, set: &ReplicaSet, open: i32) -> i32 {
     let size = size(set);
     if size == 0 || open == 0 {
@@ -139,7 +145,8 @@ pub(crate) fn share(deployment: &Deployment, set: &ReplicaSet, open: i32) -> i32
     }
 }
 
-/// What the ReplicaSet would grow by in proportion, from the limit that it was last scaled under to that of now.
+/// The proportional growth of the ReplicaSet, from the limit that it was last scaled under to the
+/// present one.
 fn fraction(deployment: &Deployment, set: &ReplicaSet, size: i32) -> i32 {
     let replicas = wanted(deployment);
     if replicas == 0 {
@@ -158,7 +165,7 @@ fn fraction(deployment: &Deployment, set: &ReplicaSet, size: i32) -> i32 {
     if before <= 0 {
         return 0;
     }
-    // Rounded half up: all are positive.
+    // Rounds half up; all numbers are positive.
     let size = i64::from(size);
     let grown = (size * now * 2 + before) / (before * 2);
     i32::try_from(grown - size).unwrap_or(i32::MAX)
@@ -195,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn surge_is_rounded_up_and_what_may_be_missing_down() {
+    fn rounds_surge_up_and_unavailable_down() {
         for (replicas, surge, unavailable, want) in [
             (10, "25%", "25%", (3, 2)),
             (4, "25%", "25%", (1, 1)),
@@ -219,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn the_new_one_grows_into_the_room_that_there_is() {
+    fn new_replica_set_grows_within_the_surge() {
         // Kubernetes' TestNewRSNewReplicas.
         for (replicas, surge, all, new, want) in [
             (1, "1", 5, 5, 5),
@@ -240,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_from_before_a_scale_down_is_not_believed() {
+    fn ignores_a_status_from_before_a_scale_down() {
         let mut set = ReplicaSet::default();
         set.spec.get_or_insert_default().replicas = Some(2);
         set.status.get_or_insert_default().available_replicas = Some(3);

@@ -1,19 +1,19 @@
-//! Annotations: which revision a ReplicaSet is, which it was, and what it was scaled for. `kubectl rollout` goes by them.
+//! The annotations of revisions and sizes, which `kubectl rollout` uses.
 
 use std::collections::BTreeMap;
 
 use podplane_api::{apps::ReplicaSet, meta::ObjectMeta};
 
-/// The revision of a ReplicaSet's template, and of a Deployment the one that it is at.
+/// The revision of a ReplicaSet's template, and a Deployment's present revision.
 pub(crate) const REVISION: &str = "deployment.kubernetes.io/revision";
-/// Revisions that the same template had before.
+/// Former revisions of the same template.
 const HISTORY: &str = "deployment.kubernetes.io/revision-history";
 /// The Deployment's replicas when the ReplicaSet was last scaled.
 pub(crate) const DESIRED_REPLICAS: &str = "deployment.kubernetes.io/desired-replicas";
-/// The same with maxSurge.
+/// The same plus maxSurge.
 pub(crate) const MAX_REPLICAS: &str = "deployment.kubernetes.io/max-replicas";
 
-/// What a ReplicaSet does not take over from its Deployment.
+/// Annotations that a ReplicaSet does not copy from its Deployment.
 const OWN: [&str; 6] = [
     "kubectl.kubernetes.io/last-applied-configuration",
     REVISION,
@@ -23,10 +23,10 @@ const OWN: [&str; 6] = [
     "deprecated.deployment.rollback.to",
 ];
 
-/// The characters of a history, as in Kubernetes.
+/// The most characters of a history, as in Kubernetes.
 const HISTORY_MAX: usize = 2000;
 
-/// An annotation as a number, if it is one.
+/// The annotation as a number, if it is one.
 pub(crate) fn number(meta: &ObjectMeta, key: &str) -> Option<i64> {
     meta.annotations.as_ref()?.get(key)?.parse().ok()
 }
@@ -39,8 +39,9 @@ pub(crate) fn highest<'a>(sets: impl IntoIterator<Item = &'a ReplicaSet>) -> i64
     revisions.max().unwrap_or_default().max(0)
 }
 
-/// Gives the new ReplicaSet the Deployment's annotations, and the revision unless it has a higher one; what it had before goes into
-/// its history. As Kubernetes' `SetNewReplicaSetAnnotations`.
+/// Copies the Deployment's annotations to the new ReplicaSet, and sets the revision unless it has a
+/// higher one; its former revision is appended to its history. As Kubernetes'
+/// `SetNewReplicaSetAnnotations`.
 pub(crate) fn annotate_new(deployment: &ObjectMeta, set: &mut ObjectMeta, revision: i64) {
     let taken = deployment.annotations.iter().flatten();
     let taken = taken.filter(|(key, _)| !OWN.contains(&key.as_str()));
@@ -63,7 +64,7 @@ pub(crate) fn annotate_new(deployment: &ObjectMeta, set: &mut ObjectMeta, revisi
     }
 }
 
-/// Appends to the history; the oldest are forgotten when it is too long.
+/// Appends to the history, and removes the oldest revisions if it is too long.
 fn remember(annotations: &mut BTreeMap<String, String>, revision: &str) {
     let history = annotations.entry(HISTORY.to_owned()).or_default();
     let all = if history.is_empty() {
@@ -81,7 +82,7 @@ fn remember(annotations: &mut BTreeMap<String, String>, revision: &str) {
     *history = kept.to_owned();
 }
 
-/// Says what the ReplicaSet is scaled for.
+/// Annotates the size that the ReplicaSet is scaled for.
 pub(crate) fn annotate_size(set: &mut ObjectMeta, desired: i32, max: i32) {
     let annotations = set.annotations.get_or_insert_default();
     annotations.insert(DESIRED_REPLICAS.to_owned(), desired.to_string());
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_that_comes_back_remembers_its_revisions() {
+    fn restored_template_keeps_its_revision_history() {
         let deployment = meta(&[("team", "a"), (REVISION, "3"), (OWN[0], "{}")]);
         let mut set = meta(&[(REVISION, "1")]);
         annotate_new(&deployment, &mut set, 4);
@@ -123,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_revision_has_no_history() {
+    fn first_revision_has_no_history() {
         let mut set = ObjectMeta::default();
         annotate_new(&ObjectMeta::default(), &mut set, 1);
         assert_eq!(get(&set, REVISION), Some("1"));
@@ -131,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_history_forgets_its_beginning() {
+    fn truncates_the_oldest_history() {
         let long = (100..700)
             .map(|n| n.to_string())
             .collect::<Vec<_>>()
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_counts_for_nothing() {
+    fn ignores_annotations_that_are_not_numbers() {
         assert_eq!(number(&meta(&[(REVISION, "x")]), REVISION), None);
         let sets = ["2", "x", "10"].map(|revision| ReplicaSet {
             metadata: meta(&[(REVISION, revision)]),

@@ -1,4 +1,5 @@
-//! Deployments in a small world: ReplicaSets that act late and pods that become ready when they like. Whatever the order, the bounds hold, and it ends.
+//! A simulation of Deployments: ReplicaSets act late, and pods become ready in any order. Whatever
+//! the order, the bounds hold and every rollout ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,33 +13,33 @@ use podplane_api::{
 use proptest::prelude::*;
 
 use super::{
-    plan::{Observed, Plan, Update, plan},
+    plan::{Plan, PlanInput, Update, plan},
     replicas::{bounds, size, wanted},
 };
 
-/// What happens next.
+/// An event of the simulation.
 #[derive(Clone, Debug)]
-pub(super) enum Op {
-    /// The deployment controller looks.
+pub(super) enum SimulatedEvent {
+    /// The deployment controller reconciles.
     Look,
-    /// A ReplicaSet, by place, makes and deletes pods, and counts them.
+    /// The ReplicaSet of this index creates and deletes pods, and updates its status.
     Act(usize),
-    /// A ReplicaSet only counts them.
+    /// A ReplicaSet only updates its status.
     Count(usize),
-    /// The oldest pod of a ReplicaSet that is not ready becomes so.
+    /// The oldest unready pod of a ReplicaSet becomes ready.
     Ready(usize),
 }
 
-pub(super) struct World {
+pub(super) struct Simulation {
     pub(super) deployment: Deployment,
     pub(super) sets: BTreeMap<String, ReplicaSet>,
-    /// Whether each pod is ready, by ReplicaSet.
+    /// The pods of each ReplicaSet: true for a ready one.
     pub(super) pods: BTreeMap<String, Vec<bool>>,
     pub(super) now: Timestamp,
     pub(super) log: Vec<String>,
 }
 
-impl World {
+impl Simulation {
     pub(super) fn new(replicas: i32, strategy: DeploymentStrategy) -> Self {
         let metadata = ObjectMeta {
             name: Some("web".into()),
@@ -82,7 +83,7 @@ impl World {
         self.change(|spec| spec.template = template(image));
     }
 
-    /// The plan as it would be carried out now.
+    /// The plan for the present state.
     pub(super) fn plan(&self) -> Plan {
         let with_pods: BTreeSet<String> = self
             .pods
@@ -90,7 +91,7 @@ impl World {
             .filter(|(_, pods)| !pods.is_empty())
             .map(|(name, _)| name.clone())
             .collect();
-        plan(Observed {
+        plan(PlanInput {
             deployment: &self.deployment,
             sets: self.sets.values().cloned().collect(),
             with_pods,
@@ -99,7 +100,7 @@ impl World {
         .unwrap()
     }
 
-    /// Looks and writes; returns whether there was something to write.
+    /// Plans and writes; returns whether there was something to write.
     pub(super) fn look(&mut self) -> bool {
         let Plan {
             create,
@@ -114,7 +115,7 @@ impl World {
         if let Some(mut set) = create {
             self.log
                 .push(format!("+{} {}", self.image(&set), size(&set)));
-            // The UID is the name here: no two have the same.
+            // The name is used as the UID, since no two are equal.
             set.metadata.uid.clone_from(&set.metadata.name);
             set.metadata.creation_timestamp = Some(Time(
                 self.now + SignedDuration::from_secs(i64::try_from(self.sets.len()).unwrap()),
@@ -157,7 +158,7 @@ impl World {
         let size = usize::try_from(size(&self.sets[&name])).unwrap();
         let pods = self.pods.entry(name).or_default();
         let before = pods.clone();
-        // What is not ready goes first.
+        // Unready pods are deleted first.
         pods.sort_by_key(|ready| !ready);
         pods.resize(size, false);
         let acted = *pods != before;
@@ -190,7 +191,7 @@ impl World {
         waiting.next().map(|ready| *ready = true).is_some()
     }
 
-    /// Lets everything happen until nothing does.
+    /// Runs until nothing changes.
     pub(super) fn settle(&mut self) {
         for _ in 0..10_000 {
             let mut any = self.look();
@@ -222,12 +223,12 @@ impl World {
             .collect()
     }
 
-    fn step(&mut self, op: &Op) {
+    fn step(&mut self, op: &SimulatedEvent) {
         match op {
-            Op::Look => drop(self.look()),
-            Op::Act(place) => drop(self.act(*place)),
-            Op::Count(place) => drop(self.count(*place)),
-            Op::Ready(place) => drop(self.ready(*place)),
+            SimulatedEvent::Look => drop(self.look()),
+            SimulatedEvent::Act(place) => drop(self.act(*place)),
+            SimulatedEvent::Count(place) => drop(self.count(*place)),
+            SimulatedEvent::Ready(place) => drop(self.ready(*place)),
         }
     }
 }
@@ -274,12 +275,12 @@ fn amount() -> impl Strategy<Value = IntOrString> {
     ]
 }
 
-fn op() -> impl Strategy<Value = Op> {
+fn op() -> impl Strategy<Value = SimulatedEvent> {
     prop_oneof![
-        3 => Just(Op::Look),
-        2 => (0..4_usize).prop_map(Op::Act),
-        1 => (0..4_usize).prop_map(Op::Count),
-        2 => (0..4_usize).prop_map(Op::Ready),
+        3 => Just(SimulatedEvent::Look),
+        2 => (0..4_usize).prop_map(SimulatedEvent::Act),
+        1 => (0..4_usize).prop_map(SimulatedEvent::Count),
+        2 => (0..4_usize).prop_map(SimulatedEvent::Ready),
     ]
 }
 
@@ -287,14 +288,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn a_rollout_keeps_its_bounds_and_ends(
+    fn rollout_keeps_its_bounds_and_ends(
         replicas in 0..12_i32,
         surge in amount(),
         unavailable in amount(),
-        // Each rollout with what happens before the next begins.
+        // Rollouts, each with the events before the next one begins.
         rollouts in prop::collection::vec((0..3_u8, prop::collection::vec(op(), 0..40)), 1..4),
     ) {
-        let mut world = World::new(replicas, rolling(surge, unavailable));
+        let mut world = Simulation::new(replicas, rolling(surge, unavailable));
         world.settle();
         let bounds = bounds(&world.deployment);
         for (image, ops) in rollouts {
@@ -315,11 +316,11 @@ proptest! {
     }
 
     #[test]
-    fn whatever_is_asked_for_comes_about(
+    fn reaches_any_requested_state(
         strategy in prop_oneof![Just(recreate()), (amount(), amount()).prop_map(|(surge, unavailable)| rolling(surge, unavailable))],
         asked in prop::collection::vec((0..3_u8, 0..12_i32, any::<bool>(), prop::collection::vec(op(), 0..20)), 1..6),
     ) {
-        let mut world = World::new(3, strategy);
+        let mut world = Simulation::new(3, strategy);
         for (image, replicas, paused, ops) in &asked {
             world.set_image(&image.to_string());
             world.change(|spec| { spec.replicas = Some(*replicas); spec.paused = Some(*paused); });

@@ -1,4 +1,4 @@
-//! When two pod templates are the same, and the hash that names a ReplicaSet after its template.
+//! Comparison of pod templates, and the hash that names a ReplicaSet after its template.
 
 use podplane_api::{
     Quantity,
@@ -7,16 +7,17 @@ use podplane_api::{
 };
 use sha2::{Digest as _, Sha256};
 
-/// The label by which the pods of one ReplicaSet are told from those of another of the same Deployment.
+/// The label that tells apart the pods of a Deployment's ReplicaSets.
 pub(crate) const HASH_LABEL: &str = "pod-template-hash";
 
-/// Whether the templates make the same pods, [`HASH_LABEL`] aside.
+/// Returns whether the templates make the same pods, [`HASH_LABEL`] aside.
 pub(crate) fn same(one: &PodTemplateSpec, other: &PodTemplateSpec) -> bool {
     canonical(one) == canonical(other)
 }
 
-/// The hash of a template: the same for ever, in every version of podplane, for templates that are [`same`]. It is not the number that Kubernetes
-/// computes from the memory of its Go structs, which nothing but its own code can; it looks alike. `collisions` makes it another one.
+/// The hash of a template: the same for ever, in every version of podplane, for templates that are
+/// [`same`]. It is not the number that Kubernetes computes from the memory of its Go structs, which
+/// only its own code can compute; it has the same form. `collisions` makes it another one.
 ///
 /// # Errors
 ///
@@ -25,7 +26,8 @@ pub(crate) fn hash(
     template: &PodTemplateSpec,
     collisions: Option<i32>,
 ) -> Result<String, serde_json::Error> {
-    // By way of a document, whose keys are sorted: the order of fields in the types may change.
+    // Serialised through a JSON document, whose keys are sorted: the order of fields in the types
+    // may change.
     let document = serde_json::to_value(canonical(template))?;
     let mut digest = Sha256::new();
     digest.update(serde_json::to_vec(&document)?);
@@ -48,7 +50,7 @@ fn canonical(template: &PodTemplateSpec) -> PodTemplateSpec {
         metadata
             .annotations
             .take_if(|annotations| annotations.is_empty());
-        // The server's words about it, if there are any.
+        // This is set by the server.
         metadata.creation_timestamp = None;
     }
     if let Some(spec) = &mut template.spec {
@@ -75,7 +77,7 @@ fn canonical_resources(resources: &mut ResourceRequirements) {
         .flatten()
         .flat_map(|map| map.values_mut())
     {
-        // What is too large for thousandths stays as it was written.
+        // A quantity too large for thousandths stays as it was written.
         if let Ok(millis) = quantity::millis(quantity) {
             *quantity = Quantity(format!("{millis}m"));
         }
@@ -98,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn templates_are_the_same_whatever_their_hash_and_the_form_of_quantities() {
+    fn ignores_the_hash_and_the_form_of_quantities() {
         let one = template("1", json!({"app": "web"}));
         let other = template("1000m", json!({"app": "web", "pod-template-hash": "x"}));
         assert!(same(&one, &other));
@@ -112,9 +114,10 @@ mod tests {
         }
     }
 
-    /// If this fails, every Deployment of every cluster would get a second ReplicaSet name for its template after an upgrade.
+    /// If this fails, every Deployment of every cluster would get a second ReplicaSet name for its
+    /// template after an upgrade.
     #[test]
-    fn a_hash_is_for_ever() {
+    fn hash_never_changes() {
         let template = template("1", json!({"app": "web"}));
         assert_eq!(hash(&template, None).unwrap(), "64cc95545d");
         assert_eq!(hash(&template, Some(1)).unwrap(), "86949d8c6b");

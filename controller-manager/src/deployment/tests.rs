@@ -7,7 +7,7 @@ use podplane_api::{
 use super::{
     conditions,
     revision::{self, DESIRED_REPLICAS, MAX_REPLICAS, REVISION},
-    simulation::{World, recreate, rolling},
+    simulation::{Simulation, recreate, rolling},
 };
 
 fn number(value: i32) -> IntOrString {
@@ -26,18 +26,18 @@ fn condition(deployment: &Deployment, r#type: &str) -> (String, String, String) 
     )
 }
 
-fn of_image<'a>(world: &'a World, image: &str) -> &'a ReplicaSet {
+fn of_image<'a>(world: &'a Simulation, image: &str) -> &'a ReplicaSet {
     let mut sets = world.sets.values();
     sets.find(|set| world.image(set) == image).unwrap()
 }
 
-fn told(status: &str, reason: &str, message: &str) -> (String, String, String) {
+fn expected_condition(status: &str, reason: &str, message: &str) -> (String, String, String) {
     (status.into(), reason.into(), message.into())
 }
 
 #[test]
-fn the_first_rollout_is_told_step_by_step() {
-    let mut world = World::new(2, rolling(number(1), number(0)));
+fn reports_each_step_of_the_first_rollout() {
+    let mut world = Simulation::new(2, rolling(number(1), number(0)));
     world.look();
     let set = of_image(&world, "1").clone();
     let name = set.name();
@@ -73,11 +73,11 @@ fn the_first_rollout_is_told_step_by_step() {
         revision::number(&world.deployment.metadata, REVISION),
         Some(1)
     );
-    let progressing = |world: &World| condition(&world.deployment, conditions::PROGRESSING);
-    let available = |world: &World| condition(&world.deployment, conditions::AVAILABLE);
+    let progressing = |world: &Simulation| condition(&world.deployment, conditions::PROGRESSING);
+    let available = |world: &Simulation| condition(&world.deployment, conditions::AVAILABLE);
     assert_eq!(
         progressing(&world),
-        told(
+        expected_condition(
             "True",
             "NewReplicaSetCreated",
             &format!("Created new replica set \"{name}\"")
@@ -85,7 +85,7 @@ fn the_first_rollout_is_told_step_by_step() {
     );
     assert_eq!(
         available(&world),
-        told(
+        expected_condition(
             "False",
             "MinimumReplicasUnavailable",
             "Deployment does not have minimum availability."
@@ -95,7 +95,7 @@ fn the_first_rollout_is_told_step_by_step() {
     world.look();
     assert_eq!(
         progressing(&world),
-        told(
+        expected_condition(
             "True",
             "ReplicaSetUpdated",
             &format!("ReplicaSet \"{name}\" is progressing.")
@@ -113,7 +113,7 @@ fn the_first_rollout_is_told_step_by_step() {
     world.settle();
     assert_eq!(
         progressing(&world),
-        told(
+        expected_condition(
             "True",
             "NewReplicaSetAvailable",
             &format!("ReplicaSet \"{name}\" has successfully progressed.")
@@ -121,7 +121,7 @@ fn the_first_rollout_is_told_step_by_step() {
     );
     assert_eq!(
         available(&world),
-        told(
+        expected_condition(
             "True",
             "MinimumReplicasAvailable",
             "Deployment has minimum availability."
@@ -145,8 +145,8 @@ fn the_first_rollout_is_told_step_by_step() {
 }
 
 #[test]
-fn a_rolling_update_goes_step_by_step() {
-    let mut world = World::new(3, rolling(number(1), number(0)));
+fn rolls_out_in_steps_within_the_bounds() {
+    let mut world = Simulation::new(3, rolling(number(1), number(0)));
     world.settle();
     world.log.clear();
     world.set_image("2");
@@ -156,7 +156,7 @@ fn a_rolling_update_goes_step_by_step() {
         ["+2 1", "1 3-2", "2 1-2", "1 2-1", "2 2-3", "1 1-0"]
     );
 
-    let mut world = World::new(4, rolling(number(0), number(2)));
+    let mut world = Simulation::new(4, rolling(number(0), number(2)));
     world.settle();
     world.log.clear();
     world.set_image("2");
@@ -165,8 +165,8 @@ fn a_rolling_update_goes_step_by_step() {
 }
 
 #[test]
-fn old_pods_that_are_not_healthy_go_first() {
-    let mut world = World::new(10, rolling(number(0), number(2)));
+fn removes_unhealthy_old_pods_first() {
+    let mut world = Simulation::new(10, rolling(number(0), number(2)));
     world.settle();
     // An update that never becomes ready, and then another.
     world.set_image("2");
@@ -186,21 +186,21 @@ fn old_pods_that_are_not_healthy_go_first() {
 }
 
 #[test]
-fn recreation_waits_for_the_last_old_pod() {
-    let mut world = World::new(2, recreate());
+fn recreate_waits_for_the_last_old_pod() {
+    let mut world = Simulation::new(2, recreate());
     world.settle();
     world.log.clear();
     world.set_image("2");
     world.look();
     world.look();
-    assert_eq!(world.log, ["1 2-0"], "its pods are there still");
+    assert_eq!(world.log, ["1 2-0"], "its pods still exist");
     world.settle();
     assert_eq!(world.log, ["1 2-0", "+2 2"]);
 }
 
 #[test]
-fn an_undone_rollout_is_a_new_revision_with_a_history() {
-    let mut world = World::new(1, rolling(number(1), number(0)));
+fn undone_rollout_is_a_new_revision_with_a_history() {
+    let mut world = Simulation::new(1, rolling(number(1), number(0)));
     for image in ["1", "2", "1", "2"] {
         world.set_image(image);
         world.settle();
@@ -230,8 +230,8 @@ fn an_undone_rollout_is_a_new_revision_with_a_history() {
 }
 
 #[test]
-fn only_so_many_old_revisions_are_kept() {
-    let mut world = World::new(1, rolling(number(1), number(0)));
+fn keeps_old_revisions_up_to_the_limit() {
+    let mut world = Simulation::new(1, rolling(number(1), number(0)));
     world.change(|spec| spec.revision_history_limit = Some(2));
     for image in ["1", "2", "3", "4", "5"] {
         world.set_image(image);
@@ -244,9 +244,10 @@ fn only_so_many_old_revisions_are_kept() {
 }
 
 #[test]
-fn a_scale_in_the_middle_of_a_rollout_is_spread_in_proportion() {
-    // Kubernetes' documentation: 10 replicas, maxSurge 3, maxUnavailable 2, a rollout that is stuck at 8 and 5, scaled to 15: 11 and 7.
-    let mut world = World::new(10, rolling(number(3), number(2)));
+fn distributes_a_scale_during_a_rollout_in_proportion() {
+    // Kubernetes' documentation: 10 replicas, maxSurge 3, maxUnavailable 2, a rollout that is stuck
+    // at 8 and 5, scaled to 15: 11 and 7.
+    let mut world = Simulation::new(10, rolling(number(3), number(2)));
     world.settle();
     world.set_image("2");
     for _ in 0..4 {
@@ -268,8 +269,8 @@ fn a_scale_in_the_middle_of_a_rollout_is_spread_in_proportion() {
 }
 
 #[test]
-fn a_paused_deployment_is_scaled_and_not_rolled_out() {
-    let mut world = World::new(2, rolling(number(1), number(0)));
+fn scales_but_does_not_roll_out_a_paused_deployment() {
+    let mut world = Simulation::new(2, rolling(number(1), number(0)));
     world.settle();
     world.log.clear();
     world.change(|spec| spec.paused = Some(true));
@@ -278,7 +279,7 @@ fn a_paused_deployment_is_scaled_and_not_rolled_out() {
     let progressing = condition(&world.deployment, conditions::PROGRESSING);
     assert_eq!(
         progressing,
-        told("Unknown", "DeploymentPaused", "Deployment is paused")
+        expected_condition("Unknown", "DeploymentPaused", "Deployment is paused")
     );
     world.change(|spec| spec.replicas = Some(3));
     world.settle();
@@ -294,8 +295,8 @@ fn a_paused_deployment_is_scaled_and_not_rolled_out() {
 }
 
 #[test]
-fn a_rollout_without_progress_is_told_when_the_deadline_is_over() {
-    let mut world = World::new(1, rolling(number(1), number(0)));
+fn reports_a_rollout_without_progress_after_the_deadline() {
+    let mut world = Simulation::new(1, rolling(number(1), number(0)));
     world.settle();
     world.set_image("2");
     world.look();
@@ -307,14 +308,14 @@ fn a_rollout_without_progress_is_told_when_the_deadline_is_over() {
     world.now += wake;
     world.look();
     let name = of_image(&world, "2").name().to_owned();
-    let late = told(
+    let late = expected_condition(
         "False",
         "ProgressDeadlineExceeded",
         &format!("ReplicaSet \"{name}\" has timed out progressing."),
     );
     assert_eq!(condition(&world.deployment, conditions::PROGRESSING), late);
     assert_eq!(world.plan().wake, None);
-    // Progress after all is told too.
+    // Progress after the deadline is reported too.
     world.settle();
     assert_eq!(
         condition(&world.deployment, conditions::PROGRESSING).1,
@@ -323,8 +324,8 @@ fn a_rollout_without_progress_is_told_when_the_deadline_is_over() {
 }
 
 #[test]
-fn what_a_replica_set_cannot_do_is_told_by_its_deployment() {
-    let mut world = World::new(1, rolling(number(1), number(0)));
+fn reports_the_failure_of_a_replica_set() {
+    let mut world = Simulation::new(1, rolling(number(1), number(0)));
     world.look();
     let failure: podplane_api::apps::ReplicaSetCondition =
         serde_json::from_value(serde_json::json!({"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": "no"})).unwrap();
@@ -339,7 +340,7 @@ fn what_a_replica_set_cannot_do_is_told_by_its_deployment() {
     world.look();
     assert_eq!(
         condition(&world.deployment, conditions::REPLICA_FAILURE),
-        told("True", "FailedCreate", "no")
+        expected_condition("True", "FailedCreate", "no")
     );
     world.sets.get_mut(&name).unwrap().status = None;
     world.settle();
@@ -353,8 +354,8 @@ fn what_a_replica_set_cannot_do_is_told_by_its_deployment() {
 }
 
 #[test]
-fn a_deployment_that_is_being_deleted_only_counts() {
-    let mut world = World::new(1, rolling(number(1), number(0)));
+fn only_updates_counts_of_a_deployment_in_deletion() {
+    let mut world = Simulation::new(1, rolling(number(1), number(0)));
     world.settle();
     world.log.clear();
     world.deployment.metadata.deletion_timestamp = Some(podplane_api::meta::Time(world.now));

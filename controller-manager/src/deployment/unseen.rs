@@ -1,4 +1,4 @@
-//! Writes of one's own that have not been told yet.
+//! Writes of this controller that are not in the cache yet.
 
 use std::{
     collections::BTreeMap,
@@ -11,28 +11,29 @@ use podplane_api::{
     apps::{Deployment, ReplicaSet},
 };
 
-use crate::{index::Index, world::World};
+use crate::{index::Index, workloads::WorkloadCache};
 
-/// How long a write is waited for. What is decided without it fails at the revision that it was decided from, so this saves work and no more.
+/// The longest wait for a write. A decision made without it fails at the revision that it was made
+/// from, so waiting only saves work.
 const WAIT: Duration = Duration::from_secs(5);
 
-/// By Deployment and ReplicaSet.
+/// Unobserved writes, by Deployment and ReplicaSet.
 #[derive(Debug, Default)]
-pub(super) struct Unseen(Mutex<BTreeMap<ObjectKey, BTreeMap<ObjectKey, Write>>>);
+pub(super) struct UnobservedWrites(Mutex<BTreeMap<ObjectKey, BTreeMap<ObjectKey, PendingWrite>>>);
 
 #[derive(Debug)]
-struct Write {
-    /// The revision that it replaced; none for a new object.
+struct PendingWrite {
+    /// The revision that it replaced; `None` for a new object.
     replaced: Option<String>,
     at: Instant,
 }
 
-impl Unseen {
+impl UnobservedWrites {
     pub(super) fn created(&self, deployment: &Deployment, set: &ReplicaSet) {
         self.note(deployment, set, None);
     }
 
-    /// A write that changed nothing is none.
+    /// Records an update, unless it changed nothing.
     pub(super) fn changed(&self, deployment: &Deployment, set: &ReplicaSet, replaced: &str) {
         if set.resource_version() != replaced {
             self.note(deployment, set, Some(replaced.to_owned()));
@@ -40,7 +41,7 @@ impl Unseen {
     }
 
     fn note(&self, deployment: &Deployment, set: &ReplicaSet, replaced: Option<String>) {
-        let write = Write {
+        let write = PendingWrite {
             replaced,
             at: Instant::now(),
         };
@@ -51,13 +52,13 @@ impl Unseen {
             .insert(set.key(), write);
     }
 
-    /// Whether every write of a Deployment has been told.
-    pub(super) fn is_settled(&self, deployment: &ObjectKey, world: &World) -> bool {
+    /// Returns whether all writes for a Deployment have been observed.
+    pub(super) fn is_settled(&self, deployment: &ObjectKey, cache: &WorkloadCache) -> bool {
         let mut unseen = self.lock();
         let Some(writes) = unseen.get_mut(deployment) else {
             return true;
         };
-        writes.retain(|set, write| write.at.elapsed() < WAIT && !is_seen(&world.sets, set, write));
+        writes.retain(|set, write| write.at.elapsed() < WAIT && !is_seen(&cache.sets, set, write));
         let is_settled = writes.is_empty();
         if is_settled {
             unseen.remove(deployment);
@@ -69,13 +70,14 @@ impl Unseen {
         self.lock().remove(deployment);
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, BTreeMap<ObjectKey, Write>>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, BTreeMap<ObjectKey, PendingWrite>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What is there is not what was replaced. A new one that has gone again is waited for in vain, until the time is over.
-fn is_seen(sets: &Index<ReplicaSet>, set: &ObjectKey, write: &Write) -> bool {
+/// Returns whether the cache no longer has the replaced revision. A created object that was deleted
+/// again is waited for in vain, until the wait ends.
+fn is_seen(sets: &Index<ReplicaSet>, set: &ObjectKey, write: &PendingWrite) -> bool {
     match (sets.get(set), &write.replaced) {
         (found, None) => found.is_some(),
         (None, Some(_)) => true,

@@ -1,44 +1,45 @@
-//! Who owns whom, by UID.
+//! The graph of owners and dependents, by UID.
 //!
-//! Pure. It is drawn from separate streams, so what it says is a suspicion: that an owner is not here is no proof that it is nowhere.
+//! Pure. It is built from separate watches, so a missing owner is only a suspicion: the owner may
+//! exist on the server.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use podplane_api::{ObjectKey, meta::ObjectMeta};
 
-/// The finalizer of an object whose dependents go first.
+/// The finalizer of an object whose dependents are deleted first.
 pub(crate) const FOREGROUND: &str = "foregroundDeletion";
-/// The finalizer of an object whose dependents stay.
+/// The finalizer of an object whose dependents are kept.
 pub(crate) const ORPHAN: &str = "orphan";
 
-/// A UID.
+/// The UID of an object.
 pub(crate) type Uid = String;
 
-/// What the collector has to know of an object.
+/// The properties of an object that the collector uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Item {
-    /// Which of the collector's kinds it is.
+pub(crate) struct TrackedObject {
+    /// The index of its kind in the collector.
     pub(crate) kind: usize,
     pub(crate) key: ObjectKey,
-    pub(crate) state: State,
-    /// UIDs of owners, and whether each has to wait for this.
+    pub(crate) state: DeletionState,
+    /// UIDs of owners, each with `blockOwnerDeletion`: whether its deletion waits for this object.
     pub(crate) owners: BTreeMap<Uid, bool>,
 }
 
-/// How an object is being deleted, if it is.
+/// The progress of an object's deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
-    /// It is not.
+pub(crate) enum DeletionState {
+    /// The object is not being deleted.
     Live,
-    /// Its dependents are to stay.
+    /// Its dependents are to be kept.
     Orphaning,
-    /// Its dependents are to go first.
+    /// Its dependents are to be deleted first.
     DeletingDependents,
-    /// Others have to be done with it.
+    /// It waits for other finalizers.
     Deleting,
 }
 
-impl State {
+impl DeletionState {
     pub(crate) fn of(meta: &ObjectMeta) -> Self {
         let has = |finalizer| {
             meta.finalizers
@@ -55,7 +56,7 @@ impl State {
     }
 }
 
-impl Item {
+impl TrackedObject {
     pub(crate) fn new(kind: usize, meta: &ObjectMeta) -> Self {
         let name = |name: &Option<String>| name.clone().unwrap_or_default();
         let owners = meta.owner_references.iter().flatten();
@@ -64,7 +65,7 @@ impl Item {
         Self {
             kind,
             key: ObjectKey::new(name(&meta.namespace), name(&meta.name)),
-            state: State::of(meta),
+            state: DeletionState::of(meta),
             owners: owners
                 .map(|owner| (owner.uid.clone(), blocks(owner)))
                 .collect(),
@@ -72,26 +73,26 @@ impl Item {
     }
 }
 
-/// The objects, and for each owner, known or not, what it owns.
+/// The objects, and the dependents of each owner, known or not.
 #[derive(Debug, Default)]
 pub(crate) struct Graph {
-    items: BTreeMap<Uid, Item>,
+    items: BTreeMap<Uid, TrackedObject>,
     dependents: BTreeMap<Uid, BTreeSet<Uid>>,
 }
 
 impl Graph {
-    pub(crate) fn get(&self, uid: &str) -> Option<&Item> {
+    pub(crate) fn get(&self, uid: &str) -> Option<&TrackedObject> {
         self.items.get(uid)
     }
 
-    /// What the object owns.
-    pub(crate) fn dependents(&self, uid: &str) -> impl Iterator<Item = (&Uid, &Item)> {
+    /// The dependents of the object.
+    pub(crate) fn dependents(&self, uid: &str) -> impl Iterator<Item = (&Uid, &TrackedObject)> {
         let uids = self.dependents.get(uid).into_iter().flatten();
         uids.filter_map(|uid| self.items.get_key_value(uid))
     }
 
-    /// Takes in an object as it is now. Returns the UIDs that need a look.
-    pub(crate) fn apply(&mut self, uid: Uid, item: Item) -> BTreeSet<Uid> {
+    /// Records an object's present state. Returns the UIDs to reconcile.
+    pub(crate) fn apply(&mut self, uid: Uid, item: TrackedObject) -> BTreeSet<Uid> {
         let mut look = BTreeSet::from([uid.clone()]);
         let before = self.unlink(&uid);
         for owner in item.owners.keys() {
@@ -103,19 +104,20 @@ impl Graph {
         let (state, owners) = (item.state, item.owners.clone());
         self.items.insert(uid.clone(), item);
         if let Some(before) = before {
-            // An owner that waits for this may wait no longer.
+            // An owner that waits for this object may be done.
             look.extend(before.owners.into_keys());
             if before.state != state {
                 look.extend(owners.into_keys());
             }
         }
-        if state != State::Live {
+        if state != DeletionState::Live {
             look.extend(self.dependents.get(&uid).into_iter().flatten().cloned());
         }
         look
     }
 
-    /// The object is gone. Returns the UIDs that need a look: what it owned, and who may have waited for it.
+    /// Removes a deleted object. Returns the UIDs to reconcile: its dependents, and owners that may
+    /// have waited for it.
     pub(crate) fn remove(&mut self, uid: &str) -> BTreeSet<Uid> {
         let owners = self.unlink(uid).map(|item| item.owners).unwrap_or_default();
         self.items.remove(uid);
@@ -123,18 +125,19 @@ impl Graph {
         owners.into_keys().chain(dependents.cloned()).collect()
     }
 
-    /// Whether all owners of a live object are here and have no wish about it, so that there is nothing to do.
-    pub(crate) fn is_owned(&self, item: &Item) -> bool {
+    /// Returns true if all owners of a live object exist and are not being deleted: then the object
+    /// needs no work.
+    pub(crate) fn is_owned(&self, item: &TrackedObject) -> bool {
         let here = |owner: &Uid| {
             self.items
                 .get(owner)
-                .is_some_and(|owner| owner.state != State::DeletingDependents)
+                .is_some_and(|owner| owner.state != DeletionState::DeletingDependents)
         };
         item.owners.keys().all(here)
     }
 
-    /// Takes the object out of the lists of its owners; returns what it was.
-    fn unlink(&mut self, uid: &str) -> Option<Item> {
+    /// Removes the object from its owners' lists, and returns it.
+    fn unlink(&mut self, uid: &str) -> Option<TrackedObject> {
         let item = self.items.get(uid)?.clone();
         for owner in item.owners.keys() {
             if let Some(dependents) = self.dependents.get_mut(owner) {
@@ -148,40 +151,40 @@ impl Graph {
     }
 }
 
-/// What is known of an owner.
+/// The state of an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Owner {
-    /// It is there.
+pub(crate) enum OwnerState {
+    /// It exists.
     Solid,
-    /// It is there until its dependents are gone.
+    /// It exists until its dependents are deleted.
     Waiting,
-    /// It is nowhere.
+    /// It does not exist.
     Absent,
 }
 
-/// What is to become of a live object with owners.
+/// The decision about a live object with owners.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Keep,
-    /// It has an owner to stay for; the references to these others go.
+    /// Some owner exists; the references to these others are removed.
     Unlink(BTreeSet<Uid>),
-    /// It goes after what it owns.
+    /// It is deleted after its dependents.
     DeleteForeground,
-    /// It goes.
+    /// It is deleted.
     Delete,
 }
 
-/// As Kubernetes' `attemptToDeleteItem`.
-pub(crate) fn judge(owners: &BTreeMap<Uid, Owner>, has_dependents: bool) -> Verdict {
-    let of = |what: Owner| owners.iter().filter(move |(_, owner)| **owner == what);
-    let is_kept = owners.is_empty() || of(Owner::Solid).next().is_some();
-    let others = of(Owner::Waiting).chain(of(Owner::Absent));
+/// Decides as Kubernetes' `attemptToDeleteItem`.
+pub(crate) fn judge(owners: &BTreeMap<Uid, OwnerState>, has_dependents: bool) -> Verdict {
+    let of = |what: OwnerState| owners.iter().filter(move |(_, owner)| **owner == what);
+    let is_kept = owners.is_empty() || of(OwnerState::Solid).next().is_some();
+    let others = of(OwnerState::Waiting).chain(of(OwnerState::Absent));
     let others: BTreeSet<Uid> = others.map(|(uid, _)| uid.clone()).collect();
     if is_kept && others.is_empty() {
         Verdict::Keep
     } else if is_kept {
         Verdict::Unlink(others)
-    } else if has_dependents && of(Owner::Waiting).next().is_some() {
+    } else if has_dependents && of(OwnerState::Waiting).next().is_some() {
         Verdict::DeleteForeground
     } else {
         Verdict::Delete
@@ -197,13 +200,13 @@ mod tests {
 
     use super::*;
 
-    fn item(name: &str, owners: &[(&str, bool)], finalizers: Option<&[&str]>) -> Item {
+    fn item(name: &str, owners: &[(&str, bool)], finalizers: Option<&[&str]>) -> TrackedObject {
         let owners = owners.iter().map(|(uid, blocks)| OwnerReference {
             uid: (*uid).into(),
             block_owner_deletion: Some(*blocks),
             ..OwnerReference::default()
         });
-        Item::new(
+        TrackedObject::new(
             0,
             &ObjectMeta {
                 name: Some(name.into()),
@@ -220,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_end_concerns_is_looked_at() {
+    fn a_deletion_queues_owners_and_dependents() {
         let mut graph = Graph::default();
         assert_eq!(
             graph.apply("pod".into(), item("p", &[("set", true)], None)),
@@ -236,7 +239,7 @@ mod tests {
                 .collect::<Vec<_>>(),
             ["pod"]
         );
-        // The owner's foreground deletion concerns the pod, and those whom the owner belongs to.
+        // The owner's foreground deletion concerns the pod, and the owner's own owner.
         let deleting = item("s", &[("deployment", true)], Some(&[FOREGROUND]));
         assert_eq!(
             graph.apply("set".into(), deleting),
@@ -249,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_that_was_given_up_is_looked_at() {
+    fn a_removed_reference_queues_the_former_owner() {
         let mut graph = Graph::default();
         graph.apply("pod".into(), item("p", &[("set", true)], None));
         assert_eq!(
@@ -260,25 +263,25 @@ mod tests {
     }
 
     #[test]
-    fn how_an_object_is_deleted_is_in_its_finalizers() {
+    fn finalizers_determine_the_deletion_state() {
         for (finalizers, want) in [
-            (None, State::Live),
-            (Some(&[][..]), State::Deleting),
-            (Some(&["example.com/x"][..]), State::Deleting),
+            (None, DeletionState::Live),
+            (Some(&[][..]), DeletionState::Deleting),
+            (Some(&["example.com/x"][..]), DeletionState::Deleting),
             (
                 Some(&["example.com/x", FOREGROUND][..]),
-                State::DeletingDependents,
+                DeletionState::DeletingDependents,
             ),
-            (Some(&[ORPHAN][..]), State::Orphaning),
+            (Some(&[ORPHAN][..]), DeletionState::Orphaning),
         ] {
             assert_eq!(item("x", &[], finalizers).state, want, "{finalizers:?}");
         }
     }
 
     #[test]
-    fn an_object_goes_when_no_owner_is_left() {
-        use Owner::{Absent, Solid, Waiting};
-        let cases: [(&[Owner], bool, Verdict); 8] = [
+    fn deletes_an_object_without_owners_left() {
+        use OwnerState::{Absent, Solid, Waiting};
+        let cases: [(&[OwnerState], bool, Verdict); 8] = [
             (&[], true, Verdict::Keep),
             (&[Solid], true, Verdict::Keep),
             (&[Solid, Absent], false, Verdict::Unlink(set(&["1"]))),

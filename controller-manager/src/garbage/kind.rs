@@ -1,4 +1,4 @@
-//! A kind, to a collector that cares for all kinds alike.
+//! Operations of the collector that are the same for all kinds.
 
 use std::marker::PhantomData;
 
@@ -11,28 +11,28 @@ use podplane_client::{ApiError, Client, DeleteParams, answered};
 
 use crate::work::unless_gone;
 
-/// Changes metadata; returns whether there was something to change.
+/// A change of metadata; returns whether it changed anything.
 pub(super) type Change<'a> = &'a (dyn Fn(&mut ObjectMeta) -> bool + Sync);
 
-/// Reads and writes of what all kinds have.
-pub(super) trait Kind: Send + Sync {
+/// Reads and writes of objects by their metadata.
+pub(super) trait KindClient: Send + Sync {
     fn name(&self) -> &'static str;
 
     fn is_namespaced(&self) -> bool;
 
-    /// Whether the reference names an object of this kind, in whatever version.
+    /// Returns whether the reference names this kind, in any version.
     fn is_named_by(&self, owner: &OwnerReference) -> bool;
 
     fn get<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<ObjectMeta, ApiError>>;
 
-    /// What is gone already is deleted.
+    /// Deletes the object; a missing one counts as deleted.
     fn delete<'a>(
         &'a self,
         key: &'a ObjectKey,
         params: &'a DeleteParams,
     ) -> BoxFuture<'a, Result<(), ApiError>>;
 
-    /// Changes the metadata of the object of that UID, if it is there still.
+    /// Changes the metadata of the object of that UID, if it still exists.
     fn change<'a>(
         &'a self,
         key: &'a ObjectKey,
@@ -41,13 +41,13 @@ pub(super) trait Kind: Send + Sync {
     ) -> BoxFuture<'a, Result<(), ApiError>>;
 }
 
-/// The kind of a type.
-pub(super) struct Of<K> {
+/// The implementation for an object type.
+pub(super) struct TypedKind<K> {
     client: Client,
     kind: PhantomData<fn() -> K>,
 }
 
-impl<K> Of<K> {
+impl<K> TypedKind<K> {
     pub(super) fn new(client: Client) -> Self {
         Self {
             client,
@@ -56,7 +56,7 @@ impl<K> Of<K> {
     }
 }
 
-impl<K: Object> Kind for Of<K> {
+impl<K: Object> KindClient for TypedKind<K> {
     fn name(&self) -> &'static str {
         K::KIND
     }

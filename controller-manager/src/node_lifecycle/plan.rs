@@ -1,4 +1,4 @@
-//! What becomes of a node that is silent, or that is heard of again. Pure.
+//! The decision about a node that is silent, or that is heard of again. Pure.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,21 +10,21 @@ use podplane_api::{
     taints::{UNREACHABLE, tolerates},
 };
 
-/// Conditions that are the kubelet's own word.
+/// Conditions that the kubelet reports.
 const ITS_WORD: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
 const NO_SCHEDULE: &str = "NoSchedule";
 const NO_EXECUTE: &str = "NoExecute";
 
-/// What is to be written and deleted.
+/// The writes and evictions to do.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Plan {
-    /// The new status, if it is another.
+    /// The new status, if it differs.
     pub(super) status: Option<NodeStatus>,
-    /// The new taints, if they are others.
+    /// The new taints, if they differ.
     pub(super) taints: Option<Option<Vec<Taint>>>,
-    /// Pods that do not tolerate the node's silence any longer.
+    /// Pods that no longer tolerate the node's silence.
     pub(super) evicted: Vec<Arc<Pod>>,
-    /// When the next pod does not.
+    /// The delay until the next pod no longer tolerates it.
     pub(super) again: Option<Duration>,
 }
 
@@ -34,7 +34,8 @@ pub(super) fn condition<'a>(node: &'a Node, kind: &str) -> Option<&'a NodeCondit
     conditions.iter().find(|condition| condition.type_ == kind)
 }
 
-/// `pods` are those of the node. Without `evicting`, a silent node is only kept from new pods.
+/// Decides about a node with these `pods`. Without `evicting`, a silent node is only closed to new
+/// pods.
 pub(super) fn plan<'a>(
     node: &Node,
     pods: impl Iterator<Item = &'a Arc<Pod>>,
@@ -80,7 +81,7 @@ pub(super) fn plan<'a>(
     plan
 }
 
-/// The status in which nobody knows how the kubelet is; nothing, if it is so already.
+/// The status of a silent node: the kubelet's conditions are Unknown. `None` if they are already.
 fn unknown(node: &Node, now: Timestamp) -> Option<NodeStatus> {
     let mut status = node.status.clone()?;
     let mut changed = false;
@@ -96,7 +97,7 @@ fn unknown(node: &Node, now: Timestamp) -> Option<NodeStatus> {
     changed.then_some(status)
 }
 
-/// How much longer the pod tolerates the taint; nothing, if for ever.
+/// The time for which the pod still tolerates the taint; `None` if for ever.
 fn patience(pod: &Pod, taint: &Taint, now: Timestamp) -> Option<Duration> {
     let tolerations = pod.spec.iter().flat_map(|spec| &spec.tolerations).flatten();
     let matching: Vec<_> = tolerations
@@ -105,13 +106,13 @@ fn patience(pod: &Pod, taint: &Taint, now: Timestamp) -> Option<Duration> {
     if matching.is_empty() {
         return Some(Duration::ZERO);
     }
-    // The shortest of those that end.
+    // The shortest of the limited ones.
     let seconds = matching
         .iter()
         .filter_map(|one| one.toleration_seconds)
         .min()?;
     let since = taint.time_added.as_ref().map_or(now, |time| time.0);
-    // The API server takes any number of seconds.
+    // The API server accepts any number of seconds.
     let left = SignedDuration::from_secs(seconds).saturating_sub(now.duration_since(since));
     Some(left.try_into().unwrap_or_default())
 }
@@ -175,7 +176,7 @@ mod tests {
             .collect()
     }
 
-    /// The node as it is after the plan.
+    /// The node after the plan was carried out.
     fn after(mut node: Node, plan: &Plan) -> Node {
         if let Some(status) = &plan.status {
             node.status = Some(status.clone());
@@ -187,14 +188,14 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_node_is_marked_once_and_unmarked_when_it_is_heard_of() {
+    fn taints_a_silent_node_once_and_untaints_it_when_heard_of() {
         let first = plan(&node(), [].iter(), true, true, at(100));
         let ready = first.status.as_ref().unwrap().conditions.as_ref().unwrap();
         assert_eq!(
             (ready[0].status.as_str(), ready[0].reason.as_deref()),
             ("Unknown", Some("NodeStatusUnknown"))
         );
-        assert_eq!(ready[1].status, "False", "not the kubelet's word");
+        assert_eq!(ready[1].status, "False", "not the kubelet's condition");
         let pair = |key: &str, effect: &str| (key.to_owned(), effect.to_owned());
         let all = [
             pair("theirs", NO_SCHEDULE),
@@ -210,12 +211,15 @@ mod tests {
         );
 
         let back = plan(&marked, [].iter(), false, true, at(300));
-        assert_eq!(back.status, None, "the kubelet says itself how it is");
+        assert_eq!(
+            back.status, None,
+            "the kubelet reports its conditions itself"
+        );
         assert_eq!(keys(&back), [pair("theirs", NO_SCHEDULE)]);
     }
 
     #[test]
-    fn pods_go_when_they_tolerate_it_no_longer() {
+    fn evicts_pods_when_their_toleration_ends() {
         let (at_once, soon, twice) = (pod(&[]), pod(&[Some(30)]), pod(&[None, Some(10)]));
         let pods = [at_once.clone(), soon.clone(), twice.clone(), pod(&[None])];
         let first = plan(&node(), pods.iter(), true, true, at(100));
@@ -232,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn any_toleration_seconds_are_taken() {
+    fn accepts_any_toleration_seconds() {
         let (never, long_ago) = (pod(&[Some(i64::MAX)]), pod(&[Some(i64::MIN)]));
         let pods = [never, long_ago.clone()];
         let first = plan(&node(), pods.iter(), true, true, at(100));
@@ -244,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_evicted_while_no_node_is_heard_of() {
+    fn evicts_no_pod_while_all_nodes_are_silent() {
         let alone = plan(&node(), [pod(&[])].iter(), true, false, at(100));
         assert_eq!(alone.evicted, []);
         let effects: Vec<_> = keys(&alone).into_iter().map(|(_, effect)| effect).collect();

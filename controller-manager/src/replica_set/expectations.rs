@@ -1,7 +1,8 @@
-//! What a ReplicaSet has done and has not been told yet.
+//! The writes of a ReplicaSet that are not in the cache yet.
 //!
-//! A decision that does not know of a pod just made would make it again. So none is taken until all is told. Pods are named here and not by the
-//! server: one whose creation was not answered can be asked for.
+//! A decision that does not know of a pod just created would create it again, so none is made until
+//! all writes have been observed. Pods get their names here and not from the server: the server can
+//! be asked about one whose creation was not answered.
 
 use std::{
     collections::BTreeMap,
@@ -13,24 +14,25 @@ use podplane_api::{Object as _, ObjectKey, core::Pod};
 
 use crate::index::Index;
 
-/// After this time the server is asked about a pod that should have been told of: it may have come and gone in between.
+/// The server is asked about a pod that has not been observed after this time: it may have been
+/// created and deleted in between.
 const ASK_AFTER: Duration = Duration::from_secs(1);
 
-/// What is to be told of a pod.
+/// The change of a pod that is expected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Expected {
-    /// That it is there.
+    /// The pod exists.
     Created,
-    /// That the one of that UID is going, or gone.
+    /// The pod of that UID is being deleted, or deleted.
     Deleted(String),
 }
 
-/// By ReplicaSet and name of the pod, and since when.
-type All = BTreeMap<ObjectKey, BTreeMap<String, (Expected, Instant)>>;
+/// By ReplicaSet and name of the pod, with the time of the write.
+type ExpectedChanges = BTreeMap<ObjectKey, BTreeMap<String, (Expected, Instant)>>;
 
-/// What all ReplicaSets wait for.
+/// The expected changes of all ReplicaSets.
 #[derive(Debug, Default)]
-pub(super) struct Expectations(Mutex<All>);
+pub(super) struct Expectations(Mutex<ExpectedChanges>);
 
 impl Expectations {
     pub(super) fn expect(&self, set: &ObjectKey, pod: &str, what: Expected) {
@@ -39,14 +41,14 @@ impl Expectations {
         of_set.insert(pod.to_owned(), (what, Instant::now()));
     }
 
-    /// It was told otherwise that there is nothing to expect.
+    /// Removes an expectation that cannot be met any more.
     pub(super) fn drop(&self, set: &ObjectKey, pod: &str) {
         if let Some(of_set) = self.lock().get_mut(set) {
             of_set.remove(pod);
         }
     }
 
-    /// Whether all was told; if not, the pods to ask the server about.
+    /// Returns `Ok` if all expectations are met, else the pods to ask the server about.
     pub(super) fn check(&self, set: &ObjectKey, pods: &Index<Pod>) -> Result<(), Vec<String>> {
         let mut all = self.lock();
         let Some(of_set) = all.get_mut(set) else {
@@ -70,7 +72,7 @@ impl Expectations {
         self.lock().remove(set);
     }
 
-    fn lock(&self) -> MutexGuard<'_, All> {
+    fn lock(&self) -> MutexGuard<'_, ExpectedChanges> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -88,31 +90,31 @@ mod tests {
     use std::sync::Arc;
 
     use podplane_api::{jiff::Timestamp, meta::Time};
-    use podplane_client::Change;
+    use podplane_client::CacheChange;
 
     use super::*;
 
-    fn told(name: &str, uid: &str, is_deleting: bool) -> Change<Pod> {
+    fn pod_applied(name: &str, uid: &str, is_deleting: bool) -> CacheChange<Pod> {
         let mut pod = Pod::default();
         pod.metadata.namespace = Some("ns".into());
         pod.metadata.name = Some(name.into());
         pod.metadata.uid = Some(uid.into());
         pod.metadata.deletion_timestamp = is_deleting.then_some(Time(Timestamp::UNIX_EPOCH));
-        Change::Applied {
+        CacheChange::Applied {
             old: None,
             new: Arc::new(pod),
         }
     }
 
     #[test]
-    fn nothing_is_decided_until_all_is_told() {
+    fn waits_until_all_expectations_are_met() {
         let (set, pods, expectations) = (
             ObjectKey::new("ns", "web"),
             Index::default(),
             Expectations::default(),
         );
         assert_eq!(expectations.check(&set, &pods), Ok(()));
-        pods.apply(&told("old", "1", false));
+        pods.apply(&pod_applied("old", "1", false));
         expectations.expect(&set, "new", Expected::Created);
         expectations.expect(&set, "old", Expected::Deleted("1".into()));
         assert_eq!(
@@ -120,21 +122,21 @@ mod tests {
             Err(vec![]),
             "it is too early to ask"
         );
-        pods.apply(&told("new", "2", false));
+        pods.apply(&pod_applied("new", "2", false));
         assert_eq!(expectations.check(&set, &pods), Err(vec![]));
-        pods.apply(&told("old", "1", true));
+        pods.apply(&pod_applied("old", "1", true));
         assert_eq!(expectations.check(&set, &pods), Ok(()));
     }
 
     #[test]
-    fn another_pod_of_the_name_means_that_the_first_is_gone() {
+    fn a_pod_with_the_name_and_another_uid_confirms_the_deletion() {
         let (set, pods, expectations) = (
             ObjectKey::new("ns", "web"),
             Index::default(),
             Expectations::default(),
         );
         expectations.expect(&set, "a", Expected::Deleted("1".into()));
-        pods.apply(&told("a", "2", false));
+        pods.apply(&pod_applied("a", "2", false));
         assert_eq!(expectations.check(&set, &pods), Ok(()));
         expectations.expect(&set, "b", Expected::Created);
         expectations.drop(&set, "b");

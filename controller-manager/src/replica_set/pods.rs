@@ -1,4 +1,4 @@
-//! What a ReplicaSet looks at in its pods.
+//! The properties of pods that a ReplicaSet depends on.
 
 use podplane_api::{
     Object as _,
@@ -7,7 +7,7 @@ use podplane_api::{
     pod_ips,
 };
 
-/// Whether the pod counts: it has not ended, and nobody has asked that it should.
+/// Returns whether the pod counts: it has not ended, and is not being deleted.
 pub(crate) fn is_active(pod: &Pod) -> bool {
     !pod_ips::is_terminal(pod) && !pod.is_deleting()
 }
@@ -19,13 +19,13 @@ pub(super) fn phase(pod: &Pod) -> &str {
         .unwrap_or_default()
 }
 
-/// The node that it is bound to.
+/// The node that the pod is bound to.
 pub(super) fn node(pod: &Pod) -> Option<&str> {
     let node = pod.spec.as_ref()?.node_name.as_deref();
     node.filter(|node| !node.is_empty())
 }
 
-/// Whether the pod is ready, and since when, if that is known.
+/// `Some` if the pod is ready, with the time since when, if known.
 pub(super) fn ready_since(pod: &Pod) -> Option<Option<Timestamp>> {
     let mut conditions = pod.status.as_ref()?.conditions.iter().flatten();
     let ready = conditions.find(|condition| condition.type_ == "Ready")?;
@@ -33,7 +33,8 @@ pub(super) fn ready_since(pod: &Pod) -> Option<Option<Timestamp>> {
     (ready.status == "True").then(since)
 }
 
-/// When the pod has been ready for long enough, or will have been if it stays ready; `None` if it is not ready.
+/// The time at which the pod has been, or will have been, ready for `min_ready`; `None` if it is
+/// not ready.
 pub(super) fn available_from(pod: &Pod, min_ready: SignedDuration) -> Option<Timestamp> {
     let since = ready_since(pod)?;
     if min_ready.is_zero() {
@@ -53,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_available_when_it_was_ready_for_long_enough() {
+    fn pod_is_available_after_min_ready_seconds() {
         let ready = |status: &str| {
             pod(
                 json!({"conditions": [{"type": "Ready", "status": status, "lastTransitionTime": "2026-11-21T10:00:00Z"}]}),
@@ -70,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_ended_or_is_to_end_does_not_count() {
+    fn ignores_ended_and_deleted_pods() {
         assert!(is_active(&pod(json!({"phase": "Running"}))));
         assert!(is_active(&pod(json!({}))));
         assert!(!is_active(&pod(json!({"phase": "Failed"}))));

@@ -1,4 +1,4 @@
-//! Which pods a ReplicaSet does without most easily.
+//! The order in which a ReplicaSet deletes its pods.
 
 use std::{cmp::Ordering, collections::BTreeMap};
 
@@ -6,12 +6,13 @@ use podplane_api::{Object as _, core::Pod, jiff::Timestamp};
 
 use super::pods::{is_active, node, phase, ready_since};
 
-/// How much it costs to delete the pod, compared with others of its ReplicaSet.
+/// The annotation with the cost of deleting the pod, relative to others of its ReplicaSet.
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
-/// `pods` with those first that are to go first: not bound, pending, not ready, cheap, beside others of the same owner, not long ready,
-/// restarted, new. As Kubernetes' `ActivePodsWithRanks`. `related` are all pods that count for being beside: those of all ReplicaSets with
-/// the same controller.
+/// Sorts `pods` by the order of deletion: unbound, pending, not ready, cheap, on a node with others
+/// of the same controller, ready for a short time, restarted, new. The order is that of Kubernetes'
+/// `ActivePodsWithRanks`. `related` are the pods that count as others: those of all ReplicaSets
+/// with the same controller.
 pub(super) fn ranked<'a, P: AsRef<Pod> + 'a>(
     pods: impl IntoIterator<Item = P>,
     related: impl IntoIterator<Item = &'a P>,
@@ -31,7 +32,8 @@ pub(super) fn ranked<'a, P: AsRef<Pod> + 'a>(
     keyed.into_iter().map(|(_, pod)| pod).collect()
 }
 
-/// Compared field by field, so the order of fields is the order of rules; the smallest goes first.
+/// The sort key of a pod; the smallest is deleted first. It is compared field by field, so the
+/// order of fields is the order of rules.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     is_bound: bool,
@@ -42,7 +44,7 @@ struct Rank {
     ready: Age,
     restarts: std::cmp::Reverse<i32>,
     created: Age,
-    /// Ages are compared roughly; among those that are alike it is a matter of chance, but always the same one.
+    /// Ages are compared roughly; among equals the order is arbitrary, but stable.
     uid: String,
 }
 
@@ -65,7 +67,7 @@ impl Rank {
                 _ => 2,
             },
             is_ready: ready.is_some(),
-            // Validation lets no other through.
+            // Validation rejects all other values.
             cost: cost.and_then(|cost| cost.parse().ok()).unwrap_or_default(),
             alone: std::cmp::Reverse(
                 node.and_then(|node| on_node.get(node))
@@ -85,7 +87,8 @@ impl Rank {
     }
 }
 
-/// How long ago, to the power of two of its nanoseconds, so that of pods that are about as old not always the newest goes. What has no time is the youngest.
+/// An age as the binary logarithm of its nanoseconds, so that of pods of about the same age it is
+/// not always the newest that is deleted. A pod without a time is the youngest.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Age(Option<u32>);
 
@@ -129,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn every_rule_comes_before_those_after_it() {
+    fn applies_the_rules_in_order() {
         let old = "2026-11-20T10:00:00Z";
         let ready_at = |node: &str, since: &str| json!({"spec": {"nodeName": node, "containers": []}, "status": ready(since)});
         let restarted = json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": old}],

@@ -1,4 +1,4 @@
-//! What a ReplicaSet's status says.
+//! The status of a ReplicaSet.
 
 use podplane_api::{
     apps::{ReplicaSet, ReplicaSetCondition, ReplicaSetStatus},
@@ -11,7 +11,7 @@ use super::pods::{available_from, ready_since};
 
 const REPLICA_FAILURE: &str = "ReplicaFailure";
 
-/// Why there are not as many pods as there should be.
+/// The reason why there are fewer or more pods than wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Failure {
     /// `FailedCreate` or `FailedDelete`.
@@ -19,7 +19,7 @@ pub(super) struct Failure {
     pub(super) message: String,
 }
 
-/// The status, given the pods that count, and when a pod that is ready will be available.
+/// The status for these active pods, and the time at which the next ready pod becomes available.
 pub(super) fn status<P: AsRef<Pod>>(
     set: &ReplicaSet,
     pods: &[P],
@@ -51,7 +51,7 @@ pub(super) fn status<P: AsRef<Pod>>(
     status.ready_replicas = counted(pods().filter(|pod| ready_since(pod).is_some()).count());
     status.available_replicas = counted(times.iter().filter(|time| **time <= now).count());
     status.observed_generation = set.metadata.generation;
-    tell(&mut status, failure, now);
+    set_failure(&mut status, failure, now);
     (status, times.into_iter().filter(|time| *time > now).min())
 }
 
@@ -59,8 +59,8 @@ fn number(count: usize) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX)
 }
 
-/// The first failure is told until there is none.
-fn tell(status: &mut ReplicaSetStatus, failure: Option<Failure>, now: Timestamp) {
+/// Sets the condition of a failure. The first failure stays until there is none.
+fn set_failure(status: &mut ReplicaSetStatus, failure: Option<Failure>, now: Timestamp) {
     let conditions = status.conditions.get_or_insert_default();
     let said = conditions
         .iter()
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_are_counted() {
+    fn counts_pods() {
         let pods = [
             pod(&["app=web", "v=1"], Some("00")),
             pod(&["app=web", "v=1", "more=x"], Some("07")),
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_told_while_it_lasts() {
+    fn reports_a_failure_while_it_lasts() {
         let failure = |message: &str| Failure {
             reason: "FailedCreate",
             message: message.into(),

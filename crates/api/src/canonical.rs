@@ -1,20 +1,22 @@
-//! Documents as Go's types would have them: what clients compare with what they sent.
+//! Normalizes documents to the form that Go's types give them, since clients compare the stored
+//! object with what they sent.
 //!
-//! Go leaves out an empty list or map of an optional field (`omitempty`), which our types keep.
-//! Go's times are of the years 0 to 9999; those of protobuf begin with the year 1, and [`jiff`]'s end 26 hours before the end.
+//! Go omits an empty list or map of an optional field (`omitempty`), which our types keep. Go's
+//! times are of the years 0 to 9999; protobuf's begin with the year 1, and [`jiff`]'s end 26 hours
+//! before the end of the year 9999.
 
 use jiff::{Timestamp, fmt::temporal::Pieces};
 use serde_json::Value;
 
 use crate::schema::{Kind, Type};
 
-/// The types of times.
+/// The definitions of time types.
 const TIMES: [&str; 2] = [
     "io.k8s.apimachinery.pkg.apis.meta.v1.Time",
     "io.k8s.apimachinery.pkg.apis.meta.v1.MicroTime",
 ];
 
-/// The first second of a timestamp of protobuf.
+/// The first second of a protobuf timestamp.
 const EARLIEST: &str = "0001-01-01T00:00:00Z";
 
 /// [`EARLIEST`] in seconds since 1970.
@@ -23,21 +25,22 @@ const EARLIEST_SECOND: i64 = -62_135_596_800;
 /// The last second of a [`Timestamp`].
 const LATEST: &str = "9999-12-30T22:00:00Z";
 
-/// Leaves out empty lists and maps of optional fields, and moves times of the year 0 and of the last hours of the
-/// year 9999 to the nearest one that can be kept. Returns a warning for each such time.
+/// Omits empty lists and maps of optional fields, and moves times of the year 0 and of the last
+/// hours of the year 9999 to the nearest time that can be stored. Returns a warning for each such
+/// time.
 pub fn canonicalize(ty: Type, document: &mut Value) -> Vec<String> {
-    let mut pass = Pass::default();
+    let mut pass = Canonicalizer::default();
     pass.value(ty, document);
     pass.warnings
 }
 
 #[derive(Default)]
-struct Pass {
+struct Canonicalizer {
     path: Vec<String>,
     warnings: Vec<String>,
 }
 
-impl Pass {
+impl Canonicalizer {
     fn value(&mut self, ty: Type, value: &mut Value) {
         match (ty.kind(), value) {
             (Kind::Struct(fields), Value::Object(object)) => {
@@ -96,7 +99,8 @@ fn is_time(ty: Type) -> bool {
     ty.definition().is_some_and(|name| TIMES.contains(&name))
 }
 
-/// What is kept of a time that Go has and we have not, and which one that is.
+/// The nearest time that can be stored, if `text` is outside of the range, and `earliest` or
+/// `latest`.
 fn nearest(text: &str) -> Option<(&'static str, &'static str)> {
     match text.parse::<Timestamp>() {
         // A year before 0 has a sign.
@@ -143,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn keeps_times_outside_as_the_nearest() {
+    fn clamps_times_outside_the_representable_range() {
         for (text, kept) in [
             ("0000-05-01T00:00:00Z", EARLIEST),
             ("0001-01-01T00:00:00+14:00", EARLIEST),

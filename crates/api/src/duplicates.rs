@@ -1,6 +1,6 @@
-//! Fields that a document has more than once.
+//! Detection of fields that a document has more than once.
 //!
-//! Decoding keeps the last of them in silence, as Go's does. Kubernetes' strict decoder names them.
+//! Decoding silently keeps the last of them, as Go's does. Kubernetes' strict decoder names them.
 
 use std::{collections::BTreeSet, fmt};
 
@@ -9,31 +9,31 @@ use serde::{
     de::{DeserializeSeed, MapAccess, SeqAccess, Visitor},
 };
 
-/// As many as the reference names.
+/// The number that the reference names at most.
 const MAX_FOUND: usize = 100;
-/// The bytes of all paths together: a document of megabytes can have keys of megabytes.
+/// The most bytes of all paths together: a document of megabytes can have keys of megabytes.
 const MAX_BYTES: usize = 16 << 10;
 
-/// The paths of the fields that are there more than once, in the order of the document:
-/// `spec.containers[0].image`. Of a document that cannot be read, those before the fault.
+/// The paths of repeated fields, in the order of the document: `spec.containers[0].image`. For a
+/// document that cannot be parsed, those before the error.
 pub fn duplicates<'de, D: Deserializer<'de>>(document: D) -> Vec<String> {
-    let mut found = Findings::default();
-    let root = Scan {
+    let mut found = DuplicatePaths::default();
+    let root = DuplicateScan {
         path: &Path::Root,
         found: &mut found,
     };
-    // The decoder of the document reports its faults.
+    // Errors of the document are reported by its decoder.
     _ = root.deserialize(document);
     found.paths
 }
 
 #[derive(Default)]
-struct Findings {
+struct DuplicatePaths {
     paths: Vec<String>,
     bytes: usize,
 }
 
-impl Findings {
+impl DuplicatePaths {
     fn add(&mut self, path: &Path<'_>) {
         if self.paths.len() >= MAX_FOUND || self.bytes + path.len() > MAX_BYTES {
             return;
@@ -46,7 +46,7 @@ impl Findings {
     }
 }
 
-/// The way to a value. It is written out only where something is found.
+/// The path of a value. It is formatted only where a duplicate is found.
 enum Path<'a> {
     Root,
     Field(&'a Path<'a>, &'a str),
@@ -54,7 +54,7 @@ enum Path<'a> {
 }
 
 impl Path<'_> {
-    /// Bytes when written out, or a few more.
+    /// The length when formatted, or a few bytes more.
     fn len(&self) -> usize {
         match self {
             Self::Root => 0,
@@ -75,13 +75,13 @@ impl fmt::Display for Path<'_> {
     }
 }
 
-/// Goes through a value without keeping it.
-struct Scan<'a> {
+/// Visits a value without storing it.
+struct DuplicateScan<'a> {
     path: &'a Path<'a>,
-    found: &'a mut Findings,
+    found: &'a mut DuplicatePaths,
 }
 
-impl<'de> DeserializeSeed<'de> for Scan<'_> {
+impl<'de> DeserializeSeed<'de> for DuplicateScan<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -89,7 +89,7 @@ impl<'de> DeserializeSeed<'de> for Scan<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Scan<'_> {
+impl<'de> Visitor<'de> for DuplicateScan<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -105,7 +105,7 @@ impl<'de> Visitor<'de> for Scan<'_> {
                 found.add(&path);
             }
             let path = &path;
-            map.next_value_seed(Scan { path, found })?;
+            map.next_value_seed(DuplicateScan { path, found })?;
             seen.insert(name);
         }
         Ok(())
@@ -116,7 +116,10 @@ impl<'de> Visitor<'de> for Scan<'_> {
         let mut index = 0;
         loop {
             let path = &Path::Index(path, index);
-            if items.next_element_seed(Scan { path, found })?.is_none() {
+            if items
+                .next_element_seed(DuplicateScan { path, found })?
+                .is_none()
+            {
                 return Ok(());
             }
             index += 1;

@@ -1,10 +1,11 @@
-//! The two forms of an event: `v1`, in which it is kept, and `events.k8s.io/v1`. Only the names of fields differ.
+//! Conversion between the two forms of an event: `v1`, in which it is stored, and
+//! `events.k8s.io/v1`. They differ only in the names of fields.
 //!
 //! Source: `k8s.io/kubernetes/pkg/apis/events/v1/conversion.go`.
 
 use serde_json::{Map, Value};
 
-/// What the fields of `events.k8s.io/v1` are called in `v1`, where that differs.
+/// The names of fields in `events.k8s.io/v1` and in `v1`, where they differ.
 const NAMES: [(&str, &str); 7] = [
     ("deprecatedCount", "count"),
     ("deprecatedFirstTimestamp", "firstTimestamp"),
@@ -15,7 +16,8 @@ const NAMES: [(&str, &str); 7] = [
     ("reportingController", "reportingComponent"),
 ];
 
-/// The event in `v1` of one in `events.k8s.io/v1`, or the parts of it that are there. A field that only `v1` has is left out.
+/// Converts an event, or a part of one, from `events.k8s.io/v1` to `v1`. Fields that only `v1` has
+/// are dropped.
 pub fn to_core(document: Value) -> Value {
     let known = |field: &str| {
         NAMES
@@ -29,7 +31,7 @@ pub fn to_core(document: Value) -> Value {
     renamed(document, name, "v1")
 }
 
-/// The event in `events.k8s.io/v1` of one in `v1`.
+/// Converts an event from `v1` to `events.k8s.io/v1`.
 pub fn from_core(document: Value) -> Value {
     let name = |field: &str| match NAMES.iter().find(|(_, core)| *core == field) {
         Some((new, _)) => Some(*new),
@@ -38,7 +40,8 @@ pub fn from_core(document: Value) -> Value {
     renamed(document, name, "events.k8s.io/v1")
 }
 
-/// `name` says what a field is called then: empty, if as it was; nothing, if it is left out.
+/// Renames the fields of a document. `name` returns the new name of a field: empty to keep it,
+/// `None` to drop the field.
 fn renamed(document: Value, name: impl Fn(&str) -> Option<&'static str>, version: &str) -> Value {
     let Value::Object(fields) = document else {
         return document;
@@ -51,14 +54,15 @@ fn renamed(document: Value, name: impl Fn(&str) -> Option<&'static str>, version
     Value::Object(fields.into_iter().filter_map(rename).collect::<Map<_, _>>())
 }
 
-/// The fields of a document that `events.k8s.io/v1` does not have, because they are called otherwise there.
+/// The fields of a document that `events.k8s.io/v1` does not have, because it uses other names for
+/// them.
 pub fn core_only(document: &Value) -> Vec<String> {
     let core = |field: &&String| NAMES.iter().any(|(_, core)| core == field);
     let fields = document.as_object().into_iter().flat_map(Map::keys);
     fields.filter(core).cloned().collect()
 }
 
-/// A JSON patch of the one form as that of the other: it names the fields by pointers.
+/// Converts a JSON patch, which names fields by pointers, to the `v1` form.
 pub fn json_patch_to_core(patch: Value) -> Value {
     let Value::Array(steps) = patch else {
         return patch;
@@ -86,7 +90,7 @@ pub fn json_patch_to_core(patch: Value) -> Value {
     steps.into_iter().map(convert).collect()
 }
 
-/// A field selector of the one form as that of the other.
+/// Converts a field selector to the `v1` form.
 pub fn selector_to_core(selector: &str) -> String {
     let term = |term: &str| {
         let end = term.find(['=', '!']).unwrap_or(term.len());
@@ -121,9 +125,9 @@ mod tests {
     }
 
     #[test]
-    fn every_field_of_either_form_has_its_place_in_the_other() {
+    fn both_forms_convert_without_loss() {
         let core = to_core(new());
-        // Both decode strictly: no field is lost, and none is called wrongly.
+        // Both decode strictly: no field is lost, and none is renamed wrongly.
         let kept: v1::Event = crate::strict::decode(core.clone()).unwrap();
         assert_eq!(serde_json::to_value(kept).unwrap(), core);
         assert_eq!(core["apiVersion"], "v1");
@@ -135,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_the_other_form_are_no_fields() {
+    fn drops_fields_of_the_other_form() {
         let patch = json!({"message": "x", "note": "y", "series": null});
         assert_eq!(core_only(&patch), ["message"]);
         assert_eq!(to_core(patch), json!({"message": "y", "series": null}));

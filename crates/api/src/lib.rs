@@ -1,12 +1,13 @@
-//! The domain types of podplane, and what makes one of them well-formed.
+//! The domain types of podplane and their validation.
 //!
-//! Objects are Kubernetes' own: the types are re-exported from `k8s-openapi`, which is generated from the published API
-//! definitions, so that whatever a manifest says is kept (ADR 0002). This crate adds what the published schema does not say: which kinds
-//! podplane serves ([`Object`]), strict decoding that names the path of a field Kubernetes does not have ([`strict`]), names,
-//! quantities, selectors and validation.
+//! Objects are Kubernetes' own: the types are re-exported from `k8s-openapi`, which is generated
+//! from the published API definitions, so that every field of a manifest is kept (ADR 0002). This
+//! crate adds what the published schema lacks: the kinds that podplane serves ([`Object`]), strict
+//! decoding that names the path of an unknown field ([`strict`]), names, quantities, selectors and
+//! validation.
 //!
-//! Of podplane's crates it depends on `podplane-ipam` only, which is as pure: it reads no clock and does
-//! no I/O. Start reading at [`object`].
+//! Of podplane's crates it depends only on `podplane-ipam`, which is as pure: it reads no clock and
+//! does no I/O. Start reading at [`object`].
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -14,9 +15,11 @@
 pub mod canonical;
 mod duplicates;
 pub mod event_view;
+pub mod kinds;
 pub mod names;
 pub mod nesting;
 pub mod networking;
+pub mod node;
 pub mod object;
 pub mod patch;
 pub mod pod_ips;
@@ -24,6 +27,7 @@ pub mod printable;
 pub mod quantity;
 pub mod schema;
 pub mod selector;
+pub mod strategy;
 pub mod strict;
 pub mod table;
 pub mod taints;

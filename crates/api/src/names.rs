@@ -1,14 +1,15 @@
-//! What names, label keys and label values look like, with Kubernetes' messages for those that do not.
+//! The rules of names, label keys and label values, with Kubernetes' messages.
 //!
-//! Each function returns the messages of the rules that the text breaks, none if it is well-formed (source:
+//! Each function returns the messages of the violated rules, none if the text is valid (source:
 //! `apimachinery/pkg/util/validation`).
 
-/// The characters of a DNS-1123 label.
+/// The most characters of a DNS-1123 label.
 pub const DNS1123_LABEL_MAX: usize = 63;
-/// The characters of a DNS-1123 subdomain.
+/// The most characters of a DNS-1123 subdomain.
 pub const DNS1123_SUBDOMAIN_MAX: usize = 253;
 const PART_MAX: usize = 63;
-/// What generated names are made of. No vowels, so that they spell nothing, and nothing that looks like something else.
+/// The characters of generated names: no vowels, so that they form no words, and no characters that
+/// are easily confused.
 const SAFE: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 const SUFFIX_LENGTH: usize = 5;
 
@@ -25,19 +26,21 @@ const LABEL_VALUE: &str = "a valid label must be an empty string or consist of a
      end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is \
      '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
 
-/// A name for `generateName`: the prefix, cut so that the whole is a DNS label, and characters that `random` picks.
+/// A name for `generateName`: the prefix, truncated so that the result is a DNS label, and
+/// characters chosen by `random`.
 pub fn generated(prefix: &str, random: [u8; SUFFIX_LENGTH]) -> String {
     let prefix = prefix.chars().take(DNS1123_LABEL_MAX - SUFFIX_LENGTH);
     prefix.collect::<String>() + &safe(&random)
 }
 
-/// The bytes as characters that are safe in a name, one for each (source: `apimachinery/pkg/util/rand`).
+/// Encodes bytes as characters that are safe in a name, one for each (source:
+/// `apimachinery/pkg/util/rand`).
 pub fn safe(bytes: &[u8]) -> String {
     let safe = |byte: &u8| char::from(SAFE[usize::from(*byte) % SAFE.len()]);
     bytes.iter().map(safe).collect()
 }
 
-/// A namespace, container or port name: lower case, digits and `-`, up to 63.
+/// Checks a namespace, container or port name: lower case, digits and `-`, at most 63 characters.
 pub fn dns1123_label(text: &str) -> Vec<String> {
     let mut broken = too_long(text, DNS1123_LABEL_MAX);
     if !is_label(text) {
@@ -46,7 +49,7 @@ pub fn dns1123_label(text: &str) -> Vec<String> {
     broken
 }
 
-/// The name of a service: as [`dns1123_label`], and it begins with a letter.
+/// Checks the name of a service: as [`dns1123_label`], and it begins with a letter.
 pub fn dns1035_label(text: &str) -> Vec<String> {
     let mut broken = too_long(text, DNS1123_LABEL_MAX);
     if !is_label(text) || text.starts_with(|first: char| first.is_ascii_digit()) {
@@ -55,7 +58,7 @@ pub fn dns1035_label(text: &str) -> Vec<String> {
     broken
 }
 
-/// The name of most objects: labels joined by dots, up to 253.
+/// Checks the name of most objects: labels joined by dots, at most 253 characters.
 pub fn dns1123_subdomain(text: &str) -> Vec<String> {
     let mut broken = too_long(text, DNS1123_SUBDOMAIN_MAX);
     if !text.split('.').all(is_label) {
@@ -64,7 +67,8 @@ pub fn dns1123_subdomain(text: &str) -> Vec<String> {
     broken
 }
 
-/// A label or annotation key, a finalizer, a resource: a name of up to 63, with an optional subdomain and `/` before it.
+/// Checks a label or annotation key, a finalizer or a resource: a name of at most 63 characters,
+/// with an optional subdomain and `/` before it.
 pub fn qualified_name(text: &str) -> Vec<String> {
     let mut broken = Vec::new();
     let name = match text.split('/').collect::<Vec<_>>()[..] {
@@ -101,7 +105,7 @@ pub fn qualified_name(text: &str) -> Vec<String> {
     broken
 }
 
-/// A label value: empty, or up to 63 alphanumeric characters, `-`, `_` and `.`.
+/// Checks a label value: empty, or up to 63 alphanumeric characters, `-`, `_` and `.`.
 pub fn label_value(text: &str) -> Vec<String> {
     let mut broken = too_long(text, PART_MAX);
     if !text.is_empty() && !is_word(text) {
@@ -110,7 +114,8 @@ pub fn label_value(text: &str) -> Vec<String> {
     broken
 }
 
-/// A port's name: a label of up to 15 with at least one letter and no two hyphens together (`IANA_SVC_NAME`).
+/// Checks a port's name: a label of up to 15 characters with at least one letter and no two hyphens
+/// together (`IANA_SVC_NAME`).
 pub fn port_name(text: &str) -> Vec<String> {
     let mut broken = too_long(text, 15);
     if !text
@@ -151,7 +156,7 @@ fn is_word(text: &str) -> bool {
     )
 }
 
-/// Whether the first and last bytes are of one kind and all of them of another.
+/// True if the first and last bytes satisfy `ends` and all bytes satisfy `all`.
 fn framed(text: &str, ends: impl Fn(u8) -> bool, all: impl Fn(u8) -> bool) -> bool {
     let bytes = text.as_bytes();
     let (first, last) = (bytes.first().copied(), bytes.last().copied());
@@ -186,12 +191,12 @@ mod tests {
         let long = generated(&"a".repeat(100), [1; 5]);
         assert_eq!(dns1123_label(&long), Vec::<String>::new());
         assert_eq!(long.len(), DNS1123_LABEL_MAX);
-        // As Kubernetes' hash of a pod template ends up in the name of its ReplicaSet.
+        // For example, Kubernetes' hash of a pod template in the name of its ReplicaSet.
         assert_eq!(safe(b"3421587906"), "78659dcf4b");
     }
 
     #[test]
-    fn malformed_names_are_answered_in_kubernetes_words() {
+    fn refuses_invalid_names_with_kubernetes_messages() {
         for name in ["", "A", "-a", "a-", "a_b", "a.b", "ä"] {
             assert_eq!(dns1123_label(name), [LABEL], "{name}");
         }

@@ -1,14 +1,15 @@
-//! How deep documents nest, measured without recursion.
+//! The nesting depth of documents, measured without recursion.
 //!
-//! Code that goes through documents is recursive: printing, comparing and dropping a [`Value`] are. A thread has room for a few thousand levels.
-//! JSON is read to a depth of 127 levels, and what is stored is shallower, so that it can be read again inside a list.
+//! Code that traverses documents is recursive: printing, comparing and dropping a [`Value`] are. A
+//! thread's stack suffices for a few thousand levels. JSON is parsed to a depth of 127 levels, and
+//! stored documents are shallower, so that they can be parsed again inside a list.
 
 use serde_json::Value;
 
 /// The deepest document that may be stored.
 pub const MAX_DEPTH: usize = 100;
 
-/// The levels of lists and objects: 0 for a text, 1 for an empty list.
+/// The depth of lists and objects: 0 for a string, 1 for an empty list.
 pub fn depth(value: &Value) -> usize {
     let mut deepest = 0;
     let mut left = vec![(value, 1)];
@@ -23,14 +24,14 @@ pub fn depth(value: &Value) -> usize {
     deepest
 }
 
-/// The same of a document's text, which must be JSON.
+/// The depth of a document given as JSON text, which must be valid.
 pub fn text_depth(json: &[u8]) -> usize {
     let (mut level, mut deepest) = (0_usize, 0);
     let mut bytes = json.iter();
     let mut in_text = false;
     while let Some(byte) = bytes.next() {
         match byte {
-            // Whatever is escaped, it ends no text.
+            // An escaped character never ends a string.
             b'\\' if in_text => _ = bytes.next(),
             b'"' => in_text = !in_text,
             _ if in_text => {}
@@ -52,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn depths_of_values_and_their_texts_are_equal() {
+    fn depth_of_a_text_equals_that_of_its_value() {
         for (value, want) in [
             (json!("[[["), 0),
             (json!([]), 1),

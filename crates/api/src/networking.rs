@@ -1,24 +1,25 @@
 //! The kinds of `networking.x-k8s.io/v1`.
 //!
-//! `k8s-openapi` has none of them: ClusterCIDR was a part of Kubernetes up to 1.28 and is a custom resource since. A test holds these
-//! structs against the published definition (`schema/cluster-cidr.json`).
+//! `k8s-openapi` has none of them: ClusterCIDR was a part of Kubernetes up to 1.28 and is a custom
+//! resource since. A test compares these structs with the published definition
+//! (`schema/cluster-cidr.json`).
 
 use k8s_openapi::{ClusterResourceScope, Metadata, Resource};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 use crate::{core::NodeSelector, meta::ObjectMeta};
 
-/// Blocks for the nodes that a selector picks.
+/// Ranges of blocks for the nodes that a selector matches.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(from = "Document", into = "Document")]
+#[serde(from = "SerializedForm", into = "SerializedForm")]
 pub struct ClusterCIDR {
     /// Standard object's metadata.
     pub metadata: ObjectMeta,
-    /// What the nodes get.
+    /// The ranges and the node selector.
     pub spec: Option<ClusterCIDRSpec>,
 }
 
-/// Where blocks come from, how large they are, and for which nodes.
+/// The ranges of the blocks, their size, and the node selector.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterCIDRSpec {
@@ -28,10 +29,10 @@ pub struct ClusterCIDRSpec {
     /// The range of the IPv6 blocks, in CIDR notation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipv6: Option<String>,
-    /// The nodes; absent, all of them.
+    /// The node selector; all nodes if it is absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_selector: Option<NodeSelector>,
-    /// How many bits of an address number the pods of a node: 8 makes blocks of 256 addresses.
+    /// The number of host bits of a block: 8 makes blocks of 256 addresses.
     #[serde(default, deserialize_with = "null_is_default")]
     pub per_node_host_bits: i32,
 }
@@ -57,10 +58,10 @@ impl Metadata for ClusterCIDR {
     }
 }
 
-/// The object as it is written: with the names of its version and kind, which may be absent but not be others.
+/// The serialized form, with apiVersion and kind, which may be absent but not different.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Document {
+struct SerializedForm {
     #[serde(default)]
     api_version: ApiVersion,
     #[serde(default)]
@@ -71,14 +72,14 @@ struct Document {
     spec: Option<ClusterCIDRSpec>,
 }
 
-impl From<Document> for ClusterCIDR {
-    fn from(document: Document) -> Self {
-        let Document { metadata, spec, .. } = document;
+impl From<SerializedForm> for ClusterCIDR {
+    fn from(document: SerializedForm) -> Self {
+        let SerializedForm { metadata, spec, .. } = document;
         Self { metadata, spec }
     }
 }
 
-impl From<ClusterCIDR> for Document {
+impl From<ClusterCIDR> for SerializedForm {
     fn from(ClusterCIDR { metadata, spec }: ClusterCIDR) -> Self {
         Self {
             api_version: ApiVersion,
@@ -116,7 +117,7 @@ constants! {
     Kind: ClusterCIDR::KIND;
 }
 
-/// An explicit null is as good as nothing, as in all types of `k8s-openapi`.
+/// Treats an explicit null as absent, as all types of `k8s-openapi` do.
 fn null_is_default<'de, T, D>(from: D) -> Result<T, D::Error>
 where
     T: Default + Deserialize<'de>,

@@ -1,32 +1,23 @@
-//! Which kinds podplane serves, and what every object of them has.
+//! The kinds that podplane serves, and the common interface of their objects.
 
 use std::fmt;
 
 use k8s_openapi::{
-    Metadata, Resource,
-    api::{
-        apps::v1::{ControllerRevision, Deployment, ReplicaSet},
-        autoscaling::v1::Scale,
-        coordination::v1::Lease,
-        core::v1::{Event, Namespace, Node, Pod, Service},
-    },
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+    Metadata, Resource, api::autoscaling::v1::Scale, apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use crate::{
-    networking::ClusterCIDR,
-    strict::{self, StrictError},
-};
+use crate::strict::StrictError;
 
 /// A kind that podplane stores and serves.
 ///
-/// `Resource` (of `k8s-openapi`) has its group, version, kind and plural; this trait adds what generic code needs beside
-/// them. Implemented for each kind in one line below.
+/// `Resource` (of `k8s-openapi`) has the group, version, kind and plural; this trait adds what
+/// generic code needs besides. Each kind implements it in its module of [`crate::kinds`].
 ///
-/// The four conversions to and from JSON are what generic code should call: they are compiled once, here, where each use of serde's own
-/// functions compiles the whole schema of every kind again.
+/// Generic code should use the four conversions to and from JSON (`json_conversions!`): they are
+/// compiled once, in this crate, where each use of serde's own functions compiles the whole schema
+/// of every kind again.
 pub trait Object:
     Metadata<Ty = ObjectMeta>
     + Resource
@@ -41,7 +32,7 @@ pub trait Object:
     + Unpin
     + 'static
 {
-    /// Whether objects of this kind live in a namespace.
+    /// The scope of the kind's names.
     const SCOPE: Scope;
 
     /// The plural in lower case, as in URLs and store keys: `pods`.
@@ -50,24 +41,24 @@ pub trait Object:
     /// The kind in lower case, as in messages.
     const SINGULAR: &'static str;
 
-    /// What people type for the kind.
-    const SHORT_NAMES: &'static [&'static str];
+    /// The short names for the command line.
+    const SHORT_NAMES: &'static [&'static str] = &[];
 
-    /// The groups of kinds that people list together, `all` for one.
-    const CATEGORIES: &'static [&'static str];
+    /// The categories of kinds that are listed together, such as `all`.
+    const CATEGORIES: &'static [&'static str] = &[];
 
-    /// Decodes a document, and tells the paths of the fields that Kubernetes does not have, which are dropped.
+    /// Decodes a document, and returns the paths of unknown fields, which are dropped.
     ///
     /// # Errors
     ///
-    /// See [`strict::decode_noting`].
+    /// See [`decode_noting`](crate::strict::decode_noting).
     fn from_json_noting(document: Value) -> Result<(Self, Vec<String>), StrictError>;
 
-    /// Decodes a document strictly: what Kubernetes does not have is refused by its path.
+    /// Decodes a document strictly: unknown fields are refused by path.
     ///
     /// # Errors
     ///
-    /// See [`strict::decode`].
+    /// See [`decode`](crate::strict::decode).
     fn from_json(document: Value) -> Result<Self, StrictError> {
         match Self::from_json_noting(document)? {
             (object, unknown) if unknown.is_empty() => Ok(object),
@@ -75,11 +66,12 @@ pub trait Object:
         }
     }
 
-    /// Decodes what [`Object::to_vec`] wrote, by this or another version: fields that this one does not know are ignored.
+    /// Decodes the output of [`Object::to_vec`] of this or another version: unknown fields are
+    /// ignored.
     ///
     /// # Errors
     ///
-    /// serde's, if it is no such object.
+    /// serde's, if the bytes are not an object of this kind.
     fn from_slice(bytes: &[u8]) -> Result<Self, serde_json::Error>;
 
     /// The object as a JSON document.
@@ -95,6 +87,17 @@ pub trait Object:
     ///
     /// serde's, for a value that JSON cannot hold.
     fn to_vec(&self) -> Result<Vec<u8>, serde_json::Error>;
+
+    /// The plural with the capitals of the kind, as in the names of methods: `NetworkPolicies`.
+    fn camel_plural() -> String {
+        let alike = |(own, plural): &(char, char)| own.to_ascii_lowercase() == *plural;
+        let same = Self::KIND
+            .chars()
+            .zip(Self::PLURAL.chars())
+            .take_while(alike);
+        let same = same.count();
+        format!("{}{}", &Self::KIND[..same], &Self::PLURAL[same..])
+    }
 
     /// `metadata.name`, empty if absent.
     fn name(&self) -> &str {
@@ -119,18 +122,18 @@ pub trait Object:
             .unwrap_or_default()
     }
 
-    /// Namespace and name together.
+    /// The namespace and name.
     fn key(&self) -> ObjectKey {
         ObjectKey::new(self.namespace(), self.name())
     }
 
-    /// Whether deletion has begun (`metadata.deletionTimestamp` is set).
+    /// True if deletion has begun (`metadata.deletionTimestamp` is set).
     fn is_deleting(&self) -> bool {
         self.metadata().deletion_timestamp.is_some()
     }
 }
 
-/// Whether the objects of a kind live in a namespace.
+/// The scope of a kind's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// Names are unique in the whole cluster.
@@ -139,49 +142,39 @@ pub enum Scope {
     Namespaced,
 }
 
-macro_rules! objects {
-    ($($kind:ty: $scope:ident, $singular:literal, $short:expr, $categories:expr;)*) => {
-        $(impl Object for $kind {
-            const SCOPE: Scope = Scope::$scope;
-            const SINGULAR: &'static str = $singular;
-            const SHORT_NAMES: &'static [&'static str] = &$short;
-            const CATEGORIES: &'static [&'static str] = &$categories;
+/// The four conversions to and from JSON, in the implementation of [`Object`] for a kind.
+macro_rules! json_conversions {
+    () => {
+        fn from_json_noting(
+            document: serde_json::Value,
+        ) -> Result<(Self, Vec<String>), $crate::strict::StrictError> {
+            $crate::strict::decode_noting(document)
+        }
 
-            fn from_json_noting(document: Value) -> Result<(Self, Vec<String>), StrictError> {
-                strict::decode_noting(document)
-            }
+        fn from_slice(bytes: &[u8]) -> Result<Self, serde_json::Error> {
+            serde_json::from_slice(bytes)
+        }
 
-            fn from_slice(bytes: &[u8]) -> Result<Self, serde_json::Error> {
-                serde_json::from_slice(bytes)
-            }
+        fn to_json(&self) -> Result<serde_json::Value, serde_json::Error> {
+            serde_json::to_value(self)
+        }
 
-            fn to_json(&self) -> Result<Value, serde_json::Error> {
-                serde_json::to_value(self)
-            }
-
-            fn to_vec(&self) -> Result<Vec<u8>, serde_json::Error> {
-                serde_json::to_vec(self)
-            }
-        })*
+        fn to_vec(&self) -> Result<Vec<u8>, serde_json::Error> {
+            serde_json::to_vec(self)
+        }
     };
 }
+pub(crate) use json_conversions;
 
-objects! {
-    ClusterCIDR: Cluster, "clustercidr", [], [];
-    ControllerRevision: Namespaced, "controllerrevision", [], [];
-    Deployment: Namespaced, "deployment", ["deploy"], ["all"];
-    Event: Namespaced, "event", ["ev"], [];
-    Lease: Namespaced, "lease", [], [];
-    Namespace: Cluster, "namespace", ["ns"], [];
-    Node: Cluster, "node", ["no"], [];
-    Pod: Namespaced, "pod", ["po"], ["all"];
-    ReplicaSet: Namespaced, "replicaset", ["rs"], ["all"];
-    // Not stored: a view of the kinds that have the sub-resource.
-    Scale: Namespaced, "scale", [], [];
-    Service: Namespaced, "service", ["svc"], ["all"];
+/// Not stored: a view of the kinds that have the subresource.
+impl Object for Scale {
+    const SCOPE: Scope = Scope::Namespaced;
+    const SINGULAR: &'static str = "scale";
+
+    json_conversions!();
 }
 
-/// What names an object within its kind: a namespace, empty for cluster-scoped kinds, and a name.
+/// The key of an object within its kind: a namespace, empty for cluster-scoped kinds, and a name.
 ///
 /// Ordered by namespace, then name, as lists are. Displayed as `namespace/name`, or `name` alone.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -193,7 +186,7 @@ pub struct ObjectKey {
 }
 
 impl ObjectKey {
-    /// The key of `name` in `namespace`, which is empty for cluster-scoped kinds.
+    /// Creates the key of `name` in `namespace`, which is empty for cluster-scoped kinds.
     pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
         Self {
             namespace: namespace.into(),

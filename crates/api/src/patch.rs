@@ -1,8 +1,9 @@
-//! Patches as Kubernetes 1.33 understands them: a stored object and a patch document make a new document.
+//! Patches as in Kubernetes 1.33: a stored object and a patch document make a new document.
 //!
-//! [`json`] is RFC 6902, [`merge`] RFC 7386, [`strategic()`] Kubernetes' own strategic merge patch, and [`apply`] server-side apply with its record of
-//! who owns which field. All are pure: they validate nothing of the result, which may have fields that the kind does not have; decode it
-//! strictly ([`crate::strict`]), as with any other write. Tests compare them with the libraries that kubectl is made of.
+//! [`json`] is RFC 6902, [`merge`] RFC 7386, [`strategic()`] Kubernetes' own strategic merge patch,
+//! and [`apply`] server-side apply with its record of field owners. All are pure and do not
+//! validate the result, which may have unknown fields; decode it strictly ([`crate::strict`]), as
+//! with any other write. Tests compare them with the libraries that kubectl uses.
 
 use json_patch::{
     AddOperation, CopyOperation, Patch, PatchOperation, ReplaceOperation, jsonptr::Pointer,
@@ -19,21 +20,22 @@ mod typed;
 pub use fields::FieldSet;
 pub use strategic::strategic;
 
-/// How many operations a JSON patch may have, as in kube-apiserver.
+/// The most operations of a JSON patch, as in kube-apiserver.
 const MAX_OPERATIONS: usize = 10_000;
-/// How many bytes the `copy` operations of a JSON patch may add, as in kube-apiserver.
+/// The most bytes that the `copy` operations of a JSON patch may add, as in kube-apiserver.
 const MAX_COPIED: usize = 3 * 1024 * 1024;
 
-/// Why a patch does not apply. Variants by what the client is told; the texts are those of kube-apiserver where it has one.
+/// An error of applying a patch. Variants by status; the texts are those of kube-apiserver where it
+/// has one.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum PatchError {
-    /// The patch is not a document of its kind: 400 BadRequest.
+    /// The patch is malformed: 400 BadRequest.
     #[error("{0}")]
     Malformed(String),
     /// The patch does not fit the object: 422 Invalid.
     #[error("{0}")]
     Unprocessable(String),
-    /// The patch asks for too much: 413 RequestEntityTooLarge.
+    /// The patch exceeds a limit: 413 RequestEntityTooLarge.
     #[error("{0}")]
     TooLarge(String),
 }
@@ -42,8 +44,8 @@ pub enum PatchError {
 ///
 /// # Errors
 ///
-/// [`PatchError::Malformed`] if `patch` is no list of operations, [`PatchError::Unprocessable`] naming the operation that fails, [`PatchError::TooLarge`] beyond
-/// kube-apiserver's limits.
+/// [`PatchError::Malformed`] if `patch` is not a list of operations, [`PatchError::Unprocessable`]
+/// naming the operation that fails, [`PatchError::TooLarge`] beyond kube-apiserver's limits.
 pub fn json(mut document: Value, patch: Value) -> Result<Value, PatchError> {
     let Patch(operations) = serde_json::from_value(patch)
         .map_err(|error| PatchError::Malformed(format!("decode JSON patch: {error}")))?;
@@ -80,8 +82,8 @@ pub fn json(mut document: Value, patch: Value) -> Result<Value, PatchError> {
     Ok(document)
 }
 
-/// In the library of kube-apiserver, a field that an object does not have can be replaced, copied as `null`, and tested to be `null`, of
-/// which nothing is left to do.
+/// Adapts an operation to the library of kube-apiserver, in which an absent field can be replaced,
+/// copied as `null`, and tested to be `null`. Returns `None` if nothing is left to do.
 fn with_open_fields(operation: PatchOperation, document: &Value) -> Option<PatchOperation> {
     let is_open = |path: &Pointer| {
         let parent = path
@@ -102,7 +104,7 @@ fn with_open_fields(operation: PatchOperation, document: &Value) -> Option<Patch
     })
 }
 
-/// How deep what an operation writes would be.
+/// The nesting depth of the value that an operation writes.
 fn result_depth(operation: &PatchOperation, document: &Value) -> usize {
     let (path, value) = match operation {
         PatchOperation::Add(add) => (&add.path, Some(&add.value)),
@@ -120,7 +122,8 @@ fn written_size(value: &Value) -> usize {
 
 /// Applies a merge patch (RFC 7386, `application/merge-patch+json`).
 ///
-/// As in kube-apiserver, a `null` in an object in a list is left out, where the RFC takes lists as they are.
+/// As in kube-apiserver, a `null` in an object in a list is dropped, although the RFC copies lists
+/// unchanged.
 ///
 /// # Errors
 ///
@@ -135,7 +138,7 @@ pub fn merge(mut document: Value, mut patch: Value) -> Result<Value, PatchError>
     Ok(document)
 }
 
-/// Drops the fields that are `null`, of objects in lists.
+/// Drops `null` fields of objects in lists.
 fn drop_nulls(value: &mut Value, in_list: bool) {
     match value {
         Value::Object(fields) => {

@@ -1,4 +1,5 @@
-//! Pod IPs as a resource of nodes: the names under which the processes speak of it, and what counts (ADR 0004).
+//! Pod IPs as a resource of nodes: the names that the processes share, and the rules of counting
+//! (ADR 0004).
 
 use podplane_ipam::{
     capacity::{self, NodeCapacity, NodeFacts},
@@ -11,26 +12,29 @@ use crate::{
     quantity,
 };
 
-/// The resource: how many pod IPs the ranges of a node hold.
+/// The resource: the number of pod IPs in the ranges of a node.
 pub const POD_IPS: &str = "podplane.io/pod-ips";
-/// The annotation in which the kubelet says how many of them are allocated.
+/// The annotation with the number of allocated pod IPs, set by the kubelet.
 pub const POD_IPS_ALLOCATED: &str = "podplane.io/pod-ips-allocated";
-/// The annotation in which the kubelet says what its pods' addresses come from, where that is not the node's podCIDR: ranges, separated by commas.
+/// The annotation with the ranges of the pods' addresses, separated by commas, if they are not in
+/// the node's podCIDR; set by the kubelet.
 pub const POD_RANGES: &str = "podplane.io/pod-ranges";
-/// The annotation in which the kubelet names the IPAM plugin of the node's network.
+/// The annotation with the IPAM plugin of the node's network, set by the kubelet.
 pub const IPAM: &str = "podplane.io/ipam";
-/// The type of the node condition that says whether the node's IPAM plugin reports its capacity.
+/// The type of the node condition that is true if the node's IPAM plugin reports its capacity.
 ///
-/// While it is True, or Unknown since a newer report is missing, capacity and allocatable [`POD_IPS`]
-/// are the plugin's. While it is False they are whatever somebody else has set.
+/// While it is True, or Unknown because a newer report is missing, capacity and allocatable
+/// [`POD_IPS`] are the plugin's. While it is False they were set by something else.
 pub const POD_IPS_REPORTED: &str = "PodIPsReported";
-/// The reason of a pod that the kubelet turned away, since no address was left: the reference's form, `OutOf` and the resource.
+/// The reason of a pod that the kubelet rejected because no address was free; in the reference's
+/// form, `OutOf` and the resource.
 pub const OUT_OF_POD_IPS: &str = "OutOfpodIPs";
-/// The condition in which the kubelet says whether the pod has a sandbox with a network (KEP-3085).
+/// The pod condition that is true if the pod has a sandbox with a network (KEP-3085); set by the
+/// kubelet.
 pub const POD_READY_TO_START_CONTAINERS: &str = "PodReadyToStartContainers";
 
-/// The blocks of a node, the primary family's first; none if it has none yet. The list is the truth; an object that has only the older field has one
-/// block, or none if that is empty.
+/// The blocks of a node, the primary family's first; empty if it has none yet. The list takes
+/// precedence; an object with only the older field has one block, or none if that is empty.
 pub fn pod_cidrs(node: &Node) -> &[String] {
     let Some(spec) = &node.spec else {
         return &[];
@@ -44,13 +48,13 @@ pub fn pod_cidrs(node: &Node) -> &[String] {
     }
 }
 
-/// How many pod IPs its kubelet says are allocated, if it says so. What is not a number is no report.
+/// The number of allocated pod IPs that the kubelet reports, if any. Invalid numbers are ignored.
 pub fn allocated(node: &Node) -> Option<u64> {
     let annotations = node.metadata.annotations.as_ref()?;
     annotations.get(POD_IPS_ALLOCATED)?.parse().ok()
 }
 
-/// The IPAM plugin of the node's network, if its kubelet names one.
+/// The IPAM plugin of the node's network, if the kubelet reports one.
 pub fn ipam(node: &Node) -> Option<&str> {
     let annotations = node.metadata.annotations.as_ref()?;
     let name = annotations.get(IPAM)?;
@@ -58,7 +62,7 @@ pub fn ipam(node: &Node) -> Option<&str> {
 }
 
 /// Returns true if [`POD_IPS`] in the status is the IPAM plugin's report. A status without the
-/// condition is taken as reported: other kubelets do not have it.
+/// condition is taken as reported: other kubelets do not set it.
 pub fn is_reported(status: &NodeStatus) -> bool {
     condition(status, POD_IPS_REPORTED) != Some("False")
 }
@@ -98,7 +102,7 @@ fn of_facts(node: &Node, reported: Option<u64>, allocatable: Option<u64>) -> Nod
         reported,
         allocatable,
         has_blocks: !blocks.is_empty(),
-        // Of two families the unreadable one gives no address, and a pod needs one of each.
+        // If one of two families is invalid it provides no address, and a pod needs one of each.
         blocks: parsed.unwrap_or_default(),
         pods: pods.map_or(0, count),
         is_network_ready: status.is_some_and(is_network_ready),
@@ -106,8 +110,8 @@ fn of_facts(node: &Node, reported: Option<u64>, allocatable: Option<u64>) -> Nod
 }
 
 /// Returns true if the node is Ready and NetworkUnavailable is not True. A kubelet is not Ready
-/// while its network needs a block that the node does not have; of other kubelets the cloud
-/// controller says so.
+/// while its network needs a block that the node does not have; for other kubelets the cloud
+/// controller sets the condition.
 fn is_network_ready(status: &NodeStatus) -> bool {
     condition(status, "Ready") == Some("True")
         && condition(status, "NetworkUnavailable") != Some("True")
@@ -119,20 +123,21 @@ fn condition<'a>(status: &'a NodeStatus, kind: &str) -> Option<&'a str> {
     Some(found.status.as_str())
 }
 
-/// A quantity as a count. One that is negative or cannot be read counts as 0: nothing is placed on a
-/// promise that nobody understands.
+/// A quantity as a count. A negative or invalid one counts as 0: nothing is scheduled on an amount
+/// that cannot be parsed.
 fn count(quantity: &Quantity) -> u64 {
     let units = quantity::units(quantity).unwrap_or(0);
     u64::try_from(units).unwrap_or(0)
 }
 
-/// Whether the pod shares its node's network, and so takes no pod IP.
+/// True if the pod shares its node's network, and so uses no pod IP.
 pub fn is_host_network(pod: &Pod) -> bool {
     let host_network = pod.spec.as_ref().and_then(|spec| spec.host_network);
     host_network.unwrap_or_default()
 }
 
-/// Whether the pod runs no more and never will again: it Succeeded or Failed. Its address may still be in use: see [`holds_address`].
+/// True if the pod has ended for good: it Succeeded or Failed. Its address may still be in use: see
+/// [`holds_address`].
 pub fn is_terminal(pod: &Pod) -> bool {
     let phase = pod
         .status
@@ -141,17 +146,19 @@ pub fn is_terminal(pod: &Pod) -> bool {
     matches!(phase, Some("Succeeded" | "Failed"))
 }
 
-/// Whether an address of its node's block is the pod's, or may be (ADR 0019).
+/// True if the pod has, or may have, an address of its node's block (ADR 0019).
 ///
-/// A pod on the pod network holds one from its binding until its kubelet says that the sandbox is gone: it is finished and
-/// [`POD_READY_TO_START_CONTAINERS`] is False. Neither a deletion timestamp nor the phase alone frees an address.
+/// A pod on the pod network holds one from its binding until its kubelet reports that the sandbox
+/// is gone: the pod has ended and [`POD_READY_TO_START_CONTAINERS`] is False. Neither a deletion
+/// timestamp nor the phase alone frees an address.
 pub fn holds_address(pod: &Pod) -> bool {
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
     let is_bound = node.is_some_and(|node| !node.is_empty());
     is_bound && !is_host_network(pod) && !(is_terminal(pod) && has_no_sandbox(pod))
 }
 
-/// Whether its kubelet says that the pod has no sandbox with a network: [`POD_READY_TO_START_CONTAINERS`] is False.
+/// True if the kubelet reports that the pod has no sandbox with a network:
+/// [`POD_READY_TO_START_CONTAINERS`] is False.
 pub fn has_no_sandbox(pod: &Pod) -> bool {
     let status = pod.status.as_ref();
     let mut conditions = status
@@ -174,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_tells_a_report_from_an_amount_that_somebody_set() {
+    fn the_condition_distinguishes_reports_from_amounts_set_otherwise() {
         let of = |reported: &str| {
             let status = json!({
                 "capacity": {POD_IPS: "6"}, "allocatable": {POD_IPS: "4", "pods": "110"},
@@ -191,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_does_not_know_its_pod_ips_goes_by_block_then_by_pods() {
+    fn capacity_without_a_report_is_that_of_blocks_then_pods() {
         let conditions = |ready: &str, unavailable: &str| {
             json!({"allocatable": {"pods": "110"}, "conditions": [
                 {"type": "Ready", "status": ready},
@@ -204,8 +211,8 @@ mod tests {
         let ready = conditions("True", "False");
         assert_eq!(of(block, ready.clone()), pods(5, Basis::Blocks));
         assert_eq!(of(json!({}), ready), pods(110, Basis::Pods));
-        let odd = json!({"podCIDRs": ["10.0.0.0/24", "fd00::/x"]});
-        assert_eq!(of(odd, json!({})), pods(0, Basis::Blocks));
+        let invalid = json!({"podCIDRs": ["10.0.0.0/24", "fd00::/x"]});
+        assert_eq!(of(invalid, json!({})), pods(0, Basis::Blocks));
         for waits in [
             json!({}),
             conditions("False", "False"),
@@ -216,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn an_amount_that_is_not_a_count_is_none_at_all() {
+    fn invalid_amounts_count_as_zero() {
         for amount in ["-1", "many"] {
             let status = json!({"allocatable": {POD_IPS: amount}});
             let node = node(json!({"podCIDR": "10.0.0.0/24"}), status);
@@ -225,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_field_is_no_block() {
+    fn an_empty_pod_cidr_is_not_a_block() {
         let node = |single: Option<&str>, list: Option<Vec<String>>| Node {
             spec: Some(NodeSpec {
                 pod_cidr: single.map(str::to_owned),

@@ -1,9 +1,10 @@
-//! Text from anywhere, for a terminal.
+//! Escaping of untrusted text for a terminal.
 
 use std::borrow::Cow;
 
-/// The text on one line, so that it cannot drive a terminal or show itself in another order: line
-/// ends are blanks, and control and bidirectional formatting characters are escaped (`\u{202e}`).
+/// Escapes text for one line, so that it cannot control a terminal or change the display order:
+/// line ends become spaces, and control and bidirectional formatting characters are escaped
+/// (`\u{202e}`).
 pub fn line(text: &str) -> Cow<'_, str> {
     escaped(
         text.trim_end(),
@@ -11,7 +12,7 @@ pub fn line(text: &str) -> Cow<'_, str> {
     )
 }
 
-/// The same of text whose lines stay lines.
+/// Escapes text, keeping its line ends.
 pub fn lines(text: &str) -> Cow<'_, str> {
     escaped(text, |c| if c == '\n' { Some('\n') } else { None })
 }
@@ -31,8 +32,8 @@ fn escaped(text: &str, keep: impl Fn(char) -> Option<char>) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Whether a character drives the terminal, ends a line, or changes the order in which others are
-/// shown (Unicode's `Bidi_Control`).
+/// True if a character controls the terminal, ends a line, or changes the order in which others are
+/// displayed (Unicode's `Bidi_Control`).
 fn is_unprintable(c: char) -> bool {
     c.is_control()
         || matches!(
@@ -52,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn escapes_what_drives_a_terminal_or_turns_text_around() {
+    fn escapes_control_and_bidirectional_characters() {
         for (text, shown) in [
             ("plain é 日本 👩‍👩‍👧 שלום", "plain é 日本 👩‍👩‍👧 שלום"),
             ("\u{1b}[31mred\u{7}", "\\u{1b}[31mred\\u{7}"),

@@ -5,9 +5,9 @@ use std::str::FromStr;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use rust_decimal::{Decimal, prelude::ToPrimitive};
 
-/// A string that is not a quantity, or one beyond what a 64-bit integer holds.
+/// A string that is not a quantity, or one that does not fit into a 64-bit integer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a quantity: want a number with an optional suffix, as in 100m, 2, 1.5Gi")]
+#[error("invalid quantity {0:?}: want a number with an optional suffix, as in 100m, 2, 1.5Gi")]
 pub struct QuantityError(pub String);
 
 /// `quantity` in whole units, rounded up: bytes for memory, a count for pods and pod IPs.
@@ -28,7 +28,7 @@ pub fn millis(quantity: &Quantity) -> Result<i64, QuantityError> {
     scaled(quantity, Decimal::ONE_THOUSAND)
 }
 
-/// The suffixes of Kubernetes' quantity format and what they multiply by: a power of 1024, or of 1000.
+/// The suffixes of Kubernetes' quantity format and their factors: a power of 1024 or of 1000.
 const SUFFIXES: [(&str, Decimal, i32); 14] = [
     ("Ki", KIBI, 1),
     ("Mi", KIBI, 2),
@@ -54,7 +54,8 @@ fn scaled(quantity: &Quantity, factor: Decimal) -> Result<i64, QuantityError> {
         .ok_or_else(|| QuantityError(quantity.0.clone()))
 }
 
-/// A number with a suffix, with an exponent, or neither. `E` alone is the suffix exa; before digits it is an exponent.
+/// Parses a number with a suffix, with an exponent, or neither. `E` alone is the suffix exa; before
+/// digits it is an exponent.
 fn value(text: &str) -> Option<Decimal> {
     if text.contains('_') {
         return None; // `Decimal` allows it between digits, Kubernetes does not.
@@ -90,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn suffixes_scale() {
+    fn suffixes_scale_quantities() {
         let cases = [
             ("100m", 100),
             ("2", 2000),
@@ -115,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_quantity_is_refused() {
+    fn refuses_invalid_quantities() {
         for text in [
             "",
             "abc",

@@ -1,14 +1,16 @@
-//! What the published API definitions say of each field: its shape, how lists and maps merge, and by which keys.
+//! The published API definitions of each field: its shape, how lists and maps merge, and by which
+//! keys.
 //!
-//! The definitions themselves, descriptions included, are [`definitions`]: the same text that `/openapi/v3` serves. They are generated
-//! (`cargo xtask definitions`, ADR 0011). [`Type::of`] is where to start: from the type of a kind one goes down field by field.
+//! The definitions themselves, descriptions included, are [`definitions`]: the same text that
+//! `/openapi/v3` serves. They are generated (`cargo xtask definitions`, ADR 0011). Start at
+//! [`Type::of`]: the type of a kind leads to those of its fields.
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
 use k8s_openapi::Resource;
 use serde_json::{Map, Value};
 
-/// The documents that the types are read from. All have the form of an OpenAPI v3 document with `components.schemas` alone.
+/// The source documents, in the form of OpenAPI v3 with `components.schemas` alone.
 const DOCUMENTS: &[&str] = &[
     include_str!("../schema/kubernetes.json"),
     include_str!("../schema/cluster-cidr.json"),
@@ -16,8 +18,10 @@ const DOCUMENTS: &[&str] = &[
 
 static SCHEMA: LazyLock<Schema> = LazyLock::new(|| Schema::read(&definitions()));
 
-/// The definitions of all served kinds and of what they refer to, by name (`io.k8s.api.core.v1.Pod`), in OpenAPI v3's form. References between
-/// them have the form `#/components/schemas/NAME`. Read anew at each call: some milliseconds and megabytes that only a server of OpenAPI needs to keep.
+/// The definitions of all served kinds and of the types that they refer to, by name
+/// (`io.k8s.api.core.v1.Pod`), in OpenAPI v3's form. References between them have the form
+/// `#/components/schemas/NAME`. Parsed again at each call: this takes some milliseconds and
+/// megabytes, which only a server of OpenAPI needs to keep.
 pub fn definitions() -> Map<String, Value> {
     let mut all = Map::new();
     for text in DOCUMENTS {
@@ -29,24 +33,24 @@ pub fn definitions() -> Map<String, Value> {
     all
 }
 
-/// What is known of a place in an object.
+/// The type of a value or field.
 #[derive(Clone, Copy, Debug)]
 pub struct Type {
     shape: &'static Shape,
-    /// The field's own word on whether a map is atomic, before that of its type.
+    /// The field's own setting of an atomic map, which overrides that of its type.
     atomic: Option<bool>,
 }
 
-/// How values of a type are made up.
+/// The structure of a type's values.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
-    /// A string, number or boolean, or what is written as one: a time, a quantity.
+    /// A string, number or boolean, or a value written as one: a time, a quantity.
     Scalar,
-    /// Any JSON: the data of a ControllerRevision, for example.
+    /// Any JSON, for example the data of a ControllerRevision.
     Any,
     /// Named fields, each with a type of its own.
     Struct(&'static Struct),
-    /// Any keys, with values of one type.
+    /// Arbitrary keys, with values of one type.
     Map(Type),
     /// A list with elements of one type.
     List(&'static List),
@@ -55,7 +59,7 @@ pub enum Kind {
 /// A type with named fields.
 #[derive(Debug)]
 pub struct Struct {
-    /// The name alone, without the group and version: `PodSpec`.
+    /// The name without the group and version: `PodSpec`.
     pub name: String,
     fields: BTreeMap<String, Field>,
     atomic: bool,
@@ -66,50 +70,51 @@ pub struct Struct {
 pub struct Field {
     shape: Shape,
     atomic: Option<bool>,
-    /// Present in every document, even if it is empty.
+    /// True if the field is present in every document, even if it is empty.
     pub required: bool,
-    /// What a strategic merge patch does with it.
+    /// The handling by a strategic merge patch.
     pub patch: PatchMeta,
 }
 
-/// How a strategic merge patch treats a field (`x-kubernetes-patch-strategy`, `x-kubernetes-patch-merge-key`).
+/// The handling of a field by a strategic merge patch (`x-kubernetes-patch-strategy`,
+/// `x-kubernetes-patch-merge-key`).
 #[derive(Debug, Default)]
 pub struct PatchMeta {
-    /// A list is merged rather than replaced.
+    /// True if a list is merged rather than replaced.
     pub merge: bool,
-    /// A map is replaced rather than merged.
+    /// True if a map is replaced rather than merged.
     pub replace: bool,
-    /// The patches that clients make name the fields to keep.
+    /// True if the patches that clients make name the fields to retain.
     pub retain_keys: bool,
-    /// What identifies the elements of a merged list of maps.
+    /// The key that identifies the elements of a merged list of maps.
     pub merge_key: Option<String>,
 }
 
-/// A list and how its elements are told apart.
+/// A list type and the identity of its elements.
 #[derive(Debug)]
 pub struct List {
     items: Shape,
-    /// What makes two elements the same one.
+    /// The identity of elements.
     pub identity: Identity,
 }
 
-/// What makes two elements of lists the same one (`x-kubernetes-list-type`).
+/// The identity of list elements (`x-kubernetes-list-type`).
 #[derive(Debug, PartialEq)]
 pub enum Identity {
-    /// Nothing: the list is one value.
+    /// None: the list is a single value.
     Atomic,
-    /// Being equal.
+    /// Equal values are the same element.
     Set,
-    /// Equal values of these keys.
+    /// Elements with equal values of these keys are the same.
     Keys(Vec<Key>),
 }
 
 /// A key of the elements of a list.
 #[derive(Debug, PartialEq)]
 pub struct Key {
-    /// The field's name.
+    /// The name of the field.
     pub name: String,
-    /// What it is where an element leaves it out.
+    /// The value for elements that omit the key.
     pub default: Option<Value>,
 }
 
@@ -128,7 +133,7 @@ impl Type {
         Self::of_kind(K::GROUP, K::VERSION, K::KIND)
     }
 
-    /// The type of the kind that is named; `group` is empty for the core group.
+    /// The type of the named kind; `group` is empty for the core group.
     pub fn of_kind(group: &str, version: &str, kind: &str) -> Option<Self> {
         let kind = (group.to_owned(), version.to_owned(), kind.to_owned());
         Some(Self {
@@ -137,7 +142,7 @@ impl Type {
         })
     }
 
-    /// The name of its definition, `io.k8s.api.core.v1.PodSpec`, if it has one of its own.
+    /// The name of the type's definition, `io.k8s.api.core.v1.PodSpec`, if it has one.
     pub fn definition(self) -> Option<&'static str> {
         match self.shape {
             Shape::Named(name) => Some(name),
@@ -145,7 +150,7 @@ impl Type {
         }
     }
 
-    /// How its values are made up.
+    /// The structure of the type's values.
     pub fn kind(self) -> Kind {
         match self.shape {
             Shape::Scalar => Kind::Scalar,
@@ -160,7 +165,8 @@ impl Type {
         }
     }
 
-    /// Whether server-side apply treats a map or struct of it as one value. A list says so by its [`Identity`].
+    /// True if server-side apply treats a map or struct of this type as one value. For a list, see
+    /// its [`Identity`].
     pub fn is_atomic_map(self) -> bool {
         self.atomic.unwrap_or_else(|| match self.kind() {
             Kind::Struct(fields) => fields.atomic,
@@ -169,7 +175,7 @@ impl Type {
         })
     }
 
-    /// The type of a field, where this is a struct that has it, or of a map's value.
+    /// The type of a field if this is a struct that has it, or the value type of a map.
     pub fn field(self, name: &str) -> Option<Self> {
         match self.kind() {
             Kind::Struct(fields) => fields.field(name).map(Field::ty),
@@ -188,7 +194,7 @@ impl Type {
 }
 
 impl Struct {
-    /// The field of that name.
+    /// The field with that name.
     pub fn field(&self, name: &str) -> Option<&Field> {
         self.fields.get(name)
     }
@@ -202,7 +208,7 @@ impl Struct {
 }
 
 impl Field {
-    /// The type of its values.
+    /// The type of the field's values.
     pub fn ty(&'static self) -> Type {
         Type {
             shape: &self.shape,
@@ -212,13 +218,13 @@ impl Field {
 }
 
 impl List {
-    /// The type of its elements.
+    /// The type of the elements.
     pub fn items(&'static self) -> Type {
         Type::plain(&self.items)
     }
 }
 
-/// All types, read from the definitions.
+/// All types of the definitions.
 struct Schema {
     types: BTreeMap<String, Definition>,
     kinds: BTreeMap<(String, String, String), Shape>,

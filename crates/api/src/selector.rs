@@ -1,6 +1,6 @@
-//! Label and field selectors: which objects a list or watch is about; and selectors of nodes.
+//! Label and field selectors for lists and watches, and node selectors.
 
-mod field;
+pub(crate) mod field;
 mod label;
 mod node;
 
@@ -8,15 +8,15 @@ pub use field::{Field, FieldSelector, FieldSet, Selectable};
 pub use label::LabelSelector;
 pub use node::NodeSelector;
 
-/// A selector that cannot be understood.
+/// A selector that cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SelectorError {
-    /// Its syntax is wrong.
+    /// The syntax is invalid.
     #[error("unable to parse selector {selector:?}: {message}")]
     Syntax {
         /// The selector.
         selector: String,
-        /// Where it stops making sense, and what would.
+        /// The position of the error, and the expected syntax.
         message: String,
     },
     /// A label key or value is malformed.
@@ -26,18 +26,18 @@ pub enum SelectorError {
         selector: String,
         /// The key or value.
         text: String,
-        /// The rule that it breaks.
+        /// The violated rule.
         rule: String,
     },
-    /// Part of a field selector is no comparison.
+    /// A term of a field selector is not a comparison.
     #[error("invalid selector: '{selector}'; can't understand '{term}'")]
     Term {
         /// The selector.
         selector: String,
-        /// The part.
+        /// The term.
         term: String,
     },
-    /// Objects of the kind cannot be selected by the field.
+    /// The kind does not support selection by this field.
     #[error("field label not supported: {0}")]
     Unsupported(String),
 }

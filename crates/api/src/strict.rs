@@ -1,34 +1,35 @@
-//! Decoding that refuses what Kubernetes does not have.
+//! Strict decoding: refuses unknown and repeated fields.
 //!
-//! `k8s-openapi` ignores unknown fields, as Go's decoder does. A misspelt field that is dropped in silence is the worst kind of
-//! error, so every object that enters podplane passes through here: each unknown field and the first wrong type is named by
-//! its path, in the words of Kubernetes' strict decoder.
+//! `k8s-openapi` ignores unknown fields, as Go's decoder does. A misspelt field that is silently
+//! dropped is the worst kind of error, so every object that enters podplane passes through here:
+//! each unknown field and the first wrong type is named by its path, with the messages of
+//! Kubernetes' strict decoder.
 
 use serde::{Deserializer, de::DeserializeOwned};
 
-/// Why a document is not an object of its kind.
+/// An error of decoding an object.
 #[derive(Debug, thiserror::Error)]
 pub enum StrictError {
     /// A value has the wrong type or form. `path` is empty when the document as a whole is wrong.
     #[error("{path}: {message}")]
     Malformed {
-        /// Where, for example `spec.containers[0].ports[0].containerPort`.
+        /// The path, for example `spec.containers[0].ports[0].containerPort`.
         path: String,
-        /// What is wrong.
+        /// The problem.
         message: String,
     },
     /// Fields that the kind does not have, or that the document has more than once.
     #[error("{}", display_fields(.unknown, .duplicate))]
     Fields {
-        /// The paths of those that the kind does not have, in the order of the document.
+        /// The paths of unknown fields, in the order of the document.
         unknown: Vec<String>,
-        /// The paths of those that are there more than once.
+        /// The paths of repeated fields.
         duplicate: Vec<String>,
     },
 }
 
 impl StrictError {
-    /// The error for these fields that the kind does not have.
+    /// The error for unknown fields.
     pub fn unknown(paths: Vec<String>) -> Self {
         Self::Fields {
             unknown: paths,
@@ -36,7 +37,7 @@ impl StrictError {
         }
     }
 
-    /// The path of the first offending field.
+    /// The path of the first invalid field.
     pub fn path(&self) -> &str {
         match self {
             Self::Malformed { path, .. } => path,
@@ -54,7 +55,8 @@ fn display_fields(unknown: &[String], duplicate: &[String]) -> String {
         .join(", ")
 }
 
-/// Each fault in the words of Kubernetes' strict decoder, which are also those of its warnings.
+/// The message for each unknown or repeated field, as in Kubernetes' strict decoder and in its
+/// warnings.
 pub fn field_faults<'a>(
     unknown: &'a [String],
     duplicate: &'a [String],
@@ -68,11 +70,12 @@ pub fn field_faults<'a>(
     unknown.chain(duplicate)
 }
 
-/// Decodes one object from any serde format and refuses fields that `T` does not have.
+/// Decodes one object from any serde format and refuses unknown fields.
 ///
 /// # Errors
 ///
-/// [`StrictError::Malformed`] for the first value of a wrong type or form, [`StrictError::Fields`] naming all fields that `T` does not have.
+/// [`StrictError::Malformed`] for the first value of a wrong type or form, [`StrictError::Fields`]
+/// naming all unknown fields.
 pub fn decode<'de, T: DeserializeOwned, D: Deserializer<'de>>(
     document: D,
 ) -> Result<T, StrictError> {
@@ -82,7 +85,7 @@ pub fn decode<'de, T: DeserializeOwned, D: Deserializer<'de>>(
     }
 }
 
-/// Decodes one object, and tells the paths of the fields that `T` does not have, which are dropped.
+/// Decodes one object, and returns the paths of unknown fields, which are dropped.
 ///
 /// # Errors
 ///
@@ -93,7 +96,8 @@ pub fn decode_noting<'de, T: DeserializeOwned, D: Deserializer<'de>>(
     let mut unknown = Vec::new();
     let mut track = serde_path_to_error::Track::new();
     let document = serde_path_to_error::Deserializer::new(document, &mut track);
-    // One type of callback for all, or each `T` would have decoders of its own for all that it is made of.
+    // One callback type for all kinds, or each `T` would have its own decoders for all nested
+    // types.
     let note: &mut dyn FnMut(serde_ignored::Path<'_>) = &mut |path| unknown.push(dotted(&path));
     let decoded = serde_ignored::deserialize(document, note);
     let decoded = decoded.map_err(|error| {
@@ -109,8 +113,8 @@ pub fn decode_noting<'de, T: DeserializeOwned, D: Deserializer<'de>>(
     Ok((decoded, unknown))
 }
 
-/// The path in Kubernetes' form: `spec.containers[0].imaage`, where `serde_ignored` would print `spec.containers.0.imaage`
-/// and a `?` for each `Option`.
+/// Formats a path as Kubernetes does: `spec.containers[0].imaage`, where `serde_ignored` would
+/// print `spec.containers.0.imaage` and a `?` for each `Option`.
 fn dotted(path: &serde_ignored::Path<'_>) -> String {
     use serde_ignored::Path;
     match path {

@@ -1,36 +1,27 @@
-//! Objects as rows of a table: the columns of each kind, as kubectl has them.
+//! Objects as table rows: the columns of each kind, as in kubectl.
 
 pub mod age;
-mod cluster_cidr;
-pub mod node;
-pub mod pod;
-mod service;
-mod workload;
+pub(crate) mod workload;
 
 use jiff::Timestamp;
 
-use crate::{
-    Object,
-    coordination::Lease,
-    core::{Event, Namespace, Node, ObjectReference, Pod},
-    meta::{MicroTime, Time},
-};
+use crate::Object;
 
-/// What stands where there is nothing.
+/// The text of an empty cell.
 pub const NONE: &str = "<none>";
 
 /// A column of a kind's table.
 #[derive(Clone, Copy, Debug)]
 pub struct Column {
-    /// Its heading.
+    /// The heading.
     pub name: &'static str,
-    /// Whether only `-o wide` shows it.
+    /// True if only `-o wide` shows the column.
     pub wide: bool,
-    /// Whether its cells are whole numbers.
+    /// True if the cells are integers.
     pub integer: bool,
 }
 
-/// A column that is always there.
+/// A column that is always shown.
 pub const fn always(name: &'static str) -> Column {
     Column {
         name,
@@ -39,7 +30,7 @@ pub const fn always(name: &'static str) -> Column {
     }
 }
 
-/// A column of whole numbers that is always there.
+/// An integer column that is always shown.
 pub const fn integer(name: &'static str) -> Column {
     Column {
         integer: true,
@@ -47,7 +38,7 @@ pub const fn integer(name: &'static str) -> Column {
     }
 }
 
-/// A column of `-o wide`.
+/// A column that only `-o wide` shows.
 pub const fn wide(name: &'static str) -> Column {
     Column {
         wide: true,
@@ -55,196 +46,21 @@ pub const fn wide(name: &'static str) -> Column {
     }
 }
 
-/// A kind that can be a row of a table.
+/// A kind with a table.
 pub trait Row: Object {
     /// All columns, those of `-o wide` included; `NAMESPACE` is not one of them.
-    const COLUMNS: &'static [Column];
+    const COLUMNS: &'static [Column] = &[always("NAME"), always("AGE")];
 
-    /// One cell for each column.
-    fn cells(&self, now: Timestamp) -> Vec<String>;
+    /// The cells, one for each column.
+    fn cells(&self, now: Timestamp) -> Vec<String> {
+        vec![self.name().into(), created(self, now)]
+    }
 
-    /// Puts the objects of a table in order; they come by namespace and name.
+    /// Sorts the objects of a table, which are sorted by namespace and name before.
     fn sort(_: &mut [Self]) {}
-}
-
-impl Row for Pod {
-    const COLUMNS: &'static [Column] = pod::COLUMNS;
-
-    fn cells(&self, now: Timestamp) -> Vec<String> {
-        pod::cells(self, now)
-    }
-}
-
-impl Row for Node {
-    const COLUMNS: &'static [Column] = node::COLUMNS;
-
-    fn cells(&self, now: Timestamp) -> Vec<String> {
-        node::cells(self, now)
-    }
-}
-
-impl Row for Namespace {
-    const COLUMNS: &'static [Column] = &[always("NAME"), always("STATUS"), always("AGE")];
-
-    fn cells(&self, now: Timestamp) -> Vec<String> {
-        let phase = self.status.as_ref().and_then(|status| status.phase.clone());
-        vec![
-            self.name().into(),
-            phase.unwrap_or_default(),
-            created(self, now),
-        ]
-    }
-}
-
-impl Row for Lease {
-    const COLUMNS: &'static [Column] = &[always("NAME"), always("HOLDER"), always("AGE")];
-
-    fn cells(&self, now: Timestamp) -> Vec<String> {
-        let holder = self
-            .spec
-            .as_ref()
-            .and_then(|spec| spec.holder_identity.clone());
-        vec![
-            self.name().into(),
-            holder.unwrap_or_default(),
-            created(self, now),
-        ]
-    }
-}
-
-impl Row for Event {
-    const COLUMNS: &'static [Column] = &[
-        always("LAST SEEN"),
-        always("TYPE"),
-        always("REASON"),
-        always("OBJECT"),
-        wide("SUBOBJECT"),
-        wide("SOURCE"),
-        always("MESSAGE"),
-        wide("FIRST SEEN"),
-        wide("COUNT"),
-        wide("NAME"),
-    ];
-
-    fn cells(&self, now: Timestamp) -> Vec<String> {
-        let text = |text: &Option<String>| text.clone().unwrap_or_default();
-        vec![
-            event_age(self, now),
-            text(&self.type_),
-            text(&self.reason),
-            reference(&self.involved_object),
-            text(&self.involved_object.field_path),
-            event_source(self),
-            text(&self.message).trim().to_owned(),
-            first_seen(self).map_or_else(|| age::since(None, now), |time| age::between(time, now)),
-            event_count(self).to_string(),
-            self.name().into(),
-        ]
-    }
-
-    /// By the time they were last seen: what happened is a story.
-    fn sort(events: &mut [Self]) {
-        events.sort_by_key(last_seen);
-    }
 }
 
 /// The age of an object.
 pub fn created<K: Object>(object: &K, now: Timestamp) -> String {
     age::since(object.metadata().creation_timestamp.as_ref(), now)
-}
-
-/// When the event last happened, and how often: `5s`, or `5s (x3 over 2m)`.
-pub fn event_age(event: &Event, now: Timestamp) -> String {
-    let ago = |time: Option<Timestamp>| {
-        time.map_or_else(|| age::since(None, now), |time| age::between(time, now))
-    };
-    match event_count(event) {
-        ..=1 => ago(last_seen(event)),
-        count => format!(
-            "{} (x{count} over {})",
-            ago(last_seen(event)),
-            ago(first_seen(event))
-        ),
-    }
-}
-
-/// Who reported the event, and from where.
-pub fn event_source(event: &Event) -> String {
-    let source = event.source.as_ref();
-    let component = source
-        .and_then(|source| source.component.as_ref())
-        .or(event.reporting_component.as_ref());
-    let host = source
-        .and_then(|source| source.host.as_ref())
-        .or(event.reporting_instance.as_ref());
-    let parts: Vec<_> = [component, host]
-        .into_iter()
-        .flatten()
-        .map(String::as_str)
-        .filter(|part| !part.is_empty())
-        .collect();
-    parts.join(", ")
-}
-
-fn event_count(event: &Event) -> i32 {
-    let of_series = event.series.as_ref().and_then(|series| series.count);
-    of_series.or(event.count).unwrap_or(1)
-}
-
-fn first_seen(event: &Event) -> Option<Timestamp> {
-    let first = event.first_timestamp.as_ref().map(|Time(time)| *time);
-    first.or_else(|| event.event_time.as_ref().map(|MicroTime(time)| *time))
-}
-
-fn last_seen(event: &Event) -> Option<Timestamp> {
-    let series = event
-        .series
-        .as_ref()
-        .and_then(|series| series.last_observed_time.as_ref());
-    series
-        .map(|MicroTime(time)| *time)
-        .or_else(|| event.last_timestamp.as_ref().map(|Time(time)| *time))
-        .or_else(|| first_seen(event))
-}
-
-/// `pod/web-0`
-fn reference(object: &ObjectReference) -> String {
-    let kind = object.kind.as_deref().unwrap_or_default().to_lowercase();
-    format!("{kind}/{}", object.name.as_deref().unwrap_or_default())
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-    use crate::strict;
-
-    #[test]
-    fn an_event_says_how_often() {
-        let event: Event = strict::decode(
-            json!({"metadata": {"name": "a.1"}, "type": "Warning", "reason": "FailedScheduling",
-            "message": "0/3 nodes are available: 3 Insufficient pod IPs.\n", "count": 3,
-            "firstTimestamp": "2026-01-01T00:00:00Z", "lastTimestamp": "2026-01-01T00:02:00Z",
-            "source": {"component": "scheduler"}, "involvedObject": {"kind": "Pod", "name": "a"}}),
-        )
-        .unwrap();
-        let now = "2026-01-01T00:02:05Z".parse().unwrap();
-        assert_eq!(
-            event.cells(now),
-            [
-                "5s (x3 over 2m5s)",
-                "Warning",
-                "FailedScheduling",
-                "pod/a",
-                "",
-                "scheduler",
-                "0/3 nodes are available: 3 Insufficient pod IPs.",
-                "2m5s",
-                "3",
-                "a.1"
-            ]
-        );
-        assert_eq!(event.cells(now).len(), Event::COLUMNS.len());
-    }
 }

@@ -1,11 +1,12 @@
-//! Taints and what tolerates them.
+//! Taints and tolerations.
 
 use crate::core::{Taint, Toleration};
 
-/// The taint of a node whose kubelet is not heard of.
+/// The taint of a node whose kubelet is unreachable.
 pub const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 
-/// Whether the toleration is one of that taint. An empty effect means every effect, an empty key with `Exists` every key.
+/// True if the toleration matches the taint. An empty effect matches every effect, an empty key
+/// with `Exists` every key.
 #[must_use]
 pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     fn given(text: Option<&String>) -> Option<&str> {

@@ -1,4 +1,4 @@
-//! The rules of ClusterCIDRs against the tables of the node IPAM controller's webhook.
+//! Validation of ClusterCIDRs against the tables of the node IPAM controller's webhook.
 
 use podplane_api::{Object as _, networking::ClusterCIDR, validation::Validate as _};
 use serde::Deserialize;
@@ -57,7 +57,7 @@ fn tables() -> Tables {
 }
 
 #[test]
-fn what_is_refused_at_creation_is_what_the_reference_refuses() {
+fn refuses_at_creation_what_the_reference_refuses() {
     for Case {
         name,
         clustercidr,
@@ -70,7 +70,7 @@ fn what_is_refused_at_creation_is_what_the_reference_refuses() {
 }
 
 #[test]
-fn the_spec_stays_as_it_was_made() {
+fn the_spec_is_immutable() {
     let Tables {
         validate_update_old,
         validate_update,

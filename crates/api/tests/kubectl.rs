@@ -1,5 +1,5 @@
-//! Patches compared with `kubectl patch --local`, which is kube-apiserver's own library at work: random objects and patches, and known cases with
-//! their texts.
+//! Patches compared with `kubectl patch --local`, which runs kube-apiserver's own library: random
+//! objects and patches, and known cases with their texts.
 
 #![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a test")]
 
@@ -38,7 +38,7 @@ const KINDS: &[(&str, &str, &str, &str)] = &[
     ),
 ];
 
-/// What kubectl makes of objects (by name) with one patch, and what it prints as errors.
+/// Applies one patch to objects (by name) with kubectl; returns the results and the printed errors.
 fn reference(
     kubectl: &PathBuf,
     objects: &[Value],
@@ -82,7 +82,7 @@ fn ours(ty: Type, object: &Value, style: &str, patch: &Value) -> Result<Value, P
     }
 }
 
-/// The first place where two documents differ.
+/// The first path at which two documents differ.
 fn difference(ours: &Value, theirs: &Value) -> Option<String> {
     let keys = |value: &Value| -> BTreeSet<String> {
         match value {
@@ -115,7 +115,8 @@ fn rounds(short: u64, long: u64) -> u64 {
     }
 }
 
-/// Random patches for random objects, several objects for each patch. Both fail, or both succeed with the same result.
+/// Applies random patches to random objects, several objects for each patch. Both must fail, or
+/// both succeed with the same result.
 fn compare(style: &str, objects: usize, rounds: u64) {
     let Some(kubectl) = kubectl() else { return };
     let mut applied = 0;
@@ -189,7 +190,7 @@ of {object}"
     assert!(applied > refused / 3, "too few patches say anything");
 }
 
-/// The table's objects are without what every object has.
+/// Adds the fields that every object has and the table omits.
 fn complete(case: &Case, mut object: Value) -> Value {
     let (group, version, kind) = case.kind;
     object["apiVersion"] = if group.is_empty() {
@@ -206,7 +207,7 @@ fn complete(case: &Case, mut object: Value) -> Value {
 }
 
 #[test]
-fn known_patches() {
+fn applies_known_strategic_patches_as_expected() {
     for case in cases::strategic() {
         let (group, version, kind) = case.kind;
         let ty = Type::of_kind(group, version, kind).unwrap();
@@ -224,9 +225,9 @@ fn known_patches() {
     }
 }
 
-/// The table itself is right.
+/// Checks the table itself.
 #[test]
-fn known_patches_of_kubectl() {
+fn kubectl_applies_known_strategic_patches_as_expected() {
     let Some(kubectl) = kubectl() else { return };
     for case in cases::strategic() {
         let (theirs, errors) = reference(
@@ -253,16 +254,16 @@ fn known_patches_of_kubectl() {
 }
 
 #[test]
-fn random_strategic_merge_patches() {
+fn random_strategic_merge_patches_have_the_result_of_kubectl() {
     compare("strategic", 20, rounds(40, 3000));
 }
 
 #[test]
-fn random_merge_patches() {
+fn random_merge_patches_have_the_result_of_kubectl() {
     compare("merge", 20, rounds(20, 500));
 }
 
 #[test]
-fn random_json_patches() {
+fn random_json_patches_have_the_result_of_kubectl() {
     compare("json", 2, rounds(60, 5000));
 }

@@ -1,4 +1,4 @@
-//! Patches by themselves: what an apply records and refuses, and what holds for any document.
+//! Patches without a peer: the records and refusals of an apply, and properties of any document.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -7,7 +7,7 @@ use podplane_api::{
     jiff::Timestamp,
     patch::{
         self, FieldSet, PatchError,
-        apply::{Applied, ApplyError, Conflicts, Writer, apply, track},
+        apply::{ApplyError, ApplyOutcome, Conflicts, Writer, apply, track},
     },
     schema::Type,
 };
@@ -36,7 +36,7 @@ fn applied(
     config: &Value,
     manager: &str,
     conflicts: Conflicts,
-) -> Result<Applied, ApplyError> {
+) -> Result<ApplyOutcome, ApplyError> {
     let status = FieldSet::of_fields(&[&["status"]]);
     apply(
         deployment(),
@@ -57,7 +57,7 @@ fn config(replicas: Option<u32>, image: &str) -> Value {
 }
 
 #[test]
-fn an_apply_records_what_it_states() {
+fn an_apply_records_the_fields_of_its_configuration() {
     let object = applied(None, &config(Some(2), "i"), "kubectl", Conflicts::Refuse)
         .unwrap()
         .object;
@@ -71,14 +71,14 @@ fn an_apply_records_what_it_states() {
 }
 
 #[test]
-fn what_is_no_longer_stated_goes_unless_others_own_it() {
+fn removes_fields_no_longer_applied_unless_others_own_them() {
     let first = applied(None, &config(Some(2), "i"), "a", Conflicts::Refuse)
         .unwrap()
         .object;
     let alone = applied(Some(&first), &config(None, "i"), "a", Conflicts::Refuse).unwrap();
     assert_eq!(alone.object["spec"].get("replicas"), None);
     assert!(alone.changed);
-    // The same value is no conflict: both own it.
+    // The same value is not a conflict: both own it.
     let shared = applied(Some(&first), &config(Some(2), "i"), "b", Conflicts::Refuse).unwrap();
     assert!(!shared.changed);
     let left = applied(
@@ -93,7 +93,7 @@ fn what_is_no_longer_stated_goes_unless_others_own_it() {
 }
 
 #[test]
-fn an_object_keeps_its_name_when_all_else_goes_from_its_metadata() {
+fn removing_all_other_metadata_keeps_the_name() {
     let mut config = config(None, "i");
     config["metadata"]["namespace"] = "n".into();
     let first = applied(None, &config, "a", Conflicts::Refuse).unwrap();
@@ -111,7 +111,7 @@ fn an_object_keeps_its_name_when_all_else_goes_from_its_metadata() {
 }
 
 #[test]
-fn another_value_is_a_conflict_in_kubernetes_words() {
+fn changing_a_field_of_another_manager_conflicts() {
     let live = applied(None, &config(Some(2), "i"), "a", Conflicts::Refuse)
         .unwrap()
         .object;
@@ -143,7 +143,7 @@ fn another_value_is_a_conflict_in_kubernetes_words() {
 }
 
 #[test]
-fn an_update_owns_what_it_changes() {
+fn an_update_owns_the_fields_that_it_changes() {
     let live = applied(None, &config(Some(2), "i"), "a", Conflicts::Refuse)
         .unwrap()
         .object;
@@ -167,7 +167,7 @@ fn an_update_owns_what_it_changes() {
 }
 
 #[test]
-fn a_first_apply_respects_what_was_there() {
+fn a_first_apply_respects_existing_fields() {
     let mut live = config(Some(2), "i");
     live["metadata"]["managedFields"] = json!([]);
     let error = applied(Some(&live), &config(Some(3), "i"), "a", Conflicts::Refuse).unwrap_err();
@@ -175,7 +175,7 @@ fn a_first_apply_respects_what_was_there() {
 }
 
 #[test]
-fn a_configuration_must_fit_its_kind() {
+fn refuses_configurations_that_do_not_match_the_schema() {
     let refused = |config: Value| {
         applied(None, &config, "a", Conflicts::Refuse)
             .unwrap_err()
@@ -200,9 +200,10 @@ fn a_configuration_must_fit_its_kind() {
     );
 }
 
-/// In kube-apiserver's words, but for what a newer one orders otherwise than the library that the other test compares with.
+/// With kube-apiserver's rules, except that a newer kube-apiserver orders some elements differently
+/// than the library that the other test compares with.
 #[test]
-fn elements_stand_in_the_order_of_the_configuration() {
+fn list_elements_have_the_order_of_the_configuration() {
     let spec = |names: &[&str]| json!({"spec": {"template": {"spec": {"containers": names.iter().map(|name| json!({"name": name})).collect::<Vec<_>>()}}}});
     let names = |object: &Value| -> Vec<String> {
         let containers = object["spec"]["template"]["spec"]["containers"]
@@ -230,9 +231,9 @@ fn elements_stand_in_the_order_of_the_configuration() {
     }
 }
 
-/// As kube-rs adds a finalizer.
+/// The JSON patch with which kube-rs adds a finalizer.
 #[test]
-fn a_field_that_is_not_there_is_tested_as_null() {
+fn json_patch_tests_a_missing_field_as_null() {
     let add = |tested: Value| {
         json!([
             {"op": "test", "path": "/metadata/finalizers", "value": tested},
@@ -281,9 +282,9 @@ fn json_patches_have_limits() {
     ));
 }
 
-/// A body of a megabyte must not keep a server busy: nothing takes time in the square of what it is given.
+/// A body of a megabyte must not keep a server busy: no operation takes quadratic time.
 #[test]
-fn long_lists_take_no_long_time() {
+fn long_lists_do_not_take_quadratic_time() {
     let names =
         |kind: &str| -> Vec<String> { (0..20_000).map(|index| format!("{kind}{index}")).collect() };
     let containers = |names: Vec<String>| -> Value {
@@ -307,7 +308,7 @@ fn long_lists_take_no_long_time() {
     assert!(started.elapsed().as_secs() < 100, "{:?}", started.elapsed());
 }
 
-/// Any JSON, with the words that patches know.
+/// Any JSON, with the keywords of patches.
 fn anything() -> impl Strategy<Value = Value> {
     let words = prop::sample::select(vec![
         "$patch",
@@ -359,7 +360,7 @@ fn anything() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn nothing_panics(object in anything(), patch in anything()) {
+    fn patching_never_panics(object in anything(), patch in anything()) {
         for (group, version, kind) in [("", "v1", "Pod"), ("apps", "v1", "Deployment"), ("apps", "v1", "ControllerRevision")] {
             let ty = Type::of_kind(group, version, kind).unwrap();
             let _ = patch::json(object.clone(), patch.clone());
@@ -374,15 +375,15 @@ proptest! {
     }
 
     #[test]
-    fn a_merge_patch_merges_once(object in anything(), patch in anything()) {
+    fn a_merge_patch_is_idempotent(object in anything(), patch in anything()) {
         if let Ok(once) = patch::merge(object, patch.clone()) {
             prop_assert_eq!(patch::merge(once.clone(), patch), Ok(once));
         }
     }
 
-    /// A set of fields is what `fieldsV1` says.
+    /// A set of fields survives a round trip through `fieldsV1`.
     #[test]
-    fn fields_are_read_as_they_are_written(seed: u64) {
+    fn field_sets_round_trip(seed: u64) {
         let ty = Type::of::<Pod>().unwrap();
         let object = Random::new(seed).configuration(ty);
         let tracked = track(ty, None, &object, &writer("m", &FieldSet::default()));
@@ -391,9 +392,9 @@ proptest! {
         }
     }
 
-    /// What was applied, applied again, changes nothing: neither the object nor its owners.
+    /// Applying a configuration again changes neither the object nor its owners.
     #[test]
-    fn an_apply_applies_once(seed: u64) {
+    fn an_apply_is_idempotent(seed: u64) {
         let ty = Type::of::<Pod>().unwrap();
         let mut random = Random::new(seed);
         let (live, config) = (random.configuration(ty), random.configuration(ty));
@@ -408,14 +409,15 @@ proptest! {
 
     /// Every leaf of the configuration is in the object.
     #[test]
-    fn an_apply_has_its_way(seed: u64) {
+    fn applied_leaves_are_in_the_object(seed: u64) {
         let ty = Type::of::<Pod>().unwrap();
         let mut random = Random::new(seed);
         let (live, config) = (random.configuration(ty), random.configuration(ty));
         let none = FieldSet::default();
         let live = track(ty, None, &live, &writer("u", &none));
         let applied = apply(ty, Some(&live), &config, &writer("m", &none), Conflicts::Take).unwrap().object;
-        // It owns nothing that differs: a second manager with the same configuration has no conflict.
+        // It owns nothing that differs: a second manager with the same configuration has no
+        // conflict.
         let other = apply(ty, Some(&applied), &config, &writer("n", &none), Conflicts::Refuse);
         prop_assert!(other.is_ok_and(|other| !other.changed));
     }

@@ -1,5 +1,6 @@
-//! Server-side apply compared with the library that kube-apiserver uses for it, as Debian packages it: random writes by several managers. After
-//! each, the object, its owners and the conflicts must be the same.
+//! Server-side apply compared with the library that kube-apiserver uses for it, as Debian packages
+//! it: random writes by several managers. After each, the object, its owners and the conflicts must
+//! be the same.
 
 #![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a test")]
 
@@ -26,7 +27,7 @@ use random::Random;
 
 const LIBRARY: &str = "/usr/share/gocode/src/sigs.k8s.io/structured-merge-diff";
 
-/// The program, built; `None` if the test is to be skipped.
+/// Builds the program; `None` if the test must be skipped.
 fn program() -> Option<tempfile::TempDir> {
     let have_go = Command::new("go").arg("version").output().is_ok();
     if !have_go || !Path::new(LIBRARY).exists() {
@@ -60,7 +61,7 @@ fn program() -> Option<tempfile::TempDir> {
     Some(directory)
 }
 
-/// The types below `ty` as that library wants to be told them.
+/// The types below `ty` in the schema format of that library.
 fn describe(ty: Type, types: &mut BTreeMap<String, Value>) -> Value {
     match ty.kind() {
         Kind::Scalar => json!({"scalar": "untyped"}),
@@ -129,7 +130,8 @@ fn schema(ty: Type) -> (String, String) {
     )
 }
 
-/// Comparable: that library appends to lists where newer ones keep the order of the configuration.
+/// Sorts lists for the comparison: that library appends to lists where newer ones keep the order of
+/// the configuration.
 fn sorted(value: &Value) -> Value {
     match value {
         Value::Object(fields) => fields
@@ -146,7 +148,7 @@ fn sorted(value: &Value) -> Value {
     }
 }
 
-/// What is there before the first write.
+/// The state before the first write.
 fn blank(ty: Type) -> Value {
     let Kind::Struct(fields) = ty.kind() else {
         panic!("a kind is a struct")
@@ -160,7 +162,7 @@ fn blank(ty: Type) -> Value {
 }
 
 #[test]
-fn writes_by_several_managers() {
+fn writes_by_several_managers_merge_as_in_the_reference() {
     let Some(program) = program() else { return };
     let rounds = if env::var_os("PODPLANE_SOAK").is_some() {
         4000
@@ -200,7 +202,7 @@ fn writes_by_several_managers() {
                 let force = random.chance(50);
                 let mut object = random.configuration(ty);
                 if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
-                    // That these are no one's is kube-apiserver's rule, not the library's.
+                    // These fields have no owner by a rule of kube-apiserver, not of the library.
                     let ownerless = [
                         "creationTimestamp",
                         "generation",
@@ -296,7 +298,8 @@ fn writes_by_several_managers() {
                     }
                     Err(ApplyError::Conflicts(list)) => {
                         conflicts += 1;
-                        // Which they are shows where they are forced. This version of the library names some places in others' stead.
+                        // Which fields these are is checked by the forced apply. This version of
+                        // the library reports some other fields instead.
                         let theirs = theirs["conflicts"].as_array().map(Vec::len);
                         assert_eq!(Some(list.len()), theirs, "{list:?}, {}", context());
                     }

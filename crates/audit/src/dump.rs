@@ -1,4 +1,4 @@
-//! Everything that was read, in a form that the rules take.
+//! The nodes, pods and records that were read, in the form that the rules take.
 
 use std::{collections::BTreeMap, io::Read, net::IpAddr};
 
@@ -15,22 +15,22 @@ use serde_json::{Map, Value};
 use crate::{
     expected::Flags,
     input::{self, InputError},
-    item::{Item, Lenient, Metadata, Spec, Status, Text},
+    item::{ItemMetadata, ItemSpec, Lenient, RawObject, Status, Text},
     network::{Evidence, Ipam, Marker, Markers, Network},
     records::{Records, System},
     unread::Unread,
 };
 
-/// What of the input outlives the reading.
+/// The part of the input that is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
-    /// What the rules need.
+    /// The fields that the rules need.
     Fields,
-    /// That, and the whole Node objects without their status: a repair writes them anew.
+    /// Also the whole Node objects without their status: a repair writes them anew.
     Nodes,
 }
 
-/// A Node as it was found.
+/// A Node as read.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Node {
     /// `metadata.name`.
@@ -41,7 +41,7 @@ pub struct Node {
     pub pod_cidr: String,
     /// `spec.podCIDRs`.
     pub pod_cidrs: Vec<String>,
-    /// What its kubelet says that its IPAM can give, if it is one of podplane's.
+    /// The number of addresses that its kubelet reports, if it is a podplane node.
     pub pod_ips: Option<u64>,
     /// The object without its status, with [`Keep::Nodes`].
     pub object: Option<Map<String, Value>>,
@@ -75,12 +75,13 @@ impl Node {
         listed
     }
 
-    /// Its blocks without host bits; what is no block is left out.
+    /// Its blocks without host bits; invalid ones are left out.
     pub(crate) fn blocks(&self) -> Vec<IpNet> {
         blocks(self.texts())
     }
 
-    /// Every block that somebody may take for the node's, also where `spec.podCIDR` is another one.
+    /// Every block that a component may take for the node's, even if `spec.podCIDR` differs from
+    /// the list.
     pub(crate) fn claims(&self) -> Vec<IpNet> {
         match &self.recorded {
             Some(recorded) => sorted(blocks(recorded.iter().map(String::as_str))),
@@ -94,7 +95,8 @@ impl Node {
         sorted(blocks(listed.chain([self.pod_cidr.as_str()])))
     }
 
-    /// The number of pods that its addresses serve: as reported, or as host-local counts its blocks.
+    /// The number of pods that its addresses serve: as reported, or as host-local counts its
+    /// blocks.
     fn capacity(&self) -> Option<u128> {
         self.pod_ips.map(u128::from).or_else(|| {
             let blocks = self.blocks();
@@ -116,14 +118,14 @@ fn blocks<'a>(texts: impl IntoIterator<Item = &'a str>) -> Vec<IpNet> {
     parsed.map(|net| net.trunc()).collect()
 }
 
-/// A pod's address that is none.
+/// A pod's address that is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct OddAddress {
     pub(crate) pod: PodKey,
     pub(crate) text: String,
 }
 
-/// What is known of a cluster. Nodes and pods are sorted, and each is there once.
+/// The nodes, pods and records of a cluster. Nodes and pods are sorted and unique.
 #[derive(Debug)]
 pub struct Dump {
     pub(crate) keep: Keep,
@@ -134,42 +136,44 @@ pub struct Dump {
     notes: Vec<String>,
     pub(crate) nodes: Vec<Node>,
     pub(crate) world: World,
-    /// Pods that no node was found for because of addresses.
+    /// Pods that could not be scheduled for want of addresses.
     pub(crate) starved: Vec<PodKey>,
     pub(crate) odd: Vec<OddAddress>,
     /// Objects of a list whose kind was not known when they were read.
-    pending: Vec<(Node, PodSeen)>,
-    /// Whether anything was there that the audit is about, an empty list included.
+    pending: Vec<(Node, ReadPod)>,
+    /// True if any node, pod or list of them was there, even an empty list.
     is_dump: bool,
 }
 
 /// Items whose kind is not known yet.
 #[derive(Debug)]
-pub(crate) struct Pending(Vec<(Node, PodSeen)>);
+pub(crate) struct Pending(Vec<(Node, ReadPod)>);
 
 #[derive(Debug)]
-struct PodSeen {
+struct ReadPod {
     pod: audit::Pod,
     is_starved: bool,
     odd: Vec<String>,
 }
 
-/// Reads, from as many places as there are, what becomes a [`Dump`].
+/// Reads inputs, one after the other, into a [`Dump`].
 #[derive(Debug)]
 pub struct Collector(Dump);
 
 impl Collector {
-    /// Nothing yet.
+    /// Creates an empty collector.
     #[must_use]
     pub fn new(keep: Keep) -> Self {
         Self(Dump::new(keep))
     }
 
-    /// Reads what kubectl printed: JSON or YAML, gzipped or not; lists of any size and single objects, one after the other.
+    /// Reads kubectl's output: JSON or YAML, gzipped or not; lists of any size and single objects,
+    /// one after the other.
     ///
     /// # Errors
     ///
-    /// [`InputError`] if it cannot be read, is neither JSON nor YAML, or has nothing to do with nodes and pods.
+    /// [`InputError`] if it cannot be read, is neither JSON nor YAML, or has nothing to do with
+    /// nodes and pods.
     pub fn read(&mut self, reader: impl Read) -> Result<(), InputError> {
         self.0.is_dump = false;
         input::read(reader, &mut self.0)?;
@@ -180,23 +184,23 @@ impl Collector {
         }
     }
 
-    /// Adds a Node or Pod as a server gave it. Another kind is left out.
+    /// Adds a Node or Pod as a server returned it. Other kinds are ignored.
     pub fn add(&mut self, object: &Value) {
         self.0.add_value(object, None);
     }
 
-    /// Adds a block that is not its node's any more, but that pods may still use.
+    /// Adds a block that its node no longer has, but that pods may still use.
     pub fn drain(&mut self, block: DrainingBlock) {
         self.0.world.draining.push(block);
     }
 
-    /// Notes objects that the cluster has and that could not be read.
+    /// Records that objects of the cluster could not be read.
     pub fn miss(&mut self, unread: Unread) {
         self.0.unread.push(unread);
     }
 
-    /// Sorts what was read, and finds out which network the cluster has. The cluster CIDR of the
-    /// flags tells an address that lies in no block from one of another network.
+    /// Sorts the objects, and detects the cluster's network. The cluster CIDR of the flags tells an
+    /// address outside of all blocks from one of another network.
     #[must_use]
     pub fn finish(self, flags: &Flags) -> Dump {
         let Self(mut dump) = self;
@@ -225,7 +229,7 @@ impl Dump {
         }
     }
 
-    /// Keeps a remark on the input, once.
+    /// Adds a remark on the input, unless it is there.
     pub(crate) fn note(&mut self, text: &str) {
         if !self.notes.iter().any(|note| note == text) {
             self.notes.push(text.to_owned());
@@ -238,23 +242,23 @@ impl Dump {
         &self.notes
     }
 
-    /// Notes a list, whatever is in it.
+    /// Records that the input has a list, even if it is empty.
     pub(crate) fn note_list(&mut self) {
         self.is_dump = true;
     }
 
-    /// Adds an item that was decoded whole.
+    /// Adds an item that was decoded as a whole.
     pub(crate) fn add_value(&mut self, value: &Value, list_kind: Option<&str>) {
-        let Ok(Lenient(item)) = Lenient::<Item<'_>>::deserialize(value) else {
+        let Ok(Lenient(item)) = Lenient::<RawObject<'_>>::deserialize(value) else {
             return;
         };
         self.add(&item, list_kind, || Some(value.clone()));
     }
 
-    /// Adds an item, if it is a node or a pod; `whole` gives the object for those that are kept.
+    /// Adds an item, if it is a node or a pod; `whole` returns the object, for those that are kept.
     pub(crate) fn add(
         &mut self,
-        item: &Item<'_>,
+        item: &RawObject<'_>,
         list_kind: Option<&str>,
         whole: impl FnOnce() -> Option<Value>,
     ) {
@@ -279,7 +283,7 @@ impl Dump {
                 self.read_pod(item, &pod.pod);
                 self.push_pod(pod);
             }
-            // The list may yet say what it is a list of.
+            // The list's kind may come after its items.
             "" => {
                 let node = self.node(item, whole);
                 self.pending.push((node, pod(item)));
@@ -288,8 +292,13 @@ impl Dump {
         }
     }
 
-    /// Adds the items of a list that is an item itself.
-    fn add_list(&mut self, item: &Item<'_>, kind: &str, whole: impl FnOnce() -> Option<Value>) {
+    /// Adds the items of a list within a list.
+    fn add_list(
+        &mut self,
+        item: &RawObject<'_>,
+        kind: &str,
+        whole: impl FnOnce() -> Option<Value>,
+    ) {
         self.note_list();
         let kind = Some(kind).filter(|kind| !kind.is_empty() && *kind != "List");
         if self.keep == Keep::Fields {
@@ -303,7 +312,7 @@ impl Dump {
         }
     }
 
-    /// Items whose kind their list may tell, apart from those of lists inside it.
+    /// Takes the items without a known kind, to keep them apart from those of a nested list.
     pub(crate) fn take_pending(&mut self) -> Pending {
         Pending(std::mem::take(&mut self.pending))
     }
@@ -318,13 +327,13 @@ impl Dump {
         (self.nodes.len(), self.world.pods.len())
     }
 
-    fn read_node(&mut self, item: &Item<'_>) {
+    fn read_node(&mut self, item: &RawObject<'_>) {
         self.records.read_node(item);
         let node = item.metadata.0.name.as_str();
         self.mark(node, Marker::of_node(item));
     }
 
-    fn read_pod(&mut self, item: &Item<'_>, pod: &audit::Pod) {
+    fn read_pod(&mut self, item: &RawObject<'_>, pod: &audit::Pod) {
         let node = item.spec.0.node_name.as_str();
         if pod.host_network {
             self.mark(node, Marker::of_agent(&pod.key()).into_iter());
@@ -345,7 +354,7 @@ impl Dump {
         }
     }
 
-    /// The kind of a list whose items have none, now that it is known.
+    /// Adds a list's items without a kind, now that the list's kind is known.
     pub(crate) fn resolve(&mut self, list_kind: &str) {
         for (node, pod) in std::mem::take(&mut self.pending) {
             match list_kind {
@@ -356,8 +365,8 @@ impl Dump {
         }
     }
 
-    fn node(&self, item: &Item<'_>, whole: impl FnOnce() -> Option<Value>) -> Node {
-        let Item {
+    fn node(&self, item: &RawObject<'_>, whole: impl FnOnce() -> Option<Value>) -> Node {
+        let RawObject {
             metadata: Lenient(metadata),
             spec: Lenient(spec),
             status: Lenient(status),
@@ -383,7 +392,7 @@ impl Dump {
                 .iter()
                 .map(|text| text.as_str().into())
                 .collect(),
-            // Whoever sets them by hand may set what is allocatable alone.
+            // A client that sets the resource may set `allocatable` alone.
             pod_ips: [&status.capacity.0, &status.allocatable.0]
                 .into_iter()
                 .find_map(|list| list.pod_ips.as_str().parse().ok()),
@@ -407,11 +416,11 @@ impl Dump {
 
     fn push_pod(
         &mut self,
-        PodSeen {
+        ReadPod {
             pod,
             is_starved,
             odd,
-        }: PodSeen,
+        }: ReadPod,
     ) {
         if is_starved || !odd.is_empty() {
             let key = PodKey {
@@ -428,7 +437,7 @@ impl Dump {
         self.world.pods.push(pod);
     }
 
-    /// Sorts, and drops what was there twice, as when a file has been put together from two that overlap.
+    /// Sorts, and removes duplicates, as of a file that was put together from overlapping ones.
     fn settle(&mut self) {
         self.nodes.sort_by(|a, b| a.name.cmp(&b.name));
         self.nodes.dedup_by(|a, b| a.name == b.name);
@@ -476,7 +485,7 @@ impl Dump {
         }
     }
 
-    /// Tells the invariants of nodes, and of nodes that are gone while their blocks are recorded.
+    /// Fills the input of the invariants, with nodes that are deleted but have recorded blocks.
     fn fill_world(&mut self) {
         // In a cluster with several networks a node may have blocks of each.
         let mut further = BTreeMap::<&str, Vec<IpNet>>::new();
@@ -547,13 +556,13 @@ impl Dump {
     }
 }
 
-/// Gives no object to keep. A closure would make each depth of lists a type of its own.
+/// Keeps no object. A closure would make each depth of lists a type of its own.
 fn no_object() -> Option<Value> {
     None
 }
 
-/// Recognises nodes whose pods a provider runs elsewhere.
-fn is_virtual(item: &Item<'_>) -> bool {
+/// Returns whether a provider runs the node's pods elsewhere.
+fn is_virtual(item: &RawObject<'_>) -> bool {
     let labels = &item.metadata.0.labels.0;
     let is = |label: &Text<'_>, value: &str| label.as_str() == value;
     let mut taints = item.spec.0.taints.0.iter();
@@ -575,17 +584,17 @@ fn internal_addresses(status: &Status<'_>) -> Vec<IpAddr> {
         .collect()
 }
 
-fn pod(item: &Item<'_>) -> PodSeen {
-    let Item {
+fn pod(item: &RawObject<'_>) -> ReadPod {
+    let RawObject {
         metadata:
-            Lenient(Metadata {
+            Lenient(ItemMetadata {
                 name,
                 namespace,
                 deletion_timestamp,
                 ..
             }),
         spec:
-            Lenient(Spec {
+            Lenient(ItemSpec {
                 node_name,
                 host_network,
                 ..
@@ -620,7 +629,7 @@ fn pod(item: &Item<'_>) -> PodSeen {
         && conditions.0.iter().any(|Lenient(condition)| {
             condition.kind.as_str() == "PodScheduled"
             && condition.status.as_str() == "False"
-            // As podplane's scheduler says it, and as Kubernetes' names a resource.
+            // The message of podplane's scheduler, or of Kubernetes' about a resource.
             && (condition.message.as_str().contains("Insufficient pod IPs")
                 || condition.message.as_str().contains("Insufficient podplane.io/pod-ips"))
         });
@@ -630,7 +639,7 @@ fn pod(item: &Item<'_>) -> PodSeen {
         uid: String::new(),
         node: node_name.is_set().then(|| node_name.as_str().into()),
         host_network: host_network.as_str() == "true",
-        // Its own kubelet may not say when the sandbox is gone, as older ones do not.
+        // A foreign kubelet may not report the end of the sandbox; older ones do not.
         released: finished,
         deleting: deletion_timestamp.is_set(),
         ips,
@@ -640,7 +649,7 @@ fn pod(item: &Item<'_>) -> PodSeen {
     } else {
         Vec::new()
     };
-    PodSeen {
+    ReadPod {
         pod,
         is_starved,
         odd,

@@ -1,4 +1,5 @@
-//! What the cluster's flags say, and what the nodes tell of it where they were not given.
+//! The blocks that nodes should have: from the flags, or inferred from the nodes where a flag was
+//! not given.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,16 +28,16 @@ pub struct Flags {
     pub ipam: Option<IpamChoice>,
 }
 
-/// Where a piece of knowledge is from.
+/// The source of an expectation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Known {
+pub enum ExpectationSource {
     /// A flag.
     Given,
-    /// What most nodes have.
+    /// The value of most nodes.
     Inferred,
 }
 
-/// Flags that contradict each other, or are none.
+/// The flags are invalid, or contradict each other.
 #[derive(Debug, thiserror::Error)]
 pub enum FlagsError {
     /// The ranges of nodes.
@@ -47,21 +48,23 @@ pub enum FlagsError {
     Services(#[from] ServiceRangeError),
 }
 
-/// What the nodes of the cluster should have.
+/// The expected blocks of the cluster's nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expected {
-    /// The cluster CIDRs without host bits, in the order of the flag. None: it was not given, and cannot be told.
+    /// The cluster CIDRs without host bits, in the order of the flag. Empty if the flag was not
+    /// given, since they cannot be inferred.
     pub ranges: Vec<IpNet>,
     /// The length of a block of each family, if it is known.
-    pub masks: BTreeMap<Family, (u8, Known)>,
+    pub masks: BTreeMap<Family, (u8, ExpectationSource)>,
     /// The families of which each node has one block, if they are known.
-    pub families: Option<(BTreeSet<Family>, Known)>,
-    /// The ranges of services. None: they were not given.
+    pub families: Option<(BTreeSet<Family>, ExpectationSource)>,
+    /// The ranges of services; empty if the flag was not given.
     pub services: ServiceRanges,
 }
 
 impl Expected {
-    /// Checks the flags by the rules of the reference, and fills what was not given with what most nodes of `dump` have.
+    /// Validates the flags by the reference's rules, and infers what was not given from most nodes
+    /// of `dump`.
     ///
     /// # Errors
     ///
@@ -89,20 +92,23 @@ impl Expected {
         };
         let mut masks = BTreeMap::new();
         for family in [Family::V4, Family::V6] {
-            // `--node-cidr-mask-size` says nothing of a family that the cluster does not have.
+            // `--node-cidr-mask-size` does not apply to a family that the cluster does not have.
             let applies =
                 ranges.is_empty() || ranges.iter().any(|range| Family::of(range) == family);
             let length = given(family).filter(|mask| applies && *mask <= family.bits());
             let mask = match length {
-                Some(mask) => Some((mask, Known::Given)),
-                None => inferred_mask(dump, family).map(|mask| (mask, Known::Inferred)),
+                Some(mask) => Some((mask, ExpectationSource::Given)),
+                None => inferred_mask(dump, family).map(|mask| (mask, ExpectationSource::Inferred)),
             };
             masks.extend(mask.map(|mask| (family, mask)));
         }
         let families = if ranges.is_empty() {
-            inferred_families(dump).map(|families| (families, Known::Inferred))
+            inferred_families(dump).map(|families| (families, ExpectationSource::Inferred))
         } else {
-            Some((ranges.iter().map(Family::of).collect(), Known::Given))
+            Some((
+                ranges.iter().map(Family::of).collect(),
+                ExpectationSource::Given,
+            ))
         };
         Ok(Self {
             ranges,
@@ -112,7 +118,7 @@ impl Expected {
         })
     }
 
-    /// The cluster CIDRs in blocks, those whose size of block is known and possible.
+    /// The cluster CIDRs with a known and possible size of block.
     pub fn blocks(&self) -> impl Iterator<Item = ClusterRange> {
         self.ranges.iter().filter_map(|range| {
             let (mask, _) = self.masks.get(&Family::of(range))?;
@@ -121,7 +127,8 @@ impl Expected {
     }
 }
 
-/// The ranges of the flag. All flags of nodes are checked, with a size that is possible where none was given.
+/// The ranges of the flag. All flags of nodes are validated, with a possible size where none was
+/// given.
 fn ranges(cluster_cidr: &str, flags: &Flags) -> Result<Vec<IpNet>, RangeConfigError> {
     let mut checked = RangeFlags {
         cluster_cidr: cluster_cidr.into(),
@@ -165,7 +172,7 @@ fn inferred_families(dump: &Dump) -> Option<BTreeSet<Family>> {
     most(families.filter(|families| !families.is_empty()))
 }
 
-/// What there is most of; `None` if that is not one thing.
+/// The most frequent value; `None` if there is a tie.
 fn most<T: Ord>(each: impl Iterator<Item = T>) -> Option<T> {
     let mut counts = BTreeMap::<T, usize>::new();
     for one in each {

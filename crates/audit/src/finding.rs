@@ -1,26 +1,26 @@
-//! What the audit reports.
+//! The findings of the audit.
 
 use std::{fmt, str::FromStr};
 
 use serde::Serialize;
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// Worth knowing; nothing is broken.
+    /// For information; nothing is broken.
     Info,
-    /// Works now, and will not for ever.
+    /// It works now, but may fail later.
     Warning,
-    /// Traffic goes to the wrong place, or pods do without an address.
+    /// Traffic goes to the wrong place, or pods have no address.
     Error,
 }
 
 impl Severity {
-    /// All, the least first.
+    /// All severities, the least first.
     pub const ALL: [Self; 3] = [Self::Info, Self::Warning, Self::Error];
 
-    /// As it is written in reports.
+    /// The name in reports.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -42,11 +42,11 @@ impl FromStr for Severity {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|each| each.as_str() == text);
-        found.ok_or_else(|| format!("{text:?} is no severity: want info, warning or error"))
+        found.ok_or_else(|| format!("invalid severity {text:?}: want info, warning or error"))
     }
 }
 
-/// What kind of finding it is. The names are stable.
+/// The rule that a finding violates. The names are stable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Code {
@@ -54,7 +54,7 @@ pub enum Code {
     DuplicatePodCidr,
     /// The blocks of several nodes share addresses, and are not the same.
     OverlappingPodCidr,
-    /// A block is outside of the cluster CIDR, or is no block at all.
+    /// A block is outside of the cluster CIDR, or invalid.
     ForeignPodCidr,
     /// A node has no block.
     MissingPodCidr,
@@ -70,7 +70,7 @@ pub enum Code {
     PodOutsideBlock,
     /// Several live pods have one address.
     DuplicatePodIp,
-    /// An address is allocated twice, or to somebody else than the pod that has it.
+    /// An address is allocated twice, or not to the pod that has it.
     DuplicateAllocation,
     /// A live pod has an address that its network has not allocated to it.
     MissingAllocation,
@@ -80,12 +80,12 @@ pub enum Code {
     OrphanedBlock,
     /// A block lies in no pool of its network.
     BlockOutsidePool,
-    /// A node, or the cluster, is near or over what its addresses serve, or pods wait for one.
+    /// A node, or the cluster, is near or over the capacity of its addresses, or pods wait for one.
     IpCapacity,
 }
 
 impl Code {
-    /// All, in the order of reports.
+    /// All codes, in the order of reports.
     pub const ALL: [Self; 16] = [
         Self::DuplicatePodCidr,
         Self::OverlappingPodCidr,
@@ -105,7 +105,7 @@ impl Code {
         Self::IpCapacity,
     ];
 
-    /// As it is written in reports.
+    /// The name in reports.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -128,7 +128,7 @@ impl Code {
         }
     }
 
-    /// One sentence on what it means.
+    /// The meaning, in one sentence.
     #[must_use]
     pub const fn meaning(self) -> &'static str {
         match self {
@@ -168,17 +168,18 @@ impl fmt::Display for Code {
     }
 }
 
-/// Something that is wrong, or worth knowing.
+/// A fault of the cluster, or a fact for information.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// Its kind.
+    /// The rule.
     pub code: Code,
-    /// How bad it is.
+    /// The severity.
     pub severity: Severity,
-    /// Who is concerned, sorted: `Node/NAME`, `Pod/NAMESPACE/NAME`. Empty if it is the cluster as a whole.
+    /// The objects concerned, sorted: `Node/NAME`, `Pod/NAMESPACE/NAME`. Empty if it is the cluster
+    /// as a whole.
     pub objects: Vec<String>,
-    /// What is the case, in one sentence.
+    /// The fault, in one sentence.
     pub message: String,
-    /// What to do.
+    /// The advice.
     pub repair: String,
 }

@@ -1,4 +1,4 @@
-//! Reading: which form the input has, and its documents.
+//! Detection of the input's format, and the reading of its documents.
 
 mod json;
 mod strings;
@@ -11,36 +11,36 @@ use serde_json::{Map, Value};
 
 use crate::dump::Dump;
 
-/// Why an input is no dump of a cluster.
+/// The reasons why an input is not a dump of a cluster.
 #[derive(Debug, thiserror::Error)]
 pub enum InputError {
-    /// It ended early, is compressed in vain, or the disk is at fault.
-    #[error("read it")]
+    /// It ended early, its compression is corrupt, or the disk failed.
+    #[error("failed to read it")]
     Read(#[source] io::Error),
-    /// It is not JSON, although it begins as such.
-    #[error("it is no JSON from byte {at} on: {problem}")]
+    /// It begins like JSON, but is not.
+    #[error("invalid JSON from byte {at} on: {problem}")]
     Json {
-        /// Where in the (unpacked) input.
+        /// The offset in the (unpacked) input.
         at: u64,
-        /// What is wrong there.
+        /// The syntax error.
         problem: String,
     },
     /// It is neither JSON nor YAML.
-    #[error("it is no YAML: document {document}: {problem}")]
+    #[error("invalid YAML: document {document}: {problem}")]
     Yaml {
-        /// Which document of it, from 1.
+        /// The number of the document, from 1.
         document: usize,
-        /// What is wrong.
+        /// The syntax error.
         problem: String,
     },
-    /// It may be JSON or YAML, but there is nothing to audit.
+    /// It may be JSON or YAML, but has no nodes and pods.
     #[error(
         "there are no nodes and pods in it: want what `kubectl get nodes,pods -A -o json` or `-o yaml` prints"
     )]
     NoDump,
 }
 
-/// How much of the input is in memory at once, if no object is larger.
+/// The part of the input that is in memory at once, unless an object is larger.
 const WINDOW: usize = 1 << 20;
 
 const GZIP: &[u8] = &[0x1f, 0x8b];
@@ -57,7 +57,7 @@ pub(crate) fn read(reader: impl Read, dump: &mut Dump) -> Result<(), InputError>
     }
 }
 
-/// JSON is also YAML, but kubectl's JSON is read many times faster as what it is.
+/// JSON is also YAML, but the JSON reader is many times faster.
 fn documents(head: &[u8], reader: impl Read, dump: &mut Dump) -> Result<(), InputError> {
     match head.iter().find(|byte| !byte.is_ascii_whitespace()) {
         Some(b'{' | b'[') => json::read(reader, dump),
@@ -65,7 +65,8 @@ fn documents(head: &[u8], reader: impl Read, dump: &mut Dump) -> Result<(), Inpu
     }
 }
 
-/// Stands for the kind of the list where an object is in none, so that nobody waits for it.
+/// Stands for the list's kind for an object outside of a list, so that its kind does not stay
+/// pending.
 const NO_LIST: Option<&str> = Some("an object of unknown kind");
 
 type Whole<R> = Chain<Cursor<Vec<u8>>, R>;
@@ -74,7 +75,7 @@ type Whole<R> = Chain<Cursor<Vec<u8>>, R>;
 fn peeked<R: Read>(reader: R) -> Result<(Vec<u8>, Whole<BufReader<R>>), InputError> {
     let mut reader = BufReader::new(reader);
     let mut head = Vec::new();
-    // Blank lines may come before anything else; a pipe gives what it has.
+    // Blank lines may come first; a pipe returns what it has.
     while head.iter().all(u8::is_ascii_whitespace) || head.len() < GZIP.len() {
         let more = reader.fill_buf().map_err(InputError::Read)?.to_vec();
         if more.is_empty() {
@@ -86,11 +87,10 @@ fn peeked<R: Read>(reader: R) -> Result<(Vec<u8>, Whole<BufReader<R>>), InputErr
     Ok((head.clone(), Cursor::new(head).chain(reader)))
 }
 
-/// Lists in lists, deeper than anybody nests them.
+/// The deepest nesting of lists; real input has less.
 const MAX_DEPTH: usize = 16;
 
-/// The end of an object: the fields that it has beside `items`. `list_kind` is that of the list that
-/// it is in.
+/// Ends an object, given its fields beside `items`. `list_kind` is the kind of the list around it.
 fn finish(fields: Map<String, Value>, has_items: bool, list_kind: Option<&str>, dump: &mut Dump) {
     let kind = fields
         .get("kind")

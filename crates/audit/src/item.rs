@@ -1,5 +1,5 @@
-//! The few fields that the rules need of Nodes, Pods and the objects of networks, decoded leniently:
-//! missing and odd values are left out.
+//! The few fields that the rules need of Nodes, Pods and the objects of networks, decoded
+//! leniently: missing and odd values are left out.
 
 use std::{borrow::Cow, fmt, marker::PhantomData};
 
@@ -12,28 +12,28 @@ use serde::{
 };
 use serde_json::Value;
 
-/// An object, whatever it is.
+/// An object of any kind.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(crate) struct Item<'a> {
+pub(crate) struct RawObject<'a> {
     #[serde(borrow)]
     pub(crate) api_version: Text<'a>,
     #[serde(borrow)]
     pub(crate) kind: Text<'a>,
     #[serde(borrow)]
-    pub(crate) metadata: Lenient<Metadata<'a>>,
+    pub(crate) metadata: Lenient<ItemMetadata<'a>>,
     #[serde(borrow)]
-    pub(crate) spec: Lenient<Spec<'a>>,
+    pub(crate) spec: Lenient<ItemSpec<'a>>,
     #[serde(borrow)]
     pub(crate) status: Lenient<Status<'a>>,
-    /// A list in a list.
+    /// A list within a list.
     #[serde(borrow)]
-    pub(crate) items: Many<Lenient<Item<'a>>>,
+    pub(crate) items: Many<Lenient<RawObject<'a>>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(crate) struct Metadata<'a> {
+pub(crate) struct ItemMetadata<'a> {
     #[serde(borrow)]
     pub(crate) name: Text<'a>,
     #[serde(borrow)]
@@ -79,7 +79,7 @@ pub(crate) struct Annotations<'a> {
     pub(crate) pod_ranges: Text<'a>,
 }
 
-/// Labels that tell kinds of nodes.
+/// Labels that identify kinds of nodes.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Labels<'a> {
@@ -97,7 +97,7 @@ pub(crate) struct Labels<'a> {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(crate) struct Spec<'a> {
+pub(crate) struct ItemSpec<'a> {
     #[serde(borrow, rename = "podCIDR")]
     pub(crate) pod_cidr: Text<'a>,
     #[serde(borrow, rename = "podCIDRs")]
@@ -126,7 +126,7 @@ pub(crate) struct Spec<'a> {
     /// Calico's `IPPool`.
     #[serde(borrow)]
     pub(crate) block_size: Text<'a>,
-    /// Calico's `IPAMBlock`; that of a pod is something else, and is left out.
+    /// Calico's `IPAMBlock`; the field of that name in a pod is an object, and is left out.
     #[serde(borrow)]
     pub(crate) affinity: Text<'a>,
     /// Calico's `IPAMBlock` (a list), Whereabouts' `IPPool` (by offset).
@@ -224,12 +224,12 @@ pub(crate) struct Condition<'a> {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Capacity<'a> {
-    /// The addresses that the node's IPAM plugin reports, or that somebody has set.
+    /// The addresses that the node's IPAM plugin reports, or that a client has set.
     #[serde(borrow, rename = "podplane.io/pod-ips")]
     pub(crate) pod_ips: Text<'a>,
 }
 
-/// A string; empty if there is none. A number or a boolean is its text.
+/// A string; empty if absent. A number or a boolean is converted to text.
 #[derive(Debug, Default)]
 pub(crate) struct Text<'a>(Cow<'a, str>);
 
@@ -243,11 +243,11 @@ impl Text<'_> {
     }
 }
 
-/// An object that may be something else, and then is its default.
+/// A value of type `T`, or the default for input of another type.
 #[derive(Debug, Default)]
 pub(crate) struct Lenient<T>(pub(crate) T);
 
-/// A list that may be something else, and then is empty, or that of a single text.
+/// A list; empty for input of another type, or with one element for a single text.
 #[derive(Debug)]
 pub(crate) struct Many<T>(pub(crate) Vec<T>);
 
@@ -257,7 +257,7 @@ impl<T> Default for Many<T> {
     }
 }
 
-/// The visits that mean "something else" for a visitor that wants an object or a list.
+/// Visits of other types by a visitor that expects an object or a list.
 macro_rules! otherwise {
     ($default:expr; $($visit:ident: $type:ty),+) => {
         $(fn $visit<E>(self, _: $type) -> Result<Self::Value, E> {
@@ -410,12 +410,12 @@ fn drained<'de, T: Default, A: SeqAccess<'de>>(seq: A) -> Result<T, A::Error> {
 mod tests {
     use super::*;
 
-    fn item(json: &str) -> Lenient<Item<'_>> {
+    fn item(json: &str) -> Lenient<RawObject<'_>> {
         serde_json::from_str(json).unwrap()
     }
 
     #[test]
-    fn odd_values_are_as_if_they_were_not_there() {
+    fn ignores_odd_values() {
         for json in [
             "null",
             "7",
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scalar_is_its_text_and_a_single_text_a_list() {
+    fn reads_scalars_as_text_and_a_text_as_a_list() {
         let Lenient(item) = item(
             r#"{"metadata": {"name": 7, "namespace": true}, "spec": {"podCIDRs": "10.0.0.0/24"}}"#,
         );

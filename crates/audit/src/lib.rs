@@ -1,11 +1,14 @@
-//! What is wrong with the addresses of a cluster, from what `kubectl get nodes,pods -A` printed, and how to repair it.
-//!
-//! Reading ([`Collector`]) takes objects as they stand: fields that are unknown, missing or odd never fail it, and of each object only what
-//! the rules need is kept, of the objects of other networks their blocks and addresses. At its end the
-//! [`Network`] of the cluster is known, and so which rules apply. [`audit`] compares the dump with the flags of its cluster; what must hold of every cluster it asks
-//! [`podplane_ipam::audit::check`]. [`Repair`] chooses blocks for the nodes that need another one.
+//! An audit of a cluster's node blocks and pod addresses, from the output of `kubectl get
+//! nodes,pods -A`, and a repair of the findings.
 //!
 //! Nothing here writes to a cluster or opens a connection.
+//!
+//! Start reading at [`Collector`], which reads objects leniently: unknown, missing or odd fields
+//! never fail it, and of each object only what the rules need is kept, of other networks' objects
+//! their blocks and addresses. When it finishes, the cluster's [`Network`] is detected, and so
+//! which rules apply. [`audit`] compares the dump with the flags of its cluster; for invariants of
+//! every cluster it calls [`podplane_ipam::audit::check`]. [`Repair`] chooses blocks for the nodes
+//! that need another one.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -25,12 +28,12 @@ mod summary;
 mod unread;
 
 pub use dump::{Collector, Dump, Keep, Node};
-pub use expected::{Expected, Flags, FlagsError, Known};
+pub use expected::{ExpectationSource, Expected, Flags, FlagsError};
 pub use finding::{Code, Finding, Severity};
 pub use input::InputError;
 pub use network::{IpamChoice, Network};
 pub use ranges::{LiveRange, LiveRanges};
 pub use repair::{Move, Repair, RepairError};
-pub use rules::{Report, audit};
+pub use rules::{AuditReport, audit};
 pub use summary::{Addresses, Blocks, Pods, Summary};
 pub use unread::Unread;

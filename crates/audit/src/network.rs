@@ -1,4 +1,5 @@
-//! The network of the cluster: where it keeps the blocks of nodes, and so which rules apply.
+//! Detection of the cluster's network: where it keeps the blocks of nodes, and so which rules
+//! apply.
 //!
 //! A dump does not name its network. [`Network::detect`] goes by where the addresses of live pods
 //! lie: in podCIDRs, in blocks or addresses that a network has recorded, or in none of these.
@@ -50,7 +51,7 @@ pub(crate) enum Ipam {
 /// The network of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Network {
-    /// Its name, for people.
+    /// Its name, for display.
     pub name: String,
     /// The evidence for it, in one sentence.
     pub reason: String,
@@ -267,7 +268,7 @@ impl Network {
             ..
         } = *evidence;
         let counted = total - evidence.only_in_records;
-        // That machines are a cloud's says nothing of their network.
+        // A cloud's machines are not evidence for the cloud's network.
         let is_doubtful =
             marker.is_some_and(|marker| !marker.is_cloud()) && !evidence.has_pod_cidr_marker();
         match (total, with_pod_cidr) {

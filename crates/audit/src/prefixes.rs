@@ -1,10 +1,10 @@
-//! A set of prefixes that is asked which of them an address lies in.
+//! A set of prefixes with a search for those that contain an address.
 
 use std::{collections::BTreeSet, net::IpAddr};
 
 use ipnet::IpNet;
 
-/// Prefixes by value and by length: a lookup takes one step for each length that occurs.
+/// Prefixes by value and length: a lookup takes one step for each length that occurs.
 #[derive(Debug, Default)]
 pub(crate) struct Prefixes {
     nets: BTreeSet<IpNet>,
@@ -24,7 +24,7 @@ impl Prefixes {
         self.nets.is_empty()
     }
 
-    /// The prefixes that have the address, the widest first.
+    /// The prefixes that contain the address, the widest first.
     pub(crate) fn containing(&self, ip: IpAddr) -> impl Iterator<Item = IpNet> {
         let of_length = move |length: &u8| {
             let net = IpNet::new(ip, *length).ok()?.trunc();

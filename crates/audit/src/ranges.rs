@@ -1,4 +1,4 @@
-//! What a plan for more ranges has to know of a live cluster.
+//! The ranges of a live cluster, as input for a plan of more ranges.
 
 use std::net::IpAddr;
 
@@ -7,43 +7,44 @@ use podplane_ipam::{Family, audit::pods_by_node};
 
 use crate::{dump::Dump, expected::Expected, network::Ipam, records::System};
 
-/// A range that blocks of nodes are cut from.
+/// A range that nodes' blocks are cut from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiveRange {
     /// The range.
     pub cidr: IpNet,
     /// Prefix length of its blocks.
     pub node_mask: u8,
-    /// The flag or object that says so, or how it was found out.
+    /// The flag or object that states the range, or the way it was inferred.
     pub source: String,
 }
 
 /// The ranges, blocks and addresses of a live cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LiveRanges {
-    /// Where blocks come from, with the length of each.
+    /// The ranges that blocks are cut from.
     pub ranges: Vec<LiveRange>,
-    /// How many nodes there are that need a block.
+    /// The number of nodes that need a block.
     pub nodes: u64,
     /// The blocks that are in use.
     pub blocks: Vec<IpNet>,
-    /// Everything else that a new range must not touch: addresses of pods, and the networks of nodes.
+    /// Everything else that a new range must not overlap: addresses of pods, and the networks of
+    /// nodes.
     pub taken: Vec<IpNet>,
-    /// The most pods of a node that have an address of the pods' network.
+    /// The most pods with an address of the pods' network on one node.
     pub most_pods: u64,
-    /// Set if a node gets another block when it needs addresses.
+    /// Set if a node gets further blocks when it needs addresses.
     pub grows: bool,
-    /// How a range is added to this network.
+    /// The way to add a range to this network.
     pub how: String,
 }
 
-/// The network that a node's own address is taken to be in: nothing in a Node says how wide it is.
+/// The assumed prefix length of a node's own network: the Node object does not state it.
 const NODE_NETWORK_V4: u8 = 24;
 const NODE_NETWORK_V6: u8 = 64;
 
 impl Dump {
-    /// The ranges of this cluster. `None` if its network has no ranges of its own that pods' blocks are
-    /// cut from.
+    /// The ranges of this cluster. `None` if its network has no ranges that nodes' blocks are cut
+    /// from.
     #[must_use]
     pub fn live_ranges(&self, expected: &Expected) -> Option<LiveRanges> {
         let how = match self.network.ipam {
@@ -124,7 +125,7 @@ impl Dump {
         }
         let mask = |family| {
             let known = expected.masks.get(&family);
-            // Where sizes differ by design, the longest is the one that says least of the others.
+            // If sizes differ by design, the longest prefix assumes least about the others.
             let longest = || {
                 let of_family = blocks.iter().filter(|block| Family::of(block) == family);
                 of_family.map(IpNet::prefix_len).min()
@@ -181,7 +182,7 @@ impl Dump {
     }
 }
 
-/// The smallest prefix that contains all of them.
+/// The smallest prefix that contains all prefixes.
 fn around<'a>(mut blocks: impl Iterator<Item = &'a IpNet>) -> Option<IpNet> {
     let first = blocks.next()?.trunc();
     blocks.try_fold(first, |mut around, block| {

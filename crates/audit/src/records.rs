@@ -1,5 +1,5 @@
-//! Blocks, pools and addresses that networks record in objects of their own, in one form for all of
-//! them.
+//! Blocks, pools and addresses that networks record in objects of their own, in one form for all
+//! networks.
 //!
 //! [`read`](Records::read) takes the objects of Cilium, Calico, Azure's and Amazon's CNI and
 //! Whereabouts; [`read_node`](Records::read_node) and [`read_pod`](Records::read_pod) take the
@@ -15,7 +15,7 @@ use serde_json::Value;
 
 pub(crate) use whereabouts::RESERVATION;
 
-use crate::item::{Item, Lenient};
+use crate::item::{Lenient, RawObject};
 
 /// The software that wrote a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,7 +37,7 @@ pub(crate) struct BlockRecord {
     pub(crate) block: IpNet,
     /// The holder; `None` for a block that no node has at present.
     pub(crate) node: Option<String>,
-    /// The object that says so.
+    /// The object of the record.
     pub(crate) object: String,
     /// The pool that it was cut from, where the record names it.
     pub(crate) pool: Option<String>,
@@ -125,7 +125,7 @@ const OVN_DEFAULT: &str = "default";
 
 impl Records {
     /// Reads an object of a network. Returns whether its kind is one of a network's.
-    pub(crate) fn read(&mut self, kind: &str, item: &Item<'_>) -> bool {
+    pub(crate) fn read(&mut self, kind: &str, item: &RawObject<'_>) -> bool {
         match kind {
             "CiliumNode" => self.cilium_node(item),
             "CiliumPodIPPool" => self.cilium_pool(item),
@@ -159,7 +159,7 @@ impl Records {
         set(&mut self.secondary_ranges);
     }
 
-    fn node_object(&mut self, system: System, kind: &str, item: &Item<'_>) -> NodeObject {
+    fn node_object(&mut self, system: System, kind: &str, item: &RawObject<'_>) -> NodeObject {
         let node = item.metadata.0.name.as_str().to_owned();
         let object = NodeObject {
             system,
@@ -186,7 +186,7 @@ impl Records {
         parsed
     }
 
-    fn cilium_node(&mut self, item: &Item<'_>) {
+    fn cilium_node(&mut self, item: &RawObject<'_>) {
         let NodeObject { node, object, .. } = self.node_object(System::Cilium, "CiliumNode", item);
         let ipam = &item.spec.0.ipam;
         let single = texts(&ipam["podCIDRs"]).map(|cidr| (None, cidr));
@@ -248,7 +248,7 @@ impl Records {
         }
     }
 
-    fn cilium_pool(&mut self, item: &Item<'_>) {
+    fn cilium_pool(&mut self, item: &RawObject<'_>) {
         let name = item.metadata.0.name.as_str().to_owned();
         let object = format!("CiliumPodIPPool/{name}");
         for family in [&item.spec.0.ipv4, &item.spec.0.ipv6] {
@@ -267,7 +267,7 @@ impl Records {
         }
     }
 
-    fn cilium_endpoint(&mut self, item: &Item<'_>) {
+    fn cilium_endpoint(&mut self, item: &RawObject<'_>) {
         let pod = key(item);
         let object = format!("CiliumEndpoint/{pod}");
         let addressing = list(&item.status.0.networking["addressing"]);
@@ -289,7 +289,7 @@ impl Records {
         }
     }
 
-    fn calico_pool(&mut self, item: &Item<'_>) {
+    fn calico_pool(&mut self, item: &RawObject<'_>) {
         let name = item.metadata.0.name.as_str().to_owned();
         let object = format!("IPPool/{name}");
         let Some(cidr) = self.cidr(&object, item.spec.0.cidr.as_str()) else {
@@ -313,7 +313,7 @@ impl Records {
     }
 
     /// A block with an entry for each address: `null`, or which of `attributes` tells the owner.
-    fn calico_block(&mut self, item: &Item<'_>) {
+    fn calico_block(&mut self, item: &RawObject<'_>) {
         let object = format!("IPAMBlock/{}", item.metadata.0.name.as_str());
         let spec = &item.spec.0;
         let Some(block) = self.cidr(&object, spec.cidr.as_str()) else {
@@ -355,10 +355,10 @@ impl Records {
         }
     }
 
-    fn calico_affinity(&mut self, item: &Item<'_>) {
+    fn calico_affinity(&mut self, item: &RawObject<'_>) {
         let object = format!("BlockAffinity/{}", item.metadata.0.name.as_str());
         let spec = &item.spec.0;
-        // A claim that was not confirmed is withdrawn by whoever made it.
+        // A claim that was not confirmed is withdrawn by its author.
         let is_claim = matches!(spec.state.as_str(), "pending" | "pendingDeletion");
         // Blocks of load balancers' addresses are not a node's.
         let is_virtual = spec.kind.as_str() == "virtual";
@@ -377,7 +377,7 @@ impl Records {
         }
     }
 
-    fn azure_node(&mut self, item: &Item<'_>) {
+    fn azure_node(&mut self, item: &RawObject<'_>) {
         let NodeObject { node, object, .. } =
             self.node_object(System::Azure, "NodeNetworkConfig", item);
         for container in list(&item.status.0.network_containers) {
@@ -423,7 +423,7 @@ impl Records {
     }
 
     /// Reads the annotations of a Node.
-    pub(crate) fn read_node(&mut self, item: &Item<'_>) {
+    pub(crate) fn read_node(&mut self, item: &RawObject<'_>) {
         let node = item.metadata.0.name.as_str();
         let object = format!("Node/{node}");
         let Lenient(annotations) = &item.metadata.0.annotations;
@@ -459,7 +459,7 @@ impl Records {
     }
 
     /// Reads the annotations of a Pod that has its addresses still.
-    pub(crate) fn read_pod(&mut self, item: &Item<'_>) {
+    pub(crate) fn read_pod(&mut self, item: &RawObject<'_>) {
         let Lenient(annotations) = &item.metadata.0.annotations;
         if annotations.ovn_pod_networks.is_set() {
             self.ovn_pod(item, &json(annotations.ovn_pod_networks.as_str()));
@@ -469,7 +469,7 @@ impl Records {
         }
     }
 
-    fn ovn_pod(&mut self, item: &Item<'_>, networks: &Value) {
+    fn ovn_pod(&mut self, item: &RawObject<'_>, networks: &Value) {
         let pod = key(item);
         let object = format!("Pod/{pod}");
         for (network, of_network) in entries(networks) {
@@ -491,7 +491,7 @@ impl Records {
         }
     }
 
-    fn network_status(&mut self, item: &Item<'_>, interfaces: &Value) {
+    fn network_status(&mut self, item: &RawObject<'_>, interfaces: &Value) {
         let pod = key(item);
         // The default network's addresses are those of the pod's status.
         let further = list(interfaces).filter(|one| one["default"] != Value::Bool(true));
@@ -533,7 +533,7 @@ fn calico_owner(attribute: &Value) -> AddressOwner {
     }
 }
 
-fn key(item: &Item<'_>) -> PodKey {
+fn key(item: &RawObject<'_>) -> PodKey {
     PodKey {
         namespace: item.metadata.0.namespace.as_str().into(),
         name: item.metadata.0.name.as_str().into(),

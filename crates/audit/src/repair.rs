@@ -1,7 +1,8 @@
-//! How to repair what was found: which node gets which block, and the steps.
+//! The repair of findings: the new blocks of nodes, and the steps.
 //!
-//! A block cannot be edited in a live Node, so a node that needs another one is deleted and applied anew. Which ones that are is chosen so that
-//! as few pods as possible are made anew, and blocks so that nobody has, had or still uses them.
+//! A block cannot be changed in a live Node, so a node that needs another one is deleted and
+//! applied anew. The nodes are chosen so that as few pods as possible are recreated, and the blocks
+//! so that nobody has, had or still uses them.
 
 mod conflicts;
 mod manifest;
@@ -23,18 +24,18 @@ use crate::{
     dump::{Dump, Node},
     expected::Expected,
     finding::{Code, Finding, Severity},
-    rules::{self, Report},
+    rules::{self, AuditReport},
 };
 
-/// Why no repair can be written.
+/// The reasons why no repair can be written.
 #[derive(Debug, thiserror::Error)]
 pub enum RepairError {
-    /// Nobody knows where blocks may be taken from.
-    #[error("a repair chooses blocks, and needs to know where from: give --cluster-cidr")]
+    /// The ranges of blocks are not known.
+    #[error("missing --cluster-cidr: a repair chooses blocks of it")]
     NoRange,
     /// The length of a block is not known, or impossible in that range.
     #[error(
-        "a repair chooses blocks, and needs to know their length in {0}: give --node-cidr-mask-size, or -ipv4 and -ipv6"
+        "missing length of blocks in {0}, which a repair chooses: give --node-cidr-mask-size, or -ipv4 and -ipv6"
     )]
     NoMask(IpNet),
     /// The repair would not change the addresses of pods.
@@ -42,16 +43,17 @@ pub enum RepairError {
     Unfit(String),
 }
 
-/// What to do, and in which order.
+/// The steps of a repair, in order.
 #[derive(Debug)]
 pub struct Repair {
     /// Nodes that are deleted and applied anew, in the order of their names.
     pub moves: Vec<Move>,
     /// Nodes without a block, which can be given one as they are.
     pub assigned: Vec<Move>,
-    /// Nodes that nothing can be done for, and why.
+    /// Nodes that cannot be repaired, with the reason.
     pub left: Vec<(String, String)>,
-    /// Pods with wrong addresses on nodes that keep their blocks, as `NAMESPACE/NAME`: deleted, so that their owners make others.
+    /// Pods with wrong addresses on nodes that keep their blocks, as `NAMESPACE/NAME`: they are
+    /// deleted, so that their owners create others.
     pub pods: Vec<String>,
 }
 
@@ -60,13 +62,13 @@ pub struct Repair {
 pub struct Move {
     /// Its name.
     pub node: String,
-    /// What it has, as it stands.
+    /// Its present blocks, as written.
     pub from: Vec<String>,
-    /// What it will have, one for each cluster CIDR and in their order.
+    /// Its new blocks, one for each cluster CIDR and in their order.
     pub to: Vec<IpNet>,
-    /// Why it is this node.
+    /// The reasons for moving this node.
     pub why: Vec<String>,
-    /// How many pods with an address of their own are on it.
+    /// The number of its pods with an address of their own.
     pub pods: u64,
     /// Set if these pods have addresses of the new blocks already.
     pub has_its_pods: bool,
@@ -74,16 +76,17 @@ pub struct Move {
 }
 
 impl Repair {
-    /// Works out a repair of every finding that is at least that bad. The dump must have been read with [`Keep::Nodes`](crate::Keep::Nodes).
+    /// Plans a repair of every finding of at least this severity. The dump must have been read with
+    /// [`Keep::Nodes`](crate::Keep::Nodes).
     ///
     /// # Errors
     ///
-    /// [`RepairError`] if it is not known where blocks come from, and one is needed, or if the
-    /// network does not take pods' addresses from podCIDRs.
+    /// [`RepairError`] if blocks are needed and their ranges are not known, or if the network does
+    /// not take pods' addresses from podCIDRs.
     pub fn new(
         dump: &Dump,
         expected: &Expected,
-        report: &Report,
+        report: &AuditReport,
         at_least: Severity,
     ) -> Result<Self, RepairError> {
         if let Some(why) = dump.network.refuses_repair() {
@@ -129,7 +132,7 @@ impl Repair {
             pods: Vec::new(),
         };
         if !wrong.is_empty() || !missing.is_empty() {
-            let mut free = Free::new(dump, expected)?;
+            let mut free = FreeBlocks::new(dump, expected)?;
             for node in &dump.nodes {
                 let name = node.name.as_str();
                 let why = match (wrong.remove(name), missing.contains(name)) {
@@ -162,8 +165,8 @@ impl Repair {
         Ok(repair)
     }
 
-    /// The files of the repair, by name: a manifest for each node that is applied anew, and `RUNBOOK.md`.
-    /// `audit` is the command line that found all this, for the check at the end.
+    /// The files of the repair, by name: a manifest for each node that is applied anew, and
+    /// `RUNBOOK.md`. `audit` is the command line that made the findings, for the check at the end.
     #[must_use]
     pub fn files(&self, audit: &str) -> Vec<(String, String)> {
         let manifests = self.moves.iter().map(|moved| {
@@ -177,7 +180,7 @@ impl Repair {
         manifests.chain([runbook]).collect()
     }
 
-    /// Whether there is nothing to do.
+    /// Returns whether there is nothing to repair.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let Self {
@@ -195,18 +198,18 @@ impl Repair {
         keeps: &[IpNet],
         why: Vec<String>,
         pods: u64,
-        free: &mut Free,
+        free: &mut FreeBlocks,
     ) {
         if !is_name(&node.name) {
-            // It becomes the name of a file, and a word of a command.
-            let problem = "its name is none that Kubernetes would take".to_owned();
+            // The name becomes a file name and an argument of a command.
+            let problem = "its name is not valid in Kubernetes".to_owned();
             self.left.push((node.name.clone(), problem));
             return;
         }
         match free.blocks(keeps) {
             Err(range) => {
                 let problem = format!(
-                    "no block of {range} is free, of which it needs one: {}",
+                    "no block of {range} is free, and the node needs one: {}",
                     why.join("; ")
                 );
                 self.left.push((node.name.clone(), problem));
@@ -236,7 +239,8 @@ impl Repair {
         lists.into_iter().flatten().find(|moved| moved.node == node)
     }
 
-    /// Of the pods that findings name, those to delete: the drained nodes' go anyway, and of several with one address one may stay.
+    /// The pods of findings that must be deleted: those of drained nodes are replaced anyway, and
+    /// of several with one address one may stay.
     fn wrong_pods<'a>(
         &self,
         dump: &Dump,
@@ -249,14 +253,15 @@ impl Repair {
                 .objects
                 .iter()
                 .filter_map(|object| object.strip_prefix("Pod/"));
-            // They come in the order of codes: by now, those outside of their blocks are known.
+            // Findings come in the order of codes, so pods outside of their blocks are known by
+            // now.
             let pods = pods.filter(|pod| !wrong.contains(*pod));
             let pods = pods.filter(|pod| {
                 !find(dump, pod)
                     .and_then(|pod| pod.node.as_deref())
                     .is_some_and(|node| moved.contains(node))
             });
-            // A node that had no block may get the one in which the pod lives.
+            // A node without a block may get the one that the pod's address is in.
             let is_settled = |pod: &Pod| {
                 let mut given = self.assigned.iter();
                 let given = given.find(|given| pod.node.as_deref() == Some(&given.node));
@@ -286,7 +291,7 @@ fn find<'a>(dump: &'a Dump, key: &str) -> Option<&'a Pod> {
     })
 }
 
-/// A DNS name, as objects have.
+/// Returns whether the text is a DNS name, as names of objects are.
 fn is_name(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphanumeric())
         && text
@@ -294,7 +299,7 @@ fn is_name(text: &str) -> bool {
             .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.'))
 }
 
-/// Nodes whose own blocks are not as they should be, whatever others have, and why.
+/// The nodes whose own blocks are wrong, whatever others have, with the reasons.
 fn wrong_nodes<'a>(
     dump: &'a Dump,
     expected: &Expected,
@@ -312,7 +317,7 @@ fn wrong_nodes<'a>(
     dump.nodes.iter().filter_map(of_node).collect()
 }
 
-/// The blocks of a node that are as they should be, one of each cluster CIDR at most.
+/// The valid blocks of a node, at most one of each cluster CIDR.
 fn kept(node: &Node, expected: &Expected) -> Vec<IpNet> {
     let blocks = node.blocks();
     let of_range = |range: ClusterRange| {
@@ -326,14 +331,14 @@ fn kept(node: &Node, expected: &Expected) -> Vec<IpNet> {
     expected.blocks().filter_map(of_range).collect()
 }
 
-/// Blocks that nobody has, had in this dump or uses, each given once.
-struct Free {
+/// Blocks that nobody uses, has, or had in this dump; each is returned once.
+struct FreeBlocks {
     ranges: Vec<(ClusterRange, Box<dyn Iterator<Item = u64>>)>,
-    /// Blocks that this repair has given.
+    /// Blocks that this repair has assigned.
     given: Vec<IpNet>,
 }
 
-impl Free {
+impl FreeBlocks {
     fn new(dump: &Dump, expected: &Expected) -> Result<Self, RepairError> {
         let ranges: Vec<_> = expected.blocks().collect();
         let unknown = expected
@@ -370,7 +375,7 @@ impl Free {
         })
     }
 
-    /// A block of each range: the one that is kept, or a free one. If there is none, the range.
+    /// A block of each range: the kept one, or a free one. Fails with the range that has none.
     fn blocks(&mut self, keeps: &[IpNet]) -> Result<Vec<IpNet>, ClusterRange> {
         let of_range = |(range, numbers): &mut (ClusterRange, Box<dyn Iterator<Item = u64>>)| {
             let kept = keeps
@@ -389,7 +394,7 @@ impl Free {
     }
 }
 
-/// The family of a block, in the words of a command.
+/// The `ip` command's flag for the block's family.
 fn family_flag(block: &IpNet) -> &'static str {
     match Family::of(block) {
         Family::V4 => "-4",

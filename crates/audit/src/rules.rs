@@ -1,4 +1,4 @@
-//! The rules: from a dump, and what is expected of it, to findings.
+//! The rules: from a dump and its expected state to findings.
 
 mod allocations;
 mod blocks;
@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use crate::{
     dump::Dump,
-    expected::{Expected, Known},
+    expected::{ExpectationSource, Expected},
     finding::{Code, Finding, Severity},
     summary::Summary,
 };
@@ -25,17 +25,17 @@ use crate::{
 pub(crate) use blocks::of_node;
 pub(crate) use every_node::severity;
 
-/// Everything that the audit found.
+/// The result of the audit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Report {
+pub struct AuditReport {
     /// The worst first, then by code and object.
     pub findings: Vec<Finding>,
-    /// The numbers of the whole.
+    /// The counts of the whole cluster.
     pub summary: Summary,
 }
 
-impl Report {
-    /// Whether anything is at least that bad.
+impl AuditReport {
+    /// Returns whether any finding has at least this severity.
     #[must_use]
     pub fn is_at_least(&self, severity: Severity) -> bool {
         self.findings
@@ -50,9 +50,9 @@ impl Report {
     }
 }
 
-/// What is wrong with the cluster in `dump`.
+/// Audits the cluster in `dump`.
 #[must_use]
-pub fn audit(dump: &Dump, expected: &Expected) -> Report {
+pub fn audit(dump: &Dump, expected: &Expected) -> AuditReport {
     let used = pods_by_node(&dump.world);
     let mut findings = Vec::new();
     let mut overlaps = blocks::Overlaps::default();
@@ -68,7 +68,7 @@ pub fn audit(dump: &Dump, expected: &Expected) -> Report {
                 blocks,
             } => findings.extend(pods::outside(dump, &pod, ip, &node, &blocks)),
             Violation::OverCapacity { node, .. } => over.extend([node]),
-            // A dump has no files of nodes, and no history.
+            // A dump has neither files of nodes nor a history.
             Violation::LeakedAddress(_)
             | Violation::LostWrite { .. }
             | Violation::UndoneDelete { .. } => {}
@@ -91,10 +91,10 @@ pub fn audit(dump: &Dump, expected: &Expected) -> Report {
     });
     findings.dedup();
     summary.count(&findings);
-    Report { findings, summary }
+    AuditReport { findings, summary }
 }
 
-/// For each code, whether it was checked.
+/// The state of each code's check.
 fn checks(dump: &Dump, expected: &Expected) -> BTreeMap<&'static str, String> {
     let of = |code: Code| {
         if let Some(why) = dump.network.excludes(code) {
@@ -110,8 +110,8 @@ fn checks(dump: &Dump, expected: &Expected) -> BTreeMap<&'static str, String> {
             Code::WrongSizePodCidr => sizes(expected),
             Code::WrongFamilyPodCidr => match &expected.families {
                 None => "inferred: a node has no two blocks of one family".into(),
-                Some((_, Known::Given)) => "on".into(),
-                Some((families, Known::Inferred)) => {
+                Some((_, ExpectationSource::Given)) => "on".into(),
+                Some((families, ExpectationSource::Inferred)) => {
                     let families: Vec<_> = families.iter().collect();
                     format!("inferred: most nodes have {}", Listed(&families))
                 }
@@ -157,7 +157,7 @@ fn sizes(expected: &Expected) -> String {
     let inferred = expected
         .masks
         .iter()
-        .filter(|(_, (_, known))| *known == Known::Inferred);
+        .filter(|(_, (_, known))| *known == ExpectationSource::Inferred);
     let inferred: Vec<_> = inferred
         .map(|(family, (mask, _))| format!("/{mask} for {family}"))
         .collect();

@@ -1,4 +1,4 @@
-//! The numbers of the whole cluster.
+//! The counts of the whole cluster.
 
 use std::collections::BTreeMap;
 
@@ -13,60 +13,60 @@ use crate::{
     unread::Unread,
 };
 
-/// The numbers of the whole cluster.
+/// The counts of the whole cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Summary {
     /// The network, and the evidence for it.
     pub network: Network,
-    /// How many nodes there are.
+    /// The number of nodes.
     pub nodes: usize,
-    /// The pods, by what they want of the network.
+    /// The pods, by their use of the network.
     pub pods: Pods,
     /// The addresses of all blocks.
     pub addresses: Addresses,
     /// The cluster CIDRs, if they are known.
     pub blocks: Vec<Blocks>,
-    /// How many findings there are of each severity.
+    /// The number of findings of each severity.
     pub findings: BTreeMap<&'static str, usize>,
-    /// For each code, whether it was checked: `on`, `inferred: …`, `incomplete: …` or `off: …`.
+    /// For each code, the state of its check: `on`, `inferred: …`, `incomplete: …` or `off: …`.
     pub checks: BTreeMap<&'static str, String>,
     /// Objects that could not be read, so that the checks which need them are incomplete.
     pub unread: Vec<Unread>,
 }
 
-/// The pods, by what they want of the network.
+/// The pods, by their use of the network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Pods {
     /// All of them.
     pub total: usize,
-    /// Failed or Succeeded: their addresses are history.
+    /// Failed or Succeeded: their addresses are free again.
     pub finished: usize,
     /// On their node's network.
     pub host_network: usize,
-    /// On a node, and with an address of their own.
+    /// On a node, with an address of their own.
     pub with_address: usize,
-    /// On a node, and without an address yet.
+    /// On a node, without an address yet.
     pub waiting_for_address: usize,
-    /// On no node yet.
+    /// Not on a node yet.
     pub unscheduled: usize,
-    /// Of those, the ones that no node has an address for.
+    /// Unscheduled pods that no node has an address for.
     pub starved: usize,
 }
 
 /// The addresses of all blocks. In JSON a number beyond 2^53-1 is a string of its digits, as `plan`
-/// writes it. They saturate.
+/// writes it. The counts saturate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Addresses {
-    /// How many pods the nodes have addresses for.
+    /// The number of pods that the nodes have addresses for.
     #[serde(serialize_with = "integer")]
     pub capacity: u128,
-    /// How many live pods on nodes need one.
+    /// The number of live pods on nodes that need one.
     #[serde(serialize_with = "integer")]
     pub used: u128,
-    /// What is left, counted for each node.
+    /// The remaining number, counted for each node.
     #[serde(serialize_with = "integer")]
     pub free: u128,
 }
@@ -79,13 +79,13 @@ pub struct Blocks {
     pub range: String,
     /// The length of a block.
     pub node_mask: u8,
-    /// How many there are.
+    /// The number of blocks.
     pub total: u64,
-    /// Those that a service range touches.
+    /// Blocks that overlap a service range.
     pub reserved: u64,
-    /// Those that a node's block of any size touches, and no service range does.
+    /// Blocks that overlap a node's block of any size, and no service range.
     pub used: u64,
-    /// Those that can be given.
+    /// Blocks that can be assigned.
     pub free: u64,
 }
 
@@ -120,7 +120,7 @@ impl Summary {
     }
 }
 
-/// A number, or beyond what every reader keeps exactly a string of its digits.
+/// A number, or as a string of its digits if readers may round it.
 fn integer<S: Serializer>(number: &u128, serializer: S) -> Result<S::Ok, S::Error> {
     match u64::try_from(*number) {
         Ok(small) if *number <= MAX_JSON_INTEGER => serializer.serialize_u64(small),

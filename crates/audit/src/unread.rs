@@ -1,5 +1,5 @@
-//! Objects of networks that a cluster has and that could not be read: without them some rules find
-//! nothing, which must not look as if nothing was wrong.
+//! Objects of networks that could not be read: without them some rules find nothing, which must not
+//! look like a cluster without faults.
 
 use std::fmt;
 

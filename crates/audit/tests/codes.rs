@@ -1,10 +1,10 @@
-//! What is found in small dumps, told from the dumps alone.
+//! Tests of the findings in small dumps.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 use std::{fs, path::Path};
 
-use podplane_audit::{Code, Collector, Expected, Flags, Keep, Report, audit};
+use podplane_audit::{AuditReport, Code, Collector, Expected, Flags, Keep, audit};
 
 fn flags(text: &str) -> Flags {
     let mut flags = Flags::default();
@@ -23,7 +23,7 @@ fn flags(text: &str) -> Flags {
     flags
 }
 
-/// In a comment of YAML, or in a field of JSON that nobody knows.
+/// The flags in a comment of YAML, or in an unknown field of JSON.
 fn flags_in(text: &str) -> &str {
     let first = text.lines().next().unwrap();
     let field = first
@@ -34,7 +34,7 @@ fn flags_in(text: &str) -> &str {
         .unwrap_or_default()
 }
 
-fn report(text: &str, flag: &str, keep: Keep) -> Report {
+fn report(text: &str, flag: &str, keep: Keep) -> AuditReport {
     let mut collector = Collector::new(keep);
     collector.read(text.as_bytes()).unwrap();
     let flags = flags(flag);
@@ -43,7 +43,7 @@ fn report(text: &str, flag: &str, keep: Keep) -> Report {
     audit(&dump, &expected)
 }
 
-fn lines(report: &Report) -> String {
+fn lines(report: &AuditReport) -> String {
     let lines = report.findings.iter().map(|finding| {
         let objects = finding.objects.iter().map(|object| format!(" {object}"));
         let objects: String = objects.collect();
@@ -56,7 +56,7 @@ fn lines(report: &Report) -> String {
 }
 
 #[test]
-fn every_dump_gives_what_is_written_beside_it() {
+fn every_dump_has_the_expected_findings() {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
     let mut seen = Vec::new();
     let mut wrong = Vec::new();

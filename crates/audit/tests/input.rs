@@ -1,4 +1,4 @@
-//! Inputs of every form, and of none.
+//! Tests with inputs of every valid format, and invalid ones.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -27,7 +27,7 @@ fn flags() -> Flags {
     }
 }
 
-/// Everything that can be done with a dump; what comes of it as text.
+/// The results of every operation on a dump, as text.
 fn all_of_it(dump: &Dump) -> String {
     let expected = Expected::new(&flags(), dump).unwrap();
     let report = audit(dump, &expected);
@@ -45,7 +45,7 @@ fn data(name: &str) -> Vec<u8> {
     .unwrap()
 }
 
-/// A pipe that gives a byte at a time.
+/// A reader that returns one byte at a time.
 struct Drip<'a>(&'a [u8]);
 
 impl Read for Drip<'_> {
@@ -56,7 +56,7 @@ impl Read for Drip<'_> {
 }
 
 #[test]
-fn the_form_makes_no_difference() {
+fn reads_all_formats_alike() {
     let json = data("pods.json");
     let want = all_of_it(&read(json.as_slice()).unwrap());
     assert_eq!(all_of_it(&read(Drip(&json)).unwrap()), want);
@@ -71,7 +71,8 @@ fn the_form_makes_no_difference() {
         assert_eq!(all_of_it(&read(packed.as_slice()).unwrap()), want);
         assert_eq!(all_of_it(&read(Drip(&packed)).unwrap()), want);
     }
-    // The objects one after the other, as `kubectl get --raw` and jq print them; and all twice.
+    // The objects one after the other, as `kubectl get --raw` and jq print them, and all of them
+    // twice.
     let items = value["items"].as_array().unwrap();
     let single: String = items
         .iter()
@@ -90,7 +91,7 @@ fn the_form_makes_no_difference() {
 }
 
 #[test]
-fn an_object_may_be_larger_than_what_is_read_at_once() {
+fn reads_objects_larger_than_the_window() {
     let note = "x".repeat(5 << 20);
     let node = |name: &str| json!({"kind": "Node", "metadata": {"name": name, "annotations": {"note": note}}, "spec": {"podCIDR": "10.0.0.0/24"}});
     let list = json!({"kind": "List", "items": [node("a"), node("b")]});
@@ -99,7 +100,7 @@ fn an_object_may_be_larger_than_what_is_read_at_once() {
 }
 
 #[test]
-fn lists_may_be_in_lists_and_arrays() {
+fn reads_nested_lists_and_arrays() {
     let value: Value = serde_json::from_slice(&data("pods.json")).unwrap();
     let want = all_of_it(&read(value.to_string().as_bytes()).unwrap());
     let of_kind = |kind: &str| -> Vec<Value> {
@@ -122,7 +123,7 @@ fn lists_may_be_in_lists_and_arrays() {
         json!([node_list, pod_list]),
         json!([nodes, pods]),
         json!([[[node_list]], {"items": [{"items": [pod_list]}]}]),
-        // Larger than what is read at once: by its fields.
+        // A list larger than the window is read by its fields.
         json!([{"kind": "NodeList", "note": note, "items": bare(&nodes)}, pod_list]),
         json!({"kind": "List", "items": [{"items": bare(&pods), "note": note, "kind": "PodList"}, node_list]}),
     ] {
@@ -134,7 +135,7 @@ fn lists_may_be_in_lists_and_arrays() {
 }
 
 #[test]
-fn lists_nested_too_deeply_are_refused() {
+fn rejects_lists_nested_too_deeply() {
     let error = read("[".repeat(2 << 20).as_bytes())
         .unwrap_err()
         .to_string();
@@ -142,7 +143,7 @@ fn lists_nested_too_deeply_are_refused() {
 }
 
 #[test]
-fn yaml_files_put_together_without_a_separator_are_read_as_several() {
+fn splits_joined_yaml_files_without_a_separator() {
     let value: Value = serde_json::from_slice(&data("pods.json")).unwrap();
     let want = all_of_it(&read(value.to_string().as_bytes()).unwrap());
     let of_kind = |kind: &str| {
@@ -164,7 +165,7 @@ fn yaml_files_put_together_without_a_separator_are_read_as_several() {
 }
 
 #[test]
-fn counts_beyond_a_double_are_written_as_plan_writes_them() {
+fn writes_counts_beyond_a_double_like_plan() {
     let node = json!({"kind": "Node", "metadata": {"name": "a"}, "spec": {"podCIDR": "fd00::/64", "podCIDRs": ["fd00::/64"]}});
     let dump = read(json!([node]).to_string().as_bytes()).unwrap();
     let report = audit(&dump, &Expected::new(&Flags::default(), &dump).unwrap());
@@ -177,7 +178,7 @@ fn counts_beyond_a_double_are_written_as_plan_writes_them() {
 }
 
 #[test]
-fn an_empty_cluster_is_one() {
+fn accepts_an_empty_cluster() {
     for text in [
         "{\"kind\": \"List\", \"items\": []}",
         "{\"items\": null, \"kind\": \"PodList\"}",
@@ -192,7 +193,7 @@ fn an_empty_cluster_is_one() {
 }
 
 #[test]
-fn what_is_no_dump_is_refused_with_what_is_wrong() {
+fn rejects_other_inputs_with_the_reason() {
     for (text, want) in [
         ("", "there are no nodes and pods in it"),
         ("  \n", "there are no nodes and pods in it"),
@@ -204,22 +205,22 @@ fn what_is_no_dump_is_refused_with_what_is_wrong() {
         ("No resources found", "there are no nodes and pods in it"),
         (
             "{\"kind\": \"List\", \"items\": [{\"kind\": \"Node\"}",
-            "it is no JSON from byte 43 on: it ends here",
+            "invalid JSON from byte 43 on: it ends here",
         ),
         (
             "{\"kind\": \"List\", \"items\": [{\"kind\": }]}",
-            "it is no JSON from byte 27 on:",
+            "invalid JSON from byte 27 on:",
         ),
         (
             "{\"kind\": \"List\", \"items\": [] trailing",
-            "it is no JSON from byte 29 on: want `,` or `}`",
+            "invalid JSON from byte 29 on: want `,` or `}`",
         ),
         (
             "{\"kind\": \"List\"} NAME STATUS",
-            "it is no JSON from byte 17 on: want an object",
+            "invalid JSON from byte 17 on: want an object",
         ),
-        ("kind: List\nitems: [\n", "it is no YAML: document 1: "),
-        ("kind: Node\n---\nitems: [\n", "it is no YAML: document 2: "),
+        ("kind: List\nitems: [\n", "invalid YAML: document 1: "),
+        ("kind: Node\n---\nitems: [\n", "invalid YAML: document 2: "),
     ] {
         let error = read(text.as_bytes()).unwrap_err().to_string();
         assert!(error.starts_with(want), "{text:?}: {error}");
@@ -228,7 +229,7 @@ fn what_is_no_dump_is_refused_with_what_is_wrong() {
     assert!(matches!(error, InputError::Read(_)), "{error}");
 }
 
-/// What may stand where a field is wanted.
+/// A value that may stand in place of any field.
 fn odd() -> impl Strategy<Value = Value> {
     const TEXTS: &[&str] = &[
         "",
@@ -274,14 +275,14 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn bytes_panic_nowhere(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+    fn random_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
         if let Ok(dump) = read(bytes.as_slice()) {
             all_of_it(&dump);
         }
     }
 
     #[test]
-    fn nor_does_a_dump_with_a_fault(place in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<prop::sample::Index>(), is_yaml in any::<bool>()) {
+    fn corrupted_dumps_never_panic(place in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<prop::sample::Index>(), is_yaml in any::<bool>()) {
         let mut text = data(if is_yaml { "nodes.yaml" } else { "ip-capacity.json" });
         let place = place.index(text.len());
         text[place] = byte;
@@ -294,10 +295,10 @@ proptest! {
     }
 
     #[test]
-    fn nor_do_odd_values(objects in prop::collection::vec(object(), 0..12), kind in prop::sample::select(&["List", "NodeList", "PodList"][..])) {
+    fn odd_values_never_panic(objects in prop::collection::vec(object(), 0..12), kind in prop::sample::select(&["List", "NodeList", "PodList"][..])) {
         let list = json!({"items": objects, "kind": kind});
         let json = all_of_it(&read(list.to_string().as_bytes()).unwrap());
-        // The same comes of it whichever way it was read.
+        // The result is the same in whatever chunks it was read.
         prop_assert_eq!(json, all_of_it(&read(Drip(list.to_string().as_bytes())).unwrap()));
     }
 }

@@ -1,4 +1,5 @@
-//! Which network a dump is taken for, and that a repair of podCIDRs is refused for the others.
+//! Detection of the network of a dump, and refusal to repair podCIDRs of networks that do not use
+//! them.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -23,7 +24,7 @@ fn flags() -> Flags {
     }
 }
 
-/// The refusal, or nothing.
+/// The refusal, or `None`.
 fn refusal(dump: &Dump, flags: &Flags) -> Option<String> {
     let expected = Expected::new(flags, dump).unwrap();
     let report = audit(dump, &expected);
@@ -103,7 +104,7 @@ fn names_the_network_and_refuses_repairs_that_do_not_fit() {
 }
 
 #[test]
-fn refusals_say_why() {
+fn refusals_name_the_reason() {
     let of = |file| refusal(&read(file, &Flags::default()), &Flags::default()).unwrap();
     let calico = of("networks/calico.yaml");
     assert!(

@@ -1,4 +1,4 @@
-//! A repair that is carried out leaves nothing to repair.
+//! Tests that a repair, carried out, leaves nothing to repair.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -15,7 +15,7 @@ fn flags() -> Flags {
         cluster_cidr: Some("10.0.0.0/18".into()),
         node_cidr_mask_size: Some(24),
         service_cidr: Some("10.0.8.0/23".into()),
-        // Of so few pods, most of them in wrong blocks, nobody could tell.
+        // There are too few pods to detect the network, most of them in wrong blocks.
         ipam: Some(IpamChoice::PodCidr),
         ..Flags::default()
     }
@@ -55,7 +55,7 @@ fn repaired(objects: &[Value]) -> (Repair, BTreeMap<String, String>) {
 }
 
 #[test]
-fn the_node_with_fewer_pods_moves_and_its_manifest_is_what_it_was() {
+fn moves_the_node_with_fewer_pods_and_keeps_its_manifest() {
     let objects = [
         node(0, "10.0.5.0/24"),
         node(1, "10.0.5.0/24"),
@@ -63,7 +63,7 @@ fn the_node_with_fewer_pods_moves_and_its_manifest_is_what_it_was() {
         pod(0, 0, [10, 0, 5, 2]),
         pod(1, 1, [10, 0, 5, 2]),
         pod(2, 1, [10, 0, 5, 3]),
-        // Lives in the first block, so that no other node gets that.
+        // Its address is in the first block, so that no other node gets that.
         pod(3, 2, [10, 0, 0, 9]),
     ];
     let (repair, files) = repaired(&objects);
@@ -108,7 +108,7 @@ fn the_node_with_fewer_pods_moves_and_its_manifest_is_what_it_was() {
 }
 
 #[test]
-fn a_node_gets_the_block_in_which_its_pods_live() {
+fn assigns_the_block_that_the_pods_addresses_are_in() {
     // n0 was given n1's block by mistake; its pods are where it was before. n2 lost its block.
     let objects = [
         node(0, "10.0.5.0/24"),
@@ -122,7 +122,7 @@ fn a_node_gets_the_block_in_which_its_pods_live() {
         pod(4, 2, [10, 0, 9, 2]),
         pod(5, 2, [10, 0, 3, 9]),
         pod(6, 3, [10, 0, 3, 2]),
-        // The service range: no block for a node.
+        // An address of the service range, which is not a node's.
         pod(7, 2, [10, 0, 8, 2]),
     ];
     let (repair, files) = repaired(&objects);
@@ -143,7 +143,7 @@ fn a_node_gets_the_block_in_which_its_pods_live() {
 }
 
 #[test]
-fn what_every_node_has_is_one_line_and_no_reason_for_a_repair() {
+fn a_finding_about_every_node_is_one_line_without_a_repair() {
     let objects = [
         node(0, "10.9.0.0/24"),
         node(1, "10.9.1.0/24"),
@@ -175,7 +175,7 @@ fn what_every_node_has_is_one_line_and_no_reason_for_a_repair() {
 }
 
 #[test]
-fn without_a_free_block_nothing_is_promised() {
+fn promises_nothing_without_a_free_block() {
     let wide = [
         node(0, "10.0.0.0/18"),
         node(1, "10.0.1.0/24"),
@@ -193,7 +193,7 @@ fn without_a_free_block_nothing_is_promised() {
 }
 
 #[test]
-fn a_name_is_no_path_and_no_command() {
+fn rejects_names_that_are_paths_or_commands() {
     let mut bad = node(0, "10.0.9.0/24");
     bad["metadata"]["name"] = json!("../$(reboot)");
     let (repair, files) = repaired(&[bad]);
@@ -205,7 +205,7 @@ fn a_name_is_no_path_and_no_command() {
 
 proptest! {
     #[test]
-    fn what_a_repair_says_is_repaired(blocks in prop::collection::vec((0u8..24, prop::sample::select(&[0u8, 20, 22, 23, 24, 24, 24, 25][..])), 1..12),
+    fn repairs_every_finding(blocks in prop::collection::vec((0u8..24, prop::sample::select(&[0u8, 20, 22, 23, 24, 24, 24, 25][..])), 1..12),
         pods in prop::collection::vec((0usize..12, 0u8..24), 0..30)) {
         let text = |(third, length): &(u8, u8)| match length {
             0 => String::new(),

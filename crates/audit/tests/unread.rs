@@ -2,9 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
-use podplane_audit::{Collector, Expected, Flags, Keep, Report, Unread, audit};
+use podplane_audit::{AuditReport, Collector, Expected, Flags, Keep, Unread, audit};
 
-fn report(unread: &[&str]) -> Report {
+fn report(unread: &[&str]) -> AuditReport {
     let mut collector = Collector::new(Keep::Fields);
     let text = include_str!("data/clean.yaml");
     collector.read(text.as_bytes()).unwrap();

@@ -1,4 +1,5 @@
-//! gRPC calls at the lowest price: the message is bytes, the answer is counted, and nothing stands between the call and HTTP/2.
+//! gRPC calls with minimal overhead: the message is bytes, the answer is counted, and nothing
+//! stands between the call and HTTP/2.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -14,13 +15,13 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
 use tokio::{net::TcpStream, task::JoinSet};
 
-/// What is before each message: whether it is compressed, and its length.
+/// The length of the prefix of each message: a compression flag and the message length.
 pub(crate) const PREFIX: usize = 5;
 
-/// Large enough that no answer waits for the client's permission.
+/// Large enough that no answer waits for the client's flow control.
 const WINDOW: u32 = 64 * 1024 * 1024;
 
-/// A connection. Cloning shares it.
+/// A connection. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct Connection {
     sender: SendRequest<Full<Bytes>>,
@@ -32,7 +33,7 @@ impl Connection {
         Self::with_window(address, WINDOW).await
     }
 
-    /// A connection that takes so many bytes of an answer before they are read.
+    /// Opens a connection with a receive window of `window` bytes.
     pub(crate) async fn with_window(address: SocketAddr, window: u32) -> Result<Self> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
@@ -42,9 +43,9 @@ impl Connection {
             .max_concurrent_streams(1024)
             .handshake(TokioIo::new(stream))
             .await
-            .context("begin HTTP/2")?;
+            .context("failed to start HTTP/2")?;
         let mut driver = JoinSet::new();
-        // What goes wrong here, each call on the connection says.
+        // Errors of the connection are returned by each call on it.
         driver.spawn(async move { _ = connection.await });
         Ok(Self {
             sender,
@@ -60,14 +61,14 @@ impl Connection {
         Ok(connections)
     }
 
-    /// One answer; returns its size.
+    /// Makes a unary call; returns the size of the answer.
     pub(crate) async fn unary(&mut self, path: &str, message: Bytes) -> Result<usize> {
         let mut size = 0;
         self.read(path, message, |data| size += data.len()).await?;
         Ok(size)
     }
 
-    /// One answer; returns its message.
+    /// Makes a unary call; returns the message of the answer.
     pub(crate) async fn answer(&mut self, path: &str, message: Bytes) -> Result<Bytes> {
         let mut bytes = BytesMut::new();
         self.read(path, message, |data| bytes.extend_from_slice(data))
@@ -85,7 +86,7 @@ impl Connection {
         let mut answer = self.send(path, message).await?;
         let mut done = false;
         while let Some(frame) = answer.frame().await {
-            let frame = frame.context("read an answer")?;
+            let frame = frame.context("failed to read an answer")?;
             if let Some(data) = frame.data_ref() {
                 each(data);
             } else if let Some(trailers) = frame.trailers_ref() {
@@ -97,7 +98,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Many answers.
+    /// Makes a call with a stream of answers.
     pub(crate) async fn stream(&mut self, path: &str, message: Bytes) -> Result<Answers> {
         let body = self.send(path, message).await?;
         Ok(Answers {
@@ -113,7 +114,11 @@ impl Connection {
             .header("content-type", "application/grpc")
             .header("te", "trailers")
             .body(Full::new(message))?;
-        let answer = self.sender.send_request(request).await.context("call")?;
+        let answer = self
+            .sender
+            .send_request(request)
+            .await
+            .context("failed to call")?;
         if answer.headers().contains_key("grpc-status") {
             succeeded(path, answer.headers())?;
         }
@@ -121,18 +126,18 @@ impl Connection {
     }
 }
 
-/// A stream of messages, which are counted.
+/// A stream of messages, which are only counted.
 #[derive(Debug)]
 pub(crate) struct Answers {
     body: Incoming,
-    /// Bytes of the current message that are still to come.
+    /// The bytes of the current message that are still to come.
     skip: usize,
-    /// What is there of the next prefix.
+    /// The received part of the next prefix.
     prefix: BytesMut,
 }
 
 impl Answers {
-    /// Waits for more, and returns how many messages were begun.
+    /// Waits for more data, and returns the number of messages that began in it.
     pub(crate) async fn next(&mut self) -> Result<u64> {
         let frame = self.body.frame().await.context("the stream ended")??;
         let Some(data) = frame.data_ref() else {
@@ -163,7 +168,7 @@ impl Answers {
     }
 }
 
-/// A message with its prefix.
+/// Encodes a message with its prefix.
 pub(crate) fn framed(message: &impl Message) -> Result<Bytes> {
     let length = message.encoded_len();
     let mut bytes = BytesMut::with_capacity(PREFIX + length);

@@ -1,4 +1,4 @@
-//! The ceiling: a gRPC server whose only call does nothing.
+//! The upper bound: a gRPC server whose only method does nothing.
 
 use std::{
     convert::Infallible,
@@ -23,7 +23,7 @@ use tonic::{
 
 pub(crate) const PATH: &str = "/bench.Empty/Call";
 
-/// Serves until it is ended, with tonic as it comes.
+/// Serves until the process is killed, with tonic in its default configuration.
 pub(crate) fn serve(address: SocketAddr) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()

@@ -1,4 +1,4 @@
-//! etcd's published messages, and the paths of the methods that are called.
+//! etcd's published messages, and the paths of the methods that the bench calls.
 
 /// `KV.Put`
 pub(crate) const PUT: &str = "/etcdserverpb.KV/Put";

@@ -1,4 +1,4 @@
-//! Calls one after another by several callers at once, for a while.
+//! Sequential calls by several concurrent callers.
 
 use std::{
     sync::atomic::{AtomicU32, Ordering},
@@ -11,12 +11,12 @@ use futures::future::try_join_all;
 
 use crate::call::Connection;
 
-/// How many connections so many callers share.
+/// The number of connections that this many callers share.
 pub(crate) fn connections(callers: usize) -> usize {
     callers.min(64)
 }
 
-/// Someone to call, and what to say. Each call gets a number that no other has.
+/// The target of calls, with their messages. Each call gets a unique number.
 pub(crate) struct Target {
     connections: Vec<Connection>,
     path: String,
@@ -38,7 +38,8 @@ impl Target {
         }
     }
 
-    /// Calls for this long; returns the calls per second. The first tenth of the time is not counted.
+    /// Makes calls for the given time; returns the calls per second. The first tenth of the time is
+    /// not counted.
     pub(crate) async fn rate(&self, callers: usize, lasting: Duration) -> Result<f64> {
         let begin = Instant::now() + lasting / 10;
         let end = begin + lasting;
@@ -59,7 +60,7 @@ impl Target {
         Ok(f64::from(counted) / lasting.as_secs_f64())
     }
 
-    /// Makes so many calls, and returns how many seconds they took.
+    /// Makes this many calls, and returns the seconds that they took.
     pub(crate) async fn times(&self, callers: usize, calls: u32) -> Result<f64> {
         let begin = Instant::now();
         let last = self.next.load(Ordering::Relaxed).saturating_add(calls);
@@ -74,13 +75,13 @@ impl Target {
         Ok(begin.elapsed().as_secs_f64())
     }
 
-    /// How many calls were made.
+    /// The number of calls made so far.
     pub(crate) fn made(&self) -> u32 {
         self.next.load(Ordering::Relaxed)
     }
 
     async fn call(&self, connection: &mut Connection) -> Result<usize> {
-        // All of it runs on one thread.
+        // Everything runs on one thread.
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         connection.unary(&self.path, (self.message)(number)).await
     }

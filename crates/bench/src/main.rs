@@ -1,7 +1,9 @@
-//! `cargo xtask bench apiserver` in figures: load on the API server, on etcd, and on a gRPC server that does nothing, by turns.
+//! The measurements behind `cargo xtask bench apiserver`: load on the API server, on etcd, and on a
+//! gRPC server that does nothing, by turns.
 //!
-//! What is measured comes out as one JSON object for each line; what it is worth, and what was promised, is for xtask to say. The
-//! load must not be what is measured: requests are made once and patched, answers are counted and never decoded.
+//! The measurements are printed as one JSON object per line; xtask evaluates them and knows the
+//! targets. The load generator must not be what is measured: requests are encoded once and patched,
+//! answers are counted and never decoded.
 
 mod call;
 mod empty;
@@ -25,22 +27,23 @@ use anyhow::Result;
 use clap::{Parser, ValueEnum};
 use serde_json::json;
 
-/// Measures the API server beside etcd and an empty gRPC call. Started by `cargo xtask bench apiserver`.
+/// Measure the API server beside etcd and an empty gRPC call. Started by
+/// `cargo xtask bench apiserver`.
 #[derive(Debug, Parser)]
 struct Args {
-    /// What to measure; without any, everything.
+    /// The rows to measure; all by default.
     #[arg(value_enum)]
     rows: Vec<Row>,
-    /// The program `podplane`.
+    /// Path of the program `podplane`.
     #[arg(long, required_unless_present = "serve_empty")]
     podplane: Option<PathBuf>,
-    /// A directory for the data of all servers.
+    /// Directory for the data of all servers.
     #[arg(long, required_unless_present = "serve_empty")]
     dir: Option<PathBuf>,
-    /// A few rounds only.
+    /// Run only a few rounds.
     #[arg(long)]
     quick: bool,
-    /// Be the server that does nothing.
+    /// Serve the empty gRPC call at this address instead of measuring.
     #[arg(long, hide = true)]
     serve_empty: Option<SocketAddr>,
 }
@@ -58,7 +61,7 @@ enum Row {
     Start,
 }
 
-/// What every row needs to know.
+/// The parameters of all rows.
 #[derive(Debug)]
 pub(crate) struct Bench {
     podplane: PathBuf,
@@ -67,17 +70,17 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// As many as that, or a few.
+    /// The given number of rounds, or a few if quick.
     fn rounds(&self, rounds: usize) -> usize {
         if self.quick { rounds.min(2) } else { rounds }
     }
 
-    /// As many as that, or a tenth.
+    /// The given count, or a tenth of it if quick.
     fn many(&self, count: u32) -> u32 {
         if self.quick { count / 10 } else { count }
     }
 
-    /// A new directory for one row.
+    /// Creates a directory for one row.
     fn row_dir(&self, row: &str) -> Result<PathBuf> {
         let dir = self.dir.join(row);
         std::fs::create_dir_all(&dir)?;
@@ -89,7 +92,8 @@ impl Bench {
     }
 }
 
-/// A line of the table: ours and the peer's, at the same place in both lists the same moment. An empty list has no peer.
+/// A line of the table: our measurements and the peer's, taken at the same time if they have the
+/// same index. An empty list means no peer.
 #[derive(Debug)]
 pub(crate) struct Line {
     name: String,

@@ -1,4 +1,4 @@
-//! Nodes that are created and given their blocks.
+//! Creating nodes and assigning their blocks.
 
 use std::time::Instant;
 
@@ -23,11 +23,13 @@ use crate::{
 
 const NODES: u32 = 20_000;
 const WRITERS: usize = 256;
-/// Nodes in a request, and requests under way at once.
+/// The number of nodes in a batched request.
 const BATCH: usize = 1000;
+/// The number of concurrent batched requests.
 const BATCHES: usize = 2;
 
-/// How many nodes are created, and given a /24 each, in a second: with a call for each node, and with batches.
+/// Measures how many nodes per second are created, and assigned a /24 each: with a call per node,
+/// and with batches.
 pub(crate) async fn nodes(bench: &Bench) -> Result<Vec<Line>> {
     let count = bench.many(NODES);
     let mut rates = [const { Vec::new() }; 5];
@@ -106,7 +108,7 @@ fn one(node: &Node, number: usize) -> Result<Bytes> {
     })
 }
 
-/// Makes the calls, each once, and returns how many seconds they took.
+/// Makes each call once, and returns the seconds that they took.
 async fn each(connections: Vec<Connection>, path: &str, calls: &[Bytes]) -> Result<f64> {
     let begun = Instant::now();
     let caller = |caller: usize| {
@@ -151,7 +153,7 @@ async fn assign_batches(server: &Server, nodes: &[Node]) -> Result<f64> {
     let seconds = begun.elapsed().as_secs_f64();
     for answer in answers.into_iter().flatten() {
         for result in AssignBlocksResponse::decode(answer)?.results {
-            match result.result.context("no result")? {
+            match result.result.context("missing result")? {
                 assignment_result::Result::ResourceVersion(_) => {}
                 assignment_result::Result::Refusal(refusal) => {
                     anyhow::bail!("refused: {}", refusal.message)

@@ -1,4 +1,4 @@
-//! The objects: pods of 1 KiB as they are stored, and values of as many bytes for etcd.
+//! The objects: stored pods of 1 KiB, and values of the same size for etcd.
 
 use anyhow::{Context as _, Result, ensure};
 use bytes::Bytes;
@@ -23,11 +23,11 @@ pub(crate) const SIZE: usize = 1024;
 
 const NAMESPACE: &str = "default";
 
-/// A request that differs from the next only in the digits of a name.
+/// A request in which only the digits of a name vary.
 #[derive(Debug)]
 pub(crate) struct Template {
     bytes: Bytes,
-    /// Where the digits are.
+    /// The offset of the digits.
     digits: usize,
 }
 
@@ -39,7 +39,7 @@ impl Template {
         let at = bytes
             .windows(PLACEHOLDER.len())
             .position(|window| window == PLACEHOLDER.as_bytes())
-            .context("a request without the name")?;
+            .context("request does not contain the name")?;
         Ok(Self {
             bytes,
             digits: at + PLACEHOLDER.len() - DIGITS,
@@ -75,12 +75,12 @@ pub(crate) fn watch_path() -> String {
     method_path::<Pod>(&Verb::Watch.method::<Pod>())
 }
 
-/// Creates a pod.
+/// The request that creates a pod.
 pub(crate) fn create() -> Result<Template> {
     create_of::<Pod>(&pod())
 }
 
-/// Creates a node.
+/// The request that creates a node.
 pub(crate) fn create_node() -> Result<Template> {
     create_of::<Node>(&json!({
         "metadata": {"name": PLACEHOLDER, "labels": {"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}},
@@ -96,13 +96,13 @@ fn create_of<K: Object>(json: &Value) -> Result<Template> {
     })?)
 }
 
-/// Creates a pod that no other call names, and makes sure of its size in the store.
+/// Creates a pod with a name that no other call uses, and checks its size in the store.
 pub(crate) async fn check_size(server: &Server) -> Result<()> {
     let mut connection = Connection::open(server.address).await?;
     let request = create()?.with(9_999_999);
     let stored = connection.answer(&create_path::<Pod>(), request).await?;
     let mut stored: Pod = codec::decode(&stored)?;
-    // The revision is the commit's, and not in the value.
+    // The revision is the commit's, and not part of the value.
     stored.metadata.resource_version = None;
     let size = stored.to_vec()?.len();
     let right = (PADDING + SIZE).saturating_sub(size);
@@ -141,7 +141,8 @@ pub(crate) fn watch() -> Result<Bytes> {
     })
 }
 
-/// What a user writes, with enough beside it that the stored object has [`SIZE`] bytes: with what the server adds, these are 1024.
+/// The pod as a user writes it, padded so that the stored object has [`SIZE`] bytes including the
+/// fields that the server adds.
 fn pod() -> Value {
     json!({
         "metadata": {
@@ -162,7 +163,7 @@ const PADDING: usize = 6;
 
 const KEY: &str = "/registry/pods/default/";
 
-/// The value at the pod's key in etcd.
+/// The request that puts the value at the pod's key in etcd.
 pub(crate) fn etcd_put() -> Result<Template> {
     Template::new(framed(&etcd::PutRequest {
         key: format!("{KEY}{PLACEHOLDER}").into_bytes(),
@@ -181,7 +182,7 @@ pub(crate) fn etcd_get() -> Result<Template> {
 pub(crate) fn etcd_list() -> Result<Bytes> {
     framed(&etcd::RangeRequest {
         key: KEY.as_bytes().to_vec(),
-        // One after the last key that begins so.
+        // The end of the range: the key after the last one with this prefix.
         range_end: KEY.replace("default/", "default0").into_bytes(),
         ..etcd::RangeRequest::default()
     })

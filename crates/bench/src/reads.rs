@@ -18,7 +18,7 @@ const LASTING: Duration = Duration::from_secs(1);
 const PODS: u32 = 10_000;
 const WRITERS: usize = 64;
 
-/// Our server and etcd, each with the same number of pods.
+/// Starts our server and etcd, each with the same number of pods.
 async fn filled(bench: &Bench, row: &str, pods: u32) -> Result<[Server; 2]> {
     let dir = bench.row_dir(row)?;
     let servers = [
@@ -37,7 +37,7 @@ async fn filled(bench: &Bench, row: &str, pods: u32) -> Result<[Server; 2]> {
     Ok(servers)
 }
 
-/// One object at a time.
+/// Measures gets of single objects.
 pub(crate) async fn get(bench: &Bench) -> Result<Vec<Line>> {
     const FEW: u32 = 1_000;
     let [ours, theirs] = filled(bench, "get", FEW).await?;
@@ -66,7 +66,7 @@ pub(crate) async fn get(bench: &Bench) -> Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// All of ten thousand, in milliseconds.
+/// Measures a list of all ten thousand pods, in milliseconds.
 pub(crate) async fn list(bench: &Bench) -> Result<Vec<Line>> {
     let [ours, theirs] = filled(bench, "list", PODS).await?;
     let mut connections = [
@@ -84,7 +84,10 @@ pub(crate) async fn list(bench: &Bench) -> Result<Vec<Line>> {
                 .unary(&paths[who], requests[who].clone())
                 .await?;
             times[who].push(begun.elapsed().as_secs_f64() * 1e3);
-            ensure!(size > 4_000_000, "{size} bytes are no list of {PODS} pods");
+            ensure!(
+                size > 4_000_000,
+                "{size} bytes are too few for a list of {PODS} pods"
+            );
         }
     }
     let [ours, theirs] = times;

@@ -1,4 +1,4 @@
-//! The servers, as processes that end with this one's interest in them.
+//! The servers under load, as child processes that are killed when dropped.
 
 use std::{
     fs::{self, File},
@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{Bench, call::Connection};
 
-/// How long a server may take until it answers.
+/// The time in which a server must accept connections.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A running server.
@@ -23,7 +23,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// podplane's API server with sled, in `dir`.
+    /// Starts podplane's API server with sled, in `dir`.
     pub(crate) async fn podplane(bench: &Bench, dir: &Path) -> Result<Self> {
         let address = free_address()?;
         let mut command = Command::new(bench.podplane());
@@ -33,7 +33,7 @@ impl Server {
         Self::start(command, address, dir, "podplane").await
     }
 
-    /// etcd as it comes, in `dir`.
+    /// Starts etcd in its default configuration, in `dir`.
     pub(crate) async fn etcd(dir: &Path) -> Result<Self> {
         let (address, peers) = (free_address()?, free_address()?);
         let mut command = Command::new("etcd");
@@ -52,13 +52,13 @@ impl Server {
                 &peer_url,
             ])
             .args(["--initial-cluster", &format!("default={peer_url}")])
-            // Its own limit of 2 GiB is not what is measured.
+            // etcd's own limit of 2 GiB must not affect the measurement.
             .args(["--quota-backend-bytes", "8589934592", "--data-dir"])
             .arg(dir.join("etcd"));
         Self::start(command, address, dir, "etcd").await
     }
 
-    /// The one that does nothing.
+    /// Starts the server that does nothing.
     pub(crate) async fn empty(dir: &Path) -> Result<Self> {
         let address = free_address()?;
         let mut command = Command::new(std::env::current_exe()?);
@@ -77,11 +77,13 @@ impl Server {
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log);
-        let child = command.spawn().with_context(|| format!("start {name}"))?;
+        let child = command
+            .spawn()
+            .with_context(|| format!("failed to start {name}"))?;
         let mut server = Self { child, address };
         server.listening().await.with_context(|| {
             let log = fs::read_to_string(dir.join(format!("{name}.log"))).unwrap_or_default();
-            format!("{name} does not serve: {log}")
+            format!("{name} failed to start: {log}")
         })?;
         Ok(server)
     }
@@ -90,25 +92,27 @@ impl Server {
         let begun = Instant::now();
         while Connection::open(self.address).await.is_err() {
             if let Some(status) = self.child.try_wait()? {
-                bail!("it ended: {status}");
+                bail!("process exited: {status}");
             }
             if begun.elapsed() > PATIENCE {
-                bail!("nobody listens at {}", self.address);
+                bail!("nothing listens at {}", self.address);
             }
             tokio::time::sleep(Duration::from_micros(500)).await;
         }
         Ok(())
     }
 
-    /// Its resident memory in KiB.
+    /// The resident memory in KiB.
     pub(crate) fn memory(&self) -> Result<f64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let number = line.and_then(|line| line.split_whitespace().next());
-        Ok(number.context("a process without VmRSS")?.parse()?)
+        Ok(number
+            .context("VmRSS is missing in /proc/PID/status")?
+            .parse()?)
     }
 
-    /// Ends it, without giving it time to put anything in order.
+    /// Kills the process, without a graceful shutdown.
     pub(crate) fn end(mut self) -> Result<()> {
         self.child.kill()?;
         self.child.wait()?;
@@ -118,13 +122,14 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have exited already.
         _ = self.child.kill();
         _ = self.child.wait();
     }
 }
 
 fn free_address() -> Result<SocketAddr> {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").context("find a free port")?;
+    let listener =
+        std::net::TcpListener::bind("127.0.0.1:0").context("failed to find a free port")?;
     Ok(listener.local_addr()?)
 }

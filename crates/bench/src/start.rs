@@ -1,4 +1,4 @@
-//! Starting: with nothing, and with much; and what much costs in memory.
+//! Start-up: with an empty store, and with many objects; and their memory.
 
 use std::{fs, time::Instant};
 
@@ -18,7 +18,8 @@ const PODS: u32 = 150_000;
 const NODES: u32 = 5_000;
 const WRITERS: usize = 256;
 
-/// KiB for each pod, as written and as loaded by the next process; and the seconds that loading takes.
+/// Measures KiB per pod, as written and as loaded by the next process, and the seconds that loading
+/// takes.
 pub(crate) async fn memory(bench: &Bench) -> Result<Vec<Line>> {
     let dir = bench.row_dir("memory")?;
     let server = Server::podplane(bench, &dir).await?;
@@ -55,7 +56,8 @@ pub(crate) async fn memory(bench: &Bench) -> Result<Vec<Line>> {
     ])
 }
 
-/// Milliseconds from the start of the process to its first answer, with an empty directory; beside etcd's.
+/// Measures milliseconds from the start of the process to its first answer, with an empty
+/// directory; beside etcd's.
 pub(crate) async fn cold(bench: &Bench) -> Result<Vec<Line>> {
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for round in 0..bench.rounds(20) {

@@ -1,4 +1,4 @@
-//! One writer, and many who watch.
+//! One writer, and many watchers.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -20,10 +20,11 @@ use crate::{
 const WATCHERS: usize = 1_000;
 const CONNECTIONS: usize = 50;
 const EVENTS: u32 = 2_000;
-/// What a watcher that reads nothing lets the server send.
+/// The receive window of a watcher that reads nothing.
 const SMALL_WINDOW: u32 = 65_535;
 
-/// Deliveries per second: without stalled watchers, and with a tenth as many more that never read.
+/// Measures deliveries per second: without stalled watchers, and with a tenth as many more that
+/// never read.
 pub(crate) async fn watch(bench: &Bench) -> Result<Vec<Line>> {
     let dir = bench.row_dir("watch")?;
     let server = Server::podplane(bench, &dir).await?;
@@ -43,7 +44,7 @@ pub(crate) async fn watch(bench: &Bench) -> Result<Vec<Line>> {
         deaf.push(Connection::with_window(server.address, SMALL_WINDOW).await?);
     }
     let stalled = open(&mut deaf, WATCHERS / 10).await?;
-    // They get what was there, and then nobody reads on.
+    // They receive the existing objects, and then nothing reads from them.
     tokio::time::sleep(Duration::from_millis(500)).await;
     let mut beside = Vec::new();
     for _ in 0..bench.rounds(5) {
@@ -69,7 +70,7 @@ async fn open(connections: &mut [Connection], count: usize) -> Result<Vec<Answer
     Ok(watches)
 }
 
-/// Writes so many pods as fast as one writer can, until every watch has all of them.
+/// Writes pods as fast as one writer can, until every watch has received all of them.
 async fn deliveries(create: &Target, watches: &mut [Answers], events: u32) -> Result<f64> {
     let delivered = AtomicU64::new(0);
     let begun = Instant::now();

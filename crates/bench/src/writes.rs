@@ -17,7 +17,8 @@ use crate::{
 
 const LASTING: Duration = Duration::from_millis(1500);
 
-/// Creates by so many writers, beside etcd's put of as many bytes, and beside the empty call.
+/// Measures creates by this many writers, beside etcd's put of the same size, and beside the empty
+/// call.
 pub(crate) async fn create(bench: &Bench, writers: usize) -> Result<Vec<Line>> {
     let dir = bench.row_dir(&format!("create-{writers}"))?;
     let servers = [

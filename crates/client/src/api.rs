@@ -14,7 +14,7 @@ use podplane_proto::{
     error::{ApiError, Reason},
     fence::{Fence, METADATA},
     transport::{Encoded, Wire, WireCodec},
-    wire::{self, Propagation, Verb},
+    wire::{self, PatchType, Propagation, Verb},
 };
 use tonic::{
     Request, Status, Streaming, client::Grpc, metadata::AsciiMetadataValue, transport::Channel,
@@ -44,16 +44,17 @@ impl Client {
         Self { calls }
     }
 
-    /// A client of the server at `endpoint`, which is connected to when first needed.
+    /// A client of the server at `endpoint`. It connects at the first call.
     ///
     /// # Errors
     ///
-    /// [`EndpointError::Tls`] if the endpoint's TLS material is not valid.
+    /// [`EndpointError::Tls`] if the endpoint's TLS material is invalid.
     pub fn connect(endpoint: &Endpoint) -> Result<Self, EndpointError> {
         endpoint::channel(endpoint).map(Self::new)
     }
 
-    /// The same client for a leader: its writes are carried out only while nobody else leads, and are refused with [`Reason::FenceLost`] from then on.
+    /// The same client for a leader. The server carries out its writes only while nobody else
+    /// leads, and refuses them with [`Reason::FenceLost`] from then on.
     #[must_use]
     pub fn fenced(&self, fence: &Fence) -> Self {
         let fence = fence.to_string().parse();
@@ -66,14 +67,14 @@ impl Client {
         Self { calls }
     }
 
-    /// The same client without a fence, for one that imitates a controller which has none.
+    /// The same client without a fence, to imitate a controller that has none.
     #[must_use]
     pub fn unfenced(mut self) -> Self {
         self.calls.fence = None;
         self
     }
 
-    /// The same client, whose first writes of node blocks go wrong.
+    /// The same client, whose first writes of node blocks fail as `faults` says.
     #[must_use]
     pub fn with_patch_faults(mut self, faults: Option<PatchFaults>) -> Self {
         self.calls.faults = faults;
@@ -107,7 +108,8 @@ impl Client {
 
 /// The objects of kind `K` in one namespace, or in all.
 ///
-/// All methods return [`ApiError`]. Where its reason is `ServiceUnavailable`, a write may or may not have been carried out.
+/// All methods return [`ApiError`]. If its reason is `ServiceUnavailable`, a write may or may not
+/// have been carried out.
 #[derive(Clone, Debug)]
 pub struct Api<K> {
     calls: Calls,
@@ -115,58 +117,73 @@ pub struct Api<K> {
     kind: PhantomData<fn() -> K>,
 }
 
-/// Which objects a list or a watch is about.
+/// The selection and paging of a list or a watch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListParams {
     /// Kubernetes' label selector syntax; empty: all.
     pub label_selector: String,
     /// Kubernetes' field selector syntax; empty: all.
     pub field_selector: String,
-    /// At most so many items in a list; 0: all.
+    /// The maximum number of items in a list; 0: all.
     pub limit: i64,
     /// [`ObjectList::continue_token`] of the previous page.
     pub continue_token: String,
-    /// How new a list has to be; empty: as new as every acknowledged write.
+    /// The oldest acceptable revision of a list; empty: as new as every acknowledged write.
     pub resource_version: String,
-    /// `Exact` for a list at that revision itself, `NotOlderThan` or empty for one as new.
+    /// `Exact` for a list at exactly that revision, `NotOlderThan` or empty for one at least as
+    /// new.
     pub resource_version_match: String,
 }
 
 /// A list at one revision.
 #[derive(Clone, Debug)]
 pub struct ObjectList<K> {
-    /// The revision, to watch from. Opaque.
+    /// The revision to watch from. Opaque.
     pub resource_version: String,
-    /// For the next page, if there is one.
+    /// The token of the next page; `None` on the last one.
     pub continue_token: Option<String>,
     /// The objects, by namespace and name.
     pub items: Vec<K>,
 }
 
-/// What a watch tells.
+/// An event of a watch.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WatchEvent<K> {
     /// An object came into being, or began to match.
     Added(K),
-    /// An object changed.
+    /// An object changed, and still matches.
     Modified(K),
     /// An object is gone, or no longer matches; its last state.
     Deleted(K),
-    /// Nothing else happened up to this revision.
+    /// No other event up to this revision.
     Bookmark(String),
 }
 
-/// How, and whether, to delete.
+/// The options of a deletion.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeleteParams {
-    /// Seconds; `None`: the kind's default, `Some(0)`: at once.
+    /// The grace period in seconds. `None`: the kind's default; `Some(0)`: delete at once.
     pub grace_period_seconds: Option<i64>,
-    /// The UID that the object must have.
+    /// The UID that the object must have; `None`: any.
     pub uid: Option<String>,
-    /// The revision that it must be at.
+    /// The revision that the object must be at; `None`: any.
     pub resource_version: Option<String>,
-    /// What becomes of the objects that it owns; `None`: they are deleted afterwards.
+    /// The fate of the objects that it owns; `None`: they are deleted afterwards.
     pub propagation: Option<Propagation>,
+}
+
+/// The patch of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PatchParams {
+    /// The meaning of `patch`.
+    pub patch_type: PatchType,
+    /// The patch, or the configuration that is applied, as JSON text.
+    pub patch: String,
+    /// The writer that `metadata.managedFields` records. Required for [`PatchType::Apply`]; if
+    /// empty, none is recorded.
+    pub field_manager: String,
+    /// True to let [`PatchType::Apply`] take fields over from other managers.
+    pub force: bool,
 }
 
 /// A pod's assignment to a node.
@@ -174,16 +191,16 @@ pub struct DeleteParams {
 pub struct Binding {
     /// The pod's name.
     pub name: String,
-    /// The UID that it must have.
+    /// The UID that the pod must have.
     pub uid: String,
-    /// The revision that it must be at, if that matters.
+    /// The revision that the pod must be at; `None`: any.
     pub resource_version: Option<String>,
     /// The node.
     pub node_name: String,
 }
 
 impl<K: Object> Api<K> {
-    /// Stores a new object; returns it as stored.
+    /// Stores a new object and returns it as stored.
     ///
     /// # Errors
     ///
@@ -192,7 +209,7 @@ impl<K: Object> Api<K> {
         self.write(Verb::Create, object).await
     }
 
-    /// The object of that name.
+    /// Reads the object of that name.
     ///
     /// # Errors
     ///
@@ -210,11 +227,11 @@ impl<K: Object> Api<K> {
         )
     }
 
-    /// The objects that match.
+    /// Lists the objects that match.
     ///
     /// # Errors
     ///
-    /// `BadRequest` for a selector, `Expired` for a continue token, and others.
+    /// `BadRequest` for an invalid selector, `Expired` for an old continue token, and others.
     pub async fn list(&self, params: &ListParams) -> Result<ObjectList<K>, ApiError> {
         let request = wire::ListRequest {
             namespace: self.namespace.clone(),
@@ -241,8 +258,11 @@ impl<K: Object> Api<K> {
         })
     }
 
-    /// Every change after `resource_version`, with bookmarks; from the present objects on if it is empty. The stream ends with the connection,
-    /// and after an error; see [`reflector`](crate::reflector::reflector) for one that goes on.
+    /// Streams every change after `resource_version`, with bookmarks. If it is empty, the stream
+    /// begins with the present objects.
+    ///
+    /// The stream ends with the connection, and after an error;
+    /// [`reflector`](crate::reflector::reflector) goes on.
     ///
     /// # Errors
     ///
@@ -267,7 +287,7 @@ impl<K: Object> Api<K> {
         Ok(events.map(|event| decode_event(event.map_err(refused)?)))
     }
 
-    /// Replaces the object but for its status, at the revision it carries.
+    /// Replaces the object except its status, if it is still at the revision that `object` carries.
     ///
     /// # Errors
     ///
@@ -276,7 +296,7 @@ impl<K: Object> Api<K> {
         self.write(Verb::Update, object).await
     }
 
-    /// Replaces only the status, at the revision the object carries.
+    /// Replaces only the status, if the object is still at the revision that `object` carries.
     ///
     /// # Errors
     ///
@@ -285,11 +305,57 @@ impl<K: Object> Api<K> {
         self.write(Verb::UpdateStatus, object).await
     }
 
-    /// Deletes the object, or begins to; returns its last state.
+    /// Changes the fields that a patch names, at any revision of the object.
+    ///
+    /// A [`PatchType::Apply`] of an object that does not exist creates it.
     ///
     /// # Errors
     ///
-    /// `NotFound`, `Conflict` for preconditions, and others.
+    /// `Conflict` if other managers own applied fields and the patch is not forced, or if the
+    /// object is not at the revision that the patch names; `NotFound`; `Invalid` for fields that
+    /// the kind does not have; and others.
+    pub async fn patch(&self, name: &str, params: &PatchParams) -> Result<K, ApiError> {
+        self.patch_part(Verb::Patch, name, params).await
+    }
+
+    /// Changes fields of the status that a patch names, at any revision of the object.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`patch`](Self::patch); here, a [`PatchType::Apply`] creates no object.
+    pub async fn patch_status(&self, name: &str, params: &PatchParams) -> Result<K, ApiError> {
+        self.patch_part(Verb::PatchStatus, name, params).await
+    }
+
+    async fn patch_part(
+        &self,
+        verb: Verb,
+        name: &str,
+        params: &PatchParams,
+    ) -> Result<K, ApiError> {
+        let PatchParams {
+            patch_type,
+            patch,
+            field_manager,
+            force,
+        } = params.clone();
+        let request = wire::PatchRequest {
+            namespace: self.namespace.clone(),
+            name: name.into(),
+            r#type: patch_type.into(),
+            patch,
+            field_manager,
+            force,
+        };
+        let path = path::<K>(&verb.method::<K>());
+        decode(&self.calls.patch_object(path, request).await?)
+    }
+
+    /// Deletes the object, or begins to, and returns its last state.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, `Conflict` if a precondition fails, and others.
     pub async fn delete(&self, name: &str, params: &DeleteParams) -> Result<K, ApiError> {
         let DeleteParams {
             grace_period_seconds,
@@ -333,11 +399,12 @@ impl<K: Object> Api<K> {
 }
 
 impl Api<Pod> {
-    /// Assigns a pod to a node, once.
+    /// Binds a pod to a node; a pod is bound only once.
     ///
     /// # Errors
     ///
-    /// `Conflict` if it is bound to another, is being deleted, or is not the one meant; `NotFound`, and others.
+    /// `Conflict` if the pod is bound to another node, is being deleted, or has another UID or
+    /// revision; `NotFound`, and others.
     pub async fn bind(&self, binding: &Binding) -> Result<Pod, ApiError> {
         let Binding {
             name,
@@ -357,11 +424,11 @@ impl Api<Pod> {
 }
 
 impl Api<Node> {
-    /// Gives a node its blocks, once, if it has this UID and is at this revision.
+    /// Assigns a node its blocks, once, if it has this UID and is at this revision.
     ///
     /// # Errors
     ///
-    /// `Conflict` if it is not, or has other blocks; `NotFound`, and others.
+    /// `Conflict` if it has another UID, revision or other blocks; `NotFound`, and others.
     pub async fn assign_pod_cidrs(
         &self,
         name: &str,
@@ -384,8 +451,8 @@ impl Api<Node> {
     }
 }
 
-/// The calls themselves. Their messages are the same for every kind, so tonic's machinery is compiled for them once, here, and not for each kind in
-/// each program.
+/// The calls, without the type of the kind. Their messages are the same for every kind, so tonic's
+/// machinery is compiled once, here, and not for each kind in each program.
 #[derive(Clone, Debug)]
 pub(crate) struct Calls {
     channel: Channel,
@@ -399,7 +466,7 @@ impl Calls {
         self.channel.clone()
     }
 
-    /// The request as it is sent.
+    /// Wraps a message into a request with the fence and the trace context.
     pub(crate) fn request<Q>(&self, message: Q) -> Request<Q> {
         let mut request = Request::new(message);
         if let Some(fence) = &self.fence {
@@ -409,7 +476,7 @@ impl Calls {
         request
     }
 
-    /// Makes a call that writes node blocks, unless it is one that is to go wrong.
+    /// Makes a call that writes node blocks, or lets it fail if a [`PatchFaults`] says so.
     pub(crate) async fn patch<T>(
         &self,
         call: impl Future<Output = Result<T, ApiError>>,
@@ -420,7 +487,7 @@ impl Calls {
                 if fault == Fault::Timeout {
                     call.await?;
                 }
-                tracing::warn!(?fault, "a write of node blocks goes wrong on purpose");
+                tracing::warn!(?fault, "injected a fault into a write of node blocks");
                 Err(fault.error())
             }
         }
@@ -463,6 +530,14 @@ impl Calls {
         &self,
         path: PathAndQuery,
         request: wire::DeleteRequest,
+    ) -> Result<Bytes, ApiError> {
+        Ok(self.unary::<_, Encoded>(path, request).await?.0)
+    }
+
+    async fn patch_object(
+        &self,
+        path: PathAndQuery,
+        request: wire::PatchRequest,
     ) -> Result<Bytes, ApiError> {
         Ok(self.unary::<_, Encoded>(path, request).await?.0)
     }
@@ -515,7 +590,7 @@ fn decode<K: Object>(object: &[u8]) -> Result<K, ApiError> {
     codec::decode(object).map_err(|error| {
         ApiError::new(
             Reason::InternalError,
-            format!("the server sent what is no {}: {error}", K::KIND),
+            format!("the server sent an invalid {}: {error}", K::KIND),
         )
     })
 }

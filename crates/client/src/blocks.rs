@@ -1,4 +1,4 @@
-//! The records of node blocks: who owns which prefix.
+//! The records of node blocks: the owner of each prefix.
 
 use podplane_proto::{
     error::{ApiError, FieldViolation, Reason},
@@ -12,7 +12,8 @@ use tonic::transport::Channel;
 
 use crate::api::{Calls, refused};
 
-/// The records of node blocks, as [`Client::blocks`](crate::Client::blocks) gives it. With a fenced client every write is under its fence.
+/// The records of node blocks, from [`Client::blocks`](crate::Client::blocks). A fenced client puts
+/// every write under its fence.
 #[derive(Clone, Debug)]
 pub struct Blocks {
     calls: Calls,
@@ -21,7 +22,7 @@ pub struct Blocks {
 /// All records at one revision.
 #[derive(Clone, Debug)]
 pub struct BlockList {
-    /// By address, IPv4 first.
+    /// The records by address, IPv4 first.
     pub blocks: Vec<Block>,
     /// The revision. Opaque.
     pub resource_version: String,
@@ -32,7 +33,7 @@ impl Blocks {
         Self { calls }
     }
 
-    /// Every record, service ranges included.
+    /// Lists every record, service ranges included.
     ///
     /// # Errors
     ///
@@ -47,12 +48,14 @@ impl Blocks {
         })
     }
 
-    /// Gives nodes their blocks. Returns an answer for each assignment, in their order: the node's revision with its blocks, or what
-    /// [`assign_pod_cidrs`](crate::Api::assign_pod_cidrs) would have been refused with.
+    /// Assigns blocks to nodes. Returns one result for each assignment, in their order: the node's
+    /// revision with its blocks, or the error that
+    /// [`assign_pod_cidrs`](crate::Api::assign_pod_cidrs) would have returned.
     ///
     /// # Errors
     ///
-    /// `FenceLost` if the fence was lost before, `BadRequest` for more than 1,000 assignments, and those of the connection; then nothing was written, unless the reason is
+    /// `FenceLost` if the fence was lost before, `BadRequest` for more than 1,000 assignments, and
+    /// those of the connection; then no assignment was written, unless the reason is
     /// `ServiceUnavailable`.
     pub async fn assign(
         &self,
@@ -72,11 +75,12 @@ impl Blocks {
         complete(asked, results.collect())
     }
 
-    /// Moves records on. Returns an answer for each update, in their order: the record as it is now, or nothing if it is gone.
+    /// Updates the state of records. Returns one result for each update, in their order: the record
+    /// after the update, or `None` if it was removed.
     ///
     /// # Errors
     ///
-    /// As [`assign`](Self::assign); at most 100 updates.
+    /// As [`assign`](Self::assign), with at most 100 updates.
     pub async fn update(
         &self,
         updates: Vec<BlockUpdate>,
@@ -102,7 +106,7 @@ impl Blocks {
     }
 }
 
-/// An answer for each part of a request, or none that can be used.
+/// Checks that there is a result for each part of a request.
 fn complete<T>(asked: usize, results: Result<Vec<T>, ApiError>) -> Result<Vec<T>, ApiError> {
     results.and_then(|results| match results.len() {
         answered if answered == asked => Ok(results),

@@ -1,4 +1,4 @@
-//! How long a controller waits for an answer.
+//! The deadline of a controller's calls.
 
 use std::{future::Future, time::Duration};
 
@@ -6,10 +6,11 @@ use tokio::time::timeout;
 
 use crate::{ApiError, Reason};
 
-/// An answer later than this counts as none. The write may have been carried out, so what it was about is read again.
+/// The time after which an answer counts as missing. The write may have been carried out, so the
+/// caller reads its object again.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The call's answer, or that there was none in time.
+/// Waits for the call's answer until the deadline.
 ///
 /// # Errors
 ///

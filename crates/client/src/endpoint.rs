@@ -1,4 +1,4 @@
-//! Where a server is, and the one place where a channel to it is built.
+//! The address of a server, and the one place where a channel to it is built.
 
 use std::{
     fmt, io,
@@ -14,13 +14,15 @@ use tokio::{
 };
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Identity, Uri};
 
-/// How long a connection attempt may take. A call waits for it and then fails as unavailable.
+/// The limit of a connection attempt. A call waits for it and then fails as unavailable.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// An idle connection is probed so often, so that a watch over a dead link ends instead of hanging.
+/// The interval of probes on an idle connection, so that a watch over a dead link ends instead of
+/// hanging.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 
-/// The address of a gRPC server: `HOST:PORT`, `http://HOST:PORT`, `https://HOST:PORT`, `unix:PATH`, or `file:PATH` of a file in which one of these but
-/// `https` will be when there is a server.
+/// The address of a gRPC server: `HOST:PORT`, `http://HOST:PORT`, `https://HOST:PORT`, `unix:PATH`,
+/// or `file:PATH`. The file holds an address of another form, except `https`, once there is a
+/// server.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Endpoint {
     target: Target,
@@ -34,7 +36,7 @@ enum Target {
     File(PathBuf),
 }
 
-/// What a client trusts and who it is, in PEM. Never printed.
+/// A client's trusted authority and its own identity, in PEM. Never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TlsIdentity {
     /// The authority that signed the server's certificate.
@@ -49,16 +51,16 @@ impl fmt::Debug for TlsIdentity {
     }
 }
 
-/// An address that cannot be understood, or TLS material that is not valid.
+/// An invalid address or invalid TLS material.
 #[derive(Debug, thiserror::Error)]
 pub enum EndpointError {
-    /// Not an address.
+    /// The text is not an address.
     #[error(
-        "{0:?} is no server address: want HOST:PORT, http://HOST:PORT, https://HOST:PORT or unix:/path"
+        "invalid server address {0:?}: want HOST:PORT, http://HOST:PORT, https://HOST:PORT or unix:/path"
     )]
     Address(String),
-    /// Not PEM, or for an address without TLS.
-    #[error("use TLS with {0:?}")]
+    /// The TLS material is not PEM, or the address is without TLS.
+    #[error("failed to use TLS with {0:?}")]
     Tls(String, #[source] tonic::transport::Error),
 }
 
@@ -122,11 +124,13 @@ impl fmt::Debug for Endpoint {
     }
 }
 
-/// A channel to the server, which connects when it is first used and again whenever the connection is lost. Cheap to clone.
+/// Builds a channel to the server. It connects at its first use and again whenever the connection
+/// is lost. Cheap to clone.
 ///
 /// # Errors
 ///
-/// [`EndpointError::Tls`] if the TLS material is not valid. An unreachable server is no error here but of each call.
+/// [`EndpointError::Tls`] if the TLS material is invalid. An unreachable server is an error of each
+/// call, not of this function.
 pub fn channel(endpoint: &Endpoint) -> Result<Channel, EndpointError> {
     let uri = match &endpoint.target {
         Target::Uri(uri) => uri.clone(),
@@ -166,11 +170,11 @@ pub fn channel(endpoint: &Endpoint) -> Result<Channel, EndpointError> {
     })
 }
 
-/// A connection of either kind.
+/// A connection over TCP or a unix socket.
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// Connects to the address that is in a file at this moment.
+/// Connects to the address that the file has now.
 async fn connect_as_written(file: &Path) -> io::Result<Box<dyn Stream>> {
     let text = tokio::fs::read_to_string(file).await?;
     let endpoint = text.trim().parse::<Endpoint>().map_err(io::Error::other)?;
@@ -211,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused() {
+    fn rejects_invalid_addresses() {
         for text in [
             "",
             "localhost",

@@ -1,4 +1,4 @@
-//! Events: what happened to an object, for people to read.
+//! Events: messages about an object, for people to read.
 
 use std::{collections::BTreeMap, future::Future, sync::Arc};
 
@@ -13,19 +13,21 @@ use tokio::sync::mpsc;
 
 use crate::api::Client;
 
-/// Events that wait to be written. When it is full, further ones are dropped with a warning: events explain, they never hold work back.
+/// The maximum number of events that wait to be written. When the queue is full, further ones are
+/// dropped with a warning: events explain, they never hold work back.
 const QUEUE: usize = 1000;
-/// Distinct events remembered for counting repetitions. The oldest half is forgotten beyond that; its next repetition is a new event.
+/// The maximum number of distinct events remembered for counting repetitions. Beyond that the older
+/// half is forgotten; its next repetition is a new event.
 const REMEMBERED: usize = 4096;
-/// Kubernetes cuts messages here, with ` ...` at the end.
+/// The length at which Kubernetes cuts messages, with ` ...` at the end.
 const MAX_MESSAGE: usize = 1024;
 
-/// Whether an event is expected.
+/// The type of an event: expected or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EventType {
-    /// In the course of things.
+    /// An expected event.
     Normal,
-    /// Something that people may have to look at.
+    /// An event that people may have to act on.
     Warning,
 }
 
@@ -45,7 +47,7 @@ pub struct EventRecorder {
     source: Arc<EventSource>,
 }
 
-/// One happening, before it is an Event object.
+/// One occurrence, before it becomes an Event object.
 #[derive(Clone, Debug)]
 struct Occurrence {
     about: ObjectReference,
@@ -58,7 +60,8 @@ struct Occurrence {
 }
 
 impl EventRecorder {
-    /// A recorder for `component` (such as `default-scheduler`) on `host` (a node's name, or empty), and the future that writes what it records.
+    /// Returns a recorder for `component` (such as `default-scheduler`) on `host` (a node's name,
+    /// or empty), and the future that writes the recorded events.
     pub fn new(
         client: Client,
         component: &str,
@@ -78,7 +81,7 @@ impl EventRecorder {
         )
     }
 
-    /// The same recorder speaking for another host, for a process that serves several nodes.
+    /// The same recorder for another host, for a process that serves several nodes.
     #[must_use]
     pub fn for_host(&self, host: &str) -> Self {
         let source = EventSource {
@@ -91,7 +94,8 @@ impl EventRecorder {
         }
     }
 
-    /// Records that something happened to `object`. `reason` is a CamelCase word, `action` what was being done, or empty.
+    /// Records that something happened to `object`. `reason` is a CamelCase word; `action` is the
+    /// attempted operation, or empty.
     pub fn record<K: Object>(
         &self,
         object: &K,
@@ -137,9 +141,9 @@ fn cut(mut message: String) -> String {
     message
 }
 
-/// What makes two happenings the same event with a count.
+/// The key by which two occurrences count as the same event.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Sameness {
+struct EventKey {
     object: (Option<String>, Option<String>, ObjectKey),
     host: Option<String>,
     r#type: EventType,
@@ -148,25 +152,26 @@ struct Sameness {
 }
 
 async fn write(client: Client, mut occurrences: mpsc::Receiver<Occurrence>) {
-    let mut written = BTreeMap::<Sameness, Event>::new();
+    let mut written = BTreeMap::<EventKey, Event>::new();
     while let Some(occurrence) = occurrences.recv().await {
-        let sameness = occurrence.sameness();
+        let key = occurrence.key();
         let namespace = occurrence.namespace();
-        let known = written.remove(&sameness);
+        let known = written.remove(&key);
         match store(&client, &namespace, known, &occurrence).await {
             Ok(event) => {
                 if written.len() >= REMEMBERED {
                     forget_older_half(&mut written);
                 }
-                written.insert(sameness, event);
+                written.insert(key, event);
             }
-            // Lost on purpose: the object it is about carries the state, and waiting here would fill the queue.
+            // Lost on purpose: the object itself carries the state, and waiting here would fill the
+            // queue.
             Err(error) => tracing::debug!(reason = occurrence.reason, %error, "event not written"),
         }
     }
 }
 
-/// Counts one more of a known event, or makes a new one if there is none or it has gone.
+/// Increments the count of a known event, or creates a new one if there is none or it was deleted.
 async fn store(
     client: &Client,
     namespace: &str,
@@ -185,7 +190,7 @@ async fn store(
     events.create(&occurrence.event(namespace)).await
 }
 
-fn forget_older_half(written: &mut BTreeMap<Sameness, Event>) {
+fn forget_older_half(written: &mut BTreeMap<EventKey, Event>) {
     let mut times: Vec<_> = written
         .values()
         .filter_map(|event| event.last_timestamp.clone())
@@ -197,7 +202,8 @@ fn forget_older_half(written: &mut BTreeMap<Sameness, Event>) {
 }
 
 impl Occurrence {
-    /// Events about cluster-scoped objects are in `default`, as in Kubernetes.
+    /// The namespace of the event. Events about cluster-scoped objects are in `default`, as in
+    /// Kubernetes.
     fn namespace(&self) -> String {
         self.about
             .namespace
@@ -206,9 +212,9 @@ impl Occurrence {
             .unwrap_or_else(|| "default".into())
     }
 
-    fn sameness(&self) -> Sameness {
+    fn key(&self) -> EventKey {
         let name = self.about.name.clone().unwrap_or_default();
-        Sameness {
+        EventKey {
             object: (
                 self.about.kind.clone(),
                 self.about.uid.clone(),
@@ -254,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_message_is_cut_between_characters() {
+    fn truncates_long_messages_between_characters() {
         let cut = cut("é".repeat(1000));
         assert!(
             cut.len() <= MAX_MESSAGE && cut.ends_with(" ..."),

@@ -1,31 +1,35 @@
-//! Faults on purpose: what goes wrong with the first writes of node blocks, so that one can see what a controller makes of it.
+//! Injected faults: the first writes of node blocks fail, to show a controller's reaction.
 
-use std::str::FromStr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::{
+    str::FromStr,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+};
 
 use podplane_proto::error::{ApiError, Reason};
 
-/// What goes wrong, and how often; all clones count together.
+/// A fault and the number of writes that it still applies to; clones share the number.
 #[derive(Clone, Debug)]
 pub struct PatchFaults {
     fault: Fault,
     left: Arc<AtomicU32>,
 }
 
-/// What goes wrong with a write.
+/// A fault of one write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// It is not sent.
+    /// The write is not sent.
     Fail,
-    /// It is carried out, and its answer is lost.
+    /// The write is carried out, and its answer is lost.
     Timeout,
 }
 
-/// Not a fault.
+/// A text that does not describe a fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no fault: want fail:N for N writes that are not carried out, or timeout:N for N that are and whose answer is lost"
+    "invalid fault {0:?}: want fail:N for N writes that are not carried out, or timeout:N for N that are and whose answer is lost"
 )]
 pub struct InvalidFault(String);
 
@@ -49,7 +53,7 @@ impl FromStr for PatchFaults {
 }
 
 impl PatchFaults {
-    /// The fault of the next write, if it has one.
+    /// The fault of the next write; `None` if no fault is left.
     pub(crate) fn next(&self) -> Option<Fault> {
         let take = |left: u32| left.checked_sub(1);
         let taken = self
@@ -76,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn so_many_writes_go_wrong_and_no_more() {
+    fn injects_exactly_the_given_number_of_faults() {
         let faults: PatchFaults = "timeout:2".parse().unwrap();
         let clone = faults.clone();
         let seen = [faults.next(), clone.next(), faults.next()];

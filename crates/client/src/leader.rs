@@ -1,8 +1,9 @@
-//! Leader election by a Lease, as client-go's `leaderelection`: of the processes that are candidates one works.
+//! Leader election by a Lease, as in client-go's `leaderelection`: one of several candidates works.
 //!
-//! The clocks of candidates are not compared: a leader is taken for gone when its Lease did not change for as long as it said, by the clock of
-//! the one who looks. That is not enough to keep a leader that was stopped for a while from writing when it goes on, so each also gets a [`Fence`], which the
-//! API server holds against its writes.
+//! The clocks of candidates are not compared. A candidate takes the leader for gone when the Lease
+//! has not changed for the duration that it names, by the candidate's own clock. That alone does
+//! not keep a stopped leader from writing when it goes on, so each leader also gets a [`Fence`],
+//! and the API server checks its writes against it.
 
 use std::{fs, future::Future, time::Duration};
 
@@ -23,14 +24,16 @@ use uuid::Uuid;
 
 use crate::{Api, Client};
 
-/// As client-go: candidates wait between one and this many more retry periods, so that they do not come all at once.
+/// As in client-go: candidates wait between one and this many further retry periods, so that they
+/// do not all try at once.
 const JITTER_FACTOR: f64 = 1.2;
 
 /// The flags of an election, as Kubernetes' controllers have them.
 #[derive(Args, Clone, Debug)]
 pub struct LeaderElection {
-    /// Work only while leading, so that a process may have others that stand by.
+    /// Use leader election: only the leader works, other replicas stand by
     #[arg(
+        value_name = "BOOL",
         long,
         env = "PODPLANE_LEADER_ELECT",
         action = ArgAction::Set,
@@ -40,7 +43,7 @@ pub struct LeaderElection {
         default_missing_value = "true"
     )]
     pub leader_elect: bool,
-    /// How long a leader that does not renew is waited for before another takes its place.
+    /// Take over from a leader that has not renewed its Lease for this long, such as 15s
     #[arg(
         long,
         env = "PODPLANE_LEADER_ELECT_LEASE_DURATION",
@@ -49,7 +52,8 @@ pub struct LeaderElection {
         default_value = "15s"
     )]
     pub leader_elect_lease_duration: Duration,
-    /// How long a leader tries to renew before it gives up; less than the lease duration.
+    /// Give up leading after failing to renew the Lease for this long, such as 10s; less than the
+    /// lease duration
     #[arg(
         long,
         env = "PODPLANE_LEADER_ELECT_RENEW_DEADLINE",
@@ -58,7 +62,7 @@ pub struct LeaderElection {
         default_value = "10s"
     )]
     pub leader_elect_renew_deadline: Duration,
-    /// The time between two attempts to lead, or to renew.
+    /// Retry to acquire or renew the Lease at this interval, such as 2s
     #[arg(
         long,
         env = "PODPLANE_LEADER_ELECT_RETRY_PERIOD",
@@ -67,10 +71,10 @@ pub struct LeaderElection {
         default_value = "2s"
     )]
     pub leader_elect_retry_period: Duration,
-    /// The name of the Lease [default: that of the component].
+    /// Use the Lease with this name [default: that of the component]
     #[arg(long, env = "PODPLANE_LEADER_ELECT_RESOURCE_NAME", value_name = "NAME")]
     pub leader_elect_resource_name: Option<String>,
-    /// The namespace of the Lease.
+    /// Use the Lease in this namespace.
     #[arg(
         long,
         env = "PODPLANE_LEADER_ELECT_RESOURCE_NAMESPACE",
@@ -78,50 +82,55 @@ pub struct LeaderElection {
         default_value = "kube-system"
     )]
     pub leader_elect_resource_namespace: String,
-    /// Who this process is. One that comes back under the same identity leads at once, without waiting for its predecessor's time to be over; no two may
-    /// have it at the same time [default: the host's name and a UUID].
+    /// Set the identity in the Lease, unique among the replicas [default: the host's name and a
+    /// UUID]
+    ///
+    /// A process that restarts with the same identity leads at once, without waiting until the
+    /// Lease expires.
     #[arg(long, env = "PODPLANE_LEADER_ELECT_IDENTITY", value_name = "IDENTITY")]
     pub leader_elect_identity: Option<String>,
 }
 
-/// Why there is no election, or no leadership any more.
+/// The reason why an election could not begin or a leadership ended.
 #[derive(Debug, thiserror::Error)]
 pub enum LeaderError {
     /// The flags contradict each other; the texts are client-go's.
     #[error("leader election: {0}")]
     Config(&'static str),
-    /// A name that cannot be that of a Lease.
-    #[error("leader election: --leader-elect-resource-{flag} {value:?} is no name of an object")]
+    /// The name is not valid for a Lease.
+    #[error(
+        "leader election: invalid --leader-elect-resource-{flag} {value:?}: must be an object name"
+    )]
     Name {
         /// The end of the flag's name.
         flag: &'static str,
-        /// What it says.
+        /// The flag's value.
         value: String,
     },
-    /// The Lease is somebody else's, or gone.
+    /// Another process holds the Lease, or it is gone.
     #[error("lost the lease {lease}: {why}")]
     Taken {
-        /// Which.
+        /// The Lease's namespace and name.
         lease: ObjectKey,
-        /// What was found.
+        /// The difference that was found.
         why: String,
     },
-    /// It could not be renewed in time.
+    /// The Lease could not be renewed in time.
     #[error("lost the lease {lease}: it could not be renewed for {deadline:?}")]
     Deadline {
-        /// Which.
+        /// The Lease's namespace and name.
         lease: ObjectKey,
         /// The renew deadline.
         deadline: Duration,
     },
 }
 
-/// What a leader works with.
+/// The client and the fence of a leader.
 #[derive(Clone, Debug)]
-pub struct Leading {
-    /// Its client; every write is under the fence.
+pub struct Leadership {
+    /// The leader's client; every write is under the fence.
     pub client: Client,
-    /// The fence; none if there is no election.
+    /// The fence; `None` without an election.
     pub fence: Option<Fence>,
 }
 
@@ -129,7 +138,7 @@ pub struct Leading {
 #[derive(Debug)]
 pub struct Candidate {
     client: Client,
-    /// None, if there is no election and whoever runs leads.
+    /// `None` without an election: every process leads.
     election: Option<Election>,
 }
 
@@ -143,23 +152,24 @@ struct Election {
     retry_period: Duration,
 }
 
-/// A Lease that is held, as it was last written or read.
+/// A Lease that this process holds, as last written or read.
 #[derive(Debug)]
-struct Held {
+struct HeldLease {
     lease: Lease,
-    /// Before the last write of it was sent.
+    /// The time just before the last write of the Lease was sent.
     renewed: Instant,
 }
 
-/// The Lease of another, and since when nothing was seen to happen to it.
+/// The Lease of another process, and the time since which it has not changed.
 #[derive(Debug)]
-struct Observed {
+struct ObservedLease {
     resource_version: String,
     since: Instant,
 }
 
 impl LeaderElection {
-    /// A candidate of these flags, for a component whose name the Lease has unless a flag says another.
+    /// Returns a candidate with these flags. The Lease is named after `component` unless a flag
+    /// names it.
     ///
     /// # Errors
     ///
@@ -220,31 +230,35 @@ impl LeaderElection {
     }
 }
 
-/// So many times as long, or the longest there is.
+/// The duration multiplied by `factor`, or the longest duration if that overflows.
 fn times(duration: Duration, factor: f64) -> Duration {
     Duration::try_from_secs_f64(duration.as_secs_f64() * factor).unwrap_or(Duration::MAX)
 }
 
-/// As client-go's users make it.
+/// A host name and a UUID, as client-go's users make an identity.
 fn unique_identity() -> String {
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     format!("{}_{}", host.trim_end(), Uuid::new_v4())
 }
 
 impl Candidate {
-    /// Waits until this process leads, then works for as long as it does. When the work is done, which it should soon be after `stop` is cancelled, the
-    /// Lease is given back. Returns what the work did; nothing, if `stop` was cancelled before it began.
+    /// Waits until this process leads, then runs `work` for as long as it leads.
+    ///
+    /// When the work is done, the Lease is released; the work should end soon after `stop` is
+    /// cancelled. Returns the result of the work, or `None` if `stop` was cancelled before the work
+    /// began.
     ///
     /// # Errors
     ///
-    /// [`LeaderError::Taken`] and [`LeaderError::Deadline`] if it leads no more. The work was dropped then, and whoever calls should end or begin anew.
+    /// [`LeaderError::Taken`] and [`LeaderError::Deadline`] if the process lost the leadership. The
+    /// work was dropped then; the caller should exit or start over.
     pub async fn lead<T, Work: Future<Output = T>>(
         &self,
         stop: &CancellationToken,
-        work: impl FnOnce(Leading) -> Work,
+        work: impl FnOnce(Leadership) -> Work,
     ) -> Result<Option<T>, LeaderError> {
         let Some(election) = &self.election else {
-            let leading = Leading {
+            let leading = Leadership {
                 client: self.client.clone(),
                 fence: None,
             };
@@ -255,15 +269,19 @@ impl Candidate {
         };
         tracing::info!(lease = %election.lease, identity = election.identity, %fence, "successfully acquired lease");
         let client = self.client.fenced(&fence);
-        // Renewed under its own fence: one that was lost with the lease still there, as when the store was restored, ends the leadership too.
+        // Renewed under its own fence: a fence that is lost while the Lease remains, as after a
+        // restore of the store, ends the leadership too.
         let leases = client.namespaced(&election.lease.namespace);
-        let work = work(Leading {
+        let work = work(Leadership {
             client,
             fence: Some(fence),
         });
         let done = tokio::select! {
             done = work => done,
-            lost = election.hold(&mut held, &leases) => return Err(lost),
+            lost = election.hold(&mut held, &leases) => {
+                tracing::error!(lease = %election.lease, identity = election.identity, error = %lost, "lost the lease");
+                return Err(lost);
+            }
         };
         election.release(held).await;
         Ok(Some(done))
@@ -271,7 +289,7 @@ impl Candidate {
 }
 
 impl Election {
-    async fn acquire(&self) -> (Held, Fence) {
+    async fn acquire(&self) -> (HeldLease, Fence) {
         tracing::info!(lease = %self.lease, identity = self.identity, "attempting to acquire leader lease...");
         let mut observed = None;
         loop {
@@ -293,14 +311,18 @@ impl Election {
         }
     }
 
-    /// Takes the Lease if it is free, or was this process's: another of the same identity is gone.
-    async fn try_acquire(&self, observed: &mut Option<Observed>) -> Result<Option<Held>, ApiError> {
+    /// Takes the Lease if it is free or has this process's identity: then its holder was a
+    /// predecessor.
+    async fn try_acquire(
+        &self,
+        observed: &mut Option<ObservedLease>,
+    ) -> Result<Option<HeldLease>, ApiError> {
         let lease = match self.leases.get(&self.lease.name).await {
             Ok(lease) => lease,
             Err(error) if error.is_not_found() => {
                 let renewed = Instant::now();
                 let lease = self.leases.create(&self.taken(None)).await?;
-                return Ok(Some(Held { lease, renewed }));
+                return Ok(Some(HeldLease { lease, renewed }));
             }
             Err(error) => return Err(error),
         };
@@ -308,7 +330,7 @@ impl Election {
         let seen = observed
             .take()
             .filter(|seen| seen.resource_version == version);
-        let seen = observed.insert(seen.unwrap_or_else(|| Observed {
+        let seen = observed.insert(seen.unwrap_or_else(|| ObservedLease {
             resource_version: version.to_owned(),
             since: Instant::now(),
         }));
@@ -324,10 +346,10 @@ impl Election {
         }
         let renewed = Instant::now();
         let lease = self.leases.update(&self.taken(Some(lease))).await?;
-        Ok(Some(Held { lease, renewed }))
+        Ok(Some(HeldLease { lease, renewed }))
     }
 
-    /// The Lease with this process as its holder from now on.
+    /// The Lease with this process as its new holder.
     fn taken(&self, old: Option<Lease>) -> Lease {
         let mut lease = old.unwrap_or_else(|| Lease {
             metadata: ObjectMeta {
@@ -357,7 +379,10 @@ impl Election {
     fn fence(&self, lease: &Lease) -> Result<Fence, ApiError> {
         let version = lease.resource_version();
         let epoch = version.parse().map_err(|_| {
-            let why = format!("the revision {version:?} of {} is no number", self.lease);
+            let why = format!(
+                "invalid revision {version:?} of {}: must be a number",
+                self.lease
+            );
             ApiError::new(Reason::InternalError, why)
         })?;
         Ok(Fence {
@@ -367,8 +392,8 @@ impl Election {
         })
     }
 
-    /// Renews until that fails, and says why.
-    async fn hold(&self, held: &mut Held, leases: &Api<Lease>) -> LeaderError {
+    /// Renews the Lease until that fails; returns the reason.
+    async fn hold(&self, held: &mut HeldLease, leases: &Api<Lease>) -> LeaderError {
         loop {
             sleep(self.retry_period).await;
             let left = self.renew_deadline.saturating_sub(held.renewed.elapsed());
@@ -391,10 +416,11 @@ impl Election {
         }
     }
 
-    /// Changes the Lease if it is still held, which a write that had no answer may have changed too.
+    /// Changes the Lease if this process still holds it. An earlier write without an answer may
+    /// have changed it too.
     async fn write(
         &self,
-        held: &mut Held,
+        held: &mut HeldLease,
         leases: &Api<Lease>,
         change: impl Fn(&mut LeaseSpec),
     ) -> Result<Option<LeaderError>, ApiError> {
@@ -405,7 +431,7 @@ impl Election {
         let sent = Instant::now();
         let refused = match leases.update(&changed(held.lease.clone())).await {
             Ok(lease) => {
-                *held = Held {
+                *held = HeldLease {
                     lease,
                     renewed: sent,
                 };
@@ -446,8 +472,8 @@ impl Election {
         Err(refused)
     }
 
-    /// Lets others lead at once.
-    async fn release(&self, mut held: Held) {
+    /// Releases the Lease, so that others can lead at once.
+    async fn release(&self, mut held: HeldLease) {
         let release = |spec: &mut LeaseSpec| {
             let now = MicroTime(Timestamp::now());
             spec.holder_identity = Some(String::new());
@@ -463,8 +489,10 @@ impl Election {
             .await
             {
                 Ok(Ok(None)) => tracing::info!(lease = %self.lease, "released the lease"),
-                Ok(Ok(Some(lost))) => tracing::info!(%lost, "nothing to release"),
-                // It was renewed meanwhile by this process.
+                Ok(Ok(Some(lost))) => {
+                    tracing::info!(lease = %self.lease, error = %lost, "the lease was lost before its release");
+                }
+                // An earlier write of this process renewed it.
                 Ok(Err(error)) if error.is_conflict() => continue,
                 Ok(Err(error)) => {
                     tracing::warn!(lease = %self.lease, %error, "failed to release the lease");
@@ -477,7 +505,7 @@ impl Election {
         }
     }
 
-    /// One attempt takes no longer than half the time that there is.
+    /// Limits an attempt to half of the renew deadline.
     async fn in_time<T>(
         &self,
         attempt: impl Future<Output = Result<T, ApiError>>,
@@ -498,7 +526,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_product_that_is_too_long_is_the_longest() {
+    fn multiplication_saturates_at_the_longest_duration() {
         let two = Duration::from_secs(2);
         assert_eq!(times(two, JITTER_FACTOR), Duration::from_millis(2400));
         assert_eq!(times(Duration::MAX, JITTER_FACTOR), Duration::MAX);

@@ -1,10 +1,15 @@
-//! The typed client of podplane's API, and what controllers are built from.
+//! The typed client of podplane's API, and the building blocks of controllers.
 //!
-//! [`Client`] reads and writes objects; [`reflector`](reflector::reflector) keeps a local copy of a kind up to date; [`WorkQueue`] hands out keys to reconcile;
-//! [`EventRecorder`] tells people what happened; [`leader`] sees to it that one of several processes works, and that no other writes. There is one place where a channel is built, [`endpoint::channel`], so that access
-//! control can come without touching callers.
+//! [`Client`] reads and writes objects; [`reflector`](reflector::reflector) keeps a local copy of a
+//! kind up to date; [`WorkQueue`] hands out keys to reconcile; [`EventRecorder`] writes events;
+//! [`leader`] elects one of several processes and fences off the writes of the others.
 //!
-//! A cache is stale by nature: decide from it, and let the precondition of the write be the judge.
+//! [`Client`] never repeats a call by itself. A cache is stale by nature: decide from it, and rely
+//! on the precondition of the write. Channels are built in one place, [`endpoint::channel`], so
+//! that access control can come without touching callers.
+//!
+//! Start reading at [`api`] for calls, or at [`reflector`](mod@reflector) and [`queue`] for a
+//! control loop.
 
 #![warn(missing_docs)]
 
@@ -20,7 +25,9 @@ mod queue_metrics;
 pub mod reflector;
 mod trace;
 
-pub use api::{Api, Binding, Client, DeleteParams, ListParams, ObjectList, WatchEvent};
+pub use api::{
+    Api, Binding, Client, DeleteParams, ListParams, ObjectList, PatchParams, WatchEvent,
+};
 pub use blocks::{BlockList, Blocks};
 pub use deadline::answered;
 pub use endpoint::Endpoint;
@@ -29,9 +36,11 @@ pub use faults::{InvalidFault, PatchFaults};
 pub use podplane_proto::{
     error::{ApiError, Reason},
     fence::Fence,
-    wire::Propagation,
+    wire::{PatchType, Propagation},
 };
 pub use queue::{Backoff, QueueStats, WorkQueue};
 pub use queue_metrics::QueueMetrics;
-pub use reflector::{Cache, Change, Changes, Told, Watched, reflector, watcher};
+pub use reflector::{
+    Cache, CacheChange, ChangeSource, Changes, WatcherEvent, indexed_reflector, reflector, watcher,
+};
 pub use trace::{Traced, traced};

@@ -9,31 +9,33 @@ use std::{
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use tokio::{sync::Notify, time::Instant};
 
-/// The longest delay. Some come from objects, as tolerationSeconds does, whose largest value is more than an [`Instant`] holds.
+/// The longest delay. Some delays come from objects, such as tolerationSeconds, whose largest value
+/// is more than an [`Instant`] holds.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// How soon keys that failed come again.
+/// The delays of keys that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
     /// The first delay of a key; doubled for each further failure.
     pub base: Duration,
-    /// No key is delayed longer than this by its own failures.
+    /// The longest delay that a key gets from its own failures.
     pub max: Duration,
-    /// The retries of all keys together, if they are limited.
-    pub overall: Option<Rate>,
+    /// The limit on the retries of all keys together, if there is one.
+    pub overall: Option<RetryRate>,
 }
 
-/// A bucket of tokens, one for each retry.
+/// A token bucket; each retry takes a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rate {
-    /// How long a token takes to come back.
+pub struct RetryRate {
+    /// The time after which one token comes back.
     pub every: Duration,
-    /// How many there are.
+    /// The number of tokens in a full bucket.
     pub burst: u32,
 }
 
 impl Default for Backoff {
-    /// Kubernetes goes up to 1,000 s, which is an outage of a quarter of an hour after the server is back.
+    /// Kubernetes goes up to 1,000 s, which can prolong an outage by a quarter of an hour after the
+    /// server is back.
     fn default() -> Self {
         Self {
             base: Duration::from_millis(5),
@@ -43,27 +45,28 @@ impl Default for Backoff {
     }
 }
 
-/// Keys that need a look. Equal keys merge, and one key is never out twice at once: if it is added while it is out, it comes
-/// again after [`WorkQueue::done`].
+/// A queue of keys to reconcile. Equal keys merge, and one key is never processed twice at once: a
+/// key that is added while it is being processed comes again after [`WorkQueue::done`].
 ///
-/// Its size is bounded by the number of different keys, which the caller's objects bound. Share it in an `Arc`.
+/// Its size is bounded by the number of different keys, and so by the caller's objects. Share it in
+/// an `Arc`.
 #[derive(Debug)]
 pub struct WorkQueue<Key> {
     backoff: Backoff,
-    state: Mutex<State<Key>>,
+    state: Mutex<QueueState<Key>>,
     changed: Notify,
 }
 
 #[derive(Debug)]
-struct State<Key> {
+struct QueueState<Key> {
     ready: VecDeque<Key>,
-    /// In `ready`, or added again while out; since when.
+    /// The keys in `ready`, and those added again while being processed, with the time since when.
     dirty: BTreeMap<Key, Instant>,
-    /// Since when.
+    /// The keys being processed, with the time since when.
     out: BTreeMap<Key, Instant>,
     later: BTreeMap<(Instant, Key), ()>,
     failures: BTreeMap<Key, u32>,
-    /// When the last token of [`Rate`] that was taken is back.
+    /// The time at which the last token taken from [`RetryRate`] comes back.
     paid: Option<Instant>,
     adds: u64,
     retries: u64,
@@ -71,22 +74,22 @@ struct State<Key> {
     worked: Histogram,
 }
 
-/// What a queue has done so far, for metrics.
+/// The statistics of a queue, for metrics.
 #[derive(Clone, Debug)]
 pub struct QueueStats {
     /// Keys that are ready.
     pub depth: usize,
-    /// Keys that became ready, or would have had they not been out.
+    /// Additions of keys, without those that merged.
     pub adds: u64,
-    /// Looks that were asked for after failures.
+    /// Retries after failures.
     pub retries: u64,
-    /// How long keys waited, in seconds.
+    /// The times that keys waited, in seconds.
     pub waited: Histogram,
-    /// How long they were out, in seconds.
+    /// The times that keys were processed, in seconds.
     pub worked: Histogram,
-    /// How long all those together have been out that are.
+    /// The sum of the times for which the present keys have been processed.
     pub unfinished: Duration,
-    /// How long the one has been out that was taken first.
+    /// The longest time for which a present key has been processed.
     pub longest: Duration,
 }
 
@@ -104,7 +107,7 @@ impl<Key: Clone + Ord> Default for WorkQueue<Key> {
 impl<Key: Clone + Ord> WorkQueue<Key> {
     /// An empty queue.
     pub fn new(backoff: Backoff) -> Self {
-        let state = State {
+        let state = QueueState {
             ready: VecDeque::new(),
             dirty: BTreeMap::new(),
             out: BTreeMap::new(),
@@ -123,13 +126,13 @@ impl<Key: Clone + Ord> WorkQueue<Key> {
         }
     }
 
-    /// Asks for a look at `key`.
+    /// Adds `key`, so that it is reconciled.
     pub fn add(&self, key: Key) {
         self.lock().add(key);
         self.changed.notify_one();
     }
 
-    /// Asks for a look after `delay`.
+    /// Adds `key` after `delay`.
     pub fn add_after(&self, key: Key, delay: Duration) {
         let now = Instant::now();
         let due = now.checked_add(delay.min(LONGEST)).unwrap_or(now);
@@ -137,8 +140,9 @@ impl<Key: Clone + Ord> WorkQueue<Key> {
         self.changed.notify_one();
     }
 
-    /// Asks for another look after a failure: as late as [`Backoff`] says for as many failures since [`WorkQueue::forget`].
-    pub fn add_rate_limited(&self, key: Key) {
+    /// Adds `key` again after a failure, and returns the delay. It grows, as [`Backoff`] says, with
+    /// each failure since [`WorkQueue::forget`].
+    pub fn add_rate_limited(&self, key: Key) -> Duration {
         let Backoff { base, max, overall } = self.backoff;
         let delay = {
             let mut state = self.lock();
@@ -152,19 +156,20 @@ impl<Key: Clone + Ord> WorkQueue<Key> {
             token.map_or(own, |wait| own.max(wait))
         };
         self.add_after(key, delay);
+        delay
     }
 
-    /// How often `key` failed since [`WorkQueue::forget`].
+    /// The number of failures of `key` since [`WorkQueue::forget`].
     pub fn failures(&self, key: &Key) -> u32 {
         self.lock().failures.get(key).copied().unwrap_or(0)
     }
 
-    /// Forgets the failures of `key`: it succeeded, or is gone.
+    /// Resets the failures of `key`, because it succeeded or its object is gone.
     pub fn forget(&self, key: &Key) {
         self.lock().failures.remove(key);
     }
 
-    /// The next key, which is out until [`WorkQueue::done`]. Waits for one.
+    /// Waits for the next key, and marks it as being processed until [`WorkQueue::done`].
     ///
     /// # Cancel safety
     ///
@@ -185,7 +190,7 @@ impl<Key: Clone + Ord> WorkQueue<Key> {
                 }
                 due
             };
-            // Losing either wait loses nothing: the next turn looks at the state again.
+            // Cancelling either wait loses nothing: the next turn looks at the state again.
             match due {
                 None => self.changed.notified().await,
                 Some(due) => tokio::select! {
@@ -196,8 +201,8 @@ impl<Key: Clone + Ord> WorkQueue<Key> {
         }
     }
 
-    /// Up to `limit` further keys, as [`WorkQueue::get`] would return them, for a worker that can serve many at once. None that has failed:
-    /// one that makes trouble is served alone.
+    /// Takes up to `limit` further keys, as [`WorkQueue::get`] would return them, for a worker that
+    /// can process many at once. It stops at a key that has failed: such a key is processed alone.
     pub fn take_fresh(&self, limit: usize) -> Vec<Key> {
         let mut guard = self.lock();
         let state = &mut *guard;
@@ -214,7 +219,7 @@ impl<Key: Clone + Ord> WorkQueue<Key> {
         taken
     }
 
-    /// What it has done so far.
+    /// The statistics up to now.
     pub fn stats(&self) -> QueueStats {
         let state = self.lock();
         let now = Instant::now();
@@ -230,7 +235,7 @@ impl<Key: Clone + Ord> WorkQueue<Key> {
         }
     }
 
-    /// The look at `key` is over. If it was added meanwhile, it is ready again.
+    /// Marks `key` as processed. If it was added meanwhile, it is ready again.
     pub fn done(&self, key: &Key) {
         let mut state = self.lock();
         if let Some(taken) = state.out.remove(key) {
@@ -243,13 +248,13 @@ impl<Key: Clone + Ord> WorkQueue<Key> {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<Key>> {
+    fn lock(&self) -> MutexGuard<'_, QueueState<Key>> {
         // The state is whole between any two statements, so a panic elsewhere does not spoil it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<Key: Clone + Ord> State<Key> {
+impl<Key: Clone + Ord> QueueState<Key> {
     fn add(&mut self, key: Key) {
         if !self.dirty.contains_key(&key) {
             self.dirty.insert(key.clone(), Instant::now());
@@ -260,7 +265,7 @@ impl<Key: Clone + Ord> State<Key> {
         }
     }
 
-    /// The key goes out.
+    /// Marks the key as being processed.
     fn take(&mut self, key: &Key, now: Instant) {
         if let Some(since) = self.dirty.remove(key) {
             self.waited.observe(now.duration_since(since).as_secs_f64());
@@ -268,15 +273,15 @@ impl<Key: Clone + Ord> State<Key> {
         self.out.insert(key.clone(), now);
     }
 
-    /// Takes a token, and says how long it is until there is one.
-    fn take_token(&mut self, rate: Rate, now: Instant) -> Duration {
+    /// Takes a token and returns the time to wait until it is available.
+    fn take_token(&mut self, rate: RetryRate, now: Instant) -> Duration {
         let paid = self.paid.map_or(now, |paid| paid.max(now)) + rate.every;
         self.paid = Some(paid);
         paid.duration_since(now)
             .saturating_sub(rate.every.saturating_mul(rate.burst))
     }
 
-    /// Makes ready what is due, and says when the next one will be.
+    /// Makes ready the keys that are due; returns the time of the next one.
     fn promote(&mut self, now: Instant) -> Option<Instant> {
         while let Some(((due, _), ())) = self.later.first_key_value() {
             if *due > now {
@@ -299,7 +304,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn equal_keys_merge_and_are_never_out_twice() {
+    async fn equal_keys_merge_and_are_never_processed_twice_at_once() {
         let queue = WorkQueue::default();
         queue.add("a");
         queue.add("a");
@@ -336,11 +341,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn retries_of_all_keys_share_the_tokens() {
+    async fn all_retries_share_the_rate_limit() {
         let queue = WorkQueue::new(Backoff {
             base: Duration::from_millis(1),
             max: Duration::from_secs(1),
-            overall: Some(Rate {
+            overall: Some(RetryRate {
                 every: Duration::from_millis(100),
                 burst: 2,
             }),
@@ -364,7 +369,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn many_are_taken_at_once_up_to_one_that_failed() {
+    async fn take_fresh_leaves_failed_keys_in_the_queue() {
         let queue = WorkQueue::default();
         queue.add_rate_limited("bad");
         assert_eq!(queue.get().await, "bad");
@@ -392,7 +397,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn two_workers_share_the_keys() {
+    async fn concurrent_workers_get_different_keys() {
         let queue = WorkQueue::default();
         let both = async { tokio::join!(queue.get(), queue.get()) };
         let (got, ()) = tokio::join!(both, async {

@@ -1,4 +1,4 @@
-//! What work queues have done, under the names and with the buckets that Kubernetes' controllers have.
+//! The metrics of work queues, with the names and buckets of Kubernetes' controllers.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use crate::QueueStats;
 
 type Stats = Box<dyn Fn() -> QueueStats + Send + Sync>;
 
-/// The queues of a process, by the names that they have in metrics; a collector for its registry.
+/// The queues of a process, by their names in metrics; a collector for its registry.
 #[derive(Default)]
 pub struct QueueMetrics {
     queues: Vec<(&'static str, Stats)>,
@@ -26,7 +26,7 @@ impl fmt::Debug for QueueMetrics {
 }
 
 impl QueueMetrics {
-    /// Shows a queue, too: what its `stats` says.
+    /// Adds a queue whose figures `stats` returns.
     #[must_use]
     pub fn with(
         mut self,
@@ -38,7 +38,7 @@ impl QueueMetrics {
     }
 }
 
-/// A metric of a queue: its name, what it is, its type, and its value.
+/// A metric of a queue: its name, help text, type, and value.
 type Shown = (
     &'static str,
     &'static str,

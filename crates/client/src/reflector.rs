@@ -1,8 +1,10 @@
 //! A local copy of the objects of a kind, kept up to date by list and watch.
 //!
-//! [`watcher`] lists, then watches from the list's revision; when the stream ends it resumes at the
-//! last revision it saw, and when that is too old it lists again; the cache is then given the
-//! difference, deletions included. It never gives up; it backs off between failures.
+//! [`watcher`] lists, then watches from the list's revision. When the stream ends it resumes at the
+//! last revision it saw; when that is too old it lists again, and the cache gets the difference,
+//! deletions included. It never gives up; it backs off between failures.
+
+mod index;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -19,67 +21,90 @@ use podplane_api::{Object, ObjectKey};
 use podplane_proto::error::ApiError;
 use tokio::sync::{Notify, watch};
 
+use self::index::Index;
 use crate::api::{Api, ListParams, ObjectList, WatchEvent};
 
-/// What happened to an object in the cache.
+/// A change of an object in the cache.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Change<K> {
-    /// It is there, new or changed.
+pub enum CacheChange<K> {
+    /// The object is new or was changed.
     Applied {
-        /// What it was before, if it was there.
+        /// The previous state, if there was one.
         old: Option<Arc<K>>,
-        /// What it is.
+        /// The new state.
         new: Arc<K>,
     },
-    /// It is gone; its last known state.
+    /// The object was deleted; its last known state.
     Deleted(Arc<K>),
 }
 
-/// How a change came to be known.
+/// The source of a change: a watch or a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
-    /// The watch said so.
-    Watched,
-    /// A list was otherwise than the cache; what was between is not known. client-go calls such a deletion DeletedFinalStateUnknown.
-    Listed,
+pub enum ChangeSource {
+    /// The watch reported it.
+    Watch,
+    /// A list differed from the cache; the states between are not known. client-go calls such a
+    /// deletion DeletedFinalStateUnknown.
+    List,
 }
 
-/// The local copy. Cheap to clone; all clones see the same. Stale by nature.
+/// The local copy of the objects. A clone shares the same data. It may lag behind the server.
 pub struct Cache<K> {
-    shared: Arc<Shared<K>>,
+    shared: Arc<SharedCache<K>>,
     synced: watch::Receiver<bool>,
 }
 
-struct Shared<K> {
-    state: Mutex<State<K>>,
+struct SharedCache<K> {
+    state: Mutex<CacheState<K>>,
 }
 
-struct State<K> {
+struct CacheState<K> {
     objects: BTreeMap<ObjectKey, Arc<K>>,
+    index: Option<Index<K>>,
     subscribers: Vec<Weak<Subscriber<K>>>,
 }
 
-/// Changes that a subscriber has not taken yet. It is unbounded, since a subscriber shares the process with the cache and
-/// the objects are shared: what it costs is a pointer for each change.
+/// A queue of the changes that a subscriber has not taken yet. It is unbounded, because a
+/// subscriber must not miss a change and the cache must not wait for it. A subscriber that is stuck
+/// keeps every superseded object alive.
 struct Subscriber<K> {
-    pending: Mutex<VecDeque<(Change<K>, Told)>>,
+    pending: Mutex<VecDeque<(CacheChange<K>, ChangeSource)>>,
     woken: Notify,
 }
 
-/// The changes of a cache, beginning with all that was there, in order and none missed.
+/// The changes of a cache, in order and without gaps, beginning with all present objects.
 pub struct Changes<K>(Arc<Subscriber<K>>);
 
-/// A cache of the objects that match, and the future that keeps it. The cache is empty until the future is polled, and stays
-/// as it is when the future is dropped.
+/// Returns a cache of the objects that match, and the future that keeps it up to date. The cache is
+/// empty until the future is polled, and is frozen once the future is dropped.
 pub fn reflector<K: Object>(
     api: Api<K>,
     params: ListParams,
 ) -> (Cache<K>, impl Future<Output = ()> + Send + 'static) {
-    let state = State {
+    new_reflector(api, params, None)
+}
+
+/// Returns a [`reflector`] whose cache can list the objects of one index key, such as the pods of
+/// a node, without scanning all others: [`Cache::list_of`].
+pub fn indexed_reflector<K: Object>(
+    api: Api<K>,
+    params: ListParams,
+    index_key: fn(&K) -> Option<&str>,
+) -> (Cache<K>, impl Future<Output = ()> + Send + 'static) {
+    new_reflector(api, params, Some(Index::new(index_key)))
+}
+
+fn new_reflector<K: Object>(
+    api: Api<K>,
+    params: ListParams,
+    index: Option<Index<K>>,
+) -> (Cache<K>, impl Future<Output = ()> + Send + 'static) {
+    let state = CacheState {
         objects: BTreeMap::new(),
+        index,
         subscribers: Vec::new(),
     };
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(SharedCache {
         state: Mutex::new(state),
     });
     let (synced_tx, synced) = watch::channel(false);
@@ -87,11 +112,11 @@ pub fn reflector<K: Object>(
         shared: shared.clone(),
         synced,
     };
-    (cache, drive(api, params, shared, synced_tx))
+    (cache, run_reflector(api, params, shared, synced_tx))
 }
 
 impl<K: Object> Cache<K> {
-    /// The object of that key.
+    /// The object with that key.
     pub fn get(&self, key: &ObjectKey) -> Option<Arc<K>> {
         self.shared.lock().objects.get(key).cloned()
     }
@@ -101,12 +126,22 @@ impl<K: Object> Cache<K> {
         self.shared.lock().objects.values().cloned().collect()
     }
 
-    /// Whether the first list has been applied.
+    /// The objects of that index key, by namespace and name. Empty unless the cache is that of an
+    /// [`indexed_reflector`].
+    pub fn list_of(&self, index_key: &str) -> Vec<Arc<K>> {
+        let state = self.shared.lock();
+        let keys = state.index.iter().flat_map(|index| index.keys(index_key));
+        let objects = keys.filter_map(|key| state.objects.get(key));
+        objects.cloned().collect()
+    }
+
+    /// Returns true once the first list has been applied.
     pub fn is_synced(&self) -> bool {
         *self.synced.borrow()
     }
 
-    /// Waits for the first list. For ever if the driver was dropped before.
+    /// Waits for the first list. Never completes if the future that keeps the cache was dropped
+    /// before.
     ///
     /// # Cancel safety
     ///
@@ -120,12 +155,13 @@ impl<K: Object> Cache<K> {
         }
     }
 
-    /// All objects as [`Change::Applied`], then every change. Dropping it unsubscribes.
+    /// Subscribes to all objects as [`CacheChange::Applied`], then to every change. Dropping the
+    /// value unsubscribes.
     pub fn subscribe(&self) -> Changes<K> {
         let mut state = self.shared.lock();
         let present = state.objects.values().map(|new| {
             let new = new.clone();
-            (Change::Applied { old: None, new }, Told::Listed)
+            (CacheChange::Applied { old: None, new }, ChangeSource::List)
         });
         let subscriber = Arc::new(Subscriber {
             pending: Mutex::new(present.collect()),
@@ -146,97 +182,108 @@ impl<K> Clone for Cache<K> {
 }
 
 impl<K> Changes<K> {
-    /// The next change; waits until there is one.
+    /// Waits for the next change.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe: a change is taken only when it is returned.
-    pub async fn next(&mut self) -> Change<K> {
-        self.next_told().await.0
+    pub async fn next(&mut self) -> CacheChange<K> {
+        self.next_with_source().await.0
     }
 
-    /// The next change and how it came to be known; waits until there is one.
+    /// Waits for the next change and its source.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe: a change is taken only when it is returned.
-    pub async fn next_told(&mut self) -> (Change<K>, Told) {
+    pub async fn next_with_source(&mut self) -> (CacheChange<K>, ChangeSource) {
         loop {
-            // A notification between the look and the wait is kept by `Notify`.
-            if let Some(told) = self.take() {
-                return told;
+            // A notification between the check and the wait is kept by `Notify`.
+            if let Some(change) = self.take() {
+                return change;
             }
             self.0.woken.notified().await;
         }
     }
 
-    /// The next change, if there is one now.
-    pub fn try_next(&mut self) -> Option<Change<K>> {
+    /// The next change, or `None` if there is none yet.
+    pub fn try_next(&mut self) -> Option<CacheChange<K>> {
         self.take().map(|(change, _)| change)
     }
 
-    fn take(&mut self) -> Option<(Change<K>, Told)> {
+    fn take(&mut self) -> Option<(CacheChange<K>, ChangeSource)> {
         lock(&self.0.pending).pop_front()
     }
 }
 
-impl<K> Shared<K> {
-    fn lock(&self) -> MutexGuard<'_, State<K>> {
+impl<K> SharedCache<K> {
+    fn lock(&self) -> MutexGuard<'_, CacheState<K>> {
         lock(&self.state)
     }
 }
 
-/// What the mutexes guard is whole between any two statements, so a panic elsewhere does not spoil it.
+/// Locks, and ignores poisoning: the code under these locks is not expected to panic, and a reader
+/// must not panic because another thread did.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<K: Object> State<K> {
-    fn apply(&mut self, object: K, told: Told) {
+impl<K: Object> CacheState<K> {
+    fn apply(&mut self, object: K, source: ChangeSource) {
         let new = Arc::new(object);
         let old = self.objects.insert(new.key(), new.clone());
+        if let Some(index) = &mut self.index {
+            index.change(old.as_deref(), Some(&new));
+        }
+        // A list repeats objects that have not changed.
         if old.as_ref().is_none_or(|old| *old != new) {
-            self.tell(&Change::Applied { old, new }, told);
+            self.notify(&CacheChange::Applied { old, new }, source);
         }
     }
 
-    fn remove(&mut self, key: &ObjectKey, told: Told) {
+    fn remove(&mut self, key: &ObjectKey, source: ChangeSource) {
         if let Some(old) = self.objects.remove(key) {
-            self.tell(&Change::Deleted(old), told);
+            if let Some(index) = &mut self.index {
+                index.change(Some(&old), None);
+            }
+            self.notify(&CacheChange::Deleted(old), source);
         }
     }
 
-    /// Makes the cache what a list says. An object that was deleted and made again between is told as both.
+    /// Makes the cache equal to a list. An object with the same key but another UID is reported as
+    /// a deletion and a creation.
     fn replace(&mut self, items: Vec<K>) {
-        let mut fresh: BTreeMap<_, _> = items.into_iter().map(|item| (item.key(), item)).collect();
+        let fresh: BTreeMap<_, _> = items.into_iter().map(|item| (item.key(), item)).collect();
         let is_same =
             |key: &ObjectKey, old: &K| fresh.get(key).is_some_and(|new| new.uid() == old.uid());
-        let gone: Vec<_> = self
+        let deleted: Vec<_> = self
             .objects
             .iter()
             .filter(|(key, old)| !is_same(key, old))
             .map(|(key, _)| key.clone())
             .collect();
-        gone.iter().for_each(|key| self.remove(key, Told::Listed));
-        while let Some((_, object)) = fresh.pop_first() {
-            self.apply(object, Told::Listed);
+        deleted
+            .iter()
+            .for_each(|key| self.remove(key, ChangeSource::List));
+        for object in fresh.into_values() {
+            self.apply(object, ChangeSource::List);
         }
     }
 
-    fn tell(&mut self, change: &Change<K>, told: Told) {
+    fn notify(&mut self, change: &CacheChange<K>, source: ChangeSource) {
         self.subscribers.retain(|subscriber| {
             let Some(subscriber) = subscriber.upgrade() else {
                 return false;
             };
-            lock(&subscriber.pending).push_back((change.clone(), told));
+            lock(&subscriber.pending).push_back((change.clone(), source));
             subscriber.woken.notify_one();
             true
         });
     }
 }
 
-/// How long to wait between failures: from 50 ms, doubled up to half a second, with jitter, so that a restarted server is found within a second
-/// and not by all clients at once.
+/// The delays between attempts: from 50 ms, doubled up to half a second. Short, so that clients
+/// reconnect within a second of a server's restart; the jitter spreads them.
 fn backoff() -> backon::ExponentialBackoff {
     ExponentialBuilder::new()
         .with_min_delay(Duration::from_millis(50))
@@ -248,34 +295,47 @@ fn backoff() -> backon::ExponentialBackoff {
 
 /// Progress or failure of a [`watcher`].
 #[derive(Debug)]
-pub enum Watched<K> {
-    /// All objects: at the beginning, and again after what was between has expired.
+pub enum WatcherEvent<K> {
+    /// All objects: at the beginning, and again after the watched revision has expired.
     Listed(ObjectList<K>),
-    /// The next event, in the order of revisions, none left out since the last list.
+    /// The next event, in the order of revisions, with none left out since the last list.
     Event(WatchEvent<K>),
-    /// The server ended the watch, or could not be asked. If the error says that the revision has
-    /// expired, a list follows; otherwise the watch is resumed at the last revision.
+    /// The watch ended: `None` if the server ended it in order, otherwise the error. If the
+    /// error says that the revision has expired, or no list has succeeded yet, a list follows;
+    /// otherwise the watch resumes at the last revision.
     Interrupted(Option<ApiError>),
 }
 
-/// Lists the objects that match and watches them for as long as it is polled, through failures of
-/// the server and of the connection. [`reflector`] keeps the latest state of each object; this is
-/// for those who want to see every revision.
+/// Lists the objects that match and watches them for as long as the future is polled, through
+/// failures of the server and of the connection. [`reflector`] keeps the latest state of each
+/// object; this function delivers every event.
 pub async fn watcher<K: Object>(
     api: Api<K>,
     params: ListParams,
-    mut tell: impl FnMut(Watched<K>) + Send,
+    mut on_event: impl FnMut(WatcherEvent<K>) + Send,
 ) {
+    // Starts over with every event.
     let mut waits = backoff();
     let mut revision = None;
+    // The failed attempts since the server last accepted a watch; an expired revision and an
+    // orderly end are no failures.
+    let mut failures = 0_u32;
     loop {
-        let mut progressed = |watched: Watched<K>| {
-            if matches!(watched, Watched::Event(_)) {
-                waits = backoff();
+        let mut on_progress = |progress: FollowProgress<K>| match progress {
+            FollowProgress::Watching if failures > 0 => {
+                tracing::info!(kind = K::KIND, failures, "watch resumed");
+                failures = 0;
             }
-            tell(watched);
+            FollowProgress::Watching => {}
+            FollowProgress::Event(event) => {
+                if matches!(event, WatcherEvent::Event(_)) {
+                    waits = backoff();
+                }
+                on_event(event);
+            }
         };
-        let ended = follow(&api, &params, &mut revision, &mut progressed).await;
+        let ended = list_and_watch_once(&api, &params, &mut revision, &mut on_progress).await;
+        let wait = waits.next().unwrap_or_default();
         match &ended {
             Ok(()) => tracing::debug!(kind = K::KIND, "watch ended; resuming"),
             Err(error) if error.is_expired() => {
@@ -283,33 +343,40 @@ pub async fn watcher<K: Object>(
                 revision = None;
             }
             Err(error) => {
-                tracing::warn!(kind = K::KIND, %error, "list and watch failed; trying again")
+                failures += 1;
+                tracing::warn!(kind = K::KIND, %error, retry_in = ?wait, "failed to list and watch; trying again");
             }
         }
-        tell(Watched::Interrupted(ended.err()));
-        if let Some(wait) = waits.next() {
-            tokio::time::sleep(wait).await;
-        }
+        on_event(WatcherEvent::Interrupted(ended.err()));
+        tokio::time::sleep(wait).await;
     }
 }
 
-/// Lists if there is no revision to go on from, then tells of a watch until it ends.
-async fn follow<K: Object>(
+/// Progress of [`list_and_watch_once`].
+enum FollowProgress<K> {
+    /// The server has accepted the watch.
+    Watching,
+    Event(WatcherEvent<K>),
+}
+
+/// Lists if there is no revision to resume from, then reports the events of a watch until it ends.
+async fn list_and_watch_once<K: Object>(
     api: &Api<K>,
     params: &ListParams,
     revision: &mut Option<String>,
-    tell: &mut (impl FnMut(Watched<K>) + Send),
+    on_progress: &mut (impl FnMut(FollowProgress<K>) + Send),
 ) -> Result<(), ApiError> {
     let from = match revision {
         Some(from) => from.clone(),
         None => {
             let list = api.list(params).await?;
             let from = revision.insert(list.resource_version.clone()).clone();
-            tell(Watched::Listed(list));
+            on_progress(FollowProgress::Event(WatcherEvent::Listed(list)));
             from
         }
     };
     let mut events = pin!(api.watch(params, &from).await?);
+    on_progress(FollowProgress::Watching);
     while let Some(event) = events.next().await {
         let event = event?;
         *revision = Some(match &event {
@@ -318,29 +385,29 @@ async fn follow<K: Object>(
             | WatchEvent::Deleted(object) => object.resource_version().into(),
             WatchEvent::Bookmark(at) => at.clone(),
         });
-        tell(Watched::Event(event));
+        on_progress(FollowProgress::Event(WatcherEvent::Event(event)));
     }
     Ok(())
 }
 
-async fn drive<K: Object>(
+async fn run_reflector<K: Object>(
     api: Api<K>,
     params: ListParams,
-    shared: Arc<Shared<K>>,
+    shared: Arc<SharedCache<K>>,
     synced: watch::Sender<bool>,
 ) {
-    let apply = move |watched| match watched {
-        Watched::Listed(list) => {
+    let apply = move |event| match event {
+        WatcherEvent::Listed(list) => {
             shared.lock().replace(list.items);
             synced.send_replace(true);
         }
-        Watched::Event(WatchEvent::Added(object) | WatchEvent::Modified(object)) => {
-            shared.lock().apply(object, Told::Watched);
+        WatcherEvent::Event(WatchEvent::Added(object) | WatchEvent::Modified(object)) => {
+            shared.lock().apply(object, ChangeSource::Watch);
         }
-        Watched::Event(WatchEvent::Deleted(object)) => {
-            shared.lock().remove(&object.key(), Told::Watched);
+        WatcherEvent::Event(WatchEvent::Deleted(object)) => {
+            shared.lock().remove(&object.key(), ChangeSource::Watch);
         }
-        Watched::Event(WatchEvent::Bookmark(_)) | Watched::Interrupted(_) => {}
+        WatcherEvent::Event(WatchEvent::Bookmark(_)) | WatcherEvent::Interrupted(_) => {}
     };
     watcher(api, params, apply).await;
 }
@@ -363,7 +430,10 @@ impl<K> fmt::Debug for Changes<K> {
 
 #[cfg(test)]
 mod tests {
-    use podplane_api::{core::Pod, meta::ObjectMeta};
+    use podplane_api::{
+        core::{Pod, PodSpec},
+        meta::ObjectMeta,
+    };
 
     use super::*;
 
@@ -381,22 +451,26 @@ mod tests {
     }
 
     fn cache() -> Cache<Pod> {
-        let state = State {
+        fn node(pod: &Pod) -> Option<&str> {
+            pod.spec.as_ref()?.node_name.as_deref()
+        }
+        let state = CacheState {
             objects: BTreeMap::new(),
+            index: Some(Index::new(node)),
             subscribers: Vec::new(),
         };
         Cache {
-            shared: Arc::new(Shared {
+            shared: Arc::new(SharedCache {
                 state: Mutex::new(state),
             }),
             synced: watch::channel(true).1,
         }
     }
 
-    fn told(changes: &mut Changes<Pod>) -> Vec<String> {
+    fn drain(changes: &mut Changes<Pod>) -> Vec<String> {
         std::iter::from_fn(|| changes.try_next())
             .map(|change| match change {
-                Change::Applied { old, new } => {
+                CacheChange::Applied { old, new } => {
                     format!(
                         "{}{}@{}",
                         if old.is_some() { "~" } else { "+" },
@@ -404,27 +478,69 @@ mod tests {
                         new.resource_version()
                     )
                 }
-                Change::Deleted(old) => format!("-{}@{}", old.name(), old.resource_version()),
+                CacheChange::Deleted(old) => format!("-{}@{}", old.name(), old.resource_version()),
             })
             .collect()
     }
 
     #[test]
-    fn a_subscriber_starts_with_what_is_there_and_misses_nothing() {
+    fn index_follows_apply_replace_and_remove() {
+        let on = |name: &str, node: &str| Pod {
+            spec: Some(PodSpec {
+                node_name: Some(node.into()).filter(|node: &String| !node.is_empty()),
+                ..PodSpec::default()
+            }),
+            ..pod(name, name, "1")
+        };
         let cache = cache();
-        cache.shared.lock().apply(pod("a", "1", "1"), Told::Watched);
-        let mut changes = cache.subscribe();
-        cache.shared.lock().apply(pod("b", "2", "2"), Told::Watched);
-        cache.shared.lock().apply(pod("a", "1", "3"), Told::Watched);
-        cache
-            .shared
-            .lock()
-            .remove(&ObjectKey::new("", "b"), Told::Watched);
-        assert_eq!(told(&mut changes), ["+a@1", "+b@2", "~a@3", "-b@2"]);
+        let names = |node| -> Vec<_> {
+            let pods = cache.list_of(node);
+            pods.iter().map(|pod| pod.name().to_owned()).collect()
+        };
+        let apply = |pod| cache.shared.lock().apply(pod, ChangeSource::Watch);
+        apply(on("b", "one"));
+        apply(on("a", "one"));
+        apply(on("waiting", ""));
+        assert_eq!(names("one"), ["a", "b"]);
+        apply(on("waiting", "two"));
+        apply(on("a", "two"));
+        assert_eq!(
+            (names("one"), names("two")),
+            (vec!["b".to_owned()], vec!["a".into(), "waiting".into()])
+        );
+        let key = ObjectKey::new("", "b");
+        cache.shared.lock().remove(&key, ChangeSource::Watch);
+        assert!(names("one").is_empty());
+        cache.shared.lock().replace(vec![on("a", "one")]);
+        assert_eq!(names("one"), ["a"]);
+        assert!(names("two").is_empty());
     }
 
     #[test]
-    fn a_new_list_is_told_as_its_difference() {
+    fn subscriber_gets_present_objects_then_every_change() {
+        let cache = cache();
+        cache
+            .shared
+            .lock()
+            .apply(pod("a", "1", "1"), ChangeSource::Watch);
+        let mut changes = cache.subscribe();
+        cache
+            .shared
+            .lock()
+            .apply(pod("b", "2", "2"), ChangeSource::Watch);
+        cache
+            .shared
+            .lock()
+            .apply(pod("a", "1", "3"), ChangeSource::Watch);
+        cache
+            .shared
+            .lock()
+            .remove(&ObjectKey::new("", "b"), ChangeSource::Watch);
+        assert_eq!(drain(&mut changes), ["+a@1", "+b@2", "~a@3", "-b@2"]);
+    }
+
+    #[test]
+    fn reports_differences_to_a_new_list() {
         let cache = cache();
         let mut changes = cache.subscribe();
         cache.shared.lock().replace(vec![
@@ -432,37 +548,43 @@ mod tests {
             pod("b", "2", "2"),
             pod("c", "3", "3"),
         ]);
-        assert_eq!(told(&mut changes), ["+a@1", "+b@2", "+c@3"]);
-        // a is as it was, b was made again, c is gone, d is new.
+        assert_eq!(drain(&mut changes), ["+a@1", "+b@2", "+c@3"]);
+        // a is unchanged, b was created again, c is gone, d is new.
         cache.shared.lock().replace(vec![
             pod("a", "1", "1"),
             pod("b", "9", "5"),
             pod("d", "4", "4"),
         ]);
-        assert_eq!(told(&mut changes), ["-b@2", "-c@3", "+b@5", "+d@4"]);
+        assert_eq!(drain(&mut changes), ["-b@2", "-c@3", "+b@5", "+d@4"]);
     }
 
     #[tokio::test]
-    async fn how_a_deletion_is_known_is_told() {
+    async fn reports_source_of_deletion() {
         let cache = cache();
         let both = vec![pod("a", "1", "1"), pod("b", "2", "2")];
         cache.shared.lock().replace(both);
         let mut changes = cache.subscribe();
-        assert_eq!(told(&mut changes).len(), 2);
+        assert_eq!(drain(&mut changes).len(), 2);
         let a = ObjectKey::new("", "a");
-        cache.shared.lock().remove(&a, Told::Watched);
+        cache.shared.lock().remove(&a, ChangeSource::Watch);
         cache.shared.lock().replace(Vec::new());
-        let deletions = [changes.next_told().await.1, changes.next_told().await.1];
-        assert_eq!(deletions, [Told::Watched, Told::Listed]);
+        let deletions = [
+            changes.next_with_source().await.1,
+            changes.next_with_source().await.1,
+        ];
+        assert_eq!(deletions, [ChangeSource::Watch, ChangeSource::List]);
     }
 
     #[tokio::test]
-    async fn a_waiting_subscriber_is_woken() {
+    async fn wakes_waiting_subscriber() {
         let cache = cache();
         let mut changes = cache.subscribe();
         let (change, ()) = tokio::join!(changes.next(), async {
-            cache.shared.lock().apply(pod("a", "1", "1"), Told::Watched)
+            cache
+                .shared
+                .lock()
+                .apply(pod("a", "1", "1"), ChangeSource::Watch)
         });
-        assert!(matches!(change, Change::Applied { old: None, .. }));
+        assert!(matches!(change, CacheChange::Applied { old: None, .. }));
     }
 }

@@ -1,4 +1,4 @@
-//! The W3C context of what a caller is doing, on its way out with each call.
+//! The W3C trace context of the caller, sent with each call.
 
 use opentelemetry::{
     Context,
@@ -12,10 +12,11 @@ use tonic::{
     transport::Channel,
 };
 
-/// A channel whose calls say what they are part of.
+/// A channel that sends the caller's trace context with each call.
 pub type Traced = InterceptedService<Channel, fn(Request<()>) -> Result<Request<()>, Status>>;
 
-/// A channel whose calls say what they are part of, for clients that have generated code. [`Client`](crate::Client) does so by itself.
+/// Wraps a channel so that it sends the trace context, for clients with generated code.
+/// [`Client`](crate::Client) does so by itself.
 pub fn traced(channel: Channel) -> Traced {
     InterceptedService::new(channel, |mut request| {
         inject(request.metadata_mut());
@@ -34,7 +35,7 @@ impl Injector for Metadata<'_> {
     }
 }
 
-/// Puts the context of the caller's task into a request, if it has one.
+/// Adds the trace context of the caller's task to a request, if there is one.
 pub(crate) fn inject(metadata: &mut MetadataMap) {
     TraceContextPropagator::new().inject_context(&Context::current(), &mut Metadata(metadata));
 }

@@ -1,11 +1,11 @@
-//! The work queue, as controllers use it with what objects say.
+//! Delays that come from objects, which may have any length.
 
 use std::time::Duration;
 
 use podplane_client::WorkQueue;
 
 #[tokio::test]
-async fn a_delay_of_any_length_is_taken() {
+async fn accepts_the_longest_delays() {
     let queue = WorkQueue::default();
     for delay in [Duration::MAX, Duration::from_secs(u64::MAX / 2)] {
         queue.add_after("later", delay);

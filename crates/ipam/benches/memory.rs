@@ -1,4 +1,4 @@
-//! What the index of free blocks and the ledger take of memory, as it is asked for from the allocator.
+//! Memory of the index of free blocks and of the ledger, as requested from the allocator.
 
 mod common;
 
@@ -41,7 +41,7 @@ fn memory_index() -> Vec<f64> {
     vec![bytes / 1024.0]
 }
 
-/// The same with every other block free again.
+/// The same range with every other block free again.
 fn memory_fragmented() -> Vec<f64> {
     let (_free, bytes) = bytes(|| {
         let mut free = FreeBlocks::new(MANY.into());
@@ -68,12 +68,13 @@ fn memory_of(config: &RangeConfig, nodes: u32) -> Vec<f64> {
     vec![bytes / used]
 }
 
-/// Bytes for each block in use of 10.0.0.0/8 in /32, all of them: index, ledger, owners with their UIDs and names.
+/// Bytes for each block in use of 10.0.0.0/8 in /32, all of them: index, ledger, owners with their
+/// UIDs and names.
 fn memory_owner() -> Vec<f64> {
     memory_of(&cluster(&[("10.0.0.0/8", 32)]), MANY)
 }
 
-/// The same for each of 131,072 blocks of 65,536 nodes with one of each family.
+/// Bytes for each of 131,072 blocks of 65,536 nodes with one block of each family.
 fn memory_owner_dual() -> Vec<f64> {
     memory_of(&cluster(&[("10.0.0.0/8", 24), ("fd00::/48", 64)]), 65_536)
 }

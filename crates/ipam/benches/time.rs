@@ -1,4 +1,4 @@
-//! What the index of free blocks and the ledger take of time.
+//! Time of operations on the index of free blocks and on the ledger.
 
 mod common;
 
@@ -19,7 +19,7 @@ fn main() -> ExitCode {
     ])
 }
 
-/// Nanoseconds for each of so many.
+/// Nanoseconds per operation.
 fn each(count: u32, work: impl FnOnce()) -> f64 {
     let started = Instant::now();
     work();
@@ -39,7 +39,7 @@ fn fill() -> Vec<f64> {
     })
 }
 
-/// Another block each time, all over the range.
+/// Frees and takes a different block each time, all over the range.
 fn one_free() -> Vec<f64> {
     let mut free = FreeBlocks::new(BLOCKS.into());
     while free.take_next().is_some() {}
@@ -71,7 +71,7 @@ fn fill_owned() -> Vec<f64> {
     })
 }
 
-/// Nodes as a list has them: their order is not that of their blocks.
+/// Nodes in the order of a list, which is not that of their blocks.
 fn spec(number: u32) -> (String, String, String) {
     let block = number.wrapping_mul(40_503) % BLOCKS;
     let owner = owner(number);

@@ -1,35 +1,37 @@
-//! The invariants of the whole system, stated once: the audit command, the simulation and the end-to-end tests all
-//! build a [`World`] from what they can see and ask [`check`].
+//! The invariants of the whole system. The audit command, the simulation and the end-to-end tests
+//! all build a [`World`] from their observations and call [`check`].
 
 #[cfg(test)]
 mod tests;
 mod tracker;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
-use std::net::IpAddr;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    net::IpAddr,
+};
 
 use ipnet::IpNet;
 
 use crate::net::overlap;
 pub use tracker::Tracker;
 
-/// A cluster as it was seen at one moment. Every list may be in any order; what is not known is left empty.
+/// A cluster as observed at one moment. Every list may be in any order; unknown parts stay empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct World {
     /// All Node objects.
     pub nodes: Vec<Node>,
     /// All Pod objects.
     pub pods: Vec<Pod>,
-    /// Blocks that were a node's before, and that its pods may still use.
+    /// Former blocks of nodes whose addresses pods may still use.
     pub draining: Vec<DrainingBlock>,
     /// All allocation files of all nodes.
     pub allocations: Vec<Allocation>,
-    /// Everything that may rightly own an allocation file.
+    /// All sandboxes that may own an allocation file.
     pub sandboxes: BTreeSet<Sandbox>,
     /// Writes that the apiserver acknowledged.
     pub acknowledged: Vec<Write>,
-    /// What the store has, by the names that `acknowledged` uses.
+    /// The objects in the store, by the names that `acknowledged` uses.
     pub stored: BTreeSet<String>,
 }
 
@@ -42,7 +44,8 @@ pub struct Node {
     pub uid: String,
     /// `spec.podCIDRs`.
     pub pod_cidrs: Vec<IpNet>,
-    /// How many pods its addresses serve. `None` if nothing limits pods to that number, as with `--ip-policy=off`.
+    /// The number of pods that the node has addresses for. `None` if that number limits nothing, as
+    /// with `--ip-policy=off`.
     pub ip_capacity: Option<u64>,
 }
 
@@ -59,22 +62,24 @@ pub struct Pod {
     pub node: Option<String>,
     /// `spec.hostNetwork`: its addresses are the node's.
     pub host_network: bool,
-    /// It holds no address of a block, whatever `ips` says: it has given its addresses back, or has no node.
+    /// True if the pod holds no address of a block, whatever `ips` says: it has released its
+    /// addresses, or has no node.
     pub released: bool,
-    /// It has a deletion timestamp. It holds its addresses until it is gone or has given them back.
+    /// True if the pod has a deletion timestamp. It holds its addresses until it is gone or has
+    /// released them.
     pub deleting: bool,
     /// `status.podIPs`.
     pub ips: Vec<IpAddr>,
 }
 
 impl Pod {
-    /// Whether the pod takes addresses of its node's block.
+    /// True if the pod takes addresses of its node's block.
     #[must_use]
     pub fn uses_pod_network(&self) -> bool {
         !self.host_network && !self.released
     }
 
-    /// Its name in reports.
+    /// The name in reports.
     #[must_use]
     pub fn key(&self) -> PodKey {
         PodKey {
@@ -84,7 +89,8 @@ impl Pod {
     }
 }
 
-/// A block of a node that was deleted, or that had another block, while pods still have addresses of it.
+/// A former block of a node, which was deleted or has another block now, while pods still have
+/// addresses of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DrainingBlock {
     /// Name of the node.
@@ -96,11 +102,11 @@ pub struct DrainingBlock {
 /// An allocation file of an IPAM plugin.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Allocation {
-    /// Name of the node on whose disk it is.
+    /// The name of the node on whose disk the file is.
     pub node: String,
-    /// The address that it stands for.
+    /// The allocated address.
     pub ip: IpAddr,
-    /// The container ID in it.
+    /// The container ID in the file.
     pub owner: String,
 }
 
@@ -109,34 +115,34 @@ pub struct Allocation {
 pub struct Sandbox {
     /// Name of the node.
     pub node: String,
-    /// The ID that the plugins get as container ID.
+    /// The ID that the plugins get as the container ID.
     pub id: String,
 }
 
-/// An acknowledged write, after all later ones to the same object are taken into account.
+/// An acknowledged write, with later writes to the same object taken into account.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Write {
     /// A name of the object, such as `Pod/default/web-0`.
     pub object: String,
-    /// What it left behind.
-    pub left: Left,
+    /// The state of the object after the write.
+    pub left: ObjectState,
 }
 
-/// What a write leaves in the store.
+/// The state of an object after a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Left {
-    /// A create or an update.
+pub enum ObjectState {
+    /// Created or updated.
     Present,
-    /// A delete.
+    /// Deleted.
     Absent,
 }
 
-/// A pod in a report.
+/// The name of a pod in a report.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PodKey {
-    /// Its namespace.
+    /// The namespace.
     pub namespace: String,
-    /// Its name.
+    /// The name.
     pub name: String,
 }
 
@@ -167,21 +173,21 @@ pub enum Violation {
         /// The blocks of the node, draining ones included.
         blocks: Vec<IpNet>,
     },
-    /// Two nodes have blocks that share addresses. Each block is reported once, against the widest that it lies in, and once more
-    /// against an equal one if that is not the widest.
+    /// Two nodes have blocks that share addresses. Each block is reported once, against the widest
+    /// block that contains it, and once more against an equal block if that is not the widest.
     OverlappingBlocks {
         /// Node and block.
         wide: (String, IpNet),
         /// Node and block inside `wide`, or equal to it.
         narrow: (String, IpNet),
     },
-    /// More live pods on a node than it has addresses for.
+    /// A node has more live pods than addresses.
     OverCapacity {
         /// The node.
         node: String,
-        /// Live pods that need an address.
+        /// The live pods that need an address.
         pods: u64,
-        /// Addresses.
+        /// The number of addresses.
         capacity: u64,
     },
     /// An allocation file without a sandbox.
@@ -202,7 +208,7 @@ impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::DuplicateAddress { ip, pods } => {
-                write!(f, "address {ip} is used by live pods {}", Listed(pods))
+                write!(f, "address {ip} is used by live pods {}", EnglishList(pods))
             }
             Self::OutsideBlock {
                 pod,
@@ -224,7 +230,7 @@ impl fmt::Display for Violation {
                 write!(
                     f,
                     "pod {pod} has address {ip}, which is not in {} of its node {node}",
-                    Listed(blocks)
+                    EnglishList(blocks)
                 )
             }
             Self::OverlappingBlocks { wide, narrow } => {
@@ -262,9 +268,9 @@ impl fmt::Display for Violation {
     }
 }
 
-struct Listed<'a, T>(&'a [T]);
+struct EnglishList<'a, T>(&'a [T]);
 
-impl<T: fmt::Display> fmt::Display for Listed<'_, T> {
+impl<T: fmt::Display> fmt::Display for EnglishList<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, item) in self.0.iter().enumerate() {
             let separator = match index {
@@ -278,7 +284,7 @@ impl<T: fmt::Display> fmt::Display for Listed<'_, T> {
     }
 }
 
-/// Everything that is wrong with the world, sorted; nothing if all is well.
+/// Finds all violations, sorted; none if all invariants hold.
 #[must_use]
 pub fn check(world: &World) -> Vec<Violation> {
     let mut violations: Vec<Violation> = duplicate_addresses(world)
@@ -345,11 +351,12 @@ fn addresses_outside_blocks(world: &World) -> impl Iterator<Item = Violation> {
     })
 }
 
-/// A block, and who holds it: names, and whether it only drains.
-type Held<'a> = (IpNet, Vec<(&'a str, bool)>);
+/// A block and its holders: the name of each, and true if the block is only draining there.
+type BlockHolders<'a> = (IpNet, Vec<(&'a str, bool)>);
 
-/// Prefixes nest or are apart. So, sorted by address and length, the earlier blocks that overlap one are those
-/// that contain it, and what no longer contains the present block contains no later one either.
+/// Prefixes nest or are disjoint. Sorted by address and length, the earlier blocks that overlap a
+/// block are therefore those that contain it, and an earlier block that does not contain the
+/// present one contains no later one either.
 fn overlapping_blocks(world: &World) -> impl Iterator<Item = Violation> {
     let present = world.nodes.iter().flat_map(|node| {
         node.pod_cidrs
@@ -363,14 +370,14 @@ fn overlapping_blocks(world: &World) -> impl Iterator<Item = Violation> {
     let mut blocks: Vec<_> = present.chain(draining).collect();
     blocks.sort_unstable();
     // From the widest to the narrowest; each contains the next.
-    let mut outer: Vec<Held<'_>> = Vec::new();
+    let mut outer: Vec<BlockHolders<'_>> = Vec::new();
     let mut found = Vec::new();
     for (block, node, drains) in blocks {
         while outer.last().is_some_and(|(wide, _)| !overlap(wide, &block)) {
             outer.pop();
         }
-        // A node may have its own old block again, and two old blocks hurt nobody.
-        let other = |(wide, holders): &Held<'_>| {
+        // A node may get its own former block again, and two draining blocks may overlap.
+        let other = |(wide, holders): &BlockHolders<'_>| {
             let other = holders
                 .iter()
                 .find(|(holder, old)| *holder != node && !(*old && drains));
@@ -396,7 +403,7 @@ fn overlapping_blocks(world: &World) -> impl Iterator<Item = Violation> {
     found.into_iter()
 }
 
-/// How many live pods need an address of each node that has any.
+/// The number of live pods that need an address, for each node that has any.
 #[must_use]
 pub fn pods_by_node(world: &World) -> BTreeMap<&str, u64> {
     let mut used: BTreeMap<&str, u64> = BTreeMap::new();
@@ -440,13 +447,13 @@ fn store_differences(world: &World) -> impl Iterator<Item = Violation> {
         .iter()
         .filter_map(
             |Write { object, left }| match (left, world.stored.contains(object)) {
-                (Left::Present, false) => Some(Violation::LostWrite {
+                (ObjectState::Present, false) => Some(Violation::LostWrite {
                     object: object.clone(),
                 }),
-                (Left::Absent, true) => Some(Violation::UndoneDelete {
+                (ObjectState::Absent, true) => Some(Violation::UndoneDelete {
                     object: object.clone(),
                 }),
-                (Left::Present, true) | (Left::Absent, false) => None,
+                (ObjectState::Present, true) | (ObjectState::Absent, false) => None,
             },
         )
 }

@@ -1,8 +1,9 @@
-//! Who holds which block of the cluster CIDRs.
+//! The blocks of the cluster CIDRs and their holders.
 //!
-//! A block is an interval with an owner, never a bit: two holders of one block are two records, a release takes back
-//! what its owner holds and nothing else, and a block number is free only when no record of any size touches it. That is what
-//! keeps blocks of several sizes apart when the mask of a live cluster changes.
+//! A block is an interval with an owner, never a bit: two holders of one block are two records, a
+//! release takes back only what its owner holds, and a block number is free only when no record of
+//! any size touches it. This keeps blocks of several sizes apart when the mask of a live cluster
+//! changes.
 
 mod claim;
 mod ledger;
@@ -10,20 +11,19 @@ mod set;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
-use std::net::IpAddr;
-use std::num::NonZeroU16;
+use std::{collections::BTreeMap, net::IpAddr, num::NonZeroU16};
 
 use ipnet::IpNet;
 
 use crate::cluster::{ClusterRange, RangeConfig};
 use crate::net::{Family, widened};
 pub use claim::{Adoption, Block, Claim, Misfit, Overlap, Owner};
-use ledger::{Held, Kind, Ledger, OwnerId};
+use ledger::{ClaimKind, ClaimRecord, Ledger, OwnerId};
 pub use set::{BlockSet, InvalidSet, Usage};
-use set::{Pool, Set};
+use set::{RangePool, RangeSet};
 
-/// Why a node was given no block. The texts are the reference's, where it has one.
+/// An error of allocating blocks for a node. The texts are those of the reference, where it has
+/// one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AllocateError {
     /// A range of `--cluster-cidr` has no free block; try again when one is released.
@@ -31,26 +31,28 @@ pub enum AllocateError {
         "CIDR allocation failed; there are no remaining CIDRs left to allocate in the accepted range"
     )]
     Exhausted {
-        /// Place of the range in `--cluster-cidr`, from 0.
+        /// The index of the range in `--cluster-cidr`, from 0.
         index: usize,
         /// The range.
         cluster: IpNet,
     },
-    /// Each set that is for the node has a range without a free block; try again when one is released, or with another set.
+    /// Each set that selects the node has a range without a free block; try again when one is
+    /// released, or with another set.
     #[error("unable to get a clusterCIDR for node {}, no available CIDRs", owner.name())]
     NoneLeft {
         /// The node.
         owner: Owner,
-        /// The full range of each set, in the order in which the sets were asked.
+        /// The full range of each set, in the order in which the sets were tried.
         full: Vec<IpNet>,
     },
-    /// No set is for the node; try again with another set, or when the labels of the node have changed.
+    /// No set selects the node; try again with another set, or when the labels of the node have
+    /// changed.
     #[error("no cidrSets with matching labels found for node {}", owner.name())]
     NoMatch {
         /// The node.
         owner: Owner,
     },
-    /// The node holds blocks already; it would lose track of them.
+    /// The node already holds blocks, which it would lose.
     #[error("{owner} already holds {net}")]
     AlreadyHolds {
         /// The node.
@@ -60,7 +62,7 @@ pub enum AllocateError {
     },
 }
 
-/// A set cannot be added: there are as many as can be numbered.
+/// A set cannot be added because all numbers for sets are in use.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "there are {} sets of node blocks already; remove one first",
@@ -68,18 +70,18 @@ pub enum AllocateError {
 )]
 pub struct TooManySets;
 
-/// Names a set as long as it is there; its claims carry it.
+/// The id of a set while it exists; its claims carry it.
 type SetId = NonZeroU16;
 
-/// All blocks of a cluster: sets of ranges, and who holds what of them or elsewhere.
+/// All blocks of a cluster: the sets of ranges, and the claims on blocks in them or elsewhere.
 #[derive(Clone, Debug, Default)]
 pub struct NodeBlocks {
-    sets: BTreeMap<SetId, Set>,
+    sets: BTreeMap<SetId, RangeSet>,
     ledger: Ledger,
 }
 
 impl NodeBlocks {
-    /// An empty cluster with the one set of the flags, and the service ranges reserved.
+    /// An empty cluster with the single set of the flags, and the service ranges reserved.
     #[must_use]
     pub fn new(config: &RangeConfig) -> Self {
         let mut blocks = Self::without_sets(&config.service_ranges);
@@ -88,18 +90,18 @@ impl NodeBlocks {
         blocks
     }
 
-    /// An empty cluster that has no set yet. What is reserved stays so in every set that comes.
+    /// An empty cluster without sets. Service ranges stay reserved in every set that is added.
     #[must_use]
     pub fn without_sets(service_ranges: &[IpNet]) -> Self {
         let mut blocks = Self::default();
         for service in service_ranges {
-            blocks.record(*service, Kind::Reserved, None, None);
+            blocks.record(*service, ClaimKind::Reserved, None, None);
         }
         blocks
     }
 
-    /// Adds a set. Blocks that nodes have already are not given again; they are of the set from their next [`NodeBlocks::adopt`] on. Returns whether
-    /// it was added: not if there is one of its name.
+    /// Adds a set. Blocks that nodes already have are not allocated again; they belong to the set
+    /// from their next [`NodeBlocks::adopt`] on. Returns false if a set of that name exists.
     ///
     /// # Errors
     ///
@@ -112,11 +114,11 @@ impl NodeBlocks {
             .filter_map(SetId::new)
             .find(|id| !self.sets.contains_key(id))
             .ok_or(TooManySets)?;
-        let mut pools: Vec<Pool> = spec.ranges.iter().copied().map(Pool::new).collect();
+        let mut pools: Vec<RangePool> = spec.ranges.iter().copied().map(RangePool::new).collect();
         for pool in &mut pools {
             let cidr = pool.range.cidr();
             let claims = || self.ledger.overlapping(cidr);
-            for (net, _) in claims().filter(|(_, held)| held.kind == Kind::Reserved) {
+            for (net, _) in claims().filter(|(_, held)| held.kind == ClaimKind::Reserved) {
                 pool.occupy(&net);
             }
             pool.reserved = pool.free.used();
@@ -124,7 +126,7 @@ impl NodeBlocks {
                 pool.occupy(&net);
             }
         }
-        let set = Set {
+        let set = RangeSet {
             spec,
             terminating: false,
             pools,
@@ -133,13 +135,14 @@ impl NodeBlocks {
         Ok(true)
     }
 
-    /// Gives nothing more of the set. Returns whether there is one of that name.
+    /// Stops allocation from the set. Returns false if there is no set of that name.
     pub fn terminate_set(&mut self, name: &str) -> bool {
         let set = self.sets.values_mut().find(|set| set.spec.name == name);
         set.map(|set| set.terminating = true).is_some()
     }
 
-    /// Forgets the set. What nodes still hold of it is returned, and stays theirs, as foreign until they are adopted again.
+    /// Removes the set. Blocks that nodes still hold of it are returned, and stay claimed, as
+    /// foreign until they are adopted again.
     pub fn remove_set(&mut self, name: &str) -> Vec<Block> {
         let Some(id) = self.find(name) else {
             return Vec::new();
@@ -147,31 +150,32 @@ impl NodeBlocks {
         let left = self.of_set(id).collect();
         let gone = self.sets.remove(&id);
         for pool in gone.iter().flat_map(|set| &set.pools) {
-            self.ledger.forget_set(pool.range.cidr(), id);
+            self.ledger.detach_set(pool.range.cidr(), id);
         }
         left
     }
 
-    /// The sets, in no order that means anything, and whether each is terminating.
+    /// The sets, in unspecified order, each with true if it is terminating.
     pub fn sets(&self) -> impl Iterator<Item = (&BlockSet, bool)> {
         self.sets.values().map(|set| (&set.spec, set.terminating))
     }
 
-    /// What nodes hold of the set of that name; it should not be removed before this is empty. Draining blocks are of no node any more.
+    /// The blocks that nodes hold of the named set; it should not be removed while there are any.
+    /// Draining blocks are not counted, since their node is gone.
     #[must_use]
     pub fn held_of(&self, set: &str) -> Vec<Block> {
         let id = self.find(set).into_iter();
         id.flat_map(|id| self.of_set(id)).collect()
     }
 
-    /// Whether nodes hold anything of the set of that name.
+    /// True if nodes hold any block of the named set.
     #[must_use]
     pub fn holds_any_of(&self, set: &str) -> bool {
         let mut id = self.find(set).into_iter();
         id.any(|id| self.claims_of(id).next().is_some())
     }
 
-    /// The names of the sets of which the node of this UID holds a block.
+    /// The names of the sets of which the node with this UID holds a block.
     #[must_use]
     pub fn sets_of(&self, uid: &str) -> Vec<&str> {
         let mut ids: Vec<SetId> = self.ledger.sets_of(uid);
@@ -181,7 +185,8 @@ impl NodeBlocks {
         sets.map(|set| set.spec.name.as_str()).collect()
     }
 
-    /// Gives `owner` one block of each range of a set that is for all nodes, round robin as the reference does, or nothing.
+    /// Allocates one block of each range of a set that is for all nodes to `owner`, round robin as
+    /// the reference does, or none.
     ///
     /// # Errors
     ///
@@ -190,20 +195,22 @@ impl NodeBlocks {
         self.allocate_from(owner, |_| None)
     }
 
-    /// Gives `owner` one block of each range of a set, round robin as the reference does, or nothing. `matched` says how many requirements
-    /// of the selector of the set of that name the node meets, or `None` if the selector does not select it; it is not asked about sets for all
-    /// nodes. The reference's order of preference decides among the sets that have a free block in every range.
+    /// Allocates one block of each range of a set to `owner`, round robin as the reference does, or
+    /// none. `matched` returns how many requirements of the selector of the named set the node
+    /// meets, or `None` if it is not selected; it is not called for sets for all nodes. Among the
+    /// sets with a free block in every range, the reference's order of preference decides.
     ///
     /// # Errors
     ///
-    /// [`AllocateError::Exhausted`] or [`AllocateError::NoneLeft`] if a range of each set is full; no range is changed then, nor its place
-    /// in the round. [`AllocateError::NoMatch`] if there is no set. [`AllocateError::AlreadyHolds`] if the owner has blocks.
+    /// [`AllocateError::Exhausted`] or [`AllocateError::NoneLeft`] if a range of each set is full;
+    /// then no range is changed, nor its round-robin position. [`AllocateError::NoMatch`] if there
+    /// is no set. [`AllocateError::AlreadyHolds`] if the owner has blocks.
     pub fn allocate_from(
         &mut self,
         owner: &Owner,
         matched: impl Fn(&str) -> Option<usize>,
     ) -> Result<Vec<IpNet>, AllocateError> {
-        if let Some(net) = self.ledger.held_by(owner.uid()).first() {
+        if let Some(net) = self.ledger.nets_of(owner.uid()).first() {
             return Err(AllocateError::AlreadyHolds {
                 owner: owner.clone(),
                 net: *net,
@@ -238,7 +245,7 @@ impl NodeBlocks {
             .get_mut(&id)
             .into_iter()
             .flat_map(|set| &mut set.pools);
-        let next = |pool: &mut Pool| {
+        let next = |pool: &mut RangePool| {
             pool.free
                 .take_next()
                 .and_then(|index| pool.range.block(index))
@@ -246,12 +253,12 @@ impl NodeBlocks {
         let taken: Vec<IpNet> = pools.filter_map(next).collect();
         for net in &taken {
             let owner = self.ledger.intern(owner);
-            self.record(*net, Kind::Assigned, Some(owner), Some(id));
+            self.record(*net, ClaimKind::Assigned, Some(owner), Some(id));
         }
         taken
     }
 
-    /// Records a block that somebody wants `owner` to have. Outside of the configuration it becomes foreign.
+    /// Claims a block for `owner` on request. Outside of the configured ranges it becomes foreign.
     ///
     /// # Errors
     ///
@@ -263,11 +270,11 @@ impl NodeBlocks {
         }
     }
 
-    /// Records a block that `owner` *has*, as found in its spec: never refused, since it is in use. What does not fit,
-    /// overlaps included, becomes foreign. Repeating it is harmless, and a foreign block whose reason is gone
-    /// becomes an assigned one.
+    /// Records a block that `owner` already has in its spec: never refused, since it is in use. A
+    /// block that does not fit, overlaps included, becomes foreign. Repeating the call is harmless;
+    /// a foreign block that fits by now becomes an assigned one.
     pub fn adopt(&mut self, owner: &Owner, net: IpNet) -> Adoption {
-        // By far the most common is one set, and there are many nodes at the start.
+        // A fast path for the most common case of one set, since there are many nodes at the start.
         let home = match self.sets.len() {
             1 => self
                 .sets
@@ -279,8 +286,9 @@ impl NodeBlocks {
         self.adopt_into(owner, net.trunc(), home)
     }
 
-    /// The same of all blocks of a node, whose labels say which of several sets they are of: the first one that all of them fit, in the order of
-    /// [`NodeBlocks::allocate_from`], then in that of their making. Blocks that no single set fits are looked at one by one.
+    /// Adopts all blocks of a node. With several sets, `matched` decides which one they belong to:
+    /// the first that all blocks fit, in the order of [`NodeBlocks::allocate_from`], then by
+    /// creation. If no single set fits, each block is adopted by itself.
     pub fn adopt_from(
         &mut self,
         owner: &Owner,
@@ -297,7 +305,7 @@ impl NodeBlocks {
         let id = self.ledger.intern(owner);
         let (mut overlap, mut found) = (None, Vec::new());
         for (other, held) in self.ledger.overlapping(net) {
-            if (other, held.owner, held.kind) == (net, Some(id), Kind::Assigned)
+            if (other, held.owner, held.kind) == (net, Some(id), ClaimKind::Assigned)
                 && held.set.is_some()
             {
                 return Adoption::Assigned;
@@ -305,23 +313,25 @@ impl NodeBlocks {
             if overlap.is_none() && self.bars(held, Some(id), owner) {
                 overlap = Some(self.overlap(net, other, held));
             }
-            if held.kind == Kind::Draining && held.owner.is_none() && net.contains(&other) {
+            if held.kind == ClaimKind::Draining && held.owner.is_none() && net.contains(&other) {
                 found.push(other);
             }
         }
         let misfit = overlap.map(Misfit::Overlaps);
         let misfit = misfit.or_else(|| home.is_none().then(|| self.misfit(net)));
-        found.into_iter().for_each(|inner| self.unhold(inner));
+        found
+            .into_iter()
+            .for_each(|inner| self.release_unowned(inner));
         let kind = match misfit {
-            None => Kind::Assigned,
-            Some(_) => Kind::Foreign,
+            None => ClaimKind::Assigned,
+            Some(_) => ClaimKind::Foreign,
         };
         self.record(net, kind, Some(id), home);
         misfit.map_or(Adoption::Assigned, Adoption::Foreign)
     }
 
-    /// Takes back everything that the node of this UID holds. A block number becomes free when nobody else touches it.
-    /// Returns what was held, which is nothing if the UID is not known.
+    /// Releases all blocks of the node with this UID. A block number becomes free when no other
+    /// claim touches it. Returns the released blocks; none if the UID is unknown.
     pub fn release(&mut self, uid: &str) -> Vec<IpNet> {
         let released = self.ledger.remove(uid);
         for net in &released {
@@ -330,15 +340,15 @@ impl NodeBlocks {
         released
     }
 
-    /// Marks everything that the node of this UID holds as draining: the node is gone, but its addresses may be in use.
-    /// Nothing becomes free. Returns what is held.
+    /// Marks all blocks of the node with this UID as draining: the node is gone, but its addresses
+    /// may be in use. No block becomes free. Returns the blocks.
     pub fn drain(&mut self, uid: &str) -> Vec<IpNet> {
         self.ledger.drain(uid)
     }
 
-    /// Keeps the block that contains `address` from being given, as draining, although nobody is known to have held it.
-    /// Nothing is done if a claim contains the address already, or if no range does.
-    pub fn hold(&mut self, address: IpAddr) -> Option<IpNet> {
+    /// Claims the block that contains `address` as draining, without an owner, so that it is not
+    /// allocated. Does nothing if a claim contains the address already, or if no range does.
+    pub fn drain_unowned(&mut self, address: IpAddr) -> Option<IpNet> {
         let address = IpNet::from(address);
         // Only an ancestor, or the address itself, overlaps a single address.
         if self.ledger.overlapping(address).next().is_some() {
@@ -348,67 +358,68 @@ impl NodeBlocks {
             .ranges()
             .find(|range| range.cidr().contains(&address))?;
         let net = widened(&address, range.node_mask());
-        self.record(net, Kind::Draining, None, None);
+        self.record(net, ClaimKind::Draining, None, None);
         Some(net)
     }
 
-    /// Undoes [`NodeBlocks::hold`] for the block that it returned.
-    pub fn unhold(&mut self, net: IpNet) {
-        if self.ledger.remove_held(net) {
+    /// Undoes [`NodeBlocks::drain_unowned`] for the block that it returned.
+    pub fn release_unowned(&mut self, net: IpNet) {
+        if self.ledger.remove_unowned(net) {
             self.vacate(&net);
         }
     }
 
-    /// What the node of this UID holds, IPv4 first, and of each family in the order in which it was recorded.
+    /// The blocks of the node with this UID, IPv4 first, and within a family in the order in which
+    /// they were recorded.
     #[must_use]
-    pub fn held_by(&self, uid: &str) -> Vec<IpNet> {
-        self.ledger.held_by(uid)
+    pub fn blocks_of(&self, uid: &str) -> Vec<IpNet> {
+        self.ledger.nets_of(uid)
     }
 
-    /// Every block that shares an address with `net`, widest first where they nest.
+    /// All blocks that share an address with `net`, widest first where they nest.
     #[must_use]
     pub fn overlapping(&self, net: IpNet) -> Vec<Block> {
         self.each_overlapping(net).collect()
     }
 
-    /// The same one by one, for whoever does not want all.
+    /// The blocks that share an address with `net`, as an iterator.
     pub fn each_overlapping(&self, net: IpNet) -> impl Iterator<Item = Block> {
         let claims = self.ledger.overlapping(net.trunc());
         claims.map(|(net, held)| self.ledger.block(net, held))
     }
 
-    /// Every block that contains the address.
+    /// All blocks that contain the address.
     #[must_use]
     pub fn holders(&self, address: IpAddr) -> Vec<Block> {
         self.overlapping(IpNet::from(address))
     }
 
-    /// All blocks in the order of their addresses.
+    /// All blocks in address order.
     pub fn iter(&self) -> impl Iterator<Item = Block> {
         self.ledger
             .iter()
             .map(|(net, held)| self.ledger.block(net, held))
     }
 
-    /// How full each range is; those of one set are together, in the order of their set.
+    /// The usage of each range; the ranges of one set are together, in the order of the set.
     pub fn usage(&self) -> impl Iterator<Item = Usage> {
-        self.sets.values().flat_map(Set::usage)
+        self.sets.values().flat_map(RangeSet::usage)
     }
 
-    /// How full each range is, by the name of its set.
+    /// The usage of each range, with the name of its set.
     pub fn usage_by_set(&self) -> impl Iterator<Item = (&str, Usage)> {
         let sets = self.sets.values();
         sets.flat_map(|set| set.usage().map(|usage| (set.spec.name.as_str(), usage)))
     }
 
-    /// How full each range of the set of that name is.
+    /// The usage of each range of the named set.
     pub fn usage_of(&self, set: &str) -> impl Iterator<Item = Usage> {
         let set = self.find(set).and_then(|id| self.sets.get(&id));
-        set.into_iter().flat_map(Set::usage)
+        set.into_iter().flat_map(RangeSet::usage)
     }
 
     fn find(&self, name: &str) -> Option<SetId> {
-        let of_name = |(_, set): &(&SetId, &Set)| set.spec.name == name;
+        let of_name = |(_, set): &(&SetId, &RangeSet)| set.spec.name == name;
         self.sets.iter().find(of_name).map(|(id, _)| *id)
     }
 
@@ -422,15 +433,15 @@ impl NodeBlocks {
         claims.map(|(net, held)| self.ledger.block(net, held))
     }
 
-    fn claims_of(&self, id: SetId) -> impl Iterator<Item = (IpNet, Held)> {
+    fn claims_of(&self, id: SetId) -> impl Iterator<Item = (IpNet, ClaimRecord)> {
         let ranges = self.sets.get(&id).into_iter().flat_map(|set| &set.pools);
         let claims = ranges.flat_map(|pool| self.ledger.overlapping(pool.range.cidr()));
         claims.filter(move |(_, held)| {
-            held.set == Some(id) && matches!(held.kind, Kind::Assigned | Kind::Foreign)
+            held.set == Some(id) && matches!(held.kind, ClaimKind::Assigned | ClaimKind::Foreign)
         })
     }
 
-    /// The sets that are for a node, the preferred one first.
+    /// The sets that select a node, the preferred one first.
     fn ranked(&self, matched: impl Fn(&str) -> Option<usize>) -> Vec<SetId> {
         let ranks = self.sets.iter();
         let mut ranks: Vec<_> = ranks
@@ -440,7 +451,7 @@ impl NodeBlocks {
         ranks.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// The set that each of a node's blocks is of.
+    /// For each block of a node, the set that it belongs to.
     fn home(&self, nets: &[IpNet], matched: impl Fn(&str) -> Option<usize>) -> Vec<Option<SetId>> {
         let mut order = self.ranked(matched);
         let mut others: Vec<&SetId> = self.sets.keys().filter(|id| !order.contains(id)).collect();
@@ -451,7 +462,7 @@ impl NodeBlocks {
         let others: Vec<SetId> = others.into_iter().copied().collect();
         order.extend(others);
         let first =
-            |fit: &dyn Fn(&Set) -> bool| order.iter().find(|id| fit(&self.sets[id])).copied();
+            |fit: &dyn Fn(&RangeSet) -> bool| order.iter().find(|id| fit(&self.sets[id])).copied();
         let of_all = first(&|set| nets.iter().all(|net| set.fits(net)));
         nets.iter()
             .map(|net| of_all.or_else(|| first(&|set| set.fits(net))))
@@ -474,11 +485,11 @@ impl NodeBlocks {
         }
     }
 
-    fn record(&mut self, net: IpNet, kind: Kind, owner: Option<OwnerId>, set: Option<SetId>) {
+    fn record(&mut self, net: IpNet, kind: ClaimKind, owner: Option<OwnerId>, set: Option<SetId>) {
         for pool in self.sets.values_mut().flat_map(|set| &mut set.pools) {
             pool.occupy(&net);
         }
-        self.ledger.insert(net, Held { kind, owner, set });
+        self.ledger.insert(net, ClaimRecord { kind, owner, set });
     }
 
     fn in_the_way(&self, owner: &Owner, net: IpNet) -> Option<Overlap> {
@@ -488,25 +499,26 @@ impl NodeBlocks {
         Some(self.overlap(net, other, held))
     }
 
-    /// Whether the claim keeps addresses from a node: a draining block is no harm to one that has it already, if it is
-    /// the old node made again or if nobody knows who had it.
-    fn bars(&self, held: Held, id: Option<OwnerId>, owner: &Owner) -> bool {
+    /// True if the claim keeps addresses from a node that asks for them. A draining block does not
+    /// if the node is the former owner, created again under its name, or the former owner is
+    /// unknown.
+    fn bars(&self, held: ClaimRecord, id: Option<OwnerId>, owner: &Owner) -> bool {
         match (held.kind, held.owner) {
-            (Kind::Draining, former) => {
+            (ClaimKind::Draining, former) => {
                 former.is_some_and(|former| self.ledger.name(former) != owner.name())
             }
             (_, holder) => holder.is_none() || holder != id,
         }
     }
 
-    fn overlap(&self, net: IpNet, other: IpNet, held: Held) -> Overlap {
+    fn overlap(&self, net: IpNet, other: IpNet, held: ClaimRecord) -> Overlap {
         Overlap {
             net,
             held: self.ledger.block(other, held),
         }
     }
 
-    /// What is wrong with a block that is of no set.
+    /// The reason why a block belongs to no set.
     fn misfit(&self, net: IpNet) -> Misfit {
         let family = || {
             self.ranges()

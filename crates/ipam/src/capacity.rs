@@ -1,11 +1,12 @@
-//! Capacities: how many nodes a cluster CIDR has room for, and how many pods a node has addresses
-//! for.
+//! Capacities: the number of nodes that a cluster CIDR has room for, and the number of pods that a
+//! node has addresses for.
 
 use ipnet::IpNet;
 
 use crate::pool::{AddressRange, pod_capacity};
 
-/// Blocks of `/node_mask` in a cluster CIDR of `/cluster_mask`: 2^(`node_mask` − `cluster_mask`).
+/// The number of blocks of `/node_mask` in a cluster CIDR of `/cluster_mask`: 2^(`node_mask` −
+/// `cluster_mask`).
 ///
 /// `None` if a block would be larger than the cluster, or the number needs more than 64 bits.
 #[must_use]
@@ -13,9 +14,9 @@ pub fn max_nodes(cluster_mask: u8, node_mask: u8) -> Option<u64> {
     1u64.checked_shl(u32::from(node_mask.checked_sub(cluster_mask)?))
 }
 
-/// Pods that can have an address of each family of these blocks, as host-local counts a block:
-/// without the network and gateway addresses and, for IPv4, without the broadcast address. A block
-/// that is too small to give any address leaves room for no pod.
+/// The number of pods that can have an address of each family of these blocks, counted as
+/// host-local does: without the network and gateway addresses and, for IPv4, without the broadcast
+/// address. A block that is too small to give any address leaves room for no pod.
 #[must_use]
 pub fn of_blocks(blocks: &[IpNet]) -> u64 {
     let ranges: Option<Vec<_>> = blocks.iter().copied().map(AddressRange::of_block).collect();
@@ -23,20 +24,20 @@ pub fn of_blocks(blocks: &[IpNet]) -> u64 {
     u64::try_from(pods).unwrap_or(u64::MAX)
 }
 
-/// The facts that a node's capacity of addresses follows from.
+/// The facts that determine the address capacity of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeFacts {
-    /// Pods that the IPAM plugin of the node's network reports to have addresses for.
+    /// The number of pods that the IPAM plugin of the node's network reports to have addresses for.
     pub reported: Option<u64>,
-    /// Allocatable `podplane.io/pod-ips` that somebody other than the IPAM plugin has set.
+    /// Allocatable `podplane.io/pod-ips`, if set by something other than the IPAM plugin.
     pub allocatable: Option<u64>,
-    /// Whether the node has blocks.
+    /// True if the node has blocks.
     pub has_blocks: bool,
-    /// The node's blocks, without those that are not CIDRs.
+    /// The node's blocks, except those that are not valid CIDRs.
     pub blocks: Vec<IpNet>,
     /// Allocatable `pods`.
     pub pods: u64,
-    /// Whether pods can have a network on the node now. A node without blocks and without a network
+    /// True if pods can have a network on the node now. A node without blocks and without a network
     /// waits for its blocks; one with a network does not need them.
     pub is_network_ready: bool,
 }
@@ -46,16 +47,16 @@ pub struct NodeFacts {
 pub enum NodeCapacity {
     /// The node waits for its block and takes no pod that needs an address.
     AwaitsBlock,
-    /// The node takes so many.
+    /// The node takes this many pods.
     Pods {
-        /// Pods that need an address.
+        /// The number of pods that need an address.
         count: u64,
-        /// The fact that decided.
+        /// The fact that determined the number.
         basis: Basis,
     },
 }
 
-/// The fact that a node's capacity follows from, the strongest first.
+/// The fact that determines a node's capacity, the strongest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Basis {
     /// The report of the IPAM plugin.
@@ -69,7 +70,7 @@ pub enum Basis {
 }
 
 impl NodeCapacity {
-    /// Pods that need an address; 0 while the node waits for its block.
+    /// The number of pods that need an address; 0 while the node waits for its block.
     #[must_use]
     pub fn count(self) -> u64 {
         match self {
@@ -80,10 +81,10 @@ impl NodeCapacity {
 }
 
 /// The capacity of a node. The scheduler, the kubelet's admission, the invariant checker and the
-/// tables of `get nodes` all ask this function.
+/// tables of `get nodes` all use this function.
 ///
-/// The report of the IPAM plugin decides; else allocatable `podplane.io/pod-ips`, if anybody has set
-/// it; else what the node's blocks hold; else, on a node whose network works without a block,
+/// The report of the IPAM plugin decides; else allocatable `podplane.io/pod-ips`, if it is set;
+/// else the size of the node's blocks; else, on a node whose network works without a block,
 /// allocatable `pods`.
 #[must_use]
 pub fn of_node(node: &NodeFacts) -> NodeCapacity {
@@ -104,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_strongest_known_fact_decides_on_a_nodes_capacity() {
+    fn the_strongest_known_fact_determines_the_capacity() {
         let all = NodeFacts {
             reported: Some(7),
             allocatable: Some(6),
@@ -123,7 +124,7 @@ mod tests {
         // A NotReady node with a block keeps its capacity: taints keep pods away.
         node.is_network_ready = false;
         assert_eq!(of_node(&node), pods(5, Basis::Blocks));
-        // A block that nobody can read gives no address.
+        // A block that cannot be parsed provides no address.
         node.blocks.clear();
         assert_eq!(of_node(&node), pods(0, Basis::Blocks));
         (node.has_blocks, node.is_network_ready) = (false, true);
@@ -131,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_awaits_its_block_has_no_capacity_whatever_it_says() {
+    fn a_node_that_awaits_its_block_has_no_capacity() {
         let node = NodeFacts {
             reported: Some(7),
             allocatable: Some(6),
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_hold_what_their_smaller_family_holds() {
+    fn the_smaller_family_limits_the_capacity_of_blocks() {
         let of = |texts: &[&str]| {
             let blocks: Vec<_> = texts.iter().map(|text| text.parse().unwrap()).collect();
             of_blocks(&blocks)

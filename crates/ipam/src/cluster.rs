@@ -1,8 +1,7 @@
-//! What the range allocator's flags mean, checked with the reference's texts in the reference's order
-//! (kube-controller-manager, `--cluster-cidr` and friends).
+//! The range allocator's flags, validated with the reference's texts in the reference's order
+//! (kube-controller-manager, `--cluster-cidr` and related flags).
 
-use std::fmt;
-use std::net::IpAddr;
+use std::{fmt, net::IpAddr};
 
 use ipnet::IpNet;
 
@@ -16,10 +15,10 @@ pub const DEFAULT_NODE_MASK_IPV6: u8 = 64;
 /// The reference refuses an IPv6 range with more than 2^16 blocks; IPv4 has no such limit.
 pub const MAX_IPV6_BLOCK_BITS: u8 = 16;
 
-/// The flags as they were given. A mask size of 0 means unset, as it does for the reference.
+/// The flags as given. A mask size of 0 means unset, as it does for the reference.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RangeFlags {
-    /// `--cluster-cidr`: a comma list of at most one range for each family.
+    /// `--cluster-cidr`: a comma-separated list of at most one range for each family.
     pub cluster_cidr: String,
     /// `--node-cidr-mask-size`, for a single-stack cluster of either family.
     pub node_cidr_mask_size: Option<u8>,
@@ -27,23 +26,23 @@ pub struct RangeFlags {
     pub node_cidr_mask_size_ipv4: Option<u8>,
     /// `--node-cidr-mask-size-ipv6`.
     pub node_cidr_mask_size_ipv6: Option<u8>,
-    /// `--service-cluster-ip-range`: empty, or one range, or one for each family, comma separated.
+    /// `--service-cluster-ip-range`: empty, one range, or one for each family, comma-separated.
     pub service_cluster_ip_range: String,
 }
 
-/// The flags, understood.
+/// The validated flags.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RangeConfig {
-    /// In the order of `--cluster-cidr`, which is the order of a node's podCIDRs.
+    /// The ranges in the order of `--cluster-cidr`, which is the order of a node's podCIDRs.
     pub ranges: Vec<ClusterRange>,
-    /// Service ranges without host bits; no block that touches one is given to a node.
+    /// The service ranges without host bits; no block that touches one is allocated.
     pub service_ranges: Vec<IpNet>,
-    /// What the operator should be told although it is no error.
+    /// Problems that the operator should know of although they are not errors.
     pub notices: Vec<Notice>,
 }
 
 impl RangeConfig {
-    /// Without ranges: for an allocator that only knows who has what.
+    /// A configuration without ranges, for an allocator that only tracks claims.
     #[must_use]
     pub fn none() -> Self {
         Self {
@@ -53,7 +52,8 @@ impl RangeConfig {
         }
     }
 
-    /// How many nodes can have a block in every range, service ranges taken off. Zero is worth refusing.
+    /// The number of nodes that can have a block in every range, service ranges subtracted. Zero is
+    /// worth refusing.
     #[must_use]
     pub fn max_nodes(&self) -> u64 {
         self.ranges
@@ -63,10 +63,10 @@ impl RangeConfig {
             .unwrap_or(0)
     }
 
-    /// How many blocks of a range the service ranges take.
+    /// The number of blocks of a range that the service ranges take.
     #[must_use]
     pub fn reserved_blocks(&self, range: &ClusterRange) -> u64 {
-        // At most one service range is of the family of `range`, so nothing is counted twice.
+        // At most one service range is of the family of `range`, so no block is counted twice.
         let indices = self
             .service_ranges
             .iter()
@@ -75,7 +75,7 @@ impl RangeConfig {
     }
 }
 
-/// One cluster CIDR, cut into blocks of one size.
+/// One cluster CIDR, divided into blocks of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ClusterRange {
     cidr: IpNet,
@@ -83,12 +83,12 @@ pub struct ClusterRange {
 }
 
 impl ClusterRange {
-    /// The blocks of length `node_mask` in `cidr`, whose host bits are dropped.
+    /// Divides `cidr`, whose host bits are dropped, into blocks of length `node_mask`.
     ///
     /// # Errors
     ///
-    /// [`RangeConfigError::MaskShorterThanCluster`], [`RangeConfigError::MaskTooLong`] or, for IPv6,
-    /// [`RangeConfigError::TooManyBlocks`].
+    /// [`RangeConfigError::MaskShorterThanCluster`], [`RangeConfigError::MaskTooLong`] or, for
+    /// IPv6, [`RangeConfigError::TooManyBlocks`].
     pub fn new(cidr: IpNet, node_mask: u8) -> Result<Self, RangeConfigError> {
         let family = Family::of(&cidr);
         if node_mask < cidr.prefix_len() {
@@ -127,14 +127,14 @@ impl ClusterRange {
         Family::of(&self.cidr)
     }
 
-    /// How many blocks the range has, reserved ones included.
+    /// The number of blocks of the range, reserved ones included.
     #[must_use]
     pub fn blocks(&self) -> u64 {
         max_nodes(self.cidr.prefix_len(), self.node_mask)
             .expect("`new` bounds the difference to 32 bits")
     }
 
-    /// The block of that number, counted from the start of the range.
+    /// The block with that number, counted from the start of the range.
     #[must_use]
     pub fn block(&self, index: u64) -> Option<IpNet> {
         if index >= self.blocks() {
@@ -148,8 +148,8 @@ impl ClusterRange {
         IpNet::new(address, self.node_mask).ok()
     }
 
-    /// The numbers, first and last, of the blocks that share an address with `net`: all of them if it contains the range, one if it is
-    /// no wider than a block. `None` if it lies elsewhere.
+    /// The first and the last number of the blocks that share an address with `net`: all blocks if
+    /// it contains the range, one if it is no wider than a block. `None` if it lies elsewhere.
     #[must_use]
     pub fn indices(&self, net: &IpNet) -> Option<(u64, u64)> {
         if !overlap(&self.cidr, net) {
@@ -164,7 +164,7 @@ impl ClusterRange {
         Some((index(net.network())?, index(net.broadcast())?))
     }
 
-    /// The smallest prefix of whole blocks that has everything which `net` and this range share.
+    /// The smallest prefix of whole blocks that contains the intersection of `net` and this range.
     pub(crate) fn whole_blocks(&self, net: &IpNet) -> Option<IpNet> {
         overlap(&self.cidr, net).then(|| {
             if net.prefix_len() <= self.cidr.prefix_len() {
@@ -186,22 +186,22 @@ impl fmt::Display for ClusterRange {
     }
 }
 
-/// Something in the flags that works otherwise than its author may think.
+/// A property of the flags that may surprise the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// A range was given with host bits; they are dropped.
     NotCanonical {
-        /// As given.
+        /// The range as given.
         given: IpNet,
-        /// As used.
+        /// The range as used.
         canonical: IpNet,
     },
-    /// A service range that is no prefix reserves nothing.
+    /// A service range that is not a valid prefix reserves nothing.
     ServiceRangeIgnored {
-        /// As given.
+        /// The range as given.
         given: String,
     },
-    /// A service range takes every block of a cluster range: no node can be given one.
+    /// A service range covers every block of a cluster range: no node can get a block.
     NoBlockLeft {
         /// The cluster range without a free block.
         cluster: IpNet,
@@ -219,7 +219,7 @@ impl fmt::Display for Notice {
             Self::ServiceRangeIgnored { given } => {
                 write!(
                     f,
-                    "service range {given:?} is no CIDR; nothing is reserved for it"
+                    "invalid service range {given:?}: must be a CIDR; nothing is reserved for it"
                 )
             }
             Self::NoBlockLeft { cluster, service } => {
@@ -232,18 +232,18 @@ impl fmt::Display for Notice {
     }
 }
 
-/// Why the flags are refused. Texts are the reference's, its spelling included.
+/// An error in the flags. The texts are those of the reference, its spelling included.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RangeConfigError {
     /// More than two service ranges.
     #[error("--service-cluster-ip-range can not contain more than two entries")]
     TooManyServiceRanges,
-    /// An element of the cluster CIDR list is no prefix.
+    /// An element of the cluster CIDR list is not a valid prefix.
     #[error("invalid CIDR[{index}]: <nil> ({invalid})")]
     InvalidClusterCidr {
-        /// Its place in the list, from 0.
+        /// Its index in the list, from 0.
         index: usize,
-        /// What is wrong with it; part of the text, because the reference's text has it inside.
+        /// The invalid text; part of the message, because the reference's text includes it.
         invalid: InvalidCidr,
     },
     /// Several cluster CIDRs, all of one family.
@@ -251,13 +251,13 @@ pub enum RangeConfigError {
         "len of ClusterCIDRs=={count} and they are not configured as dual stack (at least one from each IPFamily"
     )]
     NotDualStack {
-        /// How many were given.
+        /// The number of cluster CIDRs.
         count: usize,
     },
     /// More than one cluster CIDR for a family.
     #[error("length of clusterCIDRs is:{count} more than max allowed of 2")]
     TooManyClusterCidrs {
-        /// How many were given.
+        /// The number of cluster CIDRs.
         count: usize,
     },
     /// Two service ranges of one family.
@@ -266,16 +266,16 @@ pub enum RangeConfigError {
     /// One mask cannot serve two families.
     #[error("usage of --node-cidr-mask-size is not allowed with dual-stack clusters")]
     MaskWithDualStack,
-    /// Both the common mask and one of a family.
+    /// Both the common mask and one for a family are set.
     #[error(
         "usage of --node-cidr-mask-size-ipv4 and --node-cidr-mask-size-ipv6 is not allowed if --node-cidr-mask-size is set. \
          For dual-stack clusters please unset it and use IPFamily specific flags"
     )]
     MaskAndFamilyMask,
-    /// An IPv4 mask without an IPv4 range.
+    /// An IPv4 mask is set without an IPv4 range.
     #[error("usage of --node-cidr-mask-size-ipv4 is not allowed for a single-stack IPv6 cluster")]
     Ipv4MaskWithoutIpv4,
-    /// An IPv6 mask without an IPv6 range.
+    /// An IPv6 mask is set without an IPv6 range.
     #[error("usage of --node-cidr-mask-size-ipv6 is not allowed for a single-stack IPv4 cluster")]
     Ipv6MaskWithoutIpv6,
     /// A block would be larger than the cluster.
@@ -284,7 +284,7 @@ pub enum RangeConfigError {
          configured for CIDR family"
     )]
     MaskShorterThanCluster,
-    /// A block would be smaller than an address. The reference does not check it and fails later.
+    /// The mask is longer than an address. The reference does not check it and fails later.
     #[error("node CIDR mask size {mask} is more than the {} bits of an {family} address", family.bits())]
     MaskTooLong {
         /// The family of the range.
@@ -298,7 +298,7 @@ pub enum RangeConfigError {
 }
 
 impl RangeFlags {
-    /// The same where `--cluster-cidr` may be absent, since ranges can come later.
+    /// Validates the flags where `--cluster-cidr` may be absent, since ranges can be added later.
     ///
     /// # Errors
     ///
@@ -320,11 +320,12 @@ impl RangeFlags {
         })
     }
 
-    /// Checks the flags in the reference's order, so that of several mistakes the same one is reported.
+    /// Validates the flags in the reference's order, so that of several mistakes the same one is
+    /// reported.
     ///
     /// # Errors
     ///
-    /// The first rule that is broken, see [`RangeConfigError`].
+    /// The first violated rule, see [`RangeConfigError`].
     pub fn validate(&self) -> Result<RangeConfig, RangeConfigError> {
         let service_texts = self.service_texts()?;
         let cluster = parse_cluster_cidrs(&self.cluster_cidr)?;
@@ -362,11 +363,13 @@ impl RangeFlags {
         })
     }
 
-    /// The service ranges alone, which is all that matters to an allocator without a range of its own, and what is strange about them.
+    /// The service ranges alone, for an allocator without a range of its own, and notices about
+    /// them.
     ///
     /// # Errors
     ///
-    /// [`RangeConfigError::TooManyServiceRanges`] and [`RangeConfigError::ServiceRangesNotDualStack`].
+    /// [`RangeConfigError::TooManyServiceRanges`] and
+    /// [`RangeConfigError::ServiceRangesNotDualStack`].
     pub fn service_ranges(&self) -> Result<(Vec<IpNet>, Vec<Notice>), RangeConfigError> {
         let mut notices = Vec::new();
         let ranges = parse_service_ranges(&self.service_texts()?, &mut notices)?;
@@ -452,7 +455,7 @@ fn parse_service_ranges(
                 notices.extend(not_canonical(&range));
                 ranges.push(range.trunc());
             }
-            // The reference only warns; so a cluster that ran with it still starts.
+            // The reference only warns, so a cluster that ran with it still starts.
             Err(invalid) => notices.push(Notice::ServiceRangeIgnored {
                 given: invalid.text,
             }),

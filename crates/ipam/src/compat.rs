@@ -1,27 +1,34 @@
-//! Whose behaviour is wanted where ours differs.
+//! The choice between our own behaviour and that of other systems.
 
-use std::fmt;
-use std::str::FromStr;
+use std::{fmt, str::FromStr};
 
-/// `--compat`: another system whose handling of node blocks is imitated, its faults included.
+/// Another system whose handling of node blocks is imitated, its faults included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "schema",
+    derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema),
+    serde(rename_all = "lowercase")
+)]
 pub enum Compat {
-    /// No other system's.
+    /// Our own behaviour.
     #[default]
     None,
-    /// Kubernetes', its newest [`Generation`].
+    /// The newest generation of Kubernetes.
     Upstream,
-    /// Kubernetes' up to 1.30.
+    /// Kubernetes up to 1.30.
+    #[cfg_attr(feature = "schema", serde(rename = "upstream-1.30"))]
     Upstream130,
-    /// Kubernetes' from 1.31.0 to 1.31.3.
+    /// Kubernetes from 1.31.0 to 1.31.3.
+    #[cfg_attr(feature = "schema", serde(rename = "upstream-1.31"))]
     Upstream131,
-    /// Kubernetes' from 1.31.4 on.
+    /// Kubernetes from 1.31.4 on.
+    #[cfg_attr(feature = "schema", serde(rename = "upstream-1.32"))]
     Upstream132,
     /// The fork in cloud-provider-gcp.
     Gcp,
 }
 
-/// How the reference's range allocator works, which changed twice and was forked once.
+/// A generation of the reference's range allocator, which changed twice and was forked once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Generation {
     /// Allocates when an event arrives, and writes from a channel of 5000.
@@ -30,7 +37,7 @@ pub enum Generation {
     G2,
     /// Allocates from a work queue; releases when a node is gone.
     G3,
-    /// As [`Generation::G1`], and does not see a deletion that its watch missed.
+    /// Like [`Generation::G1`], and misses deletions that its watch missed.
     Gcp,
 }
 
@@ -45,7 +52,7 @@ impl Compat {
         Self::Gcp,
     ];
 
-    /// Its name on a command line.
+    /// The name on a command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -58,7 +65,7 @@ impl Compat {
         }
     }
 
-    /// The reference's controller that runs; absent for ours.
+    /// The generation of the reference's controller; `None` for ours.
     #[must_use]
     pub const fn generation(self) -> Option<Generation> {
         match self {
@@ -70,7 +77,7 @@ impl Compat {
         }
     }
 
-    /// Whether a node may have a block that touches another's or the range of services.
+    /// True if a node may have a block that overlaps another one or the service range.
     #[must_use]
     pub const fn is_lenient(self) -> bool {
         self.generation().is_some()
@@ -83,11 +90,11 @@ impl fmt::Display for Compat {
     }
 }
 
-/// A text that is no value of `--compat`.
+/// An invalid value of `--compat`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{given:?} is not one of {}", Compat::ALL.map(Compat::name).join(", "))]
 pub struct UnknownCompat {
-    /// As given.
+    /// The text as given.
     pub given: String,
 }
 
@@ -108,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_back() {
+    fn names_round_trip() {
         for compat in Compat::ALL {
             assert_eq!(compat.to_string().parse(), Ok(compat));
         }
@@ -119,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn only_none_refuses() {
+    fn every_mode_but_none_is_lenient() {
         let lenient = Compat::ALL.map(Compat::is_lenient);
         assert_eq!(lenient, [false, true, true, true, true, true]);
     }

@@ -1,9 +1,10 @@
-//! Large numbers in reports: IPv6 has more addresses than most readers keep exactly.
+//! Formatting of large numbers in reports: IPv6 has more addresses than most readers can represent
+//! exactly.
 
-/// The largest integer that every reader of JSON keeps as it is: 2^53 - 1.
+/// The largest integer that every JSON reader represents exactly: 2^53 - 1.
 pub const MAX_JSON_INTEGER: u128 = (1 << 53) - 1;
 
-/// The number for people: digits, or beyond [`MAX_JSON_INTEGER`] a power of 2.
+/// Formats a number for people: digits, or beyond [`MAX_JSON_INTEGER`] a power of 2.
 #[must_use]
 pub fn readable(number: u128) -> String {
     let power = number.checked_next_power_of_two();

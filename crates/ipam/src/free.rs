@@ -1,21 +1,24 @@
-//! Which block numbers are free: a bit for each, and above them a bit for each full word, and so on, so that a free one is found in as many
-//! steps as there are levels, however full the range is.
+//! A hierarchical bitmap of free block numbers: a bit for each number, above them a bit for each
+//! full word, and so on. A free number is found in as many steps as there are levels, however full
+//! the range is.
 
 const WORD: u64 = u64::BITS as u64;
 
-/// The free numbers of `0..total`, handed out round robin.
+/// The free numbers of `0..total`, allocated round robin.
 #[derive(Clone, Debug)]
 pub struct FreeBlocks {
     total: u64,
     free: u64,
     next: u64,
-    /// The first has a bit for each number, set if it is used. Each other has a bit for each word of the one before, set if all bits of that word are.
-    /// The last is one word. Bits behind the end are set. Memory that was never written to is never there: the bits begin as zeros.
+    /// The first level has a bit for each number, set if it is used. Each other level has a bit for
+    /// each word of the one before, set if that word is full. The last is one word. Bits after the
+    /// end are set. Pages of memory that were never written to are not resident: the bits begin as
+    /// zeros.
     levels: Vec<Vec<u64>>,
 }
 
 impl FreeBlocks {
-    /// All of them free.
+    /// Creates a set with all numbers free.
     #[must_use]
     pub fn new(total: u64) -> Self {
         let mut levels = Vec::new();
@@ -42,26 +45,27 @@ impl FreeBlocks {
         }
     }
 
-    /// How many can be taken.
+    /// The number of free numbers.
     #[must_use]
     pub fn free(&self) -> u64 {
         self.free
     }
 
-    /// How many cannot.
+    /// The number of used numbers.
     #[must_use]
     pub fn used(&self) -> u64 {
         self.total - self.free
     }
 
-    /// Where the next search starts.
+    /// The number at which the next search starts.
     #[must_use]
     pub fn next_candidate(&self) -> u64 {
         self.next
     }
 
-    /// Takes the first free number at or after the candidate, around the end if need be, as the reference's
-    /// allocator does: the lowest free one is not preferred, so a number just freed is not used again at once.
+    /// Takes the first free number at or after the candidate, wrapping around at the end, as the
+    /// reference's allocator does: the lowest free one is not preferred, so a number just freed is
+    /// not reused at once.
     pub fn take_next(&mut self) -> Option<u64> {
         let taken = self.first_free(self.next).or_else(|| self.first_free(0))?;
         self.occupy(taken, taken);
@@ -69,7 +73,7 @@ impl FreeBlocks {
         Some(taken)
     }
 
-    /// Up to the level where there is something free behind `from`, and down again to what it is.
+    /// Searches up to the level that has a free bit after `from`, and down again to the number.
     fn first_free(&self, from: u64) -> Option<u64> {
         let (mut level, mut at) = (0, from);
         let mut found = loop {
@@ -87,7 +91,7 @@ impl FreeBlocks {
         Some(found)
     }
 
-    /// Makes `first..=last` used, whatever part of it was. The candidate does not move.
+    /// Marks `first..=last` as used, whatever was used before. The candidate does not move.
     pub fn occupy(&mut self, first: u64, last: u64) {
         for (at, mask) in words(first, last.min(self.total.saturating_sub(1))) {
             let word = &mut self.levels[0][at];
@@ -107,7 +111,7 @@ impl FreeBlocks {
         }
     }
 
-    /// Makes `first..=last` free, whatever part of it was. The candidate does not move.
+    /// Marks `first..=last` as free, whatever was free before. The candidate does not move.
     pub fn vacate(&mut self, first: u64, last: u64) {
         for (at, mask) in words(first, last.min(self.total.saturating_sub(1))) {
             let word = &mut self.levels[0][at];
@@ -128,7 +132,7 @@ impl FreeBlocks {
     }
 }
 
-/// The words that have the bits `first..=last`, and which of their bits those are.
+/// The indices of the words with the bits `first..=last`, each with a mask of those bits.
 fn words(first: u64, last: u64) -> impl Iterator<Item = (usize, u64)> {
     (first / WORD..=last / WORD).map(move |word| {
         let from = first.max(word * WORD) % WORD;
@@ -154,28 +158,28 @@ mod tests {
     use super::*;
 
     #[derive(Clone, Debug)]
-    enum Op {
+    enum FreeOp {
         Take,
         Occupy(u64, u64),
         Vacate(u64, u64),
     }
 
-    /// Around the sizes at which there is another level.
+    /// Sizes around those at which a level is added.
     const TOTALS: [u64; 7] = [1, 12, 64, 65, 4096, 4097, 9000];
 
-    fn op(total: u64) -> impl Strategy<Value = Op> {
+    fn op(total: u64) -> impl Strategy<Value = FreeOp> {
         let near =
             (0..total, 0..10u64).prop_map(move |(a, length)| (a, (a + length).min(total - 1)));
         let far = (0..total, 0..total).prop_map(|(a, b)| (a.min(b), a.max(b)));
         let span = prop_oneof![near, far];
         prop_oneof![
-            3 => Just(Op::Take),
-            1 => span.clone().prop_map(|(a, b)| Op::Occupy(a, b)),
-            1 => span.prop_map(|(a, b)| Op::Vacate(a, b)),
+            3 => Just(FreeOp::Take),
+            1 => span.clone().prop_map(|(a, b)| FreeOp::Occupy(a, b)),
+            1 => span.prop_map(|(a, b)| FreeOp::Vacate(a, b)),
         ]
     }
 
-    fn some_ops() -> impl Strategy<Value = (u64, Vec<Op>)> {
+    fn some_ops() -> impl Strategy<Value = (u64, Vec<FreeOp>)> {
         let total = prop::sample::select(TOTALS.to_vec());
         total.prop_flat_map(|total| (Just(total), prop::collection::vec(op(total), 0..40)))
     }
@@ -188,7 +192,7 @@ mod tests {
             let mut next = 0;
             for op in ops {
                 match op {
-                    Op::Take => {
+                    FreeOp::Take => {
                         let want = (0..total).map(|i| (next + i) % total).find(|i| free.contains(i));
                         prop_assert_eq!(sut.take_next(), want);
                         if let Some(taken) = want {
@@ -196,11 +200,11 @@ mod tests {
                             next = (taken + 1) % total;
                         }
                     }
-                    Op::Occupy(a, b) => {
+                    FreeOp::Occupy(a, b) => {
                         sut.occupy(a, b);
                         free.retain(|i| !(a..=b).contains(i));
                     }
-                    Op::Vacate(a, b) => {
+                    FreeOp::Vacate(a, b) => {
                         sut.vacate(a, b);
                         free.extend(a..=b);
                     }

@@ -1,14 +1,15 @@
-//! Address arithmetic and allocation, pure: what a node's block is, who holds it, how many pods it serves, and
-//! what must hold of a whole cluster.
+//! Pure address arithmetic and allocation: the blocks of nodes, their holders, the number of pods
+//! that they serve, and the invariants of a whole cluster.
 //!
-//! This crate never reads a clock, does no input or output and draws no random number: everything that it decides
-//! follows from its arguments, so that the controller, the scheduler, the plugins, the audit and the tests all get
-//! the same answer. Start with [`cluster`] (what the flags mean), then [`blocks`] (who holds which block), then
-//! [`audit`] (the invariants of the system).
+//! This crate never reads a clock, does no input or output and draws no random number: its
+//! decisions depend only on the arguments, so that the controller, the scheduler, the plugins, the
+//! audit and the tests all get the same answer. Start with [`cluster`] (the flags), then [`blocks`]
+//! (the holders of blocks), then [`audit`] (the invariants of the system).
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod allocator_type;
 pub mod audit;
 pub mod blocks;
 pub mod capacity;
@@ -16,6 +17,7 @@ pub mod cluster;
 pub mod compat;
 pub mod figures;
 mod free;
+mod ip_policy;
 mod nearest;
 pub mod net;
 pub mod planning;
@@ -24,6 +26,7 @@ mod runs;
 mod service;
 pub mod upstream;
 
+pub use allocator_type::{AllocatorType, InvalidAllocatorType, NO_CLOUD};
 pub use blocks::{
     Adoption, AllocateError, Block, BlockSet, Claim, InvalidSet, Misfit, NodeBlocks, Overlap,
     Owner, TooManySets, Usage,
@@ -31,6 +34,7 @@ pub use blocks::{
 pub use cluster::{ClusterRange, Notice, RangeConfig, RangeConfigError, RangeFlags};
 pub use compat::{Compat, Generation};
 pub use free::FreeBlocks;
+pub use ip_policy::IpPolicy;
 pub use nearest::nearest_free;
 pub use net::{Family, InvalidCidr, parse_cidr};
 pub use pool::AddressRange;

@@ -1,4 +1,4 @@
-//! Where there is room for a block beside others of any size.
+//! Search for a free block among taken blocks of any size.
 
 use std::net::IpAddr;
 
@@ -6,8 +6,8 @@ use ipnet::IpNet;
 
 use crate::net::{Family, number, overlap};
 
-/// The first prefix of the length of `wanted` in `within` that shares no address with any of `taken`, at `wanted` or after it, or else
-/// from the start of `within`. `None` if there is none.
+/// The first prefix of the length of `wanted` in `within` that shares no address with any of
+/// `taken`, at or after `wanted`, or else from the start of `within`. `None` if there is none.
 #[must_use]
 pub fn nearest_free(
     wanted: &IpNet,
@@ -35,7 +35,8 @@ pub fn nearest_free(
     IpNet::new(address, wanted.prefix_len()).ok()
 }
 
-/// The start of the first whole block from `start` to `last` that lies in none of the sorted intervals.
+/// The start of the first whole block from `start` to `last` that lies in none of the sorted
+/// intervals.
 fn gap(start: u128, last: u128, host_bits: u32, taken: &[(u128, u128)]) -> Option<u128> {
     // The host part of a block, all ones.
     let ones = u128::MAX
@@ -66,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_block_that_nobody_touches() {
+    fn finds_the_next_free_block() {
         let range = "10.244.0.0/22";
         for (wanted, taken, want) in [
             ("10.244.1.0/24", &[][..], Some("10.244.1.0/24")),
@@ -83,14 +84,15 @@ mod tests {
                 &["10.244.1.0/25", "10.244.1.128/26"],
                 Some("10.244.2.0/25"),
             ),
-            // From elsewhere, the range is searched from its start; another family takes nothing.
+            // A wanted block elsewhere starts the search at the start of the range; another family
+            // takes nothing.
             (
                 "10.0.0.0/24",
                 &["10.244.0.0/24", "fd00::/8"],
                 Some("10.244.1.0/24"),
             ),
             ("192.168.0.0/24", &["10.244.3.0/24"], Some("10.244.0.0/24")),
-            // It has no room for a block that is larger, or of another family.
+            // The range has no room for a block that is larger, or of another family.
             ("10.244.0.0/21", &[], None),
             ("fd00::/64", &[], None),
         ] {

@@ -1,7 +1,6 @@
-//! Families and prefixes: the few things that every other module asks of an address.
+//! Address families and prefixes, as needed by all other modules.
 
-use std::fmt;
-use std::net::IpAddr;
+use std::{fmt, net::IpAddr};
 
 use ipnet::IpNet;
 
@@ -30,7 +29,7 @@ impl Family {
         }
     }
 
-    /// How many bits an address of the family has.
+    /// The number of bits of an address.
     #[must_use]
     pub const fn bits(self) -> u8 {
         match self {
@@ -49,26 +48,27 @@ impl fmt::Display for Family {
     }
 }
 
-/// A text that is not a prefix.
+/// A text that is not a valid prefix.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid CIDR address: {text}")]
 pub struct InvalidCidr {
-    /// The text as it was given.
+    /// The text as given.
     pub text: String,
 }
 
-/// Reads a prefix by the legacy rules that Kubernetes keeps for `--cluster-cidr` and `spec.podCIDRs`: host bits are
-/// kept, leading zeros are decimal (`010.0.0.0/8` is `10.0.0.0/8`), and an IPv4-mapped prefix is IPv4.
+/// Parses a prefix by the legacy rules that Kubernetes keeps for `--cluster-cidr` and
+/// `spec.podCIDRs`: host bits are kept, leading zeros are decimal (`010.0.0.0/8` is `10.0.0.0/8`),
+/// and an IPv4-mapped prefix is IPv4.
 ///
 /// # Errors
 ///
-/// [`InvalidCidr`] if the text is no prefix under those rules.
+/// [`InvalidCidr`] if the text is not a prefix by those rules.
 pub fn parse_cidr(text: &str) -> Result<IpNet, InvalidCidr> {
     let invalid = || InvalidCidr {
         text: text.to_owned(),
     };
     let (address, length) = text.split_once('/').ok_or_else(invalid)?;
-    // `u8::from_str` would also take a sign.
+    // `u8::from_str` would also accept a sign.
     if !length.bytes().all(|b| b.is_ascii_digit()) {
         return Err(invalid());
     }
@@ -105,20 +105,21 @@ pub(crate) fn number(address: IpAddr) -> u128 {
     }
 }
 
-/// How many addresses lie from `first` to `last`, both counted; saturates for the whole of IPv6.
+/// The number of addresses from `first` to `last` inclusive; saturates for the whole of IPv6.
 pub(crate) fn addresses_between(first: u128, last: u128) -> u128 {
     last.checked_sub(first)
         .map_or(0, |distance| distance.saturating_add(1))
 }
 
-/// The prefix of `length` that contains the start of `net`; `net` itself, without host bits, if that is shorter.
+/// The prefix of `length` that contains the start of `net`; `net` itself, without host bits, if
+/// that is shorter.
 pub(crate) fn widened(net: &IpNet, length: u8) -> IpNet {
     IpNet::new(net.addr(), length.min(net.prefix_len()))
         .expect("a shorter length is valid in the same family")
         .trunc()
 }
 
-/// Two prefixes share an address exactly if one contains the other.
+/// True if two prefixes share an address, which is exactly if one contains the other.
 pub(crate) fn overlap(a: &IpNet, b: &IpNet) -> bool {
     a.contains(b) || b.contains(a)
 }
@@ -128,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn legacy_forms_are_read() {
+    fn parses_legacy_forms() {
         for (text, want) in [
             ("10.244.0.0/16", "10.244.0.0/16"),
             ("10.244.1.7/24", "10.244.1.7/24"),
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_prefix_is_refused_with_its_text() {
+    fn refuses_invalid_prefixes_with_their_text() {
         for text in [
             "",
             "10.0.0.0",

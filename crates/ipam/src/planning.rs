@@ -1,6 +1,8 @@
-//! What an address plan comes to: how many nodes and pods the flags give, which limit is met first, what overlaps, and what would be better.
+//! Evaluation of an address plan: how many nodes and pods the flags allow, which limit is reached
+//! first, overlaps, and better choices.
 //!
-//! Everything follows from [`Question::answer`]; texts for people are in [`Plan::warnings`], numbers in the rest.
+//! Start at [`Question::answer`]. [`Plan::warnings`] has texts for people, the other fields have
+//! numbers.
 
 mod addition;
 mod growth;
@@ -17,54 +19,55 @@ use crate::{
 
 pub use addition::{Addition, additions};
 pub use growth::{Growth, InvalidGrowth, Period};
-pub use recommend::{Alternative, Recommended};
+pub use recommend::{Alternative, RecommendedRange};
 
-/// The kubelet's `--max-pods` where nothing else is said.
+/// The default of the kubelet's `--max-pods`.
 pub const DEFAULT_MAX_PODS: u64 = 110;
 
-/// What is asked.
+/// The input of a plan.
 #[derive(Clone, Debug, Default)]
 pub struct Question {
     /// The flags of the controller.
     pub flags: RangeFlags,
-    /// Where nodes have their own addresses.
+    /// The networks of the nodes' own addresses.
     pub node_networks: Vec<IpNet>,
-    /// How many nodes there are to be.
+    /// The planned number of nodes.
     pub nodes: Option<u64>,
-    /// How many pods a node is to run; without it, the kubelet's default is a limit like others, and nothing that has to fit.
+    /// The planned number of pods per node; without it, the kubelet's default is one of the limits,
+    /// but need not fit.
     pub max_pods: Option<u64>,
-    /// How the number of nodes grows.
+    /// The growth of the number of nodes.
     pub growth: Option<Growth>,
-    /// How many of the growth's periods the blocks have to last.
+    /// The number of the growth's periods that the blocks must last.
     pub horizon: Option<f64>,
 }
 
-/// The answer.
+/// The evaluated plan.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The flags, understood.
+    /// The validated flags.
     pub config: RangeConfig,
-    /// One for each range, in their order.
+    /// One plan for each range, in their order.
     pub ranges: Vec<RangePlan>,
-    /// How many nodes can have a block in every range.
+    /// The number of nodes that can have a block in every range.
     pub max_nodes: u64,
-    /// Of the family with fewest: how many pods of a node can have an address.
+    /// The number of pods of a node that can have an address, in the family with the fewest.
     pub pods_per_node: u128,
-    /// How many pods a node runs at most, as asked or as the kubelet's default has it.
+    /// The most pods that a node runs: the planned number or the kubelet's default.
     pub max_pods: u64,
-    /// Which limit is met first.
+    /// The limit that is reached first.
     pub first_limit: Limit,
-    /// How long the blocks last, in periods of the growth that was asked about; 0 if they never did.
+    /// The time that the blocks last, in periods of the growth; 0 if they do not suffice even now.
     pub exhausted_after: Option<f64>,
-    /// How many nodes there are at the horizon, or now if none was asked about; absent if no number was given.
+    /// The number of nodes at the horizon, or now if there is none; `None` if no number was given.
     pub nodes_to_serve: Option<u64>,
-    /// What would serve the numbers that were given with fewest addresses; in the order of the ranges.
-    pub recommended: Vec<Recommended>,
-    /// What people should be told, worst first.
+    /// The smallest ranges that serve the given numbers, in the order of the ranges.
+    pub recommended: Vec<RecommendedRange>,
+    /// Warnings for people, worst first.
     pub warnings: Vec<String>,
-    /// The danger of the recommendation for a live cluster; absent if that keeps its mask.
+    /// The danger of the recommendation for a live cluster; `None` if that keeps its mask.
     pub live_cluster: Option<String>,
-    /// What was asked for and is not there. Empty: everything fits.
+    /// The requirements that the plan does not meet. Empty if everything fits.
     pub misfits: Vec<String>,
 }
 
@@ -73,25 +76,25 @@ pub struct Plan {
 pub struct RangePlan {
     /// The range and its blocks.
     pub range: ClusterRange,
-    /// How many blocks service ranges take.
+    /// The number of blocks that service ranges take.
     pub reserved_blocks: u64,
-    /// How many addresses a block has.
+    /// The number of addresses of a block.
     pub addresses_per_node: u128,
-    /// How many of them pods can have: `bridge` and `host-local` keep some.
+    /// The number of them that pods can have: `bridge` and `host-local` keep some.
     pub pods_per_node: u128,
     /// The same range in blocks of other lengths.
     pub alternatives: Vec<Alternative>,
 }
 
 impl RangePlan {
-    /// How many nodes can have a block.
+    /// The number of nodes that can have a block.
     #[must_use]
     pub fn max_nodes(&self) -> u64 {
         self.range.blocks() - self.reserved_blocks
     }
 }
 
-/// What stops a cluster from growing.
+/// A limit to the growth of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
     /// No block is left for another node.
@@ -103,15 +106,15 @@ pub enum Limit {
 }
 
 impl Question {
-    /// Works out the plan.
+    /// Evaluates the plan.
     ///
     /// # Errors
     ///
-    /// Where the controller would not start with the flags.
+    /// [`RangeConfigError`] if the controller would not start with the flags.
     pub fn answer(&self) -> Result<Plan, RangeConfigError> {
         let config = self.flags.validate()?;
         let max_pods = self.max_pods.unwrap_or(DEFAULT_MAX_PODS);
-        let need = Need {
+        let need = Demand {
             max_pods,
             nodes: self.nodes_to_serve(),
             asked_pods: self.max_pods,
@@ -155,7 +158,7 @@ impl Question {
         Ok(plan)
     }
 
-    /// The nodes that need a block: those of the horizon, if there is one.
+    /// The number of nodes that need a block: those at the horizon, if there is one.
     fn nodes_to_serve(&self) -> Option<u64> {
         let nodes = self.nodes?;
         Some(match (self.growth, self.horizon) {
@@ -168,8 +171,9 @@ impl Question {
         Some(self.growth?.reaches(self.nodes?, max_nodes))
     }
 
-    /// What is too small for the numbers comes first. Where nothing is, a node's pods meet the kubelet's limit, unless the nodes grow: then
-    /// it is the blocks that end the growth, for more nodes have room for more pods.
+    /// Insufficient capacities come first. If there are none, a node's pods reach the kubelet's
+    /// limit, unless the number of nodes grows: then the blocks end the growth, since more nodes
+    /// have room for more pods.
     fn first_limit(&self, plan: &Plan) -> Limit {
         if plan.pods_per_node < u128::from(plan.max_pods) {
             Limit::PodAddresses
@@ -227,16 +231,16 @@ impl Question {
     }
 }
 
-/// What a plan has to serve.
+/// The numbers that a plan must serve.
 #[derive(Clone, Copy, Debug)]
-struct Need {
+struct Demand {
     nodes: Option<u64>,
     max_pods: u64,
-    /// The pods of a node that have to fit; the kubelet's default does not.
+    /// The number of pods of a node that must fit; the kubelet's default need not.
     asked_pods: Option<u64>,
 }
 
-impl Need {
+impl Demand {
     /// True if blocks serve what was asked for: at least one node, and one pod on each.
     fn is_met_by(&self, max_nodes: u64, pods_per_node: u128) -> bool {
         self.max_pods > 0
@@ -245,13 +249,13 @@ impl Need {
     }
 }
 
-/// The addresses of a block; saturates for the whole of IPv6.
+/// The number of addresses of a block; saturates for the whole of IPv6.
 fn addresses(family: Family, mask: u8) -> u128 {
     let host_bits = u32::from(family.bits() - mask);
     1u128.checked_shl(host_bits).unwrap_or(u128::MAX)
 }
 
-/// The pods that a block of the range serves; none if it is too small for a gateway.
+/// The number of pods that a block of the range serves; 0 if it is too small for a gateway.
 fn pods(cidr: IpNet, mask: u8) -> u128 {
     let block = IpNet::new(cidr.addr(), mask).map(|block| block.trunc());
     let served = block.ok().and_then(AddressRange::of_block);

@@ -1,4 +1,4 @@
-//! How many pods a node's addresses serve.
+//! The number of pods that a node's addresses serve.
 
 use std::net::IpAddr;
 
@@ -6,7 +6,8 @@ use ipnet::IpNet;
 
 use crate::net::{Family, addresses_between, number};
 
-/// Addresses that an IPAM plugin gives to pods: `start` to `end`, both included, without some.
+/// The addresses that an IPAM plugin gives to pods: `start` to `end` inclusive, without the
+/// excluded ones.
 ///
 /// ```
 /// use podplane_ipam::AddressRange;
@@ -22,8 +23,8 @@ pub struct AddressRange {
 }
 
 impl AddressRange {
-    /// `start` to `end` without the `excluded` ones (a gateway, say). `None` if the two are of different families or in
-    /// the wrong order.
+    /// Creates a range of `start` to `end` without the `excluded` addresses, for example a gateway.
+    /// `None` if the two ends are of different families or in the wrong order.
     #[must_use]
     pub fn new(
         start: IpAddr,
@@ -46,8 +47,9 @@ impl AddressRange {
         })
     }
 
-    /// What `host-local` makes of a block without further settings: the first address after the network is the gateway, and
-    /// for IPv4 the last is the broadcast address. `None` for a block that it refuses as too small (/31, /32, /127, /128).
+    /// The range that `host-local` uses for a block without further settings: the first address
+    /// after the network is the gateway, and for IPv4 the last is the broadcast address. `None` for
+    /// a block that it refuses as too small (/31, /32, /127, /128).
     #[must_use]
     pub fn of_block(block: IpNet) -> Option<Self> {
         if block.prefix_len() + 2 > Family::of(&block).bits() {
@@ -65,13 +67,13 @@ impl AddressRange {
         Self::new(start, end, [start])
     }
 
-    /// How many pods can have an address of the range. Saturates for IPv6.
+    /// The number of pods that can have an address of the range. Saturates for IPv6.
     #[must_use]
     pub fn capacity(&self) -> u128 {
         addresses_between(number(self.start), number(self.end)) - self.excluded.len() as u128
     }
 
-    /// Whether a pod can be given the address.
+    /// True if a pod can get the address.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         (self.start..=self.end).contains(&address) && self.excluded.binary_search(&address).is_err()
@@ -84,8 +86,8 @@ impl AddressRange {
     }
 }
 
-/// How many pods a node with these ranges can run: a pod needs an address of every family that the node has, so the family with
-/// fewest decides. No range means no pod.
+/// The number of pods that a node with these ranges can run: a pod needs an address of every family
+/// of the node, so the family with the fewest decides. Zero without ranges.
 #[must_use]
 pub fn pod_capacity(ranges: &[AddressRange]) -> u128 {
     let of_family = |family| {
@@ -107,9 +109,9 @@ pub fn pod_capacity(ranges: &[AddressRange]) -> u128 {
         .unwrap_or(0)
 }
 
-/// The quick repair of the kubenet days: a node's allowed pods, bounded by the IPv4 addresses of its block without
-/// network, broadcast and gateway, `min(2^(32−mask) − 3, allowed)`. Nothing is left of a /31 or /32; without a
-/// block, or with an IPv6 one, `allowed` stays as it was.
+/// The workaround of the kubenet days: a node's allowed pods, bounded by the IPv4 addresses of its
+/// block without network, broadcast and gateway, `min(2^(32−mask) − 3, allowed)`. The result is
+/// zero for a /31 or /32; without a block, or with an IPv6 one, it is `allowed`.
 #[must_use]
 pub fn kubenet_allowed_pods(pod_cidr: Option<IpNet>, allowed: u64) -> u64 {
     match pod_cidr {
@@ -130,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_serves_what_host_local_would_give() {
+    fn capacity_equals_that_of_host_local() {
         for (text, want) in [
             ("10.0.0.0/24", 253),
             ("10.0.0.0/29", 5),
@@ -156,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exclusion_counts_once_and_only_inside() {
+    fn counts_each_exclusion_once_and_only_inside_the_range() {
         let at = |last: u8| IpAddr::from([10, 0, 0, last]);
         let range = AddressRange::new(at(10), at(19), [at(10), at(10), at(1), at(19)]).unwrap();
         assert_eq!(range.capacity(), 8);

@@ -1,4 +1,4 @@
-//! Which blocks of a range nobody touches, told from a list of what is taken.
+//! Free blocks of a range, computed from a list of taken prefixes.
 
 use std::ops::RangeInclusive;
 
@@ -6,7 +6,8 @@ use ipnet::IpNet;
 
 use crate::cluster::ClusterRange;
 
-/// The numbers of the blocks of `range` that share no address with any of `taken`, as runs in ascending order.
+/// The numbers of the blocks of `range` that share no address with any of `taken`, as runs in
+/// ascending order.
 #[must_use]
 pub fn free_runs(
     range: &ClusterRange,
@@ -41,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_between_the_taken_ones() {
+    fn finds_the_blocks_between_taken_ones() {
         let range = "10.244.0.0/21";
         for (taken, want) in [
             (&[][..], vec![0..=7]),

@@ -1,4 +1,5 @@
-//! The ranges of service addresses, as the API server's flag has them (kube-apiserver, `--service-cluster-ip-range`).
+//! The ranges of service addresses, as in the API server's flag (kube-apiserver,
+//! `--service-cluster-ip-range`).
 
 use std::str::FromStr;
 
@@ -6,12 +7,12 @@ use ipnet::IpNet;
 
 use crate::net::{Family, InvalidCidr, overlap, parse_cidr};
 
-/// At most one range for each family, without host bits; none where the flag is not given.
+/// At most one range for each family, without host bits; none if the flag is not given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServiceRanges(Vec<IpNet>);
 
 impl ServiceRanges {
-    /// In the order of the flag.
+    /// The ranges in the order of the flag.
     #[must_use]
     pub fn as_slice(&self) -> &[IpNet] {
         &self.0
@@ -24,16 +25,17 @@ impl ServiceRanges {
     }
 }
 
-/// Why a text is no list of service ranges. The controllers' rule for the same flag is more lenient; this is the API server's.
+/// An error in a list of service ranges. These are the rules of the API server; those of the
+/// controllers for the same flag are more lenient.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ServiceRangeError {
-    /// More than two.
+    /// There are more than two ranges.
     #[error("--service-cluster-ip-range must not contain more than two entries")]
     TooMany,
-    /// An element is no prefix.
+    /// An element is not a valid prefix.
     #[error(transparent)]
     Invalid(#[from] InvalidCidr),
-    /// Two of one family.
+    /// Both ranges are of one family.
     #[error(
         "--service-cluster-ip-range[0] and --service-cluster-ip-range[1] must be of different IP family"
     )]
@@ -67,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_flag_is_read_as_the_api_server_reads_it() {
+    fn parses_the_flag_as_the_api_server_does() {
         for (text, want) in [
             ("", Ok("")),
             ("10.96.0.0/16", Ok("10.96.0.0/16")),

@@ -1,7 +1,8 @@
-//! The block allocator against what the reference's bitmap does, wherever owners make no difference.
+//! The block allocator against the reference's bitmap, wherever owners make no difference.
 
-use podplane_ipam::net::parse_cidr;
-use podplane_ipam::{Adoption, ClusterRange, NodeBlocks, Owner, RangeConfig, Usage};
+use podplane_ipam::{
+    Adoption, ClusterRange, NodeBlocks, Owner, RangeConfig, Usage, net::parse_cidr,
+};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -12,12 +13,12 @@ struct Case {
     canonical_cluster_cidr: Option<String>,
     max_cidrs: u64,
     new_err: Option<String>,
-    ops: Vec<Op>,
+    ops: Vec<TableOp>,
 }
 
 #[derive(Deserialize)]
-struct Op {
-    op: Kind,
+struct TableOp {
+    op: OpKind,
     #[serde(default)]
     n: usize,
     #[serde(default)]
@@ -30,14 +31,14 @@ struct Op {
 
 #[derive(Deserialize, Clone, Copy)]
 #[serde(rename_all = "lowercase")]
-enum Kind {
+enum OpKind {
     Alloc,
     Occupy,
     Release,
 }
 
-/// Sequences that end otherwise here, because the reference's bits have no owner; each must differ, else it does not
-/// belong here.
+/// Sequences that end differently here, because the reference's bits have no owner. Each must
+/// differ, else it does not belong here.
 const OWNERS_DIFFER: [(&str, &str); 6] = [
     (
         "story B stage2 hazard: releasing one old /24 frees the /16 of all",
@@ -98,7 +99,8 @@ fn usage(blocks: &NodeBlocks) -> Usage {
     blocks.usage().next().expect("one range")
 }
 
-/// The table's operations name prefixes; here each has an owner: the node that it was allocated to, or one that is named after it.
+/// Runs the operations of the table, which name prefixes. Here each prefix has an owner: the node
+/// that it was allocated to, or one that is named after it.
 struct Runner {
     blocks: NodeBlocks,
     nodes: usize,
@@ -144,17 +146,18 @@ impl Runner {
         }
     }
 
-    /// The first difference from the table.
-    fn run(&mut self, op: &Op) -> Result<(), String> {
+    /// Runs one operation; the error describes the difference from the table.
+    fn run(&mut self, op: &TableOp) -> Result<(), String> {
         let got = match op.op {
-            Kind::Alloc => (0..op.n)
+            OpKind::Alloc => (0..op.n)
                 .map(|_| self.allocate())
                 .reduce(Result::and)
                 .unwrap_or_else(|| Err(String::new())),
-            Kind::Occupy => self.occupy(&op.cidr),
-            Kind::Release => {
+            OpKind::Occupy => self.occupy(&op.cidr),
+            OpKind::Release => {
                 self.release(&op.cidr);
-                // The reference reports a prefix outside of the range here too; without an owner there is nothing to report.
+                // The reference reports a prefix outside of the range here too; without an owner
+                // there is nothing to report.
                 op.want_err.clone().map_or(Ok(op.cidr.clone()), Err)
             }
         };
@@ -223,10 +226,11 @@ fn sequences_end_as_in_the_reference() {
     );
 }
 
-/// `double_occupy_release` is in the sequences above; of `metrics`, only the usage is this crate's.
+/// `double_occupy_release` is in the sequences above; of `metrics`, only the usage belongs to this
+/// crate.
 #[derive(Deserialize)]
 struct Upstream {
-    fully_allocated: Vec<Single>,
+    fully_allocated: Vec<SingleBlockCase>,
     index_to_block: Vec<IndexToBlock>,
     block_to_index: Vec<BlockToIndex>,
     occupy_range: Vec<OccupyRange>,
@@ -235,7 +239,7 @@ struct Upstream {
 }
 
 #[derive(Deserialize)]
-struct Single {
+struct SingleBlockCase {
     cluster: String,
     mask: u8,
     only_cidr: String,
@@ -360,7 +364,7 @@ fn limits_are_those_of_the_reference() {
 
 #[test]
 fn a_range_of_one_block_is_full_and_free_again() {
-    for Single {
+    for SingleBlockCase {
         cluster,
         mask,
         only_cidr,

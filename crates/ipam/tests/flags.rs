@@ -120,9 +120,10 @@ fn flags_are_accepted_and_refused_as_the_reference_does() {
     }
 }
 
-/// The rows for `CloudAllocator` do not apply: it has no range. Those of the two allocators that no longer exist
-/// (`IPAMFrom…`) do, because a range that is fatal for them is so for every allocator that cuts ranges. Their
-/// `invalid_serviceCIDR_contains_clusterCIDR` is fatal only there; here it is a range without capacity.
+/// The rows for `CloudAllocator` do not apply: it has no range. Those of the two allocators that no
+/// longer exist (`IPAMFrom…`) do, because a range that is fatal for them is fatal for every
+/// allocator that divides ranges. Their `invalid_serviceCIDR_contains_clusterCIDR` is fatal only
+/// there; here it is a range without capacity.
 #[test]
 fn controller_start_is_fatal_where_the_reference_is() {
     for case in table()
@@ -149,7 +150,8 @@ fn controller_start_is_fatal_where_the_reference_is() {
             ("invalid_serviceCIDR_contains_clusterCIDR", got) => {
                 assert_eq!(got.unwrap().max_nodes(), 0)
             }
-            // Not fatal in the reference, but an error of its constructor: 2000::/10 with /98 is 2^88 blocks.
+            // Not fatal in the reference, but an error of its constructor: 2000::/10 with /98 is
+            // 2^88 blocks.
             (
                 "valid_range_allocator_dualstack"
                 | "valid_range_allocator_dualstack_dualstackservice",
@@ -162,9 +164,9 @@ fn controller_start_is_fatal_where_the_reference_is() {
     }
 }
 
-/// `Allocate node CIDRs disabled` is the controller's to decide, before it looks at ranges.
+/// The controller decides on `Allocate node CIDRs disabled` before it looks at ranges.
 #[test]
-fn the_start_table_is_refused() {
+fn refuses_the_failing_cases_of_the_start_table() {
     for case in table()
         .upstream_start_table
         .into_iter()
@@ -204,7 +206,7 @@ fn a_service_range_inside_the_cluster_range_takes_its_blocks() {
 }
 
 #[test]
-fn a_service_range_that_leaves_no_block_is_said() {
+fn notices_a_service_range_that_covers_the_cluster_range() {
     for service in ["10.255.0.0/19", "10.0.0.0/8"] {
         let config = story_a(30, service);
         assert_eq!(config.max_nodes(), 0);
@@ -244,13 +246,13 @@ fn masks_beyond_the_family_and_long_service_lists_are_refused() {
 }
 
 #[test]
-fn what_is_no_service_range_is_noticed() {
+fn invalid_service_ranges_give_notices() {
     let config = story_a(30, "nonsense,10.255.31.7/24");
     let texts: Vec<String> = config.notices.iter().map(ToString::to_string).collect();
     assert_eq!(
         texts,
         [
-            "service range \"nonsense\" is no CIDR; nothing is reserved for it",
+            "invalid service range \"nonsense\": must be a CIDR; nothing is reserved for it",
             "10.255.31.7/24 has host bits set; the range is 10.255.31.0/24",
         ]
     );

@@ -1,10 +1,11 @@
-//! Sets of ranges against what the reference's MultiCIDR allocator does with ClusterCIDRs.
+//! Sets of ranges against the reference's MultiCIDR allocator with ClusterCIDRs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
-use podplane_ipam::net::parse_cidr;
-use podplane_ipam::{Adoption, AllocateError, BlockSet, ClusterRange, NodeBlocks, Owner};
+use podplane_ipam::{
+    Adoption, AllocateError, BlockSet, ClusterRange, NodeBlocks, Owner, net::parse_cidr,
+};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -14,7 +15,7 @@ struct Tables {
     allocate_fails: Vec<Case>,
     release: Vec<Case>,
     create: Vec<Create>,
-    less: Vec<Less>,
+    less: Vec<ExpectedOrder>,
 }
 
 #[derive(Clone, Deserialize)]
@@ -37,7 +38,7 @@ struct Case {
     constructor_fails: bool,
 }
 
-/// By the place in a node's podCIDRs.
+/// Values by the index in a node's podCIDRs.
 type ByFamily<T> = BTreeMap<usize, T>;
 
 #[derive(Clone, Deserialize)]
@@ -56,7 +57,7 @@ struct Requirement {
     values: Vec<String>,
 }
 
-/// The only one in the tables.
+/// The only operator in the tables.
 #[derive(Clone, Copy, Deserialize)]
 enum Operator {
     In,
@@ -77,15 +78,15 @@ struct Create {
 }
 
 #[derive(Deserialize)]
-struct Less {
+struct ExpectedOrder {
     name: String,
-    i: Compared,
-    j: Compared,
+    i: ComparedSet,
+    j: ComparedSet,
     i_before_j: bool,
 }
 
 #[derive(Deserialize)]
-struct Compared {
+struct ComparedSet {
     name: String,
     ipv4: String,
     selector: String,
@@ -93,7 +94,8 @@ struct Compared {
     per_node_host_bits: u8,
 }
 
-/// How the requirements of the tables are read. Each is a term of its own there; the reference wants all of them, the API says that one is enough.
+/// The interpretation of the requirements of the tables. Each is a term of its own there; the
+/// reference requires all of them, the API says that one is enough.
 #[derive(Clone, Copy)]
 enum Terms {
     Any,
@@ -165,7 +167,8 @@ fn owner(name: &str) -> Owner {
 }
 
 impl<'a> Cluster<'a> {
-    /// Sets, service range, and every block that is occupied beforehand, each by a node of its own.
+    /// Creates the sets, the service range, and every block that is occupied beforehand, each held
+    /// by a node of its own.
     fn new(case: &'a Case, terms: Terms) -> Self {
         let services: Vec<String> = case.service_cidr.iter().cloned().collect();
         let mut blocks = NodeBlocks::without_sets(&nets(&services));
@@ -216,7 +219,7 @@ fn tables() -> Tables {
 }
 
 #[test]
-fn nodes_of_the_tables_are_known_at_the_start() {
+fn adopts_the_nodes_of_the_start_up_tables() {
     for case in tables().start_up {
         assert!(!case.constructor_fails, "{}", case.name);
         let mut cluster = Cluster::new(&case, Terms::All);
@@ -235,7 +238,8 @@ fn nodes_of_the_tables_are_known_at_the_start() {
     }
 }
 
-/// A set of two terms suits a node that meets one of them; in the tables, all nodes meet all, so both readings end alike.
+/// A set of two terms suits a node that meets one of them; in the tables, all nodes meet all, so
+/// both readings agree.
 #[test]
 fn a_node_gets_the_blocks_that_the_reference_gives() {
     for case in tables().allocate {
@@ -257,7 +261,7 @@ fn a_node_gets_the_blocks_that_the_reference_gives() {
 }
 
 #[test]
-fn what_fails_there_is_foreign_or_refused_here() {
+fn failures_of_the_reference_are_refused_or_become_foreign() {
     for case in tables().allocate_fails {
         let mut cluster = Cluster::new(&case, Terms::All);
         for node in &case.nodes {
@@ -272,14 +276,15 @@ fn what_fails_there_is_foreign_or_refused_here() {
                 );
                 continue;
             }
-            // The reference occupies nothing for it. Here its blocks are known, so that nobody else is given them.
+            // The reference occupies nothing for the node. Here its blocks are recorded, so that
+            // they are not allocated to another.
             let adopted = cluster.adopt(node);
             assert!(
                 adopted.iter().any(|one| *one != Adoption::Assigned),
                 "{}",
                 case.name
             );
-            let held = cluster.blocks.held_by(&format!("uid-{}", node.name));
+            let held = cluster.blocks.blocks_of(&format!("uid-{}", node.name));
             let want: Vec<IpNet> = nets(&node.pod_cidrs).iter().map(IpNet::trunc).collect();
             assert_eq!(held, want, "{}", case.name);
         }
@@ -321,7 +326,7 @@ fn released_blocks_are_given_again() {
 }
 
 #[test]
-fn ranges_of_sets_may_overlap_and_must_be_some() {
+fn sets_may_overlap_but_need_a_valid_range() {
     let mut blocks = NodeBlocks::default();
     for Create {
         name,
@@ -339,8 +344,8 @@ fn ranges_of_sets_may_overlap_and_must_be_some() {
 }
 
 #[test]
-fn the_order_of_preference_is_the_references() {
-    for Less {
+fn order_of_preference_matches_the_reference() {
+    for ExpectedOrder {
         name,
         i,
         j,
@@ -442,7 +447,7 @@ fn one_range(cluster: &str, host_bits: u8) -> Result<ClusterRange, String> {
 }
 
 #[test]
-fn every_overlap_is_seen() {
+fn detects_every_overlap() {
     for Overlaps {
         cluster,
         occupy,

@@ -1,8 +1,7 @@
 //! Capacity formulas against tables that were computed elsewhere.
 
 use ipnet::IpNet;
-use podplane_ipam::capacity::max_nodes;
-use podplane_ipam::pool::kubenet_allowed_pods;
+use podplane_ipam::{capacity::max_nodes, pool::kubenet_allowed_pods};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -31,7 +30,7 @@ fn tables() -> Tables {
 }
 
 #[test]
-fn kubenets_allowed_pods() {
+fn kubenet_allowed_pods_match_the_reference() {
     for AllowedPods {
         mask,
         allowed,
@@ -51,7 +50,7 @@ fn kubenets_allowed_pods() {
 }
 
 #[test]
-fn nodes_of_a_cluster() {
+fn max_nodes_match_the_reference() {
     for MaxNodes {
         cluster_mask,
         node_mask,

@@ -1,11 +1,13 @@
-//! The reference's allocator, imitated, against everything that is known of the reference.
+//! The imitation of the reference's allocator against all known behaviour of the reference.
 
 use std::collections::BTreeMap;
 
 use ipnet::IpNet;
-use podplane_ipam::Generation;
-use podplane_ipam::net::parse_cidr;
-use podplane_ipam::upstream::{AllocatorError, CidrSet, NodeView, RangeAllocator, Work};
+use podplane_ipam::{
+    Generation,
+    net::parse_cidr,
+    upstream::{AllocatorError, CidrSet, NodeView, RangeAllocator, SyncOutcome},
+};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -16,12 +18,12 @@ struct Case {
     canonical_cluster_cidr: Option<String>,
     max_cidrs: u64,
     new_err: Option<String>,
-    ops: Vec<Op>,
+    ops: Vec<TableOp>,
 }
 
 #[derive(Deserialize)]
-struct Op {
-    op: Kind,
+struct TableOp {
+    op: OpKind,
     #[serde(default)]
     n: usize,
     #[serde(default)]
@@ -34,14 +36,14 @@ struct Op {
 
 #[derive(Deserialize, Clone, Copy, Debug)]
 #[serde(rename_all = "lowercase")]
-enum Kind {
+enum OpKind {
     Alloc,
     Occupy,
     Release,
 }
 
 fn set(cluster: &str, mask: u8) -> Result<CidrSet, String> {
-    // The sequences were run on the fork's parser.
+    // The sequences were run with the fork's parser.
     let cidr = Generation::Gcp
         .parse_cidr(cluster)
         .map_err(|error| error.to_string())?;
@@ -76,15 +78,15 @@ fn every_sequence_ends_as_in_the_reference() {
         assert_eq!(set.max_cidrs(), case.max_cidrs, "{name}");
         for (number, op) in case.ops.iter().enumerate() {
             let got = match op.op {
-                Kind::Alloc => (0..op.n)
+                OpKind::Alloc => (0..op.n)
                     .map(|_| allocate(&mut set))
                     .last()
                     .expect("at least one"),
-                Kind::Occupy => set
+                OpKind::Occupy => set
                     .occupy(&net(&op.cidr))
                     .map(|()| op.cidr.clone())
                     .map_err(|e| e.to_string()),
-                Kind::Release => set
+                OpKind::Release => set
                     .release(&net(&op.cidr))
                     .map(|()| op.cidr.clone())
                     .map_err(|e| e.to_string()),
@@ -103,13 +105,13 @@ fn every_sequence_ends_as_in_the_reference() {
 
 #[derive(Deserialize)]
 struct Upstream {
-    fully_allocated: Vec<Single>,
+    fully_allocated: Vec<SingleBlockCase>,
     double_occupy_release: Doubles,
     metrics: Metrics,
 }
 
 #[derive(Deserialize)]
-struct Single {
+struct SingleBlockCase {
     cluster: String,
     mask: u8,
     only_cidr: String,
@@ -128,18 +130,18 @@ struct Doubles {
 struct Double {
     cidr_str: String,
     num_occupied: u64,
-    operation: Kind,
+    operation: OpKind,
 }
 
 #[derive(Deserialize)]
 struct Metrics {
     cluster: String,
     mask: u8,
-    after: Vec<Measured>,
+    after: Vec<MetricCase>,
 }
 
 #[derive(Deserialize)]
-struct Measured {
+struct MetricCase {
     step: String,
     usage: f64,
     allocs: u64,
@@ -153,7 +155,7 @@ fn upstream() -> Upstream {
 
 #[test]
 fn a_set_of_one_block_is_full_and_free_again() {
-    for Single {
+    for SingleBlockCase {
         cluster,
         mask,
         only_cidr,
@@ -180,9 +182,9 @@ fn a_second_occupation_or_release_changes_nothing() {
     {
         let net = parse_cidr(&cidr_str).unwrap();
         match operation {
-            Kind::Occupy => set.occupy(&net).unwrap(),
-            Kind::Release => set.release(&net).unwrap(),
-            Kind::Alloc => unreachable!("there is none"),
+            OpKind::Occupy => set.occupy(&net).unwrap(),
+            OpKind::Release => set.release(&net).unwrap(),
+            OpKind::Alloc => unreachable!("there is none"),
         }
         assert_eq!(set.used(), num_occupied, "{cidr_str}");
     }
@@ -191,7 +193,7 @@ fn a_second_occupation_or_release_changes_nothing() {
 }
 
 #[test]
-fn counters_count_what_changed() {
+fn counters_count_changes() {
     let Metrics {
         cluster,
         mask,
@@ -306,17 +308,17 @@ fn view(node: &Node) -> NodeView {
     }
 }
 
-/// What a worker of the work queue reserves for a node without blocks.
+/// The blocks that a worker of the work queue reserves for a node without blocks.
 fn given(allocator: &mut RangeAllocator) -> Result<Vec<String>, AllocatorError> {
     let node = NodeView {
         name: "node".into(),
         ..NodeView::default()
     };
     match allocator.sync(Some(&node))? {
-        Work::Assign(reservation) => {
+        SyncOutcome::Assign(reservation) => {
             Ok(reservation.cidrs.iter().map(ToString::to_string).collect())
         }
-        Work::Done => panic!("the node has no block"),
+        SyncOutcome::Done => panic!("the node has no block"),
     }
 }
 
@@ -331,7 +333,7 @@ fn allocators() -> Allocators {
 }
 
 #[test]
-fn it_starts_or_not_as_the_reference() {
+fn starts_exactly_when_the_reference_starts() {
     for case in allocators().start_up {
         for generation in [
             Generation::G1,
@@ -396,7 +398,7 @@ fn nodes_are_given_the_blocks_that_the_reference_gives() {
 }
 
 #[test]
-fn what_ends_the_reference_at_its_start_has_its_texts() {
+fn start_failures_have_the_texts_of_the_reference() {
     let start = |generation, cidrs: &[&str]| {
         let node = Node {
             name: "n".into(),

@@ -1,41 +1,45 @@
-//! How nodes come to the same block: every fault of `docs/duplicates.md`, for each generation of the reference and for our own blocks.
+//! Ways in which two nodes get the same block: every fault of `docs/duplicates.md`, for each
+//! generation of the reference and for our own blocks.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use ipnet::IpNet;
-use podplane_ipam::net::parse_cidr;
-use podplane_ipam::upstream::{
-    BeforePatch, CidrSet, Deletion, Handled, NodeView, RangeAllocator, Reservation, Then, Work,
+use podplane_ipam::{
+    ClusterRange, Compat, Generation, NodeBlocks, Owner, RangeConfig,
+    net::parse_cidr,
+    upstream::{
+        BeforePatch, CidrSet, Deletion, EventOutcome, NextAction, NodeView, RangeAllocator,
+        Reservation, SyncOutcome,
+    },
 };
-use podplane_ipam::{ClusterRange, Compat, Generation, NodeBlocks, Owner, RangeConfig};
 
-/// What becomes of a patch.
+/// The fate of a patch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Patch {
-    /// Refused, or lost on the way.
+enum PatchFate {
+    /// Refused, or lost before it was applied.
     Fails,
-    /// Carried out, and the answer is lost.
+    /// Applied, but the answer is lost.
     TimesOut,
 }
 
-/// Who gives nodes their blocks.
+/// The allocator under test.
 #[derive(Debug)]
 enum Allocator {
     Reference(RangeAllocator),
     Ours(Box<NodeBlocks>),
 }
 
-/// An API server, and a controller that is told of everything in order and at once.
+/// An API server, and a controller that sees every event in order and at once.
 #[derive(Debug)]
-struct World {
+struct Cluster {
     compat: Compat,
     service: Vec<IpNet>,
     nodes: BTreeMap<String, NodeView>,
     allocator: Allocator,
     channel: VecDeque<Reservation>,
     queue: VecDeque<String>,
-    patches: Vec<Patch>,
-    /// The controller's process has ended.
+    patches: Vec<PatchFate>,
+    /// True if the controller's process has ended.
     crashed: bool,
 }
 
@@ -47,9 +51,9 @@ fn owner(name: &str) -> Owner {
     Owner::new(name, name)
 }
 
-impl World {
+impl Cluster {
     fn new(compat: Compat, ranges: &[(&str, u8)], service: Option<&str>) -> Self {
-        let mut world = Self {
+        let mut cluster = Self {
             compat,
             service: service.map(net).into_iter().collect(),
             nodes: BTreeMap::new(),
@@ -59,11 +63,11 @@ impl World {
             patches: Vec::new(),
             crashed: false,
         };
-        world.restart(ranges);
-        world
+        cluster.restart(ranges);
+        cluster
     }
 
-    /// The controller begins again, perhaps with other flags.
+    /// Restarts the controller, perhaps with other flags.
     fn restart(&mut self, ranges: &[(&str, u8)]) {
         self.channel.clear();
         self.queue.clear();
@@ -100,22 +104,23 @@ impl World {
         self.work();
     }
 
-    fn tell(&mut self, event: impl FnOnce(&mut RangeAllocator) -> Handled, name: &str) {
+    fn tell(&mut self, event: impl FnOnce(&mut RangeAllocator) -> EventOutcome, name: &str) {
         match &mut self.allocator {
             Allocator::Ours(_) => self.queue.push_back(name.to_owned()),
             Allocator::Reference(allocator) => {
-                let Handled { then, error } = event(allocator);
+                let EventOutcome { then, error } = event(allocator);
                 self.crashed |= error.is_some_and(|error| error.is_fatal());
                 match then {
-                    Then::Nothing => {}
-                    Then::Send(reservation) => self.channel.push_back(reservation),
-                    Then::Enqueue => self.queue.push_back(name.to_owned()),
+                    NextAction::Nothing => {}
+                    NextAction::Send(reservation) => self.channel.push_back(reservation),
+                    NextAction::Enqueue => self.queue.push_back(name.to_owned()),
                 }
             }
         }
     }
 
-    /// A node is created, with a block if one is named. Whether the API server takes it: ours does not, where the block is another's.
+    /// Creates a node, with a block if one is named. Returns false if the API server refuses it:
+    /// ours does, if the block belongs to another node.
     fn create(&mut self, name: &str, cidr: Option<&str>) -> bool {
         let node = NodeView {
             name: name.to_owned(),
@@ -139,14 +144,14 @@ impl World {
         self.work();
     }
 
-    /// Somebody changes the node.
+    /// Changes a node.
     fn touch(&mut self, name: &str) {
         let node = self.nodes[name].clone();
         self.tell(|allocator| allocator.updated(&node), name);
         self.work();
     }
 
-    /// The node has a finalizer and is deleted.
+    /// Deletes a node that has a finalizer.
     fn begin_to_delete(&mut self, name: &str) {
         if let Some(node) = self.nodes.get_mut(name) {
             node.deleting = true;
@@ -167,7 +172,7 @@ impl World {
         self.work();
     }
 
-    /// Workers take what waits, and twice what comes back.
+    /// Lets the workers process the queue, and retry failures twice.
     fn work(&mut self) {
         for _ in 0..3 {
             for _ in 0..self.channel.len() + self.queue.len() {
@@ -176,7 +181,7 @@ impl World {
         }
     }
 
-    /// One worker takes one thing.
+    /// Lets one worker process one entry.
     fn step(&mut self) {
         if let Some(reservation) = self.channel.pop_front() {
             let written = self.write(&reservation);
@@ -197,17 +202,17 @@ impl World {
         let node = self.nodes.get(name).cloned();
         match &mut self.allocator {
             Allocator::Reference(allocator) => match allocator.sync(node.as_ref()) {
-                Ok(Work::Done) => true,
-                Ok(Work::Assign(reservation)) => self.write(&reservation),
+                Ok(SyncOutcome::Done) => true,
+                Ok(SyncOutcome::Assign(reservation)) => self.write(&reservation),
                 Err(_) => false,
             },
-            // A block is a node's from the moment when it is planned until the node is gone.
+            // A block belongs to a node from the moment when it is planned until the node is gone.
             Allocator::Ours(blocks) => {
                 let Some(node) = node else { return true };
                 if !node.pod_cidrs.is_empty() || node.deleting {
                     return true;
                 }
-                let mut cidrs = blocks.held_by(name);
+                let mut cidrs = blocks.blocks_of(name);
                 if cidrs.is_empty() {
                     match blocks.allocate(&owner(name)) {
                         Ok(given) => cidrs = given,
@@ -240,14 +245,17 @@ impl World {
         false
     }
 
-    /// The API server's part of it: a node's blocks are never changed, and nobody compares them with another's.
+    /// Applies a patch as the API server does: a node's blocks are never changed, and not compared
+    /// with those of others.
     fn patched(&mut self, name: &str, cidrs: &[IpNet]) -> bool {
         let patch = self.patches.pop();
         let texts: Vec<String> = cidrs.iter().map(ToString::to_string).collect();
         let Some(node) = self.nodes.get_mut(name) else {
             return false;
         };
-        if patch == Some(Patch::Fails) || (!node.pod_cidrs.is_empty() && node.pod_cidrs != texts) {
+        if patch == Some(PatchFate::Fails)
+            || (!node.pod_cidrs.is_empty() && node.pod_cidrs != texts)
+        {
             return false;
         }
         if node.pod_cidrs.is_empty() {
@@ -298,121 +306,121 @@ const ONE: [(&str, u8); 1] = [("10.0.0.0/24", 24)];
 
 /// A shorter mask: the bit of a wide block stands for every old block in it.
 fn d1(compat: Compat) -> bool {
-    let mut world = World::new(compat, &[("10.244.0.0/16", 24)], None);
-    ["a", "b", "c"].iter().for_each(|name| world.join(name));
-    world.restart(&[("10.244.0.0/16", 16)]);
-    world.delete("a");
-    world.join("d");
-    let over = world.block("d") == "10.244.0.0/16";
-    world.delete("b");
-    world.join("e");
-    assert_eq!(over, world.overlap());
-    over && world.block("e") == world.block("d")
+    let mut cluster = Cluster::new(compat, &[("10.244.0.0/16", 24)], None);
+    ["a", "b", "c"].iter().for_each(|name| cluster.join(name));
+    cluster.restart(&[("10.244.0.0/16", 16)]);
+    cluster.delete("a");
+    cluster.join("d");
+    let over = cluster.block("d") == "10.244.0.0/16";
+    cluster.delete("b");
+    cluster.join("e");
+    assert_eq!(over, cluster.overlap());
+    over && cluster.block("e") == cluster.block("d")
 }
 
-/// A longer mask: the end of a wide block frees the blocks of others in it.
+/// A longer mask: releasing a wide block frees the blocks of other nodes in it.
 fn d2(compat: Compat) -> bool {
-    let mut world = World::new(compat, &[("10.244.0.0/22", 24)], None);
-    ["a", "b"].iter().for_each(|name| world.join(name));
-    world.restart(&[("10.244.0.0/22", 22)]);
-    world.delete("a");
-    world.join("wide");
-    world.restart(&[("10.244.0.0/22", 24)]);
-    world.delete("wide");
-    ["c", "d"].iter().for_each(|name| world.join(name));
-    assert_eq!(world.block("b"), "10.244.1.0/24");
-    world.overlap() && world.block("d") == world.block("b")
+    let mut cluster = Cluster::new(compat, &[("10.244.0.0/22", 24)], None);
+    ["a", "b"].iter().for_each(|name| cluster.join(name));
+    cluster.restart(&[("10.244.0.0/22", 22)]);
+    cluster.delete("a");
+    cluster.join("wide");
+    cluster.restart(&[("10.244.0.0/22", 24)]);
+    cluster.delete("wide");
+    ["c", "d"].iter().for_each(|name| cluster.join(name));
+    assert_eq!(cluster.block("b"), "10.244.1.0/24");
+    cluster.overlap() && cluster.block("d") == cluster.block("b")
 }
 
-/// Patches fail; the reservation is released, and tried again.
+/// Patches fail; the reservation is released and tried again.
 fn d3(compat: Compat) -> bool {
-    let mut world = World::new(compat, &TWO, None);
-    world.patches = vec![Patch::Fails; 3];
-    ["a", "b", "c"].iter().for_each(|name| world.join(name));
-    world.overlap()
+    let mut cluster = Cluster::new(compat, &TWO, None);
+    cluster.patches = vec![PatchFate::Fails; 3];
+    ["a", "b", "c"].iter().for_each(|name| cluster.join(name));
+    cluster.overlap()
 }
 
 /// A node that is being deleted loses its block while it lives, and again when it is gone.
 fn d4(compat: Compat) -> bool {
-    let mut world = World::new(compat, &ONE, None);
-    world.join("a");
-    world.begin_to_delete("a");
-    world.join("b");
-    let first = world.overlap();
-    world.delete("a");
-    world.join("c");
-    assert_eq!(first, world.overlap());
+    let mut cluster = Cluster::new(compat, &ONE, None);
+    cluster.join("a");
+    cluster.begin_to_delete("a");
+    cluster.join("b");
+    let first = cluster.overlap();
+    cluster.delete("a");
+    cluster.join("c");
+    assert_eq!(first, cluster.overlap());
     first
 }
 
 /// A node is created with a block that another has.
 fn d5(compat: Compat) -> bool {
-    let mut world = World::new(compat, &TWO, None);
-    world.join("a");
-    world.create("b", Some("10.0.0.0/24")) && world.overlap()
+    let mut cluster = Cluster::new(compat, &TWO, None);
+    cluster.join("a");
+    cluster.create("b", Some("10.0.0.0/24")) && cluster.overlap()
 }
 
-/// Two nodes have one block; the end of one frees it for a third.
+/// Two nodes have one block; the deletion of one frees it for a third.
 fn d6(compat: Compat) -> bool {
-    let mut world = World::new(compat, &ONE, None);
-    world.join("a");
-    // As it was before the API server refused it.
-    let mut twin = world.nodes["a"].clone();
+    let mut cluster = Cluster::new(compat, &ONE, None);
+    cluster.join("a");
+    // The state before the API server refused such nodes.
+    let mut twin = cluster.nodes["a"].clone();
     twin.name = "b".to_owned();
-    world.nodes.insert("b".to_owned(), twin);
-    world.restart(&ONE);
-    world.delete("a");
-    world.join("c");
-    world.overlap()
+    cluster.nodes.insert("b".to_owned(), twin);
+    cluster.restart(&ONE);
+    cluster.delete("a");
+    cluster.join("c");
+    cluster.overlap()
 }
 
-/// A node has had a block in which services are; its end frees that for the next.
+/// A node had a block that overlaps the service range; its deletion frees that block for the next.
 fn d7(compat: Compat) -> bool {
-    let mut world = World::new(compat, &TWO, Some("10.0.0.0/28"));
-    if world.create("a", Some("10.0.0.0/24")) {
-        world.work();
-        world.delete("a");
+    let mut cluster = Cluster::new(compat, &TWO, Some("10.0.0.0/28"));
+    if cluster.create("a", Some("10.0.0.0/24")) {
+        cluster.work();
+        cluster.delete("a");
     }
-    world.join("b");
-    world.block("b") == "10.0.0.0/24"
+    cluster.join("b");
+    cluster.block("b") == "10.0.0.0/24"
 }
 
-/// Patches are carried out, and their answers are lost.
+/// Patches are applied, and their answers are lost.
 fn d8(compat: Compat) -> bool {
-    let mut world = World::new(compat, &TWO, None);
-    world.patches = vec![Patch::TimesOut; 3];
-    ["a", "b", "c"].iter().for_each(|name| world.join(name));
-    world.overlap()
+    let mut cluster = Cluster::new(compat, &TWO, None);
+    cluster.patches = vec![PatchFate::TimesOut; 3];
+    ["a", "b", "c"].iter().for_each(|name| cluster.join(name));
+    cluster.overlap()
 }
 
-/// The second family has no block; the first one's is not given back.
+/// The second family has no block; the block of the first is not released.
 fn l1(compat: Compat) -> bool {
     let ranges = [("10.0.0.0/22", 24), ("fd00::/64", 64)];
-    let mut world = World::new(compat, &ranges, None);
-    ["a", "b"].iter().for_each(|name| world.join(name));
-    (0..3).for_each(|_| world.touch("b"));
-    world.leaked() == 3
+    let mut cluster = Cluster::new(compat, &ranges, None);
+    ["a", "b"].iter().for_each(|name| cluster.join(name));
+    (0..3).for_each(|_| cluster.touch("b"));
+    cluster.leaked() == 3
 }
 
 /// A node is deleted while its reservation waits.
 fn l2(compat: Compat) -> bool {
-    let mut world = World::new(compat, &TWO, None);
-    world.create("a", None);
-    world.delete("a");
-    world.leaked() == 1
+    let mut cluster = Cluster::new(compat, &TWO, None);
+    cluster.create("a", None);
+    cluster.delete("a");
+    cluster.leaked() == 1
 }
 
 /// The watch has missed a deletion.
 fn l3(compat: Compat) -> bool {
-    let mut world = World::new(compat, &TWO, None);
-    world.join("a");
-    world.delete_as("a", Deletion::Tombstone);
-    if world.crashed {
-        // The process begins again.
-        world.restart(&TWO);
+    let mut cluster = Cluster::new(compat, &TWO, None);
+    cluster.join("a");
+    cluster.delete_as("a", Deletion::Tombstone);
+    if cluster.crashed {
+        // The process restarts.
+        cluster.restart(&TWO);
     }
-    world.work();
-    world.leaked() == 1
+    cluster.work();
+    cluster.leaked() == 1
 }
 
 type Scenario = fn(Compat) -> bool;
@@ -441,7 +449,7 @@ const COLUMNS: [Compat; 5] = [
 ];
 
 #[test]
-fn faults_are_where_the_docs_say() {
+fn each_mode_has_exactly_the_documented_faults() {
     let docs = include_str!("../../../docs/duplicates.md");
     let mut header = docs.lines().filter(|line| line.starts_with("| fault |"));
     let header: Vec<&str> = cells(header.next().expect("the table has a header"));

@@ -1,4 +1,4 @@
-//! Carrying out what a step says.
+//! Carries out the actions of steps.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
@@ -23,20 +23,20 @@ use crate::{
     stage::{Kind, Stage},
 };
 
-/// How often is looked.
+/// The time between two looks at the cluster.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Why a step has failed.
+/// The failure of a step.
 #[derive(Debug)]
 pub(crate) enum Fault {
-    /// Something that was expected does not hold.
+    /// At least one expectation does not hold.
     Unmet {
         within: Option<Duration>,
         unmet: Vec<Unmet>,
     },
-    /// A command ended otherwise than expected: what was expected, and what was there.
+    /// A command ended otherwise than expected; both ends as texts.
     Command { expected: String, was: String },
-    /// What was to be done could not be done.
+    /// The action could not be carried out.
     Refused(anyhow::Error),
 }
 
@@ -79,7 +79,7 @@ impl fmt::Display for Fault {
             Self::Command { expected, was } => {
                 write!(
                     f,
-                    "the command did not do as expected:\n  expected: {}\n  was:      {}",
+                    "unexpected result of the command:\n  expected: {}\n  was:      {}",
                     indented(expected),
                     indented(was)
                 )
@@ -93,12 +93,12 @@ fn indented(text: &str) -> String {
     text.trim_end().replace('\n', "\n            ")
 }
 
-/// What a step found out that is worth telling.
+/// Details of a step that succeeded, for its report.
 #[derive(Debug, Default)]
 pub(crate) struct Done {
-    /// Who was chosen by chance.
+    /// The process or node that was chosen for a pattern.
     pub(crate) note: Option<String>,
-    /// A time to report, and what it is the time of.
+    /// The name of a measured time, and the time.
     pub(crate) timing: Option<(String, Duration)>,
 }
 
@@ -109,7 +109,7 @@ impl Done {
     }
 }
 
-/// Carries out an action. `doing` is told what it waits for.
+/// Carries out an action. Calls `doing` with descriptions of what the action waits for.
 pub(crate) async fn act(
     stage: &mut Stage,
     action: &Action,
@@ -159,7 +159,7 @@ pub(crate) async fn act(
         }
         Action::Pause(Pause { process, period }) => {
             let name = stage.one_process(process).await?;
-            // It may just be started again.
+            // The supervisor may be restarting it: this waits until it runs.
             stage.process(&name).await?;
             let fault = stage.cluster.pause(&name).await?;
             match period {
@@ -205,12 +205,13 @@ pub(crate) async fn act(
     Ok(Done::default())
 }
 
-/// Whether a name is the one, or matches it.
+/// Returns true if `name` is `pattern` or matches it.
 fn is_called(name: &str, pattern: &str) -> bool {
     glob(pattern).map_or(name == pattern, |glob| glob.is_match(name))
 }
 
-/// Heals the faults of a kind, of all or of what the pattern names. That there is none is a slip of whoever wrote it.
+/// Heals the faults of a kind: all of them, or those on processes or nodes that match `of`. Fails
+/// if there are none, because then the scenario has a mistake.
 fn undo(stage: &mut Stage, kind: Kind, of: Option<&str>) -> Result<()> {
     let is_meant = |held: &str| of.is_none_or(|of| is_called(held, of));
     if stage.heal(kind, is_meant) > 0 {
@@ -329,7 +330,7 @@ async fn delete(stage: &Stage, deletions: &[Deletion]) -> Result<()> {
         .filter(|deletion| deletion.wait != Some(false))
     {
         let namespace = deletion.namespace.as_deref().unwrap_or("default");
-        // The API server may be away for a while.
+        // The API server may be unreachable for a while.
         while !matches!(
             stage.objects.get(namespace, &deletion.object).await,
             Ok(None)
@@ -344,19 +345,18 @@ async fn delete(stage: &Stage, deletions: &[Deletion]) -> Result<()> {
 }
 
 /// Reboots a node, and waits until its kubelet has written a status of each pod that ran there:
-/// until then they are Running to whoever asks. Nobody but the kubelet writes to a pod that runs,
-/// so that any later revision of it will do.
+/// until then their last status is Running. Only the kubelet writes to a running pod, so any later
+/// revision of it will do.
 async fn reboot(stage: &Stage, node: &str, doing: &(dyn Fn(&str) + Sync)) -> Result<()> {
     let before = running_on(stage, node).await;
     let before = before.context(
-        "the status of its pods before the reboot is not known, so nobody can wait for another; \
-         if that is meant, say wait: false",
+        "failed to read the pods' status before the reboot; set wait: false to skip the wait",
     )?;
     stage.cluster.reboot_node(node).await?;
     let within = stage.case.within;
     let begun = Instant::now();
     loop {
-        // The API server may be away for a while.
+        // The API server may be unreachable for a while.
         let stale = running_on(stage, node).await.map(|now| {
             let mut stale = before.clone();
             stale.retain(|pod, revision| now.get(pod) == Some(revision));
@@ -369,7 +369,7 @@ async fn reboot(stage: &Stage, node: &str, doing: &(dyn Fn(&str) + Sync)) -> Res
         };
         if begun.elapsed() > within {
             bail!(
-                "pods on {node} have the status of before the reboot after {within:?}: {why}; if its kubelet cannot write another, say wait: false"
+                "pods on {node} have the status of before the reboot after {within:?}: {why}; set wait: false if its kubelet cannot write another"
             );
         }
         doing(&format!("waiting for the status of {why}"));
@@ -413,7 +413,8 @@ async fn wait(
         }
         let was = first.was.lines().next().unwrap_or_default();
         doing(&format!("{} (is {was})", first.text));
-        // A look at a large cluster takes its time, and others need theirs.
+        // A look at a large cluster is expensive: the pause is as long, so that others get their
+        // turn.
         sleep(LOOK.max(before.elapsed())).await;
     }
 }
@@ -429,7 +430,7 @@ async fn restart(stage: &Stage, restart: &Restart) -> Result<()> {
     let mut args = vec!["restart".to_owned(), service.clone()];
     for (flag, value) in flags {
         let value = value.to_string();
-        // Ranges are the cluster's: other services have to know them too.
+        // Ranges belong to the cluster: other services have to know them too.
         if crate::check::RANGES.contains(&flag.as_str()) {
             args.extend([format!("--{flag}"), value]);
         } else {

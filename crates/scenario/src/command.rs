@@ -1,7 +1,8 @@
 //! Commands that a scenario runs.
 
 use std::{
-    ffi::OsStr,
+    collections::HashMap,
+    ffi::{OsStr, OsString},
     path::{Path, PathBuf},
     pin::pin,
     process::{Output, Stdio},
@@ -10,7 +11,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use podplane_testkit::Finished;
-use procfs::process::Process;
+use procfs::process::{Process, StatFlags};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _},
@@ -20,40 +21,48 @@ use tokio::{
 
 use crate::{plan::Run, stage::Stage};
 
-/// Time between two looks at the processes that a command started.
+/// The time between two looks at the processes that a command started.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Time that processes may outlive the command which started them: they may be about to end.
+/// The time that processes may outlive the command which started them: they may be about to end.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// The variable by which the processes that a command started are found among all.
+/// The environment variable that identifies the processes which a command started.
 const MARK: &str = "SCRATCH";
 
-/// The end of a command.
+type Environ = HashMap<OsString, OsString>;
+
+/// The end of a command, and the processes that outlived it.
 #[derive(Debug)]
 pub(crate) struct CommandEnd {
     /// `None` if it did not end in time.
     finished: Option<Finished>,
-    /// The processes that it started and that went on: command lines, and what became of them.
+    /// The processes that it started and that outlived it: command lines and pids.
     left: Vec<String>,
 }
 
-/// A command and all that it started, which are killed when this is dropped.
+/// A command and all processes that it started. They are killed when this is dropped.
 struct ProcessTree {
     group: Option<Pid>,
     scratch: PathBuf,
 }
 
 impl ProcessTree {
-    /// The processes that run: those of its group, and daemons that have left it.
+    /// Lists the running processes: those of its group, and daemons that have left the group.
     fn processes(&self) -> Vec<Process> {
         let is_meant = |process: &Process| {
             let stat = process.stat().ok()?;
-            // They cannot be killed any more.
+            // Zombies and dead processes cannot be killed any more.
             let is_live = !['Z', 'X'].contains(&stat.state);
             let is_grouped = self.group.map(Pid::as_raw_pid) == Some(stat.pgrp);
             let is_marked = || {
-                let environ = process.environ().ok()?;
+                let environ = settled_environ(|| {
+                    let environ = process.environ().ok()?;
+                    let stat = process.stat().ok()?;
+                    let is_kernel = stat.flags & StatFlags::PF_KTHREAD.bits() != 0;
+                    let is_set = is_kernel || stat.env_end.is_some_and(|end| end > 0);
+                    Some((environ, is_set))
+                })?;
                 Some(environ.get(OsStr::new(MARK))? == self.scratch.as_os_str())
             };
             Some(is_live && (is_grouped || is_marked().unwrap_or_default()))
@@ -64,7 +73,8 @@ impl ProcessTree {
             .collect()
     }
 
-    /// Waits for a while until none runs. Returns the command lines of those that do.
+    /// Waits up to `GRACE` for all processes to end. Returns the command lines of those that still
+    /// run.
     async fn outlasting(&self) -> Vec<String> {
         let begun = Instant::now();
         let mut left = self.processes();
@@ -90,12 +100,32 @@ impl Drop for ProcessTree {
     }
 }
 
+/// Returns the environment of a process that may be within `execve`, where it has none until the
+/// kernel has set up the new program's stack. `look` returns the environment and, read after it,
+/// true if the kernel has done so. `None` if the process is gone or cannot be read, or does not
+/// come out of `execve`.
+fn settled_environ(mut look: impl FnMut() -> Option<(Environ, bool)>) -> Option<Environ> {
+    let begun = Instant::now();
+    let mut was_set = false;
+    while begun.elapsed() < GRACE {
+        let (environ, is_set) = look()?;
+        if was_set || !environ.is_empty() {
+            return Some(environ);
+        }
+        was_set = is_set;
+        if !is_set {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    None
+}
+
 fn line(process: &Process) -> String {
     let words = process.cmdline().unwrap_or_default();
     format!("{} (pid {}, killed)", words.join(" "), process.pid())
 }
 
-/// Runs a command beside the scenario's file, with all that it starts.
+/// Runs a command in the directory of the scenario's file, and kills the processes that outlive it.
 pub(crate) async fn execute(stage: &Stage, run: &Run) -> Result<CommandEnd> {
     let (program, args) = run.words.split_first().context("want a program")?;
     let dir = stage.case.dir();
@@ -113,7 +143,9 @@ pub(crate) async fn execute(stage: &Stage, run: &Run) -> Result<CommandEnd> {
         .stderr(Stdio::piped())
         .process_group(0)
         .kill_on_drop(true);
-    let mut child = command.spawn().with_context(|| format!("run {program}"))?;
+    let mut child = command
+        .spawn()
+        .with_context(|| format!("failed to run {program}"))?;
     let id = child.id().and_then(|id| i32::try_from(id).ok());
     let started = ProcessTree {
         group: id.and_then(Pid::from_raw),
@@ -132,7 +164,7 @@ pub(crate) async fn execute(stage: &Stage, run: &Run) -> Result<CommandEnd> {
         });
         let mut wait = pin!(async {
             let status = match timeout(run.within, child.wait()).await {
-                Ok(status) => Some(status.with_context(|| format!("run {program}"))?),
+                Ok(status) => Some(status.with_context(|| format!("failed to run {program}"))?),
                 Err(_) => None,
             };
             let left = match status {
@@ -144,19 +176,19 @@ pub(crate) async fn execute(stage: &Stage, run: &Run) -> Result<CommandEnd> {
         });
         let mut is_read = false;
         let waited = loop {
-            // Both go on where they were.
+            // Neither future is dropped by the other: both are polled again where they were.
             tokio::select! {
                 waited = &mut wait => break waited,
                 _ = &mut pipe, if !is_read => is_read = true,
             }
         };
         let (status, left) = waited?;
-        // They have an end now, unless somebody else has them.
+        // The pipes are closed by now, unless another process has them open.
         is_read = is_read || timeout(GRACE, pipe).await.is_ok();
         (status, left, is_read)
     };
     if !is_read {
-        left.push("one that has its output open (not found, and not killed)".into());
+        left.push("a process that has its output open (not found, not killed)".into());
     }
     let finished = status.map(|status| {
         let output = Output {
@@ -171,7 +203,7 @@ pub(crate) async fn execute(stage: &Stage, run: &Run) -> Result<CommandEnd> {
 
 async fn write(stdin: Option<ChildStdin>, input: String) {
     if let Some(mut stdin) = stdin {
-        // A command need not read.
+        // A command may end without reading its input.
         let _ = stdin.write_all(input.as_bytes()).await;
     }
 }
@@ -183,7 +215,8 @@ async fn read(pipe: Option<impl AsyncRead + Unpin>, to: &mut Vec<u8>) {
     }
 }
 
-/// What is wrong with how it ended, in what was expected and what was there.
+/// Compares the end of a command with the expected one. The error has the expected and the actual
+/// state, as texts.
 pub(crate) fn judge(run: &Run, ended: &CommandEnd) -> Result<(), (String, String)> {
     let CommandEnd { finished, left } = ended;
     let Some(Finished {
@@ -234,12 +267,42 @@ pub(crate) fn judge(run: &Run, ended: &CommandEnd) -> Result<(), (String, String
     Ok(())
 }
 
-/// The last lines of what may be long.
+/// Returns the last 20 lines of a text, and the number of those before.
 fn tail(text: &str) -> String {
     const LINES: usize = 20;
     let lines: Vec<_> = text.lines().collect();
     match lines.len().checked_sub(LINES) {
         None | Some(0) => text.to_owned(),
         Some(more) => format!("({more} lines before)\n{}", lines[more..].join("\n")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs `settled_environ` on a process that shows these environments, the last one for ever.
+    /// Returns the number of variables, and of looks.
+    fn settle(looks: &[(&str, bool)]) -> (Option<usize>, usize) {
+        let mut count = 0;
+        let environ = settled_environ(|| {
+            let (name, is_set) = looks[count.min(looks.len() - 1)];
+            count += 1;
+            let environ = (!name.is_empty()).then(|| (name.into(), "value".into()));
+            Some((environ.into_iter().collect(), is_set))
+        });
+        (environ.map(|environ| environ.len()), count)
+    }
+
+    #[test]
+    fn waits_for_the_environment_of_a_process_within_exec() {
+        assert_eq!(settle(&[("MARK", true)]), (Some(1), 1));
+        assert_eq!(
+            settle(&[("", false), ("", false), ("MARK", true)]),
+            (Some(1), 3)
+        );
+        // Set between the two reads of one look.
+        assert_eq!(settle(&[("", true), ("MARK", true)]), (Some(1), 2));
+        assert_eq!(settle(&[("", true)]), (Some(0), 2));
     }
 }

@@ -1,4 +1,4 @@
-//! What people see of runs: lines that stay, and on a terminal a line for each run that changes.
+//! Output for people: lines that stay, and on a terminal a changing line for each run.
 
 use std::{
     io::{IsTerminal as _, Write as _},
@@ -14,13 +14,13 @@ const GOOD: Style = AnsiColor::Green.on_default().bold();
 const BAD: Style = AnsiColor::Red.on_default().bold();
 const FAINT: Style = Style::new().dimmed();
 
-/// How often the sign of life moves.
+/// The interval of the spinner.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Where runs are told of.
+/// The console on which runs are reported.
 #[derive(Debug)]
 pub(crate) struct Console {
-    /// Absent where lines cannot change.
+    /// `None` where lines cannot change, because standard output or error is not a terminal.
     bars: Option<MultiProgress>,
 }
 
@@ -32,18 +32,18 @@ impl Console {
         }
     }
 
-    /// A line that stays.
+    /// Prints a line that stays.
     pub(crate) fn line(&self, line: &str) {
-        // Nobody may be reading any more; the exit code is told all the same.
+        // The reader may have gone; the exit code tells the result all the same.
         let print = || _ = writeln!(anstream::stdout().lock(), "{line}");
         match &self.bars {
-            // `suspend` panics if it cannot write. A terminal that was closed is not one any more.
+            // `suspend` panics if it cannot write, as to a terminal that was closed.
             Some(bars) if std::io::stderr().is_terminal() => bars.suspend(print),
             _ => print(),
         }
     }
 
-    /// A run begins.
+    /// Starts the changing line of a run.
     pub(crate) fn track(&self, title: &str) -> Track<'_> {
         let bar = self.bars.as_ref().map(|bars| {
             let bar = bars.add(ProgressBar::new_spinner());
@@ -63,7 +63,7 @@ impl Console {
         }
     }
 
-    /// A run has ended.
+    /// Prints the end of a run.
     pub(crate) fn ended(&self, report: &Report) {
         let Report {
             job,
@@ -72,7 +72,7 @@ impl Console {
             left,
             ..
         } = report;
-        // The summary counts those that were not begun.
+        // Runs that were not begun are only counted, in the summary.
         let Some(mut text) = headline(report) else {
             return;
         };
@@ -105,7 +105,8 @@ impl Console {
         self.line(&text);
     }
 
-    /// Names those of many runs that failed, which are far above by now.
+    /// Repeats the headlines of runs that did not pass, which have scrolled away if there were
+    /// many.
     pub(crate) fn not_passed(&self, reports: &[Report]) {
         if reports.len() > 1 {
             let not_passed = reports
@@ -118,7 +119,7 @@ impl Console {
     }
 }
 
-/// How a run ended, in a line; nothing of one that was not begun.
+/// Returns the end of a run in a line; `None` for a run that was not begun.
 fn headline(report: &Report) -> Option<String> {
     let took = seconds(report.took);
     let (style, word, detail) = match report.outcome {
@@ -141,7 +142,7 @@ fn headline(report: &Report) -> Option<String> {
     ))
 }
 
-/// The command line for this run alone.
+/// Returns the command line that repeats this run alone.
 fn again(job: &Job) -> String {
     let mut line = format!(
         "podplane test {} --seed {}",
@@ -156,7 +157,7 @@ fn again(job: &Job) -> String {
     line
 }
 
-/// What a failure is, for people and for JUnit.
+/// Describes a failure, for people and for JUnit.
 pub(crate) fn described(report: &Report, failure: &Failure) -> String {
     let Failure {
         at,
@@ -179,7 +180,7 @@ pub(crate) fn described(report: &Report, failure: &Failure) -> String {
     text
 }
 
-/// A run that goes on.
+/// The changing line of a run that is under way.
 #[derive(Debug)]
 pub(crate) struct Track<'a> {
     console: &'a Console,
@@ -188,24 +189,24 @@ pub(crate) struct Track<'a> {
 }
 
 impl Track<'_> {
-    /// Something is under way.
+    /// Shows what is under way.
     pub(crate) fn doing(&self, what: &str) {
         if let Some(bar) = &self.bar {
             bar.set_message(what.to_owned());
         }
     }
 
-    /// The cluster has started.
+    /// Prints that the cluster has started.
     pub(crate) fn up(&self, took: Duration) {
         self.said("the cluster is up", took);
     }
 
-    /// A step begins.
+    /// Shows the step that begins.
     pub(crate) fn step(&self, number: usize, of: usize, title: &str) {
         self.doing(&format!("{number}/{of} {title}"));
     }
 
-    /// A step is done.
+    /// Prints a step that is done.
     pub(crate) fn did(&self, number: usize, of: usize, title: &str, took: Duration) {
         self.said(&format!("{number}/{of} {title}"), took);
     }

@@ -1,4 +1,4 @@
-//! A YAML document that knows where each of its keys and values stands.
+//! A YAML document that records the position of each key and value.
 
 use std::{collections::BTreeMap, fmt, path::Path as FilePath, sync::LazyLock};
 
@@ -17,7 +17,7 @@ static REFERENCE: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r"(\$?)\$\{([A-Za-z_][A-Za-z0-9_.-]*)\}").expect("a constant pattern")
 });
 
-/// The way to a value: keys and indices from the root.
+/// The path to a value: keys and indices from the root.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Path(Vec<Segment>);
 
@@ -36,7 +36,7 @@ impl Path {
         self.with(Segment::Index(index))
     }
 
-    /// The way to what it is in.
+    /// The path to the value around it.
     pub(crate) fn parent(&self) -> Self {
         let mut path = self.clone();
         path.0.pop();
@@ -68,12 +68,12 @@ impl Path {
     }
 }
 
-/// A value and where it begins.
+/// A value, and the position at which it begins.
 #[derive(Clone, Debug)]
 struct Node {
     at: Position,
     content: Content,
-    /// Something wrong was taken out of it, so that more seems to be missing than is.
+    /// True if an invalid part was taken out of it, so that a field may only seem to be missing.
     is_damaged: bool,
 }
 
@@ -81,11 +81,11 @@ struct Node {
 enum Content {
     Scalar(Value),
     List(Vec<Node>),
-    /// Key, where the key begins, value.
+    /// The key, the position of the key, the value.
     Map(Vec<(String, Position, Node)>),
 }
 
-/// A document, and the file that it is from.
+/// A document, and the file that it was read from.
 #[derive(Clone, Debug)]
 pub(crate) struct Document<'a> {
     file: &'a FilePath,
@@ -95,7 +95,7 @@ pub(crate) struct Document<'a> {
 
 impl<'a> Document<'a> {
     pub(crate) fn parse(file: &'a FilePath, text: &'a str) -> Result<Self, Problem> {
-        // `on` and `no` are words here, as in YAML 1.2.
+        // `on` and `no` are texts here, as in YAML 1.2.
         let options = serde_saphyr::options! { strict_booleans: true, with_snippet: false };
         let root = serde_saphyr::from_str_with_options(text, options).map_err(|error| Problem {
             file: file.into(),
@@ -105,7 +105,8 @@ impl<'a> Document<'a> {
         Ok(Self { file, text, root })
     }
 
-    /// The values that `${…}` stands for, filled in; a scalar that is nothing else gets the value's type. One with an unknown name is taken out.
+    /// Replaces each `${…}` with its value. A scalar that is only a reference gets the type of the
+    /// value. A scalar with an unknown name is taken out.
     pub(crate) fn substitute(&self, values: &BTreeMap<String, Value>) -> (Self, Vec<Problem>) {
         let mut problems = Vec::new();
         let mut filled = self.clone();
@@ -115,7 +116,7 @@ impl<'a> Document<'a> {
                 file: self.file.into(),
                 position: Some(at),
                 message: format!(
-                    "${{{name}}} is no value of the matrix{}; write $${{{name}}} for the text itself",
+                    "unknown matrix value ${{{name}}}{}; write $${{{name}}} for the text itself",
                     suggestion(name, known)
                 ),
             });
@@ -123,7 +124,8 @@ impl<'a> Document<'a> {
         (filled, problems)
     }
 
-    /// The document as the type `T`, and all that cannot be part of one. Each such value is taken out, and the rest is read again; `None` if nothing is left.
+    /// Decodes the document as `T`, and reports all parts that do not fit. Each such part is taken
+    /// out, and the rest is decoded again; `None` if nothing is left.
     pub(crate) fn decode<T: DeserializeOwned>(&mut self) -> (Option<T>, Vec<Problem>) {
         let mut empty = Vec::new();
         self.root.take_out_empty(&mut empty);
@@ -139,13 +141,13 @@ impl<'a> Document<'a> {
                 Ok(value) => return (Some(value), problems),
                 Err(wrong) => wrong,
             };
-            // To JSON Schema 3.0 is a whole number, too.
+            // JSON Schema takes 3.0 as an integer, too.
             if message.starts_with("invalid type: floating point")
                 && self.node_mut(&path).is_some_and(Node::make_whole)
             {
                 continue;
             }
-            // It may be what was taken out.
+            // The missing field may have been taken out.
             if !(message.starts_with("missing field") && self.is_damaged(&path)) {
                 problems.push(self.decode_problem(&path, &message));
             }
@@ -155,13 +157,14 @@ impl<'a> Document<'a> {
         }
     }
 
-    /// The value at `path` as the type `T`.
+    /// Decodes the value at `path` as `T`.
     pub(crate) fn decode_at<T: DeserializeOwned>(&self, path: &Path) -> Result<T, Problem> {
         self.attempt(path)
             .map_err(|(path, message)| self.decode_problem(&path, &message))
     }
 
-    /// The value at `path` as the type `T`, or what is wrong in it, and where.
+    /// Decodes the value at `path` as `T`. The error has the path of the part that does not fit,
+    /// and the message.
     fn attempt<T: DeserializeOwned>(&self, path: &Path) -> Result<T, (Path, String)> {
         serde_path_to_error::deserialize(self.value_at(path))
             .map_err(|error| (path.join(error.path()), error.inner().to_string()))
@@ -174,8 +177,8 @@ impl<'a> Document<'a> {
         }
     }
 
-    /// Removes the value at `path`, or the innermost existing value around it. Returns whether one was
-    /// removed; the root never is.
+    /// Removes the value at `path`, or the innermost existing value around it. Returns true if one
+    /// was removed; the root never is.
     fn take_out(&mut self, path: &Path) -> bool {
         let is_there = |length: &usize| self.node(&Path(path.0[..*length].to_vec())).is_some();
         let length = (1..=path.0.len()).rev().find(is_there);
@@ -190,17 +193,17 @@ impl<'a> Document<'a> {
         path.0.iter().try_fold(&mut self.root, child_mut)
     }
 
-    /// Whether something was taken out of the value at `path`.
+    /// Returns true if something was taken out of the value at `path`.
     pub(crate) fn is_damaged(&self, path: &Path) -> bool {
         self.node(path).is_some_and(|node| node.is_damaged)
     }
 
-    /// Whether something was taken out of the value at `path` or of one inside of it.
+    /// Returns true if something was taken out of the value at `path` or of one inside it.
     pub(crate) fn is_damaged_inside(&self, path: &Path) -> bool {
         self.node(path).is_some_and(Node::is_damaged_inside)
     }
 
-    /// Where it is from.
+    /// The file that it was read from.
     pub(crate) fn file(&self) -> &'a FilePath {
         self.file
     }
@@ -232,7 +235,8 @@ impl<'a> Document<'a> {
         let line = self.text.lines().nth(index(at.line)).unwrap_or_default();
         let rest: String = line.chars().skip(index(at.column)).collect();
         let quote = usize::from(rest.starts_with(['"', '\'']));
-        // Only where the scalar stands in the file as it is: not folded, not escaped, not filled in.
+        // The offset fits only a scalar that stands literally in the file: not folded, not escaped,
+        // not filled in.
         if rest
             .chars()
             .skip(quote)
@@ -252,12 +256,12 @@ impl<'a> Document<'a> {
         }
     }
 
-    /// Where the value at `path` begins, or what is nearest to it.
+    /// The position of the value at `path`, or of the innermost existing value around it.
     pub(crate) fn at(&self, path: &Path) -> Position {
         self.find(path).1
     }
 
-    /// Where the key that `path` ends with begins.
+    /// The position of the key that `path` ends with, or of the innermost existing key around it.
     fn key_at(&self, path: &Path) -> Position {
         self.find(path).0
     }
@@ -327,7 +331,7 @@ fn position(location: Location) -> Position {
     }
 }
 
-/// The parser's message without the place, which is told otherwise.
+/// Returns the parser's message without the position, which is reported apart.
 fn plain(message: &str) -> String {
     let message = message.lines().next().unwrap_or_default();
     match message.rsplit_once(" at line ") {
@@ -336,7 +340,7 @@ fn plain(message: &str) -> String {
     }
 }
 
-/// serde's message; for an unknown field with the one that was probably meant.
+/// Returns serde's message; for an unknown field, with the field that was probably meant.
 fn explained(message: &str) -> String {
     let names: Vec<_> = message.split('`').skip(1).step_by(2).collect();
     match names.as_slice() {
@@ -372,11 +376,11 @@ fn filled(text: &str, values: &BTreeMap<String, Value>, mut unknown: impl FnMut(
     Value::String(REFERENCE.replace_all(text, replace).into_owned())
 }
 
-/// Keys whose values are as an object has them, where null is a value, too.
+/// Keys whose values are taken over into objects or compared with them, where null is a value, too.
 const AS_IN_OBJECTS: [&str; 3] = ["apply", "equals", "notEquals"];
 
 impl Node {
-    /// Fills in what `${…}` stands for. Whether all of a scalar was known.
+    /// Replaces each `${…}` with its value. Returns false if this is a scalar with an unknown name.
     fn fill(
         &mut self,
         values: &BTreeMap<String, Value>,
@@ -399,7 +403,7 @@ impl Node {
         is_known
     }
 
-    /// Takes out keys without a value, and tells which.
+    /// Takes out keys without a value, and adds them to `found`.
     fn take_out_empty(&mut self, found: &mut Vec<(Position, String)>) {
         self.retain(|key, at, value| {
             let is_free = key.is_some_and(|key| AS_IN_OBJECTS.contains(&key));
@@ -415,13 +419,14 @@ impl Node {
         });
     }
 
-    /// Writes numbers such as 3.0 as whole ones. Returns whether there were any.
+    /// Turns the first float with an integral value, such as 3.0, into an integer. Returns false if
+    /// there is none.
     fn make_whole(&mut self) -> bool {
         match &mut self.content {
             Content::Scalar(value) => {
                 let float = value.as_f64().filter(|_| value.is_f64());
                 let float = float.filter(|float| float.fract() == 0.0);
-                // Without the sign of a zero.
+                // Adding zero drops the sign of a negative zero.
                 let whole = float.and_then(|float| format!("{:.0}", float + 0.0).parse().ok());
                 match whole.filter(|whole: &Number| !whole.is_f64()) {
                     Some(whole) => {
@@ -436,7 +441,8 @@ impl Node {
         }
     }
 
-    /// Keeps the entries of a mapping, and the items of a list, that `keep` wants. It is given the key, if there is one, and where the entry begins.
+    /// Keeps the entries of a mapping, or the items of a list, for which `keep` returns true.
+    /// `keep` gets the key, if there is one, the position at which the entry begins, and the value.
     fn retain(&mut self, mut keep: impl FnMut(Option<&str>, Position, &mut Self) -> bool) {
         let length = self.length();
         match &mut self.content {
@@ -568,7 +574,11 @@ impl<'de> Visitor<'de> for ContentVisitor {
             let name = match key.value {
                 Value::String(name) => name,
                 Value::Bool(_) | Value::Number(_) => key.value.to_string(),
-                other => return Err(A::Error::custom(format!("{other} is no key"))),
+                other => {
+                    return Err(A::Error::custom(format!(
+                        "invalid key {other}: must be a string"
+                    )));
+                }
             };
             entries.push((name, position(key.referenced), map.next_value()?));
         }

@@ -1,4 +1,4 @@
-//! Which fields a CEL expression names that its objects cannot have.
+//! Finds the fields in a CEL expression that its objects cannot have.
 
 use std::collections::BTreeMap;
 
@@ -10,22 +10,22 @@ use podplane_api::schema::{Kind, Type};
 
 use crate::problem::suggestion;
 
-/// A field that there never is.
+/// A field that objects of its type cannot have.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Stray {
-    /// As it is named.
+    /// The name in the expression.
     pub(crate) field: String,
     pub(crate) message: String,
 }
 
-/// The first field that an expression about objects of a type names, and that they cannot have.
+/// Finds the first field in an expression about objects of type `of` that they cannot have.
 pub(crate) fn stray(expression: &IdedExpr, of: Type) -> Option<Stray> {
     let mut walk = Walk { stray: None };
     walk.visit(expression, &Scope::from([("object", of)]));
     walk.stray
 }
 
-/// The variables of which the type is known.
+/// The variables of known type.
 type Scope<'a> = BTreeMap<&'a str, Type>;
 
 struct Walk {
@@ -33,7 +33,7 @@ struct Walk {
 }
 
 impl Walk {
-    /// The type of an expression's value, where it is known.
+    /// Visits an expression and all parts of it. Returns the type of its value, if that is known.
     fn visit(&mut self, expression: &IdedExpr, scope: &Scope<'_>) -> Option<Type> {
         match &expression.expr {
             Expr::Ident(name) => scope.get(name.as_str()).copied(),
@@ -84,7 +84,7 @@ impl Walk {
         }
     }
 
-    /// `of[key]`
+    /// Returns the type of `of[key]`, if that is known.
     fn indexed(&mut self, of: Type, key: &IdedExpr) -> Option<Type> {
         match (of.kind(), &key.expr) {
             (Kind::List(list), _) => Some(list.items()),

@@ -1,4 +1,4 @@
-//! Asking the services of a cluster, over TCP or a unix socket.
+//! HTTP requests to the services of a cluster, over TCP or a unix socket.
 
 use ::http::{Method, Request, StatusCode, header};
 use anyhow::{Context as _, Result, bail};
@@ -13,10 +13,10 @@ use tokio::{
     time::{Duration, timeout},
 };
 
-/// How long an answer may take. A service that is stopped accepts connections and says nothing.
+/// The time limit of an answer. A paused service accepts connections and never answers.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What a service answered.
+/// The answer of a service.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
@@ -24,12 +24,13 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// The document, if it was a success.
+    /// Parses the body of a successful answer. Fails for other answers, with the message of their
+    /// body.
     pub(crate) fn json(&self) -> Result<Value> {
         if self.status.is_success() {
-            return serde_json::from_slice(&self.body).context("the answer is no JSON");
+            return serde_json::from_slice(&self.body).context("the answer is not JSON");
         }
-        // A Status of Kubernetes says why in words.
+        // A Kubernetes Status has the reason in its message.
         let status: Value = serde_json::from_slice(&self.body).unwrap_or_default();
         match status["message"].as_str() {
             Some(message) => bail!("{message}"),
@@ -38,7 +39,8 @@ impl Answer {
     }
 }
 
-/// Sends a request to the service at `HOST:PORT` or `unix:PATH`, with a body and its media type if it has one.
+/// Sends a request to the service at `HOST:PORT` or `unix:PATH`, with a body and its media type if
+/// it has one.
 pub(crate) async fn send(
     address: &str,
     method: Method,
@@ -73,7 +75,7 @@ async fn over(
         request = request.header(header::CONTENT_TYPE, media);
         bytes = body.to_string().into();
     }
-    let request = request.body(Full::new(bytes)).context("make a request")?;
+    let request = request.body(Full::new(bytes)).context("invalid request")?;
     let exchange = async move {
         let response = sender.send_request(request).await?;
         let status = response.status();
@@ -81,7 +83,7 @@ async fn over(
         anyhow::Ok(Answer { status, body })
     };
     tokio::pin!(connection, exchange);
-    // The connection is what reads and writes; if it ends first, the exchange says why.
+    // The connection reads and writes; if it ends first, the exchange returns the reason.
     tokio::select! {
         answer = &mut exchange => answer,
         ended = &mut connection => match ended {

@@ -1,4 +1,4 @@
-//! The invariant checker, after each step.
+//! Runs the invariant checker after each step.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -9,13 +9,14 @@ use tokio::time::{Instant, sleep};
 
 use crate::{format::ViolationKind, plan::Step, stage::Stage};
 
-/// How often is looked.
+/// The time between two looks at the cluster.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// How long pods that are about to get or to lose an address are waited for in the end. Some never will.
+/// The time limit, at the end of a run, of waiting for pods that are about to get or to lose an
+/// address. Some never will.
 const REST: Duration = Duration::from_secs(1);
 
-/// What the checker found where it should have found something else.
+/// A mismatch between the violations that a step names and those that the checker found.
 #[derive(Debug)]
 pub(crate) struct Otherwise {
     pub(crate) expected: BTreeSet<ViolationKind>,
@@ -25,11 +26,11 @@ pub(crate) struct Otherwise {
 /// The findings of the checker.
 #[derive(Debug)]
 pub(crate) enum Findings {
-    /// This was there at the last look.
+    /// Violations at the last look.
     Lasting(Vec<Violation>),
-    /// This was there at some revision, and may be over.
+    /// Violations at some revision, which may be over.
     AtRevisions(Vec<ViolationSpan>),
-    /// Nobody could see what was there.
+    /// The cluster could not be observed, with the reason.
     Nothing(String),
 }
 
@@ -67,7 +68,10 @@ impl std::fmt::Display for Otherwise {
         };
         write!(f, "the invariants:\n  expected: {}", names(&self.expected))?;
         if let Findings::Nothing(error) = &self.found {
-            return write!(f, "\n  was:      not to be seen: {error}");
+            return write!(
+                f,
+                "\n  was:      unknown: failed to observe the cluster: {error}"
+            );
         }
         let violations = self.found.violations();
         write!(
@@ -87,21 +91,22 @@ impl std::fmt::Display for Otherwise {
     }
 }
 
-/// What a step changes about what the checker may find.
+/// The violations that the checker may find after a step.
 #[derive(Debug)]
 pub(crate) struct Expected<'a> {
     pub(crate) step: &'a Step,
-    /// What the step before has left, which may take its time to go.
+    /// The violations that the step before named, which may take some time to disappear.
     pub(crate) before: &'a BTreeSet<ViolationKind>,
-    /// Nobody looks again after this: what is under way is waited for.
+    /// True for the last step: nobody looks again after it, so changes under way are awaited.
     pub(crate) is_last: bool,
 }
 
-/// Waits until the checker finds what the step says, and nothing else. Returns what it found.
+/// Waits until the checker finds the violations that the step names, and no others. Returns the
+/// violations that it found.
 ///
-/// Lists and files are compared again and again: they are not of one moment, so what they show may
-/// be passing. Every revision of pods and nodes is judged, too, by the same rules
-/// ([`audit::Tracker`]): what breaks them at a revision did break them, for however short a time.
+/// Lists and files are compared again and again: they are not read at one moment, so a violation in
+/// them may be an artefact. Every revision of pods and nodes is checked by the same rules, too
+/// ([`audit::Tracker`]): a violation at a revision is real, however short it was.
 pub(crate) async fn check(
     stage: &mut Stage,
     expected: &Expected<'_>,
@@ -148,7 +153,8 @@ pub(crate) async fn check(
     }
 }
 
-/// Looks at the cluster, once the watches have been told of all that there was when the step ended.
+/// Observes the cluster. Fails until the watches have caught up with the state at the end of the
+/// step.
 async fn look(stage: &Stage, listed: &mut Option<ListedRevisions>) -> anyhow::Result<World> {
     let world = stage.cluster.world().await?;
     let listed = match listed {
@@ -161,22 +167,22 @@ async fn look(stage: &Stage, listed: &mut Option<ListedRevisions>) -> anyhow::Re
 }
 
 impl Expected<'_> {
-    /// Returns true if a violation may be there while the step goes on, or while what the step before
-    /// has left passes.
+    /// Returns true if a violation may exist while the step goes on, or while violations of the
+    /// step before disappear.
     fn allows(&self, violation: &Violation) -> bool {
         let kind = ViolationKind::from(violation);
         self.step.violations.contains(&kind) || self.before.contains(&kind)
     }
 
-    /// Returns true if the step names all that is there `now`, and all that it names is there or was
-    /// `seen` at a revision.
+    /// Returns true if the step names all violations that exist `now`, and each that it names
+    /// exists or was `seen` at a revision.
     fn is_met(&self, now: &[Violation], seen: &[Violation]) -> bool {
         let named = &self.step.violations;
         kinds(now).is_subset(named) && named.is_subset(&kinds(now.iter().chain(seen)))
     }
 }
 
-/// Whether no pod is about to get or to lose an address.
+/// Returns true if no pod is about to get or to lose an address.
 fn is_at_rest(world: &World) -> bool {
     let mut pods = world.pods.iter().filter(|pod| pod.uses_pod_network());
     pods.all(|pod| !pod.deleting && (pod.node.is_none() || !pod.ips.is_empty()))
@@ -213,7 +219,7 @@ mod tests {
         }
     }
 
-    /// Asks of a step that names `step`, after one that names `before`.
+    /// Calls `question` about a step that names `step`, after one that names `before`.
     fn ask<T>(
         step: &[ViolationKind],
         before: &[ViolationKind],
@@ -235,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn allows_what_this_step_or_the_one_before_names() {
+    fn allows_violations_named_by_this_or_the_previous_step() {
         use ViolationKind::{DuplicatePodIp, OverlappingPodCidr};
         let allows = |step: &[_], before: &[_]| ask(step, before, |of| of.allows(&duplicate()));
         assert!(!allows(&[], &[]));
@@ -245,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_named_violation_is_there_or_was_seen_and_no_other_is_there() {
+    fn requires_named_violations_and_rejects_all_others() {
         let named = [ViolationKind::DuplicatePodIp];
         let is_met = |step: &[_], now: &[_], seen: &[_]| ask(step, &[], |of| of.is_met(now, seen));
         assert!(is_met(&[], &[], &[]));

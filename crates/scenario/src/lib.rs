@@ -1,7 +1,10 @@
-//! Scenarios: YAML files that say what is done to a cluster and what must hold.
+//! Scenarios: YAML files that describe actions on a cluster, and what must hold after them.
 //!
-//! [`mod@format`] is what a file may say; [`load()`] reads files, finds what is wrong with them and where; [`run`] starts a cluster for each and carries the
-//! steps out. How long something takes is reported and not judged; deadlines end what would never end.
+//! The crate never judges how long something took: it reports times, and deadlines end what would
+//! never end by itself.
+//!
+//! Start with [`mod@format`], the format of a file. [`load()`] reads files and reports mistakes
+//! with their positions; [`run`] starts a cluster for each scenario and carries out its steps.
 
 #![warn(missing_docs)]
 

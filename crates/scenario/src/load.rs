@@ -1,4 +1,4 @@
-//! Reading scenarios, and all that can be found wrong with them before anything is run.
+//! Reads scenarios, and reports all mistakes that can be found before a run.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,24 +17,27 @@ use crate::{
     problem::{Problem, listed},
 };
 
-/// What scenarios may name that this crate does not know.
+/// The names that scenarios may use and this crate does not know: of kinds, services and flags.
 #[derive(Clone, Debug)]
 pub struct Catalog {
-    /// All that the kinds of objects are called, in lower case: `pod`, `pods`, `po`; and what is known of their fields.
+    /// The names of the kinds of objects, in lower case (`pod`, `pods`, `po`), with the types of
+    /// their fields, if those are known.
     pub kinds: BTreeMap<String, Option<Type>>,
     /// The flags of each service, without the dashes.
     pub flags: BTreeMap<String, BTreeSet<String>>,
-    /// Why a service that has a flag is not given it with a value: service, flag, value.
+    /// Checks the value of a flag that a service has: service, flag, value. The error is the
+    /// message.
     pub value: fn(&str, &str, &str) -> Result<(), String>,
-    /// Why `podplane up` does not take these flags.
+    /// Checks the flags of `podplane up`. The error is the message.
     pub up: fn(&[Flag]) -> Result<(), String>,
 }
 
-/// Reads the scenarios of files and of directories, with those of their subdirectories, in the order given and by name.
+/// Reads the scenarios in files and in directories with their subdirectories: paths in the given
+/// order, the entries of a directory by name.
 ///
 /// # Errors
 ///
-/// Everything that is wrong with any of them.
+/// All problems of all files.
 pub fn load(paths: &[PathBuf], catalog: &Catalog) -> Result<Vec<Case>, Vec<Problem>> {
     let (mut cases, mut problems) = (Vec::new(), Vec::new());
     for path in paths {
@@ -69,12 +72,13 @@ fn about(path: &FilePath, message: impl Into<String>) -> Problem {
     }
 }
 
-/// The file itself, or the scenarios in a directory. There are other YAML files too, which scenarios apply.
+/// Returns the file itself, or the scenarios in a directory, which may also have YAML files that
+/// scenarios apply.
 fn files(path: &FilePath) -> Result<Vec<PathBuf>, Problem> {
     if !path.is_dir() {
         return Ok(vec![path.into()]);
     }
-    let wrong = |error| about(path, format!("cannot be read: {error}"));
+    let wrong = |error| about(path, format!("failed to read: {error}"));
     let mut entries: Vec<_> = fs::read_dir(path)
         .map_err(wrong)?
         .map(|entry| entry.map(|entry| entry.path()))
@@ -93,7 +97,8 @@ fn files(path: &FilePath) -> Result<Vec<PathBuf>, Problem> {
     Ok(found)
 }
 
-/// Whether it is a scenario or a broken one; what has `apiVersion` is an object.
+/// Returns true for a scenario, even a broken one. A file with `apiVersion` and without `steps` is
+/// an object.
 fn is_scenario(file: &FilePath) -> bool {
     let text = fs::read_to_string(file).unwrap_or_default();
     let has = |key: &str| text.lines().any(|line| line.starts_with(key));
@@ -102,11 +107,11 @@ fn is_scenario(file: &FilePath) -> bool {
 
 fn read(file: &FilePath, catalog: &Catalog) -> Result<Vec<Case>, Vec<Problem>> {
     let text = fs::read_to_string(file)
-        .map_err(|error| vec![about(file, format!("cannot be read: {error}"))])?;
+        .map_err(|error| vec![about(file, format!("failed to read: {error}"))])?;
     parse(file, &text, catalog)
 }
 
-/// The runs of one scenario, one for each combination of its matrix.
+/// Returns the runs of one scenario, one for each combination of its matrix.
 pub(crate) fn parse(
     file: &FilePath,
     text: &str,
@@ -118,7 +123,7 @@ pub(crate) fn parse(
         Ok(combinations) => (combinations, true),
         Err(problem) => {
             problems.push(problem);
-            // The rest is looked at without what refers to it.
+            // The rest is checked all the same, except for references to the matrix.
             (vec![BTreeMap::new()], false)
         }
     };
@@ -134,7 +139,7 @@ pub(crate) fn parse(
             }
         }
     }
-    // The same fault in each combination is one fault.
+    // The same mistake in each combination is reported once.
     problems.sort();
     problems.dedup();
     if problems.is_empty() {
@@ -144,7 +149,7 @@ pub(crate) fn parse(
     }
 }
 
-/// The values of each run. They are looked at before the rest, in which they stand.
+/// Returns the values of each run. The matrix is decoded before the rest, which refers to it.
 fn combinations(document: &Document<'_>) -> Result<Vec<BTreeMap<String, Value>>, Problem> {
     let path = Path::default().key("matrix");
     let value = document.value_at(&path);
@@ -154,10 +159,7 @@ fn combinations(document: &Document<'_>) -> Result<Vec<BTreeMap<String, Value>>,
     let matrix: Matrix = document.decode_at(&path)?;
     let combinations = matrix.combinations();
     if combinations.is_empty() {
-        return Err(document.problem(
-            &path,
-            "there is no combination in it, so nothing would be run",
-        ));
+        return Err(document.problem(&path, "the matrix is empty: want at least one combination"));
     }
     let names = |values: &BTreeMap<String, Value>| values.keys().cloned().collect::<Vec<_>>();
     let first = names(&combinations[0]);
@@ -168,7 +170,7 @@ fn combinations(document: &Document<'_>) -> Result<Vec<BTreeMap<String, Value>>,
         None => Ok(combinations),
         Some(other) => {
             let message = format!(
-                "each combination has values of the same names, as the first has: {}",
+                "all combinations must have the same names; the first has {}",
                 listed(&first)
             );
             Err(document.problem(&path.index(other), message))
@@ -176,7 +178,7 @@ fn combinations(document: &Document<'_>) -> Result<Vec<BTreeMap<String, Value>>,
     }
 }
 
-/// For messages: the names of services.
+/// The names of all services, for messages.
 pub(crate) fn services(catalog: &Catalog) -> String {
     let names: Vec<_> = catalog.flags.keys().collect();
     listed(&names)

@@ -1,4 +1,4 @@
-//! Whether what a scenario expects holds now.
+//! Compares expectations with the cluster.
 
 use std::collections::BTreeMap;
 
@@ -15,23 +15,23 @@ use crate::{
     stage::Stage,
 };
 
-/// How many objects are named in a report.
+/// The number of objects that a report names.
 const NAMED: usize = 8;
-/// How much of a value is shown.
+/// The number of characters of a value that a report shows.
 const SHOWN: usize = 600;
 
 /// An expectation that does not hold.
 #[derive(Clone, Debug)]
 pub(crate) struct Unmet {
-    /// Where it stands.
+    /// The position in the scenario.
     pub(crate) at: Position,
-    /// As the scenario has it.
+    /// The expectation as JSON.
     pub(crate) text: String,
     pub(crate) expected: String,
     pub(crate) was: String,
 }
 
-/// What of these does not hold now.
+/// Returns the expectations that do not hold now.
 pub(crate) async fn unmet(stage: &Stage, expect: &[Expectation]) -> Vec<Unmet> {
     let mut found = Vec::new();
     for expectation in expect {
@@ -50,7 +50,7 @@ pub(crate) async fn unmet(stage: &Stage, expect: &[Expectation]) -> Vec<Unmet> {
     found
 }
 
-/// What was expected, and what was there.
+/// The expected and the actual state, as texts.
 type Difference = (String, String);
 
 async fn look(stage: &Stage, rule: &Rule) -> Result<Result<(), Difference>> {
@@ -224,7 +224,7 @@ fn of_count(
     if filter.is_some() {
         was = format!("{was} (of {} {kind})", objects.len());
     }
-    // One that is not counted, to see why.
+    // An object that was not counted is a hint at the reason.
     let other = others.first().filter(|_| numbers.at_most.is_none());
     if let Some(other) = other {
         was = format!(
@@ -236,21 +236,21 @@ fn of_count(
     Ok(Err((numbers.describe(), was)))
 }
 
-/// Which events are meant.
+/// The events that an expectation is about.
 struct Wanted<'a> {
     reason: &'a str,
-    /// Kind and name.
+    /// The kind and name of the object.
     on: Option<(String, &'a str)>,
     message: Option<&'a TextRule>,
     event_type: Option<EventType>,
-    /// How often each had happened that does not count.
+    /// The counts at an earlier moment. Only what has happened since is of interest.
     before: Option<&'a Mark>,
 }
 
-/// How often each event had happened at some moment, by its UID.
+/// The count of each event at some moment, by the event's UID.
 pub(crate) type Mark = BTreeMap<String, usize>;
 
-/// How often events have happened so far.
+/// Returns the counts of all events so far.
 pub(crate) async fn mark(stage: &Stage) -> Result<Mark> {
     let events = stage.objects.list("events", None, None).await?;
     Ok(events
@@ -264,7 +264,7 @@ fn uid(event: &Value) -> String {
     uid.unwrap_or_default().to_owned()
 }
 
-/// How often an event has happened.
+/// The number of times that an event has happened.
 fn times(event: &Value) -> usize {
     let count = event["count"]
         .as_u64()
@@ -316,7 +316,7 @@ fn of_events(wanted: &Wanted<'_>, numbers: Numbers, events: &[Value]) -> Result<
     Err((expected, was))
 }
 
-/// `Warning FailedScheduling pod/web-1: 0/2 nodes are available`
+/// Formats an event: `Warning FailedScheduling pod/web-1: 0/2 nodes are available`.
 pub(crate) fn event_line(event: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let about = &event["involvedObject"];
@@ -351,7 +351,7 @@ async fn of_ping(
         args.push("--verify");
     }
     let finished = podplane_testkit::run(stage.cluster.command("podplane", args)).await?;
-    // Any other code means that nobody could be asked, which says nothing of who is there.
+    // 0 is an answer, 1 is none or one of another pod; with any other code nothing was asked.
     if finished.code == Some(i32::from(!answers)) {
         return Ok(Ok(()));
     }
@@ -368,7 +368,7 @@ async fn of_ping(
     )))
 }
 
-/// Whether what is sent to `to` is meant for the pod.
+/// Checks that `to`, an address or a pod, has an address in common with the pod.
 async fn same_address(stage: &Stage, to: &str, pod: &str) -> Result<Result<(), Difference>> {
     let own = addresses(stage, pod).await?;
     let asked = match to.parse::<std::net::IpAddr>() {
@@ -420,7 +420,7 @@ fn shown(value: &Value) -> String {
     }
 }
 
-/// A number of things, to compare with what a scenario says.
+/// Converts a number of things for a comparison with the numbers of a scenario.
 fn whole(number: usize) -> f64 {
     u32::try_from(number).unwrap_or(u32::MAX).into()
 }
@@ -432,7 +432,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_count_from_a_mark_on() {
+    fn counts_events_after_the_mark() {
         let event = |uid: &str, count: u64| {
             json!({"metadata": {"uid": uid}, "reason": "NodeNotReady", "count": count,
                 "involvedObject": {"kind": "Node", "name": "a"}})
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_of_which_nobody_can_tell_is_not_left_out() {
+    fn a_filter_that_is_not_boolean_fails_the_count() {
         let none = Numbers {
             equals: Some(0.0),
             ..Numbers::default()

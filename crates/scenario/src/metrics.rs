@@ -8,11 +8,11 @@ use prometheus_parse::{Scrape, Value};
 
 use crate::{http, problem::suggestion};
 
-/// The series of a metric that have these labels, each with its labels and its value.
+/// Returns the series of a metric that have these labels, each with its labels and its value.
 ///
 /// # Errors
 ///
-/// If nobody answers at `address`, or there is no such metric or label.
+/// If no service answers at `address`, or there is no such metric or label.
 pub async fn series(
     address: &str,
     name: &str,
@@ -30,14 +30,14 @@ pub async fn series(
 
 fn read(text: &str, name: &str, labels: &BTreeMap<String, String>) -> Result<Vec<(String, f64)>> {
     let lines = text.lines().map(|line| Ok(line.to_owned()));
-    let scrape = Scrape::parse(lines).context("read the metrics")?;
+    let scrape = Scrape::parse(lines).context("failed to read the metrics")?;
     let families = || scrape.docs.keys().map(String::as_str);
     let names = || families().chain(scrape.samples.iter().map(|sample| sample.metric.as_str()));
     let is_known = |known: &str| {
         let rest = name.strip_prefix(known);
         rest.is_some_and(|rest| ["", "_total", "_count", "_sum"].contains(&rest))
     };
-    // A family without series counts nothing yet. One that there is not would, forever.
+    // A family without series counts as 0. An unknown family would do so for ever.
     ensure!(
         names().any(is_known),
         "there is no metric {name}{}",
@@ -45,7 +45,7 @@ fn read(text: &str, name: &str, labels: &BTreeMap<String, String>) -> Result<Vec
     );
     let of_name = || scrape.samples.iter().filter(|sample| sample.metric == name);
     let known = || of_name().flat_map(|sample| sample.labels.keys().map(String::as_str));
-    // A value may come with time. A label does not, once there are series.
+    // A value of a label may appear later. A new name of a label does not, once there are series.
     let stray = labels
         .keys()
         .find(|label| known().all(|known| known != label.as_str()));
@@ -80,7 +80,7 @@ mod tests {
         seconds_bucket{le=\"+Inf\",verb=\"get\"} 4\n# HELP none_yet Any.\n# TYPE none_yet counter\n# TYPE done counter\ndone_total 7\n# EOF\n";
 
     #[test]
-    fn series_are_picked_by_their_labels() {
+    fn selects_series_by_labels() {
         let labels = |labels: &[(&str, &str)]| {
             let owned = labels
                 .iter()

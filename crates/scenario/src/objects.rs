@@ -11,7 +11,7 @@ use crate::{
     problem::suggestion,
 };
 
-/// The API of a cluster.
+/// The REST API of a cluster.
 #[derive(Debug)]
 pub(crate) struct Objects {
     /// `HOST:PORT`
@@ -19,7 +19,7 @@ pub(crate) struct Objects {
     resources: OnceCell<Vec<Resource>>,
 }
 
-/// What the API server says of a kind.
+/// A kind, as the API server's discovery describes it.
 #[derive(Clone, Debug)]
 struct Resource {
     /// `/apis/apps/v1`
@@ -66,7 +66,7 @@ impl Objects {
         }
     }
 
-    /// The object, if there is one.
+    /// Returns the object; `None` if there is none.
     pub(crate) async fn get(&self, namespace: &str, object: &ObjectRef) -> Result<Option<Value>> {
         let path = self
             .resource(&object.kind)
@@ -79,10 +79,10 @@ impl Objects {
         answer
             .json()
             .map(Some)
-            .with_context(|| format!("get {object}"))
+            .with_context(|| format!("failed to get {object}"))
     }
 
-    /// The objects of a kind, in one namespace or in all.
+    /// Lists the objects of a kind, in one namespace or in all.
     pub(crate) async fn list(
         &self,
         kind: &str,
@@ -96,19 +96,21 @@ impl Objects {
             path.push_str(&encoded);
         }
         let answer = http::send(&self.server, Method::GET, &path, None).await?;
-        let mut list = answer.json().with_context(|| format!("list {kind}"))?;
+        let mut list = answer
+            .json()
+            .with_context(|| format!("failed to list {kind}"))?;
         match list["items"].take() {
             Value::Array(items) => Ok(items),
-            _ => bail!("list {kind}: the answer has no items"),
+            _ => bail!("failed to list {kind}: the answer has no items"),
         }
     }
 
-    /// What objects of a kind call it: `Pod`.
+    /// Returns the name of a kind in its objects: `Pod`.
     pub(crate) async fn kind(&self, word: &str) -> Result<String> {
         Ok(self.resource(word).await?.kind.clone())
     }
 
-    /// Deletes the object, or begins to. It must be there: a wrong name would be none otherwise.
+    /// Deletes the object, or begins to. Fails if there is none, so that a wrong name shows.
     pub(crate) async fn delete(&self, deletion: &Deletion) -> Result<()> {
         let Deletion {
             object,
@@ -128,7 +130,9 @@ impl Objects {
             .as_ref()
             .map(|options| ("application/json", options));
         let answer = http::send(&self.server, Method::DELETE, &path, body).await?;
-        answer.json().with_context(|| format!("delete {object}"))?;
+        answer
+            .json()
+            .with_context(|| format!("failed to delete {object}"))?;
         Ok(())
     }
 
@@ -145,7 +149,9 @@ impl Objects {
             .path(Some(namespace), Some(&object.name));
         let body = Some(("application/merge-patch+json", patch));
         let answer = http::send(&self.server, Method::PATCH, &path, body).await?;
-        answer.json().with_context(|| format!("patch {object}"))?;
+        answer
+            .json()
+            .with_context(|| format!("failed to patch {object}"))?;
         Ok(())
     }
 
@@ -162,7 +168,7 @@ impl Objects {
                     .collect();
                 let hint = suggestion(&word, known.iter().copied());
                 format!(
-                    "the API server serves no {word:?}; it serves {}{hint}",
+                    "unknown kind {word:?}; the API server serves {}{hint}",
                     known.join(", ")
                 )
             })
@@ -203,7 +209,7 @@ impl Objects {
             .into_iter()
             .flatten()
             .map(resource);
-        // `pods/status` is no kind.
+        // `pods/status` is a subresource, not a kind.
         Ok(resources
             .filter(|resource| !resource.plural.contains('/'))
             .collect())
@@ -211,6 +217,8 @@ impl Objects {
 
     async fn document(&self, path: &str) -> Result<Value> {
         let answer = http::send(&self.server, Method::GET, path, None).await?;
-        answer.json().with_context(|| format!("ask {path}"))
+        answer
+            .json()
+            .with_context(|| format!("failed to call {path}"))
     }
 }

@@ -1,4 +1,4 @@
-//! A scenario as it is run: read, checked, and with everything in it understood.
+//! The plan of a run: a scenario that was read and checked, with all its rules parsed.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,34 +19,34 @@ use crate::{
     rule::{self, Cel, Numbers, TextRule, ValueRule},
 };
 
-/// How long a wait or a command may take if it does not say.
+/// The time limit of a wait or a command that does not name one.
 pub(crate) const WITHIN: Duration = Duration::from_secs(60);
 
-/// How long what the invariant checker finds may take to become what is expected.
+/// The time that findings of the invariant checker may take to become the expected ones.
 pub(crate) const SETTLE: Duration = Duration::from_secs(20);
 
-/// One run of a scenario: it, and one combination of the values of its matrix.
+/// One run of a scenario, with one combination of the values of its matrix.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// The file, as it was named.
+    /// The path of the file, as it was given.
     pub file: PathBuf,
-    /// What it is called.
+    /// The name of the scenario.
     pub name: String,
-    /// What it shows.
+    /// A sentence about what it shows.
     pub description: Option<String>,
     /// The values of the matrix.
     pub values: BTreeMap<String, Value>,
     /// The cluster.
     pub cluster: Cluster,
     pub(crate) steps: Vec<Step>,
-    /// The names of steps that something is counted from.
+    /// The names of steps from which events are counted.
     pub(crate) marks: BTreeSet<String>,
-    /// How long may take what has no deadline in the file.
+    /// The time limit of everything that has none in the file.
     pub(crate) within: Duration,
 }
 
 impl Case {
-    /// The same, with deadlines so many times as far: for a machine that is slow.
+    /// Multiplies all deadlines by `factor`, for a slow machine.
     #[must_use]
     pub fn patient(mut self, factor: f64) -> Self {
         let stretch = |time: &mut Duration| {
@@ -89,12 +89,12 @@ impl Case {
         format!("{}[{}]", self.name, each.join(","))
     }
 
-    /// What a path in the scenario means.
+    /// Resolves a path in the scenario, which is relative to its file.
     pub(crate) fn resolve(&self, path: &Path) -> PathBuf {
         self.dir().join(path)
     }
 
-    /// Where its file is.
+    /// The directory of its file.
     pub(crate) fn dir(&self) -> PathBuf {
         let dir = self.file.parent().unwrap_or(Path::new(""));
         let dir = if dir.as_os_str().is_empty() {
@@ -109,7 +109,7 @@ impl Case {
 /// A step.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
-    /// Where it stands.
+    /// The position in the scenario.
     pub(crate) at: Position,
     pub(crate) title: String,
     pub(crate) action: Action,
@@ -117,7 +117,7 @@ pub(crate) struct Step {
     pub(crate) settle: Duration,
 }
 
-/// What is done.
+/// The action of a step.
 #[derive(Clone, Debug)]
 pub(crate) enum Action {
     /// Only the invariants are checked.
@@ -160,12 +160,12 @@ pub(crate) struct Run {
     pub(crate) within: Duration,
 }
 
-/// What must hold.
+/// A condition that must hold.
 #[derive(Clone, Debug)]
 pub(crate) struct Expectation {
-    /// Where it stands.
+    /// The position in the scenario.
     pub(crate) at: Position,
-    /// As the scenario has it.
+    /// The expectation as JSON.
     pub(crate) text: String,
     pub(crate) rule: Rule,
 }
@@ -212,10 +212,10 @@ pub(crate) enum Rule {
     },
 }
 
-/// What of an object.
+/// The part of an object that a rule is about.
 #[derive(Clone, Debug)]
 pub(crate) enum Look {
-    /// Whether it is there.
+    /// The object exists (true), or does not.
     Exists(bool),
     Cel(Cel),
     Path {
@@ -225,12 +225,12 @@ pub(crate) enum Look {
     },
 }
 
-/// Characters of a matrix's value that a title has.
+/// The number of characters of a matrix value in a title.
 const SHORT: usize = 32;
 
-/// A value as a title has it. Of a long one, or one of several lines, this is the beginning and the
-/// first digits of its SHA-256 digest: these are the same in every version, so that reports can be
-/// compared.
+/// Returns a value as titles show it. A long value, or one of several lines, becomes its beginning
+/// and the first digits of its SHA-256 digest: these are the same in every version, so that reports
+/// can be compared.
 fn short(text: &str) -> String {
     if text.chars().count() <= SHORT && !text.contains(char::is_control) {
         return text.to_owned();
@@ -242,7 +242,7 @@ fn short(text: &str) -> String {
     beginning.chain(['…']).collect::<String>() + &digest.collect::<String>()
 }
 
-/// `kubelet-*` as a pattern.
+/// Returns a pattern such as `kubelet-*` as a regular expression; `None` without a `*`.
 pub(crate) fn glob(pattern: &str) -> Option<Regex> {
     if !pattern.contains('*') {
         return None;

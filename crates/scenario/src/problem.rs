@@ -1,4 +1,4 @@
-//! What is wrong with a scenario, and where.
+//! Problems in scenarios, with their positions.
 
 use std::{fmt, path::PathBuf};
 
@@ -17,14 +17,14 @@ impl fmt::Display for Position {
     }
 }
 
-/// Something that keeps a scenario from being run; its `Display` is `FILE:LINE:COLUMN: MESSAGE`.
+/// A problem that keeps a scenario from being run; its `Display` is `FILE:LINE:COLUMN: MESSAGE`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
-    /// The file, as it was named.
+    /// The path of the file, as it was given.
     pub file: PathBuf,
-    /// Where; absent if the file as a whole is meant.
+    /// The position; `None` if the problem is about the whole file.
     pub position: Option<Position>,
-    /// What is wrong, and what to do.
+    /// The mistake, and its remedy.
     pub message: String,
 }
 
@@ -38,7 +38,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// `; did you mean X?` for the nearest of `known`, or nothing if none is near.
+/// Returns `; did you mean X?` for the nearest of `known`, or nothing if none is near.
 pub(crate) fn suggestion<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let near = |name: &&str| {
         let (name, word) = (name.to_lowercase(), word.to_lowercase());
@@ -51,7 +51,7 @@ pub(crate) fn suggestion<'a>(word: &str, known: impl IntoIterator<Item = &'a str
     }
 }
 
-/// `a, b and c`
+/// Joins items in words: `a, b and c`.
 pub(crate) fn listed<T: AsRef<str>>(items: &[T]) -> String {
     let items: Vec<_> = items.iter().map(AsRef::as_ref).collect();
     match items.as_slice() {

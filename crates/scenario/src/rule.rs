@@ -26,13 +26,13 @@ static ESCAPED: LazyLock<Regex> = LazyLock::new(|| {
 static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| {
     let mut env = Env::stdlib();
     for extension in [extensions::strings, extensions::lists, extensions::math] {
-        // They declare functions of different names, so none is in the way of another.
+        // They declare functions of different names, so none conflicts with another.
         let _ = env.add_extension(extension);
     }
     Arc::new(env)
 });
 
-/// What is wrong with a rule, and where in its text, counted in characters from 0.
+/// A mistake in a rule, at an offset in its text that counts characters from 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BadRule {
     pub(crate) offset: usize,
@@ -48,7 +48,7 @@ impl BadRule {
     }
 }
 
-/// An expression about `object`.
+/// A CEL expression about `object`.
 #[derive(Clone, Debug)]
 pub(crate) struct Cel(Arc<Program>);
 
@@ -65,7 +65,8 @@ impl Cel {
         Ok(cel)
     }
 
-    /// The same, unless it names fields that objects of a type cannot have. It would be false of all of them.
+    /// Checks the fields that the expression names. Fails for a field that objects of the type
+    /// cannot have: the expression would be false for all of them.
     pub(crate) fn of(self, text: &str, ty: Type) -> Result<Self, BadRule> {
         let Some(Stray { field, message }) = stray(self.0.expression(), ty) else {
             return Ok(self);
@@ -76,7 +77,7 @@ impl Cel {
         Err(BadRule::new(offset, message))
     }
 
-    /// Finds names that nothing declares, which would otherwise show only when the expression is looked at.
+    /// Fails for a name that is not declared, which would otherwise show only at evaluation.
     fn undeclared(&self, text: &str) -> Result<(), BadRule> {
         let offset = |name: &str| {
             let word = Regex::new(&format!(r"(^|[^\w.])({})\b", regex::escape(name))).ok();
@@ -88,7 +89,7 @@ impl Cel {
         let mut variables = references.variables();
         variables.sort_unstable();
         for name in variables {
-            // A macro declares what it goes through: `list.exists(item, …)`.
+            // A macro declares its variable: `list.exists(item, …)`.
             let declared = format!(r"\.\s*\w+\s*\(\s*(\w+\s*,\s*)?{}\s*,", regex::escape(name));
             let is_declared = Regex::new(&declared).is_ok_and(|declared| declared.is_match(text));
             let is_type = [
@@ -97,7 +98,7 @@ impl Cel {
             ]
             .contains(&name);
             if name != "object" && !is_declared && !is_type {
-                let message = format!("nothing is called {name:?} in CEL here: only `object` is");
+                let message = format!("unknown name {name:?} in CEL: only `object` is defined");
                 return Err(BadRule::new(offset(name), message));
             }
         }
@@ -116,21 +117,23 @@ impl Cel {
         self.0.execute(&context)
     }
 
-    /// Whether it is true of the object; else why not. A field that is not there makes it false.
+    /// Returns `Ok` if the expression is true for the object, else the reason. A missing field
+    /// makes it false.
     pub(crate) fn holds(&self, object: &Value) -> Result<(), String> {
         self.judge(object).unwrap_or_else(Err)
     }
 
-    /// Whether the object is one of those that are meant.
+    /// Returns true if the expression is true for the object.
     ///
     /// # Errors
     ///
-    /// Why nobody can tell: then neither all nor none of them are.
+    /// If the value is neither true nor false: then it is unknown which objects are meant.
     pub(crate) fn picks(&self, object: &Value) -> Result<bool, String> {
         self.judge(object).map(|held| held.is_ok())
     }
 
-    /// True, or why not; an error if it is neither true nor false.
+    /// Evaluates the expression: the inner error says why it is false, the outer one why it is
+    /// neither true nor false.
     fn judge(&self, object: &Value) -> Result<Result<(), String>, String> {
         match self.value(object) {
             Ok(CelValue::Bool(true)) => Ok(Ok(())),
@@ -145,7 +148,7 @@ impl Cel {
     }
 }
 
-/// JSON as CEL has it. Whole numbers are `int`, so that they can be reckoned with.
+/// Converts JSON to CEL. Whole numbers become `int`, so that expressions can calculate with them.
 fn cel_value(value: &Value) -> CelValue {
     match value {
         Value::Null => CelValue::Null,
@@ -166,12 +169,12 @@ fn cel_value(value: &Value) -> CelValue {
     }
 }
 
-/// A path into an object.
+/// A JSONPath into an object.
 #[derive(Clone, Debug)]
 pub(crate) struct Path(JsonPath);
 
 impl Path {
-    /// RFC 9535, or the same as kubectl writes it: in braces, and without the `$`.
+    /// Parses RFC 9535, or the same as kubectl writes it: in braces, and without the `$`.
     pub(crate) fn parse(text: &str) -> Result<Self, BadRule> {
         let trimmed = text.trim();
         let inner = trimmed
@@ -184,7 +187,7 @@ impl Path {
             Some('.' | '[') => format!("${inner}"),
             _ => {
                 let message =
-                    format!("{text:?} is no JSONPath: want $.status.phase or {{.status.phase}}");
+                    format!("invalid JSONPath {text:?}: want $.status.phase or {{.status.phase}}");
                 return Err(BadRule::new(start, message));
             }
         };
@@ -201,7 +204,7 @@ impl Path {
         })
     }
 
-    /// The value there; the list of them where there are several.
+    /// Returns the value at the path; a list if there are several.
     pub(crate) fn of(&self, object: &Value) -> Option<Value> {
         let found = self.0.query(object).all();
         match found.as_slice() {
@@ -212,7 +215,7 @@ impl Path {
     }
 }
 
-/// What a value must be like; all of it.
+/// A rule about a value. All parts of it must hold.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ValueRule {
     pub(crate) exists: Option<bool>,
@@ -223,7 +226,7 @@ pub(crate) struct ValueRule {
 }
 
 impl ValueRule {
-    /// Whether a value, or that there is none, is as it must be.
+    /// Returns true if the rule allows a value, or its absence.
     pub(crate) fn allows(&self, value: Option<&Value>) -> bool {
         if let Some(exists) = self.exists
             && exists != value.is_some()
@@ -239,7 +242,7 @@ impl ValueRule {
             return false;
         }
         let Some(value) = value else {
-            // Nothing is unlike everything; all other rules need something.
+            // An absent value differs from any value; all other rules need a value.
             return self.not_equals.is_some()
                 && self.equals.is_none()
                 && self.matches.is_none()
@@ -260,7 +263,7 @@ impl ValueRule {
                 || number(value).is_some_and(|number| self.numbers.allows(number)))
     }
 
-    /// In words: `to equal "Running"`.
+    /// Describes the allowed values in words: `at least 2 and at most 3`.
     pub(crate) fn describe(&self) -> String {
         let mut each = Vec::new();
         match self.exists {
@@ -287,7 +290,7 @@ impl ValueRule {
     }
 }
 
-/// Equal, where 1 and 1.0 are.
+/// Compares two values; 1 and 1.0 are equal.
 fn same(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => a == b || a.as_f64() == b.as_f64(),
@@ -303,7 +306,7 @@ fn same(a: &Value, b: &Value) -> bool {
     }
 }
 
-/// A number, also one that is written as a text, as quantities are.
+/// Returns a number, also one that is written as a text, as some quantities are.
 fn number(value: &Value) -> Option<f64> {
     match value {
         Value::Number(number) => number.as_f64(),
@@ -312,7 +315,7 @@ fn number(value: &Value) -> Option<f64> {
     }
 }
 
-/// What a number must be like.
+/// A rule about a number. All parts of it must hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Numbers {
     pub(crate) equals: Option<f64>,
@@ -348,7 +351,7 @@ impl Numbers {
     }
 }
 
-/// What a text must be like; all of it.
+/// A rule about a text. All parts of it must hold.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TextRule {
     equals: Option<String>,
@@ -407,7 +410,7 @@ impl TextRule {
     }
 }
 
-/// A regular expression, of which `^` and `$` mean lines.
+/// Compiles a regular expression in which `^` and `$` match at each line.
 pub(crate) fn pattern(text: &str) -> Result<Regex, BadRule> {
     regex::RegexBuilder::new(text)
         .multi_line(true)
@@ -432,7 +435,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_are_rfc_9535_or_kubectls() {
+    fn accepts_paths_of_rfc_9535_and_of_kubectl() {
         let pod = json!({"metadata": {"annotations": {"podplane.io/pod-ips": "1"}}, "status": {"phase": "Running", "podIPs": [{"ip": "a"}, {"ip": "b"}],
             "conditions": [{"type": "Ready", "status": "True"}, {"type": "Other", "status": "False"}]}});
         for (text, want) in [
@@ -463,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn cel_has_the_usual_functions() {
+    fn cel_has_the_standard_functions() {
         let pod = json!({"metadata": {"name": "web-0", "labels": {"app": "web"}}, "spec": {"priority": 3},
             "status": {"podIP": "10.0.0.2", "conditions": [{"type": "Ready", "status": "True"}]}});
         for text in [
@@ -496,7 +499,7 @@ mod tests {
         );
         let picks = |text: &str| Cel::parse(text).unwrap().picks(&pod);
         assert_eq!(picks("object.spec.priority == 3"), Ok(true));
-        // A pod without an address is one whose address is another.
+        // A missing field makes the expression false, also when objects are picked.
         assert_eq!(picks("object.status.hostIP == ''"), Ok(false));
         for neither in ["object.spec.priority", "object.spec.priority < 'high'"] {
             picks(neither).unwrap_err();
@@ -504,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_cel_says_where() {
+    fn errors_of_cel_have_the_offset() {
         for (text, offset) in [
             ("object.a ==", 11),
             ("objekt.a == 1", 0),
@@ -517,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn values_follow_their_rules() {
+    fn rules_accept_only_matching_values() {
         let rule = |rule: ValueRule, value: Option<Value>| rule.allows(value.as_ref());
         let equals = |value| ValueRule {
             equals: Some(value),

@@ -29,13 +29,13 @@ use crate::{
     stage::{Stage, data_dir},
 };
 
-/// Characters of a run's title that the name of its directory has.
+/// The number of characters of a run's title in the name of its directory.
 const NAME: usize = 120;
 
-/// How many events a failure shows.
+/// The number of events that a failure shows.
 const EVENTS: usize = 12;
 
-/// What is run.
+/// A run to carry out.
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) case: Arc<Case>,
@@ -44,19 +44,20 @@ pub(crate) struct Job {
     pub(crate) seed: u64,
 }
 
-/// What runs have in common.
+/// The settings that all runs share.
 #[derive(Debug)]
 pub(crate) struct Setting {
     pub(crate) program: Program,
-    /// Whether the clusters go on.
+    /// True to keep the clusters running.
     pub(crate) keep: bool,
-    /// Where logs and recordings stay: those of every run if it was asked for, else those of runs that failed.
+    /// The directory for logs and recordings: of every run with `keep_output`, else of those that
+    /// failed.
     pub(crate) output: PathBuf,
     pub(crate) keep_output: bool,
     pub(crate) cancel: CancellationToken,
 }
 
-/// How a run went.
+/// The result of a run.
 #[derive(Debug)]
 pub(crate) struct Report {
     pub(crate) job: Job,
@@ -64,14 +65,14 @@ pub(crate) struct Report {
     pub(crate) steps: Vec<StepReport>,
     pub(crate) timings: Vec<(String, Duration)>,
     pub(crate) took: Duration,
-    /// What of it is left, and what one does with it.
+    /// Texts about what is left of the run, and how to use it.
     pub(crate) left: Vec<String>,
-    /// The cluster, if it goes on.
+    /// The cluster, if it keeps running.
     pub(crate) kept: Option<Kept>,
 }
 
 impl Report {
-    /// Of a run that has not begun.
+    /// Makes the report of a run that has not begun.
     pub(crate) fn new(job: Job) -> Self {
         Self {
             job,
@@ -85,16 +86,16 @@ impl Report {
     }
 }
 
-/// A cluster that goes on after its run.
+/// A cluster that keeps running after its run.
 #[derive(Debug)]
 pub(crate) struct Kept {
     stage: Stage,
-    /// Removed when it is dropped.
+    /// The directory of the run, removed on drop.
     _dir: TempDir,
 }
 
 impl Kept {
-    /// Takes it down.
+    /// Takes the cluster down.
     pub(crate) async fn end(self) -> Result<()> {
         self.stage.strike().await
     }
@@ -109,21 +110,21 @@ pub(crate) struct StepReport {
 #[derive(Debug)]
 pub(crate) enum Outcome {
     Passed,
-    /// What was expected, what was there, and what happened before.
+    /// A step failed.
     Failed(Failure),
-    /// It could not be run.
+    /// The scenario could not be run, with the reason.
     Broken(String),
-    /// Somebody ended it.
+    /// The user ended the run.
     Interrupted,
-    /// Somebody ended all before its turn came.
+    /// The user ended all runs before this one began.
     NotBegun,
 }
 
 #[derive(Debug)]
 pub(crate) struct Failure {
-    /// The step's.
+    /// The position of the step.
     pub(crate) at: Position,
-    /// From 1.
+    /// The number of the step, from 1.
     pub(crate) step: usize,
     pub(crate) title: String,
     pub(crate) why: String,
@@ -131,7 +132,7 @@ pub(crate) struct Failure {
     pub(crate) events: Vec<String>,
 }
 
-/// Plays a scenario. It leaves nothing behind but what the report names.
+/// Carries out a run. Leaves nothing behind except what the report names.
 pub(crate) async fn run(job: Job, setting: &Setting, track: &Track<'_>) -> Report {
     let begun = Instant::now();
     let mut report = Report::new(job);
@@ -155,10 +156,10 @@ pub(crate) async fn run(job: Job, setting: &Setting, track: &Track<'_>) -> Repor
     report
 }
 
-/// A run's own directory. Its path is short, because there are sockets in it.
+/// Makes the directory of a run. Its path is short, because the paths of sockets in it are limited.
 fn directory() -> Result<TempDir> {
     let made = tempfile::Builder::new().prefix("podplane-test-").tempdir();
-    made.context("make a temporary directory")
+    made.context("failed to make a temporary directory")
 }
 
 async fn in_directory(
@@ -206,19 +207,20 @@ async fn play(
         return (outcome, Some(stage));
     }
     track.doing("taking the cluster down");
-    // Those of other runs are taken down meanwhile.
+    // Other runs go on meanwhile.
     match stage.strike().await {
         Ok(()) => (outcome, None),
         Err(error) => (Outcome::Broken(format!("{error:#}")), None),
     }
 }
 
-/// Does something until it is done, or somebody ends all of it. A panic is a fault of this program, and no reason to leave a cluster behind.
+/// Awaits `work`, or its cancellation. A panic in `work` is a bug of this program, and becomes an
+/// outcome, so that the cluster is taken down nevertheless.
 async fn guarded<T>(
     work: impl Future<Output = T>,
     cancel: &CancellationToken,
 ) -> Result<T, Outcome> {
-    // What is dropped half done is undone with the cluster.
+    // Dropping `work` half done is safe: its effects end with the cluster.
     let done = tokio::select! {
         done = AssertUnwindSafe(work).catch_unwind() => done,
         () = cancel.cancelled() => return Err(Outcome::Interrupted),
@@ -226,8 +228,10 @@ async fn guarded<T>(
     done.map_err(|panic| {
         let message = panic.downcast_ref::<String>().map(String::as_str);
         let message = message.or_else(|| panic.downcast_ref::<&str>().copied());
-        let message = message.unwrap_or("without a word");
-        Outcome::Broken(format!("podplane panicked: {message}"))
+        Outcome::Broken(match message {
+            Some(message) => format!("podplane panicked: {message}"),
+            None => "podplane panicked without a message".into(),
+        })
     })
 }
 
@@ -292,7 +296,8 @@ async fn carried_out(
     let step = expected.step;
     if stage.case.marks.contains(&step.title) {
         let mark = look::mark(stage).await;
-        let mark = mark.map_err(|error| format!("look at what has happened so far: {error:#}"))?;
+        let mark = mark
+            .map_err(|error| format!("failed to observe the state before the step: {error:#}"))?;
         stage.marks.insert(step.title.clone(), mark);
     }
     let doing = |what: &str| track.doing(what);
@@ -314,7 +319,7 @@ async fn carried_out(
 async fn last_events(stage: &Stage) -> Vec<String> {
     let mut events = match stage.objects.list("events", None, None).await {
         Ok(events) => events,
-        Err(error) => return vec![format!("(not to be had: {error:#})")],
+        Err(error) => return vec![format!("(failed to list events: {error:#})")],
     };
     let time = |event: &serde_json::Value| {
         let time = event["lastTimestamp"]
@@ -333,7 +338,7 @@ async fn last_events(stage: &Stage) -> Vec<String> {
         .collect()
 }
 
-/// Ends whatever runs in a data directory, however far its start had come.
+/// Ends all processes of a data directory, however far its start had come.
 async fn take_down(program: &Program, data_dir: &Path) -> Result<()> {
     if !data_dir.exists() {
         return Ok(());
@@ -342,13 +347,13 @@ async fn take_down(program: &Program, data_dir: &Path) -> Result<()> {
     let ended = podplane_testkit::run(down).await?;
     anyhow::ensure!(
         ended.code == Some(0),
-        "the cluster does not end:\n{}",
+        "failed to stop the cluster:\n{}",
         ended.stderr
     );
     Ok(())
 }
 
-/// Saves what one needs to see why a run failed; says where it is and what one does with it.
+/// Saves the files that show why a run failed. Returns texts about their place and their use.
 fn saved(report: &Report, dir: &Path, setting: &Setting) -> Vec<String> {
     let is_wanted = match report.outcome {
         Outcome::Passed => setting.keep_output,
@@ -366,28 +371,29 @@ fn saved(report: &Report, dir: &Path, setting: &Setting) -> Vec<String> {
                 format!("what happened, step by step: podplane replay {kept}"),
             ]
         }
-        Err(error) => vec![format!("the logs could not be kept: {error:#}")],
+        Err(error) => vec![format!("failed to save the logs: {error:#}")],
     }
 }
 
-/// Copies the recording and the logs to where they stay.
+/// Copies the recording and the logs to a new directory in `output`, and returns its path.
 fn save(job: &Job, dir: &Path, output: &Path) -> Result<PathBuf> {
     let plain = |c: char| match c {
         _ if c.is_ascii_alphanumeric() || "-_.=".contains(c) => c,
         _ => '-',
     };
-    // A file's name has room for 255 bytes, and this is the beginning of one.
+    // The name of a file has room for 255 bytes, and this is the beginning of one.
     let name: String = job.title.chars().map(plain).take(NAME).collect();
     let name = name.trim_end_matches('-');
-    fs::create_dir_all(output).with_context(|| format!("make {}", output.display()))?;
+    fs::create_dir_all(output).with_context(|| format!("failed to make {}", output.display()))?;
     let kept = tempfile::Builder::new()
         .prefix(&format!("{name}-"))
         .tempdir_in(output);
-    let kept = kept.with_context(|| format!("make a directory in {}", output.display()))?;
+    let kept =
+        kept.with_context(|| format!("failed to make a directory in {}", output.display()))?;
     let copy = |from: &Path| -> Result<()> {
         let to = kept.path().join(from.file_name().unwrap_or_default());
         let copied = fs::copy(from, &to);
-        copied.with_context(|| format!("copy {} to {}", from.display(), to.display()))?;
+        copied.with_context(|| format!("failed to copy {} to {}", from.display(), to.display()))?;
         Ok(())
     };
     let recording = dir.join(recording::FILE);
@@ -395,8 +401,10 @@ fn save(job: &Job, dir: &Path, output: &Path) -> Result<PathBuf> {
         copy(&recording)?;
     }
     let logs = data_dir(dir).join("logs");
-    for entry in fs::read_dir(&logs).with_context(|| format!("read {}", logs.display()))? {
-        copy(&entry.context("read the logs")?.path())?;
+    for entry in
+        fs::read_dir(&logs).with_context(|| format!("failed to read {}", logs.display()))?
+    {
+        copy(&entry.context("failed to read the logs")?.path())?;
     }
     Ok(kept.keep())
 }

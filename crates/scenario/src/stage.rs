@@ -1,4 +1,4 @@
-//! A cluster that a scenario is played on.
+//! The cluster on which a scenario is run.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,45 +28,46 @@ use crate::{
     problem::listed,
 };
 
-/// How often is looked.
+/// The time between two looks at the cluster.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The room on the disk of a node that is to be filled, in bytes.
+/// The capacity of the disk of a node that is to be filled, in bytes.
 const DISK: u64 = 16 << 20;
 
-/// The same for the API server, whose store does not begin with less than 32 MiB.
+/// The capacity of the API server's disk, in bytes. Its store needs 32 MiB to begin with.
 const STORE: u64 = 64 << 20;
 
-/// A cluster, and what is wrong with it on purpose.
+/// A cluster, with the faults that are injected into it.
 #[derive(Debug)]
 pub(crate) struct Stage {
-    /// What is wrong until it is healed. It is dropped before the cluster: what stands still does not end when it is told to.
+    /// The faults in effect. They are dropped before the cluster, because a paused process does not
+    /// end when it is told to.
     held: Vec<Held>,
-    /// Judges every revision of pods and nodes.
+    /// Checks every revision of pods and nodes.
     pub(crate) monitor: RevisionMonitor,
-    /// The number of its spans that have been taken.
+    /// The number of its spans that `new_spans` has returned.
     taken: usize,
     pub(crate) case: Arc<Case>,
     pub(crate) cluster: Cluster,
     pub(crate) objects: Objects,
     pub(crate) random: StdRng,
-    /// What had happened when steps began, by their names.
+    /// The counts of events when steps began, by the names of the steps.
     pub(crate) marks: BTreeMap<String, Mark>,
-    /// For files of the scenario's commands.
+    /// The directory for files of the scenario's commands.
     pub(crate) scratch: PathBuf,
 }
 
-/// A fault that goes on.
+/// A fault in effect.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) kind: Kind,
     /// The process or the node.
     pub(crate) of: String,
-    /// Healed when it is dropped.
+    /// Healed on drop.
     _fault: Fault,
 }
 
-/// What undoes a fault.
+/// A kind of fault, by the action that heals it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// `resume`
@@ -85,7 +86,7 @@ impl fmt::Display for Kind {
             Self::Paused => "paused",
             Self::Cut => "cut off",
             Self::FullDisk => "full",
-            Self::Calls => "disturbed in its calls",
+            Self::Calls => "under call faults",
         })
     }
 }
@@ -99,7 +100,8 @@ impl Stage {
         seed: u64,
     ) -> Result<Self> {
         let scratch = dir.join("scratch");
-        std::fs::create_dir_all(&scratch).with_context(|| format!("make {}", scratch.display()))?;
+        std::fs::create_dir_all(&scratch)
+            .with_context(|| format!("failed to make {}", scratch.display()))?;
         let builder = builder(&case, program).program(program.path());
         let cluster = builder.data_dir(data_dir(dir)).record(dir).start().await?;
         let objects = Objects::new(cluster.server());
@@ -116,7 +118,8 @@ impl Stage {
         })
     }
 
-    /// Has the nodes join that the scenario names, and waits for all.
+    /// Adds the nodes that the scenario names, and waits until all nodes are Ready, unless the
+    /// scenario does not want that.
     pub(crate) async fn furnish(&self) -> Result<()> {
         if let Some(Nodes::Named(nodes)) = &self.case.cluster.nodes {
             self.add_nodes(nodes).await?;
@@ -127,7 +130,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Waits until all nodes that the cluster has are Ready.
+    /// Waits until all nodes of the cluster are Ready.
     async fn nodes_ready(&self) -> Result<()> {
         let wanted = self.cluster.status().await?.nodes;
         let within = self.case.within;
@@ -149,14 +152,14 @@ impl Stage {
             }
             ensure!(
                 begun.elapsed() < within,
-                "not Ready after {within:?}: {}; if that is meant, say cluster: {{waitForNodes: false}}",
+                "not Ready after {within:?}: {}; to skip this wait, set cluster: {{waitForNodes: false}}",
                 listed(&missing)
             );
             sleep(LOOK).await;
         }
     }
 
-    /// Has a fault go on until it is healed.
+    /// Keeps a fault in effect until it is healed.
     pub(crate) fn hold(&mut self, kind: Kind, of: impl Into<String>, fault: Fault) {
         let of = of.into();
         self.held.push(Held {
@@ -166,13 +169,13 @@ impl Stage {
         });
     }
 
-    /// Whose faults of a kind there are.
+    /// Returns the processes or nodes that have a fault of this kind.
     pub(crate) fn held(&self, kind: Kind) -> Vec<&str> {
         let held = self.held.iter().filter(|held| held.kind == kind);
         held.map(|held| held.of.as_str()).collect()
     }
 
-    /// Heals the faults of a kind that are meant; tells how many there were.
+    /// Heals the faults of a kind whose process or node `is_meant`. Returns their number.
     pub(crate) fn heal(&mut self, kind: Kind, is_meant: impl Fn(&str) -> bool) -> usize {
         let before = self.held.len();
         self.held
@@ -180,18 +183,21 @@ impl Stage {
         before - self.held.len()
     }
 
-    /// Lets nodes join, with their labels and blocks. Those that are alike join together, and may share processes then.
+    /// Adds nodes, with their labels and blocks. Neighbours in the list that are alike join
+    /// together, and may then share processes.
     pub(crate) async fn add_nodes(&self, nodes: &[NodeSpec]) -> Result<()> {
         for alike in nodes.chunk_by(|a, b| {
             a.pod_cidr.is_none()
                 && b.pod_cidr.is_none()
                 && a.labels == b.labels
                 && a.network == b.network
+                && a.node_network_backend == b.node_network_backend
         }) {
             let [
                 NodeSpec {
                     name,
                     network,
+                    node_network_backend,
                     labels,
                     pod_cidr,
                 },
@@ -205,8 +211,11 @@ impl Stage {
             if let Some(network) = network {
                 args.extend(["--network".into(), word(network)]);
             }
+            if let Some(backend) = node_network_backend {
+                args.extend(["--node-network-backend".into(), word(backend)]);
+            }
             match pod_cidr {
-                // The kubelet takes over what is there.
+                // The kubelet takes over the existing object.
                 Some(cidr) => {
                     let object = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels},
                         "spec": {"podCIDR": cidr.to_string(), "podCIDRs": [cidr.to_string()]}});
@@ -223,29 +232,30 @@ impl Stage {
         Ok(())
     }
 
-    /// Takes the cluster down, and looks whether all of it is gone.
+    /// Takes the cluster down, and fails if something of it is left.
     pub(crate) async fn strike(self) -> Result<()> {
         drop((self.held, self.monitor));
         Ok(self.cluster.stop().await?)
     }
 
-    /// What runs, as the supervisor has it.
+    /// Returns the processes that the supervisor runs.
     pub(crate) async fn services(&self) -> Result<Vec<ServiceStatus>> {
         Ok(self.cluster.status().await?.services)
     }
 
-    /// Where a service listens.
+    /// Returns the address at which a service listens.
     pub(crate) async fn address(&self, service: &str) -> Result<String> {
         let services = self.services().await?;
         let found = services.into_iter().find(|status| status.name == service);
         let address = found
-            .with_context(|| format!("no process is called {service}"))?
+            .with_context(|| format!("there is no process {service}"))?
             .address;
         ensure!(!address.is_empty(), "{service} is not up");
         Ok(address)
     }
 
-    /// The name of a process; for a pattern one of those that match, whether it runs at the moment or not: chance goes by the seed alone.
+    /// Returns the name of a process; for a pattern, one of those that match. Those that do not run
+    /// at the moment count too, so that the choice depends on the seed alone.
     pub(crate) async fn one_process(&mut self, pattern: &str) -> Result<String> {
         let names: Vec<_> = match glob(pattern) {
             None => return Ok(pattern.to_owned()),
@@ -259,7 +269,7 @@ impl Stage {
         self.one_of(pattern, names)
     }
 
-    /// The node of that name; for a pattern one of those that match.
+    /// Returns the name of a node; for a pattern, one of those that match.
     pub(crate) async fn one_node(&mut self, pattern: &str) -> Result<String> {
         let names: Vec<_> = match glob(pattern) {
             None => return Ok(pattern.to_owned()),
@@ -271,14 +281,14 @@ impl Stage {
     fn one_of(&mut self, pattern: &str, names: Vec<String>) -> Result<String> {
         let is_meant = |name: &String| glob(pattern).is_none_or(|glob| glob.is_match(name));
         let each: BTreeSet<_> = names.into_iter().filter(is_meant).collect();
-        ensure!(!each.is_empty(), "nothing is called {pattern}");
+        ensure!(!each.is_empty(), "no name matches {pattern}");
         let chosen = self.random.random_range(..each.len());
         each.into_iter()
             .nth(chosen)
             .context("there are as many as counted")
     }
 
-    /// A process, as soon as it runs: one that has just ended is started again.
+    /// Returns a process as soon as it runs: one that has just ended is restarted.
     pub(crate) async fn process(&self, name: &str) -> Result<Process> {
         let services = self.services().await?;
         let is_supervised = services.iter().any(|service| service.name == name);
@@ -290,7 +300,7 @@ impl Stage {
         Ok(within(self.case.within, &what, look, is_decided).await??)
     }
 
-    /// The invariants that were broken at a revision since this was asked before.
+    /// Returns the violations at revisions since the last call.
     pub(crate) fn new_spans(&mut self) -> Vec<ViolationSpan> {
         let history = self.monitor.history();
         let from = std::mem::replace(&mut self.taken, history.begun());
@@ -298,7 +308,7 @@ impl Stage {
         new.cloned().collect()
     }
 
-    /// Whether the cluster can be observed: not while its API server stands still.
+    /// Returns true if the cluster can be observed: not while its API server is paused.
     pub(crate) fn is_observable(&self) -> bool {
         let is_paused = |held: &Held| held.kind == Kind::Paused && held.of == "apiserver";
         !self.held.iter().any(is_paused)
@@ -311,14 +321,13 @@ fn ready(node: &Value) -> bool {
     conditions.any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
 }
 
-/// The data directory inside of a run's directory.
+/// The data directory inside the directory of a run.
 pub(crate) fn data_dir(dir: &Path) -> PathBuf {
     dir.join("data")
 }
 
 fn builder(case: &Case, program: &Program) -> ClusterBuilder {
     let format::Cluster {
-        network,
         cni_bin_dir,
         extra_config,
         ..
@@ -327,25 +336,23 @@ fn builder(case: &Case, program: &Program) -> ClusterBuilder {
         Action::FillDisk(node) => Some(&node.node),
         _ => None,
     });
-    let network = match network {
-        format::Network::Ledger => podplane_testkit::Network::Ledger,
-        format::Network::Kernel => podplane_testkit::Network::Kernel,
-        format::Network::Auto => podplane_testkit::Network::Auto,
-    };
-    // All nodes are waited for together.
-    let mut builder = Cluster::builder().network(network).without_waiting();
+    // `furnish` waits for all nodes together.
+    let mut builder = Cluster::builder()
+        .network(case.cluster.network())
+        .without_waiting();
     for node in disks {
         let room = if node == "apiserver" { STORE } else { DISK };
         builder = builder.disk(node, room);
     }
     for Flag { name, value, .. } in case.cluster.flags() {
-        // The builder has its own word for this one.
+        // The builder has a method of its own for this flag.
         if name != "--network" {
             builder = builder.flag(name, value);
         }
     }
     if let Some(Several(dirs)) = cni_bin_dir {
-        // What a plugin of one's own delegates to is podplane's, unless it is there too.
+        // A plugin to which the user's plugin delegates is podplane's, unless these directories
+        // have it.
         let each = dirs.iter().map(|dir| case.resolve(dir));
         let each = each.chain([program.dir().to_owned()]);
         let joined = std::env::join_paths(each).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Many runs, side by side.
+//! Runs many scenarios, side by side.
 
 use std::{
     collections::BTreeMap,
@@ -22,39 +22,41 @@ use crate::{
     runner::{self, Job, Kept, Outcome, Report, Setting},
 };
 
-/// How scenarios are run.
+/// The options of [`run`].
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The program that clusters are made of.
+    /// The path of the program `podplane` for the clusters.
     pub program: PathBuf,
-    /// Where to write a JUnit report.
+    /// The file for a JUnit report.
     pub junit: Option<PathBuf>,
-    /// Have the clusters go on until `cancel`.
+    /// True to keep the clusters running until `cancel`.
     pub keep: bool,
-    /// What is random follows from this.
+    /// The seed of all random choices; `None` takes the scenario's, or a new one.
     pub seed: Option<u64>,
-    /// How often each is run.
+    /// The number of times that each scenario is run.
     pub repeat: NonZeroUsize,
-    /// How many are run at once.
+    /// The number of runs at the same time.
     pub jobs: NonZeroUsize,
-    /// Where the logs of every run stay. Else those of runs that failed stay in the directory of temporary files.
+    /// The directory for the logs of every run; `None` keeps only the logs of runs that failed, in
+    /// the directory of temporary files.
     pub output: Option<PathBuf>,
 }
 
-/// How all of it went.
+/// The result of all runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// All have passed.
+    /// All runs passed.
     Passed,
-    /// At least one has failed.
+    /// At least one run failed.
     Failed,
-    /// None has failed, and at least one could not be run.
+    /// No run failed, and at least one could not be run.
     Broken,
-    /// Somebody ended it.
+    /// The user ended the runs.
     Interrupted,
 }
 
-/// Runs scenarios, each in a cluster of its own, and tells of them on standard output. `cancel` ends them all in order.
+/// Runs scenarios, each in a cluster of its own, and reports on standard output. `cancel` ends all
+/// of them in order.
 ///
 /// # Errors
 ///
@@ -70,7 +72,7 @@ pub async fn run(cases: Vec<Case>, options: Options, cancel: CancellationToken) 
         output,
     } = options;
     let begun = Instant::now();
-    // That it cannot be written is better known before.
+    // If the report cannot be written, this fails before the runs.
     let junit = match junit {
         Some(name) => Some((report_file(&name, &cases)?, name)),
         None => None,
@@ -93,7 +95,7 @@ pub async fn run(cases: Vec<Case>, options: Options, cancel: CancellationToken) 
     let cases: Vec<_> = cases.into_iter().map(Arc::new).collect();
     let queue = (0..repeat.get()).flat_map(|round| {
         let job = move |case: &Arc<Case>| {
-            // What the scenario says is weaker than what is asked for.
+            // The seed of the options takes precedence over that of the scenario.
             let base = seed.or(case.cluster.seed).unwrap_or(seed_of_all);
             let title = match repeat.get() {
                 1 => case.title(),
@@ -125,7 +127,7 @@ pub async fn run(cases: Vec<Case>, options: Options, cancel: CancellationToken) 
     if let Some((mut file, name)) = junit {
         let text = junit::xml(&reports, begun.elapsed())?;
         file.write_all(text.as_bytes())
-            .with_context(|| format!("write {}", name.display()))?;
+            .with_context(|| format!("failed to write {}", name.display()))?;
     }
     let verdict = verdict(&reports, &cancel);
     let kept: Vec<_> = reports
@@ -144,7 +146,7 @@ pub async fn run(cases: Vec<Case>, options: Options, cancel: CancellationToken) 
     Ok(verdict)
 }
 
-/// The file of a report, empty. None of the scenarios is taken for it.
+/// Creates the empty file of a report. Fails if it is one of the scenarios.
 fn report_file(name: &Path, cases: &[Case]) -> Result<File> {
     let is_scenario = name.canonicalize().is_ok_and(|name| {
         let mut files = cases.iter().map(|case| case.file.canonicalize());
@@ -152,10 +154,10 @@ fn report_file(name: &Path, cases: &[Case]) -> Result<File> {
     });
     ensure!(
         !is_scenario,
-        "{} is a scenario: want another file for the report",
+        "invalid report file {}: it is a scenario",
         name.display()
     );
-    File::create(name).with_context(|| format!("write {}", name.display()))
+    File::create(name).with_context(|| format!("failed to write {}", name.display()))
 }
 
 fn verdict(reports: &[Report], cancel: &CancellationToken) -> Verdict {

@@ -1,4 +1,4 @@
-//! What is wrong with scenarios, and where: text in, `line:column: message` out.
+//! Problems in scenarios, and their positions: text in, `line:column: message` out.
 
 use std::path::Path;
 
@@ -108,15 +108,15 @@ const WRONG: &[(&str, &str)] = &[
     ),
     (
         "steps:\n- wait: {within: 20 sheep, expect: []}\n",
-        "2:18: \"20 sheep\" is no time: want one such as 200ms, 20s or 1m 30s",
+        "2:18: invalid duration \"20 sheep\": want one such as 200ms, 20s or 1m 30s",
     ),
     (
         "steps:\n- delete: web-0\n",
-        "2:11: \"web-0\" is no object: want KIND/NAME, such as pod/web-0",
+        "2:11: invalid object \"web-0\": want KIND/NAME, such as pod/web-0",
     ),
     (
         "steps:\n- delete: [pod/a, web-0]\n",
-        "2:19: \"web-0\" is no object",
+        "2:19: invalid object \"web-0\"",
     ),
     (
         "steps:\n- kill: {process: scheduler, signal: NINE}\n",
@@ -167,15 +167,23 @@ const WRONG: &[(&str, &str)] = &[
     ),
     (
         "steps:\n- partition: {node: node-0, process: scheduler, from: apiserver}\n",
-        "2:29: who is cut off, a node or a process?",
+        "2:29: set node or process, not both",
     ),
     (
         "steps:\n- partition: {node: node-0, from: network}\n",
-        "2:35: in ledger mode there is no network of pods",
+        "2:35: from: network requires kernel mode",
+    ),
+    (
+        "cluster: {nodes: [{name: a, nodeNetworkBackend: vxlan}]}\nsteps: []\n",
+        "1:49: nodeNetworkBackend requires kernel mode",
+    ),
+    (
+        "steps:\n- addNodes: {names: b, nodeNetworkBackend: vxlan}\n",
+        "2:44: nodeNetworkBackend requires kernel mode",
     ),
     (
         "steps:\n- calls: {of: scheduler}\n",
-        "2:10: what becomes of the calls?",
+        "2:10: calls needs either an effect (fail, delay or jitter) or clear: true",
     ),
     (
         "steps:\n- restart: {service: scheduler, flags: {pod-initial-backof-seconds: 1}}\n",
@@ -203,7 +211,7 @@ const WRONG: &[(&str, &str)] = &[
     ),
     (
         "cluster: {clusterCIDR: '10.244.0.0/16,10.300.0.0/16'}\nsteps: []\n",
-        "1:24: \"10.300.0.0/16\" is no block of addresses: want one such as 10.244.3.0/24",
+        "1:24: invalid block \"10.300.0.0/16\": want one such as 10.244.3.0/24",
     ),
     (
         "cluster: {releaseDelay: 5}\nsteps: []\n",
@@ -215,7 +223,7 @@ const WRONG: &[(&str, &str)] = &[
     ),
     (
         "cluster:\n  nodes: [{name: a, podCIDR: 10.0.0.0}]\nsteps: []\n",
-        "2:30: \"10.0.0.0\" is no block of addresses",
+        "2:30: invalid block \"10.0.0.0\"",
     ),
     (
         "cluster:\n  extraConfig:\n    kubelet: {max-pods: many}\nsteps: []\n",
@@ -227,7 +235,7 @@ const WRONG: &[(&str, &str)] = &[
     ),
     (
         "steps:\n- restart: {service: ipam-controller, flags: {cluster-cidr: 10.244.0/12}}\n",
-        "2:61: \"10.244.0/12\" is no block of addresses",
+        "2:61: invalid block \"10.244.0/12\"",
     ),
     (
         "steps:\n- restart: {service: kubelet-node-0, flags: {max-pods: 3}}\n",
@@ -239,7 +247,7 @@ const WRONG: &[(&str, &str)] = &[
     ),
     (
         "steps:\n- restart: {service: 'kubelet-*'}\n",
-        "2:22: which of them? Say its whole name",
+        "2:22: invalid pattern: must be the full name of one process",
     ),
     (
         "steps:\n- fillDisk: {process: scheduler}\n",
@@ -247,7 +255,7 @@ const WRONG: &[(&str, &str)] = &[
     ),
     (
         "steps:\n- fillDisk: {}\n",
-        "2:13: whose disk? Name a node, or process: apiserver",
+        "2:13: missing disk: set node, or process: apiserver",
     ),
     (
         "steps:\n- calls: {of: kubelet-node-0, method: RunPodSandboxes, fail: UNAVAILABLE}\n",
@@ -255,23 +263,23 @@ const WRONG: &[(&str, &str)] = &[
     ),
     (
         "steps:\n- calls: {of: cri-node-0, fail: UNAVAILABLE}\n",
-        "2:15: \"cri-node-0\" is asked and asks nobody: say who asks it, kubelet-node-0",
+        "2:15: \"cri-node-0\" makes no calls: name its caller, kubelet-node-0",
     ),
     (
         "steps:\n- calls: {of: '*', fail: UNAVAILABLE}\n",
-        "2:15: \"*\" is asked and asks nobody: say who asks it, kubelet-NODE",
+        "2:15: \"*\" makes no calls: name its caller, kubelet-NODE",
     ),
     (
         "steps:\n- partition: {process: cri-node-0, from: apiserver}\n",
-        "2:24: \"cri-node-0\" is asked and asks nobody: say who asks it, kubelet-node-0",
+        "2:24: \"cri-node-0\" makes no calls: name its caller, kubelet-node-0",
     ),
     (
         "steps:\n- partition: {process: apiserver, from: apiserver}\n",
-        "2:24: \"apiserver\" is asked and asks nobody: say who asks it, such as scheduler",
+        "2:24: \"apiserver\" makes no calls: name its caller, such as scheduler",
     ),
     (
         "steps:\n- partition: {process: scheduler, from: cri}\n",
-        "2:24: only the kubelet of a node is cut off from its runtime: name the node",
+        "2:24: only the kubelet of one node can be cut off from its runtime: set node",
     ),
     // Expectations.
     (
@@ -280,19 +288,19 @@ const WRONG: &[(&str, &str)] = &[
     ),
     (
         "steps:\n- expect:\n  - {call: BindPod, of: 'kubelet-*', equals: 1}\n",
-        "3:25: whose calls? Say a whole name",
+        "3:25: invalid pattern: must be the full name of one process",
     ),
     (
         "steps:\n- expect:\n  - {metric: up, service: 'kubelet-*', equals: 1}\n",
-        "3:27: which of them? Say its whole name",
+        "3:27: invalid pattern: must be the full name of one process",
     ),
     (
         "steps:\n- expect:\n  - {object: pod/a, jsonpath: '{.status.phase', equals: Running}\n",
-        "3:32: \"{.status.phase\" is no JSONPath: want $.status.phase or {.status.phase}",
+        "3:32: invalid JSONPath \"{.status.phase\": want $.status.phase or {.status.phase}",
     ),
     (
         "steps:\n- expect:\n  - object: pod/a\n    cel: object.status.phase == Running\n",
-        "4:33: nothing is called \"Running\" in CEL here: only `object` is",
+        "4:33: unknown name \"Running\" in CEL: only `object` is defined",
     ),
     (
         "steps:\n- expect:\n  - {object: pod/a, cel: 'object.status.phase =='}\n",
@@ -304,25 +312,28 @@ const WRONG: &[(&str, &str)] = &[
     ),
     (
         "steps:\n- expect:\n  - {count: pods, where: 'true'}\n",
-        "3:5: how many? Say equals, atLeast or atMost",
+        "3:5: missing number: set equals, atLeast or atMost",
     ),
     (
         "steps:\n- expect:\n  - {count: pods, equals: three}\n",
-        "3:27: \"three\" is no number",
+        "3:27: equals must be a number, not \"three\"",
     ),
     (
         "steps:\n- expect:\n  - {count: pods, jsonpath: .a, equals: 1}\n",
-        "3:19: jsonpath does not go with count; what does is namespace, selector, where, equals, atLeast and atMost",
+        "3:19: jsonpath cannot be used with count; allowed are namespace, selector, where, equals, atLeast and atMost",
     ),
     (
         "steps:\n- expect:\n  - {object: pod/a, count: pods}\n",
-        "3:21: an expectation is about one thing, and this one is about object before count",
+        "3:21: an expectation has one subject, and this one has object before count",
     ),
     (
         "steps:\n- expect:\n  - {equals: 1}\n",
-        "3:5: what is this about? Say one of object, count, event, metric, ping, command, call",
+        "3:5: missing subject: set one of object, count, event, metric, ping, command, call",
     ),
-    ("steps:\n- expect: []\n", "2:11: what must hold?"),
+    (
+        "steps:\n- expect: []\n",
+        "2:11: missing expectations: want at least one",
+    ),
     (
         "steps:\n- expect:\n  - {object: pod/a, jsonpath: .a, matches: '('}\n",
         "3:45: not a regular expression: unclosed group",
@@ -333,15 +344,15 @@ const WRONG: &[(&str, &str)] = &[
     ),
     (
         "steps:\n- expect:\n  - {ping: {from: a, to: b}}\n",
-        "3:6: in ledger mode pods have no network to ping in: set cluster.network to kernel",
+        "3:6: ping requires kernel mode: set cluster.network to kernel",
     ),
     (
         "steps:\n- expect:\n  - {object: pdo/a}\n",
-        "3:14: the API server serves no \"pdo\"; did you mean \"po",
+        "3:14: unknown kind \"pdo\"; did you mean \"po",
     ),
     (
         "steps:\n- delete: [pod/a, {object: nods/b}]\n",
-        "2:28: the API server serves no \"nods\"; did you mean \"node",
+        "2:28: unknown kind \"nods\"; did you mean \"node",
     ),
     (
         "steps:\n- name: first\n  expect:\n  - {event: A, since: frist}\n",
@@ -366,7 +377,7 @@ const WRONG: &[(&str, &str)] = &[
     // The matrix.
     (
         "matrix: {mask: [30, 29]}\ncluster:\n  nodeCIDRMaskSize: ${musk}\nsteps: []\n",
-        "3:21: ${musk} is no value of the matrix; did you mean \"mask\"?",
+        "3:21: unknown matrix value ${musk}; did you mean \"mask\"?",
     ),
     (
         "matrix: {mask: 30}\nsteps: []\n",
@@ -374,11 +385,11 @@ const WRONG: &[(&str, &str)] = &[
     ),
     (
         "matrix: [{a: 1}, {b: 1}]\nsteps: []\n",
-        "1:18: each combination has values of the same names, as the first has: a",
+        "1:18: all combinations must have the same names; the first has a",
     ),
     (
         "matrix: {mask: []}\nsteps: []\n",
-        "1:9: there is no combination in it",
+        "1:9: the matrix is empty",
     ),
     (
         "matrix: {mask: [30, many]}\ncluster: {nodeCIDRMaskSize: '${mask}'}\nsteps: [{violations: [lost-write]}]\n",
@@ -387,7 +398,7 @@ const WRONG: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn what_is_wrong_is_told_with_its_place() {
+fn problems_have_their_place() {
     let mut failed = Vec::new();
     for (text, want) in WRONG {
         match read(text) {
@@ -402,13 +413,13 @@ fn what_is_wrong_is_told_with_its_place() {
     assert!(failed.is_empty(), "{}", failed.join("\n\n"));
 }
 
-/// Each text with the place of each of its problems.
+/// Each text with the positions of all its problems.
 const ALL_WRONG: &[(&str, &[&str])] = &[
     (
         "cluster: {extraConfig: {kubelet: {maximum: 1}, kubelt: {}}}\nsteps:\n- kill: {process: x}\n- expect: [{object: pod/a, cel: b}]\n",
         &["1:35", "1:48", "3:19", "4:33"],
     ),
-    // Those of the form do not hide each other, nor what is wrong with the rest.
+    // Mistakes in form hide neither each other nor other mistakes.
     (
         "name: 3\ncluster: {ipPolicy: resorce, nodes: many}\nsteps:\n- wait: {within: 20, expcet: []}\n- kil: {process: scheduler}\n- kill: {process: shceduler}\n\
          - expect:\n  - {count: pods, eqals: 1}\n  - {object: pod/a, cel: b}\n",
@@ -416,7 +427,7 @@ const ALL_WRONG: &[(&str, &[&str])] = &[
             "1:7", "2:21", "2:37", "4:18", "4:22", "5:3", "6:19", "8:19", "9:26",
         ],
     ),
-    // An item of a list is counted with those that are wrong before it.
+    // An item of a list keeps its index although items before it were taken out.
     (
         "steps:\n- delete: [web-0, pod/a, web-1]\n- apply\n- scale: {object: pdo/a}\n- delete: [web-2, pdo/b]\n",
         &["2:12", "2:26", "3:3", "4:10", "5:12", "5:19"],
@@ -443,7 +454,7 @@ const ALL_WRONG: &[(&str, &[&str])] = &[
 ];
 
 #[test]
-fn all_that_is_wrong_is_told_at_once() {
+fn reports_all_problems_at_once() {
     for (text, want) in ALL_WRONG {
         let problems = read(text).unwrap_err();
         let place = |problem: &String| problem.split(": ").next().unwrap().to_owned();
@@ -452,7 +463,7 @@ fn all_that_is_wrong_is_told_at_once() {
     }
 }
 
-/// What a command does to the nodes is not known; what a cluster consists of is.
+/// After a command the nodes are unknown; the services are still known.
 #[test]
 fn knows_the_services_after_a_command() {
     let steps =
@@ -467,7 +478,7 @@ fn knows_the_services_after_a_command() {
 }
 
 #[test]
-fn fields_that_objects_have_are_known() {
+fn accepts_cel_with_known_fields() {
     for cel in [
         "has(object.status.podIP) && object.metadata.labels.any == object.metadata.annotations['podplane.io/pod-ips']",
         "object.spec.containers.all(c, c.resources.requests['podplane.io/pod-ips'] == '1' && size(c.args) > 0)",
@@ -507,7 +518,7 @@ fn a_matrix_gives_a_run_for_each_combination() {
 }
 
 #[test]
-fn a_long_value_of_the_matrix_is_short_in_a_title() {
+fn titles_abbreviate_long_matrix_values() {
     let long = "0123456789".repeat(30);
     let text = format!(
         "name: full\nmatrix: {{mask: [30], text: ['{long}a', '{long}b', \"x\\ny\"]}}\nsteps: [{{delete: pod/a}}]\n"
@@ -524,7 +535,7 @@ fn a_long_value_of_the_matrix_is_short_in_a_title() {
 }
 
 #[test]
-fn patience_makes_every_deadline_later() {
+fn patience_multiplies_every_deadline() {
     let text = "steps:\n- wait: {within: 20s, expect: [{object: pod/a}]}\n- run: {command: x}\n- delete: pod/a\n  settle: 1s\n";
     let case = read(text).unwrap().remove(0).patient(2.5);
     let seconds = std::time::Duration::from_secs_f64;
@@ -543,7 +554,7 @@ fn patience_makes_every_deadline_later() {
 }
 
 #[test]
-fn a_step_without_a_name_is_called_after_what_it_does() {
+fn a_step_without_a_name_is_named_after_its_action() {
     let text = "steps:\n- run: {command: [podplane, run, web, --replicas, 4]}\n- kill: {process: scheduler}\n";
     let case = read(text).unwrap().remove(0);
     let titles: Vec<_> = case.steps.iter().map(|step| &*step.title).collect();
@@ -557,14 +568,14 @@ fn a_step_without_a_name_is_called_after_what_it_does() {
 }
 
 #[test]
-fn a_file_without_a_name_is_called_after_itself() {
+fn a_scenario_without_a_name_is_named_after_its_file() {
     let cases = read("steps: [{violations: [lost-write]}]").unwrap();
     assert_eq!(cases[0].title(), "x");
 }
 
 /// Editors read the file; `podplane test --schema` prints the same.
 #[test]
-fn the_schema_in_the_docs_is_that_of_the_types() {
+fn the_documented_schema_matches_the_types() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/scenario.schema.json");
     let kept = std::fs::read_to_string(&file).unwrap_or_default();
     let kept: serde_json::Value = serde_json::from_str(&kept).unwrap_or_default();
@@ -574,9 +585,9 @@ fn the_schema_in_the_docs_is_that_of_the_types() {
     );
 }
 
-/// A copy of one is where the repository is not.
+/// A copy of an example may stand outside the repository.
 #[test]
-fn examples_name_a_schema_that_is_found_from_everywhere() {
+fn examples_name_the_schema_by_its_url() {
     let schema = crate::format::schema();
     let line = format!(
         "# yaml-language-server: $schema={}",
@@ -593,7 +604,7 @@ fn examples_name_a_schema_that_is_found_from_everywhere() {
 
 /// Every example of the reference is a scenario, or the steps of one.
 #[test]
-fn the_examples_of_the_reference_are_read() {
+fn parses_the_examples_in_the_docs() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/scenarios.md");
     let text = std::fs::read_to_string(file).unwrap();
     let examples: Vec<_> = text

@@ -1,6 +1,7 @@
-//! Durable commits per second of the sled engine, 1 KiB each: `cargo run --release --example throughput -- DIR`.
+//! Measures durable commits per second of the sled engine, 1 KiB each:
+//! `cargo run --release --example throughput -- DIR`.
 //!
-//! DIR should be empty and on the disk in question; the temporary directory may be in memory.
+//! DIR should be empty and on the disk to measure; the temporary directory may be in memory.
 
 use std::{sync::Arc, time::Instant};
 
@@ -10,7 +11,7 @@ use tokio::task::JoinSet;
 const COMMITS: usize = 20_000;
 
 #[tokio::main]
-#[expect(clippy::print_stdout, reason = "it is what the program is for")]
+#[expect(clippy::print_stdout, reason = "output of the program")]
 async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let dir = std::env::args_os().nth(1).ok_or("usage: throughput DIR")?;
     let store = Arc::new(SledStore::open(dir)?);

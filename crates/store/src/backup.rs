@@ -1,4 +1,4 @@
-//! A backup: every item of a store as it was at one revision, in one file that says whether it is whole.
+//! A backup: every item of a store as it was at one revision, in one file with a checksum.
 //!
 //! | bytes | what |
 //! |---|---|
@@ -8,7 +8,7 @@
 //! | 2, n, 4, n | for each item the length of its key, the key, the length of its value, the value |
 //! | 32 | SHA-256 of everything before |
 //!
-//! It has no history and no revisions of items: a restored store begins with new ones.
+//! It holds neither history nor the revisions of items: a restored store begins with new ones.
 
 use std::{
     io::{self, ErrorKind, Read},
@@ -30,59 +30,60 @@ use crate::{
 pub const BACKUP_VERSION: u32 = 1;
 
 const MAGIC: &[u8; 16] = b"podplane backup\n";
-/// Small enough for one message of gRPC.
+/// Small enough for one gRPC message.
 const PIECE_BYTES: usize = 256 * 1024;
 const PAGE: NonZeroUsize = NonZeroUsize::new(1000).expect("a thousand is not zero");
 
-/// What a backup is of.
+/// The description of a backup, from its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackupInfo {
-    /// The store that it was made of.
+    /// The id of the store that was backed up.
     pub id: Uuid,
-    /// The revision that it was made at.
+    /// The revision of the backup.
     pub revision: Revision,
-    /// How many items it has.
+    /// The number of items.
     pub items: u64,
 }
 
-/// Why a file is no backup that can be restored.
+/// The reason why a file cannot be restored.
 #[derive(Debug, thiserror::Error)]
 pub enum BackupDamage {
-    /// It begins with something else.
+    /// The file does not begin with the magic bytes.
     #[error("it is not a backup of a podplane store; name another file")]
     Foreign,
-    /// It was made by another version of this program.
+    /// The backup has another format version.
     #[error(
         "it has format version {found}, and this program reads version {BACKUP_VERSION}; \
          restore it with the program that made it"
     )]
     Version {
-        /// The version that was found.
+        /// The version of the file.
         found: u32,
     },
-    /// It ends too early.
-    #[error("it is not whole: it ends after {found} of {of} items; name another file")]
+    /// The file ends too early.
+    #[error("it is truncated: it ends after {found} of {of} items; name another file")]
     Cut {
-        /// How many items are there.
+        /// The number of complete items in the file.
         found: u64,
-        /// How many there were.
+        /// The number of items that the header announces.
         of: u64,
     },
-    /// What is there is not what was written.
+    /// The checksum does not match the content.
     #[error("it is damaged: its checksum does not match its content; name another file")]
     Checksum,
-    /// It cannot be read.
+    /// Reading failed.
     #[error("it cannot be read")]
     Read(#[source] io::Error),
 }
 
-/// A backup of a store as it is now, in pieces of about 256 KiB, while the store is used. Where the stream ends with an
-/// error, what came until then is refused by who restores it.
+/// A backup of the store as it is now, in pieces of about 256 KiB; the store stays in use
+/// meanwhile. If the stream ends with an error, the pieces so far fail to restore, because they
+/// lack the checksum.
 ///
 /// # Errors
 ///
-/// Those of [`Store::list`]; [`Compacted`](StoreError::Compacted) when whoever takes the pieces is slower than the
-/// store forgets.
+/// Those of [`Store::list`]; [`Compacted`](StoreError::Compacted) when the consumer takes the
+/// pieces so slowly that the revision is compacted meanwhile.
 pub fn back_up<S: Store>(store: Arc<S>) -> impl Stream<Item = Result<Bytes, StoreError>> + Send {
     async_stream::try_stream! {
         let id = store.status().await?.id;
@@ -92,7 +93,7 @@ pub fn back_up<S: Store>(store: Arc<S>) -> impl Stream<Item = Result<Bytes, Stor
         };
         let mut page = store.list(query.clone()).await?;
         query.at = Some(page.revision);
-        let mut out = Hashed::new(BytesMut::new());
+        let mut out = HashingIo::new(BytesMut::new());
         out.put(MAGIC);
         out.put(&BACKUP_VERSION.to_be_bytes());
         out.put(id.as_bytes());
@@ -112,17 +113,17 @@ pub fn back_up<S: Store>(store: Arc<S>) -> impl Stream<Item = Result<Bytes, Stor
             query.after = page.items.last().map(|item| item.key.clone());
             page = store.list(query.clone()).await?;
         }
-        let Hashed { mut inner, hash } = out;
+        let HashingIo { mut inner, hash } = out;
         inner.extend_from_slice(&hash.finalize());
         yield inner.freeze();
     }
 }
 
-/// Reads a whole backup, and says what it is of.
+/// Reads a whole backup, checks it, and returns its description.
 ///
 /// # Errors
 ///
-/// [`BackupDamage`]
+/// [`BackupDamage`].
 pub fn verify_backup(backup: impl Read) -> Result<BackupInfo, BackupDamage> {
     let mut reader = BackupReader::new(backup)?;
     reader.by_ref().try_for_each(|item| item.map(drop))?;
@@ -130,14 +131,15 @@ pub fn verify_backup(backup: impl Read) -> Result<BackupInfo, BackupDamage> {
 }
 
 fn count(items: usize) -> u64 {
-    // A usize fits; saturating only spells that without a cast.
+    // A usize always fits; saturating only avoids a cast.
     u64::try_from(items).unwrap_or(u64::MAX)
 }
 
-/// Reads a backup, item by item. What it returned may be used only when the end was reached without an error.
+/// Reads a backup item by item. The items may be used only after the end was reached without an
+/// error.
 #[derive(Debug)]
 pub(crate) struct BackupReader<R> {
-    input: Hashed<R>,
+    input: HashingIo<R>,
     info: BackupInfo,
     found: u64,
     is_done: bool,
@@ -145,7 +147,7 @@ pub(crate) struct BackupReader<R> {
 
 impl<R: Read> BackupReader<R> {
     pub(crate) fn new(input: R) -> Result<Self, BackupDamage> {
-        let mut input = Hashed::new(input);
+        let mut input = HashingIo::new(input);
         let magic = input.array().map_err(|err| match err.kind() {
             ErrorKind::UnexpectedEof => BackupDamage::Foreign,
             _ => BackupDamage::Read(err),
@@ -203,7 +205,7 @@ impl<R: Read> BackupReader<R> {
     }
 }
 
-/// Ends with the checksum, and with an error if that is wrong.
+/// Checks the checksum after the last item; a mismatch is the last item of the iterator.
 impl<R: Read> Iterator for BackupReader<R> {
     type Item = Result<(Key, Bytes), BackupDamage>;
 
@@ -229,13 +231,13 @@ fn at_item(err: io::Error, found: u64, of: u64) -> BackupDamage {
     }
 }
 
-/// Hashes what goes through.
-struct Hashed<T> {
+/// A reader or a buffer that hashes all bytes that pass through it.
+struct HashingIo<T> {
     inner: T,
     hash: Sha256,
 }
 
-impl<T> Hashed<T> {
+impl<T> HashingIo<T> {
     fn new(inner: T) -> Self {
         Self {
             inner,
@@ -244,7 +246,7 @@ impl<T> Hashed<T> {
     }
 }
 
-impl Hashed<BytesMut> {
+impl HashingIo<BytesMut> {
     fn put(&mut self, bytes: &[u8]) {
         self.inner.extend_from_slice(bytes);
         self.hash.update(bytes);
@@ -261,7 +263,7 @@ impl Hashed<BytesMut> {
     }
 }
 
-impl<T: Read> Hashed<T> {
+impl<T: Read> HashingIo<T> {
     fn array<const N: usize>(&mut self) -> io::Result<[u8; N]> {
         let mut bytes = [0; N];
         self.inner.read_exact(&mut bytes)?;
@@ -277,8 +279,8 @@ impl<T: Read> Hashed<T> {
     }
 }
 
-impl<T> std::fmt::Debug for Hashed<T> {
+impl<T> std::fmt::Debug for HashingIo<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Hashed").finish_non_exhaustive()
+        f.debug_struct("HashingIo").finish_non_exhaustive()
     }
 }

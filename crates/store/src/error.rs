@@ -1,104 +1,104 @@
-//! Why a store said no, by what the caller can do about it.
+//! Errors of store operations, by what the caller can do about them.
 
 use std::{io, path::PathBuf, sync::Arc};
 
 use crate::store::{Key, Revision};
 
-/// Why an operation on a store was refused, or failed.
+/// An error of a store operation.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
-    /// A guard did not hold; nothing was written. Read again, decide again.
+    /// A guard did not hold; nothing was written. Read again and decide again.
     #[error("{key} is {}, which guard {guard} of the commit does not allow", at(*.current))]
     Conflict {
-        /// Which of [`Txn::guards`](crate::Txn::guards), counted from zero.
+        /// The index in [`Txn::guards`](crate::Txn::guards), from zero.
         guard: usize,
-        /// The key that it failed on; for [`Guard::NoneUnder`](crate::Guard::NoneUnder) and [`Guard::OnlyUnder`](crate::Guard::OnlyUnder) the
-        /// first one found there that should not be.
+        /// The key for which it failed; for [`Guard::NoneUnder`](crate::Guard::NoneUnder) and
+        /// [`Guard::OnlyUnder`](crate::Guard::OnlyUnder) the first unexpected one under the prefix.
         key: Key,
         /// When that key was last modified; `None` if it is absent.
         current: Option<Revision>,
     },
-    /// The revision is before the history that is kept. List again, then watch from there.
+    /// The revision is older than the retained history. List again, then watch from there.
     #[error("revision has been compacted; the oldest is {oldest}")]
     Compacted {
-        /// The oldest that can be read, and after which a watch can begin.
+        /// The oldest revision that can be read, and after which a watch can begin.
         oldest: Revision,
     },
-    /// The revision has not happened in this store.
+    /// The revision has not happened yet in this store.
     #[error("revision {asked} is in the future; the current one is {current}")]
     Future {
-        /// What was asked for.
+        /// The requested revision.
         asked: Revision,
-        /// The last commit.
+        /// The revision of the last commit.
         current: Revision,
     },
-    /// A limit of the store; nothing was written. Make it smaller.
+    /// A limit of the store was exceeded; nothing was written.
     #[error("{limit} of {size} is over the limit of {}", limit.max())]
     TooLarge {
-        /// Which limit.
+        /// The limit.
         limit: Limit,
-        /// What was given.
+        /// The size or count of the request.
         size: usize,
     },
     /// One commit writes a key twice; nothing was written.
     #[error("commit writes {key} twice")]
     DuplicateWrite {
-        /// The key.
+        /// The key that is written twice.
         key: Key,
     },
     /// The disk is full; nothing was written. Reads go on; try again when there is space.
     #[error("no space left for the store in {dir}: {free_bytes} bytes free, {needed_bytes} needed")]
     NoSpace {
-        /// Where.
+        /// The directory of the store.
         dir: PathBuf,
-        /// What is free.
+        /// The free space.
         free_bytes: u64,
-        /// What must be free for a commit to begin.
+        /// The space that a commit needs.
         needed_bytes: u64,
     },
     /// The store is closed.
     #[error("store is closed")]
     Unavailable,
-    /// Writing failed, so that what is on disk is not known. Reads go on; open the store again to write.
+    /// A write failed, so the state on disk is unknown. Reads go on; open the store again to write.
     #[error("store in {dir} takes no more writes until it is opened again, because {step} failed")]
     Poisoned {
-        /// Where.
+        /// The directory of the store.
         dir: PathBuf,
-        /// What failed first.
+        /// The step that failed.
         step: &'static str,
-        /// How.
+        /// The error of that step.
         #[source]
         source: Arc<io::Error>,
     },
 }
 
 impl StoreError {
-    /// Whether a guard did not hold.
+    /// True if a guard did not hold.
     pub fn is_conflict(&self) -> bool {
         matches!(self, Self::Conflict { .. })
     }
 
-    /// Whether the revision is too old.
+    /// True if the requested revision has been compacted.
     pub fn is_compacted(&self) -> bool {
         matches!(self, Self::Compacted { .. })
     }
 }
 
-/// What can be too large.
+/// A limit of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// The bytes of a value: [`MAX_VALUE_BYTES`](crate::MAX_VALUE_BYTES).
+    /// Bytes of a value: [`MAX_VALUE_BYTES`](crate::MAX_VALUE_BYTES).
     ValueBytes,
-    /// The bytes that a commit writes: [`MAX_COMMIT_BYTES`](crate::MAX_COMMIT_BYTES).
+    /// Bytes that a commit writes: [`MAX_COMMIT_BYTES`](crate::MAX_COMMIT_BYTES).
     CommitBytes,
-    /// The writes of a commit: [`MAX_WRITES`](crate::MAX_WRITES).
+    /// Writes in a commit: [`MAX_WRITES`](crate::MAX_WRITES).
     Writes,
-    /// The guards of a commit: [`MAX_WRITES`](crate::MAX_WRITES).
+    /// Guards in a commit: [`MAX_WRITES`](crate::MAX_WRITES).
     Guards,
 }
 
 impl Limit {
-    /// The largest that is allowed.
+    /// The largest value allowed.
     pub fn max(self) -> usize {
         match self {
             Self::ValueBytes => crate::MAX_VALUE_BYTES,

@@ -1,11 +1,12 @@
 //! The revisioned key space that holds every object of the control plane, and its engines.
 //!
-//! [`Store`] is the contract, in [`store`]; start reading there. [`MemStore`] forgets when it is dropped and serves
-//! tests; [`SledStore`] acknowledges a commit once it is on disk. Both serve reads and watches from the same in-memory
-//! history and pass the same contract suite (`tests/contract.rs`).
+//! [`Store`] is the contract, in [`store`]; start reading there. [`MemStore`] keeps its data only
+//! until it is dropped, for tests; [`SledStore`] acknowledges a commit once it is on disk. Both
+//! serve reads and watches from the same in-memory history and pass the same contract suite
+//! (`tests/contract`).
 //!
-//! This crate knows nothing of Kubernetes: keys and values are bytes. It never blocks a writer on a reader and never
-//! acknowledges what a crash can lose.
+//! This crate knows nothing of Kubernetes: keys and values are bytes. It never blocks a writer on a
+//! reader, and never acknowledges a commit that a crash can lose.
 
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]
@@ -23,7 +24,7 @@ pub use error::{Limit, StoreError};
 pub use history::HistoryWatch;
 pub use mem_store::MemStore;
 pub use sled_store::{
-    Checked, Damage, FORMAT_VERSION, OpenError, RestoreError, Restored, SledStore,
+    CheckReport, Damage, FORMAT_VERSION, OpenError, RestoreError, RestoreReport, SledStore,
     end_process_on_panic,
 };
 pub use store::{

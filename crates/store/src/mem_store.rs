@@ -1,15 +1,15 @@
-//! The engine that forgets: for tests, and for clusters that need not outlive their process.
+//! The engine without persistence: for tests, and for clusters that need not outlive their process.
 
 use tokio::sync::watch;
 use uuid::Uuid;
 
 use crate::{
     StoreError,
-    history::{History, HistoryWatch, Staged},
+    history::{History, HistoryWatch, StagedCommits},
     store::{Committed, Item, Key, ListQuery, Prefix, Revision, Snapshot, Status, Store, Txn},
 };
 
-/// A store in memory alone. Its commits are durable until it is dropped.
+/// A store in memory only. Its content is lost when it is dropped.
 #[derive(Debug)]
 pub struct MemStore {
     history: watch::Sender<History>,
@@ -37,7 +37,7 @@ impl Store for MemStore {
         txn.check()?;
         let mut answer = Err(StoreError::Unavailable);
         self.history.send_if_modified(|history| {
-            let mut staged = Staged::on(history);
+            let mut staged = StagedCommits::on(history);
             answer = staged.commit(txn);
             let commits = staged.into_commits();
             let changed = !commits.is_empty();
@@ -81,6 +81,10 @@ impl Store for MemStore {
 
     async fn maintain(&self) -> Result<(), StoreError> {
         Ok(())
+    }
+
+    async fn current(&self) -> Result<Revision, StoreError> {
+        Ok(self.history.borrow().current())
     }
 
     async fn status(&self) -> Result<Status, StoreError> {

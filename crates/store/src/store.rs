@@ -11,60 +11,65 @@ use uuid::Uuid;
 
 use crate::{Limit, StoreError};
 
-/// The longest key that a store takes. Kubernetes' longest names make keys of about 600 bytes.
+/// The longest key that a store accepts. Kubernetes' longest names make keys of about 600 bytes.
 pub const MAX_KEY_BYTES: usize = 1024;
 
-/// The largest value that a store takes, 1.5 MiB: etcd's default limit of a request, and so the limit of an object in
-/// Kubernetes.
+/// The largest value that a store accepts, 1.5 MiB: etcd's default limit of a request, and so the
+/// limit of an object in Kubernetes.
 pub const MAX_VALUE_BYTES: usize = 1536 * 1024;
 
 /// The most bytes of keys and values that one commit writes.
 pub const MAX_COMMIT_BYTES: usize = 8 * 1024 * 1024;
 
-/// The most writes that one commit takes, and the most guards; etcd's default for a transaction.
+/// The most writes, and the most guards, of one commit; etcd's default for a transaction.
 pub const MAX_WRITES: usize = 128;
 
-/// The revision of a store that was never written to, as in etcd. The first commit gets the next one.
+/// The revision of a store that was never written to, as in etcd. The first commit gets the next
+/// one.
 pub const FIRST_REVISION: Revision = Revision(NonZeroU64::MIN);
 
 /// A revisioned key space with one counter of revisions for the whole store.
 ///
-/// - A commit is atomic: all of its writes or none, at one revision that is higher than every earlier one. A watcher
-///   of a later revision has seen it, and a reader sees it as soon as it is acknowledged.
-/// - A commit is acknowledged once it is as durable as the engine makes it: for [`SledStore`](crate::SledStore), on
-///   disk. Readers and watchers never see a commit that is not durable yet.
+/// - A commit is atomic: all of its writes or none, at one revision that is higher than every
+///   earlier one. A watcher of a later revision has seen it, and a reader sees it as soon as it is
+///   acknowledged.
+/// - A commit is acknowledged once it is as durable as the engine makes it: for
+///   [`SledStore`](crate::SledStore), on disk. Readers and watchers never see a commit that is not
+///   durable yet.
 /// - Reads and watches may name any revision between [`Status::oldest`] and [`Status::current`].
 /// - No reader and no watcher, however slow, holds a writer back.
 pub trait Store: fmt::Debug + Send + Sync + 'static {
-    /// What [`Store::watch`] returns.
+    /// The watch that [`Store::watch`] returns.
     type Watch: Watch;
 
     /// Checks every guard, then applies every write at one new revision.
     ///
-    /// A delete of a key that is not there does nothing; guard it with [`Guard::At`] or [`Guard::Present`] to have it
-    /// refused. A commit that changes nothing (no writes, or only such deletes) takes no revision.
+    /// A delete of a key that is not there does nothing; guard it with [`Guard::At`] or
+    /// [`Guard::Present`] to have it refused. A commit that changes nothing (no writes, or only
+    /// such deletes) takes no revision.
     ///
     /// # Errors
     ///
     /// - [`Conflict`](StoreError::Conflict): a guard did not hold, nothing was written; read again.
-    /// - [`TooLarge`](StoreError::TooLarge), [`DuplicateWrite`](StoreError::DuplicateWrite): nothing was written; the
-    ///   request itself must change.
+    /// - [`TooLarge`](StoreError::TooLarge), [`DuplicateWrite`](StoreError::DuplicateWrite):
+    ///   nothing was written; the request itself must change.
     /// - [`NoSpace`](StoreError::NoSpace): nothing was written; try again when there is space.
     /// - [`Unavailable`](StoreError::Unavailable): the store is closed; nothing was written.
-    /// - [`Poisoned`](StoreError::Poisoned): the engine failed. If this commit was under way when it did, it may be
-    ///   found applied after the store is opened again; it is never acknowledged.
+    /// - [`Poisoned`](StoreError::Poisoned): the engine failed. If this commit was under way when
+    ///   it did, it may be found applied after the store is opened again; it is never acknowledged.
     ///
     /// # Cancel safety
     ///
-    /// A commit whose future is dropped may still be applied. A guard on each write makes trying again safe.
+    /// A commit whose future is dropped may still be applied. A guard on each write makes a retry
+    /// safe.
     fn commit(&self, txn: Txn) -> impl Future<Output = Result<Committed, StoreError>> + Send;
 
     /// The item at `key`, now or as it was at the revision `at`; `None` if there was none.
     ///
     /// # Errors
     ///
-    /// [`Compacted`](StoreError::Compacted) or [`Future`](StoreError::Future) when `at` is out of range;
-    /// [`Unavailable`](StoreError::Unavailable).
+    /// [`Compacted`](StoreError::Compacted) or [`Future`](StoreError::Future) when `at` is out of
+    /// range; [`Unavailable`](StoreError::Unavailable).
     fn get(
         &self,
         key: &Key,
@@ -73,40 +78,44 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// The items under a prefix in the order of their keys, all from one revision.
     ///
-    /// To continue a list that had [`remaining`](Snapshot::remaining) items, ask again with `at` the revision of the
-    /// first answer and `after` the last key that came.
+    /// To continue a list that left [`remaining`](Snapshot::remaining) items, list again with `at`
+    /// set to the revision of the first answer and `after` to the last key received.
     ///
     /// # Errors
     ///
     /// As [`get`](Store::get).
     fn list(&self, query: ListQuery) -> impl Future<Output = Result<Snapshot, StoreError>> + Send;
 
-    /// Watches the keys under `prefix`: every commit after the revision `after` that touches one, once, in order.
+    /// Watches the keys under `prefix`: every commit after the revision `after` that touches one,
+    /// once, in order.
     ///
     /// `after` is usually the revision of a list; with [`Status::current`] the watch begins now.
     ///
     /// # Errors
     ///
-    /// [`Compacted`](StoreError::Compacted) when commits after `after` are no longer held: list again.
-    /// [`Future`](StoreError::Future) when `after` has not happened yet.
+    /// [`Compacted`](StoreError::Compacted) when commits after `after` are no longer retained: list
+    /// again. [`Future`](StoreError::Future) when `after` has not happened yet.
     fn watch(
         &self,
         prefix: Prefix,
         after: Revision,
     ) -> impl Future<Output = Result<Self::Watch, StoreError>> + Send;
 
-    /// Forgets what only revisions before `revision` can see. `revision` itself stays readable, and watches may begin
-    /// after it. Compacting again to the same or an earlier revision does nothing.
+    /// Drops the history that only revisions before `revision` can see. `revision` itself stays
+    /// readable, and watches may begin after it. Compacting again at the same or an earlier
+    /// revision does nothing.
     ///
-    /// How much history is kept is the caller's choice; a store that is never compacted keeps all of it, in memory too.
+    /// The caller decides how much history is kept; a store that is never compacted keeps all of
+    /// it, in memory too.
     ///
     /// # Errors
     ///
-    /// [`Future`](StoreError::Future) when `revision` has not happened yet; otherwise as [`commit`](Store::commit).
+    /// [`Future`](StoreError::Future) when `revision` has not happened yet; otherwise as
+    /// [`commit`](Store::commit).
     fn compact(&self, revision: Revision) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// The oldest revision since which the history takes at most so many bytes: what to [compact](Store::compact) at so
-    /// that it does. [`Status::oldest`] if it takes no more now.
+    /// The oldest revision since which the history takes at most `history_bytes`, for the caller to
+    /// [compact](Store::compact) at. [`Status::oldest`] if the history is not larger than that.
     ///
     /// # Errors
     ///
@@ -116,13 +125,20 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         history_bytes: u64,
     ) -> impl Future<Output = Result<Revision, StoreError>> + Send;
 
-    /// Does what has to be done now and then: an engine on disk gives space back that it needs no more. Call it every few
-    /// seconds; it does not wait for what it begins.
+    /// Does periodic maintenance: an engine on disk gives back unused space. Call it every few
+    /// seconds; it does not wait for the work that it starts.
     ///
     /// # Errors
     ///
     /// [`Unavailable`](StoreError::Unavailable).
     fn maintain(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// The revision of the last commit. Unlike [`status`](Self::status) it reads no disk.
+    ///
+    /// # Errors
+    ///
+    /// [`Unavailable`](StoreError::Unavailable).
+    fn current(&self) -> impl Future<Output = Result<Revision, StoreError>> + Send;
 
     /// The state of the store as a whole.
     ///
@@ -163,29 +179,36 @@ impl<S: Store> Store for Arc<S> {
         S::maintain(self).await
     }
 
+    async fn current(&self) -> Result<Revision, StoreError> {
+        S::current(self).await
+    }
+
     async fn status(&self) -> Result<Status, StoreError> {
         S::status(self).await
     }
 }
 
-/// A position in the history of a store, as [`Store::watch`] hands out. It is a cursor, not a queue: it holds nothing
-/// back, and one that falls behind the retained history ends with [`Compacted`](StoreError::Compacted).
+/// A position in the history of a store, as [`Store::watch`] hands out. It is a cursor, not a
+/// queue: it holds nothing back, and one that falls behind the retained history ends with
+/// [`Compacted`](StoreError::Compacted).
 pub trait Watch: fmt::Debug + Send + Sized + 'static {
     /// Waits for the next commit that touches the prefix.
     ///
     /// # Errors
     ///
-    /// [`Compacted`](StoreError::Compacted) when the watch fell behind; [`Unavailable`](StoreError::Unavailable) when
-    /// the store was closed. Either is final.
+    /// [`Compacted`](StoreError::Compacted) when the watch fell behind;
+    /// [`Unavailable`](StoreError::Unavailable) when the store was closed. Either is final.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future loses nothing; the next call returns the commit.
     fn next(&mut self) -> impl Future<Output = Result<Commit, StoreError>> + Send;
 
-    /// The revision up to which everything under the prefix has been returned: what a bookmark may carry.
+    /// The revision up to which every commit under the prefix has been returned; a bookmark may
+    /// carry it.
     ///
-    /// It advances while [`next`](Watch::next) waits, also for commits that do not touch the prefix.
+    /// It advances while [`next`](Watch::next) waits, also for commits that do not touch the
+    /// prefix.
     fn position(&self) -> Revision;
 
     /// The watch as a stream that ends after its first error.
@@ -199,19 +222,20 @@ pub trait Watch: fmt::Debug + Send + Sized + 'static {
     }
 }
 
-/// A point in the history of a store; later commits have higher ones. Gaps mean nothing.
+/// A point in the history of a store. Later commits have higher revisions; gaps have no meaning.
 ///
-/// [`Display`](fmt::Display) and [`FromStr`] give the decimal form that clients see as `resourceVersion`.
+/// [`Display`](fmt::Display) and [`FromStr`] give the decimal form that clients see as
+/// `resourceVersion`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Revision(NonZeroU64);
 
 impl Revision {
-    /// The revision of that number; `None` for zero, which is no revision.
+    /// Creates a revision from a number; `None` for zero.
     pub fn new(number: u64) -> Option<Self> {
         NonZeroU64::new(number).map(Self)
     }
 
-    /// Its number, at least one.
+    /// The number, at least one.
     pub fn number(self) -> u64 {
         self.0.get()
     }
@@ -237,16 +261,16 @@ impl FromStr for Revision {
     }
 }
 
-/// The name of an item: 1 to [`MAX_KEY_BYTES`] bytes, ordered as bytes. Cloning shares the bytes.
+/// The name of an item: 1 to [`MAX_KEY_BYTES`] bytes, in byte order. Cloning shares the bytes.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(Bytes);
 
 impl Key {
-    /// Checks the length.
+    /// Creates a key, checking its length.
     ///
     /// # Errors
     ///
-    /// [`KeyError`] when there are no bytes, or too many.
+    /// [`KeyError`] when the key is empty or too long.
     pub fn new(bytes: impl Into<Bytes>) -> Result<Self, KeyError> {
         let bytes = bytes.into();
         match bytes.len() {
@@ -301,27 +325,27 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Why bytes are not a [`Key`].
+/// An error in the length of a [`Key`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// There were none.
+    /// The key is empty.
     #[error("a key has at least one byte")]
     Empty,
-    /// There were more than [`MAX_KEY_BYTES`].
+    /// The key is longer than [`MAX_KEY_BYTES`].
     #[error("a key of {len} bytes is longer than the limit of {MAX_KEY_BYTES}")]
     TooLong {
-        /// How many there were.
+        /// The length of the key.
         len: usize,
     },
 }
 
-/// What keys begin with. The empty prefix is that of every key; `/pods/a` is also a prefix of `/pods/ab`, so end a
-/// prefix with the separator where that matters.
+/// The beginning of a range of keys. The empty prefix matches every key; `/pods/a` also matches
+/// `/pods/ab`, so end a prefix with the separator where that matters.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Prefix(Bytes);
 
 impl Prefix {
-    /// The prefix of those bytes.
+    /// Creates a prefix from bytes.
     pub fn new(bytes: impl Into<Bytes>) -> Self {
         Self(bytes.into())
     }
@@ -336,7 +360,7 @@ impl Prefix {
         &self.0
     }
 
-    /// Whether the key begins with it.
+    /// True if `key` begins with the prefix.
     pub fn contains(&self, key: &Key) -> bool {
         key.0.starts_with(&self.0)
     }
@@ -366,33 +390,33 @@ impl fmt::Debug for Prefix {
     }
 }
 
-/// A value at a key, as one commit left it. Cloning shares the bytes.
+/// A value and its key, as one commit left them. Cloning shares the bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// Its name.
+    /// The key.
     pub key: Key,
-    /// What was put there.
+    /// The value.
     pub value: Bytes,
-    /// The revision since which the key is present without interruption.
+    /// The revision since which the key has been present without interruption.
     pub created: Revision,
     /// The revision of the commit that put this value.
     pub modified: Revision,
 }
 
-/// What is written together, and what must hold for it.
+/// A set of writes that is applied atomically, if all its guards hold.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Txn {
-    /// All must hold, at the revision just before the commit. At most [`MAX_WRITES`].
+    /// Conditions that must hold at the revision just before the commit; at most [`MAX_WRITES`].
     pub guards: Vec<Guard>,
-    /// At most [`MAX_WRITES`] of at most [`MAX_COMMIT_BYTES`], no key twice.
+    /// At most [`MAX_WRITES`] writes of at most [`MAX_COMMIT_BYTES`] together; no key twice.
     pub writes: Vec<Write>,
-    /// Whether it is a step towards removing something. On a full disk such commits may use what is reserved for them, and
-    /// others are refused with [`NoSpace`](StoreError::NoSpace).
+    /// True if the commit is a step towards deleting something. On a full disk such commits may use
+    /// the reserved space, and others are refused with [`NoSpace`](StoreError::NoSpace).
     pub reclaims: bool,
 }
 
 impl Txn {
-    /// A transaction that does nothing yet.
+    /// A transaction without guards and writes.
     pub fn new() -> Self {
         Self::default()
     }
@@ -423,7 +447,7 @@ impl Txn {
 }
 
 impl Txn {
-    /// Whether it is within the limits of every engine.
+    /// Checks the limits of every engine.
     pub(crate) fn check(&self) -> Result<(), StoreError> {
         let within = |limit: Limit, size: usize| match size {
             size if size > limit.max() => Err(StoreError::TooLarge { limit, size }),
@@ -445,7 +469,7 @@ impl Txn {
         within(Limit::CommitBytes, self.size())
     }
 
-    /// The bytes of keys and values that it writes.
+    /// The bytes of all keys and values that are written.
     pub(crate) fn size(&self) -> usize {
         let size = |write: &Write| match write {
             Write::Put { key, value } => key.0.len() + value.len(),
@@ -455,29 +479,30 @@ impl Txn {
     }
 }
 
-/// What must hold for a commit to be applied.
+/// A condition that must hold for a commit to be applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Guard {
-    /// There is no item at the key: create.
+    /// The key is absent: create.
     Absent(Key),
-    /// There is an item at the key, whichever.
+    /// The key is present, at any revision.
     Present(Key),
     /// The item at the key was last modified at the revision: compare and set.
     At {
         /// The key.
         key: Key,
-        /// [`Item::modified`] of what the caller read.
+        /// [`Item::modified`] of the item that the caller read.
         revision: Revision,
     },
-    /// There is no item under the prefix.
+    /// No item is under the prefix.
     NoneUnder(Prefix),
-    /// There is no item under the prefix but the one at this key, and that one, if it is there, was last modified at the revision.
+    /// No item is under the prefix except the one at `key`; that one, if present, was last modified
+    /// at the revision.
     OnlyUnder {
         /// The prefix.
         prefix: Prefix,
-        /// The key; under the prefix, to be of use.
+        /// The key, normally under the prefix.
         key: Key,
-        /// [`Item::modified`] of what the caller read.
+        /// [`Item::modified`] of the item that the caller read.
         revision: Revision,
     },
 }
@@ -485,22 +510,22 @@ pub enum Guard {
 /// One change of one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Write {
-    /// Create or replace.
+    /// Create or replace an item.
     Put {
-        /// Where.
+        /// The key.
         key: Key,
-        /// At most [`MAX_VALUE_BYTES`].
+        /// The new value, at most [`MAX_VALUE_BYTES`].
         value: Bytes,
     },
-    /// Remove, if present.
+    /// Remove an item if it is present.
     Delete {
-        /// Where.
+        /// The key.
         key: Key,
     },
 }
 
 impl Write {
-    /// The key that it changes.
+    /// The key that is written.
     pub fn key(&self) -> &Key {
         match self {
             Self::Put { key, .. } | Self::Delete { key } => key,
@@ -508,61 +533,61 @@ impl Write {
     }
 }
 
-/// The answer to a commit that was applied.
+/// The answer to a commit that succeeded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Committed {
-    /// Its revision; the current one if nothing changed.
+    /// The revision of the commit; the current revision if nothing changed.
     pub revision: Revision,
-    /// For each write, in their order, what was at its key before.
+    /// For each write, in order, the item that it replaced or removed.
     pub previous: Vec<Option<Item>>,
 }
 
-/// What to list.
+/// The parameters of a list.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ListQuery {
-    /// Under which prefix.
+    /// The prefix of the keys.
     pub prefix: Prefix,
-    /// At which revision; `None` is the current one.
+    /// The revision to read; `None` is the current one.
     pub at: Option<Revision>,
     /// Only keys after this one, to continue a list.
     pub after: Option<Key>,
-    /// At most so many items; `None` is all.
+    /// The most items to return; `None` is all.
     pub limit: Option<NonZeroUsize>,
 }
 
-/// Part of the store, or all of it, at one revision.
+/// A part of the store, or all of it, at one revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// The revision that was read: the one asked for, or else the current one.
+    /// The revision that was read: the requested one, or else the current one.
     pub revision: Revision,
-    /// In the order of their keys.
+    /// The items, in key order.
     pub items: Vec<Item>,
-    /// How many more items come after these under the prefix.
+    /// The number of items under the prefix that come after these.
     pub remaining: usize,
 }
 
-/// A commit as a watch shows it: the part that is under the watched prefix, never empty.
+/// A commit as a watch returns it: its events under the watched prefix, never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Commit {
-    /// The revision. To resume after this commit, watch after it.
+    /// The revision. To resume a watch after this commit, pass it as `after`.
     pub revision: Revision,
-    /// In the order of the writes.
+    /// The events, in the order of the writes.
     pub events: Vec<Event>,
 }
 
-/// What a commit did to one key.
+/// The effect of a commit on one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// It was created or replaced.
+    /// The key was created or replaced.
     Put {
-        /// As it is since.
+        /// The new item.
         item: Item,
-        /// As it was before; `None` if it was created.
+        /// The previous item; `None` if the key was created.
         previous: Option<Item>,
     },
-    /// It was removed.
+    /// The key was removed.
     Delete {
-        /// As it was before.
+        /// The previous item.
         previous: Item,
     },
 }
@@ -580,22 +605,23 @@ impl Event {
 /// The state of a store as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// Made when the store was first opened, and anew when it was restored from a backup. Revisions of stores with
-    /// different ids have nothing to do with each other.
+    /// A random id, assigned when the store is first opened, and a new one when it is restored from
+    /// a backup. Revisions of stores with different ids are not comparable.
     pub id: Uuid,
-    /// The revision that this store began with: [`FIRST_REVISION`], or, if it was restored, one that is higher than any
-    /// that the stores before it gave out. An earlier one is another store's.
+    /// The revision that this store began with: [`FIRST_REVISION`], or, if it was restored, one
+    /// higher than any that the stores before it gave out. An earlier revision belongs to another
+    /// store.
     pub first: Revision,
     /// The revision of the last commit.
     pub current: Revision,
     /// The oldest revision that can be read, and after which a watch can begin.
     pub oldest: Revision,
-    /// How many keys are present.
+    /// The number of keys that are present.
     pub keys: usize,
     /// Bytes of all keys and values held in memory, history included.
     pub memory_bytes: u64,
-    /// Those of them that only revisions before the current one can see.
+    /// The part of `memory_bytes` that only revisions before the current one can see.
     pub history_bytes: u64,
-    /// Bytes on disk, for an engine that has one, with what it reserves.
+    /// Bytes on disk including the reserve; `None` for an engine in memory.
     pub disk_bytes: Option<u64>,
 }

@@ -1,4 +1,4 @@
-//! What the sled engine does on a disk that is full, small or read-only.
+//! The sled engine on a disk that is full, small or read-only.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -24,7 +24,7 @@ use tempfile::TempDir;
 use support::{CHILD_DIR, block_on, child, key, open};
 
 #[test]
-fn a_full_disk_refuses_commits_and_takes_them_again_when_there_is_space() {
+fn a_full_disk_refuses_commits_until_there_is_space() {
     let Some(disk) = SmallDisk::mount() else {
         return;
     };
@@ -44,7 +44,7 @@ fn a_full_disk_refuses_commits_and_takes_them_again_when_there_is_space() {
     )));
     assert_eq!(block_on(store.status()).unwrap().keys, 50);
 
-    // Also for a process that finds it so.
+    // The same holds for a process that starts on a full disk.
     drop(store);
     let store = open(&dir).unwrap();
     assert!(matches!(
@@ -66,10 +66,10 @@ fn a_full_disk_refuses_commits_and_takes_them_again_when_there_is_space() {
     assert_eq!(block_on(store.status()).unwrap().keys, 52);
 }
 
-/// What fills the disk can be removed, by a server that ran before and by one that was started
-/// since.
+/// Objects can be deleted on a full disk, both by a server that was already running and by one that
+/// was started since.
 #[test]
-fn on_a_full_disk_the_store_opens_and_takes_what_reclaims() {
+fn on_a_full_disk_the_store_opens_and_accepts_commits_that_reclaim() {
     let Some(disk) = SmallDisk::mount() else {
         return;
     };
@@ -81,7 +81,7 @@ fn on_a_full_disk_the_store_opens_and_takes_what_reclaims() {
     }
     let ballast = disk.dir.path().join("ballast");
     let remove = |store: &SledStore, n: usize| {
-        // As an object goes: marked first, then gone.
+        // As an object is deleted: marked first, then removed.
         let marked = Txn {
             reclaims: true,
             ..Txn::new().put(at(n), vec![8; 20_000])
@@ -107,7 +107,7 @@ fn on_a_full_disk_the_store_opens_and_takes_what_reclaims() {
     compact(&store);
     drop(store);
     fs::remove_file(&ballast).unwrap();
-    // With room, what is reserved is reserved again.
+    // With free space, the reserve is made again.
     drop(open(&dir).unwrap());
     assert!(dir.join("reserve").exists());
     disk.fill(&ballast);
@@ -126,10 +126,9 @@ fn on_a_full_disk_the_store_opens_and_takes_what_reclaims() {
     assert!(dir.join("reserve").exists());
 }
 
-/// Each time that the disk is filled again, the server is killed and started, and something is
-/// deleted.
+/// Each round fills the disk again, kills and restarts the server, and deletes something.
 #[test]
-fn a_disk_that_is_filled_again_after_each_deletion_keeps_no_store_from_opening() {
+fn the_store_opens_although_the_disk_is_refilled_after_each_deletion() {
     let Some(disk) = SmallDisk::mount() else {
         return;
     };
@@ -173,14 +172,14 @@ fn a_disk_that_is_filled_again_after_each_deletion_keeps_no_store_from_opening()
         }
     }
     block_on(store.maintain()).unwrap();
-    // Taken back whole.
+    // The reserve has its full size again.
     assert_eq!(fs::metadata(dir.join("reserve")).unwrap().len(), 14 << 20);
     block_on(store.commit(Txn::new().put(key("new"), ""))).unwrap();
 }
 
 /// Deletes one object for each line that it reads.
 #[test]
-#[ignore = "not a test: what another one runs as a process of its own, and kills"]
+#[ignore = "not a test: another test runs it as a child process and kills it"]
 fn deleter() {
     let Some(dir) = env::var_os(CHILD_DIR) else {
         return;
@@ -198,7 +197,8 @@ fn deleter() {
     }
 }
 
-/// What a compaction writes is not foreseen by what it removes: it stops where room ends.
+/// The space that a compaction writes cannot be computed from what it removes: it stops where space
+/// ends.
 #[test]
 fn compacting_large_values_leaves_room_on_a_small_disk() {
     let Some(disk) = SmallDisk::of(c"size=320m") else {
@@ -233,7 +233,7 @@ fn a_read_only_disk_is_named_and_nothing_is_lost() {
     disk.remount(MountFlags::RDONLY);
     let refused = open(&dir).unwrap_err();
     let expected = format!(
-        "cannot open the lock file for the store in {}; its file system is mounted read-only: mount it for writing",
+        "failed to open the lock file for the store in {}; its file system is mounted read-only: mount it for writing",
         dir.display()
     );
     assert_eq!(refused.to_string(), expected);
@@ -248,7 +248,7 @@ struct SmallDisk {
 }
 
 impl SmallDisk {
-    /// `None` where the tester said that there is no root.
+    /// `None` if the tester excluded tests that need root.
     fn mount() -> Option<Self> {
         Self::of(c"size=96m")
     }

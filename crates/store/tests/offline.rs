@@ -8,8 +8,8 @@ use bytes::Bytes;
 use futures::StreamExt as _;
 use podplane_store::{
     BackupDamage, Damage, FIRST_REVISION, Guard, Item, Key, ListQuery, MAX_VALUE_BYTES, OpenError,
-    Prefix, RestoreError, Restored, Revision, SledStore, Snapshot, Status, Store, StoreError, Txn,
-    back_up,
+    Prefix, RestoreError, RestoreReport, Revision, SledStore, Snapshot, Status, Store, StoreError,
+    Txn, back_up,
 };
 use tempfile::TempDir;
 
@@ -31,7 +31,7 @@ fn now_micros() -> u64 {
     u64::try_from(since.unwrap().as_micros()).unwrap()
 }
 
-/// A store with items, earlier versions and deletions.
+/// Creates a store with items, earlier versions and deletions.
 async fn fill(dir: &Path) -> Arc<SledStore> {
     let store = Arc::new(SledStore::open(dir).unwrap());
     for of_100 in 0..15 {
@@ -64,9 +64,9 @@ fn contents(snapshot: &Snapshot) -> Vec<(&Key, &[u8])> {
     items.map(|item| (&item.key, item.value.as_ref())).collect()
 }
 
-struct Place(TempDir);
+struct StoreDir(TempDir);
 
-impl Place {
+impl StoreDir {
     fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
@@ -86,16 +86,16 @@ impl Place {
 
 #[tokio::test]
 async fn a_restored_store_has_the_items_and_none_of_the_revisions() {
-    let (from, to) = (Place::new(), Place::new());
+    let (from, to) = (StoreDir::new(), StoreDir::new());
     let store = fill(&from.store()).await;
     let before = all(&store).await;
     let old = store.status().await.unwrap();
     let file = backup_of(&store).await;
-    // The backed up store goes on.
+    // The original store goes on.
     let later = put(&store, "pods/0000", "later").await;
 
     let restored = SledStore::restore(to.store(), Cursor::new(&file), now_micros()).unwrap();
-    let Restored { backup, id, first } = restored;
+    let RestoreReport { backup, id, first } = restored;
     assert_eq!(
         (backup.id, backup.revision, backup.items),
         (old.id, old.current, 1501)
@@ -117,7 +117,7 @@ async fn a_restored_store_has_the_items_and_none_of_the_revisions() {
             .all(|item| item.modified == first && item.created == first)
     );
 
-    // What any client can remember of the old store is too old for the new one.
+    // Any revision that a client can remember of the old store is too old for the new one.
     for old in [FIRST_REVISION, old.current, later] {
         let compacted = |err: StoreError| assert!(err.is_compacted(), "{old}: {err}");
         compacted(store.watch(Prefix::all(), old).await.unwrap_err());
@@ -137,23 +137,23 @@ async fn a_restored_store_has_the_items_and_none_of_the_revisions() {
 }
 
 #[tokio::test]
-async fn a_second_restore_of_one_backup_begins_after_the_first() {
-    let (from, first, second) = (Place::new(), Place::new(), Place::new());
+async fn a_second_restore_of_a_backup_begins_at_a_later_revision() {
+    let (from, first, second) = (StoreDir::new(), StoreDir::new(), StoreDir::new());
     let store = fill(&from.store()).await;
     let file = backup_of(&store).await;
     let begun = now_micros();
     SledStore::restore(first.store(), Cursor::new(&file), begun).unwrap();
     let store = SledStore::open(first.store()).unwrap();
     let reached = put(&store, "a", "").await;
-    // A store commits less often than once a microsecond.
+    // A store commits less often than once per microsecond.
     let later = begun + 1_000;
     let restored = SledStore::restore(second.store(), Cursor::new(&file), later).unwrap();
     assert!(restored.first > reached);
 }
 
 #[tokio::test]
-async fn without_a_clock_a_restored_store_still_begins_far_above() {
-    let (from, to) = (Place::new(), Place::new());
+async fn a_restore_without_a_clock_begins_far_above_the_backup() {
+    let (from, to) = (StoreDir::new(), StoreDir::new());
     let store = fill(&from.store()).await;
     let current = store.status().await.unwrap().current;
     let file = backup_of(&store).await;
@@ -162,8 +162,8 @@ async fn without_a_clock_a_restored_store_still_begins_far_above() {
 }
 
 #[tokio::test]
-async fn an_empty_store_can_be_restored_too() {
-    let (from, to) = (Place::new(), Place::new());
+async fn restores_an_empty_store() {
+    let (from, to) = (StoreDir::new(), StoreDir::new());
     let file = backup_of(&Arc::new(SledStore::open(from.store()).unwrap())).await;
     fs::create_dir(to.store()).unwrap();
     let restored = SledStore::restore(to.store(), Cursor::new(&file), now_micros()).unwrap();
@@ -173,8 +173,8 @@ async fn an_empty_store_can_be_restored_too() {
 }
 
 #[tokio::test]
-async fn what_is_not_a_whole_backup_is_refused_and_leaves_nothing() {
-    let (from, to) = (Place::new(), Place::new());
+async fn refuses_an_incomplete_or_damaged_backup_and_leaves_nothing() {
+    let (from, to) = (StoreDir::new(), StoreDir::new());
     let store = Arc::new(SledStore::open(from.store()).unwrap());
     for n in 0..20 {
         put(&store, &format!("{n}"), vec![7; n]).await;
@@ -210,32 +210,32 @@ async fn what_is_not_a_whole_backup_is_refused_and_leaves_nothing() {
     assert!(matches!(refused(&longer), BackupDamage::Checksum));
     assert_eq!(
         refused(&file[..file.len() / 2]).to_string(),
-        "it is not whole: it ends after 8 of 20 items; name another file"
+        "it is truncated: it ends after 8 of 20 items; name another file"
     );
     SledStore::restore(to.store(), Cursor::new(&file), 0).unwrap();
 }
 
 #[tokio::test]
 async fn a_store_is_never_restored_over_another() {
-    let place = Place::new();
+    let place = StoreDir::new();
     let store = fill(&place.store()).await;
     let before = all(&store).await;
     let file = backup_of(&store).await;
     let refused =
-        |place: &Place| SledStore::restore(place.store(), Cursor::new(&file), 0).unwrap_err();
+        |place: &StoreDir| SledStore::restore(place.store(), Cursor::new(&file), 0).unwrap_err();
     assert!(matches!(refused(&place), RestoreError::NotEmpty { .. }));
     drop(store);
     assert!(
         refused(&place)
             .to_string()
-            .ends_with("store is not empty; name another directory, or move what is there away")
+            .ends_with("store is not empty; name another directory, or move its content away")
     );
     assert_eq!(all(&SledStore::open(place.store()).unwrap()).await, before);
 }
 
 #[tokio::test]
 async fn a_compacted_store_has_its_items_and_revisions_in_less_space() {
-    let place = Place::new();
+    let place = StoreDir::new();
     let store = fill(&place.store()).await;
     for _ in 0..30 {
         put(&store, "large", vec![7; MAX_VALUE_BYTES]).await;
@@ -247,7 +247,7 @@ async fn a_compacted_store_has_its_items_and_revisions_in_less_space() {
         Err(OpenError::Locked { .. })
     ));
     drop(store);
-    // What a crash left.
+    // A crash left this directory.
     fs::create_dir(place.0.path().join("store.new")).unwrap();
     let (was, is) = SledStore::compact_offline(place.store()).unwrap();
     assert_eq!(was.current, status.current);
@@ -278,8 +278,8 @@ async fn a_compacted_store_has_its_items_and_revisions_in_less_space() {
 }
 
 #[tokio::test]
-async fn a_sound_store_passes_and_every_value_is_shown() {
-    let place = Place::new();
+async fn checking_a_sound_store_visits_every_value() {
+    let place = StoreDir::new();
     let store = fill(&place.store()).await;
     let status = store.status().await.unwrap();
     assert!(matches!(
@@ -301,8 +301,8 @@ async fn a_sound_store_passes_and_every_value_is_shown() {
 }
 
 #[tokio::test]
-async fn all_that_is_wrong_is_told_and_left_as_it_is() {
-    let place = Place::new();
+async fn checking_reports_all_damage_and_repairs_nothing() {
+    let place = StoreDir::new();
     let store = SledStore::open(place.store()).unwrap();
     for n in 0..20 {
         put(&store, &format!("pods/{}", n % 10), "value").await;
@@ -317,7 +317,7 @@ async fn all_that_is_wrong_is_told_and_left_as_it_is() {
         db.remove(change(5)).unwrap();
         db.insert(change(10), b"rubbish").unwrap();
         db.insert(b"X|what", b"").unwrap();
-        // Says that it was created at revision 7, and was not.
+        // A record that claims creation at revision 7, which is wrong.
         let mut record = db.get(change(14)).unwrap().unwrap().to_vec();
         let created = record.len() - "value".len() - 8;
         record[created..created + 8].copy_from_slice(&7u64.to_be_bytes());
@@ -333,7 +333,7 @@ async fn all_that_is_wrong_is_told_and_left_as_it_is() {
         let damage = SledStore::check(place.store(), |_: &Item| {})
             .unwrap()
             .damage;
-        let said: Vec<String> = damage.iter().map(ToString::to_string).collect();
+        let messages: Vec<String> = damage.iter().map(ToString::to_string).collect();
         assert!(
             matches!(
                 damage.as_slice(),
@@ -341,30 +341,27 @@ async fn all_that_is_wrong_is_told_and_left_as_it_is() {
                     Damage::Missing { .. },
                     Damage::Record(_),
                     Damage::Missing { .. },
-                    // And the next versions of the two that were lost.
+                    // These include the next versions of the two that were lost.
                     Damage::Created { .. },
                     Damage::Created { .. },
                     Damage::Created { .. },
                     Damage::Record(_),
                 ]
             ),
-            "{said:#?}"
+            "{messages:#?}"
         );
-        assert_eq!(said[0], "the commit before revision 6 is missing");
+        assert_eq!(messages[0], "the commit before revision 6 is missing");
+        assert_eq!(messages[1], "invalid record of place 0 in revision 10");
         assert_eq!(
-            said[1],
-            "the record of place 0 in revision 10 is not a valid one"
-        );
-        assert_eq!(
-            said[3],
+            messages[3],
             "the record of pods/2 at revision 14 does not say when it was created"
         );
     }
 }
 
 #[test]
-fn where_there_is_no_store_none_is_made() {
-    let place = Place::new();
+fn tools_create_no_store() {
+    let place = StoreDir::new();
     let missing = |err| assert!(matches!(err, OpenError::Missing { .. }), "{err}");
     missing(SledStore::open_existing(place.store()).unwrap_err());
     missing(SledStore::check(place.store(), |_: &Item| {}).unwrap_err());

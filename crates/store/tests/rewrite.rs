@@ -1,4 +1,5 @@
-//! The files of a store shrink while it is used, and nothing is lost whenever that is cut short.
+//! Online rewrites: the files of a store shrink while it is used, and nothing is lost when that is
+//! interrupted.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,10 +17,10 @@ use std::{
 };
 
 use podplane_store::{Key, ListQuery, Prefix, Revision, SledStore, Store, Txn, Watch as _};
-use support::{Moment, current};
+use support::{RewriteStage, current};
 
 const MIB: u64 = 1024 * 1024;
-/// Names the directory for the copy of this program that writes; see [`writer`].
+/// Names the directory for the child that writes; see [`writer`].
 const CHILD_DIR: &str = "STORE_TEST_CHILD_DIR";
 const DEADLINE: Duration = Duration::from_secs(120);
 const KEYS: u64 = 40;
@@ -37,7 +38,7 @@ fn key(step: u64) -> Key {
     Key::try_from(format!("key/{}", step % KEYS)).unwrap()
 }
 
-/// Bytes that belong to one step alone, and mostly split.
+/// Bytes that belong to one step only, mostly large enough to be split.
 fn value(step: u64) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(step);
     let mut value = vec![0; VALUE_BYTES];
@@ -59,7 +60,7 @@ async fn disk_bytes(store: &SledStore) -> u64 {
     store.status().await.unwrap().disk_bytes.unwrap()
 }
 
-/// Writes until the files are so large.
+/// Writes until the files have `until_bytes`.
 async fn churn(store: &SledStore, from: u64, until_bytes: u64) -> u64 {
     let mut step = from;
     while disk_bytes(store).await < until_bytes {
@@ -72,7 +73,7 @@ async fn churn(store: &SledStore, from: u64, until_bytes: u64) -> u64 {
     step
 }
 
-/// What the limit of the files is.
+/// The upper bound of the size of the files.
 async fn bound(store: &SledStore) -> u64 {
     let held = store.status().await.unwrap().memory_bytes;
     (32 * MIB).max(4 * held)
@@ -109,10 +110,10 @@ fn the_files_shrink_while_the_store_is_written_to() {
             let one = Instant::now();
             let current = write(&store, step).await;
             longest = longest.max(one.elapsed());
-            // At once: a watch that is further behind than the history is ended.
+            // At once: a watch that falls behind the history is ended.
             watch.next().await.unwrap();
             if step.is_multiple_of(10) {
-                // History that ends while it is copied must not come back.
+                // History that is compacted during the copy must not come back.
                 compact(&store, current, 5).await;
                 store.maintain().await.unwrap();
             }
@@ -144,7 +145,7 @@ fn the_files_shrink_while_the_store_is_written_to() {
     assert_content(&SledStore::open(dir.path()).unwrap(), steps + 1);
 }
 
-/// Here the name is taken, by a directory.
+/// Writing fails because a directory has the name of the file.
 #[test]
 fn a_rewrite_whose_last_file_cannot_be_written_is_given_up() {
     let dir = tempfile::tempdir().unwrap();
@@ -219,7 +220,7 @@ fn every_step_of_a_rewrite_that_was_cut_short_leaves_a_store_that_opens() {
     });
     drop(store);
 
-    // Half copied; wholly copied; `current` written and not renamed.
+    // Half copied; completely copied; `current` written but not renamed.
     for (part, is_written) in [(2, false), (1, false), (1, true)] {
         let dir = copy_of(before.path());
         copy_into(&after.path().join("data-1"), &dir.path().join("data-1"));
@@ -251,7 +252,7 @@ fn every_step_of_a_rewrite_that_was_cut_short_leaves_a_store_that_opens() {
             assert!(!dir.path().join(name).exists(), "{name} is removed");
         }
     }
-    // Without its databases it is not taken for a new one.
+    // Without its databases the directory is not taken for a new store.
     let dir = copy_of(after.path());
     fs::remove_dir_all(dir.path().join("data-1")).unwrap();
     assert!(SledStore::open(dir.path()).is_err());
@@ -268,7 +269,11 @@ fn every_step_of_a_rewrite_that_was_cut_short_leaves_a_store_that_opens() {
 fn a_process_that_is_killed_while_it_rewrites_loses_no_acknowledged_commit() {
     let dir = tempfile::tempdir().unwrap();
     let mut acknowledged = 0;
-    let moments = [Moment::Copying, Moment::Switched, Moment::Cleaned];
+    let moments = [
+        RewriteStage::Copying,
+        RewriteStage::Switched,
+        RewriteStage::Cleaned,
+    ];
     let rounds = if env::var_os("PODPLANE_SOAK").is_some() {
         30
     } else {
@@ -315,7 +320,8 @@ fn a_process_that_is_killed_while_it_rewrites_loses_no_acknowledged_commit() {
     }
 }
 
-/// Every key has the value of its last acknowledged step, or of one later, and returns the step after the last one.
+/// Checks that every key has the value of its last acknowledged step or a later one. Returns the
+/// next step.
 fn assert_acknowledged(store: &SledStore, acknowledged: u64) -> u64 {
     let items = block_on(store.list(ListQuery::default())).unwrap().items;
     let values: BTreeMap<_, _> = items
@@ -333,7 +339,7 @@ fn assert_acknowledged(store: &SledStore, acknowledged: u64) -> u64 {
 }
 
 #[test]
-#[ignore = "not a test: what another one runs as a process of its own, and kills"]
+#[ignore = "not a test: another test runs it as a child process and kills it"]
 fn writer() {
     let Some(dir) = env::var_os(CHILD_DIR) else {
         return;

@@ -4,7 +4,7 @@
 //! `PODPLANE_SOAK=1` writes ten times as much.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![expect(clippy::print_stdout, reason = "the figures of a soak")]
+#![expect(clippy::print_stdout, reason = "figures of a soak run")]
 
 use std::{
     env, fs,
@@ -16,15 +16,15 @@ use std::{
 use podplane_store::{Key, Revision, SledStore, Store, Txn};
 
 const MIB: u64 = 1024 * 1024;
-/// Revisions that are kept.
+/// The revisions that are kept.
 const KEEP: u64 = 20;
 const COMMIT_BYTES: usize = 64 * 1024;
-/// The time in which the files shrink after the last write.
+/// The time in which the files must shrink after the last write.
 const DEADLINE: Duration = Duration::from_secs(5 * 60);
-/// The store is maintained more often than by the API server, so that the test is over sooner.
+/// More often than the API server maintains its store, so that the test ends sooner.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// What the files may have for objects and history of so many bytes.
+/// The bound of the files' size for `held` bytes of objects and history.
 fn bound(held: u64) -> u64 {
     (32 * MIB).max(4 * held)
 }
@@ -38,9 +38,9 @@ struct Updates {
 
 /// The sizes of a store.
 struct Sizes {
-    /// Of objects and history.
+    /// Bytes of objects and history.
     held: u64,
-    /// Of its files but the reserve for a full disk, which neither grows nor shrinks.
+    /// Bytes of the files except the reserve for a full disk, whose size is constant.
     files: u64,
 }
 
@@ -83,7 +83,7 @@ impl Updates {
         }
     }
 
-    /// Writes more than the files may have in the end.
+    /// Writes more than the bound of the files.
     async fn overwrite(&mut self, keys: Range<usize>) {
         let times = if env::var_os("PODPLANE_SOAK").is_some() {
             20
@@ -96,7 +96,7 @@ impl Updates {
         }
     }
 
-    /// Fails unless the files become as small as they have to.
+    /// Fails unless the files shrink to their bound.
     async fn assert_shrinks(&self) {
         let began = Instant::now();
         let before = self.sizes().await;
@@ -129,7 +129,7 @@ async fn files_are_at_most_four_times_what_they_hold_or_32_mib() {
         (2_000, 1024),
         (400, 8 * 1024),
         (40, 64 * 1024),
-        // A little less than 8 MiB, from where four times as much is the bound, and more.
+        // Just below and above 8 MiB, where four times the content becomes the bound.
         (120, 64 * 1024),
         (1_000, 16 * 1024),
     ] {
@@ -139,7 +139,7 @@ async fn files_are_at_most_four_times_what_they_hold_or_32_mib() {
     }
 }
 
-/// What stays lies scattered among what goes.
+/// The remaining values are scattered among the removed ones.
 #[tokio::test]
 async fn files_with_a_few_busy_keys_among_many_quiet_ones_shrink() {
     let mut updates = Updates::new(2 * 1024);

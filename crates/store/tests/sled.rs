@@ -1,5 +1,5 @@
-//! What only the sled engine promises: what happens to the directory when the process, the disk or the operator does
-//! its worst.
+//! Guarantees of the sled engine only: the directory when the process, the disk or the operator
+//! does its worst.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -27,7 +27,7 @@ use tokio::task::JoinSet;
 
 use support::{CHILD_DIR, DEADLINE, block_on, child, key, open};
 
-/// A directory with a closed store of so many commits of that size.
+/// A directory with a closed store that has `commits` commits of `value_bytes` each.
 fn store_of(commits: usize, value_bytes: usize) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     let store = SledStore::open(dir.path()).unwrap();
@@ -59,7 +59,7 @@ fn a_store_that_is_open_is_refused() {
 }
 
 #[test]
-fn another_format_version_is_refused_by_both_names() {
+fn another_format_version_is_refused_naming_both_versions() {
     let dir = store_of(1, 1);
     with_sled(dir.path(), |db| {
         db.insert(b"M|format", &7u32.to_be_bytes()).unwrap();
@@ -72,7 +72,7 @@ fn another_format_version_is_refused_by_both_names() {
 }
 
 #[test]
-fn a_database_of_something_else_is_refused() {
+fn a_foreign_database_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     with_sled(dir.path(), |db| {
         db.insert(b"somebody", b"else's").unwrap();
@@ -89,7 +89,7 @@ fn values_outside_the_synced_file_are_refused() {
 
 #[test]
 fn the_largest_values_stay_inside_the_synced_file() {
-    // The largest that is split, and the largest that is not.
+    // The largest value that is split, and the largest that is not.
     for (commits, value_bytes) in [(30, MAX_VALUE_BYTES), (200, 64 * 1024)] {
         let dir = store_of(commits, value_bytes);
         assert_eq!(fs::read_dir(dir.path().join("blobs")).unwrap().count(), 0);
@@ -162,7 +162,7 @@ fn a_split_value_without_one_of_its_parts_is_damage() {
 }
 
 #[test]
-fn missing_changes_are_noticed() {
+fn detects_missing_changes() {
     let change = |revision: u64, place: u32| {
         [
             b"E|".as_slice(),
@@ -201,7 +201,7 @@ fn missing_changes_are_noticed() {
 }
 
 #[test]
-fn a_truncated_data_file_is_damage_and_no_panic() {
+fn a_truncated_data_file_is_reported_as_damage() {
     let whole = store_of(300, 4000);
     let len = fs::metadata(whole.path().join("db")).unwrap().len();
     for part in [0, 1, 17, 500, 900, 990, 999] {
@@ -251,7 +251,7 @@ fn a_data_file_with_flipped_bytes_never_panics_or_serves_them() {
         let dir = copy_of(whole.path());
         flip(&dir.path().join("db"), len * part / 20 + 100);
         match open(dir.path()) {
-            // A byte that holds nothing any more, such as an older version of a page.
+            // The byte was unused, for example in an older version of a page.
             Ok(store) => assert_eq!(
                 block_on(store.list(ListQuery::default())).unwrap(),
                 expected
@@ -261,7 +261,7 @@ fn a_data_file_with_flipped_bytes_never_panics_or_serves_them() {
                     matches!(refused, OpenError::Corrupt { .. }),
                     "at {part}: {refused}"
                 );
-                // Who can mend the byte has everything back: refusing changed nothing.
+                // After the byte is repaired everything is there again: refusing changed nothing.
                 flip(&dir.path().join("db"), len * part / 20 + 100);
                 assert_eq!(
                     block_on(open(dir.path()).unwrap().list(ListQuery::default())).unwrap(),
@@ -291,7 +291,7 @@ fn a_lost_data_file_is_not_taken_for_a_new_store() {
 
 #[test]
 fn a_directory_without_permission_is_named_with_the_cause() {
-    // Root may do everything, so the child is somebody else.
+    // Root may do everything, so the child runs as another user.
     let root = rustix::process::geteuid().is_root();
     let dir = store_of(1, 1);
     fs::set_permissions(dir.path().join("db"), fs::Permissions::from_mode(0o400)).unwrap();
@@ -306,16 +306,16 @@ fn a_directory_without_permission_is_named_with_the_cause() {
         child.uid(65534).gid(65534);
     }
     let output = child.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
+    let stdout = String::from_utf8_lossy(&output.stdout);
     let expected = format!(
-        "cannot open the data file for the store in {}; run as the user whose store it is: Permission denied",
+        "failed to open the data file for the store in {}; run as the user that owns the store: Permission denied",
         dir.path().display()
     );
-    assert!(said.contains(&expected), "{said}");
+    assert!(stdout.contains(&expected), "{stdout}");
 }
 
 #[test]
-#[ignore = "not a test: what another one runs as a process of its own"]
+#[ignore = "not a test: another test runs it as a child process"]
 fn opener() {
     let Some(dir) = env::var_os(CHILD_DIR) else {
         return;
@@ -367,7 +367,7 @@ fn acks_of(child: &mut Child) -> mpsc::Receiver<Ack> {
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     thread::spawn(move || {
         for line in lines.map_while(Result::ok) {
-            // The last line may have been cut by the kill; only a whole one says that the parent was told.
+            // The kill may have cut the last line; only a whole line proves the acknowledgement.
             let Some((revision, key)) = line
                 .strip_prefix("ack ")
                 .and_then(|line| line.strip_suffix('.')?.split_once(' '))
@@ -404,7 +404,7 @@ fn assert_all_there(dir: &Path, acknowledged: &[Ack]) {
 }
 
 #[test]
-#[ignore = "not a test: what another one runs as a process of its own, and kills"]
+#[ignore = "not a test: another test runs it as a child process and kills it"]
 fn writer() {
     let Some(dir) = env::var_os(CHILD_DIR) else {
         return;
@@ -447,12 +447,14 @@ fn writer() {
     );
 }
 
-/// A write that fails half-way, as on a broken or full disk: here, at the limit of the size of a file.
+/// A write that fails half-way, as on a broken or full disk: here, at the limit of the size of a
+/// file.
 #[test]
 fn a_failed_write_poisons_the_store_and_loses_nothing_acknowledged() {
     let dir = tempfile::tempdir().unwrap();
     let mut shell = Command::new("sh");
-    // The kernel's signal would kill the child; ignored, the write fails with EFBIG. 24 MiB, in blocks of 512 bytes.
+    // The kernel's signal would kill the child; ignored, the write fails with EFBIG. 24 MiB, in
+    // blocks of 512 bytes.
     shell
         .args(["-c", r#"trap "" XFSZ; ulimit -f 49152; exec "$0" "$@""#])
         .arg(env::current_exe().unwrap());
@@ -527,7 +529,7 @@ fn a_compaction_that_was_cut_short_is_finished_when_opened() {
     let changes = |db: &sled::Db| db.scan_prefix("E|").count();
     with_sled(dir.path(), |db| {
         assert_eq!(changes(db), revisions.len() + 2);
-        // Marked, but nothing removed yet.
+        // The compaction is recorded, but nothing is removed yet.
         db.insert(b"M|oldest", &last.number().to_be_bytes())
             .unwrap();
     });
@@ -556,7 +558,7 @@ fn damage(dir: &Path) -> Damage {
     }
 }
 
-/// Behind the store's back.
+/// Changes the database behind the store's back.
 fn with_sled(dir: &Path, change: impl FnOnce(&sled::Db)) {
     let config = sled::Config::new()
         .path(dir)

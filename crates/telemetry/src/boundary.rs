@@ -1,8 +1,9 @@
-//! The boundary around each request: what it must say to be answered ([`AllowedHosts`]), how long its body may take, and what
-//! happens if its handler panics.
+//! The boundary around each request: the hosts that it may name ([`AllowedHosts`]), the time in
+//! which its body must arrive, and the handling of panics.
 //!
-//! A panic ends its request with 500 or `INTERNAL`, is counted and logged, and leaves the process alone. Code whose
-//! state is not usable after a panic ends the process itself: see `fatal` in the API server, and ADR 0022.
+//! A panic ends its request with 500 or `INTERNAL`, is counted and logged, and does not affect the
+//! process. Code whose state is unusable after a panic ends the process itself: see `fatal` in the
+//! API server, and ADR 0022.
 
 mod arrival;
 mod body;
@@ -35,10 +36,10 @@ use tonic::{
 
 use self::{body::GuardedBody, hosts::Refusal};
 
-/// What clients are told of a panic. Its message may quote what another client sent.
+/// The message for clients after a panic. The panic's own message may quote another client's data.
 const PANICKED: &str = "the handler of the request panicked; the server's log has more";
 
-/// Counts what the boundary did. Cloning shares the counts.
+/// Counts of panics and refusals. Clones share the counts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Metrics {
     panics: Counter<u64, AtomicU64>,
@@ -51,7 +52,7 @@ struct RefusedLabels {
 }
 
 impl Metrics {
-    /// Counts that `registry` shows.
+    /// Creates counts and registers them.
     pub(crate) fn new(registry: &mut Registry) -> Self {
         let metrics = Self::default();
         registry.register(
@@ -72,18 +73,18 @@ impl Metrics {
 #[derive(Clone, Debug)]
 pub(crate) struct Boundary {
     pub(crate) metrics: Metrics,
-    /// Absent for unix sockets, which no web page reaches.
+    /// `None` for unix sockets, which no web page reaches.
     pub(crate) hosts: Option<AllowedHosts>,
 }
 
 /// A service behind a boundary.
 #[derive(Clone, Debug)]
-pub(crate) struct Bounded<S> {
+pub(crate) struct BoundaryService<S> {
     pub(crate) service: S,
     pub(crate) boundary: Boundary,
 }
 
-/// What is logged of a request that panicked: neither its query nor its body.
+/// The logged part of a request that panicked: neither its query nor its body.
 #[derive(Clone, Debug)]
 struct RequestLine {
     method: Method,
@@ -99,7 +100,7 @@ impl RequestLine {
     }
 }
 
-impl<S, B> Service<Request<B>> for Bounded<S>
+impl<S, B> Service<Request<B>> for BoundaryService<S>
 where
     S: Service<Request<Body>, Response = Response<Body>>,
     S::Future: Send + 'static,
@@ -136,7 +137,8 @@ where
             metrics: metrics.clone(),
         };
         let request = arrival::timed(request);
-        // A handler that panicked is dropped; what it shares with others must not need what it did not do.
+        // A handler that panicked is dropped; state that it shares with others must not depend on
+        // its completion.
         let called = catch_unwind(AssertUnwindSafe(|| self.service.call(request)));
         async move {
             let answered = match called {
@@ -158,7 +160,7 @@ where
     }
 }
 
-/// Whether the request is a gRPC call, by its media type.
+/// Returns whether the request is a gRPC call, by its media type.
 pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
     let media_type = headers.get(header::CONTENT_TYPE);
     media_type.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
@@ -173,7 +175,7 @@ fn refused(refusal: &Refusal, is_grpc: bool) -> Response<Body> {
     failure(code, Code::PermissionDenied, &refusal.to_string(), is_grpc)
 }
 
-/// An answer that gRPC clients understand, or Kubernetes' `Status`, of which kubectl shows the message.
+/// A failure as gRPC clients read it, or as Kubernetes' `Status`, whose message kubectl shows.
 fn failure(
     (code, reason): (StatusCode, &str),
     grpc: Code,

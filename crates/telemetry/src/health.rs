@@ -14,7 +14,7 @@ use tonic_health::{
     server::{HealthReporter, HealthService},
 };
 
-/// The status of each service, all of which are ready together.
+/// The status of each service. All services become ready together.
 #[derive(Clone, Debug)]
 pub(crate) struct Statuses {
     names: BTreeSet<&'static str>,
@@ -23,9 +23,9 @@ pub(crate) struct Statuses {
 }
 
 impl Statuses {
-    /// They are not serving yet.
+    /// Creates statuses that are not serving yet.
     pub(crate) async fn new(mut names: BTreeSet<&'static str>) -> Self {
-        // The process as a whole.
+        // The empty name is the process as a whole.
         names.insert("");
         let statuses = Self {
             names,
@@ -40,7 +40,8 @@ impl Statuses {
         self.set(ServingStatus::Serving).await;
     }
 
-    /// They serve no more. Whoever watches is told, and let go: a server that ends waits for open streams.
+    /// Sets all to not serving, and ends the watches after that: a graceful shutdown waits for open
+    /// streams.
     pub(crate) async fn over(&self) {
         self.set(ServingStatus::NotServing).await;
         self.over.cancel();
@@ -53,7 +54,7 @@ impl Statuses {
     }
 }
 
-/// The service. Cloning shares it.
+/// The health service. Clones share the statuses.
 #[derive(Debug)]
 pub(crate) struct Health {
     service: HealthService,
@@ -89,7 +90,8 @@ impl health_server::Health for Health {
         let watch = stream::unfold(
             (statuses, self.over.clone()),
             async |(mut statuses, over)| {
-                // In this order, so that the last status is told. Losing either wait loses nothing.
+                // In this order, so that the last status is delivered. Cancelling either wait loses
+                // nothing.
                 let status = tokio::select! {
                     biased;
                     status = statuses.next() => status?,

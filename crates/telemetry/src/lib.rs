@@ -1,10 +1,12 @@
-//! What every process does the same way: logging, shutdown, owning its tasks, serving gRPC and showing how it is.
+//! The runtime that every service process shares: logging, shutdown, ownership of tasks, gRPC and
+//! HTTP servers, metrics, health and traces.
 //!
-//! It knows nothing of podplane's objects. Start reading at [`process`].
+//! It never depends on podplane's objects. Start reading at [`process`].
 
 #![warn(missing_docs)]
 
 pub mod boundary;
+pub mod files;
 pub mod logging;
 pub mod process;
 pub mod server;

@@ -1,4 +1,4 @@
-//! Logs: one line for each event, on standard error, so that standard output stays the program's own.
+//! Logs: one line for each event on standard error, so that standard output is left to the program.
 
 use std::{
     io::{self, IsTerminal as _},
@@ -14,10 +14,11 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
-/// How logs look and which are written.
+/// The filter and the format of logs.
 #[derive(Clone, Debug, clap::Args)]
 pub struct LogConfig {
-    /// Which events are logged: a level (error, warn, info, debug, trace) or `target=level` directives, separated by commas.
+    /// Set the log filter: a level (off, error, warn, info, debug, trace) or `target=level`
+    /// directives separated by commas
     #[arg(
         long,
         env = "PODPLANE_LOG",
@@ -27,7 +28,7 @@ pub struct LogConfig {
     )]
     pub log: String,
 
-    /// The form of each line: text for people, json for machines.
+    /// Write log lines in this format
     #[arg(
         long,
         env = "PODPLANE_LOG_FORMAT",
@@ -39,7 +40,7 @@ pub struct LogConfig {
     pub log_format: LogFormat,
 }
 
-/// The form of a log line.
+/// The format of a log line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum LogFormat {
     /// `time LEVEL target: message field=value`
@@ -49,38 +50,39 @@ pub enum LogFormat {
     Json,
 }
 
-/// A filter that cannot be understood.
+/// An invalid log filter.
 #[derive(Debug, thiserror::Error)]
 pub enum LogFilterError {
-    /// A directive is neither a level nor has one.
+    /// A single word is not a level.
     #[error(
-        "invalid log filter: {0:?} is no level (off, error, warn, info, debug, trace), and no directive such as podplane_scheduler=debug"
+        "invalid log filter: {0:?} is neither a level (off, error, warn, info, debug, trace) nor a directive such as podplane_scheduler=debug"
     )]
     NoLevel(String),
-    /// A directive that is none.
+    /// A directive is invalid.
     #[error(
         "invalid log filter {filter:?}: want a level such as info, or directives such as podplane_scheduler=debug"
     )]
     Directive {
         /// The whole filter.
         filter: String,
-        /// What is wrong with it.
+        /// The reason.
         #[source]
         source: ParseError,
     },
 }
 
-/// What decides which lines are written, and can be changed.
+/// The log filter, which can be changed.
 struct Filter {
     handle: reload::Handle<EnvFilter, Registry>,
-    /// As it was given.
+    /// The filter's text as it was set.
     text: Mutex<String>,
 }
 
 static FILTER: OnceLock<Filter> = OnceLock::new();
 
 fn parse(text: &str) -> Result<EnvFilter, LogFilterError> {
-    // The library takes a word alone for the name of a target, so that a level misspelt would silence everything.
+    // The library takes a single word for the name of a target, so a misspelt level would silence
+    // everything.
     let words = text
         .split(',')
         .map(str::trim)
@@ -110,7 +112,7 @@ pub fn init(config: &LogConfig) -> Result<(), LogFilterError> {
         LogFormat::Text => lines.boxed(),
         LogFormat::Json => lines.json().boxed(),
     };
-    // It fails only when a subscriber is there already, as in tests that start several services.
+    // It fails only if a subscriber is installed already, as in tests that start several services.
     if registry()
         .with(lines.with_filter(filter))
         .try_init()
@@ -122,14 +124,14 @@ pub fn init(config: &LogConfig) -> Result<(), LogFilterError> {
     Ok(())
 }
 
-/// Which lines are written, as it was said last; `None` where [`init`] was not called.
+/// The present filter; `None` if [`init`] was not called.
 pub fn filter() -> Option<String> {
     let filter = FILTER.get()?;
     let text = filter.text.lock().unwrap_or_else(PoisonError::into_inner);
     Some(text.clone())
 }
 
-/// Changes which lines are written, from now on. Nothing happens where [`init`] was not called.
+/// Changes the filter from now on. Does nothing if [`init`] was not called.
 ///
 /// # Errors
 ///
@@ -138,7 +140,8 @@ pub fn set_filter(text: &str) -> Result<(), LogFilterError> {
     let new = parse(text)?;
     if let Some(filter) = FILTER.get() {
         let mut known = filter.text.lock().unwrap_or_else(PoisonError::into_inner);
-        // The subscriber lives as long as the process, and its lock is never held by a thread that panics.
+        // The subscriber lives as long as the process, and its lock is never held by a thread that
+        // panics.
         if filter.handle.reload(new).is_ok() {
             text.clone_into(&mut known);
         }
@@ -153,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn filters_are_understood_or_refused() {
+    fn parses_or_rejects_filters() {
         for text in [
             "info",
             "off",
@@ -165,7 +168,7 @@ mod tests {
         }
         let error = parse("debgu").unwrap_err();
         assert!(
-            error.to_string().contains("\"debgu\" is no level"),
+            error.to_string().contains("\"debgu\" is neither a level"),
             "{error}"
         );
         let error = parse("podplane_scheduler=loud").unwrap_err();

@@ -1,7 +1,7 @@
-//! What a process tells those who watch over it, over HTTP: `/metrics`, `/livez`, `/readyz` and the older `/healthz`, each whole or by check, and
-//! `/debug/log-level`.
+//! The HTTP endpoints for monitoring: `/metrics`, `/livez`, `/readyz` and the older `/healthz`,
+//! each as a whole or by check, and `/debug/log-level`.
 
-use std::{error::Error as _, sync::Arc};
+use std::sync::Arc;
 
 use axum::{
     Router,
@@ -15,15 +15,15 @@ use prometheus_client::{encoding::text, registry::Registry};
 
 use crate::logging;
 
-/// What the encoder writes, and Prometheus asks for first.
+/// The media type that the encoder writes, and that Prometheus prefers.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// No filter of logs is longer.
+/// The most bytes of a log filter.
 const MAX_FILTER: usize = 4096;
 
-/// What is checked, and whether it is well.
+/// The checks by name; true for a passing one.
 pub(crate) type Checks = Vec<(&'static str, bool)>;
 
-/// The routes. A process that answers lives; it is ready while all that `ready` says is well.
+/// The routes. A process that answers is live; it is ready while all checks of `ready` pass.
 pub(crate) fn routes(
     registry: Registry,
     ready: impl Fn() -> Checks + Clone + Send + Sync + 'static,
@@ -57,11 +57,11 @@ fn probe(
     router.route(&format!("/{name}/{{check}}"), one)
 }
 
-/// Shows which lines are logged, and changes it.
+/// Shows the log filter, and changes it.
 fn log_level() -> MethodRouter {
     let shown = || format!("{}\n", logging::filter().unwrap_or_default());
     let change = async move |headers: HeaderMap, body: Bytes| {
-        // What a browser would send for any web page has another type.
+        // A browser can send a request from any web page only with other media types.
         let media_type = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
         let media_type = media_type.and_then(|text| text.split(|byte| *byte == b';').next());
         if !media_type
@@ -79,18 +79,17 @@ fn log_level() -> MethodRouter {
         };
         let text = text.trim();
         if text.is_empty() {
-            // As a filter it means that nothing is logged, for which there is `off`.
+            // An empty filter would silence all logs, for which there is `off`.
             let want = "want a filter such as info, off or podplane_scheduler=debug\n";
             return (StatusCode::BAD_REQUEST, want).into_response();
         }
         match logging::set_filter(text) {
             Ok(()) => {
-                tracing::info!(filter = text, "log level changed");
+                tracing::info!(filter = text, "changed log filter");
                 shown().into_response()
             }
             Err(error) => {
-                let cause = error.source().map(|cause| format!(": {cause}"));
-                let text = format!("{error}{}\n", cause.unwrap_or_default());
+                let text = format!("{}\n", podplane_error_chain::one_line(&error));
                 (StatusCode::BAD_REQUEST, text).into_response()
             }
         }
@@ -109,7 +108,7 @@ fn metrics(registry: &Registry) -> Response {
     }
 }
 
-/// `ok`, or each check with its result, as Kubernetes' components answer.
+/// `ok`, or the result of each check, in the format of Kubernetes' components.
 fn answer(name: &str, checks: &Checks, RawQuery(query): RawQuery) -> Response {
     let healthy = checks.iter().all(|(_, well)| *well);
     let query = query.unwrap_or_default();
@@ -160,7 +159,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_check_can_be_asked_for() {
+    async fn answers_each_check_by_name() {
         let failed = "[+]ping ok\n[-]nodes failed: reason withheld\nreadyz check failed\n";
         for (path, want) in [
             ("/livez", (200, "ok")),
@@ -175,7 +174,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_filter_that_is_none_is_refused_with_the_reason() {
+    async fn rejects_invalid_filters_with_the_reason() {
         let (code, text) = ask("PUT", "/debug/log-level", r#""podplane=loud""#).await;
         assert_eq!(code, 400);
         assert!(

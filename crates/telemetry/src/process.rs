@@ -1,4 +1,4 @@
-//! A service process: what it serves and where, and when it is ready.
+//! A service process: its sockets, services and readiness.
 
 use std::{
     collections::BTreeSet,
@@ -35,8 +35,9 @@ use crate::{
     usage,
 };
 
-/// Everything that a process shows of itself. Each of its sockets has, besides its own services, health for each of them, reflection v1 and v1alpha, and over
-/// HTTP `/metrics`, `/livez`, `/readyz` and `/debug/log-level`.
+/// A service process with everything that it serves. Each of its sockets has, besides its own
+/// services, health for each of them, reflection v1 and v1alpha, and over HTTP `/metrics`,
+/// `/livez`, `/readyz` and `/debug/log-level`.
 pub struct Process {
     descriptors: &'static [u8],
     names: BTreeSet<&'static str>,
@@ -85,7 +86,8 @@ impl fmt::Debug for Process {
 }
 
 impl Process {
-    /// A process that serves nothing yet. `descriptors` is an encoded `FileDescriptorSet` with its services, and perhaps more.
+    /// Creates a process without sockets. `descriptors` is an encoded `FileDescriptorSet` with at
+    /// least the process's services.
     pub fn new(descriptors: &'static [u8]) -> Self {
         let mut registry = Registry::default();
         usage::register(&mut registry);
@@ -103,12 +105,13 @@ impl Process {
         }
     }
 
-    /// What `/metrics` shows.
+    /// The registry of `/metrics`.
     pub fn registry(&mut self) -> &mut Registry {
         &mut self.registry
     }
 
-    /// The process is ready when this has come to its end, and everything else of which that was said. `/readyz` has it under that name.
+    /// Registers a readiness condition, which `/readyz` shows by its name. The process is ready
+    /// once all conditions have completed.
     pub fn ready_when(
         &mut self,
         name: &'static str,
@@ -117,32 +120,34 @@ impl Process {
         self.conditions.push((name, Box::pin(met)));
     }
 
-    /// Serves these on a socket.
+    /// Serves these services on a socket.
     pub fn serve(&mut self, listener: Listener, services: Services) {
         let Services { routes, names } = services;
         self.names.extend(names);
         self.sockets.push((listener, routes));
     }
 
-    /// Serves what is there over HTTP on a socket of its own, too.
+    /// Serves the HTTP endpoints on a socket of their own, too.
     pub fn serve_http(&mut self, listener: Listener) {
         self.http_sockets.push(listener);
     }
 
-    /// Serves these routes over HTTP, too. Their fallback is asked for everything that nobody else has.
+    /// Serves these routes over HTTP, too. Their fallback handles all requests that nothing else
+    /// matches.
     pub fn with_http(&mut self, routes: Router) {
         self.http = Some(routes);
     }
 
-    /// Records steps of pods' journeys as this service's, for the API server at the other end of a channel if there is one, and for the collector if
-    /// [`trace::init`] has been told of one.
+    /// Records spans of pods' journeys under this service's name, and exports them to the API
+    /// server at the other end of a channel, if given, and to the collector, if [`trace::init`]
+    /// prepared one.
     pub fn trace(&mut self, service: &'static str, server: Option<Channel>) {
         let to_server = server.map(|channel| Outlet::to_server(service, channel));
         self.outlets.extend(to_server);
         self.outlets.extend(Outlet::to_collector(service));
     }
 
-    /// The same for the API server itself, which keeps them.
+    /// Does the same for the API server itself, which stores them.
     pub fn trace_to(
         &mut self,
         service: &'static str,
@@ -152,7 +157,8 @@ impl Process {
         self.outlets.extend(Outlet::to_collector(service));
     }
 
-    /// Begins to serve, until the tasks are stopped. Health is NOT_SERVING until the process is ready, and when it ends.
+    /// Starts serving, until the tasks are stopped. Health is NOT_SERVING until the process is
+    /// ready, and again when it stops.
     pub async fn start(self, tasks: &mut Tasks) {
         let Self {
             descriptors,
@@ -176,12 +182,12 @@ impl Process {
         let statuses = Statuses::new(names).await;
         let health = Health::new(&statuses);
         let (readiness, conditions) = Readiness::of(conditions, stop.clone());
-        let http = http.unwrap_or_else(|| Router::new().fallback(nothing));
+        let http = http.unwrap_or_else(|| Router::new().fallback(fallback));
         let http = http.merge(probes::routes(registry, move || readiness.checks()));
         for (listener, mut routes) in sockets {
             routes.add_service(health.clone());
             add_reflection(&mut routes);
-            // All sockets share the one router, of which each would have a copy otherwise.
+            // All sockets share one router; otherwise each would have a copy.
             let grpc = routes.routes().into_axum_router().reset_fallback();
             let grpc = grpc.route_layer(middleware::from_fn(only_grpc));
             let routes = Routes::from(grpc.fallback_service(http.clone()));
@@ -198,7 +204,7 @@ impl Process {
             );
         }
         tasks.spawn("readiness", async move {
-            // Losing the wait loses nothing: the process ends.
+            // Cancelling the wait loses nothing: the process stops.
             if stop.run_until_cancelled(conditions).await.is_some() {
                 statuses.serving().await;
                 tracing::debug!("ready");
@@ -210,24 +216,25 @@ impl Process {
     }
 }
 
-/// Refuses calls of gRPC methods whose media type is not gRPC's: a browser would send them for any web page.
+/// Rejects calls of gRPC methods with another media type than gRPC's: a browser would send those
+/// for any web page.
 async fn only_grpc(request: Request, next: middleware::Next) -> axum::response::Response {
     if is_grpc(request.headers()) {
         return next.run(request).await;
     }
-    let why = "methods of gRPC take the media type application/grpc\n";
+    let why = "gRPC methods require the media type application/grpc\n";
     (http::StatusCode::UNSUPPORTED_MEDIA_TYPE, why).into_response()
 }
 
-/// What is asked of nothing that there is. gRPC has its own word for that.
-async fn nothing(headers: HeaderMap) -> axum::response::Response {
+/// Fallback route: 404, or UNIMPLEMENTED for gRPC.
+async fn fallback(headers: HeaderMap) -> axum::response::Response {
     if is_grpc(&headers) {
         return Status::unimplemented("").into_http();
     }
     (http::StatusCode::NOT_FOUND, "404 page not found\n").into_response()
 }
 
-/// Which conditions are met by now.
+/// The readiness conditions, with those that have completed.
 #[derive(Clone, Debug)]
 struct Readiness {
     conditions: Arc<[(&'static str, AtomicBool)]>,
@@ -235,7 +242,7 @@ struct Readiness {
 }
 
 impl Readiness {
-    /// With what comes to its end when all conditions are met.
+    /// Returns the readiness, and a future that completes when all conditions have.
     fn of(
         conditions: Vec<(&'static str, BoxFuture<'static, ()>)>,
         stop: CancellationToken,
@@ -280,7 +287,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn health_follows_readiness_and_says_that_the_process_ends() {
+    async fn health_follows_readiness_and_reports_the_shutdown() {
         let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap()).await;
         let listener = listener.unwrap();
         let address = format!("http://{}", listener.address());
@@ -299,7 +306,7 @@ mod tests {
             let mut client = HealthClient::new(channel.unwrap());
             let watch = client.watch(HealthCheckRequest::default()).await;
             let mut watch = watch.unwrap().into_inner();
-            let mut next = async || watch.message().await.unwrap().map(|told| told.status());
+            let mut next = async || watch.message().await.unwrap().map(|status| status.status());
             assert_eq!(next().await, Some(ServingStatus::NotServing));
             met.cancel();
             assert_eq!(next().await, Some(ServingStatus::Serving));
@@ -310,14 +317,10 @@ mod tests {
             assert_eq!(refused.code(), tonic::Code::NotFound);
             stop.cancel();
             assert_eq!(next().await, Some(ServingStatus::NotServing));
-            assert_eq!(
-                next().await,
-                None,
-                "the stream is not what a shutdown waits for"
-            );
+            assert_eq!(next().await, None, "shutdown does not wait for the stream");
         };
         let both = async { tokio::join!(tasks.run(), use_it) };
         let ended = tokio::time::timeout(Duration::from_secs(4), both).await;
-        ended.expect("nothing holds the shutdown up").0.unwrap();
+        ended.expect("nothing delays the shutdown").0.unwrap();
     }
 }

@@ -1,5 +1,5 @@
-//! Reflection that is made when somebody asks for it: most processes are never asked, and to decode all descriptors, once for each
-//! version of the protocol, takes longer than the rest of their start.
+//! gRPC reflection that is built at its first call: most processes never get one, and decoding all
+//! descriptors, once for each version of the protocol, takes longer than the rest of their start.
 
 use std::{
     collections::BTreeSet,
@@ -18,31 +18,32 @@ use tonic::{
 };
 use tonic_reflection::server::{Builder, Error};
 
-/// What reflection is told of a process.
+/// The input of the reflection services.
 #[derive(Debug)]
-struct Described {
+struct DescriptorSource {
     names: BTreeSet<&'static str>,
     descriptors: &'static [u8],
 }
 
-/// What adds both versions of the protocol to a socket. All sockets share what is made of the descriptors, which is megabytes.
+/// Returns the services of both versions of the protocol, for a socket. All sockets share the
+/// decoded descriptors, which take megabytes.
 pub(crate) fn reflection(
     names: BTreeSet<&'static str>,
     descriptors: &'static [u8],
 ) -> impl Fn(&mut RoutesBuilder) {
-    let described = Arc::new(Described { names, descriptors });
-    let v1 = OnFirstCall::new(&described, |described| described.builder().build_v1());
-    let v1alpha = OnFirstCall::new(&described, |described| described.builder().build_v1alpha());
+    let described = Arc::new(DescriptorSource { names, descriptors });
+    let v1 = LazyService::new(&described, |described| described.builder().build_v1());
+    let v1alpha = LazyService::new(&described, |described| described.builder().build_v1alpha());
     move |routes| {
         routes.add_service(v1.clone()).add_service(v1alpha.clone());
     }
 }
 
-impl Described {
+impl DescriptorSource {
     fn builder(&self) -> Builder<'static> {
         let builder = Builder::configure()
             .register_encoded_file_descriptor_set(self.descriptors)
-            // The details of errors, which clients can only print if they are described.
+            // Clients can decode the details of errors only if they are described, too.
             .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)
             .register_encoded_file_descriptor_set(opentelemetry_proto::DESCRIPTORS)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
@@ -58,15 +59,18 @@ impl Described {
     }
 }
 
-/// A service that is made by its first call.
-struct OnFirstCall<S> {
-    described: Arc<Described>,
-    make: fn(&Described) -> Result<S, Error>,
+/// A service that is built by its first call.
+struct LazyService<S> {
+    described: Arc<DescriptorSource>,
+    make: fn(&DescriptorSource) -> Result<S, Error>,
     made: Arc<OnceLock<Result<S, Error>>>,
 }
 
-impl<S> OnFirstCall<S> {
-    fn new(described: &Arc<Described>, make: fn(&Described) -> Result<S, Error>) -> Self {
+impl<S> LazyService<S> {
+    fn new(
+        described: &Arc<DescriptorSource>,
+        make: fn(&DescriptorSource) -> Result<S, Error>,
+    ) -> Self {
         Self {
             described: Arc::clone(described),
             make,
@@ -75,7 +79,7 @@ impl<S> OnFirstCall<S> {
     }
 }
 
-impl<S> Clone for OnFirstCall<S> {
+impl<S> Clone for LazyService<S> {
     fn clone(&self) -> Self {
         Self {
             described: Arc::clone(&self.described),
@@ -85,21 +89,21 @@ impl<S> Clone for OnFirstCall<S> {
     }
 }
 
-impl<S> fmt::Debug for OnFirstCall<S> {
+impl<S> fmt::Debug for LazyService<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OnFirstCall")
+        f.debug_struct("LazyService")
             .field("described", &self.described.names)
             .finish_non_exhaustive()
     }
 }
 
-impl<S: NamedService> NamedService for OnFirstCall<S> {
+impl<S: NamedService> NamedService for LazyService<S> {
     const NAME: &'static str = S::NAME;
 }
 
 type Answer = Result<http::Response<Body>, Infallible>;
 
-impl<S> Service<http::Request<Body>> for OnFirstCall<S>
+impl<S> Service<http::Request<Body>> for LazyService<S>
 where
     S: Service<
             http::Request<Body>,
@@ -118,10 +122,10 @@ where
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         match self.made.get_or_init(|| (self.make)(&self.described)) {
-            // Always ready, as tonic generates it.
+            // tonic's generated services are always ready.
             Ok(service) => service.clone().call(request),
             Err(error) => {
-                let status = Status::internal(format!("describe the services: {error}"));
+                let status = Status::internal(format!("failed to decode the descriptors: {error}"));
                 let answer: Answer = Ok(status.into_http());
                 Box::pin(future::ready(answer))
             }

@@ -1,4 +1,4 @@
-//! Where a server listens.
+//! Listening sockets and the HTTP and gRPC server.
 
 use std::{
     fmt, fs, io,
@@ -18,11 +18,12 @@ use tonic::{
 use tower::layer::layer_fn;
 
 use crate::{
-    boundary::{AllowedHosts, Boundary, Bounded, Metrics},
-    trace::Adopt,
+    boundary::{AllowedHosts, Boundary, BoundaryService, Metrics},
+    trace::AdoptContext,
 };
 
-/// Where to listen: `HOST:PORT` with a numeric host, port 0 for any free one, or `unix:PATH`.
+/// An address to listen on: `HOST:PORT` with a numeric host, port 0 for any free one, or
+/// `unix:PATH`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
     /// A TCP address.
@@ -31,10 +32,10 @@ pub enum Listen {
     Unix(PathBuf),
 }
 
-/// Not an address to listen on.
+/// An invalid address to listen on.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{0:?} is no address to listen on: want HOST:PORT with a numeric host, such as 127.0.0.1:0 or [::1]:7080, or unix:/path"
+    "invalid address to listen on {0:?}: want HOST:PORT with a numeric host, such as 127.0.0.1:0 or [::1]:7080, or unix:/path"
 )]
 pub struct ListenError(String);
 
@@ -65,11 +66,11 @@ impl fmt::Display for Listen {
     }
 }
 
-/// Why a server does not serve.
+/// The reasons why a server cannot serve.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The address cannot be had.
-    #[error("listen on {listen}")]
+    /// The address cannot be bound.
+    #[error("failed to listen on {listen}")]
     Listen {
         /// The address asked for.
         listen: Listen,
@@ -77,11 +78,11 @@ pub enum ServeError {
         #[source]
         source: io::Error,
     },
-    /// A unix socket's path is longer than the kernel takes.
-    #[error("listen on unix:{}: the path has {} bytes, and Linux allows a socket {MAX_SOCKET_PATH}: choose a shorter directory", .0.display(), .0.as_os_str().len())]
+    /// A unix socket's path is longer than the kernel accepts.
+    #[error("failed to listen on unix:{}: the path has {} bytes, and Linux allows a socket {MAX_SOCKET_PATH}: choose a shorter directory", .0.display(), .0.as_os_str().len())]
     SocketPathTooLong(PathBuf),
-    /// The file that tells others the address cannot be written.
-    #[error("write the address to {}", path.display())]
+    /// The address file cannot be written.
+    #[error("failed to write the address to {}", path.display())]
     AddressFile {
         /// The file.
         path: PathBuf,
@@ -90,19 +91,21 @@ pub enum ServeError {
         source: io::Error,
     },
     /// The transport failed while serving.
-    #[error("serve gRPC")]
+    #[error("failed to serve gRPC")]
     Transport(#[from] tonic::transport::Error),
 }
 
 /// `sun_path` has 108 bytes, one of them the terminating zero.
 pub const MAX_SOCKET_PATH: usize = 107;
 
-/// Requests and watches that one connection may have open, as many as the clients of the benchmark use. tonic has no limit by itself.
+/// The most open requests and watches of a connection, as many as the clients of the benchmark use.
+/// tonic has no limit by default.
 const MAX_STREAMS: u32 = 1024;
-/// Headers of one request over HTTP/2, as large as gRPC clients send them. HTTP/1 has limits of its own in hyper.
+/// The most header bytes of an HTTP/2 request, as much as gRPC clients send. HTTP/1 has limits of
+/// its own in hyper.
 const MAX_HEADER_BYTES: u32 = 16 * 1024;
 
-/// A bound address on which nothing is answered yet.
+/// A bound socket that is not served yet.
 #[derive(Debug)]
 pub struct Listener {
     socket: Socket,
@@ -117,11 +120,13 @@ enum Socket {
 }
 
 impl Listener {
-    /// Binds. A unix socket left behind by a process that is gone is replaced; one that answers is not. Its mode is 0600.
+    /// Binds a socket. The unix socket of a dead process is replaced; one that accepts connections
+    /// is not. A unix socket has the mode 0600.
     ///
     /// # Errors
     ///
-    /// [`ServeError::Listen`] with the system's reason, `AddrInUse` among them; [`ServeError::SocketPathTooLong`].
+    /// [`ServeError::Listen`] with the system's reason, `AddrInUse` among them;
+    /// [`ServeError::SocketPathTooLong`].
     pub async fn bind(listen: &Listen) -> Result<Self, ServeError> {
         let failed = |source| ServeError::Listen {
             listen: listen.clone(),
@@ -151,11 +156,11 @@ impl Listener {
         }
     }
 
-    /// Binds, and [publishes](Listener::publish) the address if there is a file for it.
+    /// Binds a socket, and [publishes](Listener::publish) its address if there is a file for it.
     ///
     /// # Errors
     ///
-    /// Those of both.
+    /// The errors of [`Listener::bind`] and [`Listener::publish`].
     pub async fn published(listen: &Listen, file: Option<&Path>) -> Result<Self, ServeError> {
         let listener = Self::bind(listen).await?;
         if let Some(file) = file {
@@ -164,18 +169,19 @@ impl Listener {
         Ok(listener)
     }
 
-    /// The same, for requests that are addressed to these hosts too.
+    /// Also allows requests that are addressed to these hosts.
     #[must_use]
     pub fn allowing(self, hosts: AllowedHosts) -> Self {
         Self { hosts, ..self }
     }
 
-    /// The address, with the port that was given for port 0.
+    /// The address, with the actual port for port 0.
     pub fn address(&self) -> &Listen {
         &self.address
     }
 
-    /// Tells others the address: writes it to `path` and a newline, in one step, so that a reader sees all of it or nothing.
+    /// Writes the address and a newline to `path`, atomically, so that a reader sees either all of
+    /// it or no file.
     ///
     /// # Errors
     ///
@@ -190,7 +196,8 @@ impl Listener {
         fs::rename(&new, path).map_err(failed)
     }
 
-    /// Serves routes until `stop`. Open streams must watch `stop` themselves, since a graceful shutdown waits for them.
+    /// Serves routes until `stop`. Open streams must watch `stop` themselves, since a graceful
+    /// shutdown waits for them.
     pub(crate) async fn serve(
         self,
         routes: Routes,
@@ -204,7 +211,7 @@ impl Listener {
                 Listen::Unix(_) => None,
             },
         };
-        let bounded = move |service| Bounded {
+        let bounded = move |service| BoundaryService {
             service,
             boundary: boundary.clone(),
         };
@@ -212,7 +219,7 @@ impl Listener {
             .accept_http1(true)
             .max_concurrent_streams(MAX_STREAMS)
             .http2_max_header_list_size(MAX_HEADER_BYTES)
-            .layer(layer_fn(Adopt))
+            .layer(layer_fn(AdoptContext))
             .layer(layer_fn(bounded))
             .add_routes(routes);
         tracing::info!(address = %self.address, "serving");
@@ -238,7 +245,7 @@ async fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     if UnixStream::connect(path).await.is_ok() {
         return Err(io::Error::new(
             io::ErrorKind::AddrInUse,
-            "another process answers there",
+            "another process listens there",
         ));
     }
     match fs::symlink_metadata(path) {
@@ -246,7 +253,7 @@ async fn bind_unix(path: &Path) -> io::Result<UnixListener> {
         Ok(_) => {
             return Err(io::Error::new(
                 io::ErrorKind::AlreadyExists,
-                "a file that is no socket is there",
+                "a file that is not a socket exists there",
             ));
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -262,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_parse_and_print() {
+    fn parses_and_prints_addresses() {
         for text in ["127.0.0.1:0", "[::1]:7080", "unix:/run/x.sock"] {
             assert_eq!(text.parse::<Listen>().unwrap().to_string(), text);
         }
@@ -272,7 +279,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_port_in_use_is_refused() {
+    async fn rejects_a_port_in_use() {
         let first = Listener::bind(&"127.0.0.1:0".parse().unwrap())
             .await
             .unwrap();
@@ -283,7 +290,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_dead_socket_is_replaced_and_a_live_one_is_not() {
+    async fn replaces_only_dead_sockets() {
         let dir = tempfile::tempdir().unwrap();
         let listen = Listen::Unix(dir.path().join("s"));
         drop(Listener::bind(&listen).await.unwrap());
@@ -293,7 +300,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_path_too_long_is_named() {
+    async fn reports_a_socket_path_that_is_too_long() {
         let listen = Listen::Unix(PathBuf::from(format!("/tmp/{}", "x".repeat(120))));
         let error = Listener::bind(&listen).await.unwrap_err();
         assert!(error.to_string().contains("has 125 bytes"), "{error}");

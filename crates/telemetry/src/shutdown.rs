@@ -1,21 +1,21 @@
-//! When a process is asked to end.
+//! Requests to stop the process, by signals.
 
 use std::io;
 
 use procfs::process::Process;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// All that asks a process to end.
+/// The signals that ask a process to stop.
 #[derive(Debug)]
 pub struct Requests {
     interrupt: Signal,
     terminate: Signal,
-    /// The terminal is gone. Absent under `nohup`, which has it ignored.
+    /// The terminal was closed. `None` under `nohup`, which ignores the signal.
     hangup: Option<Signal>,
 }
 
 impl Requests {
-    /// Those from now on.
+    /// Listens for signals from now on.
     ///
     /// # Errors
     ///
@@ -31,11 +31,11 @@ impl Requests {
         })
     }
 
-    /// Completes at the next SIGINT, SIGTERM or SIGHUP, and says which.
+    /// Completes at the next SIGINT, SIGTERM or SIGHUP, and returns its name.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost: a signal that comes meanwhile is told by the next call.
+    /// Cancel safe: a signal that arrives meanwhile is returned by the next call.
     pub async fn next(&mut self) -> &'static str {
         tokio::select! {
             _ = self.interrupt.recv() => "SIGINT",
@@ -62,7 +62,7 @@ fn is_ignored(signal: SignalKind) -> bool {
     })
 }
 
-/// Completes at the first SIGINT, SIGTERM or SIGHUP, and says which.
+/// Completes at the first SIGINT, SIGTERM or SIGHUP, and returns its name.
 ///
 /// # Errors
 ///
@@ -70,7 +70,8 @@ fn is_ignored(signal: SignalKind) -> bool {
 ///
 /// # Cancel safety
 ///
-/// A signal that arrives after this was dropped is lost, so keep one call for the life of the process.
+/// A signal that arrives after this was dropped is lost, so keep one call for the life of the
+/// process.
 pub async fn requested() -> io::Result<&'static str> {
     Ok(Requests::listen()?.next().await)
 }

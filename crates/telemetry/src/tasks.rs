@@ -1,27 +1,27 @@
-//! Every task has an owner that awaits it.
+//! Ownership of tasks: every task has an owner that awaits it.
 
 use std::{future::Future, time::Duration};
 
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-/// How long tasks may take to end once they are asked to.
+/// The time in which tasks must end once they are stopped.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// The tasks of a process, which live and die together.
+/// The tasks of a process, which start and end together.
 ///
-/// A task that ends before shutdown was asked for, however it ends, ends the process in order: half a process that looks alive is
-/// worse than one that is restarted.
+/// A task that ends before the shutdown, for whatever reason, stops the process in order: a process
+/// with a part missing that looks alive is worse than a restart.
 #[derive(Debug)]
 pub struct Tasks {
     running: JoinSet<(&'static str, Result<(), TaskError>)>,
     stop: CancellationToken,
 }
 
-/// The error of a task, of whatever kind.
+/// The error of a task, of any type.
 pub type TaskError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Why a process ended though nobody asked it to.
+/// The reasons why a process ended without a request to stop.
 #[derive(Debug, thiserror::Error)]
 pub enum Ended {
     /// A task failed.
@@ -33,7 +33,7 @@ pub enum Ended {
         #[source]
         source: TaskError,
     },
-    /// A task ended as if its work were done, which it never is.
+    /// A task ended without an error before the shutdown.
     #[error("{task} ended unexpectedly")]
     Unexpected {
         /// The name it was spawned under.
@@ -45,7 +45,8 @@ pub enum Ended {
 }
 
 impl Tasks {
-    /// No tasks yet. `stop` is what ends them, and may be cancelled by the owner at any time.
+    /// Creates an owner without tasks. Cancelling `stop` ends the tasks; the owner may do so at any
+    /// time.
     pub fn new(stop: CancellationToken) -> Self {
         Self {
             running: JoinSet::new(),
@@ -53,12 +54,13 @@ impl Tasks {
         }
     }
 
-    /// What the tasks watch to know that they should end.
+    /// The token that tells the tasks to end.
     pub fn stop(&self) -> CancellationToken {
         self.stop.clone()
     }
 
-    /// Starts a task under a name for errors and logs. It should return soon after [`Tasks::stop`] is cancelled.
+    /// Starts a task; the name is for errors and logs. It should return soon after [`Tasks::stop`]
+    /// is cancelled.
     pub fn spawn<E: Into<TaskError>>(
         &mut self,
         task: &'static str,
@@ -68,7 +70,8 @@ impl Tasks {
             .spawn(async move { (task, future.await.map_err(Into::into)) });
     }
 
-    /// Starts what never ends by itself, and has nothing to finish when it is stopped: whatever it is at, the next process begins with a list.
+    /// Starts a task that never ends by itself, and is dropped when it is stopped: it has nothing
+    /// to finish, since the next process begins with a list.
     pub fn follow(&mut self, task: &'static str, work: impl Future<Output = ()> + Send + 'static) {
         let stop = self.stop();
         self.spawn(task, async move {
@@ -77,13 +80,15 @@ impl Tasks {
         });
     }
 
-    /// Runs until shutdown is asked for or a task ends, then stops the others and waits for them.
+    /// Runs until the stop is requested or a task ends, then stops the other tasks and waits for
+    /// them.
     ///
     /// # Errors
     ///
-    /// [`Ended`] if it was a task that ended first.
+    /// [`Ended`] if a task ended first.
     pub async fn run(mut self) -> Result<(), Ended> {
-        // Losing either wait loses nothing: the set keeps what finished, the token stays cancelled.
+        // Cancelling either wait loses nothing: the set keeps finished tasks, the token stays
+        // cancelled.
         let first = tokio::select! {
             () = self.stop.cancelled() => Ok(()),
             Some(ended) = self.running.join_next() => match ended {
@@ -102,7 +107,7 @@ impl Tasks {
             }
         };
         if tokio::time::timeout(GRACE, drain).await.is_err() {
-            tracing::warn!(grace = ?GRACE, remaining = self.running.len(), "tasks still running; leaving anyway");
+            tracing::warn!(grace = ?GRACE, remaining = self.running.len(), "tasks still running; exiting anyway");
         }
         first
     }
@@ -117,7 +122,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_failed_task_ends_the_others() {
+    async fn failed_task_stops_the_others() {
         let mut tasks = tasks();
         let stop = tasks.stop();
         tasks.spawn("loop", async move {
@@ -132,7 +137,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_task_that_returns_early_is_an_error() {
+    async fn task_that_returns_early_is_an_error() {
         let mut tasks = tasks();
         tasks.spawn("loop", async { Ok::<_, TaskError>(()) });
         assert!(matches!(
@@ -142,7 +147,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn shutdown_is_no_error() {
+    async fn shutdown_is_not_an_error() {
         let mut tasks = tasks();
         let stop = tasks.stop();
         tasks.spawn("loop", {

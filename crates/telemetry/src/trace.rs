@@ -1,8 +1,9 @@
-//! Journeys of pods as traces: spans, where they go, and how they are shown.
+//! Journeys of pods as traces: recording, export and display of spans.
 //!
-//! A pod's UID is the id of the trace of its creation, and the root span's id is part of it too, so that every process can add a span to the
-//! journey of a pod that it knows nothing else of ([`Journey`], ADR 0016). A [`Span`] is handed to every outlet of the process when it ends; that
-//! never waits, and what an outlet has no room for is counted and dropped.
+//! A pod's UID is the id of the trace of its creation, and the root span's id is part of it too, so
+//! every process can add a span to the journey of a pod of which it knows only the UID
+//! ([`Journey`], ADR 0016). An ended [`Span`] is enqueued at every outlet of the process; that
+//! never blocks, and an outlet without room drops and counts it.
 
 mod context;
 mod outlet;
@@ -28,7 +29,7 @@ use opentelemetry_sdk::trace::{
 };
 use uuid::Uuid;
 
-pub(crate) use context::Adopt;
+pub(crate) use context::AdoptContext;
 pub use context::from_environment;
 pub use opentelemetry::{Context, context::FutureExt as InContext};
 pub(crate) use outlet::{Outlet, register};
@@ -43,13 +44,13 @@ pub mod attribute {
     pub const POD: &str = "k8s.pod.name";
     /// The pod's UID.
     pub const UID: &str = "k8s.pod.uid";
-    /// The node at which it was done.
+    /// The node that the span was recorded on.
     pub const NODE: &str = "k8s.node.name";
-    /// The node that was chosen.
+    /// The node that the scheduler chose.
     pub const CHOSEN: &str = "podplane.chosen.node";
     /// The pod's addresses, separated by commas.
     pub const IPS: &str = "podplane.pod.ips";
-    /// Which try it was, from 1.
+    /// The number of the attempt, from 1.
     pub const ATTEMPT: &str = "podplane.attempt";
     /// The id of the sandbox.
     pub const SANDBOX: &str = "podplane.sandbox.id";
@@ -65,29 +66,31 @@ static SCOPE: LazyLock<InstrumentationScope> = LazyLock::new(|| {
         .build()
 });
 
-/// A part of a pod's life that is one trace.
+/// The creation or the deletion of a pod, which is one trace each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Journey {
     trace: TraceId,
     root: SpanId,
 }
 
-/// The digit of a UUID that says its version.
+/// The position of a UUID's version digit, in bits.
 const VERSION: u32 = 76;
 
 impl Journey {
-    /// From the request for the pod to its running. `None` if the UID is no UUID, as with a stranger's kubelet.
+    /// The journey from the request for the pod until it runs. `None` if the UID is not a UUID, as
+    /// a foreign kubelet may have it.
     pub fn creation(uid: &str) -> Option<Self> {
         Self::of(Uuid::parse_str(uid).ok()?.as_u128())
     }
 
-    /// From the request for its deletion to its end: the UID with the version digit 8 in place of 4, which no UID of a pod has.
+    /// The journey from the request for the pod's deletion to its end: the UID with the version
+    /// digit 8 in place of 4, which no UID of a pod has.
     pub fn deletion(uid: &str) -> Option<Self> {
         let uid = Uuid::parse_str(uid).ok()?.as_u128();
         Self::of(uid & !(0xf << VERSION) | (8 << VERSION))
     }
 
-    /// The journey of the pod that the caller's context is part of, if it is.
+    /// The journey of the pod that the current context belongs to, if any.
     pub fn under_way(uid: &str) -> Option<Self> {
         let current = Context::current().span().span_context().trace_id();
         let journeys = [Self::creation(uid), Self::deletion(uid)];
@@ -103,7 +106,7 @@ impl Journey {
         is_valid.then_some(Self { trace, root })
     }
 
-    /// The trace's id.
+    /// The id of the trace.
     pub fn trace(&self) -> u128 {
         u128::from_be_bytes(self.trace.to_bytes())
     }
@@ -117,29 +120,31 @@ fn context_of(trace: TraceId, span: SpanId) -> SpanContext {
     SpanContext::new(trace, span, TraceFlags::SAMPLED, false, TraceState::NONE)
 }
 
-/// A step of a journey that is under way. It is recorded by [`Span::end`]; one that is dropped never was. One of no journey does nothing.
+/// An operation of a journey that is running. [`Span::end`] records it; a dropped one is not
+/// recorded. A span without a journey does nothing.
 #[derive(Debug)]
 #[must_use]
-pub struct Span(Option<Box<Step>>);
+pub struct Span(Option<Box<SpanRecord>>);
 
 #[derive(Debug)]
-struct Step {
+struct SpanRecord {
     data: SpanData,
     begun: Instant,
 }
 
 impl Span {
-    /// The first span of a journey. What its caller is doing is linked.
+    /// The first span of a journey, with a link to the caller's span.
     pub fn root(journey: Option<Journey>, name: impl Into<Cow<'static, str>>) -> Self {
         let Some(journey) = journey else {
             return Self(None);
         };
-        let mut step = Step::new(journey.root_context(), SpanId::INVALID, name.into());
+        let mut step = SpanRecord::new(journey.root_context(), SpanId::INVALID, name.into());
         step.link(Context::current().span().span_context());
         Self(Some(step))
     }
 
-    /// A step of a journey: part of the step that is under way in the caller's context if that is of the same journey, else of the root.
+    /// A span of a journey: a child of the current context's span if that is of the same journey,
+    /// else of the root.
     pub fn of(journey: Option<Journey>, name: impl Into<Cow<'static, str>>) -> Self {
         let Some(journey) = journey else {
             return Self(None);
@@ -152,43 +157,43 @@ impl Span {
             false => journey.root,
         };
         let id = RandomIdGenerator::default().new_span_id();
-        let mut step = Step::new(context_of(journey.trace, id), parent, name.into());
+        let mut step = SpanRecord::new(context_of(journey.trace, id), parent, name.into());
         step.data.parent_span_is_remote = current.is_remote();
         step.link(current);
         Self(Some(step))
     }
 
-    /// A step of this step.
+    /// A child span.
     pub fn child(&self, name: impl Into<Cow<'static, str>>) -> Self {
         let id = RandomIdGenerator::default().new_span_id();
         let step = self.0.as_ref().map(|step| {
             let SpanData { span_context, .. } = &step.data;
             let context = context_of(span_context.trace_id(), id);
-            Step::new(context, span_context.span_id(), name.into())
+            SpanRecord::new(context, span_context.span_id(), name.into())
         });
         Self(step)
     }
 
-    /// A step of the same journey that is recorded for somebody else, under the ids that it had there.
+    /// A span of the same journey that another process measured, with the ids that it has there.
     pub fn foreign(&self, id: u64, parent: u64, name: String) -> Self {
         let step = self.0.as_ref().map(|step| {
             let context = context_of(step.data.span_context.trace_id(), SpanId::from(id));
-            Step::new(context, SpanId::from(parent), name.into())
+            SpanRecord::new(context, SpanId::from(parent), name.into())
         });
         Self(step)
     }
 
-    /// Says that it is the caller's side of a call.
+    /// Marks it as the client's side of a call.
     pub fn client(self) -> Self {
         self.with(|step| step.data.span_kind = SpanKind::Client)
     }
 
-    /// Says that it is the answering side of a call.
+    /// Marks it as the server's side of a call.
     pub fn server(self) -> Self {
         self.with(|step| step.data.span_kind = SpanKind::Server)
     }
 
-    /// Says that it began earlier.
+    /// Sets an earlier start.
     pub fn since(self, begun: Instant) -> Self {
         self.with(|step| {
             step.data.start_time -= step.begun.saturating_duration_since(begun);
@@ -196,28 +201,29 @@ impl Span {
         })
     }
 
-    fn with(mut self, change: impl FnOnce(&mut Step)) -> Self {
+    fn with(mut self, change: impl FnOnce(&mut SpanRecord)) -> Self {
         if let Some(step) = &mut self.0 {
             change(step);
         }
         self
     }
 
-    /// Says what is known of it.
+    /// Sets an attribute.
     pub fn set(&mut self, key: &'static str, value: impl Into<Value>) {
         if let Some(step) = &mut self.0 {
             step.data.attributes.push(KeyValue::new(key, value));
         }
     }
 
-    /// Says that it failed, and why.
+    /// Marks it as failed, with the reason.
     pub fn fail(&mut self, why: impl Into<Cow<'static, str>>) {
         if let Some(step) = &mut self.0 {
             step.data.status = Status::error(why);
         }
     }
 
-    /// What calls are made in so that the other side knows that they are part of this: `future.with_context(span.context())`.
+    /// The context for calls within this span, which makes the other side's spans its children:
+    /// `future.with_context(span.context())`.
     pub fn context(&self) -> Context {
         match &self.0 {
             None => Context::current(),
@@ -225,7 +231,7 @@ impl Span {
         }
     }
 
-    /// The ids of the trace and of the span; none of no journey.
+    /// The ids of the trace and of the span; `None` without a journey.
     pub fn ids(&self) -> Option<(u128, u64)> {
         let SpanData { span_context, .. } = &self.0.as_ref()?.data;
         let trace = u128::from_be_bytes(span_context.trace_id().to_bytes());
@@ -233,30 +239,31 @@ impl Span {
         Some((trace, span))
     }
 
-    /// Records it as over now.
+    /// Ends and records the span now.
     pub fn end(self) {
         self.end_at(Instant::now());
     }
 
-    /// Records it as over at a moment.
+    /// Ends and records the span at the given time.
     pub fn end_at(self, over: Instant) {
         if let Some(mut step) = self.0 {
             let took = over.saturating_duration_since(step.begun);
             step.data.end_time = step.data.start_time + took;
-            outlet::give(step.data);
+            outlet::enqueue(step.data);
         }
     }
 
-    /// Records it as having been at these times.
+    /// Records the span with these times.
     pub fn end_between(self, start: SystemTime, end: SystemTime) {
         if let Some(mut step) = self.0 {
             step.data.start_time = start;
             step.data.end_time = end.max(start);
-            outlet::give(step.data);
+            outlet::enqueue(step.data);
         }
     }
 
-    /// A future as this step, of which is recorded what came of it. It is boxed, since calls are large.
+    /// Runs a future within this span, and records its result. The future is boxed, since calls are
+    /// large.
     pub fn around<'a, T, E: Send>(
         mut self,
         future: impl Future<Output = Result<T, E>> + Send + 'a,
@@ -274,7 +281,7 @@ impl Span {
     }
 }
 
-impl Step {
+impl SpanRecord {
     fn new(context: SpanContext, parent: SpanId, name: Cow<'static, str>) -> Box<Self> {
         let now = SystemTime::now();
         let data = SpanData {
@@ -296,7 +303,7 @@ impl Step {
         Box::new(Self { data, begun })
     }
 
-    /// Links what a caller is doing, unless it is part of this trace.
+    /// Links the caller's span, unless it is part of this trace.
     fn link(&mut self, to: &SpanContext) {
         if to.is_valid() && to.trace_id() != self.data.span_context.trace_id() {
             self.data.links.links.push(Link::with_context(to.clone()));

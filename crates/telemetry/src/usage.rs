@@ -1,4 +1,4 @@
-//! What every process shows of itself on `/metrics`: its build, and what it takes of the machine, under the names that Prometheus' own clients have.
+//! The process metrics: build and resource use, under the names of Prometheus' own clients.
 
 use std::{fmt, sync::LazyLock};
 
@@ -13,7 +13,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-/// Adds the process to what is shown.
+/// Registers the metrics of the process.
 pub(crate) fn register(registry: &mut Registry) {
     let labels = [("version", env!("CARGO_PKG_VERSION"))];
     // The encoder adds `_info`.
@@ -28,7 +28,7 @@ pub(crate) fn register(registry: &mut Registry) {
 #[derive(Debug)]
 struct ThisProcess;
 
-/// When the process started, in seconds of the epoch.
+/// The start time of the process, in seconds since 1970.
 static STARTED: LazyLock<Option<f64>> = LazyLock::new(|| {
     let stat = Process::myself().ok()?.stat().ok()?;
     let booted = procfs::boot_time_secs().ok()?;
@@ -47,7 +47,7 @@ fn cpu_seconds(stat: &Stat) -> f64 {
 
 impl Collector for ThisProcess {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        // Where there is no /proc, there is nothing to show.
+        // Without /proc there are no metrics.
         let Ok((process, stat)) = Process::myself().and_then(|this| {
             let stat = this.stat()?;
             Ok((this, stat))
@@ -102,7 +102,7 @@ impl Collector for ThisProcess {
         if let Some(started) = *STARTED {
             let (name, help) = (
                 "process_start_time_seconds",
-                "When the process started, in seconds of the epoch",
+                "Start time of the process, in seconds since 1970",
             );
             let gauge = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
             ConstGauge::new(started).encode(gauge)?;

@@ -1,5 +1,5 @@
-//! How long clusters take to be there and to be gone, in ledger mode with three nodes. Rows are arguments; each prints one line of JSON. `cargo xtask bench
-//! testkit` knows the targets.
+//! Measures the start and the end of clusters, in ledger mode with three nodes. Rows are arguments;
+//! each prints one line of JSON. `cargo xtask bench testkit` knows the targets.
 
 use std::{collections::BTreeSet, env, time::Instant};
 
@@ -7,7 +7,7 @@ use podplane_testkit::{Cluster, Result};
 use serde_json::json;
 use tokio::task::JoinSet;
 
-/// Clusters side by side.
+/// The number of clusters side by side.
 const MANY: u32 = 8;
 
 #[tokio::main]
@@ -37,7 +37,8 @@ async fn main() -> Result<()> {
     Ok(())
 }
 
-/// Until all nodes of a cluster are Ready, and until nothing of it is left.
+/// Measures the time until all nodes of a cluster are Ready, and the time until nothing of it is
+/// left.
 async fn one() -> Result<(f64, f64)> {
     let begun = Instant::now();
     let cluster = Cluster::builder().start().await?;
@@ -47,7 +48,7 @@ async fn one() -> Result<(f64, f64)> {
     Ok((started, since(begun)))
 }
 
-/// Until all nodes of all clusters are Ready.
+/// Measures the time until all nodes of all clusters are Ready.
 async fn many() -> Result<f64> {
     let begun = Instant::now();
     let mut starting = JoinSet::new();

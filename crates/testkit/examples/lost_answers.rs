@@ -1,13 +1,13 @@
-//! A test as a user would write it: the API server binds pods, and the scheduler does not hear of it.
+//! A test as a user would write it: the API server binds pods, and the scheduler gets no answer.
 //!
-//! `cargo run -p podplane-testkit --example lost_answers` runs it as a program, and `cargo test -p podplane-testkit --examples` as a test. Both want
-//! `podplane` built: `cargo xtask build`.
+//! `cargo run -p podplane-testkit --example lost_answers` runs it as a program, and `cargo test -p
+//! podplane-testkit --examples` as a test. Both need `podplane`: `cargo xtask build`.
 
 use podplane_testkit::{Cluster, Code, Result, link::CallFault, pods::running};
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    // What the services say to each other goes through this process.
+    // All calls between services go through this process.
     let cluster = Cluster::builder().links().start().await?;
     let lost = CallFault::lose_answer(Code::Unavailable).of("BindPod");
     let fault = cluster.disturb("scheduler", &lost.times(2)).await?;
@@ -19,12 +19,13 @@ async fn main() -> Result<()> {
     assert!(calls >= 4, "{calls} calls for 4 pods");
     fault.heal();
 
-    // A scheduler that had forgotten a pod whose answer was lost would have given its address away.
+    // A scheduler that forgot a pod whose answer was lost would have given its address to another
+    // pod.
     cluster.finish().await
 }
 
 #[cfg(test)]
 #[test]
-fn pods_whose_binding_was_not_answered_run_once() -> Result<()> {
+fn pods_run_once_despite_lost_answers_to_their_binding() -> Result<()> {
     main()
 }

@@ -1,7 +1,7 @@
 //! A test as a user would write it: a Deployment of three pods, on a node that has one address.
 //!
-//! `cargo run -p podplane-testkit --example out_of_addresses` runs it as a program, and `cargo test -p podplane-testkit --examples` as a
-//! test. Both want `podplane` built: `cargo xtask build`.
+//! `cargo run -p podplane-testkit --example out_of_addresses` runs it as a program, and `cargo test
+//! -p podplane-testkit --examples` as a test. Both need `podplane`: `cargo xtask build`.
 
 use podplane_testkit::{
     Cluster, Result,
@@ -23,7 +23,8 @@ spec:
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    // A /30 is one address for pods: of four, the network's, the bridge's and the broadcast address are taken.
+    // A /30 has one address for pods: of its four, the network, the bridge and the broadcast take
+    // three.
     let cluster = Cluster::builder()
         .nodes(1)
         .node_cidr_mask_size(30)
@@ -42,18 +43,18 @@ async fn main() -> Result<()> {
         Some("0/1 nodes are available: 1 Insufficient pod IPs.")
     );
 
-    // A second node has an address too, and the scheduler hears of it.
+    // A second node has an address too, and the scheduler notices it.
     cluster.add_nodes(["node-1"]).await?;
     cluster
         .pods_until("two pods run", |pods| running(pods) == 2)
         .await?;
 
-    // No address is on two pods, none is leaked; then all of it goes.
+    // Checks that no address is on two pods and none is leaked, then takes the cluster down.
     cluster.finish().await
 }
 
 #[cfg(test)]
 #[test]
-fn a_full_node_says_so_and_a_new_one_helps() -> Result<()> {
+fn pods_on_a_full_cluster_wait_for_a_new_node() -> Result<()> {
     main()
 }

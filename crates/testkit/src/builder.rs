@@ -1,13 +1,16 @@
-//! How to start a cluster.
+//! Starts clusters.
 
 use std::{
     ffi::{OsStr, OsString},
     fs,
     io::PipeWriter,
     path::{Path, PathBuf},
+    process::Command,
     time::Duration,
 };
 
+use podplane_cluster::settings::{Network, name_of};
+use podplane_ipam::IpPolicy;
 use tempfile::TempDir;
 
 use crate::{
@@ -16,55 +19,8 @@ use crate::{
     wiring::{Wanted, Wiring},
 };
 
-/// How pods get their network.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Network {
-    /// Real namespaces and devices: needs root, or user namespaces.
-    Kernel,
-    /// Addresses alone: the IPAM plugin is executed, with the same files, and nothing else. Needs no privileges, and is the fastest.
-    #[default]
-    Ledger,
-    /// Kernel if that is possible here, else ledger.
-    Auto,
-}
-
-impl Network {
-    /// As the flag has it.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Kernel => "kernel",
-            Self::Ledger => "ledger",
-            Self::Auto => "auto",
-        }
-    }
-}
-
-/// How the addresses of a node limit its pods.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum IpPolicy {
-    /// The scheduler counts addresses.
-    #[default]
-    Resource,
-    /// Fewer pods are allowed on each node.
-    PodCidr,
-    /// Not at all, as in Kubernetes.
-    Off,
-}
-
-impl IpPolicy {
-    /// As the flag has it.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Resource => "resource",
-            Self::PodCidr => "pod-cidr",
-            Self::Off => "off",
-        }
-    }
-}
-
-/// How to start a cluster: in ledger mode, with three nodes and the defaults of `podplane up`, unless it is said otherwise.
+/// A builder that starts a cluster: in ledger mode, with three nodes and the defaults of `podplane
+/// up`, unless other values are set.
 ///
 /// ```no_run
 /// # async fn example() -> podplane_testkit::Result<()> {
@@ -93,10 +49,10 @@ pub struct ClusterBuilder {
     wanted: Wanted,
 }
 
-/// Flags of `podplane up` of which each counts.
+/// Flags of `podplane up` that may be repeated.
 const REPEATED: [&str; 2] = ["--extra-config", "--filename"];
 
-/// `--nodes` of `--nodes` and `--nodes=3`; nothing, if it is no long flag.
+/// Returns `--nodes` for `--nodes` and `--nodes=3`; `None` for anything but a long flag.
 fn flag_name(arg: &OsStr) -> Option<String> {
     let text = arg.to_str()?;
     let name = text.split('=').next().unwrap_or_default();
@@ -106,7 +62,7 @@ fn flag_name(arg: &OsStr) -> Option<String> {
 impl Default for ClusterBuilder {
     fn default() -> Self {
         Self {
-            network: Network::default(),
+            network: Network::Ledger,
             program: None,
             data_dir: None,
             keep: false,
@@ -120,80 +76,84 @@ impl Default for ClusterBuilder {
 }
 
 impl ClusterBuilder {
-    /// How many nodes, named `node-0`, `node-1`, …
+    /// Sets the number of nodes, named `node-0`, `node-1`, …
     #[must_use]
     pub fn nodes(self, nodes: u32) -> Self {
         self.flag("--nodes", nodes.to_string())
     }
 
-    /// Whether pods get devices.
+    /// Sets the network of pods.
     #[must_use]
     pub fn network(mut self, network: Network) -> Self {
         self.network = network;
         self
     }
 
-    /// The range that nodes' blocks are cut from; one for each address family, separated by a comma.
+    /// Sets the range from which nodes' blocks are cut; one for each address family, separated by a
+    /// comma.
     #[must_use]
     pub fn cluster_cidr(self, ranges: impl AsRef<OsStr>) -> Self {
         self.flag("--cluster-cidr", ranges)
     }
 
-    /// Prefix length of a node's block, for a cluster of one address family.
+    /// Sets the prefix length of a node's block, for a cluster of one address family.
     #[must_use]
     pub fn node_cidr_mask_size(self, bits: u8) -> Self {
         self.flag("--node-cidr-mask-size", bits.to_string())
     }
 
-    /// Prefix length of a node's IPv4 block.
+    /// Sets the prefix length of a node's IPv4 block.
     #[must_use]
     pub fn node_cidr_mask_size_ipv4(self, bits: u8) -> Self {
         self.flag("--node-cidr-mask-size-ipv4", bits.to_string())
     }
 
-    /// Prefix length of a node's IPv6 block.
+    /// Sets the prefix length of a node's IPv6 block.
     #[must_use]
     pub fn node_cidr_mask_size_ipv6(self, bits: u8) -> Self {
         self.flag("--node-cidr-mask-size-ipv6", bits.to_string())
     }
 
-    /// The range of services, which no node's block may touch; one for each address family.
+    /// Sets the range of services, which no node's block may overlap; one for each address family.
     #[must_use]
     pub fn service_cluster_ip_range(self, ranges: impl AsRef<OsStr>) -> Self {
         self.flag("--service-cluster-ip-range", ranges)
     }
 
-    /// How the addresses of a node limit its pods.
+    /// Sets the way in which the addresses of a node limit its pods.
     #[must_use]
     pub fn ip_policy(self, policy: IpPolicy) -> Self {
-        self.flag("--ip-policy", policy.as_str())
+        self.flag("--ip-policy", name_of(&policy))
     }
 
-    /// Gives nodes their blocks as another system does, its faults included: `upstream`, `upstream-1.30`, …, `gcp`.
+    /// Assigns blocks to nodes as another system does, including its faults: `upstream`,
+    /// `upstream-1.30`, …, `gcp`.
     #[must_use]
     pub fn compat(self, system: impl AsRef<OsStr>) -> Self {
         self.flag("--compat", system)
     }
 
-    /// Where the CNI plugins are: `bridge`, `host-local` and `loopback`, yours or anyone's.
+    /// Sets the directory of the CNI plugins: `bridge` and `host-local`, yours or anyone's.
     #[must_use]
     pub fn cni_bin_dir(self, dir: impl AsRef<OsStr>) -> Self {
         self.flag("--cni-bin-dir", dir)
     }
 
-    /// Any flag of `podplane up` that has a value. A later one of the same name replaces an earlier one.
+    /// Adds any flag of `podplane up` that has a value. A later one of the same name replaces an
+    /// earlier one.
     #[must_use]
     pub fn flag(self, name: &str, value: impl AsRef<OsStr>) -> Self {
         self.args([name.as_ref(), value.as_ref()])
     }
 
-    /// Any flags of `podplane up`, separated by blanks.
+    /// Adds any flags of `podplane up`, separated by blanks.
     #[must_use]
     pub fn flags(self, flags: &str) -> Self {
         self.args(flags.split_whitespace())
     }
 
-    /// Any arguments of `podplane up`. A later flag replaces an earlier one of the same name, but for those that may be repeated.
+    /// Adds any arguments of `podplane up`. A later flag replaces an earlier one of the same name,
+    /// except for flags that may be repeated.
     #[must_use]
     pub fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
         for arg in args {
@@ -218,72 +178,77 @@ impl ClusterBuilder {
         }
     }
 
-    /// A variable in the environment of `podplane up`, which passes some on to the services, such as `PODPLANE_LOG`. The test's own
-    /// `PODPLANE_` variables are not passed on.
+    /// Sets a variable in the environment of `podplane up`, which passes some on to the services,
+    /// such as `PODPLANE_LOG`. The test's own `PODPLANE_` variables are not passed on.
     #[must_use]
     pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
         self.env.push((name.as_ref().into(), value.as_ref().into()));
         self
     }
 
-    /// The program, if it is not where [`Program::find`] looks.
+    /// Sets the path of the program, if it is not where [`Program::find`] looks.
     #[must_use]
     pub fn program(mut self, path: impl Into<PathBuf>) -> Self {
         self.program = Some(path.into());
         self
     }
 
-    /// A data directory that stays, and from which a cluster that was there goes on; else it is a temporary one.
+    /// Sets a data directory, which stays. A cluster that was in it resumes. The default is a
+    /// temporary directory.
     #[must_use]
     pub fn data_dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.data_dir = Some(dir.into());
         self
     }
 
-    /// Leaves the cluster running when it is dropped, with its data directory: `podplane down --purge --data-dir DIR` ends it.
+    /// Leaves the cluster running when it is dropped, with its data directory: `podplane down
+    /// --purge --data-dir DIR` ends it.
     #[must_use]
     pub fn keep(mut self) -> Self {
         self.keep = true;
         self
     }
 
-    /// Returns when the cluster serves, and does not wait until all nodes are Ready.
+    /// Lets `start` return once the cluster serves, without waiting until all nodes are Ready.
     #[must_use]
     pub fn without_waiting(mut self) -> Self {
         self.wait = false;
         self
     }
 
-    /// How long to wait for all nodes to be Ready; a minute if nothing is said.
+    /// Sets the time limit for all nodes to be Ready. The default is a minute.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Carries what the services say to each other over [links](crate::link), so that calls can be delayed, failed and cut off.
+    /// Connects the services over [links](crate::link), so that calls can be delayed, failed and
+    /// cut off.
     #[must_use]
     pub fn links(mut self) -> Self {
         self.wanted.links = true;
         self
     }
 
-    /// Records what happens in a directory, which is made; see [`recording`](crate::recording). That takes links.
+    /// Records the run in a directory, which is made; see [`recording`](crate::recording). A
+    /// recording needs links, and adds them.
     #[must_use]
     pub fn record(mut self, dir: impl Into<PathBuf>) -> Self {
         self.wanted.recording = Some(dir.into());
         self
     }
 
-    /// Gives the files of a node, or of `apiserver`, a disk of so many bytes, which [`Cluster::fill_disk`] can fill. Nobody else on the machine sees it: [`Cluster::files`] leads
-    /// there. Takes root or a user namespace.
+    /// Puts the files of a node, or of `apiserver`, on a disk of `bytes` bytes, which
+    /// [`Cluster::fill_disk`] can fill. Only the cluster's own processes see it: [`Cluster::files`]
+    /// has a path to it. Needs root or a user namespace.
     #[must_use]
     pub fn disk(mut self, of: impl Into<String>, bytes: u64) -> Self {
         self.wanted.disks.insert(of.into(), bytes);
         self
     }
 
-    /// A flag of a service that `podplane up` has none for: `scheduler`, `log`, `debug`.
+    /// Sets a flag of a service for which `podplane up` has none: `scheduler`, `log`, `debug`.
     #[must_use]
     pub fn extra_config(mut self, service: &str, flag: &str, value: &str) -> Self {
         self.args.push("--extra-config".into());
@@ -291,7 +256,7 @@ impl ClusterBuilder {
         self
     }
 
-    /// What [`ClusterBuilder::network`] was given.
+    /// The network that [`ClusterBuilder::network`] has set.
     #[must_use]
     pub fn network_mode(&self) -> Network {
         self.network
@@ -301,8 +266,8 @@ impl ClusterBuilder {
     ///
     /// # Errors
     ///
-    /// [`ClusterError::NoProgram`] if there is no `podplane`, and [`ClusterError::Failed`] with all it said if the cluster does not come up. Nothing of
-    /// it is left then.
+    /// [`ClusterError::NoProgram`] if there is no `podplane`, and [`ClusterError::Failed`] with its
+    /// output if the cluster does not come up. Nothing of it is left then.
     pub async fn start(self) -> Result<Cluster> {
         let program = match &self.program {
             Some(path) => Program::at(path)?,
@@ -312,14 +277,17 @@ impl ClusterBuilder {
             Some(path) => Dir::Given(
                 std::path::absolute(path).map_err(ClusterError::io("find the data directory"))?,
             ),
-            // Short, because sockets are in it.
+            // The name is short, because the paths of sockets in it are limited.
             None => tempfile::Builder::new()
                 .prefix("pp-")
                 .tempdir()
                 .map(Dir::Temporary)
                 .map_err(ClusterError::io("make a data directory"))?,
         };
-        let wiring = self.wanted.wire(dir.path(), &self.args)?;
+        let wanted = self
+            .wanted
+            .wire(dir.path(), self.command(&program, dir.path()));
+        let wiring = wanted.await?;
         let changing = wiring.changing();
         let up = self.up(&program, &dir, &wiring).await;
         drop(changing);
@@ -332,7 +300,17 @@ impl ClusterBuilder {
         }
     }
 
-    /// Runs `podplane up`. While what is returned is open, the cluster goes on.
+    /// The command line of `podplane up`, with the flags of the cluster.
+    fn command(&self, program: &Program, data_dir: &Path) -> Command {
+        let mut command = program.command(["up", "--data-dir"]);
+        command.arg(data_dir);
+        command.args(["--network", self.network.as_str()]);
+        command.args(&self.args);
+        command.envs(self.env.iter().map(|(name, value)| (name, value)));
+        command
+    }
+
+    /// Runs `podplane up`. The cluster runs while the returned pipe is open.
     pub(crate) async fn up(
         &self,
         program: &Program,
@@ -340,9 +318,8 @@ impl ClusterBuilder {
         wiring: &Wiring,
     ) -> Result<Option<PipeWriter>> {
         let data_dir = dir.path();
-        let mut command = program.command(["up", "--detach", "--data-dir"]);
-        command.arg(data_dir);
-        command.args(["--network", self.network.as_str()]);
+        let mut command = self.command(program, data_dir);
+        command.arg("--detach");
         if self.wait {
             let timeout = format!("{}ms", self.timeout.as_millis());
             command.args(["--wait", "--timeout", &timeout]);
@@ -350,11 +327,9 @@ impl ClusterBuilder {
         if let Some(links) = wiring.links() {
             command.arg("--links").arg(links.dir());
         }
-        command.args(&self.args);
-        command.envs(self.env.iter().map(|(name, value)| (name, value)));
         let mut lifeline = None;
         if !self.keep {
-            // The cluster ends when the last writer is gone, which is this process, however it ends.
+            // The cluster ends when the last writer is gone. That is this process, however it ends.
             let (reader, writer) = std::io::pipe().map_err(ClusterError::io("make a pipe"))?;
             command.arg("--until-eof").stdin(reader);
             if matches!(dir, Dir::Temporary(_)) && !is_kept() {
@@ -367,7 +342,7 @@ impl ClusterBuilder {
         if finished.code == Some(0) {
             return Ok(lifeline);
         }
-        // It goes on if it serves and only lacks something.
+        // A cluster that serves and only lacks something still runs.
         let down = program.command([OsStr::new("down"), "--data-dir".as_ref(), data_dir.as_ref()]);
         program::run(down).await?;
         Err(ClusterError::Failed {
@@ -377,12 +352,12 @@ impl ClusterBuilder {
     }
 }
 
-/// Whether the data directory of a cluster that ends badly is wanted.
+/// Returns true if the data directory of a cluster that ends badly is to be kept.
 fn is_kept() -> bool {
     std::env::var_os("PODPLANE_KEEP").is_some_and(|value| !value.is_empty())
 }
 
-/// A data directory.
+/// The data directory of a cluster.
 #[derive(Debug)]
 pub(crate) enum Dir {
     Temporary(TempDir),
@@ -397,14 +372,14 @@ impl Dir {
         }
     }
 
-    /// Keeps it beyond its end.
+    /// Keeps a temporary directory when this is dropped.
     pub(crate) fn keep(&mut self) {
         if let Self::Temporary(dir) = self {
             dir.disable_cleanup(true);
         }
     }
 
-    /// Keeps it, if that is wanted, and says where it is.
+    /// Keeps the directory and prints its path, if the user asked for that.
     pub(crate) fn ended_badly(&mut self) {
         if is_kept() {
             self.keep();
@@ -415,7 +390,7 @@ impl Dir {
         }
     }
 
-    /// Removes it, if it is temporary.
+    /// Removes a temporary directory.
     pub(crate) fn remove(self) -> Result<()> {
         match self {
             Self::Temporary(dir) => {
@@ -438,7 +413,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_later_flag_replaces_an_earlier_one_however_they_are_spelled() {
+    fn later_flags_replace_earlier_ones_in_any_spelling() {
         let builder = ClusterBuilder::default()
             .nodes(1)
             .flags("--node-cidr-mask-size=30 --ready --cluster-cidr 10.255.0.0/19")

@@ -1,4 +1,5 @@
-//! A thread of the testkit's own, for what must go on while a test's threads wait, or must not be done to them.
+//! A thread of the testkit's own, for tasks that must go on while a test's threads block, and for
+//! changes that must not affect those threads.
 
 use std::{
     io,
@@ -12,7 +13,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// A thread that carries what it is given, until this is dropped: it ends all of that then.
+/// A thread that runs tasks. Dropping this ends them, and the thread.
 #[derive(Debug)]
 pub(crate) struct Carrier {
     runtime: Handle,
@@ -21,7 +22,7 @@ pub(crate) struct Carrier {
 }
 
 impl Carrier {
-    /// Starts it, and does something there before anything else, of which this returns what came.
+    /// Starts the thread, runs `first` on it before anything else, and returns its result.
     pub(crate) fn start<T: Send + 'static>(
         name: &str,
         first: impl FnOnce() -> io::Result<T> + Send + 'static,
@@ -31,7 +32,7 @@ impl Carrier {
         let (handle, stopped) = (runtime.handle().clone(), stop.clone());
         let (sender, done) = mpsc::sync_channel(1);
         let thread = thread::Builder::new().name(name.into()).spawn(move || {
-            // Whoever started it waits for this.
+            // `start` waits for this result.
             _ = sender.send(first());
             runtime.block_on(stopped.cancelled());
         })?;
@@ -44,12 +45,13 @@ impl Carrier {
         Ok((carrier, done))
     }
 
-    /// Where tasks are to be started that it carries.
+    /// The runtime of the thread, on which tasks can be started.
     pub(crate) fn runtime(&self) -> &Handle {
         &self.runtime
     }
 
-    /// Carries a task, and returns what comes of it; the task ends if this is dropped.
+    /// Runs a task on the thread, and returns its result. The task ends if this future, or the
+    /// carrier, is dropped.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         task: impl Future<Output = T> + Send + 'static,
@@ -65,7 +67,7 @@ impl Drop for Carrier {
     fn drop(&mut self) {
         self.stop.cancel();
         if let Some(thread) = self.thread.take() {
-            // What it panicked with it has said.
+            // A panic of the thread has been printed already.
             _ = thread.join();
         }
     }

@@ -29,25 +29,27 @@ use crate::{
     within, world,
 };
 
-/// How long a broken invariant may be one that is passing: a sandbox that is being made or removed at this moment.
+/// The time that a violation may last without being reported: it may come from a sandbox that is
+/// being made or removed.
 const SETTLED: Duration = Duration::from_secs(20);
 
-/// A running cluster. Dropping it takes it down; [`Cluster::finish`] also looks whether all was well.
+/// A running cluster. Dropping it takes it down; [`Cluster::finish`] also checks the invariants.
 #[derive(Debug)]
 pub struct Cluster {
     program: Program,
-    /// Absent when it has been taken down.
+    /// `None` once it has been taken down.
     dir: Option<Dir>,
     client: Client,
     server: String,
-    /// Open as long as the cluster is to go on; absent for one that goes on without this process.
+    /// The pipe that keeps the cluster alive while it is open; `None` for a cluster that outlives
+    /// this process.
     lifeline: Option<PipeWriter>,
     pub(crate) wiring: Wiring,
     keep: bool,
 }
 
 impl Cluster {
-    /// How to start one.
+    /// Returns a builder, which starts a cluster.
     #[must_use]
     pub fn builder() -> ClusterBuilder {
         ClusterBuilder::default()
@@ -74,7 +76,8 @@ impl Cluster {
         })
     }
 
-    /// Starts it again on its data directory, with other flags where some are given, after `podplane down` or a crash of all of it.
+    /// Restarts the cluster on its data directory, after `podplane down` or a crash of all its
+    /// processes. `flags` has the flags that change.
     ///
     /// # Errors
     ///
@@ -91,74 +94,76 @@ impl Cluster {
         Ok(())
     }
 
-    /// Its data directory: `store`, `logs`, `nodes`, …
+    /// The data directory: `store`, `logs`, `nodes`, …
     #[must_use]
     pub fn data_dir(&self) -> &Path {
         self.dir.as_ref().map_or(Path::new(""), Dir::path)
     }
 
-    /// Its data directory as its own processes see it, to be read by this one: with the [disks](ClusterBuilder::disk), if it has any, which nobody else sees.
+    /// The data directory for reads by this process. It shows the content of the
+    /// [disks](ClusterBuilder::disk), which otherwise only the cluster's own processes see.
     #[must_use]
     pub fn files(&self) -> PathBuf {
         self.wiring.seen(self.data_dir())
     }
 
-    /// A typed client of its API server.
+    /// The typed client of the API server.
     #[must_use]
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// Where its API server listens, for gRPC and for REST: `HOST:PORT`, or `unix:PATH`.
+    /// The address of the API server, for gRPC and REST: `HOST:PORT`, or `unix:PATH`.
     #[must_use]
     pub fn server(&self) -> &str {
         &self.server
     }
 
-    /// The kubeconfig for kubectl and every other client of Kubernetes.
+    /// The path of the kubeconfig for kubectl and every other client of Kubernetes.
     #[must_use]
     pub fn kubeconfig(&self) -> PathBuf {
         self.data_dir().join("kubeconfig")
     }
 
-    /// The program that it was started with.
+    /// The program with which the cluster was started.
     #[must_use]
     pub fn program(&self) -> &Program {
         &self.program
     }
 
-    /// A client of its supervisor, the process that keeps all others running.
+    /// Returns a client of the supervisor, the process that keeps all others running.
     ///
     /// # Errors
     ///
-    /// [`ClusterError::Endpoint`] if its socket has no name.
+    /// [`ClusterError::Endpoint`] if the path of its socket is not a valid address.
     pub fn supervisor(&self) -> Result<ClusterServiceClient<Channel>> {
         let socket = self.data_dir().join("control.sock");
         let endpoint: Endpoint = format!("unix:{}", socket.display()).parse()?;
         Ok(ClusterServiceClient::new(endpoint::channel(&endpoint)?))
     }
 
-    /// What runs: processes with their numbers, addresses and logs, and nodes.
+    /// Returns the state of the cluster: processes with pids, addresses and logs, and nodes.
     ///
     /// # Errors
     ///
-    /// [`ClusterError::Supervisor`] if it does not answer.
+    /// [`ClusterError::Supervisor`] if the supervisor does not answer.
     pub async fn status(&self) -> Result<GetStatusResponse> {
         let status = self.supervisor()?.get_status(GetStatusRequest {}).await?;
         Ok(status.into_inner())
     }
 
-    /// A process as it runs now: `apiserver`, `ipam-controller`, `controller-manager`, `scheduler`, `kubelet-…`, `cri-…`. Nodes of ledger
-    /// mode share theirs, `kubelet-nodes-0` and `cri-nodes-0`.
+    /// Returns a process that runs now: `apiserver`, `ipam-controller`, `controller-manager`,
+    /// `scheduler`, `kubelet-…`, `cri-…`. Nodes in ledger mode share theirs, `kubelet-nodes-0` and
+    /// `cri-nodes-0`.
     ///
     /// # Errors
     ///
-    /// [`ClusterError::NoProcess`], with the names that there are.
+    /// [`ClusterError::NoProcess`], with the names of processes that run.
     pub async fn process(&self, name: &str) -> Result<Process> {
         Process::find(self, name).await
     }
 
-    /// All pods of all namespaces.
+    /// Lists the pods of all namespaces.
     ///
     /// # Errors
     ///
@@ -168,7 +173,7 @@ impl Cluster {
         Ok(pods.list(&ListParams::default()).await?.items)
     }
 
-    /// All nodes.
+    /// Lists all nodes.
     ///
     /// # Errors
     ///
@@ -178,11 +183,12 @@ impl Cluster {
         Ok(nodes.list(&ListParams::default()).await?.items)
     }
 
-    /// Waits until the pods are as `enough` wants them, for at most [`crate::DEADLINE`]; returns them.
+    /// Waits until `enough` returns true for the pods, for at most [`crate::DEADLINE`], and returns
+    /// them.
     ///
     /// # Errors
     ///
-    /// [`ClusterError::TimedOut`], with the pods that were there last.
+    /// [`ClusterError::TimedOut`], with the pods at the last look.
     pub async fn pods_until(
         &self,
         what: &str,
@@ -197,18 +203,18 @@ impl Cluster {
     ///
     /// # Errors
     ///
-    /// [`ClusterError::Failed`] with what was refused, and why.
+    /// [`ClusterError::Failed`] if an object is refused, with the reason.
     pub async fn apply(&self, manifest: &str) -> Result<()> {
         let mut command = self.command("podplane", ["apply", "-f", "-"]);
         command.stdin(program::input(manifest)?);
         succeed(command).await.map(drop)
     }
 
-    /// Runs `podplane` on this cluster.
+    /// Runs `podplane` on this cluster, and returns its standard output.
     ///
     /// # Errors
     ///
-    /// [`ClusterError::Failed`] with all it said, if it fails.
+    /// [`ClusterError::Failed`] if it fails, with its output.
     pub async fn podplane<S: AsRef<OsStr>>(
         &self,
         args: impl IntoIterator<Item = S>,
@@ -216,8 +222,8 @@ impl Cluster {
         succeed(self.command("podplane", args)).await
     }
 
-    /// A command line of any program, in an environment that leads `podplane`, `kubectl` and all that go by a kubeconfig to this cluster.
-    /// [`run`](crate::run) runs it to its end.
+    /// Returns a command of any program, in an environment in which `podplane`, `kubectl` and every
+    /// client with a kubeconfig use this cluster. [`run`](crate::run) runs it to its end.
     pub fn command<S: AsRef<OsStr>>(
         &self,
         program: impl AsRef<OsStr>,
@@ -244,11 +250,11 @@ impl Cluster {
         command
     }
 
-    /// Makes nodes, whose kubelets then register them.
+    /// Makes nodes; their kubelets then register them.
     ///
     /// # Errors
     ///
-    /// [`ClusterError::Supervisor`] if one cannot be made; none of them is there then.
+    /// [`ClusterError::Supervisor`] if one cannot be made; then none of them is made.
     pub async fn add_nodes<S: Into<String>>(
         &self,
         names: impl IntoIterator<Item = S>,
@@ -257,17 +263,18 @@ impl Cluster {
         let request = AddNodeRequest {
             names,
             network: String::new(),
+            node_network_backend: None,
         };
         let _changing = self.wiring.changing();
         self.supervisor()?.add_node(request).await?;
         Ok(())
     }
 
-    /// Ends a node: its pods' sandboxes, its processes, its object and its files.
+    /// Removes a node: its pods' sandboxes, its processes, its object and its files.
     ///
     /// # Errors
     ///
-    /// [`ClusterError::Supervisor`] if there is none of that name.
+    /// [`ClusterError::Supervisor`] if there is no node of that name.
     pub async fn remove_node(&self, name: impl Into<String>) -> Result<()> {
         let request = RemoveNodeRequest { name: name.into() };
         let _changing = self.wiring.changing();
@@ -275,11 +282,12 @@ impl Cluster {
         Ok(())
     }
 
-    /// Lets a node go through a power cycle: its processes are killed, its network namespaces and its sandboxes are gone, its files stay.
+    /// Power-cycles a node: its processes are killed, its network namespaces and sandboxes are
+    /// gone, its files stay.
     ///
     /// # Errors
     ///
-    /// [`ClusterError::Supervisor`] if there is none of that name.
+    /// [`ClusterError::Supervisor`] if there is no node of that name.
     pub async fn reboot_node(&self, name: impl Into<String>) -> Result<()> {
         let request = RebootNodeRequest { name: name.into() };
         let _changing = self.wiring.changing();
@@ -287,8 +295,9 @@ impl Cluster {
         Ok(())
     }
 
-    /// Starts processes again: `scheduler`, `kubelet-node-0`, or all of a kind, `kubelet` and `cri`; with other flags where some are given, as `--extra-config` of
-    /// `podplane up` takes them: `scheduler.log=debug`. Also those whose flags change. Returns their names.
+    /// Restarts processes: `scheduler`, `kubelet-node-0`, or all of a kind, `kubelet` and `cri`;
+    /// and those whose flags change. `extra_config` has new flags, as `--extra-config` of `podplane
+    /// up` takes them: `scheduler.log=debug`. Returns the names of all restarted processes.
     ///
     /// # Errors
     ///
@@ -311,7 +320,7 @@ impl Cluster {
             .services)
     }
 
-    /// Everything that the invariant checker can see of it now: objects, allocation files, sandboxes.
+    /// Observes the cluster for the invariant checker: objects, allocation files, sandboxes.
     ///
     /// # Errors
     ///
@@ -320,7 +329,8 @@ impl Cluster {
         world::observe(&self.client, &self.files()).await
     }
 
-    /// The invariants that are broken now; some may be passing, such as the address of a sandbox that is being made.
+    /// Returns the violations at this moment. Some may be passing, such as the address of a sandbox
+    /// that is being made.
     ///
     /// # Errors
     ///
@@ -329,12 +339,13 @@ impl Cluster {
         Ok(audit::check(&self.world().await?))
     }
 
-    /// Waits until no invariant is broken: no address on two pods, every address inside its node's block, no two blocks that overlap, no
-    /// allocation without an owner. What is passing has passed after 20 seconds.
+    /// Waits until there is no violation: no address on two pods, every address inside its node's
+    /// block, no overlapping blocks, no allocation without an owner. A violation that lasts longer
+    /// than 20 seconds is an error.
     ///
     /// # Errors
     ///
-    /// [`ClusterError::Violations`], and what [`Cluster::world`] says if that fails.
+    /// [`ClusterError::Violations`], and the errors of [`Cluster::world`].
     pub async fn check(&self) -> Result<()> {
         let clean = |seen: &Result<Vec<Violation>>| seen.as_ref().is_ok_and(Vec::is_empty);
         let settled = within(SETTLED, "no violation", || self.violations(), clean).await;
@@ -347,11 +358,11 @@ impl Cluster {
         }
     }
 
-    /// The log of a process, or of the `supervisor`.
+    /// Reads the log of a process, or of the `supervisor`.
     ///
     /// # Errors
     ///
-    /// [`ClusterError::Io`] if there is none.
+    /// [`ClusterError::Io`] if there is no such log.
     pub fn log(&self, process: &str) -> Result<String> {
         let file = self.data_dir().join("logs").join(format!("{process}.log"));
         fs::read_to_string(&file).map_err(ClusterError::io(format!("read {}", file.display())))
@@ -361,22 +372,24 @@ impl Cluster {
     ///
     /// # Errors
     ///
-    /// What they say. It is taken down in any case.
+    /// The errors of both. The cluster is taken down in any case.
     pub async fn finish(self) -> Result<()> {
         let checked = self.check().await;
         self.end(checked).await
     }
 
-    /// Takes it down, and looks whether all of its processes are gone. A temporary data directory is removed.
+    /// Takes the cluster down, and checks that all its processes are gone. A temporary data
+    /// directory is removed.
     ///
     /// # Errors
     ///
-    /// [`ClusterError::Failed`] if it does not end, [`ClusterError::Left`] with the processes that are left.
+    /// [`ClusterError::Failed`] if the cluster does not end, [`ClusterError::Left`] with the
+    /// processes that are left.
     pub async fn stop(self) -> Result<()> {
         self.end(Ok(())).await
     }
 
-    /// Takes down what went well until now, or did not.
+    /// Takes the cluster down. `well` is the result so far, which comes before later errors.
     async fn end(mut self, mut well: Result<()>) -> Result<()> {
         let Some(mut dir) = self.dir.take() else {
             return well;
@@ -384,7 +397,7 @@ impl Cluster {
         let ended = succeed(down(&self.program, dir.path())).await;
         drop(self.lifeline.take());
         if ended.is_err() {
-            // It goes when its supervisor does.
+            // The supervisor removes the directory when it ends.
             dir.keep();
         }
         well = well.and(ended.map(drop)).and_then(|()| nothing_left(&dir));
@@ -398,7 +411,7 @@ impl Cluster {
     }
 }
 
-/// Whether all processes of the cluster in a directory are gone.
+/// Fails if processes of the cluster in a directory still run.
 fn nothing_left(dir: &Dir) -> Result<()> {
     let left = processes_of(&dir.path().display().to_string())?;
     if left.is_empty() {
@@ -416,7 +429,7 @@ impl Drop for Cluster {
         if self.keep {
             return dir.keep();
         }
-        // What cannot be ended in order ends when the lifeline is cut.
+        // A cluster that cannot be ended in order ends when the lifeline closes.
         _ = down(&self.program, dir.path()).output();
         dir.ended_badly();
     }
@@ -441,7 +454,7 @@ async fn succeed(command: Command) -> Result<String> {
     }
 }
 
-/// Where the API server of the cluster in a data directory listens.
+/// Reads the address of the API server from the data directory of a cluster.
 fn server(data_dir: &Path) -> Result<String> {
     let file = data_dir.join("apiserver.address");
     let address = fs::read_to_string(&file);

@@ -1,4 +1,4 @@
-//! A disk with little room, which can be filled: a tmpfs of a certain size under a directory.
+//! Disks of limited size that can be filled: a tmpfs on a directory.
 
 #![expect(
     unsafe_code,
@@ -23,11 +23,12 @@ use crate::{
     ClusterError, Finished, Result, carrier::Carrier, fault::Fault, program, recording::Recorder,
 };
 
-/// What takes the room.
+/// The file that takes the free space.
 const FILLER: &str = ".filler";
 
-/// Disks that nobody sees but the programs that are run here, and those that they start: they are in the mount namespace of a thread, and go with the last
-/// of these, however it ends.
+/// Disks that are visible only to the programs that are run here, and to programs that these start.
+/// They are in the mount namespace of a thread, and disappear with the last of these processes,
+/// however it ends.
 #[derive(Debug)]
 pub(crate) struct Disks {
     disks: BTreeMap<String, Disk>,
@@ -36,7 +37,7 @@ pub(crate) struct Disks {
 }
 
 impl Disks {
-    /// Makes disks of so many bytes under directories, by name.
+    /// Makes disks on directories. `wanted` has the directory and the size in bytes, by name.
     pub(crate) fn mount(
         wanted: BTreeMap<String, (PathBuf, u64)>,
         recorder: &Recorder,
@@ -70,12 +71,12 @@ impl Disks {
         self.disks.get(name)
     }
 
-    /// What is at `path` for those who see the disks, as this process reaches it.
+    /// Translates `path`, as it is inside the mount namespace, to a path for this process.
     pub(crate) fn seen(&self, path: &Path) -> PathBuf {
         seen(&self.root, path)
     }
 
-    /// Runs a command that sees the disks.
+    /// Runs a command inside the mount namespace.
     pub(crate) async fn run(&self, command: Command) -> Result<Finished> {
         let failed = ClusterError::io(format!("run {}", program::line(&command)));
         let finished = self.carrier.run(program::run(command)).await;
@@ -87,9 +88,10 @@ fn seen(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
-/// Gives the calling thread a mount namespace of its own, in which it still sees what the machine mounts.
+/// Gives the calling thread a mount namespace of its own. Mounts of the machine still appear in it.
 fn isolate() -> io::Result<()> {
-    // SAFETY: the hazard of unshare(2) is CLONE_FILES, which leaves threads with different tables of descriptors. It is not passed.
+    // SAFETY: the hazard of unshare(2) is CLONE_FILES, which leaves threads with different tables
+    // of descriptors. It is not passed.
     unsafe { unshare_unsafe(UnshareFlags::NEWNS) }?;
     let detached = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     Ok(mount_change("/", detached)?)
@@ -98,7 +100,7 @@ fn isolate() -> io::Result<()> {
 fn mount_one(dir: &Path, bytes: u64) -> io::Result<()> {
     fs::create_dir_all(dir)?;
     if fs::read_dir(dir)?.next().is_some() {
-        // What runs already has the old one open.
+        // Processes that already run have the old directory open.
         let why = format!("{} is not empty", dir.display());
         return Err(io::Error::new(io::ErrorKind::DirectoryNotEmpty, why));
     }
@@ -107,7 +109,8 @@ fn mount_one(dir: &Path, bytes: u64) -> io::Result<()> {
     Ok(mount("podplane", dir, "tmpfs", flags, options.as_c_str())?)
 }
 
-/// A file system of its own under a directory, with so much room and no more. It goes with the cluster, with all that is on it.
+/// A file system of limited size on a directory. It disappears with the cluster, and so do its
+/// files.
 #[derive(Debug)]
 pub struct Disk {
     dir: PathBuf,
@@ -115,17 +118,18 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Where this process reaches it.
+    /// The path of its root for this process.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Takes all the room that is left, until the fault is healed or dropped. Whoever removes a file there makes room for as much again.
+    /// Takes all free space until the fault is healed or dropped. Removing another file there frees
+    /// its space again.
     ///
     /// # Errors
     ///
-    /// [`ClusterError::Io`] if it cannot be written to at all.
+    /// [`ClusterError::Io`] if the disk cannot be written at all.
     pub fn fill(&self) -> Result<Fault> {
         let path = self.dir.join(FILLER);
         let filled = || -> io::Result<()> {

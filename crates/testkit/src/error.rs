@@ -1,6 +1,6 @@
-//! What can go wrong with a cluster under test.
+//! Errors of a cluster under test.
 
-use std::{error::Error as _, fmt, io, path::PathBuf, time::Duration};
+use std::{fmt, io, path::PathBuf, time::Duration};
 
 use podplane_client::{ApiError, endpoint::EndpointError};
 use podplane_cni::ipam_report::ReportError;
@@ -11,17 +11,17 @@ use crate::Finished;
 /// A result of this crate.
 pub type Result<T, E = ClusterError> = std::result::Result<T, E>;
 
-/// What can go wrong with a cluster under test. Its `Debug`, which a test that returns it prints, is for people too: the message, and what
-/// caused it.
+/// An error of a cluster under test. Its `Debug`, which a test that returns it prints, is the
+/// message with its causes, for people.
 #[derive(thiserror::Error)]
 pub enum ClusterError {
-    /// The program is nowhere.
+    /// The program was not found.
     #[error(
         "no program podplane in {}: build it, and name its directory in PODPLANE_BIN_DIR",
         list(looked)
     )]
     NoProgram {
-        /// The directories where it was looked for.
+        /// The directories that were searched.
         looked: Vec<PathBuf>,
     },
     /// A program failed.
@@ -29,61 +29,61 @@ pub enum ClusterError {
     Failed {
         /// Its command line.
         command: String,
-        /// What it left.
+        /// Its end: exit code and output.
         finished: Finished,
     },
-    /// The machine refused something.
-    #[error("{step}")]
+    /// The operating system refused an operation.
+    #[error("failed to {step}")]
     Io {
-        /// What was tried.
+        /// The operation.
         step: String,
-        /// Why it failed.
+        /// The cause.
         source: io::Error,
     },
-    /// The API server refused something, or is not there.
-    #[error("ask the API server")]
+    /// The API server refused a request, or cannot be reached.
+    #[error("failed to call the API server")]
     Api(#[from] ApiError),
-    /// The cluster's supervisor refused something, or is not there.
-    #[error("ask the supervisor")]
+    /// The cluster's supervisor refused a request, or cannot be reached.
+    #[error("failed to call the supervisor")]
     Supervisor(#[from] tonic::Status),
-    /// Something has not come true in time.
+    /// A condition did not come true before the deadline.
     #[error("after {deadline:?}, not yet: {what}; seen last: {last}")]
     TimedOut {
-        /// What was waited for.
+        /// The condition.
         what: String,
-        /// How long.
+        /// The time limit.
         deadline: Duration,
-        /// What was there instead.
+        /// The state at the last look.
         last: String,
     },
-    /// Invariants are broken, and stay so.
+    /// Invariants are broken, and stay broken.
     #[error("broken invariants:{}", lines(.0))]
     Violations(Vec<Violation>),
-    /// Something of the cluster is left after its end.
+    /// Processes of the cluster are left after its end.
     #[error("left after the end of the cluster:{}", lines(.0))]
     Left(Vec<String>),
-    /// The cluster has no process of that name, or it does not run just now.
+    /// The cluster has no process of that name, or it does not run at the moment.
     #[error("no process {name} runs; there are: {}", running.join(", "))]
     NoProcess {
         /// The name that was asked for.
         name: String,
-        /// Those that there are.
+        /// The names of the processes that run.
         running: Vec<String>,
     },
-    /// It was not asked for when the cluster was started.
+    /// The cluster was started without a facility that this call needs.
     #[error("this cluster has no {what}: ask for it with ClusterBuilder::{how}")]
     NotWired {
-        /// What it lacks.
+        /// The missing facility.
         what: String,
-        /// How it would have it.
+        /// The method of [`ClusterBuilder`](crate::ClusterBuilder) that provides it.
         how: &'static str,
     },
-    /// There is no link of that client.
+    /// No link has that client.
     #[error("no link of {client}; there are links of: {}", clients.join(", "))]
     NoLink {
         /// The client that was asked for.
         client: String,
-        /// Those that there are.
+        /// The clients that have links.
         clients: Vec<String>,
     },
     /// No service has a method of that name.
@@ -91,44 +91,38 @@ pub enum ClusterError {
     NoMethod {
         /// The name that was asked for.
         method: String,
-        /// The one that is most like it.
+        /// The most similar name.
         nearest: String,
     },
-    /// What a cluster says of itself cannot be understood.
-    #[error("{what} is {found:?}, which cannot be understood")]
+    /// A file or an answer of the cluster cannot be parsed.
+    #[error("failed to parse {what}: {found:?}")]
     Unclear {
-        /// What it is about.
+        /// The name of the part that cannot be parsed.
         what: String,
-        /// What is there.
+        /// Its text.
         found: String,
     },
     /// The IPAM plugin of a node does not report the addresses that it holds.
-    #[error("read the IPAM report of {node}")]
+    #[error("failed to read the IPAM report of {node}")]
     IpamReport {
         /// The node.
         node: String,
-        /// Why.
+        /// The cause.
         source: ReportError,
     },
-    /// An address that is none.
+    /// An invalid address.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
 }
 
 impl fmt::Debug for ClusterError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self}")?;
-        let mut cause = self.source();
-        while let Some(error) = cause {
-            write!(f, ": {error}")?;
-            cause = error.source();
-        }
-        Ok(())
+        f.write_str(&podplane_error_chain::one_line(self))
     }
 }
 
 impl ClusterError {
-    /// An [`ClusterError::Io`], for `map_err`.
+    /// Makes a function for `map_err`, which wraps an error in [`ClusterError::Io`].
     pub(crate) fn io(step: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let step = step.into();
         move |source| Self::Io { step, source }

@@ -1,4 +1,4 @@
-//! Faults: what is done to a cluster on purpose, and undone again.
+//! Faults: deliberate disturbances of a cluster, which are healed again.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use crate::{
     recording::Recorder,
 };
 
-/// Something that is wrong on purpose until it is healed, or dropped: after a panic, too.
+/// A fault in effect until it is healed or dropped, after a panic, too.
 #[must_use = "a fault that is dropped is healed"]
 pub struct Fault {
     what: String,
@@ -19,7 +19,7 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// A fault that has begun, and what ends it.
+    /// Makes a fault that has begun; `undo` heals it.
     pub(crate) fn new(
         what: impl Into<String>,
         recorder: Recorder,
@@ -34,13 +34,13 @@ impl Fault {
         }
     }
 
-    /// What is wrong, in words.
+    /// A description of the fault.
     #[must_use]
     pub fn what(&self) -> &str {
         &self.what
     }
 
-    /// Ends it.
+    /// Heals the fault.
     pub fn heal(self) {}
 }
 
@@ -60,11 +60,11 @@ impl Drop for Fault {
 }
 
 impl Cluster {
-    /// The links that carry what its services say to each other.
+    /// The links that carry the calls between its services.
     ///
     /// # Errors
     ///
-    /// [`ClusterError::NotWired`] if it was started without.
+    /// [`ClusterError::NotWired`] if the cluster was started without links.
     pub fn links(&self) -> Result<&Links> {
         let links = self.wiring.links().map(AsRef::as_ref);
         links.ok_or_else(|| ClusterError::NotWired {
@@ -73,13 +73,15 @@ impl Cluster {
         })
     }
 
-    /// What writes its recording; nothing, if it was started without.
+    /// The recorder of this cluster; it writes nothing if the cluster was started without
+    /// recording.
     #[must_use]
     pub fn recorder(&self) -> &Recorder {
         &self.wiring.recorder
     }
 
-    /// Cuts a process off from the API server: `scheduler`, `kubelet-node-0`; or, as `cri-node-0`, the kubelet of a node from its runtime.
+    /// Cuts a process off from the API server: `scheduler`, `kubelet-node-0`; or, as `cri-node-0`,
+    /// the kubelet of a node from its runtime.
     ///
     /// # Errors
     ///
@@ -88,8 +90,9 @@ impl Cluster {
         self.links()?.cut(process, cut)
     }
 
-    /// Has something happen to calls of a process. Those of a kubelet to the runtimes of its nodes, such as `RunPodSandbox`, are among its calls; so many
-    /// [times](CallFault::times) are so many for all of them together.
+    /// Disturbs the calls of a process. The calls of a kubelet to the runtimes of its nodes, such
+    /// as `RunPodSandbox`, are among them; a number of [times](CallFault::times) is the total for
+    /// all its links.
     ///
     /// # Errors
     ///
@@ -99,7 +102,8 @@ impl Cluster {
         self.links()?.disturb_each(process, &clients, calls)
     }
 
-    /// How many calls of a method a process has made so far; a kubelet also to the runtimes of its nodes.
+    /// Returns the number of calls of a method that a process has made so far; for a kubelet, also
+    /// to the runtimes of its nodes.
     ///
     /// # Errors
     ///
@@ -111,7 +115,8 @@ impl Cluster {
         seen.sum()
     }
 
-    /// The links that carry a process's calls of a method, or all of its calls.
+    /// Returns the clients of the links that carry a process's calls of a method, or all of its
+    /// calls.
     async fn clients(&self, process: &str, method: Option<&str>) -> Result<Vec<String>> {
         let (is_api, is_cri) = match method.map(link::is_of_runtimes) {
             None => (true, true),
@@ -122,7 +127,7 @@ impl Cluster {
         };
         let services = self.status().await?.services.into_iter();
         let mut of_name = services.filter(|service| service.name == process);
-        // A node whose kubelet serves others too is meant alone.
+        // No process has this name if the node shares its kubelet: then only this node is meant.
         let nodes = of_name.next().map(|kubelet| kubelet.nodes);
         let nodes = nodes.unwrap_or_else(|| vec![name.into()]);
         let runtimes: Vec<_> = nodes.iter().map(|node| format!("cri-{node}")).collect();
@@ -133,7 +138,7 @@ impl Cluster {
         Ok(api.into_iter().chain(runtimes).collect())
     }
 
-    /// Waits for links of nodes that have just come.
+    /// Waits until these clients have links, as nodes that have just joined do not yet.
     async fn linked(&self, clients: &[String]) -> Result<()> {
         let links = self.links()?;
         let known = || std::future::ready(links.clients());
@@ -142,7 +147,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Cuts a node's uplink to the other nodes, as if a cable were pulled. Its kubelet reaches the API server as before. Kernel mode only.
+    /// Cuts a node's uplink to the other nodes, like a pulled cable. Its kubelet still reaches the
+    /// API server. Kernel mode only.
     ///
     /// # Errors
     ///
@@ -156,12 +162,12 @@ impl Cluster {
         let mut connect = self.command("podplane", ["node", "connect", name]);
         let what = format!("the uplink of {name} is cut");
         Ok(Fault::new(what, self.recorder().clone(), move || {
-            // A node that is gone needs no uplink.
+            // A node that was removed needs no uplink.
             _ = connect.output();
         }))
     }
 
-    /// Stops a process where it is, with SIGSTOP. One that is killed meanwhile stays dead, and the one that is started in its place runs.
+    /// Stops a process with SIGSTOP. If it is killed meanwhile, its successor runs normally.
     ///
     /// # Errors
     ///
@@ -171,12 +177,12 @@ impl Cluster {
         stopped.pause()?;
         let what = format!("{process} (process {}) is paused", stopped.pid());
         Ok(Fault::new(what, self.recorder().clone(), move || {
-            // One that has ended cannot go on.
+            // A process that has ended cannot be resumed.
             _ = stopped.resume();
         }))
     }
 
-    /// Sends a process a signal.
+    /// Sends a signal to a process.
     ///
     /// # Errors
     ///
@@ -189,11 +195,13 @@ impl Cluster {
         Ok(())
     }
 
-    /// Fills the disk of a node, or of `apiserver`, which [`ClusterBuilder::disk`](crate::ClusterBuilder::disk) has given it.
+    /// Fills the disk that [`ClusterBuilder::disk`](crate::ClusterBuilder::disk) has given to a
+    /// node, or to `apiserver`.
     ///
     /// # Errors
     ///
-    /// [`ClusterError::NotWired`] if it has none, and those of [`Disk::fill`](crate::disk::Disk::fill).
+    /// [`ClusterError::NotWired`] if it has no disk, and those of
+    /// [`Disk::fill`](crate::disk::Disk::fill).
     pub fn fill_disk(&self, of: &str) -> Result<Fault> {
         let disks = self.wiring.disks.as_ref();
         let disk = disks.and_then(|disks| disks.get(of));

@@ -1,12 +1,15 @@
 #![doc = include_str!("../README.md")]
 //!
+//! ## What it never does
+//!
+//! It decides nothing about a cluster: `podplane up` starts the cluster, and every change goes
+//! through the interfaces that users have.
+//!
 //! ## Where to begin
 //!
-//! [`Cluster::builder`] starts one. [`Cluster::check`] asks the invariant checker about all that
-//! can be seen ([`world`]); a [`monitor`] checks every revision of pods and nodes, and [`live`]
-//! compares the sandboxes that nodes really have; [`eventually`] waits on state. Nothing here
-//! decides anything about a cluster: `podplane up` starts it, and every change goes through the
-//! interfaces that users have.
+//! [`Cluster::builder`] starts a cluster. [`Cluster::check`] runs the invariant checker on
+//! everything that can be observed ([`world`]); a [`monitor`] checks every revision of pods and
+//! nodes; [`live`] checks the sandboxes that nodes really have; [`eventually`] waits on state.
 
 #![warn(missing_docs)]
 
@@ -28,9 +31,11 @@ mod wait;
 mod wiring;
 pub mod world;
 
-pub use builder::{ClusterBuilder, IpPolicy, Network};
+pub use builder::ClusterBuilder;
 pub use cluster::Cluster;
 pub use error::{ClusterError, Result};
+pub use podplane_cluster::settings::Network;
+pub use podplane_ipam::IpPolicy;
 pub use process::{Process, processes_of};
 pub use program::{Finished, Program, run};
 pub use rustix::process::Signal;

@@ -1,7 +1,8 @@
 //! The sandboxes that nodes really have: their records, their network namespaces, their leases.
 //!
-//! What the API server has can be right while two sandboxes use one address. A [`NodesObserver`]
-//! takes [`NodesSnapshot`]s, and a [`SnapshotChecker`] finds what is wrong in a sequence of them.
+//! The objects in the API server can be right while two sandboxes use one address. A
+//! [`NodesObserver`] takes [`NodesSnapshot`]s, and a [`SnapshotChecker`] finds violations in a
+//! sequence of them.
 
 mod observer;
 #[cfg(test)]
@@ -19,88 +20,90 @@ use podplane_ipam::audit::{Allocation, Sandbox};
 
 pub use observer::{NamespaceDir, NodesObserver};
 
-/// A sandbox by its record.
+/// A sandbox, as its record describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObservedSandbox {
-    /// Its node and id.
+    /// The node and the id.
     pub sandbox: Sandbox,
-    /// Its pod: namespace and name.
+    /// The pod: `NAMESPACE/NAME`.
     pub pod: String,
-    /// Its record says that it is ready. One that is being made or taken down is not.
+    /// True if the record's state is Ready. A sandbox that is being made or taken down is not
+    /// ready.
     pub is_ready: bool,
-    /// The addresses that it was given. None while it is being made: what a plugin answers may yet be
-    /// refused, and taken back.
+    /// The addresses that it was given. Empty while it is being made, because the result of a
+    /// plugin may still be refused and undone.
     pub ips: BTreeSet<IpAddr>,
 }
 
-/// A network namespace of a sandbox.
+/// The network namespace of a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObservedNamespace {
-    /// Its node and id.
+    /// The node and the id.
     pub sandbox: Sandbox,
-    /// The addresses that its interfaces have, without loopback and link-local ones.
+    /// The addresses of its interfaces, without loopback and link-local ones.
     pub ips: BTreeSet<IpAddr>,
 }
 
 /// The sandboxes of all nodes at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodesSnapshot {
-    /// The blocks that nodes had before anything else here was read.
+    /// The blocks of nodes, by node, read before anything else here.
     pub blocks: Vec<(String, IpNet)>,
-    /// All records of sandboxes that plugins may hold something for.
+    /// All recorded sandboxes for which plugins may hold resources.
     pub sandboxes: Vec<ObservedSandbox>,
-    /// All namespaces of sandboxes. If two have one address, both had it at one moment.
+    /// All namespaces of sandboxes. If two have one address, both had it at the same moment.
     pub namespaces: Vec<ObservedNamespace>,
     /// All leases.
     pub leases: Vec<Allocation>,
 }
 
-/// An address that is not a live sandbox's alone.
+/// An address that does not belong to exactly one live sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NodeViolation {
-    /// An address is on interfaces of several namespaces.
+    /// The address is on interfaces in several namespaces.
     InTwoNamespaces {
         /// The address.
         ip: IpAddr,
         /// The sandboxes.
         sandboxes: Vec<Sandbox>,
     },
-    /// Several sandboxes that are ready have one address, by their records.
+    /// The address is in the records of several sandboxes that are ready.
     InTwoSandboxes {
         /// The address.
         ip: IpAddr,
         /// The sandboxes.
         sandboxes: Vec<Sandbox>,
     },
-    /// A sandbox has an address of a block that was given to another node.
+    /// The address of a sandbox is in a block that was given to another node.
     InBlockOfAnother {
         /// The address.
         ip: IpAddr,
-        /// Who has it.
+        /// The sandbox that has it.
         sandbox: Sandbox,
         /// The block.
         block: IpNet,
-        /// The node that has the block.
+        /// The node to which the block was given.
         owner: String,
     },
-    /// A sandbox is ready, and no lease keeps its address from others.
+    /// The address of a ready sandbox has no lease, so that the plugin may give it to another one.
     WithoutLease {
         /// The address.
         ip: IpAddr,
-        /// Who has it.
+        /// The sandbox that has it.
         sandbox: Sandbox,
     },
 }
 
-/// Limits of what may look wrong for a while: a snapshot is not all of one moment, and repair takes
-/// its time.
+/// The times for which something may look wrong: the parts of a snapshot are read at different
+/// moments, and repairs take time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// A record says what was until it is written again: after CNI DEL the address is free, and its
-    /// record still has it.
+    /// The time until a record is written again. After CNI DEL the address is free, and the record
+    /// still has it.
     pub record: Duration,
-    /// The lease of a live sandbox is missing until it is restored, which is before its node gives an
-    /// address that it begins to give later than this.
+    /// The time that the lease of a live sandbox may be missing before its node gives a new
+    /// address. The node restores leases before each ADD, but an ADD that has begun before the loss
+    /// may end after it.
     pub lease: Duration,
 }
 
@@ -113,20 +116,21 @@ impl Default for Patience {
     }
 }
 
-/// Compares snapshots that are taken one after the other.
+/// Compares successive snapshots.
 #[derive(Clone, Debug, Default)]
 pub struct SnapshotChecker {
     patience: Patience,
     /// The sandboxes that were ready in the last snapshot.
     ready: BTreeSet<Sandbox>,
-    /// When each node was last seen to have a sandbox with an address that it had not before.
+    /// The last time at which each node was seen to have a new ready sandbox with an address.
     allocated: BTreeMap<String, Duration>,
-    /// What looked wrong in the last snapshot, since when, and whether it was reported.
+    /// Violations that the last snapshot showed, the time since which they are seen, and true if
+    /// they were reported.
     suspicions: BTreeMap<NodeViolation, (Duration, bool)>,
 }
 
 impl SnapshotChecker {
-    /// With other limits than the default ones.
+    /// Makes a checker with other limits than the default ones.
     #[must_use]
     pub fn new(patience: Patience) -> Self {
         Self {
@@ -135,8 +139,8 @@ impl SnapshotChecker {
         }
     }
 
-    /// Takes in a snapshot that was made `now` after some fixed moment. Returns what is certainly
-    /// wrong and was not returned before, unless it was right in between.
+    /// Checks a snapshot that was taken `now`, measured from a fixed moment. Returns the violations
+    /// that are certain and were not returned before, unless they were absent in between.
     pub fn check(&mut self, now: Duration, snapshot: &NodesSnapshot) -> Vec<NodeViolation> {
         let mut certain = Vec::new();
         let sandboxes = snapshot.sandboxes.iter();
@@ -150,7 +154,8 @@ impl SnapshotChecker {
         for (violation, patience) in suspicions(snapshot, self.patience) {
             let (since, reported) = before.get(&violation).copied().unwrap_or((now, false));
             let until = match &violation {
-                // It is repaired before the node gives another address, and hurts nobody until then.
+                // The lease is restored before the node gives another address, and its absence does
+                // no harm until then.
                 NodeViolation::WithoutLease { sandbox, .. } => self.allocated.get(&sandbox.node),
                 _ => Some(&now),
             };
@@ -164,7 +169,7 @@ impl SnapshotChecker {
     }
 }
 
-/// Everything that looks wrong, and how long it may.
+/// Returns all possible violations, with the time for which each is tolerated.
 fn suspicions(snapshot: &NodesSnapshot, patience: Patience) -> BTreeMap<NodeViolation, Duration> {
     let ready = || snapshot.sandboxes.iter().filter(|seen| seen.is_ready);
     let in_records = holders(ready().map(|seen| (&seen.sandbox, &seen.ips)));
@@ -208,7 +213,7 @@ fn suspicions(snapshot: &NodesSnapshot, patience: Patience) -> BTreeMap<NodeViol
     found
 }
 
-/// Who has which address in a namespace, of those that have it by their records, too.
+/// Returns the sandboxes that have each address in their namespaces and in their records.
 fn in_namespaces(snapshot: &NodesSnapshot) -> Holders<'_> {
     let recorded = snapshot.sandboxes.iter();
     let recorded = holders(recorded.map(|seen| (&seen.sandbox, &seen.ips)));
@@ -237,7 +242,7 @@ fn holders<'a>(seen: impl Iterator<Item = (&'a Sandbox, &'a BTreeSet<IpAddr>)>) 
     holders
 }
 
-/// The addresses that several have.
+/// Returns the addresses with several holders.
 fn several(holders: &Holders<'_>) -> impl Iterator<Item = (IpAddr, Vec<Sandbox>)> {
     let several = holders.iter().filter(|(_, sandboxes)| sandboxes.len() > 1);
     several.map(|(ip, sandboxes)| (*ip, sandboxes.iter().copied().cloned().collect()))
@@ -265,7 +270,7 @@ fn given_away(
     })
 }
 
-/// Enough of an id to find it in logs.
+/// Formats a sandbox with enough of its id to find it in logs.
 fn named(sandbox: &Sandbox) -> String {
     let id = sandbox.id.get(..13).unwrap_or(&sandbox.id);
     format!("{id} of {}", sandbox.node)

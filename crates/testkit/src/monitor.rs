@@ -1,9 +1,9 @@
 //! The invariants of pods and nodes at every revision, by watches.
 //!
-//! [`Cluster::check`](crate::Cluster::check) compares what three lists say that were made one after
-//! the other, so that it has to wait until what it found can be no deception. A [`RevisionMonitor`]
-//! is told of every revision in order: what breaks an invariant for one revision alone is found,
-//! and is certain.
+//! [`Cluster::check`](crate::Cluster::check) compares lists that were read one after the other, so
+//! it has to wait until a finding cannot be an artefact. A [`RevisionMonitor`] sees every revision
+//! in order: it also finds a violation that lasts for one revision only, and that violation is
+//! certain.
 
 mod history;
 
@@ -29,8 +29,8 @@ pub struct RevisionMonitor {
 }
 
 impl RevisionMonitor {
-    /// Begins to watch, with what is there now. `note` is given a line for each revision, and for
-    /// each loss of a watch.
+    /// Begins to watch, from the present state on. `note` gets a line for each revision, and for
+    /// each interruption of a watch.
     pub fn start(client: &Client, note: impl Fn(&str) + Send + Sync + 'static) -> Self {
         let history = Arc::new(Mutex::new(RevisionHistory::default()));
         let note: Note = Arc::new(note);
@@ -44,7 +44,7 @@ impl RevisionMonitor {
         }
     }
 
-    /// Lists the pods and nodes, for [`RevisionHistory::has_reached`]: watches are told of them a
+    /// Lists the pods and nodes, for [`RevisionHistory::has_reached`]: the watches see them a
     /// little later.
     ///
     /// # Errors
@@ -58,7 +58,7 @@ impl RevisionMonitor {
         Ok(ListedRevisions(each.into()))
     }
 
-    /// What was seen up to now.
+    /// The history up to now.
     pub fn history(&self) -> MutexGuard<'_, RevisionHistory> {
         lock(&self.history)
     }
@@ -74,7 +74,8 @@ async fn watch<K: Watchable>(client: Client, history: Arc<Mutex<RevisionHistory>
     watcher(client.all::<K>(), ListParams::default(), tell).await;
 }
 
-/// A history is whole between any two statements, so a panic elsewhere does not spoil it.
+/// Locks a history. A panic elsewhere does not spoil it: it is consistent between any two
+/// statements.
 fn lock(history: &Mutex<RevisionHistory>) -> MutexGuard<'_, RevisionHistory> {
     history.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -9,10 +9,13 @@ use std::{
 
 use crate::{ClusterError, Result, fault::Fault, recording::Recorder};
 
-/// A directory of CNI plugins that stand before those of another one: `podplane up --cni-bin-dir` is told of it.
+/// A directory of wrappers for the CNI plugins of another directory, for `podplane up
+/// --cni-bin-dir`.
 ///
-/// Each is a shell script that becomes the plugin of its name. While there is a token for it, the script instead lets the plugin do its work, takes its answer, and kills
-/// itself with SIGKILL before it passes that on. To the runtime the plugin died with its work done, such as an allocation file that was written.
+/// Each wrapper is a shell script that executes the plugin of its name. While there is a token for
+/// it, the script lets the plugin do its work, takes its answer, and kills itself with SIGKILL
+/// before it passes the answer on. To the runtime, the plugin died with its work done, such as an
+/// allocation file that was written.
 #[derive(Debug)]
 pub struct Plugins {
     dir: PathBuf,
@@ -20,13 +23,13 @@ pub struct Plugins {
 }
 
 impl Plugins {
-    /// Plugins in `dir`, which is made, before those of `real`.
+    /// Makes wrappers for the plugins of `real` in the directory `dir`, which is created.
     ///
     /// # Errors
     ///
     /// [`ClusterError::Io`] if they cannot be made.
     pub fn before(real: &Path, dir: impl Into<PathBuf>, recorder: Recorder) -> Result<Self> {
-        // The runtime that executes them is in a directory of its own.
+        // The runtime executes them in a directory of its own, so the paths have to be absolute.
         let absolute = |path: &Path| {
             let found = std::path::absolute(path);
             found.map_err(ClusterError::io(format!("find {}", path.display())))
@@ -53,13 +56,14 @@ impl Plugins {
         Ok(Self { dir, recorder })
     }
 
-    /// What `podplane up --cni-bin-dir` is told.
+    /// The directory of the wrappers, for `podplane up --cni-bin-dir`.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Has the next `times` ADDs of a plugin, `host-local`, die between their work and their answer, until the fault is healed or dropped.
+    /// Lets the next `times` ADDs of a plugin, such as `host-local`, die between their work and
+    /// their answer, until the fault is healed or dropped.
     ///
     /// # Errors
     ///
@@ -81,7 +85,7 @@ impl Plugins {
         Ok(Fault::new(what, self.recorder.clone(), undo))
     }
 
-    /// How many ADDs of a plugin are still to die.
+    /// Returns the number of ADDs of a plugin that are still to die.
     #[must_use]
     pub fn left(&self, plugin: &str) -> usize {
         let tokens = fs::read_dir(tokens(&self.dir.join(plugin)));
@@ -115,7 +119,7 @@ exec "$plugin"
     script.as_bytes().to_vec()
 }
 
-/// As the shell reads it back.
+/// Quotes a path for the shell.
 fn quoted(path: &Path) -> OsString {
     let mut quoted = OsString::from("'");
     let text = path.to_string_lossy().replace('\'', r"'\''");
@@ -129,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plugins_of_a_relative_path_are_found_from_everywhere() {
+    fn resolves_a_relative_path_of_plugins() {
         let dir = tempfile::tempdir_in(".").unwrap();
         let relative = Path::new(dir.path().file_name().unwrap());
         fs::write(relative.join("host-local"), "").unwrap();

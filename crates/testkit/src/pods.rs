@@ -1,4 +1,4 @@
-//! Pods as tests make them and look at them.
+//! Pods for tests: makes and reads them.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use podplane_api::{
     meta::ObjectMeta,
 };
 
-/// A pod of one container, in whatever namespace it is created.
+/// Makes a pod with one container, for any namespace.
 #[must_use]
 pub fn pod(name: &str) -> Pod {
     Pod {
@@ -28,7 +28,7 @@ pub fn pod(name: &str) -> Pod {
     }
 }
 
-/// Its phase; `Pending` if it has none yet.
+/// The phase of a pod; `Pending` if it has none yet.
 #[must_use]
 pub fn phase(pod: &Pod) -> &str {
     let status = pod.status.as_ref();
@@ -37,7 +37,7 @@ pub fn phase(pod: &Pod) -> &str {
         .unwrap_or("Pending")
 }
 
-/// Its first address; empty if it has none yet.
+/// The first address of a pod; empty if it has none yet.
 #[must_use]
 pub fn ip(pod: &Pod) -> &str {
     let status = pod.status.as_ref();
@@ -46,7 +46,7 @@ pub fn ip(pod: &Pod) -> &str {
         .unwrap_or_default()
 }
 
-/// The node that it is bound to; empty if it waits.
+/// The node to which a pod is bound; empty if it waits for one.
 #[must_use]
 pub fn node(pod: &Pod) -> &str {
     let spec = pod.spec.as_ref();
@@ -59,13 +59,13 @@ pub fn in_phase<'a>(pods: &'a [Pod], wanted: &'a str) -> impl Iterator<Item = &'
     pods.iter().filter(move |pod| phase(pod) == wanted)
 }
 
-/// How many pods are Running.
+/// Returns the number of pods that are Running.
 #[must_use]
 pub fn running(pods: &[Pod]) -> usize {
     in_phase(pods, "Running").count()
 }
 
-/// What the scheduler says of a pod that it cannot place; empty if nothing.
+/// The scheduler's reason for not placing a pod; empty if there is none.
 #[must_use]
 pub fn unscheduled(pod: &Pod) -> &str {
     let conditions = pod.status.iter().flat_map(|status| &status.conditions);
@@ -78,7 +78,7 @@ pub fn unscheduled(pod: &Pod) -> &str {
         .unwrap_or_default()
 }
 
-/// Pods, for people: a line for each.
+/// Pods, formatted for people with a line for each.
 pub(crate) struct Summary(pub(crate) Vec<Pod>);
 
 impl fmt::Debug for Summary {

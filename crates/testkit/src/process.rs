@@ -1,4 +1,4 @@
-//! A process of a cluster, and what signals do to it.
+//! A process of a cluster, and signals to it.
 
 use std::{fs, os::fd::OwnedFd};
 
@@ -10,12 +10,13 @@ use rustix::{
 
 use crate::{Cluster, ClusterError, Result, eventually};
 
-/// A process of a cluster as it runs now. Once it has ended, it stays ended: the supervisor starts another.
+/// A process of a cluster that runs now. Once it has ended, it stays ended: its successor is
+/// another [`Process`].
 #[derive(Debug)]
 pub struct Process {
     name: String,
     pid: u32,
-    /// Of this process, even if its number is another's by now.
+    /// A pidfd, which refers to this process even if its pid has been reused.
     handle: OwnedFd,
 }
 
@@ -31,7 +32,7 @@ impl Process {
             pidfd_open(number.ok_or_else(gone)?, PidfdFlags::empty()).map_err(|error| {
                 ClusterError::io(format!("find process {pid}, {name}"))(error.into())
             })?;
-        // The supervisor still waits for it, so the number was no other's when the handle was made.
+        // The supervisor still reports this pid, so it was not reused before the pidfd was opened.
         if self::pid(cluster, name).await? != pid {
             return Err(gone());
         }
@@ -42,26 +43,26 @@ impl Process {
         })
     }
 
-    /// `scheduler`, `kubelet-node-0`, …
+    /// The name: `scheduler`, `kubelet-node-0`, …
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its number.
+    /// The pid.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the process.
     ///
     /// # Errors
     ///
     /// [`ClusterError::Io`] if it has ended.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         let step = || format!("send {signal:?} to process {}, {}", self.pid, self.name);
-        // The kernel takes signals for it until the supervisor has waited for it.
+        // The kernel accepts signals for an ended process until the supervisor has waited for it.
         if self.has_ended()? {
             return Err(ClusterError::io(step())(rustix::io::Errno::SRCH.into()));
         }
@@ -69,7 +70,7 @@ impl Process {
             .map_err(|error| ClusterError::io(step())(error.into()))
     }
 
-    /// Kills it and waits until it is gone. The supervisor starts it again.
+    /// Kills the process and waits until it is gone. The supervisor restarts it.
     ///
     /// # Errors
     ///
@@ -79,7 +80,7 @@ impl Process {
         self.ended().await
     }
 
-    /// Stops it where it is, until [`Process::resume`].
+    /// Stops the process with SIGSTOP, until [`Process::resume`].
     ///
     /// # Errors
     ///
@@ -88,7 +89,7 @@ impl Process {
         self.signal(Signal::STOP)
     }
 
-    /// Lets it go on.
+    /// Resumes the process with SIGCONT.
     ///
     /// # Errors
     ///
@@ -97,11 +98,11 @@ impl Process {
         self.signal(Signal::CONT)
     }
 
-    /// Waits until it has ended, for at most [`DEADLINE`](crate::DEADLINE).
+    /// Waits until the process has ended, for at most [`DEADLINE`](crate::DEADLINE).
     ///
     /// # Errors
     ///
-    /// [`ClusterError::TimedOut`] if it goes on.
+    /// [`ClusterError::TimedOut`] if it still runs.
     pub async fn ended(&self) -> Result<()> {
         let what = format!("the end of process {}, {}", self.pid, self.name);
         let has_ended = eventually(
@@ -112,7 +113,7 @@ impl Process {
         has_ended.await?.map(drop)
     }
 
-    /// Whether it has ended: a pidfd is readable then.
+    /// Returns true if the process has ended: then its pidfd is readable.
     fn has_ended(&self) -> Result<bool> {
         let mut polled = [PollFd::new(&self.handle, PollFlags::IN)];
         let ready = poll(&mut polled, Some(&Timespec::default()));
@@ -135,7 +136,8 @@ async fn pid(cluster: &Cluster, name: &str) -> Result<u32> {
     })
 }
 
-/// The command lines of live processes that mention `text`, with their numbers; without the caller's own.
+/// Lists the pids and command lines of live processes that mention `text`, without the caller's
+/// own.
 ///
 /// # Errors
 ///

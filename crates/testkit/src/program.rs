@@ -10,16 +10,16 @@ use std::{
 
 use crate::{ClusterError, Result};
 
-/// Where `podplane` is, with the CNI plugins beside it.
+/// The path of `podplane`, which has the CNI plugins beside it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program(PathBuf);
 
 impl Program {
-    /// The program of that path.
+    /// Returns the program at that path.
     ///
     /// # Errors
     ///
-    /// [`ClusterError::NoProgram`] if it is not there.
+    /// [`ClusterError::NoProgram`] if there is no such file.
     pub fn at(path: impl Into<PathBuf>) -> Result<Self> {
         let path = std::path::absolute(path.into()).map_err(ClusterError::io("find podplane"))?;
         if path.is_file() {
@@ -29,8 +29,8 @@ impl Program {
         Err(ClusterError::NoProgram { looked: vec![dir] })
     }
 
-    /// The program in `PODPLANE_BIN_DIR`, if that is set; else in the target directory that this test was built in, of the test's own
-    /// profile or of `release`; else in `PATH`.
+    /// Finds the program in `PODPLANE_BIN_DIR`, if that is set; else in the target directory of
+    /// this test, in the test's own profile or in `release`; else in `PATH`.
     ///
     /// # Errors
     ///
@@ -47,19 +47,20 @@ impl Program {
         found.map_or(Err(ClusterError::NoProgram { looked }), Self::at)
     }
 
-    /// Its path.
+    /// The path of the program.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// The directory that it is in.
+    /// The directory of the program.
     #[must_use]
     pub fn dir(&self) -> &Path {
         self.0.parent().unwrap_or(Path::new("/"))
     }
 
-    /// A command line of it, without any of its settings from the test's environment.
+    /// Returns a command of the program. Settings of podplane in the test's environment are
+    /// removed.
     pub fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         let mut command = Command::new(&self.0);
         command.args(args).stdin(Stdio::null());
@@ -68,7 +69,7 @@ impl Program {
     }
 }
 
-/// Removes what would be settings of `podplane` from a command's environment.
+/// Removes the variables that are settings of `podplane` from a command's environment.
 pub(crate) fn without_settings(command: &mut Command) {
     for (name, _) in env::vars_os() {
         if name.to_string_lossy().starts_with("PODPLANE_") {
@@ -77,7 +78,7 @@ pub(crate) fn without_settings(command: &mut Command) {
     }
 }
 
-/// `target/debug` for a test at `target/debug/deps/NAME`, and `target/release` beside it.
+/// Returns `target/debug` for a test at `target/debug/deps/NAME`, and `target/release` beside it.
 fn beside_the_test() -> Vec<PathBuf> {
     let test = env::current_exe().unwrap_or_default();
     let is_deps = |dir: &&Path| dir.ends_with("deps") || dir.ends_with("examples");
@@ -92,23 +93,23 @@ fn in_path() -> Vec<PathBuf> {
     env::split_paths(&env::var_os("PATH").unwrap_or_default()).collect()
 }
 
-/// What a program left that ran to its end.
+/// The end of a program: its exit code and its output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finished {
-    /// Its exit code; `None` if a signal ended it.
+    /// The exit code; `None` if a signal ended it.
     pub code: Option<i32>,
-    /// What it printed.
+    /// The standard output.
     pub stdout: String,
-    /// What it said beside.
+    /// The standard error.
     pub stderr: String,
 }
 
 impl Finished {
-    /// Its standard output, if it succeeded.
+    /// Returns the standard output of a program that succeeded.
     ///
     /// # Panics
     ///
-    /// If it did not, showing all it said.
+    /// If it failed, with its output.
     #[track_caller]
     pub fn ok(self) -> String {
         let Self {
@@ -120,11 +121,11 @@ impl Finished {
         stdout
     }
 
-    /// Its standard error, if it failed with this code.
+    /// Returns the standard error of a program that failed with this code.
     ///
     /// # Panics
     ///
-    /// If it did not, showing all it said.
+    /// If it ended with any other code, with its output.
     #[track_caller]
     pub fn failed(self, expected: i32) -> String {
         let Self {
@@ -147,7 +148,8 @@ impl From<Output> for Finished {
     }
 }
 
-/// Runs a command to its end, whatever its exit code. It is killed if this future is dropped.
+/// Runs a command to its end, whatever its exit code. The process is killed if this future is
+/// dropped.
 ///
 /// # Errors
 ///
@@ -159,7 +161,8 @@ pub async fn run(command: Command) -> Result<Finished> {
     output.map(Finished::from).map_err(failed)
 }
 
-/// A file with `text`, at its beginning, as a standard input: unlike a pipe, nobody has to write while another reads.
+/// Returns `text` as a standard input. It is a file and not a pipe, so that no writer is needed
+/// while the program reads.
 pub(crate) fn input(text: &str) -> Result<Stdio> {
     use std::io::Seek as _;
     let file = tempfile::tempfile().and_then(|mut file| {
@@ -172,7 +175,7 @@ pub(crate) fn input(text: &str) -> Result<Stdio> {
         .into())
 }
 
-/// What somebody would type.
+/// The command line as a user would type it.
 pub(crate) fn line(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let words: Vec<_> = words.map(OsStr::to_string_lossy).collect();

@@ -1,4 +1,4 @@
-//! Waiting on state.
+//! Waits for conditions on observed state.
 
 use std::{fmt::Debug, future::Future, time::Duration};
 
@@ -6,16 +6,17 @@ use tokio::time::{Instant, sleep};
 
 use crate::{ClusterError, Result};
 
-/// How long [`eventually`] waits: enough for a machine that is shared and noisy.
+/// The time limit of [`eventually`]: enough for a machine that is shared and noisy.
 pub const DEADLINE: Duration = Duration::from_secs(60);
-/// How often is looked.
+/// The time between two looks.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Observes until `enough` says yes, and returns what was seen then. Gives up after [`DEADLINE`].
+/// Observes until `enough` returns true, and returns the last observation. Gives up after
+/// [`DEADLINE`].
 ///
 /// # Errors
 ///
-/// [`ClusterError::TimedOut`], with what was waited for and what was seen last.
+/// [`ClusterError::TimedOut`], with `what` and the last observation.
 pub async fn eventually<T: Debug, F: Future<Output = T>>(
     what: &str,
     observe: impl FnMut() -> F,
@@ -24,11 +25,11 @@ pub async fn eventually<T: Debug, F: Future<Output = T>>(
     within(DEADLINE, what, observe, enough).await
 }
 
-/// [`eventually`] with a deadline of the caller's. There is one look at least.
+/// [`eventually`] with another deadline. Observes at least once.
 ///
 /// # Errors
 ///
-/// [`ClusterError::TimedOut`], with what was waited for and what was seen last.
+/// [`ClusterError::TimedOut`], with `what` and the last observation.
 pub async fn within<T: Debug, F: Future<Output = T>>(
     deadline: Duration,
     what: &str,

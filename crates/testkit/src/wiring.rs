@@ -1,8 +1,7 @@
-//! What a cluster is disturbed and recorded with: its links, its disks, its recording.
+//! The facilities for disturbing and recording a cluster: links, disks, and a recording.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    ffi::OsString,
     fs,
     path::{Path, PathBuf},
     process::Command,
@@ -11,6 +10,11 @@ use std::{
 };
 
 use podplane_client::{Client, Endpoint, endpoint};
+use podplane_cluster::{
+    data_dir::{DataDir, Member, Record},
+    processes,
+    services::CLIENTS,
+};
 use podplane_proto::cluster::{
     GetStatusRequest, GetStatusResponse, cluster_service_client::ClusterServiceClient,
 };
@@ -29,20 +33,21 @@ use crate::{
     recording::{self, Recorder},
 };
 
-/// How often it is looked whether there are services that have no link yet: while some may be starting, and otherwise.
+/// The times between two looks for services without a link: while some may be starting, and
+/// otherwise.
 const OFTEN: Duration = Duration::from_millis(50);
 const SELDOM: Duration = Duration::from_millis(500);
 
-/// What is asked for.
+/// The facilities that the builder was asked for.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Wanted {
     pub(crate) links: bool,
     pub(crate) recording: Option<PathBuf>,
-    /// Bytes of the disks of the apiserver and of nodes.
+    /// The sizes of the disks in bytes, by node or `apiserver`.
     pub(crate) disks: BTreeMap<String, u64>,
 }
 
-/// What there is.
+/// The facilities of a running cluster.
 #[derive(Debug, Default)]
 pub(crate) struct Wiring {
     pub(crate) recorder: Recorder,
@@ -50,11 +55,11 @@ pub(crate) struct Wiring {
     links: Option<(Arc<Links>, TempDir)>,
     tasks: JoinSet<()>,
     watch: Option<AbortHandle>,
-    /// How many [`Changing`] there are.
+    /// The number of [`Changing`] guards.
     changing: watch::Sender<u32>,
 }
 
-/// Says that services may come and go, for as long as it is there.
+/// A guard during which services may come and go.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Changing(watch::Sender<u32>);
@@ -66,8 +71,8 @@ impl Drop for Changing {
 }
 
 impl Wanted {
-    /// Makes it, for a cluster that is to be started in `data_dir` with these arguments.
-    pub(crate) fn wire(&self, data_dir: &Path, args: &[OsString]) -> Result<Wiring> {
+    /// Makes the facilities, for a cluster that is to be started in `data_dir` by this command.
+    pub(crate) async fn wire(&self, data_dir: &Path, up: Command) -> Result<Wiring> {
         let mut wiring = Wiring::default();
         if let Some(dir) = &self.recording {
             fs::create_dir_all(dir).map_err(ClusterError::io(format!("make {}", dir.display())))?;
@@ -84,26 +89,28 @@ impl Wanted {
             wiring.disks = Some(Disks::mount(disks.collect(), &wiring.recorder)?);
         }
         if self.links || self.recording.is_some() {
-            // Sockets are in it, and a name for one is short.
+            // The name is short, because the paths of sockets in it are limited.
             let dir = tempfile::Builder::new().prefix("pl-").tempdir();
             let dir = dir.map_err(ClusterError::io("make a directory for links"))?;
             let links = Arc::new(Links::new(dir.path(), wiring.recorder.clone())?);
+            let files = DataDir::layout(data_dir);
+            let Record { settings, nodes } = record(up).await?;
             let wires = Wires {
-                data_dir: data_dir.into(),
-                nodes: wiring.seen(data_dir).join("nodes"),
-                runtime: value(args, "--cri-endpoint"),
+                seen: DataDir::layout(wiring.seen(data_dir)),
+                runtime: settings.cri_endpoint,
+                dir: files,
             };
-            for service in ["ipam-controller", "controller-manager", "scheduler"] {
+            for service in CLIENTS {
                 wires.serve_service(&links, service)?;
             }
             // Before the supervisor answers, nobody can tell which nodes share a kubelet.
-            let nodes = nodes(data_dir, args);
-            for (number, node) in nodes.iter().enumerate() {
-                wires.serve_node(&links, node)?;
-                wires.serve_service(&links, &format!("kubelet-{node}"))?;
-                if number % shared(args) == 0 {
-                    let group = number / shared(args);
-                    wires.serve_service(&links, &format!("kubelet-nodes-{group}"))?;
+            let shared = usize::try_from(settings.nodes_per_process).unwrap_or(usize::MAX);
+            for (number, Member { name, .. }) in nodes.iter().enumerate() {
+                wires.serve_node(&links, name)?;
+                wires.serve_service(&links, &format!("kubelet-{name}"))?;
+                if number % shared.max(1) == 0 {
+                    let group = processes::shared_name(number / shared.max(1));
+                    wires.serve_service(&links, &format!("kubelet-{group}"))?;
                 }
             }
             let changing = wiring.changing.subscribe();
@@ -115,18 +122,18 @@ impl Wanted {
 }
 
 impl Wiring {
-    /// The links, if there are any.
+    /// The links; `None` if the cluster was started without.
     pub(crate) fn links(&self) -> Option<&Arc<Links>> {
         self.links.as_ref().map(|(links, _)| links)
     }
 
-    /// What is at `path` for the cluster's processes, as this process reaches it.
+    /// Translates `path`, as the cluster's processes see it, to a path for this process.
     pub(crate) fn seen(&self, path: &Path) -> PathBuf {
         let disks = self.disks.as_ref();
         disks.map_or_else(|| path.into(), |disks| disks.seen(path))
     }
 
-    /// Runs a command that sees the disks.
+    /// Runs a command that sees the disks, if there are any.
     pub(crate) async fn run(&self, command: Command) -> Result<Finished> {
         match &self.disks {
             Some(disks) => disks.run(command).await,
@@ -134,7 +141,8 @@ impl Wiring {
         }
     }
 
-    /// Records what becomes of objects from now on, if there is a recording, and no more as another client saw it.
+    /// Records changes of objects from now on, as `client` sees them, if there is a recording. An
+    /// earlier client is no longer used.
     pub(crate) fn watch(&mut self, client: Client) {
         if let Some(earlier) = self.watch.take() {
             earlier.abort();
@@ -145,48 +153,46 @@ impl Wiring {
         }
     }
 
-    /// Services may come and go from now on, until what is returned is dropped.
+    /// Returns a guard: services may come and go until it is dropped.
     pub(crate) fn changing(&self) -> Changing {
         self.changing.send_modify(|changing| *changing += 1);
         Changing(self.changing.clone())
     }
 }
 
-/// Which link leads where.
+/// The servers to which links lead.
 #[derive(Debug)]
 struct Wires {
-    data_dir: PathBuf,
-    /// The directories of nodes, as this process reaches them.
-    nodes: PathBuf,
-    /// The runtimes of nodes, if they are others'.
+    dir: DataDir,
+    /// The same as this process reaches it: nodes may be on disks of their own.
+    seen: DataDir,
+    /// The endpoints of the nodes' runtimes, if these are not podplane's.
     runtime: Option<String>,
 }
 
 impl Wires {
     fn serve_service(&self, links: &Links, name: &str) -> Result<()> {
-        let published = self.data_dir.join("apiserver.address");
+        let published = self.dir.address_file("apiserver");
         links.serve(name, Server::Published(published))
     }
 
     fn serve_node(&self, links: &Links, node: &str) -> Result<()> {
-        let server = match &self.runtime {
-            Some(pattern) => pattern.replace("{node}", node),
-            None => {
-                let socket = self.nodes.join(node).join("cri.sock");
-                format!("unix:{}", socket.display())
-            }
-        };
+        let server = processes::cri_endpoint(&self.seen, self.runtime.as_deref(), node);
         links.serve(&format!("cri-{node}"), Server::At(server))
     }
 
-    /// Gives services and nodes that come later links of their own, and ends those of services and nodes that go.
+    /// Makes links for services and nodes that are added, and ends those of services and nodes that
+    /// are removed.
     async fn keep(self, links: Arc<Links>, mut changing: watch::Receiver<u32>) {
-        let socket = self.data_dir.join("control.sock");
-        let Ok(endpoint) = format!("unix:{}", socket.display()).parse::<Endpoint>() else {
-            return;
-        };
-        let Ok(channel) = endpoint::channel(&endpoint) else {
-            return;
+        let socket = self.dir.control_socket();
+        let endpoint = format!("unix:{}", socket.display()).parse::<Endpoint>();
+        let channel = match endpoint.and_then(|endpoint| endpoint::channel(&endpoint)) {
+            Ok(channel) => channel,
+            Err(error) => {
+                let socket = socket.display();
+                tracing::error!(%error, %socket, "nodes that are added get no links");
+                return;
+            }
         };
         let mut supervisor = ClusterServiceClient::new(channel);
         let mut known = BTreeSet::new();
@@ -206,13 +212,13 @@ impl Wires {
                     known.difference(&now).for_each(|gone| links.end(gone));
                     known = now;
                 }
-                // Whoever waits for the node will say that it does not come.
+                // The caller that waits for the node reports that it does not come.
                 Err(error) => tracing::warn!(%error, "a link cannot be served"),
             }
         }
     }
 
-    /// Serves the links of what there is by now, and returns whose these are.
+    /// Serves links for all present kubelets and nodes, and returns their clients.
     fn serve(&self, links: &Links, status: GetStatusResponse) -> Result<BTreeSet<String>> {
         let GetStatusResponse {
             services, nodes, ..
@@ -230,33 +236,10 @@ impl Wires {
     }
 }
 
-/// The value of a flag of `up`.
-fn value(args: &[OsString], flag: &str) -> Option<String> {
-    let joined = format!("{flag}=");
-    let texts: Vec<_> = args.iter().map(|arg| arg.to_string_lossy()).collect();
-    let apart = texts.windows(2).find(|pair| pair[0] == flag);
-    let found = apart.map(|pair| pair[1].to_string());
-    let joined = texts.iter().find_map(|text| text.strip_prefix(&joined));
-    found.or(joined.map(Into::into))
-}
-
-fn number(args: &[OsString], flag: &str, default: usize) -> usize {
-    value(args, flag)
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(default)
-}
-
-/// How many nodes share a kubelet at most, unless they are in kernel mode.
-fn shared(args: &[OsString]) -> usize {
-    number(args, "--nodes-per-process", 500).max(1)
-}
-
-/// The nodes that there may be at the start: those that are asked for, and those that were there.
-fn nodes(data_dir: &Path, args: &[OsString]) -> BTreeSet<String> {
-    let asked = (0..number(args, "--nodes", 3)).map(|number| format!("node-{number}"));
-    let kept = fs::read(data_dir.join("cluster.json")).unwrap_or_default();
-    let kept: serde_json::Value = serde_json::from_slice(&kept).unwrap_or_default();
-    let kept = kept["nodes"].as_array().cloned().unwrap_or_default();
-    let kept = kept.iter().filter_map(|node| node["name"].as_str());
-    asked.chain(kept.map(Into::into)).collect()
+/// The record that a cluster would start with, which this command line of `up` prints. Empty if
+/// `up` refuses its arguments: it says why when it is run for good.
+async fn record(mut up: Command) -> Result<Record> {
+    up.arg("--print-record");
+    let printed = program::run(up).await?.stdout;
+    Ok(serde_json::from_str(&printed).unwrap_or_default())
 }

@@ -1,4 +1,5 @@
-//! What the invariant checker is asked about: the objects, the allocation files and IPAM reports, the sandboxes.
+//! Observes a cluster for the invariant checker: objects, allocation files and IPAM reports,
+//! sandboxes.
 
 use std::{
     collections::BTreeSet,
@@ -25,20 +26,21 @@ use tokio::task::{self, JoinSet};
 
 use crate::{ClusterError, Result};
 
-/// Whether the number of pods on a node is limited to its addresses.
+/// The limit of pods on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Limit {
     Addresses,
-    /// With `--ip-policy=off`.
+    /// No limit, with `--ip-policy=off`.
     None,
 }
 
-/// Everything that can be seen of the cluster in `data_dir` now.
+/// Observes the cluster in `data_dir`.
 ///
 /// # Errors
 ///
-/// [`ClusterError::Api`] if the API server does not answer, [`ClusterError::Io`] or [`ClusterError::Unclear`] if a file cannot be read,
-/// [`ClusterError::IpamReport`] if the network of a node names a source of reports and there is none.
+/// [`ClusterError::Api`] if the API server does not answer, [`ClusterError::Io`] or
+/// [`ClusterError::Unclear`] if a file cannot be read, [`ClusterError::IpamReport`] if the network
+/// of a node names a source of reports and there is none.
 pub async fn observe(client: &Client, data_dir: &Path) -> Result<World> {
     let settings = read_json(&data_dir.join("cluster.json"))?["settings"].take();
     let limit = limit(&settings);
@@ -57,7 +59,8 @@ pub async fn observe(client: &Client, data_dir: &Path) -> Result<World> {
     world
         .draining
         .extend(of_nodes_that_are_gone(client, &nodes).await?);
-    // As with the files, first what is held, then the sandboxes: one that is about to hold an address is recorded before.
+    // Allocations are read before sandboxes, because a sandbox is recorded before it gets an
+    // address: otherwise a new one would look leaked.
     world.allocations = reported(&nodes, data_dir, &settings).await?;
     for (node, dir) in node_dirs(data_dir)? {
         world
@@ -70,7 +73,8 @@ pub async fn observe(client: &Client, data_dir: &Path) -> Result<World> {
     Ok(world)
 }
 
-/// Where a node's network does not go by podCIDR, addresses of its own ranges are right. Nobody else's blocks may be there, and two nodes may share one.
+/// Returns the ranges of nodes whose network does not use podCIDRs. Addresses from them are right,
+/// no other node's block may overlap them, and two nodes may share a range.
 fn ranges_of_their_own(nodes: &[Node]) -> Result<Vec<DrainingBlock>> {
     let mut found = Vec::new();
     for node in nodes {
@@ -86,7 +90,8 @@ fn ranges_of_their_own(nodes: &[Node]) -> Result<Vec<DrainingBlock>> {
     Ok(found)
 }
 
-/// Blocks of nodes that are no more, which pods may have addresses of until they are collected.
+/// Returns the blocks of removed nodes: pods may have addresses in them until the pods are
+/// collected.
 async fn of_nodes_that_are_gone(client: &Client, nodes: &[Node]) -> Result<Vec<DrainingBlock>> {
     let there: BTreeSet<_> = nodes.iter().map(|node| node.uid()).collect();
     let records = client.blocks().list().await?.blocks;
@@ -102,7 +107,7 @@ async fn of_nodes_that_are_gone(client: &Client, nodes: &[Node]) -> Result<Vec<D
     .collect()
 }
 
-/// By the flags that the cluster runs with.
+/// Returns the limit, according to the flags of the cluster.
 fn limit(settings: &Value) -> Limit {
     match settings["ipPolicy"].as_str() {
         Some("off") => Limit::None,
@@ -110,8 +115,8 @@ fn limit(settings: &Value) -> Limit {
     }
 }
 
-/// The addresses that IPAM plugins report as held. They are asked here and not through the kubelets, which may be dead, stand still, or know
-/// of what was so a moment ago.
+/// Reads the addresses that IPAM plugins report as held. The plugins are asked directly and not
+/// through the kubelets, which may be dead, paused, or out of date.
 async fn reported(nodes: &[Node], data_dir: &Path, settings: &Value) -> Result<Vec<Allocation>> {
     let bin_dirs = settings["cniBinDir"].as_str().unwrap_or_default();
     let bin_dirs: Vec<_> = env::split_paths(bin_dirs).collect();
@@ -193,7 +198,7 @@ pub(crate) fn audited_node(node: &Node, limit: Limit) -> Result<audit::Node> {
             .collect::<Result<_>>()?,
         ip_capacity: match (limit, pod_ips::capacity(node)) {
             (Limit::Addresses, NodeCapacity::Pods { count, .. }) => Some(count),
-            // Pods that were sent to the node by name wait there without an address.
+            // Pods that were bound to the node by name wait there without an address.
             (Limit::Addresses, NodeCapacity::AwaitsBlock) | (Limit::None, _) => None,
         },
     })
@@ -221,11 +226,11 @@ pub(crate) fn audited_pod(pod: &Pod) -> Result<audit::Pod> {
     })
 }
 
-/// The directory of each node, by name.
+/// Returns the directory of each node, by name.
 ///
 /// # Errors
 ///
-/// [`ClusterError::Io`] if the directory of nodes cannot be read; that there is none is none.
+/// [`ClusterError::Io`] if the directory of nodes cannot be read; a missing one is not an error.
 pub fn node_dirs(data_dir: &Path) -> Result<Vec<(String, PathBuf)>> {
     entries(&data_dir.join("nodes"))
 }
@@ -238,7 +243,7 @@ pub(crate) fn allocations(node: &str, networks: &Path) -> Result<Vec<Allocation>
                 continue;
             };
             let text = match fs::read_to_string(&file) {
-                // Released between the look at the directory and now.
+                // Released after the directory was read.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 text => text.map_err(read(&file))?,
             };
@@ -253,7 +258,8 @@ pub(crate) fn allocations(node: &str, networks: &Path) -> Result<Vec<Allocation>
     Ok(found)
 }
 
-/// The sandboxes that may hold addresses, by their records: not one that is on its node's network, or has been stopped.
+/// Reads the records of sandboxes that may hold addresses. Sandboxes that use the node's network,
+/// or that were stopped, hold none.
 fn sandboxes(node: &str, dir: &Path) -> Result<BTreeSet<Sandbox>> {
     let mut found = BTreeSet::new();
     for (name, file) in entries(dir)? {
@@ -278,7 +284,7 @@ fn sandboxes(node: &str, dir: &Path) -> Result<BTreeSet<Sandbox>> {
     Ok(found)
 }
 
-/// A directory's entries by name; none if there is no such directory.
+/// Lists a directory by name; empty if there is no such directory.
 pub(crate) fn entries(dir: &Path) -> Result<Vec<(String, PathBuf)>> {
     let entries = match fs::read_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -302,7 +308,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sandbox_without_a_network_of_its_own_owns_no_address() {
+    fn ignores_sandboxes_without_a_network_of_their_own() {
         let dir = tempfile::tempdir().unwrap();
         let records = [
             ("runs", r#"{"network": {"attached": true}}"#),

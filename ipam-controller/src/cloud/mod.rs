@@ -1,7 +1,9 @@
-//! CloudAllocator: the cloud has assigned the ranges, and nodes are told what theirs are. As cloud-provider-gcp's cloudCIDRAllocator does it.
+//! CloudAllocator: copies the ranges that the cloud has assigned into the nodes, like
+//! cloud-provider-gcp's cloudCIDRAllocator.
 //!
-//! It releases nothing, since the ranges are the cloud's; a range that the cloud gives to another node while pods still have addresses of it is refused by
-//! the API server until they are gone. What is decided is in [`ranges`] and [`status`], which are pure.
+//! It releases nothing, since the ranges are the cloud's; a range that the cloud assigns to another
+//! node while pods still have addresses of it is refused by the API server until they are gone.
+//! Decisions are in [`ranges`] and [`status`], which are pure.
 
 mod ranges;
 mod status;
@@ -11,11 +13,11 @@ use std::time::Duration;
 use futures::future::join_all;
 use podplane_api::{Object as _, ObjectKey, core::Node, jiff::Timestamp, pod_ips};
 use podplane_client::{
-    Api, ApiError, Backoff, Cache, Change, Client, Endpoint, EventRecorder, Reason, WorkQueue,
+    Api, ApiError, Backoff, Cache, CacheChange, Client, Endpoint, EventRecorder, Reason, WorkQueue,
     answered,
     endpoint::{self, EndpointError},
     events::EventType,
-    queue::Rate,
+    queue::RetryRate,
 };
 use podplane_ipam::{Notice, RangeConfigError, RangeFlags};
 use podplane_proto::cloud::{
@@ -25,26 +27,27 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Status, transport::Channel};
 
 use self::ranges::{NoRanges, Ranges, StackType};
-use crate::{allocators::Parts, metrics::Metrics};
+use crate::{allocators::AllocatorContext, metrics::Metrics};
 
-/// Nodes that are worked on at once.
+/// Nodes reconciled at once.
 const WORKERS: usize = 30;
-/// How often a node that fails is tried again before it is left alone until it changes.
+/// Retries of a failing node before it is dropped until it changes.
 const MAX_RETRIES: u32 = 20;
 const BACKOFF: Backoff = Backoff {
     base: Duration::from_millis(250),
     max: Duration::from_secs(15),
-    overall: Some(Rate {
+    overall: Some(RetryRate {
         every: Duration::from_millis(100),
         burst: 100,
     }),
 };
-/// How long the cloud may take to answer.
+/// The timeout of a call to the cloud.
 const CLOUD_TIMEOUT: Duration = Duration::from_secs(10);
-/// Writes that met a change of the node are tried again this often at once; a kubelet writes to a new node all the time.
+/// Immediate retries of a write that met a change of the node; a kubelet writes to a new node
+/// often.
 const CONFLICTS: u32 = 5;
 
-/// What the flags say.
+/// The validated flags.
 #[derive(Debug)]
 pub(crate) struct CloudConfig {
     endpoint: Endpoint,
@@ -53,7 +56,8 @@ pub(crate) struct CloudConfig {
 }
 
 impl CloudConfig {
-    /// Nothing is asked of the flags but where the cloud is and which ranges services have, as with the reference.
+    /// Validates the flags. As in the reference, only the cloud's address and the ranges of
+    /// services matter.
     pub(crate) fn new(endpoint: Endpoint, flags: &RangeFlags) -> Result<Self, RangeConfigError> {
         let (services, notices) = flags.service_ranges()?;
         Ok(Self {
@@ -74,7 +78,7 @@ impl CloudConfig {
     }
 }
 
-/// Why a node does not have its ranges. The texts are the reference's.
+/// The reasons why a node does not have its ranges. The texts are the reference's.
 #[derive(Debug, thiserror::Error)]
 enum SyncError {
     #[error("node {0} doesn't have providerID")]
@@ -96,13 +100,13 @@ enum SyncError {
 }
 
 impl SyncError {
-    /// The reason of the event that tells of it, if one does.
+    /// The reason of the event that reports the error, if one does.
     fn reason(&self) -> Option<&'static str> {
         match self {
             Self::NoProviderId(_) | Self::Instance(_) | Self::NoRanges(_) => {
                 Some("CIDRNotAvailable")
             }
-            // Whoever leads by now tells.
+            // The new leader reports it.
             Self::Assign(error) if error.reason == Reason::FenceLost => None,
             Self::Other { .. } | Self::Assign(_) => Some("CIDRAssignmentFailed"),
             Self::Status(_) => None,
@@ -123,7 +127,10 @@ pub(crate) struct CloudController {
 }
 
 impl CloudController {
-    pub(crate) fn new(config: &CloudConfig, parts: &Parts) -> Result<Self, EndpointError> {
+    pub(crate) fn new(
+        config: &CloudConfig,
+        parts: &AllocatorContext,
+    ) -> Result<Self, EndpointError> {
         Ok(Self {
             stack: config.stack,
             cloud: CloudServiceClient::new(endpoint::channel(&config.endpoint)?),
@@ -135,7 +142,7 @@ impl CloudController {
         })
     }
 
-    /// Runs until `stop`. What is under way then is in doubt, and the next process asks again.
+    /// Runs until `stop`. Calls in flight then are in doubt, and the next process asks again.
     pub(crate) async fn run(self, stop: CancellationToken) {
         let workers = join_all((0..WORKERS).map(|_| self.work()));
         let all = async {
@@ -149,12 +156,12 @@ impl CloudController {
         let mut changes = self.nodes.subscribe();
         loop {
             match changes.next().await {
-                Change::Applied { old, new } => {
+                CacheChange::Applied { old, new } => {
                     if status::is_due(old.as_deref(), &new) {
                         self.queue.add(new.name().to_owned());
                     }
                 }
-                Change::Deleted(old) => self.queue.forget(&old.name().to_owned()),
+                CacheChange::Deleted(old) => self.queue.forget(&old.name().to_owned()),
             }
         }
     }
@@ -165,8 +172,8 @@ impl CloudController {
             match self.sync(&name).await {
                 Ok(()) => self.queue.forget(&name),
                 Err(error) if self.queue.failures(&name) < MAX_RETRIES => {
-                    tracing::warn!(node = name, %error, "node has no ranges of the cloud; trying again");
-                    self.queue.add_rate_limited(name.clone());
+                    let wait = self.queue.add_rate_limited(name.clone());
+                    tracing::warn!(node = name, %error, retry_in = ?wait, "failed to assign the cloud's ranges to node; trying again");
                 }
                 Err(error) => {
                     tracing::error!(node = name, %error, "exceeded retry count, dropping from queue");
@@ -178,7 +185,7 @@ impl CloudController {
         }
     }
 
-    /// Gives the node what its instance has, and tells of what stands in the way.
+    /// Writes the instance's ranges into the node, and reports failures.
     async fn sync(&self, name: &str) -> Result<(), SyncError> {
         let Some(node) = self.nodes.get(&ObjectKey::new("", name)) else {
             return Ok(());
@@ -189,7 +196,8 @@ impl CloudController {
         {
             let message = format!("Node {name} status is now: {reason}");
             self.event(&node, reason, message);
-            // Kubernetes' event has no word on why; here it is often another node, and people should know which.
+            // The reference's event does not give the cause; here it is often another node, which
+            // operators should know.
             if let SyncError::Assign(refusal) = error {
                 self.event(&node, "CloudRangeRefused", refusal.message.clone());
             }
@@ -222,7 +230,7 @@ impl CloudController {
         instance.ok_or_else(|| failed(Status::internal("an answer without an instance")))
     }
 
-    /// Returns the node with its blocks; nothing, if it is gone.
+    /// Returns the node with its blocks; `None` if it is deleted.
     async fn assign(&self, mut node: Node, ranges: &Ranges) -> Result<Option<Node>, SyncError> {
         let mut conflicts = 0..CONFLICTS;
         loop {
@@ -258,7 +266,7 @@ impl CloudController {
         }
     }
 
-    /// Says that the node's network is there.
+    /// Reports the node's network as available.
     async fn report(&self, mut node: Node, ranges: &Ranges) -> Result<(), SyncError> {
         let mut conflicts = 0..CONFLICTS;
         loop {
@@ -281,7 +289,8 @@ impl CloudController {
         }
     }
 
-    /// The node as it is after a write met a change of it; nothing, if it is not the same node any more. Its successor comes by itself.
+    /// The current node after a write met a change of it; `None` if that is another node of the
+    /// same name, which is queued by its own change.
     async fn again(
         &self,
         node: &Node,

@@ -1,4 +1,4 @@
-//! What a node gets of the ranges that the cloud has assigned to its instance.
+//! The node's part of the ranges that the cloud has assigned to its instance.
 //!
 //! Pure. The rules and texts are those of cloud-provider-gcp's cloudCIDRAllocator.
 
@@ -10,10 +10,11 @@ use podplane_proto::cloud::{Instance, NetworkInterface};
 
 /// The name of an instance's primary interface.
 const PRIMARY: &str = "nic0";
-/// Each network beside that of pods has its addresses as a resource of this name, and `.IP`.
+/// Each network other than the pods' has its addresses as a resource of this name with the suffix
+/// `.IP`.
 pub(crate) const NETWORK_RESOURCE: &str = "networking.gke.io.networks/";
 
-/// Which families the cluster has, the primary one first.
+/// The families of the cluster, the primary one first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StackType {
     Ipv4,
@@ -23,14 +24,14 @@ pub(crate) enum StackType {
 }
 
 impl StackType {
-    /// That of a cluster with these ranges of services.
+    /// The families of a cluster with these service ranges.
     pub(crate) fn of(services: &[IpNet]) -> Self {
         let families: Vec<Family> = services.iter().map(Family::of).collect();
         match families[..] {
             [Family::V4, Family::V6] => Self::Ipv4Ipv6,
             [Family::V6, Family::V4] => Self::Ipv6Ipv4,
             [Family::V6] => Self::Ipv6,
-            // Also where nothing is said of services.
+            // Also without service ranges.
             _ => Self::Ipv4,
         }
     }
@@ -47,16 +48,16 @@ impl fmt::Display for StackType {
     }
 }
 
-/// What a node gets.
+/// The ranges for a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ranges {
     /// Its blocks, one for each family of the cluster.
     pub(crate) pod_cidrs: Vec<String>,
-    /// Resources of networks beside that of pods: how many addresses.
+    /// The numbers of addresses of other networks, by resource name.
     pub(crate) capacity: BTreeMap<String, u64>,
 }
 
-/// Why it gets nothing.
+/// The reasons why a node gets no ranges.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NoRanges {
     #[error("failed to allocate cidr: Node {0} has no ranges from which CIDRs can be allocated")]
@@ -69,7 +70,8 @@ pub(crate) enum NoRanges {
     Invalid { text: String, reason: String },
 }
 
-/// What `node` gets of its instance. No interface has more than one range of each family to give, so there are never more than two blocks.
+/// The ranges for `node` from its instance. No interface has more than one range of each family, so
+/// there are never more than two blocks.
 pub(crate) fn ranges(
     node: &str,
     instance: &Instance,
@@ -102,7 +104,7 @@ pub(crate) fn ranges(
     })
 }
 
-/// The interface's first range of IPv4 addresses.
+/// The interface's first IPv4 alias range.
 fn alias(nic: &NetworkInterface) -> Option<&str> {
     let first = nic.alias_ip_ranges.first()?;
     Some(first.ip_cidr_range.as_str())
@@ -115,12 +117,13 @@ fn parse(text: &str) -> Result<IpNet, NoRanges> {
     })
 }
 
-/// The range as a node's block must be: without host bits.
+/// The range as a node's block must be written: without host bits.
 fn canonical(text: &str) -> Result<String, NoRanges> {
     Ok(parse(text)?.trunc().to_string())
 }
 
-/// Half of the addresses of each further network, since a pod's may still be in use when the next one comes.
+/// Counts half of the addresses of each other network, since the address of an ended pod may still
+/// be in use when the next one starts.
 fn capacity(
     primary: &NetworkInterface,
     interfaces: &[NetworkInterface],
@@ -168,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn services_say_which_families_there_are() {
+    fn derives_the_families_from_service_ranges() {
         use StackType::{Ipv4, Ipv4Ipv6, Ipv6, Ipv6Ipv4};
         let cases: [(&[&str], _, _); 5] = [
             (&[], Ipv4, "IPv4"),
@@ -185,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_gets_the_first_range_of_each_family_of_the_cluster() {
+    fn assigns_the_first_range_of_each_family() {
         use StackType::{Ipv4, Ipv4Ipv6, Ipv6, Ipv6Ipv4};
         const V4: &str = "192.168.1.0/24";
         const V6: &str = "2001:db9::/112";
@@ -211,7 +214,7 @@ mod tests {
             (Ipv6Ipv4, v6(), Err(of("IPv6_IPv4"))),
             (Ipv6, v6(), Ok(vec![V6])),
             (Ipv6, v4(), Err(of("IPv6"))),
-            // The primary interface, wherever it stands, and else the first.
+            // The primary interface counts wherever it stands, and else the first.
             (
                 Ipv4,
                 [nic("nic1", "red", &["10.9.0.0/24"], "")]
@@ -228,7 +231,7 @@ mod tests {
                 ],
                 Ok(vec![V4]),
             ),
-            // Two interfaces, of which the primary one has nothing.
+            // Of two interfaces, the primary one has no range.
             (
                 Ipv4,
                 vec![
@@ -259,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn further_networks_are_resources_of_half_their_addresses() {
+    fn counts_half_the_addresses_of_other_networks() {
         let nics = [
             nic("nic0", "default", &["10.0.0.0/24"], ""),
             nic("nic1", "red", &["10.1.0.0/25", "10.1.1.0/24"], ""),

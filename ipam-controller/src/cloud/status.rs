@@ -1,4 +1,5 @@
-//! What the cloud's ranges change in the status of a node, and when a node must be looked at. Pure.
+//! The node's status with the cloud's ranges, and the decision when a node must be reconciled.
+//! Pure.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +19,7 @@ const TAINT: &str = "node.kubernetes.io/network-unavailable";
 const REASON: &str = "RouteCreated";
 const MESSAGE: &str = "NodeController create implicit route";
 
-/// Whether the change of a node, or its being there, is a reason to ask the cloud.
+/// Returns whether a change of a node, or its first appearance, is a reason to ask the cloud.
 pub(super) fn is_due(old: Option<&Node>, new: &Node) -> bool {
     let Some(old) = old else { return true };
     pod_ips::pod_cidrs(new).is_empty()
@@ -41,7 +42,7 @@ fn networks(status: Option<&NodeStatus>) -> BTreeMap<&String, &Quantity> {
     capacity.into_iter().flatten().filter(of_networks).collect()
 }
 
-/// The status with the network available and these resources of networks; nothing, if it says so already.
+/// The status with an available network and these resources; `None` if it needs no change.
 pub(super) fn with_ranges(
     status: Option<&NodeStatus>,
     resources: &BTreeMap<String, u64>,
@@ -60,7 +61,8 @@ pub(super) fn with_ranges(
     (new != old).then_some(new)
 }
 
-/// Times move only with what they are the times of, so that an unchanged condition is not written.
+/// The times change only with the fields that they belong to, so an unchanged condition is not
+/// written.
 fn make_available(conditions: &mut Vec<NodeCondition>, now: Timestamp) {
     let found = conditions
         .iter_mut()
@@ -128,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_due_while_something_is_missing_or_when_its_networks_changed() {
+    fn node_is_due_if_something_is_missing_or_its_networks_changed() {
         let available = || Some(condition("False", REASON));
         let settled = node("10.0.0.0/24", available(), Some("red"));
         let mut tainted = settled.clone();
@@ -172,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn the_network_is_available_and_networks_have_their_resources() {
+    fn sets_the_network_available_and_its_resources() {
         let wanted = BTreeMap::from([(format!("{NETWORK_RESOURCE}blue.IP"), 64)]);
         let old = node(
             "10.0.0.0/24",
@@ -203,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_in_other_words_keeps_its_time() {
+    fn condition_with_another_reason_keeps_its_transition_time() {
         let old = node(
             "10.0.0.0/24",
             Some(condition("False", "PodCIDRAssigned")),

@@ -1,4 +1,4 @@
-//! The calls, and what their answers mean.
+//! The calls to the apiserver, and the handling of their answers.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use podplane_api::core::Node;
 use podplane_client::{ApiError, Reason, answered};
 use podplane_proto::{blocks::MAX_UPDATES, error::FieldViolation, ipam as wire};
 
-use super::{Lost, Shell, record};
+use super::{LeadershipLost, Shell, record};
 use crate::condition;
-use crate::plan::{Assignment, Change, Standing, Update, Verdict};
+use crate::plan::{Assignment, BlockChange, NodeVerdict, RecordStatus, RecordUpdate};
 
 impl Shell {
-    /// Writes blocks into nodes: into one by a call of its own, into several by one call.
-    pub(super) async fn assign(&self, assignments: Vec<Assignment>) -> Result<(), Lost> {
+    /// Writes blocks into nodes: one node by `AssignPodCidrs`, several by one `AssignBlocks`.
+    pub(super) async fn assign(&self, assignments: Vec<Assignment>) -> Result<(), LeadershipLost> {
         let results = match assignments.as_slice() {
             [] => return Ok(()),
             [one] => {
@@ -31,7 +31,7 @@ impl Shell {
                 });
                 match answered(self.parts.client.blocks().assign(sent.collect())).await {
                     Ok(results) => results.into_iter().map(|one| one.map(drop)).collect(),
-                    // Whether any was carried out is not known.
+                    // It is not known whether any was carried out.
                     Err(error) => vec![Err(error); many.len()],
                 }
             }
@@ -42,36 +42,43 @@ impl Shell {
         Ok(())
     }
 
-    fn assigned(&self, assignment: &Assignment, result: Result<(), ApiError>) -> Result<(), Lost> {
+    fn assigned(
+        &self,
+        assignment: &Assignment,
+        result: Result<(), ApiError>,
+    ) -> Result<(), LeadershipLost> {
         let Assignment { node, uid, .. } = assignment;
         let pod_cidrs = || texts(assignment).join(",");
         match result {
             Ok(()) => {
                 tracing::info!(node, uid, pod_cidrs = pod_cidrs(), "assigned node block");
-                self.decide(|allocator| allocator.confirm(assignment));
+                self.decide(|allocator| allocator.assignment_confirmed(assignment));
                 self.queue.forget(node);
                 return Ok(());
             }
-            Err(error) if error.is_fence_lost() => return Err(Lost(error)),
-            // Its blocks are released when the watch tells the same.
+            Err(error) if error.is_fence_lost() => return Err(LeadershipLost(error)),
+            // Its blocks are released when the watch reports the deletion.
             Err(error) if error.is_not_found() => {
-                tracing::debug!(node, uid, "node gone before it had a block");
+                tracing::debug!(node, uid, "node was deleted before it had a block");
                 self.queue.forget(node);
                 return Ok(());
             }
             Err(error) if refuses_blocks(&error) => {
-                tracing::warn!(node, uid, pod_cidrs = pod_cidrs(), %error, "node block refused; trying another");
-                self.decide(|allocator| allocator.refused(assignment));
+                tracing::warn!(node, uid, pod_cidrs = pod_cidrs(), %error, "node block was refused; trying another");
+                self.decide(|allocator| allocator.assignment_refused(assignment));
                 self.stale.notify_one();
             }
-            // A node changes often in its first moments, so a conflict is nothing unusual.
+            // A new node changes often, so a conflict is normal.
             Err(error) if error.is_conflict() => {
-                tracing::debug!(node, uid, %error, "node changed; trying again");
+                tracing::debug!(node, uid, %error, "node has changed; trying again");
                 self.queue.add_rate_limited(node.clone());
                 return Ok(());
             }
             Err(error) => {
-                tracing::warn!(node, uid, %error, "node block not assigned; trying again");
+                self.not_assigned(node, uid);
+                let wait = self.queue.add_rate_limited(node.clone());
+                tracing::warn!(node, uid, %error, retry_in = ?wait, "failed to assign node block; trying again");
+                return Ok(());
             }
         }
         self.not_assigned(node, uid);
@@ -79,11 +86,11 @@ impl Shell {
         Ok(())
     }
 
-    /// Moves records on.
-    pub(super) async fn update(&self, updates: Vec<Update>) -> Result<(), Lost> {
+    /// Updates the stored records of blocks.
+    pub(super) async fn update(&self, updates: Vec<RecordUpdate>) -> Result<(), LeadershipLost> {
         if !self.options.writes {
             for update in &updates {
-                self.learn(|allocator| allocator.updated(update, None));
+                self.learn(|allocator| allocator.record_updated(update, None));
                 self.queue.forget(&update.node);
             }
             return Ok(());
@@ -95,22 +102,22 @@ impl Shell {
                 Err(error) => vec![Err(error); updates.len()],
             };
             for (update, result) in updates.iter().zip(results) {
-                let Update { net, node, uid, .. } = update;
+                let RecordUpdate { net, node, uid, .. } = update;
                 match result {
                     Ok(block) => {
                         let record = block.as_ref().and_then(record);
-                        self.learn(|allocator| allocator.updated(update, record));
+                        self.learn(|allocator| allocator.record_updated(update, record));
                         self.queue.forget(node);
                     }
-                    Err(error) if error.is_fence_lost() => return Err(Lost(error)),
-                    // There is none to be changed.
+                    Err(error) if error.is_fence_lost() => return Err(LeadershipLost(error)),
+                    // There is no record to change.
                     Err(error) if error.is_not_found() => {
-                        self.learn(|allocator| allocator.updated(update, None));
+                        self.learn(|allocator| allocator.record_updated(update, None));
                         self.queue.forget(node);
                     }
-                    // What the record says by now is in the store.
+                    // The store has the current record.
                     Err(error) => {
-                        tracing::debug!(%net, node, uid, change = ?update.change, %error, "record not changed; trying again");
+                        tracing::debug!(%net, node, uid, change = ?update.change, %error, "failed to update block record; trying again");
                         self.stale.notify_one();
                         self.queue.add_rate_limited(node.clone());
                     }
@@ -120,26 +127,26 @@ impl Shell {
         Ok(())
     }
 
-    /// Has the node's condition say what is thought of its blocks.
+    /// Writes the node's condition: the allocator's verdict on its blocks.
     pub(super) async fn set_condition(
         &self,
         name: String,
         uid: String,
-        verdict: Option<Verdict>,
-    ) -> Result<(), Lost> {
+        verdict: Option<NodeVerdict>,
+    ) -> Result<(), LeadershipLost> {
         if !self.options.writes {
-            self.decide(|allocator| allocator.conditioned(&name, &uid, verdict.as_ref()));
+            self.decide(|allocator| allocator.condition_written(&name, &uid, verdict.as_ref()));
             self.queue.forget(&name);
             return Ok(());
         }
         match condition::write(&self.parts.client, &name, &uid, verdict.as_ref()).await {
             Ok(()) => {
-                self.decide(|allocator| allocator.conditioned(&name, &uid, verdict.as_ref()));
+                self.decide(|allocator| allocator.condition_written(&name, &uid, verdict.as_ref()));
                 self.queue.forget(&name);
             }
-            Err(error) if error.is_fence_lost() => return Err(Lost(error)),
+            Err(error) if error.is_fence_lost() => return Err(LeadershipLost(error)),
             Err(error) => {
-                tracing::debug!(node = name, uid, %error, "condition not written; trying again");
+                tracing::debug!(node = name, uid, %error, "failed to write node condition; trying again");
                 self.queue.add_rate_limited(name);
             }
         }
@@ -152,16 +159,18 @@ fn texts(assignment: &Assignment) -> Vec<String> {
     cidrs.map(ToString::to_string).collect()
 }
 
-fn sent(update: &Update) -> wire::BlockUpdate {
+fn sent(update: &RecordUpdate) -> wire::BlockUpdate {
     use wire::block_update::Change as Sent;
     let (change, quarantine) = match update.change {
-        Change::Mark(Standing::Foreign) => (Sent::State(wire::BlockState::Foreign.into()), 0),
-        Change::Mark(_) => (Sent::State(wire::BlockState::Assigned.into()), 0),
-        Change::Quarantine(delay) => (
+        BlockChange::Mark(RecordStatus::Foreign) => {
+            (Sent::State(wire::BlockState::Foreign.into()), 0)
+        }
+        BlockChange::Mark(_) => (Sent::State(wire::BlockState::Assigned.into()), 0),
+        BlockChange::Quarantine(delay) => (
             Sent::State(wire::BlockState::Quarantined.into()),
             whole_seconds(delay),
         ),
-        Change::Release => (Sent::Release(true), 0),
+        BlockChange::Release => (Sent::Release(true), 0),
     };
     wire::BlockUpdate {
         cidr: update.net.to_string(),
@@ -172,13 +181,13 @@ fn sent(update: &Update) -> wire::BlockUpdate {
     }
 }
 
-/// Rounded up: what was asked for is kept back, however short.
+/// Rounds up: a block is kept back for at least the configured delay.
 fn whole_seconds(delay: Duration) -> u32 {
     let seconds = delay.as_nanos().div_ceil(1_000_000_000);
     u32::try_from(seconds).unwrap_or(u32::MAX)
 }
 
-/// Whether it is the blocks that the server does not take, and not something else of the node.
+/// Returns whether the server rejects the blocks, and not another field of the node.
 fn refuses_blocks(error: &ApiError) -> bool {
     let of_blocks = |violation: &FieldViolation| violation.field.starts_with("spec.podCIDRs");
     error.reason == Reason::Invalid && error.fields.iter().any(of_blocks)

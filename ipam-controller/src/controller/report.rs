@@ -1,18 +1,18 @@
-//! What people are told: events under the reference's names, and the log.
+//! Events, under the reference's names, and logs.
 
 use podplane_api::{core::Node, meta::ObjectMeta, networking::ClusterCIDR};
 use podplane_client::events::EventType;
 
 use super::Shell;
-use crate::plan::{Allocator, Outcome, Remains, Starved};
+use crate::plan::{Allocator, FormerBlocks, PlanOutcome, StarvedNode};
 
 impl Shell {
-    /// Tells of what was learned, and has the nodes looked at that it concerns.
-    pub(super) fn tell(&self, outcome: Outcome) {
-        let Outcome {
-            look,
+    /// Reports an outcome, and queues the nodes that it concerns.
+    pub(super) fn report(&self, outcome: PlanOutcome) {
+        let PlanOutcome {
+            reconcile,
             foreign,
-            fits,
+            resolved,
             draining,
             held,
             released,
@@ -25,17 +25,21 @@ impl Shell {
             false => Default::default(),
         };
         for remains in &draining {
-            told(remains, "draining node block of a node that is gone");
+            let message = match remains.owner() {
+                Some(_) => "draining node block of a deleted node",
+                None => "draining block without a record: pods have addresses of it",
+            };
+            log_former_blocks(remains, message);
         }
         for remains in &held {
-            told(
+            log_former_blocks(
                 remains,
-                "node block of a node that is gone is held for its sandboxes",
+                "node block of a deleted node is held for its sandboxes",
             );
             self.held(remains);
         }
         for remains in &released {
-            told(remains, "released node block");
+            log_former_blocks(remains, "released node block");
         }
         for foreign in &foreign {
             tracing::warn!(node = foreign.node, uid = foreign.uid, problem = %foreign.problem, "node block kept as foreign");
@@ -46,16 +50,16 @@ impl Shell {
             let node = (foreign.node.as_str(), foreign.uid.as_str());
             self.event(node, EventType::Warning, "ForeignPodCIDR", message);
         }
-        for (node, uid) in &fits {
-            tracing::info!(node, uid, "node block is foreign no more");
+        for (node, uid) in &resolved {
+            tracing::info!(node, uid, "node block is no longer foreign");
             let message = "the node's blocks fit the configuration now".to_owned();
             self.event((node, uid), EventType::Normal, "PodCIDRFits", message);
         }
         for (set, uid, why) in &unusable {
-            tracing::warn!(cluster_cidr = set, uid, why, "ClusterCIDR cannot be used");
+            tracing::warn!(cluster_cidr = set, uid, why, "ClusterCIDR is unusable");
             self.set_event((set, uid), EventType::Warning, "CIDRSetFailed", why.clone());
         }
-        for name in look {
+        for name in reconcile {
             self.queue.add(name);
         }
         for set in sets {
@@ -63,28 +67,28 @@ impl Shell {
         }
     }
 
-    pub(super) fn starved(&self, starved: &Starved) {
-        let Starved { node, uid, error } = starved;
-        tracing::warn!(node, uid, %error, "no block for node");
+    pub(super) fn starved(&self, starved: &StarvedNode) {
+        let StarvedNode { node, uid, error } = starved;
+        tracing::warn!(node, uid, %error, "no block left for node");
         self.status(node, uid, "CIDRNotAvailable");
     }
 
-    /// Tells of a block that only somebody's word frees.
-    fn held(&self, remains: &Remains) {
-        let Remains {
+    /// Reports a block that is freed only when its hold is ended.
+    fn held(&self, remains: &FormerBlocks) {
+        let FormerBlocks {
             node,
             uid,
             pod_cidrs,
         } = remains;
         let cidrs: Vec<String> = pod_cidrs.iter().map(ToString::to_string).collect();
         let message = format!(
-            "{} of the deleted node {node} is held, since its sandboxes may have addresses of it; the node ends that when they are gone, `podplane node remove {node}` does, or `podplane node forget {node}`",
+            "{} of the deleted node {node} is held, since its sandboxes may have addresses of it; the hold ends when the node reports them gone, or by `podplane node remove {node}` or `podplane node forget {node}`",
             cidrs.join(", ")
         );
         self.event((node, uid), EventType::Warning, "PodCIDRHeld", message);
     }
 
-    /// Tells again of every node that waits, and of every block that is held.
+    /// Reports every waiting node and every held block again.
     pub(super) fn remind(&self) {
         let held: Vec<_> = self.decide(|allocator| allocator.held().collect());
         for remains in held.iter().filter(|_| self.options.writes) {
@@ -101,7 +105,7 @@ impl Shell {
         }
     }
 
-    /// A write failed. The reference tries three times before it tells.
+    /// Reports a failed write, from the third on, as the reference does.
     pub(super) fn not_assigned(&self, node: &str, uid: &str) {
         if self.queue.failures(&node.to_owned()) < 2 {
             return;
@@ -109,7 +113,7 @@ impl Shell {
         self.status(node, uid, "CIDRAssignmentFailed");
     }
 
-    /// The reference's words.
+    /// Records an event in the reference's words.
     fn status(&self, node: &str, uid: &str, reason: &'static str) {
         let message = format!("Node {node} status is now: {reason}");
         self.event((node, uid), EventType::Warning, reason, message);
@@ -150,12 +154,8 @@ fn metadata((name, uid): (&str, &str)) -> ObjectMeta {
     }
 }
 
-fn told(remains: &Remains, what: &str) {
+fn log_former_blocks(remains: &FormerBlocks, what: &str) {
     let cidrs: Vec<String> = remains.pod_cidrs.iter().map(ToString::to_string).collect();
-    tracing::info!(
-        node = remains.node,
-        uid = remains.uid,
-        pod_cidrs = cidrs.join(","),
-        "{what}"
-    );
+    let (node, uid) = remains.owner().unzip();
+    tracing::info!(node, uid, pod_cidrs = cidrs.join(","), "{what}");
 }

@@ -1,7 +1,6 @@
 //! ClusterCIDR objects: each has a finalizer as long as nodes have blocks of it.
 
-use std::convert::Infallible;
-use std::time::Duration;
+use std::{convert::Infallible, time::Duration};
 
 use ipnet::IpNet;
 use podplane_api::{
@@ -10,23 +9,24 @@ use podplane_api::{
     networking::{ClusterCIDR, ClusterCIDRSpec},
     selector::NodeSelector,
 };
-use podplane_client::{ApiError, Change, Reason, answered, events::EventType};
+use podplane_client::{ApiError, CacheChange, Reason, answered, events::EventType};
 use podplane_ipam::{BlockSet, ClusterRange, Family, RangeConfig, parse_cidr};
 
-use super::{Lost, Shell};
+use super::{LeadershipLost, Shell};
 use crate::plan::SetView;
 
-/// The reference's.
+/// The finalizer that the reference sets.
 const FINALIZER: &str = "networking.x-k8s.io/cluster-cidr-finalizer";
-/// The object that `--cluster-cidr` becomes.
+/// The name of the object that `--cluster-cidr` becomes.
 const DEFAULT: &str = "default-cluster-cidr";
 
 impl Shell {
-    /// Makes the object of the flags, if there is none, and returns it; one that is there stays as it is.
+    /// Creates the ClusterCIDR of the flags unless it exists, and returns it if it was created; an
+    /// existing one is not changed.
     pub(super) async fn make_default(
         &self,
         config: &RangeConfig,
-    ) -> Result<Option<ClusterCIDR>, Lost> {
+    ) -> Result<Option<ClusterCIDR>, LeadershipLost> {
         let Some(object) = default_object(config) else {
             return Ok(None);
         };
@@ -34,17 +34,17 @@ impl Shell {
             let objects = self.parts.client.all::<ClusterCIDR>();
             match answered(objects.create(&object)).await {
                 Ok(made) => {
-                    tracing::info!(cluster_cidr = DEFAULT, "made ClusterCIDR of the flags");
+                    tracing::info!(cluster_cidr = DEFAULT, "created ClusterCIDR of the flags");
                     return Ok(Some(made));
                 }
-                Err(error) if error.is_fence_lost() => return Err(Lost(error)),
+                Err(error) if error.is_fence_lost() => return Err(LeadershipLost(error)),
                 Err(error) if error.is_already_exists() => {}
-                // Another configuration may make sense of it; ClusterCIDRs that are there do.
+                // A retry would not help; existing ClusterCIDRs work without it.
                 Err(error) if error.reason == Reason::Invalid => {
-                    tracing::error!(%error, "--cluster-cidr makes no ClusterCIDR");
+                    tracing::error!(%error, "--cluster-cidr cannot become a ClusterCIDR");
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "ClusterCIDR of the flags not made; trying again");
+                    tracing::warn!(%error, "failed to create ClusterCIDR of the flags; trying again");
                     tokio::time::sleep(Duration::from_secs(1)).await;
                     continue;
                 }
@@ -53,24 +53,24 @@ impl Shell {
         }
     }
 
-    /// Looks after finalizers.
-    pub(super) async fn keep_sets(&self) -> Result<Infallible, Lost> {
+    /// Reconciles the finalizers of ClusterCIDRs.
+    pub(super) async fn keep_sets(&self) -> Result<Infallible, LeadershipLost> {
         loop {
             let name = self.sets.get().await;
-            let ended = self.look_at_set(&name).await;
+            let ended = self.reconcile_set(&name).await;
             self.sets.done(&name);
             match ended {
                 Ok(()) => self.sets.forget(&name),
-                Err(error) if error.is_fence_lost() => return Err(Lost(error)),
+                Err(error) if error.is_fence_lost() => return Err(LeadershipLost(error)),
                 Err(error) => {
-                    tracing::debug!(cluster_cidr = name, %error, "finalizer not written; trying again");
+                    tracing::debug!(cluster_cidr = name, %error, "failed to write finalizer of ClusterCIDR; trying again");
                     self.sets.add_rate_limited(name);
                 }
             }
         }
     }
 
-    async fn look_at_set(&self, name: &str) -> Result<(), ApiError> {
+    async fn reconcile_set(&self, name: &str) -> Result<(), ApiError> {
         let objects = self.parts.client.all::<ClusterCIDR>();
         let mut object = match answered(objects.get(name)).await {
             Ok(object) => object,
@@ -100,7 +100,7 @@ impl Shell {
             }
             finalizers.retain(|finalizer| finalizer != FINALIZER);
         }
-        // Under the guard of the revision that was read.
+        // The update is guarded by the revision that was read.
         match answered(objects.update(&object)).await {
             Err(error) if !error.is_not_found() => Err(error),
             _ => Ok(()),
@@ -108,10 +108,10 @@ impl Shell {
     }
 }
 
-pub(super) fn observed(change: Change<ClusterCIDR>) -> (String, Option<SetView>) {
+pub(super) fn observed(change: CacheChange<ClusterCIDR>) -> (String, Option<SetView>) {
     match change {
-        Change::Applied { old: _, new } => (new.name().to_owned(), Some(view(&new))),
-        Change::Deleted(old) => (old.name().to_owned(), None),
+        CacheChange::Applied { old: _, new } => (new.name().to_owned(), Some(view(&new))),
+        CacheChange::Deleted(old) => (old.name().to_owned(), None),
     }
 }
 
@@ -149,7 +149,7 @@ fn ranges(spec: &ClusterCIDRSpec) -> Result<Vec<ClusterRange>, String> {
     ranges.map_err(|error| error.to_string())
 }
 
-/// Both families have blocks of the size of the smaller ones.
+/// The blocks of both families are as large as those of the smaller one.
 fn default_object(config: &RangeConfig) -> Option<ClusterCIDR> {
     let bits = config.ranges.iter();
     let bits = bits
@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_flags_become_an_object() {
+    fn converts_flags_to_a_cluster_cidr() {
         for (cidr, want) in [
             ("10.0.0.0/8", (Some("10.0.0.0/8"), None, 8)),
             (

@@ -1,5 +1,6 @@
-//! Random histories against a server that checks nothing but the UID and revision of a node, and that loses requests and answers: no two nodes
-//! share an address at any moment, none gets what a gone one still has, and in the end everybody has a block for whom there is one.
+//! Random histories against a server that checks only the UID and revision of a node, and that
+//! loses requests and answers: no two nodes ever share an address, none gets a block that a deleted
+//! node still has, and in the end every node has a block, as far as there are blocks.
 
 use std::collections::VecDeque;
 
@@ -9,70 +10,70 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Blocks there are.
+/// The number of blocks.
 const BLOCKS: usize = 4;
-/// Names that nodes have.
+/// The number of node names.
 const NAMES: usize = 6;
-const HELD: Phase = Phase::Held(None);
+const HELD: ReleasePhase = ReleasePhase::Held(None);
 
 #[derive(Clone, Copy, Debug)]
-enum Fate {
+enum CallResult {
     Answered,
     AnswerLost,
     RequestLost,
 }
 
 #[derive(Clone, Debug)]
-enum Op {
+enum ModelAction {
     Create(usize),
     Delete(usize),
-    /// The node changes without this controller.
+    /// Another client changes the node.
     Touch(usize),
-    /// The watch tells of so many changes.
+    /// The watch delivers this many changes.
     Tell(usize),
-    /// A worker looks at the node, and its call has that fate.
-    Work(usize, Fate),
+    /// A worker reconciles the node, and its call has this outcome.
+    NodeWork(usize, CallResult),
     ReadRecords,
-    /// An instance of the gone node holds what that had.
+    /// The blocks of the deleted node are held.
     Hold(usize),
-    /// It does so no longer.
+    /// The hold ends.
     EndHold(usize),
-    /// Somebody else has the server release what is held.
+    /// An operator has the server release the held blocks.
     ReleaseHeld(usize),
     Restart,
 }
 
-fn op() -> impl Strategy<Value = Op> {
+fn op() -> impl Strategy<Value = ModelAction> {
     let name = 0..NAMES;
     let fate = prop_oneof![
-        3 => Just(Fate::Answered),
-        1 => Just(Fate::AnswerLost),
-        1 => Just(Fate::RequestLost),
+        3 => Just(CallResult::Answered),
+        1 => Just(CallResult::AnswerLost),
+        1 => Just(CallResult::RequestLost),
     ];
     prop_oneof![
-        3 => name.clone().prop_map(Op::Create),
-        2 => name.clone().prop_map(Op::Delete),
-        1 => name.clone().prop_map(Op::Touch),
-        4 => (1..4_usize).prop_map(Op::Tell),
-        6 => (name.clone(), fate).prop_map(|(name, fate)| Op::Work(name, fate)),
-        2 => Just(Op::ReadRecords),
-        2 => name.clone().prop_map(Op::Hold),
-        1 => name.clone().prop_map(Op::EndHold),
-        1 => name.clone().prop_map(Op::ReleaseHeld),
-        1 => Just(Op::Restart),
+        3 => name.clone().prop_map(ModelAction::Create),
+        2 => name.clone().prop_map(ModelAction::Delete),
+        1 => name.clone().prop_map(ModelAction::Touch),
+        4 => (1..4_usize).prop_map(ModelAction::Tell),
+        6 => (name.clone(), fate).prop_map(|(name, fate)| ModelAction::NodeWork(name, fate)),
+        2 => Just(ModelAction::ReadRecords),
+        2 => name.clone().prop_map(ModelAction::Hold),
+        1 => name.clone().prop_map(ModelAction::EndHold),
+        1 => name.clone().prop_map(ModelAction::ReleaseHeld),
+        1 => Just(ModelAction::Restart),
     ]
 }
 
 #[derive(Debug)]
-struct World {
+struct Model {
     nodes: BTreeMap<String, NodeView>,
-    records: BTreeMap<(IpNet, String), Record>,
+    records: BTreeMap<(IpNet, String), BlockRecord>,
     untold: VecDeque<(String, Option<NodeView>)>,
     writes: u64,
     sut: Allocator,
 }
 
-impl World {
+impl Model {
     fn new() -> Self {
         Self {
             nodes: BTreeMap::new(),
@@ -98,10 +99,10 @@ impl World {
         self.untold.push_back((name.to_owned(), Some(view)));
     }
 
-    fn run(&mut self, op: Op) {
+    fn run(&mut self, op: ModelAction) {
         let named = |index: usize| format!("n{index}");
         match op {
-            Op::Create(index) => {
+            ModelAction::Create(index) => {
                 if !self.nodes.contains_key(&named(index)) {
                     let view = NodeView {
                         uid: format!("u{}", self.writes),
@@ -110,79 +111,83 @@ impl World {
                     self.write(&named(index), view);
                 }
             }
-            Op::Delete(index) => {
+            ModelAction::Delete(index) => {
                 if let Some(view) = self.nodes.remove(&named(index)) {
                     for record in self.records.values_mut() {
                         if record.uid == view.uid {
-                            record.standing = Standing::Gone(Phase::Draining);
+                            record.status = RecordStatus::Deleted(ReleasePhase::Draining);
                         }
                     }
                     self.untold.push_back((named(index), None));
                 }
             }
-            Op::Touch(index) => {
+            ModelAction::Touch(index) => {
                 if let Some(view) = self.nodes.get(&named(index)).cloned() {
                     self.write(&named(index), view);
                 }
             }
-            Op::Tell(count) => {
+            ModelAction::Tell(count) => {
                 for (name, view) in self.untold.drain(..count.min(self.untold.len())) {
                     self.sut
                         .observe(BTreeMap::from([(name, view)]), BTreeMap::new());
                 }
             }
-            Op::Work(index, fate) => self.work(&named(index), fate),
-            Op::ReadRecords => {
+            ModelAction::NodeWork(index, fate) => self.work(&named(index), fate),
+            ModelAction::ReadRecords => {
                 let records = self.records.values().cloned().collect();
-                self.sut.take_in(records);
+                self.sut.apply_records(records);
             }
-            Op::Hold(index) => self.held(&named(index), Phase::Draining, HELD),
-            Op::EndHold(index) => self.held(&named(index), HELD, Phase::Draining),
-            Op::ReleaseHeld(index) => self.records.retain(|(_, name), record| {
-                *name != named(index) || record.standing != Standing::Gone(HELD)
+            ModelAction::Hold(index) => self.held(&named(index), ReleasePhase::Draining, HELD),
+            ModelAction::EndHold(index) => self.held(&named(index), HELD, ReleasePhase::Draining),
+            ModelAction::ReleaseHeld(index) => self.records.retain(|(_, name), record| {
+                *name != named(index) || record.status != RecordStatus::Deleted(HELD)
             }),
-            Op::Restart => {
+            ModelAction::Restart => {
                 self.sut = Self::allocator();
                 self.untold.clear();
                 let nodes = self.nodes.iter();
                 let listed = nodes.map(|(name, view)| (name.clone(), Some(view.clone())));
                 self.sut.observe(listed.collect(), BTreeMap::new());
-                self.run(Op::ReadRecords);
+                self.run(ModelAction::ReadRecords);
             }
         }
     }
 
-    /// Moves the records of what gone nodes of that name had from one phase to the other.
-    fn held(&mut self, name: &str, from: Phase, to: Phase) {
+    /// Moves the records of deleted nodes of that name from one phase to another.
+    fn held(&mut self, name: &str, from: ReleasePhase, to: ReleasePhase) {
         for record in self.records.values_mut() {
-            if record.node == name && record.standing == Standing::Gone(from) {
-                record.standing = Standing::Gone(to);
+            if record.node == name && record.status == RecordStatus::Deleted(from) {
+                record.status = RecordStatus::Deleted(to);
             }
         }
     }
 
-    fn work(&mut self, name: &str, fate: Fate) {
+    fn work(&mut self, name: &str, fate: CallResult) {
         if let Some(live) = self.nodes.get(name).cloned() {
             self.sut.reread(name, live);
         }
         let (work, _) = self.sut.work(name, Timestamp::UNIX_EPOCH);
-        let sent = !matches!(fate, Fate::RequestLost);
-        let answered = matches!(fate, Fate::Answered);
+        let sent = !matches!(fate, CallResult::RequestLost);
+        let answered = matches!(fate, CallResult::Answered);
         for update in work.updates {
-            assert_eq!(update.change, Change::Release, "nothing is foreign here");
+            assert_eq!(
+                update.change,
+                BlockChange::Release,
+                "nothing is foreign here"
+            );
             let key = (update.net, update.node.clone());
             let stored = self.records.get(&key).filter(|r| r.uid == update.uid);
-            let stored = stored.map(|record| record.standing);
-            // What is held is not released.
-            if stored == Some(Standing::Gone(HELD)) {
+            let stored = stored.map(|record| record.status);
+            // A held block is not released.
+            if stored == Some(RecordStatus::Deleted(HELD)) {
                 continue;
             }
-            if let Some(standing) = stored.filter(|_| sent) {
-                assert!(matches!(standing, Standing::Gone(_)), "{standing:?}");
+            if let Some(status) = stored.filter(|_| sent) {
+                assert!(matches!(status, RecordStatus::Deleted(_)), "{status:?}");
                 self.records.remove(&key);
             }
             if answered {
-                self.sut.updated(&update, None);
+                self.sut.record_updated(&update, None);
             }
         }
         let Some(assignment) = work.assign.filter(|_| sent) else {
@@ -200,11 +205,11 @@ impl World {
         let cidrs = assignment.pod_cidrs.iter();
         view.pod_cidrs = cidrs.map(ToString::to_string).collect();
         for net in &assignment.pod_cidrs {
-            let record = Record {
+            let record = BlockRecord {
                 net: *net,
                 node: name.to_owned(),
                 uid: view.uid.clone(),
-                standing: Standing::Assigned,
+                status: RecordStatus::Assigned,
             };
             let other = self.records.keys().find(|(held, _)| held == net);
             assert_eq!(other, None, "given twice: {record:?}");
@@ -212,17 +217,17 @@ impl World {
         }
         self.write(name, view);
         if answered {
-            self.sut.confirm(&assignment);
+            self.sut.assignment_confirmed(&assignment);
         }
     }
 
-    /// Lets everything come to rest, with every call answered.
+    /// Runs until nothing changes, with every call answered.
     fn settle(&mut self) {
         for _ in 0..10 {
-            self.run(Op::Tell(usize::MAX));
-            self.run(Op::ReadRecords);
+            self.run(ModelAction::Tell(usize::MAX));
+            self.run(ModelAction::ReadRecords);
             for index in 0..NAMES {
-                self.run(Op::Work(index, Fate::Answered));
+                self.run(ModelAction::NodeWork(index, CallResult::Answered));
             }
         }
     }
@@ -230,16 +235,16 @@ impl World {
 
 proptest! {
     #[test]
-    fn no_block_is_given_twice_and_none_is_lost(ops in prop::collection::vec(op(), 0..120)) {
-        let mut world = World::new();
+    fn assigns_no_block_twice_and_loses_none(ops in prop::collection::vec(op(), 0..120)) {
+        let mut model = Model::new();
         for op in ops {
-            world.run(op);
+            model.run(op);
         }
-        // What nobody had released is held until the end.
-        (0..NAMES).for_each(|index| world.run(Op::EndHold(index)));
-        world.settle();
-        let served = world.nodes.values().filter(|view| !view.pod_cidrs.is_empty()).count();
-        prop_assert_eq!(served, world.nodes.len().min(BLOCKS), "{:?}", world);
-        prop_assert_eq!(world.records.len(), served, "what gone nodes had is released: {:?}", world);
+        // Holds that no operator ended last until here.
+        (0..NAMES).for_each(|index| model.run(ModelAction::EndHold(index)));
+        model.settle();
+        let served = model.nodes.values().filter(|view| !view.pod_cidrs.is_empty()).count();
+        prop_assert_eq!(served, model.nodes.len().min(BLOCKS), "{:?}", model);
+        prop_assert_eq!(model.records.len(), served, "what gone nodes had is released: {:?}", model);
     }
 }

@@ -1,12 +1,12 @@
-//! Which addresses live pods have.
+//! The addresses of live pods.
 
-use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::{collections::BTreeMap, net::IpAddr};
 
 use ipnet::IpNet;
 use podplane_api::ObjectKey;
 
-/// What of a live pod matters here: one that is bound, not finished, and not on the network of its host.
+/// The fields of a live pod that the allocator uses. Live is a pod that is bound, not finished, and
+/// not on its host's network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodView {
     /// `spec.nodeName`.
@@ -15,18 +15,18 @@ pub struct PodView {
     pub addresses: Vec<IpAddr>,
 }
 
-/// The live pods, by what they use. Every question is a look-up, whatever the number of pods.
+/// Live pods, by their addresses and nodes. Every query is a look-up, whatever the number of pods.
 #[derive(Debug, Default)]
 pub(super) struct Occupancy {
     pods: BTreeMap<ObjectKey, PodView>,
-    /// How many pods have each address.
+    /// The number of pods that have each address.
     addresses: BTreeMap<IpAddr, usize>,
-    /// How many pods of each node may have addresses that nobody knows yet.
+    /// The number of pods of each node without a reported address.
     unreported: BTreeMap<String, usize>,
 }
 
 impl Occupancy {
-    /// Takes in what a pod is now, `None` if it is no live one, and returns what it was.
+    /// Takes in a pod's present state, `None` if it is not live, and returns its former one.
     pub(super) fn update(&mut self, key: ObjectKey, pod: Option<PodView>) -> Option<PodView> {
         if let Some(pod) = &pod {
             for address in &pod.addresses {
@@ -51,7 +51,7 @@ impl Occupancy {
         old
     }
 
-    /// Whether a live pod has an address of the block.
+    /// Returns whether a live pod has an address of the block.
     pub(super) fn any_in(&self, net: &IpNet) -> bool {
         self.addresses
             .range(net.network()..=net.broadcast())
@@ -59,7 +59,7 @@ impl Occupancy {
             .is_some()
     }
 
-    /// Whether a live pod of the node may have an address that nobody knows yet.
+    /// Returns whether a live pod of the node may have an address that is not reported yet.
     pub(super) fn any_unreported(&self, node: &str) -> bool {
         self.unreported.contains_key(node)
     }

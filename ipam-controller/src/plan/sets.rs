@@ -1,4 +1,5 @@
-//! Sets of ranges that are objects: they come, they terminate while nodes have blocks of them, and they go.
+//! Sets of ranges from ClusterCIDR objects: they appear, terminate while nodes have blocks of them,
+//! and are removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,47 +7,48 @@ use ipnet::IpNet;
 use podplane_api::selector::NodeSelector;
 use podplane_ipam::{BlockSet, Claim, ClusterRange};
 
-use super::{Allocator, Outcome};
+use super::{Allocator, PlanOutcome};
 
-/// What of a ClusterCIDR object matters here.
+/// The fields of a ClusterCIDR object that the allocator uses.
 #[derive(Clone, Debug)]
 pub struct SetView {
     /// `metadata.uid`.
     pub uid: String,
     /// `metadata.creationTimestamp`, in seconds.
     pub created: u64,
-    /// Absent: for all nodes.
+    /// `None` selects all nodes.
     pub selector: Option<NodeSelector>,
-    /// What it is cut into, or why it cannot be.
+    /// The ranges that it is cut into, or the reason why it cannot be.
     pub ranges: Result<Vec<ClusterRange>, String>,
-    /// It has our finalizer, so it cannot go while its blocks are in use. Nothing is given without.
+    /// It has our finalizer, so it cannot be removed while its blocks are in use. Without it, no
+    /// block is assigned.
     pub guarded: bool,
-    /// It has a deletion timestamp: nothing more is given.
+    /// It has a deletion timestamp: no more blocks are assigned.
     pub deleting: bool,
 }
 
 /// The objects that are sets of [`podplane_ipam::NodeBlocks`], by name.
 #[derive(Debug, Default)]
 pub(super) struct Sets {
-    known: BTreeMap<String, Known>,
+    known: BTreeMap<String, KnownSet>,
     terminating: BTreeSet<String>,
-    /// UID of those that cannot be used, and why; it has been told.
+    /// UID and reason of unusable objects that were reported.
     unusable: BTreeMap<String, (String, String)>,
 }
 
 #[derive(Debug)]
-struct Known {
+struct KnownSet {
     uid: String,
     selector: Option<NodeSelector>,
 }
 
 impl Sets {
-    /// Whether labels of nodes matter.
-    pub(super) fn select(&self) -> bool {
+    /// Returns whether any set selects nodes by labels.
+    pub(super) fn select_by_labels(&self) -> bool {
         self.known.values().any(|set| set.selector.is_some())
     }
 
-    /// How many requirements of a set's selector the node meets.
+    /// The number of requirements of the set's selector that the node meets.
     pub(super) fn matched(
         &self,
         node: &str,
@@ -60,17 +62,18 @@ impl Sets {
 }
 
 impl Allocator {
-    /// Takes in ClusterCIDRs by name; `None` is one that does not exist. A new one is for nodes that wait, and for those whose blocks fit nowhere else.
-    pub fn observe_sets(&mut self, sets: BTreeMap<String, Option<SetView>>) -> Outcome {
-        let mut out = Outcome::default();
+    /// Applies changes of ClusterCIDRs, by name; `None` is a deleted one. A new one is offered to
+    /// waiting nodes, and to nodes whose blocks fit nowhere else.
+    pub fn observe_sets(&mut self, sets: BTreeMap<String, Option<SetView>>) -> PlanOutcome {
+        let mut out = PlanOutcome::default();
         for (name, view) in sets {
             let uid = view.as_ref().map(|view| view.uid.as_str());
             let known = self.sets.known.get(&name).map(|known| known.uid.as_str());
             if known.is_some() && known != uid {
-                self.set_gone(&name, &mut out);
+                self.set_removed(&name, &mut out);
             }
             match view {
-                Some(view) => self.take_set(&name, view, &mut out),
+                Some(view) => self.apply_set(&name, view, &mut out),
                 None => drop(self.sets.unusable.remove(&name)),
             }
         }
@@ -79,7 +82,8 @@ impl Allocator {
         out
     }
 
-    /// Gives nothing more of the set. Returns whether no node has a block of it, so that it can go.
+    /// Stops assigning blocks of the set. Returns whether no node has a block of it, so that it can
+    /// be removed.
     pub fn terminate(&mut self, set: &str) -> bool {
         if self.blocks.terminate_set(set) {
             self.sets.terminating.insert(set.to_owned());
@@ -87,7 +91,7 @@ impl Allocator {
         !self.blocks.holds_any_of(set)
     }
 
-    fn take_set(&mut self, name: &str, view: SetView, out: &mut Outcome) {
+    fn apply_set(&mut self, name: &str, view: SetView, out: &mut PlanOutcome) {
         let SetView {
             uid,
             created,
@@ -96,7 +100,7 @@ impl Allocator {
             guarded,
             deleting,
         } = view;
-        // It needs a finalizer, or none any more.
+        // A finalizer must be added, or removed.
         out.sets.push(name.to_owned());
         if !self.sets.known.contains_key(name) && guarded {
             let spec = ranges.map(|ranges| BlockSet {
@@ -113,17 +117,17 @@ impl Allocator {
             match added {
                 Ok(ranges) => {
                     self.sets.unusable.remove(name);
-                    let known = Known { uid, selector };
+                    let known = KnownSet { uid, selector };
                     self.sets.known.insert(name.to_owned(), known);
                     if deleting {
                         self.terminate(name);
                     }
-                    self.freed(&ranges, out);
+                    self.blocks_freed(&ranges, out);
                 }
                 Err(why) => {
                     let now = (uid.clone(), why.clone());
-                    let told = self.sets.unusable.insert(name.to_owned(), now.clone());
-                    if told != Some(now) {
+                    let reported = self.sets.unusable.insert(name.to_owned(), now.clone());
+                    if reported != Some(now) {
                         out.unusable.push((name.to_owned(), uid, why));
                     }
                 }
@@ -133,8 +137,8 @@ impl Allocator {
         }
     }
 
-    /// It was taken out of the store, whoever did that; what nodes have of it stays theirs.
-    fn set_gone(&mut self, name: &str, out: &mut Outcome) {
+    /// Handles a set that was removed from the store; its nodes keep their blocks.
+    fn set_removed(&mut self, name: &str, out: &mut PlanOutcome) {
         self.sets.known.remove(name);
         self.sets.terminating.remove(name);
         let left = self.blocks.remove_set(name);
@@ -145,13 +149,13 @@ impl Allocator {
         for owner in owners {
             self.adopt(owner, out);
             if self.has_work(owner) {
-                out.look.push(owner.to_owned());
+                out.reconcile.push(owner.to_owned());
             }
         }
     }
 
-    /// Terminating ones that no node holds any more.
-    pub(super) fn empty_sets(&self, out: &mut Outcome) {
+    /// Queues terminating sets without blocks in use.
+    pub(super) fn empty_sets(&self, out: &mut PlanOutcome) {
         let sets = self.sets.terminating.iter();
         let empty = sets.filter(|set| !self.blocks.holds_any_of(set));
         out.sets.extend(empty.cloned());

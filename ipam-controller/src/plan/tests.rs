@@ -32,16 +32,16 @@ fn view(uid: &str, pod_cidrs: &[&str]) -> NodeView {
     }
 }
 
-/// What was done and told until there was nothing more to do. The server carries out every update.
+/// The calls and events until no work is left. The fake server carries out every update.
 #[derive(Debug, Default, PartialEq)]
-struct Plan {
+struct SettledPlan {
     assign: Vec<Assignment>,
-    starved: Vec<Starved>,
-    foreign: Vec<Foreign>,
-    fits: Vec<String>,
-    draining: Vec<Remains>,
-    released: Vec<Remains>,
-    updates: Vec<(String, Change)>,
+    starved: Vec<StarvedNode>,
+    foreign: Vec<ForeignBlock>,
+    resolved: Vec<String>,
+    draining: Vec<FormerBlocks>,
+    released: Vec<FormerBlocks>,
+    updates: Vec<(String, BlockChange)>,
     conditions: Vec<(String, Option<String>)>,
     sets: Vec<String>,
     unusable: Vec<String>,
@@ -49,12 +49,12 @@ struct Plan {
 }
 
 #[derive(Debug)]
-struct Sut {
+struct TestAllocator {
     allocator: Allocator,
     now: Timestamp,
 }
 
-impl std::ops::Deref for Sut {
+impl std::ops::Deref for TestAllocator {
     type Target = Allocator;
 
     fn deref(&self) -> &Allocator {
@@ -62,13 +62,13 @@ impl std::ops::Deref for Sut {
     }
 }
 
-impl std::ops::DerefMut for Sut {
+impl std::ops::DerefMut for TestAllocator {
     fn deref_mut(&mut self) -> &mut Allocator {
         &mut self.allocator
     }
 }
 
-impl Sut {
+impl TestAllocator {
     fn new(config: &RangeConfig) -> Self {
         Self::delaying(config, 0)
     }
@@ -80,12 +80,12 @@ impl Sut {
         }
     }
 
-    fn nodes(&mut self, changes: BTreeMap<String, Option<NodeView>>) -> Plan {
+    fn nodes(&mut self, changes: BTreeMap<String, Option<NodeView>>) -> SettledPlan {
         self.observe_all(changes, BTreeMap::new())
     }
 
-    /// A pod of `node` with addresses; without a node it is none.
-    fn pod(&mut self, name: &str, node: Option<&str>, addresses: &[&str]) -> Plan {
+    /// Observes a pod of `node` with addresses; without a node, the pod is not live.
+    fn pod(&mut self, name: &str, node: Option<&str>, addresses: &[&str]) -> SettledPlan {
         self.observe_all(BTreeMap::new(), pod(name, node, addresses))
     }
 
@@ -93,49 +93,49 @@ impl Sut {
         &mut self,
         nodes: BTreeMap<String, Option<NodeView>>,
         pods: BTreeMap<ObjectKey, Option<PodView>>,
-    ) -> Plan {
+    ) -> SettledPlan {
         let outcome = self.allocator.observe(nodes, pods);
         self.settle(outcome)
     }
 
-    /// Looks again at nodes whose calls failed, which the server says to be so.
-    fn retry(&mut self, live: BTreeMap<String, NodeView>) -> Plan {
-        let mut all = Outcome::default();
+    /// Reconciles nodes whose calls failed, with the server's state of them.
+    fn retry(&mut self, live: BTreeMap<String, NodeView>) -> SettledPlan {
+        let mut all = PlanOutcome::default();
         for (name, view) in live {
             let Some(outcome) = self.allocator.reread(&name, view) else {
                 continue;
             };
-            assert!(!outcome.look.contains(&name));
+            assert!(!outcome.reconcile.contains(&name));
             all.foreign.extend(outcome.foreign);
-            all.look.push(name);
+            all.reconcile.push(name);
         }
         self.settle(all)
     }
 
-    /// Looks again when the time has come.
-    fn later(&mut self, name: &str, second: i64) -> Plan {
+    /// Reconciles again at a later time.
+    fn later(&mut self, name: &str, second: i64) -> SettledPlan {
         self.now = at(second);
-        let look = vec![name.to_owned()];
-        self.settle(Outcome {
-            look,
-            ..Outcome::default()
+        let reconcile = vec![name.to_owned()];
+        self.settle(PlanOutcome {
+            reconcile,
+            ..PlanOutcome::default()
         })
     }
 
-    fn take_in(&mut self, records: Vec<Record>) -> Plan {
-        let outcome = self.allocator.take_in(records);
+    fn apply_records(&mut self, records: Vec<BlockRecord>) -> SettledPlan {
+        let outcome = self.allocator.apply_records(records);
         self.settle(outcome)
     }
 
-    fn settle(&mut self, outcome: Outcome) -> Plan {
-        let mut plan = Plan::default();
+    fn settle(&mut self, outcome: PlanOutcome) -> SettledPlan {
+        let mut plan = SettledPlan::default();
         let mut queue = plan.note(outcome);
         for _ in 0..1000 {
             if queue.is_empty() {
                 return plan;
             }
             let name = queue.remove(0);
-            // As the queue does.
+            // The queue has a name only once, like the real one.
             queue.retain(|other| *other != name);
             let (work, outcome) = self.allocator.work(&name, self.now);
             queue.extend(plan.note(outcome));
@@ -144,33 +144,34 @@ impl Sut {
             plan.again = plan.again.or(work.again);
             for update in work.updates {
                 let record = match update.change {
-                    Change::Mark(standing) => Some(standing),
-                    Change::Quarantine(delay) => {
-                        Some(Standing::Gone(Phase::Quarantined(self.now + delay)))
-                    }
-                    Change::Release => None,
+                    BlockChange::Mark(status) => Some(status),
+                    BlockChange::Quarantine(delay) => Some(RecordStatus::Deleted(
+                        ReleasePhase::Quarantined(self.now + delay),
+                    )),
+                    BlockChange::Release => None,
                 };
-                let record = record.map(|standing| record_of(&update, standing));
+                let record = record.map(|status| record_of(&update, status));
                 plan.updates.push((update.net.to_string(), update.change));
-                let outcome = self.allocator.updated(&update, record);
+                let outcome = self.allocator.record_updated(&update, record);
                 queue.extend(plan.note(outcome));
             }
             if let Some((uid, verdict)) = work.condition {
-                self.allocator.conditioned(&name, &uid, verdict.as_ref());
+                self.allocator
+                    .condition_written(&name, &uid, verdict.as_ref());
                 let message = verdict.map(|verdict| verdict.message);
                 plan.conditions.push((name, message));
             }
         }
-        panic!("it never settles: {plan:?}");
+        panic!("work never ends: {plan:?}");
     }
 }
 
-impl Plan {
-    fn note(&mut self, outcome: Outcome) -> Vec<String> {
-        let Outcome {
-            look,
+impl SettledPlan {
+    fn note(&mut self, outcome: PlanOutcome) -> Vec<String> {
+        let PlanOutcome {
+            reconcile,
             foreign,
-            fits,
+            resolved,
             draining,
             released,
             sets,
@@ -181,12 +182,13 @@ impl Plan {
         self.unusable
             .extend(unusable.into_iter().map(|(_, _, why)| why));
         self.foreign.extend(foreign);
-        self.fits.extend(fits.into_iter().map(|(name, _)| name));
+        self.resolved
+            .extend(resolved.into_iter().map(|(name, _)| name));
         self.draining.extend(draining);
         self.draining
             .retain(|left| !released.iter().any(|r| r.uid == left.uid));
         self.released.extend(released);
-        look
+        reconcile
     }
 }
 
@@ -194,21 +196,21 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
 
-fn record_of(update: &Update, standing: Standing) -> Record {
-    Record {
+fn record_of(update: &RecordUpdate, status: RecordStatus) -> BlockRecord {
+    BlockRecord {
         net: update.net,
         node: update.node.clone(),
         uid: update.uid.clone(),
-        standing,
+        status,
     }
 }
 
-fn record(net: &str, node: &str, uid: &str, standing: Standing) -> Record {
-    Record {
+fn record(net: &str, node: &str, uid: &str, status: RecordStatus) -> BlockRecord {
+    BlockRecord {
         net: net.parse().unwrap(),
         node: node.to_owned(),
         uid: uid.to_owned(),
-        standing,
+        status,
     }
 }
 
@@ -224,7 +226,7 @@ fn one(name: &str, view: Option<NodeView>) -> BTreeMap<String, Option<NodeView>>
     BTreeMap::from([(name.to_owned(), view)])
 }
 
-fn assigned(plan: &Plan) -> Vec<(String, Vec<String>)> {
+fn assigned(plan: &SettledPlan) -> Vec<(String, Vec<String>)> {
     let texts = |assignment: &Assignment| {
         assignment
             .pod_cidrs
@@ -245,13 +247,13 @@ fn blocks_of(name: &str, blocks: &[&str]) -> (String, Vec<String>) {
     )
 }
 
-/// Four blocks.
-fn small() -> Sut {
-    Sut::new(&config("10.0.0.0/22", &[24], ""))
+/// An allocator with four blocks.
+fn small() -> TestAllocator {
+    TestAllocator::new(&config("10.0.0.0/22", &[24], ""))
 }
 
 #[test]
-fn what_nodes_have_is_known_before_anything_is_given() {
+fn records_existing_blocks_before_assigning() {
     let mut sut = small();
     let changes = [
         ("a", view("1", &[])),
@@ -275,7 +277,7 @@ fn what_nodes_have_is_known_before_anything_is_given() {
 }
 
 #[test]
-fn an_assignment_that_was_not_confirmed_is_made_again_with_the_same_blocks() {
+fn retries_an_unconfirmed_assignment_with_the_same_blocks() {
     let mut sut = small();
     sut.nodes(one("a", Some(view("1", &[]))));
     let newer = NodeView {
@@ -292,65 +294,71 @@ fn an_assignment_that_was_not_confirmed_is_made_again_with_the_same_blocks() {
 }
 
 #[test]
-fn an_assignment_that_was_refused_is_made_again_with_other_blocks() {
+fn retries_a_refused_assignment_with_other_blocks() {
     let mut sut = small();
     let first = sut.nodes(one("a", Some(view("1", &[])))).assign.remove(0);
-    sut.refused(&first);
+    sut.assignment_refused(&first);
     let again = || BTreeMap::from([("a".to_owned(), view("1", &[]))]);
     let plan = sut.retry(again());
     assert_eq!(assigned(&plan), [blocks_of("a", &["10.0.1.0/24"])]);
-    // A refusal of what is no longer planned changes nothing.
-    sut.refused(&first);
+    // A refusal of blocks that are no longer planned changes nothing.
+    sut.assignment_refused(&first);
     assert_eq!(assigned(&sut.retry(again())), assigned(&plan));
-    assert_eq!(sut.blocks().held_by("1").len(), 1);
+    assert_eq!(sut.blocks().blocks_of("1").len(), 1);
 }
 
 #[test]
-fn an_assignment_that_was_applied_although_the_call_failed_is_found() {
+fn finds_an_assignment_that_was_applied_although_its_call_failed() {
     let mut sut = small();
     sut.nodes(one("a", Some(view("1", &[]))));
     let plan = sut.retry(BTreeMap::from([(
         "a".to_owned(),
         view("1", &["10.0.0.0/24"]),
     )]));
-    assert_eq!(plan, Plan::default());
-    assert_eq!(sut.blocks().held_by("1").len(), 1);
+    assert_eq!(plan, SettledPlan::default());
+    assert_eq!(sut.blocks().blocks_of("1").len(), 1);
 }
 
 #[test]
-fn blocks_that_somebody_else_wrote_replace_those_set_aside() {
+fn foreign_writes_replace_planned_blocks() {
     let mut sut = small();
     sut.nodes(one("a", Some(view("1", &[]))));
     assert_eq!(
         sut.nodes(one("a", Some(view("1", &["10.0.3.0/24"])))),
-        Plan::default()
+        SettledPlan::default()
     );
-    assert_eq!(sut.blocks().held_by("1"), ["10.0.3.0/24".parse().unwrap()]);
+    assert_eq!(
+        sut.blocks().blocks_of("1"),
+        ["10.0.3.0/24".parse().unwrap()]
+    );
     assert_eq!(sut.blocks().usage().next().unwrap().used, 1);
 }
 
 #[test]
-fn after_confirmation_an_old_view_changes_nothing() {
+fn ignores_an_outdated_view_after_confirmation() {
     let mut sut = small();
     let plan = sut.nodes(one("a", Some(view("1", &[]))));
-    sut.confirm(&plan.assign[0]);
-    assert_eq!(sut.nodes(one("a", Some(view("1", &[])))), Plan::default());
+    sut.assignment_confirmed(&plan.assign[0]);
+    assert_eq!(
+        sut.nodes(one("a", Some(view("1", &[])))),
+        SettledPlan::default()
+    );
     assert_eq!(
         sut.nodes(one("a", Some(view("1", &["10.0.0.0/24"])))),
-        Plan::default()
+        SettledPlan::default()
     );
 }
 
 #[test]
-fn a_node_made_again_under_its_name_is_another() {
+fn recreated_node_is_a_new_node() {
     let mut sut = small();
     let first = sut.nodes(one("a", Some(view("1", &[]))));
-    sut.confirm(&first.assign[0]);
+    sut.assignment_confirmed(&first.assign[0]);
     let plan = sut.nodes(one("a", Some(view("2", &[]))));
     assert_eq!(plan.released.len(), 1);
     assert_eq!(assigned(&plan), [blocks_of("a", &["10.0.1.0/24"])]);
-    // The first one's answer comes late.
-    sut.confirm(&first.assign[0]);
+    // The answer for the first node comes late.
+    sut.assignment_confirmed(&first.assign[0]);
     assert_eq!(
         sut.retry(BTreeMap::from([("a".to_owned(), view("2", &[]))]))
             .assign,
@@ -359,19 +367,19 @@ fn a_node_made_again_under_its_name_is_another() {
 }
 
 #[test]
-fn a_live_read_never_says_which_nodes_exist() {
+fn live_read_never_adds_or_removes_nodes() {
     let mut sut = small();
     sut.nodes(one("a", Some(view("1", &[]))));
     let ahead = BTreeMap::from([
         ("a".to_owned(), view("2", &["10.0.0.0/24"])),
         ("b".to_owned(), view("3", &[])),
     ]);
-    assert_eq!(sut.retry(ahead), Plan::default());
-    assert_eq!(sut.blocks().held_by("1").len(), 1);
+    assert_eq!(sut.retry(ahead), SettledPlan::default());
+    assert_eq!(sut.blocks().blocks_of("1").len(), 1);
 }
 
 #[test]
-fn who_finds_no_block_is_told_once_and_gets_the_next_free_one() {
+fn reports_a_starved_node_once_and_serves_it_first() {
     let mut sut = small();
     let taken = ["10.0.0.0/24", "10.0.1.0/24", "10.0.2.0/24", "10.0.3.0/24"];
     for block in taken {
@@ -384,8 +392,8 @@ fn who_finds_no_block_is_told_once_and_gets_the_next_free_one() {
     );
     assert_eq!(
         sut.nodes(one("late", Some(view("9", &[])))),
-        Plan::default(),
-        "told once"
+        SettledPlan::default(),
+        "reported once"
     );
     assert_eq!(
         sut.nodes(one("later", Some(view("8", &[])))).starved.len(),
@@ -394,11 +402,11 @@ fn who_finds_no_block_is_told_once_and_gets_the_next_free_one() {
     let plan = sut.nodes(one(taken[2], None));
     assert_eq!(plan.released[0].pod_cidrs, ["10.0.2.0/24".parse().unwrap()]);
     assert_eq!(assigned(&plan), [blocks_of("late", &["10.0.2.0/24"])]);
-    assert_eq!(plan.starved, [], "later is told already");
+    assert_eq!(plan.starved, [], "later was reported before");
 }
 
 #[test]
-fn a_node_on_its_way_out_keeps_its_block_and_is_given_none() {
+fn node_in_deletion_keeps_its_block_and_gets_none() {
     let mut sut = small();
     let leaving = |view: NodeView| NodeView {
         deleting: true,
@@ -406,11 +414,11 @@ fn a_node_on_its_way_out_keeps_its_block_and_is_given_none() {
     };
     assert_eq!(
         sut.nodes(one("a", Some(leaving(view("1", &[]))))),
-        Plan::default()
+        SettledPlan::default()
     );
     assert_eq!(
         sut.nodes(one("b", Some(leaving(view("2", &["10.0.0.0/24"]))))),
-        Plan::default()
+        SettledPlan::default()
     );
     assert_eq!(
         assigned(&sut.nodes(one("c", Some(view("3", &[]))))),
@@ -419,7 +427,7 @@ fn a_node_on_its_way_out_keeps_its_block_and_is_given_none() {
 }
 
 #[test]
-fn what_does_not_fit_is_reported_and_never_given_to_another() {
+fn reports_misfits_and_never_assigns_them_to_others() {
     let mut sut = small();
     let odd = ["10.0.0.0/23", "10.0.0.0/24", "192.168.0.0/24", "rubbish"];
     for (index, block) in odd.iter().enumerate() {
@@ -429,7 +437,7 @@ fn what_does_not_fit_is_reported_and_never_given_to_another() {
         assert_eq!(
             sut.nodes(one(&name, Some(view(&name, &[block])))).foreign,
             [],
-            "{block} is told once"
+            "{block} is reported once"
         );
     }
     assert_eq!(
@@ -439,100 +447,115 @@ fn what_does_not_fit_is_reported_and_never_given_to_another() {
 }
 
 #[test]
-fn without_a_range_blocks_are_only_known() {
+fn only_records_blocks_without_a_range() {
     let none = RangeConfig {
         ranges: Vec::new(),
         service_ranges: Vec::new(),
         notices: Vec::new(),
     };
-    let mut sut = Sut::new(&none);
-    assert_eq!(sut.nodes(one("a", Some(view("1", &[])))), Plan::default());
+    let mut sut = TestAllocator::new(&none);
+    assert_eq!(
+        sut.nodes(one("a", Some(view("1", &[])))),
+        SettledPlan::default()
+    );
     assert_eq!(
         sut.nodes(one("b", Some(view("2", &["10.0.0.0/24"])))),
-        Plan::default()
+        SettledPlan::default()
     );
     assert_eq!(sut.blocks().holders("10.0.0.9".parse().unwrap()).len(), 1);
 }
 
 #[test]
-fn what_is_held_is_released_when_that_is_ended_or_its_time_is_over() {
-    let mut sut = Sut::new(&config("10.0.0.0/24", &[24], ""));
-    let held = |until| Standing::Gone(Phase::Held(until));
-    let draining = || Standing::Gone(Phase::Draining);
-    let of_a = |standing| vec![record("10.0.0.0/24", "a", "1", standing)];
-    let plan = sut.take_in(of_a(held(Some(at(40)))));
+fn releases_a_held_block_when_the_hold_ends_or_expires() {
+    let mut sut = TestAllocator::new(&config("10.0.0.0/24", &[24], ""));
+    let held = |until| RecordStatus::Deleted(ReleasePhase::Held(until));
+    let draining = || RecordStatus::Deleted(ReleasePhase::Draining);
+    let of_a = |status| vec![record("10.0.0.0/24", "a", "1", status)];
+    let plan = sut.apply_records(of_a(held(Some(at(40)))));
     assert_eq!((plan.again, &*plan.updates), (Some(at(40)), &[][..]));
     assert_eq!(sut.nodes(one("b", Some(view("2", &[])))).starved.len(), 1);
-    assert!(sut.is_pressed());
-    // Its kubelet lives, and holds it for longer.
-    let plan = sut.take_in(of_a(held(Some(at(60)))));
+    assert!(sut.is_starved_by_holds());
+    // The kubelet lives, and prolongs the hold.
+    let plan = sut.apply_records(of_a(held(Some(at(60)))));
     assert_eq!(plan.again, Some(at(60)));
     assert_eq!(sut.later("a", 40).again, Some(at(60)));
     for over in [true, false] {
-        let mut sut = Sut::new(&config("10.0.0.0/24", &[24], ""));
-        sut.take_in(of_a(held(Some(at(60)))));
+        let mut sut = TestAllocator::new(&config("10.0.0.0/24", &[24], ""));
+        sut.apply_records(of_a(held(Some(at(60)))));
         sut.nodes(one("b", Some(view("2", &[]))));
         let plan = match over {
             true => sut.later("a", 60),
-            false => sut.take_in(of_a(draining())),
+            false => sut.apply_records(of_a(draining())),
         };
-        assert_eq!(plan.updates, [("10.0.0.0/24".to_owned(), Change::Release)]);
+        assert_eq!(
+            plan.updates,
+            [("10.0.0.0/24".to_owned(), BlockChange::Release)]
+        );
         assert_eq!(assigned(&plan), [blocks_of("b", &["10.0.0.0/24"])]);
-        assert!(!sut.is_pressed());
+        assert!(!sut.is_starved_by_holds());
     }
-    // Without a limit no time is long enough.
-    let mut sut = Sut::new(&config("10.0.0.0/24", &[24], ""));
-    let first = sut.allocator.take_in(of_a(held(None)));
+    // Without a limit, a hold never expires.
+    let mut sut = TestAllocator::new(&config("10.0.0.0/24", &[24], ""));
+    let first = sut.allocator.apply_records(of_a(held(None)));
     assert_eq!(first.held.len(), 1);
     assert_eq!(
-        sut.allocator.take_in(of_a(held(None))).held,
+        sut.allocator.apply_records(of_a(held(None))).held,
         [],
-        "told once"
+        "reported once"
     );
     assert_eq!(sut.allocator.held().count(), 1);
     sut.nodes(one("b", Some(view("2", &[]))));
     let plan = sut.later("a", 1_000_000);
     assert_eq!((plan.again, &*plan.updates), (None, &[][..]));
-    let plan = sut.take_in(of_a(draining()));
-    assert_eq!(plan.updates, [("10.0.0.0/24".to_owned(), Change::Release)]);
+    let plan = sut.apply_records(of_a(draining()));
+    assert_eq!(
+        plan.updates,
+        [("10.0.0.0/24".to_owned(), BlockChange::Release)]
+    );
 }
 
 #[test]
-fn what_somebody_else_released_while_it_was_held_is_given_again() {
-    let mut sut = Sut::new(&config("10.0.0.0/24", &[24], ""));
-    let held = Standing::Gone(Phase::Held(None));
-    sut.take_in(vec![record("10.0.0.0/24", "a", "1", held)]);
+fn reassigns_a_held_block_that_another_client_released() {
+    let mut sut = TestAllocator::new(&config("10.0.0.0/24", &[24], ""));
+    let held = RecordStatus::Deleted(ReleasePhase::Held(None));
+    sut.apply_records(vec![record("10.0.0.0/24", "a", "1", held)]);
     assert_eq!(sut.nodes(one("b", Some(view("2", &[])))).starved.len(), 1);
-    let plan = sut.take_in(Vec::new());
+    let plan = sut.apply_records(Vec::new());
     // The server is asked, since this list may be older than the record.
-    assert_eq!(plan.updates, [("10.0.0.0/24".to_owned(), Change::Release)]);
+    assert_eq!(
+        plan.updates,
+        [("10.0.0.0/24".to_owned(), BlockChange::Release)]
+    );
     assert_eq!(assigned(&plan), [blocks_of("b", &["10.0.0.0/24"])]);
 }
 
 #[test]
-fn a_released_block_is_kept_back_for_the_delay_also_by_a_successor() {
+fn quarantines_a_released_block_also_after_a_restart() {
     let one_block = config("10.0.0.0/24", &[24], "");
-    let mut sut = Sut::delaying(&one_block, 30);
+    let mut sut = TestAllocator::delaying(&one_block, 30);
     sut.nodes(one("a", Some(view("1", &["10.0.0.0/24"]))));
     let plan = sut.nodes(one("a", None));
-    let quarantine = Change::Quarantine(Duration::from_secs(30));
+    let quarantine = BlockChange::Quarantine(Duration::from_secs(30));
     assert_eq!(plan.updates, [("10.0.0.0/24".to_owned(), quarantine)]);
     assert_eq!((&*plan.released, plan.again), (&[][..], Some(at(30))));
     assert_eq!(sut.nodes(one("b", Some(view("2", &[])))).starved.len(), 1);
     assert_eq!(sut.later("a", 29).updates, []);
     let plan = sut.later("a", 30);
-    assert_eq!(plan.updates, [("10.0.0.0/24".to_owned(), Change::Release)]);
+    assert_eq!(
+        plan.updates,
+        [("10.0.0.0/24".to_owned(), BlockChange::Release)]
+    );
     assert_eq!(assigned(&plan), [blocks_of("b", &["10.0.0.0/24"])]);
 
-    let mut successor = Sut::delaying(&one_block, 0);
-    let gone = Standing::Gone(Phase::Quarantined(at(30)));
-    let plan = successor.take_in(vec![record("10.0.0.0/24", "a", "1", gone)]);
+    let mut successor = TestAllocator::delaying(&one_block, 0);
+    let gone = RecordStatus::Deleted(ReleasePhase::Quarantined(at(30)));
+    let plan = successor.apply_records(vec![record("10.0.0.0/24", "a", "1", gone)]);
     assert_eq!((plan.again, &*plan.updates), (Some(at(30)), &[][..]));
     assert_eq!(successor.later("a", 30).released.len(), 1);
 }
 
 #[test]
-fn a_block_whose_release_had_no_answer_is_not_free() {
+fn block_is_not_free_until_its_release_is_answered() {
     let mut sut = small();
     sut.nodes(one("a", Some(view("1", &["10.0.0.0/24"]))));
     sut.allocator.observe(one("a", None), BTreeMap::new());
@@ -544,11 +567,14 @@ fn a_block_whose_release_had_no_answer_is_not_free() {
 }
 
 #[test]
-fn records_and_condition_follow_what_is_thought_of_a_block() {
+fn records_and_condition_follow_the_judgement_of_a_block() {
     let wide = config("10.0.0.0/22", &[23], "");
-    let mut sut = Sut::new(&wide);
+    let mut sut = TestAllocator::new(&wide);
     let old = || one("a", Some(view("1", &["10.0.0.0/24"])));
-    let foreign = ("10.0.0.0/24".to_owned(), Change::Mark(Standing::Foreign));
+    let foreign = (
+        "10.0.0.0/24".to_owned(),
+        BlockChange::Mark(RecordStatus::Foreign),
+    );
     let message = "cidr 10.0.0.0/24 is a /24, the configured node mask is /23";
     let plan = sut.nodes(old());
     assert_eq!(plan.updates, [foreign]);
@@ -561,59 +587,66 @@ fn records_and_condition_follow_what_is_thought_of_a_block() {
         condition: Some(message.to_owned()),
         ..view("1", &["10.0.0.0/24"])
     };
-    let recorded = |standing| vec![record("10.0.0.0/24", "a", "1", standing)];
-    let mut same = Sut::new(&wide);
+    let recorded = |status| vec![record("10.0.0.0/24", "a", "1", status)];
+    let mut same = TestAllocator::new(&wide);
     let learned = same
         .allocator
         .observe(one("a", Some(says.clone())), BTreeMap::new());
-    same.allocator.take_in(recorded(Standing::Foreign));
+    same.allocator
+        .apply_records(recorded(RecordStatus::Foreign));
     let plan = same.settle(learned);
     assert_eq!(
         (plan.foreign.len(), &*plan.updates, &*plan.conditions),
         (1, &[][..], &[][..])
     );
-    // Back under the old mask it fits.
+    // Under the old mask it fits again.
     let mut back = small();
     let learned = back
         .allocator
         .observe(one("a", Some(says)), BTreeMap::new());
     let plan = back.settle(learned);
     assert_eq!(plan.conditions, [("a".to_owned(), None)]);
-    let plan = back.take_in(recorded(Standing::Foreign));
-    let fits = ("10.0.0.0/24".to_owned(), Change::Mark(Standing::Assigned));
+    let plan = back.apply_records(recorded(RecordStatus::Foreign));
+    let fits = (
+        "10.0.0.0/24".to_owned(),
+        BlockChange::Mark(RecordStatus::Assigned),
+    );
     assert_eq!(plan.updates, [fits]);
 }
 
 #[test]
-fn one_of_two_that_share_a_block_fits_when_the_other_is_gone() {
+fn shared_block_fits_when_the_other_node_is_deleted() {
     let mut sut = small();
     sut.nodes(one("a", Some(view("1", &["10.0.0.0/24"]))));
     let plan = sut.nodes(one("b", Some(view("2", &["10.0.0.0/24"]))));
     assert_eq!(plan.foreign.len(), 1);
     let plan = sut.nodes(one("a", None));
     assert_eq!(
-        (plan.released.len(), &*plan.fits),
+        (plan.released.len(), &*plan.resolved),
         (1, &["b".to_owned()][..])
     );
-    let fits = ("10.0.0.0/24".to_owned(), Change::Mark(Standing::Assigned));
+    let fits = (
+        "10.0.0.0/24".to_owned(),
+        BlockChange::Mark(RecordStatus::Assigned),
+    );
     assert_eq!(plan.updates[1..], [fits]);
     assert_eq!(plan.conditions, [("b".to_owned(), None)]);
     assert_eq!(sut.blocks().usage().next().unwrap().used, 1, "b has it");
 }
 
 #[test]
-fn a_record_whose_node_is_thought_to_live_waits_for_the_watch() {
+fn record_of_a_node_thought_alive_waits_for_the_watch() {
     let mut sut = small();
     sut.nodes(one("a", Some(view("1", &["10.0.0.0/24"]))));
-    let gone = Standing::Gone(Phase::Draining);
+    let gone = RecordStatus::Deleted(ReleasePhase::Draining);
     let records = vec![record("10.0.0.0/24", "a", "1", gone)];
-    assert_eq!(sut.take_in(records), Plan::default());
+    assert_eq!(sut.apply_records(records), SettledPlan::default());
     assert_eq!(sut.nodes(one("a", None)).released.len(), 1);
 }
 
-/// One block, of node a with pod p, and node b that waits for it.
-fn contended(addresses: &[&str]) -> Sut {
-    let mut sut = Sut::new(&config("10.0.0.0/24", &[24], ""));
+/// An allocator with one block, of node a with pod p, for which node b waits.
+fn contended(addresses: &[&str]) -> TestAllocator {
+    let mut sut = TestAllocator::new(&config("10.0.0.0/24", &[24], ""));
     sut.nodes(one("a", Some(view("1", &["10.0.0.0/24"]))));
     sut.pod("p", Some("a"), addresses);
     assert_eq!(sut.nodes(one("b", Some(view("2", &[])))).starved.len(), 1);
@@ -621,7 +654,7 @@ fn contended(addresses: &[&str]) -> Sut {
 }
 
 #[test]
-fn a_block_drains_until_its_last_pod_is_gone() {
+fn drains_a_block_until_its_last_pod_is_gone() {
     let mut sut = contended(&["10.0.0.2"]);
     sut.pod("q", Some("a"), &["10.0.0.3"]);
     let plan = sut.nodes(one("a", None));
@@ -629,7 +662,7 @@ fn a_block_drains_until_its_last_pod_is_gone() {
     assert_eq!(plan.assign, []);
     let block = &sut.blocks().holders("10.0.0.9".parse().unwrap())[0];
     assert_eq!(block.claim, Claim::Draining(Some(Owner::new("1", "a"))));
-    assert_eq!(sut.pod("p", None, &[]), Plan::default());
+    assert_eq!(sut.pod("p", None, &[]), SettledPlan::default());
     let plan = sut.pod("q", None, &[]);
     assert_eq!(
         (plan.released.len(), plan.released[0].uid.as_str()),
@@ -639,7 +672,7 @@ fn a_block_drains_until_its_last_pod_is_gone() {
 }
 
 #[test]
-fn a_pod_without_a_reported_address_counts_until_its_node_is_made_again() {
+fn pod_without_an_address_blocks_release_until_its_node_is_recreated() {
     for made_again in [false, true] {
         let mut sut = contended(&[]);
         assert_eq!(sut.nodes(one("a", None)).assign, []);
@@ -653,15 +686,18 @@ fn a_pod_without_a_reported_address_counts_until_its_node_is_made_again() {
 }
 
 #[test]
-fn an_address_reported_after_its_node_is_gone_counts() {
+fn counts_addresses_reported_after_the_nodes_deletion() {
     let mut sut = contended(&[]);
     sut.nodes(one("a", None));
-    assert_eq!(sut.pod("p", Some("a"), &["10.0.0.2"]), Plan::default());
+    assert_eq!(
+        sut.pod("p", Some("a"), &["10.0.0.2"]),
+        SettledPlan::default()
+    );
     assert_eq!(sut.pod("p", None, &[]).assign.len(), 1);
 }
 
 #[test]
-fn a_node_made_again_waits_like_others_while_its_old_pods_live() {
+fn recreated_node_waits_while_its_old_pods_live() {
     let mut sut = contended(&["10.0.0.2"]);
     sut.nodes(one("b", None));
     let plan = sut.nodes(one("a", Some(view("3", &[]))));
@@ -673,7 +709,7 @@ fn a_node_made_again_waits_like_others_while_its_old_pods_live() {
 }
 
 #[test]
-fn a_node_made_again_with_its_old_block_has_it_back() {
+fn node_recreated_with_its_old_block_keeps_it() {
     let mut sut = contended(&["10.0.0.2"]);
     let plan = sut.nodes(one("a", Some(view("3", &["10.0.0.0/24"]))));
     assert_eq!((&*plan.foreign, &*plan.draining), (&[][..], &[][..]));
@@ -683,8 +719,8 @@ fn a_node_made_again_with_its_old_block_has_it_back() {
 }
 
 #[test]
-fn after_a_restart_pods_hold_back_blocks_of_nodes_that_are_gone() {
-    let mut sut = Sut::new(&config("10.0.0.0/23", &[24], ""));
+fn pods_keep_blocks_of_deleted_nodes_after_a_restart() {
+    let mut sut = TestAllocator::new(&config("10.0.0.0/23", &[24], ""));
     let mut pods = pod("p", Some("gone"), &["10.0.0.2"]);
     pods.extend(pod("q", Some("b"), &["10.0.0.3"]));
     pods.extend(pod("own", Some("b"), &["10.0.1.2"]));
@@ -696,21 +732,39 @@ fn after_a_restart_pods_hold_back_blocks_of_nodes_that_are_gone() {
         sut.blocks().holders("10.0.0.9".parse().unwrap())[0].claim,
         Claim::Draining(None)
     );
-    assert_eq!(sut.pod("p", None, &[]), Plan::default());
+    assert_eq!(sut.pod("p", None, &[]), SettledPlan::default());
     let plan = sut.pod("q", None, &[]);
     assert_eq!(assigned(&plan), [blocks_of("a", &["10.0.0.0/24"])]);
 }
 
 #[test]
-fn a_block_held_for_its_pods_is_the_nodes_that_is_found_to_have_it() {
+fn reports_a_block_of_unknown_owner_only_without_a_record() {
+    let mut sut = small();
+    let held = record(
+        "10.0.0.0/24",
+        "a",
+        "1",
+        RecordStatus::Deleted(ReleasePhase::Held(None)),
+    );
+    for (records, reported) in [(vec![], 1), (vec![held], 0)] {
+        let pods = pod("p", Some("a"), &["10.0.0.2"]);
+        let mut first = sut.allocator.observe(BTreeMap::new(), pods);
+        first.attribute(&records);
+        assert_eq!(first.draining.len(), reported, "{records:?}");
+        sut = small();
+    }
+}
+
+#[test]
+fn block_kept_for_pods_belongs_to_the_node_found_with_it() {
     let mut sut = small();
     assert_eq!(sut.pod("p", Some("a"), &["10.0.0.2"]).draining.len(), 1);
     let plan = sut.nodes(one("a", Some(view("1", &["10.0.0.0/24"]))));
-    assert_eq!(plan, Plan::default());
+    assert_eq!(plan, SettledPlan::default());
     let holders = sut.blocks().holders("10.0.0.2".parse().unwrap());
     assert_eq!(holders.len(), 1, "{holders:?}");
     assert_eq!(sut.blocks().usage().next().unwrap().used, 1);
-    assert_eq!(sut.pod("p", None, &[]), Plan::default());
+    assert_eq!(sut.pod("p", None, &[]), SettledPlan::default());
 }
 
 #[derive(Deserialize)]
@@ -745,10 +799,11 @@ struct CaseNode {
 }
 
 impl Case {
-    /// The first plan, of all nodes. A block that the table only says is occupied belongs to a node of its own.
-    fn start(&self) -> (Sut, Plan) {
+    /// The first plan, of all nodes. A block that the table only marks as occupied belongs to a
+    /// node of its own.
+    fn start(&self) -> (TestAllocator, SettledPlan) {
         let service = self.service_cidr.clone().unwrap_or_default();
-        let mut sut = Sut::new(&config(
+        let mut sut = TestAllocator::new(&config(
             &self.cluster_cidrs.join(","),
             &self.node_masks,
             &service,
@@ -773,7 +828,7 @@ impl Case {
     }
 }
 
-fn only_assignment(plan: &Plan) -> Option<BTreeMap<usize, String>> {
+fn only_assignment(plan: &SettledPlan) -> Option<BTreeMap<usize, String>> {
     let [assignment] = plan.assign.as_slice() else {
         return None;
     };
@@ -794,12 +849,13 @@ fn upstream() -> Upstream {
     .unwrap()
 }
 
-/// Where the reference's constructor fails, the controller here starts and reports.
+/// The controller here starts and reports where the reference's constructor fails.
 #[test]
-fn existing_blocks_are_judged_as_the_reference_does() {
+fn judges_existing_blocks_as_the_reference() {
     for case in upstream().start_up {
         let (_, plan) = case.start();
-        // Its a00::/86 is in range, but the node mask is 24; the reference takes any length silently.
+        // Its a00::/86 is in range, but the node mask is 24; the reference takes any length
+        // silently.
         let wrong_size = case.name == "success, dual stack both allocated correctly";
         assert_eq!(
             !plan.foreign.is_empty(),
@@ -817,8 +873,8 @@ fn existing_blocks_are_judged_as_the_reference_does() {
 }
 
 #[test]
-fn blocks_are_given_as_the_reference_does() {
-    // The flags refuse three ranges, there as here; its test goes around them.
+fn assigns_blocks_as_the_reference() {
+    // The flags refuse three ranges, in both; the reference's test bypasses the flags.
     for case in upstream()
         .allocate
         .iter()
@@ -846,9 +902,10 @@ fn blocks_are_given_as_the_reference_does() {
     }
 }
 
-/// A release there is the deletion of the node that holds the block here; where that is the node under test, it joins again.
+/// A release in the table is the deletion of the node that holds the block; if that is the node
+/// under test, it is created again.
 #[test]
-fn released_blocks_are_given_as_the_reference_does() {
+fn assigns_released_blocks_as_the_reference() {
     for case in upstream().release {
         let (mut sut, first) = case.start();
         assert_eq!(
@@ -857,7 +914,7 @@ fn released_blocks_are_given_as_the_reference_does() {
             "{}",
             case.name
         );
-        let mut second = Plan::default();
+        let mut second = SettledPlan::default();
         for block in case.release.iter().flatten() {
             let holder = if first.assign.is_empty() {
                 block.clone()

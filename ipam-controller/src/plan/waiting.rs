@@ -1,12 +1,12 @@
-//! Who waits for a block.
+//! The queue of nodes that wait for a block.
 
 use std::collections::BTreeMap;
 
-/// Nodes for which there was no block. They are woken in the order in which they began to wait, and only when something was freed since they were
-/// refused: however many wait, nobody asks again and again for what is not there.
+/// Nodes for which no block was left. They are woken in the order in which they began to wait, and
+/// only if a block was freed since their last refusal: however many wait, none polls for a block.
 #[derive(Debug, Default)]
-pub(super) struct Waiting {
-    by_name: BTreeMap<String, Entry>,
+pub(super) struct WaitQueue {
+    by_name: BTreeMap<String, WaitingNode>,
     order: BTreeMap<u64, String>,
     begun: u64,
     freed: u64,
@@ -14,29 +14,29 @@ pub(super) struct Waiting {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct WaitingNode {
     order: u64,
-    /// What `freed` was when it was refused.
+    /// The value of `freed` at the last refusal.
     refused_at: u64,
     woken: bool,
 }
 
-impl Waiting {
+impl WaitQueue {
     pub(super) fn is_empty(&self) -> bool {
         self.by_name.is_empty()
     }
 
-    /// Those who wait, the longest first.
+    /// The waiting nodes, the longest wait first.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.order.values().map(String::as_str)
     }
 
-    /// Whether it would be of no use to try again.
+    /// Returns whether another attempt would fail.
     pub(super) fn sleeps(&self, name: &str) -> bool {
         self.by_name.get(name).is_some_and(|entry| !entry.woken)
     }
 
-    /// There is no block for the node. Returns whether it did not wait before.
+    /// Records that no block was left for the node. Returns whether it did not wait before.
     pub(super) fn refuse(&mut self, name: &str) -> bool {
         if let Some(entry) = self.by_name.get_mut(name) {
             self.woken -= u64::from(entry.woken);
@@ -44,7 +44,7 @@ impl Waiting {
             entry.refused_at = self.freed;
             return false;
         }
-        let entry = Entry {
+        let entry = WaitingNode {
             order: self.begun,
             refused_at: self.freed,
             woken: false,
@@ -55,7 +55,7 @@ impl Waiting {
         true
     }
 
-    /// The node has a block, or wants none any more.
+    /// Removes a node that has a block, or needs none any more.
     pub(super) fn remove(&mut self, name: &str) {
         if let Some(entry) = self.by_name.remove(name) {
             self.order.remove(&entry.order);
@@ -63,12 +63,13 @@ impl Waiting {
         }
     }
 
-    /// A block is free that was not.
+    /// Records that a block was freed.
     pub(super) fn freed(&mut self) {
         self.freed += 1;
     }
 
-    /// Those that should try again, of whom there are to be no more than blocks that are `free`.
+    /// Wakes nodes that should try again, no more of them than blocks are `free`, and returns their
+    /// names.
     pub(super) fn wake(&mut self, free: u64) -> Vec<String> {
         let mut names = Vec::new();
         if self.woken >= free {
@@ -96,8 +97,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_many_are_woken_as_blocks_are_free_and_the_longest_waiting_first() {
-        let mut waiting = Waiting::default();
+    fn wakes_one_node_per_free_block_and_the_longest_waiting_first() {
+        let mut waiting = WaitQueue::default();
         for name in ["c", "a", "b"] {
             assert!(waiting.refuse(name));
         }

@@ -1,149 +1,148 @@
-//! What there is to do for one node, and to tell.
+//! The work for one node, and the events to report.
 
-use std::fmt;
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use ipnet::IpNet;
 use podplane_api::jiff::Timestamp;
 use podplane_ipam::{AllocateError, Claim, InvalidCidr, Misfit, Owner};
 
-use super::{Allocator, Known, Phase, State};
+use super::{Allocator, NodeEntry, NodeState, ReleasePhase};
 
-/// What was learned: whom to look at, in this order, and what to tell.
+/// The results of an observation: the nodes to reconcile, in order, and the events to report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
-    /// Names of nodes for which there is something to do, those that have waited first.
-    pub look: Vec<String>,
-    /// Blocks found in nodes that are not as the configuration would have them.
-    pub foreign: Vec<Foreign>,
-    /// Name and UID of nodes whose blocks were foreign and fit now.
-    pub fits: Vec<(String, String)>,
-    /// What nodes that are gone have left.
-    pub draining: Vec<Remains>,
-    /// What nodes that are gone have left, and instances of them hold.
-    pub held: Vec<Remains>,
-    /// What nodes that are gone have left, and anybody may have now.
-    pub released: Vec<Remains>,
-    /// Names of ClusterCIDRs to look at.
+pub struct PlanOutcome {
+    /// The names of nodes with work, the longest waiting first.
+    pub reconcile: Vec<String>,
+    /// Blocks of nodes that do not fit the configuration.
+    pub foreign: Vec<ForeignBlock>,
+    /// Name and UID of nodes whose foreign blocks fit now.
+    pub resolved: Vec<(String, String)>,
+    /// Blocks of deleted nodes that began to drain.
+    pub draining: Vec<FormerBlocks>,
+    /// Blocks of deleted nodes that are held for their sandboxes.
+    pub held: Vec<FormerBlocks>,
+    /// Blocks of deleted nodes that are free now.
+    pub released: Vec<FormerBlocks>,
+    /// The names of ClusterCIDRs to reconcile.
     pub sets: Vec<String>,
-    /// Name and UID of ClusterCIDRs that give no blocks, and why.
+    /// Name and UID of unusable ClusterCIDRs, and the reason.
     pub unusable: Vec<(String, String, String)>,
 }
 
-/// What to do for a node.
+/// The calls to make for a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Work {
-    /// Blocks to write into it.
+pub struct NodeWork {
+    /// Blocks to write into the node.
     pub assign: Option<Assignment>,
-    /// There is no block for it; told once while it waits.
-    pub starved: Option<Starved>,
-    /// Records to move on, its own or of former nodes of its name.
-    pub updates: Vec<Update>,
-    /// What its condition should say; the UID is that of the node.
-    pub condition: Option<(String, Option<Verdict>)>,
-    /// When to look again, though nothing has changed.
+    /// No block is left for the node; reported once while it waits.
+    pub starved: Option<StarvedNode>,
+    /// Record updates, for the node's blocks or those of former nodes of its name.
+    pub updates: Vec<RecordUpdate>,
+    /// The condition to write, with the node's UID.
+    pub condition: Option<(String, Option<NodeVerdict>)>,
+    /// The time to reconcile again, even if nothing has changed.
     pub again: Option<Timestamp>,
 }
 
-/// A write of blocks into a node, under the guard of its UID and revision.
+/// A write of blocks into a node, guarded by its UID and revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assignment {
     /// The node's name.
     pub node: String,
     /// Its UID.
     pub uid: String,
-    /// The revision that it is based on.
+    /// The revision that the assignment is based on.
     pub resource_version: String,
     /// One block for each range, in the order of `--cluster-cidr`.
     pub pod_cidrs: Vec<IpNet>,
 }
 
-/// A node for which there is no block.
+/// A node for which no block is left.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Starved {
+pub struct StarvedNode {
     /// The node's name.
     pub node: String,
     /// Its UID.
     pub uid: String,
-    /// Which range is used up.
+    /// The range that is exhausted.
     pub error: AllocateError,
 }
 
-/// A change of a record.
+/// An update of a stored record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Update {
+pub struct RecordUpdate {
     /// The prefix.
     pub net: IpNet,
     /// The node's name.
     pub node: String,
-    /// Its UID; the record must have it.
+    /// Its UID; the update fails if the record has another.
     pub uid: String,
-    /// What becomes of it.
-    pub change: Change,
+    /// The change to make.
+    pub change: BlockChange,
 }
 
-/// What becomes of a record.
+/// A change of a stored record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// Its node lives.
-    Mark(Standing),
-    /// Its node is gone, and it is kept back for so long.
+pub enum BlockChange {
+    /// The node exists, and the status of its block has changed.
+    Mark(RecordStatus),
+    /// The node is deleted, and the block is kept back for this long.
     Quarantine(Duration),
-    /// Its node is gone.
+    /// The node is deleted, and the record is removed.
     Release,
 }
 
-/// A record as the store has it.
+/// A block record as stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct BlockRecord {
     /// The prefix.
     pub net: IpNet,
     /// The name of the node.
     pub node: String,
     /// Its UID.
     pub uid: String,
-    /// What it says.
-    pub standing: Standing,
+    /// The stored status.
+    pub status: RecordStatus,
 }
 
-/// What a record says.
+/// The status of a block according to its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// The node's, and it fits.
+pub enum RecordStatus {
+    /// The node exists, and its block fits.
     Assigned,
-    /// The node's, and it does not fit.
+    /// The node exists, and its block does not fit.
     Foreign,
-    /// The node is gone.
-    Gone(Phase),
+    /// The node is deleted.
+    Deleted(ReleasePhase),
 }
 
 /// A block that is kept although it does not fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Foreign {
+pub struct ForeignBlock {
     /// The node's name.
     pub node: String,
     /// Its UID.
     pub uid: String,
-    /// What is wrong with the block.
-    pub problem: Problem,
+    /// The problem of the block.
+    pub problem: BlockProblem,
 }
 
-/// What is wrong with a node's block.
+/// A problem of a node's block.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Problem {
-    /// It is not one that the allocator would have given.
+pub enum BlockProblem {
+    /// The allocator would not have assigned the block.
     Misfit {
         /// The block.
         net: IpNet,
-        /// Why.
+        /// The reason.
         misfit: Misfit,
     },
-    /// It is no prefix, so nothing can be recorded.
+    /// It cannot be parsed as a prefix, so nothing can be recorded.
     Unreadable(InvalidCidr),
 }
 
-impl Problem {
-    /// In one word, for a condition.
+impl BlockProblem {
+    /// The reason as one word, for a condition.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
@@ -157,7 +156,7 @@ impl Problem {
     }
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for BlockProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Misfit { misfit, .. } => misfit.fmt(f),
@@ -166,27 +165,28 @@ impl fmt::Display for Problem {
     }
 }
 
-/// What a node's condition says of its blocks.
+/// The content of a node's condition about its blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
-    /// [`Problem::reason`] of the first.
+pub struct NodeVerdict {
+    /// The [`BlockProblem::reason`] of the first problem.
     pub reason: &'static str,
-    /// All of it.
+    /// The messages of all problems.
     pub message: String,
 }
 
-/// What a node has left.
+/// The blocks of a deleted node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Remains {
-    /// The node's name; empty if it was gone before it could be known.
+pub struct FormerBlocks {
+    /// The node's name; empty if it was deleted before it was known.
     pub node: String,
-    /// Its UID; empty like its name.
+    /// Its UID; empty if the name is.
     pub uid: String,
     /// The blocks that it held.
     pub pod_cidrs: Vec<IpNet>,
 }
 
-impl Remains {
+impl FormerBlocks {
+    /// A block that is in use although no node owns it.
     pub(super) fn unknown(net: IpNet) -> Self {
         Self {
             node: String::new(),
@@ -194,53 +194,73 @@ impl Remains {
             pod_cidrs: vec![net],
         }
     }
+
+    /// Name and UID of the node, unless it was deleted before it was known.
+    pub fn owner(&self) -> Option<(&str, &str)> {
+        (!self.uid.is_empty()).then_some((&*self.node, &*self.uid))
+    }
+}
+
+impl PlanOutcome {
+    /// Drops draining blocks of unknown owner that one of these records explains. For the first
+    /// observation, in which pods are observed before the records.
+    pub fn attribute(&mut self, records: &[super::BlockRecord]) {
+        let is_recorded = |net: &IpNet| {
+            let mut nets = records.iter().map(|record| record.net);
+            nets.any(|recorded| recorded.contains(net) || net.contains(&recorded))
+        };
+        self.draining
+            .retain(|blocks| blocks.owner().is_some() || !blocks.pod_cidrs.iter().any(is_recorded));
+    }
 }
 
 impl Allocator {
-    /// What there is to do for the node of that name, or for what former nodes of it have left. Blocks that it plans are set aside; asked again, it says the same
-    /// until it is told how the calls ended.
-    pub fn work(&mut self, name: &str, now: Timestamp) -> (Work, Outcome) {
-        let (mut work, mut out) = (Work::default(), Outcome::default());
-        self.close(name, now, &mut work, &mut out);
-        self.mark(name, &mut work);
-        self.give(name, &mut work);
+    /// The work for the node of that name, and for blocks that former nodes of that name left.
+    /// Planned blocks stay planned: another call returns the same until the results of the calls
+    /// are reported.
+    pub fn work(&mut self, name: &str, now: Timestamp) -> (NodeWork, PlanOutcome) {
+        let (mut work, mut out) = (NodeWork::default(), PlanOutcome::default());
+        self.plan_releases(name, now, &mut work, &mut out);
+        self.plan_status_updates(name, &mut work);
+        self.plan_assignment(name, &mut work);
         self.wake(&mut out);
-        // It is being looked at.
-        out.look.retain(|looked| looked != name);
+        // The caller reconciles this node now.
+        out.reconcile.retain(|other| other != name);
         (work, out)
     }
 
     pub(super) fn has_work(&self, name: &str) -> bool {
-        self.nodes.get(name).is_some_and(|known| {
-            let marks = self.allocates && known.wants_marks();
-            marks || self.wants_blocks(known) && !self.waiting.sleeps(name)
+        self.nodes.get(name).is_some_and(|entry| {
+            let status = self.allocates && entry.needs_status_update();
+            status || self.wants_blocks(entry) && !self.waiting.sleeps(name)
         })
     }
 
-    /// Whether former nodes of that name have left something that nobody uses any more.
-    pub(super) fn has_leftovers(&self, name: &str) -> bool {
-        let formers = self.formers.named(name);
-        formers.iter().any(|(uid, _)| !self.in_use(name, uid))
+    /// Returns whether former nodes of that name left blocks that are out of use.
+    pub(super) fn has_unused_former_blocks(&self, name: &str) -> bool {
+        let former_nodes = self.former_nodes.named(name);
+        former_nodes.iter().any(|(uid, _)| !self.in_use(name, uid))
     }
 
-    fn wants_blocks(&self, known: &Known) -> bool {
-        self.allocates && !known.deleting && !matches!(known.state, State::Assigned(_))
+    fn wants_blocks(&self, entry: &NodeEntry) -> bool {
+        self.allocates && !entry.deleting && !matches!(entry.state, NodeState::Assigned(_))
     }
 
-    /// Whether live pods have, or may have, addresses of what the gone node had.
+    /// Returns whether live pods have, or may have, addresses of the deleted node's blocks.
     fn in_use(&self, node: &str, uid: &str) -> bool {
-        // A pod without an address gets one of the block of the node that is there now.
+        // If the node exists again, a pod without an address gets one of its new block.
         if !self.nodes.contains_key(node) && self.occupancy.any_unreported(node) {
             return true;
         }
         self.blocks
-            .held_by(uid)
+            .blocks_of(uid)
             .iter()
-            .any(|net| self.occupancy.any_in(net) && !self.has_it_back(node, net))
+            .any(|net| self.occupancy.any_in(net) && !self.has_old_block_back(node, net))
     }
 
-    /// Whether the node was made again with its old block. It has the pods in it then, and the record too.
-    fn has_it_back(&self, node: &str, net: &IpNet) -> bool {
+    /// Returns whether the node was recreated with its old block, and so owns its pods and its
+    /// record.
+    fn has_old_block_back(&self, node: &str, net: &IpNet) -> bool {
         let blocks = self.blocks.overlapping(*net);
         blocks.iter().any(|block| {
             let owner = match &block.claim {
@@ -251,31 +271,43 @@ impl Allocator {
         })
     }
 
-    /// Brings back what former nodes of that name have left.
-    fn close(&mut self, name: &str, now: Timestamp, work: &mut Work, out: &mut super::Outcome) {
-        for (uid, nets) in self.formers.named(name) {
+    /// Releases the blocks that former nodes of that name left.
+    fn plan_releases(
+        &mut self,
+        name: &str,
+        now: Timestamp,
+        work: &mut NodeWork,
+        out: &mut PlanOutcome,
+    ) {
+        for (uid, nets) in self.former_nodes.named(name) {
             if self.in_use(name, &uid) {
                 continue;
             }
             for (net, phase) in nets {
-                // A record is keyed by prefix and name: it is the new node's now.
+                // A record's key is prefix and name, so the record is the new node's now.
                 if self.records_again(name, &net) {
-                    self.gone(name, &uid, net, out);
+                    self.record_removed(name, &uid, net, out);
                     continue;
                 }
                 let change = match phase {
-                    // What ends it is in its record, when that is read next.
-                    Phase::Held(None) => continue,
-                    Phase::Held(Some(until)) | Phase::Quarantined(until) if until > now => {
+                    // The end of the hold is in its record, when that is read next.
+                    ReleasePhase::Held(None) => continue,
+                    ReleasePhase::Held(Some(until)) | ReleasePhase::Quarantined(until)
+                        if until > now =>
+                    {
                         work.again = Some(work.again.map_or(until, |again| again.min(until)));
                         continue;
                     }
-                    Phase::Draining | Phase::Held(_) if !self.release_delay.is_zero() => {
-                        Change::Quarantine(self.release_delay)
+                    ReleasePhase::Draining | ReleasePhase::Held(_)
+                        if !self.release_delay.is_zero() =>
+                    {
+                        BlockChange::Quarantine(self.release_delay)
                     }
-                    Phase::Draining | Phase::Held(_) | Phase::Quarantined(_) => Change::Release,
+                    ReleasePhase::Draining
+                    | ReleasePhase::Held(_)
+                    | ReleasePhase::Quarantined(_) => BlockChange::Release,
                 };
-                work.updates.push(Update {
+                work.updates.push(RecordUpdate {
                     net,
                     node: name.to_owned(),
                     uid: uid.clone(),
@@ -285,59 +317,63 @@ impl Allocator {
         }
     }
 
-    /// Whether the node of that name has the very prefix.
+    /// Returns whether the present node of that name has this prefix.
     fn records_again(&self, name: &str, net: &IpNet) -> bool {
-        let known = self.nodes.get(name);
-        known.is_some_and(|known| {
-            matches!(known.state, State::Assigned(_))
-                && self.blocks.held_by(&known.uid).contains(net)
+        let entry = self.nodes.get(name);
+        entry.is_some_and(|entry| {
+            matches!(entry.state, NodeState::Assigned(_))
+                && self.blocks.blocks_of(&entry.uid).contains(net)
         })
     }
 
-    /// Has the records and the condition of the node say what is thought of its blocks.
-    fn mark(&self, name: &str, work: &mut Work) {
-        let known = self.nodes.get(name).filter(|known| known.wants_marks());
-        let Some(known) = known.filter(|_| self.allocates) else {
+    /// Updates the records and the condition of the node to the present judgement of its blocks.
+    fn plan_status_updates(&self, name: &str, work: &mut NodeWork) {
+        let entry = self
+            .nodes
+            .get(name)
+            .filter(|entry| entry.needs_status_update());
+        let Some(entry) = entry.filter(|_| self.allocates) else {
             return;
         };
-        for (net, standing) in known.wrong_marks(&self.blocks.held_by(&known.uid)) {
-            work.updates.push(Update {
+        for (net, status) in entry.wrong_statuses(&self.blocks.blocks_of(&entry.uid)) {
+            work.updates.push(RecordUpdate {
                 net,
                 node: name.to_owned(),
-                uid: known.uid.clone(),
-                change: Change::Mark(standing),
+                uid: entry.uid.clone(),
+                change: BlockChange::Mark(status),
             });
         }
-        let verdict = known.verdict();
-        if known.condition != verdict.as_ref().map(|verdict| verdict.message.clone()) {
-            work.condition = Some((known.uid.clone(), verdict));
+        let verdict = entry.verdict();
+        if entry.condition != verdict.as_ref().map(|verdict| verdict.message.clone()) {
+            work.condition = Some((entry.uid.clone(), verdict));
         }
     }
 
-    fn give(&mut self, name: &str, work: &mut Work) {
-        let Some(known) = self.nodes.get(name) else {
+    /// Plans blocks for the node if it has none, or repeats the ones that are planned.
+    fn plan_assignment(&mut self, name: &str, work: &mut NodeWork) {
+        let Some(entry) = self.nodes.get(name) else {
             return;
         };
-        // A node that waited may have blocks by now, or be on its way out.
-        if !self.wants_blocks(known) {
+        // A node that waited may have blocks by now, or be in deletion.
+        if !self.wants_blocks(entry) {
             self.waiting.remove(name);
             return;
         }
         if self.waiting.sleeps(name) {
             return;
         }
-        let Some(known) = self.nodes.get_mut(name) else {
+        let Some(entry) = self.nodes.get_mut(name) else {
             return;
         };
-        if let State::Bare = known.state {
-            let owner = Owner::new(&known.uid, name);
-            let matched = self.sets.matched(name, &known.labels);
+        if let NodeState::Unassigned = entry.state {
+            let owner = Owner::new(&entry.uid, name);
+            let matched = self.sets.matched(name, &entry.labels);
             match self.blocks.allocate_from(&owner, matched) {
-                Ok(pod_cidrs) => known.state = State::Reserved(pod_cidrs),
+                Ok(pod_cidrs) => entry.state = NodeState::Reserved(pod_cidrs),
                 Err(error) => {
-                    let uid = known.uid.clone();
+                    let uid = entry.uid.clone();
                     if self.waiting.refuse(name) {
-                        work.starved = Some(Starved {
+                        work.starved = Some(StarvedNode {
                             node: name.to_owned(),
                             uid,
                             error,
@@ -348,40 +384,40 @@ impl Allocator {
             }
         }
         self.waiting.remove(name);
-        if let State::Reserved(pod_cidrs) = &known.state {
+        if let NodeState::Reserved(pod_cidrs) = &entry.state {
             work.assign = Some(Assignment {
                 node: name.to_owned(),
-                uid: known.uid.clone(),
-                resource_version: known.resource_version.clone(),
+                uid: entry.uid.clone(),
+                resource_version: entry.resource_version.clone(),
                 pod_cidrs: pod_cidrs.clone(),
             });
         }
     }
 }
 
-impl Known {
-    pub(super) fn wants_marks(&self) -> bool {
+impl NodeEntry {
+    pub(super) fn needs_status_update(&self) -> bool {
         let foreign = self.misfits();
         let unmarked = foreign
             .clone()
-            .any(|net| self.recorded.get(net) != Some(&Standing::Foreign));
-        let fits = |(net, standing): (&IpNet, &Standing)| {
-            *standing == Standing::Foreign && !foreign.clone().any(|foreign| foreign == net)
+            .any(|net| self.recorded.get(net) != Some(&RecordStatus::Foreign));
+        let fits = |(net, status): (&IpNet, &RecordStatus)| {
+            *status == RecordStatus::Foreign && !foreign.clone().any(|foreign| foreign == net)
         };
         let message = self.verdict().map(|verdict| verdict.message);
         unmarked || self.recorded.iter().any(fits) || self.condition != message
     }
 
-    fn wrong_marks(&self, held: &[IpNet]) -> Vec<(IpNet, Standing)> {
+    fn wrong_statuses(&self, held: &[IpNet]) -> Vec<(IpNet, RecordStatus)> {
         let mut wrong = Vec::new();
         for net in held {
             let recorded = self.recorded.get(net).copied();
             if self.misfits().any(|foreign| foreign == net) {
-                if recorded != Some(Standing::Foreign) {
-                    wrong.push((*net, Standing::Foreign));
+                if recorded != Some(RecordStatus::Foreign) {
+                    wrong.push((*net, RecordStatus::Foreign));
                 }
-            } else if recorded == Some(Standing::Foreign) {
-                wrong.push((*net, Standing::Assigned));
+            } else if recorded == Some(RecordStatus::Foreign) {
+                wrong.push((*net, RecordStatus::Assigned));
             }
         }
         wrong
@@ -389,15 +425,15 @@ impl Known {
 
     fn misfits(&self) -> impl Iterator<Item = &IpNet> + Clone {
         self.problems.iter().filter_map(|problem| match problem {
-            Problem::Misfit { net, .. } => Some(net),
-            Problem::Unreadable(_) => None,
+            BlockProblem::Misfit { net, .. } => Some(net),
+            BlockProblem::Unreadable(_) => None,
         })
     }
 
-    fn verdict(&self) -> Option<Verdict> {
+    fn verdict(&self) -> Option<NodeVerdict> {
         let first = self.problems.first()?;
         let messages: Vec<String> = self.problems.iter().map(ToString::to_string).collect();
-        Some(Verdict {
+        Some(NodeVerdict {
             reason: first.reason(),
             message: messages.join("; "),
         })

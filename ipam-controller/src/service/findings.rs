@@ -1,13 +1,13 @@
-//! What is wrong with blocks, as far as the controller sees it. Codes and severities are those of `podplane audit`; of former nodes' blocks only the
-//! controller knows.
+//! Problems of blocks, as far as the controller sees them. Codes and severities are those of
+//! `podplane audit`; blocks of deleted nodes are known only here.
 
 use podplane_ipam::{Block, Claim, Misfit, Owner};
 use podplane_proto::ipam::AuditFinding;
 
 use crate::overlaps::overlaps;
-use crate::plan::{Allocator, Phase, Problem};
+use crate::plan::{Allocator, BlockProblem, ReleasePhase};
 
-/// The worst first.
+/// All findings, the worst first.
 pub(super) fn of(known: &Allocator) -> Vec<AuditFinding> {
     let shared = overlaps(known.blocks()).into_iter();
     let mut findings: Vec<AuditFinding> =
@@ -21,14 +21,14 @@ pub(super) fn of(known: &Allocator) -> Vec<AuditFinding> {
         let message = format!("node {node} has no block");
         finding("missing-pod-cidr", "error", [node], message)
     }));
-    findings.extend(known.formers().map(|(node, net, phase)| {
+    findings.extend(known.former_blocks().map(|(node, net, phase)| {
         let former = format!("{net} of the former node {node}");
         match phase {
-            Phase::Draining => {
+            ReleasePhase::Draining => {
                 let message = format!("{former} is kept while pods may have its addresses");
                 finding("draining-block", "info", [node], message)
             }
-            Phase::Held(until) => {
+            ReleasePhase::Held(until) => {
                 let until = until.map_or_else(
                     || format!("the node ends that, or `podplane node forget {node}` does"),
                     |until| format!("{until} or longer"),
@@ -36,7 +36,7 @@ pub(super) fn of(known: &Allocator) -> Vec<AuditFinding> {
                 let message = format!("{former} is held for its sandboxes until {until}");
                 finding("held-block", "warning", [node], message)
             }
-            Phase::Quarantined(until) => {
+            ReleasePhase::Quarantined(until) => {
                 let message = format!("{former} is kept back until {until}");
                 finding("quarantined-block", "info", [node], message)
             }
@@ -59,11 +59,12 @@ fn overlap(one: &Block, other: &Block) -> AuditFinding {
     finding(code, "error", owners, format!("{one} overlaps {other}"))
 }
 
-/// Overlaps with other nodes have been found already.
-fn problem(node: &str, problem: &Problem) -> Option<AuditFinding> {
+/// The finding for a problem, unless it is an overlap with another node, which is reported by
+/// [`overlap`].
+fn problem(node: &str, problem: &BlockProblem) -> Option<AuditFinding> {
     let (code, severity) = match problem {
-        Problem::Unreadable(_) => ("foreign-pod-cidr", "warning"),
-        Problem::Misfit { misfit, .. } => match misfit {
+        BlockProblem::Unreadable(_) => ("foreign-pod-cidr", "warning"),
+        BlockProblem::Misfit { misfit, .. } => match misfit {
             Misfit::WrongSize { .. } => ("wrong-size-pod-cidr", "warning"),
             Misfit::OutOfRange { .. } => ("foreign-pod-cidr", "warning"),
             Misfit::Overlaps(overlap) => match overlap.held.claim {

@@ -1,4 +1,4 @@
-//! What is free, as prefixes.
+//! Free address space, as prefixes.
 
 use std::net::IpAddr;
 
@@ -6,7 +6,7 @@ use ipnet::{IpNet, IpSubnets, Ipv4Subnets, Ipv6Subnets};
 use podplane_ipam::{ClusterRange, NodeBlocks};
 use podplane_proto::ipam::FreePrefix;
 
-/// The free prefixes of every range, or of one, as wide as they can be; at most `limit`.
+/// The free prefixes of every range, or of one, as wide as possible; at most `limit`.
 pub(super) fn prefixes(blocks: &NodeBlocks, only: Option<IpNet>, limit: usize) -> Vec<FreePrefix> {
     let ranges = blocks.sets().flat_map(|(set, _)| &set.ranges);
     let ranges = ranges.filter(|range| only.is_none_or(|only| only == range.cidr()));
@@ -24,11 +24,11 @@ pub(super) fn prefixes(blocks: &NodeBlocks, only: Option<IpNet>, limit: usize) -
     prefixes.take(limit).collect()
 }
 
-/// The numbers, first and last, of blocks that nothing touches.
+/// The first and last numbers of runs of blocks that nothing overlaps.
 fn gaps(blocks: &NodeBlocks, range: &ClusterRange) -> Vec<(u64, u64)> {
     let mut gaps = Vec::new();
     let mut next = 0;
-    // Prefixes nest or are apart, so their first numbers ascend.
+    // Prefixes nest or are disjoint, so their first numbers ascend.
     for block in blocks.overlapping(range.cidr()) {
         let Some((first, last)) = range.indices(&block.net) else {
             continue;
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gaps_are_prefixes_as_wide_as_can_be() {
+    fn describes_gaps_by_the_widest_prefixes() {
         let flags = RangeFlags {
             cluster_cidr: "10.0.0.0/20,fd00::/60".to_owned(),
             ..RangeFlags::default()

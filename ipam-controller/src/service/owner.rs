@@ -1,4 +1,4 @@
-//! Whose an address or a block is.
+//! The owner of an address or a block.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -10,15 +10,15 @@ use podplane_proto::ipam::{self as wire, BlockState, GetOwnerResponse, Ownership
 use super::{block, bounded};
 use crate::plan::Allocator;
 
-/// The most blocks, and the most pods, that an answer has.
+/// The most blocks, and the most pods, of an answer.
 const OWNERS: usize = 1000;
 
-/// What the controller itself knows of it.
+/// The answer from the controller's own state, without pods.
 pub(super) fn of(net: IpNet, known: &Allocator) -> GetOwnerResponse {
     let held = || known.blocks().each_overlapping(net);
     let (blocks, more) = bounded(held().map(|held| block(&held, known)), OWNERS);
     let mut pools = pools(net, known).peekable();
-    // A node is the answer that is looked for, whatever else the block overlaps.
+    // A node is the preferred answer, whatever else overlaps the block.
     let first = held().min_by_key(|held| match held.claim {
         Claim::Assigned(_) => 0,
         Claim::Foreign(_) => 1,
@@ -85,7 +85,7 @@ fn sentence(
     }
 }
 
-/// An address as such, without the length of its prefix.
+/// The prefix, or for a single address the address without a prefix length.
 fn shown(net: IpNet) -> String {
     if net.prefix_len() == net.max_prefix_len() {
         return net.addr().to_string();
@@ -93,7 +93,7 @@ fn shown(net: IpNet) -> String {
     net.trunc().to_string()
 }
 
-/// The ranges that have an address of it.
+/// The ranges that share an address with `net`.
 pub(super) fn pools(net: IpNet, known: &Allocator) -> impl Iterator<Item = PoolRef> {
     let sets = known.blocks().sets();
     let ranges = sets.flat_map(|(set, _)| set.ranges.iter().map(move |range| (set, range.cidr())));
@@ -105,7 +105,8 @@ pub(super) fn pools(net: IpNet, known: &Allocator) -> impl Iterator<Item = PoolR
     })
 }
 
-/// Adds the pods that say they have an address of it. One that has given it back has none any more; one on its node's network has its node's.
+/// Adds the pods that report an address of `net`. Finished pods have given theirs back; pods on the
+/// host's network have the node's.
 pub(super) fn add_pods(response: &mut GetOwnerResponse, net: IpNet, pods: Vec<Arc<Pod>>) {
     let mut holders: Vec<(IpAddr, Arc<Pod>)> = Vec::new();
     for pod in pods {
@@ -121,7 +122,7 @@ pub(super) fn add_pods(response: &mut GetOwnerResponse, net: IpNet, pods: Vec<Ar
     }
     holders.sort_by(|(a, one), (b, other)| (a, one.key()).cmp(&(b, other.key())));
     let is_address = net.prefix_len() == net.max_prefix_len();
-    let told = match &holders[..] {
+    let pods = match &holders[..] {
         [] if is_address => "; no pod has it".to_owned(),
         [(_, pod)] if is_address => {
             format!("; pod {} on {} has it", pod.key(), node_name(pod))
@@ -129,7 +130,7 @@ pub(super) fn add_pods(response: &mut GetOwnerResponse, net: IpNet, pods: Vec<Ar
         [] => "; no pod has any of it".to_owned(),
         many => format!("; pods have {} addresses of it", many.len()),
     };
-    response.message += &told;
+    response.message += &pods;
     let shown = holders.into_iter().map(|(ip, pod)| wire::PodAddress {
         address: ip.to_string(),
         namespace: pod.namespace().to_owned(),
@@ -174,7 +175,7 @@ mod tests {
 
     fn ask(address: &str) -> GetOwnerResponse {
         let net = super::super::parse("address", address).unwrap();
-        let mut told = of(net, &allocator());
+        let mut answer = of(net, &allocator());
         let pod = Pod {
             metadata: ObjectMeta {
                 name: Some("web".into()),
@@ -192,12 +193,12 @@ mod tests {
                 ..PodStatus::default()
             }),
         };
-        add_pods(&mut told, net, vec![Arc::new(pod)]);
-        told
+        add_pods(&mut answer, net, vec![Arc::new(pod)]);
+        answer
     }
 
     #[test]
-    fn an_address_has_a_node_a_pod_or_nobody() {
+    fn names_the_owner_of_an_address() {
         for (address, ownership, message) in [
             (
                 "10.0.1.7",
@@ -230,12 +231,12 @@ mod tests {
                 "192.0.2.1 is in no range that node blocks come from; no pod has it",
             ),
         ] {
-            let told = ask(address);
+            let answer = ask(address);
             assert_eq!(
-                (told.ownership(), told.message.as_str()),
+                (answer.ownership(), answer.message.as_str()),
                 (ownership, message)
             );
-            let pool = told.pools.first().map(|pool| pool.cidr.as_str());
+            let pool = answer.pools.first().map(|pool| pool.cidr.as_str());
             let in_range = (ownership != Ownership::Outside).then_some("10.0.0.0/16");
             assert_eq!(pool, in_range, "{address}");
         }

@@ -1,52 +1,57 @@
-//! `--compat`: the reference's range allocator of one generation, with its faults, against our API server.
+//! `--compat`: the reference's range allocator of one generation, with its faults, against our API
+//! server.
 //!
-//! What is decided is in [`podplane_ipam::upstream`]; here are the informer's handlers, the channel or the work queue, and the workers.
-//! Nothing of our own allocator is used.
+//! Decisions are in [`podplane_ipam::upstream`]; here are the informer's handlers, the channel or
+//! the work queue, and the workers. Nothing of our own allocator is used.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use futures::future::join_all;
-use podplane_api::core::Node;
-use podplane_api::{Object as _, ObjectKey, pod_ips};
-use podplane_client::queue::{Backoff, Rate};
+use podplane_api::{Object as _, ObjectKey, core::Node, pod_ips};
 use podplane_client::{
-    Api, Cache, Change, Changes, EventRecorder, Told, WorkQueue, answered, events::EventType,
+    Api, Cache, CacheChange, ChangeSource, Changes, EventRecorder, WorkQueue, answered,
+    events::EventType,
+    queue::{Backoff, RetryRate},
 };
-use podplane_ipam::upstream::{
-    AllocatorError, BeforePatch, CidrSet, Deletion, FlagError, Handled, NodeView, RangeAllocator,
-    Reservation, Then, Work,
+use podplane_ipam::{
+    Generation, Notice, RangeConfig,
+    upstream::{
+        AllocatorError, BeforePatch, CidrSet, Deletion, EventOutcome, FlagError, NextAction,
+        NodeView, RangeAllocator, Reservation, SyncOutcome,
+    },
 };
-use podplane_ipam::{Generation, Notice, RangeConfig};
 use podplane_telemetry::tasks::TaskError;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::Config;
-use crate::allocators::Parts;
+use crate::allocators::AllocatorContext;
 use crate::metrics::Metrics;
 
-/// How long the reference tries to list nodes before it gives up.
+/// The time within which the reference must list nodes, or it gives up.
 const LIST_DEADLINE: Duration = Duration::from_secs(600);
 
 /// client-go's DefaultControllerRateLimiter.
 const BACKOFF: Backoff = Backoff {
     base: Duration::from_millis(5),
     max: Duration::from_secs(1000),
-    overall: Some(Rate {
+    overall: Some(RetryRate {
         every: Duration::from_millis(100),
         burst: 100,
     }),
 };
 
-/// Why it does not start. Texts are the reference's.
+/// The reasons why the controller does not start. Texts are the reference's.
 #[derive(Debug, thiserror::Error)]
 enum StartError {
     #[error("failed to list all nodes in 10m0s, cannot proceed without updating CIDR map")]
     List,
 }
 
-/// The reference's controller, its flags understood.
+/// The reference's controller, with its flags validated.
 #[derive(Debug)]
 pub(crate) struct Upstream {
     generation: Generation,
@@ -54,20 +59,24 @@ pub(crate) struct Upstream {
 }
 
 impl Upstream {
-    /// Reads the flags as the generation does.
+    /// Validates the flags as the generation does.
     pub(crate) fn new(generation: Generation, config: &Config) -> Result<Self, FlagError> {
         let config = generation.validate(&config.range_flags())?;
         Ok(Self { generation, config })
     }
 
-    /// What is unexpected in the flags, which the reference does not say.
+    /// Surprises in the flags, which the reference does not report.
     pub(crate) fn notices(&self) -> &[Notice] {
         &self.config.notices
     }
 
     /// Runs until `stop`, or until the reference's process would end.
-    pub(crate) async fn run(self, parts: Parts, stop: CancellationToken) -> Result<(), TaskError> {
-        let Parts {
+    pub(crate) async fn run(
+        self,
+        parts: AllocatorContext,
+        stop: CancellationToken,
+    ) -> Result<(), TaskError> {
+        let AllocatorContext {
             client,
             nodes,
             events,
@@ -80,7 +89,8 @@ impl Upstream {
             Some(Err(_)) => return Err(StartError::List.into()),
             Some(Ok(())) => {}
         }
-        // Before the list, so that no deletion after it is missed: its blocks would stay used.
+        // Subscribes before the list, so that no deletion after it is missed: its blocks would stay
+        // used.
         let changes = nodes.subscribe();
         let ranges = self.config.ranges.iter();
         let sets: Result<Vec<_>, _> = ranges
@@ -94,7 +104,7 @@ impl Upstream {
             generation: self.generation,
             allocator: Mutex::new(allocator),
             nodes,
-            // The reference's leaders know of each other by their Lease alone.
+            // The reference's leaders coordinate by their Lease alone, so writes are not fenced.
             api: client.unfenced().all(),
             events,
             metrics,
@@ -106,7 +116,7 @@ impl Upstream {
     }
 }
 
-/// What handlers and workers share.
+/// The state that handlers and workers share.
 #[derive(Debug)]
 struct Shell {
     generation: Generation,
@@ -126,7 +136,7 @@ impl Shell {
         let handlers = self.handle(changes, &send, &queue);
         let channel = join_all(workers.clone().map(|_| self.drain(&receive, &send)));
         let names = join_all(workers.map(|_| self.take(&queue)));
-        // Only the handlers ever end.
+        // Of these, only the handlers end.
         tokio::select! {
             ended = handlers => ended,
             _ = channel => Ok(()),
@@ -134,7 +144,8 @@ impl Shell {
         }
     }
 
-    /// The informer's handlers, one event after the other. Every node of the first list comes again as an addition.
+    /// Runs the informer's handlers, one event after the other. Every node of the first list comes
+    /// again as an addition.
     async fn handle(
         &self,
         mut changes: Changes<Node>,
@@ -142,20 +153,20 @@ impl Shell {
         queue: &WorkQueue<String>,
     ) -> Result<(), TaskError> {
         loop {
-            let (change, told) = changes.next_told().await;
-            let (node, Handled { then, error }) = self.decide(|allocator| match change {
-                Change::Applied { old: None, new } => {
+            let (change, source) = changes.next_with_source().await;
+            let (node, EventOutcome { then, error }) = self.decide(|allocator| match change {
+                CacheChange::Applied { old: None, new } => {
                     let handled = allocator.added(&view(&new));
                     (new, handled)
                 }
-                Change::Applied { old: Some(_), new } => {
+                CacheChange::Applied { old: Some(_), new } => {
                     let handled = allocator.updated(&view(&new));
                     (new, handled)
                 }
-                Change::Deleted(old) => {
-                    let deletion = match told {
-                        Told::Watched => Deletion::Watched,
-                        Told::Listed => Deletion::Tombstone,
+                CacheChange::Deleted(old) => {
+                    let deletion = match source {
+                        ChangeSource::Watch => Deletion::Watched,
+                        ChangeSource::List => Deletion::Tombstone,
                     };
                     let handled = allocator.deleted(&view(&old), deletion);
                     (old, handled)
@@ -169,18 +180,19 @@ impl Shell {
                 self.report(&node, &error);
             }
             match then {
-                Then::Nothing => {}
-                // Waits while the channel is full, and with it every later event.
-                Then::Send(reservation) => {
+                NextAction::Nothing => {}
+                // Blocks while the channel is full, and with it every later event.
+                NextAction::Send(reservation) => {
                     self.passed_over(&reservation);
                     channel.send(reservation).await?;
                 }
-                Then::Enqueue => queue.add(node.name().to_owned()),
+                NextAction::Enqueue => queue.add(node.name().to_owned()),
             }
         }
     }
 
-    /// A worker of the channel. One that failed goes back as it is, also when its node is gone: then for ever.
+    /// A worker of the channel. A failed reservation is queued again unchanged, even if its node is
+    /// gone: then for ever.
     async fn drain(
         &self,
         receive: &tokio::sync::Mutex<mpsc::Receiver<Reservation>>,
@@ -216,11 +228,11 @@ impl Shell {
         let seen = node.as_deref().map(view);
         let work = self.decide(|allocator| allocator.sync(seen.as_ref()));
         match (work, node) {
-            (Ok(Work::Assign(reservation)), _) => {
+            (Ok(SyncOutcome::Assign(reservation)), _) => {
                 self.passed_over(&reservation);
                 self.write(&reservation).await
             }
-            (Ok(Work::Done), _) => true,
+            (Ok(SyncOutcome::Done), _) => true,
             (Err(error), node) => {
                 tracing::error!(%error, "error syncing '{name}', requeuing");
                 if let Some(node) = node {
@@ -231,7 +243,7 @@ impl Shell {
         }
     }
 
-    /// Writes a reservation into its node, unless that has something else by now.
+    /// Writes a reservation into its node, unless the node has other blocks by now.
     async fn write(&self, reservation: &Reservation) -> bool {
         let name = reservation.node.as_str();
         let node = self.nodes.get(&ObjectKey::new("", name));
@@ -241,13 +253,14 @@ impl Shell {
             (Ok(BeforePatch::Done), _) => true,
             (Ok(BeforePatch::Patch), Some(node)) => self.patch(reservation, &node).await,
             (before, _) => {
-                // Not louder: the first generation comes here for ever, and without a pause.
+                // Logged at debug level only: the first generation loops here for ever, without a
+                // pause.
                 tracing::debug!(
                     node = name,
                     ?before,
                     "Failed while getting node for updating Node.Spec.PodCIDRs"
                 );
-                // A loop in which nothing waits would keep everything else from running.
+                // Without this, a loop that never waits would starve all other tasks.
                 tokio::task::yield_now().await;
                 false
             }
@@ -258,7 +271,7 @@ impl Shell {
         let name = reservation.node.as_str();
         let cidrs: Vec<_> = reservation.cidrs.iter().map(ToString::to_string).collect();
         for _ in 0..RangeAllocator::PATCH_TRIES {
-            // By name alone and at any revision, as the reference's patch.
+            // Addressed by name alone and at any revision, like the reference's patch.
             let written = self.api.assign_pod_cidrs(name, "", "", &cidrs);
             match answered(written).await {
                 Ok(_) => {
@@ -291,7 +304,7 @@ impl Shell {
         self.events.record(node, kind, reason, "", message);
     }
 
-    /// Makes a decision and counts what it changed.
+    /// Makes a decision and counts its changes.
     fn decide<T>(&self, decision: impl FnOnce(&mut RangeAllocator) -> T) -> T {
         let mut allocator = self.allocator();
         let decided = decision(&mut allocator);
@@ -304,7 +317,7 @@ impl Shell {
         self.metrics.passed_over(allocator.sets(), reservation);
     }
 
-    /// Held only for a decision, never while waiting.
+    /// Locks the allocator; the guard is never held across an await.
     fn allocator(&self) -> MutexGuard<'_, RangeAllocator> {
         self.allocator
             .lock()

@@ -1,4 +1,4 @@
-//! The service of block records.
+//! The fake service of block records.
 
 use podplane_client::{ApiError, Reason};
 use podplane_proto::{
@@ -12,10 +12,10 @@ use podplane_proto::{
 };
 use tonic::{Request, Response, Status};
 
-use super::{State, World};
+use super::{ControllerState, FakeApiserver};
 
 #[tonic::async_trait]
-impl BlockService for World {
+impl BlockService for FakeApiserver {
     async fn list_blocks(
         &self,
         _: Request<ListBlocksRequest>,
@@ -46,7 +46,7 @@ impl BlockService for World {
                 Ok(node) => assignment_result::Result::ResourceVersion(
                     node.metadata.resource_version.unwrap_or_default(),
                 ),
-                // Then it is the answer as a whole that is lost.
+                // For a batch, the answer as a whole is lost.
                 Err(error) if error.reason == Reason::ServiceUnavailable => {
                     return Err(error.into());
                 }
@@ -79,7 +79,7 @@ impl BlockService for World {
     }
 }
 
-impl State {
+impl ControllerState {
     fn update(&mut self, update: BlockUpdate) -> Result<ipam::Block, ApiError> {
         let key = (update.cidr.clone(), update.node_name.clone());
         let lives = self
@@ -116,8 +116,8 @@ impl State {
     }
 }
 
-impl World {
-    /// Waits for ever if an assignment to that node is not to be answered.
+impl FakeApiserver {
+    /// Never returns if assignments to that node are to hang.
     pub(super) async fn hang(&self, node: &str) {
         if self.read(|state| state.hanging.iter().any(|hanging| hanging == node)) {
             std::future::pending::<()>().await;

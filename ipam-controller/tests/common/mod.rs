@@ -1,17 +1,10 @@
-//! An apiserver that is only a map with revisions, and that can be told to fail: enough for the controller to run against.
+//! The state of the API server of the controller's tests, and its service of blocks.
 
 mod blocks;
 
-use std::{
-    collections::BTreeMap,
-    convert::Infallible,
-    sync::{Arc, Mutex},
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{collections::BTreeMap, net::SocketAddr, ops::Deref, time::Duration};
 
 use bytes::Bytes;
-use futures::{Stream, StreamExt as _, future::BoxFuture, stream};
 use podplane_api::{
     Object,
     core::{Event, Node, NodeSpec, Pod, PodSpec},
@@ -22,59 +15,53 @@ use podplane_proto::{
     codec,
     error::FieldViolation,
     ipam::{self, BlockState, block_service_server::BlockServiceServer},
-    transport::{Encoded, WireCodec},
     wire::{self, WatchEventType},
 };
-use prost::Message;
-use tokio::sync::watch;
-use tonic::{Request, Response, Status, body::Body, server::NamedService};
+use podplane_test_support::{ChangeLog, FakeState, decode, encode};
+use tokio::task::JoinSet;
+use tonic::service::Routes;
 
-/// What happens to the next assignments of blocks.
+/// A fault of the next assignments of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// It is written, and the answer is lost.
+    /// The write is done, and its answer is lost.
     AnswerLost,
-    /// It is not written, and nobody can tell.
+    /// The write is not done, and the answer is the same as if it were lost.
     RequestLost,
-    /// The node changes just before.
+    /// The node changes just before the write.
     Conflict,
-    /// The server knows of something in the way that the controller does not.
+    /// The server refuses the block for a reason that the controller does not know.
     Refused,
     /// Another controller leads.
     FenceLost,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct State {
+pub(crate) struct ControllerState {
     pub(crate) nodes: BTreeMap<String, Node>,
     pub(crate) pods: BTreeMap<String, Pod>,
     pub(crate) events: Vec<Event>,
     pub(crate) faults: Vec<Fault>,
-    /// Nodes that only a read of them finds: lists and watches are behind.
+    /// Nodes that only a read finds, since lists and watches are behind.
     pub(crate) unseen: Vec<String>,
     /// The records of blocks, by prefix and the name of the node.
     pub(crate) records: BTreeMap<(String, String), ipam::Block>,
     /// Nodes whose assignments are never answered.
     pub(crate) hanging: Vec<String>,
-    /// How many nodes each call of AssignBlocks was about.
+    /// The number of nodes in each call of AssignBlocks.
     pub(crate) batches: Vec<usize>,
-    revision: u64,
-    log: Vec<(u64, &'static str, WatchEventType, Bytes)>,
+    log: ChangeLog,
 }
 
-/// The server's state, and a signal for each change of it.
-#[derive(Clone, Debug)]
-pub(crate) struct World {
-    state: Arc<Mutex<State>>,
-    changed: watch::Sender<u64>,
-}
+/// The API server of these tests, with the service of blocks.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FakeApiserver(podplane_test_support::FakeApiserver<ControllerState>);
 
-impl Default for World {
-    fn default() -> Self {
-        Self {
-            state: Arc::default(),
-            changed: watch::channel(0).0,
-        }
+impl Deref for FakeApiserver {
+    type Target = podplane_test_support::FakeApiserver<ControllerState>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
     }
 }
 
@@ -86,14 +73,7 @@ fn metadata(name: &str, uid: &str) -> ObjectMeta {
     }
 }
 
-impl State {
-    fn log<K: Object>(&mut self, r#type: WatchEventType, object: &mut K) {
-        self.revision += 1;
-        object.metadata_mut().resource_version = Some(self.revision.to_string());
-        let bytes = codec::encode(object).expect("the fake's objects are valid");
-        self.log.push((self.revision, K::KIND, r#type, bytes));
-    }
-
+impl ControllerState {
     fn store_node(&mut self, mut node: Node) -> Node {
         let present = self.nodes.contains_key(node.name());
         let r#type = if present {
@@ -101,13 +81,13 @@ impl State {
         } else {
             WatchEventType::Added
         };
-        self.log(r#type, &mut node);
+        self.log.push(r#type, &mut node);
         self.record(&node);
         self.nodes.insert(node.name().to_owned(), node.clone());
         node
     }
 
-    /// Writes what a node has into the records.
+    /// Writes the node's blocks into the records.
     fn record(&mut self, node: &Node) {
         let cidrs = node.spec.iter().flat_map(|spec| spec.pod_cidrs.clone());
         for cidr in cidrs.flatten() {
@@ -150,7 +130,7 @@ impl State {
                     field: "spec.podCIDRs".into(),
                     description: "overlaps".into(),
                 }],
-                ..ApiError::new(Reason::Invalid, "the block is somebody else's")
+                ..ApiError::new(Reason::Invalid, "the block has another owner")
             });
         }
         if fault == Some(Fault::Conflict) {
@@ -183,30 +163,16 @@ impl State {
     }
 }
 
-impl World {
-    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
-        let result = change(&mut self.state.lock().expect("no test panics in here"));
-        self.changed.send_modify(|count| *count += 1);
-        result
+impl FakeApiserver {
+    /// Waits until the state satisfies `wanted`.
+    pub(crate) async fn until(&self, wanted: impl Fn(&ControllerState) -> bool) {
+        self.0.until("the wanted state", wanted).await;
     }
 
-    pub(crate) fn read<T>(&self, read: impl FnOnce(&State) -> T) -> T {
-        read(&self.state.lock().expect("no test panics in here"))
-    }
-
-    /// Waits until the state is as wanted.
-    pub(crate) async fn until(&self, wanted: impl Fn(&State) -> bool) {
-        let mut changed = self.changed.subscribe();
-        let waiting = changed.wait_for(|_| self.read(&wanted));
-        if tokio::time::timeout(Duration::from_secs(20), waiting)
-            .await
-            .is_err()
-        {
-            panic!(
-                "not reached: {:#?}",
-                self.read(|state| format!("{:?} {:?}", state.nodes, state.events))
-            );
-        }
+    /// Serves the fake and returns its address.
+    pub(crate) async fn serve(&self, tasks: &mut JoinSet<()>) -> SocketAddr {
+        let blocks = Routes::new(BlockServiceServer::new(self.clone()));
+        self.0.serve(blocks, tasks).await
     }
 
     pub(crate) fn add_node(&self, name: &str, uid: &str, blocks: &[&str]) {
@@ -231,12 +197,12 @@ impl World {
                     record.set_state(BlockState::Draining);
                 }
             }
-            state.log(WatchEventType::Deleted, &mut node);
+            state.log.push(WatchEventType::Deleted, &mut node);
         });
     }
 
     pub(crate) fn record(&self, cidr: &str) -> Option<ipam::Block> {
-        let of = |state: &State| {
+        let of = |state: &ControllerState| {
             let mut records = state.records.values();
             records.find(|record| record.cidr == cidr).cloned()
         };
@@ -258,34 +224,39 @@ impl World {
             ..Pod::default()
         };
         self.change(|state| {
-            state.log(WatchEventType::Added, &mut pod);
+            state.log.push(WatchEventType::Added, &mut pod);
             state.pods.insert(name.to_owned(), pod);
         });
     }
+}
 
-    fn answer(&self, method: &str, request: &Bytes) -> Result<Bytes, ApiError> {
-        match method {
-            "ListNodes" => Ok(self.read(|state| {
-                list(
-                    state,
-                    state
-                        .nodes
-                        .values()
-                        .filter(|node| !state.unseen.contains(&node.name().to_owned())),
-                )
+impl FakeState for ControllerState {
+    fn log(&self) -> &ChangeLog {
+        &self.log
+    }
+
+    async fn answer(
+        fake: podplane_test_support::FakeApiserver<Self>,
+        method: String,
+        request: Bytes,
+    ) -> Result<Bytes, ApiError> {
+        match method.as_str() {
+            "ListNodes" => Ok(fake.read(|state| {
+                let is_seen = |node: &&Node| !state.unseen.contains(&node.name().to_owned());
+                state.log.list(state.nodes.values().filter(is_seen))
             })),
-            "ListPods" => Ok(self.read(|state| list(state, state.pods.values()))),
+            "ListPods" => Ok(fake.read(|state| state.log.list(state.pods.values()))),
             "GetNode" => {
-                let wire::GetRequest { name, .. } = decode(request);
-                let found = self.read(|state| state.nodes.get(&name).cloned());
+                let wire::GetRequest { name, .. } = decode(&request);
+                let found = fake.read(|state| state.nodes.get(&name).cloned());
                 found
                     .map(|node| encode(&node))
                     .ok_or_else(|| ApiError::not_found("nodes", &name))
             }
             "UpdateNodeStatus" => {
-                let wire::WriteRequest { object } = decode(request);
+                let wire::WriteRequest { object } = decode(&request);
                 let sent: Node = codec::decode(&object.expect("a node")).expect("a valid node");
-                self.change(|state| {
+                fake.change(|state| {
                     let mut node = state.nodes.get(sent.name()).cloned();
                     let node = node
                         .as_mut()
@@ -297,34 +268,37 @@ impl World {
                     Ok(encode(&state.store_node(node.clone())))
                 })
             }
-            "AssignPodCIDRs" => self
-                .change(|state| state.assign(&decode(request)))
-                .map(|node| encode(&node)),
+            "AssignPodCIDRs" => {
+                let asked: wire::AssignPodCidrsRequest = decode(&request);
+                FakeApiserver(fake.clone()).hang(&asked.name).await;
+                fake.change(|state| state.assign(&asked))
+                    .map(|node| encode(&node))
+            }
             "DeletePod" => {
                 let wire::DeleteRequest {
                     name,
                     grace_period_seconds,
                     ..
-                } = decode(request);
+                } = decode(&request);
                 assert_eq!(
                     grace_period_seconds,
                     Some(0),
                     "nobody will report the end of an orphan"
                 );
-                self.change(|state| {
+                fake.change(|state| {
                     let mut pod = state
                         .pods
                         .remove(&name)
                         .ok_or_else(|| ApiError::not_found("pods", &name))?;
-                    state.log(WatchEventType::Deleted, &mut pod);
+                    state.log.push(WatchEventType::Deleted, &mut pod);
                     Ok(encode(&pod))
                 })
             }
             "CreateEvent" => {
-                let wire::WriteRequest { object } = decode(request);
+                let wire::WriteRequest { object } = decode(&request);
                 let event: Event =
                     codec::decode(&object.expect("an event")).expect("a valid event");
-                self.change(|state| state.events.push(event.clone()));
+                fake.change(|state| state.events.push(event.clone()));
                 Ok(encode(&event))
             }
             _ => Err(ApiError::new(
@@ -333,60 +307,9 @@ impl World {
             )),
         }
     }
-
-    fn watch(
-        &self,
-        kind: &'static str,
-        request: &Bytes,
-    ) -> impl Stream<Item = Result<Encoded, Status>> + Send + 'static {
-        let request: wire::WatchRequest = decode(request);
-        let after: u64 = request
-            .resource_version
-            .parse()
-            .expect("the fake's revisions are numbers");
-        let next = move |(world, mut changed, after): (Self, watch::Receiver<u64>, u64)| async move {
-            loop {
-                let found = world.read(|state| {
-                    state
-                        .log
-                        .iter()
-                        .find(|(revision, of, ..)| *revision > after && *of == kind)
-                        .cloned()
-                });
-                if let Some((revision, _, r#type, object)) = found {
-                    let event = wire::WatchEvent {
-                        r#type: r#type.into(),
-                        object: Some(object),
-                    };
-                    return Some((
-                        Ok(Encoded(event.encode_to_vec().into())),
-                        (world, changed, revision),
-                    ));
-                }
-                changed.changed().await.ok()?;
-            }
-        };
-        stream::unfold((self.clone(), self.changed.subscribe(), after), next)
-    }
-
-    /// Serves the world, and says where. It ends with the runtime of the test.
-    pub(crate) async fn serve(&self, tasks: &mut tokio::task::JoinSet<()>) -> std::net::SocketAddr {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
-            .await
-            .expect("a free port");
-        let address = listener.local_addr().expect("it is bound");
-        let server = tonic::transport::Server::builder()
-            .add_service(Fake::<NodeKind>(self.clone(), std::marker::PhantomData))
-            .add_service(Fake::<PodKind>(self.clone(), std::marker::PhantomData))
-            .add_service(BlockServiceServer::new(self.clone()))
-            .add_service(Fake::<EventKind>(self.clone(), std::marker::PhantomData))
-            .serve_with_incoming(tonic::transport::server::TcpIncoming::from(listener));
-        tasks.spawn(async move { server.await.expect("the fake serves") });
-        address
-    }
 }
 
-/// Whoever runs leads.
+/// Flags of an election without rivals.
 pub(crate) fn no_election() -> LeaderElection {
     LeaderElection {
         leader_elect: false,
@@ -396,99 +319,5 @@ pub(crate) fn no_election() -> LeaderElection {
         leader_elect_resource_name: None,
         leader_elect_resource_namespace: "kube-system".to_owned(),
         leader_elect_identity: None,
-    }
-}
-
-fn encode<K: Object>(object: &K) -> Bytes {
-    codec::encode(object).expect("the fake's objects are valid")
-}
-
-fn decode<M: Message + Default>(request: &Bytes) -> M {
-    M::decode(request.clone()).expect("the client's requests are valid")
-}
-
-fn list<'a, K: Object>(state: &State, items: impl Iterator<Item = &'a K>) -> Bytes {
-    let metadata = wire::ListMeta {
-        resource_version: Some(state.revision.to_string()),
-        ..wire::ListMeta::default()
-    };
-    let items = items.map(encode).collect();
-    wire::ObjectList {
-        metadata: Some(metadata),
-        items,
-    }
-    .encode_to_vec()
-    .into()
-}
-
-pub(crate) trait Kind: Clone + Send + Sync + 'static {
-    const SERVICE: &'static str;
-    const KIND: &'static str;
-}
-
-macro_rules! kind {
-    ($name:ident, $kind:literal) => {
-        #[derive(Clone, Debug)]
-        pub(crate) struct $name;
-        impl Kind for $name {
-            const SERVICE: &'static str = concat!("podplane.core.v1.", $kind, "Service");
-            const KIND: &'static str = $kind;
-        }
-    };
-}
-
-kind!(NodeKind, "Node");
-kind!(PodKind, "Pod");
-kind!(EventKind, "Event");
-
-#[derive(Clone, Debug)]
-struct Fake<K>(World, std::marker::PhantomData<K>);
-
-impl<K: Kind> NamedService for Fake<K> {
-    const NAME: &'static str = K::SERVICE;
-}
-
-impl<K: Kind> tower::Service<http::Request<Body>> for Fake<K> {
-    type Response = http::Response<Body>;
-    type Error = Infallible;
-    type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        let world = self.0.clone();
-        let method = request
-            .uri()
-            .path()
-            .rsplit('/')
-            .next()
-            .unwrap_or_default()
-            .to_owned();
-        let mut grpc = tonic::server::Grpc::new(WireCodec::<Encoded, Encoded>::default());
-        Box::pin(async move {
-            Ok(if method.starts_with("Watch") {
-                let watch = move |request: Request<Encoded>| {
-                    let events = world.watch(K::KIND, &request.into_inner().0).boxed();
-                    std::future::ready(Ok::<_, Status>(Response::new(events)))
-                };
-                grpc.server_streaming(tower::service_fn(watch), request)
-                    .await
-            } else {
-                let answer = async |request: Request<Encoded>| {
-                    let request = request.into_inner().0;
-                    if method == "AssignPodCIDRs" {
-                        let asked: wire::AssignPodCidrsRequest = decode(&request);
-                        world.hang(&asked.name).await;
-                    }
-                    let answer = world.answer(&method, &request);
-                    answer
-                        .map(|bytes| Response::new(Encoded(bytes)))
-                        .map_err(Status::from)
-                };
-                grpc.unary(tower::service_fn(answer), request).await
-            })
-        })
     }
 }

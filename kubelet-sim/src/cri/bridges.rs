@@ -1,29 +1,29 @@
-//! The bridges that plugins made in a node's namespace, and whether their address is of an earlier block.
+//! The bridges that CNI plugins made in a node's network namespace, and the detection of those
+//! whose address belongs to an earlier block.
 //!
-//! The bridge plugin refuses to work on a bridge with another address than its configuration's (`"cni0" already has an IP address different from
-//! …`), so such a bridge keeps every pod of a node's new block from its network until it is removed.
+//! The bridge plugin refuses a bridge that has another address than its configuration (`"cni0"
+//! already has an IP address different from …`). Such a bridge makes every ADD in the node's new
+//! block fail until it is removed.
 
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use podplane_cni::{
-    netlink::{Link, Netlink, NetlinkError, Request},
-    types::{NetworkConfigList, PluginConfig},
-};
+use podplane_cni::types::{NetworkConfigList, PluginConfig};
+use podplane_netlink::{Link, Netlink, NetlinkError, Request};
 
 use crate::ipam::Ipam;
 
 /// The bridge plugin's own default.
 const DEFAULT_BRIDGE: &str = "cni0";
 
-/// A bridge that is there.
+/// An existing link with the name of a network's bridge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bridge {
     /// Its name.
     pub name: String,
-    /// Its addresses, those of the link alone left out.
+    /// Its addresses, without link-local ones.
     pub addresses: Vec<IpNet>,
-    /// Whether any interface is attached to it.
+    /// True if any interface is attached to it.
     pub has_ports: bool,
     index: u32,
 }
@@ -58,16 +58,17 @@ impl Bridge {
         Ok(bridges)
     }
 
-    /// Whether it has an address that is not of the network's ranges as they are configured now. Unknown where another plugin than
-    /// host-local gives addresses, and then it is not.
+    /// Returns true if an address of the bridge is outside the network's configured ranges. Returns
+    /// false if another plugin than host-local gives addresses, since the ranges are not known
+    /// then.
     #[must_use]
     pub fn is_stale(&self, list: &NetworkConfigList) -> bool {
         let ipam = Ipam::of(list).ok().flatten();
         ipam.is_some_and(|ipam| self.addresses.iter().any(|net| !ipam.gives(net.addr())))
     }
 
-    /// Whether it has the addresses of an earlier network of this node, which then made it, and
-    /// nothing is attached to it.
+    /// Returns true if nothing is attached to the bridge, and all its addresses (at least one) are
+    /// of `earlier`: that network of this node made it.
     #[must_use]
     pub fn is_left_by(&self, earlier: &NetworkConfigList) -> bool {
         let ipam = Ipam::of(earlier).ok().flatten();

@@ -38,15 +38,15 @@ const LIMITS: [(&str, &str, &str); 2] = [
         "egressBurst",
     ),
 ];
-/// Kubernetes refuses rates outside of these, in bits per second.
+/// The lowest rate that Kubernetes accepts, in bits per second.
 const MIN_RATE: i64 = 1_000;
 const MAX_RATE: i64 = 1_000_000_000_000_000;
-/// The burst that containerd asks for: none but the plugin's own limit.
+/// The burst in containerd's requests: no limit but the plugin's own.
 const BURST: u32 = u32::MAX;
 
 /// The parts of a sandbox's configuration that capability arguments are made of.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Source<'a> {
+pub(super) struct CapabilitySource<'a> {
     pub(super) ports: &'a [cri::PortMapping],
     pub(super) annotations: &'a BTreeMap<String, String>,
     pub(super) dns: Option<&'a Dns>,
@@ -57,9 +57,9 @@ pub(super) struct Source<'a> {
 ///
 /// # Errors
 ///
-/// `InvalidArgument` for a port, an address or a rate that cannot be.
-pub(super) fn of(source: Source<'_>) -> Result<Map<String, Value>, Status> {
-    let Source {
+/// `InvalidArgument` for an invalid port, address or rate.
+pub(super) fn of(source: CapabilitySource<'_>) -> Result<Map<String, Value>, Status> {
+    let CapabilitySource {
         ports,
         annotations,
         dns,
@@ -180,8 +180,8 @@ mod tests {
     fn source<'a>(
         ports: &'a [cri::PortMapping],
         annotations: &'a BTreeMap<String, String>,
-    ) -> Source<'a> {
-        Source {
+    ) -> CapabilitySource<'a> {
+        CapabilitySource {
             ports,
             annotations,
             dns: None,
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_ports_that_have_one_of_the_host() {
+    fn maps_only_ports_with_a_host_port() {
         let mut one_address = mapping(8443, cri::Protocol::Sctp);
         one_address.host_ip = "10.0.0.1".into();
         let ports = [
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_ports_and_addresses_that_cannot_be() {
+    fn refuses_invalid_ports_and_addresses() {
         let refused = |mapping| {
             let error = of(source(&[mapping], &BTreeMap::new())).unwrap_err();
             assert_eq!(error.code(), Code::InvalidArgument);
@@ -272,14 +272,14 @@ mod tests {
     }
 
     #[test]
-    fn leaves_out_what_has_no_value() {
+    fn omits_capabilities_without_a_value() {
         let none = BTreeMap::new();
         assert_eq!(of(source(&[], &none)).unwrap(), Map::new());
         let dns = Dns {
             servers: vec!["10.96.0.10".into()],
             ..Dns::default()
         };
-        let mut arguments = of(Source {
+        let mut arguments = of(CapabilitySource {
             dns: Some(&dns),
             cgroup_parent: "/kubepods/besteffort/pod1",
             ..source(&[], &none)

@@ -1,8 +1,10 @@
-//! The addresses that sandboxes have, which no other sandbox of the node is given (ADR 0019).
+//! The addresses that sandboxes claim: no other sandbox of the node gets a claimed address (ADR
+//! 0019).
 //!
-//! An IPAM plugin's own files may be damaged while a sandbox lives. What counts is what the plugins answered when the sandbox was made, which its
-//! record keeps. The files of host-local are put right before each ADD; for every plugin, what an ADD answers is compared with
-//! what others have.
+//! An IPAM plugin's own files may be damaged while a sandbox lives. The claims come from the
+//! plugins' results for the sandbox, which its record keeps. Allocation files of host-local are
+//! restored from them before each ADD. With every plugin, the addresses in the result of an ADD are
+//! compared with the claims of other sandboxes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,21 +14,19 @@ use std::{
     time::Duration,
 };
 
-use podplane_cni::{
-    host_local::{self, Lease, LockError},
-    types::NetworkConfigList,
-};
+use podplane_cni::types::NetworkConfigList;
+use podplane_host_local::{Lease, LockError};
 
 use super::{
     network::IFNAME,
-    record::{PodNetwork, Record, SandboxId},
+    record::{PodNetwork, SandboxId, SandboxRecord},
 };
 use crate::ipam::Ipam;
 
-/// How long host-local's lock may be taken by others before a damaged file is left for the next look.
+/// The longest wait for host-local's lock; after that a damaged file is left for the next restore.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a sandbox that is being taken down may keep the address that another was given.
-const LEAVE_TIMEOUT: Duration = Duration::from_secs(30);
+/// The longest wait for a sandbox that is being torn down and has an address that was given again.
+const TEARDOWN_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// An address that was given to a second sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,39 +40,40 @@ pub struct Conflict {
 /// The claims of a node's sandboxes.
 #[derive(Debug, Default)]
 pub struct Claims {
-    claims: Mutex<BTreeMap<SandboxId, Claim>>,
-    /// A sandbox was taken down, or could not be.
-    left: Condvar,
+    claims: Mutex<BTreeMap<SandboxId, SandboxClaim>>,
+    /// Notified when a sandbox was torn down, or could not be.
+    teardown_ended: Condvar,
 }
 
 #[derive(Debug)]
-struct Claim {
+struct SandboxClaim {
     ips: Vec<IpAddr>,
-    leases: Option<Leases>,
-    /// The sandbox is being taken down: its files go, and are not put back.
-    is_leaving: bool,
+    leases: Option<ClaimedLeases>,
+    /// True while the sandbox is being torn down: its files are removed, and not restored.
+    in_teardown: bool,
 }
 
-/// Files of host-local.
+/// A sandbox's allocation files in a directory of host-local.
 #[derive(Debug)]
-struct Leases {
+struct ClaimedLeases {
     dir: PathBuf,
-    options: host_local::Options,
+    options: podplane_host_local::Options,
     leases: Vec<Lease>,
 }
 
-/// Leases of one directory that were put right, or could not be.
+/// The outcome of restoring the damaged leases of one directory.
 #[derive(Debug)]
-pub struct Restored {
+pub struct LeaseRestoration {
     /// The directory.
     pub dir: PathBuf,
-    /// Those that were, or why they were not.
+    /// The restored leases, or the reason why they could not be restored.
     pub outcome: Result<Vec<Lease>, LockError>,
 }
 
 impl Claims {
-    /// The claims of sandboxes that were made before. Of two that have one address the older one keeps its file.
-    pub fn of(records: &[Record]) -> Self {
+    /// The claims of existing sandboxes. If two have the same address, the older one keeps its
+    /// file.
+    pub fn of(records: &[SandboxRecord]) -> Self {
         let mut oldest_first: Vec<_> = records.iter().collect();
         oldest_first.sort_by_key(|record| record.created_at);
         let (mut claims, mut known) = (BTreeMap::new(), BTreeSet::new());
@@ -80,7 +81,7 @@ impl Claims {
             let Some(network) = record.attached().filter(|n| !n.ips.is_empty()) else {
                 continue;
             };
-            let mut claim = Claim::of(&record.id, network);
+            let mut claim = SandboxClaim::of(&record.id, network);
             let mut is_first = |ip: IpAddr| {
                 let is_first = known.insert(ip);
                 if !is_first {
@@ -95,23 +96,24 @@ impl Claims {
         }
         Self {
             claims: Mutex::new(claims),
-            left: Condvar::new(),
+            teardown_ended: Condvar::new(),
         }
     }
 
-    /// Claims the addresses of a sandbox that has just been attached. One that is just being given up is waited for.
+    /// Claims the addresses of a sandbox that has just been attached. Waits for a sandbox that has
+    /// one of them and is being torn down, at most half a minute.
     ///
     /// # Errors
     ///
-    /// [`Conflict`]: another sandbox has one of them, and nothing is claimed.
+    /// [`Conflict`] if another sandbox has one of them; nothing is claimed then.
     pub fn claim(&self, id: &SandboxId, network: &PodNetwork) -> Result<(), Conflict> {
-        let claim = Claim::of(id, network);
-        let is_free = |claims: &mut BTreeMap<_, Claim>| {
-            holder(claims, id, &claim.ips).is_none_or(|(_, _, is_leaving)| !is_leaving)
+        let claim = SandboxClaim::of(id, network);
+        let is_free = |claims: &mut BTreeMap<_, SandboxClaim>| {
+            holder(claims, id, &claim.ips).is_none_or(|(_, _, in_teardown)| !in_teardown)
         };
-        let waited = self
-            .left
-            .wait_timeout_while(self.lock(), LEAVE_TIMEOUT, |claims| !is_free(claims));
+        let waited =
+            self.teardown_ended
+                .wait_timeout_while(self.lock(), TEARDOWN_TIMEOUT, |claims| !is_free(claims));
         let (mut claims, _) = waited.unwrap_or_else(PoisonError::into_inner);
         match holder(&claims, id, &claim.ips) {
             Some((ip, holder, _)) => Err(Conflict { ip, holder }),
@@ -122,69 +124,73 @@ impl Claims {
         }
     }
 
-    /// The sandbox is about to be taken down.
-    pub fn leave(&self, id: &SandboxId) {
-        self.set_leaving(id, true);
+    /// Marks the sandbox as being torn down.
+    pub fn begin_teardown(&self, id: &SandboxId) {
+        self.set_in_teardown(id, true);
     }
 
-    /// The sandbox could not be taken down.
-    pub fn stay(&self, id: &SandboxId) {
-        self.set_leaving(id, false);
-        self.left.notify_all();
+    /// Clears the mark of a sandbox that could not be torn down: it keeps its claim.
+    pub fn cancel_teardown(&self, id: &SandboxId) {
+        self.set_in_teardown(id, false);
+        self.teardown_ended.notify_all();
     }
 
-    fn set_leaving(&self, id: &SandboxId, is_leaving: bool) {
+    fn set_in_teardown(&self, id: &SandboxId, in_teardown: bool) {
         if let Some(claim) = self.lock().get_mut(id) {
-            claim.is_leaving = is_leaving;
+            claim.in_teardown = in_teardown;
         }
     }
 
-    /// The sandbox was taken down: its addresses are free.
+    /// Drops the claim of a sandbox that was torn down: its addresses are free.
     pub fn release(&self, id: &SandboxId) {
         self.lock().remove(id);
-        self.left.notify_all();
+        self.teardown_ended.notify_all();
     }
 
-    /// Puts the files of host-local right that do not say what the sandboxes have. No sandbox begins to leave meanwhile.
-    pub fn restore(&self) -> Vec<Restored> {
+    /// Restores missing and damaged allocation files of host-local. The claims stay locked, so that
+    /// no teardown begins in the meantime.
+    pub fn restore(&self) -> Vec<LeaseRestoration> {
         let claims = self.lock();
-        let live = claims.values().filter(|claim| !claim.is_leaving);
-        let mut damaged = BTreeMap::<_, (host_local::Options, Vec<Lease>)>::new();
-        for Leases {
+        let live = claims.values().filter(|claim| !claim.in_teardown);
+        let mut damaged = BTreeMap::<_, (podplane_host_local::Options, Vec<Lease>)>::new();
+        for ClaimedLeases {
             dir,
             options,
             leases,
         } in live.filter_map(|claim| claim.leases.as_ref())
         {
             for lease in leases {
-                if !host_local::is_whole(dir, lease) {
+                if !podplane_host_local::is_whole(dir, lease) {
                     let of_dir = damaged.entry(dir).or_insert((*options, Vec::new()));
                     of_dir.1.push(lease.clone());
                 }
             }
         }
-        let restore = |(dir, (options, leases)): (&PathBuf, (host_local::Options, Vec<Lease>))| {
-            let options = host_local::Options {
-                lock_timeout: Some(LOCK_TIMEOUT),
-                ..options
+        let restore =
+            |(dir, (options, leases)): (&PathBuf, (podplane_host_local::Options, Vec<Lease>))| {
+                let options = podplane_host_local::Options {
+                    lock_timeout: Some(LOCK_TIMEOUT),
+                    ..options
+                };
+                LeaseRestoration {
+                    dir: dir.clone(),
+                    outcome: podplane_host_local::restore(dir, options, &leases),
+                }
             };
-            Restored {
-                dir: dir.clone(),
-                outcome: host_local::restore(dir, options, &leases),
-            }
-        };
         damaged.into_iter().map(restore).collect()
     }
 
-    /// What the mutex guards is whole between any two statements, so a panic elsewhere does not spoil it.
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<SandboxId, Claim>> {
+    /// Locks the claims. They are consistent between any two statements, so a panic elsewhere does
+    /// no harm.
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<SandboxId, SandboxClaim>> {
         self.claims.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The first of `ips` that a sandbox other than `id` has, that sandbox, and whether it is leaving.
+/// The first of `ips` that a sandbox other than `id` has, that sandbox, and whether it is being
+/// torn down.
 fn holder(
-    claims: &BTreeMap<SandboxId, Claim>,
+    claims: &BTreeMap<SandboxId, SandboxClaim>,
     id: &SandboxId,
     ips: &[IpAddr],
 ) -> Option<(IpAddr, SandboxId, bool)> {
@@ -193,22 +199,23 @@ fn holder(
         .filter(|(other, _)| *other != id)
         .find_map(|(other, claim)| {
             let ip = ips.iter().find(|ip| claim.ips.contains(ip))?;
-            Some((*ip, other.clone(), claim.is_leaving))
+            Some((*ip, other.clone(), claim.in_teardown))
         })
 }
 
-impl Claim {
+impl SandboxClaim {
     fn of(id: &SandboxId, network: &PodNetwork) -> Self {
         Self {
             ips: network.ips.clone(),
-            leases: Leases::of(id, network),
-            is_leaving: false,
+            leases: ClaimedLeases::of(id, network),
+            in_teardown: false,
         }
     }
 }
 
-impl Leases {
-    /// The files that host-local has written for the sandbox: those of its ranges, and those that are there.
+impl ClaimedLeases {
+    /// The allocation files of the sandbox: those of addresses in host-local's ranges, and those
+    /// that exist.
     fn of(id: &SandboxId, network: &PodNetwork) -> Option<Self> {
         let list = NetworkConfigList::from_list(network.config.to_string().as_bytes()).ok()?;
         let ipam = Ipam::of(&list).ok().flatten()?;
@@ -219,7 +226,8 @@ impl Leases {
             ifname: Some(IFNAME.to_owned()),
         };
         let leases = network.ips.iter().map(lease);
-        let is_ours = |lease: &Lease| ipam.gives(lease.ip) || host_local::is_whole(dir, lease);
+        let is_ours =
+            |lease: &Lease| ipam.gives(lease.ip) || podplane_host_local::is_whole(dir, lease);
         Some(Self {
             leases: leases.filter(is_ours).collect(),
             options,

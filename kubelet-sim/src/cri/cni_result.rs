@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 /// The results of a sandbox's networks, joined: interfaces by name, with their addresses.
 ///
-/// `ifname` is the interface of addresses that name none, as those of an IPAM plugin.
+/// Addresses without an interface, such as those of an IPAM plugin, belong to `ifname`.
 pub(super) fn joined(results: &[CniResult], ifname: &str) -> Value {
     let mut interfaces = Map::from_iter([(ifname.to_owned(), interface("", ""))]);
     let (mut dns, mut routes) = (Vec::new(), Vec::new());
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_without_an_interface_are_of_the_pods_own() {
+    fn addresses_without_an_interface_belong_to_that_of_the_pod() {
         let ipam = result(&json!({"cniVersion": "1.0.0", "ips": [{"address": "10.1.0.2/24"}]}));
         let joined = joined(&[ipam], "eth0");
         assert_eq!(

@@ -1,7 +1,8 @@
 //! `runtime.v1.ImageService` of a runtime that has no images.
 //!
-//! Lists are empty and removing succeeds, as CRI wants of what is not there. Pulling is refused: a client that were told that an image is present would go on to
-//! create a container, and fail there with less to say.
+//! Lists are empty and removing succeeds, as CRI requires for missing images. Pulling is refused: a
+//! client that takes an image for present goes on to create a container, and fails there with a
+//! less clear error.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,5 @@
-//! What the CRI server counts. The network's operations have containerd's names, so that what is made for it shows them.
+//! Metrics of the CRI server. Operations of the network have containerd's names, so that dashboards
+//! and alerts made for containerd show them.
 
 use std::{
     fmt,
@@ -25,7 +26,7 @@ use super::sandboxes::Sandboxes;
 type Operation = [(&'static str, &'static str); 1];
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfPlugin {
+struct PluginLabels {
     plugin: String,
     command: &'static str,
 }
@@ -36,13 +37,13 @@ pub struct Metrics {
     operations: Family<Operation, Counter<u64, AtomicU64>>,
     errors: Family<Operation, Counter<u64, AtomicU64>>,
     seconds: Family<Operation, Histogram, fn() -> Histogram>,
-    /// Allocation files of live sandboxes that were put right.
+    /// Allocation files of live sandboxes that were restored.
     pub(super) restored: Counter<u64, AtomicU64>,
-    /// Addresses of live sandboxes that an ADD gave again.
+    /// Addresses of live sandboxes that an ADD gave to another sandbox.
     pub(super) duplicates: Counter<u64, AtomicU64>,
 }
 
-/// From a millisecond to half a minute.
+/// A histogram in seconds, from a millisecond to half a minute.
 fn histogram() -> Histogram {
     Histogram::new(exponential_buckets(0.001, 2.0, 16))
 }
@@ -60,23 +61,23 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Counters that `/metrics` shows.
+    /// Creates the counters and registers them for `/metrics`.
     pub fn new(registry: &mut Registry) -> Self {
         let metrics = Self::default();
         // The encoder adds `_total`.
         registry.register(
             "containerd_cri_network_plugin_operations",
-            "Networks of sandboxes that were made and unmade, by type",
+            "Network operations of sandboxes, by type",
             metrics.operations.clone(),
         );
         registry.register(
             "containerd_cri_network_plugin_operations_errors",
-            "Those that failed, by type",
+            "Network operations that failed, by type",
             metrics.errors.clone(),
         );
         registry.register(
             "containerd_cri_network_plugin_operations_duration_seconds",
-            "How long they took, by type",
+            "Seconds per network operation, by type",
             metrics.seconds.clone(),
         );
         registry.register(
@@ -93,7 +94,7 @@ impl Metrics {
         metrics
     }
 
-    /// Counts an operation.
+    /// Does `work` as an operation of the network; counts it, its time and its failure.
     pub(super) fn network<T, E>(
         &self,
         operation: &'static str,
@@ -112,13 +113,15 @@ impl Metrics {
     }
 }
 
-/// Counts each plugin that is executed. Their names are those of the configuration.
+/// Registers the metrics of executed plugins, and counts each plugin under its name in the
+/// configuration.
 fn count_plugins(registry: &mut Registry) {
-    let seconds = Family::<OfPlugin, Histogram, _>::new_with_constructor(histogram as fn() -> _);
-    let errors = Family::<OfPlugin, Counter<u64, AtomicU64>>::default();
+    let seconds =
+        Family::<PluginLabels, Histogram, _>::new_with_constructor(histogram as fn() -> _);
+    let errors = Family::<PluginLabels, Counter<u64, AtomicU64>>::default();
     registry.register(
         "podplane_cni_plugin_duration_seconds",
-        "How long CNI plugins took, by plugin and command",
+        "Seconds per execution of a CNI plugin, by plugin and command",
         seconds.clone(),
     );
     registry.register(
@@ -127,7 +130,7 @@ fn count_plugins(registry: &mut Registry) {
         errors.clone(),
     );
     observe(move |executed: &Executed<'_>| {
-        let labels = OfPlugin {
+        let labels = PluginLabels {
             plugin: executed.plugin.to_owned(),
             command: executed.command,
         };
@@ -140,21 +143,21 @@ fn count_plugins(registry: &mut Registry) {
 }
 
 /// The sandboxes of all nodes of the process, counted when they are asked for.
-pub(super) struct Counted(pub(super) Vec<Arc<Sandboxes>>);
+pub(super) struct SandboxCollector(pub(super) Vec<Arc<Sandboxes>>);
 
-impl fmt::Debug for Counted {
+impl fmt::Debug for SandboxCollector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Counted").field(&self.0.len()).finish()
     }
 }
 
-impl Collector for Counted {
+impl Collector for SandboxCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let counts = self.0.iter().map(|node| node.count());
         let (ready, not_ready) = counts.fold((0, 0), |(a, b), (ready, not_ready)| {
             (a + ready, b + not_ready)
         });
-        let help = "Sandboxes, by whether they are ready";
+        let help = "Sandboxes, by state";
         let gauge = MetricType::Gauge;
         let mut family = encoder.encode_descriptor("podplane_cri_sandboxes", help, None, gauge)?;
         for (state, count) in [("ready", ready), ("not_ready", not_ready)] {

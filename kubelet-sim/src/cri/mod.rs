@@ -1,9 +1,10 @@
 //! The CRI server: `runtime.v1` for sandboxes without containers, on a unix socket for each node.
 //!
-//! `docs/cri.md` says what becomes of each setting of a sandbox.
+//! It never runs a container. Lists of containers and images are empty, and the id of any is
+//! NotFound. Stopping or removing one succeeds; making, entering or pulling one is Unimplemented.
+//! `docs/cri.md` lists the settings of a sandbox with their effects.
 //!
-//! What it answers where a runtime with containers would do more: lists of containers and images are empty, an id of one is
-//! NotFound, stopping or removing one succeeds, and making, entering or pulling one is Unimplemented. Start reading at [`sandboxes`].
+//! Start reading at [`sandboxes`].
 
 pub mod bridges;
 mod capabilities;
@@ -12,6 +13,7 @@ mod cni_result;
 pub mod images;
 pub mod metrics;
 pub mod network;
+mod preparation;
 pub mod record;
 pub mod sandboxes;
 pub mod service;
@@ -19,11 +21,11 @@ mod sysctls;
 pub mod template;
 mod trace;
 
-use futures::future::BoxFuture;
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use futures::{StreamExt as _, TryStreamExt as _, future::BoxFuture, stream};
+use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
 use podplane_client::endpoint::{self, Endpoint, EndpointError};
-use podplane_cni::types::ConfigError;
+use podplane_cni::{spare::SpareFiles, types::ConfigError};
 use podplane_proto::{
     DESCRIPTORS,
     cri::{image_service_server::ImageServiceServer, runtime_service_server::RuntimeServiceServer},
@@ -39,28 +41,31 @@ use tokio_util::sync::CancellationToken;
 
 use self::{
     images::Images,
-    metrics::{Counted, Metrics},
+    metrics::{Metrics, SandboxCollector},
     network::Network,
-    record::Plugins,
+    record::PluginMode,
     sandboxes::{SandboxError, Sandboxes},
     service::Runtime,
     template::Template,
 };
 use crate::{NodeDir, NodeName};
 
-/// Whether pods get devices.
+/// The number of nodes that are opened in parallel.
+const AT_ONCE: usize = 16;
+
+/// The network of pods: devices, or addresses alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum NetworkMode {
-    /// All plugins are executed, in the node's namespace, for a namespace of each pod.
+    /// Run all CNI plugins in the node's network namespace, for a network namespace of each pod
     Kernel,
-    /// The IPAM plugin alone is executed: addresses without devices, and without privileges.
+    /// Run only the IPAM plugin: addresses without interfaces, and without privileges
     Ledger,
 }
 
-/// What the CRI server is told.
+/// The flags of the CRI server.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Config {
-    /// A node to serve; repeat it for several
+    /// Serve the CRI of this node; may be repeated in ledger mode
     #[arg(
         long = "node",
         value_name = "NAME",
@@ -70,23 +75,32 @@ pub struct Config {
     )]
     pub nodes: Vec<NodeName>,
 
-    /// The directory of nodes: each has net.d, networks, results, sandboxes and its socket cri.sock in NAME/
+    /// Keep each node's files in DIR/NAME: the CNI configuration (net.d), the plugins' state,
+    /// sandboxes and the CRI socket (cri.sock)
     #[arg(long, value_name = "DIR", env = "PODPLANE_NODES_DIR")]
     pub nodes_dir: PathBuf,
 
-    /// The API server, which is told of the steps of pods' journeys and of nothing else [default: nobody is]
+    /// Report pod trace steps to this API server, HOST:PORT, a URL, or unix:PATH; used for nothing
+    /// else [default: not reported]
     #[arg(long, value_name = "ADDR", env = "PODPLANE_SERVER")]
     pub server: Option<Endpoint>,
 
-    /// Whether pods get devices: kernel executes all plugins, ledger the IPAM plugin alone
-    #[arg(long, value_enum, default_value = "kernel", env = "PODPLANE_NETWORK")]
+    /// Set the pod network mode: kernel (network namespaces and interfaces) or ledger (addresses
+    /// only)
+    #[arg(
+        value_name = "MODE",
+        long,
+        value_enum,
+        default_value = "kernel",
+        env = "PODPLANE_NETWORK"
+    )]
     pub network: NetworkMode,
 
-    /// The network namespace that plugins are started in [default: this process's]
+    /// Run CNI plugins in this network namespace [default: that of this process]
     #[arg(long, value_name = "PATH", env = "PODPLANE_NODE_NETNS")]
     pub node_netns: Option<PathBuf>,
 
-    /// Where the namespaces of sandboxes are bound, as NODE.ID
+    /// Bind-mount the network namespace of each sandbox at DIR/NODE.ID
     #[arg(
         long,
         value_name = "DIR",
@@ -95,7 +109,8 @@ pub struct Config {
     )]
     pub netns_dir: PathBuf,
 
-    /// A directory of CNI plugins; repeat it for several, the first that has a plugin wins
+    /// Find the CNI plugins in these directories, separated by colons or repeated; the first that
+    /// has a plugin wins
     #[arg(
         long = "cni-bin-dir",
         value_name = "DIR",
@@ -105,36 +120,33 @@ pub struct Config {
     )]
     pub cni_bin_dirs: Vec<PathBuf>,
 
-    /// The CNI configuration that is written when the node's podCIDR is known
-    #[arg(
-        long,
-        value_enum,
-        default_value = "containerd",
-        env = "PODPLANE_CNI_TEMPLATE"
-    )]
-    pub cni_template: Template,
+    /// The flags that the user of a cluster sets.
+    #[command(flatten)]
+    pub cluster: ClusterFlags,
 
-    /// How long one CNI plugin may take, in seconds; then it is killed
+    /// Kill a CNI plugin that has run for SECONDS, a number without a unit, such as 10 or 0.5
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds, env = "PODPLANE_CNI_TIMEOUT")]
     pub cni_timeout: Duration,
 
-    /// How many sandboxes are made or unmade at once, over all nodes
+    /// Create and remove at most N sandboxes at once, over all nodes
     #[arg(long, value_name = "N", default_value = "8", value_parser = clap::value_parser!(u16).range(1..), env = "PODPLANE_CNI_CONCURRENCY")]
     pub cni_concurrency: u16,
 
-    /// How often addresses and namespaces that no sandbox has are reclaimed, in seconds
+    /// Garbage-collect addresses and network namespaces without a sandbox every SECONDS, a number
+    /// without a unit, such as 10 or 0.5
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds, env = "PODPLANE_GC_INTERVAL")]
     pub gc_interval: Duration,
 
-    /// Where to serve /metrics, /livez, /readyz and /debug/log-level, besides the sockets [default: nowhere]
+    /// Serve /metrics, /livez, /readyz and /debug/log-level at this address too: IP:PORT (port 0:
+    /// any free port) or unix:PATH [default: not served]
     #[arg(long, value_name = "ADDR", env = "PODPLANE_HTTP_LISTEN")]
     pub http_listen: Option<Listen>,
 
-    /// The names by which it may be addressed.
+    /// The host names under which it may be addressed.
     #[command(flatten)]
     pub allowed_hosts: AllowedHosts,
 
-    /// A file to write that address to
+    /// Write the address of --http-listen to this file, once it is served
     #[arg(
         long,
         value_name = "FILE",
@@ -144,33 +156,56 @@ pub struct Config {
     pub http_address_file: Option<PathBuf>,
 }
 
-/// Why the CRI server ended, or did not start.
+/// The flags that `podplane up` and `podplane restart` take too, and pass on as they are. Each has
+/// one value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::Args)]
+pub struct ClusterFlags {
+    /// Write the node's CNI configuration from this template once its pod CIDR is assigned
+    #[arg(
+        long,
+        value_enum,
+        value_name = "TEMPLATE",
+        default_value = "containerd",
+        env = "PODPLANE_CNI_TEMPLATE"
+    )]
+    pub cni_template: Template,
+}
+
+/// The reason why the CRI server ended, or did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// Several nodes share a process only where nothing runs inside them.
-    #[error("--network kernel serves one node; --node was given {0} times")]
+    /// Several nodes in kernel mode: nodes share a process only if nothing runs inside them.
+    #[error("--network kernel supports one node per process, but --node was given {0} times")]
     OneNode(usize),
-    /// A constant configuration is not valid.
-    #[error("prepare the loopback network")]
+    /// A constant configuration is invalid.
+    #[error("failed to prepare the loopback network")]
     Loopback(#[from] ConfigError),
     /// A node's sandboxes cannot be read.
-    #[error("open node {node}")]
+    #[error("failed to open node {node}")]
     Node {
         /// The node.
         node: NodeName,
         /// Why.
         source: SandboxError,
     },
+    /// The files for a node's cached results cannot be listed.
+    #[error("failed to list the spare files of node {node}")]
+    Spare {
+        /// The node.
+        node: NodeName,
+        /// The operating system's reason.
+        source: io::Error,
+    },
     /// The API server's address cannot be used.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
     /// A thread that reads a node died.
-    #[error("open the nodes")]
+    #[error("failed to open the nodes")]
     Panicked(#[from] task::JoinError),
     /// A socket cannot be served.
     #[error(transparent)]
     Serve(#[from] ServeError),
-    /// A task ended.
+    /// A task ended by itself.
     #[error(transparent)]
     Ended(#[from] Ended),
 }
@@ -184,10 +219,10 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
         .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     parsed
         .filter(positive)
-        .ok_or_else(|| format!("{text:?} is no positive number of seconds"))
+        .ok_or_else(|| format!("invalid duration {text:?}: must be a positive number of seconds"))
 }
 
-/// Serves until `stop`.
+/// Runs the CRI server until `stop`.
 ///
 /// # Errors
 ///
@@ -210,10 +245,15 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
     }
     let metrics = Metrics::new(process.registry());
     let mut nodes = Vec::new();
+    let mut opening = Vec::new();
     for node in &config.nodes {
-        let sandboxes = open(&config, node, metrics.clone()).await?;
+        opening.push(open(&config, node, metrics.clone()));
+    }
+    let opened = stream::iter(opening).buffered(AT_ONCE);
+    let opened: Vec<_> = opened.try_collect().await?;
+    for (node, sandboxes) in config.nodes.iter().zip(opened) {
         let socket = Listen::Unix(NodeDir::new(&config.nodes_dir, node).socket());
-        // Bound when the node is put right, so whoever connects finds it so.
+        // Bound after the node has recovered, so no client sees it before that.
         let listener = Listener::bind(&socket).await?;
         let runtime = Runtime::new(sandboxes.clone(), slots.clone());
         let images = Images {
@@ -226,7 +266,7 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
         process.serve(listener, services);
         nodes.push(sandboxes);
     }
-    let counted = Box::new(Counted(nodes.clone()));
+    let counted = Box::new(SandboxCollector(nodes.clone()));
     process.registry().register_collector(counted);
     let mut tasks = Tasks::new(stop);
     let server = config.server.as_ref().map(endpoint::channel).transpose()?;
@@ -245,15 +285,22 @@ async fn open(
     metrics: Metrics,
 ) -> Result<Arc<Sandboxes>, RunError> {
     let dir = NodeDir::new(&config.nodes_dir, node);
+    let spare = dir.cni_cache().join("results.free");
+    let spare = task::spawn_blocking(move || SpareFiles::open(spare, 0o600)).await?;
+    let spare = spare.map_err(|source| RunError::Spare {
+        node: node.clone(),
+        source,
+    })?;
     let runtime = podplane_cni::Runtime {
         bin_dirs: config.cni_bin_dirs.clone(),
         cache_dir: dir.cni_cache().to_owned(),
+        spare: Some(Arc::new(spare)),
         node_netns: config.node_netns.clone(),
         timeout: config.cni_timeout,
     };
     let plugins = match config.network {
-        NetworkMode::Kernel => Plugins::Chain,
-        NetworkMode::Ledger => Plugins::Ipam,
+        NetworkMode::Kernel => PluginMode::Chain,
+        NetworkMode::Ledger => PluginMode::Ipam,
     };
     let network = Network::new(
         runtime,
@@ -262,7 +309,7 @@ async fn open(
         node.clone(),
         metrics,
     )?;
-    let template = config.cni_template;
+    let template = config.cluster.cni_template;
     let opened = task::spawn_blocking(move || Sandboxes::open(dir, template, network)).await?;
     let opened = opened.map_err(|source| RunError::Node {
         node: node.clone(),
@@ -271,13 +318,14 @@ async fn open(
     Ok(Arc::new(opened))
 }
 
-/// Looks for what no sandbox has, every `interval`. There should be nothing; there is after a plugin was killed.
+/// Reclaims what no sandbox has, every `interval`. Normally there is nothing; a killed plugin
+/// leaves something behind.
 async fn collect_garbage(
     nodes: Vec<Arc<Sandboxes>>,
     interval: Duration,
     stop: CancellationToken,
 ) -> Result<(), task::JoinError> {
-    // Opening the nodes has just done it, so the first tick is one interval away.
+    // The nodes collected garbage when they were opened, so the first tick is one interval away.
     let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + interval, interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -294,4 +342,4 @@ async fn collect_garbage(
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -2,18 +2,21 @@
 
 use std::{
     collections::BTreeMap,
-    io,
-    net::IpAddr,
+    net::{IpAddr, Ipv4Addr},
     path::{Path, PathBuf},
 };
 
+use ipnet::IpNet;
+use podplane_cni::loopback;
 use podplane_cni::{
     Attachment, CniResult, Runtime, RuntimeError,
-    netlink::{Netlink, NetlinkError},
-    netns::{self, NetnsError},
-    sysctl::{self, SysctlError},
     trace::{Trace, Traceparent},
     types::{ConfigError, NetworkConfigList},
+};
+use podplane_netlink::{
+    Netlink, NetlinkError,
+    netns::{self, NetnsError},
+    sysctl::{self, SysctlError},
 };
 
 use podplane_telemetry::trace::attribute;
@@ -22,21 +25,23 @@ use serde_json::Map;
 use super::bridges::Bridge;
 use super::claims::Conflict;
 use super::metrics::Metrics;
-use super::record::{Metadata, Plugins, PodNetwork, SandboxId};
+use super::preparation::Preparation;
+use super::record::{Metadata, PluginMode, PodNetwork, SandboxId};
 use super::template::{HostPorts, PORTMAP};
-use super::trace::{self, Part};
+use super::trace::{self, JourneyPart};
 use crate::NodeName;
 
-/// Name of the pod's interface, as every runtime has it.
+/// Name of the pod's interface, the same as with every runtime.
 pub const IFNAME: &str = "eth0";
-const ADD: (Part, &str) = (Part::Creation, "CNI ADD");
-const DEL: (Part, &str) = (Part::Deletion, "CNI DEL");
+const ADD: (JourneyPart, &str) = (JourneyPart::Creation, "CNI ADD");
+const DEL: (JourneyPart, &str) = (JourneyPart::Deletion, "CNI DEL");
 const LOOPBACK_IFNAME: &str = "lo";
-/// Runtimes attach the loopback interface as a network of its own.
+/// The loopback interface is set up in process, as the specification leaves it to the runtime.
+/// Earlier versions of the server had a plugin do it, as a network of its own.
 const LOOPBACK: &str =
     r#"{"cniVersion": "1.0.0", "name": "cni-loopback", "plugins": [{"type": "loopback"}]}"#;
 
-/// Why a sandbox has no network.
+/// The reason why a sandbox has no network.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
     /// There is no usable configuration, in most cases because the node has no podCIDR yet.
@@ -45,30 +50,31 @@ pub enum AttachError {
     /// The namespace could not be made.
     #[error(transparent)]
     Netns(#[from] NetnsError),
-    /// A plugin failed; what was done is undone.
+    /// A plugin failed; everything that was done has been undone.
     #[error("{}", .0.message())]
     Plugin(RuntimeError),
-    /// The plugins are content, and gave no address.
+    /// The plugins succeeded without giving an address.
     #[error("failed to find network info for sandbox")]
     NoAddress,
-    /// The plugins gave an address that another sandbox has, each time; what was done is undone.
+    /// The plugins gave an address of another sandbox in each attempt; everything that was done has
+    /// been undone.
     #[error(
         "the IPAM plugin gave address {}, which sandbox \"{}\" has, {tries} times: its own state has lost that address; \
          delete the pod of that sandbox or repair the plugin's state",
         .conflict.ip, .conflict.holder
     )]
     Duplicate {
-        /// The address and who has it.
+        /// The address and its holder.
         conflict: Conflict,
-        /// How often one was asked for.
+        /// The number of attempts.
         tries: usize,
     },
     /// An address of another sandbox could not be given back.
     #[error("failed to give back address {}, which sandbox \"{}\" has", .conflict.ip, .conflict.holder)]
     Undo {
-        /// The address and who has it.
+        /// The address and its holder.
         conflict: Conflict,
-        /// Why.
+        /// The reason.
         source: DetachError,
     },
     /// A kernel setting of the sandbox could not be written.
@@ -76,11 +82,11 @@ pub enum AttachError {
     Sysctl(#[from] SysctlError),
 }
 
-/// What could not be taken down. Everything else was.
+/// The part of a sandbox's network that could not be taken down; everything else was.
 #[derive(Debug, thiserror::Error)]
 pub enum DetachError {
-    /// The recorded configuration is none.
-    #[error("read the recorded network configuration")]
+    /// The recorded configuration is invalid.
+    #[error("failed to read the recorded network configuration")]
     Config(#[from] ConfigError),
     /// A plugin failed.
     #[error("{}", .0.message())]
@@ -94,11 +100,12 @@ pub enum DetachError {
 #[derive(Debug)]
 pub struct Network {
     runtime: Runtime,
-    plugins: Plugins,
+    plugins: PluginMode,
     loopback: NetworkConfigList,
     netns_dir: PathBuf,
     node: NodeName,
     metrics: Metrics,
+    preparation: Preparation,
 }
 
 impl Network {
@@ -106,10 +113,10 @@ impl Network {
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] never, since the loopback network is a constant.
+    /// [`ConfigError`]; it does not occur, since the loopback network is a constant.
     pub fn new(
         runtime: Runtime,
-        plugins: Plugins,
+        plugins: PluginMode,
         netns_dir: PathBuf,
         node: NodeName,
         metrics: Metrics,
@@ -122,6 +129,7 @@ impl Network {
             netns_dir,
             node,
             metrics,
+            preparation: Preparation::default(),
         })
     }
 
@@ -134,9 +142,9 @@ impl Network {
     }
 
     /// Executes the plugins of a list, as a step of the pod's journey.
-    fn executed<T>(
+    fn execute_traced<T>(
         &self,
-        step: (Part, &str),
+        step: (JourneyPart, &str),
         metadata: &Metadata,
         list: &NetworkConfigList,
         attachment: &Attachment,
@@ -153,7 +161,7 @@ impl Network {
         span.set(attribute::NETWORK, list.name.clone());
         let executed = execute(&self.runtime, list, &traced);
         for step in trace.iter().flat_map(Trace::take) {
-            trace::tell(&span, step, &self.node);
+            trace::record(&span, step, &self.node);
         }
         if let Err(error) = &executed {
             span.fail(error.message());
@@ -163,9 +171,9 @@ impl Network {
     }
 
     fn make_namespace(&self, metadata: &Metadata, netns: &Path) -> Result<(), NetnsError> {
-        let step = (Part::Creation, "network namespace");
+        let step = (JourneyPart::Creation, "network namespace");
         let span = trace::begin(&metadata.uid, step, &self.node);
-        netns::create_with(netns, prepare)?;
+        netns::create_with(netns, || self.preparation.run())?;
         span.end();
         Ok(())
     }
@@ -183,7 +191,7 @@ impl Network {
         }
     }
 
-    /// Whether pods can have ports of the host.
+    /// The means by which pods get ports of the host.
     pub(super) fn host_ports(&self) -> HostPorts {
         let mut dirs = self.runtime.bin_dirs.iter();
         match self.has_namespaces() && dirs.any(|dir| dir.join(PORTMAP).is_file()) {
@@ -192,24 +200,24 @@ impl Network {
         }
     }
 
-    /// Whether sandboxes have namespaces of their own, and not addresses alone.
+    /// Returns true if sandboxes have namespaces of their own, and not addresses alone.
     pub(super) fn has_namespaces(&self) -> bool {
-        self.plugins == Plugins::Chain
+        self.plugins == PluginMode::Chain
     }
 
-    /// What the plugins answered to the ADDs of a sandbox, the loopback network's first.
+    /// The plugins' results for a sandbox, the loopback network's first.
     pub(super) fn results(&self, id: &SandboxId, network: &PodNetwork) -> Vec<CniResult> {
         let text = network.config.to_string();
-        let list = NetworkConfigList::from_list(text.as_bytes()).ok();
-        let networks = [
-            (Some(&self.loopback), LOOPBACK_IFNAME),
-            (list.as_ref(), IFNAME),
-        ];
-        let cached = networks.into_iter().filter_map(|(list, ifname)| {
-            let attachment = Attachment::new(id.as_str(), None, ifname);
-            self.runtime.cached_result(list?, &attachment)
+        let cached = NetworkConfigList::from_list(text.as_bytes()).ok();
+        let cached = cached.and_then(|list| {
+            let attachment = Attachment::new(id.as_str(), None, IFNAME);
+            self.runtime.cached_result(&list, &attachment)
         });
-        cached.collect()
+        let loopback = (network.plugins == PluginMode::Chain).then(|| {
+            let addresses = [IpNet::new_assert(Ipv4Addr::LOCALHOST.into(), 8)];
+            loopback::result(&network.netns.to_string_lossy(), &addresses)
+        });
+        loopback.into_iter().chain(cached).collect()
     }
 
     /// Makes the namespace and attaches it; returns its addresses, the primary one first.
@@ -236,19 +244,13 @@ impl Network {
         list: &NetworkConfigList,
     ) -> Result<Vec<IpAddr>, AttachError> {
         let attachment = attachment(id, metadata, network, Some(network.netns.clone()));
-        let add = |list, attachment: &Attachment| {
-            self.executed(ADD, metadata, list, attachment, Runtime::add)
-        };
         let added = match network.plugins {
-            Plugins::Ipam => self.executed(ADD, metadata, list, &attachment, Runtime::ipam_add),
-            Plugins::Chain => {
+            PluginMode::Ipam => {
+                self.execute_traced(ADD, metadata, list, &attachment, Runtime::ipam_add)
+            }
+            PluginMode::Chain => {
                 self.make_namespace(metadata, &network.netns)?;
-                let loopback = Attachment {
-                    ifname: LOOPBACK_IFNAME.to_owned(),
-                    ..attachment.clone()
-                };
-                let loopback = add(&self.loopback, &loopback);
-                loopback.and_then(|_| add(list, &attachment))
+                self.execute_traced(ADD, metadata, list, &attachment, Runtime::add)
             }
         };
         let ips = pod_ips(&added.map_err(AttachError::Plugin)?);
@@ -267,7 +269,8 @@ impl Network {
         Ok(ips)
     }
 
-    /// Detaches and removes the namespace: every step is tried, and what is gone already is fine.
+    /// Detaches the sandbox and removes its namespace. Tries every step; anything already gone is
+    /// fine.
     ///
     /// # Errors
     ///
@@ -289,45 +292,50 @@ impl Network {
         network: &PodNetwork,
     ) -> Result<(), DetachError> {
         let list = NetworkConfigList::from_list(network.config.to_string().as_bytes())?;
-        // A plugin that is given a file that is no namespace any more would fail; without one it frees the address.
+        // A plugin fails if the file of the namespace is not a namespace any more; without a
+        // namespace it frees the address.
         let netns = Some(network.netns.clone()).filter(|path| netns::is_netns(path));
         let attachment = attachment(id, metadata, network, netns);
         let del = |list, attachment: &Attachment| {
-            self.executed(DEL, metadata, list, attachment, Runtime::del)
+            self.execute_traced(DEL, metadata, list, attachment, Runtime::del)
         };
         let deleted = match network.plugins {
-            Plugins::Chain if self.plugins == Plugins::Chain => {
+            PluginMode::Chain if self.plugins == PluginMode::Chain => {
                 let loopback = Attachment {
                     ifname: LOOPBACK_IFNAME.to_owned(),
                     ..attachment.clone()
                 };
                 let deleted = del(&list, &attachment);
-                deleted.and(del(&self.loopback, &loopback))
+                match self.runtime.cached_result(&self.loopback, &loopback) {
+                    Some(_) => deleted.and(del(&self.loopback, &loopback)),
+                    None => deleted,
+                }
             }
-            // Also what a server in the other mode made: here the node has no namespace to run a chain in, and the chain's
-            // devices went with it.
-            Plugins::Chain | Plugins::Ipam => {
-                self.executed(DEL, metadata, &list, &attachment, Runtime::ipam_del)
+            // Also for networks made by a server in the other mode: the node has no namespace here
+            // in which a chain could run, and the chain's devices are gone with it.
+            PluginMode::Chain | PluginMode::Ipam => {
+                self.execute_traced(DEL, metadata, &list, &attachment, Runtime::ipam_del)
             }
         };
         let removed = match network.plugins {
-            Plugins::Chain => netns::remove(&network.netns),
-            Plugins::Ipam => Ok(()),
+            PluginMode::Chain => netns::remove(&network.netns),
+            PluginMode::Ipam => Ok(()),
         };
         deleted.map_err(DetachError::Plugin)?;
         Ok(removed?)
     }
 
-    /// Whether the network is still there, after a restart of whatever made it.
+    /// Returns true if the network still exists, and was made in the mode of this server.
     pub fn is_live(&self, network: &PodNetwork) -> bool {
         network.plugins == self.plugins
             && match network.plugins {
-                Plugins::Chain => netns::is_netns(&network.netns),
-                Plugins::Ipam => true,
+                PluginMode::Chain => netns::is_netns(&network.netns),
+                PluginMode::Ipam => true,
             }
     }
 
-    /// Deletes attachments that the CNI runtime remembers of sandboxes that are not `known`, and their namespaces.
+    /// Deletes attachments that the CNI runtime has cached for sandboxes that are not `known`, and
+    /// their namespaces.
     ///
     /// Returns the failures; the rest was deleted.
     pub fn collect_garbage(&self, known: impl Fn(&str) -> bool) -> Vec<DetachError> {
@@ -345,8 +353,8 @@ impl Network {
                         .map_err(DetachError::Config)
                         .and_then(|list| {
                             let deleted = match self.plugins {
-                                Plugins::Chain => self.runtime.del(&list, &attachment),
-                                Plugins::Ipam => self.runtime.ipam_del(&list, &attachment),
+                                PluginMode::Chain => self.runtime.del(&list, &attachment),
+                                PluginMode::Ipam => self.runtime.ipam_del(&list, &attachment),
                             };
                             deleted.map_err(DetachError::Plugin)
                         });
@@ -354,7 +362,7 @@ impl Network {
                 }
             }
         }
-        if self.plugins == Plugins::Chain {
+        if self.plugins == PluginMode::Chain {
             errors.extend(self.remove_namespaces(known));
         }
         errors
@@ -362,8 +370,8 @@ impl Network {
 
     /// Removes the bridges of a network whose address is of an earlier block.
     ///
-    /// Where plugins run in this process's own namespace, a bridge may be anybody's: only one is
-    /// removed that has the addresses of the network `earlier` of this node, and no ports.
+    /// If plugins run in this process's own namespace, a bridge there may be anybody's. Then only a
+    /// bridge without ports is removed that has the addresses of `earlier`, a network of this node.
     ///
     /// # Errors
     ///
@@ -373,7 +381,7 @@ impl Network {
         list: &NetworkConfigList,
         earlier: Option<&NetworkConfigList>,
     ) -> Result<(), NetlinkError> {
-        if self.plugins != Plugins::Chain {
+        if self.plugins != PluginMode::Chain {
             return Ok(());
         }
         let (mut netlink, is_own) = match &self.runtime.node_netns {
@@ -407,7 +415,8 @@ impl Network {
             .collect()
     }
 
-    /// Other nodes may keep their namespaces in the same directory.
+    /// The id of the sandbox that a namespace belongs to; `None` if it is another node's, since
+    /// nodes may share the directory.
     fn sandbox_of<'a>(&self, netns: &'a Path) -> Option<&'a str> {
         let name = netns.file_name()?.to_str()?;
         let id = name.strip_prefix(self.node.as_str())?.strip_prefix('.')?;
@@ -441,31 +450,8 @@ fn attachment(
     }
 }
 
-/// Runs inside a namespace before any interface comes up.
-fn prepare() -> io::Result<()> {
-    // As containerd has it: whoever is in a pod may ping without CAP_NET_RAW. Nothing else depends on it, and in a user namespace the range is refused.
-    _ = sysctl::write("net/ipv4/ping_group_range", "0 2147483647");
-    disable_ipv6()
-}
-
-/// Router solicitations and duplicate address detection cost more than all else of a pod's set-up. Plugins switch IPv6 on again for an interface that
-/// gets such an address.
-fn disable_ipv6() -> io::Result<()> {
-    for scope in ["all", "default"] {
-        // A kernel without IPv6 has no such key.
-        match sysctl::write(&format!("net/ipv6/conf/{scope}/disable_ipv6"), "1") {
-            Err(sysctl::SysctlError::Access { source, .. })
-                if source.kind() != io::ErrorKind::NotFound =>
-            {
-                return Err(source);
-            }
-            _ => {}
-        }
-    }
-    Ok(())
-}
-
-/// The addresses inside the sandbox: those of no interface in particular, or of one that is in a namespace.
+/// The addresses inside the sandbox: those without an interface, and those of an interface in a
+/// namespace.
 fn pod_ips(result: &CniResult) -> Vec<IpAddr> {
     let is_inside = |index: Option<u32>| {
         let interface = index

@@ -1,4 +1,4 @@
-//! What is known of a sandbox, and kept on disk so that a crash leaves nothing without an owner.
+//! Records of sandboxes, kept on disk so that a crash leaves nothing without an owner.
 
 use std::{
     borrow::Borrow,
@@ -8,23 +8,22 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use podplane_cni::spare::SpareFiles;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::node_dir::write_volatile;
-
-/// 64 hexadecimal digits, as other runtimes have them.
+/// The id of a sandbox: 64 hexadecimal digits, as with other runtimes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct SandboxId(String);
 
-/// Not the id of a sandbox.
+/// The text is not the id of a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no sandbox id: want 64 hexadecimal digits in lower case")]
+#[error("invalid sandbox id {0:?}: must be 64 lower-case hexadecimal digits")]
 pub struct SandboxIdError(String);
 
 impl SandboxId {
-    /// Digits of an id.
+    /// The length of an id in digits.
     pub const LEN: usize = 64;
 
     /// A new id.
@@ -70,7 +69,7 @@ impl fmt::Display for SandboxId {
     }
 }
 
-/// Which sandbox of which pod. `uid` and `attempt` together are unique.
+/// The identity of a sandbox: its pod and attempt. `uid` and `attempt` together are unique.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Metadata {
     /// The pod's name.
@@ -79,25 +78,26 @@ pub struct Metadata {
     pub namespace: String,
     /// The pod's UID.
     pub uid: String,
-    /// 0 for a pod's first sandbox, one more for each that replaces one.
+    /// 0 for a pod's first sandbox, incremented for each replacement.
     pub attempt: u32,
 }
 
-/// How far a sandbox is.
+/// The state of a sandbox's life cycle. [`sandboxes`](super::sandboxes) has the transitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum State {
-    /// Being made. A record found like this at start belongs to a request that was never answered.
+pub enum SandboxState {
+    /// Being created. A record in this state at the start of a server belongs to a request that was
+    /// never answered.
     Creating,
-    /// Made.
+    /// Its network is set up.
     Ready,
-    /// Stopped, or its namespace is gone.
+    /// Stopped, or a teardown of its network failed.
     NotReady,
 }
 
-/// Which plugins made a pod's network.
+/// The plugins that made a pod's network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Plugins {
+pub enum PluginMode {
     /// The whole chain, in a namespace.
     Chain,
     /// The IPAM plugin alone: there is an address but no namespace.
@@ -108,15 +108,16 @@ pub enum Plugins {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodNetwork {
-    /// What was executed.
-    pub plugins: Plugins,
-    /// `CNI_NETNS`. There is nothing at that path where the IPAM plugin is executed alone.
+    /// The executed plugins.
+    pub plugins: PluginMode,
+    /// `CNI_NETNS`. Nothing exists at that path if the IPAM plugin was executed alone.
     pub netns: PathBuf,
-    /// The network's configuration list, with which it must be taken down even if the node's has changed since.
+    /// The network's configuration list at the time of the ADD. The DEL uses it, even if the node's
+    /// configuration has changed since.
     pub config: serde_json::Value,
-    /// What the plugins gave, the primary address first.
+    /// The addresses that the plugins gave, the primary one first.
     pub ips: Vec<IpAddr>,
-    /// Whether plugins may hold something for it.
+    /// True if plugins may hold something for it.
     pub attached: bool,
     /// Capability arguments (`runtimeConfig`), which a DEL must have as the ADD had them.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
@@ -157,32 +158,32 @@ impl fmt::Display for Dns {
 /// A sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Record {
+pub struct SandboxRecord {
     /// Its id.
     pub id: SandboxId,
-    /// Whose it is.
+    /// Its pod and attempt.
     pub metadata: Metadata,
-    /// How far it is.
-    pub state: State,
-    /// Nanoseconds since 1970.
+    /// The stage of its life.
+    pub state: SandboxState,
+    /// The time at which it was made, in nanoseconds since 1970.
     pub created_at: i64,
-    /// As given by the client.
+    /// The labels from the client's request.
     pub labels: BTreeMap<String, String>,
-    /// As given by the client.
+    /// The annotations from the client's request.
     pub annotations: BTreeMap<String, String>,
-    /// As given by the client.
+    /// The runtime handler from the client's request.
     pub runtime_handler: String,
     /// The host name inside; empty for the machine's.
     #[serde(default)]
     pub hostname: String,
-    /// Absent for the machine's.
+    /// The resolver's configuration; absent for the machine's.
     #[serde(default)]
     pub dns: Option<Dns>,
-    /// Absent where the pod uses its node's network.
+    /// Its network; absent if the pod uses its node's network.
     pub network: Option<PodNetwork>,
 }
 
-impl Record {
+impl SandboxRecord {
     /// The pod's network, if plugins may hold something for it.
     pub fn attached(&self) -> Option<&PodNetwork> {
         self.network.as_ref().filter(|network| network.attached)
@@ -190,10 +191,16 @@ impl Record {
 }
 
 /// The directory of records: a file `ID.json` for each sandbox.
+///
+/// Files of removed records are kept in a directory beside it, and the next records are written in
+/// them.
 #[derive(Debug)]
-pub struct Records(PathBuf);
+pub struct SandboxRecords {
+    dir: PathBuf,
+    spare: SpareFiles,
+}
 
-impl Records {
+impl SandboxRecords {
     /// The records in `dir`, which is made if it is missing.
     ///
     /// # Errors
@@ -201,7 +208,8 @@ impl Records {
     /// The operating system's.
     pub fn open(dir: PathBuf) -> io::Result<Self> {
         fs::create_dir_all(&dir)?;
-        Ok(Self(dir))
+        let spare = SpareFiles::open(dir.with_extension("free"), 0o644)?;
+        Ok(Self { dir, spare })
     }
 
     /// Stores a record, in one step.
@@ -209,37 +217,36 @@ impl Records {
     /// # Errors
     ///
     /// The operating system's.
-    pub fn write(&self, record: &Record) -> io::Result<()> {
-        write_volatile(&self.path(&record.id), &serde_json::to_vec_pretty(record)?)
+    pub fn write(&self, record: &SandboxRecord) -> io::Result<()> {
+        let text = serde_json::to_vec_pretty(record)?;
+        self.spare.write(&self.path(&record.id), &text)
     }
 
-    /// Removes a record; one that is not there is removed already.
+    /// Removes a record; a missing one counts as removed.
     ///
     /// # Errors
     ///
     /// The operating system's.
     pub fn remove(&self, id: &SandboxId) -> io::Result<()> {
-        match fs::remove_file(self.path(id)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        }
+        self.spare.remove(&self.path(id))
     }
 
-    /// All records. A file that is none is removed with a warning: what its sandbox held has no owner then, and is reclaimed as such.
+    /// Loads all records. A file that is not a record is removed with a warning: anything that its
+    /// sandbox held has no owner then, and is reclaimed.
     ///
     /// # Errors
     ///
     /// The operating system's.
-    pub fn load(&self) -> io::Result<Vec<Record>> {
+    pub fn load(&self) -> io::Result<Vec<SandboxRecord>> {
         let mut records = Vec::new();
-        for entry in fs::read_dir(&self.0)? {
+        for entry in fs::read_dir(&self.dir)? {
             let path = entry?.path();
             let text = fs::read(&path)?;
-            match serde_json::from_slice::<Record>(&text) {
+            match serde_json::from_slice::<SandboxRecord>(&text) {
                 Ok(record) if path == self.path(&record.id) => records.push(record),
                 other => {
                     let error = other.err();
-                    tracing::warn!(path = %path.display(), ?error, "not a sandbox's record; removing it");
+                    tracing::warn!(path = %path.display(), ?error, "removing an invalid sandbox record");
                     remove_any(&path)?;
                 }
             }
@@ -248,17 +255,19 @@ impl Records {
         Ok(records)
     }
 
-    /// Does what a power cycle of the machine does: no sandbox outlives it. Nothing else may have the records open.
+    /// Applies a power cycle of the machine, which no sandbox outlives. Nothing else may have the
+    /// records open.
     ///
-    /// A server finds out by itself that a namespace is gone. Of a sandbox that has none nothing else would tell.
+    /// A server detects by itself that a namespace is gone. For a sandbox without a namespace, only
+    /// the record can tell.
     ///
     /// # Errors
     ///
     /// The operating system's.
     pub fn power_cycle(&self) -> io::Result<()> {
         for mut record in self.load()? {
-            if record.state == State::Ready {
-                record.state = State::NotReady;
+            if record.state == SandboxState::Ready {
+                record.state = SandboxState::NotReady;
                 self.write(&record)?;
             }
         }
@@ -266,7 +275,7 @@ impl Records {
     }
 
     fn path(&self, id: &SandboxId) -> PathBuf {
-        self.0.join(format!("{id}.json"))
+        self.dir.join(format!("{id}.json"))
     }
 }
 
@@ -281,8 +290,8 @@ fn remove_any(path: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn record() -> Record {
-        Record {
+    fn record() -> SandboxRecord {
+        SandboxRecord {
             id: SandboxId::random(),
             metadata: Metadata {
                 name: "a".into(),
@@ -290,7 +299,7 @@ mod tests {
                 uid: "u".into(),
                 attempt: 1,
             },
-            state: State::Ready,
+            state: SandboxState::Ready,
             created_at: 5,
             labels: BTreeMap::from([("k".into(), "v".into())]),
             annotations: BTreeMap::new(),
@@ -298,7 +307,7 @@ mod tests {
             hostname: "a".into(),
             dns: Some(Dns::default()),
             network: Some(PodNetwork {
-                plugins: Plugins::Ipam,
+                plugins: PluginMode::Ipam,
                 netns: "/run/x".into(),
                 config: serde_json::json!({"name": "n"}),
                 ips: vec!["10.0.0.2".parse().unwrap()],
@@ -310,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn the_resolvers_configuration_is_written_as_its_file() {
+    fn dns_has_the_format_of_resolv_conf() {
         let dns = Dns {
             servers: vec!["10.0.0.10".into(), "1.1.1.1".into()],
             searches: vec!["default.svc.cluster.local".into(), "svc".into()],
@@ -323,14 +332,14 @@ mod tests {
     }
 
     #[test]
-    fn a_record_reads_back_and_what_is_none_is_removed() {
+    fn records_round_trip_and_damaged_ones_are_removed() {
         let dir = tempfile::tempdir().unwrap();
-        let records = Records::open(dir.path().join("sandboxes")).unwrap();
+        let records = SandboxRecords::open(dir.path().join("sandboxes")).unwrap();
         let record = record();
         records.write(&record).unwrap();
         records.power_cycle().unwrap();
-        let lost = Record {
-            state: State::NotReady,
+        let lost = SandboxRecord {
+            state: SandboxState::NotReady,
             ..record.clone()
         };
         assert_eq!(records.load().unwrap(), [lost], "what it holds, it holds");
@@ -345,7 +354,20 @@ mod tests {
     }
 
     #[test]
-    fn an_id_is_64_digits() {
+    fn a_shorter_record_replaces_a_longer_one_completely() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = SandboxRecords::open(dir.path().join("sandboxes")).unwrap();
+        let short = record();
+        let mut long = record();
+        long.labels.insert("long".into(), "x".repeat(10_000));
+        records.write(&long).unwrap();
+        records.remove(&long.id).unwrap();
+        records.write(&short).unwrap();
+        assert_eq!(records.load().unwrap(), [short]);
+    }
+
+    #[test]
+    fn accepts_only_ids_of_64_hexadecimal_digits() {
         let id = SandboxId::random();
         assert_eq!(SandboxId::try_from(id.as_str().to_owned()), Ok(id));
         for bad in [

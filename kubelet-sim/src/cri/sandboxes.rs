@@ -1,7 +1,19 @@
-//! The sandboxes of a node: made, stopped and removed in steps that can each be repeated.
+//! Creates, stops and removes the sandboxes of a node. Each operation is idempotent.
 //!
-//! A record is written before anything is made and removed after everything is unmade, so whatever exists has a record, or is left from a crash
-//! and reclaimed. Everything here blocks.
+//! | from | operation | to |
+//! |---|---|---|
+//! | none | `run` | `Creating`, until the plugins have succeeded |
+//! | `Creating` | `run` succeeds | `Ready` |
+//! | `Creating` | `run` fails; or recovery, after a crash during `run` | none |
+//! | `Ready` | `stop`; or recovery, if the namespace is gone | `NotReady` |
+//! | any | `remove` | none |
+//! | any | the plugins' DEL fails during one of these | `NotReady`, still attached |
+//!
+//! The record of a sandbox with a network is on disk before its plugins are executed, and is
+//! deleted after their DEL. A sandbox that stays attached is detached by the next `stop` or
+//! `remove`. Resources without a record, for example because it was damaged, are garbage-collected.
+//!
+//! All operations block, so an asynchronous caller needs a thread for blocking work.
 
 use std::{
     collections::BTreeMap,
@@ -13,31 +25,30 @@ use std::{
 };
 
 use ipnet::IpNet;
-use podplane_cni::{
-    host_local,
-    types::{ConfigError, NetworkConfigList},
-};
+use podplane_cni::types::{ConfigError, NetworkConfigList};
+use podplane_error_chain::one_line;
+use podplane_telemetry::files::write_volatile;
 use serde_json::{Map, Value};
 
 use super::{
     capabilities,
-    claims::{Claims, Restored},
+    claims::{Claims, LeaseRestoration},
     cni_result,
     network::{AttachError, DetachError, IFNAME, Network},
-    record::{Dns, Metadata, PodNetwork, Record, Records, SandboxId, State},
-    template::Template,
+    record::{Dns, Metadata, PodNetwork, SandboxId, SandboxRecord, SandboxRecords, SandboxState},
+    template::{Template, TemplateContext},
 };
-use crate::{NodeDir, NodeName, PodCidrs, ipam::Ipam, node_dir::write_atomically};
+use crate::{NodeDir, NodeName, PodCidrs, ipam::Ipam};
 
-/// How often an address is asked for when others have those that are given.
-const ADD_TRIES: usize = 4;
-/// Threads that put sandboxes right when a server starts.
+/// The largest number of attempts to get an address that no other sandbox has.
+const MAX_ADD_ATTEMPTS: usize = 4;
+/// Threads that recover sandboxes when a server starts.
 const RECOVERY_THREADS: usize = 8;
 
-/// Why an operation on a sandbox failed.
+/// The reason why an operation on a sandbox failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
-    /// There is no sandbox of that id.
+    /// No sandbox has that id. The text follows containerd's.
     #[error("an error occurred when try to find sandbox: sandbox {0:?} not found")]
     NotFound(String),
     /// The pod's sandbox of that attempt exists and is not ready.
@@ -46,66 +57,66 @@ pub enum SandboxError {
         metadata.name, metadata.namespace, metadata.uid, metadata.attempt
     )]
     Exists {
-        /// The one that exists.
+        /// The existing sandbox.
         id: SandboxId,
         /// Its pod and attempt.
         metadata: Metadata,
     },
-    /// Its network could not be made; nothing of the sandbox is left.
+    /// Its network could not be set up. The sandbox was removed again, if that was possible.
     #[error("failed to setup network for sandbox \"{id}\"")]
     Attach {
-        /// The sandbox that is not.
+        /// The sandbox that was not created.
         id: SandboxId,
-        /// Why.
+        /// The reason.
         source: Box<AttachError>,
     },
-    /// Its network could not be taken down; try again.
+    /// Its network could not be torn down. The operation can be repeated.
     #[error("failed to destroy network for sandbox \"{id}\"")]
     Detach {
         /// The sandbox.
         id: SandboxId,
-        /// Why.
+        /// The reason.
         source: Box<DetachError>,
     },
     /// A file could not be written or read.
-    #[error("{step}")]
+    #[error("failed to {step}")]
     Disk {
-        /// What for.
+        /// The failed step.
         step: &'static str,
         /// The operating system's reason.
         source: io::Error,
     },
 }
 
-/// What the client wants of a sandbox.
+/// A client's request for a sandbox.
 #[derive(Clone, Debug)]
-pub struct Spec {
-    /// Whose it is.
+pub struct SandboxSpec {
+    /// Its pod and attempt.
     pub metadata: Metadata,
-    /// Kept for the client.
+    /// Labels, kept for the client.
     pub labels: BTreeMap<String, String>,
-    /// Kept for the client.
+    /// Annotations, kept for the client.
     pub annotations: BTreeMap<String, String>,
-    /// Kept for the client.
+    /// The runtime handler, kept for the client.
     pub runtime_handler: String,
     /// The host name inside; empty for the machine's.
     pub hostname: String,
-    /// Absent for the machine's.
+    /// The resolver's configuration; absent for the machine's.
     pub dns: Option<Dns>,
     /// Capability arguments of CNI plugins.
     pub runtime_config: Map<String, Value>,
     /// Kernel settings of the network namespace, by their path below `/proc/sys`.
     pub sysctls: BTreeMap<String, String>,
-    /// Which network it is on.
+    /// The network that it is on.
     pub network: NetworkMode,
 }
 
-/// Which network a sandbox is on.
+/// The network that a sandbox is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetworkMode {
-    /// One of its own.
+    /// A network of its own.
     Pod,
-    /// Its node's.
+    /// Its node's network (`hostNetwork`).
     Node,
 }
 
@@ -115,20 +126,22 @@ pub struct Sandboxes {
     dir: NodeDir,
     template: Template,
     network: Network,
-    records: Records,
-    table: Mutex<BTreeMap<SandboxId, Entry>>,
+    records: SandboxRecords,
+    /// Every sandbox, from its reservation until its record is deleted. No other lock is taken
+    /// while the table is locked.
+    table: Mutex<BTreeMap<SandboxId, SandboxEntry>>,
     claims: Claims,
 }
 
 #[derive(Debug)]
-struct Entry {
-    record: Record,
-    /// Held by whoever makes or unmakes the sandbox: one at a time.
-    turn: Arc<Mutex<()>>,
+struct SandboxEntry {
+    record: Arc<SandboxRecord>,
+    /// Locked during an operation on the sandbox, before any other lock.
+    operation: Arc<Mutex<()>>,
 }
 
 impl Sandboxes {
-    /// Reads the records of `dir` and puts right what a crash or a reboot left.
+    /// Reads the records of `dir` and recovers from a crash or a reboot.
     ///
     /// # Errors
     ///
@@ -138,12 +151,12 @@ impl Sandboxes {
             step: "read the records of sandboxes",
             source,
         };
-        let records = Records::open(dir.sandboxes()).map_err(failed)?;
+        let records = SandboxRecords::open(dir.sandboxes()).map_err(failed)?;
         let loaded = records.load().map_err(failed)?;
         let claims = Claims::of(&loaded);
         let table = loaded
             .into_iter()
-            .map(|record| (record.id.clone(), Entry::new(record)));
+            .map(|record| (record.id.clone(), SandboxEntry::new(record)));
         let sandboxes = Self {
             dir,
             template,
@@ -156,17 +169,21 @@ impl Sandboxes {
         Ok(sandboxes)
     }
 
-    /// Takes back what was being made when the last server ended, releases the network of sandboxes whose namespace is gone, and collects garbage. Failures are
-    /// logged, since a node with one broken sandbox must serve the others; the client's next Stop or Remove tries again.
+    /// Removes the sandboxes that were being created when the last server ended, stops those whose
+    /// namespace is gone, and collects garbage. Failures are logged, since a node with one broken
+    /// sandbox must serve the others; the client's next Stop or Remove tries again.
     fn recover(&self) {
-        // After a reboot every sandbox is without its namespace, and plugins are slow one at a time.
-        let records = Mutex::new(self.list().into_iter());
+        // In parallel: after a reboot every sandbox has lost its namespace and is stopped, and
+        // plugins are slow if executed one at a time.
+        let records = self.list();
+        let threads = records.len().min(RECOVERY_THREADS);
+        let records = Mutex::new(records.into_iter());
         let next = || lock(&records).next();
         thread::scope(|scope| {
-            for _ in 0..RECOVERY_THREADS {
+            for _ in 0..threads {
                 scope.spawn(|| {
                     while let Some(record) = next() {
-                        self.put_right(&record);
+                        self.recover_sandbox(&record);
                     }
                 });
             }
@@ -174,23 +191,24 @@ impl Sandboxes {
         self.collect_garbage();
     }
 
-    fn put_right(&self, record: &Record) {
+    fn recover_sandbox(&self, record: &SandboxRecord) {
         let outcome = match record.state {
-            State::Creating => self.remove(record.id.as_str()),
-            State::Ready if record.attached().is_some_and(|n| !self.network.is_live(n)) => {
-                tracing::info!(sandbox = %record.id, pod = record.metadata.name, "namespace is gone; sandbox is not ready");
+            SandboxState::Creating => self.remove(record.id.as_str()),
+            SandboxState::Ready if record.attached().is_some_and(|n| !self.network.is_live(n)) => {
+                tracing::info!(sandbox = %record.id, pod = record.metadata.name, "network namespace is gone; the sandbox is not ready");
                 self.stop(record.id.as_str())
             }
-            State::Ready | State::NotReady => Ok(()),
+            SandboxState::Ready | SandboxState::NotReady => Ok(()),
         };
         if let Err(error) = outcome {
-            tracing::warn!(sandbox = %record.id, error = %chain(&error), "sandbox not put right");
+            tracing::warn!(sandbox = %record.id, error = %one_line(&error), "failed to reconcile the sandbox");
         }
     }
 
-    /// Puts the allocation files of live sandboxes right. What fails is logged and tried again by the next call.
+    /// Restores the allocation files of live sandboxes. Failures are logged, and tried again by the
+    /// next call.
     fn restore_leases(&self) {
-        for Restored { dir, outcome } in self.claims.restore() {
+        for LeaseRestoration { dir, outcome } in self.claims.restore() {
             let (node, dir) = (self.node(), dir.display());
             match outcome {
                 Ok(restored) => {
@@ -204,29 +222,32 @@ impl Sandboxes {
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(%node, network = %dir, error = %chain(&error), "allocation files of live sandboxes not restored");
+                    tracing::warn!(%node, network = %dir, error = %one_line(&error), "failed to restore allocation files of live sandboxes");
                 }
             }
         }
     }
 
-    /// Reclaims addresses, namespaces and cached results that no sandbox has. What fails is logged and tried again by the next call.
+    /// Reclaims addresses, namespaces and cached results that belong to no sandbox. Failures are
+    /// logged, and tried again by the next call.
     ///
-    /// Each step lists what there is and looks it up in the table after that. A sandbox is in the table before it has anything, so what is not there
-    /// then was left behind, or has just been released.
+    /// Safe while sandboxes are created: a sandbox enters the table before its first resource is
+    /// created, and each step here lists resources first and looks up their sandboxes after that.
+    /// So a resource without an entry is garbage, or its sandbox has just been removed.
     pub fn collect_garbage(&self) {
         self.restore_leases();
-        let is_known = |id: &str| self.lock().contains_key(id);
+        let is_known = |id: &str| self.table().contains_key(id);
         for error in self.network.collect_garbage(is_known) {
-            tracing::warn!(error = %chain(&error), "garbage not collected");
+            tracing::warn!(error = %one_line(&error), "failed to collect garbage");
         }
         if let Err(error) = self.reclaim_addresses(is_known) {
-            tracing::warn!(%error, "addresses not reclaimed");
+            tracing::warn!(%error, "failed to reclaim addresses");
         }
     }
 
-    /// Goes through all networks in the node's own directory, since an earlier configuration may have had another name. In a directory of the whole machine, others
-    /// have addresses too.
+    /// Reclaims addresses in all networks of the node's own directory, since an earlier
+    /// configuration may have had another name. A directory of the whole machine is left alone:
+    /// others have addresses there, too.
     fn reclaim_addresses(&self, is_known: impl Fn(&str) -> bool) -> io::Result<()> {
         let networks = match std::fs::read_dir(self.dir.networks()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -234,7 +255,8 @@ impl Sandboxes {
         };
         for network in networks {
             let path = network?.path();
-            let reclaimed = host_local::reclaim(&path, |lease| is_known(&lease.container_id))?;
+            let reclaimed =
+                podplane_host_local::reclaim(&path, |lease| is_known(&lease.container_id))?;
             if !reclaimed.is_empty() {
                 let addresses = reclaimed.len();
                 tracing::info!(addresses, network = %path.display(), "reclaimed addresses that no sandbox had");
@@ -243,33 +265,38 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// Whether pods can have a network now.
+    /// Checks that pods can have a network now.
     ///
     /// # Errors
     ///
-    /// [`ConfigError`]: there is no configuration, or a broken one.
+    /// [`ConfigError`] if there is no configuration, or an invalid one.
     pub fn network_ready(&self) -> Result<(), ConfigError> {
         self.dir.network().map(drop)
     }
 
-    /// Writes the node's network configuration from the template. Sandboxes that exist keep theirs.
+    /// Writes the node's network configuration from the template. Existing sandboxes keep theirs.
     ///
     /// # Errors
     ///
     /// [`SandboxError::Disk`].
     pub fn configure(&self, cidrs: &PodCidrs) -> Result<(), SandboxError> {
         let write = || {
-            let host_ports = self.network.host_ports();
-            let text = self.template.render(cidrs, host_ports)?;
+            let context = TemplateContext {
+                host_ports: self.network.host_ports(),
+                mtu: self.dir.pod_mtu()?,
+            };
+            let text = self.template.render(cidrs, context)?;
             let net_d = self.dir.net_d();
             std::fs::create_dir_all(&net_d)?;
             let path = net_d.join(self.template.file_name());
             if std::fs::read(&path).is_ok_and(|old| old == text.as_bytes()) {
                 return Ok(());
             }
-            let earlier = self.dir.network().ok();
-            write_atomically(&path, text.as_bytes())?;
-            // The template of an earlier start would come first, or stay as a second network.
+            let previous = self.dir.network().ok();
+            // Not synced to the disk: after a power failure the client sends the blocks again.
+            write_volatile(&path, text.as_bytes())?;
+            // Remove the file of the other template, which an earlier server may have written: of
+            // several files, the first by name is the network.
             for other in Template::ALL
                 .iter()
                 .filter(|other| **other != self.template)
@@ -280,7 +307,7 @@ impl Sandboxes {
                 }
             }
             tracing::info!(podcidr = %cidrs, path = %path.display(), "wrote the network configuration");
-            self.remove_stale_bridge(earlier.as_ref());
+            self.remove_stale_bridge(previous.as_ref());
             Ok(())
         };
         write().map_err(|source| SandboxError::Disk {
@@ -289,25 +316,34 @@ impl Sandboxes {
         })
     }
 
-    /// Makes the sandbox, or returns the one that the pod has of this attempt.
+    /// Creates the sandbox, or returns the pod's existing sandbox of this attempt.
+    ///
+    /// Concurrent calls for one pod and attempt get the same entry: the first to lock it creates
+    /// the sandbox, and the others wait for the lock and return its id. If the first call
+    /// failed and removed the entry, the next one reserves a new entry.
     ///
     /// # Errors
     ///
-    /// [`SandboxError`]; nothing of the sandbox is left then, unless its network could not be taken down: it then stays, not ready.
-    pub fn run(&self, spec: &Spec) -> Result<SandboxId, SandboxError> {
+    /// [`SandboxError::Exists`] if the existing sandbox is `NotReady`. After any other error the
+    /// sandbox has been removed again. If the removal fails too, the sandbox stays until
+    /// [`remove`](Self::remove) succeeds, `NotReady` if its network could not be torn down.
+    pub fn run(&self, spec: &SandboxSpec) -> Result<SandboxId, SandboxError> {
         loop {
-            let (id, turn) = self.reserve(spec);
-            let _turn = lock(&turn);
+            let (id, operation) = self.reserve(spec);
+            let _operation = lock(&operation);
+            // Read under the lock: an earlier operation may have changed the state.
             match self.get(id.as_str()) {
-                // Whoever made it before us failed and has taken it back.
+                // The call that held the lock failed and removed the entry: reserve a new one.
                 Err(_) => {}
                 Ok(record) => match record.state {
-                    State::Ready => return Ok(id),
-                    State::Creating => return self.create(record, spec),
-                    State::NotReady => {
+                    SandboxState::Ready => return Ok(id),
+                    SandboxState::Creating => {
+                        return self.create_or_roll_back(Arc::unwrap_or_clone(record), spec);
+                    }
+                    SandboxState::NotReady => {
                         return Err(SandboxError::Exists {
                             id,
-                            metadata: record.metadata,
+                            metadata: record.metadata.clone(),
                         });
                     }
                 },
@@ -315,37 +351,34 @@ impl Sandboxes {
         }
     }
 
-    /// Takes the sandbox's network down. A sandbox that is stopped, or not there, is stopped already.
+    /// Tears down the sandbox's network. Succeeds if the sandbox is stopped already or unknown.
     ///
     /// # Errors
     ///
-    /// [`SandboxError`]: call again.
+    /// [`SandboxError::Detach`] or [`SandboxError::Disk`]; the call can be repeated.
     pub fn stop(&self, id: &str) -> Result<(), SandboxError> {
-        let Some(turn) = self.turn(id) else {
+        let Some(operation) = self.operation(id) else {
             return Ok(());
         };
-        let _turn = lock(&turn);
+        let _operation = lock(&operation);
         match self.get(id) {
-            Ok(record) => self.take_down(record).map(drop),
+            Ok(record) => self.stop_locked(Arc::unwrap_or_clone(record)),
             Err(_) => Ok(()),
         }
     }
 
-    /// Stops and forgets the sandbox. One that is not there is removed already.
+    /// Stops the sandbox and deletes its record. Succeeds if the sandbox is unknown.
     ///
     /// # Errors
     ///
-    /// [`SandboxError`]: call again.
+    /// [`SandboxError::Detach`] or [`SandboxError::Disk`]; the call can be repeated.
     pub fn remove(&self, id: &str) -> Result<(), SandboxError> {
-        let Some(turn) = self.turn(id) else {
+        let Some(operation) = self.operation(id) else {
             return Ok(());
         };
-        let _turn = lock(&turn);
+        let _operation = lock(&operation);
         match self.get(id) {
-            Ok(record) => {
-                let record = self.take_down(record)?;
-                self.forget(&record.id)
-            }
+            Ok(record) => self.remove_locked(Arc::unwrap_or_clone(record)),
             Err(_) => Ok(()),
         }
     }
@@ -355,64 +388,65 @@ impl Sandboxes {
     /// # Errors
     ///
     /// [`SandboxError::NotFound`].
-    pub fn get(&self, id: &str) -> Result<Record, SandboxError> {
-        let table = self.lock();
+    pub fn get(&self, id: &str) -> Result<Arc<SandboxRecord>, SandboxError> {
+        let table = self.table();
         let entry = find(&table, id).ok_or_else(|| SandboxError::NotFound(id.to_owned()))?;
         Ok(entry.record.clone())
     }
 
-    /// What the plugins answered for a sandbox, as containerd shows it; `None` while it has no
-    /// network of its own.
-    pub(super) fn cni_result(&self, record: &Record) -> Option<Value> {
+    /// The plugins' results for a sandbox, in containerd's form; `None` while it has no network of
+    /// its own.
+    pub(super) fn cni_result(&self, record: &SandboxRecord) -> Option<Value> {
         let results = self.network.results(&record.id, record.attached()?);
         (!results.is_empty()).then(|| cni_result::joined(&results, IFNAME))
     }
 
-    /// Whether sandboxes have namespaces of their own, and not addresses alone.
+    /// Returns true if sandboxes have namespaces of their own, and not addresses alone.
     pub(super) fn has_namespaces(&self) -> bool {
         self.network.has_namespaces()
     }
 
-    /// The node's blocks, as it was told them last.
+    /// The node's blocks, as last configured.
     fn blocks(&self) -> Vec<IpNet> {
         let path = self.dir.net_d().join(self.template.file_name());
-        let told = NetworkConfigList::load_file(&path).ok();
-        let ipam = told.and_then(|list| Ipam::of(&list).ok().flatten());
+        let config = NetworkConfigList::load_file(&path).ok();
+        let ipam = config.and_then(|list| Ipam::of(&list).ok().flatten());
         ipam.map(|ipam| ipam.subnets).unwrap_or_default()
     }
 
-    /// The node whose they are.
+    /// The node of these sandboxes.
     pub(super) fn node(&self) -> &NodeName {
         self.network.node()
     }
 
     /// All sandboxes, by id.
-    pub fn list(&self) -> Vec<Record> {
-        let table = self.lock();
+    pub fn list(&self) -> Vec<Arc<SandboxRecord>> {
+        let table = self.table();
         table.values().map(|entry| entry.record.clone()).collect()
     }
 
-    /// How many are ready, and how many are not.
+    /// The number of ready sandboxes, and of all others.
     pub(super) fn count(&self) -> (u64, u64) {
-        let table = self.lock();
+        let table = self.table();
         let all = table.values().map(|entry| entry.record.state);
         all.fold((0, 0), |(ready, not_ready), state| match state {
-            State::Ready => (ready + 1, not_ready),
-            State::Creating | State::NotReady => (ready, not_ready + 1),
+            SandboxState::Ready => (ready + 1, not_ready),
+            SandboxState::Creating | SandboxState::NotReady => (ready, not_ready + 1),
         })
     }
 
-    /// The sandbox of this pod and attempt, which is entered as one to be created if it is not there.
-    fn reserve(&self, spec: &Spec) -> (SandboxId, Arc<Mutex<()>>) {
-        let mut table = self.lock();
-        let is_same = |entry: &&Entry| {
-            let have = &entry.record.metadata;
-            (&have.uid, have.attempt) == (&spec.metadata.uid, spec.metadata.attempt)
+    /// The sandbox of this pod and attempt; if it is missing, enters a new one as `Creating`. The
+    /// new one is not on disk yet, and has no resources.
+    fn reserve(&self, spec: &SandboxSpec) -> (SandboxId, Arc<Mutex<()>>) {
+        let mut table = self.table();
+        let is_same = |entry: &&SandboxEntry| {
+            let metadata = &entry.record.metadata;
+            (&metadata.uid, metadata.attempt) == (&spec.metadata.uid, spec.metadata.attempt)
         };
         if let Some(entry) = table.values().find(is_same) {
-            return (entry.record.id.clone(), entry.turn.clone());
+            return (entry.record.id.clone(), entry.operation.clone());
         }
-        let Spec {
+        let SandboxSpec {
             metadata,
             labels,
             annotations,
@@ -423,11 +457,11 @@ impl Sandboxes {
             sysctls: _,
             network: _,
         } = spec.clone();
-        let entry = Entry::new(Record {
+        let entry = SandboxEntry::new(SandboxRecord {
             id: SandboxId::random(),
             metadata,
-            state: State::Creating,
-            created_at: now(),
+            state: SandboxState::Creating,
+            created_at: now_nanos(),
             labels,
             annotations,
             runtime_handler,
@@ -435,36 +469,39 @@ impl Sandboxes {
             dns,
             network: None,
         });
-        let reserved = (entry.record.id.clone(), entry.turn.clone());
+        let reserved = (entry.record.id.clone(), entry.operation.clone());
         table.insert(entry.record.id.clone(), entry);
         reserved
     }
 
-    /// Makes a sandbox that is reserved. The caller has its turn.
-    fn create(&self, mut record: Record, spec: &Spec) -> Result<SandboxId, SandboxError> {
+    /// Creates a reserved sandbox, or removes it if that fails. The caller has locked its
+    /// operation.
+    fn create_or_roll_back(
+        &self,
+        mut record: SandboxRecord,
+        spec: &SandboxSpec,
+    ) -> Result<SandboxId, SandboxError> {
         let id = record.id.clone();
-        match self.make(&mut record, spec) {
+        match self.create(&mut record, spec) {
             Ok(()) => Ok(id),
             Err(error) => {
-                let undone = self
-                    .take_down(record)
-                    .and_then(|record| self.forget(&record.id));
-                if let Err(error) = undone {
-                    tracing::warn!(sandbox = %id, error = %chain(&error), "sandbox not taken back; it stays, not ready");
+                if let Err(error) = self.remove_locked(record) {
+                    tracing::warn!(sandbox = %id, error = %one_line(&error), "failed to undo the sandbox; it stays, not ready");
                 }
                 Err(error)
             }
         }
     }
 
-    fn make(&self, record: &mut Record, spec: &Spec) -> Result<(), SandboxError> {
+    /// Records the planned network, sets it up, and records the sandbox as `Ready`.
+    fn create(&self, record: &mut SandboxRecord, spec: &SandboxSpec) -> Result<(), SandboxError> {
         let id = record.id.clone();
         let failed = |source| SandboxError::Attach {
             id: id.clone(),
             source: Box::new(source),
         };
         if spec.network == NetworkMode::Node {
-            return self.settle(record, State::Ready);
+            return self.set_state(record, SandboxState::Ready);
         }
         let list = self
             .dir
@@ -475,15 +512,16 @@ impl Sandboxes {
         capabilities::add_ranges(&mut planned.runtime_config, &self.blocks());
         planned.sysctls = spec.sysctls.clone();
         record.network = Some(planned.clone());
-        self.settle(record, State::Creating)?;
-        let attached = self.attach(&id, &record.metadata, planned, &list);
+        self.set_state(record, SandboxState::Creating)?;
+        let attached = self.attach_and_claim(&id, &record.metadata, planned, &list);
         record.network = Some(attached.map_err(failed)?);
-        record.created_at = now();
-        self.settle(record, State::Ready)
+        record.created_at = now_nanos();
+        self.set_state(record, SandboxState::Ready)
     }
 
-    /// Attaches a sandbox, and sees to it that no other one has its addresses. An address that another one has is given back and asked for anew.
-    fn attach(
+    /// Attaches a sandbox, and claims its addresses. If the plugins gave an address of another
+    /// sandbox, detaches it and tries again, [`MAX_ADD_ATTEMPTS`] times in all.
+    fn attach_and_claim(
         &self,
         id: &SandboxId,
         metadata: &Metadata,
@@ -504,69 +542,108 @@ impl Sandboxes {
             if let Err(source) = self.network.detach(id, metadata, &network) {
                 return Err(AttachError::Undo { conflict, source });
             }
-            // Where the plugin had written over the other's file, it is gone now.
+            // If the ADD overwrote the other sandbox's allocation file, the DEL has removed it:
+            // write it again.
             self.restore_leases();
-            if tries == ADD_TRIES {
+            if tries == MAX_ADD_ATTEMPTS {
                 return Err(AttachError::Duplicate { conflict, tries });
             }
         }
     }
 
-    /// A bridge that has the address of an earlier block makes every ADD fail. While it has pods it stays, for them; without any it serves nobody, and goes.
-    fn remove_stale_bridge(&self, earlier: Option<&NetworkConfigList>) {
-        let is_idle = |entry: &Entry| entry.record.attached().is_none();
-        if !self.lock().values().all(is_idle) {
+    /// Removes a bridge that has the address of an earlier block, once no sandbox is attached.
+    /// Every ADD fails while it exists. `previous` is an earlier configuration of the node, with
+    /// which the bridge may have been made.
+    fn remove_stale_bridge(&self, previous: Option<&NetworkConfigList>) {
+        let is_idle = |entry: &SandboxEntry| entry.record.attached().is_none();
+        if !self.table().values().all(is_idle) {
             return;
         }
         let Ok(list) = self.dir.network() else {
             return;
         };
-        if let Err(error) = self.network.remove_stale_bridges(&list, earlier) {
-            tracing::warn!(error = %chain(&error), "bridge of an earlier block not removed");
+        if let Err(error) = self.network.remove_stale_bridges(&list, previous) {
+            tracing::warn!(error = %one_line(&error), "failed to remove the bridge of an earlier block");
         }
     }
 
-    /// Detaches the sandbox if it is attached, and records that it is not ready. The caller has its turn.
-    fn take_down(&self, record: Record) -> Result<Record, SandboxError> {
-        let id = record.id.clone();
-        // A plugin finds what it is to free by its files.
+    /// Detaches the sandbox if it is attached, and records it as `NotReady`. The caller has locked
+    /// its operation.
+    fn stop_locked(&self, mut record: SandboxRecord) -> Result<(), SandboxError> {
+        if record.attached().is_none() && record.state == SandboxState::NotReady {
+            return Ok(());
+        }
+        self.tear_down(record.id.clone(), || {
+            let previous = self.detach(&mut record)?;
+            self.set_state(&mut record, SandboxState::NotReady)?;
+            self.remove_stale_bridge(previous.as_ref());
+            Ok(())
+        })
+    }
+
+    /// Detaches the sandbox if it is attached, and deletes its record. The caller has locked its
+    /// operation.
+    fn remove_locked(&self, mut record: SandboxRecord) -> Result<(), SandboxError> {
+        self.tear_down(record.id.clone(), || {
+            let previous = self.detach(&mut record)?;
+            self.delete_record(&record.id)?;
+            self.remove_stale_bridge(previous.as_ref());
+            Ok(())
+        })
+    }
+
+    /// Runs `teardown`, which detaches the sandbox and records that. Releases the sandbox's claims
+    /// only after it has succeeded, so that until then no other sandbox can get the addresses;
+    /// keeps the claims if it fails.
+    fn tear_down(
+        &self,
+        id: SandboxId,
+        teardown: impl FnOnce() -> Result<(), SandboxError>,
+    ) -> Result<(), SandboxError> {
+        // The plugins look up in these files which addresses to free.
         self.restore_leases();
-        self.claims.leave(&id);
-        let taken = self.detach(record);
-        match &taken {
-            Ok(_) => self.claims.release(&id),
-            Err(_) => self.claims.stay(&id),
+        self.claims.begin_teardown(&id);
+        let result = teardown();
+        match &result {
+            Ok(()) => self.claims.release(&id),
+            Err(_) => self.claims.cancel_teardown(&id),
         }
-        taken
+        result
     }
 
-    fn detach(&self, mut record: Record) -> Result<Record, SandboxError> {
+    /// Detaches the sandbox if it is attached. Returns the configuration with which it was
+    /// attached. On success `record` is changed in memory only: the caller writes or deletes it.
+    fn detach(
+        &self,
+        record: &mut SandboxRecord,
+    ) -> Result<Option<NetworkConfigList>, SandboxError> {
         if let Some(network) = record.attached() {
             let detached = self.network.detach(&record.id, &record.metadata, network);
             if let Err(source) = detached {
-                // It may hold half of its network, so it is not ready; the record goes on saying that it is attached.
-                let id = record.id.clone();
-                self.settle(&mut record, State::NotReady)?;
-                let source = Box::new(source);
-                return Err(SandboxError::Detach { id, source });
+                // Parts of the network may remain. The record says `NotReady` but still attached,
+                // so that the next call executes the plugins again.
+                self.set_state(record, SandboxState::NotReady)?;
+                return Err(SandboxError::Detach {
+                    id: record.id.clone(),
+                    source: Box::new(source),
+                });
             }
-        } else if record.state == State::NotReady {
-            return Ok(record);
         }
-        let mut earlier = None;
-        if let Some(network) = &mut record.network {
-            network.attached = false;
-            network.ips.clear();
-            let config = network.config.to_string();
-            earlier = NetworkConfigList::from_list(config.as_bytes()).ok();
-        }
-        self.settle(&mut record, State::NotReady)?;
-        self.remove_stale_bridge(earlier.as_ref());
-        Ok(record)
+        let Some(network) = &mut record.network else {
+            return Ok(None);
+        };
+        network.attached = false;
+        network.ips.clear();
+        let config = network.config.to_string();
+        Ok(NetworkConfigList::from_list(config.as_bytes()).ok())
     }
 
-    /// Records a state, on disk first.
-    fn settle(&self, record: &mut Record, state: State) -> Result<(), SandboxError> {
+    /// Sets the state of a sandbox, and stores its record: on disk first, then in the table.
+    fn set_state(
+        &self,
+        record: &mut SandboxRecord,
+        state: SandboxState,
+    ) -> Result<(), SandboxError> {
         record.state = state;
         self.records
             .write(record)
@@ -574,42 +651,44 @@ impl Sandboxes {
                 step: "write the sandbox's record",
                 source,
             })?;
-        if let Some(entry) = self.lock().get_mut(&record.id) {
-            entry.record = record.clone();
+        if let Some(entry) = self.table().get_mut(&record.id) {
+            entry.record = Arc::new(record.clone());
         }
         Ok(())
     }
 
-    fn forget(&self, id: &SandboxId) -> Result<(), SandboxError> {
+    /// Deletes the record of a sandbox: on disk first, then in the table.
+    fn delete_record(&self, id: &SandboxId) -> Result<(), SandboxError> {
         self.records
             .remove(id)
             .map_err(|source| SandboxError::Disk {
                 step: "remove the sandbox's record",
                 source,
             })?;
-        self.lock().remove(id);
+        self.table().remove(id);
         Ok(())
     }
 
-    fn turn(&self, id: &str) -> Option<Arc<Mutex<()>>> {
-        find(&self.lock(), id).map(|entry| entry.turn.clone())
+    fn operation(&self, id: &str) -> Option<Arc<Mutex<()>>> {
+        find(&self.table(), id).map(|entry| entry.operation.clone())
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<SandboxId, Entry>> {
+    fn table(&self) -> MutexGuard<'_, BTreeMap<SandboxId, SandboxEntry>> {
         lock(&self.table)
     }
 }
 
-impl Entry {
-    fn new(record: Record) -> Self {
+impl SandboxEntry {
+    fn new(record: SandboxRecord) -> Self {
         Self {
-            record,
-            turn: Arc::default(),
+            record: Arc::new(record),
+            operation: Arc::default(),
         }
     }
 }
 
-fn find<'a>(table: &'a BTreeMap<SandboxId, Entry>, id: &str) -> Option<&'a Entry> {
+/// The entry of an id, or of a prefix that no other id has.
+fn find<'a>(table: &'a BTreeMap<SandboxId, SandboxEntry>, id: &str) -> Option<&'a SandboxEntry> {
     if id.is_empty() {
         return None;
     }
@@ -621,26 +700,16 @@ fn find<'a>(table: &'a BTreeMap<SandboxId, Entry>, id: &str) -> Option<&'a Entry
     matching.next().is_none().then_some(found)
 }
 
-/// What the mutexes guard is whole between any two statements, so a panic elsewhere does not spoil it.
+/// Locks a mutex. The values are consistent between any two statements, so a panic elsewhere does
+/// no harm.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn now() -> i64 {
+/// The time, in nanoseconds since 1970.
+fn now_nanos() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| {
         i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
     })
-}
-
-/// An error with its sources, on one line.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        source = error.source();
-    }
-    text
 }

@@ -2,6 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
+use podplane_error_chain::one_line;
 use podplane_proto::cri::{self, runtime_service_server::RuntimeService};
 use podplane_telemetry::trace::Span;
 use tokio::{sync::Semaphore, task};
@@ -9,14 +10,14 @@ use tonic::{Code, Request, Response, Status};
 
 use super::{
     capabilities,
-    record::{Dns, Metadata, Record, State},
-    sandboxes::{NetworkMode, SandboxError, Sandboxes, Spec, chain},
+    record::{Dns, Metadata, SandboxRecord, SandboxState},
+    sandboxes::{NetworkMode, SandboxError, SandboxSpec, Sandboxes},
     sysctls,
-    trace::{self, Part},
+    trace::{self, JourneyPart},
 };
 use crate::{PodCidrs, pod_cidrs::PodCidrsError};
 
-/// The version of CRI's protocol between kubelet and runtime, which has been this string since its beginning.
+/// The version of CRI's protocol between kubelet and runtime, the same string since its beginning.
 const KUBE_API_VERSION: &str = "0.1.0";
 const RUNTIME_NAME: &str = "podplane";
 const NO_CONTAINERS: &str = "podplane runs sandboxes without containers";
@@ -26,7 +27,8 @@ const NO_METRICS: &str = "podplane has no metrics of sandboxes";
 #[derive(Clone, Debug)]
 pub struct Runtime {
     sandboxes: Arc<Sandboxes>,
-    /// Plugins that may run at once, over all nodes of the process: the kernel serialises most of their work, and more only wait.
+    /// Permits for running plugins, over all nodes of the process: the kernel serialises most of
+    /// their work, so that more of them would only wait.
     slots: Arc<Semaphore>,
 }
 
@@ -36,7 +38,8 @@ impl Runtime {
         Self { sandboxes, slots }
     }
 
-    /// Runs work on a thread of its own. It goes on if the caller goes away: a half-made sandbox is worse than one that nobody waits for.
+    /// Does work on a thread of its own. It goes on if the caller goes away: a half-made sandbox is
+    /// worse than one that nobody waits for.
     async fn run<T: Send + 'static>(
         &self,
         mut step: Span,
@@ -56,7 +59,7 @@ impl Runtime {
             let done = work(&sandboxes);
             drop(entered);
             if let Err(error) = &done {
-                step.fail(chain(error));
+                step.fail(one_line(error));
             }
             step.end();
             done
@@ -69,21 +72,22 @@ impl Runtime {
 }
 
 impl Runtime {
-    /// A call for a pod begins.
-    fn begin(&self, uid: &str, step: (Part, &str)) -> Span {
+    /// Begins the span of a call for a pod.
+    fn begin(&self, uid: &str, step: (JourneyPart, &str)) -> Span {
         trace::begin(uid, step, self.sandboxes.node()).server()
     }
 
-    /// A call about a sandbox begins, if there is one.
+    /// Begins the span of a call about a sandbox; an empty one if there is no such sandbox.
     fn begin_of(&self, id: &str, name: &str) -> Span {
         match self.sandboxes.get(id) {
-            Ok(record) => self.begin(&record.metadata.uid, (Part::Deletion, name)),
+            Ok(record) => self.begin(&record.metadata.uid, (JourneyPart::Deletion, name)),
             Err(_) => Span::of(None, ""),
         }
     }
 }
 
-/// CRI names no codes but NotFound; other runtimes answer Unknown for the rest, and people read that in events.
+/// The status of an error. CRI names no code but NotFound. Other runtimes answer Unknown for the
+/// rest, and people see that in events.
 fn status(error: &SandboxError) -> Status {
     let code = match error {
         SandboxError::NotFound(_) => Code::NotFound,
@@ -92,7 +96,7 @@ fn status(error: &SandboxError) -> Status {
             Code::Unknown
         }
     };
-    Status::new(code, chain(error))
+    Status::new(code, one_line(error))
 }
 
 fn no_such_container(id: &str) -> Status {
@@ -101,7 +105,7 @@ fn no_such_container(id: &str) -> Status {
     ))
 }
 
-impl TryFrom<cri::RunPodSandboxRequest> for Spec {
+impl TryFrom<cri::RunPodSandboxRequest> for SandboxSpec {
     type Error = Status;
 
     fn try_from(request: cri::RunPodSandboxRequest) -> Result<Self, Status> {
@@ -118,7 +122,7 @@ impl TryFrom<cri::RunPodSandboxRequest> for Spec {
             if value.is_empty() {
                 return Err(missing(&format!("config.metadata.{field}")));
             }
-            // They become CNI_ARGS, which cannot quote.
+            // These fields become CNI_ARGS, which cannot quote.
             if value.contains(['=', ';']) || value.contains(char::is_control) {
                 return Err(Status::invalid_argument(format!(
                     "config.metadata.{field} {value:?} has a character that CNI_ARGS cannot carry"
@@ -161,7 +165,7 @@ impl TryFrom<cri::RunPodSandboxRequest> for Spec {
         let annotations = config.annotations.into_iter().collect();
         let dns = config.dns_config.map(dns).transpose()?;
         let dns = dns.filter(|dns| *dns != Dns::default());
-        let runtime_config = capabilities::of(capabilities::Source {
+        let runtime_config = capabilities::of(capabilities::CapabilitySource {
             ports: &config.port_mappings,
             annotations: &annotations,
             dns: dns.as_ref(),
@@ -186,9 +190,9 @@ impl TryFrom<cri::RunPodSandboxRequest> for Spec {
     }
 }
 
-/// The host name, which must be one.
+/// The host name, if it is valid.
 fn hostname(name: String) -> Result<String, Status> {
-    // Kernels take 64 bytes of anything.
+    // The kernel takes any 64 bytes.
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
     if name.len() <= 64 && name.chars().all(is_allowed) {
         return Ok(name);
@@ -198,7 +202,7 @@ fn hostname(name: String) -> Result<String, Status> {
     )))
 }
 
-/// The resolver's configuration, whose entries become words of a file.
+/// The resolver's configuration, if all entries are single words, as they become words of a file.
 fn dns(config: cri::DnsConfig) -> Result<Dns, Status> {
     let cri::DnsConfig {
         servers,
@@ -224,10 +228,10 @@ fn dns(config: cri::DnsConfig) -> Result<Dns, Status> {
     })
 }
 
-fn wire_state(state: State) -> cri::PodSandboxState {
+fn wire_state(state: SandboxState) -> cri::PodSandboxState {
     match state {
-        State::Ready => cri::PodSandboxState::SandboxReady,
-        State::Creating | State::NotReady => cri::PodSandboxState::SandboxNotready,
+        SandboxState::Ready => cri::PodSandboxState::SandboxReady,
+        SandboxState::Creating | SandboxState::NotReady => cri::PodSandboxState::SandboxNotready,
     }
 }
 
@@ -248,31 +252,31 @@ impl From<Metadata> for cri::PodSandboxMetadata {
     }
 }
 
-impl From<Record> for cri::PodSandbox {
-    fn from(record: Record) -> Self {
+impl From<&SandboxRecord> for cri::PodSandbox {
+    fn from(record: &SandboxRecord) -> Self {
         Self {
             state: wire_state(record.state).into(),
-            id: record.id.into(),
-            metadata: Some(record.metadata.into()),
+            id: record.id.clone().into(),
+            metadata: Some(record.metadata.clone().into()),
             created_at: record.created_at,
-            labels: record.labels.into_iter().collect(),
-            annotations: record.annotations.into_iter().collect(),
-            runtime_handler: record.runtime_handler,
+            labels: record.labels.clone().into_iter().collect(),
+            annotations: record.annotations.clone().into_iter().collect(),
+            runtime_handler: record.runtime_handler.clone(),
         }
     }
 }
 
-impl From<Record> for cri::PodSandboxStatus {
-    fn from(record: Record) -> Self {
+impl From<&SandboxRecord> for cri::PodSandboxStatus {
+    fn from(record: &SandboxRecord) -> Self {
         let mode = match record.network {
             Some(_) => cri::NamespaceMode::Pod,
             None => cri::NamespaceMode::Node,
         };
         let mut ips = record
             .network
-            .into_iter()
-            .flat_map(|network| network.ips)
-            .map(|ip| ip.to_string());
+            .iter()
+            .flat_map(|network| &network.ips)
+            .map(ToString::to_string);
         let network = cri::PodSandboxNetworkStatus {
             ip: ips.next().unwrap_or_default(),
             additional_ips: ips.map(|ip| cri::PodIp { ip }).collect(),
@@ -283,8 +287,8 @@ impl From<Record> for cri::PodSandboxStatus {
         };
         Self {
             state: wire_state(record.state).into(),
-            id: record.id.into(),
-            metadata: Some(record.metadata.into()),
+            id: record.id.clone().into(),
+            metadata: Some(record.metadata.clone().into()),
             created_at: record.created_at,
             network: Some(network),
             linux: Some(cri::LinuxPodSandboxStatus {
@@ -292,14 +296,14 @@ impl From<Record> for cri::PodSandboxStatus {
                     options: Some(options),
                 }),
             }),
-            labels: record.labels.into_iter().collect(),
-            annotations: record.annotations.into_iter().collect(),
-            runtime_handler: record.runtime_handler,
+            labels: record.labels.clone().into_iter().collect(),
+            annotations: record.annotations.clone().into_iter().collect(),
+            runtime_handler: record.runtime_handler.clone(),
         }
     }
 }
 
-fn matches(record: &Record, filter: &cri::PodSandboxFilter) -> bool {
+fn matches(record: &SandboxRecord, filter: &cri::PodSandboxFilter) -> bool {
     let cri::PodSandboxFilter {
         id,
         state,
@@ -344,7 +348,7 @@ impl RuntimeService for Runtime {
         let fault = network.as_ref().err().map(|error| {
             let message = format!(
                 "Network plugin returns error: cni plugin not initialized: {}",
-                chain(error)
+                one_line(error)
             );
             ("NetworkPluginNotReady", message)
         });
@@ -376,12 +380,12 @@ impl RuntimeService for Runtime {
             .runtime_config
             .and_then(|config| config.network_config);
         let pod_cidr = config.unwrap_or_default().pod_cidr;
-        // A client that has no podCIDR yet says so with an empty one.
+        // A client without a podCIDR sends an empty one.
         if !pod_cidr.is_empty() {
             let cidrs: PodCidrs = pod_cidr.parse().map_err(|error: PodCidrsError| {
                 Status::invalid_argument(format!(
                     "runtime_config.network_config.pod_cidr: {}",
-                    chain(&error)
+                    one_line(&error)
                 ))
             })?;
             let of_no_pod = Span::of(None, "");
@@ -395,7 +399,7 @@ impl RuntimeService for Runtime {
         &self,
         request: Request<cri::RunPodSandboxRequest>,
     ) -> Result<Response<cri::RunPodSandboxResponse>, Status> {
-        let spec = Spec::try_from(request.into_inner())?;
+        let spec = SandboxSpec::try_from(request.into_inner())?;
         if let Some(path) = spec.sysctls.keys().next()
             && !self.sandboxes.has_namespaces()
         {
@@ -404,7 +408,7 @@ impl RuntimeService for Runtime {
                  and no network namespace (--network ledger)"
             )));
         }
-        let step = self.begin(&spec.metadata.uid, (Part::Creation, "RunPodSandbox"));
+        let step = self.begin(&spec.metadata.uid, (JourneyPart::Creation, "RunPodSandbox"));
         let id = self
             .run(step, move |sandboxes| sandboxes.run(&spec))
             .await?;
@@ -448,13 +452,13 @@ impl RuntimeService for Runtime {
             .map_err(|error| status(&error))?;
         let mut info = HashMap::new();
         if verbose {
-            let described = serde_json::to_value(&record);
+            let described = serde_json::to_value(&*record);
             let mut described = described.map_err(|error| Status::internal(error.to_string()))?;
             described["cniResult"] = self.sandboxes.cni_result(&record).unwrap_or_default();
             info.insert("info".to_owned(), described.to_string());
         }
         Ok(Response::new(cri::PodSandboxStatusResponse {
-            status: Some(record.into()),
+            status: Some((&*record).into()),
             info,
             ..cri::PodSandboxStatusResponse::default()
         }))
@@ -465,11 +469,9 @@ impl RuntimeService for Runtime {
         request: Request<cri::ListPodSandboxRequest>,
     ) -> Result<Response<cri::ListPodSandboxResponse>, Status> {
         let filter = request.into_inner().filter.unwrap_or_default();
-        let records = self.sandboxes.list().into_iter();
-        let items = records
-            .filter(|record| matches(record, &filter))
-            .map(Into::into)
-            .collect();
+        let records = self.sandboxes.list();
+        let matching = records.iter().filter(|record| matches(record, &filter));
+        let items = matching.map(|record| (&**record).into()).collect();
         Ok(Response::new(cri::ListPodSandboxResponse { items }))
     }
 
@@ -491,7 +493,7 @@ impl RuntimeService for Runtime {
         &self,
         _: Request<cri::StopContainerRequest>,
     ) -> Result<Response<cri::StopContainerResponse>, Status> {
-        // CRI: stopping what has stopped is no error, and a container that is not there has.
+        // CRI: stopping a stopped container succeeds, and a missing container counts as stopped.
         Ok(Response::new(cri::StopContainerResponse {}))
     }
 
@@ -610,7 +612,7 @@ impl RuntimeService for Runtime {
         &self,
         _: Request<cri::GetEventsRequest>,
     ) -> Result<Response<Self::GetContainerEventsStream>, Status> {
-        // A client that is told so falls back to listing, which is what there is.
+        // After this answer clients fall back to listing, which is supported.
         Err(Status::unimplemented(NO_CONTAINERS))
     }
 

@@ -1,10 +1,10 @@
-//! Kernel settings of a sandbox: which may be set, and where they are below `/proc/sys`.
+//! Kernel settings of a sandbox: the allowed ones, and their paths below `/proc/sys`.
 
 use std::collections::BTreeMap;
 
 use tonic::Status;
 
-/// The settings that network namespaces have of their own.
+/// The settings that every network namespace has of its own.
 const NAMESPACED: &str = "net/";
 const FIELD: &str = "config.linux.sysctls";
 
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_names_that_lead_elsewhere() {
+    fn refuses_names_that_escape_the_net_directory() {
         for name in [
             "",
             "net",

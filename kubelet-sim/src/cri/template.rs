@@ -1,4 +1,5 @@
-//! What is written into a node's `net.d` once its podCIDR is known.
+//! Templates of the CNI configuration that is written into a node's `net.d` once its podCIDR is
+//! known.
 
 use std::net::IpAddr;
 
@@ -10,14 +11,14 @@ use crate::pod_cidrs::PodCidrs;
 /// The plugin for ports of the host.
 pub(super) const PORTMAP: &str = "portmap";
 
-/// Which CNI configuration the runtime makes of the node's podCIDR.
+/// The CNI configuration that the runtime makes of the node's podCIDR.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Template {
     /// A list like the example in containerd's documentation: bridge `cni0`, one range for each
     /// address family, and portmap, if it is there, for the ports of the host that pods ask for.
     #[default]
     Containerd,
-    /// What Kubernetes' kubenet passed to the bridge plugin, member for member.
+    /// The configuration that Kubernetes' kubenet passed to the bridge plugin, field by field.
     Kubenet,
 }
 
@@ -35,30 +36,42 @@ impl Template {
 
     /// The configuration for a node that has these blocks.
     ///
-    /// It names no `dataDir`, in which host-local would keep its files: kubenet's configuration had none, and the
-    /// node's own directory is put in when the configuration is used ([`crate::node_dir::NodeDir::network`]).
+    /// It has no `dataDir` for host-local's files, since kubenet's configuration had none. The
+    /// node's own directory is put in when the configuration is used
+    /// ([`crate::node_dir::NodeDir::network`]).
     ///
     /// # Errors
     ///
-    /// None that serde_json can have with these types; the signature is its own.
-    pub fn render(self, cidrs: &PodCidrs, host_ports: HostPorts) -> serde_json::Result<String> {
+    /// serde_json's; none can occur with these types.
+    pub fn render(self, cidrs: &PodCidrs, around: TemplateContext) -> serde_json::Result<String> {
         let mut text = match self {
-            Self::Containerd => {
-                serde_json::to_string_pretty(&ContainerdList::new(cidrs, host_ports))
-            }
-            Self::Kubenet => serde_json::to_string_pretty(&Kubenet::new(cidrs)),
+            Self::Containerd => serde_json::to_string_pretty(&ContainerdList::new(cidrs, around)),
+            Self::Kubenet => serde_json::to_string_pretty(&Kubenet::new(cidrs, around)),
         }?;
         text.push('\n');
         Ok(text)
     }
 }
 
-/// Whether pods can have ports of the host.
+/// Properties of a node that its configuration depends on, besides its blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TemplateContext {
+    /// The means by which pods get ports of the host.
+    pub host_ports: HostPorts,
+    /// The MTU of the network between nodes, less the bytes that it adds to a packet; absent if not
+    /// known.
+    pub mtu: Option<u32>,
+}
+
+/// The kernel's default for a new interface, in bytes.
+const DEFAULT_MTU: u32 = 1500;
+
+/// The means by which pods get ports of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostPorts {
-    /// By the plugin portmap.
+    /// The plugin portmap.
     Portmap,
-    /// There is no such plugin, or no port that could lead anywhere.
+    /// None: there is no such plugin, or pods have no port that could be reached.
     None,
 }
 
@@ -118,6 +131,8 @@ struct ContainerdBridge {
     is_gateway: bool,
     ip_masq: bool,
     promisc_mode: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mtu: Option<u32>,
     ipam: ContainerdIpam,
 }
 
@@ -129,15 +144,16 @@ struct ContainerdIpam {
 }
 
 impl ContainerdList {
-    fn new(cidrs: &PodCidrs, host_ports: HostPorts) -> Self {
+    fn new(cidrs: &PodCidrs, around: TemplateContext) -> Self {
         let bridge = ContainerdPlugin::Bridge(ContainerdBridge {
             r#type: "bridge",
             bridge: "cni0",
             is_gateway: true,
-            // Masquerading would rewrite the source of pod traffic to other nodes, which host-gw
-            // routes carry as it is.
+            // Masquerading would rewrite the source of pod traffic to other nodes, which the node
+            // network carries as it is.
             ip_masq: false,
             promisc_mode: true,
+            mtu: around.mtu.filter(|mtu| *mtu != DEFAULT_MTU),
             ipam: ContainerdIpam {
                 r#type: "host-local",
                 ranges: cidrs.iter().map(|net| [Range { subnet: *net }]).collect(),
@@ -150,7 +166,7 @@ impl ContainerdList {
                 port_mappings: true,
             },
         });
-        let chained = (host_ports == HostPorts::Portmap).then_some(portmap);
+        let chained = (around.host_ports == HostPorts::Portmap).then_some(portmap);
         Self {
             cni_version: "1.0.0",
             name: "containerd-net",
@@ -159,7 +175,7 @@ impl ContainerdList {
     }
 }
 
-/// Member names and their order are those that a kubelet with kubenet logs; do not add any.
+/// Names and order of members are those that a kubelet with kubenet logs; do not add any.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Kubenet {
@@ -187,14 +203,14 @@ struct KubenetIpam {
 }
 
 impl Kubenet {
-    fn new(cidrs: &PodCidrs) -> Self {
+    fn new(cidrs: &PodCidrs, around: TemplateContext) -> Self {
         let first = cidrs.first();
         Self {
             cni_version: "0.1.0",
             name: "kubenet",
             r#type: "bridge",
             bridge: "cbr0",
-            mtu: 1500,
+            mtu: around.mtu.unwrap_or(DEFAULT_MTU),
             add_if: "eth0",
             is_gateway: true,
             ip_masq: false,
@@ -228,11 +244,36 @@ mod tests {
 
     fn render(template: Template, cidrs: &str) -> String {
         let cidrs = cidrs.parse().unwrap();
-        template.render(&cidrs, HostPorts::None).unwrap()
+        template.render(&cidrs, around(HostPorts::None)).unwrap()
+    }
+
+    fn around(host_ports: HostPorts) -> TemplateContext {
+        TemplateContext {
+            host_ports,
+            mtu: None,
+        }
     }
 
     #[test]
-    fn kubenet_has_the_members_that_a_kubelet_logs_and_no_other() {
+    fn interfaces_have_the_mtu_of_the_node_network() {
+        let mtu = |mtu, template: Template| {
+            let cidrs = "10.244.1.0/24".parse().unwrap();
+            let around = TemplateContext {
+                mtu: Some(mtu),
+                ..around(HostPorts::None)
+            };
+            let text = template.render(&cidrs, around).unwrap();
+            let config: serde_json::Value = serde_json::from_str(&text).unwrap();
+            [&config, &config["plugins"][0]].map(|plugin| plugin["mtu"].as_u64())
+        };
+        assert_eq!(mtu(1450, Template::Containerd), [None, Some(1450)]);
+        assert_eq!(mtu(1430, Template::Kubenet), [Some(1430), None]);
+        // The default MTU is left out.
+        assert_eq!(mtu(1500, Template::Containerd), [None, None]);
+    }
+
+    #[test]
+    fn kubenet_configuration_equals_that_of_a_kubelet() {
         let want = r#"{
   "cniVersion": "0.1.0",
   "name": "kubenet",
@@ -316,9 +357,9 @@ mod tests {
     }
 
     #[test]
-    fn containerd_chains_portmap_where_it_is_there() {
+    fn containerd_chains_portmap_if_it_is_installed() {
         let cidrs = "10.244.1.0/24".parse().unwrap();
-        let text = Template::Containerd.render(&cidrs, HostPorts::Portmap);
+        let text = Template::Containerd.render(&cidrs, around(HostPorts::Portmap));
         let list: serde_json::Value = serde_json::from_str(&text.unwrap()).unwrap();
         assert_eq!(
             list["plugins"][1],
@@ -328,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_address_has_none_after_it() {
+    fn gateway_of_the_last_block_does_not_overflow() {
         let text = render(Template::Kubenet, "255.255.255.255/32");
         assert!(text.contains(r#""gateway": "255.255.255.255""#), "{text}");
     }

@@ -1,12 +1,12 @@
-//! The server over a unix socket, with real plugins in ledger mode.
+//! The CRI server over a unix socket, with real plugins, in ledger mode and in kernel mode.
 
 use std::{fs, path::Path};
 
 use podplane_client::endpoint;
-use podplane_cni::{netlink::Netlink, netns, sysctl};
-use podplane_proto::cri as wire;
-use podplane_proto::cri::{
-    NamespaceMode, RunPodSandboxRequest, runtime_service_client::RuntimeServiceClient,
+use podplane_netlink::{Netlink, netns, sysctl};
+use podplane_proto::{
+    cri as wire,
+    cri::{NamespaceMode, RunPodSandboxRequest, runtime_service_client::RuntimeServiceClient},
 };
 use tempfile::TempDir;
 use tokio::task::JoinSet;
@@ -14,19 +14,20 @@ use tonic::{Code, Status, transport::Channel};
 
 use super::{record::SandboxId, *};
 
-/// Our plugins, beside the test program's directory; `cargo build -p podplane-cni --bins` puts them there.
+/// The directory of our plugins, above the test program's; `cargo build -p podplane-cni-plugins
+/// --bins` puts them there.
 fn own_plugins() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let dir = test.ancestors().nth(2).unwrap().to_owned();
     assert!(
         dir.join("host-local").exists(),
-        "no host-local in {}: run cargo build -p podplane-cni --bins",
+        "no host-local in {}: run cargo build -p podplane-cni-plugins --bins",
         dir.display()
     );
     dir
 }
 
-/// Debian's, or `None` with a visible line if the environment says to do without.
+/// Debian's plugins, or `None` with a visible line if the environment says to do without.
 fn peer_plugins() -> Option<PathBuf> {
     let dir = PathBuf::from("/usr/lib/cni");
     if dir.join("host-local").exists() {
@@ -66,7 +67,9 @@ impl Server {
             node_netns: None,
             netns_dir: dir.path().join("netns"),
             cni_bin_dirs: vec![bin_dir.to_owned()],
-            cni_template: Template::Containerd,
+            cluster: ClusterFlags {
+                cni_template: Template::Containerd,
+            },
             cni_timeout: Duration::from_secs(10),
             cni_concurrency: 4,
             gc_interval: Duration::from_secs(3600),
@@ -82,7 +85,7 @@ impl Server {
         }
     }
 
-    /// Starts it and waits until it answers.
+    /// Starts the server and waits until it answers.
     async fn launch(&mut self) -> RuntimeServiceClient<Channel> {
         self.stop = CancellationToken::new();
         self.running
@@ -211,7 +214,7 @@ async fn remove(client: &mut Client, id: &str) {
 }
 
 #[tokio::test]
-async fn the_network_is_ready_when_the_pod_cidr_has_come() {
+async fn the_network_is_ready_once_the_pod_cidr_is_known() {
     let (mut server, mut client) = Server::start(&own_plugins()).await;
     let condition = network_ready(&mut client).await;
     assert!(!condition.status);
@@ -289,19 +292,19 @@ async fn life_of_a_sandbox(bin_dir: &Path) {
 }
 
 #[tokio::test]
-async fn a_sandbox_lives_once_and_its_steps_can_be_repeated() {
+async fn each_step_of_a_sandbox_lifecycle_can_be_repeated() {
     life_of_a_sandbox(&own_plugins()).await;
 }
 
 #[tokio::test]
-async fn a_sandbox_lives_with_plugins_of_others() {
+async fn runs_the_sandbox_lifecycle_with_foreign_plugins() {
     if let Some(dir) = peer_plugins() {
         life_of_a_sandbox(&dir).await;
     }
 }
 
 #[tokio::test]
-async fn the_same_sandbox_asked_for_twice_at_once_is_made_once() {
+async fn concurrent_requests_for_one_sandbox_create_it_once() {
     let (mut server, mut client) = Server::start(&own_plugins()).await;
     configure(&mut client, "10.1.0.0/24").await.unwrap();
     let mut other = client.clone();
@@ -312,7 +315,7 @@ async fn the_same_sandbox_asked_for_twice_at_once_is_made_once() {
 }
 
 #[tokio::test]
-async fn a_restart_keeps_what_lives_and_reclaims_what_has_no_owner() {
+async fn a_restart_keeps_live_sandboxes_and_reclaims_orphans() {
     let (mut server, mut client) = Server::start(&own_plugins()).await;
     configure(&mut client, "10.1.0.0/24").await.unwrap();
     let kept = run_pod(&mut client, "kept").await.unwrap();
@@ -320,7 +323,7 @@ async fn a_restart_keeps_what_lives_and_reclaims_what_has_no_owner() {
     let lost = run_pod(&mut client, "lost").await.unwrap();
     server.end().await;
 
-    // As if it had been killed while it made `half`, and after a record was lost.
+    // As if the server had been killed while it made `half`, and after a record was lost.
     let sandboxes = server.node().sandboxes();
     let record = sandboxes.join(format!("{half}.json"));
     let text = fs::read_to_string(&record).unwrap();
@@ -355,7 +358,7 @@ fn damage(networks: &Path) {
     fs::write(file(6), "10.1").unwrap();
 }
 
-/// Runs a pod for every address of 10.1.0.0/28, and damages files of host-local between them.
+/// Runs a pod for every address of 10.1.0.0/28, and damages files of host-local in between.
 async fn gives_no_address_of_a_live_sandbox(server: &Server, client: &mut Client) {
     configure(client, "10.1.0.0/28").await.unwrap();
     let networks = server.node().networks();
@@ -395,7 +398,7 @@ async fn restores_damaged_leases_of_live_sandboxes() {
 }
 
 #[tokio::test]
-async fn restores_damaged_leases_of_live_sandboxes_for_plugins_of_others() {
+async fn restores_damaged_leases_of_live_sandboxes_of_foreign_plugins() {
     let Some(dir) = peer_plugins() else { return };
     let (mut server, mut client) = Server::start(&dir).await;
     gives_no_address_of_a_live_sandbox(&server, &mut client).await;
@@ -403,7 +406,7 @@ async fn restores_damaged_leases_of_live_sandboxes_for_plugins_of_others() {
 }
 
 #[tokio::test]
-async fn restores_at_start_what_was_damaged_while_no_server_ran() {
+async fn restores_leases_damaged_while_no_server_ran() {
     let (mut server, mut client) = Server::start(&own_plugins()).await;
     configure(&mut client, "10.1.0.0/28").await.unwrap();
     for n in 0..5 {
@@ -421,7 +424,7 @@ async fn restores_at_start_what_was_damaged_while_no_server_ran() {
     server.end().await;
 }
 
-/// A directory with one IPAM plugin, a script; each call is noted in `calls` there.
+/// A directory with one IPAM plugin, a script; each call is noted in the file `calls` there.
 fn scripted_plugin(script: &str) -> TempDir {
     use std::os::unix::fs::PermissionsExt as _;
 
@@ -440,7 +443,7 @@ fn configure_scripted(server: &Server) {
 }
 
 #[tokio::test]
-async fn gives_back_an_address_that_another_sandbox_has() {
+async fn rejects_an_address_that_another_sandbox_has() {
     let plugin = scripted_plugin(
         r#"[ "$CNI_COMMAND" = ADD ] && echo '{"cniVersion": "1.0.0", "ips": [{"address": "10.9.0.2/24"}]}'; exit 0"#,
     );
@@ -464,7 +467,7 @@ async fn gives_back_an_address_that_another_sandbox_has() {
 }
 
 #[tokio::test]
-async fn asks_again_for_an_address_that_nobody_has() {
+async fn retries_until_the_plugin_gives_a_free_address() {
     let plugin = scripted_plugin(
         r#"[ "$CNI_COMMAND" = ADD ] || exit 0
 n=$(grep -c ADD calls); [ "$n" -gt 2 ] || n=2
@@ -480,7 +483,7 @@ echo '{"cniVersion": "1.0.0", "ips": [{"address": "10.9.0.'"$n"'/24"}]}'"#,
 }
 
 #[tokio::test]
-async fn what_needs_containers_is_answered_clearly() {
+async fn refuses_container_calls_and_invalid_requests() {
     let (mut server, mut client) = Server::start(&own_plugins()).await;
     let listed = client.list_containers(wire::ListContainersRequest::default());
     assert!(listed.await.unwrap().into_inner().containers.is_empty());
@@ -509,7 +512,7 @@ async fn what_needs_containers_is_answered_clearly() {
     server.end().await;
 }
 
-/// A plugin that answers as an IPAM plugin, and notes what it was given.
+/// A plugin that answers as an IPAM plugin, and notes its input.
 fn recorder(dir: &Path) {
     use std::os::unix::fs::PermissionsExt as _;
     let program = dir.join("recorder");
@@ -525,7 +528,7 @@ fn recorder(dir: &Path) {
 }
 
 #[tokio::test]
-async fn plugins_get_the_capabilities_that_they_declare_and_a_del_gets_the_same() {
+async fn add_and_del_pass_the_declared_capabilities() {
     let plugins = tempfile::tempdir().unwrap();
     recorder(plugins.path());
     let (mut server, mut client) = Server::start(plugins.path()).await;
@@ -571,7 +574,7 @@ async fn plugins_get_the_capabilities_that_they_declare_and_a_del_gets_the_same(
     assert_eq!(given("ADD"), want, "cgroupPath is not declared");
     server.end().await;
 
-    // What is remembered counts, not what the node has become.
+    // The record counts, not the node's configuration by now.
     let mut client = server.launch().await;
     configure(&mut client, "10.8.0.0/24").await.unwrap();
     remove(&mut client, &id).await;
@@ -580,7 +583,7 @@ async fn plugins_get_the_capabilities_that_they_declare_and_a_del_gets_the_same(
 }
 
 #[tokio::test]
-async fn settings_that_cannot_be_had_are_refused() {
+async fn refuses_unsupported_sandbox_settings() {
     let (mut server, mut client) = Server::start(&own_plugins()).await;
     configure(&mut client, "10.1.0.0/24").await.unwrap();
     let mut refused = async |change: &dyn Fn(&mut RunPodSandboxRequest)| {
@@ -655,8 +658,9 @@ async fn kernel_mode_serves_one_node() {
     server.end().await;
 }
 
-/// Whether to go on as root; prints a visible line if the environment says to do without.
-fn is_root() -> bool {
+/// Returns true if the test runs as root. If the environment says to do without, prints a visible
+/// line and returns false.
+pub(crate) fn is_root() -> bool {
     if rustix::process::geteuid().is_root() {
         return true;
     }
@@ -669,7 +673,7 @@ fn is_root() -> bool {
     false
 }
 
-/// A server in kernel mode whose node is a namespace of its own, which goes with it.
+/// A server in kernel mode whose node is a namespace of its own, which ends with it.
 struct Kernel(Server);
 
 impl Kernel {
@@ -688,7 +692,8 @@ impl Kernel {
         Self(server)
     }
 
-    /// The addresses of an interface in a namespace, without link-local ones; `None` if there is no such interface.
+    /// The addresses of an interface in a namespace, without link-local ones; `None` if there is no
+    /// such interface.
     fn addresses(&self, netns: &Path, interface: &str) -> Option<Vec<String>> {
         let mut netlink = Netlink::open_in(netns).unwrap();
         let link = netlink.link(interface).unwrap()?;
@@ -737,7 +742,8 @@ async fn a_pod_has_a_namespace_behind_its_nodes_bridge() {
     let network = status(&mut client, &id).await.unwrap().network.unwrap();
     assert_eq!(network.ip, "10.9.0.2");
 
-    // Another block while the pod lives: it goes on, and others wait until the bridge is free of it.
+    // Another block while the pod lives: the pod goes on, and others wait until it is off the
+    // bridge.
     configure(&mut client, "10.9.1.0/24").await.unwrap();
     let refused = run_pod(&mut client, "b").await.unwrap_err();
     assert!(
@@ -756,7 +762,8 @@ async fn a_pod_has_a_namespace_behind_its_nodes_bridge() {
     assert!(addresses[0].starts_with("10.9.1."), "{addresses:?}");
     remove(&mut client, &id).await;
 
-    // An idle bridge with the right address stays; with that of an earlier block it goes with the block.
+    // An idle bridge with the right address stays; one with the address of an earlier block goes
+    // with that block.
     let bridge = |kernel: &Kernel| kernel.addresses(kernel.node_netns(), "cni0");
     assert_eq!(bridge(&kernel).unwrap(), ["10.9.1.1/24"]);
     configure(&mut client, "10.9.2.0/24").await.unwrap();
@@ -767,7 +774,7 @@ async fn a_pod_has_a_namespace_behind_its_nodes_bridge() {
 }
 
 #[tokio::test]
-async fn sysctls_are_set_in_the_sandboxs_namespace_alone() {
+async fn sets_sysctls_only_in_the_namespace_of_the_sandbox() {
     if !is_root() {
         return;
     }
@@ -782,7 +789,7 @@ async fn sysctls_are_set_in_the_sandboxs_namespace_alone() {
     let after = sysctl::read_in(kernel.node_netns(), "net/core/somaxconn");
     assert_eq!(after.unwrap(), before);
 
-    // One that the kernel does not have: the pod has no sandbox then, and no address.
+    // A setting that the kernel does not have: the pod gets no sandbox then, and no address.
     let mut missing = with_sysctl(NamespaceMode::Pod, "net.core.no_such_key");
     let config = missing.config.as_mut().unwrap();
     config.metadata.as_mut().unwrap().uid = "b".into();
@@ -801,7 +808,7 @@ fn in_own_namespace(work: impl AsyncFn(&mut Server) + Send) {
     let netns = dir.path().join("machine");
     netns::create(&netns).unwrap();
     netns::in_netns(&netns, move || {
-        // One thread, which plugins are started by.
+        // One thread, by which plugins are started.
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -821,7 +828,7 @@ fn in_own_namespace(work: impl AsyncFn(&mut Server) + Send) {
 }
 
 #[test]
-fn an_idle_bridge_of_an_old_block_goes_without_a_namespace_of_the_node_too() {
+fn removes_an_idle_bridge_of_an_old_block_without_a_node_namespace() {
     if !is_root() {
         return;
     }
@@ -847,17 +854,17 @@ fn an_idle_bridge_of_an_old_block_goes_without_a_namespace_of_the_node_too() {
         configure(&mut client, "10.9.2.0/24").await.unwrap();
         assert_eq!(bridge(), None);
 
-        // A bridge of others that has the name stays, whatever its address.
+        // A bridge of that name that others made stays, whatever its address.
         let mut netlink = Netlink::open().unwrap();
-        let foreign = podplane_cni::netlink::Bridge {
+        let foreign = podplane_netlink::Bridge {
             name: "cni0",
             ..Default::default()
         };
-        let create = podplane_cni::netlink::Request::create_bridge(&foreign);
+        let create = podplane_netlink::Request::create_bridge(&foreign);
         netlink.execute([create]).unwrap();
         let index = netlink.link("cni0").unwrap().unwrap().index;
         let address = "10.88.0.1/16".parse().unwrap();
-        let address = podplane_cni::netlink::Request::add_address(index, address);
+        let address = podplane_netlink::Request::add_address(index, address);
         netlink.execute([address]).unwrap();
         configure(&mut client, "10.9.3.0/24").await.unwrap();
         assert_eq!(bridge().as_deref(), Some("10.88.0.1/16"));

@@ -1,4 +1,4 @@
-//! What the CRI server adds to the journey of a pod: its own steps, and those of CNI plugins.
+//! The CRI server's part of a pod's journey: its own steps, and those of CNI plugins.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -7,26 +7,28 @@ use podplane_telemetry::trace::{Journey, Span, attribute};
 
 use crate::NodeName;
 
-/// A part of a pod's journey that is not said by whoever calls.
+/// The part of a pod's journey that a step belongs to if the caller's context has no journey.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Part {
+pub(super) enum JourneyPart {
+    /// From the pod's creation until it runs.
     Creation,
+    /// From the pod's deletion until it is gone.
     Deletion,
 }
 
-/// A step for the pod begins, as part of the journey that the caller's context says.
-pub(super) fn begin(uid: &str, (part, name): (Part, &str), node: &NodeName) -> Span {
+/// Begins a step for the pod, as part of the journey in the caller's context.
+pub(super) fn begin(uid: &str, (part, name): (JourneyPart, &str), node: &NodeName) -> Span {
     let journey = Journey::under_way(uid).or_else(|| match part {
-        Part::Creation => Journey::creation(uid),
-        Part::Deletion => Journey::deletion(uid),
+        JourneyPart::Creation => Journey::creation(uid),
+        JourneyPart::Deletion => Journey::deletion(uid),
     });
     let mut span = Span::of(journey, name.to_owned());
     span.set(attribute::NODE, node.to_string());
     span
 }
 
-/// A step that a plugin made, or that is the execution of one.
-pub(super) fn tell(of: &Span, step: Step, node: &NodeName) {
+/// Records a step made by a plugin, or the execution of one.
+pub(super) fn record(of: &Span, step: Step, node: &NodeName) {
     let Step {
         id,
         parent,
@@ -49,7 +51,8 @@ pub(super) fn tell(of: &Span, step: Step, node: &NodeName) {
     span.end_between(moment(start), moment(end));
 }
 
-/// A plugin may print any number; one that is no time is the beginning of time.
+/// The time of a plugin's step. A plugin may print any number; one outside of the range becomes the
+/// year 1970.
 fn moment(unix_nano: u64) -> SystemTime {
     UNIX_EPOCH
         .checked_add(Duration::from_nanos(unix_nano))

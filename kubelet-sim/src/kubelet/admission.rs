@@ -1,10 +1,10 @@
-//! Whether a pod can have an address of its node.
+//! The decision whether a pod can have an address of its node.
 
 use std::collections::BTreeSet;
 
 use super::status::Rejection;
 
-/// What may decide whether a pod is admitted.
+/// The state of a node's addresses on which the admission of a pod depends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holdings {
     /// Pods that the node has addresses for; `None` while it waits for its block.
@@ -20,14 +20,15 @@ pub struct Holdings {
 pub enum Verdict {
     /// There is one, and it is kept for the pod.
     Admit,
-    /// There is none, but a pod that is gone or going still holds one, or the node's block is about to come: ask again soon.
+    /// There is none, but a pod that is gone or going still holds one, or the node's block is about
+    /// to come: ask again soon.
     Wait,
     /// There is none.
     Reject(Rejection),
 }
 
-/// Decides for the pod `uid`. `pending` are pods that were admitted and may have no address yet; `is_going` says of a UID that its pod is
-/// deleted or being deleted.
+/// Decides for the pod `uid`. `pending` are pods that were admitted and may have no address yet;
+/// `is_going` returns true for the UID of a pod that is deleted or being deleted.
 pub fn decide(
     uid: &str,
     holdings: &Holdings,

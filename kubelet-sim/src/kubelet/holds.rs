@@ -1,10 +1,10 @@
 //! Blocks of Nodes that are gone while sandboxes here have addresses of them.
 //!
-//! A deleted Node's block is held until the instance of the node that holds it says that its last
-//! sandbox is gone, however long that takes. Pods can be gone before their sandboxes are (`kubectl
-//! delete pod --force`). Until then the kubelet says again and again that it is not over, and which
-//! addresses are in use: so people see who is at work, and a server with `--release-after` does not
-//! take the node for gone with its sandboxes.
+//! A deleted Node's block is held until the instance of the node that holds it reports that its
+//! last sandbox is gone, however long that takes. Pods can be gone before their sandboxes are
+//! (`kubectl delete pod --force`). Until then the kubelet renews the hold again and again, with the
+//! addresses in use: so users see what the block waits for, and a server with `--release-after`
+//! does not take the node for gone with its sandboxes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,8 +17,8 @@ use std::{
 
 use ipnet::IpNet;
 use podplane_api::{Object as _, core::Node as NodeObject, jiff::Timestamp};
-use podplane_client::{ApiError, Cache, Change, Reason, answered};
-use podplane_cni::host_local;
+use podplane_client::{ApiError, Cache, CacheChange, Reason, answered};
+use podplane_error_chain::one_line;
 use podplane_proto::{
     blocks::MAX_UPDATES,
     ipam::{
@@ -32,31 +32,30 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::node::{Node, NodeError};
-use crate::cri::sandboxes::chain;
 
-/// How often that is said, at least.
-const RENEW: Duration = Duration::from_secs(10);
-/// How often it is looked whether the last sandbox is gone.
-const LOOK: Duration = Duration::from_secs(1);
-/// Nodes that are deleted within this time are looked at together.
-const TOGETHER: Duration = Duration::from_millis(100);
+/// The longest time between two renewals of a hold.
+const MAX_RENEW_INTERVAL: Duration = Duration::from_secs(10);
+/// The time between two checks for the last sandbox.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// The time in which deletions of nodes are collected, to be handled together.
+const BATCH_DELAY: Duration = Duration::from_millis(100);
 
-/// A block of an earlier Node of one of our names.
+/// A draining block of a removed Node, whose hold an instance of this kubelet has or may have.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Block {
+struct HeldBlock {
     node: String,
     uid: String,
     cidr: String,
 }
 
-/// With when it is to be said again that they are held.
-type Blocks = BTreeMap<Block, Option<Instant>>;
+/// Blocks, each with the time of the next renewal of its hold; `None` before the first.
+type RenewalTimes = BTreeMap<HeldBlock, Option<Instant>>;
 
-/// Keeps them until `stop`.
+/// Keeps the holds until `stop`.
 ///
 /// # Errors
 ///
-/// None; the signature is that of a task.
+/// It does not fail; the signature is that of a task.
 pub(super) async fn run(
     nodes: Vec<Arc<Node>>,
     cache: Cache<NodeObject>,
@@ -66,7 +65,7 @@ pub(super) async fn run(
     let holds = Holds {
         nodes: by_name.collect(),
     };
-    stop.run_until_cancelled(holds.keep(cache)).await;
+    stop.run_until_cancelled(holds.run(cache)).await;
     Ok(())
 }
 
@@ -75,57 +74,64 @@ struct Holds {
 }
 
 impl Holds {
-    async fn keep(&self, cache: Cache<NodeObject>) {
+    /// Syncs after a Node of this kubelet was removed, and every [`POLL_INTERVAL`] while a block of
+    /// such a Node is held here. Never returns.
+    ///
+    /// The held blocks are listed at the start and after a Node was removed, until that succeeds.
+    /// A listed block is checked in each sync, until its hold is ended.
+    async fn run(&self, cache: Cache<NodeObject>) {
         cache.synced().await;
         let mut changes = cache.subscribe();
-        let mut blocks = Blocks::new();
+        let mut blocks = RenewalTimes::new();
         // Nodes may have been deleted while no kubelet ran.
-        let mut is_behind = true;
-        let mut next_look = Instant::now();
+        let mut must_list = true;
+        let mut next_sync = Instant::now();
         loop {
-            let is_waited_for = is_behind || !blocks.is_empty();
+            let has_work = must_list || !blocks.is_empty();
             // A change is taken only when it is returned; losing a wait loses nothing.
             tokio::select! {
                 change = changes.next() => {
                     if self.is_gone(&change) {
-                        is_behind = true;
-                        next_look = next_look.min(Instant::now() + TOGETHER);
+                        must_list = true;
+                        next_sync = next_sync.min(Instant::now() + BATCH_DELAY);
                     }
                     continue;
                 }
-                () = sleep_until(next_look), if is_waited_for => {}
+                () = sleep_until(next_sync), if has_work => {}
             }
-            if let Err(error) = self.look(&mut blocks, &mut is_behind).await {
-                tracing::debug!(%error, "blocks of gone nodes not held; trying again");
+            if let Err(error) = self.sync(&mut blocks, &mut must_list).await {
+                tracing::debug!(%error, "failed to hold blocks of deleted nodes; trying again");
             }
-            next_look = Instant::now() + LOOK;
+            next_sync = Instant::now() + POLL_INTERVAL;
         }
     }
 
-    async fn look(&self, blocks: &mut Blocks, is_behind: &mut bool) -> Result<(), ApiError> {
-        if *is_behind {
-            let found = self.draining().await?;
-            let due = |block: &Block| blocks.get(block).copied().flatten();
+    /// Lists the held blocks if that is due, and renews or ends their holds.
+    async fn sync(&self, blocks: &mut RenewalTimes, must_list: &mut bool) -> Result<(), ApiError> {
+        if *must_list {
+            let found = self.list_held().await?;
+            let due = |block: &HeldBlock| blocks.get(block).copied().flatten();
             let found = found.into_iter();
             *blocks = found.map(|block| (block.clone(), due(&block))).collect();
-            *is_behind = false;
+            *must_list = false;
         }
-        self.say(blocks).await
+        self.renew_or_end(blocks).await
     }
 
-    /// Whether a Node of ours is no more.
-    fn is_gone(&self, change: &Change<NodeObject>) -> bool {
+    /// Returns true if the change removes a Node of this kubelet: it was deleted, or replaced by
+    /// another of its name.
+    fn is_gone(&self, change: &CacheChange<NodeObject>) -> bool {
         match change {
-            Change::Deleted(old) => self.nodes.contains_key(old.name()),
-            Change::Applied { old, new } => {
+            CacheChange::Deleted(old) => self.nodes.contains_key(old.name()),
+            CacheChange::Applied { old, new } => {
                 let replaced = old.as_ref().is_some_and(|old| old.uid() != new.uid());
                 replaced && self.nodes.contains_key(new.name())
             }
         }
     }
 
-    /// The blocks of gone Nodes of ours that instances here hold, or may hold.
-    async fn draining(&self) -> Result<BTreeSet<Block>, ApiError> {
+    /// The blocks of removed Nodes of this kubelet that instances here hold, or may hold.
+    async fn list_held(&self) -> Result<BTreeSet<HeldBlock>, ApiError> {
         let Some(any) = self.nodes.values().next() else {
             return Ok(BTreeSet::new());
         };
@@ -138,7 +144,7 @@ impl Holds {
         let of_ours = listed.blocks.into_iter().filter(|block| {
             block.state() == BlockState::Draining && is_ours(block).unwrap_or_default()
         });
-        let blocks = of_ours.map(|block| Block {
+        let blocks = of_ours.map(|block| HeldBlock {
             node: block.node_name,
             uid: block.node_uid,
             cidr: block.cidr,
@@ -146,11 +152,12 @@ impl Holds {
         Ok(blocks.collect())
     }
 
-    /// Says of each block whether it is held, if that is due, and drops those that are done.
-    async fn say(&self, blocks: &mut Blocks) -> Result<(), ApiError> {
+    /// Renews the hold of each block for which that is due, ends the hold of each block out of use,
+    /// and drops the ended ones.
+    async fn renew_or_end(&self, blocks: &mut RenewalTimes) -> Result<(), ApiError> {
         let mut due = Vec::new();
         for (block, next) in blocks.iter() {
-            let used = self.used(block).await;
+            let used = self.addresses_in_use(block).await;
             if used.is_none() || next.is_none_or(|next| next <= Instant::now()) {
                 due.push((block.clone(), used));
             }
@@ -164,31 +171,34 @@ impl Holds {
                 .filter_map(|(block, used)| self.update(block, used.as_deref()));
             let answers = answered(any.client.blocks().update(updates.collect())).await?;
             for ((block, used), answer) in part.iter().zip(answers) {
-                let Block { node, uid, cidr } = block;
+                let HeldBlock { node, uid, cidr } = block;
                 match answer {
                     Ok(Some(recorded)) if used.is_some() => {
-                        tracing::info!(
-                            node,
-                            uid,
-                            cidr,
-                            "block of a deleted node held for its sandboxes"
-                        );
-                        blocks.insert(block.clone(), Some(Instant::now() + pause(&recorded)));
+                        let next = Instant::now() + renew_interval(&recorded);
+                        match blocks.insert(block.clone(), Some(next)).flatten() {
+                            None => tracing::info!(
+                                node,
+                                uid,
+                                cidr,
+                                "holding the block of a deleted node for its sandboxes"
+                            ),
+                            Some(_) => tracing::debug!(node, uid, cidr, "renewed the hold"),
+                        }
                     }
                     Ok(_) => {
                         tracing::info!(
                             node,
                             uid,
                             cidr,
-                            "no sandbox has an address of the deleted node's block"
+                            "ended the hold of a deleted node's block: no sandbox has an address of it"
                         );
                         blocks.remove(block);
                     }
                     Err(error) if !is_over(&error) => {
-                        tracing::debug!(node, uid, cidr, %error, "block of a deleted node not held; trying again");
+                        tracing::debug!(node, uid, cidr, %error, "failed to hold the block of a deleted node; trying again");
                     }
                     Err(error) => {
-                        tracing::info!(node, uid, cidr, %error, "block of a deleted node is not kept any more");
+                        tracing::info!(node, uid, cidr, %error, "stopped holding the block of a deleted node");
                         blocks.remove(block);
                     }
                 }
@@ -198,7 +208,7 @@ impl Holds {
     }
 
     /// The update that takes the hold of a block for the addresses in use, or ends it for `None`.
-    fn update(&self, block: &Block, used: Option<&[PodAddress]>) -> Option<BlockUpdate> {
+    fn update(&self, block: &HeldBlock, used: Option<&[PodAddress]>) -> Option<BlockUpdate> {
         let identity = self.nodes.get(&block.node)?.instance.identity();
         let change = match used {
             Some(addresses) => identity.hold(Action::Take, addresses.to_vec()),
@@ -213,31 +223,34 @@ impl Holds {
         })
     }
 
-    /// The addresses of the block that sandboxes have; nothing, if none has any. What is not known
-    /// may be so.
-    async fn used(&self, block: &Block) -> Option<Vec<PodAddress>> {
+    /// The addresses of the block that are in use by sandboxes; `None` if there are none. If they
+    /// are not known, the block counts as in use, without addresses.
+    async fn addresses_in_use(&self, block: &HeldBlock) -> Option<Vec<PodAddress>> {
         let (Some(node), Ok(net)) = (self.nodes.get(&block.node), block.cidr.parse()) else {
             return Some(Vec::new());
         };
-        match node.used_of(net).await {
+        match node.addresses_in_use(net).await {
             Ok(used) => used,
             Err(error) => {
-                tracing::debug!(node = node.name(), error = %chain(&error), "addresses not known; the block stays held");
+                tracing::debug!(node = node.name(), error = %one_line(&error), "failed to find the addresses in use; the block stays held");
                 Some(Vec::new())
             }
         }
     }
 }
 
-/// How long after a renewal the next one is due: soon enough for a server that ends holds by time.
-fn pause(recorded: &Recorded) -> Duration {
+/// The time from a renewal to the next one: short enough for a server that ends holds after a time.
+fn renew_interval(recorded: &Recorded) -> Duration {
     let until = recorded.until.parse::<Timestamp>().ok();
-    let left = until.map(|until| until.duration_since(Timestamp::now()));
-    let left = left.and_then(|left| Duration::try_from(left).ok());
-    left.map_or(RENEW, |left| RENEW.min(left / 3))
+    let validity = until.map(|until| until.duration_since(Timestamp::now()));
+    let validity = validity.and_then(|validity| Duration::try_from(validity).ok());
+    validity.map_or(MAX_RENEW_INTERVAL, |validity| {
+        MAX_RENEW_INTERVAL.min(validity / 3)
+    })
 }
 
-/// Whether the block does not drain any more, so that there is nothing to hold. Any other error may pass.
+/// Returns true if the block does not drain any more, so that no hold is needed. Any other
+/// error may be temporary.
 fn is_over(error: &ApiError) -> bool {
     matches!(
         error.reason,
@@ -246,9 +259,11 @@ fn is_over(error: &ApiError) -> bool {
 }
 
 impl Node {
-    /// The addresses of `net` that sandboxes have; nothing, if none has any, nor may have one soon.
-    async fn used_of(&self, net: IpNet) -> Result<Option<Vec<PodAddress>>, NodeError> {
-        if self.held.try_write().is_err() {
+    /// The addresses of `net` that are in use by sandboxes; `None` if no sandbox has one, nor may
+    /// have one soon.
+    async fn addresses_in_use(&self, net: IpNet) -> Result<Option<Vec<PodAddress>>, NodeError> {
+        // A sandbox is being created: a guard of `hold_blocks` exists.
+        if self.hold.try_write().is_err() {
             return Ok(Some(Vec::new()));
         }
         let networks = self.dir.networks();
@@ -274,7 +289,7 @@ impl Node {
                 used.extend(of_net.map(|ip| (ip, sandbox.id.clone())));
             }
         }
-        let told = used.iter().filter_map(|(ip, id)| {
+        let addresses = used.iter().filter_map(|(ip, id)| {
             let sandbox = books.sandboxes.iter().find(|sandbox| sandbox.id == *id)?;
             Some(PodAddress {
                 address: ip.to_string(),
@@ -284,8 +299,8 @@ impl Node {
                 node_name: self.name().to_owned(),
             })
         });
-        let told: Vec<_> = told.collect();
-        Ok((!told.is_empty()).then_some(told))
+        let addresses: Vec<_> = addresses.collect();
+        Ok((!addresses.is_empty()).then_some(addresses))
     }
 }
 
@@ -297,7 +312,7 @@ fn leases_below(networks: &std::path::Path) -> io::Result<Vec<(IpAddr, String)>>
         found => found?,
     };
     for network in found {
-        let used = host_local::usage(&network?.path())?;
+        let used = podplane_host_local::usage(&network?.path())?;
         leases.extend(used.into_iter().map(|lease| (lease.ip, lease.container_id)));
     }
     Ok(leases)
@@ -308,7 +323,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_is_held_until_the_record_says_otherwise() {
+    fn only_definite_answers_end_a_hold() {
         let over = |reason| is_over(&ApiError::new(reason, ""));
         for reason in [
             Reason::NotFound,

@@ -1,8 +1,8 @@
 //! A node's hold of its blocks.
 //!
-//! The API server gives a block that is held to nobody, whatever becomes of the Node and its pods.
-//! So a node takes the hold before it makes its first sandbox, and ends it after the last one is
-//! gone, never the other way round. The hold is this instance's: another instance of the node
+//! The API server gives a held block to nobody, whatever becomes of the Node and its pods. So a
+//! node takes the hold before it makes its first sandbox, and ends it after the last one is gone,
+//! never the other way round. The hold belongs to this instance: another instance of the node
 //! cannot end it, and makes no sandbox in the block.
 
 use std::net::IpAddr;
@@ -14,62 +14,77 @@ use tokio::sync::{RwLockReadGuard, RwLockWriteGuard};
 
 use super::{
     ipam_report::FRESH,
-    node::{Books, Node, NodeError, pod_cidrs},
+    node::{AddressBooks, Node, NodeError, pod_cidrs},
 };
 use crate::PodCidrs;
 
-/// What is known of the hold of the node's blocks.
+/// The hold of the node's blocks, as far as it is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Hold {
-    /// A process before this one may have taken it.
+pub enum HoldState {
+    /// Not known: an earlier process may have taken it.
     #[default]
     Unknown,
-    /// No sandbox has an address, and no other instance holds them.
-    Ended(Blocks),
-    /// It is taken.
-    Taken(Blocks),
+    /// Ended: no sandbox has an address, and no other instance holds the blocks.
+    Ended(NodeBlocks),
+    /// This instance has taken it.
+    Taken(NodeBlocks),
 }
 
 /// The UID of a Node, and its blocks.
-pub(super) type Blocks = (String, Option<PodCidrs>);
+pub(super) type NodeBlocks = (String, Option<PodCidrs>);
 
-fn blocks(node: &NodeObject) -> Blocks {
+fn blocks(node: &NodeObject) -> NodeBlocks {
     (node.uid().to_owned(), pod_cidrs(node))
 }
 
 impl Node {
-    /// Sees to it that the node's blocks are held, for as long as what is returned lives. Hold it
-    /// while a sandbox is made.
-    ///
-    /// The Node is read anew each time: one that was deleted and created again has another block, of which the pod may be known sooner than of the Node.
+    /// Reads the Node from the API server. The cached one may be stale: a Node that was deleted and
+    /// created again has another block, and its pod may be known sooner than the Node.
     ///
     /// # Errors
     ///
-    /// [`NodeError`]: then no sandbox may be made.
-    pub async fn announce(&self) -> Result<RwLockReadGuard<'_, Hold>, NodeError> {
+    /// [`NodeError`].
+    pub async fn read_uncached(&self) -> Result<NodeObject, NodeError> {
         let found = self.client.all::<NodeObject>().get(self.name()).await;
-        let node = found.map_err(|error| match error.is_not_found() {
+        found.map_err(|error| match error.is_not_found() {
             true => NodeError::Gone(self.name().to_owned()),
             false => NodeError::api("read the node")(error),
-        })?;
-        let cidrs = pod_cidrs(&node);
+        })
+    }
+
+    /// Takes the hold of the blocks of `node`, and keeps it while the returned guard lives. Keep
+    /// the guard while a sandbox is being created.
+    ///
+    /// `node` must have been [read](Self::read_uncached) after the pod became known.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeError`]; then no sandbox may be created.
+    pub async fn hold_blocks(
+        &self,
+        node: &NodeObject,
+    ) -> Result<RwLockReadGuard<'_, HoldState>, NodeError> {
+        let cidrs = pod_cidrs(node);
         if cidrs != *self.configured.lock().await && (cidrs.is_some() || self.dir.uses_pod_cidr()) {
             return Err(NodeError::Renumbered(self.name().to_owned()));
         }
-        let held = self.held.read().await;
-        if *held == Hold::Taken(blocks(&node)) {
+        let held = self.hold.read().await;
+        if *held == HoldState::Taken(blocks(node)) {
             return Ok(held);
         }
         drop(held);
-        self.take_hold(&node).await.map(RwLockWriteGuard::downgrade)
+        self.take_hold(node).await.map(RwLockWriteGuard::downgrade)
     }
 
     /// Takes the hold, if it is not taken.
-    async fn take_hold(&self, node: &NodeObject) -> Result<RwLockWriteGuard<'_, Hold>, NodeError> {
-        let mut held = self.held.write().await;
-        if *held != Hold::Taken(blocks(node)) {
+    async fn take_hold(
+        &self,
+        node: &NodeObject,
+    ) -> Result<RwLockWriteGuard<'_, HoldState>, NodeError> {
+        let mut held = self.hold.write().await;
+        if *held != HoldState::Taken(blocks(node)) {
             self.change_hold(node, Action::Take).await?;
-            *held = Hold::Taken(blocks(node));
+            *held = HoldState::Taken(blocks(node));
         }
         Ok(held)
     }
@@ -96,7 +111,7 @@ impl Node {
         for answer in answers.map_err(failed)? {
             match answer {
                 Ok(_) => {}
-                // Without a record nobody holds it.
+                // A block without a record is held by nobody.
                 Err(error) if action == Action::End && error.is_not_found() => {}
                 Err(error) if error.reason == Reason::Forbidden => {
                     return Err(NodeError::HeldByAnother(error.message));
@@ -109,42 +124,46 @@ impl Node {
         Ok(())
     }
 
-    /// The addresses of the node. If sandboxes have some, the node's blocks are held from now on;
-    /// if none has, they are not, and no other instance of the node holds them either.
+    /// Reads the addresses of the node, and takes or ends the hold of its blocks accordingly: they
+    /// are held if sandboxes have addresses. If none has any, no other instance of the node holds
+    /// them either.
     ///
     /// # Errors
     ///
     /// [`NodeError`].
-    pub(super) async fn settled_books(&self, node: &NodeObject) -> Result<Books, NodeError> {
+    pub(super) async fn reconcile_hold(
+        &self,
+        node: &NodeObject,
+    ) -> Result<AddressBooks, NodeError> {
         let books = self.books_within(FRESH).await?;
         if self.any_in_use(&books).await? {
-            // Those of a process before this one, or of a version without holds.
-            if *self.held.read().await != Hold::Taken(blocks(node)) {
+            // Sandboxes of an earlier process, or of a version without holds.
+            if *self.hold.read().await != HoldState::Taken(blocks(node)) {
                 drop(self.take_hold(node).await?);
             }
             return Ok(books);
         }
-        // One is about to be made.
-        let Ok(mut held) = self.held.try_write() else {
+        // A sandbox is being created: a guard of `hold_blocks` exists.
+        let Ok(mut held) = self.hold.try_write() else {
             return Ok(books);
         };
-        if *held == Hold::Ended(blocks(node)) {
+        if *held == HoldState::Ended(blocks(node)) {
             return Ok(books);
         }
-        // One may have been made since they were read.
+        // A sandbox may have been created since the addresses were read.
         let books = self.books().await?;
         if !self.any_in_use(&books).await? {
-            // Before the call, which may be carried out without an answer.
-            *held = Hold::Unknown;
+            // Set before the call, which may succeed even if its answer is lost.
+            *held = HoldState::Unknown;
             self.change_hold(node, Action::End).await?;
-            *held = Hold::Ended(blocks(node));
+            *held = HoldState::Ended(blocks(node));
         }
         Ok(books)
     }
 
-    /// Whether a sandbox has an address, or may have.
-    async fn any_in_use(&self, books: &Books) -> Result<bool, NodeError> {
-        // What a plugin reports may be older than the newest sandbox.
+    /// Returns true if a sandbox has an address, or may have one.
+    async fn any_in_use(&self, books: &AddressBooks) -> Result<bool, NodeError> {
+        // A plugin's report may be older than the newest sandbox.
         if !books.has_files() {
             return Ok(!books.sandboxes.is_empty());
         }
@@ -164,7 +183,7 @@ impl Node {
         Ok(false)
     }
 
-    /// The addresses of a sandbox, as the runtime knows them.
+    /// The addresses of a sandbox, from the runtime.
     pub(super) async fn addresses_of(&self, id: &str) -> Result<Vec<IpAddr>, NodeError> {
         let asked = self.runtime.addresses(id).await;
         asked.map_err(NodeError::runtime("ask for the sandbox's status"))

@@ -1,9 +1,9 @@
-//! Which instance of its node a kubelet is: an id that others see, a secret that proves it, and a
-//! lock.
+//! The identity of a kubelet as an instance of its node: an id that others see, a secret that
+//! proves it, and a lock.
 //!
 //! They are files of the node's directory. A kubelet that is started again from that directory is
-//! the same instance, whatever became of the process before it; one on another machine, or of
-//! another directory, is another instance, though it has the node's name.
+//! the same instance, whatever happened to the process before it. One on another machine, or with
+//! another directory, is another instance, even under the same node name.
 
 use std::{
     fmt,
@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 use crate::{NodeDir, NodeName};
 
-/// What proves that a kubelet is an instance. Its secret goes to the API server, and nowhere else.
+/// The proof that a kubelet is an instance. Its secret goes to the API server, and nowhere else.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     id: String,
@@ -32,29 +32,29 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// The instance that this process is, for as long as this lives.
+/// The instance that this process is, for the lifetime of the value.
 #[derive(Debug)]
 pub struct Instance {
     identity: Identity,
     _lock: Lock,
 }
 
-/// A locked file. Children of other threads that have not executed their program yet have it open
-/// too, so closing it would not be enough.
+/// A locked file. Children forked by other threads have it open, too, until they execute their
+/// programs, so closing it would not unlock it at once.
 #[derive(Debug)]
 struct Lock(File);
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Closing unlocks as well, if late.
+        // Closing unlocks as well, but maybe late.
         _ = self.0.unlock();
     }
 }
 
-/// Why a process cannot be an instance of a node.
+/// The reason why a process cannot be an instance of a node.
 #[derive(Debug, thiserror::Error)]
 pub enum InstanceError {
-    /// It is one already.
+    /// Another process is the instance.
     #[error(
         "another kubelet{pid} runs node {node} from {dir}: stop it first, or give this one another --nodes-dir"
     )]
@@ -63,38 +63,38 @@ pub enum InstanceError {
         node: String,
         /// Its directory.
         dir: String,
-        /// The other process, if it said which.
+        /// The other process, as ` (process PID)`; empty if not known.
         pid: String,
     },
     /// A file cannot be used.
-    #[error("{step} {path}", path = path.display())]
+    #[error("failed to {step} {path}", path = path.display())]
     Io {
-        /// What was tried.
+        /// The failed step.
         step: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The operating system's reason.
         source: io::Error,
     },
     /// The identity cannot be read.
     #[error(
-        "read {path}: it is damaged; remove it to make a new instance of the node, which holds none of the blocks that this one held",
+        "failed to read {path}: it is damaged; remove it to make a new instance of the node, which holds none of the blocks that this one held",
         path = path.display()
     )]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The parser's error.
         source: serde_json::Error,
     },
 }
 
 impl Instance {
-    /// Becomes the instance of the node's directory, which is made if it is not there.
+    /// Becomes the instance of the node's directory, which is created if it is missing.
     ///
     /// # Errors
     ///
-    /// [`InstanceError`]; `Locked` while another process is it.
+    /// [`InstanceError`]; `Locked` while another process is the instance.
     pub fn open(dir: &NodeDir, node: &NodeName) -> Result<Self, InstanceError> {
         fs::create_dir_all(dir.path()).map_err(failed("make", dir.path()))?;
         let lock = lock(dir, node)?;
@@ -108,7 +108,7 @@ impl Instance {
         })
     }
 
-    /// Its id and its secret.
+    /// Its identity: the id and the secret.
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
@@ -120,11 +120,11 @@ impl Instance {
 }
 
 impl Identity {
-    /// The identity that the node's directory has, if it has one.
+    /// Reads the identity in the node's directory; `None` if there is none.
     ///
     /// # Errors
     ///
-    /// [`InstanceError`]: it cannot be read.
+    /// [`InstanceError`] if it cannot be read.
     pub fn read(dir: &NodeDir) -> Result<Option<Self>, InstanceError> {
         let path = dir.identity();
         let mut file = match File::open(&path) {
@@ -136,10 +136,10 @@ impl Identity {
             .map_err(failed("read", &path))?
             .permissions();
         if mode.mode() & 0o077 != 0 {
-            tracing::warn!(path = %path.display(), "others could read the node's secret; now they cannot");
             let private = fs::Permissions::from_mode(0o600);
             file.set_permissions(private)
                 .map_err(failed("set the permissions of", &path))?;
+            tracing::warn!(path = %path.display(), "restricted the permissions of the node's secret; other users could read it before");
         }
         let mut text = String::new();
         file.read_to_string(&mut text)
@@ -150,7 +150,8 @@ impl Identity {
             .map_err(|source| InstanceError::Damaged { path, source })
     }
 
-    /// A new one, on the disk before it is used: a hold that nobody could end would stay.
+    /// Creates an identity, on disk before it is used: otherwise a hold could stay that nobody can
+    /// end.
     fn make(dir: &NodeDir) -> Result<Self, InstanceError> {
         let identity = Self {
             id: Uuid::new_v4().to_string(),
@@ -206,7 +207,7 @@ fn lock(dir: &NodeDir, node: &NodeName) -> Result<Lock, InstanceError> {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
             let mut pid = String::new();
-            // Only for people; it is empty for a moment after the other has taken the lock.
+            // Only for people; empty for a moment after the other process has taken the lock.
             _ = file.read_to_string(&mut pid);
             let digits = pid.trim();
             let is_pid = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -245,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_has_one_kubelet_at_a_time_and_one_identity() {
+    fn a_directory_admits_one_kubelet_and_keeps_its_identity() {
         let temp = tempfile::tempdir().unwrap();
         let (dir, name) = node(&temp);
         let first = Instance::open(&dir, &name).unwrap();
@@ -268,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn the_secret_is_for_its_owner_alone() {
+    fn the_secret_is_private_and_not_printed() {
         let temp = tempfile::tempdir().unwrap();
         let (dir, name) = node(&temp);
         let instance = Instance::open(&dir, &name).unwrap();
@@ -283,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_identity_is_not_replaced_in_silence() {
+    fn refuses_a_damaged_identity() {
         let temp = tempfile::tempdir().unwrap();
         let (dir, name) = node(&temp);
         drop(Instance::open(&dir, &name).unwrap());

@@ -1,7 +1,7 @@
 //! The reports of a node's IPAM plugin, for networks whose configuration names a source of them.
 //!
-//! The last good report stands until there is another, also across restarts of the kubelet: it is kept
-//! in the node's directory.
+//! The last good report stands until there is another, also across restarts of the kubelet: it is
+//! kept in the node's directory.
 
 use std::{
     fs, io,
@@ -12,28 +12,30 @@ use std::{
 
 use podplane_api::jiff::{Timestamp, Unit};
 use podplane_cni::ipam_report::{Report, ReportError, ReportNode, ReportSource};
+use podplane_telemetry::files::write_atomically;
 use serde::{Deserialize, Serialize};
 use tokio::{sync::Mutex, task, time::Instant};
 
-use crate::{NodeDir, node_dir::write_atomically};
+use crate::NodeDir;
 
 /// The age up to which a report serves for the node's status and for an admission. A burst of pods
-/// costs one run of the command for each of these, not one for each pod.
+/// costs one run of the command in each such time, not one for each pod.
 pub(super) const FRESH: Duration = Duration::from_millis(500);
-/// An attempt that failed and took so long is not repeated at once: pods wait for each.
+/// The shortest duration of a failed attempt that is not repeated at once, since pods wait for
+/// each.
 const SLOW: Duration = Duration::from_secs(1);
 /// The pause after such an attempt, as a multiple of the time that it took.
 const PAUSE: u32 = 3;
-/// A report that says the same as the last is written to the disk again when that one is so old.
+/// The age in seconds at which an unchanged report is written to disk again.
 const REWRITE_SECONDS: i64 = 60;
 
-/// The knowledge from the reports of a node's IPAM plugin.
+/// The last report of a node's IPAM plugin, or its absence.
 #[derive(Clone, Debug, Default)]
-pub enum Reported {
+pub enum ReportState {
     /// The network's configuration names no source of reports.
     #[default]
     NoSource,
-    /// There was never a good report: why.
+    /// There was never a good report, for this reason.
     Failed(String),
     /// A report.
     Good(GoodReport),
@@ -44,15 +46,15 @@ pub enum Reported {
 pub struct GoodReport {
     /// The report.
     pub report: Arc<Report>,
-    /// The time at which it was read.
+    /// The time at which the report was read.
     pub at: Timestamp,
-    /// The reason that there is no newer one.
+    /// The reason why there is no newer one.
     pub fault: Option<String>,
-    /// It was not read for this question, which took one that is not older than [`FRESH`].
+    /// True if it was read for an earlier call, not longer than [`FRESH`] ago.
     pub is_reused: bool,
 }
 
-impl Reported {
+impl ReportState {
     /// The failure of the last attempt to get a report.
     pub fn fault(&self) -> Option<&str> {
         match self {
@@ -74,20 +76,20 @@ pub struct Reports {
     node: String,
     dir: NodeDir,
     bin_dirs: Vec<PathBuf>,
-    last: Mutex<Last>,
+    last: Mutex<LastAttempt>,
 }
 
 #[derive(Debug, Default)]
-struct Last {
+struct LastAttempt {
     /// The beginning of the attempt that `known` comes from.
     began: Option<Instant>,
     /// The earliest time of the next attempt, after one that failed and was slow.
     paused_until: Option<Instant>,
     source: Option<ReportSource>,
-    known: Reported,
+    known: ReportState,
 }
 
-/// The file in the node's directory.
+/// The report as kept in the node's directory.
 #[derive(Deserialize, Serialize)]
 struct KeptReport<R> {
     network: String,
@@ -106,14 +108,14 @@ impl Reports {
         }
     }
 
-    /// The plugin's report. One that was begun `max_age` before this call, or later, is not
-    /// asked for again.
+    /// The plugin's report. A report is used again if it was begun at most `max_age` before this
+    /// call.
     ///
     /// # Cancel safety
     ///
-    /// A command that was started goes on; what it reports is lost.
-    pub async fn get(&self, pod_cidrs: Vec<String>, max_age: Duration) -> Reported {
-        let asked = Instant::now();
+    /// A command that was started is not stopped; its report is lost.
+    pub async fn get(&self, pod_cidrs: Vec<String>, max_age: Duration) -> ReportState {
+        let called_at = Instant::now();
         let mut last = self.last.lock().await;
         let net_d = self.dir.net_d();
         let found = task::spawn_blocking(move || ReportSource::of_first(&net_d)).await;
@@ -122,28 +124,28 @@ impl Reports {
             // Without a configuration there is no network; the node's condition says so.
             Ok(Err(ReportError::Config(_))) => None,
             Ok(Err(error)) => {
-                *last = Last {
-                    known: Reported::Failed(error.message()),
-                    ..Last::default()
+                *last = LastAttempt {
+                    known: ReportState::Failed(error.message()),
+                    ..LastAttempt::default()
                 };
                 return last.known.clone();
             }
-            Err(panic) => return Reported::Failed(panic.to_string()),
+            Err(panic) => return ReportState::Failed(panic.to_string()),
         };
         let Some(source) = source else {
-            *last = Last::default();
-            return Reported::NoSource;
+            *last = LastAttempt::default();
+            return ReportState::NoSource;
         };
         let is_same = last.source.as_ref() == Some(&source);
-        let is_fresh = last.began.is_some_and(|began| began + max_age >= asked);
+        let is_fresh = last.began.is_some_and(|began| began + max_age >= called_at);
         if is_same && is_fresh {
-            return last.reused();
+            return last.as_reused();
         }
-        if is_same && last.paused_until.is_some_and(|until| asked < until) {
+        if is_same && last.paused_until.is_some_and(|until| called_at < until) {
             return last.known.clone();
         }
         if !is_same {
-            last.known = self.restored(source.network().to_owned()).await;
+            last.known = self.load_kept(source.network().to_owned()).await;
             last.source = Some(source.clone());
         }
         let began = Instant::now();
@@ -165,7 +167,7 @@ impl Reports {
             tracing::info!(node = self.node, "the IPAM plugin reports again");
         }
         self.keep(&last, &report, now).await;
-        last.known = Reported::Good(GoodReport {
+        last.known = ReportState::Good(GoodReport {
             report: Arc::new(report),
             at: now,
             fault: None,
@@ -191,49 +193,49 @@ impl Reports {
     }
 
     /// Logs a fault once, not at each attempt.
-    fn note_fault(&self, known: &mut Reported, fault: String) {
+    fn note_fault(&self, known: &mut ReportState, fault: String) {
         if known.fault() != Some(&fault) {
             let node = &self.node;
             match known {
-                Reported::Good(good) => {
+                ReportState::Good(good) => {
                     let last_good = good.at;
-                    tracing::warn!(node, fault, %last_good, "no report of the IPAM plugin; the last good one stands");
+                    tracing::warn!(node, fault, %last_good, "failed to read the IPAM report; using the last good one");
                 }
-                Reported::NoSource | Reported::Failed(_) => {
+                ReportState::NoSource | ReportState::Failed(_) => {
                     tracing::warn!(
                         node,
                         fault,
-                        "no report of the IPAM plugin; its capacity is not known"
+                        "failed to read the IPAM report; the capacity is unknown"
                     );
                 }
             }
         }
         match known {
-            Reported::Good(good) => {
+            ReportState::Good(good) => {
                 good.fault = Some(fault);
                 good.is_reused = false;
             }
-            Reported::NoSource | Reported::Failed(_) => *known = Reported::Failed(fault),
+            ReportState::NoSource | ReportState::Failed(_) => *known = ReportState::Failed(fault),
         }
     }
 
     /// The report that an earlier kubelet kept for the network.
-    async fn restored(&self, network: String) -> Reported {
+    async fn load_kept(&self, network: String) -> ReportState {
         let path = self.dir.ipam_report();
         let read = task::spawn_blocking(move || restore(&path, &network)).await;
         match read {
-            Ok(Ok(Some(good))) => Reported::Good(good),
-            Ok(Ok(None)) | Err(_) => Reported::NoSource,
+            Ok(Ok(Some(good))) => ReportState::Good(good),
+            Ok(Ok(None)) | Err(_) => ReportState::NoSource,
             Ok(Err(error)) => {
-                tracing::warn!(node = self.node, %error, "the kept IPAM report cannot be read; it is not used");
-                Reported::NoSource
+                tracing::warn!(node = self.node, %error, "failed to read the saved IPAM report; ignoring it");
+                ReportState::NoSource
             }
         }
     }
 
-    /// Keeps a report for a later kubelet. That it cannot be kept is no fault of the node.
-    async fn keep(&self, last: &Last, report: &Report, at: Timestamp) {
-        let is_kept = matches!(&last.known, Reported::Good(old) if *old.report == *report
+    /// Keeps a report for a later kubelet. A failure to do so is not a fault of the node.
+    async fn keep(&self, last: &LastAttempt, report: &Report, at: Timestamp) {
+        let is_kept = matches!(&last.known, ReportState::Good(old) if *old.report == *report
             && at.as_second().saturating_sub(old.at.as_second()) < REWRITE_SECONDS);
         let Some(source) = &last.source else { return };
         if is_kept {
@@ -248,15 +250,16 @@ impl Reports {
         let path = self.dir.ipam_report();
         let written = task::spawn_blocking(move || write_atomically(&path, &text)).await;
         if let Ok(Err(error)) = written {
-            tracing::debug!(node = self.node, %error, "IPAM report not kept");
+            tracing::debug!(node = self.node, %error, "failed to save the IPAM report");
         }
     }
 }
 
-impl Last {
-    fn reused(&self) -> Reported {
+impl LastAttempt {
+    /// The last state, marked as used again.
+    fn as_reused(&self) -> ReportState {
         match &self.known {
-            Reported::Good(good) => Reported::Good(GoodReport {
+            ReportState::Good(good) => ReportState::Good(GoodReport {
                 is_reused: true,
                 ..good.clone()
             }),
@@ -318,13 +321,13 @@ mod tests {
 
     async fn ipv4(reports: &Reports, max_age: Duration) -> (Option<u64>, bool) {
         match reports.get(Vec::new(), max_age).await {
-            Reported::Good(good) => (good.report.capacity.ipv4, good.fault.is_some()),
-            Reported::NoSource | Reported::Failed(_) => (None, true),
+            ReportState::Good(good) => (good.report.capacity.ipv4, good.fault.is_some()),
+            ReportState::NoSource | ReportState::Failed(_) => (None, true),
         }
     }
 
     #[tokio::test]
-    async fn the_last_good_report_stands_also_across_a_restart() {
+    async fn the_last_good_report_survives_failures_and_restarts() {
         let node = TestNode::new();
         let reports = node.reports();
         assert_eq!(ipv4(&reports, Duration::ZERO).await, (None, true));
@@ -338,7 +341,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_report_is_reused_while_it_is_young_enough() {
+    async fn reuses_a_report_up_to_its_maximum_age() {
         let node = TestNode::new();
         let reports = node.reports();
         node.report(r#"{"capacity": {"ipv4": 3}}"#);

@@ -1,4 +1,5 @@
-//! The lease by which others see that a kubelet lives, and which instance of its node it is.
+//! The node's lease, by which others see that a kubelet lives, and which instance of its node it
+//! is.
 //!
 //! `holderIdentity` is the node's name, as Kubernetes has it; the annotation [`INSTANCE`] says
 //! which instance renews it. Another instance is refused while the lease is fresh, and takes a
@@ -22,17 +23,17 @@ use super::node::Node;
 
 /// The annotation of a node's Lease that says which instance of the node renews it.
 pub const INSTANCE: &str = "podplane.io/instance";
-/// Where leases of nodes are.
-pub const NAMESPACE: &str = "kube-node-lease";
-/// How long a node counts as alive after a renewal. Kubernetes' default.
+/// The namespace of nodes' leases.
+pub const NAMESPACE: &str = podplane_api::node::LEASE_NAMESPACE;
+/// The seconds for which a node counts as alive after a renewal: Kubernetes' default.
 const DURATION_SECONDS: i32 = 40;
 
-/// Why a lease is not ours.
+/// The reason why this instance does not have the lease.
 #[derive(Debug, thiserror::Error)]
 pub enum LeaseError {
     /// Another instance of the node has it.
     #[error(transparent)]
-    Taken(#[from] Taken),
+    Taken(#[from] LeaseConflict),
     /// The API server refused, or cannot be reached.
     #[error(transparent)]
     Api(#[from] ApiError),
@@ -43,7 +44,7 @@ pub enum LeaseError {
 #[error(
     "another kubelet runs node {node}: instance {instance}{since}, last heard of {ago} s ago; this one is instance {own}. Stop the other one and wait until it has been silent for {DURATION_SECONDS} s, {wait} s from now at the earliest, or give this one another node name"
 )]
-pub struct Taken {
+pub struct LeaseConflict {
     node: String,
     own: String,
     instance: String,
@@ -53,8 +54,8 @@ pub struct Taken {
     wait: i64,
 }
 
-impl Taken {
-    /// When the lease is stale, if it is not renewed.
+impl LeaseConflict {
+    /// The time until the lease is stale, if it is not renewed.
     pub fn wait(&self) -> Duration {
         Duration::from_secs(self.wait.unsigned_abs())
     }
@@ -65,75 +66,82 @@ impl Taken {
 ///
 /// # Errors
 ///
-/// [`Taken`] if another instance has taken over, and the node is the only one of this process.
+/// [`LeaseConflict`] if another instance has taken over, and the node is the only one of this
+/// process.
 pub async fn renew(
     node: Arc<Node>,
     interval: Duration,
     stop: CancellationToken,
-) -> Result<(), Taken> {
-    // It was renewed when it was taken.
-    let mut ticks = tokio::time::interval_at(Instant::now() + interval, interval);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut held = None;
+) -> Result<(), LeaseConflict> {
     let mut network = node.network.subscribe();
     let mut is_there = true;
     node.nodes.synced().await;
+    // Losing the wait loses nothing.
+    tokio::select! {
+        () = stop.cancelled() => return Ok(()),
+        () = node.wait_for_lease() => {}
+    }
+    // The lease was renewed just now, when it was taken.
+    let mut ticks = tokio::time::interval_at(Instant::now() + interval, interval);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         // Losing any of these waits loses nothing.
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
-            () = node.ours() => {}
+            () = node.wait_for_lease() => {}
         }
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
             _ = ticks.tick() => {}
-            // The first thing that becomes of a Node that is there.
+            // The network is the first thing to change when the Node appears.
             _ = network.changed(), if !is_there => {}
         }
         let object = node.nodes.get(&ObjectKey::new("", node.name()));
         is_there = object.is_some();
         let Some(object) = object else {
-            // Not registered yet, or deleted: soon again, without a lease for what is not there.
+            // Not registered yet, or deleted: try again soon, and renew no lease for a missing
+            // Node.
             ticks.reset_after(interval.min(Duration::from_secs(1)));
             continue;
         };
-        match renew_once(&node, &object, held.take()).await {
-            Ok(lease) => held = Some(lease),
+        let held = node.lease.lock().await.take();
+        match renew_once(&node, &object, held).await {
+            Ok(lease) => *node.lease.lock().await = Some(lease),
             Err(LeaseError::Taken(taken)) => {
-                tracing::error!(node = node.name(), error = %taken, "lease lost; no sandbox is made any more");
-                node.lost();
+                tracing::error!(node = node.name(), error = %taken, "lost the node's lease; creating no more sandboxes");
+                node.lose_lease();
                 if node.is_alone {
                     return Err(taken);
                 }
             }
             Err(LeaseError::Api(error)) => {
-                tracing::warn!(node = node.name(), %error, "lease not renewed; trying again");
-                ticks.reset_after(interval.min(Duration::from_secs(1)));
+                let wait = interval.min(Duration::from_secs(1));
+                tracing::warn!(node = node.name(), %error, retry_in = ?wait, "failed to renew the node's lease; trying again");
+                ticks.reset_after(wait);
             }
         }
     }
 }
 
-/// That no other instance has the lease now.
+/// The node's lease, if it exists and no other instance has it now.
 ///
 /// # Errors
 ///
 /// [`LeaseError`].
-pub async fn check(node: &Node) -> Result<(), LeaseError> {
+pub async fn check(node: &Node) -> Result<Option<Lease>, LeaseError> {
     let leases = node.client.namespaced::<Lease>(NAMESPACE);
     match leases.get(node.name()).await {
-        Ok(found) => Ok(judge(
-            &found,
-            node.name(),
-            node.instance.id(),
-            Timestamp::now(),
-        )?),
-        Err(error) if error.is_not_found() => Ok(()),
+        Ok(found) => {
+            judge(&found, node.name(), node.instance.id(), Timestamp::now())?;
+            Ok(Some(found))
+        }
+        Err(error) if error.is_not_found() => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Renews the lease last written; reads or makes it if there is none, or if another wrote it since.
+/// Renews the lease that was last written. Reads or creates it if there is none, or if another
+/// client has written it since.
 async fn renew_once(
     node: &Node,
     object: &NodeObject,
@@ -147,49 +155,52 @@ async fn renew_once(
             answer => return Ok(answer?),
         }
     }
-    take(node, object).await
+    let found = check(node).await?;
+    take(node, object, found).await
 }
 
-/// Takes the lease: makes it, renews it if it is this instance's, or takes a stale one over from
-/// another instance.
+/// Takes the lease that [`check`] has `found`: makes it, renews it if it is this instance's, or
+/// takes a stale one over from another instance. Checks again if it was written since.
 ///
 /// # Errors
 ///
 /// [`LeaseError`].
-pub async fn take(node: &Node, object: &NodeObject) -> Result<Lease, LeaseError> {
+pub async fn take(
+    node: &Node,
+    object: &NodeObject,
+    mut found: Option<Lease>,
+) -> Result<Lease, LeaseError> {
     let leases = node.client.namespaced::<Lease>(NAMESPACE);
     let own = node.instance.id();
     loop {
-        let written = match leases.get(node.name()).await {
-            Ok(found) => {
-                judge(&found, node.name(), own, Timestamp::now())?;
-                leases.update(&renewed(found, object, own)).await
-            }
-            Err(error) if error.is_not_found() => {
-                let lease = Lease {
-                    metadata: ObjectMeta {
-                        name: Some(node.name().into()),
-                        namespace: Some(NAMESPACE.into()),
-                        ..ObjectMeta::default()
-                    },
-                    spec: None,
-                };
-                leases.create(&renewed(lease, object, own)).await
-            }
-            Err(error) => return Err(error.into()),
+        let written = match found {
+            Some(found) => leases.update(&renewed(found, object, own)).await,
+            None => leases.create(&renewed(new_lease(node), object, own)).await,
         };
         match written {
-            // Somebody was faster, perhaps another instance: look again.
+            // Another client was faster, perhaps another instance: check again.
             Err(error) if error.is_conflict() || error.is_not_found() => {}
             Err(error) if error.reason == Reason::AlreadyExists => {}
             written => return Ok(written?),
         }
+        found = check(node).await?;
     }
 }
 
-/// Whether this instance may write the lease: it has it, nobody says to have it, or who has it was
-/// not heard of for too long.
-fn judge(lease: &Lease, node: &str, own: &str, now: Timestamp) -> Result<(), Taken> {
+fn new_lease(node: &Node) -> Lease {
+    Lease {
+        metadata: ObjectMeta {
+            name: Some(node.name().into()),
+            namespace: Some(NAMESPACE.into()),
+            ..ObjectMeta::default()
+        },
+        spec: None,
+    }
+}
+
+/// Returns no error if this instance may write the lease: it has the lease, nobody claims it, or
+/// its holder has been silent for too long.
+fn judge(lease: &Lease, node: &str, own: &str, now: Timestamp) -> Result<(), LeaseConflict> {
     let annotations = lease.metadata.annotations.as_ref();
     let spec = lease.spec.as_ref();
     let (Some(instance), Some(renewed)) = (
@@ -205,7 +216,7 @@ fn judge(lease: &Lease, node: &str, own: &str, now: Timestamp) -> Result<(), Tak
         return Ok(());
     }
     let since = spec.and_then(|spec| spec.acquire_time.as_ref());
-    Err(Taken {
+    Err(LeaseConflict {
         node: node.to_owned(),
         own: own.to_owned(),
         instance: instance.clone(),
@@ -215,7 +226,7 @@ fn judge(lease: &Lease, node: &str, own: &str, now: Timestamp) -> Result<(), Tak
     })
 }
 
-/// The lease as of now, held by the Node and gone with it.
+/// The lease renewed as of now, owned by the Node and deleted with it.
 fn renewed(mut lease: Lease, node: &NodeObject, own: &str) -> Lease {
     lease.metadata.owner_references = Some(vec![OwnerReference {
         api_version: "v1".into(),
@@ -284,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_of_the_takeover_is_kept_by_renewals() {
+    fn renewals_keep_the_time_of_the_takeover() {
         let node = NodeObject::default();
         let taken = renewed(lease(Some("other"), Some(1)), &node, "own");
         let since = |lease: &Lease| lease.spec.as_ref().unwrap().acquire_time.clone();

@@ -9,13 +9,13 @@ pub(super) fn cpus() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get)
 }
 
-/// Bytes of memory.
+/// The memory in bytes.
 pub(super) fn memory() -> u64 {
     let info = rustix::system::sysinfo();
     info.totalram.saturating_mul(u64::from(info.mem_unit))
 }
 
-/// Versions and ids. `runtime` is `NAME://VERSION`.
+/// Versions and ids of the machine. `runtime` is `NAME://VERSION`.
 pub(super) fn info(runtime: String) -> NodeSystemInfo {
     let uname = rustix::system::uname();
     let release = uname.release().to_string_lossy().into_owned();
@@ -36,7 +36,7 @@ pub(super) fn info(runtime: String) -> NodeSystemInfo {
     }
 }
 
-/// In Go's words, which Kubernetes uses.
+/// The architecture in Go's words, which Kubernetes uses.
 fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -45,7 +45,7 @@ fn architecture() -> &'static str {
     }
 }
 
-/// The text of a file that says one thing; empty if it is not there.
+/// The text of a one-line file; empty if it cannot be read.
 fn line(path: &str) -> String {
     fs::read_to_string(path)
         .unwrap_or_default()

@@ -1,4 +1,5 @@
-//! What the kubelet counts, under the reference's names and with its buckets; the addresses of nodes, for which it has none, under our own.
+//! Metrics of the kubelet, with the reference's names and buckets. Metrics of nodes' addresses have
+//! names of our own, since the reference has none.
 
 use std::{
     sync::atomic::{AtomicI64, AtomicU64},
@@ -21,15 +22,15 @@ use tonic::{Response, Status};
 
 use crate::ipam::Usage;
 
-/// In seconds, as the reference has them.
+/// Buckets of the start of pods in seconds, as in the reference.
 const POD_START: [f64; 25] = [
     0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 20.0, 30.0, 45.0, 60.0, 120.0, 180.0, 240.0,
     300.0, 360.0, 480.0, 600.0, 900.0, 1200.0, 1800.0, 2700.0, 3600.0,
 ];
 
 type Operation = [(&'static str, &'static str); 1];
-type OfNode = [(&'static str, String); 1];
-type State = [(&'static str, String); 2];
+type NodeLabels = [(&'static str, String); 1];
+type IpStateLabels = [(&'static str, String); 2];
 
 /// The counters. Cloning shares them.
 #[derive(Clone, Debug)]
@@ -40,15 +41,15 @@ pub struct Metrics {
     running: Gauge<i64, AtomicI64>,
     start: Histogram,
     rejections: Family<Operation, Counter<u64, AtomicU64>>,
-    capacity: Family<OfNode, Gauge<i64, AtomicI64>>,
-    ips: Family<State, Gauge<i64, AtomicI64>>,
+    capacity: Family<NodeLabels, Gauge<i64, AtomicI64>>,
+    ips: Family<IpStateLabels, Gauge<i64, AtomicI64>>,
 }
 
-/// A pod that runs.
+/// A running pod, counted until this is dropped.
 #[derive(Debug)]
-pub struct Running(Gauge<i64, AtomicI64>);
+pub struct RunningPodGuard(Gauge<i64, AtomicI64>);
 
-impl Drop for Running {
+impl Drop for RunningPodGuard {
     fn drop(&mut self) {
         self.0.dec();
     }
@@ -72,7 +73,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Counters that `/metrics` shows.
+    /// Creates the counters and registers them for `/metrics`.
     pub fn new(registry: &mut Registry) -> Self {
         let metrics = Self::default();
         // The encoder adds `_total`.
@@ -88,7 +89,7 @@ impl Metrics {
         );
         registry.register(
             "kubelet_runtime_operations_duration_seconds",
-            "How long calls of the container runtime took, by type",
+            "Seconds per call of the container runtime, by type",
             metrics.seconds.clone(),
         );
         registry.register(
@@ -98,7 +99,7 @@ impl Metrics {
         );
         registry.register(
             "kubelet_pod_start_duration_seconds",
-            "From the moment that a pod was created until it ran",
+            "Seconds from the creation of a pod until it ran",
             metrics.start.clone(),
         );
         registry.register(
@@ -119,7 +120,7 @@ impl Metrics {
         metrics
     }
 
-    /// Counts a call of the runtime.
+    /// Makes a call of the runtime; counts it, its time and its failure.
     ///
     /// # Errors
     ///
@@ -144,25 +145,26 @@ impl Metrics {
         })
     }
 
-    /// A pod that was created then runs now.
-    pub fn started(&self, created: Timestamp) {
+    /// Records that a pod created at `created` runs now.
+    pub fn observe_start(&self, created: Timestamp) {
         let waited = Timestamp::now().duration_since(created);
         let waited = Duration::try_from(waited).unwrap_or_default();
         self.start.observe(waited.as_secs_f64());
     }
 
-    /// A pod was not admitted.
-    pub fn rejected(&self, reason: &'static str) {
+    /// Counts a pod that was not admitted.
+    pub fn count_rejection(&self, reason: &'static str) {
         self.rejections.get_or_create(&[("reason", reason)]).inc();
     }
 
-    /// A pod runs for as long as this is kept.
-    pub fn running(&self) -> Running {
+    /// Counts a running pod until the returned value is dropped.
+    pub fn running(&self) -> RunningPodGuard {
         self.running.inc();
-        Running(self.running.clone())
+        RunningPodGuard(self.running.clone())
     }
 
-    /// Notes the addresses of a node. The capacity is missing where the IPAM plugin does not say it.
+    /// Sets the gauges of a node's addresses. The capacity is removed if the IPAM plugin does not
+    /// say it.
     pub fn addresses(&self, node: &str, usage: Option<&Usage>) {
         let of_node = [("node", node.to_owned())];
         let in_state = |state: &str| [("node", node.to_owned()), ("state", state.to_owned())];

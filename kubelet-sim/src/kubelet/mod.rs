@@ -1,7 +1,9 @@
-//! The kubelet: registers its nodes, reports them, and makes their pods run by calling a CRI runtime.
+//! The kubelet: registers its nodes, reports them, and makes their pods run by calling a CRI
+//! runtime.
 //!
-//! One process may serve many nodes. For each there is a loop that reports it ([`node`]), a lease ([`lease`]), and a lister of
-//! its sandboxes ([`pods::watch_sandboxes`]); for each pod a worker ([`worker`]), which decides with [`plan::plan`].
+//! One process may serve many nodes. Each node has a loop that reports it ([`node`]), a lease
+//! ([`lease`]), and a lister of its sandboxes ([`pods::watch_sandboxes`]). Each pod has a worker
+//! ([`worker`]), which decides with [`plan::plan`].
 
 pub mod admission;
 mod holds;
@@ -12,10 +14,10 @@ pub mod lease;
 mod machine;
 pub mod metrics;
 pub mod node;
+pub mod node_network;
 pub mod node_status;
 pub mod plan;
 pub mod pods;
-pub mod routes;
 pub mod runtime;
 mod sandbox_config;
 pub mod service;
@@ -23,7 +25,7 @@ pub mod status;
 mod trace;
 pub mod worker;
 
-use futures::future::BoxFuture;
+use futures::{StreamExt as _, TryStreamExt as _, future::BoxFuture, stream};
 use std::{
     convert::Infallible,
     net::IpAddr,
@@ -35,10 +37,11 @@ use std::{
 use backon::Retryable as _;
 use podplane_api::core::{Node as NodeObject, Pod};
 use podplane_client::{
-    Cache, Change, Client, Endpoint, EventRecorder, ListParams,
+    Cache, CacheChange, Client, Endpoint, EventRecorder, ListParams,
     endpoint::{self, EndpointError},
-    reflector,
+    indexed_reflector, reflector,
 };
+use podplane_ipam::IpPolicy;
 use podplane_proto::{DESCRIPTORS, node::node_network_service_server::NodeNetworkServiceServer};
 use podplane_telemetry::{
     Process, Services, Tasks,
@@ -47,39 +50,33 @@ use podplane_telemetry::{
     tasks::Ended,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, task};
 use tokio_util::sync::CancellationToken;
 
 use self::{
     instance::{Instance, InstanceError},
     ipam_report::Reports,
-    node::{Node, Parts, patiently},
+    node::{Node, NodeParts, unlimited_backoff},
+    node_network::NodeNetwork,
     node_status::Machine,
     pods::{NOTICES, Pods, watch_sandboxes},
     runtime::Runtime,
-    service::NodeNetwork,
+    service::NodeNetwork as NodeNetworkService,
 };
 use crate::{NodeDir, NodeName, cri::seconds};
 
-/// Nodes report their pods and their addresses under this name.
+/// The least time from one node's periodic sync to the next node's, in a process of many nodes.
+const NODE_GAP: Duration = Duration::from_millis(10);
+/// The number of nodes that are opened in parallel, so that their files go to the disk together,
+/// and of runtimes that are asked in parallel: the memory of a call stays with the process.
+const AT_ONCE: usize = 64;
+/// The component under which nodes report their pods and their addresses.
 const COMPONENT: &str = "kubelet";
 
-/// Whether a pod must find a free address of its node to be admitted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum IpPolicy {
-    /// It must, or fails with OutOfpodIPs.
-    #[default]
-    Resource,
-    /// As resource: the scheduler does the rest.
-    PodCidr,
-    /// It need not: its sandbox fails again and again, as with the reference.
-    Off,
-}
-
-/// What the kubelet is told.
+/// The flags of the kubelet.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Config {
-    /// A node to be; repeat it for several
+    /// Run the kubelet of this node; may be repeated
     #[arg(
         long = "node",
         value_name = "NAME",
@@ -89,19 +86,25 @@ pub struct Config {
     )]
     pub nodes: Vec<NodeName>,
 
-    /// The API server
+    /// Connect to the API server at this address: HOST:PORT, a URL, or unix:PATH
     #[arg(long, value_name = "ADDR", env = "PODPLANE_SERVER")]
     pub server: Endpoint,
 
-    /// The CRI runtime of a node; {node} stands for its name [default: the socket in its directory]
+    /// Connect to this CRI runtime, such as unix:PATH; {node} is replaced by the node's name
+    /// [default: cri.sock in the node's directory]
     #[arg(long, value_name = "ENDPOINT", env = "PODPLANE_CRI_ENDPOINT")]
     pub cri_endpoint: Option<String>,
 
-    /// The directory of nodes, where network configurations and allocation files are
+    /// Find each node's CNI configuration and allocation files in DIR/NAME; with `podplane cri`,
+    /// use the same directory
     #[arg(long, value_name = "DIR", env = "PODPLANE_NODES_DIR")]
     pub nodes_dir: PathBuf,
 
-    /// A directory of CNI plugins, where the command of an IPAM report is looked for; repeat it for several
+    /// Find the IPAM plugin's report command in these directories, separated by colons or repeated;
+    /// the first that has it wins
+    ///
+    /// The network configuration names the command, which reports how many addresses the plugin has
+    /// on the node, and which it holds; docs/cni.md describes it.
     #[arg(
         long = "cni-bin-dir",
         value_name = "DIR",
@@ -111,7 +114,9 @@ pub struct Config {
     )]
     pub cni_bin_dirs: Vec<PathBuf>,
 
-    /// The addresses of the node, one for each address family, the primary one first
+    /// Report these addresses of the node, one per address family, the primary one first
+    ///
+    /// Nodes on several machines need addresses that reach each other.
     #[arg(
         long = "node-ip",
         value_name = "IP",
@@ -121,15 +126,21 @@ pub struct Config {
     )]
     pub node_ips: Vec<IpAddr>,
 
-    /// The id of the node's instance at its cloud; {node} stands for the node's name [default: none]
+    /// Set spec.providerID, the id of the node's instance in its cloud; {node} is replaced by the
+    /// node's name [default: none]
     #[arg(long, value_name = "ID", env = "PODPLANE_PROVIDER_ID")]
     pub provider_id: Option<String>,
 
-    /// The network namespace of the node: routes to other nodes' blocks are kept there [default: no routes are kept]
+    /// Program the routes to the pod CIDRs of other nodes in this network namespace [default: no
+    /// routes]
     #[arg(long, value_name = "PATH", env = "PODPLANE_NODE_NETNS")]
     pub node_netns: Option<PathBuf>,
 
-    /// How many pods a node takes
+    /// The network between the nodes.
+    #[command(flatten)]
+    pub node_network: node_network::Config,
+
+    /// Admit at most N pods on a node
     #[arg(
         long,
         value_name = "N",
@@ -138,8 +149,13 @@ pub struct Config {
     )]
     pub max_pods: u32,
 
-    /// Whether a pod must find a free address to be admitted
+    /// Limit the pods of a node by its pod addresses
+    ///
+    /// With resource and pod-cidr the kubelet rejects a pod without hostNetwork for which no
+    /// address is free, with OutOfpodIPs; with off it admits the pod, and its sandbox fails and is
+    /// retried, as in Kubernetes.
     #[arg(
+        value_name = "POLICY",
         long,
         value_enum,
         env = "PODPLANE_IP_POLICY",
@@ -147,7 +163,7 @@ pub struct Config {
     )]
     pub ip_policy: IpPolicy,
 
-    /// Where to serve podplane.node.v1
+    /// Serve podplane.node.v1 at this address: IP:PORT (port 0: any free port) or unix:PATH
     #[arg(
         long,
         value_name = "ADDR",
@@ -156,52 +172,69 @@ pub struct Config {
     )]
     pub listen: Listen,
 
-    /// The names by which it may be addressed.
+    /// The host names under which it may be addressed.
     #[command(flatten)]
     pub allowed_hosts: AllowedHosts,
 
-    /// A file to write the address to once it is served
+    /// Write the listening address to this file, once it is served
     #[arg(long, value_name = "FILE", env = "PODPLANE_ADDRESS_FILE")]
     pub address_file: Option<PathBuf>,
 
-    /// How often a node's lease is renewed, in seconds
+    /// Renew a node's lease every SECONDS, a number without a unit, such as 10 or 0.5
     #[arg(long, value_name = "SECONDS", env = "PODPLANE_LEASE_INTERVAL", default_value = "10", value_parser = seconds)]
     pub lease_interval: Duration,
 
-    /// How often a node's status is computed though nothing is known to have changed, in seconds
+    /// Compute a node's status every SECONDS, a number without a unit, such as 10 or 0.5, even if
+    /// no change is known
+    ///
+    /// At most 100 nodes are processed per second, so the interval is longer with very many nodes.
     #[arg(long, value_name = "SECONDS", env = "PODPLANE_STATUS_INTERVAL", default_value = "10", value_parser = seconds)]
     pub status_interval: Duration,
 
-    /// How often a node's status is written though it has not changed, in seconds
+    /// Write a node's status every SECONDS, a number without a unit, such as 10 or 0.5, even if it
+    /// has not changed
     #[arg(long, value_name = "SECONDS", env = "PODPLANE_HEARTBEAT_INTERVAL", default_value = "300", value_parser = seconds)]
     pub heartbeat_interval: Duration,
 
-    /// How often a node's sandboxes are listed, in seconds
+    /// List a node's sandboxes every SECONDS, a number without a unit, such as 10 or 0.5
+    ///
+    /// At most 100 nodes are processed per second, so the interval is longer with very many nodes.
     #[arg(long, value_name = "SECONDS", env = "PODPLANE_RELIST_INTERVAL", default_value = "5", value_parser = seconds)]
     pub relist_interval: Duration,
 }
 
-/// Why the kubelet ended, or did not start.
+impl Config {
+    /// The interval of a periodic task of a node, which is longer in a process of many nodes.
+    fn paced_interval(&self, interval: Duration) -> Duration {
+        let nodes = u32::try_from(self.nodes.len()).unwrap_or(u32::MAX);
+        interval.max(NODE_GAP * nodes)
+    }
+}
+
+/// The reason why the kubelet ended, or did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// Only one node can be in a namespace.
-    #[error("--node-netns is of one node; --node was given {0} times")]
+    /// Several nodes with `--node-netns`: a namespace is of one node.
+    #[error("--node-netns supports one node per process, but --node was given {0} times")]
     OneNode(usize),
     /// A node's directory cannot be used, or another kubelet uses it.
     #[error(transparent)]
     Instance(#[from] InstanceError),
-    /// An address of a server is none.
+    /// The address of a server is invalid.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
-    /// It cannot serve.
+    /// The listener cannot be bound or served.
     #[error(transparent)]
     Serve(#[from] ServeError),
-    /// A task ended.
+    /// A task ended by itself.
     #[error(transparent)]
     Ended(#[from] Ended),
+    /// A thread that opened a node's directory died.
+    #[error("failed to open the nodes")]
+    Panicked(#[from] task::JoinError),
 }
 
-/// Runs until `stop`.
+/// Runs the kubelet until `stop`.
 ///
 /// # Errors
 ///
@@ -211,30 +244,36 @@ pub fn run(config: Config, stop: CancellationToken) -> BoxFuture<'static, Result
     Box::pin(run_until(config, stop))
 }
 
+/// Starts the kubelet in this order, and runs its tasks until `stop` or until one ends:
+///
+/// 1. Opens the node directories, and connects to the API server and to the watches of it.
+/// 2. Serves its own API; it is ready once the caches are synced and all runtimes have answered.
+/// 3. Waits for the runtimes.
+/// 4. Starts the tasks of each node, then those that serve all nodes.
 async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunError> {
     if config.node_netns.is_some() && config.nodes.len() > 1 {
         return Err(RunError::OneNode(config.nodes.len()));
     }
     allow_files(config.nodes.len());
-    let mut instances = Vec::new();
-    for name in &config.nodes {
-        let dir = NodeDir::new(&config.nodes_dir, name);
-        instances.push((Instance::open(&dir, name)?, dir));
-    }
+    let instances = open_instances(&config).await?;
     let client = Client::connect(&config.server)?;
     let listener = Listener::published(&config.listen, config.address_file.as_deref()).await?;
     let listener = listener.allowing(config.allowed_hosts.clone());
     let mut tasks = Tasks::new(stop);
     let (nodes_cache, nodes_driver) = reflector(client.all::<NodeObject>(), ListParams::default());
-    let (pods_cache, pods_driver) = reflector(client.all::<Pod>(), pods_of(&config.nodes));
+    let (pods_cache, pods_driver) = indexed_reflector(
+        client.all::<Pod>(),
+        pod_list_params(&config.nodes),
+        node_name,
+    );
     let (events, events_driver) = EventRecorder::new(client.clone(), COMPONENT, "");
     tasks.follow("watch of nodes", nodes_driver);
     tasks.follow("watch of pods", pods_driver);
     tasks.follow("events", events_driver);
 
-    let (known_nodes, runtimes_met) = (Arc::new(OnceLock::new()), CancellationToken::new());
+    let (known_nodes, runtimes_answered) = (Arc::new(OnceLock::new()), CancellationToken::new());
     let mut services = Services::default();
-    services.add(NodeNetworkServiceServer::new(NodeNetwork::new(
+    services.add(NodeNetworkServiceServer::new(NodeNetworkService::new(
         known_nodes.clone(),
     )));
     let mut process = Process::new(DESCRIPTORS);
@@ -243,14 +282,15 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
     let metrics = metrics::Metrics::new(process.registry());
     process.ready_when("nodes", nodes_cache.synced());
     process.ready_when("pods", pods_cache.synced());
-    process.ready_when("runtimes", runtimes_met.clone().cancelled_owned());
+    process.ready_when("runtimes", runtimes_answered.clone().cancelled_owned());
     process.start(&mut tasks).await;
 
     let (notices_tx, notices) = mpsc::channel(NOTICES);
+    let machine = machine_of(&config);
     let mut nodes = Vec::new();
     for (name, (instance, dir)) in config.nodes.iter().zip(instances) {
-        let parts = Parts {
-            machine: machine_of(&config, name),
+        let parts = NodeParts {
+            machine: machine(name),
             runtime: Runtime::new(runtime_channel(&config, name, &dir)?, metrics.clone()),
             metrics: metrics.clone(),
             reports: Reports::new(name.as_str(), dir.clone(), config.cni_bin_dirs.clone()),
@@ -260,10 +300,15 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
             pods: pods_cache.clone(),
             events: events.for_host(name.as_str()),
             ip_policy: config.ip_policy,
-            resync: config.status_interval,
+            resync: config.paced_interval(config.status_interval),
             heartbeat: config.heartbeat_interval,
+            count_gap: config.paced_interval(Duration::ZERO),
             instance,
             is_alone: config.nodes.len() == 1,
+            node_network: config.node_netns.clone().map(|netns| {
+                let network = &config.node_network;
+                Arc::new(NodeNetwork::new(netns, name, &config.node_ips, network))
+            }),
         };
         nodes.push(parts);
     }
@@ -271,9 +316,9 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
     // Losing the wait loses nothing: the runtime is asked again after a restart.
     let nodes = tokio::select! {
         () = stopping.cancelled() => return Ok(tasks.run().await?),
-        nodes = meet_runtimes(nodes) => nodes,
+        nodes = wait_for_runtimes(nodes) => nodes,
     };
-    runtimes_met.cancel();
+    runtimes_answered.cancel();
     _ = known_nodes.set(service::by_name(&nodes));
     for node in &nodes {
         tasks.spawn("node", node.clone().run(tasks.stop()));
@@ -283,7 +328,7 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
         );
         let listing = watch_sandboxes(
             node.clone(),
-            config.relist_interval,
+            config.paced_interval(config.relist_interval),
             notices_tx.clone(),
             tasks.stop(),
         );
@@ -296,14 +341,30 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
     tasks.spawn("blocks of nodes that are gone", held);
     let workers = Pods::new(&nodes, pods_cache).run(notices, tasks.stop());
     tasks.spawn("pods", workers);
-    if let (Some(netns), [name]) = (&config.node_netns, &config.nodes[..]) {
-        let routes = routes::run(netns.clone(), name.clone(), nodes_cache, tasks.stop());
-        tasks.spawn("routes", routes);
+    for node in nodes {
+        if let Some(network) = node.node_network.clone() {
+            let on_fault = move || node.status_changed.notify_one();
+            let run = network.run(nodes_cache.clone(), on_fault, tasks.stop());
+            tasks.spawn("node network", run);
+        }
     }
     Ok(tasks.run().await?)
 }
 
-/// Raises the limit of open files where it may be too low for so many nodes: each has a lock and a
+/// Opens the instance of each node in parallel: a new one waits for the disk.
+async fn open_instances(config: &Config) -> Result<Vec<(Instance, NodeDir)>, RunError> {
+    let mut opening = Vec::new();
+    for name in config.nodes.clone() {
+        let dir = NodeDir::new(&config.nodes_dir, &name);
+        opening.push(async {
+            let opened = task::spawn_blocking(move || Ok((Instance::open(&dir, &name)?, dir)));
+            opened.await?
+        });
+    }
+    stream::iter(opening).buffered(AT_ONCE).try_collect().await
+}
+
+/// Raises the limit of open files if it may be too low for so many nodes: each has a lock and a
 /// connection to its runtime.
 fn allow_files(nodes: usize) {
     const EACH: u64 = 4;
@@ -316,12 +377,13 @@ fn allow_files(nodes: usize) {
     }
     let current = Some(limit.maximum.map_or(needed, |maximum| needed.min(maximum)));
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current, ..limit }) {
-        tracing::warn!(%error, needed, "limit of open files not raised");
+        tracing::warn!(%error, needed, "failed to raise the limit of open files");
     }
 }
 
-/// The pods that matter: those of the one node, or all, which is less than a watch for each of many nodes.
-fn pods_of(nodes: &[NodeName]) -> ListParams {
+/// The list parameters of the pods that matter: those of the only node, or all pods, which cost
+/// less than a watch for each of many nodes.
+fn pod_list_params(nodes: &[NodeName]) -> ListParams {
     match nodes {
         [only] => ListParams {
             field_selector: format!("spec.nodeName={only}"),
@@ -331,18 +393,29 @@ fn pods_of(nodes: &[NodeName]) -> ListParams {
     }
 }
 
-fn machine_of(config: &Config, name: &NodeName) -> Machine {
-    Machine {
+/// The node that a pod is bound to.
+fn node_name(pod: &Pod) -> Option<&str> {
+    pod.spec.as_ref()?.node_name.as_deref()
+}
+
+/// The machine that each node reports: all nodes have the same one.
+fn machine_of(config: &Config) -> impl Fn(&NodeName) -> Machine {
+    let (cpus, memory, info) = (
+        machine::cpus(),
+        machine::memory(),
+        machine::info(String::new()),
+    );
+    move |name| Machine {
         name: name.clone(),
         ips: config.node_ips.clone(),
-        cpus: machine::cpus(),
-        memory: machine::memory(),
+        cpus,
+        memory,
         max_pods: config.max_pods,
         provider_id: config
             .provider_id
             .as_ref()
             .map(|pattern| pattern.replace("{node}", name.as_str())),
-        info: machine::info(String::new()),
+        info: info.clone(),
     }
 }
 
@@ -358,28 +431,29 @@ fn runtime_channel(
     endpoint::channel(&text.parse()?)
 }
 
-/// Asks each runtime for its version, for as long as it takes it to answer: a node without a runtime is none.
-async fn meet_runtimes(parts: Vec<Parts>) -> Vec<Arc<Node>> {
-    let meet = |mut parts: Parts| async move {
+/// Asks each runtime for its version until it answers: a node without a runtime is not registered.
+async fn wait_for_runtimes(parts: Vec<NodeParts>) -> Vec<Arc<Node>> {
+    let meet = |mut parts: NodeParts| async move {
         let version = (|| parts.runtime.version())
-            .retry(patiently())
+            .retry(unlimited_backoff())
             .notify(|error, wait| {
                 let node = parts.machine.name.as_str();
                 tracing::info!(
                     node,
                     error = error.message(),
-                    ?wait,
-                    "the runtime does not answer yet"
+                    retry_in = ?wait,
+                    "waiting for the container runtime"
                 );
             })
             .await;
         parts.machine.info.container_runtime_version = version.unwrap_or_default();
         Arc::new(Node::new(parts))
     };
-    futures::future::join_all(parts.into_iter().map(meet)).await
+    let meeting = stream::iter(parts.into_iter().map(meet));
+    meeting.buffered(AT_ONCE).collect().await
 }
 
-/// Tells each node of ours when its object changed.
+/// Wakes each node of this kubelet whose object changed.
 async fn wake_nodes(
     cache: Cache<NodeObject>,
     nodes: Vec<Arc<Node>>,
@@ -396,9 +470,9 @@ async fn wake_nodes(
             () = stop.cancelled() => return Ok(()),
             change = changes.next() => change,
         };
-        let (Change::Applied { new: object, .. } | Change::Deleted(object)) = change;
+        let (CacheChange::Applied { new: object, .. } | CacheChange::Deleted(object)) = change;
         if let Some(node) = by_name.get(object.name()) {
-            node.changed.notify_one();
+            node.object_changed.notify_one();
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What is reported of a node: functions from what is known to `Node`.
+//! The status of a node, computed from what is observed.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -19,14 +19,14 @@ const NETWORK_UNAVAILABLE: &str = "NetworkUnavailable";
 const REPORT_FAILED: &str = "IPAMReportFailed";
 const REPORT_STALE: &str = "IPAMReportStale";
 
-/// What does not change while the kubelet runs.
+/// The properties of a node that do not change while the kubelet runs.
 #[derive(Clone, Debug)]
 pub struct Machine {
     /// The node's name.
     pub name: NodeName,
     /// The node's addresses, the primary one first.
     pub ips: Vec<IpAddr>,
-    /// Processors.
+    /// The number of processors.
     pub cpus: usize,
     /// Bytes of memory.
     pub memory: u64,
@@ -38,16 +38,16 @@ pub struct Machine {
     pub info: NodeSystemInfo,
 }
 
-/// What is observed of a node's network.
+/// The observed state of a node's network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Network {
-    /// Why pods cannot have a network now, in the words of the node's condition.
+pub struct ObservedNetwork {
+    /// The reason why pods cannot have a network now, in the words of the node's condition.
     pub fault: Option<String>,
-    /// Whether the node has blocks.
+    /// True if the node has blocks.
     pub has_pod_cidrs: bool,
-    /// Its network is configured without blocks.
+    /// True if its network is configured without blocks.
     pub needs_no_pod_cidr: bool,
-    /// The ranges that its pods' addresses come from, where they are not its blocks.
+    /// The ranges of its pods' addresses, if those are not its blocks.
     pub ranges: Option<Vec<IpNet>>,
     /// Its addresses, once it has a network.
     pub usage: Option<Usage>,
@@ -59,7 +59,7 @@ pub struct Network {
     pub reported_at: Option<Timestamp>,
 }
 
-/// The Node as it is registered: without status, which [`status`] makes.
+/// The Node as it is registered, without the status, which [`status`] computes.
 pub fn object(machine: &Machine) -> Node {
     Node {
         metadata: ObjectMeta {
@@ -88,10 +88,10 @@ pub fn labels(machine: &Machine) -> BTreeMap<String, String> {
     )
 }
 
-/// The status of a node; what others put into `old` stays.
+/// The status of a node. Entries of others in `old` are kept.
 pub fn status(
     machine: &Machine,
-    network: &Network,
+    network: &ObservedNetwork,
     old: Option<&NodeStatus>,
     now: Timestamp,
 ) -> NodeStatus {
@@ -123,7 +123,7 @@ pub fn status(
     }
 }
 
-/// Whether two statuses say the same, their heartbeats aside.
+/// Returns true if two statuses are equal, apart from their heartbeats.
 pub fn is_same(a: &NodeStatus, b: &NodeStatus) -> bool {
     let without_heartbeats = |status: &NodeStatus| {
         let mut status = status.clone();
@@ -135,7 +135,10 @@ pub fn is_same(a: &NodeStatus, b: &NodeStatus) -> bool {
     without_heartbeats(a) == without_heartbeats(b)
 }
 
-/// The reason of the event, if the node became ready or ceased to be.
+/// The reason of the event that a node became ready.
+pub const NODE_READY: &str = "NodeReady";
+
+/// The reason of the event if the node became ready, or is not any more.
 pub fn turn(old: Option<&NodeStatus>, new: &NodeStatus) -> Option<&'static str> {
     let ready = |status: &NodeStatus| {
         let mut conditions = status.conditions.iter().flatten();
@@ -143,10 +146,10 @@ pub fn turn(old: Option<&NodeStatus>, new: &NodeStatus) -> Option<&'static str> 
         Some(ready.status == "True")
     };
     let (was, is) = (old.and_then(ready)?, ready(new)?);
-    (was != is).then_some(if is { "NodeReady" } else { "NodeNotReady" })
+    (was != is).then_some(if is { NODE_READY } else { "NodeNotReady" })
 }
 
-/// The event, if the IPAM plugin's reports have begun to fail or to come again.
+/// The event if the IPAM plugin's reports have begun to fail, or work again.
 pub fn report_turn(
     old: Option<&NodeStatus>,
     new: &NodeStatus,
@@ -166,13 +169,15 @@ pub fn report_turn(
     }
 }
 
-/// The value of [`POD_IPS_ALLOCATED`](podplane_api::pod_ips::POD_IPS_ALLOCATED); no annotation where the books cannot be read.
-pub fn allocated(network: &Network) -> Option<String> {
+/// The value of [`POD_IPS_ALLOCATED`](podplane_api::pod_ips::POD_IPS_ALLOCATED); no annotation if
+/// the addresses cannot be read.
+pub fn allocated(network: &ObservedNetwork) -> Option<String> {
     network.usage.map(|usage| usage.allocated.to_string())
 }
 
-/// The value of [`POD_RANGES`](podplane_api::pod_ips::POD_RANGES); no annotation where they are the node's blocks.
-pub fn ranges(network: &Network) -> Option<String> {
+/// The value of [`POD_RANGES`](podplane_api::pod_ips::POD_RANGES); no annotation if they are the
+/// node's blocks.
+pub fn ranges(network: &ObservedNetwork) -> Option<String> {
     let each = network.ranges.as_ref()?.iter().map(ToString::to_string);
     Some(each.collect::<Vec<_>>().join(","))
 }
@@ -184,9 +189,9 @@ fn address(kind: &str, address: &impl ToString) -> NodeAddress {
     }
 }
 
-/// Capacity and allocatable pod IPs that somebody else has set. As for the extended resources of
-/// others, a capacity alone is allocatable, too. What an earlier report of the IPAM plugin has left is
-/// nobody's.
+/// Capacity and allocatable pod IPs that somebody else has set. As with extended resources of
+/// others, a capacity alone is allocatable, too. Values left by an earlier report of the IPAM
+/// plugin do not count.
 fn pod_ips_of_others(old: &NodeStatus) -> [Option<Quantity>; 2] {
     let mut conditions = old.conditions.iter().flatten();
     let is_ours = conditions
@@ -200,7 +205,7 @@ fn pod_ips_of_others(old: &NodeStatus) -> [Option<Quantity>; 2] {
     [total, allocatable]
 }
 
-/// Extended resources that a controller has given the node: those with a domain, but for our own.
+/// Extended resources that a controller has given the node: all with a domain, except for our own.
 fn resources_of_others(old: &NodeStatus) -> BTreeMap<String, Quantity> {
     let capacity = old.capacity.iter().flatten();
     let of_others = capacity.filter(|(name, _)| name.contains('/') && *name != POD_IPS);
@@ -225,10 +230,10 @@ fn resources(
     own.chain(others.clone()).collect()
 }
 
-/// Type, status, reason and message.
-type Wanted = (&'static str, &'static str, &'static str, String);
+/// A condition: type, status, reason and message.
+type WantedCondition = (&'static str, &'static str, &'static str, String);
 
-fn wanted_conditions(network: &Network) -> [Wanted; 6] {
+fn wanted_conditions(network: &ObservedNetwork) -> [WantedCondition; 6] {
     let has_none = |kind, reason, message: &str| (kind, "False", reason, message.to_owned());
     let ready = match &network.fault {
         None => (
@@ -284,7 +289,7 @@ fn wanted_conditions(network: &Network) -> [Wanted; 6] {
 }
 
 /// The condition [`POD_IPS_REPORTED`].
-fn reported(network: &Network) -> Wanted {
+fn reported(network: &ObservedNetwork) -> WantedCondition {
     let ipam = &network.ipam;
     let of = |status, reason, message| (POD_IPS_REPORTED, status, reason, message);
     let capacity = network.usage.and_then(|usage| usage.capacity);
@@ -314,14 +319,15 @@ fn reported(network: &Network) -> Wanted {
     }
 }
 
-/// A controller that made the node's network says so in its own words.
-fn is_said_by_others(conditions: &[NodeCondition], (kind, value, ..): &Wanted) -> bool {
+/// Returns true if a controller that made the node's network has set the condition in its own
+/// words.
+fn is_said_by_others(conditions: &[NodeCondition], (kind, value, ..): &WantedCondition) -> bool {
     let says = |condition: &NodeCondition| condition.type_ == *kind && condition.status == *value;
     *kind == NETWORK_UNAVAILABLE && *value == "False" && conditions.iter().any(says)
 }
 
-/// Sets a condition; its time of transition moves only with its status.
-fn set_condition(conditions: &mut Vec<NodeCondition>, wanted: Wanted, now: Timestamp) {
+/// Sets a condition; its transition time changes only with its status.
+fn set_condition(conditions: &mut Vec<NodeCondition>, wanted: WantedCondition, now: Timestamp) {
     let (kind, value, reason, message) = wanted;
     let position = conditions
         .iter()
@@ -361,8 +367,8 @@ mod tests {
         }
     }
 
-    fn ready(allocated: i64, leaked: i64) -> Network {
-        Network {
+    fn ready(allocated: i64, leaked: i64) -> ObservedNetwork {
+        ObservedNetwork {
             has_pod_cidrs: true,
             usage: Some(Usage {
                 capacity: Some(253),
@@ -370,11 +376,11 @@ mod tests {
                 leaked,
             }),
             ipam: "host-local".into(),
-            ..Network::default()
+            ..ObservedNetwork::default()
         }
     }
 
-    fn silent() -> Network {
+    fn silent() -> ObservedNetwork {
         let mut network = ready(0, 0);
         network.ipam = "x".into();
         network.usage.as_mut().unwrap().capacity = None;
@@ -388,8 +394,8 @@ mod tests {
     }
 
     #[test]
-    fn keeps_pod_ips_that_somebody_set_where_the_ipam_reports_none() {
-        let next = |network: &Network, old: &NodeStatus| {
+    fn keeps_foreign_pod_ips_without_an_ipam_report() {
+        let next = |network: &ObservedNetwork, old: &NodeStatus| {
             status(&machine(), network, Some(old), Timestamp::UNIX_EPOCH)
         };
         let mut node = status(&machine(), &silent(), None, Timestamp::UNIX_EPOCH);
@@ -412,8 +418,9 @@ mod tests {
     }
 
     #[test]
-    fn a_report_that_is_missing_is_told_once() {
-        let of = |network: &Network| status(&machine(), network, None, Timestamp::UNIX_EPOCH);
+    fn emits_an_event_only_when_reports_fail_or_recover() {
+        let of =
+            |network: &ObservedNetwork| status(&machine(), network, None, Timestamp::UNIX_EPOCH);
         let mut network = ready(0, 0);
         network.ipam = "x".into();
         network.reported_at = Some(Timestamp::UNIX_EPOCH);
@@ -431,7 +438,7 @@ mod tests {
         assert_eq!(reason(Some(&stale), &stale), None);
         assert_eq!(reason(Some(&stale), &good), Some("IPAMReported"));
         assert_eq!(reason(None, &good), None);
-        let failed = Network {
+        let failed = ObservedNetwork {
             report_fault: Some("none".into()),
             ..silent()
         };
@@ -445,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_a_resource_less_what_is_leaked() {
+    fn allocatable_addresses_exclude_leaked_ones() {
         let status = status(&machine(), &ready(5, 2), None, Timestamp::UNIX_EPOCH);
         let of =
             |list: &Option<BTreeMap<String, Quantity>>| list.as_ref().unwrap()[POD_IPS].0.clone();
@@ -456,10 +463,10 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_ready_when_its_network_is() {
-        let mut network = Network {
+    fn a_node_is_ready_once_its_network_is_ready() {
+        let mut network = ObservedNetwork {
             fault: Some("not yet".into()),
-            ..Network::default()
+            ..ObservedNetwork::default()
         };
         let before = status(&machine(), &network, None, Timestamp::UNIX_EPOCH);
         assert_eq!(
@@ -493,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_controller_said_of_the_network_stays() {
+    fn keeps_the_network_status_set_by_a_controller() {
         let mut old = status(&machine(), &ready(0, 0), None, Timestamp::UNIX_EPOCH);
         let name = "networking.gke.io.networks/red.IP";
         let capacity = old.capacity.as_mut().unwrap();
@@ -510,7 +517,7 @@ mod tests {
         assert_eq!(new.allocatable.as_ref().unwrap()[name].0, "64");
         let without = status(
             &machine(),
-            &Network::default(),
+            &ObservedNetwork::default(),
             Some(&new),
             Timestamp::UNIX_EPOCH,
         );
@@ -518,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn a_heartbeat_alone_is_no_change() {
+    fn a_heartbeat_does_not_change_the_status() {
         let first = status(&machine(), &ready(0, 0), None, Timestamp::UNIX_EPOCH);
         let later = Timestamp::from_second(60).unwrap();
         let second = status(&machine(), &ready(0, 0), Some(&first), later);

@@ -1,4 +1,4 @@
-//! What to do next for a pod: a function of the pod and its sandboxes.
+//! The next step for a pod: a function of the pod and its sandboxes.
 
 use podplane_api::{
     Object as _,
@@ -15,56 +15,76 @@ pub struct Sandbox {
     pub pod: podplane_api::ObjectKey,
     /// The pod's UID.
     pub uid: String,
-    /// Which of the pod's sandboxes.
+    /// The number of the sandbox among the pod's.
     pub attempt: u32,
-    /// Whether it is ready.
+    /// True if it is ready.
     pub ready: bool,
 }
 
-/// The next step for a pod. After each but the last three, look again.
+impl Sandbox {
+    /// A pod's only sandbox, which has just been created.
+    pub fn newly_created(id: &str, pod: &Pod) -> Self {
+        Self {
+            id: id.to_owned(),
+            pod: pod.key(),
+            uid: pod.uid().to_owned(),
+            attempt: 0,
+            ready: true,
+        }
+    }
+}
+
+/// The next step for a pod. After all but `Rest` and `Forget`, plan again with the changed pod or
+/// sandboxes: immediately, or after `Finish` and `Report` with the next change. See
+/// [`worker`](super::worker).
 ///
-/// What the API server is told of an address goes before what is done to it (ADR 0019): a pod that loses its sandbox no longer
-/// counts as running when the address is freed, and holds the address until the kubelet says that it is free.
+/// The API server learns of a change of an address before it happens (ADR 0019): a pod that loses
+/// its sandbox no longer counts as running when the address is freed, and holds the address until
+/// the kubelet reports that it is free.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum PodStep {
     /// Report that the pod has ended and that its sandboxes are still there.
     Terminate,
-    /// Report that the pod waits for a sandbox: the one that it was reported with is dead or gone.
+    /// Report that the pod waits for a sandbox: its reported sandbox is dead or gone.
     Withdraw,
     /// Stop and remove these sandboxes.
     Remove(Vec<String>),
-    /// Report that the pod has ended and has no sandbox any more.
+    /// Report that the pod has ended and has no sandbox any more. This is left out if the object
+    /// can be deleted at once.
     Release,
     /// Admit the pod and run a sandbox for it.
     Run,
-    /// Tell the API server that the pod is gone from here.
+    /// Delete the pod's object: the pod has left this node.
     Finish,
-    /// Report the sandbox of this id as what runs.
+    /// Report that the pod runs in the sandbox of this id.
     Report(String),
     /// Nothing, until something changes.
     Rest,
-    /// Nothing any more: there is neither pod nor sandbox.
+    /// End the worker: there is neither pod nor sandbox.
     Forget,
 }
 
-/// Plans the next step for a pod, which is `None` when the API server has it no more.
-pub fn plan(pod: Option<&Pod>, sandboxes: &[Sandbox]) -> Step {
+/// Plans the next step for a pod; `pod` is `None` if the API server does not have it any more.
+pub fn plan(pod: Option<&Pod>, sandboxes: &[Sandbox]) -> PodStep {
     let all = || sandboxes.iter().map(|sandbox| sandbox.id.clone()).collect();
     let Some(pod) = pod else {
         return match sandboxes {
-            [] => Step::Forget,
-            _ => Step::Remove(all()),
+            [] => PodStep::Forget,
+            _ => PodStep::Remove(all()),
         };
     };
     let is_ended = is_terminal(pod);
     if is_ended || pod.is_deleting() {
         let is_released = is_ended && has_no_sandbox(pod);
+        let finalizers = pod.metadata.finalizers.as_deref().unwrap_or_default();
         return match sandboxes {
-            [] if !is_released => Step::Release,
-            [] if pod.is_deleting() => Step::Finish,
-            [] => Step::Rest,
-            _ if !is_ended || is_released => Step::Terminate,
-            _ => Step::Remove(all()),
+            // The object's report of an address is deleted with it.
+            [] if is_ended && pod.is_deleting() && finalizers.is_empty() => PodStep::Finish,
+            [] if !is_released => PodStep::Release,
+            [] if pod.is_deleting() => PodStep::Finish,
+            [] => PodStep::Rest,
+            _ if !is_ended || is_released => PodStep::Terminate,
+            _ => PodStep::Remove(all()),
         };
     }
     let newest_ready = sandboxes
@@ -77,16 +97,16 @@ pub fn plan(pod: Option<&Pod>, sandboxes: &[Sandbox]) -> Step {
         .map(|sandbox| sandbox.id.clone())
         .collect();
     match newest_ready {
-        Some(keep) if others.is_empty() => Step::Report(keep.id.clone()),
-        Some(_) => Step::Remove(others),
-        None if has_ip(pod) => Step::Withdraw,
+        Some(keep) if others.is_empty() => PodStep::Report(keep.id.clone()),
+        Some(_) => PodStep::Remove(others),
+        None if has_ip(pod) => PodStep::Withdraw,
         // The old ones go first, since they may hold the node's last address.
-        None if !others.is_empty() => Step::Remove(others),
-        None => Step::Run,
+        None if !others.is_empty() => PodStep::Remove(others),
+        None => PodStep::Run,
     }
 }
 
-/// Whether the pod is reported with an address.
+/// Returns true if the pod is reported with an address.
 pub fn has_ip(pod: &Pod) -> bool {
     let status = pod.status.as_ref();
     status.is_some_and(|status| status.pod_ip.is_some())
@@ -118,7 +138,7 @@ mod tests {
         }
     }
 
-    /// The kubelet has said whether there is a sandbox.
+    /// The pod with the kubelet's report on its sandbox.
     fn said(mut pod: Pod, sandbox: &str) -> Pod {
         let status = pod.status.get_or_insert_default();
         status.conditions = Some(vec![PodCondition {
@@ -142,30 +162,35 @@ mod tests {
     #[test]
     fn the_next_step_follows_from_pod_and_sandboxes() {
         let (ready, stopped) = (sandbox("r", 1, true), sandbox("s", 0, false));
-        let remove = |ids: &[&str]| Step::Remove(ids.iter().map(|id| (*id).to_owned()).collect());
+        let remove =
+            |ids: &[&str]| PodStep::Remove(ids.iter().map(|id| (*id).to_owned()).collect());
         let alive = pod("Pending", false);
+        let kept = |mut pod: Pod| {
+            pod.metadata.finalizers = Some(vec!["example.com/wait".into()]);
+            pod
+        };
         let mut reported = said(pod("Running", false), "True");
         reported.status.get_or_insert_default().pod_ip = Some("10.0.0.2".into());
         let cases = [
-            ("new", Some(&alive), vec![], Step::Run),
+            ("new", Some(&alive), vec![], PodStep::Run),
             (
                 "made",
                 Some(&alive),
                 vec![ready.clone()],
-                Step::Report("r".into()),
+                PodStep::Report("r".into()),
             ),
             ("dead", Some(&alive), vec![stopped.clone()], remove(&["s"])),
             (
                 "dead, and its address reported",
                 Some(&reported),
                 vec![stopped.clone()],
-                Step::Withdraw,
+                PodStep::Withdraw,
             ),
             (
                 "vanished, and its address reported",
                 Some(&reported),
                 vec![],
-                Step::Withdraw,
+                PodStep::Withdraw,
             ),
             (
                 "both",
@@ -185,12 +210,12 @@ mod tests {
                 vec![ready.clone(), stopped.clone()],
                 remove(&["r", "s"]),
             ),
-            ("gone and clean", None, vec![], Step::Forget),
+            ("gone and clean", None, vec![], PodStep::Forget),
             (
                 "deleting",
                 Some(&pod("Running", true)),
                 vec![ready.clone()],
-                Step::Terminate,
+                PodStep::Terminate,
             ),
             (
                 "deleting and ended",
@@ -202,19 +227,31 @@ mod tests {
                 "deleting, ended and clean",
                 Some(&said(pod("Succeeded", true), "True")),
                 vec![],
-                Step::Release,
+                PodStep::Finish,
+            ),
+            (
+                "deleting, ended and clean, and it stays",
+                Some(&kept(said(pod("Succeeded", true), "True"))),
+                vec![],
+                PodStep::Release,
+            ),
+            (
+                "deleting and released, and it stays",
+                Some(&kept(said(pod("Succeeded", true), "False"))),
+                vec![],
+                PodStep::Finish,
             ),
             (
                 "deleting and released",
                 Some(&said(pod("Succeeded", true), "False")),
                 vec![],
-                Step::Finish,
+                PodStep::Finish,
             ),
             (
                 "deleting and never run",
                 Some(&said(pod("Pending", true), "False")),
                 vec![],
-                Step::Release,
+                PodStep::Release,
             ),
             (
                 "failed",
@@ -226,19 +263,19 @@ mod tests {
                 "released, and a sandbox turns up",
                 Some(&said(pod("Failed", false), "False")),
                 vec![ready],
-                Step::Terminate,
+                PodStep::Terminate,
             ),
             (
                 "failed and clean",
                 Some(&pod("Failed", false)),
                 vec![],
-                Step::Release,
+                PodStep::Release,
             ),
             (
                 "failed and released",
                 Some(&said(pod("Failed", false), "False")),
                 vec![],
-                Step::Rest,
+                PodStep::Rest,
             ),
         ];
         for (name, pod, sandboxes, want) in cases {

@@ -1,4 +1,4 @@
-//! All pods of this kubelet's nodes: a worker for each, woken by what changes.
+//! The pods of this kubelet's nodes: a worker for each, sandboxes_changed by changes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,7 +7,8 @@ use std::{
 };
 
 use podplane_api::{Object as _, core::Pod};
-use podplane_client::{Cache, Change};
+use podplane_client::{Cache, CacheChange};
+use podplane_error_chain::one_line;
 use tokio::{
     sync::{Notify, mpsc, watch},
     task::{JoinError, JoinSet},
@@ -16,19 +17,21 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{node::Node, plan::Sandbox, worker::Worker};
-use crate::cri::sandboxes::chain;
 
-/// Sandboxes of a pod changed.
+/// A notice that the sandboxes of a pod changed.
 #[derive(Clone, Debug)]
-pub struct Notice {
+pub struct SandboxNotice {
     node: Arc<Node>,
-    /// One of them, which says whose they are.
+    /// One of them, which names the pod.
     sandbox: Sandbox,
-    /// Whether there is any left.
-    left: bool,
+    /// True if the pod has any sandbox left.
+    has_sandboxes: bool,
+    /// True if the pod had no sandbox in the list before, and has this one now, which is ready.
+    is_first: bool,
 }
 
-/// Notices that wait. A runtime's lister waits when it is full, which delays its next look and nothing else.
+/// The capacity of the queue of notices. When it is full, a runtime's lister waits, which delays
+/// its next list and nothing else.
 pub const NOTICES: usize = 256;
 
 /// The workers, by UID.
@@ -36,19 +39,20 @@ pub const NOTICES: usize = 256;
 pub struct Pods {
     nodes: BTreeMap<String, Arc<Node>>,
     cache: Cache<Pod>,
-    handles: BTreeMap<String, Handle>,
+    handles: BTreeMap<String, WorkerHandle>,
     workers: JoinSet<String>,
 }
 
 #[derive(Debug)]
-struct Handle {
+struct WorkerHandle {
     node: Arc<Node>,
     pod: watch::Sender<Option<Arc<Pod>>>,
-    woken: Arc<Notify>,
+    /// Wakes the worker.
+    sandboxes_changed: Arc<Notify>,
 }
 
 impl Pods {
-    /// Workers for the pods of `cache` that are on one of `nodes`.
+    /// The pods of `cache` that are on one of `nodes`, without workers yet.
     pub fn new(nodes: &[Arc<Node>], cache: Cache<Pod>) -> Self {
         let by_name = nodes
             .iter()
@@ -61,32 +65,34 @@ impl Pods {
         }
     }
 
-    /// Keeps the workers until `stop`.
+    /// Starts, wakes and reaps workers until `stop`.
     ///
     /// # Errors
     ///
     /// [`JoinError`] if a worker panicked.
     pub async fn run(
         mut self,
-        mut notices: mpsc::Receiver<Notice>,
+        mut notices: mpsc::Receiver<SandboxNotice>,
         stop: CancellationToken,
     ) -> Result<(), JoinError> {
         let mut changes = self.cache.subscribe();
         loop {
-            // Changes, notices and ended workers are taken only when they are returned, so losing a wait loses nothing.
+            // Changes, notices and ended workers are taken only when they are returned, so losing a
+            // wait loses nothing.
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
                 change = changes.next() => self.apply(change),
-                Some(notice) = notices.recv() => self.notice(notice),
+                Some(notice) = notices.recv() => self.forward(notice),
                 Some(ended) = self.workers.join_next() => self.reap(&ended?),
             }
         }
     }
 
-    fn apply(&mut self, change: Change<Pod>) {
+    /// Passes a changed pod to its worker, and starts a worker for a new pod.
+    fn apply(&mut self, change: CacheChange<Pod>) {
         let (pod, is_there) = match change {
-            Change::Applied { new, .. } => (new, true),
-            Change::Deleted(old) => (old, false),
+            CacheChange::Applied { new, .. } => (new, true),
+            CacheChange::Deleted(old) => (old, false),
         };
         let name = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
         let Some(node) = name.and_then(|name| self.nodes.get(name)).cloned() else {
@@ -98,65 +104,84 @@ impl Pods {
             Some(handle) => {
                 handle.pod.send_replace(state);
             }
-            // Gone before it was seen: what it may have left is found by listing sandboxes.
+            // Deleted before it was seen. If it has a sandbox, the next list finds it.
             None if !is_there => {}
-            None => self.start(node, uid, state),
+            None => self.start_worker(node, uid, state),
         }
     }
 
-    fn notice(&mut self, notice: Notice) {
-        let Notice {
+    /// Wakes the worker of the notice's pod. A sandbox whose pod is gone gets a worker that removes
+    /// it.
+    fn forward(&mut self, notice: SandboxNotice) {
+        let SandboxNotice {
             node,
             sandbox,
-            left,
+            has_sandboxes,
+            is_first,
         } = notice;
         match self.handles.get(&sandbox.uid) {
-            Some(handle) => handle.woken.notify_one(),
-            None if !left => {}
+            // The worker has created it, or listed it in its first sync.
+            Some(_) if is_first => {}
+            Some(handle) => handle.sandboxes_changed.notify_one(),
+            None if !has_sandboxes => {}
             None => {
-                // The change that brings this pod may still be waiting; it starts the worker then.
+                // If the cache has the pod, its change is still queued, and will start the worker.
                 let is_known = self
                     .cache
                     .get(&sandbox.pod)
                     .is_some_and(|pod| pod.uid() == sandbox.uid);
                 if !is_known {
-                    tracing::info!(node = node.name(), pod = %sandbox.pod, uid = sandbox.uid, "sandbox without a pod");
-                    self.start(node, sandbox.uid, None);
+                    tracing::info!(node = node.name(), pod = %sandbox.pod, uid = sandbox.uid, "removing a sandbox whose pod is gone");
+                    self.start_worker(node, sandbox.uid, None);
                 }
             }
         }
     }
 
+    /// Drops the handle of a worker that has ended.
     fn reap(&mut self, uid: &str) {
         let Some(handle) = self.handles.remove(uid) else {
             return;
         };
-        // It ended because there was no pod; one that came at that moment gets another worker.
+        // It ended because there was no pod. If the pod appeared in the meantime, it gets a new
+        // worker.
         let pod = handle.pod.borrow().clone();
         if pod.is_some() {
-            self.start(handle.node, uid.to_owned(), pod);
+            self.start_worker(handle.node, uid.to_owned(), pod);
         }
     }
 
-    fn start(&mut self, node: Arc<Node>, uid: String, pod: Option<Arc<Pod>>) {
-        let (pod, observed) = watch::channel(pod);
-        let woken = Arc::new(Notify::new());
-        let worker = Worker::new(node.clone(), uid.clone(), observed, woken.clone());
+    fn start_worker(&mut self, node: Arc<Node>, uid: String, pod: Option<Arc<Pod>>) {
+        let (pod, receiver) = watch::channel(pod);
+        let sandboxes_changed = Arc::new(Notify::new());
+        let worker = Worker::new(
+            node.clone(),
+            uid.clone(),
+            receiver,
+            sandboxes_changed.clone(),
+        );
         self.workers.spawn(worker.run());
-        self.handles.insert(uid, Handle { node, pod, woken });
+        self.handles.insert(
+            uid,
+            WorkerHandle {
+                node,
+                pod,
+                sandboxes_changed,
+            },
+        );
     }
 }
 
-/// Lists the sandboxes of a node every `interval` and tells of those that changed: nobody else says that a sandbox has died, or that one
-/// has no pod.
+/// Lists the sandboxes of a node every `interval` and sends notices of those that changed. Nothing
+/// else shows that a sandbox has died, or that one has no pod.
 ///
 /// # Errors
 ///
-/// None; the signature is that of a task.
+/// It does not fail; the signature is that of a task.
 pub async fn watch_sandboxes(
     node: Arc<Node>,
     interval: Duration,
-    notices: mpsc::Sender<Notice>,
+    notices: mpsc::Sender<SandboxNotice>,
     stop: CancellationToken,
 ) -> Result<(), JoinError> {
     let mut ticks = tokio::time::interval(interval);
@@ -173,7 +198,7 @@ pub async fn watch_sandboxes(
         let listed = match node.runtime.list().await {
             Ok(listed) => listed,
             Err(error) => {
-                tracing::debug!(node = node.name(), error = %chain(&error), "sandboxes not listed; trying again");
+                tracing::debug!(node = node.name(), error = %one_line(&error), "failed to list sandboxes; trying again");
                 continue;
             }
         };
@@ -185,8 +210,9 @@ pub async fn watch_sandboxes(
                 .push(sandbox);
         }
         for sandbox in changed(&known, &present) {
-            let notice = Notice {
-                left: present.contains_key(&sandbox.uid),
+            let notice = SandboxNotice {
+                has_sandboxes: present.contains_key(&sandbox.uid),
+                is_first: is_first(&known, &present, &sandbox),
                 node: node.clone(),
                 sandbox,
             };
@@ -196,6 +222,16 @@ pub async fn watch_sandboxes(
         }
         known = present;
     }
+}
+
+/// Returns true if a pod that had no sandbox has this one, and it is ready.
+fn is_first(
+    known: &BTreeMap<String, Vec<Sandbox>>,
+    present: &BTreeMap<String, Vec<Sandbox>>,
+    sandbox: &Sandbox,
+) -> bool {
+    let now = present.get(&sandbox.uid).map_or(0, Vec::len);
+    !known.contains_key(&sandbox.uid) && now == 1 && sandbox.ready
 }
 
 /// A sandbox of each pod whose sandboxes differ.
@@ -220,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_is_told_when_its_sandboxes_come_change_and_go() {
+    fn wakes_pods_whose_sandboxes_changed() {
         let sandbox = |uid: &str, ready| Sandbox {
             id: format!("id-{uid}"),
             pod: ObjectKey::new("default", uid),
@@ -242,10 +278,11 @@ mod tests {
             sandbox("died", false),
             sandbox("new", true),
         ]);
-        let told: Vec<_> = changed(&known, &present)
-            .into_iter()
-            .map(|s| s.uid)
-            .collect();
-        assert_eq!(told, ["died", "gone", "new"]);
+        let told = changed(&known, &present);
+        let uids: Vec<_> = told.iter().map(|s| s.uid.as_str()).collect();
+        assert_eq!(uids, ["died", "gone", "new"]);
+        let first = told.iter().filter(|s| is_first(&known, &present, s));
+        let first: Vec<_> = first.map(|s| s.uid.as_str()).collect();
+        assert_eq!(first, ["new"], "which its worker has made");
     }
 }

@@ -1,4 +1,4 @@
-//! The kubelet's side of CRI.
+//! The kubelet's client of CRI.
 
 use std::{collections::HashMap, net::IpAddr};
 
@@ -33,7 +33,7 @@ impl Runtime {
         }
     }
 
-    /// `NAME://VERSION`, as nodes report it.
+    /// The runtime's `NAME://VERSION`, as nodes report it.
     ///
     /// # Errors
     ///
@@ -49,7 +49,8 @@ impl Runtime {
         Ok(format!("{runtime_name}://{runtime_version}"))
     }
 
-    /// `None` if pods can have a network, else why not, in the words of Kubernetes' node condition.
+    /// The reason why pods cannot have a network, in the words of Kubernetes' node condition;
+    /// `None` if they can.
     ///
     /// # Errors
     ///
@@ -73,7 +74,7 @@ impl Runtime {
         })
     }
 
-    /// Tells the runtime the node's blocks.
+    /// Configures the runtime with the node's blocks.
     ///
     /// # Errors
     ///
@@ -130,93 +131,61 @@ impl Runtime {
         Ok(sandboxes)
     }
 
-    /// What is to be reported of a sandbox, `None` if it is no longer ready, or gone.
+    /// A sandbox as it is reported; `None` if it is not ready any more, or gone.
     ///
     /// # Errors
     ///
     /// The runtime's.
     pub async fn ready(&self, id: &str) -> Result<Option<ReadySandbox>, Status> {
+        let answer = self.status_of(id, false).await?;
+        answer.map_or(Ok(None), |answer| ready_sandbox(&answer))
+    }
+
+    /// As [`ready`](Self::ready), with a text for people on the result of CNI: the sandbox's
+    /// addresses and, if the runtime has them, the plugins. The text is `None` without a network of
+    /// its own.
+    ///
+    /// # Errors
+    ///
+    /// The runtime's.
+    pub async fn ready_with_attachment(
+        &self,
+        id: &str,
+    ) -> Result<Option<(ReadySandbox, Option<String>)>, Status> {
+        let Some(answer) = self.status_of(id, true).await? else {
+            return Ok(None);
+        };
+        let ready = ready_sandbox(&answer)?;
+        Ok(ready.map(|ready| (ready, attachment(&answer))))
+    }
+
+    /// The runtime's answer; `None` for a sandbox that is gone.
+    async fn status_of(
+        &self,
+        id: &str,
+        verbose: bool,
+    ) -> Result<Option<cri::PodSandboxStatusResponse>, Status> {
         let request = cri::PodSandboxStatusRequest {
             pod_sandbox_id: id.into(),
-            verbose: false,
+            verbose,
         };
         let mut client = self.client.clone();
         let call = client.pod_sandbox_status(request);
-        let answer = match self.metrics.call("podsandbox_status", call).await {
-            Err(status) if status.code() == tonic::Code::NotFound => return Ok(None),
-            answer => answer?,
-        };
-        let status = answer.status.unwrap_or_default();
-        if status.state() != cri::PodSandboxState::SandboxReady {
-            return Ok(None);
+        match self.metrics.call("podsandbox_status", call).await {
+            Err(status) if status.code() == tonic::Code::NotFound => Ok(None),
+            answer => Ok(Some(answer?)),
         }
-        let network = status.network.unwrap_or_default();
-        let additional = network.additional_ips.into_iter().map(|ip| ip.ip);
-        let texts = [network.ip].into_iter().chain(additional);
-        let ips = texts.filter(|text| !text.is_empty()).map(|text| {
-            let refused =
-                |_| Status::internal(format!("the runtime says that {text:?} is an address"));
-            text.parse().map_err(refused)
-        });
-        Ok(Some(ReadySandbox {
-            ips: ips.collect::<Result<_, _>>()?,
-            created: Timestamp::from_nanosecond(status.created_at.into()).unwrap_or_default(),
-        }))
     }
 
-    /// The addresses of a sandbox, ready or not; none of one that is gone, or on its node's
-    /// network.
+    /// The addresses of a sandbox, ready or not; empty if it is gone, or on its node's network.
     ///
     /// # Errors
     ///
     /// The runtime's.
     pub async fn addresses(&self, id: &str) -> Result<Vec<IpAddr>, Status> {
-        let request = cri::PodSandboxStatusRequest {
-            pod_sandbox_id: id.into(),
-            verbose: false,
-        };
-        let mut client = self.client.clone();
-        let call = client.pod_sandbox_status(request);
-        let answer = match self.metrics.call("podsandbox_status", call).await {
-            Err(status) if status.code() == tonic::Code::NotFound => return Ok(Vec::new()),
-            answer => answer?,
-        };
-        let network = answer
-            .status
-            .unwrap_or_default()
-            .network
-            .unwrap_or_default();
-        let additional = network.additional_ips.into_iter().map(|ip| ip.ip);
-        let ips = [network.ip].into_iter().chain(additional);
-        Ok(ips.filter_map(|ip| ip.parse().ok()).collect())
-    }
-
-    /// What CNI gave a sandbox, for people to read: its addresses and, where the runtime tells, by which plugins. `None` without a
-    /// network of its own.
-    ///
-    /// # Errors
-    ///
-    /// The runtime's.
-    pub async fn attachment(&self, id: &str) -> Result<Option<String>, Status> {
-        let request = cri::PodSandboxStatusRequest {
-            pod_sandbox_id: id.into(),
-            verbose: true,
-        };
-        let mut client = self.client.clone();
-        let call = client.pod_sandbox_status(request);
-        let answer = self.metrics.call("podsandbox_status", call).await?;
-        let cri::PodSandboxStatusResponse { status, info, .. } = answer;
-        let network = status.unwrap_or_default().network.unwrap_or_default();
-        if network.ip.is_empty() {
-            return Ok(None);
-        }
-        let additional = network.additional_ips.into_iter().map(|ip| ip.ip);
-        let ips: Vec<_> = [network.ip].into_iter().chain(additional).collect();
-        let record = info
-            .get("info")
-            .and_then(|text| serde_json::from_str(text).ok())
-            .unwrap_or_default();
-        Ok(Some(attachment_text(&ips.join(", "), &record)))
+        let answer = self.status_of(id, false).await?;
+        let texts = answer.iter().flat_map(addresses);
+        Ok(texts.filter_map(|text| text.parse().ok()).collect())
     }
 
     /// Runs a sandbox for the pod, which has none; returns its id.
@@ -234,7 +203,7 @@ impl Runtime {
         Ok(answer.pod_sandbox_id)
     }
 
-    /// Stops and removes a sandbox; one that is gone is fine.
+    /// Stops and removes a sandbox; a missing one is fine.
     ///
     /// # Errors
     ///
@@ -274,7 +243,48 @@ impl From<cri::PodSandbox> for Sandbox {
     }
 }
 
-/// `Add eth0 [10.244.1.2] from NETWORK (bridge, host-local)`, as Multus tells it of its attachments.
+/// The addresses in an answer, the primary one first.
+fn addresses(answer: &cri::PodSandboxStatusResponse) -> impl Iterator<Item = &str> {
+    let status = answer.status.iter();
+    let networks = status.filter_map(|status| status.network.as_ref());
+    let texts = networks.flat_map(|network| {
+        let additional = network.additional_ips.iter().map(|ip| ip.ip.as_str());
+        [network.ip.as_str()].into_iter().chain(additional)
+    });
+    texts.filter(|text| !text.is_empty())
+}
+
+fn ready_sandbox(answer: &cri::PodSandboxStatusResponse) -> Result<Option<ReadySandbox>, Status> {
+    let status = answer.status.as_ref();
+    let is_ready =
+        |status: &&cri::PodSandboxStatus| status.state() == cri::PodSandboxState::SandboxReady;
+    let Some(status) = status.filter(is_ready) else {
+        return Ok(None);
+    };
+    let ips = addresses(answer).map(|text| {
+        let refused = |_| {
+            Status::internal(format!(
+                "invalid address {text:?} from the container runtime"
+            ))
+        };
+        text.parse().map_err(refused)
+    });
+    Ok(Some(ReadySandbox {
+        ips: ips.collect::<Result<_, _>>()?,
+        created: Timestamp::from_nanosecond(status.created_at.into()).unwrap_or_default(),
+    }))
+}
+
+/// The text on a sandbox's network; `None` without a network of its own.
+fn attachment(answer: &cri::PodSandboxStatusResponse) -> Option<String> {
+    let ips: Vec<_> = addresses(answer).collect();
+    let info = answer.info.get("info");
+    let record = info.and_then(|text| serde_json::from_str(text).ok());
+    (!ips.is_empty()).then(|| attachment_text(&ips.join(", "), &record.unwrap_or_default()))
+}
+
+/// The text `Add eth0 [10.244.1.2] from NETWORK (bridge, host-local)`, in the words of Multus on
+/// its attachments.
 fn attachment_text(ips: &str, record: &serde_json::Value) -> String {
     let network = &record["network"];
     let plugins = network["config"]["plugins"].as_array();
@@ -283,7 +293,7 @@ fn attachment_text(ips: &str, record: &serde_json::Value) -> String {
         types.map(|text| text.as_str().map(str::to_owned))
     };
     let types = plugins.into_iter().flatten().map(of_each);
-    // Where only addresses are given, the plugins that make interfaces are not executed.
+    // If pods have addresses alone, the plugins that make interfaces are not executed.
     let is_ledger = network["plugins"] == "ipam";
     let executed: Vec<_> = types
         .flat_map(|[main, ipam]| [main.filter(|_| !is_ledger), ipam])

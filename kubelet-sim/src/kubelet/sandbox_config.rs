@@ -9,21 +9,21 @@ use podplane_api::{
 };
 use podplane_proto::cri::{self, NamespaceMode};
 
-/// The label by which a pod's sandboxes are found; the others tell people whose they are. All are
+/// The label by which a pod's sandboxes are found; the other labels are for people. All are
 /// Kubernetes'.
 pub(super) const UID_LABEL: &str = "io.kubernetes.pod.uid";
 const NAME_LABEL: &str = "io.kubernetes.pod.name";
 const NAMESPACE_LABEL: &str = "io.kubernetes.pod.namespace";
 
-/// The resolver's configuration of the node. There is no DNS of the cluster, so it is that of pods
-/// with the policy ClusterFirst, too.
+/// The node's resolver configuration. There is no DNS of the cluster, so pods with the policy
+/// ClusterFirst have it, too.
 pub(super) const NODE_RESOLV_CONF: &str = "/etc/resolv.conf";
 
 /// Bytes of a host name that Kubernetes makes of a pod's name.
 const MAX_HOSTNAME: usize = 63;
 /// The domain under which the names of pods with a subdomain are.
 const CLUSTER_DOMAIN: &str = "cluster.local";
-/// What the C library's resolver takes of each.
+/// The limits of the C library's resolver.
 const MAX_SERVERS: usize = 3;
 const MAX_SEARCHES: usize = 32;
 
@@ -190,7 +190,7 @@ fn parse(resolv_conf: &str) -> cri::DnsConfig {
         let mut words = line.split_whitespace().map(str::to_owned);
         match words.next().as_deref() {
             Some("nameserver") => dns.servers.extend(words.next()),
-            // Of several the last counts.
+            // The last of several counts.
             Some("search") => dns.searches = words.collect(),
             Some("options") => dns.options = words.collect(),
             _ => {}
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_of_all_lasting_containers_are_mapped() {
+    fn maps_ports_of_all_containers_but_ordinary_init_containers() {
         let config = config_of(&json!({
             "initContainers": [
                 {"name": "proxy", "restartPolicy": "Always", "ports": [{"containerPort": 15001, "hostPort": 15001}]},
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn dns_is_the_nodes_and_the_pods_own_after_it() {
+    fn dns_of_the_pod_follows_that_of_the_node() {
         let own = json!({"nameservers": ["1.1.1.1", "10.0.0.53", "2.2.2.2"], "searches": ["x"],
             "options": [{"name": "ndots", "value": "5"}, {"name": "debug"}]});
         let dns = |spec: Value| config_of(&spec).dns_config.unwrap();
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn host_names_follow_the_pod() {
+    fn hostname_follows_from_the_pod_spec() {
         let hostname = |spec| config_of(&spec).hostname;
         assert_eq!(hostname(json!({"containers": []})), "web-0");
         let named = json!({"containers": [], "hostname": "db", "subdomain": "data"});

@@ -1,4 +1,4 @@
-//! `podplane.node.v1.NodeNetworkService`: what a node's network holds.
+//! `podplane.node.v1.NodeNetworkService`: the state of a node's network.
 
 use std::{
     collections::BTreeMap,
@@ -12,6 +12,7 @@ use podplane_api::{
     pod_ips::{holds_address, is_host_network, is_terminal},
 };
 use podplane_client::Cache;
+use podplane_error_chain::one_line;
 use podplane_proto::{
     error::ApiError,
     node::{
@@ -22,21 +23,20 @@ use podplane_proto::{
 use tonic::{Request, Response, Status};
 
 use super::{
-    ipam_report::Reported,
-    node::{Books, NetworkState, Node, pod_cidrs},
+    ipam_report::ReportState,
+    node::{AddressBooks, NetworkState, Node, pod_cidrs},
 };
-use crate::cri::sandboxes::chain;
 
 /// The nodes of a kubelet, by name.
 pub type Nodes = BTreeMap<String, Arc<Node>>;
 
-/// What [`NodeNetwork`] is told when the nodes' runtimes have answered.
+/// The nodes by name, for [`NodeNetwork`] once their runtimes have answered.
 pub fn by_name(nodes: &[Arc<Node>]) -> Nodes {
     let named = |node: &Arc<Node>| (node.name().to_owned(), node.clone());
     nodes.iter().map(named).collect()
 }
 
-/// Answers for the nodes of this kubelet.
+/// The service that answers for the nodes of this kubelet.
 #[derive(Debug)]
 pub struct NodeNetwork {
     nodes: Arc<OnceLock<Nodes>>,
@@ -78,7 +78,7 @@ impl NodeNetworkService for NodeNetwork {
     ) -> Result<Response<GetNodeNetworkResponse>, Status> {
         let node = self.node(&request.get_ref().node_name)?;
         let books = node.books().await;
-        let books = books.map_err(|error| Status::unavailable(chain(&error)))?;
+        let books = books.map_err(|error| Status::unavailable(one_line(&error)))?;
         let pods = pods_of(node);
         let (network_ready, network_fault) = match &*node.network.borrow() {
             NetworkState::Ready => (true, String::new()),
@@ -91,7 +91,7 @@ impl NodeNetworkService for NodeNetwork {
             families: families(&books),
             allocations: allocations(&books, &pods),
             missing: missing(&books, &pods),
-            waiting: waiting(&pods, &network_fault),
+            waiting: waiting_pods(&pods, &network_fault),
             ipam: books.plugin.clone(),
             network_ready,
             network_fault,
@@ -103,28 +103,26 @@ impl NodeNetworkService for NodeNetwork {
 
 /// The pods of the node that may have an address of its network, by namespace and name.
 fn pods_of(node: &Node) -> Vec<Arc<Pod>> {
-    let mut pods = node.pods.list();
-    pods.retain(|pod| {
-        let spec = pod.spec.as_ref();
-        let is_here = spec.and_then(|spec| spec.node_name.as_deref()) == Some(node.name());
-        is_here && !is_host_network(pod)
-    });
+    let mut pods = node.own_pods();
+    pods.retain(|pod| !is_host_network(pod));
     pods
 }
 
-/// The addresses that a pod says it has. One that has ended has none any more once its sandbox is gone.
+/// The addresses in a pod's status. A pod that has ended has none any more once its sandbox is
+/// gone.
 fn addresses(pod: &Pod) -> impl Iterator<Item = &str> {
     let status = pod.status.as_ref().filter(|_| holds_address(pod));
     let ips = status.and_then(|status| status.pod_ips.as_deref());
     ips.unwrap_or_default().iter().map(|ip| ip.ip.as_str())
 }
 
-/// What pods say and the files do not. Pods that are being deleted may have given their address back already.
-fn missing(books: &Books, pods: &[Arc<Pod>]) -> Vec<MissingAddress> {
+/// The addresses in pods' statuses that the files do not have. Pods that are being deleted may have
+/// given their address back already.
+fn missing(books: &AddressBooks, pods: &[Arc<Pod>]) -> Vec<MissingAddress> {
     if !books.knows_leases() {
         return Vec::new();
     }
-    // Where another plugin gives addresses, its report stands for the files.
+    // If another plugin gives addresses, its report stands for the files.
     let file = match books.has_files() {
         true => "allocation file",
         false => "entry in the IPAM report",
@@ -148,8 +146,8 @@ fn missing(books: &Books, pods: &[Arc<Pod>]) -> Vec<MissingAddress> {
         },
     };
     let alive = pods.iter().filter(|pod| !pod.is_deleting());
-    let said = alive.flat_map(|pod| addresses(pod).map(move |address| (pod, address)));
-    let missing = said.filter_map(|(pod, address)| {
+    let reported = alive.flat_map(|pod| addresses(pod).map(move |address| (pod, address)));
+    let missing = reported.filter_map(|(pod, address)| {
         Some(MissingAddress {
             pod_namespace: pod.namespace().to_owned(),
             pod_name: pod.name().to_owned(),
@@ -162,14 +160,15 @@ fn missing(books: &Books, pods: &[Arc<Pod>]) -> Vec<MissingAddress> {
 }
 
 /// The time of the report that the answer comes from; empty if there is none.
-fn report_time(reported: &Reported) -> String {
+fn report_time(reported: &ReportState) -> String {
     match reported {
-        Reported::Good(good) => good.at.to_string(),
-        Reported::NoSource | Reported::Failed(_) => String::new(),
+        ReportState::Good(good) => good.at.to_string(),
+        ReportState::NoSource | ReportState::Failed(_) => String::new(),
     }
 }
 
-fn waiting(pods: &[Arc<Pod>], network_fault: &str) -> Vec<WaitingPod> {
+/// The pods that have no address yet, with the reason.
+fn waiting_pods(pods: &[Arc<Pod>], network_fault: &str) -> Vec<WaitingPod> {
     let waits = |pod: &&Arc<Pod>| {
         !pod.is_deleting() && !is_terminal(pod) && addresses(pod).next().is_none()
     };
@@ -192,7 +191,7 @@ fn blocks(nodes: &Cache<NodeObject>, name: &str) -> Vec<String> {
     cidrs.map(ToString::to_string).collect()
 }
 
-fn families(books: &Books) -> Vec<AddressFamily> {
+fn families(books: &AddressBooks) -> Vec<AddressFamily> {
     let Some(ipam) = &books.ipam else {
         return Vec::new();
     };
@@ -220,14 +219,14 @@ fn families(books: &Books) -> Vec<AddressFamily> {
     present.map(|(version, n)| family(version, n)).collect()
 }
 
-fn allocations(books: &Books, pods: &[Arc<Pod>]) -> Vec<Allocation> {
+fn allocations(books: &AddressBooks, pods: &[Arc<Pod>]) -> Vec<Allocation> {
     let is_there = |uid: &str| {
         pods.iter()
             .any(|pod| pod.uid() == uid && holds_address(pod))
     };
     let mut leases: Vec<_> = books.leases.iter().collect();
     leases.sort_by_key(|lease| lease.ip);
-    let allocation = |lease: &podplane_cni::host_local::Lease| {
+    let allocation = |lease: &podplane_host_local::Lease| {
         let owner = books.owner(lease);
         let state = match owner {
             Some(sandbox) if is_there(&sandbox.uid) => AllocationState::InUse,
@@ -258,7 +257,8 @@ mod tests {
         core::{PodIP, PodSpec, PodStatus},
         meta::ObjectMeta,
     };
-    use podplane_cni::{NetworkConfigList, host_local::Lease};
+    use podplane_cni::NetworkConfigList;
+    use podplane_host_local::Lease;
 
     use super::*;
     use crate::{ipam::Ipam, kubelet::plan::Sandbox};
@@ -294,7 +294,7 @@ mod tests {
         }
     }
 
-    fn books(leases: &[(&str, &str)], sandboxes: Vec<Sandbox>) -> Books {
+    fn books(leases: &[(&str, &str)], sandboxes: Vec<Sandbox>) -> AddressBooks {
         let dir = tempfile::tempdir().unwrap();
         let text = r#"{"cniVersion": "1.0.0", "name": "x", "plugins": [{"type": "bridge",
             "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.0.1.0/29"}]]}}]}"#;
@@ -305,18 +305,18 @@ mod tests {
             container_id: (*id).into(),
             ifname: Some("eth0".into()),
         };
-        Books {
+        AddressBooks {
             ipam: Ipam::of(&list).unwrap(),
             plugin: "host-local".into(),
             uses_pod_cidr: true,
             leases: leases.iter().map(lease).collect(),
             sandboxes,
-            ..Books::default()
+            ..AddressBooks::default()
         }
     }
 
     #[test]
-    fn allocations_are_held_against_sandboxes_and_pods() {
+    fn joins_allocations_with_sandboxes_and_pods() {
         let leases = [
             ("10.0.1.2", "a"),
             ("10.0.1.3", "b"),
@@ -330,10 +330,10 @@ mod tests {
         ];
         let books = books(&leases, sandboxes);
         let pods = [pod("there", Some("10.0.1.2")), pod("old", Some("10.0.0.5"))];
-        let told = allocations(&books, &pods);
-        let told: Vec<_> = told
+        let actual = allocations(&books, &pods);
+        let actual: Vec<_> = actual
             .iter()
-            .map(|told| (told.address.as_str(), told.state(), told.outside_ranges))
+            .map(|found| (found.address.as_str(), found.state(), found.outside_ranges))
             .collect();
         let want = [
             ("10.0.0.5", AllocationState::InUse, true),
@@ -341,7 +341,7 @@ mod tests {
             ("10.0.1.3", AllocationState::Orphaned, false),
             ("10.0.1.4", AllocationState::Leaked, false),
         ];
-        assert_eq!(told, want);
+        assert_eq!(actual, want);
         let families = families(&books);
         let AddressFamily {
             capacity,
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_says_an_address_which_no_file_has_is_told() {
+    fn reports_pod_addresses_without_a_lease() {
         let leases = [("10.0.1.2", "a"), ("10.0.1.3", "b"), ("10.0.1.4", "gone")];
         let books = books(&leases, vec![sandbox("a", "one"), sandbox("b", "two")]);
         let pods = [
@@ -364,10 +364,10 @@ mod tests {
             pod("five", Some("10.0.1.5")),
             pod("six", None),
         ];
-        let told = missing(&books, &pods);
-        let told: Vec<_> = told
+        let actual = missing(&books, &pods);
+        let actual: Vec<_> = actual
             .iter()
-            .map(|told| (told.pod_name.as_str(), told.reason.as_str()))
+            .map(|found| (found.pod_name.as_str(), found.reason.as_str()))
             .collect();
         let want = [
             (
@@ -380,8 +380,8 @@ mod tests {
             ),
             ("five", "it has no allocation file"),
         ];
-        assert_eq!(told, want);
-        let waiting = waiting(&pods, "");
+        assert_eq!(actual, want);
+        let waiting = waiting_pods(&pods, "");
         assert_eq!(waiting.len(), 1);
         assert_eq!(waiting[0].pod_name, "six");
     }

@@ -1,4 +1,4 @@
-//! What is reported of a pod: functions from what is known to `PodStatus`.
+//! The status of a pod, computed from what is observed.
 
 use std::net::IpAddr;
 
@@ -21,11 +21,11 @@ use podplane_api::{
 pub struct ReadySandbox {
     /// Its addresses, the primary one first; none if it is on its node's network.
     pub ips: Vec<IpAddr>,
-    /// When it was made.
+    /// The time at which it was made.
     pub created: Timestamp,
 }
 
-/// There was no address for the pod.
+/// The refusal of a pod for want of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rejection {
     /// Addresses taken.
@@ -34,7 +34,8 @@ pub struct Rejection {
     pub capacity: i64,
 }
 
-/// The pod runs: its sandbox is ready, and each container counts as running since then.
+/// The status of a pod that runs: its sandbox is ready, and each container counts as running since
+/// then.
 pub fn running(pod: &Pod, sandbox: &ReadySandbox, host: &[IpAddr], now: Timestamp) -> PodStatus {
     let mut status = begun(pod, host, now);
     let ips = if is_host_network(pod) {
@@ -69,7 +70,7 @@ pub fn running(pod: &Pod, sandbox: &ReadySandbox, host: &[IpAddr], now: Timestam
     status
 }
 
-/// The pod's sandbox is not made yet.
+/// The status of a pod whose sandbox is not made yet.
 pub fn creating(pod: &Pod, host: &[IpAddr], now: Timestamp) -> PodStatus {
     let mut status = begun(pod, host, now);
     status.phase = Some("Pending".into());
@@ -128,18 +129,18 @@ pub fn creating(pod: &Pod, host: &[IpAddr], now: Timestamp) -> PodStatus {
     status
 }
 
-/// What is left on the node of a pod that has ended.
+/// The remains of an ended pod on the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Remains {
+pub enum PodRemains {
     /// A sandbox, which may hold an address.
     Sandbox,
     /// Nothing.
     Nothing,
 }
 
-/// The pod has ended, as Kubernetes' kubelet says it: what ran has succeeded, what never ran has failed. Its addresses stay as a record of
-/// what they were.
-pub fn ended(pod: &Pod, remains: Remains, now: Timestamp) -> PodStatus {
+/// The status of a pod that has ended, as with Kubernetes' kubelet: one that ran has succeeded, one
+/// that never ran has failed. Its addresses stay as a record.
+pub fn ended(pod: &Pod, remains: PodRemains, now: Timestamp) -> PodStatus {
     let mut status = pod.status.clone().unwrap_or_default();
     for container in [
         &mut status.container_statuses,
@@ -163,9 +164,9 @@ pub fn ended(pod: &Pod, remains: Remains, now: Timestamp) -> PodStatus {
     };
     status.phase = Some(phase);
     let sandbox = match remains {
-        Remains::Nothing => "False",
-        Remains::Sandbox if has_no_sandbox(pod) => "Unknown",
-        Remains::Sandbox => "True",
+        PodRemains::Nothing => "False",
+        PodRemains::Sandbox if has_no_sandbox(pod) => "Unknown",
+        PodRemains::Sandbox => "True",
     };
     set_condition(
         &mut status,
@@ -195,7 +196,8 @@ fn end_container(container: &mut ContainerStatus, now: Timestamp) {
     }
 }
 
-/// The pod is refused for want of an address; the texts are those of Kubernetes' admission.
+/// The status of a pod that is refused for want of an address; the texts are those of Kubernetes'
+/// admission.
 pub fn rejected(pod: &Pod, rejection: Rejection, now: Timestamp) -> PodStatus {
     let Rejection { used, capacity } = rejection;
     let mut status = pod.status.clone().unwrap_or_default();
@@ -217,7 +219,7 @@ pub fn rejected(pod: &Pod, rejection: Rejection, now: Timestamp) -> PodStatus {
     }
 }
 
-/// What is reported of every pod that the kubelet has taken up.
+/// The fields that are reported of every pod that the kubelet has taken up.
 fn begun(pod: &Pod, host: &[IpAddr], now: Timestamp) -> PodStatus {
     let status = pod.status.clone().unwrap_or_default();
     PodStatus {
@@ -259,7 +261,8 @@ fn container_status(container: &Container, state: &ContainerState) -> ContainerS
     }
 }
 
-/// Init containers have run when the others do; those that restart always are sidecars, and run with them.
+/// The statuses of init containers: they have completed when the others run. Those that restart
+/// always are sidecars, and run with the others.
 fn init_statuses(
     spec: &PodSpec,
     running: &ContainerState,
@@ -287,7 +290,7 @@ fn init_statuses(
     )
 }
 
-/// Sets a condition; its time of transition moves only with its status.
+/// Sets a condition; its transition time changes only with its status.
 fn set_condition(
     status: &mut PodStatus,
     kind: &str,
@@ -402,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_waits_for_its_sandbox_says_so() {
+    fn a_pod_without_a_sandbox_is_pending() {
         let status = creating(&pod(false), &[], NOW);
         assert_eq!(status.phase.as_deref(), Some("Pending"));
         let ready = condition(&status, "Ready");
@@ -427,14 +430,14 @@ mod tests {
     }
 
     #[test]
-    fn an_ended_pod_keeps_its_address_on_record_until_and_after_its_sandbox_is_gone() {
+    fn an_ended_pod_keeps_its_address_after_its_sandbox_is_removed() {
         let sandbox = ReadySandbox {
             ips: ips(&["10.0.0.2"]),
             created: NOW,
         };
         let running = with(running(&pod(false), &sandbox, &[], NOW));
         let later = Timestamp::from_second(60).unwrap();
-        let ending = ended(&running, Remains::Sandbox, later);
+        let ending = ended(&running, PodRemains::Sandbox, later);
         assert_eq!(ending.phase.as_deref(), Some("Succeeded"));
         assert_eq!(ending.pod_ip.as_deref(), Some("10.0.0.2"));
         assert_eq!(
@@ -450,21 +453,21 @@ mod tests {
             let end = container.state.as_ref().unwrap().terminated.as_ref();
             assert_eq!(end.unwrap().finished_at, Some(Time(later)));
         }
-        let gone = ended(&with(ending), Remains::Nothing, later);
+        let gone = ended(&with(ending), PodRemains::Nothing, later);
         assert_eq!(gone.phase.as_deref(), Some("Succeeded"));
         assert_eq!(gone.pod_ip.as_deref(), Some("10.0.0.2"));
         assert_eq!(
             condition(&gone, POD_READY_TO_START_CONTAINERS).status,
             "False"
         );
-        let again = ended(&with(gone.clone()), Remains::Nothing, NOW);
+        let again = ended(&with(gone.clone()), PodRemains::Nothing, NOW);
         assert_eq!(again, gone, "what has not changed is not written");
     }
 
     #[test]
     fn a_pod_that_ends_before_it_ran_has_failed() {
         let waiting = with(creating(&pod(false), &[], NOW));
-        let status = ended(&waiting, Remains::Sandbox, NOW);
+        let status = ended(&waiting, PodRemains::Sandbox, NOW);
         assert_eq!(status.phase.as_deref(), Some("Failed"));
         let sandbox = condition(&status, POD_READY_TO_START_CONTAINERS);
         assert_eq!(sandbox.status, "Unknown", "the sandbox may have an address");
@@ -479,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rejected_pod_has_kubernetes_words() {
+    fn rejection_has_the_message_of_kubernetes() {
         let status = rejected(
             &pod(false),
             Rejection {

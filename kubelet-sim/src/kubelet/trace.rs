@@ -1,21 +1,21 @@
-//! What the kubelet adds to the journey of a pod.
+//! The kubelet's part of a pod's journey.
 
 use std::{borrow::Cow, time::Instant};
 
 use podplane_api::{Object as _, core::Pod};
 use podplane_telemetry::trace::{Journey, Span, attribute};
 
-/// The steps of one look at a pod. A look that had nothing to do is no step itself.
+/// The trace of one sync of a pod. A sync with nothing to do leaves no span.
 #[derive(Debug)]
-pub(super) struct Steps {
+pub(super) struct SyncTrace {
     journey: Option<Journey>,
     node: String,
-    begun: Instant,
-    look: Option<Span>,
+    started_at: Instant,
+    span: Option<Span>,
 }
 
-impl Steps {
-    /// A look at a pod begins, of which there may be nothing left but its sandboxes.
+impl SyncTrace {
+    /// Begins the trace of a sync; `pod` is `None` if only its sandboxes may be left.
     pub(super) fn new(node: &str, uid: &str, pod: Option<&Pod>) -> Self {
         let is_going = pod.is_none_or(Pod::is_deleting);
         let journey = match is_going {
@@ -25,29 +25,33 @@ impl Steps {
         Self {
             journey,
             node: node.to_owned(),
-            begun: Instant::now(),
-            look: None,
+            started_at: Instant::now(),
+            span: None,
         }
     }
 
-    /// A step of it begins.
+    /// Begins a span for a step of the sync.
     pub(super) fn begin(&mut self, name: impl Into<Cow<'static, str>>) -> Span {
-        let Self { journey, begun, .. } = self;
-        let look = self
-            .look
-            .get_or_insert_with(|| Span::of(*journey, "sync").since(*begun));
-        let mut span = look.child(name);
+        let Self {
+            journey,
+            started_at,
+            ..
+        } = self;
+        let sync = self
+            .span
+            .get_or_insert_with(|| Span::of(*journey, "sync").since(*started_at));
+        let mut span = sync.child(name);
         span.set(attribute::NODE, self.node.clone());
         span
     }
 
-    /// It is over.
+    /// Ends the trace; `error` if the sync failed.
     pub(super) fn end(self, error: Option<String>) {
-        let Some(mut look) = self.look else { return };
-        look.set(attribute::NODE, self.node);
+        let Some(mut span) = self.span else { return };
+        span.set(attribute::NODE, self.node);
         if let Some(error) = error {
-            look.fail(error);
+            span.fail(error);
         }
-        look.end();
+        span.end();
     }
 }

@@ -1,229 +1,360 @@
-//! One pod on this node: looked at again and again until what is so is what should be.
+//! The worker of one pod on this node, which reconciles the pod's sandboxes and its status.
+//!
+//! Each sync lists the pod's sandboxes, asks [`plan`] for the next [`PodStep`], carries it out and
+//! plans again, until a step ends the sync. The life of a pod has these steps:
+//!
+//! | sync | steps |
+//! |---|---|
+//! | the pod is bound to the node | `Run`, `Report`: its status has the addresses of its sandbox |
+//! | the sandbox dies | `Withdraw`, `Remove`, `Run`, `Report` |
+//! | the pod is deleted | `Terminate`, `Remove`, `Finish`; with finalizers, `Release` comes first |
+//! | its object is gone | `Forget`: the worker ends |
+//!
+//! [`PodStep`] describes each step, and `Worker::run_steps` the transitions. Between two syncs the
+//! worker waits for a change of the pod, of its sandboxes or of the node's network, or for a timer.
 
 use std::{sync::Arc, time::Duration};
 
 use podplane_api::{
     Object as _,
-    core::{Pod, PodStatus},
+    core::{Node as NodeObject, Pod, PodStatus},
     jiff::Timestamp,
     pod_ips::{OUT_OF_POD_IPS, is_host_network},
 };
 use podplane_client::{DeleteParams, events::EventType};
+use podplane_error_chain::one_line;
 use podplane_telemetry::trace::Span;
 use tokio::sync::{Notify, watch};
 use tonic::Status;
 
 use super::{
     admission::Verdict,
-    metrics::Running,
+    metrics::RunningPodGuard,
     node::{NetworkState, Node, NodeError},
-    plan::{Step, has_ip, plan},
+    plan::{PodStep, Sandbox, has_ip, plan},
     runtime::rpc_error,
-    status::{self, Remains},
-    trace::Steps,
+    status::{self, PodRemains, ReadySandbox},
+    trace::SyncTrace,
 };
-use crate::cri::sandboxes::chain;
 
-/// While an address is about to be freed, look again so often.
-const SOON: Duration = Duration::from_millis(200);
-/// After failures: from here, doubled up to [`MAX_BACKOFF`], which is Kubernetes' own pause between attempts at a sandbox.
+/// The time to the next sync of a pod that waits for an address: another pod is about to release
+/// one, or the node is about to get its block.
+const ADDRESS_POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// The pause after the first failure. Each further failure doubles it, up to [`MAX_BACKOFF`].
 const MIN_BACKOFF: Duration = Duration::from_millis(250);
+/// The longest pause after a failure: that of Kubernetes' kubelet after a failed sync.
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
 
-/// Works for one pod, by UID.
+/// Reconciles one pod, by UID, with its sandboxes.
 #[derive(Debug)]
 pub struct Worker {
     node: Arc<Node>,
     uid: String,
-    /// The pod as the API server has it; `None` when it is gone.
+    /// The pod as the API server has it; `None` if it is gone.
     pod: watch::Receiver<Option<Arc<Pod>>>,
-    /// Something about its sandboxes changed.
-    woken: Arc<Notify>,
-    /// Whether it can have a network.
+    /// Notified by the lister of the node's sandboxes when one of the pod's changed.
+    sandboxes_changed: Arc<Notify>,
+    /// The state of pods' network on the node.
     network: watch::Receiver<NetworkState>,
+    /// The pause after the next failure.
     backoff: Duration,
-    /// The fault that the pod was last told of, so that it is told once.
-    told: Option<String>,
-    /// While its sandbox is ready.
-    running: Option<Running>,
+    /// The message of the last warning event, so that the same one is not recorded twice in a row.
+    last_warning: Option<String>,
+    /// Counts the pod as running while its sandbox is ready.
+    running: Option<RunningPodGuard>,
+    /// The revision of the pod after this worker's last write: the watch event that brings it needs
+    /// no sync.
+    written_revision: Option<String>,
 }
 
-/// What to do when a look is over.
-enum Next {
+/// The worker's action after a sync.
+enum SyncAction {
     /// Wait for a change.
-    Rest,
-    /// Look again, at the latest then.
-    Again(Duration),
-    /// The worker is done.
-    End,
+    AwaitChange,
+    /// Sync again after a change, and after this time at the latest.
+    RequeueAfter(Duration),
+    /// End: there is neither pod nor sandbox.
+    Stop,
+}
+
+/// The outcome of an attempt to create a sandbox.
+enum StartOutcome {
+    /// The sandbox of this id was created.
+    Created(String),
+    /// No sandbox was created.
+    NotCreated(SyncAction),
 }
 
 impl Worker {
-    /// A worker for the pod `uid` on `node`.
+    /// `sandboxes_changed` is notified when a sandbox of the pod `uid` changed.
     pub fn new(
         node: Arc<Node>,
         uid: String,
         pod: watch::Receiver<Option<Arc<Pod>>>,
-        woken: Arc<Notify>,
+        sandboxes_changed: Arc<Notify>,
     ) -> Self {
         Self {
             network: node.network.subscribe(),
             node,
             uid,
             pod,
-            woken,
+            sandboxes_changed,
             backoff: MIN_BACKOFF,
-            told: None,
+            last_warning: None,
             running: None,
+            written_revision: None,
         }
     }
 
-    /// Works until there is neither pod nor sandbox; returns the UID.
+    /// Runs until the pod and its sandboxes are gone, or the kubelet shuts down. Returns the UID,
+    /// under which the owner knows the worker.
     pub async fn run(mut self) -> String {
         loop {
             let pod = self.pod.borrow_and_update().clone();
-            let next = match self.sync(pod).await {
-                Ok(next) => next,
+            let action = match self.sync(pod).await {
+                Ok(action) => action,
                 Err(error) => {
-                    tracing::debug!(node = self.node.name(), uid = self.uid, error = %chain(&error), "pod not in order; trying again");
-                    Next::Again(self.back_off())
+                    tracing::debug!(node = self.node.name(), uid = self.uid, error = %one_line(&error), "failed to reconcile the pod; trying again");
+                    SyncAction::RequeueAfter(self.next_backoff())
                 }
             };
-            let pause = match next {
-                Next::End => {
-                    self.node.settled(&self.uid).await;
+            let timeout = match action {
+                SyncAction::Stop => {
+                    self.node.release_reservation(&self.uid).await;
                     return self.uid;
                 }
-                Next::Rest => Duration::MAX,
-                Next::Again(pause) => pause,
+                SyncAction::AwaitChange => Duration::MAX,
+                SyncAction::RequeueAfter(pause) => pause,
             };
-            // `watch` and `Notify` keep what happens between two waits, so losing a wait loses nothing.
-            tokio::select! {
-                changed = self.pod.changed() => if changed.is_err() {
-                    return self.uid; // The kubelet is ending.
-                },
-                () = self.woken.notified() => {}
-                // The node has this one's sender, and we have the node.
-                _ = self.network.changed() => {}
-                () = tokio::time::sleep(pause) => {}
+            if !self.wait_for_change(timeout).await {
+                return self.uid;
             }
         }
     }
 
-    fn back_off(&mut self) -> Duration {
+    /// Waits for a change that is not this worker's own write, at most for `timeout`. Returns false
+    /// if the kubelet is shutting down.
+    async fn wait_for_change(&mut self, timeout: Duration) -> bool {
+        let timer = tokio::time::sleep(timeout);
+        tokio::pin!(timer);
+        loop {
+            // `watch` and `Notify` keep what happens between two waits, so losing a wait loses
+            // nothing.
+            tokio::select! {
+                changed = self.pod.changed() => match changed {
+                    // The sender is dropped with the kubelet's table of workers.
+                    Err(_) => return false,
+                    Ok(()) if self.is_own_write() => continue,
+                    Ok(()) => {}
+                },
+                () = self.sandboxes_changed.notified() => {}
+                // Cannot fail: the sender is in `self.node`.
+                _ = self.network.changed() => {}
+                () = &mut timer => {}
+            }
+            return true;
+        }
+    }
+
+    /// Returns true if the latest revision of the pod is this worker's own write. Marks it as seen.
+    fn is_own_write(&mut self) -> bool {
+        let pod = self.pod.borrow_and_update();
+        let revision = pod.as_ref().map(|pod| pod.resource_version());
+        revision.is_some() && revision == self.written_revision.as_deref()
+    }
+
+    /// Returns the pause after a failure, and doubles that of the next one.
+    fn next_backoff(&mut self) -> Duration {
         let pause = self.backoff;
         self.backoff = (pause * 2).min(MAX_BACKOFF);
         pause
     }
 
-    /// Takes steps until there is nothing to do at once, as steps of the pod's journey.
-    async fn sync(&mut self, pod: Option<Arc<Pod>>) -> Result<Next, NodeError> {
-        if !self.node.is_ours() {
-            // The pod is another instance's. What is so by then is looked at anew.
-            self.node.ours().await;
-            return Ok(Next::Again(Duration::ZERO));
+    /// Reconciles the pod until no step is left that can be done now, and records the steps in the
+    /// pod's trace.
+    async fn sync(&mut self, pod: Option<Arc<Pod>>) -> Result<SyncAction, NodeError> {
+        if !self.node.has_lease() {
+            // Another instance of the node works for the pod. Once this one has the lease, it syncs
+            // again with what the pod is then.
+            self.node.wait_for_lease().await;
+            return Ok(SyncAction::RequeueAfter(Duration::ZERO));
         }
-        let mut steps = Steps::new(self.node.name(), &self.uid, pod.as_deref());
-        let synced = self.take(&mut steps, pod).await;
-        steps.end(synced.as_ref().err().map(|error| chain(error)));
+        let mut trace = SyncTrace::new(self.node.name(), &self.uid, pod.as_deref());
+        let synced = self.run_steps(&mut trace, pod).await;
+        trace.end(synced.as_ref().err().map(|error| one_line(error)));
         synced
     }
 
-    async fn take(
+    /// Plans and carries out steps until one ends the sync, or fails. `pod` and `sandboxes` are the
+    /// state that the next step is planned from; each step updates what it changes:
+    ///
+    /// | step | updates | then |
+    /// |---|---|---|
+    /// | `Terminate`, `Withdraw`, `Release` | the pod, by a write of its status | plans again |
+    /// | `Remove` | the sandboxes | plans again |
+    /// | `Run` | the sandboxes | plans again; without a sandbox, ends as [`StartOutcome`] says |
+    /// | `Report` | the pod's status | ends; plans again if the sandbox is not ready any more |
+    /// | `Finish` | deletes the object | ends: the deletion wakes the worker |
+    /// | `Rest` | | ends until a change |
+    /// | `Forget` | | ends the worker |
+    async fn run_steps(
         &mut self,
-        steps: &mut Steps,
+        trace: &mut SyncTrace,
         mut pod: Option<Arc<Pod>>,
-    ) -> Result<Next, NodeError> {
+    ) -> Result<SyncAction, NodeError> {
+        let mut sandboxes = self.list_sandboxes().await?;
+        // The id of the sandbox that this sync has created: its first report also records an event
+        // with its addresses.
+        let mut created = None;
+        // Sandboxes are not listed again after a write of the status: only this worker creates
+        // sandboxes of the pod.
         loop {
-            let listed = self.node.runtime.list_of(&self.uid).await;
-            let sandboxes = listed.map_err(NodeError::runtime("list the pod's sandboxes"))?;
             match (plan(pod.as_deref(), &sandboxes), &pod) {
-                // The API server has said that it is gone; the change that says so too is on its way.
-                (Step::Forget, _) if self.pod.borrow().is_some() => return Ok(Next::Rest),
-                (Step::Forget, _) => return Ok(Next::End),
-                (Step::Terminate, Some(over)) => {
-                    let status = status::ended(over, Remains::Sandbox, Timestamp::now());
-                    pod = self.write(steps, over, status).await?;
+                // The watch has the pod, although a write found it missing, or this sync began
+                // without it: the watch's next change wakes this worker.
+                (PodStep::Forget, _) if self.pod.borrow().is_some() => {
+                    return Ok(SyncAction::AwaitChange);
                 }
-                (Step::Withdraw, Some(without)) => pod = self.waiting(steps, without).await?,
-                (Step::Remove(ids), of) => {
+                (PodStep::Forget, _) => return Ok(SyncAction::Stop),
+                (PodStep::Terminate, Some(current)) => {
+                    let status = status::ended(current, PodRemains::Sandbox, Timestamp::now());
+                    pod = self.write_status(trace, current, status).await?;
+                }
+                (PodStep::Withdraw, Some(current)) => {
+                    pod = self.report_creating(trace, current).await?;
+                }
+                (PodStep::Remove(ids), current) => {
                     self.running = None;
-                    let removed = self.remove(steps, &ids).await;
-                    self.tell_removal(of.as_deref(), &removed);
+                    let removed = self.remove_sandboxes(trace, &ids).await;
+                    self.record_removal(current.as_deref(), &removed);
                     removed?;
+                    sandboxes = self.list_sandboxes().await?;
                 }
-                (Step::Release, Some(over)) => {
-                    let status = status::ended(over, Remains::Nothing, Timestamp::now());
-                    pod = self.write(steps, over, status).await?;
+                (PodStep::Release, Some(current)) => {
+                    let status = status::ended(current, PodRemains::Nothing, Timestamp::now());
+                    pod = self.write_status(trace, current, status).await?;
                 }
-                (Step::Run, Some(running)) => {
+                (PodStep::Run, Some(current)) => {
                     self.running = None;
-                    if let Some(next) = self.start(steps, running).await? {
-                        return Ok(next);
+                    match self.start_sandbox(trace, current).await? {
+                        StartOutcome::Created(id) => {
+                            sandboxes = vec![Sandbox::newly_created(&id, current)];
+                            created = Some(id);
+                        }
+                        StartOutcome::NotCreated(action) => return Ok(action),
                     }
                 }
-                (Step::Report(id), Some(reported)) => {
-                    let ready = self.node.runtime.ready(&id).await;
-                    let ready =
-                        ready.map_err(NodeError::runtime("ask for the sandbox's status"))?;
-                    // Stopped since it was listed: look again.
-                    let Some(ready) = ready else { continue };
-                    let host = &self.node.machine.ips;
-                    let status = status::running(reported, &ready, host, Timestamp::now());
-                    if let Some(other) = self.node.other_holder(reported, &status) {
-                        tracing::debug!(node = self.node.name(), pod = %reported.key(), other, "address is still reported as another pod's");
-                        return Ok(Next::Again(SOON));
+                (PodStep::Report(id), Some(current)) => {
+                    let is_new = created.take().is_some_and(|created| created == id);
+                    match self.report_sandbox(trace, current, &id, is_new).await? {
+                        Some(action) => return Ok(action),
+                        None => sandboxes = self.list_sandboxes().await?,
                     }
-                    self.write(steps, reported, status).await?;
-                    if self.running.is_none() {
-                        self.running = Some(self.node.metrics.running());
-                        self.note_start(reported);
-                    }
-                    self.backoff = MIN_BACKOFF;
-                    self.told = None;
-                    return Ok(Next::Rest);
                 }
-                (Step::Finish, Some(deleted)) => {
-                    self.node.settled(&self.uid).await;
-                    self.finish(steps, deleted).await?;
-                    return Ok(Next::Rest);
+                (PodStep::Finish, Some(current)) => {
+                    self.node.release_reservation(&self.uid).await;
+                    self.delete_pod(trace, current).await?;
+                    return Ok(SyncAction::AwaitChange);
                 }
-                (Step::Rest, _) => {
-                    self.node.settled(&self.uid).await;
-                    return Ok(Next::Rest);
+                (PodStep::Rest, _) => {
+                    self.node.release_reservation(&self.uid).await;
+                    return Ok(SyncAction::AwaitChange);
                 }
-                // These are planned only for a pod that is there.
+                // Does not occur: `plan` returns these steps only with a pod.
                 (
-                    Step::Terminate
-                    | Step::Withdraw
-                    | Step::Release
-                    | Step::Run
-                    | Step::Report(_)
-                    | Step::Finish,
+                    PodStep::Terminate
+                    | PodStep::Withdraw
+                    | PodStep::Release
+                    | PodStep::Run
+                    | PodStep::Report(_)
+                    | PodStep::Finish,
                     None,
-                ) => return Ok(Next::Rest),
+                ) => return Ok(SyncAction::AwaitChange),
             }
         }
     }
 
-    async fn remove(&self, steps: &mut Steps, ids: &[String]) -> Result<(), NodeError> {
+    async fn list_sandboxes(&self) -> Result<Vec<Sandbox>, NodeError> {
+        let listed = self.node.runtime.list_of(&self.uid).await;
+        listed.map_err(NodeError::runtime("list the pod's sandboxes"))
+    }
+
+    /// Writes the status of a pod that runs in the sandbox `id`, and for a new sandbox records an
+    /// event with its addresses. Returns `None` if the sandbox is not ready any more.
+    async fn report_sandbox(
+        &mut self,
+        trace: &mut SyncTrace,
+        pod: &Arc<Pod>,
+        id: &str,
+        is_new: bool,
+    ) -> Result<Option<SyncAction>, NodeError> {
+        let runtime = &self.node.runtime;
+        let ready = match is_new {
+            true => runtime.ready_with_attachment(id).await,
+            false => {
+                let ready = runtime.ready(id).await;
+                ready.map(|ready| ready.map(|ready| (ready, None)))
+            }
+        };
+        let ready = ready.map_err(NodeError::runtime("ask for the sandbox's status"))?;
+        let Some((ready, attachment)) = ready else {
+            return Ok(None);
+        };
+        let reported = self.report_running(trace, pod, &ready).await;
+        // The status comes first: clients wait for it, and not for the event.
+        if let Some(text) = attachment {
+            let short = id.get(..12).unwrap_or(id);
+            let message = format!("{text} in sandbox {short}");
+            let events = &self.node.events;
+            events.record(&**pod, EventType::Normal, "AddedInterface", "", message);
+        }
+        reported.map(Some)
+    }
+
+    async fn report_running(
+        &mut self,
+        trace: &mut SyncTrace,
+        pod: &Arc<Pod>,
+        ready: &ReadySandbox,
+    ) -> Result<SyncAction, NodeError> {
+        let host = &self.node.machine.ips;
+        let status = status::running(pod, ready, host, Timestamp::now());
+        if let Some(other) = self.node.other_holder(pod, &status) {
+            tracing::debug!(node = self.node.name(), pod = %pod.key(), other, "address is still reported as another pod's");
+            return Ok(SyncAction::RequeueAfter(ADDRESS_POLL_INTERVAL));
+        }
+        self.write_status(trace, pod, status).await?;
+        if self.running.is_none() {
+            self.running = Some(self.node.metrics.running());
+            self.record_start_duration(pod);
+        }
+        self.backoff = MIN_BACKOFF;
+        self.last_warning = None;
+        Ok(SyncAction::AwaitChange)
+    }
+
+    async fn remove_sandboxes(
+        &self,
+        trace: &mut SyncTrace,
+        ids: &[String],
+    ) -> Result<(), NodeError> {
         for id in ids {
-            let span = steps.begin("remove sandbox").client();
+            let span = trace.begin("remove sandbox").client();
             let removed = span.around(self.node.runtime.remove(id), rpc_error).await;
             removed.map_err(NodeError::runtime("remove a sandbox"))?;
             tracing::debug!(
                 node = self.node.name(),
                 uid = self.uid,
                 sandbox = id,
-                "removed"
+                "removed the sandbox"
             );
         }
-        self.node.changed.notify_one();
+        self.node.addresses_changed.notify_one();
         Ok(())
     }
 
-    /// Tells people that the pod's sandboxes are gone, or why they are not.
-    fn tell_removal(&mut self, pod: Option<&Pod>, removed: &Result<(), NodeError>) {
+    /// Records an event for the removal of the pod's sandboxes, or for its failure.
+    fn record_removal(&mut self, pod: Option<&Pod>, removed: &Result<(), NodeError>) {
         match (pod, removed) {
             (None, _) => {}
             (Some(pod), Ok(())) if has_ip(pod) => {
@@ -233,78 +364,99 @@ impl Worker {
             }
             (Some(_), Ok(())) => {}
             (Some(pod), Err(error)) => {
-                let message = format!("error killing pod: {}", chain(error));
-                self.tell_once(pod, "FailedKillPod", message);
+                let message = format!("error killing pod: {}", one_line(error));
+                self.record_warning_once(pod, "FailedKillPod", message);
             }
         }
     }
 
-    /// Runs a sandbox for the pod, while its node holds its blocks.
-    async fn make(
+    /// Runs a sandbox for the pod, and keeps the hold of the blocks of `node` until the sandbox
+    /// exists. `node` is `None` if the sandbox takes no address of them.
+    ///
+    /// # Errors
+    ///
+    /// The outer error: the hold could not be taken. The inner one: the runtime's.
+    async fn run_sandbox(
         &self,
-        steps: &mut Steps,
+        trace: &mut SyncTrace,
         pod: &Pod,
+        node: Option<NodeObject>,
     ) -> Result<Result<String, Status>, NodeError> {
-        let _announced = if is_host_network(pod) {
-            None
-        } else {
-            let announcing = steps.begin("announce");
-            Some(
-                announcing
-                    .around(self.node.announce(), |e| chain(e))
-                    .await?,
-            )
+        let _hold = match &node {
+            None => None,
+            Some(node) => {
+                let span = trace.begin("announce");
+                let hold = self.node.hold_blocks(node);
+                Some(span.around(hold, |e| one_line(e)).await?)
+            }
         };
-        let span = steps.begin("RunPodSandbox").client();
+        let span = trace.begin("RunPodSandbox").client();
         Ok(span.around(self.node.runtime.run(pod), rpc_error).await)
     }
 
-    /// Admits the pod and runs its sandbox; `None` to look at once.
-    async fn start(
+    /// Creates the pod's sandbox, if the node's network is ready and the pod is admitted. A pod on
+    /// the node's own network does not wait for it. The other cases:
+    ///
+    /// - The network's state is unknown: waits for it.
+    /// - The network has a fault: a warning event, and the pod is reported as being created.
+    /// - No address is free, but one is about to be: polls.
+    /// - The pod is rejected: it is reported as failed.
+    /// - The runtime fails: a warning event, the pod is reported as being created, and the worker
+    ///   backs off.
+    async fn start_sandbox(
         &mut self,
-        steps: &mut Steps,
+        trace: &mut SyncTrace,
         pod: &Arc<Pod>,
-    ) -> Result<Option<Next>, NodeError> {
+    ) -> Result<StartOutcome, NodeError> {
         let network = self.network.borrow_and_update().clone();
         match network {
             _ if is_host_network(pod) => {}
             NetworkState::Ready => {}
-            // Too early to worry anybody.
-            NetworkState::Unknown => return Ok(Some(Next::Rest)),
+            // Not a fault yet, so there is no event. The next state wakes this worker.
+            NetworkState::Unknown => return Ok(StartOutcome::NotCreated(SyncAction::AwaitChange)),
             NetworkState::Fault(fault) => {
                 let message = format!("network is not ready: {fault}");
-                self.tell_once(pod, "NetworkNotReady", message);
-                self.waiting(steps, pod).await?;
-                return Ok(Some(Next::Rest));
+                self.record_warning_once(pod, "NetworkNotReady", message);
+                self.report_creating(trace, pod).await?;
+                return Ok(StartOutcome::NotCreated(SyncAction::AwaitChange));
             }
         }
-        let mut admission = steps.begin("admit");
-        match self.node.admit(pod).await? {
+        let mut admission = trace.begin("admit");
+        let read = async {
+            if is_host_network(pod) {
+                Ok(None)
+            } else {
+                self.node.read_uncached().await.map(Some)
+            }
+        };
+        let (verdict, node) = tokio::join!(self.node.admit(pod), read);
+        match verdict? {
             Verdict::Admit => admission.end(),
             Verdict::Wait => {
                 admission.fail("no address is free; one is about to be");
                 admission.end();
-                return Ok(Some(Next::Again(SOON)));
+                return Ok(StartOutcome::NotCreated(SyncAction::RequeueAfter(
+                    ADDRESS_POLL_INTERVAL,
+                )));
             }
             Verdict::Reject(rejection) => {
                 let status = status::rejected(pod, rejection, Timestamp::now());
                 let message = status.message.clone().unwrap_or_default();
                 admission.fail(message.clone());
                 admission.end();
-                self.write(steps, pod, status).await?;
-                self.node.metrics.rejected(OUT_OF_POD_IPS);
+                self.write_status(trace, pod, status).await?;
+                self.node.metrics.count_rejection(OUT_OF_POD_IPS);
                 let events = &self.node.events;
                 events.record(&**pod, EventType::Warning, OUT_OF_POD_IPS, "", message);
-                self.node.changed.notify_one();
-                return Ok(Some(Next::Rest));
+                self.node.status_changed.notify_one();
+                return Ok(StartOutcome::NotCreated(SyncAction::AwaitChange));
             }
         }
-        match self.make(steps, pod).await? {
+        match self.run_sandbox(trace, pod, node?).await? {
             Ok(id) => {
-                tracing::debug!(node = self.node.name(), pod = %pod.key(), sandbox = id, "sandbox is ready");
-                self.node.settled(&self.uid).await;
-                self.tell_attachment(pod, &id).await;
-                Ok(None)
+                tracing::debug!(node = self.node.name(), pod = %pod.key(), uid = self.uid, sandbox = id, "created the sandbox");
+                self.node.release_reservation(&self.uid).await;
+                Ok(StartOutcome::Created(id))
             }
             Err(error) => {
                 let error = rpc_error(&error);
@@ -317,53 +469,47 @@ impl Worker {
                     "",
                     message,
                 );
-                tracing::info!(node = self.node.name(), pod = %pod.key(), error, "sandbox not made; trying again");
-                self.waiting(steps, pod).await?;
-                Ok(Some(Next::Again(self.back_off())))
+                let wait = self.next_backoff();
+                tracing::warn!(node = self.node.name(), pod = %pod.key(), uid = self.uid, error, retry_in = ?wait, "failed to create the sandbox; trying again");
+                self.report_creating(trace, pod).await?;
+                Ok(StartOutcome::NotCreated(SyncAction::RequeueAfter(wait)))
             }
         }
     }
 
-    /// Tells people which address the pod has got; it is no fault if that cannot be told.
-    async fn tell_attachment(&self, pod: &Pod, id: &str) {
-        if let Ok(Some(text)) = self.node.runtime.attachment(id).await {
-            let short = id.get(..12).unwrap_or(id);
-            let message = format!("{text} in sandbox {short}");
-            let events = &self.node.events;
-            events.record(pod, EventType::Normal, "AddedInterface", "", message);
-        }
-    }
-
-    /// Notes how long the pod took to run; one that ran before, under an earlier kubelet, is not starting.
-    fn note_start(&self, pod: &Pod) {
+    /// Records the time from the pod's creation until it runs, unless it ran before: then it is
+    /// reported with an address already, perhaps by an earlier kubelet.
+    fn record_start_duration(&self, pod: &Pod) {
         let created = pod.metadata.creation_timestamp.as_ref();
         if let Some(created) = created.filter(|_| !has_ip(pod)) {
-            self.node.metrics.started(created.0);
+            self.node.metrics.observe_start(created.0);
         }
     }
 
-    fn tell_once(&mut self, pod: &Pod, reason: &'static str, message: String) {
-        if self.told.as_deref() != Some(&message) {
+    /// Records a warning event, unless its message is that of the last one.
+    fn record_warning_once(&mut self, pod: &Pod, reason: &'static str, message: String) {
+        if self.last_warning.as_deref() != Some(&message) {
             let events = &self.node.events;
             events.record(pod, EventType::Warning, reason, "", message.clone());
-            self.told = Some(message);
+            self.last_warning = Some(message);
         }
     }
 
-    /// Reports that the pod is being created.
-    async fn waiting(
-        &self,
-        steps: &mut Steps,
+    /// Writes the status of a pod whose sandbox is not there yet.
+    async fn report_creating(
+        &mut self,
+        trace: &mut SyncTrace,
         pod: &Arc<Pod>,
     ) -> Result<Option<Arc<Pod>>, NodeError> {
         let status = status::creating(pod, &self.node.machine.ips, Timestamp::now());
-        self.write(steps, pod, status).await
+        self.write_status(trace, pod, status).await
     }
 
-    /// Writes the pod's status if it is not so already, and returns the pod as it is then; `None` if it is gone.
-    async fn write(
-        &self,
-        steps: &mut Steps,
+    /// Writes the pod's status if it has changed. Returns the pod with the status, or `None` if the
+    /// pod is gone.
+    async fn write_status(
+        &mut self,
+        trace: &mut SyncTrace,
         pod: &Arc<Pod>,
         status: PodStatus,
     ) -> Result<Option<Arc<Pod>>, NodeError> {
@@ -372,40 +518,44 @@ impl Worker {
         }
         let pods = self.node.client.namespaced::<Pod>(pod.namespace());
         let phase = status.phase.as_deref().unwrap_or_default();
-        // What is written again, or in another way, takes the pod no further.
+        // Only a change of the phase or of the addresses is a step of the trace.
         let before = pod.status.as_ref();
         let is_step = before
             .is_none_or(|before| before.phase != status.phase || before.pod_ips != status.pod_ips);
         let span = match is_step {
-            true => steps.begin(format!("status {phase}")).client(),
+            true => trace.begin(format!("status {phase}")).client(),
             false => Span::of(None, ""),
         };
-        let wanted = Pod {
+        let desired = Pod {
             status: Some(status),
             ..Pod::clone(pod)
         };
-        let written = pods.update_status(&wanted);
+        let written = pods.update_status(&desired);
         match span.around(written, ToString::to_string).await {
-            Ok(written) => Ok(Some(Arc::new(written))),
-            // The change that says so will wake us.
+            Ok(written) => {
+                self.written_revision = Some(written.resource_version().to_owned());
+                Ok(Some(Arc::new(written)))
+            }
+            // The watch event of the deletion wakes this worker.
             Err(error) if error.is_not_found() => Ok(None),
-            // A conflict among others: the pod that we looked at is old, the new one is on its way and wakes us.
+            // Often a conflict: the pod of this sync is stale, and the watch event of the newer one
+            // wakes this worker.
             Err(error) => Err(NodeError::api("write the pod's status")(error)),
         }
     }
 
-    /// Lets the API server forget a pod that has left this node; its address is free by now.
-    async fn finish(&self, steps: &mut Steps, pod: &Pod) -> Result<(), NodeError> {
+    /// Deletes the object of a pod whose sandboxes are gone: its address is free.
+    async fn delete_pod(&self, trace: &mut SyncTrace, pod: &Pod) -> Result<(), NodeError> {
         let pods = self.node.client.namespaced::<Pod>(pod.namespace());
         let params = DeleteParams {
             grace_period_seconds: Some(0),
             uid: Some(pod.uid().into()),
             ..DeleteParams::default()
         };
-        let span = steps.begin("delete").client();
+        let span = trace.begin("delete").client();
         let deleted = pods.delete(pod.name(), &params);
         match span.around(deleted, ToString::to_string).await {
-            // Gone, or another pod of that name: either way it is not there any more.
+            // Deleted already, or replaced by a pod of that name with another UID.
             Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),
             Err(error) => Err(NodeError::api("delete the pod")(error)),
             Ok(_) => Ok(()),

@@ -1,63 +1,69 @@
-//! The common case: from JSON text to a message and back in one pass, without either in memory as a tree.
+//! The fast path: from JSON text to a message and back in one pass, without building a tree of
+//! either.
 //!
-//! What is out of the ordinary, in form or because it is wrong, is left to prost-reflect: each function here says `None` to
-//! that, and the caller goes the long way, which knows every rule and names what is wrong. A test holds the two together.
+//! Unusual or invalid input is left to prost-reflect: each function here returns `None` for it, and
+//! the caller takes the slow path, which knows every rule and reports errors. A test compares the
+//! two paths.
 
 mod read;
 mod write;
 
 use std::{collections::HashMap, sync::LazyLock};
 
+use podplane_api::jiff;
 use prost_reflect::{Kind, MessageDescriptor};
+use prost_types::Timestamp;
 
 pub(super) use read::json_of;
 pub(super) use write::message_of;
 
 use super::POOL;
 
-/// Every message of the objects.
+/// The shapes of all messages of objects.
 static SHAPES: LazyLock<Shapes> = LazyLock::new(|| Shapes::of(POOL.all_messages()));
 
 struct Shapes {
     messages: Vec<Shape>,
-    /// The places of messages by their full names.
+    /// The indices of messages by full name.
     places: HashMap<String, usize>,
 }
 
-/// A message.
+/// The shape of a message.
 struct Shape {
     fields: Vec<Field>,
-    /// The places of fields by their numbers, which are small.
+    /// The indices of fields by number, which are small.
     numbers: Vec<Option<usize>>,
-    /// The same by their names in JSON.
+    /// The indices of fields by JSON name.
     names: HashMap<String, usize>,
 }
 
 struct Field {
     number: u32,
-    /// With what follows it in JSON: `"hostNetwork":`
+    /// The name with quotes and colon, as in JSON: `"hostNetwork":`.
     quoted: String,
-    count: Count,
-    form: Form,
+    count: Cardinality,
+    form: FieldForm,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Count {
+enum Cardinality {
     One,
     List,
     Map,
 }
 
-enum Form {
+enum FieldForm {
     String,
     Bool,
     Int32,
     Int64,
-    /// At this place.
+    /// The message with this index.
     Message(usize),
-    /// One of `google.protobuf`, whose JSON is not an object of its fields.
+    /// `google.protobuf.Timestamp`.
+    Timestamp,
+    /// Another type of `google.protobuf` whose JSON is not an object of its fields.
     WellKnown(MessageDescriptor),
-    /// Whatever the objects seldom have.
+    /// A type that objects rarely have.
     Other,
 }
 
@@ -83,6 +89,13 @@ impl Shapes {
 }
 
 const WELL_KNOWN: &str = "google.protobuf";
+const TIMESTAMP: &str = "google.protobuf.Timestamp";
+
+/// The JSON text of a time; `None` for times before 1970 and invalid ones.
+fn timestamp_text(time: Timestamp) -> Option<String> {
+    jiff::Timestamp::new(time.seconds, time.nanos).ok()?;
+    Some(time.to_string()).filter(|_| time.seconds >= 0 && time.nanos >= 0)
+}
 
 impl Shape {
     fn of(message: &MessageDescriptor, places: &HashMap<String, usize>) -> Self {
@@ -92,29 +105,30 @@ impl Shape {
             names: HashMap::new(),
         };
         let form = |kind: Kind| match kind {
-            Kind::String => Form::String,
-            Kind::Bool => Form::Bool,
-            Kind::Int32 => Form::Int32,
-            Kind::Int64 => Form::Int64,
+            Kind::String => FieldForm::String,
+            Kind::Bool => FieldForm::Bool,
+            Kind::Int32 => FieldForm::Int32,
+            Kind::Int64 => FieldForm::Int64,
+            Kind::Message(message) if message.full_name() == TIMESTAMP => FieldForm::Timestamp,
             Kind::Message(message) if message.package_name() == WELL_KNOWN => {
-                Form::WellKnown(message)
+                FieldForm::WellKnown(message)
             }
             Kind::Message(message) => match places.get(message.full_name()) {
-                Some(place) => Form::Message(*place),
-                None => Form::Other,
+                Some(place) => FieldForm::Message(*place),
+                None => FieldForm::Other,
             },
-            _ => Form::Other,
+            _ => FieldForm::Other,
         };
         for field in message.fields() {
             let (count, kind) = match field.kind() {
                 Kind::Message(entry) if field.is_map() => {
-                    (Count::Map, entry.map_entry_value_field().kind())
+                    (Cardinality::Map, entry.map_entry_value_field().kind())
                 }
-                kind if field.is_list() => (Count::List, kind),
-                kind => (Count::One, kind),
+                kind if field.is_list() => (Cardinality::List, kind),
+                kind => (Cardinality::One, kind),
             };
-            // One that is not told from its zero has rules of its own.
-            let plain = count != Count::One || field.supports_presence();
+            // A field whose absence differs from its zero has rules of its own.
+            let plain = count != Cardinality::One || field.supports_presence();
             let place = shape.fields.len();
             let number = field.number() as usize;
             shape
@@ -126,7 +140,7 @@ impl Shape {
                 number: field.number(),
                 quoted: format!("\"{}\":", field.json_name()),
                 count,
-                form: if plain { form(kind) } else { Form::Other },
+                form: if plain { form(kind) } else { FieldForm::Other },
             });
         }
         shape

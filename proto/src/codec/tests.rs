@@ -33,27 +33,27 @@ fn pod() -> Value {
 }
 
 #[test]
-fn an_object_survives_the_wire_whole() {
+fn objects_round_trip() {
     let domain: Pod = serde_json::from_value(pod()).unwrap();
     let back: Pod = decode(&encode(&domain).unwrap()).unwrap();
     assert_eq!(back, domain);
     assert_eq!(serde_json::to_value(back).unwrap(), pod());
 }
 
-/// What a reflecting client sends for Kubernetes' JSON is the object that the JSON says.
+/// A reflecting client that sends Kubernetes' JSON gets the object that the JSON describes.
 #[test]
-fn proto3_json_is_kubernetes_json() {
+fn proto3_json_equals_kubernetes_json() {
     let message = DynamicMessage::deserialize(descriptor::<Pod>(), pod()).unwrap();
     let domain: Pod = decode(&message.encode_to_vec()).unwrap();
     assert_eq!(serde_json::to_value(domain).unwrap(), pod());
 }
 
 #[test]
-fn a_field_that_kubernetes_does_not_have_is_named() {
+fn unknown_fields_are_named() {
     let mut message = DynamicMessage::deserialize(descriptor::<Pod>(), pod())
         .unwrap()
         .encode_to_vec();
-    // Field 999, a varint, at the top; and a spec with the same.
+    // Field 999, a varint, at the top level; and a spec with the same field.
     let unknown = [0xb8, 0x3e, 0x01];
     message.extend(unknown);
     message.extend([&[0x22, 0x03], &unknown[..]].concat());
@@ -65,7 +65,7 @@ fn a_field_that_kubernetes_does_not_have_is_named() {
 }
 
 #[test]
-fn rubbish_is_refused() {
+fn refuses_invalid_messages() {
     let error = decode::<Node>(b"\xff\xff rubbish").unwrap_err();
     assert!(
         matches!(error, DecodeError::Wire { kind: "Node", .. }),
@@ -73,9 +73,9 @@ fn rubbish_is_refused() {
     );
 }
 
-/// Both ways, the short way says what the long one says, or nothing.
+/// In both directions, the fast path returns the result of the slow one, or none.
 #[test]
-fn the_short_way_and_the_long_one_agree() {
+fn the_fast_path_agrees_with_the_slow_path() {
     let text = serde_json::to_vec(&pod()).unwrap();
     let message = direct::message_of(POD, &text, None).unwrap();
     let long = encode_json(descriptor::<Pod>(), pod()).unwrap();
@@ -92,8 +92,46 @@ fn the_short_way_and_the_long_one_agree() {
     }
 }
 
+/// The same for times, in all forms that clients may send.
 #[test]
-fn a_revision_is_part_of_the_metadata() {
+fn the_fast_path_of_times_agrees_or_returns_none() {
+    let usual = ["2026-11-21T02:25:48Z", "2026-11-21T02:25:48.123456Z"];
+    let seldom = [
+        "2026-11-21T02:25:48.5Z",
+        "2026-11-21T02:25:48.000000Z",
+        "2026-11-21T03:25:48+01:00",
+        "2026-11-21t02:25:48z",
+        "2026-11-21 02:25:48Z",
+        "2016-12-31T23:59:60Z",
+        "1969-12-31T23:59:59.999Z",
+        "0001-01-01T00:00:00Z",
+        "0000-01-01T00:00:00Z",
+        "9999-12-31T23:59:59Z",
+        "2026-11-21",
+        "",
+    ];
+    for text in usual.into_iter().chain(seldom) {
+        let pod = json!({"metadata": {"creationTimestamp": text}});
+        let short = direct::message_of(POD, &serde_json::to_vec(&pod).unwrap(), None);
+        let long = encode_json(descriptor::<Pod>(), pod);
+        assert!(short.is_some() || !usual.contains(&text), "{text}");
+        if let Some(short) = &short {
+            assert_eq!(Some(short), long.as_ref().ok(), "{text}");
+        }
+        let Ok(message) = long else { continue };
+        let short = direct::json_of(POD, &message);
+        let long = decode_json("Pod", descriptor::<Pod>(), &message).ok();
+        let short = short.map(|json| serde_json::from_slice::<Value>(&json).unwrap());
+        assert!(
+            short.is_none() || short == long,
+            "{text}: {short:?} {long:?}"
+        );
+        assert!(short.is_some() || !usual.contains(&text), "{text}");
+    }
+}
+
+#[test]
+fn encodes_the_revision_into_the_metadata() {
     let text = serde_json::to_vec(&pod()).unwrap();
     let message = encode_at::<Pod>(&text, "17").unwrap();
     let mut stamped = pod();
@@ -102,7 +140,7 @@ fn a_revision_is_part_of_the_metadata() {
         decode_json("Pod", descriptor::<Pod>(), &message).unwrap(),
         stamped
     );
-    // The long way: a field of which only that one knows.
+    // The slow path: only it handles this field.
     let mut text = pod();
     text["spec"]["containers"][0]["image"] = Value::Null;
     let message = encode_at::<Pod>(&serde_json::to_vec(&text).unwrap(), "17").unwrap();
@@ -112,9 +150,9 @@ fn a_revision_is_part_of_the_metadata() {
     );
 }
 
-/// What is legal but seldom: fields that come twice, lists in pieces.
+/// Legal but rare: repeated fields, and lists in pieces.
 #[test]
-fn parts_of_a_message_are_joined() {
+fn merges_repeated_parts_of_a_message() {
     let part = |json: Value| encode_json(descriptor::<Pod>(), json).unwrap();
     let parts = [
         part(json!({"metadata": {"name": "a", "finalizers": ["x"]}})),

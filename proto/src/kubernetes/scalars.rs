@@ -7,7 +7,7 @@ use podplane_api::jiff::{SignedDuration, Timestamp, civil::DateTime};
 use prost_reflect::{DynamicMessage, MessageDescriptor, ReflectMessage as _, Value};
 use serde_json::Value as Json;
 
-use super::{Misfit, unmapped};
+use super::{ConversionError, unmapped};
 
 const QUANTITY: &str = "k8s.io.apimachinery.pkg.api.resource.Quantity";
 const TIME: &str = "k8s.io.apimachinery.pkg.apis.meta.v1.Time";
@@ -16,13 +16,14 @@ const INT_OR_STRING: &str = "k8s.io.apimachinery.pkg.util.intstr.IntOrString";
 const FIELDS: &str = "k8s.io.apimachinery.pkg.apis.meta.v1.FieldsV1";
 const RAW: &str = "k8s.io.apimachinery.pkg.runtime.RawExtension";
 
-/// The seconds of 9999 that are beyond [`Timestamp::MAX`].
+/// The seconds of the year 9999 after [`Timestamp::MAX`].
 const LATE: RangeInclusive<i64> = 253_402_207_201..=253_402_300_799;
 
 /// `intstr.String`, as the type of an IntOrString.
 const STRING: i64 = 1;
 
-/// Whether a message is the zero of such a type, which JSON has as null: a time that never was, or no document.
+/// True if a message is the zero of such a type, which is null in JSON: an unset time, or no
+/// document.
 pub(super) fn is_zero(message: &DynamicMessage) -> bool {
     let zero = matches!(
         message.descriptor().full_name(),
@@ -31,7 +32,7 @@ pub(super) fn is_zero(message: &DynamicMessage) -> bool {
     zero && message.fields().next().is_none()
 }
 
-pub(super) fn to_json(message: &DynamicMessage) -> Result<Json, Misfit> {
+pub(super) fn to_json(message: &DynamicMessage) -> Result<Json, ConversionError> {
     let field = |name: &str| {
         let value = message.get_field_by_name(name);
         value.ok_or_else(|| unmapped(message))
@@ -65,31 +66,31 @@ pub(super) fn to_json(message: &DynamicMessage) -> Result<Json, Misfit> {
     }
 }
 
-/// The text of a time of which there is no [`Timestamp`]. What it is kept as, its reader decides.
-fn late_time(seconds: i64) -> Result<String, Misfit> {
+/// The text of a time that [`Timestamp`] cannot represent. The reader decides how to store it.
+fn late_time(seconds: i64) -> Result<String, ConversionError> {
     let epoch = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
     let time = epoch.checked_add(SignedDuration::from_secs(seconds));
-    let time = time.map_err(|error| Misfit::new(error.to_string()))?;
+    let time = time.map_err(|error| ConversionError::new(error.to_string()))?;
     Ok(format!("{time}Z"))
 }
 
-fn time(seconds: i64, nanos: i64) -> Result<Timestamp, Misfit> {
+fn time(seconds: i64, nanos: i64) -> Result<Timestamp, ConversionError> {
     let nanos = i32::try_from(nanos).unwrap_or(i32::MAX);
-    Timestamp::new(seconds, nanos).map_err(|error| Misfit::new(error.to_string()))
+    Timestamp::new(seconds, nanos).map_err(|error| ConversionError::new(error.to_string()))
 }
 
-fn document(raw: &Value) -> Result<Json, Misfit> {
+fn document(raw: &Value) -> Result<Json, ConversionError> {
     let raw = raw.as_bytes().cloned().unwrap_or_default();
-    serde_json::from_slice(&raw).map_err(|error| Misfit::new(format!("not JSON: {error}")))
+    serde_json::from_slice(&raw).map_err(|error| ConversionError::new(format!("not JSON: {error}")))
 }
 
 pub(super) fn to_message(
     json: &Json,
     descriptor: MessageDescriptor,
-) -> Result<DynamicMessage, Misfit> {
+) -> Result<DynamicMessage, ConversionError> {
     let name = descriptor.full_name().to_owned();
     let mut message = DynamicMessage::new(descriptor);
-    let wrong = || Misfit::new(format!("{json} is no {name}"));
+    let wrong = || ConversionError::new(format!("{json} is not a {name}"));
     let text = || json.as_str().ok_or_else(wrong);
     let raw = || Value::Bytes(Bytes::from(json.to_string()));
     let fields = match name.as_str() {
@@ -102,7 +103,7 @@ pub(super) fn to_message(
         }
         TIME | MICRO_TIME => {
             let time: Timestamp = text()?.parse().map_err(|_| wrong())?;
-            // Of a time, Kubernetes keeps seconds; of the finer one, microseconds.
+            // Kubernetes stores seconds for a Time, and microseconds for a MicroTime.
             let nanos = match name.as_str() {
                 TIME => 0,
                 _ => time.subsec_microsecond() * 1000,

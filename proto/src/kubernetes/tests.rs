@@ -5,7 +5,8 @@ use serde_json::json;
 
 use super::*;
 
-/// Every message has a place in the definitions and the other way round, so that neither direction loses a field.
+/// Every message field has a counterpart in the definitions and the other way round, so that
+/// neither direction loses a field.
 #[test]
 fn messages_and_definitions_have_the_same_fields() {
     let mut seen = BTreeSet::new();
@@ -28,7 +29,7 @@ fn messages_and_definitions_have_the_same_fields() {
     assert!(seen.len() > 200, "{seen:?}");
 }
 
-/// The fields of the definition that a message and what is embedded in it have.
+/// The fields of the definition that a message and its embedded messages have.
 fn compare(
     descriptor: &MessageDescriptor,
     fields: &'static Struct,
@@ -70,8 +71,8 @@ fn compare(
                 assert!(message.get_field_by_name(ITEMS).is_some(), "{path}");
             }
             (Kind::Scalar | Kind::Any, Some(message)) => {
-                let unmapped = |result: Result<(), Misfit>| {
-                    result.is_err_and(|misfit| misfit.message.starts_with("no JSON"))
+                let unmapped = |result: Result<(), ConversionError>| {
+                    result.is_err_and(|error| error.message.starts_with("no JSON"))
                 };
                 let zero = DynamicMessage::new(message.clone());
                 assert!(!unmapped(scalars::to_json(&zero).map(drop)), "{path}");
@@ -140,7 +141,7 @@ fn deployment() -> Json {
 }
 
 #[test]
-fn an_object_survives_both_ways() {
+fn objects_round_trip() {
     let event = json!({
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
@@ -164,13 +165,13 @@ fn an_object_survives_both_ways() {
     });
     for object in [deployment(), event, review, revision] {
         let mut back = decode(&encode(&object).unwrap()).unwrap();
-        // Structs that are no pointers are there, as in Go.
+        // Structs that are not pointers are present, as in Go.
         prune(&mut back, &object);
         assert_eq!(back, object);
     }
 }
 
-/// Takes away the empty structs that the other does not have.
+/// Removes empty structs that the other document does not have.
 fn prune(json: &mut Json, like: &Json) {
     match json {
         Json::Object(fields) => {
@@ -188,9 +189,9 @@ fn prune(json: &mut Json, like: &Json) {
     }
 }
 
-/// Go writes all fields that are no pointers.
+/// Go writes all fields that are not pointers.
 #[test]
-fn what_go_writes_without_meaning_it_is_absent() {
+fn unset_fields_that_go_writes_are_absent() {
     let (descriptor, fields) = shape("v1", "Pod").unwrap();
     let spec = descriptor.get_field_by_name("spec").unwrap().kind();
     let spec = spec.as_message().unwrap();
@@ -211,7 +212,7 @@ fn what_go_writes_without_meaning_it_is_absent() {
 }
 
 #[test]
-fn what_is_no_object_is_refused() {
+fn refuses_invalid_objects() {
     let errors = [
         (
             b"{}".to_vec(),

@@ -1,9 +1,7 @@
 use podplane_api::{
     Scope,
-    apps::{ControllerRevision, Deployment, ReplicaSet},
-    coordination::Lease,
-    core::{Event, Namespace, Node, Pod, Service},
-    networking::ClusterCIDR,
+    kinds::{self, KindVisitor},
+    strategy::Strategy,
 };
 use prost::Message;
 use prost_reflect::{DynamicMessage, Kind, MessageDescriptor};
@@ -12,7 +10,7 @@ use super::*;
 use crate::codec::POOL;
 
 /// A message with every field set, so that its encoding shows each number and wire type.
-trait Full: Message + Default + PartialEq + std::fmt::Debug {
+trait SampleMessage: Message + Default + PartialEq + std::fmt::Debug {
     fn full() -> Self;
 }
 
@@ -24,12 +22,12 @@ fn object() -> Option<Bytes> {
     Some(Bytes::new())
 }
 
-impl Full for WriteRequest {
+impl SampleMessage for WriteRequest {
     fn full() -> Self {
         Self { object: object() }
     }
 }
-impl Full for GetRequest {
+impl SampleMessage for GetRequest {
     fn full() -> Self {
         Self {
             namespace: text(),
@@ -37,7 +35,7 @@ impl Full for GetRequest {
         }
     }
 }
-impl Full for ListRequest {
+impl SampleMessage for ListRequest {
     fn full() -> Self {
         Self {
             namespace: text(),
@@ -50,7 +48,7 @@ impl Full for ListRequest {
         }
     }
 }
-impl Full for ObjectList {
+impl SampleMessage for ObjectList {
     fn full() -> Self {
         let metadata = ListMeta {
             r#continue: Some(text()),
@@ -63,7 +61,7 @@ impl Full for ObjectList {
         }
     }
 }
-impl Full for WatchRequest {
+impl SampleMessage for WatchRequest {
     fn full() -> Self {
         Self {
             namespace: text(),
@@ -74,7 +72,7 @@ impl Full for WatchRequest {
         }
     }
 }
-impl Full for WatchEvent {
+impl SampleMessage for WatchEvent {
     fn full() -> Self {
         Self {
             r#type: WatchEventType::Bookmark.into(),
@@ -82,7 +80,19 @@ impl Full for WatchEvent {
         }
     }
 }
-impl Full for DeleteRequest {
+impl SampleMessage for PatchRequest {
+    fn full() -> Self {
+        Self {
+            namespace: text(),
+            name: text(),
+            r#type: PatchType::Apply.into(),
+            patch: text(),
+            field_manager: text(),
+            force: true,
+        }
+    }
+}
+impl SampleMessage for DeleteRequest {
     fn full() -> Self {
         let preconditions = Preconditions {
             resource_version: Some(text()),
@@ -97,7 +107,7 @@ impl Full for DeleteRequest {
         }
     }
 }
-impl Full for BindPodRequest {
+impl SampleMessage for BindPodRequest {
     fn full() -> Self {
         Self {
             namespace: text(),
@@ -108,7 +118,7 @@ impl Full for BindPodRequest {
         }
     }
 }
-impl Full for AssignPodCidrsRequest {
+impl SampleMessage for AssignPodCidrsRequest {
     fn full() -> Self {
         Self {
             name: text(),
@@ -119,9 +129,10 @@ impl Full for AssignPodCidrsRequest {
     }
 }
 
-/// Every field that the struct sets is one that the published message has, at the same number and with the same type, by name; and the published
-/// message has no others (but for those in `except`).
-fn same<M: Full>(message: &MessageDescriptor) {
+/// Checks that every field that the struct sets exists in the published message, with the same
+/// number, type and name, and that the published message has no others, except for those in
+/// `except`.
+fn same<M: SampleMessage>(message: &MessageDescriptor) {
     let decoded = DynamicMessage::decode(message.clone(), &*M::full().encode_to_vec()).unwrap();
     assert_eq!(
         decoded.unknown_fields().count(),
@@ -168,13 +179,14 @@ fn uniform<K: Object>() {
                 scoped::<K, WatchRequest>(&input);
                 same::<WatchEvent>(&method.output());
             }
+            Verb::Patch | Verb::PatchStatus => scoped::<K, PatchRequest>(&input),
             Verb::Delete => scoped::<K, DeleteRequest>(&input),
         }
         assert_eq!(method.is_server_streaming(), verb == Verb::Watch);
     }
 }
 
-/// `selfLink` is deprecated and never written; everything else of a list is there.
+/// `selfLink` is deprecated and never written; all other fields of a list are present.
 fn list_of<K: Object>(message: &MessageDescriptor) {
     let decoded =
         DynamicMessage::decode(message.clone(), &*ObjectList::full().encode_to_vec()).unwrap();
@@ -186,8 +198,8 @@ fn list_of<K: Object>(message: &MessageDescriptor) {
     );
 }
 
-/// Requests for cluster-scoped kinds have no namespace, so there it is the one unknown field.
-fn scoped<K: Object, M: Full>(message: &MessageDescriptor) {
+/// Requests for cluster-scoped kinds have no namespace, so it is the only unknown field there.
+fn scoped<K: Object, M: SampleMessage>(message: &MessageDescriptor) {
     match K::SCOPE {
         Scope::Namespaced => same::<M>(message),
         Scope::Cluster => {
@@ -207,18 +219,18 @@ fn scoped<K: Object, M: Full>(message: &MessageDescriptor) {
     }
 }
 
+struct Uniform;
+
+impl KindVisitor for Uniform {
+    fn visit<K: Strategy>(&mut self) {
+        assert_eq!(K::SERVICE, service_name::<K>());
+        uniform::<K>();
+    }
+}
+
 #[test]
-fn the_structs_are_what_the_descriptors_say() {
-    uniform::<Pod>();
-    uniform::<Node>();
-    uniform::<Namespace>();
-    uniform::<Event>();
-    uniform::<Lease>();
-    uniform::<Service>();
-    uniform::<Deployment>();
-    uniform::<ReplicaSet>();
-    uniform::<ControllerRevision>();
-    uniform::<ClusterCIDR>();
+fn structs_match_the_descriptors() {
+    kinds::visit(&mut Uniform);
     same::<BindPodRequest>(
         &POOL
             .get_message_by_name("podplane.core.v1.BindPodRequest")
@@ -232,7 +244,7 @@ fn the_structs_are_what_the_descriptors_say() {
 }
 
 #[test]
-fn list_meta_is_what_the_descriptor_says() {
+fn list_meta_matches_the_descriptor() {
     let published = POOL
         .get_message_by_name("podplane.meta.v1.ListMeta")
         .unwrap();

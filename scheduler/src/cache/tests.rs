@@ -13,7 +13,7 @@ fn name(text: &str) -> NodeName {
 }
 
 #[test]
-fn pods_of_a_node_that_is_not_there_are_on_it_when_it_comes() {
+fn keeps_pods_of_an_unknown_node_until_it_appears() {
     let mut cache = Cache::default();
     cache.confirm(PodBuilder::new("p").info(), &name("n"));
     assert!(cache.snapshot().nodes().is_empty());
@@ -26,7 +26,7 @@ fn pods_of_a_node_that_is_not_there_are_on_it_when_it_comes() {
 }
 
 #[test]
-fn a_node_made_again_under_its_name_is_new() {
+fn recreated_node_is_new() {
     let mut cache = Cache::default();
     let first = NodeBuilder::new("n").block("10.0.0.0/30", 1);
     cache.apply_node(Arc::new(first.node()));
@@ -41,23 +41,26 @@ fn a_node_made_again_under_its_name_is_new() {
 }
 
 #[test]
-fn only_an_assumption_is_forgotten() {
+fn forgets_only_assumptions() {
     let mut cache = Cache::default();
     let pod = PodBuilder::new("p").info();
     cache.assume(pod.clone(), &name("n"));
     assert_eq!(
-        cache.placing(&pod.uid),
-        Some((&name("n"), Placing::Assumed))
+        cache.placement(&pod.uid),
+        Some((&name("n"), PlacementState::Assumed))
     );
     assert_eq!(cache.forget(&pod.uid).unwrap().node, name("n"));
     cache.assume(pod.clone(), &name("n"));
     assert!(cache.confirm(pod.clone(), &name("n")).is_none());
     assert!(cache.forget(&pod.uid).is_none());
-    assert_eq!(cache.placing(&pod.uid), Some((&name("n"), Placing::Bound)));
+    assert_eq!(
+        cache.placement(&pod.uid),
+        Some((&name("n"), PlacementState::Bound))
+    );
 }
 
 #[test]
-fn the_api_servers_word_frees_what_was_assumed_elsewhere() {
+fn confirmation_frees_an_assumption_on_another_node() {
     let mut cache = Cache::default();
     let pod = PodBuilder::new("p").info();
     cache.assume(pod.clone(), &name("a"));
@@ -65,7 +68,7 @@ fn the_api_servers_word_frees_what_was_assumed_elsewhere() {
 }
 
 #[test]
-fn a_change_says_what_it_is() {
+fn reports_the_kinds_of_a_change() {
     let mut cache = Cache::default();
     let node = NodeBuilder::new("n").block("10.0.0.0/30", 1);
     let mut change = |node: &NodeBuilder| cache.apply_node(Arc::new(node.node()));
@@ -76,7 +79,7 @@ fn a_change_says_what_it_is() {
     assert_eq!(change(&ready), []);
     let block = NodeBuilder::new("n").pod_cidr("10.0.0.0/30");
     assert_eq!(change(&block), [NodeChange::PodIps]);
-    // What the block holds is now reported, too.
+    // The number of addresses in the block is reported now, too.
     assert_eq!(change(&node), [NodeChange::Allocatable]);
     assert_eq!(change(&node.clone().allocated("1")), [NodeChange::PodIps]);
     assert_eq!(change(&node), [NodeChange::PodIps]);
@@ -88,14 +91,14 @@ fn a_change_says_what_it_is() {
 }
 
 #[test]
-fn a_node_whose_kubelet_found_no_address_is_full_until_it_reports() {
+fn node_without_addresses_is_full_until_it_reports() {
     let mut cache = Cache::default();
     let node = NodeBuilder::new("n").block("10.0.0.0/29", 5);
     cache.apply_node(Arc::new(node.node()));
     let free = |cache: &Cache| cache.node(&name("n")).unwrap().free_pod_ips();
     cache.refuse_for_ips(&name("n"));
     assert_eq!(free(&cache), 0);
-    // Somebody else's change of the Node is no report.
+    // Another client's change of the Node is not a report.
     assert_eq!(
         cache.apply_node(Arc::new(node.clone().label("k", "v").node())),
         [NodeChange::Labels]
@@ -113,7 +116,7 @@ fn a_node_whose_kubelet_found_no_address_is_full_until_it_reports() {
 }
 
 #[test]
-fn a_snapshot_stays_as_it_was_taken() {
+fn snapshot_does_not_change() {
     let mut cache = Cache::default();
     cache.apply_node(Arc::new(NodeBuilder::new("n").node()));
     let before = cache.snapshot();
@@ -123,7 +126,7 @@ fn a_snapshot_stays_as_it_was_taken() {
 }
 
 #[derive(Clone, Debug)]
-enum Op {
+enum CacheOp {
     AddNode(u8),
     RemoveNode(u8),
     Assume(u8, u8),
@@ -132,19 +135,19 @@ enum Op {
     RemovePod(u8),
 }
 
-fn op() -> impl Strategy<Value = Op> {
+fn op() -> impl Strategy<Value = CacheOp> {
     let (node, pod) = (|| 0..3_u8, || 0..6_u8);
     prop_oneof![
-        2 => node().prop_map(Op::AddNode),
-        1 => node().prop_map(Op::RemoveNode),
-        3 => (pod(), node()).prop_map(|(pod, node)| Op::Assume(pod, node)),
-        3 => (pod(), node()).prop_map(|(pod, node)| Op::Confirm(pod, node)),
-        1 => pod().prop_map(Op::Forget),
-        1 => pod().prop_map(Op::RemovePod),
+        2 => node().prop_map(CacheOp::AddNode),
+        1 => node().prop_map(CacheOp::RemoveNode),
+        3 => (pod(), node()).prop_map(|(pod, node)| CacheOp::Assume(pod, node)),
+        3 => (pod(), node()).prop_map(|(pod, node)| CacheOp::Confirm(pod, node)),
+        1 => pod().prop_map(CacheOp::Forget),
+        1 => pod().prop_map(CacheOp::RemovePod),
     ]
 }
 
-/// Odd pods are on the node's own network; all differ in what they ask for.
+/// Odd pods are on the host's network; all differ in their requests.
 fn pod(n: u8) -> PodBuilder {
     let pod = PodBuilder::new(&n.to_string())
         .ask("cpu", &n.to_string())
@@ -153,40 +156,40 @@ fn pod(n: u8) -> PodBuilder {
 }
 
 proptest! {
-    /// The model is a list of who is where; everything else must follow from it.
+    /// The model is a list of pods with their nodes; everything else must follow from it.
     #[test]
-    fn nodes_carry_exactly_their_pods(ops in prop::collection::vec(op(), 1..60)) {
+    fn nodes_have_exactly_their_pods(ops in prop::collection::vec(op(), 1..60)) {
         let mut cache = Cache::default();
         let mut nodes = BTreeSet::new();
-        let mut pods = BTreeMap::<u8, (u8, Placing)>::new();
+        let mut pods = BTreeMap::<u8, (u8, PlacementState)>::new();
         let node_name = |n: u8| name(&n.to_string());
         for op in ops {
             match op {
-                Op::AddNode(n) => {
+                CacheOp::AddNode(n) => {
                     cache.apply_node(Arc::new(NodeBuilder::new(&n.to_string()).node()));
                     nodes.insert(n);
                 }
-                Op::RemoveNode(n) => {
+                CacheOp::RemoveNode(n) => {
                     cache.remove_node(&node_name(n));
                     nodes.remove(&n);
                 }
-                Op::Assume(p, n) => {
+                CacheOp::Assume(p, n) => {
                     cache.assume(pod(p).info(), &node_name(n));
-                    pods.insert(p, (n, Placing::Assumed));
+                    pods.insert(p, (n, PlacementState::Assumed));
                 }
-                Op::Confirm(p, n) => {
+                CacheOp::Confirm(p, n) => {
                     let freed = cache.confirm(pod(p).info(), &node_name(n)).map(|freed| freed.node);
-                    let before = pods.insert(p, (n, Placing::Bound)).map(|(before, _)| before);
+                    let before = pods.insert(p, (n, PlacementState::Bound)).map(|(before, _)| before);
                     prop_assert_eq!(freed, before.filter(|before| *before != n).map(node_name));
                 }
-                Op::Forget(p) => {
-                    let assumed = pods.get(&p).is_some_and(|(_, placing)| *placing == Placing::Assumed);
+                CacheOp::Forget(p) => {
+                    let assumed = pods.get(&p).is_some_and(|(_, placing)| *placing == PlacementState::Assumed);
                     prop_assert_eq!(cache.forget(&pod(p).info().uid).is_some(), assumed);
                     if assumed {
                         pods.remove(&p);
                     }
                 }
-                Op::RemovePod(p) => {
+                CacheOp::RemovePod(p) => {
                     let freed = cache.remove_pod(&pod(p).info().uid).map(|freed| freed.node);
                     prop_assert_eq!(freed, pods.remove(&p).map(|(n, _)| node_name(n)));
                 }

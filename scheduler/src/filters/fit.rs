@@ -1,4 +1,5 @@
-//! The node has what the pod asks for: a place, cpu, memory, storage, and whatever else it names.
+//! The node has the requested resources: a place for a pod, cpu, memory, storage, and extended
+//! ones.
 
 use std::borrow::Cow;
 
@@ -12,7 +13,7 @@ use crate::{
     resources::Amount,
 };
 
-/// See the module.
+/// The filter `NodeResourcesFit`.
 #[derive(Debug)]
 pub struct Fit {
     policy: IpPolicy,
@@ -29,7 +30,7 @@ impl Fit {
         match self.policy {
             IpPolicy::Resource | IpPolicy::Off => allowed,
             IpPolicy::PodCidr => {
-                // The quick repair looks at `podCIDR` alone, the block of the node's first family.
+                // That policy uses `podCIDR` alone, the block of the node's first family.
                 let block = node.pod_cidrs().first();
                 let block = block.and_then(|cidr| parse_cidr(cidr).ok());
                 let allowed = u64::try_from(allowed).unwrap_or(0);
@@ -44,7 +45,7 @@ impl Filter for Fit {
         "NodeResourcesFit"
     }
 
-    /// Names everything that is short, not only the first.
+    /// Reports all shortages, not only the first.
     fn filter(&self, pod: &PodInfo, node: &NodeInfo) -> Result<(), Objection> {
         let mut reasons = Vec::new();
         let mut resolvable = Resolvable::ByPreemption;
@@ -76,7 +77,7 @@ impl Filter for Fit {
         change == NodeChange::Allocatable
     }
 
-    /// Whoever leaves makes a place.
+    /// Every pod that leaves makes room for another.
     fn freed_by(&self, _pod: &PodInfo, _freed: &PodInfo) -> bool {
         true
     }

@@ -1,4 +1,4 @@
-//! A pod chooses nodes by their labels: `nodeSelector`, and the required terms of its node affinity.
+//! The node's labels match the pod's `nodeSelector` and the required terms of its node affinity.
 
 use super::{Filter, Objection};
 use crate::{
@@ -6,7 +6,7 @@ use crate::{
     pod::PodInfo,
 };
 
-/// See the module.
+/// The filter `NodeAffinity`.
 #[derive(Debug)]
 pub struct NodeAffinity;
 

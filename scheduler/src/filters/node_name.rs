@@ -1,4 +1,4 @@
-//! A pod that names its node goes there or nowhere.
+//! The node is the one that the pod names, if it names one.
 
 use super::{Filter, Objection};
 use crate::{
@@ -6,7 +6,7 @@ use crate::{
     pod::PodInfo,
 };
 
-/// See the module.
+/// The filter `NodeName`.
 #[derive(Debug)]
 pub struct NodeName;
 

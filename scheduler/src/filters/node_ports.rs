@@ -1,4 +1,4 @@
-//! Two pods of a node cannot have the same port of it.
+//! The pod's host ports are free on the node.
 
 use super::{Filter, Objection};
 use crate::{
@@ -6,7 +6,7 @@ use crate::{
     pod::PodInfo,
 };
 
-/// See the module.
+/// The filter `NodePorts`.
 #[derive(Debug)]
 pub struct NodePorts;
 

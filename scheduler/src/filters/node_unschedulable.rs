@@ -1,4 +1,4 @@
-//! A cordoned node takes only pods that tolerate it.
+//! The node is not cordoned, or the pod tolerates that.
 
 use podplane_api::core::Taint;
 
@@ -8,7 +8,7 @@ use crate::{
     pod::PodInfo,
 };
 
-/// See the module.
+/// The filter `NodeUnschedulable`.
 #[derive(Debug)]
 pub struct NodeUnschedulable;
 

@@ -1,4 +1,5 @@
-//! The node has an address for the pod. The reference has no such filter: it binds pods that then wait for ever for a network.
+//! The node has an address for the pod. The reference has no such filter: it binds pods that then
+//! wait for ever for a network.
 
 use podplane_api::pod_ips;
 use podplane_ipam::capacity::{Basis, NodeCapacity};
@@ -9,12 +10,12 @@ use crate::{
     pod::PodInfo,
 };
 
-/// See the module.
+/// The filter `PodIPs`.
 #[derive(Debug)]
 pub struct PodIps;
 
 const REASON: &str = "Insufficient pod IPs";
-/// The IPAM plugin whose full nodes need no explanation: everybody knows that its blocks end.
+/// The IPAM plugin whose full nodes need no explanation, since its blocks are known to be finite.
 const USUAL: &str = "host-local";
 
 impl Filter for PodIps {
@@ -42,7 +43,7 @@ impl Filter for PodIps {
     }
 }
 
-/// The shortage of the node, and the count that it follows from.
+/// The shortage of the node, with the count that it follows from.
 fn detail(node: &NodeInfo) -> Detail {
     let plugin = pod_ips::ipam(&node.node);
     let ipam = plugin.map_or_else(

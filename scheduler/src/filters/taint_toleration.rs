@@ -1,4 +1,4 @@
-//! A tainted node takes only pods that tolerate its taints.
+//! The pod tolerates the node's taints.
 
 use podplane_api::{core::Taint, taints};
 
@@ -8,7 +8,7 @@ use crate::{
     pod::PodInfo,
 };
 
-/// See the module.
+/// The filter `TaintToleration`.
 #[derive(Debug)]
 pub struct TaintToleration;
 
@@ -41,7 +41,7 @@ pub fn taints(node: &NodeInfo) -> impl Iterator<Item = &Taint> {
     spec.and_then(|s| s.taints.as_ref()).into_iter().flatten()
 }
 
-/// Whether one of the pod's tolerations matches the taint.
+/// Returns whether one of the pod's tolerations matches the taint.
 pub fn tolerates(pod: &PodInfo, taint: &Taint) -> bool {
     let spec = pod.pod.spec.as_ref();
     let tolerations = spec.and_then(|s| s.tolerations.as_ref());

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::testing::{NodeBuilder, PodBuilder};
 
-/// Each reason, of a node that has the pods given.
+/// The reasons of a node with the given pods.
 fn reasons(
     policy: IpPolicy,
     node: &NodeBuilder,
@@ -26,7 +26,7 @@ fn off(node: &NodeBuilder, present: &[PodBuilder], pod: &PodBuilder) -> Vec<Stri
 }
 
 #[test]
-fn a_pod_goes_to_the_node_it_names() {
+fn pod_fits_only_the_node_it_names() {
     let pod = PodBuilder::new("p").on("b");
     let reason = "node(s) didn't match the requested node name";
     assert_eq!(off(&NodeBuilder::new("a"), &[], &pod), [reason]);
@@ -34,7 +34,7 @@ fn a_pod_goes_to_the_node_it_names() {
 }
 
 #[test]
-fn a_cordoned_node_takes_only_who_tolerates_it() {
+fn cordoned_node_accepts_only_tolerating_pods() {
     let node = NodeBuilder::new("n").cordon();
     let pod = PodBuilder::new("p");
     assert_eq!(off(&node, &[], &pod), ["node(s) were unschedulable"]);
@@ -43,7 +43,7 @@ fn a_cordoned_node_takes_only_who_tolerates_it() {
 }
 
 #[test]
-fn an_untolerated_taint_is_named() {
+fn names_the_untolerated_taint() {
     let tolerating =
         |toleration| PodBuilder::new("p").set("/spec/tolerations", json!([toleration]));
     let node = |effect| NodeBuilder::new("n").taint("team", "red", effect);
@@ -87,7 +87,7 @@ fn an_untolerated_taint_is_named() {
 }
 
 #[test]
-fn a_selector_must_match_every_label() {
+fn selector_must_match_every_label() {
     let node = NodeBuilder::new("n")
         .label("disk", "ssd")
         .label("zone", "a");
@@ -102,7 +102,7 @@ fn a_selector_must_match_every_label() {
 }
 
 #[test]
-fn one_term_of_the_affinity_must_match_in_full() {
+fn one_affinity_term_must_match_in_full() {
     let node = NodeBuilder::new("n")
         .label("disk", "ssd")
         .label("cores", "8");
@@ -154,7 +154,7 @@ fn one_term_of_the_affinity_must_match_in_full() {
 }
 
 #[test]
-fn a_port_of_the_node_is_given_once() {
+fn assigns_a_host_port_once() {
     let node = NodeBuilder::new("n");
     let present = [PodBuilder::new("q").host_port("127.0.0.1", 8080)];
     let reason = "node(s) didn't have free ports for the requested pod ports";
@@ -172,7 +172,7 @@ fn a_port_of_the_node_is_given_once() {
 }
 
 #[test]
-fn everything_that_is_short_is_named() {
+fn names_all_shortages() {
     let node = NodeBuilder::new("n")
         .offer("cpu", "1")
         .offer("memory", "1Gi")
@@ -196,7 +196,7 @@ fn everything_that_is_short_is_named() {
 }
 
 #[test]
-fn what_the_whole_node_could_not_give_is_unresolvable() {
+fn request_beyond_the_whole_node_is_unresolvable() {
     let refusal = |pod: PodBuilder| {
         let mut node = NodeBuilder::new("n").offer("cpu", "1").info();
         node.pods
@@ -215,7 +215,7 @@ fn what_the_whole_node_could_not_give_is_unresolvable() {
 }
 
 #[test]
-fn an_address_is_a_resource() {
+fn counts_addresses_as_a_resource() {
     let short = ["Insufficient pod IPs"];
     let resource = |node: &NodeBuilder, present: &[PodBuilder], pod: &PodBuilder| {
         reasons(IpPolicy::Resource, node, present, pod)
@@ -226,14 +226,14 @@ fn an_address_is_a_resource() {
     assert!(resource(&node, std::slice::from_ref(&host), &pod).is_empty());
     assert_eq!(resource(&node, std::slice::from_ref(&other), &pod), short);
     assert!(resource(&node, std::slice::from_ref(&other), &host).is_empty());
-    // What the node reports counts where it is more than we know of; what is no number is no report.
+    // The node's count applies if it is higher than ours; an invalid number is not a report.
     assert_eq!(resource(&node.clone().allocated("1"), &[], &pod), short);
     assert!(resource(&node.clone().allocated("one"), &[], &pod).is_empty());
-    // No block, no address, whatever the node says.
+    // Without a block there is no address, whatever the node reports.
     let homeless = NodeBuilder::new("n").offer(podplane_api::pod_ips::POD_IPS, "5");
     assert_eq!(resource(&homeless, &[], &pod), short);
     assert!(resource(&homeless, &[], &host).is_empty());
-    // A block that nobody reports on has the addresses that fit into it.
+    // A block without a report has the addresses that fit into it.
     let unreported = NodeBuilder::new("n").pod_cidr("10.0.0.0/30");
     assert!(resource(&unreported, &[], &pod).is_empty());
     assert_eq!(
@@ -252,7 +252,7 @@ fn an_address_is_a_resource() {
 }
 
 #[test]
-fn a_node_that_is_short_of_addresses_says_by_whose_count() {
+fn shortage_of_addresses_names_its_source() {
     let of = |node: NodeBuilder| {
         let mut node = node.info();
         for name in ["a", "b"] {
@@ -298,14 +298,14 @@ fn a_node_that_is_short_of_addresses_says_by_whose_count() {
         ),
         (node("x"), "waits for its podCIDR (IPAM x)", true),
     ] {
-        // Only the room for addresses is short.
+        // Only addresses are short.
         let (told, in_message) = of(node);
         assert_eq!((told.as_str(), in_message), (text, is_in_message));
     }
 }
 
 #[test]
-fn the_quick_repair_bounds_the_number_of_pods_by_the_block() {
+fn pod_cidr_policy_bounds_pods_by_the_block() {
     let file = include_str!("../../tests/data/scheduler_tables.json");
     let file: Value = serde_json::from_str(file).unwrap();
     let rows = file["kubenet_allowed_pods"].as_array().unwrap();
@@ -319,7 +319,7 @@ fn the_quick_repair_bounds_the_number_of_pods_by_the_block() {
         let node = NodeBuilder::new("n")
             .pod_cidr(&cidr)
             .offer("pods", &row["allowed"].to_string());
-        // Pods on the node's own network count too: that is what is wrong with it.
+        // Pods on the host's network count too, which is the policy's fault.
         let fits = |count| {
             let pods: Vec<_> = (0..count)
                 .map(|n| PodBuilder::new(&n.to_string()).host_network())

@@ -21,7 +21,7 @@ fn reject(queue: &mut Queue, name: &str, by: &'static str, now: Duration) {
 }
 
 #[test]
-fn backoff_is_the_references() {
+fn backoff_matches_the_reference() {
     let file = include_str!("../../tests/data/scheduler_tables.json");
     let file: Value = serde_json::from_str(file).unwrap();
     let rows = file["backoff_seconds"].as_array().unwrap();
@@ -34,7 +34,7 @@ fn backoff_is_the_references() {
 }
 
 #[test]
-fn priority_comes_before_age_and_age_before_name() {
+fn orders_by_priority_then_age_then_name() {
     let mut queue = Queue::default();
     queue.upsert(PodBuilder::new("z-old").info(), s(0));
     queue.upsert(PodBuilder::new("a-young").info(), s(1));
@@ -44,7 +44,7 @@ fn priority_comes_before_age_and_age_before_name() {
 }
 
 #[test]
-fn an_unschedulable_pod_waits_for_what_can_help_it() {
+fn unschedulable_pod_waits_for_a_helpful_event() {
     let mut queue = Queue::default();
     queue.upsert(PodBuilder::new("ip").info(), s(0));
     queue.upsert(PodBuilder::new("taint").info(), s(1));
@@ -59,7 +59,7 @@ fn an_unschedulable_pod_waits_for_what_can_help_it() {
 }
 
 #[test]
-fn backing_off_yields_to_others_but_not_to_idleness() {
+fn pops_a_pod_that_backs_off_only_if_none_is_active() {
     let mut queue = Queue::default();
     queue.upsert(PodBuilder::new("tried").priority(9).info(), s(0));
     queue.pop(s(0));
@@ -69,14 +69,14 @@ fn backing_off_yields_to_others_but_not_to_idleness() {
     queue.wake(half, |_, _| true);
     assert_eq!(
         queue.get(&uid("tried")).unwrap().place,
-        Place::BackingOff(s(1))
+        QueuePlace::BackingOff(s(1))
     );
     assert_eq!(popped(&mut queue, half).as_deref(), Some("fresh"));
     assert_eq!(popped(&mut queue, half).as_deref(), Some("tried"));
 }
 
 #[test]
-fn after_an_error_the_backoff_is_kept_and_grows() {
+fn keeps_a_growing_backoff_after_errors() {
     let mut queue = Queue::default();
     queue.upsert(PodBuilder::new("p").info(), s(0));
     let mut now = s(0);
@@ -90,23 +90,23 @@ fn after_an_error_the_backoff_is_kept_and_grows() {
         assert!(queue.is_ready(until));
         now = until;
     }
-    // A rejection ends the row of errors.
+    // A rejection ends the series of errors.
     queue.pop(now);
     reject(&mut queue, "p", "PodIPs", now);
     queue.wake(now, |_, _| true);
     assert_eq!(
         queue.get(&uid("p")).unwrap().place,
-        Place::BackingOff(now + s(1))
+        QueuePlace::BackingOff(now + s(1))
     );
 }
 
 #[test]
-fn a_missed_event_is_repaired_after_five_minutes() {
+fn retries_unschedulable_pods_after_five_minutes() {
     let mut queue = Queue::default();
     queue.upsert(PodBuilder::new("p").info(), s(7));
     queue.pop(s(7));
     reject(&mut queue, "p", "PodIPs", s(7));
-    queue.tick(s(306)); // One second early, and the next look is 30 s later.
+    queue.tick(s(306)); // One second early, and the next flush is 30 s later.
     assert_eq!(queue.next_deadline(), Some(s(336)));
     queue.tick(s(335));
     assert!(!queue.is_ready(s(335)));
@@ -115,7 +115,7 @@ fn a_missed_event_is_repaired_after_five_minutes() {
 }
 
 #[test]
-fn a_pod_that_asks_for_something_else_is_tried_again() {
+fn retries_a_pod_with_new_needs() {
     let mut queue = Queue::default();
     let pod = PodBuilder::new("p").ask("cpu", "9");
     queue.upsert(pod.info(), s(0));
@@ -128,7 +128,7 @@ fn a_pod_that_asks_for_something_else_is_tried_again() {
 }
 
 #[test]
-fn a_flight_whose_pod_was_removed_lands_nowhere() {
+fn ignores_the_result_for_a_removed_pod() {
     let mut queue = Queue::default();
     queue.upsert(PodBuilder::new("p").info(), s(0));
     queue.pop(s(0));
@@ -137,14 +137,15 @@ fn a_flight_whose_pod_was_removed_lands_nowhere() {
     assert!(queue.get(&uid("p")).is_none());
     queue.upsert(PodBuilder::new("p").info(), s(1));
     reject(&mut queue, "p", "PodIPs", s(1));
-    assert_eq!(queue.get(&uid("p")).unwrap().place, Place::Active);
+    assert_eq!(queue.get(&uid("p")).unwrap().place, QueuePlace::Active);
 }
 
-/// What the queue promises, for each pod apart: whether a pop may return it, and whether it must be reachable.
+/// The queue's guarantee for each pod: whether a pop may return it, and whether it must be
+/// reachable.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Model {
     Ready,
-    /// May come early, must by then.
+    /// It may come early, and must by then.
     Soon(Duration),
     NotBefore(Duration),
     Parked(Duration, &'static str),
@@ -152,7 +153,7 @@ enum Model {
 }
 
 #[derive(Clone, Debug)]
-enum Op {
+enum QueueOp {
     Upsert(u8),
     Remove(u8),
     Pop,
@@ -162,21 +163,21 @@ enum Op {
     Wait(u64),
 }
 
-fn op() -> impl Strategy<Value = Op> {
+fn op() -> impl Strategy<Value = QueueOp> {
     let filter = || prop_oneof![Just("A"), Just("B")];
     prop_oneof![
-        1 => (0..5_u8).prop_map(Op::Upsert),
-        1 => (0..5_u8).prop_map(Op::Remove),
-        3 => Just(Op::Pop),
-        2 => (0..5_u8, filter()).prop_map(|(pod, by)| Op::Reject(pod, by)),
-        1 => (0..5_u8).prop_map(Op::Fail),
-        1 => filter().prop_map(Op::Wake),
-        2 => (0..12_u64).prop_map(Op::Wait),
-        1 => (250..400_u64).prop_map(Op::Wait),
+        1 => (0..5_u8).prop_map(QueueOp::Upsert),
+        1 => (0..5_u8).prop_map(QueueOp::Remove),
+        3 => Just(QueueOp::Pop),
+        2 => (0..5_u8, filter()).prop_map(|(pod, by)| QueueOp::Reject(pod, by)),
+        1 => (0..5_u8).prop_map(QueueOp::Fail),
+        1 => filter().prop_map(QueueOp::Wake),
+        2 => (0..12_u64).prop_map(QueueOp::Wait),
+        1 => (250..400_u64).prop_map(QueueOp::Wait),
     ]
 }
 
-/// A pod's row in the model: where it is, rejections, errors in a row.
+/// A pod in the model: its place, its rejections, its errors in a row.
 type Row = (Model, u32, u32);
 
 fn requeued((_, rejections, errors): Row, since: Duration, now: Duration) -> Row {
@@ -191,22 +192,22 @@ fn requeued((_, rejections, errors): Row, since: Duration, now: Duration) -> Row
 
 proptest! {
     #[test]
-    fn the_queue_behaves_as_its_model(ops in prop::collection::vec(op(), 1..80)) {
+    fn behaves_like_its_model(ops in prop::collection::vec(op(), 1..80)) {
         let mut queue = Queue::default();
         let mut model = BTreeMap::<String, Row>::new();
         let mut now = Duration::ZERO;
         let mut next_flush = Duration::ZERO;
         for op in ops {
             match op {
-                Op::Upsert(n) => {
+                QueueOp::Upsert(n) => {
                     queue.upsert(PodBuilder::new(&n.to_string()).info(), now);
                     model.entry(n.to_string()).or_insert((Model::Ready, 0, 0));
                 }
-                Op::Remove(n) => {
+                QueueOp::Remove(n) => {
                     queue.remove(&uid(&n.to_string()));
                     model.remove(&n.to_string());
                 }
-                Op::Pop => {
+                QueueOp::Pop => {
                     let ready = |row: &Row| matches!(row.0, Model::Ready);
                     match popped(&mut queue, now) {
                         Some(name) => {
@@ -222,19 +223,19 @@ proptest! {
                         }
                     }
                 }
-                Op::Reject(n, by) => {
+                QueueOp::Reject(n, by) => {
                     reject(&mut queue, &n.to_string(), by, now);
                     if let Some(row) = model.get_mut(&n.to_string()).filter(|row| row.0 == Model::Out) {
                         *row = (Model::Parked(now, by), row.1 + 1, 0);
                     }
                 }
-                Op::Fail(n) => {
+                QueueOp::Fail(n) => {
                     queue.fail(&uid(&n.to_string()), "error".into(), now);
                     if let Some(row) = model.get_mut(&n.to_string()).filter(|row| row.0 == Model::Out) {
                         *row = requeued((Model::Out, row.1, row.2 + 1), now, now);
                     }
                 }
-                Op::Wake(what) => {
+                QueueOp::Wake(what) => {
                     queue.wake(now, |_, by| by.contains(what));
                     for row in model.values_mut() {
                         if let Model::Parked(since, by) = row.0 && by == what {
@@ -242,7 +243,7 @@ proptest! {
                         }
                     }
                 }
-                Op::Wait(seconds) => {
+                QueueOp::Wait(seconds) => {
                     now += s(seconds);
                     queue.tick(now);
                     let flush = now >= next_flush;
@@ -265,11 +266,11 @@ proptest! {
             for (name, row) in &model {
                 let place = queue.get(&uid(name)).unwrap().place;
                 let agree = match (row.0, place) {
-                    (Model::Ready, Place::Active)
-                    | (Model::Out, Place::InFlight)
-                    | (Model::Parked(..), Place::Unschedulable) => true,
-                    (Model::Soon(want), Place::BackingOff(until))
-                    | (Model::NotBefore(want), Place::BackingOffError(until)) => want == until,
+                    (Model::Ready, QueuePlace::Active)
+                    | (Model::Out, QueuePlace::InFlight)
+                    | (Model::Parked(..), QueuePlace::Unschedulable) => true,
+                    (Model::Soon(want), QueuePlace::BackingOff(until))
+                    | (Model::NotBefore(want), QueuePlace::BackingOffError(until)) => want == until,
                     _ => false,
                 };
                 prop_assert!(agree, "{name}: {row:?} is {place:?}");

@@ -5,7 +5,7 @@ fn s(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// Tries every pod that is ready; says which were placed, and the message of each that was not.
+/// Tries every ready pod; returns the placed ones, and the messages of the others.
 fn settle(scheduler: &mut Scheduler, now: Duration) -> (Vec<String>, Vec<String>) {
     let (mut placed, mut messages) = (Vec::new(), Vec::new());
     while let Some(Attempt { pod, outcome, .. }) = scheduler.attempt(now) {
@@ -17,7 +17,7 @@ fn settle(scheduler: &mut Scheduler, now: Duration) -> (Vec<String>, Vec<String>
     (placed, messages)
 }
 
-/// Story A: one node, two pods on its own network first, then nine others.
+/// Story A: one node, two hostNetwork pods first, then nine others.
 fn story(policy: IpPolicy, node: &NodeBuilder) -> (Scheduler, usize, usize, Vec<String>) {
     let mut scheduler = Scheduler::new(policy);
     scheduler.apply_node(Arc::new(node.node()), s(0));
@@ -42,7 +42,7 @@ fn block(cidr: &str, pod_ips: u32) -> NodeBuilder {
 }
 
 #[test]
-fn story_a_has_the_numbers_it_tells() {
+fn story_a_has_the_documented_numbers() {
     use IpPolicy::{Off, PodCidr, Resource};
     let ips = "0/1 nodes are available: 1 Insufficient pod IPs.";
     let pods = "0/1 nodes are available: 1 Too many pods.";
@@ -73,7 +73,7 @@ fn story_a_has_the_numbers_it_tells() {
 }
 
 #[test]
-fn the_quick_repair_counts_system_pods() {
+fn pod_cidr_policy_counts_host_network_pods() {
     let mut scheduler = Scheduler::new(IpPolicy::PodCidr);
     scheduler.apply_node(Arc::new(block("10.255.0.0/29", 5).node()), s(0));
     let system = PodBuilder::new("kube-proxy")
@@ -87,7 +87,7 @@ fn the_quick_repair_counts_system_pods() {
 }
 
 #[test]
-fn a_freed_address_lets_exactly_one_pod_run() {
+fn freed_address_serves_exactly_one_pod() {
     let (mut scheduler, ..) = story(IpPolicy::Resource, &block("10.255.0.0/30", 1));
     let host = PodBuilder::new("host-0").host_network().on("n");
     scheduler.delete_pod(&host.pod(), s(60));
@@ -99,7 +99,7 @@ fn a_freed_address_lets_exactly_one_pod_run() {
 }
 
 #[test]
-fn a_pod_is_not_woken_by_what_cannot_help() {
+fn wakes_no_pod_for_an_event_that_cannot_help() {
     let mut scheduler = Scheduler::new(IpPolicy::Resource);
     let busy = NodeBuilder::new("busy")
         .block("10.0.0.0/24", 253)
@@ -111,13 +111,13 @@ fn a_pod_is_not_woken_by_what_cannot_help() {
     scheduler.apply_pod(PodBuilder::new("p").ask("cpu", "2").pod(), s(0));
     let message = "0/2 nodes are available: 1 Insufficient cpu, 1 Insufficient pod IPs.";
     assert_eq!(settle(&mut scheduler, s(0)).1, [message]);
-    // One node has addresses, and now a pod less too; but it was its cpu that was short.
+    // One node has addresses, and now one pod less; but its cpu was short.
     scheduler.delete_pod(&light.pod(), s(20));
     assert!(!scheduler.is_ready(s(20)));
 }
 
 #[test]
-fn a_pod_that_is_deleted_while_it_is_bound_is_not_tried_again() {
+fn does_not_retry_a_pod_deleted_during_its_binding() {
     let mut scheduler = Scheduler::new(IpPolicy::Off);
     scheduler.apply_node(Arc::new(NodeBuilder::new("n").node()), s(0));
     let pod = PodBuilder::new("p");
@@ -130,12 +130,12 @@ fn a_pod_that_is_deleted_while_it_is_bound_is_not_tried_again() {
     assert!(!scheduler.is_ready(s(100)));
     assert!(matches!(
         scheduler.explain(&"p".into()),
-        Explanation::Unknown
+        PodExplanation::Unknown
     ));
 }
 
 #[test]
-fn an_address_that_outlives_its_pod_is_waited_for() {
+fn waits_for_an_address_that_outlives_its_pod() {
     let (mut scheduler, ..) = story(IpPolicy::Resource, &block("10.255.0.0/30", 1));
     let node = block("10.255.0.0/30", 1);
     scheduler.apply_node(Arc::new(node.clone().allocated("1").node()), s(1));
@@ -179,7 +179,7 @@ fn frees_the_address_of_an_ended_pod_when_its_sandbox_is_gone() {
 }
 
 #[test]
-fn a_node_without_addresses_is_left_alone_until_it_reports() {
+fn skips_a_node_without_addresses_until_it_reports() {
     let (mut scheduler, ..) = story(IpPolicy::Resource, &block("10.255.0.0/30", 1));
     let refused = PodBuilder::new("other-0").on("n");
     scheduler.apply_pod(
@@ -196,7 +196,7 @@ fn a_node_without_addresses_is_left_alone_until_it_reports() {
 }
 
 #[test]
-fn a_failed_binding_gives_the_address_back_and_is_tried_again() {
+fn failed_binding_frees_the_address_and_is_retried() {
     let mut scheduler = Scheduler::new(IpPolicy::Resource);
     scheduler.apply_node(Arc::new(block("10.255.0.0/30", 1).node()), s(0));
     scheduler.apply_pod(PodBuilder::new("a").priority(1).pod(), s(0));
@@ -213,7 +213,7 @@ fn a_failed_binding_gives_the_address_back_and_is_tried_again() {
 }
 
 #[test]
-fn news_from_before_the_decision_does_not_undo_it() {
+fn older_event_does_not_undo_a_decision() {
     let mut scheduler = Scheduler::new(IpPolicy::Resource);
     scheduler.apply_node(Arc::new(block("10.0.0.0/24", 253).node()), s(0));
     let pod = PodBuilder::new("p");
@@ -223,17 +223,17 @@ fn news_from_before_the_decision_does_not_undo_it() {
     assert!(!scheduler.is_ready(s(100)));
     assert!(matches!(
         scheduler.explain(&"p".into()),
-        Explanation::Placed(_, Placing::Assumed, _)
+        PodExplanation::Placed(_, PlacementState::Assumed, _)
     ));
     scheduler.apply_pod(pod.on("n").pod(), s(1));
     assert!(matches!(
         scheduler.explain(&"p".into()),
-        Explanation::Placed(_, Placing::Bound, _)
+        PodExplanation::Placed(_, PlacementState::Bound, _)
     ));
 }
 
 #[test]
-fn a_pod_that_was_bound_by_somebody_else_is_where_they_put_it() {
+fn accepts_the_binding_of_another_client() {
     let mut scheduler = Scheduler::new(IpPolicy::Resource);
     for (name, cidr) in [("a", "10.0.0.0/30"), ("b", "10.0.0.4/30")] {
         scheduler.apply_node(Arc::new(NodeBuilder::new(name).block(cidr, 1).node()), s(0));
@@ -248,7 +248,7 @@ fn a_pod_that_was_bound_by_somebody_else_is_where_they_put_it() {
 }
 
 #[test]
-fn only_pods_that_are_ours_and_want_a_node_are_tried() {
+fn tries_only_its_own_pods_that_need_a_node() {
     let mut scheduler = Scheduler::new(IpPolicy::Off);
     scheduler.apply_node(Arc::new(NodeBuilder::new("n").node()), s(0));
     let json = serde_json::json!("2026-01-01T00:00:00Z");
@@ -268,16 +268,16 @@ fn only_pods_that_are_ours_and_want_a_node_are_tried() {
 }
 
 #[test]
-fn an_explanation_names_the_nodes_that_refuse() {
+fn explanation_names_the_refusing_nodes() {
     let (scheduler, ..) = story(IpPolicy::Resource, &block("10.255.0.0/30", 1));
-    let Explanation::Waiting { waiting, verdicts } = scheduler.explain(&"other-8".into()) else {
+    let PodExplanation::Waiting { waiting, refusals } = scheduler.explain(&"other-8".into()) else {
         panic!("it waits");
     };
     assert_eq!(waiting.attempts, 1);
-    assert_eq!(waiting.message, verdicts.to_string());
-    assert_eq!(verdicts.refusals[&NodeName::from("n")].by, "PodIPs");
+    assert_eq!(waiting.message, refusals.to_string());
+    assert_eq!(refusals.refusals[&NodeName::from("n")].by, "PodIPs");
     assert!(matches!(
         scheduler.explain(&"nobody".into()),
-        Explanation::Unknown
+        PodExplanation::Unknown
     ));
 }

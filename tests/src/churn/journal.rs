@@ -1,4 +1,5 @@
-//! What was done and seen, with times that can be compared with the logs of services.
+//! The journal of a churn: everything that was done and seen, with times that can be compared with
+//! the logs of services.
 
 use std::{
     fs::File,
@@ -13,9 +14,9 @@ use podplane_api::jiff::Timestamp;
 
 use super::lock;
 
-/// How much of what was done before a finding is shown with it.
+/// The time before a finding whose notes are shown with it.
 const BEFORE: Duration = Duration::from_secs(12);
-/// More findings than these are counted.
+/// The number of findings that are shown; more are only counted.
 const SHOWN: usize = 10;
 
 /// A file in which each line begins with a time.
@@ -25,13 +26,13 @@ pub struct Journal(Mutex<Inner>);
 #[derive(Debug)]
 struct Inner {
     file: File,
-    /// What was done, without revisions, which are many.
+    /// The steps that were done; revisions are left out, since they are many.
     notes: Vec<(Timestamp, String)>,
     findings: Vec<(Timestamp, String)>,
 }
 
 impl Journal {
-    /// An empty one.
+    /// Creates an empty journal.
     ///
     /// # Errors
     ///
@@ -45,7 +46,7 @@ impl Journal {
         })))
     }
 
-    /// Writes what was done.
+    /// Writes a step that was done.
     pub fn note(&self, line: impl Into<String>) {
         let line = line.into();
         let mut inner = lock(&self.0);
@@ -53,12 +54,12 @@ impl Journal {
         inner.notes.push((now, line));
     }
 
-    /// Writes what a watch told.
+    /// Writes a revision that a watch brought.
     pub fn revision(&self, line: &str) {
         lock(&self.0).write("  ", line);
     }
 
-    /// Writes something that is wrong.
+    /// Writes a finding: something that is wrong.
     pub fn find(&self, finding: impl Into<String>) {
         self.find_of(
             Timestamp::try_from(SystemTime::now()).unwrap_or_default(),
@@ -66,7 +67,7 @@ impl Journal {
         );
     }
 
-    /// Writes something that was wrong at another time.
+    /// Writes a finding of another time.
     pub fn find_of(&self, at: Timestamp, finding: impl Into<String>) {
         let finding = finding.into();
         let mut inner = lock(&self.0);
@@ -74,7 +75,7 @@ impl Journal {
         inner.findings.push((at, finding));
     }
 
-    /// All findings, each with what was done before; empty if there are none.
+    /// All findings, each with the notes before it; empty if there are none.
     pub fn findings(&self) -> String {
         let inner = lock(&self.0);
         let mut lines = Vec::new();
@@ -96,7 +97,7 @@ impl Journal {
 impl Inner {
     fn write(&mut self, mark: &str, line: &str) -> Timestamp {
         let now = Timestamp::now();
-        // A disk that is full is the least of its reader's troubles.
+        // A full disk is the least trouble of the journal's reader.
         _ = writeln!(self.file, "{now:.3} {mark}{line}");
         now
     }

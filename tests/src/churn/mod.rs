@@ -1,9 +1,9 @@
-//! Pods that come and go on a cluster of which everything dies, again and again, and whether an
-//! address is ever on two of them.
+//! Pods that come and go on a cluster whose processes all die again and again, and the check that
+//! no two pods ever have the same address.
 //!
-//! [`ChurnPlan`] says what is done, by a seed. Meanwhile a [`RevisionMonitor`] checks every
-//! revision of pods and nodes, and each second the sandboxes that nodes really have are compared
-//! ([`live`](podplane_testkit::live)). In the end nothing may be left.
+//! [`ChurnPlan`] has the steps, which follow from a seed. Meanwhile a [`RevisionMonitor`] checks
+//! every revision of pods and nodes, and each second the sandboxes that nodes really have are
+//! compared ([`live`](podplane_testkit::live)). In the end nothing may be left.
 
 mod journal;
 mod other_ipam;
@@ -32,7 +32,7 @@ pub use journal::Journal;
 use other_ipam::OtherIpam;
 use plan::ChurnPlan;
 
-/// Who gives addresses.
+/// The plugin that gives addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ipam {
     /// `host-local`, from the blocks of nodes.
@@ -41,18 +41,18 @@ pub enum Ipam {
     Other,
 }
 
-/// What is to be done.
+/// The settings of a churn.
 #[derive(Clone, Debug)]
 pub struct ChurnTest {
-    /// How pods get their network.
+    /// The mode of pods' network.
     pub network: Network,
-    /// Who gives addresses.
+    /// The plugin that gives addresses.
     pub ipam: Ipam,
-    /// What the plan follows from.
+    /// The seed, from which the plan follows.
     pub seed: u64,
-    /// How long pods come and go.
+    /// The time in which pods come and go.
     pub length: Duration,
-    /// Where the journal is written, which stays.
+    /// The directory in which the journal is written, and stays.
     pub dir: PathBuf,
 }
 
@@ -66,7 +66,7 @@ impl fmt::Display for ChurnTest {
     }
 }
 
-/// A cluster, and what is known of it.
+/// A cluster, and the state of the churn on it.
 #[derive(Debug)]
 struct ChurnCluster {
     cluster: Cluster,
@@ -74,19 +74,19 @@ struct ChurnCluster {
     journal: Arc<Journal>,
     observer: NodesObserver,
     monitor: RevisionMonitor,
-    /// The pods that are created, with their UIDs where that was acknowledged.
+    /// The created pods by number, with their UIDs if their creation was acknowledged.
     created: Mutex<BTreeMap<usize, Option<String>>>,
-    /// The kubelets that stand still.
+    /// The paused kubelets.
     paused: Mutex<Vec<(usize, fault::Fault)>>,
 }
 
 impl ChurnTest {
-    /// Does it. Returns all that was found wrong, as text; `None` if this needs what the machine
-    /// lacks and `PODPLANE_SKIP` names.
+    /// Runs the churn. Returns all findings as text; `None` if this needs something that the
+    /// machine lacks and `PODPLANE_SKIP` names.
     ///
     /// # Errors
     ///
-    /// If the cluster does not start, or a fault cannot be done to it.
+    /// If the cluster does not start, or a step fails.
     pub async fn run(&self) -> Result<Option<String>> {
         let file = self.dir.join(format!("churn-{self}-{}.log", self.seed));
         let journal = Arc::new(Journal::create(&file)?);
@@ -126,7 +126,7 @@ impl ChurnTest {
     }
 
     fn cluster(&self, other: Option<&OtherIpam>) -> podplane_testkit::ClusterBuilder {
-        // Three blocks of five addresses, for three nodes and one that waits: what is freed is
+        // Three blocks of five addresses, for three nodes and one that waits: a freed address is
         // given again at once.
         let cluster = builder(self.network)
             .nodes(u32::try_from(plan::NODES).unwrap_or(u32::MAX))
@@ -192,8 +192,8 @@ impl ChurnTest {
     }
 }
 
-/// What is guarded here is whole between any two statements, so a panic elsewhere does not spoil
-/// it.
+/// Locks a mutex. The values are consistent between any two statements, so a panic elsewhere does
+/// no harm.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

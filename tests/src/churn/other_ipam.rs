@@ -1,4 +1,4 @@
-//! An IPAM plugin that podplane knows nothing of.
+//! An IPAM plugin that is unknown to podplane.
 
 use std::{
     fs,
@@ -13,11 +13,11 @@ use tokio::time::sleep;
 
 use crate::programs::bin_dir;
 
-/// Where it keeps its leases in a node's directory.
+/// The directory of its leases in a node's directory.
 pub(super) const LEASES: &str = "file-ipam";
 const CONFIGURATION: &str = "05-file.conflist";
 
-/// A directory of plugins, of which it is one.
+/// A directory of plugins, with this plugin among them.
 #[derive(Debug)]
 pub(super) struct OtherIpam(tempfile::TempDir);
 
@@ -39,15 +39,15 @@ impl OtherIpam {
     }
 }
 
-/// Writes the configuration of each node that comes, as a network's DaemonSet does. Its ranges are
-/// not the blocks of nodes, and stay a node's for ever. Its bridge is its own: pods that came before
-/// the configuration are on that of the default network, whose address is another.
+/// Writes the configuration of each new node, as a network's DaemonSet does. Its ranges are not the
+/// blocks of nodes, and stay a node's for ever. It has a bridge of its own: pods from before the
+/// configuration are on the bridge of the default network, whose address differs.
 pub(super) async fn install(data_dir: PathBuf) {
     loop {
         for (node, dir) in node_dirs(&data_dir).unwrap_or_default() {
             let file = dir.join("net.d").join(CONFIGURATION);
             if !file.exists() && file.parent().is_some_and(Path::exists) {
-                // A node that is just being removed gets it later, or not.
+                // A node that is just being removed gets it later, or never.
                 _ = write(&file, &configuration(&node, &dir));
             }
         }
@@ -62,7 +62,7 @@ fn write(file: &Path, text: &str) -> std::io::Result<()> {
 }
 
 fn configuration(node: &str, dir: &Path) -> String {
-    // node-0, node-1, …, and those of other names.
+    // node-0, node-1, …, and nodes of other names.
     let place = node
         .rsplit_once('-')
         .and_then(|(_, number)| number.parse().ok());

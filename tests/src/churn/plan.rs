@@ -1,4 +1,4 @@
-//! What is done to a cluster, and when: all of it follows from a seed.
+//! The plan of a churn: the steps and their times, all of which follow from a seed.
 
 use std::{fmt, time::Duration};
 
@@ -8,22 +8,22 @@ use fastrand::Rng;
 pub const NODES: usize = 3;
 /// The pods that each of them has addresses for.
 pub const PODS: usize = 5;
-/// How long a kubelet stands still: longer than anybody waits for a silent one.
+/// The time for which a kubelet is paused: longer than the longest wait for a silent one.
 const STANDSTILL: Duration = Duration::from_secs(44);
-/// Between two creations of pods, on average.
+/// The mean time between two creations of pods.
 const BETWEEN_PODS: Duration = Duration::from_millis(550);
-/// Between two faults, on average.
+/// The mean time between two faults.
 const BETWEEN_FAULTS: Duration = Duration::from_millis(1_800);
 
-/// Something that is done once, by number or by name, so that a plan does not depend on what
-/// becomes of the cluster.
+/// A step. It has numbers and names of its own, so that a plan does not depend on the state of the
+/// cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChurnStep {
     /// Creates pod `p-N`.
     Create {
         /// Its number.
         pod: usize,
-        /// What is special about it.
+        /// The kind of pod.
         kind: PodKind,
     },
     /// Deletes a pod.
@@ -40,21 +40,21 @@ pub enum ChurnStep {
     },
     /// Kills a process with SIGKILL.
     Kill(TargetProcess),
-    /// Stops the kubelet of a node where it is.
+    /// Pauses the kubelet of a node.
     Pause {
         /// The node.
         node: usize,
     },
-    /// Lets it go on.
+    /// Lets the kubelet go on.
     Resume {
         /// The node.
         node: usize,
     },
     /// Damages the lease file of a live sandbox.
     Damage {
-        /// How.
+        /// The kind of damage.
         how: LeaseDamage,
-        /// Which of those that there are, modulo their number.
+        /// The choice among the lease files, modulo their number.
         pick: usize,
     },
     /// Deletes the Node object, and nothing else.
@@ -72,7 +72,7 @@ pub enum ChurnStep {
         /// The node.
         node: usize,
     },
-    /// Makes a node of another name, which waits for a block until there is one.
+    /// Makes a node of another name, which waits until there is a block for it.
     AddTaker,
     /// Ends that node.
     RemoveTaker,
@@ -90,20 +90,20 @@ pub enum ChurnStep {
     },
 }
 
-/// What is special about a pod.
+/// The kind of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PodKind {
-    /// Nothing.
+    /// An ordinary pod.
     Plain,
-    /// It has a finalizer, so that its object outlives its sandbox.
+    /// A pod with a finalizer, so that its object outlives its sandbox.
     Finalizer,
-    /// It names its node itself.
+    /// A pod that names its node itself.
     Bound(usize),
-    /// It is on its node's network.
+    /// A pod on its node's network.
     HostNetwork,
 }
 
-/// A process.
+/// A process to kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TargetProcess {
     /// `apiserver`.
@@ -120,18 +120,18 @@ pub enum TargetProcess {
     Cri(usize),
 }
 
-/// How a lease file is damaged.
+/// The kind of damage to a lease file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseDamage {
-    /// It is empty.
+    /// The file is emptied.
     Truncate,
-    /// It is full of NULs, as after a power failure.
+    /// The file is filled with NULs, as after a power failure.
     Nul,
-    /// It is gone.
+    /// The file is removed.
     Delete,
 }
 
-/// What is done, by time since the beginning.
+/// The steps, by the time since the beginning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChurnPlan(pub Vec<(Duration, ChurnStep)>);
 
@@ -144,13 +144,13 @@ impl ChurnPlan {
         pods(&mut rng, length, &mut steps);
         faults(&mut rng, length, &mut steps);
         standstills(&mut rng, length, &mut steps);
-        // Stable: what is planned for one moment stays in the order of this function.
+        // The sort is stable: steps of one time stay in the order of this function.
         steps.sort_by_key(|(at, _)| *at);
         Self(steps)
     }
 }
 
-/// Half of it to one and a half.
+/// A random time from half of `mean` to one and a half.
 fn around(rng: &mut Rng, mean: Duration) -> Duration {
     mean.mul_f64(0.5 + rng.f64())
 }
@@ -245,7 +245,7 @@ fn standstills(rng: &mut Rng, length: Duration, steps: &mut Vec<(Duration, Churn
     }
 }
 
-/// Whether a step would bring a node back that stands still.
+/// Returns true if a step would bring back the node whose kubelet is paused.
 fn revives(step: &ChurnStep, paused: usize) -> bool {
     match step {
         ChurnStep::CreateNode { node } | ChurnStep::ReplaceNode { node } => *node == paused,
@@ -313,7 +313,7 @@ mod tests {
     const SHORT: Duration = Duration::from_secs(70);
 
     #[test]
-    fn a_seed_has_one_plan() {
+    fn the_plan_follows_from_the_seed() {
         assert_eq!(ChurnPlan::new(7, SHORT), ChurnPlan::new(7, SHORT));
         assert_ne!(ChurnPlan::new(7, SHORT), ChurnPlan::new(8, SHORT));
     }

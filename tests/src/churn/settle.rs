@@ -1,4 +1,4 @@
-//! The end: everything goes, and nothing is left.
+//! The end of a churn: everything is removed, and nothing may be left.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -18,7 +18,7 @@ use super::{
     steps, watch,
 };
 
-/// How long pods may take to end, nodes to come back, and what they had to be freed.
+/// The time limit for pods to end, for nodes to come back, and for addresses to be freed.
 const DEADLINE: Duration = Duration::from_secs(120);
 
 /// Ends all pods, brings all nodes back, and waits until nothing is left.
@@ -57,7 +57,8 @@ pub(super) async fn settle(stage: &Arc<ChurnCluster>) -> Result<()> {
     Ok(())
 }
 
-/// Whether all processes run, and as many pods as there are addresses.
+/// Waits until all processes run, then creates as many pods as there are addresses, and waits until
+/// these run.
 async fn recovered(stage: &ChurnCluster) -> Result<()> {
     let processes = || async { stage.cluster.status().await.map(|status| status.services) };
     let run = |services: &podplane_testkit::Result<Vec<ServiceStatus>>| {
@@ -86,7 +87,7 @@ fn not_running(pods: &[Pod]) -> Vec<String> {
     told.collect()
 }
 
-/// Deletes all pods that are there; returns what they are.
+/// Deletes all existing pods; returns them as text.
 async fn end_pods(stage: &ChurnCluster) -> Vec<String> {
     let pods = match stage.cluster.pods().await {
         Ok(pods) => pods,
@@ -95,7 +96,7 @@ async fn end_pods(stage: &ChurnCluster) -> Vec<String> {
     for pod in &pods {
         let api = stage.cluster.client().namespaced::<Pod>(pod.namespace());
         if !pod.is_deleting() {
-            // It is looked again.
+            // A failure is seen in the next round.
             _ = api.delete(pod.name(), &DeleteParams::default()).await;
         }
         if pod.metadata.finalizers.is_some() {
@@ -132,7 +133,7 @@ fn is_ready(node: &Node) -> bool {
     conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-/// Everything that pods and nodes that are gone have left.
+/// Everything that removed pods and nodes have left behind.
 async fn left(stage: &Arc<ChurnCluster>) -> Vec<String> {
     let mut left = Vec::new();
     let mut add = |found: Result<Vec<String>>| match found {
@@ -168,7 +169,7 @@ async fn on_nodes(stage: &Arc<ChurnCluster>) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// Those of stopped sandboxes, too, which hold nothing.
+/// The records of sandboxes, including stopped ones, which hold nothing.
 fn records_of_sandboxes(stage: &ChurnCluster) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for (node, dir) in node_dirs(stage.cluster.data_dir())? {

@@ -1,6 +1,12 @@
-//! Carrying out the steps of a plan.
+//! The execution of a plan's steps.
 
-use std::{collections::BTreeMap, fs::OpenOptions, io::Write as _, path::PathBuf, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fs::OpenOptions,
+    io::{self, Write as _},
+    path::PathBuf,
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result};
 use podplane_api::{
@@ -19,13 +25,13 @@ use super::{
     plan::{ChurnStep, LeaseDamage, PodKind, TargetProcess, node_name, pod_name},
 };
 
-/// How long a step is tried: everything that dies is back much sooner.
+/// The time limit of a step's attempts: everything that dies is back much sooner.
 const DEADLINE: Duration = Duration::from_secs(120);
 pub(super) const FINALIZER: &str = "example.com/churn";
 /// The node that waits for a block.
 pub(super) const TAKER: &str = "taker";
 
-/// Carries out a step. What it is about may be gone already.
+/// Executes a step. The objects that it is about may be gone already.
 pub(super) async fn perform(stage: &ChurnCluster, step: &ChurnStep) -> Result<()> {
     let done = match step {
         ChurnStep::Create { pod, kind } => create(stage, *pod, *kind).await,
@@ -53,7 +59,8 @@ pub(super) async fn perform(stage: &ChurnCluster, step: &ChurnStep) -> Result<()
     Ok(())
 }
 
-/// Asks until there is an answer, and returns it if it is one of those that are `right`.
+/// Repeats a request until it succeeds, or fails with an error that is `right`; returns that
+/// answer.
 async fn answered<T: std::fmt::Debug, F: Future<Output = Result<T, ApiError>>>(
     what: &str,
     ask: impl FnMut() -> F,
@@ -119,7 +126,7 @@ pub(super) async fn finalize(stage: &ChurnCluster, name: &str) -> Result<()> {
 }
 
 async fn kill(stage: &ChurnCluster, victim: TargetProcess) -> Result<String> {
-    // Stopped kubelets are to be silent, and one that is started again is not.
+    // A paused kubelet is to be silent, and one that is started again is not.
     if let TargetProcess::Kubelet(node) = victim
         && lock(&stage.paused)
             .iter()
@@ -148,7 +155,7 @@ async fn pause(stage: &ChurnCluster, node: usize) -> Result<String> {
 }
 
 async fn damage(stage: &ChurnCluster, how: LeaseDamage, pick: usize) -> Result<String> {
-    // Nobody but the plugin could find what is in a file of its own.
+    // Only the plugin could find the content of a file of its own.
     let how = match stage.ipam {
         Ipam::HostLocal => how,
         Ipam::Other => LeaseDamage::Delete,
@@ -169,8 +176,12 @@ async fn damage(stage: &ChurnCluster, how: LeaseDamage, pick: usize) -> Result<S
     let lease = leases[at];
     let owner = lease.owner.get(..13).unwrap_or(&lease.owner);
     let told = format!("{} of sandbox {owner} on {}, {how:?}", lease.ip, lease.node);
-    for file in files(stage, lease)? {
-        // Not one that has been released meanwhile.
+    let files = files(stage, lease)?;
+    if files.is_empty() {
+        return Ok(format!("{told}: it is gone"));
+    }
+    for file in files {
+        // Skips a lease that has been released meanwhile.
         let open = OpenOptions::new().write(true).open(&file);
         let Ok(mut open) = open else {
             return Ok(format!("{told}: it is gone"));
@@ -187,14 +198,20 @@ async fn damage(stage: &ChurnCluster, how: LeaseDamage, pick: usize) -> Result<S
     Ok(told)
 }
 
+/// The files of a lease; none if it has been released meanwhile, or its node removed.
 fn files(stage: &ChurnCluster, lease: &Allocation) -> Result<Vec<PathBuf>> {
     let nodes: BTreeMap<_, _> = node_dirs(stage.cluster.data_dir())?.into_iter().collect();
-    let dir = nodes.get(&lease.node).context("the node is gone")?;
+    let Some(dir) = nodes.get(&lease.node) else {
+        return Ok(Vec::new());
+    };
     let dirs = match stage.ipam {
         Ipam::HostLocal => dir.join("networks"),
         Ipam::Other => dir.join(other_ipam::LEASES),
     };
-    let networks = std::fs::read_dir(dirs)?.flatten();
+    let networks = match std::fs::read_dir(dirs) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        networks => networks?.flatten(),
+    };
     let files = networks.map(|network| network.path().join(lease.ip.to_string()));
     Ok(files.filter(|file| file.exists()).collect())
 }
@@ -207,7 +224,7 @@ async fn delete_node(stage: &ChurnCluster, name: &str) -> Result<String> {
     Ok(told(answer))
 }
 
-/// Creates a Node object, with a block of its own choice if it has one.
+/// Creates a Node object, with these blocks if any are given.
 pub(super) async fn create_node(
     stage: &ChurnCluster,
     name: &str,
@@ -233,7 +250,7 @@ pub(super) async fn create_node(
     Ok(told(answered("the node is created", ask, refused).await?))
 }
 
-/// The supervisor may refuse, since such a node is there, or is not.
+/// The supervisor's answer. It may refuse, since such a node exists or does not.
 fn asked(answer: podplane_testkit::Result<()>) -> Result<String> {
     match answer {
         Ok(()) => Ok("done".into()),
@@ -256,8 +273,8 @@ async fn replace_node(stage: &ChurnCluster, name: &str) -> Result<String> {
     add_node(stage, name).await
 }
 
-/// A kubelet that says that nothing is in use, or somebody in its name, and pods that nobody can
-/// ask any more.
+/// Claims that no address of the node is in use, as its kubelet or somebody in its name may do, and
+/// deletes its pods and its object, so that nobody can ask them any more.
 async fn claim_empty(stage: &ChurnCluster, name: &str) -> Result<String> {
     let api = stage.cluster.client().all::<Node>();
     let ask = || async {

@@ -1,4 +1,4 @@
-//! Checks the nodes each second, and sums up what was found.
+//! Checks of the nodes each second, and the conclusion of a churn.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -17,7 +17,7 @@ pub(super) async fn look_each_second(stage: Arc<ChurnCluster>) {
     let begin = Instant::now();
     let mut patience = Patience::default();
     if stage.ipam == Ipam::Other {
-        // Nobody but the plugin could restore its files.
+        // Only the plugin could restore its files.
         patience.lease = Duration::MAX;
     }
     let mut checker = SnapshotChecker::new(patience);
@@ -40,7 +40,7 @@ pub(super) async fn look_each_second(stage: Arc<ChurnCluster>) {
     }
 }
 
-/// A snapshot of the nodes, with the blocks that they had all the while.
+/// A snapshot of the nodes, with the blocks that they had both before and after it.
 pub(super) async fn snapshot(stage: &Arc<ChurnCluster>) -> anyhow::Result<NodesSnapshot> {
     let before = blocks(stage).await;
     let seen_by = stage.clone();
@@ -50,7 +50,7 @@ pub(super) async fn snapshot(stage: &Arc<ChurnCluster>) -> anyhow::Result<NodesS
     Ok(snapshot)
 }
 
-/// None while the API server is not there: it gives none then.
+/// The blocks of nodes; none while the API server is away.
 async fn blocks(stage: &ChurnCluster) -> Vec<(String, IpNet)> {
     let nodes = stage.cluster.nodes().await.unwrap_or_default();
     let of_node = |node: &podplane_api::core::Node| {
@@ -65,7 +65,8 @@ async fn blocks(stage: &ChurnCluster) -> Vec<(String, IpNet)> {
     nodes.iter().flat_map(of_node).collect()
 }
 
-/// Records of blocks, of nodes that are there and that are gone, are of one revision.
+/// Finds overlapping records of blocks. All records, of existing and of removed nodes, are of one
+/// revision.
 async fn overlapping_records(stage: &ChurnCluster, known: &mut BTreeSet<String>) {
     let Ok(records) = stage.cluster.client().blocks().list().await else {
         return;
@@ -89,7 +90,7 @@ async fn overlapping_records(stage: &ChurnCluster, known: &mut BTreeSet<String>)
     }
 }
 
-/// Says what the monitor found, and whether what it saw is worth anything.
+/// Records what the monitor found, and a finding if it saw too little to prove anything.
 pub(super) fn conclude(stage: &ChurnCluster, length: Duration) {
     let history = stage.monitor.history();
     for breach in history.breaches() {

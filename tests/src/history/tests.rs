@@ -1,4 +1,4 @@
-//! The test of the test: histories that must pass, and those that must not.
+//! Tests of the check: histories that must pass, and those that must not.
 
 use super::*;
 
@@ -32,7 +32,7 @@ use Op::{Create, Delete, Get, Put, Swap};
 use Outcome::{Absent, Done, Found, Lost, Refused};
 
 #[test]
-fn what_happens_one_at_a_time_is_linearizable() {
+fn accepts_sequential_operations() {
     let ops = [
         (Get, Absent),
         (Put(9), Absent),
@@ -51,7 +51,7 @@ fn what_happens_one_at_a_time_is_linearizable() {
 }
 
 #[test]
-fn a_stale_read_is_not() {
+fn rejects_a_stale_read() {
     let stale = serial(&[(Create(1), Done), (Put(2), Done), (Get, Found(1))]);
     let violation = stale.check().unwrap_err();
     assert_eq!((violation.op, violation.outcome), (Get, Found(1)));
@@ -59,7 +59,7 @@ fn a_stale_read_is_not() {
 }
 
 #[test]
-fn a_lost_write_is_not() {
+fn rejects_a_lost_write() {
     for lost in [
         serial(&[(Create(1), Done), (Get, Absent)]),
         serial(&[(Create(1), Done), (Put(2), Done), (Swap(1, 3), Done)]),
@@ -71,7 +71,7 @@ fn a_lost_write_is_not() {
 }
 
 #[test]
-fn two_winners_of_one_guard_are_not() {
+fn rejects_two_winners_of_one_guard() {
     let both = history(&[
         ("c+", Create(1), Done),
         ("c-", Create(1), Done),
@@ -83,9 +83,9 @@ fn two_winners_of_one_guard_are_not() {
     both.check().unwrap_err();
 }
 
-/// A reader was refused by a write that it then does not see.
+/// A reader does not see the write by which another one was refused before.
 #[test]
-fn a_refusal_by_what_is_not_read_afterwards_is_not() {
+fn rejects_a_refusal_by_a_write_that_is_not_read_afterwards() {
     let unseen = history(&[
         ("w+", Create(1), Done),
         ("x+", Create(2), Done),
@@ -98,7 +98,7 @@ fn a_refusal_by_what_is_not_read_afterwards_is_not() {
 }
 
 #[test]
-fn concurrent_operations_may_be_in_either_order() {
+fn accepts_concurrent_operations_in_either_order() {
     for read in [Absent, Found(1)] {
         let either = history(&[
             ("w+", Create(1), Done),
@@ -121,7 +121,7 @@ fn concurrent_operations_may_be_in_either_order() {
 }
 
 #[test]
-fn what_has_no_answer_may_happen_later_or_never() {
+fn unanswered_operations_may_take_effect_later_or_never() {
     for read in [Absent, Found(1)] {
         let open = history(&[
             ("w+", Create(1), Done),
@@ -135,7 +135,7 @@ fn what_has_no_answer_may_happen_later_or_never() {
 }
 
 #[test]
-fn what_is_lost_happened_before_or_never() {
+fn lost_operations_took_effect_before_or_never() {
     let lost = |before, later| {
         history(&[
             ("w+", Create(1), Done),

@@ -1,4 +1,5 @@
-//! A Docker daemon of the test's own, in namespaces that end with it: its bridges, rules, mounts and containers are nowhere else, and nothing of them is left.
+//! A Docker daemon of the test's own, in namespaces that end with it: its bridges, rules, mounts
+//! and containers exist there alone, and nothing of them is left.
 
 use std::{
     ffi::OsStr,
@@ -24,7 +25,8 @@ const DOCKERD: &str = "/usr/sbin/dockerd";
 /// The last release in Python.
 const COMPOSE_1: &str = "/usr/bin/docker-compose";
 
-/// Moves into the daemon's place what it needs of the machine, and becomes it.
+/// Mounts a /sys and a /run of the daemon's own, with the machine's control groups, and becomes the
+/// daemon.
 const START: &str = r#"
 mount --rbind /sys/fs/cgroup "$1/cgroup"
 mount -t sysfs sysfs /sys
@@ -34,7 +36,7 @@ ip link set lo up
 exec dockerd --host "unix://$1/docker.sock" --data-root "$1/data" --exec-root /run/docker --pidfile /run/docker.pid --cgroup-parent "/$2"
 "#;
 
-/// Whether Debian's docker.io and docker-compose are here.
+/// Returns true if Debian's docker.io and docker-compose are installed.
 pub(crate) fn is_there() -> bool {
     Path::new(DOCKERD).exists() && Path::new(COMPOSE_1).exists()
 }
@@ -44,7 +46,7 @@ pub(crate) fn is_there() -> bool {
 pub(crate) enum Compose {
     /// `docker-compose` 1.29.
     One,
-    /// What runs as `docker compose`.
+    /// The program that runs as `docker compose`.
     Two(PathBuf),
 }
 
@@ -62,12 +64,13 @@ impl Compose {
 pub(crate) struct Daemon {
     process: Child,
     dir: TempDir,
-    /// What its control groups are called.
+    /// The name of its control groups.
     group: String,
 }
 
 impl Daemon {
-    /// Starts it, and moves the calling thread into its network namespace, where published ports are.
+    /// Starts the daemon, and moves the calling thread into its network namespace, where published
+    /// ports are.
     pub(crate) async fn start() -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("pp-").tempdir()?;
         fs::create_dir(dir.path().join("cgroup"))?;
@@ -108,7 +111,7 @@ impl Daemon {
         Pid::from_raw(first.parse()?).context("its process")
     }
 
-    /// A directory that goes with it.
+    /// A directory that is removed with the daemon.
     pub(crate) fn dir(&self) -> &Path {
         self.dir.path()
     }
@@ -146,10 +149,11 @@ impl Daemon {
         Ok(session)
     }
 
-    /// A command line of a page: ids of processes are those of the daemon's namespace, and `docker compose` is this program.
+    /// A command line of a page, as it runs here: ids of processes are those of the daemon's
+    /// namespace, and `docker compose` is this program.
     pub(crate) fn typed(&self, compose: &Compose, line: &str) -> Result<String> {
         let program = compose.program().display();
-        // A reader has a terminal.
+        // A reader has a terminal, and the test has none.
         let line = line.replace(
             "docker compose exec",
             &format!("</dev/null {program} exec -T"),
@@ -159,13 +163,14 @@ impl Daemon {
         Ok(line.replace("sudo ", &enter))
     }
 
-    /// Where a volume is.
+    /// The directory of a volume.
     pub(crate) fn volume(&self, name: &str) -> PathBuf {
         let volumes = self.dir().join("data/volumes");
         volumes.join(name).join("_data")
     }
 
-    /// Kills a process of a container, whose id is that of the daemon's namespace: as a crash, and not as `docker kill`, after which a container is meant to be down.
+    /// Kills a process of a container by its id in the daemon's namespace: as in a crash, and not
+    /// as with `docker kill`, after which a container is meant to be down.
     pub(crate) fn crash(&self, pid: u64) -> Result<()> {
         let mut enter = Command::new("nsenter");
         enter.args([
@@ -208,7 +213,8 @@ impl Drop for Daemon {
     }
 }
 
-/// Removes control groups from the leaves on. Only directories can be removed there, and only empty groups.
+/// Removes control groups, the leaves first. Only directories can be removed there, and only empty
+/// groups.
 fn remove_groups(dir: &Path) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {

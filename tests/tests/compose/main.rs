@@ -1,4 +1,5 @@
-//! `deploy/compose.yaml` by Debian's docker.io, docker-compose 1.29 and `docker compose`: a cluster of containers that heals when its processes are killed, grows and shrinks, and leaves
+//! `deploy/compose.yaml` with Debian's docker.io, docker-compose 1.29 and `docker compose`: a
+//! cluster of containers that heals when its processes are killed, grows and shrinks, and leaves
 //! nothing behind.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
@@ -33,12 +34,14 @@ use serde_json::Value;
 
 use self::daemon::{Compose, Daemon};
 
-/// Where compose publishes the API server, in the daemon's network.
+/// The address at which compose publishes the API server, in the daemon's network.
 const SERVER: &str = "127.0.0.1:7080";
-/// The most that an image of the program under test may weigh: a gross mistake, such as debug information, exceeds it. The
-/// published program, of the profile `dist`, is held to 60 MB by `cargo xtask dist`, which `cargo xtask soak` runs (ADR 0017).
+/// The largest size of an image of the program under test, in bytes: only a gross mistake, such as
+/// debug information, exceeds it. `cargo xtask dist`, which `cargo xtask soak` runs, holds the
+/// published program, of the profile `dist`, to 60 MB (ADR 0017).
 const MAX_IMAGE: u64 = 150_000_000;
-/// A controller that was killed waits for the Lease of its former self, and a pod for a node that comes back.
+/// The time limit for a cluster to heal: a controller that was killed waits for the Lease of its
+/// former process, and a pod for a node that comes back.
 const HEALED: Duration = Duration::from_secs(120);
 
 #[test]
@@ -84,7 +87,7 @@ fn rules() -> String {
     finish(Command::new("nft").args(["list", "ruleset"])).ok()
 }
 
-/// The compose project, with its files and programs where the repository has them.
+/// The compose project, with a copy of its files and programs in the repository's layout.
 #[derive(Debug)]
 struct Project {
     daemon: Daemon,
@@ -92,7 +95,7 @@ struct Project {
     deploy: PathBuf,
 }
 
-/// Where a pod is and what it has: node, UID, address.
+/// The places of pods, by name: node, UID and address.
 type Placed = BTreeMap<String, (String, String, String)>;
 
 impl Project {
@@ -107,7 +110,7 @@ impl Project {
             .args([root.join("deploy"), root.join(".dockerignore")]);
         finish(files.arg(&copy)).ok();
         fs::copy(bin_dir().join("podplane"), release.join("podplane"))?;
-        // Not sent to the daemon.
+        // A file that is not sent to the daemon.
         fs::write(copy.join("target/other"), vec![0; 1 << 20])?;
         Ok(Self {
             daemon,
@@ -132,7 +135,7 @@ impl Project {
         Ok(())
     }
 
-    /// docs/compose.md, its command lines one after the other.
+    /// Runs the command lines of docs/compose.md, one after the other.
     fn page(&self, grpcurl: &Path) -> Result<()> {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/compose.md");
         let path = std::env::var("PATH")?;
@@ -145,14 +148,19 @@ impl Project {
                 continue;
             }
             let line = self.daemon.typed(&self.compose, &command)?;
-            // Whoever is faster than what he started types the line again.
+            // A reader who is faster than the started containers types the line again.
             let mut done = session.run(&line)?;
+            let first = done.shown.clone();
             let begun = Instant::now();
             while done.code != 0 && begun.elapsed() < HEALED {
                 thread::sleep(Duration::from_secs(1));
                 done = session.run(&line)?;
             }
-            ensure!(done.code == 0, "$ {command}\n{}", done.shown);
+            ensure!(
+                done.code == 0,
+                "$ {command}\n{first}\nand at last:\n{}",
+                done.shown
+            );
         }
         self.nothing_is_left()
     }
@@ -175,7 +183,7 @@ impl Project {
         Ok(nodes.items)
     }
 
-    /// Waits for as many nodes, all Ready.
+    /// Waits until there are this many nodes, all Ready.
     async fn nodes_are(&self, count: usize) -> Result<()> {
         let what = format!("{count} nodes, all Ready");
         let look = || self.nodes();
@@ -188,7 +196,7 @@ impl Project {
         Ok(())
     }
 
-    /// Waits until as many pods run and no invariant is broken, and says where they are.
+    /// Waits until this many pods run and no invariant is broken; returns their places.
     async fn pods_are(&self, count: usize) -> Result<Placed> {
         let what = format!("{count} pods run");
         let placed = within(HEALED, &what, placed, |placed| {
@@ -200,7 +208,7 @@ impl Project {
         Ok(placed)
     }
 
-    /// What is wrong with the addresses, by the objects and by the files in the nodes' volume.
+    /// The broken invariants of addresses, by the objects and by the files in the nodes' volume.
     async fn violations(&self) -> Result<Vec<Violation>> {
         let view = tempfile::tempdir()?;
         let nodes = self.daemon.volume("podplane_nodes");
@@ -210,7 +218,7 @@ impl Project {
         Ok(audit::check(&world))
     }
 
-    /// Nodes whose pods have interfaces: they reach each other, and every service heals.
+    /// Nodes whose pods have interfaces: pods reach each other, and every service heals.
     async fn kernel_nodes(&self) -> Result<()> {
         self.compose("--profile kernel up -d").ok();
         self.nodes_are(3).await?;
@@ -224,7 +232,8 @@ impl Project {
             self.podplane("run after --wait --timeout 60s").ok();
             self.podplane("delete pod after --wait").ok();
         }
-        // Whoever gives nodes their blocks shows that it works by the block of another node.
+        // The controller that gives nodes their blocks proves by the block of another node that it
+        // works.
         self.crash("ipam-controller").await?;
         self.compose("--profile kernel up -d --scale kernel-node=4")
             .ok();
@@ -247,7 +256,7 @@ impl Project {
         self.down("--profile kernel")
     }
 
-    /// Nodes whose pods have addresses alone, as many as there should be.
+    /// Nodes whose pods have addresses alone, in changing numbers.
     async fn ledger_nodes(&self) -> Result<()> {
         self.compose("up -d").ok();
         self.nodes_are(3).await?;
@@ -257,7 +266,7 @@ impl Project {
         let placed = self.pods_are(40).await?;
         let on: BTreeSet<_> = placed.values().map(|(node, ..)| node).collect();
         assert_eq!(on.len(), 10, "the pods are on all nodes");
-        // Containers that go take their nodes along, and those their pods.
+        // Removed containers take their nodes along, and those their pods.
         self.compose("up -d --scale node=2").ok();
         self.nodes_are(2).await?;
         let left = self.containers("node");
@@ -266,7 +275,8 @@ impl Project {
         self.down("")
     }
 
-    /// One pod pings another on another node, and the note that it leaves at the other's address is found in the other.
+    /// Checks that one pod reaches another on another node: it pings it, and creates the object
+    /// `note` in an API server that runs inside the other.
     fn reach(&self, placed: &Placed, note: &str) -> Result<()> {
         let (from, (here, ..)) = placed.first_key_value().context("a pod")?;
         let other = placed.iter().find(|(_, (node, ..))| node != here);
@@ -285,7 +295,7 @@ impl Project {
             ))
             .ok();
         let server = format!("{address}:9000");
-        // The server may only just be starting, or be there since the last time.
+        // The server may only just be starting, or be there from an earlier call.
         let leave = format!("run {note} --server {server}");
         let noted = (0..100).any(|_| {
             thread::sleep(Duration::from_millis(100));
@@ -297,7 +307,8 @@ impl Project {
         Ok(())
     }
 
-    /// Kills the process of a service that has one container, and waits until it is well again.
+    /// Kills the process of a service that has one container, and waits until the service is
+    /// healthy again.
     async fn crash(&self, service: &str) -> Result<()> {
         let mut containers = self.containers(service);
         let container = containers.pop().context("a container")?;

@@ -1,4 +1,4 @@
-//! Clients at work, and what they saw.
+//! Clients at work, and the record of what they saw.
 
 use std::{
     collections::BTreeMap,
@@ -23,21 +23,21 @@ use crate::log::{Log, State};
 
 /// The keys that clients contend for.
 const KEYS: usize = 5;
-/// What their names begin with.
+/// The beginning of those keys' names.
 const CONTENDED: &str = "k";
 
-/// What all clients saw, in all rounds.
+/// The record of what all clients saw, in all rounds.
 #[derive(Debug, Default)]
 pub(crate) struct World {
     pub(crate) recorder: Recorder,
     written: AtomicU64,
     acknowledged: Mutex<Vec<(u64, String, Value)>>,
-    /// Of the names that begin so.
+    /// Lists of the nodes whose names have the prefix, by revision.
     lists: Mutex<Vec<(u64, &'static str, State)>>,
 }
 
 impl World {
-    /// A value that nobody wrote.
+    /// A value that was never written.
     fn fresh(&self) -> Value {
         self.written.fetch_add(1, Ordering::Relaxed) + 1
     }
@@ -57,7 +57,7 @@ impl World {
         self.acknowledged.lock().unwrap().push(write);
     }
 
-    /// A list of the nodes whose names begin so.
+    /// Records a list of the nodes whose names have the prefix.
     pub(crate) fn listed(&self, prefix: &'static str, list: &ObjectList<Node>) {
         let state = list.items.iter().map(|node| {
             (
@@ -72,7 +72,7 @@ impl World {
             .push((revision, prefix, state.collect()));
     }
 
-    /// Holds what clients saw against what a watch saw.
+    /// Compares what clients saw with what a watch saw.
     pub(crate) fn judge(&self, log: &Log) -> Result<()> {
         for (revision, name, value) in self.acknowledged.lock().unwrap().iter() {
             ensure!(
@@ -94,9 +94,9 @@ impl World {
 /// Clients at work on one run of the server.
 pub(crate) struct Round {
     clients: JoinSet<Vec<String>>,
-    /// How many writes were acknowledged.
+    /// The number of acknowledged writes.
     pub(crate) acknowledged: Arc<AtomicUsize>,
-    /// From when on the server need not answer.
+    /// True from the time on at which the server need not answer.
     pub(crate) killed: Arc<AtomicBool>,
 }
 
@@ -132,7 +132,8 @@ impl Round {
         Ok(round)
     }
 
-    /// Waits for the clients to notice that the server is gone; returns what was created by those that only create.
+    /// Waits for the clients to notice that the server is gone; returns the names that the creating
+    /// clients created.
     pub(crate) async fn end(self) -> Vec<String> {
         self.clients.join_all().await.concat()
     }
@@ -143,7 +144,7 @@ struct Client {
     nodes: Api<Node>,
     acknowledged: Arc<AtomicUsize>,
     killed: Arc<AtomicBool>,
-    /// What it last saw of each key.
+    /// The last state of each key that it saw.
     seen: BTreeMap<String, Node>,
 }
 
@@ -165,7 +166,8 @@ impl Client {
             let one = self.one(key, dice);
             let done = match impatient {
                 None => one.await,
-                // What was begun and is dropped here has no answer: it may happen, or not.
+                // An operation that was begun and is dropped here has no answer: it may happen, or
+                // not.
                 Some(patience) => time::timeout(patience, one).await.unwrap_or(Ok(())),
             };
             if done.is_err() {
@@ -251,7 +253,7 @@ impl Client {
         Ok(())
     }
 
-    /// Creates one object after the other; returns the names of those that were acknowledged.
+    /// Creates one object after the other; returns the names of the acknowledged ones.
     async fn create(self, prefix: String, round: usize) -> Vec<String> {
         let mut created = Vec::new();
         loop {
@@ -285,7 +287,8 @@ impl Client {
     }
 }
 
-/// The objects that clients write: nodes, since anything may be changed in them, and they go at once.
+/// The objects that clients write: nodes, since everything in them may be changed, and they are
+/// deleted at once.
 pub(crate) mod node {
     use podplane_api::{Object as _, core::Node, meta::ObjectMeta};
     use podplane_tests::history::Value;

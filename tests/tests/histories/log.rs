@@ -1,4 +1,4 @@
-//! What a watch saw, resumed after every kill.
+//! The events of a watch that is resumed after every kill.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use serde_json::Value as Json;
 
 use crate::clients::node;
 
-/// Of each object, since which revision it has which value.
+/// The value of each object, with the revision since which it has it.
 pub(crate) type State = BTreeMap<String, (u64, Value)>;
 
-/// What happened to one object.
+/// The change of an object in an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
     Added,
@@ -37,7 +37,8 @@ enum Face {
     Rest,
 }
 
-/// A client that watches all nodes of a namespace and, when its stream ends, resumes at the last revision that it saw.
+/// A client that watches all nodes and resumes at the last revision that it saw when its stream
+/// ends.
 #[derive(Debug)]
 pub(crate) struct Watcher {
     face: Face,
@@ -46,7 +47,7 @@ pub(crate) struct Watcher {
 }
 
 impl Watcher {
-    /// One through each face, from a revision on.
+    /// Creates one for each face, which begin after the revision `from`.
     pub(crate) fn both(from: u64) -> Vec<Self> {
         let watcher = |face| Self {
             face,
@@ -84,7 +85,7 @@ impl Watcher {
             .await
         {
             Ok(events) => Box::pin(events),
-            // Killed before the watch began.
+            // The server was killed before the watch began.
             Err(error) if error.is_unavailable() && until.is_none() => return Ok(()),
             Err(error) => return Err(error.into()),
         };
@@ -156,7 +157,8 @@ fn document(change: Change, object: &Json) -> Result<Seen> {
 pub(crate) struct Log(BTreeMap<u64, Seen>);
 
 impl Log {
-    /// Checks what a watch promises: revisions grow, what is added was not there, what is modified or deleted was.
+    /// Checks the guarantees of a watch: revisions grow, an added object was missing before, a
+    /// modified or deleted one existed.
     pub(crate) fn new(seen: Vec<Seen>) -> Result<Self> {
         let mut present = BTreeMap::new();
         let mut log = BTreeMap::<u64, Seen>::new();
@@ -179,14 +181,14 @@ impl Log {
         Ok(Self(log))
     }
 
-    /// Whether it saw that write.
+    /// Returns true if it saw that write.
     pub(crate) fn wrote(&self, revision: u64, name: &str, value: Value) -> bool {
         self.0.get(&revision).is_some_and(|seen| {
             seen.change != Change::Deleted && (seen.name.as_str(), seen.value) == (name, value)
         })
     }
 
-    /// What was there at a revision, of the names that begin so.
+    /// The objects at a revision whose names have the prefix.
     pub(crate) fn state_at(&self, revision: u64, prefix: &str) -> State {
         let mut state = State::new();
         let seen = self.0.range(..=revision).map(|(_, seen)| seen);

@@ -1,4 +1,5 @@
-//! Deployments: `create deployment`, `scale`, `rollout`, `set image`, and deletion with its ways to propagate.
+//! Deployments: `create deployment`, `scale`, `rollout`, `set image`, and deletion with its ways to
+//! propagate.
 
 use podplane_tests::kubectl::{Case, Kubectl};
 
@@ -357,7 +358,7 @@ fn delete_foreground(kubectl: &Kubectl) {
     kubectl
         .run("delete deployment web --cascade=foreground")
         .ok();
-    // When it is gone, so is all that it owned.
+    // When it is gone, all objects that it owned are gone.
     assert_eq!(kubectl.run("get rs,pods -o name").ok(), "");
 }
 
@@ -405,7 +406,7 @@ fn evict(kubectl: &Kubectl) {
     });
 }
 
-/// There is no HorizontalPodAutoscaler, and kubectl says so.
+/// HorizontalPodAutoscalers are not served, and kubectl says so.
 fn autoscale(kubectl: &Kubectl) {
     deployment(kubectl, 1);
     let refused = kubectl.run("autoscale deployment web --max=3").failed(1);

@@ -1,4 +1,5 @@
-//! What is asked of the server itself: its version, resources, health, metrics, and who one is.
+//! Requests about the server itself: its version, resources, health and metrics, and the user's
+//! identity.
 
 use podplane_tests::kubectl::{Case, Kubectl};
 
@@ -51,14 +52,14 @@ fn cluster_info(kubectl: &Kubectl) {
     );
 }
 
-/// It wants kinds that are not served, and says which.
+/// The dump wants kinds that are not served, and names them.
 fn dump(kubectl: &Kubectl) {
     let answer = kubectl.run("cluster-info dump");
     assert!(
         answer.stdout.contains("\"kind\": \"NodeList\""),
         "{answer:?}"
     );
-    // One of the kinds that are listed and not stored.
+    // One of the kinds that can be listed and are not stored.
     assert!(
         answer.stdout.contains("\"kind\": \"DaemonSetList\""),
         "{answer:?}"

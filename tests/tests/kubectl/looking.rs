@@ -1,4 +1,4 @@
-//! `describe`, `events`, `explain`, `diff`: ways of looking other than `get`.
+//! Ways of looking other than `get`: `describe`, `events`, `explain`, `diff`.
 
 use podplane_tests::kubectl::{Case, Kubectl};
 
@@ -78,7 +78,7 @@ fn describe_node(kubectl: &Kubectl) {
     assert!(text.contains("podplane.io/pod-ips"), "{text}");
     let ready = format!("Normal NodeReady kubelet Node {node} status is now: NodeReady");
     let event = text.lines().map(words).any(|mut event| {
-        // When: `12s`.
+        // The age, such as `12s`.
         event.len() > 2 && event.remove(2).ends_with(['s', 'm']) && event.join(" ") == ready
     });
     assert!(event, "{text}");
@@ -247,7 +247,7 @@ fn explain_all(kubectl: &Kubectl) {
     }
 }
 
-/// kubectl sends empty annotations, which no object has.
+/// kubectl sends empty annotations, and no object has these.
 fn diff_of_got(kubectl: &Kubectl) {
     kubectl
         .run("create deployment web --image=pause --replicas=0")
@@ -276,7 +276,7 @@ fn debug(kubectl: &Kubectl) {
     );
 }
 
-/// Messages of events are anybody's.
+/// Anybody may write the messages of events.
 fn escape_sequences(kubectl: &Kubectl) {
     let pod = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: web\nspec:\n  nodeSelector: {no: such}\n  containers:\n  - name: c\n    image: pause\n";
     kubectl.apply(pod);

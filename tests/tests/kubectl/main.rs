@@ -1,6 +1,8 @@
-//! What users of Kubernetes do with kubectl, each command as they type it, with stock kubectl of three versions.
+//! Everyday work of Kubernetes' users, each command as they type it, with stock kubectl of three
+//! versions.
 //!
-//! Texts are what kubectl prints of a cluster of the reference. `PODPLANE_CASE=drain` runs only the cases whose name has `drain` in it.
+//! Expected texts are those that kubectl prints of a cluster of the reference.
+//! `PODPLANE_CASE=drain` runs only the cases whose name has `drain` in it.
 
 mod apps;
 mod cluster;
@@ -25,38 +27,38 @@ async fn run(order: Order, cases: &'static [Case]) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn printing() -> Result<()> {
+async fn kubectl_prints_objects() -> Result<()> {
     run(Order::Together, printing::CASES).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn looking() -> Result<()> {
+async fn kubectl_describes_and_explains_objects() -> Result<()> {
     run(Order::Together, looking::CASES).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn writing() -> Result<()> {
+async fn kubectl_writes_objects() -> Result<()> {
     run(Order::Together, writing::CASES).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pods() -> Result<()> {
+async fn kubectl_manages_pods() -> Result<()> {
     run(Order::Together, pods::CASES).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn apps() -> Result<()> {
+async fn kubectl_manages_deployments() -> Result<()> {
     run(Order::Together, apps::CASES).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cluster() -> Result<()> {
+async fn kubectl_queries_the_server() -> Result<()> {
     run(Order::Together, cluster::CASES).await
 }
 
-/// One version after the other: a drained node takes everybody's pods away.
+/// One version after the other: draining a node evicts the pods of all versions.
 #[tokio::test(flavor = "multi_thread")]
-async fn nodes() -> Result<()> {
+async fn kubectl_manages_nodes() -> Result<()> {
     run(Order::InTurn, nodes::CASES).await
 }
 

@@ -122,12 +122,12 @@ fn drain_refused(kubectl: &Kubectl) {
     ));
     assert!(dry.stdout.contains("/web (server dry run)"), "{dry:?}");
     kubectl.run("get pod web").ok();
-    // The next to drain this node wants it empty.
+    // The next version that drains this node wants it empty.
     kubectl.run("delete pod web --now").ok();
     kubectl.run(&format!("uncordon {node}")).ok();
 }
 
-/// DaemonSets are not stored, so that its pods have lost their owner.
+/// DaemonSets are not stored, so the pod's owner does not exist.
 fn drain_daemon_set(kubectl: &Kubectl) {
     let node = kubectl.node();
     let namespace = &kubectl.namespace;
@@ -203,7 +203,8 @@ fn patch_cidr(kubectl: &Kubectl) {
     );
 }
 
-/// `kubectl get node N -oyaml > n.yaml`, another block, `kubectl delete node N`, `kubectl apply -f n.yaml`.
+/// The repair of a node's block: `kubectl get node N -oyaml > n.yaml`, another block, `kubectl
+/// delete node N`, `kubectl apply -f n.yaml`.
 fn repair(kubectl: &Kubectl) {
     let node = kubectl.own("worker");
     let manifest = format!(

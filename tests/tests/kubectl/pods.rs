@@ -1,4 +1,4 @@
-//! `run`, `wait`, `set`, and what cannot be done with a pod that has no containers.
+//! `run`, `wait`, `set`, and the commands that a pod without containers cannot serve.
 
 use podplane_tests::kubectl::{Case, Kubectl};
 
@@ -55,7 +55,8 @@ fn run_with(kubectl: &Kubectl) {
     assert_eq!(kubectl.json("pod host")["spec"]["hostNetwork"], true);
 }
 
-/// Nothing runs in a pod, so nothing can be attached to; but the pod is removed as `--rm` says.
+/// No container runs in a pod, so nothing can be attached to; but the pod is removed as `--rm`
+/// says.
 fn run_attached(kubectl: &Kubectl) {
     let answer =
         kubectl.run("run web --image=nginx --rm -i --restart=Never --pod-running-timeout=20s");
@@ -94,7 +95,7 @@ fn wait_jsonpath(kubectl: &Kubectl) {
 
 fn wait_delete(kubectl: &Kubectl) {
     kubectl.pod("web");
-    // It says nothing of a pod that is gone before it looks; its log says when it watches.
+    // It prints nothing about a pod that is gone before it looks; its log shows when it watches.
     let mut waiting = kubectl.start("wait --for=delete pod/web -v=6");
     waiting.until("it watches", |log| log.contains("watch=true"));
     kubectl.run("delete pod web --wait=false").ok();
@@ -143,7 +144,7 @@ fn set_image(kubectl: &Kubectl) {
     assert_eq!(image, "other:1");
 }
 
-/// The server says that it cannot, and at once.
+/// The server refuses the command at once.
 #[track_caller]
 fn refused(kubectl: &Kubectl, args: &str) {
     let answer = kubectl.run(args);

@@ -255,7 +255,7 @@ fn go_template(kubectl: &Kubectl) {
     );
 }
 
-/// Pods that no node can take, so that nothing changes while they are looked at.
+/// Creates pods that fit on no node, so that nothing changes while they are printed.
 fn some_pods(kubectl: &Kubectl) {
     for (name, app, order) in [("b", "web", "2"), ("c", "web", "1"), ("a", "db", "3")] {
         let manifest = serde_json::json!({"apiVersion": "v1", "kind": "Pod",
@@ -395,7 +395,7 @@ fn watch(kubectl: &Kubectl) {
 fn watch_only(kubectl: &Kubectl) {
     some_pods(kubectl);
     let mut watching = kubectl.start("get pods --watch-only --output-watch-events -l app=web");
-    // A watch shows only what comes after it began, so something has to go on coming.
+    // A watch shows only what comes after its beginning, so changes must go on.
     let mut number = 0;
     let seen = loop {
         number += 1;

@@ -38,7 +38,7 @@ pub(super) const CASES: &[Case] = &[
     ("delete --dry-run", delete_dry),
 ];
 
-/// A pod that no node takes, so that nobody but the test writes to it.
+/// A pod that fits on no node, so that only the test writes to it.
 fn pod(name: &str, label: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\n  labels:\n    app: {label}\nspec:\n  nodeSelector:\n    disk: none\n  containers:\n  - name: c\n    image: pause\n"
@@ -349,7 +349,8 @@ fn edit(kubectl: &Kubectl) {
 
 fn edit_invalid(kubectl: &Kubectl) {
     kubectl.apply(&pod("a", "x"));
-    // The second time kubectl opens the editor, with the refusal as a comment, nothing is changed, and it gives up.
+    // When kubectl opens the editor again, with the refusal as a comment, nothing is changed, and
+    // it gives up.
     let text = kubectl.edited("edit pod a", "sed -i 's/app: x/app: \"no no\"/' \"$1\"");
     assert_eq!(text.code, Some(1), "{text:?}");
     assert!(

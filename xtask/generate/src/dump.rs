@@ -12,21 +12,21 @@ use serde::Serialize as _;
 use serde_json::{Value, json, ser::PrettyFormatter};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Form {
-    /// As `kubectl get -o json` prints it
+pub(crate) enum DumpFormat {
+    /// JSON as `kubectl get -o json` prints it
     Json,
-    /// As `-o yaml`
+    /// YAML as `kubectl get -o yaml` prints it
     Yaml,
 }
 
-/// Writes `nodes` nodes with `pods` pods on each.
-pub(crate) fn write(form: Form, file: &Path, nodes: usize, pods: usize) -> Result<()> {
-    let mut out = BufWriter::new(File::create(file).context("create the dump")?);
+/// Writes a dump of `nodes` nodes with `pods` pods on each.
+pub(crate) fn write(form: DumpFormat, file: &Path, nodes: usize, pods: usize) -> Result<()> {
+    let mut out = BufWriter::new(File::create(file).context("failed to create the dump")?);
     let objects = (0..nodes)
         .map(node)
         .chain((0..nodes * pods).map(|index| pod(index, pods)));
     match form {
-        Form::Json => {
+        DumpFormat::Json => {
             out.write_all(b"{\n    \"apiVersion\": \"v1\",\n    \"items\": [\n")?;
             for (index, object) in objects.enumerate() {
                 if index > 0 {
@@ -36,10 +36,10 @@ pub(crate) fn write(form: Form, file: &Path, nodes: usize, pods: usize) -> Resul
             }
             out.write_all(b"\n    ],\n    \"kind\": \"List\",\n    \"metadata\": {\n        \"resourceVersion\": \"\"\n    }\n}\n")?;
         }
-        Form::Yaml => {
+        DumpFormat::Yaml => {
             out.write_all(b"apiVersion: v1\nitems:\n")?;
             for object in objects {
-                let text = serde_saphyr::to_string(&object).context("write YAML")?;
+                let text = serde_saphyr::to_string(&object).context("failed to write YAML")?;
                 for (index, line) in text.lines().enumerate() {
                     let begin = if index == 0 { "- " } else { "  " };
                     writeln!(out, "{begin}{line}")?;
@@ -48,10 +48,10 @@ pub(crate) fn write(form: Form, file: &Path, nodes: usize, pods: usize) -> Resul
             out.write_all(b"kind: List\nmetadata:\n  resourceVersion: \"\"\n")?;
         }
     }
-    out.flush().context("write the dump")
+    out.flush().context("failed to write the dump")
 }
 
-/// As kubectl indents it, inside a list.
+/// Writes an object with kubectl's indentation inside a list.
 fn indented(out: &mut impl Write, object: &Value, margin: &str) -> Result<()> {
     let mut text = Vec::new();
     let formatter = PrettyFormatter::with_indent(b"    ");

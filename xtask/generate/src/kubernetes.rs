@@ -1,7 +1,8 @@
-//! Writes the `.proto` files of Kubernetes' own protobuf encoding, which Go clients send and ask for.
+//! Writes the `.proto` files of Kubernetes' own protobuf encoding, which Go clients send and
+//! request.
 //!
-//! The source is a stock `kubectl`, which carries the descriptors of every `generated.proto` of its version, options included. What
-//! is not reachable from a served kind is left out.
+//! The source is a stock `kubectl`, which contains the descriptors of every `generated.proto` of
+//! its version, options included. Messages that no served kind refers to are left out.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,24 +25,25 @@ const ROOT: &str = "proto/proto";
 const OPTIONS: &str = "github.com/gogo/protobuf/gogoproto/gogo.proto";
 const NULLABLE: &str = "gogoproto.nullable";
 
-/// What every gzip stream begins with.
+/// The prefix of every gzip stream.
 const GZIP: [u8; 3] = [0x1f, 0x8b, 8];
 
-/// The envelope; it is no API type, and in no OpenAPI definition.
+/// The envelope, which is not an API type and not in the OpenAPI definitions.
 const ENVELOPE: &str = "k8s.io.apimachinery.pkg.runtime.Unknown";
 
 /// Writes the files.
 pub(crate) fn generate(kubectl: &Path) -> Result<()> {
     let version = version(kubectl)?;
     let pool = descriptors(kubectl)?;
-    let roots = definitions::ROOTS
+    let roots = definitions::roots(&podplane_api::schema::definitions())?;
+    let roots = roots
         .iter()
         .map(|name| name.replacen("io.k8s.", "k8s.io.", 1));
     let mut wanted: Vec<_> = roots.chain([ENVELOPE.to_owned()]).collect();
     let mut files = BTreeMap::<_, BTreeMap<_, _>>::new();
     while let Some(name) = wanted.pop() {
         let message = pool.get_message_by_name(&name);
-        let message = message.with_context(|| format!("kubectl knows no {name}"))?;
+        let message = message.with_context(|| format!("kubectl does not contain {name}"))?;
         let file = files.entry(message.parent_file().name().to_owned());
         if file.or_default().insert(name, message.clone()).is_none() {
             wanted.extend(references(&message).map(|target| target.full_name().to_owned()));
@@ -49,9 +51,9 @@ pub(crate) fn generate(kubectl: &Path) -> Result<()> {
     }
     for (file, messages) in files {
         let path = crate::root().join(ROOT).join(&file);
-        fs::create_dir_all(path.parent().context("a directory")?)?;
+        fs::create_dir_all(path.parent().context("path without a directory")?)?;
         fs::write(&path, text(&version, &file, &messages)?)
-            .with_context(|| format!("write {}", path.display()))?;
+            .with_context(|| format!("failed to write {}", path.display()))?;
     }
     Ok(())
 }
@@ -61,10 +63,11 @@ fn version(kubectl: &Path) -> Result<String> {
     let output = command
         .args(["version", "--client", "--output=json"])
         .output();
-    let output = output.with_context(|| format!("start {}", kubectl.display()))?;
-    let answer: Value = serde_json::from_slice(&output.stdout).context("the version of kubectl")?;
+    let output = output.with_context(|| format!("failed to start {}", kubectl.display()))?;
+    let answer: Value =
+        serde_json::from_slice(&output.stdout).context("failed to parse the version of kubectl")?;
     let version = answer["clientVersion"]["gitVersion"].as_str();
-    let version = version.context("gitVersion")?.to_owned();
+    let version = version.context("missing gitVersion")?.to_owned();
     let wanted = format!("v{}.", definitions::VERSION);
     ensure!(
         version.starts_with(&wanted),
@@ -74,16 +77,18 @@ fn version(kubectl: &Path) -> Result<String> {
     Ok(version)
 }
 
-/// All that kubectl's protobuf library was told of when it started.
+/// All descriptors that are registered with kubectl's protobuf library.
 fn descriptors(kubectl: &Path) -> Result<DescriptorPool> {
-    /// `google.protobuf.FileDescriptorSet`, with the files as they are: in a struct, options that are extensions would be lost.
+    /// `google.protobuf.FileDescriptorSet` with encoded files: decoded ones would lose options that
+    /// are extensions.
     #[derive(prost::Message)]
     struct Files {
         #[prost(bytes = "vec", repeated, tag = "1")]
         files: Vec<Vec<u8>>,
     }
 
-    let program = fs::read(kubectl).with_context(|| format!("read {}", kubectl.display()))?;
+    let program =
+        fs::read(kubectl).with_context(|| format!("failed to read {}", kubectl.display()))?;
     let options = protox::compile([OPTIONS], [crate::root().join(ROOT)])?;
     let mut files: Vec<_> = options
         .file
@@ -101,7 +106,7 @@ fn descriptors(kubectl: &Path) -> Result<DescriptorPool> {
         }
     }
     let set = Files { files }.encode_to_vec();
-    DescriptorPool::decode(set.as_slice()).context("the descriptors in kubectl")
+    DescriptorPool::decode(set.as_slice()).context("failed to decode the descriptors in kubectl")
 }
 
 fn references(message: &MessageDescriptor) -> impl Iterator<Item = MessageDescriptor> {
@@ -123,7 +128,7 @@ fn text(
     let package = messages
         .values()
         .next()
-        .context("no empty file")?
+        .context("file without messages")?
         .package_name()
         .to_owned();
     let mut imports: BTreeSet<_> = messages
@@ -135,7 +140,8 @@ fn text(
     imports.insert(OPTIONS.to_owned());
     let mut out = format!(
         "// Kubernetes {version}, Apache-2.0: as in its `{file}`, but for what podplane does not serve.\n\
-         // Generated by `cargo xtask kubernetes`. Do not edit.\nsyntax = \"proto2\";\n\npackage {package};\n\n"
+         // Generated by `cargo xtask kubernetes`. Do not edit.\nsyntax = \"proto2\";\n\n\
+         package {package};\n\n"
     );
     for import in imports {
         writeln!(out, "import \"{import}\";")?;
@@ -166,7 +172,7 @@ fn line(field: &FieldDescriptor) -> Result<String> {
     let nullable = field
         .parent_pool()
         .get_extension_by_name(NULLABLE)
-        .context("gogo.proto")?;
+        .context("missing gogo.proto")?;
     let pointer = !field.options().has_extension(&nullable);
     let option = match pointer || field.is_list() {
         true => String::new(),
@@ -184,6 +190,6 @@ fn type_name(kind: &Kind) -> Result<String> {
         Kind::Int32 => "int32".to_owned(),
         Kind::Int64 => "int64".to_owned(),
         Kind::Message(message) => format!(".{}", message.full_name()),
-        other => anyhow::bail!("no field of Kubernetes was a {other:?} before"),
+        other => anyhow::bail!("unsupported type of a field: {other:?}"),
     })
 }

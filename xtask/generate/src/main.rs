@@ -1,6 +1,7 @@
 //! The generators behind `cargo xtask proto`, `definitions` and `kubernetes`.
 //!
-//! A program of its own, so that those who build, start or test podplane do not compile Kubernetes' types once more for it.
+//! A separate program, so that building, starting or testing podplane does not compile Kubernetes'
+//! types once more for it.
 
 use std::{
     path::{Path, PathBuf},
@@ -17,29 +18,29 @@ mod proto;
 #[derive(Debug, Parser)]
 #[command(about = "Generates the files of the schema; run it as `cargo xtask proto`, …")]
 enum Args {
-    /// Write the .proto files of Kubernetes' objects anew from the published API definitions.
+    /// Write the .proto files of Kubernetes' objects anew from the published API definitions
     Proto,
-    /// Write the OpenAPI definitions of the kinds that podplane serves anew from the published ones.
+    /// Write the OpenAPI definitions of the kinds that podplane serves anew from the published ones
     Definitions,
-    /// Write the .proto files of Kubernetes' own protobuf encoding anew.
+    /// Write the .proto files of Kubernetes' own protobuf encoding anew
     Kubernetes {
-        /// A kubectl of the version whose definitions `cargo xtask definitions` writes.
+        /// Path of a kubectl of the version whose definitions `cargo xtask definitions` writes
         kubectl: PathBuf,
     },
-    /// Write the dump of a cluster, for `cargo xtask bench audit`.
+    /// Write the dump of a cluster, for `cargo xtask bench audit`
     Dump {
         #[arg(value_enum)]
-        form: dump::Form,
+        form: dump::DumpFormat,
         file: PathBuf,
         #[arg(long)]
         nodes: usize,
-        /// On each node.
+        /// Number of pods on each node
         #[arg(long)]
         pods: usize,
     },
 }
 
-/// The workspace's root.
+/// The root of the workspace.
 fn root() -> PathBuf {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     package.ancestors().nth(2).unwrap_or(package).to_owned()

@@ -1,9 +1,9 @@
 //! Writes the messages and services of Kubernetes' objects as `.proto` files.
 //!
-//! The source is the JSON schema that `k8s-openapi` carries, itself generated from the published API definitions: nothing about an
-//! object is typed in by hand. Each message maps to proto3 JSON exactly as Kubernetes writes the object. Field numbers
-//! are a promise to clients: those in the files of today are kept, new fields get the next number, and the number of a field that went away is
-//! never used again. Run `cargo xtask proto` after raising the version of `k8s-openapi`.
+//! The source is the published API definitions of the kinds in `podplane_api::kinds`, which `cargo
+//! xtask definitions` writes: no object is described by hand. Each message maps to proto3 JSON exactly as
+//! Kubernetes writes the object. Field numbers must stay compatible: those in the present files are
+//! kept, new fields get the next number, and the number of a removed field is never used again.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,85 +13,48 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use k8s_openapi::{
-    Resource,
-    api::{
-        apps::v1::{ControllerRevision, Deployment, ReplicaSet},
-        coordination::v1::Lease,
-        core::v1::{Event, Namespace, Node, Pod, Service},
-    },
-    apimachinery::pkg::apis::meta::v1::{ListMeta, Preconditions},
+use podplane_api::{
+    Scope,
+    kinds::{self, KindVisitor},
+    schema::definitions,
+    strategy::Strategy,
 };
 use prost_types::FileDescriptorSet;
-use schemars::{Schema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value};
 
 use crate::definitions;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../proto/proto");
 
-/// A package of generated messages.
-#[derive(Debug, PartialEq)]
-struct Package {
-    /// Its name: `podplane.core.v1`.
-    name: &'static str,
-    /// Its directory below [`ROOT`].
-    directory: &'static str,
-    /// How the names of the definitions begin that are its messages.
-    definitions: &'static [&'static str],
-    /// The packages that its messages refer to.
-    uses: &'static [&'static Package],
+const META: &str = "podplane.meta.v1";
+/// The prefix of the definitions in [`META`].
+const META_DEFINITIONS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.";
+/// The definitions in [`META`] that requests and lists use, besides those of objects.
+const META_ROOTS: [&str; 2] = ["ListMeta", "Preconditions"];
+
+/// The files of a package: `podplane/core/v1/types.proto`.
+fn file(package: &str, name: &str) -> String {
+    format!("{}/{name}.proto", package.replace('.', "/"))
 }
 
-impl Package {
-    fn types(&self) -> String {
-        format!("{}/types.proto", self.directory)
-    }
-
-    fn services(&self) -> String {
-        format!("{}/services.proto", self.directory)
-    }
-}
-
-static META: Package = Package {
-    name: "podplane.meta.v1",
-    directory: "podplane/meta/v1",
-    definitions: &["io.k8s.apimachinery.pkg.apis.meta.v1."],
-    uses: &[],
-};
-static CORE: Package = Package {
-    name: "podplane.core.v1",
-    directory: "podplane/core/v1",
-    definitions: &["io.k8s.api.core.v1.", "io.k8s.api.coordination.v1."],
-    uses: &[&META],
-};
-static APPS: Package = Package {
-    name: "podplane.apps.v1",
-    directory: "podplane/apps/v1",
-    definitions: &["io.k8s.api.apps.v1."],
-    uses: &[&META, &CORE],
-};
-static NETWORKING: Package = Package {
-    name: "podplane.networking.v1",
-    directory: "podplane/networking/v1",
-    definitions: &[definitions::MOVED_TO],
-    uses: &[&META, &CORE],
-};
-static PACKAGES: [&Package; 4] = [&META, &CORE, &APPS, &NETWORKING];
-
-/// A served kind: what the service template needs to know of it.
-struct Served {
+/// A served kind, as the service template needs it.
+struct ServedKind {
+    /// The package of its messages and its service: `podplane.core.v1`.
+    package: &'static str,
+    group: &'static str,
+    version: &'static str,
     kind: &'static str,
+    /// The plural with the capitals of the kind: `Pods`.
     plural: String,
     namespaced: bool,
     extra: &'static [Method],
 }
 
-/// A narrow write beside the uniform methods.
+/// A narrow write besides the uniform methods.
 struct Method {
     name: &'static str,
     doc: &'static str,
-    /// Fields of the request, in proto syntax, numbered from 1.
+    /// The fields of the request, in proto syntax, numbered from 1.
     fields: &'static [&'static str],
 }
 
@@ -119,125 +82,118 @@ const NODE_METHODS: &[Method] = &[Method {
     ],
 }];
 
-fn served<K: Resource>(namespaced: bool, extra: &'static [Method]) -> Served {
-    let plural = K::URL_PATH_SEGMENT;
-    // `pods` with the capitals of its kind: `Pods`. Leases are the one kind whose plural is not the kind and an s, and
-    // "Lease" + "s" is right for it too.
-    let plural = format!("{}{}", K::KIND, &plural[K::KIND.len()..]);
-    Served {
-        kind: K::KIND,
-        plural,
-        namespaced,
-        extra,
+/// Collects the kinds of the list.
+struct ServedKinds(Vec<ServedKind>);
+
+impl KindVisitor for ServedKinds {
+    fn visit<K: Strategy>(&mut self) {
+        let package = K::SERVICE
+            .rsplit_once('.')
+            .map_or("", |(package, _)| package);
+        self.0.push(ServedKind {
+            package,
+            group: K::GROUP,
+            version: K::VERSION,
+            kind: K::KIND,
+            plural: K::camel_plural(),
+            namespaced: K::SCOPE == Scope::Namespaced,
+            extra: match K::KIND {
+                "Pod" => POD_METHODS,
+                "Node" => NODE_METHODS,
+                _ => &[],
+            },
+        });
     }
 }
 
 /// Writes all generated files.
 pub(crate) fn generate() -> Result<()> {
-    let mut generator = SchemaSettings::openapi3().into_generator();
-    for add in [
-        subschema::<Pod>,
-        subschema::<Node>,
-        subschema::<Namespace>,
-        subschema::<Event>,
-        subschema::<Lease>,
-        subschema::<Service>,
-        subschema::<Deployment>,
-        subschema::<ReplicaSet>,
-        subschema::<ControllerRevision>,
-        subschema::<ListMeta>,
-        subschema::<Preconditions>,
-    ] {
-        add(&mut generator);
+    let mut kinds = ServedKinds(Vec::new());
+    kinds::visit(&mut kinds);
+    let ServedKinds(kinds) = kinds;
+    let all = definitions();
+    let mut wanted: Vec<String> = META_ROOTS
+        .iter()
+        .map(|name| format!("{META_DEFINITIONS}{name}"))
+        .collect();
+    let mut packages = Packages(vec![(META_DEFINITIONS.to_owned(), META)]);
+    for served in &kinds {
+        let name = definitions::name(&all, served.group, served.version, served.kind)?;
+        let prefix = name
+            .strip_suffix(served.kind)
+            .context("name without its kind")?;
+        packages.0.push((prefix.to_owned(), served.package));
+        wanted.push(name);
     }
-    let mut definitions = generator.take_definitions(true);
-    definitions.extend(cluster_cidr()?);
-    let numbers = Numbers::read()?;
+    let numbers = FieldNumbers::read(&packages)?;
     let mut files = BTreeMap::new();
-    for package in PACKAGES {
-        let used: Vec<_> = package.uses.iter().map(|used| used.types()).collect();
-        let imports = [
-            "google/protobuf/struct.proto",
-            "google/protobuf/timestamp.proto",
-        ];
-        let imports = imports.into_iter().chain(used.iter().map(String::as_str));
-        files.insert(package.types(), header(package.name, imports));
-    }
-    for (name, schema) in &definitions {
-        let Some((package, message)) = place(name)? else {
+    for (name, schema) in &definitions::reachable(&all, wanted)? {
+        let Some((package, message)) = packages.place(name)? else {
             continue;
         };
-        let out = files
-            .get_mut(&package.types())
-            .context("a file for every package")?;
-        write_message(out, &numbers, package, message, schema).with_context(|| name.clone())?;
+        let types = files.entry(package).or_insert_with(|| Types {
+            uses: BTreeSet::new(),
+            messages: String::new(),
+        });
+        write_message(types, &packages, &numbers, package, message, schema)
+            .with_context(|| name.clone())?;
     }
-    let meta = files.get_mut(&META.types()).context("the meta file")?;
-    meta.push_str(WATCH_EVENT_TYPE);
-    let core = [
-        served::<Pod>(true, POD_METHODS),
-        served::<Node>(false, NODE_METHODS),
-        served::<Namespace>(false, &[]),
-        served::<Event>(true, &[]),
-        served::<Lease>(true, &[]),
-        served::<Service>(true, &[]),
-    ];
-    let apps = [
-        served::<Deployment>(true, &[]),
-        served::<ReplicaSet>(true, &[]),
-        served::<ControllerRevision>(true, &[]),
-    ];
-    // Not a kind of `k8s-openapi`.
-    let networking = [Served {
-        kind: "ClusterCIDR",
-        plural: "ClusterCIDRs".to_owned(),
-        namespaced: false,
-        extra: &[],
-    }];
-    files.insert(CORE.services(), services(&CORE, &core)?);
-    files.insert(APPS.services(), services(&APPS, &apps)?);
-    files.insert(NETWORKING.services(), services(&NETWORKING, &networking)?);
-    for (file, text) in files {
-        let path = Path::new(ROOT).join(&file);
-        fs::create_dir_all(path.parent().context("a file in a directory")?)?;
-        fs::write(path, text).with_context(|| format!("write {file}"))?;
+    let meta = files.get_mut(META).context("missing meta file")?;
+    meta.messages.push_str(WATCH_EVENT_TYPE);
+    meta.messages.push_str(PATCH_TYPE);
+    for (package, types) in files {
+        let used = types.uses.iter().map(|used| file(used, "types"));
+        let imports = [
+            "google/protobuf/struct.proto".to_owned(),
+            "google/protobuf/timestamp.proto".to_owned(),
+        ];
+        let mut text = header(package, imports.into_iter().chain(used));
+        text.push_str(&types.messages);
+        write(&file(package, "types"), &text)?;
+        let own: Vec<_> = kinds
+            .iter()
+            .filter(|kind| kind.package == package)
+            .collect();
+        if !own.is_empty() {
+            write(&file(package, "services"), &services(package, &own)?)?;
+        }
     }
     Ok(())
 }
 
-/// The definitions that `cargo xtask definitions` wrote of ClusterCIDR. Lists have no message of their kind.
-fn cluster_cidr() -> Result<Map<String, Value>> {
-    let file = crate::root().join(definitions::MOVED_OUTPUT);
-    let text = fs::read(&file).with_context(|| format!("read {}", file.display()))?;
-    let mut document: Value = serde_json::from_slice(&text)?;
-    match document["components"]["schemas"].take() {
-        Value::Object(mut all) => {
-            all.retain(|name, _| !name.ends_with("List"));
-            Ok(all)
+fn write(file: &str, text: &str) -> Result<()> {
+    let path = Path::new(ROOT).join(file);
+    fs::create_dir_all(path.parent().context("path without a directory")?)?;
+    fs::write(path, text).with_context(|| format!("failed to write {file}"))
+}
+
+/// The messages of a package.
+struct Types {
+    /// The packages that they refer to.
+    uses: BTreeSet<&'static str>,
+    messages: String,
+}
+
+/// Prefixes of definitions' names, with the package of their messages.
+struct Packages(Vec<(String, &'static str)>);
+
+impl Packages {
+    /// The package and the name of a definition's message; `None` for those that are scalars on the
+    /// wire.
+    fn place<'a>(&self, definition: &'a str) -> Result<Option<(&'static str, &'a str)>> {
+        if scalar(definition).is_some() {
+            return Ok(None);
         }
-        _ => bail!("no schemas in {}", file.display()),
-    }
-}
-
-fn subschema<T: schemars::JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
-    generator.subschema_for::<T>()
-}
-
-/// The package and the name of a definition's message; `None` for those that are scalars on the wire.
-fn place(definition: &str) -> Result<Option<(&'static Package, &str)>> {
-    if scalar(definition).is_some() {
-        return Ok(None);
-    }
-    for package in PACKAGES {
-        let mut prefixes = package.definitions.iter();
-        if let Some(message) = prefixes.find_map(|prefix| definition.strip_prefix(prefix)) {
-            return Ok(Some((package, message)));
+        for (prefix, package) in &self.0 {
+            if let Some(message) = definition.strip_prefix(prefix.as_str()) {
+                return Ok(Some((package, message)));
+            }
         }
+        bail!("no proto package for this definition")
     }
-    bail!("no proto package for this definition")
 }
 
-/// Definitions whose JSON form is not an object of their own fields.
+/// The wire type of definitions whose JSON form is not an object of their own fields.
 fn scalar(definition: &str) -> Option<&'static str> {
     Some(match definition.rsplit_once('.')?.1 {
         "Quantity" => "string",
@@ -248,7 +204,7 @@ fn scalar(definition: &str) -> Option<&'static str> {
     })
 }
 
-fn header<'a>(package: &str, imports: impl IntoIterator<Item = &'a str>) -> String {
+fn header(package: &str, imports: impl IntoIterator<Item = String>) -> String {
     let mut out = String::from(
         "// Code generated by `cargo xtask proto` from Kubernetes' API definitions. Do not edit.\n\nsyntax = \"proto3\";\n\n",
     );
@@ -260,9 +216,10 @@ fn header<'a>(package: &str, imports: impl IntoIterator<Item = &'a str>) -> Stri
 }
 
 fn write_message(
-    out: &mut String,
-    numbers: &Numbers,
-    package: &'static Package,
+    types: &mut Types,
+    packages: &Packages,
+    numbers: &FieldNumbers,
+    package: &'static str,
     message: &str,
     schema: &Value,
 ) -> Result<()> {
@@ -271,7 +228,11 @@ fn write_message(
         .get("properties")
         .and_then(Value::as_object)
         .unwrap_or(&empty);
-    let name = format!("{}.{message}", package.name);
+    let name = format!("{package}.{message}");
+    let Types {
+        uses,
+        messages: out,
+    } = types;
     let (numbered, reserved) = numbers.assign(&name, properties.keys());
     out.push('\n');
     comment(out, "", schema);
@@ -282,7 +243,7 @@ fn write_message(
     }
     for (number, json) in numbered {
         let property = &properties[json];
-        let kind = field_type(property, package).with_context(|| json.clone())?;
+        let kind = field_type(property, packages, package, uses).with_context(|| json.clone())?;
         comment(out, "  ", property);
         let _ = writeln!(
             out,
@@ -305,20 +266,24 @@ fn comment(out: &mut String, indent: &str, schema: &Value) {
     }
 }
 
-/// The proto type of a property, with its label. Scalars are `optional`, so that an explicit zero is told from an absent field.
-fn field_type(property: &Value, package: &'static Package) -> Result<String> {
+/// The proto type of a property, with its label. Scalars are `optional`, to distinguish an explicit
+/// zero from an absent field.
+fn field_type(
+    property: &Value,
+    packages: &Packages,
+    package: &'static str,
+    uses: &mut BTreeSet<&'static str>,
+) -> Result<String> {
+    let mut bare_type = |schema| bare_type(schema, packages, package, uses);
     match property.get("type").and_then(Value::as_str) {
-        Some("array") => Ok(format!(
-            "repeated {}",
-            bare_type(&property["items"], package)?
-        )),
+        Some("array") => Ok(format!("repeated {}", bare_type(&property["items"])?)),
         Some("object") if property.get("additionalProperties").is_some() => Ok(format!(
             "map<string, {}>",
-            bare_type(&property["additionalProperties"], package)?
+            bare_type(&property["additionalProperties"])?
         )),
-        Some(_) => Ok(format!("optional {}", bare_type(property, package)?)),
+        Some(_) => Ok(format!("optional {}", bare_type(property)?)),
         None => {
-            let bare = bare_type(property, package)?;
+            let bare = bare_type(property)?;
             Ok(if bare == "string" {
                 format!("optional {bare}")
             } else {
@@ -328,7 +293,12 @@ fn field_type(property: &Value, package: &'static Package) -> Result<String> {
     }
 }
 
-fn bare_type(schema: &Value, package: &'static Package) -> Result<String> {
+fn bare_type(
+    schema: &Value,
+    packages: &Packages,
+    package: &'static str,
+    uses: &mut BTreeSet<&'static str>,
+) -> Result<String> {
     let text = |key: &str| schema.get(key).and_then(Value::as_str);
     Ok(match (text("type"), text("format")) {
         (Some("string"), Some("byte")) => "bytes".into(),
@@ -340,11 +310,14 @@ fn bare_type(schema: &Value, package: &'static Package) -> Result<String> {
                 text("$ref").or_else(|| schema.pointer("/allOf/0/$ref").and_then(Value::as_str));
             let definition = reference
                 .and_then(|r| r.rsplit('/').next())
-                .context("a reference")?;
-            match (scalar(definition), place(definition)?) {
+                .context("missing reference")?;
+            match (scalar(definition), packages.place(definition)?) {
                 (Some(scalar), _) => scalar.into(),
                 (None, Some((home, message))) if home == package => message.into(),
-                (None, Some((home, message))) => format!("{}.{message}", home.name),
+                (None, Some((home, message))) => {
+                    uses.insert(home);
+                    format!("{home}.{message}")
+                }
                 (None, None) => bail!("{definition} is neither scalar nor message"),
             }
         }
@@ -369,13 +342,17 @@ fn snake(json: &str) -> String {
     out
 }
 
-/// The field numbers that the files of today have given away: message → JSON name → number.
-struct Numbers(BTreeMap<String, BTreeMap<String, i32>>);
+/// The field numbers in the present files: message → JSON name → number.
+struct FieldNumbers(BTreeMap<String, BTreeMap<String, i32>>);
 
-impl Numbers {
-    fn read() -> Result<Self> {
+impl FieldNumbers {
+    fn read(packages: &Packages) -> Result<Self> {
         let root = Path::new(ROOT);
-        let mut files: Vec<_> = PACKAGES.iter().map(|package| package.types()).collect();
+        let packages: BTreeSet<_> = packages.0.iter().map(|(_, package)| *package).collect();
+        let mut files: Vec<_> = packages
+            .iter()
+            .map(|package| file(package, "types"))
+            .collect();
         files.retain(|file| root.join(file).exists());
         let FileDescriptorSet { file } = protox::compile(files, [root])?;
         let mut numbers = BTreeMap::<String, BTreeMap<String, i32>>::new();
@@ -399,7 +376,8 @@ impl Numbers {
         Ok(Self(numbers))
     }
 
-    /// Each property with its number, in numbers' order, and the numbers that must not be used again.
+    /// Assigns a number to each property; returns them by number, and the numbers that must not be
+    /// used again.
     fn assign<'a>(
         &self,
         message: &str,
@@ -426,35 +404,51 @@ impl Numbers {
 }
 
 const WATCH_EVENT_TYPE: &str = "
-// What happened to the object of a watch event.
+// The kind of a change that a watch event reports.
 enum WatchEventType {
   WATCH_EVENT_TYPE_UNSPECIFIED = 0;
-  // The object came into being, or began to match the selectors.
+  // The object was created, or began to match the selectors.
   ADDED = 1;
   // The object changed.
   MODIFIED = 2;
-  // The object is gone, or no longer matches. The event has its last state.
+  // The object was deleted, or no longer matches. The event has its last state.
   DELETED = 3;
-  // Nothing happened up to the object's metadata.resourceVersion, which alone is set.
+  // No other change up to the object's metadata.resourceVersion, which is the only field set.
   BOOKMARK = 4;
 }
 ";
 
-fn services(package: &Package, kinds: &[Served]) -> Result<String> {
-    let imports = [package.types(), META.types()];
-    let mut out = header(package.name, imports.iter().map(String::as_str));
+const PATCH_TYPE: &str = "
+// The meaning of a patch, as in Kubernetes' API.
+enum PatchType {
+  PATCH_TYPE_UNSPECIFIED = 0;
+  // A list of operations (RFC 6902).
+  JSON_PATCH = 1;
+  // The changed fields; null removes one, and a list replaces the whole list (RFC 7386).
+  MERGE_PATCH = 2;
+  // The changed fields, where lists of the kind merge by their keys.
+  STRATEGIC_MERGE_PATCH = 3;
+  // The fields that a manager wants to own (server-side apply).
+  APPLY = 4;
+}
+";
+
+fn services(package: &str, kinds: &[&ServedKind]) -> Result<String> {
+    let imports = [package, META].map(|package| file(package, "types"));
+    let mut out = header(package, imports);
     for kind in kinds {
         write_service(&mut out, kind)?;
     }
     Ok(out)
 }
 
-fn write_service(out: &mut String, served: &Served) -> Result<()> {
-    let Served {
+fn write_service(out: &mut String, served: &ServedKind) -> Result<()> {
+    let ServedKind {
         kind,
         plural,
         namespaced,
         extra,
+        ..
     } = served;
     let field = snake(&format!("{}{}", kind[..1].to_lowercase(), &kind[1..]));
     let (namespace, everywhere) = match namespaced {
@@ -464,9 +458,30 @@ fn write_service(out: &mut String, served: &Served) -> Result<()> {
         ),
         false => ("", ""),
     };
-    writeln!(out, "
-// Reads and writes {kind} objects. Errors carry google.rpc.ErrorInfo, whose reason is Kubernetes' (NotFound, AlreadyExists, Conflict,
-// Invalid, Expired), and google.rpc.BadRequest with the path of each offending field.
+    let patches = ["", "Status"].map(|part| {
+        format!(
+            "message Patch{kind}{part}Request {{
+{namespace}  string name = 2;
+  podplane.meta.v1.PatchType type = 3;
+  // The patch as JSON text, for APPLY also as YAML. An unknown or repeated field is refused
+  // (Invalid).
+  string patch = 4;
+  // The writer of the fields that metadata.managedFields records. Required for APPLY; empty: none.
+  string field_manager = 5;
+  // Whether APPLY takes fields over from other managers instead of failing with a conflict.
+  bool force = 6;
+}}
+
+"
+        )
+    });
+    let patches = patches.concat();
+    writeln!(
+        out,
+        "
+// Reads and writes {kind} objects. Errors carry google.rpc.ErrorInfo, whose reason is Kubernetes'
+// (NotFound, AlreadyExists, Conflict, Invalid, Expired), and google.rpc.BadRequest with the path of
+// each offending field.
 service {kind}Service {{
   // Stores a new object and returns it as stored, defaults and metadata included.
   rpc Create{kind}(Create{kind}Request) returns ({kind});
@@ -474,14 +489,24 @@ service {kind}Service {{
   rpc Get{kind}(Get{kind}Request) returns ({kind});
   // Returns the objects that match, at one revision.
   rpc List{plural}(List{plural}Request) returns ({kind}List);
-  // Sends every change after a revision, once and in order. OUT_OF_RANGE (Expired) if that revision is too old: list again.
+  // Sends every change after a revision, once and in order. OUT_OF_RANGE (Expired) if that revision
+  // is too old: list again.
   rpc Watch{plural}(Watch{plural}Request) returns (stream {kind}WatchEvent);
-  // Replaces the object but for its status. ABORTED (Conflict) unless metadata.resourceVersion, where given, is the current one.
+  // Replaces the object except its status. ABORTED (Conflict) unless metadata.resourceVersion,
+  // where given, is the current one.
   rpc Update{kind}(Update{kind}Request) returns ({kind});
   // Replaces only the status, under the same condition.
   rpc Update{kind}Status(Update{kind}StatusRequest) returns ({kind});
-  // Deletes the object, or begins to: what has finalizers or a grace period is marked, and goes when those are done.
-  rpc Delete{kind}(Delete{kind}Request) returns ({kind});")?;
+  // Changes the fields that a patch names, at whatever revision the object is; ABORTED (Conflict) if
+  // the patch names another revision, or applies fields that other managers own. An applied object
+  // that does not exist is created.
+  rpc Patch{kind}(Patch{kind}Request) returns ({kind});
+  // Changes fields of the status in the same way.
+  rpc Patch{kind}Status(Patch{kind}StatusRequest) returns ({kind});
+  // Deletes the object. One with finalizers or a grace period is only marked, and is removed when
+  // those are done.
+  rpc Delete{kind}(Delete{kind}Request) returns ({kind});"
+    )?;
     for Method { name, doc, .. } in *extra {
         wrapped(out, "  // ", doc);
         writeln!(out, "  rpc {name}({name}Request) returns ({kind});")?;
@@ -503,18 +528,19 @@ message List{plural}Request {{
   string label_selector = 2;
   // For example `metadata.name=a,spec.nodeName=n`.
   string field_selector = 3;
-  // At most so many items; 0 means all.
+  // The most items to return; 0 means all.
   int64 limit = 4;
   // The token of the previous page, for the next one at the same revision.
   string continue = 5;
-  // How new the list has to be. Empty: as new as every acknowledged write; 0: any; else at this revision or later.
+  // The required age of the list. Empty: as new as every acknowledged write; 0: any; else at this
+  // revision or later.
   string resource_version = 6;
   // `NotOlderThan`, or `Exact` for a list at resource_version itself.
   string resource_version_match = 7;
 }}
 
 message {kind}List {{
-  // Has the list's resourceVersion, to watch from, and the token of the next page.
+  // Has the list's resourceVersion, from which to watch, and the token of the next page.
   podplane.meta.v1.ListMeta metadata = 1;
   repeated {kind} items = 2;
 }}
@@ -522,9 +548,9 @@ message {kind}List {{
 message Watch{plural}Request {{
 {everywhere}  string label_selector = 2;
   string field_selector = 3;
-  // Changes after this revision. Empty: all present objects as ADDED first, then changes.
+  // Only changes after this revision. Empty: all existing objects as ADDED first, then changes.
   string resource_version = 4;
-  // Whether to send BOOKMARK events, which say how far the watch has come when nothing else does.
+  // True to send BOOKMARK events, which report progress while there are no changes.
   bool allow_watch_bookmarks = 5;
 }}
 
@@ -541,13 +567,13 @@ message Update{kind}StatusRequest {{
   {kind} {field} = 1;
 }}
 
-message Delete{kind}Request {{
+{patches}message Delete{kind}Request {{
 {namespace}  string name = 2;
   // Seconds until the object is removed; absent: the kind's default, 0: at once.
   optional int64 grace_period_seconds = 3;
-  // What the object must be to be deleted; else ABORTED (Conflict).
+  // The required state of the object; else ABORTED (Conflict).
   podplane.meta.v1.Preconditions preconditions = 4;
-  // What becomes of the objects that it owns: Background (the default), Foreground or Orphan.
+  // The handling of the objects that it owns: Background (the default), Foreground or Orphan.
   optional string propagation_policy = 5;
 }}"
     )?;

@@ -1,4 +1,5 @@
-//! `cargo xtask bench apiserver`: what the program `podplane-bench` measures, and what was promised of it.
+//! `cargo xtask bench apiserver`: the measurements of the program `podplane-bench`, and their
+//! targets.
 
 use std::{
     fs,
@@ -12,9 +13,9 @@ use clap::ValueEnum;
 use serde::Deserialize;
 
 use super::{
-    Options, circumstances, finish, name, note,
+    Options, circumstances, finish, name, note, output_line,
     report::{Goal, Line, Unit},
-    said, sandbox,
+    sandbox,
     stats::Pairs,
 };
 use crate::build::{self, Profile, release_dir};
@@ -41,10 +42,10 @@ pub(crate) enum Row {
     Start,
 }
 
-/// What `podplane-bench` says: a line of the table, or why there is none.
+/// An output line of `podplane-bench`: a line of the table, or the error of a row.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-enum Said {
+enum BenchOutput {
     Line {
         line: String,
         #[serde(flatten)]
@@ -56,7 +57,7 @@ enum Said {
     },
 }
 
-/// Measures, in namespaces of its own.
+/// Runs the benchmark, in namespaces of its own.
 pub(super) fn run(options: &Options<Row>) -> Result<()> {
     match &options.inside {
         Some(dir) => measure(options, dir),
@@ -101,19 +102,21 @@ fn measure_row(row: Row, quick: bool, dir: &Path) -> Result<Vec<Line>> {
         .arg(dir)
         .args(quick.then_some("--quick"))
         .stdout(Stdio::piped());
-    let mut child = program.spawn().context("start podplane-bench")?;
-    let output = child.stdout.take().context("its output")?;
+    let mut child = program.spawn().context("failed to start podplane-bench")?;
+    let output = child.stdout.take().context("missing output")?;
     let mut lines = Vec::new();
     for line in BufReader::new(output).lines() {
-        let line = line.context("read from podplane-bench")?;
+        let line = line.context("failed to read from podplane-bench")?;
         lines.push(
-            match serde_json::from_str(&line).context("what podplane-bench says")? {
-                Said::Line { line, pairs } => promised(&line, Ok(pairs)),
-                Said::Failed { row, error } => promised(&row, Err(anyhow!(error))),
+            match serde_json::from_str(&line)
+                .context("failed to parse the output of podplane-bench")?
+            {
+                BenchOutput::Line { line, pairs } => promised(&line, Ok(pairs)),
+                BenchOutput::Failed { row, error } => promised(&row, Err(anyhow!(error))),
             },
         );
     }
-    let status = child.wait().context("wait for podplane-bench")?;
+    let status = child.wait().context("failed to wait for podplane-bench")?;
     if lines.is_empty() || !status.success() {
         lines.push(promised(
             &name(row),
@@ -123,7 +126,8 @@ fn measure_row(row: Row, quick: bool, dir: &Path) -> Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// The targets. Creates and gets count calls; the number of connections is the number of callers, 64 at most.
+/// The target of a line. Creates and gets count calls; the number of connections is the number of
+/// callers, at most 64.
 fn promised(line: &str, measured: Result<Pairs>) -> Line {
     use Goal::{AtLeast, AtMost, Better};
     let (creates, gets) = (Unit::PerSecond("creates"), Unit::PerSecond("gets"));
@@ -212,15 +216,15 @@ fn promised(line: &str, measured: Result<Pairs>) -> Line {
 fn etcd_version() -> String {
     format!(
         "etcd {}",
-        said("dpkg-query", &["-W", "-f", "${Version}", "etcd-server"])
+        output_line("dpkg-query", &["-W", "-f", "${Version}", "etcd-server"])
     )
 }
 
-/// What the processors did so far, in ticks.
+/// CPU time so far, in ticks.
 struct Processors {
     all: u64,
     busy: u64,
-    /// This program and its children.
+    /// The time of this program and its children.
     own: u64,
 }
 
@@ -231,15 +235,16 @@ impl Processors {
                 .filter_map(|word| word.parse().ok())
                 .collect()
         };
-        let stat = fs::read_to_string("/proc/stat").context("read /proc/stat")?;
+        let stat = fs::read_to_string("/proc/stat").context("failed to read /proc/stat")?;
         let ticks = numbers(stat.lines().next().unwrap_or_default());
-        let own = fs::read_to_string("/proc/self/stat").context("read /proc/self/stat")?;
-        // After the name, which may hold spaces: proc_pid_stat(5), fields 14 to 17.
+        let own =
+            fs::read_to_string("/proc/self/stat").context("failed to read /proc/self/stat")?;
+        // The fields after the name, which may contain spaces: proc_pid_stat(5), fields 14 to 17.
         let own = own.rsplit_once(')').map_or("", |(_, rest)| rest);
         let own: Vec<&str> = own.split_whitespace().skip(11).take(4).collect();
         Ok(Self {
             all: ticks.iter().take(8).sum(),
-            // All but idle and waiting for the disk.
+            // All time except idle and waiting for the disk.
             busy: ticks.iter().take(8).sum::<u64>() - ticks.iter().skip(3).take(2).sum::<u64>(),
             own: numbers(&own.join(" ")).iter().sum(),
         })

@@ -1,4 +1,4 @@
-//! The rows that make interfaces, and the memory of a process.
+//! The rows that create interfaces, and the memory of a process.
 
 use std::path::{Path, PathBuf};
 
@@ -12,13 +12,13 @@ use super::{
     stats::Pairs,
 };
 
-/// bridge with host-local.
+/// Measures bridge with host-local.
 pub(super) fn bridge(fixture: &Fixture) -> Vec<Line> {
     let goals = [Goal::Better(4.0), Goal::Better(1.3)];
     attach(fixture, "bridge + host-local", "bridge", &json!({}), goals)
 }
 
-/// The same with masquerading: ours by nftables, the reference's by iptables.
+/// Measures bridge with masquerading: ours by nftables, the reference's by iptables.
 pub(super) fn masquerade(fixture: &Fixture) -> Vec<Line> {
     let (options, goals) = (
         json!({"ipMasq": true, "ipMasqBackend": "nftables"}),
@@ -33,13 +33,13 @@ pub(super) fn masquerade(fixture: &Fixture) -> Vec<Line> {
     )
 }
 
-/// ptp with host-local.
+/// Measures ptp with host-local.
 pub(super) fn ptp(fixture: &Fixture) -> Vec<Line> {
     let goals = [Goal::None, Goal::None];
     attach(fixture, "ptp + host-local", "ptp", &json!({}), goals)
 }
 
-/// One side: its program, and the network namespace that is its node.
+/// One side: its program, and the network namespace that represents its node.
 struct Node {
     program: Program,
     netns: PathBuf,
@@ -66,8 +66,9 @@ impl Node {
     }
 }
 
-/// ADD into a fresh namespace, then DEL while the namespace is there. What is made before and removed after is not in the time, nor
-/// does it happen meanwhile: the kernel dismantles namespaces in the background, so they stay until all is measured.
+/// Measures ADD into a fresh namespace, then DEL while the namespace exists. Namespaces are created
+/// before and removed after all measurements: the kernel dismantles them in the background, which
+/// would disturb the measurement.
 fn attach(
     fixture: &Fixture,
     what: &str,
@@ -90,7 +91,7 @@ fn attach(
                     node.program.time("DEL", &id, &pods[side])?,
                 ];
             }
-            // The first round makes the bridge.
+            // The first round creates the bridge.
             if round > 0 {
                 adds.push(times[0][0], times[1][0]);
                 dels.push(times[0][1], times[1][1]);
@@ -113,7 +114,8 @@ fn attach(
     }
 }
 
-/// Peak memory of one process: host-local's, and bridge's with host-local as its child.
+/// Measures the peak memory of one process: host-local's, and bridge's with host-local as its
+/// child.
 pub(super) fn memory(fixture: &Fixture) -> Vec<Line> {
     let host_local = || -> Result<Pairs> {
         let programs = fixture.host_locals(100)?;

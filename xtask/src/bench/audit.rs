@@ -1,4 +1,5 @@
-//! `cargo xtask bench audit`: `podplane audit` as a whole process, on the dump of a cluster with as many nodes as Kubernetes promises thrice over.
+//! `cargo xtask bench audit`: `podplane audit` as a whole process, on the dump of a cluster with
+//! three times as many nodes as Kubernetes supports.
 
 use std::{
     path::{Path, PathBuf},
@@ -18,7 +19,7 @@ use super::{
 };
 use crate::build::{self, Profile};
 
-/// On each node.
+/// The number of pods on each node.
 const PODS: usize = 30;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -76,13 +77,13 @@ impl Row {
     }
 }
 
-/// Measures. Nothing of the machine is touched but a temporary directory.
+/// Runs the benchmark. It changes nothing on the machine but a temporary directory.
 pub(super) fn run(options: &Options<Row>) -> Result<()> {
     build::podplane(Profile::Release)?;
     let dir = tempfile::Builder::new()
         .prefix("podplane-bench-")
         .tempdir()
-        .context("make a temporary directory")?;
+        .context("failed to create a temporary directory")?;
     let peak = compile(dir.path(), "peak")?;
     let rounds = if options.quick { 1 } else { 5 };
     let mut lines = Vec::new();
@@ -118,15 +119,15 @@ fn measure(peak: &Path, file: &Path, rounds: usize) -> Result<(Pairs, Pairs)> {
             "10.96.0.0/12",
         ]);
         let started = Instant::now();
-        let output = command.output().context("start the audit")?;
+        let output = command.output().context("failed to start the audit")?;
         let seconds = started.elapsed().as_secs_f64();
-        let said = String::from_utf8_lossy(&output.stderr);
-        // The dump has no fault, so that nothing is measured but reading and comparing.
-        ensure!(output.status.success(), "{}: {said}", output.status);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        // The dump has no problem, so that only reading and comparing are measured.
+        ensure!(output.status.success(), "{}: {stderr}", output.status);
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let peak: f64 = text
             .parse()
-            .with_context(|| format!("peak memory: {text:?} is no number"))?;
+            .with_context(|| format!("peak memory: {text:?} is not a number"))?;
         if round > 0 {
             times.ours.push(seconds);
             peaks.ours.push(peak);
@@ -135,7 +136,7 @@ fn measure(peak: &Path, file: &Path, rounds: usize) -> Result<(Pairs, Pairs)> {
     Ok((times, peaks))
 }
 
-/// Has the generators write a dump, of which they know the format.
+/// Writes a dump with the generator, which knows the format.
 fn write_dump(row: Row, dir: &Path, nodes: usize) -> Result<PathBuf> {
     let file = dir.join(format!("dump.{}", name(row)));
     let mut dump = build::generator();

@@ -6,17 +6,18 @@ use anyhow::{Result, bail};
 use clap::ValueEnum;
 
 use super::{
-    Options, attach, circumstances, finish, fixture::Fixture, host_local, name, note, report::Line,
-    said, sandbox,
+    Options, attach, circumstances, finish, fixture::Fixture, host_local, name, note, output_line,
+    report::Line, sandbox,
 };
 use crate::build::{self, Profile};
 
-/// Debian's plugins, package containernetworking-plugins.
+/// The directory of Debian's plugins, package containernetworking-plugins.
 pub(super) const DEBIAN: &str = "/usr/lib/cni";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Row {
-    /// host-local ADD and DEL with 100 leases in a /16, also against a C program that makes the same system calls
+    /// host-local ADD and DEL with 100 leases in a /16, also against a C program that makes the
+    /// same system calls
     Leases100,
     /// the same with 1,000 leases
     Leases1000,
@@ -52,7 +53,7 @@ impl Row {
     }
 }
 
-/// Measures, in namespaces of its own.
+/// Runs the benchmark, in namespaces of its own.
 pub(super) fn run(options: &Options<Row>) -> Result<()> {
     match &options.inside {
         Some(dir) => measure(options, dir),
@@ -76,7 +77,7 @@ fn measure(options: &Options<Row>, dir: &Path) -> Result<()> {
         note(&format!("{} …", name(row)));
         lines.extend(row.measure(&fixture));
     }
-    let debian = said(
+    let debian = output_line(
         "dpkg-query",
         &["-W", "-f", "${Version}", "containernetworking-plugins"],
     );
@@ -85,7 +86,7 @@ fn measure(options: &Options<Row>, dir: &Path) -> Result<()> {
          Times are p50 (p95) of whole processes, pipes and exit included. A ratio is the median of the ratios pair by pair (its quartiles), \
          where the two took turns; above 1 is better, except where the target is a share of the peer's time.",
         circumstances("leases", dir)?,
-        said("iptables", &["--version"]),
+        output_line("iptables", &["--version"]),
     );
     finish("cni", &text, &lines, options.write)
 }

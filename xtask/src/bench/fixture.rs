@@ -1,4 +1,5 @@
-//! What is measured on: directories of leases, network namespaces, the programs of both sides.
+//! The fixture of the CNI benchmarks: directories of leases, network namespaces, the programs of
+//! both sides.
 
 use std::{
     cell::Cell,
@@ -19,10 +20,11 @@ use super::{
 };
 use crate::build;
 
-/// The name of the network, and so of its directory.
+/// The name of the network and of its directory.
 const NETWORK: &str = "bench";
 
-/// All addresses of 10.0.0.0/16 that can be leased: not the network's, the gateway's and the broadcast address.
+/// The number of addresses of 10.0.0.0/16 that can be leased: all but the network, gateway and
+/// broadcast address.
 pub(super) const FULL: u32 = 65_533;
 
 #[derive(Debug)]
@@ -30,9 +32,9 @@ pub(super) struct Fixture {
     dir: PathBuf,
     quick: bool,
     serial: Cell<u32>,
-    /// The C program with the system calls of host-local.
+    /// The C program that makes the system calls of host-local.
     pub(super) reserve: PathBuf,
-    /// The C program that tells another's peak memory.
+    /// The C program that reports another program's peak memory.
     pub(super) peak: PathBuf,
 }
 
@@ -47,38 +49,39 @@ impl Fixture {
         })
     }
 
-    /// How many rounds to make instead of so many.
+    /// The number of rounds: `rounds`, or a few if quick.
     pub(super) fn rounds(&self, rounds: u32) -> u32 {
         if self.quick { rounds.min(2) } else { rounds }
     }
 
-    /// A number that no other call gets.
+    /// A unique number.
     pub(super) fn serial(&self) -> u32 {
         self.serial.set(self.serial.get() + 1);
         self.serial.get()
     }
 
-    /// Where the plugins of both sides are, ours first.
+    /// The plugin directories of both sides, ours first.
     pub(super) fn sides() -> [PathBuf; 2] {
         [build::release_dir(), DEBIAN.into()]
     }
 
-    /// A dataDir of its own with so many leases, in order, the cursor on the last.
+    /// Creates a dataDir with this many leases, in order, the cursor on the last.
     pub(super) fn data_dir(&self, leases: u32) -> Result<PathBuf> {
         let data = self.dir.join(format!("data-{}", self.serial()));
         let network = network_dir(&data);
-        fs::create_dir_all(&network).context("make a directory of leases")?;
+        fs::create_dir_all(&network).context("failed to create a directory of leases")?;
         for n in 1..=leases {
             write(&network.join(address(n)), &format!("{}\r\neth0", id(n)))?;
         }
         write(&network.join("last_reserved_ip.0"), &address(leases))?;
         let mut lock = OpenOptions::new();
         lock.write(true).create_new(true).mode(0o750);
-        lock.open(network.join("lock")).context("make the lock")?;
+        lock.open(network.join("lock"))
+            .context("failed to create the lock")?;
         Ok(data)
     }
 
-    /// host-local of each side, each on its own directory with so many leases.
+    /// host-local of each side, each with a directory of this many leases.
     pub(super) fn host_locals(&self, leases: u32) -> Result<[Program; 2]> {
         let [ours, theirs] = Self::sides();
         let program = |plugins: &Path| -> Result<Program> {
@@ -91,7 +94,7 @@ impl Fixture {
         Ok([program(&ours)?, program(&theirs)?])
     }
 
-    /// The floor, on its own directory with so many leases.
+    /// The lower bound, with a directory of this many leases.
     pub(super) fn floor(&self, leases: u32) -> Result<Program> {
         let network = network_dir(&self.data_dir(leases)?);
         Ok(Program {
@@ -104,11 +107,14 @@ impl Fixture {
         })
     }
 
-    /// A new network namespace.
+    /// Creates a network namespace.
     pub(super) fn netns(&self) -> Result<PathBuf> {
         let name = format!("bench-{}", self.serial());
         let status = Command::new("ip").args(["netns", "add", &name]).status();
-        if !status.context("start ip (package iproute2)")?.success() {
+        if !status
+            .context("failed to start ip (package iproute2)")?
+            .success()
+        {
             bail!("ip netns add {name} failed");
         }
         Ok(Path::new("/run/netns").join(name))
@@ -120,19 +126,19 @@ pub(super) fn ipam(data_dir: &Path) -> Value {
     json!({"type": "host-local", "subnet": "10.0.0.0/16", "dataDir": data_dir, "routes": [{"dst": "0.0.0.0/0"}]})
 }
 
-/// The id of a container, of the length that runtimes give it.
+/// A container ID of the length that runtimes use.
 pub(super) fn id(n: u32) -> String {
     format!("{n:064x}")
 }
 
-/// Moves this thread, and so the programs that it starts, into a network namespace.
+/// Moves this thread, and thereby the programs that it starts, into a network namespace.
 pub(super) fn move_into(netns: &Path) -> Result<()> {
-    let file = File::open(netns).with_context(|| format!("open {}", netns.display()))?;
+    let file = File::open(netns).with_context(|| format!("failed to open {}", netns.display()))?;
     move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
-        .with_context(|| format!("enter {}", netns.display()))
+        .with_context(|| format!("failed to enter {}", netns.display()))
 }
 
-/// For IPAM plugins.
+/// The CNI_NETNS of IPAM plugins, which never use it.
 pub(super) fn no_netns() -> &'static Path {
     Path::new(NO_NETNS)
 }
@@ -141,7 +147,7 @@ fn network_dir(data_dir: &Path) -> PathBuf {
     data_dir.join(NETWORK)
 }
 
-/// The nth address that a pod can have; the first is 10.0.0.2.
+/// The nth address for pods; the first is 10.0.0.2.
 fn address(n: u32) -> String {
     format!("10.0.{}.{}", (n + 1) / 256, (n + 1) % 256)
 }
@@ -153,7 +159,7 @@ fn write(path: &Path, text: &str) -> Result<()> {
         .mode(0o600)
         .open(path);
     let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
-    written.with_context(|| format!("write {}", path.display()))
+    written.with_context(|| format!("failed to write {}", path.display()))
 }
 
 pub(super) fn compile(dir: &Path, name: &str) -> Result<PathBuf> {

@@ -16,10 +16,10 @@ use super::{
     stats::Pairs,
 };
 
-/// How many processes run at a time.
+/// The number of concurrent processes.
 const CROWD: u32 = 64;
 
-/// 100 leases: beside the reference, and beside the floor.
+/// Measures 100 leases: beside the reference, and beside the lower bound.
 pub(super) fn few_leases(fixture: &Fixture) -> Vec<Line> {
     let mut lines = against_reference(fixture, 100, fixture.rounds(300), Goal::Better(3.5));
     let floor = || -> Result<[Pairs; 2]> {
@@ -35,7 +35,7 @@ pub(super) fn few_leases(fixture: &Fixture) -> Vec<Line> {
     lines
 }
 
-/// So many leases, beside the reference.
+/// Measures this many leases, beside the reference.
 pub(super) fn many_leases(fixture: &Fixture, leases: u32, rounds: u32) -> Vec<Line> {
     against_reference(fixture, leases, fixture.rounds(rounds), Goal::Better(5.0))
 }
@@ -48,7 +48,8 @@ fn against_reference(fixture: &Fixture, leases: u32, rounds: u32, goal: Goal) ->
     add_del_lines(&format!("host-local, {leases} leases"), goal, measure())
 }
 
-/// ADD and DEL by turns, so that the number of leases stays; who begins changes.
+/// Measures ADD and DEL by turns, so that the number of leases stays constant; the order of the
+/// sides alternates.
 fn add_and_del(fixture: &Fixture, programs: [&Program; 2], rounds: u32) -> Result<[Pairs; 2]> {
     let (mut adds, mut dels) = (Pairs::default(), Pairs::default());
     for round in 0..rounds + 1 {
@@ -71,7 +72,7 @@ fn add_and_del(fixture: &Fixture, programs: [&Program; 2], rounds: u32) -> Resul
     Ok([adds, dels])
 }
 
-/// Three lines: the sum, which has the goal, and its parts.
+/// Three lines: the sum, which has the target, and its parts.
 fn add_del_lines(what: &str, goal: Goal, measured: Result<[Pairs; 2]>) -> Vec<Line> {
     let line = |command: &str, goal, measured| Line {
         what: format!("{what}: {command}"),
@@ -101,7 +102,8 @@ fn add_del_lines(what: &str, goal: Goal, measured: Result<[Pairs; 2]>) -> Vec<Li
     }
 }
 
-/// A /16 in which one address is free, so that the search goes round; then none, which ADD refuses.
+/// Measures a /16 with one free address, so that the search goes round; then a full one, in which
+/// ADD fails.
 pub(super) fn full(fixture: &Fixture) -> Vec<Line> {
     let mut lines = Vec::new();
     let programs = match fixture.host_locals(FULL - 1) {
@@ -156,7 +158,7 @@ pub(super) fn full(fixture: &Fixture) -> Vec<Line> {
     lines
 }
 
-/// Fills what is left, and asks for more.
+/// Takes the last address, and measures failing requests.
 fn refusals(fixture: &Fixture, programs: [&Program; 2], rounds: u32) -> Result<Pairs> {
     let last = id(2_000_000 + fixture.serial());
     for program in programs {
@@ -182,7 +184,7 @@ fn refusals(fixture: &Fixture, programs: [&Program; 2], rounds: u32) -> Result<P
     Ok(pairs)
 }
 
-/// Many at a time on one directory: ADD+DEL pairs in a second.
+/// Measures many processes on one directory: ADD+DEL pairs per second.
 pub(super) fn crowd(fixture: &Fixture) -> Vec<Line> {
     let measure = || -> Result<Pairs> {
         let [ours, theirs] = fixture.host_locals(100)?;

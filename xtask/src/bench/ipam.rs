@@ -1,5 +1,6 @@
-//! `cargo xtask bench ipam`: what the bench programs of `crates/ipam` measure, and what was promised of it. The reference is not at hand as a program: its figures are those that
-//! were measured of it on two such cores.
+//! `cargo xtask bench ipam`: the measurements of the bench programs of `crates/ipam`, and their
+//! targets. The reference is not available as a program: its figures were measured on two similar
+//! cores.
 
 use std::process::Stdio;
 
@@ -37,12 +38,12 @@ pub(crate) enum Row {
 }
 
 #[derive(Deserialize)]
-struct Said {
+struct BenchOutput {
     #[serde(flatten)]
     pairs: Pairs,
 }
 
-/// Measures.
+/// Runs the benchmark.
 pub(super) fn run(options: &Options<Row>) -> Result<()> {
     let mut lines = Vec::new();
     for row in options.rows() {
@@ -56,7 +57,7 @@ pub(super) fn run(options: &Options<Row>) -> Result<()> {
     finish("ipam", &text, &lines, options.write)
 }
 
-/// A process of its own, so that no row finds what another has left.
+/// Runs one row in a process of its own, so that rows do not affect each other.
 fn measure(row: Row) -> Result<Pairs> {
     let memory = name(row).starts_with("memory");
     let bench = if memory { "memory" } else { "time" };
@@ -73,12 +74,13 @@ fn measure(row: Row) -> Result<Pairs> {
         .args(["--", &name(row)])
         .stderr(Stdio::inherit())
         .output();
-    let output = output.context("start cargo bench")?;
+    let output = output.context("failed to start cargo bench")?;
     if !output.status.success() {
         bail!("cargo bench: {}", output.status);
     }
-    let said: Said = serde_json::from_slice(&output.stdout).context("what the bench says")?;
-    Ok(said.pairs)
+    let measured: BenchOutput = serde_json::from_slice(&output.stdout)
+        .context("failed to parse the output of the bench")?;
+    Ok(measured.pairs)
 }
 
 impl Row {

@@ -1,11 +1,13 @@
-//! `cargo xtask bench`: our programs beside others that do the same, by turns, in one run.
+//! `cargo xtask bench`: our programs beside comparable ones, by turns, in one run.
 //!
-//! Absolute figures are the machine's; what is promised are ratios. Everything happens in namespaces of its own (network, mounts,
-//! processes) and in one temporary directory, so that nothing is left when it ends, however it ends.
+//! Absolute figures depend on the machine; the targets are ratios. Everything happens in separate
+//! namespaces (network, mounts, processes) and in one temporary directory, so that nothing is left
+//! behind, however the run ends.
 
 mod apiserver;
 mod attach;
 mod audit;
+mod cluster;
 mod cni;
 mod fixture;
 mod host_local;
@@ -29,35 +31,44 @@ use crate::build;
 use report::Line;
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum What {
-    /// The API server with sled against Debian's etcd on the same disk, and against a gRPC call that does nothing.
+pub(crate) enum Benchmark {
+    /// Measure the API server with sled against Debian's etcd on the same disk, and against a gRPC
+    /// call that does nothing.
     ///
-    /// Needs root, or a kernel that allows user namespaces to everybody; etcd (package etcd-server).
+    /// Needs root, or a kernel that allows user namespaces for everybody; etcd (package
+    /// etcd-server).
     Apiserver(Options<apiserver::Row>),
-    /// `podplane audit` on the dump of a large cluster. Needs a C compiler, and 5 GB of room in TMPDIR.
+    /// Measure `podplane audit` on the dump of a large cluster. Needs a C compiler, and 5 GB of
+    /// space in TMPDIR.
     Audit(Options<audit::Row>),
-    /// The CNI plugins against those of Debian's containernetworking-plugins, as whole processes.
+    /// Measure whole clusters: the start of many nodes and pods, and of a single pod. Needs root
+    /// for kernel mode.
+    Cluster(Options<cluster::Row>),
+    /// Measure the CNI plugins against those of Debian's containernetworking-plugins, as whole
+    /// processes.
     ///
-    /// Needs root, or a kernel that allows user namespaces to everybody; a C compiler; iptables for the row `masq`.
+    /// Needs root, or a kernel that allows user namespaces for everybody; a C compiler; iptables
+    /// for the row `masq`.
     Cni(Options<cni::Row>),
-    /// The allocator of node blocks: its index of free blocks, and the ledger of who holds what. Needs nothing.
+    /// Measure the allocator of node blocks: its index of free blocks, and the ledger of claims.
+    /// Needs nothing.
     Ipam(Options<ipam::Row>),
-    /// Clusters for tests: how long they take to be there, and to be gone. Needs nothing.
+    /// Measure the start and stop of clusters for tests. Needs nothing.
     Testkit(Options<testkit::Row>),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Options<R: ValueEnum + Send + Sync + 'static> {
-    /// What to measure; without any, everything.
+    /// Rows to measure; all by default
     #[arg(value_enum)]
     rows: Vec<R>,
-    /// A few rounds only: shows that it runs, and says nothing about speed.
+    /// Run only a few rounds, to check that the benchmark works; the figures mean nothing
     #[arg(long)]
     quick: bool,
-    /// Write the table into docs/BENCHMARKS.md.
+    /// Write the table into docs/BENCHMARKS.md
     #[arg(long, conflicts_with_all = ["rows", "quick"])]
     write: bool,
-    /// Set when it runs in its own namespaces already: the temporary directory.
+    /// Temporary directory; set when the command runs inside its own namespaces
     #[arg(long, hide = true)]
     inside: Option<PathBuf>,
 }
@@ -72,18 +83,19 @@ impl<R: ValueEnum + Send + Sync + 'static> Options<R> {
     }
 }
 
-/// Measures.
-pub(crate) fn run(what: &What) -> Result<()> {
+/// Runs a benchmark.
+pub(crate) fn run(what: &Benchmark) -> Result<()> {
     match what {
-        What::Apiserver(options) => apiserver::run(options),
-        What::Audit(options) => audit::run(options),
-        What::Cni(options) => cni::run(options),
-        What::Ipam(options) => ipam::run(options),
-        What::Testkit(options) => testkit::run(options),
+        Benchmark::Apiserver(options) => apiserver::run(options),
+        Benchmark::Audit(options) => audit::run(options),
+        Benchmark::Cluster(options) => cluster::run(options),
+        Benchmark::Cni(options) => cni::run(options),
+        Benchmark::Ipam(options) => ipam::run(options),
+        Benchmark::Testkit(options) => testkit::run(options),
     }
 }
 
-/// Shows what was measured, and writes it down if asked to.
+/// Prints the table, and writes it into the docs if `written`.
 fn finish(bench: &str, circumstances: &str, lines: &[Line], written: bool) -> Result<()> {
     let text = format!("{circumstances}\n\n{}\n", report::table(lines));
     print(&text);
@@ -107,8 +119,8 @@ fn name(row: impl ValueEnum) -> String {
         .unwrap_or_default()
 }
 
-/// The last line that a program says.
-fn said(program: &str, args: &[&str]) -> String {
+/// The last line of a program's output.
+fn output_line(program: &str, args: &[&str]) -> String {
     let output = Command::new(program).args(args).output();
     let text = output.ok().filter(|output| output.status.success());
     let text = text.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
@@ -119,34 +131,35 @@ fn said(program: &str, args: &[&str]) -> String {
     )
 }
 
-/// Where and with what it was measured: figures without this mean nothing.
+/// The machine and the versions of a measurement, without which figures mean nothing.
 fn circumstances(what_is_on_disk: &str, dir: &Path) -> Result<String> {
-    let cpus = fs::read_to_string("/proc/cpuinfo").context("read /proc/cpuinfo")?;
+    let cpus = fs::read_to_string("/proc/cpuinfo").context("failed to read /proc/cpuinfo")?;
     let model = cpus
         .lines()
         .find_map(|line| line.strip_prefix("model name")?.split_once(": "))
         .map_or("unknown processor", |(_, model)| model);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let kernel =
-        fs::read_to_string("/proc/sys/kernel/osrelease").context("read the kernel's version")?;
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")
+        .context("failed to read the kernel's version")?;
     let (dir, root) = (dir.to_string_lossy(), build::root());
     let root = root.to_string_lossy();
     Ok(format!(
         "{date}; {cores} cores of {model}, Linux {kernel}; {what_is_on_disk} on {filesystem}. podplane {commit}, {rustc};",
-        date = said("date", &["+%F"]),
+        date = output_line("date", &["+%F"]),
         kernel = kernel.trim(),
-        filesystem = said("df", &["--output=fstype", &dir]),
-        commit = said("git", &["-C", &root, "describe", "--always", "--dirty"]),
-        rustc = said("rustc", &["--version"]),
+        filesystem = output_line("df", &["--output=fstype", &dir]),
+        commit = output_line("git", &["-C", &root, "describe", "--always", "--dirty"]),
+        rustc = output_line("rustc", &["--version"]),
     ))
 }
 
-/// Replaces what stands between the markers.
+/// Replaces the text between the markers.
 fn write(bench: &str, text: &str) -> Result<()> {
     const END: &str = "<!-- end -->";
     let begin = format!("<!-- begin: cargo xtask bench {bench} --write -->\n");
     let path = build::root().join("docs/BENCHMARKS.md");
-    let old = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+    let old =
+        fs::read_to_string(&path).with_context(|| format!("failed to read {}", path.display()))?;
     let parts = old.split_once(&begin).and_then(|(before, rest)| {
         let (_, after) = rest.split_once(END)?;
         Some((before, after))
@@ -154,7 +167,7 @@ fn write(bench: &str, text: &str) -> Result<()> {
     let (before, after) =
         parts.with_context(|| format!("{} has no {begin}… {END}", path.display()))?;
     let new = format!("{before}{begin}\n{text}\n{END}{after}");
-    fs::write(&path, new).with_context(|| format!("write {}", path.display()))
+    fs::write(&path, new).with_context(|| format!("failed to write {}", path.display()))
 }
 
 #[expect(clippy::print_stdout, reason = "the table is the program's output")]

@@ -1,4 +1,4 @@
-//! One run of a plugin program, timed as a runtime sees it: from before the fork until its exit is known.
+//! One run of a plugin, timed as a runtime sees it: from before the fork until its exit is known.
 
 use std::{
     io::Write as _,
@@ -10,13 +10,13 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
-/// How a program is called, whichever it is.
+/// A program and the way to call it.
 #[derive(Debug, Clone)]
 pub(super) struct Program {
     pub(super) path: PathBuf,
-    /// Arguments; a plugin has none.
+    /// The arguments; plugins have none.
     pub(super) args: Vec<PathBuf>,
-    /// Where it finds other plugins.
+    /// The directory of other plugins.
     pub(super) plugins: PathBuf,
     /// The network configuration.
     pub(super) config: Vec<u8>,
@@ -32,7 +32,7 @@ impl Program {
         }
     }
 
-    /// One call, which must succeed; in milliseconds.
+    /// Times one call, which must succeed; in milliseconds.
     pub(super) fn time(&self, command: &str, id: &str, netns: &Path) -> Result<f64> {
         let (milliseconds, output) = self.run(&self.path, &self.args, command, id, netns)?;
         if !output.status.success() {
@@ -41,18 +41,18 @@ impl Program {
         Ok(milliseconds)
     }
 
-    /// One call, which must fail with this text; in milliseconds.
+    /// Times one call, which must fail with this text; in milliseconds.
     pub(super) fn time_failure(&self, command: &str, id: &str, text: &str) -> Result<f64> {
         let (milliseconds, output) =
             self.run(&self.path, &self.args, command, id, Path::new(NO_NETNS))?;
-        let said = String::from_utf8_lossy(&output.stdout);
-        if output.status.success() || !said.contains(text) {
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        if output.status.success() || !stdout.contains(text) {
             bail!("instead of \"{text}\": {}", self.failure(command, &output));
         }
         Ok(milliseconds)
     }
 
-    /// The peak memory of one successful call, in KiB, as the program `peak` saw it.
+    /// The peak memory of one successful call, in KiB, as reported by the program `peak`.
     pub(super) fn peak(&self, peak: &Path, command: &str, id: &str, netns: &Path) -> Result<f64> {
         let (_, output) = self.run(peak, std::slice::from_ref(&self.path), command, id, netns)?;
         if !output.status.success() {
@@ -60,7 +60,7 @@ impl Program {
         }
         let text = String::from_utf8_lossy(&output.stdout);
         text.parse()
-            .with_context(|| format!("peak memory: {text:?} is no number"))
+            .with_context(|| format!("peak memory: {text:?} is not a number"))
     }
 
     fn run(
@@ -89,11 +89,18 @@ impl Program {
         let started = Instant::now();
         let mut child = process
             .spawn()
-            .with_context(|| format!("start {}", path.display()))?;
-        let mut stdin = child.stdin.take().context("standard input of a plugin")?;
-        stdin.write_all(&self.config).context("write to a plugin")?;
+            .with_context(|| format!("failed to start {}", path.display()))?;
+        let mut stdin = child
+            .stdin
+            .take()
+            .context("missing standard input of a plugin")?;
+        stdin
+            .write_all(&self.config)
+            .context("failed to write to a plugin")?;
         drop(stdin);
-        let output = child.wait_with_output().context("wait for a plugin")?;
+        let output = child
+            .wait_with_output()
+            .context("failed to wait for a plugin")?;
         Ok((started.elapsed().as_secs_f64() * 1e3, output))
     }
 
@@ -111,5 +118,5 @@ impl Program {
     }
 }
 
-/// For IPAM plugins, which never look at the container.
+/// The CNI_NETNS of IPAM plugins, which never use it.
 pub(super) const NO_NETNS: &str = "/does/not/exist";

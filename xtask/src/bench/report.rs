@@ -5,30 +5,33 @@ use comfy_table::{Table, presets};
 
 use super::stats::{Pairs, quantile};
 
-/// What is counted.
+/// The unit of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unit {
     Milliseconds,
     Seconds,
-    /// So many of these.
+    /// This many per second.
     PerSecond(&'static str),
     Kibibytes,
+    Mebibytes,
+    /// A ratio of two of our figures.
+    Times,
     Nanoseconds,
     Bytes,
 }
 
-/// What a ratio must be.
+/// The target of a line.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Goal {
-    /// Ours is at least so many times better than the reference.
+    /// Ours is at least this many times better than the reference.
     Better(f64),
-    /// Ours takes at most so many times what the floor takes.
+    /// Ours takes at most this many times as long as the lower bound.
     Within(f64),
-    /// Ours is at least that much, whatever a peer does.
+    /// Ours is at least this value, independent of a peer.
     AtLeast(f64),
-    /// Ours is at most that much, whatever a peer does.
+    /// Ours is at most this value, independent of a peer.
     AtMost(f64),
-    /// Nothing is promised.
+    /// There is no target.
     None,
 }
 
@@ -38,12 +41,12 @@ pub(super) struct Line {
     pub(super) what: String,
     pub(super) unit: Unit,
     pub(super) goal: Goal,
-    /// An error stands in the table, so that one row that cannot be measured does not hide the others.
+    /// Errors are shown in the table, so that one failed row does not hide the others.
     pub(super) measured: Result<Pairs>,
 }
 
 impl Line {
-    /// Whether it was measured, and the goal was reached.
+    /// True if the line was measured and reached its target.
     pub(super) fn is_reached(&self) -> bool {
         let Ok(pairs) = &self.measured else {
             return false;
@@ -118,13 +121,15 @@ impl Line {
             Unit::Bytes => format!("{value:.1} B"),
             Unit::Seconds => format!("{value:.1} s"),
             Unit::PerSecond(what) => format!("{value:.0} {what}/s"),
+            Unit::Mebibytes => format!("{value:.0} MiB"),
+            Unit::Times => format!("{value:.2}×"),
             Unit::Kibibytes if value < 100.0 => format!("{value:.2} KiB"),
             Unit::Kibibytes => format!("{value:.0} KiB"),
         }
     }
 }
 
-/// The lines as a table in Markdown.
+/// Formats the lines as a Markdown table.
 pub(super) fn table(lines: &[Line]) -> String {
     let mut table = Table::new();
     table

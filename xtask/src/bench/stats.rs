@@ -1,6 +1,7 @@
-//! Numbers out of many measurements.
+//! Statistics of many measurements.
 
-/// The value below which the share `q` of the values lies, by linear interpolation. No value has no quantile.
+/// The value below which the share `q` of the values lies, by linear interpolation. `None` without
+/// values.
 pub(super) fn quantile(values: &[f64], q: f64) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -17,7 +18,7 @@ pub(super) fn quantile(values: &[f64], q: f64) -> Option<f64> {
     Some(low + (high - low) * position.fract())
 }
 
-/// Measurements of two programs that took turns: the same place in both lists is the same moment.
+/// Measurements of two programs by turns: values with the same index were taken at the same time.
 #[derive(Debug, Default, serde::Deserialize)]
 pub(super) struct Pairs {
     pub(super) ours: Vec<f64>,
@@ -30,7 +31,7 @@ impl Pairs {
         self.theirs.push(theirs);
     }
 
-    /// Theirs over ours, pair by pair: what slows the machine for a moment slows both.
+    /// Their values divided by ours, pair by pair: a short slowdown of the machine affects both.
     pub(super) fn theirs_over_ours(&self) -> Vec<f64> {
         let pairs = self.ours.iter().zip(&self.theirs);
         pairs.map(|(ours, theirs)| theirs / ours).collect()

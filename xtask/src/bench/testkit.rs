@@ -1,4 +1,5 @@
-//! `cargo xtask bench testkit`: how long a test waits for its clusters. What the bench program of `crates/testkit` measures, and what was promised of it.
+//! `cargo xtask bench testkit`: the time that a test waits for its clusters; the measurements of
+//! the bench program of `crates/testkit`, and their targets.
 
 use std::process::Stdio;
 
@@ -25,7 +26,7 @@ pub(crate) enum Row {
     Many,
 }
 
-/// Measures.
+/// Runs the benchmark.
 pub(super) fn run(options: &Options<Row>) -> Result<()> {
     build::programs(Profile::Release, &mut Parts::of("bench"))?;
     let mut lines = Vec::new();
@@ -49,11 +50,11 @@ fn measure(row: Row, is_quick: bool) -> Result<Pairs> {
     }
     cargo.env("PODPLANE_BIN_DIR", build::release_dir());
     let output = cargo.stderr(Stdio::inherit()).output();
-    let output = output.context("start cargo bench")?;
+    let output = output.context("failed to start cargo bench")?;
     if !output.status.success() {
         bail!("cargo bench: {}", output.status);
     }
-    serde_json::from_slice(&output.stdout).context("what the bench says")
+    serde_json::from_slice(&output.stdout).context("failed to parse the output of the bench")
 }
 
 impl Row {

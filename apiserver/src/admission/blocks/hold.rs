@@ -1,8 +1,8 @@
-//! Who holds a block, because sandboxes may have addresses of it.
+//! The hold of a block, for as long as sandboxes may have addresses of it.
 //!
-//! A hold belongs to an instance of a node, which is who knows the secret whose hash is stored
-//! here. It is taken before the instance makes its first sandbox, and ended by the instance or by
-//! an operator; time ends it only where `--release-after` says so (ADR 0020).
+//! A hold belongs to an instance of a node: the one that knows the secret whose hash is stored
+//! here. The instance takes it before it makes its first sandbox. The instance or an operator ends
+//! it; time ends it only with `--release-after` (ADR 0020).
 
 use std::{net::IpAddr, num::NonZeroUsize, time::Duration};
 
@@ -13,27 +13,28 @@ use sha2::{Digest as _, Sha256};
 
 use crate::admission::addresses::Holder;
 
-/// The addresses that a record names at most; it is read by people.
+/// The maximum number of addresses in a record, which is meant for people.
 pub(super) const MAX_ADDRESSES: NonZeroUsize = NonZeroUsize::new(256).expect("not zero");
 
 /// A hold as it is recorded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Hold {
-    /// SHA-256 of the secret of the instance, in hexadecimal digits. None, if a version without
-    /// secrets wrote the record: any instance may take the hold.
+    /// SHA-256 of the instance's secret, in hexadecimal digits. `None` if a version without secrets
+    /// wrote the record: any instance may take over the hold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     secret_hash: Option<String>,
-    /// The id of the instance, for people.
+    /// The instance's id, for people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) instance: String,
     pub(crate) since: Timestamp,
-    /// When the instance said so last, or its node was deleted: `--release-after` counts from here.
+    /// The time of the last renewal or of the deletion of its node: `--release-after` counts from
+    /// here.
     renewed: Timestamp,
-    /// When the node was last heard of.
+    /// The time at which the node was last heard of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) heard: Option<Timestamp>,
-    /// The addresses in use, as last known, of a block whose node is gone.
+    /// The last known addresses in use, for a block whose node is gone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     addresses: Vec<HeldAddress>,
 }
@@ -46,7 +47,7 @@ struct HeldAddress {
     name: String,
 }
 
-/// The instance of a node that asks.
+/// The instance of a node that makes a request.
 #[derive(Clone)]
 pub(crate) struct Claimant {
     instance: String,
@@ -91,14 +92,14 @@ impl Hold {
         }
     }
 
-    /// Whether the instance may renew or end it. Hashes are compared, so the time that it takes
-    /// says nothing of the secret.
+    /// Returns true if the instance may renew or end it. Hashes are compared, so the time taken
+    /// says nothing about the secret.
     pub(super) fn is_of(&self, claimant: &Claimant) -> bool {
         let hash = self.secret_hash.as_ref();
         hash.is_none_or(|hash| *hash == claimant.secret_hash)
     }
 
-    /// The same, of the instance that may have it.
+    /// The same hold, owned by the instance.
     pub(super) fn owned_by(self, claimant: &Claimant) -> Self {
         Self {
             secret_hash: Some(claimant.secret_hash.clone()),
@@ -107,7 +108,7 @@ impl Hold {
         }
     }
 
-    /// The instance says that it goes on; `addresses` replace those known, if there are any.
+    /// Renews the hold for its instance; `addresses` replace the known ones unless empty.
     pub(super) fn renewed(self, addresses: &[PodAddress], now: Timestamp) -> Self {
         let said = addresses.iter().take(MAX_ADDRESSES.get());
         let said: Vec<_> = said
@@ -130,7 +131,7 @@ impl Hold {
         }
     }
 
-    /// Its node is deleted.
+    /// The hold after the deletion of its node.
     pub(super) fn left(
         self,
         heard: Option<Timestamp>,
@@ -152,7 +153,7 @@ impl Hold {
         }
     }
 
-    /// Its node is there again, or still.
+    /// The hold of a node that is back, or still there.
     pub(super) fn resumed(self) -> Self {
         Self {
             addresses: Vec::new(),
@@ -160,18 +161,18 @@ impl Hold {
         }
     }
 
-    /// When it ends by itself; nothing, if only somebody's word ends it.
+    /// The time at which it ends by itself; `None` if only the instance or an operator ends it.
     pub(crate) fn until(&self, release_after: Option<Duration>) -> Option<Timestamp> {
         let after = release_after?;
         Some(self.renewed.saturating_add(after).unwrap_or(Timestamp::MAX))
     }
 
-    /// Whether time has ended it.
+    /// Returns true if time has ended it.
     pub(super) fn is_over(&self, release_after: Option<Duration>, now: Timestamp) -> bool {
         self.until(release_after).is_some_and(|until| until <= now)
     }
 
-    /// Who has it, for people.
+    /// The holder, for people.
     pub(super) fn holder(&self) -> String {
         match self.instance.as_str() {
             "" => "an instance of the node that is not known".to_owned(),
@@ -179,7 +180,7 @@ impl Hold {
         }
     }
 
-    /// What is told of it: all but the hash.
+    /// Its form on the wire, without the hash.
     pub(crate) fn told(&self) -> wire::Hold {
         let address = |held: &HeldAddress| PodAddress {
             address: held.address.to_string(),
@@ -199,7 +200,7 @@ impl Hold {
     }
 }
 
-/// As people read it.
+/// The time in whole seconds, as people read it.
 fn whole_seconds(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
@@ -221,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hold_ends_by_time_only_where_that_is_asked_for() {
+    fn hold_expires_only_with_a_configured_delay() {
         let hold = Hold::by(&Claimant::new("one", "s"), Timestamp::UNIX_EPOCH);
         assert_eq!(hold.until(None), None);
         let until = hold.until(Some(Duration::from_secs(40))).unwrap();

@@ -1,4 +1,5 @@
-//! Which prefix lengths records have, or had: where to look for what is above a block.
+//! The prefix lengths that records have or had: the lengths at which a block above another is
+//! looked for.
 
 use std::collections::BTreeSet;
 
@@ -16,6 +17,14 @@ pub(super) struct Lengths {
 }
 
 impl Lengths {
+    /// Every length that a block can have.
+    pub(super) fn all() -> Self {
+        Self {
+            v4: (0..=32).collect(),
+            v6: (0..=128).collect(),
+        }
+    }
+
     pub(super) fn of(&self, family: Family) -> &BTreeSet<u8> {
         match family {
             Family::V4 => &self.v4,
@@ -23,7 +32,7 @@ impl Lengths {
         }
     }
 
-    /// Adds the length of a block, and says whether it was not there yet.
+    /// Adds the length of a block; returns true if it is new.
     pub(super) fn insert(&mut self, net: &IpNet) -> bool {
         let lengths = match Family::of(net) {
             Family::V4 => &mut self.v4,

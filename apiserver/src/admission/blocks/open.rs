@@ -1,4 +1,4 @@
-//! The records and the nodes agree when the server starts.
+//! Makes the records and the nodes agree when the server starts.
 
 use std::collections::BTreeMap;
 
@@ -16,13 +16,13 @@ use super::{
 };
 use crate::{admission::Policy, engine::Engine, storage};
 
-/// Its presence says that whoever holds a block is in the block's record. A version without holds
-/// left that to an annotation.
+/// A key whose presence says that records have holds. A version without holds used an annotation
+/// instead.
 const HOLDS: &str = "/podplane/block-holds";
 
 impl NodeBlocks {
-    /// Makes the records agree with the nodes, where an older version wrote the store or one that knows nothing of records: every block of a node has its record, and
-    /// what is recorded without a node is on its way to be free.
+    /// Makes the records agree with the nodes, in case a version without records wrote the store:
+    /// every block of a node gets its record, and a record without a node starts to drain.
     pub(crate) async fn open(engine: Engine, policy: Policy) -> Result<Self, StoreError> {
         let this = Self { engine, policy };
         let mut lengths = Lengths::default();
@@ -90,7 +90,7 @@ impl NodeBlocks {
             });
         }
         let (_, known) = this.lengths().await?;
-        if known.is_none_or(|known| known != lengths) {
+        if known != lengths {
             writes.push(lengths.put());
         }
         for writes in writes.chunks(MAX_WRITES) {
@@ -115,14 +115,14 @@ fn assigned((node_uid, hold): (String, Option<Hold>)) -> Record {
     }
 }
 
-/// A record whose node is not there.
+/// The record of a node that is gone.
 fn left(record: Record, has_holds: bool, now: Timestamp) -> Record {
     match record.state {
         RecordState::Assigned | RecordState::Foreign => Record {
             state: RecordState::Draining,
             ..record
         },
-        // What sandboxes held for a time.
+        // A version without holds kept it for a time because of its sandboxes.
         RecordState::Draining if !has_holds && record.until.is_some() => Record {
             until: None,
             hold: Some(Hold::of_nobody(now)),
@@ -132,7 +132,7 @@ fn left(record: Record, has_holds: bool, now: Timestamp) -> Record {
     }
 }
 
-/// What has to be known of a stored node, without decoding the rest of it.
+/// The fields of a stored node that records need, without decoding the rest.
 #[derive(Deserialize)]
 struct StoredNode {
     metadata: Metadata,
@@ -150,7 +150,7 @@ struct Metadata {
 }
 
 impl Metadata {
-    /// What the kubelets of versions without holds said.
+    /// Returns true if a kubelet of a version without holds reported addresses in use.
     fn has_addresses_in_use(&self) -> bool {
         let said = self.annotations.get(POD_IPS_ALLOCATED);
         said.is_some_and(|count| count.parse().is_ok_and(|count: u64| count > 0))

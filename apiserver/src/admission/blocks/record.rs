@@ -1,4 +1,4 @@
-//! What is recorded of a block, and where.
+//! The record of a block, and its key.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use super::hold::Hold;
 
-/// What all records begin with.
+/// The key prefix of all records.
 pub(super) const RECORDS: &str = "/podplane/blocks/";
 
-/// What is recorded of a block.
+/// The record of a block.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Record {
@@ -20,29 +20,30 @@ pub(crate) struct Record {
     /// The UID of the node that has it, or had it.
     #[serde(rename = "nodeUID")]
     pub(crate) node_uid: String,
-    /// The fence of the leader that gave it; none if it came with its node.
+    /// The fence of the leader that assigned it; `None` if it came with its node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) fence: Option<String>,
-    /// Of a quarantined block: until when it is kept back. Of a draining one that a version without
-    /// holds wrote: until when it was held.
+    /// For a quarantined block, the end of its quarantine. For a draining one that a version
+    /// without holds wrote, the end of its hold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) until: Option<Timestamp>,
-    /// Who holds it, if sandboxes may have addresses of it.
+    /// The hold, if sandboxes may have addresses of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) hold: Option<Hold>,
 }
 
-/// How far a block is on its way from one node to the next. Service ranges, which no node may have, are not recorded.
+/// The state of a block between one node and the next. Service ranges, which no node may have, are
+/// not recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum RecordState {
-    /// Its node lives.
+    /// Its node exists.
     Assigned,
-    /// The same, and the controller's configuration has no such block.
+    /// Its node exists, and the controller's configuration has no such block.
     Foreign,
     /// Its node is gone, and its addresses may still be in use.
     Draining,
-    /// Its node is gone, nothing uses it any more, and it is kept back for a while.
+    /// Its node is gone, nothing uses it any more, and it is reserved for a while.
     Quarantined,
 }
 
@@ -56,7 +57,7 @@ impl RecordState {
         }
     }
 
-    /// Whether there is a node that has the block.
+    /// Returns true if a node has the block.
     pub(crate) fn has_node(self) -> bool {
         match self {
             Self::Assigned | Self::Foreign => true,
@@ -75,7 +76,7 @@ impl Record {
     }
 }
 
-/// A record as it is in the store.
+/// A record with its key and revision in the store.
 #[derive(Clone, Debug)]
 pub(crate) struct Stored {
     pub(crate) net: IpNet,
@@ -86,7 +87,8 @@ pub(crate) struct Stored {
 }
 
 impl Stored {
-    /// The record of an item. One that says nothing, as those of older versions, is of a node whose UID is not known.
+    /// Decodes the record of an item. An unreadable value, as older versions wrote, becomes a
+    /// record of a node with unknown UID.
     pub(super) fn read(item: &Item) -> Option<Self> {
         let (net, node) = parse(&item.key)?;
         let record = serde_json::from_slice(&item.value);
@@ -111,12 +113,13 @@ impl Stored {
     }
 }
 
-/// `/podplane/blocks/v4/00001010`: what the records of the prefix, and of all inside it, begin with.
+/// `/podplane/blocks/v4/00001010`: the key prefix of the records of this block and of all blocks
+/// inside it.
 pub(super) fn within(net: &IpNet) -> Prefix {
     Prefix::from(bits(net))
 }
 
-/// `/podplane/blocks/v4/00001010/`: what the records of this prefix alone begin with.
+/// `/podplane/blocks/v4/00001010/`: the key prefix of the records of this block alone.
 pub(super) fn exactly(net: &IpNet) -> Prefix {
     Prefix::from(format!("{}/", bits(net)))
 }
@@ -135,7 +138,7 @@ fn bits(net: &IpNet) -> String {
     format!("{RECORDS}{family}/{}", bits.get(..length).unwrap_or(&bits))
 }
 
-/// The block and the node of a record.
+/// The block and the node of a record's key.
 fn parse(key: &Key) -> Option<(IpNet, String)> {
     let (family, rest) = key.as_str()?.strip_prefix(RECORDS)?.split_once('/')?;
     let (bits, node) = rest.split_once('/')?;

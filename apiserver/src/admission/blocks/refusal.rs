@@ -1,4 +1,4 @@
-//! Why a block is refused, and which one is free.
+//! The refusal of a block, with a proposal of a free one.
 
 use ipnet::IpNet;
 use podplane_api::{
@@ -12,10 +12,11 @@ use podplane_proto::error::ApiError;
 use super::record::{RecordState, Stored};
 use crate::{admission::Policy, error};
 
-/// How far from the refused block a free one is proposed where no range is known that it should be of, in bits: 2^16 blocks, of its size or that of what is in the way.
+/// The distance from the refused block, in bits, within which a free one is proposed if no range is
+/// configured: 2^16 blocks, of its size or that of the block in the way.
 const NEARBY_BITS: u8 = 16;
 
-/// A block that is in the way, and whose it is.
+/// Describes a block that is in the way, and its owner.
 pub(super) fn whose(stored: &Stored) -> String {
     let Stored {
         net, node, record, ..
@@ -54,7 +55,7 @@ pub(super) fn refusal(
     error::invalid::<Node>(node.name(), &errors)
 }
 
-/// What could be taken instead.
+/// Proposes a free block, in words.
 fn proposal(policy: &Policy, net: &IpNet, held: &IpNet, records: &[Stored]) -> String {
     let services = policy.service_ranges.as_slice().iter().copied();
     let taken = || records.iter().map(|held| held.net).chain(services.clone());

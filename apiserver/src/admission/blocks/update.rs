@@ -1,4 +1,4 @@
-//! Records on their way from one node to the next.
+//! Transitions of records between one node and the next.
 
 use std::{num::NonZeroUsize, time::Duration};
 
@@ -21,35 +21,35 @@ use crate::{
     error,
 };
 
-/// How many of the pods that are in the way of a release are named.
+/// The maximum number of pods that a refused release names.
 const NAMED: NonZeroUsize = NonZeroUsize::new(4).expect("not zero");
 
-/// What is to become of a record.
+/// A transition of a record.
 #[derive(Clone, Debug)]
 pub(crate) enum Move {
-    /// It fits the configuration.
+    /// The block fits the configuration.
     Assigned,
-    /// It does not.
+    /// The block does not fit the configuration.
     Foreign,
-    /// Nothing uses it any more; it is kept back for so long.
+    /// Nothing uses the block any more; it is reserved for this long.
     Quarantined(SignedDuration),
-    /// It goes.
+    /// The record is removed.
     Release,
-    /// Who holds it changes.
+    /// The hold changes.
     Hold(HoldMove),
 }
 
 impl Move {
-    /// Whether the block is on its way to another node.
+    /// Returns true if the transition frees the block for another node.
     fn frees(&self) -> bool {
         matches!(self, Self::Quarantined(_) | Self::Release)
     }
 }
 
-/// What is to become of a hold.
+/// A change of a hold.
 #[derive(Clone, Debug)]
 pub(crate) enum HoldMove {
-    /// The instance has it, and its sandboxes have these addresses, if they are told.
+    /// The instance takes it or renews it, with the addresses of its sandboxes if known.
     Take(Claimant, Vec<PodAddress>),
     /// The instance ends it.
     End(Claimant),
@@ -57,7 +57,7 @@ pub(crate) enum HoldMove {
     Forget,
 }
 
-/// Which record: that of a block, a node, and its UID.
+/// The identity of a record: a block, a node, and the node's UID.
 #[derive(Clone, Debug)]
 pub(crate) struct Which {
     pub(crate) net: IpNet,
@@ -66,7 +66,7 @@ pub(crate) struct Which {
 }
 
 impl NodeBlocks {
-    /// Moves a record on, and returns it as it is then; nothing, if it is gone.
+    /// Applies a transition to a record and returns the new record; `None` if it was removed.
     pub(crate) async fn update(
         &self,
         which: &Which,
@@ -118,7 +118,8 @@ impl NodeBlocks {
                         ..found
                     }));
                 }
-                // It changed, a pod has reported an address, or somebody else leads: look again.
+                // The record changed, a pod has reported an address, or another process leads: read
+                // again.
                 Err(StoreError::Conflict { .. }) => {}
                 Err(error) => return Err(error::store(error)),
             }
@@ -127,8 +128,8 @@ impl NodeBlocks {
 }
 
 impl NodeBlocks {
-    /// That no stored pod holds an address of the block, whoever asks for its release, and that
-    /// none does until the commit.
+    /// Checks that no stored pod holds an address of the block; the guard ensures it until the
+    /// commit. It applies to operators too.
     async fn no_holders(&self, found: &Stored) -> Result<Guard, ApiError> {
         let holders = addresses::holders(&self.engine, &found.net, NAMED).await;
         let holders = holders.map_err(error::store)?;
@@ -149,7 +150,7 @@ impl NodeBlocks {
     }
 }
 
-/// Logs what somebody answers for.
+/// Logs an operator's act.
 fn tell(which: &Which, to: &Move) {
     let Which { net, node, .. } = which;
     if let Move::Hold(HoldMove::Forget) = to {
@@ -164,7 +165,7 @@ fn write(key: Key, record: Option<&Record>) -> Write {
     }
 }
 
-/// What becomes of a record; nothing, if it goes.
+/// Returns the record after a transition; `None` if it is removed.
 fn moved(
     found: &Stored,
     to: &Move,
@@ -205,7 +206,7 @@ fn moved(
     }))
 }
 
-/// A record whose hold changes.
+/// The record after a change of its hold.
 fn held(found: &Stored, change: &HoldMove, now: Timestamp) -> Result<Record, ApiError> {
     let record = found.record.clone();
     let (HoldMove::Take(claimant, _) | HoldMove::End(claimant)) = change else {
@@ -228,12 +229,12 @@ fn held(found: &Stored, change: &HoldMove, now: Timestamp) -> Result<Record, Api
                 None => Hold::by(claimant, now),
             };
             match record.state.has_node() {
-                // Its Lease says when it was heard of, and its pods which addresses it has.
+                // The Lease has the time at which it was heard of, and the pods have its addresses.
                 true => Record {
                     hold: Some(hold),
                     ..record
                 },
-                // Also of one that nobody seemed to use any more.
+                // Even if nothing seemed to use the block any more.
                 false => Record {
                     state: RecordState::Draining,
                     until: None,
@@ -245,7 +246,7 @@ fn held(found: &Stored, change: &HoldMove, now: Timestamp) -> Result<Record, Api
     })
 }
 
-/// That nobody holds it.
+/// Checks that no instance holds the block.
 fn not_held(
     found: &Stored,
     now: Timestamp,

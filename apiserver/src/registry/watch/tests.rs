@@ -1,4 +1,5 @@
-//! What needs the clock, or a history that is forgotten, in one process without sockets.
+//! Tests of watches that need a paused clock, or a history that is dropped; in one process without
+//! sockets.
 
 use std::{pin::pin, sync::Arc};
 
@@ -57,7 +58,7 @@ impl Server {
     }
 }
 
-/// The node that the watch is told of.
+/// The node of an event of the watch.
 fn node(told: Told) -> Node {
     let Told::Seen(seen) = told else {
         panic!("a bookmark: {told:?}");
@@ -86,7 +87,7 @@ async fn an_idle_watch_gets_a_bookmark_each_minute() {
     }
 }
 
-/// So that who comes back after it was ended resumes near the present.
+/// So that a client that comes back afterwards resumes near the present.
 #[tokio::test(start_paused = true)]
 async fn a_watch_gets_a_bookmark_before_its_end() {
     let server = Server::start().await;
@@ -110,7 +111,7 @@ async fn a_watch_gets_a_bookmark_before_its_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_from_now_sees_what_comes() {
+async fn a_watch_from_now_sees_only_later_objects() {
     let server = Server::start().await;
     server.create("a").await;
     let options = WatchOptions {
@@ -126,7 +127,7 @@ async fn a_watch_from_now_sees_what_comes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_asked_for_no_bookmark_gets_none() {
+async fn sends_no_unrequested_bookmarks() {
     let server = Server::start().await;
     let created = server.create("n").await;
     let mut events = pin!(
@@ -143,7 +144,7 @@ async fn who_asked_for_no_bookmark_gets_none() {
 }
 
 #[tokio::test]
-async fn a_watch_that_falls_behind_ends_and_says_so() {
+async fn a_watch_that_falls_behind_expires() {
     let server = Server::start().await;
     let first = server.create("a").await;
     let mut slow = pin!(server.watch(first.resource_version(), false).await.unwrap());
@@ -157,7 +158,7 @@ async fn a_watch_that_falls_behind_ends_and_says_so() {
     let error = slow.next().await.unwrap().unwrap_err();
     assert_eq!(error.reason, Reason::Expired);
     assert!(slow.next().await.is_none());
-    // Who has seen what was forgotten goes on, and who begins after it begins.
+    // A watch that has seen the dropped changes goes on, and so does one that begins after them.
     assert_eq!(node(quick.next().await.unwrap().unwrap()).name(), "c");
     let mut later = pin!(
         server
@@ -178,9 +179,9 @@ async fn a_watch_that_falls_behind_ends_and_says_so() {
     );
 }
 
-/// The server's memory is what is present and what is kept of the past, whoever does not read.
+/// The server's memory holds the present and the kept history, even if a client does not read.
 #[tokio::test]
-async fn a_watch_that_is_not_read_costs_the_others_nothing() {
+async fn an_unread_watch_costs_no_memory_and_expires() {
     const UPDATES: usize = 200;
     let server = Server::start().await;
     let mut node_a = server.create("a").await;

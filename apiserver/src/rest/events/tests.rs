@@ -42,7 +42,7 @@ impl Fixture {
         &self.core
     }
 
-    /// What the event named `a` is after a patch through the newer form.
+    /// Patches the event named `a` through the newer form; returns the result.
     async fn patched(&self, patch: Patch) -> Result<Value, ApiError> {
         let (key, options) = (key("a"), options());
         let patched = self.view.patch(&key, Part::Main, &patch, &options).await;
@@ -77,7 +77,7 @@ fn key(name: &str) -> ObjectKey {
 }
 
 #[tokio::test]
-async fn an_event_of_either_form_is_there_in_the_other() {
+async fn serves_every_event_in_both_forms() {
     let fixture = Fixture::start().await;
     let ends = tokio::time::Instant::now() + std::time::Duration::from_secs(60);
     let mut watch = fixture.view.watch(&list(""), ends).await.unwrap();
@@ -112,7 +112,7 @@ async fn an_event_of_either_form_is_there_in_the_other() {
 }
 
 #[tokio::test]
-async fn the_new_form_has_its_own_rules() {
+async fn the_new_form_is_validated_by_its_own_rules() {
     let fixture = Fixture::start().await;
     let mut bad = event("a");
     bad["eventTime"] = Value::Null;
@@ -131,7 +131,7 @@ async fn the_new_form_has_its_own_rules() {
 }
 
 #[tokio::test]
-async fn what_happens_again_is_a_series() {
+async fn a_patch_changes_only_the_series_of_an_event() {
     let fixture = Fixture::start().await;
     fixture.view.create(event("a"), &options()).await.unwrap();
     let again = json!({"series": {"count": 2, "lastObservedTime": "2026-01-01T00:00:09.000000Z"}});

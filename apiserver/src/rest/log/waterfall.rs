@@ -9,14 +9,15 @@ use tokio::time;
 use super::{Line, Stage};
 use crate::journeys::{Journeys, Told};
 
-/// Columns. A client does not say how many it has.
+/// The width in columns. A client does not send its own.
 const WIDTH: usize = 120;
-/// Processes hand their steps over a little after they ended; when nothing has come for so long, all is there.
+/// The time without a new span after which a trace is complete. Processes send their spans a little
+/// after they ended.
 const QUIET: Duration = Duration::from_secs(1);
-/// The step after which a pod is where it was to come to.
+/// The step after which a pod has arrived.
 const ARRIVED: &str = "status Running";
 
-/// The lines, all of the time at which the journey was over.
+/// The lines, all with the time at which the journey ended.
 pub(super) fn lines(journeys: &Journeys, uid: &str) -> Vec<Line> {
     let told = Journey::creation(uid).and_then(|journey| journeys.get(journey));
     let Some(Told {
@@ -45,16 +46,16 @@ fn arrived(told: &Told) -> bool {
     told.spans.iter().any(is_arrival)
 }
 
-/// Waits, if the pod has arrived, until all that is known of its way is there, or not much longer.
+/// Waits until the trace of an arrived pod is complete, but only for a short time.
 pub(super) async fn soon_settled(journeys: &Journeys, uid: &str) {
     let told = Journey::creation(uid).and_then(|journey| journeys.get(journey));
     if told.as_ref().is_some_and(arrived) {
-        // If it goes on longer, what is there is told.
+        // After that the present spans are shown.
         _ = time::timeout(2 * QUIET, settled(journeys, uid)).await;
     }
 }
 
-/// Waits until the pod has arrived and all that is known of its way is there.
+/// Waits until the pod has arrived and its trace is complete.
 pub(super) async fn settled(journeys: &Journeys, uid: &str) {
     let Some(journey) = Journey::creation(uid) else {
         return std::future::pending().await;
@@ -66,7 +67,7 @@ pub(super) async fn settled(journeys: &Journeys, uid: &str) {
         let quiet = told.map(|told| told.received.elapsed().unwrap_or_default());
         match quiet {
             Some(quiet) if quiet >= QUIET => return,
-            // Of other traces there may always be something new.
+            // Other traces may change all the time.
             Some(quiet) => time::sleep(QUIET - quiet).await,
             None => {
                 if turns.changed().await.is_err() {

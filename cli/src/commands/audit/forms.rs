@@ -1,15 +1,15 @@
-//! The report in its forms.
+//! The forms of an audit report.
 
 use std::{collections::BTreeMap, fmt};
 
 use podplane_api::printable;
-use podplane_audit::{Report, Severity};
+use podplane_audit::{AuditReport, Severity};
 use podplane_ipam::figures::readable;
 
 use crate::output::{self, table::Table};
 
-/// A row for each finding with what to do, then the numbers.
-pub(super) fn table(report: &Report) -> anyhow::Result<()> {
+/// Prints a row for each finding with its remedy, then the summary.
+pub(super) fn table(report: &AuditReport) -> anyhow::Result<()> {
     let summary = &report.summary;
     if !report.findings.is_empty() {
         let mut table = Table::new(vec!["SEVERITY", "CODE", "MESSAGE"]);
@@ -56,7 +56,7 @@ pub(super) fn table(report: &Report) -> anyhow::Result<()> {
         pods.finished
     ))?;
     let addresses = &summary.addresses;
-    // Without a block anywhere, that nothing is free is not known either.
+    // Without any block, the free addresses are not known either.
     let knows_capacity = addresses.capacity > 0
         && summary
             .checks
@@ -77,7 +77,7 @@ pub(super) fn table(report: &Report) -> anyhow::Result<()> {
             blocks.range, blocks.node_mask, blocks.used, blocks.total, blocks.reserved, blocks.free
         ))?;
     }
-    // Once for all rules that something holds for.
+    // One line for all rules with the same reason.
     let mut checks = BTreeMap::<&str, Vec<&str>>::new();
     for (code, check) in summary.checks.iter().filter(|(_, check)| *check != "on") {
         checks.entry(check).or_default().push(code);
@@ -99,7 +99,7 @@ pub(super) fn table(report: &Report) -> anyhow::Result<()> {
     ))
 }
 
-/// Prints one line, with text of the input in it.
+/// Prints one line that may contain untrusted text.
 fn line(text: impl fmt::Display) -> anyhow::Result<()> {
     output::line(printable::line(&text.to_string()))
 }

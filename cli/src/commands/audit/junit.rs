@@ -1,10 +1,10 @@
-//! The report as JUnit XML: a test case for each code, which fails if there is a finding that counts.
+//! The report as JUnit XML: a test case for each code, which fails if a finding counts.
 
-use podplane_audit::{Code, Finding, Report, Severity};
+use podplane_audit::{AuditReport, Code, Finding, Severity};
 use quick_junit::{NonSuccessKind, SerializeError, TestCase, TestCaseStatus, TestSuite};
 
-/// One suite. Findings below `fail_on` are told, and fail nothing.
-pub(super) fn xml(report: &Report, fail_on: Severity) -> Result<String, SerializeError> {
+/// One suite. Findings below `fail_on` are listed and do not fail their case.
+pub(super) fn xml(report: &AuditReport, fail_on: Severity) -> Result<String, SerializeError> {
     let mut suite = TestSuite::new("podplane audit");
     suite.add_test_cases(Code::ALL.map(|code| case(report, code, fail_on)));
     let mut junit = quick_junit::Report::new("podplane audit");
@@ -12,7 +12,7 @@ pub(super) fn xml(report: &Report, fail_on: Severity) -> Result<String, Serializ
     junit.to_string()
 }
 
-fn case(report: &Report, code: Code, fail_on: Severity) -> TestCase {
+fn case(report: &AuditReport, code: Code, fail_on: Severity) -> TestCase {
     let findings = report
         .findings
         .iter()

@@ -1,4 +1,4 @@
-//! `audit`: what is wrong with the addresses of a cluster, podplane's or anybody's.
+//! `audit`: finds faults in the addresses of any cluster, podplane's or not.
 
 mod forms;
 mod junit;
@@ -13,7 +13,7 @@ use std::{
 
 use clap::{ValueEnum, builder::PossibleValuesParser, builder::TypedValueParser as _};
 use podplane_api::printable;
-use podplane_audit::{Expected, Flags, IpamChoice, Keep, Repair, Report, Severity, audit};
+use podplane_audit::{AuditReport, Expected, Flags, IpamChoice, Keep, Repair, Severity, audit};
 
 use crate::{
     global::Global,
@@ -21,44 +21,51 @@ use crate::{
     report::{Unusable, UsageError},
 };
 
-/// The exit code of an audit that found nothing, and could not read everything that it needs.
+/// The exit code of an audit without findings that could not read all of its input.
 const INCOMPLETE: u8 = 3;
 
-/// Find duplicate, overlapping, foreign and missing node blocks, wrong pod addresses and nodes without a free one
+/// Find duplicate, overlapping, out-of-range and missing pod CIDRs, wrong pod addresses, and nodes
+/// without free addresses
 ///
-/// Exits with 0 if there is no finding of at least --fail-on, with 1 if there is, with 2 if there
-/// is nothing to audit, and with 3 if there is no such finding, but objects of the cluster's
-/// network could not be read.
+/// Exit codes: 0 no finding at or above --fail-on; 1 such findings; 2 nothing to audit; 3
+/// incomplete: no such finding, but some objects of the cluster's network could not be read.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  kubectl get nodes,pods -A -o json | podplane audit - --cluster-cidr 10.244.0.0/16 --node-cidr-mask-size 24\n  podplane audit dump.yaml.gz --cluster-cidr 10.244.0.0/16 --service-cidr 10.96.0.0/12 -o json\n  podplane audit --kubeconfig ~/.kube/config --fail-on error\n  podplane audit"
 )]
 pub(crate) struct Args {
-    /// What `kubectl get nodes,pods -A` printed as JSON or YAML, gzipped or not, in one file or several; - for standard input. Without it: podplane's own server
+    /// Audit these dumps of `kubectl get nodes,pods -A` as JSON or YAML, gzipped or not; - for
+    /// standard input [default: the running podplane cluster]
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
 
-    /// The cluster of this kubeconfig instead, which is only read. Without a value: of KUBECONFIG, or ~/.kube/config
+    /// Audit the cluster of this kubeconfig, read-only; without a FILE: of $KUBECONFIG, else
+    /// ~/.kube/config
+    ///
+    /// Excludes dumps.
     #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with = "files")]
     kubeconfig: Option<Option<PathBuf>>,
 
-    /// Where the blocks of nodes come from: a range, or one for each address family
+    /// Report pod CIDRs of nodes outside of this range; for dual stack one IPv4 and one IPv6 range
+    /// [default: not checked]
     #[arg(long, value_name = "CIDR[,CIDR]")]
     cluster_cidr: Option<String>,
 
-    /// Length of a node's block, with ranges of one family. Default: what most nodes have
-    #[arg(long, value_name = "LENGTH")]
+    /// Expect pod CIDRs of this prefix length in a single-stack cluster [default: that of most
+    /// nodes]
+    #[arg(long, value_name = "BITS")]
     node_cidr_mask_size: Option<u8>,
 
-    /// Length of a node's IPv4 block
-    #[arg(long, value_name = "LENGTH")]
+    /// Expect IPv4 pod CIDRs of this prefix length [default: that of most nodes]
+    #[arg(long, value_name = "BITS")]
     node_cidr_mask_size_ipv4: Option<u8>,
 
-    /// Length of a node's IPv6 block
-    #[arg(long, value_name = "LENGTH")]
+    /// Expect IPv6 pod CIDRs of this prefix length [default: that of most nodes]
+    #[arg(long, value_name = "BITS")]
     node_cidr_mask_size_ipv6: Option<u8>,
 
-    /// The range of services, or one for each address family
+    /// Report pod CIDRs of nodes that overlap this service range; for dual stack one IPv4 and one
+    /// IPv6 range [default: not checked]
     #[arg(
         long,
         visible_alias = "service-cluster-ip-range",
@@ -66,11 +73,11 @@ pub(crate) struct Args {
     )]
     service_cidr: Option<String>,
 
-    /// Source of pods' addresses
+    /// Set the source of the pods' addresses
     #[arg(long, value_enum, value_name = "IPAM", default_value = "auto")]
     ipam: IpamFlag,
 
-    /// The form of the report
+    /// Print in this format
     #[arg(
         short,
         long,
@@ -80,11 +87,14 @@ pub(crate) struct Args {
     )]
     output: Form,
 
-    /// Write manifests and a runbook that repair what --fail-on counts into this directory, which must be empty or not there
+    /// Write manifests and a runbook that repair the findings at or above --fail-on to DIR, which
+    /// must be empty or missing; requires --cluster-cidr
+    ///
+    /// Nothing is applied to the cluster.
     #[arg(long, value_name = "DIR")]
     repair: Option<PathBuf>,
 
-    /// Which findings make the command fail
+    /// Exit with 1 if there are findings of this severity or higher
     #[arg(long, value_name = "SEVERITY", default_value = "warning",
         value_parser = PossibleValuesParser::new(Severity::ALL.map(Severity::as_str)).try_map(|text| text.parse::<Severity>()))]
     fail_on: Severity,
@@ -92,17 +102,17 @@ pub(crate) struct Args {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum IpamFlag {
-    /// Find out from where the addresses of pods lie
+    /// Detect it from the pods' addresses
     Auto,
-    /// Blocks in spec.podCIDRs of nodes
+    /// Pods have addresses of spec.podCIDRs of their node
     PodCidr,
-    /// Anything else: apply no rule on blocks of nodes
+    /// The network has its own IPAM: skip the checks of pod CIDRs
     Own,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Form {
-    /// For people
+    /// Text for people
     Table,
     /// Findings and summary
     Json,
@@ -153,7 +163,7 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     })
 }
 
-fn print(args: &Args, report: &Report) -> anyhow::Result<()> {
+fn print(args: &Args, report: &AuditReport) -> anyhow::Result<()> {
     match args.output {
         Form::Table => forms::table(report),
         Form::Json => output::json(&serde_json::to_value(report)?),

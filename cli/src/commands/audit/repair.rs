@@ -7,11 +7,11 @@ use anyhow::Context as _;
 use super::{Args, IpamFlag};
 use crate::report::UsageError;
 
-/// Refuses a directory that has something in it: an old manifest must not be taken for one of this repair.
+/// Refuses a directory that is not empty: an old manifest must not be taken for one of this repair.
 pub(super) fn check(dir: &Path) -> anyhow::Result<()> {
     let entries = match fs::read_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        entries => entries.with_context(|| format!("read {}", dir.display()))?,
+        entries => entries.with_context(|| format!("failed to read {}", dir.display()))?,
     };
     if entries.count() > 0 {
         Err(UsageError(format!(
@@ -24,10 +24,10 @@ pub(super) fn check(dir: &Path) -> anyhow::Result<()> {
 
 /// Writes the files.
 pub(super) fn write(dir: &Path, files: &[(String, String)]) -> anyhow::Result<()> {
-    fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
+    fs::create_dir_all(dir).with_context(|| format!("failed to create {}", dir.display()))?;
     for (name, text) in files {
         let path = dir.join(name);
-        fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
+        fs::write(&path, text).with_context(|| format!("failed to write {}", path.display()))?;
     }
     Ok(())
 }
@@ -36,7 +36,7 @@ pub(super) fn write(dir: &Path, files: &[(String, String)]) -> anyhow::Result<()
 pub(super) fn command(args: &Args) -> String {
     let text = |name: &str, value: &Option<String>| {
         let value = value.as_ref()?;
-        // Only digits, colons and the like got past the parser of ranges.
+        // The parser of ranges accepts only digits, colons and the like.
         Some(format!(" --{name} {value}"))
     };
     let length = |name: &str, value: Option<u8>| Some(format!(" --{name} {}", value?));

@@ -1,10 +1,10 @@
 //! The report as SARIF 2.1.0, which code hosts show beside a file.
 
-use podplane_audit::{Code, Finding, Report, Severity};
+use podplane_audit::{AuditReport, Code, Finding, Severity};
 use serde_json::{Value, json};
 
-/// The log of one run. `artifact` is the file that was read, if it was one.
-pub(super) fn log(report: &Report, artifact: Option<&str>) -> Value {
+/// The log of one run. `artifact` is the input file, if there was one.
+pub(super) fn log(report: &AuditReport, artifact: Option<&str>) -> Value {
     let rules = Code::ALL.map(|code| {
         json!({
             "id": code.as_str(),
@@ -56,7 +56,7 @@ fn result(finding: &Finding, artifact: Option<&str>) -> Value {
         Severity::Warning => "warning",
         Severity::Info => "note",
     };
-    // A place in the file is what code hosts ask for; where an object is in it, nobody wants to know.
+    // Code hosts require a place in the file; an object's line would not help anybody.
     let place =
         artifact.map(|uri| json!({"artifactLocation": {"uri": uri}, "region": {"startLine": 1}}));
     let logical: Vec<_> = objects
@@ -76,7 +76,7 @@ fn result(finding: &Finding, artifact: Option<&str>) -> Value {
         "level": level,
         "message": {"text": format!("{message}. Repair: {repair}.")},
         "locations": [location],
-        // The same finding in the next run is the same, whatever the numbers in its message.
+        // A finding has the same fingerprint in every run, whatever the numbers in its message.
         "partialFingerprints": {"objects/v1": format!("{code}:{}", objects.join(","))},
     })
 }
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rule_for_each_code_and_a_result_for_each_finding() {
+    fn writes_a_rule_per_code_and_a_result_per_finding() {
         let dump = json!({"kind": "List", "items": [
             {"kind": "Node", "metadata": {"name": "a"}, "spec": {"podCIDR": "10.0.0.0/24", "podCIDRs": ["10.0.0.0/24"]}},
             {"kind": "Node", "metadata": {"name": "b"}, "spec": {"podCIDR": "10.0.0.0/24", "podCIDRs": ["10.0.0.0/24"]}},

@@ -1,4 +1,4 @@
-//! Where the nodes and pods come from.
+//! The sources of nodes and pods: files, podplane's server, or any cluster.
 
 use std::{fs::File, io, path::Path};
 
@@ -20,10 +20,10 @@ use serde::Deserialize;
 use super::Args;
 use crate::global::{Global, block_on};
 
-/// How many objects a cluster is asked for at once; kubectl's number.
+/// The number of objects requested at once; kubectl's number.
 const PAGE: u32 = 500;
 
-/// Everything that the arguments name.
+/// Reads everything that the arguments name.
 pub(super) fn read(
     args: &Args,
     flags: &Flags,
@@ -35,7 +35,7 @@ pub(super) fn read(
         _ if !args.files.is_empty() => {
             for file in &args.files {
                 match from_file(file, &mut collector) {
-                    // One of several files may have nothing for the audit.
+                    // One of several files may contain nothing for the audit.
                     Err(error) if args.files.len() > 1 && is_not_a_dump(&error) => {
                         let file = file.display();
                         anstream::eprintln!(
@@ -57,8 +57,8 @@ pub(super) fn read(
     Ok(collector.finish(flags))
 }
 
-/// Refuses files without nodes or without pods: half of the rules would be met by nothing. A live
-/// cluster may have none.
+/// Refuses files without nodes or without pods: half of the rules would pass without checking
+/// anything. A live cluster may have none.
 fn complete(dump: &Dump) -> anyhow::Result<()> {
     let missing = match dump.counts() {
         (0, 0) => "nodes and no pods",
@@ -79,14 +79,15 @@ fn from_file(file: &Path, collector: &mut Collector) -> anyhow::Result<()> {
     if file == Path::new("-") {
         return collector
             .read(io::stdin().lock())
-            .context("read standard input");
+            .context("failed to read standard input");
     }
-    let name_it = || format!("read {}", file.display());
+    let name_it = || format!("failed to read {}", file.display());
     let opened = File::open(file).with_context(name_it)?;
     collector.read(opened).with_context(name_it)
 }
 
-/// podplane's own server. It also knows which blocks drain: what is outside of its node's block may be in one of those.
+/// Reads podplane's own server. It also knows the draining blocks: an address outside of its node's
+/// block may be in one of them.
 async fn from_server(global: &Global, collector: &mut Collector) -> anyhow::Result<()> {
     let client = global.client()?;
     let all = podplane_client::ListParams::default();
@@ -115,15 +116,16 @@ async fn from_server(global: &Global, collector: &mut Collector) -> anyhow::Resu
     Ok(())
 }
 
-/// A cluster that kubectl would reach, with GET requests alone. Without a `file`, it is kubectl's own choice.
+/// Reads a cluster that kubectl would reach, with GET requests only. Without a `file`, uses
+/// kubectl's own choice of kubeconfig.
 async fn from_cluster(file: Option<&Path>, keep: Keep) -> anyhow::Result<Collector> {
     let options = KubeConfigOptions::default();
     let config = match file {
         None => Config::from_kubeconfig(&options)
             .await
-            .context("read the kubeconfig that KUBECONFIG names, or ~/.kube/config")?,
+            .context("failed to read the kubeconfig that KUBECONFIG names, or ~/.kube/config")?,
         Some(file) => {
-            let name_it = || format!("read the kubeconfig {}", file.display());
+            let name_it = || format!("failed to read the kubeconfig {}", file.display());
             let kubeconfig = Kubeconfig::read_from(file).with_context(name_it)?;
             Config::from_custom_kubeconfig(kubeconfig, &options)
                 .await
@@ -131,8 +133,10 @@ async fn from_cluster(file: Option<&Path>, keep: Keep) -> anyhow::Result<Collect
         }
     };
     let server = config.cluster_url.to_string();
-    let client = kube::Client::try_from(config).context("make a client of the cluster")?;
-    // Of a large cluster the last pages may come when the server does not know the revision of the first any more.
+    let client =
+        kube::Client::try_from(config).context("failed to create a client of the cluster")?;
+    // When the last pages of a large cluster are read, the server may already have compacted the
+    // revision of the first.
     match from_pages(&client, &server, keep).await {
         Err(error) if is_expired(&error) => from_pages(&client, &server, keep)
             .await
@@ -154,7 +158,7 @@ fn is_expired(error: &anyhow::Error) -> bool {
 async fn from_pages(client: &kube::Client, server: &str, keep: Keep) -> anyhow::Result<Collector> {
     let mut collector = Collector::new(keep);
     for path in ["/api/v1/nodes", "/api/v1/pods"] {
-        let name_it = || format!("list {path} of {server}");
+        let name_it = || format!("failed to list {path} of {server}");
         all_pages(client, path, &mut collector)
             .await
             .with_context(name_it)?;
@@ -164,9 +168,9 @@ async fn from_pages(client: &kube::Client, server: &str, keep: Keep) -> anyhow::
             continue;
         };
         if is_expired(&error) {
-            return Err(error.context(format!("list {path} of {server}")));
+            return Err(error.context(format!("failed to list {path} of {server}")));
         }
-        // The cluster has another network.
+        // The cluster uses another network.
         if status_of(&error) == Some(404) || is_unknown(client, path).await {
             continue;
         }
@@ -177,8 +181,8 @@ async fn from_pages(client: &kube::Client, server: &str, keep: Keep) -> anyhow::
     Ok(collector)
 }
 
-/// True if the server says that it has no such resource: who may not list objects is refused those
-/// too that do not exist.
+/// Returns true if the server says that it has no such resource. A user who may not list objects is
+/// refused nonexistent resources too.
 async fn is_unknown(client: &kube::Client, path: &str) -> bool {
     let (version, resource) = path_parts(path);
     match client.list_api_group_resources(version).await {
@@ -188,7 +192,7 @@ async fn is_unknown(client: &kube::Client, path: &str) -> bool {
     }
 }
 
-/// The group with its version, and the resource, of a path of [`OF_NETWORKS`].
+/// The group with its version, and the resource, of a path in [`OF_NETWORKS`].
 fn path_parts(path: &str) -> (&str, &str) {
     let path = path.strip_prefix("/apis/").unwrap_or(path);
     path.rsplit_once('/').unwrap_or((path, ""))
@@ -207,7 +211,7 @@ fn unread(path: &str, error: &anyhow::Error) -> Unread {
     }
 }
 
-/// The objects in which networks keep blocks and addresses.
+/// The paths of the objects in which networks keep blocks and addresses.
 const OF_NETWORKS: [&str; 10] = [
     "/apis/cilium.io/v2/ciliumnodes",
     "/apis/cilium.io/v2alpha1/ciliumpodippools",
@@ -236,7 +240,7 @@ async fn all_pages(
     let mut params = ListParams::default().limit(PAGE);
     loop {
         let request = Request::new(path).list(&params)?;
-        // Read as the text that it is: no field is lost that no type knows.
+        // Read as text, so that no unknown field is lost.
         let text = client.request_text(request).await?;
         collector.read(text.as_bytes())?;
         let List { metadata } = serde_json::from_str(&text)?;
@@ -247,7 +251,7 @@ async fn all_pages(
     }
 }
 
-/// What a page says of the one after it.
+/// The continue token of a page.
 #[derive(Deserialize)]
 struct List {
     #[serde(default)]
@@ -272,8 +276,8 @@ mod tests {
 
     use super::*;
 
-    /// The answer of a cluster with Cilium and without Calico, to a user that may list nodes and
-    /// pods and nothing else.
+    /// The answer of a cluster with Cilium and without Calico, to a user that may list only nodes
+    /// and pods.
     fn answer(path: &str) -> (u16, String) {
         let status = |code, reason| {
             format!(

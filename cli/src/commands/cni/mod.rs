@@ -1,4 +1,4 @@
-//! `cni`: plugins without a cluster. What `cnitool` does, and tests for plugins of anyone.
+//! `cni`: runs plugins without a cluster, like `cnitool`, and verifies any IPAM plugin.
 
 mod network;
 mod verify;
@@ -9,8 +9,9 @@ use podplane_telemetry::logging::{self, LogConfig};
 
 /// Run CNI plugins by hand, without a cluster
 ///
-/// add, check, del, gc and status do what cnitool does, with its environment (NETCONFPATH, CNI_PATH, CNI_ARGS, CAP_ARGS, CNI_IFNAME), its container ids
-/// and its cache, so that either can delete what the other added.
+/// add, check, del, gc and status do what cnitool does, with its environment (NETCONFPATH,
+/// CNI_PATH, CNI_ARGS, CAP_ARGS, CNI_IFNAME), its container ids and its cache, so that either can
+/// delete what the other added.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  podplane cni add mynet /run/netns/test\n  podplane cni del mynet /run/netns/test --bin-dir ./target/debug --conf-dir ./net.d"
@@ -25,22 +26,29 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Attach NETNS to the network NET, and print the result. What a failed plugin leaves is taken back
+    /// Attach NETNS to the network NET, and print the result
+    ///
+    /// If a plugin fails, the partial attachment is deleted (DEL).
     #[command(
-        after_help = "Example:\n  CNI_PATH=/usr/lib/cni NETCONFPATH=./net.d podplane cni add mynet /run/netns/test"
+        after_help = "Examples:\n  CNI_PATH=/usr/lib/cni NETCONFPATH=./net.d podplane cni add mynet /run/netns/test"
     )]
     Add(network::AttachmentArgs),
-    /// Check that the attachment is as it was made
-    #[command(after_help = "Example:\n  podplane cni check mynet /run/netns/test")]
+    /// Check that the attachment of NETNS to the network NET is intact
+    #[command(after_help = "Examples:\n  podplane cni check mynet /run/netns/test")]
     Check(network::AttachmentArgs),
-    /// Detach NETNS from the network NET. What is gone already is success
-    #[command(after_help = "Example:\n  podplane cni del mynet /run/netns/test")]
+    /// Detach NETNS from the network NET; succeeds if the attachment does not exist
+    #[command(after_help = "Examples:\n  podplane cni del mynet /run/netns/test")]
     Del(network::AttachmentArgs),
-    /// Delete every cached attachment of the network NET but those that are kept, and have plugins free what belongs to none
-    #[command(after_help = "Example:\n  podplane cni gc mynet --keep web-0/eth0 --keep web-1/eth0")]
+    /// Delete all cached attachments of the network NET that no --keep names, and let plugins free
+    /// stale resources
+    ///
+    /// WARNING: without --keep all cached attachments of NET are deleted.
+    #[command(
+        after_help = "Examples:\n  podplane cni gc mynet --keep web-0/eth0 --keep web-1/eth0"
+    )]
     Gc(network::GcArgs),
-    /// Ask the plugins of the network NET whether they could serve an add now
-    #[command(after_help = "Example:\n  podplane cni status mynet")]
+    /// Check that the plugins of the network NET are ready for an ADD
+    #[command(after_help = "Examples:\n  podplane cni status mynet")]
     Status(network::StatusArgs),
     Verify(verify::Args),
 }

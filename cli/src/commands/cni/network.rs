@@ -1,4 +1,5 @@
-//! `cni add`, `check`, `del`, `gc`, `status`: one network of a configuration directory, one network namespace.
+//! `cni add`, `check`, `del`, `gc`, `status`: one network of a configuration directory, one network
+//! namespace.
 
 use std::{
     fmt::Write as _,
@@ -22,7 +23,7 @@ pub(super) struct NetworkArgs {
     #[arg(value_name = "NET")]
     network: String,
 
-    /// The directory with the network's .conflist, .conf or .json
+    /// Read the network configurations (.conflist, .conf, .json) in this directory
     #[arg(
         long,
         env = "NETCONFPATH",
@@ -31,7 +32,8 @@ pub(super) struct NetworkArgs {
     )]
     conf_dir: PathBuf,
 
-    /// Directories of plugins, the first that has one wins; separated by colons, or repeated
+    /// Find the CNI plugins in these directories, separated by colons or repeated; the first that
+    /// has a plugin wins
     #[arg(
         long,
         env = "CNI_PATH",
@@ -41,11 +43,11 @@ pub(super) struct NetworkArgs {
     )]
     bin_dir: Vec<PathBuf>,
 
-    /// Where results are cached, in its directory results
+    /// Cache results in DIR/results
     #[arg(long, value_name = "DIR", default_value = runtime::DEFAULT_CACHE_DIR)]
     cache_dir: PathBuf,
 
-    /// How long one plugin may take before it is killed, with its children
+    /// Kill a plugin, with its children, that runs longer than this, such as 30s
     #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = duration)]
     timeout: Duration,
 }
@@ -56,23 +58,24 @@ pub(super) struct AttachmentArgs {
     #[command(flatten)]
     network: NetworkArgs,
 
-    /// The container's network namespace, a path such as /run/netns/test
+    /// Path of the container's network namespace, such as /run/netns/test
     #[arg(value_name = "NETNS")]
     netns: PathBuf,
 
-    /// Name of the interface inside
+    /// Name the interface in the container
     #[arg(long, env = "CNI_IFNAME", value_name = "NAME", default_value = "eth0")]
     ifname: String,
 
-    /// Arguments for every plugin: K=V;K=V
+    /// Pass these arguments to every plugin, K=V separated by semicolons [default: none]
     #[arg(long, env = "CNI_ARGS", value_name = "ARGS", default_value = "", hide_default_value = true, value_parser = parse_args)]
     args: PluginArgs,
 
-    /// Arguments for the plugins that ask for them in `capabilities`: a JSON object, '{"ips": ["10.0.0.5"]}'
+    /// Pass these arguments to the plugins that have them in `capabilities`: a JSON object, such as
+    /// '{"ips": ["10.0.0.5"]}' [default: none]
     #[arg(long, env = "CAP_ARGS", value_name = "JSON", default_value = "", hide_default_value = true, value_parser = parse_capability_args)]
     capability_args: Map<String, Value>,
 
-    /// The container's id. Default: cnitool- and a hash of NETNS, which is cnitool's
+    /// Use this container id [default: cnitool- and a hash of NETNS, as cnitool does]
     #[arg(long, value_name = "ID")]
     container_id: Option<String>,
 }
@@ -83,11 +86,12 @@ pub(super) struct GcArgs {
     #[command(flatten)]
     network: NetworkArgs,
 
-    /// Taken as cnitool takes it, and not used
+    /// Ignored; accepted as by cnitool
     #[arg(value_name = "NETNS", hide = true)]
     netns: Option<PathBuf>,
 
-    /// An attachment that is alive, as ID/IFNAME. May be repeated. Without any nothing is known to live, and every attachment in the cache goes
+    /// Keep this attachment, CONTAINER_ID/IFNAME; may be repeated. WARNING: without --keep all
+    /// cached attachments are deleted
     #[arg(long, value_name = "ID/IFNAME", value_parser = parse_attachment)]
     keep: Vec<ValidAttachment>,
 }
@@ -98,7 +102,7 @@ pub(super) struct StatusArgs {
     #[command(flatten)]
     network: NetworkArgs,
 
-    /// Taken as cnitool takes it, and not used
+    /// Ignored; accepted as by cnitool
     #[arg(value_name = "NETNS", hide = true)]
     netns: Option<PathBuf>,
 }
@@ -108,6 +112,7 @@ impl NetworkArgs {
         let runtime = Runtime {
             bin_dirs: self.bin_dir.clone(),
             cache_dir: self.cache_dir.clone(),
+            spare: None,
             node_netns: None,
             timeout: self.timeout,
         };
@@ -118,8 +123,8 @@ impl NetworkArgs {
 
 impl AttachmentArgs {
     fn attachment(&self) -> anyhow::Result<Attachment> {
-        // As cnitool: the same namespace has the same id, whatever directory the command is run in.
-        let netns = path::absolute(&self.netns).context("find the working directory")?;
+        // As in cnitool: the same namespace has the same id, whatever the working directory.
+        let netns = path::absolute(&self.netns).context("failed to find the working directory")?;
         let id = self.container_id.clone();
         Ok(Attachment {
             container_id: id.unwrap_or_else(|| container_id(&netns)),
@@ -159,7 +164,7 @@ pub(super) fn status(args: &StatusArgs) -> anyhow::Result<()> {
     runtime.status(&list).map_err(readable)
 }
 
-/// libcni's text on one line, and the code of the plugin's error, which the text leaves out.
+/// libcni's message on one line, and the code of the plugin's error, which the message leaves out.
 fn readable(error: RuntimeError) -> anyhow::Error {
     let code = error.cni_error().map(|error| error.code);
     let code = code.map_or_else(String::new, |code| format!(" (code {code})"));
@@ -214,14 +219,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_cnitools() {
+    fn container_ids_equal_those_of_cnitool() {
         // printf /run/netns/test | sha512sum
         let id = container_id(Path::new("/run/netns/test"));
         assert_eq!(id, "cnitool-8ae22670664f2caaa6b3");
     }
 
     #[test]
-    fn arguments_are_pairs() {
+    fn parses_arguments_as_key_value_pairs() {
         let pairs = |text| parse_args(text).map(|args| args.0);
         let want = [("A", "b"), ("C", "d")].map(|(k, v)| (k.to_owned(), v.to_owned()));
         assert_eq!(pairs("A=b;C=d"), Ok(want.to_vec()));

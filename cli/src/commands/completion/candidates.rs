@@ -1,7 +1,7 @@
-//! Names of objects, asked of the cluster for a shell that completes a line.
+//! Completes names of objects by asking the cluster.
 //!
-//! Whatever fails, and a cluster that does not answer within [`PATIENCE`], means that there are no candidates: a shell that
-//! completes a line has no place for errors.
+//! Any error, and a cluster that does not answer within [`PATIENCE`], means that there are no
+//! candidates: a shell that completes a line cannot show errors.
 
 use std::{ffi::OsStr, time::Duration};
 
@@ -18,18 +18,18 @@ use crate::{
     kind::{Kind, with_kind},
 };
 
-/// How long a person waits for candidates.
+/// The time after which a cluster without an answer has no candidates.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How many candidates are asked for; a list that nobody reads to its end helps nobody.
+/// The maximum number of candidates; nobody reads a longer list.
 const MANY: i64 = 1000;
 
-/// Names of one kind.
+/// Completes names of one kind.
 pub(crate) fn of(kind: Kind) -> ArgValueCompleter {
     completer(move |line, _| line.names(kind))
 }
 
-/// The kinds, and after `KIND/` the names of that kind.
+/// Completes kinds, and after `KIND/` the names of that kind.
 pub(crate) fn kind_and_name() -> ArgValueCompleter {
     completer(|line, word| match word.split_once('/') {
         None => Kind::words().map(|(word, _)| word).collect(),
@@ -43,7 +43,7 @@ pub(crate) fn kind_and_name() -> ArgValueCompleter {
     })
 }
 
-/// The names of the kind that the operand before said.
+/// Completes names of the kind in the previous operand.
 pub(crate) fn of_the_kind_before() -> ArgValueCompleter {
     completer(|line, _| match line.word("what").map(|word| word.parse()) {
         Some(Ok(kind)) => line.names(kind),
@@ -51,7 +51,7 @@ pub(crate) fn of_the_kind_before() -> ArgValueCompleter {
     })
 }
 
-/// A completer that offers those candidates that go on where the word ends.
+/// A completer that offers the candidates that begin with the word.
 fn completer(
     candidates: impl Fn(&Line, &str) -> Vec<String> + Send + Sync + 'static,
 ) -> ArgValueCompleter {
@@ -67,15 +67,15 @@ fn completer(
     })
 }
 
-/// The line that is being completed.
+/// The command line being completed.
 struct Line {
     global: Global,
-    /// The deepest subcommand's operands and flags, as far as they are written.
+    /// The matches of the deepest subcommand, as far as they are written.
     command: ArgMatches,
 }
 
 impl Line {
-    /// The line that the shell handed over, after `--`.
+    /// The line that the shell passes after `--`.
     fn of_shell() -> Option<Self> {
         let words = std::env::args_os().skip_while(|word| word != "--").skip(1);
         let matches = Cli::command()
@@ -90,7 +90,7 @@ impl Line {
         Some(Self { global, command })
     }
 
-    /// The first value of an argument, as it was written; `None` where the command has no such argument.
+    /// The first value of an argument as written; `None` if the command has no such argument.
     fn word(&self, argument: &str) -> Option<&str> {
         self.command
             .try_get_raw(argument)
@@ -100,7 +100,8 @@ impl Line {
             .to_str()
     }
 
-    /// The names of a kind in the namespace of the line. None that a shell would take for more than a word.
+    /// The names of a kind in the line's namespace, except those that a shell would not take for
+    /// one word.
     fn names(&self, kind: Kind) -> Vec<String> {
         let namespace = self.word("namespace");
         let params = ListParams {

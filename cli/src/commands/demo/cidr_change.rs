@@ -1,4 +1,5 @@
-//! `demo cidr-change`: story B, the cluster CIDR of a live cluster changed twice, from the fault to its repair, and the same without the fault.
+//! `demo cidr-change`: story B, in which the cluster CIDR of a live cluster changes twice; with the
+//! fault and its repair, and again without the fault.
 
 mod blocks;
 mod fault;
@@ -13,61 +14,70 @@ use std::{
 };
 
 use ipnet::Ipv4Net;
+use podplane_cluster::settings::Network;
 use podplane_telemetry::shutdown;
 
 use self::{ranges::DemoRanges, stage::Stage};
 use super::super::duration;
-use crate::{cluster::settings::Network, global::block_on, output, report::UsageError};
+use crate::{global::block_on, output, report::UsageError};
 
-/// How many nodes there are, and how many blocks for them at first.
+/// The number of nodes, and of their blocks at first.
 const NODES: usize = 300;
 const BLOCKS: usize = 256;
-/// How many wide blocks there are beside the one in which the old blocks are.
+/// The number of wide blocks besides the one that contains the old blocks.
 const WIDE: usize = 15;
-/// How many nodes have neither one nor the other, but for the one that is away meanwhile.
+/// The number of nodes without a block of either size, except the one that is off meanwhile.
 const WAITING: usize = NODES - 1 - BLOCKS - WIDE;
-/// How many nodes there are in the end.
+/// The number of nodes in the end.
 const ALL_NODES: usize = 500;
 
-/// The cluster CIDR of a live cluster, changed twice: duplicate podCIDRs, and how they are repaired or never come about
+/// Show how a change of the cluster CIDR of a live cluster causes duplicate pod CIDRs, how to
+/// repair them, and how podplane prevents them
 ///
-/// 300 nodes have an IPAM that does not use podCIDR, so nobody notices that 10.244.0.0/16 has 256 blocks of /24. With a network that does,
-/// 44 nodes have none; the range becomes 10.244.0.0/12, first with /16 and then with /24, nodes are replaced, and with Kubernetes' own
-/// allocator (--compat upstream) nodes come to have the blocks of others. Then the same with podplane's. Every step is a command that it
-/// prints, every claim is checked: exits with 1 if one does not hold.
+/// First, 300 nodes have an IPAM that ignores pod CIDRs, so nobody notices that 10.244.0.0/16 has
+/// only 256 blocks of /24. Then a network that uses pod CIDRs replaces it, and 44 nodes have none.
+/// The range is extended to 10.244.0.0/12, by mistake with blocks of /16, then of /24, and nodes
+/// are replaced. With Kubernetes' own allocator (--compat upstream) nodes are assigned the pod
+/// CIDRs of others, and the demo repairs them. At last, the same with podplane's allocator.
+///
+/// Prints each step as a command, and checks every claim. Exit codes: 0 all claims hold; 1 one does
+/// not.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  podplane demo cidr-change\n  podplane demo cidr-change --part remedy\n  podplane demo cidr-change --cluster-cidr 10.60.0.0/16 --pool-cidr 172.20.0.0/16"
 )]
 pub(super) struct CidrChange {
-    /// Which of the two histories
+    /// Run only this part
     #[arg(long, value_enum, value_name = "PART", default_value = "all")]
     part: Part,
 
-    /// The cluster CIDR at first, a /16; it becomes the /12 around it
+    /// Start with this cluster CIDR, a /16; it is extended to the /12 around it
     #[arg(long, value_name = "CIDR", default_value = "10.244.0.0/16")]
     cluster_cidr: Ipv4Net,
 
-    /// The range of the IPAM that does not use podCIDR, a /17 or larger
+    /// Use this range, a /17 or larger, for the first network, whose IPAM ignores pod CIDRs
     #[arg(long, value_name = "CIDR", default_value = "192.168.0.0/16")]
     pool_cidr: Ipv4Net,
 
-    /// Whether the pods of three nodes get real interfaces; those of the others have addresses alone
+    /// Set the pod network mode of three nodes: kernel (network namespaces and interfaces), ledger
+    /// (addresses only) or auto (kernel if permitted, else ledger)
+    ///
+    /// All other nodes are in ledger mode, and so is the second part.
     #[arg(long, value_enum, value_name = "MODE", default_value = "kernel")]
     network: Network,
 
-    /// How long each step may take, as in 30s
+    /// Fail if a step takes longer than this, such as 30s
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "60s")]
     timeout: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Part {
-    /// Both
+    /// Both parts
     All,
-    /// With Kubernetes' allocator, and the repair
+    /// Kubernetes' allocator, and the repair
     Fault,
-    /// With podplane's
+    /// podplane's allocator
     Remedy,
 }
 
@@ -97,7 +107,7 @@ pub(super) fn run(demo: &CidrChange) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Plays, and takes the cluster down in any case. How many claims did not hold.
+/// Plays a history, and takes the cluster down in any case. Returns the number of failed claims.
 async fn played(
     stage: &mut Stage,
     play: impl AsyncFnOnce(&mut Stage) -> anyhow::Result<()>,

@@ -10,58 +10,63 @@ use podplane_api::{
     meta::ObjectMeta,
 };
 use podplane_client::{Cache, Changes, Client, DeleteParams, ListParams, reflector};
+use podplane_cluster::{
+    data_dir::DataDir,
+    extra::ExtraConfig,
+    launch::{self, Lifetime, Outcome},
+    settings::{Network, Settings, name_of},
+};
+use podplane_ipam::IpPolicy;
 use podplane_kubelet::cri::template::Template;
-use podplane_scheduler::IpPolicy;
 use podplane_telemetry::shutdown;
 
 use super::super::duration;
 use crate::{
-    cluster::{
-        data_dir::DataDir,
-        launch::{self, Lifetime, Outcome},
-        progress::Progress,
-        ready::{Wanted, phase},
-        settings::{Network, Settings, name_of},
-    },
     global::block_on,
     output::{self, table::Table},
+    progress::Progress,
+    ready::{Wanted, phase},
 };
 
 /// Story A's pods: system pods in the node's network first, then others.
 const HOST_PODS: usize = 2;
 const OTHER_PODS: usize = 9;
 
-/// A node with fewer addresses than pods
+/// Show a node that runs out of pod addresses
 ///
-/// One node has a block of a few addresses; two hostNetwork pods, which need none, come first, and then nine others. With
-/// --ip-policy off the scheduler sends them all to the node, as Kubernetes does; with pod-cidr it counts pods, hostNetwork ones too;
-/// with resource it counts addresses. Exits with 0 if everything happened as it should with that policy.
+/// Creates one node with few addresses, two hostNetwork pods, which need no pod address, and then
+/// nine other pods. With --ip-policy off the scheduler sends all pods to the node, as Kubernetes
+/// does; with pod-cidr it counts pods, including hostNetwork pods; with resource it counts
+/// addresses.
+///
+/// Exit codes: 0 everything happened as expected with the policy; 1 not.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  podplane demo exhaustion --node-cidr-mask-size 30 --ip-policy off\n  podplane demo exhaustion --node-cidr-mask-size 29 --ip-policy resource\n  podplane demo exhaustion --cluster-cidr 10.77.0.0/24 --service-cidr 10.78.0.0/24"
 )]
 pub(super) struct Exhaustion {
-    /// Prefix length of the node's block: 30 leaves 1 address for pods, 29 leaves 5
+    /// Assign the node a pod CIDR of this prefix length: 30 leaves 1 address for pods, 29 leaves 5
     #[arg(long, value_name = "BITS", default_value_t = 30, value_parser = clap::value_parser!(u8).range(28..=32))]
     node_cidr_mask_size: u8,
 
-    /// The range that the node's block is cut from
+    /// Assign the node's pod CIDR from this IPv4 range
     #[arg(long, value_name = "CIDR", default_value = "10.255.0.0/19")]
     cluster_cidr: Ipv4Net,
 
-    /// The range of services
+    /// Reserve this IPv4 range for services
     #[arg(long, value_name = "CIDR", default_value = "10.255.31.0/24")]
     service_cidr: Ipv4Net,
 
-    /// How the addresses of the node limit its pods
+    /// Limit the pods of a node by its pod addresses
     #[arg(long, value_enum, value_name = "POLICY", default_value = "resource")]
     ip_policy: IpPolicy,
 
-    /// Whether pods get real interfaces
+    /// Set the pod network mode: kernel (network namespaces and interfaces), ledger (addresses
+    /// only) or auto (kernel if permitted, else ledger)
     #[arg(long, value_enum, value_name = "MODE", default_value = "auto")]
     network: Network,
 
-    /// How long each step may take, as in 30s
+    /// Fail if a step takes longer than this, such as 30s
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "30s")]
     timeout: Duration,
 }
@@ -70,8 +75,10 @@ pub(super) fn run(demo: &Exhaustion) -> anyhow::Result<ExitCode> {
     let temporary = tempfile::Builder::new()
         .prefix("podplane-demo-")
         .tempdir()
-        .context("make a directory for the cluster")?;
+        .context("failed to make a directory for the cluster")?;
     let dir = DataDir::new(temporary.path())?;
+    let mut extra_config = ExtraConfig::default();
+    extra_config.set("cri", "cni-template", name_of(&Template::Kubenet));
     let settings = Settings {
         nodes: 1,
         cluster_cidr: demo.cluster_cidr.to_string(),
@@ -79,7 +86,7 @@ pub(super) fn run(demo: &Exhaustion) -> anyhow::Result<ExitCode> {
         service_cluster_ip_range: demo.service_cidr.to_string(),
         network: demo.network,
         ip_policy: demo.ip_policy,
-        cni_template: Template::Kubenet,
+        extra_config,
         ..Settings::default()
     };
     settings.ranges()?;
@@ -90,7 +97,7 @@ pub(super) fn run(demo: &Exhaustion) -> anyhow::Result<ExitCode> {
         let progress = Progress::new("starting a cluster of one node");
         let played = async {
             anyhow::ensure!(
-                launched.serving(&progress).await? == Outcome::Serves,
+                launched.serving(|text| progress.done(text)).await? == Outcome::Serves,
                 "the new directory has a cluster already"
             );
             let status = launch::find(&dir, demo.timeout)
@@ -103,7 +110,7 @@ pub(super) fn run(demo: &Exhaustion) -> anyhow::Result<ExitCode> {
             played = played => played,
             signal = shutdown::requested() => Err(anyhow::anyhow!("interrupted by {}", signal?)),
         };
-        // Down in any case, and only then the verdict.
+        // The cluster is stopped in any case, before the verdict.
         launched.stop().await?;
         drop(progress);
         played
@@ -136,7 +143,7 @@ async fn play(
         events,
         timeout: demo.timeout,
     };
-    // The drivers go on for ever; the play ends.
+    // The drivers never end; the play does.
     tokio::select! {
         played = scenes(demo, client, stage, progress) => played,
         () = pod_driver => Ok(()),
@@ -221,20 +228,20 @@ fn pod(name: &str, host_network: bool) -> Pod {
     }
 }
 
-/// How many pods run, and how many wait.
+/// The numbers of running and waiting pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Expected {
     hosts: usize,
     others: usize,
     waiting_hosts: usize,
     waiting_others: usize,
-    /// What those that wait are told.
+    /// The reason for which pods wait.
     why: &'static str,
 }
 
 impl Expected {
     fn of(policy: IpPolicy, mask: u8) -> Self {
-        // Network, broadcast and gateway are no pod's.
+        // The network, broadcast and gateway addresses are not for pods.
         let addresses = (1_usize << (32 - mask)).saturating_sub(3);
         let (hosts, others, why) = match policy {
             IpPolicy::Off if mask > 30 => (HOST_PODS, 0, "too small to allocate from"),
@@ -285,7 +292,7 @@ impl Expected {
     }
 }
 
-/// What is known of the pods.
+/// The state of the play.
 struct Stage<'a> {
     node: &'a str,
     policy: IpPolicy,
@@ -325,7 +332,7 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// The counts; absent while a pod is neither running nor waiting for the reason `why`.
+    /// The counts; `None` while a pod neither runs nor waits for the reason `why`.
     fn seen(&self, why: &'static str) -> Option<Expected> {
         let mut seen = Expected {
             why,
@@ -356,7 +363,8 @@ impl Stage<'_> {
         Some(seen)
     }
 
-    /// Why each pod waits: the scheduler's condition, or for one that is bound the warning of the kubelet.
+    /// The reason for which each pod waits: the scheduler's condition, or, for a bound pod, the
+    /// kubelet's warning.
     fn reasons(&self) -> BTreeMap<ObjectKey, String> {
         let mut reasons = BTreeMap::new();
         for event in self.events.list() {
@@ -449,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn the_counts_are_story_as() {
+    fn counts_match_the_documented_numbers_of_story_a() {
         assert_eq!(counts(IpPolicy::Off, 30), [2, 1, 0, 8]);
         assert_eq!(counts(IpPolicy::Off, 29), [2, 5, 0, 4]);
         assert_eq!(counts(IpPolicy::PodCidr, 30), [1, 0, 1, 9]);

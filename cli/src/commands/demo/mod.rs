@@ -1,4 +1,4 @@
-//! `demo`: shows on a cluster of its own what goes wrong elsewhere, and what podplane makes of it.
+//! `demo`: plays known failures of address management on its own cluster, and podplane's remedies.
 
 mod cidr_change;
 mod exhaustion;
@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use crate::global::Global;
 
-/// Show a problem, and what solves it, on a cluster of its own
+/// Run a demo on a temporary cluster: pod address exhaustion, or a change of the cluster CIDR
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  podplane demo exhaustion --node-cidr-mask-size 30 --ip-policy off\n  podplane demo cidr-change"

@@ -1,5 +1,6 @@
 //! `describe`: all about a node or a pod on one sheet.
 
+mod network;
 mod node;
 mod pod;
 
@@ -9,6 +10,7 @@ use jiff::Timestamp;
 use podplane_api::{
     Object,
     core::Event,
+    kinds::event::{event_age, event_source},
     meta::Time,
     table::{self, Row as _},
 };
@@ -22,17 +24,17 @@ use crate::{
     report::UsageError,
 };
 
-/// Show all about nodes or pods, with their events
+/// Show details and events of nodes or pods
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  podplane describe node node-0\n  podplane describe pod web-0\n  podplane describe pods"
 )]
 pub(crate) struct Args {
-    /// pod, node, or an object of these such as pod/web-0
+    /// Describe objects of this kind, pods or nodes, or one object, such as pod/web-0
     #[arg(value_name = "KIND[/NAME]", add = candidates::kind_and_name())]
     what: What,
 
-    /// Names; none: all
+    /// Names of the objects [default: all]
     #[arg(value_name = "NAME", add = candidates::of_the_kind_before())]
     names: Vec<String>,
 
@@ -100,11 +102,12 @@ async fn names(
 
 fn not_described(kind: Kind) -> UsageError {
     UsageError(format!(
-        "describe knows nodes and pods: for a {kind} use `podplane get {kind} NAME -o yaml`"
+        "describe supports only nodes and pods: for a {kind} use `podplane get {kind} NAME -o yaml`"
     ))
 }
 
-/// The events about an object, oldest first. Some reporters give a node's name as its UID, as the kubelet of Kubernetes does.
+/// The events about an object, oldest first. Some reporters, such as the kubelet of Kubernetes, use
+/// a node's name as its UID.
 async fn events<K: Object>(client: &Client, object: &K) -> anyhow::Result<Vec<Event>> {
     let params = ListParams {
         field_selector: format!(
@@ -130,8 +133,8 @@ fn events_table(sheet: &mut Sheet, events: &[Event], now: Timestamp) {
         vec![
             text(&event.type_),
             text(&event.reason),
-            table::event_age(event, now),
-            table::event_source(event),
+            event_age(event, now),
+            event_source(event),
             text(&event.message).trim().into(),
         ]
     });
@@ -142,7 +145,7 @@ fn events_table(sheet: &mut Sheet, events: &[Event], now: Timestamp) {
     );
 }
 
-/// `key=value`, in order.
+/// `key=value` pairs, in order.
 fn pairs(map: Option<&BTreeMap<String, String>>, separator: &str) -> Vec<String> {
     let pairs = map.into_iter().flatten();
     pairs
@@ -150,7 +153,7 @@ fn pairs(map: Option<&BTreeMap<String, String>>, separator: &str) -> Vec<String>
         .collect()
 }
 
-/// The annotations that tell something; what `apply` keeps there is the manifest once more.
+/// The annotations, except the one in which `apply` repeats the manifest.
 fn annotations<K: Object>(object: &K) -> Vec<String> {
     let told = object.metadata().annotations.iter().flatten();
     told.filter(|(key, _)| *key != super::apply::LAST_APPLIED)

@@ -7,16 +7,18 @@ use podplane_api::{
     Object as _, Quantity,
     coordination::Lease,
     core::{Event, Node, Pod, Taint},
+    kinds::{node, pod},
     meta::MicroTime,
     pod_ips,
-    table::{self, age, node, pod},
+    table::{self, age},
 };
 use podplane_client::{Client, ListParams};
+use podplane_kubelet::kubelet::node_network::annotations::Peer;
 
-use super::{annotations, events, events_table, pairs, time};
+use super::{annotations, events, events_table, network, pairs, time};
 use crate::output::sheet::Sheet;
 
-/// Where kubelets renew their leases.
+/// The namespace of the kubelets' leases.
 const LEASES: &str = "kube-node-lease";
 
 pub(super) async fn sheet(client: &Client, name: &str) -> anyhow::Result<Sheet> {
@@ -33,8 +35,11 @@ pub(super) async fn sheet(client: &Client, name: &str) -> anyhow::Result<Sheet> 
         Err(error) => return Err(error.into()),
     };
     let events = events(client, &node).await?;
+    let nodes = client.all::<Node>().list(&ListParams::default()).await?;
+    let peers: Vec<_> = nodes.items.iter().map(Peer::of).collect();
     Ok(write(
         &node,
+        &peers,
         &pods,
         lease.as_ref(),
         &events,
@@ -44,6 +49,7 @@ pub(super) async fn sheet(client: &Client, name: &str) -> anyhow::Result<Sheet> 
 
 fn write(
     node: &Node,
+    peers: &[Peer],
     pods: &[Pod],
     lease: Option<&Lease>,
     events: &[Event],
@@ -74,6 +80,7 @@ fn write(
         "Pod IPs",
         format!("{} (allocated/all)", node::pod_ips(node)),
     );
+    network::write(&mut sheet, &Peer::of(node), peers);
     sheet.section("Lease", |sheet| {
         if let Some(lease) = lease.and_then(|lease| lease.spec.as_ref()) {
             let renewed = lease.renew_time.as_ref();
@@ -180,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_with_a_pod() {
+    fn describes_a_node_with_a_pod() {
         let node: Node = strict::decode(json!({"metadata": {"name": "node-0", "creationTimestamp": "2026-01-01T00:00:00Z",
                 "labels": {"kubernetes.io/hostname": "node-0"}, "annotations": {"podplane.io/pod-ips-allocated": "1"}},
             "spec": {"podCIDR": "10.244.0.0/24", "podCIDRs": ["10.244.0.0/24"], "taints": [{"key": "a", "value": "b", "effect": "NoSchedule"}]},
@@ -219,6 +226,6 @@ Pods:
   Namespace   Name    Status    IP           Host Network   Age
   default     web-0   Running   10.244.0.2   no             30s
 Events:         <none>";
-        assert_eq!(write(&node, &[pod], None, &[], now).to_string(), want);
+        assert_eq!(write(&node, &[], &[pod], None, &[], now).to_string(), want);
     }
 }

@@ -1,4 +1,4 @@
-//! A pod's sheet, with what the scheduler thinks of it while it waits.
+//! A pod's sheet, with the scheduler's explanation while it waits.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -6,19 +6,20 @@ use jiff::Timestamp;
 use podplane_api::{
     Object as _, Quantity,
     core::{Container, ContainerState, Event, Pod, Toleration},
-    pod_ips,
-    table::{self, pod},
+    kinds::pod,
+    pod_ips, table,
 };
 use podplane_client::{Client, Endpoint, endpoint};
+use podplane_cluster::trust;
 use podplane_proto::scheduler::{
     ExplainPodRequest, ExplainPodResponse, PodState,
     scheduler_service_client::SchedulerServiceClient,
 };
 
 use super::{annotations, events, events_table, pairs, time};
-use crate::{cluster::trust, global::Global, output::sheet::Sheet};
+use crate::{global::Global, output::sheet::Sheet};
 
-/// How long the scheduler may take. The sheet is complete without it.
+/// The time after which the sheet goes without the scheduler's explanation.
 const EXPLAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(super) async fn sheet(
@@ -37,7 +38,7 @@ pub(super) async fn sheet(
     Ok(write(&pod, &events, explained.as_ref(), Timestamp::now()))
 }
 
-/// The scheduler's word, if it is the one of this cluster and answers.
+/// The scheduler's explanation; `None` unless it is the one of this cluster and answers in time.
 async fn explain(global: &Global, namespace: &str, name: &str) -> Option<ExplainPodResponse> {
     let address = trust::read_to_string(&global.scheduler_address_file()?).ok()?;
     let scheduler: Endpoint = address.trim().parse().ok()?;
@@ -283,7 +284,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_that_waits_says_why() {
+    fn describes_why_a_pod_waits() {
         let pod: Pod = strict::decode(json!({"metadata": {"name": "web-0", "namespace": "default", "labels": {"app": "web"}},
             "spec": {"containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}}}],
                 "tolerations": [{"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}]},

@@ -1,10 +1,12 @@
-//! `plan --from`: which ranges can be added to those of a live cluster.
+//! `plan --from`: recommends ranges to add to those of a live cluster.
 
 use std::{fs::File, io, path::Path, process::ExitCode};
 
 use anyhow::Context as _;
 use ipnet::IpNet;
-use podplane_audit::{Collector, Dump, Expected, Flags, Keep, Known, LiveRange, LiveRanges};
+use podplane_audit::{
+    Collector, Dump, ExpectationSource, Expected, Flags, Keep, LiveRange, LiveRanges,
+};
 use podplane_ipam::{
     AddressRange, ClusterRange, Family,
     figures::readable,
@@ -60,7 +62,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Refuses flags that are not those of the cluster: a plan for them would be for another one.
+/// Refuses flags that contradict the cluster: the plan would be for another one.
 fn contradiction(expected: &Expected, live: &LiveRanges) -> Result<(), String> {
     for family in [Family::V4, Family::V6] {
         let of_family = |net: &&IpNet| Family::of(net) == family;
@@ -78,7 +80,7 @@ fn contradiction(expected: &Expected, live: &LiveRanges) -> Result<(), String> {
                 blocks.len()
             ));
         }
-        if let Some((mask, Known::Given)) = expected.masks.get(&family)
+        if let Some((mask, ExpectationSource::Given)) = expected.masks.get(&family)
             && !blocks.iter().any(|block| block.prefix_len() == *mask)
         {
             return Err(format!(
@@ -93,11 +95,11 @@ fn contradiction(expected: &Expected, live: &LiveRanges) -> Result<(), String> {
 fn read(files: &[std::path::PathBuf], flags: &Flags) -> anyhow::Result<Dump> {
     let mut collector = Collector::new(Keep::Fields);
     for file in files {
-        let name_it = || format!("read {}", file.display());
+        let name_it = || format!("failed to read {}", file.display());
         if file == Path::new("-") {
             collector
                 .read(io::stdin().lock())
-                .context("read standard input")?;
+                .context("failed to read standard input")?;
         } else {
             collector
                 .read(File::open(file).with_context(name_it)?)
@@ -113,7 +115,7 @@ fn read(files: &[std::path::PathBuf], flags: &Flags) -> anyhow::Result<Dump> {
     Ok(dump)
 }
 
-/// A range of the cluster, and how much of it is used.
+/// A range of the cluster, and its numbers of used and free blocks.
 struct RangeUsage {
     range: ClusterRange,
     source: String,
@@ -121,10 +123,10 @@ struct RangeUsage {
     free: u64,
 }
 
-/// What one address family lacks, and what would give it.
+/// The shortage of one address family, and ranges that would end it.
 struct FamilyPlan {
     family: Family,
-    /// Blocks that a node has on average, rounded up.
+    /// The average number of blocks of a node, rounded up.
     blocks_per_node: u64,
     shortage: u64,
     additions: Vec<Addition>,
@@ -134,10 +136,10 @@ struct LivePlan<'a> {
     live: &'a LiveRanges,
     ranges: Vec<RangeUsage>,
     families: Vec<FamilyPlan>,
-    /// The nodes that are to have blocks.
+    /// The number of nodes that need blocks.
     nodes: u64,
     max_pods: u64,
-    /// The demand for pods of a node that its blocks do not meet.
+    /// The requested number of pods per node, if its blocks cannot meet it.
     pods_misfit: Option<String>,
 }
 
@@ -219,7 +221,7 @@ impl<'a> LivePlan<'a> {
         self.families.iter().filter(|family| family.shortage > 0)
     }
 
-    /// How many pods the nodes of an added range run.
+    /// The nodes of an added range, their pods each, and their pods in all.
     fn pods(&self, family: &FamilyPlan, addition: &Addition) -> (u64, u128, u128) {
         let nodes = addition.nodes / family.blocks_per_node;
         let per_node = addition
@@ -343,7 +345,7 @@ impl<'a> LivePlan<'a> {
     }
 }
 
-/// The words for more pods than the blocks of a node have addresses for.
+/// Describes a request for more pods than the blocks of a node have addresses for.
 fn pods_misfit(asked: u64, ranges: &[RangeUsage], families: &[FamilyPlan]) -> Option<String> {
     let capacity = |family: &FamilyPlan| {
         let mut own = ranges.iter().map(|one| &one.range);
@@ -364,7 +366,7 @@ fn pods_misfit(asked: u64, ranges: &[RangeUsage], families: &[FamilyPlan]) -> Op
     })
 }
 
-/// How much of a range is used; `None` if no such range can be cut into such blocks.
+/// The usage of a range; `None` if no such range can be cut into such blocks.
 fn usage(live_range: &LiveRange, live: &LiveRanges) -> Option<RangeUsage> {
     let range = ClusterRange::new(live_range.cidr, live_range.node_mask).ok()?;
     let free_of = |taken: &mut dyn Iterator<Item = IpNet>| {
@@ -373,7 +375,7 @@ fn usage(live_range: &LiveRange, live: &LiveRanges) -> Option<RangeUsage> {
             .map(|run| run.end() - run.start() + 1)
             .sum::<u64>()
     };
-    // What else lies in the range, such as services, is not used by nodes, and not free.
+    // Other networks in the range, such as services, are neither used by nodes nor free.
     let others = live.taken.iter().filter(|net| !net.contains(&range.cidr()));
     let not_used = free_of(&mut live.blocks.iter().copied());
     let free = free_of(&mut live.blocks.iter().chain(others).copied());

@@ -1,8 +1,10 @@
-//! Server-side apply: managers state what they want, the object remembers who said what, and what nobody wants any more goes.
+//! Server-side apply: managers apply configurations, the object records who owns which field, and
+//! fields without an owner are removed.
 //!
-//! `metadata.managedFields` has an entry for each manager, operation, version and subresource with the fields that it owns. [`apply`] merges a
-//! manager's configuration into the object; fields that it owned, no longer states, and nobody else owns are removed. [`track`] records the
-//! writes that are no applies: the writer owns what it changed.
+//! `metadata.managedFields` has an entry for each manager, operation, version and subresource with
+//! the fields that it owns. [`apply`] merges a manager's configuration into the object; fields that
+//! it owned, no longer applies, and that nobody else owns are removed. [`track`] records all other
+//! writes: the writer owns the fields that it changed.
 
 use std::fmt::Write as _;
 
@@ -11,11 +13,11 @@ use serde_json::{Map, Value, json};
 
 use super::{
     fields::FieldSet,
-    typed::{self, Misfit},
+    typed::{self, TypeMismatch},
 };
 use crate::schema::Type;
 
-/// What no one owns: it names the object, or is the server's.
+/// Fields without an owner: they identify the object, or are set by the server.
 const OWNERLESS: &[&[&str]] = &[
     &["apiVersion"],
     &["kind"],
@@ -31,57 +33,60 @@ const OWNERLESS: &[&[&str]] = &[
     &["metadata", "uid"],
 ];
 
-/// Who writes, and as what.
+/// The author and the context of a write.
 #[derive(Clone, Copy, Debug)]
 pub struct Writer<'a> {
-    /// The field manager: `kubectl`.
+    /// The field manager, such as `kubectl`.
     pub manager: &'a str,
-    /// The group and version that the object is written in: `apps/v1`.
+    /// The group and version in which the object is written: `apps/v1`.
     pub api_version: &'a str,
-    /// The subresource that is written to; empty for the object itself.
+    /// The subresource that is written; empty for the object itself.
     pub subresource: &'a str,
-    /// When.
+    /// The time of the write.
     pub now: Timestamp,
-    /// Places that this write does not change and its writer so does not own, whatever it sends: `status` in a write to the object itself.
+    /// Fields that this write does not change and its writer therefore does not own, whatever it
+    /// sends: `status` in a write to the object itself.
     pub ignored: &'a FieldSet,
 }
 
-/// What to do about fields that others own, with another value.
+/// The handling of fields that others own with another value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Conflicts {
-    /// Fail, naming them.
+    /// Fail, naming the fields.
     Refuse,
-    /// Take them over: `force=true`.
+    /// Take over the fields: `force=true`.
     Take,
 }
 
 /// A field that another manager owns, with another value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
-    /// The other manager as kube-apiserver describes it: `"kubectl-edit" using v1 at 2026-01-01T00:00:00Z`.
+    /// The other manager as kube-apiserver describes it:
+    /// `"kubectl-edit" using v1 at 2026-01-01T00:00:00Z`.
     pub manager: String,
-    /// Where: `.spec.replicas`.
+    /// The path of the field: `.spec.replicas`.
     pub field: String,
 }
 
-/// What became of an apply.
+/// The result of an apply.
 #[derive(Clone, Debug)]
-pub struct Applied {
+pub struct ApplyOutcome {
     /// The new object.
     pub object: Value,
-    /// Whether anything but `managedFields` changed.
+    /// True if anything but `managedFields` changed.
     pub changed: bool,
-    /// What was taken from others.
+    /// The fields that were taken over from others.
     pub conflicts: Vec<Conflict>,
 }
 
-/// Why a configuration cannot be applied.
+/// An error of applying a configuration.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ApplyError {
-    /// The configuration brings `managedFields`: 400 BadRequest.
+    /// The configuration contains `managedFields`: 400 BadRequest.
     #[error("metadata.managedFields must be nil")]
     ManagedFields,
-    /// The configuration, or the object that is there, does not fit its kind: 400 BadRequest. One text for each place.
+    /// The configuration, or the existing object, does not fit its kind: 400 BadRequest. One text
+    /// for each field.
     #[error("failed to create typed patch object: {}", .0.join(", "))]
     Untypable(Vec<String>),
     /// Others own fields with other values: 409 Conflict, each with reason FieldManagerConflict.
@@ -90,13 +95,13 @@ pub enum ApplyError {
 }
 
 impl Conflict {
-    /// What is said of it alone: `conflict with "kubectl-edit" using v1`.
+    /// The text for this conflict alone: `conflict with "kubectl-edit" using v1`.
     pub fn message(&self) -> String {
         format!("conflict with {}", self.manager)
     }
 }
 
-/// The text of kube-apiserver.
+/// The text of kube-apiserver for all conflicts.
 fn describe(conflicts: &[Conflict]) -> String {
     if let [conflict] = conflicts {
         return format!(
@@ -132,7 +137,7 @@ pub fn apply(
     config: &Value,
     writer: &Writer<'_>,
     conflicts: Conflicts,
-) -> Result<Applied, ApplyError> {
+) -> Result<ApplyOutcome, ApplyError> {
     if config
         .pointer("/metadata/managedFields")
         .is_some_and(|fields| !fields.is_null())
@@ -172,16 +177,18 @@ pub fn apply(
         _ => Some(writer.now),
     };
     managers.set_time(&identity, time);
-    Ok(Applied {
+    Ok(ApplyOutcome {
         object: managers.write(typed::drop_nulls(object)),
         changed,
         conflicts: taken,
     })
 }
 
-/// Records in `new`, the object as it is to be stored, which fields its writer changed; `live` is `None` if it is new. For every write that is no apply.
+/// Records in `new`, the object as it will be stored, which fields its writer changed; `live` is
+/// `None` for a new object. For all writes except applies.
 ///
-/// The owners of before are those in `new` if it has any that can be read, else those in `live`; a list with one empty entry makes all be forgotten.
+/// The previous owners are those in `new` if it has any that can be decoded, else those in `live`;
+/// a list with one empty entry clears them.
 pub fn track(ty: Type, live: Option<&Value>, new: &Value, writer: &Writer<'_>) -> Value {
     let blank = typed::blank(ty);
     let live = live.unwrap_or(&blank);
@@ -206,14 +213,15 @@ pub fn track(ty: Type, live: Option<&Value>, new: &Value, writer: &Writer<'_>) -
     managers.write(object)
 }
 
-/// Takes out of the merged object what the manager owned (`last`), no longer states, and no one else owns.
+/// Removes from the merged object the fields that the manager owned (`last`), no longer applies,
+/// and nobody else owns.
 fn prune(ty: Type, merged: Value, last: Option<&FieldSet>, managers: &Managers) -> Value {
     let Some(last) = last.filter(|last| !last.is_empty()) else {
         return merged;
     };
     let fields = |value: &Value| typed::fields(ty, value).with_named(Some(ty));
     let last = last.clone().with_named(Some(ty));
-    // What names the object does not go with the last of its labels.
+    // The fields that identify the object are kept, even without any other metadata.
     let owned = managers
         .0
         .iter()
@@ -232,11 +240,11 @@ fn prune(ty: Type, merged: Value, last: Option<&FieldSet>, managers: &Managers) 
     typed::remove(ty, &merged, &gone)
 }
 
-fn untypable(misfits: Vec<Misfit>) -> ApplyError {
+fn untypable(mismatches: Vec<TypeMismatch>) -> ApplyError {
     ApplyError::Untypable(
-        misfits
+        mismatches
             .into_iter()
-            .map(|Misfit { path, message }| format!("{path}: {message}"))
+            .map(|TypeMismatch { path, message }| format!("{path}: {message}"))
             .collect(),
     )
 }
@@ -264,7 +272,8 @@ impl Writer<'_> {
     }
 }
 
-/// What two writes must have in common to share an entry. In the order in which entries stand.
+/// The key of an entry: two writes with the same key share an entry. Fields in the order in which
+/// entries are sorted.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Identity {
     operation: String,
@@ -274,7 +283,7 @@ struct Identity {
 }
 
 #[derive(Clone, Debug)]
-struct Entry {
+struct ManagerEntry {
     identity: Identity,
     time: Option<Timestamp>,
     fields: FieldSet,
@@ -282,15 +291,15 @@ struct Entry {
 
 /// The entries of `managedFields`.
 #[derive(Debug, Default)]
-struct Managers(Vec<Entry>);
+struct Managers(Vec<ManagerEntry>);
 
 impl Managers {
-    /// The owners that an object records, or none.
+    /// The owners that an object records; none if they cannot be decoded.
     fn of(object: &Value) -> Self {
         Self::read(object).unwrap_or_default()
     }
 
-    /// `None` if the object does not say, or not in a form that can be read.
+    /// Decodes the owners; `None` if they are absent or malformed.
     fn read(object: &Value) -> Option<Self> {
         let entries = object.pointer("/metadata/managedFields")?.as_array()?;
         if entries.is_empty() {
@@ -303,19 +312,19 @@ impl Managers {
         }
         entries
             .iter()
-            .map(Entry::read)
+            .map(ManagerEntry::read)
             .collect::<Option<_>>()
             .map(Self)
     }
 
-    /// The object with the entries.
+    /// Returns the object with the entries.
     fn write(mut self, mut object: Value) -> Value {
         self.0.retain_mut(|entry| {
             entry.fields = std::mem::take(&mut entry.fields).difference(&ownerless());
             !entry.fields.is_empty()
         });
         self.0.sort_by(|a, b| {
-            let key = |entry: &Entry| {
+            let key = |entry: &ManagerEntry| {
                 (
                     entry.identity.operation.clone(),
                     entry.time,
@@ -324,7 +333,7 @@ impl Managers {
             };
             key(a).cmp(&key(b))
         });
-        let entries: Vec<Value> = self.0.iter().map(Entry::write).collect();
+        let entries: Vec<Value> = self.0.iter().map(ManagerEntry::write).collect();
         if let Some(object) = object.as_object_mut()
             && !entries.is_empty()
         {
@@ -336,7 +345,7 @@ impl Managers {
         object
     }
 
-    /// An object that no one is known to have written is taken to be somebody's.
+    /// Assigns the fields of an object without recorded owners to a placeholder manager.
     fn own_before_first_apply(&mut self, ty: Type, live: &Value, writer: &Writer<'_>) {
         let fields = typed::fields(ty, live).difference(&ownerless());
         let identity = Identity {
@@ -344,22 +353,22 @@ impl Managers {
             subresource: String::new(),
             ..writer.identity("Update")
         };
-        self.0.push(Entry {
+        self.0.push(ManagerEntry {
             identity,
             time: Some(writer.now),
             fields,
         });
     }
 
-    fn entry_mut(&mut self, identity: &Identity) -> Option<&mut Entry> {
+    fn entry_mut(&mut self, identity: &Identity) -> Option<&mut ManagerEntry> {
         self.0.iter_mut().find(|entry| entry.identity == *identity)
     }
 
-    /// Gives a manager these fields and no others. Returns what it had.
-    fn replace(&mut self, identity: &Identity, fields: FieldSet) -> Option<Entry> {
+    /// Sets the fields of a manager. Returns its previous entry.
+    fn replace(&mut self, identity: &Identity, fields: FieldSet) -> Option<ManagerEntry> {
         let before = self.0.iter().position(|entry| entry.identity == *identity);
         let before = before.map(|at| self.0.remove(at));
-        self.0.push(Entry {
+        self.0.push(ManagerEntry {
             identity: identity.clone(),
             time: None,
             fields,
@@ -387,7 +396,7 @@ impl Managers {
         }
     }
 
-    /// What others own of `written`, by manager.
+    /// The fields of `written` that others own, by manager.
     fn conflicts(&self, writer: &Identity, written: &FieldSet) -> Vec<Conflict> {
         let mut conflicts = Vec::new();
         for entry in self.0.iter().filter(|entry| entry.identity != *writer) {
@@ -401,7 +410,7 @@ impl Managers {
         conflicts
     }
 
-    /// Takes from all others what was written and what is gone.
+    /// Removes written and deleted fields from all other managers.
     fn take(&mut self, writer: &Identity, written: &FieldSet, removed: &FieldSet) {
         for entry in self.0.iter_mut().filter(|entry| entry.identity != *writer) {
             entry.fields = std::mem::take(&mut entry.fields)
@@ -411,7 +420,7 @@ impl Managers {
     }
 }
 
-impl Entry {
+impl ManagerEntry {
     fn read(value: &Value) -> Option<Self> {
         let text = |key: &str| {
             value
@@ -483,7 +492,7 @@ impl Entry {
     }
 }
 
-/// As Kubernetes writes times: whole seconds.
+/// Formats times as Kubernetes does: whole seconds.
 fn seconds(time: Timestamp) -> String {
     match serde_json::to_value(Time(time)) {
         Ok(Value::String(text)) => text,

@@ -6,15 +6,16 @@ use serde_json::{Map, Value};
 
 use crate::schema::{Kind, Type};
 
-/// A set of places in an object, in the manner of `fieldsV1`: a tree, in which every node may be a member.
+/// A set of paths in an object in the form of `fieldsV1`: a tree, in which every node may be a
+/// member.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FieldSet {
     member: bool,
     children: BTreeMap<Element, FieldSet>,
 }
 
-/// A step on the way to a place, in the words of `fieldsV1`: `f:NAME` a field, `k:{"KEY":VALUE}` the element with these keys, `v:VALUE` the
-/// element of a set, `i:INDEX` an element by index.
+/// A path element in the notation of `fieldsV1`: `f:NAME` a field, `k:{"KEY":VALUE}` the element
+/// with these keys, `v:VALUE` the element of a set, `i:INDEX` an element by index.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Element(String);
 
@@ -31,12 +32,13 @@ impl Element {
         Self(format!("v:{value}"))
     }
 
-    /// The name, where this is a field.
+    /// The name, if this is a field.
     pub(super) fn name(&self) -> Option<&str> {
         self.0.strip_prefix("f:")
     }
 
-    /// Reads what `fieldsV1` has; the keys of elements come to one order and form. `None` if it is none of the four.
+    /// Parses an element of `fieldsV1`; the keys of elements are normalized. `None` if it has none
+    /// of the four forms.
     fn read(text: &str) -> Option<Self> {
         let (kind, rest) = text.split_once(':')?;
         match kind {
@@ -52,7 +54,7 @@ impl Element {
     }
 }
 
-/// As kube-apiserver names places in errors: `.spec`, `[name="c"]`, `[="v"]`, `[0]`.
+/// Formats paths as kube-apiserver does in errors: `.spec`, `[name="c"]`, `[="v"]`, `[0]`.
 impl fmt::Display for Element {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.split_once(':') {
@@ -73,7 +75,7 @@ impl fmt::Display for Element {
 }
 
 impl FieldSet {
-    /// The set of these places, each a list of field names: `["metadata", "name"]`.
+    /// Creates a set of paths, each a list of field names: `["metadata", "name"]`.
     pub fn of_fields(places: &[&[&str]]) -> Self {
         let mut set = Self::default();
         for place in places {
@@ -86,7 +88,8 @@ impl FieldSet {
         set
     }
 
-    /// Reads the value of `fieldsV1`. What is not of its form is passed over, as it can be no one's.
+    /// Parses the value of `fieldsV1`. Malformed elements are ignored, as they cannot belong to any
+    /// field.
     pub fn from_fields_v1(value: &Value) -> Self {
         let mut set = Self::default();
         for (key, below) in value.as_object().into_iter().flatten() {
@@ -113,12 +116,13 @@ impl FieldSet {
         Value::Object(itself.into_iter().chain(below).collect())
     }
 
-    /// Whether it has no member.
+    /// True if the set has no member.
     pub fn is_empty(&self) -> bool {
         !self.member && self.children.is_empty()
     }
 
-    /// The places of all members, as kube-apiserver names them: `.spec.containers[name="c"].image`.
+    /// The paths of all members, as kube-apiserver formats them:
+    /// `.spec.containers[name="c"].image`.
     pub fn paths(&self) -> Vec<String> {
         let mut paths = Vec::new();
         self.collect("", &mut paths);
@@ -150,7 +154,7 @@ impl FieldSet {
         self.children.entry(element).or_default()
     }
 
-    /// Adds what `build` puts below `element`.
+    /// Adds the members that `build` creates below `element`.
     pub(super) fn extend(&mut self, element: Element, build: impl FnOnce(&mut Self)) {
         let mut child = self.children.remove(&element).unwrap_or_default();
         build(&mut child);
@@ -168,12 +172,12 @@ impl FieldSet {
         self
     }
 
-    /// The members that `other` has not.
+    /// The members that are not in `other`.
     pub(super) fn difference(self, other: &Self) -> Self {
         self.keep(Some(other), &|ours, theirs| ours && !theirs)
     }
 
-    /// The members that `other` has too.
+    /// The members that are also in `other`.
     pub(super) fn intersection(self, other: &Self) -> Self {
         self.keep(Some(other), &|ours, theirs| ours && theirs)
     }
@@ -206,7 +210,7 @@ impl FieldSet {
         self
     }
 
-    /// With the named fields of structs on the way to members, which a set need not have.
+    /// Adds the named fields of structs on the paths to members, which a set need not contain.
     pub(super) fn with_named(mut self, ty: Option<Type>) -> Self {
         for (element, child) in &mut self.children {
             let (below, named) = match (ty.map(Type::kind), element.name()) {

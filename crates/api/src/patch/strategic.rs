@@ -1,4 +1,5 @@
-//! Strategic merge patch: a merge patch that knows by which keys lists merge, with directives for what merging cannot say.
+//! Strategic merge patch: a merge patch that knows the merge keys of lists, with directives for
+//! operations that merging cannot express.
 //!
 //! | directive | in | means |
 //! | --- | --- | --- |
@@ -9,7 +10,8 @@
 //! | `$setElementOrder/FIELD` | a map | the order of the list FIELD |
 //! | `$retainKeys` | a map | all other keys of the object's map go |
 //!
-//! kube-apiserver visits the keys of a map in random order; here it is the order of the keys, so that directives come first.
+//! kube-apiserver visits the keys of a map in random order; here it is the order of the keys, so
+//! that directives come first.
 
 use std::collections::{HashMap, HashSet};
 
@@ -22,20 +24,23 @@ const PATCH: &str = "$patch";
 const RETAIN_KEYS: &str = "$retainKeys";
 const DELETE: &str = "$deleteFromPrimitiveList";
 const ORDER: &str = "$setElementOrder";
-/// Up to here Go sorts by insertion.
+/// Up to this length Go sorts by insertion.
 const SHORT: usize = 20;
 
 type Object = Map<String, Value>;
 type Result<T> = std::result::Result<T, PatchError>;
 
-/// Applies a strategic merge patch (`application/strategic-merge-patch+json`) to an object of the kind `ty`.
+/// Applies a strategic merge patch (`application/strategic-merge-patch+json`) to an object of the
+/// kind `ty`.
 ///
-/// A `null` takes a field away. Whatever else is not in the object is taken as it stands, fields that the kind does not have included.
+/// A `null` removes a field. All other values that the object lacks are added unchanged, unknown
+/// fields included.
 ///
 /// # Errors
 ///
-/// [`PatchError::Malformed`] if `patch` is not an object or a directive is not of its form, [`PatchError::Unprocessable`] if an element lacks its merge
-/// key or the patch goes into a field that the kind does not have.
+/// [`PatchError::Malformed`] if `patch` is not an object or a directive is malformed,
+/// [`PatchError::Unprocessable`] if an element lacks its merge key or the patch descends into an
+/// unknown field.
 pub fn strategic(ty: Type, document: Value, patch: Value) -> Result<Value> {
     match (document, patch) {
         (Value::Object(document), Value::Object(patch)) => {
@@ -82,8 +87,8 @@ fn merge_maps(ty: Type, mut original: Object, mut patch: Object) -> Result<Objec
             (Some(Value::Array(old)), Value::Array(new)) => {
                 let (items, meta) = lookup_list(ty, key)?;
                 Some(Value::Array(match deleting {
-                    Some(_) => merge_lists(items, meta, old, new, Mode::Delete)?,
-                    None if meta.merge => merge_lists(items, meta, old, new, Mode::Add)?,
+                    Some(_) => merge_lists(items, meta, old, new, ListMergeMode::Delete)?,
+                    None if meta.merge => merge_lists(items, meta, old, new, ListMergeMode::Add)?,
                     None => new,
                 }))
             }
@@ -98,7 +103,7 @@ fn merge_maps(ty: Type, mut original: Object, mut patch: Object) -> Result<Objec
     Ok(original)
 }
 
-/// Leaves of the object only what `retained` names, which must name all that the patch sets.
+/// Removes all fields except those in `retained`, which must include all that the patch sets.
 fn retain_keys(original: &mut Object, patch: &Object, retained: &Value) -> Result<()> {
     let malformed = || PatchError::Malformed("invalid patch format of retainKeys".into());
     let retained: Vec<_> = retained
@@ -120,7 +125,7 @@ fn retain_keys(original: &mut Object, patch: &Object, retained: &Value) -> Resul
     Ok(())
 }
 
-/// Merges the lists that the patch gives an order for, and takes them out of the patch.
+/// Merges the lists for which the patch gives an order, and removes them from the patch.
 fn merge_ordered_lists(ty: Type, original: &mut Object, patch: &mut Object) -> Result<()> {
     let directives: Vec<_> = patch
         .keys()
@@ -141,7 +146,7 @@ fn merge_ordered_lists(ty: Type, original: &mut Object, patch: &mut Object) -> R
             (None, Some(new)) => new.into_iter().filter_map(without_directives).collect(),
             (Some(old), Some(new)) if meta.merge => {
                 fill_gaps(&mut server_order, &new, meta);
-                merge_lists(items, meta, old, new, Mode::Add)?
+                merge_lists(items, meta, old, new, ListMergeMode::Add)?
             }
             (Some(_), Some(new)) => new,
         };
@@ -156,7 +161,8 @@ fn merge_ordered_lists(ty: Type, original: &mut Object, patch: &mut Object) -> R
     Ok(())
 }
 
-/// In kube-apiserver an element that is added takes the place in the order that one which is deleted leaves at the end.
+/// As in kube-apiserver, an added element takes the place in the order that a deleted one leaves at
+/// the end.
 fn fill_gaps(order: &mut Vec<Value>, patch: &[Value], meta: &PatchMeta) {
     let room = order.len();
     let is_deleted =
@@ -184,7 +190,7 @@ fn fill_gaps(order: &mut Vec<Value>, patch: &[Value], meta: &PatchMeta) {
     order.extend(added);
 }
 
-/// The elements of the patch must stand in the order that it asks for, and all be named there.
+/// Checks that the elements of the patch are in the requested order, and all contained in it.
 fn check_order(patch: &[Value], order: &[Value], meta: &PatchMeta) -> Result<()> {
     if patch.is_empty() || order.is_empty() {
         return Ok(());
@@ -213,13 +219,13 @@ fn check_order(patch: &[Value], order: &[Value], meta: &PatchMeta) -> Result<()>
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Mode {
+enum ListMergeMode {
     Add,
     Delete,
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Elements {
+enum ElementKind {
     Maps,
     Scalars,
 }
@@ -229,25 +235,25 @@ fn merge_lists(
     meta: &PatchMeta,
     mut old: Vec<Value>,
     patch: Vec<Value>,
-    mode: Mode,
+    mode: ListMergeMode,
 ) -> Result<Vec<Value>> {
     if old.is_empty() && patch.is_empty() {
         return Ok(old);
     }
     let kind = element_kind(&old, &patch)?;
     let (merged, patch) = match kind {
-        Elements::Scalars if mode == Mode::Delete => {
+        ElementKind::Scalars if mode == ListMergeMode::Delete => {
             let gone: HashSet<_> = patch.iter().collect();
             old.retain(|element| !gone.contains(element));
             return Ok(old);
         }
-        Elements::Scalars => {
+        ElementKind::Scalars => {
             let mut seen = HashSet::new();
             let all = old.iter().chain(&patch);
             let merged = all.filter(|element| seen.insert(*element)).cloned();
             (merged.collect(), patch)
         }
-        Elements::Maps => {
+        ElementKind::Maps => {
             let patch = take_directives(&mut old, patch, meta)?;
             (merge_elements(items, meta, old.clone(), &patch)?, patch)
         }
@@ -255,7 +261,7 @@ fn merge_lists(
     put_in_order(merged, &patch, &old, kind, meta)
 }
 
-/// Follows the directives among the elements of a patch; what is left is merged.
+/// Executes the directives among the elements of a patch; the other elements are merged.
 fn take_directives(
     old: &mut Vec<Value>,
     patch: Vec<Value>,
@@ -320,12 +326,13 @@ fn merge_elements(
     Ok(merged)
 }
 
-/// Elements that `order` has stand in that order, others as they stood in `server_order`; where both fit, the former come first.
+/// Sorts elements that are in `order` by it, and others by `server_order`; where both fit, the
+/// former come first.
 fn put_in_order(
     merged: Vec<Value>,
     order: &[Value],
     server_order: &[Value],
-    kind: Elements,
+    kind: ElementKind,
     meta: &PatchMeta,
 ) -> Result<Vec<Value>> {
     let (order, server_order) = (places(order, meta), places(server_order, meta));
@@ -358,7 +365,7 @@ fn put_in_order(
     Ok(out.into_iter().map(|(_, _, element)| element).collect())
 }
 
-/// Where elements stand in a list, by key or, where the field has none, by value.
+/// The positions of elements in a list, by key or, where the field has none, by value.
 fn places<'a>(list: &'a [Value], meta: &PatchMeta) -> HashMap<&'a Value, usize> {
     let mut places = HashMap::new();
     for (place, element) in list.iter().enumerate() {
@@ -373,11 +380,12 @@ fn places<'a>(list: &'a [Value], meta: &PatchMeta) -> HashMap<&'a Value, usize> 
     places
 }
 
-/// By position; elements that are to be deleted go last. In short lists, those without a position change places with whatever stands before
-/// them: so it is in kube-apiserver, whose sort is given an order that is none.
-fn sort(list: &mut Vec<(Option<usize>, Option<usize>, Value)>, kind: Elements) {
+/// Sorts by position; elements to be deleted go last. In short lists, elements without a position
+/// are swapped with their predecessors, as in kube-apiserver, whose comparison function is not a
+/// valid order.
+fn sort(list: &mut Vec<(Option<usize>, Option<usize>, Value)>, kind: ElementKind) {
     let deleted = |element: &Value| {
-        kind == Elements::Maps && element.get(PATCH).and_then(Value::as_str) == Some("delete")
+        kind == ElementKind::Maps && element.get(PATCH).and_then(Value::as_str) == Some("delete")
     };
     let (mut sorted, last): (Vec<_>, Vec<_>) = std::mem::take(list)
         .into_iter()
@@ -402,7 +410,8 @@ fn sort(list: &mut Vec<(Option<usize>, Option<usize>, Value)>, kind: Elements) {
     *list = sorted.into_iter().chain(last).collect();
 }
 
-/// A value that the object does not have yet: there is nothing that a `null` in it could take away.
+/// Prepares a value that the object does not have yet: drops `null` fields, since there is nothing
+/// to remove.
 fn without_nulls(value: Value) -> Value {
     match value {
         Value::Object(map) => {
@@ -415,7 +424,8 @@ fn without_nulls(value: Value) -> Value {
     }
 }
 
-/// A value that the object does not have yet: maps in it with a `$patch` go. `None` if it is one itself.
+/// Prepares a value that the object does not have yet: drops maps with a `$patch` directive. `None`
+/// if it is one itself.
 fn without_directives(value: Value) -> Option<Value> {
     Some(match value {
         Value::Object(map) if map.contains_key(PATCH) => return None,
@@ -460,7 +470,7 @@ fn lookup_list(ty: Type, key: &str) -> Result<(Type, &'static PatchMeta)> {
     }
 }
 
-fn element_kind(old: &[Value], patch: &[Value]) -> Result<Elements> {
+fn element_kind(old: &[Value], patch: &[Value]) -> Result<ElementKind> {
     let mut elements = old.iter().chain(patch);
     let Some(first) = elements.next() else {
         let text = "no elements in any of the given slices";
@@ -476,8 +486,8 @@ fn element_kind(old: &[Value], patch: &[Value]) -> Result<Elements> {
         Value::Array(_) => Err(PatchError::Unprocessable(
             "lists of lists are not supported".into(),
         )),
-        Value::Object(_) => Ok(Elements::Maps),
-        _ => Ok(Elements::Scalars),
+        Value::Object(_) => Ok(ElementKind::Maps),
+        _ => Ok(ElementKind::Scalars),
     }
 }
 
@@ -496,12 +506,12 @@ fn key_of<'a>(element: &'a Value, meta: &PatchMeta) -> Result<&'a Value> {
     })
 }
 
-/// As [`key_of`], of an element that need not have one.
+/// The merge key of an element that need not have one; see [`key_of`].
 fn old_key<'a>(element: &'a Value, meta: &PatchMeta) -> Option<&'a Value> {
     element.get(meta.merge_key.as_deref()?)
 }
 
-/// The field of a directive: what follows the slash.
+/// The field of a directive: the part after the slash.
 fn field_of<'a>(rest: &'a str, directive: &str) -> Result<&'a str> {
     rest.strip_prefix('/').ok_or_else(|| {
         let what = if directive == DELETE {
@@ -535,7 +545,7 @@ fn unknown_directive(directive: &Value, map: &Value) -> PatchError {
     ))
 }
 
-/// The name that Go, in whose words errors are, has for the value's type.
+/// Go's name for the type of the value, as used in the error texts.
 fn type_of(value: &Value) -> &'static str {
     match value {
         Value::Null => "nil",
@@ -548,7 +558,7 @@ fn type_of(value: &Value) -> &'static str {
     }
 }
 
-/// The value as Go prints it.
+/// Formats the value as Go prints it.
 fn go(value: &Value) -> String {
     match value {
         Value::Null => "<nil>".into(),

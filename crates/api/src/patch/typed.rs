@@ -1,4 +1,4 @@
-//! Walks over objects with their types in hand: which fields there are, what differs, what merges, what goes.
+//! Typed traversals of objects: fields, differences, merges and removals.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,43 +7,43 @@ use serde_json::{Map, Value};
 use super::fields::{Element, FieldSet};
 use crate::schema::{Identity, Kind, List, Type};
 
-/// A place that does not fit its type.
+/// A field that does not fit its type.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Misfit {
+pub(super) struct TypeMismatch {
     pub(super) path: String,
     pub(super) message: String,
 }
 
-/// A value by what it merges as.
-enum View<'a> {
-    /// One value.
+/// A value, by the way in which it merges.
+enum MergeView<'a> {
+    /// A single value.
     Leaf,
-    /// A struct, a map, or an object of any fields.
+    /// A struct, a map, or an object with arbitrary fields.
     Fields(&'a Map<String, Value>),
-    /// A list whose elements can be told apart.
+    /// A list whose elements have an identity.
     Elements(&'static List, &'a [Value]),
 }
 
-fn view(ty: Type, value: &Value) -> View<'_> {
+fn view(ty: Type, value: &Value) -> MergeView<'_> {
     match (ty.kind(), value) {
         (Kind::Struct(_) | Kind::Map(_) | Kind::Any, Value::Object(fields))
             if !ty.is_atomic_map() =>
         {
-            View::Fields(fields)
+            MergeView::Fields(fields)
         }
         (Kind::List(list), Value::Array(elements)) if list.identity != Identity::Atomic => {
-            View::Elements(list, elements)
+            MergeView::Elements(list, elements)
         }
-        _ => View::Leaf,
+        _ => MergeView::Leaf,
     }
 }
 
-/// The type of a field, and whether the kind declares it by name.
+/// The type of a field, and true if the kind declares it by name.
 fn field(ty: Type, name: &str) -> (Option<Type>, bool) {
     (ty.field(name), matches!(ty.kind(), Kind::Struct(_)))
 }
 
-/// What tells an element of a list from others.
+/// The identity of an element in its list.
 fn identify(list: &List, element: &Value) -> Result<Element, String> {
     match &list.identity {
         Identity::Atomic => Err("an atomic list has no elements of its own".into()),
@@ -77,27 +77,28 @@ fn identify(list: &List, element: &Value) -> Result<Element, String> {
     }
 }
 
-/// Checks that the value has the shape of its type, no field that it does not have, and no element twice.
-pub(super) fn check(ty: Type, value: &Value) -> Result<(), Vec<Misfit>> {
-    let mut misfits = Vec::new();
-    check_at(ty, value, "", &mut misfits);
-    if misfits.is_empty() {
+/// Checks that the value has the shape of its type, no unknown field, and no element twice.
+pub(super) fn check(ty: Type, value: &Value) -> Result<(), Vec<TypeMismatch>> {
+    let mut mismatches = Vec::new();
+    check_at(ty, value, "", &mut mismatches);
+    if mismatches.is_empty() {
         Ok(())
     } else {
-        Err(misfits)
+        Err(mismatches)
     }
 }
 
-fn check_at(ty: Type, value: &Value, path: &str, misfits: &mut Vec<Misfit>) {
-    let mut misfit = |path: String, message: String| misfits.push(Misfit { path, message });
+fn check_at(ty: Type, value: &Value, path: &str, mismatches: &mut Vec<TypeMismatch>) {
+    let mut mismatch =
+        |path: String, message: String| mismatches.push(TypeMismatch { path, message });
     match (ty.kind(), value) {
         (_, Value::Null) | (Kind::Any, _) => {}
         (Kind::Struct(_) | Kind::Map(_), Value::Object(fields)) => {
             for (name, value) in fields {
                 let path = format!("{path}.{name}");
                 match ty.field(name) {
-                    Some(ty) => check_at(ty, value, &path, misfits),
-                    None => misfits.push(Misfit {
+                    Some(ty) => check_at(ty, value, &path, mismatches),
+                    None => mismatches.push(TypeMismatch {
                         path,
                         message: "field not declared in schema".into(),
                     }),
@@ -114,7 +115,7 @@ fn check_at(ty: Type, value: &Value, path: &str, misfits: &mut Vec<Misfit>) {
                             let at = format!("{path}{identity}");
                             if seen.insert(identity.clone(), ()).is_some() {
                                 let message = format!("duplicate entries for key {identity}");
-                                misfits.push(Misfit {
+                                mismatches.push(TypeMismatch {
                                     path: path.to_owned(),
                                     message,
                                 });
@@ -123,7 +124,7 @@ fn check_at(ty: Type, value: &Value, path: &str, misfits: &mut Vec<Misfit>) {
                         }
                         Err(message) => {
                             let message = format!("element {index}: {message}");
-                            misfits.push(Misfit {
+                            mismatches.push(TypeMismatch {
                                 path: path.to_owned(),
                                 message,
                             });
@@ -131,17 +132,17 @@ fn check_at(ty: Type, value: &Value, path: &str, misfits: &mut Vec<Misfit>) {
                         }
                     },
                 };
-                check_at(list.items(), element, &at, misfits);
+                check_at(list.items(), element, &at, mismatches);
             }
         }
         (Kind::Scalar, Value::Array(_) | Value::Object(_)) => {
-            misfit(path.to_owned(), "expected a scalar".into())
+            mismatch(path.to_owned(), "expected a scalar".into())
         }
         (Kind::Scalar, _) => {}
         (Kind::Struct(_) | Kind::Map(_), other) => {
-            misfit(path.to_owned(), format!("expected map, got {other}"))
+            mismatch(path.to_owned(), format!("expected map, got {other}"))
         }
-        (Kind::List(_), other) => misfit(path.to_owned(), format!("expected list, got {other}")),
+        (Kind::List(_), other) => mismatch(path.to_owned(), format!("expected list, got {other}")),
     }
 }
 
@@ -154,13 +155,13 @@ pub(super) fn fields(ty: Type, value: &Value) -> FieldSet {
 
 fn collect(ty: Type, value: &Value, set: &mut FieldSet) {
     match view(ty, value) {
-        View::Leaf
+        MergeView::Leaf
             if value.is_null()
                 || (value.is_array()
                     && matches!(ty.kind(), Kind::List(list) if list.identity != Identity::Atomic)) =>
             {}
-        View::Leaf => set.add(),
-        View::Fields(values) => {
+        MergeView::Leaf => set.add(),
+        MergeView::Fields(values) => {
             for (name, value) in values {
                 let (below, declared) = field(ty, name);
                 let is_empty = value.is_null() || value.as_object().is_some_and(Map::is_empty);
@@ -175,7 +176,7 @@ fn collect(ty: Type, value: &Value, set: &mut FieldSet) {
                 });
             }
         }
-        View::Elements(list, elements) => {
+        MergeView::Elements(list, elements) => {
             for element in elements {
                 if let Ok(identity) = identify(list, element) {
                     let set = set.child_mut(identity);
@@ -187,7 +188,8 @@ fn collect(ty: Type, value: &Value, set: &mut FieldSet) {
     }
 }
 
-/// An object without fields, but with its structs: what is there before the first write. So no one owns `spec` as a whole.
+/// An object without fields, but with its structs: the state before the first write. Therefore
+/// nobody owns `spec` as a whole.
 pub(super) fn blank(ty: Type) -> Value {
     let structs = match ty.kind() {
         Kind::Struct(fields) => fields
@@ -200,14 +202,14 @@ pub(super) fn blank(ty: Type) -> Value {
         .collect()
 }
 
-/// What differs between two objects.
+/// The difference between two objects.
 #[derive(Debug, Default)]
 pub(super) struct Difference {
-    /// What the new one has more.
+    /// Fields that only the new one has.
     pub(super) added: FieldSet,
-    /// What both have, with another value.
+    /// Fields that both have, with different values.
     pub(super) modified: FieldSet,
-    /// What the old one had more.
+    /// Fields that only the old one had.
     pub(super) removed: FieldSet,
 }
 
@@ -217,21 +219,22 @@ pub(super) fn compare(ty: Type, old: &Value, new: &Value) -> Difference {
 
 fn diff(ty: Option<Type>, old: Option<&Value>, new: Option<&Value>) -> Difference {
     let mut out = Difference::default();
-    let see = |value| ty.map_or(View::Leaf, |ty| view(ty, value));
+    let see = |value| ty.map_or(MergeView::Leaf, |ty| view(ty, value));
     match (old.map(see), new.map(see)) {
         (None, None) => {}
-        (Some(View::Fields(a)), Some(View::Fields(b))) if a.is_empty() && b.is_empty() => {}
-        (Some(View::Elements(_, [])), Some(View::Elements(_, []))) => {}
-        (Some(View::Leaf), None) => out.removed.add(),
-        (None, Some(View::Leaf)) => out.added.add(),
-        (Some(View::Leaf), Some(View::Leaf)) => {
+        (Some(MergeView::Fields(a)), Some(MergeView::Fields(b)))
+            if a.is_empty() && b.is_empty() => {}
+        (Some(MergeView::Elements(_, [])), Some(MergeView::Elements(_, []))) => {}
+        (Some(MergeView::Leaf), None) => out.removed.add(),
+        (None, Some(MergeView::Leaf)) => out.added.add(),
+        (Some(MergeView::Leaf), Some(MergeView::Leaf)) => {
             if old != new {
                 out.modified.add();
             }
         }
         (a, b) => {
-            let names = |view: &Option<View<'_>>| match view {
-                Some(View::Fields(fields)) => fields.keys().cloned().collect(),
+            let names = |view: &Option<MergeView<'_>>| match view {
+                Some(MergeView::Fields(fields)) => fields.keys().cloned().collect(),
                 _ => Vec::new(),
             };
             let all: BTreeSet<String> = names(&a).into_iter().chain(names(&b)).collect();
@@ -248,8 +251,8 @@ fn diff(ty: Option<Type>, old: Option<&Value>, new: Option<&Value>) -> Differenc
                 out.put(Element::field(&name), found);
             }
             diff_elements(a.as_ref(), b.as_ref(), &mut out);
-            let leaf = |view: &Option<View<'_>>, value: Option<&Value>| {
-                matches!(view, Some(View::Leaf)) && value.is_some_and(|value| !value.is_null())
+            let leaf = |view: &Option<MergeView<'_>>, value: Option<&Value>| {
+                matches!(view, Some(MergeView::Leaf)) && value.is_some_and(|value| !value.is_null())
             };
             if leaf(&a, old) || leaf(&b, new) {
                 out.modified.add();
@@ -265,9 +268,9 @@ fn diff(ty: Option<Type>, old: Option<&Value>, new: Option<&Value>) -> Differenc
     out
 }
 
-fn diff_elements(old: Option<&View<'_>>, new: Option<&View<'_>>, out: &mut Difference) {
-    let of = |view: Option<&View<'_>>| -> BTreeMap<Element, (Type, Value)> {
-        let Some(View::Elements(list, elements)) = view else {
+fn diff_elements(old: Option<&MergeView<'_>>, new: Option<&MergeView<'_>>, out: &mut Difference) {
+    let of = |view: Option<&MergeView<'_>>| -> BTreeMap<Element, (Type, Value)> {
+        let Some(MergeView::Elements(list, elements)) = view else {
             return BTreeMap::new();
         };
         let identified = elements.iter().filter_map(|element| {
@@ -308,7 +311,7 @@ impl Difference {
         self.removed.extend(element, |set| *set = found.removed);
     }
 
-    /// Without what is at or below these places.
+    /// Drops everything at or below these paths.
     pub(super) fn outside(self, ignored: &FieldSet) -> Self {
         Self {
             added: self.added.outside(ignored),
@@ -318,11 +321,11 @@ impl Difference {
     }
 }
 
-/// The object with what a configuration says. Elements of lists stand in the order of the configuration, those that it does not have where they
-/// stood among the others.
+/// Merges a configuration into an object. List elements are in the order of the configuration;
+/// those that it does not have keep their places among the others.
 pub(super) fn merge(ty: Type, live: Value, config: Value) -> Value {
     match (view(ty, &live), view(ty, &config)) {
-        (View::Fields(_), View::Fields(_)) => {
+        (MergeView::Fields(_), MergeView::Fields(_)) => {
             let (Value::Object(mut live), Value::Object(config)) = (live, config) else {
                 unreachable!("both are seen as fields")
             };
@@ -335,11 +338,13 @@ pub(super) fn merge(ty: Type, live: Value, config: Value) -> Value {
             }
             Value::Object(live)
         }
-        (View::Elements(list, live), View::Elements(_, config)) => {
+        (MergeView::Elements(list, live), MergeView::Elements(_, config)) => {
             Value::Array(merge_elements(list, live, config))
         }
-        // An explicit null says nothing of what is in a struct, map or list.
-        (View::Fields(_) | View::Elements(..), View::Leaf) if config.is_null() => live,
+        // An explicit null does not affect the contents of a struct, map or list.
+        (MergeView::Fields(_) | MergeView::Elements(..), MergeView::Leaf) if config.is_null() => {
+            live
+        }
         _ => config,
     }
 }
@@ -376,7 +381,7 @@ fn merge_elements(list: &'static List, live: &[Value], config: &[Value]) -> Vec<
                 at += 1;
                 continue;
             };
-            // It is merged where the configuration has it: already, or when the walk comes there.
+            // It is merged at its place in the configuration: already, or later in this loop.
             let moved = place != at_new && next_shared.is_some_and(|next| next != element);
             if moved || place < at_new {
                 at += 1;
@@ -384,7 +389,8 @@ fn merge_elements(list: &'static List, live: &[Value], config: &[Value]) -> Vec<
             }
         }
         let Some(element) = new.get(at_new).map(Option::as_ref) else {
-            // All of the configuration is there: what is left of the object was, too.
+            // All elements of the configuration are done, and so are those that the object has
+            // left.
             at += 1;
             continue;
         };
@@ -404,17 +410,18 @@ fn merge_elements(list: &'static List, live: &[Value], config: &[Value]) -> Vec<
     out
 }
 
-/// The object without these fields, keys and elements. What loses all that it had is `null`, so that it counts as there; see [`drop_nulls`].
+/// Removes these fields, keys and elements. A value that loses all its content becomes `null`, so
+/// that it still exists; see [`drop_nulls`].
 pub(super) fn remove(ty: Type, value: &Value, set: &FieldSet) -> Value {
     let kept = match view(ty, value) {
-        View::Fields(fields) if !fields.is_empty() => {
+        MergeView::Fields(fields) if !fields.is_empty() => {
             let kept = fields.iter().filter_map(|(name, value)| {
                 let value = remove_at(ty.field(name), Element::field(name), value, set)?;
                 Some((name.clone(), value))
             });
             Value::Object(kept.collect())
         }
-        View::Elements(list, elements) if !elements.is_empty() => {
+        MergeView::Elements(list, elements) if !elements.is_empty() => {
             let kept = elements
                 .iter()
                 .filter_map(|element| match identify(list, element) {
@@ -442,7 +449,7 @@ fn remove_at(ty: Option<Type>, element: Element, value: &Value, set: &FieldSet) 
     })
 }
 
-/// The object without the fields that are `null`.
+/// Drops `null` fields of the object.
 pub(super) fn drop_nulls(value: Value) -> Value {
     match value {
         Value::Object(fields) => {

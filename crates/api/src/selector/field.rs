@@ -8,29 +8,23 @@ use winnow::{
 };
 
 use super::SelectorError;
-use crate::{
-    Object,
-    apps::{ControllerRevision, Deployment, ReplicaSet},
-    coordination::Lease,
-    core::{Event, Namespace, Node, Pod, Service},
-    networking::ClusterCIDR,
-};
+use crate::Object;
 
-/// A kind whose objects can be selected by some of their fields: those that Kubernetes supports for it.
+/// A kind whose objects can be selected by fields: those that Kubernetes supports for it.
 pub trait Selectable: Object {
-    /// The fields beside `metadata.name` and `metadata.namespace`, and how to read them.
-    const FIELDS: &'static [Field<Self>];
+    /// The fields besides `metadata.name` and `metadata.namespace`, with functions that read them.
+    const FIELDS: &'static [Field<Self>] = &[];
 }
 
 /// A field's label, and its value in an object.
 pub type Field<K> = (&'static str, for<'a> fn(&'a K) -> Cow<'a, str>);
 
-/// The values of an object's selectable fields, kept apart from the object.
+/// The values of an object's selectable fields, stored separately from the object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldSet(Box<[Box<str>]>);
 
 impl FieldSet {
-    /// Those of `object`.
+    /// Reads the fields of `object`.
     pub fn of<K: Selectable>(object: &K) -> Self {
         let metadata = [object.name(), object.namespace()].map(Box::from);
         let fields = K::FIELDS.iter().map(|(_, value)| Box::from(value(object)));
@@ -38,13 +32,14 @@ impl FieldSet {
     }
 }
 
-/// A field selector for one kind: `a=b,a==b,a!=b`, all of which must hold. The empty one holds for everything.
+/// A field selector for one kind: `a=b,a==b,a!=b`, all of which must hold. The empty one matches
+/// everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FieldSelector(Vec<Term>);
+pub struct FieldSelector(Vec<FieldTerm>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Term {
-    /// Which value of a [`FieldSet`].
+struct FieldTerm {
+    /// The index in a [`FieldSet`].
     place: usize,
     operator: Operator,
     value: String,
@@ -57,11 +52,12 @@ enum Operator {
 }
 
 impl FieldSelector {
-    /// Understands a selector over the fields of `K`.
+    /// Parses a selector over the fields of `K`.
     ///
     /// # Errors
     ///
-    /// [`SelectorError::Term`] for what is no comparison, [`SelectorError::Unsupported`] for a field that `K` does not support.
+    /// [`SelectorError::Term`] for a term that is not a comparison,
+    /// [`SelectorError::Unsupported`] for a field that `K` does not support.
     pub fn parse<K: Selectable>(selector: &str) -> Result<Self, SelectorError> {
         let labels = || {
             ["metadata.name", "metadata.namespace"]
@@ -79,7 +75,7 @@ impl FieldSelector {
             })?;
             let place = labels().position(|supported| supported == label);
             let place = place.ok_or_else(|| SelectorError::Unsupported(label.to_owned()))?;
-            terms.push(Term {
+            terms.push(FieldTerm {
                 place,
                 operator,
                 value,
@@ -88,12 +84,13 @@ impl FieldSelector {
         Ok(Self(terms))
     }
 
-    /// Whether it holds for every object.
+    /// True if the selector matches every object.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether all terms hold for an object with these fields, which must be of the kind it was parsed for.
+    /// True if all terms hold for an object with these fields. The object must be of the kind that
+    /// the selector was parsed for.
     pub fn matches(&self, fields: &FieldSet) -> bool {
         self.0.iter().all(|term| {
             let equal = fields
@@ -105,7 +102,7 @@ impl FieldSelector {
     }
 }
 
-/// The parts between commas that have no backslash before them, escapes left as they are.
+/// Splits at commas that are not escaped by a backslash; escapes are left unchanged.
 fn split_unescaped(text: &str) -> Vec<String> {
     let character = alt((('\\', any).take(), none_of(',').take()));
     let part = repeat(0.., character).fold(String::new, |mut part, piece: &str| {
@@ -132,137 +129,46 @@ fn term(text: &str) -> Option<(&str, Operator, String)> {
     Parser::<_, _, ContextError>::parse(&mut term, text).ok()
 }
 
-fn text(value: Option<&str>) -> Cow<'_, str> {
+/// The text of an optional field.
+pub(crate) fn text(value: Option<&str>) -> Cow<'_, str> {
     Cow::Borrowed(value.unwrap_or_default())
 }
 
-fn truth(value: Option<bool>) -> Cow<'static, str> {
+/// The text of an optional truth value.
+pub(crate) fn truth(value: Option<bool>) -> Cow<'static, str> {
     Cow::Borrowed(if value == Some(true) { "true" } else { "false" })
 }
 
+/// The text of a field of the spec.
 macro_rules! spec {
     ($object:expr, $field:ident) => {
         $object
             .spec
             .as_ref()
-            .map_or(Cow::Borrowed(""), |spec| text(spec.$field.as_deref()))
+            .map_or(std::borrow::Cow::Borrowed(""), |spec| {
+                $crate::selector::field::text(spec.$field.as_deref())
+            })
     };
 }
+/// The text of a field of the status.
 macro_rules! status {
     ($object:expr, $field:ident) => {
         $object
             .status
             .as_ref()
-            .map_or(Cow::Borrowed(""), |status| text(status.$field.as_deref()))
+            .map_or(std::borrow::Cow::Borrowed(""), |status| {
+                $crate::selector::field::text(status.$field.as_deref())
+            })
     };
 }
-
-impl Selectable for Pod {
-    const FIELDS: &'static [Field<Self>] = &[
-        ("spec.nodeName", |pod| spec!(pod, node_name)),
-        ("spec.restartPolicy", |pod| spec!(pod, restart_policy)),
-        ("spec.schedulerName", |pod| spec!(pod, scheduler_name)),
-        ("spec.serviceAccountName", |pod| {
-            spec!(pod, service_account_name)
-        }),
-        ("spec.hostNetwork", |pod| {
-            truth(pod.spec.as_ref().and_then(|spec| spec.host_network))
-        }),
-        ("status.phase", |pod| status!(pod, phase)),
-        ("status.podIP", |pod| status!(pod, pod_ip)),
-        ("status.nominatedNodeName", |pod| {
-            status!(pod, nominated_node_name)
-        }),
-    ];
-}
-
-impl Selectable for Node {
-    const FIELDS: &'static [Field<Self>] = &[("spec.unschedulable", |node| {
-        truth(node.spec.as_ref().and_then(|spec| spec.unschedulable))
-    })];
-}
-
-impl Selectable for Namespace {
-    const FIELDS: &'static [Field<Self>] =
-        &[("status.phase", |namespace| status!(namespace, phase))];
-}
-
-impl Selectable for Event {
-    const FIELDS: &'static [Field<Self>] = &[
-        ("involvedObject.kind", |event| {
-            text(event.involved_object.kind.as_deref())
-        }),
-        ("involvedObject.namespace", |event| {
-            text(event.involved_object.namespace.as_deref())
-        }),
-        ("involvedObject.name", |event| {
-            text(event.involved_object.name.as_deref())
-        }),
-        ("involvedObject.uid", |event| {
-            text(event.involved_object.uid.as_deref())
-        }),
-        ("involvedObject.apiVersion", |event| {
-            text(event.involved_object.api_version.as_deref())
-        }),
-        ("involvedObject.resourceVersion", |event| {
-            text(event.involved_object.resource_version.as_deref())
-        }),
-        ("involvedObject.fieldPath", |event| {
-            text(event.involved_object.field_path.as_deref())
-        }),
-        ("reason", |event| text(event.reason.as_deref())),
-        ("reportingComponent", |event| {
-            text(event.reporting_component.as_deref())
-        }),
-        ("source", |event| {
-            match event
-                .source
-                .as_ref()
-                .and_then(|source| source.component.as_deref())
-            {
-                None | Some("") => text(event.reporting_component.as_deref()),
-                Some(component) => Cow::Borrowed(component),
-            }
-        }),
-        ("type", |event| text(event.type_.as_deref())),
-    ];
-}
-
-impl Selectable for Lease {
-    const FIELDS: &'static [Field<Self>] = &[];
-}
-
-impl Selectable for Deployment {
-    const FIELDS: &'static [Field<Self>] = &[];
-}
-
-impl Selectable for ReplicaSet {
-    const FIELDS: &'static [Field<Self>] = &[("status.replicas", |set| {
-        let replicas = set.status.as_ref().map_or(0, |status| status.replicas);
-        Cow::Owned(replicas.to_string())
-    })];
-}
-
-impl Selectable for ClusterCIDR {
-    const FIELDS: &'static [Field<Self>] = &[];
-}
-
-impl Selectable for ControllerRevision {
-    const FIELDS: &'static [Field<Self>] = &[];
-}
-
-impl Selectable for Service {
-    const FIELDS: &'static [Field<Self>] = &[
-        ("spec.clusterIP", |service| spec!(service, cluster_ip)),
-        ("spec.type", |service| spec!(service, type_)),
-    ];
-}
+pub(crate) use {spec, status};
 
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::core::{Node, Pod};
 
     fn pod() -> FieldSet {
         let pod = json!({"metadata": {"name": "a", "namespace": "ns"}, "spec": {"containers": [], "nodeName": "n=1,2"}, "status": {"phase": "Running"}});
@@ -270,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn terms_hold_or_do_not() {
+    fn matches_fields_by_equality_and_inequality() {
         let holds = [
             "",
             "metadata.name=a",
@@ -302,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused() {
+    fn refuses_invalid_terms_and_unsupported_fields() {
         let refused = |text| FieldSelector::parse::<Pod>(text).unwrap_err().to_string();
         assert_eq!(refused("spec.foo=a"), "field label not supported: spec.foo");
         assert_eq!(

@@ -11,18 +11,19 @@ use winnow::{
 use super::SelectorError;
 use crate::{core::NodeSelectorRequirement, meta, names};
 
-/// A label selector: `a=b,a!=b,a in (x,y),a notin (x),a,!a,a>1,a<1`, all of which must hold. The empty one holds for everything.
+/// A label selector: `a=b,a!=b,a in (x,y),a notin (x),a,!a,a>1,a<1`, all of which must hold. The
+/// empty one matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LabelSelector(Vec<Requirement>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Requirement {
     key: String,
-    test: Test,
+    test: LabelTest,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Test {
+enum LabelTest {
     Exists,
     Absent,
     Equal(String),
@@ -34,13 +35,13 @@ enum Test {
 }
 
 impl LabelSelector {
-    /// In the order of their keys.
+    /// Creates a selector; requirements are sorted by key.
     fn of(mut requirements: Vec<Requirement>) -> Self {
         requirements.sort_by(|a, b| a.key.cmp(&b.key));
         Self(requirements)
     }
 
-    /// The requirements of a term of a selector of nodes.
+    /// The requirements of a term of a node selector.
     pub(super) fn of_nodes(requirements: Option<&[NodeSelectorRequirement]>) -> Self {
         let each = requirements.unwrap_or_default().iter().map(|requirement| {
             let values = requirement.values.as_deref().unwrap_or_default();
@@ -49,7 +50,7 @@ impl LabelSelector {
         Self::of(each.collect())
     }
 
-    /// All that several ask for.
+    /// The conjunction of several selectors.
     pub(super) fn joined<'a>(selectors: impl IntoIterator<Item = &'a Self>) -> Self {
         Self::of(
             selectors
@@ -59,22 +60,22 @@ impl LabelSelector {
         )
     }
 
-    /// How many requirements it has.
+    /// The number of requirements.
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether it holds for every object.
+    /// True if the selector matches every object.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether all requirements hold. What an absent label is not, holds.
+    /// True if all requirements hold. Negative requirements hold for an absent label.
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         self.matches_by(|key| labels.get(key).map(String::as_str))
     }
 
-    /// The same of labels that are kept in another way: `label` finds the value of a key.
+    /// Like [`Self::matches`] for labels in another form: `label` returns the value of a key.
     pub fn matches_by<'a>(&self, label: impl Fn(&str) -> Option<&'a str>) -> bool {
         self.0
             .iter()
@@ -83,13 +84,13 @@ impl LabelSelector {
 }
 
 impl From<&meta::LabelSelector> for LabelSelector {
-    /// The selector as objects carry it, in the order of its keys, as Kubernetes writes one. An operator that Kubernetes does not have, which
-    /// validation refuses, selects nothing.
+    /// Converts the selector of an object, sorted by key, as Kubernetes writes one. An invalid
+    /// operator, which validation refuses, matches nothing.
     fn from(selector: &meta::LabelSelector) -> Self {
         let labels = selector.match_labels.iter().flatten();
         let equal = labels.map(|(key, value)| Requirement {
             key: key.clone(),
-            test: Test::Equal(value.clone()),
+            test: LabelTest::Equal(value.clone()),
         });
         let expressions = selector.match_expressions.iter().flatten();
         let compared = expressions.map(|expression| {
@@ -101,7 +102,8 @@ impl From<&meta::LabelSelector> for LabelSelector {
 }
 
 impl Requirement {
-    /// One as objects carry it. An operator that is none, or has not the values that it needs, is one that nothing meets.
+    /// Converts a requirement of an object. One with an invalid operator, or without the values
+    /// that it needs, never holds.
     fn new(key: &str, operator: &str, values: &[String]) -> Self {
         let sorted = || {
             let mut values = values.to_vec();
@@ -113,40 +115,46 @@ impl Requirement {
             _ => None,
         };
         let test = match operator {
-            "In" => Some(Test::In(sorted())),
-            "NotIn" => Some(Test::NotIn(sorted())),
-            "Exists" => Some(Test::Exists),
-            "DoesNotExist" => Some(Test::Absent),
-            "Gt" => bound().map(Test::Greater),
-            "Lt" => bound().map(Test::Less),
+            "In" => Some(LabelTest::In(sorted())),
+            "NotIn" => Some(LabelTest::NotIn(sorted())),
+            "Exists" => Some(LabelTest::Exists),
+            "DoesNotExist" => Some(LabelTest::Absent),
+            "Gt" => bound().map(LabelTest::Greater),
+            "Lt" => bound().map(LabelTest::Less),
             _ => None,
         };
         Self {
             key: key.to_owned(),
-            test: test.unwrap_or_else(|| Test::In(Vec::new())),
+            test: test.unwrap_or_else(|| LabelTest::In(Vec::new())),
         }
     }
 
     fn holds(&self, value: Option<&str>) -> bool {
         let number = || value.and_then(|value| value.parse::<i64>().ok());
         match &self.test {
-            Test::Exists => value.is_some(),
-            Test::Absent => value.is_none(),
-            Test::Equal(wanted) => value == Some(wanted.as_str()),
-            Test::NotEqual(unwanted) => value != Some(unwanted.as_str()),
-            Test::In(values) => value.is_some_and(|value| values.iter().any(|one| one == value)),
-            Test::NotIn(values) => value.is_none_or(|value| values.iter().all(|one| one != value)),
-            Test::Greater(than) => number().is_some_and(|value| value > *than),
-            Test::Less(than) => number().is_some_and(|value| value < *than),
+            LabelTest::Exists => value.is_some(),
+            LabelTest::Absent => value.is_none(),
+            LabelTest::Equal(wanted) => value == Some(wanted.as_str()),
+            LabelTest::NotEqual(unwanted) => value != Some(unwanted.as_str()),
+            LabelTest::In(values) => {
+                value.is_some_and(|value| values.iter().any(|one| one == value))
+            }
+            LabelTest::NotIn(values) => {
+                value.is_none_or(|value| values.iter().all(|one| one != value))
+            }
+            LabelTest::Greater(than) => number().is_some_and(|value| value > *than),
+            LabelTest::Less(than) => number().is_some_and(|value| value < *than),
         }
     }
 
-    /// The keys and values that must be well-formed.
+    /// The invalid key or value, if any, with the violated rule.
     fn check(&self) -> Option<(&str, String)> {
         let values = match &self.test {
-            Test::In(values) | Test::NotIn(values) => &values[..],
-            Test::Equal(value) | Test::NotEqual(value) => std::slice::from_ref(value),
-            Test::Exists | Test::Absent | Test::Greater(_) | Test::Less(_) => &[],
+            LabelTest::In(values) | LabelTest::NotIn(values) => &values[..],
+            LabelTest::Equal(value) | LabelTest::NotEqual(value) => std::slice::from_ref(value),
+            LabelTest::Exists | LabelTest::Absent | LabelTest::Greater(_) | LabelTest::Less(_) => {
+                &[]
+            }
         };
         let broken = |text, rules: Vec<String>| rules.into_iter().next().map(|rule| (text, rule));
         broken(&*self.key, names::qualified_name(&self.key)).or_else(|| {
@@ -185,14 +193,14 @@ impl fmt::Display for LabelSelector {
         for (index, Requirement { key, test }) in self.0.iter().enumerate() {
             let comma = if index == 0 { "" } else { "," };
             match test {
-                Test::Exists => write!(f, "{comma}{key}")?,
-                Test::Absent => write!(f, "{comma}!{key}")?,
-                Test::Equal(value) => write!(f, "{comma}{key}={value}")?,
-                Test::NotEqual(value) => write!(f, "{comma}{key}!={value}")?,
-                Test::In(values) => write!(f, "{comma}{key} in ({})", values.join(","))?,
-                Test::NotIn(values) => write!(f, "{comma}{key} notin ({})", values.join(","))?,
-                Test::Greater(than) => write!(f, "{comma}{key}>{than}")?,
-                Test::Less(than) => write!(f, "{comma}{key}<{than}")?,
+                LabelTest::Exists => write!(f, "{comma}{key}")?,
+                LabelTest::Absent => write!(f, "{comma}!{key}")?,
+                LabelTest::Equal(value) => write!(f, "{comma}{key}={value}")?,
+                LabelTest::NotEqual(value) => write!(f, "{comma}{key}!={value}")?,
+                LabelTest::In(values) => write!(f, "{comma}{key} in ({})", values.join(","))?,
+                LabelTest::NotIn(values) => write!(f, "{comma}{key} notin ({})", values.join(","))?,
+                LabelTest::Greater(than) => write!(f, "{comma}{key}>{than}")?,
+                LabelTest::Less(than) => write!(f, "{comma}{key}<{than}")?,
             }
         }
         Ok(())
@@ -209,8 +217,8 @@ fn selector(input: &mut &str) -> ModalResult<Vec<Requirement>> {
 }
 
 fn requirement(input: &mut &str) -> ModalResult<Requirement> {
-    let absent = preceded('!', cut_err(spaced(word))).map(|key| (key, Test::Absent));
-    let present = (word, opt(test)).map(|(key, test)| (key, test.unwrap_or(Test::Exists)));
+    let absent = preceded('!', cut_err(spaced(word))).map(|key| (key, LabelTest::Absent));
+    let present = (word, opt(test)).map(|(key, test)| (key, test.unwrap_or(LabelTest::Exists)));
     let (key, test) = spaced(alt((absent, present))).parse_next(input)?;
     Ok(Requirement {
         key: key.to_owned(),
@@ -218,18 +226,18 @@ fn requirement(input: &mut &str) -> ModalResult<Requirement> {
     })
 }
 
-fn test(input: &mut &str) -> ModalResult<Test> {
+fn test(input: &mut &str) -> ModalResult<LabelTest> {
     let one = || cut_err(spaced(value)).map(str::to_owned);
     let operator = alt((
-        preceded(spaced("=="), one()).map(Test::Equal),
-        preceded(spaced("="), one()).map(Test::Equal),
-        preceded(spaced("!="), one()).map(Test::NotEqual),
-        preceded(spaced(">"), cut_err(integer)).map(Test::Greater),
-        preceded(spaced("<"), cut_err(integer)).map(Test::Less),
+        preceded(spaced("=="), one()).map(LabelTest::Equal),
+        preceded(spaced("="), one()).map(LabelTest::Equal),
+        preceded(spaced("!="), one()).map(LabelTest::NotEqual),
+        preceded(spaced(">"), cut_err(integer)).map(LabelTest::Greater),
+        preceded(spaced("<"), cut_err(integer)).map(LabelTest::Less),
     ));
     let set = alt((
-        preceded((multispace1, "notin"), cut_err(values)).map(Test::NotIn),
-        preceded((multispace1, "in"), cut_err(values)).map(Test::In),
+        preceded((multispace1, "notin"), cut_err(values)).map(LabelTest::NotIn),
+        preceded((multispace1, "in"), cut_err(values)).map(LabelTest::In),
     ));
     alt((operator, set)).parse_next(input)
 }
@@ -256,7 +264,7 @@ fn word<'a>(input: &mut &'a str) -> ModalResult<&'a str> {
     .parse_next(input)
 }
 
-/// May be empty: `a=` asks for the empty value.
+/// A value, which may be empty: `a=` selects the empty value.
 fn value<'a>(input: &mut &'a str) -> ModalResult<&'a str> {
     take_while(0.., is_word).parse_next(input)
 }
@@ -287,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn requirements_hold_or_do_not() {
+    fn matches_labels_by_each_operator() {
         let labels = labels(&[("app", "web"), ("tier", ""), ("example.com/n", "5")]);
         let holds = [
             "",
@@ -339,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_selector_of_an_object_is_one_of_text() {
+    fn object_selectors_equal_text_selectors() {
         let selector = meta::LabelSelector {
             match_labels: Some(labels(&[("app", "web")])),
             match_expressions: Some(
@@ -377,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_with_its_place() {
+    fn refuses_invalid_syntax_with_its_position() {
         for text in [
             ",",
             "a,",
@@ -417,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_parses_to_the_same() {
+    fn formatting_and_parsing_round_trip() {
         for text in ["a", "!a", "a in (b,c)", "a notin (b)", "a>1", "a<1,b"] {
             assert_eq!(text.parse::<LabelSelector>().unwrap().to_string(), text);
         }

@@ -3,37 +3,38 @@ use std::{collections::BTreeMap, fmt};
 use super::LabelSelector;
 use crate::{Object as _, core};
 
-/// Labels by their key.
+/// Labels by key.
 type Labels = BTreeMap<String, String>;
 
-/// A selector of nodes, read once: by their labels, and by their name.
+/// A parsed node selector, by labels and by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeSelector(Vec<Term>);
+pub struct NodeSelector(Vec<NodeTerm>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Term {
+struct NodeTerm {
     labels: LabelSelector,
     fields: LabelSelector,
 }
 
 impl NodeSelector {
-    /// Whether it selects the node. One term is enough.
+    /// True if a term selects the node.
     pub fn matches(&self, node: &core::Node) -> bool {
         let labels = node.metadata.labels.as_ref();
         self.0.iter().any(|term| term.matches(node.name(), labels))
     }
 
-    /// How many requirements the terms have that select the node of that name with these labels; `None` if no term does.
+    /// The number of requirements in the terms that select a node with this name and these labels;
+    /// `None` if no term does.
     pub fn requirements_met(&self, name: &str, labels: &Labels) -> Option<usize> {
-        let selects = |term: &&Term| term.matches(name, Some(labels));
+        let selects = |term: &&NodeTerm| term.matches(name, Some(labels));
         let met = self.0.iter().filter(selects);
         met.map(|term| term.labels.len() + term.fields.len())
             .reduce(|sum, count| sum + count)
     }
 }
 
-impl Term {
-    /// All requirements must hold. A term without any selects no node.
+impl NodeTerm {
+    /// True if all requirements hold. A term without requirements selects no node.
     fn matches(&self, name: &str, labels: Option<&Labels>) -> bool {
         let label = |key: &str| labels?.get(key).map(String::as_str);
         let field = |key: &str| (key == "metadata.name").then_some(name);
@@ -45,7 +46,7 @@ impl Term {
 
 impl From<&core::NodeSelector> for NodeSelector {
     fn from(selector: &core::NodeSelector) -> Self {
-        let terms = selector.node_selector_terms.iter().map(|term| Term {
+        let terms = selector.node_selector_terms.iter().map(|term| NodeTerm {
             labels: LabelSelector::of_nodes(term.match_expressions.as_deref()),
             fields: LabelSelector::of_nodes(term.match_fields.as_deref()),
         });
@@ -54,7 +55,7 @@ impl From<&core::NodeSelector> for NodeSelector {
 }
 
 impl fmt::Display for NodeSelector {
-    /// All requirements by key, whichever term they are of.
+    /// Writes the requirements of all terms, sorted by key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parts = self.0.iter().flat_map(|term| [&term.labels, &term.fields]);
         LabelSelector::joined(parts).fmt(f)
@@ -84,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn every_operator_is_the_one_of_kubernetes() {
+    fn every_operator_matches_as_in_kubernetes() {
         for (key, operator, values, want) in [
             ("zone", "In", &["b", "a"][..], true),
             ("zone", "In", &["b"], false),
@@ -111,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn one_term_is_enough_and_all_of_it_must_hold() {
+    fn matches_if_all_of_one_term_holds() {
         let zone = |zone: &str| json!({"key": "zone", "operator": "In", "values": [zone]});
         let size = json!({"key": "size", "operator": "Exists"});
         let name = |name: &str| json!({"key": "metadata.name", "operator": "In", "values": [name]});
@@ -127,7 +128,7 @@ mod tests {
                 json!([{"matchExpressions": [a], "matchFields": [name("node2")]}]),
                 None,
             ),
-            // Nothing to meet selects nothing.
+            // Without requirements nothing is selected.
             (json!([]), None),
             (json!([{}]), None),
         ] {
@@ -136,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn its_text_has_all_requirements_by_key() {
+    fn formats_all_requirements_sorted_by_key() {
         let of = |key: &str, operator: &str, values: &[&str]| json!({"key": key, "operator": operator, "values": values});
         let terms = json!([
             {"matchExpressions": [of("zone", "In", &["b", "a"]), of("x", "Exists", &[])]},

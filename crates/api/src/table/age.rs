@@ -1,4 +1,4 @@
-//! Times as kubectl shows them: how long ago.
+//! Ages as kubectl formats them.
 
 use jiff::Timestamp;
 
@@ -9,16 +9,16 @@ const HOUR: i64 = 60 * MINUTE;
 const DAY: i64 = 24 * HOUR;
 const YEAR: i64 = 365 * DAY;
 
-/// How long before `now` that was: `5s`, `2m10s`, `3h`, `5d`; `<unknown>` for no time.
+/// The time from `time` until `now`: `5s`, `2m10s`, `3h`, `5d`; `<unknown>` for `None`.
 pub fn since(time: Option<&Time>, now: Timestamp) -> String {
     time.map_or_else(|| "<unknown>".into(), |Time(time)| between(*time, now))
 }
 
-/// The time from `start` to `end`, with two units where the larger one alone would be coarse.
+/// The time from `start` to `end`, in two units where the larger one alone would be too coarse.
 pub fn between(start: Timestamp, end: Timestamp) -> String {
     let seconds = end.duration_since(start).as_secs();
     match seconds {
-        ..-1 => "<invalid>".into(), // A clock that is ahead by more than a rounding error.
+        ..-1 => "<invalid>".into(), // A clock is ahead by more than a rounding error.
         -1..0 => "0s".into(),
         0..120 => format!("{seconds}s"),
         _ if seconds < 10 * MINUTE => two(seconds, (MINUTE, "m"), (1, "s")),
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ages_are_kubectls() {
+    fn ages_have_the_format_of_kubectl() {
         for (seconds, want) in [
             (-5, "<invalid>"),
             (-1, "0s"),

@@ -1,4 +1,5 @@
-//! Where an object breaks a rule, and in which words (source: `apimachinery/pkg/util/validation/field`).
+//! Validation errors: the path of a field, the kind of error and the message (source:
+//! `apimachinery/pkg/util/validation/field`).
 
 use std::fmt;
 
@@ -14,25 +15,25 @@ impl Path {
         Self(field.to_owned())
     }
 
-    /// A field of this one.
+    /// The path of a field of this one.
     #[must_use]
     pub fn child(&self, field: &str) -> Self {
         Self(format!("{}.{field}", self.0))
     }
 
-    /// An element of this list.
+    /// The path of an element of this list.
     #[must_use]
     pub fn index(&self, index: usize) -> Self {
         Self(format!("{}[{index}]", self.0))
     }
 
-    /// An entry of this map.
+    /// The path of an entry of this map.
     #[must_use]
     pub fn key(&self, key: &str) -> Self {
         Self(format!("{}[{key}]", self.0))
     }
 
-    /// As text.
+    /// The path as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -44,24 +45,24 @@ impl fmt::Display for Path {
     }
 }
 
-/// Which kind of rule a field breaks.
+/// The kind of a validation error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// It has to be there.
+    /// The field is required.
     Required,
-    /// It may not be there, or not change.
+    /// The field must be absent, or must not change.
     Forbidden,
-    /// Its value has the wrong form, or is out of range.
+    /// The value is malformed or out of range.
     Invalid,
-    /// Its value is none of an enumeration.
+    /// The value is not in an enumeration.
     NotSupported,
-    /// Its value is there already, where values are unique.
+    /// The value is not unique.
     Duplicate,
-    /// What it refers to is not there.
+    /// The referenced object does not exist.
     NotFound,
-    /// It has too many characters or bytes.
+    /// The value has too many characters or bytes.
     TooLong,
-    /// It cannot be judged.
+    /// The value cannot be checked.
     Internal,
 }
 
@@ -80,16 +81,17 @@ impl Rule {
     }
 }
 
-/// A field that breaks a rule. Displayed as Kubernetes does: `spec.nodeName: Invalid value: "A": must be …`.
+/// A validation error of a field. Formatted as in Kubernetes:
+/// `spec.nodeName: Invalid value: "A": must be …`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FieldError {
     /// The field.
     pub path: Path,
-    /// The kind of rule.
+    /// The kind of the error.
     pub rule: Rule,
-    /// The value at fault, for rules that show it.
+    /// The invalid value, for kinds that show it.
     pub value: Option<Value>,
-    /// What would be right; empty where the rule says it all.
+    /// The requirement; empty where the kind is sufficient.
     pub detail: String,
 }
 
@@ -115,19 +117,19 @@ impl fmt::Display for FieldError {
     }
 }
 
-/// All rules that an object breaks, in the order in which they were found.
+/// All validation errors of an object, in the order in which they were found.
 ///
-/// Displayed as Kubernetes does: one error alone, several in brackets, equal ones once.
+/// Formatted as in Kubernetes: a single error alone, several in brackets, equal ones once.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ErrorList(Vec<FieldError>);
 
 impl ErrorList {
-    /// No errors yet.
+    /// Creates an empty list.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Whether no rule is broken.
+    /// True if there are no errors.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -142,51 +144,51 @@ impl ErrorList {
         self.0.extend(other.0);
     }
 
-    /// The field has to be there.
+    /// Adds an error for a missing field.
     pub fn required(&mut self, path: &Path, detail: &str) {
         self.push(path, Rule::Required, None, detail);
     }
 
-    /// The field may not be there, or not change.
+    /// Adds an error for a field that must be absent or must not change.
     pub fn forbidden(&mut self, path: &Path, detail: &str) {
         self.push(path, Rule::Forbidden, None, detail);
     }
 
-    /// The value has the wrong form, or is out of range.
+    /// Adds an error for a malformed value or one out of range.
     pub fn invalid(&mut self, path: &Path, value: impl Into<Value>, detail: &str) {
         self.push(path, Rule::Invalid, Some(value.into()), detail);
     }
 
-    /// The value breaks each of these rules.
+    /// Adds an error for each of these violated rules.
     pub fn invalid_each(&mut self, path: &Path, value: &str, rules: Vec<String>) {
         for rule in rules {
             self.invalid(path, value, &rule);
         }
     }
 
-    /// The value is none of `supported`.
+    /// Adds an error for a value that is not in `supported`.
     pub fn not_supported(&mut self, path: &Path, value: &str, supported: &[&str]) {
         self.not_supported_value(path, value.into(), supported);
     }
 
-    /// The same for a value that is no text.
+    /// Adds an error for a value other than a string that is not supported.
     pub fn not_supported_value(&mut self, path: &Path, value: Value, supported: &[&str]) {
         let quoted: Vec<_> = supported.iter().map(|value| format!("{value:?}")).collect();
         let detail = format!("supported values: {}", quoted.join(", "));
         self.push(path, Rule::NotSupported, Some(value), &detail);
     }
 
-    /// The value is there already.
+    /// Adds an error for a value that is not unique.
     pub fn duplicate(&mut self, path: &Path, value: impl Into<Value>) {
         self.push(path, Rule::Duplicate, Some(value.into()), "");
     }
 
-    /// What the value refers to is not there.
+    /// Adds an error for a reference to a missing object.
     pub fn not_found(&mut self, path: &Path, value: &str) {
         self.push(path, Rule::NotFound, Some(value.into()), "");
     }
 
-    /// The value has more than `max` bytes.
+    /// Adds an error for a value with more than `max` bytes.
     pub fn too_long(&mut self, path: &Path, max: usize) {
         self.push(
             path,
@@ -196,7 +198,7 @@ impl ErrorList {
         );
     }
 
-    /// The value cannot be judged.
+    /// Adds an error for a value that cannot be checked.
     pub fn internal(&mut self, path: &Path, detail: &str) {
         self.push(path, Rule::Internal, None, detail);
     }
@@ -254,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn one_error_has_no_brackets() {
+    fn prints_a_single_error_without_brackets() {
         let mut errors = ErrorList::new();
         errors.forbidden(
             &Path::new("metadata").child("annotations").key("a"),

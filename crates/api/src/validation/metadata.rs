@@ -1,4 +1,4 @@
-//! Rules of `metadata`, for every kind.
+//! Validation of `metadata`, for every kind.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 use super::field::{ErrorList, Path};
 use crate::{Object, Scope, meta::ObjectMeta, names};
 
-/// The most bytes that annotations may have in all.
+/// The most bytes of all annotations together.
 pub const ANNOTATIONS_MAX_BYTES: usize = 256 * 1024;
 
-/// The rules of a kind's names.
+/// The rules for the names of a kind.
 pub type NameRules = fn(&str) -> Vec<String>;
 
-pub(super) fn validate<K: Object>(object: &K, name_rules: NameRules) -> ErrorList {
+pub(crate) fn validate<K: Object>(object: &K, name_rules: NameRules) -> ErrorList {
     let mut errors = ErrorList::new();
     let path = Path::new("metadata");
     let meta = object.metadata();
@@ -53,7 +53,7 @@ pub(super) fn validate<K: Object>(object: &K, name_rules: NameRules) -> ErrorLis
     errors
 }
 
-pub(super) fn validate_update<K: Object>(new: &K, old: &K) -> ErrorList {
+pub(crate) fn validate_update<K: Object>(new: &K, old: &K) -> ErrorList {
     let mut errors = ErrorList::new();
     let path = Path::new("metadata");
     let (new, old) = (new.metadata(), old.metadata());
@@ -100,7 +100,7 @@ pub(super) fn validate_update<K: Object>(new: &K, old: &K) -> ErrorList {
     errors
 }
 
-/// A prefix is judged as the name that it may become: `a-` is a good beginning though not a good name.
+/// A name that the prefix may become: `a-` is a valid prefix, though not a valid name.
 fn complete(prefix: &str) -> String {
     match prefix.strip_suffix('-') {
         Some(stem) if !stem.is_empty() => format!("{stem}a"),
@@ -108,7 +108,7 @@ fn complete(prefix: &str) -> String {
     }
 }
 
-pub(super) fn labels(
+pub(crate) fn labels(
     path: &Path,
     labels: Option<&BTreeMap<String, String>>,
     errors: &mut ErrorList,
@@ -119,10 +119,11 @@ pub(super) fn labels(
     }
 }
 
-pub(super) fn annotations(path: &Path, meta: &ObjectMeta, errors: &mut ErrorList) {
+pub(crate) fn annotations(path: &Path, meta: &ObjectMeta, errors: &mut ErrorList) {
     let mut bytes = 0;
     for (key, value) in meta.annotations.iter().flatten() {
-        // Upper case is allowed in the prefix of annotations, for what was stored before there was a rule.
+        // Upper case is allowed in the prefix of annotation keys, for objects that were stored
+        // before there was a rule.
         errors.invalid_each(path, key, names::qualified_name(&key.to_lowercase()));
         bytes += key.len() + value.len();
     }

@@ -1,34 +1,29 @@
-//! What makes an object well-formed, and which of its fields may change, as Kubernetes has it and in its words.
+//! Validation of objects and of updates, with the rules and messages of Kubernetes.
 
-mod cluster_cidr;
-mod controller_revision;
-mod deployment;
-mod event;
 pub mod field;
-mod lease;
-mod metadata;
-mod namespace;
-mod node;
-mod node_selector;
-mod pod;
-mod replica_set;
-mod resources;
-mod service;
-mod taints;
-mod workload;
+pub(crate) mod metadata;
+pub(crate) mod node_selector;
+pub(crate) mod resources;
+pub(crate) mod taints;
+pub(crate) mod workload;
 
-pub use event::{validate_new_event, validate_new_event_update};
 pub use field::{ErrorList, FieldError, Path, Rule};
 pub use metadata::{ANNOTATIONS_MAX_BYTES, NameRules};
-pub use node::{is_cidr, sync_pod_cidrs};
 
-use crate::Object;
+use crate::{Object, names};
 
-/// The rules of a kind. Objects are judged after defaults were set.
+/// The validation rules of a kind. Objects are validated after defaulting.
 pub trait Validate: Object {
-    /// The rules that the object breaks.
-    fn validate(&self) -> ErrorList;
+    /// Validates an object. The default checks the metadata, with the rules of a DNS subdomain for
+    /// the name.
+    fn validate(&self) -> ErrorList {
+        metadata::validate(self, names::dns1123_subdomain)
+    }
 
-    /// The rules that the object breaks as the successor of `old`.
-    fn validate_update(&self, old: &Self) -> ErrorList;
+    /// Validates an object as the successor of `old`.
+    fn validate_update(&self, old: &Self) -> ErrorList {
+        let mut errors = metadata::validate_update(self, old);
+        errors.append(self.validate());
+        errors
+    }
 }

@@ -1,4 +1,4 @@
-//! Rules of selectors of nodes (source: `ValidateNodeSelector` of `pkg/apis/core/validation`).
+//! Validation of node selectors (source: `ValidateNodeSelector` of `pkg/apis/core/validation`).
 
 use super::{ErrorList, Path};
 use crate::{
@@ -6,10 +6,10 @@ use crate::{
     names,
 };
 
-/// The only field of a node that a term can be about.
+/// The only node field that a term can select by.
 const NAME_FIELD: &str = "metadata.name";
 
-pub(super) fn validate(path: &Path, selector: &NodeSelector, errors: &mut ErrorList) {
+pub(crate) fn validate(path: &Path, selector: &NodeSelector, errors: &mut ErrorList) {
     let path = path.child("nodeSelectorTerms");
     if selector.node_selector_terms.is_empty() {
         errors.required(&path, "must have at least one node selector term");

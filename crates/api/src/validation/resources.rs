@@ -1,4 +1,4 @@
-//! Resource names and quantities.
+//! Validation of resource names and quantities.
 
 use std::{cmp::Ordering, collections::BTreeMap};
 
@@ -11,7 +11,7 @@ const QUANTITY: &str =
     "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";
 const CONTAINER_RESOURCES: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 
-pub(super) fn requirements(
+pub(crate) fn requirements(
     path: &Path,
     requirements: &ResourceRequirements,
     errors: &mut ErrorList,
@@ -52,8 +52,8 @@ pub(super) fn requirements(
     }
 }
 
-/// Capacity and allocatable of a node.
-pub(super) fn list<'a>(
+/// Validates the capacity or allocatable resources of a node.
+pub(crate) fn list<'a>(
     path: &Path,
     resources: impl Iterator<Item = (&'a String, &'a Quantity)>,
     errors: &mut ErrorList,
@@ -89,13 +89,14 @@ fn non_negative(path: &Path, name: &str, quantity: &Quantity, errors: &mut Error
     }
 }
 
-/// Whether more may be used than is requested; not so for huge pages and extended resources.
+/// True if more may be used than is requested; false for huge pages and extended resources.
 fn overcommits(name: &str) -> bool {
     let native = !name.contains('/') || name.contains("kubernetes.io/");
     native && !name.starts_with("hugepages-")
 }
 
-/// In thousandths where both fit, in units where they are too large for that; nothing if either is no quantity.
+/// Compares in thousandths if both fit, in units if they are too large for that; `None` if either
+/// is invalid.
 fn compare(a: &Quantity, b: &Quantity) -> Option<Ordering> {
     match (quantity::millis(a), quantity::millis(b)) {
         (Ok(a), Ok(b)) => Some(a.cmp(&b)),

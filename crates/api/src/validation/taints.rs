@@ -1,4 +1,4 @@
-//! Taints of nodes and tolerations of pods.
+//! Validation of the taints of nodes and the tolerations of pods.
 
 use serde_json::json;
 
@@ -10,7 +10,7 @@ use crate::{
 
 const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
-pub(super) fn taints(path: &Path, taints: &[Taint], errors: &mut ErrorList) {
+pub(crate) fn taints(path: &Path, taints: &[Taint], errors: &mut ErrorList) {
     for (index, taint) in taints.iter().enumerate() {
         let path = path.index(index);
         errors.invalid_each(
@@ -33,7 +33,7 @@ pub(super) fn taints(path: &Path, taints: &[Taint], errors: &mut ErrorList) {
     }
 }
 
-pub(super) fn tolerations(path: &Path, tolerations: &[Toleration], errors: &mut ErrorList) {
+pub(crate) fn tolerations(path: &Path, tolerations: &[Toleration], errors: &mut ErrorList) {
     for (index, toleration) in tolerations.iter().enumerate() {
         let path = path.index(index);
         let key = toleration.key.as_deref().unwrap_or_default();

@@ -1,18 +1,20 @@
-//! What ReplicaSets and Deployments have in common: a selector, a template, numbers of replicas (source: `pkg/apis/apps/validation`).
+//! Common validation of ReplicaSets and Deployments: selector, template and replica counts (source:
+//! `pkg/apis/apps/validation`).
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::{ErrorList, Path, metadata, pod};
+use super::{ErrorList, Path, metadata};
 use crate::{
     core::PodTemplateSpec,
+    kinds::pod::validate_spec,
     meta::{LabelSelector, LabelSelectorRequirement},
     names, selector,
 };
 
-/// The number is at least 0.
-pub(super) fn non_negative(path: &Path, number: Option<impl Into<i64>>, errors: &mut ErrorList) {
+/// Checks that the number is at least 0.
+pub(crate) fn non_negative(path: &Path, number: Option<impl Into<i64>>, errors: &mut ErrorList) {
     match number.map(Into::into) {
         Some(number) if number < 0 => {
             errors.invalid(path, number, "must be greater than or equal to 0");
@@ -21,8 +23,9 @@ pub(super) fn non_negative(path: &Path, number: Option<impl Into<i64>>, errors: 
     }
 }
 
-/// The selector picks something, and the template's pods are among it. What is absent in a document is an empty selector here.
-pub(super) fn selector_and_template(
+/// Checks that the selector is not empty and matches the template's labels. An absent selector is
+/// an empty one here.
+pub(crate) fn selector_and_template(
     path: &Path,
     selector: &LabelSelector,
     template: &PodTemplateSpec,
@@ -50,7 +53,7 @@ pub(super) fn selector_and_template(
     }
     let labels = template.metadata.as_ref();
     let labels = labels.and_then(|metadata| metadata.labels.clone());
-    // An absent selector selects nothing, an empty one everything.
+    // An absent selector matches nothing, an empty one everything.
     if absent || !parsed.matches(labels.as_ref().unwrap_or(&BTreeMap::new())) {
         let detail = "`selector` does not match template `labels`";
         let path = template_path.child("metadata").child("labels");
@@ -59,8 +62,8 @@ pub(super) fn selector_and_template(
     self::template(&template_path, template, errors);
 }
 
-/// The selector is what it was.
-pub(super) fn immutable_selector(
+/// Checks that the selector is unchanged.
+pub(crate) fn immutable_selector(
     path: &Path,
     new: &LabelSelector,
     old: &LabelSelector,
@@ -120,7 +123,7 @@ fn template(path: &Path, template: &PodTemplateSpec, errors: &mut ErrorList) {
     }
     let spec = template.spec.clone().unwrap_or_default();
     let path = path.child("spec");
-    pod::validate_spec(&path, &spec, errors);
+    validate_spec(&path, &spec, errors);
     if spec.ephemeral_containers.iter().flatten().next().is_some() {
         errors.forbidden(
             &path.child("ephemeralContainers"),
@@ -142,8 +145,8 @@ fn template(path: &Path, template: &PodTemplateSpec, errors: &mut ErrorList) {
     }
 }
 
-/// The first of two counts is not above the second, whose name is `than`.
-pub(super) fn at_most(
+/// Checks that a count is not above another one, whose name is `than`.
+pub(crate) fn at_most(
     path: &Path,
     count: Option<i32>,
     than: &str,

@@ -1,4 +1,5 @@
-//! What Kubernetes is known to make of patches: by name the kind, what the object has, the patch, and what comes out of it or the error's text.
+//! Known results of patches in Kubernetes: by name the kind, the object, the patch, and the result
+//! or the error's text.
 
 use serde_json::{Value, json};
 
@@ -14,7 +15,7 @@ const POD: (&str, &str, &str) = ("", "v1", "Pod");
 const NODE: (&str, &str, &str) = ("", "v1", "Node");
 const DEPLOYMENT: (&str, &str, &str) = ("apps", "v1", "Deployment");
 
-/// All of strategic merge patches. Objects are without apiVersion, kind and name.
+/// All cases of strategic merge patches. Objects are without apiVersion, kind and name.
 #[expect(clippy::too_many_lines, reason = "a table")]
 pub(crate) fn strategic() -> Vec<Case> {
     let case = |name, kind, object, patch, expected| Case {
@@ -253,7 +254,7 @@ pub(crate) fn strategic() -> Vec<Case> {
             Err("unknown patch type: bogus in map: map[$patch:bogus name:a]"),
         ),
         case(
-            "merge is no directive of elements",
+            "merge is not a directive of elements",
             POD,
             two.clone(),
             containers(json!([{"name": "a", "$patch": "merge"}])),
@@ -288,7 +289,7 @@ pub(crate) fn strategic() -> Vec<Case> {
             Err(r#"unable to find api field in struct ObjectMeta for the json field "nope""#),
         ),
         case(
-            "an order that is no list",
+            "an order that is not a list",
             POD,
             finalizers(json!(["a"])),
             json!({"metadata": {"$setElementOrder/finalizers": 5}}),

@@ -1,9 +1,9 @@
-//! The program of others that tests compare with.
+//! The kubectl that tests compare with.
 
 use std::{env, fs, path::PathBuf};
 
-/// The kubectl to compare with: `PODPLANE_KUBECTL`, else the newest up to 1.33 beside the one on the path, where that is a dispatcher. `None` if the test
-/// is to be skipped.
+/// The path of kubectl: `PODPLANE_KUBECTL`, else the newest up to 1.33 beside the one on the path,
+/// if that is a dispatcher. `None` if the test must be skipped.
 pub(crate) fn kubectl() -> Option<PathBuf> {
     let found = env::var_os("PODPLANE_KUBECTL")
         .map(PathBuf::from)

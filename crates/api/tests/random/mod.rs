@@ -1,7 +1,7 @@
 #![allow(dead_code, reason = "each test uses a part of it")]
 #![allow(clippy::allow_attributes, reason = "the other part is dead in each")]
 
-//! Random objects of a kind, and random patches for them, which often meet.
+//! Random objects of a kind, and random patches for them that often affect the same fields.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ impl Random {
         self.rng.random_range(0..n)
     }
 
-    /// True `percent` times in a hundred.
+    /// True with a probability of `percent` %.
     pub(crate) fn chance(&mut self, percent: usize) -> bool {
         self.below(100) < percent
     }
@@ -57,7 +57,8 @@ impl Random {
         (*self.pick(&["a", "b", "c"])).to_owned()
     }
 
-    /// The fields of a struct that this run uses: those that merge in a way of their own first, and some others.
+    /// The fields of a struct that this run uses: those with special merge rules first, and some
+    /// others.
     fn fields_of(&mut self, ty: Type) -> Vec<String> {
         let Kind::Struct(fields) = ty.kind() else {
             return Vec::new();
@@ -67,7 +68,7 @@ impl Random {
         }
         let mut names: Vec<String> = fields.fields().map(|(name, _)| name.to_owned()).collect();
         names.retain(|name| {
-            // kubectl looks into the last itself.
+            // kubectl reads the last of these itself.
             !["apiVersion", "kind", "name", "managedFields", "namespace"].contains(&name.as_str())
         });
         let mut chosen: Vec<String> = Vec::new();
@@ -92,7 +93,7 @@ impl Random {
         chosen
     }
 
-    /// An object of a kind, with `metadata.name`.
+    /// A random object of a kind, with `metadata.name`.
     pub(crate) fn object(&mut self, ty: Type, api_version: &str, kind: &str, name: &str) -> Value {
         let mut object = self.value(ty, None, 6);
         object["apiVersion"] = api_version.into();
@@ -136,7 +137,8 @@ impl Random {
                     if let (Some(key), Some(element)) = (&key, element.as_object_mut()) {
                         element.insert(key.clone(), self.name().into());
                     }
-                    // No element twice: of lists that have one, kube-apiserver's order depends on how much memory it had taken for them.
+                    // No element twice: for lists with duplicates, kube-apiserver's order depends
+                    // on the capacity of its slices.
                     let same = |other: &Value| match &key {
                         Some(key) => other.get(key) == element.get(key),
                         None => meta.is_some_and(|meta| meta.merge) && *other == element,
@@ -150,7 +152,7 @@ impl Random {
         }
     }
 
-    /// A configuration for server-side apply: an object whose lists have the keys that tell their elements apart.
+    /// A configuration for server-side apply: an object whose list elements have their keys.
     pub(crate) fn configuration(&mut self, ty: Type) -> Value {
         let mut value = self.value(ty, None, 5);
         self.identify(ty, &mut value);
@@ -352,7 +354,7 @@ impl Random {
         }
     }
 
-    /// A JSON patch with places of the object, or close to them.
+    /// A JSON patch with paths of the object, or similar ones.
     pub(crate) fn json(&mut self, object: &Value) -> Value {
         let mut places = vec!["/spec".to_owned()];
         collect(object, String::new(), &mut places);

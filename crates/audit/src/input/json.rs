@@ -1,7 +1,12 @@
-//! JSON, a list's items one by one.
+//! JSON, with a list's items read one by one.
 //!
-//! serde_json reads a slice some times faster than a reader, and a whole dump does not fit into memory. So a window moves over the input,
-//! and serde_json reads one item, or one field of a document, from the slice in it. What is between them is a handful of punctuation.
+//! serde_json reads a slice several times faster than a reader, and a whole dump does not fit into
+//! memory. So a window moves over the input, and serde_json reads one item, or one field of a
+//! document, from the slice in it. Only the punctuation between them is read here.
+//!
+//! serde_json reads a slice some times faster than a reader, and a whole dump does not fit into
+//! memory. So a window moves over the input, and serde_json reads one item, or one field of a
+//! document, from the slice in it. What is between them is a handful of punctuation.
 
 use std::io::Read;
 
@@ -11,7 +16,7 @@ use serde_json::{Deserializer, Map, Value};
 use super::{InputError, MAX_DEPTH, NO_LIST, WINDOW, strings::ShortStrings};
 use crate::{
     dump::Dump,
-    item::{Item, Lenient},
+    item::{Lenient, RawObject},
 };
 
 /// Reads documents that follow one another.
@@ -33,7 +38,7 @@ pub(super) fn read(reader: impl Read, dump: &mut Dump) -> Result<(), InputError>
     Ok(())
 }
 
-/// A list, or a single object, by its fields. `list_kind` is that of the list that it is in.
+/// Reads a list, or a single object, by its fields. `list_kind` is the kind of the list around it.
 fn object(
     window: &mut Window<impl Read>,
     list_kind: Option<&str>,
@@ -106,13 +111,13 @@ fn items(
             continue;
         }
         let small = window.small_value(|text, is_last| {
-            let found = first::<Lenient<Item<'_>>>(text, is_last)?;
+            let found = first::<Lenient<RawObject<'_>>>(text, is_last)?;
             Ok(found.map(|(Lenient(item), used)| {
                 dump.add(&item, kind, || serde_json::from_slice(&text[..used]).ok());
                 ((), used)
             }))
         })?;
-        // What is larger than the window may be a list, which is not to be in memory at once.
+        // A value larger than the window may be a list, which must not be in memory as a whole.
         match (small, begins) {
             (Some(()), _) => {}
             (None, Some(b'{')) => object(window, kind, depth + 1, dump)?,
@@ -128,9 +133,9 @@ fn items(
 struct Window<R> {
     reader: ShortStrings<R>,
     bytes: Vec<u8>,
-    /// Where in `bytes` the rest begins.
+    /// The offset of the unread part in `bytes`.
     start: usize,
-    /// How many bytes came before `bytes`.
+    /// The number of bytes before `bytes`.
     before: u64,
     is_last: bool,
 }
@@ -140,7 +145,8 @@ impl<R: Read> Window<R> {
         &self.bytes[self.start..]
     }
 
-    /// Moves on, and doubles the window if nothing of it has been used. Whether there was more.
+    /// Reads more input, and doubles the window if all of it is unread. Returns whether there was
+    /// more.
     fn fill(&mut self) -> Result<bool, InputError> {
         if self.is_last {
             return Ok(false);
@@ -160,7 +166,7 @@ impl<R: Read> Window<R> {
         Ok(more > 0)
     }
 
-    /// The next byte that is not white space; `None` at the end.
+    /// The next byte other than white space; `None` at the end.
     fn peek(&mut self) -> Result<Option<u8>, InputError> {
         loop {
             let rest = self.rest();
@@ -176,12 +182,12 @@ impl<R: Read> Window<R> {
         }
     }
 
-    /// Leaves out the byte that [`Window::peek`] has shown.
+    /// Consumes the byte that [`Window::peek`] returned.
     fn skip(&mut self) {
         self.start += 1;
     }
 
-    /// Reads what begins here with `take`, which is [`first`] or goes on from it.
+    /// Reads a value with `take`, which is [`first`] or continues from it.
     fn value<T>(&mut self, mut take: impl FnMut(&[u8], bool) -> Found<T>) -> Result<T, InputError> {
         loop {
             match take(self.rest(), self.is_last) {
@@ -196,7 +202,7 @@ impl<R: Read> Window<R> {
         }
     }
 
-    /// Reads what begins here, unless it is larger than a window.
+    /// Reads a value, unless it is larger than a window.
     fn small_value<T>(
         &mut self,
         mut take: impl FnMut(&[u8], bool) -> Found<T>,
@@ -230,14 +236,14 @@ impl<R: Read> Window<R> {
     }
 }
 
-/// A value and the length of its text; `None` if it needs more of the input.
+/// A value and the length of its text; `None` if it needs more input.
 type Found<T> = serde_json::Result<Option<(T, usize)>>;
 
-/// The value at the start of `text`, which is all that there is if it `is_last`.
+/// The value at the start of `text`, which is the rest of the input if `is_last`.
 fn first<'a, T: Deserialize<'a>>(text: &'a [u8], is_last: bool) -> Found<T> {
     let mut values = Deserializer::from_slice(text).into_iter::<T>();
     match values.next() {
-        // A number that ends with the window may go on after it.
+        // A number at the end of the window may continue after it.
         Some(Ok(value)) => {
             let used = values.byte_offset();
             Ok((is_last || used < text.len()).then_some((value, used)))

@@ -64,12 +64,12 @@ struct Scanner {
 }
 
 impl Scanner {
-    /// Copies what is passed on of `text` to the start of `into`, and returns how much that is.
+    /// Copies the part of `text` that is passed on to the start of `into`, and returns its length.
     fn pass(&mut self, text: &[u8], into: &mut [u8]) -> usize {
         let mut kept = 0;
         let mut rest = text;
         while let Some(first) = rest.first() {
-            // Most bytes are in strings that end soon, or outside: these are copied by the run.
+            // Most bytes are in short strings or outside of strings, and are copied in runs.
             let run = self.run(rest);
             if run > 0 {
                 into[kept..kept + run].copy_from_slice(&rest[..run]);
@@ -86,7 +86,7 @@ impl Scanner {
         kept
     }
 
-    /// The length of the part that is passed on without a look at each byte.
+    /// The length of the part that is passed on without inspection of each byte.
     fn run(&mut self, text: &[u8]) -> usize {
         let is_plain = self.escape == 0 && !self.is_cut && !self.is_half_pair;
         if !is_plain {
@@ -104,7 +104,7 @@ impl Scanner {
         run
     }
 
-    /// Takes note of a byte. Returns whether it is passed on.
+    /// Takes a byte into account. Returns whether it is passed on.
     fn takes(&mut self, byte: u8) -> bool {
         if !self.is_in_string {
             self.is_in_string = byte == b'"';
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn passes_on_all_that_is_short() {
+    fn passes_short_strings_on() {
         let text = r#"{"a": "b\"c\\", "d": ["é\u00e9\ud83d\ude00", 7], "": ""}"#;
         assert_eq!(passed(text), (text.to_owned(), 0));
     }

@@ -1,4 +1,4 @@
-//! YAML, a list's items one by one.
+//! YAML, with a list's items read one by one.
 
 use std::{
     collections::BTreeSet,
@@ -18,7 +18,7 @@ use serde_saphyr::Options;
 use super::{InputError, NO_LIST, WINDOW};
 use crate::{
     dump::{Dump, Keep},
-    item::Item,
+    item::RawObject,
 };
 
 /// Reads documents that follow one another.
@@ -29,7 +29,7 @@ pub(super) fn read(reader: impl Read, dump: &mut Dump) -> Result<(), InputError>
         has_run_on: false,
     };
     for number in 1.. {
-        let document = Document {
+        let document = YamlDocument {
             lines: &mut lines,
             line: Vec::new(),
             given: 0,
@@ -56,7 +56,8 @@ pub(super) fn read(reader: impl Read, dump: &mut Dump) -> Result<(), InputError>
 
 fn options() -> Options {
     serde_saphyr::options! {
-        // The file is the user's own, and may be the dump of a large cluster. What could be a bomb, aliases, stays limited.
+        // The file is the user's own, and may be the dump of a large cluster. Aliases, which could
+        // be a bomb, stay limited.
         budget: serde_saphyr::budget! {
             max_reader_input_bytes: None,
             max_events: usize::MAX,
@@ -70,14 +71,14 @@ fn options() -> Options {
 
 struct Lines<R> {
     reader: R,
-    /// The first line of the next document, read already.
+    /// The first line of the next document, which has been read.
     held: Vec<u8>,
     /// Set once documents followed one another without a `---`.
     has_run_on: bool,
 }
 
-/// The longest line that is read. Beyond it a line is no text for people, and its JSON is read as a
-/// stream where this is not.
+/// The longest line that is accepted. A longer one is JSON on one line, which the JSON reader
+/// streams and this one cannot.
 const LONGEST_LINE: u64 = 64 << 20;
 
 impl<R: BufRead> Lines<R> {
@@ -86,20 +87,21 @@ impl<R: BufRead> Lines<R> {
     }
 }
 
-/// One document of several. It ends before a line that begins with `---`: in YAML, such a line is nothing else wherever it stands.
-/// It also ends before a line that repeats a key of its top level, as where `cat` has put two files together.
-struct Document<'a, R> {
+/// One of several documents. It ends before a line that begins with `---`, which has no other
+/// meaning in YAML wherever it stands. It also ends before a line that repeats a key of the top
+/// level, as where `cat` joined two files.
+struct YamlDocument<'a, R> {
     lines: &'a mut Lines<R>,
     line: Vec<u8>,
-    /// How much of the line has been read.
+    /// The number of bytes of the line that have been returned.
     given: usize,
-    /// Whether there was more than comments and directives.
+    /// True after a line that is not a comment or a directive.
     has_begun: bool,
     /// The keys of the top level so far.
     keys: BTreeSet<Vec<u8>>,
 }
 
-impl<R: BufRead> Document<'_, R> {
+impl<R: BufRead> YamlDocument<'_, R> {
     fn next_line(&mut self) -> io::Result<()> {
         let Self {
             lines,
@@ -138,7 +140,7 @@ impl<R: BufRead> Document<'_, R> {
     }
 }
 
-impl<R: BufRead> Read for Document<'_, R> {
+impl<R: BufRead> Read for YamlDocument<'_, R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         if self.given == self.line.len() {
             self.next_line()?;
@@ -157,7 +159,7 @@ fn top_level_key(line: &[u8]) -> Option<&[u8]> {
     (!key.is_empty() && is_key).then_some(key)
 }
 
-/// The visits of scalars, which stand for no object.
+/// Scalars, which are not objects, are ignored.
 macro_rules! ignored {
     ($($visit:ident: $type:ty),+) => {
         $(fn $visit<E>(self, _: $type) -> Result<(), E> {
@@ -166,7 +168,7 @@ macro_rules! ignored {
     };
 }
 
-/// A list, a single object, or nothing.
+/// Visits a list, a single object, or nothing.
 struct DocumentVisitor<'a> {
     dump: &'a mut Dump,
 }
@@ -186,7 +188,7 @@ impl<'de> Visitor<'de> for DocumentVisitor<'_> {
         Ok(())
     }
 
-    /// What kubectl says instead of a list is text.
+    /// kubectl may print a text in place of a list.
     fn visit_str<E>(self, _: &str) -> Result<(), E> {
         Ok(())
     }
@@ -257,7 +259,7 @@ impl<'de> Visitor<'de> for ItemsVisitor<'_> {
     }
 }
 
-/// An object of a list, or a list of further ones.
+/// Visits an object of a list, or a nested list.
 struct ElementVisitor<'a> {
     dump: &'a mut Dump,
     kind: Option<&'a str>,
@@ -294,7 +296,7 @@ impl<'de> Visitor<'de> for ElementVisitor<'_> {
             let item = Value::deserialize(map)?;
             self.dump.add_value(&item, self.kind);
         } else {
-            let item = Item::deserialize(map)?;
+            let item = RawObject::deserialize(map)?;
             self.dump.add(&item, self.kind, || None);
         }
         Ok(())

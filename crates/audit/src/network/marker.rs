@@ -2,7 +2,7 @@
 
 use podplane_ipam::audit::PodKey;
 
-use crate::item::{Item, Lenient};
+use crate::item::{Lenient, RawObject};
 
 /// Software of a network; the first of a cluster names its network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -44,7 +44,7 @@ impl Marker {
     }
 
     /// The software that has left something in a Node.
-    pub(crate) fn of_node(item: &Item<'_>) -> impl Iterator<Item = Self> {
+    pub(crate) fn of_node(item: &RawObject<'_>) -> impl Iterator<Item = Self> {
         let Lenient(annotations) = &item.metadata.0.annotations;
         let Lenient(status) = &item.status;
         let provider = item.spec.0.provider_id.as_str();

@@ -1,14 +1,14 @@
-//! Whereabouts: addresses of further interfaces, in pools and reservations of its own.
+//! Whereabouts: addresses of further interfaces, in its own pools and reservations.
 
 use super::{AddressOwner, AllocationRecord, Records, System, entries, nth, pod_key};
-use crate::item::Item;
+use crate::item::RawObject;
 
 /// The scope of reservations. Pools have the scope of their network's name.
 pub(crate) const RESERVATION: &str = "reservation";
 
 impl Records {
-    /// A pool with its allocations by their offset from the first address.
-    pub(super) fn whereabouts_pool(&mut self, item: &Item<'_>) {
+    /// Reads a pool, whose allocations are by offset from its first address.
+    pub(super) fn whereabouts_pool(&mut self, item: &RawObject<'_>) {
         let name = item.metadata.0.name.as_str();
         let object = format!("IPPool/{name}");
         let text = item.spec.0.range.as_str();
@@ -39,8 +39,8 @@ impl Records {
         }
     }
 
-    /// A reservation across pools, whose name is the address.
-    pub(super) fn whereabouts_reservation(&mut self, item: &Item<'_>) {
+    /// Reads a reservation across pools; its name is the address.
+    pub(super) fn whereabouts_reservation(&mut self, item: &RawObject<'_>) {
         let name = item.metadata.0.name.as_str();
         let object = format!("OverlappingRangeIPReservation/{name}");
         // A named network comes before the address, and colons are not allowed in names.

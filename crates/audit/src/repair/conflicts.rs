@@ -1,4 +1,4 @@
-//! Which of several nodes keep their blocks where these share addresses.
+//! The choice of the nodes that keep their blocks if these overlap.
 
 use std::cmp::Reverse;
 
@@ -9,35 +9,37 @@ use ipnet::IpNet;
 pub(super) struct Holder<'a> {
     /// Its pods with addresses of the block.
     pub(super) pods: u64,
-    /// RFC 3339: the earlier is the lesser text.
+    /// The creation time as RFC 3339, whose order as text is that of time.
     pub(super) created: &'a str,
     pub(super) name: &'a str,
 }
 
 /// A block that its node cannot keep.
 #[derive(Debug)]
-pub(super) struct Loss<'a> {
+pub(super) struct LostBlock<'a> {
     pub(super) node: &'a str,
     pub(super) block: IpNet,
     pub(super) why: String,
 }
 
-/// A prefix, who has just that, and who keeps a block inside it.
+/// A prefix, its holders, and the holders of blocks inside it that can stay.
 struct Level<'a> {
     block: IpNet,
     holders: Vec<Holder<'a>>,
     inside: Vec<(IpNet, Holder<'a>)>,
 }
 
-/// Moving a node costs a drain, and each of its pods a pod.
+/// The cost of moving a node: one drain, and the recreation of each pod.
 fn cost(holder: &Holder<'_>) -> u64 {
     holder.pods.saturating_add(1)
 }
 
-/// Chooses who keeps a block so that as few pods as possible are moved, and returns the others.
+/// Chooses the holders that keep their blocks so that as few pods as possible are moved, and
+/// returns the others.
 ///
-/// Prefixes nest or are apart. So for each prefix there are two candidates: one of the nodes that have just that, or the best of what is inside it.
-pub(super) fn resolve<'a>(mut blocks: Vec<(IpNet, Holder<'a>)>) -> Vec<Loss<'a>> {
+/// Prefixes nest or are disjoint, so there are two candidates for each prefix: one of its holders,
+/// or the best choice for the blocks inside it.
+pub(super) fn resolve<'a>(mut blocks: Vec<(IpNet, Holder<'a>)>) -> Vec<LostBlock<'a>> {
     blocks.sort_unstable_by(|(a, one), (b, other)| a.cmp(b).then_with(|| one.name.cmp(other.name)));
     let mut losses = Vec::new();
     let mut open: Vec<Level<'a>> = Vec::new();
@@ -60,8 +62,8 @@ pub(super) fn resolve<'a>(mut blocks: Vec<(IpNet, Holder<'a>)>) -> Vec<Loss<'a>>
     losses
 }
 
-/// Decides a prefix of which all is known, and tells the prefix around it who is left.
-fn close<'a>(level: Level<'a>, open: &mut [Level<'a>], losses: &mut Vec<Loss<'a>>) {
+/// Decides a complete prefix, and passes the remaining holders to the prefix around it.
+fn close<'a>(level: Level<'a>, open: &mut [Level<'a>], losses: &mut Vec<LostBlock<'a>>) {
     let Level {
         block,
         mut holders,
@@ -74,7 +76,7 @@ fn close<'a>(level: Level<'a>, open: &mut [Level<'a>], losses: &mut Vec<Loss<'a>
     });
     let mut holders = holders.into_iter();
     let Some(best) = holders.next() else { return };
-    losses.extend(holders.map(|holder| Loss {
+    losses.extend(holders.map(|holder| LostBlock {
         node: holder.name,
         block,
         why: format!(
@@ -87,7 +89,7 @@ fn close<'a>(level: Level<'a>, open: &mut [Level<'a>], losses: &mut Vec<Loss<'a>
         .iter()
         .fold(0, |sum, (_, holder)| cost(holder).saturating_add(sum));
     let kept = if cost(&best) > all_inside {
-        losses.extend(inside.into_iter().map(|(narrow, holder)| Loss {
+        losses.extend(inside.into_iter().map(|(narrow, holder)| LostBlock {
             node: holder.name,
             block: narrow,
             why: format!(
@@ -97,7 +99,7 @@ fn close<'a>(level: Level<'a>, open: &mut [Level<'a>], losses: &mut Vec<Loss<'a>
         }));
         vec![(block, best)]
     } else {
-        losses.push(Loss {
+        losses.push(LostBlock {
             node: best.name,
             block,
             why: format!(
@@ -131,7 +133,7 @@ fn of_whom(inside: &[(IpNet, Holder<'_>)]) -> String {
 mod tests {
     use super::*;
 
-    /// `BLOCK NODE PODS` each; returns who loses.
+    /// Takes `BLOCK NODE PODS` each; returns the nodes that lose their block.
     fn losers(holders: &[&'static str]) -> Vec<String> {
         let holder = |text: &&'static str| {
             let mut words = text.split(' ');
@@ -154,14 +156,14 @@ mod tests {
     }
 
     #[test]
-    fn as_few_pods_as_possible_are_moved() {
+    fn moves_as_few_pods_as_possible() {
         for (holders, want) in [
             (&["10.0.0.0/24 a 3", "10.0.1.0/24 b 1"][..], &[][..]),
             (
                 &["10.0.0.0/24 a 3", "10.0.0.0/24 b 1", "10.0.0.0/24 c 3"],
                 &["b", "c"],
             ),
-            // One against many, either way.
+            // One against many, with either result.
             (
                 &["10.0.0.0/16 w 5", "10.0.0.0/24 a 3", "10.0.7.0/24 b 3"],
                 &["w"],
@@ -170,12 +172,13 @@ mod tests {
                 &["10.0.0.0/16 w 9", "10.0.0.0/24 a 3", "10.0.7.0/24 b 3"],
                 &["a", "b"],
             ),
-            // What has lost already is no reason against a wide one.
+            // Holders that have lost already do not count against a wider block.
             (
                 &["10.0.0.0/16 w 7", "10.0.0.0/24 a 3", "10.0.0.0/24 b 3"],
                 &["a", "b"],
             ),
-            // Three deep: the middle one is not worth what it contains, nor is the widest.
+            // Nested three deep: the middle one costs less than the blocks in it, and so does the
+            // widest.
             (
                 &[
                     "10.0.0.0/8 w 4",

@@ -1,9 +1,9 @@
-//! A Node to apply in place of the one that was deleted.
+//! The manifest of a Node that replaces the deleted one.
 
 use ipnet::IpNet;
 use serde_json::{Map, Value, json};
 
-/// What the server writes, and what would tie the new node to the old one.
+/// Metadata that the server writes, or that would tie the new node to the old one.
 const OF_THE_SERVER: [&str; 8] = [
     "creationTimestamp",
     "deletionGracePeriodSeconds",
@@ -19,10 +19,11 @@ pub(super) fn file(node: &str) -> String {
     format!("{node}.yaml")
 }
 
-/// The object as it was, with other blocks, and cordoned: no pod comes before its network works.
+/// The object with other blocks, and cordoned, so that no pod comes before the node's network
+/// works.
 pub(super) fn text(mut object: Map<String, Value>, node: &str, blocks: &[IpNet]) -> String {
     object.remove("status");
-    // Items of a NodeList have neither.
+    // Items of a NodeList have neither field.
     object.insert("apiVersion".into(), json!("v1"));
     object.insert("kind".into(), json!("Node"));
     let metadata = member(&mut object, "metadata");
@@ -40,7 +41,7 @@ pub(super) fn text(mut object: Map<String, Value>, node: &str, blocks: &[IpNet])
         .expect("strings as keys, and values that came from YAML or JSON, can be written as YAML")
 }
 
-/// A field that is an object, made one if it is not.
+/// The field as an object; any other value is replaced by an empty object.
 fn member<'a>(object: &'a mut Map<String, Value>, name: &str) -> &'a mut Map<String, Value> {
     let value = object.entry(name).or_insert_with(|| json!({}));
     if !value.is_object() {

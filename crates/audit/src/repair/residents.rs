@@ -1,10 +1,10 @@
-//! The addresses of each node's pods: a node is best given the block that these lie in.
+//! The addresses of each node's pods: the best block for a node is the one that they are in.
 
 use std::{cmp::Reverse, collections::BTreeMap, net::IpAddr};
 
 use ipnet::IpNet;
 
-use super::Free;
+use super::FreeBlocks;
 use crate::{
     dump::{Dump, Node},
     expected::Expected,
@@ -41,14 +41,14 @@ impl<'a> Residents<'a> {
         !addresses.is_empty() && addresses.iter().all(is_in)
     }
 
-    /// Blocks that the node's pods have addresses of and that nobody else has or uses; that with
-    /// most pods first.
+    /// Blocks that contain addresses of the node's pods and that no other node has or uses, the one
+    /// with most pods first.
     pub(super) fn free_blocks(
         &self,
         node: &Node,
         dump: &Dump,
         expected: &Expected,
-        free: &Free,
+        free: &FreeBlocks,
     ) -> Vec<IpNet> {
         let mut counts = BTreeMap::<IpNet, u64>::new();
         for ip in self.of(&node.name) {

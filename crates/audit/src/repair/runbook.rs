@@ -1,4 +1,4 @@
-//! The steps in order, each with how to see that it is done.
+//! The runbook: the steps in order, each with a check.
 
 use std::fmt::Write as _;
 
@@ -74,7 +74,7 @@ fn write(page: &mut String, repair: &Repair, audit: &str) -> std::fmt::Result {
     )
 }
 
-/// A node that is deleted and applied anew.
+/// Writes the steps for a node that is deleted and applied anew.
 fn node(page: &mut String, moved: &Move) -> std::fmt::Result {
     let Move {
         node, to: blocks, ..
@@ -167,7 +167,7 @@ fn node(page: &mut String, moved: &Move) -> std::fmt::Result {
     )
 }
 
-/// A node that never had a block: `spec.podCIDRs` can be set once.
+/// Writes the steps for a node without a block: `spec.podCIDRs` can be set once.
 fn without_block(page: &mut String, moved: &Move) -> std::fmt::Result {
     let Move {
         node, to: blocks, ..
@@ -211,7 +211,7 @@ fn to(moved: &Move) -> String {
     blocks.join(", ")
 }
 
-/// As kubectl prints it.
+/// The blocks as kubectl prints them.
 fn json_list(blocks: &[IpNet]) -> String {
     let blocks: Vec<_> = blocks.iter().map(|block| format!("\"{block}\"")).collect();
     format!("[{}]", blocks.join(","))
@@ -227,11 +227,11 @@ fn routes(blocks: &[IpNet], node: &str) -> String {
     )
 }
 
-/// A cell of a table, or a line, whatever a dump has put into it.
+/// A text of a dump, safe for a table's cell or a line.
 fn cell(text: &str) -> String {
     let safe = text.chars().map(|c| match c {
         '|' | '`' | '<' => '?',
-        // Would show what follows in another order.
+        // These would reorder the text after them.
         '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
             '?'
         }

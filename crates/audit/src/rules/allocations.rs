@@ -1,4 +1,4 @@
-//! Single addresses that networks have allocated, against one another and against the pods.
+//! Single addresses that networks have allocated, compared with one another and with the pods.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -37,7 +37,7 @@ struct Index<'a> {
     dump: &'a Dump,
     /// Addresses on further networks, by pod.
     attachments: BTreeMap<&'a PodKey, Vec<IpAddr>>,
-    /// The only namespace that the input has pods of, if it is one: then nothing is known of others.
+    /// The only namespace with pods in the input, if there is one: then nothing is known of others.
     only_namespace: Option<&'a str>,
 }
 
@@ -60,7 +60,7 @@ fn owner_object(owner: &AddressOwner) -> Option<String> {
     }
 }
 
-/// An address that is kept for nobody.
+/// A finding of an address without a user.
 fn leaked(one: &AllocationRecord, message: String) -> Finding {
     Finding {
         code: Code::LeakedAllocation,
@@ -127,7 +127,7 @@ impl<'a> Index<'a> {
             .allocations()
             .chunk_by(same)
             .filter(|group| group.len() > 1);
-        // Pods that report one address are a finding already.
+        // Pods that report one address have a finding already.
         let is_new = |group: &&[AllocationRecord]| {
             !group
                 .iter()
@@ -158,7 +158,7 @@ impl<'a> Index<'a> {
         groups.filter(is_new).map(finding).collect()
     }
 
-    /// Addresses of live pods that are allocated to somebody else.
+    /// Addresses of live pods that are allocated to others.
     fn wrong_owners(&self) -> (Vec<Finding>, BTreeSet<IpAddr>) {
         let is_main = |one: &&AllocationRecord| {
             one.is_primary
@@ -180,7 +180,7 @@ impl<'a> Index<'a> {
             let is_own = |one: &&AllocationRecord| match &one.owner {
                 AddressOwner::Pod(owner) => *owner == key,
                 AddressOwner::Node(_) => false,
-                // What the record does not say is not wrong.
+                // An unknown owner is not a contradiction.
                 AddressOwner::Other(_) => true,
             };
             if records.iter().any(is_own) || records.iter().any(|one| self.reports(&one.owner, ip))
@@ -219,7 +219,7 @@ impl<'a> Index<'a> {
         on_machines.flat_map(|pod| pod.ips.iter().map(move |ip| (pod, *ip)))
     }
 
-    /// Addresses that are kept for pods and nodes that are gone or have others.
+    /// Addresses allocated to pods and nodes that do not exist or have other ones.
     fn leaks(&self, except: &BTreeSet<IpAddr>) -> Vec<Finding> {
         let mut findings = Vec::new();
         for one in self.allocations() {
@@ -265,9 +265,10 @@ impl<'a> Index<'a> {
             true => &pod.ips[..],
             false => further,
         };
-        // A pod that reports nothing yet may be about to get it; a finished one is being cleaned up.
+        // A pod that reports nothing yet may be about to get it; a finished one is being cleaned
+        // up.
         let has = pod.ips.contains(&one.ip) || further.contains(&one.ip);
-        // An annotation that differs from the status is a matter of `missing`.
+        // [`Self::missing`] reports an annotation that differs from the status.
         (!pod.released && !known.is_empty() && !has && one.system != System::Ovn)
             .then_some("which has other addresses")
     }
@@ -319,7 +320,7 @@ impl<'a> Index<'a> {
         reserved.filter_map(finding).collect()
     }
 
-    /// Addresses of live pods that the network may give to others.
+    /// Addresses of live pods that the network may assign to others.
     fn missing(&self) -> Vec<Finding> {
         let mut findings = self.missing_in_blocks();
         findings.extend(self.missing_in_annotations());
@@ -327,7 +328,7 @@ impl<'a> Index<'a> {
         findings
     }
 
-    /// True if the node has that network.
+    /// Returns whether the node has that network.
     fn is_in(&self, pod: &Pod, ipam: Ipam) -> bool {
         let node = pod.node.as_deref().unwrap_or_default();
         self.dump.network.ipam_of(node) == ipam
@@ -365,7 +366,7 @@ impl<'a> Index<'a> {
         self.live_addresses().filter_map(finding).collect()
     }
 
-    /// OVN-Kubernetes goes by the pod's annotation, whatever the status says.
+    /// OVN-Kubernetes uses the pod's annotation, whatever the status says.
     fn missing_in_annotations(&self) -> Vec<Finding> {
         let ovn = self.allocations().iter();
         let ovn = ovn.filter(|one| one.system == System::Ovn && one.is_primary);
@@ -387,7 +388,7 @@ impl<'a> Index<'a> {
         self.live_addresses().filter_map(finding).collect()
     }
 
-    /// Addresses of interfaces that Whereabouts can give to the next pod that asks.
+    /// Addresses of interfaces that Whereabouts may assign to the next pod.
     fn missing_in_ranges(&self) -> Vec<Finding> {
         let records = &self.dump.records;
         let ranges = Prefixes::from_iter(records.secondary_ranges.iter().copied());
@@ -402,7 +403,7 @@ impl<'a> Index<'a> {
         {
             networks.entry(&one.network).or_default().push(one);
         }
-        // Addresses that are left out of a range may be another plugin's.
+        // Addresses excluded from a range may be another plugin's.
         let is_of_ranges = |attachments: &Vec<&AttachmentRecord>| {
             attachments.len() == 1 || attachments.iter().any(|one| allocated.contains(&one.ip))
         };
@@ -434,7 +435,7 @@ impl<'a> Index<'a> {
     }
 
     /// Several live pods with one address of a Whereabouts range on one network. Other plugins may
-    /// give the same addresses on each node.
+    /// assign the same addresses on each node.
     fn shared_attachments(&self) -> Vec<Finding> {
         let ranges = Prefixes::from_iter(self.dump.records.secondary_ranges.iter().copied());
         let mut users = BTreeMap::<(&str, IpAddr), BTreeSet<&PodKey>>::new();
@@ -463,7 +464,7 @@ impl<'a> Index<'a> {
         shared.map(finding).collect()
     }
 
-    /// Addresses that the agents of several nodes may give.
+    /// Addresses that the agents of several nodes may assign.
     fn addresses_of_several_nodes(&self) -> Vec<Finding> {
         let mut nodes = BTreeMap::<(System, IpAddr), BTreeSet<&str>>::new();
         for one in &self.dump.records.node_addresses {

@@ -1,4 +1,4 @@
-//! Blocks of nodes: among themselves, and against the flags.
+//! Blocks of nodes, compared with one another and with the flags.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,11 +8,11 @@ use podplane_ipam::{Family, audit, parse_cidr};
 use super::{Listed, node as object};
 use crate::{
     dump::{Dump, Node},
-    expected::{Expected, Known},
+    expected::{ExpectationSource, Expected},
     finding::{Code, Finding, Severity},
 };
 
-/// Overlaps by block, whatever the number of nodes.
+/// Overlaps, grouped by block, whatever the number of nodes.
 #[derive(Debug, Default)]
 pub(super) struct Overlaps {
     /// Nodes by the block that they all have.
@@ -72,7 +72,7 @@ impl Overlaps {
             finding(Code::DuplicatePodCidr, objects.collect(), message)
         });
         let inside = self.inside.iter().map(|(wide, narrow)| {
-            // An old block that drains is no node's of the dump.
+            // A draining block has no node in the dump.
             let around = holders.get(wide).map(Vec::as_slice).unwrap_or_default();
             let each: Vec<_> = narrow
                 .iter()
@@ -94,7 +94,7 @@ impl Overlaps {
     }
 }
 
-/// What can be said of a node's blocks without looking at other nodes.
+/// Findings about a node's blocks that do not depend on other nodes.
 pub(crate) fn of_node(node: &Node, dump: &Dump, expected: &Expected) -> Vec<Finding> {
     let network = &dump.network;
     if node.is_virtual {
@@ -111,7 +111,8 @@ pub(crate) fn of_node(node: &Node, dump: &Dump, expected: &Expected) -> Vec<Find
         message,
         repair: repair.into(),
     };
-    // Nothing is expected of the blocks of another network, but they must not touch the services.
+    // The flags do not apply to blocks of another network, but these must not overlap the service
+    // range either.
     let is_of_network = node.ipam == network.ipam;
     let applies = |finding: &Finding| match is_of_network {
         true => network.excludes(finding.code).is_none(),
@@ -137,7 +138,7 @@ pub(crate) fn of_node(node: &Node, dump: &Dump, expected: &Expected) -> Vec<Find
     }
     for text in &texts {
         let Ok(block) = parse_cidr(text) else {
-            let message = format!("{text:?} of node {name} is no block");
+            let message = format!("{text:?} of node {name} is not a valid block");
             findings.push(finding(
                 Code::ForeignPodCidr,
                 Severity::Warning,
@@ -165,7 +166,7 @@ pub(crate) fn of_node(node: &Node, dump: &Dump, expected: &Expected) -> Vec<Find
     findings
 }
 
-/// A node without any block: what is the case, and what to do.
+/// The message and the advice for a node without any block.
 fn missing(node: &Node, dump: &Dump) -> Option<(String, &'static str)> {
     let name = &node.name;
     if dump.network.uses_pod_cidr() {
@@ -187,7 +188,7 @@ fn missing(node: &Node, dump: &Dump) -> Option<(String, &'static str)> {
     ))
 }
 
-/// A block against the flags.
+/// Compares a block with the flags.
 fn of_block(node: &Node, block: &IpNet, expected: &Expected) -> Vec<(Code, Severity, String)> {
     let name = &node.name;
     let family = Family::of(block);
@@ -210,8 +211,8 @@ fn of_block(node: &Node, block: &IpNet, expected: &Expected) -> Vec<(Code, Sever
         .filter(|(mask, _)| *mask != block.prefix_len())
     {
         let (severity, should) = match known {
-            Known::Given => (Severity::Warning, "blocks are to be"),
-            Known::Inferred => (Severity::Info, "most blocks are"),
+            ExpectationSource::Given => (Severity::Warning, "blocks are to be"),
+            ExpectationSource::Inferred => (Severity::Info, "most blocks are"),
         };
         let message = format!(
             "block {block} of node {name} is a /{}, {should} /{mask}",
@@ -255,13 +256,13 @@ fn families(node: &Node, expected: &Expected) -> Option<(Severity, String)> {
     }
     let (families, known) = expected.families.as_ref()?;
     let (severity, who) = match known {
-        Known::Given => (Severity::Error, "the cluster has"),
-        Known::Inferred => (Severity::Warning, "most nodes have"),
+        ExpectationSource::Given => (Severity::Error, "the cluster has"),
+        ExpectationSource::Inferred => (Severity::Warning, "most nodes have"),
     };
     let stray = has.iter().find(|family| !families.contains(family));
     let lacking = families.iter().find(|family| !has.contains(family));
     let wanted: Vec<_> = families.iter().collect();
-    // A text that is no block may be the one that is lacking; it has a finding of its own.
+    // An invalid block may be the one that is missing; it has a finding of its own.
     match (stray, lacking) {
         (Some(family), _) => Some((
             severity,

@@ -1,4 +1,4 @@
-//! How many pods the addresses serve, of a node and of the whole.
+//! The number of pods that the addresses serve, of a node and of the cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,17 +11,18 @@ use crate::{
     summary::Summary,
 };
 
-/// From which share of its addresses on a node is nearly full, in hundredths.
+/// The share of its addresses above which a node is nearly full, in hundredths.
 const NEAR: u64 = 90;
 
-/// Nodes that are over (which the invariants say) or near their capacity, or on which pods wait for an address.
+/// Nodes over their capacity (as the invariants report), near it, or with pods that wait for an
+/// address.
 pub(super) fn of_nodes(
     dump: &Dump,
     used: &BTreeMap<&str, u64>,
     over: &BTreeSet<String>,
 ) -> Vec<Finding> {
     let waiting = waiting(dump);
-    // Elsewhere a node without a block is no node without addresses.
+    // In other networks a node without a block may have addresses.
     let has_blocks = |name: &str| {
         let network = &dump.network;
         network.excludes(Code::IpCapacity).is_none()
@@ -44,7 +45,7 @@ pub(super) fn of_nodes(
                 Severity::Error,
                 "delete pods of the node, so that their owners make others elsewhere; cordon it until they have, or let the scheduler count addresses",
             ),
-            // Of nothing, nothing is left.
+            // A node without addresses is not nearly full.
             Some(capacity) if u128::from(used) * 100 >= u128::from(capacity) * u128::from(NEAR) => (
                 Severity::Warning,
                 "let fewer pods run on it (--max-pods), or give the node a larger block",

@@ -1,6 +1,6 @@
-//! Findings about single nodes, and one line for what every node has.
+//! Findings about single nodes, merged into one line if every node has the same.
 //!
-//! A wrong flag, or a network that works otherwise, is more likely than the same fault on each node.
+//! A wrong flag, or another kind of network, is more likely than the same fault on each node.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use crate::{
     finding::{Code, Finding, Severity},
 };
 
-/// Codes that every node has, of two or more.
+/// The codes that every one of two or more nodes has.
 fn codes(dump: &Dump, expected: &Expected) -> BTreeSet<Code> {
     let machines = dump
         .nodes
@@ -31,8 +31,8 @@ fn codes(dump: &Dump, expected: &Expected) -> BTreeSet<Code> {
     common.filter(|_| count > 1).unwrap_or_default()
 }
 
-/// The severity of a finding that every node has: a contradiction to flags is for information, since the
-/// flags may be wrong; a contradiction within each node stays what it is.
+/// The severity of a finding that every node has: information for a contradiction to flags, since
+/// the flags may be wrong; unchanged for a contradiction within each node.
 fn common_severity(code: Code, severity: Severity) -> Severity {
     match code {
         Code::PodCidrMismatch => severity,

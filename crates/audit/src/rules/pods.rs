@@ -43,7 +43,7 @@ pub(super) fn outside(
         return None;
     }
     let known = dump.node_named(node);
-    // During a migration a pod keeps the address that it has of the network before.
+    // During a migration a pod keeps its address of the former network.
     let has_pod_cidrs = dump.network.ipams().any(|ipam| ipam == Ipam::PodCidr);
     let is_elsewhere = |node: &Node| {
         let claims = match has_pod_cidrs {
@@ -66,7 +66,7 @@ pub(super) fn outside(
         ),
     };
     let mut objects = vec![pod_object(pod)];
-    // What does not exist is no object.
+    // A missing node is not listed as an object.
     objects.extend(is_known.then(|| node_object(node)));
     objects.sort_unstable();
     Some(Finding {
@@ -106,16 +106,13 @@ pub(super) fn with_addresses_of_nodes(dump: &Dump) -> Vec<Finding> {
     shared.collect()
 }
 
-/// What stands for an address and is none.
+/// Texts in place of addresses that are invalid.
 pub(super) fn odd(dump: &Dump) -> impl Iterator<Item = Finding> {
     dump.odd.iter().map(|odd| Finding {
         code: Code::PodOutsideBlock,
         severity: Severity::Error,
         objects: vec![pod_object(&odd.pod)],
-        message: format!(
-            "pod {} has {:?} as address, which is none",
-            odd.pod, odd.text
-        ),
+        message: format!("pod {} has the invalid address {:?}", odd.pod, odd.text),
         repair: DELETE_POD.into(),
     })
 }

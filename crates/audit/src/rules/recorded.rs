@@ -1,4 +1,4 @@
-//! Blocks and pools that networks record in objects of their own, and podCIDRs that nobody uses.
+//! Blocks and pools that networks record in objects of their own, and unused podCIDRs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,7 +30,7 @@ pub(super) fn findings(dump: &Dump, expected: &Expected) -> Vec<Finding> {
     findings
 }
 
-/// Overlaps among blocks by name of the holder, in no World of their own.
+/// Overlaps among blocks by name of the holder.
 fn overlaps_among(nodes: &[audit::Node]) -> Overlaps {
     let world = World {
         nodes: nodes.to_vec(),
@@ -71,7 +71,7 @@ fn scoped_overlaps(dump: &Dump) -> Vec<Finding> {
     let each = scopes.into_values().flat_map(|records| {
         let mut blocks = BTreeMap::<&str, BTreeSet<IpNet>>::new();
         for record in &records {
-            // A block that no node has is compared with others all the same.
+            // A block without a node is compared with the others, too.
             let name = record.node.as_deref().unwrap_or("no node");
             blocks.entry(name).or_default().insert(record.block);
         }
@@ -94,7 +94,7 @@ fn scoped_overlaps(dump: &Dump) -> Vec<Finding> {
     each.collect()
 }
 
-/// Objects and blocks of nodes that are gone.
+/// Objects and blocks of deleted nodes.
 fn orphans(dump: &Dump) -> Vec<Finding> {
     if dump.nodes.is_empty() {
         return Vec::new();
@@ -152,7 +152,7 @@ const fn orphan_repair(system: System) -> &'static str {
     }
 }
 
-/// Blocks that lie in no pool, or not in the pool that they name.
+/// Blocks outside of all pools, or of the pool that they name.
 fn outside_pools(dump: &Dump) -> Vec<Finding> {
     let records = &dump.records;
     let mut by_system = BTreeMap::<System, Vec<IpNet>>::new();
@@ -223,7 +223,7 @@ fn overlapping_pools(dump: &Dump) -> Vec<Finding> {
         let repair = "take the range out of one of the pools, once no block is cut from it there";
         let mut findings = overlaps.findings(&pools, |name, _| vec![name.to_owned()], repair);
         for finding in &mut findings {
-            // One code for all overlaps of pools, and their own noun.
+            // All overlaps of pools have one code, and their own noun.
             finding.code = Code::OverlappingPodCidr;
             finding.message = finding
                 .message
@@ -235,7 +235,7 @@ fn overlapping_pools(dump: &Dump) -> Vec<Finding> {
     each.collect()
 }
 
-/// Calico's blocks against the ranges of the flags; those of nodes are a matter of `blocks`.
+/// Compares Calico's blocks with the ranges of the flags; those of nodes are compared in `blocks`.
 fn shared_blocks_against_flags(dump: &Dump, expected: &Expected) -> Vec<Finding> {
     if dump.network.ipam != Ipam::SharedBlocks {
         return Vec::new();
@@ -313,9 +313,9 @@ fn against_a_flag(
     blocks.into_iter().map(finding).collect()
 }
 
-/// CiliumNodes that repeat podCIDRs, and one of which has other blocks than its Node.
+/// CiliumNodes that repeat podCIDRs, but one of which has other blocks than its Node.
 fn differing_copies(dump: &Dump) -> Vec<Finding> {
-    // Otherwise they are another network's, as in a migration.
+    // Otherwise they belong to another network, as in a migration.
     if !dump.network.uses_pod_cidr() || !dump.network.has_copies {
         return Vec::new();
     }
@@ -353,7 +353,7 @@ fn differing_copies(dump: &Dump) -> Vec<Finding> {
     copies.into_iter().filter_map(differs).collect()
 }
 
-/// podCIDRs that overlap while the network does not use them: nothing is broken until one does.
+/// podCIDRs that overlap while the network does not use them, which breaks nothing.
 fn unused_pod_cidrs(dump: &Dump) -> Option<Finding> {
     if dump.network.uses_pod_cidr() {
         return None;

@@ -1,14 +1,15 @@
-//! Rows are arguments; each prints one line of JSON: its name and the measurements. `cargo xtask bench ipam` knows the targets.
+//! Shared code of the benches. Rows are arguments; each prints one line of JSON: its name and the
+//! measurements. `cargo xtask bench ipam` knows the targets.
 
 use std::process::ExitCode;
 
 use podplane_ipam::{ClusterRange, Owner, RangeConfig};
 
-/// A name, and what measures it.
+/// The name of a row and the function that measures it.
 pub(crate) type Row = (&'static str, fn() -> Vec<f64>);
 
-/// Measures the rows that are named, or all.
-#[expect(clippy::print_stdout, reason = "what the program is for")]
+/// Measures the named rows, or all.
+#[expect(clippy::print_stdout, reason = "output of the program")]
 pub(crate) fn measure(rows: &[Row]) -> ExitCode {
     // cargo adds `--bench`.
     let args = std::env::args().skip(1);
@@ -35,7 +36,8 @@ pub(crate) fn cluster(cidrs: &[(&str, u8)]) -> RangeConfig {
     }
 }
 
-/// A node with a UID as the API server makes it: random, but for the bits that say so.
+/// A node with a UID as the API server generates it: random except for the version and variant
+/// bits.
 pub(crate) fn owner(number: u32) -> Owner {
     let mut bits = u128::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
     bits ^= bits >> 71;

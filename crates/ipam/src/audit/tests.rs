@@ -37,7 +37,7 @@ fn file(node: &str, address: &str, owner: &str) -> Allocation {
     }
 }
 
-/// Two nodes, dual stack, a pod on each, all as it should be.
+/// Two nodes, dual stack, with a pod on each, without violations.
 fn healthy() -> World {
     World {
         nodes: vec![
@@ -59,35 +59,35 @@ fn healthy() -> World {
         acknowledged: vec![
             Write {
                 object: "Pod/default/web-0".into(),
-                left: Left::Present,
+                left: ObjectState::Present,
             },
             Write {
                 object: "Pod/default/old".into(),
-                left: Left::Absent,
+                left: ObjectState::Absent,
             },
         ],
         stored: ["Pod/default/web-0".into()].into(),
     }
 }
 
-fn said(world: &World) -> Vec<String> {
+fn violations(world: &World) -> Vec<String> {
     check(world).iter().map(ToString::to_string).collect()
 }
 
 fn broken(change: impl FnOnce(&mut World)) -> Vec<String> {
     let mut world = healthy();
     change(&mut world);
-    said(&world)
+    violations(&world)
 }
 
 #[test]
 fn a_healthy_world_has_no_violation() {
-    assert_eq!(said(&healthy()), [""; 0]);
+    assert_eq!(violations(&healthy()), [""; 0]);
     assert_eq!(check(&World::default()), []);
 }
 
 #[test]
-fn an_address_on_two_live_pods() {
+fn reports_an_address_on_two_live_pods() {
     let twice = |world: &mut World| {
         world.nodes[0].ip_capacity = Some(9);
         world.pods.push(pod("web-2", "a", &["10.0.0.2"]));
@@ -116,7 +116,7 @@ fn an_address_on_two_live_pods() {
 }
 
 #[test]
-fn an_address_outside_of_its_nodes_block() {
+fn reports_an_address_outside_of_the_nodes_blocks() {
     let moved = |world: &mut World| world.pods[0].ips[0] = ip("10.0.7.7");
     assert_eq!(
         broken(moved),
@@ -138,7 +138,7 @@ fn an_address_outside_of_its_nodes_block() {
 }
 
 #[test]
-fn blocks_that_overlap() {
+fn reports_overlapping_blocks() {
     let wide = |world: &mut World| world.nodes.push(node("c", &["10.0.0.0/23"], None));
     assert_eq!(
         broken(wide),
@@ -169,7 +169,7 @@ fn blocks_that_overlap() {
 }
 
 #[test]
-fn a_node_with_more_pods_than_addresses() {
+fn reports_a_node_with_more_pods_than_addresses() {
     let crowded = |world: &mut World| world.pods.push(pod("pending", "a", &[]));
     assert_eq!(
         broken(crowded),
@@ -188,7 +188,7 @@ fn a_node_with_more_pods_than_addresses() {
 }
 
 #[test]
-fn an_allocation_without_a_sandbox() {
+fn reports_an_allocation_without_a_sandbox() {
     let leaked = |world: &mut World| world.allocations.push(file("b", "10.0.1.9", "s0"));
     assert_eq!(
         broken(leaked),
@@ -197,7 +197,7 @@ fn an_allocation_without_a_sandbox() {
 }
 
 #[test]
-fn a_write_that_was_acknowledged_and_lost() {
+fn reports_a_lost_acknowledged_write() {
     assert_eq!(
         broken(|world| world.stored = ["Pod/default/old".into()].into()),
         [
@@ -218,9 +218,10 @@ fn any_block() -> impl Strategy<Value = IpNet> {
 }
 
 proptest! {
-    /// Against all pairs: a block is reported exactly if it shares an address with a block of another node that is as wide or wider.
+    /// Compared with all pairs: a block is reported exactly if it shares an address with a block of
+    /// another node that is as wide or wider.
     #[test]
-    fn overlaps_are_those_of_all_pairs(blocks in prop::collection::vec((0u8..4, any_block(), any::<bool>()), 0..12)) {
+    fn reported_overlaps_agree_with_a_check_of_all_pairs(blocks in prop::collection::vec((0u8..4, any_block(), any::<bool>()), 0..12)) {
         let mut world = World::default();
         for (holder, block, drains) in &blocks {
             let name = format!("node{holder}");
@@ -245,7 +246,7 @@ proptest! {
         }
     }
 
-    /// However the lists are ordered, the report is the same.
+    /// The report does not depend on the order of the lists.
     #[test]
     fn the_order_of_lists_does_not_matter(seed in prop::collection::vec((0u8..3, 0u8..6, any::<bool>()), 0..10).prop_shuffle()) {
         let mut world = World { nodes: vec![node("n0", &["10.0.0.0/30"], Some(2)), node("n1", &["10.0.0.2/31"], Some(1))], ..World::default() };
@@ -261,7 +262,7 @@ proptest! {
     }
 }
 
-/// The oracle: two blocks share an address, by listing addresses.
+/// The oracle: two blocks share an address, found by listing addresses.
 trait HostsOverlap {
     fn hosts_overlap(&self, other: &Self) -> bool;
 }

@@ -1,30 +1,33 @@
-//! Addresses that two pods hold and blocks that overlap, kept up to date change by change.
+//! Duplicate addresses and overlapping blocks, kept up to date change by change.
 //!
-//! [`check`](super::check) looks at a whole cluster. [`Tracker`] is for those who are told of every
-//! change, as by a watch, and who want to know what was wrong after each of them: the work for a
-//! change goes by the change, not by the cluster.
+//! [`check`](super::check) examines a whole cluster. [`Tracker`] is for callers that see every
+//! change, as from a watch, and need the violations after each of them: the cost of a change does
+//! not depend on the size of the cluster.
 
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
 use ipnet::IpNet;
 
 use super::{Node, Pod, PodKey, Violation};
 
-/// The pods and nodes of a cluster, as far as addresses go, and the invariants that they break now.
+/// The pods and nodes of a cluster, as far as addresses go, and the invariants that they violate
+/// now.
 #[derive(Clone, Debug, Default)]
 pub struct Tracker {
-    /// Addresses that each pod holds.
+    /// The addresses of each pod.
     pods: BTreeMap<PodKey, BTreeSet<IpAddr>>,
-    /// Pods that hold each address.
+    /// The pods that hold each address.
     holders: BTreeMap<IpAddr, BTreeSet<PodKey>>,
-    /// Blocks of each node.
+    /// The blocks of each node.
     nodes: BTreeMap<String, BTreeSet<IpNet>>,
-    /// Nodes that have each block. Prefixes sort by address and then by length, so those inside a
-    /// prefix follow it.
+    /// The nodes that have each block. Prefixes sort by address and then by length, so those inside
+    /// a prefix follow it.
     owners: BTreeMap<IpNet, BTreeSet<String>>,
     violations: BTreeSet<Violation>,
 }
@@ -37,7 +40,7 @@ impl Tracker {
         &self.violations
     }
 
-    /// All pods, whether or not they hold an address.
+    /// All pods, including those without an address.
     pub fn pods(&self) -> impl Iterator<Item = &PodKey> {
         self.pods.keys()
     }
@@ -49,7 +52,7 @@ impl Tracker {
             .map(|(name, blocks)| (name.as_str(), blocks))
     }
 
-    /// Takes in a pod that is new or changed.
+    /// Adds or updates a pod.
     pub fn set_pod(&mut self, pod: &Pod) {
         let holds = match pod.uses_pod_network() {
             true => pod.ips.iter().copied().collect(),
@@ -59,13 +62,13 @@ impl Tracker {
         self.moved(&pod.key(), &before.unwrap_or_default(), &holds);
     }
 
-    /// Forgets a pod that is gone.
+    /// Removes a pod.
     pub fn remove_pod(&mut self, pod: &PodKey) {
         let before = self.pods.remove(pod).unwrap_or_default();
         self.moved(pod, &before, &BTreeSet::new());
     }
 
-    /// Takes in a node that is new or changed.
+    /// Adds or updates a node.
     pub fn set_node(&mut self, node: &Node) {
         let blocks: BTreeSet<_> = node.pod_cidrs.iter().map(IpNet::trunc).collect();
         if self.nodes.get(&node.name) != Some(&blocks) {
@@ -83,7 +86,7 @@ impl Tracker {
         }
     }
 
-    /// Forgets a node that is gone.
+    /// Removes a node.
     pub fn remove_node(&mut self, name: &str) {
         for block in self.nodes.remove(name).unwrap_or_default() {
             if let Some(owners) = self.owners.get_mut(&block) {
@@ -118,8 +121,8 @@ impl Tracker {
         }
     }
 
-    /// The pairs of a block of a node and a block of another one that share addresses: each wider
-    /// block is one of few, and all narrower ones follow it in order.
+    /// The pairs of `block` of `node` and a block of another node that share addresses. There are
+    /// few wider blocks, which are looked up; all narrower ones follow it in order.
     fn overlaps(&self, node: &str, block: IpNet) -> impl Iterator<Item = Violation> {
         let wider = (0..block.prefix_len())
             .filter_map(move |length| Some(IpNet::new(block.addr(), length).ok()?.trunc()))

@@ -1,12 +1,11 @@
-//! The words of the ledger: nodes, what they hold, and what is wrong with it.
+//! The public types of the ledger: nodes, claims, and the reasons for foreign blocks.
 
-use std::fmt;
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use ipnet::IpNet;
 
-/// A node as a holder of blocks. Only the UID identifies it: a node that was deleted and created again under its
-/// name is another owner.
+/// A node as a holder of blocks. Only the UID identifies it: a node that was deleted and created
+/// again under the same name is another owner.
 #[derive(Clone, Debug)]
 pub struct Owner {
     pub(super) uid: Arc<str>,
@@ -14,7 +13,7 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// The node with that UID, shown to people under `name`.
+    /// Creates an owner; `name` is only for messages.
     #[must_use]
     pub fn new(uid: &str, name: &str) -> Self {
         Self {
@@ -50,21 +49,24 @@ impl fmt::Display for Owner {
     }
 }
 
-/// How a block is held.
+/// The state of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// It belongs to a service range.
+    /// Part of a service range.
     Reserved,
-    /// It fits the configuration and is the node's alone.
+    /// Fits the configuration and belongs to this node alone.
     Assigned(Owner),
-    /// A node has it although it does not fit the configuration, or another holds it too. It is kept: nothing else is given there.
+    /// Belongs to a node although it does not fit the configuration, or another node holds it too.
+    /// It is kept, and no block that overlaps it is allocated.
     Foreign(Owner),
-    /// The node is gone, but live pods have addresses of the block. Without an owner, nobody knows whose it was.
+    /// The node is gone, but live pods have addresses of the block. `None` if the former owner is
+    /// unknown.
     Draining(Option<Owner>),
 }
 
 impl Claim {
-    /// The node that holds the block, or held it; none for a service range, or if it is not known.
+    /// The node that holds or held the block; `None` for service ranges, and for draining blocks of
+    /// unknown owner.
     #[must_use]
     pub fn owner(&self) -> Option<&Owner> {
         match self {
@@ -86,12 +88,12 @@ impl fmt::Display for Claim {
     }
 }
 
-/// A prefix and who holds it.
+/// A prefix and its claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// Without host bits.
+    /// The prefix, without host bits.
     pub net: IpNet,
-    /// Its holder.
+    /// The claim on it.
     pub claim: Claim,
 }
 
@@ -101,19 +103,19 @@ impl fmt::Display for Block {
     }
 }
 
-/// What became of a block that a node already has.
+/// The result of adopting a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Adoption {
-    /// It is as the allocator would have given it.
+    /// The block is as the allocator would have allocated it.
     Assigned,
-    /// It is kept as foreign.
+    /// The block is kept as foreign.
     Foreign(Misfit),
 }
 
-/// Why a block is foreign.
+/// The reason why a block is foreign.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Misfit {
-    /// It shares addresses with the block of another holder.
+    /// It shares addresses with a block of another holder.
     Overlaps(Overlap),
     /// No cluster CIDR contains it.
     OutOfRange {
@@ -156,12 +158,12 @@ impl fmt::Display for Misfit {
     }
 }
 
-/// A block shares addresses with one that somebody else holds.
+/// A conflict with a block of another holder.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cidr {net} overlaps {held}")]
 pub struct Overlap {
-    /// The block that was asked for.
+    /// The requested block.
     pub net: IpNet,
-    /// The first one in its way, and who holds it.
+    /// The first block that overlaps it, and its holder.
     pub held: Block,
 }

@@ -1,4 +1,4 @@
-//! Sets of ranges: the one that the flags name, or those of ClusterCIDRs, which come and go.
+//! Sets of ranges: the one of the flags, or those of ClusterCIDRs, which can be added and removed.
 
 use std::cmp::Reverse;
 
@@ -8,24 +8,25 @@ use crate::cluster::{ClusterRange, MAX_IPV6_BLOCK_BITS, RangeConfig, RangeConfig
 use crate::free::FreeBlocks;
 use crate::net::Family;
 
-/// Ranges that give a node one block each, and the nodes that they are for.
+/// Ranges that give one block each to a node, and a selector of nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockSet {
     /// The name of the ClusterCIDR; empty for the set of the flags.
     pub name: String,
-    /// When it was made, in any unit. Of sets for all nodes the older one goes first; at the same time, the lower name.
+    /// The creation time in any unit. Of sets for all nodes the oldest is preferred; at the same
+    /// time, the lower name.
     pub created: u64,
-    /// Which nodes it is for, as text. It is not understood here, but of two sets that suit a node equally well the one whose text is lower goes
-    /// first. `None`: for all nodes.
+    /// The text form of the node selector. It is not parsed here; but of two sets that suit a node
+    /// equally well, the one with the lower text is preferred. `None` selects all nodes.
     pub selector: Option<String>,
-    /// At most one of each family, in the order of a node's podCIDRs.
+    /// At most one range of each family, in the order of a node's podCIDRs.
     pub ranges: Vec<ClusterRange>,
 }
 
-/// Why there can be no such set. The texts are the reference's.
+/// An error in the ranges of a set. The texts are those of the reference.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidSet {
-    /// No range.
+    /// There is no range.
     #[error("one or both of `ipv4` and `ipv6` must be specified")]
     NoRange,
     /// More than 2^16 IPv6 blocks.
@@ -44,7 +45,7 @@ pub enum InvalidSet {
     TooManyHostBits {
         /// The range.
         cidr: IpNet,
-        /// The bits of a block's addresses.
+        /// The host bits of a block.
         host_bits: u8,
     },
 }
@@ -65,7 +66,7 @@ impl BlockSet {
     ///
     /// # Errors
     ///
-    /// [`InvalidSet`] if there is no range, or one cannot be cut in this way.
+    /// [`InvalidSet`] if there is no range, or one cannot be divided like this.
     pub fn ranges(
         per_node_host_bits: u8,
         ipv4: Option<IpNet>,
@@ -96,25 +97,25 @@ impl BlockSet {
     }
 }
 
-/// How full a range is, in blocks.
+/// The usage of a range, in blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
     /// The range.
     pub range: ClusterRange,
-    /// All blocks of it.
+    /// All blocks of the range.
     pub blocks: u64,
-    /// Those that a service range touches.
+    /// Blocks that a service range touches.
     pub reserved: u64,
-    /// Those that anything touches, reserved ones included.
+    /// Blocks that any claim touches, reserved ones included.
     pub used: u64,
-    /// Those that can be given.
+    /// Blocks that can be allocated.
     pub free: u64,
     /// The number of the block at which the next search starts.
     pub next_candidate: u64,
 }
 
 impl Usage {
-    /// How many nodes the range has room for: its blocks without the reserved ones.
+    /// The number of nodes that the range has room for: its blocks without the reserved ones.
     #[must_use]
     pub fn capacity(&self) -> u64 {
         self.blocks - self.reserved
@@ -123,13 +124,13 @@ impl Usage {
 
 /// One range of a set.
 #[derive(Clone, Debug)]
-pub(super) struct Pool {
+pub(super) struct RangePool {
     pub(super) range: ClusterRange,
     pub(super) reserved: u64,
     pub(super) free: FreeBlocks,
 }
 
-impl Pool {
+impl RangePool {
     pub(super) fn new(range: ClusterRange) -> Self {
         Self {
             range,
@@ -138,7 +139,7 @@ impl Pool {
         }
     }
 
-    /// Nothing of `net` can be given.
+    /// Marks all blocks that `net` touches as used.
     pub(super) fn occupy(&mut self, net: &IpNet) {
         if let Some((first, last)) = self.range.indices(net) {
             self.free.occupy(first, last);
@@ -157,38 +158,39 @@ impl Pool {
     }
 }
 
-/// A set with what is left of it.
+/// A set and the free blocks of its ranges.
 #[derive(Clone, Debug)]
-pub(super) struct Set {
+pub(super) struct RangeSet {
     pub(super) spec: BlockSet,
     pub(super) terminating: bool,
-    pub(super) pools: Vec<Pool>,
+    pub(super) pools: Vec<RangePool>,
 }
 
-/// The reference's order of sets that suit a node; the least one goes first.
+/// The reference's order of preference among sets that select a node; the lowest comes first.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Rank<'a> {
-    Selected(Selected<'a>),
+pub(super) enum SetRank<'a> {
+    SelectorRank(SelectorRank<'a>),
     Everyone { created: u64, name: &'a str },
 }
 
-/// The fields are compared in this order.
+/// The rank of a set with a selector. The fields are compared in this order.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Selected<'a> {
+pub(super) struct SelectorRank<'a> {
     requirements: Reverse<usize>,
-    /// All blocks of its smallest range, given or not.
+    /// The number of blocks of the smallest range, free or not.
     blocks: u64,
-    /// Bits of the addresses of a block.
+    /// The host bits of a block.
     host_bits: u8,
     selector: &'a str,
-    /// Texts, not numbers: 10.0.0.0/8 goes before 9.0.0.0/8.
+    /// Compared as text, not as numbers: 10.0.0.0/8 comes before 9.0.0.0/8.
     cidr: String,
     name: &'a str,
 }
 
-impl Set {
-    /// Where the set stands for a node that meets so many requirements of its selector; `None` if the selector does not select the node.
-    pub(super) fn rank(&self, matched: impl Fn(&str) -> Option<usize>) -> Option<Rank<'_>> {
+impl RangeSet {
+    /// The rank of the set for a node; `matched` returns how many requirements of the selector the
+    /// node meets. `None` if the selector does not select the node.
+    pub(super) fn rank(&self, matched: impl Fn(&str) -> Option<usize>) -> Option<SetRank<'_>> {
         let BlockSet {
             name,
             created,
@@ -196,7 +198,7 @@ impl Set {
             ranges,
         } = &self.spec;
         let Some(selector) = selector else {
-            return Some(Rank::Everyone {
+            return Some(SetRank::Everyone {
                 created: *created,
                 name,
             });
@@ -204,7 +206,7 @@ impl Set {
         let requirements = Reverse(matched(name)?);
         let host_bits = |range: &ClusterRange| range.family().bits() - range.node_mask();
         let first = ranges.first()?;
-        Some(Rank::Selected(Selected {
+        Some(SetRank::SelectorRank(SelectorRank {
             requirements,
             blocks: ranges.iter().map(ClusterRange::blocks).min()?,
             host_bits: host_bits(first),
@@ -215,10 +217,10 @@ impl Set {
     }
 
     pub(super) fn usage(&self) -> impl Iterator<Item = Usage> {
-        self.pools.iter().map(Pool::usage)
+        self.pools.iter().map(RangePool::usage)
     }
 
-    /// Whether it would have given this block: it is in a range, and of its size.
+    /// True if the set would have allocated this block: it is in a range, and of its block size.
     pub(super) fn fits(&self, net: &IpNet) -> bool {
         self.pools.iter().any(|pool| {
             pool.range.cidr().contains(net) && pool.range.node_mask() == net.prefix_len()

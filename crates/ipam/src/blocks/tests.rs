@@ -56,7 +56,7 @@ fn a_block_in_use_is_refused_to_another_and_its_holder_named() {
             text
         );
     }
-    assert!(blocks.held_by("uid-2").is_empty());
+    assert!(blocks.blocks_of("uid-2").is_empty());
     assert_eq!(
         blocks.occupy(&node(1), net("10.0.1.7/24")),
         Ok(Adoption::Assigned),
@@ -66,7 +66,7 @@ fn a_block_in_use_is_refused_to_another_and_its_holder_named() {
 }
 
 #[test]
-fn what_does_not_fit_is_kept_as_foreign_and_says_why() {
+fn blocks_that_do_not_fit_are_kept_as_foreign_with_a_reason() {
     let mut blocks = cluster("10.0.0.0/22", 24, None, "");
     assert_eq!(
         blocks.adopt(&node(1), net("10.0.0.0/24")),
@@ -116,7 +116,7 @@ fn what_does_not_fit_is_kept_as_foreign_and_says_why() {
 }
 
 #[test]
-fn a_duplicate_is_free_only_when_its_last_holder_is_gone() {
+fn a_duplicate_block_is_free_only_after_its_last_holder_is_released() {
     let mut blocks = cluster("10.0.0.0/24", 24, None, "");
     blocks.adopt(&node(1), net("10.0.0.0/24"));
     blocks.adopt(&node(2), net("10.0.0.0/24"));
@@ -154,7 +154,7 @@ fn one_full_family_leaves_the_other_untouched() {
         "CIDR allocation failed; there are no remaining CIDRs left to allocate in the accepted range"
     );
     assert_eq!(blocks.usage().collect::<Vec<_>>(), before);
-    assert!(blocks.held_by("uid-2").is_empty());
+    assert!(blocks.blocks_of("uid-2").is_empty());
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn a_node_is_not_given_blocks_twice() {
 }
 
 #[test]
-fn a_service_block_stays_reserved_when_a_node_in_it_goes() {
+fn a_service_block_stays_reserved_after_release_of_a_node_in_it() {
     let mut blocks = cluster("10.0.0.0/23", 24, None, "10.0.0.0/25");
     assert!(matches!(
         blocks.adopt(&node(1), net("10.0.0.0/24")),
@@ -179,7 +179,8 @@ fn a_service_block_stays_reserved_when_a_node_in_it_goes() {
     assert!(blocks.allocate(&node(3)).is_err());
 }
 
-/// Story B: the mask of a live cluster is changed twice. The reference ends with dozens of duplicates.
+/// Story B: the mask of a live cluster is changed twice. The reference ends with dozens of
+/// duplicates.
 #[test]
 fn changing_the_mask_twice_gives_no_duplicate() {
     let mut nodes: Vec<(Owner, IpNet)> = Vec::new();
@@ -198,7 +199,8 @@ fn changing_the_mask_twice_gives_no_duplicate() {
                 Adoption::Foreign(Misfit::Overlaps(_))
             ));
         }
-        // Nodes are replaced, now a wide one and now an old one; each time nodes join until the range is full.
+        // Nodes are replaced, alternately a wide and an old one; each time nodes join until the
+        // range is full.
         for replaced in 0..=20 {
             if replaced > 0 {
                 let wide = nodes.iter().position(|(_, block)| block.prefix_len() == 16);
@@ -237,7 +239,7 @@ fn four_million_blocks_cost_nothing_until_they_are_used() {
 }
 
 #[derive(Clone, Debug)]
-enum Op {
+enum BlockOp {
     Allocate(u8),
     Adopt(u8, IpNet),
     Occupy(u8, IpNet),
@@ -254,18 +256,18 @@ fn any_net() -> impl Strategy<Value = IpNet> {
     prop_oneof![v4, v6]
 }
 
-fn op() -> impl Strategy<Value = Op> {
+fn op() -> impl Strategy<Value = BlockOp> {
     let number = 0u8..10;
     prop_oneof![
-        4 => number.clone().prop_map(Op::Allocate),
-        2 => (number.clone(), any_net()).prop_map(|(n, net)| Op::Adopt(n, net)),
-        2 => (number.clone(), any_net()).prop_map(|(n, net)| Op::Occupy(n, net)),
-        3 => number.prop_map(Op::Release),
-        1 => Just(Op::Restart),
+        4 => number.clone().prop_map(BlockOp::Allocate),
+        2 => (number.clone(), any_net()).prop_map(|(n, net)| BlockOp::Adopt(n, net)),
+        2 => (number.clone(), any_net()).prop_map(|(n, net)| BlockOp::Occupy(n, net)),
+        3 => number.prop_map(BlockOp::Release),
+        1 => Just(BlockOp::Restart),
     ]
 }
 
-/// Everything that is held, and nothing else: too simple to be wrong.
+/// All claims: a model too simple to be wrong.
 type Model = Vec<(String, IpNet)>;
 
 fn small() -> NodeBlocks {
@@ -299,12 +301,12 @@ fn record(model: &mut Model, owner: &Owner, block: IpNet) {
 
 proptest! {
     #[test]
-    fn behaves_as_a_list_of_who_holds_what(ops in prop::collection::vec(op(), 0..60)) {
+    fn behaves_like_a_list_of_claims(ops in prop::collection::vec(op(), 0..60)) {
         let mut sut = small();
         let mut model = Model::new();
         for op in ops {
             match op {
-                Op::Allocate(number) => {
+                BlockOp::Allocate(number) => {
                     let owner = node(number);
                     let free: Vec<Vec<IpNet>> = sut.usage().map(|usage| free_in_model(&model, &usage.range)).collect();
                     let holds = model.iter().any(|(uid, _)| uid == owner.uid());
@@ -322,7 +324,7 @@ proptest! {
                         Err(error) => prop_assert!(false, "{}", error),
                     }
                 }
-                Op::Adopt(number, block) => {
+                BlockOp::Adopt(number, block) => {
                     let overlaps = in_the_way(&model, &node(number), &block);
                     let adoption = sut.adopt(&node(number), block);
                     if !overlaps {
@@ -330,14 +332,14 @@ proptest! {
                     }
                     record(&mut model, &node(number), block);
                 }
-                Op::Occupy(number, block) => {
+                BlockOp::Occupy(number, block) => {
                     let overlaps = in_the_way(&model, &node(number), &block);
                     prop_assert_eq!(sut.occupy(&node(number), block).is_err(), overlaps);
                     if !overlaps {
                         record(&mut model, &node(number), block);
                     }
                 }
-                Op::Release(number) => {
+                BlockOp::Release(number) => {
                     let owner = node(number);
                     let mut want: Vec<IpNet> = model.iter().filter(|(uid, _)| uid == owner.uid()).map(|(_, block)| *block).collect();
                     let mut released = sut.release(owner.uid());
@@ -346,7 +348,7 @@ proptest! {
                     prop_assert_eq!(released, want);
                     model.retain(|(uid, _)| uid != owner.uid());
                 }
-                Op::Restart => {
+                BlockOp::Restart => {
                     sut = small();
                     for (uid, block) in &model {
                         sut.adopt(&Owner::new(uid, uid), *block);

@@ -1,7 +1,7 @@
 //! Free ranges that can be added to those of a live cluster, in blocks of the same length.
 //!
-//! Another range leaves the blocks as they are that nodes have. Another length of block does not:
-//! Kubernetes' allocator then takes blocks for free that are in use.
+//! Another range leaves the blocks of existing nodes unchanged. Another block length does not:
+//! Kubernetes' allocator then takes blocks that are in use for free.
 
 use ipnet::IpNet;
 
@@ -17,20 +17,20 @@ use crate::{
 pub struct Addition {
     /// The range.
     pub cidr: IpNet,
-    /// Prefix length of its blocks: that of the range that it is added to.
+    /// The prefix length of its blocks: that of the range that it is added to.
     pub node_mask: u8,
-    /// How many nodes it has blocks for.
+    /// The number of nodes that it has blocks for.
     pub nodes: u64,
-    /// How many pods of a node can have an address.
+    /// The number of pods of a node that can have an address.
     pub pods_per_node: u128,
-    /// The range that both make together, if they are the halves of one: then a longer
-    /// `--cluster-cidr` has both.
+    /// The union with the existing range, if both are halves of one prefix: a shorter prefix in
+    /// `--cluster-cidr` then covers both.
     pub together: Option<IpNet>,
 }
 
-/// Free ranges with blocks for `nodes` nodes or more, of which none shares an address with `taken`:
-/// the smallest in each private network, the other half of the next wider range, and one of the
-/// size of the existing range.
+/// Free ranges with blocks for at least `nodes` nodes, none of which shares an address with
+/// `taken`: the smallest in each private network, the other half of the next wider range, and one
+/// of the size of the existing range.
 #[must_use]
 pub fn additions(range: &ClusterRange, taken: &[IpNet], nodes: u64) -> Vec<Addition> {
     let mask = range.node_mask();
@@ -46,7 +46,7 @@ pub fn additions(range: &ClusterRange, taken: &[IpNet], nodes: u64) -> Vec<Addit
             found.push(new);
         }
     };
-    // The other half of a public range may be somebody else's.
+    // The other half of a public range may belong to another organisation.
     let is_private = |net: &IpNet| homes(net).iter().any(|home| home.contains(net));
     add(other_half(&own).filter(is_private));
     let enough = (0..=mask).rev().find_map(|length| {
@@ -71,7 +71,7 @@ pub fn additions(range: &ClusterRange, taken: &[IpNet], nodes: u64) -> Vec<Addit
     found.into_iter().map(addition).collect()
 }
 
-/// The range that makes the next wider one together with this.
+/// The range that is the other half of the next wider one.
 fn other_half(net: &IpNet) -> Option<IpNet> {
     let wider = net.supernet()?;
     wider
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn leaves_out_what_is_taken_or_too_small() {
+    fn omits_ranges_that_are_taken_or_too_small() {
         assert_eq!(
             found(
                 "10.244.0.0/16",

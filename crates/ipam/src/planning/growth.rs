@@ -1,23 +1,23 @@
-//! How a number of nodes grows: by a share of itself, or by so many.
+//! The growth of a number of nodes: by a percentage or by a number per period.
 
 use std::{fmt, str::FromStr};
 
-/// `20%/year` is compound, `+50/month` is not.
+/// A growth rate. `20%/year` is compound, `+50/month` is linear.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Growth {
-    amount: Amount,
+    amount: GrowthAmount,
     period: Period,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Amount {
+enum GrowthAmount {
     Percent(f64),
     Nodes(f64),
 }
 
-/// In what time.
+/// The period of a growth rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "their names say it")]
+#[expect(missing_docs, reason = "the names are enough")]
 pub enum Period {
     Day,
     Week,
@@ -28,7 +28,7 @@ pub enum Period {
 impl Period {
     const ALL: [Self; 4] = [Self::Day, Self::Week, Self::Month, Self::Year];
 
-    /// `day`
+    /// The singular name, such as `day`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -39,7 +39,7 @@ impl Period {
         }
     }
 
-    /// `1 year`, `2.5 years`
+    /// A number of periods in words, such as `1 year` or `2.5 years`.
     #[must_use]
     pub fn amount(self, count: f64) -> String {
         let rounded = (count * 10.0).round() / 10.0;
@@ -52,10 +52,10 @@ impl Period {
     }
 }
 
-/// A text that is no growth.
+/// An invalid growth rate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{text:?} is no growth: say 20%/year, or +50/month; the period is day, week, month or year, and the amount more than 0"
+    "invalid growth {text:?}: use a rate such as 20%/year or +50/month; the period is day, week, month or year, and the amount more than 0"
 )]
 pub struct InvalidGrowth {
     text: String,
@@ -80,8 +80,8 @@ impl FromStr for Growth {
                 .ok_or_else(invalid)
         };
         let amount = match amount.strip_suffix('%') {
-            Some(share) => Amount::Percent(positive(share)?),
-            None => Amount::Nodes(positive(amount)?),
+            Some(share) => GrowthAmount::Percent(positive(share)?),
+            None => GrowthAmount::Nodes(positive(amount)?),
         };
         Ok(Self { amount, period })
     }
@@ -90,21 +90,21 @@ impl FromStr for Growth {
 impl fmt::Display for Growth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.amount {
-            Amount::Percent(share) => write!(f, "{share}%/{}", self.period.name()),
-            Amount::Nodes(nodes) => write!(f, "+{nodes}/{}", self.period.name()),
+            GrowthAmount::Percent(share) => write!(f, "{share}%/{}", self.period.name()),
+            GrowthAmount::Nodes(nodes) => write!(f, "+{nodes}/{}", self.period.name()),
         }
     }
 }
 
 impl Growth {
-    /// The time that it is measured in.
+    /// The period of the rate.
     #[must_use]
     pub const fn period(&self) -> Period {
         self.period
     }
 
-    /// The number that `nodes` have become after so many periods, rounded up: a node that is there in
-    /// part needs a whole block. Saturates.
+    /// The number that `nodes` have become after `periods`, rounded up: a node needs a whole block.
+    /// Saturates.
     #[must_use]
     #[expect(
         clippy::cast_possible_truncation,
@@ -114,14 +114,15 @@ impl Growth {
     pub fn after(&self, nodes: u64, periods: f64) -> u64 {
         let start = nodes as f64;
         let grown = match self.amount {
-            Amount::Percent(share) => start * (1.0 + share / 100.0).powf(periods),
-            Amount::Nodes(each) => start + each * periods,
+            GrowthAmount::Percent(share) => start * (1.0 + share / 100.0).powf(periods),
+            GrowthAmount::Nodes(each) => start + each * periods,
         };
-        // A hair is taken off, for 100 nodes at 10 % are 110 and not 110.000…1.
+        // A small amount is subtracted, so that 100 nodes at 10 % become 110 and not 110.000…1.
         (grown - 1e-6).ceil() as u64
     }
 
-    /// After how many periods `nodes` are as many as `limit`; 0 if they are already. Infinite if they never are.
+    /// The number of periods after which `nodes` have grown to `limit`; 0 if they have already.
+    /// Infinite if they never do.
     #[must_use]
     pub fn reaches(&self, nodes: u64, limit: u64) -> f64 {
         if nodes >= limit {
@@ -129,8 +130,8 @@ impl Growth {
         }
         let (start, limit) = (nodes as f64, limit as f64);
         match self.amount {
-            Amount::Percent(share) => (limit / start).ln() / (share / 100.0).ln_1p(),
-            Amount::Nodes(each) => (limit - start) / each,
+            GrowthAmount::Percent(share) => (limit / start).ln() / (share / 100.0).ln_1p(),
+            GrowthAmount::Nodes(each) => (limit - start) / each,
         }
     }
 }
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn both_forms_are_read_and_written() {
+    fn parses_and_prints_both_forms() {
         for (text, want) in [
             ("20%/year", "20%/year"),
             ("+50/month", "+50/month"),
@@ -170,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_is_compound_and_a_number_is_not() {
+    fn only_growth_by_a_share_is_compound() {
         assert_eq!(growth("10%/year").after(100, 2.0), 121);
         assert_eq!(growth("+50/month").after(100, 2.0), 200);
         assert_eq!(growth("+50/month").after(100, 0.01), 101);
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn amounts_of_time() {
+    fn prints_amounts_of_time_in_singular_and_plural() {
         assert_eq!(Period::Year.amount(1.0), "1 year");
         assert_eq!(Period::Month.amount(2.54), "2.5 months");
     }

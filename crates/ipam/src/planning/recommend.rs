@@ -1,10 +1,10 @@
-//! What would serve the numbers with fewest addresses, and what other masks would do.
+//! The smallest sufficient ranges, and the effect of other masks.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-use super::{Need, addresses, pods};
+use super::{Demand, addresses, pods};
 use crate::{
     cluster::{ClusterRange, DEFAULT_NODE_MASK_IPV6, MAX_IPV6_BLOCK_BITS, RangeConfig},
     nearest_free,
@@ -16,31 +16,32 @@ use crate::{
 pub struct Alternative {
     /// The prefix length of a block.
     pub node_mask: u8,
-    /// How many nodes can have one.
+    /// The number of nodes that can have a block.
     pub max_nodes: u64,
-    /// How many pods of a node can have an address.
+    /// The number of pods of a node that can have an address.
     pub pods_per_node: u128,
-    /// Addresses in the nodes' blocks that no pod has when every node runs as many as it may. Saturates.
+    /// The addresses in the nodes' blocks that stay unused when every node runs as many pods as it
+    /// may. Saturates.
     pub addresses_wasted: u128,
-    /// True if it has room for the nodes and for the pods of each that were asked for, with the
-    /// ranges of other families as they are.
+    /// True if it has room for the planned nodes and for the planned pods of each, with the ranges
+    /// of other families unchanged.
     pub fits: bool,
 }
 
 /// The smallest range for the numbers, in blocks of the best length.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Recommended {
+pub struct RecommendedRange {
     /// The family.
     pub family: Family,
-    /// The longest mask whose blocks have an address for every pod that a node may run; for IPv6, the one of the flags if it does.
-    /// `None` if no block is large enough.
+    /// The longest mask whose blocks have an address for every pod that a node may run; for IPv6,
+    /// the mask of the flags if it suffices. `None` if no block is large enough.
     pub node_mask: Option<u8>,
-    /// A range of that many nodes, or the one of the flags if no number was given; beside the service ranges and the nodes' networks.
-    /// `None` if there is no such range.
+    /// A range for that many nodes, or the one of the flags if no number was given; disjoint from
+    /// the service ranges and the nodes' networks. `None` if there is no such range.
     pub cidr: Option<IpNet>,
-    /// How many nodes it has room for.
+    /// The number of nodes that it has room for.
     pub max_nodes: u64,
-    /// How many pods of a node can have an address.
+    /// The number of pods of a node that can have an address.
     pub pods_per_node: u128,
 }
 
@@ -52,7 +53,7 @@ const fn longest(family: Family) -> u8 {
 pub(super) fn alternatives(
     range: &ClusterRange,
     config: &RangeConfig,
-    need: Need,
+    need: Demand,
 ) -> Vec<Alternative> {
     let family = range.family();
     let masks = range.cidr().prefix_len()..=longest(family).max(range.node_mask());
@@ -62,12 +63,12 @@ pub(super) fn alternatives(
         .collect()
 }
 
-fn alternative(range: &ClusterRange, config: &RangeConfig, need: Need) -> Alternative {
+fn alternative(range: &ClusterRange, config: &RangeConfig, need: Demand) -> Alternative {
     let node_mask = range.node_mask();
     let blocks = |range: &ClusterRange| range.blocks() - config.reserved_blocks(range);
     let max_nodes = blocks(range);
     let pods_per_node = pods(range.cidr(), node_mask);
-    // A node needs a block of each family: the others stay as they are.
+    // A node needs a block of each family: the other ranges stay unchanged.
     let mut others = (config.ranges.iter()).filter(|other| other.family() != range.family());
     let fits_elsewhere =
         others.all(|other| need.is_met_by(blocks(other), pods(other.cidr(), other.node_mask())));
@@ -86,10 +87,10 @@ pub(super) fn smallest(
     range: &ClusterRange,
     config: &RangeConfig,
     node_networks: &[IpNet],
-    need: Need,
-) -> Recommended {
+    need: Demand,
+) -> RecommendedRange {
     let family = range.family();
-    let none = Recommended {
+    let none = RecommendedRange {
         family,
         node_mask: best_mask(range, need.max_pods),
         cidr: None,
@@ -99,7 +100,7 @@ pub(super) fn smallest(
     let Some(mask) = none.node_mask else {
         return none;
     };
-    let none = Recommended {
+    let none = RecommendedRange {
         pods_per_node: pods(range.cidr(), mask),
         ..none
     };
@@ -107,14 +108,15 @@ pub(super) fn smallest(
         Some(nodes) => smallest_of(mask, range, config, node_networks, nodes.max(1)),
         None => ClusterRange::new(range.cidr(), mask).ok(),
     };
-    found.map_or(none.clone(), |found| Recommended {
+    found.map_or(none.clone(), |found| RecommendedRange {
         cidr: Some(found.cidr()),
         max_nodes: found.blocks() - config.reserved_blocks(&found),
         ..none
     })
 }
 
-/// The longest mask that serves so many pods. IPv6 has addresses to spare: there, habits count.
+/// The longest mask that serves `max_pods` pods. For IPv6, which has addresses to spare, customary
+/// masks are preferred.
 fn best_mask(range: &ClusterRange, max_pods: u64) -> Option<u8> {
     let family = range.family();
     let serves = |mask: &u8| pods(range.cidr(), *mask) >= max_pods.into();
@@ -144,7 +146,8 @@ fn smallest_of(
         if here.blocks() < nodes {
             return None;
         }
-        // Where the range is now, if that will do: nobody likes to be told another one for nothing.
+        // The present place of the range is preferred if it suffices, so that the recommendation
+        // changes no more than needed.
         let is_beside = !node_networks.iter().any(|net| overlap(net, &wanted));
         if is_beside && here.blocks() - config.reserved_blocks(&here) >= nodes {
             return Some(here);
@@ -163,7 +166,7 @@ fn smallest_of(
     })
 }
 
-/// Where ranges of pods may be: private networks, that of `wanted` first.
+/// The networks in which ranges for pods may lie: private networks, that of `wanted` first.
 pub(super) fn homes(wanted: &IpNet) -> Vec<IpNet> {
     let net = |address: IpAddr, length| IpNet::new_assert(address, length);
     let mut homes = match Family::of(wanted) {

@@ -30,7 +30,7 @@ fn plan(line: &str) -> Plan {
 }
 
 #[test]
-fn nodes_and_pods() {
+fn counts_nodes_pods_and_addresses() {
     // The flags, nodes, pods of a node, addresses of the first range's block.
     for (line, nodes, pods, addresses) in [
         ("cluster=10.244.0.0/16 mask=24", 256, 253, 256),
@@ -73,7 +73,7 @@ fn nodes_and_pods() {
 }
 
 #[test]
-fn warnings_in_words() {
+fn warnings_have_the_documented_texts() {
     for (line, want) in [
         (
             "cluster=10.244.0.0/12",
@@ -163,7 +163,7 @@ fn warnings_in_words() {
 }
 
 #[test]
-fn what_the_controller_refuses_is_refused_in_its_words() {
+fn refuses_invalid_flags_with_the_texts_of_the_controller() {
     for (line, want) in [
         (
             "cluster=nonsense",
@@ -187,7 +187,7 @@ fn what_the_controller_refuses_is_refused_in_its_words() {
 }
 
 #[test]
-fn which_limit_comes_first() {
+fn the_scarcest_resource_is_the_first_limit() {
     for (line, want) in [
         ("cluster=10.244.0.0/16", Limit::MaxPods),
         ("cluster=10.244.0.0/16 nodes=100", Limit::MaxPods),
@@ -214,7 +214,7 @@ fn which_limit_comes_first() {
 }
 
 #[test]
-fn the_smallest_range_for_the_numbers() {
+fn recommends_the_smallest_range_that_fits() {
     for (line, want) in [
         ("cluster=10.244.0.0/16 nodes=300", Some("10.244.0.0/16 /25")),
         (
@@ -231,7 +231,8 @@ fn the_smallest_range_for_the_numbers() {
         ),
         // Without a number of nodes, the range is kept.
         ("cluster=10.244.0.0/16 mask=20", Some("10.244.0.0/16 /25")),
-        // Story A's range does, its service range included; one node more, and it moves beside it.
+        // Story A's range suffices, its service range included; one more node, and the
+        // recommendation moves next to it.
         (
             "cluster=10.255.0.0/19 mask=30 service=10.255.31.0/24 nodes=1984 pods=1",
             Some("10.255.0.0/19 /30"),
@@ -262,7 +263,7 @@ fn the_smallest_range_for_the_numbers() {
 }
 
 #[test]
-fn rows_fit_as_the_whole_plan_does() {
+fn alternatives_fit_exactly_if_the_plan_fits() {
     for (line, fits) in [
         ("cluster=10.244.0.0/16 pods=0", false),
         ("cluster=10.244.0.0/16 pods=1", true),
@@ -318,7 +319,7 @@ fn alternatives_are_the_same_range_in_other_blocks() {
     );
 }
 
-/// Flags that may or may not be sound, small enough to count.
+/// Random flags, valid or not, small enough to count blocks.
 fn questions() -> impl Strategy<Value = Question> {
     let v4 = (any::<u32>(), 8u8..=30, 0u8..=12).prop_map(|(bits, length, more)| {
         let address = std::net::Ipv4Addr::from(bits);
@@ -358,7 +359,7 @@ fn questions() -> impl Strategy<Value = Question> {
 
 proptest! {
     #[test]
-    fn the_count_is_that_of_blocks_that_no_service_touches(question in questions()) {
+    fn counts_blocks_outside_of_service_ranges(question in questions()) {
         let plan = question.answer().unwrap();
         let range = &plan.ranges[0].range;
         let service = plan.config.service_ranges[0];
@@ -369,7 +370,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_recommended_fits_and_is_the_smallest(question in questions()) {
+    fn the_recommended_range_fits_and_is_the_smallest(question in questions()) {
         let plan = question.answer().unwrap();
         let recommended = &plan.recommended[0];
         let (Some(mask), Some(cidr)) = (recommended.node_mask, recommended.cidr) else {
@@ -394,7 +395,7 @@ proptest! {
     }
 
     #[test]
-    fn it_fits_exactly_if_nothing_is_missing(question in questions()) {
+    fn the_plan_fits_exactly_if_there_are_no_misfits(question in questions()) {
         let plan = question.answer().unwrap();
         let fits = plan.max_nodes >= question.nodes.unwrap_or(0).max(1)
             && question.max_pods != Some(0)
@@ -406,7 +407,7 @@ proptest! {
     }
 
     #[test]
-    fn another_mask_is_recommended_with_its_danger(question in questions()) {
+    fn recommending_another_mask_warns_about_a_live_cluster(question in questions()) {
         let plan = question.answer().unwrap();
         let mask = plan.recommended[0].node_mask;
         let differs = mask.is_some_and(|mask| mask != plan.ranges[0].range.node_mask());
@@ -414,7 +415,7 @@ proptest! {
     }
 
     #[test]
-    fn growth_reaches_the_limit_when_it_says(nodes in 1u64..1000, more in 1u64..1000, share in 1u32..300) {
+    fn growth_reaches_the_limit_at_the_predicted_time(nodes in 1u64..1000, more in 1u64..1000, share in 1u32..300) {
         for growth in [format!("{share}%/year"), format!("+{share}/month")] {
             let growth: Growth = growth.parse().unwrap();
             let limit = nodes + more;

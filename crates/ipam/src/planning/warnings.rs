@@ -1,4 +1,4 @@
-//! What people should be told about a plan, in words.
+//! Warnings about a plan, in words.
 
 use ipnet::{IpNet, Ipv4Net};
 
@@ -8,12 +8,13 @@ use crate::{
     net::{Family, overlap},
 };
 
-/// A block twice as large as it need be is usual (/24 for 110 pods); four times is worth a word.
+/// Blocks twice as large as needed are usual (/24 for 110 pods); blocks four times as large get a
+/// warning.
 const WASTEFUL_BITS: u8 = 2;
-/// When most blocks are in use, it is late to plan.
+/// The share of blocks in use from which a warning is due.
 const NEARLY_FULL_PERCENT: u64 = 80;
 
-/// What does not fit first, then what overlaps, then what could be better.
+/// The warnings: first what does not fit, then overlaps, then possible improvements.
 pub(super) fn of(question: &Question, plan: &Plan) -> Vec<String> {
     let mut warnings = plan.misfits.clone();
     warnings.extend(plan.config.notices.iter().map(Notice::to_string));
@@ -65,7 +66,7 @@ fn services(range: &RangePlan, plan: &Plan, warnings: &mut Vec<String>) {
         .service_ranges
         .iter()
         .filter(|service| overlap(service, &cluster));
-    // That it takes everything has been said as a notice.
+    // A service range that takes every block is reported as a notice.
     warnings.extend(
         touching
             .filter(|_| range.reserved_blocks < range.range.blocks())
@@ -92,7 +93,7 @@ fn node_networks(range: &RangePlan, networks: &[IpNet], warnings: &mut Vec<Strin
     }));
 }
 
-/// The danger of another mask on a live cluster, where one is recommended.
+/// The danger of another mask on a live cluster, if one is recommended.
 pub(super) fn live_cluster(plan: &Plan) -> Option<String> {
     let differs = plan.ranges.iter().any(|range| {
         let mut recommended = plan.recommended.iter();
@@ -106,7 +107,7 @@ pub(super) fn live_cluster(plan: &Plan) -> Option<String> {
     })
 }
 
-/// Ranges that hosts do not route, or that are somebody's on the Internet.
+/// Warns of ranges that hosts do not route, or that belong to others on the Internet.
 fn special(range: &RangePlan, warnings: &mut Vec<String>) {
     let cluster = range.range.cidr();
     let IpNet::V4(v4) = cluster else { return };
@@ -138,7 +139,8 @@ fn special(range: &RangePlan, warnings: &mut Vec<String>) {
 }
 
 fn is_private(net: Ipv4Net) -> bool {
-    // 100.64.0.0/10 is shared address space, and 198.18.0.0/15 is for measurements: neither is routed.
+    // 100.64.0.0/10 is shared address space, and 198.18.0.0/15 is for benchmarks: neither is
+    // routed.
     let shared = |address: std::net::Ipv4Addr| matches!(address.octets(), [100, 64..=127, ..]);
     let measured = |address: std::net::Ipv4Addr| matches!(address.octets(), [198, 18 | 19, ..]);
     let ends = [net.network(), net.broadcast()];

@@ -1,11 +1,11 @@
-//! What each generation of the reference's range allocator does with what it is told.
+//! The reactions of each generation of the reference's range allocator to events.
 //!
-//! The order is the caller's: an event is handled when the informer tells it, and a worker asks [`RangeAllocator::sync`] (from the
-//! work queue on), then [`RangeAllocator::before_patch`], patches up to [`RangeAllocator::PATCH_TRIES`] times, and says how that ended.
+//! The caller determines the order: an event is handled when the informer delivers it. A worker
+//! calls [`RangeAllocator::sync`] (in generations with a work queue), then
+//! [`RangeAllocator::before_patch`], patches up to [`RangeAllocator::PATCH_TRIES`] times, and
+//! reports the result.
 
-use std::collections::BTreeSet;
-use std::fmt;
-use std::net::IpAddr;
+use std::{collections::BTreeSet, fmt, net::IpAddr};
 
 use ipnet::IpNet;
 
@@ -13,84 +13,86 @@ use super::cidr_set::{CidrSet, CidrSetError, OutOfRange};
 use crate::compat::Generation;
 use crate::net::{InvalidCidr, overlap, parse_cidr};
 
-/// What of a Node matters here.
+/// The fields of a Node that matter here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeView {
     /// `metadata.name`.
     pub name: String,
-    /// `spec.podCIDR`, which is only printed.
+    /// `spec.podCIDR`, which only appears in messages.
     pub pod_cidr: String,
     /// `spec.podCIDRs`.
     pub pod_cidrs: Vec<String>,
-    /// It has a deletion timestamp.
+    /// True if the node has a deletion timestamp.
     pub deleting: bool,
 }
 
-/// How the deletion of a node is known.
+/// The way in which the deletion of a node became known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deletion {
-    /// The watch told of it.
+    /// The watch delivered it.
     Watched,
-    /// A new list does not have it: client-go's DeletedFinalStateUnknown.
+    /// A new list lacks the node: client-go's DeletedFinalStateUnknown.
     Tombstone,
 }
 
-/// Blocks for a node, one of each range. They are marked as used, and not yet the node's.
+/// Blocks reserved for a node, one of each range. They are marked as used, but not assigned yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reservation {
-    /// The node's name; the reference asks for no UID.
+    /// The name of the node; the reference does not compare UIDs.
     pub node: String,
-    /// In the order of `--cluster-cidr`.
+    /// The blocks, in the order of `--cluster-cidr`.
     pub cidrs: Vec<IpNet>,
-    /// Used blocks that were passed over, for each of them.
+    /// For each block, the number of used blocks that were skipped.
     pub tries: Vec<u64>,
 }
 
-/// What follows from an event.
+/// The result of handling an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Handled {
-    /// What comes next.
-    pub then: Then,
-    /// What went wrong; the reference logs it and goes on, unless it [`is_fatal`](AllocatorError::is_fatal).
+pub struct EventOutcome {
+    /// The next action.
+    pub then: NextAction,
+    /// The error; the reference logs it and goes on, unless it
+    /// [`is_fatal`](AllocatorError::is_fatal).
     pub error: Option<AllocatorError>,
 }
 
-/// What comes after an event.
+/// The action after an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Then {
+pub enum NextAction {
     /// Nothing.
     Nothing,
-    /// Put it into the channel, and handle no other event before there is room.
+    /// Put the reservation into the channel, and handle no other event before there is room.
     Send(Reservation),
     /// Put the node's name into the work queue.
     Enqueue,
 }
 
-/// What a worker is to do for a name from the work queue.
+/// The task of a worker for a name from the work queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Work {
-    /// Nothing more.
+pub enum SyncOutcome {
+    /// The node needs no patch.
     Done,
     /// Go on to [`RangeAllocator::before_patch`].
     Assign(Reservation),
 }
 
-/// Whether a reservation is to be written.
+/// The decision before a patch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BeforePatch {
-    /// It is.
+    /// The reservation must be written.
     Patch,
-    /// The node has this, or something else.
+    /// The node has these blocks already, or others.
     Done,
 }
 
-/// What goes wrong. Texts are the reference's.
+/// An error of the allocator. The texts are those of the reference.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AllocatorError {
-    /// A range that is no set of blocks.
+    /// A range cannot be divided into blocks.
     #[error(transparent)]
     Set(CidrSetError),
-    /// A node's block is no prefix; the text has the older field, whichever element is bad.
+    /// A node's block is not a valid prefix. The text has the older field, whichever element is
+    /// invalid.
     #[error("failed to parse node {node}, CIDR {pod_cidr}")]
     Parse {
         /// The node.
@@ -98,12 +100,12 @@ pub enum AllocatorError {
         /// `spec.podCIDR`.
         pod_cidr: String,
     },
-    /// The same, when it is to be released.
+    /// A block to be released is not a valid prefix.
     #[error("failed to parse CIDR {} on Node {node}: {invalid}", .invalid.text)]
     ParseReleased {
         /// The node.
         node: String,
-        /// What is wrong with it.
+        /// The invalid text.
         invalid: InvalidCidr,
     },
     /// A node has more blocks than there are ranges.
@@ -115,38 +117,38 @@ pub enum AllocatorError {
         node: String,
         /// Its block.
         cidr: String,
-        /// The block's place.
+        /// The index of the block.
         index: usize,
     },
-    /// A node's block is not of the range in its place.
+    /// A node's block is not in the range of its index.
     #[error("failed to mark cidr[{cidr}] at idx [{index}] as occupied for node: {node}: {source}")]
     Occupy {
         /// The node.
         node: String,
         /// Its block.
         cidr: IpNet,
-        /// The block's place.
+        /// The index of the block.
         index: usize,
-        /// Why.
+        /// The cause.
         source: OutOfRange,
     },
-    /// The same, when it is to be released.
+    /// A block to be released is not in the range of its index.
     #[error("error when releasing CIDR {cidr}: {source}")]
     Release {
         /// The block.
         cidr: String,
-        /// Why.
+        /// The cause.
         source: OutOfRange,
     },
-    /// A range has no free block. What other ranges gave before is not given back.
+    /// A range has no free block. Blocks that were reserved in other ranges are not released.
     #[error("failed to allocate cidr from cluster cidr at idx:{index}: {source}")]
     Allocate {
-        /// The range.
+        /// The index of the range.
         index: usize,
-        /// Why.
+        /// The cause.
         source: CidrSetError,
     },
-    /// The node is not there any more.
+    /// The node does not exist any more.
     #[error("node {0:?} not found")]
     NotFound(String),
     /// A type assertion of the second generation, which ends the process.
@@ -157,13 +159,13 @@ pub enum AllocatorError {
 }
 
 impl AllocatorError {
-    /// The reason of the event that is written about the node.
+    /// The reason of the event that is recorded for the node.
     #[must_use]
     pub fn event(&self) -> Option<&'static str> {
         matches!(self, Self::Allocate { .. }).then_some("CIDRNotAvailable")
     }
 
-    /// Whether the process ends.
+    /// True if the error ends the process.
     #[must_use]
     pub fn is_fatal(&self) -> bool {
         *self == Self::Panic
@@ -175,27 +177,28 @@ impl AllocatorError {
 pub struct RangeAllocator {
     generation: Generation,
     sets: Vec<CidrSet>,
-    /// Nodes between an event and the end of a worker's try; not of the generations with a work queue.
+    /// Nodes between an event and the end of a worker's attempt; unused by the generations with a
+    /// work queue.
     in_processing: BTreeSet<String>,
 }
 
 impl RangeAllocator {
-    /// Reservations that the channel of the first generation holds.
+    /// The capacity of the first generation's channel.
     pub const CHANNEL: usize = 5000;
-    /// Workers.
+    /// The number of workers.
     pub const WORKERS: usize = 30;
-    /// How often a worker patches a node, at once, before it gives up.
+    /// The number of attempts of a worker to patch a node, without delay, before it gives up.
     pub const PATCH_TRIES: usize = 3;
     /// The reason of the event about a node that could not be patched.
     pub const PATCH_FAILED: &'static str = "CIDRAssignmentFailed";
 
-    /// The allocator at its start: service ranges and the blocks of all nodes are used. Duplicates, overlaps and blocks of another
-    /// length pass.
+    /// Creates the allocator at its start: service ranges and the blocks of all nodes are marked as
+    /// used. Duplicates, overlaps and blocks of another length are accepted.
     ///
     /// # Errors
     ///
-    /// For a node's block that is unreadable or of no range. The reference's process ends with it, and with the same when it
-    /// starts again.
+    /// For a node's block that is invalid or in no range. The reference's process ends with it,
+    /// also after each restart.
     pub fn new(
         generation: Generation,
         mut sets: Vec<CidrSet>,
@@ -205,7 +208,7 @@ impl RangeAllocator {
         for service in service_ranges {
             for set in &mut sets {
                 if overlap(&set.cluster(), service) {
-                    // Whatever fails here is only logged by the reference.
+                    // The reference only logs this error.
                     let _ = set.occupy(service);
                 }
             }
@@ -219,7 +222,7 @@ impl RangeAllocator {
         Ok(allocator)
     }
 
-    /// Which generation it is.
+    /// The generation of the allocator.
     #[must_use]
     pub fn generation(&self) -> Generation {
         self.generation
@@ -231,7 +234,7 @@ impl RangeAllocator {
         &self.sets
     }
 
-    /// For tests of the reference that mark blocks behind the allocator's back.
+    /// Mutable access for tests of the reference, which mark blocks behind the allocator's back.
     pub fn sets_mut(&mut self) -> &mut [CidrSet] {
         &mut self.sets
     }
@@ -240,81 +243,82 @@ impl RangeAllocator {
         matches!(self.generation, Generation::G1 | Generation::Gcp)
     }
 
-    /// A node is there, at the start too.
-    pub fn added(&mut self, node: &NodeView) -> Handled {
+    /// Handles a node that was added or exists at the start.
+    pub fn added(&mut self, node: &NodeView) -> EventOutcome {
         if !self.has_channel() {
-            return Handled::then(Then::Enqueue);
+            return EventOutcome::then(NextAction::Enqueue);
         }
         if !self.in_processing.insert(node.name.clone()) {
-            return Handled::then(Then::Nothing);
+            return EventOutcome::then(NextAction::Nothing);
         }
         if !node.pod_cidrs.is_empty() {
             let occupied = self.occupy(node);
             self.finished(&node.name);
-            return Handled::after(occupied, Then::Nothing);
+            return EventOutcome::after(occupied, NextAction::Nothing);
         }
         match self.reserve(&node.name) {
-            Ok(reservation) => Handled::then(Then::Send(reservation)),
+            Ok(reservation) => EventOutcome::then(NextAction::Send(reservation)),
             Err(error) => {
                 self.finished(&node.name);
-                Handled::after(Err(error), Then::Nothing)
+                EventOutcome::after(Err(error), NextAction::Nothing)
             }
         }
     }
 
-    /// A node has changed.
-    pub fn updated(&mut self, node: &NodeView) -> Handled {
+    /// Handles a change of a node.
+    pub fn updated(&mut self, node: &NodeView) -> EventOutcome {
         if self.has_channel() && !node.pod_cidrs.is_empty() {
-            return Handled::then(Then::Nothing);
+            return EventOutcome::then(NextAction::Nothing);
         }
         self.added(node)
     }
 
-    /// A node is gone.
-    pub fn deleted(&mut self, node: &NodeView, deletion: Deletion) -> Handled {
+    /// Handles the deletion of a node.
+    pub fn deleted(&mut self, node: &NodeView, deletion: Deletion) -> EventOutcome {
         match (self.generation, deletion) {
             // The fork's filter knows only nodes.
-            (Generation::Gcp, Deletion::Tombstone) => Handled::then(Then::Nothing),
+            (Generation::Gcp, Deletion::Tombstone) => EventOutcome::then(NextAction::Nothing),
             (Generation::G2, Deletion::Tombstone) => {
-                Handled::after(Err(AllocatorError::Panic), Then::Nothing)
+                EventOutcome::after(Err(AllocatorError::Panic), NextAction::Nothing)
             }
             (Generation::G1 | Generation::Gcp, _) => {
-                Handled::after(self.release(node), Then::Nothing)
+                EventOutcome::after(self.release(node), NextAction::Nothing)
             }
             (Generation::G2 | Generation::G3, _) => {
-                Handled::after(self.release(node), Then::Enqueue)
+                EventOutcome::after(self.release(node), NextAction::Enqueue)
             }
         }
     }
 
-    /// A worker takes a name from the work queue; `node` is what the cache has of it. After an error the name is put back.
+    /// Processes a name from the work queue; `node` is its state in the cache. After an error the
+    /// name is queued again.
     ///
     /// # Errors
     ///
-    /// Those of marking and of reserving.
-    pub fn sync(&mut self, node: Option<&NodeView>) -> Result<Work, AllocatorError> {
+    /// Those of marking and of reserving blocks.
+    pub fn sync(&mut self, node: Option<&NodeView>) -> Result<SyncOutcome, AllocatorError> {
         let Some(node) = node else {
-            return Ok(Work::Done);
+            return Ok(SyncOutcome::Done);
         };
         if node.deleting {
-            // The node is still there, and so are its pods.
+            // The node still exists, and so do its pods.
             if self.generation == Generation::G2 {
                 self.release(node)?;
             }
-            return Ok(Work::Done);
+            return Ok(SyncOutcome::Done);
         }
         if !node.pod_cidrs.is_empty() {
             self.occupy(node)?;
-            return Ok(Work::Done);
+            return Ok(SyncOutcome::Done);
         }
-        self.reserve(&node.name).map(Work::Assign)
+        self.reserve(&node.name).map(SyncOutcome::Assign)
     }
 
-    /// A worker looks at the cache again before it patches.
+    /// Checks the cache again before a worker patches.
     ///
     /// # Errors
     ///
-    /// [`AllocatorError::NotFound`]; then the reservation stays as it is.
+    /// [`AllocatorError::NotFound`]; the reservation then stays marked as used.
     pub fn before_patch(
         &mut self,
         reservation: &Reservation,
@@ -332,20 +336,20 @@ impl RangeAllocator {
         Ok(BeforePatch::Done)
     }
 
-    /// Every patch has failed, or so it was answered: a patch that was made and timed out counts the same, since the reference's
-    /// test for a timeout never holds.
+    /// Releases a reservation after all patches failed. A patch that was applied and timed out
+    /// counts as failed, since the reference's test for a timeout never matches.
     pub fn patch_failed(&mut self, reservation: &Reservation) {
         self.give_back(reservation);
     }
 
-    /// A worker is done with a reservation from the channel.
+    /// Ends the processing of a reservation from the channel.
     pub fn finished(&mut self, node: &str) {
         self.in_processing.remove(node);
     }
 
     fn give_back(&mut self, reservation: &Reservation) {
         for (set, cidr) in self.sets.iter_mut().zip(&reservation.cidrs) {
-            // It came from this set.
+            // Cannot fail: the block came from this set.
             let _ = set.release(cidr);
         }
     }
@@ -420,7 +424,8 @@ impl RangeAllocator {
 }
 
 impl Generation {
-    /// Reads a prefix, without host bits, as this generation does: the fork does not take leading zeros.
+    /// Parses a prefix, without host bits, as this generation does: the fork does not accept
+    /// leading zeros.
     ///
     /// # Errors
     ///
@@ -435,12 +440,12 @@ impl Generation {
     }
 }
 
-impl Handled {
-    fn then(then: Then) -> Self {
+impl EventOutcome {
+    fn then(then: NextAction) -> Self {
         Self { then, error: None }
     }
 
-    fn after(done: Result<(), AllocatorError>, then: Then) -> Self {
+    fn after(done: Result<(), AllocatorError>, then: NextAction) -> Self {
         Self {
             then,
             error: done.err(),

@@ -1,13 +1,13 @@
-//! Bits that are clear until they are set, in as much memory as the highest one set needs.
+//! A bit set that takes as much memory as its highest set bit needs.
 
-/// Bits by number.
+/// A set of bits by number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Bits {
     words: Vec<u64>,
 }
 
 impl Bits {
-    /// Sets or clears every bit of `range`; how many were otherwise before.
+    /// Sets or clears every bit of `range`; returns the number of bits that changed.
     pub(super) fn write(&mut self, range: std::ops::Range<u64>, set: bool) -> u64 {
         let mut changed = 0;
         let mut at = range.start;
@@ -64,7 +64,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bits_are_a_set_of_numbers(writes in prop::collection::vec((0_u64..300, 0_u64..200, any::<bool>(), 0_u64..400), 1..20)) {
+        fn behaves_like_a_set_of_numbers(writes in prop::collection::vec((0_u64..300, 0_u64..200, any::<bool>(), 0_u64..400), 1..20)) {
             let (mut bits, mut model) = (Bits::default(), BTreeSet::new());
             for (start, length, set, from) in writes {
                 let range = start..start + length;

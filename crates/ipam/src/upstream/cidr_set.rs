@@ -1,4 +1,4 @@
-//! The reference's set of blocks: one bit for each, and nobody's name on it.
+//! The reference's set of blocks: one bit for each, without owners.
 
 use std::net::IpAddr;
 
@@ -10,13 +10,13 @@ use crate::net::{overlap, widened};
 
 /// The blocks of one cluster CIDR.
 ///
-/// Occupying what is occupied and releasing what is free succeed; a prefix of any length stands for every block that it touches, so a
-/// release of one may free what others have.
+/// Occupying an occupied block and releasing a free one succeed; a prefix of any length stands for
+/// every block that it touches, so releasing it may free the blocks of other nodes.
 #[derive(Clone, Debug)]
 pub struct CidrSet {
     cluster: IpNet,
     node_mask: u8,
-    /// Absent where the mask is shorter than the cluster's: then there is no block.
+    /// `None` where the mask is shorter than the cluster's: then there is no block.
     range: Option<ClusterRange>,
     bits: Bits,
     used: u64,
@@ -25,16 +25,16 @@ pub struct CidrSet {
     releases: u64,
 }
 
-/// A block that was given.
+/// An allocated block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocated {
     /// The block.
     pub cidr: IpNet,
-    /// How many used blocks were passed over.
+    /// The number of used blocks that were skipped.
     pub tries: u64,
 }
 
-/// Why there is no block, or no set. Texts are the reference's.
+/// An error of a set. The texts are those of the reference.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CidrSetError {
     /// Every block is used.
@@ -42,15 +42,15 @@ pub enum CidrSetError {
         "CIDR allocation failed; there are no remaining CIDRs left to allocate in the accepted range"
     )]
     NoneRemaining,
-    /// More than 2^16 IPv6 blocks, or a mask that the family does not have.
+    /// There are more than 2^16 IPv6 blocks, or the family does not have the mask.
     #[error(transparent)]
     Range(RangeConfigError),
 }
 
-/// A prefix that is none of the set's. Texts are the reference's.
+/// A prefix outside of the set. The texts are those of the reference.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OutOfRange {
-    /// It lies elsewhere, or is of the other family.
+    /// The prefix lies elsewhere, or is of the other family.
     #[error("cidr {cidr} is out the range of cluster cidr {cluster}")]
     Elsewhere {
         /// The prefix.
@@ -58,18 +58,18 @@ pub enum OutOfRange {
         /// The set's range.
         cluster: IpNet,
     },
-    /// It lies in the range, which has no such block.
+    /// The prefix lies in the range, which has no such block.
     #[error("CIDR: {address}/{mask} is out of the range of CIDR allocator")]
     NoSuchBlock {
         /// The block's first address.
         address: IpAddr,
-        /// The length of a block.
+        /// The prefix length of a block.
         mask: u8,
     },
 }
 
 impl CidrSet {
-    /// The blocks of length `node_mask` in `cluster`, all of them free.
+    /// Creates a set of the blocks of length `node_mask` in `cluster`, all of them free.
     ///
     /// # Errors
     ///
@@ -92,7 +92,7 @@ impl CidrSet {
         })
     }
 
-    /// Gives the first free block from where the last one was given, and round.
+    /// Allocates the first free block after the last allocated one, wrapping around.
     ///
     /// # Errors
     ///
@@ -119,7 +119,7 @@ impl CidrSet {
     ///
     /// # Errors
     ///
-    /// [`OutOfRange`]; never that a block is used.
+    /// [`OutOfRange`]; an occupied block is not an error.
     pub fn occupy(&mut self, cidr: &IpNet) -> Result<(), OutOfRange> {
         let blocks = self.blocks(cidr)?;
         self.write(blocks, true);
@@ -130,7 +130,7 @@ impl CidrSet {
     ///
     /// # Errors
     ///
-    /// [`OutOfRange`]; never that a block is free.
+    /// [`OutOfRange`]; a free block is not an error.
     pub fn release(&mut self, cidr: &IpNet) -> Result<(), OutOfRange> {
         let blocks = self.blocks(cidr)?;
         self.write(blocks, false);
@@ -165,19 +165,19 @@ impl CidrSet {
         Ok(first..last + 1)
     }
 
-    /// Its range, without host bits.
+    /// The range, without host bits.
     #[must_use]
     pub fn cluster(&self) -> IpNet {
         self.cluster
     }
 
-    /// How many blocks it has.
+    /// The number of blocks.
     #[must_use]
     pub fn max_cidrs(&self) -> u64 {
         self.range.map_or(0, |range| range.blocks())
     }
 
-    /// How many blocks are used.
+    /// The number of used blocks.
     #[must_use]
     pub fn used(&self) -> u64 {
         self.used
@@ -189,13 +189,14 @@ impl CidrSet {
         self.next_candidate
     }
 
-    /// How often a free block became used, by whatever means: `cidrset_cidrs_allocations_total`.
+    /// The number of times that a free block became used, by any operation:
+    /// `cidrset_cidrs_allocations_total`.
     #[must_use]
     pub fn allocations(&self) -> u64 {
         self.allocations
     }
 
-    /// How often a used block became free: `cidrset_cidrs_releases_total`.
+    /// The number of times that a used block became free: `cidrset_cidrs_releases_total`.
     #[must_use]
     pub fn releases(&self) -> u64 {
         self.releases

@@ -1,25 +1,25 @@
-//! The flags as each generation reads them.
+//! Validation of the flags by each generation.
 
 use crate::cluster::{RangeConfig, RangeConfigError, RangeFlags};
 use crate::compat::Generation;
 use crate::net::Family;
 
-/// Why the flags are refused. Texts are the reference's.
+/// An error in the flags. The texts are those of the reference.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FlagError {
-    /// As kube-controller-manager says it.
+    /// An error of kube-controller-manager.
     #[error(transparent)]
     Range(RangeConfigError),
-    /// The fork's words for more than two cluster CIDRs.
+    /// The fork's error for more than two cluster CIDRs.
     #[error("len of clusters cidrs is:{count} > more than max allowed of 2")]
     TooManyClusterCidrs {
-        /// How many there are.
+        /// The number of cluster CIDRs.
         count: usize,
     },
 }
 
 impl Generation {
-    /// Checks the flags. A service range that takes every block passes.
+    /// Validates the flags. A service range that takes every block is accepted.
     ///
     /// # Errors
     ///
@@ -36,7 +36,7 @@ impl Generation {
             })?;
             families.push(Family::of(&cidr));
         }
-        // The fork only logs a mask of the family that there is none of.
+        // The fork only logs a mask for a family without a range.
         if families.len() == 1 && flags.node_cidr_mask_size.is_none_or(|mask| mask == 0) {
             if families == [Family::V6] {
                 flags.node_cidr_mask_size_ipv4 = None;
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fork_has_its_own_words_and_parser() {
+    fn the_fork_has_its_own_messages_and_parser() {
         let refused = |generation: Generation, cidrs: &str| {
             generation.validate(&flags(cidrs)).unwrap_err().to_string()
         };

@@ -1,7 +1,8 @@
-//! The reference's own node allocators, their faults included: what `--compat` runs.
+//! The reference's own node allocators, their faults included, for `--compat`.
 //!
-//! A [`CidrSet`] is a map of bits without owners; a [`RangeAllocator`] is what each [`Generation`](crate::Generation) of the reference
-//! does with it. Nothing here is right beyond being as the reference is: `docs/duplicates.md` lists what goes wrong.
+//! A [`CidrSet`] is a bitmap without owners; a [`RangeAllocator`] is the logic of each
+//! [`Generation`](crate::Generation) of the reference on top of it. The only goal of this module is
+//! to behave as the reference does: `docs/duplicates.md` lists its faults.
 
 mod allocator;
 mod bits;
@@ -9,8 +10,8 @@ mod cidr_set;
 mod flags;
 
 pub use allocator::{
-    AllocatorError, BeforePatch, Deletion, Handled, NodeView, RangeAllocator, Reservation, Then,
-    Work,
+    AllocatorError, BeforePatch, Deletion, EventOutcome, NextAction, NodeView, RangeAllocator,
+    Reservation, SyncOutcome,
 };
 pub use cidr_set::{Allocated, CidrSet, CidrSetError, OutOfRange};
 pub use flags::FlagError;

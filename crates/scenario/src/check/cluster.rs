@@ -1,11 +1,13 @@
-//! The cluster.
+//! Checks of the cluster.
 
 use std::{cmp::Reverse, collections::BTreeSet};
+
+use podplane_cluster::settings::Settings;
 
 use super::Checker;
 use crate::{
     document::Path,
-    format::{Cluster, Network, NodeSpec, Nodes, Several},
+    format::{Backend, Cluster, Network, NodeSpec, Nodes, Several},
     plan::Case,
 };
 
@@ -20,24 +22,26 @@ impl Checker<'_> {
         let names = match nodes {
             Some(Nodes::Named(nodes)) => nodes.iter().map(|node| node.name.clone()).collect(),
             Some(Nodes::Number(number)) => numbered(*number),
-            None => numbered(3),
+            None => numbered(Settings::default().nodes),
         };
         self.nodes = Some(names);
         if self.document.is_damaged(&Path::default()) || self.document.is_damaged_inside(path) {
-            // What was taken out may have said something else.
+            // The part that was taken out may have named other nodes, or another network.
             self.nodes = None;
             self.network = Network::Auto;
         }
         if let Some(Nodes::Named(nodes)) = nodes {
             let mut seen = BTreeSet::new();
-            for (index, NodeSpec { name, network, .. }) in nodes.iter().enumerate() {
+            for (index, node) in nodes.iter().enumerate() {
+                let NodeSpec { name, network, .. } = node;
                 let path = path.key("nodes").index(index);
                 if !seen.insert(name) {
                     self.wrong(&path.key("name"), format!("there are two nodes {name:?}"));
                 }
                 if self.network == Network::Ledger && *network == Some(Network::Kernel) {
-                    self.wrong(&path.key("network"), "a cluster in ledger mode has no nodes of the other: set cluster.network to kernel");
+                    self.wrong(&path.key("network"), "a ledger-mode cluster cannot have kernel-mode nodes: set cluster.network to kernel");
                 }
+                self.backend(&path, *network, node.node_network_backend);
             }
         }
         for dir in cni_bin_dir.iter().flat_map(|Several(dirs)| dirs) {
@@ -63,13 +67,32 @@ impl Checker<'_> {
             return;
         }
         if let Err(message) = (self.catalog.up)(&flags) {
-            // Told at the flag that it names first.
+            // The problem is reported at the flag that the message names first.
             let named = flags.iter().filter_map(|flag| {
                 let place = message.find(flag.name)?;
                 Some((place, Reverse(flag.name.len()), flag.key))
             });
             let path = named.min().map_or(path.clone(), |(.., key)| path.key(key));
             self.wrong(&path, message);
+        }
+    }
+}
+
+impl Checker<'_> {
+    /// Reports a backend of a node in ledger mode, which has no node network.
+    pub(super) fn backend(
+        &mut self,
+        path: &Path,
+        network: Option<Network>,
+        backend: Option<Backend>,
+    ) {
+        let mode = match self.network {
+            Network::Ledger => Network::Ledger,
+            mode => network.unwrap_or(mode),
+        };
+        if backend.is_some() && mode == Network::Ledger {
+            let message = "nodeNetworkBackend requires kernel mode: set network to kernel";
+            self.wrong(&path.key("nodeNetworkBackend"), message);
         }
     }
 }

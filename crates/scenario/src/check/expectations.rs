@@ -1,4 +1,4 @@
-//! Expectations.
+//! Checks of expectations.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::{
 impl Checker<'_> {
     pub(super) fn expectations(&mut self, path: &Path, each: Vec<Expect>) -> Vec<Expectation> {
         if each.is_empty() {
-            self.wrong(path, "what must hold? Want at least one expectation");
+            self.wrong(path, "missing expectations: want at least one");
         }
         let numbered = each.into_iter().enumerate();
         numbered
@@ -38,13 +38,13 @@ impl Checker<'_> {
                 let known = Subject::ALL.map(Subject::key);
                 self.wrong(
                     path,
-                    format!("what is this about? Say one of {}", known.join(", ")),
+                    format!("missing subject: set one of {}", known.join(", ")),
                 );
                 return None;
             }
             [first, second, ..] => {
                 let message = format!(
-                    "an expectation is about one thing, and this one is about {} before {}",
+                    "an expectation has one subject, and this one has {} before {}",
                     first.key(),
                     second.key()
                 );
@@ -56,7 +56,7 @@ impl Checker<'_> {
         let strays: Vec<_> = keys.iter().filter(is_stray).collect();
         for stray in &strays {
             let message = format!(
-                "{stray} does not go with {}; what does is {}",
+                "{stray} cannot be used with {}; allowed are {}",
                 subject.key(),
                 listed(subject.companions())
             );
@@ -102,7 +102,7 @@ impl Checker<'_> {
             (Some(_), Some(_)) => {
                 self.wrong_key(
                     &path.key("cel"),
-                    "jsonpath or cel: make them two expectations",
+                    "jsonpath and cel cannot be combined: make them two expectations",
                 );
                 return None;
             }
@@ -121,14 +121,14 @@ impl Checker<'_> {
                 if has_rule || expect.exists.is_some() {
                     self.wrong(
                         &path.key("cel"),
-                        "a CEL expression says all by itself: put the comparison into it",
+                        "cel cannot be combined with other rules: put the comparison into the expression",
                     );
                     return None;
                 }
                 Look::Cel(cel?)
             }
             (None, None) if has_rule => {
-                self.wrong(path, "which value of the object? Say it with jsonpath");
+                self.wrong(path, "missing jsonpath: it selects the value to compare");
                 return None;
             }
             (None, None) => Look::Exists(expect.exists.unwrap_or(true)),
@@ -140,14 +140,17 @@ impl Checker<'_> {
         })
     }
 
-    /// The numbers of an expectation whose `equals` is one too.
+    /// Returns the numbers of an expectation whose `equals` has to be a number, too.
     fn numbers(&mut self, path: &Path, expect: &Expect) -> Option<Numbers> {
         let equals = match &expect.equals {
             None => None,
             Some(value) => match value.as_f64() {
                 Some(number) => Some(number),
                 None => {
-                    self.wrong(&path.key("equals"), format!("{value} is no number"));
+                    self.wrong(
+                        &path.key("equals"),
+                        format!("equals must be a number, not {value}"),
+                    );
                     return None;
                 }
             },
@@ -162,7 +165,7 @@ impl Checker<'_> {
     fn needed(&mut self, path: &Path, expect: &Expect) -> Option<Numbers> {
         let numbers = self.numbers(path, expect)?;
         if numbers.is_empty() {
-            self.wrong(path, "how many? Say equals, atLeast or atMost");
+            self.wrong(path, "missing number: set equals, atLeast or atMost");
             return None;
         }
         Some(numbers)
@@ -222,7 +225,7 @@ impl Checker<'_> {
         let Some(service) = expect.service else {
             self.wrong(
                 path,
-                "whose metric? Say service: scheduler, kubelet-node-0, …",
+                "missing service of the metric: set service: scheduler, kubelet-node-0, …",
             );
             return None;
         };
@@ -239,7 +242,7 @@ impl Checker<'_> {
         if self.network == Network::Ledger {
             self.wrong_key(
                 &path.key("ping"),
-                "in ledger mode pods have no network to ping in: set cluster.network to kernel",
+                "ping requires kernel mode: set cluster.network to kernel",
             );
             return None;
         }
@@ -247,7 +250,7 @@ impl Checker<'_> {
         if !answers && expect.answered_by.is_some() {
             self.wrong_key(
                 &path.key("answeredBy"),
-                "if nobody answers, who should it be? Leave out answers: false or this",
+                "answeredBy contradicts answers: false: remove one",
             );
             return None;
         }
@@ -275,11 +278,14 @@ impl Checker<'_> {
         let numbers = self.needed(path, &expect);
         self.method(&path.key("call"), expect.call.as_deref());
         let Some(of) = expect.of else {
-            self.wrong(path, "whose calls? Say of: scheduler, kubelet-node-0, …");
+            self.wrong(path, "missing caller: set of: scheduler, kubelet-node-0, …");
             return None;
         };
         if of.contains('*') {
-            self.wrong(&path.key("of"), "whose calls? Say a whole name");
+            self.wrong(
+                &path.key("of"),
+                "invalid pattern: must be the full name of one process",
+            );
         } else {
             self.caller(&path.key("of"), &of);
         }

@@ -1,4 +1,4 @@
-//! What a scenario means, and what is wrong with it beyond its form.
+//! Turns a scenario into a plan, and reports mistakes that its form does not show.
 
 mod cluster;
 mod expectations;
@@ -19,7 +19,7 @@ use crate::{
     rule::BadRule,
 };
 
-/// The services of which a cluster has one.
+/// Services that run once in each cluster.
 const CONTROL_PLANE: [&str; 4] = [
     "apiserver",
     "ipam-controller",
@@ -27,7 +27,7 @@ const CONTROL_PLANE: [&str; 4] = [
     "scheduler",
 ];
 
-/// Flags that `restart` takes though they are not the service's alone.
+/// Flags that `restart` takes although they belong to the cluster and not to one service.
 pub(crate) const RANGES: [&str; 5] = [
     "cluster-cidr",
     "node-cidr-mask-size",
@@ -36,7 +36,8 @@ pub(crate) const RANGES: [&str; 5] = [
     "service-cluster-ip-range",
 ];
 
-/// The run that a scenario describes with these values of its matrix.
+/// Returns the run that a scenario describes with these values of its matrix, or all problems in
+/// it.
 pub(crate) fn check(
     document: &Document<'_>,
     scenario: Scenario,
@@ -70,7 +71,7 @@ pub(crate) fn check(
     let mut checker = Checker {
         document,
         catalog,
-        network: case.cluster.network,
+        network: case.cluster.network(),
         nodes: Some(BTreeSet::new()),
         names_one_node: false,
         steps: Vec::new(),
@@ -91,7 +92,7 @@ pub(crate) fn check(
     }
     case.marks = std::mem::take(&mut checker.marks);
     if checker.names_one_node {
-        // Else a node's processes could be those of others, too.
+        // Otherwise the node could share its processes with others.
         case.cluster.nodes_per_process.get_or_insert(1);
     }
     if checker.problems.is_empty() {
@@ -105,19 +106,20 @@ struct Checker<'a> {
     document: &'a Document<'a>,
     catalog: &'a Catalog,
     network: Network,
-    /// The nodes there are at this step; unknown after a command, which may do anything.
+    /// The nodes that exist at this step; `None` after a command, which may change them.
     nodes: Option<BTreeSet<String>>,
-    /// Whether a step is about the processes of one node.
+    /// True if a step is about the processes of a single node.
     names_one_node: bool,
     /// The names of steps so far.
     steps: Vec<String>,
-    /// Those of them that something is counted from.
+    /// The names of steps from which events are counted.
     marks: BTreeSet<String>,
     problems: Vec<Problem>,
 }
 
 impl Checker<'_> {
-    /// A problem with a value, unless it may be for what was taken out of it that it is one.
+    /// Reports a problem with a value, unless something was taken out of the value, which may be
+    /// the cause.
     fn wrong(&mut self, path: &Path, message: impl Into<String>) {
         if self.document.is_damaged(path) {
             return;
@@ -126,7 +128,7 @@ impl Checker<'_> {
         self.problems.push(problem);
     }
 
-    /// The same with a key that is out of place beside others, or without them.
+    /// Reports a problem with a key that is out of place beside others, or without them.
     fn wrong_key(&mut self, path: &Path, message: impl Into<String>) {
         if self.document.is_damaged(&path.parent()) {
             return;
@@ -135,7 +137,7 @@ impl Checker<'_> {
         self.problems.push(problem);
     }
 
-    /// The rule that a text is, unless it is none.
+    /// Returns the rule, or reports the mistake at its place in `text`.
     fn rule<T>(&mut self, path: &Path, text: &str, rule: Result<T, BadRule>) -> Option<T> {
         rule.map_err(|BadRule { offset, message }| {
             let problem = self.document.inner_problem(path, text, offset, message);

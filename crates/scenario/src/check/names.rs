@@ -1,4 +1,4 @@
-//! What scenarios name: kinds, services, flags, nodes, processes.
+//! Checks of names: kinds, services, flags, nodes, processes.
 
 use std::collections::BTreeSet;
 
@@ -15,16 +15,16 @@ use crate::{
 };
 
 impl Checker<'_> {
-    /// Whether objects of this kind are served; `word` is what stands at `path`, or its beginning.
+    /// Checks that the API server serves a kind; `word` is the value at `path`, or its beginning.
     pub(super) fn kind(&mut self, path: &Path, word: &str) {
         let known = &self.catalog.kinds;
         if !known.contains_key(&word.to_lowercase()) {
             let hint = suggestion(word, known.keys().map(String::as_str));
-            self.wrong(path, format!("the API server serves no {word:?}{hint}"));
+            self.wrong(path, format!("unknown kind {word:?}{hint}"));
         }
     }
 
-    /// An expression about objects of a kind.
+    /// Parses an expression about objects of a kind.
     pub(super) fn cel(&mut self, path: &Path, text: &str, kind: &str) -> Option<Cel> {
         let ty = self.catalog.kinds.get(&kind.to_lowercase()).copied();
         let parsed = Cel::parse(text).and_then(|cel| match ty.flatten() {
@@ -34,7 +34,7 @@ impl Checker<'_> {
         self.rule(path, text, parsed)
     }
 
-    /// A method of some service, if one is named.
+    /// Checks that some service has this method, if one is named.
     pub(super) fn method(&mut self, path: &Path, name: Option<&str>) {
         if let Some(Err(error)) = name.map(link::check_method) {
             self.wrong(path, error.to_string());
@@ -44,13 +44,13 @@ impl Checker<'_> {
     pub(super) fn unknown_service(&self, service: &str) -> String {
         let known = self.catalog.flags.keys().map(String::as_str);
         format!(
-            "no service is called {service:?}; there are {}{}",
+            "unknown service {service:?}; there are {}{}",
             services(self.catalog),
             suggestion(service, known)
         )
     }
 
-    /// Whether a service has a flag and takes the value; `path` is that of all of its flags.
+    /// Checks that a service has a flag and takes the value; `path` is that of all of its flags.
     pub(super) fn flag(&mut self, path: &Path, service: &str, flag: &str, value: &Scalar) {
         let Some(known) = self.catalog.flags.get(service) else {
             return;
@@ -71,7 +71,7 @@ impl Checker<'_> {
         }
     }
 
-    /// A step that something is counted from.
+    /// Marks an earlier step, or this one, as the point from which events are counted.
     pub(super) fn mark(&mut self, path: &Path, name: &str) {
         if self.steps.iter().any(|step| step == name) {
             self.marks.insert(name.to_owned());
@@ -102,7 +102,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Who makes calls, which go over a link of its own.
+    /// Checks the name of a process that makes calls, which go over a link of its own.
     pub(super) fn caller(&mut self, path: &Path, name: &str) {
         self.process(path, name);
         let is_meant =
@@ -113,26 +113,29 @@ impl Checker<'_> {
         if let Some(node) = of_runtime {
             self.wrong(
                 path,
-                format!("{name:?} is asked and asks nobody: say who asks it, kubelet-{node}"),
+                format!("{name:?} makes no calls: name its caller, kubelet-{node}"),
             );
         } else if is_meant("apiserver") {
             self.wrong(
                 path,
-                format!("{name:?} is asked and asks nobody: say who asks it, such as scheduler"),
+                format!("{name:?} makes no calls: name its caller, such as scheduler"),
             );
         }
     }
 
-    /// A process, of which there must be one.
+    /// Checks the name of a single process, which cannot be a pattern.
     pub(super) fn one_process(&mut self, path: &Path, name: &str) {
         if name.contains('*') {
-            self.wrong(path, "which of them? Say its whole name");
+            self.wrong(
+                path,
+                "invalid pattern: must be the full name of one process",
+            );
         } else {
             self.process(path, name);
         }
     }
 
-    /// A process, by the name that `podplane status` has for it.
+    /// Checks the name of a process, as `podplane status` shows it, or a pattern.
     pub(super) fn process(&mut self, path: &Path, name: &str) {
         let of_nodes = |name: &str| name.starts_with("kubelet-") || name.starts_with("cri-");
         self.names_one_node |= of_nodes(name) && !name.contains("-nodes-");

@@ -1,4 +1,4 @@
-//! Steps.
+//! Checks of steps.
 
 use super::{Checker, RANGES};
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
     rule::TextRule,
 };
 
-/// Those of which every node has one.
+/// Services that run once for each node.
 const KINDS: [&str; 2] = ["kubelet", "cri"];
 
 impl Checker<'_> {
@@ -64,7 +64,7 @@ impl Checker<'_> {
     }
 
     fn action(&mut self, path: &Path, step: format::Step, case: &Case) -> Option<Action> {
-        // Exactly one of them is there, or none.
+        // At most one of them is set.
         Some(if let Some(Several(manifests)) = step.apply {
             for (index, manifest) in manifests.iter().enumerate() {
                 if let Manifest::File(file) = manifest
@@ -127,10 +127,7 @@ impl Checker<'_> {
             self.cut(path, cut)?
         } else if let Some(heal) = step.heal {
             if heal.node.is_some() && heal.process.is_some() {
-                self.wrong_key(
-                    &path.key("process"),
-                    "what is mended, a node or a process? Name one of them",
-                );
+                self.wrong_key(&path.key("process"), "set node or process, not both");
             }
             if let Some(node) = &heal.node {
                 self.node(&path.key("node"), node);
@@ -142,8 +139,11 @@ impl Checker<'_> {
         } else if let Some(disk) = step.fill_disk {
             let disk = self.disk(path, disk)?;
             if disk.node.contains('*') {
-                // Its disk is there before the cluster is.
-                self.wrong(&path.key("node"), "which node? Say its whole name");
+                // The disk is made before the cluster starts.
+                self.wrong(
+                    &path.key("node"),
+                    "invalid pattern: must be the full name of one node",
+                );
             }
             Action::FillDisk(disk)
         } else if let Some(disk) = step.free_disk {
@@ -168,7 +168,8 @@ impl Checker<'_> {
         })
     }
 
-    /// Node objects that are applied are nodes to the scenario, and files may hold any.
+    /// Adds applied Node objects to the nodes of the scenario. A file may hold any nodes, so after
+    /// one they are unknown.
     fn applied(&mut self, manifests: &[Manifest]) {
         for manifest in manifests {
             match manifest {
@@ -239,7 +240,7 @@ impl Checker<'_> {
             (None, Some(process)) => match cut.from {
                 Side::Network => {
                     let message = format!(
-                        "{process} is a process: only a node is cut off from the network of pods"
+                        "{process} is a process: only a node can be cut off from the pod network"
                     );
                     self.wrong(&path.key("process"), message);
                 }
@@ -249,27 +250,26 @@ impl Checker<'_> {
                 {
                     self.wrong(
                         &path.key("process"),
-                        "only the kubelet of a node is cut off from its runtime: name the node",
+                        "only the kubelet of one node can be cut off from its runtime: set node",
                     );
                 }
                 Side::Cri | Side::Apiserver => self.caller(&path.key("process"), process),
             },
-            (Some(_), Some(_)) => self.wrong_key(
-                &path.key("process"),
-                "who is cut off, a node or a process? Name one of them",
-            ),
-            (None, None) => self.wrong(path, "who is cut off? Name a node or a process"),
+            (Some(_), Some(_)) => {
+                self.wrong_key(&path.key("process"), "set node or process, not both")
+            }
+            (None, None) => self.wrong(path, "missing node or process: set one"),
         }
         if cut.from == Side::Network && self.network == Network::Ledger {
             self.wrong(
                 &path.key("from"),
-                "in ledger mode there is no network of pods: set cluster.network to kernel",
+                "from: network requires kernel mode: set cluster.network to kernel",
             );
         }
         Some(Action::Partition(cut))
     }
 
-    /// Whose disk: a node, or `apiserver`.
+    /// Returns the owner of a disk: a node, or `apiserver`.
     fn disk(&mut self, path: &Path, disk: format::Disk) -> Option<format::Node> {
         match (disk.node, disk.process) {
             (Some(node), None) => {
@@ -285,9 +285,9 @@ impl Checker<'_> {
             ),
             (Some(_), Some(_)) => self.wrong_key(
                 &path.key("process"),
-                "whose disk, a node's or a process's? Name one of them",
+                "set node or process, not both",
             ),
-            (None, None) => self.wrong(path, "whose disk? Name a node, or process: apiserver"),
+            (None, None) => self.wrong(path, "missing disk: set node, or process: apiserver"),
         }
         None
     }
@@ -299,13 +299,13 @@ impl Checker<'_> {
         if calls.clear == does {
             self.wrong(
                 path,
-                "what becomes of the calls? Say fail, delay or jitter, or else clear: true",
+                "calls needs either an effect (fail, delay or jitter) or clear: true",
             );
         }
         if calls.afterwards && calls.fail.is_none() {
             self.wrong_key(
                 &path.key("afterwards"),
-                "afterwards goes with fail: the call is carried out, and then its answer is lost",
+                "afterwards requires fail: the call is carried out, and then its answer is lost",
             );
         }
         Some(Action::Calls(calls))
@@ -313,7 +313,7 @@ impl Checker<'_> {
 
     fn restart(&mut self, path: &Path, restart: format::Restart) -> Action {
         let service = restart.service.as_str();
-        // All of them, or one.
+        // The name of a kind stands for all its processes.
         if !KINDS.contains(&service) {
             self.one_process(&path.key("service"), service);
         }
@@ -356,15 +356,16 @@ impl Checker<'_> {
         if add.pod_cidr.is_some() && names.len() > 1 {
             self.wrong(
                 &path.key("podCIDR"),
-                "one block is for one node: add each with a step of its own",
+                "podCIDR requires a single name: add each node in a step of its own",
             );
         }
         if self.network == Network::Ledger && add.network == Some(Network::Kernel) {
             self.wrong(
                 &path.key("network"),
-                "a cluster in ledger mode has no nodes of the other: set cluster.network to kernel",
+                "a ledger-mode cluster cannot have kernel-mode nodes: set cluster.network to kernel",
             );
         }
+        self.backend(path, add.network, add.node_network_backend);
         for name in &names {
             if self
                 .nodes

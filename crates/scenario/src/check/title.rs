@@ -1,4 +1,4 @@
-//! What a step without a name is called.
+//! Titles of steps that have no name.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use super::Checker;
 use crate::{document::Path, format::plain};
 
 impl Checker<'_> {
-    /// What a step without a name is called.
+    /// Returns the title of a step that has no name: its action in a few words.
     pub(super) fn title(&self, path: &Path, action: &str) -> String {
         if action.is_empty() {
             return "look at the invariants".into();
@@ -47,7 +47,7 @@ fn pair((key, value): (&String, &Value)) -> String {
     format!("{key} {}", plain(value))
 }
 
-/// Expectations in a few words.
+/// Abbreviates expectations: the first one, cut to 70 characters, and the number of others.
 fn brief(expect: &Value) -> String {
     const LENGTH: usize = 70;
     let each = expect.as_array().map(Vec::as_slice).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What must hold.
+//! Expectations.
 
 use std::collections::BTreeMap;
 
@@ -12,33 +12,34 @@ use super::{
     scalar::{one_of, required},
 };
 
-/// What must hold: of an object, a count, events, a metric, a ping, a command's output, or calls
+/// An expectation about an object, a count, events, a metric, a ping, a command's output, or calls
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 #[schemars(transform = one_subject)]
 pub struct Expect {
     /// An object, KIND/NAME. Alone: it must exist
     pub object: Option<ObjectRef>,
-    /// Objects of this kind are counted
+    /// The kind of the objects that are counted
     pub count: Option<String>,
-    /// Events with this reason must have happened
+    /// The reason of the events that must have happened
     pub event: Option<String>,
     /// A metric of a service, summed over all its series that have the labels
     pub metric: Option<String>,
     /// An echo request from a pod's network to another
     pub ping: Option<Ping>,
-    /// A command that looks at something, as in `run`; its output is compared
+    /// A command, as in `run`, whose output is compared
     pub command: Option<Command>,
-    /// How many calls of this method a service has made so far: BindPod, RunPodSandbox, …
+    /// The method whose calls by a service are counted: BindPod, RunPodSandbox, …
     pub call: Option<String>,
 
     /// The namespace. Default: default; of a count and of events: all
     pub namespace: Option<String>,
-    /// Where in the object to look: RFC 9535 ($.status.phase), or as kubectl has it ({.status.phase}, .status.phase)
+    /// The path to a value in the object: RFC 9535 ($.status.phase), or as in kubectl
+    /// ({.status.phase}, .status.phase)
     pub jsonpath: Option<String>,
-    /// An expression in CEL about `object`, which must be true
+    /// A CEL expression about `object`, which must be true
     pub cel: Option<String>,
-    /// Whether there must be such an object, or a value at the jsonpath
+    /// True if such an object, or a value at the jsonpath, must exist; false if it must not
     pub exists: Option<bool>,
     /// The value that must be there
     #[serde(default, deserialize_with = "given")]
@@ -52,40 +53,41 @@ pub struct Expect {
     pub at_least: Option<f64>,
     /// The number must be this or less
     pub at_most: Option<f64>,
-    /// Only objects for which this expression in CEL is true are counted
+    /// A CEL expression about `object`: only objects for which it is true are counted
     #[serde(rename = "where")]
     pub filter: Option<String>,
     /// Only objects with these labels are counted, in Kubernetes' syntax: app=web,tier!=front
     pub selector: Option<String>,
     /// The object that the event is about
     pub on: Option<ObjectRef>,
-    /// What the event's message must have: a part of it, or {equals: …}, {contains: …}, {matches: …}
+    /// The message of the event must have this: a part of it, or {equals: …}, {contains: …},
+    /// {matches: …}
     pub message: Option<Text>,
     /// Normal or Warning
     #[serde(rename = "type")]
     pub event_type: Option<EventType>,
-    /// The name of this step or an earlier one: only what has happened since it began counts. Default: all
+    /// The name of this step or an earlier one: only events since it began count. Default: all
     pub since: Option<String>,
     /// The service whose metric it is: scheduler, kubelet-node-0, …
     pub service: Option<String>,
-    /// Labels that the metric's series must have
+    /// The labels that the metric's series must have
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    /// The pod that must be the one that answers
+    /// The pod that must send the answer
     pub answered_by: Option<String>,
-    /// Whether anybody must answer. Default: true
+    /// True if there must be an answer, false if there must be none. Default: true
     pub answers: Option<bool>,
     /// The exit code that the command must have. Default: 0
     pub exit_code: Option<i32>,
-    /// What the command must print
+    /// The text that the command must print to standard output
     pub stdout: Option<Text>,
-    /// What the command must print beside
+    /// The text that the command must print to standard error
     pub stderr: Option<Text>,
-    /// Who makes the calls: scheduler, kubelet-node-0, …
+    /// The service that makes the calls: scheduler, kubelet-node-0, …
     pub of: Option<String>,
 }
 
-/// How events are told apart.
+/// The type of an event.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum EventType {
@@ -94,7 +96,7 @@ pub enum EventType {
 }
 
 impl EventType {
-    /// As an event has it.
+    /// The name of the type in an event.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -104,17 +106,17 @@ impl EventType {
     }
 }
 
-/// Who asks whom.
+/// The source and the target of an echo request.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Ping {
-    /// The pod that asks
+    /// The pod that sends the request
     pub from: String,
-    /// Who is asked: a pod, NAMESPACE/POD, or an address
+    /// The target: a pod, NAMESPACE/POD, or an address
     pub to: String,
 }
 
-/// What a text must be like: a part of it, or {equals: …}, {contains: …}, {matches: …}.
+/// A rule about a text: a part of it, or {equals: …}, {contains: …}, {matches: …}.
 #[derive(Clone, Debug, JsonSchema)]
 #[schemars(untagged)]
 pub enum Text {
@@ -124,11 +126,11 @@ pub enum Text {
     Rules(TextRules),
 }
 
-/// What a text must be like; all of it.
+/// Rules about a text. All of them must hold.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TextRules {
-    /// All of it, but for white space around
+    /// The whole text, except for white space around it
     #[serde(default, deserialize_with = "given")]
     pub equals: Option<String>,
     /// A part of it
@@ -147,7 +149,7 @@ impl<'de> Deserialize<'de> for Text {
     }
 }
 
-/// What an expectation is about, by the key that says so.
+/// The subject of an expectation, by its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Subject {
@@ -224,7 +226,7 @@ impl Subject {
         }
     }
 
-    /// What else an expectation about it must be like, in the words of a schema.
+    /// Returns further constraints on an expectation about it, as JSON schema.
     fn needs(self) -> Value {
         let number = json!({"equals": {"type": "number"}});
         let numbers = required(&["equals", "atLeast", "atMost"]);
@@ -254,7 +256,7 @@ impl Subject {
     }
 }
 
-/// `equals: null` is a value or a mistake, and no `equals` is none.
+/// Tells `equals: null`, which is a value or a mistake, from no `equals`.
 fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
     T::deserialize(from).map(Some)
 }

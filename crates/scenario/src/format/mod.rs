@@ -1,4 +1,5 @@
-//! The format: what a scenario file may say. The documentation of these types is that of the JSON schema, and so what editors show.
+//! The format of a scenario file. The doc comments of these types are the descriptions in the JSON
+//! schema, which editors show.
 
 mod cluster;
 mod expect;
@@ -9,6 +10,9 @@ mod tests;
 
 use std::{borrow::Cow, collections::BTreeMap};
 
+pub use podplane_api::node::Backend;
+pub use podplane_cluster::settings::Network;
+pub use podplane_ipam::{AllocatorType, Compat, IpPolicy};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema, transform::transform_subschemas};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
@@ -16,10 +20,7 @@ use serde_untagged::UntaggedEnumVisitor;
 
 pub(crate) use self::{cluster::word, scalar::plain};
 pub use self::{
-    cluster::{
-        CidrAllocatorType, Cluster, CniTemplate, Compat, Flag, IpPolicy, MOST_NODES, Network,
-        NodeSpec, Nodes,
-    },
+    cluster::{Cluster, CniTemplate, Flag, MOST_NODES, NodeSpec, Nodes},
     expect::{EventType, Expect, Ping, Subject, Text, TextRules},
     scalar::{Block, ObjectRef, Period, Ranges, Scalar, Several, Signal, ViolationKind},
     step::{
@@ -28,31 +29,32 @@ pub use self::{
     },
 };
 
-/// A scenario: a cluster, what is done to it, and what must hold.
+/// A scenario: a cluster, the actions on it, and what must hold.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "a mapping with `steps`")]
 pub struct Scenario {
-    /// What reports call it. Default: the name of the file, without its ending
+    /// The name in reports. Default: the name of the file, without its ending
     pub name: Option<String>,
-    /// What it shows, in a sentence
+    /// A sentence about what it shows
     pub description: Option<String>,
-    /// Values by name: lists of them, of which each combination is run, or a list of the combinations. `${name}` in any value stands for the one of that
-    /// run; `$${name}` is that text itself
+    /// Values by name: lists of them, of which each combination is run, or a list of the
+    /// combinations. `${name}` in any value stands for its value in that run; `$${name}` is that
+    /// text itself
     pub matrix: Option<Matrix>,
     /// The cluster that is started for it, with `podplane up`
     #[serde(default)]
     pub cluster: Cluster,
-    /// What is done, one after another. After each the invariants are checked
+    /// The steps, one after another. The invariants are checked after each
     #[schemars(length(min = 1))]
     pub steps: Vec<Step>,
 }
 
-/// Values by name.
+/// The values of a matrix, by name.
 #[derive(Clone, Debug)]
 pub enum Matrix {
-    /// Each combination of these is run.
+    /// Lists of values, of which each combination is run.
     Lists(BTreeMap<String, Vec<Scalar>>),
-    /// These combinations are run.
+    /// The combinations that are run.
     Combinations(Vec<BTreeMap<String, Scalar>>),
 }
 
@@ -81,7 +83,7 @@ impl<'de> Deserialize<'de> for Matrix {
 }
 
 impl Matrix {
-    /// The values of each run.
+    /// Returns the values of each run.
     pub fn combinations(&self) -> Vec<BTreeMap<String, Value>> {
         let lists = match self {
             Self::Combinations(each) => return each.iter().map(plain_values).collect(),
@@ -111,7 +113,7 @@ fn plain_values(values: &BTreeMap<String, Scalar>) -> BTreeMap<String, Value> {
         .collect()
 }
 
-/// Where editors find the schema, wherever a scenario is.
+/// The address of the schema for editors, wherever a scenario is.
 const SCHEMA: &str =
     "https://raw.githubusercontent.com/podplane/podplane/main/docs/scenario.schema.json";
 
@@ -126,7 +128,7 @@ pub fn schema() -> Value {
     schema.to_value()
 }
 
-/// A key without a value is a mistake, not one that is left out.
+/// Removes null from a schema: a key without a value is a mistake, and not the same as no key.
 fn without_null(schema: &mut Schema) {
     let is_null = |kind: &Value| kind == "null";
     if let Some(kinds) = schema.get_mut("type").and_then(Value::as_array_mut) {
@@ -153,7 +155,7 @@ fn without_null(schema: &mut Schema) {
     transform_subschemas(&mut without_null, schema);
 }
 
-/// Says what whole numbers there are room for; `format` alone is only a note.
+/// Adds the limits of integer types to a schema, in which `format` is only a note.
 fn within_range(schema: &mut Schema) {
     let range = match schema.get("format").and_then(Value::as_str) {
         Some("int32") => Some((json!(i32::MIN), json!(i32::MAX))),
@@ -169,7 +171,7 @@ fn within_range(schema: &mut Schema) {
     transform_subschemas(&mut within_range, schema);
 }
 
-/// In the place of what is no text there may be a `${…}` of the matrix.
+/// Lets a schema accept a `${…}` of the matrix in the place of a value that is not text.
 fn or_reference(schema: &mut Schema) {
     let is_scalar = ["integer", "number", "boolean"]
         .iter()
@@ -179,10 +181,10 @@ fn or_reference(schema: &mut Schema) {
     let is_enum =
         schema.get("enum").is_some() || each.is_some_and(|each| each.iter().all(is_const));
     if !is_enum && !is_scalar {
-        // Keys are no values.
+        // Keys cannot be references.
         let names = schema.remove("propertyNames");
         transform_subschemas(&mut or_reference, schema);
-        // `schemars` leaves these out.
+        // `transform_subschemas` does not visit these.
         let dependents = schema.get_mut("dependentSchemas");
         for dependent in dependents
             .and_then(Value::as_object_mut)
@@ -198,7 +200,7 @@ fn or_reference(schema: &mut Schema) {
         }
         return;
     }
-    // What is no text is all of the reference.
+    // A number or a boolean is one reference and nothing else.
     let pattern = match is_enum {
         true => r"\$\{.+\}",
         false => r"^\$\{[A-Za-z_][A-Za-z0-9_.-]*\}$",

@@ -1,4 +1,4 @@
-//! Values that are written as a text.
+//! Values that are written as text.
 
 use std::{borrow::Cow, fmt, str::FromStr, sync::LazyLock, time::Duration};
 
@@ -13,23 +13,23 @@ use serde::{
 use serde_json::{Value, json};
 use serde_untagged::UntaggedEnumVisitor;
 
-/// A text in which a value of the matrix stands.
+/// The pattern of a text that contains a value of the matrix.
 const REFERENCE: &str = r"\$\{";
 
-/// Times, as `humantime` reads them. Numbers are short enough for every unit.
+/// The pattern of times that `humantime` reads. Numbers are short enough for every unit.
 const TIME: &str = concat!(
     r"^(0|\s*([0-9]{1,9}\s*(nanos|nsec|ns)\s*|[0-9]{1,9}(\.[0-9]{1,3})?\s*(usec|us|µs|millis|msec|ms|",
     r"seconds|second|secs|sec|s|minutes|minute|mins|min|m|hours|hour|hrs|hr|h|days|day|d|",
     r"weeks|week|wks|wk|w|months|month|M|years|year|yrs|yr|y)\s*)+)$"
 );
 
-/// A block of IPv4 addresses, or what looks like one of IPv6 addresses.
+/// The pattern of a block of IPv4 addresses, or of a text that looks like one of IPv6 addresses.
 const BLOCK: &str = concat!(
     r"\s*(((25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])(\.(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])){3}/(3[0-2]|[12]?[0-9]))|",
     r"([0-9A-Fa-f.]*:[0-9A-Fa-f.:]*/(12[0-8]|1[01][0-9]|[1-9]?[0-9])))\s*"
 );
 
-/// How long: `200ms`, `20s`, `1m 30s`.
+/// A duration: `200ms`, `20s`, `1m 30s`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Period(pub Duration);
 
@@ -48,7 +48,7 @@ impl<'de> Deserialize<'de> for Period {
         let period = read.filter(|_| PATTERN.is_match(&text)).map(Self);
         period.ok_or_else(|| {
             D::Error::custom(format!(
-                "{text:?} is no time: want one such as 200ms, 20s or 1m 30s"
+                "invalid duration {text:?}: want one such as 200ms, 20s or 1m 30s"
             ))
         })
     }
@@ -62,16 +62,17 @@ impl JsonSchema for Period {
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
             "type": "string",
-            "description": "How long: 200ms, 20s, 1m 30s",
+            "description": "A duration: 200ms, 20s, 1m 30s",
             "pattern": format!("{TIME}|{REFERENCE}"),
         })
     }
 }
 
-/// An object: `pod/web-0`, `deployments/web`. Any kind that the API server serves, by any of its names.
+/// An object, by kind and name: `pod/web-0`, `deployments/web`. The kind is any that the API server
+/// serves, by any of its names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectRef {
-    /// `pod`, `pods`, `po`, `lease.coordination.k8s.io`.
+    /// The kind: `pod`, `pods`, `po`, `lease.coordination.k8s.io`.
     pub kind: String,
     /// Its name.
     pub name: String,
@@ -94,7 +95,7 @@ impl<'de> Deserialize<'de> for ObjectRef {
                 })
             }
             _ => Err(D::Error::custom(format!(
-                "{text:?} is no object: want KIND/NAME, such as pod/web-0"
+                "invalid object {text:?}: want KIND/NAME, such as pod/web-0"
             ))),
         }
     }
@@ -133,9 +134,7 @@ impl FromStr for Block {
         let read = text.trim().parse().ok();
         let block = read.filter(|_| PATTERN.is_match(text)).map(Self);
         block.ok_or_else(|| {
-            format!(
-                "{text:?} is no block of addresses: want one such as 10.244.3.0/24 or fd00:10::/56"
-            )
+            format!("invalid block {text:?}: want one such as 10.244.3.0/24 or fd00:10::/56")
         })
     }
 }
@@ -204,7 +203,7 @@ impl JsonSchema for Ranges {
     }
 }
 
-/// One, or a list of them.
+/// One value, or a list of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Several<T>(pub Vec<T>);
 
@@ -287,7 +286,7 @@ pub enum Signal {
     Usr2,
 }
 
-/// A kind of what the invariant checker finds.
+/// A kind of violation that the invariant checker finds.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "kebab-case")]
 pub enum ViolationKind {
@@ -301,14 +300,14 @@ pub enum ViolationKind {
     IpCapacity,
     /// An address is allocated to a sandbox that does not exist
     LeakedAddress,
-    /// An acknowledged write that the store does not have
+    /// The store lacks an acknowledged write
     LostWrite,
-    /// An acknowledged delete that the store has undone
+    /// The store has undone an acknowledged delete
     UndoneDelete,
 }
 
 impl ViolationKind {
-    /// As a scenario has it.
+    /// The name in scenarios.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::DuplicatePodIp => "duplicate-pod-ip",
@@ -336,7 +335,7 @@ impl From<&Violation> for ViolationKind {
     }
 }
 
-/// A scalar as it is written where there are only texts.
+/// Formats a scalar as text: a text without quotes, anything else as JSON.
 pub(crate) fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -344,12 +343,12 @@ pub(crate) fn plain(value: &Value) -> String {
     }
 }
 
-/// What is there with each of these properties, for the lists of a schema.
+/// Returns a schema for each of these properties, which requires it.
 pub(super) fn required(keys: &[&str]) -> Vec<Value> {
     keys.iter().map(|key| json!({"required": [key]})).collect()
 }
 
-/// Says in a schema that exactly one of these properties is there.
+/// Requires in a schema that exactly one of these properties is present.
 pub(super) fn one_of(schema: &mut Schema, keys: &[&str]) {
     schema.insert("oneOf".into(), required(keys).into());
 }

@@ -1,4 +1,4 @@
-//! What is done.
+//! Steps.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 use serde_untagged::UntaggedEnumVisitor;
 
 use super::{
-    Block, Expect, MOST_NODES, Network, NodeSpec, ObjectRef, Period, Scalar, Several, Signal, Text,
-    ViolationKind,
+    Backend, Block, Expect, MOST_NODES, Network, NodeSpec, ObjectRef, Period, Scalar, Several,
+    Signal, Text, ViolationKind,
     scalar::{one_of, required},
 };
 
@@ -18,46 +18,48 @@ use super::{
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 #[schemars(transform = one_action)]
 pub struct Step {
-    /// What reports call it. Default: what it does
+    /// The name in reports. Default: a description of its action
     pub name: Option<String>,
-    /// The violations to be found after this step or at a revision of it, exactly. Default: none
+    /// The violations that the checker must find after this step, or at a revision during it, and
+    /// no others. Default: none
     #[serde(default)]
     pub violations: Vec<ViolationKind>,
-    /// How long what is found may take to become what is expected. Default: 20s
+    /// The time that the findings may take to become the expected ones. Default: 20s
     pub settle: Option<Period>,
 
-    /// Make objects what files or the scenario say, as `podplane apply` does: a file beside the scenario, an object, or a list of them
+    /// Create or change objects, as `podplane apply` does: a file beside the scenario, an object,
+    /// or a list of them
     pub apply: Option<Several<Manifest>>,
     /// Delete objects, and wait until they are gone
     pub delete: Option<Several<Deleted>>,
-    /// Set how many pods there should be
+    /// Set the number of replicas
     pub scale: Option<Scale>,
-    /// Look again and again until all of it holds at once
+    /// Wait until all expectations hold at once
     pub wait: Option<Wait>,
-    /// All of it must hold now
+    /// Check that all expectations hold now
     #[schemars(length(min = 1))]
     pub expect: Option<Vec<Expect>>,
-    /// Run a command of this machine
+    /// Run a command on this machine
     pub run: Option<Run>,
-    /// End a process by a signal; the cluster starts it again
+    /// End a process by a signal; the cluster restarts it
     pub kill: Option<Kill>,
-    /// Stop a process, so that it does nothing, until it is resumed
+    /// Pause a process until it is resumed
     pub pause: Option<Pause>,
-    /// Let a paused process go on
+    /// Resume a paused process
     pub resume: Option<Process>,
     /// Cut a node or a service off
     pub partition: Option<Cut>,
-    /// Mend what was cut; `heal: {}` mends everything
+    /// Heal a partition; `heal: {}` heals all of them
     pub heal: Option<Heal>,
-    /// Leave no room on a disk
+    /// Fill a disk
     pub fill_disk: Option<Disk>,
-    /// Make room on a disk again
+    /// Free a filled disk
     pub free_disk: Option<Disk>,
     /// Delay or fail the calls that a service makes
     pub calls: Option<Calls>,
-    /// Start a service again, with other flags if some are given
+    /// Restart a service, with other flags if some are given
     pub restart: Option<Restart>,
-    /// Let nodes join
+    /// Add nodes
     pub add_nodes: Option<AddNodes>,
     /// End a node: its processes, its Node object, its network and its files
     pub remove_node: Option<Node>,
@@ -69,7 +71,7 @@ pub struct Step {
 #[derive(Clone, Debug, JsonSchema)]
 #[schemars(untagged)]
 pub enum Manifest {
-    /// A file, or a directory of files, seen from the scenario's file.
+    /// A file, or a directory of files, relative to the scenario's file.
     File(PathBuf),
     /// An object.
     Object(Map<String, Value>),
@@ -85,13 +87,13 @@ impl<'de> Deserialize<'de> for Manifest {
     }
 }
 
-/// What is deleted, and how.
+/// An object to delete.
 #[derive(Clone, Debug, JsonSchema)]
 #[schemars(untagged)]
 pub enum Deleted {
     /// An object of the namespace default.
     Object(ObjectRef),
-    /// One of any namespace.
+    /// An object of any namespace, with options.
     How(Deletion),
 }
 
@@ -119,7 +121,7 @@ impl From<&Deleted> for Deletion {
     }
 }
 
-/// How an object is deleted.
+/// The deletion of an object, with options.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Deletion {
@@ -127,13 +129,13 @@ pub struct Deletion {
     pub object: ObjectRef,
     /// Its namespace. Default: default
     pub namespace: Option<String>,
-    /// Seconds until it is killed. Default: that of its kind
+    /// The grace period in seconds. Default: that of its kind
     pub grace_period_seconds: Option<u32>,
-    /// Whether to wait until it is gone. Default: true
+    /// Wait until it is gone. Default: true
     pub wait: Option<bool>,
 }
 
-/// How many pods there should be.
+/// The number of replicas of an object.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Scale {
@@ -141,20 +143,20 @@ pub struct Scale {
     pub object: ObjectRef,
     /// Its namespace. Default: default
     pub namespace: Option<String>,
-    /// How many
+    /// The number of replicas
     pub replicas: u32,
 }
 
-/// Waiting.
+/// A wait for expectations.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Wait {
-    /// How long at most. Default: 60s
+    /// The time limit. Default: 60s
     pub within: Option<Period>,
-    /// What must hold in the end, all at once
+    /// The expectations that must hold in the end, all at once
     #[schemars(length(min = 1))]
     pub expect: Vec<Expect>,
-    /// Report how long it took under this name. It is only reported, and not judged
+    /// The name under which the time that it took is reported. The time is never judged
     pub timing: Option<String>,
 }
 
@@ -162,21 +164,22 @@ pub struct Wait {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Run {
-    /// The program and its arguments, or a line for sh. It runs beside the scenario's file; `podplane` and `kubectl` in it mean this cluster
+    /// The program and its arguments, or a line for sh. It runs in the directory of the scenario's
+    /// file; `podplane` and `kubectl` in it use this cluster
     pub command: Command,
     /// The exit code that it must have. Default: 0
     #[serde(default)]
     pub exit_code: i32,
-    /// What it must print
+    /// The text that it must print to standard output
     pub stdout: Option<Text>,
-    /// What it must print beside
+    /// The text that it must print to standard error
     pub stderr: Option<Text>,
-    /// What it reads
+    /// The text on its standard input
     pub stdin: Option<String>,
     /// More variables of its environment
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// How long at most. Default: 60s
+    /// The time limit. Default: 60s
     pub within: Option<Period>,
 }
 
@@ -184,7 +187,7 @@ pub struct Run {
 #[derive(Clone, Debug, JsonSchema)]
 #[schemars(untagged)]
 pub enum Command {
-    /// For sh.
+    /// A line for sh.
     Line(String),
     /// The program and its arguments.
     Words(#[schemars(with = "Vec<Scalar>", length(min = 1))] Vec<String>),
@@ -207,28 +210,32 @@ impl<'de> Deserialize<'de> for Command {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Process {
-    /// apiserver, ipam-controller, controller-manager, scheduler, kubelet-NODE or cri-NODE; with a *, one of those that match, chosen by the seed
+    /// apiserver, ipam-controller, controller-manager, scheduler, kubelet-NODE or cri-NODE; with a
+    /// `*`, one of those that match, chosen by the seed
     pub process: String,
 }
 
-/// Killing.
+/// A signal to a process.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Kill {
-    /// apiserver, ipam-controller, controller-manager, scheduler, kubelet-NODE or cri-NODE; with a *, one of those that match, chosen by the seed
+    /// apiserver, ipam-controller, controller-manager, scheduler, kubelet-NODE or cri-NODE; with a
+    /// `*`, one of those that match, chosen by the seed
     pub process: String,
     /// The signal. Default: KILL
     #[serde(default)]
     pub signal: Signal,
 }
 
-/// Pausing.
+/// A pause of a process.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Pause {
-    /// apiserver, ipam-controller, controller-manager, scheduler, kubelet-NODE or cri-NODE; with a *, one of those that match, chosen by the seed
+    /// apiserver, ipam-controller, controller-manager, scheduler, kubelet-NODE or cri-NODE; with a
+    /// `*`, one of those that match, chosen by the seed
     pub process: String,
-    /// The step takes so long and lets it go on again. Default: it stays paused until `resume`
+    /// The length of the pause, after which the step resumes the process. Default: it stays paused
+    /// until `resume`
     #[serde(rename = "for")]
     pub period: Option<Period>,
 }
@@ -241,7 +248,7 @@ pub struct Node {
     pub node: String,
 }
 
-/// Switching a node off and on again.
+/// A reboot of a node.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Reboot {
@@ -256,26 +263,26 @@ pub struct Reboot {
 #[serde(deny_unknown_fields)]
 #[schemars(transform = node_or_process)]
 pub struct Disk {
-    /// That of this node, with all that its kubelet and its CRI server write
+    /// The disk of this node, with all files that its kubelet and its CRI server write
     pub node: Option<String>,
-    /// Or that of this process, with its database: apiserver
+    /// The disk of this process, with its database: apiserver
     pub process: Option<String>,
 }
 
-/// Cutting off.
+/// A partition of a node or a service.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(transform = node_or_process)]
 pub struct Cut {
     /// The node
     pub node: Option<String>,
-    /// Or the service: scheduler, kubelet-node-0, …
+    /// The service, in place of a node: scheduler, kubelet-node-0, …
     pub process: Option<String>,
-    /// From what
+    /// The side from which it is cut off
     pub from: Side,
 }
 
-/// What one can be cut off from.
+/// The side that a node or a service is cut off from.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Side {
@@ -287,43 +294,43 @@ pub enum Side {
     Network,
 }
 
-/// Mending.
+/// The end of a partition. Without a node and a service, of all partitions.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("not" = {"required": ["node", "process"]}))]
 pub struct Heal {
     /// The node
     pub node: Option<String>,
-    /// Or the service
+    /// The service, in place of a node
     pub process: Option<String>,
 }
 
-/// What becomes of calls that a service makes.
+/// A disturbance of the calls that a service makes.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(transform = one_effect)]
 pub struct Calls {
-    /// Who makes them: scheduler, kubelet-node-0, …
+    /// The service that makes the calls: scheduler, kubelet-node-0, …
     pub of: String,
     /// Only calls of this method: RunPodSandbox, BindPod, UpdateNodeStatus, … Default: all
     pub method: Option<String>,
     /// The gRPC code that they fail with: UNAVAILABLE, DEADLINE_EXCEEDED, …
     pub fail: Option<Code>,
-    /// How long each is held up
+    /// The delay of each call
     pub delay: Option<Period>,
-    /// Up to so much longer, each by chance, which follows from the seed
+    /// The upper limit of an additional random delay, which follows from the seed
     pub jitter: Option<Period>,
-    /// How many of them. Default: all, until `clear`
+    /// The number of calls that are disturbed. Default: all, until `clear`
     pub times: Option<u32>,
-    /// Whether they are carried out before they fail, so that only the answer is lost. Default: false
+    /// Carry out the calls before they fail, so that only the answers are lost. Default: false
     #[serde(default)]
     pub afterwards: bool,
-    /// Forget what was said of this service's calls
+    /// End the disturbances of this service's calls
     #[serde(default)]
     pub clear: bool,
 }
 
-/// A code of gRPC.
+/// A status code of gRPC.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 #[expect(missing_docs, reason = "the names are gRPC's")]
@@ -369,13 +376,15 @@ impl From<Code> for tonic::Code {
     }
 }
 
-/// Starting again.
+/// A restart of a service.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Restart {
-    /// apiserver, ipam-controller, controller-manager, scheduler, kubelet-NODE or cri-NODE; kubelet and cri are all of their kind
+    /// apiserver, ipam-controller, controller-manager, scheduler, kubelet-NODE or cri-NODE; kubelet
+    /// and cri are all of their kind
     pub service: String,
-    /// Its new flags; those that are not named stay. All kubelets have the same, and so have all CRI servers
+    /// Its new flags; flags that are not named stay. All kubelets have the same flags, and so have
+    /// all CRI servers
     #[serde(default)]
     pub flags: BTreeMap<String, Scalar>,
 }
@@ -386,23 +395,26 @@ pub struct Restart {
 pub struct AddNodes {
     /// Their names; node-{0..9} stands for ten of them
     pub names: Several<String>,
-    /// Labels of theirs, which are there before they are given blocks
+    /// Their labels, set before they are given blocks
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    /// Whether their pods get real interfaces. Default: as those of the cluster
+    /// The network of their pods. Default: as those of the cluster
     pub network: Option<Network>,
-    /// The block that the node already has when it joins; of one node only
+    /// The way in which they reach the pods of other nodes. Default: as those of the cluster
+    pub node_network_backend: Option<Backend>,
+    /// The block that the node already has when it joins; for one node only
     #[serde(rename = "podCIDR")]
     pub pod_cidr: Option<Block>,
 }
 
 impl AddNodes {
-    /// Each of them.
+    /// Returns a specification of each node.
     pub fn each(&self) -> Vec<NodeSpec> {
         let names = self.names.0.iter().flat_map(|name| numbered(name));
         let node = |name| NodeSpec {
             name,
             network: self.network,
+            node_network_backend: self.node_network_backend,
             labels: self.labels.clone(),
             pod_cidr: self.pod_cidr,
         };
@@ -410,7 +422,7 @@ impl AddNodes {
     }
 }
 
-/// The names that `node-{0..9}` stands for; a name without that for itself.
+/// Expands `node-{0..9}` to ten names; any other name stands for itself.
 fn numbered(name: &str) -> Vec<String> {
     let parts = || {
         let (before, rest) = name.split_once('{')?;

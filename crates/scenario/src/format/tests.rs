@@ -1,4 +1,5 @@
-//! The schema takes a file if the program does, as far as that is a matter of form: names of objects, nodes and fields are not.
+//! The schema accepts a file if the program does, as far as form is concerned: it does not know the
+//! names of objects, nodes and fields.
 
 use std::path::Path;
 
@@ -7,7 +8,7 @@ use serde_json::Value;
 
 use crate::{document, load::parse, tests::catalog};
 
-/// Whether a schema takes a value. It knows the keywords that ours has, and no others.
+/// Returns true if a schema accepts a value. Knows only the keywords that our schema has.
 fn takes(root: &Value, schema: &Value, value: &Value) -> bool {
     let Value::Object(keywords) = schema else {
         return schema != false;
@@ -106,7 +107,7 @@ fn schema_takes(schema: &Value, text: &str) -> bool {
     )
 }
 
-/// Steps, or whole files; whether they are good.
+/// Steps or whole files, with true for those that are valid.
 const TABLE: &[(bool, &str)] = &[
     // Durations.
     (true, "- wait: {within: 20s, expect: [{object: pod/a}]}"),
@@ -427,7 +428,7 @@ const TABLE: &[(bool, &str)] = &[
 ];
 
 #[test]
-fn the_schema_takes_what_the_program_takes() {
+fn schema_and_program_accept_the_same_scenarios() {
     let schema = super::schema();
     let mut failed = Vec::new();
     for (good, text) in TABLE {

@@ -1,8 +1,10 @@
-//! What a store remembers: every key's versions since the last compaction, and the commits that made them.
+//! The in-memory history: each key's versions since the last compaction, and the commits that made
+//! them.
 //!
-//! Values are kept in memory: a control plane's data is small, and lists and watches then cost no disk read. The price
-//! is the bytes of all live values and of all retained history, plus about 300 bytes for each version: 150,000 pods of
-//! 1 KiB take about 200 MB, and as much again for each full rewrite of them since the last compaction.
+//! Values are kept in memory: a control plane's data is small, and lists and watches then need no
+//! disk read. The price is the bytes of all live values and of all retained history, plus about 300
+//! bytes for each version: 150,000 pods of 1 KiB take about 200 MB, and as much again for each full
+//! rewrite of them since the last compaction.
 
 mod staged;
 mod watch;
@@ -14,17 +16,17 @@ use std::{
 
 use uuid::Uuid;
 
-pub(crate) use self::staged::Staged;
+pub(crate) use self::staged::StagedCommits;
 pub use self::watch::HistoryWatch;
 use crate::{
     FIRST_REVISION, StoreError,
     store::{Commit, Event, Item, Key, ListQuery, Prefix, Revision, Snapshot, Status},
 };
 
-/// What one commit makes of one key: an item, or nothing.
+/// The change of one key by one commit: a new item, or none for a deletion.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Change {
-    /// Its place among the changes of its commit. Compaction leaves gaps.
+pub(crate) struct KeyChange {
+    /// The index among the changes of the commit. Compaction leaves gaps.
     pub(crate) place: u32,
     pub(crate) key: Key,
     pub(crate) item: Option<Item>,
@@ -34,10 +36,10 @@ pub(crate) struct Change {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Changes {
     pub(crate) revision: Revision,
-    pub(crate) changes: Vec<Change>,
+    pub(crate) changes: Vec<KeyChange>,
 }
 
-/// Names one change: the revision of its commit, and its place in it.
+/// The id of a change: the revision of its commit and its place in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ChangeId {
     pub(crate) revision: Revision,
@@ -46,9 +48,9 @@ pub(crate) struct ChangeId {
 
 /// A change that no readable revision can see any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Unreachable {
+pub(crate) struct UnreachableChange {
     pub(crate) id: ChangeId,
-    /// The size of its value, which says how many records it has.
+    /// The size of the value, which determines the number of records on disk.
     pub(crate) value_bytes: usize,
 }
 
@@ -64,13 +66,14 @@ pub(crate) struct History {
     first: Revision,
     current: Revision,
     oldest: Revision,
-    /// Of each key, oldest first, never none. At most one version is as old as `oldest`, and it is not a deletion.
+    /// The versions of each key, oldest first, never empty. At most one version is as old as
+    /// `oldest`, and it is not a deletion.
     keys: BTreeMap<Key, Vec<Version>>,
-    /// Every commit after `oldest`.
+    /// All commits after `oldest`.
     commits: VecDeque<Commit>,
     present: usize,
     bytes: u64,
-    /// Of `bytes`, those of [superseded] versions.
+    /// The part of `bytes` in [superseded] versions.
     superseded: u64,
 }
 
@@ -79,7 +82,8 @@ impl History {
         Self::compacted_at(id, FIRST_REVISION, FIRST_REVISION)
     }
 
-    /// A history that begins at a compaction; what was kept by it is then [applied](Self::apply) first.
+    /// A history that begins at a compaction; the retained changes are then [applied](Self::apply)
+    /// first.
     pub(crate) fn compacted_at(id: Uuid, first: Revision, oldest: Revision) -> Self {
         Self {
             id,
@@ -115,7 +119,7 @@ impl History {
         self.keys.get(key)?.last()?.item.as_ref()
     }
 
-    /// The present keys under a prefix, now.
+    /// The items under a prefix at the current revision.
     pub(crate) fn latest_under<'a>(&'a self, prefix: &'a Prefix) -> impl Iterator<Item = &'a Item> {
         self.range(prefix, None)
             .filter_map(|versions| versions.last()?.item.as_ref())
@@ -150,7 +154,8 @@ impl History {
         })
     }
 
-    /// The first commit after `position` that touches the prefix, and how far the search came.
+    /// The first commit after `position` that touches the prefix, and the revision up to which the
+    /// search came.
     pub(crate) fn next_after(
         &self,
         position: Revision,
@@ -173,14 +178,14 @@ impl History {
         }))
     }
 
-    /// Makes a commit visible. Returns the changes that no readable revision can see, which happens only while a store
-    /// is opened whose last compaction was cut short.
-    pub(crate) fn apply(&mut self, commit: Changes) -> Vec<Unreachable> {
+    /// Makes a commit visible. Returns the changes that no readable revision can see; there are
+    /// some only while a store whose last compaction was cut short is opened.
+    pub(crate) fn apply(&mut self, commit: Changes) -> Vec<UnreachableChange> {
         let Changes { revision, changes } = commit;
         self.current = self.current.max(revision);
         let mut unreachable = Vec::new();
         let mut events = Vec::with_capacity(changes.len());
-        for Change { place, key, item } in changes {
+        for KeyChange { place, key, item } in changes {
             let previous = self.latest(&key).cloned();
             self.bytes += size(&key, item.as_ref());
             self.present += usize::from(item.is_some());
@@ -191,7 +196,7 @@ impl History {
             };
             let versions = self.keys.entry(key.clone()).or_default();
             if versions.is_empty() {
-                // Most keys have one version, where a vector makes room for four.
+                // Most keys have one version, and a vector would allocate room for four.
                 versions.reserve_exact(1);
             }
             versions.push(version);
@@ -211,8 +216,8 @@ impl History {
         unreachable
     }
 
-    /// Forgets what only revisions before `oldest` can see, and returns those changes.
-    pub(crate) fn compact(&mut self, oldest: Revision) -> Vec<Unreachable> {
+    /// Drops the history that only revisions before `oldest` can see, and returns those changes.
+    pub(crate) fn compact(&mut self, oldest: Revision) -> Vec<UnreachableChange> {
         if oldest <= self.oldest {
             return Vec::new();
         }
@@ -239,7 +244,7 @@ impl History {
         unreachable
     }
 
-    /// Whether that compaction would be one, or why not.
+    /// True if a compaction at `oldest` would change anything; an error if it is in the future.
     pub(crate) fn compactable(&self, oldest: Revision) -> Result<bool, StoreError> {
         if oldest > self.current {
             return Err(StoreError::Future {
@@ -250,7 +255,7 @@ impl History {
         Ok(oldest > self.oldest)
     }
 
-    /// The oldest revision since which no more bytes than that are superseded.
+    /// The oldest revision since which at most `bytes` are superseded.
     pub(crate) fn oldest_within(&self, bytes: u64) -> Revision {
         let mut left = self.superseded;
         let mut oldest = self.oldest;
@@ -264,12 +269,13 @@ impl History {
         oldest
     }
 
-    fn prune(&mut self, key: &Key, unreachable: &mut Vec<Unreachable>) {
+    fn prune(&mut self, key: &Key, unreachable: &mut Vec<UnreachableChange>) {
         let Some(versions) = self.keys.get_mut(key) else {
             return;
         };
         let mut pruned = versions.partition_point(|version| version.id.revision <= self.oldest);
-        // The newest of the old versions is what `oldest` reads there; a deletion reads the same as no version.
+        // The newest of the old versions is the one that `oldest` reads; a deletion reads the same
+        // as no version.
         if versions[..pruned]
             .last()
             .is_some_and(|version| version.item.is_some())
@@ -278,7 +284,7 @@ impl History {
         }
         for version in versions.drain(..pruned) {
             self.bytes -= size(key, version.item.as_ref());
-            unreachable.push(Unreachable {
+            unreachable.push(UnreachableChange {
                 id: version.id,
                 value_bytes: version.item.map_or(0, |item| item.value.len()),
             });
@@ -337,8 +343,8 @@ fn part_under(commit: &Commit, prefix: &Prefix) -> Option<Commit> {
     })
 }
 
-/// The bytes that a commit made history: a version is kept for as long as the commit that replaced it, and so is the mark
-/// that a deletion leaves.
+/// The bytes that a commit turned into history. A replaced version is retained as long as the
+/// commit that replaced it, and so is the tombstone of a deletion.
 fn superseded(events: &[Event]) -> u64 {
     events
         .iter()
@@ -355,6 +361,6 @@ fn superseded(events: &[Event]) -> u64 {
 
 fn size(key: &Key, item: Option<&Item>) -> u64 {
     let bytes = key.as_bytes().len() + item.map_or(0, |item| item.value.len());
-    // A usize fits; saturating only spells that without a cast.
+    // A usize always fits; saturating only avoids a cast.
     u64::try_from(bytes).unwrap_or(u64::MAX)
 }

@@ -1,23 +1,24 @@
-//! Deciding commits before they are durable: each sees those staged before it, and no reader sees any.
+//! Deciding commits before they are durable: each sees those staged before it; readers see none of
+//! them.
 
 use std::collections::BTreeMap;
 
-use super::{Change, Changes, History};
+use super::{Changes, History, KeyChange};
 use crate::{
     StoreError,
     store::{Committed, Guard, Item, Key, Prefix, Revision, Txn, Write},
 };
 
 #[derive(Debug)]
-pub(crate) struct Staged<'a> {
+pub(crate) struct StagedCommits<'a> {
     base: &'a History,
     current: Revision,
-    /// What the staged commits leave at the keys that they changed.
+    /// The state of the keys that staged commits have changed.
     latest: BTreeMap<Key, Option<Item>>,
     commits: Vec<Changes>,
 }
 
-impl<'a> Staged<'a> {
+impl<'a> StagedCommits<'a> {
     pub(crate) fn on(base: &'a History) -> Self {
         Self {
             base,
@@ -45,13 +46,13 @@ impl<'a> Staged<'a> {
                         created,
                         modified: revision,
                     };
-                    changes.push(Change {
+                    changes.push(KeyChange {
                         place,
                         key,
                         item: Some(item),
                     });
                 }
-                Write::Delete { key } if before.is_some() => changes.push(Change {
+                Write::Delete { key } if before.is_some() => changes.push(KeyChange {
                     place,
                     key,
                     item: None,

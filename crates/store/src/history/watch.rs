@@ -41,7 +41,8 @@ impl Watch for HistoryWatch {
     async fn next(&mut self) -> Result<Commit, StoreError> {
         loop {
             {
-                // Marked as seen before it is read, so that a commit in between wakes the wait below.
+                // Marked as seen before it is read, so that a commit in between wakes the wait
+                // below.
                 let history = self.history.borrow_and_update();
                 let (position, commit) = history.next_after(self.position, &self.prefix)?;
                 self.position = position;

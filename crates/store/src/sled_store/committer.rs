@@ -1,4 +1,5 @@
-//! The one thread that writes: it takes what has queued up meanwhile, and pays for one sync for all of it.
+//! The single writer thread. It commits in groups: it drains the queue and makes one sync for all
+//! commits that it found there.
 
 use std::sync::Arc;
 
@@ -7,58 +8,70 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::{
     disk::Disk,
     load::Meta,
-    rewrite::{Copied, RewriteError, Rewrites},
-    space::Room,
+    rewrite::{RewriteCopy, RewriteError, Rewrites},
+    space::FreeSpace,
 };
 use crate::{
     StoreError,
-    history::{History, Staged, Unreachable},
+    history::{History, StagedCommits, UnreachableChange},
     store::{Committed, Revision, Txn},
 };
 
-/// The most commits that share one sync.
-const MAX_BATCH: usize = 256;
-/// No more commits join a batch that has reached this size: half a segment.
+/// The maximum number of commits that share one sync.
+const MAX_BATCH_COMMITS: usize = 256;
+/// Half a sled segment. A batch is closed once it reaches this size, so it may exceed it by one
+/// commit.
 const MAX_BATCH_BYTES: usize = 4 * 1024 * 1024;
 
 pub(super) type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
 
+/// A request to the writer thread.
 #[derive(Debug)]
 pub(super) enum Request {
-    Commit {
-        txn: Txn,
-        reply: Reply<Committed>,
-    },
-    Compact {
-        oldest: Revision,
-        reply: Reply<()>,
-    },
-    /// Look whether space can be given back.
-    Maintain {
-        reply: Reply<()>,
-    },
-    /// A rewrite has copied all but the rest.
+    /// Check the guards and apply the writes.
+    Commit { txn: Txn, reply: Reply<Committed> },
+    /// Drop the history that only revisions before `oldest` can see.
+    Compact { oldest: Revision, reply: Reply<()> },
+    /// Grow the reserve, remove compacted history from disk, and begin a rewrite if it is worth
+    /// it. Sent every few seconds.
+    Maintain { reply: Reply<()> },
+    /// Finish a rewrite, which has copied all but the last records: copy these and go on with the
+    /// new database. If the copy failed, clean up.
     Switch {
-        copied: Result<Copied, RewriteError>,
+        copied: Result<RewriteCopy, RewriteError>,
     },
 }
 
+/// The writer's state. It is healthy until the first failed write, and from then on poisoned: every
+/// request that must write is answered with that error, and [`run`](Self::run) abandons the disk
+/// instead of closing it. Only opening the store again ends this state.
 #[derive(Debug)]
 pub(super) struct Committer {
     pub(super) disk: Disk,
     pub(super) history: Arc<watch::Sender<History>>,
     pub(super) requests: mpsc::Receiver<Request>,
     pub(super) rewrites: Rewrites,
-    /// What was compacted and is to be removed from disk, in the order in which it is there.
-    pub(super) unreachable: Vec<Unreachable>,
-    /// The first failure to write. Nothing is written after it, because what it left on disk is not known.
-    pub(super) poison: Option<StoreError>,
+    /// Compacted changes that are still to be removed from disk, in the order of their records.
+    pub(super) unreachable: Vec<UnreachableChange>,
+    /// The error of the first failed write. Nothing is written after it, because the state on disk
+    /// is unknown.
+    pub(super) poisoned_by: Option<StoreError>,
 }
 
 impl Committer {
-    /// Serves until every sender of requests is gone, then closes the disk.
+    /// Serves requests until every sender is dropped, then closes the disk.
+    ///
+    /// Commits are gathered into a batch; other requests are executed at once, and so overtake the
+    /// commits gathered before them. That is safe because a gathered commit is neither decided nor
+    /// written, and its sender has no answer that could order it before the other request:
+    /// - a compaction concerns published revisions only, and refuses a revision that a gathered
+    ///   commit might still get as one that has not happened yet;
+    /// - maintenance changes no revision, and the space for the batch is checked after it;
+    /// - a switch finds all published commits in the old database, and the batch is written to the
+    ///   new one;
+    /// - if one of them poisons the store, no commit of the batch is written.
     pub(super) fn run(mut self) {
-        // A failure poisons the store, which whoever writes first is told.
+        // A failure poisons the store; the next writer gets the error.
         _ = self.remove_unreachable();
         while let Some(first) = self.requests.blocking_recv() {
             let mut commits = Vec::new();
@@ -71,17 +84,17 @@ impl Committer {
                         commits.push((txn, reply));
                     }
                     Request::Compact { oldest, reply } => {
-                        let answer = self.compact(oldest);
-                        answer_to(reply, answer);
+                        let result = self.compact(oldest);
+                        send_reply(reply, result);
                     }
                     Request::Maintain { reply } => {
                         self.maintain();
-                        answer_to(reply, Ok(()));
+                        send_reply(reply, Ok(()));
                     }
                     Request::Switch { copied } => self.switch(copied),
                 }
-                let full = commits.len() >= MAX_BATCH || bytes >= MAX_BATCH_BYTES;
-                next = if full {
+                let batch_is_full = commits.len() >= MAX_BATCH_COMMITS || bytes >= MAX_BATCH_BYTES;
+                next = if batch_is_full {
                     None
                 } else {
                     self.requests.try_recv().ok()
@@ -95,30 +108,32 @@ impl Committer {
             requests: _,
             rewrites,
             unreachable: _,
-            poison,
+            poisoned_by,
         } = self;
         rewrites.stop();
-        if poison.is_some() {
+        if poisoned_by.is_some() {
             return disk.abandon();
         }
-        let reached = history.borrow().current();
-        if let Err(error) = disk.close(reached) {
-            tracing::error!(%error, "closing the store failed; everything acknowledged was already on disk");
+        let last_revision = history.borrow().current();
+        if let Err(error) = disk.close(last_revision) {
+            tracing::error!(%error, "failed to close the store; all acknowledged commits were already on disk");
         }
     }
 
-    /// Decides, writes, publishes, and only then answers; a refusal too, for it may rest on a commit of the same batch.
+    /// Decides each commit, writes the accepted ones, publishes them to readers, then replies.
+    /// Refusals are sent after the write too: one may be due to an earlier commit of this batch,
+    /// which counts only once it is durable.
     fn commit(&mut self, batch: Vec<(Txn, Reply<Committed>)>) {
         if batch.is_empty() {
             return;
         }
-        let room = self.room(&batch);
+        let space = self.space_for(&batch);
         let mut replies = Vec::with_capacity(batch.len());
         let commits = {
             let history = self.history.borrow();
-            let mut staged = Staged::on(&history);
+            let mut staged = StagedCommits::on(&history);
             for (txn, reply) in batch {
-                let decided = match room.refusal(txn.reclaims) {
+                let decided = match space.refusal(txn.reclaims) {
                     Some(refusal) => Err(refusal),
                     None => staged.commit(txn),
                 };
@@ -138,32 +153,38 @@ impl Committer {
                 }
             });
         }
-        if let Room::Little(_) = room {
-            self.disk.keep_reserve();
+        // The reserve may have been shrunk for this batch.
+        if let FreeSpace::ReclaimOnly(_) = space {
+            self.disk.grow_reserve();
         }
-        for (answer, reply) in replies {
-            answer_to(reply, written.clone().and(answer));
+        for (decided, reply) in replies {
+            // A failed write is the answer to every commit of the batch.
+            send_reply(reply, written.clone().and(decided));
         }
     }
 
-    fn room(&self, batch: &[(Txn, Reply<Committed>)]) -> Room {
-        if self.poison.is_some() {
-            // Refused for another reason.
-            return Room::Enough;
+    /// Returns the space for a batch; [`space`](super::space) explains the reserve.
+    fn space_for(&self, batch: &[(Txn, Reply<Committed>)]) -> FreeSpace {
+        if self.poisoned_by.is_some() {
+            // Not checked: `poison_on_failure` refuses the batch anyway, with the error that
+            // poisoned the store.
+            return FreeSpace::Enough;
         }
         let bytes = batch.iter().map(|(txn, _)| txn.size()).sum();
         let reclaiming = batch.iter().filter(|(txn, _)| txn.reclaims);
         let reclaiming = reclaiming.map(|(txn, _)| txn.size());
-        self.disk.room(bytes, reclaiming.reduce(|a, b| a + b))
+        // `None`, and not zero bytes, if no commit of the batch reclaims.
+        let reclaiming = reclaiming.reduce(|a, b| a + b);
+        self.disk.space_for(bytes, reclaiming)
     }
 
     fn compact(&mut self, oldest: Revision) -> Result<(), StoreError> {
         if !self.history.borrow().compactable(oldest)? {
             return Ok(());
         }
-        // Compacting makes some room, and needs a little.
-        if self.poison.is_none()
-            && let Some(refusal) = self.disk.room(0, Some(0)).refusal(true)
+        // Compaction frees space, but writes the new oldest revision first, so it needs some.
+        if self.poisoned_by.is_none()
+            && let Some(refusal) = self.disk.space_for(0, Some(0)).refusal(true)
         {
             return Err(refusal);
         }
@@ -177,42 +198,44 @@ impl Committer {
         self.remove_unreachable()
     }
 
-    /// Removes what was compacted, as far as there is room for what that writes.
+    /// Removes compacted changes from disk. Stops when the disk is too full for the deletions;
+    /// [`maintain`](Self::maintain) continues later.
     fn remove_unreachable(&mut self) -> Result<(), StoreError> {
         let unreachable = std::mem::take(&mut self.unreachable);
-        let mut left = unreachable.as_slice();
-        while !left.is_empty() {
-            let room = self.disk.room(0, Some(0));
-            if let Room::None(error) = room {
-                tracing::debug!(%error, "history is removed from disk when there is space");
-                self.unreachable = left.to_vec();
+        let mut remaining = unreachable.as_slice();
+        while !remaining.is_empty() {
+            let space = self.disk.space_for(0, Some(0));
+            if let FreeSpace::None(error) = space {
+                tracing::debug!(%error, "disk is full; compacted history will be removed when there is space");
+                self.unreachable = remaining.to_vec();
                 break;
             }
             self.poison_on_failure(|disk| {
-                left = disk.remove_unreachable(left)?;
+                remaining = disk.remove_unreachable(remaining)?;
                 Ok(())
             })?;
-            if let Room::Little(_) = room {
-                self.disk.keep_reserve();
+            if let FreeSpace::ReclaimOnly(_) = space {
+                self.disk.grow_reserve();
             }
         }
         Ok(())
     }
 
     fn maintain(&mut self) {
-        if self.poison.is_none() {
-            self.disk.keep_reserve();
-            // A failure poisons the store, which whoever writes next is told.
+        if self.poisoned_by.is_none() {
+            self.disk.grow_reserve();
+            // A failure poisons the store; the next writer gets the error.
             _ = self.remove_unreachable();
-            let held = self.history.borrow().status(None).memory_bytes;
-            self.rewrites.consider(&self.disk, held);
+            let memory_bytes = self.history.borrow().status(None).memory_bytes;
+            self.rewrites.consider(&self.disk, memory_bytes);
         }
     }
 
-    fn switch(&mut self, copied: Result<Copied, RewriteError>) {
-        let copied = match self.poison {
-            // What the old database has is not known, so it must not be copied.
-            Some(_) => copied.and_then(Copied::abandon),
+    fn switch(&mut self, copied: Result<RewriteCopy, RewriteError>) {
+        let copied = match self.poisoned_by {
+            // The old database may hold a part of the failed write, and so may the copy, which is
+            // given up.
+            Some(_) => copied.and_then(RewriteCopy::abandon),
             None => copied,
         };
         let status = self.history.borrow().status(None);
@@ -223,28 +246,33 @@ impl Committer {
         };
         let Self { disk, rewrites, .. } = self;
         let switched = rewrites.switch(copied, disk, meta, status.memory_bytes);
-        // Which of the two counts is not known.
+        // After this failure it is unknown which of the two databases the next start opens.
         if let Err(error) = switched {
-            self.poison = Some(error);
+            self.poisoned_by = Some(error);
         }
     }
 
+    /// Calls `write`, whose failure poisons the store; does nothing if the store is poisoned.
+    ///
+    /// # Errors
+    ///
+    /// The error of `write`, or of the write that poisoned the store before.
     fn poison_on_failure(
         &mut self,
         write: impl FnOnce(&Disk) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
-        if let Some(poison) = &self.poison {
-            return Err(poison.clone());
+        if let Some(error) = &self.poisoned_by {
+            return Err(error.clone());
         }
         write(&self.disk).inspect_err(|error| {
             let cause = std::error::Error::source(error).map(ToString::to_string);
             tracing::error!(%error, cause, "store failed to write; it takes no more commits");
-            self.poison = Some(error.clone());
+            self.poisoned_by = Some(error.clone());
         })
     }
 }
 
-fn answer_to<T>(reply: Reply<T>, answer: Result<T, StoreError>) {
-    // Whoever asked may have gone; what was decided stands.
-    let _ = reply.send(answer);
+fn send_reply<T>(reply: Reply<T>, result: Result<T, StoreError>) {
+    // The caller may have been dropped; the decision stands.
+    let _ = reply.send(result);
 }

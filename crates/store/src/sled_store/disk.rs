@@ -1,9 +1,9 @@
-//! sled, hardened: what is written is on disk when [`Disk::write`] returns.
+//! sled, made durable: what was written is on disk when [`Disk::write`] returns.
 //!
-//! sled 0.34's own flush stops at `sync_file_range`, which survives a killed process but not a power cut
-//! (spacejam/sled#1452), so the data file is synced here after each flush. It never syncs the files of values that
-//! spill out of a segment; large segments and splitting of values ([`record`]) keep that from happening, and a store
-//! where it did is refused.
+//! sled 0.34's own flush stops at `sync_file_range`, which survives a killed process but not a
+//! power cut (spacejam/sled#1452), so the data file is synced here after each flush. sled never
+//! syncs the files of values that spill out of a segment; large segments and splitting of values
+//! ([`record`]) prevent that, and a store where it happened is refused.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, TryLockError},
@@ -18,16 +18,16 @@ use uuid::Uuid;
 
 use super::{
     error::{Damage, OpenError},
-    generation::{self, Generation, Unwritten},
-    load::{Loaded, Meta, OnDamage, OnItem, load},
+    generation::{self, Generation, UnwrittenBatch},
+    load::{LoadedStore, Meta, OnDamage, OnItem, load},
     panics::guarded,
-    record::{self, FORMAT, FORMAT_VERSION, OLDEST, Raw},
+    record::{self, FORMAT, FORMAT_VERSION, OLDEST, RawRecord},
     space,
     undo::{Files, Undo},
 };
 use crate::{
     FIRST_REVISION, StoreError,
-    history::{Changes, History, Unreachable},
+    history::{Changes, History, UnreachableChange},
     store::Revision,
 };
 
@@ -35,21 +35,24 @@ use crate::{
 pub(super) struct Disk {
     pub(super) dir: PathBuf,
     pub(super) generation: Generation,
-    /// Held for as long as the store is open. sled locks its file too, but lets go of it some time after it is closed.
+    /// Held while the store is open. sled locks its file too, but releases that lock some time
+    /// after closing.
     lock: File,
 }
 
-/// A store whose files are open, and whose content is not known yet. It has to be accepted or refused.
+/// A store whose files are open but whose content is not checked yet. It must be accepted or
+/// refused.
 #[derive(Debug)]
-pub(super) struct Opening {
+pub(super) struct OpeningStore {
     disk: Disk,
-    /// A revision that it is known to have held.
+    /// A revision that the store is known to have reached.
     reached: Option<Revision>,
     undo: Undo,
 }
 
-impl Opening {
-    /// Opens the files in `dir`, or makes them, whatever they hold.
+impl OpeningStore {
+    /// Opens the files in `dir`, creating them if they are missing, without looking at their
+    /// content.
     pub(super) fn begin(dir: &Path) -> Result<Self, OpenError> {
         let failed = |step| failed(dir, step);
         DirBuilder::new()
@@ -91,12 +94,12 @@ impl Opening {
         Ok(self.reached.is_none() && self.disk.db()?.is_empty())
     }
 
-    /// Reads everything.
+    /// Reads the whole content.
     pub(super) fn load(
         &self,
         on_damage: OnDamage<'_>,
         on_item: OnItem<'_>,
-    ) -> Result<Loaded, OpenError> {
+    ) -> Result<LoadedStore, OpenError> {
         let (dir, reached) = (&self.disk.dir, self.reached);
         let db = self.disk.db()?;
         if db.is_empty() {
@@ -112,14 +115,14 @@ impl Opening {
         self.disk
     }
 
-    /// Closes the files and leaves them as they were found. Returns the reason for it.
+    /// Closes the files and restores them to what they were before opening. Returns `reason`.
     pub(super) fn refuse(self, reason: OpenError) -> OpenError {
         let Self { disk, undo, .. } = self;
         disk.abandon();
         put_back(undo, reason)
     }
 
-    /// Closes the files and leaves them as they were found.
+    /// Closes the files and restores them to what they were before opening.
     pub(super) fn leave(self) -> Result<(), OpenError> {
         let Self { disk, undo, .. } = self;
         let dir = disk.dir.clone();
@@ -139,21 +142,22 @@ fn put_back(undo: Undo, reason: OpenError) -> OpenError {
 
 fn restore(files: &Files) {
     if let Err(error) = files.put_back() {
-        tracing::error!(%error, "the files of the store could not be put back to what they were before it was opened");
+        tracing::error!(%error, "failed to restore the files of the store to what they were before it was opened");
     }
 }
 
 impl Disk {
-    /// Opens the store in `dir`, or makes one there. What a compaction that was cut short left is still to be removed.
-    pub(super) fn open(dir: &Path) -> Result<(Self, History, Vec<Unreachable>), OpenError> {
+    /// Opens the store in `dir`, or creates one. Also returns the changes that an interrupted
+    /// compaction left to be removed.
+    pub(super) fn open(dir: &Path) -> Result<(Self, History, Vec<UnreachableChange>), OpenError> {
         let failed = |step| failed(dir, step);
-        let opening = Opening::begin(dir)?;
+        let opening = OpeningStore::begin(dir)?;
         if opening.is_new()? {
             let disk = opening.accept();
             let meta = Meta::new(Uuid::new_v4());
             disk.begin(meta)
                 .map_err(failed("write the first records"))?;
-            disk.keep_reserve();
+            disk.grow_reserve();
             return Ok((disk, History::new(meta.id), Vec::new()));
         }
         let mut refuse = |damage| Err(corrupt(dir, damage));
@@ -162,22 +166,22 @@ impl Disk {
             Err(error) => return Err(opening.refuse(error)),
         };
         let disk = opening.accept();
-        let Loaded {
+        let LoadedStore {
             history,
             unreachable,
             format,
         } = loaded;
         if format < FORMAT_VERSION {
-            // Before the first value that the older version could not read.
+            // Before the first value that the older version cannot read.
             disk.write_format()
-                .map_err(|Unwritten { step, source }| failed(step)(source))?;
+                .map_err(|UnwrittenBatch { step, source }| failed(step)(source))?;
         }
         generation::remove_others(dir, disk.generation.number)
             .map_err(failed("remove what a rewrite left"))?;
         disk.mark(history.current())
             .or_else(unless_full)
             .map_err(failed("write the watermark"))?;
-        disk.keep_reserve();
+        disk.grow_reserve();
         Ok((disk, history, unreachable))
     }
 
@@ -187,15 +191,15 @@ impl Disk {
             .map_err(failed(&self.dir, "open the database"))
     }
 
-    /// Makes what is there a store. From here on it can be opened.
+    /// Writes the records that make this database a store. From here on it can be opened.
     pub(super) fn begin(&self, meta: Meta) -> io::Result<()> {
         self.generation.begin(meta)
     }
 
-    /// Every change as it is stored, in order.
+    /// All records of changes in key order, as stored.
     pub(super) fn records(
         &self,
-    ) -> Result<impl Iterator<Item = Result<Raw, OpenError>>, OpenError> {
+    ) -> Result<impl Iterator<Item = Result<RawRecord, OpenError>>, OpenError> {
         let records = Generation::records_after(self.db()?, None);
         Ok(records.map(|entry| {
             let (key, value) = entry.map_err(|err| engine_error(&self.dir, err))?;
@@ -203,18 +207,18 @@ impl Disk {
         }))
     }
 
-    /// Writes changes as they are to be stored. They are not on disk before [`begin`](Self::begin).
+    /// Writes records as they are. They are durable only after [`begin`](Self::begin).
     pub(super) fn copy_in<E: From<OpenError>>(
         &self,
-        records: impl Iterator<Item = Result<Raw, E>>,
+        records: impl Iterator<Item = Result<RawRecord, E>>,
     ) -> Result<(), E> {
-        /// Either of two errors.
+        /// An error of reading or of writing.
         enum Failure<E> {
             Read(E),
-            Write(Unwritten),
+            Write(UnwrittenBatch),
         }
-        impl<E> From<Unwritten> for Failure<E> {
-            fn from(failure: Unwritten) -> Self {
+        impl<E> From<UnwrittenBatch> for Failure<E> {
+            fn from(failure: UnwrittenBatch) -> Self {
                 Self::Write(failure)
             }
         }
@@ -223,14 +227,14 @@ impl Disk {
             .copy_in(records)
             .map_err(|failure| match failure {
                 Failure::Read(error) => error,
-                Failure::Write(Unwritten { step, source }) => {
+                Failure::Write(UnwrittenBatch { step, source }) => {
                     failed(&self.dir, step)(source).into()
                 }
             })
     }
 
-    /// Writes the commits, all or none, and waits until they are on disk. After an error it is not known what is
-    /// there: nothing more may be written.
+    /// Writes the commits, all or none, and waits until they are on disk. After an error the state
+    /// on disk is unknown, and nothing more may be written.
     pub(super) fn write(&self, commits: &[Changes]) -> Result<(), StoreError> {
         let mut batch = Batch::default();
         for Changes { revision, changes } in commits {
@@ -246,13 +250,14 @@ impl Disk {
             .map_err(|failure| self.poisoned(failure))
     }
 
-    fn write_format(&self) -> Result<(), Unwritten> {
+    fn write_format(&self) -> Result<(), UnwrittenBatch> {
         let mut batch = Batch::default();
         batch.insert(FORMAT, FORMAT_VERSION.to_be_bytes().as_slice());
         self.generation.write_batch(batch)
     }
 
-    /// Makes the compaction last: from here on, what only earlier revisions can see may go.
+    /// Makes the compaction durable: from here on, history that only earlier revisions can see may
+    /// be removed.
     pub(super) fn write_oldest(&self, oldest: Revision) -> Result<(), StoreError> {
         let mut batch = Batch::default();
         batch.insert(OLDEST, oldest.number().to_be_bytes().as_slice());
@@ -261,25 +266,26 @@ impl Disk {
             .map_err(|failure| self.poisoned(failure))
     }
 
-    /// Removes some of the changes that nobody can see, and returns the others. If a crash brings some back, opening removes
-    /// them again.
+    /// Removes some of the unreachable changes, and returns the others. If a crash brings some
+    /// back, opening the store removes them again.
     pub(super) fn remove_unreachable<'a>(
         &self,
-        changes: &'a [Unreachable],
-    ) -> Result<&'a [Unreachable], StoreError> {
+        changes: &'a [UnreachableChange],
+    ) -> Result<&'a [UnreachableChange], StoreError> {
         self.generation
             .remove_some(changes)
             .map_err(|failure| self.poisoned(failure))
     }
 
-    /// Syncs, closes, and lets others open. `reached` is what opening must find again.
+    /// Syncs, closes and unlocks. Opening must find `reached` again.
     pub(super) fn close(self, reached: Revision) -> io::Result<()> {
         self.mark(reached).or_else(unless_full)?;
-        // Closing the file would do, but for children of other threads that have inherited it and not executed yet.
+        // Closing the file would unlock it too, unless a child that another thread has forked, and
+        // that has not called exec yet, still holds it.
         self.release()?.unlock()
     }
 
-    /// Closes, and keeps others out for as long as the lock is held.
+    /// Closes the database and keeps the store locked as long as the returned file is open.
     pub(super) fn release(self) -> io::Result<File> {
         let Self {
             dir: _,
@@ -295,19 +301,19 @@ impl Disk {
         self.generation.abandon();
     }
 
-    /// Goes on with another database, which holds the same, is on disk, and has been
+    /// Goes on with another database that has the same content, is on disk, and has been
     /// [announced](Generation::announce). Returns the one that it replaces.
     pub(super) fn switch(&mut self, next: Generation) -> Result<Generation, StoreError> {
         if let Err(source) = next.become_current(&self.dir) {
             next.abandon();
-            // Which of the two counts is not known.
+            // After a failure it is unknown which of the two databases counts.
             let step = "replacing the database";
-            return Err(self.poisoned(Unwritten { step, source }));
+            return Err(self.poisoned(UnwrittenBatch { step, source }));
         }
         Ok(std::mem::replace(&mut self.generation, next))
     }
 
-    fn poisoned(&self, Unwritten { step, source }: Unwritten) -> StoreError {
+    fn poisoned(&self, UnwrittenBatch { step, source }: UnwrittenBatch) -> StoreError {
         StoreError::Poisoned {
             dir: self.dir.clone(),
             step,
@@ -315,20 +321,21 @@ impl Disk {
         }
     }
 
-    /// Notes a revision that the store has reached, beside the database: a data file that lost its end looks to sled
-    /// like one that never had it.
+    /// Records a reached revision in a file beside the database: to sled, a data file that was
+    /// truncated looks like one that never had its end.
     fn mark(&self, reached: Revision) -> io::Result<()> {
         generation::replace(&self.dir, WATERMARK, &reached.to_string())
     }
 }
 
-/// The error of a panic in sled while the files in `dir` are read.
+/// The error for a panic in sled while it reads the files in `dir`.
 fn broken(dir: &Path) -> impl Fn(String) -> OpenError + Clone + Send + 'static {
     let dir = dir.to_owned();
     move |text| corrupt(&dir, Damage::Panicked(text))
 }
 
-/// Leaves the files as they were found. Whoever gets an error does that; if the process ends, nobody does.
+/// Restores the files to what they were. Needed when the process ends on a panic; otherwise the
+/// caller that gets the error does it.
 fn restoring(undo: &Undo) -> impl Fn() + Send + 'static {
     let files = undo.files();
     move || restore(&files)
@@ -346,7 +353,7 @@ pub(super) fn failed(dir: &Path, step: &'static str) -> impl FnOnce(io::Error) -
     move |source| OpenError::Io { dir, step, source }
 }
 
-/// The lock of a store, for as long as the file is open.
+/// Locks a store for as long as the returned file is open.
 pub(super) fn lock(dir: &Path) -> Result<File, OpenError> {
     let file = OpenOptions::new()
         .create(true)
@@ -369,7 +376,7 @@ fn not_locked(dir: &Path, step: &'static str, err: TryLockError) -> OpenError {
     }
 }
 
-/// Whether nobody has sled's own lock, such as a tool that knows nothing of ours.
+/// Checks that nobody holds sled's own lock, for example a tool that does not know ours.
 fn probe_lock(data: &Path) -> Result<(), TryLockError> {
     match OpenOptions::new().write(true).open(data) {
         Ok(file) => {
@@ -381,7 +388,7 @@ fn probe_lock(data: &Path) -> Result<(), TryLockError> {
     }
 }
 
-/// An earlier watermark is as true as a later one, and a full disk is no reason not to open or close.
+/// An earlier watermark is still valid, and a full disk is no reason to fail opening or closing.
 fn unless_full(err: io::Error) -> io::Result<()> {
     match err.kind() {
         ErrorKind::StorageFull => {
@@ -400,7 +407,7 @@ fn is_empty(dir: &Path) -> io::Result<bool> {
     }
 }
 
-/// The file that notes a revision that was reached.
+/// The file with a revision that was reached.
 const WATERMARK: &str = "watermark";
 
 fn read_watermark(dir: &Path) -> io::Result<Option<Revision>> {
@@ -415,7 +422,8 @@ fn read_watermark(dir: &Path) -> io::Result<Option<Revision>> {
     }
 }
 
-/// The file system's refusals are not damage; everything else that keeps sled from reading its file is.
+/// Errors of the file system are not damage; any other error that keeps sled from reading its file
+/// is.
 pub(super) fn engine_error(dir: &Path, err: sled::Error) -> OpenError {
     use ErrorKind::{InvalidData, Other, UnexpectedEof};
     match err {

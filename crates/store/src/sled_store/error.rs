@@ -1,4 +1,4 @@
-//! Why a directory could not be opened as a store.
+//! Errors of opening and restoring a store.
 
 use std::{io, path::PathBuf};
 
@@ -7,140 +7,140 @@ use crate::{
     store::{Key, Revision},
 };
 
-/// Why a store could not be opened, by what the operator can do about it.
+/// An error of opening a store, by what the operator can do about it.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Another process, or another store of this one, has it open.
+    /// Another process, or another store of this process, has it open.
     #[error(
         "store in {dir} is in use by another process; stop that one, or choose another directory"
     )]
     Locked {
-        /// Where.
+        /// The directory.
         dir: PathBuf,
     },
-    /// It was written by another version of this program.
+    /// The store was written by another version of this program.
     #[error(
         "store in {dir} has format version {found}, and this program reads versions up to {FORMAT_VERSION}; \
          run the program that wrote it, or choose another directory"
     )]
     Format {
-        /// Where.
+        /// The directory.
         dir: PathBuf,
-        /// The version that was found.
+        /// The version of the store.
         found: u32,
     },
-    /// What is there cannot be read, or is not all that was written.
+    /// The content cannot be read, or is incomplete.
     #[error(
         "store in {dir} is damaged: {damage}; restore the directory from a backup, \
          or remove it to begin with an empty store"
     )]
     Corrupt {
-        /// Where.
+        /// The directory.
         dir: PathBuf,
-        /// What is wrong with it.
+        /// The damage.
         damage: Damage,
     },
-    /// There is none.
+    /// The directory has no store.
     #[error("there is no store in {dir}; name another directory")]
     Missing {
-        /// Where.
+        /// The directory.
         dir: PathBuf,
     },
-    /// The file system said no.
-    #[error("cannot {step} for the store in {dir}{}", advice(source))]
+    /// The file system returned an error.
+    #[error("failed to {step} for the store in {dir}{}", advice(source))]
     Io {
-        /// Where.
+        /// The directory.
         dir: PathBuf,
-        /// What was tried.
+        /// The step that failed.
         step: &'static str,
-        /// What was said.
+        /// The error.
         #[source]
         source: io::Error,
     },
 }
 
-/// Why a backup was not restored.
+/// An error of restoring a backup.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
-    /// Something is there already.
-    #[error("{dir} is not empty; name another directory, or move what is there away")]
+    /// The directory is not empty.
+    #[error("{dir} is not empty; name another directory, or move its content away")]
     NotEmpty {
-        /// Where.
+        /// The directory.
         dir: PathBuf,
     },
     /// The backup cannot be used.
-    #[error("the backup cannot be restored")]
+    #[error("failed to restore the backup")]
     Backup(#[from] BackupDamage),
     /// The new store cannot be written.
     #[error(transparent)]
     Store(#[from] OpenError),
 }
 
-/// What is wrong with a damaged store.
+/// A kind of damage of a store.
 #[derive(Debug, thiserror::Error)]
 pub enum Damage {
-    /// sled reports it.
+    /// sled reports an error.
     #[error("the database cannot be read ({0})")]
     Unreadable(sled::Error),
     /// sled panicked.
     #[error("the database cannot be read (sled panicked: {0})")]
     Panicked(String),
-    /// A database of something else, or one that lost its beginning.
+    /// The database is not a store, or lost its beginning.
     #[error("the database lacks a valid {0:?} record")]
     NoMeta(&'static str),
-    /// A record that this program cannot have written.
-    #[error("the record {0} is not a valid one")]
+    /// The record cannot have been written by this program.
+    #[error("invalid record {0}")]
     Record(String),
-    /// Not all of a split value is there.
+    /// A split value is incomplete.
     #[error("the value of {key} at revision {revision} has {found} of {of} bytes")]
     Value {
-        /// Of which key.
+        /// The key.
         key: Key,
-        /// Of which commit.
+        /// The revision of the commit.
         revision: Revision,
-        /// How many are there.
+        /// The bytes that are there.
         found: usize,
-        /// How many there were.
+        /// The bytes of the whole value.
         of: usize,
     },
-    /// A record that contradicts an earlier one.
+    /// A record contradicts an earlier one.
     #[error("the record of {key} at revision {revision} does not say when it was created")]
     Created {
-        /// Of which key.
+        /// The key.
         key: Key,
-        /// Of which commit.
+        /// The revision of the commit.
         revision: Revision,
     },
-    /// Not all changes of a commit are there.
+    /// A commit is incomplete.
     #[error("the commit of revision {revision} has {found} of {of} changes")]
     Torn {
-        /// Which commit.
+        /// The revision of the commit.
         revision: Revision,
-        /// How many are there.
+        /// The number of changes that are there.
         found: u32,
-        /// How many there were.
+        /// The number of changes of the commit.
         of: u32,
     },
     /// A commit is missing between two others.
     #[error("the commit before revision {before} is missing")]
     Missing {
-        /// The next one that is there.
+        /// The next commit that is there.
         before: Revision,
     },
-    /// The end is missing.
+    /// The end of the history is missing.
     #[error("it ends at revision {found}, although it had reached {reached}")]
     Truncated {
         /// The last commit that is there.
         found: Revision,
-        /// What it is known to have held.
+        /// The revision that the store is known to have reached.
         reached: Revision,
     },
-    /// Values outside the file that is synced.
-    #[error("blobs/ is not empty, and what is there is not safe from a power cut")]
+    /// There are values outside the file that is synced.
+    #[error("blobs/ is not empty, and a power cut can damage its files")]
     Blobs,
 }
 
-/// What to do about it, where that is known.
+/// Advice for the operator, for the errors that have one.
 fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::ReadOnlyFilesystem => {
@@ -149,7 +149,7 @@ fn advice(error: &io::Error) -> &'static str {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             "; its disk is full: make space, nothing is lost"
         }
-        io::ErrorKind::PermissionDenied => "; run as the user whose store it is",
+        io::ErrorKind::PermissionDenied => "; run as the user that owns the store",
         _ => "",
     }
 }

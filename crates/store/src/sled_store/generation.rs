@@ -1,9 +1,10 @@
-//! The sled database of a store, and which one of several it is.
+//! The sled database of a store, one of several generations.
 //!
-//! sled's file does not shrink. To give space back, what is needed is written into a new database, and the store goes on
-//! with that one: the next generation. The first generation is in the store's directory itself, later ones are in
-//! `data-1`, `data-2` and so on beside its lock. The file `current` names the one that counts; a generation that it does not
-//! name is a rewrite that was cut short, or one that was replaced, and is removed when the store is opened (ADR 0024).
+//! sled's file does not shrink. To give back space, the live content is written into a new
+//! database, and the store goes on with that one: the next generation. The first generation is in
+//! the store's directory itself, later ones are in `data-1`, `data-2` and so on beside the store's
+//! lock. The file `current` names the current generation. Any other one is an interrupted rewrite
+//! or was replaced, and is removed when the store is opened (ADR 0024).
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
@@ -19,29 +20,31 @@ use super::{
     error::OpenError,
     load::Meta,
     panics::{guarded, let_go},
-    record::{self, CHANGES, Raw},
+    record::{self, CHANGES, RawRecord},
     undo::is_sleds,
 };
-use crate::history::Unreachable;
+use crate::history::UnreachableChange;
 
 /// Large enough that no leaf, which holds up to 20 records, ever spills into `blobs/`.
 pub(super) const SEGMENT_BYTES: usize = 8 * 1024 * 1024;
-/// sled's default is 1 GiB. Reads come from our history, so the cache serves only sled's own page updates.
+/// sled's default is 1 GiB. Reads come from our history, so the cache serves only sled's own page
+/// updates.
 const CACHE_BYTES: u64 = 16 * 1024 * 1024;
-/// The name of the file that names the generation that counts.
+/// The file that names the current generation.
 const CURRENT: &str = "current";
-/// Removals that are written at once. sled reuses what they free only after they are flushed, and rewrites pages meanwhile.
+/// The most removals in one batch. sled reuses the space only after a flush, and rewrites pages
+/// meanwhile.
 const REMOVALS: usize = 256;
-/// The bytes of their values, about.
+/// The approximate bytes of values in one batch of removals.
 const REMOVED_BYTES: usize = 1024 * 1024;
 
-/// A batch that may be on disk or not.
+/// A batch that may or may not be on disk.
 #[derive(Debug, thiserror::Error)]
 #[error("the store cannot be written, because {step} failed")]
-pub(super) struct Unwritten {
-    /// What failed.
+pub(super) struct UnwrittenBatch {
+    /// The step that failed.
     pub(super) step: &'static str,
-    /// How.
+    /// The error.
     pub(super) source: io::Error,
 }
 
@@ -49,11 +52,11 @@ pub(super) struct Unwritten {
 #[derive(Debug)]
 pub(super) struct Generation {
     pub(super) number: u64,
-    /// Where sled's files are.
+    /// The directory of sled's files.
     pub(super) path: PathBuf,
-    /// `None` only while it is closed.
+    /// `None` only while it is being closed.
     db: Option<sled::Db>,
-    /// sled's data file, opened once more: sled does not lend its own.
+    /// sled's data file, opened a second time: sled does not lend its own handle.
     pub(super) data: File,
 }
 
@@ -65,7 +68,7 @@ pub(super) fn path_of(dir: &Path, number: u64) -> PathBuf {
     }
 }
 
-/// The generation that counts.
+/// The number of the current generation.
 pub(super) fn current(dir: &Path) -> io::Result<u64> {
     match fs::read_to_string(dir.join(CURRENT)) {
         Ok(text) => text
@@ -77,13 +80,14 @@ pub(super) fn current(dir: &Path) -> io::Result<u64> {
     }
 }
 
-/// Replaces a file in one step, durably.
+/// Replaces a file atomically and durably.
 pub(super) fn replace(dir: &Path, name: &str, content: &str) -> io::Result<()> {
     write_new(dir, name, content)?;
     put_in_place(dir, name)
 }
 
-/// Writes what is to replace a file, durably. After an error it is not there.
+/// Writes the replacement of a file durably, under a temporary name. After an error it does not
+/// exist.
 fn write_new(dir: &Path, name: &str, content: &str) -> io::Result<()> {
     let new = new_of(dir, name);
     let write = || {
@@ -103,12 +107,12 @@ fn new_of(dir: &Path, name: &str) -> PathBuf {
     dir.join(format!("{name}.new"))
 }
 
-/// Makes the names in a directory last.
+/// Syncs a directory, so that the names in it are durable.
 pub(super) fn sync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// Removes every generation but the one that counts.
+/// Removes all generations but the current one.
 pub(super) fn remove_others(dir: &Path, current: u64) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
@@ -139,7 +143,7 @@ fn unless_gone(err: io::Error) -> io::Result<()> {
 }
 
 impl Generation {
-    /// Opens the database in its directory, or makes one there.
+    /// Opens the database in its directory, or creates one.
     pub(super) fn open(dir: &Path, number: u64) -> Result<Self, OpenError> {
         let path = path_of(dir, number);
         let config = sled::Config::new()
@@ -164,7 +168,7 @@ impl Generation {
         })
     }
 
-    /// Makes an empty one; what a rewrite that was cut short left there goes.
+    /// Creates an empty database, replacing one that an interrupted rewrite left.
     pub(super) fn create(dir: &Path, number: u64) -> Result<Self, OpenError> {
         let failed = |source| OpenError::Io {
             dir: dir.to_owned(),
@@ -188,30 +192,32 @@ impl Generation {
             .ok_or_else(|| ErrorKind::NotConnected.into())
     }
 
-    /// Writes the records that make a database a store, and waits until all of it is on disk.
+    /// Writes the records that make a database a store, and waits until everything is on disk.
     pub(super) fn begin(&self, meta: Meta) -> io::Result<()> {
         let mut batch = Batch::default();
         for (key, value) in meta.records() {
             batch.insert(key, value);
         }
         self.write_batch(batch).map_err(|failure| failure.source)?;
-        // The names of the files must last as long as what is in them.
+        // The names of the files must be as durable as their content.
         File::open(self.path.join("conf"))?.sync_all()?;
         sync_dir(&self.path)?;
         self.path.canonicalize()?.parent().map_or(Ok(()), sync_dir)
     }
 
-    /// Writes that it is the one that counts, where nobody reads it yet. An error changes nothing.
+    /// Writes the replacement of `current` under a temporary name that nobody reads. An error
+    /// changes nothing.
     pub(super) fn announce(&self, dir: &Path) -> io::Result<()> {
         write_new(dir, CURRENT, &self.number.to_string())
     }
 
-    /// Makes it the one that counts. Its own files are on disk already, and it has been [announced](Self::announce).
+    /// Makes it the current generation. Its own files are on disk already, and it has been
+    /// [announced](Self::announce).
     pub(super) fn become_current(&self, dir: &Path) -> io::Result<()> {
         put_in_place(dir, CURRENT)
     }
 
-    /// The records of changes after a key, in order, as they are stored.
+    /// The records of changes after a key, in order, as stored.
     pub(super) fn records_after(
         db: &sled::Db,
         after: Option<&IVec>,
@@ -221,10 +227,10 @@ impl Generation {
             .take_while(|entry| !matches!(entry, Ok((key, _)) if !key.starts_with(CHANGES)))
     }
 
-    /// Writes changes as they are to be stored. They are not on disk before [`begin`](Self::begin).
-    pub(super) fn copy_in<E: From<Unwritten>>(
+    /// Writes records as they are. They are durable only after [`begin`](Self::begin).
+    pub(super) fn copy_in<E: From<UnwrittenBatch>>(
         &self,
-        records: impl Iterator<Item = Result<Raw, E>>,
+        records: impl Iterator<Item = Result<RawRecord, E>>,
     ) -> Result<(), E> {
         let (mut batch, mut bytes) = (Batch::default(), 0);
         for record in records {
@@ -239,7 +245,7 @@ impl Generation {
         Ok(self.apply(batch)?)
     }
 
-    pub(super) fn remove(&self, changes: &[Unreachable]) -> Result<(), Unwritten> {
+    pub(super) fn remove(&self, changes: &[UnreachableChange]) -> Result<(), UnwrittenBatch> {
         let mut left = changes;
         while !left.is_empty() {
             left = self.remove_some(left)?;
@@ -250,10 +256,10 @@ impl Generation {
     /// Removes the first of the changes, and returns the others.
     pub(super) fn remove_some<'a>(
         &self,
-        changes: &'a [Unreachable],
-    ) -> Result<&'a [Unreachable], Unwritten> {
+        changes: &'a [UnreachableChange],
+    ) -> Result<&'a [UnreachableChange], UnwrittenBatch> {
         let (mut batch, mut bytes, mut removed) = (Batch::default(), 0, 0);
-        for Unreachable { id, value_bytes } in changes.iter().take(REMOVALS) {
+        for UnreachableChange { id, value_bytes } in changes.iter().take(REMOVALS) {
             for key in record::keys(*id, *value_bytes) {
                 batch.remove(key);
             }
@@ -267,25 +273,25 @@ impl Generation {
         Ok(&changes[removed..])
     }
 
-    pub(super) fn write_batch(&self, batch: Batch) -> Result<(), Unwritten> {
+    pub(super) fn write_batch(&self, batch: Batch) -> Result<(), UnwrittenBatch> {
         self.apply(batch)?;
         self.sync()
     }
 
-    /// Waits until what was applied is on disk.
-    pub(super) fn sync(&self) -> Result<(), Unwritten> {
-        self.data.sync_data().map_err(|source| Unwritten {
+    /// Waits until applied batches are on disk.
+    pub(super) fn sync(&self) -> Result<(), UnwrittenBatch> {
+        self.data.sync_data().map_err(|source| UnwrittenBatch {
             step: "fdatasync",
             source,
         })
     }
 
-    pub(super) fn apply(&self, batch: Batch) -> Result<(), Unwritten> {
-        let db = self.db().map_err(|source| Unwritten {
+    pub(super) fn apply(&self, batch: Batch) -> Result<(), UnwrittenBatch> {
+        let db = self.db().map_err(|source| UnwrittenBatch {
             step: "write",
             source,
         })?;
-        let panicked = |text| Unwritten {
+        let panicked = |text| UnwrittenBatch {
             step: "write",
             source: io::Error::other(text),
         };
@@ -294,7 +300,7 @@ impl Generation {
             || (),
             || {
                 let failed = |step| {
-                    move |err| Unwritten {
+                    move |err| UnwrittenBatch {
                         step,
                         source: io::Error::from(err),
                     }
@@ -308,7 +314,8 @@ impl Generation {
     /// Syncs and closes.
     pub(super) fn close(mut self) -> io::Result<()> {
         if let Some(db) = self.db.take() {
-            // As sled's destructor does, which panics if that fails; everything acknowledged is on disk already.
+            // As sled's destructor does, which panics on failure; all acknowledged commits are on
+            // disk already.
             if let Err(error) = db.flush() {
                 let_go(db);
                 return Err(error.into());
@@ -316,7 +323,7 @@ impl Generation {
             drop(db);
         }
         self.data.sync_data()?;
-        // sled's threads keep its file, and with it its lock, a moment longer than the database.
+        // sled's threads keep its file open, and thereby locked, a moment longer than the database.
         self.data.lock()?;
         self.data.unlock()
     }
@@ -328,7 +335,7 @@ impl Generation {
         }
     }
 
-    /// Closes one that does not count, and removes its files.
+    /// Closes a database that is not current, and removes its files.
     pub(super) fn discard(self, dir: &Path, current: u64) {
         let path = self.path.clone();
         self.abandon();

@@ -1,4 +1,4 @@
-//! Reading what is on disk, and telling whether it is all there.
+//! Reading the content of a database, and checking that it is complete.
 
 use std::path::Path;
 
@@ -8,31 +8,31 @@ use super::{
     disk::engine_error,
     error::{Damage, OpenError},
     record::{
-        FIRST, FORMAT, FORMAT_VERSION, ID, META, OLDEST, PART_BYTES, Record, RecordId,
+        ChangeRecord, FIRST, FORMAT, FORMAT_VERSION, ID, META, OLDEST, PART_BYTES, RecordId,
         UNSPLIT_VERSION, decode, decode_id,
     },
 };
 use crate::{
     FIRST_REVISION,
-    history::{ChangeId, Changes, History, Unreachable},
+    history::{ChangeId, Changes, History, UnreachableChange},
     store::{Item, Revision},
 };
 
-/// Told of damage: goes on, or ends the reading.
+/// Called for each damage; returns an error to stop reading.
 pub(super) type OnDamage<'a> = &'a mut dyn FnMut(Damage) -> Result<(), OpenError>;
 
-/// Told of each item that can be read, also of earlier versions.
+/// Called for each item that can be read, including earlier versions.
 pub(super) type OnItem<'a> = &'a mut dyn FnMut(&Item);
 
-pub(super) struct Loaded {
+pub(super) struct LoadedStore {
     pub(super) history: History,
-    /// What a compaction that was cut short left behind.
-    pub(super) unreachable: Vec<Unreachable>,
-    /// The format version that it was written in.
+    /// Changes that an interrupted compaction left behind.
+    pub(super) unreachable: Vec<UnreachableChange>,
+    /// The format version of the database.
     pub(super) format: u32,
 }
 
-/// What a store is, apart from its content.
+/// The metadata of a store.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Meta {
     pub(super) id: Uuid,
@@ -61,7 +61,7 @@ impl Meta {
         records
     }
 
-    /// And the format version.
+    /// Reads the metadata and the format version.
     fn read(dir: &Path, db: &sled::Db) -> Result<(Self, u32), OpenError> {
         let lacks = |what| OpenError::Corrupt {
             dir: dir.to_owned(),
@@ -91,16 +91,17 @@ impl Meta {
     }
 }
 
-/// Reads a database that is not empty. `reached` is a revision that it is known to have held.
+/// Reads a database that is not empty. `reached` is a revision that the store is known to have
+/// reached.
 pub(super) fn load(
     dir: &Path,
     db: &sled::Db,
     reached: Option<Revision>,
     on_damage: OnDamage<'_>,
     on_item: OnItem<'_>,
-) -> Result<Loaded, OpenError> {
+) -> Result<LoadedStore, OpenError> {
     let (Meta { id, first, oldest }, format) = Meta::read(dir, db)?;
-    let mut loaded = Loaded {
+    let mut loaded = LoadedStore {
         history: History::compacted_at(id, first, oldest),
         unreachable: Vec::new(),
         format,
@@ -113,7 +114,7 @@ pub(super) fn load(
             Some(Ok((key, _))) if key.starts_with(META) => continue,
             Some(Ok(entry)) => Some(entry),
             Some(Err(err)) => {
-                // The rest cannot be reached.
+                // The rest of the database cannot be reached.
                 on_damage(Damage::Unreadable(err))?;
                 None
             }
@@ -164,18 +165,18 @@ pub(super) fn load(
     Ok(loaded)
 }
 
-/// Puts changes together from their records, which come in the order of their keys.
+/// Assembles changes from their records, which come in key order.
 #[derive(Default)]
 struct ChangeReader {
-    /// A change whose value has not all been read, and what there is of it.
-    split: Option<(ChangeId, Record, Vec<u8>)>,
+    /// A change whose value has not been read completely, and the bytes read so far.
+    split: Option<(ChangeId, ChangeRecord, Vec<u8>)>,
 }
 
-/// What a record completes, or what is wrong with it.
-type Read = Vec<Result<(Revision, Record), Damage>>;
+/// The changes that a record completes, or the damage it shows.
+type ReadOutcome = Vec<Result<(Revision, ChangeRecord), Damage>>;
 
 impl ChangeReader {
-    fn read(&mut self, key: &[u8], value: &[u8]) -> Read {
+    fn read(&mut self, key: &[u8], value: &[u8]) -> ReadOutcome {
         let Some(RecordId { change: id, part }) = decode_id(key) else {
             let mut read = self.end();
             read.push(Err(Damage::Record(key.escape_ascii().to_string())));
@@ -216,8 +217,8 @@ impl ChangeReader {
         }
     }
 
-    /// No more parts come of the change that is being read.
-    fn end(&mut self) -> Read {
+    /// Ends the change that is being read: no more parts of it follow.
+    fn end(&mut self) -> ReadOutcome {
         let Some((id, mut record, found)) = self.split.take() else {
             return Vec::new();
         };
@@ -240,7 +241,7 @@ impl ChangeReader {
     }
 }
 
-impl Loaded {
+impl LoadedStore {
     fn apply(
         &mut self,
         (commit, of): (Changes, u32),
@@ -248,7 +249,7 @@ impl Loaded {
         on_damage: OnDamage<'_>,
     ) -> Result<(), OpenError> {
         let Changes { revision, changes } = &commit;
-        // Compaction leaves parts of commits, and gaps; after it there are none.
+        // Compaction leaves parts of commits, and gaps; later commits have none.
         if *revision > oldest {
             let found = u32::try_from(changes.len()).unwrap_or(u32::MAX);
             if found != of {
@@ -262,7 +263,7 @@ impl Loaded {
                 on_damage(Damage::Missing { before: *revision })?;
             }
         }
-        // What a compaction left may lack the versions between.
+        // The changes that a compaction left may lack the versions in between.
         let checked = changes.iter().filter(|_| *revision > oldest);
         for item in checked.filter_map(|change| change.item.as_ref()) {
             let before = self.history.latest(&item.key);

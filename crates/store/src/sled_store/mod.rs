@@ -28,7 +28,7 @@ use self::{
 };
 pub use self::{
     error::{Damage, OpenError, RestoreError},
-    offline::{Checked, Restored},
+    offline::{CheckReport, RestoreReport},
     record::FORMAT_VERSION,
 };
 use crate::{
@@ -38,30 +38,31 @@ use crate::{
 };
 pub use panics::end_process_on_panic;
 
-/// Requests that wait for the committer: four batches. When it is full, `commit` waits for its turn.
+/// The length of the queue to the committer: four batches. When it is full, `commit` waits.
 const QUEUED: usize = 1024;
 
-/// A store in a directory. Each commit is on disk, synced, before it is acknowledged or seen; concurrent commits share
-/// a sync.
+/// A store in a directory. Each commit is on disk, synced, before it is acknowledged or visible;
+/// concurrent commits share a sync.
 ///
-/// Everything that can be read is also in memory (see [`Status::memory_bytes`]); the disk is read only when the store is
-/// opened. Dropping the store finishes what was asked of it and waits for that, normally a few milliseconds; watches
-/// then end with [`Unavailable`](StoreError::Unavailable).
+/// All readable content is also in memory (see [`Status::memory_bytes`]); the disk is read only
+/// when the store is opened. Dropping the store finishes all requests and waits for that, normally
+/// a few milliseconds; watches then end with [`Unavailable`](StoreError::Unavailable).
 #[derive(Debug)]
 pub struct SledStore {
     dir: PathBuf,
     history: Arc<watch::Sender<History>>,
-    /// `None` only in the destructor, which thereby tells the committer to end.
+    /// `None` only in the destructor: dropping the sender ends the committer.
     requests: Option<mpsc::Sender<Request>>,
     committer: Option<JoinHandle<()>>,
 }
 
 impl SledStore {
-    /// Opens the store in `dir`, or makes one there, readable by its owner alone. Blocks: about 4 µs for each record.
+    /// Opens the store in `dir`, or creates one, readable by its owner only. Blocks: about 4 µs for
+    /// each record.
     ///
     /// # Errors
     ///
-    /// [`OpenError`] says what is wrong with the directory and what to do about it.
+    /// [`OpenError`], which names the problem of the directory and the remedy.
     pub fn open(dir: impl AsRef<Path>) -> Result<Self, OpenError> {
         let dir = dir.as_ref();
         let (disk, history, unreachable) = Disk::open(dir)?;
@@ -73,7 +74,7 @@ impl SledStore {
             requests: queue,
             rewrites: Rewrites::new(requests.downgrade()),
             unreachable,
-            poison: None,
+            poisoned_by: None,
         };
         let committer = thread::Builder::new()
             .name(panics::COMMITTER.into())
@@ -151,9 +152,13 @@ impl Store for SledStore {
         self.ask(|reply| Request::Maintain { reply }).await
     }
 
+    async fn current(&self) -> Result<Revision, StoreError> {
+        Ok(self.history.borrow().current())
+    }
+
     async fn status(&self) -> Result<Status, StoreError> {
         let disk_bytes = disk_bytes(&self.dir).inspect_err(|error| {
-            tracing::warn!(%error, dir = %self.dir.display(), "cannot tell the size of the store");
+            tracing::warn!(%error, dir = %self.dir.display(), "failed to read the size of the store");
         });
         Ok(self.history.borrow().status(disk_bytes.ok()))
     }
@@ -164,7 +169,7 @@ fn disk_bytes(dir: &Path) -> io::Result<u64> {
     let mut bytes = 0;
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
-        // sled replaces its snapshot files at any time, and a rewrite all of them.
+        // sled replaces its snapshot files at any time, and a rewrite replaces all files.
         let found = match entry.metadata() {
             Ok(metadata) if metadata.is_dir() => disk_bytes(&entry.path()),
             metadata => metadata.map(|metadata| metadata.blocks() * 512),

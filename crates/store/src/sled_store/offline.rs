@@ -1,4 +1,4 @@
-//! What is done to a store that nobody has open: checking, compacting, restoring.
+//! Operations on a store that nobody has open: check, compact, restore.
 
 use std::{
     collections::BTreeSet,
@@ -12,45 +12,46 @@ use uuid::Uuid;
 
 use super::{
     SledStore,
-    disk::{Disk, Opening, failed, lock},
+    disk::{Disk, OpeningStore, failed, lock},
     disk_bytes,
     error::{Damage, OpenError, RestoreError},
     generation::sync_dir,
-    load::{Loaded, Meta},
+    load::{LoadedStore, Meta},
     record,
 };
 use crate::{
     backup::{BackupDamage, BackupInfo, BackupReader, verify_backup},
-    history::{Change, ChangeId},
+    history::{ChangeId, KeyChange},
     store::{Item, Revision, Status},
 };
 
-/// A restored store begins at least so many revisions after its backup: more than the store that was backed up can have
-/// given out since, at ten thousand a second for three years.
+/// The least distance from the revision of a backup to the first one of the restored store: more
+/// revisions than the original store can have given out since, at ten thousand per second for three
+/// years.
 const GAP: u64 = 1 << 40;
 
-/// What checking found.
+/// The result of a check.
 #[derive(Debug)]
-pub struct Checked {
-    /// What the store says of itself.
+pub struct CheckReport {
+    /// The status of the store.
     pub status: Status,
-    /// What is wrong with it, in the order in which it was found; nothing if it is sound.
+    /// The damage, in the order in which it was found; empty if the store is sound.
     pub damage: Vec<Damage>,
 }
 
-/// What became of a backup.
+/// The result of restoring a backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Restored {
-    /// What was restored.
+pub struct RestoreReport {
+    /// The description of the backup.
     pub backup: BackupInfo,
     /// The id of the new store.
     pub id: Uuid,
-    /// The revision that it begins with, which is that of every item in it.
+    /// The first revision of the new store, which is that of every item in it.
     pub first: Revision,
 }
 
 impl SledStore {
-    /// Opens the store in `dir`, which must be there.
+    /// Opens the store in `dir`, which must exist.
     ///
     /// # Errors
     ///
@@ -60,39 +61,40 @@ impl SledStore {
         Self::open(dir)
     }
 
-    /// Reads everything in the store in `dir` and says all that is wrong with it. `on_item` sees every value that can be
-    /// read, earlier versions included. Repairs nothing.
+    /// Reads the whole store in `dir` and lists all damage. `on_item` is called for every value
+    /// that can be read, earlier versions included. Repairs nothing.
     ///
     /// # Errors
     ///
-    /// [`OpenError::Corrupt`] when the rest cannot be reached. Every other error means that nothing was checked.
+    /// [`OpenError::Corrupt`] when the rest cannot be reached. After every other error nothing was
+    /// checked.
     pub fn check(
         dir: impl AsRef<Path>,
         mut on_item: impl FnMut(&Item),
-    ) -> Result<Checked, OpenError> {
+    ) -> Result<CheckReport, OpenError> {
         let dir = dir.as_ref();
         require(dir)?;
-        let opening = Opening::begin(dir)?;
+        let opening = OpeningStore::begin(dir)?;
         let mut damage = Vec::new();
         let mut collect = |found| {
             damage.push(found);
             Ok(())
         };
-        let Loaded { history, .. } = match opening.load(&mut collect, &mut on_item) {
+        let LoadedStore { history, .. } = match opening.load(&mut collect, &mut on_item) {
             Ok(loaded) => loaded,
             Err(error) => return Err(opening.refuse(error)),
         };
         opening.leave()?;
         let status = history.status(disk_bytes(dir).ok());
-        Ok(Checked { status, damage })
+        Ok(CheckReport { status, damage })
     }
 
-    /// Forgets all history of the store in `dir`, and gives the space back that is not needed without it. Returns its
-    /// state before and after. A crash leaves the one or the other.
+    /// Drops all history of the store in `dir`, and gives back the space that it took. Returns the
+    /// status before and after. A crash leaves one of the two states.
     ///
     /// # Errors
     ///
-    /// [`OpenError`]; the store is then as it was.
+    /// [`OpenError`]; the store is then unchanged.
     pub fn compact_offline(dir: impl AsRef<Path>) -> Result<(Status, Status), OpenError> {
         let dir = dir.as_ref();
         let failed = |step| failed(dir, step);
@@ -108,7 +110,7 @@ impl SledStore {
             .collect();
 
         let scratch = Scratch::beside(dir)?;
-        let new = Opening::begin(&scratch.0)?.accept();
+        let new = OpeningStore::begin(&scratch.0)?.accept();
         let kept = old.records()?.filter(|record| {
             let id = record
                 .as_ref()
@@ -127,25 +129,26 @@ impl SledStore {
             .map_err(io::Error::from)
             .and_then(|()| sync_parent(dir))
             .map_err(failed("replace the files"))?;
-        // Until here nobody else can have had the old files open.
+        // Until here nobody else can have opened the old files.
         lock.unlock().map_err(failed("unlock the old files"))?;
         drop(scratch);
         Ok((before, history.status(disk_bytes(dir).ok())))
     }
 
-    /// Makes a new store of a backup, in `dir`, which must be empty or not there. It has a new id and begins at a
-    /// revision that is higher than any that the store before it gave out, so that no revision of that store means
-    /// anything in this one: `now_micros`, microseconds since 1970, which outruns every store; or, where the clock is
-    /// wrong, one far above the backup's.
+    /// Creates a store from a backup in `dir`, which must be empty or missing. It has a new id and
+    /// begins at a revision higher than any that the original store gave out, so that no revision
+    /// of that store is valid in this one. The revision is `now_micros`, microseconds since 1970,
+    /// which no store can reach by committing; or, where the clock is wrong, one far above that of
+    /// the backup.
     ///
     /// # Errors
     ///
-    /// [`RestoreError`]; there is then no store in `dir`.
+    /// [`RestoreError`]; `dir` then has no store.
     pub fn restore(
         dir: impl AsRef<Path>,
         mut backup: impl io::Read + io::Seek,
         now_micros: u64,
-    ) -> Result<Restored, RestoreError> {
+    ) -> Result<RestoreReport, RestoreError> {
         let dir = dir.as_ref();
         let failed = |step| failed(dir, step);
         let is_free = match fs::read_dir(dir) {
@@ -158,7 +161,7 @@ impl SledStore {
                 dir: dir.to_owned(),
             });
         }
-        // All of it, so that half a backup is refused before anything is written.
+        // The whole backup, so that a truncated one is refused before anything is written.
         verify_backup(&mut backup)?;
         backup.rewind().map_err(BackupDamage::Read)?;
         let reader = BackupReader::new(&mut backup)?;
@@ -168,7 +171,7 @@ impl SledStore {
         let of = u32::try_from(backup.items).unwrap_or(u32::MAX);
 
         let scratch = Scratch::beside(dir)?;
-        let disk = Opening::begin(&scratch.0)?.accept();
+        let disk = OpeningStore::begin(&scratch.0)?.accept();
         let records = (0..).zip(reader).flat_map(|(place, read)| {
             let (key, value) = match read {
                 Ok(item) => item,
@@ -180,7 +183,7 @@ impl SledStore {
                 created: first,
                 modified: first,
             };
-            let change = Change {
+            let change = KeyChange {
                 place,
                 key,
                 item: Some(item),
@@ -200,7 +203,7 @@ impl SledStore {
         fs::rename(&scratch.0, dir)
             .and_then(|()| sync_parent(dir))
             .map_err(failed("move the new files into place"))?;
-        Ok(Restored {
+        Ok(RestoreReport {
             backup,
             id: meta.id,
             first,
@@ -208,7 +211,7 @@ impl SledStore {
     }
 }
 
-/// Unlike a server, a tool makes no store where there is none.
+/// Unlike a server, a tool creates no store where there is none.
 fn require(dir: &Path) -> Result<(), OpenError> {
     let files = ["db", "watermark"];
     let is_there = files.iter().any(|file| dir.join(file).exists());
@@ -221,7 +224,7 @@ fn sync_parent(dir: &Path) -> io::Result<()> {
     dir.canonicalize()?.parent().map_or(Ok(()), sync_dir)
 }
 
-/// Files that are not in their place yet, or no more.
+/// A directory of temporary files, removed when it is dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -230,7 +233,7 @@ impl Scratch {
         name.push(".new");
         let path = dir.with_file_name(name);
         if path.exists() {
-            // Left by a crash, unless somebody is at it just now.
+            // Left by a crash, unless another process is using it now.
             let _lock = lock(&path)?;
             fs::remove_dir_all(&path)
                 .map_err(failed(&path, "remove the files that a crash left"))?;
@@ -244,7 +247,7 @@ impl Drop for Scratch {
         if let Err(error) = fs::remove_dir_all(&self.0)
             && error.kind() != io::ErrorKind::NotFound
         {
-            tracing::warn!(%error, dir = %self.0.display(), "cannot remove files that are not needed any more");
+            tracing::warn!(%error, dir = %self.0.display(), "failed to remove temporary files");
         }
     }
 }

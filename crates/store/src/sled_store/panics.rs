@@ -1,14 +1,14 @@
-//! Panics below the store's interface.
+//! Handling of panics in sled and in the committer.
 //!
-//! sled panics on some kinds of damage, and where a disk fails. [`guarded`] makes an error of a panic in the thread that called
-//! sled. A panic in another thread, one of sled's own or the committer's, leaves something half-changed, and callers that wait
-//! for that thread; in a program that called [`end_process_on_panic`] it ends the process, which begins anew with what the
-//! disk has.
+//! sled panics on some kinds of damage, and where a disk fails. [`guarded`] turns a panic in the
+//! calling thread into an error. A panic in another thread, one of sled's own or the committer's,
+//! leaves inconsistent state, and callers that wait for that thread forever; in a program that
+//! called [`end_process_on_panic`] it ends the process, which starts again from the content of the
+//! disk.
 
 use std::{
     cell::Cell,
     error::Error,
-    fmt::Write as _,
     io::{Write as _, stderr},
     panic::{self, AssertUnwindSafe, PanicHookInfo, catch_unwind},
     process,
@@ -16,22 +16,23 @@ use std::{
     thread,
 };
 
-/// The name of the thread that writes.
+/// The name of the committer thread.
 pub(super) const COMMITTER: &str = "store-committer";
 
-/// Puts everything in order and returns the error of a panic with this message, in words.
-type LastAct = Box<dyn Fn(String) -> String + Send>;
+/// Cleans up, and returns the error text for a panic with the given message.
+type PanicCleanup = Box<dyn Fn(String) -> String + Send>;
 
-/// The calls of sled that are under way. sled works in threads of its own too, so they are not a thread's.
-static UNDER_WAY: Mutex<Vec<(u64, LastAct)>> = Mutex::new(Vec::new());
+/// The calls of sled that are in progress. Not per thread, because sled works in threads of its own
+/// too.
+static SLED_CALLS: Mutex<Vec<(u64, PanicCleanup)>> = Mutex::new(Vec::new());
 
 thread_local! {
-    /// Whether this thread catches its panics.
+    /// True while this thread catches its panics.
     static CATCHES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Ends the process when a thread below the store's interface panics and nobody in that thread catches it. For programs; a
-/// test would end with all others of its process.
+/// Ends the process when a thread of sled or the committer panics and nothing in that thread
+/// catches it. For programs only: in a test it would end all other tests of the process.
 pub fn end_process_on_panic() {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -40,15 +41,16 @@ pub fn end_process_on_panic() {
     });
 }
 
-/// Runs what calls sled. If it panics, the error is `failure` of the panic's message. If a thread of sled's panics meanwhile and
-/// the process ends of it, `put_in_order` is called first, and the same error printed.
-pub(super) fn guarded<T, E: Error>(
+/// Runs `work`, which calls sled. If it panics, the error is `failure` of the panic's message. If a
+/// thread of sled panics meanwhile and that ends the process, `put_in_order` is called first, and
+/// the same error is printed.
+pub(super) fn guarded<T, E: Error + 'static>(
     failure: impl Fn(String) -> E + Clone + Send + 'static,
     put_in_order: impl Fn() + Send + 'static,
     work: impl FnOnce() -> Result<T, E>,
 ) -> Result<T, E> {
     let in_words = failure.clone();
-    let _under_way = UnderWay::begin(Box::new(move |text| {
+    let _call = SledCall::begin(Box::new(move |text| {
         put_in_order();
         chain(&in_words(text))
     }));
@@ -58,11 +60,11 @@ pub(super) fn guarded<T, E: Error>(
 /// Closes a database in an unknown state. sled's destructor flushes, and panics if that fails.
 pub(super) fn let_go(db: sled::Db) {
     if let Err(text) = caught(|| drop(db)) {
-        tracing::warn!(error = text, "the database was not closed in order");
+        tracing::warn!(error = text, "failed to close the database");
     }
 }
 
-/// The message of the panic, if there was one.
+/// Runs `work` and returns the message of a panic as the error.
 fn caught<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     let before = CATCHES.replace(true);
     let done = catch_unwind(AssertUnwindSafe(work));
@@ -74,37 +76,34 @@ fn caught<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     })
 }
 
-/// A call of sled, until it is dropped.
-struct UnderWay(u64);
+/// A registered call of sled; it is removed when this is dropped.
+struct SledCall(u64);
 
-impl UnderWay {
-    fn begin(last_act: LastAct) -> Self {
-        let mut all = under_way();
+impl SledCall {
+    fn begin(cleanup: PanicCleanup) -> Self {
+        let mut all = sled_calls();
         let id = all.last().map_or(0, |(last, _)| last + 1);
-        all.push((id, last_act));
+        all.push((id, cleanup));
         Self(id)
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for SledCall {
     fn drop(&mut self) {
-        under_way().retain(|(id, _)| *id != self.0);
+        sled_calls().retain(|(id, _)| *id != self.0);
     }
 }
 
-fn under_way() -> MutexGuard<'static, Vec<(u64, LastAct)>> {
-    UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner)
+fn sled_calls() -> MutexGuard<'static, Vec<(u64, PanicCleanup)>> {
+    SLED_CALLS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// An error and its sources, one on each line.
-fn chain(error: &dyn Error) -> String {
-    let mut text = format!("error: {error}");
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        _ = write!(text, "\n  {error}");
-        cause = error.source();
-    }
-    text
+/// The text of an error and its sources, one on each line.
+fn chain(error: &(dyn Error + 'static)) -> String {
+    let causes: Vec<_> = podplane_error_chain::causes(error)
+        .map(ToString::to_string)
+        .collect();
+    format!("error: {}", causes.join("\n  "))
 }
 
 #[expect(clippy::exit, reason = "the rest of the process cannot go on")]
@@ -114,23 +113,24 @@ fn on_panic(info: &PanicHookInfo<'_>, before: &dyn Fn(&PanicHookInfo<'_>)) {
     let is_below = is_sleds || thread::current().name() == Some(COMMITTER);
     match (is_below, CATCHES.get()) {
         (false, _) => before(info),
-        // The caller is told, in an error; damage of files is not a fault to print a place in the code for.
+        // The caller gets an error. Damage of files is not a programming error whose location is
+        // worth printing.
         (true, true) if is_sleds => {}
         (true, true) => before(info),
         (true, false) => {
             let text = info.payload_as_str().unwrap_or("without a message");
-            let told: Vec<_> = under_way()
+            let errors: Vec<_> = sled_calls()
                 .iter()
-                .map(|(_, last_act)| last_act(text.to_owned()))
+                .map(|(_, cleanup)| cleanup(text.to_owned()))
                 .collect();
-            if told.is_empty() {
+            if errors.is_empty() {
                 before(info);
             }
             let last = "a panic below the store's interface ends the process";
             _ = writeln!(
                 stderr(),
                 "{}",
-                [&told[..], &[last.to_owned()]].concat().join("\n")
+                [&errors[..], &[last.to_owned()]].concat().join("\n")
             );
             process::exit(1);
         }

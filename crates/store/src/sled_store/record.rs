@@ -1,4 +1,4 @@
-//! How changes are laid out on disk. Integers are big-endian, so that the order of keys is that of revisions.
+//! The layout of changes on disk. Integers are big-endian, so that keys sort by revision.
 //!
 //! | key | value |
 //! |---|---|
@@ -9,24 +9,27 @@
 //! | `E\|`, revision u64, place u32 | kind u8, changes in the commit u32, length of the key u16, key; for a put created u64, value; for a split put created u64, length of the value u32 |
 //! | `E\|`, revision u64, place u32, number u16 | a part of the value of a split put: [`PART_BYTES`], the last one perhaps fewer |
 //!
-//! A value of up to [`PART_BYTES`] is in the record of its change. A larger one is split, because sled syncs only what fits
-//! into its segments with 20 others. Format version 1 had no split values and is otherwise the same.
+//! A value of up to [`PART_BYTES`] is in the record of its change. A larger one is split, because
+//! sled syncs only records of which 20 fit into one of its segments. Format version 1 had no split
+//! values and is otherwise the same.
 
 use bytes::{Buf, BufMut, Bytes};
 
 use crate::{
     MAX_VALUE_BYTES,
-    history::{Change, ChangeId},
+    history::{ChangeId, KeyChange},
     store::{Item, Key, Revision},
 };
 
-/// The version of this layout. A store of version 1 is raised to it when it is opened; one of another version is refused.
+/// The version of this layout. Opening raises a store of version 1 to it; any other version is
+/// refused.
 pub const FORMAT_VERSION: u32 = 2;
 
-/// The version before values were split. A store of it is one of [`FORMAT_VERSION`] too.
+/// The version before values were split. Its stores are valid stores of [`FORMAT_VERSION`] too.
 pub(super) const UNSPLIT_VERSION: u32 = 1;
 
-/// The largest value of a record, 64 KiB: the size up to which sled was shown to survive a power cut.
+/// The largest value of a record, 64 KiB: tests have shown that sled keeps values up to this size
+/// over a power cut.
 pub(super) const PART_BYTES: usize = 64 * 1024;
 
 pub(super) const META: &[u8] = b"M|";
@@ -40,24 +43,24 @@ const DELETE: u8 = 0;
 const PUT: u8 = 1;
 const SPLIT_PUT: u8 = 2;
 
-/// A record as sled has it: its key, and its value.
-pub(super) type Raw = (Vec<u8>, Vec<u8>);
+/// The key and the value of a record as sled stores it.
+pub(super) type RawRecord = (Vec<u8>, Vec<u8>);
 
-/// The name of a record of a change.
+/// The id of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RecordId {
     pub(super) change: ChangeId,
-    /// The number of a part of its value, from zero; `None` for the change itself.
+    /// The number of a part of the value, from zero; `None` for the change itself.
     pub(super) part: Option<u16>,
 }
 
-/// A change as its record has it.
+/// A decoded change record.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Record {
-    /// How many changes its commit had.
+pub(super) struct ChangeRecord {
+    /// The number of changes in its commit.
     pub(super) of: u32,
-    pub(super) change: Change,
-    /// How many bytes of the value are in parts that follow: all of it, or none.
+    pub(super) change: KeyChange,
+    /// The bytes of the value in parts that follow: all of it, or none.
     pub(super) missing: usize,
 }
 
@@ -75,7 +78,7 @@ fn encode_part_id(id: ChangeId, number: u16) -> Vec<u8> {
     key
 }
 
-/// The keys of all records of a change whose value has so many bytes.
+/// The keys of all records of a change with a value of `value_bytes`.
 pub(super) fn keys(id: ChangeId, value_bytes: usize) -> impl Iterator<Item = Vec<u8>> {
     let parts = match value_bytes {
         ..=PART_BYTES => 0,
@@ -85,7 +88,7 @@ pub(super) fn keys(id: ChangeId, value_bytes: usize) -> impl Iterator<Item = Vec
     std::iter::once(encode_id(id)).chain(parts.map(move |number| encode_part_id(id, number)))
 }
 
-/// `None` if the bytes are not such a key.
+/// Decodes a record key; `None` if it is invalid.
 pub(super) fn decode_id(key: &[u8]) -> Option<RecordId> {
     let mut rest = key.strip_prefix(CHANGES)?;
     let revision = Revision::new(rest.try_get_u64().ok()?)?;
@@ -100,8 +103,8 @@ pub(super) fn decode_id(key: &[u8]) -> Option<RecordId> {
     })
 }
 
-/// The records of a change of the commit `revision` that has `of` changes.
-pub(super) fn encode(revision: Revision, of: u32, change: &Change) -> Vec<Raw> {
+/// The records of a change of the commit `revision`, which has `of` changes.
+pub(super) fn encode(revision: Revision, of: u32, change: &KeyChange) -> Vec<RawRecord> {
     let id = ChangeId {
         revision,
         place: change.place,
@@ -134,8 +137,8 @@ pub(super) fn encode(revision: Revision, of: u32, change: &Change) -> Vec<Raw> {
     records
 }
 
-/// `None` if the bytes are not such a record.
-pub(super) fn decode(id: ChangeId, bytes: &[u8]) -> Option<Record> {
+/// Decodes a change record; `None` if it is invalid.
+pub(super) fn decode(id: ChangeId, bytes: &[u8]) -> Option<ChangeRecord> {
     let ChangeId {
         revision: modified,
         place,
@@ -166,9 +169,9 @@ pub(super) fn decode(id: ChangeId, bytes: &[u8]) -> Option<Record> {
         }
         _ => return None,
     };
-    Some(Record {
+    Some(ChangeRecord {
         of,
-        change: Change { place, key, item },
+        change: KeyChange { place, key, item },
         missing,
     })
 }
@@ -181,7 +184,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_change_reads_back(
+        fn changes_round_trip(
             key in prop::collection::vec(any::<u8>(), 1..64),
             value in prop::option::of(prop::collection::vec(any::<u8>(), 0..64)),
             (modified, created, place, of) in (1u64.., 1u64.., any::<u32>(), any::<u32>()),
@@ -190,7 +193,7 @@ mod tests {
             let key = Key::new(key).unwrap();
             let item = value.map(|value| Item { key: key.clone(), value: value.into(), created, modified });
             let id = ChangeId { revision: modified, place };
-            let change = Change { place, key, item };
+            let change = KeyChange { place, key, item };
             let records = encode(modified, of, &change);
             prop_assert_eq!(records.len(), 1);
             prop_assert_eq!(decode_id(&records[0].0), Some(RecordId { change: id, part: None }));
@@ -199,13 +202,13 @@ mod tests {
         }
 
         #[test]
-        fn rubbish_is_refused_not_panicked_on(bytes in prop::collection::vec(any::<u8>(), 0..32)) {
+        fn decoding_invalid_bytes_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..32)) {
             decode_id(&bytes);
             decode(ChangeId { revision: crate::FIRST_REVISION, place: 0 }, &bytes);
         }
 
         #[test]
-        fn the_order_of_keys_is_that_of_changes(a in (1u64.., any::<u32>()), b in (1u64.., any::<u32>())) {
+        fn record_keys_sort_like_changes(a in (1u64.., any::<u32>()), b in (1u64.., any::<u32>())) {
             let id = |(revision, place)| ChangeId { revision: Revision::new(revision).unwrap(), place };
             prop_assert_eq!(encode_id(id(a)).cmp(&encode_id(id(b))), id(a).cmp(&id(b)));
         }
@@ -228,7 +231,7 @@ mod tests {
                 created: revision,
                 modified: revision,
             };
-            let change = Change {
+            let change = KeyChange {
                 place: 3,
                 key: key.clone(),
                 item: Some(item),

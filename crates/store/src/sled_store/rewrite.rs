@@ -1,11 +1,14 @@
-//! Giving space back while the store is used: what is needed is copied into a new database, and the store goes on with that.
+//! Giving back space online: the live content is copied into a new database, and the store goes on
+//! with that.
 //!
-//! A thread copies, round by round, while the committer writes on. Records are never changed, and new ones sort behind all
-//! others, so a copy of everything up to some key lacks only what came after it, and has too much only of what was compacted
-//! meanwhile, of which the committer keeps a list. When little is left to copy, the committer itself does the rest between two
-//! batches and switches: that is all that a write ever waits for.
+//! A thread copies, round by round, while the committer writes on. Records never change, and new
+//! ones sort after all others. A copy of everything up to some key therefore lacks only the records
+//! after it, and has in excess only those that were compacted meanwhile, which the committer keeps
+//! in a list. When little is left to copy, the committer itself copies the rest between two batches
+//! and switches: no write ever waits for more than that.
 //!
-//! Until `current` is replaced, the old database is complete and the only one that counts; from then on the new one is.
+//! Until `current` is replaced, the old database is complete and the only one that counts; from
+//! then on the new one is.
 
 use std::{
     path::PathBuf,
@@ -25,29 +28,30 @@ use super::{
     disk::Disk,
     disk_bytes,
     error::OpenError,
-    generation::{Generation, Unwritten},
+    generation::{Generation, UnwrittenBatch},
     load::Meta,
     panics::COMMITTER,
     space,
 };
-use crate::{StoreError, history::Unreachable};
+use crate::{StoreError, history::UnreachableChange};
 
-/// A file of this size is left as it is, the reserve included.
+/// Files of at most this size are not rewritten, the reserve included.
 const SMALL_BYTES: u64 = 32 * 1024 * 1024;
-/// How much larger than what the store holds its files may be.
+/// A rewrite begins when the files are more than this many times as large as the content.
 const MOST_TIMES: u64 = 4;
-/// What a rewrite writes, in times of what the store holds: sled writes a leaf several times while it fills.
+/// The bytes that a rewrite writes, as a multiple of the content: sled writes a leaf several times
+/// while it fills.
 const WRITTEN_TIMES: u64 = 4;
-/// A rewrite that would gain less than this part of the file is not worth it.
+/// A rewrite must save at least one part in this many of the file.
 const LEAST_GAIN: u64 = 5;
-/// Under constant churn, at most one rewrite in this time.
+/// The least time between two rewrites under constant churn.
 const EVERY: Duration = Duration::from_secs(30);
-/// What the committer copies itself: a few milliseconds.
+/// The most bytes that the committer copies itself, in a few milliseconds.
 const REST_BYTES: u64 = 1024 * 1024;
-/// Rounds after which a writer that is faster than the copy has to wait for the rest.
+/// The rounds after which a writer that is faster than the copy has to wait for the rest.
 const MOST_ROUNDS: usize = 10;
 
-/// Why a rewrite came to nothing. The old database is as good as before.
+/// An error of a rewrite. The old database stays in use.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RewriteError {
     #[error(transparent)]
@@ -55,7 +59,7 @@ pub(super) enum RewriteError {
     #[error("failed to read the old database")]
     Read(#[from] sled::Error),
     #[error("failed to write the new database")]
-    Write(#[from] Unwritten),
+    Write(#[from] UnwrittenBatch),
     #[error("failed to begin the new database")]
     Begin(#[source] std::io::Error),
     #[error("the store was closed")]
@@ -64,29 +68,30 @@ pub(super) enum RewriteError {
 
 /// A new database that lacks only the last records.
 #[derive(Debug)]
-pub(super) struct Copied {
+pub(super) struct RewriteCopy {
     next: Generation,
     last: Option<IVec>,
 }
 
-/// A rewrite that is under way.
+/// A rewrite in progress.
 #[derive(Debug)]
-struct Running {
+struct RunningRewrite {
     thread: JoinHandle<()>,
     stop: Arc<AtomicBool>,
-    /// What was compacted since it began.
-    removed: Vec<Unreachable>,
+    /// Changes that were compacted since the rewrite began.
+    removed: Vec<UnreachableChange>,
 }
 
-/// What the committer knows of rewrites.
+/// The committer's state of rewrites.
 #[derive(Debug)]
 pub(super) struct Rewrites {
-    /// To tell the committer of the end of a copy; it does not keep the store open.
+    /// Reports the end of a copy to the committer. A weak sender, so it does not keep the store
+    /// open.
     requests: mpsc::WeakSender<Request>,
-    running: Option<Running>,
-    /// Removes the old files.
+    running: Option<RunningRewrite>,
+    /// The thread that removes the old files.
     cleaning: Option<JoinHandle<()>>,
-    /// When the last one ended, and the bytes that it left on disk and held.
+    /// The time when the last rewrite ended, the bytes on disk then, and the bytes of content.
     last: Option<(Instant, u64, u64)>,
 }
 
@@ -100,7 +105,7 @@ impl Rewrites {
         }
     }
 
-    /// Begins a rewrite if the files have become much larger than what they `hold`.
+    /// Begins a rewrite if the files have become much larger than their content of `held` bytes.
     pub(super) fn consider(&mut self, disk: &Disk, held: u64) {
         if self.running.is_some() || !self.is_worth_it(disk, held) {
             return;
@@ -109,28 +114,29 @@ impl Rewrites {
             return;
         };
         let stop = Arc::new(AtomicBool::new(false));
-        let copy = Copy {
+        let copy = RewriteJob {
             source,
             dir: disk.dir.clone(),
             number: disk.generation.number.saturating_add(1),
             stop: Arc::clone(&stop),
         };
         let requests = self.requests.clone();
-        // A panic of it is one below the store's interface.
+        // Its panics are handled by `panics`, since it calls sled.
         let thread = thread::Builder::new()
             .name(COMMITTER.into())
             .spawn(move || {
                 let copied = copy.run();
                 match requests.upgrade() {
-                    // The channel is emptied until all senders are gone, so this does not wait for ever.
+                    // The committer drains the channel until all senders are gone, so this cannot
+                    // block forever.
                     Some(requests) => _ = requests.blocking_send(Request::Switch { copied }),
-                    None => drop(copied.and_then(Copied::abandon)),
+                    None => drop(copied.and_then(RewriteCopy::abandon)),
                 }
             });
         match thread {
             Ok(thread) => {
                 let removed = Vec::new();
-                self.running = Some(Running {
+                self.running = Some(RunningRewrite {
                     thread,
                     stop,
                     removed,
@@ -157,22 +163,22 @@ impl Rewrites {
         space::has_room_for(&disk.dir, held.saturating_mul(WRITTEN_TIMES))
     }
 
-    /// Notes what a compaction removed.
-    pub(super) fn removed(&mut self, changes: &[Unreachable]) {
+    /// Records the changes that a compaction removed.
+    pub(super) fn removed(&mut self, changes: &[UnreachableChange]) {
         if let Some(running) = &mut self.running {
             running.removed.extend_from_slice(changes);
         }
     }
 
-    /// Copies the rest and goes on with the new database. An error that is returned poisons the store.
+    /// Copies the rest and goes on with the new database. A returned error poisons the store.
     pub(super) fn switch(
         &mut self,
-        copied: Result<Copied, RewriteError>,
+        copied: Result<RewriteCopy, RewriteError>,
         disk: &mut Disk,
         meta: Meta,
         held: u64,
     ) -> Result<(), StoreError> {
-        let Some(Running {
+        let Some(RunningRewrite {
             thread,
             stop: _,
             removed,
@@ -180,7 +186,7 @@ impl Rewrites {
         else {
             return Ok(());
         };
-        // It has sent this, and ends.
+        // The thread has sent this request as its last act.
         if thread.join().is_err() {
             tracing::error!("the thread that rewrote the store panicked");
         }
@@ -208,7 +214,7 @@ impl Rewrites {
         Ok(())
     }
 
-    /// Removes the files that do not count.
+    /// Removes the files of the database that is not current.
     fn end(&mut self, disk: &Disk, old: Option<Generation>, held: u64) {
         self.finish_cleaning();
         let (dir, current) = (disk.dir.clone(), disk.generation.number);
@@ -232,9 +238,9 @@ impl Rewrites {
         }
     }
 
-    /// Ends whatever is under way, before the disk is closed.
+    /// Stops a rewrite or a cleanup in progress, before the disk is closed.
     pub(super) fn stop(mut self) {
-        if let Some(Running { thread, stop, .. }) = self.running.take() {
+        if let Some(RunningRewrite { thread, stop, .. }) = self.running.take() {
             stop.store(true, Ordering::Relaxed);
             if thread.join().is_err() {
                 tracing::error!("the thread that rewrote the store panicked");
@@ -244,19 +250,19 @@ impl Rewrites {
     }
 }
 
-struct Copy {
+struct RewriteJob {
     source: sled::Db,
     dir: PathBuf,
     number: u64,
     stop: Arc<AtomicBool>,
 }
 
-impl Copy {
+impl RewriteJob {
     /// Copies until little is left.
-    fn run(self) -> Result<Copied, RewriteError> {
+    fn run(self) -> Result<RewriteCopy, RewriteError> {
         let next = Generation::create(&self.dir, self.number)?;
         match self.copy_into(&next) {
-            Ok(last) => Ok(Copied { next, last }),
+            Ok(last) => Ok(RewriteCopy { next, last }),
             Err(error) => {
                 next.abandon();
                 Err(error)
@@ -279,7 +285,8 @@ impl Copy {
     }
 }
 
-/// Copies the records after a key, which becomes that of the last one. Returns how many bytes they have.
+/// Copies the records after the key `last`, and sets it to the last key copied. Returns the bytes
+/// copied.
 fn copy_after(
     source: &sled::Db,
     last: &mut Option<IVec>,
@@ -302,18 +309,18 @@ fn copy_after(
     Ok(bytes)
 }
 
-impl Copied {
-    /// Closes it, for a store that cannot go on with it.
+impl RewriteCopy {
+    /// Closes the new database, for a store that cannot go on with it.
     pub(super) fn abandon(self) -> Result<Self, RewriteError> {
         self.next.abandon();
         Err(RewriteError::Stopped)
     }
 
-    /// Makes it the same as the old database, and durable.
+    /// Brings the new database up to date with the old one and makes it durable.
     fn finish(
         self,
         disk: &Disk,
-        removed: &[Unreachable],
+        removed: &[UnreachableChange],
         meta: Meta,
     ) -> Result<Generation, RewriteError> {
         let Self { next, mut last } = self;

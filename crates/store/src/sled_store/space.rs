@@ -1,9 +1,10 @@
-//! Room on the disk: what a write needs, and a reserve for the day when the disk is full.
+//! Disk space: the space that a write needs, and a reserve for a full disk.
 //!
-//! A write that finds no room in the middle poisons the store, so the room is looked at before. The file `reserve` takes
-//! space that nothing else needs. On a full disk it is made smaller by what is missing: to open the store, and for commits
-//! that [reclaim](crate::Txn::reclaims), so that what fills the disk can be deleted. Those leave as much of it as the store
-//! needs to be opened again. What was not used, and what becomes free later, it takes back.
+//! A write that runs out of space half-way poisons the store, so the free space is checked first.
+//! The file `reserve` takes space that nothing else needs. On a full disk it is shrunk by the
+//! missing amount: to open the store, and for commits that [reclaim](crate::Txn::reclaims), so that
+//! objects can be deleted to free space. Those commits leave as much of it as the store needs to be
+//! opened again. The reserve grows back when space is free again.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -21,55 +22,60 @@ use super::{disk::Disk, generation::SEGMENT_BYTES};
 use crate::StoreError;
 
 const SEGMENT: u64 = SEGMENT_BYTES as u64;
-/// A batch begins only with room for two segments and for the pages that it makes sled rewrite.
+/// A batch needs space for two segments besides the pages that it makes sled rewrite.
 const NEEDED_BYTES: u64 = 2 * SEGMENT;
-/// sled writes a value, and with later ones of its leaf again.
+/// sled writes a value, and writes it again with later ones of its leaf.
 const NEEDED_FOR_EACH: u64 = 3;
-/// What commits that reclaim may not go below: two pages of large values, rewritten.
+/// The free space that commits that reclaim must leave: two pages of large values, rewritten.
 const FLOOR_BYTES: u64 = 9 * 256 * 1024;
-/// What opening writes besides the end of a segment and sled's snapshot: a few small files.
+/// Space that opening needs besides the rest of a segment and sled's snapshot: a few small files.
 const SMALL_FILES: u64 = 512 * 1024;
-/// Enough to open the store when a segment has just been begun, and before that to delete some hundred objects.
+/// Enough to open the store when a segment has just been begun, and before that to delete some
+/// hundred objects.
 pub(super) const RESERVE_BYTES: u64 = SEGMENT + 6 * 1024 * 1024;
 
 const RESERVE: &str = "reserve";
 
-/// How much room there is for a batch.
+/// The free space, compared with the needs of a batch.
 #[derive(Debug)]
-pub(super) enum Room {
+pub(super) enum FreeSpace {
     Enough,
-    /// For commits that reclaim alone.
-    Little(StoreError),
+    /// Enough only for commits that reclaim; for these the reserve may have been shrunk.
+    ReclaimOnly(StoreError),
+    /// Not enough for any commit.
     None(StoreError),
 }
 
-impl Room {
-    /// Why a commit is refused, if it is.
+impl FreeSpace {
+    /// The error for a commit, or `None` if there is space for it.
     pub(super) fn refusal(&self, reclaims: bool) -> Option<StoreError> {
         match self {
-            Self::Little(error) if !reclaims => Some(error.clone()),
+            Self::ReclaimOnly(error) if !reclaims => Some(error.clone()),
             Self::None(error) => Some(error.clone()),
-            Self::Enough | Self::Little(_) => None,
+            Self::Enough | Self::ReclaimOnly(_) => None,
         }
     }
 }
 
-/// The bytes that can be written. A file system that cannot tell is no reason not to try.
+/// The free bytes for unprivileged writes. A file system that does not report them is assumed to
+/// have enough.
 fn free(dir: &Path) -> u64 {
     rustix::fs::statvfs(dir).map_or(u64::MAX, |stat| stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
-/// Whether that much can be written and still leave room for commits.
+/// True if `bytes` can be written with space left for commits.
 pub(super) fn has_room_for(dir: &Path, bytes: u64) -> bool {
     free(dir) >= bytes.saturating_add(2 * NEEDED_BYTES)
 }
 
-/// What must be free to open the database in a directory: sled fills the segment that it was writing with zeros.
+/// The free space that opening the database needs: sled fills the segment that it was writing with
+/// zeros.
 fn needed_to_open(path: &Path) -> u64 {
     rest_of_segment(path).saturating_add(files_to_open(path))
 }
 
-/// sled writes a new snapshot before it removes the last one. Without one there, little was ever written.
+/// sled writes a new snapshot before it removes the last one. Without a snapshot, little was ever
+/// written.
 fn files_to_open(path: &Path) -> u64 {
     let files = fs::read_dir(path).into_iter().flatten().flatten();
     let snapshots = files.filter(|file| file.file_name().as_encoded_bytes().starts_with(b"snap."));
@@ -80,7 +86,7 @@ fn files_to_open(path: &Path) -> u64 {
         .saturating_add(SMALL_FILES)
 }
 
-/// What the last segment of a database lacks on disk.
+/// The bytes of the last segment that are not allocated on disk.
 fn rest_of_segment(path: &Path) -> u64 {
     fs::metadata(path.join("db")).map_or(SEGMENT, |file| {
         let whole = file.len().next_multiple_of(SEGMENT);
@@ -88,7 +94,8 @@ fn rest_of_segment(path: &Path) -> u64 {
     })
 }
 
-/// The room in the last segment of a database. If it is much, sled writes there, and begins no other.
+/// The unused bytes in the last segment. If they are enough, sled writes there and begins no other
+/// segment.
 fn zeros_at_end(path: &Path) -> io::Result<u64> {
     let file = File::open(path.join("db"))?;
     let mut at = file.metadata()?.len();
@@ -107,15 +114,15 @@ fn zeros_at_end(path: &Path) -> io::Result<u64> {
     Ok(end - begin)
 }
 
-/// Makes the reserve smaller where the disk is too full to open the database in `path`. Returns what is free beyond what
-/// that needs.
+/// Shrinks the reserve where the disk is too full to open the database in `path`. Returns the free
+/// space beyond what opening needs.
 pub(super) fn release_to_open(dir: &Path, path: &Path) -> io::Result<u64> {
     let needed = needed_to_open(path);
     release(dir, needed)?;
     Ok(free(dir).saturating_sub(needed))
 }
 
-/// Makes the reserve smaller, so that so many bytes are free, if it is large enough.
+/// Shrinks the reserve until `needed` bytes are free, as far as it is large enough.
 fn release(dir: &Path, needed: u64) -> io::Result<()> {
     // In whole blocks of any file system.
     let missing = needed.saturating_sub(free(dir)).next_multiple_of(64 * 1024);
@@ -124,17 +131,17 @@ fn release(dir: &Path, needed: u64) -> io::Result<()> {
         return Ok(());
     }
     let left = reserved.saturating_sub(missing);
-    tracing::debug!(dir = %dir.display(), left, "the disk is full: the reserve of the store is used");
+    tracing::debug!(dir = %dir.display(), left, "disk is full; using the reserve of the store");
     let file = OpenOptions::new().write(true).open(dir.join(RESERVE))?;
     file.set_len(left)
 }
 
-/// The reserve's size on disk.
+/// The size of the reserve on disk.
 pub(super) fn reserved(dir: &Path) -> u64 {
     fs::metadata(dir.join(RESERVE)).map_or(0, |file| file.blocks() * 512)
 }
 
-/// Makes the reserve larger.
+/// Grows the reserve.
 fn reserve(dir: &Path, bytes: u64) -> io::Result<()> {
     let file = OpenOptions::new()
         .create(true)
@@ -159,9 +166,10 @@ fn write_zeros(mut file: &File, until: u64) -> io::Result<()> {
 }
 
 impl Disk {
-    /// The room for a batch of so many bytes, and of so many in commits that [reclaim](crate::Txn::reclaims), if there are
-    /// any. For those the reserve is given up where it must be.
-    pub(super) fn room(&self, bytes: usize, reclaiming: Option<usize>) -> Room {
+    /// The space for a batch of `bytes`, of which `reclaiming` are in commits that
+    /// [reclaim](crate::Txn::reclaims). For those the reserve is shrunk if necessary, even if they
+    /// are empty (`Some(0)`: a compaction); it is left as it is if no commit reclaims (`None`).
+    pub(super) fn space_for(&self, bytes: usize, reclaiming: Option<usize>) -> FreeSpace {
         let with_room_for = |least: u64, bytes: usize| {
             let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
             least.saturating_add(bytes.saturating_mul(NEEDED_FOR_EACH))
@@ -169,7 +177,7 @@ impl Disk {
         let needed = with_room_for(NEEDED_BYTES, bytes);
         let found = free(&self.dir);
         if found >= needed {
-            return Room::Enough;
+            return FreeSpace::Enough;
         }
         let error = StoreError::NoSpace {
             dir: self.dir.clone(),
@@ -177,22 +185,23 @@ impl Disk {
             needed_bytes: needed,
         };
         let Some(reclaiming) = reclaiming else {
-            return Room::None(error);
+            return FreeSpace::None(error);
         };
         let floor = with_room_for(FLOOR_BYTES, reclaiming);
         if found.saturating_add(reserved(&self.dir)) < self.needed_to_reopen_after(floor) {
-            return Room::None(error);
+            return FreeSpace::None(error);
         }
         if let Err(error) = release(&self.dir, floor) {
             tracing::warn!(%error, "failed to make the reserve smaller");
         }
         match free(&self.dir) < floor {
-            true => Room::None(error),
-            false => Room::Little(error),
+            true => FreeSpace::None(error),
+            false => FreeSpace::ReclaimOnly(error),
         }
     }
 
-    /// What must be there now so that the store can be opened after so many bytes were written.
+    /// The space that must be free or reserved now so that the store can be opened after `bytes`
+    /// more were written.
     fn needed_to_reopen_after(&self, bytes: u64) -> u64 {
         let path = &self.generation.path;
         let beyond = bytes.saturating_sub(zeros_at_end(path).unwrap_or(0));
@@ -200,8 +209,8 @@ impl Disk {
         needed_to_open(path).saturating_add(segments)
     }
 
-    /// Makes the reserve as large as it should be, or as there is room.
-    pub(super) fn keep_reserve(&self) {
+    /// Grows the reserve to its full size, or as far as there is space.
+    pub(super) fn grow_reserve(&self) {
         let reserved = reserved(&self.dir);
         let free = free(&self.dir);
         let bytes = reserved.saturating_add(free).min(RESERVE_BYTES);
@@ -209,7 +218,7 @@ impl Disk {
             return;
         }
         match reserve(&self.dir, bytes) {
-            // Somebody else was faster.
+            // Another process took the space first.
             Err(error) if error.kind() == ErrorKind::StorageFull => {}
             Err(error) => {
                 tracing::warn!(%error, dir = %self.dir.display(), "failed to reserve space for deletions on a full disk");

@@ -1,8 +1,9 @@
-//! What sled does to files while it opens them, undone.
+//! Undoing the changes that sled makes to files while it opens them.
 //!
-//! sled takes any damage for the end of an interrupted write, and zeroes what comes after it. A store that is refused
-//! would so lose what could have been saved; one flipped bit can cost all of it. So the files are copied first, and
-//! put back if the store is refused. The copy is gone, mostly before it reached the disk, once everything was found.
+//! sled takes any damage for the end of an interrupted write, and zeroes everything after it. A
+//! refused store would so lose data that could have been saved; one flipped bit can cost all of it.
+//! The files are therefore copied first, and put back if the store is refused. The copy is removed
+//! after a successful check, usually before it reached the disk.
 
 use std::{
     fs::{self, File},
@@ -12,7 +13,7 @@ use std::{
 
 use super::generation::sync_dir;
 
-/// sled's files apart from `blobs/`, which is empty.
+/// True for the names of sled's files, except `blobs/`, which is empty.
 pub(super) fn is_sleds(name: &str) -> bool {
     name == "db" || name == "conf" || name.starts_with("snap.")
 }
@@ -21,16 +22,16 @@ pub(super) fn is_sleds(name: &str) -> bool {
 #[derive(Debug)]
 pub(super) struct Undo(Files);
 
-/// Where sled's files and their copy are.
+/// The paths of sled's files and of their copy.
 #[derive(Clone, Debug)]
 pub(super) struct Files {
     dir: PathBuf,
-    /// `None` where there was no space for it.
+    /// `None` if there was no space for a copy.
     copy: Option<PathBuf>,
 }
 
 impl Undo {
-    /// Copies the files if they are not more than so many bytes; what a crash left of an earlier copy goes.
+    /// Copies the files if they have at most `most_bytes`. Removes a copy that a crash left.
     pub(super) fn prepare(dir: &Path, most_bytes: u64) -> io::Result<Self> {
         let copy = dir.join("before-open");
         remove(&copy)?;
@@ -59,7 +60,7 @@ impl Undo {
 }
 
 impl Files {
-    /// Puts the files back. sled may still hold those that it opened; they have no names any more.
+    /// Puts the files back. sled may still have files open that it opened; those are unlinked.
     pub(super) fn put_back(&self) -> io::Result<()> {
         let Some(copy) = &self.copy else {
             return Ok(());
@@ -68,7 +69,8 @@ impl Files {
             File::open(copy.join(&name))?.sync_all()?;
         }
         for name in names(&self.dir)?.filter(|name| is_sleds(name)) {
-            // One that is in the copy is replaced below, so that at no time there is no data file.
+            // Files that are in the copy are replaced below, so that a data file exists at all
+            // times.
             if !copy.join(&name).exists() {
                 fs::remove_file(self.dir.join(name))?;
             }
@@ -85,7 +87,7 @@ impl Drop for Undo {
         if let Some(copy) = &self.0.copy
             && let Err(error) = remove(copy)
         {
-            tracing::warn!(%error, copy = %copy.display(), "cannot remove the copy of the store");
+            tracing::warn!(%error, copy = %copy.display(), "failed to remove the copy of the store");
         }
     }
 }
@@ -109,7 +111,7 @@ fn names(dir: &Path) -> io::Result<impl Iterator<Item = String>> {
     let names: io::Result<Vec<_>> = fs::read_dir(dir)?
         .map(|entry| Ok(entry?.file_name()))
         .collect();
-    // A name that is not UTF-8 is not sled's.
+    // sled's names are UTF-8.
     Ok(names?
         .into_iter()
         .filter_map(|name| name.into_string().ok()))

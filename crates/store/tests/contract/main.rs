@@ -1,4 +1,5 @@
-//! The contract of `Store`, kept by every engine. A new engine gets a [`Fixture`] and a line in `contract!`.
+//! The contract of `Store`, which every engine must keep. A new engine needs a [`Fixture`] and a
+//! line in `contract!`.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -12,12 +13,12 @@ use tempfile::TempDir;
 trait Fixture: Sized + Send + Sync + 'static {
     type Store: Store;
 
-    /// With an empty store.
+    /// Creates a fixture with an empty store.
     fn new() -> Self;
 
     fn store(&self) -> &Self::Store;
 
-    /// Between two steps of a test, where an engine may do what must not matter.
+    /// Called between two steps of a test, where an engine may reopen, compact or the like.
     fn pause(self) -> Self {
         self
     }
@@ -58,7 +59,7 @@ impl Fixture for Sled {
     }
 }
 
-/// Closes and opens again at each pause.
+/// A fixture that closes and reopens the store at each pause.
 struct SledReopened(Sled);
 
 impl Fixture for SledReopened {
@@ -88,28 +89,28 @@ macro_rules! contract {
             a_new_store_is_empty_and_keeps_its_id,
             every_commit_takes_the_next_revision,
             an_item_knows_when_it_was_created_and_modified,
-            a_commit_returns_what_was_there_before,
+            a_commit_returns_the_previous_items,
             a_commit_that_changes_nothing_takes_no_revision,
             each_kind_of_guard_holds_or_conflicts,
             a_commit_is_applied_whole_or_not_at_all,
-            what_is_too_large_is_refused_by_name,
+            refuses_oversized_requests_naming_the_limit,
             large_values_are_kept_whole,
             concurrent_compare_and_set_loses_no_update,
-            of_concurrent_creates_one_wins,
+            one_of_concurrent_creates_wins,
             a_list_is_continued_at_its_revision_while_writes_go_on,
             a_list_respects_its_prefix_and_order,
-            the_future_is_refused,
-            a_watch_yields_what_is_written_after_it_began,
+            refuses_future_revisions,
+            a_watch_yields_commits_after_it_began,
             a_watch_from_the_past_catches_up,
             a_watch_shows_only_its_prefix_but_whole_commits,
             watchers_of_concurrent_writers_see_every_commit_once_in_order,
-            the_position_of_a_watch_advances_past_what_it_does_not_show,
-            a_stalled_watcher_holds_nobody_back_and_ends_when_overtaken,
+            the_position_of_a_watch_advances_past_other_prefixes,
+            a_stalled_watcher_blocks_no_writer_and_ends_when_compacted,
             a_dropped_wait_loses_no_commit,
-            a_compaction_keeps_its_revision_and_ends_what_is_before,
+            a_compaction_keeps_its_revision_and_drops_earlier_ones,
             a_compaction_frees_memory,
-            history_can_be_kept_within_a_number_of_bytes,
-            a_commit_that_lost_a_part_to_compaction_loses_no_other,
+            history_can_be_bounded_by_bytes,
+            partly_compacted_commits_keep_their_other_changes,
             a_watch_ends_when_the_store_does,
         );)*
     };

@@ -1,4 +1,4 @@
-//! Random histories against a model that is too simple to be wrong: the whole content at every revision.
+//! Random histories against a simple model: the whole content at every revision.
 
 use std::{collections::BTreeMap, num::NonZeroUsize};
 
@@ -10,14 +10,15 @@ use proptest::prelude::*;
 
 use crate::{Fixture, suite};
 
-/// Few, so that they meet often.
+/// Few keys, so that operations often meet.
 const KEYS: [&str; 5] = ["a", "a/1", "a/2", "b/1", "c"];
 const PREFIXES: [&str; 4] = ["", "a", "a/", "b/1"];
-/// One key under each prefix, written last, so that a reader of a watch knows when it has seen all.
+/// One key under each prefix, written last, so that the reader of a watch knows when it has seen
+/// everything.
 const ENDS: [&str; 4] = ["~end", "a~end", "a/~end", "b/1~end"];
 
 #[derive(Clone, Debug)]
-enum Op {
+enum ModelOp {
     Commit {
         guards: Vec<GuardOp>,
         writes: BTreeMap<usize, Option<u8>>,
@@ -32,13 +33,13 @@ enum Op {
 enum GuardOp {
     Absent(usize),
     Present(usize),
-    /// At the revision of the present item, or, if `stale`, at one before.
+    /// At the revision of the present item or, if `stale`, at an earlier one.
     At {
         key: usize,
         stale: bool,
     },
     NoneUnder(usize),
-    /// But the present item of the key, or one that is `stale`.
+    /// Except the present item of the key or, if `stale`, an earlier version of it.
     OnlyUnder {
         prefix: usize,
         key: usize,
@@ -46,7 +47,7 @@ enum GuardOp {
     },
 }
 
-fn ops() -> impl Strategy<Value = Vec<Op>> {
+fn ops() -> impl Strategy<Value = Vec<ModelOp>> {
     let guard = prop_oneof![
         (0..KEYS.len()).prop_map(GuardOp::Absent),
         (0..KEYS.len()).prop_map(GuardOp::Present),
@@ -61,14 +62,14 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         0..4,
     );
     let commit = (prop::collection::vec(guard, 0..2), writes)
-        .prop_map(|(guards, writes)| Op::Commit { guards, writes });
+        .prop_map(|(guards, writes)| ModelOp::Commit { guards, writes });
     prop::collection::vec(
-        prop_oneof![12 => commit, 1 => (0..6u64).prop_map(|back| Op::Compact { back }), 1 => Just(Op::Pause)],
+        prop_oneof![12 => commit, 1 => (0..6u64).prop_map(|back| ModelOp::Compact { back }), 1 => Just(ModelOp::Pause)],
         1..40,
     )
 }
 
-/// What was there, at each revision since the first.
+/// The content of a store at one revision.
 type Content = BTreeMap<Key, Item>;
 
 #[derive(Default)]
@@ -141,23 +142,23 @@ pub(crate) fn check<F: Fixture>() {
     proptest!(config, |(ops in ops())| runtime.block_on(suite::within_deadline(run::<F>(ops))));
 }
 
-async fn run<F: Fixture>(ops: Vec<Op>) {
+async fn run<F: Fixture>(ops: Vec<ModelOp>) {
     let mut fixture = F::new();
     let mut model = Model::default();
     model.contents.insert(FIRST_REVISION, Content::new());
     for op in ops {
         match op {
-            Op::Commit { guards, writes } => {
+            ModelOp::Commit { guards, writes } => {
                 commit(fixture.store(), &mut model, &guards, writes).await
             }
-            Op::Compact { back } => {
+            ModelOp::Compact { back } => {
                 let (current, _) = model.now();
                 let oldest =
                     Revision::new(current.number().saturating_sub(back)).unwrap_or(FIRST_REVISION);
                 fixture.store().compact(oldest).await.unwrap();
                 model.oldest = model.oldest.max(Some(oldest));
             }
-            Op::Pause => fixture = fixture.pause(),
+            ModelOp::Pause => fixture = fixture.pause(),
         }
     }
     let end = ENDS
@@ -204,7 +205,7 @@ async fn commit(
         })
         .collect();
     let writes = writes.into_iter().map(|(index, value)| match value {
-        // A few are so large that an engine splits them.
+        // Some values are so large that an engine splits them.
         Some(value @ 240..) => Write::Put {
             key: key(index),
             value: vec![value; 600 * usize::from(value)].into(),
@@ -299,7 +300,8 @@ async fn paged(store: &impl Store, prefix: &Prefix, at: Revision) -> Vec<Item> {
     }
 }
 
-/// Replayed on the content at the revision where it began, a watch makes the content of every later one.
+/// Checks that a watch, replayed on the content at its first revision, yields the content of every
+/// later one.
 async fn watch(store: &impl Store, model: &Model, prefix: Prefix, after: Revision) {
     let (end, _) = model.now();
     let under = |content: &Content| -> Content {

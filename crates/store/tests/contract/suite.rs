@@ -1,4 +1,4 @@
-//! The cases, each for any engine.
+//! The cases of the contract, generic over the engine.
 
 use std::{num::NonZeroUsize, pin::pin, sync::Arc, time::Duration};
 
@@ -130,7 +130,7 @@ pub(crate) async fn an_item_knows_when_it_was_created_and_modified<F: Fixture>()
     assert_eq!(at(FIRST_REVISION).await, None);
 }
 
-pub(crate) async fn a_commit_returns_what_was_there_before<F: Fixture>() {
+pub(crate) async fn a_commit_returns_the_previous_items<F: Fixture>() {
     let fixture = F::new();
     let first = put(fixture.store(), "a", "1").await;
     let fixture = fixture.pause();
@@ -285,7 +285,7 @@ pub(crate) async fn a_commit_is_applied_whole_or_not_at_all<F: Fixture>() {
     );
 }
 
-pub(crate) async fn what_is_too_large_is_refused_by_name<F: Fixture>() {
+pub(crate) async fn refuses_oversized_requests_naming_the_limit<F: Fixture>() {
     let fixture = F::new();
     let value = |size| Txn::new().put(key("a"), vec![7; size]);
     fixture
@@ -348,7 +348,7 @@ pub(crate) async fn what_is_too_large_is_refused_by_name<F: Fixture>() {
     assert_eq!(kept.value.len(), MAX_VALUE_BYTES);
 }
 
-/// Around the size at which an engine may split a value, and at the largest one.
+/// Sizes around the one at which an engine may split a value, and the largest one.
 pub(crate) async fn large_values_are_kept_whole<F: Fixture>() {
     const PART: usize = 64 * 1024;
     let value = |size: usize, seed: usize| -> Vec<u8> {
@@ -391,7 +391,7 @@ pub(crate) async fn large_values_are_kept_whole<F: Fixture>() {
         }
         fixture = fixture.pause();
     }
-    // All of a value goes with it.
+    // Deleting or replacing a value frees all of it.
     let last = *revisions.last().unwrap();
     fixture.store().compact(last).await.unwrap();
     let fixture = fixture.pause();
@@ -441,11 +441,12 @@ pub(crate) async fn concurrent_compare_and_set_loses_no_update<F: Fixture>() {
 }
 
 /// Also where an engine decides several commits before any of them is durable.
-pub(crate) async fn of_concurrent_creates_one_wins<F: Fixture>() {
+pub(crate) async fn one_of_concurrent_creates_wins<F: Fixture>() {
     const WRITERS: usize = 16;
     let fixture = Arc::new(F::new());
     for round in 0..20 {
-        // The same key; different keys of a directory that must be empty; that together with another guard; and what was read alone in a directory.
+        // By `kind`: the same key; different keys of a directory that must be empty; the latter
+        // with another guard; and a directory that must contain only the item that was read.
         for kind in 0..4 {
             let dir = format!("{round}/{kind}/");
             let alone = key(&format!("{dir}alone"));
@@ -486,7 +487,7 @@ pub(crate) async fn of_concurrent_creates_one_wins<F: Fixture>() {
             assert_eq!((won.len(), lost.len()), (1, WRITERS - 1), "{dir}");
             let left = list(fixture.store(), &dir, None).await.unwrap();
             assert_eq!(left.items.len(), 1);
-            // What was refused was refused for what won.
+            // Each refusal names the commit that won.
             let winner = &left.items[0];
             for refused in lost {
                 assert!(
@@ -585,7 +586,7 @@ pub(crate) async fn a_list_respects_its_prefix_and_order<F: Fixture>() {
     }
 }
 
-pub(crate) async fn the_future_is_refused<F: Fixture>() {
+pub(crate) async fn refuses_future_revisions<F: Fixture>() {
     let fixture = F::new();
     let current = put(fixture.store(), "a", "").await;
     let fixture = fixture.pause();
@@ -603,7 +604,7 @@ pub(crate) async fn the_future_is_refused<F: Fixture>() {
     }
 }
 
-pub(crate) async fn a_watch_yields_what_is_written_after_it_began<F: Fixture>() {
+pub(crate) async fn a_watch_yields_commits_after_it_began<F: Fixture>() {
     let fixture = F::new();
     let created = put(fixture.store(), "a", "1").await;
     let mut watch = fixture.store().watch(Prefix::all(), created).await.unwrap();
@@ -664,7 +665,7 @@ pub(crate) async fn a_watch_from_the_past_catches_up<F: Fixture>() {
     let revisions: Vec<Revision> = seen.iter().map(|commit| commit.revision).collect();
     assert!(revisions.is_sorted_by(|a, b| a < b));
     assert_eq!(revisions.last(), Some(&live));
-    // Resumed after any of them, it goes on with the next.
+    // Resumed after any revision, a watch goes on with the next one.
     for (at, revision) in revisions.iter().enumerate() {
         let rest = fixture
             .store()
@@ -757,7 +758,7 @@ pub(crate) async fn watchers_of_concurrent_writers_see_every_commit_once_in_orde
     }
 }
 
-pub(crate) async fn the_position_of_a_watch_advances_past_what_it_does_not_show<F: Fixture>() {
+pub(crate) async fn the_position_of_a_watch_advances_past_other_prefixes<F: Fixture>() {
     let fixture = F::new();
     let mut watch = fixture
         .store()
@@ -767,7 +768,7 @@ pub(crate) async fn the_position_of_a_watch_advances_past_what_it_does_not_show<
     assert_eq!(watch.position(), FIRST_REVISION);
     let other = put(fixture.store(), "nodes/a", "").await;
     while watch.position() < other {
-        // Nothing to show: it can only wait, or advance.
+        // There is nothing to return: the watch can only wait or advance.
         assert!(
             tokio::time::timeout(Duration::from_millis(10), watch.next())
                 .await
@@ -777,7 +778,7 @@ pub(crate) async fn the_position_of_a_watch_advances_past_what_it_does_not_show<
     assert_eq!(watch.position(), other);
 }
 
-pub(crate) async fn a_stalled_watcher_holds_nobody_back_and_ends_when_overtaken<F: Fixture>() {
+pub(crate) async fn a_stalled_watcher_blocks_no_writer_and_ends_when_compacted<F: Fixture>() {
     let fixture = F::new();
     let mut stalled = fixture
         .store()
@@ -829,7 +830,7 @@ pub(crate) async fn a_dropped_wait_loses_no_commit<F: Fixture>() {
     assert_eq!(watch.next().await.unwrap().revision, revision);
 }
 
-pub(crate) async fn a_compaction_keeps_its_revision_and_ends_what_is_before<F: Fixture>() {
+pub(crate) async fn a_compaction_keeps_its_revision_and_drops_earlier_ones<F: Fixture>() {
     let fixture = F::new();
     let first = put(fixture.store(), "a", "1").await;
     put(fixture.store(), "gone", "").await;
@@ -871,7 +872,7 @@ pub(crate) async fn a_compaction_keeps_its_revision_and_ends_what_is_before<F: F
     };
     assert_eq!(watch.next().await.unwrap(), deletion);
 
-    // All history gone, deletions included, the counter still goes on.
+    // The revision counter goes on even when all history is compacted, deletions included.
     store.compact(third).await.unwrap();
     let fixture = fixture.pause();
     assert_eq!(fixture.store().status().await.unwrap().current, third);
@@ -894,7 +895,7 @@ pub(crate) async fn a_compaction_frees_memory<F: Fixture>() {
     assert_eq!(fixture.store().status().await.unwrap().memory_bytes, 1001);
 }
 
-pub(crate) async fn history_can_be_kept_within_a_number_of_bytes<F: Fixture>() {
+pub(crate) async fn history_can_be_bounded_by_bytes<F: Fixture>() {
     let fixture = F::new();
     let kilobyte = |n: usize| format!("{n:1000}");
     let mut last = FIRST_REVISION;
@@ -904,10 +905,10 @@ pub(crate) async fn history_can_be_kept_within_a_number_of_bytes<F: Fixture>() {
     }
     put(fixture.store(), "gone", &kilobyte(0)).await;
     let deleted = delete(fixture.store(), "gone").await;
-    // Also of a history that was read again.
+    // The same holds for a history that was loaded from disk.
     let mut fixture = fixture.pause();
     let status = fixture.store().status().await.unwrap();
-    // 49 versions of `a`; one of `gone`, and that it went.
+    // 49 versions of `a`, one of `gone`, and the tombstone of `gone`.
     assert_eq!(status.history_bytes, 49 * 1001 + 1004 + 4);
     for (bytes, expected) in [
         (60_000, 49 * 1001 + 1008),
@@ -924,7 +925,7 @@ pub(crate) async fn history_can_be_kept_within_a_number_of_bytes<F: Fixture>() {
             status.memory_bytes - status.history_bytes,
             1001 + 40 * 1006 + 10 * 1005
         );
-        // No more than is needed.
+        // No more is dropped than necessary.
         assert_eq!(store.oldest_within(bytes).await.unwrap(), oldest);
         assert!(bytes > 0 || oldest == deleted);
         assert!(bytes < 1008 || oldest <= last);
@@ -932,8 +933,8 @@ pub(crate) async fn history_can_be_kept_within_a_number_of_bytes<F: Fixture>() {
     }
 }
 
-/// Changes must be found again by the place that they had in the whole commit.
-pub(crate) async fn a_commit_that_lost_a_part_to_compaction_loses_no_other<F: Fixture>() {
+/// Changes are found again by their place in the whole commit.
+pub(crate) async fn partly_compacted_commits_keep_their_other_changes<F: Fixture>() {
     let mut fixture = F::new();
     let txn = Txn::new()
         .put(key("a"), "")

@@ -1,5 +1,6 @@
-//! A disk that keeps its promise and not more: what was written before a flush is there after a power cut, the rest is
-//! not, or in part. It is one file, served through FUSE; a loop device and ext4 on top of it are the kernel's own.
+//! A simulated disk: after a power cut it has everything written before a flush, and any part of
+//! the later writes. It is one file, served through FUSE; a loop device and ext4 on top of it are
+//! the kernel's own.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,16 +19,16 @@ use fuser::{
 };
 use tempfile::TempDir;
 
-/// Only blocks that were written take memory. Files of a store are rewritten twice a minute at most, so
-/// that all that a test writes with values of the largest size may be there at once.
+/// Only written blocks take memory. The files of a store are rewritten twice a minute at most, so
+/// all data that a test writes with values of the largest size may be on the disk at once.
 const BYTES: u64 = 4 * 1024 * 1024 * 1024;
 const BLOCK: usize = 4096;
-/// What a disk writes whole or not at all.
+/// The unit that a disk writes atomically.
 const SECTOR: usize = 512;
 
 type Block = [u8; BLOCK];
 
-/// What is on a disk; blocks that are not there are zeros. Cloning shares them.
+/// The content of a disk; missing blocks are zeros. Cloning shares the blocks.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Image(BTreeMap<u64, Arc<Block>>);
 
@@ -38,23 +39,23 @@ impl Image {
     }
 }
 
-/// What becomes of writes that no flush followed.
+/// The fate of writes that no flush followed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Unsynced {
+pub(crate) enum UnsyncedWrites {
     Lost,
-    /// Each sector by itself is there or not, as on a disk that was just emptying its cache.
+    /// Each sector is independently written or not, as on a disk that was emptying its cache.
     Torn,
 }
 
 #[derive(Debug, Default)]
-struct Content {
+struct DiskContent {
     now: Image,
     durable: Image,
     /// Blocks that were written since the last flush.
     unsynced: BTreeSet<u64>,
 }
 
-impl Content {
+impl DiskContent {
     fn read(&self, bytes: Range<u64>) -> Vec<u8> {
         let mut found = Vec::new();
         for (number, part) in parts(bytes) {
@@ -81,9 +82,9 @@ impl Content {
         }
     }
 
-    fn after_power_cut(&self, unsynced: Unsynced, random: &mut fastrand::Rng) -> Image {
+    fn after_power_cut(&self, unsynced: UnsyncedWrites, random: &mut fastrand::Rng) -> Image {
         let mut image = self.durable.clone();
-        if let Unsynced::Torn = unsynced {
+        if let UnsyncedWrites::Torn = unsynced {
             for number in &self.unsynced {
                 let mut block = self.durable.block(*number);
                 let written = self.now.block(*number);
@@ -98,7 +99,7 @@ impl Content {
     }
 }
 
-/// The blocks of a range of bytes, and which of their bytes are in it.
+/// The blocks of a range of bytes, and the bytes of each that are in the range.
 fn parts(bytes: Range<u64>) -> impl Iterator<Item = (u64, Range<usize>)> {
     let size = BLOCK as u64;
     let within = move |at: u64| usize::try_from(at).unwrap();
@@ -109,12 +110,12 @@ fn parts(bytes: Range<u64>) -> impl Iterator<Item = (u64, Range<usize>)> {
     })
 }
 
-/// The file that a loop device takes for a disk: the root of its file system.
+/// The file behind the loop device: the root of its file system.
 #[derive(Clone, Debug, Default)]
-struct Served(Arc<Mutex<Content>>);
+struct ServedDisk(Arc<Mutex<DiskContent>>);
 
-impl Served {
-    fn content(&self) -> MutexGuard<'_, Content> {
+impl ServedDisk {
+    fn content(&self) -> MutexGuard<'_, DiskContent> {
         self.0.lock().unwrap()
     }
 
@@ -139,7 +140,7 @@ impl Served {
     }
 }
 
-impl Filesystem for Served {
+impl Filesystem for ServedDisk {
     fn getattr(&self, _: &Request, _: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         reply.attr(&Duration::MAX, &Self::attributes());
     }
@@ -184,21 +185,21 @@ impl Filesystem for Served {
     }
 
     fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        // What FUSE calls so is a close, which promises nothing.
+        // FUSE calls this on close, which promises no durability.
         reply.ok();
     }
 }
 
-/// An ext4 file system on such a disk, mounted.
+/// A mounted ext4 file system on a simulated disk.
 #[derive(Debug)]
 pub(crate) struct Machine {
-    content: Served,
+    content: ServedDisk,
     session: Option<BackgroundSession>,
     place: TempDir,
 }
 
 impl Machine {
-    /// A disk with a new file system.
+    /// Creates a disk with a new file system.
     pub(crate) fn new() -> Self {
         let machine = Self::plug_in(Image::default());
         run(Command::new("mkfs.ext4")
@@ -207,13 +208,13 @@ impl Machine {
         machine.mounted()
     }
 
-    /// With the disk of one whose power was cut.
+    /// Mounts the disk of a machine after a power cut.
     pub(crate) fn boot(disk: Image) -> Self {
         Self::plug_in(disk).mounted()
     }
 
     fn plug_in(image: Image) -> Self {
-        let content = Served(Arc::new(Mutex::new(Content {
+        let content = ServedDisk(Arc::new(Mutex::new(DiskContent {
             durable: image.clone(),
             now: image,
             unsynced: BTreeSet::new(),
@@ -242,20 +243,21 @@ impl Machine {
         self.place.path().join("disk")
     }
 
-    /// Where the file system is.
+    /// The mount point of the file system.
     pub(crate) fn root(&self) -> PathBuf {
         self.place.path().join("root")
     }
 
-    /// What would be on the disk if the power were cut now.
-    pub(crate) fn cut_power(&self, unsynced: Unsynced, random: &mut fastrand::Rng) -> Image {
+    /// The content that the disk would have if the power were cut now.
+    pub(crate) fn cut_power(&self, unsynced: UnsyncedWrites, random: &mut fastrand::Rng) -> Image {
         self.content.content().after_power_cut(unsynced, random)
     }
 }
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // Detached rather than refused where a failed test left files open; then the end of the process closes them.
+        // Detached lazily, because a failed test may have left files open; the end of the process
+        // closes them.
         for at in [self.root(), self.disk()] {
             let _ = Command::new("umount").arg("--lazy").arg(at).status();
         }

@@ -1,4 +1,4 @@
-//! Writers, and what they were told.
+//! Writers, and the acknowledgements they got.
 
 use std::{
     collections::BTreeMap,
@@ -17,21 +17,22 @@ use podplane_store::{
 };
 use tokio::{sync::watch, task::JoinSet};
 
-/// Each with keys of its own, and one commit under way.
+/// Each writer has keys of its own, and one commit in progress.
 const WRITERS: u64 = 8;
-/// What is written with values of one size. Of large ones less, since the disk is in memory.
+/// The amount of data by value size: less for large values, since the disk is in memory.
 #[derive(Clone, Copy, Debug)]
-struct Extent {
-    /// So many items a writer has, which it replaces in turn.
+struct LoadSize {
+    /// The number of items of a writer, which it replaces in turn.
     keys: u64,
-    /// How much history is kept, and how often the rest goes: more often than in life, since that is where space is reused.
+    /// The history to keep. Compaction is more frequent than in production, since that is where
+    /// space is reused.
     keep: u64,
     compact_every: u64,
     /// The most commits before the power is cut.
     most_commits: u64,
 }
 
-impl Extent {
+impl LoadSize {
     fn of(value_bytes: usize) -> Self {
         match value_bytes {
             ..=65536 => Self {
@@ -52,10 +53,11 @@ impl Extent {
 
 /// The most commits to wait for before the power is cut.
 pub(crate) fn most_commits(value_bytes: usize) -> u64 {
-    Extent::of(value_bytes).most_commits
+    LoadSize::of(value_bytes).most_commits
 }
 
-/// A writer's `step`th commit replaces one of its items, and moves its marker: a put, a put and a delete.
+/// The commit number `step` of a writer: it replaces one of its items and moves its marker: two
+/// puts and a delete.
 fn txn(writer: u64, step: u64, value_bytes: usize) -> Txn {
     let txn = Txn::new()
         .put(item(writer, step, value_bytes), value(step, value_bytes))
@@ -67,7 +69,7 @@ fn txn(writer: u64, step: u64, value_bytes: usize) -> Txn {
 }
 
 fn item(writer: u64, step: u64, value_bytes: usize) -> Key {
-    let keys = Extent::of(value_bytes).keys;
+    let keys = LoadSize::of(value_bytes).keys;
     Key::try_from(format!("item/{writer}/{}", step % keys)).unwrap()
 }
 
@@ -75,7 +77,7 @@ fn marker(writer: u64, step: u64) -> Key {
     Key::try_from(format!("marker/{writer}/{step}")).unwrap()
 }
 
-/// Bytes that neither repeat nor belong to another step.
+/// Bytes that neither repeat nor equal those of another step.
 fn value(step: u64, bytes: usize) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(step);
     let mut value = vec![0; bytes];
@@ -83,17 +85,17 @@ fn value(step: u64, bytes: usize) -> Vec<u8> {
     value
 }
 
-/// What was acknowledged: nothing of it may be missing.
+/// The acknowledged commits, none of which may be missing.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Acknowledged {
+pub(crate) struct AcknowledgedCommits {
     /// The last step of each writer, and its revision.
     last: BTreeMap<u64, (u64, Revision)>,
-    /// Every commit, by its revision.
+    /// Every commit, by revision.
     commits: BTreeMap<Revision, (u64, u64)>,
     compacted: Option<Revision>,
 }
 
-impl Acknowledged {
+impl AcknowledgedCommits {
     fn step(&mut self, writer: u64, step: u64, revision: Revision) {
         self.last.insert(writer, (step, revision));
         self.commits.insert(revision, (writer, step));
@@ -108,23 +110,27 @@ impl Acknowledged {
 #[derive(Debug)]
 pub(crate) struct Load {
     store: Arc<SledStore>,
-    acknowledged: Arc<Mutex<Acknowledged>>,
+    acknowledged: Arc<Mutex<AcknowledgedCommits>>,
     count: watch::Receiver<u64>,
     stop: Arc<AtomicBool>,
     writers: JoinSet<()>,
 }
 
 impl Load {
-    /// Goes on after what was acknowledged earlier.
-    pub(crate) fn begin(store: SledStore, before: &Acknowledged, value_bytes: usize) -> Self {
+    /// Starts writers that go on after the acknowledged commits.
+    pub(crate) fn begin(
+        store: SledStore,
+        before: &AcknowledgedCommits,
+        value_bytes: usize,
+    ) -> Self {
         let store = Arc::new(store);
         let acknowledged = Arc::new(Mutex::new(before.clone()));
         let stop = Arc::new(AtomicBool::new(false));
-        let Extent {
+        let LoadSize {
             keep,
             compact_every,
             ..
-        } = Extent::of(value_bytes);
+        } = LoadSize::of(value_bytes);
         let (counter, count) = watch::channel(0);
         let counter = Arc::new(counter);
         let mut writers = JoinSet::new();
@@ -161,7 +167,8 @@ impl Load {
         }
     }
 
-    /// Waits for so many acknowledgements, and a little longer, so that the end comes at any point of a write.
+    /// Waits for `commits` acknowledgements and then for `then`, so that the end comes at any point
+    /// of a write.
     pub(crate) async fn reach(&mut self, commits: u64, then: Duration) {
         tokio::select! {
             reached = self.count.wait_for(|count| *count >= commits) => drop(reached.unwrap()),
@@ -170,7 +177,7 @@ impl Load {
         tokio::time::sleep(then).await;
     }
 
-    pub(crate) fn acknowledged(&self) -> Acknowledged {
+    pub(crate) fn acknowledged(&self) -> AcknowledgedCommits {
         self.acknowledged.lock().unwrap().clone()
     }
 
@@ -181,20 +188,20 @@ impl Load {
     }
 }
 
-/// Opens the store and finds everything that was acknowledged, and beyond it at most the one commit that each writer
-/// had under way. Returns what the next writers go on from.
+/// Opens the store and checks that it has every acknowledged commit, and beyond them at most the
+/// one commit that each writer had in progress. Returns the state for the next writers.
 pub(crate) async fn verify(
     dir: &Path,
-    acknowledged: &Acknowledged,
+    acknowledged: &AcknowledgedCommits,
     value_bytes: usize,
-) -> (SledStore, Acknowledged) {
+) -> (SledStore, AcknowledgedCommits) {
     let store = SledStore::open(dir).unwrap();
     let status = store.status().await.unwrap();
     assert!(Some(status.oldest) >= acknowledged.compacted);
 
-    let mut found = Acknowledged {
+    let mut found = AcknowledgedCommits {
         compacted: Some(status.oldest),
-        ..Acknowledged::default()
+        ..AcknowledgedCommits::default()
     };
     for writer in 0..WRITERS {
         let acknowledged = acknowledged.last.get(&writer);
@@ -211,7 +218,7 @@ pub(crate) async fn verify(
             Some((last, at)) => assert!(*last + 1 == step && at < revision, "{last} {step}"),
             None => assert_eq!(step, 0),
         }
-        let keys = Extent::of(value_bytes).keys;
+        let keys = LoadSize::of(value_bytes).keys;
         assert_eq!(items.len() as u64, keys.min(step + 1));
         for step in step.saturating_sub(keys - 1)..=step {
             let found = store

@@ -1,10 +1,11 @@
-//! The power is cut under load, on a real file system whose disk forgets what was not flushed; then the machine boots.
+//! Power cuts under load, on a real file system whose disk loses unflushed writes; then the machine
+//! boots.
 //!
-//! `PODPLANE_SOAK=1` cuts it 25 times at each size. Each test runs in a process of its own with mounts of its own, so
-//! that nothing of it is left whatever happens.
+//! `PODPLANE_SOAK=1` runs 25 rounds at each size. Each test runs in a process of its own with
+//! mounts of its own, so that nothing of it is left afterwards.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![expect(clippy::print_stdout, reason = "what a failed test says")]
+#![expect(clippy::print_stdout, reason = "output of a failed test")]
 
 mod disk;
 mod load;
@@ -23,9 +24,9 @@ use std::{
 use podplane_store::{MAX_VALUE_BYTES, SledStore};
 
 use crate::{
-    disk::{Machine, Unsynced},
-    load::{Acknowledged, Load, verify},
-    support::{Moment, current},
+    disk::{Machine, UnsyncedWrites},
+    load::{AcknowledgedCommits, Load, verify},
+    support::{RewriteStage, current},
 };
 
 const CHILD: &str = "STORE_TEST_POWER_CUT_CHILD";
@@ -40,13 +41,13 @@ fn values_of_10_kib_survive() {
     alone("values_of_10_kib_survive", || survive(10 * 1024));
 }
 
-/// The largest that is not split.
+/// The largest size that is not split.
 #[test]
 fn values_of_64_kib_survive() {
     alone("values_of_64_kib_survive", || survive(64 * 1024));
 }
 
-/// Split into as many records as there can be.
+/// Split into the most records possible.
 #[test]
 fn values_of_the_largest_size_survive() {
     alone("values_of_the_largest_size_survive", || {
@@ -66,35 +67,37 @@ fn survive(value_bytes: usize) {
     let runtime = runtime();
     let mut random = seeded();
     let mut machine = Machine::new();
-    let mut acknowledged = Acknowledged::default();
+    let mut acknowledged = AcknowledgedCommits::default();
     for round in 1..=rounds() {
         let commits = random.u64(0..load::most_commits(value_bytes));
         let then = Duration::from_micros(random.u64(0..5_000));
-        let unsynced = *random.choice(&[Unsynced::Lost, Unsynced::Torn]).unwrap();
-        let (image, told) = runtime.block_on(async {
+        let unsynced = *random
+            .choice(&[UnsyncedWrites::Lost, UnsyncedWrites::Torn])
+            .unwrap();
+        let (image, acknowledged_commits) = runtime.block_on(async {
             let dir = machine.root().join("store");
             let (store, found) = verify(&dir, &acknowledged, value_bytes).await;
             let mut load = Load::begin(store, &found, value_bytes);
             load.reach(commits, then).await;
-            // What was acknowledged is noted first: the power is cut later than that.
-            let told = load.acknowledged();
+            // The acknowledgements are read first: the power is cut later.
+            let acknowledged_commits = load.acknowledged();
             let image = machine.cut_power(unsynced, &mut random);
             load.end().await;
-            (image, told)
+            (image, acknowledged_commits)
         });
         println!(
             "round {round}: {} acknowledged, {unsynced:?}",
-            told.commits()
+            acknowledged_commits.commits()
         );
-        acknowledged = told;
+        acknowledged = acknowledged_commits;
         machine = Machine::boot(image);
     }
     let dir = machine.root().join("store");
     drop(runtime.block_on(verify(&dir, &acknowledged, value_bytes)));
 }
 
-/// While the store moves into a new database, after it did, and after the old one was removed. What is on the disk is sometimes
-/// a little later than what is looked at.
+/// Cuts the power while the store moves into a new database, after it did, and after the old one
+/// was removed. The disk is sometimes a little ahead of the observed step.
 #[test]
 fn a_power_cut_at_each_step_of_a_rewrite_loses_nothing() {
     alone(
@@ -104,11 +107,15 @@ fn a_power_cut_at_each_step_of_a_rewrite_loses_nothing() {
             let runtime = runtime();
             let mut random = seeded();
             let mut machine = Machine::new();
-            let mut acknowledged = Acknowledged::default();
+            let mut acknowledged = AcknowledgedCommits::default();
             for round in 0..rounds().max(6) {
-                let moment = [Moment::Copying, Moment::Switched, Moment::Cleaned][round % 3];
-                let unsynced = [Unsynced::Torn, Unsynced::Lost][round / 3 % 2];
-                let (image, told) = runtime.block_on(async {
+                let moment = [
+                    RewriteStage::Copying,
+                    RewriteStage::Switched,
+                    RewriteStage::Cleaned,
+                ][round % 3];
+                let unsynced = [UnsyncedWrites::Torn, UnsyncedWrites::Lost][round / 3 % 2];
+                let (image, acknowledged_commits) = runtime.block_on(async {
                     let dir = machine.root().join("store");
                     let (store, found) = verify(&dir, &acknowledged, VALUE_BYTES).await;
                     let before = current(&dir);
@@ -121,14 +128,14 @@ fn a_power_cut_at_each_step_of_a_rewrite_loses_nothing() {
                     }
                     let then = Duration::from_millis(random.u64(0..60));
                     load.reach(commits, then).await;
-                    let told = load.acknowledged();
+                    let acknowledged_commits = load.acknowledged();
                     let image = machine.cut_power(unsynced, &mut random);
                     load.end().await;
-                    (image, told)
+                    (image, acknowledged_commits)
                 });
-                let commits = told.commits();
+                let commits = acknowledged_commits.commits();
                 println!("round {round}: {moment:?}, {unsynced:?}, {commits} acknowledged");
-                acknowledged = told;
+                acknowledged = acknowledged_commits;
                 machine = Machine::boot(image);
             }
             let dir = machine.root().join("store");
@@ -137,7 +144,7 @@ fn a_power_cut_at_each_step_of_a_rewrite_loses_nothing() {
     );
 }
 
-/// While it opens, too.
+/// Also cuts the power while the store is being opened.
 #[test]
 fn a_power_cut_while_opening_leaves_a_store_that_opens() {
     alone(
@@ -146,7 +153,7 @@ fn a_power_cut_while_opening_leaves_a_store_that_opens() {
             let runtime = runtime();
             let mut random = seeded();
             let mut machine = Machine::new();
-            let mut acknowledged = Acknowledged::default();
+            let mut acknowledged = AcknowledgedCommits::default();
             for round in 1..=rounds() {
                 let dir = machine.root().join("store");
                 let opening = {
@@ -154,7 +161,7 @@ fn a_power_cut_while_opening_leaves_a_store_that_opens() {
                     thread::spawn(move || SledStore::open(dir).unwrap())
                 };
                 thread::sleep(Duration::from_micros(random.u64(0..120_000)));
-                let image = machine.cut_power(Unsynced::Torn, &mut random);
+                let image = machine.cut_power(UnsyncedWrites::Torn, &mut random);
                 println!("round {round}: opened {}", opening.is_finished());
                 drop(opening.join().unwrap());
                 machine = Machine::boot(image);
@@ -165,7 +172,7 @@ fn a_power_cut_while_opening_leaves_a_store_that_opens() {
                     load.reach(20, Duration::ZERO).await;
                     let load_ended = load.acknowledged();
                     load.end().await;
-                    // Closed: the writes that were under way have been acknowledged, or found.
+                    // The store is closed: commits in progress have been acknowledged or are found.
                     verify(&dir, &load_ended, 1024).await.1
                 });
             }
@@ -173,7 +180,7 @@ fn a_power_cut_while_opening_leaves_a_store_that_opens() {
     );
 }
 
-/// A test of this test: sled as it comes acknowledges what a power cut takes.
+/// Checks the simulated disk: plain sled acknowledges commits that a power cut loses.
 #[test]
 fn plain_sled_loses_what_its_flush_acknowledged() {
     alone("plain_sled_loses_what_its_flush_acknowledged", || {
@@ -190,7 +197,7 @@ fn plain_sled_loses_what_its_flush_acknowledged() {
                 db.insert(n.to_be_bytes(), vec![7; 1024]).unwrap();
                 db.flush().unwrap();
             }
-            let image = machine.cut_power(Unsynced::Lost, &mut random);
+            let image = machine.cut_power(UnsyncedWrites::Lost, &mut random);
             drop(db);
             drop(machine);
             let machine = Machine::boot(image);
@@ -223,7 +230,7 @@ fn runtime() -> tokio::runtime::Runtime {
         .unwrap()
 }
 
-/// Printed, so that a failure can be looked for again; the threads' timing is not repeated.
+/// Prints its seed, so that a failure can be reproduced, apart from the timing of threads.
 fn seeded() -> fastrand::Rng {
     let seed =
         env::var("PODPLANE_SEED").map_or_else(|_| fastrand::u64(..), |seed| seed.parse().unwrap());
@@ -231,11 +238,11 @@ fn seeded() -> fastrand::Rng {
     fastrand::Rng::with_seed(seed)
 }
 
-/// Runs the body in a process with mounts of its own, which the kernel removes with the process; loop devices go with
-/// their mounts.
+/// Runs the body in a process with mounts of its own, which the kernel removes with the process,
+/// and loop devices with their mounts.
 fn alone(test: &str, body: impl FnOnce()) {
     if env::var_os(CHILD).is_some() {
-        // Whoever started this holds the other end.
+        // Ends the child if its parent goes: the parent holds the other end of this pipe.
         thread::spawn(|| {
             let _ = io::stdin().read(&mut [0]);
             std::process::abort();
@@ -254,7 +261,7 @@ fn alone(test: &str, body: impl FnOnce()) {
         rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists(),
         "this test needs root, loop devices and /dev/fuse (modprobe fuse loop); or set PODPLANE_SKIP=root or fuse"
     );
-    // The parent's, so that it goes even if the child is killed.
+    // Made by the parent, so that it is removed even if the child is killed.
     let place = tempfile::tempdir().unwrap();
     let mut child = Command::new("unshare")
         .args(["--mount", "--propagation", "private"])

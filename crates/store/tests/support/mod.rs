@@ -1,16 +1,16 @@
-//! What the tests of several programs share.
+//! Helpers for the tests of several programs.
 
 use std::{fs, path::Path};
 
-/// A step of a rewrite, as it is seen in the files.
+/// A stage of a rewrite, as visible in the files.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Moment {
+pub(crate) enum RewriteStage {
     Copying,
     Switched,
     Cleaned,
 }
 
-impl Moment {
+impl RewriteStage {
     pub(crate) fn is_reached(self, dir: &Path, before: u64) -> bool {
         let data = |number: u64| match number {
             0 => dir.join("db"),
@@ -24,7 +24,7 @@ impl Moment {
     }
 }
 
-/// The generation that counts.
+/// The number of the current generation.
 pub(crate) fn current(dir: &Path) -> u64 {
     let text = fs::read_to_string(dir.join("current")).unwrap_or_default();
     text.trim().parse().unwrap_or_default()

@@ -1,4 +1,4 @@
-//! What the tests of the sled engine's directory share.
+//! Helpers for the tests of the sled engine's directory.
 
 use std::{
     path::Path,
@@ -10,7 +10,7 @@ use std::{
 
 use podplane_store::{Key, OpenError, SledStore};
 
-/// Tells a copy of this program in which directory to write; see [`child`].
+/// Tells a child process in which directory to write; see [`child`].
 pub(crate) const CHILD_DIR: &str = "STORE_TEST_CHILD_DIR";
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -26,8 +26,8 @@ pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
         .block_on(future)
 }
 
-/// Refused or, with `Ok`, opened. Fails when it takes forever: sled could also wait for a thread
-/// that has panicked.
+/// Opens a store, or returns the refusal. Fails when that takes forever: sled could also wait for a
+/// thread that has panicked.
 pub(crate) fn open(dir: &Path) -> Result<SledStore, OpenError> {
     let (done, opened) = mpsc::channel();
     let dir = dir.to_owned();
@@ -35,7 +35,7 @@ pub(crate) fn open(dir: &Path) -> Result<SledStore, OpenError> {
     opened.recv_timeout(DEADLINE).expect("opening hangs")
 }
 
-/// This program again, to run one of its ignored tests on a directory.
+/// A command that runs one of this program's ignored tests on a directory.
 pub(crate) fn child(mut program: Command, what: &str, dir: &Path) -> Command {
     program
         .args([what, "--exact", "--ignored", "--nocapture"])

@@ -1,4 +1,4 @@
-//! The body of a request, which has to arrive in time.
+//! The deadline for the body of a request.
 
 use std::{
     pin::Pin,
@@ -17,18 +17,19 @@ use tonic::{
     },
 };
 
-/// How long the body of a request may take to arrive. Who sends a byte now and then would hold memory and a stream for ever.
+/// The time in which the body of a request must arrive. Without it, a client that sends a byte now
+/// and then would hold memory and a stream for ever.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A body that ends with `DEADLINE_EXCEEDED` when it takes longer than [`BODY_TIMEOUT`].
 struct TimedBody<B> {
     body: Pin<Box<B>>,
     deadline: Instant,
-    /// Made when the body is first waited for; most are there already.
+    /// Created when the body is first waited for; most bodies are there already.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-/// The request with a body that has to arrive in time, unless the client may take as long as it likes.
+/// Adds the deadline to the request's body, unless the client may take any time.
 pub(super) fn timed<B>(request: Request<B>) -> Request<Body>
 where
     B: HttpBody<Data = Bytes> + Send + 'static,
@@ -46,7 +47,8 @@ where
     }
 }
 
-/// Whether the client goes on sending after the first answers: reflection is the only such service.
+/// Returns whether the client goes on sending after the first answers: reflection is the only such
+/// service.
 fn is_conversation(uri: &Uri) -> bool {
     uri.path().starts_with("/grpc.reflection.")
 }
@@ -96,7 +98,7 @@ mod tests {
 
     use super::*;
 
-    /// A request whose body is a piece now, and one after each pause.
+    /// A request whose body has one chunk at once, and one after each pause.
     fn request(path: &str, pauses: &'static [u64]) -> Request<Body> {
         let pieces = stream::iter(pauses).then(|pause| async move {
             tokio::time::sleep(Duration::from_secs(*pause)).await;
@@ -107,7 +109,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_body_that_takes_too_long_ends_with_an_error() {
+    async fn ends_a_slow_body_with_an_error() {
         let whole = request("/a", &[0, 14, 15]).into_body().collect().await;
         assert_eq!(whole.unwrap().to_bytes().len(), 15);
         for late in [&[31][..], &[0, 20, 20], &[0, 10, 10, 10, 10]] {

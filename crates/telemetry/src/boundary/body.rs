@@ -1,4 +1,4 @@
-//! The body of an answer, whose stream may panic long after its first byte was sent.
+//! The body of a response, whose stream may panic long after its first byte was sent.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -18,9 +18,9 @@ use super::{PANICKED, RequestLine};
 /// A body that ends with an error if it panics.
 #[derive(Debug)]
 pub(crate) struct GuardedBody {
-    /// Absent once it has panicked.
+    /// `None` once it has panicked.
     body: Option<Body>,
-    /// Absent for bodies that are only bytes.
+    /// `None` for bodies that are only bytes.
     line: Option<RequestLine>,
     is_grpc: bool,
 }
@@ -57,7 +57,7 @@ impl HttpBody for GuardedBody {
         let polled = catch_unwind(AssertUnwindSafe(|| Pin::new(body).poll_frame(context)));
         polled.unwrap_or_else(|_panic| {
             let broken = self.body.take();
-            // What is left of the stream may panic again.
+            // Dropping the rest of the stream may panic again.
             _ = catch_unwind(AssertUnwindSafe(|| drop(broken)));
             if let Some(line) = &self.line {
                 line.panicked();
@@ -67,7 +67,7 @@ impl HttpBody for GuardedBody {
                 return Poll::Ready(Some(Err(status)));
             }
             let mut trailers = HeaderMap::new();
-            // The status is short and ASCII, so it has a form in headers.
+            // The status is short and ASCII, so it is valid in headers.
             Poll::Ready(Some(match status.add_header(&mut trailers) {
                 Ok(()) => Ok(Frame::trailers(trailers)),
                 Err(status) => Err(status),

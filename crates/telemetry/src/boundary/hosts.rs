@@ -1,8 +1,9 @@
-//! Which hosts a request may name, and which web pages may send one.
+//! The hosts that a request may name, and the web pages that may send one.
 //!
-//! Browsers send what any web page asks for to any address, 127.0.0.1 included. They say which page asks (`Origin`),
-//! and which host the page believes to talk to (`Host`). A page that resolves a name of its own to our address (DNS rebinding) cannot
-//! use an IP address for that, so IP addresses are safe to accept.
+//! Browsers send requests of any web page to any address, 127.0.0.1 included. They add the page's
+//! origin (`Origin`), and the host that the page believes to talk to (`Host`). A page that resolves
+//! a name of its own to our address (DNS rebinding) cannot use an IP address for that, so IP
+//! addresses are safe to accept.
 
 use std::{fmt, net::IpAddr, str::FromStr};
 
@@ -12,14 +13,17 @@ use tonic::codegen::http::{
     uri::Authority,
 };
 
-/// No name of DNS is longer.
+/// The most characters of a host in a message; no DNS name is longer.
 const MAX_SHOWN: usize = 253;
 
 /// The flag of every process that serves on TCP.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct AllowedHosts {
-    /// Also answer requests that are addressed to these host names, and requests of web pages from these hosts. IP addresses and localhost are always
-    /// allowed, and unix sockets are not checked
+    /// Also accept these host names in the Host and Origin headers of requests, separated by commas
+    /// [default: none]
+    ///
+    /// This protects from web pages that rebind a DNS name. IP addresses and localhost are always
+    /// accepted; unix sockets are not checked.
     #[arg(
         id = "allowed-hosts",
         long = "allowed-hosts",
@@ -40,7 +44,7 @@ impl fmt::Display for HostName {
     }
 }
 
-/// Not a host name.
+/// An invalid host name.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "invalid host name {0:?}: want a name without scheme and port, as in apiserver or podplane.example.com"
@@ -60,7 +64,7 @@ impl FromStr for HostName {
     }
 }
 
-/// Why a request is not answered.
+/// The reasons to refuse a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refusal {
     #[error("missing Host: the request does not say which host it is for")]
@@ -86,7 +90,8 @@ impl Refusal {
 }
 
 impl AllowedHosts {
-    /// Whether a request may be answered: every host that it names is allowed, and it is not another site's page that sends it.
+    /// Checks a request: every host that it names must be allowed, and it must not come from
+    /// another site's page.
     pub(crate) fn judge(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Refusal> {
         // `:authority` of HTTP/2, or the absolute form of HTTP/1.
         let mut target = uri.authority().cloned();
@@ -110,7 +115,7 @@ impl AllowedHosts {
 
     fn judge_host(&self, authority: &Authority) -> Result<(), Refusal> {
         let host = authority.host();
-        // User information is for none of our clients.
+        // None of our clients sends user information.
         let is_plain = !authority.as_str().contains('@');
         if is_plain && (is_address(host) || is_loopback_name(host) || self.names(host)) {
             return Ok(());
@@ -125,7 +130,7 @@ impl AllowedHosts {
             .any(|name| name.0.eq_ignore_ascii_case(host))
     }
 
-    /// Whether the page is one of the host that its request is for, or of one that is allowed.
+    /// Returns whether the page is of the host that the request is for, or of an allowed one.
     fn is_ours(&self, origin: &HeaderValue, target: &Authority) -> bool {
         let Ok(uri) = Uri::try_from(origin.as_bytes()) else {
             return false;
@@ -152,7 +157,7 @@ fn is_address(host: &str) -> bool {
     }
 }
 
-/// Names that resolvers never ask others for (RFC 6761, section 6.3).
+/// Names that resolvers never forward (RFC 6761, section 6.3).
 fn is_loopback_name(host: &str) -> bool {
     let host = host.strip_suffix('.').unwrap_or(host);
     let last = host.rsplit('.').next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The boundary over real sockets, around handlers that panic.
+//! Tests of the boundary over real sockets, around handlers that panic.
 
 #![expect(clippy::panic, reason = "handlers that panic are what is tested")]
 
@@ -57,7 +57,7 @@ impl tonic::codegen::Service<http::Request<Body>> for Panics {
     }
 }
 
-/// A body of one piece, after which it panics.
+/// A body that panics after its first chunk.
 fn broken() -> AxumBody {
     AxumBody::from_stream(stream::unfold(true, |first| async move {
         assert!(first, "in the stream");
@@ -71,7 +71,7 @@ async fn panics(headers: http::HeaderMap) -> &'static str {
     "no headers"
 }
 
-/// A process with handlers that panic; the last value ends it.
+/// A process with handlers that panic.
 struct Server {
     address: String,
     tasks: Tasks,
@@ -124,7 +124,7 @@ impl Server {
             .await
     }
 
-    /// The status of a gRPC call, in its headers or its trailers.
+    /// The status of a gRPC call, from its headers or trailers.
     async fn call(&self, method: &str) -> String {
         let uri = format!("http://{}/test.Panics/{method}", self.address);
         let request = http::Request::post(uri).header("content-type", "application/grpc");
@@ -151,14 +151,14 @@ impl Server {
 const INTERNAL: &str = "13";
 
 #[tokio::test]
-async fn a_panic_ends_its_request_and_nothing_else() {
+async fn panic_ends_only_its_request() {
     let server = Server::start("").await;
     let (code, text) = server.get("/panics").await;
     assert_eq!(code, 500);
     assert!(text.contains(r#""reason":"InternalError""#), "{text}");
     assert!(!text.contains("secret"), "{text}");
     let broken = format!("http://{}/stream", server.address).parse().unwrap();
-    // What was sent before the panic may have left the server, or not.
+    // The bytes sent before the panic may have left the server, or not.
     if let Ok(response) = server.client.get(broken).await {
         assert_eq!(response.status(), 200);
         let body = response.into_body().collect().await;
@@ -177,7 +177,7 @@ async fn a_panic_ends_its_request_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn hosts_and_pages_that_are_not_allowed_are_refused() {
+async fn refuses_hosts_and_pages_that_are_not_allowed() {
     let server = Server::start("podplane.example").await;
     let ask = async |headers: &[(&str, &str)]| {
         let request = http::Request::get(format!("http://{}/livez", server.address));
@@ -215,7 +215,7 @@ async fn hosts_and_pages_that_are_not_allowed_are_refused() {
 }
 
 #[tokio::test]
-async fn methods_of_grpc_take_no_other_media_type() {
+async fn grpc_methods_reject_other_media_types() {
     let server = Server::start("").await;
     for media in ["", "text/plain", "application/json"] {
         for service in ["test.Panics/Call", "grpc.health.v1.Health/Check"] {

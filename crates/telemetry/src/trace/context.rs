@@ -1,4 +1,4 @@
-//! The W3C context of a request, on its way in.
+//! Extraction of the W3C trace context from requests and the environment.
 
 use std::task::{Context as TaskContext, Poll};
 
@@ -39,11 +39,11 @@ impl Extractor for Environment<'_> {
     }
 }
 
-/// Answers each request in the context that its headers name, if they name one.
+/// Handles each request in the trace context of its headers, if they have one.
 #[derive(Clone, Debug)]
-pub(crate) struct Adopt<S>(pub(crate) S);
+pub(crate) struct AdoptContext<S>(pub(crate) S);
 
-impl<S: Service<Request<B>>, B> Service<Request<B>> for Adopt<S> {
+impl<S: Service<Request<B>>, B> Service<Request<B>> for AdoptContext<S> {
     type Response = S::Response;
     type Error = S::Error;
     type Future = WithContext<S::Future>;
@@ -61,7 +61,8 @@ impl<S: Service<Request<B>>, B> Service<Request<B>> for Adopt<S> {
     }
 }
 
-/// The context that the caller of a command has put into `TRACEPARENT`; an empty one if it is none.
+/// The trace context in `TRACEPARENT`, as the caller of a command sets it; an empty one if the
+/// value is invalid.
 pub fn from_environment(traceparent: &str) -> Context {
     extract(&Environment(traceparent))
 }

@@ -1,4 +1,4 @@
-//! Where spans go: queues that never make anybody wait, and tasks that empty them.
+//! Export of spans: queues that never block, and the tasks that empty them.
 
 use std::{
     convert::Infallible,
@@ -36,32 +36,33 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status, transport::Channel};
 
-/// Spans that wait. When there are so many, further ones are dropped and counted: whoever does the work that they are of never waits.
+/// The capacity of a queue. Further spans are dropped and counted, so recording one never blocks.
 const QUEUE: usize = 8192;
-/// Spans that are sent at once.
+/// The most spans of a batch.
 const BATCH: usize = 512;
-/// How long the first span of a batch waits for others.
+/// The time for which the first span of a batch waits for others.
 const LINGER: Duration = Duration::from_millis(200);
-/// How long all that is left may take when the process is stopping.
+/// The time in which all remaining spans are exported when the process stops.
 const LAST: Duration = Duration::from_secs(1);
-/// How long the API server is tried; it may be starting again.
+/// The retries of an export to the API server, which may be restarting.
 const TRIES: ExponentialBuilder = ExponentialBuilder::new()
     .with_min_delay(Duration::from_millis(100))
     .with_max_delay(Duration::from_secs(2))
     .with_max_times(8);
 
-/// The flags of every process that has spans.
+/// The tracing flags of every process that records spans.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct TraceConfig {
-    /// Send the spans of pods' journeys to this collector too, by OTLP over gRPC, as in http://127.0.0.1:4317
+    /// Export pod traces (OpenTelemetry) to this OTLP/gRPC collector, such as http://127.0.0.1:4317
+    /// [default: not exported]
     #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL")]
     pub otlp_endpoint: Option<String>,
 }
 
-/// A collector's address that cannot be used.
+/// The collector's address is invalid.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "use --otlp-endpoint {endpoint:?}: want the gRPC port of a collector, as in http://127.0.0.1:4317"
+    "invalid --otlp-endpoint {endpoint:?}: must be the gRPC port of a collector, as in http://127.0.0.1:4317"
 )]
 pub struct UnusableEndpoint {
     endpoint: String,
@@ -69,15 +70,16 @@ pub struct UnusableEndpoint {
     source: opentelemetry_otlp::ExporterBuildError,
 }
 
-/// The exporter to the collector, between [`init`] and the process's start.
+/// The exporter to the collector, between the call of [`init`] and the start of the process.
 static COLLECTOR: Mutex<Option<opentelemetry_otlp::SpanExporter>> = Mutex::new(None);
 
-/// Prepares to send spans to the collector that the flags name, if they name one. What OpenTelemetry says of `OTEL_EXPORTER_OTLP_HEADERS`,
-/// `…_TIMEOUT`, `…_INSECURE` and `OTEL_RESOURCE_ATTRIBUTES` holds. A tokio runtime must be there.
+/// Prepares the export of spans to the collector that the flags name, if they name one.
+/// OpenTelemetry's variables `OTEL_EXPORTER_OTLP_HEADERS`, `…_TIMEOUT`, `…_INSECURE` and
+/// `OTEL_RESOURCE_ATTRIBUTES` apply. Must be called in a tokio runtime.
 ///
 /// # Errors
 ///
-/// [`UnusableEndpoint`]. A collector that does not answer is no error.
+/// [`UnusableEndpoint`]. A collector that does not answer is not an error.
 pub fn init(config: &TraceConfig) -> Result<(), UnusableEndpoint> {
     let endpoint = config.otlp_endpoint.as_deref().unwrap_or_default();
     if endpoint.is_empty() {
@@ -95,7 +97,7 @@ pub fn init(config: &TraceConfig) -> Result<(), UnusableEndpoint> {
     Ok(())
 }
 
-/// Who is given the spans of this process.
+/// The queues that get the spans of this process.
 static QUEUES: RwLock<Vec<Queue>> = RwLock::new(Vec::new());
 
 #[derive(Debug)]
@@ -104,44 +106,45 @@ struct Queue {
     spans: mpsc::Sender<SpanData>,
 }
 
-/// How many spans went where.
+/// The number of exported spans, by destination.
 static EXPORTED: LazyLock<Family<[(&str, &str); 1], Counter>> = LazyLock::new(Family::default);
-/// How many did not, and why.
+/// The number of dropped spans, by destination and reason.
 static DROPPED: LazyLock<Family<[(&str, &str); 2], Counter>> = LazyLock::new(Family::default);
 
-/// Shows in `registry` what became of this process's spans.
+/// Registers the metrics of this process's spans.
 pub(crate) fn register(registry: &mut Registry) {
     registry.register(
         "podplane_trace_spans_exported",
-        "Spans of pods' journeys that were handed over",
+        "Spans of pods' journeys that were exported",
         EXPORTED.clone(),
     );
     registry.register(
         "podplane_trace_spans_dropped",
-        "Spans of pods' journeys that were not: the queue was full, or nobody took them",
+        "Spans of pods' journeys that were dropped, by reason",
         DROPPED.clone(),
     );
 }
 
-fn lose(to: &'static str, reason: &'static str, spans: usize) {
+fn count_dropped(to: &'static str, reason: &'static str, spans: usize) {
     let labels = [("to", to), ("reason", reason)];
     let spans = u64::try_from(spans).unwrap_or(u64::MAX);
     DROPPED.get_or_create(&labels).inc_by(spans);
 }
 
-/// Hands a span to every outlet.
-pub(super) fn give(span: SpanData) {
-    // Only whole entries are pushed, so a panic elsewhere does not spoil the list.
+/// Enqueues a span at every outlet.
+pub(super) fn enqueue(span: SpanData) {
+    // Only whole entries are pushed, so a poisoned lock can be used.
     let queues = QUEUES.read().unwrap_or_else(PoisonError::into_inner);
     for queue in queues.iter() {
         match queue.spans.try_send(span.clone()) {
-            Err(mpsc::error::TrySendError::Full(_)) => lose(queue.to, "queue_full", 1),
+            Err(mpsc::error::TrySendError::Full(_)) => count_dropped(queue.to, "queue_full", 1),
             Ok(()) | Err(mpsc::error::TrySendError::Closed(_)) => {}
         }
     }
 }
 
-/// Takes the spans that are recorded in this process from its making on, and hands them over in batches while [`Outlet::run`] does.
+/// An export of the spans that this process records from now on. [`Outlet::run`] sends them in
+/// batches.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Outlet {
@@ -163,7 +166,7 @@ impl fmt::Debug for Destination {
 }
 
 impl Destination {
-    /// As in the label `to` of the metrics.
+    /// The label `to` of the metrics.
     fn name(&self) -> &'static str {
         match self {
             Self::Collector(_) => "collector",
@@ -174,7 +177,7 @@ impl Destination {
 }
 
 impl Outlet {
-    /// To the collector for which [`init`] prepared, if it did.
+    /// An outlet to the collector that [`init`] prepared, if it did.
     pub(crate) fn to_collector(service: &'static str) -> Option<Self> {
         let mut collector = COLLECTOR.lock().unwrap_or_else(PoisonError::into_inner);
         let mut exporter = collector.take()?;
@@ -182,13 +185,13 @@ impl Outlet {
         Some(Self::new(service, Destination::Collector(exporter)))
     }
 
-    /// To the API server at the other end of a channel, which keeps them for those who ask.
+    /// An outlet to the API server at the other end of a channel, which stores the spans.
     pub(crate) fn to_server(service: &'static str, channel: Channel) -> Self {
         let client = TraceServiceClient::new(channel);
         Self::new(service, Destination::Server(client))
     }
 
-    /// To this process itself.
+    /// An outlet to this process itself.
     pub(crate) fn to_memory(
         service: &'static str,
         keep: impl Fn(Vec<ResourceSpans>) + Send + Sync + 'static,
@@ -203,7 +206,7 @@ impl Outlet {
             spans: sender,
         };
         let mut queues = QUEUES.write().unwrap_or_else(PoisonError::into_inner);
-        // Where several services share a process, as in tests, one may have ended.
+        // If several services share a process, as in tests, one may have ended.
         queues.retain(|queue| !queue.spans.is_closed());
         queues.push(queue);
         Self {
@@ -213,7 +216,8 @@ impl Outlet {
         }
     }
 
-    /// Hands spans over until `stop`, and then what is left. That nobody takes them disturbs nothing else: they are dropped and counted.
+    /// Exports spans until `stop`, and then the remaining ones. A failing destination disturbs
+    /// nothing else: its spans are dropped and counted.
     ///
     /// # Errors
     ///
@@ -234,7 +238,7 @@ impl Outlet {
         Ok(())
     }
 
-    /// Waits for a span, and a little for more.
+    /// Waits for a span, and for up to [`LINGER`] for more.
     async fn gather(&mut self, batch: &mut Vec<SpanData>, stop: &CancellationToken) {
         let gather = async {
             self.spans.recv_many(batch, BATCH).await;
@@ -247,14 +251,15 @@ impl Outlet {
             if matches!(self.to, Destination::Here(_)) {
                 return; // That costs nothing.
             }
-            // Received spans are in the batch the moment they are received, so losing the wait loses nothing.
+            // Received spans are in the batch as soon as they are received, so cancelling the wait
+            // loses nothing.
             _ = time::timeout(LINGER, more).await;
         };
         // As above.
         stop.run_until_cancelled(gather).await;
     }
 
-    /// Hands a batch over, if that is done by `end`, which is set when the process is stopping.
+    /// Exports a batch before `end`, which is set once the process is stopping.
     async fn export(
         &mut self,
         batch: Vec<SpanData>,
@@ -271,7 +276,7 @@ impl Outlet {
             let end = *end.get_or_insert_with(|| Instant::now() + LAST);
             time::sleep_until(end).await;
         };
-        // Losing an export that takes too long loses its spans, which are counted.
+        // Cancelling an export that takes too long loses its spans, which are counted.
         let exported = tokio::select! {
             exported = self.hand_over(batch, stop) => exported,
             () = too_late => Err("the process is stopping".to_owned()),
@@ -282,8 +287,8 @@ impl Outlet {
                 EXPORTED.get_or_create(&[("to", name)]).inc_by(count);
             }
             Err(error) => {
-                tracing::debug!(to = name, spans = count, error, "spans dropped");
-                lose(name, "not_taken", count);
+                tracing::debug!(to = name, spans = count, error, "dropped spans");
+                count_dropped(name, "not_taken", count);
             }
         }
     }
@@ -302,7 +307,7 @@ impl Outlet {
                 let resource_spans = group_spans_by_resource_and_scope(batch, &self.resource);
                 let request = ExportTraceServiceRequest { resource_spans };
                 let export = async || client.clone().export(request.clone()).await;
-                // Who is stopping does not wait for a server that may be stopping, too.
+                // A stopping process does not wait for a server that may be stopping, too.
                 let may_pass =
                     |status: &Status| status.code() == Code::Unavailable && !stop.is_cancelled();
                 let exported = export.retry(TRIES).when(may_pass).await;
@@ -341,7 +346,8 @@ mod tests {
     use super::*;
     use crate::trace::{Journey, Span};
 
-    /// How long an outlet takes to end that has three batches for a server, when the server is connected to like this.
+    /// The time in which an outlet with three batches ends, for a server that is connected to by
+    /// `connect`.
     async fn ending<F>(connect: impl Fn() -> F + Send + 'static) -> Duration
     where
         F: Future<Output = io::Result<DuplexStream>> + Send + 'static,
@@ -364,12 +370,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_left_when_the_process_stops_has_a_second_together() {
+    async fn exports_remaining_spans_within_a_second_of_the_stop() {
         assert!(ending(std::future::pending).await < 2 * LAST);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_server_that_is_gone_is_not_waited_for_when_the_process_stops() {
+    async fn does_not_wait_for_an_unreachable_server_at_the_stop() {
         let refused = || async { Err(io::ErrorKind::ConnectionRefused.into()) };
         assert_eq!(ending(refused).await, Duration::ZERO);
     }

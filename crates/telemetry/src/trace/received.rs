@@ -1,4 +1,5 @@
-//! Spans as they are received and kept: what people look at, within bounds, whoever sent them.
+//! Spans as received and stored: in the form in which they are shown, within bounds whoever sent
+//! them.
 
 use opentelemetry_proto::tonic::{
     common::v1::{AnyValue, KeyValue, any_value::Value},
@@ -8,38 +9,38 @@ use serde::Serialize;
 
 use super::attribute;
 
-/// Attributes of a span that are kept.
+/// The most attributes of a span that are kept.
 const ATTRIBUTES: usize = 32;
-/// Links of a span that are kept.
+/// The most links of a span that are kept.
 const LINKS: usize = 8;
-/// Bytes of a text that are kept.
+/// The most bytes of a text that are kept.
 const TEXT: usize = 1024;
 
-/// A span of which only the ids of its trace are kept elsewhere.
+/// A received span, without the id of its trace, which is kept beside it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Seen {
-    /// Its own id.
+    /// The span's id.
     #[serde(rename = "spanID", serialize_with = "hex")]
     pub id: u64,
-    /// The span that it is a part of; 0 for a root.
+    /// The id of the parent span; 0 for a root.
     #[serde(rename = "parentSpanID", serialize_with = "hex")]
     pub parent: u64,
-    /// What was done.
+    /// The span's name.
     pub name: String,
-    /// By whom: `service.name`.
+    /// The service that recorded it: `service.name`.
     pub service: String,
-    /// When it began, in nanoseconds since 1970.
+    /// The start, in nanoseconds since 1970.
     pub start_unix_nano: u64,
-    /// When it ended.
+    /// The end, in nanoseconds since 1970.
     pub end_unix_nano: u64,
-    /// Why it failed, if it did.
+    /// The error, if it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// What is known of it, in the order in which it was said.
+    /// The attributes, in the order in which they were set.
     #[serde(serialize_with = "as_map")]
     pub attributes: Vec<(String, String)>,
-    /// What it is linked to, as `TRACE-SPAN` in hexadecimal digits.
+    /// The links, as `TRACE-SPAN` in hexadecimal digits.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<String>,
 }
@@ -63,7 +64,8 @@ impl Seen {
         Some(value)
     }
 
-    /// Who did it, for people: the plugin, or the service, and the node if there is one.
+    /// The process that recorded it, for display: the plugin, or the service, and the node if there
+    /// is one.
     pub fn process(&self) -> String {
         let who = self.attribute(attribute::PLUGIN).unwrap_or(&self.service);
         match self.attribute(attribute::NODE) {
@@ -72,7 +74,7 @@ impl Seen {
         }
     }
 
-    /// The memory that it takes, about.
+    /// The approximate memory use in bytes.
     pub fn bytes(&self) -> usize {
         let Self {
             name,
@@ -91,7 +93,7 @@ impl Seen {
     }
 }
 
-/// The spans of an export, with the ids of their traces. One without valid ids is left out.
+/// The spans of an export, with the ids of their traces. Spans without valid ids are skipped.
 pub fn seen(exported: Vec<ResourceSpans>) -> impl Iterator<Item = (u128, Seen)> {
     exported.into_iter().flat_map(|of_resource| {
         let resource = of_resource.resource.unwrap_or_default();
@@ -139,7 +141,7 @@ fn one(span: Span, service: &str) -> Option<(u128, Seen)> {
     (trace != 0 && id != 0).then_some((trace, seen))
 }
 
-/// A value as people read it.
+/// The value as a text for display.
 fn text(value: Option<AnyValue>) -> String {
     match value.and_then(|value| value.value) {
         None => String::new(),
@@ -152,12 +154,13 @@ fn text(value: Option<AnyValue>) -> String {
             let items: Vec<_> = items.map(|item| text(Some(item))).collect();
             bounded(items.join(","))
         }
-        // Nobody has any to show.
+        // No attribute that is shown has such a value.
         Some(other) => bounded(format!("{other:?}")),
     }
 }
 
-/// A text that is not longer than [`TEXT`], without what would move a terminal's cursor.
+/// The text, cut to [`TEXT`] bytes and without control characters, which could move a terminal's
+/// cursor.
 fn bounded(mut text: String) -> String {
     if text.len() > TEXT {
         text.truncate(text.floor_char_boundary(TEXT));

@@ -9,7 +9,7 @@ use super::*;
 const UID: &str = "1b9d6bcd-bbfd-4b2d-9b5d-ab8dfbbd4bed";
 
 #[test]
-fn a_uid_is_a_trace_and_the_end_is_another_that_can_be_told_from_it() {
+fn creation_and_deletion_have_distinct_traces() {
     let creation = Journey::creation(UID).unwrap();
     let deletion = Journey::deletion(UID).unwrap();
     assert_eq!(
@@ -26,7 +26,7 @@ fn a_uid_is_a_trace_and_the_end_is_another_that_can_be_told_from_it() {
 }
 
 #[test]
-fn a_step_is_part_of_what_the_caller_does_only_within_the_same_journey() {
+fn span_is_a_child_of_the_callers_only_within_the_same_journey() {
     let journey = Journey::creation(UID).unwrap();
     let other = Journey::creation("1b9d6bcd-bbfd-4b2d-9b5d-000000000001").unwrap();
     let data = |span: &Span| span.0.as_ref().unwrap().data.clone();
@@ -47,7 +47,8 @@ fn a_step_is_part_of_what_the_caller_does_only_within_the_same_journey() {
     };
     assert_eq!(link.span_context.trace_id(), journey.trace);
 
-    // A pod whose UID is none is not traced, and what is done for it is part of whatever its caller does.
+    // A pod whose UID is not a UUID is not traced, and spans of calls for it stay in the caller's
+    // trace.
     let inert = Span::of(Journey::creation("web"), "nothing");
     assert_eq!(inert.ids(), None);
     assert_eq!(
@@ -57,7 +58,7 @@ fn a_step_is_part_of_what_the_caller_does_only_within_the_same_journey() {
 }
 
 #[test]
-fn a_traceparent_of_the_environment_is_understood_or_ignored() {
+fn parses_or_ignores_a_traceparent_of_the_environment() {
     let text = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     let context = from_environment(text);
     assert_eq!(
@@ -77,7 +78,7 @@ fn a_traceparent_of_the_environment_is_understood_or_ignored() {
 }
 
 #[test]
-fn what_is_received_is_kept_within_bounds_and_without_what_a_terminal_obeys() {
+fn bounds_received_spans_and_removes_control_characters() {
     let value = |text: &str| AnyValue {
         value: Some(any_value::Value::StringValue(text.into())),
     };
@@ -131,7 +132,7 @@ fn what_is_received_is_kept_within_bounds_and_without_what_a_terminal_obeys() {
     assert!(seen.bytes() < 40_000, "{}", seen.bytes());
 }
 
-/// A step from `start` to `end` in milliseconds.
+/// A span from `start` to `end` in milliseconds.
 fn step(id: u64, parent: u64, name: &str, service: &str, start: u64, end: u64) -> Seen {
     Seen {
         id,
@@ -159,7 +160,7 @@ fn shown(spans: &[Seen]) -> String {
 }
 
 #[test]
-fn what_has_no_room_beside_a_step_stands_below_it() {
+fn wraps_a_note_below_its_line() {
     let name = "a-step-with-a-long-name-of-its-own";
     let node = "node-with-a-long-name";
     let note = "containerd-net";
@@ -175,7 +176,7 @@ fn what_has_no_room_beside_a_step_stands_below_it() {
 }
 
 #[test]
-fn a_journey_is_shown_in_the_order_of_its_steps() {
+fn shows_spans_in_order() {
     let on_node = |seen| with(seen, attribute::NODE, "node-0");
     let spans = [
         on_node(with(
@@ -209,7 +210,7 @@ create                   apiserver       ▕████                        
 }
 
 #[test]
-fn what_failed_alike_is_one_line() {
+fn folds_similar_failures() {
     let full = "0/1 nodes are available: 1 Insufficient pod IPs.";
     let spans = [
         step(1, 0, "create", "apiserver", 0, 1),
@@ -233,7 +234,7 @@ create          apiserver  ▕▏                                  ▏    1.0 ms
 }
 
 #[test]
-fn what_has_lost_its_parent_or_goes_in_circles_is_no_trap() {
+fn survives_missing_parents_and_cycles() {
     let spans = [
         step(2, 1, "orphan", "a", 0, 1),
         step(3, 3, "its own", "a", 0, 1),

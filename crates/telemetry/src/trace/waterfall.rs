@@ -1,6 +1,8 @@
-//! A trace as people look at it: a line for each step, indented under what it is a part of, with a bar that shows when it was.
+//! The waterfall of a trace: a line for each span, indented under its parent, with a bar for its
+//! time.
 //!
-//! Steps that failed again and again in the same way are one line. Pure: spans and a width go in, lines come out.
+//! Consecutive spans that failed in the same way are one line. Pure: takes spans and a width,
+//! returns lines.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,14 +11,14 @@ use std::{
 
 use super::{Seen, attribute};
 
-/// Narrower than this, there is no room for bars.
+/// Below this width there are no bars.
 const MIN_WIDTH: usize = 80;
-/// Columns of a duration, as in `999.9 ms`.
+/// The columns of a duration, as in `999.9 ms`.
 const DURATION: usize = 9;
-/// Columns of a bar, at least and at most.
+/// The least and most columns of a bar.
 const BAR: (usize, usize) = (8, 48);
 
-/// Attributes that are shown: of the others, the line itself or the heading says the same.
+/// The attributes that are shown; the others repeat the line or the heading.
 const SHOWN: [&str; 5] = [
     attribute::CHOSEN,
     attribute::IPS,
@@ -24,10 +26,11 @@ const SHOWN: [&str; 5] = [
     attribute::SANDBOX,
     attribute::NODE,
 ];
-/// Ids are shown as short as everybody shows them.
+/// The length of an id as other tools shorten it.
 const SHORT_ID: usize = 12;
 
-/// The lines for spans of one trace, in any order, on `width` columns. The time goes from the first beginning to the last end; the first line says so.
+/// The lines for the spans of one trace, in any order, in `width` columns. The time axis goes from
+/// the first start to the last end, which the first line states.
 pub fn lines(spans: &[Seen], width: usize) -> Vec<String> {
     let Some((from, until)) = extent(spans) else {
         return Vec::new();
@@ -44,7 +47,7 @@ pub fn lines(spans: &[Seen], width: usize) -> Vec<String> {
     lines
 }
 
-/// How long it took, in three digits and the unit that suits.
+/// The duration in three digits and a suitable unit.
 pub fn duration(nanos: u64) -> String {
     let duration = Duration::from_nanos(nanos);
     let micros = duration.as_micros();
@@ -64,14 +67,14 @@ fn extent(spans: &[Seen]) -> Option<(u64, u64)> {
     Some((from, until))
 }
 
-/// Which span is a part of which.
+/// The spans by their parents.
 struct Tree<'a> {
-    /// In the order of their beginnings. What is a part of something that is not there is a root.
+    /// Spans without a known parent, by their start.
     roots: Vec<&'a Seen>,
     parts: BTreeMap<u64, Vec<&'a Seen>>,
 }
 
-/// A step, or several that were alike.
+/// A line: one span, or several similar ones.
 struct Row<'a> {
     indent: String,
     spans: Vec<&'a Seen>,
@@ -81,7 +84,8 @@ impl<'a> Tree<'a> {
     fn new(spans: &'a [Seen]) -> Self {
         let known: BTreeSet<u64> = spans.iter().map(|span| span.id).collect();
         let mut ordered: Vec<&Seen> = spans.iter().collect();
-        // What ends later contains what begins at the same time.
+        // Of spans that start at the same time, the one that ends later comes first, as it may
+        // contain the other.
         ordered.sort_by_key(|span| (span.start_unix_nano, u64::MAX - span.end_unix_nano, span.id));
         let (mut roots, mut parts) = (Vec::new(), BTreeMap::<u64, Vec<&Seen>>::new());
         for span in ordered {
@@ -97,9 +101,11 @@ impl<'a> Tree<'a> {
         self.parts.get(&of.id).map_or(&[], Vec::as_slice)
     }
 
-    /// Appends the rows of `spans`, which are parts of the same, and of their parts. `open` says for each level above whether more of it comes.
+    /// Appends the rows of `spans`, which have the same parent, and of their children. `open` is
+    /// true for each level above that has more rows.
     fn rows(&self, spans: &[&'a Seen], open: &mut Vec<bool>, rows: &mut Vec<Row<'a>>) {
-        // Spans that name each other in a circle are nobody's parts and are never reached; a chain may still be as long as an export.
+        // Spans whose parents form a cycle are not reachable from a root; but a chain may be as
+        // long as an export.
         if open.len() > 32 {
             return;
         }
@@ -116,7 +122,7 @@ impl<'a> Tree<'a> {
             if !is_root {
                 indent.push_str(if is_last { "└─ " } else { "├─ " });
             }
-            // Of those that were alike, the last is the one to look into.
+            // Of similar spans, the last one's children are shown.
             let parts = group.last().map_or(&[][..], |last| self.parts(last));
             rows.push(Row {
                 indent,
@@ -128,7 +134,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Puts together what failed alike, and what has no parts and was alike.
+    /// Groups consecutive spans that failed alike, and similar spans without children.
     fn folded(&self, spans: &[&'a Seen]) -> Vec<Vec<&'a Seen>> {
         let mut groups: Vec<Vec<&Seen>> = Vec::new();
         for span in spans {
@@ -167,7 +173,7 @@ impl Row<'_> {
             .unwrap_or_default()
     }
 
-    /// What is worth knowing besides.
+    /// The attributes and the error, for the end of the line.
     fn note(&self) -> String {
         let Some(last) = self.spans.last() else {
             return String::new();
@@ -202,7 +208,7 @@ fn widest<'a>(rows: &[Row<'a>], text: impl Fn(&Row<'a>) -> String) -> usize {
     widths.max().unwrap_or_default()
 }
 
-/// How wide each column is.
+/// The widths of the columns.
 struct Columns {
     name: usize,
     process: usize,
@@ -214,7 +220,7 @@ struct Columns {
 impl Columns {
     fn for_rows(rows: &[Row<'_>], width: usize, from: u64, until: u64) -> Self {
         let (name, process) = (widest(rows, Row::name), widest(rows, Row::process));
-        // Notes have the columns that bars leave.
+        // Notes take the columns that bars leave free.
         let note = widest(rows, Row::note).min(width / 4);
         let left = width.saturating_sub(name + process + DURATION + note + 9);
         Self {
@@ -244,8 +250,8 @@ impl Columns {
         )
     }
 
-    /// The line of a row. A note that has no room there, and has it on a line of its own, follows on one. A longer one goes over the
-    /// edge: it says why something failed.
+    /// The lines of a row. A note that does not fit on the row's line, but on a line of its own,
+    /// gets one. A longer note exceeds the width: it has the reason of a failure.
     fn lines(&self, row: &Row<'_>, width: usize) -> Vec<String> {
         let Self { name, process, .. } = *self;
         let line = format!(
@@ -267,7 +273,8 @@ impl Columns {
         }
     }
 
-    /// A mark for each part of the time in which one of the spans was under way, and a thin one for one that was over in no time.
+    /// A mark for each interval in which one of the spans was running, and a thin mark for a span
+    /// without duration.
     fn bar(&self, spans: &[&Seen]) -> String {
         let mut cells = vec![' '; self.bar];
         for span in spans {
@@ -285,7 +292,7 @@ impl Columns {
         cells.into_iter().collect()
     }
 
-    /// The cell that a moment is in, to the nearest.
+    /// The cell nearest to a time.
     fn cell(&self, at: u64) -> usize {
         let all = u128::from((self.until - self.from).max(1));
         let since = u128::from(at - self.from);

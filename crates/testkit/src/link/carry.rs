@@ -1,4 +1,4 @@
-//! Carrying connections, and the calls on them.
+//! Forwards connections, and the calls on them.
 
 use std::{error::Error, future::pending, io, path::PathBuf, pin::pin, sync::Arc, time::Duration};
 
@@ -33,13 +33,13 @@ use crate::recording::Call;
 type BoxError = Box<dyn Error + Send + Sync>;
 type Body = UnsyncBoxBody<Bytes, BoxError>;
 
-/// How many messages of a stream wait here; with more, the server waits.
+/// The number of messages of a stream that are buffered here; after that, the server waits.
 const HELD: usize = 1024;
 
-/// How long to wait after an error of the machine, such as too many open files.
+/// The pause after an error of the operating system, such as too many open files.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// Carries connections for as long as it is polled.
+/// Accepts connections and forwards them, for as long as it is polled.
 pub(super) async fn accept(link: Arc<Link>, path: PathBuf, listener: UnixListener) {
     let mut listener = Some(listener);
     let mut connections = JoinSet::new();
@@ -49,7 +49,7 @@ pub(super) async fn accept(link: Arc<Link>, path: PathBuf, listener: UnixListene
         while connections.try_join_next().is_some() {}
         let cut = state.borrow_and_update().cut();
         if cut == Some(Cut::Refused) {
-            // Nobody listens: the kernel refuses.
+            // Without a listener, the kernel refuses connections.
             listener = None;
         }
         let accepted = async {
@@ -61,11 +61,11 @@ pub(super) async fn accept(link: Arc<Link>, path: PathBuf, listener: UnixListene
             }
             match (&listener, cut) {
                 (Some(bound), None) => Ok(bound.accept().await?.0),
-                // Whoever connects waits in the kernel's queue, if there is one.
+                // New connections wait in the kernel's queue, if there is a listener.
                 _ => pending::<io::Result<_>>().await,
             }
         };
-        // Losing the wait for a change, or for a connection, loses neither.
+        // Dropping either wait loses neither a change nor a connection.
         tokio::select! {
             changed = state.changed() => if changed.is_err() { return },
             accepted = accepted => match accepted {
@@ -84,9 +84,9 @@ pub(super) async fn accept(link: Arc<Link>, path: PathBuf, listener: UnixListene
     }
 }
 
-/// Carries one connection, as long as both ends have it.
+/// Forwards one connection until either end closes it.
 async fn carry(link: Arc<Link>, downstream: UnixStream) {
-    // A server that is not there is one that hangs up.
+    // A server that is not there looks like one that hangs up.
     let Ok(upstream) = link.server.connect().await else {
         return;
     };
@@ -102,7 +102,7 @@ async fn carry(link: Arc<Link>, downstream: UnixStream) {
             .auto_date_header(false)
             .serve_connection(TokioIo::new(downstream), service)
     );
-    // Dropped as soon as it has ended, or calls that come later would wait in its queue.
+    // Dropped as soon as it has ended; otherwise later calls would wait in its queue.
     let mut upstream = pin!(async move { upstream.await.is_ok() });
     let mut leaving = false;
     let mut state = link.rules.watch();
@@ -110,7 +110,8 @@ async fn carry(link: Arc<Link>, downstream: UnixStream) {
         let cut = state.borrow_and_update().cut();
         match cut {
             Some(Cut::Refused) => return,
-            // What is not polled neither hears the client nor answers it; what is under way is held where it is, by the rules.
+            // A connection that is not polled neither receives nor answers; the rules hold the
+            // calls that are under way.
             Some(Cut::Silent) => {
                 if state.changed().await.is_err() {
                     return;
@@ -119,14 +120,14 @@ async fn carry(link: Arc<Link>, downstream: UnixStream) {
             }
             None => {}
         }
-        // Connections are polled where they are; losing the other wait loses nothing.
+        // The connections are pinned and polled again; dropping the other wait loses nothing.
         tokio::select! {
             _ = &mut served => return,
             well = &mut upstream, if !leaving => {
                 if !well {
                     return;
                 }
-                // The server has said farewell, and answered all that it was asked.
+                // The server has closed its side in order (GOAWAY), and has answered everything.
                 leaving = true;
                 served.as_mut().graceful_shutdown();
             },
@@ -214,18 +215,19 @@ fn whole(bytes: Bytes, trailers: Option<HeaderMap>) -> Body {
             let body = body.with_trailers(async { Some(Ok(trailers)) });
             body.map_err(|never| match never {}).boxed_unsync()
         }
-        // An answer without messages has its status in its headers, and then these must end it: some clients take no frame after them.
+        // An answer without messages has its status in its headers, which must then end the stream:
+        // some clients accept no frame after them.
         None => body.map_err(|never| match never {}).boxed_unsync(),
     }
 }
 
-/// Passes a stream on, each part of it as late as it is to be.
+/// Forwards a stream, and delays each part of it as the rules say.
 fn forward(link: Arc<Link>, tasks: &Tasks, call: Taken, told: Told, mut body: Incoming) -> Body {
     if body.is_end_stream() {
         return whole(Bytes::new(), None);
     }
     let (sender, arrived) = mpsc::channel(HELD);
-    // It reads ahead, so that what comes together is late together.
+    // This task reads ahead, so that parts that arrive together are delayed together.
     tasks.execute(async move {
         while let Some(frame) = body.frame().await {
             let last = frame.is_err();
@@ -248,13 +250,13 @@ fn forward(link: Arc<Link>, tasks: &Tasks, call: Taken, told: Told, mut body: In
     StreamBody::new(parts).boxed_unsync()
 }
 
-/// Tells the recorder of a call when it is over.
+/// Records a call when it is dropped, which is when the call is over.
 struct Told {
     link: Arc<Link>,
     method: Method,
     begun: Instant,
     call: Call,
-    /// Bodies of one message; empty for streams.
+    /// The bodies of single messages; empty for streams.
     request: Bytes,
     answer: Bytes,
     messages: Messages,
@@ -295,7 +297,7 @@ impl Told {
         }
     }
 
-    /// The answer that a client gets instead of the server's.
+    /// Builds the answer that the client gets in place of the server's.
     fn failure(mut self, code: Code, why: &'static str) -> Response<Body> {
         self.call.fault = Some(why);
         self.call.code = Some(code);
@@ -320,7 +322,7 @@ impl Drop for Told {
     }
 }
 
-/// Counts the messages of a stream, of which each has its length before it.
+/// Counts the messages of a stream. Each has a prefix with its length.
 #[derive(Debug, Default)]
 struct Messages {
     count: u64,
@@ -364,7 +366,7 @@ impl<F: Future<Output: Send> + Send + 'static> Executor<F> for Tasks {
     fn execute(&self, task: F) {
         let ended = self.0.clone();
         tokio::spawn(async move {
-            // What is lost with the connection is lost.
+            // A task that is dropped here loses its call, which ends with the connection anyhow.
             tokio::select! {
                 () = ended.cancelled_owned() => {}
                 _ = task => {}

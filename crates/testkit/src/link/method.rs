@@ -1,4 +1,4 @@
-//! The methods that go over links, and their messages in words.
+//! The methods that are called over links, and their messages as JSON.
 
 use std::sync::LazyLock;
 
@@ -11,11 +11,11 @@ use serde_json::Value;
 
 use crate::{ClusterError, Result};
 
-/// All that podplane and CRI have.
+/// The descriptors of podplane's services and of CRI.
 static POOL: LazyLock<DescriptorPool> =
     LazyLock::new(|| DescriptorPool::decode(DESCRIPTORS).expect("it is built with the crate"));
 
-/// A method by its path, known or not.
+/// A method, by the path of its requests. It may be unknown.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Method {
     path: String,
@@ -23,7 +23,7 @@ pub(super) struct Method {
 }
 
 impl Method {
-    /// The method of a request's path: `/podplane.core.v1.PodService/BindPod`.
+    /// Returns the method for the path of a request: `/podplane.core.v1.PodService/BindPod`.
     pub(super) fn of(path: &str) -> Self {
         let known = path
             .trim_start_matches('/')
@@ -38,7 +38,8 @@ impl Method {
         }
     }
 
-    /// Whether there is a method of that name: `BindPod`, or `podplane.core.v1.PodService/BindPod`.
+    /// Checks that some service has a method of that name: `BindPod`, or
+    /// `podplane.core.v1.PodService/BindPod`.
     pub(super) fn check(name: &str) -> Result<()> {
         if all().any(|method| method.is(Some(name))) {
             return Ok(());
@@ -52,7 +53,7 @@ impl Method {
         })
     }
 
-    /// Whether CRI has a method of that name.
+    /// Returns true if CRI has a method of that name.
     pub(super) fn is_of_runtimes(name: &str) -> bool {
         let mut of_cri = all().filter(|method| method.path.starts_with("/runtime.v1."));
         of_cri.any(|method| method.is(Some(name)))
@@ -62,13 +63,13 @@ impl Method {
         &self.path
     }
 
-    /// `BindPod`
+    /// The name without the service: `BindPod`.
     pub(super) fn name(&self) -> &str {
         self.path.rsplit('/').next().unwrap_or_default()
     }
 
-    /// Whether it is the one of that name. No name is every method's, but for that by which processes tell of traces: nothing comes of it, and it
-    /// comes at any time.
+    /// Returns true if this method has that name. `None` stands for every method except the export
+    /// of traces, which has no effect and happens at any time.
     pub(super) fn is(&self, name: Option<&str>) -> bool {
         let Some(name) = name else {
             return !self.path.starts_with("/opentelemetry.");
@@ -77,32 +78,32 @@ impl Method {
         self.name() == name || self.path.trim_start_matches('/') == name
     }
 
-    /// Whether one message comes, and one goes.
+    /// Returns true if the client and the server send one message each.
     pub(super) fn is_unary(&self) -> bool {
         self.descriptor
             .as_ref()
             .is_some_and(|known| !known.is_client_streaming() && !known.is_server_streaming())
     }
 
-    /// Whether the client sends one message.
+    /// Returns true if the client sends one message.
     pub(super) fn takes_one(&self) -> bool {
         self.descriptor
             .as_ref()
             .is_some_and(|known| !known.is_client_streaming())
     }
 
-    /// What the client says.
+    /// Decodes the client's message.
     pub(super) fn request(&self, body: &[u8]) -> Option<Value> {
         decode(&self.descriptor.as_ref()?.input(), body)
     }
 
-    /// What the server says to it.
+    /// Decodes the server's message.
     pub(super) fn answer(&self, body: &[u8]) -> Option<Value> {
         decode(&self.descriptor.as_ref()?.output(), body)
     }
 }
 
-/// Every method that there is.
+/// Iterates over all known methods.
 fn all() -> impl Iterator<Item = Method> {
     POOL.services().flat_map(|service| {
         let methods = service.methods().map(|method| Method {
@@ -113,7 +114,8 @@ fn all() -> impl Iterator<Item = Method> {
     })
 }
 
-/// The first message of a body, in its JSON; absent where it is compressed or none.
+/// Decodes the first message of a gRPC body to JSON. `None` if there is none, or it is compressed
+/// or invalid.
 fn decode(descriptor: &MessageDescriptor, mut body: &[u8]) -> Option<Value> {
     if body.len() < 5 || body.get_u8() != 0 {
         return None;

@@ -1,8 +1,11 @@
-//! Links: the connections between the services of a cluster, carried by this process, so that calls can be seen, delayed, failed, and cut off.
+//! Links: the connections between the services of a cluster, forwarded by this process, so that
+//! calls can be observed, delayed, failed, and cut off.
 //!
-//! With `podplane up --links DIR` each service reaches the API server through `DIR/SERVICE.sock`, and a kubelet the CRI runtime of a node through
-//! `DIR/cri-NODE.sock`. [`Links`] serves these sockets. Each connection there has one of its own to the server, and they end together, so that a client
-//! finds with a link what it would find without. Messages and metadata are passed on as they are.
+//! With `podplane up --links DIR` each service reaches the API server through `DIR/SERVICE.sock`,
+//! and a kubelet reaches the CRI runtime of a node through `DIR/cri-NODE.sock`. [`Links`] serves
+//! these sockets. Each connection to them has a connection of its own to the server, and both end
+//! together, so that a link is invisible to its client. Messages and metadata are forwarded
+//! unchanged.
 
 mod carry;
 mod method;
@@ -23,22 +26,24 @@ use tonic::Code;
 use self::{method::Method, rules::Rules};
 use crate::{ClusterError, Result, carrier::Carrier, fault::Fault, recording::Recorder};
 
-/// Whether CRI has a method of that name.
+/// Returns true if CRI has a method of that name.
 pub(crate) fn is_of_runtimes(method: &str) -> bool {
     Method::is_of_runtimes(method)
 }
 
-/// How a link is cut.
+/// A way of cutting a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
-    /// Open connections die, and new ones are refused: as when the server's machine is switched off.
+    /// Open connections are closed and new ones refused, as when the server's machine is switched
+    /// off.
     Refused,
-    /// Nothing passes any more, and nobody is told: open connections stay, new ones are not answered. As when a cable is pulled. What a client sent before may have
-    /// been carried out; it hears of that when the link is mended, unless it has given up by then.
+    /// Nothing passes in either direction, and nobody is told, as when a cable is pulled: open
+    /// connections stay, new ones are not answered. Calls that were sent before may be carried out;
+    /// their answers arrive when the link is healed, unless the client has given up by then.
     Silent,
 }
 
-/// What happens to the calls of a method.
+/// A fault of the calls of a method, or of all calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallFault {
     method: Option<String>,
@@ -53,7 +58,7 @@ enum Effect {
     Lose(Code),
 }
 
-/// How long calls are held up: `least`, and up to `more` beyond that.
+/// A random delay of calls: `least`, and up to `more` in addition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Delay {
     least: Duration,
@@ -62,7 +67,7 @@ struct Delay {
 }
 
 impl Delay {
-    /// How long the call is held up that is the `number`th of its method: the same for the same seed.
+    /// Returns the delay of the `number`th call of its method: the same for the same seed.
     fn of(self, number: u64) -> Duration {
         let part = fastrand::Rng::with_seed(self.seed.wrapping_add(number)).f64();
         self.least.saturating_add(self.more.mul_f64(part))
@@ -70,15 +75,16 @@ impl Delay {
 }
 
 impl CallFault {
-    /// They reach the server so much later. Where the server sends a stream, as with a watch, each message of it also comes so much later, on streams
-    /// that are open already, too.
+    /// Delays calls by `by` on their way to the server. Where the server sends a stream, as for a
+    /// watch, each of its messages is delayed as well, on streams that are already open, too.
     #[must_use]
     pub fn delay(by: Duration) -> Self {
         Self::delay_between(by..=by, 0)
     }
 
-    /// As [`CallFault::delay`], but each call by a time of its own between these two. Which, follows from the seed: the first call of a method is held up
-    /// as long in every run with it, the second as long, and so on.
+    /// Delays as [`CallFault::delay`] does, but each call by a time of its own in this range. The
+    /// times follow from the seed: in every run with it, the first call of a method has the same
+    /// delay, the second too, and so on.
     #[must_use]
     pub fn delay_between(by: RangeInclusive<Duration>, seed: u64) -> Self {
         Self::new(Effect::Delay(Delay {
@@ -88,13 +94,13 @@ impl CallFault {
         }))
     }
 
-    /// They fail with this code, and the server never sees them.
+    /// Fails calls with this code. The server never sees them.
     #[must_use]
     pub fn fail(code: Code) -> Self {
         Self::new(Effect::Fail(code))
     }
 
-    /// The server carries them out, and instead of its answer the client gets this code.
+    /// Lets the server carry calls out, and gives the client this code in place of the answer.
     #[must_use]
     pub fn lose_answer(code: Code) -> Self {
         Self::new(Effect::Lose(code))
@@ -108,19 +114,20 @@ impl CallFault {
         }
     }
 
-    /// Only calls of this method: `WatchNodes`, or `podplane.core.v1.NodeService/WatchNodes`. Else of all.
+    /// Limits the fault to calls of one method: `WatchNodes`, or
+    /// `podplane.core.v1.NodeService/WatchNodes`. The default is all methods.
     #[must_use]
     pub fn of(mut self, method: impl Into<String>) -> Self {
         self.method = Some(method.into());
         self
     }
 
-    /// The method, if it is of one.
+    /// The method to which the fault is limited.
     pub(crate) fn method(&self) -> Option<&str> {
         self.method.as_deref()
     }
 
-    /// Only so many calls, the next ones. Else all until it is healed.
+    /// Limits the fault to the next `times` calls. The default is all calls until it is healed.
     #[must_use]
     pub fn times(mut self, times: u32) -> Self {
         self.times = Some(times);
@@ -155,18 +162,20 @@ impl fmt::Display for CallFault {
     }
 }
 
-/// Where a link leads.
+/// The server to which a link leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Server {
-    /// The address is in a file, and may be another tomorrow.
+    /// The file with the server's address, which is read for each connection, because it may
+    /// change.
     Published(PathBuf),
-    /// `HOST:PORT` or `unix:PATH`.
+    /// The address: `HOST:PORT` or `unix:PATH`.
     At(String),
 }
 
 /// The links of a cluster, by client. Dropping them ends all connections and removes the sockets.
 ///
-/// A thread of their own carries them: they go on while the test's threads wait for a program that speaks over them.
+/// They have a thread of their own: they go on while the test's threads wait for a program that
+/// uses them.
 #[derive(Debug)]
 pub struct Links {
     dir: PathBuf,
@@ -178,14 +187,14 @@ pub struct Links {
 #[derive(Debug)]
 struct Served {
     link: Arc<Link>,
-    /// Ends when it is dropped, and all connections with it.
+    /// Dropping it ends the link and all its connections.
     _task: JoinSet<()>,
 }
 
-/// One link.
+/// One link: the connections of a client to a server.
 #[derive(Debug)]
 struct Link {
-    /// Whose calls it carries.
+    /// The client whose calls it carries.
     client: String,
     server: Server,
     rules: Rules,
@@ -193,11 +202,11 @@ struct Link {
 }
 
 impl Links {
-    /// Links in a directory of their own, which is made.
+    /// Makes the directory `dir` for the sockets of links, and no links yet.
     ///
     /// # Errors
     ///
-    /// [`ClusterError::Io`] if it cannot be made.
+    /// [`ClusterError::Io`] if the directory cannot be made, or the thread not started.
     pub fn new(dir: impl Into<PathBuf>, recorder: Recorder) -> Result<Self> {
         let dir = dir.into();
         fs::create_dir_all(&dir).map_err(ClusterError::io(format!(
@@ -214,17 +223,19 @@ impl Links {
         })
     }
 
-    /// What `podplane up --links` is told.
+    /// The directory of the sockets, for `podplane up --links`.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Serves the socket of a client: `scheduler`, `kubelet-node-0`, `cri-node-0` for what a kubelet asks of the runtime of node-0. One that is served is left as it is.
+    /// Serves the socket of a client: `scheduler`, `kubelet-node-0`, or `cri-node-0` for the calls
+    /// of a kubelet to the runtime of node-0. A client that has a link keeps it.
     ///
     /// # Errors
     ///
-    /// [`ClusterError::Io`] if it cannot be had; a path longer than Linux takes among the reasons.
+    /// [`ClusterError::Io`] if the socket cannot be made, for example because its path is too long
+    /// for Linux.
     pub fn serve(&self, client: &str, server: Server) -> Result<()> {
         let mut links = self.lock();
         if links.contains_key(client) {
@@ -246,21 +257,21 @@ impl Links {
         Ok(())
     }
 
-    /// Ends the link of a client that is no more.
+    /// Ends the link of a client, if there is one.
     pub fn end(&self, client: &str) {
         if self.lock().remove(client).is_some() {
-            // Nobody else has it, and a file that stays harms nobody.
+            // No other process uses the file, and one that stays does no harm.
             _ = fs::remove_file(self.dir.join(format!("{client}.sock")));
         }
     }
 
-    /// The clients that there are links of.
+    /// The clients that have links.
     #[must_use]
     pub fn clients(&self) -> Vec<String> {
         self.lock().keys().cloned().collect()
     }
 
-    /// Cuts a client off, until the fault is healed or dropped.
+    /// Cuts a client off until the fault is healed or dropped.
     ///
     /// # Errors
     ///
@@ -275,16 +286,19 @@ impl Links {
         Ok(self.fault(what, move || link.rules.mend(id)))
     }
 
-    /// Has something happen to calls of a client, until the fault is healed or dropped. What several faults do adds up; of those that fail a call the first does.
+    /// Disturbs calls of a client until the fault is healed or dropped. Delays of several faults
+    /// add up; of those that fail a call, the first one applies.
     ///
     /// # Errors
     ///
-    /// [`ClusterError::NoLink`] if there is no such client, [`ClusterError::NoMethod`] if no service has the method.
+    /// [`ClusterError::NoLink`] if there is no such client, [`ClusterError::NoMethod`] if no
+    /// service has the method.
     pub fn disturb(&self, client: &str, fault: CallFault) -> Result<Fault> {
         self.disturb_each(client, &[client.into()], &fault)
     }
 
-    /// [`Links::disturb`] for a process that has several links: what is for so many calls is for so many of all of them together.
+    /// [`Links::disturb`] for a process with several links; a number of times is the total for all
+    /// of them.
     pub(crate) fn disturb_each(
         &self,
         process: &str,
@@ -311,7 +325,7 @@ impl Links {
         }))
     }
 
-    /// How many calls of a method a client has made so far: `BindPod`.
+    /// Returns the number of calls of a method, such as `BindPod`, that a client has made so far.
     ///
     /// # Errors
     ///
@@ -334,7 +348,8 @@ impl Links {
         })
     }
 
-    /// What the mutex guards is whole between any two statements.
+    /// Locks the links. A panic elsewhere does not spoil them: they are consistent between any two
+    /// statements.
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Served>> {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -357,7 +372,7 @@ pub fn check_method(name: &str) -> Result<()> {
     Method::check(name)
 }
 
-/// A socket at `path`, in the place of one that nobody serves any more.
+/// Binds a socket at `path`, in place of an old one that is no longer served.
 fn bind(path: &Path) -> io::Result<UnixListener> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

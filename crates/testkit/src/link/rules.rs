@@ -1,4 +1,4 @@
-//! What is done to the calls of a link now.
+//! The rules for the calls of a link at the moment.
 
 use std::{
     collections::BTreeMap,
@@ -17,7 +17,7 @@ use tonic::Code;
 
 use super::{CallFault, Cut, Effect, method::Method};
 
-/// The rules of one link. Calls see changes at once.
+/// The rules of one link. Calls that are under way see changes of cuts and delays at once.
 #[derive(Debug, Default)]
 pub(super) struct Rules {
     state: watch::Sender<State>,
@@ -35,32 +35,32 @@ pub(super) struct State {
 struct Rule {
     id: u64,
     fault: CallFault,
-    /// How many calls it is still for; absent for all.
+    /// The number of calls to which it still applies; `None` for all.
     left: Option<Arc<AtomicU32>>,
 }
 
-/// What a call is in for.
+/// The effects of the rules on one call.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Taken {
     method: Method,
-    /// How many calls of the method came before it.
+    /// The number of earlier calls of the method.
     number: u64,
-    /// Of the rules that are for so many calls, those that count this one.
+    /// The rules with a limited number of calls that count this one.
     ids: Vec<u64>,
     pub(super) ending: Option<Ending>,
 }
 
-/// How a call ends, if not as the server has it.
+/// The end of a call that does not get the server's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// The server never sees it.
+    /// The call fails before the server sees it.
     Before(Code),
-    /// The server carries it out.
+    /// The call fails after the server has carried it out.
     After(Code),
 }
 
 impl State {
-    /// How the link is cut: silence also covers what would be refused.
+    /// Returns the cut of the link. `Silent` takes precedence over `Refused`.
     pub(super) fn cut(&self) -> Option<Cut> {
         let has = |cut| self.cuts.iter().any(|(_, each)| *each == cut);
         [Cut::Silent, Cut::Refused]
@@ -123,7 +123,7 @@ impl Rules {
         of_method.map(|(_, calls)| calls).sum()
     }
 
-    /// A call begins: it is counted.
+    /// Counts a call that begins, and returns the effects of the rules on it.
     pub(super) fn take(&self, method: &Method) -> Taken {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let seen_of_it = seen.entry(method.path().into()).or_default();
@@ -139,7 +139,7 @@ impl Rules {
             if !method.is(rule.fault.method.as_deref()) {
                 continue;
             }
-            // A call that has failed already is counted by no other rule.
+            // A call that fails already is not counted by other rules that fail calls.
             if taken.ending.is_some() && !matches!(rule.fault.effect, Effect::Delay(_)) {
                 continue;
             }
@@ -159,7 +159,8 @@ impl Rules {
         taken
     }
 
-    /// Waits as long as something of a call that came at `since` is to be delayed; less, if that is healed meanwhile. Then as [`Rules::pass`].
+    /// Delays a part of the call that came at `since`, or less if the delay is healed meanwhile.
+    /// Then waits as [`Rules::pass`] does.
     pub(super) async fn hold(&self, call: &Taken, since: Instant) {
         let mut state = self.watch();
         loop {
@@ -168,7 +169,7 @@ impl Rules {
                 Some(delay) if since + delay > Instant::now() => since + delay,
                 _ => return self.pass().await,
             };
-            // Losing either wait loses nothing.
+            // Dropping either wait loses nothing.
             tokio::select! {
                 () = sleep_until(until) => {}
                 changed = state.changed() => if changed.is_err() { return },
@@ -176,9 +177,9 @@ impl Rules {
         }
     }
 
-    /// Waits as long as the link is cut, so that nothing passes from the moment that it is.
+    /// Waits while the link is cut, so that nothing passes from the moment of the cut.
     pub(super) async fn pass(&self) {
-        // An error says that the link is gone, and all that goes over it.
+        // An error means that the link is gone, with all its connections.
         _ = self.watch().wait_for(|state| state.cut().is_none()).await;
     }
 
@@ -196,7 +197,7 @@ impl Rules {
 mod tests {
     use super::*;
 
-    /// How long four calls are held up that come one after another.
+    /// Returns the delays of four successive calls.
     fn delays(seed: u64) -> [Duration; 4] {
         let rules = Rules::default();
         let (least, most) = (Duration::from_secs(1), Duration::from_secs(3));
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn each_call_is_late_by_a_time_of_its_own_that_follows_from_the_seed() {
+    fn delays_differ_per_call_and_follow_from_the_seed() {
         let first = delays(7);
         assert_eq!(first, delays(7));
         assert_ne!(first, delays(8));

@@ -27,7 +27,7 @@ use tonic::{
 
 use super::*;
 
-/// A server whose streams say what they are told to.
+/// A server whose streams send the numbers that the test broadcasts.
 #[derive(Clone, Debug)]
 struct Backend {
     calls: Arc<AtomicU64>,
@@ -83,7 +83,7 @@ impl StoreService for Backend {
     }
 }
 
-/// A server on a port of its own, a link to it, and a client of that.
+/// A server on a port of its own, a link to it, and a client that uses the link.
 struct Fixture {
     dir: tempfile::TempDir,
     links: Links,
@@ -127,12 +127,12 @@ impl Running {
         }
     }
 
-    /// As when its process is killed.
+    /// Ends it abruptly, as SIGKILL does.
     fn kill(self) {
         self.runtime.shutdown_background();
     }
 
-    /// As when its process is asked to end.
+    /// Ends it in order, as SIGTERM does.
     async fn stop(self) {
         self.stop.send(()).unwrap();
         self.ended.await.unwrap();
@@ -140,7 +140,8 @@ impl Running {
     }
 }
 
-/// A runtime must not be dropped where others run.
+/// A runtime must not be dropped in an asynchronous context, so the server's is shut down in the
+/// background.
 impl Drop for Fixture {
     fn drop(&mut self) {
         if let Some(server) = self.server.take() {
@@ -209,7 +210,7 @@ async fn next(stream: &mut tonic::Streaming<BackupResponse>) -> Result<u8, Code>
 }
 
 #[tokio::test]
-async fn calls_go_through_as_they_are() {
+async fn a_link_forwards_calls_unchanged() {
     let fixture = Fixture::new().await;
     let mut client = CloudServiceClient::new(fixture.channel());
     let mut request = Request::new(GetInstanceRequest {
@@ -237,7 +238,7 @@ async fn calls_go_through_as_they_are() {
 }
 
 #[tokio::test]
-async fn a_stream_goes_through_with_its_end() {
+async fn a_link_forwards_a_stream_and_its_end() {
     let fixture = Fixture::new().await;
     let mut stream = backup(&fixture.channel()).await;
     for piece in 1..=50 {
@@ -251,7 +252,7 @@ async fn a_stream_goes_through_with_its_end() {
 }
 
 #[tokio::test]
-async fn a_delay_holds_back_what_an_open_stream_brings_and_nothing_else() {
+async fn a_delayed_method_delays_only_its_open_streams() {
     let fixture = Fixture::new().await;
     let channel = fixture.channel();
     let mut stream = backup(&channel).await;
@@ -259,7 +260,7 @@ async fn a_delay_holds_back_what_an_open_stream_brings_and_nothing_else() {
     let late = fixture.links.disturb("client", late).unwrap();
     fixture.say(1);
     fixture.say(2);
-    // What the server sent before this answer has come before it.
+    // Everything that the server sent before this answer has arrived before it.
     ask(&channel, "a").await.unwrap();
     assert_eq!(next(&mut stream).now_or_never(), None);
     late.heal();
@@ -276,7 +277,7 @@ async fn a_delayed_call_reaches_the_server_later() {
     let late = fixture.links.disturb("client", late).unwrap();
     let channel = fixture.channel();
     let mut first = Box::pin(ask(&channel, "first"));
-    // The next one is not delayed.
+    // The next call is not delayed.
     tokio::select! {
         biased;
         _ = &mut first => panic!("it was not delayed"),
@@ -293,7 +294,7 @@ async fn a_delayed_call_reaches_the_server_later() {
 }
 
 #[tokio::test]
-async fn calls_fail_before_the_server_sees_them_or_after() {
+async fn faults_fail_calls_before_or_after_the_server_sees_them() {
     let fixture = Fixture::new().await;
     let channel = fixture.channel();
     let fail = CallFault::fail(Code::Unavailable)
@@ -320,7 +321,7 @@ async fn calls_fail_before_the_server_sees_them_or_after() {
 }
 
 #[tokio::test]
-async fn links_of_one_process_share_how_many_calls_are_meant() {
+async fn links_of_one_process_share_the_number_of_faults() {
     let fixture = Fixture::new().await;
     let published = fixture.dir.path().join("server.address");
     let served = fixture.links.serve("other", Server::Published(published));
@@ -343,7 +344,7 @@ async fn links_of_one_process_share_how_many_calls_are_meant() {
 }
 
 #[tokio::test]
-async fn a_link_that_is_cut_refuses_and_comes_back() {
+async fn a_cut_link_refuses_calls_until_it_heals() {
     let fixture = Fixture::new().await;
     let channel = fixture.channel();
     let mut stream = backup(&channel).await;
@@ -369,7 +370,7 @@ async fn a_link_that_is_cut_refuses_and_comes_back() {
 }
 
 #[tokio::test]
-async fn a_silent_link_keeps_what_is_under_way_until_it_is_mended() {
+async fn a_silent_link_holds_calls_until_it_heals() {
     let fixture = Fixture::new().await;
     let channel = fixture.channel();
     let mut stream = backup(&channel).await;
@@ -377,7 +378,7 @@ async fn a_silent_link_keeps_what_is_under_way_until_it_is_mended() {
     fixture.say(1);
     let late = fixture.channel();
     let mut asked = Box::pin(ask(&late, "a"));
-    // Time enough for anything that would pass.
+    // Enough time for anything that would pass.
     for _ in 0..1000 {
         assert!((&mut asked).now_or_never().is_none());
         assert!(next(&mut stream).now_or_never().is_none());
@@ -389,9 +390,9 @@ async fn a_silent_link_keeps_what_is_under_way_until_it_is_mended() {
     assert_eq!(asked.await.unwrap(), "a");
 }
 
-/// As when a test waits for a program that speaks over a link.
+/// The thread blocks, as in a test that waits for a program that uses a link.
 #[test]
-fn links_go_on_while_the_thread_that_made_them_does_something_else() {
+fn links_work_while_their_creating_thread_blocks() {
     let ours = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -403,7 +404,7 @@ fn links_go_on_while_the_thread_that_made_them_does_something_else() {
 }
 
 #[tokio::test]
-async fn a_link_that_could_not_be_served_again_is_tried_until_it_can() {
+async fn retries_to_serve_a_healed_link() {
     let fixture = Fixture::new().await;
     let channel = fixture.channel();
     let socket = fixture.links.dir().join("client.sock");
@@ -418,7 +419,7 @@ async fn a_link_that_could_not_be_served_again_is_tried_until_it_can() {
 }
 
 #[tokio::test]
-async fn what_was_refused_and_is_silent_still_can_be_connected_to() {
+async fn a_silent_link_accepts_connections_after_a_refusal_heals() {
     let fixture = Fixture::new().await;
     let refused = fixture.links.cut("client", Cut::Refused).unwrap();
     let socket = fixture.links.dir().join("client.sock");
@@ -439,7 +440,7 @@ async fn what_was_refused_and_is_silent_still_can_be_connected_to() {
 }
 
 #[tokio::test]
-async fn a_server_that_dies_takes_the_connection_along_and_is_found_again() {
+async fn a_dead_server_ends_the_connection_and_its_successor_is_found() {
     let mut fixture = Fixture::new().await;
     let published = fixture.dir.path().join("server.address");
     let channel = fixture.channel();
@@ -452,7 +453,7 @@ async fn a_server_that_dies_takes_the_connection_along_and_is_found_again() {
     server.stop().await;
     fixture.server = Some(Running::start(&fixture.backend, &published).await);
     let asked = async {
-        // The connection that the first server has said farewell to may be asked once more.
+        // One more call may still go over the connection that the first server has closed in order.
         loop {
             if let Ok(answer) = ask(&channel, "b").await {
                 return answer;
@@ -463,7 +464,7 @@ async fn a_server_that_dies_takes_the_connection_along_and_is_found_again() {
 }
 
 #[tokio::test]
-async fn a_call_that_comes_after_the_servers_farewell_fails() {
+async fn a_call_delayed_beyond_the_servers_shutdown_fails() {
     let mut fixture = Fixture::new().await;
     let server = fixture.server.take().unwrap();
     let late = CallFault::delay(Duration::from_secs(3600)).of("GetInstance");
@@ -481,7 +482,7 @@ async fn a_call_that_comes_after_the_servers_farewell_fails() {
         _ = &mut asked => panic!("it was not delayed"),
         () = stopped => {}
     }
-    // Those that come meanwhile find no server; by then the link has heard the farewell.
+    // Calls meanwhile find no server; after them the link has seen the GOAWAY.
     let mut others = StoreServiceClient::new(channel.clone());
     for _ in 0..20 {
         assert!(others.backup(BackupRequest {}).await.is_err());
@@ -492,7 +493,7 @@ async fn a_call_that_comes_after_the_servers_farewell_fails() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_named() {
+async fn names_unknown_links_and_methods() {
     let fixture = Fixture::new().await;
     let fault = |method: &str| CallFault::fail(Code::Internal).of(method);
     let error = |client: &str, method: &str| {

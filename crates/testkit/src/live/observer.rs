@@ -1,4 +1,4 @@
-//! Reads records, network namespaces and leases.
+//! Reads records, network namespaces and leases of nodes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,11 +7,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use podplane_cni::{
-    netlink::{Netlink, NetlinkError},
-    netns,
-};
 use podplane_ipam::audit::Sandbox;
+use podplane_netlink::{Netlink, NetlinkError, netns};
 
 use super::{NodesSnapshot, ObservedNamespace, ObservedSandbox};
 use crate::{
@@ -19,7 +16,7 @@ use crate::{
     world::{allocations, entries, node_dirs, parse, read_json},
 };
 
-/// The directory in which the network namespaces of a cluster in kernel mode have names.
+/// The directory of named network namespaces of a cluster in kernel mode.
 #[derive(Clone, Debug)]
 pub struct NamespaceDir(PathBuf);
 
@@ -28,13 +25,13 @@ pub struct NamespaceDir(PathBuf);
 pub struct NodesObserver {
     data_dir: PathBuf,
     namespaces: Option<NamespaceDir>,
-    /// Directories of a node in which IPAM plugins keep their leases, as host-local does: a
-    /// directory for each network with a file for each address.
+    /// The directories of a node in which IPAM plugins keep their leases as host-local does: a
+    /// directory for each network, with a file for each address.
     lease_dirs: Vec<String>,
 }
 
 impl NodesObserver {
-    /// For a cluster with host-local. In kernel mode this takes root.
+    /// Makes an observer of a cluster with host-local. In kernel mode it needs root.
     ///
     /// # Errors
     ///
@@ -43,7 +40,7 @@ impl NodesObserver {
         let status = cluster.status().await?;
         let run = cluster.data_dir().join("run");
         let run = run.strip_prefix("/").unwrap_or(&run);
-        // The tmpfs is in the mount namespace of the supervisor.
+        // The namespaces are on a tmpfs in the supervisor's mount namespace.
         let place = Path::new("/proc")
             .join(status.pid.to_string())
             .join("root")
@@ -55,20 +52,20 @@ impl NodesObserver {
         })
     }
 
-    /// Reads leases in another directory of each node, too.
+    /// Adds another directory of leases, which is read on each node.
     #[must_use]
     pub fn lease_dir(mut self, dir: &str) -> Self {
         self.lease_dirs.push(dir.into());
         self
     }
 
-    /// The names of namespaces, in kernel mode.
+    /// The named namespaces, in kernel mode.
     #[must_use]
     pub fn namespaces(&self) -> Option<&NamespaceDir> {
         self.namespaces.as_ref()
     }
 
-    /// Reads everything on all nodes. `blocks` must have been read before. It blocks.
+    /// Reads everything on all nodes. Blocks the thread. `blocks` must have been read before.
     ///
     /// # Errors
     ///
@@ -96,16 +93,16 @@ impl NodesObserver {
 }
 
 impl NamespaceDir {
-    /// All namespaces of sandboxes. If two of them have one address, they are looked at again: an
-    /// address that has moved on from one to the other was never in both.
+    /// Lists the namespaces of sandboxes. If two of them have the same address, both are read
+    /// again: an address that has moved from one to the other in between was never in both.
     ///
     /// # Errors
     ///
-    /// [`ClusterError::Io`] if one cannot be entered that is there.
+    /// [`ClusterError::Io`] if an existing namespace cannot be entered.
     pub fn sandboxes(&self) -> Result<Vec<ObservedNamespace>> {
         let mut seen = Vec::new();
         for (name, path) in entries(&self.0.join("netns"))? {
-            // A node's name may have dots, an id has none.
+            // The name of a node may have dots, an id has none.
             let Some((node, id)) = name.rsplit_once('.') else {
                 continue;
             };
@@ -130,12 +127,12 @@ impl NamespaceDir {
         Ok(seen.into_iter().map(|(_, seen)| seen).collect())
     }
 
-    /// The veth devices of nodes, without their uplinks: the nodes' ends of sandboxes' pairs. By
-    /// node and name.
+    /// Lists the veth devices of nodes, by node and name: the nodes' ends of the sandboxes' pairs,
+    /// without uplinks.
     ///
     /// # Errors
     ///
-    /// [`ClusterError::Io`] if a namespace cannot be entered that is there.
+    /// [`ClusterError::Io`] if an existing namespace cannot be entered.
     pub fn veths(&self) -> Result<Vec<(String, String)>> {
         const UPLINK: &str = "eth0";
         let mut found = Vec::new();
@@ -150,7 +147,7 @@ impl NamespaceDir {
     }
 }
 
-/// The addresses in a namespace; `None` if it is not there any more, or not yet.
+/// Reads the addresses in a namespace; `None` if it is gone, or not yet made.
 fn addresses(path: &Path) -> Result<Option<BTreeSet<IpAddr>>> {
     let read = |netlink: &mut Netlink| {
         let mut ips = BTreeSet::new();
@@ -172,14 +169,15 @@ fn is_link_local(ip: &IpAddr) -> bool {
     }
 }
 
-/// What is read in a namespace; `None` if it is not there any more, or not yet.
+/// Reads something in a namespace; `None` if it is gone, or not yet made.
 fn in_namespace<T>(
     path: &Path,
     read: impl Fn(&mut Netlink) -> Result<T, NetlinkError>,
 ) -> Result<Option<T>> {
     let attempt = || Netlink::open_in(path).and_then(|mut netlink| read(&mut netlink));
     let entered = attempt().or_else(|error| {
-        // Its name may have been there before it was mounted: what counts is how it is now.
+        // The name may have existed before the namespace was mounted on it: try again if it is
+        // mounted now.
         if netns::is_netns(path) {
             attempt()
         } else {
@@ -196,7 +194,7 @@ fn in_namespace<T>(
     }
 }
 
-/// The sandboxes that plugins may hold something for.
+/// Reads the records of sandboxes for which plugins may hold resources.
 fn records(node: &str, dir: &Path) -> Result<Vec<ObservedSandbox>> {
     let mut found = Vec::new();
     for (name, file) in entries(dir)? {

@@ -16,7 +16,7 @@ fn ips(ips: &[&str]) -> BTreeSet<IpAddr> {
     ips.iter().map(|ip| ip.parse().unwrap()).collect()
 }
 
-/// A sandbox with its lease.
+/// Adds a ready sandbox with its lease.
 fn runs(snapshot: &mut NodesSnapshot, node: &str, id: &str, ip: &str) {
     snapshot.sandboxes.push(ObservedSandbox {
         sandbox: sandbox(node, id),
@@ -51,7 +51,7 @@ fn two() -> NodesSnapshot {
     snapshot
 }
 
-/// What is said of snapshots that are made a second apart.
+/// Returns the reports, with the second of each, of snapshots that are taken a second apart.
 fn said(snapshots: impl IntoIterator<Item = NodesSnapshot>) -> Vec<(usize, String)> {
     let mut checker = SnapshotChecker::new(PATIENCE);
     let mut said = Vec::new();
@@ -68,13 +68,13 @@ fn said(snapshots: impl IntoIterator<Item = NodesSnapshot>) -> Vec<(usize, Strin
 }
 
 #[test]
-fn says_nothing_of_nodes_that_are_in_order() {
+fn reports_nothing_for_healthy_nodes() {
     assert_eq!(said(vec![two(); 30]), []);
     assert_eq!(said([NodesSnapshot::default()]), []);
 }
 
 #[test]
-fn an_address_in_two_namespaces_is_certain_at_once() {
+fn reports_an_address_in_two_namespaces_at_once() {
     let mut snapshot = two();
     namespace(&mut snapshot, "n", "a", "10.0.0.2");
     assert_eq!(said([snapshot.clone()]), []);
@@ -91,7 +91,7 @@ fn an_address_in_two_namespaces_is_certain_at_once() {
 }
 
 #[test]
-fn a_record_that_is_late_is_no_duplicate() {
+fn a_late_record_is_not_reported_as_a_duplicate() {
     let mut late = two();
     runs(&mut late, "n", "c", "10.0.0.2");
     let mut snapshots = vec![late; 3];
@@ -104,7 +104,7 @@ fn a_record_that_is_late_is_no_duplicate() {
 }
 
 #[test]
-fn a_sandbox_that_is_being_taken_down_has_no_duplicate() {
+fn a_sandbox_in_removal_is_not_reported_as_a_duplicate() {
     let mut snapshot = two();
     runs(&mut snapshot, "n", "c", "10.0.0.2");
     snapshot.sandboxes[0].is_ready = false;
@@ -131,7 +131,7 @@ fn a_damaged_lease_is_restored_before_another_address_is_given() {
 }
 
 #[test]
-fn a_block_that_is_given_away_while_its_sandboxes_live() {
+fn reports_a_live_sandbox_in_a_block_of_another_node() {
     let mut snapshot = two();
     snapshot.blocks[0].0 = "taker".into();
     let text = "sandbox a of n has 10.0.0.2, which is in block 10.0.0.0/29 of node taker";

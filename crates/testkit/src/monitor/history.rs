@@ -1,5 +1,5 @@
-//! What watches told, folded into the invariants that were broken, and from which revision to
-//! which.
+//! The events of watches, folded into the violations of invariants, with the revisions at which
+//! they began and ended.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,7 +11,7 @@ use podplane_api::{
     core::{Node, Pod},
     jiff::Timestamp,
 };
-use podplane_client::{ObjectList, WatchEvent, Watched};
+use podplane_client::{ObjectList, WatchEvent, WatcherEvent};
 use podplane_ipam::audit::{PodKey, Tracker, Violation};
 
 use crate::{
@@ -23,27 +23,27 @@ use crate::{
 #[cfg(test)]
 mod tests;
 
-/// A revision, and when this process was told of it.
+/// A revision, and the time at which this process saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObservedRevision {
     /// The revision.
     pub revision: String,
-    /// When it was seen, which is a little later than it was written.
+    /// The time at which it was seen, a little after it was written.
     pub at: Timestamp,
 }
 
-/// An invariant that was broken at a revision, and up to another one.
+/// A violation of an invariant, from one revision to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ViolationSpan {
     /// The number of the history's spans that had begun before this one.
     pub ordinal: usize,
-    /// What was wrong.
+    /// The violation.
     pub violation: Violation,
-    /// The first revision at which it was so.
+    /// The first revision with the violation.
     pub from: ObservedRevision,
-    /// The first revision at which it was not so any more.
+    /// The first later revision without the violation; `None` if it lasts.
     pub to: Option<ObservedRevision>,
-    /// The pods that it is about, as they were at the first revision.
+    /// The pods with the violation, as they were at the first revision.
     pub pods: Vec<String>,
 }
 
@@ -72,20 +72,20 @@ impl fmt::Display for ViolationSpan {
     }
 }
 
-/// Revisions of a kind that nobody was told of: they had expired when the watch was to go on.
+/// Revisions of a kind that were not seen, because they had expired when the watch resumed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchGap {
-    /// The kind.
+    /// The kind of object.
     pub kind: &'static str,
     /// The first revision that was seen again.
     pub until: ObservedRevision,
 }
 
-/// Lists of the pods and nodes, which a history has or has not come to yet.
+/// The revisions and keys of lists of pods and nodes, to compare a history with.
 #[derive(Clone, Debug, Default)]
 pub struct ListedRevisions(pub(super) Vec<ListedKind>);
 
-/// The revisions and keys that a list of a kind had.
+/// The revisions and keys in a list of one kind.
 #[derive(Clone, Debug)]
 pub(super) struct ListedKind {
     kind: &'static str,
@@ -94,7 +94,7 @@ pub(super) struct ListedKind {
     /// The newest revision of an object in it.
     newest: u64,
     keys: BTreeSet<ObjectKey>,
-    /// The keys that a history has.
+    /// Returns the keys that a history has.
     known: fn(&Tracker) -> Vec<ObjectKey>,
 }
 
@@ -115,7 +115,7 @@ impl ListedKind {
     }
 }
 
-/// What is remembered of a pod, also when it is gone.
+/// The history of a pod, which is kept when the pod is gone.
 #[derive(Debug, Default)]
 struct PodTrail {
     /// The node that it was bound to first.
@@ -124,42 +124,45 @@ struct PodTrail {
     gone: bool,
 }
 
-/// Everything that the watches told.
+/// Everything that the watches have seen.
 #[derive(Debug, Default)]
 pub struct RevisionHistory {
     tracker: Tracker,
-    /// Pods as they are now: their UIDs, and in words.
+    /// The present pods: UID and summary.
     pods: BTreeMap<PodKey, (String, String)>,
-    /// What became of every pod, by UID.
+    /// The history of every pod, by UID.
     lives: BTreeMap<String, PodTrail>,
     open: BTreeMap<Violation, ViolationSpan>,
     closed: Vec<ViolationSpan>,
     gaps: Vec<WatchGap>,
     problems: Vec<(Timestamp, String)>,
-    /// The revision up to which each kind has been seen; those that have been listed once.
+    /// The revision up to which each kind has been seen. Kinds that were not listed yet are
+    /// missing.
     seen: BTreeMap<&'static str, u64>,
     revisions: u64,
-    /// The number of breaches that have begun.
+    /// The number of violations that have begun.
     begun: usize,
 }
 
 impl RevisionHistory {
-    /// Every breach up to now, in the order of their ends.
+    /// All violations up to now: those that have ended in the order of their ends, then those that
+    /// last.
     pub fn breaches(&self) -> impl Iterator<Item = &ViolationSpan> {
         self.closed.iter().chain(self.open.values())
     }
 
-    /// The number of breaches that have begun, which is the ordinal of the next one.
+    /// The number of violations that have begun, which is the ordinal of the next one.
     #[must_use]
     pub fn begun(&self) -> usize {
         self.begun
     }
 
-    /// Returns true if all that these lists had has been seen, and so have the revisions before.
+    /// Returns true if everything in these lists, and every earlier revision, has been seen.
     ///
-    /// The revision of a list may be that of an object of another kind, so that the watch never tells
-    /// of it. It is enough to have seen all that the list has, and the end of all that it has not.
-    /// Only an object that came and went after both is not waited for.
+    /// The revision of a list may belong to an object of another kind, which this watch never sees.
+    /// It is enough to have seen everything in the list, and the deletion of everything that is not
+    /// in it. The only exception is an object that was created and deleted after both: it is not
+    /// awaited.
     #[must_use]
     pub fn has_reached(&self, listed: &ListedRevisions) -> bool {
         listed.0.iter().all(|list| {
@@ -172,51 +175,51 @@ impl RevisionHistory {
         })
     }
 
-    /// What expired before it was seen.
+    /// The revisions that expired unseen.
     #[must_use]
     pub fn gaps(&self) -> &[WatchGap] {
         &self.gaps
     }
 
-    /// What is wrong with single objects: one that cannot be understood, a pod that was bound
-    /// twice, a pod that is there again after it was deleted.
+    /// Problems with single objects: one that cannot be parsed, a pod that was bound twice, a pod
+    /// that exists again after it was deleted.
     #[must_use]
     pub fn problems(&self) -> &[(Timestamp, String)] {
         &self.problems
     }
 
-    /// How many revisions were checked.
+    /// The number of revisions that were checked.
     #[must_use]
     pub fn revisions(&self) -> u64 {
         self.revisions
     }
 
-    /// How many pods were Running at some revision.
+    /// The number of pods that were Running at some revision.
     #[must_use]
     pub fn ran(&self) -> usize {
         self.lives.values().filter(|life| life.ran).count()
     }
 
-    /// Whether a pod of that UID was there at some revision.
+    /// Returns true if a pod of that UID existed at some revision.
     #[must_use]
     pub fn has_seen(&self, uid: &str) -> bool {
         self.lives.contains_key(uid)
     }
 
-    /// The pods and nodes as of now.
+    /// The present pods and nodes.
     #[must_use]
     pub fn tracker(&self) -> &Tracker {
         &self.tracker
     }
 
-    /// Takes in what a watch told; returns it in words.
+    /// Takes in an event of a watch, and returns it as lines of text.
     pub(super) fn observe<K: Watchable>(
         &mut self,
         at: Timestamp,
-        watched: Watched<K>,
+        watched: WatcherEvent<K>,
     ) -> Vec<String> {
         match watched {
-            Watched::Listed(list) => {
+            WatcherEvent::Listed(list) => {
                 let until = ObservedRevision {
                     revision: list.resource_version,
                     at,
@@ -224,13 +227,13 @@ impl RevisionHistory {
                 let line = self.list(list.items, &until);
                 vec![line]
             }
-            Watched::Event(WatchEvent::Bookmark(revision)) => {
+            WatcherEvent::Event(WatchEvent::Bookmark(revision)) => {
                 self.has_seen_up_to::<K>(&revision);
                 Vec::new()
             }
-            Watched::Event(event) => vec![self.event(at, event)],
-            Watched::Interrupted(None) => vec![format!("watch of {} ended", K::PLURAL)],
-            Watched::Interrupted(Some(error)) => {
+            WatcherEvent::Event(event) => vec![self.event(at, event)],
+            WatcherEvent::Interrupted(None) => vec![format!("watch of {} ended", K::PLURAL)],
+            WatcherEvent::Interrupted(Some(error)) => {
                 vec![format!("watch of {} interrupted: {error}", K::PLURAL)]
             }
         }
@@ -283,7 +286,8 @@ impl RevisionHistory {
         format!("{} {word}: {}", seen.revision, object.summary())
     }
 
-    /// Revisions of one kind are numbers that grow (KEP-5504).
+    /// Records the revision that was seen. The revisions of one kind are growing numbers
+    /// (KEP-5504).
     fn has_seen_up_to<K: Watchable>(&mut self, revision: &str) {
         let seen = self.seen.entry(K::KIND).or_default();
         *seen = revision
@@ -299,8 +303,8 @@ impl RevisionHistory {
         }
     }
 
-    /// Ends and begins breaches, by what is broken now. What began and ended at one revision never
-    /// was.
+    /// Begins and ends violations according to the present state. A violation that began and ended
+    /// at one revision never existed.
     fn settle(&mut self, now: &ObservedRevision) {
         let broken = self.tracker.violations();
         if broken.is_empty() && self.open.is_empty() {
@@ -338,15 +342,15 @@ impl RevisionHistory {
     }
 }
 
-/// A kind of which a history keeps track.
+/// A kind of object that a history tracks.
 pub(super) trait Watchable: Object {
-    /// Those that are there.
+    /// Returns the keys that exist.
     fn known(tracker: &Tracker) -> Vec<ObjectKey>;
-    /// Takes in a new state. Returns what is wrong with the object, if anything is.
+    /// Takes in a new state of the object. Returns a problem with it, if there is one.
     fn set(&self, history: &mut RevisionHistory) -> Result<Option<String>>;
-    /// Forgets one.
+    /// Removes an object.
     fn remove(key: &ObjectKey, history: &mut RevisionHistory);
-    /// What matters of it, in one line.
+    /// Describes the object in one line.
     fn summary(&self) -> String;
 }
 

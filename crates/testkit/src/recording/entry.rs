@@ -1,121 +1,121 @@
-//! One line of a recording.
+//! A line of a recording.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// One line.
+/// A line of a recording.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Seconds since the beginning.
+    /// Seconds since the beginning of the recording.
     pub at: f64,
-    /// Of which step; 0 before the first.
+    /// The number of the step; 0 before the first.
     pub step: u64,
-    /// What happened.
+    /// The event.
     #[serde(flatten)]
     pub what: What,
 }
 
-/// What happened.
+/// An event in a recording.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum What {
-    /// A step began, or ended.
+    /// A step began or ended.
     Step {
-        /// What it is called.
+        /// The name of the step.
         name: String,
-        /// `ok` or `failed`; absent at its beginning.
+        /// `ok` or `failed`; `None` at its beginning.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         outcome: Option<String>,
-        /// Why it failed.
+        /// The reason of a failure.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         message: Option<String>,
     },
-    /// A call over a link was over. A watch is one.
+    /// A call over a link ended; a watch is also a call.
     Request {
-        /// Whose it was.
+        /// The client.
         from: String,
-        /// `podplane.core.v1.PodService/BindPod`
+        /// The method: `podplane.core.v1.PodService/BindPod`.
         method: String,
-        /// What was asked.
+        /// The message of the client.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         message: Option<Value>,
-        /// What came of it, as gRPC has it; absent if a connection ended.
+        /// The gRPC code; `None` if a connection ended.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         code: Option<String>,
-        /// What was wrong with it on purpose.
+        /// The injected fault.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         fault: Option<String>,
-        /// How long it took.
+        /// The duration of the call.
         milliseconds: f64,
-        /// How many messages a stream brought.
+        /// The number of messages in a stream from the server.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         messages: Option<u64>,
     },
     /// An object changed.
     Object {
-        /// How.
+        /// The kind of change.
         change: Change,
-        /// What it is now, or was last.
+        /// The object after the change, or before its deletion.
         object: Value,
     },
-    /// Somebody told people of something.
+    /// A service emitted a Kubernetes event.
     Event {
-        /// Of what: `pod/default/web-0`.
+        /// The object that it is about: `pod/default/web-0`.
         about: String,
         /// `Normal` or `Warning`.
         #[serde(rename = "type")]
         type_: String,
-        /// In a word.
+        /// The reason: one CamelCase word.
         reason: String,
-        /// In words.
+        /// The message for people.
         message: String,
-        /// Who.
+        /// The component that emitted it.
         by: String,
-        /// How often by now.
+        /// The number of times that it has happened so far.
         count: i64,
     },
-    /// A service decided something.
+    /// A service made a decision.
     Decision {
-        /// Which one.
+        /// The service.
         by: String,
-        /// Of what: `pod/default/web-0`.
+        /// The object that it is about: `pod/default/web-0`.
         about: String,
-        /// `is bound to node node-0`
+        /// The decision: `is bound to node node-0`.
         decision: String,
     },
-    /// A fault on purpose.
+    /// A fault was injected or healed.
     Fault {
-        /// What is wrong.
+        /// The description of the fault.
         fault: String,
-        /// Whether it began, or else ended.
+        /// True if it began, false if it ended.
         active: bool,
     },
     /// An invariant was broken.
     Violation {
-        /// Which, and by what.
+        /// The invariant, and the objects that break it.
         violation: String,
     },
-    /// Something else.
+    /// Anything else.
     Log {
-        /// In words.
+        /// The text.
         message: String,
     },
 }
 
-/// How an object changed.
+/// A change of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Change {
-    /// It is new.
+    /// The object was created.
     Added,
-    /// It is otherwise.
+    /// The object was modified.
     Modified,
-    /// It is gone.
+    /// The object was deleted.
     Deleted,
 }
 
 impl What {
-    /// As it stands in the line.
+    /// The name of the kind in a line.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {
@@ -130,7 +130,7 @@ impl What {
         }
     }
 
-    /// Every kind.
+    /// All names of kinds.
     pub const KINDS: [&'static str; 8] = [
         "step",
         "request",
@@ -142,7 +142,8 @@ impl What {
         "log",
     ];
 
-    /// Whether the rest cannot be understood without it.
+    /// Returns true for entries without which the others cannot be understood. They are never left
+    /// out.
     pub(super) fn is_frame(&self) -> bool {
         matches!(
             self,
@@ -150,7 +151,8 @@ impl What {
         )
     }
 
-    /// Without what nobody should read, and what is too long.
+    /// Removes secrets, and replaces a part that is longer than `longest` bytes of JSON by its
+    /// length.
     pub(super) fn bounded(mut self, longest: usize) -> Self {
         let (value, is_object) = match &mut self {
             Self::Request {
@@ -172,7 +174,7 @@ impl What {
     }
 }
 
-/// Enough of an object to know which it is.
+/// Returns the parts of an object that identify it.
 fn outline(object: &Value, length: usize) -> Value {
     let metadata = &object["metadata"];
     json!({
@@ -182,7 +184,7 @@ fn outline(object: &Value, length: usize) -> Value {
     })
 }
 
-/// Takes out what may be a secret, and the copy of the object that kubectl keeps in it.
+/// Removes possible secrets, and the copy of the object that kubectl keeps in an annotation.
 fn hide(value: &mut Value) {
     match value {
         Value::Array(items) => items.iter_mut().for_each(hide),

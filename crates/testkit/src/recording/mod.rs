@@ -1,7 +1,7 @@
-//! What happened in a run, as lines of JSON: `recording.jsonl`.
+//! Recordings of runs: `recording.jsonl`, with a JSON object on each line.
 //!
-//! A [`Recorder`] writes it: what goes over [links](crate::link) and which [faults](crate::fault) there were it hears by itself, and objects as
-//! they change from [`watch()`]. [`replay`] reads it again.
+//! A [`Recorder`] writes it. [Links](crate::link) and [faults](crate::fault) report to it by
+//! themselves; [`watch()`] reports changes of objects. [`replay`] reads it.
 
 mod entry;
 pub mod replay;
@@ -28,17 +28,20 @@ use crate::{ClusterError, Result};
 /// The name of the file in the directory of a run.
 pub const FILE: &str = "recording.jsonl";
 
-/// What a recording may come to if nothing else is said.
+/// The default limit of a recording, in bytes.
 pub const LIMIT: u64 = 64 << 20;
 
-/// A message that is longer in JSON is not written, only its length.
+/// The largest message or object that is recorded, in bytes of JSON. Of a longer one, only its
+/// length is.
 const LONGEST_MESSAGE: usize = 16 << 10;
 
 /// Writes a recording. Cheap to clone; the default one writes nothing.
 ///
-/// Its size is bounded: from a limit on, only steps, faults and violations are still written, which are few, and the rest is counted; the last line tells the counts.
-/// Of a message or an object of more than 16 KiB only the length is written. Values of environment variables and annotations by which kubectl repeats whole objects
-/// are left out, and metadata of calls, where credentials would be, is never looked at.
+/// Its size is bounded. Beyond the limit only steps, faults and violations are written, which are
+/// few; other entries are counted, and the last line has the counts. Of a message or an object of
+/// more than 16 KiB only the length is written. Values of environment variables, and annotations in
+/// which kubectl repeats whole objects, are left out. Metadata of calls, which may have
+/// credentials, is never read.
 #[derive(Clone, Debug, Default)]
 pub struct Recorder(Option<Arc<Writer>>);
 
@@ -54,9 +57,9 @@ struct State {
     file: File,
     written: u64,
     step: u64,
-    /// What is not written any more, by kind.
+    /// The number of entries that were left out, by kind.
     left_out: BTreeMap<&'static str, u64>,
-    /// The disk is full, perhaps because it is to be.
+    /// True after a failed write: the disk may be full on purpose.
     broken: bool,
 }
 
@@ -64,18 +67,18 @@ struct State {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Call {
     pub(crate) client: String,
-    /// `podplane.core.v1.PodService/BindPod`
+    /// The method: `podplane.core.v1.PodService/BindPod`.
     pub(crate) method: String,
-    /// Absent if the client or the server went away.
+    /// `None` if the client or the server closed the connection.
     pub(crate) code: Option<Code>,
     pub(crate) fault: Option<&'static str>,
-    /// Of a stream: how many came back.
+    /// The number of messages in a stream from the server.
     pub(crate) messages: u64,
     pub(crate) took: Duration,
 }
 
 impl Recorder {
-    /// Begins a recording in a directory, over one that is there.
+    /// Begins a recording in a directory; an old one there is overwritten.
     ///
     /// # Errors
     ///
@@ -84,7 +87,7 @@ impl Recorder {
         Self::with_limit(dir, LIMIT)
     }
 
-    /// The same, with another bound in bytes.
+    /// [`Recorder::create`] with another limit, in bytes.
     ///
     /// # Errors
     ///
@@ -106,13 +109,13 @@ impl Recorder {
         }))))
     }
 
-    /// Whether it writes anything.
+    /// Returns true if it writes a recording.
     #[must_use]
     pub fn is_recording(&self) -> bool {
         self.0.is_some()
     }
 
-    /// A step begins; what comes after is of it.
+    /// Records the beginning of a step. Later entries belong to it.
     pub fn step(&self, number: u64, name: &str) {
         if let Some(writer) = &self.0 {
             writer.lock().step = number;
@@ -124,7 +127,7 @@ impl Recorder {
         });
     }
 
-    /// The step has ended, well or with what was wrong.
+    /// Records the end of a step, with the reason if it failed.
     pub fn step_ended(&self, name: &str, ended: Result<(), &str>) {
         self.write(What::Step {
             name: name.into(),
@@ -133,21 +136,21 @@ impl Recorder {
         });
     }
 
-    /// An invariant is broken.
+    /// Records a violation of an invariant.
     pub fn violation(&self, violation: &str) {
         self.write(What::Violation {
             violation: violation.into(),
         });
     }
 
-    /// Something else that is worth a line.
+    /// Records any other text.
     pub fn log(&self, message: impl Into<String>) {
         self.write(What::Log {
             message: message.into(),
         });
     }
 
-    /// A fault begins or ends.
+    /// Records the beginning or the end of a fault.
     pub(crate) fn fault(&self, fault: &str, active: bool) {
         self.write(What::Fault {
             fault: fault.into(),
@@ -155,7 +158,8 @@ impl Recorder {
         });
     }
 
-    /// A call is over. What was asked and answered is put into words if somebody will read them.
+    /// Records a call that is over. `said` decodes the messages, and is called only if they are
+    /// needed.
     pub(crate) fn call(&self, call: &Call, said: impl FnOnce() -> (Option<Value>, Option<Value>)) {
         let Some(writer) = &self.0 else { return };
         if is_chatter(call) || writer.leaves_out("request") {
@@ -183,7 +187,8 @@ impl Recorder {
     }
 }
 
-/// What goes on all the time and says nothing: leases that were renewed as ever, and traces that were handed over.
+/// Returns true for calls that go on all the time and mean nothing: Leases that were renewed, and
+/// traces that were exported.
 fn is_chatter(call: &Call) -> bool {
     let goes_on = [".LeaseService/", ".TraceService/"];
     goes_on.iter().any(|service| call.method.contains(service))
@@ -191,7 +196,7 @@ fn is_chatter(call: &Call) -> bool {
         && call.fault.is_none()
 }
 
-/// What a call decides, if it is one that does.
+/// Returns the decisions that a call carries, such as a binding; most calls carry none.
 fn decisions(call: &Call, asked: Option<&Value>, answered: Option<&Value>) -> Vec<What> {
     let (Some(Code::Ok), Some(asked)) = (call.code, asked) else {
         return Vec::new();
@@ -219,7 +224,7 @@ fn decisions(call: &Call, asked: Option<&Value>, answered: Option<&Value>) -> Ve
     decided.into_iter().map(decision).collect()
 }
 
-/// A node is given its blocks.
+/// The decision that gives a node its blocks: what it is about, and its text.
 fn given(assignment: &Value) -> (String, String) {
     let blocks = items(&assignment["podCIDRs"]);
     let blocks: Vec<_> = blocks.iter().filter_map(Value::as_str).collect();
@@ -243,7 +248,7 @@ impl Writer {
         self.put(&mut state, what.bounded(LONGEST_MESSAGE));
     }
 
-    /// Whether there is no room for one more of a kind, which is counted then.
+    /// Returns true if there is no room for another entry of a kind, and counts it then.
     fn leaves_out(&self, kind: &'static str) -> bool {
         let mut state = self.lock();
         let is_full = state.broken || state.written > self.limit;
@@ -271,7 +276,7 @@ impl Writer {
             });
         match written {
             Ok(length) => state.written += length as u64,
-            // What is recorded must not fail for it.
+            // The run must not fail because its recording cannot be written.
             Err(_) => state.broken = true,
         }
     }

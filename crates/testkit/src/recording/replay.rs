@@ -1,4 +1,4 @@
-//! Reading a recording, step by step.
+//! Reads a recording, step by step.
 
 use std::{
     collections::BTreeMap,
@@ -14,22 +14,22 @@ use serde_json::Value;
 use super::{Change, Entry, FILE, What};
 use crate::{ClusterError, Result};
 
-/// A recording that was read.
+/// A recording, grouped by steps.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Recording {
-    /// In order. What came before the first has the number 0.
+    /// The steps in order. Entries before the first step belong to a step with number 0.
     pub steps: Vec<Step>,
-    /// Lines that are none.
+    /// The lines that cannot be read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub damage: Vec<Damage>,
 }
 
-/// A line that cannot be read.
+/// A line of a recording that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Damage {
-    /// Counted from 1.
+    /// The number of the line, from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// The reason.
     pub problem: String,
 }
 
@@ -42,44 +42,44 @@ impl fmt::Display for Damage {
 /// A step of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Step {
-    /// Its number; 0 for what came before the first.
+    /// The number of the step; 0 for everything before the first.
     pub number: u64,
-    /// What it is called.
+    /// The name of the step.
     pub name: String,
-    /// `ok` or `failed`; absent if the run ended in it.
+    /// `ok` or `failed`; `None` if the run ended during the step.
     pub outcome: Option<String>,
-    /// Why it failed.
+    /// The reason of a failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// Seconds since the beginning of the run.
+    /// The beginning, in seconds since that of the recording.
     pub begun: f64,
-    /// When the last thing happened in it.
+    /// The time of its last entry, in seconds since the beginning of the recording.
     pub ended: f64,
-    /// What became of objects in it.
+    /// The changes of objects in the step, by field.
     pub changes: Vec<FieldChange>,
-    /// What happened, but for steps.
+    /// All entries of the step, except those that begin and end it.
     pub entries: Vec<Entry>,
 }
 
-/// A field that changed in a step.
+/// A field that changed during a step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FieldChange {
-    /// `pod/default/web-0`
+    /// The object: `pod/default/web-0`.
     pub object: String,
-    /// `podIP`
+    /// The name of the field: `podIPs`.
     pub field: &'static str,
-    /// What it was before the step, then each value that it had.
+    /// The value before the step, then each later value.
     pub values: Vec<String>,
 }
 
-/// Which part of a recording is wanted.
+/// A selection of parts of a recording.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
     /// Only this step.
     pub step: Option<u64>,
-    /// Only what is about this pod: `web-0`, or `default/web-0`.
+    /// Only entries about this pod: `web-0`, or `default/web-0`.
     pub pod: Option<String>,
-    /// Only these kinds of [`What::KINDS`]; none: all but requests that went well.
+    /// Only these kinds of [`What::KINDS`]. If empty: all but objects, and requests that went well.
     pub kinds: Vec<String>,
 }
 
@@ -87,7 +87,7 @@ pub struct Filter {
 ///
 /// # Errors
 ///
-/// [`ClusterError::Io`] if there is none. What is damaged in it is no error; see [`Recording::damage`].
+/// [`ClusterError::Io`] if there is none. Damage in it is not an error: see [`Recording::damage`].
 pub fn read(path: &Path) -> Result<Recording> {
     let path: PathBuf = if path.is_dir() {
         path.join(FILE)
@@ -112,9 +112,9 @@ pub fn read(path: &Path) -> Result<Recording> {
             Ok(entry) => recording.add(entry, &mut fields),
             Err(error) => {
                 let problem = if text.last() == Some(&b'\n') {
-                    format!("it is no entry of a recording: {error}")
+                    format!("not a recording entry: {error}")
                 } else {
-                    "it is not whole: the recording was cut off there".into()
+                    "truncated line: the recording was cut off".into()
                 };
                 recording.damage.push(Damage { line, problem });
             }
@@ -159,7 +159,7 @@ impl Recording {
         }
     }
 
-    /// The part of it that is wanted.
+    /// Returns the part of the recording that the filter selects.
     #[must_use]
     pub fn filtered(mut self, filter: &Filter) -> Self {
         let Filter { step, pod, kinds } = filter;
@@ -181,7 +181,8 @@ impl Recording {
     }
 }
 
-/// Whether nobody misses it who does not ask for it: requests that went well, watches that ended with a connection, and objects, whose changes are shown by field.
+/// Returns true for entries that are only shown on request: requests that went well, watches that
+/// ended with a connection, and objects, whose changes are shown by field.
 fn is_quiet(what: &What) -> bool {
     match what {
         What::Request {
@@ -201,7 +202,8 @@ fn is_quiet(what: &What) -> bool {
     }
 }
 
-/// Whether `pod/default/web-0` is the one that is called `web-0` or `default/web-0`.
+/// Returns true if `object`, such as `pod/default/web-0`, is the pod called `web-0` or
+/// `default/web-0`.
 fn is_pod(object: &str, pod: &str) -> bool {
     object.strip_prefix("pod/").is_some_and(|name| {
         name == pod || name.split_once('/').is_some_and(|(_, name)| name == pod)
@@ -215,7 +217,7 @@ fn is_about(what: &What, pod: &str) -> bool {
         What::Request { message, .. } => message
             .as_ref()
             .is_some_and(|message| mentions(message, pod)),
-        // What was wrong matters to every pod.
+        // A fault concerns every pod.
         What::Fault { .. } | What::Step { .. } => true,
         What::Violation { violation: text } | What::Log { message: text } => {
             text.contains(pod.rsplit('/').next().unwrap_or(pod))
@@ -223,7 +225,7 @@ fn is_about(what: &What, pod: &str) -> bool {
     }
 }
 
-/// Whether a request has the pod's name, and its namespace if that is given, in one place.
+/// Returns true if an object in a request has the pod's name, and its namespace if that is given.
 fn mentions(message: &Value, pod: &str) -> bool {
     let (namespace, name) = match pod.split_once('/') {
         Some((namespace, name)) => (Some(namespace), name),
@@ -243,7 +245,7 @@ fn mentions(message: &Value, pod: &str) -> bool {
     }
 }
 
-/// `pod/default/web-0`, `node/node-0`
+/// Returns the kind and the name of an object: `pod/default/web-0`, `node/node-0`.
 fn name_of(object: &Value) -> String {
     let kind = object["kind"].as_str().unwrap_or("object");
     let metadata = &object["metadata"];
@@ -253,11 +255,11 @@ fn name_of(object: &Value) -> String {
     format!("{}/{}", kind.to_ascii_lowercase(), parts.join("/"))
 }
 
-/// The fields that tell a story, as they are by now.
+/// The present values of the fields that are shown, by object and field.
 #[derive(Debug, Default)]
 struct Fields(BTreeMap<String, BTreeMap<&'static str, String>>);
 
-/// What stands for a field that is not there.
+/// The text for a field without a value.
 const NONE: &str = "none";
 
 impl Fields {
@@ -352,7 +354,7 @@ fn fields(object: &Value) -> BTreeMap<&'static str, String> {
 }
 
 impl fmt::Display for Step {
-    /// The step for people: what happened in it, then what became of objects.
+    /// Formats the step for people: its entries, then the changes of objects.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             number,
@@ -391,7 +393,7 @@ impl fmt::Display for Step {
             values,
         } in changes
         {
-            // UIDs tell that an object is another one, no more.
+            // A UID only matters when it changes, because the object is then another one.
             if let ("uid", [none, _]) = (*field, values.as_slice())
                 && none == NONE
             {
@@ -484,7 +486,7 @@ impl fmt::Display for What {
     }
 }
 
-/// The object that a request is about, where it says so.
+/// Returns the name of the object that a request is about, if the request has one.
 fn subject(message: &Value) -> Option<String> {
     let metadata = message.as_object()?.values().find_map(|field| {
         field

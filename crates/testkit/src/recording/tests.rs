@@ -25,7 +25,7 @@ fn call(recorder: &Recorder, client: &str, method: &str, asked: Value, answered:
     recorder.call(&call, || (Some(asked), Some(answered)));
 }
 
-/// A run of two steps, and the directory it is in.
+/// Records a run of two steps, and returns its directory.
 fn recorded() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let recorder = Recorder::create(dir.path()).unwrap();
@@ -98,7 +98,7 @@ fn a_recording_is_read_step_by_step() {
 }
 
 #[test]
-fn what_is_whole_of_a_damaged_recording_is_shown() {
+fn reads_the_intact_part_of_a_damaged_recording() {
     let dir = recorded();
     let path = dir.path().join(FILE);
     let text = std::fs::read_to_string(&path).unwrap();
@@ -106,10 +106,10 @@ fn what_is_whole_of_a_damaged_recording_is_shown() {
     lines[1] = "{}";
     std::fs::write(&path, lines.join("\n")).unwrap();
     let recording = replay::read(&path).unwrap();
-    // A last line without its end is one if it is whole.
+    // A last line without a newline is read if it is complete.
     let damage: Vec<_> = recording.damage.iter().map(ToString::to_string).collect();
     assert_eq!(damage.len(), 1);
-    assert!(damage[0].starts_with("line 2: it is no entry of a recording: "));
+    assert!(damage[0].starts_with("line 2: not a recording entry: "));
     std::fs::write(&path, &text[..text.len() - 3]).unwrap();
     let recording = replay::read(&path).unwrap();
     let damage: Vec<_> = recording.damage.iter().map(ToString::to_string).collect();
@@ -117,7 +117,7 @@ fn what_is_whole_of_a_damaged_recording_is_shown() {
     assert_eq!(
         damage,
         [format!(
-            "line {last}: it is not whole: the recording was cut off there"
+            "line {last}: truncated line: the recording was cut off"
         )]
     );
     assert_eq!(recording.steps.len(), 2);
@@ -125,7 +125,7 @@ fn what_is_whole_of_a_damaged_recording_is_shown() {
 }
 
 #[test]
-fn its_size_is_bounded_and_what_is_left_out_is_counted() {
+fn bounds_its_size_and_counts_omitted_entries() {
     let dir = tempfile::tempdir().unwrap();
     let recorder = Recorder::with_limit(dir.path(), 2000).unwrap();
     for _ in 0..100 {
@@ -142,7 +142,7 @@ fn its_size_is_bounded_and_what_is_left_out_is_counted() {
 }
 
 #[test]
-fn secrets_and_copies_are_not_written() {
+fn omits_secrets_copies_and_long_messages() {
     let dir = tempfile::tempdir().unwrap();
     let recorder = Recorder::create(dir.path()).unwrap();
     let env = json!([{"name": "TOKEN", "value": "s3cret"}]);
@@ -161,7 +161,7 @@ fn secrets_and_copies_are_not_written() {
 }
 
 #[test]
-fn blocks_that_several_nodes_are_given_at_once_are_decisions_but_for_those_refused() {
+fn records_each_accepted_assignment_of_a_batch_as_a_decision() {
     let dir = tempfile::tempdir().unwrap();
     let recorder = Recorder::create(dir.path()).unwrap();
     let assignment = |name: &str, block: &str| json!({"name": name, "podCIDRs": [block]});
@@ -189,7 +189,7 @@ fn blocks_that_several_nodes_are_given_at_once_are_decisions_but_for_those_refus
 }
 
 #[test]
-fn what_nobody_will_read_is_not_put_into_words() {
+fn does_not_format_entries_that_are_not_recorded() {
     let dir = tempfile::tempdir().unwrap();
     let unread = |recorder: &Recorder, method: &str| {
         let call = Call {

@@ -1,4 +1,4 @@
-//! Recording objects as they change.
+//! Records objects as they change.
 
 use podplane_api::{
     Object,
@@ -9,7 +9,8 @@ use podplane_client::{self as client, Cache, Client, ListParams, reflector};
 
 use super::{Change, Recorder, What};
 
-/// Records nodes, pods, Deployments, ReplicaSets and events as they change, for as long as it is polled. Leases change all the time and say little.
+/// Records nodes, pods, Deployments, ReplicaSets and events as they change, for as long as it is
+/// polled. Leases are left out: they change all the time and say little.
 pub async fn watch(client: Client, recorder: Recorder) {
     let (nodes, nodes_driver) = reflector(client.all::<Node>(), ListParams::default());
     let (pods, pods_driver) = reflector(client.all::<Pod>(), ListParams::default());
@@ -35,9 +36,9 @@ async fn objects<K: Object>(cache: &Cache<K>, recorder: &Recorder) {
     let mut changes = cache.subscribe();
     loop {
         let (change, object) = match changes.next().await {
-            client::Change::Applied { old: None, new } => (Change::Added, new),
-            client::Change::Applied { old: Some(_), new } => (Change::Modified, new),
-            client::Change::Deleted(last) => (Change::Deleted, last),
+            client::CacheChange::Applied { old: None, new } => (Change::Added, new),
+            client::CacheChange::Applied { old: Some(_), new } => (Change::Modified, new),
+            client::CacheChange::Deleted(last) => (Change::Deleted, last),
         };
         if let Ok(object) = object.to_json() {
             recorder.write(What::Object { change, object });
@@ -48,7 +49,7 @@ async fn objects<K: Object>(cache: &Cache<K>, recorder: &Recorder) {
 async fn told(cache: &Cache<Event>, recorder: &Recorder) {
     let mut changes = cache.subscribe();
     loop {
-        let client::Change::Applied { new: event, .. } = changes.next().await else {
+        let client::CacheChange::Applied { new: event, .. } = changes.next().await else {
             continue;
         };
         let of = &event.involved_object;

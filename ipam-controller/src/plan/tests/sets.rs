@@ -6,9 +6,9 @@ use serde_json::json;
 
 use super::*;
 
-fn without_sets() -> Sut {
-    Sut {
-        allocator: Allocator::without_sets(&["10.0.0.0/24".parse().unwrap()], Duration::ZERO),
+fn for_cluster_cidrs() -> TestAllocator {
+    TestAllocator {
+        allocator: Allocator::for_cluster_cidrs(&["10.0.0.0/24".parse().unwrap()], Duration::ZERO),
         now: at(0),
     }
 }
@@ -20,7 +20,7 @@ fn labelled(uid: &str, zone: &str, pod_cidrs: &[&str]) -> NodeView {
     }
 }
 
-/// For the nodes of the zone, or for all.
+/// A set for the nodes of `zone`, or without one for all.
 fn set(uid: &str, zone: Option<&str>, cidr: &str, host_bits: u8) -> SetView {
     let selector = zone.map(|zone| {
         let zone = json!({"key": "zone", "operator": "In", "values": [zone]});
@@ -39,8 +39,8 @@ fn set(uid: &str, zone: Option<&str>, cidr: &str, host_bits: u8) -> SetView {
     }
 }
 
-impl Sut {
-    fn sets(&mut self, name: &str, view: Option<SetView>) -> Plan {
+impl TestAllocator {
+    fn sets(&mut self, name: &str, view: Option<SetView>) -> SettledPlan {
         let changes = BTreeMap::from([(name.to_owned(), view)]);
         let outcome = self.allocator.observe_sets(changes);
         self.settle(outcome)
@@ -48,21 +48,24 @@ impl Sut {
 }
 
 #[test]
-fn nodes_are_looked_at_again_when_a_set_for_them_comes() {
-    let mut sut = without_sets();
+fn reconciles_nodes_when_a_matching_set_appears() {
+    let mut sut = for_cluster_cidrs();
     let plan = sut.nodes(one("a", Some(labelled("1", "x", &[]))));
-    let told: Vec<String> = plan
+    let errors: Vec<String> = plan
         .starved
         .iter()
         .map(|one| one.error.to_string())
         .collect();
-    assert_eq!(told, ["no cidrSets with matching labels found for node a"]);
+    assert_eq!(
+        errors,
+        ["no cidrSets with matching labels found for node a"]
+    );
     let plan = sut.nodes(one("b", Some(labelled("2", "y", &["10.1.0.0/24"]))));
     assert_eq!(plan.foreign.len(), 1);
 
     let plan = sut.sets("y", Some(set("s1", Some("y"), "10.1.0.0/16", 8)));
     assert_eq!(assigned(&plan), []);
-    assert_eq!(plan.fits, ["b"]);
+    assert_eq!(plan.resolved, ["b"]);
     let plan = sut.sets("x", Some(set("s2", Some("x"), "10.0.0.0/16", 4)));
     assert_eq!(
         assigned(&plan),
@@ -72,8 +75,8 @@ fn nodes_are_looked_at_again_when_a_set_for_them_comes() {
 }
 
 #[test]
-fn a_waiting_node_is_looked_at_again_when_its_labels_change() {
-    let mut sut = without_sets();
+fn reconciles_a_waiting_node_when_its_labels_change() {
+    let mut sut = for_cluster_cidrs();
     sut.sets("x", Some(set("s1", Some("x"), "10.0.0.0/16", 8)));
     let plan = sut.nodes(one("a", Some(labelled("1", "y", &[]))));
     assert_eq!((assigned(&plan), plan.starved.len()), (vec![], 1));
@@ -84,8 +87,8 @@ fn a_waiting_node_is_looked_at_again_when_its_labels_change() {
 }
 
 #[test]
-fn a_set_without_its_finalizer_gives_nothing() {
-    let mut sut = without_sets();
+fn set_without_its_finalizer_assigns_nothing() {
+    let mut sut = for_cluster_cidrs();
     let bare = SetView {
         guarded: false,
         ..set("s1", None, "10.1.0.0/16", 8)
@@ -103,11 +106,11 @@ fn a_set_without_its_finalizer_gives_nothing() {
 }
 
 #[test]
-fn a_terminating_set_goes_when_the_last_of_its_nodes_has_gone() {
-    let mut sut = without_sets();
+fn removes_a_terminating_set_after_its_last_node() {
+    let mut sut = for_cluster_cidrs();
     sut.sets("all", Some(set("s1", None, "10.1.0.0/16", 8)));
     let plan = sut.nodes(one("a", Some(view("1", &[]))));
-    sut.confirm(&plan.assign[0]);
+    sut.assignment_confirmed(&plan.assign[0]);
 
     let deleting = SetView {
         deleting: true,
@@ -118,8 +121,8 @@ fn a_terminating_set_goes_when_the_last_of_its_nodes_has_gone() {
     let plan = sut.nodes(one("b", Some(view("2", &[]))));
     assert_eq!((assigned(&plan), plan.starved.len()), (vec![], 1));
 
-    // So it is for a process that finds it terminating.
-    let mut other = without_sets();
+    // A process that finds the set terminating behaves the same.
+    let mut other = for_cluster_cidrs();
     other.sets("all", Some(deleting));
     let found = view("1", &["10.1.0.0/24"]);
     assert_eq!(other.nodes(one("a", Some(found))).foreign, []);
@@ -134,22 +137,22 @@ fn a_terminating_set_goes_when_the_last_of_its_nodes_has_gone() {
 }
 
 #[test]
-fn blocks_of_a_set_that_was_forced_out_are_foreign() {
-    let mut sut = without_sets();
+fn blocks_of_a_removed_set_are_foreign() {
+    let mut sut = for_cluster_cidrs();
     sut.sets("all", Some(set("s1", None, "10.1.0.0/16", 8)));
     let plan = sut.nodes(one("a", Some(view("1", &[]))));
-    sut.confirm(&plan.assign[0]);
+    sut.assignment_confirmed(&plan.assign[0]);
     let plan = sut.sets("all", None);
     assert_eq!(plan.foreign.len(), 1);
     let plan = sut.sets("all", Some(set("s2", None, "10.1.0.0/16", 8)));
-    assert_eq!(plan.fits, ["a"]);
+    assert_eq!(plan.resolved, ["a"]);
     let plan = sut.nodes(one("b", Some(view("2", &[]))));
     assert_eq!(assigned(&plan), [blocks_of("b", &["10.1.1.0/24"])]);
 }
 
 #[test]
-fn a_set_that_cannot_be_cut_is_told_of() {
-    let mut sut = without_sets();
+fn reports_a_set_that_cannot_be_divided_into_blocks() {
+    let mut sut = for_cluster_cidrs();
     let mut wide = set("s1", None, "10.1.0.0/16", 8);
     wide.ranges = Err("why".to_owned());
     assert_eq!(sut.sets("wide", Some(wide.clone())).unusable, ["why"]);

@@ -1,16 +1,20 @@
-//! A message as JSON text.
+//! Conversion of a message to JSON text.
 
 use std::io::Write as _;
 
-use prost::encoding::{WireType, decode_key, decode_varint};
+use prost::{
+    Message as _,
+    encoding::{WireType, decode_key, decode_varint},
+};
 use prost_reflect::{DynamicMessage, MessageDescriptor};
+use prost_types::Timestamp;
 
-use super::{super::message_json, Count, Field, Form, SHAPES, Shape};
+use super::{super::message_json, Cardinality, Field, FieldForm, SHAPES, Shape, timestamp_text};
 
-/// As deep as prost reads.
+/// The depth to which prost reads.
 const DEPTH: u32 = 100;
 
-/// The JSON of a message that has this name. `None` where the message is out of the ordinary, or wrong.
+/// The JSON of a message with this name. `None` if the message is unusual or invalid.
 pub(in super::super) fn json_of(name: &str, message: &[u8]) -> Option<Vec<u8>> {
     let mut json = Vec::with_capacity(message.len() * 2);
     object(SHAPES.named(name)?, message, DEPTH, &mut json)?;
@@ -26,9 +30,10 @@ fn object(shape: &Shape, mut bytes: &[u8], depth: u32, json: &mut Vec<u8>) -> Op
         let (number, wire_type) = decode_key(&mut bytes).ok()?;
         let (place, field) = shape.numbered(number)?;
         match open {
-            Some((last, _)) if last == place && field.count != Count::One => json.push(b','),
+            Some((last, _)) if last == place && field.count != Cardinality::One => json.push(b','),
             _ => {
-                // Elements of a list need not stand together, and the last of several values counts; both are seldom.
+                // Elements of a list need not be contiguous, and the last of several values counts;
+                // both are rare.
                 if std::mem::replace(&mut seen[place], true) {
                     return None;
                 }
@@ -38,15 +43,15 @@ fn object(shape: &Shape, mut bytes: &[u8], depth: u32, json: &mut Vec<u8>) -> Op
                 }
                 json.extend_from_slice(field.quoted.as_bytes());
                 json.extend_from_slice(match field.count {
-                    Count::One => b"",
-                    Count::List => b"[",
-                    Count::Map => b"{",
+                    Cardinality::One => b"",
+                    Cardinality::List => b"[",
+                    Cardinality::Map => b"{",
                 });
                 open = Some((place, field));
             }
         }
         match field.count {
-            Count::Map => {
+            Cardinality::Map => {
                 let mut entry = delimited(wire_type, &mut bytes)?;
                 let mut key = "";
                 if let Some(rest) = entry.strip_prefix(&[MAP_KEY]) {
@@ -55,14 +60,16 @@ fn object(shape: &Shape, mut bytes: &[u8], depth: u32, json: &mut Vec<u8>) -> Op
                 }
                 string(key, json)?;
                 json.push(b':');
-                // An absent value is a zero, of which there are several.
+                // An absent value is a zero, whose form depends on the type.
                 let (number, wire_type) = decode_key(&mut entry).ok()?;
                 value(&field.form, wire_type, &mut entry, depth, json)?;
                 if number != 2 || !entry.is_empty() {
                     return None;
                 }
             }
-            Count::One | Count::List => value(&field.form, wire_type, &mut bytes, depth, json)?,
+            Cardinality::One | Cardinality::List => {
+                value(&field.form, wire_type, &mut bytes, depth, json)?
+            }
         }
     }
     if let Some((_, last)) = open {
@@ -72,44 +79,54 @@ fn object(shape: &Shape, mut bytes: &[u8], depth: u32, json: &mut Vec<u8>) -> Op
     Some(())
 }
 
-/// The key of a map's key, which is a string.
+/// The field key of a map's key, which is a string.
 const MAP_KEY: u8 = 1 << 3 | WireType::LengthDelimited as u8;
 
 fn end(field: &Field) -> &'static [u8] {
     match field.count {
-        Count::One => b"",
-        Count::List => b"]",
-        Count::Map => b"}",
+        Cardinality::One => b"",
+        Cardinality::List => b"]",
+        Cardinality::Map => b"}",
     }
 }
 
 fn value(
-    form: &Form,
+    form: &FieldForm,
     wire_type: WireType,
     bytes: &mut &[u8],
     depth: u32,
     json: &mut Vec<u8>,
 ) -> Option<()> {
     match form {
-        Form::String => string(text(delimited(wire_type, bytes)?)?, json),
-        Form::Message(place) => {
+        FieldForm::String => string(text(delimited(wire_type, bytes)?)?, json),
+        FieldForm::Message(place) => {
             let inner = delimited(wire_type, bytes)?;
             object(&SHAPES.messages[*place], inner, depth, json)
         }
-        Form::WellKnown(message) => well_known(message, delimited(wire_type, bytes)?, json),
-        Form::Bool | Form::Int32 | Form::Int64 if wire_type != WireType::Varint => None,
-        Form::Bool => {
+        FieldForm::Timestamp => timestamp(delimited(wire_type, bytes)?, json),
+        FieldForm::WellKnown(message) => well_known(message, delimited(wire_type, bytes)?, json),
+        FieldForm::Bool | FieldForm::Int32 | FieldForm::Int64 if wire_type != WireType::Varint => {
+            None
+        }
+        FieldForm::Bool => {
             let set = decode_varint(bytes).ok()? != 0;
             write!(json, "{set}").ok()
         }
-        Form::Int32 => {
-            // Negative ones have ten bytes; what is beyond 32 bits is cut off by everybody.
+        FieldForm::Int32 => {
+            // Negative numbers have ten bytes; other decoders truncate numbers beyond 32 bits.
             let number = decode_varint(bytes).ok()?.cast_signed();
             write!(json, "{}", i32::try_from(number).ok()?).ok()
         }
-        Form::Int64 => write!(json, "{}", decode_varint(bytes).ok()?.cast_signed()).ok(),
-        Form::Other => None,
+        FieldForm::Int64 => write!(json, "{}", decode_varint(bytes).ok()?.cast_signed()).ok(),
+        FieldForm::Other => None,
     }
+}
+
+fn timestamp(bytes: &[u8], json: &mut Vec<u8>) -> Option<()> {
+    let time = Timestamp::decode(bytes).ok()?;
+    // Unknown fields, which would be dropped here, are an error.
+    let text = timestamp_text(time).filter(|_| time.encoded_len() == bytes.len())?;
+    write!(json, "\"{text}\"").ok()
 }
 
 fn well_known(message: &MessageDescriptor, bytes: &[u8], json: &mut Vec<u8>) -> Option<()> {

@@ -1,21 +1,24 @@
-//! JSON text as a message.
+//! Conversion of JSON text to a message.
 
 use std::{borrow::Cow, cell::Cell, fmt};
 
 use bytes::Bytes;
+use podplane_api::jiff;
 use prost::{
     Message as _,
     encoding::{WireType, encode_key, encode_varint},
 };
 use prost_reflect::{DeserializeOptions, DynamicMessage};
+use prost_types::Timestamp;
 use serde::{
     Deserialize as _, Deserializer,
     de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor},
 };
 
-use super::{Count, Field, Form, SHAPES, Shape};
+use super::{Cardinality, Field, FieldForm, SHAPES, Shape, timestamp_text};
 
-/// The message of this name out of its JSON, at this revision where the JSON has none. `None` where the JSON is out of the ordinary, or wrong.
+/// The message with this name for its JSON, at this revision if the JSON has none. `None` if the
+/// JSON is unusual or invalid.
 pub(in super::super) fn message_of(
     name: &str,
     json: &[u8],
@@ -36,7 +39,7 @@ pub(in super::super) fn message_of(
     json.end().ok()?;
     // An object without metadata has no place for a revision.
     let complete = revision.is_none_or(|revision| revision.written.get());
-    // It may stay in memory for long, so without the room for more that it was written with.
+    // It may stay in memory for long, so the spare capacity is dropped.
     complete.then(|| message.into_boxed_slice().into())
 }
 
@@ -45,22 +48,22 @@ struct Revision<'a> {
     written: Cell<bool>,
 }
 
-/// Writes the fields of an object.
+/// A seed that writes the fields of an object.
 struct Object<'a> {
     shape: &'static Shape,
     revision: Option<&'a Revision<'a>>,
     message: &'a mut Vec<u8>,
 }
 
-/// Writes a field, or an element of it, with its key.
+/// A seed that writes a field, or an element of it, with its key.
 struct Value<'a> {
     field: &'static Field,
-    count: Count,
+    count: Cardinality,
     revision: Option<&'a Revision<'a>>,
     message: &'a mut Vec<u8>,
 }
 
-/// Finds a field by its name.
+/// A seed that finds a field by name.
 struct Name(&'static Shape);
 
 impl<'de> DeserializeSeed<'de> for Object<'_> {
@@ -119,7 +122,7 @@ impl<'de> DeserializeSeed<'de> for Value<'_> {
 
     fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<(), D::Error> {
         match (self.count, &self.field.form) {
-            (Count::One, Form::WellKnown(message)) => {
+            (Cardinality::One, FieldForm::WellKnown(message)) => {
                 let json = serde_json::Value::deserialize(json)?;
                 let options = DeserializeOptions::new().deny_unknown_fields(true);
                 let inner =
@@ -141,15 +144,15 @@ impl<'de> Visitor<'de> for Value<'_> {
 
     fn visit_bool<E: Error>(self, set: bool) -> Result<(), E> {
         match (self.count, &self.field.form) {
-            (Count::One, Form::Bool) => self.varint(u64::from(set)),
+            (Cardinality::One, FieldForm::Bool) => self.varint(u64::from(set)),
             _ => Err(E::custom("a bool")),
         }
     }
 
     fn visit_i64<E: Error>(self, number: i64) -> Result<(), E> {
         let fits = match (self.count, &self.field.form) {
-            (Count::One, Form::Int32) => i32::try_from(number).is_ok(),
-            (Count::One, Form::Int64) => true,
+            (Cardinality::One, FieldForm::Int32) => i32::try_from(number).is_ok(),
+            (Cardinality::One, FieldForm::Int64) => true,
             _ => false,
         };
         if !fits {
@@ -164,8 +167,13 @@ impl<'de> Visitor<'de> for Value<'_> {
 
     fn visit_str<E: Error>(self, text: &str) -> Result<(), E> {
         match (self.count, &self.field.form) {
-            (Count::One, Form::String) => {
+            (Cardinality::One, FieldForm::String) => {
                 self.text(text.as_bytes());
+                Ok(())
+            }
+            (Cardinality::One, FieldForm::Timestamp) => {
+                let time = timestamp(text).ok_or_else(|| E::custom("a time"))?;
+                self.text(&time.encode_to_vec());
                 Ok(())
             }
             _ => Err(E::custom("a string")),
@@ -173,11 +181,11 @@ impl<'de> Visitor<'de> for Value<'_> {
     }
 
     fn visit_seq<S: SeqAccess<'de>>(self, mut elements: S) -> Result<(), S::Error> {
-        // Lists of numbers are packed.
-        if self.count != Count::List
+        // Lists of numbers are packed, which is left to the slow path.
+        if self.count != Cardinality::List
             || matches!(
                 self.field.form,
-                Form::Bool | Form::Int32 | Form::Int64 | Form::Other
+                FieldForm::Bool | FieldForm::Int32 | FieldForm::Int64 | FieldForm::Other
             )
         {
             return Err(S::Error::custom("a list"));
@@ -186,7 +194,7 @@ impl<'de> Visitor<'de> for Value<'_> {
         loop {
             let element = Value {
                 field,
-                count: Count::One,
+                count: Cardinality::One,
                 revision: None,
                 message: &mut *message,
             };
@@ -204,7 +212,7 @@ impl<'de> Visitor<'de> for Value<'_> {
             message,
         } = self;
         match (count, &field.form) {
-            (Count::One, Form::Message(place)) => {
+            (Cardinality::One, FieldForm::Message(place)) => {
                 encode_key(field.number, WireType::LengthDelimited, message);
                 let begin = message.len();
                 let shape = &SHAPES.messages[*place];
@@ -221,8 +229,10 @@ impl<'de> Visitor<'de> for Value<'_> {
                 delimit(begin, message);
                 Ok(())
             }
-            (Count::Map, Form::String) => {
-                while let Some((key, value)) = entries.next_entry::<Text<'de>, Text<'de>>()? {
+            (Cardinality::Map, FieldForm::String) => {
+                while let Some((key, value)) =
+                    entries.next_entry::<JsonText<'de>, JsonText<'de>>()?
+                {
                     encode_key(field.number, WireType::LengthDelimited, message);
                     let begin = message.len();
                     put_text(1, key.0.as_bytes(), message);
@@ -248,9 +258,20 @@ impl Value<'_> {
     }
 }
 
-/// A string of the JSON, or one that had escapes.
+/// Parses a time in the form in which [`read`](super::read) writes it; other forms are left to the
+/// slow path.
+fn timestamp(text: &str) -> Option<Timestamp> {
+    let parsed: jiff::Timestamp = text.parse().ok()?;
+    let time = Timestamp {
+        seconds: parsed.as_second(),
+        nanos: parsed.subsec_nanosecond(),
+    };
+    (timestamp_text(time)? == text).then_some(time)
+}
+
+/// A string of the JSON, borrowed unless it has escapes.
 #[derive(serde::Deserialize)]
-struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+struct JsonText<'a>(#[serde(borrow)] Cow<'a, str>);
 
 fn put_text(number: u32, bytes: &[u8], message: &mut Vec<u8>) {
     encode_key(number, WireType::LengthDelimited, message);
@@ -258,7 +279,7 @@ fn put_text(number: u32, bytes: &[u8], message: &mut Vec<u8>) {
     message.extend_from_slice(bytes);
 }
 
-/// Puts the length before what was written since.
+/// Inserts the length before the bytes that were written since `begin`.
 fn delimit(begin: usize, message: &mut Vec<u8>) {
     let length = message.len() - begin;
     let mut prefix = Vec::with_capacity(3);

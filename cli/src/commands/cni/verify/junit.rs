@@ -1,6 +1,6 @@
-//! The report for machines: a suite with a test case for each check.
+//! The report as JUnit XML: a suite with a test case for each check.
 
-use podplane_cni::verify::{CheckReport, Finding, Outcome, Report, Severity};
+use podplane_cni_verify::{CheckReport, Finding, Outcome, Report, Severity};
 use quick_junit::{NonSuccessKind, Property, SerializeError, TestCase, TestCaseStatus, TestSuite};
 
 /// The report as JUnit XML.
@@ -79,7 +79,7 @@ fn described(finding: &Finding) -> String {
         format!("  {title}: {interruption} {answer}\n")
     });
     let steps: String = steps.collect();
-    let stderr = finding.steps.last().map(podplane_cni::verify::Step::stderr);
+    let stderr = finding.steps.last().map(podplane_cni_verify::Step::stderr);
     let stderr = stderr.filter(|text| !text.is_empty());
     let stderr = stderr.map(|text| format!("  stderr: {text}\n"));
     format!(

@@ -1,4 +1,4 @@
-//! `cni verify`: tests anybody's IPAM plugin, and reports.
+//! `cni verify`: tests any IPAM plugin, and reports.
 
 mod junit;
 mod text;
@@ -15,119 +15,131 @@ use std::{
 };
 
 use anyhow::Context as _;
-use podplane_cni::{
-    Version,
-    verify::{self, Amount, CheckInfo, Event, Options, RangeKeys, Report, Template},
-};
+use podplane_cni::Version;
+use podplane_cni_verify::{Amount, CheckInfo, Event, Options, RangeKeys, Report, Template};
 use rustix::process::Signal;
 
 use crate::{
-    cluster::progress::Progress,
     commands::duration,
     output::{self, table::Table},
+    progress::Progress,
     report::{self, OutputClosed, UsageError},
 };
 
-/// Exit code when nothing can be said about the plugin.
+/// The exit code if the plugin could not be tested.
 const COULD_NOT_RUN: u8 = 2;
-/// As a shell reports a program that a signal ended, the signal's number and this.
+/// The base of exit codes for signals, as in shells: the signal's number is added.
 const SIGNALLED: u8 = 128;
 
-/// Test an IPAM plugin: no address given twice, none lost, every answer as the specification says
+/// Test an IPAM plugin for duplicate and leaked addresses and for conformance to the CNI
+/// specification
 ///
-/// Runs the program with ADD, DEL, CHECK, GC, STATUS and VERSION: in order, at random, many at a time, with SIGKILL at random moments, with full ranges, and
-/// with nonsense. It needs no root if the plugin needs none. The plugin gets a directory of its own for its addresses if its configuration has ipam.dataDir, or
-/// ${dataDir} in any string; otherwise its own store is used, in networks named verify-..., which are cleared by DEL.
+/// Runs the program with ADD, DEL, CHECK, GC, STATUS and VERSION: in order, at random, many at a
+/// time, with SIGKILL at random moments, with full ranges, and with invalid input. Needs no root if
+/// the plugin needs none.
 ///
-/// A line for each check is printed as it ends. Ctrl-C and SIGTERM end it early, with a report of what was done until then.
+/// If the configuration has ipam.dataDir, or ${dataDir} in any string, the plugin keeps its
+/// addresses in a temporary directory. WARNING: otherwise its real store is used; the test networks
+/// are named verify-... and are cleared by DEL.
 ///
-/// Exits with 0 if nothing was found, 1 if something was, 2 if the plugin could not be tested, and with 130 after Ctrl-C or 143 after SIGTERM.
+/// Prints a line for each check as it ends. Ctrl-C and SIGTERM end the test early, with a report of
+/// the checks so far.
+///
+/// Exit codes: 0 no findings; 1 findings; 2 the plugin could not be tested; 130 after Ctrl-C; 143
+/// after SIGTERM.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  podplane cni verify ./my-ipam\n  podplane cni verify ./my-ipam --config net.json --rounds 1000 --junit report.xml\n  podplane cni verify /usr/lib/cni/host-local --seed 7 --only kill"
 )]
 pub(super) struct Args {
-    /// The plugin's program
+    /// Test this program; required unless --list is given
     #[arg(value_name = "PLUGIN", required_unless_present = "list")]
     plugin: Option<PathBuf>,
 
-    /// The plugin's network configuration, JSON with an ipam section and few addresses. Default: one as host-local's, with a /28
+    /// Use this network configuration, JSON with an ipam section and few addresses [default: a
+    /// host-local configuration with a /28 range]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// Where random choices come from. Default: a random one, which the report tells
+    /// Seed the random choices with N, to repeat a run [default: random, printed]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
 
-    /// How many rounds the random checks have
+    /// Run the random checks for N rounds
     #[arg(long, value_name = "N", default_value_t = 100)]
     rounds: u32,
 
-    /// How long the random checks take in all, as in 5m, instead of --rounds
+    /// Run the random checks for this long in all, such as 5m, instead of --rounds
     #[arg(long, value_name = "DURATION", value_parser = duration, conflicts_with = "rounds")]
     duration: Option<Duration>,
 
-    /// Take at most 10 s: run the checks that are likely to find something first, and tell which were left out
+    /// Run for at most 10 s, most effective checks first; list the checks left out
     #[arg(long, conflicts_with_all = ["rounds", "duration"])]
     quick: bool,
 
-    /// How many calls at a time, where calls are concurrent
+    /// Make up to N calls at a time in concurrent checks
     #[arg(short = 'j', long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=512))]
     concurrency: u32,
 
-    /// Also write the report as JUnit XML
+    /// Also write a JUnit XML report to FILE
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
 
-    /// Only the checks with this in their id. May be repeated
-    #[arg(long, value_name = "CHECK")]
+    /// Run only checks whose id contains TEXT; may be repeated
+    #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
 
-    /// Not the checks with this in their id. May be repeated
-    #[arg(long, value_name = "CHECK")]
+    /// Skip checks whose id contains TEXT; may be repeated
+    #[arg(long, value_name = "TEXT")]
     skip: Vec<String>,
 
-    /// List the checks, and where the specification says what they check
+    /// List the checks, with the parts of the specification that they check
     #[arg(long)]
     list: bool,
 
-    /// Keys of host-local's ranges that checks may use: those that the plugin is seen to follow, none, or all
+    /// Set the keys of host-local's ranges that the checks rely on: auto (those that the plugin
+    /// supports), none, or host-local (all)
     #[arg(long, value_name = "KEYS", value_enum, default_value_t = Keys::Auto)]
     range_keys: Keys,
 
-    /// The cniVersion of configurations. Default: the newest that the plugin supports
+    /// Use this cniVersion in configurations [default: the newest that the plugin supports]
     #[arg(long, value_name = "VERSION")]
     cni_version: Option<Version>,
 
-    /// The CNI_NETNS that the plugin is given, for one that needs a real one. Default: a path where nothing is
+    /// Pass this path as CNI_NETNS, for plugins that need a real namespace [default: a path that
+    /// does not exist]
     #[arg(long, value_name = "PATH")]
     netns: Option<PathBuf>,
 
-    /// How long one call may take before the plugin counts as hanging
+    /// Report the plugin as hanging if a call takes longer than this, such as 30s
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "30s")]
     timeout: Duration,
 
-    /// A range with more addresses is taken for one that cannot be exhausted
+    /// Skip exhaustion checks for ranges with more than N addresses
     #[arg(long, value_name = "N", default_value_t = 256)]
     max_addresses: usize,
 
-    /// The plugin keeps no state, as the reference's static: do without the checks that need some
+    /// Skip the checks that need state, for a plugin that keeps none, such as the reference plugin
+    /// `static`
     #[arg(long)]
     stateless: bool,
 
-    /// Keep the directory with the plugin's data, with calls.log, which has every call, and with the commands that repeat each finding
+    /// Keep the temporary directory, whose path is printed
+    ///
+    /// It has the plugin's data, calls.log with every call, and the commands that reproduce each
+    /// finding.
     #[arg(long)]
     keep: bool,
 }
 
-/// What is known of the plugin's keys for ranges.
+/// Keys of host-local's ranges that the plugin follows.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum Keys {
-    /// Ask the plugin: a key that it does not follow is not used
+    /// Detect the keys that the plugin supports, and use only these
     Auto,
-    /// Use none, and do not judge results by the configured ranges
+    /// Use no keys, and do not check results against the configured ranges
     None,
-    /// Use ranges, rangeStart, rangeEnd and gateway, for a plugin that takes host-local's place
+    /// Use ranges, rangeStart, rangeEnd and gateway, for a plugin that replaces host-local
     HostLocal,
 }
 
@@ -146,7 +158,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         return list().map(|()| ExitCode::SUCCESS);
     }
     let stop = Stop::default();
-    stop.listen().context("listen for signals")?;
+    stop.listen().context("failed to listen for signals")?;
     match verified(&args, &stop) {
         Ok(report) if report.is_partial => Ok(ExitCode::from(stop.exit_code())),
         Ok(report) if report.passed() => Ok(ExitCode::SUCCESS),
@@ -159,7 +171,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// That a signal has asked for the end.
+/// A request to stop, set by a signal.
 #[derive(Debug, Default)]
 struct Stop {
     is_set: Arc<AtomicBool>,
@@ -167,7 +179,7 @@ struct Stop {
 }
 
 impl Stop {
-    /// From now on SIGINT and SIGTERM stop the verification; a second one ends the process.
+    /// Lets SIGINT and SIGTERM stop the verification from now on; a second signal ends the process.
     fn listen(&self) -> std::io::Result<()> {
         for signal in [Signal::INT, Signal::TERM] {
             let raw = signal.as_raw();
@@ -188,7 +200,7 @@ impl Stop {
 }
 
 fn list() -> anyhow::Result<()> {
-    let rows = verify::list().map(|check| {
+    let rows = podplane_cni_verify::list().map(|check| {
         let columns = [check.id, check.title, check.basis];
         columns.map(str::to_owned).into()
     });
@@ -201,7 +213,7 @@ fn verified(args: &Args, stop: &Stop) -> anyhow::Result<Report> {
     let directory = tempfile::Builder::new()
         .prefix("podplane-verify-")
         .tempdir()
-        .context("make a directory for the plugin's data")?;
+        .context("failed to make a directory for the plugin's data")?;
     let options = Options {
         template: template(args, &plugin)?,
         plugin,
@@ -235,7 +247,8 @@ fn verified(args: &Args, stop: &Stop) -> anyhow::Result<Report> {
         stop: stop.is_set.clone(),
     };
     let is_selected = |id: &str| selected.iter().any(|check| check.id == id);
-    let outcome = verify::verify(options, &is_selected, &mut |event| screen.show(&event));
+    let outcome =
+        podplane_cni_verify::verify(options, &is_selected, &mut |event| screen.show(&event));
     let Screen { failure, .. } = screen;
     let report = outcome?;
     failure.map_or(Ok(()), Err)?;
@@ -246,13 +259,13 @@ fn verified(args: &Args, stop: &Stop) -> anyhow::Result<Report> {
         _ = directory.keep();
     }
     if let Some(path) = &args.junit {
-        let xml = junit::xml(&report).context("write JUnit XML")?;
-        fs::write(path, xml).with_context(|| format!("write {}", path.display()))?;
+        let xml = junit::xml(&report).context("failed to write JUnit XML")?;
+        fs::write(path, xml).with_context(|| format!("failed to write {}", path.display()))?;
     }
     Ok(report)
 }
 
-/// Prints the head, and each check as it ends.
+/// Prints the head of the report, and each check as it ends.
 struct Screen {
     progress: Progress,
     width: usize,
@@ -297,7 +310,7 @@ impl Screen {
             }
         };
         if let Err(error) = printed {
-            // Nobody reads on.
+            // The reader of the output is gone.
             self.failure.get_or_insert(error);
             self.stop.store(true, Ordering::Relaxed);
         }
@@ -311,21 +324,22 @@ impl Screen {
     }
 }
 
-/// Writes the commands of each finding beside the log of calls.
+/// Writes the commands of each finding into the directory with the log of calls.
 fn write_commands(report: &Report, directory: &Path) -> anyhow::Result<()> {
     for (number, (_, finding)) in (1..).zip(text::counting(report)) {
         let path = directory.join(format!("finding-{number}.sh"));
-        fs::write(&path, &finding.commands).with_context(|| format!("write {}", path.display()))?;
+        fs::write(&path, &finding.commands)
+            .with_context(|| format!("failed to write {}", path.display()))?;
     }
     Ok(())
 }
 
-/// The checks that are run. Those of every answer belong to whatever is run, unless they are to be skipped.
+/// The selected checks. Those of every answer run with any other, unless they are skipped.
 fn selection(args: &Args) -> anyhow::Result<Vec<CheckInfo>> {
-    let all: Vec<_> = verify::list().collect();
+    let all: Vec<_> = podplane_cni_verify::list().collect();
     for pattern in args.only.iter().chain(&args.skip) {
         if !all.iter().any(|check| check.id.contains(pattern.as_str())) {
-            let message = format!("no check has {pattern:?} in its id; --list tells them");
+            let message = format!("no check has {pattern:?} in its id: see --list");
             return Err(UsageError(message).into());
         }
     }
@@ -342,18 +356,23 @@ fn selection(args: &Args) -> anyhow::Result<Vec<CheckInfo>> {
 }
 
 fn program(path: &Path) -> anyhow::Result<PathBuf> {
-    let found = fs::canonicalize(path).with_context(|| format!("find {}", path.display()))?;
+    let found =
+        fs::canonicalize(path).with_context(|| format!("failed to find {}", path.display()))?;
     if !found.is_file() {
-        return Err(UsageError(format!("{} is not a program", path.display())).into());
+        return Err(UsageError(format!(
+            "invalid plugin {}: must be a program",
+            path.display()
+        ))
+        .into());
     }
-    // As it was named: a program may be told by its name what to do.
-    std::path::absolute(path).with_context(|| format!("find {}", path.display()))
+    // The path as given, without following links: a program may depend on its own name.
+    std::path::absolute(path).with_context(|| format!("failed to find {}", path.display()))
 }
 
 fn template(args: &Args, plugin: &Path) -> anyhow::Result<Template> {
     match &args.config {
         Some(path) => {
-            let read = || format!("read {}", path.display());
+            let read = || format!("failed to read {}", path.display());
             let text = fs::read(path).with_context(read)?;
             Template::parse(&text).with_context(read)
         }

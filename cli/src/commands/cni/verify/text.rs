@@ -1,22 +1,22 @@
-//! The report for people: each check on a line as it ends, then what was found.
+//! The report for people: each check on a line as it ends, then the findings.
 
 use std::{fmt, time::Duration};
 
 use podplane_api::printable;
-use podplane_cni::verify::{About, CheckReport, Finding, Outcome, Report, Severity};
+use podplane_cni_verify::{About, CheckReport, Finding, Outcome, Report, Severity};
 
 use crate::output::sheet::Sheet;
 
-/// As much as is shown of one answer. The whole is in calls.log.
+/// The number of bytes shown of an answer. calls.log has all of it.
 const SHOWN: usize = 1500;
-/// As many lines as are shown of what the plugin printed on standard error.
+/// The number of lines shown of the plugin's standard error.
 const STDERR_LINES: usize = 8;
-/// As much as is shown of the commands that repeat a finding. The whole is in the JUnit report, and
-/// beside calls.log.
+/// The number of lines shown of the commands that repeat a finding. The JUnit report and the
+/// directory with calls.log have all of them.
 const COMMAND_LINES: usize = 60;
 const COMMAND_BYTES: usize = 12_000;
 
-/// What is verified, and how long it takes.
+/// The head of the report: the subject and the expected duration.
 pub(super) struct Head<'a> {
     pub(super) about: &'a About,
     pub(super) checks: usize,
@@ -44,10 +44,10 @@ impl fmt::Display for Head<'_> {
     }
 }
 
-/// What --quick takes at most.
+/// The longest duration of --quick.
 const QUICK: Duration = Duration::from_secs(10);
 
-/// A time that is a guess, without digits that mean nothing.
+/// A rounded estimate of a duration.
 pub(super) fn rounded(time: Duration) -> String {
     let seconds = time.as_secs_f64();
     match seconds {
@@ -62,7 +62,7 @@ pub(super) fn rounded(time: Duration) -> String {
 /// The line of a check that has ended.
 pub(super) struct Line<'a> {
     pub(super) check: &'a CheckReport,
-    /// How wide the ids are.
+    /// The width of the ids, in columns.
     pub(super) width: usize,
 }
 
@@ -89,7 +89,7 @@ impl fmt::Display for Line<'_> {
     }
 }
 
-/// What was found, and the sum of it all.
+/// The findings and the verdict.
 pub(super) struct Findings<'a>(pub(super) &'a Report);
 
 impl fmt::Display for Findings<'_> {
@@ -115,7 +115,7 @@ impl fmt::Display for Findings<'_> {
     }
 }
 
-/// The findings that count, in the order of their numbers.
+/// The findings that count, in order.
 pub(super) fn counting(report: &Report) -> Vec<(&CheckReport, &Finding)> {
     with_findings(report, |severity| severity > Severity::Note)
 }
@@ -163,7 +163,7 @@ fn sheet(title: &str, check: &CheckReport, finding: &Finding) -> Sheet {
     sheet
 }
 
-/// The commands that repeat the finding, to be pasted into a shell.
+/// Prints the commands that repeat the finding, for a shell.
 fn commands(f: &mut fmt::Formatter<'_>, number: usize, finding: &Finding) -> fmt::Result {
     let text = &finding.commands;
     let lines = text.lines().count();
@@ -177,7 +177,7 @@ fn commands(f: &mut fmt::Formatter<'_>, number: usize, finding: &Finding) -> fmt
         );
     }
     writeln!(f, "  To repeat it, in a shell:\n")?;
-    // As they are, without an indent, so that they can be copied.
+    // Without an indent, so that they can be copied.
     writeln!(f, "{}", printable::lines(text).trim_end())
 }
 
@@ -243,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_guess_has_few_digits() {
+    fn rounds_estimates_to_few_digits() {
         let texts =
             [0.2, 7.4, 33.0, 61.0, 300.0, 9000.0].map(|s| rounded(Duration::from_secs_f64(s)));
         assert_eq!(texts, ["a second", "7 s", "35 s", "60 s", "5 min", "2.5 h"]);

@@ -1,4 +1,4 @@
-//! Who has which block, and with whom it is shared.
+//! The blocks of nodes, and their overlaps.
 
 use std::collections::BTreeMap;
 
@@ -25,18 +25,18 @@ impl Blocks {
         self.0.get(name).copied().flatten()
     }
 
-    /// The nodes that have a block, and it.
+    /// The nodes with a block, and the blocks.
     pub(super) fn given(&self) -> impl Iterator<Item = (&str, IpNet)> {
         let nodes = self.0.iter();
         nodes.filter_map(|(name, block)| Some((name.as_str(), (*block)?)))
     }
 
-    /// How many nodes have one.
+    /// The number of nodes with a block.
     pub(super) fn count(&self) -> usize {
         self.given().count()
     }
 
-    /// The nodes that have none.
+    /// The nodes without a block.
     pub(super) fn waiting(&self) -> Vec<String> {
         let nodes = self.0.iter().filter(|(_, block)| block.is_none());
         nodes.map(|(name, _)| name.clone()).collect()
@@ -48,14 +48,14 @@ impl Blocks {
             .map(|(name, _)| name)
     }
 
-    /// Those with blocks of that length.
+    /// The nodes with blocks of that length.
     pub(super) fn of_length(&self, length: u8) -> Vec<(&str, IpNet)> {
         self.given()
             .filter(|(_, block)| block.prefix_len() == length)
             .collect()
     }
 
-    /// Blocks that several nodes have exactly, with those nodes.
+    /// The blocks that several nodes have, with those nodes.
     pub(super) fn duplicates(&self) -> Vec<(IpNet, Vec<String>)> {
         let mut by_block: BTreeMap<IpNet, Vec<String>> = BTreeMap::new();
         for (name, block) in self.given() {
@@ -65,10 +65,11 @@ impl Blocks {
         shared.collect()
     }
 
-    /// Pairs of nodes whose blocks share an address, by name.
+    /// The pairs of nodes whose blocks overlap, by name.
     pub(super) fn overlaps(&self) -> Vec<(&str, &str)> {
         let mut sorted: Vec<_> = self.given().collect();
-        // A prefix comes before those inside it, so whatever overlaps follows its container without a gap.
+        // A prefix comes before those inside it, so an overlapping block follows its container
+        // without a gap.
         sorted.sort_by_key(|(_, block)| (block.network(), block.prefix_len()));
         let mut pairs = Vec::new();
         for (index, (outer, block)) in sorted.iter().enumerate() {
@@ -80,7 +81,7 @@ impl Blocks {
         pairs
     }
 
-    /// Blocks of length 24 inside `within` that touch nobody's.
+    /// The /24 blocks inside `within` that overlap no node's block.
     pub(super) fn unused(&self, within: IpNet) -> Vec<IpNet> {
         let free = |block: &IpNet| {
             self.given()
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shared_is_found() {
+    fn finds_duplicates_overlaps_and_unused_blocks() {
         let blocks = blocks(&[
             ("a", "10.0.0.0/24"),
             ("b", "10.0.1.0/24"),

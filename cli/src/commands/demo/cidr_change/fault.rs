@@ -1,4 +1,4 @@
-//! Story B as it happened, with Kubernetes' own allocator, and its repair.
+//! Story B with Kubernetes' own allocator, and its repair.
 
 use std::process::Stdio;
 
@@ -14,11 +14,11 @@ use super::{
     stage::Stage,
 };
 
-/// A node with one of the first blocks, another such, and one without.
+/// A node with one of the first blocks, another such node, and one without a block.
 const FIRST: &str = "node-0";
 const OTHER: &str = "node-1";
 const LATE: &str = "node-299";
-/// The least of nodes that have exactly the block of another, in story B.
+/// The minimum number of nodes in story B that have exactly the block of another.
 const DUPLICATES: usize = 20;
 
 pub(super) async fn play(stage: &mut Stage) -> anyhow::Result<()> {
@@ -30,7 +30,7 @@ pub(super) async fn play(stage: &mut Stage) -> anyhow::Result<()> {
     repair(stage).await
 }
 
-/// Every node's agent that is not there yet.
+/// Applies the agents, one pod for each node, to create missing ones.
 async fn agents(stage: &Stage) -> anyhow::Result<()> {
     let seen = stage.seen().await?;
     let agents: Vec<_> = seen.nodes.iter().map(|node| agent(node.name())).collect();
@@ -38,7 +38,7 @@ async fn agents(stage: &Stage) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Adds nodes, and waits until they have a block, or there is none left.
+/// Adds nodes, and waits until they have blocks, or no block is left.
 async fn add_nodes(
     stage: &mut Stage,
     network: &str,
@@ -65,12 +65,13 @@ async fn add_nodes(
     Ok(())
 }
 
-/// Phase 0: an IPAM of its own.
+/// Phase 0: a network with its own IPAM.
 pub(super) async fn calico(stage: &mut Stage) -> anyhow::Result<()> {
     stage.scene("300 nodes, whose network does not use podCIDR")?;
     stage.install_pool(0..NODES)?;
     stage.up().await?;
-    // Blocks are given in turn, so that of the node that comes last will be near that of the two that have devices.
+    // Blocks are assigned in turn, so the block of the last node will be near those of the two
+    // nodes with devices.
     let early = 2..WAITING + 2;
     let devices = if stage.has_devices() {
         "kernel"
@@ -106,7 +107,7 @@ pub(super) async fn calico(stage: &mut Stage) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Phase 1: the network is changed to one that uses podCIDR.
+/// Phase 1: the network is replaced by one that uses podCIDR.
 pub(super) async fn flannel(stage: &mut Stage) -> anyhow::Result<()> {
     stage.scene("the network is replaced by one that uses podCIDR")?;
     stage.remove_pool(0..NODES)?;
@@ -139,7 +140,8 @@ pub(super) async fn wide_blocks(stage: &mut Stage) -> anyhow::Result<()> {
         "the cluster CIDR becomes {larger}, in blocks of /16"
     ))?;
     stage.show("node-299 is switched off for the time being")?;
-    // With its pod, which else waits for the node to come back, and gets an address of the first block that is tried below.
+    // With its pod, which would otherwise wait for the node and get an address of the first block
+    // that is tried below.
     let own = format!("agent-{}", number(LATE));
     stage.must(&["delete", "pod", &own]).await?;
     stage.must(&["delete", "node", LATE]).await?;
@@ -191,7 +193,7 @@ fn warnings(plan: &str) -> String {
         .join("\n")
 }
 
-/// Phase 3: one old node is replaced, and then the blocks become small again.
+/// Phase 3: one old node is replaced, and then the mask becomes 24 again.
 async fn narrow_blocks(stage: &mut Stage) -> anyhow::Result<()> {
     let seen = stage.seen().await?;
     let wide = stage.ranges.cluster();
@@ -229,14 +231,14 @@ async fn narrow_blocks(stage: &mut Stage) -> anyhow::Result<()> {
     stage
         .must(&["restart", "--node-cidr-mask-size", "24"])
         .await?;
-    // The controller must have listed the node that is deleted next: one that starts after the deletion never takes the wide
-    // block for used, and gives the one block that is free in it to one node.
+    // The controller must have listed the node that is deleted next: one that starts after the
+    // deletion never counts the wide block as used, and assigns its only free block to one node.
     stage
         .until_all_blocks_are_used("no block is free: each wide one takes up 256")
         .await
 }
 
-/// Phase 4: the node with the wide block over the old ones is replaced.
+/// Phase 4: the node whose wide block contains the old ones is replaced.
 async fn duplicates(stage: &mut Stage) -> anyhow::Result<()> {
     let wide = stage.ranges.cluster();
     let seen = stage.seen().await?;
@@ -246,7 +248,8 @@ async fn duplicates(stage: &mut Stage) -> anyhow::Result<()> {
     };
     stage.scene(&format!("{holder}, which has {wide}, is replaced"))?;
     stage.must(&["delete", "node", &holder]).await?;
-    // Whoever reports something is looked at again at once; the controller's back-off alone would last up to 1,000 s.
+    // A node that reports something is requeued at once; the controller's back-off alone would take
+    // up to 1,000 s.
     let waiting = stage.seen().await?.blocks().waiting();
     let reports: Vec<_> = waiting
         .iter()
@@ -314,7 +317,8 @@ async fn duplicates(stage: &mut Stage) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Registers the last node until it has the block of one of the first: each time it is given the next one, and all of them are somebody's.
+/// Registers the last node again and again until it has the block of one of the first nodes: each
+/// time it gets the next block, and all of them are in use.
 async fn meet_rival(stage: &mut Stage) -> anyhow::Result<&'static str> {
     for _ in 0..BLOCKS {
         let seen = stage
@@ -342,7 +346,7 @@ async fn meet_rival(stage: &mut Stage) -> anyhow::Result<&'static str> {
     anyhow::bail!("{LATE} never has the block of {FIRST} or {OTHER}")
 }
 
-/// The listing of the story, the lines that are there twice.
+/// The listing of the story: the lines with duplicate blocks.
 async fn listing(stage: &Stage, blocks: &Blocks) -> anyhow::Result<()> {
     let path = "jsonpath={range .items[*]}{.metadata.name}{'\\t'}{.spec.podCIDR}{'\\n'}{end}";
     let kubectl = Command::new("kubectl")
@@ -356,7 +360,7 @@ async fn listing(stage: &Stage, blocks: &Blocks) -> anyhow::Result<()> {
             stage.show(&format!("(kubectl get nodes -o{path})"))?;
             String::from_utf8_lossy(&output.stdout).into_owned()
         }
-        // Without kubectl, the same from what was just seen.
+        // Without kubectl, the same from the state just read.
         _ => {
             stage.show("(podplane get nodes -o wide, NAME and POD-CIDR)")?;
             let lines = blocks.given();
@@ -380,13 +384,14 @@ async fn listing(stage: &Stage, blocks: &Blocks) -> anyhow::Result<()> {
     ))
 }
 
-/// The node that is to give way: the one whose object is younger.
+/// The nodes that have to give up their common block: all but a node with devices, or else all but
+/// the one that had it first.
 fn younger<'a>(nodes: &'a [Node], names: &[String]) -> Vec<&'a Node> {
     let mut named: Vec<_> = nodes
         .iter()
         .filter(|node| names.iter().any(|name| name == node.name()))
         .collect();
-    // Who came to the block first had it from the start, and so has the smaller version of what created it.
+    // The nodes that waited for a block have the label `seen`; the other one had the block first.
     named.sort_by_key(|node| {
         let created = node.metadata.creation_timestamp.as_ref().map(|time| time.0);
         let is_kept = matches!(node.name(), FIRST | OTHER);
@@ -400,7 +405,7 @@ fn younger<'a>(nodes: &'a [Node], names: &[String]) -> Vec<&'a Node> {
     named.split_off(1)
 }
 
-/// The node as it is to be created again: with another block, and without what the server gave it.
+/// The node to be created again: with another block, and without the fields that the server set.
 fn renumbered(node: &Node, block: IpNet) -> anyhow::Result<Value> {
     let mut value = serde_json::to_value(node)?;
     value["spec"]["podCIDR"] = json!(block);
@@ -429,8 +434,8 @@ async fn repair(stage: &mut Stage) -> anyhow::Result<()> {
         .iter()
         .flat_map(|(_, names)| younger(&seen.nodes, names))
         .collect();
-    // The controller takes the blocks below the first range for free, so no new node may come before this is over; room is in a wide block
-    // whose node is given a small one with the others.
+    // The controller counts the blocks below the first range as free, so no new node may come
+    // before the repair is over. A wide block has room; its node gets a small one with the others.
     let Some((roomy, room)) = blocks.of_length(16).into_iter().next() else {
         anyhow::bail!("no node has a wide block")
     };
@@ -461,7 +466,8 @@ async fn repair(stage: &mut Stage) -> anyhow::Result<()> {
             .collect()
     };
     let names: Vec<_> = others.iter().map(|(node, _)| node.name()).collect();
-    // What is in the store already is deleted before anything is applied, so that nobody takes a block that is meant for another.
+    // The stored node is deleted before anything is applied, so that no node takes a block that is
+    // meant for another.
     let [(_, block)] = late[..] else {
         anyhow::bail!("{LATE} shares its block with nobody")
     };

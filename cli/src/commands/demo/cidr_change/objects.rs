@@ -1,8 +1,9 @@
-//! The files that the demo applies and places.
+//! The manifests and network configurations of the demo.
 
 use serde_json::{Value, json};
 
-/// An IPAM of its own for a node: a small block out of a pool that has nothing to do with podCIDR, as Calico gives its nodes.
+/// A network configuration with its own IPAM: a small block from a pool that is independent of
+/// podCIDR, as Calico gives to its nodes.
 pub(super) fn pool_of(subnet: &str) -> Value {
     json!({
         "cniVersion": "1.0.0",
@@ -20,12 +21,12 @@ pub(super) fn pool_of(subnet: &str) -> Value {
     })
 }
 
-/// A pod that belongs to one node, as those of DaemonSets do.
+/// A pod of one node, like those of DaemonSets.
 pub(super) fn agent(node: &str) -> Value {
     pod(&format!("agent-{}", number(node)), node)
 }
 
-/// A pod that a node is to run.
+/// A pod that is assigned to a node.
 pub(super) fn pod(name: &str, node: &str) -> Value {
     json!({
         "apiVersion": "v1",
@@ -49,7 +50,7 @@ pub(super) fn node(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
 }
 
-/// A node that has just told something of itself, as nodes do all the time.
+/// A node with a changed label, as nodes report changes all the time.
 pub(super) fn node_that_reports(name: &str, what: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"seen": what}}})
 }

@@ -1,18 +1,18 @@
-//! The ranges that the demo plays with, from its flags.
+//! The ranges of the demo, from its flags.
 
 use std::net::Ipv4Addr;
 
 use ipnet::{IpNet, Ipv4Net};
 
-/// The length of the cluster CIDR, and that of the wide blocks.
+/// The length of the cluster CIDR and of the wide blocks.
 const CLUSTER: u8 = 16;
-/// The length of the cluster CIDR when it has become larger.
+/// The length of the enlarged cluster CIDR.
 const LARGER: u8 = 12;
 const NODE: u8 = 24;
-/// The pool has a block of 64 addresses for each of 300 nodes.
+/// The length of the smallest pool: it has a block of 64 addresses for each of 300 nodes.
 const LONGEST_POOL: u8 = 17;
 const POOL_BLOCK: u32 = 64;
-/// The number of an old block that is not one of the first, which are needed later.
+/// The number of an old block other than the first ones, which are needed later.
 const OLD_BLOCK: u32 = 200;
 
 /// The ranges of the demo.
@@ -23,6 +23,8 @@ pub(super) struct DemoRanges {
 }
 
 impl DemoRanges {
+    /// Checks the ranges of the flags.
+    ///
     /// # Errors
     ///
     /// A sentence on the flag whose range has the wrong length, or on ranges that overlap.
@@ -48,12 +50,12 @@ impl DemoRanges {
         Ok(ranges)
     }
 
-    /// `--cluster-cidr` at first; later the one wide block that has all the old blocks in it.
+    /// The first `--cluster-cidr`; later the one wide block that contains all the old blocks.
     pub(super) fn cluster(self) -> IpNet {
         self.cluster.into()
     }
 
-    /// `--cluster-cidr` later, as an operator would write it: with the old address.
+    /// The enlarged `--cluster-cidr`, as an operator would write it: with the old address.
     pub(super) fn larger(self) -> String {
         format!("{}/{LARGER}", self.cluster.addr())
     }

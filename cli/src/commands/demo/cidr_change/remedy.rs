@@ -1,4 +1,5 @@
-//! The same changes with podplane's allocator: nobody gets what another has, and the operator is told why.
+//! The same changes with podplane's allocator: no node gets another's block, and the operator
+//! learns why.
 
 use anyhow::Context as _;
 use podplane_api::{Object as _, pod_ips};
@@ -23,13 +24,13 @@ pub(super) async fn play(stage: &mut Stage) -> anyhow::Result<()> {
     more(stage).await
 }
 
-/// No two nodes share an address of their blocks.
+/// Claims that no two nodes' blocks overlap.
 async fn audit(stage: &mut Stage) -> anyhow::Result<()> {
     let shared = stage.audit().await?;
     stage.claim(shared == 0, "no two nodes share an address of their blocks")
 }
 
-/// A node's pods end before it does, so that nobody holds an address of its block any more.
+/// Deletes a node's pod and waits until no address of its block is in use.
 async fn drain(stage: &mut Stage, node: &str) -> anyhow::Result<()> {
     let pod = format!("agent-{}", number(node));
     stage
@@ -49,7 +50,7 @@ fn is_sound(seen: &Seen) -> bool {
     seen.blocks().overlaps().is_empty()
 }
 
-/// One of the nodes that had their blocks before they became wide.
+/// A node that had its block before the blocks became wide.
 async fn an_old_node(stage: &Stage) -> anyhow::Result<String> {
     let blocks = stage.seen().await?.blocks();
     let block = stage.ranges.old_block();
@@ -58,14 +59,14 @@ async fn an_old_node(stage: &Stage) -> anyhow::Result<String> {
         .with_context(|| format!("no node has {block}"))
 }
 
-/// The old blocks do not fit the new flags, and the operator is told so.
+/// The old blocks do not fit the new flags, and an event says so.
 async fn warned(stage: &mut Stage) -> anyhow::Result<()> {
     let old = an_old_node(stage).await?;
     stage.told(&old, "ForeignPodCIDR").await?;
     Ok(())
 }
 
-/// An old node is replaced while the blocks are wide.
+/// Replaces an old node while the blocks are wide.
 async fn replaced(stage: &mut Stage) -> anyhow::Result<()> {
     let old = an_old_node(stage).await?;
     stage.scene(&format!("one of the old nodes, {old}, is replaced"))?;
@@ -82,7 +83,7 @@ async fn replaced(stage: &mut Stage) -> anyhow::Result<()> {
     audit(stage).await
 }
 
-/// The mask is put back, and wide nodes are replaced.
+/// Restores the mask and replaces nodes with wide blocks.
 async fn narrow(stage: &mut Stage) -> anyhow::Result<()> {
     stage.scene("the mask is put back to 24")?;
     stage
@@ -124,7 +125,7 @@ async fn narrow(stage: &mut Stage) -> anyhow::Result<()> {
     audit(stage).await
 }
 
-/// A block picked by hand that somebody has.
+/// Applies a node with a block that another node has.
 async fn refused(stage: &mut Stage) -> anyhow::Result<()> {
     stage.scene("a node with the block of another is applied by hand")?;
     let mut twin = node("twin");
@@ -137,7 +138,7 @@ async fn refused(stage: &mut Stage) -> anyhow::Result<()> {
     )
 }
 
-/// 500 nodes.
+/// Adds nodes up to 500.
 async fn more(stage: &mut Stage) -> anyhow::Result<()> {
     stage.scene("200 more nodes")?;
     let names: Vec<_> = (NODES..ALL_NODES)

@@ -1,4 +1,5 @@
-//! Where the demo plays: a cluster in a directory of its own, commands that are printed and executed, claims that are checked.
+//! The stage of the demo: a cluster in a temporary directory, commands that are printed and
+//! executed, claims that are checked.
 
 use std::{
     collections::BTreeMap,
@@ -14,37 +15,34 @@ use podplane_api::{
     core::{Event, Node, Pod},
 };
 use podplane_client::{Client, ListParams};
+use podplane_cluster::{
+    data_dir::DataDir,
+    extra::ExtraConfig,
+    launch::{self, Launched, Lifetime, Outcome},
+    settings::{Network, Settings, name_of},
+};
 use podplane_scenario::metrics;
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::process::Command;
 
 use super::{blocks::Blocks, objects, ranges::DemoRanges};
-use crate::{
-    cluster::{
-        data_dir::DataDir,
-        extra::ExtraConfig,
-        launch::{self, Launched, Lifetime, Outcome},
-        progress::Progress,
-        ready::phase,
-        settings::{Network, Settings, name_of},
-    },
-    output,
-};
+use crate::{output, progress::Progress, ready::phase};
 
-/// How often the cluster is looked at while something is waited for.
+/// The interval of polls while the demo waits.
 const LOOK: Duration = Duration::from_millis(100);
-/// Longer command lines are shown in part.
+/// The number of arguments that are shown of a longer command line.
 const SHOWN: usize = 8;
-/// Nodes report what has not changed so seldom that they do not during the demo: Kubernetes' allocator marks the block of each
-/// node that reports as used once more, and so a block that was released by mistake is not given away if its node is fast.
+/// Keeps nodes from reporting an unchanged status during the demo: Kubernetes' allocator marks the
+/// block of each reporting node as used again, so a block that was released by mistake would not be
+/// reused.
 const HEARTBEAT: &str = "kubelet.heartbeat-interval=86400";
-/// The share of the blocks of each range that are used.
+/// The metric of the share of used blocks of each range.
 const USAGE: &str = "node_ipam_controller_cidrset_usage_cidrs";
 /// The file of the network that does not use podCIDR.
 const POOL: &str = "05-pool.conflist";
 
-/// A cluster, and what was claimed of it.
+/// A cluster, and the number of failed claims about it.
 #[derive(Debug)]
 pub(super) struct Stage {
     temporary: TempDir,
@@ -55,12 +53,12 @@ pub(super) struct Stage {
     timeout: Duration,
     started: Instant,
     failed: usize,
-    /// How many nodes were added.
+    /// The number of nodes that were added.
     pub(super) nodes: usize,
     pub(super) ranges: DemoRanges,
 }
 
-/// The cluster at one moment.
+/// A snapshot of the cluster.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     pub(super) nodes: Vec<Node>,
@@ -72,7 +70,7 @@ impl Seen {
         Blocks::of(&self.nodes)
     }
 
-    /// How many nodes are Ready.
+    /// The number of Ready nodes.
     pub(super) fn ready(&self) -> usize {
         let is_ready = |node: &&Node| {
             let status = node.status.as_ref();
@@ -84,13 +82,13 @@ impl Seen {
         self.nodes.iter().filter(is_ready).count()
     }
 
-    /// How many pods run.
+    /// The number of running pods.
     pub(super) fn running(&self) -> usize {
         let pods = self.pods.iter();
         pods.filter(|pod| phase(pod) == "Running").count()
     }
 
-    /// The address of a pod that runs.
+    /// The address of a pod, if it has one.
     pub(super) fn address(&self, name: &str) -> Option<String> {
         let pod = self.pods.iter().find(|pod| pod.name() == name)?;
         pod.status.as_ref()?.pod_ip.clone()
@@ -107,7 +105,7 @@ impl Stage {
         let temporary = tempfile::Builder::new()
             .prefix("podplane-demo-")
             .tempdir()
-            .context("make a directory for the cluster")?;
+            .context("failed to make a directory for the cluster")?;
         let dir = DataDir::new(temporary.path())?;
         let settings = Settings {
             nodes: 0,
@@ -115,7 +113,7 @@ impl Stage {
             node_cidr_mask_size: Some(24),
             network,
             compat: compat.parse()?,
-            ip_policy: podplane_scheduler::IpPolicy::Off,
+            ip_policy: podplane_ipam::IpPolicy::Off,
             extra_config: ExtraConfig::default().with(&[HEARTBEAT.parse()?]),
             ..Settings::default()
         };
@@ -136,7 +134,7 @@ impl Stage {
         })
     }
 
-    /// `up`.
+    /// Runs `up`.
     pub(super) async fn up(&mut self) -> anyhow::Result<()> {
         let Settings {
             nodes,
@@ -152,7 +150,7 @@ impl Stage {
         let launched = launch::launch(&self.dir, self.settings.clone(), None, Lifetime::Attached)?;
         let launched = self.launched.insert(launched);
         let progress = Progress::new("starting");
-        let outcome = launched.serving(&progress).await?;
+        let outcome = launched.serving(|text| progress.done(text)).await?;
         anyhow::ensure!(
             outcome == Outcome::Serves,
             "the new directory has a cluster already"
@@ -165,7 +163,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Ends the cluster; the directory goes with the stage.
+    /// Stops the cluster; its directory is removed when the stage is dropped.
     pub(super) async fn close(&mut self) -> anyhow::Result<()> {
         match &mut self.launched {
             Some(launched) => launched.stop().await,
@@ -173,12 +171,12 @@ impl Stage {
         }
     }
 
-    /// How many claims did not hold.
+    /// The number of failed claims.
     pub(super) fn failed(&self) -> usize {
         self.failed
     }
 
-    /// A heading.
+    /// Prints a heading.
     pub(super) fn scene(&self, text: &str) -> anyhow::Result<()> {
         let seconds = self.started.elapsed().as_secs();
         output::line(format_args!("\n[{seconds} s] {text}"))
@@ -188,14 +186,14 @@ impl Stage {
         output::line(format_args!("$ {command}"))
     }
 
-    /// Text that a command printed, or that is worth seeing.
+    /// Prints the output of a command, or another text.
     pub(super) fn show(&self, text: &str) -> anyhow::Result<()> {
         text.trim_end()
             .lines()
             .try_for_each(|line| output::line(format_args!("  {line}")))
     }
 
-    /// Says what should be true now, and whether it is.
+    /// Prints a claim and checks it.
     pub(super) fn claim(&mut self, holds: bool, text: &str) -> anyhow::Result<()> {
         if !holds {
             self.failed += 1;
@@ -206,7 +204,7 @@ impl Stage {
         ))
     }
 
-    /// Runs `podplane`, having shown the command.
+    /// Prints a `podplane` command and runs it.
     pub(super) async fn run(&self, args: &[&str]) -> anyhow::Result<Output> {
         let shown = if args.len() > SHOWN + 2 {
             let (head, last) = (args[..SHOWN].join(" "), args[args.len() - 1]);
@@ -218,14 +216,14 @@ impl Stage {
         self.quietly(args).await
     }
 
-    /// Runs `podplane`; what fails is an error.
+    /// Runs `podplane`; a failure is an error.
     pub(super) async fn must(&self, args: &[&str]) -> anyhow::Result<String> {
         let output = self.run(args).await?;
         succeeded(args, output)
     }
 
     async fn quietly(&self, args: &[&str]) -> anyhow::Result<Output> {
-        let program = std::env::current_exe().context("find the program's own file")?;
+        let program = std::env::current_exe().context("failed to find the program's own file")?;
         let output = Command::new(program)
             .args(args)
             .env("PODPLANE_DATA_DIR", self.dir.path())
@@ -234,17 +232,17 @@ impl Stage {
             .kill_on_drop(true)
             .output()
             .await;
-        output.with_context(|| format!("run podplane {}", args.join(" ")))
+        output.with_context(|| format!("failed to run podplane {}", args.join(" ")))
     }
 
-    /// Writes a file with objects and applies it.
+    /// Writes objects to a file and applies it.
     pub(super) async fn apply(&self, name: &str, objects: &[Value]) -> anyhow::Result<Output> {
         let path = self.write(name, objects)?;
         self.say(&format!("podplane apply -f {name}"))?;
         self.quietly(&["apply", "-f", &path]).await
     }
 
-    /// The same; what fails is an error.
+    /// The same; a failure is an error.
     pub(super) async fn must_apply(&self, name: &str, objects: &[Value]) -> anyhow::Result<String> {
         let output = self.apply(name, objects).await?;
         succeeded(&["apply", "-f", name], output)
@@ -255,11 +253,11 @@ impl Stage {
         let documents = objects.iter().map(output::yaml_text);
         let documents: Vec<_> = documents.collect::<anyhow::Result<_>>()?;
         fs::write(&path, documents.join("---\n"))
-            .with_context(|| format!("write {}", path.display()))?;
+            .with_context(|| format!("failed to write {}", path.display()))?;
         Ok(path.display().to_string())
     }
 
-    /// The cluster now.
+    /// Reads the present state of the cluster.
     pub(super) async fn seen(&self) -> anyhow::Result<Seen> {
         let client = self.client()?;
         let params = ListParams::default();
@@ -276,7 +274,7 @@ impl Stage {
         self.client.as_ref().context("the cluster is not up")
     }
 
-    /// Waits until the cluster is as `wanted` says, and claims it; what it is then.
+    /// Waits until `wanted` returns true, and claims it; returns the snapshot.
     pub(super) async fn until(
         &mut self,
         text: &str,
@@ -299,7 +297,7 @@ impl Stage {
         Ok(seen)
     }
 
-    /// The cluster as soon as it is as `wanted` says, or when the time is over.
+    /// Polls until `wanted` returns true or the time is over; returns the last snapshot.
     pub(super) async fn within(
         &self,
         time: Duration,
@@ -315,8 +313,8 @@ impl Stage {
         }
     }
 
-    /// Waits until the ipam-controller that runs takes all blocks of its ranges for used, and claims it. One that was just
-    /// restarted has listed the nodes by then.
+    /// Waits until the running ipam-controller counts all blocks of its ranges as used, and claims
+    /// it. A controller that was just restarted has listed the nodes by then.
     pub(super) async fn until_all_blocks_are_used(&mut self, text: &str) -> anyhow::Result<()> {
         let address = self.must(&["status", "ipam-controller", "--http"]).await?;
         let deadline = Instant::now() + self.timeout;
@@ -339,13 +337,13 @@ impl Stage {
         }
     }
 
-    /// How many findings of shared blocks `podplane audit` has.
+    /// Runs `podplane audit` and returns its number of findings about shared blocks.
     pub(super) async fn audit(&self) -> anyhow::Result<usize> {
         let args = ["audit", "-o", "json"];
         let output = self.run(&args).await?;
         let report: Value = serde_json::from_slice(&output.stdout).with_context(|| {
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            format!("read what podplane audit printed: {said}")
+            format!("failed to parse the output of podplane audit: {said}")
         })?;
         let findings = report["findings"].as_array().into_iter().flatten();
         let shared = ["duplicate-pod-cidr", "overlapping-pod-cidr"];
@@ -354,7 +352,7 @@ impl Stage {
             .count())
     }
 
-    /// The last event about an object for a reason.
+    /// The last event about an object with this reason.
     pub(super) async fn event(&self, name: &str, reason: &str) -> anyhow::Result<Option<String>> {
         let events = self.client()?.all::<Event>();
         let events = events.list(&ListParams::default()).await?.items;
@@ -365,7 +363,7 @@ impl Stage {
         Ok(about.and_then(|event| event.message))
     }
 
-    /// Waits for an event, shows it and claims it.
+    /// Waits for an event, and claims it.
     pub(super) async fn told(&mut self, name: &str, reason: &str) -> anyhow::Result<String> {
         let deadline = Instant::now() + self.timeout;
         loop {
@@ -382,13 +380,13 @@ impl Stage {
         }
     }
 
-    /// Pings from a pod until the answer is as `wanted`; whether it was in time.
+    /// Pings from a pod until the outcome is as `wanted`; returns false if it was not in time.
     pub(super) async fn pings(&self, from: &str, to: &str, wanted: bool) -> anyhow::Result<bool> {
         let args = ["ping", from, to, "--count", "1", "--verify"];
         self.say(&format!("podplane {}", args.join(" ")))?;
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
-            // Routes follow the nodes, so the first may be early.
+            // Routes follow the nodes, so the first pings may be too early.
             let output = self.quietly(&args).await?;
             if output.status.success() == wanted || Instant::now() > deadline {
                 self.show(&String::from_utf8_lossy(&output.stdout))?;
@@ -399,7 +397,7 @@ impl Stage {
         }
     }
 
-    /// Installs the network that does not use podCIDR on nodes, before their kubelets begin.
+    /// Installs the network that does not use podCIDR on nodes, before their kubelets start.
     pub(super) fn install_pool(&self, nodes: std::ops::Range<usize>) -> anyhow::Result<()> {
         self.say(&format!(
             "# nodes/node-{}…{}/net.d/{POOL}: host-local in a /26 of {} each, as Calico's IPAM",
@@ -409,21 +407,24 @@ impl Stage {
         ))?;
         for number in nodes {
             let net_d = self.net_d(&format!("node-{number}"));
-            fs::create_dir_all(&net_d).with_context(|| format!("make {}", net_d.display()))?;
+            fs::create_dir_all(&net_d)
+                .with_context(|| format!("failed to make {}", net_d.display()))?;
             let text =
                 serde_json::to_vec_pretty(&objects::pool_of(&self.ranges.subnet_of(number)?))?;
             let path = net_d.join(POOL);
-            fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
+            fs::write(&path, text)
+                .with_context(|| format!("failed to write {}", path.display()))?;
         }
         Ok(())
     }
 
-    /// Takes it away again.
+    /// Removes the configuration of that network.
     pub(super) fn remove_pool(&self, nodes: std::ops::Range<usize>) -> anyhow::Result<()> {
         self.say(&format!("rm nodes/*/net.d/{POOL}"))?;
         for number in nodes {
             let path = self.net_d(&format!("node-{number}")).join(POOL);
-            fs::remove_file(&path).with_context(|| format!("remove {}", path.display()))?;
+            fs::remove_file(&path)
+                .with_context(|| format!("failed to remove {}", path.display()))?;
         }
         Ok(())
     }

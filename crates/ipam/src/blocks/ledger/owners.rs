@@ -1,19 +1,21 @@
-//! Nodes by number, each known once: a UID in 16 bytes, a name among all the others.
+//! Compact storage of nodes by number: a UID in 16 bytes, the names in shared pages.
 
-use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hasher as _};
-use std::num::NonZeroU32;
+use std::{
+    collections::BTreeMap,
+    hash::{DefaultHasher, Hasher as _},
+    num::NonZeroU32,
+};
 
 use hashbrown::HashTable;
 use uuid::Uuid;
 
-use super::paged::Paged;
+use super::paged::PagedVec;
 use crate::blocks::Owner;
 
-/// Bytes of a page of names.
+/// The size of a page of names.
 const NAMES: usize = 16 * 1024;
 
-/// Stands for a node as long as it holds something.
+/// The number of a node while it holds a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::blocks) struct OwnerId(NonZeroU32);
 
@@ -24,31 +26,31 @@ impl OwnerId {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Record {
-    /// Zero if it is no UUID.
+struct OwnerRecord {
+    /// Zero if the UID is not a UUID.
     uid: Uuid,
-    /// Where the name begins, with its length.
+    /// The offset of the length byte of the name.
     name: u32,
 }
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Owners {
-    records: Paged<Record>,
-    /// Those that stand for nobody now.
+    records: PagedVec<OwnerRecord>,
+    /// The numbers that are not in use.
     vacant: Vec<OwnerId>,
     by_uid: HashTable<OwnerId>,
-    /// Names, each behind its length in a byte; none is in two pages.
+    /// Pages of names, each name after a length byte; no name spans two pages.
     names: Vec<Vec<u8>>,
-    /// How many of those bytes are of nodes that are gone.
+    /// The bytes of names of nodes that are gone.
     dead: usize,
-    /// What no record has room for.
-    odd: BTreeMap<OwnerId, Odd>,
+    /// The owners that do not fit into a record.
+    unusual: BTreeMap<OwnerId, UnusualOwner>,
     odd_by_uid: BTreeMap<Box<str>, OwnerId>,
 }
 
-/// A UID that is no UUID, a name of more than 255 bytes.
+/// An owner whose UID is not a UUID or whose name has more than 255 bytes.
 #[derive(Clone, Debug, Default)]
-struct Odd {
+struct UnusualOwner {
     uid: Option<Box<str>>,
     name: Option<Box<str>>,
 }
@@ -66,7 +68,7 @@ impl Owners {
         self.by_uid.find(hash(uuid), same).copied()
     }
 
-    /// The number of the node, which it is given if it has none. A name is that of the first time.
+    /// The number of the node, assigned if it has none. The name of the first call is kept.
     pub(super) fn intern(&mut self, owner: &Owner) -> OwnerId {
         let uuid = as_uuid(owner.uid());
         let known = match uuid {
@@ -81,14 +83,14 @@ impl Owners {
             let next = next.and_then(NonZeroU32::new);
             OwnerId(next.expect("more than 2^32 nodes do not fit in memory"))
         });
-        let mut odd = Odd::default();
+        let mut unusual = UnusualOwner::default();
         let name = write(&mut self.names, owner.name().as_bytes());
         if name.is_none() {
-            odd.name = Some(owner.name().into());
+            unusual.name = Some(owner.name().into());
         }
         self.records.set(
             id.index(),
-            Record {
+            OwnerRecord {
                 uid: uuid.unwrap_or_default(),
                 name: name.unwrap_or_default(),
             },
@@ -100,24 +102,24 @@ impl Owners {
                 self.by_uid.insert_unique(hash(uuid), id, rehash);
             }
             None => {
-                odd.uid = Some(owner.uid().into());
+                unusual.uid = Some(owner.uid().into());
                 self.odd_by_uid.insert(owner.uid().into(), id);
             }
         }
-        if odd.uid.is_some() || odd.name.is_some() {
-            self.odd.insert(id, odd);
+        if unusual.uid.is_some() || unusual.name.is_some() {
+            self.unusual.insert(id, unusual);
         }
         id
     }
 
-    /// Forgets the node; its number may become another's.
+    /// Removes the node; its number may be assigned to another one.
     pub(super) fn remove(&mut self, id: OwnerId) {
-        let Record { uid, .. } = self.record(id);
-        let odd = self.odd.remove(&id).unwrap_or_default();
-        if odd.name.is_none() {
+        let OwnerRecord { uid, .. } = self.record(id);
+        let unusual = self.unusual.remove(&id).unwrap_or_default();
+        if unusual.name.is_none() {
             self.dead += 1 + self.name(id).len();
         }
-        match odd.uid {
+        match unusual.uid {
             Some(text) => {
                 self.odd_by_uid.remove(&text);
             }
@@ -133,14 +135,14 @@ impl Owners {
         }
     }
 
-    fn record(&self, id: OwnerId) -> Record {
+    fn record(&self, id: OwnerId) -> OwnerRecord {
         self.records.get(id.index()).unwrap_or_default()
     }
 
     pub(super) fn name(&self, id: OwnerId) -> &str {
-        if let Some(Odd {
+        if let Some(UnusualOwner {
             name: Some(name), ..
-        }) = self.odd.get(&id)
+        }) = self.unusual.get(&id)
         {
             return name;
         }
@@ -151,8 +153,11 @@ impl Owners {
     }
 
     pub(super) fn owner(&self, id: OwnerId) -> Owner {
-        let odd = self.odd.get(&id).and_then(|odd| odd.uid.as_deref());
-        match odd {
+        let unusual = self
+            .unusual
+            .get(&id)
+            .and_then(|unusual| unusual.uid.as_deref());
+        match unusual {
             Some(uid) => Owner::new(uid, self.name(id)),
             None => {
                 let mut text = Uuid::encode_buffer();
@@ -162,15 +167,18 @@ impl Owners {
         }
     }
 
-    /// Writes the names anew, without those of nodes that are gone.
+    /// Rewrites the pages of names without those of nodes that are gone.
     fn compact(&mut self) {
         let old = std::mem::take(&mut self.names);
         self.dead = 0;
         let odd_ones = self.odd_by_uid.values();
         for id in self.by_uid.iter().chain(odd_ones) {
             let mut record = self.record(*id);
-            let odd = self.odd.get(id).and_then(|odd| odd.name.as_ref());
-            if odd.is_none()
+            let unusual = self
+                .unusual
+                .get(id)
+                .and_then(|unusual| unusual.name.as_ref());
+            if unusual.is_none()
                 && let Some(name) = written(&old, record.name)
                 && let Some(at) = write(&mut self.names, name)
             {
@@ -181,7 +189,7 @@ impl Owners {
     }
 }
 
-/// `None` if there is no room.
+/// Appends a name; `None` if there is no room.
 fn write(names: &mut Vec<Vec<u8>>, name: &[u8]) -> Option<u32> {
     let length = u8::try_from(name.len()).ok()?;
     if names
@@ -204,7 +212,7 @@ fn written(names: &[Vec<u8>], at: u32) -> Option<&[u8]> {
     rest.get(..usize::from(*length))
 }
 
-/// The UID as a UUID, if that has all that there is in the text.
+/// The UID as a UUID, if the conversion loses nothing.
 fn as_uuid(uid: &str) -> Option<Uuid> {
     if uid.len() != 36 || uid.bytes().any(|byte| byte.is_ascii_uppercase()) {
         return None;
@@ -212,7 +220,7 @@ fn as_uuid(uid: &str) -> Option<Uuid> {
     Uuid::try_parse(uid).ok()
 }
 
-/// The same in every process.
+/// A hash that is the same in every process.
 fn hash(uid: Uuid) -> u64 {
     let mut hasher = DefaultHasher::new();
     hasher.write(uid.as_bytes());
@@ -240,7 +248,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_node_is_known_by_its_uid_and_name(steps in prop::collection::vec((any::<bool>(), 0..40u16), 1..200)) {
+        fn finds_every_owner_by_uid(steps in prop::collection::vec((any::<bool>(), 0..40u16), 1..200)) {
             let mut sut = Owners::default();
             let mut model = BTreeMap::new();
             for (add, number) in steps {

@@ -1,19 +1,19 @@
-//! A long list that grows without being moved, and without room for twice as much.
+//! A vector in pages: it grows without moving its elements and without reserving twice its size.
 
 const PAGE: usize = 1024;
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Paged<T> {
+pub(super) struct PagedVec<T> {
     pages: Vec<Vec<T>>,
 }
 
-impl<T: Copy + Default> Paged<T> {
+impl<T: Copy + Default> PagedVec<T> {
     pub(super) fn len(&self) -> usize {
         let last = self.pages.last().map_or(0, Vec::len);
         self.pages.len().saturating_sub(1) * PAGE + last
     }
 
-    /// What was set there; the default, if only something behind it was.
+    /// The element at `index`; the default if only a later one was set.
     pub(super) fn get(&self, index: usize) -> Option<T> {
         self.pages.get(index / PAGE)?.get(index % PAGE).copied()
     }

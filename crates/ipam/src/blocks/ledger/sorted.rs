@@ -1,12 +1,12 @@
-//! Things in the order of their keys, close together: chunks, each under a key that none of its things is below.
+//! A compact sorted map: chunks of elements, each under a key that is not above any of its
+//! elements.
 
-use std::collections::BTreeMap;
-use std::ops::Bound;
+use std::{collections::BTreeMap, ops::Bound};
 
 /// Large enough that the map above costs next to nothing, small enough to move on an insert.
 const CHUNK: usize = 256;
 
-/// What can be sorted.
+/// An element with a key.
 pub(super) trait Keyed: Copy {
     type Key: Copy + Ord;
 
@@ -14,12 +14,12 @@ pub(super) trait Keyed: Copy {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Sorted<T: Keyed> {
-    /// None is empty.
+pub(super) struct SortedMap<T: Keyed> {
+    /// The chunks, never empty.
     chunks: BTreeMap<T::Key, Vec<T>>,
 }
 
-impl<T: Keyed> Default for Sorted<T> {
+impl<T: Keyed> Default for SortedMap<T> {
     fn default() -> Self {
         Self {
             chunks: BTreeMap::new(),
@@ -27,8 +27,8 @@ impl<T: Keyed> Default for Sorted<T> {
     }
 }
 
-impl<T: Keyed> Sorted<T> {
-    /// Inserts, or replaces what has the same key; says whether it is new.
+impl<T: Keyed> SortedMap<T> {
+    /// Inserts an element, or replaces the one with the same key; returns true if it is new.
     pub(super) fn insert(&mut self, one: T) -> bool {
         let key = one.key();
         let Some((_, chunk)) = self.chunks.range_mut(..=key).next_back() else {
@@ -41,7 +41,7 @@ impl<T: Keyed> Sorted<T> {
                 return false;
             }
             Err(at) if chunk.len() < CHUNK => chunk.insert(at, one),
-            // Whoever appends leaves full chunks behind.
+            // Appending in order leaves full chunks behind.
             Err(CHUNK) => self.add(vec![one]),
             Err(at) => {
                 let mut upper = chunk.split_off(CHUNK / 2);
@@ -56,7 +56,7 @@ impl<T: Keyed> Sorted<T> {
         true
     }
 
-    /// Below everything.
+    /// Inserts an element that is below all others.
     fn insert_first(&mut self, one: T) {
         match self.chunks.pop_first() {
             Some((_, mut chunk)) if chunk.len() < CHUNK => {
@@ -77,7 +77,7 @@ impl<T: Keyed> Sorted<T> {
         self.chunks.insert(key, chunk);
     }
 
-    /// Removes, and says whether it was there.
+    /// Removes an element; returns true if it existed.
     pub(super) fn remove(&mut self, key: T::Key) -> bool {
         let Some((start, chunk)) = self.chunks.range_mut(..=key).next_back() else {
             return false;
@@ -93,7 +93,7 @@ impl<T: Keyed> Sorted<T> {
         true
     }
 
-    /// Puts a chunk that has become small into the one before it, if there is room.
+    /// Merges a chunk that has become small into the one before it, if there is room.
     fn join(&mut self, start: T::Key) {
         let Some(small) = self.chunks.remove(&start) else {
             return;
@@ -119,12 +119,12 @@ impl<T: Keyed> Sorted<T> {
         place(chunk, key).ok().map(|at| &mut chunk[at])
     }
 
-    /// All in order.
+    /// All elements in order.
     pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
         self.chunks.values().flatten()
     }
 
-    /// Those from `key` on, in order.
+    /// The elements from `key` on, in order.
     pub(super) fn from(&self, key: T::Key) -> impl Iterator<Item = &T> {
         let chunk = self.chunks.range(..=key).next_back();
         let partly = chunk.map(|(_, chunk)| {
@@ -135,7 +135,7 @@ impl<T: Keyed> Sorted<T> {
             Some((start, _)) => Bound::Excluded(*start),
             None => Bound::Unbounded,
         };
-        // Most go no further than one chunk, so the next is not looked for before it is asked for.
+        // Most callers need no more than one chunk, so the next one is looked up only on demand.
         let whole = std::iter::once(behind)
             .flat_map(|behind| self.chunks.range((behind, Bound::Unbounded)))
             .map(|(_, chunk)| chunk.as_slice());
@@ -167,31 +167,31 @@ mod tests {
     }
 
     #[derive(Clone, Debug)]
-    enum Op {
-        /// So many from a start, this far apart; downwards if it is negative.
+    enum MapOp {
+        /// This many from a start, this far apart; downwards if it is negative.
         Insert(u32, u32, i32),
         Remove(u32, u32),
     }
 
-    fn op() -> impl Strategy<Value = Op> {
+    fn op() -> impl Strategy<Value = MapOp> {
         prop_oneof![
-            2 => (0..3000u32, 0..900u32, -3..=3i32).prop_map(|(start, count, step)| Op::Insert(start, count, step)),
-            1 => (0..3000u32, 0..1500u32).prop_map(|(start, count)| Op::Remove(start, count)),
+            2 => (0..3000u32, 0..900u32, -3..=3i32).prop_map(|(start, count, step)| MapOp::Insert(start, count, step)),
+            1 => (0..3000u32, 0..1500u32).prop_map(|(start, count)| MapOp::Remove(start, count)),
         ]
     }
 
     proptest! {
         #[test]
         fn behaves_as_a_map(ops in prop::collection::vec(op(), 1..12), probes in prop::collection::vec(0..4000u32, 20)) {
-            let mut sut = Sorted::default();
+            let mut sut = SortedMap::default();
             let mut model = Model::new();
             for (turn, op) in (0u8..).zip(ops) {
                 match op {
-                    Op::Insert(start, count, step) => for at in 0..count {
+                    MapOp::Insert(start, count, step) => for at in 0..count {
                         let key = start.saturating_add_signed(step * i32::try_from(at).unwrap());
                         prop_assert_eq!(sut.insert(Number(key, turn)), model.insert(key, turn).is_none());
                     },
-                    Op::Remove(start, count) => for key in start..start + count {
+                    MapOp::Remove(start, count) => for key in start..start + count {
                         prop_assert_eq!(sut.remove(key), model.remove(&key).is_some());
                     },
                 }

@@ -1,4 +1,4 @@
-//! Sets that come and go.
+//! Sets that are added and removed.
 
 use proptest::prelude::*;
 
@@ -35,7 +35,7 @@ fn given(blocks: &mut NodeBlocks, number: u8) -> Vec<String> {
 }
 
 #[test]
-fn service_ranges_are_kept_from_sets_that_come_later() {
+fn service_ranges_are_kept_from_sets_added_later() {
     let mut blocks = with([]);
     blocks
         .add_set(set("a", None, 8, &["10.0.2.0/23", "fd00::200/119"]))
@@ -63,7 +63,7 @@ fn service_ranges_are_kept_from_sets_that_come_later() {
 }
 
 #[test]
-fn what_nodes_have_is_kept_from_sets_that_come_later() {
+fn existing_blocks_are_kept_from_sets_added_later() {
     let mut blocks = with([]);
     assert!(matches!(
         blocks.adopt(&node(1), net("10.0.0.0/24")),
@@ -72,7 +72,7 @@ fn what_nodes_have_is_kept_from_sets_that_come_later() {
     blocks.add_set(set("a", None, 8, &["10.0.0.0/22"])).unwrap();
     assert_eq!(blocks.held_of("a"), []);
     assert_eq!(given(&mut blocks, 2), ["10.0.1.0/24"]);
-    // Looked at again, it is a block of the set.
+    // Adopted again, it is a block of the set.
     assert_eq!(
         blocks.adopt(&node(1), net("10.0.0.0/24")),
         Adoption::Assigned
@@ -106,14 +106,15 @@ fn a_terminating_set_gives_nothing_and_adopts() {
 }
 
 #[test]
-fn what_is_held_of_a_set_that_goes_is_kept_as_foreign() {
+fn blocks_of_a_removed_set_are_kept_as_foreign() {
     let mut blocks = with([set("a", None, 8, &["10.0.0.0/22"])]);
     given(&mut blocks, 1);
     let left = blocks.remove_set("a");
     assert_eq!(left.len(), 1);
     assert_eq!(left[0].to_string(), "10.0.0.0/24 of node node1");
     assert_eq!(blocks.sets_of("uid-1"), [""; 0]);
-    // Of a set with other blocks, the rest can be given, and the node is of no set.
+    // The free rest of it can be allocated from a set with other blocks; the node belongs to no
+    // set.
     blocks.add_set(set("a", None, 7, &["10.0.0.0/23"])).unwrap();
     assert_eq!(given(&mut blocks, 2), ["10.0.1.0/25"]);
     assert!(matches!(
@@ -136,7 +137,7 @@ fn a_set_that_is_full_in_one_family_is_passed_over_untouched() {
 }
 
 #[test]
-fn sets_for_all_nodes_go_last_and_the_oldest_of_them_first() {
+fn sets_for_all_nodes_serve_last_and_oldest_first() {
     let everyone = |name: &str, created, cidr: &str| BlockSet {
         created,
         ..set(name, None, 8, &[cidr])
@@ -158,7 +159,7 @@ fn sets_for_all_nodes_go_last_and_the_oldest_of_them_first() {
 }
 
 #[test]
-fn blocks_of_a_node_are_of_the_set_that_they_all_fit() {
+fn blocks_of_a_node_belong_to_the_set_that_fits_all_of_them() {
     let mut blocks = with([
         set("v4", None, 8, &["10.0.0.0/22"]),
         set("dual", None, 8, &["10.0.0.0/16", "fd00::/112"]),
@@ -184,7 +185,7 @@ fn blocks_of_a_node_are_of_the_set_that_they_all_fit() {
     );
 }
 
-/// Sets of several sizes, over and beside each other, that a few nodes like in different ways.
+/// Sets of several sizes, over and beside each other, preferred differently by a few nodes.
 fn pool_of_sets() -> Vec<BlockSet> {
     vec![
         set("a", None, 2, &["10.0.0.0/27"]),
@@ -199,7 +200,7 @@ fn pool_of_sets() -> Vec<BlockSet> {
     ]
 }
 
-/// What nodes meet of the selectors.
+/// The number of requirements that a node meets.
 fn met(number: u8, name: &str) -> Option<usize> {
     match (number % 4, name) {
         (0, "b") | (1, "c" | "e") => Some(2),
@@ -209,7 +210,7 @@ fn met(number: u8, name: &str) -> Option<usize> {
 }
 
 #[derive(Clone, Debug)]
-enum Op {
+enum SetOp {
     Add(usize),
     Terminate(usize),
     Remove(usize),
@@ -218,19 +219,19 @@ enum Op {
     Release(u8),
 }
 
-fn op() -> impl Strategy<Value = Op> {
+fn op() -> impl Strategy<Value = SetOp> {
     let number = 0u8..12;
     prop_oneof![
-        3 => (0usize..6).prop_map(Op::Add),
-        1 => (0usize..6).prop_map(Op::Terminate),
-        1 => (0usize..6).prop_map(Op::Remove),
-        6 => number.clone().prop_map(Op::Allocate),
-        2 => (number.clone(), super::any_net()).prop_map(|(n, net)| Op::Adopt(n, net)),
-        3 => number.prop_map(Op::Release),
+        3 => (0usize..6).prop_map(SetOp::Add),
+        1 => (0usize..6).prop_map(SetOp::Terminate),
+        1 => (0usize..6).prop_map(SetOp::Remove),
+        6 => number.clone().prop_map(SetOp::Allocate),
+        2 => (number.clone(), super::any_net()).prop_map(|(n, net)| SetOp::Adopt(n, net)),
+        3 => number.prop_map(SetOp::Release),
     ]
 }
 
-/// What is there, and what the order of sets means, written down a second time.
+/// The claims, and a second implementation of the order of sets.
 #[derive(Default)]
 struct Model {
     sets: Vec<(BlockSet, bool)>,
@@ -247,7 +248,7 @@ impl Model {
             .collect()
     }
 
-    /// The free blocks of the set that is to serve the node.
+    /// The free blocks of the set that must serve the node.
     fn choice(&self, number: u8) -> Result<Vec<Vec<IpNet>>, bool> {
         let mut suited: Vec<_> = self
             .sets
@@ -291,7 +292,7 @@ proptest! {
         let mut model = Model::default();
         for op in ops {
             match op {
-                Op::Add(index) => {
+                SetOp::Add(index) => {
                     let set = &sets[index];
                     let there = model.sets.iter().any(|(other, _)| other.name == set.name);
                     prop_assert_eq!(sut.add_set(set.clone()), Ok(!there));
@@ -299,20 +300,20 @@ proptest! {
                         model.sets.push((set.clone(), false));
                     }
                 }
-                Op::Terminate(index) => {
+                SetOp::Terminate(index) => {
                     let one = model.sets.iter_mut().find(|(set, _)| set.name == sets[index].name);
                     prop_assert_eq!(sut.terminate_set(&sets[index].name), one.is_some());
                     if let Some((_, terminating)) = one {
                         *terminating = true;
                     }
                 }
-                Op::Remove(index) => {
+                SetOp::Remove(index) => {
                     let name = &sets[index].name;
                     let held = sut.held_of(name);
                     prop_assert_eq!(sut.remove_set(name), held);
                     model.sets.retain(|(set, _)| set.name != *name);
                 }
-                Op::Allocate(number) => {
+                SetOp::Allocate(number) => {
                     let choice = model.choice(number);
                     let holds = model.held.iter().any(|(other, _)| *other == number);
                     match sut.allocate_from(&node(number), |name| met(number, name)) {
@@ -331,14 +332,14 @@ proptest! {
                         Err(error) => prop_assert!(false, "{}", error),
                     }
                 }
-                Op::Adopt(number, block) => {
+                SetOp::Adopt(number, block) => {
                     sut.adopt_from(&node(number), &[block], |name| met(number, name));
                     let entry = (number, block.trunc());
                     if !model.held.contains(&entry) {
                         model.held.push(entry);
                     }
                 }
-                Op::Release(number) => {
+                SetOp::Release(number) => {
                     sut.release(node(number).uid());
                     model.held.retain(|(other, _)| *other != number);
                 }

@@ -52,23 +52,23 @@ fn node(name: &str, revision: &str, block: &str) -> Node {
     }
 }
 
-fn list<K: Object>(revision: &str, items: Vec<K>) -> Watched<K> {
-    Watched::Listed(ObjectList {
+fn list<K: Object>(revision: &str, items: Vec<K>) -> WatcherEvent<K> {
+    WatcherEvent::Listed(ObjectList {
         resource_version: revision.into(),
         continue_token: None,
         items,
     })
 }
 
-fn applied<K: Object>(object: K) -> Watched<K> {
-    Watched::Event(WatchEvent::Modified(object))
+fn applied<K: Object>(object: K) -> WatcherEvent<K> {
+    WatcherEvent::Event(WatchEvent::Modified(object))
 }
 
-fn deleted<K: Object>(object: K) -> Watched<K> {
-    Watched::Event(WatchEvent::Deleted(object))
+fn deleted<K: Object>(object: K) -> WatcherEvent<K> {
+    WatcherEvent::Event(WatchEvent::Deleted(object))
 }
 
-fn history<K: Watchable>(told: impl IntoIterator<Item = Watched<K>>) -> RevisionHistory {
+fn history<K: Watchable>(told: impl IntoIterator<Item = WatcherEvent<K>>) -> RevisionHistory {
     let mut history = RevisionHistory::default();
     for watched in told {
         history.observe(NOW, watched);
@@ -76,7 +76,7 @@ fn history<K: Watchable>(told: impl IntoIterator<Item = Watched<K>>) -> Revision
     history
 }
 
-/// What was broken, with the first and the last revision.
+/// The violations, with the first revision of each and the first one after it.
 fn broken(history: &RevisionHistory) -> Vec<(String, String, Option<String>)> {
     let part = |breach: &ViolationSpan| {
         (
@@ -91,7 +91,7 @@ fn broken(history: &RevisionHistory) -> Vec<(String, String, Option<String>)> {
 const BOTH: &str = "address 10.0.0.2 is used by live pods default/a and default/b";
 
 #[test]
-fn a_duplicate_of_one_revision_is_found() {
+fn finds_a_duplicate_that_lasts_one_revision() {
     let history = history([
         list("1", vec![pod("a", "1", "Running", "10.0.0.2")]),
         applied(pod("b", "2", "Running", "10.0.0.2")),
@@ -113,7 +113,7 @@ fn a_duplicate_of_one_revision_is_found() {
 }
 
 #[test]
-fn what_is_true_between_two_writes_of_one_revision_never_was() {
+fn ignores_states_between_writes_of_one_revision() {
     let history = history([
         list("1", vec![pod("a", "1", "Running", "10.0.0.2")]),
         applied(pod("b", "2", "Running", "10.0.0.2")),
@@ -184,13 +184,13 @@ fn blocks_that_overlap_for_one_revision_are_found() {
 }
 
 #[test]
-fn what_expired_is_listed_anew_and_is_said() {
+fn an_expired_watch_is_listed_again_and_counts_as_a_gap() {
     let mut history = history([list("1", vec![pod("a", "1", "Running", "10.0.0.2")])]);
     let expired = ApiError::new(Reason::Expired, "too old");
-    let lines = history.observe::<Pod>(NOW, Watched::Interrupted(Some(expired)));
+    let lines = history.observe::<Pod>(NOW, WatcherEvent::Interrupted(Some(expired)));
     assert_eq!(lines, ["watch of pods interrupted: too old"]);
     assert!(history.gaps().is_empty(), "nothing was missed yet");
-    // a was deleted, b has its address.
+    // a was deleted, and b has its address.
     let lines = history.observe(NOW, list("9", vec![pod("b", "8", "Running", "10.0.0.2")]));
     let told = "1 pods listed at revision 9: the revisions before have expired and were not seen";
     assert_eq!(lines, [told]);
@@ -213,12 +213,12 @@ fn listed(revision: &str, pods: &[(&str, &str)]) -> ListedRevisions {
 }
 
 #[test]
-fn a_history_has_reached_a_list_when_it_has_seen_all_that_the_list_says() {
+fn a_history_reaches_a_list_once_it_has_all_its_revisions() {
     let pod = |name: &str, revision: &str| pod(name, revision, "Running", "10.0.0.2");
     let mut history = history([list("5", vec![pod("a", "3"), pod("b", "4")])]);
     let both = [("a", "3"), ("b", "4")];
     assert!(history.has_reached(&listed("5", &both)));
-    // Another kind has changed since.
+    // The revision of the list is that of another kind.
     assert!(history.has_reached(&listed("9", &both)));
     let changed = listed("9", &[("a", "7"), ("b", "4")]);
     assert!(!history.has_reached(&changed));
@@ -229,18 +229,18 @@ fn a_history_has_reached_a_list_when_it_has_seen_all_that_the_list_says() {
     assert!(!history.has_reached(&alone));
     history.observe(NOW, deleted(pod("b", "8")));
     assert!(history.has_reached(&alone));
-    // It is ahead of the list.
+    // c is ahead of the list.
     history.observe(NOW, applied(pod("c", "10")));
     assert!(history.has_reached(&alone));
     assert!(!history.has_reached(&listed("11", &[("a", "7")])));
-    let bookmark = Watched::<Pod>::Event(WatchEvent::Bookmark("11".into()));
+    let bookmark = WatcherEvent::<Pod>::Event(WatchEvent::Bookmark("11".into()));
     history.observe(NOW, bookmark);
     assert!(history.has_reached(&listed("11", &[("a", "7")])));
     assert!(!RevisionHistory::default().has_reached(&alone));
 }
 
 #[test]
-fn breaches_are_counted_as_they_begin() {
+fn numbers_breaches_in_the_order_of_their_beginning() {
     let mut history = history([
         list("1", vec![pod("a", "1", "Running", "10.0.0.2")]),
         applied(pod("b", "2", "Running", "10.0.0.2")),
@@ -253,13 +253,13 @@ fn breaches_are_counted_as_they_begin() {
 }
 
 #[test]
-fn an_address_that_is_none_is_a_finding() {
+fn reports_an_invalid_address() {
     let history = history([list("1", vec![pod("a", "1", "Running", "nonsense")])]);
     assert_eq!(history.problems().len(), 1);
 }
 
 #[test]
-fn a_pod_that_is_bound_twice_or_comes_back_is_a_finding() {
+fn reports_a_pod_that_is_bound_twice_or_reappears() {
     let on = |name: &str, revision: &str, node: &str| {
         let mut pod = pod(name, revision, "Running", "10.0.0.2");
         pod.spec.as_mut().unwrap().node_name = Some(node.into());

@@ -1,0 +1,60 @@
+//! `PatchX` and `PatchXStatus`: the patches of the REST API, with the same rules.
+
+use bytes::Bytes;
+use http::HeaderMap;
+use podplane_api::{ObjectKey, strategy::Strategy};
+use podplane_proto::{
+    error::ApiError,
+    fence::Fence,
+    wire::{PatchRequest, PatchType},
+};
+
+use crate::{
+    registry::{Part, Patch, Registry},
+    rest::{
+        body,
+        patch::read,
+        place::place,
+        request::Options,
+        resource::{Resource, patch_object},
+    },
+};
+
+/// Patches a part of the object at `key`, which has the name and namespace of the request.
+pub(super) async fn patch<K: Strategy>(
+    registry: &Registry<K>,
+    key: &ObjectKey,
+    part: Part,
+    fence: Option<Fence>,
+    request: PatchRequest,
+) -> Result<K, ApiError> {
+    let patch_type = request.r#type();
+    let PatchRequest {
+        patch,
+        field_manager,
+        force,
+        ..
+    } = request;
+    let text = Bytes::from(patch);
+    let is_recorded = !field_manager.is_empty();
+    let options = Options::of_patch(field_manager, force);
+    let mut patch = read(patch_type, &text)?;
+    let is_applied = patch_type == PatchType::Apply;
+    let is_forced = options.force(is_applied)?;
+    if let Patch::Apply { config, force } = &mut patch {
+        let names = Resource::names(registry);
+        *config = place(std::mem::take(config), names, &key.namespace, &key.name)?;
+        *force = is_forced;
+    }
+    let mut options = options.write(&HeaderMap::new())?;
+    options.write.fence = fence;
+    if !is_recorded {
+        options.write.manager = None;
+    }
+    options.duplicates = match is_applied {
+        true => body::duplicates_of_yaml(&text),
+        false => body::duplicates_of_json(&text),
+    };
+    let (object, _warnings, _created) = patch_object(registry, key, part, &patch, &options).await?;
+    Ok(object)
+}

@@ -1,5 +1,0 @@
-//! The CNI plugin `host-local`.
-
-fn main() -> std::process::ExitCode {
-    podplane_cni::skel::main(&podplane_cni::host_local::HostLocal)
-}

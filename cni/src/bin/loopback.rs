@@ -1,5 +1,0 @@
-//! The CNI plugin `loopback`.
-
-fn main() -> std::process::ExitCode {
-    podplane_cni::skel::main(&podplane_cni::loopback::Loopback)
-}

@@ -1,5 +1,0 @@
-//! The CNI plugin `portmap`.
-
-fn main() -> std::process::ExitCode {
-    podplane_cni::skel::main(&podplane_cni::portmap::Portmap)
-}

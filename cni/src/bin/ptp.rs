@@ -1,5 +1,0 @@
-//! The CNI plugin `ptp`.
-
-fn main() -> std::process::ExitCode {
-    podplane_cni::skel::main(&podplane_cni::ptp::Ptp)
-}

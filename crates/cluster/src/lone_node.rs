@@ -1,0 +1,246 @@
+//! A single node: runs its CRI server and its kubelet here for a cluster elsewhere.
+//!
+//! Its data directory has the layout of a cluster's, so `podplane ping`, `exec` and `node
+//! reset-bridge` work with it. Unlike `up` it creates no namespaces: the namespace in which it is
+//! started is the node's.
+
+use std::{
+    fs::{self, File},
+    net::{IpAddr, ToSocketAddrs as _, UdpSocket},
+    path::PathBuf,
+};
+
+use anyhow::Context as _;
+use podplane_api::node::NodeName;
+use podplane_client::Endpoint;
+use podplane_netlink::{netns, sysctl};
+use podplane_telemetry::{boundary::AllowedHosts, server::Listen, shutdown};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    data_dir::{DataDir, Running},
+    departure::{self, Sandboxes},
+    fabric,
+    processes::{self, Lines, Place},
+    service::{Listens, STDERR, Service},
+    services::ServiceCatalog,
+    settings::Settings,
+};
+
+/// The configuration of `podplane node run`.
+#[derive(Debug)]
+pub struct LoneNode {
+    pub name: NodeName,
+    /// True for kernel mode, in which pods have network interfaces.
+    pub kernel: bool,
+    /// The node's addresses; empty: the one from which the server is reached.
+    pub ips: Vec<IpAddr>,
+    pub server: Endpoint,
+    /// The kubelet's listening address.
+    pub listen: Listen,
+    /// The host names that requests to the kubelet may use.
+    pub allowed_hosts: AllowedHosts,
+    pub settings: Settings,
+    pub farewell: Farewell,
+    pub services: &'static dyn ServiceCatalog,
+}
+
+/// The fate of the Node object when the node stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Farewell {
+    /// It stays, with its pods: the node comes back.
+    Stay,
+    /// It is deleted, with its pods.
+    Leave,
+}
+
+/// The name of this host, if it is valid for a node.
+pub fn host_name() -> anyhow::Result<NodeName> {
+    let uname = rustix::system::uname();
+    let name = uname.nodename().to_string_lossy().to_lowercase();
+    Ok(name.parse()?)
+}
+
+/// Runs until SIGINT, SIGTERM or SIGHUP.
+pub fn run(node: &LoneNode, dir: &DataDir) -> anyhow::Result<()> {
+    dir.prepare()?;
+    let lock = dir.lock()?;
+    let lock = lock.with_context(|| {
+        format!(
+            "a cluster or a node runs in {} already: name another with --data-dir",
+            dir.path().display()
+        )
+    })?;
+    dir.clear_running()?;
+    let netns = match node.kernel {
+        true => Some(take_namespace(node, dir)?),
+        false => None,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("failed to start the runtime")?;
+    runtime.block_on(live(node, dir, &lock, netns))
+}
+
+/// Binds the namespace of this process to the path of a node's.
+fn take_namespace(node: &LoneNode, dir: &DataDir) -> anyhow::Result<PathBuf> {
+    let need = "a node with --network kernel needs CAP_NET_ADMIN and CAP_SYS_ADMIN; --network ledger needs neither";
+    sysctl::make_writable().context(need)?;
+    let path = fabric::node_netns(&dir.run(), node.name.as_str());
+    netns::remove(&path)?;
+    netns::bind_own(&path).context(need)?;
+    Ok(path)
+}
+
+async fn live(
+    node: &LoneNode,
+    dir: &DataDir,
+    lock: &File,
+    netns: Option<PathBuf>,
+) -> anyhow::Result<()> {
+    let mut signal = std::pin::pin!(shutdown::requested());
+    let mut keepers = JoinSet::new();
+    let mut run = |spec| {
+        let (service, keeper) = Service::new(spec, CancellationToken::new());
+        keepers.spawn(keeper);
+        service
+    };
+    let [cri, kubelet] = specs(node, dir, netns)?.map(&mut run);
+    dir.write_running(&Running {
+        pid: rustix::process::getpid().as_raw_nonzero().get(),
+        kernel: node.kernel,
+        reason: "as --network says".into(),
+    })?;
+    let listening = async {
+        cri.listening().await?;
+        kubelet.listening().await
+    };
+    // Cancelling either wait loses nothing: whatever was started is stopped below.
+    let began = tokio::select! {
+        listening = listening => listening.map(Some),
+        _ = &mut signal => Ok(None),
+    };
+    if let Ok(Some(address)) = &began {
+        tracing::info!(node = node.name.as_str(), kubelet = address, "serving");
+        // As above.
+        tokio::select! {
+            signal = signal => {
+                tracing::info!(signal = signal.context("failed to listen for signals")?, "stopping");
+            }
+            () = dir.gone(lock) => {
+                tracing::error!(dir = %dir.path().display(), "the data directory was removed; stopping");
+            }
+        }
+    }
+    // The kubelet first: it would make the sandboxes again.
+    kubelet.stop();
+    kubelet.stopped().await;
+    if node.farewell == Farewell::Leave && began.is_ok() {
+        leave(node, dir).await;
+    }
+    cri.stop();
+    while keepers.join_next().await.is_some() {}
+    if node.kernel {
+        netns::remove(&fabric::node_netns(&dir.run(), node.name.as_str()))?;
+    }
+    if dir.is_gone(lock) {
+        return Err(dir.removed());
+    }
+    dir.clear_running()?;
+    began.map(drop)
+}
+
+/// Removes the node from the cluster. Failures are logged: whoever stops a node cannot wait for a
+/// server that is gone.
+async fn leave(node: &LoneNode, dir: &DataDir) {
+    let name = node.name.as_str();
+    let endpoint = processes::cri_endpoint(dir, None, name);
+    let sandboxes = match departure::remove_sandboxes(&endpoint).await {
+        Ok(()) => Sandboxes::Gone,
+        Err(error) => {
+            tracing::warn!(error = format!("{error:#}"), "sandboxes are left behind");
+            Sandboxes::Left
+        }
+    };
+    match departure::forget(
+        dir,
+        &node.server.to_string(),
+        name,
+        sandboxes,
+        node.services,
+    )
+    .await
+    {
+        Ok(()) => tracing::info!(node = name, "left the cluster"),
+        Err(error) => tracing::warn!(error = format!("{error:#}"), "Node object is left behind"),
+    }
+}
+
+/// The specifications of the CRI server and the kubelet.
+fn specs(
+    node: &LoneNode,
+    dir: &DataDir,
+    netns: Option<PathBuf>,
+) -> anyhow::Result<[crate::service::Spec; 2]> {
+    let own = dir.nodes().join(node.name.as_str());
+    fs::create_dir_all(&own).with_context(|| format!("failed to make {}", own.display()))?;
+    let plugins = node.settings.plugins()?.unwrap_or_default();
+    let server = node.server.to_string();
+    let ips = match node.ips.as_slice() {
+        [] => vec![address_towards(&server)?],
+        given => given.to_vec(),
+    };
+    let place = Place {
+        name: node.name.as_str(),
+        nodes: vec![node.name.as_str()],
+        kernel: netns.as_deref().map(|netns| (netns, ips.clone())),
+        backend: None,
+    };
+    let lines = Lines {
+        dir,
+        settings: &node.settings,
+        server: &server,
+        links: None,
+    };
+    let mut cri = lines.cri(&plugins, &place);
+    let mut kubelet = lines.kubelet(&place);
+    if place.kernel.is_none() {
+        let ips = ips.iter().map(|ip| format!("--node-ip={ip}").into());
+        kubelet.args.extend(ips);
+    }
+    let hosts = node.allowed_hosts.names.iter();
+    let hosts = hosts.map(|name| format!("--allowed-hosts={name}").into());
+    kubelet.args.extend(hosts);
+    kubelet.listens = Listens::AsPublished {
+        listen: node.listen.to_string(),
+        file: dir.address_file("kubelet"),
+    };
+    for spec in [&mut cri, &mut kubelet] {
+        spec.log = STDERR.into();
+    }
+    Ok([cri, kubelet])
+}
+
+/// The address of this host from which packets go to a server. Sends nothing.
+fn address_towards(server: &str) -> anyhow::Result<IpAddr> {
+    let Some((_, authority)) = server.split_once("://") else {
+        return Ok(IpAddr::from([127, 0, 0, 1]));
+    };
+    let find = || {
+        let mut addresses = authority.to_socket_addrs()?;
+        let server = addresses.next().ok_or(std::io::ErrorKind::NotFound)?;
+        let any: IpAddr = match server {
+            std::net::SocketAddr::V4(_) => [0; 4].into(),
+            std::net::SocketAddr::V6(_) => [0u8; 16].into(),
+        };
+        let socket = UdpSocket::bind((any, 0))?;
+        socket.connect(server)?;
+        Ok(socket.local_addr()?.ip())
+    };
+    let found: std::io::Result<IpAddr> = find();
+    found.with_context(|| {
+        format!("failed to find the node's own address by the way to {server}; or name it with --node-ip")
+    })
+}

@@ -1,0 +1,301 @@
+//! The command lines of the cluster's services.
+
+use std::{ffi::OsString, net::IpAddr, path::Path};
+
+use podplane_api::node::Backend;
+use podplane_ipam::AllocatorType;
+
+use crate::{
+    data_dir::DataDir,
+    service::{Listens, Spec},
+    settings::{Settings, name_of},
+};
+
+/// Flags in the given order, without those that have no value.
+fn args(
+    service: &str,
+    flags: impl IntoIterator<Item = (&'static str, Option<OsString>)>,
+) -> Vec<OsString> {
+    let mut args = vec![
+        service.into(),
+        format!("--die-with-parent={}", std::process::id()).into(),
+    ];
+    for (flag, value) in flags {
+        if let Some(value) = value {
+            args.push(flag.into());
+            args.push(value);
+        }
+    }
+    args
+}
+
+fn some(value: impl Into<OsString>) -> Option<OsString> {
+    Some(value.into())
+}
+
+/// Any free port of the loopback interface.
+const LOCAL: &str = "127.0.0.1:0";
+
+/// The inputs of the command lines.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lines<'a> {
+    pub(crate) dir: &'a DataDir,
+    pub(crate) settings: &'a Settings,
+    /// The API server's address.
+    pub(crate) server: &'a str,
+    /// The directory of the sockets that others serve between the services, if they do.
+    pub(crate) links: Option<&'a Path>,
+}
+
+impl Lines<'_> {
+    /// The services of every cluster, the API server first.
+    pub(crate) fn control_plane(&self) -> Vec<Spec> {
+        vec![
+            self.apiserver(),
+            self.ipam_controller(),
+            self.controller_manager(),
+            self.scheduler(),
+        ]
+    }
+
+    /// A process of `service` that publishes its address in a file.
+    fn published(&self, service: &str, name: &str, listen: &str, args: Vec<OsString>) -> Spec {
+        Spec {
+            name: name.into(),
+            args: self.extended(service, args),
+            log: self.dir.log(name),
+            listens: Listens::AsPublished {
+                listen: listen.into(),
+                file: self.dir.address_file(name),
+            },
+            http_file: None,
+        }
+    }
+
+    /// Adds the flags of every service, and the extra ones.
+    fn extended(&self, service: &str, mut args: Vec<OsString>) -> Vec<OsString> {
+        let Settings {
+            otlp_endpoint,
+            extra_config,
+            ..
+        } = self.settings;
+        if let Some(endpoint) = otlp_endpoint {
+            args.extend(["--otlp-endpoint".into(), endpoint.into()]);
+        }
+        extra_config.extend(service, args)
+    }
+
+    /// The API server's address for a process that starts before the API server has published it.
+    /// It stays the same afterwards: a comparison of command lines must show no difference.
+    fn server_by_file(&self) -> String {
+        format!("file:{}", self.dir.address_file("apiserver").display())
+    }
+
+    /// The API server's address for a process.
+    fn server(&self, name: &str) -> String {
+        match self.links {
+            Some(links) => format!("unix:{}", links.join(format!("{name}.sock")).display()),
+            None => self.server.into(),
+        }
+    }
+
+    pub(crate) fn apiserver(&self) -> Spec {
+        let Self { dir, settings, .. } = self;
+        let flags = [
+            ("--data-dir", some(dir.path())),
+            ("--cluster-cidr", some(&settings.cluster_cidr)),
+            (
+                "--service-cluster-ip-range",
+                some(&settings.service_cluster_ip_range),
+            ),
+            ("--compat", some(settings.compat.name())),
+        ];
+        let args = args("apiserver", flags);
+        self.published("apiserver", "apiserver", &settings.listen, args)
+    }
+
+    fn ipam_controller(&self) -> Spec {
+        let settings = self.settings;
+        let mask = |mask: Option<u8>| mask.map(|mask| mask.to_string().into());
+        let flags = [
+            ("--server", some(self.server("ipam-controller"))),
+            ("--cluster-cidr", some(&settings.cluster_cidr)),
+            (
+                "--cidr-allocator-type",
+                some(settings.cidr_allocator_type.to_string()),
+            ),
+            ("--node-cidr-mask-size", mask(settings.node_cidr_mask_size)),
+            (
+                "--node-cidr-mask-size-ipv4",
+                mask(settings.node_cidr_mask_size_ipv4),
+            ),
+            (
+                "--node-cidr-mask-size-ipv6",
+                mask(settings.node_cidr_mask_size_ipv6),
+            ),
+            (
+                "--service-cluster-ip-range",
+                some(&settings.service_cluster_ip_range),
+            ),
+            ("--compat", some(settings.compat.name())),
+        ];
+        let mut args = args("ipam-controller", flags);
+        args.push("--allocate-node-cidrs=true".into());
+        // The same identity after a restart, so that it leads at once.
+        args.push("--leader-elect-identity=up".into());
+        self.published("ipam-controller", "ipam-controller", LOCAL, args)
+    }
+
+    fn controller_manager(&self) -> Spec {
+        let name = "controller-manager";
+        let args = args(name, [("--server", some(self.server(name)))]);
+        self.published(name, name, LOCAL, args)
+    }
+
+    fn scheduler(&self) -> Spec {
+        let name = "scheduler";
+        let flags = [
+            ("--server", some(self.server(name))),
+            ("--ip-policy", some(name_of(&self.settings.ip_policy))),
+        ];
+        self.published(name, name, LOCAL, args(name, flags))
+    }
+
+    pub(crate) fn cri(&self, plugins: &Path, place: &Place<'_>) -> Spec {
+        let Self { dir, .. } = self;
+        let name = format!("cri-{}", place.name);
+        let netns = place
+            .kernel
+            .as_ref()
+            .map(|(netns, _)| netns.as_os_str().to_owned());
+        let flags = [
+            ("--nodes-dir", some(dir.nodes())),
+            ("--server", some(self.server_by_file())),
+            ("--network", some(place.network())),
+            ("--node-netns", netns),
+            ("--netns-dir", some(dir.run().join("netns"))),
+            ("--cni-bin-dir", some(plugins)),
+        ];
+        let socket = place
+            .nodes
+            .first()
+            .map(|node| cri_socket(dir, node))
+            .unwrap_or_default();
+        let http_file = dir.address_file(&format!("{name}-http"));
+        let http = [
+            ("--http-listen", some(LOCAL)),
+            ("--http-address-file", some(&http_file)),
+        ];
+        let args = args("cri", place.node_flags().chain(flags).chain(http));
+        Spec {
+            args: self.extended("cri", args),
+            log: dir.log(&name),
+            listens: Listens::At(socket),
+            http_file: Some(http_file),
+            name,
+        }
+    }
+
+    pub(crate) fn kubelet(&self, place: &Place<'_>) -> Spec {
+        let Self { dir, settings, .. } = self;
+        let name = format!("kubelet-{}", place.name);
+        let runtime = match self.links {
+            Some(links) => Some(format!("unix:{}", links.join("cri-{node}.sock").display())),
+            None => settings.cri_endpoint.clone(),
+        };
+        // Commands of IPAM reports are beside the plugins. The CRI server reports missing plugins.
+        let plugins = settings.plugins().ok().flatten();
+        let mut flags = vec![
+            ("--nodes-dir", some(dir.nodes())),
+            ("--server", some(self.server(&name))),
+            ("--cri-endpoint", runtime.map(Into::into)),
+            ("--cni-bin-dir", plugins.map(Into::into)),
+            ("--ip-policy", some(name_of(&settings.ip_policy))),
+        ];
+        if settings.cidr_allocator_type == AllocatorType::CloudAllocator {
+            flags.push(("--provider-id", some("podplane://{node}")));
+        }
+        if let Some((netns, addresses)) = &place.kernel {
+            flags.push(("--node-netns", some(netns)));
+            let backend = place.backend.unwrap_or(settings.node_network_backend);
+            flags.push(("--node-network-backend", some(backend.name())));
+            flags.extend(
+                addresses
+                    .iter()
+                    .map(|address| ("--node-ip", some(address.to_string()))),
+            );
+        }
+        let args = args("kubelet", place.node_flags().chain(flags));
+        self.published("kubelet", &name, LOCAL, args)
+    }
+}
+
+/// The nodes that one CRI process and one kubelet serve.
+#[derive(Clone, Debug)]
+pub(crate) struct Place<'a> {
+    /// The name of the processes, after their service.
+    pub(crate) name: &'a str,
+    pub(crate) nodes: Vec<&'a str>,
+    /// The node's namespace and addresses; `None` in ledger mode.
+    pub(crate) kernel: Option<(&'a Path, Vec<IpAddr>)>,
+    /// The backend of the node network, if it is not the cluster's.
+    pub(crate) backend: Option<Backend>,
+}
+
+impl Place<'_> {
+    fn network(&self) -> &'static str {
+        if self.kernel.is_some() {
+            "kernel"
+        } else {
+            "ledger"
+        }
+    }
+
+    fn node_flags(&self) -> impl Iterator<Item = (&'static str, Option<OsString>)> {
+        self.nodes.iter().map(|node| ("--node", some(*node)))
+    }
+}
+
+/// The name of a group of nodes that share their processes.
+pub fn shared_name(number: usize) -> String {
+    format!("nodes-{number}")
+}
+
+/// The endpoint of a node's CRI runtime: its own, or the one of `--cri-endpoint`.
+pub fn cri_endpoint(dir: &DataDir, of_others: Option<&str>, node: &str) -> String {
+    match of_others {
+        Some(pattern) => pattern.replace("{node}", node),
+        None => cri_socket(dir, node),
+    }
+}
+
+fn cri_socket(dir: &DataDir, node: &str) -> String {
+    format!("unix:{}", dir.nodes().join(node).join("cri.sock").display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runtime_arguments_do_not_depend_on_the_api_server() {
+        let dir = DataDir::new(Path::new("/d")).unwrap();
+        let settings = Settings::default();
+        let place = Place {
+            name: "node-0",
+            nodes: vec!["node-0"],
+            kernel: None,
+            backend: None,
+        };
+        let args = |server| {
+            let lines = Lines {
+                dir: &dir,
+                settings: &settings,
+                server,
+                links: None,
+            };
+            lines.cri(Path::new("/plugins"), &place).args
+        };
+        assert_eq!(args(""), args("127.0.0.1:6443"));
+    }
+}

@@ -1,0 +1,395 @@
+//! One service of the cluster: a process that is restarted when it dies.
+
+use std::{
+    ffi::OsString,
+    fs::{self, File},
+    io::{self, Read as _, Seek as _, SeekFrom},
+    os::fd::AsFd as _,
+    path::{Path, PathBuf},
+    process::{ExitStatus, Stdio},
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use backon::{
+    BackoffBuilder as _, ConstantBuilder, ExponentialBackoff, ExponentialBuilder, Retryable as _,
+};
+use podplane_api::printable;
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::{
+    process::{Child, Command},
+    sync::watch,
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{limits, trust};
+
+/// The time that a process has to end after SIGTERM; then it is killed. Its own tasks have 5 s of
+/// these.
+const GRACE: Duration = Duration::from_secs(7);
+/// The lifetime after which the back-off starts over: a process that lived this long died of
+/// something new.
+const STABLE: Duration = Duration::from_secs(5);
+/// The interval of checks for the file with a service's address.
+const LOOK: Duration = Duration::from_millis(2);
+/// The time that a service has to listen. Hundreds of nodes in one process take long on a busy
+/// machine.
+const LISTEN_DEADLINE: Duration = Duration::from_secs(120);
+/// The part of a log that is shown when a service does not start.
+const LAST_LINES: usize = 5;
+const LAST_BYTES: u64 = 4096;
+
+/// The log of a service without a file of its own.
+pub(crate) const STDERR: &str = "/dev/stderr";
+
+/// The specification of a process.
+#[derive(Clone, Debug)]
+pub(crate) struct Spec {
+    /// `apiserver`, `kubelet-node-0`, …
+    pub(crate) name: String,
+    /// The arguments of `podplane`, without the listening address.
+    pub(crate) args: Vec<OsString>,
+    /// The file for its output.
+    pub(crate) log: PathBuf,
+    pub(crate) listens: Listens,
+    /// The file with its HTTP address, if that is not its listening address.
+    pub(crate) http_file: Option<PathBuf>,
+}
+
+impl Spec {
+    /// The HTTP address, if it is known; `address` is the listening address.
+    pub(crate) fn http_address(&self, address: &str) -> Option<String> {
+        let Some(file) = &self.http_file else {
+            return Some(address.to_owned());
+        };
+        let published = fs::read_to_string(file).ok()?;
+        Some(published.trim().to_owned())
+    }
+}
+
+impl Spec {
+    /// Returns true if `name` is the name or the kind of the process.
+    pub(crate) fn is(&self, name: &str) -> bool {
+        self.name == name || self.args.first().is_some_and(|kind| kind == name)
+    }
+}
+
+/// The listening address of a service.
+#[derive(Clone, Debug)]
+pub(crate) enum Listens {
+    /// The address in its arguments.
+    At(String),
+    /// `--listen`, unless it got an address before; the address is published in `file`, and
+    /// requested again after a restart.
+    AsPublished { listen: String, file: PathBuf },
+}
+
+/// A service that is kept running until it is stopped.
+#[derive(Debug)]
+pub(crate) struct Service {
+    spec: Spec,
+    state: watch::Receiver<State>,
+    stop: CancellationToken,
+}
+
+/// The state of a service.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct State {
+    /// `None` while it waits for its restart, and after it was stopped.
+    pub(crate) pid: Option<u32>,
+    pub(crate) restarts: u32,
+    /// `None` until it is known.
+    pub(crate) address: Option<String>,
+    /// The description of its last end.
+    ended: Option<String>,
+    stopped: bool,
+}
+
+impl Service {
+    /// Returns the service, and the future that keeps it running until `stop`; the caller must
+    /// await it.
+    pub(crate) fn new(
+        spec: Spec,
+        stop: CancellationToken,
+    ) -> (Self, impl Future<Output = ()> + Send + 'static) {
+        let address = match &spec.listens {
+            Listens::At(address) => Some(address.clone()),
+            Listens::AsPublished { .. } => None,
+        };
+        let (sender, state) = watch::channel(State {
+            address,
+            ..State::default()
+        });
+        let service = Self {
+            spec: spec.clone(),
+            state,
+            stop: stop.clone(),
+        };
+        (service, keep_running(spec, sender, stop))
+    }
+
+    pub(crate) fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    pub(crate) fn state(&self) -> State {
+        self.state.borrow().clone()
+    }
+
+    /// A receiver of its state.
+    pub(crate) fn observe(&self) -> watch::Receiver<State> {
+        self.state.clone()
+    }
+
+    /// Waits until the service listens for the first time; returns its address.
+    ///
+    /// # Errors
+    ///
+    /// The service ended instead; with the end of its log. A service that cannot start is not
+    /// retried before it has run once.
+    pub(crate) async fn listening(&self) -> anyhow::Result<String> {
+        let mut state = self.state.clone();
+        let listens = state.wait_for(|state| state.address.is_some() || state.ended.is_some());
+        let state = tokio::time::timeout(LISTEN_DEADLINE, listens)
+            .await
+            .with_context(|| {
+                format!(
+                    "{} does not listen; see {}",
+                    self.spec.name,
+                    self.spec.log.display()
+                )
+            })?
+            .with_context(|| format!("{} was stopped", self.spec.name))?
+            .clone();
+        match (state.address, state.ended) {
+            (Some(address), None) => Ok(address),
+            (_, ended) => anyhow::bail!(
+                "{} does not start: {}{}",
+                self.spec.name,
+                ended.unwrap_or_default(),
+                last_lines(&self.spec.log).unwrap_or_default()
+            ),
+        }
+    }
+
+    /// Asks the service to end. [`Service::stopped`] waits for it.
+    pub(crate) fn stop(&self) {
+        self.stop.cancel();
+    }
+
+    /// Kills the service, as a power failure would. [`Service::stopped`] waits for it.
+    pub(crate) fn kill(&self) {
+        self.stop.cancel();
+        let pid = self.state().pid;
+        let pid = pid.and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+        if let Some(pid) = pid {
+            // The task that reaps it updates the state at once, on this thread, so the pid is still
+            // its own.
+            _ = kill_process(pid, Signal::KILL);
+        }
+    }
+
+    pub(crate) async fn stopped(&self) {
+        // An error means that the task that kept it running is gone, and the process with it.
+        _ = self.state.clone().wait_for(|state| state.stopped).await;
+    }
+}
+
+async fn keep_running(spec: Spec, state: watch::Sender<State>, stop: CancellationToken) {
+    let mut waits = backoff();
+    let mut address = None;
+    while !stop.is_cancelled() {
+        let started = Instant::now();
+        let ended = match start(&spec, address.as_deref()) {
+            Ok(child) => {
+                state.send_modify(|state| state.pid = child.id());
+                run(&spec, child, &mut address, &state, &stop).await
+            }
+            Err(error) => Some(format!("{error:#}")),
+        };
+        state.send_modify(|state| state.pid = None);
+        let Some(ended) = ended else { break };
+        if started.elapsed() > STABLE {
+            waits = backoff();
+        }
+        let wait = waits.next().unwrap_or(STABLE);
+        tracing::warn!(service = spec.name, ended, restart_in = ?wait, "service ended");
+        state.send_modify(|state| state.ended = Some(ended));
+        // Cancelling either wait loses nothing.
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = tokio::time::sleep(wait) => state.send_modify(|state| state.restarts += 1),
+        }
+    }
+    state.send_modify(|state| state.stopped = true);
+}
+
+/// Waits until the process ends, and describes its end; `None` if it was stopped.
+async fn run(
+    spec: &Spec,
+    mut child: Child,
+    address: &mut Option<String>,
+    state: &watch::Sender<State>,
+    stop: &CancellationToken,
+) -> Option<String> {
+    if let (Listens::AsPublished { file, .. }, None) = (&spec.listens, &address) {
+        // Each arm only waits, so cancelling it loses nothing: `wait` is cancel safe and the file
+        // stays.
+        let found = tokio::select! {
+            ended = child.wait() => return Some(describe(ended)),
+            () = stop.cancelled() => None,
+            found = published(file) => Some(found),
+        };
+        if let Some(found) = found {
+            state.send_modify(|state| state.address = Some(found.clone()));
+            *address = Some(found);
+        }
+    }
+    // As above.
+    tokio::select! {
+        ended = child.wait() => return Some(describe(ended)),
+        () = stop.cancelled() => {}
+    }
+    terminate(&spec.name, child).await;
+    None
+}
+
+/// Settings of services that are inherited from the environment of `up`.
+const PASSED_ON: [&str; 7] = [
+    "PODPLANE_ALLOWED_HOSTS",
+    "PODPLANE_CNI_CONCURRENCY",
+    "PODPLANE_CNI_TIMEOUT",
+    "PODPLANE_GC_INTERVAL",
+    "PODPLANE_INJECT_PATCH",
+    "PODPLANE_LOG",
+    "PODPLANE_LOG_FORMAT",
+];
+
+fn start(spec: &Spec, address: Option<&str>) -> anyhow::Result<Child> {
+    let log =
+        open_log(&spec.log).with_context(|| format!("failed to open {}", spec.log.display()))?;
+    let mut command =
+        Command::new(std::env::current_exe().context("failed to find the program's own file")?);
+    command.args(&spec.args);
+    if let Listens::AsPublished { listen, file } = &spec.listens {
+        if address.is_none() {
+            remove_stale(file)?;
+        }
+        command
+            .arg("--listen")
+            .arg(address.unwrap_or(listen))
+            .arg("--address-file")
+            .arg(file);
+    }
+    // The environment was meant for `up`, except the settings of services for which it has no flag.
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("PODPLANE_") && !PASSED_ON.contains(&&*text) {
+            command.env_remove(&name);
+        }
+    }
+    command
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().context("failed to share the log")?)
+        .stderr(log)
+        .spawn()
+        .with_context(|| format!("failed to start {}", spec.name))
+}
+
+/// Opens a log for appending. Standard error may be a socket, which cannot be opened by its name.
+fn open_log(path: &Path) -> io::Result<File> {
+    if path == Path::new(STDERR) {
+        Ok(io::stderr().as_fd().try_clone_to_owned()?.into())
+    } else {
+        trust::append(path)
+    }
+}
+
+fn remove_stale(file: &Path) -> anyhow::Result<()> {
+    match fs::remove_file(file) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("failed to remove {}", file.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Waits for the file with the address, which appears in one step.
+async fn published(file: &Path) -> String {
+    let read = async || tokio::fs::read_to_string(file).await;
+    loop {
+        let forever = ConstantBuilder::new().with_delay(LOOK).without_max_times();
+        if let Ok(address) = read.retry(forever).await {
+            return address.trim().to_owned();
+        }
+    }
+}
+
+async fn terminate(name: &str, mut child: Child) {
+    let pid = child
+        .id()
+        .and_then(|pid| i32::try_from(pid).ok())
+        .and_then(Pid::from_raw);
+    if let Some(pid) = pid {
+        // Not reaped yet, so the pid is still its own.
+        _ = kill_process(pid, Signal::TERM);
+    }
+    if tokio::time::timeout(GRACE, child.wait()).await.is_err() {
+        tracing::warn!(service = name, grace = ?GRACE, "service does not end; killing it");
+        if let Err(error) = child.kill().await {
+            tracing::error!(service = name, %error, "service cannot be killed");
+        }
+    }
+}
+
+fn describe(ended: io::Result<ExitStatus>) -> String {
+    ended.map_or_else(|error| error.to_string(), limits::described)
+}
+
+/// The end of a log, indented, for a terminal.
+pub(crate) fn last_lines(log: &Path) -> io::Result<String> {
+    if log == Path::new(STDERR) {
+        return Ok(String::new());
+    }
+    let mut file = trust::open(log)?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(LAST_BYTES)))?;
+    let mut text = Vec::new();
+    file.read_to_end(&mut text)?;
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<_> = text.lines().collect();
+    let last = &lines[lines.len().saturating_sub(LAST_LINES)..];
+    let shown = last
+        .iter()
+        .map(|line| format!("\n    {}", printable::line(line)));
+    Ok(shown.collect())
+}
+
+/// From 50 ms, doubled up to a second: soon enough after an accident, and cheap for a process that
+/// dies at once every time.
+fn backoff() -> ExponentialBackoff {
+    ExponentialBuilder::new()
+        .with_min_delay(Duration::from_millis(50))
+        .with_max_delay(Duration::from_secs(1))
+        .without_max_times()
+        .build()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_lines_of_a_log_escape_control_characters() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("a.log");
+        let lines = (1..=LAST_LINES).map(|n| format!("{n} \u{1b}]0;title\u{7}\u{202e}end\n"));
+        fs::write(&log, lines.collect::<String>()).unwrap();
+        let shown = last_lines(&log).unwrap();
+        let expected = "\n    1 \\u{1b}]0;title\\u{7}\\u{202e}end\n    2 ";
+        assert!(shown.starts_with(expected), "{shown:?}");
+        let drives = |c: char| c != '\n' && (c.is_control() || c == '\u{202e}');
+        assert!(!shown.contains(drives), "{shown:?}");
+    }
+}

@@ -1,0 +1,821 @@
+//! The settings of a cluster: the flags of `up`, checked before anything starts and kept in the
+//! data directory.
+
+use std::{
+    env,
+    ffi::{OsStr, OsString},
+    io,
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context as _;
+use clap::ValueEnum;
+use podplane_api::node::Backend;
+use podplane_client::Endpoint;
+use podplane_ipam::{
+    AllocatorType, Compat, IpPolicy, NO_CLOUD, ServiceRanges,
+    cluster::{RangeConfig, RangeFlags},
+};
+use podplane_telemetry::{server::Listen, trace::TraceConfig};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned};
+
+use crate::{
+    extra::{ExtraConfig, ExtraFlag},
+    trust,
+};
+
+/// The CNI plugins that the templates name.
+const PLUGINS: [&str; 2] = ["bridge", "host-local"];
+
+/// The maximum number of nodes; more need more processes and addresses than `up` is made for.
+const MAX_NODES: i64 = 10_000;
+
+/// The maximum number of nodes with devices: a bridge takes 1,024 ports, and the fabric has one for
+/// each node.
+pub const MAX_KERNEL_NODES: usize = 1_000;
+
+/// The flags that shape a cluster. One that is not given is as it was when the cluster ran last, or
+/// has its default.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct Flags {
+    /// Run N nodes [default: 3]
+    #[arg(long, env = "PODPLANE_NODES", value_name = "N", value_parser = clap::value_parser!(u32).range(0..=MAX_NODES))]
+    pub nodes: Option<u32>,
+
+    #[command(flatten)]
+    pub changeable: ChangeableFlags,
+
+    /// Set the pod network mode: kernel (network namespaces and interfaces), ledger (addresses
+    /// only) or auto (kernel if permitted, else ledger) [default: auto]
+    ///
+    /// kernel needs root, or a user that may create user namespaces; ledger needs no privileges.
+    #[arg(
+        help_heading = "Pod network options",
+        long,
+        env = "PODPLANE_NETWORK",
+        value_enum,
+        value_name = "MODE"
+    )]
+    pub network: Option<Network>,
+
+    /// Find the CNI plugins in these directories, separated by colons; the first that has a plugin
+    /// wins [default: the directory of the podplane program]
+    #[arg(
+        help_heading = "Pod network options",
+        hide_short_help = true,
+        long,
+        env = "PODPLANE_CNI_BIN_DIR",
+        value_name = "DIR[:DIR…]"
+    )]
+    pub cni_bin_dir: Option<OsString>,
+
+    /// Use this CRI runtime for each node instead of podplane's CRI server, such as unix:PATH;
+    /// {node} is replaced by the node's name
+    ///
+    /// `up` then starts no CRI server, and --network must not be kernel.
+    #[arg(
+        help_heading = "Process options",
+        hide_short_help = true,
+        long,
+        env = "PODPLANE_CRI_ENDPOINT",
+        value_name = "ENDPOINT"
+    )]
+    pub cri_endpoint: Option<String>,
+
+    /// Run up to N ledger-mode nodes in one kubelet and one CRI process [default: 2500]
+    ///
+    /// Each kernel-mode node has processes of its own.
+    #[arg(help_heading = "Process options", hide_short_help = true, long, env = "PODPLANE_NODES_PER_PROCESS", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX_NODES))]
+    pub nodes_per_process: Option<u32>,
+
+    /// Serve the API at this address: IP:PORT (port 0: any free port) or unix:PATH [default:
+    /// 127.0.0.1:0]
+    ///
+    /// `podplane status apiserver` prints the address.
+    #[arg(
+        help_heading = "Process options",
+        hide_short_help = true,
+        long,
+        env = "PODPLANE_LISTEN",
+        value_name = "ADDR"
+    )]
+    pub listen: Option<Listen>,
+
+    #[command(flatten)]
+    pub trace: TraceConfig,
+}
+
+/// The flags of a cluster that can change while it runs: `up` takes them, and `restart`.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct ChangeableFlags {
+    /// Assign the nodes' pod CIDRs from this range; for dual stack one IPv4 and one IPv6 range
+    /// [default: 10.244.0.0/16]
+    #[arg(
+        help_heading = "Address options",
+        long,
+        env = "PODPLANE_CLUSTER_CIDR",
+        value_name = "CIDR[,CIDR]"
+    )]
+    pub cluster_cidr: Option<String>,
+
+    /// Assign pod CIDRs of this prefix length in a single-stack cluster [default: 24 for IPv4, 64
+    /// for IPv6]
+    #[arg(
+        help_heading = "Address options",
+        long,
+        env = "PODPLANE_NODE_CIDR_MASK_SIZE",
+        value_name = "BITS"
+    )]
+    pub node_cidr_mask_size: Option<u8>,
+
+    /// Assign IPv4 pod CIDRs of this prefix length [default: 24]
+    #[arg(
+        help_heading = "Address options",
+        hide_short_help = true,
+        long,
+        env = "PODPLANE_NODE_CIDR_MASK_SIZE_IPV4",
+        value_name = "BITS"
+    )]
+    pub node_cidr_mask_size_ipv4: Option<u8>,
+
+    /// Assign IPv6 pod CIDRs of this prefix length [default: 64]
+    #[arg(
+        help_heading = "Address options",
+        hide_short_help = true,
+        long,
+        env = "PODPLANE_NODE_CIDR_MASK_SIZE_IPV6",
+        value_name = "BITS"
+    )]
+    pub node_cidr_mask_size_ipv6: Option<u8>,
+
+    /// Reserve this range for services: no node is assigned a pod CIDR that overlaps it; for dual
+    /// stack one IPv4 and one IPv6 range [default: 10.96.0.0/16]
+    #[arg(
+        help_heading = "Address options",
+        long,
+        env = "PODPLANE_SERVICE_CLUSTER_IP_RANGE",
+        value_name = "CIDR[,CIDR]"
+    )]
+    pub service_cluster_ip_range: Option<String>,
+
+    /// Reproduce the node IPAM of another system, including its faults: none, upstream,
+    /// upstream-1.30, upstream-1.31, upstream-1.32 or gcp [default: none]
+    ///
+    /// none is podplane's own behaviour; upstream is the newest Kubernetes; upstream-1.30 is
+    /// Kubernetes up to 1.30, upstream-1.31 from 1.31.0 to 1.31.3, upstream-1.32 from 1.31.4 on;
+    /// gcp is the fork in cloud-provider-gcp. With all but none, the API server accepts pod CIDRs
+    /// that overlap each other or the service range.
+    #[arg(
+        help_heading = "Address options",
+        hide_short_help = true,
+        long,
+        env = "PODPLANE_COMPAT",
+        value_name = "SYSTEM"
+    )]
+    pub compat: Option<Compat>,
+
+    /// Assign pod CIDRs by RangeAllocator (from --cluster-cidr), MultiCIDRRangeAllocator (from
+    /// ClusterCIDR objects) or CloudAllocator (the cloud assigns them) [default: RangeAllocator]
+    #[arg(
+        help_heading = "Address options",
+        hide_short_help = true,
+        long,
+        env = "PODPLANE_CIDR_ALLOCATOR_TYPE",
+        value_name = "TYPE"
+    )]
+    pub cidr_allocator_type: Option<AllocatorType>,
+
+    /// Connect the pods of different nodes in kernel mode by host-gw (routes; the nodes share a
+    /// link) or vxlan (tunnels) [default: host-gw]
+    ///
+    /// A node reaches only the pods of nodes that have the same backend.
+    #[arg(
+        help_heading = "Pod network options",
+        hide_short_help = true,
+        long,
+        env = "PODPLANE_NODE_NETWORK_BACKEND",
+        value_enum,
+        value_name = "BACKEND"
+    )]
+    pub node_network_backend: Option<Backend>,
+
+    /// Limit the pods of a node by its pod addresses [default: resource]
+    #[arg(
+        help_heading = "Address options",
+        long,
+        env = "PODPLANE_IP_POLICY",
+        value_enum,
+        value_name = "POLICY"
+    )]
+    pub ip_policy: Option<IpPolicy>,
+
+    /// Set a flag of a service, such as scheduler.log=debug; SERVICE.FLAG- removes it again; may be
+    /// repeated
+    ///
+    /// Services: apiserver, ipam-controller, controller-manager, scheduler, kubelet, cri. `podplane
+    /// SERVICE --help` lists their flags.
+    #[arg(
+        help_heading = "Process options",
+        hide_short_help = true,
+        long,
+        value_name = "SERVICE.FLAG=VALUE"
+    )]
+    pub extra_config: Vec<ExtraFlag>,
+}
+
+/// The network mode: pods with devices or without.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum Network {
+    /// kernel if permitted here, else ledger; for `node add`: as in the cluster
+    #[default]
+    Auto,
+    /// Network namespaces, interfaces and routes
+    Kernel,
+    /// Addresses only: no interfaces, no privileges
+    Ledger,
+}
+
+impl Network {
+    /// Its name on the command line.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Kernel => "kernel",
+            Self::Ledger => "ledger",
+        }
+    }
+}
+
+/// The flags with defaults filled in, as kept while the cluster is down.
+///
+/// Flags that services interpret are in `extra_config`. In JSON the oldest of them have fields of
+/// their own (`STORED_FLAGS`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(remote = "Self", rename_all = "camelCase", deny_unknown_fields)]
+pub struct Settings {
+    pub nodes: u32,
+    pub cluster_cidr: String,
+    pub node_cidr_mask_size: Option<u8>,
+    pub node_cidr_mask_size_ipv4: Option<u8>,
+    pub node_cidr_mask_size_ipv6: Option<u8>,
+    pub service_cluster_ip_range: String,
+    #[serde(default, with = "as_text")]
+    pub compat: Compat,
+    #[serde(default, with = "as_text")]
+    pub cidr_allocator_type: AllocatorType,
+    pub network: Network,
+    /// The backend of nodes that have none of their own.
+    #[serde(default)]
+    pub node_network_backend: Backend,
+    #[serde(with = "by_name")]
+    pub ip_policy: IpPolicy,
+    /// `None`: beside the program, wherever that is next time.
+    pub cni_bin_dir: Option<PathBuf>,
+    /// `None`: `up` starts CRI servers.
+    pub cri_endpoint: Option<String>,
+    #[serde(default = "nodes_per_process")]
+    pub nodes_per_process: u32,
+    #[serde(default)]
+    pub extra_config: ExtraConfig,
+    pub listen: String,
+    pub otlp_endpoint: Option<String>,
+}
+
+/// The default number of nodes without devices that one CRI process and one kubelet serve.
+fn nodes_per_process() -> u32 {
+    2500
+}
+
+/// The fields of the stored settings that are flags of services: field, service, flag, and the
+/// value that programs require which know the field alone.
+const STORED_FLAGS: [(&str, &str, &str, Option<&str>); 4] = [
+    ("cloudEndpoint", "ipam-controller", "cloud-endpoint", None),
+    ("releaseDelay", "ipam-controller", "release-delay", None),
+    ("releaseAfter", "apiserver", "release-after", None),
+    ("cniTemplate", "cri", "cni-template", Some("containerd")),
+];
+
+impl Serialize for Settings {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut settings = self.clone();
+        let moved = STORED_FLAGS.map(|(field, service, flag, required)| {
+            let value = settings.extra_config.remove(service, flag);
+            (field, value.or(required.map(Into::into)))
+        });
+        let mut stored = Self::serialize(&settings, serde_json::value::Serializer)
+            .map_err(serde::ser::Error::custom)?;
+        for (field, value) in moved {
+            stored[field] = value.into();
+        }
+        stored.serialize(to)
+    }
+}
+
+impl<'de> Deserialize<'de> for Settings {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let mut stored = serde_json::Map::deserialize(from)?;
+        let moved = STORED_FLAGS.map(|(field, service, flag, required)| {
+            let value = stored.remove(field);
+            let text = value.as_ref().and_then(serde_json::Value::as_str);
+            let text = text.filter(|text| Some(*text) != required);
+            (service, flag, text.map(str::to_owned))
+        });
+        let mut settings = Self::deserialize(serde_json::Value::Object(stored))
+            .map_err(serde::de::Error::custom)?;
+        for (service, flag, value) in moved {
+            let value = value.filter(|_| settings.extra_config.get(service, flag).is_none());
+            if let Some(value) = value {
+                settings.extra_config.set(service, flag, value);
+            }
+        }
+        Ok(settings)
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            nodes: 3,
+            cluster_cidr: "10.244.0.0/16".into(),
+            node_cidr_mask_size: None,
+            node_cidr_mask_size_ipv4: None,
+            node_cidr_mask_size_ipv6: None,
+            service_cluster_ip_range: "10.96.0.0/16".into(),
+            compat: Compat::default(),
+            cidr_allocator_type: AllocatorType::default(),
+            network: Network::default(),
+            node_network_backend: Backend::default(),
+            ip_policy: IpPolicy::default(),
+            cni_bin_dir: None,
+            cri_endpoint: None,
+            nodes_per_process: nodes_per_process(),
+            extra_config: ExtraConfig::default(),
+            listen: "127.0.0.1:0".into(),
+            otlp_endpoint: None,
+        }
+    }
+}
+
+/// Settings that cannot be carried out as they stand.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct UsageError(pub String);
+
+/// A flag that differs from the running cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    pub flag: String,
+    pub running: String,
+    pub given: String,
+}
+
+impl Flags {
+    /// Returns the settings of these flags, with those of `base` for flags that are not given.
+    pub fn over(&self, base: &Settings) -> anyhow::Result<Settings> {
+        let Self {
+            nodes,
+            changeable,
+            network,
+            cni_bin_dir,
+            cri_endpoint,
+            nodes_per_process,
+            listen,
+            trace: TraceConfig { otlp_endpoint },
+        } = self;
+        let ChangeableFlags {
+            cluster_cidr,
+            node_cidr_mask_size,
+            node_cidr_mask_size_ipv4,
+            node_cidr_mask_size_ipv6,
+            service_cluster_ip_range,
+            compat,
+            cidr_allocator_type,
+            node_network_backend,
+            ip_policy,
+            extra_config,
+        } = changeable;
+        // The mask of one family and the common one exclude each other, so a given one displaces a
+        // kept one of the other kind.
+        let any = node_cidr_mask_size.is_some();
+        let each = node_cidr_mask_size_ipv4.is_some() || node_cidr_mask_size_ipv6.is_some();
+        let kept = |mask: Option<u8>, displaced: bool| mask.filter(|_| !displaced);
+        let cni_bin_dir = match cni_bin_dir {
+            Some(dirs) => Some(absolute(dirs)?),
+            None => base.cni_bin_dir.clone(),
+        };
+        Ok(Settings {
+            nodes: nodes.unwrap_or(base.nodes),
+            cluster_cidr: cluster_cidr.as_ref().unwrap_or(&base.cluster_cidr).clone(),
+            node_cidr_mask_size: node_cidr_mask_size.or(kept(base.node_cidr_mask_size, each)),
+            node_cidr_mask_size_ipv4: node_cidr_mask_size_ipv4
+                .or(kept(base.node_cidr_mask_size_ipv4, any)),
+            node_cidr_mask_size_ipv6: node_cidr_mask_size_ipv6
+                .or(kept(base.node_cidr_mask_size_ipv6, any)),
+            service_cluster_ip_range: service_cluster_ip_range
+                .as_ref()
+                .unwrap_or(&base.service_cluster_ip_range)
+                .clone(),
+            compat: compat.unwrap_or(base.compat),
+            cidr_allocator_type: cidr_allocator_type.unwrap_or(base.cidr_allocator_type),
+            network: network.unwrap_or(base.network),
+            node_network_backend: node_network_backend.unwrap_or(base.node_network_backend),
+            ip_policy: ip_policy.unwrap_or(base.ip_policy),
+            cni_bin_dir,
+            cri_endpoint: cri_endpoint.clone().or_else(|| base.cri_endpoint.clone()),
+            nodes_per_process: nodes_per_process.unwrap_or(base.nodes_per_process),
+            extra_config: base.extra_config.with(extra_config),
+            listen: listen
+                .as_ref()
+                .map_or_else(|| base.listen.clone(), ToString::to_string),
+            otlp_endpoint: otlp_endpoint.clone().or_else(|| base.otlp_endpoint.clone()),
+        })
+    }
+}
+
+impl Settings {
+    /// Checks the ranges before anything starts, with the messages of the controller that uses
+    /// them.
+    pub fn ranges(&self) -> Result<RangeConfig, UsageError> {
+        let flags = RangeFlags {
+            cluster_cidr: self.cluster_cidr.clone(),
+            node_cidr_mask_size: self.node_cidr_mask_size,
+            node_cidr_mask_size_ipv4: self.node_cidr_mask_size_ipv4,
+            node_cidr_mask_size_ipv6: self.node_cidr_mask_size_ipv6,
+            service_cluster_ip_range: self.service_cluster_ip_range.clone(),
+        };
+        let config = flags
+            .validate()
+            .map_err(|error| UsageError(error.to_string()))?;
+        // The API server takes the same flag, and accepts less than the controller.
+        self.service_cluster_ip_range
+            .parse::<ServiceRanges>()
+            .map_err(|error| UsageError(error.to_string()))?;
+        if self.cidr_allocator_type == AllocatorType::CloudAllocator
+            && self
+                .extra_config
+                .get("ipam-controller", "cloud-endpoint")
+                .is_none()
+        {
+            return Err(UsageError(NO_CLOUD.into()));
+        }
+        if config.max_nodes() == 0 {
+            return Err(UsageError(format!(
+                "--service-cluster-ip-range {} leaves no block of --cluster-cidr {} for a node",
+                self.service_cluster_ip_range, self.cluster_cidr
+            )));
+        }
+        Ok(config)
+    }
+
+    /// Checks `--cri-endpoint`, alone and with the other flags.
+    pub fn runtimes(&self) -> Result<(), UsageError> {
+        let Some(endpoint) = &self.cri_endpoint else {
+            return Ok(());
+        };
+        endpoint
+            .replace("{node}", "node-0")
+            .parse::<Endpoint>()
+            .map_err(|error| UsageError(format!("--cri-endpoint: {error}")))?;
+        if self.nodes > 1 && !endpoint.contains("{node}") {
+            return Err(UsageError(format!(
+                "--cri-endpoint {endpoint} is one runtime for {} nodes: put {{node}} into it, or take --nodes 1",
+                self.nodes
+            )));
+        }
+        if self.network == Network::Kernel {
+            return Err(UsageError(
+                "--network kernel makes the nodes' networks for CRI servers of `up`; the runtime of --cri-endpoint has its own: take --network ledger".into(),
+            ));
+        }
+        Ok(())
+    }
+
+    /// The directories of the CNI plugins, in the form of `CNI_PATH`; `None` if the runtime belongs
+    /// to others. They must contain the plugins that the templates name.
+    pub fn plugins(&self) -> anyhow::Result<Option<PathBuf>> {
+        if self.cri_endpoint.is_some() {
+            return Ok(None);
+        }
+        let dirs = match &self.cni_bin_dir {
+            Some(dirs) => dirs.clone(),
+            None => env::current_exe()
+                .context("failed to find the program's own file")?
+                .parent()
+                .map(Path::to_owned)
+                .unwrap_or_default(),
+        };
+        let has = |plugin: &&str| env::split_paths(&dirs).any(|dir| dir.join(plugin).is_file());
+        let missing: Vec<_> = PLUGINS.into_iter().filter(|plugin| !has(plugin)).collect();
+        anyhow::ensure!(
+            missing.is_empty(),
+            "no CNI plugin {} in {}: run `cargo xtask build`, or name another directory with --cni-bin-dir",
+            missing.join(", "),
+            dirs.display()
+        );
+        Ok(Some(dirs))
+    }
+
+    /// The differences from `running`. Flags that were not given must have been taken from it.
+    pub fn differences(&self, running: &Self) -> Vec<Difference> {
+        let pairs = self.values().into_iter().zip(running.values());
+        pairs
+            .filter(|((_, given), (_, running))| given != running)
+            .map(|((flag, given), (_, running))| Difference {
+                flag: flag.into(),
+                running,
+                given,
+            })
+            .collect()
+    }
+
+    /// Each flag with its effective value, so that a default and the same value given are equal.
+    fn values(&self) -> [(&'static str, String); 16] {
+        let ranges = self.ranges().ok();
+        let mask = |v6: bool, given: Option<u8>| {
+            let ranges = ranges.as_ref().map_or(&[][..], |config| &config.ranges);
+            let effective = ranges
+                .iter()
+                .find(|range| range.cidr().addr().is_ipv6() == v6);
+            let mask = effective.map(|range| range.node_mask()).or(given);
+            mask.map_or_else(|| "none".into(), |mask| mask.to_string())
+        };
+        let common = self.node_cidr_mask_size.filter(|_| ranges.is_none());
+        [
+            ("--nodes", self.nodes.to_string()),
+            ("--cluster-cidr", canonical(&self.cluster_cidr)),
+            (
+                "--node-cidr-mask-size",
+                common.map_or_else(String::new, |mask| mask.to_string()),
+            ),
+            (
+                "--node-cidr-mask-size (IPv4)",
+                mask(false, self.node_cidr_mask_size_ipv4),
+            ),
+            (
+                "--node-cidr-mask-size (IPv6)",
+                mask(true, self.node_cidr_mask_size_ipv6),
+            ),
+            (
+                "--service-cluster-ip-range",
+                canonical(&self.service_cluster_ip_range),
+            ),
+            ("--compat", self.compat.to_string()),
+            (
+                "--cidr-allocator-type",
+                self.cidr_allocator_type.to_string(),
+            ),
+            ("--network", self.network.as_str().into()),
+            (
+                "--node-network-backend",
+                name_of(&self.node_network_backend),
+            ),
+            ("--ip-policy", name_of(&self.ip_policy)),
+            (
+                "--cni-bin-dir",
+                self.cni_bin_dir
+                    .as_ref()
+                    .map_or_else(|| "beside podplane".into(), |dir| dir.display().to_string()),
+            ),
+            (
+                "--cri-endpoint",
+                self.cri_endpoint.clone().unwrap_or_else(|| "none".into()),
+            ),
+            ("--nodes-per-process", self.nodes_per_process.to_string()),
+            ("--listen", self.listen.clone()),
+            (
+                "--otlp-endpoint",
+                self.otlp_endpoint.clone().unwrap_or_else(|| "none".into()),
+            ),
+        ]
+    }
+}
+
+/// The same directories as absolute paths.
+fn absolute(dirs: &OsStr) -> anyhow::Result<PathBuf> {
+    let each: io::Result<Vec<_>> = env::split_paths(dirs).map(std::path::absolute).collect();
+    let each = each.context("failed to find the current directory")?;
+    Ok(env::join_paths(each)?.into())
+}
+
+/// A list of ranges without host bits; other texts stay as they are.
+fn canonical(list: &str) -> String {
+    let each: Vec<_> = list
+        .split(',')
+        .map(|text| match text.trim().parse::<ipnet::IpNet>() {
+            Ok(net) => net.trunc().to_string(),
+            Err(_) => text.to_owned(),
+        })
+        .collect();
+    each.join(",")
+}
+
+/// The name of a flag's value on the command line.
+pub fn name_of(value: &impl ValueEnum) -> String {
+    value
+        .to_possible_value()
+        .map(|value| value.get_name().to_owned())
+        .unwrap_or_default()
+}
+
+/// Values of flags that belong to other crates, by their names on the command line.
+mod by_name {
+    use clap::ValueEnum;
+    use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
+
+    pub(crate) fn serialize<T: ValueEnum, S: Serializer>(
+        value: &T,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&super::name_of(value))
+    }
+
+    pub(crate) fn deserialize<'de, T: ValueEnum, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<T, D::Error> {
+        T::from_str(&String::deserialize(from)?, false).map_err(D::Error::custom)
+    }
+}
+
+/// Values that are written and read back as text.
+mod as_text {
+    use std::{fmt::Display, str::FromStr};
+
+    use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
+
+    pub(crate) fn serialize<T: Display, S: Serializer>(
+        value: &T,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        to.collect_str(value)
+    }
+
+    pub(crate) fn deserialize<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<T, D::Error> {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
+}
+
+/// Reads a JSON file of the data directory; `None` if there is none.
+pub fn read_json<T: DeserializeOwned>(path: &Path) -> anyhow::Result<Option<T>> {
+    let text = match trust::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => {
+            return Err(error).with_context(|| format!("failed to read {}", path.display()));
+        }
+    };
+    serde_json::from_str(&text).with_context(|| format!("failed to read {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn flags(line: &str) -> Flags {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            flags: Flags,
+        }
+        let words = std::iter::once("up").chain(line.split_whitespace());
+        <Line as clap::Parser>::try_parse_from(words).unwrap().flags
+    }
+
+    fn differing(running: &str, given: &str) -> Vec<String> {
+        let running = flags(running).over(&Settings::default()).unwrap();
+        let given = flags(given).over(&running).unwrap();
+        given
+            .differences(&running)
+            .into_iter()
+            .map(|difference| difference.flag)
+            .collect()
+    }
+
+    #[test]
+    fn omitted_flags_do_not_differ() {
+        assert!(differing("--nodes 5 --cluster-cidr 10.0.0.0/8 --network ledger", "").is_empty());
+    }
+
+    #[test]
+    fn a_default_agrees_with_the_same_value_given() {
+        let given = "--nodes 3 --nodes-per-process 2500 --node-cidr-mask-size 24 --cluster-cidr 10.244.1.0/16 --ip-policy resource";
+        assert!(differing("", given).is_empty());
+        assert!(differing("", "--node-cidr-mask-size-ipv4 24").is_empty());
+    }
+
+    #[test]
+    fn names_differing_flags_with_both_values() {
+        assert_eq!(
+            differing("", "--nodes 4 --listen 127.0.0.1:9"),
+            ["--nodes", "--listen"]
+        );
+        let running = Settings::default();
+        let given = flags("--node-cidr-mask-size 26").over(&running).unwrap();
+        let want = Difference {
+            flag: "--node-cidr-mask-size (IPv4)".into(),
+            running: "24".into(),
+            given: "26".into(),
+        };
+        assert_eq!(given.differences(&running), [want]);
+    }
+
+    #[test]
+    fn a_given_mask_replaces_masks_of_the_other_kind() {
+        let base = flags("--node-cidr-mask-size 26")
+            .over(&Settings::default())
+            .unwrap();
+        let dual = "--cluster-cidr 10.0.0.0/16,fd00::/56 --node-cidr-mask-size-ipv4 25";
+        let dual = flags(dual).over(&base).unwrap();
+        let masks: Vec<_> = dual
+            .ranges()
+            .unwrap()
+            .ranges
+            .iter()
+            .map(|range| range.node_mask())
+            .collect();
+        assert_eq!(masks, [25, 64]);
+    }
+
+    #[test]
+    fn impossible_ranges_are_refused() {
+        let refused = |line: &str| {
+            flags(line)
+                .over(&Settings::default())
+                .unwrap()
+                .ranges()
+                .unwrap_err()
+                .to_string()
+        };
+        assert!(
+            refused("--node-cidr-mask-size 8")
+                .contains("must be less than or equal to --node-cidr-mask-size")
+        );
+        let error = refused("--service-cluster-ip-range 10.0.0.0/8");
+        assert!(
+            error.contains("leaves no block of --cluster-cidr 10.244.0.0/16"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn each_node_needs_its_own_external_runtime() {
+        let refused = |line: &str| {
+            let settings = flags(line).over(&Settings::default()).unwrap();
+            settings.runtimes().map_err(|error| error.to_string())
+        };
+        assert_eq!(refused(""), Ok(()));
+        assert_eq!(refused("--cri-endpoint unix:/run/{node}.sock"), Ok(()));
+        let one = "--cri-endpoint unix:/run/cri.sock";
+        assert_eq!(refused(&format!("{one} --nodes 1")), Ok(()));
+        assert!(refused(one).unwrap_err().contains("put {node} into it"));
+        assert!(refused("--cri-endpoint cri.sock").is_err());
+        assert!(refused(&format!("{one} --nodes 1 --network kernel")).is_err());
+    }
+
+    #[test]
+    fn settings_round_trip() {
+        let mut settings =
+            flags("--ip-policy pod-cidr --network kernel --extra-config kubelet.max-pods=3")
+                .over(&Settings::default())
+                .unwrap();
+        settings
+            .extra_config
+            .set("cri", "cni-template", "kubenet".into());
+        let text = serde_json::to_string(&settings).unwrap();
+        assert!(text.contains(r#""ipPolicy":"pod-cidr""#), "{text}");
+        assert_eq!(serde_json::from_str::<Settings>(&text).unwrap(), settings);
+    }
+
+    /// As a program writes them that knows no flags of services but these four and `extraConfig`.
+    #[test]
+    fn stores_service_flags_where_earlier_versions_expect_them() {
+        let mut earlier = json!({
+            "nodes": 2, "clusterCidr": "10.244.0.0/16", "nodeCidrMaskSize": null,
+            "nodeCidrMaskSizeIpv4": null, "nodeCidrMaskSizeIpv6": null,
+            "serviceClusterIpRange": "10.96.0.0/16", "compat": "none",
+            "cidrAllocatorType": "CloudAllocator", "cloudEndpoint": "unix:/cloud.sock",
+            "releaseDelay": "1m", "releaseAfter": null, "network": "auto",
+            "nodeNetworkBackend": "host-gw", "ipPolicy": "resource", "cniTemplate": "containerd",
+            "cniBinDir": null, "criEndpoint": null, "nodesPerProcess": 2500,
+            "extraConfig": {"kubelet": {"max-pods": "3"}}, "listen": "127.0.0.1:0",
+            "otlpEndpoint": null
+        });
+        let read: Settings = serde_json::from_value(earlier.clone()).unwrap();
+        assert_eq!(
+            read.extra_config.to_string(),
+            "ipam-controller.cloud-endpoint=unix:/cloud.sock, ipam-controller.release-delay=1m, kubelet.max-pods=3"
+        );
+        assert_eq!(serde_json::to_value(&read).unwrap(), earlier);
+        // What was given by its name as well had the last word.
+        earlier["extraConfig"]["ipam-controller"] = json!({"release-delay": "2m"});
+        let read: Settings = serde_json::from_value(earlier).unwrap();
+        let delay = read.extra_config.get("ipam-controller", "release-delay");
+        assert_eq!(delay, Some("2m"));
+    }
+}
