@@ -3,7 +3,7 @@ use std::{path::PathBuf, time::Duration};
 use ipnet::IpNet;
 use podplane_api::{Quantity, quantity::units};
 use podplane_ipam::{Compat, ServiceRanges, parse_cidr};
-use podplane_telemetry::{boundary::AllowedHosts, server::Listen};
+use podplane_service_runtime::{boundary::AllowedHosts, server::Listen};
 
 /// The configuration of the API server.
 #[derive(Clone, Debug, clap::Args)]

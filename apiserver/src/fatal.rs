@@ -3,7 +3,7 @@
 //!
 //! A panic there may leave state half-changed, and every later request would be answered from it.
 //! The next process begins with the state on disk. Elsewhere a panic ends only its request:
-//! `podplane_telemetry::boundary`.
+//! `podplane_service_runtime::boundary`.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},

@@ -8,7 +8,7 @@ use std::{
 };
 
 use opentelemetry_proto::tonic::trace::v1::ResourceSpans;
-use podplane_telemetry::trace::{Journey, Seen, attribute, seen};
+use podplane_service_runtime::trace::{Journey, Seen, attribute, seen};
 use tokio::sync::watch;
 
 /// The limits of the kept spans.

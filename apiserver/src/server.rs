@@ -15,12 +15,12 @@ use podplane_proto::{
     DESCRIPTORS, error::ApiError, ipam::block_service_server::BlockServiceServer,
     store::store_service_server::StoreServiceServer, trace::trace_service_server,
 };
-use podplane_store::{MemStore, OpenError, SledStore, Store, StoreError};
-use podplane_telemetry::{
+use podplane_service_runtime::{
     Process, Services, Tasks,
     server::{Listener, ServeError},
     tasks::{Ended, TaskError},
 };
+use podplane_store::{MemStore, OpenError, SledStore, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use crate::{

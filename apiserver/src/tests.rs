@@ -36,8 +36,8 @@ use podplane_api::{
     core::{Namespace, Node, Pod},
 };
 use podplane_client::{ApiError, Client, DeleteParams, Endpoint, WatchEvent};
+use podplane_service_runtime::server::{Listen, Listener};
 use podplane_store::{MemStore, Store};
-use podplane_telemetry::server::{Listen, Listener};
 use podplane_tests::rest::Rest;
 use serde_json::{Value, json};
 use tokio::{sync::oneshot, task::JoinSet, time};

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use clap::Args;
 use futures::future::BoxFuture;
 use podplane_proto::{DESCRIPTORS, cloud::cloud_service_server::CloudServiceServer};
-use podplane_telemetry::{
+use podplane_service_runtime::{
     Process, Services, Tasks,
     boundary::AllowedHosts,
     server::{Listen, Listener, ServeError},

@@ -35,7 +35,7 @@ use podplane_client::{
     Cache, Client, Endpoint, EventRecorder, ListParams, QueueMetrics, endpoint::EndpointError,
     reflector,
 };
-use podplane_telemetry::{
+use podplane_service_runtime::{
     Process, Services, Tasks,
     boundary::AllowedHosts,
     server::{Listen, Listener, ServeError},

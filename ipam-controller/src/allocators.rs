@@ -11,7 +11,7 @@ use podplane_client::{Cache, Client, EventRecorder};
 use podplane_ipam::{
     AllocatorType, ClusterRange, Compat, Generation, InvalidAllocatorType, Notice, RangeConfig,
 };
-use podplane_telemetry::tasks::TaskError;
+use podplane_service_runtime::tasks::TaskError;
 use tokio_util::sync::CancellationToken;
 
 use crate::cloud::{CloudConfig, CloudController};

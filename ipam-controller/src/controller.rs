@@ -26,7 +26,7 @@ use podplane_api::{
 use podplane_client::{ApiError, CacheChange, WorkQueue, answered};
 use podplane_ipam::RangeConfig;
 use podplane_proto::ipam as wire;
-use podplane_telemetry::tasks::TaskError;
+use podplane_service_runtime::tasks::TaskError;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 

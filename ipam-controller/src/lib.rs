@@ -38,7 +38,7 @@ use podplane_ipam::{
     ClusterRange, Compat, NO_CLOUD, Notice, RangeConfigError, RangeFlags, upstream::FlagError,
 };
 use podplane_proto::ipam::ipam_service_server::IpamServiceServer;
-use podplane_telemetry::{
+use podplane_service_runtime::{
     Process, Services, Tasks,
     boundary::AllowedHosts,
     server::{Listen, Listener, ServeError},

@@ -23,7 +23,7 @@ use podplane_ipam::{
         NodeView, RangeAllocator, Reservation, SyncOutcome,
     },
 };
-use podplane_telemetry::tasks::TaskError;
+use podplane_service_runtime::tasks::TaskError;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 

@@ -30,7 +30,7 @@ use podplane_proto::{
     DESCRIPTORS,
     cri::{image_service_server::ImageServiceServer, runtime_service_server::RuntimeServiceServer},
 };
-use podplane_telemetry::{
+use podplane_service_runtime::{
     Process, Services, Tasks,
     boundary::AllowedHosts,
     server::{Listen, Listener, ServeError},

@@ -43,7 +43,7 @@ use podplane_client::{
 };
 use podplane_ipam::IpPolicy;
 use podplane_proto::{DESCRIPTORS, node::node_network_service_server::NodeNetworkServiceServer};
-use podplane_telemetry::{
+use podplane_service_runtime::{
     Process, Services, Tasks,
     boundary::AllowedHosts,
     server::{Listen, Listener, ServeError},

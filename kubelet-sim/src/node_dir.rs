@@ -9,7 +9,7 @@ use std::{
 
 use podplane_api::node::NodeName;
 use podplane_cni::types::{ConfigError, NetworkConfigList};
-use podplane_telemetry::files::write_volatile;
+use podplane_service_runtime::files::write_volatile;
 use serde_json::Value;
 
 use crate::cri::template::Template;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use podplane_client::Endpoint;
 pub use podplane_ipam::IpPolicy;
-use podplane_telemetry::{boundary::AllowedHosts, server::Listen};
+use podplane_service_runtime::{boundary::AllowedHosts, server::Listen};
 
 /// The flags of the scheduler.
 #[derive(Clone, Debug, Args)]

@@ -14,7 +14,7 @@ use futures::future::BoxFuture;
 use podplane_api::core::{Node, Pod};
 use podplane_client::{Client, EventRecorder, ListParams, endpoint::EndpointError, reflector};
 use podplane_proto::scheduler::scheduler_service_server::SchedulerServiceServer;
-use podplane_telemetry::{
+use podplane_service_runtime::{
     Process, Services, Tasks,
     server::{Listener, ServeError},
     tasks::Ended,

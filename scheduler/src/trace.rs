@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use podplane_api::core::Pod;
 use podplane_client::Api;
-use podplane_telemetry::trace::{InContext as _, Journey, Span, attribute};
+use podplane_service_runtime::trace::{InContext as _, Journey, Span, attribute};
 
 use crate::{
     bind::{self, BindOutcome},

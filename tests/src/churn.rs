@@ -3,7 +3,7 @@
 //!
 //! [`ChurnPlan`] has the steps, which follow from a seed. Meanwhile a [`RevisionMonitor`] checks
 //! every revision of pods and nodes, and each second the sandboxes that nodes really have are
-//! compared ([`live`](podplane_testkit::live)). In the end nothing may be left.
+//! compared ([`live`](podplane_test_cluster::live)). In the end nothing may be left.
 
 mod journal;
 mod other_ipam;
@@ -21,7 +21,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use podplane_testkit::{Network, fault, live::NodesObserver, monitor::RevisionMonitor};
+use podplane_test_cluster::{Network, fault, live::NodesObserver, monitor::RevisionMonitor};
 use tokio::{
     task::JoinSet,
     time::{Instant, sleep_until},
@@ -125,7 +125,7 @@ impl ChurnTest {
             }))
     }
 
-    fn cluster(&self, other: Option<&OtherIpam>) -> podplane_testkit::ClusterBuilder {
+    fn cluster(&self, other: Option<&OtherIpam>) -> podplane_test_cluster::ClusterBuilder {
         // Three blocks of five addresses, for three nodes and one that waits: a freed address is
         // given again at once.
         let cluster = builder(self.network)

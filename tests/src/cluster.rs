@@ -1,4 +1,4 @@
-//! A cluster of the testkit, for tests that check what it leaves on the machine.
+//! A cluster of the test cluster, for tests that check what it leaves on the machine.
 
 use std::{
     fs,
@@ -7,20 +7,20 @@ use std::{
 
 use anyhow::{Result, ensure};
 use podplane_api::core::Pod;
-use podplane_testkit::{ClusterBuilder, Finished, Network, processes_of};
+use podplane_test_cluster::{ClusterBuilder, Finished, Network, processes_of};
 use serde_json::Value;
 
 use crate::{Machine, peers, programs::finish};
 
 /// A builder of a cluster with three nodes and all defaults.
 pub fn builder(network: Network) -> ClusterBuilder {
-    podplane_testkit::Cluster::builder().network(network)
+    podplane_test_cluster::Cluster::builder().network(network)
 }
 
 /// A running cluster, and the machine as it was before.
 #[derive(Debug)]
 pub struct Cluster {
-    cluster: podplane_testkit::Cluster,
+    cluster: podplane_test_cluster::Cluster,
     before: Machine,
 }
 
@@ -104,7 +104,7 @@ impl Cluster {
 }
 
 impl Deref for Cluster {
-    type Target = podplane_testkit::Cluster;
+    type Target = podplane_test_cluster::Cluster;
 
     fn deref(&self) -> &Self::Target {
         &self.cluster

@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use podplane_testkit::DEADLINE;
+use podplane_test_cluster::DEADLINE;
 use serde_json::Value;
 use tempfile::TempDir;
 

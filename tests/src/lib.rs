@@ -1,7 +1,7 @@
-//! The end-to-end tests' own tools, besides the testkit: the state of the machine before a test,
+//! The end-to-end tests' own tools, besides the test cluster: the state of the machine before a test,
 //! the programs that they compare with, histories.
 //!
-//! [`Cluster::up`] starts a cluster of the testkit. [`Cluster::finish`] asks the invariant checker
+//! [`Cluster::up`] starts a cluster of the test cluster. [`Cluster::finish`] asks the invariant checker
 //! about all that is left, takes the cluster down, and checks that the machine is as it was before.
 //!
 //! It never runs a service in a test's own process: all are processes of the built programs. Start
@@ -25,5 +25,5 @@ pub mod wait;
 
 pub use cluster::{Cluster, builder};
 pub use machine::Machine;
-pub use podplane_testkit::{Network, pods, processes_of};
+pub use podplane_test_cluster::{Network, pods, processes_of};
 pub use wait::eventually;

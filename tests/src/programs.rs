@@ -9,11 +9,11 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use podplane_client::Client;
-use podplane_ipam::audit;
-use podplane_testkit::{Program, world};
+use podplane_ipam::invariants;
+use podplane_test_cluster::{Program, world};
 use tempfile::TempDir;
 
-pub use podplane_testkit::Finished;
+pub use podplane_test_cluster::Finished;
 
 use crate::eventually;
 
@@ -94,7 +94,7 @@ impl Scratch {
         let client = Client::connect(&address.trim().parse()?)?;
         let violations = || async {
             let world = world::observe(&client, self.path()).await?;
-            anyhow::Ok(audit::check(&world))
+            anyhow::Ok(invariants::check(&world))
         };
         eventually("no violation", violations, |seen| {
             seen.as_ref().is_ok_and(Vec::is_empty)

@@ -2,7 +2,7 @@
 
 use std::{fmt::Debug, future::Future};
 
-/// As [`podplane_testkit::eventually`], but panics.
+/// As [`podplane_test_cluster::eventually`], but panics.
 ///
 /// # Panics
 ///
@@ -12,6 +12,6 @@ pub async fn eventually<T: Debug, F: Future<Output = T>>(
     observe: impl FnMut() -> F,
     enough: impl Fn(&T) -> bool,
 ) -> T {
-    let seen = podplane_testkit::eventually(what, observe, enough).await;
+    let seen = podplane_test_cluster::eventually(what, observe, enough).await;
     seen.unwrap_or_else(|error| panic!("{error}"))
 }

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use futures::future::join_all;
 use podplane_api::{Object as _, core::Pod, pod_ips::holds_address};
 use podplane_client::{ApiError, CacheChange, Client, DeleteParams, ListParams, reflector};
-use podplane_testkit::Signal;
+use podplane_test_cluster::Signal;
 use podplane_tests::{
     Cluster, Network, builder, eventually,
     pods::{pod, running},

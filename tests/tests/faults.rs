@@ -1,4 +1,4 @@
-//! The faults of the testkit: each has its effect on real processes, and none once it is healed.
+//! The faults of the test cluster: each has its effect on real processes, and none once it is healed.
 
 use std::{collections::BTreeSet, process::Command, time::Duration};
 
@@ -9,7 +9,7 @@ use podplane_api::{
     meta::ObjectMeta,
 };
 use podplane_client::{DeleteParams, ListParams};
-use podplane_testkit::{
+use podplane_test_cluster::{
     Signal,
     link::{CallFault, Cut},
     plugins::Plugins,
@@ -379,7 +379,7 @@ async fn a_kubelet_with_a_late_watch_gives_no_address_of_the_old_block() -> Resu
     create(&cluster, &bound("after", "node-0")).await?;
     // It asks for the Node before it makes a sandbox. Asking again shows that it made none.
     let again =
-        |seen: &podplane_testkit::Result<u64>| matches!(seen, Ok(seen) if *seen > before + 1);
+        |seen: &podplane_test_cluster::Result<u64>| matches!(seen, Ok(seen) if *seen > before + 1);
     eventually("the kubelet has looked twice", asked, again).await?;
     let early = get(&cluster, "after").await?;
     assert_eq!(ip(&early), "", "its runtime still has the old block");

@@ -12,7 +12,7 @@ use podplane_api::{
 };
 use podplane_client::{DeleteParams, ListParams};
 use podplane_proto::ipam::{Block, BlockState, BlockUpdate, block_update};
-use podplane_testkit::Process;
+use podplane_test_cluster::Process;
 use podplane_tests::{
     Cluster, Network, builder, eventually,
     plugins::Plugins,

@@ -21,7 +21,7 @@ use std::{
 use anyhow::{Result, bail, ensure};
 use podplane_api::{Object as _, core::Node};
 use podplane_client::{Api, ListParams};
-use podplane_testkit::within;
+use podplane_test_cluster::within;
 use podplane_tests::apiserver::Apiserver;
 use rand::RngExt as _;
 use tokio::task::JoinSet;

@@ -12,7 +12,7 @@ use std::{env, fs, io, os::unix::fs::MetadataExt as _, path::Path, time::Duratio
 use anyhow::Result;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use http::Method;
-use podplane_testkit::within;
+use podplane_test_cluster::within;
 use podplane_tests::apiserver::Apiserver;
 use serde_json::{Value, json};
 

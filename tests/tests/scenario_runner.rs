@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use podplane_testkit::Finished;
+use podplane_test_cluster::Finished;
 use podplane_tests::{
     Machine, eventually, peers, processes_of,
     programs::{finish, podplane},

@@ -16,7 +16,7 @@ mod process;
 mod report;
 mod sandbox;
 mod stats;
-mod testkit;
+mod test_cluster;
 
 use std::{
     fs,
@@ -54,7 +54,7 @@ pub(crate) enum Benchmark {
     /// Needs nothing.
     Ipam(Options<ipam::Row>),
     /// Measure the start and stop of clusters for tests. Needs nothing.
-    Testkit(Options<testkit::Row>),
+    TestCluster(Options<test_cluster::Row>),
 }
 
 #[derive(Debug, Args)]
@@ -91,7 +91,7 @@ pub(crate) fn run(what: &Benchmark) -> Result<()> {
         Benchmark::Cluster(options) => cluster::run(options),
         Benchmark::Cni(options) => cni::run(options),
         Benchmark::Ipam(options) => ipam::run(options),
-        Benchmark::Testkit(options) => testkit::run(options),
+        Benchmark::TestCluster(options) => test_cluster::run(options),
     }
 }
 

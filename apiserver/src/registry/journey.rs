@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use podplane_api::strategy::Station;
-use podplane_telemetry::trace::{Journey, Span, attribute};
+use podplane_service_runtime::trace::{Journey, Span, attribute};
 
 /// Records a write that was requested at `begun` and changed the state from `from` to `to`.
 pub(super) fn tell(begun: Instant, from: Option<&Station>, to: Option<&Station>) {

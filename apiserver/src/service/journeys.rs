@@ -9,7 +9,7 @@ use podplane_api::ObjectKey;
 use podplane_proto::trace::{
     Attribute, GetPodTraceRequest, GetPodTraceResponse, Span, Trace, trace_service_server as ours,
 };
-use podplane_telemetry::trace::{Journey, Seen};
+use podplane_service_runtime::trace::{Journey, Seen};
 use tonic::{Request, Response, Status};
 
 use crate::{

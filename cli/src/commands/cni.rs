@@ -5,7 +5,7 @@ mod verify;
 
 use std::process::ExitCode;
 
-use podplane_telemetry::logging::{self, LogConfig};
+use podplane_service_runtime::logging::{self, LogConfig};
 
 /// Run CNI plugins by hand, without a cluster
 ///

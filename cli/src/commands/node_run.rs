@@ -13,7 +13,7 @@ use podplane_ipam::IpPolicy;
 use podplane_kubelet::{
     NodeName, cri::NetworkMode, cri::template::Template, kubelet::node_network::Backend,
 };
-use podplane_telemetry::{
+use podplane_service_runtime::{
     boundary::AllowedHosts,
     logging::{self, LogConfig},
     server::Listen,

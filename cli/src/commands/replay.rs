@@ -5,7 +5,7 @@ use std::{io::IsTerminal as _, path::PathBuf, process::ExitCode};
 use anyhow::Context as _;
 use clap::{ValueEnum, builder::PossibleValuesParser};
 use console::{Key, Term};
-use podplane_testkit::recording::{
+use podplane_test_cluster::recording::{
     What,
     replay::{self, Filter, Recording},
 };

@@ -4,7 +4,7 @@
 use std::{error::Error, future::Future, pin::pin, process::ExitCode};
 
 use anyhow::Context as _;
-use podplane_telemetry::{
+use podplane_service_runtime::{
     logging::{self, LogConfig},
     shutdown,
     trace::{self, TraceConfig},

@@ -9,7 +9,7 @@ use podplane_cluster::{
     services::{SERVICES, ServiceCatalog as _},
 };
 use podplane_scenario::{Case, Catalog, Options, Verdict};
-use podplane_telemetry::shutdown;
+use podplane_service_runtime::shutdown;
 use tokio::runtime;
 use tokio_util::sync::CancellationToken;
 

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use podplane_proto::trace::{
     self, GetPodTraceRequest, GetPodTraceResponse, trace_service_client::TraceServiceClient,
 };
-use podplane_telemetry::trace::{Journey, Seen, attribute, waterfall};
+use podplane_service_runtime::trace::{Journey, Seen, attribute, waterfall};
 use serde::Serialize;
 use serde_json::json;
 

@@ -21,7 +21,7 @@ use podplane_cluster::{
 };
 use podplane_ipam::{AllocatorType, cluster::RangeConfig};
 use podplane_proto::cluster::GetStatusResponse;
-use podplane_telemetry::shutdown;
+use podplane_service_runtime::shutdown;
 
 use super::{apply::apply_manifest, duration};
 use crate::{

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, io::Read, net::IpAddr};
 use ipnet::IpNet;
 use podplane_ipam::{
     AddressRange,
-    audit::{self, DrainingBlock, PodKey, World},
+    invariants::{self, DrainingBlock, PodKey, World},
     parse_cidr,
     pool::pod_capacity,
 };
@@ -151,7 +151,7 @@ pub(crate) struct Pending(Vec<(Node, ReadPod)>);
 
 #[derive(Debug)]
 struct ReadPod {
-    pod: audit::Pod,
+    pod: invariants::Pod,
     is_starved: bool,
     odd: Vec<String>,
 }
@@ -333,7 +333,7 @@ impl Dump {
         self.mark(node, Marker::of_node(item));
     }
 
-    fn read_pod(&mut self, item: &RawObject<'_>, pod: &audit::Pod) {
+    fn read_pod(&mut self, item: &RawObject<'_>, pod: &invariants::Pod) {
         let node = item.spec.0.node_name.as_str();
         if pod.host_network {
             self.mark(node, Marker::of_agent(&pod.key()).into_iter());
@@ -441,7 +441,7 @@ impl Dump {
     fn settle(&mut self) {
         self.nodes.sort_by(|a, b| a.name.cmp(&b.name));
         self.nodes.dedup_by(|a, b| a.name == b.name);
-        let key = |pod: &audit::Pod, other: &audit::Pod| {
+        let key = |pod: &invariants::Pod, other: &invariants::Pod| {
             (pod.namespace.as_str(), pod.name.as_str()).cmp(&(&other.namespace, &other.name))
         };
         self.world.pods.sort_by(key);
@@ -501,7 +501,7 @@ impl Dump {
         }
         let known = self.nodes.iter().map(|node| {
             let further = further.remove(node.name.as_str()).unwrap_or_default();
-            audit::Node {
+            invariants::Node {
                 name: node.name.clone(),
                 uid: String::new(),
                 pod_cidrs: match node.is_virtual {
@@ -513,13 +513,17 @@ impl Dump {
                     .map(|capacity| u64::try_from(capacity).unwrap_or(u64::MAX)),
             }
         });
-        let mut nodes: Vec<audit::Node> = known.collect();
-        nodes.extend(further.into_iter().map(|(node, pod_cidrs)| audit::Node {
-            name: node.to_owned(),
-            uid: String::new(),
-            pod_cidrs,
-            ip_capacity: None,
-        }));
+        let mut nodes: Vec<invariants::Node> = known.collect();
+        nodes.extend(
+            further
+                .into_iter()
+                .map(|(node, pod_cidrs)| invariants::Node {
+                    name: node.to_owned(),
+                    uid: String::new(),
+                    pod_cidrs,
+                    ip_capacity: None,
+                }),
+        );
         self.world.nodes = nodes;
     }
 
@@ -548,7 +552,7 @@ impl Dump {
         self.node_named(name).is_some()
     }
 
-    pub(crate) fn pod_named(&self, key: &PodKey) -> Option<&audit::Pod> {
+    pub(crate) fn pod_named(&self, key: &PodKey) -> Option<&invariants::Pod> {
         let found = self.world.pods.binary_search_by(|pod| {
             (pod.namespace.as_str(), pod.name.as_str()).cmp(&(&key.namespace, &key.name))
         });
@@ -633,7 +637,7 @@ fn pod(item: &RawObject<'_>) -> ReadPod {
             && (condition.message.as_str().contains("Insufficient pod IPs")
                 || condition.message.as_str().contains("Insufficient podplane.io/pod-ips"))
         });
-    let pod = audit::Pod {
+    let pod = invariants::Pod {
         namespace: namespace.as_str().into(),
         name: name.as_str().into(),
         uid: String::new(),

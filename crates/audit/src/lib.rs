@@ -7,7 +7,7 @@
 //! never fail it, and of each object only what the rules need is kept, of other networks' objects
 //! their blocks and addresses. When it finishes, the cluster's [`Network`] is detected, and so
 //! which rules apply. [`audit`] compares the dump with the flags of its cluster; for invariants of
-//! every cluster it calls [`podplane_ipam::audit::check`]. [`Repair`] chooses blocks for the nodes
+//! every cluster it calls [`podplane_ipam::invariants::check`]. [`Repair`] chooses blocks for the nodes
 //! that need another one.
 
 #![forbid(unsafe_code)]

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use podplane_ipam::{Family, audit::pods_by_node};
+use podplane_ipam::{Family, invariants::pods_by_node};
 
 use crate::{dump::Dump, expected::Expected, network::Ipam, records::System};
 

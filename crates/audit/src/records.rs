@@ -10,7 +10,7 @@ mod whereabouts;
 use std::{collections::BTreeSet, net::IpAddr};
 
 use ipnet::IpNet;
-use podplane_ipam::{audit::PodKey, parse_cidr};
+use podplane_ipam::{invariants::PodKey, parse_cidr};
 use serde_json::Value;
 
 pub(crate) use whereabouts::RESERVATION;

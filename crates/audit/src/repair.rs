@@ -13,9 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
 use podplane_ipam::{
-    ClusterRange, Family,
-    audit::{Pod, PodKey, pods_by_node},
-    free_runs,
+    ClusterRange, Family, free_runs,
+    invariants::{Pod, PodKey, pods_by_node},
 };
 use serde_json::{Map, Value};
 

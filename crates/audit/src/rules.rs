@@ -12,7 +12,7 @@ use std::{
     fmt,
 };
 
-use podplane_ipam::audit::{self, Violation, pods_by_node};
+use podplane_ipam::invariants::{self, Violation, pods_by_node};
 use serde::Serialize;
 
 use crate::{
@@ -57,7 +57,7 @@ pub fn audit(dump: &Dump, expected: &Expected) -> AuditReport {
     let mut findings = Vec::new();
     let mut overlaps = blocks::Overlaps::default();
     let mut over = BTreeSet::new();
-    for violation in audit::check(&dump.world) {
+    for violation in invariants::check(&dump.world) {
         match violation {
             Violation::OverlappingBlocks { wide, narrow } => overlaps.add(wide, narrow),
             Violation::DuplicateAddress { ip, pods } => findings.push(pods::duplicate(ip, &pods)),
@@ -195,6 +195,6 @@ fn node(name: &str) -> String {
     format!("Node/{name}")
 }
 
-fn pod(pod: &audit::PodKey) -> String {
+fn pod(pod: &invariants::PodKey) -> String {
     format!("Pod/{pod}")
 }

@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::Context as _;
 use podplane_api::node::Backend;
-use podplane_telemetry::{
+use podplane_service_runtime::{
     files::{write_atomically, write_volatile},
     server::MAX_SOCKET_PATH,
 };

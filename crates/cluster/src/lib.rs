@@ -2,7 +2,7 @@
 //!
 //! It prints nothing to people, and depends on no service's crate: the program that has them hands
 //! in what this crate must know of them ([`services::ServiceCatalog`]). A process of the cluster is
-//! the calling program, started again with a service's name and flags. The testkit has names, paths
+//! the calling program, started again with a service's name and flags. The test cluster has names, paths
 //! and the record of a cluster from here.
 //!
 //! Start reading at [`settings`] and [`launch`]: `up` starts a [`supervisor`] as a process of its

@@ -14,7 +14,7 @@ use anyhow::Context as _;
 use podplane_api::node::NodeName;
 use podplane_client::Endpoint;
 use podplane_netlink::{netns, sysctl};
-use podplane_telemetry::{boundary::AllowedHosts, server::Listen, shutdown};
+use podplane_service_runtime::{boundary::AllowedHosts, server::Listen, shutdown};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 

@@ -16,7 +16,7 @@ use podplane_ipam::{
     AllocatorType, Compat, IpPolicy, NO_CLOUD, ServiceRanges,
     cluster::{RangeConfig, RangeFlags},
 };
-use podplane_telemetry::{server::Listen, trace::TraceConfig};
+use podplane_service_runtime::{server::Listen, trace::TraceConfig};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned};
 
 use crate::{

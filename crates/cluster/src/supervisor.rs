@@ -20,7 +20,7 @@ use backon::{ConstantBuilder, Retryable as _};
 use futures::FutureExt as _;
 use podplane_api::node::Backend;
 use podplane_proto::{DESCRIPTORS, cluster::cluster_service_server::ClusterServiceServer};
-use podplane_telemetry::{
+use podplane_service_runtime::{
     Process, Services, Tasks,
     logging::{self, LogConfig, LogFormat},
     server::{Listen, Listener},

@@ -10,13 +10,13 @@
 #![warn(missing_docs)]
 
 mod allocator_type;
-pub mod audit;
 pub mod blocks;
 pub mod capacity;
 pub mod cluster;
 pub mod compat;
 pub mod figures;
 mod free;
+pub mod invariants;
 mod ip_policy;
 mod nearest;
 pub mod net;

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
-use podplane_testkit::{
+use podplane_test_cluster::{
     Signal,
     link::{self, CallFault},
 };
@@ -46,8 +46,8 @@ impl From<anyhow::Error> for Fault {
     }
 }
 
-impl From<podplane_testkit::ClusterError> for Fault {
-    fn from(error: podplane_testkit::ClusterError) -> Self {
+impl From<podplane_test_cluster::ClusterError> for Fault {
+    fn from(error: podplane_test_cluster::ClusterError) -> Self {
         Self::Refused(error.into())
     }
 }

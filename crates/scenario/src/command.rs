@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use podplane_testkit::Finished;
+use podplane_test_cluster::Finished;
 use procfs::process::{Process, StatFlags};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tokio::{

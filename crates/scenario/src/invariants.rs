@@ -3,8 +3,8 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::ensure;
-use podplane_ipam::audit::{self, Violation, World};
-use podplane_testkit::monitor::{ListedRevisions, ViolationSpan};
+use podplane_ipam::invariants::{self, Violation, World};
+use podplane_test_cluster::monitor::{ListedRevisions, ViolationSpan};
 use tokio::time::{Instant, sleep};
 
 use crate::{format::ViolationKind, plan::Step, stage::Stage};
@@ -106,7 +106,7 @@ pub(crate) struct Expected<'a> {
 ///
 /// Lists and files are compared again and again: they are not read at one moment, so a violation in
 /// them may be an artefact. Every revision of pods and nodes is checked by the same rules, too
-/// ([`audit::Tracker`]): a violation at a revision is real, however short it was.
+/// ([`invariants::Tracker`]): a violation at a revision is real, however short it was.
 pub(crate) async fn check(
     stage: &mut Stage,
     expected: &Expected<'_>,
@@ -136,7 +136,7 @@ pub(crate) async fn check(
         seen.extend(new.into_iter().map(|span| span.violation));
         let found = match looked {
             Ok(world) => {
-                let found = audit::check(&world);
+                let found = invariants::check(&world);
                 let is_over = !is_last || is_at_rest(&world) || begun.elapsed() >= REST;
                 if is_over && expected.is_met(&found, &seen) {
                     seen.retain(|violation| !found.contains(violation));
@@ -194,7 +194,7 @@ fn kinds<'a>(violations: impl IntoIterator<Item = &'a Violation>) -> BTreeSet<Vi
 
 #[cfg(test)]
 mod tests {
-    use podplane_ipam::audit::Pod;
+    use podplane_ipam::invariants::Pod;
 
     use super::*;
     use crate::plan::Action;

@@ -350,7 +350,7 @@ async fn of_ping(
         }
         args.push("--verify");
     }
-    let finished = podplane_testkit::run(stage.cluster.command("podplane", args)).await?;
+    let finished = podplane_test_cluster::run(stage.cluster.command("podplane", args)).await?;
     // 0 is an answer, 1 is none or one of another pod; with any other code nothing was asked.
     if finished.code == Some(i32::from(!answers)) {
         return Ok(Ok(()));

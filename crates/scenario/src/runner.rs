@@ -11,8 +11,8 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use futures::FutureExt as _;
-use podplane_ipam::audit::Violation;
-use podplane_testkit::{
+use podplane_ipam::invariants::Violation;
+use podplane_test_cluster::{
     Program,
     recording::{self, Recorder},
 };
@@ -344,7 +344,7 @@ async fn take_down(program: &Program, data_dir: &Path) -> Result<()> {
         return Ok(());
     }
     let down = program.command(["down".as_ref(), "--data-dir".as_ref(), data_dir.as_os_str()]);
-    let ended = podplane_testkit::run(down).await?;
+    let ended = podplane_test_cluster::run(down).await?;
     anyhow::ensure!(
         ended.code == Some(0),
         "failed to stop the cluster:\n{}",

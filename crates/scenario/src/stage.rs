@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use podplane_proto::cluster::ServiceStatus;
-use podplane_testkit::{
+use podplane_test_cluster::{
     Cluster, ClusterBuilder, ClusterError, Process, Program,
     fault::Fault,
     monitor::{RevisionMonitor, ViolationSpan},

@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use futures::{StreamExt as _, stream};
-use podplane_testkit::Program;
+use podplane_test_cluster::Program;
 use tokio_util::sync::CancellationToken;
 
 use crate::{

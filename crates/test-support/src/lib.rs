@@ -1,7 +1,7 @@
 //! Helpers of the tests of several crates: an API server in memory, with faults on demand.
 //!
 //! It is never part of a program: crates have it among their dev-dependencies. Start at
-//! [`FakeApiserver`]; clusters of real processes are the testkit's.
+//! [`FakeApiserver`]; clusters of real processes are the test cluster's.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]

@@ -19,7 +19,7 @@ use podplane_netlink::{
     sysctl::{self, SysctlError},
 };
 
-use podplane_telemetry::trace::attribute;
+use podplane_service_runtime::trace::attribute;
 use serde_json::Map;
 
 use super::bridges::Bridge;

@@ -27,7 +27,7 @@ use std::{
 use ipnet::IpNet;
 use podplane_cni::types::{ConfigError, NetworkConfigList};
 use podplane_error_chain::one_line;
-use podplane_telemetry::files::write_volatile;
+use podplane_service_runtime::files::write_volatile;
 use serde_json::{Map, Value};
 
 use super::{

@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use podplane_error_chain::one_line;
 use podplane_proto::cri::{self, runtime_service_server::RuntimeService};
-use podplane_telemetry::trace::Span;
+use podplane_service_runtime::trace::Span;
 use tokio::{sync::Semaphore, task};
 use tonic::{Code, Request, Response, Status};
 

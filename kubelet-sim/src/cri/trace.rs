@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use podplane_cni::trace::Step;
-use podplane_telemetry::trace::{Journey, Span, attribute};
+use podplane_service_runtime::trace::{Journey, Span, attribute};
 
 use crate::NodeName;
 

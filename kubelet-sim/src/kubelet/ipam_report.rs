@@ -12,7 +12,7 @@ use std::{
 
 use podplane_api::jiff::{Timestamp, Unit};
 use podplane_cni::ipam_report::{Report, ReportError, ReportNode, ReportSource};
-use podplane_telemetry::files::write_atomically;
+use podplane_service_runtime::files::write_atomically;
 use serde::{Deserialize, Serialize};
 use tokio::{sync::Mutex, task, time::Instant};
 

@@ -3,7 +3,7 @@
 use std::{borrow::Cow, time::Instant};
 
 use podplane_api::{Object as _, core::Pod};
-use podplane_telemetry::trace::{Journey, Span, attribute};
+use podplane_service_runtime::trace::{Journey, Span, attribute};
 
 /// The trace of one sync of a pod. A sync with nothing to do leaves no span.
 #[derive(Debug)]

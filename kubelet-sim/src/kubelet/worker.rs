@@ -23,7 +23,7 @@ use podplane_api::{
 };
 use podplane_client::{DeleteParams, events::EventType};
 use podplane_error_chain::one_line;
-use podplane_telemetry::trace::Span;
+use podplane_service_runtime::trace::Span;
 use tokio::sync::{Notify, watch};
 use tonic::Status;
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::Result;
-use podplane_testkit::world::node_dirs;
+use podplane_test_cluster::world::node_dirs;
 use tokio::time::sleep;
 
 use crate::programs::bin_dir;

@@ -10,7 +10,7 @@ use podplane_api::{
 };
 use podplane_client::DeleteParams;
 use podplane_proto::{cluster::ServiceStatus, ipam::BlockState};
-use podplane_testkit::{pods, within, world::node_dirs};
+use podplane_test_cluster::{pods, within, world::node_dirs};
 
 use super::{
     ChurnCluster, lock,
@@ -61,7 +61,7 @@ pub(super) async fn settle(stage: &Arc<ChurnCluster>) -> Result<()> {
 /// these run.
 async fn recovered(stage: &ChurnCluster) -> Result<()> {
     let processes = || async { stage.cluster.status().await.map(|status| status.services) };
-    let run = |services: &podplane_testkit::Result<Vec<ServiceStatus>>| {
+    let run = |services: &podplane_test_cluster::Result<Vec<ServiceStatus>>| {
         let services = services.as_ref();
         services.is_ok_and(|all| all.iter().all(|service| service.pid.is_some()))
     };

@@ -15,9 +15,9 @@ use podplane_api::{
     pod_ips::{POD_IPS_ALLOCATED, pod_cidrs},
 };
 use podplane_client::{ApiError, DeleteParams, ListParams, Reason};
-use podplane_ipam::audit::Allocation;
+use podplane_ipam::invariants::Allocation;
 use podplane_proto::ipam::{BlockUpdate, block_update};
-use podplane_testkit::{ClusterError, pods, within, world::node_dirs};
+use podplane_test_cluster::{ClusterError, pods, within, world::node_dirs};
 use tokio::task::spawn_blocking;
 
 use super::{
@@ -251,7 +251,7 @@ pub(super) async fn create_node(
 }
 
 /// The supervisor's answer. It may refuse, since such a node exists or does not.
-fn asked(answer: podplane_testkit::Result<()>) -> Result<String> {
+fn asked(answer: podplane_test_cluster::Result<()>) -> Result<String> {
     match answer {
         Ok(()) => Ok("done".into()),
         Err(ClusterError::Supervisor(status)) => Ok(status.message().into()),

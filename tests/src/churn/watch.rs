@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use ipnet::IpNet;
 use podplane_api::{Object as _, pod_ips::pod_cidrs};
-use podplane_testkit::live::{NodesSnapshot, Patience, SnapshotChecker};
+use podplane_test_cluster::live::{NodesSnapshot, Patience, SnapshotChecker};
 use tokio::{
     task::spawn_blocking,
     time::{Instant, MissedTickBehavior, interval},

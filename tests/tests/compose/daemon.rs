@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use podplane_testkit::eventually;
+use podplane_test_cluster::eventually;
 use podplane_tests::{
     console::Session,
     programs::{Finished, finish},

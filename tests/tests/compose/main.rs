@@ -22,8 +22,8 @@ use podplane_api::{
     core::{Node, Pod},
 };
 use podplane_client::{Client, ListParams};
-use podplane_ipam::audit::{self, Violation};
-use podplane_testkit::{pods, within, world};
+use podplane_ipam::invariants::{self, Violation};
+use podplane_test_cluster::{pods, within, world};
 use podplane_tests::{
     Machine,
     console::{Step, page},
@@ -215,7 +215,7 @@ impl Project {
         symlink(nodes, view.path().join("nodes"))?;
         fs::write(view.path().join("cluster.json"), "{}")?;
         let world = world::observe(&client()?, view.path()).await?;
-        Ok(audit::check(&world))
+        Ok(invariants::check(&world))
     }
 
     /// Nodes whose pods have interfaces: pods reach each other, and every service heals.

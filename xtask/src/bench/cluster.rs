@@ -1,4 +1,4 @@
-//! `cargo xtask bench cluster`: what the bench program `cluster` of `crates/testkit` measures, and
+//! `cargo xtask bench cluster`: what the bench program `cluster` of `crates/test-cluster` measures, and
 //! what was promised of it.
 
 use std::{
@@ -82,7 +82,7 @@ pub(super) fn run(options: &Options<Row>) -> Result<()> {
 
 fn measure(row: Row, is_quick: bool) -> Result<Vec<Said>> {
     let mut cargo: Command = build::cargo();
-    cargo.args(["bench", "--quiet", "--package", "podplane-testkit"]);
+    cargo.args(["bench", "--quiet", "--package", "podplane-test-cluster"]);
     cargo.args(["--bench", "cluster", "--", &name(row)]);
     cargo.args(is_quick.then_some("--quick"));
     cargo.env("PODPLANE_BIN_DIR", build::release_dir());

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use podplane_api::jiff::Timestamp;
-use podplane_telemetry::trace::{Journey, Seen, waterfall};
+use podplane_service_runtime::trace::{Journey, Seen, waterfall};
 use tokio::time;
 
 use super::{Line, Stage};

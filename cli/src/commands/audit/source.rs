@@ -13,7 +13,7 @@ use podplane_api::{
     core::{Node, Pod},
 };
 use podplane_audit::{Collector, Dump, Flags, InputError, Keep, Unread};
-use podplane_ipam::{audit::DrainingBlock, parse_cidr};
+use podplane_ipam::{invariants::DrainingBlock, parse_cidr};
 use podplane_proto::ipam::{Block, BlockState};
 use serde::Deserialize;
 

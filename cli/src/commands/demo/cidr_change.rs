@@ -15,7 +15,7 @@ use std::{
 
 use ipnet::Ipv4Net;
 use podplane_cluster::settings::Network;
-use podplane_telemetry::shutdown;
+use podplane_service_runtime::shutdown;
 
 use self::{ranges::DemoRanges, stage::Stage};
 use super::super::duration;

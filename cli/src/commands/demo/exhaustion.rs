@@ -18,7 +18,7 @@ use podplane_cluster::{
 };
 use podplane_ipam::IpPolicy;
 use podplane_kubelet::cri::template::Template;
-use podplane_telemetry::shutdown;
+use podplane_service_runtime::shutdown;
 
 use super::super::duration;
 use crate::{

@@ -6,7 +6,7 @@ use std::{
 };
 
 use ipnet::IpNet;
-use podplane_ipam::audit::Pod;
+use podplane_ipam::invariants::Pod;
 
 use super::{Ipam, Marker};
 use crate::{

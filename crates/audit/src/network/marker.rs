@@ -1,6 +1,6 @@
 //! Software that is recognised by what it leaves in Nodes and Pods.
 
-use podplane_ipam::audit::PodKey;
+use podplane_ipam::invariants::PodKey;
 
 use crate::item::{Lenient, RawObject};
 

@@ -6,7 +6,7 @@ use std::{
     net::IpAddr,
 };
 
-use podplane_ipam::audit::{Pod, PodKey};
+use podplane_ipam::invariants::{Pod, PodKey};
 
 use super::{Listed, node as node_object, pod as pod_object};
 use crate::{

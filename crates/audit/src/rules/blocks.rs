@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
-use podplane_ipam::{Family, audit, parse_cidr};
+use podplane_ipam::{Family, invariants, parse_cidr};
 
 use super::{Listed, node as object};
 use crate::{
@@ -40,7 +40,7 @@ impl Overlaps {
     /// `repair` as advice.
     pub(super) fn findings(
         self,
-        nodes: &[audit::Node],
+        nodes: &[invariants::Node],
         holder: impl Fn(&str, &IpNet) -> Vec<String>,
         repair: &str,
     ) -> Vec<Finding> {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use podplane_ipam::{audit::Pod, figures::readable};
+use podplane_ipam::{figures::readable, invariants::Pod};
 
 use super::{Listed, node as node_object, pod as pod_object};
 use crate::{

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, net::IpAddr};
 
 use ipnet::IpNet;
-use podplane_ipam::audit::PodKey;
+use podplane_ipam::invariants::PodKey;
 
 use super::{Listed, node as node_object, pod as pod_object};
 use crate::{

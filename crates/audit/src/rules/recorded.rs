@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ipnet::IpNet;
 use podplane_ipam::{
     Family,
-    audit::{self, Violation, World},
+    invariants::{self, Violation, World},
 };
 
 use super::{Listed, blocks::Overlaps, node as node_object};
@@ -31,13 +31,13 @@ pub(super) fn findings(dump: &Dump, expected: &Expected) -> Vec<Finding> {
 }
 
 /// Overlaps among blocks by name of the holder.
-fn overlaps_among(nodes: &[audit::Node]) -> Overlaps {
+fn overlaps_among(nodes: &[invariants::Node]) -> Overlaps {
     let world = World {
         nodes: nodes.to_vec(),
         ..World::default()
     };
     let mut overlaps = Overlaps::default();
-    for violation in audit::check(&world) {
+    for violation in invariants::check(&world) {
         if let Violation::OverlappingBlocks { wide, narrow } = violation {
             overlaps.add(wide, narrow);
         }
@@ -45,8 +45,8 @@ fn overlaps_among(nodes: &[audit::Node]) -> Overlaps {
     overlaps
 }
 
-fn holder(name: String, pod_cidrs: BTreeSet<IpNet>) -> audit::Node {
-    audit::Node {
+fn holder(name: String, pod_cidrs: BTreeSet<IpNet>) -> invariants::Node {
+    invariants::Node {
         name,
         uid: String::new(),
         pod_cidrs: pod_cidrs.into_iter().collect(),
@@ -358,7 +358,7 @@ fn unused_pod_cidrs(dump: &Dump) -> Option<Finding> {
     if dump.network.uses_pod_cidr() {
         return None;
     }
-    let nodes: Vec<audit::Node> = dump
+    let nodes: Vec<invariants::Node> = dump
         .nodes
         .iter()
         .filter(|node| node.ipam != Ipam::PodCidr)

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use podplane_testkit::link;
+use podplane_test_cluster::link;
 
 use super::{CONTROL_PLANE, Checker};
 use crate::{

@@ -3,7 +3,7 @@
 use std::{borrow::Cow, fmt, str::FromStr, sync::LazyLock, time::Duration};
 
 use ipnet::IpNet;
-use podplane_ipam::audit::Violation;
+use podplane_ipam::invariants::Violation;
 use regex::Regex;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
