@@ -1,18 +1,19 @@
 //! Memory of the index of free blocks and of the ledger, as requested from the allocator.
 
-mod common;
+#[path = "common/rows.rs"]
+mod rows;
 
 use std::process::ExitCode;
 
-use common::{cluster, owner};
 use peak_alloc::PeakAlloc;
 use podplane_ipam::{FreeBlocks, NodeBlocks, RangeConfig};
+use rows::{cluster, owner};
 
 #[global_allocator]
 static ALLOCATOR: PeakAlloc = PeakAlloc;
 
 fn main() -> ExitCode {
-    common::measure(&[
+    rows::measure(&[
         ("memory-index", memory_index),
         ("memory-fragmented", memory_fragmented),
         ("memory-owner", memory_owner),

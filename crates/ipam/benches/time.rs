@@ -1,16 +1,17 @@
 //! Time of operations on the index of free blocks and on the ledger.
 
-mod common;
+#[path = "common/rows.rs"]
+mod rows;
 
 use std::{hint::black_box, process::ExitCode, time::Instant};
 
-use common::{cluster, owner};
 use podplane_ipam::{FreeBlocks, NodeBlocks, Owner, parse_cidr};
+use rows::{cluster, owner};
 
 const BLOCKS: u32 = 65_536;
 
 fn main() -> ExitCode {
-    common::measure(&[
+    rows::measure(&[
         ("fill", fill),
         ("one-free", one_free),
         ("start-index", start_index),
