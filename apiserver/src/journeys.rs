@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 /// The limits of the kept spans.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct TraceLimits {
     /// Traces; the least recently updated one goes first.
     pub(crate) traces: usize,
     /// Spans per trace. A pod that is retried for hours keeps its beginning and its end.
@@ -22,7 +22,7 @@ pub(crate) struct Limits {
     pub(crate) bytes: usize,
 }
 
-impl Limits {
+impl TraceLimits {
     pub(crate) const DEFAULT: Self = Self {
         traces: 4096,
         spans: 256,
@@ -33,15 +33,15 @@ impl Limits {
 /// The kept traces. Cheap to clone; clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct Journeys {
-    kept: Arc<Mutex<Kept>>,
+    kept: Arc<Mutex<TraceBuffer>>,
     /// The number of batches received.
     turns: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
-struct Kept {
-    limits: Limits,
-    traces: BTreeMap<u128, Trace>,
+struct TraceBuffer {
+    limits: TraceLimits,
+    traces: BTreeMap<u128, BufferedTrace>,
     /// The traces by the time of their last update.
     order: BTreeMap<u64, u128>,
     turn: u64,
@@ -49,7 +49,7 @@ struct Kept {
 }
 
 #[derive(Debug)]
-struct Trace {
+struct BufferedTrace {
     turn: u64,
     /// The first half of the kept spans.
     first: Vec<Seen>,
@@ -61,7 +61,7 @@ struct Trace {
 
 /// A snapshot of a trace.
 #[derive(Clone, Debug)]
-pub(crate) struct Told {
+pub(crate) struct TraceSnapshot {
     pub(crate) id: u128,
     /// The spans by start time.
     pub(crate) spans: Vec<Seen>,
@@ -73,15 +73,15 @@ pub(crate) struct Told {
 
 /// The pod that a trace is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Traveller {
+pub(crate) struct TracedPod {
     pub(crate) namespace: String,
     pub(crate) name: String,
     pub(crate) uid: String,
 }
 
 impl Journeys {
-    pub(crate) fn new(limits: Limits) -> Self {
-        let kept = Kept {
+    pub(crate) fn new(limits: TraceLimits) -> Self {
+        let kept = TraceBuffer {
             limits,
             traces: BTreeMap::new(),
             order: BTreeMap::new(),
@@ -110,12 +110,12 @@ impl Journeys {
     }
 
     /// The kept trace of a journey.
-    pub(crate) fn get(&self, journey: Journey) -> Option<Told> {
+    pub(crate) fn get(&self, journey: Journey) -> Option<TraceSnapshot> {
         let kept = self.lock();
         let trace = kept.traces.get(&journey.trace())?;
         let mut spans: Vec<_> = trace.first.iter().chain(&trace.last).cloned().collect();
         spans.sort_by_key(|span| (span.start_unix_nano, span.id));
-        Some(Told {
+        Some(TraceSnapshot {
             id: journey.trace(),
             spans,
             dropped: trace.dropped,
@@ -124,17 +124,17 @@ impl Journeys {
     }
 
     /// The last pod of that name whose creation is kept.
-    pub(crate) fn last_of(&self, namespace: &str, name: &str) -> Option<Traveller> {
+    pub(crate) fn last_of(&self, namespace: &str, name: &str) -> Option<TracedPod> {
         let kept = self.lock();
         let roots = kept.traces.values().flat_map(|trace| trace.first.iter());
-        let of_name = roots.filter_map(|span| Some((span.start_unix_nano, traveller(span)?)));
+        let of_name = roots.filter_map(|span| Some((span.start_unix_nano, traced_pod(span)?)));
         let of_name = of_name
             .filter(|(_, of)| (of.namespace.as_str(), of.name.as_str()) == (namespace, name));
         let (_, last) = of_name.max_by_key(|(start, _)| *start)?;
         Some(last)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept> {
+    fn lock(&self) -> MutexGuard<'_, TraceBuffer> {
         // The state is whole between any two statements that could panic, so a panic elsewhere does
         // not spoil it.
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
@@ -142,23 +142,23 @@ impl Journeys {
 }
 
 /// The pod whose journey a root span begins.
-pub(crate) fn traveller(span: &Seen) -> Option<Traveller> {
+pub(crate) fn traced_pod(span: &Seen) -> Option<TracedPod> {
     if span.parent != 0 {
         return None;
     }
     let value = |key| span.attribute(key).map(str::to_owned);
-    Some(Traveller {
+    Some(TracedPod {
         namespace: value(attribute::NAMESPACE)?,
         name: value(attribute::POD)?,
         uid: value(attribute::UID)?,
     })
 }
 
-impl Kept {
+impl TraceBuffer {
     fn take(&mut self, id: u128, span: Seen) {
         self.turn += 1;
         let (turn, limits) = (self.turn, self.limits);
-        let trace = self.traces.entry(id).or_insert_with(|| Trace {
+        let trace = self.traces.entry(id).or_insert_with(|| BufferedTrace {
             turn,
             first: Vec::new(),
             last: VecDeque::new(),
@@ -183,7 +183,7 @@ impl Kept {
     }
 }
 
-impl Trace {
+impl BufferedTrace {
     /// Keeps a span; returns the bytes of the span that was replaced or dropped.
     fn keep(&mut self, span: Seen, limit: usize) -> usize {
         let mut known = self.first.iter_mut().chain(&mut self.last);
@@ -264,9 +264,9 @@ mod tests {
 
     #[test]
     fn drops_the_least_recently_updated_trace_first() {
-        let journeys = Journeys::new(Limits {
+        let journeys = Journeys::new(TraceLimits {
             traces: 2,
-            ..Limits::DEFAULT
+            ..TraceLimits::DEFAULT
         });
         journeys.take(exported(vec![root(1), root(2), span(1, 5), root(3)]));
         assert!(journeys.get(journey(2)).is_none());
@@ -280,9 +280,9 @@ mod tests {
 
     #[test]
     fn a_long_trace_keeps_its_beginning_and_its_end() {
-        let journeys = Journeys::new(Limits {
+        let journeys = Journeys::new(TraceLimits {
             spans: 4,
-            ..Limits::DEFAULT
+            ..TraceLimits::DEFAULT
         });
         journeys.take(exported((1..=9).map(|id| span(1, id)).collect()));
         journeys.take(exported(vec![span(1, 9), span(1, 1)])); // Told again.
@@ -293,9 +293,9 @@ mod tests {
 
     #[test]
     fn traces_stay_within_the_limit_of_bytes() {
-        let journeys = Journeys::new(Limits {
+        let journeys = Journeys::new(TraceLimits {
             bytes: 10_000,
-            ..Limits::DEFAULT
+            ..TraceLimits::DEFAULT
         });
         for n in 1..=200 {
             journeys.take(exported(vec![root(n), span(n, 7)]));

@@ -18,14 +18,14 @@ use super::status;
 use crate::{
     cache::{INITIAL_EVENTS_END, Query},
     error,
-    metrics::Watching,
-    registry::{Registry, Start, Told, WatchOptions},
+    metrics::OpenWatch,
+    registry::{Registry, StreamEvent, WatchOptions, WatchStart},
 };
 
 pub(super) struct Watch<K> {
     pub(super) registry: Registry<K>,
     pub(super) stop: CancellationToken,
-    pub(super) watching: Arc<Watching>,
+    pub(super) watching: Arc<OpenWatch>,
 }
 
 impl<K: Strategy> ServerStreamingService<WatchRequest> for Watch<K> {
@@ -48,7 +48,7 @@ impl<K: Strategy> ServerStreamingService<WatchRequest> for Watch<K> {
                 .map_err(status::of)?;
             let options = WatchOptions {
                 query,
-                start: Start::parse(&resource_version).map_err(status::of)?,
+                start: WatchStart::parse(&resource_version).map_err(status::of)?,
                 bookmarks: allow_watch_bookmarks,
                 ends: None,
                 announce_end: allow_watch_bookmarks,
@@ -68,11 +68,13 @@ impl<K: Strategy> ServerStreamingService<WatchRequest> for Watch<K> {
     }
 }
 
-fn event<K: Strategy>(told: &Told) -> Result<WatchEvent, ApiError> {
+fn event<K: Strategy>(told: &StreamEvent) -> Result<WatchEvent, ApiError> {
     let (event_type, message) = match told {
-        Told::Seen(seen) => (seen.event_type(), seen.message::<K>()?),
-        Told::Bookmark(revision) => (WatchEventType::Bookmark, bookmark::<K>(*revision, None)?),
-        Told::InitialEnd(revision) => (
+        StreamEvent::Seen(seen) => (seen.event_type(), seen.message::<K>()?),
+        StreamEvent::Bookmark(revision) => {
+            (WatchEventType::Bookmark, bookmark::<K>(*revision, None)?)
+        }
+        StreamEvent::InitialEnd(revision) => (
             WatchEventType::Bookmark,
             bookmark::<K>(*revision, Some(INITIAL_EVENTS_END))?,
         ),

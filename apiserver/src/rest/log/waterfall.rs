@@ -6,8 +6,8 @@ use podplane_api::jiff::Timestamp;
 use podplane_service_runtime::trace::{Journey, Seen, waterfall};
 use tokio::time;
 
-use super::{Line, Stage};
-use crate::journeys::{Journeys, Told};
+use super::{LifeStage, LogLine};
+use crate::journeys::{Journeys, TraceSnapshot};
 
 /// The width in columns. A client does not send its own.
 const WIDTH: usize = 120;
@@ -18,9 +18,9 @@ const QUIET: Duration = Duration::from_secs(1);
 const ARRIVED: &str = "status Running";
 
 /// The lines, all with the time at which the journey ended.
-pub(super) fn lines(journeys: &Journeys, uid: &str) -> Vec<Line> {
+pub(super) fn lines(journeys: &Journeys, uid: &str) -> Vec<LogLine> {
     let told = Journey::creation(uid).and_then(|journey| journeys.get(journey));
-    let Some(Told {
+    let Some(TraceSnapshot {
         id, spans, dropped, ..
     }) = told
     else {
@@ -28,9 +28,9 @@ pub(super) fn lines(journeys: &Journeys, uid: &str) -> Vec<Line> {
     };
     let end = spans.iter().map(|span| span.end_unix_nano).max();
     let time = Timestamp::from_nanosecond(end.unwrap_or_default().into()).unwrap_or_default();
-    let line = |text: String| Line {
+    let line = |text: String| LogLine {
         time,
-        stage: Stage::Traced,
+        stage: LifeStage::Traced,
         what: String::new(),
         how: text,
     };
@@ -41,7 +41,7 @@ pub(super) fn lines(journeys: &Journeys, uid: &str) -> Vec<Line> {
     texts.map(line).collect()
 }
 
-fn arrived(told: &Told) -> bool {
+fn arrived(told: &TraceSnapshot) -> bool {
     let is_arrival = |span: &Seen| span.name == ARRIVED;
     told.spans.iter().any(is_arrival)
 }
