@@ -8,7 +8,7 @@ use std::{
 };
 
 use opentelemetry_proto::tonic::trace::v1::ResourceSpans;
-use podplane_service_runtime::trace::{Journey, Seen, attribute, seen};
+use podplane_service_runtime::trace::{Journey, ReceivedSpan, attribute, received_spans};
 use tokio::sync::watch;
 
 /// The limits of the kept spans.
@@ -52,9 +52,9 @@ struct TraceBuffer {
 struct BufferedTrace {
     turn: u64,
     /// The first half of the kept spans.
-    first: Vec<Seen>,
+    first: Vec<ReceivedSpan>,
     /// The last half of the kept spans.
-    last: VecDeque<Seen>,
+    last: VecDeque<ReceivedSpan>,
     dropped: u64,
     received: SystemTime,
 }
@@ -64,7 +64,7 @@ struct BufferedTrace {
 pub(crate) struct TraceSnapshot {
     pub(crate) id: u128,
     /// The spans by start time.
-    pub(crate) spans: Vec<Seen>,
+    pub(crate) spans: Vec<ReceivedSpan>,
     /// The number of spans that were dropped.
     pub(crate) dropped: u64,
     /// The time at which the last span arrived.
@@ -97,7 +97,7 @@ impl Journeys {
     /// Adds exported spans; a span with a known id replaces the earlier one.
     pub(crate) fn take(&self, exported: Vec<ResourceSpans>) {
         let mut kept = self.lock();
-        for (trace, span) in seen(exported) {
+        for (trace, span) in received_spans(exported) {
             kept.take(trace, span);
         }
         drop(kept);
@@ -142,7 +142,7 @@ impl Journeys {
 }
 
 /// The pod whose journey a root span begins.
-pub(crate) fn traced_pod(span: &Seen) -> Option<TracedPod> {
+pub(crate) fn traced_pod(span: &ReceivedSpan) -> Option<TracedPod> {
     if span.parent != 0 {
         return None;
     }
@@ -155,7 +155,7 @@ pub(crate) fn traced_pod(span: &Seen) -> Option<TracedPod> {
 }
 
 impl TraceBuffer {
-    fn take(&mut self, id: u128, span: Seen) {
+    fn take(&mut self, id: u128, span: ReceivedSpan) {
         self.turn += 1;
         let (turn, limits) = (self.turn, self.limits);
         let trace = self.traces.entry(id).or_insert_with(|| BufferedTrace {
@@ -177,7 +177,7 @@ impl TraceBuffer {
             };
             if let Some(trace) = self.traces.remove(&oldest) {
                 let spans = trace.first.iter().chain(&trace.last);
-                self.bytes -= spans.map(Seen::bytes).sum::<usize>();
+                self.bytes -= spans.map(ReceivedSpan::bytes).sum::<usize>();
             }
         }
     }
@@ -185,7 +185,7 @@ impl TraceBuffer {
 
 impl BufferedTrace {
     /// Keeps a span; returns the bytes of the span that was replaced or dropped.
-    fn keep(&mut self, span: Seen, limit: usize) -> usize {
+    fn keep(&mut self, span: ReceivedSpan, limit: usize) -> usize {
         let mut known = self.first.iter_mut().chain(&mut self.last);
         if let Some(known) = known.find(|known| known.id == span.id) {
             return std::mem::replace(known, span).bytes();
@@ -270,8 +270,12 @@ mod tests {
         });
         journeys.take(exported(vec![root(1), root(2), span(1, 5), root(3)]));
         assert!(journeys.get(journey(2)).is_none());
-        let told = journeys.get(journey(1)).unwrap();
-        let names: Vec<_> = told.spans.iter().map(|span| span.name.as_str()).collect();
+        let snapshot = journeys.get(journey(1)).unwrap();
+        let names: Vec<_> = snapshot
+            .spans
+            .iter()
+            .map(|span| span.name.as_str())
+            .collect();
         assert_eq!(names, ["step 1", "step 5"]);
         let last = journeys.last_of("default", "web").unwrap();
         assert_eq!(last.uid, uid(3));
@@ -285,10 +289,10 @@ mod tests {
             ..TraceLimits::DEFAULT
         });
         journeys.take(exported((1..=9).map(|id| span(1, id)).collect()));
-        journeys.take(exported(vec![span(1, 9), span(1, 1)])); // Told again.
-        let told = journeys.get(journey(1)).unwrap();
-        let ids: Vec<_> = told.spans.iter().map(|span| span.id).collect();
-        assert_eq!((ids, told.dropped), (vec![1, 2, 8, 9], 5));
+        journeys.take(exported(vec![span(1, 9), span(1, 1)])); // Sent again.
+        let snapshot = journeys.get(journey(1)).unwrap();
+        let ids: Vec<_> = snapshot.spans.iter().map(|span| span.id).collect();
+        assert_eq!((ids, snapshot.dropped), (vec![1, 2, 8, 9], 5));
     }
 
     #[test]
@@ -302,7 +306,7 @@ mod tests {
             let kept = journeys.lock();
             let traces = kept.traces.values();
             let spans = traces.flat_map(|trace| trace.first.iter().chain(&trace.last));
-            let bytes: usize = spans.map(Seen::bytes).sum();
+            let bytes: usize = spans.map(ReceivedSpan::bytes).sum();
             assert_eq!(bytes, kept.bytes);
             assert!(bytes <= 10_000);
             assert_eq!(kept.order.len(), kept.traces.len());

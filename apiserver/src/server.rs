@@ -18,7 +18,7 @@ use podplane_proto::{
 use podplane_service_runtime::{
     Process, Services, Tasks,
     server::{Listener, ServeError},
-    tasks::{Ended, TaskError},
+    tasks::{TaskEnd, TaskError},
 };
 use podplane_store::{MemStore, OpenError, SledStore, Store, StoreError};
 use tokio_util::sync::CancellationToken;
@@ -72,7 +72,7 @@ pub enum ApiserverRunError {
     Serve(#[from] ServeError),
     /// A task ended unexpectedly.
     #[error("failed to run")]
-    Ended(#[from] Ended),
+    Ended(#[from] TaskEnd),
 }
 
 /// Serves until `shutdown`.

@@ -19,7 +19,7 @@ use podplane_service_runtime::{
     Process, Services, Tasks,
     boundary::AllowedHosts,
     server::{Listen, Listener, ServeError},
-    tasks::Ended,
+    tasks::TaskEnd,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -69,7 +69,7 @@ pub enum CloudRunError {
     Listen(#[from] ServeError),
     /// A task of the cloud ended.
     #[error("failed to run the cloud")]
-    Ended(#[from] Ended),
+    Ended(#[from] TaskEnd),
 }
 
 /// Runs until `stop` is cancelled.

@@ -39,7 +39,7 @@ use podplane_service_runtime::{
     Process, Services, Tasks,
     boundary::AllowedHosts,
     server::{Listen, Listener, ServeError},
-    tasks::Ended,
+    tasks::TaskEnd,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -130,7 +130,7 @@ pub enum ControllerManagerRunError {
     Listen(#[from] ServeError),
     /// A task of the process ended.
     #[error("failed to run the controllers")]
-    Ended(#[from] Ended),
+    Ended(#[from] TaskEnd),
 }
 
 /// Runs until `stop` is cancelled.

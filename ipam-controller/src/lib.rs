@@ -42,7 +42,7 @@ use podplane_service_runtime::{
     Process, Services, Tasks,
     boundary::AllowedHosts,
     server::{Listen, Listener, ServeError},
-    tasks::{Ended, TaskError},
+    tasks::{TaskEnd, TaskError},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -256,7 +256,7 @@ pub enum IpamControllerRunError {
     Listen(#[from] ServeError),
     /// A task of the controller ended.
     #[error("failed to run the controller")]
-    Ended(#[from] Ended),
+    Ended(#[from] TaskEnd),
 }
 
 /// Runs until `stop` is cancelled.

@@ -34,7 +34,7 @@ use podplane_service_runtime::{
     Process, Services, Tasks,
     boundary::AllowedHosts,
     server::{Listen, Listener, ServeError},
-    tasks::Ended,
+    tasks::TaskEnd,
 };
 use tokio::{sync::Semaphore, task, time::MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
@@ -207,7 +207,7 @@ pub enum CriRunError {
     Serve(#[from] ServeError),
     /// A task ended by itself.
     #[error(transparent)]
-    Ended(#[from] Ended),
+    Ended(#[from] TaskEnd),
 }
 
 /// A positive number of seconds, with a fraction if wanted.

@@ -47,7 +47,7 @@ use podplane_service_runtime::{
     Process, Services, Tasks,
     boundary::AllowedHosts,
     server::{Listen, Listener, ServeError},
-    tasks::Ended,
+    tasks::TaskEnd,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::{sync::mpsc, task};
@@ -228,7 +228,7 @@ pub enum KubeletRunError {
     Serve(#[from] ServeError),
     /// A task ended by itself.
     #[error(transparent)]
-    Ended(#[from] Ended),
+    Ended(#[from] TaskEnd),
     /// A thread that opened a node's directory died.
     #[error("failed to open the nodes")]
     Panicked(#[from] task::JoinError),

@@ -17,7 +17,7 @@ use podplane_proto::scheduler::scheduler_service_server::SchedulerServiceServer;
 use podplane_service_runtime::{
     Process, Services, Tasks,
     server::{Listener, ServeError},
-    tasks::Ended,
+    tasks::TaskEnd,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -56,7 +56,7 @@ pub enum SchedulerRunError {
     Serve(#[from] ServeError),
     /// One of its tasks ended.
     #[error("failed to run the scheduler")]
-    Task(#[from] Ended),
+    Task(#[from] TaskEnd),
 }
 
 /// Schedules pods until `shutdown` is cancelled. Waits for an unreachable API server.

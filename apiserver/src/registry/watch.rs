@@ -70,7 +70,7 @@ pub(crate) struct WatchOptions {
 #[derive(Clone, Debug)]
 pub(crate) enum StreamEvent {
     /// A change.
-    Seen(WatchedChange),
+    Change(WatchedChange),
     /// The revision that the watch has reached.
     Bookmark(Revision),
     /// The same, and all objects present at the beginning have been sent.
@@ -183,7 +183,7 @@ impl<K: Strategy> EventStream<K> {
     async fn next(&mut self) -> Result<Vec<StreamEvent>, ApiError> {
         if matches!(self.phase, StreamPhase::Present) {
             self.phase = StreamPhase::Following;
-            let present = self.watcher.present().into_iter().map(StreamEvent::Seen);
+            let present = self.watcher.present().into_iter().map(StreamEvent::Change);
             let end = self
                 .announce_end
                 .then(|| StreamEvent::InitialEnd(self.watcher.began()));
@@ -196,7 +196,7 @@ impl<K: Strategy> EventStream<K> {
                 None => Ok(self.watcher.next().await),
             };
             if let Ok(seen) = seen {
-                return Ok(seen?.into_iter().map(StreamEvent::Seen).collect());
+                return Ok(seen?.into_iter().map(StreamEvent::Change).collect());
             }
             if let Some(revision) = self.watcher.caught_up() {
                 self.bookmark_at = Some(next_bookmark(self.ends));

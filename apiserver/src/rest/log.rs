@@ -293,7 +293,7 @@ struct LogLine {
 enum LifeStage {
     Created,
     Scheduled,
-    Told,
+    Reported,
     Attached,
     Ready,
     Ended,
@@ -489,7 +489,7 @@ fn of_event(event: &Value) -> Option<LogLine> {
         "Scheduled" | "FailedScheduling" => LifeStage::Scheduled,
         "AddedInterface" => LifeStage::Attached,
         "Killing" => LifeStage::Detached,
-        _ => LifeStage::Told,
+        _ => LifeStage::Reported,
     };
     let first = |pointers: [&'static str; 2]| {
         let mut texts = pointers.into_iter().map(|pointer| text(event, pointer));

@@ -246,9 +246,9 @@ impl<K: Strategy> Resource for Registry<K> {
                 ends: Some(ends),
                 announce_end: options.announces_end(),
             };
-            let told = Self::watch(self, options).await?;
-            Ok(told
-                .map(|told| told.and_then(|told| notice::<K>(&told)))
+            let events = Self::watch(self, options).await?;
+            Ok(events
+                .map(|event| event.and_then(|event| notice::<K>(&event)))
                 .boxed())
         }
         .boxed()
@@ -397,7 +397,7 @@ fn written<K: Object>(object: &K, warnings: Vec<String>) -> Result<WriteAnswer, 
     })
 }
 
-fn notice<K: Object>(told: &StreamEvent) -> Result<WatchNotice, ApiError> {
+fn notice<K: Object>(event: &StreamEvent) -> Result<WatchNotice, ApiError> {
     let bookmark = |revision, annotations: Value| {
         let metadata = json!({"resourceVersion": format!("{revision}"), "creationTimestamp": null, "annotations": annotations});
         let mut document =
@@ -412,10 +412,10 @@ fn notice<K: Object>(told: &StreamEvent) -> Result<WatchNotice, ApiError> {
             document,
         }
     };
-    Ok(match told {
-        StreamEvent::Seen(seen) => WatchNotice {
-            event_type: seen.event_type(),
-            document: seen.document()?,
+    Ok(match event {
+        StreamEvent::Change(change) => WatchNotice {
+            event_type: change.event_type(),
+            document: change.document()?,
         },
         StreamEvent::Bookmark(revision) => bookmark(revision, Value::Null),
         StreamEvent::InitialEnd(revision) => {

@@ -9,7 +9,7 @@ use podplane_api::ObjectKey;
 use podplane_proto::trace::{
     Attribute, GetPodTraceRequest, GetPodTraceResponse, Span, Trace, trace_service_server as ours,
 };
-use podplane_service_runtime::trace::{Journey, Seen};
+use podplane_service_runtime::trace::{Journey, ReceivedSpan};
 use tonic::{Request, Response, Status};
 
 use crate::{
@@ -111,13 +111,13 @@ impl Traces {
 }
 
 impl From<TraceSnapshot> for Trace {
-    fn from(told: TraceSnapshot) -> Self {
+    fn from(snapshot: TraceSnapshot) -> Self {
         let TraceSnapshot {
             id,
             spans,
             dropped,
             received,
-        } = told;
+        } = snapshot;
         Self {
             trace_id: format!("{id:032x}"),
             spans: spans.into_iter().map(wire).collect(),
@@ -127,8 +127,8 @@ impl From<TraceSnapshot> for Trace {
     }
 }
 
-fn wire(seen: Seen) -> Span {
-    let Seen {
+fn wire(seen: ReceivedSpan) -> Span {
+    let ReceivedSpan {
         id,
         parent,
         name,

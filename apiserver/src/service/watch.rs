@@ -53,10 +53,10 @@ impl<K: Strategy> ServerStreamingService<WatchRequest> for Watch<K> {
                 ends: None,
                 announce_end: allow_watch_bookmarks,
             };
-            let told = registry.watch(options).await.map_err(status::of)?;
-            let events = told.map(move |told| {
+            let events = registry.watch(options).await.map_err(status::of)?;
+            let events = events.map(move |event| {
                 watching.sent();
-                told.and_then(|told| event::<K>(&told))
+                event.and_then(|event| encode::<K>(&event))
             });
             // Ends with the server, so that its clients look for the next one.
             let events = events
@@ -68,9 +68,9 @@ impl<K: Strategy> ServerStreamingService<WatchRequest> for Watch<K> {
     }
 }
 
-fn event<K: Strategy>(told: &StreamEvent) -> Result<WatchEvent, ApiError> {
-    let (event_type, message) = match told {
-        StreamEvent::Seen(seen) => (seen.event_type(), seen.message::<K>()?),
+fn encode<K: Strategy>(event: &StreamEvent) -> Result<WatchEvent, ApiError> {
+    let (event_type, message) = match event {
+        StreamEvent::Change(change) => (change.event_type(), change.message::<K>()?),
         StreamEvent::Bookmark(revision) => {
             (WatchEventType::Bookmark, bookmark::<K>(*revision, None)?)
         }

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use podplane_proto::trace::{
     self, GetPodTraceRequest, GetPodTraceResponse, trace_service_client::TraceServiceClient,
 };
-use podplane_service_runtime::trace::{Journey, Seen, attribute, waterfall};
+use podplane_service_runtime::trace::{Journey, ReceivedSpan, attribute, waterfall};
 use serde::Serialize;
 use serde_json::json;
 
@@ -181,7 +181,7 @@ struct PrintedTrace {
     #[serde(rename = "traceID")]
     trace_id: String,
     dropped_spans: u64,
-    spans: Vec<Seen>,
+    spans: Vec<ReceivedSpan>,
 }
 
 impl PrintedTrace {
@@ -238,7 +238,7 @@ impl TryFrom<trace::Trace> for PrintedTrace {
     }
 }
 
-fn parse_span(span: trace::Span) -> anyhow::Result<Seen> {
+fn parse_span(span: trace::Span) -> anyhow::Result<ReceivedSpan> {
     let trace::Span {
         span_id,
         parent_span_id,
@@ -255,7 +255,7 @@ fn parse_span(span: trace::Span) -> anyhow::Result<Seen> {
         id => u64::from_str_radix(id, 16)?,
     };
     let attributes = attributes.into_iter();
-    Ok(Seen {
+    Ok(ReceivedSpan {
         id: u64::from_str_radix(&span_id, 16)?,
         parent,
         name,

@@ -10,7 +10,9 @@ use podplane_api::{
     jiff::{SignedDuration, Timestamp},
     meta::{LabelSelector, ObjectMeta, Time},
 };
-use proptest::prelude::*;
+use proptest::prelude::{
+    Just, ProptestConfig, Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest,
+};
 
 use super::{
     plan::{DeploymentPlan, PlanInput, SetUpdate, plan},

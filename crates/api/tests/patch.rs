@@ -11,7 +11,9 @@ use podplane_api::{
     },
     schema::Type,
 };
-use proptest::prelude::*;
+use proptest::prelude::{
+    Just, Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest,
+};
 use serde_json::{Value, json};
 
 mod random;

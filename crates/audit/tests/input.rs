@@ -13,7 +13,9 @@ use podplane_audit::{
     ControllerFlags, Dump, DumpCollector, DumpScope, ExpectedBlocks, InputError, Repair, Severity,
     audit,
 };
-use proptest::prelude::*;
+use proptest::prelude::{
+    Just, Strategy, any, prop, prop_assert_eq, prop_compose, prop_oneof, proptest,
+};
 use serde_json::{Value, json};
 
 fn read(input: impl Read) -> Result<Dump, InputError> {

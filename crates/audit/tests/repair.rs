@@ -8,7 +8,7 @@ use podplane_audit::{
     Code, ControllerFlags, Dump, DumpCollector, DumpScope, ExpectedBlocks, IpamChoice, Repair,
     Severity, audit,
 };
-use proptest::prelude::*;
+use proptest::prelude::{prop, prop_assert, proptest};
 use serde_json::{Value, json};
 
 fn flags() -> ControllerFlags {

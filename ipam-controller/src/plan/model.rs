@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use podplane_api::jiff::Timestamp;
 use podplane_ipam::RangeFlags;
-use proptest::prelude::*;
+use proptest::prelude::{Just, Strategy, prop, prop_assert_eq, prop_oneof, proptest};
 
 use super::*;
 

@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use proptest::prelude::*;
+use proptest::prelude::{Strategy, prop, prop_assert_eq, prop_oneof, proptest};
 
 use super::*;
 use crate::{

@@ -1,4 +1,4 @@
-use proptest::prelude::*;
+use proptest::prelude::{Just, Strategy, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
 use serde_json::Value;
 
 use super::*;

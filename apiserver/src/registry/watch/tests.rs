@@ -62,11 +62,11 @@ impl WatchFixture {
 }
 
 /// The node of an event of the watch.
-fn node(told: StreamEvent) -> Node {
-    let StreamEvent::Seen(seen) = told else {
-        panic!("a bookmark: {told:?}");
+fn node(event: StreamEvent) -> Node {
+    let StreamEvent::Change(change) = event else {
+        panic!("a bookmark: {event:?}");
     };
-    Node::from_json(seen.document().unwrap()).unwrap()
+    Node::from_json(change.document().unwrap()).unwrap()
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use podplane_api::jiff::Timestamp;
-use podplane_service_runtime::trace::{Journey, Seen, waterfall};
+use podplane_service_runtime::trace::{Journey, ReceivedSpan, waterfall};
 use tokio::time;
 
 use super::{LifeStage, LogLine};
@@ -19,10 +19,10 @@ const ARRIVED: &str = "status Running";
 
 /// The lines, all with the time at which the journey ended.
 pub(super) fn lines(journeys: &Journeys, uid: &str) -> Vec<LogLine> {
-    let told = Journey::creation(uid).and_then(|journey| journeys.get(journey));
+    let trace = Journey::creation(uid).and_then(|journey| journeys.get(journey));
     let Some(TraceSnapshot {
         id, spans, dropped, ..
-    }) = told
+    }) = trace
     else {
         return Vec::new();
     };
@@ -41,15 +41,15 @@ pub(super) fn lines(journeys: &Journeys, uid: &str) -> Vec<LogLine> {
     texts.map(line).collect()
 }
 
-fn arrived(told: &TraceSnapshot) -> bool {
-    let is_arrival = |span: &Seen| span.name == ARRIVED;
-    told.spans.iter().any(is_arrival)
+fn arrived(trace: &TraceSnapshot) -> bool {
+    let is_arrival = |span: &ReceivedSpan| span.name == ARRIVED;
+    trace.spans.iter().any(is_arrival)
 }
 
 /// Waits until the trace of an arrived pod is complete, but only for a short time.
 pub(super) async fn soon_settled(journeys: &Journeys, uid: &str) {
-    let told = Journey::creation(uid).and_then(|journey| journeys.get(journey));
-    if told.as_ref().is_some_and(arrived) {
+    let trace = Journey::creation(uid).and_then(|journey| journeys.get(journey));
+    if trace.as_ref().is_some_and(arrived) {
         // After that the present spans are shown.
         _ = time::timeout(2 * QUIET, settled(journeys, uid)).await;
     }
@@ -63,8 +63,8 @@ pub(super) async fn settled(journeys: &Journeys, uid: &str) {
     let mut turns = journeys.turns();
     loop {
         turns.borrow_and_update();
-        let told = journeys.get(journey).filter(arrived);
-        let quiet = told.map(|told| told.received.elapsed().unwrap_or_default());
+        let trace = journeys.get(journey).filter(arrived);
+        let quiet = trace.map(|trace| trace.received.elapsed().unwrap_or_default());
         match quiet {
             Some(quiet) if quiet >= QUIET => return,
             // Other traces may change all the time.

@@ -6,7 +6,7 @@ use podplane_store::{
     Commit, FIRST_REVISION, Guard, Item, Key, KeyEvent, ListQuery, Prefix, Revision, Store,
     StoreError, Txn, Watch, Write,
 };
-use proptest::prelude::*;
+use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop, prop_oneof, proptest};
 
 use crate::{EngineFixture, suite};
 
