@@ -137,8 +137,8 @@ pub enum ControllerManagerRunError {
 ///
 /// # Errors
 ///
-/// Everything that [`ControllerManagerRunError`] names. An unreachable apiserver is not an error: the controllers
-/// wait for it.
+/// Everything that [`ControllerManagerRunError`] names. An unreachable apiserver is not an error:
+/// the controllers wait for it.
 pub fn run(
     config: ControllerManagerConfig,
     stop: CancellationToken,

@@ -195,8 +195,8 @@ impl IpamControllerConfig {
     ///
     /// # Errors
     ///
-    /// [`RunError::Ranges`] with the reference's text; [`RunError::NoBlockLeft`] if no node could
-    /// ever be assigned a block.
+    /// [`IpamControllerRunError::Ranges`] with the reference's text;
+    /// [`IpamControllerRunError::NoBlockLeft`] if no node could ever be assigned a block.
     pub fn ranges(&self) -> Result<RangeConfig, IpamControllerRunError> {
         if !self.allocate_node_cidrs {
             return Ok(RangeConfig::none());

@@ -263,8 +263,8 @@ pub enum IpamControllerRunError {
 ///
 /// # Errors
 ///
-/// Everything that [`IpamControllerRunError`] names. An unreachable apiserver is not an error: the controller
-/// waits for it.
+/// Everything that [`IpamControllerRunError`] names. An unreachable apiserver is not an error: the
+/// controller waits for it.
 pub fn run(
     config: IpamControllerConfig,
     stop: CancellationToken,

@@ -139,8 +139,8 @@ fn next_bookmark(ends: Option<Instant>) -> Instant {
         .map_or(regular, |last| last.min(regular))
 }
 
-/// The phase of a stream: `Present` → `Following` → `Ended`, or `Following` from the start. Any phase
-/// ends with an error.
+/// The phase of a stream: `Present` → `Following` → `Ended`, or `Following` from the start. An
+/// error ends any phase.
 #[derive(Clone, Copy)]
 enum StreamPhase {
     /// The objects present at the beginning are yet to be sent.

@@ -10,7 +10,7 @@ use crate::names;
 /// The namespace of nodes' leases.
 pub const LEASE_NAMESPACE: &str = "kube-node-lease";
 
-/// The message for a kernel that cannot make the devices of [`Backend::Vxlan`].
+/// The message for a kernel that cannot make the devices of [`NetworkBackend::Vxlan`].
 pub const NO_VXLAN: &str = "the kernel has no vxlan devices: load its module (`modprobe vxlan`; CONFIG_VXLAN) or take \
      --node-network-backend host-gw";
 

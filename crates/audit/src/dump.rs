@@ -43,7 +43,7 @@ pub struct DumpedNode {
     pub pod_cidrs: Vec<String>,
     /// The number of addresses that its kubelet reports, if it is a podplane node.
     pub pod_ips: Option<u64>,
-    /// The object without its status, with [`Keep::Nodes`].
+    /// The object without its status, with [`DumpScope::Nodes`].
     pub object: Option<Map<String, Value>>,
     /// A node without a machine of the cluster, as with virtual-kubelet and Fargate: its
     /// pods' addresses are the provider's.

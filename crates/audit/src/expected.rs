@@ -24,7 +24,7 @@ pub struct ControllerFlags {
     pub node_cidr_mask_size_ipv6: Option<u8>,
     /// `--service-cluster-ip-range`: a range, or one for each family, comma separated.
     pub service_cidr: Option<String>,
-    /// Source of pods' addresses. `None`: [`Network`](crate::Network) is detected.
+    /// Source of pods' addresses. `None`: [`NetworkKind`](crate::NetworkKind) is detected.
     pub ipam: Option<IpamChoice>,
 }
 

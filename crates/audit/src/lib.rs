@@ -3,12 +3,12 @@
 //!
 //! Nothing here writes to a cluster or opens a connection.
 //!
-//! Start reading at [`DumpCollector`], which reads objects leniently: unknown, missing or odd fields
-//! never fail it, and of each object only what the rules need is kept, of other networks' objects
-//! their blocks and addresses. When it finishes, the cluster's [`NetworkKind`] is detected, and so
-//! which rules apply. [`audit`] compares the dump with the flags of its cluster; for invariants of
-//! every cluster it calls [`podplane_ipam::invariants::check`]. [`Repair`] chooses blocks for the nodes
-//! that need another one.
+//! Start reading at [`DumpCollector`], which reads objects leniently: unknown, missing or odd
+//! fields never fail it, and of each object only what the rules need is kept, of other networks'
+//! objects their blocks and addresses. When it finishes, the cluster's [`NetworkKind`] is detected,
+//! and so which rules apply. [`audit`] compares the dump with the flags of its cluster; for
+//! invariants of every cluster it calls [`podplane_ipam::invariants::check`]. [`Repair`] chooses
+//! blocks for the nodes that need another one.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]

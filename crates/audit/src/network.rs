@@ -1,8 +1,8 @@
 //! Detection of the cluster's network: where it keeps the blocks of nodes, and so which rules
 //! apply.
 //!
-//! A dump does not name its network. [`NetworkKind::detect`] goes by where the addresses of live pods
-//! lie: in podCIDRs, in blocks or addresses that a network has recorded, or in none of these.
+//! A dump does not name its network. [`NetworkKind::detect`] goes by where the addresses of live
+//! pods lie: in podCIDRs, in blocks or addresses that a network has recorded, or in none of these.
 
 mod evidence;
 mod marker;

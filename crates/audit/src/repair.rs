@@ -76,7 +76,7 @@ pub struct NodeMove {
 
 impl Repair {
     /// Plans a repair of every finding of at least this severity. The dump must have been read with
-    /// [`Keep::Nodes`](crate::Keep::Nodes).
+    /// [`DumpScope::Nodes`](crate::DumpScope::Nodes).
     ///
     /// # Errors
     ///

@@ -46,9 +46,9 @@ const QUEUED: usize = 1024;
 /// A store in a directory. Each commit is on disk, synced, before it is acknowledged or visible;
 /// concurrent commits share a sync.
 ///
-/// All readable content is also in memory (see [`StoreStatus::memory_bytes`]); the disk is read only
-/// when the store is opened. Dropping the store finishes all requests and waits for that, normally
-/// a few milliseconds; watches then end with [`Unavailable`](StoreError::Unavailable).
+/// All readable content is also in memory (see [`StoreStatus::memory_bytes`]); the disk is read
+/// only when the store is opened. Dropping the store finishes all requests and waits for that,
+/// normally a few milliseconds; watches then end with [`Unavailable`](StoreError::Unavailable).
 #[derive(Debug)]
 pub struct SledStore {
     dir: PathBuf,

@@ -36,7 +36,8 @@ pub const FIRST_REVISION: Revision = Revision(NonZeroU64::MIN);
 /// - A commit is acknowledged once it is as durable as the engine makes it: for
 ///   [`SledStore`](crate::SledStore), on disk. Readers and watchers never see a commit that is not
 ///   durable yet.
-/// - Reads and watches may name any revision between [`StoreStatus::oldest`] and [`StoreStatus::current`].
+/// - Reads and watches may name any revision between [`StoreStatus::oldest`] and
+///   [`StoreStatus::current`].
 /// - No reader and no watcher, however slow, holds a writer back.
 pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// The watch that [`Store::watch`] returns.
@@ -89,7 +90,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Watches the keys under `prefix`: every commit after the revision `after` that touches one,
     /// once, in order.
     ///
-    /// `after` is usually the revision of a list; with [`StoreStatus::current`] the watch begins now.
+    /// `after` is usually the revision of a list; with [`StoreStatus::current`] the watch begins
+    /// now.
     ///
     /// # Errors
     ///
@@ -115,7 +117,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     fn compact(&self, revision: Revision) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// The oldest revision since which the history takes at most `history_bytes`, for the caller to
-    /// [compact](Store::compact) at. [`StoreStatus::oldest`] if the history is not larger than that.
+    /// [compact](Store::compact) at. [`StoreStatus::oldest`] if the history is not larger than
+    /// that.
     ///
     /// # Errors
     ///

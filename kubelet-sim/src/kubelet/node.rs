@@ -99,7 +99,7 @@ pub struct NodeContext {
     pub(super) tenure: watch::Sender<bool>,
     /// The lease as this instance last wrote it.
     pub(super) lease: Mutex<Option<NodeLease>>,
-    /// The hold of the node's blocks; see [`hold_blocks`](Node::hold_blocks).
+    /// The hold of the node's blocks; see [`hold_blocks`](NodeContext::hold_blocks).
     pub(super) hold: RwLock<HoldState>,
     /// The blocks with which the runtime was last configured.
     pub(super) configured: Mutex<Option<PodCidrs>>,
@@ -360,8 +360,8 @@ impl NodeContext {
         self.pods.list_of(self.name())
     }
 
-    /// Ends the reservation of [`NodeContext::admit`], if there is one: the pod has its address now, or
-    /// needs none any more.
+    /// Ends the reservation of [`NodeContext::admit`], if there is one: the pod has its address
+    /// now, or needs none any more.
     pub async fn release_reservation(&self, uid: &str) {
         self.pending.lock().await.remove(uid);
         self.addresses_changed.notify_one();

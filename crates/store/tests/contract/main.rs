@@ -1,5 +1,5 @@
-//! The contract of `Store`, which every engine must keep. A new engine needs a [`EngineFixture`] and a
-//! line in `contract!`.
+//! The contract of `Store`, which every engine must keep. A new engine needs an [`EngineFixture`]
+//! and a line in `contract!`.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -120,7 +120,8 @@ impl NodeContext {
         self.books_within(Duration::ZERO).await
     }
 
-    /// As [`NodeContext::books`], but with a report that is not older than `max_age` if there is one.
+    /// As [`NodeContext::books`], but with a report that is not older than `max_age` if there is
+    /// one.
     ///
     /// # Errors
     ///
