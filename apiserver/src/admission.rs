@@ -12,13 +12,16 @@ use podplane_ipam::ServiceRanges;
 use podplane_proto::{error::ApiError, fence::Fence};
 use podplane_store::{Guard, Write};
 
-pub(crate) use addresses::Addresses;
-pub(crate) use blocks::{Claimant, Hold, HoldMove, Move, NodeBlocks, RecordState, Stored, Which};
+pub(crate) use addresses::PodAddressIndex;
+pub(crate) use blocks::{
+    BlockHold, BlockRecordId, Claimant, HoldMove, KeyedBlockRecord, NodeBlockAdmission,
+    RecordState, RecordTransition,
+};
 pub(crate) use fences::Fences;
 
 /// The rules for the blocks of nodes.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Policy {
+pub(crate) struct BlockPolicy {
     /// The service ranges, which no node's block may overlap.
     pub(crate) service_ranges: ServiceRanges,
     /// The ranges from which free blocks are proposed.
@@ -30,7 +33,7 @@ pub(crate) struct Policy {
     pub(crate) release_after: Option<Duration>,
 }
 
-impl Policy {
+impl BlockPolicy {
     /// Logs at the start which checks are off.
     pub(crate) fn announce(&self) {
         if self.lenient {
@@ -45,27 +48,27 @@ impl Policy {
 
 /// The guards and writes that are committed together with an object.
 #[derive(Debug, Default)]
-pub(crate) struct Beside {
+pub(crate) struct CommitAdditions {
     pub(crate) guards: Vec<Guard>,
     pub(crate) writes: Vec<Write>,
 }
 
 /// An object before and after a write; `None` before a creation and after a removal.
 #[derive(Debug)]
-pub(crate) struct Change<'a, K> {
+pub(crate) struct ProposedChange<'a, K> {
     pub(crate) old: Option<&'a K>,
     pub(crate) new: Option<&'a K>,
     /// The fence of the writer, if it sent one.
     pub(crate) fence: Option<&'a Fence>,
 }
 
-impl<K> Clone for Change<'_, K> {
+impl<K> Clone for ProposedChange<'_, K> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<K> Copy for Change<'_, K> {}
+impl<K> Copy for ProposedChange<'_, K> {}
 
 /// The admission of a kind.
 pub(crate) trait Admission<K>: fmt::Debug + Send + Sync {
@@ -74,13 +77,20 @@ pub(crate) trait Admission<K>: fmt::Debug + Send + Sync {
     /// # Errors
     ///
     /// The reason why the change is refused.
-    fn beside<'a>(&'a self, change: Change<'a, K>) -> BoxFuture<'a, Result<Beside, ApiError>>;
+    fn additions<'a>(
+        &'a self,
+        change: ProposedChange<'a, K>,
+    ) -> BoxFuture<'a, Result<CommitAdditions, ApiError>>;
 
-    /// Checks whether one of the change's guards fails now. Called after a guard failed, and for
-    /// dry runs.
+    /// Reads the state that the guards of [`additions`](Self::additions) protect, and refuses the
+    /// change if one of them would fail now. Called after a guard failed, to say why, and for dry
+    /// runs, which commit nothing.
     ///
     /// # Errors
     ///
     /// The reason why the change is refused.
-    fn judge<'a>(&'a self, change: Change<'a, K>) -> BoxFuture<'a, Result<(), ApiError>>;
+    fn check_guards<'a>(
+        &'a self,
+        change: ProposedChange<'a, K>,
+    ) -> BoxFuture<'a, Result<(), ApiError>>;
 }

@@ -16,9 +16,9 @@ use podplane_store::Revision;
 use tokio::sync::watch;
 
 pub(crate) use feed::{Feeder, Sink};
-pub(crate) use kind::{Entry, KindCache, Page, entry};
+pub(crate) use kind::{CachedObject, CachedPage, KindCache, entry};
 pub(crate) use query::{Continue, Query};
-pub(crate) use watcher::{Seen, Watcher};
+pub(crate) use watcher::{WatchedChange, Watcher};
 
 /// The annotation of a bookmark which says that all objects present at the beginning have been
 /// sent.

@@ -7,7 +7,7 @@ use podplane_service_runtime::{boundary::AllowedHosts, server::Listen};
 
 /// The configuration of the API server.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Config {
+pub struct ApiserverConfig {
     /// Serve gRPC and the Kubernetes REST API at this address: IP:PORT (port 0: any free port) or
     /// unix:PATH
     #[arg(
@@ -81,17 +81,17 @@ pub struct Config {
 
     /// The flags that the user of a cluster sets.
     #[command(flatten)]
-    pub cluster: ClusterFlags,
+    pub cluster: HoldFlags,
 
     /// The bounds of history and events.
     #[command(flatten)]
-    pub bounds: Bounds,
+    pub bounds: HistoryBounds,
 }
 
 /// The flags that `podplane up` and `podplane restart` take too, and pass on as they are. Each has
 /// one value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::Args)]
-pub struct ClusterFlags {
+pub struct HoldFlags {
     /// End the hold on a deleted node's pod CIDR when the node has been silent for this long, such
     /// as 10m, at least 1s; 0s: never
     ///
@@ -110,7 +110,7 @@ pub struct ClusterFlags {
 
 /// The bounds of history and events: what may be forgotten.
 #[derive(Clone, Copy, Debug, clap::Args)]
-pub struct Bounds {
+pub struct HistoryBounds {
     /// Limit the history for watches and for lists at an earlier resourceVersion to BYTES, such as
     /// 64Mi; at least 1Mi
     ///
@@ -144,7 +144,7 @@ pub struct Bounds {
     pub max_events: usize,
 }
 
-impl Default for Bounds {
+impl Default for HistoryBounds {
     fn default() -> Self {
         Self {
             history_bytes: 64 << 20,
@@ -198,19 +198,19 @@ mod tests {
     use super::*;
 
     #[derive(Debug, Parser)]
-    struct Line {
+    struct BoundsProgram {
         #[command(flatten)]
-        bounds: Bounds,
+        bounds: HistoryBounds,
     }
 
     #[test]
     fn flags_and_bounds_have_the_same_defaults() {
-        let Bounds {
+        let HistoryBounds {
             history_bytes,
             event_ttl,
             max_events,
-        } = Line::parse_from(["line"]).bounds;
-        let default = Bounds::default();
+        } = BoundsProgram::parse_from(["line"]).bounds;
+        let default = HistoryBounds::default();
         assert_eq!(history_bytes, default.history_bytes);
         assert_eq!(event_ttl, default.event_ttl);
         assert_eq!(max_events, default.max_events);

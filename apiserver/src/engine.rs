@@ -12,8 +12,8 @@ use std::{
 use bytes::Bytes;
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::BoxStream};
 use podplane_store::{
-    Commit, Committed, Item, Key, ListQuery, Prefix, Revision, Snapshot, Status, Store, StoreError,
-    Txn, Watch as _,
+    Commit, CommitResult, Item, Key, ListQuery, Prefix, Revision, Snapshot, Store, StoreError,
+    StoreStatus, Txn, Watch as _,
 };
 use tokio::sync::watch;
 
@@ -21,7 +21,7 @@ use crate::fatal::OrAbort;
 
 /// [`Store`] with boxed futures, so that not everything has the engine as a type parameter.
 trait AnyStore: fmt::Debug + Send + Sync {
-    fn commit(&self, txn: Txn) -> BoxFuture<'_, Result<Committed, StoreError>>;
+    fn commit(&self, txn: Txn) -> BoxFuture<'_, Result<CommitResult, StoreError>>;
     fn get<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Option<Item>, StoreError>>;
     fn list(&self, query: ListQuery) -> BoxFuture<'_, Result<Snapshot, StoreError>>;
     fn watch(
@@ -33,11 +33,11 @@ trait AnyStore: fmt::Debug + Send + Sync {
     fn maintain(&self) -> BoxFuture<'_, Result<(), StoreError>>;
     fn back_up(self: Arc<Self>) -> BoxStream<'static, Result<Bytes, StoreError>>;
     fn current(&self) -> BoxFuture<'_, Result<Revision, StoreError>>;
-    fn status(&self) -> BoxFuture<'_, Result<Status, StoreError>>;
+    fn status(&self) -> BoxFuture<'_, Result<StoreStatus, StoreError>>;
 }
 
 impl<S: Store> AnyStore for S {
-    fn commit(&self, txn: Txn) -> BoxFuture<'_, Result<Committed, StoreError>> {
+    fn commit(&self, txn: Txn) -> BoxFuture<'_, Result<CommitResult, StoreError>> {
         Store::commit(self, txn).boxed()
     }
 
@@ -82,7 +82,7 @@ impl<S: Store> AnyStore for S {
         Store::current(self).boxed()
     }
 
-    fn status(&self) -> BoxFuture<'_, Result<Status, StoreError>> {
+    fn status(&self) -> BoxFuture<'_, Result<StoreStatus, StoreError>> {
         Store::status(self).boxed()
     }
 }
@@ -103,7 +103,7 @@ pub(crate) struct Engine {
 
 impl Engine {
     pub(crate) async fn new(store: impl Store) -> Result<Self, StoreError> {
-        let Status { current, first, .. } = Store::status(&store).await?;
+        let StoreStatus { current, first, .. } = Store::status(&store).await?;
         Ok(Self {
             store: Arc::new(store),
             known: Arc::new(AtomicU64::new(current.number())),
@@ -112,7 +112,7 @@ impl Engine {
         })
     }
 
-    pub(crate) async fn commit(&self, txn: Txn) -> Result<Committed, StoreError> {
+    pub(crate) async fn commit(&self, txn: Txn) -> Result<CommitResult, StoreError> {
         let committed = OrAbort(self.store.commit(txn)).await;
         match &committed {
             Ok(committed) => self.know(committed.revision),
@@ -180,7 +180,7 @@ impl Engine {
         OrAbort(Arc::clone(&self.store).back_up()).boxed()
     }
 
-    pub(crate) async fn status(&self) -> Result<Status, StoreError> {
+    pub(crate) async fn status(&self) -> Result<StoreStatus, StoreError> {
         OrAbort(self.store.status()).await
     }
 

@@ -153,7 +153,7 @@ pub(crate) fn misfit(patch: &serde_json::Value, refused: &ApiError) -> ApiError 
     };
     let mut errors = ErrorList::new();
     errors.invalid(
-        &podplane_api::validation::Path::new("patch"),
+        &podplane_api::validation::FieldPath::new("patch"),
         patch.to_string(),
         &format!("strict decoding error: {unknown}"),
     );

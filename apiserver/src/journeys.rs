@@ -8,12 +8,12 @@ use std::{
 };
 
 use opentelemetry_proto::tonic::trace::v1::ResourceSpans;
-use podplane_service_runtime::trace::{Journey, Seen, attribute, seen};
+use podplane_service_runtime::trace::{Journey, ReceivedSpan, attribute, received_spans};
 use tokio::sync::watch;
 
 /// The limits of the kept spans.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct TraceLimits {
     /// Traces; the least recently updated one goes first.
     pub(crate) traces: usize,
     /// Spans per trace. A pod that is retried for hours keeps its beginning and its end.
@@ -22,7 +22,7 @@ pub(crate) struct Limits {
     pub(crate) bytes: usize,
 }
 
-impl Limits {
+impl TraceLimits {
     pub(crate) const DEFAULT: Self = Self {
         traces: 4096,
         spans: 256,
@@ -33,15 +33,15 @@ impl Limits {
 /// The kept traces. Cheap to clone; clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct Journeys {
-    kept: Arc<Mutex<Kept>>,
+    kept: Arc<Mutex<TraceBuffer>>,
     /// The number of batches received.
     turns: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
-struct Kept {
-    limits: Limits,
-    traces: BTreeMap<u128, Trace>,
+struct TraceBuffer {
+    limits: TraceLimits,
+    traces: BTreeMap<u128, BufferedTrace>,
     /// The traces by the time of their last update.
     order: BTreeMap<u64, u128>,
     turn: u64,
@@ -49,22 +49,22 @@ struct Kept {
 }
 
 #[derive(Debug)]
-struct Trace {
+struct BufferedTrace {
     turn: u64,
     /// The first half of the kept spans.
-    first: Vec<Seen>,
+    first: Vec<ReceivedSpan>,
     /// The last half of the kept spans.
-    last: VecDeque<Seen>,
+    last: VecDeque<ReceivedSpan>,
     dropped: u64,
     received: SystemTime,
 }
 
 /// A snapshot of a trace.
 #[derive(Clone, Debug)]
-pub(crate) struct Told {
+pub(crate) struct TraceSnapshot {
     pub(crate) id: u128,
     /// The spans by start time.
-    pub(crate) spans: Vec<Seen>,
+    pub(crate) spans: Vec<ReceivedSpan>,
     /// The number of spans that were dropped.
     pub(crate) dropped: u64,
     /// The time at which the last span arrived.
@@ -73,15 +73,15 @@ pub(crate) struct Told {
 
 /// The pod that a trace is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Traveller {
+pub(crate) struct TracedPod {
     pub(crate) namespace: String,
     pub(crate) name: String,
     pub(crate) uid: String,
 }
 
 impl Journeys {
-    pub(crate) fn new(limits: Limits) -> Self {
-        let kept = Kept {
+    pub(crate) fn new(limits: TraceLimits) -> Self {
+        let kept = TraceBuffer {
             limits,
             traces: BTreeMap::new(),
             order: BTreeMap::new(),
@@ -97,7 +97,7 @@ impl Journeys {
     /// Adds exported spans; a span with a known id replaces the earlier one.
     pub(crate) fn take(&self, exported: Vec<ResourceSpans>) {
         let mut kept = self.lock();
-        for (trace, span) in seen(exported) {
+        for (trace, span) in received_spans(exported) {
             kept.take(trace, span);
         }
         drop(kept);
@@ -110,12 +110,12 @@ impl Journeys {
     }
 
     /// The kept trace of a journey.
-    pub(crate) fn get(&self, journey: Journey) -> Option<Told> {
+    pub(crate) fn get(&self, journey: Journey) -> Option<TraceSnapshot> {
         let kept = self.lock();
         let trace = kept.traces.get(&journey.trace())?;
         let mut spans: Vec<_> = trace.first.iter().chain(&trace.last).cloned().collect();
         spans.sort_by_key(|span| (span.start_unix_nano, span.id));
-        Some(Told {
+        Some(TraceSnapshot {
             id: journey.trace(),
             spans,
             dropped: trace.dropped,
@@ -124,17 +124,17 @@ impl Journeys {
     }
 
     /// The last pod of that name whose creation is kept.
-    pub(crate) fn last_of(&self, namespace: &str, name: &str) -> Option<Traveller> {
+    pub(crate) fn last_of(&self, namespace: &str, name: &str) -> Option<TracedPod> {
         let kept = self.lock();
         let roots = kept.traces.values().flat_map(|trace| trace.first.iter());
-        let of_name = roots.filter_map(|span| Some((span.start_unix_nano, traveller(span)?)));
+        let of_name = roots.filter_map(|span| Some((span.start_unix_nano, traced_pod(span)?)));
         let of_name = of_name
             .filter(|(_, of)| (of.namespace.as_str(), of.name.as_str()) == (namespace, name));
         let (_, last) = of_name.max_by_key(|(start, _)| *start)?;
         Some(last)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept> {
+    fn lock(&self) -> MutexGuard<'_, TraceBuffer> {
         // The state is whole between any two statements that could panic, so a panic elsewhere does
         // not spoil it.
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
@@ -142,23 +142,23 @@ impl Journeys {
 }
 
 /// The pod whose journey a root span begins.
-pub(crate) fn traveller(span: &Seen) -> Option<Traveller> {
+pub(crate) fn traced_pod(span: &ReceivedSpan) -> Option<TracedPod> {
     if span.parent != 0 {
         return None;
     }
     let value = |key| span.attribute(key).map(str::to_owned);
-    Some(Traveller {
+    Some(TracedPod {
         namespace: value(attribute::NAMESPACE)?,
         name: value(attribute::POD)?,
         uid: value(attribute::UID)?,
     })
 }
 
-impl Kept {
-    fn take(&mut self, id: u128, span: Seen) {
+impl TraceBuffer {
+    fn take(&mut self, id: u128, span: ReceivedSpan) {
         self.turn += 1;
         let (turn, limits) = (self.turn, self.limits);
-        let trace = self.traces.entry(id).or_insert_with(|| Trace {
+        let trace = self.traces.entry(id).or_insert_with(|| BufferedTrace {
             turn,
             first: Vec::new(),
             last: VecDeque::new(),
@@ -177,15 +177,15 @@ impl Kept {
             };
             if let Some(trace) = self.traces.remove(&oldest) {
                 let spans = trace.first.iter().chain(&trace.last);
-                self.bytes -= spans.map(Seen::bytes).sum::<usize>();
+                self.bytes -= spans.map(ReceivedSpan::bytes).sum::<usize>();
             }
         }
     }
 }
 
-impl Trace {
+impl BufferedTrace {
     /// Keeps a span; returns the bytes of the span that was replaced or dropped.
-    fn keep(&mut self, span: Seen, limit: usize) -> usize {
+    fn keep(&mut self, span: ReceivedSpan, limit: usize) -> usize {
         let mut known = self.first.iter_mut().chain(&mut self.last);
         if let Some(known) = known.find(|known| known.id == span.id) {
             return std::mem::replace(known, span).bytes();
@@ -264,14 +264,18 @@ mod tests {
 
     #[test]
     fn drops_the_least_recently_updated_trace_first() {
-        let journeys = Journeys::new(Limits {
+        let journeys = Journeys::new(TraceLimits {
             traces: 2,
-            ..Limits::DEFAULT
+            ..TraceLimits::DEFAULT
         });
         journeys.take(exported(vec![root(1), root(2), span(1, 5), root(3)]));
         assert!(journeys.get(journey(2)).is_none());
-        let told = journeys.get(journey(1)).unwrap();
-        let names: Vec<_> = told.spans.iter().map(|span| span.name.as_str()).collect();
+        let snapshot = journeys.get(journey(1)).unwrap();
+        let names: Vec<_> = snapshot
+            .spans
+            .iter()
+            .map(|span| span.name.as_str())
+            .collect();
         assert_eq!(names, ["step 1", "step 5"]);
         let last = journeys.last_of("default", "web").unwrap();
         assert_eq!(last.uid, uid(3));
@@ -280,29 +284,29 @@ mod tests {
 
     #[test]
     fn a_long_trace_keeps_its_beginning_and_its_end() {
-        let journeys = Journeys::new(Limits {
+        let journeys = Journeys::new(TraceLimits {
             spans: 4,
-            ..Limits::DEFAULT
+            ..TraceLimits::DEFAULT
         });
         journeys.take(exported((1..=9).map(|id| span(1, id)).collect()));
-        journeys.take(exported(vec![span(1, 9), span(1, 1)])); // Told again.
-        let told = journeys.get(journey(1)).unwrap();
-        let ids: Vec<_> = told.spans.iter().map(|span| span.id).collect();
-        assert_eq!((ids, told.dropped), (vec![1, 2, 8, 9], 5));
+        journeys.take(exported(vec![span(1, 9), span(1, 1)])); // Sent again.
+        let snapshot = journeys.get(journey(1)).unwrap();
+        let ids: Vec<_> = snapshot.spans.iter().map(|span| span.id).collect();
+        assert_eq!((ids, snapshot.dropped), (vec![1, 2, 8, 9], 5));
     }
 
     #[test]
     fn traces_stay_within_the_limit_of_bytes() {
-        let journeys = Journeys::new(Limits {
+        let journeys = Journeys::new(TraceLimits {
             bytes: 10_000,
-            ..Limits::DEFAULT
+            ..TraceLimits::DEFAULT
         });
         for n in 1..=200 {
             journeys.take(exported(vec![root(n), span(n, 7)]));
             let kept = journeys.lock();
             let traces = kept.traces.values();
             let spans = traces.flat_map(|trace| trace.first.iter().chain(&trace.last));
-            let bytes: usize = spans.map(Seen::bytes).sum();
+            let bytes: usize = spans.map(ReceivedSpan::bytes).sum();
             assert_eq!(bytes, kept.bytes);
             assert!(bytes <= 10_000);
             assert_eq!(kept.order.len(), kept.traces.len());

@@ -29,6 +29,6 @@ mod storage;
 mod tests;
 mod upkeep;
 
-pub use config::{Bounds, ClusterFlags, Config, StoreKind};
-pub use server::{RunError, run};
+pub use config::{ApiserverConfig, HistoryBounds, HoldFlags, StoreKind};
+pub use server::{ApiserverRunError, run};
 pub use storage::check as check_item;

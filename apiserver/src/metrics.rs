@@ -24,7 +24,7 @@ use tonic::Code;
 
 use crate::{
     cache::Position,
-    rest::resource::{Names, Resource},
+    rest::resource::{KindNames, Resource},
 };
 
 /// Buckets in seconds, as in Kubernetes.
@@ -35,17 +35,17 @@ const DURATIONS: [f64; 23] = [
 
 /// The counters and gauges. Clones share them.
 #[derive(Clone, Debug)]
-pub(crate) struct Metrics {
-    requests: Family<Answered, Counter<u64, AtomicU64>>,
-    seconds: Family<Request, Histogram, fn() -> Histogram>,
+pub(crate) struct ApiserverMetrics {
+    requests: Family<AnswerLabels, Counter<u64, AtomicU64>>,
+    seconds: Family<RequestLabels, Histogram, fn() -> Histogram>,
     inflight: Family<[(&'static str, &'static str); 1], Gauge<i64, AtomicI64>>,
-    watches: Family<Request, Gauge<i64, AtomicI64>>,
-    events: Family<Sent, Counter<u64, AtomicU64>>,
+    watches: Family<RequestLabels, Gauge<i64, AtomicI64>>,
+    events: Family<WatchEventLabels, Counter<u64, AtomicU64>>,
 }
 
 /// The labels of a request. The verbs are those of Kubernetes' metrics.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct Request {
+pub(crate) struct RequestLabels {
     pub(crate) group: &'static str,
     pub(crate) resource: &'static str,
     pub(crate) subresource: &'static str,
@@ -54,7 +54,7 @@ pub(crate) struct Request {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Answered {
+struct AnswerLabels {
     code: u16,
     group: &'static str,
     resource: &'static str,
@@ -64,14 +64,14 @@ struct Answered {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Sent {
+struct WatchEventLabels {
     group: &'static str,
     kind: &'static str,
     version: &'static str,
 }
 
-impl Request {
-    pub(crate) fn new(names: &Names, subresource: &'static str, verb: &'static str) -> Self {
+impl RequestLabels {
+    pub(crate) fn new(names: &KindNames, subresource: &'static str, verb: &'static str) -> Self {
         Self {
             group: names.group,
             resource: names.plural,
@@ -84,24 +84,24 @@ impl Request {
 
 /// A request in progress. A request that its client gives up is not counted.
 #[derive(Debug)]
-pub(crate) struct Running {
-    request: Request,
+pub(crate) struct InflightRequest {
+    request: RequestLabels,
     began: Instant,
-    _inflight: Goes,
-    metrics: Metrics,
+    _inflight: GaugeGuard,
+    metrics: ApiserverMetrics,
 }
 
-impl Running {
+impl InflightRequest {
     /// Counts the answered request.
     pub(crate) fn answered(self, code: StatusCode) {
-        let Request {
+        let RequestLabels {
             group,
             resource,
             subresource,
             verb,
             version,
         } = self.request;
-        let answered = Answered {
+        let answered = AnswerLabels {
             code: code.as_u16(),
             group,
             resource,
@@ -120,16 +120,16 @@ impl Running {
 
 /// A gauge that is incremented for as long as this value lives.
 #[derive(Debug)]
-pub(crate) struct Goes(Gauge<i64, AtomicI64>);
+pub(crate) struct GaugeGuard(Gauge<i64, AtomicI64>);
 
-impl Goes {
+impl GaugeGuard {
     fn on(gauge: &Gauge<i64, AtomicI64>) -> Self {
         gauge.inc();
         Self(gauge.clone())
     }
 }
 
-impl Drop for Goes {
+impl Drop for GaugeGuard {
     fn drop(&mut self) {
         self.0.dec();
     }
@@ -137,19 +137,19 @@ impl Drop for Goes {
 
 /// An open watch.
 #[derive(Debug)]
-pub(crate) struct Watching {
-    _open: Goes,
+pub(crate) struct OpenWatch {
+    _open: GaugeGuard,
     sent: Counter<u64, AtomicU64>,
 }
 
-impl Watching {
+impl OpenWatch {
     /// Counts an event that was sent.
     pub(crate) fn sent(&self) {
         self.sent.inc();
     }
 }
 
-impl Metrics {
+impl ApiserverMetrics {
     /// Creates the counters and registers them for `/metrics`.
     pub(crate) fn new(registry: &mut Registry) -> Self {
         let metrics = Self {
@@ -197,18 +197,18 @@ impl Metrics {
         kinds: Arc<[Arc<dyn Resource>]>,
         position: Position,
     ) {
-        registry.register_collector(Box::new(Stored { kinds, position }));
+        registry.register_collector(Box::new(ObjectCountCollector { kinds, position }));
     }
 
     /// Starts to count a request.
-    pub(crate) fn begins(&self, request: Request) -> Running {
+    pub(crate) fn begins(&self, request: RequestLabels) -> InflightRequest {
         let kind = match request.verb {
             "GET" | "LIST" | "WATCH" => "readOnly",
             _ => "mutating",
         };
         let inflight = self.inflight.get_or_create(&[("request_kind", kind)]);
-        Running {
-            _inflight: Goes::on(&inflight),
+        InflightRequest {
+            _inflight: GaugeGuard::on(&inflight),
             request,
             began: Instant::now(),
             metrics: self.clone(),
@@ -216,17 +216,17 @@ impl Metrics {
     }
 
     /// Counts an open watch until the returned value is dropped.
-    pub(crate) fn watches(&self, names: &Names) -> Watching {
-        let sent = Sent {
+    pub(crate) fn watches(&self, names: &KindNames) -> OpenWatch {
+        let sent = WatchEventLabels {
             group: names.group,
             kind: names.kind,
             version: names.version,
         };
         let open = self
             .watches
-            .get_or_create(&Request::new(names, "", "WATCH"));
-        Watching {
-            _open: Goes::on(&open),
+            .get_or_create(&RequestLabels::new(names, "", "WATCH"));
+        OpenWatch {
+            _open: GaugeGuard::on(&open),
             sent: self.events.get_or_create(&sent).clone(),
         }
     }
@@ -266,18 +266,18 @@ pub(crate) fn http_code(code: Code) -> StatusCode {
 }
 
 /// A collector of the numbers of stored objects, counted at each scrape.
-struct Stored {
+struct ObjectCountCollector {
     kinds: Arc<[Arc<dyn Resource>]>,
     position: Position,
 }
 
-impl std::fmt::Debug for Stored {
+impl std::fmt::Debug for ObjectCountCollector {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Stored(..)")
     }
 }
 
-impl Collector for Stored {
+impl Collector for ObjectCountCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let name = "apiserver_storage_objects";
         let help = "Stored objects, by resource";

@@ -15,10 +15,10 @@ mod update;
 mod watch;
 
 pub(crate) use delete::DeleteOptions;
-pub(crate) use list::{Freshness, Listed, NOT_OLDER_THAN};
+pub(crate) use list::{Freshness, ListPage, NOT_OLDER_THAN};
 pub(crate) use patch::Patch;
-pub(crate) use update::Part;
-pub(crate) use watch::{Start, Told, WatchOptions, revision as watch_revision};
+pub(crate) use update::ObjectPart;
+pub(crate) use watch::{StreamEvent, WatchOptions, WatchStart, revision as watch_revision};
 
 use std::{sync::Arc, time::Instant};
 
@@ -34,19 +34,19 @@ use podplane_store::{Guard, Key, Revision, StoreError, Txn};
 use serde_json::Value;
 
 use crate::{
-    admission::{Admission, Beside, Change, fences},
-    cache::{Entry, KindCache, Position, Query},
+    admission::{Admission, CommitAdditions, ProposedChange, fences},
+    cache::{CachedObject, KindCache, Position, Query},
     engine::Engine,
     error, storage,
 };
 
 /// Carries out the subresources of a kind that act on its objects.
-pub(crate) type Act<K> = for<'a> fn(
+pub(crate) type SubresourceAction<K> = for<'a> fn(
     &'a Registry<K>,
     &'a ObjectKey,
     Subresource,
     &'a Value,
-    Effect,
+    WriteEffect,
 ) -> BoxFuture<'a, Result<(), ApiError>>;
 
 /// Reads and writes of the objects of a kind.
@@ -56,7 +56,7 @@ pub(crate) struct Registry<K> {
     cache: Arc<KindCache<K>>,
     position: Position,
     admission: Option<Arc<dyn Admission<K>>>,
-    act: Option<Act<K>>,
+    act: Option<SubresourceAction<K>>,
 }
 
 impl<K> Clone for Registry<K> {
@@ -73,7 +73,7 @@ impl<K> Clone for Registry<K> {
 
 /// The effect of a write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Effect {
+pub(crate) enum WriteEffect {
     /// The write is stored.
     #[default]
     Durable,
@@ -83,8 +83,8 @@ pub(crate) enum Effect {
 
 /// The options of a write.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Write {
-    pub(crate) effect: Effect,
+pub(crate) struct WriteParams {
+    pub(crate) effect: WriteEffect,
     /// The writer that `metadata.managedFields` records. `None` for writes through gRPC, except
     /// patches that name a manager: other requests cannot. Kubernetes takes an object without
     /// records for one that existed before its first apply.
@@ -93,9 +93,9 @@ pub(crate) struct Write {
     pub(crate) fence: Option<Fence>,
 }
 
-impl Write {
-    fn terms(&self) -> Terms<'_> {
-        Terms {
+impl WriteParams {
+    fn terms(&self) -> ChangeTerms<'_> {
+        ChangeTerms {
             effect: self.effect,
             fence: self.fence.as_ref(),
         }
@@ -104,14 +104,14 @@ impl Write {
 
 /// The conditions of a change.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Terms<'a> {
-    pub(crate) effect: Effect,
+pub(crate) struct ChangeTerms<'a> {
+    pub(crate) effect: WriteEffect,
     /// The fence that must hold.
     pub(crate) fence: Option<&'a Fence>,
 }
 
-impl From<Effect> for Terms<'_> {
-    fn from(effect: Effect) -> Self {
+impl From<WriteEffect> for ChangeTerms<'_> {
+    fn from(effect: WriteEffect) -> Self {
         Self {
             effect,
             fence: None,
@@ -120,7 +120,7 @@ impl From<Effect> for Terms<'_> {
 }
 
 /// The decision about an object.
-enum Step<K> {
+enum ChangeDecision<K> {
     /// Keep the object as it is, and answer with this.
     Keep(K),
     /// Replace the object.
@@ -146,41 +146,45 @@ impl<K: Strategy> Registry<K> {
     }
 
     /// The same with subresources that act.
-    pub(crate) fn acting(self, act: Option<Act<K>>) -> Self {
+    pub(crate) fn acting(self, act: Option<SubresourceAction<K>>) -> Self {
         Self { act, ..self }
     }
 
     /// The subresources that act, if the kind has such.
-    pub(crate) fn act(&self) -> Option<Act<K>> {
+    pub(crate) fn act(&self) -> Option<SubresourceAction<K>> {
         self.act
     }
 
-    /// Returns what the admission commits together with a valid change.
+    /// The guards and writes that the admission commits together with a valid change.
     ///
     /// # Errors
     ///
     /// The reason why the change is refused.
-    async fn beside(&self, change: Change<'_, K>, effect: Effect) -> Result<Beside, ApiError> {
+    async fn additions(
+        &self,
+        change: ProposedChange<'_, K>,
+        effect: WriteEffect,
+    ) -> Result<CommitAdditions, ApiError> {
         let Some(admission) = &self.admission else {
-            return Ok(Beside::default());
+            return Ok(CommitAdditions::default());
         };
-        let beside = admission.beside(change).await?;
-        if effect == Effect::Dry {
-            admission.judge(change).await?;
+        let additions = admission.additions(change).await?;
+        if effect == WriteEffect::Dry {
+            admission.check_guards(change).await?;
         }
-        Ok(beside)
+        Ok(additions)
     }
 
     /// Asks the admission why one of its guards failed; `Ok` if the guards may hold now.
-    async fn judge(&self, change: Change<'_, K>) -> Result<(), ApiError> {
+    async fn check_guards(&self, change: ProposedChange<'_, K>) -> Result<(), ApiError> {
         match &self.admission {
-            Some(admission) => admission.judge(change).await,
+            Some(admission) => admission.check_guards(change).await,
             None => Ok(()),
         }
     }
 
     /// Reads the object, at least as new as every acknowledged write.
-    pub(crate) async fn get(&self, key: &ObjectKey) -> Result<Arc<Entry>, ApiError> {
+    pub(crate) async fn get(&self, key: &ObjectKey) -> Result<Arc<CachedObject>, ApiError> {
         scoped::<K>(key)?;
         self.position.reached(self.engine.acknowledged()).await?;
         self.cache
@@ -204,25 +208,35 @@ impl<K: Strategy> Registry<K> {
     async fn change(
         &self,
         key: &ObjectKey,
-        terms: Terms<'_>,
-        decide: impl Fn(K) -> Result<Step<K>, ApiError> + Send + Sync,
+        terms: ChangeTerms<'_>,
+        decide: impl Fn(K) -> Result<ChangeDecision<K>, ApiError> + Send + Sync,
     ) -> Result<K, ApiError> {
         self.change_guarded(key, Vec::new(), terms, &decide).await
     }
 
     /// The same under further guards; a failure of one of them is a conflict. Compiled once for
     /// each kind, not for each decision.
+    ///
+    /// Each attempt reads the object, decides, and commits under guards in this order: the leader
+    /// and the object's revision, `guards`, those of the admission. It ends in one of these states:
+    ///
+    /// - kept, unchanged, or a dry run: answered without a commit;
+    /// - committed: answered with the revision of the commit;
+    /// - a guard of the first group failed: the next attempt begins;
+    /// - a guard of `guards` failed, or another error: returned;
+    /// - a guard of the admission failed: refused if the admission still finds the reason,
+    ///   otherwise the next attempt begins.
     async fn change_guarded(
         &self,
         key: &ObjectKey,
         guards: Vec<Guard>,
-        terms: Terms<'_>,
-        decide: &(dyn Fn(K) -> Result<Step<K>, ApiError> + Send + Sync),
+        terms: ChangeTerms<'_>,
+        decide: &(dyn Fn(K) -> Result<ChangeDecision<K>, ApiError> + Send + Sync),
     ) -> Result<K, ApiError> {
         let begun = Instant::now();
         scoped::<K>(key)?;
         let store_key = storage::key::<K>(key)?;
-        let Terms { effect, fence } = terms;
+        let ChangeTerms { effect, fence } = terms;
         loop {
             let leads = fences::guard(&self.engine, fence).await?;
             let found = self.engine.get(&store_key).await.map_err(error::store)?;
@@ -230,36 +244,38 @@ impl<K: Strategy> Registry<K> {
             let old: K = storage::decode(&item).map_err(|error| error::internal(&error))?;
             let revision = item.modified;
             let before = self.admission.is_some().then(|| old.clone());
-            let from = old.station();
+            let from = old.journey_state();
             let decided = decide(old)?;
-            let change = Change {
+            let change = ProposedChange {
                 old: before.as_ref(),
                 new: match &decided {
-                    Step::Keep(object) | Step::Put(object) => Some(object),
-                    Step::Remove(_) => None,
+                    ChangeDecision::Keep(object) | ChangeDecision::Put(object) => Some(object),
+                    ChangeDecision::Remove(_) => None,
                 },
                 fence,
             };
-            let beside = self.beside(change, effect).await?;
+            let additions = self.additions(change, effect).await?;
             let mut txn = Txn {
                 guards: leads.into_iter().collect(),
-                writes: beside.writes,
+                writes: additions.writes,
                 // So that objects which fill a disk can be removed, by every writer with a part in
                 // their removal.
                 reclaims: match &decided {
-                    Step::Keep(object) | Step::Put(object) => object.is_deleting(),
-                    Step::Remove(_) => true,
+                    ChangeDecision::Keep(object) | ChangeDecision::Put(object) => {
+                        object.is_deleting()
+                    }
+                    ChangeDecision::Remove(_) => true,
                 },
             };
             txn.guards.push(unchanged(&store_key, revision));
             let of_what_was_read = txn.guards.len();
             txn.guards.extend(guards.iter().cloned());
             let of_admission = txn.guards.len();
-            txn.guards.extend(beside.guards);
-            let is_removed = matches!(decided, Step::Remove(_));
+            txn.guards.extend(additions.guards);
+            let is_removed = matches!(decided, ChangeDecision::Remove(_));
             let (txn, mut object) = match decided {
-                Step::Keep(object) => return Ok(object),
-                Step::Put(mut object) => {
+                ChangeDecision::Keep(object) => return Ok(object),
+                ChangeDecision::Put(mut object) => {
                     let value = storage::encode(&mut object)?;
                     if value == item.value {
                         // No change, so no event for watches.
@@ -268,24 +284,25 @@ impl<K: Strategy> Registry<K> {
                     }
                     (txn.put(store_key.clone(), value), object)
                 }
-                Step::Remove(object) => (txn.delete(store_key.clone()), object),
+                ChangeDecision::Remove(object) => (txn.delete(store_key.clone()), object),
             };
-            if effect == Effect::Dry {
+            if effect == WriteEffect::Dry {
                 storage::set_revision(&mut object, revision);
                 return Ok(object);
             }
             match self.engine.commit(txn).await {
                 Ok(committed) => {
                     storage::set_revision(&mut object, committed.revision);
-                    let to = object.station().filter(|_| !is_removed);
-                    journey::tell(begun, from.as_ref(), to.as_ref());
+                    let to = object.journey_state().filter(|_| !is_removed);
+                    journey::record(begun, from.as_ref(), to.as_ref());
                     return Ok(object);
                 }
                 // Only the object itself or the leader changed: decide again.
                 Err(StoreError::Conflict { guard, .. }) if guard < of_what_was_read => {}
                 Err(StoreError::Conflict { guard, .. }) if guard >= of_admission => {
                     let (old, new) = (before.as_ref(), Some(&object));
-                    self.judge(Change { old, new, fence }).await?;
+                    self.check_guards(ProposedChange { old, new, fence })
+                        .await?;
                 }
                 Err(error) => return Err(error::store(error)),
             }

@@ -41,21 +41,21 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use self::{
-    answer::{About, Answer, Form},
-    call::{Call, Refused},
+    answer::{ObjectForm, RefusalSubject, RestAnswer},
+    call::{CallRefusal, RestCall},
     resource::Resource,
 };
 use crate::{
     cache::Position,
     journeys::Journeys,
-    metrics::{self, Metrics, Request},
+    metrics::{self, ApiserverMetrics, RequestLabels},
 };
 
 /// The minor version of Kubernetes whose API this is.
 const MINOR: &str = "33";
 
 /// The parts of the server that the REST API uses.
-pub(crate) struct Shared {
+pub(crate) struct RestContext {
     pub(crate) journeys: Journeys,
     /// Cancelled when open watches have to end.
     pub(crate) stop: CancellationToken,
@@ -66,7 +66,7 @@ pub(crate) struct Shared {
 struct Facade {
     kinds: Arc<[Arc<dyn Resource>]>,
     openapi: Arc<openapi::OpenApi>,
-    metrics: Metrics,
+    metrics: ApiserverMetrics,
     journeys: Journeys,
     /// Cancelled when open watches have to end.
     stop: CancellationToken,
@@ -76,17 +76,17 @@ struct Facade {
 pub(crate) fn router(
     mut kinds: Vec<Arc<dyn Resource>>,
     position: Position,
-    shared: Shared,
-    metrics: Metrics,
+    shared: RestContext,
+    metrics: ApiserverMetrics,
     registry: &mut Registry,
 ) -> Router {
-    let Shared { journeys, stop } = shared;
+    let RestContext { journeys, stop } = shared;
     let of_nothing = kinds.first().into_iter().flat_map(not_stored::kinds);
     let of_nothing: Vec<_> = of_nothing.collect();
     kinds.extend(of_nothing);
     kinds.extend(review::reviews(&kinds));
     let kinds: Arc<[_]> = kinds.into();
-    Metrics::show_stored(registry, Arc::clone(&kinds), position);
+    ApiserverMetrics::show_stored(registry, Arc::clone(&kinds), position);
     let facade = Facade {
         metrics,
         kinds,
@@ -126,7 +126,7 @@ pub(crate) fn router(
 }
 
 /// The fallback route: 404, or UNIMPLEMENTED for gRPC.
-async fn fallback(headers: HeaderMap) -> Answer {
+async fn fallback(headers: HeaderMap) -> RestAnswer {
     let grpc = body::media_type(&headers).starts_with("application/grpc");
     if grpc {
         return tonic::Status::unimplemented("").into_http();
@@ -134,15 +134,15 @@ async fn fallback(headers: HeaderMap) -> Answer {
     answer::no_such_path()
 }
 
-async fn root(State(facade): State<Facade>, headers: HeaderMap) -> Answer {
+async fn root(State(facade): State<Facade>, headers: HeaderMap) -> RestAnswer {
     discovery::root(&facade.kinds, &headers)
 }
 
-async fn core(State(facade): State<Facade>, headers: HeaderMap) -> Answer {
+async fn core(State(facade): State<Facade>, headers: HeaderMap) -> RestAnswer {
     discovery::core(&facade.kinds, &headers)
 }
 
-async fn groups(State(facade): State<Facade>, headers: HeaderMap) -> Answer {
+async fn groups(State(facade): State<Facade>, headers: HeaderMap) -> RestAnswer {
     discovery::groups(&facade.kinds, &headers)
 }
 
@@ -150,7 +150,7 @@ async fn group(
     State(facade): State<Facade>,
     Path(group): Path<String>,
     headers: HeaderMap,
-) -> Answer {
+) -> RestAnswer {
     discovery::group(&facade.kinds, &group, &headers)
 }
 
@@ -158,7 +158,7 @@ async fn core_resources(
     State(facade): State<Facade>,
     Path(version): Path<String>,
     headers: HeaderMap,
-) -> Answer {
+) -> RestAnswer {
     discovery::resources(&facade.kinds, "", &version, &headers)
 }
 
@@ -166,11 +166,11 @@ async fn group_resources(
     State(facade): State<Facade>,
     Path((group, version)): Path<(String, String)>,
     headers: HeaderMap,
-) -> Answer {
+) -> RestAnswer {
     discovery::resources(&facade.kinds, &group, &version, &headers)
 }
 
-async fn openapi_index(State(facade): State<Facade>, headers: HeaderMap) -> Answer {
+async fn openapi_index(State(facade): State<Facade>, headers: HeaderMap) -> RestAnswer {
     facade.openapi.index(&facade.kinds, &headers)
 }
 
@@ -179,13 +179,13 @@ async fn openapi_document(
     Path(path): Path<String>,
     uri: Uri,
     headers: HeaderMap,
-) -> Answer {
+) -> RestAnswer {
     facade
         .openapi
         .document(&facade.kinds, &path, &uri, &headers)
 }
 
-fn version() -> Answer {
+fn version() -> RestAnswer {
     let document = json!({
         "major": "1",
         "minor": MINOR,
@@ -204,7 +204,7 @@ async fn core_object(
     State(facade): State<Facade>,
     Path((version, path)): Path<(String, String)>,
     request: http::Request<Body>,
-) -> Answer {
+) -> RestAnswer {
     facade.serve("", &version, &path, request).await
 }
 
@@ -212,12 +212,12 @@ async fn group_object(
     State(facade): State<Facade>,
     Path((group, version, path)): Path<(String, String, String)>,
     request: http::Request<Body>,
-) -> Answer {
+) -> RestAnswer {
     facade.serve(&group, &version, &path, request).await
 }
 
 /// The target of a path.
-struct Target {
+struct RequestTarget {
     resource: Arc<dyn Resource>,
     /// True for the deprecated paths that begin with `watch/`: a watch of all objects, or of the
     /// named one.
@@ -229,26 +229,26 @@ struct Target {
     subresource: Option<Subresource>,
 }
 
-impl Target {
+impl RequestTarget {
     fn key(&self) -> ObjectKey {
         ObjectKey::new(self.namespace.as_str(), self.name.as_str())
     }
 
-    fn about(&self) -> About<'_> {
-        About {
+    fn about(&self) -> RefusalSubject<'_> {
+        RefusalSubject {
             names: Some(self.resource.names()),
             name: &self.name,
         }
     }
 
-    fn refusal(&self, error: &ApiError) -> Answer {
+    fn refusal(&self, error: &ApiError) -> RestAnswer {
         answer::refusal(error, self.about())
     }
 }
 
 impl Facade {
     /// Parses the rest of a path: the resource, and the object if one is named.
-    fn target(&self, group: &str, version: &str, path: &str) -> Option<Target> {
+    fn target(&self, group: &str, version: &str, path: &str) -> Option<RequestTarget> {
         let segments: Vec<_> = path.trim_end_matches('/').split('/').collect();
         let (is_watch, segments) = match segments.as_slice() {
             ["watch", rest @ ..] if !rest.is_empty() => (true, rest),
@@ -296,7 +296,7 @@ impl Facade {
                     .find(|known| known.name() == text)?,
             ),
         };
-        Some(Target {
+        Some(RequestTarget {
             is_watch,
             namespace: namespace.to_owned(),
             name: name.to_owned(),
@@ -311,7 +311,7 @@ impl Facade {
         version: &str,
         path: &str,
         request: http::Request<Body>,
-    ) -> Answer {
+    ) -> RestAnswer {
         let Some(target) = self.target(group, version, path) else {
             return answer::no_such_path();
         };
@@ -326,7 +326,7 @@ impl Facade {
         ) = request.into_parts();
         let names = target.resource.names();
         let has_protobuf = kubernetes::has(&names.api_version(), names.kind);
-        let Some(form) = Form::accepted(&headers, has_protobuf) else {
+        let Some(form) = ObjectForm::accepted(&headers, has_protobuf) else {
             return answer::not_acceptable(&[
                 "application/json",
                 answer::YAML,
@@ -337,7 +337,7 @@ impl Facade {
             Ok(body) => body,
             Err(answer) => return answer,
         };
-        let call = Call {
+        let call = RestCall {
             target: &target,
             method,
             uri,
@@ -348,11 +348,11 @@ impl Facade {
         };
         let verb = metrics::verb(&call.method, !target.name.is_empty(), call.is_watch());
         let subresource = target.subresource.map_or("", Subresource::name);
-        let request = Request::new(target.resource.names(), subresource, verb);
+        let request = RequestLabels::new(target.resource.names(), subresource, verb);
         let running = self.metrics.begins(request);
         let answer = call.answer().await.unwrap_or_else(|refused| match refused {
-            Refused::Error(error) => target.refusal(&error),
-            Refused::Answer(answer) => *answer,
+            CallRefusal::Error(error) => target.refusal(&error),
+            CallRefusal::Answer(answer) => *answer,
         });
         running.answered(answer.status());
         answer

@@ -18,19 +18,19 @@ use podplane_proto::{
 use podplane_service_runtime::{
     Process, Services, Tasks,
     server::{Listener, ServeError},
-    tasks::{Ended, TaskError},
+    tasks::{TaskEnd, TaskError},
 };
 use podplane_store::{MemStore, OpenError, SledStore, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Bounds, ClusterFlags, Config, StoreKind,
-    admission::{Addresses, Admission, Fences, NodeBlocks, Policy},
+    ApiserverConfig, HistoryBounds, HoldFlags, StoreKind,
+    admission::{Admission, BlockPolicy, Fences, NodeBlockAdmission, PodAddressIndex},
     cache::{Feeder, KindCache, Position, Sink},
     engine::Engine,
-    journeys::{Journeys, Limits},
-    metrics::Metrics,
-    registry::{Act, Registry},
+    journeys::{Journeys, TraceLimits},
+    metrics::ApiserverMetrics,
+    registry::{Registry, SubresourceAction},
     rest::{
         self,
         bindings::{self, Bindings},
@@ -38,14 +38,14 @@ use crate::{
         resource::Resource,
     },
     service::{
-        Backups, BlockRecords, Collector, KindService, NarrowMethods, Traces, of_nodes, of_pods,
+        Backups, BlockRecords, KindService, NarrowMethods, SpanCollector, Traces, of_nodes, of_pods,
     },
-    upkeep::{Kind, Upkeep},
+    upkeep::{Upkeep, UpkeepKind},
 };
 
 /// The reason why the API server could not start, or stopped.
 #[derive(Debug, thiserror::Error)]
-pub enum RunError {
+pub enum ApiserverRunError {
     /// The sled store needs a directory.
     #[error("--store sled needs --data-dir")]
     NoDataDir,
@@ -72,24 +72,27 @@ pub enum RunError {
     Serve(#[from] ServeError),
     /// A task ended unexpectedly.
     #[error("failed to run")]
-    Ended(#[from] Ended),
+    Ended(#[from] TaskEnd),
 }
 
 /// Serves until `shutdown`.
 ///
 /// # Errors
 ///
-/// [`RunError`] names the step of the start that failed, or the task that ended.
+/// [`ApiserverRunError`] names the step of the start that failed, or the task that ended.
 pub fn run(
-    config: Config,
+    config: ApiserverConfig,
     shutdown: CancellationToken,
-) -> BoxFuture<'static, Result<(), RunError>> {
+) -> BoxFuture<'static, Result<(), ApiserverRunError>> {
     // Boxed, so that it is compiled with this crate and not with each program that calls it.
     Box::pin(run_until(config, shutdown))
 }
 
-async fn run_until(config: Config, shutdown: CancellationToken) -> Result<(), RunError> {
-    let Config {
+async fn run_until(
+    config: ApiserverConfig,
+    shutdown: CancellationToken,
+) -> Result<(), ApiserverRunError> {
+    let ApiserverConfig {
         listen,
         allowed_hosts,
         address_file,
@@ -98,10 +101,10 @@ async fn run_until(config: Config, shutdown: CancellationToken) -> Result<(), Ru
         service_cluster_ip_range,
         cluster_cidr,
         compat,
-        cluster: ClusterFlags { release_after },
+        cluster: HoldFlags { release_after },
         bounds,
     } = config;
-    let policy = Policy {
+    let policy = BlockPolicy {
         service_ranges: service_cluster_ip_range,
         cluster_cidrs: cluster_cidr.iter().map(IpNet::trunc).collect(),
         lenient: compat.is_lenient(),
@@ -123,15 +126,15 @@ async fn run_until(config: Config, shutdown: CancellationToken) -> Result<(), Ru
             serve(MemStore::new(), policy, bounds, listener, ready, shutdown).await
         }
         StoreKind::Sled => {
-            let dir = data_dir.ok_or(RunError::NoDataDir)?.join("store");
+            let dir = data_dir.ok_or(ApiserverRunError::NoDataDir)?.join("store");
             let open = {
                 let dir = dir.clone();
                 tokio::task::spawn_blocking(move || SledStore::open(dir))
             };
             let store = open
                 .await
-                .map_err(RunError::OpenPanicked)?
-                .map_err(|source| RunError::Open { dir, source })?;
+                .map_err(ApiserverRunError::OpenPanicked)?
+                .map_err(|source| ApiserverRunError::Open { dir, source })?;
             serve(store, policy, bounds, listener, ready, shutdown).await
         }
     }
@@ -140,18 +143,18 @@ async fn run_until(config: Config, shutdown: CancellationToken) -> Result<(), Ru
 /// Serves a store on a socket. `ready` is called once requests will be answered.
 pub(crate) async fn serve(
     store: impl Store,
-    policy: Policy,
-    bounds: Bounds,
+    policy: BlockPolicy,
+    bounds: HistoryBounds,
     listener: Listener,
     ready: impl FnOnce(&Listener) -> Result<(), ServeError> + Send,
     shutdown: CancellationToken,
-) -> Result<(), RunError> {
+) -> Result<(), ApiserverRunError> {
     let engine = Engine::new(store).await?;
-    let blocks = Arc::new(NodeBlocks::open(engine.clone(), policy).await?);
-    let addresses = Arc::new(Addresses::open(&engine).await?);
+    let blocks = Arc::new(NodeBlockAdmission::open(engine.clone(), policy).await?);
+    let addresses = Arc::new(PodAddressIndex::open(&engine).await?);
     let mut process = Process::new(DESCRIPTORS);
-    let metrics = Metrics::new(process.registry());
-    let mut server = Server::new(engine.clone(), metrics.clone(), shutdown.clone());
+    let metrics = ApiserverMetrics::new(process.registry());
+    let mut server = ServerBuilder::new(engine.clone(), metrics.clone(), shutdown.clone());
     let pods = Arc::new(server.add_extended(Extension {
         admission: Some(addresses),
         act: Some(bindings::act),
@@ -159,8 +162,8 @@ pub(crate) async fn serve(
     }));
     let bindings = Bindings::new(Registry::clone(&pods));
     server.resources.push(Arc::new(bindings));
-    let journeys = Journeys::new(Limits::DEFAULT);
-    let collector = Collector(journeys.clone());
+    let journeys = Journeys::new(TraceLimits::DEFAULT);
+    let collector = SpanCollector(journeys.clone());
     server.services.add(TraceServiceServer::new(collector));
     let traces = Traces {
         journeys: journeys.clone(),
@@ -184,7 +187,7 @@ pub(crate) async fn serve(
         ..Extension::default()
     });
     kinds::visit(&mut server);
-    let Server {
+    let ServerBuilder {
         feeder,
         position,
         services,
@@ -198,7 +201,7 @@ pub(crate) async fn serve(
         let journeys = journeys.clone();
         move |spans| journeys.take(spans)
     });
-    let shared = rest::Shared {
+    let shared = rest::RestContext {
         journeys,
         stop: end_watches,
     };
@@ -218,7 +221,7 @@ pub(crate) async fn serve(
     upkeep
         .create_system_namespaces()
         .await
-        .map_err(RunError::SystemNamespaces)?;
+        .map_err(ApiserverRunError::SystemNamespaces)?;
     spawn(&mut tasks, "store", Arc::clone(&upkeep).report_failure());
     spawn(
         &mut tasks,
@@ -247,19 +250,19 @@ fn spawn<E: Into<TaskError> + Send + 'static>(
 }
 
 /// The parts of the server under construction.
-struct Server {
+struct ServerBuilder {
     engine: Engine,
-    metrics: Metrics,
+    metrics: ApiserverMetrics,
     feeder: Feeder,
     position: Position,
     services: Services,
-    kinds: Vec<Arc<dyn Kind>>,
+    kinds: Vec<Arc<dyn UpkeepKind>>,
     resources: Vec<Arc<dyn Resource>>,
     stop: CancellationToken,
 }
 
-impl Server {
-    fn new(engine: Engine, metrics: Metrics, stop: CancellationToken) -> Self {
+impl ServerBuilder {
+    fn new(engine: Engine, metrics: ApiserverMetrics, stop: CancellationToken) -> Self {
         let feeder = Feeder::new();
         let position = feeder.position();
         let mut services = Services::default();
@@ -304,7 +307,7 @@ impl Server {
 }
 
 /// Adds the kinds that nothing else here needs.
-impl KindVisitor for Server {
+impl KindVisitor for ServerBuilder {
     fn visit<K: Strategy>(&mut self) {
         let is_this = |resource: &Arc<dyn Resource>| {
             let names = resource.names();
@@ -320,7 +323,7 @@ impl KindVisitor for Server {
 struct Extension<K> {
     admission: Option<Arc<dyn Admission<K>>>,
     /// The subresources that act on an object.
-    act: Option<Act<K>>,
+    act: Option<SubresourceAction<K>>,
     /// The methods of its gRPC service besides the uniform ones.
     methods: Option<NarrowMethods<K>>,
 }

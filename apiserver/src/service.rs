@@ -10,7 +10,7 @@ mod watch;
 
 pub(crate) use self::{
     blocks::BlockRecords,
-    journeys::{Collector, Traces},
+    journeys::{SpanCollector, Traces},
     methods::{of_nodes, of_pods},
     store::Backups,
 };
@@ -34,7 +34,7 @@ use tonic::{Code, Status, body::Body, codegen::Service, server::NamedService};
 
 use crate::{
     error,
-    metrics::{self, Metrics, Request},
+    metrics::{self, ApiserverMetrics, RequestLabels},
     registry::Registry,
     rest::resource::Resource,
 };
@@ -48,7 +48,7 @@ pub(crate) struct KindService<K> {
     narrow: Option<NarrowMethods<K>>,
     /// Cancelled when open watches have to end.
     stop: CancellationToken,
-    metrics: Metrics,
+    metrics: ApiserverMetrics,
 }
 
 impl<K> Clone for KindService<K> {
@@ -67,7 +67,7 @@ impl<K: Strategy> KindService<K> {
         registry: Registry<K>,
         narrow: Option<NarrowMethods<K>>,
         stop: CancellationToken,
-        metrics: Metrics,
+        metrics: ApiserverMetrics,
     ) -> Self {
         Self {
             registry,
@@ -144,7 +144,7 @@ impl<K: Strategy> Service<http::Request<Body>> for KindService<K> {
         let names = Resource::names(&self.registry);
         let running = self
             .metrics
-            .begins(Request::new(names, subresource, counted));
+            .begins(RequestLabels::new(names, subresource, counted));
         let answer = match verb {
             Some(verb) => methods::call(self, verb, fence, request),
             None => match self.narrow {

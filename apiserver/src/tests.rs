@@ -35,7 +35,7 @@ use podplane_api::{
     Object,
     core::{Namespace, Node, Pod},
 };
-use podplane_client::{ApiError, Client, DeleteParams, Endpoint, WatchEvent};
+use podplane_client::{ApiError, Client, DeleteParams, Endpoint, ObjectEvent};
 use podplane_service_runtime::server::{Listen, Listener};
 use podplane_store::{MemStore, Store};
 use podplane_tests::rest::Rest;
@@ -43,7 +43,7 @@ use serde_json::{Value, json};
 use tokio::{sync::oneshot, task::JoinSet, time};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Bounds, admission::Policy, server};
+use crate::{HistoryBounds, admission::BlockPolicy, server};
 
 /// The deadline of each step of a test.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -53,7 +53,7 @@ struct TestServer {
     rest: Rest,
     address: String,
     stop: CancellationToken,
-    running: JoinSet<Result<(), server::RunError>>,
+    running: JoinSet<Result<(), server::ApiserverRunError>>,
 }
 
 impl TestServer {
@@ -62,21 +62,21 @@ impl TestServer {
     }
 
     async fn with(store: impl Store) -> Self {
-        Self::under(Policy::default(), store).await
+        Self::under(BlockPolicy::default(), store).await
     }
 
-    async fn under(policy: Policy, store: impl Store) -> Self {
+    async fn under(policy: BlockPolicy, store: impl Store) -> Self {
         Self::at("127.0.0.1:0", policy, store).await
     }
 
-    async fn at(listen: &str, policy: Policy, store: impl Store) -> Self {
-        Self::within_bounds(listen, policy, Bounds::default(), store).await
+    async fn at(listen: &str, policy: BlockPolicy, store: impl Store) -> Self {
+        Self::within_bounds(listen, policy, HistoryBounds::default(), store).await
     }
 
     async fn within_bounds(
         listen: &str,
-        policy: Policy,
-        bounds: Bounds,
+        policy: BlockPolicy,
+        bounds: HistoryBounds,
         store: impl Store,
     ) -> Self {
         let listen: Listen = listen.parse().unwrap();
@@ -170,26 +170,26 @@ fn at_once() -> DeleteParams {
 
 /// The next event that is not a bookmark.
 async fn next<K: Object>(
-    events: &mut (impl Stream<Item = Result<WatchEvent<K>, ApiError>> + Unpin),
-) -> WatchEvent<K> {
+    events: &mut (impl Stream<Item = Result<ObjectEvent<K>, ApiError>> + Unpin),
+) -> ObjectEvent<K> {
     loop {
         match within(events.next())
             .await
             .expect("the watch goes on")
             .unwrap()
         {
-            WatchEvent::Bookmark(_) => {}
+            ObjectEvent::Bookmark(_) => {}
             event => return event,
         }
     }
 }
 
 /// Describes an event: its type and the object's name.
-fn told<K: Object>(event: &WatchEvent<K>) -> String {
+fn event_text<K: Object>(event: &ObjectEvent<K>) -> String {
     match event {
-        WatchEvent::Added(object) => format!("added {}", object.name()),
-        WatchEvent::Modified(object) => format!("modified {}", object.name()),
-        WatchEvent::Deleted(object) => format!("deleted {}", object.name()),
-        WatchEvent::Bookmark(_) => "bookmark".into(),
+        ObjectEvent::Added(object) => format!("added {}", object.name()),
+        ObjectEvent::Modified(object) => format!("modified {}", object.name()),
+        ObjectEvent::Deleted(object) => format!("deleted {}", object.name()),
+        ObjectEvent::Bookmark(_) => "bookmark".into(),
     }
 }

@@ -21,10 +21,10 @@ use podplane_store::{Prefix, Revision, StoreError};
 use tokio::time;
 
 use crate::{
-    Bounds,
+    HistoryBounds,
     cache::{Position, Query},
     engine::Engine,
-    registry::{DeleteOptions, Registry, Write},
+    registry::{DeleteOptions, Registry, WriteParams},
     storage,
 };
 
@@ -39,7 +39,7 @@ const LIMIT_EVERY: Duration = Duration::from_millis(200);
 const AT_ONCE: usize = 32;
 
 /// A kind, for work that is the same for all kinds.
-pub(crate) trait Kind: Send + Sync {
+pub(crate) trait UpkeepKind: Send + Sync {
     /// The key prefix of its objects in a namespace; `None` for cluster-scoped kinds.
     fn prefix_in(&self, namespace: &str) -> Option<Prefix>;
 
@@ -57,7 +57,7 @@ pub(crate) trait Kind: Send + Sync {
     fn trim(&self, oldest: Revision);
 }
 
-impl<K: Strategy> Kind for Registry<K> {
+impl<K: Strategy> UpkeepKind for Registry<K> {
     fn prefix_in(&self, namespace: &str) -> Option<Prefix> {
         (K::SCOPE == Scope::Namespaced).then(|| storage::namespace_prefix::<K>(namespace))
     }
@@ -121,8 +121,8 @@ pub(crate) struct Upkeep {
     pub(crate) engine: Engine,
     pub(crate) position: Position,
     pub(crate) namespaces: Registry<Namespace>,
-    pub(crate) kinds: Vec<Arc<dyn Kind>>,
-    pub(crate) bounds: Bounds,
+    pub(crate) kinds: Vec<Arc<dyn UpkeepKind>>,
+    pub(crate) bounds: HistoryBounds,
 }
 
 impl Upkeep {
@@ -135,7 +135,11 @@ impl Upkeep {
             }
             let mut namespace = Namespace::default();
             namespace.metadata.name = Some(name.to_owned());
-            match self.namespaces.create(namespace, &Write::default()).await {
+            match self
+                .namespaces
+                .create(namespace, &WriteParams::default())
+                .await
+            {
                 Err(error) if error.reason != Reason::AlreadyExists => Err(error),
                 _ => Ok(()),
             }

@@ -38,7 +38,7 @@ use std::{path::PathBuf, process::ExitCode, str::FromStr as _, time::Duration};
 use podplane_api::{Object, Scope};
 use podplane_client::{Api, Client};
 
-use crate::{kind::Kind, report};
+use crate::{kind::ResourceKind, report};
 
 /// Which namespace a command is about.
 #[derive(Debug, clap::Args)]
@@ -50,7 +50,7 @@ pub(crate) struct NamespaceArgs {
         env = "PODPLANE_NAMESPACE",
         value_name = "NAMESPACE",
         default_value = "default",
-        add = completion::candidates::of(Kind::Namespace)
+        add = completion::candidates::of(ResourceKind::Namespace)
     )]
     pub(crate) namespace: String,
 }
@@ -78,11 +78,11 @@ fn api<K: Object>(client: &Client, namespace: Option<&str>) -> Api<K> {
 
 /// The outcome of several independent pieces of work.
 #[derive(Debug, Default)]
-struct Outcome {
+struct BatchOutcome {
     failed: bool,
 }
 
-impl Outcome {
+impl BatchOutcome {
     /// Unwraps a result. An error is printed and remembered, and does not end the other work.
     fn note<T>(&mut self, result: anyhow::Result<T>) -> anyhow::Result<Option<T>> {
         match result {
@@ -103,6 +103,16 @@ impl Outcome {
             ExitCode::SUCCESS
         }
     }
+}
+
+/// Parses a command line, which begins with the name of the command, for tests.
+#[cfg(test)]
+fn parse_args<'a, A: clap::Args>(
+    line: impl IntoIterator<Item = &'a str>,
+) -> Result<A, clap::Error> {
+    let command = A::augment_args(clap::Command::new("test"));
+    let matches = command.try_get_matches_from(line.into_iter().map(str::to_owned))?;
+    A::from_arg_matches(&matches)
 }
 
 /// Parses a duration of the command line: `30s`, `1m30s`.

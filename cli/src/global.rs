@@ -44,13 +44,13 @@ pub(crate) struct GlobalArgs {
 
 /// The values of the global flags.
 #[derive(Clone, Debug)]
-pub(crate) struct Global {
+pub(crate) struct GlobalOptions {
     /// The cluster's data directory. It may not exist yet.
     pub(crate) data_dir: PathBuf,
     server: Option<Endpoint>,
 }
 
-impl TryFrom<GlobalArgs> for Global {
+impl TryFrom<GlobalArgs> for GlobalOptions {
     type Error = anyhow::Error;
 
     fn try_from(GlobalArgs { data_dir, server }: GlobalArgs) -> anyhow::Result<Self> {
@@ -61,7 +61,7 @@ impl TryFrom<GlobalArgs> for Global {
     }
 }
 
-impl Global {
+impl GlobalOptions {
     /// The file into which the API server of `up` writes its address.
     pub(crate) fn address_file(&self) -> PathBuf {
         self.data_dir.join("apiserver.address")
@@ -123,7 +123,7 @@ impl Global {
     }
 }
 
-impl Global {
+impl GlobalOptions {
     /// Runs work that waits for the cluster; fails at once if the cluster of the data directory
     /// ends meanwhile.
     ///
@@ -181,8 +181,8 @@ mod tests {
 
     use super::*;
 
-    fn global(data_dir: &Path) -> Global {
-        Global {
+    fn global(data_dir: &Path) -> GlobalOptions {
+        GlobalOptions {
             data_dir: data_dir.into(),
             server: None,
         }

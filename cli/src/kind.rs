@@ -10,11 +10,11 @@ macro_rules! declare_kinds {
     (() $($name:ident: $type:ty,)*) => {
         /// A kind that podplane serves, as the command line and manifests name it.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub(crate) enum Kind {
+        pub(crate) enum ResourceKind {
             $($name,)*
         }
 
-        impl Kind {
+        impl ResourceKind {
             const ALL: &[Self] = &[$(Self::$name,)*];
         }
     };
@@ -26,7 +26,7 @@ macro_rules! with_kind {
     // Called back with the list.
     (($kind:expr, $K:ident => $body:expr) $($name:ident: $type:ty,)*) => {
         match $kind {
-            $($crate::kind::Kind::$name => {
+            $($crate::kind::ResourceKind::$name => {
                 type $K = $type;
                 $body
             })*
@@ -59,7 +59,7 @@ fn schema<K: Object>() -> Schema {
     }
 }
 
-impl Kind {
+impl ResourceKind {
     fn schema(self) -> Schema {
         with_kind!(self, K => schema::<K>())
     }
@@ -123,7 +123,7 @@ impl Kind {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for ResourceKind {
     /// The name in kubectl's output: `pod`, `lease.coordination.k8s.io`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Schema { kind, group, .. } = self.schema();
@@ -139,11 +139,11 @@ impl fmt::Display for Kind {
 #[derive(Debug, thiserror::Error)]
 #[error(
     "unsupported kind {0:?}; podplane serves {names}",
-    names = Kind::names()
+    names = ResourceKind::names()
 )]
 pub(crate) struct UnknownKind(String);
 
-impl FromStr for Kind {
+impl FromStr for ResourceKind {
     type Err = UnknownKind;
 
     /// Parses a singular, plural or short name, with or without group; case does not matter.
@@ -166,12 +166,12 @@ impl FromStr for Kind {
 
 /// The first operand of a command: a kind, or `KIND/NAME`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct What {
-    kind: Kind,
+pub(crate) struct KindOperand {
+    kind: ResourceKind,
     name: Option<String>,
 }
 
-impl FromStr for What {
+impl FromStr for KindOperand {
     type Err = UnknownKind;
 
     fn from_str(text: &str) -> Result<Self, UnknownKind> {
@@ -192,9 +192,9 @@ impl FromStr for What {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Targets {
     /// All of a kind, or those that a selector picks.
-    All(Kind),
+    All(ResourceKind),
     /// These, in this order; at least one.
-    Named(Vec<(Kind, String)>),
+    Named(Vec<(ResourceKind, String)>),
 }
 
 impl Targets {
@@ -203,8 +203,8 @@ impl Targets {
     /// # Errors
     ///
     /// [`UsageError`] if the forms are mixed or a name is empty.
-    pub(crate) fn new(what: What, rest: &[String]) -> Result<Self, UsageError> {
-        let What { kind, name } = what;
+    pub(crate) fn new(what: KindOperand, rest: &[String]) -> Result<Self, UsageError> {
+        let KindOperand { kind, name } = what;
         let mut named = Vec::with_capacity(rest.len() + 1);
         match name {
             None if rest.is_empty() => return Ok(Self::All(kind)),
@@ -228,7 +228,7 @@ impl Targets {
     }
 }
 
-fn pair(operand: &str) -> Result<(Kind, String), UsageError> {
+fn pair(operand: &str) -> Result<(ResourceKind, String), UsageError> {
     let mixed = || {
         UsageError(format!(
             "invalid operand {operand:?}: must be KIND/NAME, as the operand before it"
@@ -248,23 +248,26 @@ mod tests {
     #[test]
     fn kinds_have_the_names_of_kubectl() {
         for (text, want) in [
-            ("pods", Kind::Pod),
-            ("po", Kind::Pod),
-            ("Pod", Kind::Pod),
-            ("no", Kind::Node),
-            ("ev", Kind::Event),
-            ("ns", Kind::Namespace),
-            ("lease", Kind::Lease),
-            ("leases.coordination.k8s.io", Kind::Lease),
+            ("pods", ResourceKind::Pod),
+            ("po", ResourceKind::Pod),
+            ("Pod", ResourceKind::Pod),
+            ("no", ResourceKind::Node),
+            ("ev", ResourceKind::Event),
+            ("ns", ResourceKind::Namespace),
+            ("lease", ResourceKind::Lease),
+            ("leases.coordination.k8s.io", ResourceKind::Lease),
         ] {
-            assert_eq!(text.parse::<Kind>().unwrap(), want, "{text}");
+            assert_eq!(text.parse::<ResourceKind>().unwrap(), want, "{text}");
         }
         for text in ["", "sheep", "pods.apps", "le"] {
-            assert!(text.parse::<Kind>().is_err(), "{text}");
+            assert!(text.parse::<ResourceKind>().is_err(), "{text}");
         }
-        assert_eq!(Kind::Lease.to_string(), "lease.coordination.k8s.io");
-        assert_eq!(Kind::of_manifest("v1", "Pod"), Some(Kind::Pod));
-        assert_eq!(Kind::of_manifest("apps/v1", "Pod"), None);
+        assert_eq!(ResourceKind::Lease.to_string(), "lease.coordination.k8s.io");
+        assert_eq!(
+            ResourceKind::of_manifest("v1", "Pod"),
+            Some(ResourceKind::Pod)
+        );
+        assert_eq!(ResourceKind::of_manifest("apps/v1", "Pod"), None);
     }
 
     #[test]
@@ -273,15 +276,18 @@ mod tests {
             let rest: Vec<_> = words[1..].iter().map(ToString::to_string).collect();
             Targets::new(words[0].parse().unwrap(), &rest).map_err(|error| error.0)
         };
-        let pod = |name: &str| (Kind::Pod, name.to_owned());
-        assert_eq!(targets(&["po"]), Ok(Targets::All(Kind::Pod)));
+        let pod = |name: &str| (ResourceKind::Pod, name.to_owned());
+        assert_eq!(targets(&["po"]), Ok(Targets::All(ResourceKind::Pod)));
         assert_eq!(
             targets(&["po", "a", "b"]),
             Ok(Targets::Named(vec![pod("a"), pod("b")]))
         );
         assert_eq!(
             targets(&["po/a", "node/b"]),
-            Ok(Targets::Named(vec![pod("a"), (Kind::Node, "b".into())]))
+            Ok(Targets::Named(vec![
+                pod("a"),
+                (ResourceKind::Node, "b".into())
+            ]))
         );
         for wrong in [
             &["po/a", "b"][..],

@@ -28,7 +28,7 @@ use crate::{
         kubeconfig, logs, node, ping, plan, plugins, replay, restart, run, service, status, store,
         test, trace, up,
     },
-    global::{Global, GlobalArgs},
+    global::{GlobalArgs, GlobalOptions},
 };
 
 /// Run a small Kubernetes control plane on one machine, to study and test pod IP address management
@@ -91,37 +91,37 @@ enum Command {
     #[command(
         after_help = "Examples:\n  podplane apiserver --listen 127.0.0.1:7080 --data-dir ./data\n  podplane get pods --server 127.0.0.1:7080"
     )]
-    Apiserver(service::Args<podplane_apiserver::Config>),
+    Apiserver(service::Args<podplane_apiserver::ApiserverConfig>),
     /// Run the IPAM controller: assign each node its pod CIDRs
     #[command(
         after_help = "Examples:\n  podplane ipam-controller --server 127.0.0.1:7080 --allocate-node-cidrs=true --cluster-cidr 10.244.0.0/16"
     )]
-    IpamController(service::Args<podplane_ipam_controller::Config>),
+    IpamController(service::Args<podplane_ipam_controller::IpamControllerConfig>),
     /// Run the controllers: Deployment, ReplicaSet, garbage collector and node lifecycle
     #[command(after_help = "Examples:\n  podplane controller-manager --server 127.0.0.1:7080")]
-    ControllerManager(service::Args<podplane_controller_manager::Config>),
+    ControllerManager(service::Args<podplane_controller_manager::ControllerManagerConfig>),
     /// Run the scheduler: assign pods to nodes that have a free address
     #[command(
         after_help = "Examples:\n  podplane scheduler --server 127.0.0.1:7080 --ip-policy resource"
     )]
-    Scheduler(service::Args<podplane_scheduler::Config>),
+    Scheduler(service::Args<podplane_scheduler::SchedulerConfig>),
     /// Run the kubelet of one or more nodes: create pod sandboxes through CRI
     #[command(
         after_help = "Examples:\n  podplane kubelet --server 127.0.0.1:7080 --node node-0 --nodes-dir ./nodes"
     )]
-    Kubelet(service::Args<podplane_kubelet::kubelet::Config>),
+    Kubelet(service::Args<podplane_kubelet::kubelet::KubeletConfig>),
     /// Run the CRI server of one or more nodes: create sandboxes, with CNI plugins for their
     /// network
     #[command(
         after_help = "Examples:\n  podplane cri --node node-0 --nodes-dir ./nodes --network ledger --cni-bin-dir /usr/lib/cni"
     )]
-    Cri(service::Args<podplane_kubelet::cri::Config>),
+    Cri(service::Args<podplane_kubelet::cri::CriConfig>),
     /// Run a simulated cloud: serve the pod CIDRs of instances from a file, with configurable
     /// latency, errors and rate limits
     #[command(
         after_help = "Examples:\n  podplane cloud --file cloud.yaml --listen 127.0.0.1:7090 --qps 10 --late-ranges 5s\n\nExample of cloud.yaml:\n  instances:\n  - providerID: podplane://node-0\n    networkInterfaces:\n    - name: nic0\n      aliasIpRanges:\n      - ipCidrRange: 10.20.7.0/28"
     )]
-    Cloud(service::Args<podplane_cloud::Config>),
+    Cloud(service::Args<podplane_cloud::CloudServiceConfig>),
 
     Completion(completion::Args),
 }
@@ -145,7 +145,7 @@ fn main() -> ExitCode {
     if let Err(error) = limits::report_file_size() {
         return report::failure(&anyhow::Error::new(error).context("failed to handle SIGXFSZ"));
     }
-    let done = Global::try_from(global)
+    let done = GlobalOptions::try_from(global)
         .and_then(|global| dispatch(command, &global).map_err(|error| global.locate(error)));
     done.unwrap_or_else(|error| report::failure(&error))
 }
@@ -156,7 +156,7 @@ fn called_as() -> Option<String> {
     Some(path.file_name()?.to_str()?.to_owned())
 }
 
-fn dispatch(command: Command, global: &Global) -> anyhow::Result<ExitCode> {
+fn dispatch(command: Command, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     match command {
         Command::Up(args) => up::run(args, global),
         Command::Down(args) => down::run(args, global),
@@ -273,7 +273,7 @@ mod tests {
             "podplane get pods --data-dir /d --server 127.0.0.1:1",
         ] {
             let cli = Cli::try_parse_from(line.split(' ')).unwrap();
-            let global = Global::try_from(cli.global).unwrap();
+            let global = GlobalOptions::try_from(cli.global).unwrap();
             assert_eq!(global.data_dir.to_str(), Some("/d"));
             assert_eq!(global.server().unwrap().to_string(), "http://127.0.0.1:1");
         }

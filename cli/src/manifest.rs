@@ -11,27 +11,27 @@ use anyhow::Context as _;
 use podplane_api::Object;
 use serde_json::Value;
 
-use crate::kind::{Kind, with_kind};
+use crate::kind::{ResourceKind, with_kind};
 
 /// An object described by a file.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Manifest {
     /// Its place in a file.
-    pub(crate) place: Place,
-    pub(crate) kind: Kind,
+    pub(crate) place: ManifestPosition,
+    pub(crate) kind: ResourceKind,
     /// The object, which decodes as its kind; validation is the server's.
     pub(crate) object: Value,
 }
 
 /// `deploy/x.yaml: document 2`, for messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct ManifestPosition {
     file: String,
     document: usize,
     item: Option<usize>,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ManifestPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: document {}", self.file, self.document)?;
         match self.item {
@@ -153,7 +153,7 @@ fn parse(file: &str, text: &str) -> Vec<Result<Manifest, String>> {
     };
     let numbered = documents.into_iter().zip(1..);
     let objects = numbered.flat_map(|(document, number)| {
-        let place = Place {
+        let place = ManifestPosition {
             file: file.into(),
             document: number,
             item: None,
@@ -166,7 +166,7 @@ fn parse(file: &str, text: &str) -> Vec<Result<Manifest, String>> {
 }
 
 /// The items of a `List`, or the document itself; none for an empty document.
-fn items(place: Place, mut document: Value) -> Vec<(Place, Value)> {
+fn items(place: ManifestPosition, mut document: Value) -> Vec<(ManifestPosition, Value)> {
     if document.is_null() {
         return Vec::new();
     }
@@ -180,7 +180,7 @@ fn items(place: Place, mut document: Value) -> Vec<(Place, Value)> {
             let placed = numbered.map(|(object, number)| {
                 let item = Some(number);
                 (
-                    Place {
+                    ManifestPosition {
                         item,
                         ..place.clone()
                     },
@@ -197,7 +197,7 @@ fn items(place: Place, mut document: Value) -> Vec<(Place, Value)> {
     }
 }
 
-fn manifest(place: Place, object: Value) -> Result<Manifest, String> {
+fn manifest(place: ManifestPosition, object: Value) -> Result<Manifest, String> {
     let text = |field: &str| {
         object
             .get(field)
@@ -208,10 +208,10 @@ fn manifest(place: Place, object: Value) -> Result<Manifest, String> {
     if api_version.is_empty() || kind.is_empty() {
         return Err(format!("{place}: want an object with apiVersion and kind"));
     }
-    let Some(known) = Kind::of_manifest(api_version, kind) else {
+    let Some(known) = ResourceKind::of_manifest(api_version, kind) else {
         return Err(format!(
             "{place}: unsupported kind {kind} ({api_version}); podplane serves {}",
-            Kind::served()
+            ResourceKind::served()
         ));
     };
     // Converted to the type and back: null values count as absent.
@@ -319,7 +319,11 @@ mod tests {
         let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/sample.yaml");
         let manifests = read(&[sample]).unwrap();
         assert_eq!(manifests.len(), 6);
-        assert!(manifests.iter().all(|manifest| manifest.kind == Kind::Pod));
+        assert!(
+            manifests
+                .iter()
+                .all(|manifest| manifest.kind == ResourceKind::Pod)
+        );
     }
 
     #[test]

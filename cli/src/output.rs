@@ -20,7 +20,7 @@ use crate::report::OutputClosed;
 
 /// The form of objects other than a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
+pub(crate) enum OutputFormat {
     /// A table with more columns
     Wide,
     /// YAML, as kubectl prints it

@@ -23,7 +23,7 @@ const EACH: Duration = Duration::from_micros(50);
 
 /// An object that is not in the wanted state, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Missing {
+pub(crate) struct UnreadyObject {
     /// `node node-0`, `pod default/web-0`
     pub(crate) what: String,
     pub(crate) why: String,
@@ -31,45 +31,45 @@ pub(crate) struct Missing {
 
 /// The wanted state.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Wanted {
+pub(crate) struct ReadinessGoal {
     pub(crate) nodes: Vec<String>,
     /// The number of nodes that can be Ready; `None` for all.
     pub(crate) enough: Option<usize>,
     pub(crate) pods: Vec<ObjectKey>,
     /// Further checks for a cluster that has just been started.
-    pub(crate) start: Option<Start>,
+    pub(crate) start: Option<ClusterStart>,
 }
 
 /// Distinguishes present state from state that the store has kept since the cluster's last run.
 #[derive(Clone, Debug)]
-pub(crate) struct Start {
+pub(crate) struct ClusterStart {
     pub(crate) dir: DataDir,
     /// The time of the start. Leases renewed since then belong to running kubelets.
     pub(crate) time: Timestamp,
 }
 
 /// The observed state of the cluster.
-struct View {
+struct ClusterView {
     nodes: Cache<Node>,
     pods: Cache<Pod>,
     leases: Cache<Lease>,
 }
 
-impl Wanted {
+impl ReadinessGoal {
     /// Waits until everything is as wanted. Returns the objects that are not when time is up.
     pub(crate) async fn wait(
         &self,
         client: &Client,
         timeout: Duration,
         progress: &Progress,
-    ) -> Vec<Missing> {
+    ) -> Vec<UnreadyObject> {
         let (nodes, node_driver) = reflector(client.all::<Node>(), ListParams::default());
         let (pods, pod_driver) = reflector(client.all::<Pod>(), ListParams::default());
         let (leases, lease_driver) = reflector(
             client.namespaced::<Lease>(LEASE_NAMESPACE),
             ListParams::default(),
         );
-        let view = View {
+        let view = ClusterView {
             nodes,
             pods,
             leases,
@@ -124,7 +124,7 @@ impl Wanted {
     }
 
     /// Returns true if everything is reported as wanted, and the progress for people.
-    fn describe(&self, view: &View) -> (bool, String) {
+    fn describe(&self, view: &ClusterView) -> (bool, String) {
         let ready = self
             .nodes
             .iter()
@@ -149,7 +149,7 @@ impl Wanted {
 
     /// Returns true if the nodes' reports count the addresses of the pods, so that both agree. A
     /// kubelet reports just after the pod.
-    fn is_counted(&self, view: &View) -> bool {
+    fn is_counted(&self, view: &ClusterView) -> bool {
         let placed: Vec<_> = self
             .pods
             .iter()
@@ -168,7 +168,7 @@ impl Wanted {
 
     /// Returns true if a node is Ready and, if the cluster has just been started, has a running
     /// kubelet.
-    fn is_ready(&self, view: &View, name: &str) -> bool {
+    fn is_ready(&self, view: &ClusterView, name: &str) -> bool {
         let node = view.nodes.get(&ObjectKey::new("", name));
         let is_said =
             node.is_some_and(|node| condition(&node).is_some_and(|(status, _)| status == "True"));
@@ -181,8 +181,8 @@ impl Wanted {
 
     /// Returns true if running pods have sandboxes, if the cluster has just been started: earlier
     /// ones are gone with its processes.
-    fn is_true(&self, view: &View) -> bool {
-        let Some(Start { dir, .. }) = &self.start else {
+    fn is_true(&self, view: &ClusterView) -> bool {
+        let Some(ClusterStart { dir, .. }) = &self.start else {
             return true;
         };
         let mut sandboxes = BTreeMap::new();
@@ -219,12 +219,12 @@ impl Wanted {
             })
     }
 
-    async fn missing(&self, client: &Client, view: &View) -> Vec<Missing> {
+    async fn missing(&self, client: &Client, view: &ClusterView) -> Vec<UnreadyObject> {
         let nodes = self
             .nodes
             .iter()
             .filter(|name| !self.is_ready(view, name))
-            .map(|name| Missing {
+            .map(|name| UnreadyObject {
                 what: format!("node {name}"),
                 why: why_not_ready(
                     view.nodes
@@ -242,7 +242,7 @@ impl Wanted {
             return missing;
         }
         let warnings = last_warnings(client).await;
-        missing.extend(unfinished.into_iter().map(|key| Missing {
+        missing.extend(unfinished.into_iter().map(|key| UnreadyObject {
             what: format!("pod {key}"),
             why: why_not_running(view.pods.get(key).as_deref(), warnings.get(key)),
         }));
@@ -250,7 +250,7 @@ impl Wanted {
     }
 }
 
-impl Start {
+impl ClusterStart {
     fn is_renewed(&self, leases: &Cache<Lease>, node: &str) -> bool {
         let lease = leases.get(&ObjectKey::new(LEASE_NAMESPACE, node));
         let renewed =

@@ -21,21 +21,21 @@ pub(crate) use podplane_cluster::settings::UsageError;
 
 /// An input that the command cannot use. Exits with 2 in commands for which 1 means a finding.
 #[derive(Debug)]
-pub(crate) struct Unusable(pub(crate) anyhow::Error);
+pub(crate) struct UnusableInput(pub(crate) anyhow::Error);
 
-impl fmt::Display for Unusable {
+impl fmt::Display for UnusableInput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
 
-impl std::error::Error for Unusable {
+impl std::error::Error for UnusableInput {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.0.source()
     }
 }
 
-impl Unusable {
+impl UnusableInput {
     /// The wrapped error, or the error itself.
     fn inner(error: &anyhow::Error) -> &anyhow::Error {
         error
@@ -51,11 +51,11 @@ pub(crate) struct OutputClosed;
 
 /// Prints the error with its causes, and returns its exit code.
 pub(crate) fn failure(error: &anyhow::Error) -> ExitCode {
-    if Unusable::inner(error).is::<OutputClosed>() {
+    if UnusableInput::inner(error).is::<OutputClosed>() {
         return ExitCode::SUCCESS;
     }
     print(error);
-    if error.is::<UsageError>() || error.is::<Unusable>() {
+    if error.is::<UsageError>() || error.is::<UnusableInput>() {
         ExitCode::from(USAGE)
     } else {
         ExitCode::FAILURE
@@ -65,7 +65,7 @@ pub(crate) fn failure(error: &anyhow::Error) -> ExitCode {
 /// Prints the error with its causes. For a command that goes on with its other work and fails at
 /// the end.
 pub(crate) fn print(error: &anyhow::Error) {
-    anstream::eprintln!("{}", Report(error));
+    anstream::eprintln!("{}", ErrorReport(error));
     if let Some(limits) = hits_limit(error).then(limits::limits).flatten() {
         anstream::eprintln!("note: processes here have {limits}");
     }
@@ -76,7 +76,7 @@ fn hits_limit(error: &anyhow::Error) -> bool {
     let io = |error: &(dyn std::error::Error + 'static)| {
         error.downcast_ref::<io::Error>().map(io::Error::kind)
     };
-    let mut kinds = Unusable::inner(error).chain().filter_map(io);
+    let mut kinds = UnusableInput::inner(error).chain().filter_map(io);
     let limited = [
         ErrorKind::FileTooLarge,
         ErrorKind::OutOfMemory,
@@ -87,11 +87,11 @@ fn hits_limit(error: &anyhow::Error) -> bool {
 
 /// The printed form: `error: …`, or the server's message as kubectl prints it, and a line for each
 /// cause.
-struct Report<'a>(&'a anyhow::Error);
+struct ErrorReport<'a>(&'a anyhow::Error);
 
-impl fmt::Display for Report<'_> {
+impl fmt::Display for ErrorReport<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut chain = Unusable::inner(self.0).chain();
+        let mut chain = UnusableInput::inner(self.0).chain();
         let Some(first) = chain.next() else {
             return Ok(());
         };
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     fn plain(error: &anyhow::Error) -> String {
-        anstream::adapter::strip_str(&Report(error).to_string()).to_string()
+        anstream::adapter::strip_str(&ErrorReport(error).to_string()).to_string()
     }
 
     #[test]
@@ -141,7 +141,7 @@ mod tests {
             r#"Error from server (NotFound): pods "x" not found"#
         );
         assert_eq!(
-            plain(&Unusable(error).into()),
+            plain(&UnusableInput(error).into()),
             r#"Error from server (NotFound): pods "x" not found"#
         );
         let error = ApiError::new(
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn escapes_control_characters_of_errors() {
         let error = ApiError::new(Reason::BadRequest, "a \u{1b}[31mb\u{202e}\nc").into();
-        let shown = Report(&error).to_string();
+        let shown = ErrorReport(&error).to_string();
         assert!(shown.ends_with("a \\u{1b}[31mb\\u{202e}\nc"), "{shown:?}");
     }
 
@@ -190,11 +190,11 @@ mod tests {
             format!("{:?}", ExitCode::from(1))
         );
         assert_eq!(
-            code(Unusable(anyhow::anyhow!("x")).into()),
+            code(UnusableInput(anyhow::anyhow!("x")).into()),
             format!("{:?}", ExitCode::from(2))
         );
         assert_eq!(
-            code(Unusable(OutputClosed.into()).into()),
+            code(UnusableInput(OutputClosed.into()).into()),
             format!("{:?}", ExitCode::SUCCESS)
         );
     }

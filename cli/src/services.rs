@@ -19,26 +19,29 @@ use podplane_proto::ipam::{HoldChange, hold_change::Action};
 use crate::commands::service;
 
 /// The services of a cluster.
-const TABLE: [Service; 6] = [
-    Service::new::<podplane_apiserver::Config, podplane_apiserver::ClusterFlags>(
+const TABLE: [ServiceParsers; 6] = [
+    ServiceParsers::new::<podplane_apiserver::ApiserverConfig, podplane_apiserver::HoldFlags>(
         "apiserver",
         "Options of the API server",
     ),
-    Service::new::<podplane_ipam_controller::Config, podplane_ipam_controller::ClusterFlags>(
-        "ipam-controller",
-        "Options of the IPAM controller",
-    ),
-    Service::new::<podplane_controller_manager::Config, NoFlags>(
+    ServiceParsers::new::<
+        podplane_ipam_controller::IpamControllerConfig,
+        podplane_ipam_controller::CloudFlags,
+    >("ipam-controller", "Options of the IPAM controller"),
+    ServiceParsers::new::<podplane_controller_manager::ControllerManagerConfig, NoFlags>(
         "controller-manager",
         "Options of the controller manager",
     ),
-    Service::new::<podplane_scheduler::Config, NoFlags>("scheduler", "Options of the scheduler"),
-    Service::new::<kubelet::Config, NoFlags>("kubelet", "Options of kubelets"),
-    Service::new::<cri::Config, cri::ClusterFlags>("cri", "Options of CRI servers"),
+    ServiceParsers::new::<podplane_scheduler::SchedulerConfig, NoFlags>(
+        "scheduler",
+        "Options of the scheduler",
+    ),
+    ServiceParsers::new::<kubelet::KubeletConfig, NoFlags>("kubelet", "Options of kubelets"),
+    ServiceParsers::new::<cri::CriConfig, cri::NodeFlags>("cri", "Options of CRI servers"),
 ];
 
 /// A service with the parsers of its flags.
-struct Service {
+struct ServiceParsers {
     name: &'static str,
     heading: &'static str,
     all: fn(Command) -> Command,
@@ -50,7 +53,7 @@ struct Service {
 #[derive(Args, PartialEq)]
 struct NoFlags {}
 
-impl Service {
+impl ServiceParsers {
     const fn new<C: Args, F: Args + PartialEq>(name: &'static str, heading: &'static str) -> Self {
         Self {
             name,
@@ -94,7 +97,7 @@ impl ServiceCatalog for OwnServices {
     fn end_of_hold(&self, node_dir: &Path, holder: &str) -> Option<HoldChange> {
         let node: NodeName = node_dir.file_name()?.to_str()?.parse().ok()?;
         let dir = NodeDir::new(node_dir.parent()?, &node);
-        let identity = kubelet::instance::Identity::read(&dir);
+        let identity = kubelet::instance::InstanceIdentity::read(&dir);
         let identity = identity.unwrap_or_else(|error| {
             tracing::warn!(%node, %error, "the node's identity cannot be read");
             None

@@ -90,12 +90,12 @@ type Instances = BTreeMap<String, wire::Instance>;
 
 /// The modification time and the length of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Version {
+struct FileVersion {
     modified: SystemTime,
     length: u64,
 }
 
-impl Version {
+impl FileVersion {
     /// Returns whether an equal version has the same content for certain.
     fn is_settled(&self, now: SystemTime) -> bool {
         // A time in the future is not reliable.
@@ -111,7 +111,7 @@ pub struct InstancesFile {
     text: String,
     instances: Instances,
     /// The version that was last read, if an equal one has the same content for certain.
-    seen: Option<Version>,
+    seen: Option<FileVersion>,
     /// Set if the file was invalid when it was last read; the instances are the former ones.
     broken: bool,
 }
@@ -167,7 +167,7 @@ impl InstancesFile {
             source,
         };
         let metadata = fs::metadata(&self.path).map_err(failed)?;
-        let version = Version {
+        let version = FileVersion {
             modified: metadata.modified().map_err(failed)?,
             length: metadata.len(),
         };

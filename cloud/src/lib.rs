@@ -19,19 +19,19 @@ use podplane_service_runtime::{
     Process, Services, Tasks,
     boundary::AllowedHosts,
     server::{Listen, Listener, ServeError},
-    tasks::Ended,
+    tasks::TaskEnd,
 };
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     instances::{FileError, InstancesFile},
-    service::Service,
+    service::RangeService,
     troubles::Troubles,
 };
 
 /// Flags of the cloud.
 #[derive(Args, Clone, Debug)]
-pub struct Config {
+pub struct CloudServiceConfig {
     /// Read the instances and their pod CIDRs from this YAML file, and again whenever it changes
     #[arg(long, env = "PODPLANE_CLOUD_FILE", value_name = "FILE")]
     pub file: PathBuf,
@@ -60,7 +60,7 @@ pub struct Config {
 
 /// The reasons why the cloud does not run.
 #[derive(Debug, thiserror::Error)]
-pub enum RunError {
+pub enum CloudRunError {
     /// The file is invalid at the start. A later invalid change does not end the cloud.
     #[error(transparent)]
     File(#[from] FileError),
@@ -69,21 +69,27 @@ pub enum RunError {
     Listen(#[from] ServeError),
     /// A task of the cloud ended.
     #[error("failed to run the cloud")]
-    Ended(#[from] Ended),
+    Ended(#[from] TaskEnd),
 }
 
 /// Runs until `stop` is cancelled.
 ///
 /// # Errors
 ///
-/// Everything that [`RunError`] names.
-pub fn run(config: Config, stop: CancellationToken) -> BoxFuture<'static, Result<(), RunError>> {
+/// Everything that [`CloudRunError`] names.
+pub fn run(
+    config: CloudServiceConfig,
+    stop: CancellationToken,
+) -> BoxFuture<'static, Result<(), CloudRunError>> {
     // Boxed, so that it is compiled with this crate and not with each program that calls it.
     Box::pin(run_until(config, stop))
 }
 
-async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunError> {
-    let Config {
+async fn run_until(
+    config: CloudServiceConfig,
+    stop: CancellationToken,
+) -> Result<(), CloudRunError> {
+    let CloudServiceConfig {
         file,
         listen,
         allowed_hosts,
@@ -96,7 +102,7 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
     let listener = Listener::published(&listen, address_file.as_deref()).await?;
     let listener = listener.allowing(allowed_hosts);
     let mut services = Services::default();
-    services.add(CloudServiceServer::new(Service::new(
+    services.add(CloudServiceServer::new(RangeService::new(
         instances, troubles, seed,
     )));
     let mut process = Process::new(DESCRIPTORS);

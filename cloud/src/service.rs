@@ -18,7 +18,7 @@ use crate::{
 
 /// The service.
 #[derive(Debug)]
-pub(crate) struct Service {
+pub(crate) struct RangeService {
     troubles: Troubles,
     /// Locked for a decision and the reading of the file, never across an await.
     state: Mutex<ServiceState>,
@@ -31,7 +31,7 @@ struct ServiceState {
     random: StdRng,
 }
 
-impl Service {
+impl RangeService {
     pub(crate) fn new(instances: InstancesFile, troubles: Troubles, seed: u64) -> Self {
         let state = ServiceState {
             instances,
@@ -79,7 +79,7 @@ impl Service {
 }
 
 #[tonic::async_trait]
-impl CloudService for Service {
+impl CloudService for RangeService {
     async fn get_instance(
         &self,
         request: Request<GetInstanceRequest>,

@@ -24,7 +24,7 @@ use podplane_client::{
 };
 
 use self::{
-    plan::{Plan, PlanInput, Update, plan},
+    plan::{DeploymentPlan, PlanInput, SetUpdate, plan},
     unseen::UnobservedWrites,
 };
 use crate::{
@@ -118,9 +118,9 @@ impl Deployments {
     async fn carry_out(
         &self,
         deployment: &Deployment,
-        plan: Plan,
+        plan: DeploymentPlan,
     ) -> Result<Option<Duration>, ApiError> {
-        let Plan {
+        let DeploymentPlan {
             create,
             update,
             delete,
@@ -132,7 +132,7 @@ impl Deployments {
         if let Some(set) = create {
             self.create(deployment, &set).await?;
         }
-        for Update { set, from } in update {
+        for SetUpdate { set, from } in update {
             let written = answered(sets.update(&set)).await?;
             self.unseen
                 .changed(deployment, &written, set.resource_version());

@@ -23,7 +23,8 @@ use podplane_client::{ApiError, Cache, CacheChange, Client, DeleteParams, Propag
 
 use self::{
     graph::{
-        DeletionState, FOREGROUND, Graph, ORPHAN, OwnerState, TrackedObject, Uid, Verdict, judge,
+        DeletionState, FOREGROUND, Graph, ORPHAN, OwnerState, OwnerVerdict, TrackedObject, Uid,
+        judge,
     },
     kind::{KindClient, TypedKind},
 };
@@ -160,8 +161,8 @@ impl Garbage {
         let dependents = self.dependents(uid);
         let verdict = judge(&owners, !dependents.is_empty());
         match &verdict {
-            Verdict::Keep => return Ok(again),
-            Verdict::Unlink(others) => {
+            OwnerVerdict::Keep => return Ok(again),
+            OwnerVerdict::Unlink(others) => {
                 tracing::info!(kind = kind.name(), object = %item.key, uid, "removing references to deleted owners");
                 let part = |meta: &mut ObjectMeta| {
                     others
@@ -170,13 +171,13 @@ impl Garbage {
                 };
                 kind.change(&item.key, uid, &part).await?;
             }
-            Verdict::DeleteForeground => {
+            OwnerVerdict::DeleteForeground => {
                 self.unblock(uid, &dependents).await?;
                 self.delete(uid, item, &meta, Some(Propagation::Foreground))
                     .await?;
             }
             // Its finalizers still say what to do with its dependents.
-            Verdict::Delete => self.delete(uid, item, &meta, None).await?,
+            OwnerVerdict::Delete => self.delete(uid, item, &meta, None).await?,
         }
         Ok(None)
     }

@@ -13,7 +13,7 @@ use crate::owner::controller_of;
 /// The observed objects, shared by several controllers. The index is updated before a key is
 /// queued, so a reconciliation sees the change that caused it.
 #[derive(Debug)]
-pub(crate) struct Index<K>(Mutex<Maps<K>>);
+pub(crate) struct ObjectIndex<K>(Mutex<Maps<K>>);
 
 #[derive(Debug)]
 struct Maps<K> {
@@ -22,7 +22,7 @@ struct Maps<K> {
     owned: BTreeMap<(String, String), BTreeMap<String, Arc<K>>>,
 }
 
-impl<K> Default for Index<K> {
+impl<K> Default for ObjectIndex<K> {
     fn default() -> Self {
         Self(Mutex::new(Maps {
             objects: BTreeMap::new(),
@@ -31,7 +31,7 @@ impl<K> Default for Index<K> {
     }
 }
 
-impl<K: Object> Index<K> {
+impl<K: Object> ObjectIndex<K> {
     /// Applies a change.
     pub(crate) fn apply(&self, change: &CacheChange<K>) {
         let mut maps = self.lock();
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn finds_objects_by_namespace_and_present_owner() {
-        let index = Index::default();
+        let index = ObjectIndex::default();
         for change in [
             applied("a", "1", Some("x")),
             applied("a", "2", None),

@@ -39,7 +39,7 @@ use podplane_service_runtime::{
     Process, Services, Tasks,
     boundary::AllowedHosts,
     server::{Listen, Listener, ServeError},
-    tasks::Ended,
+    tasks::TaskEnd,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -57,7 +57,7 @@ const NODE_WORKERS: usize = 8;
 
 /// Flags of the controllers.
 #[derive(Args, Clone, Debug)]
-pub struct Config {
+pub struct ControllerManagerConfig {
     /// Connect to the API server at this address: HOST:PORT, a URL, or unix:PATH
     #[arg(long, env = "PODPLANE_SERVER", value_name = "ADDR")]
     pub server: Endpoint,
@@ -121,7 +121,7 @@ pub struct Config {
 
 /// The reasons why the controllers do not run.
 #[derive(Debug, thiserror::Error)]
-pub enum RunError {
+pub enum ControllerManagerRunError {
     /// The apiserver's address or its TLS material is invalid.
     #[error("failed to prepare the connection to the apiserver")]
     Server(#[from] EndpointError),
@@ -130,21 +130,27 @@ pub enum RunError {
     Listen(#[from] ServeError),
     /// A task of the process ended.
     #[error("failed to run the controllers")]
-    Ended(#[from] Ended),
+    Ended(#[from] TaskEnd),
 }
 
 /// Runs until `stop` is cancelled.
 ///
 /// # Errors
 ///
-/// Everything that [`RunError`] names. An unreachable apiserver is not an error: the controllers
-/// wait for it.
-pub fn run(config: Config, stop: CancellationToken) -> BoxFuture<'static, Result<(), RunError>> {
+/// Everything that [`ControllerManagerRunError`] names. An unreachable apiserver is not an error:
+/// the controllers wait for it.
+pub fn run(
+    config: ControllerManagerConfig,
+    stop: CancellationToken,
+) -> BoxFuture<'static, Result<(), ControllerManagerRunError>> {
     // Boxed, so that it is compiled with this crate and not with each program that calls it.
     Box::pin(run_until(config, stop))
 }
 
-async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunError> {
+async fn run_until(
+    config: ControllerManagerConfig,
+    stop: CancellationToken,
+) -> Result<(), ControllerManagerRunError> {
     let client = Client::connect(&config.server)?;
     let listener = Listener::published(&config.listen, config.address_file.as_deref()).await?;
     let listener = listener.allowing(config.allowed_hosts.clone());
@@ -257,14 +263,14 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
 }
 
 /// The task that observes the changes of a kind, once all kinds are registered.
-type Follow = Box<dyn FnOnce(Arc<Garbage>, Arc<Latch>) -> BoxFuture<'static, ()> + Send>;
+type FollowTask = Box<dyn FnOnce(Arc<Garbage>, Arc<Latch>) -> BoxFuture<'static, ()> + Send>;
 
 /// The watched kinds. All of them are garbage-collected.
 struct KindRegistry {
     tasks: Tasks,
     client: Client,
     garbage: Garbage,
-    follow: Vec<Follow>,
+    follow: Vec<FollowTask>,
     watched: BTreeSet<&'static str>,
 }
 

@@ -24,7 +24,7 @@ use podplane_client::{
 };
 use tokio::time::Instant;
 
-use self::plan::{Plan, condition, plan};
+use self::plan::{LifecyclePlan, condition, plan};
 use crate::{
     time,
     work::{Latch, unless_gone},
@@ -166,7 +166,7 @@ impl NodeLifecycle {
         let own = pods.iter().filter(|pod| {
             pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(name)
         });
-        let Plan {
+        let LifecyclePlan {
             status,
             taints,
             evicted,

@@ -15,9 +15,9 @@ use podplane_api::{
 use podplane_client::{ApiError, Client, DeleteParams, EventRecorder, answered, events::EventType};
 
 use self::{
-    expectations::{Expectations, Expected},
+    expectations::{Expectations, ExpectedChange},
     pods::is_active,
-    status::Failure,
+    status::ReplicaFailure,
 };
 use crate::{
     adopt::Adoption,
@@ -66,8 +66,8 @@ impl ReplicaSets {
         } else {
             Ok(())
         };
-        let failure = managed.as_ref().err().map(|error| Failure {
-            reason: if pods.len() < wanted(&set) {
+        let failure = managed.as_ref().err().map(|error| ReplicaFailure {
+            reason: if pods.len() < wanted_replicas(&set) {
                 "FailedCreate"
             } else {
                 "FailedDelete"
@@ -134,7 +134,7 @@ impl ReplicaSets {
         set: &ReplicaSet,
         pods: &[Arc<Pod>],
     ) -> Result<(), ApiError> {
-        let wanted = wanted(set);
+        let wanted = wanted_replicas(set);
         if pods.len() < wanted {
             return self.create(set, (wanted - pods.len()).min(BURST)).await;
         }
@@ -171,7 +171,8 @@ impl ReplicaSets {
         let pod = new_pod(set);
         let (key, name) = (set.key(), pod.name());
         // Recorded before the call, else the pod could be observed before it is expected.
-        self.expectations.expect(&key, name, Expected::Created);
+        self.expectations
+            .expect(&key, name, ExpectedChange::Created);
         match answered(self.client.namespaced::<Pod>(set.namespace()).create(&pod)).await {
             Ok(_) => {
                 self.events.record(
@@ -208,7 +209,7 @@ impl ReplicaSets {
             ..DeleteParams::default()
         };
         self.expectations
-            .expect(&key, name, Expected::Deleted(pod.uid().to_owned()));
+            .expect(&key, name, ExpectedChange::Deleted(pod.uid().to_owned()));
         match answered(
             self.client
                 .namespaced::<Pod>(set.namespace())
@@ -243,7 +244,7 @@ impl ReplicaSets {
     }
 }
 
-fn wanted(set: &ReplicaSet) -> usize {
+fn wanted_replicas(set: &ReplicaSet) -> usize {
     let replicas = set
         .spec
         .as_ref()

@@ -8,14 +8,14 @@ use podplane_api::{
 };
 use podplane_client::{Cache, CacheChange, WorkQueue};
 
-use crate::{deployment::is_recreate, index::Index, owner::controller_of, work::Latch};
+use crate::{deployment::is_recreate, index::ObjectIndex, owner::controller_of, work::Latch};
 
 /// Deployments, their ReplicaSets and pods, and the queues of keys to reconcile.
 #[derive(Debug, Default)]
 pub(crate) struct WorkloadCache {
-    pub(crate) deployments: Index<Deployment>,
-    pub(crate) sets: Index<ReplicaSet>,
-    pub(crate) pods: Index<Pod>,
+    pub(crate) deployments: ObjectIndex<Deployment>,
+    pub(crate) sets: ObjectIndex<ReplicaSet>,
+    pub(crate) pods: ObjectIndex<Pod>,
     pub(crate) deployment_queue: WorkQueue<ObjectKey>,
     pub(crate) set_queue: WorkQueue<ObjectKey>,
 }

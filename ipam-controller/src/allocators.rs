@@ -14,11 +14,13 @@ use podplane_ipam::{
 use podplane_service_runtime::tasks::TaskError;
 use tokio_util::sync::CancellationToken;
 
-use crate::cloud::{CloudConfig, CloudController};
-use crate::controller::{AllocatorHandle, ControllerOptions, RangeController, RangeSource};
-use crate::metrics::Metrics;
-use crate::upstream::Upstream;
-use crate::{Config, RunError};
+use crate::{
+    IpamControllerConfig, IpamControllerRunError,
+    cloud::{CloudConfig, CloudController},
+    controller::{AllocatorHandle, ControllerOptions, RangeController, RangeSource},
+    metrics::AllocatorMetrics,
+    upstream::UpstreamController,
+};
 
 /// The smallest `perNodeHostBits` that the API server accepts in a ClusterCIDR.
 const MIN_PER_NODE_HOST_BITS: u8 = 4;
@@ -33,7 +35,7 @@ pub(crate) struct AllocatorContext {
     pub(crate) cluster_cidrs: Cache<ClusterCIDR>,
     pub(crate) events: EventRecorder,
     pub(crate) known: Arc<AllocatorHandle>,
-    pub(crate) metrics: Metrics,
+    pub(crate) metrics: AllocatorMetrics,
 }
 
 /// The configured allocator, with its flags validated.
@@ -47,11 +49,11 @@ pub(crate) enum ChosenAllocator {
     /// Runs beside a range controller that only records.
     Cloud(CloudConfig, ControllerOptions),
     /// An imitation of the reference's allocator, for `--compat`.
-    Upstream(Upstream),
+    Upstream(UpstreamController),
 }
 
 impl ChosenAllocator {
-    pub(crate) fn new(config: &Config) -> Result<Self, RunError> {
+    pub(crate) fn new(config: &IpamControllerConfig) -> Result<Self, IpamControllerRunError> {
         let options = ControllerOptions {
             release_delay: config.cluster.release_delay,
             batch: config.assign_batch_size.into(),
@@ -59,7 +61,7 @@ impl ChosenAllocator {
         };
         if !config.allocate_node_cidrs {
             match config.compat {
-                Compat::Gcp => return Err(RunError::NotAllocating),
+                Compat::Gcp => return Err(IpamControllerRunError::NotAllocating),
                 Compat::None => {}
                 compat => {
                     tracing::warn!(%compat, "without --allocate-node-cidrs no allocator is started, as in that system; blocks are only recorded");
@@ -69,7 +71,7 @@ impl ChosenAllocator {
         }
         if let Some(generation) = config.compat.generation() {
             imitated(config.compat, config.cidr_allocator_type)?;
-            return Ok(Self::Upstream(Upstream::new(generation, config)?));
+            return Ok(Self::Upstream(UpstreamController::new(generation, config)?));
         }
         match config.cidr_allocator_type {
             AllocatorType::RangeAllocator => Ok(Self::Range(config.ranges()?, options)),
@@ -83,7 +85,7 @@ impl ChosenAllocator {
                     .cluster
                     .cloud_endpoint
                     .clone()
-                    .ok_or(RunError::NoCloud)?;
+                    .ok_or(IpamControllerRunError::NoCloud)?;
                 let config = CloudConfig::new(endpoint, &config.range_flags())?;
                 Ok(Self::Cloud(config, options))
             }
@@ -162,7 +164,7 @@ impl ChosenAllocator {
 
 /// Rejects `--compat` with an allocator that is only ours: the API server accepts the faults of the
 /// imitated one.
-fn imitated(compat: Compat, kind: AllocatorType) -> Result<(), RunError> {
+fn imitated(compat: Compat, kind: AllocatorType) -> Result<(), IpamControllerRunError> {
     match (kind, compat.generation()) {
         (AllocatorType::RangeAllocator, _) | (_, None) => Ok(()),
         // These systems have only the RangeAllocator.
@@ -170,17 +172,17 @@ fn imitated(compat: Compat, kind: AllocatorType) -> Result<(), RunError> {
             Err(InvalidAllocatorType(kind.to_string()).into())
         }
         (kind, Some(Generation::G1 | Generation::Gcp)) => {
-            Err(RunError::NotImitated { compat, kind })
+            Err(IpamControllerRunError::NotImitated { compat, kind })
         }
     }
 }
 
 /// Rejects blocks smaller than a ClusterCIDR allows, since the flags become one.
-fn large_enough(config: &RangeConfig) -> Result<(), RunError> {
+fn large_enough(config: &RangeConfig) -> Result<(), IpamControllerRunError> {
     let least = MIN_PER_NODE_HOST_BITS;
     let too_small = |range: &&ClusterRange| range.family().bits() - range.node_mask() < least;
     match config.ranges.iter().find(too_small) {
-        Some(range) => Err(RunError::BlocksTooSmall {
+        Some(range) => Err(IpamControllerRunError::BlocksTooSmall {
             range: *range,
             longest: range.family().bits() - least,
         }),
@@ -188,14 +190,14 @@ fn large_enough(config: &RangeConfig) -> Result<(), RunError> {
     }
 }
 
-impl Config {
+impl IpamControllerConfig {
     /// The ranges that the flags describe; empty if node CIDRs are not to be allocated.
     ///
     /// # Errors
     ///
-    /// [`RunError::Ranges`] with the reference's text; [`RunError::NoBlockLeft`] if no node could
-    /// ever be assigned a block.
-    pub fn ranges(&self) -> Result<RangeConfig, RunError> {
+    /// [`IpamControllerRunError::Ranges`] with the reference's text;
+    /// [`IpamControllerRunError::NoBlockLeft`] if no node could ever be assigned a block.
+    pub fn ranges(&self) -> Result<RangeConfig, IpamControllerRunError> {
         if !self.allocate_node_cidrs {
             return Ok(RangeConfig::none());
         }
@@ -205,7 +207,7 @@ impl Config {
             .iter()
             .find(|notice| matches!(notice, Notice::NoBlockLeft { .. }))
         {
-            Some(notice) => Err(RunError::NoBlockLeft(notice.clone())),
+            Some(notice) => Err(IpamControllerRunError::NoBlockLeft(notice.clone())),
             None => Ok(config),
         }
     }

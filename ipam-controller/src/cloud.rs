@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Status, transport::Channel};
 
 use self::ranges::{NoRanges, Ranges, StackType};
-use crate::{allocators::AllocatorContext, metrics::Metrics};
+use crate::{allocators::AllocatorContext, metrics::AllocatorMetrics};
 
 /// Nodes reconciled at once.
 const WORKERS: usize = 30;
@@ -122,7 +122,7 @@ pub(crate) struct CloudController {
     client: Client,
     nodes: Cache<Node>,
     events: EventRecorder,
-    metrics: Metrics,
+    metrics: AllocatorMetrics,
     queue: WorkQueue<String>,
 }
 
@@ -258,7 +258,7 @@ impl CloudController {
                 Err(error) if error.is_not_found() => return Ok(None),
                 Err(error) => error,
             };
-            match self.again(&node, error, &mut conflicts).await {
+            match self.read_again(&node, error, &mut conflicts).await {
                 Ok(Some(found)) => node = found,
                 Ok(None) => return Ok(None),
                 Err(error) => return Err(SyncError::Assign(error)),
@@ -281,7 +281,7 @@ impl CloudController {
                 Err(error) if error.is_not_found() => return Ok(()),
                 Err(error) => error,
             };
-            match self.again(&node, error, &mut conflicts).await {
+            match self.read_again(&node, error, &mut conflicts).await {
                 Ok(Some(found)) => node = found,
                 Ok(None) => return Ok(()),
                 Err(error) => return Err(SyncError::Status(error)),
@@ -291,7 +291,7 @@ impl CloudController {
 
     /// The current node after a write met a change of it; `None` if that is another node of the
     /// same name, which is queued by its own change.
-    async fn again(
+    async fn read_again(
         &self,
         node: &Node,
         error: ApiError,

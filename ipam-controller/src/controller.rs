@@ -30,10 +30,10 @@ use podplane_service_runtime::tasks::TaskError;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::allocators::AllocatorContext;
-use crate::gc::node_of;
-use crate::plan::{
-    Allocator, BlockRecord, NodeView, PlanOutcome, PodView, RecordStatus, ReleasePhase,
+use crate::{
+    allocators::AllocatorContext,
+    gc::node_of,
+    plan::{Allocator, BlockRecord, NodeView, PlanOutcome, PodView, RecordStatus, ReleasePhase},
 };
 
 /// Nodes reconciled at once; the reference has 30 workers.
@@ -110,7 +110,7 @@ pub(crate) enum RangeSource {
 
 /// The running controller, once the first lists are known.
 #[derive(Debug)]
-struct Shell {
+struct SyncedController {
     options: ControllerOptions,
     parts: AllocatorContext,
     queue: std::sync::Arc<WorkQueue<String>>,
@@ -146,6 +146,13 @@ impl RangeController {
         }
     }
 
+    /// Leads until the leadership is lost, in these phases, each of which needs the one before:
+    ///
+    /// 1. waits for the first lists of nodes and pods, before which any block may be in use;
+    /// 2. with ClusterCIDRs, creates the default one and observes all of them;
+    /// 3. observes the listed nodes, pods and block records, and publishes the allocator;
+    /// 4. serves, in tasks beside each other: observes changes, works off the queue, polls the
+    ///    records, and maintains the ClusterCIDRs. The first error of a worker ends it.
     async fn work(self) -> Result<Infallible, LeadershipLost> {
         let Self {
             config,
@@ -153,11 +160,10 @@ impl RangeController {
             options,
             parts,
         } = self;
-        // Before all nodes and pods are known, any block may be in use.
         tokio::join!(parts.nodes.synced(), parts.pods.synced());
         let (mut nodes, mut pods) = (parts.nodes.subscribe(), parts.pods.subscribe());
         let mut sets = parts.cluster_cidrs.subscribe();
-        let shell = Shell {
+        let shell = SyncedController {
             options,
             queue: parts.metrics.queue(),
             sets: WorkQueue::default(),
@@ -235,7 +241,7 @@ impl RangeController {
     }
 }
 
-impl Shell {
+impl SyncedController {
     /// Runs a decision under the lock, which is never held across an await.
     fn decide<T>(&self, decision: impl FnOnce(&mut Allocator) -> T) -> T {
         let known = self.parts.known.0.get();

@@ -46,7 +46,7 @@ impl Growth {
     }
 
     /// The time until no block is free, if the range is growing.
-    pub(crate) fn left(&self) -> Option<Duration> {
+    pub(crate) fn time_left(&self) -> Option<Duration> {
         let ((first, before), (last, used)) = (self.samples.front()?, self.samples.back()?);
         let grown = u32::try_from(used.checked_sub(*before)?).ok()?;
         let free = u32::try_from(self.free).ok()?;
@@ -64,17 +64,17 @@ mod tests {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut growth = Growth::default();
-        assert_eq!(growth.left(), None);
+        assert_eq!(growth.time_left(), None);
         growth.sample(at(0), 10, 90);
-        assert_eq!(growth.left(), None, "one sample does not make a rate");
+        assert_eq!(growth.time_left(), None, "one sample does not make a rate");
         growth.sample(at(30), 10, 90);
-        assert_eq!(growth.left(), None);
+        assert_eq!(growth.time_left(), None);
         growth.sample(at(60), 40, 60);
-        assert_eq!(growth.left(), Some(Duration::from_secs(120)));
+        assert_eq!(growth.time_left(), Some(Duration::from_secs(120)));
         growth.sample(at(90), 5, 95);
-        assert_eq!(growth.left(), None, "it shrank");
+        assert_eq!(growth.time_left(), None, "it shrank");
         growth.sample(at(90 + 3600), 6, 94);
-        assert_eq!(growth.left(), Some(Duration::from_secs(94 * 3600)));
+        assert_eq!(growth.time_left(), Some(Duration::from_secs(94 * 3600)));
     }
 
     #[test]
@@ -89,7 +89,7 @@ mod tests {
             "{}",
             growth.samples.len()
         );
-        let left = growth.left().unwrap();
+        let left = growth.time_left().unwrap();
         assert!(
             left >= Duration::from_secs(99) && left <= Duration::from_secs(101),
             "{left:?}"

@@ -42,7 +42,7 @@ use podplane_service_runtime::{
     Process, Services, Tasks,
     boundary::AllowedHosts,
     server::{Listen, Listener, ServeError},
-    tasks::{Ended, TaskError},
+    tasks::{TaskEnd, TaskError},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -55,7 +55,7 @@ const COMPONENT: &str = "cidrAllocator";
 
 /// Flags of the IPAM controller.
 #[derive(Args, Clone, Debug)]
-pub struct Config {
+pub struct IpamControllerConfig {
     /// Connect to the API server at this address: HOST:PORT, a URL, or unix:PATH
     #[arg(long, env = "PODPLANE_SERVER", value_name = "ADDR")]
     pub server: Endpoint,
@@ -163,7 +163,7 @@ pub struct Config {
     pub assign_batch_size: u16,
     /// The flags that the user of a cluster sets.
     #[command(flatten)]
-    pub cluster: ClusterFlags,
+    pub cluster: CloudFlags,
     /// The election.
     #[command(flatten)]
     pub leader_election: LeaderElection,
@@ -172,7 +172,7 @@ pub struct Config {
 /// The flags that `podplane up` and `podplane restart` take too, and pass on as they are. Each has
 /// one value.
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
-pub struct ClusterFlags {
+pub struct CloudFlags {
     /// Connect to the cloud, a server of podplane.cloud.v1, at this address, for CloudAllocator:
     /// HOST:PORT, a URL, or unix:PATH
     ///
@@ -191,7 +191,7 @@ pub struct ClusterFlags {
     pub release_delay: Duration,
 }
 
-impl Config {
+impl IpamControllerConfig {
     pub(crate) fn range_flags(&self) -> RangeFlags {
         RangeFlags {
             cluster_cidr: self.cluster_cidr.clone(),
@@ -205,7 +205,7 @@ impl Config {
 
 /// The reasons why the controller does not run.
 #[derive(Debug, thiserror::Error)]
-pub enum RunError {
+pub enum IpamControllerRunError {
     /// The ranges are refused; the text is the reference's.
     #[error(transparent)]
     Ranges(#[from] RangeConfigError),
@@ -256,21 +256,27 @@ pub enum RunError {
     Listen(#[from] ServeError),
     /// A task of the controller ended.
     #[error("failed to run the controller")]
-    Ended(#[from] Ended),
+    Ended(#[from] TaskEnd),
 }
 
 /// Runs until `stop` is cancelled.
 ///
 /// # Errors
 ///
-/// Everything that [`RunError`] names. An unreachable apiserver is not an error: the controller
-/// waits for it.
-pub fn run(config: Config, stop: CancellationToken) -> BoxFuture<'static, Result<(), RunError>> {
+/// Everything that [`IpamControllerRunError`] names. An unreachable apiserver is not an error: the
+/// controller waits for it.
+pub fn run(
+    config: IpamControllerConfig,
+    stop: CancellationToken,
+) -> BoxFuture<'static, Result<(), IpamControllerRunError>> {
     // Boxed, so that it is compiled with this crate and not with each program that calls it.
     Box::pin(run_until(config, stop))
 }
 
-async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunError> {
+async fn run_until(
+    config: IpamControllerConfig,
+    stop: CancellationToken,
+) -> Result<(), IpamControllerRunError> {
     let allocator = allocators::ChosenAllocator::new(&config)?;
     allocator.announce();
     let wants_cluster_cidrs = allocator.wants_cluster_cidrs();
@@ -280,7 +286,7 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
 
     let candidate = config.leader_election.candidate(client.clone(), ELECTION)?;
     let known = Arc::new(controller::AllocatorHandle::default());
-    let metrics = metrics::Metrics::new();
+    let metrics = metrics::AllocatorMetrics::new();
     let (nodes, follow_nodes) = reflector(client.all::<Node>(), ListParams::default());
     let (pods, follow_pods) = reflector(client.all::<Pod>(), ListParams::default());
     let (cluster_cidrs, follow_cluster_cidrs) =
@@ -290,7 +296,7 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
     let mut process = Process::new(podplane_proto::DESCRIPTORS);
     metrics.register(process.registry(), known.clone());
     let mut services = Services::default();
-    services.add(IpamServiceServer::new(service::Service::new(
+    services.add(IpamServiceServer::new(service::AllocatorService::new(
         known.clone(),
         pods.clone(),
     )));
@@ -353,14 +359,14 @@ mod tests {
     use super::*;
 
     #[derive(Parser)]
-    struct Cli {
+    struct ConfigProgram {
         #[command(flatten)]
-        config: Config,
+        config: IpamControllerConfig,
     }
 
-    fn parse(flags: &[&str]) -> Result<Config, clap::Error> {
+    fn parse(flags: &[&str]) -> Result<IpamControllerConfig, clap::Error> {
         let common = ["ipam-controller", "--server=127.0.0.1:1"];
-        Cli::try_parse_from(common.iter().chain(flags)).map(|cli| cli.config)
+        ConfigProgram::try_parse_from(common.iter().chain(flags)).map(|cli| cli.config)
     }
 
     #[test]

@@ -30,10 +30,12 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use crate::controller::AllocatorHandle;
-use crate::growth::Growth;
-use crate::overlaps::overlaps;
-use crate::plan::{Allocator, ReleasePhase};
+use crate::{
+    controller::AllocatorHandle,
+    growth::Growth,
+    overlaps::overlaps,
+    plan::{Allocator, ReleasePhase},
+};
 
 /// The reference's buckets.
 const TRIES: [f64; 5] = [1.0, 5.0, 25.0, 125.0, 625.0];
@@ -43,10 +45,10 @@ const QUEUE: &str = "range_allocator";
 /// The queue of the cloud's allocator, as the reference labels it.
 const CLOUD_QUEUE: [(&str, &str); 1] = [("name", "cloudCIDRAllocator")];
 
-type Tries<Labels> = Family<Labels, Histogram, fn() -> Histogram>;
+type AttemptHistograms<Labels> = Family<Labels, Histogram, fn() -> Histogram>;
 
 /// Ranges by the name of the ClusterCIDR, empty for `--cluster-cidr`, and by prefix.
-type Pools = BTreeMap<String, BTreeMap<IpNet, RangeSample>>;
+type RangeSamples = BTreeMap<String, BTreeMap<IpNet, RangeSample>>;
 
 #[expect(non_snake_case, reason = "labels have the reference's names")]
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -68,7 +70,7 @@ struct RangeMetrics<Labels> {
     releases: Family<Labels, Counter<u64, AtomicU64>>,
     usage: Family<Labels, Gauge<f64, AtomicU64>>,
     max: Family<Labels, Gauge<i64, AtomicI64>>,
-    tries: Tries<Labels>,
+    tries: AttemptHistograms<Labels>,
 }
 
 /// The last sample of a range.
@@ -80,12 +82,12 @@ struct RangeSample {
 
 /// All metrics. Cheap to clone; clones share them.
 #[derive(Clone, Debug)]
-pub(crate) struct Metrics {
+pub(crate) struct AllocatorMetrics {
     dropped: Family<[(&'static str, &'static str); 1], Counter>,
     queue: Arc<WorkQueue<String>>,
     flags: RangeMetrics<FlagRangeLabels>,
     objects: RangeMetrics<ClusterCidrLabels>,
-    seen: Arc<Mutex<Pools>>,
+    seen: Arc<Mutex<RangeSamples>>,
 }
 
 impl<Labels> RangeMetrics<Labels>
@@ -159,7 +161,7 @@ where
     }
 }
 
-impl Metrics {
+impl AllocatorMetrics {
     pub(crate) fn new() -> Self {
         Self {
             dropped: Family::default(),
@@ -279,7 +281,7 @@ impl Metrics {
         }
     }
 
-    fn forget_gone(&self, allocator: &Allocator, seen: &mut Pools) {
+    fn forget_gone(&self, allocator: &Allocator, seen: &mut RangeSamples) {
         let pools = allocator.blocks().usage_by_set();
         let there: BTreeSet<(&str, IpNet)> = pools
             .map(|(set, usage)| (set, usage.range.cidr()))
@@ -296,7 +298,7 @@ impl Metrics {
         });
     }
 
-    fn seen(&self) -> MutexGuard<'_, Pools> {
+    fn seen(&self) -> MutexGuard<'_, RangeSamples> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -325,7 +327,7 @@ impl ClusterCidrLabels {
 /// Metrics that are computed when they are scraped.
 #[derive(Debug)]
 struct ScrapeCollector {
-    metrics: Metrics,
+    metrics: AllocatorMetrics,
     known: Arc<AllocatorHandle>,
 }
 
@@ -444,7 +446,7 @@ impl ScrapeCollector {
         let help = "Time until no block of the range is free, at the rate of the last hour; absent while use does not grow";
         let mut family = encoder.encode_descriptor(name, help, None, gauge)?;
         for (labels, seen) in pools() {
-            if let Some(left) = seen.growth.left() {
+            if let Some(left) = seen.growth.time_left() {
                 let value = ConstGauge::new(left.as_secs_f64());
                 value.encode(family.encode_family(&labels)?)?;
             }
@@ -471,7 +473,7 @@ mod tests {
             ..RangeFlags::default()
         };
         let mut allocator = Allocator::new(&flags.validate().unwrap(), Duration::ZERO);
-        let metrics = Metrics::new();
+        let metrics = AllocatorMetrics::new();
         metrics.count(&mut allocator, |_| ());
         let mut node = |name: &str, exists: bool| {
             let view = exists.then(|| NodeView {

@@ -210,8 +210,8 @@ impl Allocator {
     }
 
     /// The blocks of deleted nodes that are held for their sandboxes.
-    pub fn held(&self) -> impl Iterator<Item = FormerBlocks> {
-        self.former_nodes.held()
+    pub fn held_blocks(&self) -> impl Iterator<Item = FormerBlocks> {
+        self.former_nodes.held_blocks()
     }
 
     /// Applies changes of nodes, by name, and of pods; `None` is a deleted node, or a pod that is

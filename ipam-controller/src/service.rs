@@ -13,8 +13,10 @@ use podplane_ipam::{Block, Claim, Owner, Usage, parse_cidr};
 use podplane_proto::ipam::{self as wire, ipam_service_server::IpamService};
 use tonic::{Request, Response, Status};
 
-use crate::controller::AllocatorHandle;
-use crate::plan::{Allocator, ReleasePhase};
+use crate::{
+    controller::AllocatorHandle,
+    plan::{Allocator, ReleasePhase},
+};
 
 /// The most entries of one answer.
 const LIMIT: usize = 10_000;
@@ -22,12 +24,12 @@ const LIMIT: usize = 10_000;
 /// The service. It answers from the controller's memory, which begins with the first lists of nodes
 /// and records.
 #[derive(Clone, Debug)]
-pub(crate) struct Service {
+pub(crate) struct AllocatorService {
     known: Arc<AllocatorHandle>,
     pods: Cache<Pod>,
 }
 
-impl Service {
+impl AllocatorService {
     pub(crate) fn new(known: Arc<AllocatorHandle>, pods: Cache<Pod>) -> Self {
         Self { known, pods }
     }
@@ -45,7 +47,7 @@ impl Service {
 }
 
 #[tonic::async_trait]
-impl IpamService for Service {
+impl IpamService for AllocatorService {
     async fn get_owner(
         &self,
         request: Request<wire::GetOwnerRequest>,

@@ -27,9 +27,7 @@ use podplane_service_runtime::tasks::TaskError;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::Config;
-use crate::allocators::AllocatorContext;
-use crate::metrics::Metrics;
+use crate::{IpamControllerConfig, allocators::AllocatorContext, metrics::AllocatorMetrics};
 
 /// The time within which the reference must list nodes, or it gives up.
 const LIST_DEADLINE: Duration = Duration::from_secs(600);
@@ -53,14 +51,17 @@ enum StartError {
 
 /// The reference's controller, with its flags validated.
 #[derive(Debug)]
-pub(crate) struct Upstream {
+pub(crate) struct UpstreamController {
     generation: Generation,
     config: RangeConfig,
 }
 
-impl Upstream {
+impl UpstreamController {
     /// Validates the flags as the generation does.
-    pub(crate) fn new(generation: Generation, config: &Config) -> Result<Self, FlagError> {
+    pub(crate) fn new(
+        generation: Generation,
+        config: &IpamControllerConfig,
+    ) -> Result<Self, FlagError> {
         let config = generation.validate(&config.range_flags())?;
         Ok(Self { generation, config })
     }
@@ -100,7 +101,7 @@ impl Upstream {
         let services = &self.config.service_ranges;
         let allocator = RangeAllocator::new(self.generation, sets?, services, &views)?;
         tracing::info!(generation = ?self.generation, nodes = views.len(), "allocating as the reference");
-        let shell = Shell {
+        let shell = SyncedUpstream {
             generation: self.generation,
             allocator: Mutex::new(allocator),
             nodes,
@@ -118,16 +119,16 @@ impl Upstream {
 
 /// The state that handlers and workers share.
 #[derive(Debug)]
-struct Shell {
+struct SyncedUpstream {
     generation: Generation,
     allocator: Mutex<RangeAllocator>,
     nodes: Cache<Node>,
     api: Api<Node>,
     events: EventRecorder,
-    metrics: Metrics,
+    metrics: AllocatorMetrics,
 }
 
-impl Shell {
+impl SyncedUpstream {
     async fn run(&self, changes: Changes<Node>) -> Result<(), TaskError> {
         let workers = 0..RangeAllocator::WORKERS;
         let (send, receive) = mpsc::channel(RangeAllocator::CHANNEL);

@@ -4,8 +4,8 @@ mod common;
 
 use std::time::Duration;
 
-use common::{FakeApiserver, Fault};
-use podplane_ipam_controller::{AllocatorType, ClusterFlags, Config, run};
+use common::{AssignmentFault, IpamApiserver};
+use podplane_ipam_controller::{AllocatorType, CloudFlags, IpamControllerConfig, run};
 use podplane_proto::ipam::{
     AuditRequest, BlockState, FindBlocksRequest, GetOwnerRequest, ListFreeRequest,
     ListPoolsRequest, ipam_service_client::IpamServiceClient,
@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 struct RunningController {
-    config: Config,
+    config: IpamControllerConfig,
     stop: CancellationToken,
     tasks: JoinSet<()>,
     directory: tempfile::TempDir,
@@ -22,15 +22,18 @@ struct RunningController {
 
 impl RunningController {
     /// A controller of four blocks, one of them in the service range.
-    async fn start(fake: &FakeApiserver) -> Self {
+    async fn start(fake: &IpamApiserver) -> Self {
         Self::start_with(fake, |_| {}).await
     }
 
-    async fn start_with(fake: &FakeApiserver, change: impl FnOnce(&mut Config)) -> Self {
+    async fn start_with(
+        fake: &IpamApiserver,
+        change: impl FnOnce(&mut IpamControllerConfig),
+    ) -> Self {
         let mut tasks = JoinSet::new();
         let server = fake.serve(&mut tasks).await;
         let directory = tempfile::tempdir().expect("a temporary directory");
-        let mut config = Config {
+        let mut config = IpamControllerConfig {
             server: server.to_string().parse().expect("an address"),
             listen: "127.0.0.1:0".parse().expect("an address"),
             allowed_hosts: Default::default(),
@@ -45,7 +48,7 @@ impl RunningController {
             compat: podplane_ipam::Compat::None,
             inject_patch: None,
             orphan_quarantine: 0,
-            cluster: ClusterFlags {
+            cluster: CloudFlags {
                 cloud_endpoint: None,
                 release_delay: Duration::ZERO,
             },
@@ -95,7 +98,7 @@ fn holds(node: &'static str, block: &'static str) -> impl Fn(&common::Controller
 
 #[tokio::test]
 async fn assigns_blocks_until_exhausted_and_again_after_a_release() {
-    let fake = FakeApiserver::default();
+    let fake = IpamApiserver::default();
     fake.add_node("old", "u0", &["10.244.1.0/24"]);
     let running = RunningController::start(&fake).await;
     fake.add_node("a", "u1", &[]);
@@ -161,13 +164,13 @@ async fn assigns_blocks_until_exhausted_and_again_after_a_release() {
 
 #[tokio::test]
 async fn assigns_no_block_twice_after_lost_calls() {
-    let fake = FakeApiserver::default();
+    let fake = IpamApiserver::default();
     let mut running = RunningController::start(&fake).await;
     for fault in [
-        Fault::AnswerLost,
-        Fault::RequestLost,
-        Fault::Conflict,
-        Fault::Refused,
+        AssignmentFault::AnswerLost,
+        AssignmentFault::RequestLost,
+        AssignmentFault::Conflict,
+        AssignmentFault::Refused,
     ] {
         fake.change(|state| state.faults = vec![fault; 3]);
         for (node, uid) in [("a", "u1"), ("b", "u2"), ("c", "u3")] {
@@ -202,7 +205,7 @@ async fn assigns_no_block_twice_after_lost_calls() {
 
 #[tokio::test]
 async fn new_controller_knows_assigned_blocks() {
-    let fake = FakeApiserver::default();
+    let fake = IpamApiserver::default();
     let mut running = RunningController::start(&fake).await;
     fake.add_node("a", "u1", &[]);
     fake.until(holds("a", "10.244.0.0/24")).await;
@@ -214,7 +217,7 @@ async fn new_controller_knows_assigned_blocks() {
 
 #[tokio::test]
 async fn reports_and_keeps_overlapping_blocks() {
-    let fake = FakeApiserver::default();
+    let fake = IpamApiserver::default();
     fake.add_node("a", "u1", &["10.244.0.0/24"]);
     fake.add_node("b", "u2", &["10.244.0.0/24"]);
     let running = RunningController::start(&fake).await;
@@ -253,7 +256,7 @@ async fn reports_and_keeps_overlapping_blocks() {
 }
 
 /// Waits until the findings are `want`.
-async fn found(running: &RunningController, want: &[&str]) {
+async fn wait_for_findings(running: &RunningController, want: &[&str]) {
     let asked = async {
         loop {
             if running.directory.path().join("address").exists()
@@ -276,7 +279,7 @@ async fn found(running: &RunningController, want: &[&str]) {
 
 #[tokio::test]
 async fn reports_overlaps_beside_an_imitated_allocator_without_writing() {
-    let fake = FakeApiserver::default();
+    let fake = IpamApiserver::default();
     fake.add_node("a", "u1", &["10.244.0.0/24"]);
     fake.add_node("b", "u2", &["10.244.0.0/24"]);
     fake.add_node("c", "u3", &["10.244.1.0/24"]);
@@ -284,10 +287,10 @@ async fn reports_overlaps_beside_an_imitated_allocator_without_writing() {
         config.compat = podplane_ipam::Compat::Upstream;
     })
     .await;
-    found(&running, &["duplicate-pod-cidr"; 2]).await;
+    wait_for_findings(&running, &["duplicate-pod-cidr"; 2]).await;
     fake.remove_node("b");
     fake.remove_node("c");
-    found(&running, &[]).await;
+    wait_for_findings(&running, &[]).await;
     let record = fake.record("10.244.1.0/24").expect("it is not released");
     assert_eq!(record.state(), BlockState::Draining);
     assert_eq!(fake.read(|state| state.events.len()), 0);
@@ -296,7 +299,7 @@ async fn reports_overlaps_beside_an_imitated_allocator_without_writing() {
 
 #[tokio::test]
 async fn deletes_only_pods_of_deleted_nodes() {
-    let fake = FakeApiserver::default();
+    let fake = IpamApiserver::default();
     fake.add_node("stays", "u1", &[]);
     fake.add_node("goes", "u2", &[]);
     fake.add_pod("on-stays", "stays");
@@ -319,9 +322,9 @@ async fn deletes_only_pods_of_deleted_nodes() {
 
 #[tokio::test]
 async fn rejects_flags_that_leave_no_block() {
-    let fake = FakeApiserver::default();
+    let fake = IpamApiserver::default();
     let running = RunningController::start(&fake).await;
-    let refused = |change: fn(&mut Config)| {
+    let refused = |change: fn(&mut IpamControllerConfig)| {
         let mut config = running.config.clone();
         change(&mut config);
         config.ranges().unwrap_err().to_string()
@@ -342,7 +345,7 @@ async fn rejects_flags_that_leave_no_block() {
 
 #[tokio::test]
 async fn hanging_call_delays_only_its_own_node() {
-    let fake = FakeApiserver::default();
+    let fake = IpamApiserver::default();
     fake.change(|state| state.hanging.push("slow".to_owned()));
     let running = RunningController::start_with(&fake, |config| config.assign_batch_size = 1).await;
     fake.add_node("slow", "u1", &[]);
@@ -356,7 +359,7 @@ async fn hanging_call_delays_only_its_own_node() {
 
 #[tokio::test]
 async fn batches_assignments_of_simultaneous_nodes() {
-    let fake = FakeApiserver::default();
+    let fake = IpamApiserver::default();
     for index in 0..100 {
         fake.add_node(&format!("node-{index:02}"), &format!("u{index}"), &[]);
     }
@@ -375,7 +378,7 @@ async fn batches_assignments_of_simultaneous_nodes() {
 
 #[tokio::test]
 async fn successor_releases_a_block_quarantined_in_the_store() {
-    let fake = FakeApiserver::default();
+    let fake = IpamApiserver::default();
     let mut running = RunningController::start_with(&fake, |config| {
         config.cluster_cidr = "10.244.0.0/24".into();
         config.service_cluster_ip_range.clear();
@@ -417,7 +420,7 @@ async fn marks_a_foreign_block_until_it_fits() {
             condition(state) == Some((status.into(), reason.into()))
         }
     };
-    let fake = FakeApiserver::default();
+    let fake = IpamApiserver::default();
     fake.add_node("a", "u1", &["10.244.1.0/24"]);
     let mut running =
         RunningController::start_with(&fake, |config| config.node_cidr_mask_size = Some(23)).await;
@@ -444,8 +447,8 @@ async fn marks_a_foreign_block_until_it_fits() {
 
 #[tokio::test]
 async fn ends_when_leadership_is_lost() {
-    let fake = FakeApiserver::default();
-    fake.change(|state| state.faults = vec![Fault::FenceLost]);
+    let fake = IpamApiserver::default();
+    fake.change(|state| state.faults = vec![AssignmentFault::FenceLost]);
     fake.add_node("a", "u1", &[]);
     let running =
         RunningController::start_with(&fake, |config| config.allocate_node_cidrs = false).await;

@@ -34,19 +34,19 @@ use podplane_service_runtime::{
     Process, Services, Tasks,
     boundary::AllowedHosts,
     server::{Listen, Listener, ServeError},
-    tasks::Ended,
+    tasks::TaskEnd,
 };
 use tokio::{sync::Semaphore, task, time::MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use self::{
     images::Images,
-    metrics::{Metrics, SandboxCollector},
-    network::Network,
+    metrics::{NetworkMetrics, SandboxCollector},
+    network::SandboxNetworks,
     record::PluginMode,
-    sandboxes::{SandboxError, Sandboxes},
-    service::Runtime,
-    template::Template,
+    sandboxes::{NodeSandboxes, SandboxError},
+    service::CriRuntime,
+    template::NetworkTemplate,
 };
 use crate::{NodeDir, NodeName};
 
@@ -55,7 +55,7 @@ const AT_ONCE: usize = 16;
 
 /// The network of pods: devices, or addresses alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum NetworkMode {
+pub enum PodNetworkMode {
     /// Run all CNI plugins in the node's network namespace, for a network namespace of each pod
     Kernel,
     /// Run only the IPAM plugin: addresses without interfaces, and without privileges
@@ -64,7 +64,7 @@ pub enum NetworkMode {
 
 /// The flags of the CRI server.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Config {
+pub struct CriConfig {
     /// Serve the CRI of this node; may be repeated in ledger mode
     #[arg(
         long = "node",
@@ -94,7 +94,7 @@ pub struct Config {
         default_value = "kernel",
         env = "PODPLANE_NETWORK"
     )]
-    pub network: NetworkMode,
+    pub network: PodNetworkMode,
 
     /// Run CNI plugins in this network namespace [default: that of this process]
     #[arg(long, value_name = "PATH", env = "PODPLANE_NODE_NETNS")]
@@ -122,7 +122,7 @@ pub struct Config {
 
     /// The flags that the user of a cluster sets.
     #[command(flatten)]
-    pub cluster: ClusterFlags,
+    pub cluster: NodeFlags,
 
     /// Kill a CNI plugin that has run for SECONDS, a number without a unit, such as 10 or 0.5
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds, env = "PODPLANE_CNI_TIMEOUT")]
@@ -159,7 +159,7 @@ pub struct Config {
 /// The flags that `podplane up` and `podplane restart` take too, and pass on as they are. Each has
 /// one value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::Args)]
-pub struct ClusterFlags {
+pub struct NodeFlags {
     /// Write the node's CNI configuration from this template once its pod CIDR is assigned
     #[arg(
         long,
@@ -168,12 +168,12 @@ pub struct ClusterFlags {
         default_value = "containerd",
         env = "PODPLANE_CNI_TEMPLATE"
     )]
-    pub cni_template: Template,
+    pub cni_template: NetworkTemplate,
 }
 
 /// The reason why the CRI server ended, or did not start.
 #[derive(Debug, thiserror::Error)]
-pub enum RunError {
+pub enum CriRunError {
     /// Several nodes in kernel mode: nodes share a process only if nothing runs inside them.
     #[error("--network kernel supports one node per process, but --node was given {0} times")]
     OneNode(usize),
@@ -207,7 +207,7 @@ pub enum RunError {
     Serve(#[from] ServeError),
     /// A task ended by itself.
     #[error(transparent)]
-    Ended(#[from] Ended),
+    Ended(#[from] TaskEnd),
 }
 
 /// A positive number of seconds, with a fraction if wanted.
@@ -226,15 +226,18 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
 ///
 /// # Errors
 ///
-/// [`RunError`] if it cannot start, or if a part of it ends by itself.
-pub fn run(config: Config, stop: CancellationToken) -> BoxFuture<'static, Result<(), RunError>> {
+/// [`CriRunError`] if it cannot start, or if a part of it ends by itself.
+pub fn run(
+    config: CriConfig,
+    stop: CancellationToken,
+) -> BoxFuture<'static, Result<(), CriRunError>> {
     // Boxed, so that it is compiled with this crate and not with each program that calls it.
     Box::pin(run_until(config, stop))
 }
 
-async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunError> {
-    if config.network == NetworkMode::Kernel && config.nodes.len() > 1 {
-        return Err(RunError::OneNode(config.nodes.len()));
+async fn run_until(config: CriConfig, stop: CancellationToken) -> Result<(), CriRunError> {
+    if config.network == PodNetworkMode::Kernel && config.nodes.len() > 1 {
+        return Err(CriRunError::OneNode(config.nodes.len()));
     }
     let slots = Arc::new(Semaphore::new(config.cni_concurrency.into()));
     let mut process = Process::new(DESCRIPTORS);
@@ -243,7 +246,7 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
         let listener = Listener::published(listen, file).await?;
         process.serve_http(listener.allowing(config.allowed_hosts.clone()));
     }
-    let metrics = Metrics::new(process.registry());
+    let metrics = NetworkMetrics::new(process.registry());
     let mut nodes = Vec::new();
     let mut opening = Vec::new();
     for node in &config.nodes {
@@ -255,7 +258,7 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
         let socket = Listen::Unix(NodeDir::new(&config.nodes_dir, node).socket());
         // Bound after the node has recovered, so no client sees it before that.
         let listener = Listener::bind(&socket).await?;
-        let runtime = Runtime::new(sandboxes.clone(), slots.clone());
+        let runtime = CriRuntime::new(sandboxes.clone(), slots.clone());
         let images = Images {
             dir: config.nodes_dir.clone(),
         };
@@ -280,14 +283,14 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
 }
 
 async fn open(
-    config: &Config,
+    config: &CriConfig,
     node: &NodeName,
-    metrics: Metrics,
-) -> Result<Arc<Sandboxes>, RunError> {
+    metrics: NetworkMetrics,
+) -> Result<Arc<NodeSandboxes>, CriRunError> {
     let dir = NodeDir::new(&config.nodes_dir, node);
     let spare = dir.cni_cache().join("results.free");
     let spare = task::spawn_blocking(move || SpareFiles::open(spare, 0o600)).await?;
-    let spare = spare.map_err(|source| RunError::Spare {
+    let spare = spare.map_err(|source| CriRunError::Spare {
         node: node.clone(),
         source,
     })?;
@@ -299,10 +302,10 @@ async fn open(
         timeout: config.cni_timeout,
     };
     let plugins = match config.network {
-        NetworkMode::Kernel => PluginMode::Chain,
-        NetworkMode::Ledger => PluginMode::Ipam,
+        PodNetworkMode::Kernel => PluginMode::Chain,
+        PodNetworkMode::Ledger => PluginMode::Ipam,
     };
-    let network = Network::new(
+    let network = SandboxNetworks::new(
         runtime,
         plugins,
         config.netns_dir.clone(),
@@ -310,8 +313,8 @@ async fn open(
         metrics,
     )?;
     let template = config.cluster.cni_template;
-    let opened = task::spawn_blocking(move || Sandboxes::open(dir, template, network)).await?;
-    let opened = opened.map_err(|source| RunError::Node {
+    let opened = task::spawn_blocking(move || NodeSandboxes::open(dir, template, network)).await?;
+    let opened = opened.map_err(|source| CriRunError::Node {
         node: node.clone(),
         source,
     })?;
@@ -321,7 +324,7 @@ async fn open(
 /// Reclaims what no sandbox has, every `interval`. Normally there is nothing; a killed plugin
 /// leaves something behind.
 async fn collect_garbage(
-    nodes: Vec<Arc<Sandboxes>>,
+    nodes: Vec<Arc<NodeSandboxes>>,
     interval: Duration,
     stop: CancellationToken,
 ) -> Result<(), task::JoinError> {

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 /// The addresses of a network whose IPAM plugin is host-local, or reports them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ipam {
+pub struct NetworkAddresses {
     /// Addresses for pods, by family.
     pub capacity: Capacity,
     /// The ranges that they are in; empty if the plugin's report has none.
@@ -35,7 +35,7 @@ enum AddressSource {
     Reported(Option<Vec<Lease>>),
 }
 
-impl Ipam {
+impl NetworkAddresses {
     /// The IPAM plugin of a network: the one that its first plugin names, or else that plugin
     /// itself, which then gives addresses.
     pub fn plugin(list: &NetworkConfigList) -> Option<&str> {
@@ -129,7 +129,7 @@ impl Ipam {
 
 /// The number of pods that a node's network has room for, and the number of addresses in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
+pub struct AddressUsage {
     /// Pods that could have an address of every family, if none were in use; `None` if the IPAM
     /// plugin does not say.
     pub capacity: Option<i64>,
@@ -139,7 +139,7 @@ pub struct Usage {
     pub leaked: i64,
 }
 
-impl Usage {
+impl AddressUsage {
     /// Counts `leases`; `is_known` returns true for the id of an existing sandbox. A pod takes an
     /// address of each family, so only the family with more leases counts.
     pub fn count<'a>(
@@ -180,7 +180,7 @@ mod tests {
         let path = dir.path().join("x.conflist");
         std::fs::write(&path, text).unwrap();
         let list = NetworkConfigList::load_first(dir.path()).unwrap();
-        let ipam = Ipam::of(&list).unwrap().unwrap();
+        let ipam = NetworkAddresses::of(&list).unwrap().unwrap();
         assert!(ipam.gives("10.0.1.7".parse().unwrap()));
         assert!(!ipam.gives("10.0.0.7".parse().unwrap()));
     }
@@ -189,7 +189,7 @@ mod tests {
     fn the_main_plugin_is_the_ipam_plugin_if_none_is_named() {
         let plugin = |text: &str| {
             let list = NetworkConfigList::from_list(text.as_bytes()).unwrap();
-            Ipam::plugin(&list).map(str::to_owned)
+            NetworkAddresses::plugin(&list).map(str::to_owned)
         };
         let list = r#"{"name": "x", "plugins": [{"type": "bridge", "ipam": {"type": "my-ipam"}}]}"#;
         assert_eq!(plugin(list).as_deref(), Some("my-ipam"));
@@ -200,13 +200,13 @@ mod tests {
     #[test]
     fn a_report_without_ranges_matches_any_address() {
         let report = |text: &str| Report::parse(text.as_bytes()).unwrap();
-        let silent = Ipam::reported(&report(r#"{"capacity": {"ipv4": 3}}"#));
+        let silent = NetworkAddresses::reported(&report(r#"{"capacity": {"ipv4": 3}}"#));
         assert!(silent.gives("192.0.2.1".parse().unwrap()));
         assert!(!silent.knows_leases());
         assert_eq!(silent.leases().unwrap(), []);
         let text = r#"{"capacity": {"ipv4": 3, "ipv6": 2}, "ranges": ["10.0.0.0/29"],
             "addresses": [{"address": "10.0.0.2", "containerID": "a"}]}"#;
-        let ipam = Ipam::reported(&report(text));
+        let ipam = NetworkAddresses::reported(&report(text));
         assert!(!ipam.gives("192.0.2.1".parse().unwrap()));
         assert!(ipam.knows_leases());
         assert_eq!(ipam.leases().unwrap()[0].container_id, "a");
@@ -230,8 +230,8 @@ mod tests {
             ipv4: Some(5),
             ipv6: Some(1 << 64),
         };
-        let usage = Usage::count(capacity, leases.iter(), |id| id != "gone");
-        let want = Usage {
+        let usage = AddressUsage::count(capacity, leases.iter(), |id| id != "gone");
+        let want = AddressUsage {
             capacity: Some(5),
             allocated: 2,
             leaked: 1,

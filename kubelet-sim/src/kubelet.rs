@@ -47,7 +47,7 @@ use podplane_service_runtime::{
     Process, Services, Tasks,
     boundary::AllowedHosts,
     server::{Listen, Listener, ServeError},
-    tasks::Ended,
+    tasks::TaskEnd,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::{sync::mpsc, task};
@@ -56,12 +56,12 @@ use tokio_util::sync::CancellationToken;
 use self::{
     instance::{Instance, InstanceError},
     ipam_report::Reports,
-    node::{Node, NodeParts, unlimited_backoff},
-    node_network::NodeNetwork,
-    node_status::Machine,
-    pods::{NOTICES, Pods, watch_sandboxes},
-    runtime::Runtime,
-    service::NodeNetwork as NodeNetworkService,
+    node::{NodeContext, NodeParts, unlimited_backoff},
+    node_network::NodeFabric,
+    node_status::NodeMachine,
+    pods::{NOTICES, PodWorkers, watch_sandboxes},
+    runtime::RuntimeClient,
+    service::KubeletNodeService,
 };
 use crate::{NodeDir, NodeName, cri::seconds};
 
@@ -75,7 +75,7 @@ const COMPONENT: &str = "kubelet";
 
 /// The flags of the kubelet.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Config {
+pub struct KubeletConfig {
     /// Run the kubelet of this node; may be repeated
     #[arg(
         long = "node",
@@ -138,7 +138,7 @@ pub struct Config {
 
     /// The network between the nodes.
     #[command(flatten)]
-    pub node_network: node_network::Config,
+    pub node_network: node_network::NodeNetworkConfig,
 
     /// Admit at most N pods on a node
     #[arg(
@@ -203,7 +203,7 @@ pub struct Config {
     pub relist_interval: Duration,
 }
 
-impl Config {
+impl KubeletConfig {
     /// The interval of a periodic task of a node, which is longer in a process of many nodes.
     fn paced_interval(&self, interval: Duration) -> Duration {
         let nodes = u32::try_from(self.nodes.len()).unwrap_or(u32::MAX);
@@ -213,7 +213,7 @@ impl Config {
 
 /// The reason why the kubelet ended, or did not start.
 #[derive(Debug, thiserror::Error)]
-pub enum RunError {
+pub enum KubeletRunError {
     /// Several nodes with `--node-netns`: a namespace is of one node.
     #[error("--node-netns supports one node per process, but --node was given {0} times")]
     OneNode(usize),
@@ -228,7 +228,7 @@ pub enum RunError {
     Serve(#[from] ServeError),
     /// A task ended by itself.
     #[error(transparent)]
-    Ended(#[from] Ended),
+    Ended(#[from] TaskEnd),
     /// A thread that opened a node's directory died.
     #[error("failed to open the nodes")]
     Panicked(#[from] task::JoinError),
@@ -238,8 +238,11 @@ pub enum RunError {
 ///
 /// # Errors
 ///
-/// [`RunError`] if it cannot start, or if a part of it ends by itself.
-pub fn run(config: Config, stop: CancellationToken) -> BoxFuture<'static, Result<(), RunError>> {
+/// [`KubeletRunError`] if it cannot start, or if a part of it ends by itself.
+pub fn run(
+    config: KubeletConfig,
+    stop: CancellationToken,
+) -> BoxFuture<'static, Result<(), KubeletRunError>> {
     // Boxed, so that it is compiled with this crate and not with each program that calls it.
     Box::pin(run_until(config, stop))
 }
@@ -250,9 +253,9 @@ pub fn run(config: Config, stop: CancellationToken) -> BoxFuture<'static, Result
 /// 2. Serves its own API; it is ready once the caches are synced and all runtimes have answered.
 /// 3. Waits for the runtimes.
 /// 4. Starts the tasks of each node, then those that serve all nodes.
-async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunError> {
+async fn run_until(config: KubeletConfig, stop: CancellationToken) -> Result<(), KubeletRunError> {
     if config.node_netns.is_some() && config.nodes.len() > 1 {
-        return Err(RunError::OneNode(config.nodes.len()));
+        return Err(KubeletRunError::OneNode(config.nodes.len()));
     }
     allow_files(config.nodes.len());
     let instances = open_instances(&config).await?;
@@ -273,13 +276,13 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
 
     let (known_nodes, runtimes_answered) = (Arc::new(OnceLock::new()), CancellationToken::new());
     let mut services = Services::default();
-    services.add(NodeNetworkServiceServer::new(NodeNetworkService::new(
+    services.add(NodeNetworkServiceServer::new(KubeletNodeService::new(
         known_nodes.clone(),
     )));
     let mut process = Process::new(DESCRIPTORS);
     process.serve(listener, services);
     process.trace("kubelet", Some(client.channel()));
-    let metrics = metrics::Metrics::new(process.registry());
+    let metrics = metrics::KubeletMetrics::new(process.registry());
     process.ready_when("nodes", nodes_cache.synced());
     process.ready_when("pods", pods_cache.synced());
     process.ready_when("runtimes", runtimes_answered.clone().cancelled_owned());
@@ -291,7 +294,7 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
     for (name, (instance, dir)) in config.nodes.iter().zip(instances) {
         let parts = NodeParts {
             machine: machine(name),
-            runtime: Runtime::new(runtime_channel(&config, name, &dir)?, metrics.clone()),
+            runtime: RuntimeClient::new(runtime_channel(&config, name, &dir)?, metrics.clone()),
             metrics: metrics.clone(),
             reports: Reports::new(name.as_str(), dir.clone(), config.cni_bin_dirs.clone()),
             dir,
@@ -307,7 +310,7 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
             is_alone: config.nodes.len() == 1,
             node_network: config.node_netns.clone().map(|netns| {
                 let network = &config.node_network;
-                Arc::new(NodeNetwork::new(netns, name, &config.node_ips, network))
+                Arc::new(NodeFabric::new(netns, name, &config.node_ips, network))
             }),
         };
         nodes.push(parts);
@@ -339,7 +342,7 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
     tasks.spawn("changes of nodes", wake);
     let held = holds::run(nodes.clone(), nodes_cache.clone(), tasks.stop());
     tasks.spawn("blocks of nodes that are gone", held);
-    let workers = Pods::new(&nodes, pods_cache).run(notices, tasks.stop());
+    let workers = PodWorkers::new(&nodes, pods_cache).run(notices, tasks.stop());
     tasks.spawn("pods", workers);
     for node in nodes {
         if let Some(network) = node.node_network.clone() {
@@ -352,7 +355,9 @@ async fn run_until(config: Config, stop: CancellationToken) -> Result<(), RunErr
 }
 
 /// Opens the instance of each node in parallel: a new one waits for the disk.
-async fn open_instances(config: &Config) -> Result<Vec<(Instance, NodeDir)>, RunError> {
+async fn open_instances(
+    config: &KubeletConfig,
+) -> Result<Vec<(Instance, NodeDir)>, KubeletRunError> {
     let mut opening = Vec::new();
     for name in config.nodes.clone() {
         let dir = NodeDir::new(&config.nodes_dir, &name);
@@ -399,13 +404,13 @@ fn node_name(pod: &Pod) -> Option<&str> {
 }
 
 /// The machine that each node reports: all nodes have the same one.
-fn machine_of(config: &Config) -> impl Fn(&NodeName) -> Machine {
+fn machine_of(config: &KubeletConfig) -> impl Fn(&NodeName) -> NodeMachine {
     let (cpus, memory, info) = (
         machine::cpus(),
         machine::memory(),
         machine::info(String::new()),
     );
-    move |name| Machine {
+    move |name| NodeMachine {
         name: name.clone(),
         ips: config.node_ips.clone(),
         cpus,
@@ -420,7 +425,7 @@ fn machine_of(config: &Config) -> impl Fn(&NodeName) -> Machine {
 }
 
 fn runtime_channel(
-    config: &Config,
+    config: &KubeletConfig,
     name: &NodeName,
     dir: &NodeDir,
 ) -> Result<tonic::transport::Channel, EndpointError> {
@@ -432,7 +437,7 @@ fn runtime_channel(
 }
 
 /// Asks each runtime for its version until it answers: a node without a runtime is not registered.
-async fn wait_for_runtimes(parts: Vec<NodeParts>) -> Vec<Arc<Node>> {
+async fn wait_for_runtimes(parts: Vec<NodeParts>) -> Vec<Arc<NodeContext>> {
     let meet = |mut parts: NodeParts| async move {
         let version = (|| parts.runtime.version())
             .retry(unlimited_backoff())
@@ -447,7 +452,7 @@ async fn wait_for_runtimes(parts: Vec<NodeParts>) -> Vec<Arc<Node>> {
             })
             .await;
         parts.machine.info.container_runtime_version = version.unwrap_or_default();
-        Arc::new(Node::new(parts))
+        Arc::new(NodeContext::new(parts))
     };
     let meeting = stream::iter(parts.into_iter().map(meet));
     meeting.buffered(AT_ONCE).collect().await
@@ -456,7 +461,7 @@ async fn wait_for_runtimes(parts: Vec<NodeParts>) -> Vec<Arc<Node>> {
 /// Wakes each node of this kubelet whose object changed.
 async fn wake_nodes(
     cache: Cache<NodeObject>,
-    nodes: Vec<Arc<Node>>,
+    nodes: Vec<Arc<NodeContext>>,
     stop: CancellationToken,
 ) -> Result<(), Infallible> {
     use podplane_api::Object as _;

@@ -12,7 +12,7 @@ use podplane_cni::types::{ConfigError, NetworkConfigList};
 use podplane_service_runtime::files::write_volatile;
 use serde_json::Value;
 
-use crate::cri::template::Template;
+use crate::cri::template::NetworkTemplate;
 
 /// The directory of one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,7 +124,7 @@ impl NodeDir {
             .filter(is_configuration)
             .min();
         first.is_none_or(|first| {
-            Template::ALL
+            NetworkTemplate::ALL
                 .iter()
                 .any(|template| first.file_name() == Some(template.file_name().as_ref()))
         })
@@ -175,7 +175,7 @@ mod tests {
         assert!(node.uses_pod_cidr());
         fs::create_dir_all(node.net_d()).unwrap();
         let write = |name: &str| fs::write(node.net_d().join(name), "{}").unwrap();
-        write(Template::Containerd.file_name());
+        write(NetworkTemplate::Containerd.file_name());
         write("99-later.conflist");
         write("00-readme.txt");
         assert!(node.uses_pod_cidr());

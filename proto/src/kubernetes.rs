@@ -10,7 +10,7 @@
 use std::sync::LazyLock;
 
 use bytes::{BufMut as _, Bytes};
-use podplane_api::schema::{Kind, Struct, Type};
+use podplane_api::schema::{Struct, Type, TypeStructure};
 use prost::Message as _;
 use prost_reflect::{
     DescriptorPool, DynamicMessage, ExtensionDescriptor, FieldDescriptor, Kind as FieldKind,
@@ -246,7 +246,7 @@ fn shape(api_version: &str, kind: &str) -> Option<(MessageDescriptor, &'static S
     let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
     let ty = Type::of_kind(group, version, kind)?;
     let name = ty.definition()?.strip_prefix("io.k8s.")?;
-    let Kind::Struct(fields) = ty.kind() else {
+    let TypeStructure::Struct(fields) = ty.kind() else {
         return None;
     };
     Some((POOL.get_message_by_name(&format!("k8s.io.{name}"))?, fields))
@@ -291,13 +291,13 @@ fn to_json(value: &Value, ty: Type) -> Result<Json, ConversionError> {
         (Value::Bool(yes), _) => (*yes).into(),
         (Value::I32(number), _) => (*number).into(),
         (Value::I64(number), _) => (*number).into(),
-        (Value::List(items), Kind::List(list)) => {
+        (Value::List(items), TypeStructure::List(list)) => {
             let each = items.iter().enumerate().map(|(i, item)| {
                 to_json(item, list.items()).map_err(|error| error.under(&format!("[{i}]")))
             });
             each.collect::<Result<_, _>>()?
         }
-        (Value::Map(entries), Kind::Map(values)) => {
+        (Value::Map(entries), TypeStructure::Map(values)) => {
             let each = entries.iter().map(|(key, value)| {
                 let key = key.as_str().unwrap_or_default();
                 let json = to_json(value, values).map_err(|error| error.under(key))?;
@@ -305,12 +305,12 @@ fn to_json(value: &Value, ty: Type) -> Result<Json, ConversionError> {
             });
             Json::Object(each.collect::<Result<_, _>>()?)
         }
-        (Value::Message(message), Kind::Struct(fields)) => {
+        (Value::Message(message), TypeStructure::Struct(fields)) => {
             let mut object = Map::new();
             flatten(message, fields, &mut object)?;
             object.into()
         }
-        (Value::Message(message), Kind::List(_)) => {
+        (Value::Message(message), TypeStructure::List(_)) => {
             let items = message.get_field_by_name(ITEMS);
             to_json(items.as_deref().ok_or_else(|| unmapped(message))?, ty)?
         }
@@ -357,14 +357,16 @@ fn nest(
 
 fn to_value(json: &Json, field: &FieldDescriptor, ty: Type) -> Result<Value, ConversionError> {
     Ok(match (json, ty.kind(), field.kind()) {
-        (Json::Array(items), Kind::List(list), kind) if field.is_list() => {
+        (Json::Array(items), TypeStructure::List(list), kind) if field.is_list() => {
             let each = items.iter().enumerate().map(|(i, item)| {
                 let value = single(item, &kind, list.items());
                 value.map_err(|error| error.under(&format!("[{i}]")))
             });
             Value::List(each.collect::<Result<_, _>>()?)
         }
-        (Json::Object(entries), Kind::Map(values), FieldKind::Message(entry)) if field.is_map() => {
+        (Json::Object(entries), TypeStructure::Map(values), FieldKind::Message(entry))
+            if field.is_map() =>
+        {
             let kind = entry.map_entry_value_field().kind();
             let each = entries.iter().map(|(key, json)| {
                 let value = single(json, &kind, values).map_err(|error| error.under(key))?;
@@ -388,10 +390,10 @@ fn single(json: &Json, kind: &FieldKind, ty: Type) -> Result<Value, ConversionEr
             Value::I32(number.ok_or_else(wrong)?)
         }
         (FieldKind::Message(descriptor), json) => Value::Message(match (ty.kind(), json) {
-            (Kind::Struct(fields), Json::Object(object)) => {
+            (TypeStructure::Struct(fields), Json::Object(object)) => {
                 nest(descriptor.clone(), fields, object)?
             }
-            (Kind::List(_), Json::Array(_)) => {
+            (TypeStructure::List(_), Json::Array(_)) => {
                 let items = descriptor.get_field_by_name(ITEMS).ok_or_else(wrong)?;
                 let mut message = DynamicMessage::new(descriptor.clone());
                 message.set_field(&items, to_value(json, &items, ty)?);

@@ -52,7 +52,7 @@ pub async fn bind(pods: &Api<Pod>, pod: &Arc<PodInfo>, node: &NodeName) -> BindO
             Err(_) => no_answer(),
         };
         tries += 1;
-        match look(pods, pod).await {
+        match read_pod(pods, pod).await {
             Ok(found) if error.is_conflict() && tries < TRIES && is_as_chosen(pod, &found) => {
                 binding.resource_version = Some(found.resource_version().to_owned());
             }
@@ -80,7 +80,7 @@ fn judge(pod: &PodInfo, node: &NodeName, found: &Arc<Pod>, error: ApiError) -> B
     }
 }
 
-async fn look(pods: &Api<Pod>, pod: &PodInfo) -> Result<Arc<Pod>, ApiError> {
+async fn read_pod(pods: &Api<Pod>, pod: &PodInfo) -> Result<Arc<Pod>, ApiError> {
     let read = || async {
         let answer = tokio::time::timeout(ANSWER_TIMEOUT, pods.get(&pod.key.name)).await;
         answer.unwrap_or_else(|_| Err(no_answer())).map(Arc::new)

@@ -75,7 +75,7 @@ pub struct CacheSize {
 
 /// Nodes and the pods on them.
 #[derive(Debug, Default)]
-pub struct Cache {
+pub struct NodeCache {
     nodes: Snapshot,
     /// Pods of nodes that are unknown or deleted: should the node appear, they are on it.
     imaginary: BTreeMap<NodeName, NodePods>,
@@ -83,7 +83,7 @@ pub struct Cache {
     assumed: usize,
 }
 
-impl Cache {
+impl NodeCache {
     /// The present nodes.
     pub fn snapshot(&self) -> Snapshot {
         self.nodes.clone()

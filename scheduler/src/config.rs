@@ -9,7 +9,7 @@ use podplane_service_runtime::{boundary::AllowedHosts, server::Listen};
 
 /// The flags of the scheduler.
 #[derive(Clone, Debug, Args)]
-pub struct Config {
+pub struct SchedulerConfig {
     /// Connect to the API server at this address: HOST:PORT, a URL, or unix:PATH
     #[arg(long, env = "PODPLANE_SERVER", value_name = "ADDR")]
     pub server: Endpoint,

@@ -15,12 +15,12 @@ use tracing::Instrument as _;
 use crate::{
     bind::BindOutcome,
     config::IpPolicy,
-    metrics::{AttemptResult, Metrics},
+    metrics::{AttemptResult, SchedulerMetrics},
     names::PodUid,
     report::{self, Reporter},
     scheduler::{Attempt, Scheduler},
     service::Question,
-    trace::{self, Turn},
+    trace::{self, QueueStay},
 };
 
 /// The most bindings in flight. At the limit no further pod is tried until one is done.
@@ -41,7 +41,7 @@ pub struct Driver {
     /// Questions of the gRPC service.
     pub questions: mpsc::Receiver<Question>,
     /// The metrics.
-    pub metrics: Metrics,
+    pub metrics: SchedulerMetrics,
 }
 
 /// A finished binding, and the start of its attempt.
@@ -89,7 +89,7 @@ impl Driver {
                 () = tokio::task::yield_now(), if try_next => {
                     let began = Instant::now();
                     if let Some(attempt) = scheduler.attempt(now) {
-                        let turn = Turn {
+                        let turn = QueueStay {
                             arrived: (start + attempt.waiting_since).into_std(),
                             begun: began.into_std(),
                         };

@@ -24,7 +24,7 @@ pub mod taint_toleration;
 mod tests;
 
 /// A rule that excludes nodes.
-pub trait Filter: fmt::Debug + Send + Sync {
+pub trait NodeFilter: fmt::Debug + Send + Sync {
     /// The reference's name for it, or ours if it has none.
     fn name(&self) -> &'static str;
 
@@ -50,14 +50,14 @@ pub struct Objection {
     /// The reasons in the reference's words; seldom more than one.
     pub reasons: Vec<Cow<'static, str>>,
     /// The events that could help.
-    pub resolvable: Resolvable,
+    pub resolvable: Resolvability,
     /// The shortage of this node in particular, if the reason does not state it.
-    pub detail: Option<Detail>,
+    pub detail: Option<NodeShortage>,
 }
 
 /// The shortage of one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Detail {
+pub struct NodeShortage {
     /// The end of a sentence that begins with the node's name.
     pub text: String,
     /// True if the message of the pod's condition and event has it, too.
@@ -66,7 +66,7 @@ pub struct Detail {
 
 /// The possibility that a node fits a pod once other pods have left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Resolvable {
+pub enum Resolvability {
     /// The node may fit.
     ByPreemption,
     /// The node does not fit even if it is empty.
@@ -78,7 +78,7 @@ impl Objection {
     pub fn unschedulable(reason: impl Into<Cow<'static, str>>) -> Self {
         Self {
             reasons: vec![reason.into()],
-            resolvable: Resolvable::ByPreemption,
+            resolvable: Resolvability::ByPreemption,
             detail: None,
         }
     }
@@ -87,14 +87,14 @@ impl Objection {
     pub fn unresolvable(reason: impl Into<Cow<'static, str>>) -> Self {
         Self {
             reasons: vec![reason.into()],
-            resolvable: Resolvable::Never,
+            resolvable: Resolvability::Never,
             detail: None,
         }
     }
 
     /// Adds the shortage of the node.
     #[must_use]
-    pub fn with(self, detail: Detail) -> Self {
+    pub fn with(self, detail: NodeShortage) -> Self {
         Self {
             detail: Some(detail),
             ..self
@@ -104,25 +104,25 @@ impl Objection {
 
 /// An objection with the name of its filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
-    /// [`Filter::name`].
+pub struct FilterRefusal {
+    /// [`NodeFilter::name`].
     pub by: &'static str,
     /// [`Objection::reasons`].
     pub reasons: Vec<Cow<'static, str>>,
     /// [`Objection::resolvable`].
-    pub resolvable: Resolvable,
+    pub resolvable: Resolvability,
     /// [`Objection::detail`].
-    pub detail: Option<Detail>,
+    pub detail: Option<NodeShortage>,
 }
 
 /// The filters, in order.
 #[derive(Debug)]
-pub struct Filters(Vec<Box<dyn Filter>>);
+pub struct NodeFilters(Vec<Box<dyn NodeFilter>>);
 
-impl Filters {
+impl NodeFilters {
     /// The reference's filters, and ours if the policy has it.
     pub fn new(policy: IpPolicy) -> Self {
-        let mut filters: Vec<Box<dyn Filter>> = vec![
+        let mut filters: Vec<Box<dyn NodeFilter>> = vec![
             Box::new(node_unschedulable::NodeUnschedulable),
             Box::new(node_name::NodeName),
             Box::new(taint_toleration::TaintToleration),
@@ -142,7 +142,7 @@ impl Filters {
     /// # Errors
     ///
     /// The first objection.
-    pub fn check(&self, pod: &PodInfo, node: &NodeInfo) -> Result<(), Refusal> {
+    pub fn check(&self, pod: &PodInfo, node: &NodeInfo) -> Result<(), FilterRefusal> {
         for filter in &self.0 {
             let Err(Objection {
                 reasons,
@@ -152,7 +152,7 @@ impl Filters {
             else {
                 continue;
             };
-            return Err(Refusal {
+            return Err(FilterRefusal {
                 by: filter.name(),
                 reasons,
                 resolvable,

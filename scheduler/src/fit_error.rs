@@ -6,7 +6,7 @@ use std::{
     fmt,
 };
 
-use crate::{filters::Refusal, names::NodeName};
+use crate::{filters::FilterRefusal, names::NodeName};
 
 /// The number of nodes with details in a message.
 const DETAILED: usize = 3;
@@ -19,7 +19,7 @@ pub struct FitError {
     /// The number of nodes.
     pub nodes: usize,
     /// For each node, the first filter that refused it, with the reason.
-    pub refusals: BTreeMap<NodeName, Refusal>,
+    pub refusals: BTreeMap<NodeName, FilterRefusal>,
 }
 
 impl FitError {
@@ -69,7 +69,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::filters::{Detail, Resolvable};
+    use crate::filters::{NodeShortage, Resolvability};
 
     #[test]
     fn messages_match_the_reference() {
@@ -89,10 +89,10 @@ mod tests {
                 reasons.resize(nodes, vec![absent.to_owned()]);
             }
             let refusals = reasons.into_iter().enumerate().map(|(n, reasons)| {
-                let refusal = Refusal {
+                let refusal = FilterRefusal {
                     by: "Test",
                     reasons: reasons.into_iter().map(Cow::Owned).collect(),
-                    resolvable: Resolvable::ByPreemption,
+                    resolvable: Resolvability::ByPreemption,
                     detail: None,
                 };
                 (NodeName::from(n.to_string().as_str()), refusal)
@@ -113,11 +113,11 @@ mod tests {
 
     #[test]
     fn message_has_details_of_a_few_nodes() {
-        let refusal = |is_in_message| Refusal {
+        let refusal = |is_in_message| FilterRefusal {
             by: "Test",
             reasons: vec!["short".into()],
-            resolvable: Resolvable::Never,
-            detail: Some(Detail {
+            resolvable: Resolvability::Never,
+            detail: Some(NodeShortage {
                 text: "lacks a thing".into(),
                 is_in_message,
             }),

@@ -17,7 +17,7 @@ use podplane_proto::scheduler::scheduler_service_server::SchedulerServiceServer;
 use podplane_service_runtime::{
     Process, Services, Tasks,
     server::{Listener, ServeError},
-    tasks::Ended,
+    tasks::TaskEnd,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -43,11 +43,11 @@ pub mod service;
 mod testing;
 mod trace;
 
-pub use config::{Config, IpPolicy};
+pub use config::{IpPolicy, SchedulerConfig};
 
 /// The reasons why the scheduler ended without a request to stop.
 #[derive(Debug, thiserror::Error)]
-pub enum RunError {
+pub enum SchedulerRunError {
     /// The API server's address is invalid.
     #[error("failed to prepare the connection to the API server")]
     Endpoint(#[from] EndpointError),
@@ -56,24 +56,27 @@ pub enum RunError {
     Serve(#[from] ServeError),
     /// One of its tasks ended.
     #[error("failed to run the scheduler")]
-    Task(#[from] Ended),
+    Task(#[from] TaskEnd),
 }
 
 /// Schedules pods until `shutdown` is cancelled. Waits for an unreachable API server.
 ///
 /// # Errors
 ///
-/// See [`RunError`].
+/// See [`SchedulerRunError`].
 pub fn run(
-    config: Config,
+    config: SchedulerConfig,
     shutdown: CancellationToken,
-) -> BoxFuture<'static, Result<(), RunError>> {
+) -> BoxFuture<'static, Result<(), SchedulerRunError>> {
     // Boxed, so that it is compiled with this crate and not with each program that calls it.
     Box::pin(run_until(config, shutdown))
 }
 
-async fn run_until(config: Config, shutdown: CancellationToken) -> Result<(), RunError> {
-    let Config {
+async fn run_until(
+    config: SchedulerConfig,
+    shutdown: CancellationToken,
+) -> Result<(), SchedulerRunError> {
+    let SchedulerConfig {
         server,
         listen,
         allowed_hosts,
@@ -96,7 +99,7 @@ async fn run_until(config: Config, shutdown: CancellationToken) -> Result<(), Ru
     let reporter = report::Reporter::new(client.clone(), recorder);
     tasks.spawn("reporter", reporter.clone().run(tasks.stop()));
 
-    let (service, questions) = service::Service::new(pods.clone());
+    let (service, questions) = service::PlacementService::new(pods.clone());
     let mut services = Services::default();
     services.add(SchedulerServiceServer::new(service));
     let mut process = Process::new(podplane_proto::DESCRIPTORS);
@@ -104,7 +107,7 @@ async fn run_until(config: Config, shutdown: CancellationToken) -> Result<(), Ru
     process.trace("scheduler", Some(client.channel()));
     process.ready_when("pods", pods.synced());
     process.ready_when("nodes", nodes.synced());
-    let metrics = metrics::Metrics::new(process.registry());
+    let metrics = metrics::SchedulerMetrics::new(process.registry());
     process.start(&mut tasks).await;
 
     let driver = driver::Driver {

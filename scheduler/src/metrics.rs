@@ -13,7 +13,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use crate::{cache::CacheSize, pod::SCHEDULER_NAME, queue::Pending, scheduler::Attempt};
+use crate::{cache::CacheSize, pod::SCHEDULER_NAME, queue::QueueLengths, scheduler::Attempt};
 
 /// The result of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ type SingleLabel = [(&'static str, &'static str); 1];
 
 /// The metrics. Clones share them.
 #[derive(Clone, Debug)]
-pub struct Metrics {
+pub struct SchedulerMetrics {
     attempts: Family<AttemptLabels, Counter>,
     seconds: Family<AttemptLabels, Histogram, fn() -> Histogram>,
     tries: Histogram,
@@ -45,7 +45,7 @@ pub struct Metrics {
     cache: Family<SingleLabel, Gauge>,
 }
 
-impl Metrics {
+impl SchedulerMetrics {
     /// Creates the metrics, and registers them for `/metrics`.
     pub fn new(registry: &mut Registry) -> Self {
         let metrics = Self {
@@ -91,17 +91,17 @@ impl Metrics {
             "Nodes, pods and assumed pods in the cache",
             metrics.cache.clone(),
         );
-        metrics.sizes(Pending::default(), CacheSize::default());
+        metrics.sizes(QueueLengths::default(), CacheSize::default());
         metrics
     }
 
     /// Sets the gauges of pending pods and cached objects.
-    pub fn sizes(&self, pending: Pending, cache: CacheSize) {
+    pub fn sizes(&self, pending: QueueLengths, cache: CacheSize) {
         let set = |family: &Family<SingleLabel, Gauge>, label, value, size: usize| {
             let gauge = family.get_or_create(&[(label, value)]);
             gauge.set(i64::try_from(size).unwrap_or(i64::MAX));
         };
-        let Pending {
+        let QueueLengths {
             active,
             backoff,
             unschedulable,

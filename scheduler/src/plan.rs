@@ -2,7 +2,7 @@
 
 use crate::{
     cache::Snapshot,
-    filters::Filters,
+    filters::NodeFilters,
     fit_error::FitError,
     names::NodeName,
     pod::PodInfo,
@@ -44,7 +44,7 @@ pub struct Choice {
 
 /// Searches nodes that fit the pod, beginning at the node numbered `start`, and chooses the best of
 /// them.
-pub fn plan(snapshot: &Snapshot, pod: &PodInfo, filters: &Filters, start: usize) -> Decision {
+pub fn plan(snapshot: &Snapshot, pod: &PodInfo, filters: &NodeFilters, start: usize) -> Decision {
     let nodes = snapshot.nodes();
     let want = feasible_nodes_to_find(nodes.len(), 0);
     let mut failure = FitError {
@@ -102,7 +102,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        cache::Cache,
+        cache::NodeCache,
         config::IpPolicy,
         testing::{NodeBuilder, PodBuilder},
     };
@@ -122,12 +122,12 @@ mod tests {
 
     #[test]
     fn search_continues_where_the_last_one_ended() {
-        let mut cache = Cache::default();
+        let mut cache = NodeCache::default();
         for n in 0..250 {
             let node = NodeBuilder::new(&format!("n{n:03}")).block("10.0.0.0/24", 253);
             cache.apply_node(Arc::new(node.node()));
         }
-        let filters = Filters::new(IpPolicy::Resource);
+        let filters = NodeFilters::new(IpPolicy::Resource);
         let pod = PodBuilder::new("p").info();
         let at = |start| {
             let Decision { node, next_start } = plan(&cache.snapshot(), &pod, &filters, start);

@@ -72,7 +72,7 @@ impl WaitingPod {
 
 /// The number of pods in each place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pending {
+pub struct QueueLengths {
     /// Ready for an attempt.
     pub active: usize,
     /// Backing off, after a refusal or an error.
@@ -249,8 +249,8 @@ impl Queue {
     }
 
     /// The numbers of waiting pods, by place.
-    pub fn pending(&self) -> Pending {
-        Pending {
+    pub fn pending(&self) -> QueueLengths {
+        QueueLengths {
             active: self.active.len(),
             backoff: self.backing_off.len() + self.backing_off_error.len(),
             unschedulable: self.unschedulable.len(),

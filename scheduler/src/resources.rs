@@ -106,7 +106,7 @@ impl Resources {
 
     /// Each resource with an amount above 0: cpu, memory, ephemeral storage, then the others by
     /// name.
-    pub fn wanted(&self) -> impl Iterator<Item = (&str, Amount)> {
+    pub fn positive(&self) -> impl Iterator<Item = (&str, Amount)> {
         let native = [
             (CPU, self.cpu),
             (MEMORY, self.memory),

@@ -11,15 +11,15 @@ use podplane_api::{
 };
 
 use crate::{
-    cache::{Cache, CacheSize, FreedPod, PlacementState},
+    cache::{CacheSize, FreedPod, NodeCache, PlacementState},
     config::IpPolicy,
     event::ClusterEvent,
-    filters::Filters,
+    filters::NodeFilters,
     fit_error::FitError,
     names::{NodeName, PodUid},
     plan::{Choice, Decision, plan},
     pod::PodInfo,
-    queue::{Pending, Queue, WaitingPod},
+    queue::{Queue, QueueLengths, WaitingPod},
 };
 
 #[cfg(test)]
@@ -48,8 +48,8 @@ mod tests;
 #[derive(Debug)]
 pub struct Scheduler {
     queue: Queue,
-    cache: Cache,
-    filters: Filters,
+    cache: NodeCache,
+    filters: NodeFilters,
     /// The index of the node at which the next search starts, so that all nodes get their
     /// turn.
     next_start: usize,
@@ -106,8 +106,8 @@ impl Scheduler {
     pub fn new(policy: IpPolicy) -> Self {
         Self {
             queue: Queue::default(),
-            cache: Cache::default(),
-            filters: Filters::new(policy),
+            cache: NodeCache::default(),
+            filters: NodeFilters::new(policy),
             next_start: 0,
             decisions: BTreeMap::new(),
         }
@@ -246,7 +246,7 @@ impl Scheduler {
     }
 
     /// The numbers of waiting pods, by part of the queue.
-    pub fn pending(&self) -> Pending {
+    pub fn pending(&self) -> QueueLengths {
         self.queue.pending()
     }
 

@@ -47,12 +47,12 @@ impl Question {
 
 /// The service.
 #[derive(Debug)]
-pub struct Service {
+pub struct PlacementService {
     pods: Cache<Pod>,
     questions: mpsc::Sender<Question>,
 }
 
-impl Service {
+impl PlacementService {
     /// Creates the service, and the receiver of its questions.
     pub fn new(pods: Cache<Pod>) -> (Self, mpsc::Receiver<Question>) {
         let (questions, asked) = mpsc::channel(QUESTIONS);
@@ -83,7 +83,7 @@ impl Service {
 }
 
 #[tonic::async_trait]
-impl SchedulerService for Service {
+impl SchedulerService for PlacementService {
     async fn explain_pod(
         &self,
         request: Request<ExplainPodRequest>,

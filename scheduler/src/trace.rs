@@ -14,15 +14,15 @@ use crate::{
 
 /// The times at which a pod entered the queue, and left it for an attempt.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Turn {
+pub(crate) struct QueueStay {
     pub(crate) arrived: Instant,
     pub(crate) begun: Instant,
 }
 
 /// Records the spans of the wait and the finished attempt.
-pub(crate) fn attempt(attempt: &Attempt, turn: Turn) {
+pub(crate) fn attempt(attempt: &Attempt, turn: QueueStay) {
     let journey = Journey::creation(attempt.pod.uid.as_str());
-    let Turn { arrived, begun } = turn;
+    let QueueStay { arrived, begun } = turn;
     Span::of(journey, "queue").since(arrived).end_at(begun);
     let mut span = Span::of(journey, "schedule").since(begun);
     span.set(attribute::ATTEMPT, i64::from(attempt.attempts));

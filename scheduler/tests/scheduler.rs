@@ -4,18 +4,18 @@
 
 mod common;
 
-use common::{FakeApiserver, Fault, node, pod};
+use common::{BindingFault, SchedulerApiserver, node, pod};
 use podplane_client::Endpoint;
 use podplane_proto::scheduler::{
     ExplainPodRequest, PodState, scheduler_service_client::SchedulerServiceClient,
 };
-use podplane_scheduler::{Config, IpPolicy, run};
+use podplane_scheduler::{IpPolicy, SchedulerConfig, run};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 
 struct RunningScheduler {
-    config: Config,
+    config: SchedulerConfig,
     stop: CancellationToken,
     scheduler: JoinSet<()>,
     directory: tempfile::TempDir,
@@ -23,11 +23,11 @@ struct RunningScheduler {
 }
 
 impl RunningScheduler {
-    async fn start(fake: &FakeApiserver) -> Self {
+    async fn start(fake: &SchedulerApiserver) -> Self {
         let mut server = JoinSet::new();
         let address = fake.serve(Routes::default(), &mut server).await;
         let directory = tempfile::tempdir().unwrap();
-        let config = Config {
+        let config = SchedulerConfig {
             server: address.to_string().parse().unwrap(),
             listen: "127.0.0.1:0".parse().unwrap(),
             allowed_hosts: Default::default(),
@@ -77,7 +77,7 @@ impl RunningScheduler {
 
 #[tokio::test]
 async fn binds_pods_to_free_addresses_and_reports_why_others_wait() {
-    let fake = FakeApiserver::default();
+    let fake = SchedulerApiserver::default();
     fake.change(|state| state.put_node(node("n", "10.255.0.0/29", 5)));
     let running = RunningScheduler::start(&fake).await;
     for n in 0..9 {
@@ -147,18 +147,18 @@ async fn binds_pods_to_free_addresses_and_reports_why_others_wait() {
 #[tokio::test]
 async fn failed_bindings_neither_repeat_nor_lose_a_pod() {
     for fault in [
-        Fault::AnswerLost,
-        Fault::RequestLost,
-        Fault::Conflict,
-        Fault::Usurped("elsewhere"),
+        BindingFault::AnswerLost,
+        BindingFault::RequestLost,
+        BindingFault::Conflict,
+        BindingFault::Usurped("elsewhere"),
     ] {
-        let fake = FakeApiserver::default();
+        let fake = SchedulerApiserver::default();
         fake.change(|state| state.put_node(node("n", "10.255.0.0/29", 5)));
         fake.change(|state| state.faults.push_back(fault));
         fake.change(|state| state.put_pod(pod("p")));
         let running = RunningScheduler::start(&fake).await;
         let want = match fault {
-            Fault::Usurped(node) => node,
+            BindingFault::Usurped(node) => node,
             _ => "n",
         };
         fake.until(&format!("{fault:?}"), |state| state.on(want) == ["p"])
@@ -171,7 +171,7 @@ async fn failed_bindings_neither_repeat_nor_lose_a_pod() {
         assert_eq!(again, [""; 0], "{fault:?}");
         let blamed = fake.read(|state| state.events("FailedScheduling").len());
         // A pod that was written meanwhile with the same spec is bound at once at its new revision.
-        let failed = matches!(fault, Fault::RequestLost);
+        let failed = matches!(fault, BindingFault::RequestLost);
         assert_eq!(blamed, usize::from(failed), "{fault:?}");
         assert_eq!(running.explain("p").await.0, PodState::Bound, "{fault:?}");
     }
@@ -179,9 +179,9 @@ async fn failed_bindings_neither_repeat_nor_lose_a_pod() {
 
 #[tokio::test]
 async fn failed_binding_frees_its_address_for_another_pod() {
-    let fake = FakeApiserver::default();
+    let fake = SchedulerApiserver::default();
     fake.change(|state| state.put_node(node("n", "10.255.0.0/30", 1)));
-    fake.change(|state| state.faults.push_back(Fault::RequestLost));
+    fake.change(|state| state.faults.push_back(BindingFault::RequestLost));
     fake.change(|state| state.put_pod(pod("a")));
     let _running = RunningScheduler::start(&fake).await;
     fake.until("the reason is reported", |state| {
@@ -198,9 +198,9 @@ async fn failed_binding_frees_its_address_for_another_pod() {
 
 #[tokio::test]
 async fn scheduler_stopped_before_a_binding_leaves_nothing_behind() {
-    let fake = FakeApiserver::default();
+    let fake = SchedulerApiserver::default();
     fake.change(|state| state.put_node(node("n", "10.255.0.0/30", 1)));
-    fake.change(|state| state.faults.push_back(Fault::Hang));
+    fake.change(|state| state.faults.push_back(BindingFault::Hang));
     fake.change(|state| state.put_pod(pod("p")));
     let mut running = RunningScheduler::start(&fake).await;
     fake.until("the binding hangs", |state| state.faults.is_empty())
@@ -221,7 +221,7 @@ async fn scheduler_stopped_before_a_binding_leaves_nothing_behind() {
 
 #[tokio::test]
 async fn wakes_pods_for_a_new_block_and_a_new_node() {
-    let fake = FakeApiserver::default();
+    let fake = SchedulerApiserver::default();
     let mut bare = node("n", "", 0);
     bare["spec"] = serde_json::json!({});
     fake.change(|state| state.put_node(bare));

@@ -28,7 +28,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 
 use crate::build;
-use report::Line;
+use report::ReportLine;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Benchmark {
@@ -37,28 +37,28 @@ pub(crate) enum Benchmark {
     ///
     /// Needs root, or a kernel that allows user namespaces for everybody; etcd (package
     /// etcd-server).
-    Apiserver(Options<apiserver::Row>),
+    Apiserver(BenchOptions<apiserver::ApiserverRow>),
     /// Measure `podplane audit` on the dump of a large cluster. Needs a C compiler, and 5 GB of
     /// space in TMPDIR.
-    Audit(Options<audit::Row>),
+    Audit(BenchOptions<audit::AuditRow>),
     /// Measure whole clusters: the start of many nodes and pods, and of a single pod. Needs root
     /// for kernel mode.
-    Cluster(Options<cluster::Row>),
+    Cluster(BenchOptions<cluster::ClusterRow>),
     /// Measure the CNI plugins against those of Debian's containernetworking-plugins, as whole
     /// processes.
     ///
     /// Needs root, or a kernel that allows user namespaces for everybody; a C compiler; iptables
     /// for the row `masq`.
-    Cni(Options<cni::Row>),
+    Cni(BenchOptions<cni::CniRow>),
     /// Measure the allocator of node blocks: its index of free blocks, and the ledger of claims.
     /// Needs nothing.
-    Ipam(Options<ipam::Row>),
+    Ipam(BenchOptions<ipam::IpamRow>),
     /// Measure the start and stop of clusters for tests. Needs nothing.
-    TestCluster(Options<test_cluster::Row>),
+    TestCluster(BenchOptions<test_cluster::TestClusterRow>),
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Options<R: ValueEnum + Send + Sync + 'static> {
+pub(crate) struct BenchOptions<R: ValueEnum + Send + Sync + 'static> {
     /// Rows to measure; all by default
     #[arg(value_enum)]
     rows: Vec<R>,
@@ -73,7 +73,7 @@ pub(crate) struct Options<R: ValueEnum + Send + Sync + 'static> {
     inside: Option<PathBuf>,
 }
 
-impl<R: ValueEnum + Send + Sync + 'static> Options<R> {
+impl<R: ValueEnum + Send + Sync + 'static> BenchOptions<R> {
     fn rows(&self) -> Vec<R> {
         if self.rows.is_empty() {
             R::value_variants().to_vec()
@@ -96,7 +96,7 @@ pub(crate) fn run(what: &Benchmark) -> Result<()> {
 }
 
 /// Prints the table, and writes it into the docs if `written`.
-fn finish(bench: &str, circumstances: &str, lines: &[Line], written: bool) -> Result<()> {
+fn finish(bench: &str, circumstances: &str, lines: &[ReportLine], written: bool) -> Result<()> {
     let text = format!("{circumstances}\n\n{}\n", report::table(lines));
     print(&text);
     if written {

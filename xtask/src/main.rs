@@ -20,11 +20,11 @@ use parts::Parts;
 #[command(name = "cargo xtask", about = "Builds, starts and tests podplane")]
 struct Args {
     #[command(subcommand)]
-    command: Command,
+    command: XtaskCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum XtaskCommand {
     /// Build all programs into target/release: podplane and the CNI plugins, statically linked.
     Build {
         /// Build for a profiler, with symbols and frame pointers, into target/profiling.
@@ -97,23 +97,23 @@ enum Command {
 
 fn main() -> ExitCode {
     let done = match Args::parse().command {
-        Command::Build { profiling } => {
+        XtaskCommand::Build { profiling } => {
             let profile = match profiling {
                 true => Profile::Profiling,
                 false => Profile::Release,
             };
             build::programs(profile, &mut Parts::of("build"))
         }
-        Command::Dist => build::dist(&mut Parts::of("dist")),
-        Command::Up { flags } => up::up(&flags),
-        Command::Test { args } => tests::test(&args),
-        Command::Soak { args } => tests::soak(&args),
-        Command::Bench { what } => bench::run(&what),
-        Command::Fuzz { target, seconds } => fuzz::fuzz(target.as_deref(), seconds),
-        Command::Style { args } => build::run(build::tool("xtask-style").args(args)),
-        Command::Proto => build::run(build::generator().arg("proto")),
-        Command::Definitions => build::run(build::generator().arg("definitions")),
-        Command::Kubernetes { kubectl } => {
+        XtaskCommand::Dist => build::dist(&mut Parts::of("dist")),
+        XtaskCommand::Up { flags } => up::up(&flags),
+        XtaskCommand::Test { args } => tests::test(&args),
+        XtaskCommand::Soak { args } => tests::soak(&args),
+        XtaskCommand::Bench { what } => bench::run(&what),
+        XtaskCommand::Fuzz { target, seconds } => fuzz::fuzz(target.as_deref(), seconds),
+        XtaskCommand::Style { args } => build::run(build::tool("xtask-style").args(args)),
+        XtaskCommand::Proto => build::run(build::generator().arg("proto")),
+        XtaskCommand::Definitions => build::run(build::generator().arg("definitions")),
+        XtaskCommand::Kubernetes { kubectl } => {
             build::run(build::generator().arg("kubernetes").arg(kubectl))
         }
     };

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// The outcome of `cargo test --no-fail-fast`, parsed line by line.
 #[derive(Debug, Default)]
-pub(crate) struct Outcome {
+pub(crate) struct TestOutcome {
     /// True if cargo succeeded.
     pub(crate) succeeded: bool,
     passed: u64,
@@ -12,19 +12,19 @@ pub(crate) struct Outcome {
     ignored: u64,
     /// The failed tests of the program that is running.
     names: Vec<String>,
-    failures: Vec<Failure>,
+    failures: Vec<FailedProgram>,
 }
 
 /// A failed test program.
 #[derive(Debug, PartialEq, Eq)]
-struct Failure {
+struct FailedProgram {
     /// The flags with which cargo runs it alone.
     flags: String,
     /// The failed tests; empty if the program ended by a signal, or was not started.
     tests: Vec<String>,
 }
 
-impl Outcome {
+impl TestOutcome {
     /// Parses one line.
     pub(crate) fn line(&mut self, line: &str) {
         let line = line.trim_end();
@@ -37,7 +37,7 @@ impl Outcome {
         } else if let Some(flags) = failed_target(line) {
             let mut tests = std::mem::take(&mut self.names);
             tests.sort();
-            self.failures.push(Failure {
+            self.failures.push(FailedProgram {
                 flags: flags.to_owned(),
                 tests,
             });
@@ -68,7 +68,7 @@ fn count(counts: &str, word: &str) -> u64 {
         .unwrap_or(0)
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for TestOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             succeeded,
@@ -81,7 +81,7 @@ impl fmt::Display for Outcome {
         if !failures.is_empty() {
             writeln!(f, "\nfailures of all test programs:")?;
         }
-        for Failure { flags, tests } in failures {
+        for FailedProgram { flags, tests } in failures {
             writeln!(f, "    cargo test {flags}")?;
             if tests.is_empty() {
                 writeln!(
@@ -140,8 +140,8 @@ error: 2 targets failed:
     `-p podplane-tests --test up`
 ";
 
-    fn read(text: &str) -> Outcome {
-        let mut outcome = Outcome::default();
+    fn read(text: &str) -> TestOutcome {
+        let mut outcome = TestOutcome::default();
         for line in text.lines() {
             outcome.line(line);
         }

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{
     build::{self, Profile, release_dir, run},
-    outcome::Outcome,
+    outcome::TestOutcome,
     parts::Parts,
     peers,
 };
@@ -59,7 +59,7 @@ fn tests(args: &[String]) -> Command {
 }
 
 /// Runs the tests, passes on their output, and parses the failures in it.
-fn watched(tests: &mut Command) -> Result<Outcome> {
+fn watched(tests: &mut Command) -> Result<TestOutcome> {
     // One pipe for both, so that cargo's lines stay between those of the tests that they are about.
     let (reader, writer) = io::pipe().context("failed to create a pipe")?;
     tests
@@ -70,7 +70,7 @@ fn watched(tests: &mut Command) -> Result<Outcome> {
     tests
         .stdout(std::process::Stdio::null())
         .stderr(std::process::Stdio::null());
-    let mut outcome = Outcome::default();
+    let mut outcome = TestOutcome::default();
     let mut reader = BufReader::new(reader);
     let mut line = Vec::new();
     let mut out = io::stdout().lock();
@@ -94,7 +94,7 @@ fn watched(tests: &mut Command) -> Result<Outcome> {
 
 /// Prints the failures, and one line for all tests in the form of those for each program.
 #[expect(clippy::print_stdout, reason = "as cargo test does")]
-fn conclude(outcome: &Outcome) -> Result<()> {
+fn conclude(outcome: &TestOutcome) -> Result<()> {
     print!("{outcome}");
     if !outcome.succeeded {
         bail!("cargo test failed; the lines above name each test that did");

@@ -15,7 +15,7 @@ use crate::{
 pub(crate) fn up(flags: &[OsString]) -> Result<()> {
     let mut parts = Parts::of("up");
     build::programs(Profile::Release, &mut parts)?;
-    let cluster = Cluster::new(flags);
+    let cluster = ClusterLauncher::new(flags);
     parts.time("start", || {
         run(cluster.podplane().arg("up").args(&cluster.flags))
     })?;
@@ -28,13 +28,13 @@ pub(crate) fn up(flags: &[OsString]) -> Result<()> {
 
 /// The cluster to start.
 #[derive(Debug)]
-struct Cluster {
+struct ClusterLauncher {
     /// The flags of `up`, with defaults.
     flags: Vec<OsString>,
     data_dir: Option<OsString>,
 }
 
-impl Cluster {
+impl ClusterLauncher {
     fn new(given: &[OsString]) -> Self {
         let mut flags = given.to_vec();
         if value_of(given, &["--nodes"]).is_none() {
@@ -65,8 +65,8 @@ impl Cluster {
 
     /// Pings once between pods on different nodes, if such pods exist and have interfaces.
     fn ping(&self, parts: &Parts) -> Result<()> {
-        let status = self.shown(&["status", "-o", "json"])?;
-        let pods = self.shown(&["get", "pods", "-o", "json"])?;
+        let status = self.json_output(&["status", "-o", "json"])?;
+        let pods = self.json_output(&["get", "pods", "-o", "json"])?;
         match pair(&status, &pods) {
             Ok([from, to]) => run(self
                 .podplane()
@@ -78,7 +78,7 @@ impl Cluster {
         }
     }
 
-    fn shown(&self, args: &[&str]) -> Result<Value> {
+    fn json_output(&self, args: &[&str]) -> Result<Value> {
         let output = self.podplane().args(args).output();
         let output =
             output.with_context(|| format!("failed to run podplane {}", args.join(" ")))?;
@@ -132,12 +132,12 @@ mod tests {
 
     use super::*;
 
-    fn cluster(flags: &str) -> Cluster {
+    fn cluster(flags: &str) -> ClusterLauncher {
         let flags: Vec<OsString> = flags.split_whitespace().map(Into::into).collect();
-        Cluster::new(&flags)
+        ClusterLauncher::new(&flags)
     }
 
-    fn shown(cluster: &Cluster) -> String {
+    fn shown(cluster: &ClusterLauncher) -> String {
         let flags: Vec<_> = cluster
             .flags
             .iter()

@@ -22,35 +22,37 @@ use podplane_proto::error::ApiError;
 use podplane_store::{Item, Key, KeyError, ListQuery, MAX_WRITES, Prefix, StoreError, Txn, Write};
 use serde::Deserialize;
 
-use super::{Admission, Beside, Change};
+use super::{Admission, CommitAdditions, ProposedChange};
 use crate::{engine::Engine, error, storage};
 
 const ADDRESSES: &str = "/podplane/addresses/";
 
 /// Maintains the index as pods change.
 #[derive(Debug)]
-pub(crate) struct Addresses;
+pub(crate) struct PodAddressIndex;
 
 /// An address and the pod that holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Holder {
+pub(super) struct AddressHolder {
     pub(super) address: IpAddr,
     pub(super) pod: ObjectKey,
 }
 
-impl Addresses {
+impl PodAddressIndex {
     /// Makes the index agree with the pods, in case a version without the index wrote the store.
     pub(crate) async fn open(engine: &Engine) -> Result<Self, StoreError> {
         let mut wanted = BTreeSet::new();
-        for item in under(engine, storage::prefix::<Pod>(), None).await? {
+        for item in pods_under(engine, storage::prefix::<Pod>(), None).await? {
             let Some(pod) = StoredPod::read(&item) else {
                 continue;
             };
-            let keys = held(&pod).into_iter().map(|ip| key(ip, &pod.key()));
+            let keys = held_addresses(&pod)
+                .into_iter()
+                .map(|ip| key(ip, &pod.key()));
             wanted.extend(keys.filter_map(Result::ok));
         }
         let mut writes = Vec::new();
-        for item in under(engine, Prefix::from(ADDRESSES), None).await? {
+        for item in pods_under(engine, Prefix::from(ADDRESSES), None).await? {
             if !wanted.remove(&item.key) {
                 writes.push(Write::Delete { key: item.key });
             }
@@ -68,28 +70,34 @@ impl Addresses {
     }
 }
 
-impl Admission<Pod> for Addresses {
-    fn beside<'a>(&'a self, change: Change<'a, Pod>) -> BoxFuture<'a, Result<Beside, ApiError>> {
-        let beside = || {
-            let mut beside = Beside::default();
+impl Admission<Pod> for PodAddressIndex {
+    fn additions<'a>(
+        &'a self,
+        change: ProposedChange<'a, Pod>,
+    ) -> BoxFuture<'a, Result<CommitAdditions, ApiError>> {
+        let additions = || {
+            let mut additions = CommitAdditions::default();
             let Some(pod) = change.new.or(change.old) else {
-                return Ok(beside);
+                return Ok(additions);
             };
-            let addresses = |pod: Option<&Pod>| pod.map(held).unwrap_or_default();
+            let addresses = |pod: Option<&Pod>| pod.map(held_addresses).unwrap_or_default();
             let (before, after) = (addresses(change.old), addresses(change.new));
             let key = |ip: &IpAddr| key(*ip, &pod.key()).map_err(|error| error::internal(&error));
             for ip in before.difference(&after) {
-                beside.writes.push(Write::Delete { key: key(ip)? });
+                additions.writes.push(Write::Delete { key: key(ip)? });
             }
             for ip in after.difference(&before) {
-                beside.writes.push(put(key(ip)?));
+                additions.writes.push(put(key(ip)?));
             }
-            Ok(beside)
+            Ok(additions)
         };
-        ready(beside()).boxed()
+        ready(additions()).boxed()
     }
 
-    fn judge<'a>(&'a self, _change: Change<'a, Pod>) -> BoxFuture<'a, Result<(), ApiError>> {
+    fn check_guards<'a>(
+        &'a self,
+        _change: ProposedChange<'a, Pod>,
+    ) -> BoxFuture<'a, Result<(), ApiError>> {
         // There are no guards.
         ready(Ok(())).boxed()
     }
@@ -111,12 +119,12 @@ pub(super) async fn holders(
     engine: &Engine,
     net: &IpNet,
     limit: NonZeroUsize,
-) -> Result<Vec<Holder>, StoreError> {
-    let found = under(engine, within(net), Some(limit)).await?;
+) -> Result<Vec<AddressHolder>, StoreError> {
+    let found = pods_under(engine, within(net), Some(limit)).await?;
     Ok(found.iter().filter_map(|item| parse(&item.key)).collect())
 }
 
-async fn under(
+async fn pods_under(
     engine: &Engine,
     prefix: Prefix,
     limit: Option<NonZeroUsize>,
@@ -130,7 +138,7 @@ async fn under(
 }
 
 /// The addresses in the pod's status, if it holds any.
-fn held(pod: &Pod) -> BTreeSet<IpAddr> {
+fn held_addresses(pod: &Pod) -> BTreeSet<IpAddr> {
     let status = pod.status.as_ref().filter(|_| holds_address(pod));
     let listed = status.into_iter().flat_map(|status| {
         let several = status.pod_ips.iter().flatten().map(|ip| ip.ip.as_str());
@@ -155,7 +163,7 @@ fn key(address: IpAddr, pod: &ObjectKey) -> Result<Key, KeyError> {
     Key::try_from(format!("{ADDRESSES}{family}/{bits}/{namespace}/{name}"))
 }
 
-fn parse(key: &Key) -> Option<Holder> {
+fn parse(key: &Key) -> Option<AddressHolder> {
     let (family, rest) = key.as_str()?.strip_prefix(ADDRESSES)?.split_once('/')?;
     let (bits, pod) = rest.split_once('/')?;
     let (namespace, name) = pod.split_once('/')?;
@@ -167,7 +175,7 @@ fn parse(key: &Key) -> Option<Holder> {
             .map(Ipv6Addr::from_bits)
             .map(IpAddr::from),
     };
-    Some(Holder {
+    Some(AddressHolder {
         address: address.ok()?,
         pod: ObjectKey::new(namespace, name),
     })
@@ -176,29 +184,29 @@ fn parse(key: &Key) -> Option<Holder> {
 /// The fields of a stored pod that the index needs, without decoding the rest.
 #[derive(Deserialize)]
 struct StoredPod {
-    metadata: Metadata,
+    metadata: PodMetadata,
     #[serde(default)]
-    spec: Spec,
+    spec: PodSpecFields,
     #[serde(default)]
-    status: Status,
+    status: PodStatusFields,
 }
 
 #[derive(Deserialize)]
-struct Metadata {
+struct PodMetadata {
     name: String,
     namespace: String,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Spec {
+struct PodSpecFields {
     node_name: Option<String>,
     host_network: Option<bool>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Status {
+struct PodStatusFields {
     phase: Option<String>,
     #[serde(rename = "podIP")]
     pod_ip: Option<String>,
@@ -253,7 +261,7 @@ mod tests {
                 "{outside}"
             );
             let pod = pod.clone();
-            assert_eq!(parse(&key), Some(Holder { address, pod }));
+            assert_eq!(parse(&key), Some(AddressHolder { address, pod }));
         }
     }
 }

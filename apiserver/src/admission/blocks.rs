@@ -27,15 +27,13 @@ use podplane_ipam::{Family, parse_cidr};
 use podplane_proto::{error::ApiError, fence::Fence};
 use podplane_store::{Guard, Item, Key, ListQuery, Prefix, Revision, StoreError, Write};
 
-use self::hold::MAX_ADDRESSES;
-use self::lengths::Lengths;
-use self::record::Record;
+use self::{hold::MAX_ADDRESSES, lengths::Lengths, record::NodeBlockRecord};
 pub(crate) use self::{
-    hold::{Claimant, Hold},
-    record::{RecordState, Stored},
-    update::{HoldMove, Move, Which},
+    hold::{BlockHold, Claimant},
+    record::{KeyedBlockRecord, RecordState},
+    update::{BlockRecordId, HoldMove, RecordTransition},
 };
-use super::{Admission, Beside, Change, Policy, addresses, fences};
+use super::{Admission, BlockPolicy, CommitAdditions, ProposedChange, addresses, fences};
 use crate::{engine::Engine, error, storage};
 
 /// The namespace of the nodes' Leases.
@@ -43,13 +41,13 @@ const LEASES: &str = "kube-node-lease";
 
 /// Admits nodes by their blocks.
 #[derive(Debug)]
-pub(crate) struct NodeBlocks {
+pub(crate) struct NodeBlockAdmission {
     engine: Engine,
-    policy: Policy,
+    policy: BlockPolicy,
 }
 
-impl NodeBlocks {
-    async fn under(&self, prefix: Prefix) -> Result<(Vec<Item>, Revision), StoreError> {
+impl NodeBlockAdmission {
+    async fn records_under(&self, prefix: Prefix) -> Result<(Vec<Item>, Revision), StoreError> {
         let query = ListQuery {
             prefix,
             ..ListQuery::default()
@@ -59,14 +57,17 @@ impl NodeBlocks {
     }
 
     /// All records by address, and their revision.
-    pub(crate) async fn records(&self) -> Result<(Vec<Stored>, Revision), ApiError> {
-        let listed = self.under(Prefix::from(record::RECORDS)).await;
+    pub(crate) async fn records(&self) -> Result<(Vec<KeyedBlockRecord>, Revision), ApiError> {
+        let listed = self.records_under(Prefix::from(record::RECORDS)).await;
         let (items, revision) = listed.map_err(error::store)?;
-        Ok((items.iter().filter_map(Stored::read).collect(), revision))
+        Ok((
+            items.iter().filter_map(KeyedBlockRecord::read).collect(),
+            revision,
+        ))
     }
 
     /// Checks that the writer leads, if it sent a fence.
-    pub(crate) async fn leads(&self, fence: Option<&Fence>) -> Result<(), ApiError> {
+    pub(crate) async fn check_fence(&self, fence: Option<&Fence>) -> Result<(), ApiError> {
         fences::guard(&self.engine, fence).await.map(drop)
     }
 
@@ -99,7 +100,7 @@ impl NodeBlocks {
         &self,
         node: &str,
         nets: &[IpNet],
-        beside: &mut Beside,
+        additions: &mut CommitAdditions,
     ) -> Result<(), StoreError> {
         let (unchanged, mut lengths) = self.lengths().await?;
         let mut added = false;
@@ -107,19 +108,19 @@ impl NodeBlocks {
             let shorter = lengths.of(Family::of(net)).range(..net.prefix_len());
             for length in shorter {
                 let wider = IpNet::new(net.addr(), *length).unwrap_or(*net).trunc();
-                beside
+                additions
                     .guards
                     .push(Guard::NoneUnder(record::exactly(&wider)));
             }
-            beside.guards.push(self.none_within(node, net).await?);
+            additions.guards.push(self.none_within(node, net).await?);
         }
         for net in nets {
             added |= lengths.insert(net);
         }
         if added {
-            beside.writes.push(lengths.put());
+            additions.writes.push(lengths.put());
         }
-        beside.guards.push(unchanged);
+        additions.guards.push(unchanged);
         Ok(())
     }
 
@@ -127,13 +128,15 @@ impl NodeBlocks {
     /// it.
     async fn none_within(&self, node: &str, net: &IpNet) -> Result<Guard, StoreError> {
         let prefix = record::within(net);
-        let (items, _) = self.under(prefix.clone()).await?;
+        let (items, _) = self.records_under(prefix.clone()).await?;
         let back = match items.as_slice() {
-            [item] => Stored::read(item).filter(|found| returns(found, node, net)),
+            [item] => {
+                KeyedBlockRecord::read(item).filter(|found| is_former_block(found, node, net))
+            }
             _ => None,
         };
         Ok(match back {
-            Some(Stored { key, revision, .. }) => Guard::OnlyUnder {
+            Some(KeyedBlockRecord { key, revision, .. }) => Guard::OnlyUnder {
                 prefix,
                 key,
                 revision,
@@ -162,23 +165,23 @@ impl NodeBlocks {
 
     /// The hold of a block that its former node gets back. It is guarded by
     /// [`exclusive`](Self::exclusive): nothing is recorded, or this very record is.
-    async fn hold_of_former(&self, key: &Key) -> Result<Option<Hold>, StoreError> {
+    async fn hold_of_former(&self, key: &Key) -> Result<Option<BlockHold>, StoreError> {
         let found = self.engine.get(key).await?;
-        let former = found.as_ref().and_then(Stored::read);
+        let former = found.as_ref().and_then(KeyedBlockRecord::read);
         let hold = former.and_then(|former| former.record.hold);
         let now = Timestamp::now();
         let hold = hold.filter(|hold| !hold.is_over(self.policy.release_after, now));
-        Ok(hold.map(Hold::resumed))
+        Ok(hold.map(BlockHold::resumed))
     }
 
     /// The record of a block whose node is deleted, and the guard that the old record does not
     /// change meanwhile.
-    async fn left_behind(
+    async fn draining_record(
         &self,
         node: &Node,
         net: &IpNet,
         key: &Key,
-    ) -> Result<(Guard, Record), StoreError> {
+    ) -> Result<(Guard, NodeBlockRecord), StoreError> {
         let item = self.engine.get(key).await?;
         let unchanged = match &item {
             Some(item) => Guard::At {
@@ -187,7 +190,7 @@ impl NodeBlocks {
             },
             None => Guard::Absent(key.clone()),
         };
-        let found = item.as_ref().and_then(Stored::read);
+        let found = item.as_ref().and_then(KeyedBlockRecord::read);
         let (fence, hold) = found
             .map(|found| (found.record.fence, found.record.hold))
             .unwrap_or_default();
@@ -195,11 +198,11 @@ impl NodeBlocks {
             None => None,
             Some(hold) => {
                 let holders = addresses::holders(&self.engine, net, MAX_ADDRESSES).await?;
-                let heard = self.heard(node).await?;
-                Some(hold.left(heard, holders, Timestamp::now()))
+                let heard = self.last_heard_of(node).await?;
+                Some(hold.after_deletion(heard, holders, Timestamp::now()))
             }
         };
-        let record = Record {
+        let record = NodeBlockRecord {
             state: RecordState::Draining,
             node_uid: node.uid().to_owned(),
             fence,
@@ -210,7 +213,7 @@ impl NodeBlocks {
     }
 
     /// The time at which the node was last heard of, from its Lease.
-    async fn heard(&self, node: &Node) -> Result<Option<Timestamp>, StoreError> {
+    async fn last_heard_of(&self, node: &Node) -> Result<Option<Timestamp>, StoreError> {
         let Ok(key) = storage::key::<Lease>(&ObjectKey::new(LEASES, node.name())) else {
             return Ok(None);
         };
@@ -222,55 +225,61 @@ impl NodeBlocks {
 }
 
 /// Returns true if the record is that of the block which the node left behind.
-fn returns(found: &Stored, node: &str, net: &IpNet) -> bool {
+fn is_former_block(found: &KeyedBlockRecord, node: &str, net: &IpNet) -> bool {
     found.node == node && found.net == *net && !found.record.state.has_node()
 }
 
-impl Admission<Node> for NodeBlocks {
-    fn beside<'a>(&'a self, change: Change<'a, Node>) -> BoxFuture<'a, Result<Beside, ApiError>> {
+impl Admission<Node> for NodeBlockAdmission {
+    fn additions<'a>(
+        &'a self,
+        change: ProposedChange<'a, Node>,
+    ) -> BoxFuture<'a, Result<CommitAdditions, ApiError>> {
         async move {
-            let Change { old, new, fence } = change;
+            let ProposedChange { old, new, fence } = change;
             let (before, after) = (blocks(old), blocks(new));
             let given = difference(&after, &before);
             let taken = difference(&before, &after);
-            let mut beside = Beside::default();
+            let mut additions = CommitAdditions::default();
             let Some(node) = new.or(old) else {
-                return Ok(beside);
+                return Ok(additions);
             };
             if !given.is_empty() && !self.policy.lenient {
                 self.outside_of_services(node, &given).await?;
-                let exclusive = self.exclusive(node.name(), &given, &mut beside).await;
+                let exclusive = self.exclusive(node.name(), &given, &mut additions).await;
                 exclusive.map_err(error::store)?;
             }
             for net in &given {
                 let key = record::key(net, node.name()).map_err(|error| error::internal(&error))?;
                 let hold = self.hold_of_former(&key).await.map_err(error::store)?;
-                let record = Record {
+                let record = NodeBlockRecord {
                     state: RecordState::Assigned,
                     node_uid: node.uid().to_owned(),
                     fence: fence.map(ToString::to_string),
                     until: None,
                     hold,
                 };
-                beside.writes.push(record.put(key));
+                additions.writes.push(record.put(key));
             }
             for net in &taken {
                 let key = record::key(net, node.name()).map_err(|error| error::internal(&error))?;
-                beside.writes.push(if self.policy.lenient {
+                additions.writes.push(if self.policy.lenient {
                     Write::Delete { key }
                 } else {
-                    let left = self.left_behind(node, net, &key).await;
+                    let left = self.draining_record(node, net, &key).await;
                     let (unchanged, record) = left.map_err(error::store)?;
-                    beside.guards.push(unchanged);
+                    additions.guards.push(unchanged);
                     record.put(key)
                 });
             }
-            Ok(beside)
+            Ok(additions)
         }
         .boxed()
     }
 
-    fn judge<'a>(&'a self, change: Change<'a, Node>) -> BoxFuture<'a, Result<(), ApiError>> {
+    fn check_guards<'a>(
+        &'a self,
+        change: ProposedChange<'a, Node>,
+    ) -> BoxFuture<'a, Result<(), ApiError>> {
         async move {
             let given = difference(&blocks(change.new), &blocks(change.old));
             let Some(node) = change
@@ -282,10 +291,11 @@ impl Admission<Node> for NodeBlocks {
             self.outside_of_services(node, &given).await?;
             let (records, _) = self.records().await?;
             for net in &given {
-                let in_the_way =
-                    |held: &&Stored| held.overlaps(net) && !returns(held, node.name(), net);
+                let in_the_way = |held: &&KeyedBlockRecord| {
+                    held.overlaps(net) && !is_former_block(held, node.name(), net)
+                };
                 if let Some(held) = records.iter().find(in_the_way) {
-                    let whose = refusal::whose(held);
+                    let whose = refusal::describe_owner(held);
                     let held = (&held.net, whose.as_str());
                     return Err(refusal::refusal(&self.policy, node, net, held, &records));
                 }

@@ -12,7 +12,7 @@ use podplane_proto::{
 };
 use podplane_store::{Guard, Key, KeyError, Revision, Write};
 
-use super::{Admission, Beside, Change};
+use super::{Admission, CommitAdditions, ProposedChange};
 use crate::{engine::Engine, error};
 
 /// Replaces the fences as Leases change.
@@ -32,11 +32,14 @@ fn term(lease: &Lease) -> Option<(Option<&str>, Option<podplane_api::jiff::Times
 }
 
 impl Admission<Lease> for Fences {
-    fn beside<'a>(&'a self, change: Change<'a, Lease>) -> BoxFuture<'a, Result<Beside, ApiError>> {
-        let beside = || {
-            let mut beside = Beside::default();
+    fn additions<'a>(
+        &'a self,
+        change: ProposedChange<'a, Lease>,
+    ) -> BoxFuture<'a, Result<CommitAdditions, ApiError>> {
+        let additions = || {
+            let mut additions = CommitAdditions::default();
             let Some(lease) = change.new.or(change.old) else {
-                return Ok(beside);
+                return Ok(additions);
             };
             let key = key(lease.namespace(), lease.name());
             let key = key.map_err(|error| error::internal(&error))?;
@@ -45,17 +48,20 @@ impl Admission<Lease> for Fences {
                 (_, Some(new)) => {
                     let holder = new.and_then(|(holder, _)| holder).unwrap_or_default();
                     let value = Bytes::copy_from_slice(holder.as_bytes());
-                    beside.writes.push(Write::Put { key, value });
+                    additions.writes.push(Write::Put { key, value });
                 }
                 // Nobody leads by a Lease that is gone.
-                (_, None) => beside.writes.push(Write::Delete { key }),
+                (_, None) => additions.writes.push(Write::Delete { key }),
             }
-            Ok(beside)
+            Ok(additions)
         };
-        ready(beside()).boxed()
+        ready(additions()).boxed()
     }
 
-    fn judge<'a>(&'a self, _change: Change<'a, Lease>) -> BoxFuture<'a, Result<(), ApiError>> {
+    fn check_guards<'a>(
+        &'a self,
+        _change: ProposedChange<'a, Lease>,
+    ) -> BoxFuture<'a, Result<(), ApiError>> {
         // There are no guards.
         ready(Ok(())).boxed()
     }

@@ -2,7 +2,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures::{StreamExt as _, stream::BoxStream};
 use podplane_store::{
-    Commit, Event, FIRST_REVISION, Item, ListQuery, Prefix, Revision, StoreError,
+    Commit, FIRST_REVISION, Item, KeyEvent, ListQuery, Prefix, Revision, StoreError,
 };
 use tokio::{
     sync::watch,
@@ -30,7 +30,7 @@ pub(crate) trait Sink: Send + Sync {
     fn load(&self, items: &[Item], at: Revision);
 
     /// Applies the part of a commit that is under the prefix.
-    fn apply(&self, revision: Revision, events: &[Event]);
+    fn apply(&self, revision: Revision, events: &[KeyEvent]);
 
     /// The number of open watches.
     fn watches(&self) -> usize;
@@ -41,11 +41,11 @@ pub(crate) trait Sink: Send + Sync {
 
 /// Carries every commit of the store to the caches, in order.
 pub(crate) struct Feeder {
-    sinks: Vec<Fed>,
+    sinks: Vec<SinkState>,
     position: watch::Sender<Revision>,
 }
 
-struct Fed {
+struct SinkState {
     sink: Arc<dyn Sink>,
     /// The time of the last wake-up of its watches.
     woken: Instant,
@@ -53,7 +53,7 @@ struct Fed {
     stale: bool,
 }
 
-impl Fed {
+impl SinkState {
     /// Wakes the watches; if they were woken a moment ago, returns the time of the next wake-up
     /// instead.
     fn wake(&mut self, now: Instant) -> Option<Instant> {
@@ -82,7 +82,7 @@ impl Feeder {
     }
 
     pub(crate) fn add(&mut self, sink: Arc<dyn Sink>) {
-        self.sinks.push(Fed {
+        self.sinks.push(SinkState {
             sink,
             woken: Instant::now(),
             stale: false,
@@ -97,7 +97,7 @@ impl Feeder {
     /// restart can resume.
     pub(crate) async fn fill(self, engine: &Engine) -> Result<Feed, StoreError> {
         let oldest = engine.status().await?.oldest;
-        for Fed { sink, .. } in &self.sinks {
+        for SinkState { sink, .. } in &self.sinks {
             let query = ListQuery {
                 prefix: sink.prefix().clone(),
                 at: Some(oldest),
@@ -150,7 +150,7 @@ impl Feed {
         let Commit { revision, events } = commit;
         for fed in &mut self.feeder.sinks {
             let prefix = fed.sink.prefix();
-            let of_kind: Vec<Event> = events
+            let of_kind: Vec<KeyEvent> = events
                 .iter()
                 .filter(|event| prefix.contains(event.key()))
                 .cloned()

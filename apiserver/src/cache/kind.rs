@@ -8,11 +8,11 @@ use std::{
 use bytes::Bytes;
 use podplane_api::{ObjectKey, jiff::Timestamp, selector::FieldSet, strategy::Strategy};
 use podplane_proto::{codec, error::ApiError};
-use podplane_store::{Event, Item, Key, Prefix, Revision};
+use podplane_store::{Item, Key, KeyEvent, Prefix, Revision};
 use serde_json::Value;
 use tokio::sync::watch;
 
-use super::{Position, Query, Sink, Watcher, watcher::Beginning};
+use super::{Position, Query, Sink, Watcher, watcher::WatcherStart};
 use crate::{error, fatal::or_abort, storage};
 
 /// The state that a panic would leave half-changed, for the log.
@@ -20,9 +20,9 @@ const CACHE: &str = "watch cache";
 
 /// An object in its served forms, with the fields for selectors.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct CachedObject {
     pub(crate) key: ObjectKey,
-    pub(super) labels: Labels,
+    pub(super) labels: SortedLabels,
     pub(super) fields: FieldSet,
     /// The object as a message, for gRPC.
     pub(crate) message: Bytes,
@@ -33,7 +33,7 @@ pub(crate) struct Entry {
     pub(super) last_happened: Option<Timestamp>,
 }
 
-impl Entry {
+impl CachedObject {
     /// Decodes the object as a document, for REST.
     pub(crate) fn document(&self) -> Result<Value, ApiError> {
         self.document_at(self.revision)
@@ -47,16 +47,16 @@ impl Entry {
 /// Labels, ordered by their keys. A map would take ten times the memory for the few labels of most
 /// objects.
 #[derive(Debug)]
-pub(super) struct Labels(Box<[(Box<str>, Box<str>)]>);
+pub(super) struct SortedLabels(Box<[(Box<str>, Box<str>)]>);
 
-impl Labels {
+impl SortedLabels {
     pub(super) fn get(&self, key: &str) -> Option<&str> {
         let place = self.0.binary_search_by(|(other, _)| (**other).cmp(key));
         place.ok().map(|place| &*self.0[place].1)
     }
 }
 
-impl From<BTreeMap<String, String>> for Labels {
+impl From<BTreeMap<String, String>> for SortedLabels {
     fn from(labels: BTreeMap<String, String>) -> Self {
         let labels = labels.into_iter();
         Self(
@@ -69,18 +69,21 @@ impl From<BTreeMap<String, String>> for Labels {
 
 /// A change of one object.
 #[derive(Debug)]
-pub(crate) struct Change {
+pub(crate) struct ObjectChange {
     pub(super) revision: Revision,
-    pub(super) before: Option<Arc<Entry>>,
-    pub(super) after: Option<Arc<Entry>>,
+    pub(super) before: Option<Arc<CachedObject>>,
+    pub(super) after: Option<Arc<CachedObject>>,
     /// The message of the previous state, at the revision of the change: the payload of a deletion
     /// event. The first watch that sends it encodes it.
     gone: OnceLock<Bytes>,
 }
 
-impl Change {
+impl ObjectChange {
     /// The message of the previous state, at the revision of the change.
-    pub(super) fn gone<K: Strategy>(&self, before: &Entry) -> Result<Bytes, ApiError> {
+    pub(super) fn deletion_message<K: Strategy>(
+        &self,
+        before: &CachedObject,
+    ) -> Result<Bytes, ApiError> {
         if let Some(message) = self.gone.get() {
             return Ok(message.clone());
         }
@@ -90,17 +93,23 @@ impl Change {
     }
 
     /// The document of the previous state, at the revision of the change.
-    pub(super) fn gone_document(&self, before: &Entry) -> Result<Value, ApiError> {
+    pub(super) fn deletion_document(&self, before: &CachedObject) -> Result<Value, ApiError> {
         before.document_at(self.revision)
     }
 }
 
+/// The objects, and the changes kept for watches.
+///
+/// A cursor is the number of changes before a position, counted since the start of the process and
+/// independent of those that were dropped since. Each watch keeps the cursor of its next change;
+/// `changes[cursor - first]` is that change. A cursor below `first` has fallen behind: its change
+/// is gone, and the watch expires. A cursor equal to [`end`](Self::end) has caught up.
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct KindState {
     /// The objects in the order of the store, which later pages of a list rely on.
-    pub(super) objects: BTreeMap<Key, Arc<Entry>>,
-    pub(super) changes: VecDeque<Arc<Change>>,
-    /// The number of forgotten changes: the cursor of the first kept one.
+    pub(super) objects: BTreeMap<Key, Arc<CachedObject>>,
+    pub(super) changes: VecDeque<Arc<ObjectChange>>,
+    /// The number of dropped changes: the cursor of the first kept one.
     pub(super) first: u64,
     /// Every change after this revision is kept.
     pub(super) oldest: Revision,
@@ -108,7 +117,7 @@ pub(super) struct State {
     pub(super) last: Revision,
 }
 
-impl State {
+impl KindState {
     /// The cursor after the last change.
     pub(super) fn end(&self) -> u64 {
         self.first.saturating_add(self.changes.len() as u64)
@@ -119,7 +128,7 @@ impl State {
 #[derive(Debug)]
 pub(crate) struct KindCache<K> {
     prefix: Prefix,
-    state: RwLock<State>,
+    state: RwLock<KindState>,
     /// The cursor after the last change, to wake watches.
     end: watch::Sender<u64>,
     kind: PhantomData<fn() -> K>,
@@ -127,9 +136,9 @@ pub(crate) struct KindCache<K> {
 
 /// A page of a list.
 #[derive(Debug)]
-pub(crate) struct Page {
+pub(crate) struct CachedPage {
     pub(crate) revision: Revision,
-    pub(crate) items: Vec<Arc<Entry>>,
+    pub(crate) items: Vec<Arc<CachedObject>>,
     /// The last object of the page, if more follow.
     pub(crate) last: Option<ObjectKey>,
     /// The number of objects that follow; `None` if a selector makes it expensive to count.
@@ -138,7 +147,7 @@ pub(crate) struct Page {
 
 impl<K: Strategy> KindCache<K> {
     pub(crate) fn new() -> Self {
-        let state = State {
+        let state = KindState {
             objects: BTreeMap::new(),
             changes: VecDeque::new(),
             first: 0,
@@ -154,7 +163,7 @@ impl<K: Strategy> KindCache<K> {
     }
 
     /// The object at a key.
-    pub(crate) fn get(&self, key: &Key) -> Option<Arc<Entry>> {
+    pub(crate) fn get(&self, key: &Key) -> Option<Arc<CachedObject>> {
         self.read().objects.get(key).map(Arc::clone)
     }
 
@@ -172,7 +181,7 @@ impl<K: Strategy> KindCache<K> {
     }
 
     /// Lists up to `limit` objects that match.
-    pub(crate) fn list(&self, query: &Query, limit: usize, position: &Position) -> Page {
+    pub(crate) fn list(&self, query: &Query, limit: usize, position: &Position) -> CachedPage {
         // Read before the lock is taken, so that everything up to it is visible under the lock.
         let position = position.current();
         let state = self.read();
@@ -187,7 +196,7 @@ impl<K: Strategy> KindCache<K> {
         }
         let more = entries.peek().is_some();
         let remaining = (more && !query.selects()).then(|| entries.count());
-        Page {
+        CachedPage {
             revision: state.last.max(position),
             items,
             last: last.filter(|_| more).cloned(),
@@ -201,7 +210,7 @@ impl<K: Strategy> KindCache<K> {
         let beginning = {
             let state = self.read();
             let present = matching::<K>(&state, &query).map(Arc::clone).collect();
-            Beginning {
+            WatcherStart {
                 cursor: state.end(),
                 revision: state.last.max(current),
                 present,
@@ -231,7 +240,7 @@ impl<K: Strategy> KindCache<K> {
                 .partition_point(|change| change.revision <= revision);
             state.first.saturating_add(seen as u64)
         };
-        let beginning = Beginning {
+        let beginning = WatcherStart {
             cursor,
             revision,
             present: Vec::new(),
@@ -285,27 +294,27 @@ impl<K: Strategy> KindCache<K> {
         self.end.subscribe()
     }
 
-    pub(super) fn read(&self) -> RwLockReadGuard<'_, State> {
+    pub(super) fn read(&self) -> RwLockReadGuard<'_, KindState> {
         // A panic while the lock is held for writing ends the process, so the state is always
         // whole.
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, State> {
+    fn write(&self) -> RwLockWriteGuard<'_, KindState> {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The time of an object's last occurrence and its key; `None` for kinds that do not expire.
-fn dated(entry: &Arc<Entry>) -> Option<(Timestamp, &ObjectKey)> {
+fn dated(entry: &Arc<CachedObject>) -> Option<(Timestamp, &ObjectKey)> {
     Some((entry.last_happened?, &entry.key))
 }
 
 /// The objects that match a query, in the order of their keys.
 fn matching<'a, K: Strategy>(
-    state: &'a State,
+    state: &'a KindState,
     query: &'a Query,
-) -> impl Iterator<Item = &'a Arc<Entry>> {
+) -> impl Iterator<Item = &'a Arc<CachedObject>> {
     let prefix = query.prefix::<K>();
     let from = (Bound::Included(prefix.as_bytes()), Bound::Unbounded);
     let under = state.objects.range::<[u8], _>(from);
@@ -317,7 +326,7 @@ fn matching<'a, K: Strategy>(
 
 /// Decodes an item. One that cannot be read is logged and left out: the others must still be
 /// served.
-pub(crate) fn entry<K: Strategy>(item: &Item) -> Option<Arc<Entry>> {
+pub(crate) fn entry<K: Strategy>(item: &Item) -> Option<Arc<CachedObject>> {
     let undecodable = |error: &(dyn std::error::Error + 'static)| tracing::error!(key = %item.key, error, "object in the store is not valid");
     let mut object = K::from_slice(&item.value)
         .inspect_err(|error| undecodable(error))
@@ -325,7 +334,7 @@ pub(crate) fn entry<K: Strategy>(item: &Item) -> Option<Arc<Entry>> {
     let message = codec::encode_at::<K>(&item.value, &item.modified.to_string())
         .inspect_err(|error| undecodable(error))
         .ok()?;
-    Some(Arc::new(Entry {
+    Some(Arc::new(CachedObject {
         key: object.key(),
         fields: FieldSet::of(&object),
         last_happened: object.last_happened(),
@@ -358,13 +367,13 @@ impl<K: Strategy> Sink for KindCache<K> {
         });
     }
 
-    fn apply(&self, revision: Revision, events: &[Event]) {
+    fn apply(&self, revision: Revision, events: &[KeyEvent]) {
         // Decoded and encoded before the lock is taken.
         let changed: Vec<_> = events
             .iter()
             .map(|event| match event {
-                Event::Put { item, .. } => (item.key.clone(), entry::<K>(item)),
-                Event::Delete { previous } => (previous.key.clone(), None),
+                KeyEvent::Put { item, .. } => (item.key.clone(), entry::<K>(item)),
+                KeyEvent::Delete { previous } => (previous.key.clone(), None),
             })
             .collect();
         or_abort(CACHE, || {
@@ -374,7 +383,7 @@ impl<K: Strategy> Sink for KindCache<K> {
                     Some(entry) => state.objects.insert(key, Arc::clone(entry)),
                     None => state.objects.remove(&key),
                 };
-                state.changes.push_back(Arc::new(Change {
+                state.changes.push_back(Arc::new(ObjectChange {
                     revision,
                     before,
                     after,

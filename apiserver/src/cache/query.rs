@@ -1,13 +1,13 @@
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD as BASE64};
 use podplane_api::{
     ObjectKey,
-    selector::{FieldSelector, LabelSelector, Selectable},
+    selector::{FieldSelectable, FieldSelector, LabelSelector},
 };
 use podplane_proto::error::ApiError;
 use podplane_store::{Prefix, Revision};
 use serde::{Deserialize, Serialize};
 
-use super::Entry;
+use super::CachedObject;
 use crate::{error, storage};
 
 /// The selection of a list or watch.
@@ -20,7 +20,7 @@ pub(crate) struct Query {
 }
 
 impl Query {
-    pub(crate) fn parse<K: Selectable>(
+    pub(crate) fn parse<K: FieldSelectable>(
         namespace: String,
         labels: &str,
         fields: &str,
@@ -44,7 +44,7 @@ impl Query {
     }
 
     /// The key prefix of the selected namespace.
-    pub(crate) fn prefix<K: Selectable>(&self) -> Prefix {
+    pub(crate) fn prefix<K: FieldSelectable>(&self) -> Prefix {
         match self.namespace.as_str() {
             "" => storage::prefix::<K>(),
             namespace => storage::namespace_prefix::<K>(namespace),
@@ -56,7 +56,7 @@ impl Query {
         !self.labels.is_empty() || !self.fields.is_empty()
     }
 
-    pub(crate) fn matches(&self, entry: &Entry) -> bool {
+    pub(crate) fn matches(&self, entry: &CachedObject) -> bool {
         (self.namespace.is_empty() || self.namespace == entry.key.namespace)
             && self.labels.matches_by(|key| entry.labels.get(key))
             && self.fields.matches(&entry.fields)

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use super::{
     KindCache, Position, Query,
-    kind::{Change, Entry},
+    kind::{CachedObject, ObjectChange},
 };
 use crate::error;
 
@@ -32,15 +32,15 @@ pub(crate) struct Watcher<K> {
     /// The revision at which the watch began.
     began: Revision,
     /// The objects present at the beginning and not sent yet.
-    present: Vec<Arc<Entry>>,
+    present: Vec<Arc<CachedObject>>,
 }
 
 /// The starting point of a watch.
 #[derive(Debug)]
-pub(super) struct Beginning {
+pub(super) struct WatcherStart {
     pub(super) cursor: u64,
     pub(super) revision: Revision,
-    pub(super) present: Vec<Arc<Entry>>,
+    pub(super) present: Vec<Arc<CachedObject>>,
 }
 
 impl<K: Strategy> Watcher<K> {
@@ -48,9 +48,9 @@ impl<K: Strategy> Watcher<K> {
         cache: Arc<KindCache<K>>,
         query: Query,
         position: Position,
-        beginning: Beginning,
+        beginning: WatcherStart,
     ) -> Self {
-        let Beginning {
+        let WatcherStart {
             cursor,
             revision: began,
             present,
@@ -69,9 +69,9 @@ impl<K: Strategy> Watcher<K> {
 
     /// The objects that were present when the watch began, as additions. Empty from the second call
     /// on.
-    pub(crate) fn present(&mut self) -> Vec<Seen> {
+    pub(crate) fn present(&mut self) -> Vec<WatchedChange> {
         let present = std::mem::take(&mut self.present);
-        present.into_iter().map(Seen::Added).collect()
+        present.into_iter().map(WatchedChange::Added).collect()
     }
 
     /// Waits for changes that match.
@@ -84,7 +84,7 @@ impl<K: Strategy> Watcher<K> {
     /// # Cancel safety
     ///
     /// Cancel safe: dropping the future loses nothing.
-    pub(crate) async fn next(&mut self) -> Result<Vec<Seen>, ApiError> {
+    pub(crate) async fn next(&mut self) -> Result<Vec<WatchedChange>, ApiError> {
         loop {
             // Marked as seen before the changes are read, so that a change in between wakes the
             // wait below.
@@ -122,7 +122,7 @@ impl<K: Strategy> Watcher<K> {
         (state.end() == self.cursor).then(|| state.last.max(position))
     }
 
-    fn changes(&self) -> Result<Vec<Arc<Change>>, ApiError> {
+    fn changes(&self) -> Result<Vec<Arc<ObjectChange>>, ApiError> {
         let state = self.cache.read();
         let Some(skip) = self.cursor.checked_sub(state.first) else {
             return Err(error::expired(
@@ -137,30 +137,33 @@ impl<K: Strategy> Watcher<K> {
 
     /// The change as this watch sees it: an object that begins to match is added, one that no
     /// longer matches is deleted.
-    fn show(&self, change: &Arc<Change>) -> Option<Seen> {
-        let matches = |entry: &&Arc<Entry>| self.query.matches(entry);
+    fn show(&self, change: &Arc<ObjectChange>) -> Option<WatchedChange> {
+        let matches = |entry: &&Arc<CachedObject>| self.query.matches(entry);
         let before = change.before.as_ref().filter(matches);
         match (before, change.after.as_ref().filter(matches)) {
             (None, None) => None,
-            (None, Some(after)) => Some(Seen::Added(Arc::clone(after))),
-            (Some(_), Some(after)) => Some(Seen::Modified(Arc::clone(after))),
-            (Some(before), None) => Some(Seen::Deleted(Arc::clone(change), Arc::clone(before))),
+            (None, Some(after)) => Some(WatchedChange::Added(Arc::clone(after))),
+            (Some(_), Some(after)) => Some(WatchedChange::Modified(Arc::clone(after))),
+            (Some(before), None) => Some(WatchedChange::Deleted(
+                Arc::clone(change),
+                Arc::clone(before),
+            )),
         }
     }
 }
 
 /// A change as a watch reports it.
 #[derive(Clone, Debug)]
-pub(crate) enum Seen {
+pub(crate) enum WatchedChange {
     /// The object was created, or began to match.
-    Added(Arc<Entry>),
+    Added(Arc<CachedObject>),
     /// The object changed.
-    Modified(Arc<Entry>),
+    Modified(Arc<CachedObject>),
     /// The change by which the object was deleted or no longer matches, and the previous object.
-    Deleted(Arc<Change>, Arc<Entry>),
+    Deleted(Arc<ObjectChange>, Arc<CachedObject>),
 }
 
-impl Seen {
+impl WatchedChange {
     pub(crate) fn event_type(&self) -> WatchEventType {
         match self {
             Self::Added(_) => WatchEventType::Added,
@@ -173,7 +176,7 @@ impl Seen {
     pub(crate) fn message<K: Strategy>(&self) -> Result<Bytes, ApiError> {
         match self {
             Self::Added(entry) | Self::Modified(entry) => Ok(entry.message.clone()),
-            Self::Deleted(change, before) => change.gone::<K>(before),
+            Self::Deleted(change, before) => change.deletion_message::<K>(before),
         }
     }
 
@@ -181,7 +184,7 @@ impl Seen {
     pub(crate) fn document(&self) -> Result<Value, ApiError> {
         match self {
             Self::Added(entry) | Self::Modified(entry) => entry.document(),
-            Self::Deleted(change, before) => change.gone_document(before),
+            Self::Deleted(change, before) => change.deletion_document(before),
         }
     }
 }

@@ -5,18 +5,22 @@ use podplane_proto::error::ApiError;
 use podplane_store::{Guard, StoreError, Txn};
 use uuid::Uuid;
 
-use super::{Effect, Part, Registry, Write, journey, managed, now, unchanged};
+use super::{ObjectPart, Registry, WriteEffect, WriteParams, journey, managed, now, unchanged};
 use crate::{
-    admission::{Beside, Change, fences},
+    admission::{CommitAdditions, ProposedChange, fences},
     error, storage,
 };
 
 /// The number of names tried for `generateName`, as in Kubernetes.
 const GENERATED_NAMES: usize = 8;
 
+/// The index, among the guards of a creation, of the one that the key is free. A failure of this
+/// guard means that the name is taken; any other is worth another attempt.
+const KEY_IS_FREE: usize = 0;
+
 impl<K: Strategy> Registry<K> {
     /// Stores a new object and returns it as stored.
-    pub(crate) async fn create(&self, object: K, write: &Write) -> Result<K, ApiError> {
+    pub(crate) async fn create(&self, object: K, write: &WriteParams) -> Result<K, ApiError> {
         let meta = object.metadata();
         if meta
             .resource_version
@@ -44,7 +48,21 @@ impl<K: Strategy> Registry<K> {
         self.create_named(named, write).await
     }
 
-    async fn create_named(&self, mut object: K, write: &Write) -> Result<K, ApiError> {
+    /// Stores a new object that has its name.
+    ///
+    /// The object is completed and validated once. What its commit depends on, besides a free key,
+    /// is read before each attempt: the fence of the writer, the namespace, and the additions of
+    /// the admission. An attempt ends in one of these states:
+    ///
+    /// - committed: the object is returned with the revision of the commit;
+    /// - the key is taken ([`KEY_IS_FREE`]): refused with `AlreadyExists`;
+    /// - another guard failed: the leader, the namespace or the blocks changed in between. All
+    ///   three are read anew; the first that now refuses the object ends the loop, otherwise the
+    ///   next attempt begins;
+    /// - another error of the store: returned.
+    ///
+    /// A dry run ends before the first attempt.
+    async fn create_named(&self, mut object: K, write: &WriteParams) -> Result<K, ApiError> {
         let begun = Instant::now();
         // Checked before defaults are set, since a missing namespace is the more common mistake and
         // the clearer answer.
@@ -60,7 +78,7 @@ impl<K: Strategy> Registry<K> {
         // Defaults belong to the writer; fields that the server adds from here on belong to no
         // manager.
         if let Some(manager) = &write.manager {
-            managed::record(None, &mut object, Part::Main, manager)?;
+            managed::record(None, &mut object, ObjectPart::Main, manager)?;
         }
         object.prepare_for_create();
         let errors = object.validate();
@@ -71,20 +89,21 @@ impl<K: Strategy> Registry<K> {
         let value = storage::encode(&mut object)?;
         let fence = write.fence.as_ref();
         let mut leads = fences::guard(&self.engine, fence).await?;
-        let change = |new| Change {
+        let change = |new| ProposedChange {
             old: None,
             new,
             fence,
         };
-        let mut beside = self.beside(change(Some(&object)), write.effect).await?;
-        if write.effect == Effect::Dry {
+        let mut additions = self.additions(change(Some(&object)), write.effect).await?;
+        if write.effect == WriteEffect::Dry {
             return match self.engine.get(&key).await.map_err(error::store)? {
                 Some(_) => Err(error::already_exists::<K>(object.name())),
                 None => Ok(object),
             };
         }
         loop {
-            let Beside { guards, writes } = beside;
+            let CommitAdditions { guards, writes } = additions;
+            // `KEY_IS_FREE` comes first.
             let guards = std::iter::once(Guard::Absent(key.clone()))
                 .chain(leads)
                 .chain(namespace)
@@ -99,10 +118,12 @@ impl<K: Strategy> Registry<K> {
             match self.engine.commit(txn).await {
                 Ok(committed) => {
                     storage::set_revision(&mut object, committed.revision);
-                    journey::tell(begun, None, object.station().as_ref());
+                    journey::record(begun, None, object.journey_state().as_ref());
                     return Ok(object);
                 }
-                Err(StoreError::Conflict { guard: 0, .. }) => {
+                Err(StoreError::Conflict {
+                    guard: KEY_IS_FREE, ..
+                }) => {
                     return Err(error::already_exists::<K>(object.name()));
                 }
                 // Another process leads; the namespace changed and may be deleted or ending; or the
@@ -110,8 +131,8 @@ impl<K: Strategy> Registry<K> {
                 Err(StoreError::Conflict { .. }) => {
                     leads = fences::guard(&self.engine, fence).await?;
                     namespace = self.namespace_guard(&object).await?;
-                    self.judge(change(Some(&object))).await?;
-                    beside = self.beside(change(Some(&object)), write.effect).await?;
+                    self.check_guards(change(Some(&object))).await?;
+                    additions = self.additions(change(Some(&object)), write.effect).await?;
                 }
                 Err(error) => return Err(error::store(error)),
             }

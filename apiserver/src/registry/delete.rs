@@ -12,7 +12,7 @@ use podplane_proto::{
 };
 use podplane_store::{Guard, Revision};
 
-use super::{Effect, Registry, Step, Terms, now, truncated};
+use super::{ChangeDecision, ChangeTerms, Registry, WriteEffect, now, truncated};
 use crate::error;
 
 /// The options of a deletion.
@@ -23,7 +23,7 @@ pub(crate) struct DeleteOptions {
     /// The fate of the objects that it owns; `None`: as its finalizers say, else
     /// [`Propagation::Background`].
     pub(crate) propagation: Option<Propagation>,
-    pub(crate) effect: Effect,
+    pub(crate) effect: WriteEffect,
     /// The fence of the writer, if it sent one.
     pub(crate) fence: Option<Fence>,
 }
@@ -35,7 +35,7 @@ impl<K: Strategy> Registry<K> {
         key: &ObjectKey,
         options: &DeleteOptions,
     ) -> Result<K, ApiError> {
-        let terms = Terms {
+        let terms = ChangeTerms {
             effect: options.effect,
             fence: options.fence.as_ref(),
         };
@@ -62,12 +62,12 @@ impl<K: Strategy> Registry<K> {
         let remove = |object: K| {
             let is_old = object.last_happened().is_some_and(|last| last <= since);
             Ok(if is_old {
-                Step::Remove(object)
+                ChangeDecision::Remove(object)
             } else {
-                Step::Keep(object)
+                ChangeDecision::Keep(object)
             })
         };
-        self.change(key, Terms::default(), remove).await
+        self.change(key, ChangeTerms::default(), remove).await
     }
 
     /// Drops cached changes up to a revision.
@@ -86,22 +86,25 @@ impl Registry<Namespace> {
     ) -> Result<Namespace, ApiError> {
         let release = |mut namespace: Namespace| {
             if !namespace.is_deleting() {
-                return Ok(Step::Keep(namespace));
+                return Ok(ChangeDecision::Keep(namespace));
             }
             namespace.spec.get_or_insert_default().finalizers = None;
             Ok(if namespace.has_finalizers() {
-                Step::Put(namespace)
+                ChangeDecision::Put(namespace)
             } else {
-                Step::Remove(namespace)
+                ChangeDecision::Remove(namespace)
             })
         };
-        self.change_guarded(key, nothing_left, Terms::default(), &release)
+        self.change_guarded(key, nothing_left, ChangeTerms::default(), &release)
             .await
     }
 }
 
 /// Decides a deletion, as Kubernetes' `rest.BeforeDelete` and the generic registry's `Delete`.
-fn plan<K: Strategy>(mut object: K, options: &DeleteOptions) -> Result<Step<K>, ApiError> {
+fn plan<K: Strategy>(
+    mut object: K,
+    options: &DeleteOptions,
+) -> Result<ChangeDecision<K>, ApiError> {
     expect(&object, &options.preconditions)?;
     if let Some(why) = object.delete_refusal() {
         return Err(error::forbidden::<K>(object.name(), why));
@@ -113,13 +116,13 @@ fn plan<K: Strategy>(mut object: K, options: &DeleteOptions) -> Result<Step<K>, 
     match object.grace_period(options.grace_period_seconds) {
         Some(seconds) if seconds > 0 => {
             mark(&mut object, seconds);
-            Ok(Step::Put(object))
+            Ok(ChangeDecision::Put(object))
         }
         _ if object.has_finalizers() => {
             mark(&mut object, 0);
-            Ok(Step::Put(object))
+            Ok(ChangeDecision::Put(object))
         }
-        _ => Ok(Step::Remove(object)),
+        _ => Ok(ChangeDecision::Remove(object)),
     }
 }
 
@@ -143,23 +146,23 @@ fn propagate<K: Strategy>(object: &mut K, propagation: Option<Propagation>) {
 
 /// Decides a second deletion: a pending grace period can only become shorter; an object that only
 /// its finalizers keep can change its propagation.
-fn shorten<K: Strategy>(mut object: K, options: &DeleteOptions) -> Step<K> {
+fn shorten<K: Strategy>(mut object: K, options: &DeleteOptions) -> ChangeDecision<K> {
     if object.metadata().deletion_grace_period_seconds == Some(0) {
         propagate(&mut object, options.propagation);
         return if object.has_finalizers() {
-            Step::Put(object)
+            ChangeDecision::Put(object)
         } else {
-            Step::Remove(object)
+            ChangeDecision::Remove(object)
         };
     }
     let asked = options.grace_period_seconds;
     let asked = asked.and_then(|asked| object.grace_period(Some(asked)));
     let meta = object.metadata();
     let (Some(given), Some(seconds)) = (meta.deletion_grace_period_seconds, asked) else {
-        return Step::Keep(object);
+        return ChangeDecision::Keep(object);
     };
     if seconds >= given {
-        return Step::Keep(object);
+        return ChangeDecision::Keep(object);
     }
     let begun = meta
         .deletion_timestamp
@@ -171,9 +174,9 @@ fn shorten<K: Strategy>(mut object: K, options: &DeleteOptions) -> Step<K> {
     meta.deletion_timestamp = Some(Time(after(begun, seconds)));
     meta.deletion_grace_period_seconds = Some(seconds);
     if seconds == 0 && !object.has_finalizers() {
-        Step::Remove(object)
+        ChangeDecision::Remove(object)
     } else {
-        Step::Put(object)
+        ChangeDecision::Put(object)
     }
 }
 

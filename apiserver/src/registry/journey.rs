@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
-use podplane_api::strategy::Station;
+use podplane_api::strategy::JourneyState;
 use podplane_service_runtime::trace::{Journey, Span, attribute};
 
 /// Records a write that was requested at `begun` and changed the state from `from` to `to`.
-pub(super) fn tell(begun: Instant, from: Option<&Station>, to: Option<&Station>) {
+pub(super) fn record(begun: Instant, from: Option<&JourneyState>, to: Option<&JourneyState>) {
     match (from, to) {
         (None, Some(to)) => root(Journey::creation(&to.uid), "create", begun, to),
         (Some(from), None) if from.deleting => {
@@ -19,7 +19,7 @@ pub(super) fn tell(begun: Instant, from: Option<&Station>, to: Option<&Station>)
     }
 }
 
-fn changed(begun: Instant, from: &Station, to: &Station) {
+fn changed(begun: Instant, from: &JourneyState, to: &JourneyState) {
     if to.deleting && !from.deleting {
         root(Journey::deletion(&to.uid), "delete", begun, to);
     }
@@ -45,7 +45,7 @@ fn changed(begun: Instant, from: &Station, to: &Station) {
     }
 }
 
-fn root(journey: Option<Journey>, name: &'static str, begun: Instant, of: &Station) {
+fn root(journey: Option<Journey>, name: &'static str, begun: Instant, of: &JourneyState) {
     let mut span = Span::root(journey, name).server().since(begun);
     span.set(attribute::NAMESPACE, of.namespace.clone());
     span.set(attribute::POD, of.name.clone());

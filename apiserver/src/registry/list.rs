@@ -3,14 +3,14 @@ use std::{num::NonZeroUsize, sync::Arc};
 use podplane_api::{
     ObjectKey,
     strategy::Strategy,
-    validation::{ErrorList, Path},
+    validation::{ErrorList, FieldPath},
 };
 use podplane_proto::{error::ApiError, wire::ListMeta};
 use podplane_store::{Key, ListQuery, Revision, StoreError};
 
 use super::Registry;
 use crate::{
-    cache::{self, Continue, Entry, Page, Query},
+    cache::{self, CachedObject, CachedPage, Continue, Query},
     error, storage,
 };
 
@@ -41,7 +41,7 @@ impl Freshness {
         if version_match.is_empty() {
             return errors;
         }
-        let path = Path::new("resourceVersionMatch");
+        let path = FieldPath::new("resourceVersionMatch");
         let mut forbidden = |why: &str| errors.forbidden(&path, why);
         if version.is_empty() {
             forbidden("resourceVersionMatch is forbidden unless resourceVersion is provided");
@@ -89,9 +89,9 @@ impl Freshness {
 
 /// A page of objects, with the metadata of its list.
 #[derive(Debug)]
-pub(crate) struct Listed {
+pub(crate) struct ListPage {
     pub(crate) metadata: ListMeta,
-    pub(crate) items: Vec<Arc<Entry>>,
+    pub(crate) items: Vec<Arc<CachedObject>>,
 }
 
 impl<K: Strategy> Registry<K> {
@@ -103,7 +103,7 @@ impl<K: Strategy> Registry<K> {
         limit: i64,
         token: &str,
         freshness: Freshness,
-    ) -> Result<Listed, ApiError> {
+    ) -> Result<ListPage, ApiError> {
         let limit =
             usize::try_from(limit).map_err(|_| error::bad_request("limit may not be negative"))?;
         let limit = NonZeroUsize::new(limit).unwrap_or(NonZeroUsize::MAX);
@@ -113,7 +113,7 @@ impl<K: Strategy> Registry<K> {
             self.next_page(query, limit, Continue::decode(token)?)
                 .await?
         };
-        let Page {
+        let CachedPage {
             revision,
             items,
             last,
@@ -127,7 +127,7 @@ impl<K: Strategy> Registry<K> {
             remaining_item_count: remaining.and_then(|count| i64::try_from(count).ok()),
             resource_version: Some(revision.to_string()),
         };
-        Ok(Listed { metadata, items })
+        Ok(ListPage { metadata, items })
     }
 
     async fn next_page(
@@ -135,7 +135,7 @@ impl<K: Strategy> Registry<K> {
         query: &Query,
         limit: NonZeroUsize,
         from: Continue,
-    ) -> Result<Page, ApiError> {
+    ) -> Result<CachedPage, ApiError> {
         let number = match from.revision {
             ..0 => self.engine.acknowledged(),
             revision => revision.unsigned_abs(),
@@ -159,7 +159,7 @@ impl<K: Strategy> Registry<K> {
         query: &Query,
         limit: NonZeroUsize,
         freshness: Freshness,
-    ) -> Result<Page, ApiError> {
+    ) -> Result<CachedPage, ApiError> {
         match freshness {
             Freshness::Any => {}
             Freshness::Latest => self.position.reached(self.engine.acknowledged()).await?,
@@ -203,8 +203,8 @@ impl<K: Strategy> Registry<K> {
         limit: NonZeroUsize,
         revision: Revision,
         mut after: Option<Key>,
-    ) -> Result<Page, StoreError> {
-        let mut page = Page {
+    ) -> Result<CachedPage, StoreError> {
+        let mut page = CachedPage {
             revision,
             items: Vec::new(),
             last: None,

@@ -12,13 +12,13 @@ use podplane_proto::error::ApiError;
 use serde::Deserialize as _;
 use serde_json::Value;
 
-use super::Part;
+use super::ObjectPart;
 use crate::error;
 
 /// Calls `with` with the writer of a part of the objects of a kind.
 pub(super) fn with_writer<K: Strategy, T>(
     manager: &str,
-    part: Part,
+    part: ObjectPart,
     with: impl FnOnce(&Writer<'_>) -> T,
 ) -> T {
     let ignored = FieldSet::of_fields(part.untouched::<K>());
@@ -36,7 +36,7 @@ pub(super) fn with_writer<K: Strategy, T>(
 pub(super) fn record<K: Strategy>(
     live: Option<&K>,
     new: &mut K,
-    part: Part,
+    part: ObjectPart,
     manager: &str,
 ) -> Result<(), ApiError> {
     let Some(ty) = Type::of::<K>() else {

@@ -10,7 +10,7 @@ use podplane_proto::{
     wire::{AssignPodCidrsRequest, BindPodRequest},
 };
 
-use super::{Registry, Terms, now};
+use super::{ChangeTerms, Registry, now};
 use crate::error;
 
 impl Registry<Pod> {
@@ -18,7 +18,7 @@ impl Registry<Pod> {
     pub(crate) async fn bind(
         &self,
         request: &BindPodRequest,
-        terms: Terms<'_>,
+        terms: ChangeTerms<'_>,
     ) -> Result<Pod, ApiError> {
         const RESOURCE: &str = "pods/binding";
         let BindPodRequest {
@@ -45,7 +45,7 @@ impl Registry<Pod> {
             if !errors.is_empty() {
                 return Err(error::invalid::<Pod>(name, &errors));
             }
-            Ok(super::Step::Put(bound))
+            Ok(super::ChangeDecision::Put(bound))
         };
         let key = ObjectKey::new(namespace.as_str(), name.as_str());
         self.change(&key, terms, bind).await
@@ -57,7 +57,7 @@ impl Registry<Node> {
     pub(crate) async fn assign_pod_cidrs(
         &self,
         request: &AssignPodCidrsRequest,
-        terms: Terms<'_>,
+        terms: ChangeTerms<'_>,
     ) -> Result<Node, ApiError> {
         let AssignPodCidrsRequest {
             name,

@@ -12,7 +12,7 @@ use podplane_api::{
 use podplane_proto::error::{ApiError, FieldViolation, Reason};
 use serde_json::Value;
 
-use super::{Part, Registry, Write, managed, update::replace};
+use super::{ObjectPart, Registry, WriteParams, managed, update::replace};
 use crate::error;
 
 /// A patch of a document.
@@ -74,9 +74,9 @@ impl<K: Strategy> Registry<K> {
     pub(crate) async fn patch(
         &self,
         key: &ObjectKey,
-        part: Part,
+        part: ObjectPart,
         patch: &Patch,
-        write: &Write,
+        write: &WriteParams,
         decode: impl Fn(Value) -> Result<(K, Vec<String>), ApiError> + Send + Sync,
     ) -> Result<(K, Vec<String>, bool), ApiError> {
         let manager = write.manager.as_deref().unwrap_or_default();
@@ -109,13 +109,13 @@ impl<K: Strategy> Registry<K> {
             match self.change(key, write.terms(), &change).await {
                 Err(error)
                     if error.reason == Reason::NotFound
-                        && part == Part::Main
+                        && part == ObjectPart::Main
                         && matches!(patch, Patch::Apply { .. }) => {}
                 done => break (done?, false),
             }
             let object = decode(patched::<K>(None, part, patch, manager)?)?;
             // The document already records the manager.
-            let write = Write {
+            let write = WriteParams {
                 manager: None,
                 ..write.clone()
             };
@@ -134,7 +134,7 @@ impl<K: Strategy> Registry<K> {
 /// Applies a patch to a document; only an apply accepts a missing one.
 fn patched<K: Strategy>(
     live: Option<Value>,
-    part: Part,
+    part: ObjectPart,
     patch: &Patch,
     manager: &str,
 ) -> Result<Value, ApiError> {

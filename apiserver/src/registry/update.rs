@@ -1,16 +1,16 @@
 use podplane_api::{
     ObjectKey,
     strategy::Strategy,
-    validation::{ErrorList, Path},
+    validation::{ErrorList, FieldPath},
 };
 use podplane_proto::error::ApiError;
 
-use super::{Registry, Step, Terms, Write, managed};
+use super::{ChangeDecision, ChangeTerms, Registry, WriteParams, managed};
 use crate::error;
 
 /// The part of an object that a write changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum ObjectPart {
     /// Everything but the status.
     Main,
     /// The status; for some kinds labels and annotations too.
@@ -19,7 +19,7 @@ pub(crate) enum Part {
     Scale,
 }
 
-impl Part {
+impl ObjectPart {
     /// The sub-resource of the write, as `metadata.managedFields` names it.
     pub(super) fn subresource(self) -> &'static str {
         match self {
@@ -41,14 +41,19 @@ impl Part {
 
 impl<K: Strategy> Registry<K> {
     /// Replaces a part of an object.
-    pub(crate) async fn update(&self, object: K, part: Part, write: &Write) -> Result<K, ApiError> {
+    pub(crate) async fn update(
+        &self,
+        object: K,
+        part: ObjectPart,
+        write: &WriteParams,
+    ) -> Result<K, ApiError> {
         let unconditional = object.resource_version().is_empty();
         let manager = write.manager.as_deref();
         let change = |old: K| {
-            if unconditional && part == Part::Main && !K::UNCONDITIONAL_UPDATE {
+            if unconditional && part == ObjectPart::Main && !K::UNCONDITIONAL_UPDATE {
                 let mut errors = ErrorList::new();
                 errors.invalid(
-                    &Path::new("metadata").child("resourceVersion"),
+                    &FieldPath::new("metadata").child("resourceVersion"),
                     0,
                     "must be specified for an update",
                 );
@@ -64,10 +69,10 @@ impl<K: Strategy> Registry<K> {
     pub(crate) async fn put(
         &self,
         object: K,
-        part: Part,
-        write: &Write,
+        part: ObjectPart,
+        write: &WriteParams,
     ) -> Result<(K, bool), ApiError> {
-        let may_create = part == Part::Main && K::CREATE_ON_UPDATE;
+        let may_create = part == ObjectPart::Main && K::CREATE_ON_UPDATE;
         loop {
             match self.update(object.clone(), part, write).await {
                 Err(error) if error.is_not_found() && may_create => {}
@@ -91,7 +96,7 @@ impl<K: Strategy> Registry<K> {
     pub(crate) async fn modify(
         &self,
         key: &ObjectKey,
-        terms: Terms<'_>,
+        terms: ChangeTerms<'_>,
         change: impl Fn(&mut K) -> Result<(), ApiError> + Send + Sync,
     ) -> Result<K, ApiError> {
         let change = |old: K| {
@@ -108,16 +113,16 @@ impl<K: Strategy> Registry<K> {
 pub(super) fn replace<K: Strategy>(
     old: &K,
     mut new: K,
-    part: Part,
+    part: ObjectPart,
     manager: Option<&str>,
-) -> Result<Step<K>, ApiError> {
+) -> Result<ChangeDecision<K>, ApiError> {
     expect(old, &new)?;
     match part {
-        Part::Main | Part::Scale => {
+        ObjectPart::Main | ObjectPart::Scale => {
             keep_system_fields(&mut new, old);
             new.set_defaults();
         }
-        Part::Status => {
+        ObjectPart::Status => {
             let mut whole = old.clone();
             whole.set_status(&new);
             new = whole;
@@ -126,7 +131,7 @@ pub(super) fn replace<K: Strategy>(
     if let Some(manager) = manager {
         managed::record(Some(old), &mut new, part, manager)?;
     }
-    if part != Part::Status {
+    if part != ObjectPart::Status {
         new.prepare_for_update(old);
         count_generation(&mut new, old);
     }
@@ -144,7 +149,7 @@ fn count_generation<K: Strategy>(new: &mut K, old: &K) {
 }
 
 /// Validates the new object. If only finalizers kept it, it is removed with the last of them.
-fn finish<K: Strategy>(new: K, old: &K) -> Result<Step<K>, ApiError> {
+fn finish<K: Strategy>(new: K, old: &K) -> Result<ChangeDecision<K>, ApiError> {
     let errors = new.validate_update(old);
     if !errors.is_empty() {
         return Err(error::invalid::<K>(new.name(), &errors));
@@ -152,9 +157,9 @@ fn finish<K: Strategy>(new: K, old: &K) -> Result<Step<K>, ApiError> {
     let only_finalizers =
         old.is_deleting() && old.metadata().deletion_grace_period_seconds == Some(0);
     Ok(if only_finalizers && !new.has_finalizers() {
-        Step::Remove(new)
+        ChangeDecision::Remove(new)
     } else {
-        Step::Put(new)
+        ChangeDecision::Put(new)
     })
 }
 

@@ -10,7 +10,7 @@ use tokio::time::{self, Instant};
 
 use super::Registry;
 use crate::{
-    cache::{Query, Seen, Watcher},
+    cache::{Query, WatchedChange, Watcher},
     error,
 };
 
@@ -24,7 +24,7 @@ const BOOKMARK_AGAIN: Duration = Duration::from_secs(1);
 
 /// The starting point of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Start {
+pub(crate) enum WatchStart {
     /// All present objects, at this revision or later; `None`: as new as every acknowledged write.
     Present(Option<Revision>),
     /// The changes after this revision.
@@ -33,7 +33,7 @@ pub(crate) enum Start {
     Now,
 }
 
-impl Start {
+impl WatchStart {
     /// Parses `resourceVersion`: if empty or 0, the watch begins with the present objects (at 0, in
     /// any state).
     pub(crate) fn parse(version: &str) -> Result<Self, ApiError> {
@@ -57,7 +57,7 @@ pub(crate) fn revision(version: &str) -> Result<Revision, ApiError> {
 #[derive(Debug)]
 pub(crate) struct WatchOptions {
     pub(crate) query: Query,
-    pub(crate) start: Start,
+    pub(crate) start: WatchStart,
     /// True to send bookmarks.
     pub(crate) bookmarks: bool,
     /// The time at which the caller will end it.
@@ -68,9 +68,9 @@ pub(crate) struct WatchOptions {
 
 /// An event for a client.
 #[derive(Clone, Debug)]
-pub(crate) enum Told {
+pub(crate) enum StreamEvent {
     /// A change.
-    Seen(Seen),
+    Change(WatchedChange),
     /// The revision that the watch has reached.
     Bookmark(Revision),
     /// The same, and all objects present at the beginning have been sent.
@@ -82,7 +82,7 @@ impl<K: Strategy> Registry<K> {
     pub(crate) async fn watch(
         &self,
         options: WatchOptions,
-    ) -> Result<impl Stream<Item = Result<Told, ApiError>> + Send + use<K>, ApiError> {
+    ) -> Result<impl Stream<Item = Result<StreamEvent, ApiError>> + Send + use<K>, ApiError> {
         let WatchOptions {
             query,
             start,
@@ -93,22 +93,22 @@ impl<K: Strategy> Registry<K> {
         self.position.reached(self.engine.acknowledged()).await?;
         let position = self.position.clone();
         let (watcher, phase) = match start {
-            Start::Present(at_least) => {
+            WatchStart::Present(at_least) => {
                 at_least.map_or(Ok(()), |revision| self.of_this_store(revision))?;
-                (self.cache.watch_all(query, position), Phase::Present)
+                (self.cache.watch_all(query, position), StreamPhase::Present)
             }
-            Start::After(revision) => {
+            WatchStart::After(revision) => {
                 self.not_of_another_store(revision)?;
                 let watcher = self.cache.watch_after(revision, query, position)?;
-                (watcher, Phase::Following)
+                (watcher, StreamPhase::Following)
             }
-            Start::Now => {
+            WatchStart::Now => {
                 let now = self.position.current();
                 let watcher = self.cache.watch_after(now, query, position)?;
-                (watcher, Phase::Following)
+                (watcher, StreamPhase::Following)
             }
         };
-        Ok(told(Open {
+        Ok(event_stream(EventStream {
             watcher,
             bookmark_at: bookmarks.then(|| next_bookmark(ends)),
             ends,
@@ -139,8 +139,10 @@ fn next_bookmark(ends: Option<Instant>) -> Instant {
         .map_or(regular, |last| last.min(regular))
 }
 
+/// The phase of a stream: `Present` → `Following` → `Ended`, or `Following` from the start. An
+/// error ends any phase.
 #[derive(Clone, Copy)]
-enum Phase {
+enum StreamPhase {
     /// The objects present at the beginning are yet to be sent.
     Present,
     /// The present objects were sent; changes follow.
@@ -149,24 +151,26 @@ enum Phase {
     Ended,
 }
 
-struct Open<K> {
+struct EventStream<K> {
     watcher: Watcher<K>,
     /// The time at which the next bookmark is due.
     bookmark_at: Option<Instant>,
     ends: Option<Instant>,
     announce_end: bool,
-    phase: Phase,
+    phase: StreamPhase,
 }
 
-fn told<K: Strategy>(open: Open<K>) -> impl Stream<Item = Result<Told, ApiError>> {
+fn event_stream<K: Strategy>(
+    open: EventStream<K>,
+) -> impl Stream<Item = Result<StreamEvent, ApiError>> {
     let batches = stream::unfold(open, |mut open| async move {
-        if matches!(open.phase, Phase::Ended) {
+        if matches!(open.phase, StreamPhase::Ended) {
             return None;
         }
         let batch = match open.next().await {
             Ok(batch) => batch.into_iter().map(Ok).collect(),
             Err(error) => {
-                open.phase = Phase::Ended;
+                open.phase = StreamPhase::Ended;
                 vec![Err(error)]
             }
         };
@@ -175,14 +179,14 @@ fn told<K: Strategy>(open: Open<K>) -> impl Stream<Item = Result<Told, ApiError>
     batches.flatten()
 }
 
-impl<K: Strategy> Open<K> {
-    async fn next(&mut self) -> Result<Vec<Told>, ApiError> {
-        if matches!(self.phase, Phase::Present) {
-            self.phase = Phase::Following;
-            let present = self.watcher.present().into_iter().map(Told::Seen);
+impl<K: Strategy> EventStream<K> {
+    async fn next(&mut self) -> Result<Vec<StreamEvent>, ApiError> {
+        if matches!(self.phase, StreamPhase::Present) {
+            self.phase = StreamPhase::Following;
+            let present = self.watcher.present().into_iter().map(StreamEvent::Change);
             let end = self
                 .announce_end
-                .then(|| Told::InitialEnd(self.watcher.began()));
+                .then(|| StreamEvent::InitialEnd(self.watcher.began()));
             return Ok(present.chain(end).collect());
         }
         loop {
@@ -192,11 +196,11 @@ impl<K: Strategy> Open<K> {
                 None => Ok(self.watcher.next().await),
             };
             if let Ok(seen) = seen {
-                return Ok(seen?.into_iter().map(Told::Seen).collect());
+                return Ok(seen?.into_iter().map(StreamEvent::Change).collect());
             }
             if let Some(revision) = self.watcher.caught_up() {
                 self.bookmark_at = Some(next_bookmark(self.ends));
-                return Ok(vec![Told::Bookmark(revision)]);
+                return Ok(vec![StreamEvent::Bookmark(revision)]);
             }
             self.bookmark_at = Some(Instant::now() + BOOKMARK_AGAIN);
         }

@@ -11,10 +11,10 @@ use podplane_proto::{
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha512};
 
-use super::resource::Names;
+use super::resource::KindNames;
 use crate::error;
 
-pub(super) type Answer = Response<Body>;
+pub(super) type RestAnswer = Response<Body>;
 
 /// The media type of documents in YAML.
 pub(super) const YAML: &str = "application/yaml";
@@ -22,12 +22,12 @@ pub(super) const YAML: &str = "application/yaml";
 const JSON_RANGES: [&str; 3] = ["application/json", "application/*", "*/*"];
 
 /// A document with a status code.
-pub(super) fn document(code: StatusCode, document: &Value) -> Answer {
+pub(super) fn document(code: StatusCode, document: &Value) -> RestAnswer {
     typed(code, "application/json", document)
 }
 
 /// A document with a status code, of another media type.
-pub(super) fn typed(code: StatusCode, content_type: &'static str, document: &Value) -> Answer {
+pub(super) fn typed(code: StatusCode, content_type: &'static str, document: &Value) -> RestAnswer {
     body(code, content_type, document.to_string())
 }
 
@@ -38,7 +38,7 @@ pub(super) fn unchanged(
     content_type: &'static str,
     content: Bytes,
     hash: Option<&str>,
-) -> Answer {
+) -> RestAnswer {
     let tag = format!(
         "\"{}\"",
         hash.map_or_else(|| self::hash(&content), str::to_owned)
@@ -72,7 +72,7 @@ pub(super) fn hash(content: &[u8]) -> String {
 }
 
 /// A text for people.
-pub(super) fn text(code: StatusCode, text: &str) -> Answer {
+pub(super) fn text(code: StatusCode, text: &str) -> RestAnswer {
     body(code, "text/plain; charset=utf-8", text.to_owned())
 }
 
@@ -80,7 +80,7 @@ pub(super) fn body(
     code: StatusCode,
     content_type: &'static str,
     content: impl Into<Body>,
-) -> Answer {
+) -> RestAnswer {
     let mut answer = Response::new(content.into());
     *answer.status_mut() = code;
     answer
@@ -90,7 +90,7 @@ pub(super) fn body(
 }
 
 /// Adds warnings, one header each (RFC 7234 §5.5, as in Kubernetes' API server).
-pub(super) fn warn(answer: &mut Answer, warnings: &[String]) {
+pub(super) fn warn(answer: &mut RestAnswer, warnings: &[String]) {
     for warning in warnings {
         let warning = printable::line(warning);
         let quoted = warning.replace('\\', "\\\\").replace('"', "\\\"");
@@ -103,25 +103,25 @@ pub(super) fn warn(answer: &mut Answer, warnings: &[String]) {
 
 /// The subject of a refusal.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct About<'a> {
-    pub(super) names: Option<&'a Names>,
+pub(super) struct RefusalSubject<'a> {
+    pub(super) names: Option<&'a KindNames>,
     pub(super) name: &'a str,
 }
 
 /// The answer for an error.
-pub(super) fn refusal(error: &ApiError, about: About<'_>) -> Answer {
+pub(super) fn refusal(error: &ApiError, about: RefusalSubject<'_>) -> RestAnswer {
     of_status(&status(error, about))
 }
 
 /// The answer for an error in the options of a request, which are a kind themselves: `ListOptions`.
-pub(super) fn refusal_of_options(error: &ApiError, kind: &str) -> Answer {
-    let mut status = status(error, About::default());
+pub(super) fn refusal_of_options(error: &ApiError, kind: &str) -> RestAnswer {
+    let mut status = status(error, RefusalSubject::default());
     status["details"]["group"] = "meta.k8s.io".into();
     status["details"]["kind"] = kind.into();
     of_status(&status)
 }
 
-fn of_status(status: &Value) -> Answer {
+fn of_status(status: &Value) -> RestAnswer {
     let code = status["code"]
         .as_u64()
         .and_then(|code| u16::try_from(code).ok());
@@ -153,7 +153,7 @@ fn code(reason: Reason) -> StatusCode {
 }
 
 /// metav1.Status.
-pub(super) fn status(error: &ApiError, about: About<'_>) -> Value {
+pub(super) fn status(error: &ApiError, about: RefusalSubject<'_>) -> Value {
     let ApiError {
         reason,
         message,
@@ -254,18 +254,18 @@ fn cause(violation: &FieldViolation) -> Value {
 }
 
 /// A refusal at the level of HTTP.
-pub(super) fn refuse(code: StatusCode, reason: &str, message: &str) -> Answer {
+pub(super) fn refuse(code: StatusCode, reason: &str, message: &str) -> RestAnswer {
     document(code, &failure(code, reason, message, None))
 }
 
 /// A refusal of a path or a method. As in Kubernetes it has empty details: `kubectl debug` tells by
 /// their name whether the pod or its sub-resource is missing.
-pub(super) fn refuse_path(code: StatusCode, reason: &str, message: &str) -> Answer {
+pub(super) fn refuse_path(code: StatusCode, reason: &str, message: &str) -> RestAnswer {
     document(code, &failure(code, reason, message, Some(json!({}))))
 }
 
 /// The answer for a path at which nothing is served.
-pub(super) fn no_such_path() -> Answer {
+pub(super) fn no_such_path() -> RestAnswer {
     refuse_path(
         StatusCode::NOT_FOUND,
         "NotFound",
@@ -274,7 +274,7 @@ pub(super) fn no_such_path() -> Answer {
 }
 
 /// The answer for a write of a kind that is not stored.
-pub(super) fn not_stored(resource: &str) -> Answer {
+pub(super) fn not_stored(resource: &str) -> RestAnswer {
     let why = format!(
         "podplane does not store {resource}: they can be listed, and the list is always empty"
     );
@@ -282,14 +282,14 @@ pub(super) fn not_stored(resource: &str) -> Answer {
 }
 
 /// The answer for a client that accepts none of the served media types.
-pub(super) fn not_acceptable(forms: &[&str]) -> Answer {
+pub(super) fn not_acceptable(forms: &[&str]) -> RestAnswer {
     let forms = forms.join(", ");
     let why = format!("only the following media types are accepted: {forms}");
     refuse(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", &why)
 }
 
 /// The answer for a method that the resource at the path does not allow.
-pub(super) fn not_allowed() -> Answer {
+pub(super) fn not_allowed() -> RestAnswer {
     refuse_path(
         StatusCode::METHOD_NOT_ALLOWED,
         "MethodNotAllowed",
@@ -299,7 +299,7 @@ pub(super) fn not_allowed() -> Answer {
 
 /// The form of the returned objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum ObjectForm {
     /// Whole objects, as JSON.
     Whole,
     /// Rows of a table, of this version of meta.k8s.io.
@@ -310,7 +310,7 @@ pub(super) enum Form {
     Protobuf,
 }
 
-impl Form {
+impl ObjectForm {
     /// The first accepted form that is served; `None` if there is none. Not every kind
     /// `has_protobuf`.
     pub(super) fn accepted(headers: &HeaderMap, has_protobuf: bool) -> Option<Self> {
@@ -350,13 +350,13 @@ impl Form {
     }
 
     /// Encodes a document that is in this form.
-    pub(super) fn answer(self, code: StatusCode, document: &Value) -> Answer {
+    pub(super) fn answer(self, code: StatusCode, document: &Value) -> RestAnswer {
         if self != Self::Protobuf {
             return self::document(code, document);
         }
         match kubernetes::encode(document) {
             Ok(bytes) => body(code, kubernetes::MEDIA_TYPE, bytes),
-            Err(error) => refusal(&error::internal(&error), About::default()),
+            Err(error) => refusal(&error::internal(&error), RefusalSubject::default()),
         }
     }
 }
@@ -395,12 +395,12 @@ pub(super) fn accepted(headers: &HeaderMap) -> &str {
 
 /// The answer of a watch: a stream of its events.
 pub(super) fn stream(
-    form: Form,
+    form: ObjectForm,
     events: impl futures::Stream<Item = Result<Bytes, std::convert::Infallible>> + Send + 'static,
-) -> Answer {
+) -> RestAnswer {
     let content_type = match form {
-        Form::Protobuf => "application/vnd.kubernetes.protobuf;stream=watch",
-        Form::Whole | Form::Table(_) | Form::Metadata(_) => "application/json",
+        ObjectForm::Protobuf => "application/vnd.kubernetes.protobuf;stream=watch",
+        ObjectForm::Whole | ObjectForm::Table(_) | ObjectForm::Metadata(_) => "application/json",
     };
     body(StatusCode::OK, content_type, Body::from_stream(events))
 }

@@ -13,22 +13,22 @@ use serde_json::{Value, json};
 
 use super::{
     request::{WriteOptions, delete_options},
-    resource::{Names, Resource, Written},
+    resource::{KindNames, Resource, WriteAnswer},
 };
 use crate::{
     error,
-    registry::{Effect, Registry},
+    registry::{Registry, WriteEffect},
 };
 
 /// Bindings of pods to nodes; they are carried out and not stored.
 pub(crate) struct Bindings {
     pods: Registry<Pod>,
-    names: Names,
+    names: KindNames,
 }
 
 impl Bindings {
     pub(crate) fn new(pods: Registry<Pod>) -> Self {
-        let names = Names {
+        let names = KindNames {
             group: "",
             version: "v1",
             kind: "Binding",
@@ -47,7 +47,7 @@ impl Bindings {
 }
 
 impl Resource for Bindings {
-    fn names(&self) -> &Names {
+    fn names(&self) -> &KindNames {
         &self.names
     }
 
@@ -55,7 +55,7 @@ impl Resource for Bindings {
         &'a self,
         document: Value,
         options: &'a WriteOptions,
-    ) -> BoxFuture<'a, Result<Written, ApiError>> {
+    ) -> BoxFuture<'a, Result<WriteAnswer, ApiError>> {
         async move {
             let undecodable = |error| error::not_strictly(self.names.kind, "v1", &error);
             let (binding, unknown) =
@@ -67,7 +67,7 @@ impl Resource for Bindings {
             let effect = options.write.effect;
             act(&self.pods, &key, Subresource::Binding, &document, effect).await?;
             let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
-            Ok(Written {
+            Ok(WriteAnswer {
                 document: status,
                 warnings,
                 created: true,
@@ -83,7 +83,7 @@ pub(crate) fn act<'a>(
     key: &'a ObjectKey,
     act: Subresource,
     document: &'a Value,
-    effect: Effect,
+    effect: WriteEffect,
 ) -> BoxFuture<'a, Result<(), ApiError>> {
     async move {
         let text = |pointer: &str| {
@@ -106,7 +106,7 @@ pub(crate) fn act<'a>(
             }
             Subresource::Eviction => {
                 let mut options = delete_options(&document["deleteOptions"])?;
-                if effect == Effect::Dry {
+                if effect == WriteEffect::Dry {
                     options.effect = effect;
                 }
                 registry.delete(key, &options).await.map(drop)

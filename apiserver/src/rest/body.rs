@@ -14,8 +14,8 @@ use serde_saphyr::options::DuplicateKeyPolicy;
 use tonic::{Code, Status};
 
 use super::{
-    answer::{self, Answer},
-    call::Refused,
+    answer::{self, RestAnswer},
+    call::CallRefusal,
 };
 use crate::error;
 
@@ -65,7 +65,7 @@ fn document_type(headers: &HeaderMap) -> String {
 }
 
 /// Reads a whole body.
-pub(super) async fn read(mut body: Body) -> Result<Bytes, Answer> {
+pub(super) async fn read(mut body: Body) -> Result<Bytes, RestAnswer> {
     match Limited::new(&mut body, MAX_BYTES).collect().await {
         Ok(body) => Ok(body.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => {
@@ -104,7 +104,7 @@ fn late<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a Status> 
 }
 
 /// Parses the document of a body; null if the body is empty.
-pub(super) fn document(headers: &HeaderMap, body: &Bytes) -> Result<Value, Refused> {
+pub(super) fn document(headers: &HeaderMap, body: &Bytes) -> Result<Value, CallRefusal> {
     if body.is_empty() {
         return Ok(Value::Null);
     }
@@ -129,7 +129,7 @@ pub(super) fn check_type(
     method: &Method,
     headers: &HeaderMap,
     body: &Bytes,
-) -> Result<(), Refused> {
+) -> Result<(), CallRefusal> {
     if headers
         .get_all(header::CONTENT_ENCODING)
         .iter()
@@ -190,7 +190,7 @@ pub(crate) fn duplicates_of_yaml(text: &[u8]) -> Vec<String> {
         .unwrap_or_default()
 }
 
-fn too_large(why: &str) -> Answer {
+fn too_large(why: &str) -> RestAnswer {
     let why = format!("Request entity too large: {why}");
     answer::refuse(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", &why)
 }
@@ -218,7 +218,7 @@ pub(super) fn check_values(json: &[u8]) -> Result<(), ApiError> {
 }
 
 /// Refuses the media type of a body, or a missing one.
-pub(super) fn unsupported(headers: &HeaderMap, supported: &[&str]) -> Answer {
+pub(super) fn unsupported(headers: &HeaderMap, supported: &[&str]) -> RestAnswer {
     let what = match headers.get(header::CONTENT_TYPE) {
         Some(_) => "the body of the request was in an unknown format",
         None => "the request has no Content-Type",
@@ -229,7 +229,7 @@ pub(super) fn unsupported(headers: &HeaderMap, supported: &[&str]) -> Answer {
     ))
 }
 
-fn unsupported_type(why: &str) -> Answer {
+fn unsupported_type(why: &str) -> RestAnswer {
     let code = StatusCode::UNSUPPORTED_MEDIA_TYPE;
     answer::refuse(code, "UnsupportedMediaType", why)
 }

@@ -10,43 +10,43 @@ use podplane_proto::error::{ApiError, Reason};
 use serde_json::{Value, json};
 
 use super::{
-    Facade, Target,
-    answer::{self, About, Answer, Form},
+    Facade, RequestTarget,
+    answer::{self, ObjectForm, RefusalSubject, RestAnswer},
     body, discovery, log, patch,
     place::place,
-    request::{FieldValidation, Options, WriteOptions},
-    resource::{Documents, Resource, Written},
-    table::{self, Include, Tables},
+    request::{FieldValidation, RequestOptions, WriteOptions},
+    resource::{Documents, Resource, WriteAnswer},
+    table::{self, RowInclusion, TableForm},
     watch,
 };
 use crate::{
     error,
-    registry::{Part, Patch},
+    registry::{ObjectPart, Patch},
 };
 
 /// The number of objects of a collection that are deleted concurrently.
 const AT_ONCE: usize = 32;
 
 /// The refusal of a call: an error, or a complete answer.
-pub(super) enum Refused {
+pub(super) enum CallRefusal {
     Error(ApiError),
-    Answer(Box<Answer>),
+    Answer(Box<RestAnswer>),
 }
 
-impl From<ApiError> for Refused {
+impl From<ApiError> for CallRefusal {
     fn from(error: ApiError) -> Self {
         Self::Error(error)
     }
 }
 
-impl From<Answer> for Refused {
-    fn from(answer: Answer) -> Self {
+impl From<RestAnswer> for CallRefusal {
+    fn from(answer: RestAnswer) -> Self {
         Self::Answer(Box::new(answer))
     }
 }
 
 /// Maps errors in options, which are refused as objects of the kind `kind`.
-pub(super) fn of_options(kind: &'static str) -> impl Fn(ApiError) -> Refused {
+pub(super) fn of_options(kind: &'static str) -> impl Fn(ApiError) -> CallRefusal {
     move |error| match error.reason {
         Reason::Invalid => answer::refusal_of_options(&error, kind).into(),
         _ => error.into(),
@@ -54,19 +54,19 @@ pub(super) fn of_options(kind: &'static str) -> impl Fn(ApiError) -> Refused {
 }
 
 /// One request.
-pub(super) struct Call<'a> {
-    pub(super) target: &'a Target,
+pub(super) struct RestCall<'a> {
+    pub(super) target: &'a RequestTarget,
     pub(super) method: Method,
     pub(super) uri: Uri,
     pub(super) headers: HeaderMap,
-    pub(super) form: Form,
+    pub(super) form: ObjectForm,
     pub(super) body: Bytes,
     pub(super) facade: &'a Facade,
 }
 
-impl Call<'_> {
-    pub(super) async fn answer(&self) -> Result<Answer, Refused> {
-        let mut options = Options::parse(&self.uri)?;
+impl RestCall<'_> {
+    pub(super) async fn answer(&self) -> Result<RestAnswer, CallRefusal> {
+        let mut options = RequestOptions::parse(&self.uri)?;
         if self.target.is_watch {
             if self.method != Method::GET {
                 return Ok(answer::not_allowed());
@@ -98,8 +98,8 @@ impl Call<'_> {
         }
         body::check_type(&self.method, &self.headers, &self.body)?;
         let part = match self.target.subresource {
-            None => Part::Main,
-            Some(Subresource::Status) => Part::Status,
+            None => ObjectPart::Main,
+            Some(Subresource::Status) => ObjectPart::Status,
             Some(Subresource::Log) => return self.log().await,
             Some(act @ (Subresource::Attach | Subresource::Exec | Subresource::PortForward)) => {
                 return Ok(self.nothing_runs(act));
@@ -121,24 +121,24 @@ impl Call<'_> {
 
     /// Returns true for a watch. As in Kubernetes, `watch` is ignored on the path of one object.
     pub(super) fn is_watch(&self) -> bool {
-        let asks = || Options::parse(&self.uri)?.is_watch();
+        let asks = || RequestOptions::parse(&self.uri)?.is_watch();
         self.target.is_watch || self.target.name.is_empty() && asks().unwrap_or_default()
     }
 
-    async fn get(&self, options: &Options) -> Result<Answer, Refused> {
-        let Target { resource, .. } = self.target;
+    async fn get(&self, options: &RequestOptions) -> Result<RestAnswer, CallRefusal> {
+        let RequestTarget { resource, .. } = self.target;
         let document = resource.get(&self.target.key()).await?;
-        Ok(self.shown(StatusCode::OK, document, options)?)
+        Ok(self.object_answer(StatusCode::OK, document, options)?)
     }
 
-    async fn list(&self, options: &Options) -> Result<Answer, Refused> {
-        let Target {
+    async fn list(&self, options: &RequestOptions) -> Result<RestAnswer, CallRefusal> {
+        let RequestTarget {
             resource,
             namespace,
             ..
         } = self.target;
         let list = options.list(namespace).map_err(of_options("ListOptions"))?;
-        let include = Include::parse(&options.include_object)?;
+        let include = RowInclusion::parse(&options.include_object)?;
         if options.is_watch()? {
             if answer::wants_yaml(&self.headers) {
                 return Ok(answer::not_acceptable(&[
@@ -155,21 +155,23 @@ impl Call<'_> {
         Ok(self.listed(documents, include)?)
     }
 
-    fn listed(&self, documents: Documents, include: Include) -> Result<Answer, ApiError> {
+    fn listed(&self, documents: Documents, include: RowInclusion) -> Result<RestAnswer, ApiError> {
         let names = self.target.resource.names();
         let Documents { metadata, items } = documents;
         let document = match self.form {
-            Form::Table(version) => {
-                Tables { version, include }.of(self.target.resource.as_ref(), &metadata, items)?
-            }
-            Form::Metadata(version) => {
+            ObjectForm::Table(version) => TableForm { version, include }.of(
+                self.target.resource.as_ref(),
+                &metadata,
+                items,
+            )?,
+            ObjectForm::Metadata(version) => {
                 let items: Vec<_> = items
                     .iter()
                     .map(|item| table::metadata_only(item, version))
                     .collect();
                 json!({"kind": "PartialObjectMetadataList", "apiVersion": version, "metadata": table::list_meta(&metadata), "items": items})
             }
-            Form::Whole | Form::Protobuf => {
+            ObjectForm::Whole | ObjectForm::Protobuf => {
                 json!({"kind": format!("{}List", names.kind), "apiVersion": names.api_version(), "metadata": table::list_meta(&metadata), "items": items})
             }
         };
@@ -177,24 +179,24 @@ impl Call<'_> {
     }
 
     /// Answers with an object in the form that the client wants.
-    fn shown(
+    fn object_answer(
         &self,
         code: StatusCode,
         document: Value,
-        options: &Options,
-    ) -> Result<Answer, ApiError> {
+        options: &RequestOptions,
+    ) -> Result<RestAnswer, ApiError> {
         let document = match self.form {
-            Form::Whole | Form::Protobuf => document,
-            Form::Metadata(version) => table::metadata_only(&document, version),
-            Form::Table(version) => {
-                let include = Include::parse(&options.include_object)?;
+            ObjectForm::Whole | ObjectForm::Protobuf => document,
+            ObjectForm::Metadata(version) => table::metadata_only(&document, version),
+            ObjectForm::Table(version) => {
+                let include = RowInclusion::parse(&options.include_object)?;
                 let revision = document["metadata"]["resourceVersion"].as_str();
                 let metadata = podplane_proto::wire::ListMeta {
                     resource_version: revision.map(str::to_owned),
                     ..Default::default()
                 };
                 let resource = self.target.resource.as_ref();
-                Tables { version, include }.of(resource, &metadata, vec![document])?
+                TableForm { version, include }.of(resource, &metadata, vec![document])?
             }
         };
         Ok(self.form.answer(code, &document))
@@ -203,29 +205,29 @@ impl Call<'_> {
     fn written(
         &self,
         code: StatusCode,
-        written: Written,
-        options: &Options,
-    ) -> Result<Answer, Refused> {
-        let Written {
+        written: WriteAnswer,
+        options: &RequestOptions,
+    ) -> Result<RestAnswer, CallRefusal> {
+        let WriteAnswer {
             document, warnings, ..
         } = written;
         let mut answer = match document["kind"].as_str() {
             // The outcome of an act, not an object of the kind.
             Some("Status") => answer::document(code, &document),
-            _ => self.shown(code, document, options)?,
+            _ => self.object_answer(code, document, options)?,
         };
         answer::warn(&mut answer, &warnings);
         Ok(answer)
     }
 
     /// Parses the object of the body.
-    fn object(&self) -> Result<Value, Refused> {
+    fn object(&self) -> Result<Value, CallRefusal> {
         Ok(self.placed(body::document(&self.headers, &self.body)?)?)
     }
 
     /// Completes a document to an object of the kind, with the path's namespace and name.
     fn placed(&self, document: Value) -> Result<Value, ApiError> {
-        let Target {
+        let RequestTarget {
             resource,
             namespace,
             name,
@@ -235,7 +237,7 @@ impl Call<'_> {
     }
 
     /// The options of a write, with the duplicate fields of the body.
-    pub(super) fn write_options(&self, options: &Options) -> Result<WriteOptions, ApiError> {
+    pub(super) fn write_options(&self, options: &RequestOptions) -> Result<WriteOptions, ApiError> {
         let mut write = options.write(&self.headers)?;
         if write.validation != FieldValidation::Ignore {
             write.duplicates = body::duplicates(&self.headers, &self.body);
@@ -245,7 +247,7 @@ impl Call<'_> {
 
     /// The refusal of a write that may create an object. It can also fail because its namespace, or
     /// the pod that it binds, is missing.
-    fn refused(&self, error: &ApiError) -> Refused {
+    fn refused(&self, error: &ApiError) -> CallRefusal {
         let mut kinds = self.facade.kinds.iter().map(|kind| kind.names());
         // Only the message names the missing object.
         let missing = kinds.find_map(|names| {
@@ -253,14 +255,14 @@ impl Call<'_> {
             let name = error.message.strip_prefix(&format!("{resource} \""))?;
             let name = name.strip_suffix("\" not found")?;
             let names = Some(names);
-            Some(About { names, name })
+            Some(RefusalSubject { names, name })
         });
         let missing = missing.filter(|_| error.is_not_found());
         answer::refusal(error, missing.unwrap_or_else(|| self.target.about())).into()
     }
 
-    async fn create(&self, options: &Options) -> Result<Answer, Refused> {
-        let Target { resource, .. } = self.target;
+    async fn create(&self, options: &RequestOptions) -> Result<RestAnswer, CallRefusal> {
+        let RequestTarget { resource, .. } = self.target;
         let object = self.object()?;
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
         let name = name.to_owned();
@@ -271,12 +273,19 @@ impl Call<'_> {
             }
             // The path does not name the refused object.
             let names = Some(resource.names());
-            Refused::from(answer::refusal(&error, About { names, name: &name }))
+            CallRefusal::from(answer::refusal(
+                &error,
+                RefusalSubject { names, name: &name },
+            ))
         })?;
         self.written(StatusCode::CREATED, written, options)
     }
 
-    async fn update(&self, part: Part, options: &Options) -> Result<Answer, Refused> {
+    async fn update(
+        &self,
+        part: ObjectPart,
+        options: &RequestOptions,
+    ) -> Result<RestAnswer, CallRefusal> {
         let resource = &self.target.resource;
         let object = self.object()?;
         let write = self.write_options(options)?;
@@ -285,7 +294,11 @@ impl Call<'_> {
         self.written(written.code(), written, options)
     }
 
-    async fn patch(&self, part: Part, options: &Options) -> Result<Answer, Refused> {
+    async fn patch(
+        &self,
+        part: ObjectPart,
+        options: &RequestOptions,
+    ) -> Result<RestAnswer, CallRefusal> {
         let mut patch = patch::parse(&self.headers, &self.body)?;
         let write = self.write_options(options)?;
         let applied = matches!(patch, Patch::Apply { .. });
@@ -301,11 +314,11 @@ impl Call<'_> {
         self.written(written.code(), written, options)
     }
 
-    async fn delete(&self, options: &Options) -> Result<Answer, Refused> {
+    async fn delete(&self, options: &RequestOptions) -> Result<RestAnswer, CallRefusal> {
         let options = options
             .delete(&body::document(&self.headers, &self.body)?)
             .map_err(of_options("DeleteOptions"))?;
-        let Target { resource, name, .. } = self.target;
+        let RequestTarget { resource, name, .. } = self.target;
         let document = resource.delete(&self.target.key(), &options).await?;
         let names = resource.names();
         if names.returns_deleted || document["metadata"]["deletionTimestamp"].is_string() {
@@ -321,8 +334,8 @@ impl Call<'_> {
         Ok(answer::document(StatusCode::OK, &status))
     }
 
-    async fn delete_collection(&self, options: &Options) -> Result<Answer, Refused> {
-        let Target {
+    async fn delete_collection(&self, options: &RequestOptions) -> Result<RestAnswer, CallRefusal> {
+        let RequestTarget {
             resource,
             namespace,
             ..
@@ -351,10 +364,10 @@ impl Call<'_> {
             metadata: Default::default(),
             items,
         };
-        Ok(self.listed(documents, Include::Metadata)?)
+        Ok(self.listed(documents, RowInclusion::Metadata)?)
     }
 
-    async fn log(&self) -> Result<Answer, Refused> {
+    async fn log(&self) -> Result<RestAnswer, CallRefusal> {
         let is_event = |kind: &&Arc<dyn Resource>| {
             let names = kind.names();
             (names.group, names.plural) == ("", "events")
@@ -376,7 +389,7 @@ impl Call<'_> {
     }
 
     /// Refuses an act that needs a process in the pod.
-    fn nothing_runs(&self, act: Subresource) -> Answer {
+    fn nothing_runs(&self, act: Subresource) -> RestAnswer {
         let why = format!(
             "{} of pod {:?}: no containers run in the pods of podplane, which are networks only; `podplane exec` and `podplane ping` work in a pod's network",
             act.name(),
@@ -385,10 +398,14 @@ impl Call<'_> {
         answer::refuse_path(StatusCode::NOT_IMPLEMENTED, "NotImplemented", &why)
     }
 
-    async fn act(&self, act: Subresource, options: &Options) -> Result<Answer, Refused> {
+    async fn act(
+        &self,
+        act: Subresource,
+        options: &RequestOptions,
+    ) -> Result<RestAnswer, CallRefusal> {
         let document = body::document(&self.headers, &self.body)?;
         let effect = options.effect()?;
-        let Target { resource, .. } = self.target;
+        let RequestTarget { resource, .. } = self.target;
         resource
             .act(&self.target.key(), act, &document, effect)
             .await?;

@@ -13,25 +13,25 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    answer::{self, Answer},
-    resource::{Names, Resource},
+    answer::{self, RestAnswer},
+    resource::{KindNames, Resource},
 };
 
 /// A version of the aggregated form. Older clients know only the beta, and cannot read the other.
 #[derive(Clone, Copy)]
-struct Aggregated {
+struct AggregatedForm {
     parameter: &'static str,
     api_version: &'static str,
     content_type: &'static str,
 }
 
-const AGGREGATED: [Aggregated; 2] = [
-    Aggregated {
+const AGGREGATED: [AggregatedForm; 2] = [
+    AggregatedForm {
         parameter: "v=v2",
         api_version: "apidiscovery.k8s.io/v2",
         content_type: "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
     },
-    Aggregated {
+    AggregatedForm {
         parameter: "v=v2beta1",
         api_version: "apidiscovery.k8s.io/v2beta1",
         content_type: "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList",
@@ -47,7 +47,7 @@ const FIRST: [&str; 4] = [
 ];
 
 /// A version of a group, and its kinds.
-pub(super) type Versions<'a> = BTreeMap<(&'a str, &'a str), Vec<&'a Names>>;
+pub(super) type Versions<'a> = BTreeMap<(&'a str, &'a str), Vec<&'a KindNames>>;
 
 pub(super) fn versions(kinds: &[Arc<dyn Resource>]) -> Versions<'_> {
     let mut versions = Versions::new();
@@ -62,7 +62,7 @@ pub(super) fn versions(kinds: &[Arc<dyn Resource>]) -> Versions<'_> {
 }
 
 /// The client's preferred form, if it is an aggregated one.
-fn wants_aggregated(headers: &HeaderMap) -> Option<Aggregated> {
+fn wants_aggregated(headers: &HeaderMap) -> Option<AggregatedForm> {
     answer::accepted(headers).split(',').find_map(|range| {
         let parameters: Vec<_> = range.split(';').map(str::trim).collect();
         let has = |parameter: &str| parameters.contains(&parameter);
@@ -79,7 +79,7 @@ fn wants_aggregated(headers: &HeaderMap) -> Option<Aggregated> {
     })?
 }
 
-fn json(headers: &HeaderMap, document: &Value) -> Answer {
+fn json(headers: &HeaderMap, document: &Value) -> RestAnswer {
     answer::unchanged(
         headers,
         "application/json",
@@ -89,7 +89,7 @@ fn json(headers: &HeaderMap, document: &Value) -> Answer {
 }
 
 /// `/`: the served paths.
-pub(super) fn root(kinds: &[Arc<dyn Resource>], headers: &HeaderMap) -> Answer {
+pub(super) fn root(kinds: &[Arc<dyn Resource>], headers: &HeaderMap) -> RestAnswer {
     let mut paths: BTreeSet<_> = [
         "/api",
         "/apis",
@@ -116,7 +116,7 @@ pub(super) fn root(kinds: &[Arc<dyn Resource>], headers: &HeaderMap) -> Answer {
 }
 
 /// `/api`: the versions of the group without a name.
-pub(super) fn core(kinds: &[Arc<dyn Resource>], headers: &HeaderMap) -> Answer {
+pub(super) fn core(kinds: &[Arc<dyn Resource>], headers: &HeaderMap) -> RestAnswer {
     let all = versions(kinds);
     if let Some(form) = wants_aggregated(headers) {
         return aggregated(headers, form, &all, |group| group.is_empty());
@@ -132,7 +132,7 @@ pub(super) fn core(kinds: &[Arc<dyn Resource>], headers: &HeaderMap) -> Answer {
 }
 
 /// `/apis`: the groups that have a name.
-pub(super) fn groups(kinds: &[Arc<dyn Resource>], headers: &HeaderMap) -> Answer {
+pub(super) fn groups(kinds: &[Arc<dyn Resource>], headers: &HeaderMap) -> RestAnswer {
     let all = versions(kinds);
     if let Some(form) = wants_aggregated(headers) {
         return aggregated(headers, form, &all, |group| !group.is_empty());
@@ -149,7 +149,7 @@ pub(super) fn groups(kinds: &[Arc<dyn Resource>], headers: &HeaderMap) -> Answer
 }
 
 /// `/apis/GROUP`
-pub(super) fn group(kinds: &[Arc<dyn Resource>], name: &str, headers: &HeaderMap) -> Answer {
+pub(super) fn group(kinds: &[Arc<dyn Resource>], name: &str, headers: &HeaderMap) -> RestAnswer {
     let all = versions(kinds);
     match by_group(&all).into_iter().find(|(group, _)| *group == name) {
         Some((group, versions)) if !group.is_empty() => {
@@ -168,7 +168,7 @@ pub(super) fn resources(
     group: &str,
     version: &str,
     headers: &HeaderMap,
-) -> Answer {
+) -> RestAnswer {
     let all = versions(kinds);
     let Some(names) = all.get(&(group, version)) else {
         return answer::no_such_path();
@@ -200,7 +200,7 @@ fn group_of(group: &str, versions: &[&str]) -> Value {
     json!({"name": group, "versions": versions, "preferredVersion": versions.last()})
 }
 
-fn legacy(names: &Names) -> Vec<Value> {
+fn legacy(names: &KindNames) -> Vec<Value> {
     let mut whole = json!({
         "name": names.plural,
         "singularName": names.singular,
@@ -237,21 +237,21 @@ fn legacy(names: &Names) -> Vec<Value> {
 }
 
 /// A hash that changes when a kind is stored in another version.
-fn storage_version_hash(names: &Names) -> String {
+fn storage_version_hash(names: &KindNames) -> String {
     let kind = format!("{}/{}/{}", names.group, names.version, names.kind);
     BASE64_STANDARD.encode(&Sha256::digest(kind)[..8])
 }
 
 /// The kind that a sub-resource accepts and returns, and its verbs.
-pub(super) struct Part {
+pub(super) struct SubresourceKind {
     pub(super) group: &'static str,
     pub(super) version: &'static str,
     pub(super) kind: &'static str,
     pub(super) verbs: &'static [&'static str],
 }
 
-pub(super) fn about(names: &Names, subresource: Subresource) -> Part {
-    let own = |kind, verbs| Part {
+pub(super) fn about(names: &KindNames, subresource: Subresource) -> SubresourceKind {
+    let own = |kind, verbs| SubresourceKind {
         group: names.group,
         version: names.version,
         kind,
@@ -259,7 +259,7 @@ pub(super) fn about(names: &Names, subresource: Subresource) -> Part {
     };
     match subresource {
         Subresource::Status => own(names.kind, &["get", "patch", "update"]),
-        Subresource::Scale => Part {
+        Subresource::Scale => SubresourceKind {
             group: "autoscaling",
             version: "v1",
             kind: "Scale",
@@ -270,7 +270,7 @@ pub(super) fn about(names: &Names, subresource: Subresource) -> Part {
         Subresource::Attach => own("PodAttachOptions", &["create", "get"]),
         Subresource::Exec => own("PodExecOptions", &["create", "get"]),
         Subresource::PortForward => own("PodPortForwardOptions", &["create", "get"]),
-        Subresource::Eviction => Part {
+        Subresource::Eviction => SubresourceKind {
             group: "policy",
             version: "v1",
             kind: "Eviction",
@@ -282,10 +282,10 @@ pub(super) fn about(names: &Names, subresource: Subresource) -> Part {
 /// `APIGroupDiscoveryList`: all groups in one answer.
 fn aggregated(
     headers: &HeaderMap,
-    form: Aggregated,
+    form: AggregatedForm,
     all: &Versions<'_>,
     wanted: impl Fn(&str) -> bool,
-) -> Answer {
+) -> RestAnswer {
     let groups: Vec<_> = by_group(all)
         .into_iter()
         .filter(|(group, _)| wanted(group))
@@ -315,9 +315,8 @@ fn aggregated(
     )
 }
 
-fn discovered(names: &Names) -> Value {
-    let kind =
-        |kind: &Part| json!({"group": kind.group, "version": kind.version, "kind": kind.kind});
+fn discovered(names: &KindNames) -> Value {
+    let kind = |kind: &SubresourceKind| json!({"group": kind.group, "version": kind.version, "kind": kind.kind});
     let scope = match names.scope {
         Scope::Cluster => "Cluster",
         Scope::Namespaced => "Namespaced",

@@ -24,11 +24,11 @@ use tokio::time::Instant;
 
 use super::{
     request::{FieldValidation, ListOptions, Selection, WriteOptions},
-    resource::{Documents, Names, Notice, Notices, Resource, Written},
+    resource::{Documents, KindNames, Resource, WatchNotice, WatchNotices, WriteAnswer},
 };
 use crate::{
     error,
-    registry::{DeleteOptions, Effect, Part, Patch, Registry, Write},
+    registry::{DeleteOptions, ObjectPart, Patch, Registry, WriteEffect, WriteParams},
 };
 
 const GROUP: &str = "events.k8s.io";
@@ -37,12 +37,12 @@ const KIND: &str = "Event";
 /// Events in their newer form.
 pub(crate) struct EventsV1 {
     core: Arc<dyn Resource>,
-    names: Names,
+    names: KindNames,
 }
 
 impl EventsV1 {
     pub(crate) fn new(core: Registry<Event>) -> Self {
-        let names = Names {
+        let names = KindNames {
             group: GROUP,
             version: "v1",
             kind: KIND,
@@ -72,8 +72,8 @@ impl EventsV1 {
             Err(error) if error.reason == Reason::NotFound => None,
             Err(error) => return Err(error),
         };
-        let write = Write {
-            effect: Effect::Dry,
+        let write = WriteParams {
+            effect: WriteEffect::Dry,
             ..options.write.clone()
         };
         let tried = WriteOptions {
@@ -81,13 +81,16 @@ impl EventsV1 {
             validation: FieldValidation::Ignore,
             duplicates: Vec::new(),
         };
-        let new = self.core.patch(key, Part::Main, patch, &tried).await?;
+        let new = self
+            .core
+            .patch(key, ObjectPart::Main, patch, &tried)
+            .await?;
         judge(new.document, old)
     }
 }
 
 impl Resource for EventsV1 {
-    fn names(&self) -> &Names {
+    fn names(&self) -> &KindNames {
         &self.names
     }
 
@@ -108,8 +111,8 @@ impl Resource for EventsV1 {
         &'a self,
         options: &'a ListOptions,
         ends: Instant,
-    ) -> BoxFuture<'a, Result<Notices, ApiError>> {
-        let converted = |notice: Notice| Notice {
+    ) -> BoxFuture<'a, Result<WatchNotices, ApiError>> {
+        let converted = |notice: WatchNotice| WatchNotice {
             document: from_core(notice.document),
             ..notice
         };
@@ -124,11 +127,11 @@ impl Resource for EventsV1 {
         &'a self,
         document: Value,
         options: &'a WriteOptions,
-    ) -> BoxFuture<'a, Result<Written, ApiError>> {
+    ) -> BoxFuture<'a, Result<WriteAnswer, ApiError>> {
         async move {
             let (document, warnings) = decode(document, options)?;
             judge(document.clone(), None)?;
-            let told = told(options);
+            let told = without_duplicates(options);
             Ok(written(self.core.create(document, &told).await?, warnings))
         }
         .boxed()
@@ -137,9 +140,9 @@ impl Resource for EventsV1 {
     fn update<'a>(
         &'a self,
         document: Value,
-        part: Part,
+        part: ObjectPart,
         options: &'a WriteOptions,
-    ) -> BoxFuture<'a, Result<Written, ApiError>> {
+    ) -> BoxFuture<'a, Result<WriteAnswer, ApiError>> {
         async move {
             let (document, warnings) = decode(document, options)?;
             let text = |field: &str| document["metadata"][field].as_str().unwrap_or_default();
@@ -149,7 +152,10 @@ impl Resource for EventsV1 {
                 found => Some(found?),
             };
             judge(document.clone(), old)?;
-            let updated = self.core.update(document, part, &told(options)).await?;
+            let updated = self
+                .core
+                .update(document, part, &without_duplicates(options))
+                .await?;
             Ok(written(updated, warnings))
         }
         .boxed()
@@ -158,10 +164,10 @@ impl Resource for EventsV1 {
     fn patch<'a>(
         &'a self,
         key: &'a ObjectKey,
-        part: Part,
+        part: ObjectPart,
         patch: &'a Patch,
         options: &'a WriteOptions,
-    ) -> BoxFuture<'a, Result<Written, ApiError>> {
+    ) -> BoxFuture<'a, Result<WriteAnswer, ApiError>> {
         async move {
             let unknown = match patch {
                 Patch::Merge(patch) | Patch::Strategic(patch) => core_only(patch),
@@ -179,7 +185,10 @@ impl Resource for EventsV1 {
                 },
             };
             self.judge_patched(key, &patch, options).await?;
-            let patched = self.core.patch(key, part, &patch, &told(options)).await?;
+            let patched = self
+                .core
+                .patch(key, part, &patch, &without_duplicates(options))
+                .await?;
             Ok(written(patched, warnings))
         }
         .boxed()
@@ -223,7 +232,7 @@ fn list_of_core(options: &ListOptions) -> ListOptions {
 }
 
 /// The options for the write of the `v1` event, without duplicates: this form has reported them.
-fn told(options: &WriteOptions) -> WriteOptions {
+fn without_duplicates(options: &WriteOptions) -> WriteOptions {
     WriteOptions {
         write: options.write.clone(),
         validation: options.validation,
@@ -267,9 +276,9 @@ fn judge(new: Value, old: Option<Value>) -> Result<(), ApiError> {
     Err(error::invalid_of(GROUP, KIND, new.name(), &errors))
 }
 
-fn written(written: Written, mut warnings: Vec<String>) -> Written {
+fn written(written: WriteAnswer, mut warnings: Vec<String>) -> WriteAnswer {
     warnings.extend(written.warnings.iter().cloned());
-    Written {
+    WriteAnswer {
         document: from_core(written.document.clone()),
         warnings,
         ..written

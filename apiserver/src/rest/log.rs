@@ -29,9 +29,9 @@ use tokio::time::{self, Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    answer::{self, Answer},
+    answer::{self, RestAnswer},
     request::{ListOptions, boolean, integer},
-    resource::{Notice, Notices, Resource},
+    resource::{Resource, WatchNotice, WatchNotices},
 };
 use crate::{error, journeys::Journeys};
 
@@ -61,7 +61,7 @@ struct LogQuery {
 
 /// The parsed options.
 #[derive(Debug)]
-struct Options {
+struct LogRequest {
     follow: bool,
     timestamps: bool,
     since: Option<Timestamp>,
@@ -75,7 +75,7 @@ pub(super) async fn answer(
     key: &ObjectKey,
     uri: &Uri,
     stop: CancellationToken,
-) -> Result<Answer, ApiError> {
+) -> Result<RestAnswer, ApiError> {
     let Query(query) = Query::<LogQuery>::try_from_uri(uri)
         .map_err(|rejection| error::bad_request(rejection.body_text()))?;
     let options = options(&query, Timestamp::now())?;
@@ -87,7 +87,7 @@ pub(super) async fn answer(
 
     let events = ListOptions::of(&key.namespace, &of_events, "");
     let listed = sources.events.list(&events).await?;
-    let mut journey = Journey {
+    let mut journey = FollowedPod {
         pod,
         events: BTreeMap::new(),
         told: BTreeSet::new(),
@@ -109,7 +109,7 @@ pub(super) async fn answer(
     if let Some(tail) = options.tail {
         first.drain(..first.len().saturating_sub(tail));
     }
-    let format = move |line: Line| line.show(options.timestamps);
+    let format = move |line: LogLine| line.show(options.timestamps);
     let first = stream::iter(first).map(format);
     if !follows || journey.is_over {
         let lines = limited(first, options.limit);
@@ -132,16 +132,16 @@ pub(super) async fn answer(
 }
 
 /// An input of a followed log.
-enum Heard {
+enum FollowInput {
     /// An event of a watch; true if it is the pod's.
-    Notice(bool, Result<Notice, ApiError>),
+    Notice(bool, Result<WatchNotice, ApiError>),
     /// The trace is complete.
     Arrival(Journeys),
     /// The watches have ended.
     End,
 }
 
-fn plain(lines: impl Stream<Item = Bytes> + Send + 'static) -> Answer {
+fn plain(lines: impl Stream<Item = Bytes> + Send + 'static) -> RestAnswer {
     let body = Body::from_stream(lines.map(Ok::<_, Infallible>));
     answer::body(StatusCode::OK, "text/plain", body)
 }
@@ -160,21 +160,21 @@ fn limited(
 
 /// The later lines, until the pod has ended.
 fn following(
-    journey: Journey,
-    pods: Notices,
-    events: Notices,
+    journey: FollowedPod,
+    pods: WatchNotices,
+    events: WatchNotices,
     journeys: Journeys,
-) -> impl Stream<Item = Line> + Send {
-    let pods = pods.map(|notice| Heard::Notice(true, notice));
-    let events = events.map(|notice| Heard::Notice(false, notice));
+) -> impl Stream<Item = LogLine> + Send {
+    let pods = pods.map(|notice| FollowInput::Notice(true, notice));
+    let events = events.map(|notice| FollowInput::Notice(false, notice));
     let uid = journey.uid.clone();
     let arrival = async move {
         waterfall::settled(&journeys, &uid).await;
-        Heard::Arrival(journeys)
+        FollowInput::Arrival(journeys)
     };
     let arrival = stream::once(arrival.boxed());
     // Ends with the notices.
-    let ends = stream::once(std::future::ready(Heard::End));
+    let ends = stream::once(std::future::ready(FollowInput::End));
     let notices = stream::select(stream::select(pods, events).chain(ends), arrival);
     let lines = stream::unfold(
         (journey, notices),
@@ -184,16 +184,16 @@ fn following(
             }
             // After an error the watch is over, and the client has to ask again.
             let (of_pod, notice) = match notices.next().await? {
-                Heard::End => return None,
-                Heard::Arrival(journeys) => {
+                FollowInput::End => return None,
+                FollowInput::Arrival(journeys) => {
                     let lines = waterfall::lines(&journeys, &journey.uid);
                     return Some((stream::iter(lines), (journey, notices)));
                 }
-                Heard::Notice(of_pod, notice) => (of_pod, notice.ok()?),
+                FollowInput::Notice(of_pod, notice) => (of_pod, notice.ok()?),
             };
             match (of_pod, notice.event_type) {
                 (_, WatchEventType::Bookmark | WatchEventType::Unspecified) => {}
-                (true, WatchEventType::Deleted) => journey.gone(notice.document),
+                (true, WatchEventType::Deleted) => journey.deleted(notice.document),
                 (true, _) => journey.pod(notice.document),
                 (false, WatchEventType::Deleted) => {}
                 (false, _) => journey.event(notice.document),
@@ -205,7 +205,7 @@ fn following(
     lines.flatten()
 }
 
-fn options(query: &LogQuery, now: Timestamp) -> Result<Options, ApiError> {
+fn options(query: &LogQuery, now: Timestamp) -> Result<LogRequest, ApiError> {
     let at_least = |name: &str, text: &str, least: i64| match integer(name, text)? {
         Some(number) if number < least => Err(error::bad_request(format!(
             "{name}: Invalid value: {number}: must be greater than or equal to {least}"
@@ -231,7 +231,7 @@ fn options(query: &LogQuery, now: Timestamp) -> Result<Options, ApiError> {
         (None, time) => time,
     };
     let count = |number: Option<i64>| number.and_then(|number| usize::try_from(number).ok());
-    Ok(Options {
+    Ok(LogRequest {
         follow: boolean("follow", &query.follow)?,
         timestamps: boolean("timestamps", &query.timestamps)?,
         since,
@@ -280,20 +280,20 @@ fn known_container(query: &LogQuery, pod: &Value) -> Result<(), ApiError> {
 
 /// A line of the log.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Line {
+struct LogLine {
     time: Timestamp,
     /// Orders steps of the same second, the resolution of most times.
-    stage: Stage,
+    stage: LifeStage,
     what: String,
     how: String,
 }
 
 /// The stage of a pod's life, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Stage {
+enum LifeStage {
     Created,
     Scheduled,
-    Told,
+    Reported,
     Attached,
     Ready,
     Ended,
@@ -304,7 +304,7 @@ enum Stage {
     Traced,
 }
 
-impl Line {
+impl LogLine {
     fn show(self, timestamps: bool) -> Bytes {
         let Self {
             time,
@@ -315,7 +315,7 @@ impl Line {
         // Messages, reasons and names of steps are untrusted text.
         let (what, how) = (printable::line(&what), printable::line(&how));
         let line = match stage {
-            Stage::Traced => format!("{how}\n"),
+            LifeStage::Traced => format!("{how}\n"),
             _ => format!("{time:.0} {what}: {how}\n"),
         };
         if timestamps {
@@ -328,16 +328,16 @@ impl Line {
 
 /// The known state of a pod's way.
 #[derive(Debug)]
-struct Journey {
+struct FollowedPod {
     uid: String,
     pod: Value,
     /// The events by name.
     events: BTreeMap<String, Value>,
-    told: BTreeSet<Line>,
+    told: BTreeSet<LogLine>,
     is_over: bool,
 }
 
-impl Journey {
+impl FollowedPod {
     fn event(&mut self, event: Value) {
         self.events
             .insert(text(&event, "/metadata/name").to_owned(), event);
@@ -349,7 +349,7 @@ impl Journey {
         }
     }
 
-    fn gone(&mut self, pod: Value) {
+    fn deleted(&mut self, pod: Value) {
         if text(&pod, "/metadata/uid") == self.uid {
             self.pod = pod;
             self.is_over = true;
@@ -357,12 +357,12 @@ impl Journey {
     }
 
     /// The lines that have not been returned yet, by time.
-    fn news(&mut self) -> Vec<Line> {
+    fn news(&mut self) -> Vec<LogLine> {
         let mut lines = self.steps();
         lines.extend(self.events.values().filter_map(of_event));
         if self.is_over {
             let how = "its object is no longer there".to_owned();
-            lines.push(line(Timestamp::now(), Stage::Deleted, "deleted", how));
+            lines.push(line(Timestamp::now(), LifeStage::Deleted, "deleted", how));
         }
         // A failed pod does nothing more, unless it is being deleted.
         let is_deleting = self.pod.pointer("/metadata/deletionTimestamp").is_some();
@@ -375,7 +375,7 @@ impl Journey {
     }
 
     /// The lines from the pod's object.
-    fn steps(&self) -> Vec<Line> {
+    fn steps(&self) -> Vec<LogLine> {
         let pod = &self.pod;
         let say = |pointer| text(pod, pointer);
         let mut lines = Vec::new();
@@ -386,7 +386,7 @@ impl Journey {
                 _ => "with an address of its own to come",
             };
             let how = format!("{namespace}/{name} (uid {}), {network}", self.uid);
-            lines.push(line(time, Stage::Created, "created", how));
+            lines.push(line(time, LifeStage::Created, "created", how));
         }
         let is_told = |reason: &str| self.events.values().any(|e| e["reason"] == reason);
         let node = say("/spec/nodeName");
@@ -404,11 +404,11 @@ impl Journey {
                 // The event names the scheduler, but events expire.
                 ("PodScheduled", "True") if !is_told("Scheduled") => {
                     let how = format!("to node {node}");
-                    lines.push(line(time, Stage::Scheduled, "Scheduled", how));
+                    lines.push(line(time, LifeStage::Scheduled, "Scheduled", how));
                 }
                 ("PodScheduled", "False") => {
                     let how = format!("{}: {}", say("reason"), say("message"));
-                    lines.push(line(time, Stage::Scheduled, "not scheduled", how));
+                    lines.push(line(time, LifeStage::Scheduled, "not scheduled", how));
                 }
                 ("Ready", "True") => {
                     let how = format!(
@@ -416,7 +416,12 @@ impl Journey {
                         text(pod, "/status/hostIP"),
                         addresses(pod)
                     );
-                    lines.push(line(time, Stage::Ready, text(pod, "/status/phase"), how));
+                    lines.push(line(
+                        time,
+                        LifeStage::Ready,
+                        text(pod, "/status/phase"),
+                        how,
+                    ));
                 }
                 ("Ready", "False")
                     if matches!(text(pod, "/status/phase"), "Failed" | "Succeeded")
@@ -427,7 +432,12 @@ impl Journey {
                         text(pod, "/status/reason"),
                         text(pod, "/status/message")
                     );
-                    lines.push(line(time, Stage::Ended, text(pod, "/status/phase"), how));
+                    lines.push(line(
+                        time,
+                        LifeStage::Ended,
+                        text(pod, "/status/phase"),
+                        how,
+                    ));
                 }
                 _ => {}
             }
@@ -439,7 +449,7 @@ impl Journey {
             let how = format!("to be gone by {deadline}");
             lines.push(line(
                 asked.unwrap_or(deadline),
-                Stage::Deleting,
+                LifeStage::Deleting,
                 "deleting",
                 how,
             ));
@@ -448,8 +458,8 @@ impl Journey {
     }
 }
 
-fn line(time: Timestamp, stage: Stage, what: &str, how: String) -> Line {
-    Line {
+fn line(time: Timestamp, stage: LifeStage, what: &str, how: String) -> LogLine {
+    LogLine {
         time,
         stage,
         what: what.to_owned(),
@@ -471,15 +481,15 @@ fn addresses(pod: &Value) -> String {
 }
 
 /// An event as a line; `None` if it has no time.
-fn of_event(event: &Value) -> Option<Line> {
+fn of_event(event: &Value) -> Option<LogLine> {
     let when = ["/lastTimestamp", "/eventTime", "/firstTimestamp"]
         .into_iter()
         .find_map(|pointer| time_at(event, pointer))?;
     let stage = match text(event, "/reason") {
-        "Scheduled" | "FailedScheduling" => Stage::Scheduled,
-        "AddedInterface" => Stage::Attached,
-        "Killing" => Stage::Detached,
-        _ => Stage::Told,
+        "Scheduled" | "FailedScheduling" => LifeStage::Scheduled,
+        "AddedInterface" => LifeStage::Attached,
+        "Killing" => LifeStage::Detached,
+        _ => LifeStage::Reported,
     };
     let first = |pointers: [&'static str; 2]| {
         let mut texts = pointers.into_iter().map(|pointer| text(event, pointer));
@@ -517,13 +527,13 @@ mod tests {
 
     use super::*;
 
-    fn journey() -> Journey {
+    fn journey() -> FollowedPod {
         let pod = json!({"metadata": {"name": "web", "namespace": "default", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"},
             "spec": {"nodeName": "node-0", "containers": [{"name": "c"}]},
             "status": {"phase": "Running", "hostIP": "172.18.0.2", "podIPs": [{"ip": "10.244.0.5"}], "conditions": [
                 {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:01Z"},
                 {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:02Z"}]}});
-        Journey {
+        FollowedPod {
             uid: "u".into(),
             pod,
             events: BTreeMap::new(),
@@ -532,7 +542,7 @@ mod tests {
         }
     }
 
-    fn shown(lines: Vec<Line>) -> String {
+    fn text_of(lines: Vec<LogLine>) -> String {
         let lines = lines.into_iter().map(|line| line.show(false));
         let text: Vec<_> = lines.flatten().collect();
         String::from_utf8(text).unwrap()
@@ -541,7 +551,7 @@ mod tests {
     #[test]
     fn log_without_events_is_derived_from_the_pod() {
         assert_eq!(
-            shown(journey().news()),
+            text_of(journey().news()),
             "2026-01-01T00:00:00Z created: default/web (uid u), with an address of its own to come\n\
              2026-01-01T00:00:01Z Scheduled: to node node-0\n\
              2026-01-01T00:00:02Z Running: on node node-0 (172.18.0.2), address 10.244.0.5\n"
@@ -557,7 +567,7 @@ mod tests {
         };
         journey.event(event("a", "AddedInterface", "Add eth0 [10.244.0.5]", 1));
         journey.event(event("b", "FailedCreatePodSandBox", "no", 3));
-        let text = shown(journey.news());
+        let text = text_of(journey.news());
         let lines: Vec<_> = text.lines().map(|line| &line[21..]).collect();
         assert_eq!(
             lines[1..4],
@@ -573,11 +583,11 @@ mod tests {
         deleting["metadata"]["deletionGracePeriodSeconds"] = 30.into();
         journey.pod(deleting.clone());
         assert_eq!(
-            shown(journey.news()),
+            text_of(journey.news()),
             "2026-01-01T00:00:10Z deleting: to be gone by 2026-01-01T00:00:40Z\n"
         );
-        journey.gone(deleting);
-        assert!(shown(journey.news()).ends_with("deleted: its object is no longer there\n"));
+        journey.deleted(deleting);
+        assert!(text_of(journey.news()).ends_with("deleted: its object is no longer there\n"));
     }
 
     #[test]

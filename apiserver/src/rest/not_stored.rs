@@ -13,14 +13,14 @@ use tokio::time::Instant;
 
 use super::{
     request::ListOptions,
-    resource::{Documents, Names, Notice, Notices, Resource},
+    resource::{Documents, KindNames, Resource, WatchNotice, WatchNotices},
 };
 use crate::error;
 
 /// A field selector that matches nothing: no name begins with `-`.
 const NOTHING: &str = "metadata.name=-";
 
-type Kind = (
+type UnstoredKind = (
     &'static str,
     &'static str,
     &'static str,
@@ -31,7 +31,7 @@ type Kind = (
 
 /// The kinds that kubectl prunes and dumps, besides the stored ones: group, kind, plural, singular,
 /// short names and scope. All are of version v1.
-const KINDS: [Kind; 11] = [
+const KINDS: [UnstoredKind; 11] = [
     (
         "",
         "ConfigMap",
@@ -113,7 +113,7 @@ const VERBS: [&str; 3] = ["get", "list", "watch"];
 
 /// A kind without objects.
 struct NotStored {
-    names: Names,
+    names: KindNames,
     /// A stored kind, which provides the revisions and bookmarks.
     stored: Arc<dyn Resource>,
 }
@@ -123,7 +123,7 @@ pub(crate) fn kinds(stored: &Arc<dyn Resource>) -> impl Iterator<Item = Arc<dyn 
     KINDS
         .into_iter()
         .map(|(group, kind, plural, singular, short, scope)| {
-            let names = Names {
+            let names = KindNames {
                 group,
                 version: "v1",
                 kind,
@@ -143,7 +143,7 @@ pub(crate) fn kinds(stored: &Arc<dyn Resource>) -> impl Iterator<Item = Arc<dyn 
 }
 
 impl Resource for NotStored {
-    fn names(&self) -> &Names {
+    fn names(&self) -> &KindNames {
         &self.names
     }
 
@@ -160,10 +160,10 @@ impl Resource for NotStored {
         &'a self,
         options: &'a ListOptions,
         ends: Instant,
-    ) -> BoxFuture<'a, Result<Notices, ApiError>> {
+    ) -> BoxFuture<'a, Result<WatchNotices, ApiError>> {
         let (api_version, kind) = (self.names.api_version(), self.names.kind);
         // Only bookmarks arrive.
-        let renamed = move |mut notice: Notice| {
+        let renamed = move |mut notice: WatchNotice| {
             notice.document["apiVersion"] = api_version.as_str().into();
             notice.document["kind"] = kind.into();
             notice
@@ -189,9 +189,9 @@ mod tests {
 
     use super::*;
 
-    struct Disjoint;
+    struct DisjointnessCheck;
 
-    impl KindVisitor for Disjoint {
+    impl KindVisitor for DisjointnessCheck {
         fn visit<K: Strategy>(&mut self) {
             let (group, kind) = (K::GROUP, K::KIND);
             let is_empty = KINDS
@@ -203,6 +203,6 @@ mod tests {
 
     #[test]
     fn stored_kinds_are_not_among_those_served_empty() {
-        stored::visit(&mut Disjoint);
+        stored::visit(&mut DisjointnessCheck);
     }
 }

@@ -15,9 +15,9 @@ use podplane_api::{Scope, schema::definitions};
 use serde_json::{Map, Value, json};
 
 use super::{
-    answer::{self, Answer},
+    answer::{self, RestAnswer},
     discovery::{self, versions},
-    resource::{Names, Resource},
+    resource::{KindNames, Resource},
 };
 
 const JSON: &str = "application/json";
@@ -55,7 +55,7 @@ const DELETE: [&str; 4] = [
 /// `/openapi/v2`, only in protobuf: a message without fields, which is a document without
 /// definitions. kubectl asks for it when v3 does not know a kind, and then says that there is no
 /// such kind.
-pub(super) fn legacy(headers: &HeaderMap) -> Answer {
+pub(super) fn legacy(headers: &HeaderMap) -> RestAnswer {
     let mut accepted = answer::accepted(headers).split(',').map(str::trim);
     match accepted.any(|media| LEGACY.contains(&media)) {
         true => answer::body(StatusCode::OK, LEGACY[1], Bytes::new()),
@@ -65,21 +65,21 @@ pub(super) fn legacy(headers: &HeaderMap) -> Answer {
 
 /// All documents, by their paths below `/openapi/v3/`.
 #[derive(Debug, Default)]
-pub(super) struct OpenApi(OnceLock<BTreeMap<String, Document>>);
+pub(super) struct OpenApi(OnceLock<BTreeMap<String, OpenApiDocument>>);
 
 #[derive(Debug)]
-struct Document {
+struct OpenApiDocument {
     hash: String,
     body: Bytes,
 }
 
 impl OpenApi {
-    fn documents(&self, kinds: &[Arc<dyn Resource>]) -> &BTreeMap<String, Document> {
+    fn documents(&self, kinds: &[Arc<dyn Resource>]) -> &BTreeMap<String, OpenApiDocument> {
         self.0.get_or_init(|| documents(kinds))
     }
 
     /// The index: the URL of the document of each version.
-    pub(super) fn index(&self, kinds: &[Arc<dyn Resource>], headers: &HeaderMap) -> Answer {
+    pub(super) fn index(&self, kinds: &[Arc<dyn Resource>], headers: &HeaderMap) -> RestAnswer {
         let paths: Map<_, _> = self
             .documents(kinds)
             .iter()
@@ -99,8 +99,8 @@ impl OpenApi {
         path: &str,
         uri: &Uri,
         headers: &HeaderMap,
-    ) -> Answer {
-        let Some(Document { hash, body }) = self.documents(kinds).get(path) else {
+    ) -> RestAnswer {
+        let Some(OpenApiDocument { hash, body }) = self.documents(kinds).get(path) else {
             return answer::no_such_path();
         };
         let asked = uri.query().and_then(|query| query.strip_prefix("hash="));
@@ -123,7 +123,7 @@ impl OpenApi {
     }
 }
 
-fn documents(kinds: &[Arc<dyn Resource>]) -> BTreeMap<String, Document> {
+fn documents(kinds: &[Arc<dyn Resource>]) -> BTreeMap<String, OpenApiDocument> {
     let mut definitions = Definitions::read();
     let not_stored = kinds.iter().map(|kind| kind.names());
     for names in not_stored.filter(|names| !names.is_stored) {
@@ -149,7 +149,7 @@ fn documents(kinds: &[Arc<dyn Resource>]) -> BTreeMap<String, Document> {
             });
             let body = Bytes::from(document.to_string());
             let hash = answer::hash(&body);
-            (path, Document { hash, body })
+            (path, OpenApiDocument { hash, body })
         });
     documents.collect()
 }
@@ -177,10 +177,10 @@ impl Definitions {
     }
 
     /// Adds a kind that is not stored, with the fields of every kind.
-    fn add_not_stored(&mut self, names: &Names) {
+    fn add_not_stored(&mut self, names: &KindNames) {
         const METADATA: &str =
             "#/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
-        let Names {
+        let KindNames {
             group,
             version,
             kind,
@@ -228,7 +228,7 @@ impl Definitions {
     }
 
     /// Adds the paths of a kind and its sub-resources.
-    fn paths(&self, root: &str, names: &Names, paths: &mut Map<String, Value>) {
+    fn paths(&self, root: &str, names: &KindNames, paths: &mut Map<String, Value>) {
         let (own, plural) = (names.kind, names.plural);
         let collection = match names.scope {
             Scope::Cluster => format!("/{root}/{plural}"),

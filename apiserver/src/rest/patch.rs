@@ -5,7 +5,7 @@ use http::HeaderMap;
 use podplane_proto::{error::ApiError, wire::PatchType};
 use serde_json::Value;
 
-use super::{body, call::Refused};
+use super::{body, call::CallRefusal};
 use crate::{error, registry::Patch};
 
 const SUPPORTED: [(&str, PatchType); 4] = [
@@ -19,7 +19,7 @@ const SUPPORTED: [(&str, PatchType); 4] = [
 ];
 
 /// Parses the patch of a request.
-pub(super) fn parse(headers: &HeaderMap, body: &Bytes) -> Result<Patch, Refused> {
+pub(super) fn parse(headers: &HeaderMap, body: &Bytes) -> Result<Patch, CallRefusal> {
     let media_type = body::media_type(headers);
     let supported = SUPPORTED.iter().find(|(name, _)| *name == media_type);
     let Some((_, patch_type)) = supported else {

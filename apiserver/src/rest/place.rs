@@ -5,7 +5,7 @@ use podplane_api::Scope;
 use podplane_proto::error::ApiError;
 use serde_json::{Value, json};
 
-use super::resource::Names;
+use super::resource::KindNames;
 use crate::error;
 
 /// Completes a document with the kind, the namespace and the name that a request states.
@@ -17,7 +17,7 @@ use crate::error;
 /// `BadRequest` if the document states others.
 pub(crate) fn place(
     mut document: Value,
-    names: &Names,
+    names: &KindNames,
     namespace: &str,
     name: &str,
 ) -> Result<Value, ApiError> {

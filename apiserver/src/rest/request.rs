@@ -5,7 +5,7 @@ use http::{HeaderMap, Uri, header};
 use podplane_api::{
     jiff::SignedDuration,
     strict::{self, StrictError},
-    validation::{ErrorList, Path},
+    validation::{ErrorList, FieldPath},
 };
 use podplane_proto::{
     error::ApiError,
@@ -16,7 +16,10 @@ use serde_json::Value;
 
 use crate::{
     error,
-    registry::{DeleteOptions, Effect, Freshness, NOT_OLDER_THAN, Start, Write, watch_revision},
+    registry::{
+        DeleteOptions, Freshness, NOT_OLDER_THAN, WatchStart, WriteEffect, WriteParams,
+        watch_revision,
+    },
 };
 
 /// The longest field manager, as in Kubernetes.
@@ -26,7 +29,7 @@ const MAX_FIELD_MANAGER: usize = 128;
 /// one. Unknown parameters are ignored, as in Kubernetes.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(crate) struct Options {
+pub(crate) struct RequestOptions {
     label_selector: String,
     field_selector: String,
     limit: String,
@@ -80,7 +83,7 @@ pub(crate) enum FieldValidation {
 /// The options of a write.
 #[derive(Debug)]
 pub(crate) struct WriteOptions {
-    pub(crate) write: Write,
+    pub(crate) write: WriteParams,
     pub(super) validation: FieldValidation,
     /// The duplicate fields of the body.
     pub(crate) duplicates: Vec<String>,
@@ -106,7 +109,7 @@ impl WriteOptions {
     }
 }
 
-impl Options {
+impl RequestOptions {
     /// Parses the query of a URI.
     pub(super) fn parse(uri: &Uri) -> Result<Self, ApiError> {
         let Query(options) = Query::try_from_uri(uri)
@@ -209,7 +212,7 @@ impl Options {
             )));
         }
         Ok(WriteOptions {
-            write: Write {
+            write: WriteParams {
                 effect: self.effect()?,
                 manager: Some(manager),
                 fence: None,
@@ -219,7 +222,7 @@ impl Options {
         })
     }
 
-    pub(super) fn effect(&self) -> Result<Effect, ApiError> {
+    pub(super) fn effect(&self) -> Result<WriteEffect, ApiError> {
         effect(&self.dry_run)
     }
 
@@ -228,7 +231,7 @@ impl Options {
     pub(crate) fn force(&self, applied: bool) -> Result<bool, ApiError> {
         let invalid = |field: &str, why: &str| {
             let mut errors = ErrorList::new();
-            let path = podplane_api::validation::Path::new(field);
+            let path = podplane_api::validation::FieldPath::new(field);
             match why {
                 "" => errors.required(&path, "is required for apply patch"),
                 why => errors.forbidden(&path, why),
@@ -251,8 +254,8 @@ impl Options {
             None => integer("gracePeriodSeconds", &self.grace_period_seconds)?,
             given => given,
         };
-        if self.effect()? == Effect::Dry {
-            options.effect = Effect::Dry;
+        if self.effect()? == WriteEffect::Dry {
+            options.effect = WriteEffect::Dry;
         }
         options.propagation = match options.propagation {
             None => Propagation::parse(&self.propagation_policy)?,
@@ -292,7 +295,7 @@ impl ListOptions {
         } = self;
         let mut errors = Freshness::validate(version, version_match, token);
         if self.send_initial_events.is_some() {
-            let path = Path::new("sendInitialEvents");
+            let path = FieldPath::new("sendInitialEvents");
             errors.forbidden(&path, "sendInitialEvents is forbidden for list");
         }
         errors
@@ -301,7 +304,7 @@ impl ListOptions {
     /// The same validation for a watch.
     fn validate_watch(&self) -> ErrorList {
         let mut errors = ErrorList::new();
-        let path = Path::new("resourceVersionMatch");
+        let path = FieldPath::new("resourceVersionMatch");
         let version_match = self.version_match.as_str();
         if self.send_initial_events.is_some() && version_match != NOT_OLDER_THAN {
             let why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
@@ -330,14 +333,14 @@ impl ListOptions {
     }
 
     /// The starting point of the watch.
-    pub(super) fn start(&self) -> Result<Start, ApiError> {
+    pub(super) fn start(&self) -> Result<WatchStart, ApiError> {
         let version = self.resource_version.as_str();
         match (self.send_initial_events, version) {
-            (None, version) => Start::parse(version),
-            (Some(true), "" | "0") => Ok(Start::Present(None)),
-            (Some(true), version) => Ok(Start::Present(Some(watch_revision(version)?))),
-            (Some(false), "" | "0") => Ok(Start::Now),
-            (Some(false), version) => Ok(Start::After(watch_revision(version)?)),
+            (None, version) => WatchStart::parse(version),
+            (Some(true), "" | "0") => Ok(WatchStart::Present(None)),
+            (Some(true), version) => Ok(WatchStart::Present(Some(watch_revision(version)?))),
+            (Some(false), "" | "0") => Ok(WatchStart::Now),
+            (Some(false), version) => Ok(WatchStart::After(watch_revision(version)?)),
         }
     }
 
@@ -408,10 +411,10 @@ pub(super) fn delete_options(body: &Value) -> Result<DeleteOptions, ApiError> {
     })
 }
 
-fn effect(dry_run: &str) -> Result<Effect, ApiError> {
+fn effect(dry_run: &str) -> Result<WriteEffect, ApiError> {
     match dry_run {
-        "" => Ok(Effect::Durable),
-        "All" => Ok(Effect::Dry),
+        "" => Ok(WriteEffect::Durable),
+        "All" => Ok(WriteEffect::Dry),
         other => Err(error::bad_request(format!(
             "dryRun: Unsupported value: {other:?}: supported values: \"All\""
         ))),

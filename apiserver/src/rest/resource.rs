@@ -23,12 +23,15 @@ use super::request::{ListOptions, Selection, WriteOptions};
 use crate::{
     cache::{INITIAL_EVENTS_END, Query},
     error,
-    registry::{DeleteOptions, Effect, Listed, Part, Patch, Registry, Told, WatchOptions},
+    registry::{
+        DeleteOptions, ListPage, ObjectPart, Patch, Registry, StreamEvent, WatchOptions,
+        WriteEffect,
+    },
 };
 
 /// The names of a kind, its verbs and its sub-resources.
 #[derive(Debug)]
-pub(crate) struct Names {
+pub(crate) struct KindNames {
     pub(crate) group: &'static str,
     pub(crate) version: &'static str,
     pub(crate) kind: &'static str,
@@ -46,7 +49,7 @@ pub(crate) struct Names {
     pub(super) is_stored: bool,
 }
 
-impl Names {
+impl KindNames {
     /// `v1`, `apps/v1`
     pub(super) fn api_version(&self) -> String {
         match self.group {
@@ -58,14 +61,14 @@ impl Names {
 
 /// A written object, with warnings for the client.
 #[derive(Debug)]
-pub(crate) struct Written {
+pub(crate) struct WriteAnswer {
     pub(super) document: Value,
     pub(super) warnings: Vec<String>,
     /// True if a patch or an update created it.
     pub(super) created: bool,
 }
 
-impl Written {
+impl WriteAnswer {
     /// The code to answer with.
     pub(super) fn code(&self) -> StatusCode {
         match self.created {
@@ -84,17 +87,17 @@ pub(crate) struct Documents {
 
 /// An event of a watch.
 #[derive(Debug)]
-pub(crate) struct Notice {
+pub(crate) struct WatchNotice {
     pub(super) event_type: WatchEventType,
     pub(super) document: Value,
 }
 
 /// The events of a watch; it ends after an error.
-pub(crate) type Notices = BoxStream<'static, Result<Notice, ApiError>>;
+pub(crate) type WatchNotices = BoxStream<'static, Result<WatchNotice, ApiError>>;
 
 /// The objects of a kind. Methods for verbs that its names do not list need not be implemented.
 pub(crate) trait Resource: Send + Sync {
-    fn names(&self) -> &Names;
+    fn names(&self) -> &KindNames;
 
     fn get<'a>(&'a self, _key: &'a ObjectKey) -> BoxFuture<'a, Result<Value, ApiError>> {
         not_a_verb()
@@ -109,7 +112,7 @@ pub(crate) trait Resource: Send + Sync {
         &'a self,
         _options: &'a ListOptions,
         _ends: Instant,
-    ) -> BoxFuture<'a, Result<Notices, ApiError>> {
+    ) -> BoxFuture<'a, Result<WatchNotices, ApiError>> {
         not_a_verb()
     }
 
@@ -117,26 +120,26 @@ pub(crate) trait Resource: Send + Sync {
         &'a self,
         _document: Value,
         _options: &'a WriteOptions,
-    ) -> BoxFuture<'a, Result<Written, ApiError>> {
+    ) -> BoxFuture<'a, Result<WriteAnswer, ApiError>> {
         not_a_verb()
     }
 
     fn update<'a>(
         &'a self,
         _document: Value,
-        _part: Part,
+        _part: ObjectPart,
         _options: &'a WriteOptions,
-    ) -> BoxFuture<'a, Result<Written, ApiError>> {
+    ) -> BoxFuture<'a, Result<WriteAnswer, ApiError>> {
         not_a_verb()
     }
 
     fn patch<'a>(
         &'a self,
         _key: &'a ObjectKey,
-        _part: Part,
+        _part: ObjectPart,
         _patch: &'a Patch,
         _options: &'a WriteOptions,
-    ) -> BoxFuture<'a, Result<Written, ApiError>> {
+    ) -> BoxFuture<'a, Result<WriteAnswer, ApiError>> {
         not_a_verb()
     }
 
@@ -162,7 +165,7 @@ pub(crate) trait Resource: Send + Sync {
         _key: &'a ObjectKey,
         _act: Subresource,
         _document: &'a Value,
-        _effect: Effect,
+        _effect: WriteEffect,
     ) -> BoxFuture<'a, Result<(), ApiError>> {
         not_a_verb()
     }
@@ -187,10 +190,10 @@ fn not_a_verb<'a, T: Send + 'a>() -> BoxFuture<'a, Result<T, ApiError>> {
     async move { Err(error::bad_request(why)) }.boxed()
 }
 
-struct Named<K>(std::marker::PhantomData<K>);
+struct NamesOf<K>(std::marker::PhantomData<K>);
 
-impl<K: Strategy> Named<K> {
-    const NAMES: Names = Names {
+impl<K: Strategy> NamesOf<K> {
+    const NAMES: KindNames = KindNames {
         group: K::GROUP,
         version: K::VERSION,
         kind: K::KIND,
@@ -207,8 +210,8 @@ impl<K: Strategy> Named<K> {
 }
 
 impl<K: Strategy> Resource for Registry<K> {
-    fn names(&self) -> &Names {
-        &Named::<K>::NAMES
+    fn names(&self) -> &KindNames {
+        &NamesOf::<K>::NAMES
     }
 
     fn get<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Value, ApiError>> {
@@ -220,7 +223,7 @@ impl<K: Strategy> Resource for Registry<K> {
             let query = query::<K>(&options.selection)?;
             let freshness = options.freshness()?;
             let list = Self::list(self, &query, options.limit, &options.token, freshness);
-            let Listed { metadata, items } = list.await?;
+            let ListPage { metadata, items } = list.await?;
             let items: Result<_, _> = items.iter().map(|entry| entry.document()).collect();
             Ok(Documents {
                 metadata,
@@ -234,7 +237,7 @@ impl<K: Strategy> Resource for Registry<K> {
         &'a self,
         options: &'a ListOptions,
         ends: Instant,
-    ) -> BoxFuture<'a, Result<Notices, ApiError>> {
+    ) -> BoxFuture<'a, Result<WatchNotices, ApiError>> {
         async move {
             let options = WatchOptions {
                 query: query::<K>(&options.selection)?,
@@ -243,9 +246,9 @@ impl<K: Strategy> Resource for Registry<K> {
                 ends: Some(ends),
                 announce_end: options.announces_end(),
             };
-            let told = Self::watch(self, options).await?;
-            Ok(told
-                .map(|told| told.and_then(|told| notice::<K>(&told)))
+            let events = Self::watch(self, options).await?;
+            Ok(events
+                .map(|event| event.and_then(|event| notice::<K>(&event)))
                 .boxed())
         }
         .boxed()
@@ -255,7 +258,7 @@ impl<K: Strategy> Resource for Registry<K> {
         &'a self,
         document: Value,
         options: &'a WriteOptions,
-    ) -> BoxFuture<'a, Result<Written, ApiError>> {
+    ) -> BoxFuture<'a, Result<WriteAnswer, ApiError>> {
         async move {
             let (object, warnings) = decode::<K>(document, options)?;
             written(&Self::create(self, object, &options.write).await?, warnings)
@@ -266,14 +269,14 @@ impl<K: Strategy> Resource for Registry<K> {
     fn update<'a>(
         &'a self,
         document: Value,
-        part: Part,
+        part: ObjectPart,
         options: &'a WriteOptions,
-    ) -> BoxFuture<'a, Result<Written, ApiError>> {
+    ) -> BoxFuture<'a, Result<WriteAnswer, ApiError>> {
         async move {
             let (object, warnings) = decode::<K>(document, options)?;
             let put = Self::put(self, object, part, &options.write);
             let (object, created) = put.await?;
-            Ok(Written {
+            Ok(WriteAnswer {
                 created,
                 ..written(&object, warnings)?
             })
@@ -284,13 +287,13 @@ impl<K: Strategy> Resource for Registry<K> {
     fn patch<'a>(
         &'a self,
         key: &'a ObjectKey,
-        part: Part,
+        part: ObjectPart,
         patch: &'a Patch,
         options: &'a WriteOptions,
-    ) -> BoxFuture<'a, Result<Written, ApiError>> {
+    ) -> BoxFuture<'a, Result<WriteAnswer, ApiError>> {
         async move {
             let (object, warnings, created) = patch_object(self, key, part, patch, options).await?;
-            Ok(Written {
+            Ok(WriteAnswer {
                 created,
                 ..written(&object, warnings)?
             })
@@ -318,7 +321,7 @@ impl<K: Strategy> Resource for Registry<K> {
         key: &'a ObjectKey,
         act: Subresource,
         document: &'a Value,
-        effect: Effect,
+        effect: WriteEffect,
     ) -> BoxFuture<'a, Result<(), ApiError>> {
         match self.act() {
             Some(own) => own(self, key, act, document, effect),
@@ -354,7 +357,7 @@ fn query<K: Strategy>(selection: &Selection) -> Result<Query, ApiError> {
 pub(crate) async fn patch_object<K: Strategy>(
     registry: &Registry<K>,
     key: &ObjectKey,
-    part: Part,
+    part: ObjectPart,
     patch: &Patch,
     options: &WriteOptions,
 ) -> Result<(K, Vec<String>, bool), ApiError> {
@@ -386,15 +389,15 @@ fn json<K: Object>(object: &K) -> Result<Value, ApiError> {
     object.to_json().map_err(|error| error::internal(&error))
 }
 
-fn written<K: Object>(object: &K, warnings: Vec<String>) -> Result<Written, ApiError> {
-    Ok(Written {
+fn written<K: Object>(object: &K, warnings: Vec<String>) -> Result<WriteAnswer, ApiError> {
+    Ok(WriteAnswer {
         document: json(object)?,
         warnings,
         created: false,
     })
 }
 
-fn notice<K: Object>(told: &Told) -> Result<Notice, ApiError> {
+fn notice<K: Object>(event: &StreamEvent) -> Result<WatchNotice, ApiError> {
     let bookmark = |revision, annotations: Value| {
         let metadata = json!({"resourceVersion": format!("{revision}"), "creationTimestamp": null, "annotations": annotations});
         let mut document =
@@ -404,17 +407,19 @@ fn notice<K: Object>(told: &Told) -> Result<Notice, ApiError> {
         {
             metadata.remove("annotations");
         }
-        Notice {
+        WatchNotice {
             event_type: WatchEventType::Bookmark,
             document,
         }
     };
-    Ok(match told {
-        Told::Seen(seen) => Notice {
-            event_type: seen.event_type(),
-            document: seen.document()?,
+    Ok(match event {
+        StreamEvent::Change(change) => WatchNotice {
+            event_type: change.event_type(),
+            document: change.document()?,
         },
-        Told::Bookmark(revision) => bookmark(revision, Value::Null),
-        Told::InitialEnd(revision) => bookmark(revision, json!({INITIAL_EVENTS_END: "true"})),
+        StreamEvent::Bookmark(revision) => bookmark(revision, Value::Null),
+        StreamEvent::InitialEnd(revision) => {
+            bookmark(revision, json!({INITIAL_EVENTS_END: "true"}))
+        }
     })
 }

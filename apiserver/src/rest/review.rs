@@ -15,7 +15,7 @@ use podplane_api::{
         SelfSubjectRulesReview, SubjectAccessReviewStatus, SubjectRulesReviewStatus,
     },
     strict,
-    validation::{ErrorList, Path},
+    validation::{ErrorList, FieldPath},
 };
 use podplane_proto::error::ApiError;
 use serde::{Serialize, de::DeserializeOwned};
@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use super::{
     discovery::about,
     request::WriteOptions,
-    resource::{Names, Resource, Written},
+    resource::{KindNames, Resource, WriteAnswer},
 };
 use crate::error;
 
@@ -33,14 +33,14 @@ const GROUP: &str = "system:unauthenticated";
 
 /// A resource or sub-resource, with its verbs.
 #[derive(Clone, Debug)]
-struct Served {
+struct ServedResource {
     group: &'static str,
     /// `pods`, `pods/eviction`
     resource: String,
     verbs: Vec<&'static str>,
 }
 
-impl Served {
+impl ServedResource {
     fn covers(&self, asked: &ResourceAttributes) -> bool {
         let matches = |asked: Option<&String>, own: &str| match asked.map(String::as_str) {
             Some("*") => true,
@@ -60,13 +60,13 @@ impl Served {
 
 /// A kind of review.
 struct Review {
-    names: Names,
-    served: Arc<[Served]>,
-    answer: fn(&[Served], Value, &WriteOptions) -> Result<Written, ApiError>,
+    names: KindNames,
+    served: Arc<[ServedResource]>,
+    answer: fn(&[ServedResource], Value, &WriteOptions) -> Result<WriteAnswer, ApiError>,
 }
 
 impl Resource for Review {
-    fn names(&self) -> &Names {
+    fn names(&self) -> &KindNames {
         &self.names
     }
 
@@ -74,7 +74,7 @@ impl Resource for Review {
         &'a self,
         document: Value,
         options: &'a WriteOptions,
-    ) -> BoxFuture<'a, Result<Written, ApiError>> {
+    ) -> BoxFuture<'a, Result<WriteAnswer, ApiError>> {
         async move { (self.answer)(&self.served, document, options) }.boxed()
     }
 }
@@ -88,7 +88,8 @@ pub(super) fn reviews(kinds: &[Arc<dyn Resource>]) -> Vec<Arc<dyn Resource>> {
             "SelfSubjectReview",
             "selfsubjectreviews",
             "selfsubjectreview",
-            who as fn(&[Served], Value, &WriteOptions) -> Result<Written, ApiError>,
+            reviewed_user
+                as fn(&[ServedResource], Value, &WriteOptions) -> Result<WriteAnswer, ApiError>,
         ),
         (
             "authorization.k8s.io",
@@ -105,14 +106,14 @@ pub(super) fn reviews(kinds: &[Arc<dyn Resource>]) -> Vec<Arc<dyn Resource>> {
             rules,
         ),
     ];
-    let own = reviews.iter().map(|(group, _, plural, ..)| Served {
+    let own = reviews.iter().map(|(group, _, plural, ..)| ServedResource {
         group,
         resource: (*plural).to_owned(),
         verbs: vec!["create"],
     });
-    let served: Arc<[Served]> = stored.chain(own).collect();
+    let served: Arc<[ServedResource]> = stored.chain(own).collect();
     let review = |(group, kind, plural, singular, answer)| {
-        let names = Names {
+        let names = KindNames {
             group,
             version: "v1",
             kind,
@@ -136,8 +137,8 @@ pub(super) fn reviews(kinds: &[Arc<dyn Resource>]) -> Vec<Arc<dyn Resource>> {
     reviews.into_iter().map(review).collect()
 }
 
-fn served(names: &Names) -> Vec<Served> {
-    let part = |name: &str, verbs: &[&'static str]| Served {
+fn served(names: &KindNames) -> Vec<ServedResource> {
+    let part = |name: &str, verbs: &[&'static str]| ServedResource {
         group: names.group,
         resource: match name {
             "" => names.plural.to_owned(),
@@ -152,7 +153,11 @@ fn served(names: &Names) -> Vec<Served> {
         .collect()
 }
 
-fn who(_: &[Served], document: Value, options: &WriteOptions) -> Result<Written, ApiError> {
+fn reviewed_user(
+    _: &[ServedResource],
+    document: Value,
+    options: &WriteOptions,
+) -> Result<WriteAnswer, ApiError> {
     let answer = |review: &mut SelfSubjectReview| {
         let user_info = UserInfo {
             username: Some(ANYBODY.into()),
@@ -167,10 +172,14 @@ fn who(_: &[Served], document: Value, options: &WriteOptions) -> Result<Written,
     answered("SelfSubjectReview", document, options, answer)
 }
 
-fn access(served: &[Served], document: Value, options: &WriteOptions) -> Result<Written, ApiError> {
+fn access(
+    served: &[ServedResource],
+    document: Value,
+    options: &WriteOptions,
+) -> Result<WriteAnswer, ApiError> {
     let answer = |review: &mut SelfSubjectAccessReview| {
         let mut errors = ErrorList::new();
-        let path = Path::new("spec").child("resourceAttributes");
+        let path = FieldPath::new("spec").child("resourceAttributes");
         let spec = &review.spec;
         let (allowed, reason) = match (&spec.resource_attributes, &spec.non_resource_attributes) {
             (Some(asked), None) if served.iter().any(|served| served.covers(asked)) => (true, None),
@@ -198,10 +207,14 @@ fn access(served: &[Served], document: Value, options: &WriteOptions) -> Result<
     answered("SelfSubjectAccessReview", document, options, answer)
 }
 
-fn rules(served: &[Served], document: Value, options: &WriteOptions) -> Result<Written, ApiError> {
+fn rules(
+    served: &[ServedResource],
+    document: Value,
+    options: &WriteOptions,
+) -> Result<WriteAnswer, ApiError> {
     let answer = |review: &mut SelfSubjectRulesReview| {
         let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
-        let rule = |served: &Served| ResourceRule {
+        let rule = |served: &ServedResource| ResourceRule {
             api_groups: Some(texts(&[served.group])),
             resources: Some(vec![served.resource.clone()]),
             verbs: texts(&served.verbs),
@@ -228,7 +241,7 @@ fn answered<T: DeserializeOwned + Serialize>(
     document: Value,
     options: &WriteOptions,
     answer: impl FnOnce(&mut T) -> ErrorList,
-) -> Result<Written, ApiError> {
+) -> Result<WriteAnswer, ApiError> {
     let group = document["apiVersion"].as_str().unwrap_or_default();
     let group = group.split('/').next().unwrap_or_default().to_owned();
     let name = document["metadata"]["name"]
@@ -243,7 +256,7 @@ fn answered<T: DeserializeOwned + Serialize>(
         return Err(error::invalid_of(&group, kind, &name, &errors));
     }
     let document = serde_json::to_value(review).map_err(|error| error::internal(&error))?;
-    Ok(Written {
+    Ok(WriteAnswer {
         document,
         warnings,
         created: true,
@@ -253,10 +266,10 @@ fn answered<T: DeserializeOwned + Serialize>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{registry::Write, rest::request::FieldValidation};
+    use crate::{registry::WriteParams, rest::request::FieldValidation};
 
-    fn served() -> Vec<Served> {
-        let served = |group, resource: &str, verbs: &[&'static str]| Served {
+    fn served() -> Vec<ServedResource> {
+        let served = |group, resource: &str, verbs: &[&'static str]| ServedResource {
             group,
             resource: resource.to_owned(),
             verbs: verbs.to_vec(),
@@ -270,7 +283,7 @@ mod tests {
 
     fn strict() -> WriteOptions {
         WriteOptions {
-            write: Write::default(),
+            write: WriteParams::default(),
             validation: FieldValidation::Strict,
             duplicates: Vec::new(),
         }
@@ -334,7 +347,7 @@ mod tests {
     #[test]
     fn every_user_is_anonymous() {
         let document = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview", "metadata": {}});
-        let answer = who(&[], document, &strict()).unwrap();
+        let answer = reviewed_user(&[], document, &strict()).unwrap();
         let user = &answer.document["status"]["userInfo"];
         assert_eq!(user["username"], ANYBODY);
         assert_eq!(user["groups"], json!([GROUP]));

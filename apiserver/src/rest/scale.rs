@@ -8,35 +8,35 @@ use podplane_api::{
     meta,
     schema::Type,
     selector::LabelSelector,
-    validation::{ErrorList, Path},
+    validation::{ErrorList, FieldPath},
 };
 use podplane_proto::error::{ApiError, Reason};
 use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
 
 use super::{
-    answer::{self, Answer},
+    answer::{self, RestAnswer},
     body,
-    call::{Call, Refused},
+    call::{CallRefusal, RestCall},
     patch,
-    request::Options,
+    request::RequestOptions,
     resource,
 };
 use crate::{
     error,
-    registry::{Part, Patch},
+    registry::{ObjectPart, Patch},
 };
 
-impl Call<'_> {
-    pub(super) async fn scale(&self, options: &Options) -> Result<Answer, Refused> {
+impl RestCall<'_> {
+    pub(super) async fn scale(&self, options: &RequestOptions) -> Result<RestAnswer, CallRefusal> {
         let (resource, key) = (&self.target.resource, self.target.key());
         let change = match self.method {
             Method::GET => {
                 let scale = view(&resource.get(&key).await?);
                 return Ok(answer::document(StatusCode::OK, &scale));
             }
-            Method::PUT => Change::Whole(body::document(&self.headers, &self.body)?),
-            Method::PATCH => Change::Patch(patch::parse(&self.headers, &self.body)?),
+            Method::PUT => ScaleChange::Whole(body::document(&self.headers, &self.body)?),
+            Method::PATCH => ScaleChange::Patch(patch::parse(&self.headers, &self.body)?),
             _ => return Ok(answer::not_allowed()),
         };
         let write = self.write_options(options)?;
@@ -46,10 +46,13 @@ impl Call<'_> {
             let (scale, warnings) = resource::decode::<Scale>(document, &write)?;
             // The patch applies to the state that was read, so another write in between is no
             // conflict unless the patch itself names a revision.
-            let patched = matches!(change, Change::Patch(_))
+            let patched = matches!(change, ScaleChange::Patch(_))
                 && live["metadata"]["resourceVersion"] == scale.resource_version();
             let replicas = Patch::Merge(replicas(&scale, &key.name)?);
-            match resource.patch(&key, Part::Scale, &replicas, &write).await {
+            match resource
+                .patch(&key, ObjectPart::Scale, &replicas, &write)
+                .await
+            {
                 Err(refused) if refused.reason == Reason::Conflict && patched => {}
                 written => {
                     let mut answer = answer::document(StatusCode::OK, &view(&written?.document));
@@ -62,12 +65,12 @@ impl Call<'_> {
 }
 
 /// A requested change of a scale.
-enum Change {
+enum ScaleChange {
     Whole(Value),
     Patch(Patch),
 }
 
-impl Change {
+impl ScaleChange {
     fn of(&self, live: Value) -> Result<Value, ApiError> {
         match self {
             Self::Whole(document) if document.is_object() => Ok(document.clone()),
@@ -94,7 +97,7 @@ fn replicas(scale: &Scale, name: &str) -> Result<Value, ApiError> {
         .unwrap_or_default();
     if replicas < 0 {
         let mut errors = ErrorList::new();
-        let path = Path::new("spec").child("replicas");
+        let path = FieldPath::new("spec").child("replicas");
         errors.invalid(&path, replicas, "must be greater than or equal to 0");
         return Err(error::invalid::<Scale>(name, &errors));
     }

@@ -9,13 +9,13 @@ use crate::error;
 
 /// The part of each object that its row includes (`includeObject`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Include {
+pub(super) enum RowInclusion {
     Nothing,
     Metadata,
     Object,
 }
 
-impl Include {
+impl RowInclusion {
     pub(super) fn parse(text: &str) -> Result<Self, ApiError> {
         match text {
             "" | "Metadata" => Ok(Self::Metadata),
@@ -30,12 +30,12 @@ impl Include {
 
 /// Tables of one version of meta.k8s.io.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Tables {
+pub(super) struct TableForm {
     pub(super) version: &'static str,
-    pub(super) include: Include,
+    pub(super) include: RowInclusion,
 }
 
-impl Tables {
+impl TableForm {
     pub(super) fn of(
         self,
         resource: &dyn Resource,
@@ -64,9 +64,9 @@ impl Tables {
         now: Timestamp,
     ) -> Result<Value, ApiError> {
         let object = match self.include {
-            Include::Nothing => Value::Null,
-            Include::Metadata => metadata_only(&document, self.version),
-            Include::Object => document.clone(),
+            RowInclusion::Nothing => Value::Null,
+            RowInclusion::Metadata => metadata_only(&document, self.version),
+            RowInclusion::Object => document.clone(),
         };
         let cells = resource.cells(document, now)?.into_iter();
         let cells: Vec<_> = resource.columns().iter().zip(cells).map(cell).collect();

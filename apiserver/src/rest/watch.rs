@@ -14,12 +14,12 @@ use tokio::time::{self, Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    answer::{self, About, Answer, Form},
+    answer::{self, ObjectForm, RefusalSubject, RestAnswer},
     request::ListOptions,
-    resource::{Notice, Resource},
-    table::{self, Include, Tables},
+    resource::{Resource, WatchNotice},
+    table::{self, RowInclusion, TableForm},
 };
-use crate::{error, metrics::Watching};
+use crate::{error, metrics::OpenWatch};
 
 /// The duration of a watch without a timeout; Kubernetes' are between 30 and 60 minutes.
 const LASTS: Duration = Duration::from_secs(45 * 60);
@@ -30,11 +30,11 @@ const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 pub(super) async fn answer(
     resource: Arc<dyn Resource>,
     options: &ListOptions,
-    form: Form,
-    include: Include,
+    form: ObjectForm,
+    include: RowInclusion,
     stop: CancellationToken,
-    watching: Watching,
-) -> Answer {
+    watching: OpenWatch,
+) -> RestAnswer {
     let lasts = options
         .timeout
         .and_then(|timeout| timeout.try_into().ok())
@@ -52,7 +52,7 @@ pub(super) async fn answer(
         Err(error) => {
             return answer::refusal(
                 &error,
-                About {
+                RefusalSubject {
                     names: Some(resource.names()),
                     name: "",
                 },
@@ -61,7 +61,7 @@ pub(super) async fn answer(
     };
     let events = notices.map(move |notice| {
         watching.sent();
-        let event = notice.and_then(|notice| told(resource.as_ref(), notice, form, include));
+        let event = notice.and_then(|notice| event_line(resource.as_ref(), notice, form, include));
         let event = event.unwrap_or_else(|error| error_event(&error, form));
         Ok::<_, Infallible>(event)
     });
@@ -72,32 +72,32 @@ pub(super) async fn answer(
     answer::stream(form, events.take_until(Box::pin(end)))
 }
 
-fn error_event(error: &ApiError, form: Form) -> Bytes {
-    let status = answer::status(error, About::default());
+fn error_event(error: &ApiError, form: ObjectForm) -> Bytes {
+    let status = answer::status(error, RefusalSubject::default());
     // A status can always be encoded.
     event("ERROR", &status, form).unwrap_or_default()
 }
 
-fn told(
+fn event_line(
     resource: &dyn Resource,
-    notice: Notice,
-    form: Form,
-    include: Include,
+    notice: WatchNotice,
+    form: ObjectForm,
+    include: RowInclusion,
 ) -> Result<Bytes, ApiError> {
-    let Notice {
+    let WatchNotice {
         event_type,
         document,
     } = notice;
     let document = match form {
-        Form::Whole | Form::Protobuf => document,
-        Form::Metadata(version) => table::metadata_only(&document, version),
-        Form::Table(version) => {
+        ObjectForm::Whole | ObjectForm::Protobuf => document,
+        ObjectForm::Metadata(version) => table::metadata_only(&document, version),
+        ObjectForm::Table(version) => {
             let revision = document["metadata"]["resourceVersion"].as_str();
             let metadata = ListMeta {
                 resource_version: revision.map(str::to_owned),
                 ..ListMeta::default()
             };
-            Tables { version, include }.of(resource, &metadata, vec![document])?
+            TableForm { version, include }.of(resource, &metadata, vec![document])?
         }
     };
     let name = match event_type {
@@ -110,8 +110,8 @@ fn told(
 }
 
 /// Encodes an event for the stream: in JSON a line, in protobuf a length and a message.
-fn event(event_type: &str, object: &Value, form: Form) -> Result<Bytes, ApiError> {
-    if form == Form::Protobuf {
+fn event(event_type: &str, object: &Value, form: ObjectForm) -> Result<Bytes, ApiError> {
+    if form == ObjectForm::Protobuf {
         let event = kubernetes::encode_event(event_type, object);
         return event
             .map(Bytes::from)

@@ -6,10 +6,10 @@ use http::{HeaderValue, header};
 use http_body_util::BodyExt as _;
 use serde_json::Value;
 
-use super::answer::{self, Answer};
+use super::answer::{self, RestAnswer};
 
 /// Converts the answer if the request asks for YAML.
-pub(super) async fn answer(request: Request, next: Next) -> Answer {
+pub(super) async fn answer(request: Request, next: Next) -> RestAnswer {
     let is_wanted = answer::wants_yaml(request.headers());
     let answer = next.run(request).await;
     let media = answer.headers().get(header::CONTENT_TYPE);
@@ -23,12 +23,12 @@ pub(super) async fn answer(request: Request, next: Next) -> Answer {
         Err(error) => return answer::refusal(&crate::error::internal(&error), Default::default()),
     };
     let Some(yaml) = of_json(&json) else {
-        return Answer::from_parts(parts, Body::from(json));
+        return RestAnswer::from_parts(parts, Body::from(json));
     };
     let yaml_type = HeaderValue::from_static(answer::YAML);
     parts.headers.insert(header::CONTENT_TYPE, yaml_type);
     parts.headers.remove(header::CONTENT_LENGTH);
-    Answer::from_parts(parts, Body::from(yaml))
+    RestAnswer::from_parts(parts, Body::from(yaml))
 }
 
 /// Converts JSON to a text that a YAML 1.1 parser reads back as the same value; `None` if the bytes

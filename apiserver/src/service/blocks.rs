@@ -22,7 +22,10 @@ use tonic::{Request, Response, Status};
 
 use super::{fence, methods::terms, status};
 use crate::{
-    admission::{Claimant, Hold, HoldMove, Move, NodeBlocks, RecordState, Stored, Which},
+    admission::{
+        BlockHold, BlockRecordId, Claimant, HoldMove, KeyedBlockRecord, NodeBlockAdmission,
+        RecordState, RecordTransition,
+    },
     error,
     registry::Registry,
 };
@@ -33,7 +36,7 @@ const MAX_ASSIGNMENTS: usize = 1000;
 #[derive(Debug)]
 pub(crate) struct BlockRecords {
     pub(crate) nodes: Registry<Node>,
-    pub(crate) blocks: Arc<NodeBlocks>,
+    pub(crate) blocks: Arc<NodeBlockAdmission>,
 }
 
 #[tonic::async_trait]
@@ -112,7 +115,7 @@ impl BlockRecords {
     /// Unwraps a request and checks its fence, if it has one.
     async fn begin<T>(&self, request: Request<T>) -> Result<(Option<Fence>, T), ApiError> {
         let fence = fence(request.metadata().as_ref())?;
-        self.blocks.leads(fence.as_ref()).await?;
+        self.blocks.check_fence(fence.as_ref()).await?;
         Ok((fence, request.into_inner()))
     }
 
@@ -151,22 +154,24 @@ impl BlockRecords {
         let seconds = |seconds: u32| SignedDuration::from_secs(seconds.into());
         let to = match change {
             Some(Change::State(state)) => match BlockState::try_from(state) {
-                Ok(BlockState::Assigned) => Move::Assigned,
-                Ok(BlockState::Foreign) => Move::Foreign,
-                Ok(BlockState::Quarantined) => Move::Quarantined(seconds(quarantine_seconds)),
+                Ok(BlockState::Assigned) => RecordTransition::Assigned,
+                Ok(BlockState::Foreign) => RecordTransition::Foreign,
+                Ok(BlockState::Quarantined) => {
+                    RecordTransition::Quarantined(seconds(quarantine_seconds))
+                }
                 _ => {
                     let why = "state: must be ASSIGNED, FOREIGN or QUARANTINED";
                     return Err(error::bad_request(why));
                 }
             },
-            Some(Change::Release(true)) => Move::Release,
-            Some(Change::Hold(change)) => Move::Hold(hold_move(change)?),
+            Some(Change::Release(true)) => RecordTransition::Release,
+            Some(Change::Hold(change)) => RecordTransition::Hold(hold_move(change)?),
             Some(Change::Release(false)) | None => {
                 let why = "state, release or hold is required";
                 return Err(error::bad_request(why));
             }
         };
-        let which = Which {
+        let which = BlockRecordId {
             net: net.trunc(),
             node,
             node_uid,
@@ -177,7 +182,7 @@ impl BlockRecords {
 }
 
 impl BlockRecords {
-    fn block(&self, found: &Stored) -> Block {
+    fn block(&self, found: &KeyedBlockRecord) -> Block {
         let record = &found.record;
         let state = match record.state {
             RecordState::Assigned => BlockState::Assigned,
@@ -199,7 +204,7 @@ impl BlockRecords {
             resource_version: found.revision.to_string(),
             until: until.map(|until| until.to_string()).unwrap_or_default(),
             pool: None,
-            hold: record.hold.as_ref().map(Hold::told),
+            hold: record.hold.as_ref().map(BlockHold::to_wire),
         }
     }
 }

@@ -9,20 +9,20 @@ use podplane_api::ObjectKey;
 use podplane_proto::trace::{
     Attribute, GetPodTraceRequest, GetPodTraceResponse, Span, Trace, trace_service_server as ours,
 };
-use podplane_service_runtime::trace::{Journey, Seen};
+use podplane_service_runtime::trace::{Journey, ReceivedSpan};
 use tonic::{Request, Response, Status};
 
 use crate::{
-    journeys::{Journeys, Told, Traveller, traveller},
+    journeys::{Journeys, TraceSnapshot, TracedPod, traced_pod},
     rest::resource::Resource,
 };
 
 /// Receives spans, as any OTLP collector does.
 #[derive(Debug)]
-pub(crate) struct Collector(pub(crate) Journeys);
+pub(crate) struct SpanCollector(pub(crate) Journeys);
 
 #[tonic::async_trait]
-impl trace_service_server::TraceService for Collector {
+impl trace_service_server::TraceService for SpanCollector {
     async fn export(
         &self,
         request: Request<ExportTraceServiceRequest>,
@@ -49,11 +49,11 @@ impl ours::TraceService for Traces {
         let creation = get(Journey::creation(&pod.uid));
         let deletion = get(Journey::deletion(&pod.uid));
         if creation.is_none() && deletion.is_none() {
-            return Err(nothing(&pod.uid));
+            return Err(not_found(&pod.uid));
         }
         let roots = creation.iter().chain(&deletion).flat_map(|of| &of.spans);
-        let known = roots.filter_map(traveller).next();
-        let Traveller {
+        let known = roots.filter_map(traced_pod).next();
+        let TracedPod {
             namespace,
             name,
             uid,
@@ -68,7 +68,7 @@ impl ours::TraceService for Traces {
     }
 }
 
-fn nothing(what: &str) -> Status {
+fn not_found(what: &str) -> Status {
     Status::not_found(format!(
         "no trace of pod {what} is remembered: there was no such pod, it was long ago, or the API server has been restarted since"
     ))
@@ -76,16 +76,16 @@ fn nothing(what: &str) -> Status {
 
 impl Traces {
     /// Finds the requested pod.
-    async fn find(&self, request: GetPodTraceRequest) -> Result<Traveller, Status> {
+    async fn find(&self, request: GetPodTraceRequest) -> Result<TracedPod, Status> {
         let GetPodTraceRequest {
             namespace,
             name,
             uid,
         } = request;
         if !uid.is_empty() {
-            return Ok(Traveller {
+            return Ok(TracedPod {
                 uid,
-                ..Traveller::default()
+                ..TracedPod::default()
             });
         }
         if name.is_empty() {
@@ -99,25 +99,25 @@ impl Traces {
         if let Ok(pod) = self.pods.get(&key).await
             && let Some(uid) = pod["metadata"]["uid"].as_str()
         {
-            return Ok(Traveller {
+            return Ok(TracedPod {
                 uid: uid.to_owned(),
                 namespace,
                 name,
             });
         }
         let last = self.journeys.last_of(&namespace, &name);
-        last.ok_or_else(|| nothing(&format!("{namespace}/{name}")))
+        last.ok_or_else(|| not_found(&format!("{namespace}/{name}")))
     }
 }
 
-impl From<Told> for Trace {
-    fn from(told: Told) -> Self {
-        let Told {
+impl From<TraceSnapshot> for Trace {
+    fn from(snapshot: TraceSnapshot) -> Self {
+        let TraceSnapshot {
             id,
             spans,
             dropped,
             received,
-        } = told;
+        } = snapshot;
         Self {
             trace_id: format!("{id:032x}"),
             spans: spans.into_iter().map(wire).collect(),
@@ -127,8 +127,8 @@ impl From<Told> for Trace {
     }
 }
 
-fn wire(seen: Seen) -> Span {
-    let Seen {
+fn wire(seen: ReceivedSpan) -> Span {
+    let ReceivedSpan {
         id,
         parent,
         name,

@@ -24,7 +24,10 @@ use super::{KindService, Response, patch::patch, status, unknown, watch};
 use crate::{
     cache::Query,
     error,
-    registry::{DeleteOptions, Effect, Freshness, Listed, Part, Registry, Terms, Write},
+    registry::{
+        ChangeTerms, DeleteOptions, Freshness, ListPage, ObjectPart, Registry, WriteEffect,
+        WriteParams,
+    },
     rest::resource::Resource,
 };
 
@@ -35,9 +38,9 @@ pub(super) fn call<K: Strategy>(
     request: http::Request<Body>,
 ) -> Response {
     let registry = service.registry.clone();
-    let write = Write {
+    let write = WriteParams {
         fence,
-        ..Write::default()
+        ..WriteParams::default()
     };
     match verb {
         Verb::Create => encoded(request, move |WriteRequest { object }| async move {
@@ -45,18 +48,18 @@ pub(super) fn call<K: Strategy>(
         }),
         Verb::Update => encoded(request, move |WriteRequest { object }| async move {
             let object = decode(object)?;
-            encode(&registry.update(object, Part::Main, &write).await?)
+            encode(&registry.update(object, ObjectPart::Main, &write).await?)
         }),
         Verb::UpdateStatus => encoded(request, move |WriteRequest { object }| async move {
             let object = decode(object)?;
-            encode(&registry.update(object, Part::Status, &write).await?)
+            encode(&registry.update(object, ObjectPart::Status, &write).await?)
         }),
         Verb::Get => encoded(request, move |GetRequest { namespace, name }| async move {
             let entry = registry.get(&key::<K>(namespace, name)).await?;
             Ok(entry.message.clone())
         }),
-        Verb::Patch => patched(registry, Part::Main, write.fence, request),
-        Verb::PatchStatus => patched(registry, Part::Status, write.fence, request),
+        Verb::Patch => patched(registry, ObjectPart::Main, write.fence, request),
+        Verb::PatchStatus => patched(registry, ObjectPart::Status, write.fence, request),
         Verb::Delete => encoded(request, move |request: DeleteRequest| async move {
             let DeleteRequest {
                 namespace,
@@ -69,7 +72,7 @@ pub(super) fn call<K: Strategy>(
                 grace_period_seconds,
                 preconditions: preconditions.unwrap_or_default(),
                 propagation: Propagation::parse(propagation_policy.as_deref().unwrap_or_default())?,
-                effect: Effect::Durable,
+                effect: WriteEffect::Durable,
                 fence: write.fence,
             };
             encode(
@@ -132,16 +135,16 @@ pub(crate) fn of_nodes(
     }
 }
 
-pub(super) fn terms(fence: Option<&Fence>) -> Terms<'_> {
-    Terms {
+pub(super) fn terms(fence: Option<&Fence>) -> ChangeTerms<'_> {
+    ChangeTerms {
         fence,
-        ..Terms::default()
+        ..ChangeTerms::default()
     }
 }
 
 fn patched<K: Strategy>(
     registry: Registry<K>,
-    part: Part,
+    part: ObjectPart,
     fence: Option<Fence>,
     request: http::Request<Body>,
 ) -> Response {
@@ -174,7 +177,7 @@ fn list<K: Strategy>(registry: Registry<K>, request: http::Request<Body>) -> Res
             }
             let freshness = Freshness::parse(&version, &version_match, limit, &token)?;
             let list = registry.list(&query, limit, &token, freshness).await?;
-            let Listed { metadata, items } = list;
+            let ListPage { metadata, items } = list;
             let items = items.iter().map(|entry| entry.message.clone()).collect();
             Ok(ObjectList {
                 metadata: Some(metadata),

@@ -10,12 +10,12 @@ use podplane_proto::{
 };
 
 use crate::{
-    registry::{Part, Patch, Registry},
+    registry::{ObjectPart, Patch, Registry},
     rest::{
         body,
         patch::read,
         place::place,
-        request::Options,
+        request::RequestOptions,
         resource::{Resource, patch_object},
     },
 };
@@ -24,7 +24,7 @@ use crate::{
 pub(super) async fn patch<K: Strategy>(
     registry: &Registry<K>,
     key: &ObjectKey,
-    part: Part,
+    part: ObjectPart,
     fence: Option<Fence>,
     request: PatchRequest,
 ) -> Result<K, ApiError> {
@@ -37,7 +37,7 @@ pub(super) async fn patch<K: Strategy>(
     } = request;
     let text = Bytes::from(patch);
     let is_recorded = !field_manager.is_empty();
-    let options = Options::of_patch(field_manager, force);
+    let options = RequestOptions::of_patch(field_manager, force);
     let mut patch = read(patch_type, &text)?;
     let is_applied = patch_type == PatchType::Apply;
     let is_forced = options.force(is_applied)?;

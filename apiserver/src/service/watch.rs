@@ -18,14 +18,14 @@ use super::status;
 use crate::{
     cache::{INITIAL_EVENTS_END, Query},
     error,
-    metrics::Watching,
-    registry::{Registry, Start, Told, WatchOptions},
+    metrics::OpenWatch,
+    registry::{Registry, StreamEvent, WatchOptions, WatchStart},
 };
 
 pub(super) struct Watch<K> {
     pub(super) registry: Registry<K>,
     pub(super) stop: CancellationToken,
-    pub(super) watching: Arc<Watching>,
+    pub(super) watching: Arc<OpenWatch>,
 }
 
 impl<K: Strategy> ServerStreamingService<WatchRequest> for Watch<K> {
@@ -48,15 +48,15 @@ impl<K: Strategy> ServerStreamingService<WatchRequest> for Watch<K> {
                 .map_err(status::of)?;
             let options = WatchOptions {
                 query,
-                start: Start::parse(&resource_version).map_err(status::of)?,
+                start: WatchStart::parse(&resource_version).map_err(status::of)?,
                 bookmarks: allow_watch_bookmarks,
                 ends: None,
                 announce_end: allow_watch_bookmarks,
             };
-            let told = registry.watch(options).await.map_err(status::of)?;
-            let events = told.map(move |told| {
+            let events = registry.watch(options).await.map_err(status::of)?;
+            let events = events.map(move |event| {
                 watching.sent();
-                told.and_then(|told| event::<K>(&told))
+                event.and_then(|event| encode::<K>(&event))
             });
             // Ends with the server, so that its clients look for the next one.
             let events = events
@@ -68,11 +68,13 @@ impl<K: Strategy> ServerStreamingService<WatchRequest> for Watch<K> {
     }
 }
 
-fn event<K: Strategy>(told: &Told) -> Result<WatchEvent, ApiError> {
-    let (event_type, message) = match told {
-        Told::Seen(seen) => (seen.event_type(), seen.message::<K>()?),
-        Told::Bookmark(revision) => (WatchEventType::Bookmark, bookmark::<K>(*revision, None)?),
-        Told::InitialEnd(revision) => (
+fn encode<K: Strategy>(event: &StreamEvent) -> Result<WatchEvent, ApiError> {
+    let (event_type, message) = match event {
+        StreamEvent::Change(change) => (change.event_type(), change.message::<K>()?),
+        StreamEvent::Bookmark(revision) => {
+            (WatchEventType::Bookmark, bookmark::<K>(*revision, None)?)
+        }
+        StreamEvent::InitialEnd(revision) => (
             WatchEventType::Bookmark,
             bookmark::<K>(*revision, Some(INITIAL_EVENTS_END))?,
         ),

@@ -11,8 +11,8 @@ pub(super) fn with_blocks(name: &str, blocks: &[&str]) -> Node {
     object(json!({"metadata": {"name": name}, "spec": {"podCIDRs": blocks}}))
 }
 
-pub(super) fn policy() -> Policy {
-    Policy {
+pub(super) fn policy() -> BlockPolicy {
+    BlockPolicy {
         service_ranges: "10.96.0.0/16,fd00:96::/112".parse().unwrap(),
         cluster_cidrs: vec!["10.244.0.0/22".parse().unwrap()],
         lenient: false,
@@ -135,7 +135,7 @@ async fn creates_only_one_of_concurrent_overlapping_nodes() {
 
 #[tokio::test]
 async fn lenient_policy_admits_overlapping_blocks() {
-    let lenient = Policy {
+    let lenient = BlockPolicy {
         lenient: true,
         ..policy()
     };

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Instant};
 
 use http::Method;
 use podplane_api::core::Event;
-use podplane_store::{SledStore, Status};
+use podplane_store::{SledStore, StoreStatus};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
@@ -16,12 +16,12 @@ const MIB: u64 = 1 << 20;
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const MERGE_PATCH: &str = "application/merge-patch+json";
 
-async fn bounded(bounds: Bounds, store: impl Store) -> TestServer {
-    TestServer::within_bounds("127.0.0.1:0", Policy::default(), bounds, store).await
+async fn bounded(bounds: HistoryBounds, store: impl Store) -> TestServer {
+    TestServer::within_bounds("127.0.0.1:0", BlockPolicy::default(), bounds, store).await
 }
 
 /// Waits until `is_so` returns true.
-async fn until(what: &str, within: Duration, mut is_so: impl AsyncFnMut() -> bool) {
+async fn wait_until(what: &str, within: Duration, mut is_so: impl AsyncFnMut() -> bool) {
     let began = Instant::now();
     while !is_so().await {
         assert!(began.elapsed() < within, "not in time: {what}");
@@ -34,9 +34,9 @@ async fn until(what: &str, within: Duration, mut is_so: impl AsyncFnMut() -> boo
 #[tokio::test]
 async fn history_is_bounded_by_its_bytes() {
     let store = Arc::new(MemStore::new());
-    let bounds = Bounds {
+    let bounds = HistoryBounds {
         history_bytes: 2 * MIB,
-        ..Bounds::default()
+        ..HistoryBounds::default()
     };
     let server = bounded(bounds, store.clone()).await;
     let mut watch = server.pods().watch(&Default::default(), "").await.unwrap();
@@ -50,17 +50,17 @@ async fn history_is_bounded_by_its_bytes() {
         assert_eq!(within(patched).await.unwrap().code, 200);
         let _ = next(&mut watch).await;
         // Some is written between two checks.
-        let Status { history_bytes, .. } = store.status().await.unwrap();
+        let StoreStatus { history_bytes, .. } = store.status().await.unwrap();
         assert!(history_bytes < 16 * MIB, "round {round}: {history_bytes}");
     }
-    until("history within its bound", DEADLINE, async || {
+    wait_until("history within its bound", DEADLINE, async || {
         store.status().await.unwrap().history_bytes <= 2 * MIB
     })
     .await;
     // The caches and the watches go on.
     server.pods().create(&pod("b")).await.unwrap();
     loop {
-        if told(&next(&mut watch).await) == "added b" {
+        if event_text(&next(&mut watch).await) == "added b" {
             break;
         }
     }
@@ -69,10 +69,10 @@ async fn history_is_bounded_by_its_bytes() {
 
 #[tokio::test]
 async fn events_are_bounded_by_their_number_and_age() {
-    let bounds = Bounds {
+    let bounds = HistoryBounds {
         max_events: 50,
         event_ttl: Duration::from_secs(3),
-        ..Bounds::default()
+        ..HistoryBounds::default()
     };
     let server = bounded(bounds, MemStore::new()).await;
     let events = server.client.namespaced::<Event>("default");
@@ -86,7 +86,7 @@ async fn events_are_bounded_by_their_number_and_age() {
         let names = list.items.iter().map(|event| event.name().to_owned());
         names.collect()
     };
-    until("no more than 50 events", DEADLINE, async || {
+    wait_until("no more than 50 events", DEADLINE, async || {
         names().await.len() <= 50
     })
     .await;
@@ -97,7 +97,7 @@ async fn events_are_bounded_by_their_number_and_age() {
         events.delete(name, &Default::default()).await.unwrap();
     }
     events.create(&object(now)).await.unwrap();
-    until("the event expired", DEADLINE, async || {
+    wait_until("the event expired", DEADLINE, async || {
         names().await.is_empty()
     })
     .await;
@@ -149,9 +149,9 @@ async fn a_request_with_an_incomplete_body_times_out() {
 async fn the_files_shrink_after_churn() {
     let dir = tempfile::tempdir().unwrap();
     let store = Arc::new(SledStore::open(dir.path()).unwrap());
-    let bounds = Bounds {
+    let bounds = HistoryBounds {
         history_bytes: MIB,
-        ..Bounds::default()
+        ..HistoryBounds::default()
     };
     let server = bounded(bounds, store.clone()).await;
     let large = |name: &str| {
@@ -177,7 +177,7 @@ async fn the_files_shrink_after_churn() {
             .await
             .unwrap();
     }
-    until("32 MiB on disk", Duration::from_secs(150), async || {
+    wait_until("32 MiB on disk", Duration::from_secs(150), async || {
         disk_bytes().await <= 32 * MIB
     })
     .await;

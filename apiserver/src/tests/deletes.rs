@@ -22,7 +22,7 @@ impl TestServer {
         answer.body
     }
 
-    async fn left(&self) -> Vec<String> {
+    async fn remaining(&self) -> Vec<String> {
         let list = self.pods().list(&ListParams::default()).await.unwrap();
         list.items.iter().map(|pod| pod.name().to_owned()).collect()
     }
@@ -96,7 +96,7 @@ async fn a_dry_run_deletes_nothing() {
         .removed(&format!("{PODS}?dryRun=All"), json!({}))
         .await;
     assert_eq!(all.code, 200);
-    assert_eq!(server.left().await, ["bound", "unbound"]);
+    assert_eq!(server.remaining().await, ["bound", "unbound"]);
     server.stop().await;
 }
 
@@ -116,14 +116,14 @@ async fn a_collection_is_deleted_by_selector() {
     let deleted = server.removed(&web, json!({})).await;
     assert_eq!(deleted.code, 200);
     assert_eq!(deleted.body["kind"], "PodList");
-    assert_eq!(server.left().await, ["b", "d"]);
+    assert_eq!(server.remaining().await, ["b", "d"]);
 
     // A pod with a grace period begins to end.
     let bound = format!("{PODS}?fieldSelector=spec.nodeName%3Dn");
     server.removed(&bound, json!({})).await;
     assert!(server.pods().get("b").await.unwrap().is_deleting());
     server.removed(PODS, json!({"gracePeriodSeconds": 0})).await;
-    assert!(server.left().await.is_empty());
+    assert!(server.remaining().await.is_empty());
     server.stop().await;
 }
 
@@ -163,7 +163,7 @@ async fn refuses_invalid_delete_options() {
         );
         assert_eq!(answer.body["details"]["kind"], "DeleteOptions");
     }
-    assert_eq!(server.left().await, ["a"]);
+    assert_eq!(server.remaining().await, ["a"]);
     server.stop().await;
 }
 

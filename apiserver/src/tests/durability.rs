@@ -21,12 +21,12 @@ async fn objects_and_watches_survive_a_restart() {
             .await
             .unwrap(),
     );
-    assert_eq!(next(&mut events).await, WatchEvent::Added(second.clone()));
+    assert_eq!(next(&mut events).await, ObjectEvent::Added(second.clone()));
     let third = server.pods().create(&pod("c")).await.unwrap();
     assert!(
         third.resource_version().parse::<u64>().unwrap()
             > second.resource_version().parse().unwrap()
     );
-    assert_eq!(next(&mut events).await, WatchEvent::Added(third));
+    assert_eq!(next(&mut events).await, ObjectEvent::Added(third));
     server.stop().await;
 }

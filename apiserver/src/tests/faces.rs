@@ -11,14 +11,14 @@ const PODS: &str = "/api/v1/namespaces/default/pods";
 
 /// A refusal, as gRPC and REST both report it.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Refusal {
+pub(super) struct ReportedRefusal {
     pub(super) reason: String,
     pub(super) message: String,
     /// The field and message of each cause.
     causes: Vec<(String, String)>,
 }
 
-impl From<ApiError> for Refusal {
+impl From<ApiError> for ReportedRefusal {
     fn from(error: ApiError) -> Self {
         let causes = error.fields.into_iter();
         Self {
@@ -31,7 +31,7 @@ impl From<ApiError> for Refusal {
     }
 }
 
-impl From<Answer> for Refusal {
+impl From<Answer> for ReportedRefusal {
     fn from(answer: Answer) -> Self {
         let Answer { code, body, .. } = answer;
         assert_eq!(
@@ -55,11 +55,11 @@ impl From<Answer> for Refusal {
 pub(super) async fn both<T: std::fmt::Debug, E: std::fmt::Debug>(
     grpc: impl Future<Output = Result<T, ApiError>>,
     rest: impl Future<Output = Result<Answer, E>>,
-) -> (u16, Refusal) {
-    let grpc = Refusal::from(within(grpc).await.unwrap_err());
+) -> (u16, ReportedRefusal) {
+    let grpc = ReportedRefusal::from(within(grpc).await.unwrap_err());
     let answer = within(rest).await.unwrap();
     let code = answer.code;
-    let rest = Refusal::from(answer);
+    let rest = ReportedRefusal::from(answer);
     assert_eq!(grpc, rest);
     (code, rest)
 }
@@ -267,10 +267,10 @@ async fn grpc_and_rest_refuse_alike() {
     let containers = json!([{"name": "c", "image": "i", "env": env}]);
     let large =
         pod_with(json!({"metadata": {"name": "large"}, "spec": {"containers": containers}}));
-    let grpc = Refusal::from(pods.create(&large).await.unwrap_err());
+    let grpc = ReportedRefusal::from(pods.create(&large).await.unwrap_err());
     let answer = post(PODS, document(&large)).await.unwrap();
     assert_eq!(answer.code, 413);
-    for refusal in [grpc, Refusal::from(answer)] {
+    for refusal in [grpc, ReportedRefusal::from(answer)] {
         assert_eq!(refusal.reason, "RequestEntityTooLarge");
         let size = "Request entity too large: number of bytes in a value is 15";
         assert!(refusal.message.starts_with(size), "{refusal:?}");
@@ -372,10 +372,10 @@ async fn grpc_and_rest_show_the_same_object() {
     for kind in ["ADDED", "MODIFIED", "MODIFIED", "DELETED"] {
         let rest = within(through_rest.next()).await.unwrap().unwrap();
         let (grpc, object) = match next(&mut through_grpc).await {
-            WatchEvent::Added(object) => ("ADDED", object),
-            WatchEvent::Modified(object) => ("MODIFIED", object),
-            WatchEvent::Deleted(object) => ("DELETED", object),
-            WatchEvent::Bookmark(_) => panic!("next() leaves them out"),
+            ObjectEvent::Added(object) => ("ADDED", object),
+            ObjectEvent::Modified(object) => ("MODIFIED", object),
+            ObjectEvent::Deleted(object) => ("DELETED", object),
+            ObjectEvent::Bookmark(_) => panic!("next() leaves them out"),
         };
         assert_eq!((&rest["type"], grpc), (&json!(kind), kind));
         assert_eq!(rest["object"], document(&object));

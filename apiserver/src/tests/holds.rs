@@ -217,9 +217,9 @@ async fn a_recreated_node_is_held_by_its_former_instance() {
 
 #[tokio::test]
 async fn a_hold_expires_after_the_configured_delay() {
-    let policy = Policy {
+    let policy = BlockPolicy {
         release_after: Some(Duration::from_millis(300)),
-        ..Policy::default()
+        ..BlockPolicy::default()
     };
     let server = TestServer::under(policy, MemStore::new()).await;
     let nodes = server.nodes();

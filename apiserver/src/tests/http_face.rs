@@ -14,7 +14,7 @@ fn pod(name: &str) -> Value {
 
 /// The method, path, type and body of a refused request, and the code, reason and message of the
 /// answer.
-type Refused = (
+type RefusalCase = (
     Method,
     &'static str,
     &'static str,
@@ -30,7 +30,7 @@ async fn invalid_requests_are_answered_with_a_status() {
     const NO_PATH: &str = "the server could not find the requested resource";
     const NO_METHOD: &str = "the server does not allow this method on the requested resource";
     let json = "application/json";
-    let table: Vec<Refused> = vec![
+    let table: Vec<RefusalCase> = vec![
         (
             Method::GET,
             "/nothing",

@@ -12,7 +12,7 @@ use super::*;
 
 #[derive(Parser)]
 #[command(args_override_self = true)]
-struct Cli {
+struct ElectionProgram {
     #[command(flatten)]
     election: LeaderElection,
 }
@@ -24,7 +24,7 @@ fn candidate(server: &TestServer, flags: &[&str]) -> Result<Candidate, LeaderErr
         "--leader-elect-renew-deadline=700ms",
         "--leader-elect-retry-period=50ms",
     ];
-    let cli = Cli::parse_from(quick.iter().chain(flags));
+    let cli = ElectionProgram::parse_from(quick.iter().chain(flags));
     cli.election.candidate(server.client.clone(), "component")
 }
 
@@ -55,7 +55,7 @@ async fn ended(
     within(running.join_next()).await.unwrap().unwrap()
 }
 
-async fn held(server: &TestServer) -> podplane_api::coordination::LeaseSpec {
+async fn held_lease(server: &TestServer) -> podplane_api::coordination::LeaseSpec {
     let leases = server.client.namespaced::<Lease>("kube-system");
     leases.get("component").await.unwrap().spec.unwrap()
 }
@@ -81,19 +81,25 @@ async fn the_next_candidate_leads_after_a_release() {
             .await
             .is_err()
     );
-    assert_eq!(held(&server).await.holder_identity.as_deref(), Some("one"));
+    assert_eq!(
+        held_lease(&server).await.holder_identity.as_deref(),
+        Some("one")
+    );
     stop_one.cancel();
     assert!(ended(one).await.unwrap().is_some());
     let next = within(told_two.recv()).await.unwrap();
     assert!(next.fence.as_ref().unwrap().epoch > leading.fence.as_ref().unwrap().epoch);
-    assert_eq!(held(&server).await.lease_transitions, Some(1));
+    assert_eq!(held_lease(&server).await.lease_transitions, Some(1));
     // A late write of the first leader.
     let late = leading.client.all::<Node>().create(&node("b")).await;
     assert_eq!(late.unwrap_err().reason, Reason::FenceLost);
     next.client.all::<Node>().create(&node("b")).await.unwrap();
     stop_two.cancel();
     assert!(ended(two).await.unwrap().is_some());
-    assert_eq!(held(&server).await.holder_identity.as_deref(), Some(""));
+    assert_eq!(
+        held_lease(&server).await.holder_identity.as_deref(),
+        Some("")
+    );
     server.stop().await;
 }
 

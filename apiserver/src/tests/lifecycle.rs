@@ -299,13 +299,13 @@ async fn a_namespace_is_deleted_with_its_objects() {
     );
     loop {
         match next(&mut changes).await {
-            WatchEvent::Added(pod) | WatchEvent::Modified(pod) if pod.is_deleting() => break,
+            ObjectEvent::Added(pod) | ObjectEvent::Modified(pod) if pod.is_deleting() => break,
             _ => {}
         }
     }
     assert!(namespaces.get("x").await.is_ok());
     pods.delete("bound", &at_once()).await.unwrap();
-    while told(&next(&mut gone).await) != "deleted x" {}
+    while event_text(&next(&mut gone).await) != "deleted x" {}
     assert!(
         pods.list(&ListParams::default())
             .await

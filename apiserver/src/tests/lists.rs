@@ -22,11 +22,11 @@ impl TestServer {
         let path = format!("{PODS}?watch=1&{options}");
         let (code, events) = self.rest.watch(&path).await.unwrap();
         assert_eq!(code, 200, "{options}");
-        let events = events.map(|event| said(&event.unwrap()));
+        let events = events.map(|event| event_text(&event.unwrap()));
         within(events.take(count).collect()).await
     }
 
-    async fn made(&self, name: &str) -> u64 {
+    async fn create(&self, name: &str) -> u64 {
         revision(&self.pods().create(&pod(name)).await.unwrap())
     }
 }
@@ -53,7 +53,7 @@ fn revision(pod: &Pod) -> u64 {
     pod.resource_version().parse().unwrap()
 }
 
-fn said(event: &Value) -> String {
+fn event_text(event: &Value) -> String {
     let object = &event["object"];
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let kind = text(&event["type"]);
@@ -84,8 +84,8 @@ fn names(answer: &Answer) -> String {
 #[tokio::test]
 async fn a_list_respects_the_requested_revision() {
     let server = TestServer::start().await;
-    let a = server.made("a").await;
-    let b = server.made("b").await;
+    let a = server.create("a").await;
+    let b = server.create("b").await;
     let current = b.to_string();
     let future = b + 1;
     for (options, want, at) in [
@@ -153,8 +153,8 @@ async fn a_list_respects_the_requested_revision() {
 #[tokio::test]
 async fn options_that_contradict_each_other_are_refused() {
     let server = TestServer::start().await;
-    server.made("a").await;
-    server.made("b").await;
+    server.create("a").await;
+    server.create("b").await;
     let token = server.listed("limit=1").await.body["metadata"]["continue"].clone();
     let token = token.as_str().unwrap();
     let invalid = |why: &str| {
@@ -244,12 +244,12 @@ async fn options_that_contradict_each_other_are_refused() {
 async fn pages_are_of_one_revision_while_writes_go_on() {
     let server = TestServer::start().await;
     for name in ["a", "c", "e", "g"] {
-        server.made(name).await;
+        server.create(name).await;
     }
     let first = server.listed("limit=2").await;
     assert_eq!(names(&first), "a c");
     assert_eq!(first.body["metadata"]["remainingItemCount"], 2);
-    server.made("d").await;
+    server.create("d").await;
     server.pods().delete("e", &at_once()).await.unwrap();
     let token = first.body["metadata"]["continue"].as_str().unwrap();
     let second = server.listed(&format!("limit=2&continue={token}")).await;
@@ -264,13 +264,13 @@ async fn pages_are_of_one_revision_while_writes_go_on() {
 async fn compacted_revisions_are_expired() {
     let store = Arc::new(MemStore::new());
     let server = TestServer::with(store.clone()).await;
-    let a = server.made("a").await;
+    let a = server.create("a").await;
     for name in ["c", "e"] {
-        server.made(name).await;
+        server.create(name).await;
     }
     let first = server.listed("limit=1").await;
     let token = first.body["metadata"]["continue"].as_str().unwrap();
-    let last = server.made("d").await;
+    let last = server.create("d").await;
     store.compact(Revision::new(last).unwrap()).await.unwrap();
 
     let exact = server
@@ -320,8 +320,8 @@ async fn compacted_revisions_are_expired() {
 #[tokio::test]
 async fn a_watch_begins_at_the_requested_revision() {
     let server = TestServer::start().await;
-    let a = server.made("a").await;
-    let b = server.made("b").await;
+    let a = server.create("a").await;
+    let b = server.create("b").await;
     let send = "resourceVersionMatch=NotOlderThan&sendInitialEvents";
     for (options, want) in [
         (String::new(), vec!["ADDED a", "ADDED b"]),
@@ -347,9 +347,9 @@ async fn a_watch_begins_at_the_requested_revision() {
         let path = format!("{PODS}?watch=1&{send}=false{version}");
         let (_, mut events) = server.rest.watch(&path).await.unwrap();
         let name = format!("new{}", version.len());
-        server.made(&name).await;
+        server.create(&name).await;
         let event = within(events.next()).await.unwrap().unwrap();
-        assert_eq!(said(&event), format!("ADDED {name}"));
+        assert_eq!(event_text(&event), format!("ADDED {name}"));
     }
     server.stop().await;
 }
@@ -360,8 +360,8 @@ async fn a_watch_begins_at_the_requested_revision() {
 async fn a_watch_from_a_revision_that_is_not_kept_is_expired() {
     let store = Arc::new(MemStore::new());
     let server = TestServer::with(store.clone()).await;
-    let a = server.made("a").await;
-    let b = server.made("b").await;
+    let a = server.create("a").await;
+    let b = server.create("b").await;
     let future = b + 1_000_000;
     let seen = server
         .watched(&format!("resourceVersion={future}"), 2)
@@ -384,10 +384,10 @@ async fn a_watch_from_a_revision_that_is_not_kept_is_expired() {
 #[tokio::test]
 async fn a_watch_ends_when_its_time_is_up() {
     let server = TestServer::start().await;
-    server.made("a").await;
+    server.create("a").await;
     let path = format!("{PODS}?watch=1&timeoutSeconds=1");
     let (_, events) = server.rest.watch(&path).await.unwrap();
-    let seen: Vec<_> = within(events.map(|event| said(&event.unwrap())).collect()).await;
+    let seen: Vec<_> = within(events.map(|event| event_text(&event.unwrap())).collect()).await;
     assert_eq!(seen, ["ADDED a"]);
     server.stop().await;
 }
@@ -413,7 +413,7 @@ async fn a_selecting_watch_reports_objects_that_stop_matching_as_deleted() {
         } else {
             pods.delete(name, &at_once()).await.unwrap();
         }
-        let events = events.map(|event| said(&event.unwrap()));
+        let events = events.map(|event| event_text(&event.unwrap()));
         let seen: Vec<_> = within(events.take(2).collect()).await;
         assert_eq!(
             seen,

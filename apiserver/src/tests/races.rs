@@ -1,7 +1,7 @@
 use podplane_client::{Binding, Reason};
 use podplane_store::{
-    Commit, Committed, Item, Key, ListQuery, Prefix, Revision, Snapshot, Status, StoreError, Txn,
-    Watch,
+    Commit, CommitResult, Item, Key, ListQuery, Prefix, Revision, Snapshot, StoreError,
+    StoreStatus, Txn, Watch,
 };
 use tokio::sync::watch;
 
@@ -129,7 +129,7 @@ async fn no_object_is_created_in_a_terminating_namespace() {
             );
         }
     }
-    while told(&next(&mut changes).await) != "deleted x" {}
+    while event_text(&next(&mut changes).await) != "deleted x" {}
     let left = server
         .client
         .namespaced::<Pod>("x")
@@ -143,7 +143,7 @@ async fn no_object_is_created_in_a_terminating_namespace() {
 /// A store that, while its gate is closed, reports no commit to its writer or to watches; reads and
 /// refusals still show it.
 #[derive(Debug)]
-struct Held {
+struct GatedStore {
     store: MemStore,
     gate: watch::Receiver<bool>,
 }
@@ -154,16 +154,16 @@ struct HeldWatch {
     gate: watch::Receiver<bool>,
 }
 
-async fn passed(gate: &watch::Receiver<bool>) {
+async fn gate_opened(gate: &watch::Receiver<bool>) {
     gate.clone().wait_for(|open| *open).await.unwrap();
 }
 
-impl Store for Held {
+impl Store for GatedStore {
     type Watch = HeldWatch;
 
-    async fn commit(&self, txn: Txn) -> Result<Committed, StoreError> {
+    async fn commit(&self, txn: Txn) -> Result<CommitResult, StoreError> {
         let committed = self.store.commit(txn).await?;
-        passed(&self.gate).await;
+        gate_opened(&self.gate).await;
         Ok(committed)
     }
 
@@ -198,7 +198,7 @@ impl Store for Held {
         self.store.current().await
     }
 
-    async fn status(&self) -> Result<Status, StoreError> {
+    async fn status(&self) -> Result<StoreStatus, StoreError> {
         self.store.status().await
     }
 }
@@ -206,7 +206,7 @@ impl Store for Held {
 impl Watch for HeldWatch {
     async fn next(&mut self) -> Result<Commit, StoreError> {
         let commit = self.watch.next().await?;
-        passed(&self.gate).await;
+        gate_opened(&self.gate).await;
         Ok(commit)
     }
 
@@ -218,7 +218,7 @@ impl Watch for HeldWatch {
 #[tokio::test]
 async fn a_refused_client_reads_the_conflicting_write() {
     let gate = watch::Sender::new(true);
-    let store = Held {
+    let store = GatedStore {
         store: MemStore::new(),
         gate: gate.subscribe(),
     };

@@ -8,7 +8,7 @@ use tonic::{client::Grpc, transport::Channel};
 use tonic_prost::ProstCodec;
 
 use super::*;
-use crate::{ClusterFlags, Config, StoreKind, run};
+use crate::{ApiserverConfig, HoldFlags, StoreKind, run};
 
 async fn call(channel: Channel, method: &str, object: Option<Bytes>) -> ApiError {
     let mut grpc = Grpc::new(channel);
@@ -30,8 +30,8 @@ async fn refuses_invalid_grpc_requests() {
     let mut running = JoinSet::new();
     running.spawn(server::serve(
         MemStore::new(),
-        Policy::default(),
-        Bounds::default(),
+        BlockPolicy::default(),
+        HistoryBounds::default(),
         listener,
         |_| Ok(()),
         stop.clone(),
@@ -117,7 +117,7 @@ async fn events_of_nodes_are_in_the_default_namespace() {
 async fn publishes_the_address_once_it_is_served() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("address");
-    let config = Config {
+    let config = ApiserverConfig {
         listen: "127.0.0.1:0".parse().unwrap(),
         allowed_hosts: Default::default(),
         address_file: Some(file.clone()),
@@ -126,10 +126,10 @@ async fn publishes_the_address_once_it_is_served() {
         service_cluster_ip_range: podplane_ipam::ServiceRanges::default(),
         cluster_cidr: Vec::new(),
         compat: podplane_ipam::Compat::None,
-        cluster: ClusterFlags {
+        cluster: HoldFlags {
             release_after: Duration::ZERO,
         },
-        bounds: Bounds::default(),
+        bounds: HistoryBounds::default(),
     };
     let stop = CancellationToken::new();
     let mut running = JoinSet::new();
@@ -155,7 +155,7 @@ async fn publishes_the_address_once_it_is_served() {
     );
 
     let second = within(run(
-        Config {
+        ApiserverConfig {
             listen: "127.0.0.1:0".parse().unwrap(),
             ..config
         },
@@ -163,7 +163,7 @@ async fn publishes_the_address_once_it_is_served() {
     ))
     .await;
     assert!(
-        matches!(second, Err(server::RunError::Open { .. })),
+        matches!(second, Err(server::ApiserverRunError::Open { .. })),
         "{second:?}"
     );
     stop.cancel();

@@ -9,19 +9,19 @@ async fn a_watch_begins_with_existing_objects_and_a_bookmark() {
     pods.create(&pod("a")).await.unwrap();
     pods.create(&pod("b")).await.unwrap();
     let mut events = Box::pin(pods.watch(&ListParams::default(), "").await.unwrap());
-    assert_eq!(told(&next(&mut events).await), "added a");
-    assert_eq!(told(&next(&mut events).await), "added b");
+    assert_eq!(event_text(&next(&mut events).await), "added a");
+    assert_eq!(event_text(&next(&mut events).await), "added b");
     let list = pods.list(&ListParams::default()).await.unwrap();
     assert_eq!(
         within(events.next()).await.unwrap().unwrap(),
-        WatchEvent::Bookmark(list.resource_version)
+        ObjectEvent::Bookmark(list.resource_version)
     );
 
     pods.create(&pod("c")).await.unwrap();
-    assert_eq!(told(&next(&mut events).await), "added c");
+    assert_eq!(event_text(&next(&mut events).await), "added c");
     let deleted = pods.delete("a", &at_once()).await.unwrap();
     match next(&mut events).await {
-        WatchEvent::Deleted(pod) => assert_eq!(pod.resource_version(), deleted.resource_version()),
+        ObjectEvent::Deleted(pod) => assert_eq!(pod.resource_version(), deleted.resource_version()),
         other => panic!("{other:?}"),
     }
     server.stop().await;
@@ -43,7 +43,7 @@ async fn a_watch_resumes_where_another_ended() {
     for index in 0..20 {
         let mut events = Box::pin(pods.watch(&ListParams::default(), &revision).await.unwrap());
         match next(&mut events).await {
-            WatchEvent::Added(pod) => {
+            ObjectEvent::Added(pod) => {
                 assert_eq!(pod.name(), format!("p{index}"));
                 revision = pod.resource_version().to_owned();
             }
@@ -74,7 +74,7 @@ async fn a_selecting_watch_follows_objects_in_and_out_of_the_selection() {
     }
     pods.delete("a", &at_once()).await.unwrap();
     for want in ["added a", "modified a", "deleted a", "added a", "deleted a"] {
-        assert_eq!(told(&next(&mut events).await), want);
+        assert_eq!(event_text(&next(&mut events).await), want);
     }
     server.stop().await;
 }
@@ -112,7 +112,7 @@ async fn every_watch_sees_every_write_once_and_in_order() {
         running.spawn(async move {
             let mut last = 0;
             for _ in 0..WRITERS * EACH {
-                let WatchEvent::Added(pod) = next(&mut events).await else {
+                let ObjectEvent::Added(pod) = next(&mut events).await else {
                     panic!("only creations")
                 };
                 let revision = pod.resource_version().parse().unwrap();

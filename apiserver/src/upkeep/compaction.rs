@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use podplane_store::{Revision, Status, StoreError};
+use podplane_store::{Revision, StoreError, StoreStatus};
 use tokio::{
     task::spawn_blocking,
     time::{self, Instant},
@@ -72,7 +72,7 @@ impl Upkeep {
     /// The revision to compact at, if the history is too large.
     async fn too_much(&self, current: Revision) -> Result<Option<Revision>, StoreError> {
         let most = self.bounds.history_bytes;
-        let Status { history_bytes, .. } = self.engine.status().await?;
+        let StoreStatus { history_bytes, .. } = self.engine.status().await?;
         if history_bytes <= most {
             return Ok(None);
         }

@@ -11,7 +11,7 @@ use tokio::time;
 use super::Upkeep;
 use crate::{
     cache::Query,
-    registry::{Start, Told, WatchOptions},
+    registry::{StreamEvent, WatchOptions, WatchStart},
 };
 
 /// The interval of checks of a namespace whose content takes time to end, such as pods.
@@ -38,10 +38,10 @@ impl Upkeep {
         }
     }
 
-    async fn watch(&self) -> Result<BoxStream<'static, Result<Told, ApiError>>, ApiError> {
+    async fn watch(&self) -> Result<BoxStream<'static, Result<StreamEvent, ApiError>>, ApiError> {
         let all = WatchOptions {
             query: Query::default(),
-            start: Start::Present(None),
+            start: WatchStart::Present(None),
             ends: None,
             bookmarks: false,
             announce_end: false,

@@ -6,17 +6,17 @@ use tokio::task::JoinSet;
 use super::*;
 use crate::{
     cache::{Feeder, KindCache},
-    registry::{Freshness, Write},
+    registry::{Freshness, WriteParams},
 };
 
-struct Server {
+struct UpkeepFixture {
     engine: Engine,
     position: Position,
     events: Registry<Event>,
     _feed: JoinSet<()>,
 }
 
-impl Server {
+impl UpkeepFixture {
     /// A server with namespaces and events, without its loops.
     async fn start() -> Self {
         let engine = Engine::new(MemStore::new()).await.unwrap();
@@ -35,7 +35,7 @@ impl Server {
             position: position.clone(),
             namespaces,
             kinds: Vec::new(),
-            bounds: Bounds::default(),
+            bounds: HistoryBounds::default(),
         };
         upkeep.create_system_namespaces().await.unwrap();
         upkeep.create_system_namespaces().await.unwrap();
@@ -50,7 +50,10 @@ impl Server {
     async fn event(&self, name: &str, last: &str) {
         let event = json!({"metadata": {"name": name, "namespace": "default"}, "involvedObject": {}, "lastTimestamp": last});
         self.events
-            .create(serde_json::from_value(event).unwrap(), &Write::default())
+            .create(
+                serde_json::from_value(event).unwrap(),
+                &WriteParams::default(),
+            )
             .await
             .unwrap();
     }
@@ -63,7 +66,7 @@ impl Server {
 
 #[tokio::test]
 async fn expired_events_are_swept_and_others_stay() {
-    let server = Server::start().await;
+    let server = UpkeepFixture::start().await;
     server.event("old", "2100-01-01T00:00:00Z").await;
     server.event("young", "2100-01-01T00:30:00Z").await;
     server
@@ -82,7 +85,7 @@ async fn expired_events_are_swept_and_others_stay() {
 
 #[tokio::test]
 async fn the_oldest_events_go_when_there_are_too_many() {
-    let server = Server::start().await;
+    let server = UpkeepFixture::start().await;
     for (name, minute) in [("c", 3), ("a", 1), ("e", 5), ("b", 2), ("d", 4)] {
         server
             .event(name, &format!("2100-01-01T00:0{minute}:00Z"))
@@ -97,7 +100,7 @@ async fn the_oldest_events_go_when_there_are_too_many() {
 
 #[tokio::test]
 async fn a_page_of_a_list_that_was_compacted_away_is_expired() {
-    let server = Server::start().await;
+    let server = UpkeepFixture::start().await;
     for name in ["a", "b", "c"] {
         server.event(name, "2100-01-01T00:00:00Z").await;
     }
@@ -139,7 +142,7 @@ async fn a_page_of_a_list_that_was_compacted_away_is_expired() {
 
 #[tokio::test]
 async fn a_namespace_is_not_released_while_something_is_in_it() {
-    let server = Server::start().await;
+    let server = UpkeepFixture::start().await;
     let prefix = server.events.prefix_in("default").unwrap();
     server.event("a", "2100-01-01T00:00:00Z").await;
     let key = podplane_store::Key::try_from("/registry/namespaces/default").unwrap();

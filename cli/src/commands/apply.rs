@@ -10,9 +10,9 @@ use podplane_api::Object;
 use podplane_client::{Client, PatchParams, PatchType};
 use serde_json::Value;
 
-use super::{FileArgs, NamespaceArgs, Outcome, api};
+use super::{BatchOutcome, FileArgs, NamespaceArgs, api};
 use crate::{
-    global::{Global, block_on},
+    global::{GlobalOptions, block_on},
     kind::with_kind,
     manifest::{self, Manifest},
     output,
@@ -37,11 +37,11 @@ pub(crate) struct Args {
     namespace: NamespaceArgs,
 }
 
-pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: Args, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     let manifests = manifest::read(&args.files.filename)?;
     block_on(async {
         let client = global.client()?;
-        let mut outcome = Outcome::default();
+        let mut outcome = BatchOutcome::default();
         for manifest in manifests {
             let applied = apply_manifest(&client, &manifest, &args.namespace.namespace).await;
             if let Some((name, what)) = outcome.note(applied)? {

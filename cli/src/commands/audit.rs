@@ -13,12 +13,14 @@ use std::{
 
 use clap::{ValueEnum, builder::PossibleValuesParser, builder::TypedValueParser as _};
 use podplane_api::printable;
-use podplane_audit::{AuditReport, Expected, Flags, IpamChoice, Keep, Repair, Severity, audit};
+use podplane_audit::{
+    AuditReport, ControllerFlags, DumpScope, ExpectedBlocks, IpamChoice, Repair, Severity, audit,
+};
 
 use crate::{
-    global::Global,
+    global::GlobalOptions,
     output,
-    report::{Unusable, UsageError},
+    report::{UnusableInput, UsageError},
 };
 
 /// The exit code of an audit without findings that could not read all of its input.
@@ -85,7 +87,7 @@ pub(crate) struct Args {
         value_name = "FORMAT",
         default_value = "table"
     )]
-    output: Form,
+    output: AuditFormat,
 
     /// Write manifests and a runbook that repair the findings at or above --fail-on to DIR, which
     /// must be empty or missing; requires --cluster-cidr
@@ -111,7 +113,7 @@ enum IpamFlag {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Form {
+enum AuditFormat {
     /// Text for people
     Table,
     /// Findings and summary
@@ -122,8 +124,8 @@ enum Form {
     Junit,
 }
 
-pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
-    let flags = Flags {
+pub(crate) fn run(args: Args, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
+    let flags = ControllerFlags {
         cluster_cidr: args.cluster_cidr.clone(),
         node_cidr_mask_size: args.node_cidr_mask_size,
         node_cidr_mask_size_ipv4: args.node_cidr_mask_size_ipv4,
@@ -138,15 +140,16 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let keep = match &args.repair {
         Some(dir) => {
             repair::check(dir)?;
-            Keep::Nodes
+            DumpScope::Nodes
         }
-        None => Keep::Fields,
+        None => DumpScope::Fields,
     };
-    let dump = source::read(&args, &flags, global, keep).map_err(Unusable)?;
+    let dump = source::read(&args, &flags, global, keep).map_err(UnusableInput)?;
     for note in dump.notes() {
         anstream::eprintln!("note: {}", printable::line(note));
     }
-    let expected = Expected::new(&flags, &dump).map_err(|error| UsageError(error.to_string()))?;
+    let expected =
+        ExpectedBlocks::new(&flags, &dump).map_err(|error| UsageError(error.to_string()))?;
     let report = audit(&dump, &expected);
     print(&args, &report)?;
     if let Some(dir) = &args.repair {
@@ -165,13 +168,13 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
 
 fn print(args: &Args, report: &AuditReport) -> anyhow::Result<()> {
     match args.output {
-        Form::Table => forms::table(report),
-        Form::Json => output::json(&serde_json::to_value(report)?),
-        Form::Sarif => {
+        AuditFormat::Table => forms::table(report),
+        AuditFormat::Json => output::json(&serde_json::to_value(report)?),
+        AuditFormat::Sarif => {
             let mut files = args.files.iter().filter(|file| *file != Path::new("-"));
             let file = files.next().map(|file| file.to_string_lossy());
             output::json(&sarif::log(report, file.as_deref()))
         }
-        Form::Junit => output::bytes(junit::xml(report, args.fail_on)?.as_bytes()),
+        AuditFormat::Junit => output::bytes(junit::xml(report, args.fail_on)?.as_bytes()),
     }
 }

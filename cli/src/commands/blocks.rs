@@ -12,7 +12,7 @@ use podplane_client::{Client, ListParams};
 use podplane_proto::ipam::{Block, BlockState, Hold};
 use serde_json::{Value, json};
 
-use crate::output::{self, Format, table::Table};
+use crate::output::{self, OutputFormat, table::TextTable};
 
 /// The stored pods that hold addresses, by address.
 #[derive(Debug, Default)]
@@ -60,7 +60,7 @@ pub(super) fn is_held(block: &Block) -> bool {
 pub(super) async fn get(
     client: &Client,
     names: &[String],
-    format: Option<Format>,
+    format: Option<OutputFormat>,
 ) -> anyhow::Result<ExitCode> {
     let mut blocks = client.blocks().list().await?.blocks;
     let holders = Holders::read(client).await?;
@@ -76,16 +76,16 @@ pub(super) async fn get(
     }
     match format {
         None if blocks.is_empty() && missing.is_empty() => anstream::eprintln!("No blocks found"),
-        None | Some(Format::Wide) if blocks.is_empty() => {}
-        None | Some(Format::Wide) => {
-            let is_wide = format == Some(Format::Wide);
+        None | Some(OutputFormat::Wide) if blocks.is_empty() => {}
+        None | Some(OutputFormat::Wide) => {
+            let is_wide = format == Some(OutputFormat::Wide);
             output::line(table(&blocks, &holders, is_wide))?;
         }
-        Some(Format::Name) => blocks
+        Some(OutputFormat::Name) => blocks
             .iter()
             .try_for_each(|block| output::line(format_args!("block/{}", block.cidr)))?,
-        Some(Format::Json) => output::json(&list(&blocks, &holders))?,
-        Some(Format::Yaml) => output::yaml(&list(&blocks, &holders))?,
+        Some(OutputFormat::Json) => output::json(&list(&blocks, &holders))?,
+        Some(OutputFormat::Yaml) => output::yaml(&list(&blocks, &holders))?,
     }
     for name in &missing {
         anstream::eprintln!(
@@ -160,7 +160,7 @@ fn table(blocks: &[Block], holders: &Holders, is_wide: bool) -> String {
         }
         row
     };
-    Table::new(columns).rows(blocks.iter().map(row))
+    TextTable::new(columns).rows(blocks.iter().map(row))
 }
 
 /// `instance 0f2c9d1e`, or the complete id.

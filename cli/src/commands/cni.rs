@@ -18,14 +18,14 @@ use podplane_service_runtime::logging::{self, LogConfig};
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
-    command: Command,
+    command: CniCommand,
 
     #[command(flatten)]
     log: LogConfig,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+enum CniCommand {
     /// Attach NETNS to the network NET, and print the result
     ///
     /// If a plugin fails, the partial attachment is deleted (DEL).
@@ -56,12 +56,12 @@ enum Command {
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     logging::init(&args.log)?;
     match args.command {
-        Command::Add(args) => network::add(&args)?,
-        Command::Check(args) => network::check(&args)?,
-        Command::Del(args) => network::del(&args)?,
-        Command::Gc(args) => network::gc(&args)?,
-        Command::Status(args) => network::status(&args)?,
-        Command::Verify(args) => return verify::run(args),
+        CniCommand::Add(args) => network::add(&args)?,
+        CniCommand::Check(args) => network::check(&args)?,
+        CniCommand::Del(args) => network::del(&args)?,
+        CniCommand::Gc(args) => network::gc(&args)?,
+        CniCommand::Status(args) => network::status(&args)?,
+        CniCommand::Verify(args) => return verify::run(args),
     }
     Ok(ExitCode::SUCCESS)
 }

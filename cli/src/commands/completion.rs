@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use clap::CommandFactory as _;
 use clap_complete::{CompleteEnv, Shell, env::Shells};
 
-use crate::{Cli, global::Global, output};
+use crate::{Cli, global::GlobalOptions, output};
 
 /// The environment variable with which the script asks; its value is the shell.
 const VARIABLE: &str = "PODPLANE_COMPLETE";
@@ -30,7 +30,7 @@ pub(crate) struct Args {
     shell: Shell,
 }
 
-pub(crate) fn run(args: Args, _: &Global) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: Args, _: &GlobalOptions) -> anyhow::Result<ExitCode> {
     let shells = Shells::builtins();
     let shell = args.shell.to_string();
     let shell = shells

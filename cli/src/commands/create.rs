@@ -6,9 +6,9 @@ use anyhow::Context as _;
 use podplane_api::Object as _;
 use podplane_client::Client;
 
-use super::{FileArgs, NamespaceArgs, Outcome, api};
+use super::{BatchOutcome, FileArgs, NamespaceArgs, api};
 use crate::{
-    global::{Global, block_on},
+    global::{GlobalOptions, block_on},
     kind::with_kind,
     manifest::{self, Manifest},
     output,
@@ -27,11 +27,11 @@ pub(crate) struct Args {
     namespace: NamespaceArgs,
 }
 
-pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: Args, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     let manifests = manifest::read(&args.files.filename)?;
     block_on(async {
         let client = global.client()?;
-        let mut outcome = Outcome::default();
+        let mut outcome = BatchOutcome::default();
         for manifest in manifests {
             let created = create(&client, &manifest, &args.namespace.namespace).await;
             let created = created.with_context(|| format!("failed to create {}", manifest.place));

@@ -6,10 +6,10 @@ use futures::{StreamExt as _, stream};
 use podplane_api::{Object, ObjectKey};
 use podplane_client::{Client, DeleteParams, ListParams};
 
-use super::{IN_FLIGHT, NamespaceArgs, Outcome, api, completion::candidates, duration, wait};
+use super::{BatchOutcome, IN_FLIGHT, NamespaceArgs, api, completion::candidates, duration, wait};
 use crate::{
-    global::{Global, block_on},
-    kind::{Kind, Targets, What, with_kind},
+    global::{GlobalOptions, block_on},
+    kind::{KindOperand, ResourceKind, Targets, with_kind},
     manifest, output,
     report::UsageError,
 };
@@ -26,7 +26,7 @@ pub(crate) struct Args {
         required_unless_present = "filename",
         add = candidates::kind_and_name(),
     )]
-    what: Option<What>,
+    what: Option<KindOperand>,
 
     /// Names of the objects of KIND
     #[arg(value_name = "NAME", add = candidates::of_the_kind_before())]
@@ -75,12 +75,12 @@ pub(crate) struct Args {
 
 /// An object to be deleted.
 #[derive(Clone, Debug)]
-struct Victim {
-    kind: Kind,
+struct DeletionTarget {
+    kind: ResourceKind,
     key: ObjectKey,
 }
 
-pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: Args, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     block_on(async {
         let client = global.client()?;
         global.while_running(delete(&client, args)).await
@@ -100,8 +100,8 @@ async fn delete(client: &Client, args: Args) -> anyhow::Result<ExitCode> {
     if victims.is_empty() {
         anstream::eprintln!("No resources found");
     }
-    let mut outcome = Outcome::default();
-    let mut going: Vec<(Victim, String)> = Vec::new();
+    let mut outcome = BatchOutcome::default();
+    let mut going: Vec<(DeletionTarget, String)> = Vec::new();
     let mut deletions = stream::iter(victims)
         .map(|victim| async {
             let deleted = delete_one(client, &victim, &params).await;
@@ -133,9 +133,9 @@ async fn delete(client: &Client, args: Args) -> anyhow::Result<ExitCode> {
     Ok(outcome.exit_code())
 }
 
-async fn victims(client: &Client, args: &Args) -> anyhow::Result<Vec<Victim>> {
+async fn victims(client: &Client, args: &Args) -> anyhow::Result<Vec<DeletionTarget>> {
     let namespace = args.namespace.namespace.as_str();
-    let victim = |kind: Kind, namespace: &str, name: &str| Victim {
+    let victim = |kind: ResourceKind, namespace: &str, name: &str| DeletionTarget {
         kind,
         key: ObjectKey::new(if kind.is_namespaced() { namespace } else { "" }, name),
     };
@@ -173,7 +173,7 @@ async fn victims(client: &Client, args: &Args) -> anyhow::Result<Vec<Victim>> {
 /// name.
 async fn delete_one(
     client: &Client,
-    victim: &Victim,
+    victim: &DeletionTarget,
     params: &DeleteParams,
 ) -> Result<String, podplane_client::ApiError> {
     let ObjectKey { namespace, name } = &victim.key;
@@ -185,11 +185,11 @@ async fn delete_one(
 
 async fn wait_until_gone(
     client: &Client,
-    going: Vec<(Victim, String)>,
+    going: Vec<(DeletionTarget, String)>,
     timeout: Option<Duration>,
 ) -> anyhow::Result<()> {
-    let mut groups: Vec<(Kind, String, BTreeMap<ObjectKey, String>)> = Vec::new();
-    for (Victim { kind, key }, uid) in going {
+    let mut groups: Vec<(ResourceKind, String, BTreeMap<ObjectKey, String>)> = Vec::new();
+    for (DeletionTarget { kind, key }, uid) in going {
         let group = groups
             .iter()
             .position(|(of, namespace, _)| *of == kind && *namespace == key.namespace);

@@ -5,7 +5,7 @@ mod exhaustion;
 
 use std::process::ExitCode;
 
-use crate::global::Global;
+use crate::global::GlobalOptions;
 
 /// Run a demo on a temporary cluster: pod address exhaustion, or a change of the cluster CIDR
 #[derive(Debug, clap::Args)]
@@ -23,7 +23,7 @@ enum Demo {
     CidrChange(cidr_change::CidrChange),
 }
 
-pub(crate) fn run(args: Args, _: &Global) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: Args, _: &GlobalOptions) -> anyhow::Result<ExitCode> {
     match args.demo {
         Demo::Exhaustion(demo) => exhaustion::run(&demo),
         Demo::CidrChange(demo) => cidr_change::run(&demo),

@@ -12,14 +12,14 @@ use podplane_api::{
     core::Event,
     kinds::event::{event_age, event_source},
     meta::Time,
-    table::{self, Row as _},
+    table::{self, TableRow as _},
 };
 use podplane_client::{Client, ListParams};
 
-use super::{NamespaceArgs, Outcome, api, completion::candidates};
+use super::{BatchOutcome, NamespaceArgs, api, completion::candidates};
 use crate::{
-    global::{Global, block_on},
-    kind::{Kind, Targets, What},
+    global::{GlobalOptions, block_on},
+    kind::{KindOperand, ResourceKind, Targets},
     output::{self, sheet::Sheet},
     report::UsageError,
 };
@@ -32,7 +32,7 @@ use crate::{
 pub(crate) struct Args {
     /// Describe objects of this kind, pods or nodes, or one object, such as pod/web-0
     #[arg(value_name = "KIND[/NAME]", add = candidates::kind_and_name())]
-    what: What,
+    what: KindOperand,
 
     /// Names of the objects [default: all]
     #[arg(value_name = "NAME", add = candidates::of_the_kind_before())]
@@ -42,17 +42,17 @@ pub(crate) struct Args {
     namespace: NamespaceArgs,
 }
 
-pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: Args, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     let targets = Targets::new(args.what, &args.names)?;
     let namespace = args.namespace.namespace;
     block_on(async {
         let client = global.client()?;
-        let mut outcome = Outcome::default();
+        let mut outcome = BatchOutcome::default();
         let mut gap = "";
         for (kind, name) in names(&client, &namespace, targets).await? {
             let sheet = match kind {
-                Kind::Node => node::sheet(&client, &name).await,
-                Kind::Pod => pod::sheet(&client, global, &namespace, &name).await,
+                ResourceKind::Node => node::sheet(&client, &name).await,
+                ResourceKind::Pod => pod::sheet(&client, global, &namespace, &name).await,
                 _ => Err(not_described(kind).into()),
             };
             if let Some(sheet) = outcome.note(sheet)? {
@@ -68,11 +68,11 @@ async fn names(
     client: &Client,
     namespace: &str,
     targets: Targets,
-) -> anyhow::Result<Vec<(Kind, String)>> {
+) -> anyhow::Result<Vec<(ResourceKind, String)>> {
     let kind = match targets {
         Targets::Named(named) => match named
             .iter()
-            .find(|(kind, _)| !matches!(kind, Kind::Node | Kind::Pod))
+            .find(|(kind, _)| !matches!(kind, ResourceKind::Node | ResourceKind::Pod))
         {
             Some((kind, _)) => return Err(not_described(*kind).into()),
             None => return Ok(named),
@@ -81,14 +81,14 @@ async fn names(
     };
     let all = ListParams::default();
     let names: Vec<_> = match kind {
-        Kind::Node => api::<podplane_api::core::Node>(client, None)
+        ResourceKind::Node => api::<podplane_api::core::Node>(client, None)
             .list(&all)
             .await?
             .items
             .iter()
             .map(|node| node.name().into())
             .collect(),
-        Kind::Pod => api::<podplane_api::core::Pod>(client, Some(namespace))
+        ResourceKind::Pod => api::<podplane_api::core::Pod>(client, Some(namespace))
             .list(&all)
             .await?
             .items
@@ -100,7 +100,7 @@ async fn names(
     Ok(names.into_iter().map(|name| (kind, name)).collect())
 }
 
-fn not_described(kind: Kind) -> UsageError {
+fn not_described(kind: ResourceKind) -> UsageError {
     UsageError(format!(
         "describe supports only nodes and pods: for a {kind} use `podplane get {kind} NAME -o yaml`"
     ))

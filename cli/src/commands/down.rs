@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use podplane_cluster::{data_dir::DataDir, launch};
 
 use crate::{
-    global::{Global, block_on},
+    global::{GlobalOptions, block_on},
     progress::Progress,
 };
 
@@ -21,7 +21,7 @@ pub(crate) struct Args {
     purge: bool,
 }
 
-pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: Args, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     let dir = DataDir::new(&global.data_dir)?;
     let name = dir.path().display();
     // A running cluster is stopped whatever happened to its files.

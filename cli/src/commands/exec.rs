@@ -14,8 +14,8 @@ use podplane_kubelet::cri::record::SandboxRecord;
 
 use super::{NamespaceArgs, completion::candidates};
 use crate::{
-    global::{Global, block_on},
-    kind::Kind,
+    global::{GlobalOptions, block_on},
+    kind::ResourceKind,
     pods, report,
 };
 
@@ -33,7 +33,7 @@ const NOT_EXECUTABLE: u8 = 126;
 )]
 pub(crate) struct Args {
     /// Name of the pod
-    #[arg(add = candidates::of(Kind::Pod))]
+    #[arg(add = candidates::of(ResourceKind::Pod))]
     pod: String,
 
     #[command(flatten)]
@@ -44,7 +44,7 @@ pub(crate) struct Args {
     command: Vec<OsString>,
 }
 
-pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: Args, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     let dir = DataDir::new(&global.data_dir)?;
     pods::enter_cluster(&dir)?;
     let pod = block_on(async {

@@ -13,7 +13,7 @@ use podplane_proto::ipam::{Block, BlockUpdate, HoldChange, block_update, hold_ch
 
 use super::blocks::{Holders, holder};
 use crate::{
-    global::{Global, block_on},
+    global::{GlobalOptions, block_on},
     output,
     report::UsageError,
 };
@@ -39,7 +39,7 @@ pub(super) struct Args {
     yes: bool,
 }
 
-pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: &Args, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     block_on(async { forget(args, &global.client()?).await })
 }
 
@@ -197,7 +197,7 @@ mod tests {
 
     use super::*;
 
-    fn held() -> Vec<Block> {
+    fn held_blocks() -> Vec<Block> {
         vec![Block {
             cidr: "10.244.3.0/24".into(),
             node_name: "node-3".into(),
@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn names_the_addresses_at_risk() {
         let now = "2026-11-22T03:12:00Z".parse().unwrap();
-        let lines = risks("node-3", &held(), &Holders::default(), None, now);
+        let lines = risks("node-3", &held_blocks(), &Holders::default(), None, now);
         assert_eq!(
             lines[0],
             "10.244.3.0/24 of node node-3 is held by instance one since 2026-11-22T03:00:00Z; the node was last heard of 120 s ago"
@@ -234,8 +234,20 @@ mod tests {
             age: SignedDuration::from_secs(3),
             is_fresh,
         };
-        assert!(heartbeat("one", true).of_live_holder(&held()).is_some());
-        assert!(heartbeat("one", false).of_live_holder(&held()).is_none());
-        assert!(heartbeat("two", true).of_live_holder(&held()).is_none());
+        assert!(
+            heartbeat("one", true)
+                .of_live_holder(&held_blocks())
+                .is_some()
+        );
+        assert!(
+            heartbeat("one", false)
+                .of_live_holder(&held_blocks())
+                .is_none()
+        );
+        assert!(
+            heartbeat("two", true)
+                .of_live_holder(&held_blocks())
+                .is_none()
+        );
     }
 }

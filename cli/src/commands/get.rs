@@ -3,15 +3,15 @@
 use std::{io::IsTerminal as _, process::ExitCode, str::FromStr, sync::Arc};
 
 use jiff::Timestamp;
-use podplane_api::table::{Column, Row};
+use podplane_api::table::{Column, TableRow};
 use podplane_client::{Api, CacheChange, Client, ListParams, reflector};
 use serde_json::{Value, json};
 
-use super::{NamespaceArgs, Outcome, api, blocks, completion::candidates};
+use super::{BatchOutcome, NamespaceArgs, api, blocks, completion::candidates};
 use crate::{
-    global::{Global, block_on},
-    kind::{Kind, Targets, UnknownKind, What, with_kind},
-    output::{self, Format, table::Table},
+    global::{GlobalOptions, block_on},
+    kind::{KindOperand, ResourceKind, Targets, UnknownKind, with_kind},
+    output::{self, OutputFormat, table::TextTable},
     report::UsageError,
 };
 
@@ -69,7 +69,7 @@ pub(crate) struct Args {
 
     /// Print in this format [default: a table]
     #[arg(short, long, value_enum, value_name = "FORMAT")]
-    output: Option<Format>,
+    output: Option<OutputFormat>,
 
     /// Show metadata.managedFields, the writers of each field, with -o yaml or json
     #[arg(long)]
@@ -83,7 +83,7 @@ pub(crate) struct Args {
 /// The objects to show.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Subject {
-    Objects(What),
+    Objects(KindOperand),
     /// The records of node blocks.
     Blocks,
 }
@@ -99,7 +99,7 @@ impl FromStr for Subject {
     }
 }
 
-pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: Args, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     let what = match &args.what {
         Subject::Objects(what) => what.clone(),
         Subject::Blocks => {
@@ -144,10 +144,10 @@ async fn get(client: &Client, args: &Args, targets: Targets) -> anyhow::Result<E
         ..ListParams::default()
     };
     let mut printer = Printer::new(args, &targets);
-    let mut outcome = Outcome::default();
-    let has_footer = targets == Targets::All(Kind::Node)
+    let mut outcome = BatchOutcome::default();
+    let has_footer = targets == Targets::All(ResourceKind::Node)
         && !args.watch
-        && matches!(args.output, None | Some(Format::Wide))
+        && matches!(args.output, None | Some(OutputFormat::Wide))
         && std::io::stdout().is_terminal();
     match targets {
         Targets::All(kind) => with_kind!(kind, K => {
@@ -183,11 +183,11 @@ async fn get(client: &Client, args: &Args, targets: Targets) -> anyhow::Result<E
 }
 
 /// Prints the present objects and then each change, over reconnects, until the command is ended.
-async fn watch<K: Row>(
+async fn watch<K: TableRow>(
     api: Api<K>,
     params: ListParams,
     printer: &mut Printer,
-    kind: Kind,
+    kind: ResourceKind,
 ) -> anyhow::Result<()> {
     let (cache, driver) = reflector(api, params);
     let show = async {
@@ -217,7 +217,7 @@ async fn watch<K: Row>(
 /// watch.
 #[derive(Debug)]
 struct Printer {
-    format: Option<Format>,
+    format: Option<OutputFormat>,
     watch: bool,
     show_managed_fields: bool,
     /// True if one object was requested, not a list.
@@ -227,7 +227,7 @@ struct Printer {
     show_kind: bool,
     /// The message in place of an empty table.
     nothing: String,
-    table: Option<(Kind, Table)>,
+    table: Option<(ResourceKind, TextTable)>,
     documents: Vec<Value>,
 }
 
@@ -261,20 +261,20 @@ impl Printer {
         }
     }
 
-    fn add<K: Row>(&mut self, kind: Kind, mut objects: Vec<K>) -> anyhow::Result<()> {
+    fn add<K: TableRow>(&mut self, kind: ResourceKind, mut objects: Vec<K>) -> anyhow::Result<()> {
         match self.format {
-            None | Some(Format::Wide) => {
+            None | Some(OutputFormat::Wide) => {
                 K::sort(&mut objects);
                 if let Some(rows) = self.rows(kind, &objects, Timestamp::now()) {
                     output::line(rows)?;
                 }
             }
-            Some(Format::Name) => {
+            Some(OutputFormat::Name) => {
                 for object in objects {
                     output::line(format_args!("{kind}/{}", object.name()))?;
                 }
             }
-            Some(format @ (Format::Json | Format::Yaml)) => {
+            Some(format @ (OutputFormat::Json | OutputFormat::Yaml)) => {
                 for object in &objects {
                     let mut document = object.to_json()?;
                     if !self.show_managed_fields
@@ -283,7 +283,7 @@ impl Printer {
                         metadata.remove("managedFields");
                     }
                     match format {
-                        Format::Yaml if self.watch => {
+                        OutputFormat::Yaml if self.watch => {
                             output::line("---")?;
                             output::yaml(&document)?;
                         }
@@ -297,11 +297,16 @@ impl Printer {
     }
 
     /// The rows, with a header at the beginning of a table.
-    fn rows<K: Row>(&mut self, kind: Kind, objects: &[K], now: Timestamp) -> Option<String> {
+    fn rows<K: TableRow>(
+        &mut self,
+        kind: ResourceKind,
+        objects: &[K],
+        now: Timestamp,
+    ) -> Option<String> {
         if objects.is_empty() {
             return None;
         }
-        let wide = self.format == Some(Format::Wide);
+        let wide = self.format == Some(OutputFormat::Wide);
         let is_shown = |column: &Column| wide || !column.wide;
         let cells: Vec<_> = objects
             .iter()
@@ -334,7 +339,7 @@ impl Printer {
             if self.show_namespace {
                 columns.insert(0, "NAMESPACE");
             }
-            self.table = Some((kind, Table::new(columns)));
+            self.table = Some((kind, TextTable::new(columns)));
         }
         let (_, table) = self.table.as_mut()?;
         Some(format!("{gap}{}", table.rows(cells)))
@@ -353,15 +358,15 @@ impl Printer {
             );
         }
         match self.format {
-            None | Some(Format::Wide) if self.table.is_none() && !self.single => {
+            None | Some(OutputFormat::Wide) if self.table.is_none() && !self.single => {
                 anstream::eprintln!("{}", self.nothing);
                 Ok(())
             }
-            None | Some(Format::Wide | Format::Name) => Ok(()),
-            Some(Format::Json) => self
+            None | Some(OutputFormat::Wide | OutputFormat::Name) => Ok(()),
+            Some(OutputFormat::Json) => self
                 .document()
                 .map_or(Ok(()), |document| output::json(&document)),
-            Some(Format::Yaml) => self
+            Some(OutputFormat::Yaml) => self
                 .document()
                 .map_or(Ok(()), |document| output::yaml(&document)),
         }
@@ -380,22 +385,16 @@ impl Printer {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser as _;
     use podplane_api::{
         core::{Event, Namespace, Pod},
         strict,
     };
 
     use super::*;
-
-    #[derive(Debug, clap::Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: Args,
-    }
+    use crate::commands::parse_args;
 
     fn printer(line: &str) -> Printer {
-        let args = Line::parse_from(line.split(' ')).args;
+        let args = parse_args::<Args>(line.split(' ')).unwrap();
         let Subject::Objects(what) = args.what.clone() else {
             panic!("{line}");
         };
@@ -419,14 +418,16 @@ mod tests {
     #[test]
     fn shows_pods_as_a_table() {
         assert_eq!(
-            printer("get pods").rows(Kind::Pod, &pods(), now()).unwrap(),
+            printer("get pods")
+                .rows(ResourceKind::Pod, &pods(), now())
+                .unwrap(),
             "NAME    READY   STATUS              RESTARTS   AGE\n\
              web-0   0/1     ContainerCreating   0          5s\n\
              dns     0/1     ContainerCreating   0          5s"
         );
         assert_eq!(
             printer("get pods -A -o wide")
-                .rows(Kind::Pod, &pods(), now())
+                .rows(ResourceKind::Pod, &pods(), now())
                 .unwrap(),
             "NAMESPACE     NAME    READY   STATUS              RESTARTS   AGE   IP       NODE     NOMINATED NODE   READINESS GATES\n\
              default       web-0   0/1     ContainerCreating   0          5s    <none>   node-0   <none>           <none>\n\
@@ -440,7 +441,7 @@ mod tests {
         let event = json!({"metadata": {"namespace": "default", "name": "a"}, "involvedObject": {},
             "lastTimestamp": "2026-01-01T00:00:00Z", "reason": "Scheduled"});
         let event: Event = strict::decode(event).unwrap();
-        let table = printer.rows(Kind::Event, &[event], now()).unwrap();
+        let table = printer.rows(ResourceKind::Event, &[event], now()).unwrap();
         let row = table.lines().nth(1).unwrap();
         assert!(row.starts_with("5s ") && row.ends_with(" event/a"), "{row}");
     }
@@ -448,12 +449,16 @@ mod tests {
     #[test]
     fn several_kinds_have_tables_of_their_own() {
         let mut printer = printer("get pod/web-0 ns/default");
-        let first = printer.rows(Kind::Pod, &pods()[..1], now()).unwrap();
+        let first = printer
+            .rows(ResourceKind::Pod, &pods()[..1], now())
+            .unwrap();
         assert!(first.contains("\npod/web-0   0/1"), "{first}");
         let namespace: Namespace =
             strict::decode(json!({"metadata": {"name": "default"}, "status": {"phase": "Active"}}))
                 .unwrap();
-        let second = printer.rows(Kind::Namespace, &[namespace], now()).unwrap();
+        let second = printer
+            .rows(ResourceKind::Namespace, &[namespace], now())
+            .unwrap();
         assert_eq!(
             second,
             "\nNAME                STATUS   AGE\nnamespace/default   Active   <unknown>"
@@ -467,13 +472,13 @@ mod tests {
             Some(json!({"apiVersion": "v1", "kind": "List", "items": []}))
         );
         let mut list = printer("get pods -o json");
-        list.add(Kind::Pod, pods()).unwrap();
+        list.add(ResourceKind::Pod, pods()).unwrap();
         assert_eq!(
             list.document().unwrap()["items"][1]["metadata"]["name"],
             "dns"
         );
         let mut one = printer("get pod web-0 -o json");
-        one.add(Kind::Pod, pods()[..1].to_vec()).unwrap();
+        one.add(ResourceKind::Pod, pods()[..1].to_vec()).unwrap();
         assert_eq!(
             one.document(),
             Some(json!({"apiVersion": "v1", "kind": "Pod",

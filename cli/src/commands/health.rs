@@ -9,9 +9,9 @@ use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
 };
 
-use super::{Outcome, duration};
+use super::{BatchOutcome, duration};
 use crate::{
-    global::{Global, block_on},
+    global::{GlobalOptions, block_on},
     output,
 };
 
@@ -43,13 +43,13 @@ pub(crate) struct Args {
     timeout: Duration,
 }
 
-pub(crate) fn run(args: &Args, global: &Global) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &Args, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     let addresses = match args.addresses.as_slice() {
         [] => vec![global.server()?],
         given => given.to_vec(),
     };
     block_on(async {
-        let mut outcome = Outcome::default();
+        let mut outcome = BatchOutcome::default();
         for address in addresses {
             let asked = ask(&address, args).await;
             if let Some(said) = outcome.note(asked)? {

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use podplane_cluster::kubeconfig;
 
-use crate::{global::Global, output};
+use crate::{global::GlobalOptions, output};
 
 /// Print a kubeconfig for kubectl and other Kubernetes clients
 ///
@@ -21,7 +21,7 @@ pub(crate) struct Args {
     context: Option<String>,
 }
 
-pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: Args, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     let server = global.server()?;
     let name = args.context.unwrap_or_else(|| {
         if global.names_server() {

@@ -14,8 +14,8 @@ use tonic::{
 
 use super::{NamespaceArgs, completion::candidates};
 use crate::{
-    global::{Global, block_on},
-    kind::Kind,
+    global::{GlobalOptions, block_on},
+    kind::ResourceKind,
     output,
 };
 
@@ -29,7 +29,7 @@ use crate::{
 )]
 pub(crate) struct Args {
     /// Name of the pod, or pod/NAME
-    #[arg(value_name = "POD", add = candidates::of(Kind::Pod))]
+    #[arg(value_name = "POD", add = candidates::of(ResourceKind::Pod))]
     pod: String,
 
     #[command(flatten)]
@@ -44,7 +44,7 @@ pub(crate) struct Args {
     tail: Option<u32>,
 }
 
-pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: Args, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     block_on(async {
         let mut channel = global.client()?.channel();
         std::future::poll_fn(|context| channel.poll_ready(context))
@@ -115,15 +115,8 @@ fn refused(status: &[u8]) -> ApiError {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser as _;
-
     use super::*;
-
-    #[derive(Debug, clap::Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: Args,
-    }
+    use crate::commands::parse_args;
 
     #[test]
     fn asks_for_the_log_of_the_pod() {
@@ -137,11 +130,11 @@ mod tests {
                 "/api/v1/namespaces/x/pods/web/log?follow=true&tailLines=5",
             ),
         ] {
-            let args = Line::parse_from(line.split(' ')).args;
+            let args = parse_args(line.split(' ')).unwrap();
             assert_eq!(request(&args).unwrap().uri(), path);
         }
         for words in [["logs", "a b"], ["logs", "a?x=b"], ["logs", "a/../b"]] {
-            let refused = request(&Line::parse_from(words).args).unwrap_err();
+            let refused = request(&parse_args(words).unwrap()).unwrap_err();
             let name = words[1];
             assert!(
                 refused

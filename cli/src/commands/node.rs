@@ -10,7 +10,7 @@ use podplane_cluster::{
     data_dir::DataDir,
     settings::{Network, name_of},
 };
-use podplane_kubelet::kubelet::node_network::Backend;
+use podplane_kubelet::kubelet::node_network::NetworkBackend;
 use podplane_proto::cluster::{
     AddNodeRequest, RebootNodeRequest, RemoveNodeRequest, SetNodeNetworkRequest,
     cluster_service_client::ClusterServiceClient,
@@ -19,8 +19,8 @@ use tonic::{Status, transport::Channel};
 
 use super::{completion::candidates, forget, node_run, reset_bridge};
 use crate::{
-    global::{Global, block_on},
-    kind::Kind,
+    global::{GlobalOptions, block_on},
+    kind::ResourceKind,
     output,
     pods::not_running,
 };
@@ -32,11 +32,11 @@ use crate::{
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
-    change: Change,
+    change: NodeCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Change {
+enum NodeCommand {
     /// Create nodes: set up their network, start their CRI servers and kubelets, and register them
     #[command(
         after_help = "Examples:\n  podplane node add edge-1\n  podplane node add --network ledger bulk-1 bulk-2 bulk-3\n  podplane node add --label zone=a edge-2\n  podplane node add --node-network-backend vxlan edge-3"
@@ -59,7 +59,7 @@ enum Change {
         ///
         /// A node reaches only the pods of nodes that have the same backend.
         #[arg(long, value_enum, value_name = "BACKEND")]
-        node_network_backend: Option<Backend>,
+        node_network_backend: Option<NetworkBackend>,
 
         /// Add this label to the new nodes, before they are assigned pod CIDRs; may be repeated
         #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
@@ -71,7 +71,7 @@ enum Change {
     #[command(after_help = "Examples:\n  podplane node remove node-2")]
     Remove {
         /// Name of the node
-        #[arg(add = candidates::of(Kind::Node))]
+        #[arg(add = candidates::of(ResourceKind::Node))]
         name: String,
     },
     /// Simulate a power cycle of nodes
@@ -81,7 +81,7 @@ enum Change {
     #[command(after_help = "Examples:\n  podplane node reboot node-1 node-2")]
     Reboot {
         /// Names of the nodes
-        #[arg(required = true, value_name = "NAME", add = candidates::of(Kind::Node))]
+        #[arg(required = true, value_name = "NAME", add = candidates::of(ResourceKind::Node))]
         names: Vec<String>,
     },
     /// Simulate a network partition: disconnect nodes from the other nodes; kernel mode only
@@ -90,14 +90,14 @@ enum Change {
     #[command(after_help = "Examples:\n  podplane node disconnect node-1")]
     Disconnect {
         /// Names of the nodes
-        #[arg(required = true, value_name = "NAME", add = candidates::of(Kind::Node))]
+        #[arg(required = true, value_name = "NAME", add = candidates::of(ResourceKind::Node))]
         names: Vec<String>,
     },
     /// Reconnect nodes that were disconnected with `node disconnect`
     #[command(after_help = "Examples:\n  podplane node connect node-1")]
     Connect {
         /// Names of the nodes
-        #[arg(required = true, value_name = "NAME", add = candidates::of(Kind::Node))]
+        #[arg(required = true, value_name = "NAME", add = candidates::of(ResourceKind::Node))]
         names: Vec<String>,
     },
     Forget(forget::Args),
@@ -106,7 +106,7 @@ enum Change {
 }
 
 /// A request to the supervisor.
-enum Request {
+enum SupervisorRequest {
     /// Add nodes, with labels for them.
     Add(AddNodeRequest, Vec<(String, String)>),
     Remove(RemoveNodeRequest),
@@ -114,13 +114,13 @@ enum Request {
     Connect(bool),
 }
 
-pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: Args, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     let dir = DataDir::new(&global.data_dir)?;
     let (names, request) = match args.change {
-        Change::Run(args) => return node_run::run(args, &dir, global),
-        Change::Forget(args) => return forget::run(&args, global),
-        Change::ResetBridge(args) => return reset_bridge::run(&args, &dir),
-        Change::Add {
+        NodeCommand::Run(args) => return node_run::run(args, &dir, global),
+        NodeCommand::Forget(args) => return forget::run(&args, global),
+        NodeCommand::ResetBridge(args) => return reset_bridge::run(&args, &dir),
+        NodeCommand::Add {
             names,
             network,
             node_network_backend,
@@ -131,21 +131,21 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
                 network: name_of(&network),
                 node_network_backend: node_network_backend.map(|backend| backend.name().to_owned()),
             };
-            (names, Request::Add(request, labels))
+            (names, SupervisorRequest::Add(request, labels))
         }
-        Change::Remove { name } => {
+        NodeCommand::Remove { name } => {
             let request = RemoveNodeRequest { name: name.clone() };
-            (vec![name], Request::Remove(request))
+            (vec![name], SupervisorRequest::Remove(request))
         }
-        Change::Reboot { names } => (names, Request::Reboot),
-        Change::Disconnect { names } => (names, Request::Connect(false)),
-        Change::Connect { names } => (names, Request::Connect(true)),
+        NodeCommand::Reboot { names } => (names, SupervisorRequest::Reboot),
+        NodeCommand::Disconnect { names } => (names, SupervisorRequest::Connect(false)),
+        NodeCommand::Connect { names } => (names, SupervisorRequest::Connect(true)),
     };
     dir.running()?.with_context(|| not_running(&dir))?;
     block_on(async {
         let mut control = control::client(&dir)?;
         let done = match request {
-            Request::Add(request, labels) => {
+            SupervisorRequest::Add(request, labels) => {
                 let made = match labels.is_empty() {
                     true => Vec::new(),
                     false => register(&global.client()?, &names, labels).await?,
@@ -156,16 +156,16 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
                 }
                 added.map(|_| "added")
             }
-            Request::Remove(request) => control.remove_node(request).await.map(|_| "removed"),
-            Request::Reboot => reboot(&mut control, &names).await.map(|()| "rebooted"),
-            Request::Connect(connected) => {
-                connect(&mut control, &names, connected)
-                    .await
-                    .map(|()| match connected {
-                        true => "connected",
-                        false => "disconnected",
-                    })
+            SupervisorRequest::Remove(request) => {
+                control.remove_node(request).await.map(|_| "removed")
             }
+            SupervisorRequest::Reboot => reboot(&mut control, &names).await.map(|()| "rebooted"),
+            SupervisorRequest::Connect(connected) => connect(&mut control, &names, connected)
+                .await
+                .map(|()| match connected {
+                    true => "connected",
+                    false => "disconnected",
+                }),
         };
         let done = done.map_err(|status| anyhow::anyhow!("{}", status.message()))?;
         names
@@ -175,9 +175,9 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     })
 }
 
-type Control = ClusterServiceClient<Channel>;
+type ControlClient = ClusterServiceClient<Channel>;
 
-async fn reboot(control: &mut Control, names: &[String]) -> Result<(), Status> {
+async fn reboot(control: &mut ControlClient, names: &[String]) -> Result<(), Status> {
     for name in names {
         let name = name.clone();
         control.reboot_node(RebootNodeRequest { name }).await?;
@@ -185,7 +185,11 @@ async fn reboot(control: &mut Control, names: &[String]) -> Result<(), Status> {
     Ok(())
 }
 
-async fn connect(control: &mut Control, names: &[String], connected: bool) -> Result<(), Status> {
+async fn connect(
+    control: &mut ControlClient,
+    names: &[String],
+    connected: bool,
+) -> Result<(), Status> {
     for name in names {
         let name = name.clone();
         let request = SetNodeNetworkRequest { name, connected };

@@ -11,7 +11,8 @@ use podplane_cluster::{
 };
 use podplane_ipam::IpPolicy;
 use podplane_kubelet::{
-    NodeName, cri::NetworkMode, cri::template::Template, kubelet::node_network::Backend,
+    NodeName, cri::PodNetworkMode, cri::template::NetworkTemplate,
+    kubelet::node_network::NetworkBackend,
 };
 use podplane_service_runtime::{
     boundary::AllowedHosts,
@@ -20,7 +21,7 @@ use podplane_service_runtime::{
     trace::TraceConfig,
 };
 
-use crate::{global::Global, services::OwnServices};
+use crate::{global::GlobalOptions, services::OwnServices};
 
 /// Join this machine as a node to the cluster at --server: run a CRI server and a kubelet, until
 /// SIGINT, SIGTERM or SIGHUP
@@ -46,7 +47,7 @@ pub(crate) struct Args {
         env = "PODPLANE_NETWORK",
         default_value = "kernel"
     )]
-    network: NetworkMode,
+    network: PodNetworkMode,
 
     /// Report these addresses of the node, one per address family [default: the local address that
     /// is used to connect to --server]
@@ -69,7 +70,7 @@ pub(crate) struct Args {
         value_name = "BACKEND",
         default_value = "host-gw"
     )]
-    node_network_backend: Backend,
+    node_network_backend: NetworkBackend,
 
     /// Limit the pods of a node by its pod addresses
     ///
@@ -93,7 +94,7 @@ pub(crate) struct Args {
         env = "PODPLANE_CNI_TEMPLATE",
         default_value = "containerd"
     )]
-    cni_template: Template,
+    cni_template: NetworkTemplate,
 
     /// Find the CNI plugins in these directories, separated by colons; the first that has a plugin
     /// wins [default: the directory of the podplane program]
@@ -125,7 +126,7 @@ pub(crate) struct Args {
     trace: TraceConfig,
 }
 
-pub(crate) fn run(args: Args, dir: &DataDir, global: &Global) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: Args, dir: &DataDir, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     let Args {
         name,
         network,
@@ -145,7 +146,7 @@ pub(crate) fn run(args: Args, dir: &DataDir, global: &Global) -> anyhow::Result<
     extra_config.set("cri", "cni-template", name_of(&cni_template));
     let node = LoneNode {
         name: name.map_or_else(lone_node::host_name, Ok)?,
-        kernel: network == NetworkMode::Kernel,
+        kernel: network == PodNetworkMode::Kernel,
         ips: node_ips,
         server: global.server()?,
         listen,

@@ -18,10 +18,10 @@ use podplane_cluster::{
 
 use super::{NamespaceArgs, completion::candidates, duration};
 use crate::{
-    global::{Global, block_on},
-    kind::Kind,
+    global::{GlobalOptions, block_on},
+    kind::ResourceKind,
     output, pods,
-    report::Unusable,
+    report::UnusableInput,
 };
 
 /// Send echo requests from a pod to a pod or an address
@@ -34,11 +34,11 @@ use crate::{
 )]
 pub(crate) struct Args {
     /// Name of the pod that sends the requests
-    #[arg(value_name = "POD", add = candidates::of(Kind::Pod))]
+    #[arg(value_name = "POD", add = candidates::of(ResourceKind::Pod))]
     source: String,
 
     /// Target of the requests: a pod NAME or NAMESPACE/NAME, or an IP address
-    #[arg(value_name = "POD|IP", add = candidates::of(Kind::Pod))]
+    #[arg(value_name = "POD|IP", add = candidates::of(ResourceKind::Pod))]
     target: String,
 
     #[command(flatten)]
@@ -59,15 +59,15 @@ pub(crate) struct Args {
 }
 
 /// The source and the target of the requests.
-struct Route {
+struct PingRoute {
     source: PathBuf,
     address: IpAddr,
     /// The target pod and its namespace; `None` for an address without --verify.
     target: Option<(String, PathBuf)>,
 }
 
-pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
-    let answered = ask(&args, global).map_err(Unusable)?;
+pub(crate) fn run(args: Args, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
+    let answered = ask(&args, global).map_err(UnusableInput)?;
     Ok(if answered {
         ExitCode::SUCCESS
     } else {
@@ -76,7 +76,7 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
 }
 
 /// Returns true if the right pod answers.
-fn ask(args: &Args, global: &Global) -> anyhow::Result<bool> {
+fn ask(args: &Args, global: &GlobalOptions) -> anyhow::Result<bool> {
     let dir = DataDir::new(&global.data_dir)?;
     pods::enter_cluster(&dir)?;
     let route = block_on(find(args, global, &dir))?;
@@ -88,7 +88,7 @@ fn ask(args: &Args, global: &Global) -> anyhow::Result<bool> {
     Ok(answered && verified)
 }
 
-async fn find(args: &Args, global: &Global, dir: &DataDir) -> anyhow::Result<Route> {
+async fn find(args: &Args, global: &GlobalOptions, dir: &DataDir) -> anyhow::Result<PingRoute> {
     let client = global.client()?;
     let namespace = args.namespace.namespace.as_str();
     let source = client
@@ -112,7 +112,7 @@ async fn find(args: &Args, global: &Global, dir: &DataDir) -> anyhow::Result<Rou
         Some(pod) if args.verify => Some((pod.key().to_string(), pods::netns(dir, &pod)?)),
         _ => None,
     };
-    Ok(Route {
+    Ok(PingRoute {
         source: netns,
         address,
         target,
@@ -172,7 +172,7 @@ async fn owner(client: &Client, address: IpAddr) -> anyhow::Result<Pod> {
 }
 
 /// Pings; returns true if there was an answer.
-fn ping(args: &Args, route: &Route) -> anyhow::Result<bool> {
+fn ping(args: &Args, route: &PingRoute) -> anyhow::Result<bool> {
     let address = route.address;
     let echo = Echo::open(&route.source, address)?;
     output::line(format_args!(
@@ -237,7 +237,12 @@ fn millis(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-fn verify(args: &Args, route: &Route, name: &str, netns: &std::path::Path) -> anyhow::Result<bool> {
+fn verify(
+    args: &Args,
+    route: &PingRoute,
+    name: &str,
+    netns: &std::path::Path,
+) -> anyhow::Result<bool> {
     let address = route.address;
     let is_right = echo::is_answered_by(&route.source, netns, address, args.timeout)?;
     if is_right {

@@ -108,11 +108,11 @@ pub(crate) struct Args {
         value_name = "FORMAT",
         default_value = "table"
     )]
-    output: Format,
+    output: PlanFormat,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Format {
+enum PlanFormat {
     /// Text for people
     Table,
     /// One JSON document
@@ -158,8 +158,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let question = args.question();
     let plan = question.answer().map_err(|error| refused(&error))?;
     match args.output {
-        Format::Table => output::line(sheet(&question, &plan))?,
-        Format::Json => output::json(&as_json(&question, &plan))?,
+        PlanFormat::Table => output::line(sheet(&question, &plan))?,
+        PlanFormat::Json => output::json(&as_json(&question, &plan))?,
     }
     Ok(if plan.misfits.is_empty() {
         ExitCode::SUCCESS
@@ -402,19 +402,12 @@ fn alternatives(range: &RangePlan, plan: &Plan) -> Vec<Vec<String>> {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser as _;
-
     use super::*;
-
-    #[derive(clap::Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: Args,
-    }
+    use crate::commands::parse_args;
 
     fn question(line: &str) -> Question {
         let words = std::iter::once("plan").chain(line.split_whitespace());
-        Line::try_parse_from(words).unwrap().args.question()
+        parse_args::<Args>(words).unwrap().question()
     }
 
     fn json_of(line: &str) -> Value {
@@ -459,7 +452,7 @@ mod tests {
             "plan --nodes 3 --growth 2%/year --horizon -1",
             "plan --node-network here",
         ] {
-            let error = Line::try_parse_from(line.split(' ')).err();
+            let error = parse_args::<Args>(line.split(' ')).err();
             assert_eq!(error.unwrap().exit_code(), 2, "{line}");
         }
     }

@@ -27,11 +27,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[command(after_help = "Examples:\n  podplane plugins install /opt/cni/bin")]
 pub(crate) struct Args {
     #[command(subcommand)]
-    command: Command,
+    command: PluginsCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+enum PluginsCommand {
     /// Install podplane's CNI plugins into DIR
     ///
     /// The plugins are those beside the podplane program. Each file is replaced atomically, so
@@ -55,7 +55,7 @@ struct InstallArgs {
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let Command::Install(InstallArgs { dir, force }) = args.command;
+    let PluginsCommand::Install(InstallArgs { dir, force }) = args.command;
     let program = env::current_exe().context("failed to find the podplane program")?;
     let from = program.parent().unwrap_or(Path::new("/"));
     install(from, &dir, force)?;
@@ -63,7 +63,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 /// The present content of a plugin's place.
-enum Place {
+enum TargetContent {
     Empty,
     /// The same program as the one to be written.
     Same,
@@ -74,11 +74,11 @@ enum Place {
 }
 
 /// A plugin and its place.
-struct Step {
+struct PluginInstall {
     name: &'static str,
     program: Vec<u8>,
     target: PathBuf,
-    place: Place,
+    place: TargetContent,
 }
 
 fn install(from: &Path, dir: &Path, force: bool) -> anyhow::Result<()> {
@@ -87,21 +87,21 @@ fn install(from: &Path, dir: &Path, force: bool) -> anyhow::Result<()> {
     let steps: Vec<_> = steps.into_iter().collect::<anyhow::Result<_>>()?;
     refuse_foreign(&steps, force)?;
     for step in &steps {
-        let Step {
+        let PluginInstall {
             name,
             program,
             target,
             place,
         } = step;
-        if !matches!(place, Place::Same) {
+        if !matches!(place, TargetContent::Same) {
             write(program, dir, target)
                 .with_context(|| format!("failed to write {}", target.display()))?;
         }
         let done = match place {
-            Place::Empty => "installed".to_owned(),
-            Place::Same => "unchanged".to_owned(),
-            Place::Ours(version) => format!("replaced podplane {version}"),
-            Place::Foreign(about) => format!("replaced {about}"),
+            TargetContent::Empty => "installed".to_owned(),
+            TargetContent::Same => "unchanged".to_owned(),
+            TargetContent::Ours(version) => format!("replaced podplane {version}"),
+            TargetContent::Foreign(about) => format!("replaced {about}"),
         };
         output::line(format_args!("{name}: {done}"))?;
     }
@@ -110,10 +110,10 @@ fn install(from: &Path, dir: &Path, force: bool) -> anyhow::Result<()> {
     synced.with_context(|| format!("failed to sync {}", dir.display()))
 }
 
-fn refuse_foreign(steps: &[Step], force: bool) -> anyhow::Result<()> {
+fn refuse_foreign(steps: &[PluginInstall], force: bool) -> anyhow::Result<()> {
     let mut refused = String::new();
-    for Step { target, place, .. } in steps {
-        if let Place::Foreign(about) = place {
+    for PluginInstall { target, place, .. } in steps {
+        if let TargetContent::Foreign(about) = place {
             _ = write!(refused, "\n  {}: {about}", target.display());
         }
     }
@@ -124,7 +124,7 @@ fn refuse_foreign(steps: &[Step], force: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn step(name: &'static str, from: &Path, dir: &Path) -> anyhow::Result<Step> {
+fn step(name: &'static str, from: &Path, dir: &Path) -> anyhow::Result<PluginInstall> {
     let source = from.join(name);
     let program = fs::read(&source).with_context(|| {
         format!(
@@ -134,7 +134,7 @@ fn step(name: &'static str, from: &Path, dir: &Path) -> anyhow::Result<Step> {
     })?;
     let target = dir.join(name);
     let place = match fs::symlink_metadata(&target) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Place::Empty,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => TargetContent::Empty,
         Err(error) => {
             return Err(error).with_context(|| format!("failed to look at {}", target.display()));
         }
@@ -145,14 +145,14 @@ fn step(name: &'static str, from: &Path, dir: &Path) -> anyhow::Result<Step> {
             let mode = found.permissions().mode() & 0o7777;
             let is_same = mode == 0o755 && fs::read(&target).is_ok_and(|old| old == program);
             if is_same {
-                Place::Same
+                TargetContent::Same
             } else {
                 ask(name, &target)
             }
         }
         Ok(_) => ask(name, &target),
     };
-    Ok(Step {
+    Ok(PluginInstall {
         name,
         program,
         target,
@@ -161,7 +161,7 @@ fn step(name: &'static str, from: &Path, dir: &Path) -> anyhow::Result<Step> {
 }
 
 /// Asks a program to identify itself, as plugins do when `CNI_COMMAND` is not set.
-fn ask(name: &str, program: &Path) -> Place {
+fn ask(name: &str, program: &Path) -> TargetContent {
     let unset = [("CNI_COMMAND", OsString::new())];
     let answer = match runtime::execute(program, b"", &unset, Some(PATIENCE)) {
         Ok(output) => String::from_utf8_lossy(&output.stderr).into_owned(),
@@ -169,11 +169,11 @@ fn ask(name: &str, program: &Path) -> Place {
     };
     let about = answer.lines().next().unwrap_or_default();
     match about.strip_prefix(&skel::about_prefix(name)) {
-        Some(version) => Place::Ours(version.to_owned()),
+        Some(version) => TargetContent::Ours(version.to_owned()),
         None if about.is_empty() => {
-            Place::Foreign("a file that does not say what it is".to_owned())
+            TargetContent::Foreign("a file that does not say what it is".to_owned())
         }
-        None => Place::Foreign(format!("{about:?}")),
+        None => TargetContent::Foreign(format!("{about:?}")),
     }
 }
 

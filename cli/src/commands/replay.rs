@@ -48,11 +48,11 @@ pub(crate) struct Args {
 
     /// Print in this format
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
-    output: Format,
+    output: ReplayFormat,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Format {
+enum ReplayFormat {
     /// Text for people
     Text,
     /// One JSON document
@@ -88,8 +88,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     let recording = recording.filtered(&filter);
     match output {
-        Format::Json => output::json(&serde_json::to_value(&recording)?)?,
-        Format::Text => show(&recording)?,
+        ReplayFormat::Json => output::json(&serde_json::to_value(&recording)?)?,
+        ReplayFormat::Text => show(&recording)?,
     }
     for damage in &recording.damage {
         report::print(&anyhow::anyhow!("{}: {damage}", path.display()));

@@ -12,7 +12,7 @@ use podplane_cluster::{
 use podplane_proto::cluster::RestartRequest;
 
 use crate::{
-    global::{Global, block_on},
+    global::{GlobalOptions, block_on},
     output,
     pods::not_running,
     services::ServiceFlags,
@@ -67,7 +67,7 @@ fn without_default(help: &StyledStr) -> Option<String> {
     Some(format!("{before}{after}"))
 }
 
-pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: Args, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     let dir = DataDir::new(&global.data_dir)?;
     dir.running()?.with_context(|| not_running(&dir))?;
     let ChangeableFlags {

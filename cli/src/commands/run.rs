@@ -16,10 +16,10 @@ use podplane_api::{
 };
 use podplane_client::{Api, Cache, ListParams};
 
-use super::{IN_FLIGHT, NamespaceArgs, Outcome, completion::candidates, duration, wait};
+use super::{BatchOutcome, IN_FLIGHT, NamespaceArgs, completion::candidates, duration, wait};
 use crate::{
-    global::{Global, block_on},
-    kind::Kind,
+    global::{GlobalOptions, block_on},
+    kind::ResourceKind,
     output,
 };
 
@@ -44,7 +44,7 @@ pub(crate) struct Args {
 
     /// Assign the pods to this node (spec.nodeName), bypassing the scheduler [default: the
     /// scheduler decides]
-    #[arg(long, value_name = "NODE", add = candidates::of(Kind::Node))]
+    #[arg(long, value_name = "NODE", add = candidates::of(ResourceKind::Node))]
     node: Option<String>,
 
     /// Set the image of the container in the spec; it is not pulled or run
@@ -78,12 +78,12 @@ fn label(text: &str) -> Result<(String, String), String> {
         .ok_or_else(|| "want KEY=VALUE".into())
 }
 
-pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: Args, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     block_on(async {
         let api = global
             .client()?
             .namespaced::<Pod>(args.namespace.namespace.as_str());
-        let mut outcome = Outcome::default();
+        let mut outcome = BatchOutcome::default();
         let mut created = BTreeSet::new();
         let pods = pods(&args);
         let mut creations = stream::iter(&pods)
@@ -203,19 +203,13 @@ fn not_running(cache: &Cache<Pod>, pods: &BTreeSet<ObjectKey>) -> (Vec<String>, 
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser as _;
     use serde_json::json;
 
     use super::*;
+    use crate::commands::parse_args;
 
-    #[derive(Debug, clap::Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: Args,
-    }
-
-    fn made(line: &str) -> Vec<serde_json::Value> {
-        let args = Line::parse_from(line.split(' ')).args;
+    fn created_pods(line: &str) -> Vec<serde_json::Value> {
+        let args = parse_args(line.split(' ')).unwrap();
         pods(&args)
             .iter()
             .map(|pod| serde_json::to_value(pod).unwrap())
@@ -227,19 +221,20 @@ mod tests {
         let want = json!({"apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": "web", "namespace": "default", "labels": {"run": "web"}},
             "spec": {"containers": [{"name": "web", "image": "registry.k8s.io/pause:3.10"}]}});
-        assert_eq!(made("run web"), [want]);
+        assert_eq!(created_pods("run web"), [want]);
     }
 
     #[test]
     fn replicas_are_numbered() {
-        let pods =
-            made("run web --replicas 2 --host-network --node node-1 -n kube-system -l a=1,b=");
+        let pods = created_pods(
+            "run web --replicas 2 --host-network --node node-1 -n kube-system -l a=1,b=",
+        );
         let names: Vec<_> = pods.iter().map(|pod| &pod["metadata"]["name"]).collect();
         assert_eq!(names, ["web-0", "web-1"]);
         assert_eq!(pods[1]["metadata"]["labels"], json!({"a": "1", "b": ""}));
         assert_eq!(pods[1]["metadata"]["namespace"], "kube-system");
         assert_eq!(pods[1]["spec"]["hostNetwork"], true);
         assert_eq!(pods[1]["spec"]["nodeName"], "node-1");
-        assert!(Line::try_parse_from(["run", "web", "-l", "novalue"]).is_err());
+        assert!(parse_args::<Args>(["run", "web", "-l", "novalue"]).is_err());
     }
 }

@@ -9,8 +9,8 @@ use podplane_proto::cluster::{GetStatusResponse, ServiceStatus};
 use serde_json::json;
 
 use crate::{
-    global::{Global, block_on},
-    output::{self, table::Table},
+    global::{GlobalOptions, block_on},
+    output::{self, table::TextTable},
     pods::not_running,
 };
 
@@ -37,16 +37,16 @@ pub(crate) struct Args {
 
     /// Print in this format instead of as text
     #[arg(short, long, value_enum, value_name = "FORMAT")]
-    output: Option<Format>,
+    output: Option<StatusFormat>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Format {
+enum StatusFormat {
     /// One JSON document
     Json,
 }
 
-pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: Args, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     let dir = DataDir::new(&global.data_dir)?;
     let found = if dir.is_ours()? {
         block_on(launch::find(&dir, PATIENCE))?
@@ -60,8 +60,8 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     match (args.output, found) {
-        (Some(Format::Json), Some(status)) => output::json(&as_json(&dir, &status))?,
-        (Some(Format::Json), None) => {
+        (Some(StatusFormat::Json), Some(status)) => output::json(&as_json(&dir, &status))?,
+        (Some(StatusFormat::Json), None) => {
             output::json(&json!({"running": false, "dataDir": dir.path()}))?;
             return Ok(ExitCode::FAILURE);
         }
@@ -168,14 +168,14 @@ fn text(dir: &DataDir, status: &GetStatusResponse) -> anyhow::Result<()> {
             },
         ]
     };
-    let mut table = Table::new(vec!["SERVICE", "PID", "RESTARTS", "ADDRESS"]);
+    let mut table = TextTable::new(vec!["SERVICE", "PID", "RESTARTS", "ADDRESS"]);
     output::line(table.rows(status.services.iter().map(row)))?;
     output::line("")?;
     let row = |node: &String| {
         let endpoint = cri_endpoint(dir, status.cri_endpoint.as_deref(), node);
         vec![node.clone(), endpoint]
     };
-    let mut table = Table::new(vec!["NODE", "CRI SOCKET"]);
+    let mut table = TextTable::new(vec!["NODE", "CRI SOCKET"]);
     output::line(table.rows(status.nodes.iter().take(FEW).map(row)))?;
     if let Some(more @ 1..) = status.nodes.len().checked_sub(FEW) {
         output::line(format_args!("and {more} more"))?;

@@ -16,12 +16,13 @@ use podplane_client::endpoint;
 use podplane_cluster::{data_dir::DataDir, trust};
 use podplane_proto::store::{BackupRequest, store_service_client::StoreServiceClient};
 use podplane_store::{
-    BackupInfo, CheckReport, OpenError, RestoreReport, SledStore, Status, back_up, verify_backup,
+    BackupInfo, CheckReport, OpenError, RestoreReport, SledStore, StoreStatus, back_up,
+    verify_backup,
 };
 use tempfile::NamedTempFile;
 
 use crate::{
-    global::{Global, block_on},
+    global::{GlobalOptions, block_on},
     output, report,
 };
 
@@ -32,11 +33,11 @@ use crate::{
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
-    action: Action,
+    action: StoreCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Action {
+enum StoreCommand {
     /// Check the integrity of a stopped cluster's store; read-only
     ///
     /// Exit codes: 0 the store is sound; 1 it is damaged; 2 it could not be read.
@@ -68,14 +69,14 @@ enum Action {
 /// The exit code of `check` if nothing could be checked.
 const NOT_CHECKED: u8 = 2;
 
-pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: Args, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     trust::data_dir(&global.data_dir)?;
     let dir = global.data_dir.join("store");
     match args.action {
-        Action::Check => check(&dir),
-        Action::Backup { file } => backup(&dir, &file, global),
-        Action::Restore { file } => restore(&dir, &file, global),
-        Action::Compact => compact(&dir),
+        StoreCommand::Check => check(&dir),
+        StoreCommand::Backup { file } => backup(&dir, &file, global),
+        StoreCommand::Restore { file } => restore(&dir, &file, global),
+        StoreCommand::Compact => compact(&dir),
     }
 }
 
@@ -119,8 +120,8 @@ fn check(dir: &Path) -> anyhow::Result<ExitCode> {
     )
 }
 
-fn describe(status: &Status) -> String {
-    let Status {
+fn describe(status: &StoreStatus) -> String {
+    let StoreStatus {
         current,
         oldest,
         keys,
@@ -133,7 +134,7 @@ fn describe(status: &Status) -> String {
     )
 }
 
-fn backup(dir: &Path, file: &Path, global: &Global) -> anyhow::Result<ExitCode> {
+fn backup(dir: &Path, file: &Path, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     let parent = file
         .parent()
         .filter(|parent| !parent.as_os_str().is_empty());
@@ -198,7 +199,7 @@ fn backup(dir: &Path, file: &Path, global: &Global) -> anyhow::Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
-fn restore(dir: &Path, file: &Path, global: &Global) -> anyhow::Result<ExitCode> {
+fn restore(dir: &Path, file: &Path, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     let name = || format!("failed to restore {}", file.display());
     let open = || File::open(file).map(BufReader::new).with_context(name);
     verify_backup(open()?).with_context(name)?;
@@ -222,7 +223,7 @@ fn restore(dir: &Path, file: &Path, global: &Global) -> anyhow::Result<ExitCode>
 
 fn compact(dir: &Path) -> anyhow::Result<ExitCode> {
     let (before, after) = SledStore::compact_offline(dir)?;
-    let bytes = |status: &Status| HumanBytes(status.disk_bytes.unwrap_or_default());
+    let bytes = |status: &StoreStatus| HumanBytes(status.disk_bytes.unwrap_or_default());
     output::line(format_args!(
         "compacted the store in {} from {} to {}: {}",
         dir.display(),

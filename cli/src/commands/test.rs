@@ -15,9 +15,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::up;
 use crate::{
-    kind::Kind,
+    kind::ResourceKind,
     output,
-    report::{Unusable, UsageError},
+    report::{UnusableInput, UsageError},
     services::OwnServices,
 };
 
@@ -121,7 +121,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         jobs: args.jobs.unwrap_or(processors),
         output: args.output,
     };
-    let verdict = play(cases, options).map_err(Unusable)?;
+    let verdict = play(cases, options).map_err(UnusableInput)?;
     Ok(match verdict {
         Verdict::Passed => ExitCode::SUCCESS,
         Verdict::Failed => ExitCode::FAILURE,
@@ -203,7 +203,7 @@ fn catalog() -> Catalog {
         flags.filter_map(Arg::get_long).map(Into::into).collect()
     };
     Catalog {
-        kinds: Kind::words()
+        kinds: ResourceKind::words()
             .map(|(word, kind)| (word, kind.fields()))
             .collect(),
         flags: SERVICES

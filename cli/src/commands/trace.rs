@@ -11,14 +11,14 @@ use jiff::Timestamp;
 use podplane_proto::trace::{
     self, GetPodTraceRequest, GetPodTraceResponse, trace_service_client::TraceServiceClient,
 };
-use podplane_service_runtime::trace::{Journey, Seen, attribute, waterfall};
+use podplane_service_runtime::trace::{Journey, ReceivedSpan, attribute, waterfall};
 use serde::Serialize;
 use serde_json::json;
 
 use super::{NamespaceArgs, completion::candidates};
 use crate::{
-    global::{Global, block_on},
-    kind::Kind,
+    global::{GlobalOptions, block_on},
+    kind::ResourceKind,
     output,
 };
 
@@ -44,22 +44,22 @@ const ARRIVED: &str = "status Running";
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
-    of: Of,
+    of: TraceSubject,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Of {
+enum TraceSubject {
     /// Show the trace of a pod: each step of its start and of its deletion, with its duration
     #[command(
         after_help = "Examples:\n  podplane trace pod web-0\n  podplane trace pod web-0 -o json"
     )]
-    Pod(Pod),
+    Pod(PodArgs),
 }
 
 #[derive(Debug, clap::Args)]
-struct Pod {
+struct PodArgs {
     /// Name of the pod, which may be deleted, or its UID
-    #[arg(value_name = "NAME|UID", add = candidates::of(Kind::Pod))]
+    #[arg(value_name = "NAME|UID", add = candidates::of(ResourceKind::Pod))]
     pod: String,
 
     #[command(flatten)]
@@ -67,11 +67,11 @@ struct Pod {
 
     /// Print in this format
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
-    output: Format,
+    output: TraceFormat,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-enum Format {
+enum TraceFormat {
     /// A waterfall diagram
     #[default]
     Text,
@@ -79,8 +79,8 @@ enum Format {
     Json,
 }
 
-pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
-    let Of::Pod(Pod {
+pub(crate) fn run(args: Args, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
+    let TraceSubject::Pod(PodArgs {
         pod,
         namespace,
         output,
@@ -99,8 +99,8 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     block_on(async {
         let answer = settled(global, request).await?;
         match output {
-            Format::Text => text(answer)?,
-            Format::Json => output::json(&document(answer)?)?,
+            TraceFormat::Text => text(answer)?,
+            TraceFormat::Json => output::json(&document(answer)?)?,
         }
         Ok(ExitCode::SUCCESS)
     })
@@ -108,7 +108,7 @@ pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
 
 /// The traces, once nothing has been added to them for a while.
 async fn settled(
-    global: &Global,
+    global: &GlobalOptions,
     request: GetPodTraceRequest,
 ) -> anyhow::Result<GetPodTraceResponse> {
     let channel = global.client()?.channel();
@@ -144,7 +144,7 @@ fn text(answer: GetPodTraceResponse) -> anyhow::Result<()> {
     let width = output::terminal_width().map_or(WIDTH, usize::from);
     output::text(format_args!("pod {namespace}/{name}, uid {uid}"))?;
     if let Some(creation) = creation {
-        let trace = Trace::try_from(creation)?;
+        let trace = PrintedTrace::try_from(creation)?;
         output::text(format_args!(
             "\ntrace {}\n{}",
             trace.trace_id,
@@ -153,7 +153,7 @@ fn text(answer: GetPodTraceResponse) -> anyhow::Result<()> {
         trace.print(width)?;
     }
     if let Some(deletion) = deletion {
-        let trace = Trace::try_from(deletion)?;
+        let trace = PrintedTrace::try_from(deletion)?;
         output::text(format_args!("\ntrace {}\ndeletion", trace.trace_id))?;
         trace.print(width)?;
     }
@@ -168,8 +168,8 @@ fn document(answer: GetPodTraceResponse) -> anyhow::Result<serde_json::Value> {
         creation,
         deletion,
     } = answer;
-    let creation = creation.map(Trace::try_from).transpose()?;
-    let deletion = deletion.map(Trace::try_from).transpose()?;
+    let creation = creation.map(PrintedTrace::try_from).transpose()?;
+    let deletion = deletion.map(PrintedTrace::try_from).transpose()?;
     Ok(
         json!({"namespace": namespace, "name": name, "uid": uid, "creation": creation, "deletion": deletion}),
     )
@@ -177,14 +177,14 @@ fn document(answer: GetPodTraceResponse) -> anyhow::Result<serde_json::Value> {
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Trace {
+struct PrintedTrace {
     #[serde(rename = "traceID")]
     trace_id: String,
     dropped_spans: u64,
-    spans: Vec<Seen>,
+    spans: Vec<ReceivedSpan>,
 }
 
-impl Trace {
+impl PrintedTrace {
     /// A summary of the steps.
     fn journey(&self) -> String {
         let arrived = self.spans.iter().find(|span| span.name == ARRIVED);
@@ -219,7 +219,7 @@ impl Trace {
     }
 }
 
-impl TryFrom<trace::Trace> for Trace {
+impl TryFrom<trace::Trace> for PrintedTrace {
     type Error = anyhow::Error;
 
     fn try_from(trace: trace::Trace) -> anyhow::Result<Self> {
@@ -229,7 +229,7 @@ impl TryFrom<trace::Trace> for Trace {
             dropped_spans,
             received: _,
         } = trace;
-        let spans: anyhow::Result<_> = spans.into_iter().map(seen).collect();
+        let spans: anyhow::Result<_> = spans.into_iter().map(parse_span).collect();
         Ok(Self {
             trace_id,
             dropped_spans,
@@ -238,7 +238,7 @@ impl TryFrom<trace::Trace> for Trace {
     }
 }
 
-fn seen(span: trace::Span) -> anyhow::Result<Seen> {
+fn parse_span(span: trace::Span) -> anyhow::Result<ReceivedSpan> {
     let trace::Span {
         span_id,
         parent_span_id,
@@ -255,7 +255,7 @@ fn seen(span: trace::Span) -> anyhow::Result<Seen> {
         id => u64::from_str_radix(id, 16)?,
     };
     let attributes = attributes.into_iter();
-    Ok(Seen {
+    Ok(ReceivedSpan {
         id: u64::from_str_radix(&span_id, 16)?,
         parent,
         name,

@@ -25,12 +25,12 @@ use podplane_service_runtime::shutdown;
 
 use super::{apply::apply_manifest, duration};
 use crate::{
-    global::{Global, block_on},
-    kind::Kind,
+    global::{GlobalOptions, block_on},
+    kind::ResourceKind,
     manifest::{self, Manifest},
     output,
     progress::Progress,
-    ready::{Missing, Start, Wanted},
+    ready::{ClusterStart, ReadinessGoal, UnreadyObject},
     services::{self, OwnServices, ServiceFlags},
 };
 
@@ -144,7 +144,7 @@ pub(crate) fn check(line: impl Iterator<Item = String>) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub(crate) fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: Args, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     if let Some(order) = &args.supervise {
         return supervisor::run(order, &OwnServices);
     }
@@ -245,7 +245,7 @@ async fn up(
             ));
         }
         // A runtime outside of the cluster reports its own state.
-        let start = (is_new && status.cri_endpoint.is_none()).then(|| Start {
+        let start = (is_new && status.cri_endpoint.is_none()).then(|| ClusterStart {
             dir: dir.clone(),
             time,
         });
@@ -313,17 +313,17 @@ async fn furnish(
     args: &Args,
     status: &GetStatusResponse,
     manifests: &[Manifest],
-    start: Option<Start>,
+    start: Option<ClusterStart>,
     able: usize,
     progress: &Progress,
 ) -> anyhow::Result<()> {
     let client = Client::connect(&status.server.parse()?)?;
     let begun = Instant::now();
-    let mut wanted = Wanted {
+    let mut wanted = ReadinessGoal {
         nodes: status.nodes.clone(),
         start,
         enough: Some(able),
-        ..Wanted::default()
+        ..ReadinessGoal::default()
     };
     // All nodes first, so that pods are spread over them and not all put on the first Ready one. If
     // one never becomes Ready, the pods are created all the same. The process that holds the pipe
@@ -350,7 +350,7 @@ async fn furnish(
     }
     let pods = manifests
         .iter()
-        .filter(|manifest| manifest.kind == Kind::Pod);
+        .filter(|manifest| manifest.kind == ResourceKind::Pod);
     wanted.pods = pods
         .map(|pod| ObjectKey::new(pod.namespace(NAMESPACE), pod.name()))
         .collect();
@@ -371,7 +371,7 @@ async fn furnish(
     )
 }
 
-fn listed(missing: &[Missing]) -> String {
+fn listed(missing: &[UnreadyObject]) -> String {
     let each = missing.iter();
     let each = each.map(|missing| format!("\n  {}: {}", missing.what, missing.why));
     each.collect()

@@ -4,17 +4,17 @@ use std::fmt;
 
 use podplane_api::{printable, table::NONE};
 
-use super::table::Table;
+use super::table::TextTable;
 
 /// A sheet under construction.
 #[derive(Debug, Default)]
 pub(crate) struct Sheet {
     indent: usize,
-    lines: Vec<Line>,
+    lines: Vec<SheetLine>,
 }
 
 #[derive(Debug)]
-enum Line {
+enum SheetLine {
     Field {
         indent: usize,
         key: String,
@@ -39,7 +39,7 @@ impl Sheet {
         if values.is_empty() {
             values.push(NONE.into());
         }
-        self.lines.push(Line::Field {
+        self.lines.push(SheetLine::Field {
             indent: self.indent,
             key: printable::line(key).into_owned(),
             values,
@@ -64,7 +64,7 @@ impl Sheet {
     pub(crate) fn table(&mut self, key: &str, columns: &[&'static str], rows: Vec<Vec<String>>) {
         self.section(key, |sheet| {
             if !rows.is_empty() {
-                let mut table = Table::new(columns.to_vec()).indented(2 * sheet.indent);
+                let mut table = TextTable::new(columns.to_vec()).indented(2 * sheet.indent);
                 let text = table.rows(rows);
                 text.lines().for_each(|line| sheet.printable(line.into()));
             }
@@ -77,7 +77,7 @@ impl Sheet {
 
     /// Adds a line without control characters, except for its own colours.
     fn printable(&mut self, text: String) {
-        self.lines.push(Line::Text {
+        self.lines.push(SheetLine::Text {
             indent: self.indent,
             text,
         });
@@ -88,24 +88,24 @@ impl Sheet {
     fn value_column(&self, index: usize) -> usize {
         let indent = self.lines[index].indent();
         let (before, after) = self.lines.split_at(index);
-        let inside = |line: &&Line| line.indent() >= indent;
+        let inside = |line: &&SheetLine| line.indent() >= indent;
         let section = before
             .iter()
             .rev()
             .take_while(inside)
             .chain(after.iter().take_while(inside));
         let keys = section.filter_map(|line| match line {
-            Line::Field {
+            SheetLine::Field {
                 indent: of, key, ..
             } if *of == indent => Some(key.chars().count()),
-            Line::Field { .. } | Line::Text { .. } => None,
+            SheetLine::Field { .. } | SheetLine::Text { .. } => None,
         });
         // A colon and two spaces.
         keys.max().unwrap_or_default() + 3
     }
 }
 
-impl Line {
+impl SheetLine {
     fn indent(&self) -> usize {
         match self {
             Self::Field { indent, .. } | Self::Text { indent, .. } => *indent,
@@ -118,10 +118,10 @@ impl fmt::Display for Sheet {
         let mut newline = "";
         for (index, line) in self.lines.iter().enumerate() {
             match line {
-                Line::Text { indent, text } => {
+                SheetLine::Text { indent, text } => {
                     write!(f, "{newline}{}{text}", "  ".repeat(*indent))?
                 }
-                Line::Field {
+                SheetLine::Field {
                     indent,
                     key,
                     values,

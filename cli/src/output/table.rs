@@ -29,7 +29,7 @@ const EXPENDABLE: [&str; 13] = [
 
 /// A table that may be printed in pieces, as by a watch. A column never gets narrower.
 #[derive(Debug)]
-pub(crate) struct Table {
+pub(crate) struct TextTable {
     columns: Vec<Column>,
     is_begun: bool,
     /// The width of the terminal in columns, if there is one.
@@ -43,7 +43,7 @@ struct Column {
     is_left_out: bool,
 }
 
-impl Table {
+impl TextTable {
     /// A table with these columns. The header comes with the first rows.
     pub(crate) fn new(columns: Vec<&'static str>) -> Self {
         let column = |name| Column {
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn columns_are_aligned_and_lines_not_padded() {
-        let mut table = Table::new(vec!["NAME", "AGE"]);
+        let mut table = TextTable::new(vec!["NAME", "AGE"]);
         let text = table.rows([row(["a-long-name", "5s"]), row(["b", "10s"])]);
         assert_eq!(
             text,
@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn a_table_fits_the_terminal() {
-        let mut table = Table::new(vec!["NAME", "MESSAGE"]);
+        let mut table = TextTable::new(vec!["NAME", "MESSAGE"]);
         table.limit = Some(30);
         let text = table.rows([row([
             "web-0",
@@ -258,7 +258,7 @@ mod tests {
             "OS-IMAGE",
             "POD-CIDR",
         ];
-        let mut table = Table::new(columns.into());
+        let mut table = TextTable::new(columns.into());
         table.limit = Some(44);
         let row = ["node-0", "Ready", "v1", NONE, "podplane", "10.244.0.0/24"];
         let text = table.rows([row.map(str::to_owned).into()]);
@@ -286,14 +286,14 @@ mod tests {
 
     #[test]
     fn a_watch_keeps_the_widths_and_prints_one_header() {
-        let mut table = Table::new(vec!["NAME", "AGE"]);
+        let mut table = TextTable::new(vec!["NAME", "AGE"]);
         table.rows([row(["a-long-name", "5s"])]);
         assert_eq!(table.rows([row(["b", "10s"])]), "b             10s");
     }
 
     #[test]
     fn escapes_control_characters_of_the_server() {
-        let mut table = Table::new(vec!["A", "B"]);
+        let mut table = TextTable::new(vec!["A", "B"]);
         let text = table.rows([row(["\u{1b}[31mred", "one\ntwo\u{202e}"])]);
         let want = "\\u{1b}[31mred   one two\\u{202e}";
         assert_eq!(text.lines().nth(1), Some(want));

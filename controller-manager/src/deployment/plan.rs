@@ -35,11 +35,11 @@ pub(crate) struct PlanInput<'a> {
 
 /// The writes, in this order.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Plan {
+pub(crate) struct DeploymentPlan {
     /// The new ReplicaSet, if it does not exist yet.
     pub(crate) create: Option<ReplicaSet>,
     /// ReplicaSets that change.
-    pub(crate) update: Vec<Update>,
+    pub(crate) update: Vec<SetUpdate>,
     /// ReplicaSets beyond the history limit.
     pub(crate) delete: Vec<ReplicaSet>,
     /// The Deployment's revision, if it changes.
@@ -52,7 +52,7 @@ pub(crate) struct Plan {
 
 /// An update of a ReplicaSet.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Update {
+pub(crate) struct SetUpdate {
     pub(crate) set: ReplicaSet,
     /// Its former size, if that changes.
     pub(crate) from: Option<i32>,
@@ -63,12 +63,12 @@ pub(crate) struct Update {
 /// # Errors
 ///
 /// serde's, for a template that JSON cannot hold.
-pub(crate) fn plan(observed: PlanInput<'_>) -> Result<Plan, serde_json::Error> {
+pub(crate) fn plan(observed: PlanInput<'_>) -> Result<DeploymentPlan, serde_json::Error> {
     let deployment = observed.deployment;
-    let mut work = Work::new(observed);
+    let mut work = Rollout::new(observed);
     if deployment.is_deleting() {
         work.count();
-        return Ok(work.done());
+        return Ok(work.finish());
     }
     conditions::pause(deployment, &mut work.status, work.now);
     if is_paused(deployment) || work.is_rescaled() {
@@ -95,19 +95,19 @@ pub(crate) fn plan(observed: PlanInput<'_>) -> Result<Plan, serde_json::Error> {
         }
         work.report();
     }
-    Ok(work.done())
+    Ok(work.finish())
 }
 
 /// A ReplicaSet and its stored state; `None` for one that is to be created.
-struct Slot {
+struct SetSlot {
     set: ReplicaSet,
     was: Option<ReplicaSet>,
 }
 
-struct Work<'a> {
+struct Rollout<'a> {
     deployment: &'a Deployment,
     /// From the oldest to the newest.
-    slots: Vec<Slot>,
+    slots: Vec<SetSlot>,
     /// The index of the ReplicaSet with the Deployment's template.
     new: Option<usize>,
     with_pods: BTreeSet<String>,
@@ -117,7 +117,7 @@ struct Work<'a> {
     now: Timestamp,
 }
 
-impl<'a> Work<'a> {
+impl<'a> Rollout<'a> {
     fn new(observed: PlanInput<'a>) -> Self {
         let PlanInput {
             deployment,
@@ -129,7 +129,7 @@ impl<'a> Work<'a> {
         let template = spec(deployment).map(|spec| &spec.template);
         let new =
             template.and_then(|template| sets.iter().position(|set| has_template(set, template)));
-        let slots = sets.into_iter().map(|set| Slot {
+        let slots = sets.into_iter().map(|set| SetSlot {
             was: Some(set.clone()),
             set,
         });
@@ -186,7 +186,7 @@ impl<'a> Work<'a> {
         };
         let next = revision::highest(self.old_sets()).saturating_add(1);
         let min_ready = spec(self.deployment).and_then(|spec| spec.min_ready_seconds);
-        let Slot { set, was } = &mut self.slots[new];
+        let SetSlot { set, was } = &mut self.slots[new];
         revision::annotate_new(&self.deployment.metadata, &mut set.metadata, next);
         if let Some(spec) = &mut set.spec
             && spec.min_ready_seconds.unwrap_or_default() != min_ready.unwrap_or_default()
@@ -252,7 +252,7 @@ impl<'a> Work<'a> {
             status: None,
         };
         let new = self.slots.len();
-        self.slots.push(Slot { set, was: None });
+        self.slots.push(SetSlot { set, was: None });
         self.new = Some(new);
         let first = new_size(self.deployment, total(self.sets(), size), 0);
         self.scale(new, first);
@@ -448,21 +448,21 @@ impl<'a> Work<'a> {
         self.status = status;
     }
 
-    fn done(self) -> Plan {
+    fn finish(self) -> DeploymentPlan {
         let deadline = conditions::deadline(self.deployment);
         let due = deadline.and_then(|deadline| conditions::due(&self.status, deadline));
         let (mut create, mut update) = (None, Vec::new());
-        for Slot { set, was } in self.slots {
+        for SetSlot { set, was } in self.slots {
             match was {
                 None => create = Some(set),
                 Some(was) if was == set => {}
-                Some(was) => update.push(Update {
+                Some(was) => update.push(SetUpdate {
                     from: Some(size(&was)).filter(|from| *from != size(&set)),
                     set,
                 }),
             }
         }
-        Plan {
+        DeploymentPlan {
             create,
             update,
             delete: self.delete,

@@ -10,10 +10,12 @@ use podplane_api::{
     jiff::{SignedDuration, Timestamp},
     meta::{LabelSelector, ObjectMeta, Time},
 };
-use proptest::prelude::*;
+use proptest::prelude::{
+    Just, ProptestConfig, Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest,
+};
 
 use super::{
-    plan::{Plan, PlanInput, Update, plan},
+    plan::{DeploymentPlan, PlanInput, SetUpdate, plan},
     replicas::{bounds, size, wanted},
 };
 
@@ -84,7 +86,7 @@ impl Simulation {
     }
 
     /// The plan for the present state.
-    pub(super) fn plan(&self) -> Plan {
+    pub(super) fn plan(&self) -> DeploymentPlan {
         let with_pods: BTreeSet<String> = self
             .pods
             .iter()
@@ -101,8 +103,8 @@ impl Simulation {
     }
 
     /// Plans and writes; returns whether there was something to write.
-    pub(super) fn look(&mut self) -> bool {
-        let Plan {
+    pub(super) fn plan_and_write(&mut self) -> bool {
+        let DeploymentPlan {
             create,
             update,
             delete,
@@ -123,7 +125,7 @@ impl Simulation {
             set.metadata.generation = Some(1);
             self.sets.insert(set.name().to_owned(), set);
         }
-        for Update { mut set, from } in update {
+        for SetUpdate { mut set, from } in update {
             if let Some(from) = from {
                 self.log
                     .push(format!("{} {from}-{}", self.image(&set), size(&set)));
@@ -194,7 +196,7 @@ impl Simulation {
     /// Runs until nothing changes.
     pub(super) fn settle(&mut self) {
         for _ in 0..10_000 {
-            let mut any = self.look();
+            let mut any = self.plan_and_write();
             for place in 0..self.sets.len() {
                 any |= self.act(place);
                 while self.ready(place) {
@@ -225,7 +227,7 @@ impl Simulation {
 
     fn step(&mut self, op: &SimulatedEvent) {
         match op {
-            SimulatedEvent::Look => drop(self.look()),
+            SimulatedEvent::Look => drop(self.plan_and_write()),
             SimulatedEvent::Act(place) => drop(self.act(*place)),
             SimulatedEvent::Count(place) => drop(self.count(*place)),
             SimulatedEvent::Ready(place) => drop(self.ready(*place)),

@@ -38,7 +38,7 @@ fn expected_condition(status: &str, reason: &str, message: &str) -> (String, Str
 #[test]
 fn reports_each_step_of_the_first_rollout() {
     let mut world = Simulation::new(2, rolling(number(1), number(0)));
-    world.look();
+    world.plan_and_write();
     let set = of_image(&world, "1").clone();
     let name = set.name();
     let hash = name.strip_prefix("web-").unwrap();
@@ -92,7 +92,7 @@ fn reports_each_step_of_the_first_rollout() {
         )
     );
     world.act(0);
-    world.look();
+    world.plan_and_write();
     assert_eq!(
         progressing(&world),
         expected_condition(
@@ -170,18 +170,18 @@ fn removes_unhealthy_old_pods_first() {
     world.settle();
     // An update that never becomes ready, and then another.
     world.set_image("2");
-    world.look();
-    world.look();
+    world.plan_and_write();
+    world.plan_and_write();
     world.act(0);
     world.act(1);
-    world.look();
+    world.plan_and_write();
     world.act(0);
     world.act(1);
     assert_eq!(world.sizes(), [("1".into(), 8), ("2".into(), 2)].into());
     world.log.clear();
     world.set_image("3");
-    world.look();
-    world.look();
+    world.plan_and_write();
+    world.plan_and_write();
     assert_eq!(world.log, ["+3 0", "2 2-0"]);
 }
 
@@ -191,8 +191,8 @@ fn recreate_waits_for_the_last_old_pod() {
     world.settle();
     world.log.clear();
     world.set_image("2");
-    world.look();
-    world.look();
+    world.plan_and_write();
+    world.plan_and_write();
     assert_eq!(world.log, ["1 2-0"], "its pods still exist");
     world.settle();
     assert_eq!(world.log, ["1 2-0", "+2 2"]);
@@ -251,20 +251,20 @@ fn distributes_a_scale_during_a_rollout_in_proportion() {
     world.settle();
     world.set_image("2");
     for _ in 0..4 {
-        world.look();
+        world.plan_and_write();
         world.act(0);
         world.act(1);
     }
     assert_eq!(world.sizes(), [("1".into(), 8), ("2".into(), 5)].into());
     world.change(|spec| spec.replicas = Some(15));
-    world.look();
+    world.plan_and_write();
     assert_eq!(world.sizes(), [("1".into(), 11), ("2".into(), 7)].into());
     assert_eq!(
         revision::number(&of_image(&world, "1").metadata, MAX_REPLICAS),
         Some(18)
     );
     world.change(|spec| spec.replicas = Some(0));
-    world.look();
+    world.plan_and_write();
     assert_eq!(world.sizes(), [("1".into(), 0), ("2".into(), 0)].into());
 }
 
@@ -285,7 +285,7 @@ fn scales_but_does_not_roll_out_a_paused_deployment() {
     world.settle();
     assert_eq!(world.log, ["1 2-3"]);
     world.change(|spec| spec.paused = None);
-    world.look();
+    world.plan_and_write();
     world.settle();
     assert_eq!(world.sizes(), [("1".into(), 0), ("2".into(), 3)].into());
     assert_eq!(
@@ -299,14 +299,14 @@ fn reports_a_rollout_without_progress_after_the_deadline() {
     let mut world = Simulation::new(1, rolling(number(1), number(0)));
     world.settle();
     world.set_image("2");
-    world.look();
+    world.plan_and_write();
     world.act(0);
     world.act(1);
-    world.look();
+    world.plan_and_write();
     let wake = world.plan().wake.unwrap();
     assert_eq!(wake, SignedDuration::from_secs(601));
     world.now += wake;
-    world.look();
+    world.plan_and_write();
     let name = of_image(&world, "2").name().to_owned();
     let late = expected_condition(
         "False",
@@ -326,7 +326,7 @@ fn reports_a_rollout_without_progress_after_the_deadline() {
 #[test]
 fn reports_the_failure_of_a_replica_set() {
     let mut world = Simulation::new(1, rolling(number(1), number(0)));
-    world.look();
+    world.plan_and_write();
     let failure: podplane_api::apps::ReplicaSetCondition =
         serde_json::from_value(serde_json::json!({"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": "no"})).unwrap();
     let name = of_image(&world, "1").name().to_owned();
@@ -337,7 +337,7 @@ fn reports_the_failure_of_a_replica_set() {
         .status
         .get_or_insert_default();
     status.conditions = Some(vec![failure]);
-    world.look();
+    world.plan_and_write();
     assert_eq!(
         condition(&world.deployment, conditions::REPLICA_FAILURE),
         expected_condition("True", "FailedCreate", "no")

@@ -11,7 +11,7 @@ use podplane_api::{
     apps::{Deployment, ReplicaSet},
 };
 
-use crate::{index::Index, workloads::WorkloadCache};
+use crate::{index::ObjectIndex, workloads::WorkloadCache};
 
 /// The longest wait for a write. A decision made without it fails at the revision that it was made
 /// from, so waiting only saves work.
@@ -77,7 +77,7 @@ impl UnobservedWrites {
 
 /// Returns whether the cache no longer has the replaced revision. A created object that was deleted
 /// again is waited for in vain, until the wait ends.
-fn is_seen(sets: &Index<ReplicaSet>, set: &ObjectKey, write: &PendingWrite) -> bool {
+fn is_seen(sets: &ObjectIndex<ReplicaSet>, set: &ObjectKey, write: &PendingWrite) -> bool {
     match (sets.get(set), &write.replaced) {
         (found, None) => found.is_some(),
         (None, Some(_)) => true,

@@ -164,7 +164,7 @@ pub(crate) enum OwnerState {
 
 /// The decision about a live object with owners.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum OwnerVerdict {
     Keep,
     /// Some owner exists; the references to these others are removed.
     Unlink(BTreeSet<Uid>),
@@ -175,19 +175,19 @@ pub(crate) enum Verdict {
 }
 
 /// Decides as Kubernetes' `attemptToDeleteItem`.
-pub(crate) fn judge(owners: &BTreeMap<Uid, OwnerState>, has_dependents: bool) -> Verdict {
+pub(crate) fn judge(owners: &BTreeMap<Uid, OwnerState>, has_dependents: bool) -> OwnerVerdict {
     let of = |what: OwnerState| owners.iter().filter(move |(_, owner)| **owner == what);
     let is_kept = owners.is_empty() || of(OwnerState::Solid).next().is_some();
     let others = of(OwnerState::Waiting).chain(of(OwnerState::Absent));
     let others: BTreeSet<Uid> = others.map(|(uid, _)| uid.clone()).collect();
     if is_kept && others.is_empty() {
-        Verdict::Keep
+        OwnerVerdict::Keep
     } else if is_kept {
-        Verdict::Unlink(others)
+        OwnerVerdict::Unlink(others)
     } else if has_dependents && of(OwnerState::Waiting).next().is_some() {
-        Verdict::DeleteForeground
+        OwnerVerdict::DeleteForeground
     } else {
-        Verdict::Delete
+        OwnerVerdict::Delete
     }
 }
 
@@ -281,19 +281,19 @@ mod tests {
     #[test]
     fn deletes_an_object_without_owners_left() {
         use OwnerState::{Absent, Solid, Waiting};
-        let cases: [(&[OwnerState], bool, Verdict); 8] = [
-            (&[], true, Verdict::Keep),
-            (&[Solid], true, Verdict::Keep),
-            (&[Solid, Absent], false, Verdict::Unlink(set(&["1"]))),
+        let cases: [(&[OwnerState], bool, OwnerVerdict); 8] = [
+            (&[], true, OwnerVerdict::Keep),
+            (&[Solid], true, OwnerVerdict::Keep),
+            (&[Solid, Absent], false, OwnerVerdict::Unlink(set(&["1"]))),
             (
                 &[Absent, Waiting, Solid],
                 true,
-                Verdict::Unlink(set(&["0", "1"])),
+                OwnerVerdict::Unlink(set(&["0", "1"])),
             ),
-            (&[Absent], true, Verdict::Delete),
-            (&[Absent, Absent], false, Verdict::Delete),
-            (&[Waiting], false, Verdict::Delete),
-            (&[Waiting, Absent], true, Verdict::DeleteForeground),
+            (&[Absent], true, OwnerVerdict::Delete),
+            (&[Absent, Absent], false, OwnerVerdict::Delete),
+            (&[Waiting], false, OwnerVerdict::Delete),
+            (&[Waiting, Absent], true, OwnerVerdict::DeleteForeground),
         ];
         for (owners, has_dependents, want) in cases {
             let owners = owners

@@ -12,7 +12,7 @@ use podplane_client::{ApiError, Client, DeleteParams, answered};
 use crate::work::unless_gone;
 
 /// A change of metadata; returns whether it changed anything.
-pub(super) type Change<'a> = &'a (dyn Fn(&mut ObjectMeta) -> bool + Sync);
+pub(super) type MetadataChange<'a> = &'a (dyn Fn(&mut ObjectMeta) -> bool + Sync);
 
 /// Reads and writes of objects by their metadata.
 pub(super) trait KindClient: Send + Sync {
@@ -37,7 +37,7 @@ pub(super) trait KindClient: Send + Sync {
         &'a self,
         key: &'a ObjectKey,
         uid: &'a str,
-        change: Change<'a>,
+        change: MetadataChange<'a>,
     ) -> BoxFuture<'a, Result<(), ApiError>>;
 }
 
@@ -97,7 +97,7 @@ impl<K: Object> KindClient for TypedKind<K> {
         &'a self,
         key: &'a ObjectKey,
         uid: &'a str,
-        change: Change<'a>,
+        change: MetadataChange<'a>,
     ) -> BoxFuture<'a, Result<(), ApiError>> {
         async move {
             let api = self.client.namespaced::<K>(&key.namespace);

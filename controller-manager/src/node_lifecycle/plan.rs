@@ -17,7 +17,7 @@ const NO_EXECUTE: &str = "NoExecute";
 
 /// The writes and evictions to do.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Plan {
+pub(super) struct LifecyclePlan {
     /// The new status, if it differs.
     pub(super) status: Option<NodeStatus>,
     /// The new taints, if they differ.
@@ -42,10 +42,10 @@ pub(super) fn plan<'a>(
     is_silent: bool,
     evicting: bool,
     now: Timestamp,
-) -> Plan {
-    let mut plan = Plan {
+) -> LifecyclePlan {
+    let mut plan = LifecyclePlan {
         status: is_silent.then(|| unknown(node, now)).flatten(),
-        ..Plan::default()
+        ..LifecyclePlan::default()
     };
     let effects: &[&str] = match (is_silent, evicting) {
         (false, _) => &[],
@@ -169,7 +169,7 @@ mod tests {
         })
     }
 
-    fn keys(plan: &Plan) -> Vec<(String, String)> {
+    fn keys(plan: &LifecyclePlan) -> Vec<(String, String)> {
         let taints = plan.taints.iter().flatten().flatten();
         taints
             .map(|taint| (taint.key.clone(), taint.effect.clone()))
@@ -177,7 +177,7 @@ mod tests {
     }
 
     /// The node after the plan was carried out.
-    fn after(mut node: Node, plan: &Plan) -> Node {
+    fn after(mut node: Node, plan: &LifecyclePlan) -> Node {
         if let Some(status) = &plan.status {
             node.status = Some(status.clone());
         }
@@ -207,7 +207,7 @@ mod tests {
         let marked = after(node(), &first);
         assert_eq!(
             plan(&marked, [].iter(), true, true, at(200)),
-            Plan::default()
+            LifecyclePlan::default()
         );
 
         let back = plan(&marked, [].iter(), false, true, at(300));

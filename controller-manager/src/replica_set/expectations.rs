@@ -12,7 +12,7 @@ use std::{
 
 use podplane_api::{Object as _, ObjectKey, core::Pod};
 
-use crate::index::Index;
+use crate::index::ObjectIndex;
 
 /// The server is asked about a pod that has not been observed after this time: it may have been
 /// created and deleted in between.
@@ -20,7 +20,7 @@ const ASK_AFTER: Duration = Duration::from_secs(1);
 
 /// The change of a pod that is expected.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Expected {
+pub(super) enum ExpectedChange {
     /// The pod exists.
     Created,
     /// The pod of that UID is being deleted, or deleted.
@@ -28,14 +28,14 @@ pub(super) enum Expected {
 }
 
 /// By ReplicaSet and name of the pod, with the time of the write.
-type ExpectedChanges = BTreeMap<ObjectKey, BTreeMap<String, (Expected, Instant)>>;
+type ExpectedChanges = BTreeMap<ObjectKey, BTreeMap<String, (ExpectedChange, Instant)>>;
 
 /// The expected changes of all ReplicaSets.
 #[derive(Debug, Default)]
 pub(super) struct Expectations(Mutex<ExpectedChanges>);
 
 impl Expectations {
-    pub(super) fn expect(&self, set: &ObjectKey, pod: &str, what: Expected) {
+    pub(super) fn expect(&self, set: &ObjectKey, pod: &str, what: ExpectedChange) {
         let mut all = self.lock();
         let of_set = all.entry(set.clone()).or_default();
         of_set.insert(pod.to_owned(), (what, Instant::now()));
@@ -49,7 +49,11 @@ impl Expectations {
     }
 
     /// Returns `Ok` if all expectations are met, else the pods to ask the server about.
-    pub(super) fn check(&self, set: &ObjectKey, pods: &Index<Pod>) -> Result<(), Vec<String>> {
+    pub(super) fn check(
+        &self,
+        set: &ObjectKey,
+        pods: &ObjectIndex<Pod>,
+    ) -> Result<(), Vec<String>> {
         let mut all = self.lock();
         let Some(of_set) = all.get_mut(set) else {
             return Ok(());
@@ -62,9 +66,9 @@ impl Expectations {
             all.remove(set);
             return Ok(());
         }
-        let overdue = of_set
-            .iter()
-            .filter(|(_, (what, since))| *what == Expected::Created && since.elapsed() > ASK_AFTER);
+        let overdue = of_set.iter().filter(|(_, (what, since))| {
+            *what == ExpectedChange::Created && since.elapsed() > ASK_AFTER
+        });
         Err(overdue.map(|(name, _)| name.clone()).collect())
     }
 
@@ -77,11 +81,11 @@ impl Expectations {
     }
 }
 
-fn is_met(what: &Expected, pod: Option<&Pod>) -> bool {
+fn is_met(what: &ExpectedChange, pod: Option<&Pod>) -> bool {
     match (what, pod) {
-        (Expected::Created, pod) => pod.is_some(),
-        (Expected::Deleted(_), None) => true,
-        (Expected::Deleted(uid), Some(pod)) => pod.uid() != uid || pod.is_deleting(),
+        (ExpectedChange::Created, pod) => pod.is_some(),
+        (ExpectedChange::Deleted(_), None) => true,
+        (ExpectedChange::Deleted(uid), Some(pod)) => pod.uid() != uid || pod.is_deleting(),
     }
 }
 
@@ -110,13 +114,13 @@ mod tests {
     fn waits_until_all_expectations_are_met() {
         let (set, pods, expectations) = (
             ObjectKey::new("ns", "web"),
-            Index::default(),
+            ObjectIndex::default(),
             Expectations::default(),
         );
         assert_eq!(expectations.check(&set, &pods), Ok(()));
         pods.apply(&pod_applied("old", "1", false));
-        expectations.expect(&set, "new", Expected::Created);
-        expectations.expect(&set, "old", Expected::Deleted("1".into()));
+        expectations.expect(&set, "new", ExpectedChange::Created);
+        expectations.expect(&set, "old", ExpectedChange::Deleted("1".into()));
         assert_eq!(
             expectations.check(&set, &pods),
             Err(vec![]),
@@ -132,13 +136,13 @@ mod tests {
     fn a_pod_with_the_name_and_another_uid_confirms_the_deletion() {
         let (set, pods, expectations) = (
             ObjectKey::new("ns", "web"),
-            Index::default(),
+            ObjectIndex::default(),
             Expectations::default(),
         );
-        expectations.expect(&set, "a", Expected::Deleted("1".into()));
+        expectations.expect(&set, "a", ExpectedChange::Deleted("1".into()));
         pods.apply(&pod_applied("a", "2", false));
         assert_eq!(expectations.check(&set, &pods), Ok(()));
-        expectations.expect(&set, "b", Expected::Created);
+        expectations.expect(&set, "b", ExpectedChange::Created);
         expectations.drop(&set, "b");
         assert_eq!(expectations.check(&set, &pods), Ok(()));
     }

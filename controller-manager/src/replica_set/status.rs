@@ -13,7 +13,7 @@ const REPLICA_FAILURE: &str = "ReplicaFailure";
 
 /// The reason why there are fewer or more pods than wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Failure {
+pub(super) struct ReplicaFailure {
     /// `FailedCreate` or `FailedDelete`.
     pub(super) reason: &'static str,
     pub(super) message: String,
@@ -23,7 +23,7 @@ pub(super) struct Failure {
 pub(super) fn status<P: AsRef<Pod>>(
     set: &ReplicaSet,
     pods: &[P],
-    failure: Option<Failure>,
+    failure: Option<ReplicaFailure>,
     now: Timestamp,
 ) -> (ReplicaSetStatus, Option<Timestamp>) {
     let spec = set.spec.as_ref();
@@ -60,7 +60,7 @@ fn number(count: usize) -> i32 {
 }
 
 /// Sets the condition of a failure. The first failure stays until there is none.
-fn set_failure(status: &mut ReplicaSetStatus, failure: Option<Failure>, now: Timestamp) {
+fn set_failure(status: &mut ReplicaSetStatus, failure: Option<ReplicaFailure>, now: Timestamp) {
     let conditions = status.conditions.get_or_insert_default();
     let said = conditions
         .iter()
@@ -68,7 +68,7 @@ fn set_failure(status: &mut ReplicaSetStatus, failure: Option<Failure>, now: Tim
     match failure {
         None => conditions.retain(|condition| condition.type_ != REPLICA_FAILURE),
         Some(_) if said => {}
-        Some(Failure { reason, message }) => conditions.push(ReplicaSetCondition {
+        Some(ReplicaFailure { reason, message }) => conditions.push(ReplicaSetCondition {
             type_: REPLICA_FAILURE.to_owned(),
             status: "True".to_owned(),
             reason: Some(reason.to_owned()),
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn reports_a_failure_while_it_lasts() {
-        let failure = |message: &str| Failure {
+        let failure = |message: &str| ReplicaFailure {
             reason: "FailedCreate",
             message: message.into(),
         };

@@ -8,7 +8,7 @@
 use jiff::{Timestamp, fmt::temporal::Pieces};
 use serde_json::Value;
 
-use crate::schema::{Kind, Type};
+use crate::schema::{Type, TypeStructure};
 
 /// The definitions of time types.
 const TIMES: [&str; 2] = [
@@ -43,7 +43,7 @@ struct Canonicalizer {
 impl Canonicalizer {
     fn value(&mut self, ty: Type, value: &mut Value) {
         match (ty.kind(), value) {
-            (Kind::Struct(fields), Value::Object(object)) => {
+            (TypeStructure::Struct(fields), Value::Object(object)) => {
                 object.retain(|name, value| {
                     let Some(field) = fields.field(name) else {
                         return true;
@@ -53,17 +53,17 @@ impl Canonicalizer {
                     field.required || !is_empty(ty, value)
                 });
             }
-            (Kind::Map(values), Value::Object(object)) => {
+            (TypeStructure::Map(values), Value::Object(object)) => {
                 for (name, value) in object {
                     self.at(name, values, value);
                 }
             }
-            (Kind::List(list), Value::Array(items)) => {
+            (TypeStructure::List(list), Value::Array(items)) => {
                 for (index, item) in items.iter_mut().enumerate() {
                     self.at(&format!("[{index}]"), list.items(), item);
                 }
             }
-            (Kind::Scalar, Value::String(text)) if is_time(ty) => {
+            (TypeStructure::Scalar, Value::String(text)) if is_time(ty) => {
                 if let Some((kept, which)) = nearest(text) {
                     let path = self.path.concat();
                     let path = path.trim_start_matches('.');
@@ -89,8 +89,8 @@ impl Canonicalizer {
 
 fn is_empty(ty: Type, value: &Value) -> bool {
     match (ty.kind(), value) {
-        (Kind::Map(_), Value::Object(fields)) => fields.is_empty(),
-        (Kind::List(_), Value::Array(items)) => items.is_empty(),
+        (TypeStructure::Map(_), Value::Object(fields)) => fields.is_empty(),
+        (TypeStructure::List(_), Value::Array(items)) => items.is_empty(),
         _ => false,
     }
 }

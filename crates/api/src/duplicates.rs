@@ -19,7 +19,7 @@ const MAX_BYTES: usize = 16 << 10;
 pub fn duplicates<'de, D: Deserializer<'de>>(document: D) -> Vec<String> {
     let mut found = DuplicatePaths::default();
     let root = DuplicateScan {
-        path: &Path::Root,
+        path: &ValuePath::Root,
         found: &mut found,
     };
     // Errors of the document are reported by its decoder.
@@ -34,7 +34,7 @@ struct DuplicatePaths {
 }
 
 impl DuplicatePaths {
-    fn add(&mut self, path: &Path<'_>) {
+    fn add(&mut self, path: &ValuePath<'_>) {
         if self.paths.len() >= MAX_FOUND || self.bytes + path.len() > MAX_BYTES {
             return;
         }
@@ -47,13 +47,13 @@ impl DuplicatePaths {
 }
 
 /// The path of a value. It is formatted only where a duplicate is found.
-enum Path<'a> {
+enum ValuePath<'a> {
     Root,
-    Field(&'a Path<'a>, &'a str),
-    Index(&'a Path<'a>, usize),
+    Field(&'a ValuePath<'a>, &'a str),
+    Index(&'a ValuePath<'a>, usize),
 }
 
-impl Path<'_> {
+impl ValuePath<'_> {
     /// The length when formatted, or a few bytes more.
     fn len(&self) -> usize {
         match self {
@@ -64,7 +64,7 @@ impl Path<'_> {
     }
 }
 
-impl fmt::Display for Path<'_> {
+impl fmt::Display for ValuePath<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Root => Ok(()),
@@ -77,7 +77,7 @@ impl fmt::Display for Path<'_> {
 
 /// Visits a value without storing it.
 struct DuplicateScan<'a> {
-    path: &'a Path<'a>,
+    path: &'a ValuePath<'a>,
     found: &'a mut DuplicatePaths,
 }
 
@@ -100,7 +100,7 @@ impl<'de> Visitor<'de> for DuplicateScan<'_> {
         let Self { path, found } = self;
         let mut seen = BTreeSet::new();
         while let Some(name) = map.next_key::<String>()? {
-            let path = Path::Field(path, &name);
+            let path = ValuePath::Field(path, &name);
             if seen.contains(&name) {
                 found.add(&path);
             }
@@ -115,7 +115,7 @@ impl<'de> Visitor<'de> for DuplicateScan<'_> {
         let Self { path, found } = self;
         let mut index = 0;
         loop {
-            let path = &Path::Index(path, index);
+            let path = &ValuePath::Index(path, index);
             if items
                 .next_element_seed(DuplicateScan { path, found })?
                 .is_none()

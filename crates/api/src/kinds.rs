@@ -2,12 +2,12 @@
 //! module.
 //!
 //! A declaration is the implementation of five traits: [`Object`](crate::Object) has the names,
-//! [`Selectable`](crate::selector::Selectable) the fields of selectors,
-//! [`Validate`](crate::validation::Validate) the rules, [`Row`](crate::table::Row) the columns of
-//! its table, and [`Strategy`] the behaviour in the API server. All have defaults, so that a module
-//! says only what is particular to its kind. From the list come the registries, the REST paths and
-//! gRPC services of the API server, the kinds of the command line, the garbage collector's watches,
-//! and the generated `.proto` files and OpenAPI definitions (ADR 0034).
+//! [`FieldSelectable`](crate::selector::FieldSelectable) the fields of selectors,
+//! [`Validate`](crate::validation::Validate) the rules, [`TableRow`](crate::table::TableRow) the
+//! columns of its table, and [`Strategy`] the behaviour in the API server. All have defaults, so
+//! that a module says only what is particular to its kind. From the list come the registries, the
+//! REST paths and gRPC services of the API server, the kinds of the command line, the garbage
+//! collector's watches, and the generated `.proto` files and OpenAPI definitions (ADR 0034).
 
 mod cluster_cidr;
 mod controller_revision;

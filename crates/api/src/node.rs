@@ -10,7 +10,7 @@ use crate::names;
 /// The namespace of nodes' leases.
 pub const LEASE_NAMESPACE: &str = "kube-node-lease";
 
-/// The message for a kernel that cannot make the devices of [`Backend::Vxlan`].
+/// The message for a kernel that cannot make the devices of [`NetworkBackend::Vxlan`].
 pub const NO_VXLAN: &str = "the kernel has no vxlan devices: load its module (`modprobe vxlan`; CONFIG_VXLAN) or take \
      --node-network-backend host-gw";
 
@@ -60,7 +60,7 @@ impl fmt::Display for NodeName {
     schemars(rename = "NodeNetworkBackend")
 )]
 #[serde(rename_all = "kebab-case")]
-pub enum Backend {
+pub enum NetworkBackend {
     /// By routes through the other nodes, which are on the same link
     #[default]
     HostGw,
@@ -68,7 +68,7 @@ pub enum Backend {
     Vxlan,
 }
 
-impl Backend {
+impl NetworkBackend {
     /// Its name, as flannel has it.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -79,7 +79,7 @@ impl Backend {
     }
 }
 
-impl FromStr for Backend {
+impl FromStr for NetworkBackend {
     type Err = ();
 
     fn from_str(name: &str) -> Result<Self, ()> {

@@ -36,14 +36,14 @@ pub fn definitions() -> Map<String, Value> {
 /// The type of a value or field.
 #[derive(Clone, Copy, Debug)]
 pub struct Type {
-    shape: &'static Shape,
+    shape: &'static TypeShape,
     /// The field's own setting of an atomic map, which overrides that of its type.
     atomic: Option<bool>,
 }
 
 /// The structure of a type's values.
 #[derive(Clone, Copy, Debug)]
-pub enum Kind {
+pub enum TypeStructure {
     /// A string, number or boolean, or a value written as one: a time, a quantity.
     Scalar,
     /// Any JSON, for example the data of a ControllerRevision.
@@ -61,14 +61,14 @@ pub enum Kind {
 pub struct Struct {
     /// The name without the group and version: `PodSpec`.
     pub name: String,
-    fields: BTreeMap<String, Field>,
+    fields: BTreeMap<String, SchemaField>,
     atomic: bool,
 }
 
 /// A field of a struct.
 #[derive(Debug)]
-pub struct Field {
-    shape: Shape,
+pub struct SchemaField {
+    shape: TypeShape,
     atomic: Option<bool>,
     /// True if the field is present in every document, even if it is empty.
     pub required: bool,
@@ -93,25 +93,25 @@ pub struct PatchMeta {
 /// A list type and the identity of its elements.
 #[derive(Debug)]
 pub struct List {
-    items: Shape,
+    items: TypeShape,
     /// The identity of elements.
-    pub identity: Identity,
+    pub identity: ElementIdentity,
 }
 
 /// The identity of list elements (`x-kubernetes-list-type`).
 #[derive(Debug, PartialEq)]
-pub enum Identity {
+pub enum ElementIdentity {
     /// None: the list is a single value.
     Atomic,
     /// Equal values are the same element.
     Set,
     /// Elements with equal values of these keys are the same.
-    Keys(Vec<Key>),
+    Keys(Vec<ListKey>),
 }
 
 /// A key of the elements of a list.
 #[derive(Debug, PartialEq)]
-pub struct Key {
+pub struct ListKey {
     /// The name of the field.
     pub name: String,
     /// The value for elements that omit the key.
@@ -119,11 +119,14 @@ pub struct Key {
 }
 
 #[derive(Debug)]
-enum Shape {
+enum TypeShape {
     Scalar,
     Any,
     Named(String),
-    Map { values: Box<Shape>, atomic: bool },
+    Map {
+        values: Box<TypeShape>,
+        atomic: bool,
+    },
     List(Box<List>),
 }
 
@@ -145,47 +148,47 @@ impl Type {
     /// The name of the type's definition, `io.k8s.api.core.v1.PodSpec`, if it has one.
     pub fn definition(self) -> Option<&'static str> {
         match self.shape {
-            Shape::Named(name) => Some(name),
+            TypeShape::Named(name) => Some(name),
             _ => None,
         }
     }
 
     /// The structure of the type's values.
-    pub fn kind(self) -> Kind {
+    pub fn kind(self) -> TypeStructure {
         match self.shape {
-            Shape::Scalar => Kind::Scalar,
-            Shape::Any => Kind::Any,
-            Shape::Map { values, .. } => Kind::Map(Self::plain(values)),
-            Shape::List(list) => Kind::List(list),
-            Shape::Named(name) => match SCHEMA.types.get(name) {
-                Some(Definition::Struct(fields)) => Kind::Struct(fields),
-                Some(Definition::Scalar) => Kind::Scalar,
-                Some(Definition::Any) | None => Kind::Any,
+            TypeShape::Scalar => TypeStructure::Scalar,
+            TypeShape::Any => TypeStructure::Any,
+            TypeShape::Map { values, .. } => TypeStructure::Map(Self::plain(values)),
+            TypeShape::List(list) => TypeStructure::List(list),
+            TypeShape::Named(name) => match SCHEMA.types.get(name) {
+                Some(Definition::Struct(fields)) => TypeStructure::Struct(fields),
+                Some(Definition::Scalar) => TypeStructure::Scalar,
+                Some(Definition::Any) | None => TypeStructure::Any,
             },
         }
     }
 
     /// True if server-side apply treats a map or struct of this type as one value. For a list, see
-    /// its [`Identity`].
+    /// its [`ElementIdentity`].
     pub fn is_atomic_map(self) -> bool {
         self.atomic.unwrap_or_else(|| match self.kind() {
-            Kind::Struct(fields) => fields.atomic,
-            Kind::Map(_) => matches!(self.shape, Shape::Map { atomic: true, .. }),
-            Kind::Scalar | Kind::Any | Kind::List(_) => false,
+            TypeStructure::Struct(fields) => fields.atomic,
+            TypeStructure::Map(_) => matches!(self.shape, TypeShape::Map { atomic: true, .. }),
+            TypeStructure::Scalar | TypeStructure::Any | TypeStructure::List(_) => false,
         })
     }
 
     /// The type of a field if this is a struct that has it, or the value type of a map.
     pub fn field(self, name: &str) -> Option<Self> {
         match self.kind() {
-            Kind::Struct(fields) => fields.field(name).map(Field::ty),
-            Kind::Map(values) => Some(values),
-            Kind::Any => Some(self),
-            Kind::Scalar | Kind::List(_) => None,
+            TypeStructure::Struct(fields) => fields.field(name).map(SchemaField::ty),
+            TypeStructure::Map(values) => Some(values),
+            TypeStructure::Any => Some(self),
+            TypeStructure::Scalar | TypeStructure::List(_) => None,
         }
     }
 
-    fn plain(shape: &'static Shape) -> Self {
+    fn plain(shape: &'static TypeShape) -> Self {
         Self {
             shape,
             atomic: None,
@@ -195,19 +198,19 @@ impl Type {
 
 impl Struct {
     /// The field with that name.
-    pub fn field(&self, name: &str) -> Option<&Field> {
+    pub fn field(&self, name: &str) -> Option<&SchemaField> {
         self.fields.get(name)
     }
 
     /// All fields, by name.
-    pub fn fields(&self) -> impl Iterator<Item = (&str, &Field)> {
+    pub fn fields(&self) -> impl Iterator<Item = (&str, &SchemaField)> {
         self.fields
             .iter()
             .map(|(name, field)| (name.as_str(), field))
     }
 }
 
-impl Field {
+impl SchemaField {
     /// The type of the field's values.
     pub fn ty(&'static self) -> Type {
         Type {
@@ -227,7 +230,7 @@ impl List {
 /// All types of the definitions.
 struct Schema {
     types: BTreeMap<String, Definition>,
-    kinds: BTreeMap<(String, String, String), Shape>,
+    kinds: BTreeMap<(String, String, String), TypeShape>,
 }
 
 enum Definition {
@@ -246,7 +249,7 @@ impl Schema {
             for gvk in of_kind.into_iter().flatten() {
                 let [group, version, kind] = ["group", "version", "kind"]
                     .map(|part| text(gvk, part).unwrap_or_default().to_owned());
-                kinds.insert((group, version, kind), Shape::Named(name.clone()));
+                kinds.insert((group, version, kind), TypeShape::Named(name.clone()));
             }
         }
         Self { types, kinds }
@@ -266,7 +269,7 @@ fn definition(name: &str, schema: &Value, all: &Map<String, Value>) -> Definitio
             .into_iter()
             .flat_map(|all| all.split(','))
             .collect();
-        let field = Field {
+        let field = SchemaField {
             shape: shape(property, all),
             atomic: text(property, "x-kubernetes-map-type").map(|kind| kind == "atomic"),
             required: required.is_some_and(|all| all.iter().any(|field| field == name)),
@@ -286,43 +289,43 @@ fn definition(name: &str, schema: &Value, all: &Map<String, Value>) -> Definitio
     })
 }
 
-fn shape(schema: &Value, all: &Map<String, Value>) -> Shape {
+fn shape(schema: &Value, all: &Map<String, Value>) -> TypeShape {
     if let Some(name) = reference(schema) {
-        return Shape::Named(name.to_owned());
+        return TypeShape::Named(name.to_owned());
     }
     match text(schema, "type") {
         Some("array") => {
             let items = &schema["items"];
-            Shape::List(Box::new(List {
+            TypeShape::List(Box::new(List {
                 items: shape(items, all),
                 identity: identity(schema, reference(items).and_then(|name| all.get(name))),
             }))
         }
         Some("object") => match schema.get("additionalProperties") {
-            Some(values) => Shape::Map {
+            Some(values) => TypeShape::Map {
                 values: Box::new(shape(values, all)),
                 atomic: text(schema, "x-kubernetes-map-type") == Some("atomic"),
             },
-            None => Shape::Any,
+            None => TypeShape::Any,
         },
-        _ => Shape::Scalar,
+        _ => TypeShape::Scalar,
     }
 }
 
-fn identity(schema: &Value, item: Option<&Value>) -> Identity {
+fn identity(schema: &Value, item: Option<&Value>) -> ElementIdentity {
     match text(schema, "x-kubernetes-list-type") {
-        Some("set") => Identity::Set,
+        Some("set") => ElementIdentity::Set,
         Some("map") => {
             let keys = schema["x-kubernetes-list-map-keys"].as_array();
             let names = keys.into_iter().flatten().filter_map(Value::as_str);
             let default = |name| item?.get("properties")?.get(name)?.get("default").cloned();
-            let key = |name| Key {
+            let key = |name| ListKey {
                 name: String::from(name),
                 default: default(name),
             };
-            Identity::Keys(names.map(key).collect())
+            ElementIdentity::Keys(names.map(key).collect())
         }
-        _ => Identity::Atomic,
+        _ => ElementIdentity::Atomic,
     }
 }
 

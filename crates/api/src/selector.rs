@@ -4,7 +4,7 @@ pub(crate) mod field;
 mod label;
 mod node;
 
-pub use field::{Field, FieldSelector, FieldSet, Selectable};
+pub use field::{FieldSelectable, FieldSelector, FieldSet, SelectableField};
 pub use label::LabelSelector;
 pub use node::NodeSelector;
 

@@ -6,7 +6,7 @@
 
 use jiff::Timestamp;
 
-use crate::{Object, selector::Selectable, table::Row, validation::Validate};
+use crate::{Object, selector::FieldSelectable, table::TableRow, validation::Validate};
 
 /// A part of an object, or an act on it, that has its own path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl Subresource {
 
 /// The state of an object's journey.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Station {
+pub struct JourneyState {
     /// The object's namespace.
     pub namespace: String,
     /// The object's name.
@@ -68,7 +68,7 @@ pub struct Station {
 
 /// The behaviour of a kind. The defaults are those of a kind without status, without generation and
 /// without grace period.
-pub trait Strategy: Object + Selectable + Validate + Row {
+pub trait Strategy: Object + FieldSelectable + Validate + TableRow {
     /// The name of the kind's gRPC service: `podplane.core.v1.PodService`.
     const SERVICE: &'static str;
 
@@ -149,7 +149,7 @@ pub trait Strategy: Object + Selectable + Validate + Row {
     fn begin_deletion(&mut self) {}
 
     /// The state of the object's journey, for kinds whose journeys are traced.
-    fn station(&self) -> Option<Station> {
+    fn journey_state(&self) -> Option<JourneyState> {
         None
     }
 

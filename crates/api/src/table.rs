@@ -47,7 +47,7 @@ pub const fn wide(name: &'static str) -> Column {
 }
 
 /// A kind with a table.
-pub trait Row: Object {
+pub trait TableRow: Object {
     /// All columns, those of `-o wide` included; `NAMESPACE` is not one of them.
     const COLUMNS: &'static [Column] = &[always("NAME"), always("AGE")];
 

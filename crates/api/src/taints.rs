@@ -9,13 +9,13 @@ pub const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 /// with `Exists` every key.
 #[must_use]
 pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
-    fn given(text: Option<&String>) -> Option<&str> {
+    fn not_empty(text: Option<&String>) -> Option<&str> {
         text.map(String::as_str).filter(|text| !text.is_empty())
     }
     let value = toleration.value.as_deref().unwrap_or_default();
-    given(toleration.effect.as_ref()).is_none_or(|effect| effect == taint.effect)
-        && given(toleration.key.as_ref()).is_none_or(|key| key == taint.key)
-        && match given(toleration.operator.as_ref()) {
+    not_empty(toleration.effect.as_ref()).is_none_or(|effect| effect == taint.effect)
+        && not_empty(toleration.key.as_ref()).is_none_or(|key| key == taint.key)
+        && match not_empty(toleration.operator.as_ref()) {
             Some("Exists") => true,
             Some("Equal") | None => value == taint.value.as_deref().unwrap_or_default(),
             Some(_) => false,

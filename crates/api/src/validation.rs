@@ -7,7 +7,7 @@ pub(crate) mod resources;
 pub(crate) mod taints;
 pub(crate) mod workload;
 
-pub use field::{ErrorList, FieldError, Path, Rule};
+pub use field::{ErrorList, ErrorRule, FieldError, FieldPath};
 pub use metadata::{ANNOTATIONS_MAX_BYTES, NameRules};
 
 use crate::{Object, names};

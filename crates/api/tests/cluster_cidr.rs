@@ -5,35 +5,35 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 #[derive(Deserialize)]
-struct Tables {
-    validate_create: Vec<Case>,
-    validate_update_old: Spec,
-    validate_update: Vec<Case>,
+struct ClusterCidrTables {
+    validate_create: Vec<ClusterCidrCase>,
+    validate_update_old: ClusterCidrFields,
+    validate_update: Vec<ClusterCidrCase>,
 }
 
 #[derive(Deserialize)]
-struct Case {
+struct ClusterCidrCase {
     name: String,
-    clustercidr: Spec,
+    clustercidr: ClusterCidrFields,
     err: bool,
 }
 
 #[derive(Deserialize)]
-struct Spec {
+struct ClusterCidrFields {
     per_node_host_bits: i32,
     ipv4: String,
     ipv6: String,
-    node_selector: Option<Vec<Requirement>>,
+    node_selector: Option<Vec<RequirementFields>>,
 }
 
 #[derive(Deserialize)]
-struct Requirement {
+struct RequirementFields {
     key: String,
     op: String,
     values: Vec<String>,
 }
 
-impl Spec {
+impl ClusterCidrFields {
     fn cluster_cidr(&self) -> ClusterCIDR {
         let mut spec = json!({"perNodeHostBits": self.per_node_host_bits});
         for (field, cidr) in [("ipv4", &self.ipv4), ("ipv6", &self.ipv6)] {
@@ -42,7 +42,7 @@ impl Spec {
             }
         }
         if let Some(requirements) = &self.node_selector {
-            let term = |Requirement { key, op, values }: &Requirement| json!({"matchExpressions": [{"key": key, "operator": op, "values": values}]});
+            let term = |RequirementFields { key, op, values }: &RequirementFields| json!({"matchExpressions": [{"key": key, "operator": op, "values": values}]});
             let terms: Vec<Value> = requirements.iter().map(term).collect();
             spec["nodeSelector"] = json!({"nodeSelectorTerms": terms});
         }
@@ -51,14 +51,14 @@ impl Spec {
     }
 }
 
-fn tables() -> Tables {
+fn tables() -> ClusterCidrTables {
     let text = include_str!("../../ipam/tests/data/upstream_multi_cidr.json");
     serde_json::from_str(text).expect("the table is valid")
 }
 
 #[test]
 fn refuses_at_creation_what_the_reference_refuses() {
-    for Case {
+    for ClusterCidrCase {
         name,
         clustercidr,
         err,
@@ -71,7 +71,7 @@ fn refuses_at_creation_what_the_reference_refuses() {
 
 #[test]
 fn the_spec_is_immutable() {
-    let Tables {
+    let ClusterCidrTables {
         validate_update_old,
         validate_update,
         ..

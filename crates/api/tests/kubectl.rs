@@ -19,9 +19,9 @@ use serde_json::{Value, json};
 mod cases;
 mod peer;
 mod random;
-use cases::Case;
+use cases::PatchCase;
 use peer::kubectl;
-use random::Random;
+use random::RandomDocuments;
 
 const KINDS: &[(&str, &str, &str, &str)] = &[
     ("", "v1", "v1", "Pod"),
@@ -123,7 +123,7 @@ fn compare(style: &str, objects: usize, rounds: u64) {
     let mut refused = 0;
     let first = env::var("PODPLANE_SEED").map_or(0, |seed| seed.parse().unwrap());
     for seed in first..first + rounds {
-        let mut random = Random::new(seed);
+        let mut random = RandomDocuments::new(seed);
         let (group, version, api_version, kind) = *random.pick(KINDS);
         let ty = Type::of_kind(group, version, kind).unwrap();
         let objects: Vec<Value> = (0..objects)
@@ -191,7 +191,7 @@ of {object}"
 }
 
 /// Adds the fields that every object has and the table omits.
-fn complete(case: &Case, mut object: Value) -> Value {
+fn complete(case: &PatchCase, mut object: Value) -> Value {
     let (group, version, kind) = case.kind;
     object["apiVersion"] = if group.is_empty() {
         version.into()

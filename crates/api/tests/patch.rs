@@ -11,11 +11,13 @@ use podplane_api::{
     },
     schema::Type,
 };
-use proptest::prelude::*;
+use proptest::prelude::{
+    Just, Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest,
+};
 use serde_json::{Value, json};
 
 mod random;
-use random::Random;
+use random::RandomDocuments;
 
 fn deployment() -> Type {
     Type::of::<Deployment>().unwrap()
@@ -385,7 +387,7 @@ proptest! {
     #[test]
     fn field_sets_round_trip(seed: u64) {
         let ty = Type::of::<Pod>().unwrap();
-        let object = Random::new(seed).configuration(ty);
+        let object = RandomDocuments::new(seed).configuration(ty);
         let tracked = track(ty, None, &object, &writer("m", &FieldSet::default()));
         if let Some(fields) = tracked.pointer("/metadata/managedFields/0/fieldsV1") {
             prop_assert_eq!(&FieldSet::from_fields_v1(fields).to_fields_v1(), fields);
@@ -396,7 +398,7 @@ proptest! {
     #[test]
     fn an_apply_is_idempotent(seed: u64) {
         let ty = Type::of::<Pod>().unwrap();
-        let mut random = Random::new(seed);
+        let mut random = RandomDocuments::new(seed);
         let (live, config) = (random.configuration(ty), random.configuration(ty));
         let none = FieldSet::default();
         let live = track(ty, None, &live, &writer("u", &none));
@@ -411,7 +413,7 @@ proptest! {
     #[test]
     fn applied_leaves_are_in_the_object(seed: u64) {
         let ty = Type::of::<Pod>().unwrap();
-        let mut random = Random::new(seed);
+        let mut random = RandomDocuments::new(seed);
         let (live, config) = (random.configuration(ty), random.configuration(ty));
         let none = FieldSet::default();
         let live = track(ty, None, &live, &writer("u", &none));

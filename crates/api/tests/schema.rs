@@ -15,7 +15,7 @@ use podplane_api::{
     Object as _,
     meta::ObjectMeta,
     networking::{ClusterCIDR, ClusterCIDRSpec},
-    schema::{Identity, Kind, Type, definitions},
+    schema::{ElementIdentity, Type, TypeStructure, definitions},
     stored_kinds,
 };
 use schemars::generate::SchemaSettings;
@@ -155,7 +155,7 @@ fn shape(schema: &Value) -> String {
 fn merge_keys_of_a_pod_are_as_published() {
     let pod = Type::of::<Pod>().unwrap();
     let spec = pod.field("spec").unwrap();
-    let Kind::Struct(fields) = spec.kind() else {
+    let TypeStructure::Struct(fields) = spec.kind() else {
         panic!("{spec:?}")
     };
     let merge_key = |name: &str| fields.field(name).unwrap().patch.merge_key.as_deref();
@@ -165,8 +165,8 @@ fn merge_keys_of_a_pod_are_as_published() {
     assert!(fields.field("volumes").unwrap().patch.retain_keys);
     assert!(spec.field("nodeSelector").unwrap().is_atomic_map());
     let keys = |ty: Type| match ty.kind() {
-        Kind::List(list) => match &list.identity {
-            Identity::Keys(keys) => keys
+        TypeStructure::List(list) => match &list.identity {
+            ElementIdentity::Keys(keys) => keys
                 .iter()
                 .map(|key| (key.name.clone(), key.default.clone()))
                 .collect(),
@@ -174,7 +174,7 @@ fn merge_keys_of_a_pod_are_as_published() {
         },
         other => panic!("{other:?}"),
     };
-    let Kind::List(containers) = spec.field("containers").unwrap().kind() else {
+    let TypeStructure::List(containers) = spec.field("containers").unwrap().kind() else {
         panic!("containers is a list")
     };
     let ports: Vec<_> = keys(containers.items().field("ports").unwrap());
@@ -186,8 +186,11 @@ fn merge_keys_of_a_pod_are_as_published() {
         ]
     );
     let node = Type::of::<Node>().unwrap().field("spec").unwrap();
-    for (field, expected) in [("podCIDRs", Identity::Set), ("taints", Identity::Atomic)] {
-        let Kind::List(list) = node.field(field).unwrap().kind() else {
+    for (field, expected) in [
+        ("podCIDRs", ElementIdentity::Set),
+        ("taints", ElementIdentity::Atomic),
+    ] {
+        let TypeStructure::List(list) = node.field(field).unwrap().kind() else {
             panic!("{field} is a list")
         };
         assert_eq!(list.identity, expected);

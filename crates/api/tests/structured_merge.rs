@@ -18,12 +18,12 @@ use podplane_api::{
         FieldSet,
         apply::{ApplyError, Conflicts, Writer, apply, track},
     },
-    schema::{Identity, Kind, Type},
+    schema::{ElementIdentity, Type, TypeStructure},
 };
 use serde_json::{Value, json};
 
 mod random;
-use random::Random;
+use random::RandomDocuments;
 
 const LIBRARY: &str = "/usr/share/gocode/src/sigs.k8s.io/structured-merge-diff";
 
@@ -64,21 +64,21 @@ fn program() -> Option<tempfile::TempDir> {
 /// The types below `ty` in the schema format of that library.
 fn describe(ty: Type, types: &mut BTreeMap<String, Value>) -> Value {
     match ty.kind() {
-        Kind::Scalar => json!({"scalar": "untyped"}),
-        Kind::Any => json!({"namedType": "__any"}),
-        Kind::Map(values) => {
+        TypeStructure::Scalar => json!({"scalar": "untyped"}),
+        TypeStructure::Any => json!({"namedType": "__any"}),
+        TypeStructure::Map(values) => {
             json!({"map": {"elementType": describe(values, types), "elementRelationship": relationship(ty)}})
         }
-        Kind::List(list) => {
+        TypeStructure::List(list) => {
             let items = describe(list.items(), types);
             match &list.identity {
-                Identity::Atomic => {
+                ElementIdentity::Atomic => {
                     json!({"list": {"elementType": items, "elementRelationship": "atomic"}})
                 }
-                Identity::Set => {
+                ElementIdentity::Set => {
                     json!({"list": {"elementType": items, "elementRelationship": "associative"}})
                 }
-                Identity::Keys(keys) => {
+                ElementIdentity::Keys(keys) => {
                     let names: Vec<_> = keys.iter().map(|key| &key.name).collect();
                     for key in keys.iter().filter(|key| key.default.is_some()) {
                         let item = types.get_mut(items["namedType"].as_str().unwrap()).unwrap();
@@ -92,7 +92,7 @@ fn describe(ty: Type, types: &mut BTreeMap<String, Value>) -> Value {
                 }
             }
         }
-        Kind::Struct(of) => {
+        TypeStructure::Struct(of) => {
             if !types.contains_key(&of.name) {
                 types.insert(of.name.clone(), Value::Null);
                 let fields: Vec<_> = of
@@ -150,12 +150,12 @@ fn sorted(value: &Value) -> Value {
 
 /// The state before the first write.
 fn blank(ty: Type) -> Value {
-    let Kind::Struct(fields) = ty.kind() else {
+    let TypeStructure::Struct(fields) = ty.kind() else {
         panic!("a kind is a struct")
     };
     let structs = fields
         .fields()
-        .filter(|(_, field)| matches!(field.ty().kind(), Kind::Struct(_)));
+        .filter(|(_, field)| matches!(field.ty().kind(), TypeStructure::Struct(_)));
     structs
         .map(|(name, _)| (name.to_owned(), json!({})))
         .collect()
@@ -189,7 +189,7 @@ fn writes_by_several_managers_merge_as_in_the_reference() {
         let (schema, name) = schema(ty);
         writeln!(input, "{}", json!({"schema": schema, "type": name})).unwrap();
         for seed in first..first + rounds {
-            let mut random = Random::new(seed);
+            let mut random = RandomDocuments::new(seed);
             let mut live: Option<Value> = None;
             let mut history = Vec::new();
             for step in 0..6 {

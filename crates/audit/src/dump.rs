@@ -13,17 +13,17 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::{
-    expected::Flags,
+    expected::ControllerFlags,
     input::{self, InputError},
-    item::{ItemMetadata, ItemSpec, Lenient, RawObject, Status, Text},
-    network::{Evidence, Ipam, Marker, Markers, Network},
+    item::{ItemMetadata, ItemSpec, ItemStatus, LenientValue, RawObject, Text},
+    network::{BlockPlace, Evidence, Marker, Markers, NetworkKind},
     records::{Records, System},
-    unread::Unread,
+    unread::UnreadResource,
 };
 
 /// The part of the input that is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keep {
+pub enum DumpScope {
     /// The fields that the rules need.
     Fields,
     /// Also the whole Node objects without their status: a repair writes them anew.
@@ -32,7 +32,7 @@ pub enum Keep {
 
 /// A Node as read.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Node {
+pub struct DumpedNode {
     /// `metadata.name`.
     pub name: String,
     /// `metadata.creationTimestamp`; may be empty.
@@ -43,7 +43,7 @@ pub struct Node {
     pub pod_cidrs: Vec<String>,
     /// The number of addresses that its kubelet reports, if it is a podplane node.
     pub pod_ips: Option<u64>,
-    /// The object without its status, with [`Keep::Nodes`].
+    /// The object without its status, with [`DumpScope::Nodes`].
     pub object: Option<Map<String, Value>>,
     /// A node without a machine of the cluster, as with virtual-kubelet and Fargate: its
     /// pods' addresses are the provider's.
@@ -57,10 +57,10 @@ pub struct Node {
     /// The node's blocks where the network does not keep them in the Node object.
     pub(crate) recorded: Option<Vec<String>>,
     /// The node's network.
-    pub(crate) ipam: Ipam,
+    pub(crate) ipam: BlockPlace,
 }
 
-impl Node {
+impl DumpedNode {
     /// The node's blocks as they are written: those that the network has recorded elsewhere,
     /// else `spec.podCIDRs`, else `spec.podCIDR`.
     pub(crate) fn texts(&self) -> Vec<&str> {
@@ -128,26 +128,26 @@ pub(crate) struct OddAddress {
 /// The nodes, pods and records of a cluster. Nodes and pods are sorted and unique.
 #[derive(Debug)]
 pub struct Dump {
-    pub(crate) keep: Keep,
-    pub(crate) network: Network,
+    pub(crate) keep: DumpScope,
+    pub(crate) network: NetworkKind,
     pub(crate) records: Records,
-    pub(crate) unread: Vec<Unread>,
+    pub(crate) unread: Vec<UnreadResource>,
     markers: Markers,
     notes: Vec<String>,
-    pub(crate) nodes: Vec<Node>,
+    pub(crate) nodes: Vec<DumpedNode>,
     pub(crate) world: World,
     /// Pods that could not be scheduled for want of addresses.
     pub(crate) starved: Vec<PodKey>,
     pub(crate) odd: Vec<OddAddress>,
     /// Objects of a list whose kind was not known when they were read.
-    pending: Vec<(Node, ReadPod)>,
+    pending: Vec<(DumpedNode, ReadPod)>,
     /// True if any node, pod or list of them was there, even an empty list.
     is_dump: bool,
 }
 
 /// Items whose kind is not known yet.
 #[derive(Debug)]
-pub(crate) struct Pending(Vec<(Node, ReadPod)>);
+pub(crate) struct UntypedItems(Vec<(DumpedNode, ReadPod)>);
 
 #[derive(Debug)]
 struct ReadPod {
@@ -158,12 +158,12 @@ struct ReadPod {
 
 /// Reads inputs, one after the other, into a [`Dump`].
 #[derive(Debug)]
-pub struct Collector(Dump);
+pub struct DumpCollector(Dump);
 
-impl Collector {
+impl DumpCollector {
     /// Creates an empty collector.
     #[must_use]
-    pub fn new(keep: Keep) -> Self {
+    pub fn new(keep: DumpScope) -> Self {
         Self(Dump::new(keep))
     }
 
@@ -195,14 +195,14 @@ impl Collector {
     }
 
     /// Records that objects of the cluster could not be read.
-    pub fn miss(&mut self, unread: Unread) {
+    pub fn miss(&mut self, unread: UnreadResource) {
         self.0.unread.push(unread);
     }
 
     /// Sorts the objects, and detects the cluster's network. The cluster CIDR of the flags tells an
     /// address outside of all blocks from one of another network.
     #[must_use]
-    pub fn finish(self, flags: &Flags) -> Dump {
+    pub fn finish(self, flags: &ControllerFlags) -> Dump {
         let Self(mut dump) = self;
         dump.settle();
         dump.detect(flags);
@@ -212,10 +212,10 @@ impl Collector {
 }
 
 impl Dump {
-    fn new(keep: Keep) -> Self {
+    fn new(keep: DumpScope) -> Self {
         Self {
             keep,
-            network: Network::default(),
+            network: NetworkKind::default(),
             records: Records::default(),
             unread: Vec::new(),
             markers: Markers::new(),
@@ -249,7 +249,7 @@ impl Dump {
 
     /// Adds an item that was decoded as a whole.
     pub(crate) fn add_value(&mut self, value: &Value, list_kind: Option<&str>) {
-        let Ok(Lenient(item)) = Lenient::<RawObject<'_>>::deserialize(value) else {
+        let Ok(LenientValue(item)) = LenientValue::<RawObject<'_>>::deserialize(value) else {
             return;
         };
         self.add(&item, list_kind, || Some(value.clone()));
@@ -301,8 +301,8 @@ impl Dump {
     ) {
         self.note_list();
         let kind = Some(kind).filter(|kind| !kind.is_empty() && *kind != "List");
-        if self.keep == Keep::Fields {
-            for Lenient(each) in &item.items.0 {
+        if self.keep == DumpScope::Fields {
+            for LenientValue(each) in &item.items.0 {
                 self.add(each, kind, no_object);
             }
         } else if let Some(Value::Array(items)) = whole().map(|mut list| list["items"].take()) {
@@ -313,11 +313,11 @@ impl Dump {
     }
 
     /// Takes the items without a known kind, to keep them apart from those of a nested list.
-    pub(crate) fn take_pending(&mut self) -> Pending {
-        Pending(std::mem::take(&mut self.pending))
+    pub(crate) fn take_pending(&mut self) -> UntypedItems {
+        UntypedItems(std::mem::take(&mut self.pending))
     }
 
-    pub(crate) fn put_pending(&mut self, outer: Pending) {
+    pub(crate) fn put_pending(&mut self, outer: UntypedItems) {
         self.pending = outer.0;
     }
 
@@ -365,15 +365,18 @@ impl Dump {
         }
     }
 
-    fn node(&self, item: &RawObject<'_>, whole: impl FnOnce() -> Option<Value>) -> Node {
+    fn node(&self, item: &RawObject<'_>, whole: impl FnOnce() -> Option<Value>) -> DumpedNode {
         let RawObject {
-            metadata: Lenient(metadata),
-            spec: Lenient(spec),
-            status: Lenient(status),
+            metadata: LenientValue(metadata),
+            spec: LenientValue(spec),
+            status: LenientValue(status),
             ..
         } = item;
-        let object = match (self.keep, (self.keep == Keep::Nodes).then(whole).flatten()) {
-            (Keep::Nodes, Some(Value::Object(mut object))) => {
+        let object = match (
+            self.keep,
+            (self.keep == DumpScope::Nodes).then(whole).flatten(),
+        ) {
+            (DumpScope::Nodes, Some(Value::Object(mut object))) => {
                 object.remove("status");
                 if let Some(Value::Object(metadata)) = object.get_mut("metadata") {
                     metadata.remove("managedFields");
@@ -382,7 +385,7 @@ impl Dump {
             }
             _ => None,
         };
-        Node {
+        DumpedNode {
             name: metadata.name.as_str().into(),
             created: metadata.creation_timestamp.as_str().into(),
             pod_cidr: spec.pod_cidr.as_str().into(),
@@ -410,7 +413,7 @@ impl Dump {
                     .map(str::trim),
             ),
             recorded: None,
-            ipam: Ipam::default(),
+            ipam: BlockPlace::default(),
         }
     }
 
@@ -453,7 +456,7 @@ impl Dump {
         self.records.settle();
     }
 
-    fn detect(&mut self, flags: &Flags) {
+    fn detect(&mut self, flags: &ControllerFlags) {
         let given = flags.cluster_cidr.as_deref().unwrap_or_default();
         let evidence = Evidence::new(
             &self.nodes,
@@ -462,7 +465,7 @@ impl Dump {
             &blocks(given.split(',').map(str::trim)),
             std::mem::take(&mut self.markers),
         );
-        self.network = Network::detect(&evidence, &self.nodes, &self.records, flags.ipam);
+        self.network = NetworkKind::detect(&evidence, &self.nodes, &self.records, flags.ipam);
         let mut recorded = BTreeMap::<(System, &str), Vec<String>>::new();
         let blocks = self.records.blocks.iter();
         for record in blocks.filter(|one| one.scope.is_empty()) {
@@ -475,11 +478,13 @@ impl Dump {
         for node in &mut self.nodes {
             node.ipam = self.network.ipam_of(&node.name);
             node.recorded = match node.ipam {
-                Ipam::PodCidr if !node.is_virtual => None,
-                Ipam::NodeBlocks(system) => recorded.get(&(system, node.name.as_str())).cloned(),
+                BlockPlace::PodCidr if !node.is_virtual => None,
+                BlockPlace::NodeBlocks(system) => {
+                    recorded.get(&(system, node.name.as_str())).cloned()
+                }
                 _ => Some(Vec::new()),
             };
-            if node.ipam != Ipam::PodCidr {
+            if node.ipam != BlockPlace::PodCidr {
                 node.recorded.get_or_insert_default();
             }
         }
@@ -494,7 +499,7 @@ impl Dump {
                 && self
                     .network
                     .ipams()
-                    .any(|ipam| ipam == Ipam::NodeBlocks(record.system));
+                    .any(|ipam| ipam == BlockPlace::NodeBlocks(record.system));
             if let Some(node) = record.node.as_deref().filter(|_| is_in_use) {
                 further.entry(node).or_default().push(record.block);
             }
@@ -529,19 +534,19 @@ impl Dump {
 
     /// The network that the cluster seems to have.
     #[must_use]
-    pub fn network(&self) -> &Network {
+    pub fn network(&self) -> &NetworkKind {
         &self.network
     }
 
     /// The number of pods that the node's addresses serve, if that is limited and known.
-    pub(crate) fn capacity(&self, node: &Node) -> Option<u128> {
+    pub(crate) fn capacity(&self, node: &DumpedNode) -> Option<u128> {
         match self.network.grows || self.network.others.contains_key(&node.name) {
             true => node.pod_ips.map(u128::from),
             false => node.capacity(),
         }
     }
 
-    pub(crate) fn node_named(&self, name: &str) -> Option<&Node> {
+    pub(crate) fn node_named(&self, name: &str) -> Option<&DumpedNode> {
         let found = self
             .nodes
             .binary_search_by(|node| node.name.as_str().cmp(name));
@@ -577,34 +582,34 @@ fn is_virtual(item: &RawObject<'_>) -> bool {
         || is(&labels.liqo, "virtual-node")
         || is(&labels.interlink, "virtual-kubelet")
         || kubelet.contains("-vk-")
-        || taints.any(|Lenient(taint)| taint.key.as_str() == "virtual-kubelet.io/provider")
+        || taints.any(|LenientValue(taint)| taint.key.as_str() == "virtual-kubelet.io/provider")
 }
 
-fn internal_addresses(status: &Status<'_>) -> Vec<IpAddr> {
+fn internal_addresses(status: &ItemStatus<'_>) -> Vec<IpAddr> {
     let addresses = status.addresses.0.iter();
-    let internal = addresses.filter(|Lenient(one)| one.kind.as_str() == "InternalIP");
+    let internal = addresses.filter(|LenientValue(one)| one.kind.as_str() == "InternalIP");
     internal
-        .filter_map(|Lenient(one)| one.address.as_str().parse().ok())
+        .filter_map(|LenientValue(one)| one.address.as_str().parse().ok())
         .collect()
 }
 
 fn pod(item: &RawObject<'_>) -> ReadPod {
     let RawObject {
         metadata:
-            Lenient(ItemMetadata {
+            LenientValue(ItemMetadata {
                 name,
                 namespace,
                 deletion_timestamp,
                 ..
             }),
         spec:
-            Lenient(ItemSpec {
+            LenientValue(ItemSpec {
                 node_name,
                 host_network,
                 ..
             }),
         status:
-            Lenient(Status {
+            LenientValue(ItemStatus {
                 phase,
                 pod_ip,
                 pod_ips,
@@ -613,7 +618,7 @@ fn pod(item: &RawObject<'_>) -> ReadPod {
             }),
         ..
     } = item;
-    let listed = pod_ips.0.iter().map(|Lenient(ip)| &ip.ip);
+    let listed = pod_ips.0.iter().map(|LenientValue(ip)| &ip.ip);
     let texts = listed
         .chain([pod_ip])
         .map(|text| text.as_str())
@@ -630,7 +635,7 @@ fn pod(item: &RawObject<'_>) -> ReadPod {
     let finished = matches!(phase.as_str(), "Failed" | "Succeeded");
     let is_starved = !node_name.is_set()
         && !finished
-        && conditions.0.iter().any(|Lenient(condition)| {
+        && conditions.0.iter().any(|LenientValue(condition)| {
             condition.kind.as_str() == "PodScheduled"
             && condition.status.as_str() == "False"
             // The message of podplane's scheduler, or of Kubernetes' about a resource.

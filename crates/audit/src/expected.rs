@@ -13,7 +13,7 @@ use crate::{dump::Dump, network::IpamChoice};
 
 /// The flags of the cluster's controller, as far as they are known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Flags {
+pub struct ControllerFlags {
     /// `--cluster-cidr`: a range, or one for each family, comma separated.
     pub cluster_cidr: Option<String>,
     /// `--node-cidr-mask-size`.
@@ -24,7 +24,7 @@ pub struct Flags {
     pub node_cidr_mask_size_ipv6: Option<u8>,
     /// `--service-cluster-ip-range`: a range, or one for each family, comma separated.
     pub service_cidr: Option<String>,
-    /// Source of pods' addresses. `None`: [`Network`](crate::Network) is detected.
+    /// Source of pods' addresses. `None`: [`NetworkKind`](crate::NetworkKind) is detected.
     pub ipam: Option<IpamChoice>,
 }
 
@@ -50,7 +50,7 @@ pub enum FlagsError {
 
 /// The expected blocks of the cluster's nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Expected {
+pub struct ExpectedBlocks {
     /// The cluster CIDRs without host bits, in the order of the flag. Empty if the flag was not
     /// given, since they cannot be inferred.
     pub ranges: Vec<IpNet>,
@@ -62,14 +62,14 @@ pub struct Expected {
     pub services: ServiceRanges,
 }
 
-impl Expected {
+impl ExpectedBlocks {
     /// Validates the flags by the reference's rules, and infers what was not given from most nodes
     /// of `dump`.
     ///
     /// # Errors
     ///
     /// [`FlagsError`] if the controller would not start with these flags.
-    pub fn new(flags: &Flags, dump: &Dump) -> Result<Self, FlagsError> {
+    pub fn new(flags: &ControllerFlags, dump: &Dump) -> Result<Self, FlagsError> {
         let given = |family| {
             let of_family = match family {
                 Family::V4 => flags.node_cidr_mask_size_ipv4,
@@ -129,7 +129,7 @@ impl Expected {
 
 /// The ranges of the flag. All flags of nodes are validated, with a possible size where none was
 /// given.
-fn ranges(cluster_cidr: &str, flags: &Flags) -> Result<Vec<IpNet>, RangeConfigError> {
+fn ranges(cluster_cidr: &str, flags: &ControllerFlags) -> Result<Vec<IpNet>, RangeConfigError> {
     let mut checked = RangeFlags {
         cluster_cidr: cluster_cidr.into(),
         node_cidr_mask_size: flags.node_cidr_mask_size,

@@ -69,10 +69,10 @@ fn documents(head: &[u8], reader: impl Read, dump: &mut Dump) -> Result<(), Inpu
 /// pending.
 const NO_LIST: Option<&str> = Some("an object of unknown kind");
 
-type Whole<R> = Chain<Cursor<Vec<u8>>, R>;
+type PeekedReader<R> = Chain<Cursor<Vec<u8>>, R>;
 
 /// The first bytes, and a reader that still has them.
-fn peeked<R: Read>(reader: R) -> Result<(Vec<u8>, Whole<BufReader<R>>), InputError> {
+fn peeked<R: Read>(reader: R) -> Result<(Vec<u8>, PeekedReader<BufReader<R>>), InputError> {
     let mut reader = BufReader::new(reader);
     let mut head = Vec::new();
     // Blank lines may come first; a pipe returns what it has.

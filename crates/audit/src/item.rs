@@ -21,14 +21,14 @@ pub(crate) struct RawObject<'a> {
     #[serde(borrow)]
     pub(crate) kind: Text<'a>,
     #[serde(borrow)]
-    pub(crate) metadata: Lenient<ItemMetadata<'a>>,
+    pub(crate) metadata: LenientValue<ItemMetadata<'a>>,
     #[serde(borrow)]
-    pub(crate) spec: Lenient<ItemSpec<'a>>,
+    pub(crate) spec: LenientValue<ItemSpec<'a>>,
     #[serde(borrow)]
-    pub(crate) status: Lenient<Status<'a>>,
+    pub(crate) status: LenientValue<ItemStatus<'a>>,
     /// A list within a list.
     #[serde(borrow)]
-    pub(crate) items: Many<Lenient<RawObject<'a>>>,
+    pub(crate) items: LenientList<LenientValue<RawObject<'a>>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -43,9 +43,9 @@ pub(crate) struct ItemMetadata<'a> {
     #[serde(borrow)]
     pub(crate) deletion_timestamp: Text<'a>,
     #[serde(borrow)]
-    pub(crate) annotations: Lenient<Annotations<'a>>,
+    pub(crate) annotations: LenientValue<Annotations<'a>>,
     #[serde(borrow)]
-    pub(crate) labels: Lenient<Labels<'a>>,
+    pub(crate) labels: LenientValue<NodeTypeLabels<'a>>,
 }
 
 /// Annotations in which networks keep blocks and addresses.
@@ -82,7 +82,7 @@ pub(crate) struct Annotations<'a> {
 /// Labels that identify kinds of nodes.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct Labels<'a> {
+pub(crate) struct NodeTypeLabels<'a> {
     #[serde(borrow, rename = "type")]
     pub(crate) kind: Text<'a>,
     #[serde(borrow, rename = "eks.amazonaws.com/compute-type")]
@@ -101,7 +101,7 @@ pub(crate) struct ItemSpec<'a> {
     #[serde(borrow, rename = "podCIDR")]
     pub(crate) pod_cidr: Text<'a>,
     #[serde(borrow, rename = "podCIDRs")]
-    pub(crate) pod_cidrs: Many<Text<'a>>,
+    pub(crate) pod_cidrs: LenientList<Text<'a>>,
     #[serde(borrow)]
     pub(crate) node_name: Text<'a>,
     #[serde(borrow)]
@@ -109,7 +109,7 @@ pub(crate) struct ItemSpec<'a> {
     #[serde(borrow, rename = "providerID")]
     pub(crate) provider_id: Text<'a>,
     #[serde(borrow)]
-    pub(crate) taints: Many<Lenient<Taint<'a>>>,
+    pub(crate) taints: LenientList<LenientValue<Taint<'a>>>,
     /// `CiliumNode`.
     pub(crate) ipam: Value,
     /// `CiliumNode`.
@@ -162,23 +162,23 @@ pub(crate) struct Taint<'a> {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(crate) struct Status<'a> {
+pub(crate) struct ItemStatus<'a> {
     #[serde(borrow)]
     pub(crate) phase: Text<'a>,
     #[serde(borrow, rename = "podIP")]
     pub(crate) pod_ip: Text<'a>,
     #[serde(borrow, rename = "podIPs")]
-    pub(crate) pod_ips: Many<Lenient<PodIp<'a>>>,
+    pub(crate) pod_ips: LenientList<LenientValue<PodIp<'a>>>,
     #[serde(borrow)]
-    pub(crate) conditions: Many<Lenient<Condition<'a>>>,
+    pub(crate) conditions: LenientList<LenientValue<Condition<'a>>>,
     #[serde(borrow)]
-    pub(crate) capacity: Lenient<Capacity<'a>>,
+    pub(crate) capacity: LenientValue<ReportedCapacity<'a>>,
     #[serde(borrow)]
-    pub(crate) allocatable: Lenient<Capacity<'a>>,
+    pub(crate) allocatable: LenientValue<ReportedCapacity<'a>>,
     #[serde(borrow)]
-    pub(crate) addresses: Many<Lenient<NodeAddress<'a>>>,
+    pub(crate) addresses: LenientList<LenientValue<NodeAddress<'a>>>,
     #[serde(borrow)]
-    pub(crate) node_info: Lenient<NodeInfo<'a>>,
+    pub(crate) node_info: LenientValue<NodeInfo<'a>>,
     /// `CiliumNode`.
     pub(crate) ipam: Value,
     /// `CiliumEndpoint`.
@@ -223,7 +223,7 @@ pub(crate) struct Condition<'a> {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct Capacity<'a> {
+pub(crate) struct ReportedCapacity<'a> {
     /// The addresses that the node's IPAM plugin reports, or that a client has set.
     #[serde(borrow, rename = "podplane.io/pod-ips")]
     pub(crate) pod_ips: Text<'a>,
@@ -245,13 +245,13 @@ impl Text<'_> {
 
 /// A value of type `T`, or the default for input of another type.
 #[derive(Debug, Default)]
-pub(crate) struct Lenient<T>(pub(crate) T);
+pub(crate) struct LenientValue<T>(pub(crate) T);
 
 /// A list; empty for input of another type, or with one element for a single text.
 #[derive(Debug)]
-pub(crate) struct Many<T>(pub(crate) Vec<T>);
+pub(crate) struct LenientList<T>(pub(crate) Vec<T>);
 
-impl<T> Default for Many<T> {
+impl<T> Default for LenientList<T> {
     fn default() -> Self {
         Self(Vec::new())
     }
@@ -341,26 +341,26 @@ impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
     }
 }
 
-impl<'de, T: Deserialize<'de> + Default> Deserialize<'de> for Lenient<T> {
+impl<'de, T: Deserialize<'de> + Default> Deserialize<'de> for LenientValue<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct ObjectVisitor<T>(PhantomData<T>);
 
         impl<'de, T: Deserialize<'de> + Default> Visitor<'de> for ObjectVisitor<T> {
-            type Value = Lenient<T>;
+            type Value = LenientValue<T>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("anything")
             }
 
-            otherwise!(Lenient::default(); visit_bytes: &[u8], visit_str: &str, visit_bool: bool, visit_i64: i64, visit_u64: u64,
+            otherwise!(LenientValue::default(); visit_bytes: &[u8], visit_str: &str, visit_bool: bool, visit_i64: i64, visit_u64: u64,
                 visit_i128: i128, visit_u128: u128, visit_f64: f64);
 
-            fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<Lenient<T>, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<LenientValue<T>, A::Error> {
                 drained(seq)
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Lenient<T>, A::Error> {
-                T::deserialize(MapAccessDeserializer::new(map)).map(Lenient)
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<LenientValue<T>, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map)).map(LenientValue)
             }
         }
 
@@ -368,32 +368,32 @@ impl<'de, T: Deserialize<'de> + Default> Deserialize<'de> for Lenient<T> {
     }
 }
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Many<T> {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for LenientList<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct ListVisitor<T>(PhantomData<T>);
 
         impl<'de, T: Deserialize<'de>> Visitor<'de> for ListVisitor<T> {
-            type Value = Many<T>;
+            type Value = LenientList<T>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("anything")
             }
 
-            otherwise!(Many::default(); visit_bytes: &[u8], visit_bool: bool, visit_i64: i64, visit_u64: u64, visit_i128: i128,
+            otherwise!(LenientList::default(); visit_bytes: &[u8], visit_bool: bool, visit_i64: i64, visit_u64: u64, visit_i128: i128,
                 visit_u128: u128, visit_f64: f64);
 
-            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Many<T>, E> {
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<LenientList<T>, E> {
                 let deserializer = serde::de::value::StringDeserializer::new(text.to_owned());
-                Ok(Many(vec![T::deserialize(deserializer)?]))
+                Ok(LenientList(vec![T::deserialize(deserializer)?]))
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<Many<T>, A::Error> {
-                Vec::deserialize(SeqAccessDeserializer::new(seq)).map(Many)
+            fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<LenientList<T>, A::Error> {
+                Vec::deserialize(SeqAccessDeserializer::new(seq)).map(LenientList)
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Many<T>, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<LenientList<T>, A::Error> {
                 IgnoredAny.visit_map(map)?;
-                Ok(Many::default())
+                Ok(LenientList::default())
             }
         }
 
@@ -410,7 +410,7 @@ fn drained<'de, T: Default, A: SeqAccess<'de>>(seq: A) -> Result<T, A::Error> {
 mod tests {
     use super::*;
 
-    fn item(json: &str) -> Lenient<RawObject<'_>> {
+    fn item(json: &str) -> LenientValue<RawObject<'_>> {
         serde_json::from_str(json).unwrap()
     }
 
@@ -425,7 +425,7 @@ mod tests {
             r#"{"kind": {}, "metadata": null, "spec": [1, {}], "status": -1.5e300}"#,
             r#"{"kind": [], "spec": {"podCIDR": {}, "podCIDRs": {"a": 1}, "nodeName": null}, "status": {"podIPs": [null, 3, "x", {"ip": [7]}]}}"#,
         ] {
-            let Lenient(item) = item(json);
+            let LenientValue(item) = item(json);
             assert!(!item.kind.is_set(), "{json}");
             assert!(!item.spec.0.pod_cidr.is_set(), "{json}");
             assert!(
@@ -437,7 +437,7 @@ mod tests {
 
     #[test]
     fn reads_scalars_as_text_and_a_text_as_a_list() {
-        let Lenient(item) = item(
+        let LenientValue(item) = item(
             r#"{"metadata": {"name": 7, "namespace": true}, "spec": {"podCIDRs": "10.0.0.0/24"}}"#,
         );
         assert_eq!(item.metadata.0.name.as_str(), "7");

@@ -3,12 +3,12 @@
 //!
 //! Nothing here writes to a cluster or opens a connection.
 //!
-//! Start reading at [`Collector`], which reads objects leniently: unknown, missing or odd fields
-//! never fail it, and of each object only what the rules need is kept, of other networks' objects
-//! their blocks and addresses. When it finishes, the cluster's [`Network`] is detected, and so
-//! which rules apply. [`audit`] compares the dump with the flags of its cluster; for invariants of
-//! every cluster it calls [`podplane_ipam::invariants::check`]. [`Repair`] chooses blocks for the nodes
-//! that need another one.
+//! Start reading at [`DumpCollector`], which reads objects leniently: unknown, missing or odd
+//! fields never fail it, and of each object only what the rules need is kept, of other networks'
+//! objects their blocks and addresses. When it finishes, the cluster's [`NetworkKind`] is detected,
+//! and so which rules apply. [`audit`] compares the dump with the flags of its cluster; for
+//! invariants of every cluster it calls [`podplane_ipam::invariants::check`]. [`Repair`] chooses
+//! blocks for the nodes that need another one.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -27,13 +27,13 @@ mod rules;
 mod summary;
 mod unread;
 
-pub use dump::{Collector, Dump, Keep, Node};
-pub use expected::{ExpectationSource, Expected, Flags, FlagsError};
+pub use dump::{Dump, DumpCollector, DumpScope, DumpedNode};
+pub use expected::{ControllerFlags, ExpectationSource, ExpectedBlocks, FlagsError};
 pub use finding::{Code, Finding, Severity};
 pub use input::InputError;
-pub use network::{IpamChoice, Network};
+pub use network::{IpamChoice, NetworkKind};
 pub use ranges::{LiveRange, LiveRanges};
-pub use repair::{Move, Repair, RepairError};
+pub use repair::{NodeMove, Repair, RepairError};
 pub use rules::{AuditReport, audit};
-pub use summary::{Addresses, Blocks, Pods, Summary};
-pub use unread::Unread;
+pub use summary::{AddressSummary, BlockSummary, PodSummary, Summary};
+pub use unread::UnreadResource;

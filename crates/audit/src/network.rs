@@ -1,8 +1,8 @@
 //! Detection of the cluster's network: where it keeps the blocks of nodes, and so which rules
 //! apply.
 //!
-//! A dump does not name its network. [`Network::detect`] goes by where the addresses of live pods
-//! lie: in podCIDRs, in blocks or addresses that a network has recorded, or in none of these.
+//! A dump does not name its network. [`NetworkKind::detect`] goes by where the addresses of live
+//! pods lie: in podCIDRs, in blocks or addresses that a network has recorded, or in none of these.
 
 mod evidence;
 mod marker;
@@ -15,7 +15,7 @@ use podplane_ipam::Family;
 use serde::Serialize;
 
 use crate::{
-    dump::Node,
+    dump::DumpedNode,
     finding::Code,
     records::{Records, System},
 };
@@ -34,7 +34,7 @@ pub enum IpamChoice {
 
 /// Place of the blocks of nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Ipam {
+pub(crate) enum BlockPlace {
     /// In `spec.podCIDRs` of nodes.
     #[default]
     PodCidr,
@@ -50,13 +50,13 @@ pub(crate) enum Ipam {
 
 /// The network of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Network {
+pub struct NetworkKind {
     /// Its name, for display.
     pub name: String,
     /// The evidence for it, in one sentence.
     pub reason: String,
     #[serde(skip)]
-    pub(crate) ipam: Ipam,
+    pub(crate) ipam: BlockPlace,
     /// Set if nodes get further blocks when theirs are full.
     #[serde(skip)]
     pub(crate) grows: bool,
@@ -71,15 +71,15 @@ pub struct Network {
     pub(crate) is_sure: bool,
     /// The nodes that are in another network.
     #[serde(skip)]
-    pub(crate) others: BTreeMap<String, Ipam>,
+    pub(crate) others: BTreeMap<String, BlockPlace>,
 }
 
-impl Default for Network {
+impl Default for NetworkKind {
     fn default() -> Self {
         Self {
             name: "podCIDR".into(),
             reason: String::new(),
-            ipam: Ipam::PodCidr,
+            ipam: BlockPlace::PodCidr,
             grows: false,
             is_of_cloud: false,
             has_copies: false,
@@ -114,24 +114,24 @@ impl System {
     }
 }
 
-impl Network {
+impl NetworkKind {
     /// The network whose blocks explain most addresses of live pods.
     pub(crate) fn detect(
         evidence: &Evidence,
-        nodes: &[Node],
+        nodes: &[DumpedNode],
         records: &Records,
         choice: Option<IpamChoice>,
     ) -> Self {
         let network = match choice {
-            Some(IpamChoice::PodCidr) => Self::chosen(Ipam::PodCidr, "pod-cidr"),
-            Some(IpamChoice::Own) => Self::chosen(Ipam::Own, "own"),
+            Some(IpamChoice::PodCidr) => Self::chosen(BlockPlace::PodCidr, "pod-cidr"),
+            Some(IpamChoice::Own) => Self::chosen(BlockPlace::Own, "own"),
             None => Self::from_records(evidence, records)
                 .unwrap_or_else(|| Self::from_addresses(evidence)),
         };
         let is_gke = nodes.iter().any(|node| node.is_gke);
         let virtual_nodes = nodes.iter().filter(|node| node.is_virtual).count();
         let mut network = Self {
-            is_of_cloud: is_gke && network.ipam == Ipam::PodCidr,
+            is_of_cloud: is_gke && network.ipam == BlockPlace::PodCidr,
             has_copies: evidence.has_copies,
             ..network
         };
@@ -156,9 +156,9 @@ impl Network {
         network
     }
 
-    fn chosen(ipam: Ipam, flag: &str) -> Self {
+    fn chosen(ipam: BlockPlace, flag: &str) -> Self {
         let name = match ipam {
-            Ipam::PodCidr => "podCIDR",
+            BlockPlace::PodCidr => "podCIDR",
             _ => "own addresses",
         };
         Self {
@@ -179,8 +179,8 @@ impl Network {
         }
         let total = evidence.total;
         let (system, what) = match ipam {
-            Ipam::NodeBlocks(system) => (system, "blocks of their nodes"),
-            Ipam::NodeAddresses(system) => (system, "addresses of their nodes"),
+            BlockPlace::NodeBlocks(system) => (system, "blocks of their nodes"),
+            BlockPlace::NodeAddresses(system) => (system, "addresses of their nodes"),
             _ => (System::Calico, "blocks"),
         };
         let has_pools = records
@@ -189,11 +189,11 @@ impl Network {
             .any(|block| block.system == system && block.pool.is_some());
         let grows = has_pools || have_several_blocks(records, system);
         let name = match ipam {
-            Ipam::NodeBlocks(System::Cilium) if has_pools => "Cilium (multi-pool)".into(),
-            Ipam::NodeBlocks(System::Cilium) => "Cilium (cluster-pool)".into(),
-            Ipam::NodeAddresses(System::Cilium) => "Cilium (addresses of the cloud)".into(),
-            Ipam::NodeBlocks(System::Azure) if grows => "Azure CNI (blocks)".into(),
-            Ipam::NodeBlocks(System::Azure) => "Azure CNI (overlay)".into(),
+            BlockPlace::NodeBlocks(System::Cilium) if has_pools => "Cilium (multi-pool)".into(),
+            BlockPlace::NodeBlocks(System::Cilium) => "Cilium (cluster-pool)".into(),
+            BlockPlace::NodeAddresses(System::Cilium) => "Cilium (addresses of the cloud)".into(),
+            BlockPlace::NodeBlocks(System::Azure) if grows => "Azure CNI (blocks)".into(),
+            BlockPlace::NodeBlocks(System::Azure) => "Azure CNI (overlay)".into(),
             _ => system.name().to_owned(),
         };
         let place = system.place();
@@ -234,7 +234,7 @@ impl Network {
             return Self {
                 name: name.into(),
                 reason,
-                ipam: Ipam::Own,
+                ipam: BlockPlace::Own,
                 ..Self::default()
             };
         }
@@ -286,24 +286,24 @@ impl Network {
     /// True if the blocks of nodes are their podCIDRs.
     #[must_use]
     pub fn uses_pod_cidr(&self) -> bool {
-        self.ipam == Ipam::PodCidr
+        self.ipam == BlockPlace::PodCidr
     }
 
     /// The network of a node.
-    pub(crate) fn ipam_of(&self, node: &str) -> Ipam {
+    pub(crate) fn ipam_of(&self, node: &str) -> BlockPlace {
         self.others.get(node).copied().unwrap_or(self.ipam)
     }
 
     /// The networks of all nodes.
-    pub(crate) fn ipams(&self) -> impl Iterator<Item = Ipam> {
+    pub(crate) fn ipams(&self) -> impl Iterator<Item = BlockPlace> {
         self.others.values().copied().chain([self.ipam])
     }
 
     /// The object that has a node's block.
     pub(crate) fn holder(&self, node: &str) -> String {
         match self.ipam_of(node) {
-            Ipam::NodeBlocks(System::Cilium) => format!("CiliumNode/{node}"),
-            Ipam::NodeBlocks(System::Azure) => format!("NodeNetworkConfig/{node}"),
+            BlockPlace::NodeBlocks(System::Cilium) => format!("CiliumNode/{node}"),
+            BlockPlace::NodeBlocks(System::Azure) => format!("NodeNetworkConfig/{node}"),
             _ => format!("Node/{node}"),
         }
     }
@@ -314,14 +314,14 @@ impl Network {
             ForeignPodCidr, IpCapacity, MissingPodCidr, PodCidrMismatch, PodOutsideBlock,
             ServiceRangeOverlap, WrongFamilyPodCidr, WrongSizePodCidr,
         };
-        let has_node_blocks = matches!(self.ipam, Ipam::PodCidr | Ipam::NodeBlocks(_));
-        let has_blocks = has_node_blocks || self.ipam == Ipam::SharedBlocks;
+        let has_node_blocks = matches!(self.ipam, BlockPlace::PodCidr | BlockPlace::NodeBlocks(_));
+        let has_blocks = has_node_blocks || self.ipam == BlockPlace::SharedBlocks;
         let applies = match code {
             PodCidrMismatch => self.uses_pod_cidr(),
             MissingPodCidr => has_node_blocks,
             WrongSizePodCidr | WrongFamilyPodCidr | IpCapacity => has_node_blocks && !self.grows,
             ForeignPodCidr | ServiceRangeOverlap => has_blocks,
-            PodOutsideBlock => self.ipam != Ipam::Own,
+            PodOutsideBlock => self.ipam != BlockPlace::Own,
             _ => true,
         };
         (!applies).then(|| {
@@ -339,22 +339,25 @@ impl Network {
     /// Advice on giving a node another block.
     pub(crate) fn another_block(&self) -> &'static str {
         match self.ipam {
-            Ipam::PodCidr if self.is_of_cloud => {
+            BlockPlace::PodCidr if self.is_of_cloud => {
                 "replace the instance of one of the nodes: its block is a range of the instance, and a Node object with another block would not move it"
             }
-            Ipam::NodeBlocks(System::Cilium) => {
+            BlockPlace::NodeBlocks(System::Cilium) => {
                 "drain one of the nodes, delete its CiliumNode, and restart the Cilium agent there: the operator gives it another block"
             }
-            Ipam::NodeBlocks(System::Ovn) => {
+            BlockPlace::NodeBlocks(System::Ovn) => {
                 "drain one of the nodes, delete its Node object, and restart its kubelet and ovnkube-node: it is given another subnet"
             }
-            Ipam::NodeBlocks(System::Azure) => {
+            BlockPlace::NodeBlocks(System::Azure) => {
                 "drain one of the nodes and replace its instance: Azure gives it another block"
             }
-            Ipam::NodeBlocks(_) | Ipam::SharedBlocks | Ipam::NodeAddresses(_) | Ipam::Own => {
+            BlockPlace::NodeBlocks(_)
+            | BlockPlace::SharedBlocks
+            | BlockPlace::NodeAddresses(_)
+            | BlockPlace::Own => {
                 "drain one of the nodes, and change the configuration of its IPAM plugin"
             }
-            Ipam::PodCidr => "give the node another block: --repair DIR writes how",
+            BlockPlace::PodCidr => "give the node another block: --repair DIR writes how",
         }
     }
 

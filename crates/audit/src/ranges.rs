@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use podplane_ipam::{Family, invariants::pods_by_node};
 
-use crate::{dump::Dump, expected::Expected, network::Ipam, records::System};
+use crate::{dump::Dump, expected::ExpectedBlocks, network::BlockPlace, records::System};
 
 /// A range that nodes' blocks are cut from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,23 +46,27 @@ impl Dump {
     /// The ranges of this cluster. `None` if its network has no ranges that nodes' blocks are cut
     /// from.
     #[must_use]
-    pub fn live_ranges(&self, expected: &Expected) -> Option<LiveRanges> {
+    pub fn live_ranges(&self, expected: &ExpectedBlocks) -> Option<LiveRanges> {
         let how = match self.network.ipam {
-            Ipam::PodCidr if self.network.is_of_cloud => {
+            BlockPlace::PodCidr if self.network.is_of_cloud => {
                 "add a secondary range of pods to the cluster's subnet, for new node pools"
             }
-            Ipam::PodCidr => {
+            BlockPlace::PodCidr => {
                 "podplane and node-ipam-controller: as a ClusterCIDR (docs/cluster-cidrs.md); kube-controller-manager: only the other half, by a shorter --cluster-cidr with the same mask"
             }
-            Ipam::NodeBlocks(System::Cilium) if self.has_pools_of(System::Cilium) => {
+            BlockPlace::NodeBlocks(System::Cilium) if self.has_pools_of(System::Cilium) => {
                 "as a CIDR of the CiliumPodIPPool, or another CiliumPodIPPool"
             }
-            Ipam::NodeBlocks(System::Cilium) => {
+            BlockPlace::NodeBlocks(System::Cilium) => {
                 "append it to cluster-pool-ipv4-cidr (or -ipv6-cidr) of Cilium's configuration, and restart its operator"
             }
-            Ipam::NodeBlocks(System::Ovn) => "append it to the cluster networks (clusterNetwork)",
-            Ipam::SharedBlocks => "as another IPPool",
-            Ipam::NodeBlocks(_) | Ipam::NodeAddresses(_) | Ipam::Own => return None,
+            BlockPlace::NodeBlocks(System::Ovn) => {
+                "append it to the cluster networks (clusterNetwork)"
+            }
+            BlockPlace::SharedBlocks => "as another IPPool",
+            BlockPlace::NodeBlocks(_) | BlockPlace::NodeAddresses(_) | BlockPlace::Own => {
+                return None;
+            }
         };
         let used = pods_by_node(&self.world);
         let records = self
@@ -76,7 +80,7 @@ impl Dump {
             .iter()
             .flat_map(|node| node.pod_cidrs.iter().copied());
         let mut blocks: Vec<IpNet> = match self.network.ipam {
-            Ipam::SharedBlocks => records.map(|one| one.block).collect(),
+            BlockPlace::SharedBlocks => records.map(|one| one.block).collect(),
             _ => nodes.collect(),
         };
         blocks.sort_unstable();
@@ -89,8 +93,8 @@ impl Dump {
             ranges: self.ranges(expected, &blocks),
             nodes: machines.count() as u64,
             blocks,
-            taken: self.taken(expected),
-            grows: self.network.grows || self.network.ipam == Ipam::SharedBlocks,
+            taken: self.taken_blocks(expected),
+            grows: self.network.grows || self.network.ipam == BlockPlace::SharedBlocks,
             most_pods: used.values().copied().max().unwrap_or_default(),
             how: how.into(),
         })
@@ -101,14 +105,14 @@ impl Dump {
         pools.any(|pool| pool.system == system)
     }
 
-    fn ranges(&self, expected: &Expected, blocks: &[IpNet]) -> Vec<LiveRange> {
+    fn ranges(&self, expected: &ExpectedBlocks, blocks: &[IpNet]) -> Vec<LiveRange> {
         let pools = self
             .records
             .pools
             .iter()
             .filter(|pool| match self.network.ipam {
-                Ipam::SharedBlocks => pool.system == System::Calico,
-                Ipam::NodeBlocks(system) => pool.system == system,
+                BlockPlace::SharedBlocks => pool.system == System::Calico,
+                BlockPlace::NodeBlocks(system) => pool.system == system,
                 _ => false,
             });
         let pools: Vec<LiveRange> = pools
@@ -154,7 +158,7 @@ impl Dump {
         inferred.collect()
     }
 
-    fn taken(&self, expected: &Expected) -> Vec<IpNet> {
+    fn taken_blocks(&self, expected: &ExpectedBlocks) -> Vec<IpNet> {
         let pods = self.world.pods.iter().filter(|pod| pod.uses_pod_network());
         let pods = pods.flat_map(|pod| pod.ips.iter().map(|ip| IpNet::from(*ip)));
         let nodes = self.nodes.iter().flat_map(|node| &node.addresses);

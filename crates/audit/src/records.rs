@@ -15,7 +15,7 @@ use serde_json::Value;
 
 pub(crate) use whereabouts::RESERVATION;
 
-use crate::item::{Lenient, RawObject};
+use crate::item::{LenientValue, RawObject};
 
 /// The software that wrote a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -426,7 +426,7 @@ impl Records {
     pub(crate) fn read_node(&mut self, item: &RawObject<'_>) {
         let node = item.metadata.0.name.as_str();
         let object = format!("Node/{node}");
-        let Lenient(annotations) = &item.metadata.0.annotations;
+        let LenientValue(annotations) = &item.metadata.0.annotations;
         let hybrid = annotations.ovn_hybrid_subnet.as_str();
         if !hybrid.is_empty()
             && let Some(block) = self.cidr(&object, hybrid)
@@ -460,7 +460,7 @@ impl Records {
 
     /// Reads the annotations of a Pod that has its addresses still.
     pub(crate) fn read_pod(&mut self, item: &RawObject<'_>) {
-        let Lenient(annotations) = &item.metadata.0.annotations;
+        let LenientValue(annotations) = &item.metadata.0.annotations;
         if annotations.ovn_pod_networks.is_set() {
             self.ovn_pod(item, &json(annotations.ovn_pod_networks.as_str()));
         }

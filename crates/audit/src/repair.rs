@@ -20,8 +20,8 @@ use serde_json::{Map, Value};
 
 use self::residents::Residents;
 use crate::{
-    dump::{Dump, Node},
-    expected::Expected,
+    dump::{Dump, DumpedNode},
+    expected::ExpectedBlocks,
     finding::{Code, Finding, Severity},
     rules::{self, AuditReport},
 };
@@ -46,9 +46,9 @@ pub enum RepairError {
 #[derive(Debug)]
 pub struct Repair {
     /// Nodes that are deleted and applied anew, in the order of their names.
-    pub moves: Vec<Move>,
+    pub moves: Vec<NodeMove>,
     /// Nodes without a block, which can be given one as they are.
-    pub assigned: Vec<Move>,
+    pub assigned: Vec<NodeMove>,
     /// Nodes that cannot be repaired, with the reason.
     pub left: Vec<(String, String)>,
     /// Pods with wrong addresses on nodes that keep their blocks, as `NAMESPACE/NAME`: they are
@@ -58,7 +58,7 @@ pub struct Repair {
 
 /// A node and its new blocks.
 #[derive(Debug)]
-pub struct Move {
+pub struct NodeMove {
     /// Its name.
     pub node: String,
     /// Its present blocks, as written.
@@ -76,7 +76,7 @@ pub struct Move {
 
 impl Repair {
     /// Plans a repair of every finding of at least this severity. The dump must have been read with
-    /// [`Keep::Nodes`](crate::Keep::Nodes).
+    /// [`DumpScope::Nodes`](crate::DumpScope::Nodes).
     ///
     /// # Errors
     ///
@@ -84,7 +84,7 @@ impl Repair {
     /// not take pods' addresses from podCIDRs.
     pub fn new(
         dump: &Dump,
-        expected: &Expected,
+        expected: &ExpectedBlocks,
         report: &AuditReport,
         at_least: Severity,
     ) -> Result<Self, RepairError> {
@@ -102,12 +102,12 @@ impl Repair {
         let residents = Residents::new(dump);
         let stays = dump.nodes.iter().flat_map(|node| {
             let blocks = match wrong.contains_key(node.name.as_str()) {
-                true => kept(node, expected),
+                true => kept_blocks(node, expected),
                 false => node.claims(),
             };
             let residents = &residents;
             blocks.into_iter().map(move |block| {
-                let holder = conflicts::Holder {
+                let holder = conflicts::BlockHolder {
                     pods: residents.inside(&node.name, &block),
                     created: &node.created,
                     name: &node.name,
@@ -139,7 +139,7 @@ impl Repair {
                     (None, true) => vec!["it has none".into()],
                     (None, false) => continue,
                 };
-                let keeps = kept(node, expected).into_iter();
+                let keeps = kept_blocks(node, expected).into_iter();
                 let keeps = keeps
                     .filter(|block| !lost.contains(&(name, *block)))
                     .collect();
@@ -193,7 +193,7 @@ impl Repair {
 
     fn place(
         &mut self,
-        node: &Node,
+        node: &DumpedNode,
         keeps: &[IpNet],
         why: Vec<String>,
         pods: u64,
@@ -220,7 +220,7 @@ impl Repair {
                 } else {
                     &mut self.moves
                 };
-                list.push(Move {
+                list.push(NodeMove {
                     node: node.name.clone(),
                     from,
                     to,
@@ -233,7 +233,7 @@ impl Repair {
         }
     }
 
-    fn last_placed(&mut self, node: &str) -> Option<&mut Move> {
+    fn last_placed(&mut self, node: &str) -> Option<&mut NodeMove> {
         let lists = [self.moves.last_mut(), self.assigned.last_mut()];
         lists.into_iter().flatten().find(|moved| moved.node == node)
     }
@@ -301,11 +301,11 @@ fn is_name(text: &str) -> bool {
 /// The nodes whose own blocks are wrong, whatever others have, with the reasons.
 fn wrong_nodes<'a>(
     dump: &'a Dump,
-    expected: &Expected,
+    expected: &ExpectedBlocks,
     at_least: Severity,
 ) -> BTreeMap<&'a str, Vec<String>> {
     let severity = rules::severity(dump, expected);
-    let of_node = |node: &'a Node| {
+    let of_node = |node: &'a DumpedNode| {
         let findings = rules::of_node(node, dump, expected).into_iter();
         let counted = findings.filter(|finding| {
             severity(finding) >= at_least && finding.code != Code::MissingPodCidr
@@ -317,7 +317,7 @@ fn wrong_nodes<'a>(
 }
 
 /// The valid blocks of a node, at most one of each cluster CIDR.
-fn kept(node: &Node, expected: &Expected) -> Vec<IpNet> {
+fn kept_blocks(node: &DumpedNode, expected: &ExpectedBlocks) -> Vec<IpNet> {
     let blocks = node.blocks();
     let of_range = |range: ClusterRange| {
         let fits = |block: &&IpNet| {
@@ -338,7 +338,7 @@ struct FreeBlocks {
 }
 
 impl FreeBlocks {
-    fn new(dump: &Dump, expected: &Expected) -> Result<Self, RepairError> {
+    fn new(dump: &Dump, expected: &ExpectedBlocks) -> Result<Self, RepairError> {
         let ranges: Vec<_> = expected.blocks().collect();
         let unknown = expected
             .ranges

@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use crate::{
     dump::Dump,
-    expected::{ExpectationSource, Expected},
+    expected::{ExpectationSource, ExpectedBlocks},
     finding::{Code, Finding, Severity},
     summary::Summary,
 };
@@ -52,7 +52,7 @@ impl AuditReport {
 
 /// Audits the cluster in `dump`.
 #[must_use]
-pub fn audit(dump: &Dump, expected: &Expected) -> AuditReport {
+pub fn audit(dump: &Dump, expected: &ExpectedBlocks) -> AuditReport {
     let used = pods_by_node(&dump.world);
     let mut findings = Vec::new();
     let mut overlaps = blocks::Overlaps::default();
@@ -95,7 +95,7 @@ pub fn audit(dump: &Dump, expected: &Expected) -> AuditReport {
 }
 
 /// The state of each code's check.
-fn checks(dump: &Dump, expected: &Expected) -> BTreeMap<&'static str, String> {
+fn checks(dump: &Dump, expected: &ExpectedBlocks) -> BTreeMap<&'static str, String> {
     let of = |code: Code| {
         if let Some(why) = dump.network.excludes(code) {
             return why;
@@ -113,7 +113,7 @@ fn checks(dump: &Dump, expected: &Expected) -> BTreeMap<&'static str, String> {
                 Some((_, ExpectationSource::Given)) => "on".into(),
                 Some((families, ExpectationSource::Inferred)) => {
                     let families: Vec<_> = families.iter().collect();
-                    format!("inferred: most nodes have {}", Listed(&families))
+                    format!("inferred: most nodes have {}", JoinedList(&families))
                 }
             },
             Code::PodOutsideBlock if dump.nodes.is_empty() => {
@@ -153,7 +153,7 @@ fn checks(dump: &Dump, expected: &Expected) -> BTreeMap<&'static str, String> {
 }
 
 /// The state of the check of blocks' sizes.
-fn sizes(expected: &Expected) -> String {
+fn sizes(expected: &ExpectedBlocks) -> String {
     let inferred = expected
         .masks
         .iter()
@@ -164,14 +164,14 @@ fn sizes(expected: &Expected) -> String {
     match inferred.is_empty() {
         _ if expected.masks.is_empty() => "off: needs --node-cidr-mask-size".into(),
         true => "on".into(),
-        false => format!("inferred: most blocks are {}", Listed(&inferred)),
+        false => format!("inferred: most blocks are {}", JoinedList(&inferred)),
     }
 }
 
 /// `a`, `a and b`, `a, b and c`, `a, b, c and 7 more`.
-struct Listed<'a, T>(&'a [T]);
+struct JoinedList<'a, T>(&'a [T]);
 
-impl<T: fmt::Display> fmt::Display for Listed<'_, T> {
+impl<T: fmt::Display> fmt::Display for JoinedList<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SHOWN: usize = 3;
         let more = self.0.len().saturating_sub(SHOWN);

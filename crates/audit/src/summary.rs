@@ -7,10 +7,10 @@ use serde::{Serialize, Serializer};
 
 use crate::{
     dump::Dump,
-    expected::Expected,
+    expected::ExpectedBlocks,
     finding::{Finding, Severity},
-    network::Network,
-    unread::Unread,
+    network::NetworkKind,
+    unread::UnreadResource,
 };
 
 /// The counts of the whole cluster.
@@ -18,27 +18,27 @@ use crate::{
 #[serde(rename_all = "camelCase")]
 pub struct Summary {
     /// The network, and the evidence for it.
-    pub network: Network,
+    pub network: NetworkKind,
     /// The number of nodes.
     pub nodes: usize,
     /// The pods, by their use of the network.
-    pub pods: Pods,
+    pub pods: PodSummary,
     /// The addresses of all blocks.
-    pub addresses: Addresses,
+    pub addresses: AddressSummary,
     /// The cluster CIDRs, if they are known.
-    pub blocks: Vec<Blocks>,
+    pub blocks: Vec<BlockSummary>,
     /// The number of findings of each severity.
     pub findings: BTreeMap<&'static str, usize>,
     /// For each code, the state of its check: `on`, `inferred: …`, `incomplete: …` or `off: …`.
     pub checks: BTreeMap<&'static str, String>,
     /// Objects that could not be read, so that the checks which need them are incomplete.
-    pub unread: Vec<Unread>,
+    pub unread: Vec<UnreadResource>,
 }
 
 /// The pods, by their use of the network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Pods {
+pub struct PodSummary {
     /// All of them.
     pub total: usize,
     /// Failed or Succeeded: their addresses are free again.
@@ -59,7 +59,7 @@ pub struct Pods {
 /// writes it. The counts saturate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Addresses {
+pub struct AddressSummary {
     /// The number of pods that the nodes have addresses for.
     #[serde(serialize_with = "integer")]
     pub capacity: u128,
@@ -74,7 +74,7 @@ pub struct Addresses {
 /// A cluster CIDR in blocks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Blocks {
+pub struct BlockSummary {
     /// The cluster CIDR.
     pub range: String,
     /// The length of a block.
@@ -92,7 +92,7 @@ pub struct Blocks {
 impl Summary {
     pub(crate) fn new(
         dump: &Dump,
-        expected: &Expected,
+        expected: &ExpectedBlocks,
         used: &BTreeMap<&str, u64>,
         checks: BTreeMap<&'static str, String>,
     ) -> Self {
@@ -128,11 +128,11 @@ fn integer<S: Serializer>(number: &u128, serializer: S) -> Result<S::Ok, S::Erro
     }
 }
 
-fn pods(dump: &Dump) -> Pods {
-    let mut pods = Pods {
+fn pods(dump: &Dump) -> PodSummary {
+    let mut pods = PodSummary {
         total: dump.world.pods.len(),
         starved: dump.starved.len(),
-        ..Pods::default()
+        ..PodSummary::default()
     };
     for pod in &dump.world.pods {
         let kind = match pod {
@@ -147,8 +147,8 @@ fn pods(dump: &Dump) -> Pods {
     pods
 }
 
-fn addresses(dump: &Dump, used: &BTreeMap<&str, u64>) -> Addresses {
-    let mut sum = Addresses::default();
+fn addresses(dump: &Dump, used: &BTreeMap<&str, u64>) -> AddressSummary {
+    let mut sum = AddressSummary::default();
     for node in &dump.nodes {
         let used = u128::from(used.get(node.name.as_str()).copied().unwrap_or_default());
         let capacity = dump.capacity(node).unwrap_or_default();
@@ -159,7 +159,7 @@ fn addresses(dump: &Dump, used: &BTreeMap<&str, u64>) -> Addresses {
     sum
 }
 
-fn blocks(dump: &Dump, expected: &Expected) -> Vec<Blocks> {
+fn blocks(dump: &Dump, expected: &ExpectedBlocks) -> Vec<BlockSummary> {
     let services = || ServiceRanges::as_slice(&expected.services).iter().copied();
     let claims = || {
         dump.world
@@ -176,7 +176,7 @@ fn blocks(dump: &Dump, expected: &Expected) -> Vec<Blocks> {
         let total = range.blocks();
         let unreserved = count(free_runs(&range, services()));
         let free = count(free_runs(&range, services().chain(claims())));
-        Blocks {
+        BlockSummary {
             range: range.cidr().to_string(),
             node_mask: range.node_mask(),
             total,

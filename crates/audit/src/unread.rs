@@ -10,20 +10,20 @@ use crate::finding::Code;
 /// Objects that could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Unread {
+pub struct UnreadResource {
     /// Their resource, such as `ipamblocks.crd.projectcalico.org`.
     pub resource: String,
     /// The failure, such as `403 Forbidden`.
     pub reason: String,
 }
 
-impl fmt::Display for Unread {
+impl fmt::Display for UnreadResource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "cannot read {} ({})", self.resource, self.reason)
     }
 }
 
-impl Unread {
+impl UnreadResource {
     /// True if the rule needs these objects.
     pub(crate) fn concerns(&self, code: Code) -> bool {
         use Code::{

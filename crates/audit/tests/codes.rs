@@ -4,10 +4,12 @@
 
 use std::{fs, path::Path};
 
-use podplane_audit::{AuditReport, Code, Collector, Expected, Flags, Keep, audit};
+use podplane_audit::{
+    AuditReport, Code, ControllerFlags, DumpCollector, DumpScope, ExpectedBlocks, audit,
+};
 
-fn flags(text: &str) -> Flags {
-    let mut flags = Flags::default();
+fn flags(text: &str) -> ControllerFlags {
+    let mut flags = ControllerFlags::default();
     for flag in text.split_whitespace() {
         let (name, value) = flag.split_once('=').unwrap();
         let length = || Some(value.parse().unwrap());
@@ -34,12 +36,12 @@ fn flags_in(text: &str) -> &str {
         .unwrap_or_default()
 }
 
-fn report(text: &str, flag: &str, keep: Keep) -> AuditReport {
-    let mut collector = Collector::new(keep);
+fn report(text: &str, flag: &str, keep: DumpScope) -> AuditReport {
+    let mut collector = DumpCollector::new(keep);
     collector.read(text.as_bytes()).unwrap();
     let flags = flags(flag);
     let dump = collector.finish(&flags);
-    let expected = Expected::new(&flags, &dump).unwrap();
+    let expected = ExpectedBlocks::new(&flags, &dump).unwrap();
     audit(&dump, &expected)
 }
 
@@ -73,14 +75,14 @@ fn every_dump_has_the_expected_findings() {
             continue;
         }
         let text = fs::read_to_string(&path).unwrap();
-        let report = report(&text, flags_in(&text), Keep::Fields);
+        let report = report(&text, flags_in(&text), DumpScope::Fields);
         let want = fs::read_to_string(path.with_extension("want")).unwrap_or_default();
         if lines(&report) != want {
             wrong.push(format!("{}:\n{}", path.display(), lines(&report)));
         }
         // A repair reads whole nodes, and finds the same.
         assert_eq!(
-            lines(&self::report(&text, flags_in(&text), Keep::Nodes)),
+            lines(&self::report(&text, flags_in(&text), DumpScope::Nodes)),
             lines(&report)
         );
         seen.extend(report.findings.iter().map(|finding| finding.code));

@@ -9,27 +9,32 @@ use std::{
 };
 
 use flate2::{Compression, write::GzEncoder};
-use podplane_audit::{Collector, Dump, Expected, Flags, InputError, Keep, Repair, Severity, audit};
-use proptest::prelude::*;
+use podplane_audit::{
+    ControllerFlags, Dump, DumpCollector, DumpScope, ExpectedBlocks, InputError, Repair, Severity,
+    audit,
+};
+use proptest::prelude::{
+    Just, Strategy, any, prop, prop_assert_eq, prop_compose, prop_oneof, proptest,
+};
 use serde_json::{Value, json};
 
 fn read(input: impl Read) -> Result<Dump, InputError> {
-    let mut collector = Collector::new(Keep::Nodes);
+    let mut collector = DumpCollector::new(DumpScope::Nodes);
     collector.read(input)?;
     Ok(collector.finish(&flags()))
 }
 
-fn flags() -> Flags {
-    Flags {
+fn flags() -> ControllerFlags {
+    ControllerFlags {
         cluster_cidr: Some("10.0.0.0/16".into()),
         node_cidr_mask_size: Some(24),
-        ..Flags::default()
+        ..ControllerFlags::default()
     }
 }
 
 /// The results of every operation on a dump, as text.
-fn all_of_it(dump: &Dump) -> String {
-    let expected = Expected::new(&flags(), dump).unwrap();
+fn all_results(dump: &Dump) -> String {
+    let expected = ExpectedBlocks::new(&flags(), dump).unwrap();
     let report = audit(dump, &expected);
     let repair = Repair::new(dump, &expected, &report, Severity::Info);
     let files = repair.map(|repair| repair.files("podplane audit -"));
@@ -58,18 +63,18 @@ impl Read for Drip<'_> {
 #[test]
 fn reads_all_formats_alike() {
     let json = data("pods.json");
-    let want = all_of_it(&read(json.as_slice()).unwrap());
-    assert_eq!(all_of_it(&read(Drip(&json)).unwrap()), want);
+    let want = all_results(&read(json.as_slice()).unwrap());
+    assert_eq!(all_results(&read(Drip(&json)).unwrap()), want);
     let value: Value = serde_json::from_slice(&json).unwrap();
     let yaml = serde_saphyr::to_string(&value).unwrap();
-    assert_eq!(all_of_it(&read(yaml.as_bytes()).unwrap()), want);
-    assert_eq!(all_of_it(&read(Drip(yaml.as_bytes())).unwrap()), want);
+    assert_eq!(all_results(&read(yaml.as_bytes()).unwrap()), want);
+    assert_eq!(all_results(&read(Drip(yaml.as_bytes())).unwrap()), want);
     for text in [json.as_slice(), yaml.as_bytes()] {
         let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
         packed.write_all(text).unwrap();
         let packed = packed.finish().unwrap();
-        assert_eq!(all_of_it(&read(packed.as_slice()).unwrap()), want);
-        assert_eq!(all_of_it(&read(Drip(&packed)).unwrap()), want);
+        assert_eq!(all_results(&read(packed.as_slice()).unwrap()), want);
+        assert_eq!(all_results(&read(Drip(&packed)).unwrap()), want);
     }
     // The objects one after the other, as `kubectl get --raw` and jq print them, and all of them
     // twice.
@@ -79,13 +84,13 @@ fn reads_all_formats_alike() {
         .rev()
         .map(|item| format!(" {item:#}\n"))
         .collect();
-    assert_eq!(all_of_it(&read(single.as_bytes()).unwrap()), want);
+    assert_eq!(all_results(&read(single.as_bytes()).unwrap()), want);
     assert_eq!(
-        all_of_it(&read(format!("{single}{value}").as_bytes()).unwrap()),
+        all_results(&read(format!("{single}{value}").as_bytes()).unwrap()),
         want
     );
     assert_eq!(
-        all_of_it(&read(value["items"].to_string().as_bytes()).unwrap()),
+        all_results(&read(value["items"].to_string().as_bytes()).unwrap()),
         want
     );
 }
@@ -96,13 +101,13 @@ fn reads_objects_larger_than_the_window() {
     let node = |name: &str| json!({"kind": "Node", "metadata": {"name": name, "annotations": {"note": note}}, "spec": {"podCIDR": "10.0.0.0/24"}});
     let list = json!({"kind": "List", "items": [node("a"), node("b")]});
     let dump = read(list.to_string().as_bytes()).unwrap();
-    assert!(all_of_it(&dump).contains("is that of 2 nodes: a and b"));
+    assert!(all_results(&dump).contains("is that of 2 nodes: a and b"));
 }
 
 #[test]
 fn reads_nested_lists_and_arrays() {
     let value: Value = serde_json::from_slice(&data("pods.json")).unwrap();
-    let want = all_of_it(&read(value.to_string().as_bytes()).unwrap());
+    let want = all_results(&read(value.to_string().as_bytes()).unwrap());
     let of_kind = |kind: &str| -> Vec<Value> {
         let items = value["items"].as_array().unwrap().iter();
         items.filter(|item| item["kind"] == kind).cloned().collect()
@@ -128,9 +133,9 @@ fn reads_nested_lists_and_arrays() {
         json!({"kind": "List", "items": [{"items": bare(&pods), "note": note, "kind": "PodList"}, node_list]}),
     ] {
         let json = nested.to_string();
-        assert_eq!(all_of_it(&read(json.as_bytes()).unwrap()), want);
+        assert_eq!(all_results(&read(json.as_bytes()).unwrap()), want);
         let yaml = serde_saphyr::to_string(&nested).unwrap();
-        assert_eq!(all_of_it(&read(yaml.as_bytes()).unwrap()), want);
+        assert_eq!(all_results(&read(yaml.as_bytes()).unwrap()), want);
     }
 }
 
@@ -145,7 +150,7 @@ fn rejects_lists_nested_too_deeply() {
 #[test]
 fn splits_joined_yaml_files_without_a_separator() {
     let value: Value = serde_json::from_slice(&data("pods.json")).unwrap();
-    let want = all_of_it(&read(value.to_string().as_bytes()).unwrap());
+    let want = all_results(&read(value.to_string().as_bytes()).unwrap());
     let of_kind = |kind: &str| {
         let items = value["items"].as_array().unwrap().iter();
         let items: Vec<_> = items.filter(|item| item["kind"] == kind).collect();
@@ -156,19 +161,22 @@ fn splits_joined_yaml_files_without_a_separator() {
     for input in [together.clone(), format!("---\n{together}")] {
         let dump = read(input.as_bytes()).unwrap();
         assert!(dump.notes()[0].contains("`---`"), "{:?}", dump.notes());
-        assert_eq!(all_of_it(&dump), want);
+        assert_eq!(all_results(&dump), want);
     }
     let apart = of_kind("Node") + "---\n" + &of_kind("Pod");
     let dump = read(apart.as_bytes()).unwrap();
     assert!(dump.notes().is_empty(), "{:?}", dump.notes());
-    assert_eq!(all_of_it(&dump), want);
+    assert_eq!(all_results(&dump), want);
 }
 
 #[test]
 fn writes_counts_beyond_a_double_like_plan() {
     let node = json!({"kind": "Node", "metadata": {"name": "a"}, "spec": {"podCIDR": "fd00::/64", "podCIDRs": ["fd00::/64"]}});
     let dump = read(json!([node]).to_string().as_bytes()).unwrap();
-    let report = audit(&dump, &Expected::new(&Flags::default(), &dump).unwrap());
+    let report = audit(
+        &dump,
+        &ExpectedBlocks::new(&ControllerFlags::default(), &dump).unwrap(),
+    );
     let json = serde_json::to_value(&report).unwrap();
     assert_eq!(
         json["summary"]["addresses"]["capacity"],
@@ -186,7 +194,11 @@ fn accepts_an_empty_cluster() {
     ] {
         let dump = read(text.as_bytes()).unwrap();
         assert_eq!(
-            audit(&dump, &Expected::new(&Flags::default(), &dump).unwrap()).findings,
+            audit(
+                &dump,
+                &ExpectedBlocks::new(&ControllerFlags::default(), &dump).unwrap()
+            )
+            .findings,
             []
         );
     }
@@ -277,7 +289,7 @@ proptest! {
     #[test]
     fn random_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
         if let Ok(dump) = read(bytes.as_slice()) {
-            all_of_it(&dump);
+            all_results(&dump);
         }
     }
 
@@ -290,15 +302,15 @@ proptest! {
             text.truncate(cut.index(text.len()));
         }
         if let Ok(dump) = read(text.as_slice()) {
-            all_of_it(&dump);
+            all_results(&dump);
         }
     }
 
     #[test]
     fn odd_values_never_panic(objects in prop::collection::vec(object(), 0..12), kind in prop::sample::select(&["List", "NodeList", "PodList"][..])) {
         let list = json!({"items": objects, "kind": kind});
-        let json = all_of_it(&read(list.to_string().as_bytes()).unwrap());
+        let json = all_results(&read(list.to_string().as_bytes()).unwrap());
         // The result is the same in whatever chunks it was read.
-        prop_assert_eq!(json, all_of_it(&read(Drip(list.to_string().as_bytes())).unwrap()));
+        prop_assert_eq!(json, all_results(&read(Drip(list.to_string().as_bytes())).unwrap()));
     }
 }

@@ -5,28 +5,31 @@
 
 use std::{fs::File, path::Path};
 
-use podplane_audit::{Collector, Dump, Expected, Flags, IpamChoice, Keep, Repair, Severity, audit};
+use podplane_audit::{
+    ControllerFlags, Dump, DumpCollector, DumpScope, ExpectedBlocks, IpamChoice, Repair, Severity,
+    audit,
+};
 
-fn read(name: &str, flags: &Flags) -> Dump {
+fn read(name: &str, flags: &ControllerFlags) -> Dump {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
-    let mut collector = Collector::new(Keep::Nodes);
+    let mut collector = DumpCollector::new(DumpScope::Nodes);
     collector
         .read(File::open(data.join(name)).unwrap())
         .unwrap();
     collector.finish(flags)
 }
 
-fn flags() -> Flags {
-    Flags {
+fn flags() -> ControllerFlags {
+    ControllerFlags {
         cluster_cidr: Some("10.244.0.0/16".into()),
         node_cidr_mask_size: Some(24),
-        ..Flags::default()
+        ..ControllerFlags::default()
     }
 }
 
 /// The refusal, or `None`.
-fn refusal(dump: &Dump, flags: &Flags) -> Option<String> {
-    let expected = Expected::new(flags, dump).unwrap();
+fn refusal(dump: &Dump, flags: &ControllerFlags) -> Option<String> {
+    let expected = ExpectedBlocks::new(flags, dump).unwrap();
     let report = audit(dump, &expected);
     let repair = Repair::new(dump, &expected, &report, Severity::Info);
     repair.err().map(|error| error.to_string())
@@ -95,7 +98,7 @@ fn names_the_network_and_refuses_repairs_that_do_not_fit() {
             ) {
                 continue;
             }
-            let flags = Flags::default();
+            let flags = ControllerFlags::default();
             let dump = read(file, &flags);
             assert_eq!(dump.network().name, name, "{file}: {:?}", dump.network());
             assert!(refusal(&dump, &flags).is_some(), "{file}");
@@ -105,7 +108,13 @@ fn names_the_network_and_refuses_repairs_that_do_not_fit() {
 
 #[test]
 fn refusals_name_the_reason() {
-    let of = |file| refusal(&read(file, &Flags::default()), &Flags::default()).unwrap();
+    let of = |file| {
+        refusal(
+            &read(file, &ControllerFlags::default()),
+            &ControllerFlags::default(),
+        )
+        .unwrap()
+    };
     let calico = of("networks/calico.yaml");
     assert!(
         calico.contains("(Calico) does not take pod addresses from them: 4 of 4 pod addresses lie in blocks that IPAMBlocks record"),
@@ -117,7 +126,7 @@ fn refusals_name_the_reason() {
 
 /// The name, the evidence and the refusal of a repair.
 fn detected(file: &str, cluster_cidr: &str) -> (String, String, Option<String>) {
-    let flags = Flags {
+    let flags = ControllerFlags {
         cluster_cidr: Some(cluster_cidr.into()),
         ..flags()
     };
@@ -181,7 +190,7 @@ fn the_flag_overrides_the_detection() {
         (IpamChoice::PodCidr, "podCIDR"),
         (IpamChoice::Own, "own addresses"),
     ] {
-        let flags = Flags {
+        let flags = ControllerFlags {
             ipam: Some(choice),
             ..flags()
         };

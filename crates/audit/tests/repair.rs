@@ -5,24 +5,25 @@
 use std::collections::BTreeMap;
 
 use podplane_audit::{
-    Code, Collector, Dump, Expected, Flags, IpamChoice, Keep, Repair, Severity, audit,
+    Code, ControllerFlags, Dump, DumpCollector, DumpScope, ExpectedBlocks, IpamChoice, Repair,
+    Severity, audit,
 };
-use proptest::prelude::*;
+use proptest::prelude::{prop, prop_assert, proptest};
 use serde_json::{Value, json};
 
-fn flags() -> Flags {
-    Flags {
+fn flags() -> ControllerFlags {
+    ControllerFlags {
         cluster_cidr: Some("10.0.0.0/18".into()),
         node_cidr_mask_size: Some(24),
         service_cidr: Some("10.0.8.0/23".into()),
         // There are too few pods to detect the network, most of them in wrong blocks.
         ipam: Some(IpamChoice::PodCidr),
-        ..Flags::default()
+        ..ControllerFlags::default()
     }
 }
 
 fn read(objects: &[Value]) -> Dump {
-    let mut collector = Collector::new(Keep::Nodes);
+    let mut collector = DumpCollector::new(DumpScope::Nodes);
     let list = json!({"kind": "List", "items": objects});
     collector.read(list.to_string().as_bytes()).unwrap();
     collector.finish(&flags())
@@ -47,7 +48,7 @@ fn pod(name: usize, node: usize, ip: [u8; 4]) -> Value {
 /// The files of a repair by name, and the moves.
 fn repaired(objects: &[Value]) -> (Repair, BTreeMap<String, String>) {
     let dump = read(objects);
-    let expected = Expected::new(&flags(), &dump).unwrap();
+    let expected = ExpectedBlocks::new(&flags(), &dump).unwrap();
     let report = audit(&dump, &expected);
     let repair = Repair::new(&dump, &expected, &report, Severity::Info).unwrap();
     let files = repair.files("podplane audit -").into_iter().collect();
@@ -150,7 +151,7 @@ fn a_finding_about_every_node_is_one_line_without_a_repair() {
         node(2, "10.9.2.0/24"),
     ];
     let dump = read(&objects);
-    let expected = Expected::new(&flags(), &dump).unwrap();
+    let expected = ExpectedBlocks::new(&flags(), &dump).unwrap();
     let report = audit(&dump, &expected);
     let [foreign] = &report.findings[..] else {
         panic!("{report:?}")
@@ -236,7 +237,7 @@ proptest! {
             }
         }
         let dump = read(&after);
-        let report = audit(&dump, &Expected::new(&flags(), &dump).unwrap());
+        let report = audit(&dump, &ExpectedBlocks::new(&flags(), &dump).unwrap());
         let left: Vec<_> = report.findings.iter().filter(|finding| finding.code != Code::IpCapacity).collect();
         prop_assert!(left.is_empty(), "{left:?}");
     }

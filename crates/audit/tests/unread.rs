@@ -2,20 +2,25 @@
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
-use podplane_audit::{AuditReport, Collector, Expected, Flags, Keep, Unread, audit};
+use podplane_audit::{
+    AuditReport, ControllerFlags, DumpCollector, DumpScope, ExpectedBlocks, UnreadResource, audit,
+};
 
 fn report(unread: &[&str]) -> AuditReport {
-    let mut collector = Collector::new(Keep::Fields);
+    let mut collector = DumpCollector::new(DumpScope::Fields);
     let text = include_str!("data/clean.yaml");
     collector.read(text.as_bytes()).unwrap();
     for resource in unread {
-        collector.miss(Unread {
+        collector.miss(UnreadResource {
             resource: (*resource).into(),
             reason: "403 Forbidden".into(),
         });
     }
-    let dump = collector.finish(&Flags::default());
-    audit(&dump, &Expected::new(&Flags::default(), &dump).unwrap())
+    let dump = collector.finish(&ControllerFlags::default());
+    audit(
+        &dump,
+        &ExpectedBlocks::new(&ControllerFlags::default(), &dump).unwrap(),
+    )
 }
 
 #[test]

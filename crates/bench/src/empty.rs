@@ -31,7 +31,7 @@ pub(crate) fn serve(address: SocketAddr) -> Result<()> {
     runtime.block_on(async {
         let incoming = TcpIncoming::bind(address)?.with_nodelay(Some(true));
         Server::builder()
-            .add_service(Empty)
+            .add_service(EmptyService)
             .serve_with_incoming(incoming)
             .await?;
         Ok(())
@@ -39,13 +39,13 @@ pub(crate) fn serve(address: SocketAddr) -> Result<()> {
 }
 
 #[derive(Clone, Debug)]
-struct Empty;
+struct EmptyService;
 
-impl NamedService for Empty {
+impl NamedService for EmptyService {
     const NAME: &'static str = "bench.Empty";
 }
 
-impl Service<http::Request<Body>> for Empty {
+impl Service<http::Request<Body>> for EmptyService {
     type Response = http::Response<Body>;
     type Error = Infallible;
     type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
@@ -63,7 +63,7 @@ impl Service<http::Request<Body>> for Empty {
     }
 }
 
-impl UnaryService<Encoded> for Empty {
+impl UnaryService<Encoded> for EmptyService {
     type Response = Encoded;
     type Future = Ready<Result<Response<Encoded>, Status>>;
 

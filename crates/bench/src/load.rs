@@ -17,14 +17,14 @@ pub(crate) fn connections(callers: usize) -> usize {
 }
 
 /// The target of calls, with their messages. Each call gets a unique number.
-pub(crate) struct Target {
+pub(crate) struct LoadTarget {
     connections: Vec<Connection>,
     path: String,
     message: Box<dyn Fn(u32) -> Bytes>,
     next: AtomicU32,
 }
 
-impl Target {
+impl LoadTarget {
     pub(crate) fn new(
         connections: Vec<Connection>,
         path: impl Into<String>,
@@ -76,7 +76,7 @@ impl Target {
     }
 
     /// The number of calls made so far.
-    pub(crate) fn made(&self) -> u32 {
+    pub(crate) fn call_count(&self) -> u32 {
         self.next.load(Ordering::Relaxed)
     }
 

@@ -33,7 +33,7 @@ use serde_json::json;
 struct Args {
     /// The rows to measure; all by default.
     #[arg(value_enum)]
-    rows: Vec<Row>,
+    rows: Vec<BenchRow>,
     /// Path of the program `podplane`.
     #[arg(long, required_unless_present = "serve_empty")]
     podplane: Option<PathBuf>,
@@ -49,7 +49,7 @@ struct Args {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Row {
+enum BenchRow {
     Create1,
     Create16,
     Create256,
@@ -63,13 +63,13 @@ enum Row {
 
 /// The parameters of all rows.
 #[derive(Debug)]
-pub(crate) struct Bench {
+pub(crate) struct BenchParameters {
     podplane: PathBuf,
     dir: PathBuf,
     quick: bool,
 }
 
-impl Bench {
+impl BenchParameters {
     /// The given number of rounds, or a few if quick.
     fn rounds(&self, rounds: usize) -> usize {
         if self.quick { rounds.min(2) } else { rounds }
@@ -95,13 +95,13 @@ impl Bench {
 /// A line of the table: our measurements and the peer's, taken at the same time if they have the
 /// same index. An empty list means no peer.
 #[derive(Debug)]
-pub(crate) struct Line {
+pub(crate) struct TableLine {
     name: String,
     ours: Vec<f64>,
     theirs: Vec<f64>,
 }
 
-impl Line {
+impl TableLine {
     pub(crate) fn new(name: impl Into<String>, ours: Vec<f64>, theirs: Vec<f64>) -> Self {
         Self {
             name: name.into(),
@@ -121,13 +121,13 @@ fn main() -> Result<ExitCode> {
         empty::serve(address)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let bench = Bench {
+    let bench = BenchParameters {
         podplane: args.podplane.unwrap_or_default(),
         dir: args.dir.unwrap_or_default(),
         quick: args.quick,
     };
     let rows = if args.rows.is_empty() {
-        Row::value_variants().to_vec()
+        BenchRow::value_variants().to_vec()
     } else {
         args.rows
     };
@@ -135,32 +135,34 @@ fn main() -> Result<ExitCode> {
         let measured = runtime.block_on(measure(row, &bench));
         match measured {
             Ok(lines) => lines.iter().for_each(print),
-            Err(error) => say(&json!({"row": format!("{row:?}"), "error": format!("{error:#}")})),
+            Err(error) => {
+                print_line(&json!({"row": format!("{row:?}"), "error": format!("{error:#}")}))
+            }
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-async fn measure(row: Row, bench: &Bench) -> Result<Vec<Line>> {
+async fn measure(row: BenchRow, bench: &BenchParameters) -> Result<Vec<TableLine>> {
     match row {
-        Row::Create1 => writes::create(bench, 1).await,
-        Row::Create16 => writes::create(bench, 16).await,
-        Row::Create256 => writes::create(bench, 256).await,
-        Row::Get => reads::get(bench).await,
-        Row::List => reads::list(bench).await,
-        Row::Watch => watches::watch(bench).await,
-        Row::Nodes => nodes::nodes(bench).await,
-        Row::Memory => start::memory(bench).await,
-        Row::Start => start::cold(bench).await,
+        BenchRow::Create1 => writes::create(bench, 1).await,
+        BenchRow::Create16 => writes::create(bench, 16).await,
+        BenchRow::Create256 => writes::create(bench, 256).await,
+        BenchRow::Get => reads::get(bench).await,
+        BenchRow::List => reads::list(bench).await,
+        BenchRow::Watch => watches::watch(bench).await,
+        BenchRow::Nodes => nodes::nodes(bench).await,
+        BenchRow::Memory => start::memory(bench).await,
+        BenchRow::Start => start::cold(bench).await,
     }
 }
 
-fn print(line: &Line) {
-    let Line { name, ours, theirs } = line;
-    say(&json!({"line": name, "ours": ours, "theirs": theirs}));
+fn print(line: &TableLine) {
+    let TableLine { name, ours, theirs } = line;
+    print_line(&json!({"line": name, "ours": ours, "theirs": theirs}));
 }
 
 #[expect(clippy::print_stdout, reason = "the measurements are its output")]
-fn say(line: &serde_json::Value) {
+fn print_line(line: &serde_json::Value) {
     println!("{line}");
 }

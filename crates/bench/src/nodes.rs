@@ -14,11 +14,11 @@ use podplane_proto::{
 use prost::Message as _;
 
 use crate::{
-    Bench, Line,
+    BenchParameters, TableLine,
     call::{Connection, framed},
-    load::{Target, connections},
+    load::{LoadTarget, connections},
     pods,
-    server::Server,
+    server::ServerProcess,
 };
 
 const NODES: u32 = 20_000;
@@ -30,17 +30,17 @@ const BATCHES: usize = 2;
 
 /// Measures how many nodes per second are created, and assigned a /24 each: with a call per node,
 /// and with batches.
-pub(crate) async fn nodes(bench: &Bench) -> Result<Vec<Line>> {
+pub(crate) async fn nodes(bench: &BenchParameters) -> Result<Vec<TableLine>> {
     let count = bench.many(NODES);
     let mut rates = [const { Vec::new() }; 5];
     for round in 0..bench.rounds(5) {
         for (batched, [assigned, both]) in [(false, [1, 2]), (true, [3, 4])] {
             let dir = bench.row_dir(&format!("nodes-{round}-{batched}"))?;
-            let server = Server::podplane(bench, &dir).await?;
+            let server = ServerProcess::podplane(bench, &dir).await?;
             let open = || Connection::several(server.address, connections(WRITERS));
             let node = pods::create_node()?;
             let path = pods::create_path::<Node>();
-            let create = Target::new(open().await?, path, move |n| node.with(n));
+            let create = LoadTarget::new(open().await?, path, move |n| node.with(n));
             let creating = create.times(WRITERS, count).await?;
             let nodes = list(&server).await?;
             ensure!(nodes.len() >= usize::try_from(count)?, "created too few");
@@ -71,11 +71,11 @@ pub(crate) async fn nodes(bench: &Bench) -> Result<Vec<Line>> {
         "nodes-both-batched",
     ];
     let lines = names.into_iter().zip(rates);
-    let lines = lines.map(|(name, rates)| Line::new(name, rates, Vec::new()));
+    let lines = lines.map(|(name, rates)| TableLine::new(name, rates, Vec::new()));
     Ok(lines.collect())
 }
 
-async fn list(server: &Server) -> Result<Vec<Node>> {
+async fn list(server: &ServerProcess) -> Result<Vec<Node>> {
     let mut connection = Connection::open(server.address).await?;
     let path = method_path::<Node>(&Verb::List.method::<Node>());
     let request = framed(&ListRequest::default())?;
@@ -124,7 +124,7 @@ async fn each(connections: Vec<Connection>, path: &str, calls: &[Bytes]) -> Resu
     Ok(begun.elapsed().as_secs_f64())
 }
 
-async fn assign_batches(server: &Server, nodes: &[Node]) -> Result<f64> {
+async fn assign_batches(server: &ServerProcess, nodes: &[Node]) -> Result<f64> {
     const PATH: &str = "/podplane.ipam.v1.BlockService/AssignBlocks";
     let assignments: Vec<_> = nodes
         .iter()

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::{
     call::{Connection, framed},
     etcd,
-    server::Server,
+    server::ServerProcess,
 };
 
 /// The bytes of a stored pod, and of a value in etcd.
@@ -25,7 +25,7 @@ const NAMESPACE: &str = "default";
 
 /// A request in which only the digits of a name vary.
 #[derive(Debug)]
-pub(crate) struct Template {
+pub(crate) struct RequestTemplate {
     bytes: Bytes,
     /// The offset of the digits.
     digits: usize,
@@ -34,7 +34,7 @@ pub(crate) struct Template {
 const DIGITS: usize = 7;
 const PLACEHOLDER: &str = "x-0000000";
 
-impl Template {
+impl RequestTemplate {
     fn new(bytes: Bytes) -> Result<Self> {
         let at = bytes
             .windows(PLACEHOLDER.len())
@@ -76,12 +76,12 @@ pub(crate) fn watch_path() -> String {
 }
 
 /// The request that creates a pod.
-pub(crate) fn create() -> Result<Template> {
+pub(crate) fn create() -> Result<RequestTemplate> {
     create_of::<Pod>(&pod())
 }
 
 /// The request that creates a node.
-pub(crate) fn create_node() -> Result<Template> {
+pub(crate) fn create_node() -> Result<RequestTemplate> {
     create_of::<Node>(&json!({
         "metadata": {"name": PLACEHOLDER, "labels": {"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}},
         "spec": {},
@@ -89,15 +89,15 @@ pub(crate) fn create_node() -> Result<Template> {
     }))
 }
 
-fn create_of<K: Object>(json: &Value) -> Result<Template> {
+fn create_of<K: Object>(json: &Value) -> Result<RequestTemplate> {
     let object = codec::encode(&K::from_json(json.clone())?)?;
-    Template::new(framed(&WriteRequest {
+    RequestTemplate::new(framed(&WriteRequest {
         object: Some(object),
     })?)
 }
 
 /// Creates a pod with a name that no other call uses, and checks its size in the store.
-pub(crate) async fn check_size(server: &Server) -> Result<()> {
+pub(crate) async fn check_size(server: &ServerProcess) -> Result<()> {
     let mut connection = Connection::open(server.address).await?;
     let request = create()?.with(9_999_999);
     let stored = connection.answer(&create_path::<Pod>(), request).await?;
@@ -113,8 +113,8 @@ pub(crate) async fn check_size(server: &Server) -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn get() -> Result<Template> {
-    Template::new(framed(&GetRequest {
+pub(crate) fn get() -> Result<RequestTemplate> {
+    RequestTemplate::new(framed(&GetRequest {
         namespace: NAMESPACE.to_owned(),
         name: PLACEHOLDER.to_owned(),
     })?)
@@ -164,16 +164,16 @@ const PADDING: usize = 6;
 const KEY: &str = "/registry/pods/default/";
 
 /// The request that puts the value at the pod's key in etcd.
-pub(crate) fn etcd_put() -> Result<Template> {
-    Template::new(framed(&etcd::PutRequest {
+pub(crate) fn etcd_put() -> Result<RequestTemplate> {
+    RequestTemplate::new(framed(&etcd::PutRequest {
         key: format!("{KEY}{PLACEHOLDER}").into_bytes(),
         value: vec![b'x'; SIZE],
         ..etcd::PutRequest::default()
     })?)
 }
 
-pub(crate) fn etcd_get() -> Result<Template> {
-    Template::new(framed(&etcd::RangeRequest {
+pub(crate) fn etcd_get() -> Result<RequestTemplate> {
+    RequestTemplate::new(framed(&etcd::RangeRequest {
         key: format!("{KEY}{PLACEHOLDER}").into_bytes(),
         ..etcd::RangeRequest::default()
     })?)

@@ -6,12 +6,12 @@ use anyhow::{Result, ensure};
 use podplane_api::core::Pod;
 
 use crate::{
-    Bench, Line,
+    BenchParameters, TableLine,
     call::Connection,
     etcd,
-    load::{Target, connections},
+    load::{LoadTarget, connections},
     pods,
-    server::Server,
+    server::ServerProcess,
 };
 
 const LASTING: Duration = Duration::from_secs(1);
@@ -19,37 +19,38 @@ const PODS: u32 = 10_000;
 const WRITERS: usize = 64;
 
 /// Starts our server and etcd, each with the same number of pods.
-async fn filled(bench: &Bench, row: &str, pods: u32) -> Result<[Server; 2]> {
+async fn filled(bench: &BenchParameters, row: &str, pods: u32) -> Result<[ServerProcess; 2]> {
     let dir = bench.row_dir(row)?;
     let servers = [
-        Server::podplane(bench, &dir).await?,
-        Server::etcd(&dir).await?,
+        ServerProcess::podplane(bench, &dir).await?,
+        ServerProcess::etcd(&dir).await?,
     ];
     let [ours, theirs] = &servers;
     let (pod, put) = (pods::create()?, pods::etcd_put()?);
-    let open = |server: &Server| Connection::several(server.address, connections(WRITERS));
-    let create = Target::new(open(ours).await?, pods::create_path::<Pod>(), move |n| {
+    let open = |server: &ServerProcess| Connection::several(server.address, connections(WRITERS));
+    let create = LoadTarget::new(open(ours).await?, pods::create_path::<Pod>(), move |n| {
         pod.with(n)
     });
     create.times(WRITERS, pods).await?;
-    let put = Target::new(open(theirs).await?, etcd::PUT, move |n| put.with(n));
-    put.times(WRITERS, create.made()).await?;
+    let put = LoadTarget::new(open(theirs).await?, etcd::PUT, move |n| put.with(n));
+    put.times(WRITERS, create.call_count()).await?;
     Ok(servers)
 }
 
 /// Measures gets of single objects.
-pub(crate) async fn get(bench: &Bench) -> Result<Vec<Line>> {
+pub(crate) async fn get(bench: &BenchParameters) -> Result<Vec<TableLine>> {
     const FEW: u32 = 1_000;
     let [ours, theirs] = filled(bench, "get", FEW).await?;
     let mut lines = Vec::new();
     for readers in [1, 16, 256] {
-        let open = |server: &Server| Connection::several(server.address, connections(readers));
+        let open =
+            |server: &ServerProcess| Connection::several(server.address, connections(readers));
         let (get, range) = (pods::get()?, pods::etcd_get()?);
         let targets = [
-            Target::new(open(&ours).await?, pods::get_path(), move |n| {
+            LoadTarget::new(open(&ours).await?, pods::get_path(), move |n| {
                 get.with(n % FEW)
             }),
-            Target::new(open(&theirs).await?, etcd::RANGE, move |n| {
+            LoadTarget::new(open(&theirs).await?, etcd::RANGE, move |n| {
                 range.with(n % FEW)
             }),
         ];
@@ -61,13 +62,13 @@ pub(crate) async fn get(bench: &Bench) -> Result<Vec<Line>> {
             }
         }
         let [ours, theirs] = rates;
-        lines.push(Line::new(format!("get-{readers}"), ours, theirs));
+        lines.push(TableLine::new(format!("get-{readers}"), ours, theirs));
     }
     Ok(lines)
 }
 
 /// Measures a list of all ten thousand pods, in milliseconds.
-pub(crate) async fn list(bench: &Bench) -> Result<Vec<Line>> {
+pub(crate) async fn list(bench: &BenchParameters) -> Result<Vec<TableLine>> {
     let [ours, theirs] = filled(bench, "list", PODS).await?;
     let mut connections = [
         Connection::open(ours.address).await?,
@@ -92,7 +93,7 @@ pub(crate) async fn list(bench: &Bench) -> Result<Vec<Line>> {
     }
     let [ours, theirs] = times;
     Ok(vec![
-        Line::new("list-etcd", ours.clone(), theirs),
-        Line::new("list", ours, Vec::new()),
+        TableLine::new("list-etcd", ours.clone(), theirs),
+        TableLine::new("list", ours, Vec::new()),
     ])
 }

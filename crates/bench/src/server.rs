@@ -10,21 +10,21 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{Bench, call::Connection};
+use crate::{BenchParameters, call::Connection};
 
 /// The time in which a server must accept connections.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A running server.
 #[derive(Debug)]
-pub(crate) struct Server {
+pub(crate) struct ServerProcess {
     child: Child,
     pub(crate) address: SocketAddr,
 }
 
-impl Server {
+impl ServerProcess {
     /// Starts podplane's API server with sled, in `dir`.
-    pub(crate) async fn podplane(bench: &Bench, dir: &Path) -> Result<Self> {
+    pub(crate) async fn podplane(bench: &BenchParameters, dir: &Path) -> Result<Self> {
         let address = free_address()?;
         let mut command = Command::new(bench.podplane());
         command
@@ -120,7 +120,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         // It may have exited already.
         _ = self.child.kill();

@@ -10,11 +10,11 @@ use futures::future::{join, try_join_all};
 use podplane_api::core::Pod;
 
 use crate::{
-    Bench, Line,
+    BenchParameters, TableLine,
     call::{Answers, Connection},
-    load::Target,
+    load::LoadTarget,
     pods,
-    server::Server,
+    server::ServerProcess,
 };
 
 const WATCHERS: usize = 1_000;
@@ -25,12 +25,12 @@ const SMALL_WINDOW: u32 = 65_535;
 
 /// Measures deliveries per second: without stalled watchers, and with a tenth as many more that
 /// never read.
-pub(crate) async fn watch(bench: &Bench) -> Result<Vec<Line>> {
+pub(crate) async fn watch(bench: &BenchParameters) -> Result<Vec<TableLine>> {
     let dir = bench.row_dir("watch")?;
-    let server = Server::podplane(bench, &dir).await?;
+    let server = ServerProcess::podplane(bench, &dir).await?;
     let pod = pods::create()?;
     let writer = Connection::several(server.address, 1).await?;
-    let create = Target::new(writer, pods::create_path::<Pod>(), move |n| pod.with(n));
+    let create = LoadTarget::new(writer, pods::create_path::<Pod>(), move |n| pod.with(n));
 
     let mut connections = Connection::several(server.address, CONNECTIONS).await?;
     let mut watches = open(&mut connections, WATCHERS).await?;
@@ -52,8 +52,8 @@ pub(crate) async fn watch(bench: &Bench) -> Result<Vec<Line>> {
     }
     drop(stalled);
     Ok(vec![
-        Line::new("watch", free.clone(), Vec::new()),
-        Line::new("watch-stalled", beside, free),
+        TableLine::new("watch", free.clone(), Vec::new()),
+        TableLine::new("watch-stalled", beside, free),
     ])
 }
 
@@ -71,7 +71,7 @@ async fn open(connections: &mut [Connection], count: usize) -> Result<Vec<Answer
 }
 
 /// Writes pods as fast as one writer can, until every watch has received all of them.
-async fn deliveries(create: &Target, watches: &mut [Answers], events: u32) -> Result<f64> {
+async fn deliveries(create: &LoadTarget, watches: &mut [Answers], events: u32) -> Result<f64> {
     let delivered = AtomicU64::new(0);
     let begun = Instant::now();
     let read = try_join_all(watches.iter_mut().map(|watch| async {

@@ -7,35 +7,35 @@ use bytes::Bytes;
 use podplane_api::core::Pod;
 
 use crate::{
-    Bench, Line,
+    BenchParameters, TableLine,
     call::Connection,
     empty, etcd,
-    load::{Target, connections},
+    load::{LoadTarget, connections},
     pods,
-    server::Server,
+    server::ServerProcess,
 };
 
 const LASTING: Duration = Duration::from_millis(1500);
 
 /// Measures creates by this many writers, beside etcd's put of the same size, and beside the empty
 /// call.
-pub(crate) async fn create(bench: &Bench, writers: usize) -> Result<Vec<Line>> {
+pub(crate) async fn create(bench: &BenchParameters, writers: usize) -> Result<Vec<TableLine>> {
     let dir = bench.row_dir(&format!("create-{writers}"))?;
     let servers = [
-        Server::podplane(bench, &dir).await?,
-        Server::etcd(&dir).await?,
-        Server::empty(&dir).await?,
+        ServerProcess::podplane(bench, &dir).await?,
+        ServerProcess::etcd(&dir).await?,
+        ServerProcess::empty(&dir).await?,
     ];
     let [ours, theirs, nothing] = &servers;
     pods::check_size(ours).await?;
-    let open = |server: &Server| Connection::several(server.address, connections(writers));
+    let open = |server: &ServerProcess| Connection::several(server.address, connections(writers));
     let (pod, put) = (pods::create()?, pods::etcd_put()?);
     let targets = [
-        Target::new(open(ours).await?, pods::create_path::<Pod>(), move |n| {
+        LoadTarget::new(open(ours).await?, pods::create_path::<Pod>(), move |n| {
             pod.with(n)
         }),
-        Target::new(open(theirs).await?, etcd::PUT, move |n| put.with(n)),
-        Target::new(open(nothing).await?, empty::PATH, |_| {
+        LoadTarget::new(open(theirs).await?, etcd::PUT, move |n| put.with(n)),
+        LoadTarget::new(open(nothing).await?, empty::PATH, |_| {
             Bytes::from_static(&[0; 5])
         }),
     ];
@@ -48,7 +48,7 @@ pub(crate) async fn create(bench: &Bench, writers: usize) -> Result<Vec<Line>> {
     }
     let [ours, theirs, nothing] = rates;
     Ok(vec![
-        Line::new(format!("create-{writers}-etcd"), ours.clone(), theirs),
-        Line::new(format!("create-{writers}-empty"), ours, nothing),
+        TableLine::new(format!("create-{writers}-etcd"), ours.clone(), theirs),
+        TableLine::new(format!("create-{writers}-empty"), ours, nothing),
     ])
 }

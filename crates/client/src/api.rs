@@ -21,9 +21,9 @@ use tonic::{
 };
 
 use crate::{
-    Blocks, PatchFaults,
+    BlocksClient, PatchFaults,
     endpoint::{self, Endpoint, EndpointError},
-    faults::Fault,
+    faults::WriteFault,
     trace,
 };
 
@@ -87,8 +87,8 @@ impl Client {
     }
 
     /// The records of node blocks.
-    pub fn blocks(&self) -> Blocks {
-        Blocks::new(self.calls.clone())
+    pub fn blocks(&self) -> BlocksClient {
+        BlocksClient::new(self.calls.clone())
     }
 
     /// Objects of a kind in all namespaces, or of a cluster-scoped kind.
@@ -148,7 +148,7 @@ pub struct ObjectList<K> {
 
 /// An event of a watch.
 #[derive(Clone, Debug, PartialEq)]
-pub enum WatchEvent<K> {
+pub enum ObjectEvent<K> {
     /// An object came into being, or began to match.
     Added(K),
     /// An object changed, and still matches.
@@ -271,7 +271,7 @@ impl<K: Object> Api<K> {
         &self,
         params: &ListParams,
         resource_version: &str,
-    ) -> Result<impl Stream<Item = Result<WatchEvent<K>, ApiError>> + Send + 'static, ApiError>
+    ) -> Result<impl Stream<Item = Result<ObjectEvent<K>, ApiError>> + Send + 'static, ApiError>
     {
         let request = wire::WatchRequest {
             namespace: self.namespace.clone(),
@@ -484,7 +484,7 @@ impl Calls {
         match self.faults.as_ref().and_then(PatchFaults::next) {
             None => call.await,
             Some(fault) => {
-                if fault == Fault::Timeout {
+                if fault == WriteFault::Timeout {
                     call.await?;
                 }
                 tracing::warn!(?fault, "injected a fault into a write of node blocks");
@@ -595,14 +595,14 @@ fn decode<K: Object>(object: &[u8]) -> Result<K, ApiError> {
     })
 }
 
-fn decode_event<K: Object>(event: wire::WatchEvent) -> Result<WatchEvent<K>, ApiError> {
+fn decode_event<K: Object>(event: wire::WatchEvent) -> Result<ObjectEvent<K>, ApiError> {
     let kind = event.r#type();
     let object: K = decode(&event.object.unwrap_or_default())?;
     Ok(match kind {
-        wire::WatchEventType::Added => WatchEvent::Added(object),
-        wire::WatchEventType::Modified => WatchEvent::Modified(object),
-        wire::WatchEventType::Deleted => WatchEvent::Deleted(object),
-        wire::WatchEventType::Bookmark => WatchEvent::Bookmark(object.resource_version().into()),
+        wire::WatchEventType::Added => ObjectEvent::Added(object),
+        wire::WatchEventType::Modified => ObjectEvent::Modified(object),
+        wire::WatchEventType::Deleted => ObjectEvent::Deleted(object),
+        wire::WatchEventType::Bookmark => ObjectEvent::Bookmark(object.resource_version().into()),
         wire::WatchEventType::Unspecified => {
             return Err(ApiError::new(
                 Reason::InternalError,

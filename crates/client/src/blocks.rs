@@ -15,7 +15,7 @@ use crate::api::{Calls, refused};
 /// The records of node blocks, from [`Client::blocks`](crate::Client::blocks). A fenced client puts
 /// every write under its fence.
 #[derive(Clone, Debug)]
-pub struct Blocks {
+pub struct BlocksClient {
     calls: Calls,
 }
 
@@ -28,7 +28,7 @@ pub struct BlockList {
     pub resource_version: String,
 }
 
-impl Blocks {
+impl BlocksClient {
     pub(crate) fn new(calls: Calls) -> Self {
         Self { calls }
     }

@@ -25,12 +25,12 @@ const KEEP_ALIVE: Duration = Duration::from_secs(30);
 /// server.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Endpoint {
-    target: Target,
+    target: EndpointTarget,
     tls: Option<TlsIdentity>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Target {
+enum EndpointTarget {
     Uri(Uri),
     Unix(PathBuf),
     File(PathBuf),
@@ -85,10 +85,10 @@ impl FromStr for Endpoint {
             .or_else(|| text.strip_prefix("unix:"))
         {
             Some("") => return Err(refused()),
-            Some(path) => Target::Unix(path.into()),
+            Some(path) => EndpointTarget::Unix(path.into()),
             None if let Some(path) = text.strip_prefix("file:") => match path {
                 "" => return Err(refused()),
-                path => Target::File(path.into()),
+                path => EndpointTarget::File(path.into()),
             },
             None => {
                 let uri = if text.contains("://") {
@@ -101,7 +101,7 @@ impl FromStr for Endpoint {
                 if !scheme_known || uri.port().is_none() || !matches!(uri.path(), "" | "/") {
                     return Err(refused());
                 }
-                Target::Uri(uri)
+                EndpointTarget::Uri(uri)
             }
         };
         Ok(Self { target, tls: None })
@@ -111,9 +111,9 @@ impl FromStr for Endpoint {
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.target {
-            Target::Uri(uri) => f.write_str(uri.to_string().trim_end_matches('/')),
-            Target::Unix(path) => write!(f, "unix:{}", path.display()),
-            Target::File(path) => write!(f, "file:{}", path.display()),
+            EndpointTarget::Uri(uri) => f.write_str(uri.to_string().trim_end_matches('/')),
+            EndpointTarget::Unix(path) => write!(f, "unix:{}", path.display()),
+            EndpointTarget::File(path) => write!(f, "file:{}", path.display()),
         }
     }
 }
@@ -133,9 +133,9 @@ impl fmt::Debug for Endpoint {
 /// call, not of this function.
 pub fn channel(endpoint: &Endpoint) -> Result<Channel, EndpointError> {
     let uri = match &endpoint.target {
-        Target::Uri(uri) => uri.clone(),
+        EndpointTarget::Uri(uri) => uri.clone(),
         // A unix socket has no authority; requests still need one, and this is what peers expect.
-        Target::Unix(_) | Target::File(_) => Uri::from_static("http://localhost"),
+        EndpointTarget::Unix(_) | EndpointTarget::File(_) => Uri::from_static("http://localhost"),
     };
     let mut builder = Channel::builder(uri)
         .connect_timeout(CONNECT_TIMEOUT)
@@ -152,15 +152,15 @@ pub fn channel(endpoint: &Endpoint) -> Result<Channel, EndpointError> {
             .map_err(|source| EndpointError::Tls(endpoint.to_string(), source))?;
     }
     Ok(match &endpoint.target {
-        Target::Uri(_) => builder.connect_lazy(),
-        Target::Unix(path) => {
+        EndpointTarget::Uri(_) => builder.connect_lazy(),
+        EndpointTarget::Unix(path) => {
             let path = path.clone();
             builder.connect_with_connector_lazy(tower::service_fn(move |_: Uri| {
                 let path = path.clone();
                 async move { UnixStream::connect(path).await.map(TokioIo::new) }
             }))
         }
-        Target::File(path) => {
+        EndpointTarget::File(path) => {
             let path = path.clone();
             builder.connect_with_connector_lazy(tower::service_fn(move |_: Uri| {
                 let path = path.clone();
@@ -179,14 +179,14 @@ async fn connect_as_written(file: &Path) -> io::Result<Box<dyn Stream>> {
     let text = tokio::fs::read_to_string(file).await?;
     let endpoint = text.trim().parse::<Endpoint>().map_err(io::Error::other)?;
     match endpoint.target {
-        Target::Uri(uri) if uri.scheme_str() == Some("http") => {
+        EndpointTarget::Uri(uri) if uri.scheme_str() == Some("http") => {
             let authority = uri.authority().map_or("", |authority| authority.as_str());
             let stream = TcpStream::connect(authority).await?;
             stream.set_nodelay(true)?;
             Ok(Box::new(stream))
         }
-        Target::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
-        Target::Uri(_) | Target::File(_) => {
+        EndpointTarget::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
+        EndpointTarget::Uri(_) | EndpointTarget::File(_) => {
             let why = format!(
                 "{} has no address to connect to: {endpoint}",
                 file.display()

@@ -13,13 +13,13 @@ use podplane_proto::error::{ApiError, Reason};
 /// A fault and the number of writes that it still applies to; clones share the number.
 #[derive(Clone, Debug)]
 pub struct PatchFaults {
-    fault: Fault,
+    fault: WriteFault,
     left: Arc<AtomicU32>,
 }
 
 /// A fault of one write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub(crate) enum WriteFault {
     /// The write is not sent.
     Fail,
     /// The write is carried out, and its answer is lost.
@@ -40,8 +40,8 @@ impl FromStr for PatchFaults {
         let invalid = || InvalidFault(text.to_owned());
         let (fault, count) = text.split_once(':').ok_or_else(invalid)?;
         let fault = match fault {
-            "fail" => Fault::Fail,
-            "timeout" => Fault::Timeout,
+            "fail" => WriteFault::Fail,
+            "timeout" => WriteFault::Timeout,
             _ => return Err(invalid()),
         };
         let count = count.parse().map_err(|_| invalid())?;
@@ -54,7 +54,7 @@ impl FromStr for PatchFaults {
 
 impl PatchFaults {
     /// The fault of the next write; `None` if no fault is left.
-    pub(crate) fn next(&self) -> Option<Fault> {
+    pub(crate) fn next(&self) -> Option<WriteFault> {
         let take = |left: u32| left.checked_sub(1);
         let taken = self
             .left
@@ -63,7 +63,7 @@ impl PatchFaults {
     }
 }
 
-impl Fault {
+impl WriteFault {
     pub(crate) fn error(self) -> ApiError {
         match self {
             Self::Fail => ApiError::new(Reason::InternalError, "injected: the write was not sent"),
@@ -84,7 +84,10 @@ mod tests {
         let faults: PatchFaults = "timeout:2".parse().unwrap();
         let clone = faults.clone();
         let seen = [faults.next(), clone.next(), faults.next()];
-        assert_eq!(seen, [Some(Fault::Timeout), Some(Fault::Timeout), None]);
+        assert_eq!(
+            seen,
+            [Some(WriteFault::Timeout), Some(WriteFault::Timeout), None]
+        );
         for text in ["", "fail", "fail:", "fail:-1", "drop:1"] {
             assert_eq!(
                 text.parse::<PatchFaults>().unwrap_err(),

@@ -321,7 +321,7 @@ impl Election {
             Ok(lease) => lease,
             Err(error) if error.is_not_found() => {
                 let renewed = Instant::now();
-                let lease = self.leases.create(&self.taken(None)).await?;
+                let lease = self.leases.create(&self.taken_over(None)).await?;
                 return Ok(Some(HeldLease { lease, renewed }));
             }
             Err(error) => return Err(error),
@@ -345,12 +345,12 @@ impl Election {
             }
         }
         let renewed = Instant::now();
-        let lease = self.leases.update(&self.taken(Some(lease))).await?;
+        let lease = self.leases.update(&self.taken_over(Some(lease))).await?;
         Ok(Some(HeldLease { lease, renewed }))
     }
 
     /// The Lease with this process as its new holder.
-    fn taken(&self, old: Option<Lease>) -> Lease {
+    fn taken_over(&self, old: Option<Lease>) -> Lease {
         let mut lease = old.unwrap_or_else(|| Lease {
             metadata: ObjectMeta {
                 name: Some(self.lease.name.clone()),

@@ -26,9 +26,9 @@ pub mod reflector;
 mod trace;
 
 pub use api::{
-    Api, Binding, Client, DeleteParams, ListParams, ObjectList, PatchParams, WatchEvent,
+    Api, Binding, Client, DeleteParams, ListParams, ObjectEvent, ObjectList, PatchParams,
 };
-pub use blocks::{BlockList, Blocks};
+pub use blocks::{BlockList, BlocksClient};
 pub use deadline::answered;
 pub use endpoint::Endpoint;
 pub use events::EventRecorder;
@@ -43,4 +43,4 @@ pub use queue_metrics::QueueMetrics;
 pub use reflector::{
     Cache, CacheChange, ChangeSource, Changes, WatcherEvent, indexed_reflector, reflector, watcher,
 };
-pub use trace::{Traced, traced};
+pub use trace::{TracedChannel, traced};

@@ -39,7 +39,7 @@ impl QueueMetrics {
 }
 
 /// A metric of a queue: its name, help text, type, and value.
-type Shown = (
+type QueueMetric = (
     &'static str,
     &'static str,
     MetricType,
@@ -51,7 +51,7 @@ fn depth(stats: &QueueStats) -> f64 {
     stats.depth as f64
 }
 
-const SHOWN: [Shown; 7] = [
+const SHOWN: [QueueMetric; 7] = [
     (
         "workqueue_depth",
         "Keys that are ready to be worked on",

@@ -21,8 +21,8 @@ use podplane_api::{Object, ObjectKey};
 use podplane_proto::error::ApiError;
 use tokio::sync::{Notify, watch};
 
-use self::index::Index;
-use crate::api::{Api, ListParams, ObjectList, WatchEvent};
+use self::index::KeyIndex;
+use crate::api::{Api, ListParams, ObjectEvent, ObjectList};
 
 /// A change of an object in the cache.
 #[derive(Clone, Debug, PartialEq)]
@@ -60,7 +60,7 @@ struct SharedCache<K> {
 
 struct CacheState<K> {
     objects: BTreeMap<ObjectKey, Arc<K>>,
-    index: Option<Index<K>>,
+    index: Option<KeyIndex<K>>,
     subscribers: Vec<Weak<Subscriber<K>>>,
 }
 
@@ -91,13 +91,13 @@ pub fn indexed_reflector<K: Object>(
     params: ListParams,
     index_key: fn(&K) -> Option<&str>,
 ) -> (Cache<K>, impl Future<Output = ()> + Send + 'static) {
-    new_reflector(api, params, Some(Index::new(index_key)))
+    new_reflector(api, params, Some(KeyIndex::new(index_key)))
 }
 
 fn new_reflector<K: Object>(
     api: Api<K>,
     params: ListParams,
-    index: Option<Index<K>>,
+    index: Option<KeyIndex<K>>,
 ) -> (Cache<K>, impl Future<Output = ()> + Send + 'static) {
     let state = CacheState {
         objects: BTreeMap::new(),
@@ -299,7 +299,7 @@ pub enum WatcherEvent<K> {
     /// All objects: at the beginning, and again after the watched revision has expired.
     Listed(ObjectList<K>),
     /// The next event, in the order of revisions, with none left out since the last list.
-    Event(WatchEvent<K>),
+    Event(ObjectEvent<K>),
     /// The watch ended: `None` if the server ended it in order, otherwise the error. If the
     /// error says that the revision has expired, or no list has succeeded yet, a list follows;
     /// otherwise the watch resumes at the last revision.
@@ -380,10 +380,10 @@ async fn list_and_watch_once<K: Object>(
     while let Some(event) = events.next().await {
         let event = event?;
         *revision = Some(match &event {
-            WatchEvent::Added(object)
-            | WatchEvent::Modified(object)
-            | WatchEvent::Deleted(object) => object.resource_version().into(),
-            WatchEvent::Bookmark(at) => at.clone(),
+            ObjectEvent::Added(object)
+            | ObjectEvent::Modified(object)
+            | ObjectEvent::Deleted(object) => object.resource_version().into(),
+            ObjectEvent::Bookmark(at) => at.clone(),
         });
         on_progress(FollowProgress::Event(WatcherEvent::Event(event)));
     }
@@ -401,13 +401,13 @@ async fn run_reflector<K: Object>(
             shared.lock().replace(list.items);
             synced.send_replace(true);
         }
-        WatcherEvent::Event(WatchEvent::Added(object) | WatchEvent::Modified(object)) => {
+        WatcherEvent::Event(ObjectEvent::Added(object) | ObjectEvent::Modified(object)) => {
             shared.lock().apply(object, ChangeSource::Watch);
         }
-        WatcherEvent::Event(WatchEvent::Deleted(object)) => {
+        WatcherEvent::Event(ObjectEvent::Deleted(object)) => {
             shared.lock().remove(&object.key(), ChangeSource::Watch);
         }
-        WatcherEvent::Event(WatchEvent::Bookmark(_)) | WatcherEvent::Interrupted(_) => {}
+        WatcherEvent::Event(ObjectEvent::Bookmark(_)) | WatcherEvent::Interrupted(_) => {}
     };
     watcher(api, params, apply).await;
 }
@@ -456,7 +456,7 @@ mod tests {
         }
         let state = CacheState {
             objects: BTreeMap::new(),
-            index: Some(Index::new(node)),
+            index: Some(KeyIndex::new(node)),
             subscribers: Vec::new(),
         };
         Cache {

@@ -13,20 +13,21 @@ use tonic::{
 };
 
 /// A channel that sends the caller's trace context with each call.
-pub type Traced = InterceptedService<Channel, fn(Request<()>) -> Result<Request<()>, Status>>;
+pub type TracedChannel =
+    InterceptedService<Channel, fn(Request<()>) -> Result<Request<()>, Status>>;
 
 /// Wraps a channel so that it sends the trace context, for clients with generated code.
 /// [`Client`](crate::Client) does so by itself.
-pub fn traced(channel: Channel) -> Traced {
+pub fn traced(channel: Channel) -> TracedChannel {
     InterceptedService::new(channel, |mut request| {
         inject(request.metadata_mut());
         Ok(request)
     })
 }
 
-struct Metadata<'a>(&'a mut MetadataMap);
+struct TraceInjector<'a>(&'a mut MetadataMap);
 
-impl Injector for Metadata<'_> {
+impl Injector for TraceInjector<'_> {
     fn set(&mut self, key: &str, value: String) {
         let key = key.parse::<MetadataKey<Ascii>>();
         if let (Ok(key), Ok(value)) = (key, value.parse()) {
@@ -37,5 +38,5 @@ impl Injector for Metadata<'_> {
 
 /// Adds the trace context of the caller's task to a request, if there is one.
 pub(crate) fn inject(metadata: &mut MetadataMap) {
-    TraceContextPropagator::new().inject_context(&Context::current(), &mut Metadata(metadata));
+    TraceContextPropagator::new().inject_context(&Context::current(), &mut TraceInjector(metadata));
 }

@@ -1,7 +1,7 @@
 //! The control socket, which serves `podplane.cluster.v1`: its server and its client.
 
 use clap::ValueEnum as _;
-use podplane_api::node::{Backend, NodeName};
+use podplane_api::node::{NetworkBackend, NodeName};
 use podplane_client::{Endpoint, endpoint};
 use podplane_ipam::IpPolicy;
 use podplane_proto::cluster::{
@@ -58,7 +58,7 @@ pub enum Command {
 pub struct NodeKind {
     pub network: Network,
     /// The backend of their node network; `None`: the cluster's.
-    pub backend: Option<Backend>,
+    pub backend: Option<NetworkBackend>,
 }
 
 /// The server: turns requests into commands.
@@ -191,8 +191,8 @@ impl ClusterService for Control {
     }
 }
 
-fn backend(name: &str) -> anyhow::Result<Backend> {
-    Backend::from_str(name, false)
+fn backend(name: &str) -> anyhow::Result<NetworkBackend> {
+    NetworkBackend::from_str(name, false)
         .map_err(|error| anyhow::anyhow!("invalid node network backend {name:?}: {error}"))
 }
 

@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use podplane_api::node::Backend;
+use podplane_api::node::NetworkBackend;
 use podplane_service_runtime::{
     files::{write_atomically, write_volatile},
     server::MAX_SOCKET_PATH,
@@ -80,7 +80,7 @@ pub struct Member {
         rename = "nodeNetworkBackend",
         skip_serializing_if = "Option::is_none"
     )]
-    pub node_network_backend: Option<Backend>,
+    pub node_network_backend: Option<NetworkBackend>,
 }
 
 /// The supervisor's state for processes that must enter its namespaces before they can start a
@@ -535,7 +535,7 @@ impl Record {
     }
 
     /// Returns true if a node with devices has this backend, or an added one would have it.
-    pub fn uses(&self, backend: Backend) -> bool {
+    pub fn uses(&self, backend: NetworkBackend) -> bool {
         let mut nodes = self.nodes.iter().filter(|node| !node.ledger);
         self.settings.node_network_backend == backend
             || nodes.any(|node| node.node_network_backend == Some(backend))
@@ -550,7 +550,7 @@ impl Record {
         &mut self,
         name: String,
         ledger: bool,
-        node_network_backend: Option<Backend>,
+        node_network_backend: Option<NetworkBackend>,
     ) -> Member {
         let place = self.free_places().next().unwrap_or(u32::MAX);
         let member = Member {

@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, net::IpAddr, path::Path};
 
-use podplane_api::node::Backend;
+use podplane_api::node::NetworkBackend;
 use podplane_ipam::AllocatorType;
 
 use crate::{
@@ -239,7 +239,7 @@ pub(crate) struct Place<'a> {
     /// The node's namespace and addresses; `None` in ledger mode.
     pub(crate) kernel: Option<(&'a Path, Vec<IpAddr>)>,
     /// The backend of the node network, if it is not the cluster's.
-    pub(crate) backend: Option<Backend>,
+    pub(crate) backend: Option<NetworkBackend>,
 }
 
 impl Place<'_> {

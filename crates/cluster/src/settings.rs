@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::Context as _;
 use clap::ValueEnum;
-use podplane_api::node::Backend;
+use podplane_api::node::NetworkBackend;
 use podplane_client::Endpoint;
 use podplane_ipam::{
     AllocatorType, Compat, IpPolicy, NO_CLOUD, ServiceRanges,
@@ -197,7 +197,7 @@ pub struct ChangeableFlags {
         value_enum,
         value_name = "BACKEND"
     )]
-    pub node_network_backend: Option<Backend>,
+    pub node_network_backend: Option<NetworkBackend>,
 
     /// Limit the pods of a node by its pod addresses [default: resource]
     #[arg(
@@ -269,7 +269,7 @@ pub struct Settings {
     pub network: Network,
     /// The backend of nodes that have none of their own.
     #[serde(default)]
-    pub node_network_backend: Backend,
+    pub node_network_backend: NetworkBackend,
     #[serde(with = "by_name")]
     pub ip_policy: IpPolicy,
     /// `None`: beside the program, wherever that is next time.
@@ -347,7 +347,7 @@ impl Default for Settings {
             compat: Compat::default(),
             cidr_allocator_type: AllocatorType::default(),
             network: Network::default(),
-            node_network_backend: Backend::default(),
+            node_network_backend: NetworkBackend::default(),
             ip_policy: IpPolicy::default(),
             cni_bin_dir: None,
             cri_endpoint: None,

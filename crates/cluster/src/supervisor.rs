@@ -18,7 +18,7 @@ use std::{
 use anyhow::Context as _;
 use backon::{ConstantBuilder, Retryable as _};
 use futures::FutureExt as _;
-use podplane_api::node::Backend;
+use podplane_api::node::NetworkBackend;
 use podplane_proto::{DESCRIPTORS, cluster::cluster_service_server::ClusterServiceServer};
 use podplane_service_runtime::{
     Process, Services, Tasks,
@@ -140,7 +140,7 @@ fn supervise(order: Order, services: &'static dyn ServiceCatalog) -> anyhow::Res
     dir.raise_format()?;
     dir.clear_running()?;
     let (record, gone) = Record::next(dir.record_to_start()?, settings);
-    let needs = match record.uses(Backend::Vxlan) {
+    let needs = match record.uses(NetworkBackend::Vxlan) {
         true => KernelNeeds::Vxlan,
         false => KernelNeeds::Nothing,
     };

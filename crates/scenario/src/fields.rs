@@ -6,7 +6,7 @@ use cel::{
     IdedExpr,
     common::ast::{EntryExpr, Expr, LiteralValue, operators},
 };
-use podplane_api::schema::{Kind, Type};
+use podplane_api::schema::{Type, TypeStructure};
 
 use crate::problem::suggestion;
 
@@ -57,7 +57,9 @@ impl Walk {
                 for name in declared.chain(&each.iter_var2) {
                     inner.remove(name.as_str());
                 }
-                if let (Some(Kind::List(list)), None) = (range.map(Type::kind), &each.iter_var2) {
+                if let (Some(TypeStructure::List(list)), None) =
+                    (range.map(Type::kind), &each.iter_var2)
+                {
                     inner.insert(&each.iter_var, list.items());
                 }
                 for part in [&each.loop_cond, &each.loop_step, &each.result] {
@@ -87,8 +89,8 @@ impl Walk {
     /// Returns the type of `of[key]`, if that is known.
     fn indexed(&mut self, of: Type, key: &IdedExpr) -> Option<Type> {
         match (of.kind(), &key.expr) {
-            (Kind::List(list), _) => Some(list.items()),
-            (Kind::Map(values), _) => Some(values),
+            (TypeStructure::List(list), _) => Some(list.items()),
+            (TypeStructure::Map(values), _) => Some(values),
             (_, Expr::Literal(LiteralValue::String(name))) => self.field(of, name.inner()),
             _ => None,
         }
@@ -96,7 +98,7 @@ impl Walk {
 
     fn field(&mut self, of: Type, name: &str) -> Option<Type> {
         let found = of.field(name);
-        if let (None, Kind::Struct(fields)) = (found, of.kind()) {
+        if let (None, TypeStructure::Struct(fields)) = (found, of.kind()) {
             let hint = suggestion(name, fields.fields().map(|(name, _)| name));
             self.stray.get_or_insert_with(|| Stray {
                 field: name.into(),

@@ -10,7 +10,7 @@ mod tests;
 
 use std::{borrow::Cow, collections::BTreeMap};
 
-pub use podplane_api::node::Backend;
+pub use podplane_api::node::NetworkBackend;
 pub use podplane_cluster::settings::Network;
 pub use podplane_ipam::{AllocatorType, Compat, IpPolicy};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema, transform::transform_subschemas};

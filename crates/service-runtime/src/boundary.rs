@@ -41,7 +41,7 @@ const PANICKED: &str = "the handler of the request panicked; the server's log ha
 
 /// Counts of panics and refusals. Clones share the counts.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Metrics {
+pub(crate) struct BoundaryMetrics {
     panics: Counter<u64, AtomicU64>,
     refused: Family<RefusedLabels, Counter<u64, AtomicU64>>,
 }
@@ -51,7 +51,7 @@ struct RefusedLabels {
     reason: &'static str,
 }
 
-impl Metrics {
+impl BoundaryMetrics {
     /// Creates counts and registers them.
     pub(crate) fn new(registry: &mut Registry) -> Self {
         let metrics = Self::default();
@@ -72,7 +72,7 @@ impl Metrics {
 /// The boundary around the requests of one socket.
 #[derive(Clone, Debug)]
 pub(crate) struct Boundary {
-    pub(crate) metrics: Metrics,
+    pub(crate) metrics: BoundaryMetrics,
     /// `None` for unix sockets, which no web page reaches.
     pub(crate) hosts: Option<AllowedHosts>,
 }
@@ -89,7 +89,7 @@ pub(crate) struct BoundaryService<S> {
 struct RequestLine {
     method: Method,
     uri: Uri,
-    metrics: Metrics,
+    metrics: BoundaryMetrics,
 }
 
 impl RequestLine {

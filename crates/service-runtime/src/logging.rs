@@ -72,13 +72,13 @@ pub enum LogFilterError {
 }
 
 /// The log filter, which can be changed.
-struct Filter {
+struct LogFilter {
     handle: reload::Handle<EnvFilter, Registry>,
     /// The filter's text as it was set.
     text: Mutex<String>,
 }
 
-static FILTER: OnceLock<Filter> = OnceLock::new();
+static FILTER: OnceLock<LogFilter> = OnceLock::new();
 
 fn parse(text: &str) -> Result<EnvFilter, LogFilterError> {
     // The library takes a single word for the name of a target, so a misspelt level would silence
@@ -119,7 +119,7 @@ pub fn init(config: &LogConfig) -> Result<(), LogFilterError> {
         .is_ok()
     {
         let text = Mutex::new(config.log.clone());
-        _ = FILTER.set(Filter { handle, text });
+        _ = FILTER.set(LogFilter { handle, text });
     }
     Ok(())
 }

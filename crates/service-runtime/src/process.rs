@@ -47,7 +47,7 @@ pub struct Process {
     registry: Registry,
     http: Option<Router>,
     outlets: Vec<Outlet>,
-    boundary: boundary::Metrics,
+    boundary: boundary::BoundaryMetrics,
 }
 
 /// The services of one socket.
@@ -91,7 +91,7 @@ impl Process {
     pub fn new(descriptors: &'static [u8]) -> Self {
         let mut registry = Registry::default();
         usage::register(&mut registry);
-        let boundary = boundary::Metrics::new(&mut registry);
+        let boundary = boundary::BoundaryMetrics::new(&mut registry);
         Self {
             descriptors,
             names: BTreeSet::new(),

@@ -101,7 +101,7 @@ impl<S: NamedService> NamedService for LazyService<S> {
     const NAME: &'static str = S::NAME;
 }
 
-type Answer = Result<http::Response<Body>, Infallible>;
+type ReflectionAnswer = Result<http::Response<Body>, Infallible>;
 
 impl<S> Service<http::Request<Body>> for LazyService<S>
 where
@@ -126,7 +126,7 @@ where
             Ok(service) => service.clone().call(request),
             Err(error) => {
                 let status = Status::internal(format!("failed to decode the descriptors: {error}"));
-                let answer: Answer = Ok(status.into_http());
+                let answer: ReflectionAnswer = Ok(status.into_http());
                 Box::pin(future::ready(answer))
             }
         }

@@ -18,7 +18,7 @@ use tonic::{
 use tower::layer::layer_fn;
 
 use crate::{
-    boundary::{AllowedHosts, Boundary, BoundaryService, Metrics},
+    boundary::{AllowedHosts, Boundary, BoundaryMetrics, BoundaryService},
     trace::AdoptContext,
 };
 
@@ -202,7 +202,7 @@ impl Listener {
         self,
         routes: Routes,
         stop: CancellationToken,
-        metrics: Metrics,
+        metrics: BoundaryMetrics,
     ) -> Result<(), ServeError> {
         let boundary = Boundary {
             metrics,

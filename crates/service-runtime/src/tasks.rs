@@ -23,7 +23,7 @@ pub type TaskError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The reasons why a process ended without a request to stop.
 #[derive(Debug, thiserror::Error)]
-pub enum Ended {
+pub enum TaskEnd {
     /// A task failed.
     #[error("{task} failed")]
     Failed {
@@ -85,17 +85,17 @@ impl Tasks {
     ///
     /// # Errors
     ///
-    /// [`Ended`] if a task ended first.
-    pub async fn run(mut self) -> Result<(), Ended> {
+    /// [`TaskEnd`] if a task ended first.
+    pub async fn run(mut self) -> Result<(), TaskEnd> {
         // Cancelling either wait loses nothing: the set keeps finished tasks, the token stays
         // cancelled.
         let first = tokio::select! {
             () = self.stop.cancelled() => Ok(()),
             Some(ended) = self.running.join_next() => match ended {
                 Ok(_) if self.stop.is_cancelled() => Ok(()),
-                Ok((task, Ok(()))) => Err(Ended::Unexpected { task }),
-                Ok((task, Err(source))) => Err(Ended::Failed { task, source }),
-                Err(panic) => Err(Ended::Panicked(panic)),
+                Ok((task, Ok(()))) => Err(TaskEnd::Unexpected { task }),
+                Ok((task, Err(source))) => Err(TaskEnd::Failed { task, source }),
+                Err(panic) => Err(TaskEnd::Panicked(panic)),
             },
         };
         self.stop.cancel();
@@ -132,7 +132,7 @@ mod tests {
         tasks.spawn("server", async { Err::<(), _>("port in use") });
         assert!(matches!(
             tasks.run().await,
-            Err(Ended::Failed { task: "server", .. })
+            Err(TaskEnd::Failed { task: "server", .. })
         ));
     }
 
@@ -142,7 +142,7 @@ mod tests {
         tasks.spawn("loop", async { Ok::<_, TaskError>(()) });
         assert!(matches!(
             tasks.run().await,
-            Err(Ended::Unexpected { task: "loop" })
+            Err(TaskEnd::Unexpected { task: "loop" })
         ));
     }
 

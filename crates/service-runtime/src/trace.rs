@@ -34,7 +34,7 @@ pub use context::from_environment;
 pub use opentelemetry::{Context, context::FutureExt as InContext};
 pub(crate) use outlet::{Outlet, register};
 pub use outlet::{TraceConfig, UnusableEndpoint, init};
-pub use received::{Seen, seen};
+pub use received::{ReceivedSpan, received_spans};
 
 /// Names of attributes: OpenTelemetry's where it has one.
 pub mod attribute {

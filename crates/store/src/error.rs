@@ -36,7 +36,7 @@ pub enum StoreError {
     #[error("{limit} of {size} is over the limit of {}", limit.max())]
     TooLarge {
         /// The limit.
-        limit: Limit,
+        limit: TxnLimit,
         /// The size or count of the request.
         size: usize,
     },
@@ -86,7 +86,7 @@ impl StoreError {
 
 /// A limit of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Limit {
+pub enum TxnLimit {
     /// Bytes of a value: [`MAX_VALUE_BYTES`](crate::MAX_VALUE_BYTES).
     ValueBytes,
     /// Bytes that a commit writes: [`MAX_COMMIT_BYTES`](crate::MAX_COMMIT_BYTES).
@@ -97,7 +97,7 @@ pub enum Limit {
     Guards,
 }
 
-impl Limit {
+impl TxnLimit {
     /// The largest value allowed.
     pub fn max(self) -> usize {
         match self {
@@ -108,7 +108,7 @@ impl Limit {
     }
 }
 
-impl std::fmt::Display for Limit {
+impl std::fmt::Display for TxnLimit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::ValueBytes => "number of bytes in a value",

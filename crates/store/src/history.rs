@@ -20,7 +20,7 @@ pub(crate) use self::staged::StagedCommits;
 pub use self::watch::HistoryWatch;
 use crate::{
     FIRST_REVISION, StoreError,
-    store::{Commit, Event, Item, Key, ListQuery, Prefix, Revision, Snapshot, Status},
+    store::{Commit, Item, Key, KeyEvent, ListQuery, Prefix, Revision, Snapshot, StoreStatus},
 };
 
 /// The change of one key by one commit: a new item, or none for a deletion.
@@ -55,7 +55,7 @@ pub(crate) struct UnreachableChange {
 }
 
 #[derive(Debug)]
-struct Version {
+struct KeyVersion {
     id: ChangeId,
     item: Option<Item>,
 }
@@ -68,7 +68,7 @@ pub(crate) struct History {
     oldest: Revision,
     /// The versions of each key, oldest first, never empty. At most one version is as old as
     /// `oldest`, and it is not a deletion.
-    keys: BTreeMap<Key, Vec<Version>>,
+    keys: BTreeMap<Key, Vec<KeyVersion>>,
     /// All commits after `oldest`.
     commits: VecDeque<Commit>,
     present: usize,
@@ -102,8 +102,8 @@ impl History {
         self.current
     }
 
-    pub(crate) fn status(&self, disk_bytes: Option<u64>) -> Status {
-        Status {
+    pub(crate) fn status(&self, disk_bytes: Option<u64>) -> StoreStatus {
+        StoreStatus {
             id: self.id,
             first: self.first,
             current: self.current,
@@ -190,7 +190,7 @@ impl History {
             self.bytes += size(&key, item.as_ref());
             self.present += usize::from(item.is_some());
             self.present -= usize::from(previous.is_some());
-            let version = Version {
+            let version = KeyVersion {
                 id: ChangeId { revision, place },
                 item: item.clone(),
             };
@@ -204,8 +204,8 @@ impl History {
                 self.prune(&key, &mut unreachable);
             }
             events.extend(match (item, previous) {
-                (Some(item), previous) => Some(Event::Put { item, previous }),
-                (None, Some(previous)) => Some(Event::Delete { previous }),
+                (Some(item), previous) => Some(KeyEvent::Put { item, previous }),
+                (None, Some(previous)) => Some(KeyEvent::Delete { previous }),
                 (None, None) => None,
             });
         }
@@ -235,7 +235,7 @@ impl History {
         let touched: BTreeSet<&Key> = dropped
             .iter()
             .flat_map(|commit| &commit.events)
-            .map(Event::key)
+            .map(KeyEvent::key)
             .collect();
         let mut unreachable = Vec::new();
         for key in touched {
@@ -314,7 +314,7 @@ impl History {
         &'a self,
         prefix: &'a Prefix,
         after: Option<&Key>,
-    ) -> impl Iterator<Item = &'a [Version]> {
+    ) -> impl Iterator<Item = &'a [KeyVersion]> {
         let from = match after.map(Key::as_bytes) {
             Some(after) if after >= prefix.as_bytes() => Bound::Excluded(after),
             _ => Bound::Included(prefix.as_bytes()),
@@ -325,13 +325,13 @@ impl History {
     }
 }
 
-fn version_at(versions: &[Version], at: Revision) -> Option<&Item> {
+fn version_at(versions: &[KeyVersion], at: Revision) -> Option<&Item> {
     let newer = versions.partition_point(|version| version.id.revision <= at);
     versions[..newer].last()?.item.as_ref()
 }
 
 fn part_under(commit: &Commit, prefix: &Prefix) -> Option<Commit> {
-    let events: Vec<Event> = commit
+    let events: Vec<KeyEvent> = commit
         .events
         .iter()
         .filter(|event| prefix.contains(event.key()))
@@ -345,14 +345,14 @@ fn part_under(commit: &Commit, prefix: &Prefix) -> Option<Commit> {
 
 /// The bytes that a commit turned into history. A replaced version is retained as long as the
 /// commit that replaced it, and so is the tombstone of a deletion.
-fn superseded(events: &[Event]) -> u64 {
+fn superseded(events: &[KeyEvent]) -> u64 {
     events
         .iter()
         .map(|event| match event {
-            Event::Put { item, previous } => previous
+            KeyEvent::Put { item, previous } => previous
                 .as_ref()
                 .map_or(0, |before| size(&item.key, Some(before))),
-            Event::Delete { previous } => {
+            KeyEvent::Delete { previous } => {
                 size(&previous.key, Some(previous)) + size(&previous.key, None)
             }
         })

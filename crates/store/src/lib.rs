@@ -20,7 +20,7 @@ mod mem_store;
 mod sled_store;
 
 pub use backup::{BACKUP_VERSION, BackupDamage, BackupInfo, back_up, verify_backup};
-pub use error::{Limit, StoreError};
+pub use error::{StoreError, TxnLimit};
 pub use history::HistoryWatch;
 pub use mem_store::MemStore;
 pub use sled_store::{
@@ -28,7 +28,7 @@ pub use sled_store::{
     end_process_on_panic,
 };
 pub use store::{
-    Commit, Committed, Event, FIRST_REVISION, Guard, Item, Key, KeyError, ListQuery,
+    Commit, CommitResult, FIRST_REVISION, Guard, Item, Key, KeyError, KeyEvent, ListQuery,
     MAX_COMMIT_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES, MAX_WRITES, Prefix, Revision, Snapshot,
-    Status, Store, Txn, Watch, Write,
+    Store, StoreStatus, Txn, Watch, Write,
 };

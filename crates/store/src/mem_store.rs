@@ -6,7 +6,9 @@ use uuid::Uuid;
 use crate::{
     StoreError,
     history::{History, HistoryWatch, StagedCommits},
-    store::{Committed, Item, Key, ListQuery, Prefix, Revision, Snapshot, Status, Store, Txn},
+    store::{
+        CommitResult, Item, Key, ListQuery, Prefix, Revision, Snapshot, Store, StoreStatus, Txn,
+    },
 };
 
 /// A store in memory only. Its content is lost when it is dropped.
@@ -33,7 +35,7 @@ impl Default for MemStore {
 impl Store for MemStore {
     type Watch = HistoryWatch;
 
-    async fn commit(&self, txn: Txn) -> Result<Committed, StoreError> {
+    async fn commit(&self, txn: Txn) -> Result<CommitResult, StoreError> {
         txn.check()?;
         let mut answer = Err(StoreError::Unavailable);
         self.history.send_if_modified(|history| {
@@ -87,7 +89,7 @@ impl Store for MemStore {
         Ok(self.history.borrow().current())
     }
 
-    async fn status(&self) -> Result<Status, StoreError> {
+    async fn status(&self) -> Result<StoreStatus, StoreError> {
         Ok(self.history.borrow().status(None))
     }
 }

@@ -22,8 +22,8 @@ use std::{
 use tokio::sync::{mpsc, oneshot, watch};
 
 use self::{
-    committer::{Committer, Reply, Request},
-    disk::Disk,
+    committer::{Committer, CommitterReply, CommitterRequest},
+    disk::StoreDisk,
     rewrite::Rewrites,
 };
 pub use self::{
@@ -34,7 +34,9 @@ pub use self::{
 use crate::{
     StoreError,
     history::{History, HistoryWatch},
-    store::{Committed, Item, Key, ListQuery, Prefix, Revision, Snapshot, Status, Store, Txn},
+    store::{
+        CommitResult, Item, Key, ListQuery, Prefix, Revision, Snapshot, Store, StoreStatus, Txn,
+    },
 };
 pub use panics::end_process_on_panic;
 
@@ -44,15 +46,15 @@ const QUEUED: usize = 1024;
 /// A store in a directory. Each commit is on disk, synced, before it is acknowledged or visible;
 /// concurrent commits share a sync.
 ///
-/// All readable content is also in memory (see [`Status::memory_bytes`]); the disk is read only
-/// when the store is opened. Dropping the store finishes all requests and waits for that, normally
-/// a few milliseconds; watches then end with [`Unavailable`](StoreError::Unavailable).
+/// All readable content is also in memory (see [`StoreStatus::memory_bytes`]); the disk is read
+/// only when the store is opened. Dropping the store finishes all requests and waits for that,
+/// normally a few milliseconds; watches then end with [`Unavailable`](StoreError::Unavailable).
 #[derive(Debug)]
 pub struct SledStore {
     dir: PathBuf,
     history: Arc<watch::Sender<History>>,
     /// `None` only in the destructor: dropping the sender ends the committer.
-    requests: Option<mpsc::Sender<Request>>,
+    requests: Option<mpsc::Sender<CommitterRequest>>,
     committer: Option<JoinHandle<()>>,
 }
 
@@ -65,7 +67,7 @@ impl SledStore {
     /// [`OpenError`], which names the problem of the directory and the remedy.
     pub fn open(dir: impl AsRef<Path>) -> Result<Self, OpenError> {
         let dir = dir.as_ref();
-        let (disk, history, unreachable) = Disk::open(dir)?;
+        let (disk, history, unreachable) = StoreDisk::open(dir)?;
         let history = Arc::new(watch::Sender::new(history));
         let (requests, queue) = mpsc::channel(QUEUED);
         let committer = Committer {
@@ -92,7 +94,10 @@ impl SledStore {
         })
     }
 
-    async fn ask<T>(&self, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, StoreError> {
+    async fn ask<T>(
+        &self,
+        request: impl FnOnce(CommitterReply<T>) -> CommitterRequest,
+    ) -> Result<T, StoreError> {
         let (reply, answer) = oneshot::channel();
         let requests = self.requests.as_ref().ok_or(StoreError::Unavailable)?;
         requests
@@ -119,9 +124,10 @@ impl Drop for SledStore {
 impl Store for SledStore {
     type Watch = HistoryWatch;
 
-    async fn commit(&self, txn: Txn) -> Result<Committed, StoreError> {
+    async fn commit(&self, txn: Txn) -> Result<CommitResult, StoreError> {
         txn.check()?;
-        self.ask(|reply| Request::Commit { txn, reply }).await
+        self.ask(|reply| CommitterRequest::Commit { txn, reply })
+            .await
     }
 
     async fn get(&self, key: &Key, at: Option<Revision>) -> Result<Option<Item>, StoreError> {
@@ -137,7 +143,7 @@ impl Store for SledStore {
     }
 
     async fn compact(&self, revision: Revision) -> Result<(), StoreError> {
-        self.ask(|reply| Request::Compact {
+        self.ask(|reply| CommitterRequest::Compact {
             oldest: revision,
             reply,
         })
@@ -149,14 +155,14 @@ impl Store for SledStore {
     }
 
     async fn maintain(&self) -> Result<(), StoreError> {
-        self.ask(|reply| Request::Maintain { reply }).await
+        self.ask(|reply| CommitterRequest::Maintain { reply }).await
     }
 
     async fn current(&self) -> Result<Revision, StoreError> {
         Ok(self.history.borrow().current())
     }
 
-    async fn status(&self) -> Result<Status, StoreError> {
+    async fn status(&self) -> Result<StoreStatus, StoreError> {
         let disk_bytes = disk_bytes(&self.dir).inspect_err(|error| {
             tracing::warn!(%error, dir = %self.dir.display(), "failed to read the size of the store");
         });

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures::Stream;
 use uuid::Uuid;
 
-use crate::{Limit, StoreError};
+use crate::{StoreError, TxnLimit};
 
 /// The longest key that a store accepts. Kubernetes' longest names make keys of about 600 bytes.
 pub const MAX_KEY_BYTES: usize = 1024;
@@ -36,7 +36,8 @@ pub const FIRST_REVISION: Revision = Revision(NonZeroU64::MIN);
 /// - A commit is acknowledged once it is as durable as the engine makes it: for
 ///   [`SledStore`](crate::SledStore), on disk. Readers and watchers never see a commit that is not
 ///   durable yet.
-/// - Reads and watches may name any revision between [`Status::oldest`] and [`Status::current`].
+/// - Reads and watches may name any revision between [`StoreStatus::oldest`] and
+///   [`StoreStatus::current`].
 /// - No reader and no watcher, however slow, holds a writer back.
 pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// The watch that [`Store::watch`] returns.
@@ -62,7 +63,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     ///
     /// A commit whose future is dropped may still be applied. A guard on each write makes a retry
     /// safe.
-    fn commit(&self, txn: Txn) -> impl Future<Output = Result<Committed, StoreError>> + Send;
+    fn commit(&self, txn: Txn) -> impl Future<Output = Result<CommitResult, StoreError>> + Send;
 
     /// The item at `key`, now or as it was at the revision `at`; `None` if there was none.
     ///
@@ -89,7 +90,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Watches the keys under `prefix`: every commit after the revision `after` that touches one,
     /// once, in order.
     ///
-    /// `after` is usually the revision of a list; with [`Status::current`] the watch begins now.
+    /// `after` is usually the revision of a list; with [`StoreStatus::current`] the watch begins
+    /// now.
     ///
     /// # Errors
     ///
@@ -115,7 +117,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     fn compact(&self, revision: Revision) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// The oldest revision since which the history takes at most `history_bytes`, for the caller to
-    /// [compact](Store::compact) at. [`Status::oldest`] if the history is not larger than that.
+    /// [compact](Store::compact) at. [`StoreStatus::oldest`] if the history is not larger than
+    /// that.
     ///
     /// # Errors
     ///
@@ -145,13 +148,13 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     ///
     /// [`Unavailable`](StoreError::Unavailable).
-    fn status(&self) -> impl Future<Output = Result<Status, StoreError>> + Send;
+    fn status(&self) -> impl Future<Output = Result<StoreStatus, StoreError>> + Send;
 }
 
 impl<S: Store> Store for Arc<S> {
     type Watch = S::Watch;
 
-    async fn commit(&self, txn: Txn) -> Result<Committed, StoreError> {
+    async fn commit(&self, txn: Txn) -> Result<CommitResult, StoreError> {
         S::commit(self, txn).await
     }
 
@@ -183,7 +186,7 @@ impl<S: Store> Store for Arc<S> {
         S::current(self).await
     }
 
-    async fn status(&self) -> Result<Status, StoreError> {
+    async fn status(&self) -> Result<StoreStatus, StoreError> {
         S::status(self).await
     }
 }
@@ -449,16 +452,16 @@ impl Txn {
 impl Txn {
     /// Checks the limits of every engine.
     pub(crate) fn check(&self) -> Result<(), StoreError> {
-        let within = |limit: Limit, size: usize| match size {
+        let within = |limit: TxnLimit, size: usize| match size {
             size if size > limit.max() => Err(StoreError::TooLarge { limit, size }),
             _ => Ok(()),
         };
-        within(Limit::Guards, self.guards.len())?;
-        within(Limit::Writes, self.writes.len())?;
+        within(TxnLimit::Guards, self.guards.len())?;
+        within(TxnLimit::Writes, self.writes.len())?;
         let mut keys = BTreeSet::new();
         for write in &self.writes {
             if let Write::Put { value, .. } = write {
-                within(Limit::ValueBytes, value.len())?;
+                within(TxnLimit::ValueBytes, value.len())?;
             }
             if !keys.insert(write.key()) {
                 return Err(StoreError::DuplicateWrite {
@@ -466,7 +469,7 @@ impl Txn {
                 });
             }
         }
-        within(Limit::CommitBytes, self.size())
+        within(TxnLimit::CommitBytes, self.size())
     }
 
     /// The bytes of all keys and values that are written.
@@ -535,7 +538,7 @@ impl Write {
 
 /// The answer to a commit that succeeded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Committed {
+pub struct CommitResult {
     /// The revision of the commit; the current revision if nothing changed.
     pub revision: Revision,
     /// For each write, in order, the item that it replaced or removed.
@@ -572,12 +575,12 @@ pub struct Commit {
     /// The revision. To resume a watch after this commit, pass it as `after`.
     pub revision: Revision,
     /// The events, in the order of the writes.
-    pub events: Vec<Event>,
+    pub events: Vec<KeyEvent>,
 }
 
 /// The effect of a commit on one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum KeyEvent {
     /// The key was created or replaced.
     Put {
         /// The new item.
@@ -592,7 +595,7 @@ pub enum Event {
     },
 }
 
-impl Event {
+impl KeyEvent {
     /// The key that changed.
     pub fn key(&self) -> &Key {
         match self {
@@ -604,7 +607,7 @@ impl Event {
 
 /// The state of a store as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Status {
+pub struct StoreStatus {
     /// A random id, assigned when the store is first opened, and a new one when it is restored from
     /// a backup. Revisions of stores with different ids are not comparable.
     pub id: Uuid,

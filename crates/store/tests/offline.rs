@@ -8,8 +8,8 @@ use bytes::Bytes;
 use futures::StreamExt as _;
 use podplane_store::{
     BackupDamage, Damage, FIRST_REVISION, Guard, Item, Key, ListQuery, MAX_VALUE_BYTES, OpenError,
-    Prefix, RestoreError, RestoreReport, Revision, SledStore, Snapshot, Status, Store, StoreError,
-    Txn, back_up,
+    Prefix, RestoreError, RestoreReport, Revision, SledStore, Snapshot, Store, StoreError,
+    StoreStatus, Txn, back_up,
 };
 use tempfile::TempDir;
 
@@ -256,7 +256,7 @@ async fn a_compacted_store_has_its_items_and_revisions_in_less_space() {
 
     let store = SledStore::open(place.store()).unwrap();
     assert_eq!(all(&store).await, before);
-    let Status {
+    let StoreStatus {
         id,
         first,
         oldest,

@@ -162,7 +162,7 @@ mod tests {
         }
     }
 
-    fn given(stack: StackType, nics: &[NetworkInterface]) -> Result<Ranges, String> {
+    fn assigned(stack: StackType, nics: &[NetworkInterface]) -> Result<Ranges, String> {
         let instance = Instance {
             provider_id: "gce://demo/a/n".to_owned(),
             network_interfaces: nics.to_vec(),
@@ -255,7 +255,7 @@ mod tests {
             ),
         ];
         for (index, (stack, nics, want)) in cases.into_iter().enumerate() {
-            let got = given(stack, &nics).map(|ranges| ranges.pod_cidrs);
+            let got = assigned(stack, &nics).map(|ranges| ranges.pod_cidrs);
             let want = want.map(|cidrs| cidrs.into_iter().map(str::to_owned).collect());
             assert_eq!(got, want, "case {index}");
         }
@@ -271,7 +271,7 @@ mod tests {
             nic("nic4", "red", &["10.3.0.0/24"], ""),
             nic("nic5", "default", &["10.4.0.0/24"], ""),
         ];
-        let capacity = given(StackType::Ipv4, &nics).unwrap().capacity;
+        let capacity = assigned(StackType::Ipv4, &nics).unwrap().capacity;
         let want = [
             ("networking.gke.io.networks/blue.IP".to_owned(), 1),
             ("networking.gke.io.networks/red.IP".to_owned(), 64),

@@ -6,11 +6,13 @@ use podplane_api::core::Node;
 use podplane_client::{ApiError, Reason, answered};
 use podplane_proto::{blocks::MAX_UPDATES, error::FieldViolation, ipam as wire};
 
-use super::{LeadershipLost, Shell, record};
-use crate::condition;
-use crate::plan::{Assignment, BlockChange, NodeVerdict, RecordStatus, RecordUpdate};
+use super::{LeadershipLost, SyncedController, record};
+use crate::{
+    condition,
+    plan::{Assignment, BlockChange, NodeVerdict, RecordStatus, RecordUpdate},
+};
 
-impl Shell {
+impl SyncedController {
     /// Writes blocks into nodes: one node by `AssignPodCidrs`, several by one `AssignBlocks`.
     pub(super) async fn assign(&self, assignments: Vec<Assignment>) -> Result<(), LeadershipLost> {
         let results = match assignments.as_slice() {

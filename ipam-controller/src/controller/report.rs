@@ -3,10 +3,10 @@
 use podplane_api::{core::Node, meta::ObjectMeta, networking::ClusterCIDR};
 use podplane_client::events::EventType;
 
-use super::Shell;
+use super::SyncedController;
 use crate::plan::{Allocator, FormerBlocks, PlanOutcome, StarvedNode};
 
-impl Shell {
+impl SyncedController {
     /// Reports an outcome, and queues the nodes that it concerns.
     pub(super) fn report(&self, outcome: PlanOutcome) {
         let PlanOutcome {
@@ -36,7 +36,7 @@ impl Shell {
                 remains,
                 "node block of a deleted node is held for its sandboxes",
             );
-            self.held(remains);
+            self.report_held(remains);
         }
         for remains in &released {
             log_former_blocks(remains, "released node block");
@@ -74,7 +74,7 @@ impl Shell {
     }
 
     /// Reports a block that is freed only when its hold is ended.
-    fn held(&self, remains: &FormerBlocks) {
+    fn report_held(&self, remains: &FormerBlocks) {
         let FormerBlocks {
             node,
             uid,
@@ -90,9 +90,9 @@ impl Shell {
 
     /// Reports every waiting node and every held block again.
     pub(super) fn remind(&self) {
-        let held: Vec<_> = self.decide(|allocator| allocator.held().collect());
+        let held: Vec<_> = self.decide(|allocator| allocator.held_blocks().collect());
         for remains in held.iter().filter(|_| self.options.writes) {
-            self.held(remains);
+            self.report_held(remains);
         }
         let names = |allocator: &mut Allocator| -> Vec<(String, String)> {
             let waiting = allocator.waiting();

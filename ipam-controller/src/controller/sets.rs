@@ -12,7 +12,7 @@ use podplane_api::{
 use podplane_client::{ApiError, CacheChange, Reason, answered, events::EventType};
 use podplane_ipam::{BlockSet, ClusterRange, Family, RangeConfig, parse_cidr};
 
-use super::{LeadershipLost, Shell};
+use super::{LeadershipLost, SyncedController};
 use crate::plan::SetView;
 
 /// The finalizer that the reference sets.
@@ -20,7 +20,7 @@ const FINALIZER: &str = "networking.x-k8s.io/cluster-cidr-finalizer";
 /// The name of the object that `--cluster-cidr` becomes.
 const DEFAULT: &str = "default-cluster-cidr";
 
-impl Shell {
+impl SyncedController {
     /// Creates the ClusterCIDR of the flags unless it exists, and returns it if it was created; an
     /// existing one is not changed.
     pub(super) async fn make_default(

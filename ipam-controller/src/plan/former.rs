@@ -99,7 +99,7 @@ impl FormerNodes {
     }
 
     /// The held blocks.
-    pub(super) fn held(&self) -> impl Iterator<Item = FormerBlocks> {
+    pub(super) fn held_blocks(&self) -> impl Iterator<Item = FormerBlocks> {
         let all = self.0.iter().flat_map(|(name, uids)| {
             let of_name = uids.iter();
             of_name.flat_map(move |(uid, nets)| {

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use podplane_api::jiff::Timestamp;
 use podplane_ipam::RangeFlags;
-use proptest::prelude::*;
+use proptest::prelude::{Just, Strategy, prop, prop_assert_eq, prop_oneof, proptest};
 
 use super::*;
 
@@ -65,7 +65,7 @@ fn op() -> impl Strategy<Value = ModelAction> {
 }
 
 #[derive(Debug)]
-struct Model {
+struct PlanModel {
     nodes: BTreeMap<String, NodeView>,
     records: BTreeMap<(IpNet, String), BlockRecord>,
     untold: VecDeque<(String, Option<NodeView>)>,
@@ -73,7 +73,7 @@ struct Model {
     sut: Allocator,
 }
 
-impl Model {
+impl PlanModel {
     fn new() -> Self {
         Self {
             nodes: BTreeMap::new(),
@@ -137,8 +137,10 @@ impl Model {
                 let records = self.records.values().cloned().collect();
                 self.sut.apply_records(records);
             }
-            ModelAction::Hold(index) => self.held(&named(index), ReleasePhase::Draining, HELD),
-            ModelAction::EndHold(index) => self.held(&named(index), HELD, ReleasePhase::Draining),
+            ModelAction::Hold(index) => self.move_held(&named(index), ReleasePhase::Draining, HELD),
+            ModelAction::EndHold(index) => {
+                self.move_held(&named(index), HELD, ReleasePhase::Draining)
+            }
             ModelAction::ReleaseHeld(index) => self.records.retain(|(_, name), record| {
                 *name != named(index) || record.status != RecordStatus::Deleted(HELD)
             }),
@@ -154,7 +156,7 @@ impl Model {
     }
 
     /// Moves the records of deleted nodes of that name from one phase to another.
-    fn held(&mut self, name: &str, from: ReleasePhase, to: ReleasePhase) {
+    fn move_held(&mut self, name: &str, from: ReleasePhase, to: ReleasePhase) {
         for record in self.records.values_mut() {
             if record.node == name && record.status == RecordStatus::Deleted(from) {
                 record.status = RecordStatus::Deleted(to);
@@ -236,7 +238,7 @@ impl Model {
 proptest! {
     #[test]
     fn assigns_no_block_twice_and_loses_none(ops in prop::collection::vec(op(), 0..120)) {
-        let mut model = Model::new();
+        let mut model = PlanModel::new();
         for op in ops {
             model.run(op);
         }

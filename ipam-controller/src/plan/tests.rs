@@ -503,7 +503,7 @@ fn releases_a_held_block_when_the_hold_ends_or_expires() {
         [],
         "reported once"
     );
-    assert_eq!(sut.allocator.held().count(), 1);
+    assert_eq!(sut.allocator.held_blocks().count(), 1);
     sut.nodes(one("b", Some(view("2", &[]))));
     let plan = sut.later("a", 1_000_000);
     assert_eq!((plan.again, &*plan.updates), (None, &[][..]));
@@ -768,15 +768,15 @@ fn block_kept_for_pods_belongs_to_the_node_found_with_it() {
 }
 
 #[derive(Deserialize)]
-struct Upstream {
-    start_up: Vec<Case>,
-    allocate: Vec<Case>,
-    allocate_fails: Vec<Case>,
-    release: Vec<Case>,
+struct UpstreamTables {
+    start_up: Vec<UpstreamCase>,
+    allocate: Vec<UpstreamCase>,
+    allocate_fails: Vec<UpstreamCase>,
+    release: Vec<UpstreamCase>,
 }
 
 #[derive(Deserialize)]
-struct Case {
+struct UpstreamCase {
     name: String,
     cluster_cidrs: Vec<String>,
     node_masks: Vec<u8>,
@@ -798,7 +798,7 @@ struct CaseNode {
     pod_cidrs: Vec<String>,
 }
 
-impl Case {
+impl UpstreamCase {
     /// The first plan, of all nodes. A block that the table only marks as occupied belongs to a
     /// node of its own.
     fn start(&self) -> (TestAllocator, SettledPlan) {
@@ -842,7 +842,7 @@ fn only_assignment(plan: &SettledPlan) -> Option<BTreeMap<usize, String>> {
     )
 }
 
-fn upstream() -> Upstream {
+fn upstream() -> UpstreamTables {
     serde_json::from_str(include_str!(
         "../../tests/data/upstream_range_allocator.json"
     ))

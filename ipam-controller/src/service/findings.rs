@@ -4,8 +4,10 @@
 use podplane_ipam::{Block, Claim, Misfit, Owner};
 use podplane_proto::ipam::AuditFinding;
 
-use crate::overlaps::overlaps;
-use crate::plan::{Allocator, BlockProblem, ReleasePhase};
+use crate::{
+    overlaps::overlaps,
+    plan::{Allocator, BlockProblem, ReleasePhase},
+};
 
 /// All findings, the worst first.
 pub(super) fn of(known: &Allocator) -> Vec<AuditFinding> {

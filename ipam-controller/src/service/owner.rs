@@ -32,7 +32,7 @@ pub(super) fn of(net: IpNet, known: &Allocator) -> GetOwnerResponse {
         None if pools.peek().is_some() => Ownership::Free,
         None => Ownership::Outside,
     };
-    let address = shown(net);
+    let address = text_of(net);
     let message = sentence(
         &address,
         ownership,
@@ -86,7 +86,7 @@ fn sentence(
 }
 
 /// The prefix, or for a single address the address without a prefix length.
-fn shown(net: IpNet) -> String {
+fn text_of(net: IpNet) -> String {
     if net.prefix_len() == net.max_prefix_len() {
         return net.addr().to_string();
     }

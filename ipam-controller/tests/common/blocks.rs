@@ -12,10 +12,10 @@ use podplane_proto::{
 };
 use tonic::{Request, Response, Status};
 
-use super::{ControllerState, FakeApiserver};
+use super::{ControllerState, IpamApiserver};
 
 #[tonic::async_trait]
-impl BlockService for FakeApiserver {
+impl BlockService for IpamApiserver {
     async fn list_blocks(
         &self,
         _: Request<ListBlocksRequest>,
@@ -116,7 +116,7 @@ impl ControllerState {
     }
 }
 
-impl FakeApiserver {
+impl IpamApiserver {
     /// Never returns if assignments to that node are to hang.
     pub(super) async fn hang(&self, node: &str) {
         if self.read(|state| state.hanging.iter().any(|hanging| hanging == node)) {

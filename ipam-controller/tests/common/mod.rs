@@ -23,7 +23,7 @@ use tonic::service::Routes;
 
 /// A fault of the next assignments of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub(crate) enum AssignmentFault {
     /// The write is done, and its answer is lost.
     AnswerLost,
     /// The write is not done, and the answer is the same as if it were lost.
@@ -41,7 +41,7 @@ pub(crate) struct ControllerState {
     pub(crate) nodes: BTreeMap<String, Node>,
     pub(crate) pods: BTreeMap<String, Pod>,
     pub(crate) events: Vec<Event>,
-    pub(crate) faults: Vec<Fault>,
+    pub(crate) faults: Vec<AssignmentFault>,
     /// Nodes that only a read finds, since lists and watches are behind.
     pub(crate) unseen: Vec<String>,
     /// The records of blocks, by prefix and the name of the node.
@@ -55,9 +55,9 @@ pub(crate) struct ControllerState {
 
 /// The API server of these tests, with the service of blocks.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct FakeApiserver(podplane_test_support::FakeApiserver<ControllerState>);
+pub(crate) struct IpamApiserver(podplane_test_support::FakeApiserver<ControllerState>);
 
-impl Deref for FakeApiserver {
+impl Deref for IpamApiserver {
     type Target = podplane_test_support::FakeApiserver<ControllerState>;
 
     fn deref(&self) -> &Self::Target {
@@ -113,10 +113,10 @@ impl ControllerState {
             Some(self.faults.remove(0))
         };
         let lost = || ApiError::new(Reason::ServiceUnavailable, "the connection broke");
-        if fault == Some(Fault::RequestLost) {
+        if fault == Some(AssignmentFault::RequestLost) {
             return Err(lost());
         }
-        if fault == Some(Fault::FenceLost) {
+        if fault == Some(AssignmentFault::FenceLost) {
             return Err(ApiError::new(Reason::FenceLost, "another leads"));
         }
         let mut node = self
@@ -124,7 +124,7 @@ impl ControllerState {
             .get(&request.name)
             .cloned()
             .ok_or_else(|| ApiError::not_found("nodes", &request.name))?;
-        if fault == Some(Fault::Refused) {
+        if fault == Some(AssignmentFault::Refused) {
             return Err(ApiError {
                 fields: vec![FieldViolation {
                     field: "spec.podCIDRs".into(),
@@ -133,7 +133,7 @@ impl ControllerState {
                 ..ApiError::new(Reason::Invalid, "the block has another owner")
             });
         }
-        if fault == Some(Fault::Conflict) {
+        if fault == Some(AssignmentFault::Conflict) {
             node = self.store_node(node);
         }
         if node.uid() != request.uid || node.resource_version() != request.resource_version {
@@ -149,7 +149,7 @@ impl ControllerState {
         }
         spec.pod_cidrs = Some(request.pod_cidrs.clone());
         let node = self.store_node(node);
-        if fault == Some(Fault::AnswerLost) {
+        if fault == Some(AssignmentFault::AnswerLost) {
             Err(lost())
         } else {
             Ok(node)
@@ -163,7 +163,7 @@ impl ControllerState {
     }
 }
 
-impl FakeApiserver {
+impl IpamApiserver {
     /// Waits until the state satisfies `wanted`.
     pub(crate) async fn until(&self, wanted: impl Fn(&ControllerState) -> bool) {
         self.0.until("the wanted state", wanted).await;
@@ -270,7 +270,7 @@ impl FakeState for ControllerState {
             }
             "AssignPodCIDRs" => {
                 let asked: wire::AssignPodCidrsRequest = decode(&request);
-                FakeApiserver(fake.clone()).hang(&asked.name).await;
+                IpamApiserver(fake.clone()).hang(&asked.name).await;
                 fake.change(|state| state.assign(&asked))
                     .map(|node| encode(&node))
             }

@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use podplane_cni::types::{NetworkConfigList, PluginConfig};
 use podplane_netlink::{Link, Netlink, NetlinkError, Request};
 
-use crate::ipam::Ipam;
+use crate::ipam::NetworkAddresses;
 
 /// The bridge plugin's own default.
 const DEFAULT_BRIDGE: &str = "cni0";
@@ -63,7 +63,7 @@ impl Bridge {
     /// then.
     #[must_use]
     pub fn is_stale(&self, list: &NetworkConfigList) -> bool {
-        let ipam = Ipam::of(list).ok().flatten();
+        let ipam = NetworkAddresses::of(list).ok().flatten();
         ipam.is_some_and(|ipam| self.addresses.iter().any(|net| !ipam.gives(net.addr())))
     }
 
@@ -71,8 +71,9 @@ impl Bridge {
     /// of `earlier`: that network of this node made it.
     #[must_use]
     pub fn is_left_by(&self, earlier: &NetworkConfigList) -> bool {
-        let ipam = Ipam::of(earlier).ok().flatten();
-        let of_earlier = |ipam: Ipam| self.addresses.iter().all(|net| ipam.gives(net.addr()));
+        let ipam = NetworkAddresses::of(earlier).ok().flatten();
+        let of_earlier =
+            |ipam: NetworkAddresses| self.addresses.iter().all(|net| ipam.gives(net.addr()));
         !self.has_ports && !self.addresses.is_empty() && ipam.is_some_and(of_earlier)
     }
 

@@ -21,7 +21,7 @@ use super::{
     network::IFNAME,
     record::{PodNetwork, SandboxId, SandboxRecord},
 };
-use crate::ipam::Ipam;
+use crate::ipam::NetworkAddresses;
 
 /// The longest wait for host-local's lock; after that a damaged file is left for the next restore.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
@@ -218,7 +218,7 @@ impl ClaimedLeases {
     /// that exist.
     fn of(id: &SandboxId, network: &PodNetwork) -> Option<Self> {
         let list = NetworkConfigList::from_list(network.config.to_string().as_bytes()).ok()?;
-        let ipam = Ipam::of(&list).ok().flatten()?;
+        let ipam = NetworkAddresses::of(&list).ok().flatten()?;
         let (dir, options) = ipam.files()?;
         let lease = |ip: &IpAddr| Lease {
             ip: *ip,

@@ -21,9 +21,9 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use super::sandboxes::Sandboxes;
+use super::sandboxes::NodeSandboxes;
 
-type Operation = [(&'static str, &'static str); 1];
+type OperationLabels = [(&'static str, &'static str); 1];
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct PluginLabels {
@@ -33,10 +33,10 @@ struct PluginLabels {
 
 /// The counters of the network. Cloning shares them.
 #[derive(Clone, Debug)]
-pub struct Metrics {
-    operations: Family<Operation, Counter<u64, AtomicU64>>,
-    errors: Family<Operation, Counter<u64, AtomicU64>>,
-    seconds: Family<Operation, Histogram, fn() -> Histogram>,
+pub struct NetworkMetrics {
+    operations: Family<OperationLabels, Counter<u64, AtomicU64>>,
+    errors: Family<OperationLabels, Counter<u64, AtomicU64>>,
+    seconds: Family<OperationLabels, Histogram, fn() -> Histogram>,
     /// Allocation files of live sandboxes that were restored.
     pub(super) restored: Counter<u64, AtomicU64>,
     /// Addresses of live sandboxes that an ADD gave to another sandbox.
@@ -48,7 +48,7 @@ fn histogram() -> Histogram {
     Histogram::new(exponential_buckets(0.001, 2.0, 16))
 }
 
-impl Default for Metrics {
+impl Default for NetworkMetrics {
     fn default() -> Self {
         Self {
             operations: Family::default(),
@@ -60,7 +60,7 @@ impl Default for Metrics {
     }
 }
 
-impl Metrics {
+impl NetworkMetrics {
     /// Creates the counters and registers them for `/metrics`.
     pub fn new(registry: &mut Registry) -> Self {
         let metrics = Self::default();
@@ -143,7 +143,7 @@ fn count_plugins(registry: &mut Registry) {
 }
 
 /// The sandboxes of all nodes of the process, counted when they are asked for.
-pub(super) struct SandboxCollector(pub(super) Vec<Arc<Sandboxes>>);
+pub(super) struct SandboxCollector(pub(super) Vec<Arc<NodeSandboxes>>);
 
 impl fmt::Debug for SandboxCollector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -7,9 +7,8 @@ use std::{
 };
 
 use ipnet::IpNet;
-use podplane_cni::loopback;
 use podplane_cni::{
-    Attachment, CniResult, Runtime, RuntimeError,
+    Attachment, CniResult, Runtime, RuntimeError, loopback,
     trace::{Trace, Traceparent},
     types::{ConfigError, NetworkConfigList},
 };
@@ -22,13 +21,15 @@ use podplane_netlink::{
 use podplane_service_runtime::trace::attribute;
 use serde_json::Map;
 
-use super::bridges::Bridge;
-use super::claims::Conflict;
-use super::metrics::Metrics;
-use super::preparation::Preparation;
-use super::record::{Metadata, PluginMode, PodNetwork, SandboxId};
-use super::template::{HostPorts, PORTMAP};
-use super::trace::{self, JourneyPart};
+use super::{
+    bridges::Bridge,
+    claims::Conflict,
+    metrics::NetworkMetrics,
+    preparation::Preparation,
+    record::{PluginMode, PodNetwork, SandboxId, SandboxMetadata},
+    template::{HostPorts, PORTMAP},
+    trace::{self, JourneyPart},
+};
 use crate::NodeName;
 
 /// Name of the pod's interface, the same as with every runtime.
@@ -98,17 +99,17 @@ pub enum DetachError {
 
 /// Makes and unmakes the networks of a node's sandboxes. It blocks: plugins are programs.
 #[derive(Debug)]
-pub struct Network {
+pub struct SandboxNetworks {
     runtime: Runtime,
     plugins: PluginMode,
     loopback: NetworkConfigList,
     netns_dir: PathBuf,
     node: NodeName,
-    metrics: Metrics,
+    metrics: NetworkMetrics,
     preparation: Preparation,
 }
 
-impl Network {
+impl SandboxNetworks {
     /// Networks of `node`, with namespaces bound to `<netns_dir>/NODE.ID`.
     ///
     /// # Errors
@@ -119,7 +120,7 @@ impl Network {
         plugins: PluginMode,
         netns_dir: PathBuf,
         node: NodeName,
-        metrics: Metrics,
+        metrics: NetworkMetrics,
     ) -> Result<Self, ConfigError> {
         let loopback = NetworkConfigList::from_list(LOOPBACK.as_bytes())?;
         Ok(Self {
@@ -137,7 +138,7 @@ impl Network {
         &self.node
     }
 
-    pub(super) fn metrics(&self) -> &Metrics {
+    pub(super) fn metrics(&self) -> &NetworkMetrics {
         &self.metrics
     }
 
@@ -145,7 +146,7 @@ impl Network {
     fn execute_traced<T>(
         &self,
         step: (JourneyPart, &str),
-        metadata: &Metadata,
+        metadata: &SandboxMetadata,
         list: &NetworkConfigList,
         attachment: &Attachment,
         execute: fn(&Runtime, &NetworkConfigList, &Attachment) -> Result<T, RuntimeError>,
@@ -170,7 +171,7 @@ impl Network {
         executed
     }
 
-    fn make_namespace(&self, metadata: &Metadata, netns: &Path) -> Result<(), NetnsError> {
+    fn make_namespace(&self, metadata: &SandboxMetadata, netns: &Path) -> Result<(), NetnsError> {
         let step = (JourneyPart::Creation, "network namespace");
         let span = trace::begin(&metadata.uid, step, &self.node);
         netns::create_with(netns, || self.preparation.run())?;
@@ -224,11 +225,11 @@ impl Network {
     ///
     /// # Errors
     ///
-    /// [`AttachError`]. Call [`Network::detach`] then: a rollback may have failed.
+    /// [`AttachError`]. Call [`SandboxNetworks::detach`] then: a rollback may have failed.
     pub fn attach(
         &self,
         id: &SandboxId,
-        metadata: &Metadata,
+        metadata: &SandboxMetadata,
         network: &PodNetwork,
         list: &NetworkConfigList,
     ) -> Result<Vec<IpAddr>, AttachError> {
@@ -239,7 +240,7 @@ impl Network {
     fn set_up(
         &self,
         id: &SandboxId,
-        metadata: &Metadata,
+        metadata: &SandboxMetadata,
         network: &PodNetwork,
         list: &NetworkConfigList,
     ) -> Result<Vec<IpAddr>, AttachError> {
@@ -278,7 +279,7 @@ impl Network {
     pub fn detach(
         &self,
         id: &SandboxId,
-        metadata: &Metadata,
+        metadata: &SandboxMetadata,
         network: &PodNetwork,
     ) -> Result<(), DetachError> {
         let tear_down = || self.tear_down(id, metadata, network);
@@ -288,7 +289,7 @@ impl Network {
     fn tear_down(
         &self,
         id: &SandboxId,
-        metadata: &Metadata,
+        metadata: &SandboxMetadata,
         network: &PodNetwork,
     ) -> Result<(), DetachError> {
         let list = NetworkConfigList::from_list(network.config.to_string().as_bytes())?;
@@ -430,7 +431,7 @@ impl Network {
 
 fn attachment(
     id: &SandboxId,
-    metadata: &Metadata,
+    metadata: &SandboxMetadata,
     network: &PodNetwork,
     netns: Option<PathBuf>,
 ) -> Attachment {

@@ -71,7 +71,7 @@ impl fmt::Display for SandboxId {
 
 /// The identity of a sandbox: its pod and attempt. `uid` and `attempt` together are unique.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Metadata {
+pub struct SandboxMetadata {
     /// The pod's name.
     pub name: String,
     /// The pod's namespace.
@@ -162,7 +162,7 @@ pub struct SandboxRecord {
     /// Its id.
     pub id: SandboxId,
     /// Its pod and attempt.
-    pub metadata: Metadata,
+    pub metadata: SandboxMetadata,
     /// The stage of its life.
     pub state: SandboxState,
     /// The time at which it was made, in nanoseconds since 1970.
@@ -293,7 +293,7 @@ mod tests {
     fn record() -> SandboxRecord {
         SandboxRecord {
             id: SandboxId::random(),
-            metadata: Metadata {
+            metadata: SandboxMetadata {
                 name: "a".into(),
                 namespace: "default".into(),
                 uid: "u".into(),

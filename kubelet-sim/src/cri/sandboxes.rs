@@ -34,11 +34,13 @@ use super::{
     capabilities,
     claims::{Claims, LeaseRestoration},
     cni_result,
-    network::{AttachError, DetachError, IFNAME, Network},
-    record::{Dns, Metadata, PodNetwork, SandboxId, SandboxRecord, SandboxRecords, SandboxState},
-    template::{Template, TemplateContext},
+    network::{AttachError, DetachError, IFNAME, SandboxNetworks},
+    record::{
+        Dns, PodNetwork, SandboxId, SandboxMetadata, SandboxRecord, SandboxRecords, SandboxState,
+    },
+    template::{NetworkTemplate, TemplateContext},
 };
-use crate::{NodeDir, NodeName, PodCidrs, ipam::Ipam};
+use crate::{NodeDir, NodeName, PodCidrs, ipam::NetworkAddresses};
 
 /// The largest number of attempts to get an address that no other sandbox has.
 const MAX_ADD_ATTEMPTS: usize = 4;
@@ -60,7 +62,7 @@ pub enum SandboxError {
         /// The existing sandbox.
         id: SandboxId,
         /// Its pod and attempt.
-        metadata: Metadata,
+        metadata: SandboxMetadata,
     },
     /// Its network could not be set up. The sandbox was removed again, if that was possible.
     #[error("failed to setup network for sandbox \"{id}\"")]
@@ -92,7 +94,7 @@ pub enum SandboxError {
 #[derive(Clone, Debug)]
 pub struct SandboxSpec {
     /// Its pod and attempt.
-    pub metadata: Metadata,
+    pub metadata: SandboxMetadata,
     /// Labels, kept for the client.
     pub labels: BTreeMap<String, String>,
     /// Annotations, kept for the client.
@@ -122,10 +124,10 @@ pub enum NetworkMode {
 
 /// The sandboxes of one node.
 #[derive(Debug)]
-pub struct Sandboxes {
+pub struct NodeSandboxes {
     dir: NodeDir,
-    template: Template,
-    network: Network,
+    template: NetworkTemplate,
+    network: SandboxNetworks,
     records: SandboxRecords,
     /// Every sandbox, from its reservation until its record is deleted. No other lock is taken
     /// while the table is locked.
@@ -140,13 +142,17 @@ struct SandboxEntry {
     operation: Arc<Mutex<()>>,
 }
 
-impl Sandboxes {
+impl NodeSandboxes {
     /// Reads the records of `dir` and recovers from a crash or a reboot.
     ///
     /// # Errors
     ///
     /// [`SandboxError::Disk`] if the records cannot be read.
-    pub fn open(dir: NodeDir, template: Template, network: Network) -> Result<Self, SandboxError> {
+    pub fn open(
+        dir: NodeDir,
+        template: NetworkTemplate,
+        network: SandboxNetworks,
+    ) -> Result<Self, SandboxError> {
         let failed = |source| SandboxError::Disk {
             step: "read the records of sandboxes",
             source,
@@ -297,7 +303,7 @@ impl Sandboxes {
             write_volatile(&path, text.as_bytes())?;
             // Remove the file of the other template, which an earlier server may have written: of
             // several files, the first by name is the network.
-            for other in Template::ALL
+            for other in NetworkTemplate::ALL
                 .iter()
                 .filter(|other| **other != self.template)
             {
@@ -410,7 +416,7 @@ impl Sandboxes {
     fn blocks(&self) -> Vec<IpNet> {
         let path = self.dir.net_d().join(self.template.file_name());
         let config = NetworkConfigList::load_file(&path).ok();
-        let ipam = config.and_then(|list| Ipam::of(&list).ok().flatten());
+        let ipam = config.and_then(|list| NetworkAddresses::of(&list).ok().flatten());
         ipam.map(|ipam| ipam.subnets).unwrap_or_default()
     }
 
@@ -524,7 +530,7 @@ impl Sandboxes {
     fn attach_and_claim(
         &self,
         id: &SandboxId,
-        metadata: &Metadata,
+        metadata: &SandboxMetadata,
         mut network: PodNetwork,
         list: &NetworkConfigList,
     ) -> Result<PodNetwork, AttachError> {

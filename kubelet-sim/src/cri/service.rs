@@ -1,4 +1,4 @@
-//! `runtime.v1.RuntimeService` over [`Sandboxes`].
+//! `runtime.v1.RuntimeService` over [`NodeSandboxes`].
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -10,8 +10,8 @@ use tonic::{Code, Request, Response, Status};
 
 use super::{
     capabilities,
-    record::{Dns, Metadata, SandboxRecord, SandboxState},
-    sandboxes::{NetworkMode, SandboxError, SandboxSpec, Sandboxes},
+    record::{Dns, SandboxMetadata, SandboxRecord, SandboxState},
+    sandboxes::{NetworkMode, NodeSandboxes, SandboxError, SandboxSpec},
     sysctls,
     trace::{self, JourneyPart},
 };
@@ -25,16 +25,16 @@ const NO_METRICS: &str = "podplane has no metrics of sandboxes";
 
 /// The runtime of one node. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Runtime {
-    sandboxes: Arc<Sandboxes>,
+pub struct CriRuntime {
+    sandboxes: Arc<NodeSandboxes>,
     /// Permits for running plugins, over all nodes of the process: the kernel serialises most of
     /// their work, so that more of them would only wait.
     slots: Arc<Semaphore>,
 }
 
-impl Runtime {
+impl CriRuntime {
     /// A runtime that runs blocking work when one of `slots` is free.
-    pub fn new(sandboxes: Arc<Sandboxes>, slots: Arc<Semaphore>) -> Self {
+    pub fn new(sandboxes: Arc<NodeSandboxes>, slots: Arc<Semaphore>) -> Self {
         Self { sandboxes, slots }
     }
 
@@ -43,7 +43,7 @@ impl Runtime {
     async fn run<T: Send + 'static>(
         &self,
         mut step: Span,
-        work: impl FnOnce(&Sandboxes) -> Result<T, SandboxError> + Send + 'static,
+        work: impl FnOnce(&NodeSandboxes) -> Result<T, SandboxError> + Send + 'static,
     ) -> Result<T, Status> {
         let waiting = step.child("wait for a slot");
         let waits = self.slots.available_permits() == 0;
@@ -71,7 +71,7 @@ impl Runtime {
     }
 }
 
-impl Runtime {
+impl CriRuntime {
     /// Begins the span of a call for a pod.
     fn begin(&self, uid: &str, step: (JourneyPart, &str)) -> Span {
         trace::begin(uid, step, self.sandboxes.node()).server()
@@ -172,7 +172,7 @@ impl TryFrom<cri::RunPodSandboxRequest> for SandboxSpec {
             cgroup_parent: &linux.cgroup_parent,
         })?;
         Ok(Self {
-            metadata: Metadata {
+            metadata: SandboxMetadata {
                 name,
                 namespace,
                 uid,
@@ -235,9 +235,9 @@ fn wire_state(state: SandboxState) -> cri::PodSandboxState {
     }
 }
 
-impl From<Metadata> for cri::PodSandboxMetadata {
-    fn from(metadata: Metadata) -> Self {
-        let Metadata {
+impl From<SandboxMetadata> for cri::PodSandboxMetadata {
+    fn from(metadata: SandboxMetadata) -> Self {
+        let SandboxMetadata {
             name,
             namespace,
             uid,
@@ -327,7 +327,7 @@ fn condition(kind: &str, fault: Option<(&str, String)>) -> cri::RuntimeCondition
 }
 
 #[tonic::async_trait]
-impl RuntimeService for Runtime {
+impl RuntimeService for CriRuntime {
     async fn version(
         &self,
         _: Request<cri::VersionRequest>,

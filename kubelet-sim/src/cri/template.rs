@@ -13,7 +13,7 @@ pub(super) const PORTMAP: &str = "portmap";
 
 /// The CNI configuration that the runtime makes of the node's podCIDR.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Template {
+pub enum NetworkTemplate {
     /// A list like the example in containerd's documentation: bridge `cni0`, one range for each
     /// address family, and portmap, if it is there, for the ports of the host that pods ask for.
     #[default]
@@ -22,7 +22,7 @@ pub enum Template {
     Kubenet,
 }
 
-impl Template {
+impl NetworkTemplate {
     /// All of them.
     pub const ALL: [Self; 2] = [Self::Containerd, Self::Kubenet];
 
@@ -76,11 +76,11 @@ pub enum HostPorts {
 }
 
 #[derive(Serialize)]
-struct Route {
+struct RangeRoute {
     dst: &'static str,
 }
 
-impl Route {
+impl RangeRoute {
     fn default_of(net: &IpNet) -> Self {
         Self {
             dst: match net {
@@ -140,7 +140,7 @@ struct ContainerdBridge {
 struct ContainerdIpam {
     r#type: &'static str,
     ranges: Vec<[Range; 1]>,
-    routes: Vec<Route>,
+    routes: Vec<RangeRoute>,
 }
 
 impl ContainerdList {
@@ -157,7 +157,7 @@ impl ContainerdList {
             ipam: ContainerdIpam {
                 r#type: "host-local",
                 ranges: cidrs.iter().map(|net| [Range { subnet: *net }]).collect(),
-                routes: cidrs.iter().map(Route::default_of).collect(),
+                routes: cidrs.iter().map(RangeRoute::default_of).collect(),
             },
         });
         let portmap = ContainerdPlugin::Portmap(Portmap {
@@ -199,7 +199,7 @@ struct KubenetIpam {
     /// The block of the second family, if the node has one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     ranges: Vec<[Range; 1]>,
-    routes: Vec<Route>,
+    routes: Vec<RangeRoute>,
 }
 
 impl Kubenet {
@@ -224,7 +224,7 @@ impl Kubenet {
                     .skip(1)
                     .map(|net| [Range { subnet: *net }])
                     .collect(),
-                routes: cidrs.iter().map(Route::default_of).collect(),
+                routes: cidrs.iter().map(RangeRoute::default_of).collect(),
             },
         }
     }
@@ -242,7 +242,7 @@ fn first_address(net: IpNet) -> IpAddr {
 mod tests {
     use super::*;
 
-    fn render(template: Template, cidrs: &str) -> String {
+    fn render(template: NetworkTemplate, cidrs: &str) -> String {
         let cidrs = cidrs.parse().unwrap();
         template.render(&cidrs, around(HostPorts::None)).unwrap()
     }
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn interfaces_have_the_mtu_of_the_node_network() {
-        let mtu = |mtu, template: Template| {
+        let mtu = |mtu, template: NetworkTemplate| {
             let cidrs = "10.244.1.0/24".parse().unwrap();
             let around = TemplateContext {
                 mtu: Some(mtu),
@@ -266,10 +266,10 @@ mod tests {
             let config: serde_json::Value = serde_json::from_str(&text).unwrap();
             [&config, &config["plugins"][0]].map(|plugin| plugin["mtu"].as_u64())
         };
-        assert_eq!(mtu(1450, Template::Containerd), [None, Some(1450)]);
-        assert_eq!(mtu(1430, Template::Kubenet), [Some(1430), None]);
+        assert_eq!(mtu(1450, NetworkTemplate::Containerd), [None, Some(1450)]);
+        assert_eq!(mtu(1430, NetworkTemplate::Kubenet), [Some(1430), None]);
         // The default MTU is left out.
-        assert_eq!(mtu(1500, Template::Containerd), [None, None]);
+        assert_eq!(mtu(1500, NetworkTemplate::Containerd), [None, None]);
     }
 
     #[test]
@@ -296,12 +296,12 @@ mod tests {
   }
 }
 "#;
-        assert_eq!(render(Template::Kubenet, "10.255.0.4/30"), want);
+        assert_eq!(render(NetworkTemplate::Kubenet, "10.255.0.4/30"), want);
     }
 
     #[test]
     fn kubenet_keeps_a_second_family_beside_the_first() {
-        let text = render(Template::Kubenet, "10.1.2.0/24,fd00:1::/64");
+        let text = render(NetworkTemplate::Kubenet, "10.1.2.0/24,fd00:1::/64");
         let config: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(config["ipam"]["subnet"], "10.1.2.0/24");
         assert_eq!(
@@ -351,7 +351,7 @@ mod tests {
 }
 "#;
         assert_eq!(
-            render(Template::Containerd, "10.244.1.0/24,fd00:1::/64"),
+            render(NetworkTemplate::Containerd, "10.244.1.0/24,fd00:1::/64"),
             want
         );
     }
@@ -359,7 +359,7 @@ mod tests {
     #[test]
     fn containerd_chains_portmap_if_it_is_installed() {
         let cidrs = "10.244.1.0/24".parse().unwrap();
-        let text = Template::Containerd.render(&cidrs, around(HostPorts::Portmap));
+        let text = NetworkTemplate::Containerd.render(&cidrs, around(HostPorts::Portmap));
         let list: serde_json::Value = serde_json::from_str(&text.unwrap()).unwrap();
         assert_eq!(
             list["plugins"][1],
@@ -370,7 +370,7 @@ mod tests {
 
     #[test]
     fn gateway_of_the_last_block_does_not_overflow() {
-        let text = render(Template::Kubenet, "255.255.255.255/32");
+        let text = render(NetworkTemplate::Kubenet, "255.255.255.255/32");
         assert!(text.contains(r#""gateway": "255.255.255.255""#), "{text}");
     }
 }

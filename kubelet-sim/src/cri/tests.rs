@@ -43,14 +43,14 @@ fn peer_plugins() -> Option<PathBuf> {
     None
 }
 
-struct Server {
+struct CriFixture {
     dir: TempDir,
-    config: Config,
+    config: CriConfig,
     stop: CancellationToken,
-    running: JoinSet<Result<(), RunError>>,
+    running: JoinSet<Result<(), CriRunError>>,
 }
 
-impl Server {
+impl CriFixture {
     async fn start(bin_dir: &Path) -> (Self, RuntimeServiceClient<Channel>) {
         let mut server = Self::prepare(bin_dir);
         let client = server.launch().await;
@@ -59,16 +59,16 @@ impl Server {
 
     fn prepare(bin_dir: &Path) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let config = Config {
+        let config = CriConfig {
             nodes: vec!["n1".parse().unwrap(), "n2".parse().unwrap()],
             server: None,
             nodes_dir: dir.path().join("nodes"),
-            network: NetworkMode::Ledger,
+            network: PodNetworkMode::Ledger,
             node_netns: None,
             netns_dir: dir.path().join("netns"),
             cni_bin_dirs: vec![bin_dir.to_owned()],
-            cluster: ClusterFlags {
-                cni_template: Template::Containerd,
+            cluster: NodeFlags {
+                cni_template: NetworkTemplate::Containerd,
             },
             cni_timeout: Duration::from_secs(10),
             cni_concurrency: 4,
@@ -154,15 +154,15 @@ fn request(uid: &str, attempt: u32, mode: NamespaceMode) -> RunPodSandboxRequest
     }
 }
 
-type Client = RuntimeServiceClient<Channel>;
+type CriClient = RuntimeServiceClient<Channel>;
 
-async fn run_pod(client: &mut Client, uid: &str) -> Result<String, Status> {
+async fn run_pod(client: &mut CriClient, uid: &str) -> Result<String, Status> {
     let request = request(uid, 0, NamespaceMode::Pod);
     let answer = client.run_pod_sandbox(request).await?;
     Ok(answer.into_inner().pod_sandbox_id)
 }
 
-async fn configure(client: &mut Client, pod_cidr: &str) -> Result<(), Status> {
+async fn configure(client: &mut CriClient, pod_cidr: &str) -> Result<(), Status> {
     let config = wire::RuntimeConfig {
         network_config: Some(wire::NetworkConfig {
             pod_cidr: pod_cidr.into(),
@@ -174,14 +174,14 @@ async fn configure(client: &mut Client, pod_cidr: &str) -> Result<(), Status> {
     client.update_runtime_config(request).await.map(drop)
 }
 
-async fn network_ready(client: &mut Client) -> wire::RuntimeCondition {
+async fn network_ready(client: &mut CriClient) -> wire::RuntimeCondition {
     let status = client.status(wire::StatusRequest::default()).await.unwrap();
     let conditions = status.into_inner().status.unwrap().conditions;
     assert!(conditions[0].status, "RuntimeReady");
     conditions[1].clone()
 }
 
-async fn status(client: &mut Client, id: &str) -> Result<wire::PodSandboxStatus, Status> {
+async fn status(client: &mut CriClient, id: &str) -> Result<wire::PodSandboxStatus, Status> {
     let request = wire::PodSandboxStatusRequest {
         pod_sandbox_id: id.into(),
         verbose: false,
@@ -190,7 +190,7 @@ async fn status(client: &mut Client, id: &str) -> Result<wire::PodSandboxStatus,
     Ok(answer.into_inner().status.unwrap())
 }
 
-async fn list(client: &mut Client, filter: wire::PodSandboxFilter) -> Vec<String> {
+async fn list(client: &mut CriClient, filter: wire::PodSandboxFilter) -> Vec<String> {
     let request = wire::ListPodSandboxRequest {
         filter: Some(filter),
     };
@@ -199,14 +199,14 @@ async fn list(client: &mut Client, filter: wire::PodSandboxFilter) -> Vec<String
     items.map(|item| item.metadata.unwrap().uid).collect()
 }
 
-async fn stop(client: &mut Client, id: &str) {
+async fn stop(client: &mut CriClient, id: &str) {
     let request = wire::StopPodSandboxRequest {
         pod_sandbox_id: id.into(),
     };
     client.stop_pod_sandbox(request).await.unwrap();
 }
 
-async fn remove(client: &mut Client, id: &str) {
+async fn remove(client: &mut CriClient, id: &str) {
     let request = wire::RemovePodSandboxRequest {
         pod_sandbox_id: id.into(),
     };
@@ -215,7 +215,7 @@ async fn remove(client: &mut Client, id: &str) {
 
 #[tokio::test]
 async fn the_network_is_ready_once_the_pod_cidr_is_known() {
-    let (mut server, mut client) = Server::start(&own_plugins()).await;
+    let (mut server, mut client) = CriFixture::start(&own_plugins()).await;
     let condition = network_ready(&mut client).await;
     assert!(!condition.status);
     assert_eq!(condition.reason, "NetworkPluginNotReady");
@@ -245,7 +245,7 @@ async fn the_network_is_ready_once_the_pod_cidr_is_known() {
 }
 
 async fn life_of_a_sandbox(bin_dir: &Path) {
-    let (mut server, mut client) = Server::start(bin_dir).await;
+    let (mut server, mut client) = CriFixture::start(bin_dir).await;
     configure(&mut client, "10.1.0.0/30").await.unwrap();
     let id = run_pod(&mut client, "a").await.unwrap();
     assert_eq!(run_pod(&mut client, "a").await.unwrap(), id, "the same one");
@@ -305,7 +305,7 @@ async fn runs_the_sandbox_lifecycle_with_foreign_plugins() {
 
 #[tokio::test]
 async fn concurrent_requests_for_one_sandbox_create_it_once() {
-    let (mut server, mut client) = Server::start(&own_plugins()).await;
+    let (mut server, mut client) = CriFixture::start(&own_plugins()).await;
     configure(&mut client, "10.1.0.0/24").await.unwrap();
     let mut other = client.clone();
     let (a, b) = tokio::join!(run_pod(&mut client, "a"), run_pod(&mut other, "a"));
@@ -316,7 +316,7 @@ async fn concurrent_requests_for_one_sandbox_create_it_once() {
 
 #[tokio::test]
 async fn a_restart_keeps_live_sandboxes_and_reclaims_orphans() {
-    let (mut server, mut client) = Server::start(&own_plugins()).await;
+    let (mut server, mut client) = CriFixture::start(&own_plugins()).await;
     configure(&mut client, "10.1.0.0/24").await.unwrap();
     let kept = run_pod(&mut client, "kept").await.unwrap();
     let half = run_pod(&mut client, "half").await.unwrap();
@@ -359,7 +359,7 @@ fn damage(networks: &Path) {
 }
 
 /// Runs a pod for every address of 10.1.0.0/28, and damages files of host-local in between.
-async fn gives_no_address_of_a_live_sandbox(server: &Server, client: &mut Client) {
+async fn gives_no_address_of_a_live_sandbox(server: &CriFixture, client: &mut CriClient) {
     configure(client, "10.1.0.0/28").await.unwrap();
     let networks = server.node().networks();
     let mut ids = Vec::new();
@@ -392,7 +392,7 @@ async fn gives_no_address_of_a_live_sandbox(server: &Server, client: &mut Client
 
 #[tokio::test]
 async fn restores_damaged_leases_of_live_sandboxes() {
-    let (mut server, mut client) = Server::start(&own_plugins()).await;
+    let (mut server, mut client) = CriFixture::start(&own_plugins()).await;
     gives_no_address_of_a_live_sandbox(&server, &mut client).await;
     server.end().await;
 }
@@ -400,19 +400,19 @@ async fn restores_damaged_leases_of_live_sandboxes() {
 #[tokio::test]
 async fn restores_damaged_leases_of_live_sandboxes_of_foreign_plugins() {
     let Some(dir) = peer_plugins() else { return };
-    let (mut server, mut client) = Server::start(&dir).await;
+    let (mut server, mut client) = CriFixture::start(&dir).await;
     gives_no_address_of_a_live_sandbox(&server, &mut client).await;
     server.end().await;
 }
 
 #[tokio::test]
 async fn restores_leases_damaged_while_no_server_ran() {
-    let (mut server, mut client) = Server::start(&own_plugins()).await;
+    let (mut server, mut client) = CriFixture::start(&own_plugins()).await;
     configure(&mut client, "10.1.0.0/28").await.unwrap();
     for n in 0..5 {
         run_pod(&mut client, &format!("p{n}")).await.unwrap();
     }
-    let read = |server: &Server, ip: &str| {
+    let read = |server: &CriFixture, ip: &str| {
         fs::read_to_string(server.node().networks().join("containerd-net").join(ip)).unwrap()
     };
     let before: Vec<_> = server.leased().iter().map(|ip| read(&server, ip)).collect();
@@ -436,7 +436,7 @@ fn scripted_plugin(script: &str) -> TempDir {
     dir
 }
 
-fn configure_scripted(server: &Server) {
+fn configure_scripted(server: &CriFixture) {
     let text = r#"{"cniVersion": "1.0.0", "name": "net", "plugins": [{"type": "bridge", "ipam": {"type": "scripted"}}]}"#;
     fs::create_dir_all(server.node().net_d()).unwrap();
     fs::write(server.node().net_d().join("10-net.conflist"), text).unwrap();
@@ -447,7 +447,7 @@ async fn rejects_an_address_that_another_sandbox_has() {
     let plugin = scripted_plugin(
         r#"[ "$CNI_COMMAND" = ADD ] && echo '{"cniVersion": "1.0.0", "ips": [{"address": "10.9.0.2/24"}]}'; exit 0"#,
     );
-    let (mut server, mut client) = Server::start(plugin.path()).await;
+    let (mut server, mut client) = CriFixture::start(plugin.path()).await;
     configure_scripted(&server);
     let first = run_pod(&mut client, "first").await.unwrap();
     let refused = run_pod(&mut client, "second").await.unwrap_err();
@@ -473,7 +473,7 @@ async fn retries_until_the_plugin_gives_a_free_address() {
 n=$(grep -c ADD calls); [ "$n" -gt 2 ] || n=2
 echo '{"cniVersion": "1.0.0", "ips": [{"address": "10.9.0.'"$n"'/24"}]}'"#,
     );
-    let (mut server, mut client) = Server::start(plugin.path()).await;
+    let (mut server, mut client) = CriFixture::start(plugin.path()).await;
     configure_scripted(&server);
     run_pod(&mut client, "first").await.unwrap();
     let second = run_pod(&mut client, "second").await.unwrap();
@@ -484,7 +484,7 @@ echo '{"cniVersion": "1.0.0", "ips": [{"address": "10.9.0.'"$n"'/24"}]}'"#,
 
 #[tokio::test]
 async fn refuses_container_calls_and_invalid_requests() {
-    let (mut server, mut client) = Server::start(&own_plugins()).await;
+    let (mut server, mut client) = CriFixture::start(&own_plugins()).await;
     let listed = client.list_containers(wire::ListContainersRequest::default());
     assert!(listed.await.unwrap().into_inner().containers.is_empty());
     let of = |id: &str| wire::ContainerStatusRequest {
@@ -531,7 +531,7 @@ fn recorder(dir: &Path) {
 async fn add_and_del_pass_the_declared_capabilities() {
     let plugins = tempfile::tempdir().unwrap();
     recorder(plugins.path());
-    let (mut server, mut client) = Server::start(plugins.path()).await;
+    let (mut server, mut client) = CriFixture::start(plugins.path()).await;
     configure(&mut client, "10.7.0.0/24,fd07::/64")
         .await
         .unwrap();
@@ -584,7 +584,7 @@ async fn add_and_del_pass_the_declared_capabilities() {
 
 #[tokio::test]
 async fn refuses_unsupported_sandbox_settings() {
-    let (mut server, mut client) = Server::start(&own_plugins()).await;
+    let (mut server, mut client) = CriFixture::start(&own_plugins()).await;
     configure(&mut client, "10.1.0.0/24").await.unwrap();
     let mut refused = async |change: &dyn Fn(&mut RunPodSandboxRequest)| {
         let mut wanted = request("a", 0, NamespaceMode::Pod);
@@ -626,7 +626,7 @@ fn with_sysctl(mode: NamespaceMode, name: &str) -> RunPodSandboxRequest {
 
 #[tokio::test]
 async fn metrics_are_unimplemented_and_verbose_status_has_the_cni_result() {
-    let (mut server, mut client) = Server::start(&own_plugins()).await;
+    let (mut server, mut client) = CriFixture::start(&own_plugins()).await;
     configure(&mut client, "10.1.0.0/24").await.unwrap();
     let descriptors = client.list_metric_descriptors(wire::ListMetricDescriptorsRequest {});
     assert_eq!(descriptors.await.unwrap_err().code(), Code::Unimplemented);
@@ -650,11 +650,11 @@ async fn metrics_are_unimplemented_and_verbose_status_has_the_cni_result() {
 
 #[tokio::test]
 async fn kernel_mode_serves_one_node() {
-    let (mut server, _) = Server::start(&own_plugins()).await;
+    let (mut server, _) = CriFixture::start(&own_plugins()).await;
     let mut config = server.config.clone();
-    config.network = NetworkMode::Kernel;
+    config.network = PodNetworkMode::Kernel;
     let refused = run(config, CancellationToken::new()).await.unwrap_err();
-    assert!(matches!(refused, RunError::OneNode(2)), "{refused}");
+    assert!(matches!(refused, CriRunError::OneNode(2)), "{refused}");
     server.end().await;
 }
 
@@ -674,7 +674,7 @@ pub(crate) fn is_root() -> bool {
 }
 
 /// A server in kernel mode whose node is a namespace of its own, which ends with it.
-struct Kernel(Server);
+struct Kernel(CriFixture);
 
 impl Kernel {
     fn prepare() -> Self {
@@ -682,12 +682,12 @@ impl Kernel {
     }
 
     fn prepare_with(bin_dir: &Path) -> Self {
-        let mut server = Server::prepare(bin_dir);
+        let mut server = CriFixture::prepare(bin_dir);
         let node = server.dir.path().join("node-netns");
         netns::create(&node).unwrap();
         let config = &mut server.config;
         config.nodes.truncate(1);
-        config.network = NetworkMode::Kernel;
+        config.network = PodNetworkMode::Kernel;
         config.node_netns = Some(node);
         Self(server)
     }
@@ -803,7 +803,7 @@ async fn sets_sysctls_only_in_the_namespace_of_the_sandbox() {
 }
 
 /// Runs a server whose plugins work in the namespace of the server itself, which is one of its own.
-fn in_own_namespace(work: impl AsyncFn(&mut Server) + Send) {
+fn in_own_namespace(work: impl AsyncFn(&mut CriFixture) + Send) {
     let dir = tempfile::tempdir().unwrap();
     let netns = dir.path().join("machine");
     netns::create(&netns).unwrap();
@@ -814,9 +814,9 @@ fn in_own_namespace(work: impl AsyncFn(&mut Server) + Send) {
             .build()
             .unwrap();
         runtime.block_on(async {
-            let mut server = Server::prepare(&own_plugins());
+            let mut server = CriFixture::prepare(&own_plugins());
             server.config.nodes.truncate(1);
-            server.config.network = NetworkMode::Kernel;
+            server.config.network = PodNetworkMode::Kernel;
             work(&mut server).await;
             for path in netns::list(&server.config.netns_dir).unwrap() {
                 netns::remove(&path).unwrap();

@@ -17,7 +17,7 @@ pub struct Holdings {
 
 /// The answer to a pod that wants an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum AdmissionVerdict {
     /// There is one, and it is kept for the pod.
     Admit,
     /// There is none, but a pod that is gone or going still holds one, or the node's block is about
@@ -34,9 +34,9 @@ pub fn decide(
     holdings: &Holdings,
     pending: &BTreeSet<String>,
     is_going: impl Fn(&str) -> bool,
-) -> Verdict {
+) -> AdmissionVerdict {
     let Some(capacity) = holdings.capacity else {
-        return Verdict::Wait;
+        return AdmissionVerdict::Wait;
     };
     let others = || {
         holdings
@@ -48,11 +48,11 @@ pub fn decide(
     let used = count(others().count()).saturating_add(holdings.leaked);
     let going = count(others().filter(|other| is_going(other)).count());
     if used < capacity {
-        Verdict::Admit
+        AdmissionVerdict::Admit
     } else if used - going < capacity {
-        Verdict::Wait
+        AdmissionVerdict::Wait
     } else {
-        Verdict::Reject(Rejection { used, capacity })
+        AdmissionVerdict::Reject(Rejection { used, capacity })
     }
 }
 
@@ -66,9 +66,16 @@ mod tests {
 
     #[test]
     fn a_pod_is_admitted_while_an_address_is_free() {
-        let reject = |used, capacity| Verdict::Reject(Rejection { used, capacity });
+        let reject = |used, capacity| AdmissionVerdict::Reject(Rejection { used, capacity });
         let cases = [
-            ("empty", Some(1), set(&[]), 0, set(&[]), Verdict::Admit),
+            (
+                "empty",
+                Some(1),
+                set(&[]),
+                0,
+                set(&[]),
+                AdmissionVerdict::Admit,
+            ),
             ("full", Some(1), set(&["a"]), 0, set(&[]), reject(1, 1)),
             ("promised", Some(1), set(&[]), 0, set(&["a"]), reject(1, 1)),
             (
@@ -77,7 +84,7 @@ mod tests {
                 set(&["a"]),
                 0,
                 set(&["a"]),
-                Verdict::Admit,
+                AdmissionVerdict::Admit,
             ),
             (
                 "its own",
@@ -85,12 +92,26 @@ mod tests {
                 set(&["me"]),
                 0,
                 set(&["me"]),
-                Verdict::Admit,
+                AdmissionVerdict::Admit,
             ),
             ("leaked", Some(2), set(&["a"]), 1, set(&[]), reject(2, 2)),
             ("none at all", Some(0), set(&[]), 0, set(&[]), reject(0, 0)),
-            ("soon", Some(1), set(&["going"]), 0, set(&[]), Verdict::Wait),
-            ("no block yet", None, set(&[]), 0, set(&[]), Verdict::Wait),
+            (
+                "soon",
+                Some(1),
+                set(&["going"]),
+                0,
+                set(&[]),
+                AdmissionVerdict::Wait,
+            ),
+            (
+                "no block yet",
+                None,
+                set(&[]),
+                0,
+                set(&[]),
+                AdmissionVerdict::Wait,
+            ),
         ];
         for (name, capacity, holders, leaked, pending, want) in cases {
             let holdings = Holdings {

@@ -31,7 +31,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::node::{Node, NodeError};
+use super::node::{NodeContext, NodeError};
 
 /// The longest time between two renewals of a hold.
 const MAX_RENEW_INTERVAL: Duration = Duration::from_secs(10);
@@ -57,23 +57,23 @@ type RenewalTimes = BTreeMap<HeldBlock, Option<Instant>>;
 ///
 /// It does not fail; the signature is that of a task.
 pub(super) async fn run(
-    nodes: Vec<Arc<Node>>,
+    nodes: Vec<Arc<NodeContext>>,
     cache: Cache<NodeObject>,
     stop: CancellationToken,
 ) -> Result<(), Infallible> {
     let by_name = nodes.into_iter().map(|node| (node.name().to_owned(), node));
-    let holds = Holds {
+    let holds = HoldWorker {
         nodes: by_name.collect(),
     };
     stop.run_until_cancelled(holds.run(cache)).await;
     Ok(())
 }
 
-struct Holds {
-    nodes: BTreeMap<String, Arc<Node>>,
+struct HoldWorker {
+    nodes: BTreeMap<String, Arc<NodeContext>>,
 }
 
-impl Holds {
+impl HoldWorker {
     /// Syncs after a Node of this kubelet was removed, and every [`POLL_INTERVAL`] while a block of
     /// such a Node is held here. Never returns.
     ///
@@ -258,7 +258,7 @@ fn is_over(error: &ApiError) -> bool {
     )
 }
 
-impl Node {
+impl NodeContext {
     /// The addresses of `net` that are in use by sandboxes; `None` if no sandbox has one, nor may
     /// have one soon.
     async fn addresses_in_use(&self, net: IpNet) -> Result<Option<Vec<PodAddress>>, NodeError> {

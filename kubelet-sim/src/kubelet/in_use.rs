@@ -14,7 +14,7 @@ use tokio::sync::{RwLockReadGuard, RwLockWriteGuard};
 
 use super::{
     ipam_report::FRESH,
-    node::{AddressBooks, Node, NodeError, pod_cidrs},
+    node::{AddressBooks, NodeContext, NodeError, pod_cidrs},
 };
 use crate::PodCidrs;
 
@@ -25,19 +25,19 @@ pub enum HoldState {
     #[default]
     Unknown,
     /// Ended: no sandbox has an address, and no other instance holds the blocks.
-    Ended(NodeBlocks),
+    Ended(UidAndBlocks),
     /// This instance has taken it.
-    Taken(NodeBlocks),
+    Taken(UidAndBlocks),
 }
 
 /// The UID of a Node, and its blocks.
-pub(super) type NodeBlocks = (String, Option<PodCidrs>);
+pub(super) type UidAndBlocks = (String, Option<PodCidrs>);
 
-fn blocks(node: &NodeObject) -> NodeBlocks {
+fn blocks(node: &NodeObject) -> UidAndBlocks {
     (node.uid().to_owned(), pod_cidrs(node))
 }
 
-impl Node {
+impl NodeContext {
     /// Reads the Node from the API server. The cached one may be stale: a Node that was deleted and
     /// created again has another block, and its pod may be known sooner than the Node.
     ///

@@ -21,12 +21,12 @@ use crate::{NodeDir, NodeName};
 
 /// The proof that a kubelet is an instance. Its secret goes to the API server, and nowhere else.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Identity {
+pub struct InstanceIdentity {
     id: String,
     secret: String,
 }
 
-impl fmt::Debug for Identity {
+impl fmt::Debug for InstanceIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Identity({})", self.id)
     }
@@ -35,7 +35,7 @@ impl fmt::Debug for Identity {
 /// The instance that this process is, for the lifetime of the value.
 #[derive(Debug)]
 pub struct Instance {
-    identity: Identity,
+    identity: InstanceIdentity,
     _lock: Lock,
 }
 
@@ -98,9 +98,9 @@ impl Instance {
     pub fn open(dir: &NodeDir, node: &NodeName) -> Result<Self, InstanceError> {
         fs::create_dir_all(dir.path()).map_err(failed("make", dir.path()))?;
         let lock = lock(dir, node)?;
-        let identity = match Identity::read(dir)? {
+        let identity = match InstanceIdentity::read(dir)? {
             Some(identity) => identity,
-            None => Identity::make(dir)?,
+            None => InstanceIdentity::make(dir)?,
         };
         Ok(Self {
             identity,
@@ -109,7 +109,7 @@ impl Instance {
     }
 
     /// Its identity: the id and the secret.
-    pub fn identity(&self) -> &Identity {
+    pub fn identity(&self) -> &InstanceIdentity {
         &self.identity
     }
 
@@ -119,7 +119,7 @@ impl Instance {
     }
 }
 
-impl Identity {
+impl InstanceIdentity {
     /// Reads the identity in the node's directory; `None` if there is none.
     ///
     /// # Errors

@@ -19,7 +19,7 @@ use podplane_client::{ApiError, Reason};
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-use super::node::Node;
+use super::node::NodeContext;
 
 /// The annotation of a node's Lease that says which instance of the node renews it.
 pub const INSTANCE: &str = "podplane.io/instance";
@@ -69,7 +69,7 @@ impl LeaseConflict {
 /// [`LeaseConflict`] if another instance has taken over, and the node is the only one of this
 /// process.
 pub async fn renew(
-    node: Arc<Node>,
+    node: Arc<NodeContext>,
     interval: Duration,
     stop: CancellationToken,
 ) -> Result<(), LeaseConflict> {
@@ -128,7 +128,7 @@ pub async fn renew(
 /// # Errors
 ///
 /// [`LeaseError`].
-pub async fn check(node: &Node) -> Result<Option<Lease>, LeaseError> {
+pub async fn check(node: &NodeContext) -> Result<Option<Lease>, LeaseError> {
     let leases = node.client.namespaced::<Lease>(NAMESPACE);
     match leases.get(node.name()).await {
         Ok(found) => {
@@ -143,7 +143,7 @@ pub async fn check(node: &Node) -> Result<Option<Lease>, LeaseError> {
 /// Renews the lease that was last written. Reads or creates it if there is none, or if another
 /// client has written it since.
 async fn renew_once(
-    node: &Node,
+    node: &NodeContext,
     object: &NodeObject,
     held: Option<Lease>,
 ) -> Result<Lease, LeaseError> {
@@ -166,7 +166,7 @@ async fn renew_once(
 ///
 /// [`LeaseError`].
 pub async fn take(
-    node: &Node,
+    node: &NodeContext,
     object: &NodeObject,
     mut found: Option<Lease>,
 ) -> Result<Lease, LeaseError> {
@@ -187,7 +187,7 @@ pub async fn take(
     }
 }
 
-fn new_lease(node: &Node) -> Lease {
+fn new_lease(node: &NodeContext) -> Lease {
     Lease {
         metadata: ObjectMeta {
             name: Some(node.name().into()),

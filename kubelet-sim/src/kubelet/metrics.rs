@@ -20,7 +20,7 @@ use prometheus_client::{
 use tokio::time::Instant;
 use tonic::{Response, Status};
 
-use crate::ipam::Usage;
+use crate::ipam::AddressUsage;
 
 /// Buckets of the start of pods in seconds, as in the reference.
 const POD_START: [f64; 25] = [
@@ -28,19 +28,19 @@ const POD_START: [f64; 25] = [
     300.0, 360.0, 480.0, 600.0, 900.0, 1200.0, 1800.0, 2700.0, 3600.0,
 ];
 
-type Operation = [(&'static str, &'static str); 1];
+type OperationLabels = [(&'static str, &'static str); 1];
 type NodeLabels = [(&'static str, String); 1];
 type IpStateLabels = [(&'static str, String); 2];
 
 /// The counters. Cloning shares them.
 #[derive(Clone, Debug)]
-pub struct Metrics {
-    operations: Family<Operation, Counter<u64, AtomicU64>>,
-    errors: Family<Operation, Counter<u64, AtomicU64>>,
-    seconds: Family<Operation, Histogram, fn() -> Histogram>,
+pub struct KubeletMetrics {
+    operations: Family<OperationLabels, Counter<u64, AtomicU64>>,
+    errors: Family<OperationLabels, Counter<u64, AtomicU64>>,
+    seconds: Family<OperationLabels, Histogram, fn() -> Histogram>,
     running: Gauge<i64, AtomicI64>,
     start: Histogram,
-    rejections: Family<Operation, Counter<u64, AtomicU64>>,
+    rejections: Family<OperationLabels, Counter<u64, AtomicU64>>,
     capacity: Family<NodeLabels, Gauge<i64, AtomicI64>>,
     ips: Family<IpStateLabels, Gauge<i64, AtomicI64>>,
 }
@@ -55,7 +55,7 @@ impl Drop for RunningPodGuard {
     }
 }
 
-impl Default for Metrics {
+impl Default for KubeletMetrics {
     fn default() -> Self {
         Self {
             operations: Family::default(),
@@ -72,7 +72,7 @@ impl Default for Metrics {
     }
 }
 
-impl Metrics {
+impl KubeletMetrics {
     /// Creates the counters and registers them for `/metrics`.
     pub fn new(registry: &mut Registry) -> Self {
         let metrics = Self::default();
@@ -165,7 +165,7 @@ impl Metrics {
 
     /// Sets the gauges of a node's addresses. The capacity is removed if the IPAM plugin does not
     /// say it.
-    pub fn addresses(&self, node: &str, usage: Option<&Usage>) {
+    pub fn addresses(&self, node: &str, usage: Option<&AddressUsage>) {
         let of_node = [("node", node.to_owned())];
         let in_state = |state: &str| [("node", node.to_owned()), ("state", state.to_owned())];
         let Some(usage) = usage else {

@@ -34,29 +34,29 @@ use tonic::Status;
 use self::reporter::REPORT_GAP;
 pub use self::{books::AddressBooks, registration::unlimited_backoff};
 use super::{
-    admission::{self, Holdings, Verdict},
+    admission::{self, AdmissionVerdict, Holdings},
     in_use::HoldState,
     instance::Instance,
     ipam_report::{FRESH, Reports},
     lease::LeaseError,
-    metrics::Metrics,
-    node_network::NodeNetwork,
-    node_status::Machine,
-    runtime::Runtime,
+    metrics::KubeletMetrics,
+    node_network::NodeFabric,
+    node_status::NodeMachine,
+    runtime::RuntimeClient,
 };
 use crate::{NodeDir, PodCidrs};
 
 /// A node, shared by all tasks that work for it.
 #[derive(Debug)]
-pub struct Node {
+pub struct NodeContext {
     /// The properties that do not change.
-    pub machine: Machine,
+    pub machine: NodeMachine,
     /// Its files.
     pub dir: NodeDir,
     /// Its runtime.
-    pub runtime: Runtime,
+    pub runtime: RuntimeClient,
     /// The kubelet's metrics.
-    pub metrics: Metrics,
+    pub metrics: KubeletMetrics,
     /// The reports of its IPAM plugin.
     pub(super) reports: Reports,
     /// The client of the API server.
@@ -94,12 +94,12 @@ pub struct Node {
     /// True if it is the only node of this process, which ends with it.
     pub(super) is_alone: bool,
     /// The network to the pods of other nodes; absent if others provide it.
-    pub(super) node_network: Option<Arc<NodeNetwork>>,
+    pub(super) node_network: Option<Arc<NodeFabric>>,
     /// True while this instance has the node's lease. Otherwise it works for no pod.
     pub(super) tenure: watch::Sender<bool>,
     /// The lease as this instance last wrote it.
     pub(super) lease: Mutex<Option<NodeLease>>,
-    /// The hold of the node's blocks; see [`hold_blocks`](Node::hold_blocks).
+    /// The hold of the node's blocks; see [`hold_blocks`](NodeContext::hold_blocks).
     pub(super) hold: RwLock<HoldState>,
     /// The blocks with which the runtime was last configured.
     pub(super) configured: Mutex<Option<PodCidrs>>,
@@ -116,41 +116,41 @@ pub enum NetworkState {
     Fault(String),
 }
 
-/// The parts of a [`Node`].
+/// The parts of a [`NodeContext`].
 #[derive(Debug)]
 pub struct NodeParts {
-    /// See [`Node::machine`].
-    pub machine: Machine,
-    /// See [`Node::dir`].
+    /// See [`NodeContext::machine`].
+    pub machine: NodeMachine,
+    /// See [`NodeContext::dir`].
     pub dir: NodeDir,
-    /// See [`Node::runtime`].
-    pub runtime: Runtime,
-    /// See [`Node::metrics`].
-    pub metrics: Metrics,
+    /// See [`NodeContext::runtime`].
+    pub runtime: RuntimeClient,
+    /// See [`NodeContext::metrics`].
+    pub metrics: KubeletMetrics,
     /// The reports of its IPAM plugin.
     pub reports: Reports,
-    /// See [`Node::client`].
+    /// See [`NodeContext::client`].
     pub client: Client,
-    /// See [`Node::nodes`].
+    /// See [`NodeContext::nodes`].
     pub nodes: Cache<NodeObject>,
-    /// See [`Node::pods`].
+    /// See [`NodeContext::pods`].
     pub pods: Cache<Pod>,
-    /// See [`Node::events`].
+    /// See [`NodeContext::events`].
     pub events: EventRecorder,
-    /// See [`Node::ip_policy`].
+    /// See [`NodeContext::ip_policy`].
     pub ip_policy: IpPolicy,
-    /// See [`Node::resync`].
+    /// See [`NodeContext::resync`].
     pub resync: Duration,
-    /// See [`Node::heartbeat`].
+    /// See [`NodeContext::heartbeat`].
     pub heartbeat: Duration,
-    /// See [`Node::count_gap`]; it is never shorter than `REPORT_GAP`.
+    /// See [`NodeContext::count_gap`]; it is never shorter than `REPORT_GAP`.
     pub count_gap: Duration,
     /// The instance of the node that this is.
     pub instance: Instance,
     /// True if it is the only node of this process, which ends with it.
     pub is_alone: bool,
     /// The network to the pods of other nodes; absent if others provide it.
-    pub node_network: Option<Arc<NodeNetwork>>,
+    pub node_network: Option<Arc<NodeFabric>>,
 }
 
 /// The reason why a step for a node failed. Every step is tried again.
@@ -219,7 +219,7 @@ impl NodeError {
     }
 }
 
-impl Node {
+impl NodeContext {
     /// Creates a node of these parts.
     pub fn new(parts: NodeParts) -> Self {
         let NodeParts {
@@ -276,40 +276,45 @@ impl Node {
     }
 
     /// Decides whether the pod can have an address, and reserves one for it until
-    /// [`Node::release_reservation`]. Makes one decision at a time.
+    /// [`NodeContext::release_reservation`]. Makes one decision at a time.
     ///
     /// # Errors
     ///
     /// [`NodeError`] if it could not decide.
-    pub async fn admit(&self, pod: &Pod) -> Result<Verdict, NodeError> {
+    pub async fn admit(&self, pod: &Pod) -> Result<AdmissionVerdict, NodeError> {
         if self.ip_policy == IpPolicy::Off || is_host_network(pod) {
-            return Ok(Verdict::Admit);
+            return Ok(AdmissionVerdict::Admit);
         }
         let mut pending = self.pending.lock().await;
         if pending.contains(pod.uid()) {
-            return Ok(Verdict::Admit);
+            return Ok(AdmissionVerdict::Admit);
         }
         let mut max_age = FRESH;
         let verdict = loop {
             let books = self.books_within(max_age).await?;
             let verdict = self.decide(pod, &books, &pending);
-            if verdict == Verdict::Admit || !books.reported.is_reused() {
+            if verdict == AdmissionVerdict::Admit || !books.reported.is_reused() {
                 break verdict;
             }
             // An address may have been freed since the plugin reported.
             max_age = Duration::ZERO;
         };
         match verdict {
-            Verdict::Admit => {
+            AdmissionVerdict::Admit => {
                 pending.insert(pod.uid().to_owned());
             }
-            Verdict::Wait => {}
-            Verdict::Reject(_) => self.must_report.store(true, Ordering::Relaxed),
+            AdmissionVerdict::Wait => {}
+            AdmissionVerdict::Reject(_) => self.must_report.store(true, Ordering::Relaxed),
         }
         Ok(verdict)
     }
 
-    fn decide(&self, pod: &Pod, books: &AddressBooks, pending: &BTreeSet<String>) -> Verdict {
+    fn decide(
+        &self,
+        pod: &Pod,
+        books: &AddressBooks,
+        pending: &BTreeSet<String>,
+    ) -> AdmissionVerdict {
         let usage = books.usage();
         let holdings = Holdings {
             capacity: self.capacity(usage.as_ref()),
@@ -355,8 +360,8 @@ impl Node {
         self.pods.list_of(self.name())
     }
 
-    /// Ends the reservation of [`Node::admit`], if there is one: the pod has its address now, or
-    /// needs none any more.
+    /// Ends the reservation of [`NodeContext::admit`], if there is one: the pod has its address
+    /// now, or needs none any more.
     pub async fn release_reservation(&self, uid: &str) {
         self.pending.lock().await.remove(uid);
         self.addresses_changed.notify_one();

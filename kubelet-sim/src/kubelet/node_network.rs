@@ -26,13 +26,13 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-pub use podplane_api::node::Backend;
+pub use podplane_api::node::NetworkBackend;
 
 pub use self::kernel::ApplyError;
 use self::{
-    annotations::{Mac, Peer, PerFamily, Vtep},
+    annotations::{Peer, PerFamily, Vtep, VtepMac},
     kernel::Device,
-    plan::{Plan, UnreachedBlock, UnreachedReason},
+    plan::{NodeNetworkPlan, UnreachedBlock, UnreachedReason},
 };
 use crate::{NodeName, PodCidrs};
 
@@ -45,8 +45,7 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// The settings of a node's network.
 #[derive(Clone, Debug, clap::Args)]
-#[group(skip)] // There is one of this name around it.
-pub struct Config {
+pub struct NodeNetworkConfig {
     /// Connect the pods of different nodes in kernel mode by host-gw (routes; the nodes share a
     /// link) or vxlan (tunnels)
     ///
@@ -58,7 +57,7 @@ pub struct Config {
         env = "PODPLANE_NODE_NETWORK_BACKEND",
         default_value = "host-gw"
     )]
-    pub node_network_backend: Backend,
+    pub node_network_backend: NetworkBackend,
 
     /// Use this VXLAN network identifier, with --node-network-backend vxlan; the same on all nodes
     #[arg(long, value_name = "VNI", env = "PODPLANE_VXLAN_VNI", default_value = "1", value_parser = clap::value_parser!(u32).range(1..1 << 24))]
@@ -71,11 +70,11 @@ pub struct Config {
 
 /// The network of one node.
 #[derive(Debug)]
-pub struct NodeNetwork {
+pub struct NodeFabric {
     netns: PathBuf,
     /// The node as the others know it; its blocks are on its object.
     own: Peer,
-    backend: Backend,
+    backend: NetworkBackend,
     port: u16,
     /// The reason why the node reaches no other; `None` if it can.
     fault: watch::Sender<Option<String>>,
@@ -92,10 +91,15 @@ pub enum NodeNetworkError {
     Panicked(#[from] task::JoinError),
 }
 
-impl NodeNetwork {
+impl NodeFabric {
     /// The network of node `name`, which is in the namespace `netns` and has these addresses there.
-    pub fn new(netns: PathBuf, name: &NodeName, ips: &[IpAddr], config: &Config) -> Self {
-        let Config {
+    pub fn new(
+        netns: PathBuf,
+        name: &NodeName,
+        ips: &[IpAddr],
+        config: &NodeNetworkConfig,
+    ) -> Self {
+        let NodeNetworkConfig {
             node_network_backend: backend,
             vxlan_vni: vni,
             vxlan_port: port,
@@ -106,7 +110,7 @@ impl NodeNetwork {
             v6: first(false),
         };
         let vtep = |address: Option<IpAddr>| {
-            let address = address.filter(|_| backend == Backend::Vxlan)?;
+            let address = address.filter(|_| backend == NetworkBackend::Vxlan)?;
             let mac = vtep_mac(name.as_str(), address);
             Some(Vtep { vni, mac })
         };
@@ -159,8 +163,8 @@ impl NodeNetwork {
                 continue;
             };
             let mtu = match self.backend {
-                Backend::HostGw => link.mtu,
-                Backend::Vxlan => link.mtu.saturating_sub(kernel::overhead(address)),
+                NetworkBackend::HostGw => link.mtu,
+                NetworkBackend::Vxlan => link.mtu.saturating_sub(kernel::overhead(address)),
             };
             smallest = Some(smallest.map_or(mtu, |smallest: u32| smallest.min(mtu)));
         }
@@ -184,7 +188,7 @@ impl NodeNetwork {
     }
 
     /// The devices and the plan that follow from what nodes publish.
-    fn wanted(&self, nodes: &[Arc<NodeObject>]) -> (Vec<Device>, Plan) {
+    fn plan(&self, nodes: &[Arc<NodeObject>]) -> (Vec<Device>, NodeNetworkPlan) {
         let mut peers: Vec<_> = nodes.iter().map(|node| Peer::of(node)).collect();
         let at = peers.iter().position(|peer| peer.name == self.own.name);
         let mut own = self.own.clone();
@@ -212,7 +216,7 @@ impl NodeNetwork {
         let mut ticks = tokio::time::interval(RESYNC);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         nodes.synced().await;
-        let mut applied: Option<(Vec<Device>, Plan)> = None;
+        let mut applied: Option<(Vec<Device>, NodeNetworkPlan)> = None;
         let mut logged = Vec::new();
         loop {
             // A change is taken only when it is returned; losing a wait loses nothing.
@@ -223,7 +227,7 @@ impl NodeNetwork {
             };
             tokio::time::sleep(GAP).await;
             while changes.try_next().is_some() {}
-            let wanted = self.wanted(&nodes.list());
+            let wanted = self.plan(&nodes.list());
             if !is_resync && applied.as_ref() == Some(&wanted) {
                 continue;
             }
@@ -277,12 +281,12 @@ fn log_new(node: &str, before: &[UnreachedBlock], now: &[UnreachedBlock]) {
 
 /// The hardware address of a node's device. It depends on the node's name and the address family
 /// only, so the others know a node that comes back. Locally administered.
-fn vtep_mac(node: &str, address: IpAddr) -> Mac {
+fn vtep_mac(node: &str, address: IpAddr) -> VtepMac {
     let family: &[u8] = match address {
         IpAddr::V4(_) => b"vtep/4/",
         IpAddr::V6(_) => b"vtep/6/",
     };
     let digest = Sha256::new().chain_update(family).chain_update(node);
     let [first, b, c, d, e, f, ..] = <[u8; 32]>::from(digest.finalize());
-    Mac([first & 0xfe | 0x02, b, c, d, e, f])
+    VtepMac([first & 0xfe | 0x02, b, c, d, e, f])
 }

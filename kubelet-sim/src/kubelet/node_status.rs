@@ -12,7 +12,7 @@ use podplane_api::{
 };
 use podplane_client::events::EventType;
 
-use crate::{NodeName, ipam::Usage};
+use crate::{NodeName, ipam::AddressUsage};
 
 const NETWORK_UNAVAILABLE: &str = "NetworkUnavailable";
 /// Reasons of [`POD_IPS_REPORTED`]: no report at all, and an old one.
@@ -21,7 +21,7 @@ const REPORT_STALE: &str = "IPAMReportStale";
 
 /// The properties of a node that do not change while the kubelet runs.
 #[derive(Clone, Debug)]
-pub struct Machine {
+pub struct NodeMachine {
     /// The node's name.
     pub name: NodeName,
     /// The node's addresses, the primary one first.
@@ -50,7 +50,7 @@ pub struct ObservedNetwork {
     /// The ranges of its pods' addresses, if those are not its blocks.
     pub ranges: Option<Vec<IpNet>>,
     /// Its addresses, once it has a network.
-    pub usage: Option<Usage>,
+    pub usage: Option<AddressUsage>,
     /// The IPAM plugin; empty without a configuration.
     pub ipam: String,
     /// The failure of the IPAM plugin's last report, or its reason to refuse the configuration.
@@ -60,7 +60,7 @@ pub struct ObservedNetwork {
 }
 
 /// The Node as it is registered, without the status, which [`status`] computes.
-pub fn object(machine: &Machine) -> Node {
+pub fn object(machine: &NodeMachine) -> Node {
     Node {
         metadata: ObjectMeta {
             name: Some(machine.name.to_string()),
@@ -76,7 +76,7 @@ pub fn object(machine: &Machine) -> Node {
 }
 
 /// The labels that a kubelet puts on its Node.
-pub fn labels(machine: &Machine) -> BTreeMap<String, String> {
+pub fn labels(machine: &NodeMachine) -> BTreeMap<String, String> {
     let info = &machine.info;
     BTreeMap::from(
         [
@@ -90,7 +90,7 @@ pub fn labels(machine: &Machine) -> BTreeMap<String, String> {
 
 /// The status of a node. Entries of others in `old` are kept.
 pub fn status(
-    machine: &Machine,
+    machine: &NodeMachine,
     network: &ObservedNetwork,
     old: Option<&NodeStatus>,
     now: Timestamp,
@@ -215,7 +215,7 @@ fn resources_of_others(old: &NodeStatus) -> BTreeMap<String, Quantity> {
 }
 
 fn resources(
-    machine: &Machine,
+    machine: &NodeMachine,
     pod_ips: Option<Quantity>,
     others: &BTreeMap<String, Quantity>,
 ) -> BTreeMap<String, Quantity> {
@@ -351,8 +351,8 @@ fn set_condition(conditions: &mut Vec<NodeCondition>, wanted: WantedCondition, n
 mod tests {
     use super::*;
 
-    fn machine() -> Machine {
-        Machine {
+    fn machine() -> NodeMachine {
+        NodeMachine {
             name: "n1".parse().unwrap(),
             ips: vec!["172.16.0.1".parse().unwrap()],
             cpus: 2,
@@ -370,7 +370,7 @@ mod tests {
     fn ready(allocated: i64, leaked: i64) -> ObservedNetwork {
         ObservedNetwork {
             has_pod_cidrs: true,
-            usage: Some(Usage {
+            usage: Some(AddressUsage {
                 capacity: Some(253),
                 allocated,
                 leaked,

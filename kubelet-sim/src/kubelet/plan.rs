@@ -139,7 +139,7 @@ mod tests {
     }
 
     /// The pod with the kubelet's report on its sandbox.
-    fn said(mut pod: Pod, sandbox: &str) -> Pod {
+    fn with_report(mut pod: Pod, sandbox: &str) -> Pod {
         let status = pod.status.get_or_insert_default();
         status.conditions = Some(vec![PodCondition {
             type_: POD_READY_TO_START_CONTAINERS.into(),
@@ -169,7 +169,7 @@ mod tests {
             pod.metadata.finalizers = Some(vec!["example.com/wait".into()]);
             pod
         };
-        let mut reported = said(pod("Running", false), "True");
+        let mut reported = with_report(pod("Running", false), "True");
         reported.status.get_or_insert_default().pod_ip = Some("10.0.0.2".into());
         let cases = [
             ("new", Some(&alive), vec![], PodStep::Run),
@@ -219,37 +219,37 @@ mod tests {
             ),
             (
                 "deleting and ended",
-                Some(&said(pod("Succeeded", true), "True")),
+                Some(&with_report(pod("Succeeded", true), "True")),
                 vec![ready.clone()],
                 remove(&["r"]),
             ),
             (
                 "deleting, ended and clean",
-                Some(&said(pod("Succeeded", true), "True")),
+                Some(&with_report(pod("Succeeded", true), "True")),
                 vec![],
                 PodStep::Finish,
             ),
             (
                 "deleting, ended and clean, and it stays",
-                Some(&kept(said(pod("Succeeded", true), "True"))),
+                Some(&kept(with_report(pod("Succeeded", true), "True"))),
                 vec![],
                 PodStep::Release,
             ),
             (
                 "deleting and released, and it stays",
-                Some(&kept(said(pod("Succeeded", true), "False"))),
+                Some(&kept(with_report(pod("Succeeded", true), "False"))),
                 vec![],
                 PodStep::Finish,
             ),
             (
                 "deleting and released",
-                Some(&said(pod("Succeeded", true), "False")),
+                Some(&with_report(pod("Succeeded", true), "False")),
                 vec![],
                 PodStep::Finish,
             ),
             (
                 "deleting and never run",
-                Some(&said(pod("Pending", true), "False")),
+                Some(&with_report(pod("Pending", true), "False")),
                 vec![],
                 PodStep::Release,
             ),
@@ -261,7 +261,7 @@ mod tests {
             ),
             (
                 "released, and a sandbox turns up",
-                Some(&said(pod("Failed", false), "False")),
+                Some(&with_report(pod("Failed", false), "False")),
                 vec![ready],
                 PodStep::Terminate,
             ),
@@ -273,7 +273,7 @@ mod tests {
             ),
             (
                 "failed and released",
-                Some(&said(pod("Failed", false), "False")),
+                Some(&with_report(pod("Failed", false), "False")),
                 vec![],
                 PodStep::Rest,
             ),

@@ -16,12 +16,12 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{node::Node, plan::Sandbox, worker::Worker};
+use super::{node::NodeContext, plan::Sandbox, worker::Worker};
 
 /// A notice that the sandboxes of a pod changed.
 #[derive(Clone, Debug)]
 pub struct SandboxNotice {
-    node: Arc<Node>,
+    node: Arc<NodeContext>,
     /// One of them, which names the pod.
     sandbox: Sandbox,
     /// True if the pod has any sandbox left.
@@ -36,8 +36,8 @@ pub const NOTICES: usize = 256;
 
 /// The workers, by UID.
 #[derive(Debug)]
-pub struct Pods {
-    nodes: BTreeMap<String, Arc<Node>>,
+pub struct PodWorkers {
+    nodes: BTreeMap<String, Arc<NodeContext>>,
     cache: Cache<Pod>,
     handles: BTreeMap<String, WorkerHandle>,
     workers: JoinSet<String>,
@@ -45,15 +45,15 @@ pub struct Pods {
 
 #[derive(Debug)]
 struct WorkerHandle {
-    node: Arc<Node>,
+    node: Arc<NodeContext>,
     pod: watch::Sender<Option<Arc<Pod>>>,
     /// Wakes the worker.
     sandboxes_changed: Arc<Notify>,
 }
 
-impl Pods {
+impl PodWorkers {
     /// The pods of `cache` that are on one of `nodes`, without workers yet.
-    pub fn new(nodes: &[Arc<Node>], cache: Cache<Pod>) -> Self {
+    pub fn new(nodes: &[Arc<NodeContext>], cache: Cache<Pod>) -> Self {
         let by_name = nodes
             .iter()
             .map(|node| (node.name().to_owned(), node.clone()));
@@ -151,7 +151,7 @@ impl Pods {
         }
     }
 
-    fn start_worker(&mut self, node: Arc<Node>, uid: String, pod: Option<Arc<Pod>>) {
+    fn start_worker(&mut self, node: Arc<NodeContext>, uid: String, pod: Option<Arc<Pod>>) {
         let (pod, receiver) = watch::channel(pod);
         let sandboxes_changed = Arc::new(Notify::new());
         let worker = Worker::new(
@@ -179,7 +179,7 @@ impl Pods {
 ///
 /// It does not fail; the signature is that of a task.
 pub async fn watch_sandboxes(
-    node: Arc<Node>,
+    node: Arc<NodeContext>,
     interval: Duration,
     notices: mpsc::Sender<SandboxNotice>,
     stop: CancellationToken,

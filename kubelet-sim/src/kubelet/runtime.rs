@@ -3,14 +3,14 @@
 use std::{collections::HashMap, net::IpAddr};
 
 use podplane_api::{ObjectKey, core::Pod, jiff::Timestamp};
-use podplane_client::{Traced, traced};
+use podplane_client::{TracedChannel, traced};
 use podplane_proto::cri::{
     self, PodSandboxFilter, PodSandboxStateValue, runtime_service_client::RuntimeServiceClient,
 };
 use tonic::{Status, transport::Channel};
 
 use super::{
-    metrics::Metrics,
+    metrics::KubeletMetrics,
     plan::Sandbox,
     sandbox_config::{self, UID_LABEL},
     status::ReadySandbox,
@@ -19,14 +19,14 @@ use crate::PodCidrs;
 
 /// The runtime of one node. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Runtime {
-    client: RuntimeServiceClient<Traced>,
-    metrics: Metrics,
+pub struct RuntimeClient {
+    client: RuntimeServiceClient<TracedChannel>,
+    metrics: KubeletMetrics,
 }
 
-impl Runtime {
+impl RuntimeClient {
     /// A runtime at the other end of a channel, whose calls are counted.
-    pub fn new(channel: Channel, metrics: Metrics) -> Self {
+    pub fn new(channel: Channel, metrics: KubeletMetrics) -> Self {
         Self {
             client: RuntimeServiceClient::new(traced(channel)),
             metrics,

@@ -24,31 +24,31 @@ use tonic::{Request, Response, Status};
 
 use super::{
     ipam_report::ReportState,
-    node::{AddressBooks, NetworkState, Node, pod_cidrs},
+    node::{AddressBooks, NetworkState, NodeContext, pod_cidrs},
 };
 
 /// The nodes of a kubelet, by name.
-pub type Nodes = BTreeMap<String, Arc<Node>>;
+pub type Nodes = BTreeMap<String, Arc<NodeContext>>;
 
-/// The nodes by name, for [`NodeNetwork`] once their runtimes have answered.
-pub fn by_name(nodes: &[Arc<Node>]) -> Nodes {
-    let named = |node: &Arc<Node>| (node.name().to_owned(), node.clone());
+/// The nodes by name, for [`KubeletNodeService`] once their runtimes have answered.
+pub fn by_name(nodes: &[Arc<NodeContext>]) -> Nodes {
+    let named = |node: &Arc<NodeContext>| (node.name().to_owned(), node.clone());
     nodes.iter().map(named).collect()
 }
 
 /// The service that answers for the nodes of this kubelet.
 #[derive(Debug)]
-pub struct NodeNetwork {
+pub struct KubeletNodeService {
     nodes: Arc<OnceLock<Nodes>>,
 }
 
-impl NodeNetwork {
+impl KubeletNodeService {
     /// The service of these nodes, once they are set.
     pub fn new(nodes: Arc<OnceLock<Nodes>>) -> Self {
         Self { nodes }
     }
 
-    fn node(&self, name: &str) -> Result<&Arc<Node>, Status> {
+    fn node(&self, name: &str) -> Result<&Arc<NodeContext>, Status> {
         let nodes = self.nodes.get();
         let nodes = nodes.ok_or_else(|| {
             Status::unavailable(
@@ -71,7 +71,7 @@ impl NodeNetwork {
 }
 
 #[tonic::async_trait]
-impl NodeNetworkService for NodeNetwork {
+impl NodeNetworkService for KubeletNodeService {
     async fn get_node_network(
         &self,
         request: Request<GetNodeNetworkRequest>,
@@ -102,7 +102,7 @@ impl NodeNetworkService for NodeNetwork {
 }
 
 /// The pods of the node that may have an address of its network, by namespace and name.
-fn pods_of(node: &Node) -> Vec<Arc<Pod>> {
+fn pods_of(node: &NodeContext) -> Vec<Arc<Pod>> {
     let mut pods = node.own_pods();
     pods.retain(|pod| !is_host_network(pod));
     pods
@@ -261,7 +261,7 @@ mod tests {
     use podplane_host_local::Lease;
 
     use super::*;
-    use crate::{ipam::Ipam, kubelet::plan::Sandbox};
+    use crate::{ipam::NetworkAddresses, kubelet::plan::Sandbox};
 
     fn pod(name: &str, ip: Option<&str>) -> Arc<Pod> {
         let status = PodStatus {
@@ -306,7 +306,7 @@ mod tests {
             ifname: Some("eth0".into()),
         };
         AddressBooks {
-            ipam: Ipam::of(&list).unwrap(),
+            ipam: NetworkAddresses::of(&list).unwrap(),
             plugin: "host-local".into(),
             uses_pod_cidr: true,
             leases: leases.iter().map(lease).collect(),

@@ -28,9 +28,9 @@ use tokio::sync::{Notify, watch};
 use tonic::Status;
 
 use super::{
-    admission::Verdict,
+    admission::AdmissionVerdict,
     metrics::RunningPodGuard,
-    node::{NetworkState, Node, NodeError},
+    node::{NetworkState, NodeContext, NodeError},
     plan::{PodStep, Sandbox, has_ip, plan},
     runtime::rpc_error,
     status::{self, PodRemains, ReadySandbox},
@@ -48,7 +48,7 @@ const MAX_BACKOFF: Duration = Duration::from_secs(10);
 /// Reconciles one pod, by UID, with its sandboxes.
 #[derive(Debug)]
 pub struct Worker {
-    node: Arc<Node>,
+    node: Arc<NodeContext>,
     uid: String,
     /// The pod as the API server has it; `None` if it is gone.
     pod: watch::Receiver<Option<Arc<Pod>>>,
@@ -88,7 +88,7 @@ enum StartOutcome {
 impl Worker {
     /// `sandboxes_changed` is notified when a sandbox of the pod `uid` changed.
     pub fn new(
-        node: Arc<Node>,
+        node: Arc<NodeContext>,
         uid: String,
         pod: watch::Receiver<Option<Arc<Pod>>>,
         sandboxes_changed: Arc<Notify>,
@@ -431,15 +431,15 @@ impl Worker {
         };
         let (verdict, node) = tokio::join!(self.node.admit(pod), read);
         match verdict? {
-            Verdict::Admit => admission.end(),
-            Verdict::Wait => {
+            AdmissionVerdict::Admit => admission.end(),
+            AdmissionVerdict::Wait => {
                 admission.fail("no address is free; one is about to be");
                 admission.end();
                 return Ok(StartOutcome::NotCreated(SyncAction::RequeueAfter(
                     ADDRESS_POLL_INTERVAL,
                 )));
             }
-            Verdict::Reject(rejection) => {
+            AdmissionVerdict::Reject(rejection) => {
                 let status = status::rejected(pod, rejection, Timestamp::now());
                 let message = status.message.clone().unwrap_or_default();
                 admission.fail(message.clone());

@@ -52,11 +52,11 @@ fn compare(
         };
         found.insert(name.to_owned());
         let (message, ty) = match (place.ty().kind(), kind.as_message()) {
-            (Kind::List(list), message) => {
+            (TypeStructure::List(list), message) => {
                 assert!(field.is_list(), "{path}");
                 (message.cloned(), list.items())
             }
-            (Kind::Map(values), Some(entry)) => {
+            (TypeStructure::Map(values), Some(entry)) => {
                 assert!(field.is_map(), "{path}");
                 let value = entry.map_entry_value_field();
                 (value.kind().as_message().cloned(), values)
@@ -64,13 +64,13 @@ fn compare(
             (_, message) => (message.cloned(), place.ty()),
         };
         match (ty.kind(), message) {
-            (Kind::Struct(fields), Some(message)) => {
+            (TypeStructure::Struct(fields), Some(message)) => {
                 compare(&message, fields, true, seen);
             }
-            (Kind::List(_), Some(message)) => {
+            (TypeStructure::List(_), Some(message)) => {
                 assert!(message.get_field_by_name(ITEMS).is_some(), "{path}");
             }
-            (Kind::Scalar | Kind::Any, Some(message)) => {
+            (TypeStructure::Scalar | TypeStructure::Any, Some(message)) => {
                 let unmapped = |result: Result<(), ConversionError>| {
                     result.is_err_and(|error| error.message.starts_with("no JSON"))
                 };
@@ -79,7 +79,7 @@ fn compare(
                 let back = scalars::to_message(&Json::Null, message).map(drop);
                 assert!(!unmapped(back), "{path}");
             }
-            (Kind::Scalar, None) => {}
+            (TypeStructure::Scalar, None) => {}
             other => panic!("{path}: {other:?}"),
         }
     }
@@ -200,7 +200,7 @@ fn unset_fields_that_go_writes_are_absent() {
     message.set_field_by_name("hostname", Value::String(String::new()));
     message.set_field_by_name("hostUsers", Value::Bool(false));
     message.set_field_by_name("priority", Value::I32(0));
-    let Kind::Struct(fields) = fields.field("spec").unwrap().ty().kind() else {
+    let TypeStructure::Struct(fields) = fields.field("spec").unwrap().ty().kind() else {
         panic!("a struct");
     };
     let mut object = Map::new();

@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use proptest::prelude::*;
+use proptest::prelude::{Strategy, prop, prop_assert_eq, prop_oneof, proptest};
 
 use super::*;
 use crate::{
@@ -14,7 +14,7 @@ fn name(text: &str) -> NodeName {
 
 #[test]
 fn keeps_pods_of_an_unknown_node_until_it_appears() {
-    let mut cache = Cache::default();
+    let mut cache = NodeCache::default();
     cache.confirm(PodBuilder::new("p").info(), &name("n"));
     assert!(cache.snapshot().nodes().is_empty());
     let node = Arc::new(NodeBuilder::new("n").node());
@@ -27,7 +27,7 @@ fn keeps_pods_of_an_unknown_node_until_it_appears() {
 
 #[test]
 fn recreated_node_is_new() {
-    let mut cache = Cache::default();
+    let mut cache = NodeCache::default();
     let first = NodeBuilder::new("n").block("10.0.0.0/30", 1);
     cache.apply_node(Arc::new(first.node()));
     cache.confirm(PodBuilder::new("p").info(), &name("n"));
@@ -42,7 +42,7 @@ fn recreated_node_is_new() {
 
 #[test]
 fn forgets_only_assumptions() {
-    let mut cache = Cache::default();
+    let mut cache = NodeCache::default();
     let pod = PodBuilder::new("p").info();
     cache.assume(pod.clone(), &name("n"));
     assert_eq!(
@@ -61,7 +61,7 @@ fn forgets_only_assumptions() {
 
 #[test]
 fn confirmation_frees_an_assumption_on_another_node() {
-    let mut cache = Cache::default();
+    let mut cache = NodeCache::default();
     let pod = PodBuilder::new("p").info();
     cache.assume(pod.clone(), &name("a"));
     assert_eq!(cache.confirm(pod, &name("b")).unwrap().node, name("a"));
@@ -69,7 +69,7 @@ fn confirmation_frees_an_assumption_on_another_node() {
 
 #[test]
 fn reports_the_kinds_of_a_change() {
-    let mut cache = Cache::default();
+    let mut cache = NodeCache::default();
     let node = NodeBuilder::new("n").block("10.0.0.0/30", 1);
     let mut change = |node: &NodeBuilder| cache.apply_node(Arc::new(node.node()));
     change(&NodeBuilder::new("n"));
@@ -92,10 +92,10 @@ fn reports_the_kinds_of_a_change() {
 
 #[test]
 fn node_without_addresses_is_full_until_it_reports() {
-    let mut cache = Cache::default();
+    let mut cache = NodeCache::default();
     let node = NodeBuilder::new("n").block("10.0.0.0/29", 5);
     cache.apply_node(Arc::new(node.node()));
-    let free = |cache: &Cache| cache.node(&name("n")).unwrap().free_pod_ips();
+    let free = |cache: &NodeCache| cache.node(&name("n")).unwrap().free_pod_ips();
     cache.refuse_for_ips(&name("n"));
     assert_eq!(free(&cache), 0);
     // Another client's change of the Node is not a report.
@@ -117,7 +117,7 @@ fn node_without_addresses_is_full_until_it_reports() {
 
 #[test]
 fn snapshot_does_not_change() {
-    let mut cache = Cache::default();
+    let mut cache = NodeCache::default();
     cache.apply_node(Arc::new(NodeBuilder::new("n").node()));
     let before = cache.snapshot();
     cache.assume(PodBuilder::new("p").info(), &name("n"));
@@ -159,7 +159,7 @@ proptest! {
     /// The model is a list of pods with their nodes; everything else must follow from it.
     #[test]
     fn nodes_have_exactly_their_pods(ops in prop::collection::vec(op(), 1..60)) {
-        let mut cache = Cache::default();
+        let mut cache = NodeCache::default();
         let mut nodes = BTreeSet::new();
         let mut pods = BTreeMap::<u8, (u8, PlacementState)>::new();
         let node_name = |n: u8| name(&n.to_string());

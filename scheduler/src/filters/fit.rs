@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use podplane_ipam::{parse_cidr, pool::kubenet_allowed_pods};
 
-use super::{Filter, Objection, Resolvable};
+use super::{NodeFilter, Objection, Resolvability};
 use crate::{
     config::IpPolicy,
     node::{NodeChange, NodeInfo},
@@ -40,7 +40,7 @@ impl Fit {
     }
 }
 
-impl Filter for Fit {
+impl NodeFilter for Fit {
     fn name(&self) -> &'static str {
         "NodeResourcesFit"
     }
@@ -48,18 +48,18 @@ impl Filter for Fit {
     /// Reports all shortages, not only the first.
     fn filter(&self, pod: &PodInfo, node: &NodeInfo) -> Result<(), Objection> {
         let mut reasons = Vec::new();
-        let mut resolvable = Resolvable::ByPreemption;
+        let mut resolvable = Resolvability::ByPreemption;
         let pods = Amount::try_from(node.pods.len()).unwrap_or(Amount::MAX);
         if pods >= self.allowed_pods(node) {
             reasons.push(Cow::Borrowed("Too many pods"));
         }
-        for (resource, wanted) in pod.requests.wanted() {
+        for (resource, wanted) in pod.requests.positive() {
             let allocatable = node.allocatable.get(resource);
             if wanted > allocatable - node.pods.requested().get(resource) {
                 reasons.push(format!("Insufficient {resource}").into());
             }
             if wanted > allocatable {
-                resolvable = Resolvable::Never;
+                resolvable = Resolvability::Never;
             }
         }
         if reasons.is_empty() {

@@ -1,6 +1,6 @@
 //! The node's labels match the pod's `nodeSelector` and the required terms of its node affinity.
 
-use super::{Filter, Objection};
+use super::{NodeFilter, Objection};
 use crate::{
     node::{NodeChange, NodeInfo},
     pod::PodInfo,
@@ -10,7 +10,7 @@ use crate::{
 #[derive(Debug)]
 pub struct NodeAffinity;
 
-impl Filter for NodeAffinity {
+impl NodeFilter for NodeAffinity {
     fn name(&self) -> &'static str {
         "NodeAffinity"
     }

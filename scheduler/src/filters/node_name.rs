@@ -1,6 +1,6 @@
 //! The node is the one that the pod names, if it names one.
 
-use super::{Filter, Objection};
+use super::{NodeFilter, Objection};
 use crate::{
     node::{NodeChange, NodeInfo},
     pod::PodInfo,
@@ -10,7 +10,7 @@ use crate::{
 #[derive(Debug)]
 pub struct NodeName;
 
-impl Filter for NodeName {
+impl NodeFilter for NodeName {
     fn name(&self) -> &'static str {
         "NodeName"
     }

@@ -1,6 +1,6 @@
 //! The pod's host ports are free on the node.
 
-use super::{Filter, Objection};
+use super::{NodeFilter, Objection};
 use crate::{
     node::{NodeChange, NodeInfo},
     pod::PodInfo,
@@ -10,7 +10,7 @@ use crate::{
 #[derive(Debug)]
 pub struct NodePorts;
 
-impl Filter for NodePorts {
+impl NodeFilter for NodePorts {
     fn name(&self) -> &'static str {
         "NodePorts"
     }

@@ -2,7 +2,7 @@
 
 use podplane_api::core::Taint;
 
-use super::{Filter, Objection, taint_toleration::tolerates};
+use super::{NodeFilter, Objection, taint_toleration::tolerates};
 use crate::{
     node::{NodeChange, NodeInfo},
     pod::PodInfo,
@@ -12,7 +12,7 @@ use crate::{
 #[derive(Debug)]
 pub struct NodeUnschedulable;
 
-impl Filter for NodeUnschedulable {
+impl NodeFilter for NodeUnschedulable {
     fn name(&self) -> &'static str {
         "NodeUnschedulable"
     }

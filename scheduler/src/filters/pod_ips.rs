@@ -4,7 +4,7 @@
 use podplane_api::pod_ips;
 use podplane_ipam::capacity::{Basis, NodeCapacity};
 
-use super::{Detail, Filter, Objection};
+use super::{NodeFilter, NodeShortage, Objection};
 use crate::{
     node::{NodeChange, NodeInfo},
     pod::PodInfo,
@@ -18,7 +18,7 @@ const REASON: &str = "Insufficient pod IPs";
 /// The IPAM plugin whose full nodes need no explanation, since its blocks are known to be finite.
 const USUAL: &str = "host-local";
 
-impl Filter for PodIps {
+impl NodeFilter for PodIps {
     fn name(&self) -> &'static str {
         "PodIPs"
     }
@@ -44,7 +44,7 @@ impl Filter for PodIps {
 }
 
 /// The shortage of the node, with the count that it follows from.
-fn detail(node: &NodeInfo) -> Detail {
+fn detail(node: &NodeInfo) -> NodeShortage {
     let plugin = pod_ips::ipam(&node.node);
     let ipam = plugin.map_or_else(
         || "its IPAM plugin".to_owned(),
@@ -79,7 +79,7 @@ fn detail(node: &NodeInfo) -> Detail {
         }
     };
     let refused = "its kubelet refused a pod for want of an address and has not reported since";
-    Detail {
+    NodeShortage {
         text: match node.is_refused_for_ips() {
             true => format!("{text}; {refused}"),
             false => text,

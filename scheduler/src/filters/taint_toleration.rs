@@ -2,7 +2,7 @@
 
 use podplane_api::{core::Taint, taints};
 
-use super::{Filter, Objection};
+use super::{NodeFilter, Objection};
 use crate::{
     node::{NodeChange, NodeInfo},
     pod::PodInfo,
@@ -12,7 +12,7 @@ use crate::{
 #[derive(Debug)]
 pub struct TaintToleration;
 
-impl Filter for TaintToleration {
+impl NodeFilter for TaintToleration {
     fn name(&self) -> &'static str {
         "TaintToleration"
     }

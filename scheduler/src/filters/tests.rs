@@ -15,7 +15,7 @@ fn reasons(
     for pod in present {
         node.pods.insert(pod.info());
     }
-    match Filters::new(policy).check(&pod.info(), &node) {
+    match NodeFilters::new(policy).check(&pod.info(), &node) {
         Ok(()) => Vec::new(),
         Err(refusal) => refusal.reasons.into_iter().map(Cow::into_owned).collect(),
     }
@@ -201,16 +201,16 @@ fn request_beyond_the_whole_node_is_unresolvable() {
         let mut node = NodeBuilder::new("n").offer("cpu", "1").info();
         node.pods
             .insert(PodBuilder::new("q").ask("cpu", "1").info());
-        let refusal = Filters::new(IpPolicy::Off).check(&pod.info(), &node);
+        let refusal = NodeFilters::new(IpPolicy::Off).check(&pod.info(), &node);
         refusal.unwrap_err().resolvable
     };
     assert_eq!(
         refusal(PodBuilder::new("p").ask("cpu", "1")),
-        Resolvable::ByPreemption
+        Resolvability::ByPreemption
     );
     assert_eq!(
         refusal(PodBuilder::new("p").ask("cpu", "2")),
-        Resolvable::Never
+        Resolvability::Never
     );
 }
 
@@ -244,11 +244,11 @@ fn counts_addresses_as_a_resource() {
     let resolvable = |node: NodeBuilder| {
         let mut node = node.info();
         node.pods.insert(other.info());
-        let refusal = Filters::new(IpPolicy::Resource).check(&pod.info(), &node);
+        let refusal = NodeFilters::new(IpPolicy::Resource).check(&pod.info(), &node);
         refusal.unwrap_err().resolvable
     };
-    assert_eq!(resolvable(node), Resolvable::ByPreemption);
-    assert_eq!(resolvable(homeless), Resolvable::Never);
+    assert_eq!(resolvable(node), Resolvability::ByPreemption);
+    assert_eq!(resolvable(homeless), Resolvability::Never);
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn shortage_of_addresses_names_its_source() {
         for name in ["a", "b"] {
             node.pods.insert(PodBuilder::new(name).info());
         }
-        let filters = Filters::new(IpPolicy::Resource);
+        let filters = NodeFilters::new(IpPolicy::Resource);
         let refusal = filters.check(&PodBuilder::new("p").info(), &node);
         let detail = refusal.unwrap_err().detail.unwrap();
         (detail.text, detail.is_in_message)

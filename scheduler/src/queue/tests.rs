@@ -1,4 +1,4 @@
-use proptest::prelude::*;
+use proptest::prelude::{Just, Strategy, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
 use serde_json::Value;
 
 use super::*;
@@ -143,7 +143,7 @@ fn ignores_the_result_for_a_removed_pod() {
 /// The queue's guarantee for each pod: whether a pop may return it, and whether it must be
 /// reachable.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Model {
+enum QueueGuarantee {
     Ready,
     /// It may come early, and must by then.
     Soon(Duration),
@@ -178,14 +178,14 @@ fn op() -> impl Strategy<Value = QueueOp> {
 }
 
 /// A pod in the model: its place, its rejections, its errors in a row.
-type Row = (Model, u32, u32);
+type ModelPod = (QueueGuarantee, u32, u32);
 
-fn requeued((_, rejections, errors): Row, since: Duration, now: Duration) -> Row {
+fn requeued((_, rejections, errors): ModelPod, since: Duration, now: Duration) -> ModelPod {
     let until = since + backoff(if errors > 0 { errors } else { rejections });
     let state = match errors {
-        _ if until <= now => Model::Ready,
-        0 => Model::Soon(until),
-        _ => Model::NotBefore(until),
+        _ if until <= now => QueueGuarantee::Ready,
+        0 => QueueGuarantee::Soon(until),
+        _ => QueueGuarantee::NotBefore(until),
     };
     (state, rejections, errors)
 }
@@ -194,51 +194,51 @@ proptest! {
     #[test]
     fn behaves_like_its_model(ops in prop::collection::vec(op(), 1..80)) {
         let mut queue = Queue::default();
-        let mut model = BTreeMap::<String, Row>::new();
+        let mut model = BTreeMap::<String, ModelPod>::new();
         let mut now = Duration::ZERO;
         let mut next_flush = Duration::ZERO;
         for op in ops {
             match op {
                 QueueOp::Upsert(n) => {
                     queue.upsert(PodBuilder::new(&n.to_string()).info(), now);
-                    model.entry(n.to_string()).or_insert((Model::Ready, 0, 0));
+                    model.entry(n.to_string()).or_insert((QueueGuarantee::Ready, 0, 0));
                 }
                 QueueOp::Remove(n) => {
                     queue.remove(&uid(&n.to_string()));
                     model.remove(&n.to_string());
                 }
                 QueueOp::Pop => {
-                    let ready = |row: &Row| matches!(row.0, Model::Ready);
+                    let ready = |row: &ModelPod| matches!(row.0, QueueGuarantee::Ready);
                     match popped(&mut queue, now) {
                         Some(name) => {
                             let any_ready = model.values().any(ready);
                             let row = model.get_mut(&name).unwrap();
-                            let soon = matches!(row.0, Model::Soon(_)) && !any_ready;
+                            let soon = matches!(row.0, QueueGuarantee::Soon(_)) && !any_ready;
                             prop_assert!(ready(row) || soon, "{name} was {row:?}");
-                            row.0 = Model::Out;
+                            row.0 = QueueGuarantee::Out;
                         }
                         None => {
-                            let waits = |row: &Row| ready(row) || matches!(row.0, Model::Soon(_));
+                            let waits = |row: &ModelPod| ready(row) || matches!(row.0, QueueGuarantee::Soon(_));
                             prop_assert!(!model.values().any(waits), "{model:?}");
                         }
                     }
                 }
                 QueueOp::Reject(n, by) => {
                     reject(&mut queue, &n.to_string(), by, now);
-                    if let Some(row) = model.get_mut(&n.to_string()).filter(|row| row.0 == Model::Out) {
-                        *row = (Model::Parked(now, by), row.1 + 1, 0);
+                    if let Some(row) = model.get_mut(&n.to_string()).filter(|row| row.0 == QueueGuarantee::Out) {
+                        *row = (QueueGuarantee::Parked(now, by), row.1 + 1, 0);
                     }
                 }
                 QueueOp::Fail(n) => {
                     queue.fail(&uid(&n.to_string()), "error".into(), now);
-                    if let Some(row) = model.get_mut(&n.to_string()).filter(|row| row.0 == Model::Out) {
-                        *row = requeued((Model::Out, row.1, row.2 + 1), now, now);
+                    if let Some(row) = model.get_mut(&n.to_string()).filter(|row| row.0 == QueueGuarantee::Out) {
+                        *row = requeued((QueueGuarantee::Out, row.1, row.2 + 1), now, now);
                     }
                 }
                 QueueOp::Wake(what) => {
                     queue.wake(now, |_, by| by.contains(what));
                     for row in model.values_mut() {
-                        if let Model::Parked(since, by) = row.0 && by == what {
+                        if let QueueGuarantee::Parked(since, by) = row.0 && by == what {
                             *row = requeued(*row, since, now);
                         }
                     }
@@ -252,8 +252,8 @@ proptest! {
                     }
                     for row in model.values_mut() {
                         match row.0 {
-                            Model::Soon(until) | Model::NotBefore(until) if until <= now => row.0 = Model::Ready,
-                            Model::Parked(since, _) if flush && since + s(300) <= now => *row = requeued(*row, since, now),
+                            QueueGuarantee::Soon(until) | QueueGuarantee::NotBefore(until) if until <= now => row.0 = QueueGuarantee::Ready,
+                            QueueGuarantee::Parked(since, _) if flush && since + s(300) <= now => *row = requeued(*row, since, now),
                             _ => {}
                         }
                     }
@@ -261,16 +261,16 @@ proptest! {
             }
             let backing_off = queue.backing_off.len() + queue.backing_off_error.len();
             let indexed = queue.active.len() + backing_off + queue.unschedulable.len();
-            let out = model.values().filter(|row| row.0 == Model::Out).count();
+            let out = model.values().filter(|row| row.0 == QueueGuarantee::Out).count();
             prop_assert_eq!(indexed + out, model.len(), "each pod is in one place");
             for (name, row) in &model {
                 let place = queue.get(&uid(name)).unwrap().place;
                 let agree = match (row.0, place) {
-                    (Model::Ready, QueuePlace::Active)
-                    | (Model::Out, QueuePlace::InFlight)
-                    | (Model::Parked(..), QueuePlace::Unschedulable) => true,
-                    (Model::Soon(want), QueuePlace::BackingOff(until))
-                    | (Model::NotBefore(want), QueuePlace::BackingOffError(until)) => want == until,
+                    (QueueGuarantee::Ready, QueuePlace::Active)
+                    | (QueueGuarantee::Out, QueuePlace::InFlight)
+                    | (QueueGuarantee::Parked(..), QueuePlace::Unschedulable) => true,
+                    (QueueGuarantee::Soon(want), QueuePlace::BackingOff(until))
+                    | (QueueGuarantee::NotBefore(want), QueuePlace::BackingOffError(until)) => want == until,
                     _ => false,
                 };
                 prop_assert!(agree, "{name}: {row:?} is {place:?}");

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 /// A fault of a binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub(crate) enum BindingFault {
     /// The write is done, and its answer is lost.
     AnswerLost,
     /// The write is not done, and the answer is the same as if it were lost.
@@ -36,7 +36,7 @@ pub(crate) struct SchedulerState {
     pub(crate) pods: BTreeMap<String, Pod>,
     pub(crate) events: Vec<Event>,
     /// The faults of the next bindings.
-    pub(crate) faults: VecDeque<Fault>,
+    pub(crate) faults: VecDeque<BindingFault>,
     /// The requests to bind a pod that has a node already: a correct scheduler makes none.
     pub(crate) bound_again: Vec<String>,
     pub(crate) bindings: u32,
@@ -71,7 +71,7 @@ impl SchedulerState {
     fn bind(
         &mut self,
         request: &wire::BindPodRequest,
-        fault: Option<Fault>,
+        fault: Option<BindingFault>,
     ) -> Result<Pod, ApiError> {
         let lost = || ApiError::new(Reason::ServiceUnavailable, "the connection broke");
         let mut pod = self.pod(&request.name)?;
@@ -79,13 +79,13 @@ impl SchedulerState {
             self.bound_again.push(request.name.clone());
         }
         match fault {
-            Some(Fault::RequestLost | Fault::Hang) => return Err(lost()),
-            Some(Fault::Conflict) => pod = self.put_pod(pod),
-            Some(Fault::Usurped(node)) => {
+            Some(BindingFault::RequestLost | BindingFault::Hang) => return Err(lost()),
+            Some(BindingFault::Conflict) => pod = self.put_pod(pod),
+            Some(BindingFault::Usurped(node)) => {
                 pod.spec.get_or_insert_default().node_name = Some(node.to_owned());
                 pod = self.put_pod(pod);
             }
-            Some(Fault::AnswerLost) | None => {}
+            Some(BindingFault::AnswerLost) | None => {}
         }
         let expected = &request.resource_version;
         if node_of(&pod).is_some() || pod.uid() != request.uid || pod.resource_version() != expected
@@ -96,7 +96,7 @@ impl SchedulerState {
         let pod = self.put_pod(pod);
         self.bindings += 1;
         match fault {
-            Some(Fault::AnswerLost) => Err(lost()),
+            Some(BindingFault::AnswerLost) => Err(lost()),
             _ => Ok(pod),
         }
     }
@@ -164,7 +164,7 @@ pub(crate) fn pod(name: &str) -> Pod {
 }
 
 /// The API server of these tests.
-pub(crate) type FakeApiserver = podplane_test_support::FakeApiserver<SchedulerState>;
+pub(crate) type SchedulerApiserver = podplane_test_support::FakeApiserver<SchedulerState>;
 
 impl FakeState for SchedulerState {
     fn log(&self) -> &ChangeLog {
@@ -172,7 +172,7 @@ impl FakeState for SchedulerState {
     }
 
     async fn answer(
-        fake: FakeApiserver,
+        fake: SchedulerApiserver,
         method: String,
         request: Bytes,
     ) -> Result<Bytes, ApiError> {
@@ -187,7 +187,7 @@ impl FakeState for SchedulerState {
             "BindPod" => {
                 let fault = fake.change(|state| state.faults.pop_front());
                 let bound = fake.change(|state| state.bind(&decode(&request), fault));
-                if fault == Some(Fault::Hang) {
+                if fault == Some(BindingFault::Hang) {
                     std::future::pending::<()>().await;
                 }
                 bound.map(|pod| encode(&pod))

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context as _, Result, bail, ensure};
 use futures::StreamExt as _;
 use podplane_api::{Object as _, core::Node};
-use podplane_client::{Client, ListParams, WatchEvent};
+use podplane_client::{Client, ListParams, ObjectEvent};
 use podplane_tests::{history::Value, rest::Rest};
 use serde_json::Value as Json;
 
@@ -91,10 +91,10 @@ impl Watcher {
         };
         while !self.done(until) {
             let (change, node) = match events.next().await {
-                Some(Ok(WatchEvent::Added(node))) => (Change::Added, node),
-                Some(Ok(WatchEvent::Modified(node))) => (Change::Modified, node),
-                Some(Ok(WatchEvent::Deleted(node))) => (Change::Deleted, node),
-                Some(Ok(WatchEvent::Bookmark(_))) => continue,
+                Some(Ok(ObjectEvent::Added(node))) => (Change::Added, node),
+                Some(Ok(ObjectEvent::Modified(node))) => (Change::Modified, node),
+                Some(Ok(ObjectEvent::Deleted(node))) => (Change::Deleted, node),
+                Some(Ok(ObjectEvent::Bookmark(_))) => continue,
                 None if until.is_none() => return Ok(()),
                 Some(Err(error)) if error.is_unavailable() && until.is_none() => return Ok(()),
                 other => bail!("{other:?}"),

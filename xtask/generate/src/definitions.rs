@@ -58,9 +58,9 @@ const ROOTS: &[&str] = &[
 
 /// The names of the definitions to keep, by the list of stored kinds, from all definitions.
 pub(crate) fn roots(all: &Map<String, Value>) -> Result<Vec<String>> {
-    struct Named<'a>(&'a Map<String, Value>, Result<Vec<String>>);
+    struct DefinitionNames<'a>(&'a Map<String, Value>, Result<Vec<String>>);
 
-    impl KindVisitor for Named<'_> {
+    impl KindVisitor for DefinitionNames<'_> {
         fn visit<K: Strategy>(&mut self) {
             let Self(all, Ok(names)) = self else {
                 return;
@@ -82,7 +82,7 @@ pub(crate) fn roots(all: &Map<String, Value>) -> Result<Vec<String>> {
     }
 
     let own = ROOTS.iter().map(|&root| root.to_owned()).collect();
-    let mut named = Named(all, Ok(own));
+    let mut named = DefinitionNames(all, Ok(own));
     kinds::visit(&mut named);
     named.1
 }
@@ -141,13 +141,13 @@ pub(crate) fn generate() -> Result<()> {
     write(
         MOVED_OUTPUT,
         MOVED_VERSION,
-        moved(&read(&package, MOVED_VERSION)?)?.into(),
+        cluster_cidr_definitions(&read(&package, MOVED_VERSION)?)?.into(),
     )
 }
 
 /// The definitions of ClusterCIDR, renamed. The other definitions that they refer to are in the
 /// other file.
-fn moved(all: &Map<String, Value>) -> Result<Map<String, Value>> {
+fn cluster_cidr_definitions(all: &Map<String, Value>) -> Result<Map<String, Value>> {
     let mut kept = Map::new();
     for name in MOVED {
         let old = format!("{MOVED_FROM}{name}");

@@ -13,15 +13,15 @@ use clap::ValueEnum;
 use serde::Deserialize;
 
 use super::{
-    Options, circumstances, finish, name, note, output_line,
-    report::{Goal, Line, Unit},
+    BenchOptions, circumstances, finish, name, note, output_line,
+    report::{Goal, ReportLine, ReportUnit},
     sandbox,
     stats::Pairs,
 };
 use crate::build::{self, Profile, release_dir};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Row {
+pub(crate) enum ApiserverRow {
     /// durable creates of a 1 KiB pod by one writer, beside etcd's put and the empty call
     Create1,
     /// the same by 16 writers
@@ -58,7 +58,7 @@ enum BenchOutput {
 }
 
 /// Runs the benchmark, in namespaces of its own.
-pub(super) fn run(options: &Options<Row>) -> Result<()> {
+pub(super) fn run(options: &BenchOptions<ApiserverRow>) -> Result<()> {
     match &options.inside {
         Some(dir) => measure(options, dir),
         None => {
@@ -72,7 +72,7 @@ pub(super) fn run(options: &Options<Row>) -> Result<()> {
     }
 }
 
-fn measure(options: &Options<Row>, dir: &Path) -> Result<()> {
+fn measure(options: &BenchOptions<ApiserverRow>, dir: &Path) -> Result<()> {
     sandbox::prepare()?;
     build::run(Command::new("ip").args(["link", "set", "lo", "up"]))?;
     let before = Processors::now()?;
@@ -92,7 +92,7 @@ fn measure(options: &Options<Row>, dir: &Path) -> Result<()> {
     finish("apiserver", &text, &lines, options.write)
 }
 
-fn measure_row(row: Row, quick: bool, dir: &Path) -> Result<Vec<Line>> {
+fn measure_row(row: ApiserverRow, quick: bool, dir: &Path) -> Result<Vec<ReportLine>> {
     let mut program = Command::new(release_dir().join("podplane-bench"));
     program
         .arg(name(row))
@@ -128,10 +128,13 @@ fn measure_row(row: Row, quick: bool, dir: &Path) -> Result<Vec<Line>> {
 
 /// The target of a line. Creates and gets count calls; the number of connections is the number of
 /// callers, at most 64.
-fn promised(line: &str, measured: Result<Pairs>) -> Line {
+fn promised(line: &str, measured: Result<Pairs>) -> ReportLine {
     use Goal::{AtLeast, AtMost, Better};
-    let (creates, gets) = (Unit::PerSecond("creates"), Unit::PerSecond("gets"));
-    let nodes = Unit::PerSecond("nodes");
+    let (creates, gets) = (
+        ReportUnit::PerSecond("creates"),
+        ReportUnit::PerSecond("gets"),
+    );
+    let nodes = ReportUnit::PerSecond("nodes");
     let (what, unit, goal) = match line {
         "create-1-etcd" => ("create, 1 writer; peer: etcd put", creates, Better(1.2)),
         "create-16-etcd" => ("create, 16 writers; peer: etcd put", creates, Better(1.5)),
@@ -156,18 +159,22 @@ fn promised(line: &str, measured: Result<Pairs>) -> Line {
         ),
         "list-etcd" => (
             "list of 10,000 pods; peer: etcd range",
-            Unit::Milliseconds,
+            ReportUnit::Milliseconds,
             Better(1.5),
         ),
-        "list" => ("list of 10,000 pods", Unit::Milliseconds, AtMost(40.0)),
+        "list" => (
+            "list of 10,000 pods",
+            ReportUnit::Milliseconds,
+            AtMost(40.0),
+        ),
         "watch" => (
             "1 writer, 1,000 watchers on 50 connections",
-            Unit::PerSecond("deliveries"),
+            ReportUnit::PerSecond("deliveries"),
             AtLeast(500_000.0),
         ),
         "watch-stalled" => (
             "the same beside 100 watchers that never read; peer: without them",
-            Unit::PerSecond("deliveries"),
+            ReportUnit::PerSecond("deliveries"),
             Goal::None,
         ),
         "nodes-create" => ("20,000 nodes: create, 256 writers", nodes, Goal::None),
@@ -189,23 +196,27 @@ fn promised(line: &str, measured: Result<Pairs>) -> Line {
         ),
         "memory-written" => (
             "memory for each of 150,000 pods, written",
-            Unit::Kibibytes,
+            ReportUnit::Kibibytes,
             AtMost(3.0),
         ),
         "memory-loaded" => (
             "memory for each of 150,000 pods, loaded",
-            Unit::Kibibytes,
+            ReportUnit::Kibibytes,
             AtMost(3.0),
         ),
         "load" => (
             "restart with 150,000 pods and 5,000 nodes",
-            Unit::Seconds,
+            ReportUnit::Seconds,
             AtMost(10.0),
         ),
-        "start" => ("first start; peer: etcd", Unit::Milliseconds, AtMost(50.0)),
-        other => (other, Unit::Milliseconds, Goal::None),
+        "start" => (
+            "first start; peer: etcd",
+            ReportUnit::Milliseconds,
+            AtMost(50.0),
+        ),
+        other => (other, ReportUnit::Milliseconds, Goal::None),
     };
-    Line {
+    ReportLine {
         what: what.to_owned(),
         unit,
         goal,

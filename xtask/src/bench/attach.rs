@@ -6,20 +6,20 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::{
-    fixture::{Fixture, id, ipam, move_into, no_netns},
+    fixture::{BenchFixture, id, ipam, move_into, no_netns},
     process::Program,
-    report::{Goal, Line, Unit},
+    report::{Goal, ReportLine, ReportUnit},
     stats::Pairs,
 };
 
 /// Measures bridge with host-local.
-pub(super) fn bridge(fixture: &Fixture) -> Vec<Line> {
+pub(super) fn bridge(fixture: &BenchFixture) -> Vec<ReportLine> {
     let goals = [Goal::Better(4.0), Goal::Better(1.3)];
     attach(fixture, "bridge + host-local", "bridge", &json!({}), goals)
 }
 
 /// Measures bridge with masquerading: ours by nftables, the reference's by iptables.
-pub(super) fn masquerade(fixture: &Fixture) -> Vec<Line> {
+pub(super) fn masquerade(fixture: &BenchFixture) -> Vec<ReportLine> {
     let (options, goals) = (
         json!({"ipMasq": true, "ipMasqBackend": "nftables"}),
         [Goal::Better(6.0), Goal::None],
@@ -34,19 +34,19 @@ pub(super) fn masquerade(fixture: &Fixture) -> Vec<Line> {
 }
 
 /// Measures ptp with host-local.
-pub(super) fn ptp(fixture: &Fixture) -> Vec<Line> {
+pub(super) fn ptp(fixture: &BenchFixture) -> Vec<ReportLine> {
     let goals = [Goal::None, Goal::None];
     attach(fixture, "ptp + host-local", "ptp", &json!({}), goals)
 }
 
 /// One side: its program, and the network namespace that represents its node.
-struct Node {
+struct BenchNode {
     program: Program,
     netns: PathBuf,
 }
 
-impl Node {
-    fn pair(fixture: &Fixture, plugin: &str, options: &Value) -> Result<[Self; 2]> {
+impl BenchNode {
+    fn pair(fixture: &BenchFixture, plugin: &str, options: &Value) -> Result<[Self; 2]> {
         let node = |plugins: &Path| -> Result<Self> {
             let mut config = json!({
                 "cniVersion": "1.0.0", "name": "bench", "type": plugin,
@@ -61,7 +61,7 @@ impl Node {
                 netns: fixture.netns()?,
             })
         };
-        let [ours, theirs] = Fixture::sides();
+        let [ours, theirs] = BenchFixture::sides();
         Ok([node(&ours)?, node(&theirs)?])
     }
 }
@@ -70,14 +70,14 @@ impl Node {
 /// before and removed after all measurements: the kernel dismantles them in the background, which
 /// would disturb the measurement.
 fn attach(
-    fixture: &Fixture,
+    fixture: &BenchFixture,
     what: &str,
     plugin: &str,
     options: &Value,
     goals: [Goal; 2],
-) -> Vec<Line> {
+) -> Vec<ReportLine> {
     let measure = || -> Result<[Pairs; 2]> {
-        let nodes = Node::pair(fixture, plugin, options)?;
+        let nodes = BenchNode::pair(fixture, plugin, options)?;
         let (mut adds, mut dels) = (Pairs::default(), Pairs::default());
         for round in 0..=fixture.rounds(50) {
             let pods = [fixture.netns()?, fixture.netns()?];
@@ -99,9 +99,9 @@ fn attach(
         }
         Ok([adds, dels])
     };
-    let line = |command: &str, goal, measured| Line {
+    let line = |command: &str, goal, measured| ReportLine {
         what: format!("{what}: {command}"),
-        unit: Unit::Milliseconds,
+        unit: ReportUnit::Milliseconds,
         goal,
         measured,
     };
@@ -116,7 +116,7 @@ fn attach(
 
 /// Measures the peak memory of one process: host-local's, and bridge's with host-local as its
 /// child.
-pub(super) fn memory(fixture: &Fixture) -> Vec<Line> {
+pub(super) fn memory(fixture: &BenchFixture) -> Vec<ReportLine> {
     let host_local = || -> Result<Pairs> {
         let programs = fixture.host_locals(100)?;
         let mut pairs = Pairs::default();
@@ -129,10 +129,10 @@ pub(super) fn memory(fixture: &Fixture) -> Vec<Line> {
         Ok(pairs)
     };
     let bridge = || -> Result<Pairs> {
-        let nodes = Node::pair(fixture, "bridge", &json!({}))?;
+        let nodes = BenchNode::pair(fixture, "bridge", &json!({}))?;
         let mut pairs = Pairs::default();
         for _ in 0..fixture.rounds(10) {
-            let peak = |node: &Node| -> Result<f64> {
+            let peak = |node: &BenchNode| -> Result<f64> {
                 let pod = fixture.netns()?;
                 move_into(&node.netns)?;
                 let id = id(fixture.serial());
@@ -142,9 +142,9 @@ pub(super) fn memory(fixture: &Fixture) -> Vec<Line> {
         }
         Ok(pairs)
     };
-    let line = |what: &str, measured| Line {
+    let line = |what: &str, measured| ReportLine {
         what: format!("{what}: peak memory of ADD"),
-        unit: Unit::Kibibytes,
+        unit: ReportUnit::Kibibytes,
         goal: Goal::Better(5.0),
         measured,
     };

@@ -11,10 +11,10 @@ use anyhow::{Context as _, Result, ensure};
 use clap::ValueEnum;
 
 use super::{
-    Options, circumstances, finish,
+    BenchOptions, circumstances, finish,
     fixture::compile,
     name, note,
-    report::{Goal, Line, Unit},
+    report::{Goal, ReportLine, ReportUnit},
     stats::Pairs,
 };
 use crate::build::{self, Profile};
@@ -23,14 +23,14 @@ use crate::build::{self, Profile};
 const PODS: usize = 30;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Row {
+pub(crate) enum AuditRow {
     /// 15,000 nodes and 450,000 pods as `kubectl get -o json` prints them, about 4 GB
     Json,
     /// a tenth of that, as `-o yaml`
     Yaml,
 }
 
-impl Row {
+impl AuditRow {
     fn nodes(self, is_quick: bool) -> usize {
         match (self, is_quick) {
             (_, true) => 150,
@@ -39,7 +39,7 @@ impl Row {
         }
     }
 
-    fn lines(self, measured: Result<(Pairs, Pairs)>, nodes: usize) -> [Line; 2] {
+    fn lines(self, measured: Result<(Pairs, Pairs)>, nodes: usize) -> [ReportLine; 2] {
         let what = format!(
             "audit, {}: {nodes} nodes, {} pods",
             name(self),
@@ -61,15 +61,15 @@ impl Row {
             }
         };
         [
-            Line {
+            ReportLine {
                 what: what.clone(),
-                unit: Unit::Seconds,
+                unit: ReportUnit::Seconds,
                 goal: goal(5.0),
                 measured: times,
             },
-            Line {
+            ReportLine {
                 what: format!("{what}: peak memory"),
-                unit: Unit::Kibibytes,
+                unit: ReportUnit::Kibibytes,
                 goal: goal(500.0 * 1024.0),
                 measured: peaks,
             },
@@ -78,7 +78,7 @@ impl Row {
 }
 
 /// Runs the benchmark. It changes nothing on the machine but a temporary directory.
-pub(super) fn run(options: &Options<Row>) -> Result<()> {
+pub(super) fn run(options: &BenchOptions<AuditRow>) -> Result<()> {
     build::podplane(Profile::Release)?;
     let dir = tempfile::Builder::new()
         .prefix("podplane-bench-")
@@ -137,7 +137,7 @@ fn measure(peak: &Path, file: &Path, rounds: usize) -> Result<(Pairs, Pairs)> {
 }
 
 /// Writes a dump with the generator, which knows the format.
-fn write_dump(row: Row, dir: &Path, nodes: usize) -> Result<PathBuf> {
+fn write_dump(row: AuditRow, dir: &Path, nodes: usize) -> Result<PathBuf> {
     let file = dir.join(format!("dump.{}", name(row)));
     let mut dump = build::generator();
     dump.args(["dump", name(row).as_str()]).arg(&file);

@@ -11,8 +11,8 @@ use clap::ValueEnum;
 use serde::Deserialize;
 
 use super::{
-    Options, circumstances, finish, name, note,
-    report::{Goal, Line, Unit},
+    BenchOptions, circumstances, finish, name, note,
+    report::{Goal, ReportLine, ReportUnit},
     stats::Pairs,
 };
 use crate::{
@@ -21,7 +21,7 @@ use crate::{
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Row {
+pub(crate) enum ClusterRow {
     /// 5,000 nodes of ledger mode, until all are Ready, and the memory of all processes
     Nodes,
     /// 10,000 pods on 1,000 nodes of ledger mode: created, deleted, and CPU time for each
@@ -37,30 +37,30 @@ pub(crate) enum Row {
 
 /// A line of the table, as the program says it.
 #[derive(Debug, Deserialize)]
-struct Said {
+struct MeasuredLine {
     line: String,
     #[serde(flatten)]
-    measured: Measured,
+    measured: Measurement,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-enum Measured {
+enum Measurement {
     Failed { error: String },
     Pairs(Pairs),
 }
 
-impl From<Measured> for Result<Pairs> {
-    fn from(measured: Measured) -> Self {
+impl From<Measurement> for Result<Pairs> {
+    fn from(measured: Measurement) -> Self {
         match measured {
-            Measured::Failed { error } => Err(anyhow!(error)),
-            Measured::Pairs(pairs) => Ok(pairs),
+            Measurement::Failed { error } => Err(anyhow!(error)),
+            Measurement::Pairs(pairs) => Ok(pairs),
         }
     }
 }
 
 /// Measures.
-pub(super) fn run(options: &Options<Row>) -> Result<()> {
+pub(super) fn run(options: &BenchOptions<ClusterRow>) -> Result<()> {
     build::programs(Profile::Release, &mut Parts::of("bench"))?;
     let mut lines = Vec::new();
     for row in options.rows() {
@@ -80,7 +80,7 @@ pub(super) fn run(options: &Options<Row>) -> Result<()> {
     finish("cluster", &text, &lines, options.write)
 }
 
-fn measure(row: Row, is_quick: bool) -> Result<Vec<Said>> {
+fn measure(row: ClusterRow, is_quick: bool) -> Result<Vec<MeasuredLine>> {
     let mut cargo: Command = build::cargo();
     cargo.args(["bench", "--quiet", "--package", "podplane-test-cluster"]);
     cargo.args(["--bench", "cluster", "--", &name(row)]);
@@ -93,7 +93,7 @@ fn measure(row: Row, is_quick: bool) -> Result<Vec<Said>> {
         let line = line.context("read from the bench")?;
         serde_json::from_str(&line).context("what the bench says")
     });
-    let said: Result<Vec<Said>> = lines.collect();
+    let said: Result<Vec<MeasuredLine>> = lines.collect();
     let status = child.wait().context("wait for cargo bench")?;
     if !status.success() {
         return Err(anyhow!("cargo bench: {status}"));
@@ -102,71 +102,71 @@ fn measure(row: Row, is_quick: bool) -> Result<Vec<Said>> {
 }
 
 /// The targets.
-fn promised(line: &str, measured: Result<Pairs>) -> Line {
+fn promised(line: &str, measured: Result<Pairs>) -> ReportLine {
     let (what, unit, goal) = match line {
         "nodes" => (
             "5,000 nodes of ledger mode, until all are Ready",
-            Unit::Seconds,
+            ReportUnit::Seconds,
             Goal::AtMost(8.0),
         ),
         "nodes-memory" => (
             "memory of all processes then",
-            Unit::Mebibytes,
+            ReportUnit::Mebibytes,
             Goal::AtMost(1430.0),
         ),
         "pods-run" => (
             "10,000 pods on 1,000 nodes of ledger mode, until all run",
-            Unit::Seconds,
+            ReportUnit::Seconds,
             Goal::AtMost(40.0),
         ),
         "pods-deleted" => (
             "the same, until all are gone",
-            Unit::Seconds,
+            ReportUnit::Seconds,
             Goal::AtMost(20.0),
         ),
         "pods-cpu" => (
             "CPU time of all processes for each of these pods, until all run",
-            Unit::Milliseconds,
+            ReportUnit::Milliseconds,
             Goal::None,
         ),
         "pods-cpu-growth" => (
             "that CPU time, over that of each of 1,000 pods",
-            Unit::Times,
+            ReportUnit::Times,
             Goal::AtMost(1.2),
         ),
         "create" => (
             "a pod of kernel mode, from its creation to its address",
-            Unit::Milliseconds,
+            ReportUnit::Milliseconds,
             Goal::AtMost(12.0),
         ),
         "sandbox" => (
             "RunPodSandbox in kernel mode, one at a time; peer: namespace, veth, address",
-            Unit::Milliseconds,
+            ReportUnit::Milliseconds,
             Goal::AtMost(6.0),
         ),
         "sandbox-containerd" => (
             "the same; peer: containerd",
-            Unit::Milliseconds,
+            ReportUnit::Milliseconds,
             Goal::Better(10.0),
         ),
         "sandbox-8" => (
             "RunPodSandbox, eight at once, for each; peer: namespace, veth, address",
-            Unit::Milliseconds,
+            ReportUnit::Milliseconds,
             Goal::None,
         ),
         "sandbox-8-containerd" => (
             "the same; peer: containerd",
-            Unit::Milliseconds,
+            ReportUnit::Milliseconds,
             Goal::Better(15.0),
         ),
         "kernel-pods" => (
             "1,000 pods on 20 nodes of kernel mode, until all run",
-            Unit::Seconds,
+            ReportUnit::Seconds,
             Goal::AtMost(8.0),
         ),
-        other => (other, Unit::Seconds, Goal::None),
+        other => (other, ReportUnit::Seconds, Goal::None),
     };
-    Line {
+    ReportLine {
         what: what.to_owned(),
         unit,
         goal,

@@ -6,8 +6,8 @@ use anyhow::{Result, bail};
 use clap::ValueEnum;
 
 use super::{
-    Options, attach, circumstances, finish, fixture::Fixture, host_local, name, note, output_line,
-    report::Line, sandbox,
+    BenchOptions, attach, circumstances, finish, fixture::BenchFixture, host_local, name, note,
+    output_line, report::ReportLine, sandbox,
 };
 use crate::build::{self, Profile};
 
@@ -15,7 +15,7 @@ use crate::build::{self, Profile};
 pub(super) const DEBIAN: &str = "/usr/lib/cni";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Row {
+pub(crate) enum CniRow {
     /// host-local ADD and DEL with 100 leases in a /16, also against a C program that makes the
     /// same system calls
     Leases100,
@@ -37,8 +37,8 @@ pub(crate) enum Row {
     Memory,
 }
 
-impl Row {
-    fn measure(self, fixture: &Fixture) -> Vec<Line> {
+impl CniRow {
+    fn measure(self, fixture: &BenchFixture) -> Vec<ReportLine> {
         match self {
             Self::Leases100 => host_local::few_leases(fixture),
             Self::Leases1000 => host_local::many_leases(fixture, 1_000, 100),
@@ -54,7 +54,7 @@ impl Row {
 }
 
 /// Runs the benchmark, in namespaces of its own.
-pub(super) fn run(options: &Options<Row>) -> Result<()> {
+pub(super) fn run(options: &BenchOptions<CniRow>) -> Result<()> {
     match &options.inside {
         Some(dir) => measure(options, dir),
         None => {
@@ -69,9 +69,9 @@ pub(super) fn run(options: &Options<Row>) -> Result<()> {
     }
 }
 
-fn measure(options: &Options<Row>, dir: &Path) -> Result<()> {
+fn measure(options: &BenchOptions<CniRow>, dir: &Path) -> Result<()> {
     sandbox::prepare()?;
-    let fixture = Fixture::new(dir, options.quick)?;
+    let fixture = BenchFixture::new(dir, options.quick)?;
     let mut lines = Vec::new();
     for row in options.rows() {
         note(&format!("{} …", name(row)));

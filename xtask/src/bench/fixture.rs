@@ -28,7 +28,7 @@ const NETWORK: &str = "bench";
 pub(super) const FULL: u32 = 65_533;
 
 #[derive(Debug)]
-pub(super) struct Fixture {
+pub(super) struct BenchFixture {
     dir: PathBuf,
     quick: bool,
     serial: Cell<u32>,
@@ -38,7 +38,7 @@ pub(super) struct Fixture {
     pub(super) peak: PathBuf,
 }
 
-impl Fixture {
+impl BenchFixture {
     pub(super) fn new(dir: &Path, quick: bool) -> Result<Self> {
         Ok(Self {
             dir: dir.to_owned(),

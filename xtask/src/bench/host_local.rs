@@ -9,9 +9,9 @@ use std::{
 use anyhow::{Context as _, Result};
 
 use super::{
-    fixture::{FULL, Fixture, id, no_netns},
+    fixture::{BenchFixture, FULL, id, no_netns},
     process::Program,
-    report::{Goal, Line, Unit},
+    report::{Goal, ReportLine, ReportUnit},
     sandbox,
     stats::Pairs,
 };
@@ -20,7 +20,7 @@ use super::{
 const CROWD: u32 = 64;
 
 /// Measures 100 leases: beside the reference, and beside the lower bound.
-pub(super) fn few_leases(fixture: &Fixture) -> Vec<Line> {
+pub(super) fn few_leases(fixture: &BenchFixture) -> Vec<ReportLine> {
     let mut lines = against_reference(fixture, 100, fixture.rounds(300), Goal::Better(3.5));
     let floor = || -> Result<[Pairs; 2]> {
         let [ours, _] = fixture.host_locals(100)?;
@@ -36,11 +36,16 @@ pub(super) fn few_leases(fixture: &Fixture) -> Vec<Line> {
 }
 
 /// Measures this many leases, beside the reference.
-pub(super) fn many_leases(fixture: &Fixture, leases: u32, rounds: u32) -> Vec<Line> {
+pub(super) fn many_leases(fixture: &BenchFixture, leases: u32, rounds: u32) -> Vec<ReportLine> {
     against_reference(fixture, leases, fixture.rounds(rounds), Goal::Better(5.0))
 }
 
-fn against_reference(fixture: &Fixture, leases: u32, rounds: u32, goal: Goal) -> Vec<Line> {
+fn against_reference(
+    fixture: &BenchFixture,
+    leases: u32,
+    rounds: u32,
+    goal: Goal,
+) -> Vec<ReportLine> {
     let measure = || -> Result<[Pairs; 2]> {
         let [ours, theirs] = fixture.host_locals(leases)?;
         add_and_del(fixture, [&ours, &theirs], rounds)
@@ -50,7 +55,7 @@ fn against_reference(fixture: &Fixture, leases: u32, rounds: u32, goal: Goal) ->
 
 /// Measures ADD and DEL by turns, so that the number of leases stays constant; the order of the
 /// sides alternates.
-fn add_and_del(fixture: &Fixture, programs: [&Program; 2], rounds: u32) -> Result<[Pairs; 2]> {
+fn add_and_del(fixture: &BenchFixture, programs: [&Program; 2], rounds: u32) -> Result<[Pairs; 2]> {
     let (mut adds, mut dels) = (Pairs::default(), Pairs::default());
     for round in 0..rounds + 1 {
         let id = id(1_000_000 + fixture.serial());
@@ -73,10 +78,10 @@ fn add_and_del(fixture: &Fixture, programs: [&Program; 2], rounds: u32) -> Resul
 }
 
 /// Three lines: the sum, which has the target, and its parts.
-fn add_del_lines(what: &str, goal: Goal, measured: Result<[Pairs; 2]>) -> Vec<Line> {
-    let line = |command: &str, goal, measured| Line {
+fn add_del_lines(what: &str, goal: Goal, measured: Result<[Pairs; 2]>) -> Vec<ReportLine> {
+    let line = |command: &str, goal, measured| ReportLine {
         what: format!("{what}: {command}"),
-        unit: Unit::Milliseconds,
+        unit: ReportUnit::Milliseconds,
         goal,
         measured,
     };
@@ -104,7 +109,7 @@ fn add_del_lines(what: &str, goal: Goal, measured: Result<[Pairs; 2]>) -> Vec<Li
 
 /// Measures a /16 with one free address, so that the search goes round; then a full one, in which
 /// ADD fails.
-pub(super) fn full(fixture: &Fixture) -> Vec<Line> {
+pub(super) fn full(fixture: &BenchFixture) -> Vec<ReportLine> {
     let mut lines = Vec::new();
     let programs = match fixture.host_locals(FULL - 1) {
         Ok(programs) => programs,
@@ -112,16 +117,16 @@ pub(super) fn full(fixture: &Fixture) -> Vec<Line> {
     };
     let [ours, theirs] = &programs;
     let rounds = fixture.rounds(8);
-    let with = |what: &str, goal, lines: &mut Vec<Line>| {
+    let with = |what: &str, goal, lines: &mut Vec<ReportLine>| {
         let measured = add_and_del(fixture, [ours, theirs], rounds);
         let [add, del] = match measured {
             Ok([adds, dels]) => [Ok(adds), Ok(dels)],
             Err(error) => [Err(error), Err(anyhow::anyhow!("as ADD"))],
         };
         for (command, goal, measured) in [("ADD", goal, add), ("DEL", Goal::None, del)] {
-            lines.push(Line {
+            lines.push(ReportLine {
                 what: format!("host-local, /16 with one address free, {what}: {command}"),
-                unit: Unit::Milliseconds,
+                unit: ReportUnit::Milliseconds,
                 goal,
                 measured,
             });
@@ -148,9 +153,9 @@ pub(super) fn full(fixture: &Fixture) -> Vec<Line> {
             };
             refusals(fixture, [ours, theirs], rounds)
         };
-        lines.push(Line {
+        lines.push(ReportLine {
             what: format!("host-local, full /16, {what}: ADD that is refused"),
-            unit: Unit::Milliseconds,
+            unit: ReportUnit::Milliseconds,
             goal,
             measured: measure(),
         });
@@ -159,7 +164,7 @@ pub(super) fn full(fixture: &Fixture) -> Vec<Line> {
 }
 
 /// Takes the last address, and measures failing requests.
-fn refusals(fixture: &Fixture, programs: [&Program; 2], rounds: u32) -> Result<Pairs> {
+fn refusals(fixture: &BenchFixture, programs: [&Program; 2], rounds: u32) -> Result<Pairs> {
     let last = id(2_000_000 + fixture.serial());
     for program in programs {
         program.time("ADD", &last, no_netns())?;
@@ -185,7 +190,7 @@ fn refusals(fixture: &Fixture, programs: [&Program; 2], rounds: u32) -> Result<P
 }
 
 /// Measures many processes on one directory: ADD+DEL pairs per second.
-pub(super) fn crowd(fixture: &Fixture) -> Vec<Line> {
+pub(super) fn crowd(fixture: &BenchFixture) -> Vec<ReportLine> {
     let measure = || -> Result<Pairs> {
         let [ours, theirs] = fixture.host_locals(100)?;
         let mut pairs = Pairs::default();
@@ -194,15 +199,15 @@ pub(super) fn crowd(fixture: &Fixture) -> Vec<Line> {
         }
         Ok(pairs)
     };
-    vec![Line {
+    vec![ReportLine {
         what: format!("host-local, 100 leases, {CROWD} at a time: ADD+DEL pairs"),
-        unit: Unit::PerSecond("pairs"),
+        unit: ReportUnit::PerSecond("pairs"),
         goal: Goal::Better(4.0),
         measured: measure(),
     }]
 }
 
-fn throughput(fixture: &Fixture, program: &Program) -> Result<f64> {
+fn throughput(fixture: &BenchFixture, program: &Program) -> Result<f64> {
     let (pairs, first) = (
         CROWD * fixture.rounds(8),
         3_000_000 + fixture.serial() * 10_000,

@@ -9,14 +9,14 @@ use clap::ValueEnum;
 use serde::Deserialize;
 
 use super::{
-    Options, circumstances, finish, name, note,
-    report::{Goal, Line, Unit},
+    BenchOptions, circumstances, finish, name, note,
+    report::{Goal, ReportLine, ReportUnit},
     stats::Pairs,
 };
 use crate::build;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Row {
+pub(crate) enum IpamRow {
     /// from empty to full, 65,536 blocks
     Fill,
     /// with one block in 65,536 free
@@ -44,7 +44,7 @@ struct BenchOutput {
 }
 
 /// Runs the benchmark.
-pub(super) fn run(options: &Options<Row>) -> Result<()> {
+pub(super) fn run(options: &BenchOptions<IpamRow>) -> Result<()> {
     let mut lines = Vec::new();
     for row in options.rows() {
         note(&format!("{} …", name(row)));
@@ -58,7 +58,7 @@ pub(super) fn run(options: &Options<Row>) -> Result<()> {
 }
 
 /// Runs one row in a process of its own, so that rows do not affect each other.
-fn measure(row: Row) -> Result<Pairs> {
+fn measure(row: IpamRow) -> Result<Pairs> {
     let memory = name(row).starts_with("memory");
     let bench = if memory { "memory" } else { "time" };
     let mut cargo = build::cargo();
@@ -83,57 +83,57 @@ fn measure(row: Row) -> Result<Pairs> {
     Ok(measured.pairs)
 }
 
-impl Row {
-    fn line(self, measured: Result<Pairs>) -> Line {
+impl IpamRow {
+    fn line(self, measured: Result<Pairs>) -> ReportLine {
         use Goal::AtMost;
         let (what, unit, goal) = match self {
             Self::Fill => (
                 "allocate a block, empty to full, 65,536 blocks (index; the reference: 510 ns)",
-                Unit::Nanoseconds,
+                ReportUnit::Nanoseconds,
                 AtMost(50.0),
             ),
             Self::OneFree => (
                 "free and allocate the one free block in 65,536 (index; the reference: 0.88 ms)",
-                Unit::Nanoseconds,
+                ReportUnit::Nanoseconds,
                 AtMost(150.0),
             ),
             Self::StartIndex => (
                 "parse and occupy 65,536 at start (index; the reference: 56 ms)",
-                Unit::Milliseconds,
+                ReportUnit::Milliseconds,
                 AtMost(10.0),
             ),
             Self::Start => (
                 "the same with the ledger of who holds each",
-                Unit::Milliseconds,
+                ReportUnit::Milliseconds,
                 Goal::None,
             ),
             Self::Allocate => (
                 "give a node a block, empty to full, 65,536 nodes, with the ledger",
-                Unit::Nanoseconds,
+                ReportUnit::Nanoseconds,
                 Goal::None,
             ),
             Self::MemoryIndex => (
                 "index of 10.0.0.0/8 in /32 (16,777,216 blocks), full",
-                Unit::Kibibytes,
+                ReportUnit::Kibibytes,
                 AtMost(4096.0),
             ),
             Self::MemoryFragmented => (
                 "the same, every other block free",
-                Unit::Kibibytes,
+                ReportUnit::Kibibytes,
                 AtMost(4096.0),
             ),
             Self::MemoryOwner => (
                 "index, ledger, UIDs and names for each of those blocks, all in use",
-                Unit::Bytes,
+                ReportUnit::Bytes,
                 AtMost(64.0),
             ),
             Self::MemoryOwnerDual => (
                 "the same for each of 131,072 blocks of 65,536 dual-stack nodes",
-                Unit::Bytes,
+                ReportUnit::Bytes,
                 AtMost(64.0),
             ),
         };
-        Line {
+        ReportLine {
             what: what.to_owned(),
             unit,
             goal,

@@ -7,7 +7,7 @@ use super::stats::{Pairs, quantile};
 
 /// The unit of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unit {
+pub(super) enum ReportUnit {
     Milliseconds,
     Seconds,
     /// This many per second.
@@ -37,15 +37,15 @@ pub(super) enum Goal {
 
 /// A line of the table.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct ReportLine {
     pub(super) what: String,
-    pub(super) unit: Unit,
+    pub(super) unit: ReportUnit,
     pub(super) goal: Goal,
     /// Errors are shown in the table, so that one failed row does not hide the others.
     pub(super) measured: Result<Pairs>,
 }
 
-impl Line {
+impl ReportLine {
     /// True if the line was measured and reached its target.
     pub(super) fn is_reached(&self) -> bool {
         let Ok(pairs) = &self.measured else {
@@ -65,7 +65,7 @@ impl Line {
     fn ratios(&self, pairs: &Pairs) -> Vec<f64> {
         let ratios = pairs.theirs_over_ours();
         match (self.goal, self.unit) {
-            (Goal::Within(_), _) | (_, Unit::PerSecond(_)) => {
+            (Goal::Within(_), _) | (_, ReportUnit::PerSecond(_)) => {
                 ratios.iter().map(|ratio| 1.0 / ratio).collect()
             }
             _ => ratios,
@@ -109,32 +109,32 @@ impl Line {
         let [p50, p95] = [0.5, 0.95].map(|q| quantile(values, q).unwrap_or(f64::NAN));
         match self.unit {
             _ if values.is_empty() => "—".to_owned(),
-            Unit::Milliseconds => format!("{p50:.2} ({p95:.2}) ms"),
+            ReportUnit::Milliseconds => format!("{p50:.2} ({p95:.2}) ms"),
             _ => self.amount(p50),
         }
     }
 
     fn amount(&self, value: f64) -> String {
         match self.unit {
-            Unit::Milliseconds => format!("{value} ms"),
-            Unit::Nanoseconds => format!("{value:.0} ns"),
-            Unit::Bytes => format!("{value:.1} B"),
-            Unit::Seconds => format!("{value:.1} s"),
-            Unit::PerSecond(what) => format!("{value:.0} {what}/s"),
-            Unit::Mebibytes => format!("{value:.0} MiB"),
-            Unit::Times => format!("{value:.2}×"),
-            Unit::Kibibytes if value < 100.0 => format!("{value:.2} KiB"),
-            Unit::Kibibytes => format!("{value:.0} KiB"),
+            ReportUnit::Milliseconds => format!("{value} ms"),
+            ReportUnit::Nanoseconds => format!("{value:.0} ns"),
+            ReportUnit::Bytes => format!("{value:.1} B"),
+            ReportUnit::Seconds => format!("{value:.1} s"),
+            ReportUnit::PerSecond(what) => format!("{value:.0} {what}/s"),
+            ReportUnit::Mebibytes => format!("{value:.0} MiB"),
+            ReportUnit::Times => format!("{value:.2}×"),
+            ReportUnit::Kibibytes if value < 100.0 => format!("{value:.2} KiB"),
+            ReportUnit::Kibibytes => format!("{value:.0} KiB"),
         }
     }
 }
 
 /// Formats the lines as a Markdown table.
-pub(super) fn table(lines: &[Line]) -> String {
+pub(super) fn table(lines: &[ReportLine]) -> String {
     let mut table = Table::new();
     table
         .load_style(presets::ASCII_MARKDOWN)
         .set_header(["what", "ours", "peer", "ratio", "target"])
-        .add_rows(lines.iter().map(Line::cells));
+        .add_rows(lines.iter().map(ReportLine::cells));
     table.to_string()
 }

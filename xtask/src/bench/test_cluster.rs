@@ -7,8 +7,8 @@ use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
 
 use super::{
-    Options, circumstances, finish, name, note,
-    report::{Goal, Line, Unit},
+    BenchOptions, circumstances, finish, name, note,
+    report::{Goal, ReportLine, ReportUnit},
     stats::Pairs,
 };
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Row {
+pub(crate) enum TestClusterRow {
     /// a cluster of three nodes, until all are Ready
     Start,
     /// the same, until nothing of it is left
@@ -27,7 +27,7 @@ pub(crate) enum Row {
 }
 
 /// Runs the benchmark.
-pub(super) fn run(options: &Options<Row>) -> Result<()> {
+pub(super) fn run(options: &BenchOptions<TestClusterRow>) -> Result<()> {
     build::programs(Profile::Release, &mut Parts::of("bench"))?;
     let mut lines = Vec::new();
     for row in options.rows() {
@@ -41,7 +41,7 @@ pub(super) fn run(options: &Options<Row>) -> Result<()> {
     finish("test-cluster", &text, &lines, options.write)
 }
 
-fn measure(row: Row, is_quick: bool) -> Result<Pairs> {
+fn measure(row: TestClusterRow, is_quick: bool) -> Result<Pairs> {
     let mut cargo = build::cargo();
     cargo.args(["bench", "--quiet", "--package", "podplane-test-cluster"]);
     cargo.args(["--bench", "clusters", "--", &name(row)]);
@@ -57,8 +57,8 @@ fn measure(row: Row, is_quick: bool) -> Result<Pairs> {
     serde_json::from_slice(&output.stdout).context("failed to parse the output of the bench")
 }
 
-impl Row {
-    fn line(self, measured: Result<Pairs>) -> Line {
+impl TestClusterRow {
+    fn line(self, measured: Result<Pairs>) -> ReportLine {
         let (what, goal) = match self {
             Self::Start => (
                 "start a cluster of 3 ledger nodes, until all are Ready",
@@ -70,9 +70,9 @@ impl Row {
                 Goal::None,
             ),
         };
-        Line {
+        ReportLine {
             what: what.to_owned(),
-            unit: Unit::Milliseconds,
+            unit: ReportUnit::Milliseconds,
             goal,
             measured,
         }

@@ -17,7 +17,7 @@ use clap::Parser;
 mod report;
 mod source;
 
-use report::Report;
+use report::StyleReport;
 use source::Source;
 
 #[derive(Debug, Parser)]
@@ -63,7 +63,7 @@ fn crate_of(file: &Path) -> String {
 }
 
 fn run(args: &Args) -> Result<()> {
-    let mut report = Report::default();
+    let mut report = StyleReport::default();
     for file in files()? {
         let owner = crate_of(&file);
         // A file that was deleted but is still in git's index has nothing to measure.

@@ -16,11 +16,11 @@ const DECLARATIONS: usize = 2;
 
 /// The files by crate.
 #[derive(Debug, Default)]
-pub(crate) struct Report {
+pub(crate) struct StyleReport {
     crates: BTreeMap<String, Vec<(PathBuf, Source)>>,
 }
 
-impl Report {
+impl StyleReport {
     pub(crate) fn add(&mut self, owner: String, file: PathBuf, source: Source) {
         self.crates.entry(owner).or_default().push((file, source));
     }

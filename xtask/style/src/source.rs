@@ -150,9 +150,9 @@ mod tests {
 
 /// Whether it holds.
 /// How is not the first word.
-struct State;
+struct Widget;
 
-impl State {
+impl Widget {
     /// A getter.
     fn get(&self) {
         tokio::select! {
@@ -163,7 +163,7 @@ impl State {
     }
 }
 
-type Alias = State;
+type Alias = Widget;
 
 trait Shape {
     fn required();
@@ -178,7 +178,7 @@ trait Shape {
         assert_eq!(source.doc_comments, 3);
         assert_eq!(source.questions, [3]);
         assert_eq!(source.comment_lines, 4);
-        assert_eq!(source.types, ["State", "Alias", "Shape"]);
+        assert_eq!(source.types, ["Widget", "Alias", "Shape"]);
         assert_eq!(source.logs, 2);
         assert_eq!(source.functions, [7, 1]);
     }

@@ -11,7 +11,7 @@ use podplane_proto::ipam::{self as wire, PodAddress};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::admission::addresses::Holder;
+use crate::admission::addresses::AddressHolder;
 
 /// The maximum number of addresses in a record, which is meant for people.
 pub(super) const MAX_ADDRESSES: NonZeroUsize = NonZeroUsize::new(256).expect("not zero");
@@ -19,7 +19,7 @@ pub(super) const MAX_ADDRESSES: NonZeroUsize = NonZeroUsize::new(256).expect("no
 /// A hold as it is recorded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Hold {
+pub(crate) struct BlockHold {
     /// SHA-256 of the instance's secret, in hexadecimal digits. `None` if a version without secrets
     /// wrote the record: any instance may take over the hold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -70,7 +70,7 @@ impl Claimant {
     }
 }
 
-impl Hold {
+impl BlockHold {
     /// The hold of a version that recorded no secrets.
     pub(super) fn of_nobody(now: Timestamp) -> Self {
         Self {
@@ -132,15 +132,15 @@ impl Hold {
     }
 
     /// The hold after the deletion of its node.
-    pub(super) fn left(
+    pub(super) fn after_deletion(
         self,
         heard: Option<Timestamp>,
-        holders: Vec<Holder>,
+        holders: Vec<AddressHolder>,
         now: Timestamp,
     ) -> Self {
         let addresses = holders
             .into_iter()
-            .map(|Holder { address, pod }| HeldAddress {
+            .map(|AddressHolder { address, pod }| HeldAddress {
                 address,
                 namespace: pod.namespace,
                 name: pod.name,
@@ -181,7 +181,7 @@ impl Hold {
     }
 
     /// Its form on the wire, without the hash.
-    pub(crate) fn told(&self) -> wire::Hold {
+    pub(crate) fn to_wire(&self) -> wire::Hold {
         let address = |held: &HeldAddress| PodAddress {
             address: held.address.to_string(),
             namespace: held.namespace.clone(),
@@ -212,18 +212,18 @@ mod tests {
     #[test]
     fn the_secret_is_neither_stored_nor_shown() {
         let claimant = Claimant::new("one", "correct horse");
-        let hold = Hold::by(&claimant, Timestamp::UNIX_EPOCH);
+        let hold = BlockHold::by(&claimant, Timestamp::UNIX_EPOCH);
         let stored = serde_json::to_string(&hold).unwrap();
-        let shown = format!("{stored} {hold:?} {claimant:?} {:?}", hold.told());
+        let shown = format!("{stored} {hold:?} {claimant:?} {:?}", hold.to_wire());
         assert!(!shown.contains("correct horse"), "{shown}");
-        assert!(!format!("{:?}", hold.told()).contains(&claimant.secret_hash));
+        assert!(!format!("{:?}", hold.to_wire()).contains(&claimant.secret_hash));
         assert!(hold.is_of(&claimant));
         assert!(!hold.is_of(&Claimant::new("one", "wrong horse")));
     }
 
     #[test]
     fn hold_expires_only_with_a_configured_delay() {
-        let hold = Hold::by(&Claimant::new("one", "s"), Timestamp::UNIX_EPOCH);
+        let hold = BlockHold::by(&Claimant::new("one", "s"), Timestamp::UNIX_EPOCH);
         assert_eq!(hold.until(None), None);
         let until = hold.until(Some(Duration::from_secs(40))).unwrap();
         assert_eq!(until.as_second(), 40);

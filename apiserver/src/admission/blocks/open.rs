@@ -9,28 +9,28 @@ use podplane_store::{Item, Key, MAX_WRITES, Prefix, StoreError, Txn, Write};
 use serde::Deserialize;
 
 use super::{
-    NodeBlocks,
-    hold::Hold,
+    NodeBlockAdmission,
+    hold::BlockHold,
     lengths::Lengths,
-    record::{self, Record, RecordState, Stored},
+    record::{self, KeyedBlockRecord, NodeBlockRecord, RecordState},
 };
-use crate::{admission::Policy, engine::Engine, storage};
+use crate::{admission::BlockPolicy, engine::Engine, storage};
 
 /// A key whose presence says that records have holds. A version without holds used an annotation
 /// instead.
 const HOLDS: &str = "/podplane/block-holds";
 
-impl NodeBlocks {
+impl NodeBlockAdmission {
     /// Makes the records agree with the nodes, in case a version without records wrote the store:
     /// every block of a node gets its record, and a record without a node starts to drain.
-    pub(crate) async fn open(engine: Engine, policy: Policy) -> Result<Self, StoreError> {
+    pub(crate) async fn open(engine: Engine, policy: BlockPolicy) -> Result<Self, StoreError> {
         let this = Self { engine, policy };
         let mut lengths = Lengths::default();
         let mut wanted = BTreeMap::new();
         let holds = Key::try_from(HOLDS).expect("neither empty nor long");
         let has_holds = this.engine.get(&holds).await?.is_some();
         let now = Timestamp::now();
-        let (nodes, _) = this.under(storage::prefix::<Node>()).await?;
+        let (nodes, _) = this.records_under(storage::prefix::<Node>()).await?;
         for node in &nodes {
             let Some(node) = StoredNode::read(node) else {
                 continue;
@@ -41,16 +41,16 @@ impl NodeBlocks {
                 };
                 if let Ok(key) = record::key(&net, &node.metadata.name) {
                     let in_use = !has_holds && node.metadata.has_addresses_in_use();
-                    let hold = in_use.then(|| Hold::of_nobody(now));
+                    let hold = in_use.then(|| BlockHold::of_nobody(now));
                     wanted.insert(key, (node.metadata.uid.clone(), hold));
                     lengths.insert(&net);
                 }
             }
         }
         let mut writes = Vec::new();
-        let (found, _) = this.under(Prefix::from(record::RECORDS)).await?;
+        let (found, _) = this.records_under(Prefix::from(record::RECORDS)).await?;
         for item in &found {
-            let Some(stored) = Stored::read(item) else {
+            let Some(stored) = KeyedBlockRecord::read(item) else {
                 // No version writes such a key.
                 continue;
             };
@@ -59,7 +59,7 @@ impl NodeBlocks {
                     let hold = stored.record.hold.clone().or(hold);
                     let fits = stored.record.state.has_node() && stored.record.node_uid == uid;
                     let record = match fits {
-                        true => Record {
+                        true => NodeBlockRecord {
                             hold,
                             ..stored.record.clone()
                         },
@@ -74,7 +74,7 @@ impl NodeBlocks {
                 }),
                 None => {
                     lengths.insert(&stored.net);
-                    let record = left(stored.record.clone(), has_holds, now);
+                    let record = draining_record(stored.record.clone(), has_holds, now);
                     if record != stored.record {
                         writes.push(record.put(item.key.clone()));
                     }
@@ -105,8 +105,8 @@ impl NodeBlocks {
     }
 }
 
-fn assigned((node_uid, hold): (String, Option<Hold>)) -> Record {
-    Record {
+fn assigned((node_uid, hold): (String, Option<BlockHold>)) -> NodeBlockRecord {
+    NodeBlockRecord {
         state: RecordState::Assigned,
         node_uid,
         fence: None,
@@ -116,16 +116,16 @@ fn assigned((node_uid, hold): (String, Option<Hold>)) -> Record {
 }
 
 /// The record of a node that is gone.
-fn left(record: Record, has_holds: bool, now: Timestamp) -> Record {
+fn draining_record(record: NodeBlockRecord, has_holds: bool, now: Timestamp) -> NodeBlockRecord {
     match record.state {
-        RecordState::Assigned | RecordState::Foreign => Record {
+        RecordState::Assigned | RecordState::Foreign => NodeBlockRecord {
             state: RecordState::Draining,
             ..record
         },
         // A version without holds kept it for a time because of its sandboxes.
-        RecordState::Draining if !has_holds && record.until.is_some() => Record {
+        RecordState::Draining if !has_holds && record.until.is_some() => NodeBlockRecord {
             until: None,
-            hold: Some(Hold::of_nobody(now)),
+            hold: Some(BlockHold::of_nobody(now)),
             ..record
         },
         RecordState::Draining | RecordState::Quarantined => record,
@@ -135,13 +135,13 @@ fn left(record: Record, has_holds: bool, now: Timestamp) -> Record {
 /// The fields of a stored node that records need, without decoding the rest.
 #[derive(Deserialize)]
 struct StoredNode {
-    metadata: Metadata,
+    metadata: NodeMetadata,
     #[serde(default)]
-    spec: Spec,
+    spec: NodeSpecFields,
 }
 
 #[derive(Deserialize)]
-struct Metadata {
+struct NodeMetadata {
     name: String,
     #[serde(default)]
     uid: String,
@@ -149,7 +149,7 @@ struct Metadata {
     annotations: BTreeMap<String, String>,
 }
 
-impl Metadata {
+impl NodeMetadata {
     /// Returns true if a kubelet of a version without holds reported addresses in use.
     fn has_addresses_in_use(&self) -> bool {
         let said = self.annotations.get(POD_IPS_ALLOCATED);
@@ -158,7 +158,7 @@ impl Metadata {
 }
 
 #[derive(Default, Deserialize)]
-struct Spec {
+struct NodeSpecFields {
     #[serde(rename = "podCIDRs")]
     pod_cidrs: Option<Vec<String>>,
 }

@@ -7,7 +7,7 @@ use podplane_api::jiff::Timestamp;
 use podplane_store::{Item, Key, KeyError, Prefix, Revision, Write};
 use serde::{Deserialize, Serialize};
 
-use super::hold::Hold;
+use super::hold::BlockHold;
 
 /// The key prefix of all records.
 pub(super) const RECORDS: &str = "/podplane/blocks/";
@@ -15,7 +15,7 @@ pub(super) const RECORDS: &str = "/podplane/blocks/";
 /// The record of a block.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Record {
+pub(crate) struct NodeBlockRecord {
     pub(crate) state: RecordState,
     /// The UID of the node that has it, or had it.
     #[serde(rename = "nodeUID")]
@@ -29,7 +29,7 @@ pub(crate) struct Record {
     pub(crate) until: Option<Timestamp>,
     /// The hold, if sandboxes may have addresses of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) hold: Option<Hold>,
+    pub(crate) hold: Option<BlockHold>,
 }
 
 /// The state of a block between one node and the next. Service ranges, which no node may have, are
@@ -66,7 +66,7 @@ impl RecordState {
     }
 }
 
-impl Record {
+impl NodeBlockRecord {
     pub(super) fn put(&self, key: Key) -> Write {
         let value = serde_json::to_vec(self).expect("text and numbers have a JSON form");
         Write::Put {
@@ -78,21 +78,21 @@ impl Record {
 
 /// A record with its key and revision in the store.
 #[derive(Clone, Debug)]
-pub(crate) struct Stored {
+pub(crate) struct KeyedBlockRecord {
     pub(crate) net: IpNet,
     pub(crate) node: String,
-    pub(crate) record: Record,
+    pub(crate) record: NodeBlockRecord,
     pub(crate) key: Key,
     pub(crate) revision: Revision,
 }
 
-impl Stored {
+impl KeyedBlockRecord {
     /// Decodes the record of an item. An unreadable value, as older versions wrote, becomes a
     /// record of a node with unknown UID.
     pub(super) fn read(item: &Item) -> Option<Self> {
         let (net, node) = parse(&item.key)?;
         let record = serde_json::from_slice(&item.value);
-        let record = record.unwrap_or_else(|_| Record {
+        let record = record.unwrap_or_else(|_| NodeBlockRecord {
             state: RecordState::Assigned,
             node_uid: String::new(),
             fence: None,

@@ -4,21 +4,21 @@ use ipnet::IpNet;
 use podplane_api::{
     Object as _,
     core::Node,
-    validation::{ErrorList, Path},
+    validation::{ErrorList, FieldPath},
 };
 use podplane_ipam::{Family, nearest_free};
 use podplane_proto::error::ApiError;
 
-use super::record::{RecordState, Stored};
-use crate::{admission::Policy, error};
+use super::record::{KeyedBlockRecord, RecordState};
+use crate::{admission::BlockPolicy, error};
 
 /// The distance from the refused block, in bits, within which a free one is proposed if no range is
 /// configured: 2^16 blocks, of its size or that of the block in the way.
 const NEARBY_BITS: u8 = 16;
 
 /// Describes a block that is in the way, and its owner.
-pub(super) fn whose(stored: &Stored) -> String {
-    let Stored {
+pub(super) fn describe_owner(stored: &KeyedBlockRecord) -> String {
+    let KeyedBlockRecord {
         net, node, record, ..
     } = stored;
     let state = match (record.state, record.until) {
@@ -42,21 +42,26 @@ pub(super) fn whose(stored: &Stored) -> String {
 
 /// `Node "b" is invalid: spec.podCIDRs: Invalid value: …: overlaps …; … is free`
 pub(super) fn refusal(
-    policy: &Policy,
+    policy: &BlockPolicy,
     node: &Node,
     net: &IpNet,
     (held, whose): (&IpNet, &str),
-    records: &[Stored],
+    records: &[KeyedBlockRecord],
 ) -> ApiError {
     let mut errors = ErrorList::new();
     let detail = format!("overlaps {whose}; {}", proposal(policy, net, held, records));
-    let path = Path::new("spec").child("podCIDRs");
+    let path = FieldPath::new("spec").child("podCIDRs");
     errors.invalid(&path, net.to_string(), &detail);
     error::invalid::<Node>(node.name(), &errors)
 }
 
 /// Proposes a free block, in words.
-fn proposal(policy: &Policy, net: &IpNet, held: &IpNet, records: &[Stored]) -> String {
+fn proposal(
+    policy: &BlockPolicy,
+    net: &IpNet,
+    held: &IpNet,
+    records: &[KeyedBlockRecord],
+) -> String {
     let services = policy.service_ranges.as_slice().iter().copied();
     let taken = || records.iter().map(|held| held.net).chain(services.clone());
     let of_family = |range: &&IpNet| Family::of(range) == Family::of(net);

@@ -12,9 +12,9 @@ use podplane_proto::{
 use podplane_store::{Guard, Key, StoreError, Txn, Write};
 
 use super::{
-    NodeBlocks,
-    hold::{Claimant, Hold},
-    record::{self, Record, RecordState, Stored},
+    NodeBlockAdmission,
+    hold::{BlockHold, Claimant},
+    record::{self, KeyedBlockRecord, NodeBlockRecord, RecordState},
 };
 use crate::{
     admission::{addresses, fences},
@@ -26,7 +26,7 @@ const NAMED: NonZeroUsize = NonZeroUsize::new(4).expect("not zero");
 
 /// A transition of a record.
 #[derive(Clone, Debug)]
-pub(crate) enum Move {
+pub(crate) enum RecordTransition {
     /// The block fits the configuration.
     Assigned,
     /// The block does not fit the configuration.
@@ -39,7 +39,7 @@ pub(crate) enum Move {
     Hold(HoldMove),
 }
 
-impl Move {
+impl RecordTransition {
     /// Returns true if the transition frees the block for another node.
     fn frees(&self) -> bool {
         matches!(self, Self::Quarantined(_) | Self::Release)
@@ -59,28 +59,28 @@ pub(crate) enum HoldMove {
 
 /// The identity of a record: a block, a node, and the node's UID.
 #[derive(Clone, Debug)]
-pub(crate) struct Which {
+pub(crate) struct BlockRecordId {
     pub(crate) net: IpNet,
     pub(crate) node: String,
     pub(crate) node_uid: String,
 }
 
-impl NodeBlocks {
+impl NodeBlockAdmission {
     /// Applies a transition to a record and returns the new record; `None` if it was removed.
     pub(crate) async fn update(
         &self,
-        which: &Which,
-        to: Move,
+        which: &BlockRecordId,
+        to: RecordTransition,
         fence: Option<&Fence>,
-    ) -> Result<Option<Stored>, ApiError> {
+    ) -> Result<Option<KeyedBlockRecord>, ApiError> {
         let key = record::key(&which.net, &which.node);
         let key = key.map_err(|error| error::bad_request(error.to_string()))?;
         loop {
             let leads = fences::guard(&self.engine, fence).await?;
             let item = self.engine.get(&key).await.map_err(error::store)?;
-            let Some(found) = item.as_ref().and_then(Stored::read) else {
+            let Some(found) = item.as_ref().and_then(KeyedBlockRecord::read) else {
                 return match to {
-                    Move::Release => Ok(None),
+                    RecordTransition::Release => Ok(None),
                     _ => Err(not_found(which)),
                 };
             };
@@ -88,7 +88,7 @@ impl NodeBlocks {
                 return Err(other_owner(which, &found));
             }
             let release_after = self.policy.release_after;
-            let record = moved(&found, &to, Timestamp::now(), release_after)?;
+            let record = record_after(&found, &to, Timestamp::now(), release_after)?;
             let no_holders = match to.frees() {
                 true => Some(self.no_holders(&found).await?),
                 false => None,
@@ -111,8 +111,8 @@ impl NodeBlocks {
             };
             match self.engine.commit(txn).await {
                 Ok(committed) => {
-                    tell(which, &to);
-                    return Ok(record.map(|record| Stored {
+                    log_transition(which, &to);
+                    return Ok(record.map(|record| KeyedBlockRecord {
                         record,
                         revision: committed.revision,
                         ..found
@@ -127,10 +127,10 @@ impl NodeBlocks {
     }
 }
 
-impl NodeBlocks {
+impl NodeBlockAdmission {
     /// Checks that no stored pod holds an address of the block; the guard ensures it until the
     /// commit. It applies to operators too.
-    async fn no_holders(&self, found: &Stored) -> Result<Guard, ApiError> {
+    async fn no_holders(&self, found: &KeyedBlockRecord) -> Result<Guard, ApiError> {
         let holders = addresses::holders(&self.engine, &found.net, NAMED).await;
         let holders = holders.map_err(error::store)?;
         let named = holders
@@ -151,14 +151,14 @@ impl NodeBlocks {
 }
 
 /// Logs an operator's act.
-fn tell(which: &Which, to: &Move) {
-    let Which { net, node, .. } = which;
-    if let Move::Hold(HoldMove::Forget) = to {
+fn log_transition(which: &BlockRecordId, to: &RecordTransition) {
+    let BlockRecordId { net, node, .. } = which;
+    if let RecordTransition::Hold(HoldMove::Forget) = to {
         tracing::warn!(%net, node, "hold of a node block ended by an operator");
     }
 }
 
-fn write(key: Key, record: Option<&Record>) -> Write {
+fn write(key: Key, record: Option<&NodeBlockRecord>) -> Write {
     match record {
         Some(record) => record.put(key),
         None => Write::Delete { key },
@@ -166,31 +166,31 @@ fn write(key: Key, record: Option<&Record>) -> Write {
 }
 
 /// Returns the record after a transition; `None` if it is removed.
-fn moved(
-    found: &Stored,
-    to: &Move,
+fn record_after(
+    found: &KeyedBlockRecord,
+    to: &RecordTransition,
     now: Timestamp,
     release_after: Option<Duration>,
-) -> Result<Option<Record>, ApiError> {
+) -> Result<Option<NodeBlockRecord>, ApiError> {
     use RecordState::{Assigned, Draining, Foreign, Quarantined};
     let record = &found.record;
     let after = |time: SignedDuration| Some(now.saturating_add(time).unwrap_or(now));
     let (state, until) = match (to, record.state) {
-        (Move::Assigned, Assigned | Foreign) => (Assigned, None),
-        (Move::Foreign, Assigned | Foreign) => (Foreign, None),
-        (Move::Quarantined(time), Draining | Quarantined) => {
+        (RecordTransition::Assigned, Assigned | Foreign) => (Assigned, None),
+        (RecordTransition::Foreign, Assigned | Foreign) => (Foreign, None),
+        (RecordTransition::Quarantined(time), Draining | Quarantined) => {
             not_held(found, now, release_after)?;
             (Quarantined, after(*time))
         }
-        (Move::Release, Draining | Quarantined) => {
+        (RecordTransition::Release, Draining | Quarantined) => {
             not_held(found, now, release_after)?;
             return Ok(None);
         }
-        (Move::Hold(change), _) => return held(found, change, now).map(Some),
-        (Move::Quarantined(_) | Move::Release, Assigned | Foreign) => {
+        (RecordTransition::Hold(change), _) => return with_hold(found, change, now).map(Some),
+        (RecordTransition::Quarantined(_) | RecordTransition::Release, Assigned | Foreign) => {
             return Err(in_use(found, "which is there"));
         }
-        (Move::Assigned | Move::Foreign, Draining | Quarantined) => {
+        (RecordTransition::Assigned | RecordTransition::Foreign, Draining | Quarantined) => {
             return Err(ApiError::new(
                 Reason::Conflict,
                 format!("{}, which is gone", of(found)),
@@ -198,7 +198,7 @@ fn moved(
         }
     };
     let hold = record.hold.clone().filter(|_| state != Quarantined);
-    Ok(Some(Record {
+    Ok(Some(NodeBlockRecord {
         state,
         until,
         hold,
@@ -207,10 +207,14 @@ fn moved(
 }
 
 /// The record after a change of its hold.
-fn held(found: &Stored, change: &HoldMove, now: Timestamp) -> Result<Record, ApiError> {
+fn with_hold(
+    found: &KeyedBlockRecord,
+    change: &HoldMove,
+    now: Timestamp,
+) -> Result<NodeBlockRecord, ApiError> {
     let record = found.record.clone();
     let (HoldMove::Take(claimant, _) | HoldMove::End(claimant)) = change else {
-        return Ok(Record {
+        return Ok(NodeBlockRecord {
             hold: None,
             ..record
         });
@@ -219,23 +223,23 @@ fn held(found: &Stored, change: &HoldMove, now: Timestamp) -> Result<Record, Api
         return Err(of_another(found, hold));
     }
     Ok(match change {
-        HoldMove::End(_) | HoldMove::Forget => Record {
+        HoldMove::End(_) | HoldMove::Forget => NodeBlockRecord {
             hold: None,
             ..record
         },
         HoldMove::Take(_, addresses) => {
             let hold = match record.hold {
                 Some(hold) => hold.owned_by(claimant),
-                None => Hold::by(claimant, now),
+                None => BlockHold::by(claimant, now),
             };
             match record.state.has_node() {
                 // The Lease has the time at which it was heard of, and the pods have its addresses.
-                true => Record {
+                true => NodeBlockRecord {
                     hold: Some(hold),
                     ..record
                 },
                 // Even if nothing seemed to use the block any more.
-                false => Record {
+                false => NodeBlockRecord {
                     state: RecordState::Draining,
                     until: None,
                     hold: Some(hold.renewed(addresses, now)),
@@ -248,7 +252,7 @@ fn held(found: &Stored, change: &HoldMove, now: Timestamp) -> Result<Record, Api
 
 /// Checks that no instance holds the block.
 fn not_held(
-    found: &Stored,
+    found: &KeyedBlockRecord,
     now: Timestamp,
     release_after: Option<Duration>,
 ) -> Result<(), ApiError> {
@@ -267,7 +271,7 @@ fn not_held(
     Err(in_use(found, &why))
 }
 
-fn of_another(found: &Stored, hold: &Hold) -> ApiError {
+fn of_another(found: &KeyedBlockRecord, hold: &BlockHold) -> ApiError {
     let (holder, since, node) = (hold.holder(), hold.since, &found.node);
     let why = format!(
         "{}; {holder} holds it since {since}, since its sandboxes may have addresses of it; once they are gone, `podplane node forget {node}` ends that hold",
@@ -276,27 +280,27 @@ fn of_another(found: &Stored, hold: &Hold) -> ApiError {
     ApiError::new(Reason::Forbidden, why)
 }
 
-fn of(found: &Stored) -> String {
-    let Stored {
+fn of(found: &KeyedBlockRecord) -> String {
+    let KeyedBlockRecord {
         net, node, record, ..
     } = found;
     let state = record.state.as_str();
     format!("{net} ({state}) is of node \"{node}\"")
 }
 
-fn in_use(found: &Stored, why: &str) -> ApiError {
+fn in_use(found: &KeyedBlockRecord, why: &str) -> ApiError {
     ApiError::new(Reason::InUse, format!("{}, {why}", of(found)))
 }
 
-fn not_found(which: &Which) -> ApiError {
-    let Which { net, node, .. } = which;
+fn not_found(which: &BlockRecordId) -> ApiError {
+    let BlockRecordId { net, node, .. } = which;
     ApiError::new(
         Reason::NotFound,
         format!("there is no record of {net} of node \"{node}\""),
     )
 }
 
-fn other_owner(which: &Which, found: &Stored) -> ApiError {
+fn other_owner(which: &BlockRecordId, found: &KeyedBlockRecord) -> ApiError {
     let (wanted, is) = (&which.node_uid, &found.record.node_uid);
     ApiError::new(
         Reason::Conflict,

@@ -12,15 +12,15 @@ use super::*;
 use crate::{
     cache::{Feeder, KindCache},
     engine::Engine,
-    registry::{Part, Write},
+    registry::{ObjectPart, WriteParams},
 };
 
-struct Server {
+struct WatchFixture {
     registry: Registry<Node>,
     _feed: JoinSet<()>,
 }
 
-impl Server {
+impl WatchFixture {
     async fn start() -> Self {
         let engine = Engine::new(MemStore::new()).await.unwrap();
         let cache = Arc::new(KindCache::new());
@@ -39,17 +39,20 @@ impl Server {
     async fn create(&self, name: &str) -> Node {
         let mut node = Node::default();
         node.metadata.name = Some(name.into());
-        self.registry.create(node, &Write::default()).await.unwrap()
+        self.registry
+            .create(node, &WriteParams::default())
+            .await
+            .unwrap()
     }
 
     async fn watch(
         &self,
         after: &str,
         bookmarks: bool,
-    ) -> Result<impl Stream<Item = Result<Told, ApiError>> + use<>, ApiError> {
+    ) -> Result<impl Stream<Item = Result<StreamEvent, ApiError>> + use<>, ApiError> {
         let options = WatchOptions {
             query: Query::default(),
-            start: Start::parse(after)?,
+            start: WatchStart::parse(after)?,
             bookmarks,
             ends: None,
             announce_end: false,
@@ -59,16 +62,16 @@ impl Server {
 }
 
 /// The node of an event of the watch.
-fn node(told: Told) -> Node {
-    let Told::Seen(seen) = told else {
-        panic!("a bookmark: {told:?}");
+fn node(event: StreamEvent) -> Node {
+    let StreamEvent::Change(change) = event else {
+        panic!("a bookmark: {event:?}");
     };
-    Node::from_json(seen.document().unwrap()).unwrap()
+    Node::from_json(change.document().unwrap()).unwrap()
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_idle_watch_gets_a_bookmark_each_minute() {
-    let server = Server::start().await;
+    let server = WatchFixture::start().await;
     let created = server.create("n").await;
     let mut events = pin!(
         server
@@ -79,7 +82,7 @@ async fn an_idle_watch_gets_a_bookmark_each_minute() {
     for _ in 0..3 {
         let before = time::Instant::now();
         let event = events.next().await.unwrap().unwrap();
-        let Told::Bookmark(revision) = event else {
+        let StreamEvent::Bookmark(revision) = event else {
             panic!("{event:?}");
         };
         assert_eq!(revision.to_string(), created.resource_version());
@@ -90,13 +93,13 @@ async fn an_idle_watch_gets_a_bookmark_each_minute() {
 /// So that a client that comes back afterwards resumes near the present.
 #[tokio::test(start_paused = true)]
 async fn a_watch_gets_a_bookmark_before_its_end() {
-    let server = Server::start().await;
+    let server = WatchFixture::start().await;
     let created = server.create("n").await;
     let begun = Instant::now();
     let lasts = BOOKMARK_EVERY + Duration::from_secs(30);
     let options = WatchOptions {
         query: Query::default(),
-        start: Start::parse(created.resource_version()).unwrap(),
+        start: WatchStart::parse(created.resource_version()).unwrap(),
         bookmarks: true,
         ends: Some(begun + lasts),
         announce_end: false,
@@ -104,7 +107,7 @@ async fn a_watch_gets_a_bookmark_before_its_end() {
     let mut events = pin!(server.registry.watch(options).await.unwrap());
     for due in [BOOKMARK_EVERY, lasts - BOOKMARK_BEFORE_END] {
         let event = events.next().await.unwrap().unwrap();
-        assert!(matches!(event, Told::Bookmark(_)), "{event:?}");
+        assert!(matches!(event, StreamEvent::Bookmark(_)), "{event:?}");
         let late = begun.elapsed() - due;
         assert!(late < Duration::from_millis(100), "{late:?} late");
     }
@@ -112,11 +115,11 @@ async fn a_watch_gets_a_bookmark_before_its_end() {
 
 #[tokio::test(start_paused = true)]
 async fn a_watch_from_now_sees_only_later_objects() {
-    let server = Server::start().await;
+    let server = WatchFixture::start().await;
     server.create("a").await;
     let options = WatchOptions {
         query: Query::default(),
-        start: Start::Now,
+        start: WatchStart::Now,
         bookmarks: false,
         ends: None,
         announce_end: false,
@@ -128,7 +131,7 @@ async fn a_watch_from_now_sees_only_later_objects() {
 
 #[tokio::test(start_paused = true)]
 async fn sends_no_unrequested_bookmarks() {
-    let server = Server::start().await;
+    let server = WatchFixture::start().await;
     let created = server.create("n").await;
     let mut events = pin!(
         server
@@ -145,7 +148,7 @@ async fn sends_no_unrequested_bookmarks() {
 
 #[tokio::test]
 async fn a_watch_that_falls_behind_expires() {
-    let server = Server::start().await;
+    let server = WatchFixture::start().await;
     let first = server.create("a").await;
     let mut slow = pin!(server.watch(first.resource_version(), false).await.unwrap());
     let mut quick = pin!(server.watch(first.resource_version(), false).await.unwrap());
@@ -183,7 +186,7 @@ async fn a_watch_that_falls_behind_expires() {
 #[tokio::test]
 async fn an_unread_watch_costs_no_memory_and_expires() {
     const UPDATES: usize = 200;
-    let server = Server::start().await;
+    let server = WatchFixture::start().await;
     let mut node_a = server.create("a").await;
     let mut stalled = pin!(
         server
@@ -208,7 +211,7 @@ async fn an_unread_watch_costs_no_memory_and_expires() {
         labels.insert("update".into(), update.to_string());
         node_a = server
             .registry
-            .update(node_a, Part::Main, &Write::default())
+            .update(node_a, ObjectPart::Main, &WriteParams::default())
             .await
             .unwrap();
         assert_eq!(node(quick.next().await.unwrap().unwrap()), node_a);

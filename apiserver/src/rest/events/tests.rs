@@ -7,16 +7,16 @@ use super::*;
 use crate::{
     cache::{Feeder, KindCache},
     engine::Engine,
-    rest::request::Options,
+    rest::request::RequestOptions,
 };
 
-struct Fixture {
+struct EventsFixture {
     core: Registry<Event>,
     view: EventsV1,
     _feed: JoinSet<()>,
 }
 
-impl Fixture {
+impl EventsFixture {
     async fn start() -> Self {
         let engine = Engine::new(MemStore::new()).await.unwrap();
         let namespace =
@@ -45,14 +45,17 @@ impl Fixture {
     /// Patches the event named `a` through the newer form; returns the result.
     async fn patched(&self, patch: Patch) -> Result<Value, ApiError> {
         let (key, options) = (key("a"), options());
-        let patched = self.view.patch(&key, Part::Main, &patch, &options).await;
+        let patched = self
+            .view
+            .patch(&key, ObjectPart::Main, &patch, &options)
+            .await;
         patched.map(|written| written.document)
     }
 }
 
 fn options() -> WriteOptions {
     WriteOptions {
-        write: Write::default(),
+        write: WriteParams::default(),
         validation: FieldValidation::Strict,
         duplicates: Vec::new(),
     }
@@ -60,7 +63,10 @@ fn options() -> WriteOptions {
 
 fn list(query: &str) -> ListOptions {
     let uri = format!("http://a/?{query}").parse().unwrap();
-    Options::parse(&uri).unwrap().list("default").unwrap()
+    RequestOptions::parse(&uri)
+        .unwrap()
+        .list("default")
+        .unwrap()
 }
 
 fn event(name: &str) -> Value {
@@ -78,7 +84,7 @@ fn key(name: &str) -> ObjectKey {
 
 #[tokio::test]
 async fn serves_every_event_in_both_forms() {
-    let fixture = Fixture::start().await;
+    let fixture = EventsFixture::start().await;
     let ends = tokio::time::Instant::now() + std::time::Duration::from_secs(60);
     let mut watch = fixture.view.watch(&list(""), ends).await.unwrap();
     let created = fixture.view.create(event("a"), &options()).await.unwrap();
@@ -113,7 +119,7 @@ async fn serves_every_event_in_both_forms() {
 
 #[tokio::test]
 async fn the_new_form_is_validated_by_its_own_rules() {
-    let fixture = Fixture::start().await;
+    let fixture = EventsFixture::start().await;
     let mut bad = event("a");
     bad["eventTime"] = Value::Null;
     let error = fixture.view.create(bad, &options()).await.unwrap_err();
@@ -132,7 +138,7 @@ async fn the_new_form_is_validated_by_its_own_rules() {
 
 #[tokio::test]
 async fn a_patch_changes_only_the_series_of_an_event() {
-    let fixture = Fixture::start().await;
+    let fixture = EventsFixture::start().await;
     fixture.view.create(event("a"), &options()).await.unwrap();
     let again = json!({"series": {"count": 2, "lastObservedTime": "2026-01-01T00:00:09.000000Z"}});
     for patch in [Patch::Merge(again.clone()), Patch::Strategic(again)] {

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use podplane_api::jiff::Timestamp;
-use podplane_service_runtime::trace::{Journey, Seen, waterfall};
+use podplane_service_runtime::trace::{Journey, ReceivedSpan, waterfall};
 use tokio::time;
 
-use super::{Line, Stage};
-use crate::journeys::{Journeys, Told};
+use super::{LifeStage, LogLine};
+use crate::journeys::{Journeys, TraceSnapshot};
 
 /// The width in columns. A client does not send its own.
 const WIDTH: usize = 120;
@@ -18,19 +18,19 @@ const QUIET: Duration = Duration::from_secs(1);
 const ARRIVED: &str = "status Running";
 
 /// The lines, all with the time at which the journey ended.
-pub(super) fn lines(journeys: &Journeys, uid: &str) -> Vec<Line> {
-    let told = Journey::creation(uid).and_then(|journey| journeys.get(journey));
-    let Some(Told {
+pub(super) fn lines(journeys: &Journeys, uid: &str) -> Vec<LogLine> {
+    let trace = Journey::creation(uid).and_then(|journey| journeys.get(journey));
+    let Some(TraceSnapshot {
         id, spans, dropped, ..
-    }) = told
+    }) = trace
     else {
         return Vec::new();
     };
     let end = spans.iter().map(|span| span.end_unix_nano).max();
     let time = Timestamp::from_nanosecond(end.unwrap_or_default().into()).unwrap_or_default();
-    let line = |text: String| Line {
+    let line = |text: String| LogLine {
         time,
-        stage: Stage::Traced,
+        stage: LifeStage::Traced,
         what: String::new(),
         how: text,
     };
@@ -41,15 +41,15 @@ pub(super) fn lines(journeys: &Journeys, uid: &str) -> Vec<Line> {
     texts.map(line).collect()
 }
 
-fn arrived(told: &Told) -> bool {
-    let is_arrival = |span: &Seen| span.name == ARRIVED;
-    told.spans.iter().any(is_arrival)
+fn arrived(trace: &TraceSnapshot) -> bool {
+    let is_arrival = |span: &ReceivedSpan| span.name == ARRIVED;
+    trace.spans.iter().any(is_arrival)
 }
 
 /// Waits until the trace of an arrived pod is complete, but only for a short time.
 pub(super) async fn soon_settled(journeys: &Journeys, uid: &str) {
-    let told = Journey::creation(uid).and_then(|journey| journeys.get(journey));
-    if told.as_ref().is_some_and(arrived) {
+    let trace = Journey::creation(uid).and_then(|journey| journeys.get(journey));
+    if trace.as_ref().is_some_and(arrived) {
         // After that the present spans are shown.
         _ = time::timeout(2 * QUIET, settled(journeys, uid)).await;
     }
@@ -63,8 +63,8 @@ pub(super) async fn settled(journeys: &Journeys, uid: &str) {
     let mut turns = journeys.turns();
     loop {
         turns.borrow_and_update();
-        let told = journeys.get(journey).filter(arrived);
-        let quiet = told.map(|told| told.received.elapsed().unwrap_or_default());
+        let trace = journeys.get(journey).filter(arrived);
+        let quiet = trace.map(|trace| trace.received.elapsed().unwrap_or_default());
         match quiet {
             Some(quiet) if quiet >= QUIET => return,
             // Other traces may change all the time.

@@ -6,13 +6,13 @@ use podplane_api::printable;
 use podplane_audit::{AuditReport, Severity};
 use podplane_ipam::figures::readable;
 
-use crate::output::{self, table::Table};
+use crate::output::{self, table::TextTable};
 
 /// Prints a row for each finding with its remedy, then the summary.
 pub(super) fn table(report: &AuditReport) -> anyhow::Result<()> {
     let summary = &report.summary;
     if !report.findings.is_empty() {
-        let mut table = Table::new(vec!["SEVERITY", "CODE", "MESSAGE"]);
+        let mut table = TextTable::new(vec!["SEVERITY", "CODE", "MESSAGE"]);
         let rows = report.findings.iter().map(|finding| {
             vec![
                 finding.severity.to_string(),

@@ -85,7 +85,7 @@ fn result(finding: &Finding, artifact: Option<&str>) -> Value {
 mod tests {
     use std::collections::BTreeMap;
 
-    use podplane_audit::{Collector, Expected, Flags, Keep, audit};
+    use podplane_audit::{ControllerFlags, DumpCollector, DumpScope, ExpectedBlocks, audit};
 
     use super::*;
 
@@ -95,10 +95,13 @@ mod tests {
             {"kind": "Node", "metadata": {"name": "a"}, "spec": {"podCIDR": "10.0.0.0/24", "podCIDRs": ["10.0.0.0/24"]}},
             {"kind": "Node", "metadata": {"name": "b"}, "spec": {"podCIDR": "10.0.0.0/24", "podCIDRs": ["10.0.0.0/24"]}},
         ]});
-        let mut collector = Collector::new(Keep::Fields);
+        let mut collector = DumpCollector::new(DumpScope::Fields);
         collector.read(dump.to_string().as_bytes()).unwrap();
-        let read = collector.finish(&Flags::default());
-        let report = audit(&read, &Expected::new(&Flags::default(), &read).unwrap());
+        let read = collector.finish(&ControllerFlags::default());
+        let report = audit(
+            &read,
+            &ExpectedBlocks::new(&ControllerFlags::default(), &read).unwrap(),
+        );
         let log = log(&report, Some("dump.json"));
         let rules = log["runs"][0]["tool"]["driver"]["rules"]
             .as_array()

@@ -12,13 +12,13 @@ use podplane_api::{
     Object as _,
     core::{Node, Pod},
 };
-use podplane_audit::{Collector, Dump, Flags, InputError, Keep, Unread};
+use podplane_audit::{ControllerFlags, Dump, DumpCollector, DumpScope, InputError, UnreadResource};
 use podplane_ipam::{invariants::DrainingBlock, parse_cidr};
 use podplane_proto::ipam::{Block, BlockState};
 use serde::Deserialize;
 
 use super::Args;
-use crate::global::{Global, block_on};
+use crate::global::{GlobalOptions, block_on};
 
 /// The number of objects requested at once; kubectl's number.
 const PAGE: u32 = 500;
@@ -26,11 +26,11 @@ const PAGE: u32 = 500;
 /// Reads everything that the arguments name.
 pub(super) fn read(
     args: &Args,
-    flags: &Flags,
-    global: &Global,
-    keep: Keep,
+    flags: &ControllerFlags,
+    global: &GlobalOptions,
+    keep: DumpScope,
 ) -> anyhow::Result<Dump> {
-    let mut collector = Collector::new(keep);
+    let mut collector = DumpCollector::new(keep);
     match &args.kubeconfig {
         _ if !args.files.is_empty() => {
             for file in &args.files {
@@ -75,7 +75,7 @@ fn is_not_a_dump(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(InputError::NoDump))
 }
 
-fn from_file(file: &Path, collector: &mut Collector) -> anyhow::Result<()> {
+fn from_file(file: &Path, collector: &mut DumpCollector) -> anyhow::Result<()> {
     if file == Path::new("-") {
         return collector
             .read(io::stdin().lock())
@@ -88,7 +88,7 @@ fn from_file(file: &Path, collector: &mut Collector) -> anyhow::Result<()> {
 
 /// Reads podplane's own server. It also knows the draining blocks: an address outside of its node's
 /// block may be in one of them.
-async fn from_server(global: &Global, collector: &mut Collector) -> anyhow::Result<()> {
+async fn from_server(global: &GlobalOptions, collector: &mut DumpCollector) -> anyhow::Result<()> {
     let client = global.client()?;
     let all = podplane_client::ListParams::default();
     for node in client.all::<Node>().list(&all).await?.items {
@@ -118,7 +118,7 @@ async fn from_server(global: &Global, collector: &mut Collector) -> anyhow::Resu
 
 /// Reads a cluster that kubectl would reach, with GET requests only. Without a `file`, uses
 /// kubectl's own choice of kubeconfig.
-async fn from_cluster(file: Option<&Path>, keep: Keep) -> anyhow::Result<Collector> {
+async fn from_cluster(file: Option<&Path>, keep: DumpScope) -> anyhow::Result<DumpCollector> {
     let options = KubeConfigOptions::default();
     let config = match file {
         None => Config::from_kubeconfig(&options)
@@ -155,8 +155,12 @@ fn is_expired(error: &anyhow::Error) -> bool {
     status_of(error) == Some(410)
 }
 
-async fn from_pages(client: &kube::Client, server: &str, keep: Keep) -> anyhow::Result<Collector> {
-    let mut collector = Collector::new(keep);
+async fn from_pages(
+    client: &kube::Client,
+    server: &str,
+    keep: DumpScope,
+) -> anyhow::Result<DumpCollector> {
+    let mut collector = DumpCollector::new(keep);
     for path in ["/api/v1/nodes", "/api/v1/pods"] {
         let name_it = || format!("failed to list {path} of {server}");
         all_pages(client, path, &mut collector)
@@ -198,14 +202,14 @@ fn path_parts(path: &str) -> (&str, &str) {
     path.rsplit_once('/').unwrap_or((path, ""))
 }
 
-fn unread(path: &str, error: &anyhow::Error) -> Unread {
+fn unread(path: &str, error: &anyhow::Error) -> UnreadResource {
     let (version, resource) = path_parts(path);
     let group = version.split('/').next().unwrap_or_default();
     let reason = match error.downcast_ref() {
         Some(kube::Error::Api(status)) => format!("{} {}", status.code, status.reason),
         _ => format!("{error:#}"),
     };
-    Unread {
+    UnreadResource {
         resource: format!("{resource}.{group}"),
         reason,
     }
@@ -235,7 +239,7 @@ fn status_of(error: &anyhow::Error) -> Option<u16> {
 async fn all_pages(
     client: &kube::Client,
     path: &str,
-    collector: &mut Collector,
+    collector: &mut DumpCollector,
 ) -> anyhow::Result<()> {
     let mut params = ListParams::default().limit(PAGE);
     loop {
@@ -243,7 +247,7 @@ async fn all_pages(
         // Read as text, so that no unknown field is lost.
         let text = client.request_text(request).await?;
         collector.read(text.as_bytes())?;
-        let List { metadata } = serde_json::from_str(&text)?;
+        let ListDocument { metadata } = serde_json::from_str(&text)?;
         if metadata.next.is_empty() {
             return Ok(());
         }
@@ -253,7 +257,7 @@ async fn all_pages(
 
 /// The continue token of a page.
 #[derive(Deserialize)]
-struct List {
+struct ListDocument {
     #[serde(default)]
     metadata: ListMeta,
 }
@@ -272,7 +276,7 @@ mod tests {
         thread,
     };
 
-    use podplane_audit::{Expected, audit};
+    use podplane_audit::{ExpectedBlocks, audit};
 
     use super::*;
 
@@ -324,9 +328,14 @@ mod tests {
         let server = format!("http://{}", listener.local_addr().unwrap());
         thread::spawn(move || serve(&listener));
         let client = kube::Client::try_from(Config::new(server.parse().unwrap())).unwrap();
-        let collector = from_pages(&client, &server, Keep::Fields).await.unwrap();
-        let dump = collector.finish(&Flags::default());
-        let report = audit(&dump, &Expected::new(&Flags::default(), &dump).unwrap());
+        let collector = from_pages(&client, &server, DumpScope::Fields)
+            .await
+            .unwrap();
+        let dump = collector.finish(&ControllerFlags::default());
+        let report = audit(
+            &dump,
+            &ExpectedBlocks::new(&ControllerFlags::default(), &dump).unwrap(),
+        );
         let unread: Vec<_> = report
             .summary
             .unread

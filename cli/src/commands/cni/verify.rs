@@ -21,7 +21,7 @@ use rustix::process::Signal;
 
 use crate::{
     commands::duration,
-    output::{self, table::Table},
+    output::{self, table::TextTable},
     progress::Progress,
     report::{self, OutputClosed, UsageError},
 };
@@ -204,7 +204,7 @@ fn list() -> anyhow::Result<()> {
         let columns = [check.id, check.title, check.basis];
         columns.map(str::to_owned).into()
     });
-    output::line(Table::new(vec!["CHECK", "WHAT HOLDS", "BASIS"]).rows(rows))
+    output::line(TextTable::new(vec!["CHECK", "WHAT HOLDS", "BASIS"]).rows(rows))
 }
 
 fn verified(args: &Args, stop: &Stop) -> anyhow::Result<Report> {
@@ -288,7 +288,7 @@ impl Screen {
                 self.checks = *checks;
                 let (left, is_quick) = (*left, self.is_quick);
                 let checks = *checks;
-                self.line(text::Head {
+                self.line(text::ReportHead {
                     about,
                     checks,
                     left,
@@ -306,7 +306,7 @@ impl Screen {
             Event::CheckEnded(check) => {
                 self.ended += 1;
                 let width = self.width;
-                self.line(text::Line { check, width })
+                self.line(text::CheckLine { check, width })
             }
         };
         if let Err(error) = printed {

@@ -14,8 +14,8 @@ use tokio::time::timeout;
 use crate::{
     Cli,
     commands::api,
-    global::{Global, GlobalArgs, block_on},
-    kind::{Kind, with_kind},
+    global::{GlobalArgs, GlobalOptions, block_on},
+    kind::{ResourceKind, with_kind},
 };
 
 /// The time after which a cluster without an answer has no candidates.
@@ -25,14 +25,14 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const MANY: i64 = 1000;
 
 /// Completes names of one kind.
-pub(crate) fn of(kind: Kind) -> ArgValueCompleter {
+pub(crate) fn of(kind: ResourceKind) -> ArgValueCompleter {
     completer(move |line, _| line.names(kind))
 }
 
 /// Completes kinds, and after `KIND/` the names of that kind.
 pub(crate) fn kind_and_name() -> ArgValueCompleter {
     completer(|line, word| match word.split_once('/') {
-        None => Kind::words().map(|(word, _)| word).collect(),
+        None => ResourceKind::words().map(|(word, _)| word).collect(),
         Some((word, _)) => match word.parse() {
             Ok(kind) => {
                 let names = line.names(kind).into_iter();
@@ -53,10 +53,10 @@ pub(crate) fn of_the_kind_before() -> ArgValueCompleter {
 
 /// A completer that offers the candidates that begin with the word.
 fn completer(
-    candidates: impl Fn(&Line, &str) -> Vec<String> + Send + Sync + 'static,
+    candidates: impl Fn(&CommandLine, &str) -> Vec<String> + Send + Sync + 'static,
 ) -> ArgValueCompleter {
     ArgValueCompleter::new(move |word: &OsStr| {
-        let (Some(word), Some(line)) = (word.to_str(), Line::of_shell()) else {
+        let (Some(word), Some(line)) = (word.to_str(), CommandLine::of_shell()) else {
             return Vec::new();
         };
         candidates(&line, word)
@@ -68,13 +68,13 @@ fn completer(
 }
 
 /// The command line being completed.
-struct Line {
-    global: Global,
+struct CommandLine {
+    global: GlobalOptions,
     /// The matches of the deepest subcommand, as far as they are written.
     command: ArgMatches,
 }
 
-impl Line {
+impl CommandLine {
     /// The line that the shell passes after `--`.
     fn of_shell() -> Option<Self> {
         let words = std::env::args_os().skip_while(|word| word != "--").skip(1);
@@ -82,7 +82,7 @@ impl Line {
             .ignore_errors(true)
             .try_get_matches_from(words)
             .ok()?;
-        let global = Global::try_from(GlobalArgs::from_arg_matches(&matches).ok()?).ok()?;
+        let global = GlobalOptions::try_from(GlobalArgs::from_arg_matches(&matches).ok()?).ok()?;
         let mut command = matches;
         while let Some((_, deeper)) = command.subcommand() {
             command = deeper.clone();
@@ -102,7 +102,7 @@ impl Line {
 
     /// The names of a kind in the line's namespace, except those that a shell would not take for
     /// one word.
-    fn names(&self, kind: Kind) -> Vec<String> {
+    fn names(&self, kind: ResourceKind) -> Vec<String> {
         let namespace = self.word("namespace");
         let params = ListParams {
             limit: MANY,

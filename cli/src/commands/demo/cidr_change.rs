@@ -17,7 +17,7 @@ use ipnet::Ipv4Net;
 use podplane_cluster::settings::Network;
 use podplane_service_runtime::shutdown;
 
-use self::{ranges::DemoRanges, stage::Stage};
+use self::{ranges::DemoRanges, stage::DemoCluster};
 use super::super::duration;
 use crate::{global::block_on, output, report::UsageError};
 
@@ -49,7 +49,7 @@ const ALL_NODES: usize = 500;
 pub(super) struct CidrChange {
     /// Run only this part
     #[arg(long, value_enum, value_name = "PART", default_value = "all")]
-    part: Part,
+    part: DemoPart,
 
     /// Start with this cluster CIDR, a /16; it is extended to the /12 around it
     #[arg(long, value_name = "CIDR", default_value = "10.244.0.0/16")]
@@ -72,7 +72,7 @@ pub(super) struct CidrChange {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Part {
+enum DemoPart {
     /// Both parts
     All,
     /// Kubernetes' allocator, and the repair
@@ -85,14 +85,14 @@ pub(super) fn run(demo: &CidrChange) -> anyhow::Result<ExitCode> {
     let (mut failed, started) = (0, Instant::now());
     let ranges = DemoRanges::new(demo.cluster_cidr, demo.pool_cidr).map_err(UsageError)?;
     block_on(async {
-        if demo.part != Part::Remedy {
+        if demo.part != DemoPart::Remedy {
             output::line("\n=== With Kubernetes' own allocator (--compat upstream) ===")?;
-            let mut stage = Stage::open("upstream", ranges, demo.network, demo.timeout)?;
+            let mut stage = DemoCluster::open("upstream", ranges, demo.network, demo.timeout)?;
             failed += played(&mut stage, async |stage| fault::play(stage).await).await?;
         }
-        if demo.part != Part::Fault {
+        if demo.part != DemoPart::Fault {
             output::line("\n=== The same with podplane's allocator ===")?;
-            let mut stage = Stage::open("none", ranges, Network::Ledger, demo.timeout)?;
+            let mut stage = DemoCluster::open("none", ranges, Network::Ledger, demo.timeout)?;
             failed += played(&mut stage, async |stage| remedy::play(stage).await).await?;
         }
         Ok(())
@@ -109,8 +109,8 @@ pub(super) fn run(demo: &CidrChange) -> anyhow::Result<ExitCode> {
 
 /// Plays a history, and takes the cluster down in any case. Returns the number of failed claims.
 async fn played(
-    stage: &mut Stage,
-    play: impl AsyncFnOnce(&mut Stage) -> anyhow::Result<()>,
+    stage: &mut DemoCluster,
+    play: impl AsyncFnOnce(&mut DemoCluster) -> anyhow::Result<()>,
 ) -> anyhow::Result<usize> {
     let done = tokio::select! {
         done = play(stage) => done,

@@ -17,15 +17,15 @@ use podplane_cluster::{
     settings::{Network, Settings, name_of},
 };
 use podplane_ipam::IpPolicy;
-use podplane_kubelet::cri::template::Template;
+use podplane_kubelet::cri::template::NetworkTemplate;
 use podplane_service_runtime::shutdown;
 
 use super::super::duration;
 use crate::{
     global::block_on,
-    output::{self, table::Table},
+    output::{self, table::TextTable},
     progress::Progress,
-    ready::{Wanted, phase},
+    ready::{ReadinessGoal, phase},
 };
 
 /// Story A's pods: system pods in the node's network first, then others.
@@ -78,7 +78,7 @@ pub(super) fn run(demo: &Exhaustion) -> anyhow::Result<ExitCode> {
         .context("failed to make a directory for the cluster")?;
     let dir = DataDir::new(temporary.path())?;
     let mut extra_config = ExtraConfig::default();
-    extra_config.set("cri", "cni-template", name_of(&Template::Kubenet));
+    extra_config.set("cri", "cni-template", name_of(&NetworkTemplate::Kubenet));
     let settings = Settings {
         nodes: 1,
         cluster_cidr: demo.cluster_cidr.to_string(),
@@ -125,18 +125,18 @@ async fn play(
     progress: &Progress,
 ) -> anyhow::Result<()> {
     let node = nodes.first().context("the cluster has no node")?;
-    let ready = Wanted {
+    let ready = ReadinessGoal {
         nodes: nodes.to_vec(),
-        ..Wanted::default()
+        ..ReadinessGoal::default()
     };
     let missing = ready.wait(client, demo.timeout, progress).await;
     anyhow::ensure!(missing.is_empty(), "the node is not Ready: {missing:?}");
 
     let (pods, pod_driver) = reflector(client.all::<Pod>(), ListParams::default());
     let (events, event_driver) = reflector(client.all::<Event>(), ListParams::default());
-    let stage = Stage {
+    let stage = DemoState {
         node,
-        expected: Expected::of(demo.ip_policy, demo.node_cidr_mask_size),
+        expected: ExpectedPods::of(demo.ip_policy, demo.node_cidr_mask_size),
         policy: demo.ip_policy,
         changes: (pods.subscribe(), events.subscribe()),
         pods,
@@ -154,7 +154,7 @@ async fn play(
 async fn scenes(
     demo: &Exhaustion,
     client: &Client,
-    mut stage: Stage<'_>,
+    mut stage: DemoState<'_>,
     progress: &Progress,
 ) -> anyhow::Result<()> {
     let api = client.namespaced::<Pod>("default");
@@ -164,7 +164,7 @@ async fn scenes(
     for number in 0..HOST_PODS {
         api.create(&pod(&format!("host-{number}"), true)).await?;
     }
-    let first = Expected {
+    let first = ExpectedPods {
         others: 0,
         waiting_others: 0,
         ..expected.clone()
@@ -195,7 +195,7 @@ async fn scenes(
             ..DeleteParams::default()
         };
         api.delete(&name, &at_once).await?;
-        let after = Expected {
+        let after = ExpectedPods {
             waiting_others: expected.waiting_others - 1,
             ..expected
         };
@@ -230,7 +230,7 @@ fn pod(name: &str, host_network: bool) -> Pod {
 
 /// The numbers of running and waiting pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Expected {
+struct ExpectedPods {
     hosts: usize,
     others: usize,
     waiting_hosts: usize,
@@ -239,7 +239,7 @@ struct Expected {
     why: &'static str,
 }
 
-impl Expected {
+impl ExpectedPods {
     fn of(policy: IpPolicy, mask: u8) -> Self {
         // The network, broadcast and gateway addresses are not for pods.
         let addresses = (1_usize << (32 - mask)).saturating_sub(3);
@@ -293,25 +293,25 @@ impl Expected {
 }
 
 /// The state of the play.
-struct Stage<'a> {
+struct DemoState<'a> {
     node: &'a str,
     policy: IpPolicy,
-    expected: Expected,
+    expected: ExpectedPods,
     pods: Cache<Pod>,
     events: Cache<Event>,
     changes: (Changes<Pod>, Changes<Event>),
     timeout: Duration,
 }
 
-impl Stage<'_> {
+impl DemoState<'_> {
     /// Waits until all pods are as expected.
-    async fn expect(&mut self, expected: &Expected) -> anyhow::Result<()> {
+    async fn expect(&mut self, expected: &ExpectedPods) -> anyhow::Result<()> {
         let timeout = self.timeout;
         let reached = async {
             tokio::join!(self.pods.synced(), self.events.synced());
             loop {
                 while self.changes.0.try_next().is_some() || self.changes.1.try_next().is_some() {}
-                if self.seen(expected.why) == Some(expected.clone()) {
+                if self.observed(expected.why) == Some(expected.clone()) {
                     return;
                 }
                 // Both are cancel safe.
@@ -326,17 +326,17 @@ impl Stage<'_> {
             anyhow::bail!(
                 "not as it should be after {} s: {expected:?} was expected, {:?} is seen",
                 timeout.as_secs_f32(),
-                self.seen(expected.why)
+                self.observed(expected.why)
             );
         }
         Ok(())
     }
 
     /// The counts; `None` while a pod neither runs nor waits for the reason `why`.
-    fn seen(&self, why: &'static str) -> Option<Expected> {
-        let mut seen = Expected {
+    fn observed(&self, why: &'static str) -> Option<ExpectedPods> {
+        let mut seen = ExpectedPods {
             why,
-            ..Expected::default()
+            ..ExpectedPods::default()
         };
         let reasons = self.reasons();
         for pod in self.pods.list() {
@@ -423,7 +423,7 @@ impl Stage<'_> {
                 reason.unwrap_or_default(),
             ]
         };
-        let mut table = Table::new(vec!["NAME", "HOST-NETWORK", "PHASE", "NODE", "IP", "WHY"]);
+        let mut table = TextTable::new(vec!["NAME", "HOST-NETWORK", "PHASE", "NODE", "IP", "WHY"]);
         table.rows(self.pods.list().iter().map(row))
     }
 }
@@ -447,7 +447,7 @@ mod tests {
     use super::*;
 
     fn counts(policy: IpPolicy, mask: u8) -> [usize; 4] {
-        let expected = Expected::of(policy, mask);
+        let expected = ExpectedPods::of(policy, mask);
         [
             expected.hosts,
             expected.others,

@@ -17,14 +17,14 @@ use podplane_proto::scheduler::{
 };
 
 use super::{annotations, events, events_table, pairs, time};
-use crate::{global::Global, output::sheet::Sheet};
+use crate::{global::GlobalOptions, output::sheet::Sheet};
 
 /// The time after which the sheet goes without the scheduler's explanation.
 const EXPLAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(super) async fn sheet(
     client: &Client,
-    global: &Global,
+    global: &GlobalOptions,
     namespace: &str,
     name: &str,
 ) -> anyhow::Result<Sheet> {
@@ -39,7 +39,11 @@ pub(super) async fn sheet(
 }
 
 /// The scheduler's explanation; `None` unless it is the one of this cluster and answers in time.
-async fn explain(global: &Global, namespace: &str, name: &str) -> Option<ExplainPodResponse> {
+async fn explain(
+    global: &GlobalOptions,
+    namespace: &str,
+    name: &str,
+) -> Option<ExplainPodResponse> {
     let address = trust::read_to_string(&global.scheduler_address_file()?).ok()?;
     let scheduler: Endpoint = address.trim().parse().ok()?;
     let mut scheduler = SchedulerServiceClient::new(endpoint::channel(&scheduler).ok()?);

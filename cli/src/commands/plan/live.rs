@@ -5,7 +5,8 @@ use std::{fs::File, io, path::Path, process::ExitCode};
 use anyhow::Context as _;
 use ipnet::IpNet;
 use podplane_audit::{
-    Collector, Dump, ExpectationSource, Expected, Flags, Keep, LiveRange, LiveRanges,
+    ControllerFlags, Dump, DumpCollector, DumpScope, ExpectationSource, ExpectedBlocks, LiveRange,
+    LiveRanges,
 };
 use podplane_ipam::{
     AddressRange, ClusterRange, Family,
@@ -15,17 +16,17 @@ use podplane_ipam::{
 };
 use serde_json::{Value, json};
 
-use super::{Args, Format, integer};
+use super::{Args, PlanFormat, integer};
 use crate::{
     output::{self, sheet::Sheet},
-    report::{Unusable, UsageError},
+    report::{UnusableInput, UsageError},
 };
 
 /// The reason to keep the mask.
 const KEEP_THE_MASK: &str = "keep the mask of this live cluster: after a change of it, Kubernetes' allocator gives blocks twice (docs/cidr-change.md)";
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let flags = Flags {
+    let flags = ControllerFlags {
         cluster_cidr: args.cluster_cidr.clone(),
         node_cidr_mask_size: args.node_cidr_mask_size,
         node_cidr_mask_size_ipv4: args.node_cidr_mask_size_ipv4,
@@ -33,11 +34,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         service_cidr: Some(args.service_cidr.clone()).filter(|range| !range.is_empty()),
         ipam: None,
     };
-    let dump = read(&args.from, &flags).map_err(Unusable)?;
-    let expected = Expected::new(&flags, &dump).map_err(|error| UsageError(error.to_string()))?;
+    let dump = read(&args.from, &flags).map_err(UnusableInput)?;
+    let expected =
+        ExpectedBlocks::new(&flags, &dump).map_err(|error| UsageError(error.to_string()))?;
     let network = dump.network();
     let Some(live) = dump.live_ranges(&expected) else {
-        return Err(Unusable(anyhow::anyhow!(
+        return Err(UnusableInput(anyhow::anyhow!(
             "this network ({}: {}) has no ranges that blocks are cut from: add subnets where it takes addresses from",
             network.name,
             network.reason
@@ -45,7 +47,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .into());
     };
     if live.ranges.is_empty() {
-        return Err(Unusable(anyhow::anyhow!(
+        return Err(UnusableInput(anyhow::anyhow!(
             "no node has a block, and no --cluster-cidr was given: there is no range to add to"
         ))
         .into());
@@ -53,8 +55,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     contradiction(&expected, &live).map_err(UsageError)?;
     let plan = LivePlan::new(args, &live);
     match args.output {
-        Format::Table => output::line(plan.sheet(&dump))?,
-        Format::Json => output::json(&plan.as_json(&dump))?,
+        PlanFormat::Table => output::line(plan.sheet(&dump))?,
+        PlanFormat::Json => output::json(&plan.as_json(&dump))?,
     }
     Ok(match plan.fits() {
         true => ExitCode::SUCCESS,
@@ -63,7 +65,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Refuses flags that contradict the cluster: the plan would be for another one.
-fn contradiction(expected: &Expected, live: &LiveRanges) -> Result<(), String> {
+fn contradiction(expected: &ExpectedBlocks, live: &LiveRanges) -> Result<(), String> {
     for family in [Family::V4, Family::V6] {
         let of_family = |net: &&IpNet| Family::of(net) == family;
         let blocks: Vec<_> = live.blocks.iter().filter(of_family).collect();
@@ -92,8 +94,8 @@ fn contradiction(expected: &Expected, live: &LiveRanges) -> Result<(), String> {
     Ok(())
 }
 
-fn read(files: &[std::path::PathBuf], flags: &Flags) -> anyhow::Result<Dump> {
-    let mut collector = Collector::new(Keep::Fields);
+fn read(files: &[std::path::PathBuf], flags: &ControllerFlags) -> anyhow::Result<Dump> {
+    let mut collector = DumpCollector::new(DumpScope::Fields);
     for file in files {
         let name_it = || format!("failed to read {}", file.display());
         if file == Path::new("-") {

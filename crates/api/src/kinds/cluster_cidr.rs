@@ -6,7 +6,7 @@ mod validation;
 use crate::{
     networking::ClusterCIDR,
     object::{Object, Scope, json_conversions},
-    selector::Selectable,
+    selector::FieldSelectable,
     strategy::Strategy,
 };
 
@@ -17,7 +17,7 @@ impl Object for ClusterCIDR {
     json_conversions!();
 }
 
-impl Selectable for ClusterCIDR {}
+impl FieldSelectable for ClusterCIDR {}
 
 impl Strategy for ClusterCIDR {
     const SERVICE: &'static str = "podplane.networking.v1.ClusterCIDRService";

@@ -7,10 +7,10 @@ use crate::{
     apps::ControllerRevision,
     names,
     object::{Object, Scope, json_conversions},
-    selector::Selectable,
+    selector::FieldSelectable,
     strategy::Strategy,
-    table::{Column, NONE, Row, always, created, workload::controller},
-    validation::{ErrorList, Path, Validate, metadata, workload},
+    table::{Column, NONE, TableRow, always, created, workload::controller},
+    validation::{ErrorList, FieldPath, Validate, metadata, workload},
 };
 
 impl Object for ControllerRevision {
@@ -20,15 +20,19 @@ impl Object for ControllerRevision {
     json_conversions!();
 }
 
-impl Selectable for ControllerRevision {}
+impl FieldSelectable for ControllerRevision {}
 
 impl Validate for ControllerRevision {
     fn validate(&self) -> ErrorList {
         let mut errors = metadata::validate(self, names::dns1123_subdomain);
         if self.data.as_ref().is_none_or(|data| data.0.is_null()) {
-            errors.required(&Path::new("data"), "data is mandatory");
+            errors.required(&FieldPath::new("data"), "data is mandatory");
         }
-        workload::non_negative(&Path::new("revision"), Some(self.revision), &mut errors);
+        workload::non_negative(
+            &FieldPath::new("revision"),
+            Some(self.revision),
+            &mut errors,
+        );
         errors
     }
 
@@ -37,13 +41,13 @@ impl Validate for ControllerRevision {
         errors.append(self.validate());
         if self.data != old.data {
             let data = json!(self.data);
-            errors.invalid(&Path::new("data"), data, "field is immutable");
+            errors.invalid(&FieldPath::new("data"), data, "field is immutable");
         }
         errors
     }
 }
 
-impl Row for ControllerRevision {
+impl TableRow for ControllerRevision {
     const COLUMNS: &'static [Column] = &[
         always("NAME"),
         always("CONTROLLER"),

@@ -9,10 +9,10 @@ use crate::{
     apps::{Deployment, DeploymentSpec, DeploymentStatus},
     kinds::pod,
     object::{Object, Scope, json_conversions},
-    selector::Selectable,
+    selector::FieldSelectable,
     strategy::{Strategy, Subresource},
     table::{
-        Column, Row, always, created, wide,
+        Column, TableRow, always, created, wide,
         workload::{containers, count, selector},
     },
 };
@@ -26,9 +26,9 @@ impl Object for Deployment {
     json_conversions!();
 }
 
-impl Selectable for Deployment {}
+impl FieldSelectable for Deployment {}
 
-impl Row for Deployment {
+impl TableRow for Deployment {
     const COLUMNS: &'static [Column] = &[
         always("NAME"),
         always("READY"),

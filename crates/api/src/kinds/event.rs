@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use crate::{
     core::Event,
     object::{Object, Scope, json_conversions},
-    selector::{Field, Selectable, field::text},
+    selector::{FieldSelectable, SelectableField, field::text},
     strategy::Strategy,
 };
 
@@ -25,8 +25,8 @@ impl Object for Event {
     json_conversions!();
 }
 
-impl Selectable for Event {
-    const FIELDS: &'static [Field<Self>] = &[
+impl FieldSelectable for Event {
+    const FIELDS: &'static [SelectableField<Self>] = &[
         ("involvedObject.kind", |event| {
             text(event.involved_object.kind.as_deref())
         }),

@@ -6,10 +6,10 @@ use crate::{
     coordination::Lease,
     names,
     object::{Object, Scope, json_conversions},
-    selector::Selectable,
+    selector::FieldSelectable,
     strategy::Strategy,
-    table::{Column, Row, always, created},
-    validation::{ErrorList, Path, Validate, metadata},
+    table::{Column, TableRow, always, created},
+    validation::{ErrorList, FieldPath, Validate, metadata},
 };
 
 impl Object for Lease {
@@ -19,12 +19,12 @@ impl Object for Lease {
     json_conversions!();
 }
 
-impl Selectable for Lease {}
+impl FieldSelectable for Lease {}
 
 impl Validate for Lease {
     fn validate(&self) -> ErrorList {
         let mut errors = metadata::validate(self, names::dns1123_subdomain);
-        let path = Path::new("spec");
+        let path = FieldPath::new("spec");
         let Some(spec) = &self.spec else {
             return errors;
         };
@@ -46,7 +46,7 @@ impl Validate for Lease {
     }
 }
 
-impl Row for Lease {
+impl TableRow for Lease {
     const COLUMNS: &'static [Column] = &[always("NAME"), always("HOLDER"), always("AGE")];
 
     fn cells(&self, now: Timestamp) -> Vec<String> {

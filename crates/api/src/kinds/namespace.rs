@@ -6,10 +6,10 @@ use crate::{
     core::Namespace,
     names,
     object::{Object, Scope, json_conversions},
-    selector::{Field, Selectable, field::status},
+    selector::{FieldSelectable, SelectableField, field::status},
     strategy::{Strategy, Subresource},
-    table::{Column, Row, always, created},
-    validation::{ErrorList, Path, Validate, metadata},
+    table::{Column, TableRow, always, created},
+    validation::{ErrorList, FieldPath, Validate, metadata},
 };
 
 /// The namespaces that exist from the first start, and cannot be deleted: the cluster does not work
@@ -29,15 +29,15 @@ impl Object for Namespace {
     json_conversions!();
 }
 
-impl Selectable for Namespace {
-    const FIELDS: &'static [Field<Self>] =
+impl FieldSelectable for Namespace {
+    const FIELDS: &'static [SelectableField<Self>] =
         &[("status.phase", |namespace| status!(namespace, phase))];
 }
 
 impl Validate for Namespace {
     fn validate(&self) -> ErrorList {
         let mut errors = metadata::validate(self, names::dns1123_label);
-        let path = Path::new("spec").child("finalizers");
+        let path = FieldPath::new("spec").child("finalizers");
         for finalizer in self
             .spec
             .iter()
@@ -49,7 +49,7 @@ impl Validate for Namespace {
     }
 }
 
-impl Row for Namespace {
+impl TableRow for Namespace {
     const COLUMNS: &'static [Column] = &[always("NAME"), always("STATUS"), always("AGE")];
 
     fn cells(&self, now: Timestamp) -> Vec<String> {

@@ -8,14 +8,14 @@ use jiff::Timestamp;
 use crate::{
     core::Node,
     object::{Object, Scope, json_conversions},
-    selector::{Field, Selectable, field::truth},
+    selector::{FieldSelectable, SelectableField, field::truth},
     strategy::{Strategy, Subresource},
-    table::{Column, Row},
+    table::{Column, TableRow},
 };
 
 pub use table::{is_unschedulable, pod_cidrs, pod_ips, roles};
 use validation::sync_pod_cidrs;
-pub(super) use validation::{Family, parse_cidr};
+pub(super) use validation::{IpFamily, parse_cidr};
 
 impl Object for Node {
     const SCOPE: Scope = Scope::Cluster;
@@ -25,13 +25,13 @@ impl Object for Node {
     json_conversions!();
 }
 
-impl Selectable for Node {
-    const FIELDS: &'static [Field<Self>] = &[("spec.unschedulable", |node| {
+impl FieldSelectable for Node {
+    const FIELDS: &'static [SelectableField<Self>] = &[("spec.unschedulable", |node| {
         truth(node.spec.as_ref().and_then(|spec| spec.unschedulable))
     })];
 }
 
-impl Row for Node {
+impl TableRow for Node {
     const COLUMNS: &'static [Column] = table::COLUMNS;
 
     fn cells(&self, now: Timestamp) -> Vec<String> {

@@ -13,11 +13,11 @@ use crate::{
     object::{Object, Scope, json_conversions},
     pod_ips,
     selector::{
-        Field, Selectable,
+        FieldSelectable, SelectableField,
         field::{spec, status, truth},
     },
-    strategy::{Station, Strategy, Subresource},
-    table::{Column, Row},
+    strategy::{JourneyState, Strategy, Subresource},
+    table::{Column, TableRow},
 };
 
 pub use bind::bind;
@@ -35,8 +35,8 @@ impl Object for Pod {
     json_conversions!();
 }
 
-impl Selectable for Pod {
-    const FIELDS: &'static [Field<Self>] = &[
+impl FieldSelectable for Pod {
+    const FIELDS: &'static [SelectableField<Self>] = &[
         ("spec.nodeName", |pod| spec!(pod, node_name)),
         ("spec.restartPolicy", |pod| spec!(pod, restart_policy)),
         ("spec.schedulerName", |pod| spec!(pod, scheduler_name)),
@@ -54,7 +54,7 @@ impl Selectable for Pod {
     ];
 }
 
-impl Row for Pod {
+impl TableRow for Pod {
     const COLUMNS: &'static [Column] = table::COLUMNS;
 
     fn cells(&self, now: Timestamp) -> Vec<String> {
@@ -119,12 +119,12 @@ impl Strategy for Pod {
         self.spec != old.spec
     }
 
-    fn station(&self) -> Option<Station> {
+    fn journey_state(&self) -> Option<JourneyState> {
         let status = self.status.as_ref();
         let text = |text: Option<&String>| text.cloned().unwrap_or_default();
         let ips = status.and_then(|status| status.pod_ips.as_ref());
         let ips: Vec<_> = ips.into_iter().flatten().map(|ip| ip.ip.as_str()).collect();
-        Some(Station {
+        Some(JourneyState {
             namespace: self.namespace().to_owned(),
             name: self.name().to_owned(),
             uid: self.uid().to_owned(),

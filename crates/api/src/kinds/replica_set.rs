@@ -9,13 +9,16 @@ use crate::{
     kinds::pod,
     names,
     object::{Object, Scope, json_conversions},
-    selector::{Field, Selectable},
+    selector::{FieldSelectable, SelectableField},
     strategy::{Strategy, Subresource},
     table::{
-        Column, Row, always, created, integer, wide,
+        Column, TableRow, always, created, integer, wide,
         workload::{containers, count, selector},
     },
-    validation::{ErrorList, Path, Validate, metadata, workload},
+    validation::{
+        ErrorList, FieldPath, Validate, metadata,
+        workload::{self, StatusCounts},
+    },
 };
 
 impl Object for ReplicaSet {
@@ -27,8 +30,8 @@ impl Object for ReplicaSet {
     json_conversions!();
 }
 
-impl Selectable for ReplicaSet {
-    const FIELDS: &'static [Field<Self>] = &[("status.replicas", |set| {
+impl FieldSelectable for ReplicaSet {
+    const FIELDS: &'static [SelectableField<Self>] = &[("status.replicas", |set| {
         let replicas = set.status.as_ref().map_or(0, |status| status.replicas);
         Cow::Owned(replicas.to_string())
     })];
@@ -38,7 +41,7 @@ impl Validate for ReplicaSet {
     fn validate(&self) -> ErrorList {
         let mut errors = metadata::validate(self, names::dns1123_subdomain);
         let spec = self.spec.clone().unwrap_or_default();
-        validate_spec(&Path::new("spec"), &spec, &mut errors);
+        validate_spec(&FieldPath::new("spec"), &spec, &mut errors);
         errors
     }
 
@@ -46,17 +49,17 @@ impl Validate for ReplicaSet {
         let mut errors = metadata::validate_update(self, old);
         errors.append(self.validate());
         if let (Some(new), Some(old)) = (&self.spec, &old.spec) {
-            let path = Path::new("spec");
+            let path = FieldPath::new("spec");
             workload::immutable_selector(&path, &new.selector, &old.selector, &mut errors);
         }
         if let Some(status) = self.status.as_ref() {
-            validate_status(&Path::new("status"), status, &mut errors);
+            validate_status(&FieldPath::new("status"), status, &mut errors);
         }
         errors
     }
 }
 
-impl Row for ReplicaSet {
+impl TableRow for ReplicaSet {
     const COLUMNS: &'static [Column] = &[
         always("NAME"),
         integer("DESIRED"),
@@ -116,7 +119,7 @@ impl Strategy for ReplicaSet {
     }
 }
 
-fn validate_spec(path: &Path, spec: &ReplicaSetSpec, errors: &mut ErrorList) {
+fn validate_spec(path: &FieldPath, spec: &ReplicaSetSpec, errors: &mut ErrorList) {
     workload::non_negative(&path.child("replicas"), spec.replicas, errors);
     let seconds = spec.min_ready_seconds;
     workload::non_negative(&path.child("minReadySeconds"), seconds, errors);
@@ -124,7 +127,7 @@ fn validate_spec(path: &Path, spec: &ReplicaSetSpec, errors: &mut ErrorList) {
     workload::selector_and_template(path, &spec.selector, &template, errors);
 }
 
-fn validate_status(path: &Path, status: &ReplicaSetStatus, errors: &mut ErrorList) {
+fn validate_status(path: &FieldPath, status: &ReplicaSetStatus, errors: &mut ErrorList) {
     let ReplicaSetStatus {
         available_replicas: available,
         conditions: _,
@@ -134,28 +137,15 @@ fn validate_status(path: &Path, status: &ReplicaSetStatus, errors: &mut ErrorLis
         replicas,
         terminating_replicas: terminating,
     } = status;
-    let all = Some(*replicas);
-    for (field, count) in [
-        ("replicas", all),
-        ("fullyLabeledReplicas", *labeled),
-        ("readyReplicas", *ready),
-        ("availableReplicas", *available),
-        ("terminatingReplicas", *terminating),
-    ] {
-        workload::non_negative(&path.child(field), count, errors);
-    }
-    workload::non_negative(
-        &path.child("observedGeneration"),
-        *observed_generation,
-        errors,
-    );
-    for (field, count) in [
-        ("fullyLabeledReplicas", *labeled),
-        ("readyReplicas", *ready),
-        ("availableReplicas", *available),
-    ] {
-        workload::at_most(&path.child(field), count, "status.replicas", all, errors);
-    }
-    let path = path.child("availableReplicas");
-    workload::at_most(&path, *available, "readyReplicas", *ready, errors);
+    let counts = StatusCounts {
+        replicas: Some(*replicas),
+        own: ("fullyLabeledReplicas", *labeled),
+        ready: *ready,
+        available: *available,
+        others: &[
+            ("terminatingReplicas", terminating.map(Into::into)),
+            ("observedGeneration", *observed_generation),
+        ],
+    };
+    counts.validate(path, errors);
 }

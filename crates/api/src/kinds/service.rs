@@ -11,7 +11,7 @@ use crate::{
     IntOrString,
     core::{LoadBalancerStatus, Service, ServiceSpec, ServiceStatus},
     object::{Object, Scope, json_conversions},
-    selector::{Field, Selectable, field::spec},
+    selector::{FieldSelectable, SelectableField, field::spec},
     strategy::{Strategy, Subresource},
 };
 
@@ -28,8 +28,8 @@ impl Object for Service {
     json_conversions!();
 }
 
-impl Selectable for Service {
-    const FIELDS: &'static [Field<Self>] = &[
+impl FieldSelectable for Service {
+    const FIELDS: &'static [SelectableField<Self>] = &[
         ("spec.clusterIP", |service| spec!(service, cluster_ip)),
         ("spec.type", |service| spec!(service, type_)),
     ];
@@ -52,7 +52,7 @@ impl Strategy for Service {
         });
         let spec = self.spec.get_or_insert_default();
         if is_absent(spec.cluster_ips.as_ref())
-            && let Some(ip) = given(spec.cluster_ip.as_ref())
+            && let Some(ip) = not_empty(spec.cluster_ip.as_ref())
         {
             spec.cluster_ips = Some(vec![ip.to_owned()]);
         }
@@ -75,7 +75,7 @@ impl Strategy for Service {
 /// As Kubernetes' `SetDefaults_Service`.
 fn set_defaults(spec: &mut ServiceSpec) {
     let word = |field: &mut Option<String>, value: &str| {
-        if given(field.as_ref()).is_none() {
+        if not_empty(field.as_ref()).is_none() {
             *field = Some(value.to_owned());
         }
     };
@@ -151,7 +151,7 @@ fn set_families(spec: &mut ServiceSpec) {
 /// follows (source: `normalizeClusterIPs`).
 fn keep_addresses(spec: &mut ServiceSpec, old: &ServiceSpec) {
     let allocated = |spec: &ServiceSpec| spec.type_.as_deref() != Some("ExternalName");
-    if allocated(spec) && allocated(old) && given(spec.cluster_ip.as_ref()).is_none() {
+    if allocated(spec) && allocated(old) && not_empty(spec.cluster_ip.as_ref()).is_none() {
         let same = is_absent(spec.cluster_ips.as_ref()) || spec.cluster_ips == old.cluster_ips;
         if same {
             spec.cluster_ip.clone_from(&old.cluster_ip);
@@ -159,8 +159,8 @@ fn keep_addresses(spec: &mut ServiceSpec, old: &ServiceSpec) {
         }
     }
     match (
-        given(spec.cluster_ip.as_ref()),
-        given(old.cluster_ip.as_ref()),
+        not_empty(spec.cluster_ip.as_ref()),
+        not_empty(old.cluster_ip.as_ref()),
     ) {
         (new, old_ip) if new == old_ip => {
             if is_absent(spec.cluster_ips.as_ref()) {
@@ -173,7 +173,7 @@ fn keep_addresses(spec: &mut ServiceSpec, old: &ServiceSpec) {
     }
 }
 
-fn given(field: Option<&String>) -> Option<&str> {
+fn not_empty(field: Option<&String>) -> Option<&str> {
     field.map(String::as_str).filter(|text| !text.is_empty())
 }
 

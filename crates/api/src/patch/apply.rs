@@ -262,8 +262,8 @@ fn without_managers(object: &Value) -> Value {
 }
 
 impl Writer<'_> {
-    fn identity(&self, operation: &str) -> Identity {
-        Identity {
+    fn identity(&self, operation: &str) -> ManagerKey {
+        ManagerKey {
             operation: operation.to_owned(),
             manager: self.manager.to_owned(),
             api_version: self.api_version.to_owned(),
@@ -275,7 +275,7 @@ impl Writer<'_> {
 /// The key of an entry: two writes with the same key share an entry. Fields in the order in which
 /// entries are sorted.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Identity {
+struct ManagerKey {
     operation: String,
     manager: String,
     api_version: String,
@@ -284,7 +284,7 @@ struct Identity {
 
 #[derive(Clone, Debug)]
 struct ManagerEntry {
-    identity: Identity,
+    identity: ManagerKey,
     time: Option<Timestamp>,
     fields: FieldSet,
 }
@@ -348,7 +348,7 @@ impl Managers {
     /// Assigns the fields of an object without recorded owners to a placeholder manager.
     fn own_before_first_apply(&mut self, ty: Type, live: &Value, writer: &Writer<'_>) {
         let fields = typed::fields(ty, live).difference(&ownerless());
-        let identity = Identity {
+        let identity = ManagerKey {
             manager: "before-first-apply".into(),
             subresource: String::new(),
             ..writer.identity("Update")
@@ -360,12 +360,12 @@ impl Managers {
         });
     }
 
-    fn entry_mut(&mut self, identity: &Identity) -> Option<&mut ManagerEntry> {
+    fn entry_mut(&mut self, identity: &ManagerKey) -> Option<&mut ManagerEntry> {
         self.0.iter_mut().find(|entry| entry.identity == *identity)
     }
 
     /// Sets the fields of a manager. Returns its previous entry.
-    fn replace(&mut self, identity: &Identity, fields: FieldSet) -> Option<ManagerEntry> {
+    fn replace(&mut self, identity: &ManagerKey, fields: FieldSet) -> Option<ManagerEntry> {
         let before = self.0.iter().position(|entry| entry.identity == *identity);
         let before = before.map(|at| self.0.remove(at));
         self.0.push(ManagerEntry {
@@ -376,7 +376,7 @@ impl Managers {
         before
     }
 
-    fn add(&mut self, identity: &Identity, fields: &FieldSet) {
+    fn add(&mut self, identity: &ManagerKey, fields: &FieldSet) {
         let before = self.replace(identity, FieldSet::default());
         let before = before.map_or_else(FieldSet::default, |entry| entry.fields);
         if let Some(entry) = self.entry_mut(identity) {
@@ -384,20 +384,20 @@ impl Managers {
         }
     }
 
-    fn forget(&mut self, identity: &Identity, fields: &FieldSet) {
+    fn forget(&mut self, identity: &ManagerKey, fields: &FieldSet) {
         if let Some(entry) = self.entry_mut(identity) {
             entry.fields = std::mem::take(&mut entry.fields).difference(fields);
         }
     }
 
-    fn set_time(&mut self, identity: &Identity, time: Option<Timestamp>) {
+    fn set_time(&mut self, identity: &ManagerKey, time: Option<Timestamp>) {
         if let Some(entry) = self.entry_mut(identity) {
             entry.time = time;
         }
     }
 
     /// The fields of `written` that others own, by manager.
-    fn conflicts(&self, writer: &Identity, written: &FieldSet) -> Vec<Conflict> {
+    fn conflicts(&self, writer: &ManagerKey, written: &FieldSet) -> Vec<Conflict> {
         let mut conflicts = Vec::new();
         for entry in self.0.iter().filter(|entry| entry.identity != *writer) {
             let fields = entry.fields.clone().intersection(written);
@@ -411,7 +411,7 @@ impl Managers {
     }
 
     /// Removes written and deleted fields from all other managers.
-    fn take(&mut self, writer: &Identity, written: &FieldSet, removed: &FieldSet) {
+    fn take(&mut self, writer: &ManagerKey, written: &FieldSet, removed: &FieldSet) {
         for entry in self.0.iter_mut().filter(|entry| entry.identity != *writer) {
             entry.fields = std::mem::take(&mut entry.fields)
                 .difference(written)
@@ -434,7 +434,7 @@ impl ManagerEntry {
             return None;
         }
         Some(Self {
-            identity: Identity {
+            identity: ManagerKey {
                 operation,
                 manager: text("manager"),
                 api_version: text("apiVersion"),
@@ -446,7 +446,7 @@ impl ManagerEntry {
     }
 
     fn write(&self) -> Value {
-        let Identity {
+        let ManagerKey {
             operation,
             manager,
             api_version,
@@ -472,7 +472,7 @@ impl ManagerEntry {
     }
 
     fn describe(&self) -> String {
-        let Identity {
+        let ManagerKey {
             operation,
             manager,
             api_version,

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt};
 
 use serde_json::{Map, Value};
 
-use crate::schema::{Kind, Type};
+use crate::schema::{Type, TypeStructure};
 
 /// A set of paths in an object in the form of `fieldsV1`: a tree, in which every node may be a
 /// member.
@@ -214,12 +214,12 @@ impl FieldSet {
     pub(super) fn with_named(mut self, ty: Option<Type>) -> Self {
         for (element, child) in &mut self.children {
             let (below, named) = match (ty.map(Type::kind), element.name()) {
-                (Some(Kind::Struct(fields)), Some(name)) => {
+                (Some(TypeStructure::Struct(fields)), Some(name)) => {
                     let field = fields.field(name).map(|field| field.ty());
                     (field, field.is_some())
                 }
-                (Some(Kind::Map(values)), Some(_)) => (Some(values), false),
-                (Some(Kind::List(list)), None) => (Some(list.items()), false),
+                (Some(TypeStructure::Map(values)), Some(_)) => (Some(values), false),
+                (Some(TypeStructure::List(list)), None) => (Some(list.items()), false),
                 _ => (None, false),
             };
             *child = std::mem::take(child).with_named(below);

@@ -18,7 +18,7 @@ use std::collections::{HashMap, HashSet};
 use serde_json::{Map, Value};
 
 use super::PatchError;
-use crate::schema::{Kind, PatchMeta, Type};
+use crate::schema::{PatchMeta, Type, TypeStructure};
 
 const PATCH: &str = "$patch";
 const RETAIN_KEYS: &str = "$retainKeys";
@@ -27,7 +27,7 @@ const ORDER: &str = "$setElementOrder";
 /// Up to this length Go sorts by insertion.
 const SHORT: usize = 20;
 
-type Object = Map<String, Value>;
+type JsonObject = Map<String, Value>;
 type Result<T> = std::result::Result<T, PatchError>;
 
 /// Applies a strategic merge patch (`application/strategic-merge-patch+json`) to an object of the
@@ -50,11 +50,11 @@ pub fn strategic(ty: Type, document: Value, patch: Value) -> Result<Value> {
     }
 }
 
-fn merge_maps(ty: Type, mut original: Object, mut patch: Object) -> Result<Object> {
+fn merge_maps(ty: Type, mut original: JsonObject, mut patch: JsonObject) -> Result<JsonObject> {
     if let Some(directive) = patch.remove(PATCH) {
         return match directive.as_str() {
             Some("replace") => Ok(patch),
-            Some("delete") => Ok(Object::new()),
+            Some("delete") => Ok(JsonObject::new()),
             _ => {
                 patch.insert(PATCH.into(), directive.clone());
                 Err(unknown_directive(&directive, &Value::Object(patch)))
@@ -104,7 +104,7 @@ fn merge_maps(ty: Type, mut original: Object, mut patch: Object) -> Result<Objec
 }
 
 /// Removes all fields except those in `retained`, which must include all that the patch sets.
-fn retain_keys(original: &mut Object, patch: &Object, retained: &Value) -> Result<()> {
+fn retain_keys(original: &mut JsonObject, patch: &JsonObject, retained: &Value) -> Result<()> {
     let malformed = || PatchError::Malformed("invalid patch format of retainKeys".into());
     let retained: Vec<_> = retained
         .as_array()
@@ -126,7 +126,7 @@ fn retain_keys(original: &mut Object, patch: &Object, retained: &Value) -> Resul
 }
 
 /// Merges the lists for which the patch gives an order, and removes them from the patch.
-fn merge_ordered_lists(ty: Type, original: &mut Object, patch: &mut Object) -> Result<()> {
+fn merge_ordered_lists(ty: Type, original: &mut JsonObject, patch: &mut JsonObject) -> Result<()> {
     let directives: Vec<_> = patch
         .keys()
         .filter(|key| key.starts_with(ORDER))
@@ -441,7 +441,7 @@ fn without_directives(value: Value) -> Option<Value> {
 
 fn lookup(ty: Type, key: &str) -> Result<(Type, &'static PatchMeta)> {
     let kind = match ty.kind() {
-        Kind::Struct(fields) => {
+        TypeStructure::Struct(fields) => {
             let field = fields.field(key).ok_or_else(|| {
                 PatchError::Unprocessable(format!(
                     "unable to find api field in struct {} for the json field {key:?}",
@@ -450,9 +450,9 @@ fn lookup(ty: Type, key: &str) -> Result<(Type, &'static PatchMeta)> {
             })?;
             return Ok((field.ty(), &field.patch));
         }
-        Kind::Map(_) => "map",
-        Kind::List(_) => "slice",
-        Kind::Scalar | Kind::Any => "value",
+        TypeStructure::Map(_) => "map",
+        TypeStructure::List(_) => "slice",
+        TypeStructure::Scalar | TypeStructure::Any => "value",
     };
     Err(PatchError::Unprocessable(format!(
         "merging an object in json but data type is not struct, instead is: {kind}"
@@ -463,7 +463,7 @@ fn lookup(ty: Type, key: &str) -> Result<(Type, &'static PatchMeta)> {
 fn lookup_list(ty: Type, key: &str) -> Result<(Type, &'static PatchMeta)> {
     let (ty, meta) = lookup(ty, key)?;
     match ty.kind() {
-        Kind::List(list) => Ok((list.items(), meta)),
+        TypeStructure::List(list) => Ok((list.items(), meta)),
         _ => Err(PatchError::Unprocessable(format!(
             "expected slice or array type, but {key:?} is none"
         ))),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value};
 
 use super::fields::{Element, FieldSet};
-use crate::schema::{Identity, Kind, List, Type};
+use crate::schema::{ElementIdentity, List, Type, TypeStructure};
 
 /// A field that does not fit its type.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,12 +26,13 @@ enum MergeView<'a> {
 
 fn view(ty: Type, value: &Value) -> MergeView<'_> {
     match (ty.kind(), value) {
-        (Kind::Struct(_) | Kind::Map(_) | Kind::Any, Value::Object(fields))
-            if !ty.is_atomic_map() =>
+        (
+            TypeStructure::Struct(_) | TypeStructure::Map(_) | TypeStructure::Any,
+            Value::Object(fields),
+        ) if !ty.is_atomic_map() => MergeView::Fields(fields),
+        (TypeStructure::List(list), Value::Array(elements))
+            if list.identity != ElementIdentity::Atomic =>
         {
-            MergeView::Fields(fields)
-        }
-        (Kind::List(list), Value::Array(elements)) if list.identity != Identity::Atomic => {
             MergeView::Elements(list, elements)
         }
         _ => MergeView::Leaf,
@@ -40,14 +41,17 @@ fn view(ty: Type, value: &Value) -> MergeView<'_> {
 
 /// The type of a field, and true if the kind declares it by name.
 fn field(ty: Type, name: &str) -> (Option<Type>, bool) {
-    (ty.field(name), matches!(ty.kind(), Kind::Struct(_)))
+    (
+        ty.field(name),
+        matches!(ty.kind(), TypeStructure::Struct(_)),
+    )
 }
 
 /// The identity of an element in its list.
 fn identify(list: &List, element: &Value) -> Result<Element, String> {
     match &list.identity {
-        Identity::Atomic => Err("an atomic list has no elements of its own".into()),
-        Identity::Set => match element {
+        ElementIdentity::Atomic => Err("an atomic list has no elements of its own".into()),
+        ElementIdentity::Set => match element {
             Value::Object(_) => {
                 Err("associative list without keys has an element that's a map type".into())
             }
@@ -57,7 +61,7 @@ fn identify(list: &List, element: &Value) -> Result<Element, String> {
             }
             scalar => Ok(Element::value(scalar)),
         },
-        Identity::Keys(keys) => {
+        ElementIdentity::Keys(keys) => {
             let fields = match element {
                 Value::Object(fields) => fields,
                 Value::Null => {
@@ -92,8 +96,8 @@ fn check_at(ty: Type, value: &Value, path: &str, mismatches: &mut Vec<TypeMismat
     let mut mismatch =
         |path: String, message: String| mismatches.push(TypeMismatch { path, message });
     match (ty.kind(), value) {
-        (_, Value::Null) | (Kind::Any, _) => {}
-        (Kind::Struct(_) | Kind::Map(_), Value::Object(fields)) => {
+        (_, Value::Null) | (TypeStructure::Any, _) => {}
+        (TypeStructure::Struct(_) | TypeStructure::Map(_), Value::Object(fields)) => {
             for (name, value) in fields {
                 let path = format!("{path}.{name}");
                 match ty.field(name) {
@@ -105,11 +109,11 @@ fn check_at(ty: Type, value: &Value, path: &str, mismatches: &mut Vec<TypeMismat
                 }
             }
         }
-        (Kind::List(list), Value::Array(elements)) => {
+        (TypeStructure::List(list), Value::Array(elements)) => {
             let mut seen = BTreeMap::new();
             for (index, element) in elements.iter().enumerate() {
                 let at = match &list.identity {
-                    Identity::Atomic => format!("{path}[{index}]"),
+                    ElementIdentity::Atomic => format!("{path}[{index}]"),
                     _ => match identify(list, element) {
                         Ok(identity) => {
                             let at = format!("{path}{identity}");
@@ -135,14 +139,16 @@ fn check_at(ty: Type, value: &Value, path: &str, mismatches: &mut Vec<TypeMismat
                 check_at(list.items(), element, &at, mismatches);
             }
         }
-        (Kind::Scalar, Value::Array(_) | Value::Object(_)) => {
+        (TypeStructure::Scalar, Value::Array(_) | Value::Object(_)) => {
             mismatch(path.to_owned(), "expected a scalar".into())
         }
-        (Kind::Scalar, _) => {}
-        (Kind::Struct(_) | Kind::Map(_), other) => {
+        (TypeStructure::Scalar, _) => {}
+        (TypeStructure::Struct(_) | TypeStructure::Map(_), other) => {
             mismatch(path.to_owned(), format!("expected map, got {other}"))
         }
-        (Kind::List(_), other) => mismatch(path.to_owned(), format!("expected list, got {other}")),
+        (TypeStructure::List(_), other) => {
+            mismatch(path.to_owned(), format!("expected list, got {other}"))
+        }
     }
 }
 
@@ -158,7 +164,7 @@ fn collect(ty: Type, value: &Value, set: &mut FieldSet) {
         MergeView::Leaf
             if value.is_null()
                 || (value.is_array()
-                    && matches!(ty.kind(), Kind::List(list) if list.identity != Identity::Atomic)) =>
+                    && matches!(ty.kind(), TypeStructure::List(list) if list.identity != ElementIdentity::Atomic)) =>
             {}
         MergeView::Leaf => set.add(),
         MergeView::Fields(values) => {
@@ -192,9 +198,9 @@ fn collect(ty: Type, value: &Value, set: &mut FieldSet) {
 /// nobody owns `spec` as a whole.
 pub(super) fn blank(ty: Type) -> Value {
     let structs = match ty.kind() {
-        Kind::Struct(fields) => fields
+        TypeStructure::Struct(fields) => fields
             .fields()
-            .filter(|(_, field)| matches!(field.ty().kind(), Kind::Struct(_))),
+            .filter(|(_, field)| matches!(field.ty().kind(), TypeStructure::Struct(_))),
         _ => return Value::Object(Map::new()),
     };
     structs
@@ -204,7 +210,7 @@ pub(super) fn blank(ty: Type) -> Value {
 
 /// The difference between two objects.
 #[derive(Debug, Default)]
-pub(super) struct Difference {
+pub(super) struct ObjectDifference {
     /// Fields that only the new one has.
     pub(super) added: FieldSet,
     /// Fields that both have, with different values.
@@ -213,12 +219,12 @@ pub(super) struct Difference {
     pub(super) removed: FieldSet,
 }
 
-pub(super) fn compare(ty: Type, old: &Value, new: &Value) -> Difference {
+pub(super) fn compare(ty: Type, old: &Value, new: &Value) -> ObjectDifference {
     diff(Some(ty), Some(old), Some(new))
 }
 
-fn diff(ty: Option<Type>, old: Option<&Value>, new: Option<&Value>) -> Difference {
-    let mut out = Difference::default();
+fn diff(ty: Option<Type>, old: Option<&Value>, new: Option<&Value>) -> ObjectDifference {
+    let mut out = ObjectDifference::default();
     let see = |value| ty.map_or(MergeView::Leaf, |ty| view(ty, value));
     match (old.map(see), new.map(see)) {
         (None, None) => {}
@@ -238,7 +244,7 @@ fn diff(ty: Option<Type>, old: Option<&Value>, new: Option<&Value>) -> Differenc
                 _ => Vec::new(),
             };
             let all: BTreeSet<String> = names(&a).into_iter().chain(names(&b)).collect();
-            let declared = ty.is_some_and(|ty| matches!(ty.kind(), Kind::Struct(_)));
+            let declared = ty.is_some_and(|ty| matches!(ty.kind(), TypeStructure::Struct(_)));
             for name in all {
                 let value =
                     |object: Option<&Value>| -> Option<Value> { object?.get(&name).cloned() };
@@ -268,7 +274,11 @@ fn diff(ty: Option<Type>, old: Option<&Value>, new: Option<&Value>) -> Differenc
     out
 }
 
-fn diff_elements(old: Option<&MergeView<'_>>, new: Option<&MergeView<'_>>, out: &mut Difference) {
+fn diff_elements(
+    old: Option<&MergeView<'_>>,
+    new: Option<&MergeView<'_>>,
+    out: &mut ObjectDifference,
+) {
     let of = |view: Option<&MergeView<'_>>| -> BTreeMap<Element, (Type, Value)> {
         let Some(MergeView::Elements(list, elements)) = view else {
             return BTreeMap::new();
@@ -299,7 +309,7 @@ fn diff_elements(old: Option<&MergeView<'_>>, new: Option<&MergeView<'_>>, out: 
     }
 }
 
-impl Difference {
+impl ObjectDifference {
     pub(super) fn is_empty(&self) -> bool {
         self.added.is_empty() && self.modified.is_empty() && self.removed.is_empty()
     }

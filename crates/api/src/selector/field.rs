@@ -11,13 +11,13 @@ use super::SelectorError;
 use crate::Object;
 
 /// A kind whose objects can be selected by fields: those that Kubernetes supports for it.
-pub trait Selectable: Object {
+pub trait FieldSelectable: Object {
     /// The fields besides `metadata.name` and `metadata.namespace`, with functions that read them.
-    const FIELDS: &'static [Field<Self>] = &[];
+    const FIELDS: &'static [SelectableField<Self>] = &[];
 }
 
 /// A field's label, and its value in an object.
-pub type Field<K> = (&'static str, for<'a> fn(&'a K) -> Cow<'a, str>);
+pub type SelectableField<K> = (&'static str, for<'a> fn(&'a K) -> Cow<'a, str>);
 
 /// The values of an object's selectable fields, stored separately from the object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub struct FieldSet(Box<[Box<str>]>);
 
 impl FieldSet {
     /// Reads the fields of `object`.
-    pub fn of<K: Selectable>(object: &K) -> Self {
+    pub fn of<K: FieldSelectable>(object: &K) -> Self {
         let metadata = [object.name(), object.namespace()].map(Box::from);
         let fields = K::FIELDS.iter().map(|(_, value)| Box::from(value(object)));
         Self(metadata.into_iter().chain(fields).collect())
@@ -58,7 +58,7 @@ impl FieldSelector {
     ///
     /// [`SelectorError::Term`] for a term that is not a comparison,
     /// [`SelectorError::Unsupported`] for a field that `K` does not support.
-    pub fn parse<K: Selectable>(selector: &str) -> Result<Self, SelectorError> {
+    pub fn parse<K: FieldSelectable>(selector: &str) -> Result<Self, SelectorError> {
         let labels = || {
             ["metadata.name", "metadata.namespace"]
                 .into_iter()

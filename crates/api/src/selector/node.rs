@@ -4,7 +4,7 @@ use super::LabelSelector;
 use crate::{Object as _, core};
 
 /// Labels by key.
-type Labels = BTreeMap<String, String>;
+type LabelMap = BTreeMap<String, String>;
 
 /// A parsed node selector, by labels and by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ impl NodeSelector {
 
     /// The number of requirements in the terms that select a node with this name and these labels;
     /// `None` if no term does.
-    pub fn requirements_met(&self, name: &str, labels: &Labels) -> Option<usize> {
+    pub fn requirements_met(&self, name: &str, labels: &LabelMap) -> Option<usize> {
         let selects = |term: &&NodeTerm| term.matches(name, Some(labels));
         let met = self.0.iter().filter(selects);
         met.map(|term| term.labels.len() + term.fields.len())
@@ -35,7 +35,7 @@ impl NodeSelector {
 
 impl NodeTerm {
     /// True if all requirements hold. A term without requirements selects no node.
-    fn matches(&self, name: &str, labels: Option<&Labels>) -> bool {
+    fn matches(&self, name: &str, labels: Option<&LabelMap>) -> bool {
         let label = |key: &str| labels?.get(key).map(String::as_str);
         let field = |key: &str| (key == "metadata.name").then_some(name);
         !(self.labels.is_empty() && self.fields.is_empty())

@@ -7,9 +7,9 @@ use serde_json::Value;
 
 /// The path of a field: `spec.containers[0].resources.limits[cpu]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Path(String);
+pub struct FieldPath(String);
 
-impl Path {
+impl FieldPath {
     /// A field of the object itself.
     pub fn new(field: &str) -> Self {
         Self(field.to_owned())
@@ -39,7 +39,7 @@ impl Path {
     }
 }
 
-impl fmt::Display for Path {
+impl fmt::Display for FieldPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -47,7 +47,7 @@ impl fmt::Display for Path {
 
 /// The kind of a validation error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rule {
+pub enum ErrorRule {
     /// The field is required.
     Required,
     /// The field must be absent, or must not change.
@@ -66,7 +66,7 @@ pub enum Rule {
     Internal,
 }
 
-impl Rule {
+impl ErrorRule {
     fn words(self) -> &'static str {
         match self {
             Self::Required => "Required value",
@@ -86,9 +86,9 @@ impl Rule {
 #[derive(Clone, Debug, PartialEq)]
 pub struct FieldError {
     /// The field.
-    pub path: Path,
+    pub path: FieldPath,
     /// The kind of the error.
-    pub rule: Rule,
+    pub rule: ErrorRule,
     /// The invalid value, for kinds that show it.
     pub value: Option<Value>,
     /// The requirement; empty where the kind is sufficient.
@@ -145,65 +145,65 @@ impl ErrorList {
     }
 
     /// Adds an error for a missing field.
-    pub fn required(&mut self, path: &Path, detail: &str) {
-        self.push(path, Rule::Required, None, detail);
+    pub fn required(&mut self, path: &FieldPath, detail: &str) {
+        self.push(path, ErrorRule::Required, None, detail);
     }
 
     /// Adds an error for a field that must be absent or must not change.
-    pub fn forbidden(&mut self, path: &Path, detail: &str) {
-        self.push(path, Rule::Forbidden, None, detail);
+    pub fn forbidden(&mut self, path: &FieldPath, detail: &str) {
+        self.push(path, ErrorRule::Forbidden, None, detail);
     }
 
     /// Adds an error for a malformed value or one out of range.
-    pub fn invalid(&mut self, path: &Path, value: impl Into<Value>, detail: &str) {
-        self.push(path, Rule::Invalid, Some(value.into()), detail);
+    pub fn invalid(&mut self, path: &FieldPath, value: impl Into<Value>, detail: &str) {
+        self.push(path, ErrorRule::Invalid, Some(value.into()), detail);
     }
 
     /// Adds an error for each of these violated rules.
-    pub fn invalid_each(&mut self, path: &Path, value: &str, rules: Vec<String>) {
+    pub fn invalid_each(&mut self, path: &FieldPath, value: &str, rules: Vec<String>) {
         for rule in rules {
             self.invalid(path, value, &rule);
         }
     }
 
     /// Adds an error for a value that is not in `supported`.
-    pub fn not_supported(&mut self, path: &Path, value: &str, supported: &[&str]) {
+    pub fn not_supported(&mut self, path: &FieldPath, value: &str, supported: &[&str]) {
         self.not_supported_value(path, value.into(), supported);
     }
 
     /// Adds an error for a value other than a string that is not supported.
-    pub fn not_supported_value(&mut self, path: &Path, value: Value, supported: &[&str]) {
+    pub fn not_supported_value(&mut self, path: &FieldPath, value: Value, supported: &[&str]) {
         let quoted: Vec<_> = supported.iter().map(|value| format!("{value:?}")).collect();
         let detail = format!("supported values: {}", quoted.join(", "));
-        self.push(path, Rule::NotSupported, Some(value), &detail);
+        self.push(path, ErrorRule::NotSupported, Some(value), &detail);
     }
 
     /// Adds an error for a value that is not unique.
-    pub fn duplicate(&mut self, path: &Path, value: impl Into<Value>) {
-        self.push(path, Rule::Duplicate, Some(value.into()), "");
+    pub fn duplicate(&mut self, path: &FieldPath, value: impl Into<Value>) {
+        self.push(path, ErrorRule::Duplicate, Some(value.into()), "");
     }
 
     /// Adds an error for a reference to a missing object.
-    pub fn not_found(&mut self, path: &Path, value: &str) {
-        self.push(path, Rule::NotFound, Some(value.into()), "");
+    pub fn not_found(&mut self, path: &FieldPath, value: &str) {
+        self.push(path, ErrorRule::NotFound, Some(value.into()), "");
     }
 
     /// Adds an error for a value with more than `max` bytes.
-    pub fn too_long(&mut self, path: &Path, max: usize) {
+    pub fn too_long(&mut self, path: &FieldPath, max: usize) {
         self.push(
             path,
-            Rule::TooLong,
+            ErrorRule::TooLong,
             None,
             &format!("may not be more than {max} bytes"),
         );
     }
 
     /// Adds an error for a value that cannot be checked.
-    pub fn internal(&mut self, path: &Path, detail: &str) {
-        self.push(path, Rule::Internal, None, detail);
+    pub fn internal(&mut self, path: &FieldPath, detail: &str) {
+        self.push(path, ErrorRule::Internal, None, detail);
     }
 
-    fn push(&mut self, path: &Path, rule: Rule, value: Option<Value>, detail: &str) {
+    fn push(&mut self, path: &FieldPath, rule: ErrorRule, value: Option<Value>, detail: &str) {
         self.0.push(FieldError {
             path: path.clone(),
             rule,
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn errors_print_as_kubernetes_prints_them() {
-        let path = Path::new("spec").child("containers").index(1);
+        let path = FieldPath::new("spec").child("containers").index(1);
         let mut errors = ErrorList::new();
         errors.required(&path.child("image"), "");
         errors.invalid(
@@ -259,7 +259,7 @@ mod tests {
     fn prints_a_single_error_without_brackets() {
         let mut errors = ErrorList::new();
         errors.forbidden(
-            &Path::new("metadata").child("annotations").key("a"),
+            &FieldPath::new("metadata").child("annotations").key("a"),
             "not now",
         );
         assert_eq!(

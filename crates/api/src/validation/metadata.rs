@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::field::{ErrorList, Path};
+use super::field::{ErrorList, FieldPath};
 use crate::{Object, Scope, meta::ObjectMeta, names};
 
 /// The most bytes of all annotations together.
@@ -15,7 +15,7 @@ pub type NameRules = fn(&str) -> Vec<String>;
 
 pub(crate) fn validate<K: Object>(object: &K, name_rules: NameRules) -> ErrorList {
     let mut errors = ErrorList::new();
-    let path = Path::new("metadata");
+    let path = FieldPath::new("metadata");
     let meta = object.metadata();
     if let Some(prefix) = meta
         .generate_name
@@ -55,7 +55,7 @@ pub(crate) fn validate<K: Object>(object: &K, name_rules: NameRules) -> ErrorLis
 
 pub(crate) fn validate_update<K: Object>(new: &K, old: &K) -> ErrorList {
     let mut errors = ErrorList::new();
-    let path = Path::new("metadata");
+    let path = FieldPath::new("metadata");
     let (new, old) = (new.metadata(), old.metadata());
     if old.deletion_timestamp.is_some() {
         let before = old.finalizers.as_deref().unwrap_or_default();
@@ -109,7 +109,7 @@ fn complete(prefix: &str) -> String {
 }
 
 pub(crate) fn labels(
-    path: &Path,
+    path: &FieldPath,
     labels: Option<&BTreeMap<String, String>>,
     errors: &mut ErrorList,
 ) {
@@ -119,7 +119,7 @@ pub(crate) fn labels(
     }
 }
 
-pub(crate) fn annotations(path: &Path, meta: &ObjectMeta, errors: &mut ErrorList) {
+pub(crate) fn annotations(path: &FieldPath, meta: &ObjectMeta, errors: &mut ErrorList) {
     let mut bytes = 0;
     for (key, value) in meta.annotations.iter().flatten() {
         // Upper case is allowed in the prefix of annotation keys, for objects that were stored
@@ -132,7 +132,7 @@ pub(crate) fn annotations(path: &Path, meta: &ObjectMeta, errors: &mut ErrorList
     }
 }
 
-fn owner_references(path: &Path, meta: &ObjectMeta, errors: &mut ErrorList) {
+fn owner_references(path: &FieldPath, meta: &ObjectMeta, errors: &mut ErrorList) {
     let mut controller: Option<&str> = None;
     for owner in meta.owner_references.iter().flatten() {
         let fields = [
@@ -163,7 +163,7 @@ fn owner_references(path: &Path, meta: &ObjectMeta, errors: &mut ErrorList) {
     }
 }
 
-fn finalizers(path: &Path, meta: &ObjectMeta, errors: &mut ErrorList) {
+fn finalizers(path: &FieldPath, meta: &ObjectMeta, errors: &mut ErrorList) {
     for finalizer in meta.finalizers.iter().flatten() {
         errors.invalid_each(path, finalizer, names::qualified_name(finalizer));
     }

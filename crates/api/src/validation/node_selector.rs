@@ -1,6 +1,6 @@
 //! Validation of node selectors (source: `ValidateNodeSelector` of `pkg/apis/core/validation`).
 
-use super::{ErrorList, Path};
+use super::{ErrorList, FieldPath};
 use crate::{
     core::{NodeSelector, NodeSelectorRequirement},
     names,
@@ -9,7 +9,7 @@ use crate::{
 /// The only node field that a term can select by.
 const NAME_FIELD: &str = "metadata.name";
 
-pub(crate) fn validate(path: &Path, selector: &NodeSelector, errors: &mut ErrorList) {
+pub(crate) fn validate(path: &FieldPath, selector: &NodeSelector, errors: &mut ErrorList) {
     let path = path.child("nodeSelectorTerms");
     if selector.node_selector_terms.is_empty() {
         errors.required(&path, "must have at least one node selector term");
@@ -31,7 +31,7 @@ pub(crate) fn validate(path: &Path, selector: &NodeSelector, errors: &mut ErrorL
     }
 }
 
-fn of_label(path: &Path, requirement: &NodeSelectorRequirement, errors: &mut ErrorList) {
+fn of_label(path: &FieldPath, requirement: &NodeSelectorRequirement, errors: &mut ErrorList) {
     let count = requirement.values.as_ref().map_or(0, Vec::len);
     let values = path.child("values");
     match requirement.operator.as_str() {
@@ -54,7 +54,7 @@ fn of_label(path: &Path, requirement: &NodeSelectorRequirement, errors: &mut Err
     errors.invalid_each(&path.child("key"), key, names::qualified_name(key));
 }
 
-fn of_field(path: &Path, requirement: &NodeSelectorRequirement, errors: &mut ErrorList) {
+fn of_field(path: &FieldPath, requirement: &NodeSelectorRequirement, errors: &mut ErrorList) {
     let values = requirement.values.as_deref().unwrap_or_default();
     match requirement.operator.as_str() {
         "In" | "NotIn" if values.len() != 1 => errors.required(
@@ -75,7 +75,7 @@ fn of_field(path: &Path, requirement: &NodeSelectorRequirement, errors: &mut Err
     }
 }
 
-fn no_operator(path: &Path, operator: &str, errors: &mut ErrorList) {
+fn no_operator(path: &FieldPath, operator: &str, errors: &mut ErrorList) {
     let detail = "not a valid selector operator";
     errors.invalid(&path.child("operator"), operator, detail);
 }

@@ -2,7 +2,7 @@
 
 use std::{cmp::Ordering, collections::BTreeMap};
 
-use super::field::{ErrorList, Path};
+use super::field::{ErrorList, FieldPath};
 use crate::{Quantity, core::ResourceRequirements, names, quantity};
 
 type ResourceList = BTreeMap<String, Quantity>;
@@ -12,7 +12,7 @@ const QUANTITY: &str =
 const CONTAINER_RESOURCES: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 
 pub(crate) fn requirements(
-    path: &Path,
+    path: &FieldPath,
     requirements: &ResourceRequirements,
     errors: &mut ErrorList,
 ) {
@@ -54,7 +54,7 @@ pub(crate) fn requirements(
 
 /// Validates the capacity or allocatable resources of a node.
 pub(crate) fn list<'a>(
-    path: &Path,
+    path: &FieldPath,
     resources: impl Iterator<Item = (&'a String, &'a Quantity)>,
     errors: &mut ErrorList,
 ) {
@@ -64,7 +64,7 @@ pub(crate) fn list<'a>(
     }
 }
 
-fn container_resource_name(path: &Path, name: &str, errors: &mut ErrorList) {
+fn container_resource_name(path: &FieldPath, name: &str, errors: &mut ErrorList) {
     errors.invalid_each(path, name, names::qualified_name(name));
     let standard = CONTAINER_RESOURCES.contains(&name) || name.starts_with("hugepages-");
     if !name.contains('/') && !standard {
@@ -72,7 +72,7 @@ fn container_resource_name(path: &Path, name: &str, errors: &mut ErrorList) {
     }
 }
 
-fn non_negative(path: &Path, name: &str, quantity: &Quantity, errors: &mut ErrorList) {
+fn non_negative(path: &FieldPath, name: &str, quantity: &Quantity, errors: &mut ErrorList) {
     match quantity::millis(quantity).or_else(|_| quantity::units(quantity)) {
         Err(_) => errors.invalid(path, quantity.0.as_str(), QUANTITY),
         Ok(value) if value < 0 => errors.invalid(

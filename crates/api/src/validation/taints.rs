@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::field::{ErrorList, Path};
+use super::field::{ErrorList, FieldPath};
 use crate::{
     core::{Taint, Toleration},
     names,
@@ -10,7 +10,7 @@ use crate::{
 
 const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
-pub(crate) fn taints(path: &Path, taints: &[Taint], errors: &mut ErrorList) {
+pub(crate) fn taints(path: &FieldPath, taints: &[Taint], errors: &mut ErrorList) {
     for (index, taint) in taints.iter().enumerate() {
         let path = path.index(index);
         errors.invalid_each(
@@ -33,7 +33,7 @@ pub(crate) fn taints(path: &Path, taints: &[Taint], errors: &mut ErrorList) {
     }
 }
 
-pub(crate) fn tolerations(path: &Path, tolerations: &[Toleration], errors: &mut ErrorList) {
+pub(crate) fn tolerations(path: &FieldPath, tolerations: &[Toleration], errors: &mut ErrorList) {
     for (index, toleration) in tolerations.iter().enumerate() {
         let path = path.index(index);
         let key = toleration.key.as_deref().unwrap_or_default();
@@ -84,7 +84,7 @@ enum Presence {
     Optional,
 }
 
-fn effect(path: &Path, effect: Option<&str>, presence: Presence, errors: &mut ErrorList) {
+fn effect(path: &FieldPath, effect: Option<&str>, presence: Presence, errors: &mut ErrorList) {
     match (effect.unwrap_or_default(), presence) {
         ("", Presence::Required) => errors.required(path, ""),
         ("", Presence::Optional) => {}

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::{ErrorList, Path, metadata};
+use super::{ErrorList, FieldPath, metadata};
 use crate::{
     core::PodTemplateSpec,
     kinds::pod::validate_spec,
@@ -14,7 +14,11 @@ use crate::{
 };
 
 /// Checks that the number is at least 0.
-pub(crate) fn non_negative(path: &Path, number: Option<impl Into<i64>>, errors: &mut ErrorList) {
+pub(crate) fn non_negative(
+    path: &FieldPath,
+    number: Option<impl Into<i64>>,
+    errors: &mut ErrorList,
+) {
     match number.map(Into::into) {
         Some(number) if number < 0 => {
             errors.invalid(path, number, "must be greater than or equal to 0");
@@ -26,7 +30,7 @@ pub(crate) fn non_negative(path: &Path, number: Option<impl Into<i64>>, errors: 
 /// Checks that the selector is not empty and matches the template's labels. An absent selector is
 /// an empty one here.
 pub(crate) fn selector_and_template(
-    path: &Path,
+    path: &FieldPath,
     selector: &LabelSelector,
     template: &PodTemplateSpec,
     errors: &mut ErrorList,
@@ -64,7 +68,7 @@ pub(crate) fn selector_and_template(
 
 /// Checks that the selector is unchanged.
 pub(crate) fn immutable_selector(
-    path: &Path,
+    path: &FieldPath,
     new: &LabelSelector,
     old: &LabelSelector,
     errors: &mut ErrorList,
@@ -74,7 +78,7 @@ pub(crate) fn immutable_selector(
     }
 }
 
-fn label_selector(path: &Path, selector: &LabelSelector, errors: &mut ErrorList) {
+fn label_selector(path: &FieldPath, selector: &LabelSelector, errors: &mut ErrorList) {
     metadata::labels(
         &path.child("matchLabels"),
         selector.match_labels.as_ref(),
@@ -90,7 +94,7 @@ fn label_selector(path: &Path, selector: &LabelSelector, errors: &mut ErrorList)
     }
 }
 
-fn requirement(path: &Path, requirement: &LabelSelectorRequirement, errors: &mut ErrorList) {
+fn requirement(path: &FieldPath, requirement: &LabelSelectorRequirement, errors: &mut ErrorList) {
     let values = requirement.values.as_deref().unwrap_or_default();
     let values_path = path.child("values");
     match requirement.operator.as_str() {
@@ -116,7 +120,7 @@ fn requirement(path: &Path, requirement: &LabelSelectorRequirement, errors: &mut
     }
 }
 
-fn template(path: &Path, template: &PodTemplateSpec, errors: &mut ErrorList) {
+fn template(path: &FieldPath, template: &PodTemplateSpec, errors: &mut ErrorList) {
     if let Some(metadata) = &template.metadata {
         metadata::labels(&path.child("labels"), metadata.labels.as_ref(), errors);
         metadata::annotations(&path.child("annotations"), metadata, errors);
@@ -145,9 +149,56 @@ fn template(path: &Path, template: &PodTemplateSpec, errors: &mut ErrorList) {
     }
 }
 
+/// The counts of a status, by field.
+pub(crate) struct StatusCounts<'a> {
+    pub(crate) replicas: Option<i32>,
+    /// The count, with its field, that only this kind has and that is at most `replicas`.
+    pub(crate) own: (&'static str, Option<i32>),
+    pub(crate) ready: Option<i32>,
+    pub(crate) available: Option<i32>,
+    /// Numbers that must not be negative, with their fields.
+    pub(crate) others: &'a [(&'static str, Option<i64>)],
+}
+
+impl StatusCounts<'_> {
+    /// Checks that no count is negative or above the one that includes it.
+    pub(crate) fn validate(&self, path: &FieldPath, errors: &mut ErrorList) {
+        let Self {
+            replicas,
+            own,
+            ready,
+            available,
+            others,
+        } = self;
+        let parts = [
+            *own,
+            ("readyReplicas", *ready),
+            ("availableReplicas", *available),
+        ];
+        non_negative(&path.child("replicas"), *replicas, errors);
+        for (field, count) in parts {
+            non_negative(&path.child(field), count, errors);
+        }
+        for (field, number) in *others {
+            non_negative(&path.child(field), *number, errors);
+        }
+        for (field, count) in parts {
+            at_most(
+                &path.child(field),
+                count,
+                "status.replicas",
+                *replicas,
+                errors,
+            );
+        }
+        let path = path.child("availableReplicas");
+        at_most(&path, *available, "readyReplicas", *ready, errors);
+    }
+}
+
 /// Checks that a count is not above another one, whose name is `than`.
-pub(crate) fn at_most(
-    path: &Path,
+fn at_most(
+    path: &FieldPath,
     count: Option<i32>,
     than: &str,
     bound: Option<i32>,

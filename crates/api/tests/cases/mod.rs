@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-pub(crate) struct Case {
+pub(crate) struct PatchCase {
     pub(crate) name: &'static str,
     pub(crate) kind: (&'static str, &'static str, &'static str),
     pub(crate) object: Value,
@@ -17,8 +17,8 @@ const DEPLOYMENT: (&str, &str, &str) = ("apps", "v1", "Deployment");
 
 /// All cases of strategic merge patches. Objects are without apiVersion, kind and name.
 #[expect(clippy::too_many_lines, reason = "a table")]
-pub(crate) fn strategic() -> Vec<Case> {
-    let case = |name, kind, object, patch, expected| Case {
+pub(crate) fn strategic() -> Vec<PatchCase> {
+    let case = |name, kind, object, patch, expected| PatchCase {
         name,
         kind,
         object,

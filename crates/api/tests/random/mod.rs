@@ -5,20 +5,20 @@
 
 use std::collections::BTreeMap;
 
-use podplane_api::schema::{Identity, Kind, PatchMeta, Type};
+use podplane_api::schema::{ElementIdentity, PatchMeta, Type, TypeStructure};
 use proptest::{
     prelude::RngExt,
     test_runner::{RngAlgorithm, TestRng},
 };
 use serde_json::{Map, Value, json};
 
-pub(crate) struct Random {
+pub(crate) struct RandomDocuments {
     rng: TestRng,
     /// The few fields of each struct that this run uses, so that objects and patches have the same.
     fields: BTreeMap<String, Vec<String>>,
 }
 
-impl Random {
+impl RandomDocuments {
     pub(crate) fn new(seed: u64) -> Self {
         let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(&seed.to_le_bytes());
@@ -60,7 +60,7 @@ impl Random {
     /// The fields of a struct that this run uses: those with special merge rules first, and some
     /// others.
     fn fields_of(&mut self, ty: Type) -> Vec<String> {
-        let Kind::Struct(fields) = ty.kind() else {
+        let TypeStructure::Struct(fields) = ty.kind() else {
             return Vec::new();
         };
         if let Some(chosen) = self.fields.get(&fields.name) {
@@ -77,7 +77,7 @@ impl Random {
                 let field = fields.field(name).expect("one of its fields");
                 field.patch.merge
                     || field.patch.retain_keys
-                    || !matches!(field.ty().kind(), Kind::Scalar)
+                    || !matches!(field.ty().kind(), TypeStructure::Scalar)
             };
             let specials: Vec<&String> = names.iter().filter(special).collect();
             if !specials.is_empty() {
@@ -107,15 +107,15 @@ impl Random {
 
     pub(crate) fn value(&mut self, ty: Type, meta: Option<&PatchMeta>, depth: usize) -> Value {
         match ty.kind() {
-            Kind::Scalar | Kind::Any => self.scalar(),
-            Kind::Map(values) => {
+            TypeStructure::Scalar | TypeStructure::Any => self.scalar(),
+            TypeStructure::Map(values) => {
                 let count = self.below(4);
                 let map: Map<_, _> = (0..count)
                     .map(|_| (self.name(), self.value(values, None, 0)))
                     .collect();
                 map.into()
             }
-            Kind::Struct(fields) => {
+            TypeStructure::Struct(fields) => {
                 let mut object = Map::new();
                 for name in self.fields_of(ty) {
                     if depth > 0 && self.chance(70) {
@@ -125,13 +125,13 @@ impl Random {
                 }
                 object.into()
             }
-            Kind::List(list) => {
+            TypeStructure::List(list) => {
                 let count = self.below(4);
                 let key = meta.and_then(|meta| meta.merge_key.clone());
                 let mut elements: Vec<Value> = Vec::new();
                 for _ in 0..count {
                     let mut element = match list.items().kind() {
-                        Kind::Scalar => self.name().into(),
+                        TypeStructure::Scalar => self.name().into(),
                         _ => self.value(list.items(), None, depth),
                     };
                     if let (Some(key), Some(element)) = (&key, element.as_object_mut()) {
@@ -161,11 +161,11 @@ impl Random {
 
     fn identify(&mut self, ty: Type, value: &mut Value) {
         match (ty.kind(), value) {
-            (Kind::List(list), Value::Array(elements)) => {
+            (TypeStructure::List(list), Value::Array(elements)) => {
                 let mut seen = Vec::new();
                 for mut element in std::mem::take(elements) {
                     self.identify(list.items(), &mut element);
-                    if let (Identity::Keys(keys), Some(element)) =
+                    if let (ElementIdentity::Keys(keys), Some(element)) =
                         (&list.identity, element.as_object_mut())
                     {
                         for key in keys {
@@ -177,9 +177,9 @@ impl Random {
                         }
                     }
                     let identity: Value = match &list.identity {
-                        Identity::Atomic => seen.len().into(),
-                        Identity::Set => element.clone(),
-                        Identity::Keys(keys) => keys
+                        ElementIdentity::Atomic => seen.len().into(),
+                        ElementIdentity::Set => element.clone(),
+                        ElementIdentity::Keys(keys) => keys
                             .iter()
                             .map(|key| element.get(&key.name).or(key.default.as_ref()).cloned())
                             .collect(),
@@ -207,7 +207,7 @@ impl Random {
             return self.scalar();
         }
         match ty.kind() {
-            Kind::Struct(fields) => {
+            TypeStructure::Struct(fields) => {
                 let mut patch = Map::new();
                 for name in self.fields_of(ty) {
                     if depth == 0 || self.chance(30) {
@@ -221,7 +221,7 @@ impl Random {
                     if field.patch.merge && self.chance(60) {
                         self.order(&mut patch, &name, &value, &field.patch);
                     }
-                    let scalars = matches!(field.ty().kind(), Kind::List(list) if matches!(list.items().kind(), Kind::Scalar));
+                    let scalars = matches!(field.ty().kind(), TypeStructure::List(list) if matches!(list.items().kind(), TypeStructure::Scalar));
                     if scalars && self.chance(30) {
                         let names: Vec<_> = (0..self.below(3)).map(|_| self.name()).collect();
                         patch.insert(format!("$deleteFromPrimitiveList/{name}"), names.into());
@@ -253,7 +253,7 @@ impl Random {
                 }
                 patch.into()
             }
-            Kind::List(_) => {
+            TypeStructure::List(_) => {
                 let mut list = self.value(ty, meta, depth);
                 let elements = list.as_array_mut().expect("a list");
                 let key = meta.and_then(|meta| meta.merge_key.clone());
@@ -261,7 +261,7 @@ impl Random {
                     if !element.is_object() {
                         continue;
                     }
-                    let Kind::List(items) = ty.kind() else {
+                    let TypeStructure::List(items) = ty.kind() else {
                         continue;
                     };
                     let old_key = key.as_ref().and_then(|key| element.get(key).cloned());
@@ -282,7 +282,7 @@ impl Random {
                 }
                 list
             }
-            Kind::Map(_) => {
+            TypeStructure::Map(_) => {
                 let mut map = self.value(ty, meta, depth);
                 for value in map.as_object_mut().expect("a map").values_mut() {
                     if self.chance(20) {
@@ -291,7 +291,7 @@ impl Random {
                 }
                 map
             }
-            Kind::Scalar | Kind::Any => self.scalar(),
+            TypeStructure::Scalar | TypeStructure::Any => self.scalar(),
         }
     }
 

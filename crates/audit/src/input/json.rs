@@ -16,7 +16,7 @@ use serde_json::{Deserializer, Map, Value};
 use super::{InputError, MAX_DEPTH, NO_LIST, WINDOW, strings::ShortStrings};
 use crate::{
     dump::Dump,
-    item::{Lenient, RawObject},
+    item::{LenientValue, RawObject},
 };
 
 /// Reads documents that follow one another.
@@ -111,8 +111,8 @@ fn items(
             continue;
         }
         let small = window.small_value(|text, is_last| {
-            let found = first::<Lenient<RawObject<'_>>>(text, is_last)?;
-            Ok(found.map(|(Lenient(item), used)| {
+            let found = first::<LenientValue<RawObject<'_>>>(text, is_last)?;
+            Ok(found.map(|(LenientValue(item), used)| {
                 dump.add(&item, kind, || serde_json::from_slice(&text[..used]).ok());
                 ((), used)
             }))
@@ -188,7 +188,10 @@ impl<R: Read> Window<R> {
     }
 
     /// Reads a value with `take`, which is [`first`] or continues from it.
-    fn value<T>(&mut self, mut take: impl FnMut(&[u8], bool) -> Found<T>) -> Result<T, InputError> {
+    fn value<T>(
+        &mut self,
+        mut take: impl FnMut(&[u8], bool) -> ParsedValue<T>,
+    ) -> Result<T, InputError> {
         loop {
             match take(self.rest(), self.is_last) {
                 Ok(Some((value, used))) => {
@@ -205,7 +208,7 @@ impl<R: Read> Window<R> {
     /// Reads a value, unless it is larger than a window.
     fn small_value<T>(
         &mut self,
-        mut take: impl FnMut(&[u8], bool) -> Found<T>,
+        mut take: impl FnMut(&[u8], bool) -> ParsedValue<T>,
     ) -> Result<Option<T>, InputError> {
         loop {
             let found = take(self.rest(), self.is_last);
@@ -237,10 +240,10 @@ impl<R: Read> Window<R> {
 }
 
 /// A value and the length of its text; `None` if it needs more input.
-type Found<T> = serde_json::Result<Option<(T, usize)>>;
+type ParsedValue<T> = serde_json::Result<Option<(T, usize)>>;
 
 /// The value at the start of `text`, which is the rest of the input if `is_last`.
-fn first<'a, T: Deserialize<'a>>(text: &'a [u8], is_last: bool) -> Found<T> {
+fn first<'a, T: Deserialize<'a>>(text: &'a [u8], is_last: bool) -> ParsedValue<T> {
     let mut values = Deserializer::from_slice(text).into_iter::<T>();
     match values.next() {
         // A number at the end of the window may continue after it.

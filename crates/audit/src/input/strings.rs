@@ -151,7 +151,7 @@ impl Scanner {
 mod tests {
     use super::*;
 
-    fn passed(text: &str) -> (String, u64) {
+    fn pass_through(text: &str) -> (String, u64) {
         let mut reader = ShortStrings::new(text.as_bytes());
         let mut out = Vec::new();
         reader.read_to_end(&mut out).unwrap();
@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn passes_short_strings_on() {
         let text = r#"{"a": "b\"c\\", "d": ["é\u00e9\ud83d\ude00", 7], "": ""}"#;
-        assert_eq!(passed(text), (text.to_owned(), 0));
+        assert_eq!(pass_through(text), (text.to_owned(), 0));
     }
 
     #[test]
@@ -169,7 +169,7 @@ mod tests {
         for unit in ["a", "é", "\\n", "\\\"", "\\u00e9", "\\ud83d\\ude00", "語x"] {
             let long = unit.repeat((LONGEST + (1 << 20)) / unit.len());
             let text = format!(r#"{{"a": "{long}", "b": "\\"}}"#);
-            let (out, dropped) = passed(&text);
+            let (out, dropped) = pass_through(&text);
             assert!(out.len() < LONGEST + 100, "{unit}: {}", out.len());
             assert_eq!(out.len() as u64 + dropped, text.len() as u64, "{unit}");
             let value: serde_json::Value = serde_json::from_str(&out).unwrap();

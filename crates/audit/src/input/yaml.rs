@@ -17,13 +17,13 @@ use serde_saphyr::Options;
 
 use super::{InputError, NO_LIST, WINDOW};
 use crate::{
-    dump::{Dump, Keep},
+    dump::{Dump, DumpScope},
     item::RawObject,
 };
 
 /// Reads documents that follow one another.
 pub(super) fn read(reader: impl Read, dump: &mut Dump) -> Result<(), InputError> {
-    let mut lines = Lines {
+    let mut lines = YamlLines {
         reader: BufReader::with_capacity(WINDOW, reader),
         held: Vec::new(),
         has_run_on: false,
@@ -69,7 +69,7 @@ fn options() -> Options {
     }
 }
 
-struct Lines<R> {
+struct YamlLines<R> {
     reader: R,
     /// The first line of the next document, which has been read.
     held: Vec<u8>,
@@ -81,7 +81,7 @@ struct Lines<R> {
 /// streams and this one cannot.
 const LONGEST_LINE: u64 = 64 << 20;
 
-impl<R: BufRead> Lines<R> {
+impl<R: BufRead> YamlLines<R> {
     fn is_at_end(&mut self) -> io::Result<bool> {
         Ok(self.held.is_empty() && self.reader.fill_buf()?.is_empty())
     }
@@ -91,7 +91,7 @@ impl<R: BufRead> Lines<R> {
 /// meaning in YAML wherever it stands. It also ends before a line that repeats a key of the top
 /// level, as where `cat` joined two files.
 struct YamlDocument<'a, R> {
-    lines: &'a mut Lines<R>,
+    lines: &'a mut YamlLines<R>,
     line: Vec<u8>,
     /// The number of bytes of the line that have been returned.
     given: usize,
@@ -292,7 +292,7 @@ impl<'de> Visitor<'de> for ElementVisitor<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<(), A::Error> {
         let map = MapAccessDeserializer::new(map);
-        if self.dump.keep == Keep::Nodes {
+        if self.dump.keep == DumpScope::Nodes {
             let item = Value::deserialize(map)?;
             self.dump.add_value(&item, self.kind);
         } else {

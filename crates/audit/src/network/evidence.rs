@@ -8,9 +8,9 @@ use std::{
 use ipnet::IpNet;
 use podplane_ipam::invariants::Pod;
 
-use super::{Ipam, Marker};
+use super::{BlockPlace, Marker};
 use crate::{
-    dump::Node,
+    dump::DumpedNode,
     prefixes::Prefixes,
     records::{Records, System},
 };
@@ -33,7 +33,7 @@ pub(crate) struct Evidence {
     pub(super) is_confirmed: bool,
     markers: Markers,
     /// For each kind of records that there are, how many addresses they explain, and their nodes.
-    explained: Vec<(Ipam, usize, BTreeSet<String>)>,
+    explained: Vec<(BlockPlace, usize, BTreeSet<String>)>,
     by_node: BTreeMap<String, NodeEvidence>,
 }
 
@@ -54,7 +54,7 @@ const WITH_NODE_BLOCKS: [System; 3] = [System::Cilium, System::Ovn, System::Azur
 
 impl Evidence {
     pub(crate) fn new(
-        nodes: &[Node],
+        nodes: &[DumpedNode],
         pods: &[Pod],
         records: &Records,
         cluster_cidrs: &[IpNet],
@@ -72,19 +72,19 @@ impl Evidence {
                 .or_default()
                 .insert(marker);
         }
-        let by_name: BTreeMap<&str, &Node> = nodes
+        let by_name: BTreeMap<&str, &DumpedNode> = nodes
             .iter()
             .map(|node| (node.name.as_str(), node))
             .collect();
-        let own = Prefixes::from_iter(nodes.iter().flat_map(Node::pod_cidr_claims));
+        let own = Prefixes::from_iter(nodes.iter().flat_map(DumpedNode::pod_cidr_claims));
         // A cluster CIDR without podCIDRs says nothing of podCIDRs.
         let has_pod_cidrs = |range: &&IpNet| {
-            let mut claims = nodes.iter().flat_map(Node::pod_cidr_claims);
+            let mut claims = nodes.iter().flat_map(DumpedNode::pod_cidr_claims);
             claims.any(|claim| range.contains(&claim))
         };
         let cluster = Prefixes::from_iter(cluster_cidrs.iter().filter(has_pod_cidrs).copied());
         let has_block =
-            |node: &&Node| !node.pod_cidr_claims().is_empty() || !node.pod_ranges.is_empty();
+            |node: &&DumpedNode| !node.pod_cidr_claims().is_empty() || !node.pod_ranges.is_empty();
         let mut evidence = Self {
             with_pod_cidr: nodes.iter().filter(has_block).count(),
             markers,
@@ -146,7 +146,7 @@ impl Evidence {
     }
 
     /// True if the network's records name the node.
-    pub(super) fn covers(&self, ipam: Ipam, node: &str) -> bool {
+    pub(super) fn covers(&self, ipam: BlockPlace, node: &str) -> bool {
         let mut of_ipam = self.explained.iter().filter(|one| one.0 == ipam);
         of_ipam.any(|(_, _, nodes)| nodes.contains(node))
     }
@@ -157,11 +157,11 @@ impl Evidence {
     }
 
     /// True if the network has given one of the node's pods its address.
-    pub(super) fn explains_any(&self, ipam: Ipam, node: &str) -> bool {
+    pub(super) fn explains_any(&self, ipam: BlockPlace, node: &str) -> bool {
         let Some(of_node) = self.by_node.get(node) else {
             return false;
         };
-        if ipam == Ipam::PodCidr {
+        if ipam == BlockPlace::PodCidr {
             return of_node.in_pod_cidr > 0;
         }
         let mut each = self.explained.iter().zip(&of_node.explained);
@@ -169,17 +169,17 @@ impl Evidence {
     }
 
     /// The network that has given all of the node's pods their addresses.
-    pub(super) fn explanation_of_all(&self, node: &str) -> Option<Ipam> {
+    pub(super) fn explanation_of_all(&self, node: &str) -> Option<BlockPlace> {
         let of_node = self.by_node.get(node).filter(|one| one.total > 0)?;
         let mut each = self.explained.iter().zip(&of_node.explained);
         let recorded = each.find(|(_, count)| **count == of_node.total);
-        let in_pod_cidr = || (of_node.in_pod_cidr == of_node.total).then_some(Ipam::PodCidr);
+        let in_pod_cidr = || (of_node.in_pod_cidr == of_node.total).then_some(BlockPlace::PodCidr);
         recorded.map(|((ipam, ..), _)| *ipam).or_else(in_pod_cidr)
     }
 
     /// The records that explain most addresses; of equals, those of blocks.
-    pub(super) fn best_records(&self) -> Option<(Ipam, usize)> {
-        let mut best: Option<(Ipam, usize)> = None;
+    pub(super) fn best_records(&self) -> Option<(BlockPlace, usize)> {
+        let mut best: Option<(BlockPlace, usize)> = None;
         for (ipam, count, _) in &self.explained {
             if best.is_none_or(|(_, most)| *count > most) {
                 best = Some((*ipam, *count));
@@ -191,7 +191,7 @@ impl Evidence {
 
 /// Records of one kind, as an explanation of pods' addresses.
 struct Explanation<'a> {
-    ipam: Ipam,
+    ipam: BlockPlace,
     blocks: BTreeMap<&'a str, Vec<IpNet>>,
     shared: Prefixes,
     addresses: BTreeSet<(&'a str, IpAddr)>,
@@ -215,7 +215,7 @@ impl Explanation<'_> {
 
 /// The explanations, and whether others were left out because they repeat podCIDRs.
 fn explanations<'a>(
-    nodes: &BTreeMap<&str, &Node>,
+    nodes: &BTreeMap<&str, &DumpedNode>,
     records: &'a Records,
 ) -> (Vec<Explanation<'a>>, bool) {
     let none = |ipam| Explanation {
@@ -244,7 +244,7 @@ fn explanations<'a>(
         all.push(Explanation {
             shared,
             blocks: blocks_by_node(System::Calico),
-            ..none(Ipam::SharedBlocks)
+            ..none(BlockPlace::SharedBlocks)
         });
     }
     for system in WITH_NODE_BLOCKS {
@@ -257,7 +257,7 @@ fn explanations<'a>(
         } else {
             all.push(Explanation {
                 blocks,
-                ..none(Ipam::NodeBlocks(system))
+                ..none(BlockPlace::NodeBlocks(system))
             });
         }
     }
@@ -268,7 +268,7 @@ fn explanations<'a>(
         if !addresses.is_empty() {
             all.push(Explanation {
                 addresses,
-                ..none(Ipam::NodeAddresses(system))
+                ..none(BlockPlace::NodeAddresses(system))
             });
         }
     }
@@ -277,7 +277,10 @@ fn explanations<'a>(
 
 /// True if most nodes have exactly their podCIDRs in these records, as with Cilium's IPAM mode
 /// `kubernetes`: then these are copies.
-fn repeats_pod_cidrs(blocks: &BTreeMap<&str, Vec<IpNet>>, nodes: &BTreeMap<&str, &Node>) -> bool {
+fn repeats_pod_cidrs(
+    blocks: &BTreeMap<&str, Vec<IpNet>>,
+    nodes: &BTreeMap<&str, &DumpedNode>,
+) -> bool {
     let is_same = |(node, blocks): (&&str, &Vec<IpNet>)| {
         let claims = nodes.get(*node).map(|node| node.pod_cidr_claims());
         claims.is_some_and(|claims| blocks.iter().all(|block| claims.contains(block)))

@@ -2,7 +2,7 @@
 
 use podplane_ipam::invariants::PodKey;
 
-use crate::item::{Lenient, RawObject};
+use crate::item::{LenientValue, RawObject};
 
 /// Software of a network; the first of a cluster names its network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,8 +45,8 @@ impl Marker {
 
     /// The software that has left something in a Node.
     pub(crate) fn of_node(item: &RawObject<'_>) -> impl Iterator<Item = Self> {
-        let Lenient(annotations) = &item.metadata.0.annotations;
-        let Lenient(status) = &item.status;
+        let LenientValue(annotations) = &item.metadata.0.annotations;
+        let LenientValue(status) = &item.status;
         let provider = item.spec.0.provider_id.as_str();
         let has_pod_ips = status.capacity.0.pod_ips.is_set();
         let marked = [

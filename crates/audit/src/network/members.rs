@@ -6,33 +6,33 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Evidence, Ipam, Marker, Network, System};
-use crate::dump::Node;
+use super::{BlockPlace, Evidence, Marker, NetworkKind, System};
+use crate::dump::DumpedNode;
 
 /// The network of each node that is in another one than `network`.
 pub(super) fn others(
     evidence: &Evidence,
-    network: &Network,
-    nodes: &[Node],
-) -> BTreeMap<String, Ipam> {
+    network: &NetworkKind,
+    nodes: &[DumpedNode],
+) -> BTreeMap<String, BlockPlace> {
     let main = network.ipam;
-    if main == Ipam::Own {
+    if main == BlockPlace::Own {
         return BTreeMap::new();
     }
     let machines = || nodes.iter().filter(|node| !node.is_virtual);
-    let is_covered = |node: &Node| match main {
-        Ipam::PodCidr => !node.pod_cidr_claims().is_empty() || !node.pod_ranges.is_empty(),
+    let is_covered = |node: &DumpedNode| match main {
+        BlockPlace::PodCidr => !node.pod_cidr_claims().is_empty() || !node.pod_ranges.is_empty(),
         _ => evidence.covers(main, &node.name),
     };
-    let covered: Vec<&Node> = machines().filter(|node| is_covered(node)).collect();
-    let has_records = main != Ipam::PodCidr;
+    let covered: Vec<&DumpedNode> = machines().filter(|node| is_covered(node)).collect();
+    let has_records = main != BlockPlace::PodCidr;
     let is_minority = has_records && covered.len() * 2 < machines().count();
     let clouds: BTreeSet<Marker> = covered
         .iter()
         .flat_map(|node| evidence.markers_of(&node.name))
         .filter(|marker| marker.is_cloud())
         .collect();
-    let is_foreign = |node: &Node| {
+    let is_foreign = |node: &DumpedNode| {
         let mut markers = evidence.markers_of(&node.name);
         (is_minority && evidence.has_addresses(&node.name))
             || markers.any(|marker| match marker {
@@ -52,22 +52,22 @@ pub(super) fn others(
         if let Some(ipam) = evidence.explanation_of_all(&node.name) {
             others.insert(node.name.clone(), ipam);
         } else if !is_covered(node) && is_foreign(node) {
-            others.insert(node.name.clone(), Ipam::Own);
+            others.insert(node.name.clone(), BlockPlace::Own);
         }
     }
     others
 }
 
-const fn is_of_azure(ipam: Ipam) -> bool {
+const fn is_of_azure(ipam: BlockPlace) -> bool {
     matches!(
         ipam,
-        Ipam::NodeBlocks(System::Azure) | Ipam::NodeAddresses(System::Azure)
+        BlockPlace::NodeBlocks(System::Azure) | BlockPlace::NodeAddresses(System::Azure)
     )
 }
 
 /// The nodes of other networks, for people: `3 of 5 nodes have another network (Amazon VPC CNI)`.
 pub(super) fn described(
-    others: &BTreeMap<String, Ipam>,
+    others: &BTreeMap<String, BlockPlace>,
     evidence: &Evidence,
     machines: usize,
 ) -> String {
@@ -79,10 +79,10 @@ pub(super) fn described(
             marker.map_or("own addresses", Marker::name)
         };
         names.insert(match ipam {
-            Ipam::PodCidr => "podCIDR",
-            Ipam::NodeBlocks(system) | Ipam::NodeAddresses(system) => system.name(),
-            Ipam::SharedBlocks => System::Calico.name(),
-            Ipam::Own => own(),
+            BlockPlace::PodCidr => "podCIDR",
+            BlockPlace::NodeBlocks(system) | BlockPlace::NodeAddresses(system) => system.name(),
+            BlockPlace::SharedBlocks => System::Calico.name(),
+            BlockPlace::Own => own(),
         });
     }
     let names: Vec<_> = names.into_iter().collect();

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 
 /// A node as a holder of a block.
 #[derive(Clone, Debug)]
-pub(super) struct Holder<'a> {
+pub(super) struct BlockHolder<'a> {
     /// Its pods with addresses of the block.
     pub(super) pods: u64,
     /// The creation time as RFC 3339, whose order as text is that of time.
@@ -23,14 +23,14 @@ pub(super) struct LostBlock<'a> {
 }
 
 /// A prefix, its holders, and the holders of blocks inside it that can stay.
-struct Level<'a> {
+struct PrefixLevel<'a> {
     block: IpNet,
-    holders: Vec<Holder<'a>>,
-    inside: Vec<(IpNet, Holder<'a>)>,
+    holders: Vec<BlockHolder<'a>>,
+    inside: Vec<(IpNet, BlockHolder<'a>)>,
 }
 
 /// The cost of moving a node: one drain, and the recreation of each pod.
-fn cost(holder: &Holder<'_>) -> u64 {
+fn cost(holder: &BlockHolder<'_>) -> u64 {
     holder.pods.saturating_add(1)
 }
 
@@ -39,17 +39,17 @@ fn cost(holder: &Holder<'_>) -> u64 {
 ///
 /// Prefixes nest or are disjoint, so there are two candidates for each prefix: one of its holders,
 /// or the best choice for the blocks inside it.
-pub(super) fn resolve<'a>(mut blocks: Vec<(IpNet, Holder<'a>)>) -> Vec<LostBlock<'a>> {
+pub(super) fn resolve<'a>(mut blocks: Vec<(IpNet, BlockHolder<'a>)>) -> Vec<LostBlock<'a>> {
     blocks.sort_unstable_by(|(a, one), (b, other)| a.cmp(b).then_with(|| one.name.cmp(other.name)));
     let mut losses = Vec::new();
-    let mut open: Vec<Level<'a>> = Vec::new();
+    let mut open: Vec<PrefixLevel<'a>> = Vec::new();
     for (block, holder) in blocks {
         while let Some(level) = open.pop_if(|level| !level.block.contains(&block)) {
             close(level, &mut open, &mut losses);
         }
         match open.last_mut() {
             Some(level) if level.block == block => level.holders.push(holder),
-            _ => open.push(Level {
+            _ => open.push(PrefixLevel {
                 block,
                 holders: vec![holder],
                 inside: Vec::new(),
@@ -63,15 +63,19 @@ pub(super) fn resolve<'a>(mut blocks: Vec<(IpNet, Holder<'a>)>) -> Vec<LostBlock
 }
 
 /// Decides a complete prefix, and passes the remaining holders to the prefix around it.
-fn close<'a>(level: Level<'a>, open: &mut [Level<'a>], losses: &mut Vec<LostBlock<'a>>) {
-    let Level {
+fn close<'a>(
+    level: PrefixLevel<'a>,
+    open: &mut [PrefixLevel<'a>],
+    losses: &mut Vec<LostBlock<'a>>,
+) {
+    let PrefixLevel {
         block,
         mut holders,
         inside,
     } = level;
     // The most pods first, then the oldest, which had the block first.
     holders.sort_by(|a, b| {
-        let key = |holder: &Holder<'a>| (Reverse(holder.pods), holder.created, holder.name);
+        let key = |holder: &BlockHolder<'a>| (Reverse(holder.pods), holder.created, holder.name);
         key(a).cmp(&key(b))
     });
     let mut holders = holders.into_iter();
@@ -114,7 +118,7 @@ fn close<'a>(level: Level<'a>, open: &mut [Level<'a>], losses: &mut Vec<LostBloc
     }
 }
 
-fn more(best: &Holder<'_>, other: &Holder<'_>) -> String {
+fn more(best: &BlockHolder<'_>, other: &BlockHolder<'_>) -> String {
     match best.pods > other.pods {
         true => format!("more pods in it ({} against {})", best.pods, other.pods),
         false if best.created < other.created => "as many pods in it and is older".into(),
@@ -122,7 +126,7 @@ fn more(best: &Holder<'_>, other: &Holder<'_>) -> String {
     }
 }
 
-fn of_whom(inside: &[(IpNet, Holder<'_>)]) -> String {
+fn of_whom(inside: &[(IpNet, BlockHolder<'_>)]) -> String {
     match inside {
         [(_, only)] => only.name.into(),
         several => format!("{} nodes", several.len()),
@@ -142,7 +146,7 @@ mod tests {
             let (pods, created) = (next().parse().unwrap(), "");
             (
                 block,
-                Holder {
+                BlockHolder {
                     pods,
                     created,
                     name,

@@ -6,8 +6,8 @@ use ipnet::IpNet;
 
 use super::FreeBlocks;
 use crate::{
-    dump::{Dump, Node},
-    expected::Expected,
+    dump::{Dump, DumpedNode},
+    expected::ExpectedBlocks,
 };
 
 /// The addresses of live pods by node. A pod without a node is on the node with no name.
@@ -45,9 +45,9 @@ impl<'a> Residents<'a> {
     /// with most pods first.
     pub(super) fn free_blocks(
         &self,
-        node: &Node,
+        node: &DumpedNode,
         dump: &Dump,
-        expected: &Expected,
+        expected: &ExpectedBlocks,
         free: &FreeBlocks,
     ) -> Vec<IpNet> {
         let mut counts = BTreeMap::<IpNet, u64>::new();

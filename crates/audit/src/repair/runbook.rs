@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use ipnet::IpNet;
 
-use super::{Move, Repair, family_flag, manifest};
+use super::{NodeMove, Repair, family_flag, manifest};
 
 /// The whole page.
 pub(super) fn text(repair: &Repair, audit: &str) -> String {
@@ -28,7 +28,7 @@ fn write(page: &mut String, repair: &Repair, audit: &str) -> std::fmt::Result {
     if !moves.is_empty() || !assigned.is_empty() {
         page.push_str("| node | has | will have | pods | why this node |\n|---|---|---|---|---|\n");
         for moved in moves.iter().chain(assigned) {
-            let Move {
+            let NodeMove {
                 node, pods, why, ..
             } = moved;
             writeln!(
@@ -75,8 +75,8 @@ fn write(page: &mut String, repair: &Repair, audit: &str) -> std::fmt::Result {
 }
 
 /// Writes the steps for a node that is deleted and applied anew.
-fn node(page: &mut String, moved: &Move) -> std::fmt::Result {
-    let Move {
+fn node(page: &mut String, moved: &NodeMove) -> std::fmt::Result {
+    let NodeMove {
         node, to: blocks, ..
     } = moved;
     let (from, to, file) = (from(moved), to(moved), manifest::file(node));
@@ -168,8 +168,8 @@ fn node(page: &mut String, moved: &Move) -> std::fmt::Result {
 }
 
 /// Writes the steps for a node without a block: `spec.podCIDRs` can be set once.
-fn without_block(page: &mut String, moved: &Move) -> std::fmt::Result {
-    let Move {
+fn without_block(page: &mut String, moved: &NodeMove) -> std::fmt::Result {
+    let NodeMove {
         node, to: blocks, ..
     } = moved;
     let (to, list) = (to(moved), json_list(blocks));
@@ -199,14 +199,14 @@ fn without_block(page: &mut String, moved: &Move) -> std::fmt::Result {
     )
 }
 
-fn from(moved: &Move) -> String {
+fn from(moved: &NodeMove) -> String {
     match moved.from.as_slice() {
         [] => "none".into(),
         blocks => cell(&blocks.join(", ")),
     }
 }
 
-fn to(moved: &Move) -> String {
+fn to(moved: &NodeMove) -> String {
     let blocks: Vec<_> = moved.to.iter().map(ToString::to_string).collect();
     blocks.join(", ")
 }

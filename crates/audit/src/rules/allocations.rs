@@ -8,11 +8,11 @@ use std::{
 
 use podplane_ipam::invariants::{Pod, PodKey};
 
-use super::{Listed, node as node_object, pod as pod_object};
+use super::{JoinedList, node as node_object, pod as pod_object};
 use crate::{
     dump::Dump,
     finding::{Code, Finding, Severity},
-    network::Ipam,
+    network::BlockPlace,
     prefixes::Prefixes,
     records::{
         AddressOwner, AllocationRecord, AttachmentRecord, CILIUM_INTERNAL, RESERVATION, System,
@@ -20,7 +20,7 @@ use crate::{
 };
 
 pub(super) fn findings(dump: &Dump) -> Vec<Finding> {
-    let index = Index::new(dump);
+    let index = AllocationIndex::new(dump);
     let mut findings = index.duplicates();
     let (wrong, wrong_addresses) = index.wrong_owners();
     findings.extend(wrong);
@@ -33,7 +33,7 @@ pub(super) fn findings(dump: &Dump) -> Vec<Finding> {
     findings
 }
 
-struct Index<'a> {
+struct AllocationIndex<'a> {
     dump: &'a Dump,
     /// Addresses on further networks, by pod.
     attachments: BTreeMap<&'a PodKey, Vec<IpAddr>>,
@@ -86,7 +86,7 @@ const fn release(system: System) -> &'static str {
     }
 }
 
-impl<'a> Index<'a> {
+impl<'a> AllocationIndex<'a> {
     fn new(dump: &'a Dump) -> Self {
         let mut attachments = BTreeMap::<&PodKey, Vec<IpAddr>>::new();
         for attachment in &dump.records.attachments {
@@ -149,7 +149,7 @@ impl<'a> Index<'a> {
                     "address {} is allocated {} times: {}",
                     group[0].ip,
                     group.len(),
-                    Listed(&each)
+                    JoinedList(&each)
                 ),
                 repair: "find out which of them uses the address, and delete the others' pods"
                     .into(),
@@ -329,7 +329,7 @@ impl<'a> Index<'a> {
     }
 
     /// Returns whether the node has that network.
-    fn is_in(&self, pod: &Pod, ipam: Ipam) -> bool {
+    fn is_in(&self, pod: &Pod, ipam: BlockPlace) -> bool {
         let node = pod.node.as_deref().unwrap_or_default();
         self.dump.network.ipam_of(node) == ipam
     }
@@ -347,7 +347,7 @@ impl<'a> Index<'a> {
         let allocated: BTreeSet<IpAddr> = self.allocations().iter().map(|one| one.ip).collect();
         let finding = |(pod, ip): (&Pod, IpAddr)| {
             let key = pod.key();
-            if !self.is_in(pod, Ipam::SharedBlocks) {
+            if !self.is_in(pod, BlockPlace::SharedBlocks) {
                 return None;
             }
             let (code, message) = if !blocks.contains(ip) {
@@ -380,7 +380,7 @@ impl<'a> Index<'a> {
             (!known.contains(&ip)).then(|| {
                 let message = format!(
                     "pod {key} has address {ip}, and its annotation k8s.ovn.org/pod-networks says {}",
-                    Listed(known)
+                    JoinedList(known)
                 );
                 self.delete_pod(Code::MissingAllocation, &key, message)
             })
@@ -456,7 +456,7 @@ impl<'a> Index<'a> {
                 message: format!(
                     "address {ip} of network {network} is that of {} live pods: {}",
                     pods.len(),
-                    Listed(&pods)
+                    JoinedList(&pods)
                 ),
                 repair: "delete all of them but one".into(),
             }
@@ -479,7 +479,7 @@ impl<'a> Index<'a> {
             Finding {
                 code: Code::DuplicateAllocation,
                 severity: Severity::Error,
-                message: format!("address {ip} is assigned to several nodes: {}", Listed(&objects)),
+                message: format!("address {ip} is assigned to several nodes: {}", JoinedList(&objects)),
                 objects,
                 repair: "find out whose interface has the address; drain the other nodes and replace their instances".into(),
             }
@@ -491,7 +491,9 @@ impl<'a> Index<'a> {
     fn outside_node_addresses(&self) -> Vec<Finding> {
         let records = self.dump.records.node_addresses.iter();
         let known: BTreeSet<(&str, IpAddr)> = records
-            .filter(|one| self.dump.network.ipam_of(&one.node) == Ipam::NodeAddresses(one.system))
+            .filter(|one| {
+                self.dump.network.ipam_of(&one.node) == BlockPlace::NodeAddresses(one.system)
+            })
             .map(|one| (one.node.as_str(), one.ip))
             .collect();
         let nodes: BTreeSet<&str> = known.iter().map(|(node, _)| *node).collect();

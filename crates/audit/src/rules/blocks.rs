@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use ipnet::IpNet;
 use podplane_ipam::{Family, invariants, parse_cidr};
 
-use super::{Listed, node as object};
+use super::{JoinedList, node as object};
 use crate::{
-    dump::{Dump, Node},
-    expected::{ExpectationSource, Expected},
+    dump::{Dump, DumpedNode},
+    expected::{ExpectationSource, ExpectedBlocks},
     finding::{Code, Finding, Severity},
 };
 
@@ -66,7 +66,7 @@ impl Overlaps {
             let message = format!(
                 "block {block} is that of {} nodes: {}",
                 names.len(),
-                Listed(&names)
+                JoinedList(&names)
             );
             let objects = nodes.iter().flat_map(|name| holder(name, block));
             finding(Code::DuplicatePodCidr, objects.collect(), message)
@@ -81,13 +81,13 @@ impl Overlaps {
             let of = if around.is_empty() {
                 "that drains".into()
             } else {
-                format!("of {}", Listed(around))
+                format!("of {}", JoinedList(around))
             };
             let objects = around
                 .iter()
                 .flat_map(|name| holder(name, wide))
                 .chain(narrow.iter().flat_map(|(block, name)| holder(name, block)));
-            let message = format!("block {wide} {of} contains {}", Listed(&each));
+            let message = format!("block {wide} {of} contains {}", JoinedList(&each));
             finding(Code::OverlappingPodCidr, objects.collect(), message)
         });
         equal.chain(inside).collect()
@@ -95,7 +95,7 @@ impl Overlaps {
 }
 
 /// Findings about a node's blocks that do not depend on other nodes.
-pub(crate) fn of_node(node: &Node, dump: &Dump, expected: &Expected) -> Vec<Finding> {
+pub(crate) fn of_node(node: &DumpedNode, dump: &Dump, expected: &ExpectedBlocks) -> Vec<Finding> {
     let network = &dump.network;
     if node.is_virtual {
         return Vec::new();
@@ -167,7 +167,7 @@ pub(crate) fn of_node(node: &Node, dump: &Dump, expected: &Expected) -> Vec<Find
 }
 
 /// The message and the advice for a node without any block.
-fn missing(node: &Node, dump: &Dump) -> Option<(String, &'static str)> {
+fn missing(node: &DumpedNode, dump: &Dump) -> Option<(String, &'static str)> {
     let name = &node.name;
     if dump.network.uses_pod_cidr() {
         // Its IPAM plugin has ranges of its own.
@@ -189,7 +189,11 @@ fn missing(node: &Node, dump: &Dump) -> Option<(String, &'static str)> {
 }
 
 /// Compares a block with the flags.
-fn of_block(node: &Node, block: &IpNet, expected: &Expected) -> Vec<(Code, Severity, String)> {
+fn of_block(
+    node: &DumpedNode,
+    block: &IpNet,
+    expected: &ExpectedBlocks,
+) -> Vec<(Code, Severity, String)> {
     let name = &node.name;
     let family = Family::of(block);
     let mut found = Vec::new();
@@ -201,7 +205,7 @@ fn of_block(node: &Node, block: &IpNet, expected: &Expected) -> Vec<(Code, Sever
     if !of_family.is_empty() && !of_family.iter().any(|range| range.contains(block)) {
         let message = format!(
             "block {block} of node {name} is outside of {}",
-            Listed(&of_family)
+            JoinedList(&of_family)
         );
         found.push((Code::ForeignPodCidr, Severity::Warning, message));
     }
@@ -228,20 +232,20 @@ fn of_block(node: &Node, block: &IpNet, expected: &Expected) -> Vec<(Code, Sever
 }
 
 /// Only a list makes a mismatch: very old clusters had `spec.podCIDR` alone.
-fn mismatch(node: &Node) -> Option<String> {
+fn mismatch(node: &DumpedNode) -> Option<String> {
     let first = node.pod_cidrs.first()?;
     let same = match (parse_cidr(first), parse_cidr(&node.pod_cidr)) {
         (Ok(first), Ok(single)) => first.trunc() == single.trunc(),
         _ => *first == node.pod_cidr,
     };
-    let Node { name, pod_cidr, .. } = node;
+    let DumpedNode { name, pod_cidr, .. } = node;
     (!same).then(|| match pod_cidr.as_str() {
         "" => format!("node {name} has spec.podCIDRs[0] {first} and no spec.podCIDR"),
         _ => format!("node {name} has spec.podCIDR {pod_cidr} and spec.podCIDRs[0] {first}"),
     })
 }
 
-fn families(node: &Node, expected: &Expected) -> Option<(Severity, String)> {
+fn families(node: &DumpedNode, expected: &ExpectedBlocks) -> Option<(Severity, String)> {
     let name = &node.name;
     let has: Vec<Family> = node.blocks().iter().map(Family::of).collect();
     // Networks that give a node several do not come here.
@@ -268,14 +272,14 @@ fn families(node: &Node, expected: &Expected) -> Option<(Severity, String)> {
             severity,
             format!(
                 "node {name} has an {family} block; {who} {}",
-                Listed(&wanted)
+                JoinedList(&wanted)
             ),
         )),
         (None, Some(family)) if !has.is_empty() => Some((
             severity,
             format!(
                 "node {name} has no {family} block; {who} {}",
-                Listed(&wanted)
+                JoinedList(&wanted)
             ),
         )),
         _ => None,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use podplane_ipam::{figures::readable, invariants::Pod};
 
-use super::{Listed, node as node_object, pod as pod_object};
+use super::{JoinedList, node as node_object, pod as pod_object};
 use crate::{
     dump::Dump,
     finding::{Code, Finding, Severity},
@@ -125,7 +125,7 @@ pub(super) fn of_cluster(dump: &Dump, summary: &Summary) -> Vec<Finding> {
         message: format!(
             "no node has a free address for {}: {}",
             pods(dump.starved.len() as u64),
-            Listed(&dump.starved)
+            JoinedList(&dump.starved)
         ),
         repair: "add nodes, or delete pods".into(),
     });

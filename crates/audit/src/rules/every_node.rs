@@ -7,12 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::of_node;
 use crate::{
     dump::Dump,
-    expected::Expected,
+    expected::ExpectedBlocks,
     finding::{Code, Finding, Severity},
 };
 
 /// The codes that every one of two or more nodes has.
-fn codes(dump: &Dump, expected: &Expected) -> BTreeSet<Code> {
+fn codes(dump: &Dump, expected: &ExpectedBlocks) -> BTreeSet<Code> {
     let machines = dump
         .nodes
         .iter()
@@ -44,7 +44,7 @@ fn common_severity(code: Code, severity: Severity) -> Severity {
 pub(super) const CHECK_THE_FLAG: &str = "see whether the flag is right; if it is, --fail-on info --repair DIR writes how to change every node";
 
 /// The severity of a node's finding, in view of those of all nodes.
-pub(crate) fn severity(dump: &Dump, expected: &Expected) -> impl Fn(&Finding) -> Severity {
+pub(crate) fn severity(dump: &Dump, expected: &ExpectedBlocks) -> impl Fn(&Finding) -> Severity {
     let common = codes(dump, expected);
     move |finding| match common.contains(&finding.code) {
         true => common_severity(finding.code, finding.severity),
@@ -52,7 +52,7 @@ pub(crate) fn severity(dump: &Dump, expected: &Expected) -> impl Fn(&Finding) ->
     }
 }
 
-pub(super) fn findings(dump: &Dump, expected: &Expected) -> Vec<Finding> {
+pub(super) fn findings(dump: &Dump, expected: &ExpectedBlocks) -> Vec<Finding> {
     let common = codes(dump, expected);
     let mut merged = BTreeMap::<Code, Finding>::new();
     let mut findings = Vec::new();

@@ -5,11 +5,11 @@ use std::{collections::BTreeMap, net::IpAddr};
 use ipnet::IpNet;
 use podplane_ipam::invariants::PodKey;
 
-use super::{Listed, node as node_object, pod as pod_object};
+use super::{JoinedList, node as node_object, pod as pod_object};
 use crate::{
-    dump::{Dump, Node},
+    dump::{Dump, DumpedNode},
     finding::{Code, Finding, Severity},
-    network::Ipam,
+    network::BlockPlace,
 };
 
 const DELETE_POD: &str =
@@ -23,7 +23,7 @@ pub(super) fn duplicate(ip: IpAddr, pods: &[PodKey]) -> Finding {
         message: format!(
             "address {ip} is that of {} live pods: {}",
             pods.len(),
-            Listed(pods)
+            JoinedList(pods)
         ),
         repair: "delete all of them but one; if their nodes have the same block, repair that first"
             .into(),
@@ -38,14 +38,14 @@ pub(super) fn outside(
     node: &str,
     blocks: &[IpNet],
 ) -> Option<Finding> {
-    let has_blocks = |ipam| matches!(ipam, Ipam::PodCidr | Ipam::NodeBlocks(_));
+    let has_blocks = |ipam| matches!(ipam, BlockPlace::PodCidr | BlockPlace::NodeBlocks(_));
     if !has_blocks(dump.network.ipam_of(node)) || dump.nodes.is_empty() {
         return None;
     }
     let known = dump.node_named(node);
     // During a migration a pod keeps its address of the former network.
-    let has_pod_cidrs = dump.network.ipams().any(|ipam| ipam == Ipam::PodCidr);
-    let is_elsewhere = |node: &Node| {
+    let has_pod_cidrs = dump.network.ipams().any(|ipam| ipam == BlockPlace::PodCidr);
+    let is_elsewhere = |node: &DumpedNode| {
         let claims = match has_pod_cidrs {
             true => node.pod_cidr_claims(),
             false => Vec::new(),
@@ -62,7 +62,7 @@ pub(super) fn outside(
         [] => format!("pod {pod} has address {ip}, and its node {node} has no block"),
         blocks => format!(
             "pod {pod} has address {ip}, which is not in {} of its node {node}",
-            Listed(blocks)
+            JoinedList(blocks)
         ),
     };
     let mut objects = vec![pod_object(pod)];

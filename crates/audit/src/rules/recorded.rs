@@ -8,17 +8,17 @@ use podplane_ipam::{
     invariants::{self, Violation, World},
 };
 
-use super::{Listed, blocks::Overlaps, node as node_object};
+use super::{JoinedList, blocks::Overlaps, node as node_object};
 use crate::{
     dump::Dump,
-    expected::Expected,
+    expected::ExpectedBlocks,
     finding::{Code, Finding, Severity},
-    network::Ipam,
+    network::BlockPlace,
     prefixes::Prefixes,
     records::{BlockRecord, System},
 };
 
-pub(super) fn findings(dump: &Dump, expected: &Expected) -> Vec<Finding> {
+pub(super) fn findings(dump: &Dump, expected: &ExpectedBlocks) -> Vec<Finding> {
     let mut findings = scoped_overlaps(dump);
     findings.extend(orphans(dump));
     findings.extend(outside_pools(dump));
@@ -62,7 +62,7 @@ fn scoped_overlaps(dump: &Dump) -> Vec<Finding> {
         let is_scoped = !record.scope.is_empty();
         let mut ipams = dump.network.ipams();
         let is_shared =
-            record.system == System::Calico && ipams.any(|one| one == Ipam::SharedBlocks);
+            record.system == System::Calico && ipams.any(|one| one == BlockPlace::SharedBlocks);
         if is_scoped || is_shared {
             let scope = (record.system, record.scope.as_str());
             scopes.entry(scope).or_default().push(record);
@@ -120,14 +120,14 @@ fn orphans(dump: &Dump) -> Vec<Finding> {
         let blocks: Vec<_> = blocks.into_iter().collect();
         let what = match blocks.as_slice() {
             [] => String::new(),
-            blocks => format!(" with {}", Listed(blocks)),
+            blocks => format!(" with {}", JoinedList(blocks)),
         };
         Finding {
             code: Code::OrphanedBlock,
             severity: Severity::Warning,
             message: format!(
                 "node {node} does not exist, and has left {}{what}",
-                Listed(&objects)
+                JoinedList(&objects)
             ),
             objects,
             repair: orphan_repair(system).into(),
@@ -183,7 +183,7 @@ fn outside_pools(dump: &Dump) -> Vec<Finding> {
     }
     let finding = |((block, pool), objects): ((IpNet, Option<&str>), BTreeSet<&str>)| {
         let objects: Vec<String> = objects.into_iter().map(str::to_owned).collect();
-        let of = Listed(&objects);
+        let of = JoinedList(&objects);
         let has_pool = |name| records.pools.iter().any(|known| known.name == name);
         let message = match pool {
             None => format!("block {block} of {of} is outside of every pool"),
@@ -236,8 +236,8 @@ fn overlapping_pools(dump: &Dump) -> Vec<Finding> {
 }
 
 /// Compares Calico's blocks with the ranges of the flags; those of nodes are compared in `blocks`.
-fn shared_blocks_against_flags(dump: &Dump, expected: &Expected) -> Vec<Finding> {
-    if dump.network.ipam != Ipam::SharedBlocks {
+fn shared_blocks_against_flags(dump: &Dump, expected: &ExpectedBlocks) -> Vec<Finding> {
+    if dump.network.ipam != BlockPlace::SharedBlocks {
         return Vec::new();
     }
     // Calico has two objects for a block.
@@ -255,7 +255,7 @@ fn shared_blocks_against_flags(dump: &Dump, expected: &Expected) -> Vec<Finding>
     };
     let foreign = blocks.iter().filter(|(block, _)| is_foreign(block));
     let foreign = foreign.map(|(block, objects)| {
-        let message = format!("is outside of {}", Listed(&expected.ranges));
+        let message = format!("is outside of {}", JoinedList(&expected.ranges));
         (block, objects, message)
     });
     let mut findings = against_a_flag(
@@ -305,7 +305,7 @@ fn against_a_flag(
         Finding {
             code,
             severity,
-            message: format!("block {block} of {} {message}", Listed(&objects)),
+            message: format!("block {block} of {} {message}", JoinedList(&objects)),
             objects,
             repair: "move the pods to a pool with other ranges, then remove this one".into(),
         }
@@ -344,8 +344,8 @@ fn differing_copies(dump: &Dump) -> Vec<Finding> {
             objects: vec![format!("CiliumNode/{name}"), node_object(name)],
             message: format!(
                 "CiliumNode {name} has {}, and node {name} has {}",
-                Listed(&blocks),
-                Listed(&claims)
+                JoinedList(&blocks),
+                JoinedList(&claims)
             ),
             repair: "restart the Cilium agent of the node, so that it takes the podCIDRs of the Node, and delete the node's pods".into(),
         })
@@ -361,7 +361,7 @@ fn unused_pod_cidrs(dump: &Dump) -> Option<Finding> {
     let nodes: Vec<invariants::Node> = dump
         .nodes
         .iter()
-        .filter(|node| node.ipam != Ipam::PodCidr)
+        .filter(|node| node.ipam != BlockPlace::PodCidr)
         .map(|node| {
             holder(
                 node.name.clone(),

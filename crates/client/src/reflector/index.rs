@@ -5,12 +5,12 @@ use std::collections::{BTreeSet, HashMap};
 use podplane_api::{Object, ObjectKey};
 
 /// The keys of objects by their index key, like client-go's Indexer.
-pub(super) struct Index<K> {
+pub(super) struct KeyIndex<K> {
     index_key: fn(&K) -> Option<&str>,
     keys: HashMap<String, BTreeSet<ObjectKey>>,
 }
 
-impl<K: Object> Index<K> {
+impl<K: Object> KeyIndex<K> {
     pub(super) fn new(index_key: fn(&K) -> Option<&str>) -> Self {
         Self {
             index_key,

@@ -7,7 +7,7 @@ use podplane_cluster::settings::Settings;
 use super::Checker;
 use crate::{
     document::Path,
-    format::{Backend, Cluster, Network, NodeSpec, Nodes, Several},
+    format::{Cluster, Network, NetworkBackend, NodeSpec, Nodes, Several},
     plan::Case,
 };
 
@@ -84,7 +84,7 @@ impl Checker<'_> {
         &mut self,
         path: &Path,
         network: Option<Network>,
-        backend: Option<Backend>,
+        backend: Option<NetworkBackend>,
     ) {
         let mode = match self.network {
             Network::Ledger => Network::Ledger,

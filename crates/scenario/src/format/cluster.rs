@@ -8,8 +8,8 @@ use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 use serde_untagged::UntaggedEnumVisitor;
 
 use super::{
-    AllocatorType, Backend, Block, Compat, IpPolicy, Network, Period, Ranges, Scalar, Several,
-    scalar::plain,
+    AllocatorType, Block, Compat, IpPolicy, Network, NetworkBackend, Period, Ranges, Scalar,
+    Several, scalar::plain,
 };
 
 /// The cluster of a scenario. Its defaults are those of `podplane up`, except for the network
@@ -22,7 +22,7 @@ pub struct Cluster {
     /// auto is kernel if that is possible. Default: ledger
     pub network: Option<Network>,
     /// The way in which nodes with real interfaces reach each other's pods. Default: host-gw
-    pub node_network_backend: Option<Backend>,
+    pub node_network_backend: Option<NetworkBackend>,
     /// The range from which nodes' blocks are cut; one for each address family, separated by a
     /// comma. Default: 10.244.0.0/16
     #[serde(rename = "clusterCIDR")]
@@ -112,7 +112,7 @@ pub struct NodeSpec {
     /// The network of its pods. Default: as those of the cluster
     pub network: Option<Network>,
     /// The way in which it reaches the pods of other nodes. Default: as those of the cluster
-    pub node_network_backend: Option<Backend>,
+    pub node_network_backend: Option<NetworkBackend>,
     /// Its labels, set before it is given a block
     #[serde(default)]
     pub labels: BTreeMap<String, String>,

@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 use serde_untagged::UntaggedEnumVisitor;
 
 use super::{
-    Backend, Block, Expect, MOST_NODES, Network, NodeSpec, ObjectRef, Period, Scalar, Several,
-    Signal, Text, ViolationKind,
+    Block, Expect, MOST_NODES, Network, NetworkBackend, NodeSpec, ObjectRef, Period, Scalar,
+    Several, Signal, Text, ViolationKind,
     scalar::{one_of, required},
 };
 
@@ -401,7 +401,7 @@ pub struct AddNodes {
     /// The network of their pods. Default: as those of the cluster
     pub network: Option<Network>,
     /// The way in which they reach the pods of other nodes. Default: as those of the cluster
-    pub node_network_backend: Option<Backend>,
+    pub node_network_backend: Option<NetworkBackend>,
     /// The block that the node already has when it joins; for one node only
     #[serde(rename = "podCIDR")]
     pub pod_cidr: Option<Block>,

@@ -19,7 +19,7 @@ const TEXT: usize = 1024;
 /// A received span, without the id of its trace, which is kept beside it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Seen {
+pub struct ReceivedSpan {
     /// The span's id.
     #[serde(rename = "spanID", serialize_with = "hex")]
     pub id: u64,
@@ -56,7 +56,7 @@ fn as_map<S: serde::Serializer>(
     serializer.collect_map(attributes.iter().map(|(key, value)| (key, value)))
 }
 
-impl Seen {
+impl ReceivedSpan {
     /// The value of an attribute.
     pub fn attribute(&self, key: &str) -> Option<&str> {
         let mut attributes = self.attributes.iter();
@@ -94,7 +94,7 @@ impl Seen {
 }
 
 /// The spans of an export, with the ids of their traces. Spans without valid ids are skipped.
-pub fn seen(exported: Vec<ResourceSpans>) -> impl Iterator<Item = (u128, Seen)> {
+pub fn received_spans(exported: Vec<ResourceSpans>) -> impl Iterator<Item = (u128, ReceivedSpan)> {
     exported.into_iter().flat_map(|of_resource| {
         let resource = of_resource.resource.unwrap_or_default();
         let service = resource
@@ -110,7 +110,7 @@ pub fn seen(exported: Vec<ResourceSpans>) -> impl Iterator<Item = (u128, Seen)> 
     })
 }
 
-fn one(span: Span, service: &str) -> Option<(u128, Seen)> {
+fn one(span: Span, service: &str) -> Option<(u128, ReceivedSpan)> {
     let trace = u128::from_be_bytes(span.trace_id.try_into().ok()?);
     let id = u64::from_be_bytes(span.span_id.try_into().ok()?);
     let parent = match span.parent_span_id {
@@ -125,7 +125,7 @@ fn one(span: Span, service: &str) -> Option<(u128, Seen)> {
         let span = u64::from_be_bytes(link.span_id.try_into().ok()?);
         Some(format!("{trace:032x}-{span:016x}"))
     });
-    let seen = Seen {
+    let seen = ReceivedSpan {
         id,
         parent,
         name: bounded(span.name),

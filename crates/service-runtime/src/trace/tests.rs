@@ -117,7 +117,7 @@ fn bounds_received_spans_and_removes_control_characters() {
         }],
         ..ResourceSpans::default()
     };
-    let kept: Vec<_> = seen(vec![exported]).collect();
+    let kept: Vec<_> = received_spans(vec![exported]).collect();
     let [(trace, seen)] = &kept[..] else {
         panic!("{kept:?}");
     };
@@ -133,29 +133,29 @@ fn bounds_received_spans_and_removes_control_characters() {
 }
 
 /// A span from `start` to `end` in milliseconds.
-fn step(id: u64, parent: u64, name: &str, service: &str, start: u64, end: u64) -> Seen {
-    Seen {
+fn step(id: u64, parent: u64, name: &str, service: &str, start: u64, end: u64) -> ReceivedSpan {
+    ReceivedSpan {
         id,
         parent,
         name: name.into(),
         service: service.into(),
         start_unix_nano: start * 1_000_000,
         end_unix_nano: end * 1_000_000,
-        ..Seen::default()
+        ..ReceivedSpan::default()
     }
 }
 
-fn with(mut seen: Seen, key: &str, value: &str) -> Seen {
+fn with(mut seen: ReceivedSpan, key: &str, value: &str) -> ReceivedSpan {
     seen.attributes.push((key.into(), value.into()));
     seen
 }
 
-fn failed(mut seen: Seen, why: &str) -> Seen {
+fn failed(mut seen: ReceivedSpan, why: &str) -> ReceivedSpan {
     seen.error = Some(why.into());
     seen
 }
 
-fn shown(spans: &[Seen]) -> String {
+fn shown(spans: &[ReceivedSpan]) -> String {
     waterfall::lines(spans, 101).join("\n")
 }
 

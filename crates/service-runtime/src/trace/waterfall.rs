@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Seen, attribute};
+use super::{ReceivedSpan, attribute};
 
 /// Below this width there are no bars.
 const MIN_WIDTH: usize = 80;
@@ -31,11 +31,11 @@ const SHORT_ID: usize = 12;
 
 /// The lines for the spans of one trace, in any order, in `width` columns. The time axis goes from
 /// the first start to the last end, which the first line states.
-pub fn lines(spans: &[Seen], width: usize) -> Vec<String> {
+pub fn lines(spans: &[ReceivedSpan], width: usize) -> Vec<String> {
     let Some((from, until)) = extent(spans) else {
         return Vec::new();
     };
-    let tree = Tree::new(spans);
+    let tree = SpanTree::new(spans);
     let mut rows = Vec::new();
     tree.rows(&tree.roots, &mut Vec::new(), &mut rows);
     let width = width.max(MIN_WIDTH);
@@ -61,33 +61,33 @@ pub fn duration(nanos: u64) -> String {
     }
 }
 
-fn extent(spans: &[Seen]) -> Option<(u64, u64)> {
+fn extent(spans: &[ReceivedSpan]) -> Option<(u64, u64)> {
     let from = spans.iter().map(|span| span.start_unix_nano).min()?;
     let until = spans.iter().map(|span| span.end_unix_nano).max()?;
     Some((from, until))
 }
 
 /// The spans by their parents.
-struct Tree<'a> {
+struct SpanTree<'a> {
     /// Spans without a known parent, by their start.
-    roots: Vec<&'a Seen>,
-    parts: BTreeMap<u64, Vec<&'a Seen>>,
+    roots: Vec<&'a ReceivedSpan>,
+    parts: BTreeMap<u64, Vec<&'a ReceivedSpan>>,
 }
 
 /// A line: one span, or several similar ones.
-struct Row<'a> {
+struct WaterfallRow<'a> {
     indent: String,
-    spans: Vec<&'a Seen>,
+    spans: Vec<&'a ReceivedSpan>,
 }
 
-impl<'a> Tree<'a> {
-    fn new(spans: &'a [Seen]) -> Self {
+impl<'a> SpanTree<'a> {
+    fn new(spans: &'a [ReceivedSpan]) -> Self {
         let known: BTreeSet<u64> = spans.iter().map(|span| span.id).collect();
-        let mut ordered: Vec<&Seen> = spans.iter().collect();
+        let mut ordered: Vec<&ReceivedSpan> = spans.iter().collect();
         // Of spans that start at the same time, the one that ends later comes first, as it may
         // contain the other.
         ordered.sort_by_key(|span| (span.start_unix_nano, u64::MAX - span.end_unix_nano, span.id));
-        let (mut roots, mut parts) = (Vec::new(), BTreeMap::<u64, Vec<&Seen>>::new());
+        let (mut roots, mut parts) = (Vec::new(), BTreeMap::<u64, Vec<&ReceivedSpan>>::new());
         for span in ordered {
             match known.contains(&span.parent) && span.parent != span.id {
                 true => parts.entry(span.parent).or_default().push(span),
@@ -97,13 +97,18 @@ impl<'a> Tree<'a> {
         Self { roots, parts }
     }
 
-    fn parts(&self, of: &Seen) -> &[&'a Seen] {
+    fn parts(&self, of: &ReceivedSpan) -> &[&'a ReceivedSpan] {
         self.parts.get(&of.id).map_or(&[], Vec::as_slice)
     }
 
     /// Appends the rows of `spans`, which have the same parent, and of their children. `open` is
     /// true for each level above that has more rows.
-    fn rows(&self, spans: &[&'a Seen], open: &mut Vec<bool>, rows: &mut Vec<Row<'a>>) {
+    fn rows(
+        &self,
+        spans: &[&'a ReceivedSpan],
+        open: &mut Vec<bool>,
+        rows: &mut Vec<WaterfallRow<'a>>,
+    ) {
         // Spans whose parents form a cycle are not reachable from a root; but a chain may be as
         // long as an export.
         if open.len() > 32 {
@@ -124,7 +129,7 @@ impl<'a> Tree<'a> {
             }
             // Of similar spans, the last one's children are shown.
             let parts = group.last().map_or(&[][..], |last| self.parts(last));
-            rows.push(Row {
+            rows.push(WaterfallRow {
                 indent,
                 spans: group,
             });
@@ -135,10 +140,10 @@ impl<'a> Tree<'a> {
     }
 
     /// Groups consecutive spans that failed alike, and similar spans without children.
-    fn folded(&self, spans: &[&'a Seen]) -> Vec<Vec<&'a Seen>> {
-        let mut groups: Vec<Vec<&Seen>> = Vec::new();
+    fn folded(&self, spans: &[&'a ReceivedSpan]) -> Vec<Vec<&'a ReceivedSpan>> {
+        let mut groups: Vec<Vec<&ReceivedSpan>> = Vec::new();
         for span in spans {
-            let is_alike = |group: &&mut Vec<&Seen>| {
+            let is_alike = |group: &&mut Vec<&ReceivedSpan>| {
                 group.first().is_some_and(|first| {
                     first.name == span.name
                         && first.process() == span.process()
@@ -156,7 +161,7 @@ impl<'a> Tree<'a> {
     }
 }
 
-impl Row<'_> {
+impl WaterfallRow<'_> {
     fn name(&self) -> String {
         let Self { indent, spans } = self;
         let name = spans.first().map_or("", |span| &span.name);
@@ -203,7 +208,7 @@ impl Row<'_> {
     }
 }
 
-fn widest<'a>(rows: &[Row<'a>], text: impl Fn(&Row<'a>) -> String) -> usize {
+fn widest<'a>(rows: &[WaterfallRow<'a>], text: impl Fn(&WaterfallRow<'a>) -> String) -> usize {
     let widths = rows.iter().map(|row| text(row).chars().count());
     widths.max().unwrap_or_default()
 }
@@ -218,10 +223,13 @@ struct Columns {
 }
 
 impl Columns {
-    fn for_rows(rows: &[Row<'_>], width: usize, from: u64, until: u64) -> Self {
-        let (name, process) = (widest(rows, Row::name), widest(rows, Row::process));
+    fn for_rows(rows: &[WaterfallRow<'_>], width: usize, from: u64, until: u64) -> Self {
+        let (name, process) = (
+            widest(rows, WaterfallRow::name),
+            widest(rows, WaterfallRow::process),
+        );
         // Notes take the columns that bars leave free.
-        let note = widest(rows, Row::note).min(width / 4);
+        let note = widest(rows, WaterfallRow::note).min(width / 4);
         let left = width.saturating_sub(name + process + DURATION + note + 9);
         Self {
             name,
@@ -252,7 +260,7 @@ impl Columns {
 
     /// The lines of a row. A note that does not fit on the row's line, but on a line of its own,
     /// gets one. A longer note exceeds the width: it has the reason of a failure.
-    fn lines(&self, row: &Row<'_>, width: usize) -> Vec<String> {
+    fn lines(&self, row: &WaterfallRow<'_>, width: usize) -> Vec<String> {
         let Self { name, process, .. } = *self;
         let line = format!(
             "{:name$}  {:process$}  ▕{}▏ {:>DURATION$}",
@@ -275,7 +283,7 @@ impl Columns {
 
     /// A mark for each interval in which one of the spans was running, and a thin mark for a span
     /// without duration.
-    fn bar(&self, spans: &[&Seen]) -> String {
+    fn bar(&self, spans: &[&ReceivedSpan]) -> String {
         let mut cells = vec![' '; self.bar];
         for span in spans {
             let first = self.cell(span.start_unix_nano).min(self.bar - 1);

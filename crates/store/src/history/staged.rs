@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::{Changes, History, KeyChange};
 use crate::{
     StoreError,
-    store::{Committed, Guard, Item, Key, Prefix, Revision, Txn, Write},
+    store::{CommitResult, Guard, Item, Key, Prefix, Revision, Txn, Write},
 };
 
 #[derive(Debug)]
@@ -28,7 +28,7 @@ impl<'a> StagedCommits<'a> {
         }
     }
 
-    pub(crate) fn commit(&mut self, txn: Txn) -> Result<Committed, StoreError> {
+    pub(crate) fn commit(&mut self, txn: Txn) -> Result<CommitResult, StoreError> {
         for (index, guard) in txn.guards.iter().enumerate() {
             self.check(index, guard)?;
         }
@@ -62,7 +62,7 @@ impl<'a> StagedCommits<'a> {
             previous.push(before);
         }
         if changes.is_empty() {
-            return Ok(Committed {
+            return Ok(CommitResult {
                 revision: self.current,
                 previous,
             });
@@ -74,7 +74,7 @@ impl<'a> StagedCommits<'a> {
                 .map(|change| (change.key.clone(), change.item.clone())),
         );
         self.commits.push(Changes { revision, changes });
-        Ok(Committed { revision, previous })
+        Ok(CommitResult { revision, previous })
     }
 
     pub(crate) fn into_commits(self) -> Vec<Changes> {

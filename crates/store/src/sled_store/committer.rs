@@ -6,15 +6,15 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{
-    disk::Disk,
-    load::Meta,
+    disk::StoreDisk,
+    load::StoreMeta,
     rewrite::{RewriteCopy, RewriteError, Rewrites},
     space::FreeSpace,
 };
 use crate::{
     StoreError,
     history::{History, StagedCommits, UnreachableChange},
-    store::{Committed, Revision, Txn},
+    store::{CommitResult, Revision, Txn},
 };
 
 /// The maximum number of commits that share one sync.
@@ -23,18 +23,24 @@ const MAX_BATCH_COMMITS: usize = 256;
 /// commit.
 const MAX_BATCH_BYTES: usize = 4 * 1024 * 1024;
 
-pub(super) type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
+pub(super) type CommitterReply<T> = oneshot::Sender<Result<T, StoreError>>;
 
 /// A request to the writer thread.
 #[derive(Debug)]
-pub(super) enum Request {
+pub(super) enum CommitterRequest {
     /// Check the guards and apply the writes.
-    Commit { txn: Txn, reply: Reply<Committed> },
+    Commit {
+        txn: Txn,
+        reply: CommitterReply<CommitResult>,
+    },
     /// Drop the history that only revisions before `oldest` can see.
-    Compact { oldest: Revision, reply: Reply<()> },
+    Compact {
+        oldest: Revision,
+        reply: CommitterReply<()>,
+    },
     /// Grow the reserve, remove compacted history from disk, and begin a rewrite if it is worth
     /// it. Sent every few seconds.
-    Maintain { reply: Reply<()> },
+    Maintain { reply: CommitterReply<()> },
     /// Finish a rewrite, which has copied all but the last records: copy these and go on with the
     /// new database. If the copy failed, clean up.
     Switch {
@@ -47,9 +53,9 @@ pub(super) enum Request {
 /// instead of closing it. Only opening the store again ends this state.
 #[derive(Debug)]
 pub(super) struct Committer {
-    pub(super) disk: Disk,
+    pub(super) disk: StoreDisk,
     pub(super) history: Arc<watch::Sender<History>>,
-    pub(super) requests: mpsc::Receiver<Request>,
+    pub(super) requests: mpsc::Receiver<CommitterRequest>,
     pub(super) rewrites: Rewrites,
     /// Compacted changes that are still to be removed from disk, in the order of their records.
     pub(super) unreachable: Vec<UnreachableChange>,
@@ -79,19 +85,19 @@ impl Committer {
             let mut next = Some(first);
             while let Some(request) = next {
                 match request {
-                    Request::Commit { txn, reply } => {
+                    CommitterRequest::Commit { txn, reply } => {
                         bytes += txn.size();
                         commits.push((txn, reply));
                     }
-                    Request::Compact { oldest, reply } => {
+                    CommitterRequest::Compact { oldest, reply } => {
                         let result = self.compact(oldest);
                         send_reply(reply, result);
                     }
-                    Request::Maintain { reply } => {
+                    CommitterRequest::Maintain { reply } => {
                         self.maintain();
                         send_reply(reply, Ok(()));
                     }
-                    Request::Switch { copied } => self.switch(copied),
+                    CommitterRequest::Switch { copied } => self.switch(copied),
                 }
                 let batch_is_full = commits.len() >= MAX_BATCH_COMMITS || bytes >= MAX_BATCH_BYTES;
                 next = if batch_is_full {
@@ -123,7 +129,7 @@ impl Committer {
     /// Decides each commit, writes the accepted ones, publishes them to readers, then replies.
     /// Refusals are sent after the write too: one may be due to an earlier commit of this batch,
     /// which counts only once it is durable.
-    fn commit(&mut self, batch: Vec<(Txn, Reply<Committed>)>) {
+    fn commit(&mut self, batch: Vec<(Txn, CommitterReply<CommitResult>)>) {
         if batch.is_empty() {
             return;
         }
@@ -164,7 +170,7 @@ impl Committer {
     }
 
     /// Returns the space for a batch; [`space`](super::space) explains the reserve.
-    fn space_for(&self, batch: &[(Txn, Reply<Committed>)]) -> FreeSpace {
+    fn space_for(&self, batch: &[(Txn, CommitterReply<CommitResult>)]) -> FreeSpace {
         if self.poisoned_by.is_some() {
             // Not checked: `poison_on_failure` refuses the batch anyway, with the error that
             // poisoned the store.
@@ -239,7 +245,7 @@ impl Committer {
             None => copied,
         };
         let status = self.history.borrow().status(None);
-        let meta = Meta {
+        let meta = StoreMeta {
             id: status.id,
             first: status.first,
             oldest: status.oldest,
@@ -259,7 +265,7 @@ impl Committer {
     /// The error of `write`, or of the write that poisoned the store before.
     fn poison_on_failure(
         &mut self,
-        write: impl FnOnce(&Disk) -> Result<(), StoreError>,
+        write: impl FnOnce(&StoreDisk) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
         if let Some(error) = &self.poisoned_by {
             return Err(error.clone());
@@ -272,7 +278,7 @@ impl Committer {
     }
 }
 
-fn send_reply<T>(reply: Reply<T>, result: Result<T, StoreError>) {
+fn send_reply<T>(reply: CommitterReply<T>, result: Result<T, StoreError>) {
     // The caller may have been dropped; the decision stands.
     let _ = reply.send(result);
 }

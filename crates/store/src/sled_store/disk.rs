@@ -1,4 +1,4 @@
-//! sled, made durable: what was written is on disk when [`Disk::write`] returns.
+//! sled, made durable: what was written is on disk when [`StoreDisk::write`] returns.
 //!
 //! sled 0.34's own flush stops at `sync_file_range`, which survives a killed process but not a
 //! power cut (spacejam/sled#1452), so the data file is synced here after each flush. sled never
@@ -19,7 +19,7 @@ use uuid::Uuid;
 use super::{
     error::{Damage, OpenError},
     generation::{self, Generation, UnwrittenBatch},
-    load::{LoadedStore, Meta, OnDamage, OnItem, load},
+    load::{LoadedStore, OnDamage, OnItem, StoreMeta, load},
     panics::guarded,
     record::{self, FORMAT, FORMAT_VERSION, OLDEST, RawRecord},
     space,
@@ -32,7 +32,7 @@ use crate::{
 };
 
 #[derive(Debug)]
-pub(super) struct Disk {
+pub(super) struct StoreDisk {
     pub(super) dir: PathBuf,
     pub(super) generation: Generation,
     /// Held while the store is open. sled locks its file too, but releases that lock some time
@@ -44,7 +44,7 @@ pub(super) struct Disk {
 /// refused.
 #[derive(Debug)]
 pub(super) struct OpeningStore {
-    disk: Disk,
+    disk: StoreDisk,
     /// A revision that the store is known to have reached.
     reached: Option<Revision>,
     undo: Undo,
@@ -78,7 +78,7 @@ impl OpeningStore {
             Ok(generation) => generation,
             Err(error) => return Err(put_back(undo, error)),
         };
-        let disk = Disk {
+        let disk = StoreDisk {
             dir: dir.to_owned(),
             generation,
             lock,
@@ -111,7 +111,7 @@ impl OpeningStore {
         })
     }
 
-    pub(super) fn accept(self) -> Disk {
+    pub(super) fn accept(self) -> StoreDisk {
         self.disk
     }
 
@@ -146,7 +146,7 @@ fn restore(files: &Files) {
     }
 }
 
-impl Disk {
+impl StoreDisk {
     /// Opens the store in `dir`, or creates one. Also returns the changes that an interrupted
     /// compaction left to be removed.
     pub(super) fn open(dir: &Path) -> Result<(Self, History, Vec<UnreachableChange>), OpenError> {
@@ -154,7 +154,7 @@ impl Disk {
         let opening = OpeningStore::begin(dir)?;
         if opening.is_new()? {
             let disk = opening.accept();
-            let meta = Meta::new(Uuid::new_v4());
+            let meta = StoreMeta::new(Uuid::new_v4());
             disk.begin(meta)
                 .map_err(failed("write the first records"))?;
             disk.grow_reserve();
@@ -192,7 +192,7 @@ impl Disk {
     }
 
     /// Writes the records that make this database a store. From here on it can be opened.
-    pub(super) fn begin(&self, meta: Meta) -> io::Result<()> {
+    pub(super) fn begin(&self, meta: StoreMeta) -> io::Result<()> {
         self.generation.begin(meta)
     }
 
@@ -213,21 +213,21 @@ impl Disk {
         records: impl Iterator<Item = Result<RawRecord, E>>,
     ) -> Result<(), E> {
         /// An error of reading or of writing.
-        enum Failure<E> {
+        enum SyncFailure<E> {
             Read(E),
             Write(UnwrittenBatch),
         }
-        impl<E> From<UnwrittenBatch> for Failure<E> {
+        impl<E> From<UnwrittenBatch> for SyncFailure<E> {
             fn from(failure: UnwrittenBatch) -> Self {
                 Self::Write(failure)
             }
         }
-        let records = records.map(|record| record.map_err(Failure::Read));
+        let records = records.map(|record| record.map_err(SyncFailure::Read));
         self.generation
             .copy_in(records)
             .map_err(|failure| match failure {
-                Failure::Read(error) => error,
-                Failure::Write(UnwrittenBatch { step, source }) => {
+                SyncFailure::Read(error) => error,
+                SyncFailure::Write(UnwrittenBatch { step, source }) => {
                     failed(&self.dir, step)(source).into()
                 }
             })

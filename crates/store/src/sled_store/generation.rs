@@ -18,7 +18,7 @@ use sled::{Batch, IVec};
 use super::{
     disk::engine_error,
     error::OpenError,
-    load::Meta,
+    load::StoreMeta,
     panics::{guarded, let_go},
     record::{self, CHANGES, RawRecord},
     undo::is_sleds,
@@ -193,7 +193,7 @@ impl Generation {
     }
 
     /// Writes the records that make a database a store, and waits until everything is on disk.
-    pub(super) fn begin(&self, meta: Meta) -> io::Result<()> {
+    pub(super) fn begin(&self, meta: StoreMeta) -> io::Result<()> {
         let mut batch = Batch::default();
         for (key, value) in meta.records() {
             batch.insert(key, value);

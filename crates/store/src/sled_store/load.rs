@@ -34,13 +34,13 @@ pub(super) struct LoadedStore {
 
 /// The metadata of a store.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Meta {
+pub(super) struct StoreMeta {
     pub(super) id: Uuid,
     pub(super) first: Revision,
     pub(super) oldest: Revision,
 }
 
-impl Meta {
+impl StoreMeta {
     pub(super) fn new(id: Uuid) -> Self {
         Self {
             id,
@@ -100,7 +100,7 @@ pub(super) fn load(
     on_damage: OnDamage<'_>,
     on_item: OnItem<'_>,
 ) -> Result<LoadedStore, OpenError> {
-    let (Meta { id, first, oldest }, format) = Meta::read(dir, db)?;
+    let (StoreMeta { id, first, oldest }, format) = StoreMeta::read(dir, db)?;
     let mut loaded = LoadedStore {
         history: History::compacted_at(id, first, oldest),
         unreachable: Vec::new(),

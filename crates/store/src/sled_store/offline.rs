@@ -12,17 +12,17 @@ use uuid::Uuid;
 
 use super::{
     SledStore,
-    disk::{Disk, OpeningStore, failed, lock},
+    disk::{OpeningStore, StoreDisk, failed, lock},
     disk_bytes,
     error::{Damage, OpenError, RestoreError},
     generation::sync_dir,
-    load::{LoadedStore, Meta},
+    load::{LoadedStore, StoreMeta},
     record,
 };
 use crate::{
     backup::{BackupDamage, BackupInfo, BackupReader, verify_backup},
     history::{ChangeId, KeyChange},
-    store::{Item, Revision, Status},
+    store::{Item, Revision, StoreStatus},
 };
 
 /// The least distance from the revision of a backup to the first one of the restored store: more
@@ -34,7 +34,7 @@ const GAP: u64 = 1 << 40;
 #[derive(Debug)]
 pub struct CheckReport {
     /// The status of the store.
-    pub status: Status,
+    pub status: StoreStatus,
     /// The damage, in the order in which it was found; empty if the store is sound.
     pub damage: Vec<Damage>,
 }
@@ -95,11 +95,11 @@ impl SledStore {
     /// # Errors
     ///
     /// [`OpenError`]; the store is then unchanged.
-    pub fn compact_offline(dir: impl AsRef<Path>) -> Result<(Status, Status), OpenError> {
+    pub fn compact_offline(dir: impl AsRef<Path>) -> Result<(StoreStatus, StoreStatus), OpenError> {
         let dir = dir.as_ref();
         let failed = |step| failed(dir, step);
         require(dir)?;
-        let (old, mut history, left) = Disk::open(dir)?;
+        let (old, mut history, left) = StoreDisk::open(dir)?;
         let before = history.status(disk_bytes(dir).ok());
         let oldest = history.current();
         let unreachable: BTreeSet<ChangeId> = history
@@ -119,8 +119,8 @@ impl SledStore {
             id.is_none_or(|id| !unreachable.contains(&id.change))
         });
         new.copy_in(kept)?;
-        let Status { id, first, .. } = before;
-        let meta = Meta { id, first, oldest };
+        let StoreStatus { id, first, .. } = before;
+        let meta = StoreMeta { id, first, oldest };
         new.begin(meta).map_err(failed("write the first records"))?;
         new.close(oldest)
             .map_err(failed("close the new database"))?;
@@ -192,7 +192,7 @@ impl SledStore {
             records.into_iter().map(Ok).collect()
         });
         disk.copy_in::<RestoreError>(records)?;
-        let meta = Meta {
+        let meta = StoreMeta {
             id: Uuid::new_v4(),
             first,
             oldest: first,

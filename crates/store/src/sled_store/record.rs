@@ -178,7 +178,7 @@ pub(super) fn decode(id: ChangeId, bytes: &[u8]) -> Option<ChangeRecord> {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
+    use proptest::prelude::{any, prop, prop_assert_eq, proptest};
 
     use super::*;
 

@@ -24,12 +24,12 @@ use sled::IVec;
 use tokio::sync::mpsc;
 
 use super::{
-    committer::Request,
-    disk::Disk,
+    committer::CommitterRequest,
+    disk::StoreDisk,
     disk_bytes,
     error::OpenError,
     generation::{Generation, UnwrittenBatch},
-    load::Meta,
+    load::StoreMeta,
     panics::COMMITTER,
     space,
 };
@@ -87,7 +87,7 @@ struct RunningRewrite {
 pub(super) struct Rewrites {
     /// Reports the end of a copy to the committer. A weak sender, so it does not keep the store
     /// open.
-    requests: mpsc::WeakSender<Request>,
+    requests: mpsc::WeakSender<CommitterRequest>,
     running: Option<RunningRewrite>,
     /// The thread that removes the old files.
     cleaning: Option<JoinHandle<()>>,
@@ -96,7 +96,7 @@ pub(super) struct Rewrites {
 }
 
 impl Rewrites {
-    pub(super) fn new(requests: mpsc::WeakSender<Request>) -> Self {
+    pub(super) fn new(requests: mpsc::WeakSender<CommitterRequest>) -> Self {
         Self {
             requests,
             running: None,
@@ -106,7 +106,7 @@ impl Rewrites {
     }
 
     /// Begins a rewrite if the files have become much larger than their content of `held` bytes.
-    pub(super) fn consider(&mut self, disk: &Disk, held: u64) {
+    pub(super) fn consider(&mut self, disk: &StoreDisk, held: u64) {
         if self.running.is_some() || !self.is_worth_it(disk, held) {
             return;
         }
@@ -129,7 +129,9 @@ impl Rewrites {
                 match requests.upgrade() {
                     // The committer drains the channel until all senders are gone, so this cannot
                     // block forever.
-                    Some(requests) => _ = requests.blocking_send(Request::Switch { copied }),
+                    Some(requests) => {
+                        _ = requests.blocking_send(CommitterRequest::Switch { copied })
+                    }
                     None => drop(copied.and_then(RewriteCopy::abandon)),
                 }
             });
@@ -146,7 +148,7 @@ impl Rewrites {
         }
     }
 
-    fn is_worth_it(&self, disk: &Disk, held: u64) -> bool {
+    fn is_worth_it(&self, disk: &StoreDisk, held: u64) -> bool {
         let Ok(found) = disk_bytes(&disk.dir) else {
             return false;
         };
@@ -174,8 +176,8 @@ impl Rewrites {
     pub(super) fn switch(
         &mut self,
         copied: Result<RewriteCopy, RewriteError>,
-        disk: &mut Disk,
-        meta: Meta,
+        disk: &mut StoreDisk,
+        meta: StoreMeta,
         held: u64,
     ) -> Result<(), StoreError> {
         let Some(RunningRewrite {
@@ -215,7 +217,7 @@ impl Rewrites {
     }
 
     /// Removes the files of the database that is not current.
-    fn end(&mut self, disk: &Disk, old: Option<Generation>, held: u64) {
+    fn end(&mut self, disk: &StoreDisk, old: Option<Generation>, held: u64) {
         self.finish_cleaning();
         let (dir, current) = (disk.dir.clone(), disk.generation.number);
         let clean = move || match old {
@@ -319,9 +321,9 @@ impl RewriteCopy {
     /// Brings the new database up to date with the old one and makes it durable.
     fn finish(
         self,
-        disk: &Disk,
+        disk: &StoreDisk,
         removed: &[UnreachableChange],
-        meta: Meta,
+        meta: StoreMeta,
     ) -> Result<Generation, RewriteError> {
         let Self { next, mut last } = self;
         let finished = (|| {

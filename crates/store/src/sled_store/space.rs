@@ -18,7 +18,7 @@ use rustix::{
     io::Errno,
 };
 
-use super::{disk::Disk, generation::SEGMENT_BYTES};
+use super::{disk::StoreDisk, generation::SEGMENT_BYTES};
 use crate::StoreError;
 
 const SEGMENT: u64 = SEGMENT_BYTES as u64;
@@ -165,7 +165,7 @@ fn write_zeros(mut file: &File, until: u64) -> io::Result<()> {
     Ok(())
 }
 
-impl Disk {
+impl StoreDisk {
     /// The space for a batch of `bytes`, of which `reclaiming` are in commits that
     /// [reclaim](crate::Txn::reclaims). For those the reserve is shrunk if necessary, even if they
     /// are empty (`Some(0)`: a compaction); it is left as it is if no commit reclaims (`None`).

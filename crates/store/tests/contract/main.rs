@@ -1,5 +1,5 @@
-//! The contract of `Store`, which every engine must keep. A new engine needs a [`Fixture`] and a
-//! line in `contract!`.
+//! The contract of `Store`, which every engine must keep. A new engine needs an [`EngineFixture`]
+//! and a line in `contract!`.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -10,7 +10,7 @@ use podplane_store::{MemStore, SledStore, Store};
 use tempfile::TempDir;
 
 /// An engine under test.
-trait Fixture: Sized + Send + Sync + 'static {
+trait EngineFixture: Sized + Send + Sync + 'static {
     type Store: Store;
 
     /// Creates a fixture with an empty store.
@@ -26,7 +26,7 @@ trait Fixture: Sized + Send + Sync + 'static {
 
 struct Memory(MemStore);
 
-impl Fixture for Memory {
+impl EngineFixture for Memory {
     type Store = MemStore;
 
     fn new() -> Self {
@@ -43,7 +43,7 @@ struct Sled {
     dir: TempDir,
 }
 
-impl Fixture for Sled {
+impl EngineFixture for Sled {
     type Store = SledStore;
 
     fn new() -> Self {
@@ -62,7 +62,7 @@ impl Fixture for Sled {
 /// A fixture that closes and reopens the store at each pause.
 struct SledReopened(Sled);
 
-impl Fixture for SledReopened {
+impl EngineFixture for SledReopened {
     type Store = SledStore;
 
     fn new() -> Self {

@@ -3,12 +3,12 @@
 use std::{collections::BTreeMap, num::NonZeroUsize};
 
 use podplane_store::{
-    Commit, Event, FIRST_REVISION, Guard, Item, Key, ListQuery, Prefix, Revision, Store,
+    Commit, FIRST_REVISION, Guard, Item, Key, KeyEvent, ListQuery, Prefix, Revision, Store,
     StoreError, Txn, Watch, Write,
 };
-use proptest::prelude::*;
+use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop, prop_oneof, proptest};
 
-use crate::{Fixture, suite};
+use crate::{EngineFixture, suite};
 
 /// Few keys, so that operations often meet.
 const KEYS: [&str; 5] = ["a", "a/1", "a/2", "b/1", "c"];
@@ -73,12 +73,12 @@ fn ops() -> impl Strategy<Value = Vec<ModelOp>> {
 type Content = BTreeMap<Key, Item>;
 
 #[derive(Default)]
-struct Model {
+struct StoreModel {
     contents: BTreeMap<Revision, Content>,
     oldest: Option<Revision>,
 }
 
-impl Model {
+impl StoreModel {
     fn now(&self) -> (Revision, Content) {
         let last = self.contents.last_key_value();
         last.map_or((FIRST_REVISION, Content::new()), |(revision, content)| {
@@ -129,7 +129,7 @@ impl Model {
     }
 }
 
-pub(crate) fn check<F: Fixture>() {
+pub(crate) fn check<F: EngineFixture>() {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -142,9 +142,9 @@ pub(crate) fn check<F: Fixture>() {
     proptest!(config, |(ops in ops())| runtime.block_on(suite::within_deadline(run::<F>(ops))));
 }
 
-async fn run<F: Fixture>(ops: Vec<ModelOp>) {
+async fn run<F: EngineFixture>(ops: Vec<ModelOp>) {
     let mut fixture = F::new();
-    let mut model = Model::default();
+    let mut model = StoreModel::default();
     model.contents.insert(FIRST_REVISION, Content::new());
     for op in ops {
         match op {
@@ -172,7 +172,7 @@ async fn run<F: Fixture>(ops: Vec<ModelOp>) {
 
 async fn commit(
     store: &impl Store,
-    model: &mut Model,
+    model: &mut StoreModel,
     guards: &[GuardOp],
     writes: BTreeMap<usize, Option<u8>>,
 ) {
@@ -248,7 +248,7 @@ async fn commit(
 }
 
 /// Reads everything at every revision, and watches from every revision.
-async fn compare(store: &impl Store, model: &Model) {
+async fn compare(store: &impl Store, model: &StoreModel) {
     let oldest = model.oldest.unwrap_or(FIRST_REVISION);
     for (&at, content) in &model.contents {
         for prefix in PREFIXES.map(Prefix::from) {
@@ -302,7 +302,7 @@ async fn paged(store: &impl Store, prefix: &Prefix, at: Revision) -> Vec<Item> {
 
 /// Checks that a watch, replayed on the content at its first revision, yields the content of every
 /// later one.
-async fn watch(store: &impl Store, model: &Model, prefix: Prefix, after: Revision) {
+async fn watch(store: &impl Store, model: &StoreModel, prefix: Prefix, after: Revision) {
     let (end, _) = model.now();
     let under = |content: &Content| -> Content {
         content
@@ -326,8 +326,10 @@ async fn watch(store: &impl Store, model: &Model, prefix: Prefix, after: Revisio
         }
         for event in events {
             let before = match event {
-                Event::Put { item, previous } => (content.insert(item.key.clone(), item), previous),
-                Event::Delete { previous } => (content.remove(&previous.key), Some(previous)),
+                KeyEvent::Put { item, previous } => {
+                    (content.insert(item.key.clone(), item), previous)
+                }
+                KeyEvent::Delete { previous } => (content.remove(&previous.key), Some(previous)),
             };
             assert_eq!(before.0, before.1);
         }

@@ -4,12 +4,13 @@ use std::{num::NonZeroUsize, pin::pin, sync::Arc, time::Duration};
 
 use futures::{FutureExt, StreamExt};
 use podplane_store::{
-    Commit, Committed, Event, FIRST_REVISION, Guard, Item, Key, Limit, ListQuery, MAX_COMMIT_BYTES,
-    MAX_VALUE_BYTES, MAX_WRITES, Prefix, Revision, Snapshot, Store, StoreError, Txn, Watch,
+    Commit, CommitResult, FIRST_REVISION, Guard, Item, Key, KeyEvent, ListQuery, MAX_COMMIT_BYTES,
+    MAX_VALUE_BYTES, MAX_WRITES, Prefix, Revision, Snapshot, Store, StoreError, Txn, TxnLimit,
+    Watch,
 };
 use tokio::task::JoinSet;
 
-use crate::Fixture;
+use crate::EngineFixture;
 
 pub(crate) async fn within_deadline(case: impl Future<Output = ()>) {
     tokio::time::timeout(Duration::from_secs(60), case)
@@ -72,7 +73,7 @@ fn number(revision: u64) -> Revision {
     Revision::new(revision).unwrap()
 }
 
-pub(crate) async fn a_new_store_is_empty_and_keeps_its_id<F: Fixture>() {
+pub(crate) async fn a_new_store_is_empty_and_keeps_its_id<F: EngineFixture>() {
     let fixture = F::new();
     let first = fixture.store().status().await.unwrap();
     assert_eq!(
@@ -88,7 +89,7 @@ pub(crate) async fn a_new_store_is_empty_and_keeps_its_id<F: Fixture>() {
     assert_ne!(F::new().store().status().await.unwrap().id, first.id);
 }
 
-pub(crate) async fn every_commit_takes_the_next_revision<F: Fixture>() {
+pub(crate) async fn every_commit_takes_the_next_revision<F: EngineFixture>() {
     let mut fixture = F::new();
     let mut last = FIRST_REVISION;
     for round in 0..20 {
@@ -100,7 +101,7 @@ pub(crate) async fn every_commit_takes_the_next_revision<F: Fixture>() {
     }
 }
 
-pub(crate) async fn an_item_knows_when_it_was_created_and_modified<F: Fixture>() {
+pub(crate) async fn an_item_knows_when_it_was_created_and_modified<F: EngineFixture>() {
     let fixture = F::new();
     let created = put(fixture.store(), "a", "1").await;
     put(fixture.store(), "other", "").await;
@@ -130,7 +131,7 @@ pub(crate) async fn an_item_knows_when_it_was_created_and_modified<F: Fixture>()
     assert_eq!(at(FIRST_REVISION).await, None);
 }
 
-pub(crate) async fn a_commit_returns_the_previous_items<F: Fixture>() {
+pub(crate) async fn a_commit_returns_the_previous_items<F: EngineFixture>() {
     let fixture = F::new();
     let first = put(fixture.store(), "a", "1").await;
     let fixture = fixture.pause();
@@ -138,11 +139,11 @@ pub(crate) async fn a_commit_returns_the_previous_items<F: Fixture>() {
         .put(key("b"), "2")
         .put(key("a"), "2")
         .delete(key("c"));
-    let Committed { previous, .. } = fixture.store().commit(txn).await.unwrap();
+    let CommitResult { previous, .. } = fixture.store().commit(txn).await.unwrap();
     assert_eq!(previous, [None, Some(item("a", "1", first, first)), None]);
 }
 
-pub(crate) async fn a_commit_that_changes_nothing_takes_no_revision<F: Fixture>() {
+pub(crate) async fn a_commit_that_changes_nothing_takes_no_revision<F: EngineFixture>() {
     let fixture = F::new();
     let revision = put(fixture.store(), "a", "1").await;
     for txn in [
@@ -182,7 +183,7 @@ pub(crate) async fn a_commit_that_changes_nothing_takes_no_revision<F: Fixture>(
     );
 }
 
-pub(crate) async fn each_kind_of_guard_holds_or_conflicts<F: Fixture>() {
+pub(crate) async fn each_kind_of_guard_holds_or_conflicts<F: EngineFixture>() {
     let fixture = F::new();
     let old = put(fixture.store(), "dir/b", "1").await;
     let new = put(fixture.store(), "dir/b", "2").await;
@@ -249,7 +250,7 @@ pub(crate) async fn each_kind_of_guard_holds_or_conflicts<F: Fixture>() {
     assert_eq!(fixture.store().get(&key("y"), None).await.unwrap(), None);
 }
 
-pub(crate) async fn a_commit_is_applied_whole_or_not_at_all<F: Fixture>() {
+pub(crate) async fn a_commit_is_applied_whole_or_not_at_all<F: EngineFixture>() {
     let fixture = F::new();
     let before = put(fixture.store(), "a", "old").await;
     let txn = Txn::new()
@@ -285,7 +286,7 @@ pub(crate) async fn a_commit_is_applied_whole_or_not_at_all<F: Fixture>() {
     );
 }
 
-pub(crate) async fn refuses_oversized_requests_naming_the_limit<F: Fixture>() {
+pub(crate) async fn refuses_oversized_requests_naming_the_limit<F: EngineFixture>() {
     let fixture = F::new();
     let value = |size| Txn::new().put(key("a"), vec![7; size]);
     fixture
@@ -299,7 +300,7 @@ pub(crate) async fn refuses_oversized_requests_naming_the_limit<F: Fixture>() {
         .await
         .unwrap_err();
     assert!(
-        matches!(refused, StoreError::TooLarge { limit: Limit::ValueBytes, size } if size == MAX_VALUE_BYTES + 1)
+        matches!(refused, StoreError::TooLarge { limit: TxnLimit::ValueBytes, size } if size == MAX_VALUE_BYTES + 1)
     );
     assert_eq!(
         refused.to_string(),
@@ -317,7 +318,7 @@ pub(crate) async fn refuses_oversized_requests_naming_the_limit<F: Fixture>() {
     assert!(matches!(
         refused,
         StoreError::TooLarge {
-            limit: Limit::CommitBytes,
+            limit: TxnLimit::CommitBytes,
             ..
         }
     ));
@@ -333,7 +334,7 @@ pub(crate) async fn refuses_oversized_requests_naming_the_limit<F: Fixture>() {
     assert!(matches!(
         refused,
         StoreError::TooLarge {
-            limit: Limit::Writes,
+            limit: TxnLimit::Writes,
             ..
         }
     ));
@@ -349,7 +350,7 @@ pub(crate) async fn refuses_oversized_requests_naming_the_limit<F: Fixture>() {
 }
 
 /// Sizes around the one at which an engine may split a value, and the largest one.
-pub(crate) async fn large_values_are_kept_whole<F: Fixture>() {
+pub(crate) async fn large_values_are_kept_whole<F: EngineFixture>() {
     const PART: usize = 64 * 1024;
     let value = |size: usize, seed: usize| -> Vec<u8> {
         (0..size)
@@ -384,7 +385,7 @@ pub(crate) async fn large_values_are_kept_whole<F: Fixture>() {
         let mut watch = store.watch("a/".into(), FIRST_REVISION).await.unwrap();
         for (seed, size) in sizes.into_iter().enumerate() {
             let commit = watch.next().await.unwrap();
-            let [Event::Put { item, .. }] = commit.events.as_slice() else {
+            let [KeyEvent::Put { item, .. }] = commit.events.as_slice() else {
                 panic!("{size}");
             };
             assert!(item.value == value(size, seed), "watched {size}");
@@ -414,7 +415,7 @@ pub(crate) async fn large_values_are_kept_whole<F: Fixture>() {
     );
 }
 
-pub(crate) async fn concurrent_compare_and_set_loses_no_update<F: Fixture>() {
+pub(crate) async fn concurrent_compare_and_set_loses_no_update<F: EngineFixture>() {
     const WRITERS: usize = 8;
     const EACH: usize = 25;
     let fixture = Arc::new(F::new());
@@ -441,7 +442,7 @@ pub(crate) async fn concurrent_compare_and_set_loses_no_update<F: Fixture>() {
 }
 
 /// Also where an engine decides several commits before any of them is durable.
-pub(crate) async fn one_of_concurrent_creates_wins<F: Fixture>() {
+pub(crate) async fn one_of_concurrent_creates_wins<F: EngineFixture>() {
     const WRITERS: usize = 16;
     let fixture = Arc::new(F::new());
     for round in 0..20 {
@@ -498,7 +499,7 @@ pub(crate) async fn one_of_concurrent_creates_wins<F: Fixture>() {
     }
 }
 
-async fn increment(store: &impl Store) -> Result<Committed, StoreError> {
+async fn increment(store: &impl Store) -> Result<CommitResult, StoreError> {
     let counter = store.get(&key("counter"), None).await?.unwrap();
     let next = std::str::from_utf8(&counter.value)
         .unwrap()
@@ -518,7 +519,7 @@ async fn increment(store: &impl Store) -> Result<Committed, StoreError> {
         .await
 }
 
-pub(crate) async fn a_list_is_continued_at_its_revision_while_writes_go_on<F: Fixture>() {
+pub(crate) async fn a_list_is_continued_at_its_revision_while_writes_go_on<F: EngineFixture>() {
     let mut fixture = F::new();
     for n in 0..10 {
         put(fixture.store(), &format!("pods/{n}"), "old").await;
@@ -552,7 +553,7 @@ pub(crate) async fn a_list_is_continued_at_its_revision_while_writes_go_on<F: Fi
     assert_eq!(pages, whole.items);
 }
 
-pub(crate) async fn a_list_respects_its_prefix_and_order<F: Fixture>() {
+pub(crate) async fn a_list_respects_its_prefix_and_order<F: EngineFixture>() {
     let fixture = F::new();
     for at in ["b/2", "a", "b/10", "b", "c/1", "b0"] {
         put(fixture.store(), at, "").await;
@@ -586,7 +587,7 @@ pub(crate) async fn a_list_respects_its_prefix_and_order<F: Fixture>() {
     }
 }
 
-pub(crate) async fn refuses_future_revisions<F: Fixture>() {
+pub(crate) async fn refuses_future_revisions<F: EngineFixture>() {
     let fixture = F::new();
     let current = put(fixture.store(), "a", "").await;
     let fixture = fixture.pause();
@@ -604,7 +605,7 @@ pub(crate) async fn refuses_future_revisions<F: Fixture>() {
     }
 }
 
-pub(crate) async fn a_watch_yields_commits_after_it_began<F: Fixture>() {
+pub(crate) async fn a_watch_yields_commits_after_it_began<F: EngineFixture>() {
     let fixture = F::new();
     let created = put(fixture.store(), "a", "1").await;
     let mut watch = fixture.store().watch(Prefix::all(), created).await.unwrap();
@@ -619,15 +620,15 @@ pub(crate) async fn a_watch_yields_commits_after_it_began<F: Fixture>() {
     for (revision, event) in [
         (
             modified,
-            Event::Put {
+            KeyEvent::Put {
                 item: two.clone(),
                 previous: Some(one),
             },
         ),
-        (deleted, Event::Delete { previous: two }),
+        (deleted, KeyEvent::Delete { previous: two }),
         (
             again,
-            Event::Put {
+            KeyEvent::Put {
                 item: three,
                 previous: None,
             },
@@ -644,7 +645,7 @@ pub(crate) async fn a_watch_yields_commits_after_it_began<F: Fixture>() {
     }
 }
 
-pub(crate) async fn a_watch_from_the_past_catches_up<F: Fixture>() {
+pub(crate) async fn a_watch_from_the_past_catches_up<F: EngineFixture>() {
     let fixture = F::new();
     for n in 0..30 {
         put(fixture.store(), &format!("key{}", n % 4), &n.to_string()).await;
@@ -678,7 +679,7 @@ pub(crate) async fn a_watch_from_the_past_catches_up<F: Fixture>() {
     }
 }
 
-pub(crate) async fn a_watch_shows_only_its_prefix_but_whole_commits<F: Fixture>() {
+pub(crate) async fn a_watch_shows_only_its_prefix_but_whole_commits<F: EngineFixture>() {
     let fixture = F::new();
     let mut watch = fixture
         .store()
@@ -704,7 +705,9 @@ pub(crate) async fn a_watch_shows_only_its_prefix_but_whole_commits<F: Fixture>(
     );
 }
 
-pub(crate) async fn watchers_of_concurrent_writers_see_every_commit_once_in_order<F: Fixture>() {
+pub(crate) async fn watchers_of_concurrent_writers_see_every_commit_once_in_order<
+    F: EngineFixture,
+>() {
     const WRITERS: usize = 8;
     const EACH: usize = 40;
     let fixture = Arc::new(F::new());
@@ -749,7 +752,7 @@ pub(crate) async fn watchers_of_concurrent_writers_see_every_commit_once_in_orde
         let chained = seen
             .windows(2)
             .all(|pair| match (&pair[0].events[1], &pair[1].events[1]) {
-                (Event::Put { item, .. }, Event::Put { previous, .. }) => {
+                (KeyEvent::Put { item, .. }, KeyEvent::Put { previous, .. }) => {
                     previous.as_ref() == Some(item)
                 }
                 _ => false,
@@ -758,7 +761,7 @@ pub(crate) async fn watchers_of_concurrent_writers_see_every_commit_once_in_orde
     }
 }
 
-pub(crate) async fn the_position_of_a_watch_advances_past_other_prefixes<F: Fixture>() {
+pub(crate) async fn the_position_of_a_watch_advances_past_other_prefixes<F: EngineFixture>() {
     let fixture = F::new();
     let mut watch = fixture
         .store()
@@ -778,7 +781,7 @@ pub(crate) async fn the_position_of_a_watch_advances_past_other_prefixes<F: Fixt
     assert_eq!(watch.position(), other);
 }
 
-pub(crate) async fn a_stalled_watcher_blocks_no_writer_and_ends_when_compacted<F: Fixture>() {
+pub(crate) async fn a_stalled_watcher_blocks_no_writer_and_ends_when_compacted<F: EngineFixture>() {
     let fixture = F::new();
     let mut stalled = fixture
         .store()
@@ -812,7 +815,7 @@ pub(crate) async fn a_stalled_watcher_blocks_no_writer_and_ends_when_compacted<F
     );
 }
 
-pub(crate) async fn a_dropped_wait_loses_no_commit<F: Fixture>() {
+pub(crate) async fn a_dropped_wait_loses_no_commit<F: EngineFixture>() {
     let fixture = F::new();
     let mut watch = fixture
         .store()
@@ -830,7 +833,7 @@ pub(crate) async fn a_dropped_wait_loses_no_commit<F: Fixture>() {
     assert_eq!(watch.next().await.unwrap().revision, revision);
 }
 
-pub(crate) async fn a_compaction_keeps_its_revision_and_drops_earlier_ones<F: Fixture>() {
+pub(crate) async fn a_compaction_keeps_its_revision_and_drops_earlier_ones<F: EngineFixture>() {
     let fixture = F::new();
     let first = put(fixture.store(), "a", "1").await;
     put(fixture.store(), "gone", "").await;
@@ -868,7 +871,7 @@ pub(crate) async fn a_compaction_keeps_its_revision_and_drops_earlier_ones<F: Fi
     let mut watch = store.watch(Prefix::all(), second).await.unwrap();
     let deletion = Commit {
         revision: third,
-        events: vec![Event::Delete { previous: two }],
+        events: vec![KeyEvent::Delete { previous: two }],
     };
     assert_eq!(watch.next().await.unwrap(), deletion);
 
@@ -879,7 +882,7 @@ pub(crate) async fn a_compaction_keeps_its_revision_and_drops_earlier_ones<F: Fi
     assert!(put(fixture.store(), "a", "").await > third);
 }
 
-pub(crate) async fn a_compaction_frees_memory<F: Fixture>() {
+pub(crate) async fn a_compaction_frees_memory<F: EngineFixture>() {
     let fixture = F::new();
     let mut last = FIRST_REVISION;
     for n in 0..50 {
@@ -895,7 +898,7 @@ pub(crate) async fn a_compaction_frees_memory<F: Fixture>() {
     assert_eq!(fixture.store().status().await.unwrap().memory_bytes, 1001);
 }
 
-pub(crate) async fn history_can_be_bounded_by_bytes<F: Fixture>() {
+pub(crate) async fn history_can_be_bounded_by_bytes<F: EngineFixture>() {
     let fixture = F::new();
     let kilobyte = |n: usize| format!("{n:1000}");
     let mut last = FIRST_REVISION;
@@ -934,7 +937,7 @@ pub(crate) async fn history_can_be_bounded_by_bytes<F: Fixture>() {
 }
 
 /// Changes are found again by their place in the whole commit.
-pub(crate) async fn partly_compacted_commits_keep_their_other_changes<F: Fixture>() {
+pub(crate) async fn partly_compacted_commits_keep_their_other_changes<F: EngineFixture>() {
     let mut fixture = F::new();
     let txn = Txn::new()
         .put(key("a"), "")
@@ -951,7 +954,7 @@ pub(crate) async fn partly_compacted_commits_keep_their_other_changes<F: Fixture
     assert_eq!(keys(&list(fixture.store(), "", None).await.unwrap()), ["c"]);
 }
 
-pub(crate) async fn a_watch_ends_when_the_store_does<F: Fixture>() {
+pub(crate) async fn a_watch_ends_when_the_store_does<F: EngineFixture>() {
     let fixture = F::new();
     let watch = fixture
         .store()

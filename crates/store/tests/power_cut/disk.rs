@@ -26,14 +26,14 @@ const BLOCK: usize = 4096;
 /// The unit that a disk writes atomically.
 const SECTOR: usize = 512;
 
-type Block = [u8; BLOCK];
+type DiskBlock = [u8; BLOCK];
 
 /// The content of a disk; missing blocks are zeros. Cloning shares the blocks.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Image(BTreeMap<u64, Arc<Block>>);
+pub(crate) struct Image(BTreeMap<u64, Arc<DiskBlock>>);
 
 impl Image {
-    fn block(&self, number: u64) -> Arc<Block> {
+    fn block(&self, number: u64) -> Arc<DiskBlock> {
         let block = self.0.get(&number).cloned();
         block.unwrap_or_else(|| Arc::new([0; BLOCK]))
     }
@@ -192,13 +192,13 @@ impl Filesystem for ServedDisk {
 
 /// A mounted ext4 file system on a simulated disk.
 #[derive(Debug)]
-pub(crate) struct Machine {
+pub(crate) struct MountedDisk {
     content: ServedDisk,
     session: Option<BackgroundSession>,
     place: TempDir,
 }
 
-impl Machine {
+impl MountedDisk {
     /// Creates a disk with a new file system.
     pub(crate) fn new() -> Self {
         let machine = Self::plug_in(Image::default());
@@ -254,7 +254,7 @@ impl Machine {
     }
 }
 
-impl Drop for Machine {
+impl Drop for MountedDisk {
     fn drop(&mut self) {
         // Detached lazily, because a failed test may have left files open; the end of the process
         // closes them.

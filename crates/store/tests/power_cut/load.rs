@@ -13,7 +13,7 @@ use std::{
 
 use futures::FutureExt as _;
 use podplane_store::{
-    Commit, Event, Key, ListQuery, Prefix, Revision, SledStore, Store, Txn, Watch,
+    Commit, Key, KeyEvent, ListQuery, Prefix, Revision, SledStore, Store, Txn, Watch,
 };
 use tokio::{sync::watch, task::JoinSet};
 
@@ -246,7 +246,7 @@ pub(crate) async fn verify(
         let events =
             events.unwrap_or_else(|| panic!("{revision}, acknowledged, is not in the history"));
         let put = events.iter().any(
-            |event| matches!(event, Event::Put { item, .. } if item.key == marker(*writer, *step)),
+            |event| matches!(event, KeyEvent::Put { item, .. } if item.key == marker(*writer, *step)),
         );
         assert!(put, "{revision} is another commit now: {events:?}");
     }

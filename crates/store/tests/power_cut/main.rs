@@ -24,7 +24,7 @@ use std::{
 use podplane_store::{MAX_VALUE_BYTES, SledStore};
 
 use crate::{
-    disk::{Machine, UnsyncedWrites},
+    disk::{MountedDisk, UnsyncedWrites},
     load::{AcknowledgedCommits, Load, verify},
     support::{RewriteStage, current},
 };
@@ -66,7 +66,7 @@ fn rounds() -> usize {
 fn survive(value_bytes: usize) {
     let runtime = runtime();
     let mut random = seeded();
-    let mut machine = Machine::new();
+    let mut machine = MountedDisk::new();
     let mut acknowledged = AcknowledgedCommits::default();
     for round in 1..=rounds() {
         let commits = random.u64(0..load::most_commits(value_bytes));
@@ -90,7 +90,7 @@ fn survive(value_bytes: usize) {
             acknowledged_commits.commits()
         );
         acknowledged = acknowledged_commits;
-        machine = Machine::boot(image);
+        machine = MountedDisk::boot(image);
     }
     let dir = machine.root().join("store");
     drop(runtime.block_on(verify(&dir, &acknowledged, value_bytes)));
@@ -106,7 +106,7 @@ fn a_power_cut_at_each_step_of_a_rewrite_loses_nothing() {
             const VALUE_BYTES: usize = 64 * 1024;
             let runtime = runtime();
             let mut random = seeded();
-            let mut machine = Machine::new();
+            let mut machine = MountedDisk::new();
             let mut acknowledged = AcknowledgedCommits::default();
             for round in 0..rounds().max(6) {
                 let moment = [
@@ -136,7 +136,7 @@ fn a_power_cut_at_each_step_of_a_rewrite_loses_nothing() {
                 let commits = acknowledged_commits.commits();
                 println!("round {round}: {moment:?}, {unsynced:?}, {commits} acknowledged");
                 acknowledged = acknowledged_commits;
-                machine = Machine::boot(image);
+                machine = MountedDisk::boot(image);
             }
             let dir = machine.root().join("store");
             drop(runtime.block_on(verify(&dir, &acknowledged, VALUE_BYTES)));
@@ -152,7 +152,7 @@ fn a_power_cut_while_opening_leaves_a_store_that_opens() {
         || {
             let runtime = runtime();
             let mut random = seeded();
-            let mut machine = Machine::new();
+            let mut machine = MountedDisk::new();
             let mut acknowledged = AcknowledgedCommits::default();
             for round in 1..=rounds() {
                 let dir = machine.root().join("store");
@@ -164,7 +164,7 @@ fn a_power_cut_while_opening_leaves_a_store_that_opens() {
                 let image = machine.cut_power(UnsyncedWrites::Torn, &mut random);
                 println!("round {round}: opened {}", opening.is_finished());
                 drop(opening.join().unwrap());
-                machine = Machine::boot(image);
+                machine = MountedDisk::boot(image);
                 let dir = machine.root().join("store");
                 acknowledged = runtime.block_on(async {
                     let (store, found) = verify(&dir, &acknowledged, 1024).await;
@@ -186,7 +186,7 @@ fn plain_sled_loses_what_its_flush_acknowledged() {
     alone("plain_sled_loses_what_its_flush_acknowledged", || {
         let mut random = seeded();
         let survived = (0..rounds()).filter(|round| {
-            let machine = Machine::new();
+            let machine = MountedDisk::new();
             let db = sled::Config::new()
                 .path(machine.root().join("store"))
                 .flush_every_ms(None)
@@ -200,7 +200,7 @@ fn plain_sled_loses_what_its_flush_acknowledged() {
             let image = machine.cut_power(UnsyncedWrites::Lost, &mut random);
             drop(db);
             drop(machine);
-            let machine = Machine::boot(image);
+            let machine = MountedDisk::boot(image);
             let dir = machine.root().join("store");
             let found = std::panic::catch_unwind(|| items(&dir))
                 .unwrap_or(Err(sled::Error::ReportableBug("panicked".into())));

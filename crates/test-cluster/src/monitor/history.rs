@@ -11,7 +11,7 @@ use podplane_api::{
     core::{Node, Pod},
     jiff::Timestamp,
 };
-use podplane_client::{ObjectList, WatchEvent, WatcherEvent};
+use podplane_client::{ObjectEvent, ObjectList, WatcherEvent};
 use podplane_ipam::invariants::{PodKey, Tracker, Violation};
 
 use crate::{
@@ -227,7 +227,7 @@ impl RevisionHistory {
                 let line = self.list(list.items, &until);
                 vec![line]
             }
-            WatcherEvent::Event(WatchEvent::Bookmark(revision)) => {
+            WatcherEvent::Event(ObjectEvent::Bookmark(revision)) => {
                 self.has_seen_up_to::<K>(&revision);
                 Vec::new()
             }
@@ -265,15 +265,15 @@ impl RevisionHistory {
         format!("{line}: the revisions before have expired and were not seen")
     }
 
-    fn event<K: Watchable>(&mut self, at: Timestamp, event: WatchEvent<K>) -> String {
+    fn event<K: Watchable>(&mut self, at: Timestamp, event: ObjectEvent<K>) -> String {
         let (word, object) = match &event {
-            WatchEvent::Added(object) => ("added", object),
-            WatchEvent::Modified(object) => ("modified", object),
-            WatchEvent::Deleted(object) => ("deleted", object),
-            WatchEvent::Bookmark(_) => return String::new(),
+            ObjectEvent::Added(object) => ("added", object),
+            ObjectEvent::Modified(object) => ("modified", object),
+            ObjectEvent::Deleted(object) => ("deleted", object),
+            ObjectEvent::Bookmark(_) => return String::new(),
         };
         match &event {
-            WatchEvent::Deleted(_) => K::remove(&object.key(), self),
+            ObjectEvent::Deleted(_) => K::remove(&object.key(), self),
             _ => self.set(at, object),
         }
         let seen = ObservedRevision {

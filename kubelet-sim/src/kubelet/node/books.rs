@@ -12,11 +12,11 @@ use tokio::task;
 
 use super::{
     super::{ipam_report::ReportState, plan::Sandbox},
-    Node, NodeError,
+    NodeContext, NodeError,
 };
 use crate::{
     NodeDir,
-    ipam::{Ipam, Usage},
+    ipam::{AddressUsage, NetworkAddresses},
 };
 
 /// The quarters of a node's addresses that may be in use while it counts as roomy. A node whose
@@ -28,7 +28,7 @@ const ROOMY: i64 = 3;
 pub struct AddressBooks {
     /// The configured ranges, or what the IPAM plugin reports; `None` without a configuration or
     /// where another plugin than host-local reports nothing.
-    pub ipam: Option<Ipam>,
+    pub ipam: Option<NetworkAddresses>,
     /// host-local's reason to refuse the configuration: it gives no address then.
     pub refused: Option<String>,
     /// The state of the IPAM plugin's reports.
@@ -69,12 +69,14 @@ impl AddressBooks {
 
     /// Returns true if host-local's files have the given addresses.
     pub fn has_files(&self) -> bool {
-        self.ipam.as_ref().is_some_and(Ipam::has_files)
+        self.ipam.as_ref().is_some_and(NetworkAddresses::has_files)
     }
 
     /// Returns true if the given addresses are known.
     pub fn knows_leases(&self) -> bool {
-        self.ipam.as_ref().is_some_and(Ipam::knows_leases)
+        self.ipam
+            .as_ref()
+            .is_some_and(NetworkAddresses::knows_leases)
     }
 
     /// UIDs of pods that have an address, or may have one.
@@ -86,17 +88,17 @@ impl AddressBooks {
 
     /// The counts; `None` without a configuration. Where the leases are not known, each pod with a
     /// sandbox counts as one.
-    pub fn usage(&self) -> Option<Usage> {
+    pub fn usage(&self) -> Option<AddressUsage> {
         let is_known = |id: &str| self.sandbox(id).is_some();
         match &self.ipam {
             Some(ipam) if ipam.knows_leases() => {
-                Some(Usage::count(ipam.capacity, self.current(), is_known))
+                Some(AddressUsage::count(ipam.capacity, self.current(), is_known))
             }
             _ if self.plugin.is_empty() => None,
             ipam => {
                 let reported = ipam.as_ref().map(|ipam| ipam.capacity.pods());
                 let refused = self.refused.as_ref().map(|_| 0);
-                Some(Usage {
+                Some(AddressUsage {
                     capacity: reported
                         .or(refused)
                         .map(|pods| i64::try_from(pods).unwrap_or(i64::MAX)),
@@ -108,7 +110,7 @@ impl AddressBooks {
     }
 }
 
-impl Node {
+impl NodeContext {
     /// Reads the allocation files or the IPAM plugin's report, then lists the sandboxes.
     ///
     /// # Errors
@@ -118,7 +120,8 @@ impl Node {
         self.books_within(Duration::ZERO).await
     }
 
-    /// As [`Node::books`], but with a report that is not older than `max_age` if there is one.
+    /// As [`NodeContext::books`], but with a report that is not older than `max_age` if there is
+    /// one.
     ///
     /// # Errors
     ///
@@ -136,13 +139,13 @@ impl Node {
         let listed = self.runtime.list().await;
         books.sandboxes = listed.map_err(NodeError::runtime("list sandboxes"))?;
         if !books.has_files() && !books.plugin.is_empty() {
-            books.presumed = self.presumed(&books.sandboxes);
+            books.presumed = self.presumed_uids(&books.sandboxes);
         }
         Ok(books)
     }
 
     /// UIDs of the pods of these sandboxes, except for pods that share the node's network.
-    fn presumed(&self, sandboxes: &[Sandbox]) -> BTreeSet<String> {
+    fn presumed_uids(&self, sandboxes: &[Sandbox]) -> BTreeSet<String> {
         let shares = |sandbox: &Sandbox| {
             let pod = self.pods.get(&sandbox.pod);
             pod.is_some_and(|pod| pod.uid() == sandbox.uid && is_host_network(&pod))
@@ -152,7 +155,7 @@ impl Node {
     }
 
     /// The number of pods that the node has addresses for; `None` while it waits for its block.
-    pub(super) fn capacity(&self, usage: Option<&Usage>) -> Option<i64> {
+    pub(super) fn capacity(&self, usage: Option<&AddressUsage>) -> Option<i64> {
         if let Some(reported) = usage.and_then(|usage| usage.capacity) {
             return Some(reported);
         }
@@ -163,7 +166,7 @@ impl Node {
     }
 
     /// Returns true if the node has addresses for many more pods.
-    pub(super) fn is_roomy(&self, usage: &Usage) -> bool {
+    pub(super) fn is_roomy(&self, usage: &AddressUsage) -> bool {
         self.capacity(Some(usage))
             .is_some_and(|capacity| usage.allocated <= capacity / 4 * ROOMY)
     }
@@ -173,14 +176,14 @@ impl Node {
 fn read_books(dir: &NodeDir, reported: ReportState) -> std::io::Result<AddressBooks> {
     // Without a configuration that can be read there is no network, and no address.
     let list = dir.network().ok();
-    let plugin = list.as_ref().and_then(Ipam::plugin);
+    let plugin = list.as_ref().and_then(NetworkAddresses::plugin);
     let mut books = AddressBooks {
         plugin: plugin.unwrap_or_default().to_owned(),
         uses_pod_cidr: dir.uses_pod_cidr(),
         ..AddressBooks::default()
     };
-    books.ipam = match (&reported, list.as_ref().map(Ipam::of)) {
-        (ReportState::Good(good), _) => Some(Ipam::reported(&good.report)),
+    books.ipam = match (&reported, list.as_ref().map(NetworkAddresses::of)) {
+        (ReportState::Good(good), _) => Some(NetworkAddresses::reported(&good.report)),
         (_, Some(Ok(ipam))) => ipam,
         (_, Some(Err(error))) => {
             books.refused = Some(error.to_string());

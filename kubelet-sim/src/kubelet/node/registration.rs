@@ -11,10 +11,10 @@ use super::{
         lease::{self, LeaseError},
         node_status::{self, ObservedNetwork},
     },
-    BeginError, Node,
+    BeginError, NodeContext,
 };
 
-impl Node {
+impl NodeContext {
     /// Registers the node and takes its lease, once no other instance of the node has it. Tries
     /// until it succeeds.
     ///

@@ -26,7 +26,7 @@ use super::{
         ipam_report::{FRESH, ReportState},
         node_status::{self, ObservedNetwork},
     },
-    BeginError, NetworkState, Node, NodeError, pod_cidrs, unlimited_backoff,
+    BeginError, NetworkState, NodeContext, NodeError, pod_cidrs, unlimited_backoff,
 };
 use crate::PodCidrs;
 
@@ -79,7 +79,7 @@ impl Reporter {
     }
 }
 
-impl Node {
+impl NodeContext {
     /// Reports the node until `stop`: configures its runtime with the blocks that it is given, and
     /// writes changes. A Node that was deleted is not created again; one that appears again is
     /// reported again.

@@ -8,7 +8,7 @@ use podplane_api::{Object as _, core::Node, pod_ips::POD_RANGES};
 use podplane_netlink::{mac_text, parse_mac};
 use serde::{Deserialize, Serialize, de::Error as _};
 
-use super::Backend;
+use super::NetworkBackend;
 use crate::kubelet::node::pod_cidrs;
 
 /// The annotation whose value is `true` on a node that takes part.
@@ -26,21 +26,21 @@ pub const PUBLIC_IPV6: &str = "flannel.alpha.coreos.com/public-ipv6";
 
 /// A hardware address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Mac(pub [u8; 6]);
+pub struct VtepMac(pub [u8; 6]);
 
-impl fmt::Display for Mac {
+impl fmt::Display for VtepMac {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&mac_text(&self.0))
     }
 }
 
-impl Serialize for Mac {
+impl Serialize for VtepMac {
     fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(self)
     }
 }
 
-impl<'de> Deserialize<'de> for Mac {
+impl<'de> Deserialize<'de> for VtepMac {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = String::deserialize(from)?;
         let mac = parse_mac(&text).map(Self);
@@ -56,7 +56,7 @@ pub struct Vtep {
     pub vni: u32,
     /// The hardware address of its device.
     #[serde(rename = "VtepMAC")]
-    pub mac: Mac,
+    pub mac: VtepMac,
 }
 
 /// Two values of a kind, one for each address family.
@@ -125,7 +125,7 @@ impl Peer {
     }
 
     /// Its backend, if podplane has that backend.
-    pub fn known_backend(&self) -> Option<Backend> {
+    pub fn known_backend(&self) -> Option<NetworkBackend> {
         self.backend.as_deref()?.parse().ok()
     }
 
@@ -211,7 +211,7 @@ mod tests {
             "flannel.alpha.coreos.com/public-ipv6": "2001:db8::7",
         });
         let peer = Peer::of(&node(written.clone()));
-        assert_eq!(peer.known_backend(), Some(Backend::Vxlan));
+        assert_eq!(peer.known_backend(), Some(NetworkBackend::Vxlan));
         assert_eq!(peer.addresses.v4, Some("192.0.2.7".parse().unwrap()));
         assert_eq!(peer.vteps.v6.unwrap().mac.to_string(), "96:93:6d:16:14:8f");
         assert_eq!(json!(peer.annotations()), written);

@@ -13,8 +13,8 @@ use podplane_api::node::NO_VXLAN;
 use podplane_netlink::{Link, Netlink, NetlinkError, Request, Route, Vxlan, VxlanTunnel};
 
 use super::{
-    annotations::{Mac, Vtep},
-    plan::{Hop, Plan},
+    annotations::{Vtep, VtepMac},
+    plan::{BlockHop, NodeNetworkPlan},
 };
 
 /// Marks our routes (`rtm_protocol`), so that routes of others are not touched. The number is not
@@ -113,7 +113,7 @@ impl ApplyError {
 pub(super) fn apply(
     netlink: &mut Netlink,
     devices: &[Device],
-    plan: &Plan,
+    plan: &NodeNetworkPlan,
 ) -> Result<(), ApplyError> {
     let links = netlink.links()?;
     let names: Vec<_> = devices.iter().map(Device::name).collect();
@@ -143,9 +143,9 @@ pub(super) fn apply(
     };
     let wanted = plan.hops.iter().filter_map(|(net, hop)| {
         let route = match hop {
-            Hop::Node(address) => Route::via(*net, *address),
+            BlockHop::Node(address) => Route::via(*net, *address),
             // Without the device there is no way to the block.
-            Hop::Tunnel { .. } => Route {
+            BlockHop::Tunnel { .. } => Route {
                 index: Some(index_of(net)?),
                 onlink: true,
                 ..Route::via(*net, net.network())
@@ -176,7 +176,7 @@ fn ensure(netlink: &mut Netlink, device: &Device, found: Option<&Link>) -> Resul
     let underlay = underlay.ok_or(ApplyError::NoUnderlay(device.local))?;
     let underlay = netlink.link_by_index(underlay)?;
     let underlay = underlay.ok_or(ApplyError::NoUnderlay(device.local))?;
-    let Mac(mac) = device.vtep.mac;
+    let VtepMac(mac) = device.vtep.mac;
     let vxlan = Vxlan {
         name: &name,
         mtu: underlay.mtu.saturating_sub(overhead(device.local)),
@@ -242,13 +242,13 @@ fn entries(
     netlink: &mut Netlink,
     index: u32,
     device: &Device,
-    plan: &Plan,
+    plan: &NodeNetworkPlan,
 ) -> Result<(), NetlinkError> {
     let mut neighbours: BTreeMap<IpAddr, [u8; 6]> = BTreeMap::new();
     // One remote for each hardware address; if several nodes publish the same one, the first.
     let mut remotes: BTreeMap<[u8; 6], IpAddr> = BTreeMap::new();
     for (net, hop) in &plan.hops {
-        let Hop::Tunnel { remote, mac } = hop else {
+        let BlockHop::Tunnel { remote, mac } = hop else {
             continue;
         };
         if net.addr().is_ipv4() == device.local.is_ipv4() {

@@ -6,13 +6,13 @@ use std::{collections::BTreeMap, fmt, net::IpAddr};
 use ipnet::IpNet;
 
 use super::{
-    Backend,
-    annotations::{Mac, Peer},
+    NetworkBackend,
+    annotations::{Peer, VtepMac},
 };
 
 /// The way to a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hop {
+pub enum BlockHop {
     /// Through the node at this address.
     Node(IpAddr),
     /// Through a tunnel.
@@ -20,15 +20,15 @@ pub enum Hop {
         /// The address of the node at its other end.
         remote: IpAddr,
         /// The hardware address of the device there.
-        mac: Mac,
+        mac: VtepMac,
     },
 }
 
 /// The node network of one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct NodeNetworkPlan {
     /// The ways to the blocks of others.
-    pub hops: BTreeMap<IpNet, Hop>,
+    pub hops: BTreeMap<IpNet, BlockHop>,
     /// The blocks that are not reached, by node.
     pub unreached: Vec<UnreachedBlock>,
 }
@@ -50,7 +50,7 @@ pub enum UnreachedReason {
     /// The two nodes have different backends.
     Backend {
         /// The backend of the node that is to reach the other.
-        own: Backend,
+        own: NetworkBackend,
         /// The backend of the other node.
         other: String,
     },
@@ -131,8 +131,8 @@ impl fmt::Display for UnreachedBlock {
 /// Plans the ways that a node with this backend needs. If several nodes have the same block, the
 /// plan has the first by name that can be reached. A node that publishes no backend counts as one
 /// of host-gw, since other kubelets may keep no annotations.
-pub fn plan(own: &Peer, backend: Backend, others: &[Peer]) -> Plan {
-    let mut plan = Plan::default();
+pub fn plan(own: &Peer, backend: NetworkBackend, others: &[Peer]) -> NodeNetworkPlan {
+    let mut plan = NodeNetworkPlan::default();
     let mut owners: BTreeMap<IpNet, &str> = BTreeMap::new();
     let mut others: Vec<_> = others.iter().filter(|peer| peer.name != own.name).collect();
     others.sort_by(|a, b| a.name.cmp(&b.name));
@@ -162,7 +162,12 @@ pub fn plan(own: &Peer, backend: Backend, others: &[Peer]) -> Plan {
 }
 
 /// The way from one node to a block of another.
-fn hop(own: &Peer, backend: Backend, peer: &Peer, net: &IpNet) -> Result<Hop, UnreachedReason> {
+fn hop(
+    own: &Peer,
+    backend: NetworkBackend,
+    peer: &Peer,
+    net: &IpNet,
+) -> Result<BlockHop, UnreachedReason> {
     match (&peer.backend, backend) {
         (Some(other), _) if other != backend.name() => {
             return Err(UnreachedReason::Backend {
@@ -170,7 +175,7 @@ fn hop(own: &Peer, backend: Backend, peer: &Peer, net: &IpNet) -> Result<Hop, Un
                 other: other.clone(),
             });
         }
-        (None, Backend::Vxlan) => return Err(UnreachedReason::Unpublished),
+        (None, NetworkBackend::Vxlan) => return Err(UnreachedReason::Unpublished),
         _ => {}
     }
     let family = net.addr();
@@ -178,8 +183,8 @@ fn hop(own: &Peer, backend: Backend, peer: &Peer, net: &IpNet) -> Result<Hop, Un
         .addresses
         .of(family)
         .ok_or(UnreachedReason::NoAddress)?;
-    if backend == Backend::HostGw {
-        return Ok(Hop::Node(remote));
+    if backend == NetworkBackend::HostGw {
+        return Ok(BlockHop::Node(remote));
     }
     let vtep = peer.vteps.of(family).ok_or(UnreachedReason::NoVtep)?;
     match own.vteps.of(family) {
@@ -187,7 +192,7 @@ fn hop(own: &Peer, backend: Backend, peer: &Peer, net: &IpNet) -> Result<Hop, Un
             own: own.vni,
             other: vtep.vni,
         }),
-        _ => Ok(Hop::Tunnel {
+        _ => Ok(BlockHop::Tunnel {
             remote,
             mac: vtep.mac,
         }),
@@ -203,7 +208,7 @@ mod tests {
     fn peer(name: &str, backend: &str, number: u8, nets: &[&str]) -> Peer {
         let vtep = Vtep {
             vni: 1,
-            mac: Mac([2, 0, 0, 0, 0, number]),
+            mac: VtepMac([2, 0, 0, 0, 0, number]),
         };
         let vtep = (backend == "vxlan").then_some(vtep);
         Peer {
@@ -218,19 +223,19 @@ mod tests {
         }
     }
 
-    fn tunnel(remote: &str, number: u8) -> Hop {
-        Hop::Tunnel {
+    fn tunnel(remote: &str, number: u8) -> BlockHop {
+        BlockHop::Tunnel {
             remote: remote.parse().unwrap(),
-            mac: Mac([2, 0, 0, 0, 0, number]),
+            mac: VtepMac([2, 0, 0, 0, 0, number]),
         }
     }
 
-    fn hops(plan: &Plan) -> Vec<(String, Hop)> {
+    fn hops(plan: &NodeNetworkPlan) -> Vec<(String, BlockHop)> {
         let each = plan.hops.iter();
         each.map(|(net, hop)| (net.to_string(), *hop)).collect()
     }
 
-    fn unreached(plan: &Plan) -> Vec<String> {
+    fn unreached(plan: &NodeNetworkPlan) -> Vec<String> {
         plan.unreached.iter().map(ToString::to_string).collect()
     }
 
@@ -247,8 +252,8 @@ mod tests {
             peer("f", "host-gw", 6, &["10.0.0.0/24"]),
             peer("g", "host-gw", 7, &[]),
         ];
-        let plan = plan(&nodes[0], Backend::HostGw, &nodes);
-        let via = |text: &str| Hop::Node(text.parse().unwrap());
+        let plan = plan(&nodes[0], NetworkBackend::HostGw, &nodes);
+        let via = |text: &str| BlockHop::Node(text.parse().unwrap());
         let want = [
             ("10.0.1.0/24", via("172.16.0.2")),
             ("10.0.5.0/24", via("172.16.0.5")),
@@ -271,7 +276,7 @@ mod tests {
             peer("a", "vxlan", 1, &["10.0.0.0/24", "fd00::/64"]),
             peer("b", "vxlan", 2, &["10.0.1.0/24", "fd00:1::/64"]),
         ];
-        let plan = plan(&nodes[0], Backend::Vxlan, &nodes);
+        let plan = plan(&nodes[0], NetworkBackend::Vxlan, &nodes);
         let want = [
             ("10.0.1.0/24", tunnel("172.16.0.2", 2)),
             ("fd00:1::/64", tunnel("fd70::2", 2)),
@@ -288,7 +293,7 @@ mod tests {
             peer("c", "wireguard", 3, &["10.240.32.0/24"]),
             peer("d", "", 4, &["10.240.33.0/24"]),
         ];
-        let from_a = plan(&nodes[0], Backend::Vxlan, &nodes);
+        let from_a = plan(&nodes[0], NetworkBackend::Vxlan, &nodes);
         assert!(from_a.hops.is_empty());
         assert_eq!(
             unreached(&from_a),
@@ -298,7 +303,7 @@ mod tests {
                 "ignoring subnet(10.240.33.0/24): d publishes no backend",
             ]
         );
-        let from_b = plan(&nodes[1], Backend::HostGw, &nodes);
+        let from_b = plan(&nodes[1], NetworkBackend::HostGw, &nodes);
         assert_eq!(
             unreached(&from_b)[0],
             "ignoring non-host-gw subnet(10.240.30.0/24): type=vxlan"
@@ -315,7 +320,7 @@ mod tests {
             peer("c", "vxlan", 3, &["10.0.1.0/24"]),
             peer("d", "vxlan", 4, &["10.0.1.0/24"]),
         ];
-        let plan = plan(&nodes[0], Backend::Vxlan, &nodes);
+        let plan = plan(&nodes[0], NetworkBackend::Vxlan, &nodes);
         let to_c = ("10.0.1.0/24".to_owned(), tunnel("172.16.0.3", 3));
         assert_eq!(hops(&plan), [to_c]);
         let causes = plan.unreached.iter().map(|each| each.reason.cause());
@@ -332,7 +337,7 @@ mod tests {
         let mut broken = peer("c", "vxlan", 3, &["10.0.2.0/24"]);
         broken.vteps.v4 = None;
         let own = peer("a", "vxlan", 1, &["10.0.0.0/24"]);
-        let plan = plan(&own, Backend::Vxlan, &[other_network, broken]);
+        let plan = plan(&own, NetworkBackend::Vxlan, &[other_network, broken]);
         assert!(plan.hops.is_empty());
         assert_eq!(
             unreached(&plan),

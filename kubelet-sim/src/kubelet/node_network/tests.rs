@@ -92,16 +92,16 @@ impl TwoNodes {
         self.netlink(node).link(name).unwrap()
     }
 
-    fn network(&self, name: &str, config: &Config) -> NodeNetwork {
+    fn network(&self, name: &str, config: &NodeNetworkConfig) -> NodeFabric {
         let number = 1 + NAMES.iter().position(|known| *known == name).unwrap();
         let ips = [format!("172.16.0.{number}"), format!("fd70::{number}")];
         let ips = ips.map(|ip| ip.parse().unwrap());
-        NodeNetwork::new(self.netns(name), &name.parse().unwrap(), &ips, config)
+        NodeFabric::new(self.netns(name), &name.parse().unwrap(), &ips, config)
     }
 
     /// Applies the network of a node to its namespace, with these nodes.
-    fn apply(&self, network: &NodeNetwork, nodes: &[Arc<NodeObject>]) -> Result<(), ApplyError> {
-        let (devices, plan) = network.wanted(nodes);
+    fn apply(&self, network: &NodeFabric, nodes: &[Arc<NodeObject>]) -> Result<(), ApplyError> {
+        let (devices, plan) = network.plan(nodes);
         let mut netlink = Netlink::open_in(&network.netns).unwrap();
         kernel::apply(&mut netlink, &devices, &plan)
     }
@@ -135,8 +135,8 @@ impl Drop for TwoNodes {
     }
 }
 
-fn config(backend: Backend) -> Config {
-    Config {
+fn config(backend: NetworkBackend) -> NodeNetworkConfig {
+    NodeNetworkConfig {
         node_network_backend: backend,
         vxlan_vni: 1,
         vxlan_port: 8472,
@@ -144,7 +144,7 @@ fn config(backend: Backend) -> Config {
 }
 
 /// The object of a node, as its kubelet publishes it.
-fn object(network: &NodeNetwork, cidrs: [&str; 2]) -> Arc<NodeObject> {
+fn object(network: &NodeFabric, cidrs: [&str; 2]) -> Arc<NodeObject> {
     let annotations = network.annotations();
     let annotations = annotations.filter_map(|(key, value)| Some((key.to_owned(), value?)));
     Arc::new(NodeObject {
@@ -183,13 +183,13 @@ fn vxlan_nodes_reach_each_other_until_one_is_removed() {
         return;
     }
     let world = TwoNodes::new();
-    let [a, b] = NAMES.map(|name| world.network(name, &config(Backend::Vxlan)));
+    let [a, b] = NAMES.map(|name| world.network(name, &config(NetworkBackend::Vxlan)));
     let nodes = [object(&a, A), object(&b, B)];
     world.apply(&a, &nodes).unwrap();
     world.apply(&b, &nodes).unwrap();
 
-    let mac = |network: &NodeNetwork| network.own.vteps.v4.unwrap().mac.0;
-    let mac_v6 = |network: &NodeNetwork| network.own.vteps.v6.unwrap().mac.0;
+    let mac = |network: &NodeFabric| network.own.vteps.v4.unwrap().mac.0;
+    let mac_v6 = |network: &NodeFabric| network.own.vteps.v6.unwrap().mac.0;
     let device = world.link("a", "flannel.1").unwrap();
     let device_v6 = world.link("a", "flannel-v6.1").unwrap();
     assert_eq!((device.mtu, device_v6.mtu), (1450, 1430));
@@ -252,7 +252,7 @@ fn removes_outdated_routes_of_a_changed_node() {
         return;
     }
     let world = TwoNodes::new();
-    let [a, b] = NAMES.map(|name| world.network(name, &config(Backend::Vxlan)));
+    let [a, b] = NAMES.map(|name| world.network(name, &config(NetworkBackend::Vxlan)));
     let nodes = [object(&a, A), object(&b, B)];
     world.apply(&b, &nodes).unwrap();
     world.apply(&a, &nodes).unwrap();
@@ -268,18 +268,18 @@ fn removes_outdated_routes_of_a_changed_node() {
     assert_ne!(second.index, first.index);
     assert_eq!(second.mac, first.mac);
     assert!(world.is_answered("10.0.1.1:0", "10.0.2.1:7000"));
-    let other_port = Config {
+    let other_port = NodeNetworkConfig {
         vxlan_port: 4789,
-        ..config(Backend::Vxlan)
+        ..config(NetworkBackend::Vxlan)
     };
     world
         .apply(&world.network("a", &other_port), &nodes)
         .unwrap();
     let third = world.link("a", "flannel.1").unwrap();
     assert_eq!(third.vxlan.unwrap().port, 4789);
-    let other_vni = Config {
+    let other_vni = NodeNetworkConfig {
         vxlan_vni: 2,
-        ..config(Backend::Vxlan)
+        ..config(NetworkBackend::Vxlan)
     };
     world
         .apply(&world.network("a", &other_vni), &nodes)
@@ -293,7 +293,7 @@ fn removes_outdated_routes_of_a_changed_node() {
     );
 
     // host-gw does not reach a vxlan node, and leaves no device; nor the other way round.
-    let host_gw = NAMES.map(|name| world.network(name, &config(Backend::HostGw)));
+    let host_gw = NAMES.map(|name| world.network(name, &config(NetworkBackend::HostGw)));
     world.apply(&host_gw[0], &nodes).unwrap();
     assert_eq!(world.link("a", "flannel.2"), None);
     assert!(routes(&mut inside).is_empty());
@@ -319,7 +319,7 @@ fn keeps_foreign_links_routes_and_neighbours() {
         return;
     }
     let world = TwoNodes::new();
-    let [a, b] = NAMES.map(|name| world.network(name, &config(Backend::Vxlan)));
+    let [a, b] = NAMES.map(|name| world.network(name, &config(NetworkBackend::Vxlan)));
     let nodes = [object(&a, A), object(&b, B)];
     let mut inside = world.netlink("a");
     let uplink = world.link("a", "eth0").unwrap().index;
@@ -360,7 +360,7 @@ fn keeps_foreign_links_routes_and_neighbours() {
     // The other family has its network nevertheless, until the node is one of host-gw.
     assert_eq!(routes(&mut inside), ["fd00:2::/64 via fd00:2::"]);
     world
-        .apply(&world.network("a", &config(Backend::HostGw)), &nodes)
+        .apply(&world.network("a", &config(NetworkBackend::HostGw)), &nodes)
         .unwrap();
     assert_eq!(world.link("a", "flannel-v6.1"), None);
     assert_eq!(world.link("a", "flannel.1"), before);
@@ -386,13 +386,18 @@ fn pod_mtu_leaves_room_for_the_tunnel_header() {
         let network = world.network("a", &config(backend));
         network.pod_mtu(&cidrs.parse().unwrap()).unwrap()
     };
-    assert_eq!(mtu(Backend::Vxlan, A[0]), Some(1450));
-    assert_eq!(mtu(Backend::Vxlan, A[1]), Some(1430));
-    assert_eq!(mtu(Backend::Vxlan, &A.join(",")), Some(1430));
-    assert_eq!(mtu(Backend::HostGw, A[0]), Some(1500));
+    assert_eq!(mtu(NetworkBackend::Vxlan, A[0]), Some(1450));
+    assert_eq!(mtu(NetworkBackend::Vxlan, A[1]), Some(1430));
+    assert_eq!(mtu(NetworkBackend::Vxlan, &A.join(",")), Some(1430));
+    assert_eq!(mtu(NetworkBackend::HostGw, A[0]), Some(1500));
     let ips = ["192.0.2.1".parse().unwrap()];
     let name = "a".parse().unwrap();
-    let elsewhere = NodeNetwork::new(world.netns("a"), &name, &ips, &config(Backend::Vxlan));
+    let elsewhere = NodeFabric::new(
+        world.netns("a"),
+        &name,
+        &ips,
+        &config(NetworkBackend::Vxlan),
+    );
     assert_eq!(elsewhere.pod_mtu(&A[0].parse().unwrap()).unwrap(), None);
     let error = world.apply(&elsewhere, &[]).unwrap_err();
     assert_eq!(

@@ -17,14 +17,14 @@ const COMMAND_LINES: usize = 60;
 const COMMAND_BYTES: usize = 12_000;
 
 /// The head of the report: the subject and the expected duration.
-pub(super) struct Head<'a> {
+pub(super) struct ReportHead<'a> {
     pub(super) about: &'a About,
     pub(super) checks: usize,
     pub(super) left: Option<Duration>,
     pub(super) is_quick: bool,
 }
 
-impl fmt::Display for Head<'_> {
+impl fmt::Display for ReportHead<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let about = self.about;
         let mut sheet = Sheet::default();
@@ -60,13 +60,13 @@ pub(super) fn rounded(time: Duration) -> String {
 }
 
 /// The line of a check that has ended.
-pub(super) struct Line<'a> {
+pub(super) struct CheckLine<'a> {
     pub(super) check: &'a CheckReport,
     /// The width of the ids, in columns.
     pub(super) width: usize,
 }
 
-impl fmt::Display for Line<'_> {
+impl fmt::Display for CheckLine<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { check, width } = self;
         let (result, why) = match &check.outcome {

@@ -8,9 +8,9 @@ use podplane_ipam::parse_cidr;
 
 /// The IPv4 blocks of nodes by name; `None` for a node without one.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Blocks(pub(super) BTreeMap<String, Option<IpNet>>);
+pub(super) struct ObservedBlocks(pub(super) BTreeMap<String, Option<IpNet>>);
 
-impl Blocks {
+impl ObservedBlocks {
     pub(super) fn of<'a>(nodes: impl IntoIterator<Item = &'a Node>) -> Self {
         let block = |node: &Node| parse_cidr(pod_ips::pod_cidrs(node).first()?).ok();
         let nodes = nodes.into_iter();
@@ -26,14 +26,14 @@ impl Blocks {
     }
 
     /// The nodes with a block, and the blocks.
-    pub(super) fn given(&self) -> impl Iterator<Item = (&str, IpNet)> {
+    pub(super) fn assigned(&self) -> impl Iterator<Item = (&str, IpNet)> {
         let nodes = self.0.iter();
         nodes.filter_map(|(name, block)| Some((name.as_str(), (*block)?)))
     }
 
     /// The number of nodes with a block.
     pub(super) fn count(&self) -> usize {
-        self.given().count()
+        self.assigned().count()
     }
 
     /// The nodes without a block.
@@ -43,14 +43,14 @@ impl Blocks {
     }
 
     pub(super) fn holder(&self, block: IpNet) -> Option<&str> {
-        self.given()
+        self.assigned()
             .find(|(_, own)| *own == block)
             .map(|(name, _)| name)
     }
 
     /// The nodes with blocks of that length.
     pub(super) fn of_length(&self, length: u8) -> Vec<(&str, IpNet)> {
-        self.given()
+        self.assigned()
             .filter(|(_, block)| block.prefix_len() == length)
             .collect()
     }
@@ -58,7 +58,7 @@ impl Blocks {
     /// The blocks that several nodes have, with those nodes.
     pub(super) fn duplicates(&self) -> Vec<(IpNet, Vec<String>)> {
         let mut by_block: BTreeMap<IpNet, Vec<String>> = BTreeMap::new();
-        for (name, block) in self.given() {
+        for (name, block) in self.assigned() {
             by_block.entry(block).or_default().push(name.to_owned());
         }
         let shared = by_block.into_iter().filter(|(_, nodes)| nodes.len() > 1);
@@ -67,7 +67,7 @@ impl Blocks {
 
     /// The pairs of nodes whose blocks overlap, by name.
     pub(super) fn overlaps(&self) -> Vec<(&str, &str)> {
-        let mut sorted: Vec<_> = self.given().collect();
+        let mut sorted: Vec<_> = self.assigned().collect();
         // A prefix comes before those inside it, so an overlapping block follows its container
         // without a gap.
         sorted.sort_by_key(|(_, block)| (block.network(), block.prefix_len()));
@@ -84,7 +84,7 @@ impl Blocks {
     /// The /24 blocks inside `within` that overlap no node's block.
     pub(super) fn unused(&self, within: IpNet) -> Vec<IpNet> {
         let free = |block: &IpNet| {
-            self.given()
+            self.assigned()
                 .all(|(_, own)| !own.contains(block) && !block.contains(&own))
         };
         within
@@ -100,9 +100,9 @@ impl Blocks {
 mod tests {
     use super::*;
 
-    fn blocks(list: &[(&str, &str)]) -> Blocks {
+    fn blocks(list: &[(&str, &str)]) -> ObservedBlocks {
         let each = list.iter();
-        Blocks(
+        ObservedBlocks(
             each.map(|(name, block)| ((*name).to_owned(), block.parse().ok()))
                 .collect(),
         )

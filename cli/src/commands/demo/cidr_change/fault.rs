@@ -9,9 +9,9 @@ use tokio::process::Command;
 
 use super::{
     BLOCKS, NODES, WAITING, WIDE,
-    blocks::Blocks,
+    blocks::ObservedBlocks,
     objects::{agent, node, node_that_reports, number, pod},
-    stage::Stage,
+    stage::DemoCluster,
 };
 
 /// A node with one of the first blocks, another such node, and one without a block.
@@ -21,7 +21,7 @@ const LATE: &str = "node-299";
 /// The minimum number of nodes in story B that have exactly the block of another.
 const DUPLICATES: usize = 20;
 
-pub(super) async fn play(stage: &mut Stage) -> anyhow::Result<()> {
+pub(super) async fn play(stage: &mut DemoCluster) -> anyhow::Result<()> {
     calico(stage).await?;
     flannel(stage).await?;
     wide_blocks(stage).await?;
@@ -31,8 +31,8 @@ pub(super) async fn play(stage: &mut Stage) -> anyhow::Result<()> {
 }
 
 /// Applies the agents, one pod for each node, to create missing ones.
-async fn agents(stage: &Stage) -> anyhow::Result<()> {
-    let seen = stage.seen().await?;
+async fn agents(stage: &DemoCluster) -> anyhow::Result<()> {
+    let seen = stage.snapshot().await?;
     let agents: Vec<_> = seen.nodes.iter().map(|node| agent(node.name())).collect();
     stage.must_apply("agents.yaml", &agents).await?;
     Ok(())
@@ -40,7 +40,7 @@ async fn agents(stage: &Stage) -> anyhow::Result<()> {
 
 /// Adds nodes, and waits until they have blocks, or no block is left.
 async fn add_nodes(
-    stage: &mut Stage,
+    stage: &mut DemoCluster,
     network: &str,
     numbers: std::ops::Range<usize>,
 ) -> anyhow::Result<()> {
@@ -58,7 +58,7 @@ async fn add_nodes(
         format!("{nodes} nodes have a block")
     };
     stage
-        .until(&text, |seen| {
+        .wait_until(&text, |seen| {
             seen.nodes.len() == nodes && seen.blocks().count() == given
         })
         .await?;
@@ -66,7 +66,7 @@ async fn add_nodes(
 }
 
 /// Phase 0: a network with its own IPAM.
-pub(super) async fn calico(stage: &mut Stage) -> anyhow::Result<()> {
+pub(super) async fn calico(stage: &mut DemoCluster) -> anyhow::Result<()> {
     stage.scene("300 nodes, whose network does not use podCIDR")?;
     stage.install_pool(0..NODES)?;
     stage.up().await?;
@@ -86,13 +86,13 @@ pub(super) async fn calico(stage: &mut Stage) -> anyhow::Result<()> {
         .must(&["node", "add", "--network", devices, LATE])
         .await?;
     stage
-        .until("300 nodes are Ready all the same", |seen| {
+        .wait_until("300 nodes are Ready all the same", |seen| {
             seen.nodes.len() == NODES && seen.ready() == NODES
         })
         .await?;
     agents(stage).await?;
     let seen = stage
-        .until("and a pod runs on each: nobody notices", |seen| {
+        .wait_until("and a pod runs on each: nobody notices", |seen| {
             seen.running() == NODES
         })
         .await?;
@@ -108,18 +108,18 @@ pub(super) async fn calico(stage: &mut Stage) -> anyhow::Result<()> {
 }
 
 /// Phase 1: the network is replaced by one that uses podCIDR.
-pub(super) async fn flannel(stage: &mut Stage) -> anyhow::Result<()> {
+pub(super) async fn flannel(stage: &mut DemoCluster) -> anyhow::Result<()> {
     stage.scene("the network is replaced by one that uses podCIDR")?;
     stage.remove_pool(0..NODES)?;
     stage.must(&["delete", "pods", "--all"]).await?;
     stage
-        .until("44 nodes are no longer Ready", |seen| {
+        .wait_until("44 nodes are no longer Ready", |seen| {
             seen.ready() == BLOCKS
         })
         .await?;
     agents(stage).await?;
     let seen = stage
-        .until("256 pods get an address, and 44 do not", |seen| {
+        .wait_until("256 pods get an address, and 44 do not", |seen| {
             seen.running() == BLOCKS && seen.pods.len() == NODES
         })
         .await?;
@@ -127,14 +127,14 @@ pub(super) async fn flannel(stage: &mut Stage) -> anyhow::Result<()> {
     let Some(first) = waiting.first() else {
         anyhow::bail!("no node waits for a block")
     };
-    stage.told(first, "CIDRNotAvailable").await?;
+    stage.expect_event(first, "CIDRNotAvailable").await?;
     let agent = format!("agent-{}", number(first));
-    stage.told(&agent, "NetworkNotReady").await?;
+    stage.expect_event(&agent, "NetworkNotReady").await?;
     Ok(())
 }
 
 /// Phase 2: a larger range, and larger blocks.
-pub(super) async fn wide_blocks(stage: &mut Stage) -> anyhow::Result<()> {
+pub(super) async fn wide_blocks(stage: &mut DemoCluster) -> anyhow::Result<()> {
     let larger = stage.ranges.larger();
     stage.scene(&format!(
         "the cluster CIDR becomes {larger}, in blocks of /16"
@@ -170,7 +170,7 @@ pub(super) async fn wide_blocks(stage: &mut Stage) -> anyhow::Result<()> {
         ])
         .await?;
     let seen = stage
-        .until(
+        .wait_until(
             "15 nodes get a block of /16, and 28 are left without any",
             |seen| {
                 let blocks = seen.blocks();
@@ -194,8 +194,8 @@ fn warnings(plan: &str) -> String {
 }
 
 /// Phase 3: one old node is replaced, and then the mask becomes 24 again.
-async fn narrow_blocks(stage: &mut Stage) -> anyhow::Result<()> {
-    let seen = stage.seen().await?;
+async fn narrow_blocks(stage: &mut DemoCluster) -> anyhow::Result<()> {
+    let seen = stage.snapshot().await?;
     let wide = stage.ranges.cluster();
     // Not one of the first blocks, which are needed below.
     let blocks = seen.blocks();
@@ -207,7 +207,7 @@ async fn narrow_blocks(stage: &mut Stage) -> anyhow::Result<()> {
     stage.must(&["delete", "node", old]).await?;
     stage.must_apply("node.yaml", &[node(old)]).await?;
     let seen = stage
-        .until(
+        .wait_until(
             &format!("{wide} is given to a node, though 255 others have a block of /24 in it"),
             |seen| {
                 let blocks = seen.blocks();
@@ -239,9 +239,9 @@ async fn narrow_blocks(stage: &mut Stage) -> anyhow::Result<()> {
 }
 
 /// Phase 4: the node whose wide block contains the old ones is replaced.
-async fn duplicates(stage: &mut Stage) -> anyhow::Result<()> {
+async fn duplicates(stage: &mut DemoCluster) -> anyhow::Result<()> {
     let wide = stage.ranges.cluster();
-    let seen = stage.seen().await?;
+    let seen = stage.snapshot().await?;
     let blocks = seen.blocks();
     let Some(holder) = blocks.holder(wide).map(str::to_owned) else {
         anyhow::bail!("no node has {wide}")
@@ -250,14 +250,14 @@ async fn duplicates(stage: &mut Stage) -> anyhow::Result<()> {
     stage.must(&["delete", "node", &holder]).await?;
     // A node that reports something is requeued at once; the controller's back-off alone would take
     // up to 1,000 s.
-    let waiting = stage.seen().await?.blocks().waiting();
+    let waiting = stage.snapshot().await?.blocks().waiting();
     let reports: Vec<_> = waiting
         .iter()
         .map(|name| node_that_reports(name, "1"))
         .collect();
     stage.must_apply("nodes.yaml", &reports).await?;
     stage
-        .until("the 28 that waited get a block each", |seen| {
+        .wait_until("the 28 that waited get a block each", |seen| {
             seen.nodes.len() == NODES - 2 && seen.blocks().waiting().is_empty()
         })
         .await?;
@@ -266,7 +266,7 @@ async fn duplicates(stage: &mut Stage) -> anyhow::Result<()> {
     let rival = meet_rival(stage).await?;
     stage.must_apply("node.yaml", &[node(&holder)]).await?;
     let seen = stage
-        .until("every node has a block", |seen| {
+        .wait_until("every node has a block", |seen| {
             seen.blocks().count() == NODES
         })
         .await?;
@@ -285,7 +285,7 @@ async fn duplicates(stage: &mut Stage) -> anyhow::Result<()> {
     let witness = if rival == OTHER { FIRST } else { OTHER };
     agents(stage).await?;
     let seen = stage
-        .until("all 300 pods run", |seen| seen.running() == NODES)
+        .wait_until("all 300 pods run", |seen| seen.running() == NODES)
         .await?;
     let (own, theirs) = (
         format!("agent-{}", number(LATE)),
@@ -319,10 +319,10 @@ async fn duplicates(stage: &mut Stage) -> anyhow::Result<()> {
 
 /// Registers the last node again and again until it has the block of one of the first nodes: each
 /// time it gets the next block, and all of them are in use.
-async fn meet_rival(stage: &mut Stage) -> anyhow::Result<&'static str> {
+async fn meet_rival(stage: &mut DemoCluster) -> anyhow::Result<&'static str> {
     for _ in 0..BLOCKS {
         let seen = stage
-            .until("it gets the block of another", |seen| {
+            .wait_until("it gets the block of another", |seen| {
                 seen.blocks().of_node(LATE).is_some()
             })
             .await?;
@@ -347,7 +347,7 @@ async fn meet_rival(stage: &mut Stage) -> anyhow::Result<&'static str> {
 }
 
 /// The listing of the story: the lines with duplicate blocks.
-async fn listing(stage: &Stage, blocks: &Blocks) -> anyhow::Result<()> {
+async fn listing(stage: &DemoCluster, blocks: &ObservedBlocks) -> anyhow::Result<()> {
     let path = "jsonpath={range .items[*]}{.metadata.name}{'\\t'}{.spec.podCIDR}{'\\n'}{end}";
     let kubectl = Command::new("kubectl")
         .args(["get", "nodes", "-o", path])
@@ -363,7 +363,7 @@ async fn listing(stage: &Stage, blocks: &Blocks) -> anyhow::Result<()> {
         // Without kubectl, the same from the state just read.
         _ => {
             stage.show("(podplane get nodes -o wide, NAME and POD-CIDR)")?;
-            let lines = blocks.given();
+            let lines = blocks.assigned();
             lines
                 .map(|(name, block)| format!("{name}\t{block}\n"))
                 .collect()
@@ -425,9 +425,9 @@ fn renumbered(node: &Node, block: IpNet) -> anyhow::Result<Value> {
 }
 
 /// Phase 5: dump, delete, edit, apply; the old bridge; and the pods of the node.
-async fn repair(stage: &mut Stage) -> anyhow::Result<()> {
+async fn repair(stage: &mut DemoCluster) -> anyhow::Result<()> {
     stage.scene("the repair: nodes are dumped, deleted, edited and applied")?;
-    let seen = stage.seen().await?;
+    let seen = stage.snapshot().await?;
     let blocks = seen.blocks();
     let moved: Vec<&Node> = blocks
         .duplicates()
@@ -444,7 +444,7 @@ async fn repair(stage: &mut Stage) -> anyhow::Result<()> {
         .filter(|node| node.name() != roomy)
         .collect();
     moved.extend(seen.nodes.iter().filter(|node| node.name() == roomy));
-    let mut free: Blocks = blocks.clone();
+    let mut free: ObservedBlocks = blocks.clone();
     free.0.remove(roomy);
     let unused = free.unused(room);
     stage.claim(
@@ -480,7 +480,7 @@ async fn repair(stage: &mut Stage) -> anyhow::Result<()> {
     stage.must(&delete).await?;
     stage.must_apply("nodes.yaml", &objects(&others)?).await?;
     stage
-        .until("no two nodes share an address of their blocks", |seen| {
+        .wait_until("no two nodes share an address of their blocks", |seen| {
             seen.nodes.len() == NODES
                 && seen.blocks().count() == NODES
                 && seen.blocks().overlaps().is_empty()
@@ -495,7 +495,11 @@ async fn repair(stage: &mut Stage) -> anyhow::Result<()> {
 }
 
 /// The bridge of the node still has an address of the old block.
-async fn stale_bridge(stage: &mut Stage, old: Option<IpNet>, new: IpNet) -> anyhow::Result<()> {
+async fn stale_bridge(
+    stage: &mut DemoCluster,
+    old: Option<IpNet>,
+    new: IpNet,
+) -> anyhow::Result<()> {
     stage.scene("the old bridge of the node")?;
     let old = old.map_or_else(|| "none".into(), |block| block.to_string());
     stage.show(&format!(
@@ -504,7 +508,9 @@ async fn stale_bridge(stage: &mut Stage, old: Option<IpNet>, new: IpNet) -> anyh
     stage
         .must_apply("probe.yaml", &[pod("probe", LATE)])
         .await?;
-    let refused = stage.told("probe", "FailedCreatePodSandBox").await?;
+    let refused = stage
+        .expect_event("probe", "FailedCreatePodSandBox")
+        .await?;
     stage.claim(
         refused.contains("already has an IP address different from"),
         "the bridge plugin refuses the old bridge",
@@ -526,7 +532,7 @@ async fn stale_bridge(stage: &mut Stage, old: Option<IpNet>, new: IpNet) -> anyh
     })?;
     agents(stage).await?;
     stage
-        .until("its pods run, in the new block", |seen| {
+        .wait_until("its pods run, in the new block", |seen| {
             ["agent-299", "probe"].iter().all(|name| {
                 seen.address(name)
                     .and_then(|address| address.parse().ok())

@@ -26,7 +26,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::process::Command;
 
-use super::{blocks::Blocks, objects, ranges::DemoRanges};
+use super::{blocks::ObservedBlocks, objects, ranges::DemoRanges};
 use crate::{output, progress::Progress, ready::phase};
 
 /// The interval of polls while the demo waits.
@@ -44,7 +44,7 @@ const POOL: &str = "05-pool.conflist";
 
 /// A cluster, and the number of failed claims about it.
 #[derive(Debug)]
-pub(super) struct Stage {
+pub(super) struct DemoCluster {
     temporary: TempDir,
     dir: DataDir,
     settings: Settings,
@@ -60,14 +60,14 @@ pub(super) struct Stage {
 
 /// A snapshot of the cluster.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct ClusterSnapshot {
     pub(super) nodes: Vec<Node>,
     pub(super) pods: Vec<Pod>,
 }
 
-impl Seen {
-    pub(super) fn blocks(&self) -> Blocks {
-        Blocks::of(&self.nodes)
+impl ClusterSnapshot {
+    pub(super) fn blocks(&self) -> ObservedBlocks {
+        ObservedBlocks::of(&self.nodes)
     }
 
     /// The number of Ready nodes.
@@ -95,7 +95,7 @@ impl Seen {
     }
 }
 
-impl Stage {
+impl DemoCluster {
     pub(super) fn open(
         compat: &str,
         ranges: DemoRanges,
@@ -143,7 +143,7 @@ impl Stage {
             network,
             ..
         } = &self.settings;
-        self.say(&format!(
+        self.announce(&format!(
             "podplane up --detach --nodes {nodes} --network {} --cluster-cidr {cluster_cidr} --node-cidr-mask-size 24 --compat {compat} --ip-policy off --extra-config {HEARTBEAT}",
             name_of(network)
         ))?;
@@ -182,7 +182,7 @@ impl Stage {
         output::line(format_args!("\n[{seconds} s] {text}"))
     }
 
-    fn say(&self, command: &str) -> anyhow::Result<()> {
+    fn announce(&self, command: &str) -> anyhow::Result<()> {
         output::line(format_args!("$ {command}"))
     }
 
@@ -212,7 +212,7 @@ impl Stage {
         } else {
             args.join(" ")
         };
-        self.say(&format!("podplane {shown}"))?;
+        self.announce(&format!("podplane {shown}"))?;
         self.quietly(args).await
     }
 
@@ -238,7 +238,7 @@ impl Stage {
     /// Writes objects to a file and applies it.
     pub(super) async fn apply(&self, name: &str, objects: &[Value]) -> anyhow::Result<Output> {
         let path = self.write(name, objects)?;
-        self.say(&format!("podplane apply -f {name}"))?;
+        self.announce(&format!("podplane apply -f {name}"))?;
         self.quietly(&["apply", "-f", &path]).await
     }
 
@@ -258,13 +258,13 @@ impl Stage {
     }
 
     /// Reads the present state of the cluster.
-    pub(super) async fn seen(&self) -> anyhow::Result<Seen> {
+    pub(super) async fn snapshot(&self) -> anyhow::Result<ClusterSnapshot> {
         let client = self.client()?;
         let params = ListParams::default();
         let nodes = client.all::<Node>();
         let pods = client.all::<Pod>();
         let (nodes, pods) = tokio::try_join!(nodes.list(&params), pods.list(&params))?;
-        Ok(Seen {
+        Ok(ClusterSnapshot {
             nodes: nodes.items,
             pods: pods.items,
         })
@@ -275,11 +275,11 @@ impl Stage {
     }
 
     /// Waits until `wanted` returns true, and claims it; returns the snapshot.
-    pub(super) async fn until(
+    pub(super) async fn wait_until(
         &mut self,
         text: &str,
-        wanted: impl Fn(&Seen) -> bool,
-    ) -> anyhow::Result<Seen> {
+        wanted: impl Fn(&ClusterSnapshot) -> bool,
+    ) -> anyhow::Result<ClusterSnapshot> {
         let seen = self.within(self.timeout, &wanted).await?;
         let holds = wanted(&seen);
         self.claim(holds, text)?;
@@ -301,11 +301,11 @@ impl Stage {
     pub(super) async fn within(
         &self,
         time: Duration,
-        wanted: impl Fn(&Seen) -> bool,
-    ) -> anyhow::Result<Seen> {
+        wanted: impl Fn(&ClusterSnapshot) -> bool,
+    ) -> anyhow::Result<ClusterSnapshot> {
         let deadline = Instant::now() + time;
         loop {
-            let seen = self.seen().await?;
+            let seen = self.snapshot().await?;
             if wanted(&seen) || Instant::now() > deadline {
                 return Ok(seen);
             }
@@ -364,7 +364,11 @@ impl Stage {
     }
 
     /// Waits for an event, and claims it.
-    pub(super) async fn told(&mut self, name: &str, reason: &str) -> anyhow::Result<String> {
+    pub(super) async fn expect_event(
+        &mut self,
+        name: &str,
+        reason: &str,
+    ) -> anyhow::Result<String> {
         let deadline = Instant::now() + self.timeout;
         loop {
             if let Some(message) = self.event(name, reason).await? {
@@ -383,7 +387,7 @@ impl Stage {
     /// Pings from a pod until the outcome is as `wanted`; returns false if it was not in time.
     pub(super) async fn pings(&self, from: &str, to: &str, wanted: bool) -> anyhow::Result<bool> {
         let args = ["ping", from, to, "--count", "1", "--verify"];
-        self.say(&format!("podplane {}", args.join(" ")))?;
+        self.announce(&format!("podplane {}", args.join(" ")))?;
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
             // Routes follow the nodes, so the first pings may be too early.
@@ -399,7 +403,7 @@ impl Stage {
 
     /// Installs the network that does not use podCIDR on nodes, before their kubelets start.
     pub(super) fn install_pool(&self, nodes: std::ops::Range<usize>) -> anyhow::Result<()> {
-        self.say(&format!(
+        self.announce(&format!(
             "# nodes/node-{}…{}/net.d/{POOL}: host-local in a /26 of {} each, as Calico's IPAM",
             nodes.start,
             nodes.end - 1,
@@ -420,7 +424,7 @@ impl Stage {
 
     /// Removes the configuration of that network.
     pub(super) fn remove_pool(&self, nodes: std::ops::Range<usize>) -> anyhow::Result<()> {
-        self.say(&format!("rm nodes/*/net.d/{POOL}"))?;
+        self.announce(&format!("rm nodes/*/net.d/{POOL}"))?;
         for number in nodes {
             let path = self.net_d(&format!("node-{number}")).join(POOL);
             fs::remove_file(&path)

@@ -2,14 +2,14 @@
 
 use jiff::Timestamp;
 
-use crate::table::{Column, NONE, Row, always, created, wide};
 use crate::{
     Object as _,
     core::{NodeSelector, NodeSelectorRequirement},
     networking::ClusterCIDR,
+    table::{Column, NONE, TableRow, always, created, wide},
 };
 
-impl Row for ClusterCIDR {
+impl TableRow for ClusterCIDR {
     const COLUMNS: &'static [Column] = &[
         always("NAME"),
         always("PERNODEHOSTBITS"),

@@ -3,11 +3,11 @@
 
 use serde_json::json;
 
-use crate::validation::{ErrorList, Path, Validate, metadata, node_selector};
 use crate::{
-    kinds::node::{Family, parse_cidr},
+    kinds::node::{IpFamily, parse_cidr},
     names,
     networking::{ClusterCIDR, ClusterCIDRSpec},
+    validation::{ErrorList, FieldPath, Validate, metadata, node_selector},
 };
 
 const MIN_PER_NODE_HOST_BITS: i32 = 4;
@@ -16,7 +16,7 @@ impl Validate for ClusterCIDR {
     fn validate(&self) -> ErrorList {
         let mut errors = metadata::validate(self, names::dns1123_label);
         let spec = self.spec.clone().unwrap_or_default();
-        validate_spec(&Path::new("spec"), &spec, &mut errors);
+        validate_spec(&FieldPath::new("spec"), &spec, &mut errors);
         errors
     }
 
@@ -24,7 +24,7 @@ impl Validate for ClusterCIDR {
     fn validate_update(&self, old: &Self) -> ErrorList {
         let mut errors = metadata::validate_update(self, old);
         errors.append(metadata::validate(self, names::dns1123_label));
-        let path = Path::new("spec");
+        let path = FieldPath::new("spec");
         let [new, old] = [self, old].map(|object| {
             let spec = object.spec.clone().unwrap_or_default();
             [
@@ -43,7 +43,7 @@ impl Validate for ClusterCIDR {
     }
 }
 
-fn validate_spec(path: &Path, spec: &ClusterCIDRSpec, errors: &mut ErrorList) {
+fn validate_spec(path: &FieldPath, spec: &ClusterCIDRSpec, errors: &mut ErrorList) {
     if let Some(selector) = &spec.node_selector {
         node_selector::validate(&path.child("nodeSelector"), selector, errors);
     }
@@ -52,7 +52,7 @@ fn validate_spec(path: &Path, spec: &ClusterCIDRSpec, errors: &mut ErrorList) {
     if ipv4.is_none() && ipv6.is_none() {
         errors.required(path, "one or both of `ipv4` and `ipv6` must be specified");
     }
-    for (cidr, family) in [(ipv4, Family::V4), (ipv6, Family::V6)] {
+    for (cidr, family) in [(ipv4, IpFamily::V4), (ipv6, IpFamily::V6)] {
         if let Some(cidr) = cidr {
             range(path, &cidr, family, spec.per_node_host_bits, errors);
         }
@@ -61,10 +61,10 @@ fn validate_spec(path: &Path, spec: &ClusterCIDRSpec, errors: &mut ErrorList) {
 
 /// Validates a range. The path has the family's name (`IPv4`), although the field is in lower case,
 /// as in Kubernetes' messages.
-fn range(path: &Path, cidr: &str, family: Family, host_bits: i32, errors: &mut ErrorList) {
+fn range(path: &FieldPath, cidr: &str, family: IpFamily, host_bits: i32, errors: &mut ErrorList) {
     let (name, width) = match family {
-        Family::V4 => ("IPv4", 32),
-        Family::V6 => ("IPv6", 128),
+        IpFamily::V4 => ("IPv4", 32),
+        IpFamily::V6 => ("IPv6", 128),
     };
     let Some((found, prefix)) = parse_cidr(cidr) else {
         let detail = format!("must be a valid CIDR: {cidr}");

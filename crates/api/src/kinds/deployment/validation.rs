@@ -1,19 +1,22 @@
 use serde_json::{Value, json};
 
-use crate::validation::{ErrorList, Path, Validate, metadata, workload};
 use crate::{
     IntOrString,
     apps::{
         Deployment, DeploymentSpec, DeploymentStatus, DeploymentStrategy, RollingUpdateDeployment,
     },
     names,
+    validation::{
+        ErrorList, FieldPath, Validate, metadata,
+        workload::{self, StatusCounts},
+    },
 };
 
 impl Validate for Deployment {
     fn validate(&self) -> ErrorList {
         let mut errors = metadata::validate(self, names::dns1123_subdomain);
         let spec = self.spec.clone().unwrap_or_default();
-        validate_spec(&Path::new("spec"), &spec, &mut errors);
+        validate_spec(&FieldPath::new("spec"), &spec, &mut errors);
         errors
     }
 
@@ -21,12 +24,12 @@ impl Validate for Deployment {
         let mut errors = metadata::validate_update(self, old);
         errors.append(self.validate());
         if let (Some(new), Some(old)) = (&self.spec, &old.spec) {
-            let path = Path::new("spec");
+            let path = FieldPath::new("spec");
             workload::immutable_selector(&path, &new.selector, &old.selector, &mut errors);
         }
         if let Some(status) = &self.status {
             validate_status(
-                &Path::new("status"),
+                &FieldPath::new("status"),
                 status,
                 old.status.as_ref(),
                 &mut errors,
@@ -36,7 +39,7 @@ impl Validate for Deployment {
     }
 }
 
-fn validate_spec(path: &Path, spec: &DeploymentSpec, errors: &mut ErrorList) {
+fn validate_spec(path: &FieldPath, spec: &DeploymentSpec, errors: &mut ErrorList) {
     workload::non_negative(&path.child("replicas"), spec.replicas, errors);
     workload::selector_and_template(path, &spec.selector, &spec.template, errors);
     let none = DeploymentStrategy::default();
@@ -59,7 +62,7 @@ fn validate_spec(path: &Path, spec: &DeploymentSpec, errors: &mut ErrorList) {
     }
 }
 
-fn validate_strategy(path: &Path, strategy: &DeploymentStrategy, errors: &mut ErrorList) {
+fn validate_strategy(path: &FieldPath, strategy: &DeploymentStrategy, errors: &mut ErrorList) {
     let rolling_path = path.child("rollingUpdate");
     match (strategy.type_.as_deref(), &strategy.rolling_update) {
         (Some("Recreate"), None) => {}
@@ -75,7 +78,7 @@ fn validate_strategy(path: &Path, strategy: &DeploymentStrategy, errors: &mut Er
     }
 }
 
-fn rolling_update(path: &Path, rolling: &RollingUpdateDeployment, errors: &mut ErrorList) {
+fn rolling_update(path: &FieldPath, rolling: &RollingUpdateDeployment, errors: &mut ErrorList) {
     let zero = IntOrString::Int(0);
     let unavailable = rolling.max_unavailable.as_ref().unwrap_or(&zero);
     let surge = rolling.max_surge.as_ref().unwrap_or(&zero);
@@ -92,7 +95,7 @@ fn rolling_update(path: &Path, rolling: &RollingUpdateDeployment, errors: &mut E
     }
 }
 
-fn int_or_percent(path: &Path, value: &IntOrString, errors: &mut ErrorList) {
+fn int_or_percent(path: &FieldPath, value: &IntOrString, errors: &mut ErrorList) {
     match value {
         IntOrString::Int(number) => workload::non_negative(path, Some(*number), errors),
         IntOrString::String(text) if percent(value).is_none() => errors.invalid(
@@ -124,7 +127,7 @@ fn number(value: &IntOrString) -> u64 {
 }
 
 fn validate_status(
-    path: &Path,
+    path: &FieldPath,
     status: &DeploymentStatus,
     old: Option<&DeploymentStatus>,
     errors: &mut ErrorList,
@@ -145,32 +148,18 @@ fn validate_status(
         *observed_generation,
         errors,
     );
-    for (field, count) in [
-        ("replicas", *replicas),
-        ("updatedReplicas", *updated),
-        ("readyReplicas", *ready),
-        ("availableReplicas", *available),
-        ("unavailableReplicas", *unavailable),
-        ("terminatingReplicas", *terminating),
-        ("collisionCount", *collision_count),
-    ] {
-        workload::non_negative(&path.child(field), count, errors);
-    }
-    for (field, count) in [
-        ("updatedReplicas", *updated),
-        ("readyReplicas", *ready),
-        ("availableReplicas", *available),
-    ] {
-        workload::at_most(
-            &path.child(field),
-            count,
-            "status.replicas",
-            *replicas,
-            errors,
-        );
-    }
-    let available_path = path.child("availableReplicas");
-    workload::at_most(&available_path, *available, "readyReplicas", *ready, errors);
+    let counts = StatusCounts {
+        replicas: *replicas,
+        own: ("updatedReplicas", *updated),
+        ready: *ready,
+        available: *available,
+        others: &[
+            ("unavailableReplicas", unavailable.map(Into::into)),
+            ("terminatingReplicas", terminating.map(Into::into)),
+            ("collisionCount", collision_count.map(Into::into)),
+        ],
+    };
+    counts.validate(path, errors);
     let before = old.and_then(|old| old.collision_count);
     if before.is_some() && *collision_count < before {
         let now = Value::from(collision_count.unwrap_or_default());

@@ -6,10 +6,10 @@ use crate::{
     Object as _,
     core::{Event, ObjectReference},
     meta::{MicroTime, Time},
-    table::{Column, Row, age, always, wide},
+    table::{Column, TableRow, age, always, wide},
 };
 
-impl Row for Event {
+impl TableRow for Event {
     const COLUMNS: &'static [Column] = &[
         always("LAST SEEN"),
         always("TYPE"),

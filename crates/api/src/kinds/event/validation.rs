@@ -5,8 +5,12 @@
 use serde::Serialize;
 use serde_json::json;
 
-use crate::validation::{ErrorList, Path, Validate, metadata};
-use crate::{Object, core::Event, names};
+use crate::{
+    Object,
+    core::Event,
+    names,
+    validation::{ErrorList, FieldPath, Validate, metadata},
+};
 
 const NOT_IN_NAMESPACE: &str = "does not match event.namespace";
 /// The most bytes of a reporting instance, an action or a reason.
@@ -25,7 +29,7 @@ impl Validate for Event {
 /// The rules for the stored form: few for events without an event time, more for those with one.
 fn legacy(event: &Event, controller: &str, errors: &mut ErrorList) {
     let involved = text(event.involved_object.namespace.as_ref());
-    let path = Path::new("involvedObject").child("namespace");
+    let path = FieldPath::new("involvedObject").child("namespace");
     if event.event_time.is_none() {
         // Events of cluster-scoped objects are in the default namespace.
         let agrees = match involved {
@@ -41,13 +45,13 @@ fn legacy(event: &Event, controller: &str, errors: &mut ErrorList) {
         errors.invalid(&path, involved, NOT_IN_NAMESPACE);
     }
     let component = text(event.reporting_component.as_ref());
-    let path = Path::new(controller);
+    let path = FieldPath::new(controller);
     if component.is_empty() {
         errors.required(&path, "");
     }
     errors.invalid_each(&path, component, names::qualified_name(component));
     let mut word = |field: &str, value: Option<&String>| {
-        let (path, value) = (Path::new(field), text(value));
+        let (path, value) = (FieldPath::new(field), text(value));
         if value.is_empty() {
             errors.required(&path, "");
         }
@@ -57,10 +61,10 @@ fn legacy(event: &Event, controller: &str, errors: &mut ErrorList) {
     word("action", event.action.as_ref());
     word("reason", event.reason.as_ref());
     let message = text(event.message.as_ref());
-    at_most(&Path::new("message"), message, NOTE_MAX_BYTES, errors);
+    at_most(&FieldPath::new("message"), message, NOTE_MAX_BYTES, errors);
 }
 
-fn at_most(path: &Path, value: &str, max: usize, errors: &mut ErrorList) {
+fn at_most(path: &FieldPath, value: &str, max: usize, errors: &mut ErrorList) {
     if value.len() > max {
         errors.invalid(path, "", &format!("can have at most {max} characters"));
     }
@@ -76,12 +80,12 @@ pub fn validate_new_event(event: &Event) -> ErrorList {
     let mut errors = ErrorList::new();
     series(event, &mut errors);
     if event.event_time.is_none() {
-        errors.required(&Path::new("eventTime"), "");
+        errors.required(&FieldPath::new("eventTime"), "");
     }
     let kind = text(event.type_.as_ref());
     if !matches!(kind, "Normal" | "Warning") {
         errors.invalid(
-            &Path::new("type"),
+            &FieldPath::new("type"),
             "",
             &format!("has invalid value: {kind}"),
         );
@@ -97,7 +101,7 @@ pub fn validate_new_event(event: &Event) -> ErrorList {
         ("source", sourced),
     ] {
         if set {
-            errors.invalid(&Path::new(field), "", "needs to be unset");
+            errors.invalid(&FieldPath::new(field), "", "needs to be unset");
         }
     }
     errors
@@ -125,7 +129,7 @@ pub fn validate_new_event_update(event: &Event, old: &Event) -> ErrorList {
 
 fn same<T: PartialEq + Serialize>(field: &str, new: &T, old: &T, errors: &mut ErrorList) {
     if new != old {
-        errors.invalid(&Path::new(field), json!(new), "field is immutable");
+        errors.invalid(&FieldPath::new(field), json!(new), "field is immutable");
     }
 }
 
@@ -134,11 +138,11 @@ fn series(event: &Event, errors: &mut ErrorList) {
         return;
     };
     if series.count.unwrap_or_default() < 2 {
-        let path = Path::new("series.count");
+        let path = FieldPath::new("series.count");
         errors.invalid(&path, "", "should be at least 2");
     }
     if series.last_observed_time.is_none() {
-        errors.required(&Path::new("series.lastObservedTime"), "");
+        errors.required(&FieldPath::new("series.lastObservedTime"), "");
     }
 }
 

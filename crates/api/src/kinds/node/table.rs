@@ -3,8 +3,12 @@
 use jiff::Timestamp;
 use podplane_ipam::capacity::NodeCapacity;
 
-use crate::table::{Column, NONE, always, created, wide};
-use crate::{Object as _, core::Node, pod_ips};
+use crate::{
+    Object as _,
+    core::Node,
+    pod_ips,
+    table::{Column, NONE, always, created, wide},
+};
 
 const ROLE: &str = "node-role.kubernetes.io/";
 
@@ -37,9 +41,9 @@ pub(super) fn cells(node: &Node, now: Timestamp) -> Vec<String> {
             .unwrap_or_default(),
         address(node, "InternalIP"),
         address(node, "ExternalIP"),
-        known(info.map(|info| &info.os_image)),
-        known(info.map(|info| &info.kernel_version)),
-        known(info.map(|info| &info.container_runtime_version)),
+        reported(info.map(|info| &info.os_image)),
+        reported(info.map(|info| &info.kernel_version)),
+        reported(info.map(|info| &info.container_runtime_version)),
         pod_cidrs(node),
         pod_ips(node),
     ]
@@ -87,7 +91,7 @@ pub fn roles(node: &Node) -> String {
 }
 
 /// A value that the kubelet reports, or `<unknown>`.
-fn known(text: Option<&String>) -> String {
+fn reported(text: Option<&String>) -> String {
     match text {
         Some(text) if !text.is_empty() => text.clone(),
         _ => "<unknown>".into(),

@@ -4,10 +4,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use serde_json::json;
 
-use crate::validation::{ErrorList, Path, Validate, metadata, resources, taints};
 use crate::{
     core::{Node, NodeSpec},
     names,
+    validation::{ErrorList, FieldPath, Validate, metadata, resources, taints},
 };
 
 const POD_CIDR_CHANGED: &str = "node updates may not change podCIDR except from \"\" to valid";
@@ -15,7 +15,7 @@ const POD_CIDR_CHANGED: &str = "node updates may not change podCIDR except from 
 impl Validate for Node {
     fn validate(&self) -> ErrorList {
         let mut errors = metadata::validate(self, names::dns1123_subdomain);
-        let path = Path::new("spec");
+        let path = FieldPath::new("spec");
         if let Some(spec) = &self.spec {
             taints::taints(
                 &path.child("taints"),
@@ -24,7 +24,7 @@ impl Validate for Node {
             );
             pod_cidrs(&path.child("podCIDRs"), cidrs(self), &mut errors);
         }
-        let path = Path::new("status");
+        let path = FieldPath::new("status");
         if let Some(status) = &self.status {
             for (field, list) in [
                 ("capacity", &status.capacity),
@@ -39,7 +39,7 @@ impl Validate for Node {
     fn validate_update(&self, old: &Self) -> ErrorList {
         let mut errors = metadata::validate_update(self, old);
         errors.append(self.validate());
-        let path = Path::new("spec");
+        let path = FieldPath::new("spec");
         let (new_cidrs, old_cidrs) = (cidrs(self), cidrs(old));
         if !old_cidrs.is_empty() {
             if new_cidrs.len() == old_cidrs.len() {
@@ -87,7 +87,7 @@ fn cidrs(node: &Node) -> &[String] {
         .unwrap_or_default()
 }
 
-fn pod_cidrs(path: &Path, cidrs: &[String], errors: &mut ErrorList) {
+fn pod_cidrs(path: &FieldPath, cidrs: &[String], errors: &mut ErrorList) {
     for (index, cidr) in cidrs.iter().enumerate() {
         if parse_cidr(cidr).is_none() {
             let detail = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
@@ -112,8 +112,8 @@ fn pod_cidrs(path: &Path, cidrs: &[String], errors: &mut ErrorList) {
         errors.internal(path, &detail);
     }
     let dual = families.iter().all(Option::is_some)
-        && families.contains(&Some(Family::V4))
-        && families.contains(&Some(Family::V6));
+        && families.contains(&Some(IpFamily::V4))
+        && families.contains(&Some(IpFamily::V6));
     if !dual || cidrs.len() > 2 {
         errors.invalid(
             path,
@@ -124,7 +124,7 @@ fn pod_cidrs(path: &Path, cidrs: &[String], errors: &mut ErrorList) {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Family {
+pub(crate) enum IpFamily {
     V4,
     V6,
 }
@@ -132,16 +132,16 @@ pub(crate) enum Family {
 /// The family of a CIDR, where an IPv4-mapped address counts as IPv4, and its length. Kubernetes'
 /// rule for fields that are older than its strict one: host bits, leading zeros and IPv4-mapped
 /// IPv6 are accepted. `None` if it is invalid.
-pub(crate) fn parse_cidr(text: &str) -> Option<(Family, u8)> {
+pub(crate) fn parse_cidr(text: &str) -> Option<(IpFamily, u8)> {
     let (address, length) = text.split_once('/')?;
     if length.is_empty() || !length.bytes().all(|b| b.is_ascii_digit()) {
         return None;
     }
     let length: u8 = length.parse().ok()?;
     let (family, most) = match ip(address)? {
-        IpAddr::V4(_) => (Family::V4, 32),
-        IpAddr::V6(address) if address.to_ipv4_mapped().is_some() => (Family::V4, 128),
-        IpAddr::V6(_) => (Family::V6, 128),
+        IpAddr::V4(_) => (IpFamily::V4, 32),
+        IpAddr::V6(address) if address.to_ipv4_mapped().is_some() => (IpFamily::V4, 128),
+        IpAddr::V6(_) => (IpFamily::V6, 128),
     };
     (length <= most).then_some((family, length))
 }

@@ -3,13 +3,13 @@
 
 use jiff::Timestamp;
 
-use crate::table::{Column, NONE, age, always, created, wide};
 use crate::{
     Object as _,
     core::{
         Container, ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodCondition,
     },
     pod_ips,
+    table::{Column, NONE, age, always, created, wide},
 };
 
 pub(super) const COLUMNS: &[Column] = &[

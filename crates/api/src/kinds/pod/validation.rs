@@ -7,18 +7,18 @@ mod update;
 
 use std::collections::BTreeSet;
 
-use crate::validation::{ErrorList, Path, Validate, metadata, taints};
 use crate::{
     core::{Pod, PodSpec},
     names,
+    validation::{ErrorList, FieldPath, Validate, metadata, taints},
 };
 
 impl Validate for Pod {
     fn validate(&self) -> ErrorList {
         let mut errors = metadata::validate(self, names::dns1123_subdomain);
         match &self.spec {
-            None => errors.required(&Path::new("spec"), ""),
-            Some(spec) => validate_spec(&Path::new("spec"), spec, &mut errors),
+            None => errors.required(&FieldPath::new("spec"), ""),
+            Some(spec) => validate_spec(&FieldPath::new("spec"), spec, &mut errors),
         }
         errors
     }
@@ -27,13 +27,13 @@ impl Validate for Pod {
         let mut errors = metadata::validate_update(self, old);
         errors.append(self.validate());
         if let (Some(new), Some(old)) = (&self.spec, &old.spec) {
-            update::validate(&Path::new("spec"), new, old, &mut errors);
+            update::validate(&FieldPath::new("spec"), new, old, &mut errors);
         }
         errors
     }
 }
 
-pub(crate) fn validate_spec(path: &Path, spec: &PodSpec, errors: &mut ErrorList) {
+pub(crate) fn validate_spec(path: &FieldPath, spec: &PodSpec, errors: &mut ErrorList) {
     let volumes = volumes(&path.child("volumes"), spec, errors);
     containers::validate(path, spec, &volumes, errors);
     one_of(
@@ -84,7 +84,7 @@ pub(crate) fn validate_spec(path: &Path, spec: &PodSpec, errors: &mut ErrorList)
 }
 
 /// The names of the pod's volumes.
-fn volumes<'a>(path: &Path, spec: &'a PodSpec, errors: &mut ErrorList) -> BTreeSet<&'a str> {
+fn volumes<'a>(path: &FieldPath, spec: &'a PodSpec, errors: &mut ErrorList) -> BTreeSet<&'a str> {
     let mut seen = BTreeSet::new();
     for (index, volume) in spec.volumes.iter().flatten().enumerate() {
         let path = path.index(index).child("name");
@@ -93,7 +93,7 @@ fn volumes<'a>(path: &Path, spec: &'a PodSpec, errors: &mut ErrorList) -> BTreeS
     seen
 }
 
-fn scheduling_gates(path: &Path, spec: &PodSpec, errors: &mut ErrorList) {
+fn scheduling_gates(path: &FieldPath, spec: &PodSpec, errors: &mut ErrorList) {
     let gates = spec.scheduling_gates.as_deref().unwrap_or_default();
     let mut seen = BTreeSet::new();
     for (index, gate) in gates.iter().enumerate() {
@@ -118,7 +118,7 @@ fn scheduling_gates(path: &Path, spec: &PodSpec, errors: &mut ErrorList) {
 
 /// Validates a name that is required, a DNS label and unique in its list.
 fn unique_label<'a>(
-    path: &Path,
+    path: &FieldPath,
     name: &'a str,
     seen: &mut BTreeSet<&'a str>,
     errors: &mut ErrorList,
@@ -132,7 +132,12 @@ fn unique_label<'a>(
     }
 }
 
-pub(crate) fn one_of(path: &Path, value: Option<&str>, supported: &[&str], errors: &mut ErrorList) {
+pub(crate) fn one_of(
+    path: &FieldPath,
+    value: Option<&str>,
+    supported: &[&str],
+    errors: &mut ErrorList,
+) {
     match value.unwrap_or_default() {
         "" => errors.required(path, ""),
         value if supported.contains(&value) => {}

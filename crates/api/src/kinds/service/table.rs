@@ -2,13 +2,13 @@
 
 use jiff::Timestamp;
 
-use crate::table::{Column, NONE, Row, always, created, wide};
 use crate::{
     Object as _,
     core::{Service, ServiceSpec},
+    table::{Column, NONE, TableRow, always, created, wide},
 };
 
-impl Row for Service {
+impl TableRow for Service {
     const COLUMNS: &'static [Column] = &[
         always("NAME"),
         always("TYPE"),

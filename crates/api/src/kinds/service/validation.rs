@@ -5,12 +5,12 @@ use std::{collections::BTreeSet, net::IpAddr};
 
 use serde_json::json;
 
-use crate::validation::{ErrorList, Path, Validate, metadata};
 use crate::{
     IntOrString,
     core::{Service, ServicePort, ServiceSpec},
     kinds::pod::{in_range, one_of},
     names,
+    validation::{ErrorList, FieldPath, Validate, metadata},
 };
 
 const EXTERNAL_NAME: &str = "may not be set for ExternalName services";
@@ -23,7 +23,7 @@ impl Validate for Service {
     fn validate(&self) -> ErrorList {
         let mut errors = metadata::validate(self, names::dns1035_label);
         let spec = self.spec.clone().unwrap_or_default();
-        validate_spec(&Path::new("spec"), &spec, &mut errors);
+        validate_spec(&FieldPath::new("spec"), &spec, &mut errors);
         errors
     }
 
@@ -31,7 +31,7 @@ impl Validate for Service {
         let mut errors = metadata::validate_update(self, old);
         if let (Some(new), Some(old)) = (&self.spec, &old.spec) {
             keeps_address(
-                &Path::new("spec").child("clusterIPs"),
+                &FieldPath::new("spec").child("clusterIPs"),
                 new,
                 old,
                 &mut errors,
@@ -56,7 +56,7 @@ fn is_external_name(spec: &ServiceSpec) -> bool {
 
 /// Checks that the first address is unchanged, unless the service's type does not have one any
 /// more.
-fn keeps_address(path: &Path, new: &ServiceSpec, old: &ServiceSpec, errors: &mut ErrorList) {
+fn keeps_address(path: &FieldPath, new: &ServiceSpec, old: &ServiceSpec, errors: &mut ErrorList) {
     if is_external_name(new) || is_external_name(old) {
         return;
     }
@@ -68,7 +68,7 @@ fn keeps_address(path: &Path, new: &ServiceSpec, old: &ServiceSpec, errors: &mut
     errors.invalid(&path.index(0), json!(cluster_ips(new)), detail);
 }
 
-fn validate_spec(path: &Path, spec: &ServiceSpec, errors: &mut ErrorList) {
+fn validate_spec(path: &FieldPath, spec: &ServiceSpec, errors: &mut ErrorList) {
     let kind = spec.type_.as_deref().unwrap_or_default();
     let ports_path = path.child("ports");
     let all_ports = spec.ports.as_deref().unwrap_or_default();
@@ -100,7 +100,7 @@ fn validate_spec(path: &Path, spec: &ServiceSpec, errors: &mut ErrorList) {
     traffic(path, kind, spec, errors);
 }
 
-fn external_name(path: &Path, spec: &ServiceSpec, errors: &mut ErrorList) {
+fn external_name(path: &FieldPath, spec: &ServiceSpec, errors: &mut ErrorList) {
     let set = [
         ("clusterIPs", !cluster_ips(spec).is_empty()),
         (
@@ -120,7 +120,7 @@ fn external_name(path: &Path, spec: &ServiceSpec, errors: &mut ErrorList) {
     }
 }
 
-fn ports(path: &Path, kind: &str, ports: &[ServicePort], errors: &mut ErrorList) {
+fn ports(path: &FieldPath, kind: &str, ports: &[ServicePort], errors: &mut ErrorList) {
     let mut seen = BTreeSet::new();
     for (index, port) in ports.iter().enumerate() {
         let path = path.index(index);
@@ -179,7 +179,7 @@ fn ports(path: &Path, kind: &str, ports: &[ServicePort], errors: &mut ErrorList)
     }
 }
 
-fn affinity(path: &Path, spec: &ServiceSpec, errors: &mut ErrorList) {
+fn affinity(path: &FieldPath, spec: &ServiceSpec, errors: &mut ErrorList) {
     let affinity = spec.session_affinity.as_deref();
     one_of(
         &path.child("sessionAffinity"),
@@ -201,7 +201,7 @@ fn affinity(path: &Path, spec: &ServiceSpec, errors: &mut ErrorList) {
     }
 }
 
-fn addresses(path: &Path, spec: &ServiceSpec, errors: &mut ErrorList) {
+fn addresses(path: &FieldPath, spec: &ServiceSpec, errors: &mut ErrorList) {
     let ips = cluster_ips(spec);
     let ips_path = path.child("clusterIPs");
     let one = spec.cluster_ip.as_deref().unwrap_or_default();
@@ -256,7 +256,7 @@ fn addresses(path: &Path, spec: &ServiceSpec, errors: &mut ErrorList) {
     }
 }
 
-fn traffic(path: &Path, kind: &str, spec: &ServiceSpec, errors: &mut ErrorList) {
+fn traffic(path: &FieldPath, kind: &str, spec: &ServiceSpec, errors: &mut ErrorList) {
     let external = spec.external_ips.iter().flatten().next().is_some();
     let accessible = matches!(kind, "LoadBalancer" | "NodePort") || kind == "ClusterIP" && external;
     let outside_path = path.child("externalTrafficPolicy");

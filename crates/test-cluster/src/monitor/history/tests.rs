@@ -61,11 +61,11 @@ fn list<K: Object>(revision: &str, items: Vec<K>) -> WatcherEvent<K> {
 }
 
 fn applied<K: Object>(object: K) -> WatcherEvent<K> {
-    WatcherEvent::Event(WatchEvent::Modified(object))
+    WatcherEvent::Event(ObjectEvent::Modified(object))
 }
 
 fn deleted<K: Object>(object: K) -> WatcherEvent<K> {
-    WatcherEvent::Event(WatchEvent::Deleted(object))
+    WatcherEvent::Event(ObjectEvent::Deleted(object))
 }
 
 fn history<K: Watchable>(told: impl IntoIterator<Item = WatcherEvent<K>>) -> RevisionHistory {
@@ -233,7 +233,7 @@ fn a_history_reaches_a_list_once_it_has_all_its_revisions() {
     history.observe(NOW, applied(pod("c", "10")));
     assert!(history.has_reached(&alone));
     assert!(!history.has_reached(&listed("11", &[("a", "7")])));
-    let bookmark = WatcherEvent::<Pod>::Event(WatchEvent::Bookmark("11".into()));
+    let bookmark = WatcherEvent::<Pod>::Event(ObjectEvent::Bookmark("11".into()));
     history.observe(NOW, bookmark);
     assert!(history.has_reached(&listed("11", &[("a", "7")])));
     assert!(!RevisionHistory::default().has_reached(&alone));

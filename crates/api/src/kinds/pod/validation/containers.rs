@@ -6,13 +6,13 @@ use super::{one_of, unique_label};
 use crate::{
     core::{Container, ContainerPort, PodSpec},
     names,
-    validation::{ErrorList, Path, resources},
+    validation::{ErrorList, FieldPath, resources},
 };
 
 const PORTS: &str = "must be between 1 and 65535, inclusive";
 
 pub(super) fn validate(
-    path: &Path,
+    path: &FieldPath,
     spec: &PodSpec,
     volumes: &BTreeSet<&str>,
     errors: &mut ErrorList,
@@ -64,7 +64,7 @@ impl HostNetwork {
 }
 
 fn validate_container(
-    path: &Path,
+    path: &FieldPath,
     container: &Container,
     volumes: &BTreeSet<&str>,
     errors: &mut ErrorList,
@@ -114,7 +114,7 @@ fn validate_container(
 }
 
 fn ports<'a>(
-    path: &Path,
+    path: &FieldPath,
     container: &'a Container,
     network: HostNetwork,
     host_ports: &mut BTreeSet<(&'a str, &'a str, i32)>,
@@ -144,7 +144,7 @@ fn ports<'a>(
 }
 
 fn host_port<'a>(
-    path: &Path,
+    path: &FieldPath,
     port: &'a ContainerPort,
     network: HostNetwork,
     taken: &mut BTreeSet<(&'a str, &'a str, i32)>,
@@ -169,7 +169,7 @@ fn host_port<'a>(
     }
 }
 
-pub(crate) fn in_range(path: &Path, port: i32, errors: &mut ErrorList) {
+pub(crate) fn in_range(path: &FieldPath, port: i32, errors: &mut ErrorList) {
     if !(1..=65535).contains(&port) {
         errors.invalid(path, port, PORTS);
     }

@@ -4,14 +4,14 @@ use serde_json::Value;
 
 use crate::{
     core::{Container, PodSpec, Toleration},
-    validation::{ErrorList, Path},
+    validation::{ErrorList, FieldPath},
 };
 
 const MAY_CHANGE: &str = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,\
      `spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),\
      `spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
 
-pub(super) fn validate(path: &Path, new: &PodSpec, old: &PodSpec, errors: &mut ErrorList) {
+pub(super) fn validate(path: &FieldPath, new: &PodSpec, old: &PodSpec, errors: &mut ErrorList) {
     let counts = [
         ("containers", new.containers.len(), old.containers.len()),
         (
@@ -67,7 +67,7 @@ fn count<T>(list: Option<&Vec<T>>) -> usize {
     list.map_or(0, Vec::len)
 }
 
-fn active_deadline(path: &Path, new: &PodSpec, old: &PodSpec, errors: &mut ErrorList) {
+fn active_deadline(path: &FieldPath, new: &PodSpec, old: &PodSpec, errors: &mut ErrorList) {
     match (new.active_deadline_seconds, old.active_deadline_seconds) {
         (Some(new), Some(old)) if new > old => {
             errors.invalid(path, new, "must be less than or equal to previous value")
