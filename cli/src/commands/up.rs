@@ -13,10 +13,11 @@ use podplane_client::Client;
 use podplane_cluster::{
     data_dir::{DataDir, Record},
     extra::in_a_line,
+    flags::UpFlags,
     kubeconfig,
     launch::{self, Launched, Lifetime, Outcome},
     limits,
-    settings::{Difference, Flags, Network, Settings},
+    settings::{Difference, Network, Settings},
     supervisor, trust,
 };
 use podplane_ipam::{AllocatorType, cluster::RangeConfig};
@@ -54,7 +55,7 @@ const NAMESPACE: &str = "default";
 )]
 pub(crate) struct Args {
     #[command(flatten)]
-    flags: Flags,
+    flags: UpFlags,
 
     #[command(flatten)]
     service_flags: ServiceFlags,
@@ -395,7 +396,7 @@ async fn attend(
 }
 
 /// Checks that the given flags agree with the running cluster.
-fn agrees(flags: &Flags, dir: &DataDir, running: &GetStatusResponse) -> anyhow::Result<()> {
+fn agrees(flags: &UpFlags, dir: &DataDir, running: &GetStatusResponse) -> anyhow::Result<()> {
     let record = dir
         .record()?
         .with_context(|| {

@@ -17,9 +17,10 @@ use tonic::{Request, Response, Status, transport::Channel};
 use crate::{
     data_dir::DataDir,
     extra::ExtraFlag,
+    flags::{ChangeableFlags, UpFlags},
     instance::View,
     services::ServiceCatalog,
-    settings::{ChangeableFlags, Flags, Network},
+    settings::Network,
 };
 
 /// A command for the supervisor, which executes one after another.
@@ -32,7 +33,7 @@ pub enum Command {
     },
     Restart {
         services: Vec<String>,
-        flags: Box<Flags>,
+        flags: Box<UpFlags>,
         /// Answered with the names of the restarted services.
         answer: oneshot::Sender<Result<Vec<String>, Status>>,
     },
@@ -205,7 +206,7 @@ fn policy(name: &str) -> anyhow::Result<IpPolicy> {
 fn flags(
     request: RestartRequest,
     known: &dyn ServiceCatalog,
-) -> anyhow::Result<(Vec<String>, Flags)> {
+) -> anyhow::Result<(Vec<String>, UpFlags)> {
     let RestartRequest {
         services,
         cluster_cidr,
@@ -237,9 +238,9 @@ fn flags(
             .map(|flag| ExtraFlag::read(flag, known))
             .collect::<Result<_, _>>()?,
     };
-    let flags = Flags {
+    let flags = UpFlags {
         changeable,
-        ..Flags::default()
+        ..UpFlags::default()
     };
     Ok((services, flags))
 }

@@ -16,12 +16,9 @@ use podplane_service_runtime::{
     server::MAX_SOCKET_PATH,
 };
 use rustix::mount::{UnmountFlags, unmount};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::{
-    settings::{Settings, read_json},
-    trust,
-};
+use crate::{settings::Settings, trust};
 
 /// The number in the file `VERSION`. It changes when an older program could no longer read what a
 /// newer one wrote.
@@ -576,6 +573,18 @@ impl Record {
         let taken: BTreeSet<_> = self.nodes.iter().map(|node| node.place).collect();
         (0..=u32::MAX).filter(move |place| !taken.contains(place))
     }
+}
+
+/// Reads a JSON file of the data directory; `None` if there is none.
+fn read_json<T: DeserializeOwned>(path: &Path) -> anyhow::Result<Option<T>> {
+    let text = match trust::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => {
+            return Err(error).with_context(|| format!("failed to read {}", path.display()));
+        }
+    };
+    serde_json::from_str(&text).with_context(|| format!("failed to read {}", path.display()))
 }
 
 #[cfg(test)]

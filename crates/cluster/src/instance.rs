@@ -24,12 +24,13 @@ use crate::{
     data_dir::{DataDir, Member, Record},
     departure::{self, Sandboxes},
     fabric::{Fabric, NodeNetwork},
+    flags::UpFlags,
     kubeconfig,
     mode::Mode,
     processes::{self, Lines, Place},
     service::{Listens, Service, Spec, State},
     services::ServiceCatalog,
-    settings::{Flags, MAX_KERNEL_NODES, Network, Settings, UsageError},
+    settings::{MAX_KERNEL_NODES, Network, Settings, UsageError},
     supervisor::progress,
 };
 
@@ -370,7 +371,7 @@ impl Cluster {
     pub(crate) async fn restart(
         &mut self,
         names: &[String],
-        mut flags: Flags,
+        mut flags: UpFlags,
     ) -> Result<Vec<String>, Status> {
         let known = |name: &&String| self.services().any(|service| service.spec().is(name));
         if let Some(name) = names.iter().find(|name| !known(name)) {
