@@ -15,7 +15,6 @@ mod console;
 mod document;
 mod fields;
 pub mod format;
-mod http;
 mod invariants;
 mod junit;
 mod load;

@@ -6,7 +6,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use futures::StreamExt as _;
 use podplane_api::{Object as _, core::Node};
 use podplane_client::{Client, ListParams, WatchEvent};
-use podplane_tests::{history::Value, rest::Rest};
+use podplane_http_client::HttpClient;
+use podplane_tests::history::Value;
 use serde_json::Value as Json;
 
 use crate::clients::node;
@@ -63,7 +64,12 @@ impl Watcher {
     }
 
     /// Watches until it has seen a revision, or until the stream ends.
-    pub(crate) async fn follow(mut self, client: Client, rest: Rest, until: Option<u64>) -> Self {
+    pub(crate) async fn follow(
+        mut self,
+        client: Client,
+        rest: HttpClient,
+        until: Option<u64>,
+    ) -> Self {
         let followed = match self.face {
             Face::Grpc => self.follow_grpc(client, until).await,
             Face::Rest => self.follow_rest(rest, until).await,
@@ -109,7 +115,7 @@ impl Watcher {
         Ok(())
     }
 
-    async fn follow_rest(&mut self, rest: Rest, until: Option<u64>) -> Result<()> {
+    async fn follow_rest(&mut self, rest: HttpClient, until: Option<u64>) -> Result<()> {
         let path = format!(
             "/api/v1/nodes?watch=1&allowWatchBookmarks=true&resourceVersion={}",
             self.revision()
