@@ -16,7 +16,7 @@ use http::Method;
 use podplane_http_client::HttpClient;
 use podplane_tests::{
     Cluster, Machine, Network, builder, peers,
-    programs::{Finished, Scratch, bin_dir, finish},
+    programs::{ProgramOutput, Scratch, bin_dir, finish},
 };
 
 const NOBODY: u32 = 65534;
@@ -263,7 +263,7 @@ fn unprivileged_users_trust_files_of_root() -> Result<()> {
     let home = Scratch::new();
     chown(home.path(), Some(NOBODY), Some(NOBODY))?;
     let dir = home.path().join("d");
-    let as_nobody = |args: &str, umask: u32| -> Finished {
+    let as_nobody = |args: &str, umask: u32| -> ProgramOutput {
         let mut command = Command::new("sh");
         let line = format!(
             "umask {umask:04o}; exec {}/podplane {args}",

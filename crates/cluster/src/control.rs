@@ -18,14 +18,14 @@ use crate::{
     data_dir::DataDir,
     extra::ExtraFlag,
     flags::{ChangeableFlags, UpFlags},
-    instance::View,
+    instance::ClusterView,
     services::ServiceCatalog,
     settings::Network,
 };
 
 /// A command for the supervisor, which executes one after another.
 #[derive(Debug)]
-pub enum Command {
+pub enum ControlCommand {
     AddNodes {
         names: Vec<NodeName>,
         kind: NodeKind,
@@ -66,8 +66,8 @@ pub struct NodeKind {
 #[derive(Debug)]
 pub(crate) struct Control {
     /// The cluster's state, available even while the supervisor is busy.
-    pub(crate) view: watch::Receiver<View>,
-    pub(crate) commands: mpsc::Sender<Command>,
+    pub(crate) view: watch::Receiver<ClusterView>,
+    pub(crate) commands: mpsc::Sender<ControlCommand>,
     /// Makes the supervisor abandon its present work.
     pub(crate) interrupt: CancellationToken,
     pub(crate) services: &'static dyn ServiceCatalog,
@@ -78,7 +78,7 @@ pub(crate) struct Control {
 impl Control {
     async fn ask<T>(
         &self,
-        command: impl FnOnce(oneshot::Sender<T>) -> Command,
+        command: impl FnOnce(oneshot::Sender<T>) -> ControlCommand,
     ) -> Result<T, Status> {
         let stopping = || Status::unavailable("the cluster is stopping");
         let (sender, answer) = oneshot::channel();
@@ -124,7 +124,7 @@ impl ClusterService for Control {
             .transpose()
             .map_err(|error| Status::invalid_argument(format!("{error:#}")))?;
         let kind = NodeKind { network, backend };
-        self.ask(|answer| Command::AddNodes {
+        self.ask(|answer| ControlCommand::AddNodes {
             names,
             kind,
             answer,
@@ -140,7 +140,7 @@ impl ClusterService for Control {
         let (services, flags) = flags(request.into_inner(), self.services)
             .map_err(|error| Status::invalid_argument(format!("{error:#}")))?;
         let restarted = self
-            .ask(|answer| Command::Restart {
+            .ask(|answer| ControlCommand::Restart {
                 services,
                 flags: Box::new(flags),
                 answer,
@@ -156,7 +156,7 @@ impl ClusterService for Control {
         request: Request<RemoveNodeRequest>,
     ) -> Result<Response<RemoveNodeResponse>, Status> {
         let name = request.into_inner().name;
-        self.ask(|answer| Command::RemoveNode { name, answer })
+        self.ask(|answer| ControlCommand::RemoveNode { name, answer })
             .await??;
         Ok(Response::new(RemoveNodeResponse {}))
     }
@@ -166,7 +166,7 @@ impl ClusterService for Control {
         request: Request<RebootNodeRequest>,
     ) -> Result<Response<RebootNodeResponse>, Status> {
         let name = request.into_inner().name;
-        self.ask(|answer| Command::RebootNode { name, answer })
+        self.ask(|answer| ControlCommand::RebootNode { name, answer })
             .await??;
         Ok(Response::new(RebootNodeResponse {}))
     }
@@ -176,7 +176,7 @@ impl ClusterService for Control {
         request: Request<SetNodeNetworkRequest>,
     ) -> Result<Response<SetNodeNetworkResponse>, Status> {
         let SetNodeNetworkRequest { name, connected } = request.into_inner();
-        self.ask(|answer| Command::ConnectNode {
+        self.ask(|answer| ControlCommand::ConnectNode {
             name,
             connected,
             answer,
@@ -187,7 +187,7 @@ impl ClusterService for Control {
 
     async fn stop(&self, _: Request<StopRequest>) -> Result<Response<StopResponse>, Status> {
         self.interrupt.cancel();
-        self.ask(Command::Stop).await?;
+        self.ask(ControlCommand::Stop).await?;
         Ok(Response::new(StopResponse {}))
     }
 }

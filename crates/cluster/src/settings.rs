@@ -168,7 +168,7 @@ pub struct UsageError(pub String);
 
 /// A flag that differs from the running cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Difference {
+pub struct FlagDifference {
     pub flag: String,
     pub running: String,
     pub given: String,
@@ -258,11 +258,11 @@ impl Settings {
     }
 
     /// The differences from `running`. Flags that were not given must have been taken from it.
-    pub fn differences(&self, running: &Self) -> Vec<Difference> {
+    pub fn differences(&self, running: &Self) -> Vec<FlagDifference> {
         let pairs = self.values().into_iter().zip(running.values());
         pairs
             .filter(|((_, given), (_, running))| given != running)
-            .map(|((flag, given), (_, running))| Difference {
+            .map(|((flag, given), (_, running))| FlagDifference {
                 flag: flag.into(),
                 running,
                 given,
@@ -428,7 +428,7 @@ mod tests {
         );
         let running = Settings::default();
         let given = flags("--node-cidr-mask-size 26").over(&running).unwrap();
-        let want = Difference {
+        let want = FlagDifference {
             flag: "--node-cidr-mask-size (IPv4)".into(),
             running: "24".into(),
             given: "26".into(),

@@ -31,6 +31,6 @@ mod suite;
 mod tests;
 
 pub use load::{Catalog, load};
-pub use plan::Case;
+pub use plan::PlannedCase;
 pub use problem::{Position, Problem};
-pub use suite::{Options, Verdict, run};
+pub use suite::{SuiteOptions, SuiteVerdict, run};

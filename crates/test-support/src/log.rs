@@ -10,12 +10,12 @@ use crate::encode;
 /// The changes of a fake's objects, which its watches send.
 #[derive(Debug, Default)]
 pub struct ChangeLog {
-    changes: Vec<Change>,
+    changes: Vec<LoggedChange>,
 }
 
 /// A change of an object of a kind; its revision is its place in the log, from 1.
 #[derive(Clone, Debug)]
-struct Change {
+struct LoggedChange {
     kind: &'static str,
     r#type: WatchEventType,
     object: Bytes,
@@ -30,7 +30,7 @@ impl ChangeLog {
     pub fn push<K: Object>(&mut self, r#type: WatchEventType, object: &mut K) {
         let revision = self.revision() + 1;
         object.metadata_mut().resource_version = Some(revision.to_string());
-        self.changes.push(Change {
+        self.changes.push(LoggedChange {
             kind: K::KIND,
             r#type,
             object: encode(object),
