@@ -36,9 +36,9 @@ use podplane_api::{
     core::{Namespace, Node, Pod},
 };
 use podplane_client::{ApiError, Client, DeleteParams, Endpoint, ObjectEvent};
+use podplane_http_client::HttpClient;
 use podplane_service_runtime::server::{Listen, Listener};
 use podplane_store::{MemStore, Store};
-use podplane_tests::rest::Rest;
 use serde_json::{Value, json};
 use tokio::{sync::oneshot, task::JoinSet, time};
 use tokio_util::sync::CancellationToken;
@@ -50,7 +50,7 @@ const DEADLINE: Duration = Duration::from_secs(20);
 
 struct TestServer {
     client: Client,
-    rest: Rest,
+    rest: HttpClient,
     address: String,
     stop: CancellationToken,
     running: JoinSet<Result<(), server::ApiserverRunError>>,
@@ -103,7 +103,7 @@ impl TestServer {
         }
         Self {
             client: Client::connect(&endpoint).unwrap(),
-            rest: Rest::new(address.as_str()),
+            rest: HttpClient::new(address.as_str()),
             address,
             stop,
             running,

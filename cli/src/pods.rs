@@ -5,7 +5,7 @@ use std::{fs, io, path::PathBuf};
 use anyhow::Context as _;
 use podplane_api::{Object as _, core::Pod};
 use podplane_cluster::{
-    data_dir::{DataDir, Running},
+    data_dir::{DataDir, SupervisorRecord},
     namespaces,
 };
 use podplane_kubelet::cri::record::{PodNetwork, SandboxRecord, SandboxState};
@@ -14,7 +14,7 @@ use podplane_kubelet::cri::record::{PodNetwork, SandboxRecord, SandboxState};
 /// namespaces of the cluster's pods have names.
 pub(crate) fn enter_cluster(dir: &DataDir) -> anyhow::Result<()> {
     let running = dir.running()?.with_context(|| not_running(dir))?;
-    let Running {
+    let SupervisorRecord {
         pid,
         kernel,
         reason,

@@ -11,7 +11,7 @@ use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, error::ErrorKind, par
 use podplane_cluster::{
     extra::{ExtraConfig, ExtraFlag},
     services::ServiceCatalog,
-    settings::Difference,
+    settings::FlagDifference,
 };
 use podplane_kubelet::{NodeDir, NodeName, cri, cri::record::SandboxRecords, kubelet};
 use podplane_proto::ipam::{HoldChange, hold_change::Action};
@@ -165,7 +165,7 @@ impl Args for ServiceFlags {
 
 /// The flags of services that are other than those of the cluster that runs. A default agrees with
 /// the same value given, and so do two ways to write one value.
-pub(crate) fn differences(given: &ExtraConfig, running: &ExtraConfig) -> Vec<Difference> {
+pub(crate) fn differences(given: &ExtraConfig, running: &ExtraConfig) -> Vec<FlagDifference> {
     let (mut given, mut running) = (given.clone(), running.clone());
     let mut differences = Vec::new();
     for service in TABLE {
@@ -183,7 +183,7 @@ pub(crate) fn differences(given: &ExtraConfig, running: &ExtraConfig) -> Vec<Dif
             if !(service.agree)(&line(&given), &line(&running)) {
                 let default = arg.get_default_values().first();
                 let default = default.map_or("none".into(), |value| value.to_string_lossy());
-                differences.push(Difference {
+                differences.push(FlagDifference {
                     flag: format!("--{flag}"),
                     running: running.unwrap_or_else(|| default.clone().into_owned()),
                     given: given.unwrap_or_else(|| default.into_owned()),
@@ -192,7 +192,7 @@ pub(crate) fn differences(given: &ExtraConfig, running: &ExtraConfig) -> Vec<Dif
         }
     }
     if given != running {
-        differences.push(Difference {
+        differences.push(FlagDifference {
             flag: "--extra-config".into(),
             running: running.to_string(),
             given: given.to_string(),

@@ -26,7 +26,7 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 use serde_json::{Map, Value};
 
 use crate::{
-    runtime::{PluginError, Running, find_plugin},
+    runtime::{PluginError, RunningPlugin, find_plugin},
     types::{ConfigError, NetworkConfigList},
 };
 
@@ -44,7 +44,7 @@ const SHOWN: usize = 500;
 
 /// A plugin's report.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-pub struct Report {
+pub struct IpamReport {
     /// The number of addresses that can be given to pods, including those that are held.
     pub capacity: Capacity,
     /// The addresses that are held; `None` if the reporter does not know them.
@@ -149,7 +149,7 @@ pub struct ReportSource {
     network: String,
     conflist: PathBuf,
     text: Vec<u8>,
-    origin: Origin,
+    origin: ReportOrigin,
 }
 
 /// The facts about a node that a command gets in its environment.
@@ -166,7 +166,7 @@ pub struct ReportNode<'a> {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Origin {
+enum ReportOrigin {
     Command {
         argv: Vec<String>,
         timeout: Duration,
@@ -177,7 +177,7 @@ enum Origin {
 /// The value of [`KEY`].
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Spec {
+struct ReportSpec {
     command: Option<Vec<String>>,
     timeout: Option<String>,
     file: Option<PathBuf>,
@@ -200,8 +200,8 @@ impl ReportSource {
         let Some(spec) = keys.get(KEY) else {
             return Ok(None);
         };
-        let origin = Spec::deserialize(spec).map_err(|error| error.to_string());
-        match origin.and_then(Origin::try_from) {
+        let origin = ReportSpec::deserialize(spec).map_err(|error| error.to_string());
+        match origin.and_then(ReportOrigin::try_from) {
             Ok(origin) => Ok(Some(Self {
                 network: list.name,
                 text: list.bytes,
@@ -222,9 +222,9 @@ impl ReportSource {
     ///
     /// # Errors
     /// [`ReportError`].
-    pub fn read(&self, node: &ReportNode<'_>) -> Result<Report, ReportError> {
+    pub fn read(&self, node: &ReportNode<'_>) -> Result<IpamReport, ReportError> {
         let (from, text) = match &self.origin {
-            Origin::File(file) => {
+            ReportOrigin::File(file) => {
                 let path = self.dir().join(file);
                 let text = read_file(&path).map_err(|source| ReportError::File {
                     path: path.clone(),
@@ -232,12 +232,12 @@ impl ReportSource {
                 })?;
                 (path, text)
             }
-            Origin::Command { argv, timeout } => self.run(argv, *timeout, node)?,
+            ReportOrigin::Command { argv, timeout } => self.run(argv, *timeout, node)?,
         };
         if text.len() > MAX_BYTES {
             return Err(ReportError::TooLong { from });
         }
-        Report::parse(&text).map_err(|reason| ReportError::Invalid { from, reason })
+        IpamReport::parse(&text).map_err(|reason| ReportError::Invalid { from, reason })
     }
 
     /// Runs the command with the list, as written, on standard input. Returns the program and its
@@ -263,7 +263,8 @@ impl ReportSource {
             .env("IPAM_REPORT_POD_CIDRS", node.pod_cidrs.join(","))
             .env("IPAM_REPORT_NETWORK", &self.network)
             .env("IPAM_REPORT_CONFLIST", &self.conflist);
-        let started = Running::start_command(command, &self.text, Some(timeout), MAX_BYTES + 1);
+        let started =
+            RunningPlugin::start_command(command, &self.text, Some(timeout), MAX_BYTES + 1);
         match started.and_then(|running| running.finish(&mut Vec::new())) {
             Ok(output) => Ok((path, output.stdout)),
             Err(error) => {
@@ -329,22 +330,22 @@ fn shortened(text: &str) -> String {
     }
 }
 
-impl TryFrom<Spec> for Origin {
+impl TryFrom<ReportSpec> for ReportOrigin {
     type Error = String;
 
-    fn try_from(spec: Spec) -> Result<Self, String> {
+    fn try_from(spec: ReportSpec) -> Result<Self, String> {
         match spec {
-            Spec {
+            ReportSpec {
                 command: None,
                 timeout: None,
                 file: Some(file),
             } => Ok(Self::File(file)),
-            Spec {
+            ReportSpec {
                 file: Some(_),
                 command: None,
                 timeout: Some(_),
             } => Err("timeout: only a command has one".to_owned()),
-            Spec {
+            ReportSpec {
                 command: Some(argv),
                 timeout,
                 file: None,
@@ -373,7 +374,7 @@ fn parse_timeout(text: &str) -> Result<Duration, String> {
     })
 }
 
-impl Report {
+impl IpamReport {
     /// Parses a report.
     ///
     /// # Errors

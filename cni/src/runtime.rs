@@ -26,16 +26,16 @@ use serde_json::{Map, Value};
 
 use crate::{
     spare::SpareFiles,
-    trace::{Begun, Trace},
+    trace::{Trace, UnfinishedStep},
     types::{CniResult, NetworkConfigList, Version, validate},
 };
 pub use cache::CachedAttachment;
 pub use error::{PluginError, RuntimeError};
-pub use exec::{Conversation, Ended, Output, Pipes, execute, pipes, spawn};
-pub(crate) use exec::{Running, Surroundings, find_plugin};
+pub use exec::{Conversation, ConversationEnd, Output, Pipes, execute, pipes, spawn};
+pub(crate) use exec::{RunningPlugin, Surroundings, find_plugin};
 
 use cache::Cache;
-use request::{Step, chain, environment, ipam_step, request};
+use request::{ChainStep, chain, environment, ipam_step, request};
 
 /// libcni's default directory of the cache.
 pub const DEFAULT_CACHE_DIR: &str = "/var/lib/cni";
@@ -57,7 +57,7 @@ pub struct Runtime {
 
 /// The facts about one execution of a plugin.
 #[derive(Clone, Copy, Debug)]
-pub struct Executed<'a> {
+pub struct PluginExecution<'a> {
     /// The plugin's name.
     pub plugin: &'a str,
     /// The command: `ADD`, `DEL`, …
@@ -68,13 +68,13 @@ pub struct Executed<'a> {
     pub failed: bool,
 }
 
-type Observer = Box<dyn Fn(&Executed<'_>) + Send + Sync>;
+type Observer = Box<dyn Fn(&PluginExecution<'_>) + Send + Sync>;
 
 static OBSERVER: OnceLock<Observer> = OnceLock::new();
 
 /// Registers an observer of every plugin that any [`Runtime`] of this process executes from now on.
 /// Only the first call has an effect.
-pub fn observe(observer: impl Fn(&Executed<'_>) + Send + Sync + 'static) {
+pub fn observe(observer: impl Fn(&PluginExecution<'_>) + Send + Sync + 'static) {
     _ = OBSERVER.set(Box::new(observer));
 }
 
@@ -296,7 +296,7 @@ impl Runtime {
     fn add_steps(
         &self,
         list: &NetworkConfigList,
-        steps: &[Step<'_>],
+        steps: &[ChainStep<'_>],
         attachment: &Attachment,
     ) -> Result<CniResult, RuntimeError> {
         self.validate_names(steps, "add", list, attachment)?;
@@ -336,7 +336,7 @@ impl Runtime {
     fn roll_back(
         &self,
         list: &NetworkConfigList,
-        steps: &[Step<'_>],
+        steps: &[ChainStep<'_>],
         attachment: &Attachment,
         add: RuntimeError,
     ) -> RuntimeError {
@@ -362,7 +362,7 @@ impl Runtime {
     fn del_steps(
         &self,
         list: &NetworkConfigList,
-        steps: &[Step<'_>],
+        steps: &[ChainStep<'_>],
         attachment: &Attachment,
     ) -> Result<(), RuntimeError> {
         self.validate_names(steps, "delete", list, attachment)?;
@@ -397,7 +397,7 @@ impl Runtime {
     /// container.
     fn run(
         &self,
-        step: &Step<'_>,
+        step: &ChainStep<'_>,
         action: &'static str,
         command: &'static str,
         attachment: Option<&Attachment>,
@@ -410,7 +410,7 @@ impl Runtime {
         let trace = attachment.and_then(|attachment| attachment.trace.as_ref());
         let begun =
             trace.map(|trace| trace.begin(format!("{command} {}", step.program), step.program));
-        env.extend(begun.iter().flat_map(Begun::environment));
+        env.extend(begun.iter().flat_map(UnfinishedStep::environment));
         let mut steps = Vec::new();
         let output = self.execute(
             step.program,
@@ -449,10 +449,10 @@ impl Runtime {
             timeout: Some(self.timeout),
             netns: node.as_ref().map(AsFd::as_fd),
         };
-        let started = Running::start(program, stdin, env, around);
+        let started = RunningPlugin::start(program, stdin, env, around);
         let output = started.and_then(|running| running.finish(steps));
         if let Some(observer) = OBSERVER.get() {
-            observer(&Executed {
+            observer(&PluginExecution {
                 plugin,
                 command,
                 took: began.elapsed(),
@@ -474,7 +474,7 @@ impl Runtime {
     /// come before the cache is read, since names are parts of its file names.
     fn validate_names(
         &self,
-        steps: &[Step<'_>],
+        steps: &[ChainStep<'_>],
         action: &'static str,
         list: &NetworkConfigList,
         attachment: &Attachment,

@@ -17,14 +17,14 @@ use std::{
 use podplane_netlink::netns;
 
 pub use gc::valid_attachments;
-pub use ipam::{Addresses, Ipam};
+pub use ipam::{Addresses, IpamPlugin};
 pub use podplane_error_chain::one_line as text;
 
 use crate::{
-    trace::Teller,
+    trace::StepPrinter,
     types::{
         CniError, CniResult, ResultError, Version, code,
-        go_json::{self, Kind},
+        go_json::{self, GoType},
         json, validate, version_triple as triple,
     },
 };
@@ -47,7 +47,7 @@ pub struct Call {
     /// The configuration's `cniVersion`, checked.
     pub version: Version,
     /// The sink for the steps of the call.
-    pub tell: Teller,
+    pub tell: StepPrinter,
 }
 
 /// The work of a plugin. It must not print on standard output, nor read the environment.
@@ -188,7 +188,7 @@ pub fn answer(
         call: mut call_env,
     } = environment;
     call_env.stdin = config;
-    call_env.tell = Teller::new(plugin.name(), env);
+    call_env.tell = StepPrinter::new(plugin.name(), env);
     let versions = plugin.versions();
     match command.as_str() {
         "ADD" => {
@@ -305,7 +305,7 @@ impl Environment {
             path: std::env::split_paths(&env("CNI_PATH").unwrap_or_default()).collect(),
             stdin: Vec::new(),
             version: Version::default(),
-            tell: Teller::default(),
+            tell: StepPrinter::default(),
         };
         Ok(Self { command, call })
     }
@@ -313,20 +313,20 @@ impl Environment {
 
 /// Checks the network's name, for every command.
 fn check_name(stdin: &[u8]) -> Result<(), CniError> {
-    static CONFIG: Kind = Kind::Struct(&[("name", Kind::String)]);
+    static CONFIG: GoType = GoType::Struct(&[("name", GoType::String)]);
     let config = decode(stdin, &CONFIG, "error unmarshall network config")?;
     validate::network_name(config["name"].as_str().unwrap_or_default())
 }
 
 /// The version as written.
 fn config_version(stdin: &[u8]) -> Result<String, CniError> {
-    static CONFIG: Kind = Kind::Struct(&[("cniVersion", Kind::String)]);
+    static CONFIG: GoType = GoType::Struct(&[("cniVersion", GoType::String)]);
     let config = decode(stdin, &CONFIG, "decoding version from network config")?;
     let version = config["cniversion"].as_str();
     Ok(version.unwrap_or_default().to_owned())
 }
 
-fn decode(stdin: &[u8], kind: &Kind, what: &str) -> Result<serde_json::Value, CniError> {
+fn decode(stdin: &[u8], kind: &GoType, what: &str) -> Result<serde_json::Value, CniError> {
     let undecodable = |text| CniError::new(code::DECODING_FAILURE, format!("{what}: {text}"));
     go_json::decode(stdin, kind).map_err(undecodable)
 }

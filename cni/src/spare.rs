@@ -23,11 +23,11 @@ const MAX: usize = 256;
 pub struct SpareFiles {
     dir: PathBuf,
     mode: u32,
-    free: Mutex<Free>,
+    free: Mutex<FreeNames>,
 }
 
 #[derive(Debug, Default)]
-struct Free {
+struct FreeNames {
     names: Vec<u64>,
     /// A number above all those in use.
     next: u64,
@@ -57,7 +57,7 @@ impl SpareFiles {
         Ok(Self {
             dir,
             mode,
-            free: Mutex::new(Free { names, next }),
+            free: Mutex::new(FreeNames { names, next }),
         })
     }
 
@@ -142,12 +142,12 @@ impl SpareFiles {
     }
 
     /// Locks the list, also after a panic: its numbers are still usable.
-    fn lock(&self) -> MutexGuard<'_, Free> {
+    fn lock(&self) -> MutexGuard<'_, FreeNames> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Free {
+impl FreeNames {
     /// The number of a new file.
     fn fresh(&mut self) -> u64 {
         self.next += 1;

@@ -10,7 +10,7 @@ use std::{os::unix::process::CommandExt as _, process::Command};
 
 use rustix::process::Signal;
 
-pub(crate) use spawn::{Plan, spawn};
+pub(crate) use spawn::{SpawnParams, spawn};
 
 /// Makes the kernel kill the program when the calling thread ends, which must therefore wait for
 /// it. So a hanging plugin dies with the process that ran it, however that ends.

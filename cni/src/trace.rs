@@ -77,7 +77,7 @@ impl FromStr for Traceparent {
 
 /// A finished step of an operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Step {
+pub struct TraceStep {
     /// The step's id.
     pub id: u64,
     /// The id of the enclosing step.
@@ -102,7 +102,7 @@ pub struct Step {
 #[derive(Clone, Debug)]
 pub struct Trace {
     parent: Traceparent,
-    steps: Arc<Mutex<Vec<Step>>>,
+    steps: Arc<Mutex<Vec<TraceStep>>>,
 }
 
 impl PartialEq for Trace {
@@ -123,12 +123,12 @@ impl Trace {
 
     /// Takes the collected steps.
     #[must_use]
-    pub fn take(&self) -> Vec<Step> {
+    pub fn take(&self) -> Vec<TraceStep> {
         // A step is pushed whole, so a panic elsewhere does not spoil the list.
         mem::take(&mut self.steps.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn keep(&self, step: Step) {
+    fn keep(&self, step: TraceStep) {
         let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
         if steps.len() < KEPT {
             steps.push(step);
@@ -136,12 +136,12 @@ impl Trace {
     }
 
     /// Starts the step of a plugin's execution.
-    pub(crate) fn begin(&self, name: String, plugin: &str) -> Begun {
-        Begun::new(self.parent, name, plugin)
+    pub(crate) fn begin(&self, name: String, plugin: &str) -> UnfinishedStep {
+        UnfinishedStep::new(self.parent, name, plugin)
     }
 
     /// Ends the step; `printed` has the lines with the plugin's own steps.
-    pub(crate) fn end(&self, begun: Begun, printed: &[u8], error: Option<String>) {
+    pub(crate) fn end(&self, begun: UnfinishedStep, printed: &[u8], error: Option<String>) {
         self.keep(begun.end(error));
         for line in printed.split(|byte| *byte == b'\n') {
             // Other programs may print such lines too: one that does not parse is ignored.
@@ -155,9 +155,9 @@ impl Trace {
 
 /// A step that has not ended.
 #[derive(Debug)]
-pub(crate) struct Begun {
+pub(crate) struct UnfinishedStep {
     trace: u128,
-    step: Step,
+    step: TraceStep,
 }
 
 /// The present time in nanoseconds since 1970. Steps of several processes are compared, so both
@@ -167,11 +167,11 @@ fn now() -> u64 {
     u64::try_from(since.unwrap_or_default().as_nanos()).unwrap_or_default()
 }
 
-impl Begun {
+impl UnfinishedStep {
     fn new(parent: Traceparent, name: String, plugin: &str) -> Self {
         Self {
             trace: parent.trace,
-            step: Step {
+            step: TraceStep {
                 id: rand::random_range(1..=u64::MAX),
                 parent: parent.step,
                 name,
@@ -199,8 +199,8 @@ impl Begun {
         ]
     }
 
-    fn end(self, error: Option<String>) -> Step {
-        Step {
+    fn end(self, error: Option<String>) -> TraceStep {
+        TraceStep {
             end: now().max(self.step.start),
             error,
             ..self.step
@@ -211,12 +211,12 @@ impl Begun {
 /// The sink of a plugin's steps: it prints them if the environment asks, and otherwise does
 /// nothing.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Teller {
+pub struct StepPrinter {
     parent: Option<Traceparent>,
     plugin: &'static str,
 }
 
-impl Teller {
+impl StepPrinter {
     /// A sink as the environment asks for it.
     pub(crate) fn new(plugin: &'static str, env: &dyn Fn(&str) -> Option<OsString>) -> Self {
         let is_asked = env(ASK).is_some_and(|value| !value.is_empty());
@@ -226,20 +226,20 @@ impl Teller {
     }
 
     /// Starts a step.
-    pub fn begin(self, name: &str) -> Telling {
+    pub fn begin(self, name: &str) -> StartedStep {
         let parent = self.parent;
-        Telling(parent.map(|parent| Begun::new(parent, name.to_owned(), self.plugin)))
+        StartedStep(parent.map(|parent| UnfinishedStep::new(parent, name.to_owned(), self.plugin)))
     }
 }
 
 /// A started step of one of our plugins; empty if nobody asked for steps.
 #[derive(Debug)]
-pub struct Telling(Option<Begun>);
+pub struct StartedStep(Option<UnfinishedStep>);
 
-impl Telling {
+impl StartedStep {
     /// The additional environment of a plugin that is executed in this step.
     pub(crate) fn environment(&self) -> impl Iterator<Item = (&'static str, OsString)> {
-        self.0.iter().flat_map(Begun::environment)
+        self.0.iter().flat_map(UnfinishedStep::environment)
     }
 
     /// Sets the addresses that the step is about.
@@ -312,7 +312,7 @@ mod tests {
                 _ => None,
             }
         };
-        let asked = |env: &dyn Fn(&str) -> Option<OsString>| Teller::new("p", env).parent;
+        let asked = |env: &dyn Fn(&str) -> Option<OsString>| StepPrinter::new("p", env).parent;
         assert_eq!(asked(&env("1", TEXT)), TEXT.parse().ok());
         assert_eq!(asked(&env("", TEXT)), None);
         assert_eq!(asked(&env("1", "junk")), None);
@@ -323,7 +323,7 @@ mod tests {
     fn removes_the_steps_from_stderr() {
         let trace = Trace::new(TEXT.parse().unwrap());
         let begun = trace.begin("ADD p".into(), "p");
-        let inner = Begun::new(begun.traceparent(), "lock".into(), "q").end(None);
+        let inner = UnfinishedStep::new(begun.traceparent(), "lock".into(), "q").end(None);
         let line = serde_json::to_string(&inner).unwrap();
         let mut stderr =
             format!("hello\npodplane-step {line}\npodplane-step junk\nworld").into_bytes();

@@ -46,12 +46,12 @@ fn peer() -> &'static Path {
 }
 
 /// A configuration directory, plugins and a cache, for either runtime.
-struct Pair {
+struct RuntimePair {
     bench: Bench,
     conf_dir: PathBuf,
 }
 
-impl Pair {
+impl RuntimePair {
     fn new() -> Self {
         let bench = Bench::new();
         let conf_dir = bench.dir.path().join("net.d");
@@ -183,7 +183,7 @@ fn plugins_and_the_cache_get_the_same_bytes_as_from_libcni() {
         ),
         ("net.conf", single, "1.0.0", vec!["first"]),
     ] {
-        let pair = Pair::new();
+        let pair = RuntimePair::new();
         pair.configure(file, &text);
         let result = json!({"cniVersion": version, "ips": [{"version": "4", "interface": 0, "address": "10.0.0.2/24", "gateway": "10.0.0.1"}],
             "interfaces": [{"name": "eth0", "mac": "02:00:00:00:00:01", "sandbox": "/netns/pod"}],
@@ -196,7 +196,7 @@ fn plugins_and_the_cache_get_the_same_bytes_as_from_libcni() {
         }
         let pod = pod_with_arguments();
         let mut seen = Vec::new();
-        for add in [Pair::theirs, Pair::ours] {
+        for add in [RuntimePair::theirs, RuntimePair::ours] {
             let printed: Value =
                 serde_json::from_str(&add(&pair, "add", "net", &pod).unwrap()).unwrap();
             let given: Vec<_> = plugins
@@ -216,7 +216,7 @@ fn plugins_and_the_cache_get_the_same_bytes_as_from_libcni() {
             }
             let entry = pair.cache();
             let mut seen = Vec::new();
-            for run in [Pair::theirs, Pair::ours] {
+            for run in [RuntimePair::theirs, RuntimePair::ours] {
                 run(&pair, command, "net", &pod).unwrap();
                 let verb = command.to_uppercase();
                 let given: Vec<_> = plugins
@@ -246,12 +246,16 @@ fn ours_and_libcni_delete_each_others_attachments() {
     for (bin_dirs, add, others) in [
         (
             [DEBIAN.into(), ours.clone()],
-            Pair::theirs as fn(&_, &_, &_, &_) -> _,
-            Pair::ours as fn(&_, &_, &_, &_) -> _,
+            RuntimePair::theirs as fn(&_, &_, &_, &_) -> _,
+            RuntimePair::ours as fn(&_, &_, &_, &_) -> _,
         ),
-        ([ours, DEBIAN.into()], Pair::ours, Pair::theirs),
+        (
+            [ours, DEBIAN.into()],
+            RuntimePair::ours,
+            RuntimePair::theirs,
+        ),
     ] {
-        let mut pair = Pair::new();
+        let mut pair = RuntimePair::new();
         let data = pair.bench.dir.path().join("networks");
         let config = json!({"cniVersion": "1.0.0", "name": "net", "plugins": [{"type": "host-local",
             "ipam": {"type": "host-local", "dataDir": data, "subnet": "10.9.0.0/24"}}]});
@@ -279,7 +283,7 @@ fn gc_deletes_attachments_of_libcni() {
     if !require(&["libcni"]) {
         return;
     }
-    let pair = Pair::new();
+    let pair = RuntimePair::new();
     pair.configure("net.conflist", &chain("1.0.0"));
     for plugin in ["first", "second"] {
         pair.bench.plugin(plugin, RESULT);
@@ -352,7 +356,7 @@ fn ours_and_libcni_find_and_refuse_the_same_configurations() {
         &[("05.conflist", r#"{"name": "a", "plugins": [{"type": ""}]}"#)],
     ];
     for files in directories {
-        let pair = Pair::new();
+        let pair = RuntimePair::new();
         for (file, text) in *files {
             pair.configure(file, text);
         }
@@ -384,7 +388,7 @@ fn failures_have_the_texts_of_libcni() {
     if !require(&["libcni"]) {
         return;
     }
-    let pair = Pair::new();
+    let pair = RuntimePair::new();
     pair.configure("net.conflist", &chain("1.0.0"));
     pair.bench.plugin("second", RESULT);
     let mut bodies = vec![

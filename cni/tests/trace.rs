@@ -5,10 +5,10 @@ use std::{collections::BTreeMap, fs, path::Path};
 
 use podplane_cni::{
     Attachment, NetworkConfigList,
-    trace::{ASK, Step, Trace, Traceparent},
+    trace::{ASK, Trace, TraceStep, Traceparent},
 };
 use podplane_test_network::{
-    DEBIAN, World, attachment,
+    DEBIAN, NetnsFixture, attachment,
     bench::{Bench, RESULT, network, pod},
     list, our_plugins, require,
 };
@@ -30,11 +30,11 @@ fn traced(attachment: Attachment) -> (Attachment, Trace) {
 
 /// The steps as `name of plugin`, each with the same of its enclosing step. Checks that each was
 /// within that one's time.
-fn tree(steps: &[Step]) -> Vec<(String, String)> {
-    let of = |step: &Step| format!("{} of {}", step.name, step.plugin);
+fn tree(steps: &[TraceStep]) -> Vec<(String, String)> {
+    let of = |step: &TraceStep| format!("{} of {}", step.name, step.plugin);
     let by_id: BTreeMap<_, _> = steps.iter().map(|step| (step.id, step)).collect();
     assert_eq!(by_id.len(), steps.len(), "{steps:#?}");
-    let parent = |step: &Step| match by_id.get(&step.parent) {
+    let parent = |step: &TraceStep| match by_id.get(&step.parent) {
         None => {
             assert_eq!(step.parent, PARENT.step, "{step:?}");
             "-".to_owned()
@@ -101,7 +101,7 @@ fn sets_no_trace_variables_without_a_trace() {
     assert_eq!(env.lines().find(of_ours), None);
 }
 
-fn bridged(world: &World, range: &str) -> NetworkConfigList {
+fn bridged(world: &NetnsFixture, range: &str) -> NetworkConfigList {
     let ipam = json!({"type": "host-local", "dataDir": world.path("networks"),
         "ranges": [[{"subnet": range}]]});
     list(&json!({"cniVersion": "1.0.0", "name": "net",
@@ -113,7 +113,7 @@ fn our_plugins_report_their_steps() {
     if !require(&["root"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let runtime = world.runtime(&[&our_plugins()]);
     let (pod, trace) = traced(attachment("pod", &world.netns("pod")));
     let network = bridged(&world, "10.9.0.0/30");
@@ -157,7 +157,7 @@ fn steps_of_our_ipam_plugin_pass_through_a_foreign_main_plugin() {
     if !require(&["root", "cni-plugins"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let bin = world.path("bin");
     fs::create_dir(&bin).unwrap();
     let link = |name: &str, dir: &Path| std::os::unix::fs::symlink(dir.join(name), bin.join(name));

@@ -6,7 +6,7 @@
 use podplane_cni::{
     NetworkConfigList, Version,
     skel::{Call, Plugin},
-    trace::Teller,
+    trace::StepPrinter,
     types::validate,
 };
 use podplane_cni_plugins::{
@@ -119,7 +119,7 @@ fn plugins(text: &[u8], args: String) {
             path: Vec::new(),
             stdin: text.to_owned(),
             version,
-            tell: Teller::default(),
+            tell: StepPrinter::default(),
         };
         let plugins: [&dyn Plugin; 8] = [
             &BridgePlugin,

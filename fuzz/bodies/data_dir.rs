@@ -16,7 +16,7 @@ use std::{
 use podplane_cni::{
     CniResult, Version,
     skel::{Call, Plugin as _},
-    trace::Teller,
+    trace::StepPrinter,
 };
 use podplane_host_local::HostLocal;
 use serde_json::{Value, json};
@@ -163,7 +163,7 @@ impl DataDirFixture {
             path: Vec::new(),
             stdin: config.to_string().into_bytes(),
             version: Version::V1_1_0,
-            tell: Teller::default(),
+            tell: StepPrinter::default(),
         }
     }
 

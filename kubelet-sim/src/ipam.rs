@@ -9,7 +9,7 @@ use std::{
 };
 
 use ipnet::IpNet;
-use podplane_cni::{CniError, NetworkConfigList, ipam_report::Report};
+use podplane_cni::{CniError, NetworkConfigList, ipam_report::IpamReport};
 use podplane_host_local::{Capacity, Lease, Range};
 use serde_json::Value;
 
@@ -71,7 +71,7 @@ impl NetworkAddresses {
     }
 
     /// The addresses that a plugin reports.
-    pub fn reported(report: &Report) -> Self {
+    pub fn reported(report: &IpamReport) -> Self {
         let leases = report.addresses.as_ref().map(|held| {
             let lease = held.iter().map(|held| Lease {
                 ip: held.address,
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn a_report_without_ranges_matches_any_address() {
-        let report = |text: &str| Report::parse(text.as_bytes()).unwrap();
+        let report = |text: &str| IpamReport::parse(text.as_bytes()).unwrap();
         let silent = NetworkAddresses::reported(&report(r#"{"capacity": {"ipv4": 3}}"#));
         assert!(silent.gives("192.0.2.1".parse().unwrap()));
         assert!(!silent.knows_leases());

@@ -4,8 +4,9 @@ use std::{fs, path::Path};
 
 use anyhow::{Context as _, Result};
 use podplane_client::Client;
+use podplane_http_client::HttpClient;
 
-use crate::{rest::Rest, service::Service};
+use crate::service::Service;
 
 /// A running API server on a data directory; killed when it is dropped.
 #[derive(Debug)]
@@ -78,8 +79,8 @@ impl Apiserver {
     }
 
     /// A client of its REST API, with connections of its own.
-    pub fn rest(&self) -> Rest {
-        Rest::new(self.address())
+    pub fn rest(&self) -> HttpClient {
+        HttpClient::new(self.address())
     }
 
     /// Kills it and waits until it is gone.

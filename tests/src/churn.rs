@@ -34,7 +34,7 @@ use plan::ChurnPlan;
 
 /// The plugin that gives addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ipam {
+pub enum ChurnIpam {
     /// `host-local`, from the blocks of nodes.
     HostLocal,
     /// A plugin that podplane does not know, with ranges and files of its own.
@@ -47,7 +47,7 @@ pub struct ChurnTest {
     /// The mode of pods' network.
     pub network: Network,
     /// The plugin that gives addresses.
-    pub ipam: Ipam,
+    pub ipam: ChurnIpam,
     /// The seed, from which the plan follows.
     pub seed: u64,
     /// The time in which pods come and go.
@@ -59,8 +59,8 @@ pub struct ChurnTest {
 impl fmt::Display for ChurnTest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ipam = match self.ipam {
-            Ipam::HostLocal => "host-local",
-            Ipam::Other => "other-ipam",
+            ChurnIpam::HostLocal => "host-local",
+            ChurnIpam::Other => "other-ipam",
         };
         write!(f, "{}-{ipam}", self.network.as_str())
     }
@@ -70,7 +70,7 @@ impl fmt::Display for ChurnTest {
 #[derive(Debug)]
 struct ChurnCluster {
     cluster: Cluster,
-    ipam: Ipam,
+    ipam: ChurnIpam,
     journal: Arc<Journal>,
     observer: NodesObserver,
     monitor: RevisionMonitor,
@@ -95,8 +95,8 @@ impl ChurnTest {
             self.seed, self.length
         ));
         let other = match self.ipam {
-            Ipam::HostLocal => None,
-            Ipam::Other => Some(OtherIpam::new()?),
+            ChurnIpam::HostLocal => None,
+            ChurnIpam::Other => Some(OtherIpam::new()?),
         };
         let Some(cluster) = Cluster::up(self.cluster(other.as_ref())).await? else {
             return Ok(None);
@@ -144,7 +144,7 @@ impl ChurnTest {
         let notes = journal.clone();
         let monitor = RevisionMonitor::start(cluster.client(), move |line| notes.revision(line));
         let mut observer = NodesObserver::of(&cluster).await?;
-        if self.ipam == Ipam::Other {
+        if self.ipam == ChurnIpam::Other {
             observer = observer.lease_dir(other_ipam::LEASES);
         }
         let stage = Arc::new(ChurnCluster {
@@ -157,7 +157,7 @@ impl ChurnTest {
             paused: Mutex::default(),
         });
         let mut background = JoinSet::new();
-        if self.ipam == Ipam::Other {
+        if self.ipam == ChurnIpam::Other {
             background.spawn(other_ipam::install(data_dir.to_owned()));
         }
         background.spawn(watch::look_each_second(stage.clone()));

@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Result, ensure};
 use podplane_api::core::Pod;
-use podplane_test_cluster::{ClusterBuilder, Finished, Network, processes_of};
+use podplane_test_cluster::{ClusterBuilder, Network, ProgramOutput, processes_of};
 use serde_json::Value;
 
 use crate::{Machine, peers, programs::finish};
@@ -41,12 +41,12 @@ impl Cluster {
     }
 
     /// Runs `podplane` on this cluster.
-    pub fn podplane(&self, args: &str) -> Finished {
+    pub fn podplane(&self, args: &str) -> ProgramOutput {
         self.run(args.split_whitespace())
     }
 
     /// Runs `podplane` on this cluster, with arguments that may have blanks.
-    pub fn run<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> Finished {
+    pub fn run<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> ProgramOutput {
         finish(&mut self.command("podplane", args))
     }
 

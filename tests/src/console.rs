@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 /// A command and its printed output.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct ConsoleStep {
     /// The command without the prompt.
     pub command: String,
     /// The lines of its output; empty if the page does not show them.
@@ -26,7 +26,7 @@ pub struct Step {
 /// # Panics
 ///
 /// If a console begins with something other than a prompt.
-pub fn page(text: &str) -> Vec<Step> {
+pub fn page(text: &str) -> Vec<ConsoleStep> {
     let blocks = blocks(text, "console");
     blocks.iter().flat_map(|lines| steps(lines)).collect()
 }
@@ -48,13 +48,13 @@ pub fn blocks<'a>(text: &'a str, language: &str) -> Vec<Vec<&'a str>> {
 /// # Panics
 ///
 /// If the block begins with something other than a prompt.
-pub fn steps(lines: &[&str]) -> Vec<Step> {
-    let mut steps = Vec::<Step>::new();
+pub fn steps(lines: &[&str]) -> Vec<ConsoleStep> {
+    let mut steps = Vec::<ConsoleStep>::new();
     let is_root = lines.first().is_some_and(|line| line.starts_with("# "));
     let prompt = if is_root { "# " } else { "$ " };
     for line in lines {
         match (line.strip_prefix(prompt), steps.last_mut()) {
-            (Some(command), _) => steps.push(Step {
+            (Some(command), _) => steps.push(ConsoleStep {
                 command: command.to_owned(),
                 shows: Vec::new(),
             }),
@@ -113,7 +113,7 @@ pub struct Session {
 
 /// The outcome of a command.
 #[derive(Debug)]
-pub struct Done {
+pub struct CommandOutcome {
     /// Its exit code.
     pub code: i32,
     /// Its output, of both streams.
@@ -191,7 +191,7 @@ impl Session {
     /// # Errors
     ///
     /// If the shell has ended.
-    pub fn run(&mut self, command: &str) -> io::Result<Done> {
+    pub fn run(&mut self, command: &str) -> io::Result<CommandOutcome> {
         writeln!(self.stdin, "{command}\nprintf '\\n{END} %s\\n' $?")?;
         let mut shown = String::new();
         loop {
@@ -203,7 +203,7 @@ impl Session {
                 let code = code.trim().parse().unwrap_or(-1);
                 // The line break before the end mark is ours.
                 shown.truncate(shown.trim_end_matches('\n').len());
-                return Ok(Done { code, shown });
+                return Ok(CommandOutcome { code, shown });
             }
             shown += &line;
         }

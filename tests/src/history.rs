@@ -22,7 +22,7 @@ pub type Value = u64;
 
 /// An operation on one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Op {
+pub enum KeyOp {
     /// Writes if nothing is there.
     Create(Value),
     /// Writes the second value if the first is there.
@@ -37,7 +37,7 @@ pub enum Op {
 
 /// The outcome of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum OpOutcome {
     /// The write was carried out.
     Done,
     /// This was there: it was read, or deleted.
@@ -57,8 +57,8 @@ pub struct OpId(usize);
 /// The beginning or the end of an operation.
 #[derive(Clone, Debug)]
 enum Event {
-    Began { id: OpId, key: String, op: Op },
-    Ended { id: OpId, outcome: Outcome },
+    Began { id: OpId, key: String, op: KeyOp },
+    Ended { id: OpId, outcome: OpOutcome },
 }
 
 /// A history that is being recorded. An operation whose end is never recorded may happen at any
@@ -75,7 +75,7 @@ struct History {
 
 impl Recorder {
     /// Records that an operation is about to be sent.
-    pub fn began(&self, key: impl Into<String>, op: Op) -> OpId {
+    pub fn began(&self, key: impl Into<String>, op: KeyOp) -> OpId {
         let mut history = self.lock();
         let id = OpId(history.begun);
         history.begun += 1;
@@ -86,7 +86,7 @@ impl Recorder {
     }
 
     /// Records the outcome of an operation.
-    pub fn ended(&self, id: OpId, outcome: Outcome) {
+    pub fn ended(&self, id: OpId, outcome: OpOutcome) {
         let mut history = self.lock();
         history.open.remove(&id);
         history.events.push(Event::Ended { id, outcome });
@@ -96,7 +96,7 @@ impl Recorder {
     pub fn lost(&self) {
         let mut history = self.lock();
         for id in std::mem::take(&mut history.open) {
-            let outcome = Outcome::Lost;
+            let outcome = OpOutcome::Lost;
             history.events.push(Event::Ended { id, outcome });
         }
     }
@@ -116,7 +116,7 @@ impl Recorder {
     /// # Errors
     ///
     /// The first answer that no order explains.
-    pub fn check(&self) -> Result<(), Violation> {
+    pub fn check(&self) -> Result<(), HistoryViolation> {
         let mut keys = BTreeMap::<&str, Vec<Event>>::new();
         let mut key_of = BTreeMap::<OpId, &str>::new();
         let history = self.lock();
@@ -141,20 +141,20 @@ impl Recorder {
 
 /// An answer that no order of the operations explains.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Violation {
+pub struct HistoryViolation {
     /// The key that the operation was on.
     pub key: String,
     /// The operation.
-    pub op: Op,
+    pub op: KeyOp,
     /// Its answer.
-    pub outcome: Outcome,
+    pub outcome: OpOutcome,
     /// The possible values at the key just before.
     pub possible: BTreeSet<Option<Value>>,
     /// The events of the key up to the answer, the last ones only.
     pub events: Vec<String>,
 }
 
-impl fmt::Debug for Violation {
+impl fmt::Debug for HistoryViolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             key,
@@ -173,26 +173,26 @@ impl fmt::Debug for Violation {
 
 /// A possible state at a point of a key's history.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Possible {
+struct PossibleState {
     value: Option<Value>,
     /// The operations under way that have happened already.
     happened: BTreeSet<OpId>,
 }
 
 /// The operations under way, with their outcomes; `None` for an outcome that is not known.
-type Open = BTreeMap<OpId, (Op, Option<Outcome>)>;
+type OpenOps = BTreeMap<OpId, (KeyOp, Option<OpOutcome>)>;
 
-fn check(key: &str, events: &[Event]) -> Result<(), Violation> {
-    let ends: BTreeMap<OpId, Outcome> = events
+fn check(key: &str, events: &[Event]) -> Result<(), HistoryViolation> {
+    let ends: BTreeMap<OpId, OpOutcome> = events
         .iter()
         .filter_map(|event| match event {
             Event::Ended { id, outcome } => Some((*id, *outcome)),
             Event::Began { .. } => None,
         })
         .collect();
-    let known = |id: &OpId| ends.get(id).copied().filter(|end| *end != Outcome::Lost);
-    let mut open = Open::new();
-    let nothing = Possible {
+    let known = |id: &OpId| ends.get(id).copied().filter(|end| *end != OpOutcome::Lost);
+    let mut open = OpenOps::new();
+    let nothing = PossibleState {
         value: None,
         happened: BTreeSet::new(),
     };
@@ -207,20 +207,20 @@ fn check(key: &str, events: &[Event]) -> Result<(), Violation> {
         };
         let before = possible.clone();
         possible = happened_by(id, possible, &open);
-        if outcome == Outcome::Lost {
+        if outcome == OpOutcome::Lost {
             possible.extend(before.iter().cloned());
         }
         for state in std::mem::take(&mut possible) {
-            let Possible {
+            let PossibleState {
                 value,
                 mut happened,
             } = state;
             happened.remove(&id);
-            possible.insert(Possible { value, happened });
+            possible.insert(PossibleState { value, happened });
         }
         let ended = open.remove(&id);
         if let (true, Some((op, _))) = (possible.is_empty(), ended) {
-            return Err(Violation {
+            return Err(HistoryViolation {
                 key: key.to_owned(),
                 op,
                 outcome,
@@ -237,10 +237,10 @@ fn check(key: &str, events: &[Event]) -> Result<(), Violation> {
 
 /// Every state, reachable from these by letting operations under way happen, in which the operation
 /// has happened.
-fn happened_by(id: OpId, from: BTreeSet<Possible>, open: &Open) -> BTreeSet<Possible> {
+fn happened_by(id: OpId, from: BTreeSet<PossibleState>, open: &OpenOps) -> BTreeSet<PossibleState> {
     let mut reached = BTreeSet::new();
     let mut seen = BTreeSet::new();
-    let mut next: Vec<Possible> = from.into_iter().collect();
+    let mut next: Vec<PossibleState> = from.into_iter().collect();
     while let Some(state) = next.pop() {
         if state.happened.contains(&id) {
             reached.insert(state);
@@ -256,7 +256,7 @@ fn happened_by(id: OpId, from: BTreeSet<Possible>, open: &Open) -> BTreeSet<Poss
             if let Some(value) = after(state.value, *op, *outcome) {
                 let mut happened = state.happened.clone();
                 happened.insert(*other);
-                next.push(Possible { value, happened });
+                next.push(PossibleState { value, happened });
             }
         }
     }
@@ -264,18 +264,20 @@ fn happened_by(id: OpId, from: BTreeSet<Possible>, open: &Open) -> BTreeSet<Poss
 }
 
 /// The value after an operation with this outcome; `None` if the outcome is impossible.
-fn after(value: Option<Value>, op: Op, outcome: Option<Outcome>) -> Option<Option<Value>> {
-    use Outcome::{Absent, Done, Found, Refused};
+fn after(value: Option<Value>, op: KeyOp, outcome: Option<OpOutcome>) -> Option<Option<Value>> {
+    use OpOutcome::{Absent, Done, Found, Refused};
     match (op, outcome, value) {
-        (Op::Create(new), None | Some(Done), None) => Some(Some(new)),
-        (Op::Create(_), Some(Refused), Some(_)) => Some(value),
-        (Op::Swap(old, new), None | Some(Done), Some(there)) if there == old => Some(Some(new)),
-        (Op::Swap(old, _), Some(Refused), Some(there)) if there != old => Some(value),
-        (Op::Put(new), None | Some(Done), Some(_)) => Some(Some(new)),
-        (Op::Delete, None, Some(_)) => Some(None),
-        (Op::Delete, Some(Found(found)), Some(there)) if there == found => Some(None),
-        (Op::Get, Some(Found(found)), Some(there)) if there == found => Some(value),
-        (Op::Swap(..) | Op::Put(_) | Op::Delete | Op::Get, Some(Absent), None) => Some(None),
+        (KeyOp::Create(new), None | Some(Done), None) => Some(Some(new)),
+        (KeyOp::Create(_), Some(Refused), Some(_)) => Some(value),
+        (KeyOp::Swap(old, new), None | Some(Done), Some(there)) if there == old => Some(Some(new)),
+        (KeyOp::Swap(old, _), Some(Refused), Some(there)) if there != old => Some(value),
+        (KeyOp::Put(new), None | Some(Done), Some(_)) => Some(Some(new)),
+        (KeyOp::Delete, None, Some(_)) => Some(None),
+        (KeyOp::Delete, Some(Found(found)), Some(there)) if there == found => Some(None),
+        (KeyOp::Get, Some(Found(found)), Some(there)) if there == found => Some(value),
+        (KeyOp::Swap(..) | KeyOp::Put(_) | KeyOp::Delete | KeyOp::Get, Some(Absent), None) => {
+            Some(None)
+        }
         _ => None,
     }
 }

@@ -1,7 +1,7 @@
 //! Stock kubectl, of several versions, as users run it.
 //!
-//! A [`Case`] is one command, or a few that belong together. [`each`] runs every case with every
-//! version and reports all failures, so that one fault does not hide another.
+//! A [`KubectlCase`] is one command, or a few that belong together. [`each`] runs every case with
+//! every version and reports all failures, so that one fault does not hide another.
 
 use std::{
     any::Any,
@@ -20,14 +20,14 @@ use tempfile::TempDir;
 
 use crate::{
     Cluster, peers,
-    programs::{Finished, finish},
+    programs::{ProgramOutput, finish},
 };
 
 /// The minor versions that have to work.
 pub const VERSIONS: [u32; 3] = [29, 31, 33];
 
 /// The name of a command, and the test of it.
-pub type Case = (&'static str, fn(&Kubectl));
+pub type KubectlCase = (&'static str, fn(&Kubectl));
 
 /// A kubectl with a home, a cache, a namespace and a node of its own.
 #[derive(Debug)]
@@ -44,12 +44,12 @@ pub struct Kubectl {
 
 impl Kubectl {
     /// Runs it with arguments that have no blanks.
-    pub fn run(&self, args: &str) -> Finished {
+    pub fn run(&self, args: &str) -> ProgramOutput {
         self.args(args.split_whitespace())
     }
 
     /// Runs it with arguments that may have blanks.
-    pub fn args<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> Finished {
+    pub fn args<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> ProgramOutput {
         finish(&mut self.command(args))
     }
 
@@ -58,7 +58,7 @@ impl Kubectl {
     /// # Panics
     ///
     /// If it cannot be started.
-    pub fn fed(&self, args: &str, input: &str) -> Finished {
+    pub fn fed(&self, args: &str, input: &str) -> ProgramOutput {
         let mut child = self
             .command(args.split_whitespace())
             .stdin(Stdio::piped())
@@ -78,7 +78,7 @@ impl Kubectl {
     /// # Panics
     ///
     /// If it cannot be written.
-    pub fn edited(&self, args: &str, script: &str) -> Finished {
+    pub fn edited(&self, args: &str, script: &str) -> ProgramOutput {
         let editor = self.file("editor.sh", &format!("#!/bin/sh\n{script}\n"));
         let mut command = self.command(args.split_whitespace());
         finish(command.env("KUBE_EDITOR", format!("sh {}", editor.display())))
@@ -89,13 +89,13 @@ impl Kubectl {
     /// # Panics
     ///
     /// If it cannot be started.
-    pub fn start(&self, args: &str) -> Running {
+    pub fn start(&self, args: &str) -> RunningKubectl {
         let path = self.path("output");
         let output = fs::File::create(&path).expect("a file for the output");
         let both = output.try_clone().expect("a second handle");
         let mut command = self.command(args.split_whitespace());
         let child = command.stdout(output).stderr(both).spawn();
-        Running {
+        RunningKubectl {
             child: child.expect("kubectl starts"),
             path,
         }
@@ -140,7 +140,7 @@ impl Kubectl {
     ///
     /// If it does not in time.
     #[track_caller]
-    pub fn until(&self, args: &str, enough: impl Fn(&Finished) -> bool) -> Finished {
+    pub fn until(&self, args: &str, enough: impl Fn(&ProgramOutput) -> bool) -> ProgramOutput {
         let end = Instant::now() + DEADLINE;
         loop {
             let seen = self.run(args);
@@ -204,12 +204,12 @@ impl Kubectl {
 
 /// A kubectl that goes on in the background. Dropping it ends it.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningKubectl {
     child: Child,
     path: PathBuf,
 }
 
-impl Running {
+impl RunningKubectl {
     /// Waits until its output satisfies `enough`, and returns that.
     ///
     /// # Panics
@@ -252,7 +252,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningKubectl {
     fn drop(&mut self) {
         _ = self.child.kill();
         _ = self.child.wait();
@@ -261,7 +261,7 @@ impl Drop for Running {
 
 /// The order of the versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum VersionOrder {
     /// All versions at once, each with its own objects.
     Together,
     /// One version after the other, because they would disturb each other.
@@ -274,7 +274,7 @@ pub enum Order {
 /// # Panics
 ///
 /// If a kubectl is missing; or at the end, with all failures, if any case failed.
-pub fn each(cluster: &Cluster, order: Order, cases: &[Case]) {
+pub fn each(cluster: &Cluster, order: VersionOrder, cases: &[KubectlCase]) {
     let Some(programs) = programs() else { return };
     // A single case can be picked, to debug it.
     let only = env::var("PODPLANE_CASE").unwrap_or_default();
@@ -293,8 +293,8 @@ pub fn each(cluster: &Cluster, order: Order, cases: &[Case]) {
         failed.collect::<Vec<_>>()
     };
     let failed: Vec<_> = match order {
-        Order::InTurn => programs.iter().flat_map(of_version).collect(),
-        Order::Together => thread::scope(|scope| {
+        VersionOrder::InTurn => programs.iter().flat_map(of_version).collect(),
+        VersionOrder::Together => thread::scope(|scope| {
             let running: Vec<_> = programs
                 .iter()
                 .map(|program| scope.spawn(move || of_version(program)))

@@ -19,7 +19,6 @@ pub mod machine;
 pub mod peers;
 pub mod plugins;
 pub mod programs;
-pub mod rest;
 pub mod service;
 pub mod wait;
 

@@ -13,7 +13,7 @@ use podplane_ipam::invariants;
 use podplane_test_cluster::{Program, world};
 use tempfile::TempDir;
 
-pub use podplane_test_cluster::Finished;
+pub use podplane_test_cluster::ProgramOutput;
 
 use crate::eventually;
 
@@ -41,7 +41,7 @@ pub fn podplane<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
 /// # Panics
 ///
 /// If it cannot be started.
-pub fn finish(command: &mut Command) -> Finished {
+pub fn finish(command: &mut Command) -> ProgramOutput {
     command
         .output()
         .unwrap_or_else(|error| panic!("{command:?}: {error}"))
@@ -79,7 +79,7 @@ impl Scratch {
     }
 
     /// Runs `podplane` on it, with arguments that may have blanks.
-    pub fn run<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> Finished {
+    pub fn run<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> ProgramOutput {
         finish(podplane(args).env("PODPLANE_DATA_DIR", self.path()))
     }
 
@@ -104,7 +104,7 @@ impl Scratch {
     }
 
     /// Runs `podplane` on it.
-    pub fn podplane(&self, args: &str) -> Finished {
+    pub fn podplane(&self, args: &str) -> ProgramOutput {
         self.run(args.split_whitespace())
     }
 }

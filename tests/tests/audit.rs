@@ -8,8 +8,8 @@ use std::fs;
 use anyhow::Result;
 use podplane_tests::{
     Cluster, Network, builder,
-    kubectl::{self, Kubectl, Order},
-    programs::{Finished, finish, podplane},
+    kubectl::{self, Kubectl, VersionOrder},
+    programs::{ProgramOutput, finish, podplane},
 };
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ const FLAGS: [&str; 4] = [
     "24",
 ];
 
-fn audit(source: &[&str], more: &[&str]) -> Finished {
+fn audit(source: &[&str], more: &[&str]) -> ProgramOutput {
     finish(podplane(["audit"]).args(source).args(FLAGS).args(more))
 }
 
@@ -116,7 +116,7 @@ async fn audits_a_live_cluster_with_duplicates() -> Result<()> {
     tokio::task::block_in_place(|| {
         kubectl::each(
             &cluster,
-            Order::InTurn,
+            VersionOrder::InTurn,
             &[(
                 "audit, repair, apply, audit",
                 duplicates_are_found_and_repaired,
@@ -199,7 +199,7 @@ fn escapes_control_characters_of_the_input() {
     fs::write(&file, json!({"kind": "List", "items": items}).to_string()).unwrap();
     let repair = dir.path().join("repair");
     let more = ["--repair", repair.to_str().unwrap()];
-    let Finished { stdout, stderr, .. } = audit(&[file.to_str().unwrap()], &more);
+    let ProgramOutput { stdout, stderr, .. } = audit(&[file.to_str().unwrap()], &more);
     let shown = r"nodes: a\u{1b}]0;title\u{7}\u{202e}b findings: error 0 and c";
     assert!(stdout.contains(shown), "{stdout:?}");
     let runbook = fs::read_to_string(repair.join("RUNBOOK.md")).unwrap();

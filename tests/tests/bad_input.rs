@@ -11,18 +11,18 @@ use anyhow::{Context as _, Result};
 use podplane_api::{Object as _, core::Pod};
 use podplane_tests::{
     Cluster, Network, builder, eventually, peers, processes_of,
-    programs::{Finished, Scratch, bin_dir, finish, podplane},
+    programs::{ProgramOutput, Scratch, bin_dir, finish, podplane},
 };
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
-fn up(dir: &Scratch, flags: &str) -> Finished {
+fn up(dir: &Scratch, flags: &str) -> ProgramOutput {
     dir.podplane(&format!("up --detach --wait --network ledger {flags}"))
 }
 
 /// Checks that a command failed with code 1 or 2 (the command line itself is wrong) and printed all
 /// of `want`, without a panic.
 #[track_caller]
-fn refuses(refused: &Finished, want: &[&str]) {
+fn refuses(refused: &ProgramOutput, want: &[&str]) {
     assert!(matches!(refused.code, Some(1 | 2)), "{refused:?}");
     assert!(!refused.stderr.contains("panicked"), "{}", refused.stderr);
     for want in want {

@@ -5,7 +5,7 @@ use std::{path::Path, time::Duration};
 use anyhow::{Context as _, Result};
 use podplane_tests::{
     Network,
-    churn::{ChurnTest, Ipam},
+    churn::{ChurnIpam, ChurnTest},
 };
 use tokio::task::JoinSet;
 
@@ -38,7 +38,7 @@ async fn no_address_is_on_two_pods_while_everything_dies() -> Result<()> {
     let only = std::env::var(ONLY).unwrap_or_default();
     let mut churning = JoinSet::new();
     for network in [Network::Kernel, Network::Ledger] {
-        for ipam in [Ipam::HostLocal, Ipam::Other] {
+        for ipam in [ChurnIpam::HostLocal, ChurnIpam::Other] {
             let churn = ChurnTest {
                 network,
                 ipam,

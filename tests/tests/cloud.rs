@@ -27,13 +27,13 @@ fn instance(id: &str, range: &str) -> String {
 }
 
 /// An API server, a cloud and a controller between them.
-struct World {
+struct CloudFixture {
     dir: tempfile::TempDir,
     client: Client,
     _services: (Apiserver, Service, Service),
 }
 
-impl World {
+impl CloudFixture {
     async fn start(instances: &str, troubles: &[&str]) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let file = cloud_file(dir.path(), instances)?;
@@ -131,7 +131,7 @@ async fn nodes_get_their_ranges_despite_throttling_errors_and_delays() -> Result
     )?;
     let troubles = "--latency 5ms --jitter 20ms --qps 100 --burst 20 --error-rate 0.1 --late-ranges 600ms --seed 5";
     let troubles: Vec<&str> = troubles.split(' ').collect();
-    let world = World::start(&instances, &troubles).await?;
+    let world = CloudFixture::start(&instances, &troubles).await?;
     for n in 0..NODES {
         world.add_node(&format!("node-{n}"), Some(&id(n))).await?;
     }
@@ -158,7 +158,7 @@ async fn nodes_get_their_ranges_despite_throttling_errors_and_delays() -> Result
 
 #[tokio::test]
 async fn warns_about_missing_ranges_and_assigns_them_later() -> Result<()> {
-    let world = World::start(&instance("gce://a", "10.244.1.0/24"), &[]).await?;
+    let world = CloudFixture::start(&instance("gce://a", "10.244.1.0/24"), &[]).await?;
     world.add_node("nameless", None).await?;
     world.add_node("late", Some("gce://late")).await?;
     for name in ["nameless", "late"] {
@@ -193,7 +193,7 @@ async fn warns_about_missing_ranges_and_assigns_them_later() -> Result<()> {
 #[tokio::test]
 async fn assigns_a_duplicate_range_of_the_cloud_once() -> Result<()> {
     let twice = ["gce://a", "gce://b"].map(|id| instance(id, "10.244.1.0/24"));
-    let world = World::start(&twice.concat(), &[]).await?;
+    let world = CloudFixture::start(&twice.concat(), &[]).await?;
     world.add_node("a", Some("gce://a")).await?;
     world
         .node_until("a", "its range", |node| !blocks(node).is_empty())

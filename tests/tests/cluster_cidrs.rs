@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 const FINALIZER: &str = "networking.x-k8s.io/cluster-cidr-finalizer";
 
-struct World {
+struct ClusterCidrFixture {
     dir: tempfile::TempDir,
     apiserver: Apiserver,
     client: Client,
@@ -39,7 +39,7 @@ fn blocks(node: &Node) -> Vec<String> {
     blocks.unwrap_or_default()
 }
 
-impl World {
+impl ClusterCidrFixture {
     async fn start() -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let apiserver = Apiserver::start(dir.path()).await?;
@@ -165,7 +165,7 @@ fn spec(ipv4: &str, ipv6: Option<&str>, per_node_host_bits: i32) -> ClusterCIDRS
 
 #[tokio::test]
 async fn nodes_get_blocks_of_matching_sets_and_delay_their_deletion() -> Result<()> {
-    let world = World::start().await?;
+    let world = ClusterCidrFixture::start().await?;
     let dir = world.dir.path();
     let flags = [
         "--cluster-cidr=10.244.0.0/16",

@@ -10,7 +10,7 @@ use std::{
 
 use podplane_tests::{
     peers,
-    programs::{Finished, bin_dir, finish, podplane},
+    programs::{ProgramOutput, bin_dir, finish, podplane},
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -57,7 +57,7 @@ impl Bench {
         command
     }
 
-    fn run(&self, line: &str) -> Finished {
+    fn run(&self, line: &str) -> ProgramOutput {
         finish(&mut self.command(line))
     }
 
@@ -193,7 +193,7 @@ fn a_bridge_is_made_in_the_callers_namespace() {
     assert!(last.contains(" lo:"), "the interface is gone: {stdout}");
 }
 
-fn install(dir: &Path, force: &[&str]) -> Finished {
+fn install(dir: &Path, force: &[&str]) -> ProgramOutput {
     finish(podplane(["plugins", "install"]).arg(dir).args(force))
 }
 
@@ -273,6 +273,6 @@ fn a_plugin_that_runs_is_not_disturbed() {
         .write_all(config.to_string().as_bytes())
         .expect("it still reads");
     drop(stdin);
-    let result = Finished::from(running.wait_with_output().expect("its end")).ok();
+    let result = ProgramOutput::from(running.wait_with_output().expect("its end")).ok();
     assert!(result.contains("10.9.8.2/24"), "{result}");
 }

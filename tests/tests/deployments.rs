@@ -21,14 +21,14 @@ use rustix::process::{Pid, Signal, kill_process};
 const REVISION: &str = "deployment.kubernetes.io/revision";
 
 /// A cluster, with clients of the objects in its default namespace.
-struct World {
+struct DeploymentFixture {
     cluster: Cluster,
     deployments: Api<Deployment>,
     sets: Api<ReplicaSet>,
     pods: Api<Pod>,
 }
 
-impl World {
+impl DeploymentFixture {
     async fn up(args: &str) -> Result<Option<Self>> {
         let up = builder(Network::Ledger).flags(args);
         Ok(Cluster::up(up).await?.map(|cluster| Self {
@@ -177,7 +177,7 @@ fn revision<K: Object>(object: &K) -> &str {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deployment_is_created_scaled_updated_and_undone() -> Result<()> {
-    let Some(world) = World::up("--nodes 2").await? else {
+    let Some(world) = DeploymentFixture::up("--nodes 2").await? else {
         return Ok(());
     };
     world.deployments.create(&web(3)).await?;
@@ -271,7 +271,7 @@ async fn a_deployment_is_created_scaled_updated_and_undone() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn propagation_policy_decides_on_the_objects_of_a_deployment() -> Result<()> {
-    let Some(world) = World::up("--nodes 1").await? else {
+    let Some(world) = DeploymentFixture::up("--nodes 1").await? else {
         return Ok(());
     };
     world.deployments.create(&web(3)).await?;
@@ -360,7 +360,7 @@ async fn propagation_policy_decides_on_the_objects_of_a_deployment() -> Result<(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pods_of_a_removed_node_are_recreated_elsewhere() -> Result<()> {
-    let Some(world) = World::up("--nodes 2").await? else {
+    let Some(world) = DeploymentFixture::up("--nodes 2").await? else {
         return Ok(());
     };
     world.deployments.create(&web(4)).await?;
@@ -383,7 +383,7 @@ async fn pods_of_a_removed_node_are_recreated_elsewhere() -> Result<()> {
 async fn killed_controllers_keep_a_rollout_within_its_surge() -> Result<()> {
     const REPLICAS: i32 = 20;
     const SURGE: usize = 1;
-    let Some(world) = World::up("--nodes 2").await? else {
+    let Some(world) = DeploymentFixture::up("--nodes 2").await? else {
         return Ok(());
     };
     let (pods, follow) = reflector(world.pods.clone(), ListParams::default());

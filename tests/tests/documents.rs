@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use podplane_tests::{
     Machine,
-    console::{Session, Step, page},
+    console::{ConsoleStep, Session, page},
     peers,
     programs::bin_dir,
 };
@@ -140,7 +140,7 @@ fn left_out(command: &str) -> Option<&'static str> {
 /// that were left out.
 fn read(
     name: &str,
-    steps: &[Step],
+    steps: &[ConsoleStep],
     path: &str,
     skipped: &mut BTreeSet<&'static str>,
 ) -> Result<Vec<String>> {
@@ -159,7 +159,7 @@ fn read(
         ensure!(done.code == 0, "{name} begins with {command}: {done:?}");
     }
     let mut failures = Vec::new();
-    for Step { command, .. } in steps {
+    for ConsoleStep { command, .. } in steps {
         if let Some(begin) = left_out(command) {
             skipped.insert(begin);
             continue;

@@ -10,9 +10,9 @@ use std::{
 use anyhow::{Context as _, Result};
 use podplane_ipam::Compat;
 use podplane_tests::{
-    console::{Step, blocks, steps},
+    console::{ConsoleStep, blocks, steps},
     eventually, peers, processes_of,
-    programs::{Finished, bin_dir, finish},
+    programs::{ProgramOutput, bin_dir, finish},
 };
 use tempfile::TempDir;
 
@@ -22,7 +22,7 @@ const PLACE: &str = "$(mktemp -d)/duplicates";
 /// The demonstration of one fault.
 #[derive(Debug)]
 struct Section {
-    steps: Vec<Step>,
+    steps: Vec<ConsoleStep>,
     /// The output of the steps that show any, without the fault.
     without: Vec<Vec<String>>,
 }
@@ -97,7 +97,7 @@ impl Shell {
         Ok(Self { dir, prelude })
     }
 
-    fn run(&self, command: &str) -> Finished {
+    fn run(&self, command: &str) -> ProgramOutput {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let dirs = std::iter::once(bin_dir()).chain(std::env::split_paths(&path));
         let path = std::env::join_paths(dirs).expect("no colon in a directory");
@@ -126,7 +126,7 @@ impl Drop for Shell {
 async fn run(docs: &str, section: &Section, compat: Compat) -> Result<()> {
     let shell = Shell::new(docs)?;
     let mut without = section.without.iter();
-    for Step { command, shows } in &section.steps {
+    for ConsoleStep { command, shows } in &section.steps {
         if shows.is_empty() {
             let mut words: Vec<_> = command.split(' ').map(str::to_owned).collect();
             if let Some(at) = words.iter().position(|word| word == "--compat") {

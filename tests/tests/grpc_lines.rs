@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fs, path::Path};
 use anyhow::{Context as _, Result};
 use podplane_tests::{
     Machine,
-    console::{Done, Session, Step, is_shown, page},
+    console::{CommandOutcome, ConsoleStep, Session, is_shown, page},
     peers, processes_of,
     programs::bin_dir,
 };
@@ -21,7 +21,7 @@ const SHARED: [&str; 3] = [
 ];
 
 /// The services that a line lists.
-fn listed(done: &Done) -> impl Iterator<Item = &str> {
+fn listed(done: &CommandOutcome) -> impl Iterator<Item = &str> {
     done.shown.lines().filter(|line| line.contains(".v1"))
 }
 
@@ -43,7 +43,7 @@ fn every_documented_grpc_line_works() -> Result<()> {
     let is_called = |service: &str| all.iter().any(|line| line.contains(&format!("{service}/")));
     let mut seen = BTreeSet::new();
     let mut failures = Vec::new();
-    for Step { command, shows } in &lines {
+    for ConsoleStep { command, shows } in &lines {
         let done = session.run(&command.replace(PLACE, &place))?;
         if command.ends_with(" list") {
             seen.extend(listed(&done).map(str::to_owned));

@@ -27,7 +27,7 @@ use rand::RngExt as _;
 use tokio::task::JoinSet;
 
 use crate::{
-    clients::{Round, World, node},
+    clients::{HistoryRecord, Round, node},
     log::{Log, Watcher},
 };
 
@@ -37,7 +37,7 @@ const CONTENDERS: usize = 8;
 const CREATORS: usize = 3;
 
 /// The number of kills, and the acknowledged writes before each.
-struct Plan {
+struct KillPlan {
     kills: usize,
     after: std::ops::Range<usize>,
 }
@@ -50,7 +50,7 @@ fn soak() -> bool {
 async fn kills_lose_no_acknowledged_write() -> Result<()> {
     let kills = if soak() { 200 } else { 20 };
     let after = 1..150;
-    run(Plan { kills, after }).await
+    run(KillPlan { kills, after }).await
 }
 
 /// Longer histories, in which most unknown outcomes are those for which clients did not wait.
@@ -58,13 +58,13 @@ async fn kills_lose_no_acknowledged_write() -> Result<()> {
 async fn a_busy_server_is_linearizable() -> Result<()> {
     let kills = if soak() { 20 } else { 1 };
     let after = if soak() { 2_000..3_000 } else { 500..700 };
-    run(Plan { kills, after }).await
+    run(KillPlan { kills, after }).await
 }
 
-async fn run(plan: Plan) -> Result<()> {
+async fn run(plan: KillPlan) -> Result<()> {
     let dir = tempfile::tempdir()?;
     let mut server = Apiserver::start(dir.path()).await?;
-    let world = Arc::new(World::default());
+    let world = Arc::new(HistoryRecord::default());
     let empty = nodes(&server)?.list(&ListParams::default()).await?;
     let mut watchers = Watcher::both(empty.resource_version.parse()?);
     for number in 0..plan.kills {
@@ -115,7 +115,7 @@ async fn run(plan: Plan) -> Result<()> {
 }
 
 /// Lets the watchers come to the end, and compares all that was seen.
-async fn judge(world: &World, server: &Apiserver, watchers: Vec<Watcher>) -> Result<()> {
+async fn judge(world: &HistoryRecord, server: &Apiserver, watchers: Vec<Watcher>) -> Result<()> {
     let last = nodes(server)?.create(&node::new("last", 0, "")).await?;
     world.listed("", &nodes(server)?.list(&ListParams::default()).await?);
     for watcher in watchers {

@@ -16,13 +16,13 @@ const ELECTION: [&str; 3] = [
     "--leader-elect-retry-period=300ms",
 ];
 
-struct World {
+struct IpamControllerFixture {
     dir: tempfile::TempDir,
     client: Client,
     apiserver: Apiserver,
 }
 
-impl World {
+impl IpamControllerFixture {
     async fn start() -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let apiserver = Apiserver::start(dir.path()).await?;
@@ -94,7 +94,7 @@ impl World {
 
 #[tokio::test]
 async fn a_standby_takes_over_from_a_killed_leader() -> Result<()> {
-    let world = World::start().await?;
+    let world = IpamControllerFixture::start().await?;
     let first = world.controller("first", &[]).await?;
     world.add_nodes((0..50).map(|n| format!("a-{n}"))).await?;
     world.all_have_blocks().await;
@@ -108,7 +108,7 @@ async fn a_standby_takes_over_from_a_killed_leader() -> Result<()> {
 /// When the leader goes on it believes that it leads, and there are nodes to serve.
 #[tokio::test]
 async fn a_resumed_former_leader_writes_nothing() -> Result<()> {
-    let world = World::start().await?;
+    let world = IpamControllerFixture::start().await?;
     let first = world.controller("first", &[]).await?;
     world.add_nodes(["a".to_owned()]).await?;
     world.all_have_blocks().await;
@@ -135,7 +135,7 @@ async fn a_resumed_former_leader_writes_nothing() -> Result<()> {
 
 #[tokio::test]
 async fn a_quarantined_block_and_a_wide_one_survive_a_restart_with_other_flags() -> Result<()> {
-    let world = World::start().await?;
+    let world = IpamControllerFixture::start().await?;
     let first = world.controller("it", &["--release-delay=4s"]).await?;
     world.add_nodes(["a".to_owned(), "b".to_owned()]).await?;
     let given = world.all_have_blocks().await;

@@ -64,9 +64,9 @@ async fn label(pods: &Api<Pod>, name: &str, value: &str) -> Result<Pod> {
 }
 
 /// The names of pods, with the revision of each.
-type State = BTreeMap<String, String>;
+type PodRevisions = BTreeMap<String, String>;
 
-fn state<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> State {
+fn state<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> PodRevisions {
     let revision = |pod: &Pod| pod.resource_version().unwrap_or_default();
     let pods = pods.into_iter();
     pods.map(|pod| (pod.name_any(), revision(pod))).collect()
@@ -187,14 +187,14 @@ async fn a_streaming_reflector_converges_to_the_server() -> Result<()> {
 }
 
 /// The context of a controller: the pods, and those that it cleaned up after.
-struct Work {
+struct ControllerContext {
     pods: Api<Pod>,
     cleaned: Mutex<Vec<Pod>>,
 }
 
 async fn reconcile(
     pod: Arc<Pod>,
-    work: Arc<Work>,
+    work: Arc<ControllerContext>,
 ) -> Result<Action, finalizer::Error<kube::Error>> {
     let pods = &work.pods;
     let each = async |event| match event {
@@ -225,7 +225,7 @@ async fn a_controller_cleans_up_before_an_object_goes() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let server = Apiserver::start(dir.path()).await?;
     let pods: Api<Pod> = Api::default_namespaced(client(&server)?);
-    let work = Arc::new(Work {
+    let work = Arc::new(ControllerContext {
         pods: pods.clone(),
         cleaned: Mutex::default(),
     });

@@ -17,7 +17,7 @@ const PAGE: &str = include_str!("../../docs/logs.md");
 
 /// A row of the page's tables.
 #[derive(Debug)]
-struct Row {
+struct LogTableRow {
     level: String,
     /// The last part of the target, which the page may write as `…::part`.
     target: String,
@@ -26,7 +26,7 @@ struct Row {
 }
 
 /// The rows of the page, one for each message.
-fn rows() -> Vec<Row> {
+fn rows() -> Vec<LogTableRow> {
     let quoted = |cell: &str| -> Vec<String> {
         cell.split('`')
             .skip(1)
@@ -50,7 +50,7 @@ fn rows() -> Vec<Row> {
             other => panic!("{} cells in {line}", other.len()),
         };
         rows.extend(quoted(&messages).into_iter().map(|message| {
-            Row {
+            LogTableRow {
                 level: (*level).into(),
                 target: of.trim_start_matches('…').into(),
                 message,
@@ -117,7 +117,7 @@ fn count(lines: &[LogLine], processes: &str, message: &str, fields: &[(&str, &st
 }
 
 /// Returns true if the page does not have the line's message with its level, target and fields.
-fn undocumented(line: &LogLine, rows: &BTreeMap<&str, Vec<&Row>>) -> bool {
+fn undocumented(line: &LogLine, rows: &BTreeMap<&str, Vec<&LogTableRow>>) -> bool {
     let names = |line: &LogLine| -> Vec<String> { line.fields.keys().cloned().collect() };
     let rows = rows.get(line.message.as_str());
     !rows.into_iter().flatten().any(|row| {

@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, process::Command};
 
 use anyhow::{Context as _, Result};
-use podplane_tests::{Cluster, Network, builder, eventually, peers, programs::finish, rest::Rest};
+use podplane_http_client::HttpClient;
+use podplane_tests::{Cluster, Network, builder, eventually, peers, programs::finish};
 use serde::Deserialize;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/metrics.py");
@@ -159,7 +160,7 @@ async fn prometheus_parses_the_metrics_of_every_process() -> Result<()> {
             let strange: Vec<_> = labels.filter(|label| !LABELS.contains(label)).collect();
             assert_eq!(strange, [""; 0], "{process}: {name}");
         }
-        let rest = Rest::new(address.as_str());
+        let rest = HttpClient::new(address.as_str());
         for probe in ["/livez", "/readyz", "/healthz"] {
             let answer = rest.get(probe).await?;
             assert_eq!(

@@ -14,7 +14,7 @@ use podplane_client::Client;
 use podplane_tests::{
     Cluster, Network, builder, eventually,
     pods::{pod, running},
-    programs::{Finished, bin_dir, finish, podplane},
+    programs::{ProgramOutput, bin_dir, finish, podplane},
     service::Service,
 };
 
@@ -31,7 +31,7 @@ fn server(cluster: &Cluster) -> Result<String> {
 }
 
 /// Runs a kubelet of node-0 with this directory of nodes to its end.
-fn kubelet(cluster: &Cluster, nodes_dir: &Path) -> Result<Finished> {
+fn kubelet(cluster: &Cluster, nodes_dir: &Path) -> Result<ProgramOutput> {
     let runtime = cluster.data_dir().join("nodes/node-0/cri.sock");
     let mut command = podplane(["kubelet", "--node", "node-0", "--nodes-dir"]);
     command.arg(nodes_dir).arg("--server").arg(server(cluster)?);

@@ -2,10 +2,10 @@
 //! the stories.
 
 use anyhow::Result;
-use podplane_tests::programs::{Finished, finish, podplane};
+use podplane_tests::programs::{ProgramOutput, finish, podplane};
 use serde_json::Value;
 
-fn plan(line: &str) -> Finished {
+fn plan(line: &str) -> ProgramOutput {
     finish(&mut podplane(
         std::iter::once("plan").chain(line.split_whitespace()),
     ))

@@ -9,7 +9,7 @@ use podplane_api::{
 };
 use podplane_tests::{
     Cluster, Network, builder, peers,
-    programs::{Finished, finish},
+    programs::{ProgramOutput, finish},
 };
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/client.py");
 struct Python(String);
 
 impl Python {
-    fn run(&self, args: &[&str]) -> Finished {
+    fn run(&self, args: &[&str]) -> ProgramOutput {
         finish(
             Command::new("python3")
                 .arg(SCRIPT)
@@ -27,7 +27,7 @@ impl Python {
         )
     }
 
-    fn call(&self, address: &str, service: &str, method: &str, request: &Value) -> Finished {
+    fn call(&self, address: &str, service: &str, method: &str, request: &Value) -> ProgramOutput {
         self.run(&["call", address, service, method, &request.to_string()])
     }
 }

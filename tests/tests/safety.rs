@@ -13,10 +13,10 @@ use std::{
 
 use anyhow::Result;
 use http::Method;
+use podplane_http_client::HttpClient;
 use podplane_tests::{
     Cluster, Machine, Network, builder, peers,
-    programs::{Finished, Scratch, bin_dir, finish},
-    rest::Rest,
+    programs::{ProgramOutput, Scratch, bin_dir, finish},
 };
 
 const NOBODY: u32 = 65534;
@@ -45,7 +45,7 @@ async fn every_port_refuses_web_pages() -> Result<()> {
         return Ok(());
     };
     for (name, address) in ports(&cluster) {
-        let rest = Rest::new(address.as_str());
+        let rest = HttpClient::new(address.as_str());
         let ask =
             async |method: Method, path: &str, headers: &[(&str, &str)], body: &'static str| {
                 let answer = rest.exchange(method, path, headers, body).await;
@@ -78,7 +78,7 @@ async fn every_port_refuses_web_pages() -> Result<()> {
     cluster.podplane(args).ok();
     let (_, address) = ports(&cluster).remove(0);
     let evil = [("host", "Rebound.Example:7080")];
-    let answer = Rest::new(address)
+    let answer = HttpClient::new(address)
         .exchange(Method::GET, "/livez", &evil, "")
         .await?;
     assert_eq!(answer.code, 200, "{}", answer.body);
@@ -263,7 +263,7 @@ fn unprivileged_users_trust_files_of_root() -> Result<()> {
     let home = Scratch::new();
     chown(home.path(), Some(NOBODY), Some(NOBODY))?;
     let dir = home.path().join("d");
-    let as_nobody = |args: &str, umask: u32| -> Finished {
+    let as_nobody = |args: &str, umask: u32| -> ProgramOutput {
         let mut command = Command::new("sh");
         let line = format!(
             "umask {umask:04o}; exec {}/podplane {args}",

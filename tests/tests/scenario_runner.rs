@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use podplane_test_cluster::Finished;
+use podplane_test_cluster::ProgramOutput;
 use podplane_tests::{
     Machine, eventually, peers, processes_of,
     programs::{finish, podplane},
@@ -22,12 +22,12 @@ use tempfile::TempDir;
 
 /// A directory of scenarios, and another that `podplane test` takes for the directory of temporary
 /// files.
-struct Place {
+struct ScenarioDir {
     scenarios: TempDir,
     temporary: TempDir,
 }
 
-impl Place {
+impl ScenarioDir {
     fn new(scenarios: &[(&str, &str)]) -> Self {
         let dir = |prefix| tempfile::Builder::new().prefix(prefix).tempdir();
         let place = Self {
@@ -48,7 +48,7 @@ impl Place {
         command
     }
 
-    fn run(&self, args: &[&str]) -> Finished {
+    fn run(&self, args: &[&str]) -> ProgramOutput {
         finish(&mut self.command(args))
     }
 
@@ -119,7 +119,7 @@ steps:
 
 #[test]
 fn exits_with_0_and_leaves_nothing_if_all_pass() {
-    let place = Place::new(&[("passes.yaml", PASSES)]);
+    let place = ScenarioDir::new(&[("passes.yaml", PASSES)]);
     let before = Machine::now();
     let said = place.run(&["passes.yaml"]).ok();
     assert!(said.contains("PASS passes "), "{said}");
@@ -131,7 +131,7 @@ fn exits_with_0_and_leaves_nothing_if_all_pass() {
 
 #[test]
 fn exits_with_1_and_shows_expected_and_actual_after_a_failure() {
-    let place = Place::new(&[("fails.yaml", FAILS), ("passes.yaml", PASSES)]);
+    let place = ScenarioDir::new(&[("fails.yaml", FAILS), ("passes.yaml", PASSES)]);
     let finished = place.run(&["--seed", "7", "."]);
     assert_eq!(finished.code, Some(1), "{finished:?}");
     let said = finished.stdout;
@@ -186,7 +186,7 @@ steps:
     within: 1ms
     expect: [{metric: scheduler_pending_pods, service: scheduler, labels: {queu: active}, equals: 0}]
 ";
-    let place = Place::new(&[
+    let place = ScenarioDir::new(&[
         ("heals.yaml", heals),
         ("deletes.yaml", deletes),
         ("counts.yaml", counts),
@@ -208,7 +208,7 @@ steps:
 
 #[test]
 fn exits_with_2_and_runs_nothing_if_the_report_cannot_be_written() {
-    let place = Place::new(&[("passes.yaml", PASSES)]);
+    let place = ScenarioDir::new(&[("passes.yaml", PASSES)]);
     let finished = place.run(&["--junit", "none/report.xml", "passes.yaml"]);
     assert_eq!(finished.stdout, "");
     let said = finished.failed(2);
@@ -219,7 +219,7 @@ fn exits_with_2_and_runs_nothing_if_the_report_cannot_be_written() {
 #[test]
 fn exits_with_2_and_runs_nothing_if_the_input_is_invalid() {
     let wrong = "steps:\n- kill: {process: shceduler}\n- wait: {expect: [{object: pod/a, cel: 'object.status.'}]}\n";
-    let place = Place::new(&[("wrong.yaml", wrong), ("passes.yaml", PASSES)]);
+    let place = ScenarioDir::new(&[("wrong.yaml", wrong), ("passes.yaml", PASSES)]);
     let said = place.run(&["."]);
     assert_eq!(said.stdout, "");
     let said = said.failed(2);
@@ -241,7 +241,7 @@ fn exits_with_2_and_runs_nothing_if_the_input_is_invalid() {
 
 #[test]
 fn exits_with_2_if_a_cluster_does_not_start() {
-    let place = Place::new(&[("broken.yaml", BROKEN)]);
+    let place = ScenarioDir::new(&[("broken.yaml", BROKEN)]);
     let finished = place.run(&["--patience", "0.1", "broken.yaml"]);
     assert_eq!(finished.code, Some(2), "{finished:?}");
     assert!(
@@ -261,12 +261,12 @@ fn exits_with_2_if_a_cluster_does_not_start() {
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// `podplane test`, and its standard output line by line.
-struct Running {
+struct RunningTest {
     child: Child,
     said: Receiver<String>,
 }
 
-impl Running {
+impl RunningTest {
     fn start(command: &mut Command) -> Result<Self> {
         let mut child = command.stdout(Stdio::piped()).spawn()?;
         let stdout = child.stdout.take().context("a pipe")?;
@@ -302,7 +302,7 @@ impl Running {
 }
 
 /// Leaves no clusters running after a failed test.
-impl Drop for Running {
+impl Drop for RunningTest {
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
             // A cluster ends by itself when the processes that want it are gone.
@@ -319,9 +319,9 @@ fn ctrl_c_leaves_nothing_behind() -> Result<()> {
             continue;
         }
         let text = FOREVER.replace("NETWORK", network);
-        let place = Place::new(&[("a.yaml", &text), ("b.yaml", &text)]);
+        let place = ScenarioDir::new(&[("a.yaml", &text), ("b.yaml", &text)]);
         let before = Machine::now();
-        let mut running = Running::start(&mut place.command(&["-j", "2", "."]))?;
+        let mut running = RunningTest::start(&mut place.command(&["-j", "2", "."]))?;
         running.until("1/2 ")?;
         assert!(!place.processes().is_empty());
         running.signal(Signal::INT)?;
@@ -335,9 +335,9 @@ fn ctrl_c_leaves_nothing_behind() -> Result<()> {
 /// A shell sends SIGHUP when its terminal is closed, and the kernel does when the shell has ended.
 #[test]
 fn sighup_twice_takes_the_clusters_down_in_order_and_writes_the_report() -> Result<()> {
-    let place = Place::new(&[("a.yaml", &FOREVER.replace("NETWORK", "ledger"))]);
+    let place = ScenarioDir::new(&[("a.yaml", &FOREVER.replace("NETWORK", "ledger"))]);
     let args = ["--junit", "report.xml", "a.yaml"];
-    let mut running = Running::start(&mut place.command(&args))?;
+    let mut running = RunningTest::start(&mut place.command(&args))?;
     running.until("1/2 ")?;
     running.signal(Signal::HUP)?;
     // The second signal arrives while the cluster ends, which takes longer.
@@ -367,7 +367,7 @@ fn a_closed_terminal_leaves_nothing_behind() -> Result<()> {
     if !peers::python3() {
         return Ok(());
     }
-    let place = Place::new(&[("a.yaml", &FOREVER.replace("NETWORK", "ledger"))]);
+    let place = ScenarioDir::new(&[("a.yaml", &FOREVER.replace("NETWORK", "ledger"))]);
     let command = place.command(&["--junit", "report.xml", "a.yaml"]);
     let mut python = wrapped("python3", &["-c", TERMINAL, "1/2 "], &command);
     let finished = finish(&mut python);
@@ -401,10 +401,10 @@ steps:
 - expect: [{count: pods, equals: 0}]
 - run: {command: 'until [ -e signalled ]; do sleep 0.1; done'}
 ";
-    let place = Place::new(&[("a.yaml", text)]);
+    let place = ScenarioDir::new(&[("a.yaml", text)]);
     let command = place.command(&["a.yaml"]);
     let mut nohup = wrapped("nohup", &[], &command);
-    let mut running = Running::start(nohup.stdin(Stdio::null()))?;
+    let mut running = RunningTest::start(nohup.stdin(Stdio::null()))?;
     running.until("1/2 ")?;
     running.signal(Signal::HUP)?;
     fs::write(place.scenarios.path().join("signalled"), "")?;
@@ -416,8 +416,8 @@ steps:
 #[tokio::test]
 async fn a_second_signal_ends_the_runner_at_once_and_its_clusters_follow() -> Result<()> {
     let text = FOREVER.replace("NETWORK", "ledger");
-    let place = Place::new(&[("a.yaml", &text), ("b.yaml", &text)]);
-    let mut running = Running::start(&mut place.command(&["-j", "2", "."]))?;
+    let place = ScenarioDir::new(&[("a.yaml", &text), ("b.yaml", &text)]);
+    let mut running = RunningTest::start(&mut place.command(&["-j", "2", "."]))?;
     running.until("1/2 ")?;
     running.signal(Signal::INT)?;
     running.signal(Signal::TERM)?;
@@ -434,8 +434,8 @@ async fn a_second_signal_ends_the_runner_at_once_and_its_clusters_follow() -> Re
 
 #[tokio::test]
 async fn clusters_end_when_the_runner_is_killed() -> Result<()> {
-    let place = Place::new(&[("a.yaml", &FOREVER.replace("NETWORK", "ledger"))]);
-    let mut running = Running::start(&mut place.command(&["a.yaml"]))?;
+    let place = ScenarioDir::new(&[("a.yaml", &FOREVER.replace("NETWORK", "ledger"))]);
+    let mut running = RunningTest::start(&mut place.command(&["a.yaml"]))?;
     running.until("1/2 ")?;
     running.signal(Signal::KILL)?;
     assert_eq!(running.end()?, None);
@@ -446,8 +446,8 @@ async fn clusters_end_when_the_runner_is_killed() -> Result<()> {
 
 #[test]
 fn clusters_are_kept_until_ctrl_c() -> Result<()> {
-    let place = Place::new(&[("passes.yaml", PASSES)]);
-    let mut running = Running::start(&mut place.command(&["--keep", "passes.yaml"]))?;
+    let place = ScenarioDir::new(&[("passes.yaml", PASSES)]);
+    let mut running = RunningTest::start(&mut place.command(&["--keep", "passes.yaml"]))?;
     let line = running.until("the cluster goes on: ")?;
     running.until("Ctrl-C ends them")?;
     let dir = line.rsplit_once(' ').context("a path")?.1.to_owned();
@@ -464,7 +464,7 @@ fn reports_are_valid_junit() -> Result<()> {
     let Some(path) = peers::python_junitparser() else {
         return Ok(());
     };
-    let place = Place::new(&[
+    let place = ScenarioDir::new(&[
         ("passes.yaml", PASSES),
         ("fails.yaml", FAILS),
         ("broken.yaml", BROKEN),
@@ -521,7 +521,7 @@ fn scenarios_run_in_parallel() {
             "cluster: {{nodes: 0}}\nsteps:\n- run: {{command: 'touch {own}; until [ -e {other} ]; do sleep 0.1; done', within: 60s}}\n"
         )
     };
-    let place = Place::new(&[("a.yaml", &meet("a", "b")), ("b.yaml", &meet("b", "a"))]);
+    let place = ScenarioDir::new(&[("a.yaml", &meet("a", "b")), ("b.yaml", &meet("b", "a"))]);
     let said = place.run(&["-j", "2", "."]).ok();
     assert!(said.contains("2 passed; "), "{said}");
     place.assert_nothing_is_left();
@@ -536,7 +536,7 @@ steps:
 - kill: {process: 'cri-*', signal: TERM}
 - rebootNode: {node: '*'}
 ";
-    let place = Place::new(&[("chance.yaml", text)]);
+    let place = ScenarioDir::new(&[("chance.yaml", text)]);
     let chosen = |seed: &str| {
         let said = place.run(&["chance.yaml", "--seed", seed]).ok();
         let steps = said.lines().filter(|line| line.contains("/3 "));
@@ -560,14 +560,14 @@ steps:
 - pause: {process: scheduler, for: 1ms}
 - kill: {process: 'sched*'}
 ";
-    let place = Place::new(&[("again.yaml", text)]);
+    let place = ScenarioDir::new(&[("again.yaml", text)]);
     place.run(&["again.yaml"]).ok();
     place.assert_nothing_is_left();
 }
 
 #[test]
 fn repeats_each_scenario_and_summarizes_its_times() {
-    let place = Place::new(&[("passes.yaml", PASSES)]);
+    let place = ScenarioDir::new(&[("passes.yaml", PASSES)]);
     let said = place
         .run(&[
             "passes.yaml",
@@ -607,7 +607,7 @@ fn a_violation_fails_a_step_that_does_not_name_it() {
             node("b")
         )
     };
-    let place = Place::new(&[
+    let place = ScenarioDir::new(&[
         ("silent.yaml", &text("")),
         ("said.yaml", &text("  violations: [overlapping-pod-cidr]\n")),
         (
@@ -634,7 +634,7 @@ fn a_violation_fails_a_step_that_does_not_name_it() {
 #[test]
 fn kills_a_command_and_its_children_at_the_deadline() {
     let text = "cluster: {nodes: 0}\nsteps:\n- run: {command: 'sleep 4242.4242 & sleep 4242.4242', within: 300ms}\n";
-    let place = Place::new(&[("hangs.yaml", text)]);
+    let place = ScenarioDir::new(&[("hangs.yaml", text)]);
     let finished = place.run(&["hangs.yaml"]);
     assert_eq!(finished.code, Some(1), "{finished:?}");
     assert!(
@@ -652,7 +652,7 @@ fn a_process_that_a_command_leaves_behind_is_refused() {
             "cluster: {{nodes: 0}}\nsteps:\n- run: {{command: '{command}', stdout: {{equals: said}}}}\n"
         )
     };
-    let place = Place::new(&[
+    let place = ScenarioDir::new(&[
         ("job.yaml", &text("echo said; sleep 4343.4343 &")),
         (
             "daemon.yaml",
@@ -680,7 +680,7 @@ fn a_scenario_with_a_long_matrix_value_keeps_logs_and_can_be_selected() {
         "matrix: {{text: ['{}']}}\ncluster: {{nodes: 0}}\nsteps:\n- expect: [{{count: pods, equals: 1}}]\n",
         "long ".repeat(100)
     );
-    let place = Place::new(&[("long.yaml", &text)]);
+    let place = ScenarioDir::new(&[("long.yaml", &text)]);
     let finished = place.run(&["long.yaml"]);
     assert_eq!(finished.code, Some(1), "{finished:?}");
     let kept = line_after(&finished.stdout, "logs: ");
@@ -725,7 +725,7 @@ fn an_address_that_two_pods_have_for_a_moment_is_found() {
     let named = MOMENT.replace("VIOLATIONS", "violations: [duplicate-pod-ip]");
     // The violation is over, so this step names nothing.
     let named = named + "- expect: [{count: pods, equals: 2}]\n";
-    let place = Place::new(&[
+    let place = ScenarioDir::new(&[
         ("silent.yaml", &MOMENT.replace("  VIOLATIONS\n", "")),
         ("named.yaml", &named),
     ]);
@@ -760,7 +760,7 @@ steps:
 - rebootNode: {node: node-0, wait: false}
 - expect: [{count: pods, where: 'object.status.phase == \"Running\"', equals: 3}]
 ";
-    let place = Place::new(&[("reboot.yaml", text)]);
+    let place = ScenarioDir::new(&[("reboot.yaml", text)]);
     let said = place.run(&["reboot.yaml"]).ok();
     assert!(said.contains("1 passed; "), "{said}");
     place.assert_nothing_is_left();
@@ -769,7 +769,7 @@ steps:
 #[test]
 fn lists_scenarios_without_running_them() {
     let text = "matrix: {mask: [30, 29]}\ncluster: {nodeCIDRMaskSize: '${mask}'}\nsteps: [{expect: [{count: pods, equals: 0}]}]\n";
-    let place = Place::new(&[("full.yaml", text)]);
+    let place = ScenarioDir::new(&[("full.yaml", text)]);
     let said = place.run(&["--list", "."]).ok();
     assert_eq!(
         said,

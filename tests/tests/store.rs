@@ -8,10 +8,10 @@ use podplane_api::{Object as _, core::Namespace, meta::ObjectMeta};
 use podplane_client::{ListParams, Reason};
 use podplane_tests::{
     apiserver::Apiserver,
-    programs::{Finished, finish, podplane},
+    programs::{ProgramOutput, finish, podplane},
 };
 
-fn store(dir: &Path, args: &[&str]) -> Finished {
+fn store(dir: &Path, args: &[&str]) -> ProgramOutput {
     finish(podplane(["store"]).args(args).arg("--data-dir").arg(dir))
 }
 

@@ -17,9 +17,9 @@ use podplane_tests::{
 use tempfile::TempDir;
 
 /// A data directory. Everything that runs on it ends with it.
-struct Home(TempDir);
+struct OwnedDataDir(TempDir);
 
-impl Home {
+impl OwnedDataDir {
     fn new() -> Result<Self> {
         Ok(Self(tempfile::tempdir()?))
     }
@@ -45,7 +45,7 @@ impl Home {
     }
 }
 
-impl Drop for Home {
+impl Drop for OwnedDataDir {
     fn drop(&mut self) {
         finish(&mut self.command("down"));
     }
@@ -53,7 +53,7 @@ impl Drop for Home {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn waiting_commands_end_with_their_cluster() -> Result<()> {
-    let home = Home::new()?;
+    let home = OwnedDataDir::new()?;
     // There is room for one pod: the others wait for ever.
     let up = "up --network ledger --nodes 1 --node-cidr-mask-size 30 --detach";
     finish(&mut home.command(up)).ok();
@@ -87,7 +87,7 @@ async fn waiting_commands_end_with_their_cluster() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn after_up_pods_are_spread_over_all_nodes() -> Result<()> {
-    let home = Home::new()?;
+    let home = OwnedDataDir::new()?;
     finish(&mut home.command("up --network ledger --nodes 3 --nodes-per-process 1 --detach")).ok();
     finish(&mut home.command("run web --replicas 6 --wait")).ok();
     let shown = finish(&mut home.command("get pods -o wide")).ok();
@@ -99,7 +99,7 @@ async fn after_up_pods_are_spread_over_all_nodes() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn up_does_not_wait_for_nodes_that_have_no_block() -> Result<()> {
-    let home = Home::new()?;
+    let home = OwnedDataDir::new()?;
     // One block for two nodes: if this waited for all nodes, it would take an hour.
     let up = "up --network ledger --nodes 2 --cluster-cidr 10.20.0.0/24 --detach --timeout 1h";
     finish(&mut home.command(up)).ok();
@@ -123,7 +123,7 @@ async fn node_add_returns_once_the_node_exists() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn refuses_to_start_another_cluster_over_data_of_nodes() -> Result<()> {
-    let home = Home::new()?;
+    let home = OwnedDataDir::new()?;
     let up = "up --network ledger --nodes 2 --cluster-cidr 10.20.0.0/16 --detach";
     finish(&mut home.command(up)).ok();
     finish(&mut home.command("run web --wait")).ok();
@@ -146,7 +146,7 @@ async fn refuses_to_start_another_cluster_over_data_of_nodes() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_removed_data_directory_ends_the_cluster() -> Result<()> {
-    let home = Home::new()?;
+    let home = OwnedDataDir::new()?;
     let up = home.start("up --network ledger --nodes 2")?;
     let serves = || async { finish(&mut home.command("get nodes")).stdout };
     let is_ready = |shown: &String| shown.matches(" Ready ").count() == 2;
@@ -166,7 +166,7 @@ async fn a_removed_data_directory_ends_the_cluster() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_with_an_empty_version_file_can_be_stopped_but_not_started() -> Result<()> {
-    let home = Home::new()?;
+    let home = OwnedDataDir::new()?;
     finish(&mut home.command("up --network ledger --nodes 1 --detach")).ok();
     fs::write(home.path("VERSION"), "")?;
     finish(&mut home.command("down")).ok();
@@ -181,7 +181,7 @@ async fn a_cluster_with_an_empty_version_file_can_be_stopped_but_not_started() -
 }
 
 /// Runs `up` in a shell with a limit; `None` if the program cannot even begin there.
-fn up_limited(home: &Home, limit: &str) -> Result<Option<String>> {
+fn up_limited(home: &OwnedDataDir, limit: &str) -> Result<Option<String>> {
     let program = home.command("");
     let program = program.get_program().to_str().context("a program")?;
     let dir = home.dir();
@@ -201,7 +201,7 @@ fn up_limited(home: &Home, limit: &str) -> Result<Option<String>> {
 #[tokio::test(flavor = "multi_thread")]
 async fn names_the_limits_of_the_shell() -> Result<()> {
     for limit in ["-f 0", "-f 8"] {
-        let home = Home::new()?;
+        let home = OwnedDataDir::new()?;
         let text = up_limited(&home, limit)?.context("a small program can begin")?;
         assert!(
             text.contains("error:") && text.contains("ulimit -f"),
@@ -210,7 +210,7 @@ async fn names_the_limits_of_the_shell() -> Result<()> {
     }
     // The least memory in which the program can begin is not enough for a cluster.
     for megabytes in (20..2000).step_by(20) {
-        let home = Home::new()?;
+        let home = OwnedDataDir::new()?;
         if let Some(text) = up_limited(&home, &format!("-v {}", megabytes * 1000))? {
             assert!(text.contains("ulimit -v"), "{megabytes} MB: {text}");
             return Ok(());

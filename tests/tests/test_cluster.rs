@@ -81,7 +81,7 @@ async fn a_test_that_panics_leaves_no_cluster() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_test_that_is_killed_leaves_no_cluster() -> Result<()> {
-    let mut test = Endless::start()?;
+    let mut test = EndlessCluster::start()?;
     let dir = test.dir()?;
     assert!(dir.join("apiserver.address").exists());
     test.0.kill()?;
@@ -90,9 +90,9 @@ async fn a_test_that_is_killed_leaves_no_cluster() -> Result<()> {
 }
 
 /// Another process of these tests, with a cluster.
-struct Endless(Child);
+struct EndlessCluster(Child);
 
-impl Endless {
+impl EndlessCluster {
     fn start() -> Result<Self> {
         let mut command = Command::new(env::current_exe()?);
         command.args(["--exact", ENDLESS, "--ignored", "--nocapture"]);
@@ -109,7 +109,7 @@ impl Endless {
     }
 }
 
-impl Drop for Endless {
+impl Drop for EndlessCluster {
     fn drop(&mut self) {
         _ = self.0.kill();
         _ = self.0.wait();

@@ -14,7 +14,8 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use http::Method;
-use podplane_tests::{Cluster, Network, builder, eventually, peers, programs::finish, rest::Rest};
+use podplane_http_client::HttpClient;
+use podplane_tests::{Cluster, Network, builder, eventually, peers, programs::finish};
 use serde_json::{Value, json};
 
 const COLLECTOR: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/otlp_collector.py");
@@ -223,7 +224,7 @@ async fn the_journey_of_a_pod_is_one_trace_in_a_foreign_collector() -> Result<()
         ("content-type", "application/json"),
         ("traceparent", traceparent.as_str()),
     ];
-    let rest = Rest::new(cluster.server());
+    let rest = HttpClient::new(cluster.server());
     let by_rest = rest.exchange(Method::POST, PODS, &headers, document.to_string());
     let by_rest = by_rest.await?.body;
     let request = json!({"pod": {"metadata": {"name": "by-grpc"}, "spec": spec()}}).to_string();
@@ -281,7 +282,11 @@ async fn the_waterfall_and_the_log_show_the_journey_of_a_pod() -> Result<()> {
     let pod = cluster.get("pod web");
     let ip = pod["status"]["podIP"].as_str().unwrap_or_default();
     let shown = cluster.podplane("trace pod web").ok();
-    let log = text(&Rest::new(cluster.server()), &format!("{PODS}/web/log")).await?;
+    let log = text(
+        &HttpClient::new(cluster.server()),
+        &format!("{PODS}/web/log"),
+    )
+    .await?;
     let heading = format!("Running on node-0 with {ip} after ");
     assert!(shown.contains(&heading), "{shown}");
     let running = log.find("Running: on node node-0");
@@ -347,7 +352,7 @@ esac
     let expected = format!("00-{}-{executed}-01", trace_of(&pod));
     assert_eq!(fs::read_to_string(&seen)?.trim(), expected);
 
-    let rest = Rest::new(cluster.server());
+    let rest = HttpClient::new(cluster.server());
     let metrics = async || text(&rest, "/metrics").await.unwrap_or_default();
     let dropped = r#"podplane_trace_spans_dropped_total{to="collector",reason="not_taken"}"#;
     let is_counted = |metrics: &String| metrics.contains(dropped);
@@ -356,7 +361,7 @@ esac
     cluster.finish().await
 }
 
-async fn text(rest: &Rest, path: &str) -> Result<String> {
+async fn text(rest: &HttpClient, path: &str) -> Result<String> {
     let answer = rest.get(path).await?;
     Ok(answer.body.as_str().context("a text")?.to_owned())
 }

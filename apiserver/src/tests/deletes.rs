@@ -3,14 +3,14 @@
 
 use http::Method;
 use podplane_client::ListParams;
-use podplane_tests::rest::Answer;
+use podplane_http_client::HttpAnswer;
 
 use super::*;
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
 impl TestServer {
-    async fn removed(&self, path: &str, options: Value) -> Answer {
+    async fn removed(&self, path: &str, options: Value) -> HttpAnswer {
         let answer = self.rest.send_json(Method::DELETE, path, &options).await;
         answer.unwrap()
     }

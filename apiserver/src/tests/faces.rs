@@ -2,8 +2,8 @@
 
 use http::Method;
 use podplane_client::ListParams;
+use podplane_http_client::HttpAnswer;
 use podplane_store::MAX_VALUE_BYTES;
-use podplane_tests::rest::Answer;
 
 use super::*;
 
@@ -31,9 +31,9 @@ impl From<ApiError> for ReportedRefusal {
     }
 }
 
-impl From<Answer> for ReportedRefusal {
-    fn from(answer: Answer) -> Self {
-        let Answer { code, body, .. } = answer;
+impl From<HttpAnswer> for ReportedRefusal {
+    fn from(answer: HttpAnswer) -> Self {
+        let HttpAnswer { code, body, .. } = answer;
         assert_eq!(
             (&body["kind"], &body["status"]),
             (&json!("Status"), &json!("Failure"))
@@ -54,7 +54,7 @@ impl From<Answer> for ReportedRefusal {
 /// Makes a request through gRPC and REST and compares the refusals; also returns the HTTP status.
 pub(super) async fn both<T: std::fmt::Debug, E: std::fmt::Debug>(
     grpc: impl Future<Output = Result<T, ApiError>>,
-    rest: impl Future<Output = Result<Answer, E>>,
+    rest: impl Future<Output = Result<HttpAnswer, E>>,
 ) -> (u16, ReportedRefusal) {
     let grpc = ReportedRefusal::from(within(grpc).await.unwrap_err());
     let answer = within(rest).await.unwrap();

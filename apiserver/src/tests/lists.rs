@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use podplane_client::ListParams;
+use podplane_http_client::HttpAnswer;
 use podplane_store::Revision;
-use podplane_tests::rest::Answer;
 
 use super::*;
 
@@ -13,7 +13,7 @@ const PODS: &str = "/api/v1/namespaces/default/pods";
 
 impl TestServer {
     /// A list of pods with these options.
-    async fn listed(&self, options: &str) -> Answer {
+    async fn listed(&self, options: &str) -> HttpAnswer {
         self.rest.get(&format!("{PODS}?{options}")).await.unwrap()
     }
 
@@ -71,7 +71,7 @@ fn event_text(event: &Value) -> String {
     }
 }
 
-fn names(answer: &Answer) -> String {
+fn names(answer: &HttpAnswer) -> String {
     assert_eq!(answer.code, 200, "{}", answer.body);
     let items = answer.body["items"].as_array().unwrap();
     let names: Vec<_> = items
@@ -254,7 +254,7 @@ async fn pages_are_of_one_revision_while_writes_go_on() {
     let token = first.body["metadata"]["continue"].as_str().unwrap();
     let second = server.listed(&format!("limit=2&continue={token}")).await;
     assert_eq!(names(&second), "e g");
-    let revision = |answer: &Answer| answer.body["metadata"]["resourceVersion"].clone();
+    let revision = |answer: &HttpAnswer| answer.body["metadata"]["resourceVersion"].clone();
     assert_eq!(revision(&second), revision(&first));
     assert_eq!(second.body["metadata"]["continue"], Value::Null);
     server.stop().await;

@@ -1,7 +1,7 @@
 //! Patches by each media type, the recorded owners of the written fields, and refusals.
 
 use http::Method;
-use podplane_tests::rest::Answer;
+use podplane_http_client::HttpAnswer;
 
 use super::*;
 
@@ -11,7 +11,7 @@ const MERGE: &str = "application/merge-patch+json";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
 const APPLY: &str = "application/apply-patch+yaml";
 
-async fn patch(server: &TestServer, path: &str, media: &str, body: Value) -> Answer {
+async fn patch(server: &TestServer, path: &str, media: &str, body: Value) -> HttpAnswer {
     let sent = server
         .rest
         .send(Method::PATCH, path, Some((media, &body)))
@@ -19,7 +19,7 @@ async fn patch(server: &TestServer, path: &str, media: &str, body: Value) -> Ans
     sent.unwrap()
 }
 
-fn labels(answer: &Answer) -> &Value {
+fn labels(answer: &HttpAnswer) -> &Value {
     assert_eq!(answer.code, 200, "{}", answer.body);
     &answer.body["metadata"]["labels"]
 }
@@ -218,7 +218,7 @@ async fn apply_owns_its_fields_and_removes_dropped_ones() {
     let created = patch(&server, &path, APPLY, config(json!({"a": "1", "b": "1"}))).await;
     assert_eq!(created.code, 201, "{}", created.body);
     assert_eq!(managers(&created.body)[0].0, "first Apply");
-    let version = |answer: &Answer| answer.body["metadata"]["resourceVersion"].clone();
+    let version = |answer: &HttpAnswer| answer.body["metadata"]["resourceVersion"].clone();
 
     // A repeated apply changes nothing, and causes no event.
     let again = patch(&server, &path, APPLY, config(json!({"a": "1", "b": "1"}))).await;

@@ -1,7 +1,7 @@
 //! Details of the REST API that clients depend on: paths, refusals, forms of bodies and answers.
 
 use http::{Method, header};
-use podplane_tests::rest::Answer;
+use podplane_http_client::HttpAnswer;
 
 use super::*;
 
@@ -22,23 +22,23 @@ impl TestServer {
         path: &str,
         headers: &[(&str, &str)],
         body: &str,
-    ) -> Answer {
+    ) -> HttpAnswer {
         let answer = self.rest.exchange(method, path, headers, body.to_owned());
         within(answer).await.unwrap()
     }
 
-    async fn json(&self, method: Method, path: &str, body: &Value) -> Answer {
+    async fn json(&self, method: Method, path: &str, body: &Value) -> HttpAnswer {
         let headers = [("content-type", JSON)];
         self.exchange(method, path, &headers, &body.to_string())
             .await
     }
 
-    async fn get(&self, path: &str) -> Answer {
+    async fn get(&self, path: &str) -> HttpAnswer {
         self.exchange(Method::GET, path, &[], "").await
     }
 }
 
-fn warnings(answer: &Answer) -> Vec<&str> {
+fn warnings(answer: &HttpAnswer) -> Vec<&str> {
     let mut warnings = Vec::new();
     for warning in answer.headers.get_all(header::WARNING) {
         let text = std::str::from_utf8(warning.as_bytes()).unwrap();

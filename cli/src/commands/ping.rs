@@ -13,7 +13,7 @@ use podplane_api::{Object as _, core::Pod};
 use podplane_client::{Client, ListParams};
 use podplane_cluster::{
     data_dir::DataDir,
-    echo::{self, Echo, Reply},
+    echo::{self, Echo, EchoReply},
 };
 
 use super::{NamespaceArgs, completion::candidates, duration};
@@ -182,7 +182,7 @@ fn ping(args: &Args, route: &PingRoute) -> anyhow::Result<bool> {
     let (mut times, mut failed) = (Vec::new(), None);
     for seq in 1..=args.count {
         match echo.request(seq, args.timeout) {
-            Ok(Some(Reply { bytes, ttl, time })) => {
+            Ok(Some(EchoReply { bytes, ttl, time })) => {
                 let ttl = ttl.map(|ttl| format!(" ttl={ttl}")).unwrap_or_default();
                 let milliseconds = millis(time);
                 output::line(format_args!(

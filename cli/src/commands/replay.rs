@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use clap::{ValueEnum, builder::PossibleValuesParser};
 use console::{Key, Term};
 use podplane_test_cluster::recording::{
-    What,
+    EntryEvent,
     replay::{self, Filter, Recording},
 };
 
@@ -43,7 +43,7 @@ pub(crate) struct Args {
     /// object; event: a Kubernetes event; decision: a decision of a service; fault: an injected
     /// fault; violation: a broken invariant; log: a log line. Steps, faults and violations are
     /// always shown.
-    #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = PossibleValuesParser::new(What::KINDS))]
+    #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = PossibleValuesParser::new(EntryEvent::KINDS))]
     kind: Vec<String>,
 
     /// Print in this format

@@ -4,11 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{Arg, builder::StyledStr};
-use podplane_cluster::{
-    control,
-    data_dir::DataDir,
-    settings::{ChangeableFlags, name_of},
-};
+use podplane_cluster::{control, data_dir::DataDir, flags::ChangeableFlags, settings::name_of};
 use podplane_proto::cluster::RestartRequest;
 
 use crate::{

@@ -8,7 +8,7 @@ use podplane_cluster::{
     extra::ExtraFlag,
     services::{SERVICES, ServiceCatalog as _},
 };
-use podplane_scenario::{Case, Catalog, Options, Verdict};
+use podplane_scenario::{Catalog, PlannedCase, SuiteOptions, SuiteVerdict};
 use podplane_service_runtime::shutdown;
 use tokio::runtime;
 use tokio_util::sync::CancellationToken;
@@ -112,7 +112,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let processors = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-    let options = Options {
+    let options = SuiteOptions {
         program: std::env::current_exe().context("failed to find the program's own file")?,
         junit: args.junit,
         keep: args.keep,
@@ -123,10 +123,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     let verdict = play(cases, options).map_err(UnusableInput)?;
     Ok(match verdict {
-        Verdict::Passed => ExitCode::SUCCESS,
-        Verdict::Failed => ExitCode::FAILURE,
-        Verdict::Broken => ExitCode::from(UNUSABLE),
-        Verdict::Interrupted => ExitCode::from(INTERRUPTED),
+        SuiteVerdict::Passed => ExitCode::SUCCESS,
+        SuiteVerdict::Failed => ExitCode::FAILURE,
+        SuiteVerdict::Broken => ExitCode::from(UNUSABLE),
+        SuiteVerdict::Interrupted => ExitCode::from(INTERRUPTED),
     })
 }
 
@@ -138,7 +138,7 @@ fn patience(text: &str) -> Result<f64, String> {
 }
 
 /// The cases whose name contains the text.
-fn only(mut cases: Vec<Case>, text: Option<&str>) -> anyhow::Result<Vec<Case>> {
+fn only(mut cases: Vec<PlannedCase>, text: Option<&str>) -> anyhow::Result<Vec<PlannedCase>> {
     let Some(text) = text else { return Ok(cases) };
     cases.retain(|case| case.title().contains(text));
     if cases.is_empty() {
@@ -149,7 +149,7 @@ fn only(mut cases: Vec<Case>, text: Option<&str>) -> anyhow::Result<Vec<Case>> {
 }
 
 /// Runs the cases. A first signal ends them in order, a second one at once, unless it is SIGHUP.
-fn play(cases: Vec<Case>, options: Options) -> anyhow::Result<Verdict> {
+fn play(cases: Vec<PlannedCase>, options: SuiteOptions) -> anyhow::Result<SuiteVerdict> {
     let runtime = runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -181,7 +181,7 @@ fn play(cases: Vec<Case>, options: Options) -> anyhow::Result<Verdict> {
                 notice(&format!("{signal}: leaving at once; the clusters end by themselves"));
                 // Dropping it would wait for its tasks.
                 std::mem::forget(played);
-                Ok(Verdict::Interrupted)
+                Ok(SuiteVerdict::Interrupted)
             }
         }
     });

@@ -11,12 +11,13 @@ use clap::{Args as _, Command, FromArgMatches as _};
 use podplane_api::{ObjectKey, jiff::Timestamp};
 use podplane_client::Client;
 use podplane_cluster::{
-    data_dir::{DataDir, Record},
+    data_dir::{ClusterRecord, DataDir},
     extra::in_a_line,
+    flags::UpFlags,
     kubeconfig,
-    launch::{self, Launched, Lifetime, Outcome},
+    launch::{self, LaunchOutcome, LaunchedSupervisor, Lifetime},
     limits,
-    settings::{Difference, Flags, Network, Settings},
+    settings::{FlagDifference, Network, Settings},
     supervisor, trust,
 };
 use podplane_ipam::{AllocatorType, cluster::RangeConfig};
@@ -54,7 +55,7 @@ const NAMESPACE: &str = "default";
 )]
 pub(crate) struct Args {
     #[command(flatten)]
-    flags: Flags,
+    flags: UpFlags,
 
     #[command(flatten)]
     service_flags: ServiceFlags,
@@ -159,7 +160,9 @@ pub(crate) fn run(args: Args, global: &GlobalOptions) -> anyhow::Result<ExitCode
     let base = kept.as_ref().map(|kept| kept.settings.clone());
     let settings = args.flags.over(&base.unwrap_or_default())?;
     if args.print_record {
-        output::json(&serde_json::to_value(Record::next(kept, settings).0)?)?;
+        output::json(&serde_json::to_value(
+            ClusterRecord::next(kept, settings).0,
+        )?)?;
         return Ok(ExitCode::SUCCESS);
     }
     let ranges = settings.ranges()?;
@@ -227,7 +230,7 @@ async fn up(
         if found.is_none() {
             let supervisor = launched.insert(launch::launch(dir, settings, links, lifetime)?);
             // Otherwise another `up` was faster, and its cluster is found.
-            is_new = supervisor.serving(|text| progress.done(text)).await? == Outcome::Serves;
+            is_new = supervisor.serving(|text| progress.done(text)).await? == LaunchOutcome::Serves;
             found = launch::find(dir, args.timeout).await?;
         }
         let status = found.context("the cluster ended during its start")?;
@@ -379,7 +382,7 @@ fn listed(missing: &[UnreadyObject]) -> String {
 
 /// Waits until a signal stops the cluster, or the cluster ends by itself.
 async fn attend(
-    launched: &mut Launched,
+    launched: &mut LaunchedSupervisor,
     signal: std::pin::Pin<&mut impl Future<Output = std::io::Result<&'static str>>>,
 ) -> anyhow::Result<ExitCode> {
     // Cancelling either wait loses nothing: a process that ended stays so, and a signal is kept.
@@ -395,7 +398,7 @@ async fn attend(
 }
 
 /// Checks that the given flags agree with the running cluster.
-fn agrees(flags: &Flags, dir: &DataDir, running: &GetStatusResponse) -> anyhow::Result<()> {
+fn agrees(flags: &UpFlags, dir: &DataDir, running: &GetStatusResponse) -> anyhow::Result<()> {
     let record = dir
         .record()?
         .with_context(|| {
@@ -406,7 +409,7 @@ fn agrees(flags: &Flags, dir: &DataDir, running: &GetStatusResponse) -> anyhow::
         })?;
     let given = flags.over(&record.settings)?;
     // Values that were left open have been decided, and the decision may be named.
-    let is_decided = |difference: &Difference| match &*difference.flag {
+    let is_decided = |difference: &FlagDifference| match &*difference.flag {
         "--network" => {
             record.settings.network == Network::Auto && difference.given == running.network
         }
@@ -421,7 +424,7 @@ fn agrees(flags: &Flags, dir: &DataDir, running: &GetStatusResponse) -> anyhow::
         .filter(|difference| !is_decided(difference));
     let each: Vec<_> = differences
         .map(
-            |Difference {
+            |FlagDifference {
                  flag,
                  running,
                  given,

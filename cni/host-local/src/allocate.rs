@@ -7,9 +7,9 @@ use podplane_cni::types::{IpConfig, next_ip};
 
 use super::{
     config::Config,
-    lease::Owner,
+    lease::LeaseOwner,
     range::{Range, RangeSet},
-    store::Locked,
+    store::LockedStore,
 };
 
 /// The addresses of a set in the order in which they are tried: each once, starting after `last`,
@@ -88,10 +88,10 @@ impl Refusal {
 /// Reserves one address of each set for the owner: all, or none on failure. `container_id` is for
 /// the text of the error that the owner has an address already.
 pub(super) fn allocate(
-    locked: &mut Locked<'_>,
+    locked: &mut LockedStore<'_>,
     config: &Config,
     container_id: &str,
-    owner: &Owner,
+    owner: &LeaseOwner,
 ) -> Result<Vec<IpConfig>, Refusal> {
     let mut allocation = Allocation {
         locked,
@@ -107,9 +107,9 @@ pub(super) fn allocate(
 }
 
 struct Allocation<'a, 'b> {
-    locked: &'a mut Locked<'b>,
+    locked: &'a mut LockedStore<'b>,
     container_id: &'a str,
-    owner: &'a Owner,
+    owner: &'a LeaseOwner,
     given: Vec<IpConfig>,
 }
 
@@ -216,5 +216,4 @@ impl Allocation<'_, '_> {
 }
 
 #[cfg(test)]
-#[path = "allocate_tests.rs"]
 mod tests;

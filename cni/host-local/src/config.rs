@@ -83,17 +83,17 @@ pub fn capacity(config: &Config) -> Capacity {
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Document {
+struct NetConf {
     name: String,
     cniversion: String,
-    ipam: Option<Ipam>,
+    ipam: Option<IpamConf>,
     runtimeconfig: RuntimeConfig,
     args: Args,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Ipam {
+struct IpamConf {
     #[serde(flatten)]
     flat: FlatRange,
     ranges: Vec<Option<Vec<Option<FlatRange>>>>,
@@ -203,9 +203,9 @@ impl Config {
 
     fn read(stdin: &[u8], cni_args: &str) -> Result<Self, String> {
         let decoded = go_json::decode(stdin, &schema::DOCUMENT)?;
-        let document: Document =
+        let document: NetConf =
             serde_json::from_value(decoded).map_err(|error| error.to_string())?;
-        let Document {
+        let NetConf {
             name,
             cniversion,
             ipam,
@@ -309,5 +309,4 @@ pub(super) fn requested_ip(text: &str) -> Result<IpAddr, String> {
 }
 
 #[cfg(test)]
-#[path = "config_tests.rs"]
 mod tests;

@@ -39,11 +39,11 @@ const MAX_NAME: usize = 255 - BOOT_SUFFIX.len();
 const BACK: Duration = Duration::from_secs(2);
 
 /// Identity and times of a directory.
-type Mark = [u8; 48];
+type DirMark = [u8; 48];
 /// The id of the boot; zeros if the index does not outlive it.
-type Boot = [u8; 36];
+type BootId = [u8; 36];
 
-const HEADER: usize = MAGIC.len() + size_of::<Boot>() + size_of::<Mark>() + size_of::<u64>();
+const HEADER: usize = MAGIC.len() + size_of::<BootId>() + size_of::<DirMark>() + size_of::<u64>();
 /// The number of changed records beyond which all are written again.
 const MANY: usize = 64;
 
@@ -52,7 +52,7 @@ const MANY: usize = 64;
 pub(super) struct Index {
     path: PathBuf,
     /// The open file, if it exists and is trusted.
-    file: Option<(OwnedFd, Boot)>,
+    file: Option<(OwnedFd, BootId)>,
     /// Set if the header was valid and says that the names were compared.
     is_compared: bool,
 }
@@ -172,7 +172,7 @@ impl Index {
     }
 }
 
-fn header(magic: &[u8; 16], boot: &Boot, mark: &Mark, count: usize) -> [u8; HEADER] {
+fn header(magic: &[u8; 16], boot: &BootId, mark: &DirMark, count: usize) -> [u8; HEADER] {
     let mut header = [0; HEADER];
     let parts: [&[u8]; 4] = [magic, boot, mark, &(count as u64).to_le_bytes()];
     let mut rest = header.as_mut_slice();
@@ -186,7 +186,7 @@ fn header(magic: &[u8; 16], boot: &Boot, mark: &Mark, count: usize) -> [u8; HEAD
 
 /// The directory's identity and times. Fails if the two times are equal, since the kernel may make
 /// them equal again.
-fn mark(dir: BorrowedFd<'_>) -> io::Result<Mark> {
+fn mark(dir: BorrowedFd<'_>) -> io::Result<DirMark> {
     let stat = rustix::fs::fstat(dir)?;
     if (stat.st_mtime, stat.st_mtime_nsec) == (stat.st_ctime, stat.st_ctime_nsec) {
         return Err(Errno::AGAIN.into());
@@ -199,7 +199,7 @@ fn mark(dir: BorrowedFd<'_>) -> io::Result<Mark> {
         stat.st_ctime.to_le_bytes(),
         stat.st_ctime_nsec.to_le_bytes(),
     ];
-    let mut mark = [0; size_of::<Mark>()];
+    let mut mark = [0; size_of::<DirMark>()];
     mark.copy_from_slice(numbers.as_flattened());
     Ok(mark)
 }
@@ -261,10 +261,10 @@ pub(super) fn make_private_dir(path: &Path) -> io::Result<()> {
 
 /// The identity of the boot: zeros on tmpfs, which does not outlive a boot. Elsewhere the kernel's
 /// id, as a power failure may lose a part of the index.
-fn boot(file: impl AsFd) -> Option<Boot> {
+fn boot(file: impl AsFd) -> Option<BootId> {
     let stat = rustix::fs::fstatfs(file).ok()?;
     if u64::try_from(stat.f_type) == Ok(TMPFS) {
-        Some([0; size_of::<Boot>()])
+        Some([0; size_of::<BootId>()])
     } else {
         boot_id()
     }
@@ -276,7 +276,7 @@ pub(super) fn is_tmpfs(path: &Path) -> bool {
 }
 
 /// The kernel's id of this boot.
-pub(super) fn boot_id() -> Option<Boot> {
+pub(super) fn boot_id() -> Option<BootId> {
     let id = read_small(rustix::fs::CWD, "/proc/sys/kernel/random/boot_id").ok()?;
     id.as_bytes().first_chunk().copied()
 }

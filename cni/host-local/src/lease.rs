@@ -30,21 +30,21 @@ impl Lease {
 
 /// The owner that a call is about, as the two contents that name it.
 #[derive(Debug, Clone)]
-pub(super) struct Owner {
+pub(super) struct LeaseOwner {
     /// The content that is written.
     pub(super) content: String,
     /// The content that old releases of the reference wrote.
     legacy: String,
 }
 
-/// The form in which a lease names its [`Owner`].
+/// The form in which a lease names its [`LeaseOwner`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Match {
+pub(super) enum OwnerMatch {
     Exact,
     Legacy,
 }
 
-impl Owner {
+impl LeaseOwner {
     pub(super) fn new(container_id: &str, ifname: &str) -> Self {
         Self {
             content: format!("{container_id}\r\n{ifname}"),
@@ -53,11 +53,11 @@ impl Owner {
     }
 
     /// Compares the owner with a file's content, given without the white space around it.
-    pub(super) fn matches(&self, content: &str) -> Option<Match> {
+    pub(super) fn matches(&self, content: &str) -> Option<OwnerMatch> {
         if content == self.content {
-            Some(Match::Exact)
+            Some(OwnerMatch::Exact)
         } else if content == self.legacy {
-            Some(Match::Legacy)
+            Some(OwnerMatch::Legacy)
         } else {
             None
         }

@@ -35,7 +35,7 @@ use std::{
 use allocate::Refusal;
 pub use config::{Capacity, Config, capacity};
 pub use lease::Lease;
-use lease::{Match, Owner};
+use lease::{LeaseOwner, OwnerMatch};
 pub use lock::LockError;
 use podplane_cni::{
     skel::{Call, Plugin, valid_attachments},
@@ -44,7 +44,7 @@ use podplane_cni::{
 pub use range::{Range, RangeSet};
 pub use restore::{is_whole, restore};
 use rustix::fs::Access;
-use store::Locked;
+use store::LockedStore;
 pub use store::{Options, Store, reclaim, usage};
 
 /// The plugin `host-local`.
@@ -64,7 +64,7 @@ impl Plugin for HostLocal {
             .map_or(Ok(Dns::default()), resolv_conf::read);
         let dns = dns.map_err(CniError::internal)?;
         let store = Store::open(&config.dir(), config.options).map_err(CniError::internal)?;
-        let owner = Owner::new(&call.container_id, &call.ifname);
+        let owner = LeaseOwner::new(&call.container_id, &call.ifname);
         let mut locked = lock(call, &store, &owner)?;
         let mut telling = call.tell.begin("allocate");
         let ips = allocate::allocate(&mut locked, &config, &call.container_id, &owner);
@@ -108,7 +108,7 @@ impl Plugin for HostLocal {
         let config = Config::parse(&call.stdin, &call.args)?;
         let store = Store::open(&config.dir(), config.options).map_err(CniError::internal)?;
         let id = &call.container_id;
-        let owner = Owner::new(id, &call.ifname);
+        let owner = LeaseOwner::new(id, &call.ifname);
         let mut locked = store.lock(Some(&owner)).map_err(lock_error)?;
         if locked.held().next().is_none() {
             locked.make_sure().map_err(CniError::internal)?;
@@ -173,11 +173,11 @@ impl Plugin for HostLocal {
 /// Releases the leases of the call's container and interface in a directory.
 fn release(call: &Call, dir: &Path, options: Options, sets: usize) -> Result<(), CniError> {
     let store = Store::open(dir, options).map_err(CniError::internal)?;
-    let owner = Owner::new(&call.container_id, &call.ifname);
+    let owner = LeaseOwner::new(&call.container_id, &call.ifname);
     let mut locked = lock(call, &store, &owner)?;
     let telling = call.tell.begin("release");
     let mut release = || -> io::Result<()> {
-        if !locked.holds(Match::Exact) {
+        if !locked.holds(OwnerMatch::Exact) {
             // Only the directory can tell that there is no such lease, or that one of an old
             // release counts.
             locked.make_sure()?;
@@ -185,8 +185,8 @@ fn release(call: &Call, dir: &Path, options: Options, sets: usize) -> Result<(),
         // The reference does this once for each set: after a round that released exact leases, the
         // next one releases those that an old release wrote.
         for _ in 0..sets {
-            if locked.release(Match::Exact)? == 0 {
-                locked.release(Match::Legacy)?;
+            if locked.release(OwnerMatch::Exact)? == 0 {
+                locked.release(OwnerMatch::Legacy)?;
             }
         }
         Ok(())
@@ -218,7 +218,11 @@ fn unwritable(dir: &Path) -> Option<String> {
 
 /// Takes the directory's lock. The wait is a step of its own in the trace, since all pods of a
 /// network queue here.
-fn lock<'a>(call: &Call, store: &'a Store, owner: &'a Owner) -> Result<Locked<'a>, CniError> {
+fn lock<'a>(
+    call: &Call,
+    store: &'a Store,
+    owner: &'a LeaseOwner,
+) -> Result<LockedStore<'a>, CniError> {
     let telling = call.tell.begin("lock");
     let locked = store.lock(Some(owner)).map_err(lock_error);
     telling.end(
@@ -238,7 +242,7 @@ fn lock_error(error: LockError) -> CniError {
 }
 
 /// The number of taken addresses among those that the set can give.
-fn used(locked: &Locked<'_>, set: &RangeSet) -> u128 {
+fn used(locked: &LockedStore<'_>, set: &RangeSet) -> u128 {
     let can_be_given = |ip| set.range_of(ip).is_some_and(|range| ip != range.gateway());
     let used = locked.taken().filter(|(ip, _)| can_be_given(*ip)).count();
     used as u128
@@ -246,7 +250,7 @@ fn used(locked: &Locked<'_>, set: &RangeSet) -> u128 {
 
 /// Prints on standard error which attachments fill an exhausted range. The error itself keeps the
 /// reference's words, which people and programs search for.
-fn explain_exhaustion(locked: &Locked<'_>, config: &Config) {
+fn explain_exhaustion(locked: &LockedStore<'_>, config: &Config) {
     const SHOWN: usize = 5;
     let mut taken: Vec<_> = locked.taken().map(|(ip, hash)| (hash, ip)).collect();
     taken.sort_unstable();

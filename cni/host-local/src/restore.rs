@@ -5,7 +5,7 @@ use std::{io, path::Path};
 use rustix::fs::{AtFlags, CWD, OFlags};
 
 use super::{
-    lease::{Lease, Owner},
+    lease::{Lease, LeaseOwner},
     lock::LockError,
     path_error::go_path_error,
     scan::{TEMPORARY, read_small},
@@ -21,7 +21,7 @@ pub fn is_whole(dir: &Path, lease: &Lease) -> bool {
 }
 
 fn is_of(lease: &Lease, content: &str) -> bool {
-    let owner = Owner::new(
+    let owner = LeaseOwner::new(
         &lease.container_id,
         lease.ifname.as_deref().unwrap_or_default(),
     );
@@ -57,7 +57,7 @@ impl Store {
     fn replace_lease(&self, lease: &Lease) -> io::Result<()> {
         let name = lease.ip.to_string();
         let ifname = lease.ifname.as_deref().unwrap_or_default();
-        let content = Owner::new(&lease.container_id, ifname).content;
+        let content = LeaseOwner::new(&lease.container_id, ifname).content;
         let write = || -> rustix::io::Result<()> {
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
             let file = rustix::fs::openat(&self.fd, TEMPORARY, flags, LEASE_MODE)?;
@@ -129,7 +129,7 @@ mod tests {
         };
         let (a, b) = (lease(2, "a"), lease(3, "b"));
         for lease in [&a, &b] {
-            let owner = Owner::new(&lease.container_id, "eth0");
+            let owner = LeaseOwner::new(&lease.container_id, "eth0");
             assert!(
                 open()
                     .lock(None)

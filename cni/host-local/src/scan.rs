@@ -77,11 +77,11 @@ pub(super) fn scan<T: Send>(
     Ok(whole)
 }
 
-type Entry = (Box<str>, IpAddr, FileType);
+type ScannedEntry = (Box<str>, IpAddr, FileType);
 
 fn read_entries<T>(
     dir: BorrowedFd<'_>,
-    entries: &[Entry],
+    entries: &[ScannedEntry],
     want: impl Fn(&str, IpAddr, &str) -> Option<T>,
 ) -> io::Result<Scan<T>> {
     let mut scan = Scan::default();

@@ -1,43 +1,43 @@
 //! The fields that the reference decodes: what they refuse is refused, used or not.
 
-use podplane_cni::types::{go_json::Kind, parse_cidr, parse_ip};
+use podplane_cni::types::{go_json::GoType, parse_cidr, parse_ip};
 
 use super::config::requested_ip;
 
 /// The document.
-pub(super) static DOCUMENT: Kind = Kind::Struct(&[
-    ("name", Kind::String),
-    ("cniVersion", Kind::String),
-    ("ipam", Kind::Pointer(&IPAM)),
+pub(super) static DOCUMENT: GoType = GoType::Struct(&[
+    ("name", GoType::String),
+    ("cniVersion", GoType::String),
+    ("ipam", GoType::Pointer(&IPAM)),
     ("runtimeConfig", RUNTIME_CONFIG),
-    ("args", Kind::Pointer(&ARGS)),
+    ("args", GoType::Pointer(&ARGS)),
 ]);
 
-static IPAM: Kind = Kind::Struct(&[
+static IPAM: GoType = GoType::Struct(&[
     ("rangeStart", IP),
     ("rangeEnd", IP),
     ("subnet", CIDR),
     ("gateway", IP),
-    ("Name", Kind::String),
-    ("type", Kind::String),
-    ("routes", Kind::Slice(&Kind::Pointer(&ROUTE))),
-    ("dataDir", Kind::String),
-    ("resolvConf", Kind::String),
+    ("Name", GoType::String),
+    ("type", GoType::String),
+    ("routes", GoType::Slice(&GoType::Pointer(&ROUTE))),
+    ("dataDir", GoType::String),
+    ("resolvConf", GoType::String),
     ("ranges", RANGE_SETS),
     // Ours: the reference ignores these keys, whatever they are.
-    ("lockTimeout", Kind::String),
-    ("bootID", Kind::Bool),
+    ("lockTimeout", GoType::String),
+    ("bootID", GoType::Bool),
 ]);
 
-const RUNTIME_CONFIG: Kind = Kind::Struct(&[("ipRanges", RANGE_SETS), ("ips", WISHES)]);
+const RUNTIME_CONFIG: GoType = GoType::Struct(&[("ipRanges", RANGE_SETS), ("ips", WISHES)]);
 
-static ARGS: Kind = Kind::Struct(&[("cni", Kind::Pointer(&CNI_ARGS))]);
+static ARGS: GoType = GoType::Struct(&[("cni", GoType::Pointer(&CNI_ARGS))]);
 
-static CNI_ARGS: Kind = Kind::Struct(&[("ips", WISHES)]);
+static CNI_ARGS: GoType = GoType::Struct(&[("ips", WISHES)]);
 
-const RANGE_SETS: Kind = Kind::Slice(&Kind::Slice(&RANGE));
+const RANGE_SETS: GoType = GoType::Slice(&GoType::Slice(&RANGE));
 
-static RANGE: Kind = Kind::Struct(&[
+static RANGE: GoType = GoType::Struct(&[
     ("rangeStart", IP),
     ("rangeEnd", IP),
     ("subnet", CIDR),
@@ -45,24 +45,24 @@ static RANGE: Kind = Kind::Struct(&[
 ]);
 
 /// The newer keys are those of the reference's head.
-static ROUTE: Kind = Kind::Replaced(&Kind::Struct(&[
+static ROUTE: GoType = GoType::Replaced(&GoType::Struct(&[
     ("dst", CIDR),
     ("gw", IP),
-    ("mtu", Kind::Int),
-    ("advmss", Kind::Int),
-    ("priority", Kind::Int),
-    ("table", Kind::Pointer(&Kind::Int)),
-    ("scope", Kind::Pointer(&Kind::Int)),
+    ("mtu", GoType::Int),
+    ("advmss", GoType::Int),
+    ("priority", GoType::Int),
+    ("table", GoType::Pointer(&GoType::Int)),
+    ("scope", GoType::Pointer(&GoType::Int)),
 ]));
 
-const WISHES: Kind = Kind::Slice(&WISH);
+const WISHES: GoType = GoType::Slice(&WISH);
 
 /// A requested address. An empty one is accepted here, and refused when it is used.
-static WISH: Kind = Kind::Text(|text| unless_empty(text, |text| requested_ip(text).map(drop)));
+static WISH: GoType = GoType::Text(|text| unless_empty(text, |text| requested_ip(text).map(drop)));
 
-const IP: Kind = Kind::Text(|text| unless_empty(text, |text| parse_ip(text).map(drop)));
+const IP: GoType = GoType::Text(|text| unless_empty(text, |text| parse_ip(text).map(drop)));
 
-const CIDR: Kind = Kind::Checked(|text| parse_cidr(text).map(drop));
+const CIDR: GoType = GoType::Checked(|text| parse_cidr(text).map(drop));
 
 fn unless_empty(text: &str, check: fn(&str) -> Result<(), String>) -> Result<(), String> {
     if text.is_empty() { Ok(()) } else { check(text) }

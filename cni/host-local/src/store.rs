@@ -23,7 +23,7 @@ use rustix::{
 use super::{
     boot,
     index::{self, Index},
-    lease::{Lease, Match, Owner, hash},
+    lease::{Lease, LeaseOwner, OwnerMatch, hash},
     lock::{self, LockError},
     path_error::{go_path_error, go_text, mkdir_all},
     records::Records,
@@ -98,16 +98,19 @@ impl Store {
     }
 
     /// Waits for the lock, and determines the taken addresses and the owner's.
-    pub(super) fn lock<'a>(&'a self, owner: Option<&'a Owner>) -> Result<Locked<'a>, LockError> {
+    pub(super) fn lock<'a>(
+        &'a self,
+        owner: Option<&'a LeaseOwner>,
+    ) -> Result<LockedStore<'a>, LockError> {
         let guard = self.guard()?;
         let mut index = Index::of(self.fd.as_fd(), &self.dir, &self.index_dir);
         let known = index.as_mut().and_then(|index| index.load(self.fd.as_fd()));
-        let mut locked = Locked {
+        let mut locked = LockedStore {
             store: self,
             owner,
             index,
             records: Records::default(),
-            source: Source::Index(Vec::new()),
+            source: LeaseSource::Index(Vec::new()),
             held: Vec::new(),
             cursor: None,
             _guard: guard,
@@ -119,13 +122,13 @@ impl Store {
         Ok(locked)
     }
 
-    pub(super) fn guard(&self) -> Result<Guard<'_>, LockError> {
+    pub(super) fn guard(&self) -> Result<LockGuard<'_>, LockError> {
         lock::lock(
             &self.lock,
             &self.dir.join("lock"),
             self.options.lock_timeout,
         )?;
-        let guard = Guard(&self.lock);
+        let guard = LockGuard(&self.lock);
         if self.options.boot_id {
             boot::forget_earlier(self.fd.as_fd(), &self.dir, &self.index_dir)
                 .map_err(|error| go_path_error("open", &self.dir, error))?;
@@ -222,52 +225,52 @@ pub(super) fn write_all(file: &OwnedFd, content: &str) -> rustix::io::Result<()>
 
 /// Releases the lock when dropped. Closing the file would too, but a store may be used again.
 #[derive(Debug)]
-pub(super) struct Guard<'a>(&'a File);
+pub(super) struct LockGuard<'a>(&'a File);
 
-impl Drop for Guard<'_> {
+impl Drop for LockGuard<'_> {
     fn drop(&mut self) {
         _ = rustix::fs::flock(self.0, FlockOperation::Unlock);
     }
 }
 
-/// The source of the knowledge of a [`Locked`].
+/// The source of the knowledge of a [`LockedStore`].
 #[derive(Debug)]
-enum Source {
+enum LeaseSource {
     /// The index, with the slots of it that were changed since.
     Index(Vec<usize>),
     /// The directory; `is_plain` if the records are complete.
     Scan { is_plain: bool },
 }
 
-/// A lease of the [`Locked`]'s owner.
+/// A lease of the [`LockedStore`]'s owner.
 #[derive(Debug, Clone)]
-struct Held {
+struct OwnedLease {
     name: String,
     ip: IpAddr,
-    how: Match,
+    how: OwnerMatch,
 }
 
 /// The state of the directory while the lock is held. Each file was opened at most once.
 #[derive(Debug)]
-pub(super) struct Locked<'a> {
+pub(super) struct LockedStore<'a> {
     store: &'a Store,
-    owner: Option<&'a Owner>,
+    owner: Option<&'a LeaseOwner>,
     index: Option<Index>,
     records: Records,
-    source: Source,
-    held: Vec<Held>,
+    source: LeaseSource,
+    held: Vec<OwnedLease>,
     /// The cursor that was read last, kept open to be written: its set, file and length.
     cursor: Option<(usize, OwnedFd, usize)>,
-    _guard: Guard<'a>,
+    _guard: LockGuard<'a>,
 }
 
-impl Drop for Locked<'_> {
+impl Drop for LockedStore<'_> {
     fn drop(&mut self) {
         let changed = match &self.source {
-            Source::Index(changed) if changed.is_empty() => return,
-            Source::Index(changed) => Some(changed.as_slice()),
-            Source::Scan { is_plain: true } => None,
-            Source::Scan { is_plain: false } => return,
+            LeaseSource::Index(changed) if changed.is_empty() => return,
+            LeaseSource::Index(changed) => Some(changed.as_slice()),
+            LeaseSource::Scan { is_plain: true } => None,
+            LeaseSource::Scan { is_plain: false } => return,
         };
         if let Some(index) = &mut self.index {
             // Without an index the next call reads the directory.
@@ -276,7 +279,7 @@ impl Drop for Locked<'_> {
     }
 }
 
-impl Locked<'_> {
+impl LockedStore<'_> {
     /// Takes the records from the index. The owner's leases are confirmed by reading their files.
     fn believe(&mut self, records: Records) {
         if let Some(owner) = self.owner {
@@ -285,7 +288,7 @@ impl Locked<'_> {
                 let name = ip.to_string();
                 let content = read_small(&self.store.fd, name.as_str()).unwrap_or_default();
                 if let Some(how) = owner.matches(content.trim()) {
-                    self.held.push(Held { name, ip, how });
+                    self.held.push(OwnedLease { name, ip, how });
                 }
             }
             self.held.sort_by(|a, b| a.name.cmp(&b.name));
@@ -299,14 +302,14 @@ impl Locked<'_> {
         let want = |name: &str, ip, content: &str| {
             let how = owner?.matches(content)?;
             let name = name.to_owned();
-            Some(Held { name, ip, how })
+            Some(OwnedLease { name, ip, how })
         };
         let found = scan(self.store.fd.as_fd(), want)
             .map_err(|error| go_path_error("open", &self.store.dir, error))?;
         self.held = found.wanted;
         self.held.sort_by(|a, b| a.name.cmp(&b.name));
         self.records = found.records;
-        self.source = Source::Scan {
+        self.source = LeaseSource::Scan {
             is_plain: found.is_plain,
         };
         Ok(())
@@ -314,7 +317,7 @@ impl Locked<'_> {
 
     /// Reads the directory if the index is the only source so far. Returns true if it did.
     pub(super) fn make_sure(&mut self) -> io::Result<bool> {
-        let is_hearsay = matches!(self.source, Source::Index(_));
+        let is_hearsay = matches!(self.source, LeaseSource::Index(_));
         if is_hearsay {
             self.scan()?;
         }
@@ -327,7 +330,7 @@ impl Locked<'_> {
     /// read. The comparison is skipped until something changes, since a caller that is refused an
     /// address asks again and again.
     pub(super) fn make_sure_of_names(&mut self) -> io::Result<bool> {
-        let Source::Index(changed) = &self.source else {
+        let LeaseSource::Index(changed) = &self.source else {
             return Ok(false);
         };
         let index = self.index.as_ref().filter(|_| changed.is_empty());
@@ -350,7 +353,7 @@ impl Locked<'_> {
     }
 
     /// Returns true if the owner has a lease of this form.
-    pub(super) fn holds(&self, how: Match) -> bool {
+    pub(super) fn holds(&self, how: OwnerMatch) -> bool {
         self.held.iter().any(|held| held.how == how)
     }
 
@@ -372,20 +375,20 @@ impl Locked<'_> {
 
     /// Writes a lease. Returns true if the address was free. The file appears in one step, with its
     /// owner; nothing is left behind on failure.
-    pub(super) fn reserve(&mut self, ip: IpAddr, owner: &Owner) -> io::Result<bool> {
+    pub(super) fn reserve(&mut self, ip: IpAddr, owner: &LeaseOwner) -> io::Result<bool> {
         match self.store.write_lease(&ip.to_string(), &owner.content) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 // Either the index was wrong, and reading the directory has corrected it, or
                 // another program writes without the lock.
                 if !self.make_sure()? && !self.records.contains(ip) {
                     self.records.push(ip, 0);
-                    self.source = Source::Scan { is_plain: false };
+                    self.source = LeaseSource::Scan { is_plain: false };
                 }
                 Ok(false)
             }
             Err(error) => Err(error),
             Ok(()) => {
-                if let Source::Index(changed) = &mut self.source {
+                if let LeaseSource::Index(changed) = &mut self.source {
                     changed.push(self.records.len());
                 }
                 self.records.push(ip, hash(&owner.content));
@@ -400,11 +403,11 @@ impl Locked<'_> {
     }
 
     /// Deletes the owner's leases of one form, and returns their number.
-    pub(super) fn release(&mut self, how: Match) -> io::Result<usize> {
+    pub(super) fn release(&mut self, how: OwnerMatch) -> io::Result<usize> {
         let (released, rest): (Vec<_>, _) = self.held.drain(..).partition(|held| held.how == how);
         self.held = rest;
         let mut outcome = Ok(());
-        for Held { name, ip, .. } in &released {
+        for OwnedLease { name, ip, .. } in &released {
             outcome = outcome.and(self.remove(name, *ip));
         }
         outcome.map(|()| released.len())
@@ -418,7 +421,7 @@ impl Locked<'_> {
         } else {
             None
         };
-        if let Source::Index(changed) = &mut self.source {
+        if let LeaseSource::Index(changed) = &mut self.source {
             changed.extend(slot);
         }
         Ok(())
@@ -497,9 +500,7 @@ pub fn reclaim(dir: &Path, keep: impl FnMut(&Lease) -> bool) -> io::Result<Vec<L
 }
 
 #[cfg(test)]
-#[path = "store_tests.rs"]
 mod tests;
 
 #[cfg(test)]
-#[path = "index_tests.rs"]
 mod index_tests;

@@ -22,7 +22,7 @@ use podplane_cni::{
 };
 use podplane_netlink::{Link, Netlink, NetlinkError, Request, netns, root_qdisc};
 
-use self::config::{Config, Limit};
+use self::config::{BandwidthConfig, RateLimit};
 use crate::{attach::container::open, masquerade::hash};
 
 /// The prefix of the names of `ifb` links.
@@ -50,7 +50,7 @@ impl Plugin for Bandwidth {
     }
 
     fn add(&self, call: &Call) -> Result<CniResult, CniError> {
-        let config = Config::parse(call)?;
+        let config = BandwidthConfig::parse(call)?;
         let previous = config.previous.clone();
         let mut result =
             previous.ok_or_else(|| CniError::internal("must be called as chained plugin"))?;
@@ -89,7 +89,7 @@ impl Plugin for Bandwidth {
     }
 
     fn check(&self, call: &Call) -> Result<(), CniError> {
-        let config = Config::parse(call)?;
+        let config = BandwidthConfig::parse(call)?;
         let previous = config.previous.as_ref();
         let previous =
             previous.ok_or_else(|| CniError::internal("must be called as a chained plugin"))?;
@@ -233,7 +233,7 @@ fn shape(
     netlink: &mut Netlink,
     host: &Link,
     call: &Call,
-    config: &Config,
+    config: &BandwidthConfig,
     undo: &mut Vec<Request>,
 ) -> Result<Option<Interface>, CniError> {
     if let Some(limit) = config.ingress {
@@ -263,9 +263,9 @@ fn shape(
     }))
 }
 
-fn limit_link(netlink: &mut Netlink, index: u32, limit: Limit) -> Result<(), CniError> {
+fn limit_link(netlink: &mut Netlink, index: u32, limit: RateLimit) -> Result<(), CniError> {
     let bucket = bucket::token_bucket(limit);
-    let Limit { rate, burst } = limit;
+    let RateLimit { rate, burst } = limit;
     // The kernel would say only "Invalid argument".
     let fault = if bucket.rate == 0 {
         Some(format!("invalid rate {rate} bit/s: it must be 8 or more"))
@@ -299,7 +299,7 @@ fn create_ifb(netlink: &mut Netlink, mtu: u32, call: &Call) -> Result<Link, CniE
 }
 
 /// Compares the link's bucket with the limit, with the reference's error texts.
-fn check_bucket(link: &Link, limit: Limit) -> Result<(), CniError> {
+fn check_bucket(link: &Link, limit: RateLimit) -> Result<(), CniError> {
     let root = root_qdisc(link.index).map_err(|error| failed(&error))?;
     let Some(current) = root.and_then(|qdisc| qdisc.bucket) else {
         return Err(CniError::internal("Failed to find qdisc"));

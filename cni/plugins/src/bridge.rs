@@ -13,12 +13,12 @@ use std::{fs::File, path::Path};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use podplane_cni::{
-    skel::{Call, Ipam, Plugin, text, valid_attachments},
+    skel::{Call, IpamPlugin, Plugin, text, valid_attachments},
     types::{CniError, CniResult, Route, Version, next_ip},
 };
 use podplane_netlink::{Link, Netlink, Request, netns};
 
-use self::{config::Config, spoof::MacCheck};
+use self::{config::BridgeConfig, spoof::MacCheck};
 use crate::{
     attach::{container, veth},
     masquerade,
@@ -34,7 +34,7 @@ impl Plugin for BridgePlugin {
     }
 
     fn add(&self, call: &Call) -> Result<CniResult, CniError> {
-        let config = Config::parse(call)?;
+        let config = BridgeConfig::parse(call)?;
         config.check()?;
         let path = Path::new(&call.netns);
         let netns = netns::open(path).map_err(|error| {
@@ -42,12 +42,12 @@ impl Plugin for BridgePlugin {
         })?;
         let mut inside = container::open(&netns)?;
         container::refuse_existing(&mut inside, &call.ifname)?;
-        let attachment = Attachment {
+        let attachment = BridgeAttachment {
             call,
             config: &config,
             netns: &netns,
         };
-        match Ipam::new(call, &config.ipam) {
+        match IpamPlugin::new(call, &config.ipam) {
             None => attachment.with_pair(&mut inside, |pair| pair.finish(CniResult::default())),
             Some(ipam) if ipam.needs_interface() => {
                 attachment.with_pair(&mut inside, |mut pair| {
@@ -67,9 +67,9 @@ impl Plugin for BridgePlugin {
     /// needs the link to release the address, IPAM runs first. Every step is tried even if another
     /// one fails: a DEL is not repeated for ever.
     fn del(&self, call: &Call) -> Result<(), CniError> {
-        let config = Config::parse(call)?;
+        let config = BridgeConfig::parse(call)?;
         let delete = || container::delete(Path::new(&call.netns), &call.ifname);
-        let (deleted, released) = match Ipam::new(call, &config.ipam) {
+        let (deleted, released) = match IpamPlugin::new(call, &config.ipam) {
             None => (delete(), Ok(())),
             Some(ipam) if ipam.needs_interface() => {
                 let released = ipam.del();
@@ -89,14 +89,14 @@ impl Plugin for BridgePlugin {
     }
 
     fn check(&self, call: &Call) -> Result<(), CniError> {
-        let config = Config::parse(call)?;
-        Ipam::new(call, &config.ipam).map_or(Ok(()), |ipam| ipam.forward("CHECK"))?;
+        let config = BridgeConfig::parse(call)?;
+        IpamPlugin::new(call, &config.ipam).map_or(Ok(()), |ipam| ipam.forward("CHECK"))?;
         check::check(call, &config)
     }
 
     fn gc(&self, call: &Call) -> Result<(), CniError> {
-        let config = Config::parse(call)?;
-        let freed = Ipam::new(call, &config.ipam).map_or(Ok(()), |ipam| ipam.forward("GC"));
+        let config = BridgeConfig::parse(call)?;
+        let freed = IpamPlugin::new(call, &config.ipam).map_or(Ok(()), |ipam| ipam.forward("GC"));
         let Some(valid) = valid_attachments(&call.stdin)? else {
             return freed; // The valid attachments are not known.
         };
@@ -106,13 +106,13 @@ impl Plugin for BridgePlugin {
     }
 
     fn status(&self, call: &Call) -> Result<(), CniError> {
-        let config = Config::parse(call)?;
-        Ipam::new(call, &config.ipam).map_or(Ok(()), |ipam| ipam.forward("STATUS"))
+        let config = BridgeConfig::parse(call)?;
+        IpamPlugin::new(call, &config.ipam).map_or(Ok(()), |ipam| ipam.forward("STATUS"))
     }
 }
 
-fn owner<'a>(call: &'a Call, config: &'a Config) -> masquerade::Owner<'a> {
-    masquerade::Owner {
+fn owner<'a>(call: &'a Call, config: &'a BridgeConfig) -> masquerade::MasqueradeOwner<'a> {
+    masquerade::MasqueradeOwner {
         network: &config.network,
         ifname: &call.ifname,
         container_id: &call.container_id,
@@ -121,15 +121,15 @@ fn owner<'a>(call: &'a Call, config: &'a Config) -> masquerade::Owner<'a> {
 
 /// The inputs of an ADD.
 #[derive(Clone, Copy)]
-struct Attachment<'a> {
+struct BridgeAttachment<'a> {
     call: &'a Call,
-    config: &'a Config,
+    config: &'a BridgeConfig,
     netns: &'a File,
 }
 
 /// An attachment whose devices exist.
-struct Pair<'a> {
-    attachment: Attachment<'a>,
+struct AttachedPair<'a> {
+    attachment: BridgeAttachment<'a>,
     host: &'a mut Netlink,
     /// A netlink socket in the container's namespace.
     inside: &'a mut Netlink,
@@ -138,13 +138,13 @@ struct Pair<'a> {
     container: Link,
 }
 
-impl Attachment<'_> {
+impl BridgeAttachment<'_> {
     /// Makes the devices and passes them to `work`. On failure everything is removed but the
     /// bridge. `inside` is a socket in the container's namespace.
     fn with_pair(
         self,
         inside: &mut Netlink,
-        work: impl FnOnce(Pair<'_>) -> Result<CniResult, CniError>,
+        work: impl FnOnce(AttachedPair<'_>) -> Result<CniResult, CniError>,
     ) -> Result<CniResult, CniError> {
         let Self {
             call,
@@ -158,7 +158,7 @@ impl Attachment<'_> {
             // Such a result can carry addresses only.
             return Err(CniError::internal("cannot convert: no valid IP addresses"));
         }
-        let pair = veth::Pair {
+        let pair = veth::VethPair {
             netns,
             ifname: &call.ifname,
             mtu: config.mtu,
@@ -170,7 +170,7 @@ impl Attachment<'_> {
             .prepare(&mut host, inside, &port)
             .and_then(|container| {
                 telling.end(None);
-                work(Pair {
+                work(AttachedPair {
                     attachment: self,
                     host: &mut host,
                     inside,
@@ -239,7 +239,7 @@ impl Attachment<'_> {
     }
 }
 
-impl Pair<'_> {
+impl AttachedPair<'_> {
     /// Sets both ends up, for an IPAM plugin that communicates over them.
     fn set_up(&mut self) -> Result<(), CniError> {
         let up = self.inside.execute([Request::up(self.container.index)]);
@@ -257,7 +257,7 @@ impl Pair<'_> {
             port,
             container,
         } = self;
-        let Attachment { call, config, .. } = attachment;
+        let BridgeAttachment { call, config, .. } = attachment;
         let telling = call.tell.begin("configure");
         complete(config, &mut result);
         if config.container_interface_up {
@@ -294,7 +294,7 @@ impl Pair<'_> {
 }
 
 /// Fills in the fields that IPAM leaves to the bridge: interface, gateways and default routes.
-fn complete(config: &Config, result: &mut CniResult) {
+fn complete(config: &BridgeConfig, result: &mut CniResult) {
     let CniResult { ips, routes, .. } = result;
     for ip in ips {
         ip.interface = Some(2);

@@ -18,7 +18,7 @@ use podplane_cni::{
 };
 
 use self::{
-    config::{BackendChoice, Config, IngressPolicy},
+    config::{BackendChoice, FirewallConfig, IngressPolicy},
     firewalld::Firewalld,
     isolation::Isolation,
 };
@@ -28,7 +28,7 @@ use self::{
 pub struct Firewall;
 
 /// The firewall that accepts the container's traffic.
-enum Backend {
+enum FirewallBackend {
     Iptables,
     Firewalld(Firewalld),
 }
@@ -44,13 +44,13 @@ impl Plugin for Firewall {
     }
 
     fn add(&self, call: &Call) -> Result<CniResult, CniError> {
-        let config = Config::parse(call)?;
+        let config = FirewallConfig::parse(call)?;
         let previous = previous(&config)?;
         let isolation = isolation(&config)?;
-        let backend = Backend::choose(&config)?;
+        let backend = FirewallBackend::choose(&config)?;
         let added = match &backend {
-            Backend::Iptables => iptables::add(&config, isolation.as_ref()),
-            Backend::Firewalld(firewalld) => firewalld
+            FirewallBackend::Iptables => iptables::add(&config, isolation.as_ref()),
+            FirewallBackend::Firewalld(firewalld) => firewalld
                 .add(&config)
                 .and_then(|()| iptables::isolate(&config, isolation.as_ref())),
         };
@@ -65,8 +65,8 @@ impl Plugin for Firewall {
     /// Removes the rules of both backends unless iptables is configured: firewalld may have been
     /// started since the ADD.
     fn del(&self, call: &Call) -> Result<(), CniError> {
-        let config = Config::parse(call)?;
-        let removed = Backend::choose(&config).and_then(|backend| backend.remove(&config));
+        let config = FirewallConfig::parse(call)?;
+        let removed = FirewallBackend::choose(&config).and_then(|backend| backend.remove(&config));
         let removed = removed.and(match config.backend {
             BackendChoice::Iptables => Ok(()),
             _ => iptables::remove(&config),
@@ -75,11 +75,11 @@ impl Plugin for Firewall {
     }
 
     fn check(&self, call: &Call) -> Result<(), CniError> {
-        let config = Config::parse(call)?;
+        let config = FirewallConfig::parse(call)?;
         previous(&config)?;
-        match Backend::choose(&config)? {
-            Backend::Iptables => iptables::check(&config)?,
-            Backend::Firewalld(firewalld) => firewalld.check(&config)?,
+        match FirewallBackend::choose(&config)? {
+            FirewallBackend::Iptables => iptables::check(&config)?,
+            FirewallBackend::Firewalld(firewalld) => firewalld.check(&config)?,
         }
         // A policy that ADD refuses is not checked, as in the reference.
         match isolation(&config) {
@@ -94,12 +94,12 @@ impl Plugin for Firewall {
     }
 
     fn status(&self, call: &Call) -> Result<(), CniError> {
-        let config = Config::parse(call)?;
+        let config = FirewallConfig::parse(call)?;
         let usable = match config.backend {
             BackendChoice::Firewalld => firewalld::probe(),
-            _ => match Backend::choose(&config)? {
-                Backend::Iptables => iptables::probe(),
-                Backend::Firewalld(_) => Ok(()),
+            _ => match FirewallBackend::choose(&config)? {
+                FirewallBackend::Iptables => iptables::probe(),
+                FirewallBackend::Firewalld(_) => Ok(()),
             },
         };
         usable.map_err(|error| {
@@ -109,8 +109,8 @@ impl Plugin for Firewall {
     }
 }
 
-impl Backend {
-    fn choose(config: &Config) -> Result<Self, CniError> {
+impl FirewallBackend {
+    fn choose(config: &FirewallConfig) -> Result<Self, CniError> {
         Ok(match config.backend {
             BackendChoice::Iptables => Self::Iptables,
             BackendChoice::Firewalld => Self::Firewalld(Firewalld::connect()?),
@@ -118,7 +118,7 @@ impl Backend {
         })
     }
 
-    fn remove(&self, config: &Config) -> Result<(), CniError> {
+    fn remove(&self, config: &FirewallConfig) -> Result<(), CniError> {
         match self {
             Self::Iptables => iptables::remove(config),
             Self::Firewalld(firewalld) => {
@@ -129,12 +129,12 @@ impl Backend {
     }
 }
 
-fn previous(config: &Config) -> Result<CniResult, CniError> {
+fn previous(config: &FirewallConfig) -> Result<CniResult, CniError> {
     let previous = config.previous.clone();
     previous.ok_or_else(|| CniError::internal("missing prevResult from earlier plugin"))
 }
 
-fn isolation(config: &Config) -> Result<Option<Isolation>, CniError> {
+fn isolation(config: &FirewallConfig) -> Result<Option<Isolation>, CniError> {
     let is_isolated = match config.ingress_policy()? {
         IngressPolicy::Open => return Ok(None),
         IngressPolicy::SameBridge => false,

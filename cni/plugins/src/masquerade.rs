@@ -15,7 +15,7 @@ use podplane_cni::{
 };
 use podplane_netlink::{
     NetlinkError,
-    nft::{Base, Batch, Chain, Family, Hook, MAX_COMMENT, Nft, Rule, Table, expr},
+    nft::{BaseChain, Batch, Chain, Family, Hook, MAX_COMMENT, Nft, NftRule, Table, expr},
 };
 use sha2::{Digest as _, Sha512};
 
@@ -28,14 +28,14 @@ const POSTROUTING: Chain<'_> = TABLE.chain("postrouting");
 
 /// The means by which rules are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Backend {
+pub(crate) enum MasqueradeBackend {
     /// Netlink, without another program.
     Nftables,
     /// The program `iptables`.
     Iptables,
 }
 
-impl Backend {
+impl MasqueradeBackend {
     /// Parses `ipMasqBackend`. `None` means `auto`, for which see [`Self::preferred`].
     ///
     /// # Errors
@@ -66,7 +66,7 @@ impl Backend {
 
 /// The attachment that rules belong to.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Owner<'a> {
+pub(crate) struct MasqueradeOwner<'a> {
     /// The network's name.
     pub(crate) network: &'a str,
     /// The interface in the container.
@@ -75,7 +75,7 @@ pub(crate) struct Owner<'a> {
     pub(crate) container_id: &'a str,
 }
 
-impl Owner<'_> {
+impl MasqueradeOwner<'_> {
     /// The beginning of the comments of this attachment's rules.
     fn prefix(self) -> String {
         let Self {
@@ -122,17 +122,17 @@ fn failed(error: &NetlinkError) -> CniError {
 /// # Errors
 /// The kernel's, or `iptables`'.
 pub(crate) fn add(
-    backend: Option<Backend>,
+    backend: Option<MasqueradeBackend>,
     addresses: &[IpNet],
-    owner: Owner<'_>,
+    owner: MasqueradeOwner<'_>,
 ) -> Result<(), CniError> {
-    match backend.unwrap_or_else(Backend::preferred) {
-        Backend::Nftables => add_rules(addresses, owner).map_err(|error| failed(&error)),
-        Backend::Iptables => iptables::add(addresses, owner),
+    match backend.unwrap_or_else(MasqueradeBackend::preferred) {
+        MasqueradeBackend::Nftables => add_rules(addresses, owner).map_err(|error| failed(&error)),
+        MasqueradeBackend::Iptables => iptables::add(addresses, owner),
     }
 }
 
-fn add_rules(addresses: &[IpNet], owner: Owner<'_>) -> Result<(), NetlinkError> {
+fn add_rules(addresses: &[IpNet], owner: MasqueradeOwner<'_>) -> Result<(), NetlinkError> {
     let mut nft = Nft::open()?;
     let mut attempts = 0;
     loop {
@@ -174,7 +174,7 @@ fn add_entrance(batch: &mut Batch) {
         None,
         Some("Masquerade traffic from certain IPs to any (non-multicast) IP outside their subnet"),
     );
-    let base = Base {
+    let base = BaseChain {
         kind: "nat",
         hook: Hook::Postrouting,
         priority: SRCNAT,
@@ -196,7 +196,7 @@ const MULTICAST_V6: ipnet::Ipv6Net =
     ipnet::Ipv6Net::new_assert(std::net::Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0), 8);
 
 /// The rules whose comments begin with `prefix`.
-fn owned(nft: &mut Nft, prefix: &str) -> Result<Vec<Rule>, NetlinkError> {
+fn owned(nft: &mut Nft, prefix: &str) -> Result<Vec<NftRule>, NetlinkError> {
     let mut rules = nft.rules(CHECKS)?;
     rules.retain(|rule| rule.comment.starts_with(prefix));
     Ok(rules)
@@ -207,7 +207,7 @@ fn owned(nft: &mut Nft, prefix: &str) -> Result<Vec<Rule>, NetlinkError> {
 ///
 /// # Errors
 /// The kernel's, or `iptables`'.
-pub(crate) fn remove(owner: Owner<'_>) -> Result<(), CniError> {
+pub(crate) fn remove(owner: MasqueradeOwner<'_>) -> Result<(), CniError> {
     let prefix = owner.prefix();
     let by_netlink = Nft::open().and_then(|mut nft| {
         remove_rules(&mut nft, |rule| rule.comment.starts_with(&prefix))?;
@@ -225,14 +225,14 @@ pub(crate) fn remove(owner: Owner<'_>) -> Result<(), CniError> {
 /// # Errors
 /// The kernel's, or `iptables`'.
 pub(crate) fn collect_garbage(network: &str, valid: &[ValidAttachment]) -> Result<(), CniError> {
-    let owners = valid.iter().map(|attachment| Owner {
+    let owners = valid.iter().map(|attachment| MasqueradeOwner {
         network,
         ifname: &attachment.ifname,
         container_id: &attachment.container_id,
     });
-    let prefixes: Vec<_> = owners.map(Owner::prefix).collect();
+    let prefixes: Vec<_> = owners.map(MasqueradeOwner::prefix).collect();
     let prefix = format!("{}-", hash(network, 16));
-    let is_garbage = |rule: &Rule| {
+    let is_garbage = |rule: &NftRule| {
         rule.comment.starts_with(&prefix)
             && !prefixes.iter().any(|valid| rule.comment.starts_with(valid))
     };
@@ -245,7 +245,7 @@ pub(crate) fn collect_garbage(network: &str, valid: &[ValidAttachment]) -> Resul
 }
 
 /// Removes the rules for which `is_chosen` holds.
-fn remove_rules(nft: &mut Nft, is_chosen: impl Fn(&Rule) -> bool) -> Result<(), NetlinkError> {
+fn remove_rules(nft: &mut Nft, is_chosen: impl Fn(&NftRule) -> bool) -> Result<(), NetlinkError> {
     /// The number of deletions that fit into the socket's send buffer.
     const AT_ONCE: usize = 500;
     loop {
@@ -276,7 +276,7 @@ mod tests {
     /// The expected values are from `sha512sum`.
     #[test]
     fn comments_equal_those_of_the_reference() {
-        let owner = Owner {
+        let owner = MasqueradeOwner {
             network: "mynet",
             ifname: "eth0",
             container_id: "c\"1",
@@ -285,7 +285,7 @@ mod tests {
             owner.comment(),
             "d23676b4f2d9fe04-9655acbe54701adf, net: mynet, if: eth0, id: c1"
         );
-        let long = Owner {
+        let long = MasqueradeOwner {
             network: &"n".repeat(200),
             ..owner
         };
@@ -295,12 +295,12 @@ mod tests {
 
     #[test]
     fn parses_the_backend_by_name() {
-        let parse = |name| Backend::parse(name).unwrap();
+        let parse = |name| MasqueradeBackend::parse(name).unwrap();
         assert_eq!(parse(None), None);
         assert_eq!(parse(Some("auto")), None);
-        assert_eq!(parse(Some("nftables")), Some(Backend::Nftables));
-        assert_eq!(parse(Some("iptables")), Some(Backend::Iptables));
-        let error = Backend::parse(Some("x")).unwrap_err();
+        assert_eq!(parse(Some("nftables")), Some(MasqueradeBackend::Nftables));
+        assert_eq!(parse(Some("iptables")), Some(MasqueradeBackend::Iptables));
+        let error = MasqueradeBackend::parse(Some("x")).unwrap_err();
         assert_eq!(error.to_string(), "unknown ipmasq backend \"x\"");
     }
 }

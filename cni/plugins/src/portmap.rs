@@ -21,8 +21,8 @@ use podplane_cni::{
 };
 use podplane_netlink::{Netlink, NetlinkError, conntrack, nft::Nft, sysctl};
 
-use self::{config::Config, rules::Owner};
-use crate::masquerade::Backend;
+use self::{config::PortmapConfig, rules::MappingOwner};
+use crate::masquerade::MasqueradeBackend;
 
 /// The plugin `portmap`.
 #[derive(Debug, Clone, Copy)]
@@ -34,7 +34,7 @@ impl Plugin for Portmap {
     }
 
     fn add(&self, call: &Call) -> Result<CniResult, CniError> {
-        let config = Config::parse(call).map_err(|error| CniError {
+        let config = PortmapConfig::parse(call).map_err(|error| CniError {
             msg: format!("failed to parse config: {}", error.msg),
             ..error
         })?;
@@ -45,13 +45,13 @@ impl Plugin for Portmap {
             return Ok(previous);
         }
         let backend = config.backend();
-        if backend == Backend::Nftables && config.mark_bit.is_some() {
+        if backend == MasqueradeBackend::Nftables && config.mark_bit.is_some() {
             warn("markMasqBit has no effect: nftables masquerades by address, without a mark");
         }
         let network = network_name(call)?;
         let forwarded = match backend {
-            Backend::Nftables => forward(&mut open()?, &config, &owner(call, &network)),
-            Backend::Iptables => iptables::forward(&config, &network, &call.container_id),
+            MasqueradeBackend::Nftables => forward(&mut open()?, &config, &owner(call, &network)),
+            MasqueradeBackend::Iptables => iptables::forward(&config, &network, &call.container_id),
         };
         let forwarded = forwarded.and_then(|()| let_localhost_out(&config));
         forwarded.inspect_err(|_| {
@@ -66,7 +66,7 @@ impl Plugin for Portmap {
     /// Deletes the rules by the container's id, also without the mappings or a previous result.
     fn del(&self, call: &Call) -> Result<(), CniError> {
         unforward(call, &network_name(call)?)?;
-        match Config::parse(call) {
+        match PortmapConfig::parse(call) {
             Ok(config) => forget_flows(&config),
             Err(error) => warn(&error.msg), // An ADD with it has made no rules.
         }
@@ -74,14 +74,14 @@ impl Plugin for Portmap {
     }
 
     fn check(&self, call: &Call) -> Result<(), CniError> {
-        let config = Config::parse(call)?;
+        let config = PortmapConfig::parse(call)?;
         if config.previous.is_none() {
             return Err(CniError::internal("Required prevResult missing"));
         }
         if config.mappings.is_empty() {
             return Ok(());
         }
-        if config.backend() == Backend::Iptables {
+        if config.backend() == MasqueradeBackend::Iptables {
             return iptables::check(&config, &network_name(call)?, &call.container_id);
         }
         let fault = rules::find_faults(&mut open()?, &config, &owner(call, &network_name(call)?));
@@ -108,7 +108,7 @@ impl Plugin for Portmap {
     }
 
     fn status(&self, call: &Call) -> Result<(), CniError> {
-        if Config::parse(call)?.backend() == Backend::Iptables {
+        if PortmapConfig::parse(call)?.backend() == MasqueradeBackend::Iptables {
             return iptables::probe();
         }
         let tables = open().and_then(|mut nft| {
@@ -129,8 +129,8 @@ fn open() -> Result<Nft, CniError> {
     Nft::open().map_err(|error: NetlinkError| CniError::internal(text(&error)))
 }
 
-fn owner(call: &Call, network: &str) -> Owner {
-    Owner::new(network, &call.container_id, &call.ifname)
+fn owner(call: &Call, network: &str) -> MappingOwner {
+    MappingOwner::new(network, &call.container_id, &call.ifname)
 }
 
 /// Deletes an attachment's rules, made by either backend.
@@ -150,7 +150,7 @@ fn undeleted(error: &NetlinkError) -> CniError {
     CniError::internal(format!("error deleting nftables rules: {}", text(error)))
 }
 
-fn forward(nft: &mut Nft, config: &Config, owner: &Owner) -> Result<(), CniError> {
+fn forward(nft: &mut Nft, config: &PortmapConfig, owner: &MappingOwner) -> Result<(), CniError> {
     let failed = |why: String| {
         CniError::internal(format!(
             "unable to set up nftables rules for port mappings: {why}"
@@ -166,7 +166,7 @@ fn forward(nft: &mut Nft, config: &Config, owner: &Owner) -> Result<(), CniError
     Ok(())
 }
 
-fn let_localhost_out(config: &Config) -> Result<(), CniError> {
+fn let_localhost_out(config: &PortmapConfig) -> Result<(), CniError> {
     let addresses = config.addresses.iter().map(IpNet::addr);
     let mut of_v4 = addresses.filter(|address| config.snat && address.is_ipv4());
     of_v4.try_for_each(|address| {
@@ -198,7 +198,7 @@ fn route_localnet(address: IpAddr) -> Result<(), String> {
 
 /// Deletes the UDP flows of the mapped ports: a flow that continues would keep its destination from
 /// before the change. A failure changes nothing and is only printed.
-fn forget_flows(config: &Config) {
+fn forget_flows(config: &PortmapConfig) {
     for v4 in [true, false] {
         if let Err(error) = conntrack::forget_udp(v4, &config.udp_ports(v4)) {
             warn(&text(&error));

@@ -9,7 +9,7 @@ use std::{collections::BTreeSet, fs::File, net::IpAddr, path::Path};
 
 use ipnet::IpNet;
 use podplane_cni::{
-    skel::{Call, Ipam, Plugin, previous_result, text, valid_attachments},
+    skel::{Call, IpamPlugin, Plugin, previous_result, text, valid_attachments},
     types::{CniError, CniResult, IpConfig, json},
 };
 use podplane_netlink::{Link, Netlink, NetlinkError, Request, Route, netns, protocol, sysctl};
@@ -22,7 +22,7 @@ use crate::{
         container::{self, DuplicateDetection},
         enable_forwarding, veth,
     },
-    masquerade::{self, Backend},
+    masquerade::{self, MasqueradeBackend},
 };
 
 /// The plugin `ptp`.
@@ -35,8 +35,8 @@ impl Plugin for Ptp {
     }
 
     fn add(&self, call: &Call) -> Result<CniResult, CniError> {
-        let config = Config::parse(call)?;
-        let backend = Backend::parse(config.ipmasqbackend.as_deref())?;
+        let config = PtpConfig::parse(call)?;
+        let backend = MasqueradeBackend::parse(config.ipmasqbackend.as_deref())?;
         let ipam = config.ipam(call)?;
         let path = Path::new(&call.netns);
         let netns = netns::open(path).map_err(|error| {
@@ -45,7 +45,7 @@ impl Plugin for Ptp {
         let mut inside = container::open(&netns)?;
         container::refuse_existing(&mut inside, &call.ifname)?;
         ipam.add_for(|addresses| {
-            let attachment = Attachment {
+            let attachment = PtpAttachment {
                 call,
                 config: &config,
                 backend,
@@ -57,11 +57,11 @@ impl Plugin for Ptp {
 
     /// Deletes the link first, so that no address is reassigned while in use.
     fn del(&self, call: &Call) -> Result<(), CniError> {
-        let config = Config::parse(call)?;
+        let config = PtpConfig::parse(call)?;
         let deleted = container::delete(Path::new(&call.netns), &call.ifname);
         // Addresses are released even if the link could not be deleted: a DEL is not repeated for
         // ever.
-        let released = config.ipam(call).and_then(Ipam::del);
+        let released = config.ipam(call).and_then(IpamPlugin::del);
         let unmasqueraded = match config.ipmasq {
             true => masquerade::remove(config.owner(call)),
             false => Ok(()),
@@ -70,7 +70,7 @@ impl Plugin for Ptp {
     }
 
     fn check(&self, call: &Call) -> Result<(), CniError> {
-        let config = Config::parse(call)?;
+        let config = PtpConfig::parse(call)?;
         config.ipam(call)?.forward("CHECK")?;
         let previous = previous_result(call)?
             .ok_or_else(|| CniError::internal("ptp: Required prevResult missing"))?;
@@ -90,7 +90,7 @@ impl Plugin for Ptp {
     }
 
     fn gc(&self, call: &Call) -> Result<(), CniError> {
-        let config = Config::parse(call)?;
+        let config = PtpConfig::parse(call)?;
         let freed = config.ipam(call)?.forward("GC");
         let Some(valid) = valid_attachments(&call.stdin)? else {
             return freed; // The valid attachments are not known.
@@ -99,14 +99,14 @@ impl Plugin for Ptp {
     }
 
     fn status(&self, call: &Call) -> Result<(), CniError> {
-        Config::parse(call)?.ipam(call)?.forward("STATUS")
+        PtpConfig::parse(call)?.ipam(call)?.forward("STATUS")
     }
 }
 
 // Keys are folded before decoding, so the names here are lower case.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Config {
+struct PtpConfig {
     name: String,
     ipmasq: bool,
     ipmasqbackend: Option<String>,
@@ -121,22 +121,22 @@ struct IpamSection {
     r#type: String,
 }
 
-impl Config {
+impl PtpConfig {
     fn parse(call: &Call) -> Result<Self, CniError> {
         json::read_folded(&call.stdin)
             .map_err(|error| CniError::internal(format!("failed to load netconf: {error}")))
     }
 
-    fn owner<'a>(&'a self, call: &'a Call) -> masquerade::Owner<'a> {
-        masquerade::Owner {
+    fn owner<'a>(&'a self, call: &'a Call) -> masquerade::MasqueradeOwner<'a> {
+        masquerade::MasqueradeOwner {
             network: &self.name,
             ifname: &call.ifname,
             container_id: &call.container_id,
         }
     }
 
-    fn ipam<'a>(&'a self, call: &'a Call) -> Result<Ipam<'a>, CniError> {
-        Ipam::new(call, &self.ipam.r#type)
+    fn ipam<'a>(&'a self, call: &'a Call) -> Result<IpamPlugin<'a>, CniError> {
+        IpamPlugin::new(call, &self.ipam.r#type)
             .ok_or_else(|| CniError::internal("no plugin name provided"))
     }
 }
@@ -147,14 +147,14 @@ fn failed(error: &NetlinkError) -> CniError {
 
 /// The inputs of an ADD.
 #[derive(Clone, Copy)]
-struct Attachment<'a> {
+struct PtpAttachment<'a> {
     call: &'a Call,
-    config: &'a Config,
-    backend: Option<Backend>,
+    config: &'a PtpConfig,
+    backend: Option<MasqueradeBackend>,
     netns: &'a File,
 }
 
-impl Attachment<'_> {
+impl PtpAttachment<'_> {
     /// Makes the pair for allocated addresses; leaves nothing behind on failure. `inside` is a
     /// socket in the container's namespace.
     fn make(self, inside: &mut Netlink, mut result: CniResult) -> Result<CniResult, CniError> {
@@ -169,7 +169,7 @@ impl Attachment<'_> {
             CniError::internal(format!("Could not enable IP forwarding: {}", text(&error)))
         })?;
         let mut host = Netlink::open().map_err(|error| failed(&error))?;
-        let pair = veth::Pair {
+        let pair = veth::VethPair {
             netns,
             ifname: &call.ifname,
             mtu: Some(config.mtu).filter(|mtu| *mtu != 0),
@@ -204,7 +204,7 @@ impl Attachment<'_> {
         host: &mut Netlink,
         inside: &mut Netlink,
         host_end: &Link,
-        ends: &[Ends],
+        ends: &[LinkEnds],
         result: &CniResult,
     ) -> Result<Link, CniError> {
         let Self {
@@ -232,14 +232,14 @@ impl Attachment<'_> {
 }
 
 /// An address of the container, and the address of the host's end that is its gateway.
-struct Ends {
+struct LinkEnds {
     container: IpNet,
     gateway: IpAddr,
 }
 
-fn ends(ips: &[IpConfig]) -> Result<Vec<Ends>, CniError> {
+fn ends(ips: &[IpConfig]) -> Result<Vec<LinkEnds>, CniError> {
     let end = |ip: &IpConfig| match ip.gateway {
-        Some(gateway) if gateway.is_ipv4() == ip.address.addr().is_ipv4() => Ok(Ends {
+        Some(gateway) if gateway.is_ipv4() == ip.address.addr().is_ipv4() => Ok(LinkEnds {
             container: ip.address,
             gateway,
         }),
@@ -257,7 +257,7 @@ fn configure_container(
     netns: &File,
     netlink: &mut Netlink,
     link: &Link,
-    ends: &[Ends],
+    ends: &[LinkEnds],
     result: &CniResult,
 ) -> Result<(), CniError> {
     let index = link.index;
@@ -276,13 +276,13 @@ fn configure_container(
                 other => other.map_err(|error| failed(&error)),
             }
         };
-        for Ends { container, gateway } in ends {
+        for LinkEnds { container, gateway } in ends {
             add(netlink, &route(IpNet::from(*gateway), container.addr()))?;
         }
         // IPAM's routes may go through other hosts of the subnet, which is on the link only until
         // the next step.
         container::add_routes(netlink, index, result)?;
-        for Ends { container, gateway } in ends {
+        for LinkEnds { container, gateway } in ends {
             if container.prefix_len() == container.max_prefix_len() {
                 continue; // This address brought no route.
             }
@@ -305,7 +305,7 @@ fn configure_container(
 }
 
 /// Adds the gateways' addresses to the host's end, and a route to each address of the container.
-fn configure_host(netlink: &mut Netlink, index: u32, ends: &[Ends]) -> Result<(), CniError> {
+fn configure_host(netlink: &mut Netlink, index: u32, ends: &[LinkEnds]) -> Result<(), CniError> {
     let gateways: BTreeSet<_> = ends.iter().map(|end| end.gateway).collect();
     // The pair is new: no other host on it can have the address.
     let addresses = gateways
@@ -314,7 +314,7 @@ fn configure_host(netlink: &mut Netlink, index: u32, ends: &[Ends]) -> Result<()
     netlink.execute(addresses).map_err(|error| {
         CniError::internal(format!("failed to add IP addr to veth: {}", text(&error)))
     })?;
-    for Ends { container, .. } in ends {
+    for LinkEnds { container, .. } in ends {
         let route = Route {
             protocol: protocol::BOOT,
             scope: container.addr().is_ipv4().then_some(Route::SCOPE_HOST),

@@ -31,7 +31,7 @@ impl Plugin for StaticIpam {
     }
 
     fn add(&self, call: &Call) -> Result<CniResult, CniError> {
-        let config = Config::parse(call)?;
+        let config = StaticConfig::parse(call)?;
         for gateway in &config.unused_gateways {
             _ = writeln!(
                 io::stderr(),
@@ -57,7 +57,7 @@ impl Plugin for StaticIpam {
 
     /// Checks that each configured address is in the previous result, with its gateway.
     fn check(&self, call: &Call) -> Result<(), CniError> {
-        let config = Config::parse(call)?;
+        let config = StaticConfig::parse(call)?;
         let previous = previous_result(call)?
             .ok_or_else(|| CniError::internal("Required prevResult missing"))?;
         for wanted in &config.addresses {
@@ -81,23 +81,23 @@ impl Plugin for StaticIpam {
     }
 
     fn status(&self, call: &Call) -> Result<(), CniError> {
-        Config::parse(call).map(drop)
+        StaticConfig::parse(call).map(drop)
     }
 }
 
 // Keys are folded before decoding, so the names here are lower case.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Document {
+struct StaticConf {
     cniversion: String,
-    ipam: Option<Ipam>,
+    ipam: Option<StaticIpamConf>,
     runtimeconfig: Ips,
     args: Args,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Ipam {
+struct StaticIpamConf {
     #[serde(rename = "name")]
     _name: String,
     #[serde(rename = "type")]
@@ -130,7 +130,7 @@ struct Ips {
 
 /// The parsed configuration.
 #[derive(Debug)]
-struct Config {
+struct StaticConfig {
     addresses: Vec<IpConfig>,
     routes: Vec<Route>,
     dns: Dns,
@@ -138,15 +138,15 @@ struct Config {
     unused_gateways: Vec<IpAddr>,
 }
 
-impl Config {
+impl StaticConfig {
     fn parse(call: &Call) -> Result<Self, CniError> {
         Self::read(&call.stdin, &call.args).map_err(CniError::internal)
     }
 
     /// Parses the configuration, with the reference's error texts in the reference's order.
     fn read(stdin: &[u8], cni_arguments: &str) -> Result<Self, String> {
-        let document: Document = json::read_folded(&without_go_addresses(stdin))?;
-        let Document {
+        let document: StaticConf = json::read_folded(&without_go_addresses(stdin))?;
+        let StaticConf {
             cniversion,
             ipam,
             runtimeconfig,

@@ -24,7 +24,7 @@ use podplane_netlink::{Link, Netlink, Request, netns, sysctl};
 
 use self::{
     backup::{Backup, BackupFile},
-    config::{Config, parse_mac, refuse_duplicates},
+    config::{TuningConfig, parse_mac, refuse_duplicates},
 };
 use crate::attach::container::{inside, open};
 
@@ -39,7 +39,7 @@ impl Plugin for Tuning {
 
     fn add(&self, call: &Call) -> Result<CniResult, CniError> {
         refuse_duplicates(call)?;
-        let config = Config::parse(call)?;
+        let config = TuningConfig::parse(call)?;
         if !config.sysctls.is_empty() {
             sysctls::refuse_unlisted(config.sysctls.keys())?;
         }
@@ -82,7 +82,7 @@ impl Plugin for Tuning {
 
     /// Restores the interface. Failures are only printed: the interface is about to go.
     fn del(&self, call: &Call) -> Result<(), CniError> {
-        let config = Config::parse(call)?;
+        let config = TuningConfig::parse(call)?;
         let file = BackupFile::of(call, &config.data_dir);
         match restore(call, &file) {
             Ok(faults) if faults.is_empty() => {
@@ -98,7 +98,7 @@ impl Plugin for Tuning {
 
     fn check(&self, call: &Call) -> Result<(), CniError> {
         refuse_duplicates(call)?;
-        let config = Config::parse(call)?;
+        let config = TuningConfig::parse(call)?;
         required_result(call)?;
         let netns = container(call)?;
         let fault = find_sysctl_fault(&netns, &config, &call.ifname)?;
@@ -142,7 +142,7 @@ fn find(inside: &mut Netlink, ifname: &str) -> Result<Option<Link>, CniError> {
     found.map_err(|error| CniError::internal(text(&error)))
 }
 
-fn write_sysctls(netns: &File, config: &Config, ifname: &str) -> Result<(), CniError> {
+fn write_sysctls(netns: &File, config: &TuningConfig, ifname: &str) -> Result<(), CniError> {
     if config.sysctls.is_empty() {
         return Ok(());
     }
@@ -161,7 +161,7 @@ fn write_sysctls(netns: &File, config: &Config, ifname: &str) -> Result<(), CniE
 }
 
 /// The requests that change the interface. Numbers that are too wide are cut as in the reference.
-fn changes(link: &Link, config: &Config, mac: Option<&[u8]>) -> Vec<Request> {
+fn changes(link: &Link, config: &TuningConfig, mac: Option<&[u8]>) -> Vec<Request> {
     let index = link.index;
     let mut requests = Vec::new();
     requests.extend(mac.map(|mac| Request::mac(index, mac)));
@@ -206,7 +206,7 @@ fn restore(call: &Call, file: &BackupFile) -> Result<Vec<String>, CniError> {
 /// reference's text.
 fn find_sysctl_fault(
     netns: &File,
-    config: &Config,
+    config: &TuningConfig,
     ifname: &str,
 ) -> Result<Option<String>, CniError> {
     inside(netns, || {
@@ -227,8 +227,8 @@ fn find_sysctl_fault(
 
 /// Compares the interface with the configuration. Returns the first fault, with the reference's
 /// text.
-fn find_link_fault(link: &Link, config: &Config) -> Option<String> {
-    let Config {
+fn find_link_fault(link: &Link, config: &TuningConfig) -> Option<String> {
+    let TuningConfig {
         data_dir: _,
         sysctls: _,
         mac,

@@ -9,21 +9,21 @@ use std::{
 
 use podplane_netlink::{Netlink, Request, Veth, netns};
 use podplane_test_network::{
-    DEBIAN, World, attachment, exchange, list, our_plugins, require, run_in, run_program,
+    DEBIAN, NetnsFixture, attachment, exchange, list, our_plugins, require, run_in, run_program,
     without_json_words,
 };
 use serde_json::{Value, json};
 
 /// A node and a container with a veth pair between them.
-struct Scene {
-    _world: World,
+struct BandwidthFixture {
+    _world: NetnsFixture,
     node: PathBuf,
     container: PathBuf,
 }
 
-impl Scene {
+impl BandwidthFixture {
     fn new() -> Self {
-        let world = World::new();
+        let world = NetnsFixture::new();
         let (node, container) = (world.netns("node"), world.netns("container"));
         let scene = Self {
             _world: world,
@@ -205,15 +205,15 @@ fn answers_and_limits_like_debians() {
         return;
     }
     let (theirs, ours) = (
-        (Scene::new(), PathBuf::from(DEBIAN)),
-        (Scene::new(), ours()),
+        (BandwidthFixture::new(), PathBuf::from(DEBIAN)),
+        (BandwidthFixture::new(), ours()),
     );
     for version in ["0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0"] {
         // Only the format of the result depends on the version.
         let many = if version == "1.0.0" { usize::MAX } else { 1 };
         for more in cases().into_iter().take(many) {
             let config = config(version, &more);
-            let add = |(scene, plugins): &(Scene, PathBuf)| {
+            let add = |(scene, plugins): &(BandwidthFixture, PathBuf)| {
                 let (code, mut answer) = scene.run(plugins, "ADD", &config);
                 if version == "0.2.0" {
                     answer = answer.replace(" \\\"1.1.0\\\"", "");
@@ -244,7 +244,7 @@ fn ours_and_debians_delete_each_others_limits() {
         return;
     }
     let (ours, debians) = (ours(), PathBuf::from(DEBIAN));
-    let scene = Scene::new();
+    let scene = BandwidthFixture::new();
     let links = || {
         let links = Netlink::open_in(&scene.node).unwrap().links().unwrap();
         links.into_iter().map(|link| link.name).collect::<Vec<_>>()
@@ -271,7 +271,7 @@ fn check_reports_each_change() {
     if !require(&["root", "cni-plugins"]) {
         return;
     }
-    let scene = Scene::new();
+    let scene = BandwidthFixture::new();
     let config = config("1.0.0", &limits([8_000_000, 80_000], [16_000_000, 160_000]));
     assert_eq!(scene.run(&ours(), "ADD", &config).0, 0);
     let both = || {
@@ -337,7 +337,7 @@ fn a_failed_add_leaves_nothing() {
     if !require(&["root"]) {
         return;
     }
-    let scene = Scene::new();
+    let scene = BandwidthFixture::new();
     let before = scene.state();
     let both = config("1.0.0", &limits([8_000_000, 80_000], [16_000_000, 160_000]));
     // Configurations that fail at the last step.
@@ -385,7 +385,7 @@ fn gc_removes_limits_without_a_valid_attachment() {
     if !require(&["root"]) {
         return;
     }
-    let scene = Scene::new();
+    let scene = BandwidthFixture::new();
     let mut config = config("1.1.0", &limits([0, 0], [16_000_000, 160_000]));
     let (code, answer) = scene.run(&ours(), "ADD", &config);
     assert_eq!(code, 0, "{answer}");
@@ -419,7 +419,7 @@ fn works_after_bridge_and_ptp_in_a_chain() {
     let (ours, debians) = (ours(), PathBuf::from(DEBIAN));
     for first in ["bridge", "ptp"] {
         for (adds, deletes) in [(&ours, &ours), (&ours, &debians), (&debians, &ours)] {
-            let world = World::new();
+            let world = NetnsFixture::new();
             let mut runtime = world.runtime(&[adds]);
             let node = runtime.node_netns.clone().unwrap();
             let (a, b) = (world.netns("a"), world.netns("b"));

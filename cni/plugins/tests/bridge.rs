@@ -13,7 +13,8 @@ use std::{
 use podplane_cni::{Attachment, Runtime};
 use podplane_netlink::{Bridge, Netlink, Request, netns, sysctl};
 use podplane_test_network::{
-    DEBIAN, World, attachment, exchange, list, our_plugins, require, run_in, wait_for, wait_for_end,
+    DEBIAN, NetnsFixture, attachment, exchange, list, our_plugins, require, run_in, wait_for,
+    wait_for_end,
 };
 use serde_json::{Value, json};
 use support::network::{config, dual, ip, leases, links, node, v4};
@@ -32,7 +33,7 @@ fn wait_until_usable(netns: &Path, link: &str, address: std::net::IpAddr) {
 
 /// Two pods on a node reach each other and the gateway, and nothing is left of them.
 fn two_pods(bin_dirs: &[&Path], version: &str, ipam: &Value, has_check: bool) {
-    let world = World::new();
+    let world = NetnsFixture::new();
     let runtime = world.runtime(bin_dirs);
     let network = list(&config(&world, version, &json!({}), ipam));
     let (a, b) = (world.netns("a"), world.netns("b"));
@@ -105,7 +106,7 @@ fn our_runtime_runs_debians_bridge_and_host_local() {
 }
 
 /// A directory with the bridge of one plugin directory and the host-local of another.
-fn mixed(world: &World, bridge: &Path, host_local: &Path) -> PathBuf {
+fn mixed(world: &NetnsFixture, bridge: &Path, host_local: &Path) -> PathBuf {
     let dir = world.path("bin");
     std::fs::create_dir(&dir).unwrap();
     std::os::unix::fs::symlink(bridge.join("bridge"), dir.join("bridge")).unwrap();
@@ -120,7 +121,7 @@ fn our_bridge_and_host_local_work_with_debians() {
     }
     let (ours, debians) = (our_plugins(), PathBuf::from(DEBIAN));
     for (bridge, host_local) in [(&debians, &ours), (&ours, &debians)] {
-        let world = World::new();
+        let world = NetnsFixture::new();
         let dir = mixed(&world, bridge, host_local);
         two_pods(&[&dir], "1.0.0", &dual(), true);
     }
@@ -131,7 +132,7 @@ fn the_kubenet_configuration_of_story_a_attaches_pods_until_exhausted() {
     if !require(&["root"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let runtime = world.runtime(&[&our_plugins()]);
     let network = list(
         &json!({"cniVersion": "0.1.0", "name": "kubenet", "plugins": [{
@@ -171,7 +172,7 @@ fn a_bridge_with_another_address_is_refused_with_the_text_of_the_reference() {
     }
     let debians = PathBuf::from(DEBIAN);
     let refused = |bin_dir: &Path| {
-        let world = World::new();
+        let world = NetnsFixture::new();
         let runtime = world.runtime(&[bin_dir]);
         let mut netlink = Netlink::open_in(node(&runtime)).unwrap();
         netlink
@@ -229,7 +230,7 @@ fn a_link_of_another_kind_is_refused_with_the_text_of_the_reference() {
         return;
     }
     let refused = |bin_dir: &Path| {
-        let world = World::new();
+        let world = NetnsFixture::new();
         let runtime = world.runtime(&[bin_dir]);
         let network = list(&config(&world, "1.0.0", &json!({"bridge": "lo"}), &v4()));
         let message = runtime
@@ -246,7 +247,7 @@ fn bridge_options_take_effect_or_are_refused() {
     if !require(&["root"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let runtime = world.runtime(&[&our_plugins()]);
     let mut n = 0;
     let mut add = |bridge: Value, args: &[(&str, &str)]| {
@@ -323,7 +324,7 @@ fn a_repeated_add_fails_and_keeps_the_first_attachment() {
     if !require(&["root"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let runtime = world.runtime(&[&our_plugins()]);
     let network = list(&config(&world, "1.0.0", &json!({}), &v4()));
     let a = world.netns("a");
@@ -352,7 +353,7 @@ fn a_late_failure_of_add_removes_the_veth() {
     if !require(&["root"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let runtime = world.runtime(&[&our_plugins()]);
     // A route through a gateway that no address reaches.
     let ipam = json!({"ranges": [[{"subnet": "10.244.1.0/24"}]], "routes": [{"dst": "10.9.0.0/16", "gw": "172.30.0.1"}]});
@@ -381,7 +382,7 @@ fn loopback_sets_lo_up_like_debians() {
     let answers: Vec<_> = [our_plugins(), PathBuf::from(DEBIAN)]
         .iter()
         .map(|bin_dir| {
-            let world = World::new();
+            let world = NetnsFixture::new();
             let runtime = world.runtime(&[bin_dir]);
             let network = list(
                 &json!({"cniVersion": "1.0.0", "name": "lo", "plugins": [{"type": "loopback"}]}),
@@ -411,7 +412,7 @@ fn gc_and_status_reach_the_ipam_plugin() {
     if !require(&["root"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let runtime = world.runtime(&[&our_plugins()]);
     let small = json!({"ranges": [[{"subnet": "10.244.1.0/30"}]]});
     let network = list(&config(&world, "1.1.0", &json!({}), &small));
@@ -429,7 +430,7 @@ fn gc_and_status_reach_the_ipam_plugin() {
 }
 
 /// A fake IPAM plugin that records its process id and hangs in ADD.
-fn hanging_ipam(world: &World) -> PathBuf {
+fn hanging_ipam(world: &NetnsFixture) -> PathBuf {
     let dir = world.path("bin");
     std::fs::create_dir(&dir).unwrap();
     std::os::unix::fs::symlink(our_plugins().join("bridge"), dir.join("bridge")).unwrap();
@@ -449,7 +450,7 @@ fn a_hanging_ipam_plugin_is_killed_with_the_bridge_that_waits_for_it() {
     if !require(&["root"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let dir = hanging_ipam(&world);
     let runtime = Runtime {
         timeout: Duration::from_millis(700),
@@ -475,7 +476,7 @@ fn pods_added_and_deleted_concurrently_leave_nothing() {
     if !require(&["root"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let runtime = world.runtime(&[&our_plugins()]);
     let network = list(&config(&world, "1.0.0", &json!({}), &dual()));
     let pods: Vec<_> = (0..24)
@@ -518,7 +519,7 @@ fn del_cleans_up_after_a_killed_bridge() {
     if !require(&["root"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let runtime = world.runtime(&[&our_plugins()]);
     let network = list(&config(&world, "1.0.0", &json!({}), &v4()));
     let a = world.netns("a");
@@ -545,7 +546,7 @@ fn del_cleans_up_after_a_killed_bridge() {
 
 /// The error of CHECK after `harm`, with the bridge of a plugin directory.
 fn check_after(bin_dir: &Path, harm: &[&[&str]], inside: bool) -> String {
-    let world = World::new();
+    let world = NetnsFixture::new();
     let runtime = world.runtime(&[bin_dir]);
     let network = list(&config(&world, "1.0.0", &json!({}), &v4()));
     let a = world.netns("a");
@@ -597,7 +598,7 @@ fn del_answers_before_the_kernel_releases_the_links() {
     if !require(&["root"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let runtime = world.runtime(&[&our_plugins()]);
     let network = list(&config(&world, "1.0.0", &json!({}), &v4()));
     let a = world.netns("a");
@@ -626,7 +627,7 @@ fn del_leaves_no_process_or_open_file_behind() {
     if !require(&["root"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let bin_dir = our_plugins();
     let runtime = world.runtime(&[&bin_dir]);
     let network = config(&world, "1.0.0", &json!({}), &v4());
@@ -674,7 +675,7 @@ fn a_bridge_keeps_its_hardware_address() {
     }
     for bin_dir in [our_plugins(), DEBIAN.into()] {
         for is_there in [true, false] {
-            let world = World::new();
+            let world = NetnsFixture::new();
             let runtime = world.runtime(&[&bin_dir]);
             let network = list(&config(&world, "1.0.0", &json!({"isGateway": true}), &v4()));
             let mac = || {

@@ -7,6 +7,7 @@ mod support;
 use std::{
     fs,
     net::{IpAddr, UdpSocket},
+    os::fd::AsFd as _,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -15,15 +16,14 @@ use ipnet::IpNet;
 use podplane_cni::{NetworkConfigList, Runtime, ValidAttachment};
 use podplane_netlink::{Netlink, Request, Route, Veth, netns};
 use podplane_test_network::{
-    DEBIAN, World, attachment, list, our_plugins, receive, require, run_in, wait_for,
+    DEBIAN, NetnsFixture, attachment, list, our_plugins, receive, require, run_in, wait_for,
 };
 use serde_json::{Value, json};
-use std::os::fd::AsFd as _;
 use support::network::{config, dual, leases, links, node, v4};
 
 /// A host beyond the node. It has a route to the pods, so that a packet that is not masqueraded
 /// would arrive too.
-fn outside(world: &World, node: &Path) -> PathBuf {
+fn outside(world: &NetnsFixture, node: &Path) -> PathBuf {
     let outside = world.netns("outside");
     let file = netns::open(&outside).unwrap();
     let mut on_node = Netlink::open_in(node).unwrap();
@@ -82,7 +82,7 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-fn masquerading(world: &World, backend: Option<&str>, ipam: &Value) -> NetworkConfigList {
+fn masquerading(world: &NetnsFixture, backend: Option<&str>, ipam: &Value) -> NetworkConfigList {
     let bridge = json!({"ipMasq": true, "ipMasqBackend": backend});
     list(&config(world, "1.0.0", &bridge, ipam))
 }
@@ -113,7 +113,7 @@ fn rules(netns: &Path) -> Vec<String> {
 }
 
 fn packets_carry_the_hosts_address(bin_dir: &Path, backend: Option<&str>) {
-    let world = World::new();
+    let world = NetnsFixture::new();
     let runtime = world.runtime(&[bin_dir]);
     let outside = outside(&world, node(&runtime));
     let (a, b, c) = (world.netns("a"), world.netns("b"), world.netns("c"));
@@ -194,7 +194,7 @@ fn the_rules_are_those_of_the_reference() {
     if !require(&["root", "nftables"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let runtime = world.runtime(&[&our_plugins()]);
     let network = masquerading(&world, Some("nftables"), &dual());
     let a = world.netns("a");
@@ -227,7 +227,7 @@ fn ours_and_debians_remove_each_others_masquerade_rules() {
     }
     let (ours, debians) = (our_plugins(), PathBuf::from(DEBIAN));
     for (adds, deletes) in [(&debians, &ours), (&ours, &debians)] {
-        let world = World::new();
+        let world = NetnsFixture::new();
         let mut runtime = world.runtime(&[adds]);
         let network = masquerading(&world, None, &dual());
         let pods = ["a", "b"].map(|name| (name, world.netns(name)));
@@ -252,7 +252,7 @@ fn removes_chains_of_legacy_iptables() {
     if !require(&["root", "nftables", "iptables"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let runtime = world.runtime(&[&our_plugins()]);
     let network = masquerading(&world, Some("iptables"), &v4());
     let a = world.netns("a");
@@ -278,7 +278,7 @@ fn gc_keeps_the_rules_of_valid_attachments_and_of_other_networks() {
     if !require(&["root", "nftables"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let runtime = world.runtime(&[&our_plugins()]);
     let with = |name: &str, subnet: &str| {
         let ipam = json!({"ranges": [[{"subnet": subnet}]]});
@@ -328,7 +328,7 @@ fn a_pod_added_again_has_only_one_rule() {
     if !require(&["root", "nftables"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let runtime = world.runtime(&[&our_plugins()]);
     let network = masquerading(&world, Some("nftables"), &v4());
     for n in 0..3 {

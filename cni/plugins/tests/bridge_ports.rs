@@ -15,7 +15,8 @@ use std::{
 use podplane_cni::{CniResult, Runtime, ValidAttachment};
 use podplane_netlink::{Netlink, Request, netns, sysctl};
 use podplane_test_network::{
-    DEBIAN, World, attachment, exchange, list, our_plugins, receive, require, run_in, wait_for,
+    DEBIAN, NetnsFixture, attachment, exchange, list, our_plugins, receive, require, run_in,
+    wait_for,
 };
 use serde_json::{Value, json};
 use support::network::{config, dual, ip, leases, links, node, v4};
@@ -51,7 +52,7 @@ fn frames_with_another_sender_are_dropped() {
     if !require(&["root", "nftables"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let runtime = world.runtime(&[&our_plugins()]);
     let checked = list(&config(
         &world,
@@ -97,7 +98,7 @@ fn ours_and_debians_remove_each_others_sender_check() {
     }
     let (ours, debians) = (our_plugins(), PathBuf::from(DEBIAN));
     let shown = [(&debians, &ours), (&ours, &debians)].map(|(adds, deletes)| {
-        let world = World::new();
+        let world = NetnsFixture::new();
         let mut runtime = world.runtime(&[adds]);
         let checked = list(&config(
             &world,
@@ -124,7 +125,7 @@ fn isolated_ports_reach_only_the_gateway() {
     if !require(&["root"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let runtime = world.runtime(&[&our_plugins()]);
     let network = list(&config(
         &world,
@@ -144,7 +145,7 @@ fn a_pod_without_an_ipam_plugin_is_pure_layer_2() {
     if !require(&["root"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let runtime = world.runtime(&[&our_plugins()]);
     let mut network = config(&world, "1.0.0", &json!({"isGateway": false}), &json!({}));
     network["plugins"][0]["ipam"] = json!({});
@@ -180,7 +181,7 @@ fn older_versions_refuse_a_bridge_without_addresses_and_keep_it() {
         return;
     }
     let refused = |bin_dir: &Path, version: &str| {
-        let world = World::new();
+        let world = NetnsFixture::new();
         let runtime = world.runtime(&[bin_dir]);
         let mut network = config(&world, version, &json!({"isGateway": false}), &json!({}));
         network["plugins"][0]["ipam"] = json!({});
@@ -202,12 +203,12 @@ fn an_empty_list_of_resolvers_replaces_those_of_ipam() {
     if !require(&["root"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let resolv_conf = world.path("resolv.conf");
     std::fs::write(&resolv_conf, "nameserver 192.0.2.53\n").unwrap();
     let ipam = json!({"ranges": [[{"subnet": "10.244.1.0/24"}]], "resolvConf": resolv_conf});
     let dns = |kind: &str, dns: &Value| {
-        let world = World::new();
+        let world = NetnsFixture::new();
         let runtime = world.runtime(&[&our_plugins()]);
         let mut network = config(&world, "1.0.0", &json!({"type": kind}), &ipam);
         if !dns.is_null() {
@@ -232,7 +233,7 @@ fn an_empty_list_of_resolvers_replaces_those_of_ipam() {
 }
 
 /// Returns true if the kernel has VLAN filtering for bridges.
-fn has_vlan_filtering(world: &World) -> bool {
+fn has_vlan_filtering(world: &NetnsFixture) -> bool {
     let netns = world.netns("probe");
     let add = [
         "link",
@@ -272,7 +273,7 @@ fn vlans_need_a_kernel_with_vlan_filtering() {
     if !require(&["root"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let runtime = world.runtime(&[&our_plugins()]);
     let has = has_vlan_filtering(&world);
     let add = |name: &str, bridge: Value| {
@@ -344,7 +345,7 @@ fn invalid_vlans_are_refused_with_the_texts_of_the_reference() {
     if !require(&["root"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let runtime = world.runtime(&[&our_plugins()]);
     let a = world.netns("a");
     for (bridge, words) in [
@@ -448,7 +449,7 @@ fn wait_for_addresses(netns: &Path) {
 }
 
 fn kernel_state(bin_dir: &Path, bridge: &Value, ipam: &Value) -> (Value, CniResult) {
-    let world = World::new();
+    let world = NetnsFixture::new();
     let runtime = world.runtime(&[bin_dir]);
     let a = world.netns("a");
     let network = list(&config(&world, "1.0.0", bridge, ipam));
@@ -508,7 +509,7 @@ fn ours_and_debians_delete_each_others_attachments() {
     }
     let (ours, debians) = (our_plugins(), PathBuf::from(DEBIAN));
     for (adds, deletes) in [(&debians, &ours), (&ours, &debians)] {
-        let world = World::new();
+        let world = NetnsFixture::new();
         let mut runtime = world.runtime(&[adds]);
         let network = list(&config(
             &world,

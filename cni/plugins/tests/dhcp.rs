@@ -12,7 +12,9 @@ use std::{
 };
 
 use podplane_netlink::{Netlink, netns};
-use podplane_test_network::{DEBIAN, World, attachment, exchange, list, our_plugins, require};
+use podplane_test_network::{
+    DEBIAN, NetnsFixture, attachment, exchange, list, our_plugins, require,
+};
 use serde_json::json;
 
 /// A process that ends with the test.
@@ -69,7 +71,7 @@ struct Lan {
 }
 
 impl Lan {
-    fn new(world: &World, node: &Path) -> Self {
+    fn new(world: &NetnsFixture, node: &Path) -> Self {
         let server = world.netns("server");
         let leases = world.path("leases");
         let socket = world.path("dhcp.sock");
@@ -143,8 +145,8 @@ impl Lan {
 }
 
 /// Runs ADD, CHECK and DEL with the main plugins of `main`, and the reference's dhcp.
-fn leases_an_address(main: &Path) -> (World, Lan) {
-    let world = World::new();
+fn leases_an_address(main: &Path) -> (NetnsFixture, Lan) {
+    let world = NetnsFixture::new();
     let runtime = world.runtime(&[main, Path::new(DEBIAN)]);
     let node = runtime.node_netns.clone().unwrap();
     let lan = Lan::new(&world, &node);

@@ -288,9 +288,9 @@ fn gives_the_same_addresses_without_an_index() {
 }
 
 /// A tmpfs with the size that `options` set.
-struct Tiny(tempfile::TempDir);
+struct TinyTmpfs(tempfile::TempDir);
 
-impl Tiny {
+impl TinyTmpfs {
     fn new(options: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let flags = if options == "ro" {
@@ -304,7 +304,7 @@ impl Tiny {
     }
 }
 
-impl Drop for Tiny {
+impl Drop for TinyTmpfs {
     fn drop(&mut self) {
         rustix::mount::unmount(self.0.path(), UnmountFlags::DETACH).unwrap();
     }
@@ -319,7 +319,7 @@ fn an_add_on_a_full_file_system_allocates_all_families_or_none() {
     let pages = (1..9).map(|n| format!("size={},nr_inodes=100", n * 4096));
     let (mut failed, mut complete) = (0, 0);
     for options in inodes.chain(pages) {
-        let tiny = Tiny::new(&options);
+        let tiny = TinyTmpfs::new(&options);
         let ranges = json!({"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/64"}]]});
         let config = config(ranges, tiny.0.path());
         let mut given = 0;
@@ -356,7 +356,7 @@ fn status_fails_if_no_lease_can_be_written() {
         ("size=1m,nr_inodes=1", "without a free inode"),
         ("ro", "cannot be written: Read-only file system"),
     ] {
-        let tiny = Tiny::new(options);
+        let tiny = TinyTmpfs::new(options);
         let mut config = config(json!({"subnet": "10.1.2.0/24"}), tiny.0.path());
         config["cniVersion"] = "1.1.0".into();
         let (code, answer) = run(&mut Command::new(ours()), "STATUS", "", &config);

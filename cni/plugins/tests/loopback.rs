@@ -4,12 +4,12 @@
 use std::path::{Path, PathBuf};
 
 use podplane_netlink::{Netlink, Request};
-use podplane_test_network::{DEBIAN, World, call_in, our_plugins, require};
+use podplane_test_network::{DEBIAN, NetnsFixture, call_in, our_plugins, require};
 use serde_json::{Value, json};
 
 /// The answer to a command for a namespace whose `lo` has these additional addresses.
 fn answer(dir: &Path, command: &str, addresses: &[&str], config: &Value) -> (i32, Value) {
-    let world = World::new();
+    let world = NetnsFixture::new();
     let netns = world.netns("a");
     let mut netlink = Netlink::open_in(&netns).unwrap();
     let lo = netlink.link("lo").unwrap().unwrap().index;
@@ -78,7 +78,7 @@ fn del_succeeds_without_the_namespace() {
     if !require(&["root"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let left = world.path("left");
     std::fs::write(&left, "").unwrap();
     let config = json!({"cniVersion": "1.1.0", "name": "lo", "type": "loopback"});

@@ -6,12 +6,16 @@ use std::path::Path;
 use podplane_cni::{Attachment, NetworkConfigList};
 use podplane_netlink::Netlink;
 use podplane_test_network::{
-    DEBIAN, World, attachment, exchange, list, our_plugins, require, tree,
+    DEBIAN, NetnsFixture, attachment, exchange, list, our_plugins, require, tree,
 };
 use serde_json::json;
 
 /// Three networks: two on bridges of their own, and one that shares the first one's bridge.
-fn networks(world: &World, pod: &Path, third_subnet: &str) -> Vec<(NetworkConfigList, Attachment)> {
+fn networks(
+    world: &NetnsFixture,
+    pod: &Path,
+    third_subnet: &str,
+) -> Vec<(NetworkConfigList, Attachment)> {
     let of = |(name, bridge, subnet, ifname): (&str, &str, &str, &str)| {
         let network = list(&json!({"cniVersion": "1.0.0", "name": name, "plugins": [
             {"type": "bridge", "bridge": bridge, "ipam": {"type": "host-local", "dataDir": world.path("networks"), "subnet": subnet}}]}));
@@ -37,14 +41,14 @@ fn links(netns: &Path) -> Vec<String> {
         .collect()
 }
 
-fn leases(world: &World) -> usize {
+fn leases(world: &NetnsFixture) -> usize {
     let of = |network| tree(&world.path("networks").join(network));
     let files = ["blue", "red", "green"].into_iter().flat_map(of);
     files.filter(|(name, _)| name.starts_with("10.")).count()
 }
 
 fn at_once(plugins: &Path) {
-    let world = World::new();
+    let world = NetnsFixture::new();
     let runtime = world.runtime(&[plugins]);
     let node = runtime.node_netns.clone().unwrap();
     let (pod, peer) = (world.netns("pod"), world.netns("peer"));

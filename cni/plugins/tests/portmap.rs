@@ -9,7 +9,7 @@ use podplane_netlink::netns;
 use podplane_test_network::{DEBIAN, call, our_plugins, require};
 use serde_json::{Value, json};
 use support::site::{
-    CLIENT, HOST, HOST_TOO, HOST_V6, Server, Site, address, client, ip, mappings, nft, path,
+    CLIENT, HOST, HOST_TOO, HOST_V6, PodServer, Site, address, client, ip, mappings, nft, path,
 };
 
 /// Connects from a machine beside the node, from the node by each of its addresses, from another
@@ -23,7 +23,7 @@ fn is_reached_from_everywhere(plugin: &str, portmap: &Value) -> String {
     site.add(&network, &b);
     site.runtime.check(&network, &a).unwrap();
     site.runtime.check(&network, &b).unwrap();
-    let server = Server::new(path(&a), 80, 53);
+    let server = PodServer::new(path(&a), 80, 53);
     let outside = &*site.outside;
 
     assert_eq!(server.tcp(outside, HOST, 8080).unwrap(), ip(CLIENT));
@@ -238,7 +238,7 @@ fn redirects_only_packets_to_the_host_and_masq_all_masquerades_all() {
     site.add(&network, &a);
     let result = site.add(&network, &b);
     site.runtime.check(&network, &a).unwrap();
-    let server = Server::new(path(&a), 80, 53);
+    let server = PodServer::new(path(&a), 80, 53);
     assert_eq!(
         server.tcp(&site.outside, HOST, 8080).unwrap(),
         ip("10.244.1.1")
@@ -246,7 +246,7 @@ fn redirects_only_packets_to_the_host_and_masq_all_masquerades_all() {
     server.tcp(path(&a), HOST, 8080).unwrap();
     server.tcp(site.node(), "127.0.0.1", 8080).unwrap();
     // The other pod uses the mapped port itself, and is reached at it through the node.
-    let other = Server::new(path(&b), 8080, 5353);
+    let other = PodServer::new(path(&b), 8080, 5353);
     let to = address(&result, 0).to_string();
     assert_eq!(other.tcp(&site.outside, &to, 8080).unwrap(), ip(CLIENT));
     other.udp(&site.outside, &to, 5353).unwrap();
@@ -262,14 +262,14 @@ fn an_open_udp_flow_moves_to_the_current_pod() {
     let (a, b) = (site.pod("a", &mappings()), site.pod("b", &mappings()));
     site.add(&network, &a);
     let clients = [HOST, HOST_V6].map(|to| client(&site.outside, to, 5353));
-    let first = Server::new(path(&a), 80, 53);
+    let first = PodServer::new(path(&a), 80, 53);
     for client in &clients {
         first.udp_by(client).unwrap();
     }
     // An ADD leads the flow to the new pod although the old one still exists, and a DEL leads it
     // back.
     site.add(&network, &b);
-    let second = Server::new(path(&b), 80, 53);
+    let second = PodServer::new(path(&b), 80, 53);
     for client in &clients {
         second.udp_by(client).unwrap();
     }
@@ -294,7 +294,7 @@ fn conditions_have_the_syntax_of_nft_and_bad_ones_leave_nothing() {
     let network = site.network("bridge", &conditions);
     let pod = site.pod("a", &mappings());
     site.add(&network, &pod);
-    let server = Server::new(path(&pod), 80, 53);
+    let server = PodServer::new(path(&pod), 80, 53);
     server.tcp(&site.outside, HOST, 8080).unwrap_err();
     server.tcp(site.node(), HOST, 8080).unwrap();
     server.tcp(&site.outside, HOST_V6, 8080).unwrap();

@@ -11,9 +11,9 @@ use std::{
 
 use podplane_cni::Runtime;
 use podplane_netlink::netns;
-use podplane_test_network::{DEBIAN, World, call, our_plugins, output_of, require, run_in};
+use podplane_test_network::{DEBIAN, NetnsFixture, call, our_plugins, output_of, require, run_in};
 use serde_json::{Value, json};
-use support::site::{CLIENT, HOST, Server, Site, mappings, nft, path};
+use support::site::{CLIENT, HOST, PodServer, Site, mappings, nft, path};
 
 /// The commands that versions of the reference's nftables backend make for a mapping, by the
 /// container's id alone.
@@ -52,7 +52,7 @@ fn removes_rules_of_the_reference_and_keeps_those_of_others() {
     site.add(&network, &a);
     site.add(&network, &b);
     // A port belongs to the last ADD, also before rules of others.
-    let server = Server::new(path(&b), 80, 53);
+    let server = PodServer::new(path(&b), 80, 53);
     server.tcp(&site.outside, HOST, 2).unwrap();
     server.tcp(&site.outside, HOST, 9090).unwrap();
     let theirs = site.pod("theirs", &json!([]));
@@ -127,9 +127,9 @@ fn ours_and_debians_remove_each_others_mappings_for_the_next_pod() {
         // The port is free, and other mappings are as before.
         let next = site.pod("next", &mapping(8080));
         second.add(&network, &next).unwrap();
-        let server = Server::new(path(&next), 80, 53);
+        let server = PodServer::new(path(&next), 80, 53);
         server.tcp(&site.outside, HOST, 8080).unwrap();
-        let server = Server::new(path(&b), 80, 53);
+        let server = PodServer::new(path(&b), 80, 53);
         server.tcp(&site.outside, HOST, 9090).unwrap();
         second.del(&network, &b).unwrap();
         first.del(&network, &next).unwrap();
@@ -290,7 +290,7 @@ fn ours_and_debians_make_equal_iptables_rules_and_remove_each_others() {
     if !require(&["root", "iptables", "cni-plugins"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let (ours, debians) = (
         our_plugins().join("portmap"),
         Path::new(DEBIAN).join("portmap"),
@@ -351,7 +351,7 @@ fn conditions_that_iptables_refuses_leave_nothing_and_check_reports_missing_rule
     if !require(&["root", "iptables"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let netns = world.netns("node");
     let ours = our_plugins().join("portmap");
     let run = |command: &str, more: &Value| {
@@ -402,7 +402,7 @@ fn removes_chains_of_legacy_iptables() {
     if !require(&["root", "nftables", "iptables"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let ours = our_plugins().join("portmap");
     let config = portmap_alone(&json!({}));
     let (made, legacy) = (world.netns("made"), world.netns("legacy"));

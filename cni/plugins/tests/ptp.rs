@@ -11,7 +11,9 @@ use std::{
 
 use podplane_cni::{CniResult, Runtime};
 use podplane_netlink::{Netlink, Request, Route, Veth, netns, sysctl};
-use podplane_test_network::{DEBIAN, World, attachment, exchange, list, our_plugins, require};
+use podplane_test_network::{
+    DEBIAN, NetnsFixture, attachment, exchange, list, our_plugins, require,
+};
 use serde_json::{Value, json};
 
 fn config(version: &str, ptp: &Value, ipam: &Value) -> Value {
@@ -22,7 +24,7 @@ fn config(version: &str, ptp: &Value, ipam: &Value) -> Value {
     json!({"cniVersion": version, "name": "net", "plugins": [plugin]})
 }
 
-fn host_local(world: &World, more: Value) -> Value {
+fn host_local(world: &NetnsFixture, more: Value) -> Value {
     let mut ipam = more;
     ipam["type"] = "host-local".into();
     ipam["dataDir"] = world.path("networks").to_str().unwrap().into();
@@ -40,7 +42,7 @@ fn node(runtime: &Runtime) -> &Path {
     runtime.node_netns.as_deref().unwrap()
 }
 
-fn leases(world: &World) -> usize {
+fn leases(world: &NetnsFixture) -> usize {
     podplane_host_local::usage(&world.path("networks/net"))
         .unwrap()
         .len()
@@ -99,7 +101,7 @@ fn ip(result: &CniResult, n: usize) -> IpAddr {
 /// Checks that two pods reach each other, the gateway and the host, and leave nothing. Returns the
 /// routes and addresses that the kernel had.
 fn two_pods(bin_dir: &Path, mtu: u32) -> [(Vec<String>, Vec<String>); 2] {
-    let world = World::new();
+    let world = NetnsFixture::new();
     let runtime = world.runtime(&[bin_dir]);
     let network = config("1.0.0", &json!({"mtu": mtu}), &host_local(&world, dual()));
     let network = list(&network);
@@ -154,8 +156,12 @@ fn pods_reach_each_other_with_the_kernel_state_of_debians() {
 }
 
 /// The error of an ADD that fails, and the numbers of leases and links that are left.
-fn refused(bin_dir: &Path, ptp: &Value, ipam: impl Fn(&World) -> Value) -> (String, usize, usize) {
-    let world = World::new();
+fn refused(
+    bin_dir: &Path,
+    ptp: &Value,
+    ipam: impl Fn(&NetnsFixture) -> Value,
+) -> (String, usize, usize) {
+    let world = NetnsFixture::new();
     let runtime = world.runtime(&[bin_dir]);
     let network = list(&config("1.0.0", ptp, &ipam(&world)));
     let a = world.netns("a");
@@ -203,7 +209,7 @@ fn an_add_that_fails_leaves_nothing() {
     );
     assert_eq!((&*message, links), ("unknown ipmasq backend \"x\"", 0));
     // Without an IPAM plugin it fails as the reference does.
-    let none = |_: &World| json!({});
+    let none = |_: &NetnsFixture| json!({});
     let (message, ..) = refused(&ours, &json!({}), none);
     assert_eq!(message, "no plugin name provided");
     if require(&["cni-plugins"]) {
@@ -216,7 +222,7 @@ fn supports_shared_gateways_and_addresses_without_a_subnet() {
     if !require(&["root"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let runtime = world.runtime(&[&our_plugins()]);
     let ipam = json!({
         "type": "static",
@@ -246,7 +252,7 @@ fn supports_shared_gateways_and_addresses_without_a_subnet() {
 }
 
 /// A machine beside the node without a route to the pods, reached by `192.0.2.2` and `fd00:99::2`.
-fn machine_beside(world: &World, runtime: &Runtime) -> PathBuf {
+fn machine_beside(world: &NetnsFixture, runtime: &Runtime) -> PathBuf {
     let outside = world.netns("outside");
     let file = netns::open(&outside).unwrap();
     let mut in_node = Netlink::open_in(node(runtime)).unwrap();
@@ -282,7 +288,7 @@ fn a_masqueraded_pod_reaches_hosts_without_a_route_back() {
     if !require(&["root", "nftables", "cni-plugins"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let runtime = world.runtime(&[&our_plugins()]);
     let outside = machine_beside(&world, &runtime);
     let masq = |on: bool| {
@@ -343,7 +349,7 @@ fn check_reports_faults_and_a_repeated_add_changes_nothing() {
     if !require(&["root"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let runtime = world.runtime(&[&our_plugins()]);
     let network = list(&config("1.1.0", &json!({}), &host_local(&world, dual())));
     let a = world.netns("a");
@@ -392,7 +398,7 @@ fn del_cleans_up_after_a_killed_chain() {
     if !require(&["root", "nftables", "iptables"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let runtime = world.runtime(&[&our_plugins()]);
     let mut network = config(
         "1.0.0",
@@ -440,7 +446,7 @@ fn ours_and_debians_delete_each_others_attachments() {
     }
     let (ours, debians) = (our_plugins(), PathBuf::from(DEBIAN));
     for (first, second) in [(&ours, &debians), (&debians, &ours)] {
-        let world = World::new();
+        let world = NetnsFixture::new();
         let runtime = world.runtime(&[first]);
         let other = Runtime {
             bin_dirs: vec![second.clone()],

@@ -72,12 +72,12 @@ fn cni_args() -> impl Strategy<Value = String> {
 }
 
 #[derive(Debug, Clone)]
-struct Case {
+struct StaticCase {
     config: Value,
     args: String,
 }
 
-fn case() -> impl Strategy<Value = Case> {
+fn case() -> impl Strategy<Value = StaticCase> {
     let versions = vec![
         json!(""),
         json!("0.1.0"),
@@ -109,7 +109,7 @@ fn case() -> impl Strategy<Value = Case> {
             if !by_runtime.is_empty() {
                 config["runtimeConfig"] = json!({"ips": by_runtime});
             }
-            Case { config, args }
+            StaticCase { config, args }
         },
     )
 }
@@ -157,7 +157,7 @@ fn random_configurations_are_answered_like_debians() {
     let mut runner = proptest::test_runner::TestRunner::new(config);
     let successes = std::cell::Cell::new(0);
     runner
-        .run(&case(), |Case { config, args }| {
+        .run(&case(), |StaticCase { config, args }| {
             let [ours, debians] = both("ADD", &args, &config);
             prop_assert_eq!(&ours, &debians);
             if ours.0 != 0 {

@@ -10,8 +10,8 @@ use std::{
 
 use podplane_netlink::{Netlink, Request, Veth, netns, sysctl};
 use podplane_test_network::{
-    DEBIAN, World, attachment, list, our_plugins, require, run_in, run_program, run_text, tree,
-    without_json_words,
+    DEBIAN, NetnsFixture, attachment, list, our_plugins, require, run_in, run_program, run_text,
+    tree, without_json_words,
 };
 use serde_json::{Value, json};
 
@@ -19,14 +19,14 @@ const MAC: &str = "c2:11:22:33:44:55";
 const BEFORE: &str = "0a:58:0a:f4:01:02";
 
 /// A container with an interface, and a directory for its backup.
-struct Scene {
-    world: World,
+struct TuningFixture {
+    world: NetnsFixture,
     container: PathBuf,
 }
 
-impl Scene {
+impl TuningFixture {
     fn new() -> Self {
-        let world = World::new();
+        let world = NetnsFixture::new();
         let container = world.netns("container");
         let scene = Self { world, container };
         scene.create_eth0();
@@ -128,7 +128,7 @@ fn ours() -> PathBuf {
 
 /// One side's answer to an ADD, and its effects.
 #[derive(Debug, PartialEq)]
-struct Seen {
+struct ObservedAdd {
     code: i32,
     /// A JSON value if the ADD succeeds: 1.1.1 orders the keys of 1.0.0 otherwise than the
     /// reference's main branch.
@@ -139,7 +139,7 @@ struct Seen {
     arp_filter: String,
 }
 
-fn seen(scene: &Scene, (code, answer): (i32, String)) -> Seen {
+fn seen(scene: &TuningFixture, (code, answer): (i32, String)) -> ObservedAdd {
     let is_sorted = code == 0 && answer.contains("1.0.0");
     let answer = if code != 0 {
         without_json_words((code, answer)).1
@@ -148,7 +148,7 @@ fn seen(scene: &Scene, (code, answer): (i32, String)) -> Seen {
     } else {
         answer.into()
     };
-    Seen {
+    ObservedAdd {
         code,
         answer,
         link: scene.link(),
@@ -233,14 +233,14 @@ fn answers_and_changes_the_link_like_debians() {
         return;
     }
     let (theirs, ours) = (
-        (Scene::new(), PathBuf::from(DEBIAN)),
-        (Scene::new(), ours()),
+        (TuningFixture::new(), PathBuf::from(DEBIAN)),
+        (TuningFixture::new(), ours()),
     );
     for version in ["0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0"] {
         // Only the format of the result depends on the version.
         let many = if version == "1.0.0" { usize::MAX } else { 3 };
         for (more, args) in cases().into_iter().take(many) {
-            let add = |(scene, plugins): &(Scene, PathBuf)| {
+            let add = |(scene, plugins): &(TuningFixture, PathBuf)| {
                 let config = scene.config(version, &more);
                 let answer = scene.run(plugins, "ADD", args, &config);
                 let seen = seen(scene, answer);
@@ -258,7 +258,7 @@ fn ours_and_debians_restore_each_others_changes() {
         return;
     }
     let (ours, debians) = (ours(), PathBuf::from(DEBIAN));
-    let scene = Scene::new();
+    let scene = TuningFixture::new();
     scene.reset();
     let before = scene.link();
     for (more, args) in cases() {
@@ -292,7 +292,7 @@ fn check_reports_each_change() {
     if !require(&["root", "cni-plugins"]) {
         return;
     }
-    let scene = Scene::new();
+    let scene = TuningFixture::new();
     let index = scene.netlink().link("eth0").unwrap().unwrap().index;
     let config = scene.config(
         "1.0.0",
@@ -343,7 +343,7 @@ fn sets_and_restores_the_length_of_the_transmit_queue() {
     if !require(&["root"]) {
         return;
     }
-    let scene = Scene::new();
+    let scene = TuningFixture::new();
     let before = scene.link();
     let config = scene.config("1.1.0", &json!({"txQLen": 20000}));
     let (code, answer) = scene.run(&ours(), "ADD", "", &config);
@@ -384,7 +384,7 @@ fn refuses_duplicate_settings() {
     if !require(&["root"]) {
         return;
     }
-    let scene = Scene::new();
+    let scene = TuningFixture::new();
     let config = scene.config("1.0.0", &json!({"sysctl": {"net.core.somaxconn": "500"}}));
     let twice = config.to_string().replace(
         r#""net.core.somaxconn":"500""#,
@@ -408,7 +408,7 @@ fn only_settings_on_the_administrators_list_are_allowed() {
     if !require(&["root"]) {
         return;
     }
-    let scene = Scene::new();
+    let scene = TuningFixture::new();
     let config = scene.config("1.0.0", &json!({"sysctl": {"net.core.somaxconn": "500"}}));
     let input = scene.world.path("input");
     fs::write(&input, config.to_string()).unwrap();
@@ -457,7 +457,7 @@ fn a_failed_add_leaves_the_interface_as_it_was() {
     if !require(&["root"]) {
         return;
     }
-    let scene = Scene::new();
+    let scene = TuningFixture::new();
     let before = scene.link();
     let config = scene.config(
         "1.0.0",
@@ -495,7 +495,7 @@ fn del_always_removes_its_backup() {
     if !require(&["root"]) {
         return;
     }
-    let scene = Scene::new();
+    let scene = TuningFixture::new();
     let more = json!({"mtu": 1400, "args": {"cni": {"sysctl": {"net.core.somaxconn": "500"}}}});
     let config = scene.config("1.0.0", &more);
     let add = || {
@@ -535,7 +535,7 @@ fn works_after_bridge_in_a_chain() {
     }
     let (ours, debians) = (ours(), PathBuf::from(DEBIAN));
     for (adds, deletes) in [(&ours, &ours), (&ours, &debians), (&debians, &ours)] {
-        let world = World::new();
+        let world = NetnsFixture::new();
         let mut runtime = world.runtime(&[adds]);
         let container = world.netns("container");
         let network = list(&json!({"cniVersion": "1.0.0", "name": "net", "plugins": [

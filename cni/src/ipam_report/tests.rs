@@ -5,11 +5,11 @@ use serde_json::json;
 use super::*;
 
 /// The directory of a node whose network has this value of [`KEY`].
-struct Node {
+struct NodeFixture {
     dir: tempfile::TempDir,
 }
 
-impl Node {
+impl NodeFixture {
     fn with(spec: &Value) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let list = json!({"cniVersion": "1.0.0", "name": "net", KEY: spec,
@@ -29,7 +29,7 @@ impl Node {
         ReportSource::of_first(self.dir.path())
     }
 
-    fn read_with(&self, bin_dirs: &[PathBuf]) -> Result<Report, ReportError> {
+    fn read_with(&self, bin_dirs: &[PathBuf]) -> Result<IpamReport, ReportError> {
         self.source()?.unwrap().read(&ReportNode {
             name: "node-0",
             dir: self.dir.path(),
@@ -38,13 +38,13 @@ impl Node {
         })
     }
 
-    fn read(&self) -> Result<Report, String> {
+    fn read(&self) -> Result<IpamReport, String> {
         self.read_with(&[]).map_err(|error| error.message())
     }
 }
 
-fn parse(report: &Value) -> Result<Report, String> {
-    Report::parse(report.to_string().as_bytes())
+fn parse(report: &Value) -> Result<IpamReport, String> {
+    IpamReport::parse(report.to_string().as_bytes())
 }
 
 fn v4(count: u64) -> Capacity {
@@ -106,8 +106,8 @@ fn refuses_what_is_not_a_report_and_names_the_field() {
         let error = parse(&report).unwrap_err();
         assert!(error.contains(want), "{report}: {error}");
     }
-    assert!(Report::parse(b"").is_err());
-    assert!(Report::parse(b"{\"capacity\": {\"ipv4\": 1}} and more").is_err());
+    assert!(IpamReport::parse(b"").is_err());
+    assert!(IpamReport::parse(b"{\"capacity\": {\"ipv4\": 1}} and more").is_err());
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn rejects_a_source_that_is_not_exactly_one_command_or_file() {
         (json!({"comand": ["a"]}), "unknown field `comand`"),
         (json!(7), "invalid type"),
     ] {
-        let error = Node::with(&spec).source().unwrap_err().message();
+        let error = NodeFixture::with(&spec).source().unwrap_err().message();
         assert!(error.contains(want), "{spec}: {error}");
         assert!(error.contains("10-net.conflist"), "{error}");
     }
@@ -137,7 +137,7 @@ fn rejects_a_source_that_is_not_exactly_one_command_or_file() {
 
 #[test]
 fn a_configuration_without_the_key_has_no_source() {
-    let node = Node::with(&json!({"file": "x"}));
+    let node = NodeFixture::with(&json!({"file": "x"}));
     let list = r#"{"name": "net", "plugins": [{"type": "bridge"}]}"#;
     node.write("10-net.conflist", list);
     assert_eq!(node.source().unwrap(), None);
@@ -149,20 +149,20 @@ fn a_configuration_without_the_key_has_no_source() {
 
 #[test]
 fn reads_the_report_file_beside_the_configuration() {
-    let node = Node::with(&json!({"file": "report.txt"}));
+    let node = NodeFixture::with(&json!({"file": "report.txt"}));
     let error = node.read().unwrap_err();
     assert!(error.contains("report.txt: No such file"), "{error}");
     node.write("report.txt", r#"{"capacity": {"ipv4": 5}}"#);
     assert_eq!(node.read().unwrap().capacity, v4(5));
     node.write("report.txt", &" ".repeat(MAX_BYTES + 2));
     assert!(node.read().unwrap_err().contains("more than"));
-    let directory = Node::with(&json!({"file": "."}));
+    let directory = NodeFixture::with(&json!({"file": "."}));
     assert!(directory.read().unwrap_err().contains("not a regular file"));
 }
 
 #[test]
 fn a_command_gets_the_configuration_and_the_facts_about_its_node() {
-    let node = Node::with(&json!({"command": ["./report", "7"]}));
+    let node = NodeFixture::with(&json!({"command": ["./report", "7"]}));
     node.write(
         "report",
         r#"#!/bin/sh -eu
@@ -176,7 +176,7 @@ fn a_command_gets_the_configuration_and_the_facts_about_its_node() {
 
 #[test]
 fn a_command_without_a_slash_is_beside_the_plugins() {
-    let node = Node::with(&json!({"command": ["my-ipam", "report"]}));
+    let node = NodeFixture::with(&json!({"command": ["my-ipam", "report"]}));
     let error = node.read().unwrap_err();
     assert!(error.contains("my-ipam could not be run"), "{error}");
     let plugins = tempfile::tempdir().unwrap();
@@ -189,7 +189,7 @@ fn a_command_without_a_slash_is_beside_the_plugins() {
 
 #[test]
 fn reports_why_a_command_failed() {
-    let node = Node::with(&json!({"command": ["./report"]}));
+    let node = NodeFixture::with(&json!({"command": ["./report"]}));
     for (script, want) in [
         ("echo broken >&2; exit 3", "failed: exit status 3: broken"),
         ("echo nonsense; exit 1", "failed and printed \"nonsense\""),
@@ -204,7 +204,7 @@ fn reports_why_a_command_failed() {
 
 #[test]
 fn a_command_that_hangs_is_killed_with_its_children() {
-    let node = Node::with(&json!({"command": ["./report"], "timeout": "200ms"}));
+    let node = NodeFixture::with(&json!({"command": ["./report"], "timeout": "200ms"}));
     node.write("report", "#!/bin/sh\nsleep 1000 & echo $! > child; wait");
     let began = Instant::now();
     let error = node.read().unwrap_err();

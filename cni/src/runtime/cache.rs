@@ -35,7 +35,7 @@ pub struct CachedAttachment {
 /// An entry as stored; the order of fields is libcni's.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Entry {
+struct CachedEntry {
     kind: String,
     container_id: String,
     config: Option<String>, // Go writes null for a list made without text.
@@ -82,7 +82,7 @@ impl Cache<'_> {
     ) -> Result<(), RuntimeError> {
         static SERIAL: AtomicU64 = AtomicU64::new(0);
         let path = self.path(&list.name, attachment);
-        let entry = Entry {
+        let entry = CachedEntry {
             kind: KIND.to_owned(),
             container_id: attachment.container_id.clone(),
             config: Some(STANDARD.encode(&list.bytes)),
@@ -234,7 +234,7 @@ fn parse(text: &[u8]) -> Result<CachedAttachment, String> {
             result: Some(value),
         });
     }
-    let entry: Entry = serde_json::from_value(value).map_err(|error| error.to_string())?;
+    let entry: CachedEntry = serde_json::from_value(value).map_err(|error| error.to_string())?;
     let config = STANDARD.decode(entry.config.unwrap_or_default());
     Ok(CachedAttachment {
         network: entry.network_name,

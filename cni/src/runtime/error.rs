@@ -141,7 +141,7 @@ pub enum PluginError {
         stderr: String,
     },
     /// The program was not found.
-    #[error("failed to find plugin \"{name}\" in path [{}]", Dirs(path))]
+    #[error("failed to find plugin \"{name}\" in path [{}]", DirList(path))]
     NotFound {
         /// The plugin's `type`.
         name: String,
@@ -218,9 +218,9 @@ impl fmt::Display for Described<'_> {
     }
 }
 
-struct Dirs<'a>(&'a [PathBuf]);
+struct DirList<'a>(&'a [PathBuf]);
 
-impl fmt::Display for Dirs<'_> {
+impl fmt::Display for DirList<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, dir) in self.0.iter().enumerate() {
             let space = if index == 0 { "" } else { " " };

@@ -15,7 +15,7 @@ use std::{
 };
 
 use backon::{BlockingRetryable as _, ConstantBuilder};
-use podplane_netlink::Limited;
+use podplane_netlink::KernelLimit;
 use rustix::{
     event::{PollFd, PollFlags, Timespec},
     process::{Pid, PidfdFlags, Signal, WaitOptions, waitpid},
@@ -23,7 +23,7 @@ use rustix::{
 
 use super::PluginError;
 use crate::{
-    sys::{self, Plan},
+    sys::{self, SpawnParams},
     trace,
     types::{CniError, json},
 };
@@ -73,7 +73,7 @@ pub fn execute(
     env: &[(&'static str, OsString)],
     timeout: Option<Duration>,
 ) -> Result<Output, PluginError> {
-    Running::start(
+    RunningPlugin::start(
         program,
         stdin,
         env,
@@ -98,7 +98,7 @@ pub(crate) struct Surroundings<'a> {
 /// [finish](Self::finish) it.
 #[derive(Debug)]
 #[must_use]
-pub(crate) struct Running<'a> {
+pub(crate) struct RunningPlugin<'a> {
     program: PathBuf,
     process: Pid,
     talk: Conversation<'a>,
@@ -106,7 +106,7 @@ pub(crate) struct Running<'a> {
     deadline: Option<Instant>,
 }
 
-impl<'a> Running<'a> {
+impl<'a> RunningPlugin<'a> {
     /// Starts a plugin as [`execute`] does.
     ///
     /// # Errors
@@ -129,7 +129,7 @@ impl<'a> Running<'a> {
             let (input, stdin) = io::pipe()?;
             let (stdout, output) = io::pipe()?;
             let (stderr, log) = io::pipe()?;
-            let plan = Plan {
+            let plan = SpawnParams {
                 program,
                 env: &whole,
                 streams: [input.as_fd(), output.as_fd(), log.as_fd()],
@@ -142,7 +142,7 @@ impl<'a> Running<'a> {
                 [stdin.into(), stdout.into(), stderr.into()].map(Some),
             ))
         };
-        let started = start().map_err(|error| Limited::Processes.explain(error));
+        let started = start().map_err(|error| KernelLimit::Processes.explain(error));
         let (process, pipes) = started.map_err(failed)?;
         Self::talk(program.to_owned(), process, pipes, stdin, timeout, KEPT)
     }
@@ -228,7 +228,7 @@ impl<'a> Running<'a> {
             source,
         };
         let ended = talk.run_until(deadline);
-        if !matches!(ended, Ok(Ended::Exited)) {
+        if !matches!(ended, Ok(ConversationEnd::Exited)) {
             kill(process, timeout);
         }
         let status = wait(process).map_err(failed)?;
@@ -237,13 +237,13 @@ impl<'a> Running<'a> {
         } = talk;
         *steps = trace::split(&mut stderr);
         match ended.map_err(failed)? {
-            Ended::TimedOut => Err(PluginError::TimedOut {
+            ConversationEnd::TimedOut => Err(PluginError::TimedOut {
                 path: program,
                 after: timeout.unwrap_or_default(),
                 stderr: String::from_utf8_lossy(&stderr).into_owned(),
             }),
-            Ended::Exited if status.success() => Ok(Output { stdout, stderr }),
-            Ended::Exited => Err(failure(status, &stdout, &stderr)),
+            ConversationEnd::Exited if status.success() => Ok(Output { stdout, stderr }),
+            ConversationEnd::Exited => Err(failure(status, &stdout, &stderr)),
         }
     }
 }
@@ -323,7 +323,7 @@ pub fn pipes(child: &mut Child) -> Pipes {
 
 /// The end of a [`Conversation`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
+pub enum ConversationEnd {
     /// The program has ended.
     Exited,
     /// The time was up first.
@@ -373,25 +373,25 @@ impl<'a> Conversation<'a> {
     ///
     /// # Errors
     /// The operating system's.
-    pub fn run_until(&mut self, deadline: Option<Instant>) -> io::Result<Ended> {
+    pub fn run_until(&mut self, deadline: Option<Instant>) -> io::Result<ConversationEnd> {
         loop {
             self.feed();
             drain(&mut self.out, &mut self.stdout, self.kept)?;
             drain(&mut self.err, &mut self.stderr, self.kept)?;
             match self.wait(deadline)? {
-                Some(Ended::Exited) => {
+                Some(ConversationEnd::Exited) => {
                     drain(&mut self.out, &mut self.stdout, self.kept)?;
                     drain(&mut self.err, &mut self.stderr, self.kept)?;
-                    return Ok(Ended::Exited);
+                    return Ok(ConversationEnd::Exited);
                 }
-                Some(Ended::TimedOut) => return Ok(Ended::TimedOut),
+                Some(ConversationEnd::TimedOut) => return Ok(ConversationEnd::TimedOut),
                 None => {}
             }
         }
     }
 
     /// Waits until a pipe is ready (`None`), the process has ended, or the time is up.
-    fn wait(&self, deadline: Option<Instant>) -> io::Result<Option<Ended>> {
+    fn wait(&self, deadline: Option<Instant>) -> io::Result<Option<ConversationEnd>> {
         let mut fds = vec![PollFd::new(&self.process, PollFlags::IN)];
         fds.extend(
             self.stdin
@@ -412,10 +412,10 @@ impl<'a> Conversation<'a> {
         // A time too long for the kernel's clock means no limit.
         let left = left.and_then(|left| Timespec::try_from(left).ok());
         match rustix::event::poll(&mut fds, left.as_ref()) {
-            Ok(0) => Ok(Some(Ended::TimedOut)),
-            Ok(_) if !fds[0].revents().is_empty() => Ok(Some(Ended::Exited)),
+            Ok(0) => Ok(Some(ConversationEnd::TimedOut)),
+            Ok(_) if !fds[0].revents().is_empty() => Ok(Some(ConversationEnd::Exited)),
             Ok(_) if deadline.is_some_and(|deadline| deadline <= Instant::now()) => {
-                Ok(Some(Ended::TimedOut))
+                Ok(Some(ConversationEnd::TimedOut))
             }
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(None),
             Err(error) => Err(error.into()),

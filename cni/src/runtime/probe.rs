@@ -84,11 +84,11 @@ impl Runtime {
 fn parse(answer: &[u8]) -> Result<Vec<String>, PluginError> {
     #[derive(Default, Deserialize)]
     #[serde(default)]
-    struct Answer {
+    struct VersionAnswer {
         cniversion: String,
         supportedversions: Vec<String>,
     }
-    let answer = json::parse_folded(answer).and_then(serde_json::from_value::<Answer>);
+    let answer = json::parse_folded(answer).and_then(serde_json::from_value::<VersionAnswer>);
     let answer = answer.map_err(|error| PluginError::Version(json::go_error(&error)))?;
     match (answer.cniversion.as_str(), answer.supportedversions) {
         ("", _) => Err(PluginError::Version("missing field cniVersion".to_owned())),

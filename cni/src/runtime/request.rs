@@ -11,12 +11,12 @@ use super::{Attachment, PluginError, RuntimeError};
 use crate::types::{CniResult, NetworkConfigList, PluginConfig, config_field};
 
 /// A step of a chain: a program and its configuration.
-pub(super) struct Step<'a> {
+pub(super) struct ChainStep<'a> {
     pub(super) program: &'a str,
     pub(super) config: &'a PluginConfig,
 }
 
-impl Step<'_> {
+impl ChainStep<'_> {
     pub(super) fn failed(&self, action: &'static str, source: PluginError) -> RuntimeError {
         RuntimeError::Plugin {
             plugin: self.program.to_owned(),
@@ -32,17 +32,17 @@ fn text<'a>(config: &'a PluginConfig, key: &str) -> &'a str {
     value.unwrap_or_default()
 }
 
-pub(super) fn chain(list: &NetworkConfigList) -> Vec<Step<'_>> {
+pub(super) fn chain(list: &NetworkConfigList) -> Vec<ChainStep<'_>> {
     list.plugins
         .iter()
-        .map(|config| Step {
+        .map(|config| ChainStep {
             program: text(config, "type"),
             config,
         })
         .collect()
 }
 
-pub(super) fn ipam_step(list: &NetworkConfigList) -> Result<Step<'_>, RuntimeError> {
+pub(super) fn ipam_step(list: &NetworkConfigList) -> Result<ChainStep<'_>, RuntimeError> {
     let first = list
         .plugins
         .first()
@@ -53,7 +53,7 @@ pub(super) fn ipam_step(list: &NetworkConfigList) -> Result<Step<'_>, RuntimeErr
         .and_then(Value::as_str);
     let program = ipam.filter(|name| !name.is_empty());
     let program = program.ok_or_else(|| RuntimeError::NoIpam(text(first, "type").to_owned()))?;
-    Ok(Step {
+    Ok(ChainStep {
         program,
         config: first,
     })

@@ -15,7 +15,7 @@ use crate::{
 pub fn valid_attachments(stdin: &[u8]) -> Result<Option<Vec<ValidAttachment>>, CniError> {
     #[derive(Default, Deserialize)]
     #[serde(default)]
-    struct Keys {
+    struct AttachmentKeys {
         #[serde(rename = "cni.dev/valid-attachments")]
         valid: Option<Vec<ValidAttachment>>,
         #[serde(rename = "cni.dev/attachments")]
@@ -23,7 +23,7 @@ pub fn valid_attachments(stdin: &[u8]) -> Result<Option<Vec<ValidAttachment>>, C
     }
     let folded =
         json::parse_folded(stdin).map_err(|error| CniError::internal(json::go_error(&error)))?;
-    let keys: Keys = serde_json::from_value(folded).map_err(|error| {
+    let keys: AttachmentKeys = serde_json::from_value(folded).map_err(|error| {
         CniError::internal(format!("invalid cni.dev/valid-attachments: {error}"))
     })?;
     Ok(keys.valid.or(keys.attachments))

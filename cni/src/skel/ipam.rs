@@ -4,20 +4,20 @@ use std::{ffi::OsString, fmt, io::Write as _, iter};
 
 use super::Call;
 use crate::{
-    runtime::{PluginError, Running, Surroundings, find_plugin},
-    trace::Telling,
+    runtime::{PluginError, RunningPlugin, Surroundings, find_plugin},
+    trace::StartedStep,
     types::{CniError, CniResult},
 };
 
 /// The IPAM plugin of a configuration. It gets the same environment and input as the calling
 /// plugin.
 #[derive(Debug, Clone, Copy)]
-pub struct Ipam<'a> {
+pub struct IpamPlugin<'a> {
     call: &'a Call,
     program: &'a str,
 }
 
-impl<'a> Ipam<'a> {
+impl<'a> IpamPlugin<'a> {
     /// The delegate for `program`; `None` for an empty name: the network then has no addresses.
     #[must_use]
     pub fn new(call: &'a Call, program: &'a str) -> Option<Self> {
@@ -43,7 +43,8 @@ impl<'a> Ipam<'a> {
     ) -> Result<CniResult, CniError> {
         let program = find_plugin(self.program, &self.call.path).map_err(refused)?;
         let (telling, env) = self.begin("ADD");
-        let running = Running::start(&program, &self.call.stdin, &env, Surroundings::default());
+        let running =
+            RunningPlugin::start(&program, &self.call.stdin, &env, Surroundings::default());
         let mut addresses = Addresses {
             ipam: self,
             running: Some((running.map_err(refused)?, telling)),
@@ -71,12 +72,13 @@ impl<'a> Ipam<'a> {
     fn run(self, command: &'static str) -> Result<Vec<u8>, CniError> {
         let program = find_plugin(self.program, &self.call.path).map_err(refused)?;
         let (telling, env) = self.begin(command);
-        let running = Running::start(&program, &self.call.stdin, &env, Surroundings::default());
+        let running =
+            RunningPlugin::start(&program, &self.call.stdin, &env, Surroundings::default());
         answer(running.map_err(refused)?, telling)
     }
 
     /// Starts a step of the trace. Returns the additional environment of the plugin.
-    fn begin(self, command: &'static str) -> (Telling, Vec<(&'static str, OsString)>) {
+    fn begin(self, command: &'static str) -> (StartedStep, Vec<(&'static str, OsString)>) {
         let telling = self.call.tell.begin(&format!("{command} {}", self.program));
         let env = iter::once(("CNI_COMMAND", command.into())).chain(telling.environment());
         let env = env.collect();
@@ -87,8 +89,8 @@ impl<'a> Ipam<'a> {
 /// Addresses that the IPAM plugin has been asked for.
 #[derive(Debug)]
 pub struct Addresses<'a> {
-    ipam: Ipam<'a>,
-    running: Option<(Running<'a>, Telling)>,
+    ipam: IpamPlugin<'a>,
+    running: Option<(RunningPlugin<'a>, StartedStep)>,
     are_given: bool,
 }
 
@@ -136,7 +138,7 @@ impl Addresses<'_> {
 }
 
 /// Waits for the plugin's output. Its standard error is passed on.
-fn answer(running: Running<'_>, telling: Telling) -> Result<Vec<u8>, CniError> {
+fn answer(running: RunningPlugin<'_>, telling: StartedStep) -> Result<Vec<u8>, CniError> {
     let mut steps = Vec::new();
     let ran = running.finish(&mut steps);
     _ = std::io::stderr().write_all(&steps);

@@ -1,9 +1,9 @@
 use super::*;
 
 #[derive(Debug)]
-struct Fake;
+struct FakePlugin;
 
-impl Plugin for Fake {
+impl Plugin for FakePlugin {
     fn name(&self) -> &'static str {
         "fake"
     }
@@ -43,7 +43,7 @@ fn call(changes: &[(&str, &str)], stdin: &str) -> Result<String, CniError> {
         let found = changes.iter().chain(&ENV).find(|(name, _)| *name == key);
         found.map(|(_, value)| OsString::from(value))
     };
-    answer(&Fake, &env, &mut stdin.as_bytes(), &mut io::sink())
+    answer(&FakePlugin, &env, &mut stdin.as_bytes(), &mut io::sink())
 }
 
 fn refusal(changes: &[(&str, &str)], stdin: &str) -> (u32, String, String) {
@@ -79,7 +79,7 @@ fn missing_variables_are_listed_in_order() {
 fn prints_its_versions_without_a_command() {
     let env = |_: &str| None;
     let mut stderr = Vec::new();
-    let stdout = answer(&Fake, &env, &mut io::empty(), &mut stderr).unwrap();
+    let stdout = answer(&FakePlugin, &env, &mut io::empty(), &mut stderr).unwrap();
     let stderr = String::from_utf8(stderr).unwrap();
     assert_eq!(stdout, "");
     assert!(

@@ -17,7 +17,7 @@ use std::{
     ptr,
 };
 
-use podplane_netlink::Limited;
+use podplane_netlink::KernelLimit;
 use rustix::{
     io::fcntl_dupfd_cloexec,
     process::{Pid, WaitOptions, waitpid},
@@ -28,7 +28,7 @@ const STACK: usize = 64 << 10;
 
 /// The parameters of a new program.
 #[derive(Debug)]
-pub(crate) struct Plan<'a> {
+pub(crate) struct SpawnParams<'a> {
     /// The program, which is also its only argument.
     pub(crate) program: &'a Path,
     /// The whole environment.
@@ -42,7 +42,7 @@ pub(crate) struct Plan<'a> {
 }
 
 /// The input of the child, and the place for its error. The child need not allocate.
-struct Prepared {
+struct ChildInput {
     program: CString,
     argv: [*const c_char; 2],
     envp: Vec<*const c_char>,
@@ -58,12 +58,12 @@ struct Prepared {
 /// # Errors
 ///
 /// Those of the operating system, of any step up to execve(2).
-pub(crate) fn spawn(plan: &Plan<'_>) -> io::Result<Pid> {
+pub(crate) fn spawn(plan: &SpawnParams<'_>) -> io::Result<Pid> {
     let entries: Vec<_> = plan.env.iter().map(entry).collect::<Result<_, _>>()?;
     // Above the standard streams, so that no stream is overwritten when another is moved.
     let streams: Vec<_> = plan.streams.iter().map(above).collect::<Result<_, _>>()?;
     let program = CString::new(plan.program.as_os_str().as_bytes())?;
-    let mut prepared = Prepared {
+    let mut prepared = ChildInput {
         argv: [program.as_ptr(), ptr::null()],
         program,
         envp: entries
@@ -82,7 +82,7 @@ pub(crate) fn spawn(plan: &Plan<'_>) -> io::Result<Pid> {
         error: 0,
     };
     let mut stack = vec![0_u128; STACK / mem::size_of::<u128>()];
-    let signals = Blocked::all();
+    let signals = BlockedSignals::all();
     let arg = ptr::from_mut(&mut prepared).cast::<c_void>();
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
     // SAFETY: the stack has the stated size, is aligned, and grows down from its end. CLONE_VFORK
@@ -92,7 +92,7 @@ pub(crate) fn spawn(plan: &Plan<'_>) -> io::Result<Pid> {
     let pid = unsafe { libc::clone(child, stack.as_mut_ptr_range().end.cast(), flags, arg) };
     let failed = io::Error::last_os_error();
     drop(signals);
-    let pid = Pid::from_raw(pid.max(0)).ok_or_else(|| Limited::Processes.explain(failed))?;
+    let pid = Pid::from_raw(pid.max(0)).ok_or_else(|| KernelLimit::Processes.explain(failed))?;
     // SAFETY: the child wrote it before this thread continued; the compiler does not know of that,
     // hence the volatile read.
     match unsafe { ptr::read_volatile(&raw const prepared.error) } {
@@ -116,9 +116,9 @@ fn above(stream: &BorrowedFd<'_>) -> io::Result<OwnedFd> {
 }
 
 /// Blocks signals of the calling thread until dropped. It keeps the mask of before.
-struct Blocked(libc::sigset_t);
+struct BlockedSignals(libc::sigset_t);
 
-impl Blocked {
+impl BlockedSignals {
     fn all() -> Self {
         // SAFETY: both sets are written before they are read, and sigfillset(3) and
         // pthread_sigmask(3) fail only for invalid arguments, which these are not.
@@ -131,7 +131,7 @@ impl Blocked {
     }
 }
 
-impl Drop for Blocked {
+impl Drop for BlockedSignals {
     fn drop(&mut self) {
         // SAFETY: the set was returned by the kernel.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, ptr::null_mut()) };
@@ -142,7 +142,7 @@ impl Drop for Blocked {
 /// lock, allocates nothing, and does not unwind.
 extern "C" fn child(arg: *mut c_void) -> c_int {
     // SAFETY: `spawn` passes a pointer to this type, and waits.
-    let prepared = unsafe { &mut *arg.cast::<Prepared>() };
+    let prepared = unsafe { &mut *arg.cast::<ChildInput>() };
     // SAFETY: calls of the C library that wrap one system call each, with arguments that are alive.
     unsafe {
         let is_ready = libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) == 0
@@ -235,7 +235,7 @@ mod tests {
             script("read line; echo $KEY $line; grep SigBlk /proc/self/status; exit 3");
         let (input, mut stdin) = io::pipe().unwrap();
         let (mut stdout, output) = io::pipe().unwrap();
-        let plan = Plan {
+        let plan = SpawnParams {
             program: &program,
             env: &[("KEY".into(), "value".into())],
             streams: [input.as_fd(), output.as_fd(), output.as_fd()],
@@ -256,7 +256,7 @@ mod tests {
     fn refuses_an_invalid_namespace_and_leaves_no_child() {
         let (_dir, program) = script("exit 0");
         let null = fs::File::open("/dev/null").unwrap();
-        let plan = Plan {
+        let plan = SpawnParams {
             program: &program,
             env: &[],
             streams: [null.as_fd(), null.as_fd(), null.as_fd()],
@@ -270,7 +270,7 @@ mod tests {
     #[test]
     fn a_program_that_cannot_be_executed_is_an_error_and_leaves_no_child() {
         let null = fs::File::open("/dev/null").unwrap();
-        let plan = Plan {
+        let plan = SpawnParams {
             program: Path::new("/does/not/exist"),
             env: &[],
             streams: [null.as_fd(), null.as_fd(), null.as_fd()],
@@ -286,7 +286,7 @@ mod tests {
         let (_dir, program) = script("exec sleep 1000");
         let null = fs::File::open("/dev/null").unwrap();
         let start = || {
-            let plan = Plan {
+            let plan = SpawnParams {
                 program: &program,
                 env: &[("PATH".into(), "/usr/bin:/bin".into())],
                 streams: [null.as_fd(), null.as_fd(), null.as_fd()],

@@ -394,5 +394,4 @@ fn files(dir: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>, ConfigError> {
 }
 
 #[cfg(test)]
-#[path = "config_tests.rs"]
 mod tests;

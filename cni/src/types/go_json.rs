@@ -16,7 +16,7 @@ use super::json::folded_key;
 
 /// A type of Go's.
 #[derive(Debug)]
-pub enum Kind {
+pub enum GoType {
     /// `string`
     String,
     /// `bool`
@@ -30,19 +30,19 @@ pub enum Kind {
     /// A string that a function checks; `null` is the empty one.
     Checked(fn(&str) -> Result<(), String>),
     /// `*T`
-    Pointer(&'static Kind),
+    Pointer(&'static GoType),
     /// A value that replaces an earlier one of the same key, and is not merged with it.
-    Replaced(&'static Kind),
+    Replaced(&'static GoType),
     /// `[]T`
-    Slice(&'static Kind),
+    Slice(&'static GoType),
     /// `map[string]T`, of which the last of two equal keys counts.
-    Map(&'static Kind),
+    Map(&'static GoType),
     /// `map[string]T` in which no key may come twice.
-    UniqueMap(&'static Kind),
+    UniqueMap(&'static GoType),
     /// A map whose values may be anything, and are not kept.
     AnyMap,
     /// `struct`
-    Struct(&'static [(&'static str, Kind)]),
+    Struct(&'static [(&'static str, GoType)]),
 }
 
 /// Decodes a document.
@@ -50,7 +50,7 @@ pub enum Kind {
 /// # Errors
 /// The path of the field, its value and what is expected there; or the place where the text is no
 /// longer JSON.
-pub fn decode(text: &[u8], kind: &Kind) -> Result<Value, String> {
+pub fn decode(text: &[u8], kind: &GoType) -> Result<Value, String> {
     let text = String::from_utf8_lossy(text);
     let (mut value, mut track) = (Value::Null, Track::new());
     let mut json = serde_json::Deserializer::from_str(&text);
@@ -70,7 +70,7 @@ pub fn decode(text: &[u8], kind: &Kind) -> Result<Value, String> {
 
 /// A value of a kind, and the place for it, which has the value of an earlier field of the name.
 struct Field<'a> {
-    kind: &'a Kind,
+    kind: &'a GoType,
     into: &'a mut Value,
 }
 
@@ -87,11 +87,13 @@ impl<'de> Visitor<'de> for Field<'_> {
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.kind.pointee() {
-            Kind::Bool => "true or false",
-            Kind::Int => "an integer",
-            Kind::Uint => "an integer of at least 0",
-            Kind::Slice(_) => "a list",
-            Kind::Map(_) | Kind::UniqueMap(_) | Kind::AnyMap | Kind::Struct(_) => "an object",
+            GoType::Bool => "true or false",
+            GoType::Int => "an integer",
+            GoType::Uint => "an integer of at least 0",
+            GoType::Slice(_) => "a list",
+            GoType::Map(_) | GoType::UniqueMap(_) | GoType::AnyMap | GoType::Struct(_) => {
+                "an object"
+            }
             _ => "a string",
         })
     }
@@ -99,8 +101,8 @@ impl<'de> Visitor<'de> for Field<'_> {
     fn visit_unit<E: Error>(self) -> Result<(), E> {
         match self.kind {
             // As if the field were not there.
-            Kind::String | Kind::Bool | Kind::Int | Kind::Uint | Kind::Struct(_) => {}
-            Kind::Checked(check) => {
+            GoType::String | GoType::Bool | GoType::Int | GoType::Uint | GoType::Struct(_) => {}
+            GoType::Checked(check) => {
                 *self.into = Value::Null;
                 check("").map_err(E::custom)?;
             }
@@ -111,7 +113,7 @@ impl<'de> Visitor<'de> for Field<'_> {
 
     fn visit_bool<E: Error>(self, value: bool) -> Result<(), E> {
         match self.kind.pointee() {
-            Kind::Bool => *self.into = value.into(),
+            GoType::Bool => *self.into = value.into(),
             _ => return Err(E::invalid_type(Unexpected::Bool(value), &self)),
         }
         Ok(())
@@ -119,7 +121,7 @@ impl<'de> Visitor<'de> for Field<'_> {
 
     fn visit_i64<E: Error>(self, value: i64) -> Result<(), E> {
         match self.kind.pointee() {
-            Kind::Int => *self.into = value.into(),
+            GoType::Int => *self.into = value.into(),
             _ => return Err(E::invalid_value(Unexpected::Signed(value), &self)),
         }
         Ok(())
@@ -127,8 +129,8 @@ impl<'de> Visitor<'de> for Field<'_> {
 
     fn visit_u64<E: Error>(self, value: u64) -> Result<(), E> {
         match self.kind.pointee() {
-            Kind::Uint => *self.into = value.into(),
-            Kind::Int if i64::try_from(value).is_ok() => *self.into = value.into(),
+            GoType::Uint => *self.into = value.into(),
+            GoType::Int if i64::try_from(value).is_ok() => *self.into = value.into(),
             _ => return Err(E::invalid_value(Unexpected::Unsigned(value), &self)),
         }
         Ok(())
@@ -136,8 +138,8 @@ impl<'de> Visitor<'de> for Field<'_> {
 
     fn visit_str<E: Error>(self, value: &str) -> Result<(), E> {
         match self.kind.pointee() {
-            Kind::String => {}
-            Kind::Text(check) | Kind::Checked(check) => check(value).map_err(E::custom)?,
+            GoType::String => {}
+            GoType::Text(check) | GoType::Checked(check) => check(value).map_err(E::custom)?,
             _ => return Err(E::invalid_type(Unexpected::Str(value), &self)),
         }
         *self.into = value.into();
@@ -145,7 +147,7 @@ impl<'de> Visitor<'de> for Field<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
-        let Kind::Slice(kind) = self.kind.pointee() else {
+        let GoType::Slice(kind) = self.kind.pointee() else {
             return Err(A::Error::invalid_type(Unexpected::Seq, &self));
         };
         // Items of an earlier list are decoded into again.
@@ -171,19 +173,19 @@ impl<'de> Visitor<'de> for Field<'_> {
         let kind = self.kind.pointee();
         let is_object = matches!(
             kind,
-            Kind::Struct(_) | Kind::Map(_) | Kind::UniqueMap(_) | Kind::AnyMap
+            GoType::Struct(_) | GoType::Map(_) | GoType::UniqueMap(_) | GoType::AnyMap
         );
         if !is_object {
             return Err(A::Error::invalid_type(Unexpected::Map, &self));
         }
         let mut items = match self.into.take() {
-            Value::Object(items) if !matches!(self.kind, Kind::Replaced(_)) => items,
+            Value::Object(items) if !matches!(self.kind, GoType::Replaced(_)) => items,
             _ => Map::new(),
         };
         while let Some(key) = entries.next_key::<String>()? {
             match kind {
-                Kind::Map(kind) | Kind::UniqueMap(kind) => {
-                    let is_unique = matches!(self.kind.pointee(), Kind::UniqueMap(_));
+                GoType::Map(kind) | GoType::UniqueMap(kind) => {
+                    let is_unique = matches!(self.kind.pointee(), GoType::UniqueMap(_));
                     if is_unique && items.contains_key(&key) {
                         return Err(A::Error::custom(format!(
                             "key `{key}` comes twice: remove one"
@@ -194,7 +196,7 @@ impl<'de> Visitor<'de> for Field<'_> {
                     entries.next_value_seed(Field { kind, into })?;
                     items.insert(key, item);
                 }
-                Kind::Struct(fields) => {
+                GoType::Struct(fields) => {
                     let key = folded_key(&key);
                     let known = fields
                         .iter()
@@ -211,7 +213,7 @@ impl<'de> Visitor<'de> for Field<'_> {
                 }
             }
         }
-        if matches!(kind, Kind::Struct(_)) {
+        if matches!(kind, GoType::Struct(_)) {
             items.retain(|_, value| !value.is_null());
         }
         *self.into = items.into();
@@ -219,7 +221,7 @@ impl<'de> Visitor<'de> for Field<'_> {
     }
 }
 
-impl Kind {
+impl GoType {
     /// The kind of the value itself.
     fn pointee(&self) -> &Self {
         match self {
@@ -235,27 +237,27 @@ mod tests {
 
     use super::*;
 
-    static IP: Kind = Kind::Text(|text| match text {
+    static IP: GoType = GoType::Text(|text| match text {
         "x" => Err("invalid IP address: x".to_owned()),
         _ => Ok(()),
     });
-    static CIDR: Kind = Kind::Checked(|text| match text {
+    static CIDR: GoType = GoType::Checked(|text| match text {
         "" => Err("invalid CIDR address: ".to_owned()),
         _ => Ok(()),
     });
-    static INNER: Kind = Kind::Struct(&[
-        ("ip", Kind::Pointer(&IP)),
-        ("net", Kind::Pointer(&CIDR)),
-        ("text", Kind::String),
-        ("n", Kind::Int),
-        ("u", Kind::Uint),
-        ("map", Kind::Map(&Kind::String)),
-        ("set", Kind::UniqueMap(&Kind::Bool)),
+    static INNER: GoType = GoType::Struct(&[
+        ("ip", GoType::Pointer(&IP)),
+        ("net", GoType::Pointer(&CIDR)),
+        ("text", GoType::String),
+        ("n", GoType::Int),
+        ("u", GoType::Uint),
+        ("map", GoType::Map(&GoType::String)),
+        ("set", GoType::UniqueMap(&GoType::Bool)),
     ]);
-    static OUTER: Kind = Kind::Struct(&[
-        ("One", Kind::Pointer(&INNER)),
-        ("many", Kind::Slice(&INNER)),
-        ("new", Kind::Slice(&Kind::Replaced(&INNER))),
+    static OUTER: GoType = GoType::Struct(&[
+        ("One", GoType::Pointer(&INNER)),
+        ("many", GoType::Slice(&INNER)),
+        ("new", GoType::Slice(&GoType::Replaced(&INNER))),
     ]);
 
     fn outcome(text: &str) -> Result<Value, String> {

@@ -21,13 +21,13 @@ use serde_json::{Map, Value};
 /// If the text is not one JSON document.
 pub fn parse_folded(text: &[u8]) -> Result<Value, serde_json::Error> {
     let text = String::from_utf8_lossy(text);
-    serde_json::from_str::<Folded>(&text).map(|folded| folded.0)
+    serde_json::from_str::<FoldedValue>(&text).map(|folded| folded.0)
 }
 
 /// Folds the keys of a parsed document.
 #[must_use]
 pub fn fold(value: &Value) -> Value {
-    let folded = Folded::deserialize(value);
+    let folded = FoldedValue::deserialize(value);
     folded.map_or(Value::Null, |folded| folded.0)
 }
 
@@ -51,11 +51,11 @@ pub fn read_folded<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
     })
 }
 
-struct Folded(Value);
+struct FoldedValue(Value);
 
-impl<'de> Deserialize<'de> for Folded {
+impl<'de> Deserialize<'de> for FoldedValue {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(FoldVisitor).map(Folded)
+        deserializer.deserialize_any(FoldVisitor).map(FoldedValue)
     }
 }
 
@@ -94,7 +94,7 @@ impl<'de> Visitor<'de> for FoldVisitor {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
         let mut items = Vec::new();
-        while let Some(Folded(item)) = seq.next_element()? {
+        while let Some(FoldedValue(item)) = seq.next_element()? {
             items.push(item);
         }
         Ok(Value::Array(items))
@@ -102,7 +102,7 @@ impl<'de> Visitor<'de> for FoldVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
         let mut map = Map::new();
-        while let Some((key, Folded(value))) = entries.next_entry::<String, Folded>()? {
+        while let Some((key, FoldedValue(value))) = entries.next_entry::<String, FoldedValue>()? {
             let key = folded_key(&key);
             match (map.get_mut(&key), value) {
                 (Some(Value::Object(old)), Value::Object(new)) => old.extend(new),

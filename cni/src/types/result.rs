@@ -156,7 +156,7 @@ impl CniResult {
     fn from_folded(value: Value, default_version: &str) -> Result<Self, ResultError> {
         #[derive(Default, Deserialize)]
         #[serde(default)]
-        struct Probe {
+        struct VersionField {
             cniversion: String,
         }
         let value = if value.is_null() {
@@ -164,7 +164,7 @@ impl CniResult {
         } else {
             value
         };
-        let probe = Probe::deserialize(&value).map_err(ResultError::Json)?;
+        let probe = VersionField::deserialize(&value).map_err(ResultError::Json)?;
         let text = if probe.cniversion.is_empty() {
             default_version
         } else {
@@ -433,5 +433,4 @@ impl WireLegacy {
 }
 
 #[cfg(test)]
-#[path = "result_tests.rs"]
 mod tests;

@@ -15,7 +15,7 @@ use super::{Amount, Halt, session::Session};
 
 /// The end of a check that was begun.
 #[derive(Debug)]
-pub(super) enum Verdict {
+pub(super) enum CheckVerdict {
     Done,
     /// The check could not be run on this plugin, for this reason.
     Skipped(String),
@@ -23,8 +23,8 @@ pub(super) enum Verdict {
     Stopped,
 }
 
-fn skipped(why: &str) -> Result<Verdict, Halt> {
-    Ok(Verdict::Skipped(why.to_owned()))
+fn skipped(why: &str) -> Result<CheckVerdict, Halt> {
+    Ok(CheckVerdict::Skipped(why.to_owned()))
 }
 
 const ENDLESS: &str = "the range seems to have no end; give one of at most --max-addresses";
@@ -36,7 +36,7 @@ const OTHER_KEYS: &str =
 const NO_1_1_0: &str = "the plugin does not support CNI 1.1.0";
 
 /// Skips a check that has to count addresses, since they cannot be counted.
-fn uncountable(session: &Session) -> Result<Verdict, Halt> {
+fn uncountable(session: &Session) -> Result<CheckVerdict, Halt> {
     skipped(match session.options.amount {
         _ if session.is_stateless() => STATELESS,
         _ if session.gives_same_address.load(Ordering::Relaxed) => SAME_ADDRESS,
@@ -45,7 +45,7 @@ fn uncountable(session: &Session) -> Result<Verdict, Halt> {
     })
 }
 
-type Run = fn(&Session) -> Result<Verdict, Halt>;
+type CheckFn = fn(&Session) -> Result<CheckVerdict, Halt>;
 
 /// An entry of the table of checks.
 pub(super) struct Check {
@@ -53,7 +53,7 @@ pub(super) struct Check {
     pub(super) title: &'static str,
     pub(super) basis: &'static str,
     /// `None` for checks that look at every answer of all calls.
-    pub(super) run: Option<Run>,
+    pub(super) run: Option<CheckFn>,
 }
 
 macro_rules! checks {

@@ -8,20 +8,20 @@ use serde_json::Value;
 
 use super::{
     Severity,
-    exchange::{End, Exchange},
+    exchange::{Exchange, PluginEnd},
 };
 
 /// A fault of an answer.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Fault {
+pub(super) struct AnswerFault {
     pub(super) check: &'static str,
     pub(super) severity: Severity,
     pub(super) seen: String,
     pub(super) expected: &'static str,
 }
 
-fn violation(check: &'static str, seen: impl Into<String>, expected: &'static str) -> Fault {
-    Fault {
+fn violation(check: &'static str, seen: impl Into<String>, expected: &'static str) -> AnswerFault {
+    AnswerFault {
         check,
         severity: Severity::Violation,
         seen: seen.into(),
@@ -29,41 +29,41 @@ fn violation(check: &'static str, seen: impl Into<String>, expected: &'static st
     }
 }
 
-fn weakness(check: &'static str, seen: impl Into<String>, expected: &'static str) -> Fault {
-    Fault {
+fn weakness(check: &'static str, seen: impl Into<String>, expected: &'static str) -> AnswerFault {
+    AnswerFault {
         severity: Severity::Weakness,
         ..violation(check, seen, expected)
     }
 }
 
-fn note(check: &'static str, seen: impl Into<String>, expected: &'static str) -> Fault {
-    Fault {
+fn note(check: &'static str, seen: impl Into<String>, expected: &'static str) -> AnswerFault {
+    AnswerFault {
         severity: Severity::Note,
         ..violation(check, seen, expected)
     }
 }
 
 /// Judges an answer by its format alone.
-pub(super) fn faults(exchange: &Exchange) -> Vec<Fault> {
+pub(super) fn faults(exchange: &Exchange) -> Vec<AnswerFault> {
     let command = exchange.call.command();
     match exchange.end {
-        End::Interrupted => Vec::new(),
-        End::Hung => vec![violation(
+        PluginEnd::Interrupted => Vec::new(),
+        PluginEnd::Hung => vec![violation(
             "no-hang",
             format!("{command} did not end within {:.0?}", exchange.took),
             "every call ends",
         )],
-        End::Signal(signal) => vec![violation(
+        PluginEnd::Signal(signal) => vec![violation(
             "no-crash",
             format!("{command} died of signal {signal}"),
             "an error object on standard output and a non-zero exit code",
         )],
-        End::Exit(0) => success(exchange, command),
-        End::Exit(code) => failure(exchange, command, code),
+        PluginEnd::Exit(0) => success(exchange, command),
+        PluginEnd::Exit(code) => failure(exchange, command, code),
     }
 }
 
-fn success(exchange: &Exchange, command: &str) -> Vec<Fault> {
+fn success(exchange: &Exchange, command: &str) -> Vec<AnswerFault> {
     let stdout = exchange.stdout.trim_ascii();
     match command {
         "ADD" => match documents(stdout).as_deref() {
@@ -89,7 +89,7 @@ fn success(exchange: &Exchange, command: &str) -> Vec<Fault> {
     }
 }
 
-fn failure(exchange: &Exchange, command: &str, code: i32) -> Vec<Fault> {
+fn failure(exchange: &Exchange, command: &str, code: i32) -> Vec<AnswerFault> {
     let stdout = exchange.stdout.trim_ascii();
     let stderr = String::from_utf8_lossy(&exchange.stderr);
     if stdout.is_empty() {
@@ -133,7 +133,7 @@ fn shown(text: &[u8]) -> String {
     format!("{start:?}")
 }
 
-fn error_faults(error: &Value, command: &str) -> Vec<Fault> {
+fn error_faults(error: &Value, command: &str) -> Vec<AnswerFault> {
     const EXPECTED: &str =
         "an object with a positive \"code\", a \"msg\", and possibly \"details\"";
     let fault = |seen: String| violation("error-shape", format!("{command}: {seen}"), EXPECTED);
@@ -173,13 +173,13 @@ fn asked_version(exchange: &Exchange) -> Option<Version> {
 }
 
 /// Judges the result of an IPAM plugin's ADD.
-fn result_faults(result: &Value, asked: Option<Version>) -> Vec<Fault> {
+fn result_faults(result: &Value, asked: Option<Version>) -> Vec<AnswerFault> {
     const EXPECTED: &str =
         "a result object of the configuration's version, abbreviated as an IPAM plugin's is";
     let Some(asked) = asked else {
         return Vec::new(); // The expected format is not known.
     };
-    let mut form = Form {
+    let mut form = ResultForm {
         faults: Vec::new(),
         asked,
     };
@@ -202,12 +202,12 @@ fn result_faults(result: &Value, asked: Option<Version>) -> Vec<Fault> {
         .collect()
 }
 
-struct Form {
+struct ResultForm {
     faults: Vec<String>,
     asked: Version,
 }
 
-impl Form {
+impl ResultForm {
     fn wrong(&mut self, what: String) {
         let asked = self.asked;
         self.faults.push(format!("result of {asked}: {what}"));

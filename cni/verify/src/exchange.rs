@@ -18,7 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use podplane_cni::runtime::{Conversation, Ended, pipes, spawn};
+use podplane_cni::runtime::{Conversation, ConversationEnd, pipes, spawn};
 use rustix::{
     fs::inotify,
     process::{Pid, Resource, Rlimit, Signal},
@@ -31,7 +31,7 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// The input of the plugin.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Call {
+pub(super) struct PluginInput {
     /// The number of its network; `None` for VERSION.
     pub(super) network: Option<u32>,
     pub(super) env: Vec<(&'static str, String)>,
@@ -50,7 +50,7 @@ pub(super) struct PlainCall {
     pub(super) has_result: bool,
 }
 
-impl Call {
+impl PluginInput {
     /// Sets a variable to another value, or removes it.
     pub(super) fn with_env(mut self, name: &'static str, value: Option<&str>) -> Self {
         self.plain = None;
@@ -124,7 +124,7 @@ impl fmt::Display for Interruption {
 
 /// The way in which the plugin ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum PluginEnd {
     /// It exited, with this code.
     Exit(i32),
     /// It died of a signal that was not ours.
@@ -135,7 +135,7 @@ pub(super) enum End {
     Hung,
 }
 
-impl fmt::Display for End {
+impl fmt::Display for PluginEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Exit(code) => write!(f, "exit code {code}"),
@@ -149,9 +149,9 @@ impl fmt::Display for End {
 /// A call and its answer.
 #[derive(Debug, Clone)]
 pub(super) struct Exchange {
-    pub(super) call: Call,
+    pub(super) call: PluginInput,
     pub(super) interruption: Interruption,
-    pub(super) end: End,
+    pub(super) end: PluginEnd,
     pub(super) stdout: Vec<u8>,
     pub(super) stderr: Vec<u8>,
     pub(super) took: Duration,
@@ -165,7 +165,7 @@ impl Exchange {
     /// If the program could not be run; nothing that the plugin does is an error.
     pub(super) fn run(
         program: &Path,
-        call: &Call,
+        call: &PluginInput,
         interruption: Interruption,
         timeout: Duration,
         is_stopped: &dyn Fn() -> bool,
@@ -223,7 +223,7 @@ impl Exchange {
                 let ended = loop {
                     let now = Instant::now();
                     match talk.run_until(Some(deadline.min(now + LOOK))) {
-                        Ok(Ended::TimedOut) if Instant::now() < deadline => {}
+                        Ok(ConversationEnd::TimedOut) if Instant::now() < deadline => {}
                         ended => break ended,
                     }
                     if stopped.is_none() && is_stopped() {
@@ -235,7 +235,7 @@ impl Exchange {
                 over.store(true, Ordering::Relaxed);
                 ended
             })?;
-            let in_time = matches!(ended, Ended::Exited);
+            let in_time = matches!(ended, ConversationEnd::Exited);
             if !in_time {
                 // It is not reaped yet, so the id is still its own. An error means that all its
                 // processes have ended.
@@ -266,7 +266,7 @@ impl Exchange {
 
     /// Returns true if the plugin ended by itself and succeeded.
     pub(super) fn succeeded(&self) -> bool {
-        self.end == End::Exit(0)
+        self.end == PluginEnd::Exit(0)
     }
 
     /// The error object's code and message, as far as they can be read.
@@ -284,7 +284,7 @@ impl Exchange {
 
     /// The plugin's answer in a few words.
     pub(super) fn summary(&self) -> String {
-        if let End::Exit(code) = self.end
+        if let PluginEnd::Exit(code) = self.end
             && code != 0
             && !self.stdout.is_empty()
         {
@@ -294,23 +294,23 @@ impl Exchange {
         let stdout = String::from_utf8_lossy(&self.stdout);
         let stdout: Vec<_> = stdout.split_whitespace().collect();
         match (self.end, stdout.is_empty()) {
-            (End::Exit(0), true) => "success".to_owned(),
-            (End::Exit(0), false) => stdout.join(" "),
+            (PluginEnd::Exit(0), true) => "success".to_owned(),
+            (PluginEnd::Exit(0), false) => stdout.join(" "),
             (end, _) => end.to_string(),
         }
     }
 }
 
-fn end_of(status: ExitStatus, interruption: &Interruption, in_time: bool) -> End {
+fn end_of(status: ExitStatus, interruption: &Interruption, in_time: bool) -> PluginEnd {
     const SIGXFSZ: i32 = 25;
     match (status.code(), status.signal()) {
-        (Some(code), _) => End::Exit(code),
+        (Some(code), _) => PluginEnd::Exit(code),
         (None, Some(9)) => match interruption {
             Interruption::After(_)
             | Interruption::OnChange { .. }
-            | Interruption::HalfWritten { .. } => End::Interrupted,
-            _ if !in_time => End::Hung,
-            _ => End::Signal(9),
+            | Interruption::HalfWritten { .. } => PluginEnd::Interrupted,
+            _ if !in_time => PluginEnd::Hung,
+            _ => PluginEnd::Signal(9),
         },
         (None, Some(SIGXFSZ))
             if matches!(
@@ -318,9 +318,9 @@ fn end_of(status: ExitStatus, interruption: &Interruption, in_time: bool) -> End
                 Interruption::FileSize(_) | Interruption::HalfWritten { .. }
             ) =>
         {
-            End::Interrupted
+            PluginEnd::Interrupted
         }
-        (None, signal) => End::Signal(signal.unwrap_or(0)),
+        (None, signal) => PluginEnd::Signal(signal.unwrap_or(0)),
     }
 }
 

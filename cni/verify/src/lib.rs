@@ -35,11 +35,11 @@ use std::{
 
 use podplane_cni::types::Version;
 
-pub use report::{About, CheckReport, Finding, Outcome, Report, Severity};
-pub use step::Step;
+pub use report::{About, CheckOutcome, CheckReport, Finding, Severity, VerifyReport};
+pub use step::CallLine;
 pub use template::{Template, TemplateError};
 
-use checks::{CHECKS, Check, Verdict};
+use checks::{CHECKS, Check, CheckVerdict};
 use session::Session;
 
 /// The extent of the random checks.
@@ -67,7 +67,7 @@ pub enum RangeKeys {
 
 /// The parameters of a verification.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct VerifyOptions {
     /// The absolute path of the plugin.
     pub plugin: PathBuf,
     /// The template of its configurations.
@@ -149,7 +149,7 @@ pub enum VerifyError {
         /// The plugin's answer.
         answer: String,
         /// The call.
-        step: Box<Step>,
+        step: Box<CallLine>,
     },
 }
 
@@ -191,16 +191,16 @@ pub fn list() -> impl Iterator<Item = CheckInfo> {
     })
 }
 
-/// Runs the checks that `selected` chooses. If [`Options::stop`] is set meanwhile, the report says
-/// which checks were not run or not ended.
+/// Runs the checks that `selected` chooses. If [`VerifyOptions::stop`] is set meanwhile, the report
+/// says which checks were not run or not ended.
 ///
 /// # Errors
 /// [`VerifyError`]. What the plugin does wrong is a finding, not an error.
 pub fn verify(
-    options: Options,
+    options: VerifyOptions,
     selected: &dyn Fn(&str) -> bool,
     observer: &mut dyn FnMut(Event<'_>),
-) -> Result<Report, VerifyError> {
+) -> Result<VerifyReport, VerifyError> {
     let started = Instant::now();
     let mut session = Session::new(options)?;
     let learned = match learn(&mut session) {
@@ -244,7 +244,7 @@ pub fn verify(
             observer(Event::CheckBegan { id: check.id, left });
             let verdict = match run(&session) {
                 Ok(verdict) => verdict,
-                Err(Halt::Stopped) => Verdict::Stopped,
+                Err(Halt::Stopped) => CheckVerdict::Stopped,
                 Err(Halt::Broken(error)) => return Err(error),
             };
             check_report(&session, check, verdict, begun.elapsed())
@@ -256,19 +256,22 @@ pub fn verify(
     let is_stopped = session.options.stop.load(Ordering::Relaxed);
     for check in of_every_answer {
         let verdict = if is_stopped {
-            Verdict::Stopped
+            CheckVerdict::Stopped
         } else {
-            Verdict::Done
+            CheckVerdict::Done
         };
         let report = check_report(&session, check, verdict, Duration::ZERO);
         observer(Event::CheckEnded(&report));
         checks.push(report);
     }
     let is_partial = is_stopped
-        && checks
-            .iter()
-            .any(|check| matches!(check.outcome, Outcome::Stopped | Outcome::NotRun(_)));
-    Ok(Report {
+        && checks.iter().any(|check| {
+            matches!(
+                check.outcome,
+                CheckOutcome::Stopped | CheckOutcome::NotRun(_)
+            )
+        });
+    Ok(VerifyReport {
         about,
         checks,
         is_partial,
@@ -293,20 +296,25 @@ fn not_run(check: &Check, why: String) -> CheckReport {
         id: check.id,
         title: check.title,
         basis: check.basis,
-        outcome: Outcome::NotRun(why),
+        outcome: CheckOutcome::NotRun(why),
         findings: Vec::new(),
         took: Duration::ZERO,
     }
 }
 
-fn check_report(session: &Session, check: &Check, verdict: Verdict, took: Duration) -> CheckReport {
+fn check_report(
+    session: &Session,
+    check: &Check,
+    verdict: CheckVerdict,
+    took: Duration,
+) -> CheckReport {
     let findings = session.findings(check.id);
     let counts = |finding: &Finding| finding.severity > Severity::Note;
     let outcome = match verdict {
-        _ if findings.iter().any(counts) => Outcome::Failed,
-        Verdict::Done => Outcome::Passed,
-        Verdict::Skipped(why) => Outcome::Skipped(why),
-        Verdict::Stopped => Outcome::Stopped,
+        _ if findings.iter().any(counts) => CheckOutcome::Failed,
+        CheckVerdict::Done => CheckOutcome::Passed,
+        CheckVerdict::Skipped(why) => CheckOutcome::Skipped(why),
+        CheckVerdict::Stopped => CheckOutcome::Stopped,
     };
     CheckReport {
         id: check.id,

@@ -12,20 +12,20 @@ use serde_json::{Value, json};
 
 use super::{
     Halt, Severity,
-    exchange::{Call, End, Exchange, Interruption, PlainCall},
+    exchange::{Exchange, Interruption, PlainCall, PluginEnd, PluginInput},
     session::Session,
-    step::Step,
+    step::CallLine,
     template::{KnownRange, known_ranges, objection, with_ranges},
 };
 
 /// An attachment: a container, and the name of an interface in it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Key {
+pub(super) struct AttachmentKey {
     pub(super) id: String,
     pub(super) ifname: String,
 }
 
-impl Key {
+impl AttachmentKey {
     pub(super) fn new(id: impl Into<String>) -> Self {
         Self {
             id: id.into(),
@@ -41,16 +41,16 @@ impl Key {
 
 /// The holdings of a live attachment.
 #[derive(Debug, Clone)]
-pub(super) struct Held {
+pub(super) struct Holdings {
     pub(super) addresses: Vec<IpAddr>,
     pub(super) result: Value,
     /// The ADD that made it.
-    pub(super) add: Step,
+    pub(super) add: CallLine,
 }
 
 /// The outcome of an ADD.
 #[derive(Debug)]
-pub(super) enum Added {
+pub(super) enum AddOutcome {
     /// The ADD gave addresses.
     Given(Vec<IpAddr>),
     /// The ADD failed, as it may.
@@ -61,17 +61,17 @@ pub(super) enum Added {
 
 /// The attachments that fill a network.
 #[derive(Debug)]
-pub(super) struct Filled {
-    pub(super) keys: Vec<Key>,
+pub(super) struct FilledNetwork {
+    pub(super) keys: Vec<AttachmentKey>,
     /// The ADD that found no address.
     pub(super) refusal: Exchange,
 }
 
 #[derive(Debug, Default)]
 struct Ledger {
-    live: BTreeMap<Key, Held>,
+    live: BTreeMap<AttachmentKey, Holdings>,
     /// Attachments that were asked for and not deleted since.
-    touched: BTreeSet<Key>,
+    touched: BTreeSet<AttachmentKey>,
 }
 
 /// A network of a check. See the module.
@@ -139,17 +139,17 @@ impl<'a> Network<'a> {
             .cloned()
     }
 
-    pub(super) fn held(&self, key: &Key) -> Option<Held> {
+    pub(super) fn held(&self, key: &AttachmentKey) -> Option<Holdings> {
         self.ledger().live.get(key).cloned()
     }
 
-    pub(super) fn live(&self) -> Vec<Key> {
+    pub(super) fn live(&self) -> Vec<AttachmentKey> {
         self.ledger().live.keys().cloned().collect()
     }
 
     /// A call as a runtime makes it. CHECK gets the result of the ADD, and so does DEL from 0.4.0
     /// on.
-    pub(super) fn call(&self, command: &str, key: &Key) -> Call {
+    pub(super) fn call(&self, command: &str, key: &AttachmentKey) -> PluginInput {
         let mut plain = PlainCall {
             config: self.config.to_string(),
             has_result: false,
@@ -178,7 +178,7 @@ impl<'a> Network<'a> {
             ]);
         }
         env.push(("CNI_PATH", self.session.plugin_dir()));
-        Call {
+        PluginInput {
             network: Some(self.number),
             env,
             stdin: config.to_string().into_bytes(),
@@ -187,7 +187,7 @@ impl<'a> Network<'a> {
         }
     }
 
-    pub(super) fn add(&self, key: &Key) -> Result<Added, Halt> {
+    pub(super) fn add(&self, key: &AttachmentKey) -> Result<AddOutcome, Halt> {
         self.add_exchange(key, Interruption::None)
             .map(|(added, _)| added)
     }
@@ -195,22 +195,22 @@ impl<'a> Network<'a> {
     /// Makes an ADD. A success is entered in the ledger, and judged.
     pub(super) fn add_exchange(
         &self,
-        key: &Key,
+        key: &AttachmentKey,
         interruption: Interruption,
-    ) -> Result<(Added, Exchange), Halt> {
+    ) -> Result<(AddOutcome, Exchange), Halt> {
         let call = self.call("ADD", key);
         let exchange = self.session.interrupt(&call, interruption)?;
         let added = match exchange.end {
-            End::Exit(0) => Added::Given(self.enter(key, &exchange)),
-            End::Interrupted => Added::Unknown,
-            _ => Added::Refused,
+            PluginEnd::Exit(0) => AddOutcome::Given(self.enter(key, &exchange)),
+            PluginEnd::Interrupted => AddOutcome::Unknown,
+            _ => AddOutcome::Refused,
         };
         Ok((added, exchange))
     }
 
     /// Enters the addresses of an ADD. The entry is made after the plugin's answer and deleted
     /// before a DEL begins, so an address with two entries has really been given twice.
-    pub(super) fn enter(&self, key: &Key, exchange: &Exchange) -> Vec<IpAddr> {
+    pub(super) fn enter(&self, key: &AttachmentKey, exchange: &Exchange) -> Vec<IpAddr> {
         let Ok(result) = CniResult::parse(&exchange.stdout, "") else {
             return Vec::new(); // The format has been judged already.
         };
@@ -244,7 +244,7 @@ impl<'a> Network<'a> {
                 Some((seen, held.add.clone()))
             })
             .collect();
-        let held = Held {
+        let held = Holdings {
             addresses: addresses.clone(),
             result: serde_json::from_slice(&exchange.stdout).unwrap_or_default(),
             add: step.clone(),
@@ -266,25 +266,26 @@ impl<'a> Network<'a> {
     }
 
     /// Makes a DEL. A failure is a finding.
-    pub(super) fn del(&self, key: &Key) -> Result<Exchange, Halt> {
+    pub(super) fn del(&self, key: &AttachmentKey) -> Result<Exchange, Halt> {
         self.del_exchange(key, Interruption::None)
     }
 
     pub(super) fn del_exchange(
         &self,
-        key: &Key,
+        key: &AttachmentKey,
         interruption: Interruption,
     ) -> Result<Exchange, Halt> {
         let call = self.call("DEL", key);
         self.forget(key);
         let exchange = self.session.interrupt(&call, interruption)?;
         match exchange.end {
-            End::Exit(0) => {
+            PluginEnd::Exit(0) => {
                 self.ledger().touched.remove(key);
             }
             // With no room for its files it may fail.
-            End::Exit(_) if matches!(exchange.interruption, Interruption::HalfWritten { .. }) => {}
-            End::Exit(_) => self.session.find(
+            PluginEnd::Exit(_)
+                if matches!(exchange.interruption, Interruption::HalfWritten { .. }) => {}
+            PluginEnd::Exit(_) => self.session.find(
                 "del-succeeds",
                 Severity::Violation,
                 format!("DEL of {}/{}: {}", key.id, key.ifname, exchange.summary()),
@@ -297,19 +298,19 @@ impl<'a> Network<'a> {
     }
 
     /// Removes an attachment from the ledger, before a call that may free its addresses.
-    pub(super) fn forget(&self, key: &Key) {
+    pub(super) fn forget(&self, key: &AttachmentKey) {
         self.ledger().live.remove(key);
     }
 
-    pub(super) fn check(&self, key: &Key) -> Result<Exchange, Halt> {
+    pub(super) fn check(&self, key: &AttachmentKey) -> Result<Exchange, Halt> {
         self.session.call(&self.call("CHECK", key))
     }
 
     /// Makes a GC. With `None` the list of valid attachments is absent.
-    pub(super) fn gc(&self, valid: Option<&[Key]>) -> Result<Exchange, Halt> {
+    pub(super) fn gc(&self, valid: Option<&[AttachmentKey]>) -> Result<Exchange, Halt> {
         let mut config = self.config.clone();
         if let Some(valid) = valid {
-            let entry = |key: &Key| json!({"containerID": key.id, "ifname": key.ifname});
+            let entry = |key: &AttachmentKey| json!({"containerID": key.id, "ifname": key.ifname});
             config["cni.dev/valid-attachments"] = valid.iter().map(entry).collect();
             for key in self.live() {
                 if !valid.contains(&key) {
@@ -317,24 +318,24 @@ impl<'a> Network<'a> {
                 }
             }
         }
-        let call = self.call("GC", &Key::new(""));
+        let call = self.call("GC", &AttachmentKey::new(""));
         self.session.call(&call.with_stdin(config.to_string()))
     }
 
     /// Adds attachments until one is refused. Returns `None` if the addresses seem to have no end.
-    pub(super) fn fill(&self, prefix: &str) -> Result<Option<Filled>, Halt> {
+    pub(super) fn fill(&self, prefix: &str) -> Result<Option<FilledNetwork>, Halt> {
         let mut keys = Vec::new();
         if self.is_of_template && self.session.capacity.get() == Some(&None) {
             return Ok(None);
         }
         while keys.len() <= self.session.max_addresses() {
-            let key = Key::new(format!("{prefix}-{}", keys.len()));
+            let key = AttachmentKey::new(format!("{prefix}-{}", keys.len()));
             let (added, exchange) = self.add_exchange(&key, Interruption::None)?;
             match added {
-                Added::Given(_) => keys.push(key),
+                AddOutcome::Given(_) => keys.push(key),
                 _ => {
                     self.ledger().touched.remove(&key);
-                    return Ok(Some(Filled {
+                    return Ok(Some(FilledNetwork {
                         keys,
                         refusal: exchange,
                     }));

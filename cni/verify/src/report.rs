@@ -2,7 +2,7 @@
 
 use std::{fmt, path::PathBuf, time::Duration};
 
-use super::step::Step;
+use super::step::CallLine;
 
 /// The weight of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -47,7 +47,7 @@ pub struct Finding {
     /// The expectation.
     pub expected: String,
     /// The calls that show it, in order. Earlier calls of the same network are in `commands`.
-    pub steps: Vec<Step>,
+    pub steps: Vec<CallLine>,
     /// Lines for a POSIX shell that repeat the finding from the beginning, and clean up; empty if
     /// it is not about a call.
     pub commands: String,
@@ -57,7 +57,7 @@ pub struct Finding {
 
 /// The outcome of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
+pub enum CheckOutcome {
     /// Nothing was found, notes apart.
     Passed,
     /// There are findings that count.
@@ -80,7 +80,7 @@ pub struct CheckReport {
     /// The place in the specification, or another reason why it matters.
     pub basis: &'static str,
     /// The outcome.
-    pub outcome: Outcome,
+    pub outcome: CheckOutcome,
     /// The findings, notes included.
     pub findings: Vec<Finding>,
     /// The time it took.
@@ -104,7 +104,7 @@ pub struct About {
 
 /// The result of a whole verification.
 #[derive(Debug, Clone)]
-pub struct Report {
+pub struct VerifyReport {
     /// The plugin, and the parameters of its verification.
     pub about: About,
     /// The checks, in order.
@@ -121,7 +121,7 @@ pub struct Report {
     pub left: Vec<String>,
 }
 
-impl Report {
+impl VerifyReport {
     /// All findings, in the order of the checks.
     pub fn findings(&self) -> impl Iterator<Item = &Finding> {
         self.checks.iter().flat_map(|check| &check.findings)
@@ -132,6 +132,6 @@ impl Report {
     pub fn passed(&self) -> bool {
         self.checks
             .iter()
-            .all(|check| check.outcome != Outcome::Failed)
+            .all(|check| check.outcome != CheckOutcome::Failed)
     }
 }

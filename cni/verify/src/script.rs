@@ -13,26 +13,26 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    exchange::{Call, End, Exchange, Interruption},
-    shell::{Octal, Quoted},
+    exchange::{Exchange, Interruption, PluginEnd, PluginInput},
+    shell::{Octal, QuotedWord},
 };
 
 /// A container and its interface, the arguments of the function `cni` of a script.
-type Attachment = (String, String);
+type ScriptAttachment = (String, String);
 
 /// A call that was made, remembered as long as its network exists.
 #[derive(Debug, Clone)]
-pub(super) struct Record {
-    pub(super) call: Call,
+pub(super) struct ScriptedCall {
+    pub(super) call: PluginInput,
     interruption: Interruption,
-    end: End,
+    end: PluginEnd,
     seconds: f64,
     began: Instant,
     ended: Instant,
     thread: ThreadId,
 }
 
-impl Record {
+impl ScriptedCall {
     pub(super) fn new(exchange: &Exchange) -> Self {
         let ended = Instant::now();
         Self {
@@ -46,7 +46,7 @@ impl Record {
         }
     }
 
-    fn attachment(&self) -> Attachment {
+    fn attachment(&self) -> ScriptAttachment {
         attachment(&self.call)
     }
 
@@ -55,7 +55,7 @@ impl Record {
         match self.interruption {
             Interruption::None => None,
             Interruption::After(_) | Interruption::OnChange { .. } => {
-                let is_killed = self.end == End::Interrupted;
+                let is_killed = self.end == PluginEnd::Interrupted;
                 is_killed.then(|| format!("timeout -s KILL {:.4}", self.seconds))
             }
             Interruption::HalfWritten { bytes, .. } | Interruption::FileSize(bytes) => {
@@ -65,21 +65,23 @@ impl Record {
     }
 }
 
-fn attachment(call: &Call) -> Attachment {
+fn attachment(call: &PluginInput) -> ScriptAttachment {
     let env = |name| call.env(name).to_owned();
     (env("CNI_CONTAINERID"), env("CNI_IFNAME"))
 }
 
 /// The part of a history that matters to the format of its last answer: the calls for the same
 /// attachment since its last DEL.
-pub(super) fn since_last_del(mut records: Vec<Record>) -> Vec<Record> {
+pub(super) fn since_last_del(mut records: Vec<ScriptedCall>) -> Vec<ScriptedCall> {
     let Some(last) = records.pop() else {
         return records;
     };
     let own = last.attachment();
     records.retain(|record| record.attachment() == own);
-    let is_del = |record: &Record| {
-        record.call.plain.is_some() && record.call.command() == "DEL" && record.end == End::Exit(0)
+    let is_del = |record: &ScriptedCall| {
+        record.call.plain.is_some()
+            && record.call.command() == "DEL"
+            && record.end == PluginEnd::Exit(0)
     };
     let begin = records.iter().rposition(is_del).map_or(0, |at| at + 1);
     records.drain(..begin);
@@ -89,7 +91,7 @@ pub(super) fn since_last_del(mut records: Vec<Record>) -> Vec<Record> {
 
 /// The parameters of a script beside the calls.
 #[derive(Debug)]
-pub(super) struct Setting<'a> {
+pub(super) struct ScriptSetting<'a> {
     pub(super) program: &'a Path,
     /// The directory in configurations, which the script replaces by one of its own.
     pub(super) directory: &'a Path,
@@ -103,7 +105,7 @@ pub(super) struct Setting<'a> {
 }
 
 /// Writes the script for these calls, with what it makes and removes.
-pub(super) fn commands(setting: &Setting<'_>, mut records: Vec<Record>) -> String {
+pub(super) fn commands(setting: &ScriptSetting<'_>, mut records: Vec<ScriptedCall>) -> String {
     records.sort_by_key(|record| record.began);
     let mut script = Script {
         setting,
@@ -132,14 +134,14 @@ pub(super) fn commands(setting: &Setting<'_>, mut records: Vec<Record>) -> Strin
 }
 
 struct Script<'a> {
-    setting: &'a Setting<'a>,
+    setting: &'a ScriptSetting<'a>,
     text: String,
     /// The present value of `$config`.
     config: String,
     /// The attachments whose results the script has in files.
-    held: BTreeSet<Attachment>,
+    held: BTreeSet<ScriptAttachment>,
     /// The attachments that were asked for and not deleted, each with its configuration.
-    asked: BTreeSet<(Attachment, String)>,
+    asked: BTreeSet<(ScriptAttachment, String)>,
 }
 
 impl Script<'_> {
@@ -156,8 +158,8 @@ impl Script<'_> {
         (self.setting.is_netns_real && is_named).then(|| path.file_name()?.to_str())?
     }
 
-    fn begin(&mut self, records: &[Record]) {
-        let is_killed = |record: &Record| {
+    fn begin(&mut self, records: &[ScriptedCall]) {
+        let is_killed = |record: &ScriptedCall| {
             let is_moment = matches!(
                 record.interruption,
                 Interruption::After(_) | Interruption::OnChange { .. }
@@ -169,14 +171,17 @@ impl Script<'_> {
         }
         self.line("dir=$(mktemp -d)");
         let program = self.setting.program.to_string_lossy();
-        self.line(&format!("plugin={}", Quoted(&program)));
+        self.line(&format!("plugin={}", QuotedWord(&program)));
         if let Some(name) = self.netns_name().map(str::to_owned) {
-            let (name, path) = (Quoted(&name).to_string(), Quoted(&self.setting.netns));
+            let (name, path) = (
+                QuotedWord(&name).to_string(),
+                QuotedWord(&self.setting.netns),
+            );
             let make = format!("made=; [ -e {path} ] || {{ ip netns add {name} && made={name}; }}");
             self.line(&make);
         }
-        let netns = Quoted(&self.setting.netns).to_string();
-        let path = Quoted(&self.setting.plugin_dir).to_string();
+        let netns = QuotedWord(&self.setting.netns).to_string();
+        let path = QuotedWord(&self.setting.plugin_dir).to_string();
         let function = format!(
             r#"cni() {{ # COMMAND CONTAINERID IFNAME [PREFIX]: a call as a runtime makes it
   input=$config; result=$dir/$2.$3
@@ -192,8 +197,8 @@ impl Script<'_> {
 
     /// Writes calls of one thread in their order, or calls of several threads that ran at the same
     /// time.
-    fn batch(&mut self, batch: Vec<Record>) {
-        let mut threads: Vec<(ThreadId, Vec<Record>)> = Vec::new();
+    fn batch(&mut self, batch: Vec<ScriptedCall>) {
+        let mut threads: Vec<(ThreadId, Vec<ScriptedCall>)> = Vec::new();
         for record in batch {
             match threads.iter_mut().find(|(id, _)| *id == record.thread) {
                 Some((_, own)) => own.push(record),
@@ -231,7 +236,7 @@ impl Script<'_> {
         }
     }
 
-    fn sequence(&mut self, records: Vec<Record>) {
+    fn sequence(&mut self, records: Vec<ScriptedCall>) {
         let mut records = records.into_iter().peekable();
         while let Some(record) = records.next() {
             if !self.can_be_plain(&record) {
@@ -271,7 +276,7 @@ impl Script<'_> {
 
     /// Returns true if the function `cni` repeats the call exactly, with the results that the
     /// script has by then.
-    fn can_be_plain(&self, record: &Record) -> bool {
+    fn can_be_plain(&self, record: &ScriptedCall) -> bool {
         let Some(plain) = &record.call.plain else {
             return false;
         };
@@ -283,13 +288,13 @@ impl Script<'_> {
     }
 
     /// Records the effects of a call.
-    fn follow(&mut self, record: &Record) {
+    fn follow(&mut self, record: &ScriptedCall) {
         let attachment = record.attachment();
         let config = record.call.plain.as_ref().map(|plain| plain.config.clone());
         let config = config.unwrap_or_default();
         match record.call.command() {
             "ADD" => {
-                if record.end == End::Exit(0) {
+                if record.end == PluginEnd::Exit(0) {
                     self.held.insert(attachment.clone());
                 }
                 self.asked.insert((attachment, config));
@@ -303,7 +308,7 @@ impl Script<'_> {
     }
 
     /// Writes a call with an environment or an input of its own.
-    fn raw(&mut self, record: &Record) {
+    fn raw(&mut self, record: &ScriptedCall) {
         let call = &record.call;
         let input = match std::str::from_utf8(&call.stdin) {
             Ok(text) if !text.contains(char::is_control) => format!("%s {}", self.word(text)),
@@ -311,7 +316,7 @@ impl Script<'_> {
         };
         let mut line = format!("printf {input} | env");
         for (key, value) in &call.env {
-            _ = write!(line, " {key}={}", Quoted(value));
+            _ = write!(line, " {key}={}", QuotedWord(value));
         }
         if let Some(prefix) = record.prefix() {
             _ = write!(line, " {prefix}");
@@ -332,7 +337,7 @@ impl Script<'_> {
         let Some(valid) = config["cni.dev/valid-attachments"].as_array() else {
             return;
         };
-        let is_valid = |(id, ifname): &Attachment| {
+        let is_valid = |(id, ifname): &ScriptAttachment| {
             let same = |entry: &Value| entry["containerID"] == **id && entry["ifname"] == **ifname;
             valid.iter().any(same)
         };
@@ -345,7 +350,7 @@ impl Script<'_> {
         self.drop_results(&stale);
     }
 
-    fn drop_results(&mut self, attachments: &[Attachment]) {
+    fn drop_results(&mut self, attachments: &[ScriptAttachment]) {
         let mut line = "rm -f".to_owned();
         for attachment in attachments {
             if self.held.remove(attachment) {
@@ -360,7 +365,7 @@ impl Script<'_> {
     /// Quotes a word, in which the directory becomes the script's own.
     fn word(&self, text: &str) -> String {
         let directory = self.setting.directory.to_string_lossy();
-        let quoted = Quoted(text).to_string();
+        let quoted = QuotedWord(text).to_string();
         let own = if quoted.starts_with('\'') {
             "'\"$dir\"'"
         } else {

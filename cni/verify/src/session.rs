@@ -17,12 +17,12 @@ use rand::{SeedableRng as _, rngs::StdRng};
 use serde_json::Value;
 
 use super::{
-    Amount, Finding, Halt, Options, RangeKeys, Severity, VerifyError, conform,
-    exchange::{Call, End, Exchange, Interruption},
+    Amount, Finding, Halt, RangeKeys, Severity, VerifyError, VerifyOptions, conform,
+    exchange::{Exchange, Interruption, PluginEnd, PluginInput},
     network::Network,
     plan,
-    script::{self, Record, Setting},
-    step::Step,
+    script::{self, ScriptSetting, ScriptedCall},
+    step::CallLine,
     template::{SupportedKeys, known_ranges, with_ranges},
 };
 
@@ -35,7 +35,7 @@ const LONGEST_HISTORY: usize = 20_000;
 
 /// A verification. See the module.
 pub(super) struct Session {
-    pub(super) options: Options,
+    pub(super) options: VerifyOptions,
     /// The version of configurations, where a check does not need another.
     pub(super) version: Version,
     pub(super) supported: Vec<String>,
@@ -55,14 +55,14 @@ pub(super) struct Session {
     calls: AtomicU64,
     kills: AtomicU64,
     networks: AtomicU32,
-    history: Mutex<BTreeMap<u32, Vec<Record>>>,
+    history: Mutex<BTreeMap<u32, Vec<ScriptedCall>>>,
     /// The time until which a stopped verification deletes leftovers.
     cleaning: OnceLock<Instant>,
     left: Mutex<Vec<String>>,
 }
 
 impl Session {
-    pub(super) fn new(options: Options) -> Result<Self, VerifyError> {
+    pub(super) fn new(options: VerifyOptions) -> Result<Self, VerifyError> {
         let path = options.directory.join("calls.log");
         let log = File::create(&path).map_err(|source| VerifyError::Directory { path, source })?;
         Ok(Self {
@@ -87,19 +87,19 @@ impl Session {
     }
 
     /// Runs the plugin and judges the format of its answer.
-    pub(super) fn call(&self, call: &Call) -> Result<Exchange, Halt> {
+    pub(super) fn call(&self, call: &PluginInput) -> Result<Exchange, Halt> {
         self.interrupt(call, Interruption::None)
     }
 
     pub(super) fn interrupt(
         &self,
-        call: &Call,
+        call: &PluginInput,
         interruption: Interruption,
     ) -> Result<Exchange, Halt> {
         if self.is_stopped() {
             return Err(Halt::Stopped);
         }
-        let Options {
+        let VerifyOptions {
             plugin, timeout, ..
         } = &self.options;
         let is_stopped = || self.is_stopped();
@@ -112,7 +112,7 @@ impl Session {
             return Err(Halt::Stopped);
         };
         self.calls.fetch_add(1, Ordering::Relaxed);
-        if exchange.end == End::Interrupted {
+        if exchange.end == PluginEnd::Interrupted {
             self.kills.fetch_add(1, Ordering::Relaxed);
         }
         let step = self.step(&exchange);
@@ -127,7 +127,7 @@ impl Session {
                 exchange.took
             );
         }
-        let record = Record::new(&exchange);
+        let record = ScriptedCall::new(&exchange);
         if let Some(network) = call.network {
             let mut history = self.history();
             let records = history.entry(network).or_default();
@@ -170,7 +170,7 @@ impl Session {
     }
 
     /// Makes a DEL after a stop, in a short time and without judgement.
-    pub(super) fn take_back(&self, call: &Call) {
+    pub(super) fn take_back(&self, call: &PluginInput) {
         let until = *self.cleaning.get_or_init(|| Instant::now() + CLEANING);
         let time = until.saturating_duration_since(Instant::now());
         let time = time.min(self.options.timeout);
@@ -197,7 +197,7 @@ impl Session {
             .clone()
     }
 
-    fn history(&self) -> std::sync::MutexGuard<'_, BTreeMap<u32, Vec<Record>>> {
+    fn history(&self) -> std::sync::MutexGuard<'_, BTreeMap<u32, Vec<ScriptedCall>>> {
         self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -206,7 +206,7 @@ impl Session {
         self.history().remove(&network);
     }
 
-    fn records(&self, networks: &[u32]) -> Vec<Record> {
+    fn records(&self, networks: &[u32]) -> Vec<ScriptedCall> {
         let history = self.history();
         let records = networks.iter().filter_map(|network| history.get(network));
         if records
@@ -218,8 +218,8 @@ impl Session {
         records.flatten().cloned().collect()
     }
 
-    fn commands(&self, records: Vec<Record>) -> String {
-        let setting = Setting {
+    fn commands(&self, records: Vec<ScriptedCall>) -> String {
+        let setting = ScriptSetting {
             program: &self.options.plugin,
             directory: &self.options.directory,
             netns: self.netns(),
@@ -273,12 +273,12 @@ impl Session {
         self.started.elapsed() / calls.max(1)
     }
 
-    fn step_of(&self, call: &Call) -> Step {
-        Step::of(&self.options.plugin, call)
+    fn step_of(&self, call: &PluginInput) -> CallLine {
+        CallLine::of(&self.options.plugin, call)
     }
 
-    pub(super) fn step(&self, exchange: &Exchange) -> Step {
-        Step::new(&self.options.plugin, exchange)
+    pub(super) fn step(&self, exchange: &Exchange) -> CallLine {
+        CallLine::new(&self.options.plugin, exchange)
     }
 
     /// Records a finding that shows in these calls, and in the earlier ones of the same networks.
@@ -288,9 +288,9 @@ impl Session {
         severity: Severity,
         seen: impl Into<String>,
         expected: impl Into<String>,
-        steps: Vec<Step>,
+        steps: Vec<CallLine>,
     ) {
-        let mut networks: Vec<_> = steps.iter().filter_map(Step::network).collect();
+        let mut networks: Vec<_> = steps.iter().filter_map(CallLine::network).collect();
         networks.sort_unstable();
         networks.dedup();
         let history = || self.records(&networks);
@@ -332,8 +332,8 @@ impl Session {
         severity: Severity,
         seen: String,
         expected: String,
-        steps: Vec<Step>,
-        history: impl FnOnce() -> Vec<Record>,
+        steps: Vec<CallLine>,
+        history: impl FnOnce() -> Vec<ScriptedCall>,
     ) {
         if check == "add-unique" && self.is_stateless() {
             return;
@@ -466,7 +466,7 @@ impl Session {
     pub(super) fn time_of_add(&self, network: &Network<'_>) -> Result<Duration, Halt> {
         let mut times = Vec::new();
         for number in 0..self.samples() {
-            let key = super::network::Key::new(format!("time-{number}"));
+            let key = super::network::AttachmentKey::new(format!("time-{number}"));
             let (_, exchange) = network.add_exchange(&key, Interruption::None)?;
             times.push(exchange.took);
             network.del(&key)?;

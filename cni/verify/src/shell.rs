@@ -3,9 +3,9 @@
 use std::fmt;
 
 /// A word for a shell, quoted on one line.
-pub(super) struct Quoted<'a>(pub(super) &'a str);
+pub(super) struct QuotedWord<'a>(pub(super) &'a str);
 
-impl fmt::Display for Quoted<'_> {
+impl fmt::Display for QuotedWord<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:,+@%".contains(c);
         if !self.0.is_empty() && self.0.chars().all(plain) {
@@ -41,7 +41,7 @@ mod tests {
     #[test]
     fn quotes_words_for_a_shell() {
         let quoted: Vec<_> = ["a/b", "", "a b", "it's", "a\nb"]
-            .map(|word| Quoted(word).to_string())
+            .map(|word| QuotedWord(word).to_string())
             .into();
         assert_eq!(
             quoted,

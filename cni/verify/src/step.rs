@@ -7,18 +7,18 @@ use std::{
 };
 
 use super::{
-    exchange::{Call, End, Exchange, Interruption},
-    shell::{Octal, Quoted},
+    exchange::{Exchange, Interruption, PluginEnd, PluginInput},
+    shell::{Octal, QuotedWord},
 };
 
 /// A call of a finding. `Display` is a line for a shell.
 #[derive(Debug, Clone)]
-pub struct Step {
+pub struct CallLine {
     program: PathBuf,
     exchange: Box<Exchange>,
 }
 
-impl Step {
+impl CallLine {
     pub(super) fn new(program: &Path, exchange: &Exchange) -> Self {
         Self {
             program: program.to_owned(),
@@ -27,11 +27,11 @@ impl Step {
     }
 
     /// A call without an answer.
-    pub(super) fn of(program: &Path, call: &Call) -> Self {
+    pub(super) fn of(program: &Path, call: &PluginInput) -> Self {
         let exchange = Exchange {
             call: call.clone(),
             interruption: Interruption::None,
-            end: End::Interrupted,
+            end: PluginEnd::Interrupted,
             stdout: Vec::new(),
             stderr: Vec::new(),
             took: Duration::ZERO,
@@ -82,19 +82,19 @@ impl Step {
     }
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for CallLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let call = &self.exchange.call;
         match std::str::from_utf8(&call.stdin) {
             Ok(text) if !text.contains(char::is_control) => {
-                write!(f, "printf %s {}", Quoted(text))?
+                write!(f, "printf %s {}", QuotedWord(text))?
             }
             _ => write!(f, "printf '{}'", Octal(&call.stdin))?,
         }
         f.write_str(" | env")?;
         for (key, value) in &call.env {
-            write!(f, " {key}={}", Quoted(value))?;
+            write!(f, " {key}={}", QuotedWord(value))?;
         }
-        write!(f, " {}", Quoted(&self.program.to_string_lossy()))
+        write!(f, " {}", QuotedWord(&self.program.to_string_lossy()))
     }
 }

@@ -17,14 +17,15 @@ use tonic::{Request, Response, Status, transport::Channel};
 use crate::{
     data_dir::DataDir,
     extra::ExtraFlag,
-    instance::View,
+    flags::{ChangeableFlags, UpFlags},
+    instance::ClusterView,
     services::ServiceCatalog,
-    settings::{ChangeableFlags, Flags, Network},
+    settings::Network,
 };
 
 /// A command for the supervisor, which executes one after another.
 #[derive(Debug)]
-pub enum Command {
+pub enum ControlCommand {
     AddNodes {
         names: Vec<NodeName>,
         kind: NodeKind,
@@ -32,7 +33,7 @@ pub enum Command {
     },
     Restart {
         services: Vec<String>,
-        flags: Box<Flags>,
+        flags: Box<UpFlags>,
         /// Answered with the names of the restarted services.
         answer: oneshot::Sender<Result<Vec<String>, Status>>,
     },
@@ -65,8 +66,8 @@ pub struct NodeKind {
 #[derive(Debug)]
 pub(crate) struct Control {
     /// The cluster's state, available even while the supervisor is busy.
-    pub(crate) view: watch::Receiver<View>,
-    pub(crate) commands: mpsc::Sender<Command>,
+    pub(crate) view: watch::Receiver<ClusterView>,
+    pub(crate) commands: mpsc::Sender<ControlCommand>,
     /// Makes the supervisor abandon its present work.
     pub(crate) interrupt: CancellationToken,
     pub(crate) services: &'static dyn ServiceCatalog,
@@ -77,7 +78,7 @@ pub(crate) struct Control {
 impl Control {
     async fn ask<T>(
         &self,
-        command: impl FnOnce(oneshot::Sender<T>) -> Command,
+        command: impl FnOnce(oneshot::Sender<T>) -> ControlCommand,
     ) -> Result<T, Status> {
         let stopping = || Status::unavailable("the cluster is stopping");
         let (sender, answer) = oneshot::channel();
@@ -123,7 +124,7 @@ impl ClusterService for Control {
             .transpose()
             .map_err(|error| Status::invalid_argument(format!("{error:#}")))?;
         let kind = NodeKind { network, backend };
-        self.ask(|answer| Command::AddNodes {
+        self.ask(|answer| ControlCommand::AddNodes {
             names,
             kind,
             answer,
@@ -139,7 +140,7 @@ impl ClusterService for Control {
         let (services, flags) = flags(request.into_inner(), self.services)
             .map_err(|error| Status::invalid_argument(format!("{error:#}")))?;
         let restarted = self
-            .ask(|answer| Command::Restart {
+            .ask(|answer| ControlCommand::Restart {
                 services,
                 flags: Box::new(flags),
                 answer,
@@ -155,7 +156,7 @@ impl ClusterService for Control {
         request: Request<RemoveNodeRequest>,
     ) -> Result<Response<RemoveNodeResponse>, Status> {
         let name = request.into_inner().name;
-        self.ask(|answer| Command::RemoveNode { name, answer })
+        self.ask(|answer| ControlCommand::RemoveNode { name, answer })
             .await??;
         Ok(Response::new(RemoveNodeResponse {}))
     }
@@ -165,7 +166,7 @@ impl ClusterService for Control {
         request: Request<RebootNodeRequest>,
     ) -> Result<Response<RebootNodeResponse>, Status> {
         let name = request.into_inner().name;
-        self.ask(|answer| Command::RebootNode { name, answer })
+        self.ask(|answer| ControlCommand::RebootNode { name, answer })
             .await??;
         Ok(Response::new(RebootNodeResponse {}))
     }
@@ -175,7 +176,7 @@ impl ClusterService for Control {
         request: Request<SetNodeNetworkRequest>,
     ) -> Result<Response<SetNodeNetworkResponse>, Status> {
         let SetNodeNetworkRequest { name, connected } = request.into_inner();
-        self.ask(|answer| Command::ConnectNode {
+        self.ask(|answer| ControlCommand::ConnectNode {
             name,
             connected,
             answer,
@@ -186,7 +187,7 @@ impl ClusterService for Control {
 
     async fn stop(&self, _: Request<StopRequest>) -> Result<Response<StopResponse>, Status> {
         self.interrupt.cancel();
-        self.ask(Command::Stop).await?;
+        self.ask(ControlCommand::Stop).await?;
         Ok(Response::new(StopResponse {}))
     }
 }
@@ -205,7 +206,7 @@ fn policy(name: &str) -> anyhow::Result<IpPolicy> {
 fn flags(
     request: RestartRequest,
     known: &dyn ServiceCatalog,
-) -> anyhow::Result<(Vec<String>, Flags)> {
+) -> anyhow::Result<(Vec<String>, UpFlags)> {
     let RestartRequest {
         services,
         cluster_cidr,
@@ -237,9 +238,9 @@ fn flags(
             .map(|flag| ExtraFlag::read(flag, known))
             .collect::<Result<_, _>>()?,
     };
-    let flags = Flags {
+    let flags = UpFlags {
         changeable,
-        ..Flags::default()
+        ..UpFlags::default()
     };
     Ok((services, flags))
 }

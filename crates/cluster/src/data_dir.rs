@@ -16,12 +16,9 @@ use podplane_service_runtime::{
     server::MAX_SOCKET_PATH,
 };
 use rustix::mount::{UnmountFlags, unmount};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::{
-    settings::{Settings, read_json},
-    trust,
-};
+use crate::{settings::Settings, trust};
 
 /// The number in the file `VERSION`. It changes when an older program could no longer read what a
 /// newer one wrote.
@@ -59,7 +56,7 @@ pub struct DataDir(PathBuf);
 /// The stored part of a cluster, which survives `down`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Record {
+pub struct ClusterRecord {
     pub settings: Settings,
     /// The nodes with their places: a node keeps its place, and with it the address of its uplink,
     /// as long as it exists.
@@ -87,7 +84,7 @@ pub struct Member {
 /// thread.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Running {
+pub struct SupervisorRecord {
     pub pid: i32,
     /// True if pods have devices, in the supervisor's mount (and perhaps user) namespace.
     pub kernel: bool,
@@ -268,7 +265,7 @@ impl DataDir {
     }
 
     /// The stored record; `None` before the first start.
-    pub fn record(&self) -> anyhow::Result<Option<Record>> {
+    pub fn record(&self) -> anyhow::Result<Option<ClusterRecord>> {
         read_json(&self.record_file()).with_context(|| {
             format!(
                 "the flags and nodes of the cluster in {} cannot be read: restore the file, or remove the \
@@ -284,7 +281,7 @@ impl DataDir {
     /// # Errors
     ///
     /// The record is missing or broken; with the remedy.
-    pub fn record_to_start(&self) -> anyhow::Result<Option<Record>> {
+    pub fn record_to_start(&self) -> anyhow::Result<Option<ClusterRecord>> {
         let record = self.record()?;
         if record.is_none()
             && let Some(node) = self.node_with_data()?
@@ -326,18 +323,18 @@ impl DataDir {
     }
 
     /// Writes the record if it was removed.
-    pub fn restore_record(&self, record: &Record) -> anyhow::Result<()> {
+    pub fn restore_record(&self, record: &ClusterRecord) -> anyhow::Result<()> {
         match self.record_file().exists() {
             true => Ok(()),
             false => self.write_record(record),
         }
     }
 
-    pub fn write_record(&self, record: &Record) -> anyhow::Result<()> {
+    pub fn write_record(&self, record: &ClusterRecord) -> anyhow::Result<()> {
         self.write_json("cluster.json", record, write_atomically)
     }
 
-    pub fn write_running(&self, running: &Running) -> anyhow::Result<()> {
+    pub fn write_running(&self, running: &SupervisorRecord) -> anyhow::Result<()> {
         self.write_json("supervisor.json", running, write_volatile)
     }
 
@@ -432,7 +429,7 @@ impl DataDir {
     }
 
     /// The running supervisor; `None` if there is none.
-    pub fn running(&self) -> anyhow::Result<Option<Running>> {
+    pub fn running(&self) -> anyhow::Result<Option<SupervisorRecord>> {
         if self.is_locked()? {
             read_json(&self.0.join("supervisor.json"))
         } else {
@@ -501,7 +498,7 @@ fn remove_file(path: &Path) -> anyhow::Result<()> {
     }
 }
 
-impl Record {
+impl ClusterRecord {
     /// Applies `settings` to the kept record: nodes stay as they are unless their number changes.
     /// Also returns the names of removed nodes.
     pub fn next(kept: Option<Self>, settings: Settings) -> (Self, Vec<String>) {
@@ -578,6 +575,18 @@ impl Record {
     }
 }
 
+/// Reads a JSON file of the data directory; `None` if there is none.
+fn read_json<T: DeserializeOwned>(path: &Path) -> anyhow::Result<Option<T>> {
+    let text = match trust::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => {
+            return Err(error).with_context(|| format!("failed to read {}", path.display()));
+        }
+    };
+    serde_json::from_str(&text).with_context(|| format!("failed to read {}", path.display()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -595,7 +604,7 @@ mod tests {
         }
     }
 
-    fn names(record: &Record) -> Vec<&str> {
+    fn names(record: &ClusterRecord) -> Vec<&str> {
         record.nodes.iter().map(|node| node.name.as_str()).collect()
     }
 
@@ -649,7 +658,7 @@ mod tests {
             "{error}"
         );
         fs::remove_file(&version).unwrap();
-        let (record, _) = Record::next(None, settings(1));
+        let (record, _) = ClusterRecord::next(None, settings(1));
         dir.write_record(&record).unwrap();
         for error in [dir.prepare().unwrap_err(), dir.purge().unwrap_err()] {
             let error = error.to_string();
@@ -683,7 +692,7 @@ mod tests {
             );
             fs::remove_file(file).unwrap();
         }
-        let (record, _) = Record::next(None, settings(1));
+        let (record, _) = ClusterRecord::next(None, settings(1));
         dir.restore_record(&record).unwrap();
         assert_eq!(dir.record_to_start().unwrap(), Some(record));
         fs::write(dir.path().join("cluster.json"), "").unwrap();
@@ -726,16 +735,16 @@ mod tests {
 
     #[test]
     fn keeps_nodes_until_their_number_changes() {
-        let (mut record, gone) = Record::next(None, settings(3));
+        let (mut record, gone) = ClusterRecord::next(None, settings(3));
         assert_eq!(names(&record), ["node-0", "node-1", "node-2"]);
         assert!(gone.is_empty());
         record.nodes.remove(1);
         assert_eq!(record.add("edge".into(), false, None).place, 1);
-        let (record, _) = Record::next(Some(record), settings(3));
+        let (record, _) = ClusterRecord::next(Some(record), settings(3));
         assert_eq!(names(&record), ["node-0", "node-2", "edge"]);
-        let (record, _) = Record::next(Some(record), settings(4));
+        let (record, _) = ClusterRecord::next(Some(record), settings(4));
         assert_eq!(names(&record), ["node-0", "node-2", "edge", "node-1"]);
-        let (record, gone) = Record::next(Some(record), settings(2));
+        let (record, gone) = ClusterRecord::next(Some(record), settings(2));
         assert_eq!(
             (names(&record), gone),
             (

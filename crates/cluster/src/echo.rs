@@ -24,7 +24,7 @@ const PROOFS: usize = 3;
 
 /// An answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reply {
+pub struct EchoReply {
     pub bytes: usize,
     /// The TTL, for IPv4 on a raw socket only: elsewhere the kernel does not show it.
     pub ttl: Option<u8>,
@@ -68,7 +68,7 @@ impl Echo {
     }
 
     /// Sends a request and waits for its answer; `None` if there is none in time.
-    pub fn request(&self, seq: u16, timeout: Duration) -> io::Result<Option<Reply>> {
+    pub fn request(&self, seq: u16, timeout: Duration) -> io::Result<Option<EchoReply>> {
         let started = Instant::now();
         self.socket.send(&self.packet(seq))?;
         let mut buffer = [0; ANSWER];
@@ -89,7 +89,7 @@ impl Echo {
                 && self.id.is_none_or(|id| echo.id == id)
             {
                 let time = started.elapsed();
-                return Ok(Some(Reply { bytes, ttl, time }));
+                return Ok(Some(EchoReply { bytes, ttl, time }));
             }
         }
     }

@@ -21,15 +21,16 @@ use tonic::Status;
 
 use crate::{
     control::NodeKind,
-    data_dir::{DataDir, Member, Record},
+    data_dir::{ClusterRecord, DataDir, Member},
     departure::{self, Sandboxes},
     fabric::{Fabric, NodeNetwork},
+    flags::UpFlags,
     kubeconfig,
     mode::Mode,
-    processes::{self, Lines, Place},
-    service::{Listens, Service, Spec, State},
+    processes::{self, CommandLines, ServedNodes},
+    service::{ListenAddress, Service, ServiceSpec, ServiceState},
     services::ServiceCatalog,
-    settings::{Flags, MAX_KERNEL_NODES, Network, Settings, UsageError},
+    settings::{MAX_KERNEL_NODES, Network, Settings, UsageError},
     supervisor::progress,
 };
 
@@ -37,11 +38,11 @@ use crate::{
 const REGISTRATION_DEADLINE: Duration = Duration::from_secs(60);
 
 /// The running parts of a cluster. Each is recorded here as soon as it starts, so that
-/// [`Cluster::stop`] finds it however far [`Cluster::start`] came.
+/// [`ClusterInstance::stop`] finds it however far [`ClusterInstance::start`] came.
 #[derive(Debug)]
-pub(crate) struct Cluster {
+pub(crate) struct ClusterInstance {
     dir: DataDir,
-    record: Record,
+    record: ClusterRecord,
     mode: Mode,
     /// The directory of the sockets that others serve between the services, if they do.
     links: Option<PathBuf>,
@@ -50,41 +51,42 @@ pub(crate) struct Cluster {
     node_network: NodeNetwork,
     fabric: Option<Fabric>,
     control_plane: Vec<Service>,
-    groups: Vec<Group>,
+    groups: Vec<NodeGroup>,
     /// The tasks that keep the services running.
     keepers: JoinSet<()>,
     /// Cancelled to stop all services.
     stopping: CancellationToken,
     /// The API server's address, once it serves.
     server: String,
-    view: watch::Sender<View>,
+    view: watch::Sender<ClusterView>,
     services: &'static dyn ServiceCatalog,
 }
 
 /// The published state of the cluster, available even while the supervisor is busy.
 #[derive(Debug, Default)]
-pub(crate) struct View {
+pub(crate) struct ClusterView {
     /// The status without the services.
     status: GetStatusResponse,
     /// Each service with the nodes that it works for.
-    services: Vec<(Spec, Vec<String>, watch::Receiver<State>)>,
+    services: Vec<(ServiceSpec, Vec<String>, watch::Receiver<ServiceState>)>,
 }
 
-impl View {
+impl ClusterView {
     pub(crate) fn status(&self) -> GetStatusResponse {
-        let service = |(spec, nodes, state): &(Spec, Vec<String>, watch::Receiver<State>)| {
-            let state = state.borrow().clone();
-            let address = state.address.unwrap_or_default();
-            ServiceStatus {
-                name: spec.name.clone(),
-                pid: state.pid,
-                restarts: state.restarts,
-                log: spec.log.display().to_string(),
-                http_address: spec.http_address(&address).unwrap_or_default(),
-                address,
-                nodes: nodes.clone(),
-            }
-        };
+        let service =
+            |(spec, nodes, state): &(ServiceSpec, Vec<String>, watch::Receiver<ServiceState>)| {
+                let state = state.borrow().clone();
+                let address = state.address.unwrap_or_default();
+                ServiceStatus {
+                    name: spec.name.clone(),
+                    pid: state.pid,
+                    restarts: state.restarts,
+                    log: spec.log.display().to_string(),
+                    http_address: spec.http_address(&address).unwrap_or_default(),
+                    address,
+                    nodes: nodes.clone(),
+                }
+            };
         GetStatusResponse {
             services: self.services.iter().map(service).collect(),
             ..self.status.clone()
@@ -94,7 +96,7 @@ impl View {
 
 /// Nodes that share a CRI process and a kubelet.
 #[derive(Debug)]
-struct Group {
+struct NodeGroup {
     name: String,
     nodes: Vec<Member>,
     /// `None` if the runtime belongs to others.
@@ -103,25 +105,25 @@ struct Group {
     kubelet: Option<Service>,
 }
 
-impl Group {
+impl NodeGroup {
     fn services(&self) -> impl Iterator<Item = &Service> {
         self.cri.iter().chain(&self.kubelet)
     }
 }
 
-/// The position of a service in a [`Cluster`].
+/// The position of a service in a [`ClusterInstance`].
 #[derive(Clone, Copy, Debug)]
-enum Slot {
+enum ServiceSlot {
     Control(usize),
     Cri(usize),
     Kubelet(usize),
 }
 
-impl Cluster {
+impl ClusterInstance {
     /// A cluster of which nothing runs yet.
     pub(crate) fn new(
         dir: DataDir,
-        record: Record,
+        record: ClusterRecord,
         mode: Mode,
         links: Option<PathBuf>,
         services: &'static dyn ServiceCatalog,
@@ -217,7 +219,7 @@ impl Cluster {
     }
 
     /// A receiver of the published state.
-    pub(crate) fn view(&self) -> watch::Receiver<View> {
+    pub(crate) fn view(&self) -> watch::Receiver<ClusterView> {
         self.view.subscribe()
     }
 
@@ -248,14 +250,14 @@ impl Cluster {
             let services = group.services();
             services.map(|service| seen(service, &group.nodes))
         });
-        self.view.send_replace(View {
+        self.view.send_replace(ClusterView {
             status,
             services: control_plane.chain(of_nodes).collect(),
         });
     }
 
-    fn lines<'a>(&'a self, settings: &'a Settings) -> Lines<'a> {
-        Lines {
+    fn lines<'a>(&'a self, settings: &'a Settings) -> CommandLines<'a> {
+        CommandLines {
             dir: &self.dir,
             settings,
             server: &self.server,
@@ -339,7 +341,7 @@ impl Cluster {
             self.start_kubelet(index);
         }
         self.publish();
-        let services = self.groups[first..].iter().flat_map(Group::services);
+        let services = self.groups[first..].iter().flat_map(NodeGroup::services);
         try_join_all(services.map(Service::listening)).await?;
         self.await_registration(nodes).await?;
         self.dir.write_record(&self.record)
@@ -370,7 +372,7 @@ impl Cluster {
     pub(crate) async fn restart(
         &mut self,
         names: &[String],
-        mut flags: Flags,
+        mut flags: UpFlags,
     ) -> Result<Vec<String>, Status> {
         let known = |name: &&String| self.services().any(|service| service.spec().is(name));
         if let Some(name) = names.iter().find(|name| !known(name)) {
@@ -422,7 +424,7 @@ impl Cluster {
     /// The nodes of these kubelets; empty unless each kubelet serves one node.
     fn nodes_of_kubelets(&self, names: &[String]) -> Vec<String> {
         let node = |name: &String| {
-            let is_its = |group: &&Group| {
+            let is_its = |group: &&NodeGroup| {
                 let kubelet = group.kubelet.as_ref();
                 kubelet.is_some_and(|kubelet| kubelet.spec().name == *name)
             };
@@ -451,7 +453,7 @@ impl Cluster {
                 continue;
             }
             // At the address that its clients know.
-            if let (Listens::AsPublished { listen, .. }, Some(address)) =
+            if let (ListenAddress::AsPublished { listen, .. }, Some(address)) =
                 (&mut spec.listens, running.state().address)
             {
                 *listen = address;
@@ -479,36 +481,37 @@ impl Cluster {
         Ok(restarted)
     }
 
-    fn slots(&self) -> Vec<Slot> {
-        let control = (0..self.control_plane.len()).map(Slot::Control);
+    fn slots(&self) -> Vec<ServiceSlot> {
+        let control = (0..self.control_plane.len()).map(ServiceSlot::Control);
         let groups = 0..self.groups.len();
-        let groups = groups.flat_map(|index| [Slot::Cri(index), Slot::Kubelet(index)]);
+        let groups =
+            groups.flat_map(|index| [ServiceSlot::Cri(index), ServiceSlot::Kubelet(index)]);
         control.chain(groups).collect()
     }
 
-    fn service(&self, slot: Slot) -> Option<&Service> {
+    fn service(&self, slot: ServiceSlot) -> Option<&Service> {
         match slot {
-            Slot::Control(index) => self.control_plane.get(index),
-            Slot::Cri(index) => self.groups[index].cri.as_ref(),
-            Slot::Kubelet(index) => self.groups[index].kubelet.as_ref(),
+            ServiceSlot::Control(index) => self.control_plane.get(index),
+            ServiceSlot::Cri(index) => self.groups[index].cri.as_ref(),
+            ServiceSlot::Kubelet(index) => self.groups[index].kubelet.as_ref(),
         }
     }
 
-    fn put(&mut self, slot: Slot, service: Service) {
+    fn put(&mut self, slot: ServiceSlot, service: Service) {
         match slot {
-            Slot::Control(index) => self.control_plane[index] = service,
-            Slot::Cri(index) => self.groups[index].cri = Some(service),
-            Slot::Kubelet(index) => self.groups[index].kubelet = Some(service),
+            ServiceSlot::Control(index) => self.control_plane[index] = service,
+            ServiceSlot::Cri(index) => self.groups[index].cri = Some(service),
+            ServiceSlot::Kubelet(index) => self.groups[index].kubelet = Some(service),
         }
         self.publish();
     }
 
-    fn spec(&self, slot: Slot, settings: &Settings) -> Spec {
+    fn spec(&self, slot: ServiceSlot, settings: &Settings) -> ServiceSpec {
         let lines = self.lines(settings);
         match slot {
-            Slot::Control(index) => lines.control_plane().swap_remove(index),
-            Slot::Cri(index) => self.cri_spec(&lines, &self.groups[index]),
-            Slot::Kubelet(index) => self.kubelet_spec(&lines, &self.groups[index]),
+            ServiceSlot::Control(index) => lines.control_plane().swap_remove(index),
+            ServiceSlot::Cri(index) => self.cri_spec(&lines, &self.groups[index]),
+            ServiceSlot::Kubelet(index) => self.kubelet_spec(&lines, &self.groups[index]),
         }
     }
 
@@ -520,7 +523,7 @@ impl Cluster {
     }
 
     async fn end_node(&mut self, name: &str) -> anyhow::Result<()> {
-        let has_node = |group: &Group| group.nodes.iter().any(|node| node.name == name);
+        let has_node = |group: &NodeGroup| group.nodes.iter().any(|node| node.name == name);
         // A runtime of this cluster takes its sandboxes down with it.
         let mut sandboxes = match self.plugins {
             Some(_) => Sandboxes::Gone,
@@ -582,7 +585,8 @@ impl Cluster {
     }
 
     async fn power_cycle(&mut self, node: Member) -> anyhow::Result<()> {
-        let has_node = |group: &Group| group.nodes.iter().any(|member| member.name == node.name);
+        let has_node =
+            |group: &NodeGroup| group.nodes.iter().any(|member| member.name == node.name);
         let mut others = None;
         if let Some(index) = self.groups.iter().position(has_node) {
             let group = self.groups.swap_remove(index);
@@ -611,7 +615,7 @@ impl Cluster {
         let own = self.start_group(node.name.clone(), vec![node]);
         self.publish();
         switched.and(others).and(own)?;
-        let services = self.groups[first..].iter().flat_map(Group::services);
+        let services = self.groups[first..].iter().flat_map(NodeGroup::services);
         try_join_all(services.map(Service::listening)).await?;
         Ok(())
     }
@@ -695,7 +699,7 @@ impl Cluster {
             fs::create_dir_all(&dir)
                 .with_context(|| format!("failed to make {}", dir.display()))?;
         }
-        let mut group = Group {
+        let mut group = NodeGroup {
             name,
             nodes,
             cri: None,
@@ -716,22 +720,27 @@ impl Cluster {
         self.groups[index].kubelet = Some(kubelet);
     }
 
-    fn cri_spec(&self, lines: &Lines<'_>, group: &Group) -> Spec {
+    fn cri_spec(&self, lines: &CommandLines<'_>, group: &NodeGroup) -> ServiceSpec {
         let plugins = self.plugins.as_deref().unwrap_or(Path::new(""));
         self.with_place(&group.name, &group.nodes, |place| lines.cri(plugins, place))
     }
 
-    fn kubelet_spec(&self, lines: &Lines<'_>, group: &Group) -> Spec {
+    fn kubelet_spec(&self, lines: &CommandLines<'_>, group: &NodeGroup) -> ServiceSpec {
         self.with_place(&group.name, &group.nodes, |place| lines.kubelet(place))
     }
 
-    fn with_place<T>(&self, name: &str, nodes: &[Member], f: impl FnOnce(&Place<'_>) -> T) -> T {
+    fn with_place<T>(
+        &self,
+        name: &str,
+        nodes: &[Member],
+        f: impl FnOnce(&ServedNodes<'_>) -> T,
+    ) -> T {
         let kernel = nodes.first().and_then(|node| {
             let fabric = self.fabric_of(node)?;
             Some((fabric.node(&node.name), fabric.addresses(node)))
         });
         let recorded = nodes.first().and_then(|node| self.node(&node.name).ok());
-        f(&Place {
+        f(&ServedNodes {
             name,
             backend: recorded.and_then(|node| node.node_network_backend),
             nodes: nodes.iter().map(|node| node.name.as_str()).collect(),
@@ -741,7 +750,7 @@ impl Cluster {
         })
     }
 
-    fn run(&mut self, spec: Spec) -> Service {
+    fn run(&mut self, spec: ServiceSpec) -> Service {
         let (service, keeper) = Service::new(spec, self.stopping.child_token());
         self.keepers.spawn(keeper);
         service
@@ -750,7 +759,7 @@ impl Cluster {
     fn services(&self) -> impl Iterator<Item = &Service> {
         self.control_plane
             .iter()
-            .chain(self.groups.iter().flat_map(Group::services))
+            .chain(self.groups.iter().flat_map(NodeGroup::services))
     }
 }
 

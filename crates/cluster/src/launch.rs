@@ -23,11 +23,11 @@ use tokio::{
 
 use crate::{
     control,
-    data_dir::{DataDir, Running},
+    data_dir::{DataDir, SupervisorRecord},
     limits,
     service::last_lines,
     settings::Settings,
-    supervisor::{AtEof, Message, Order},
+    supervisor::{EofOptions, SuperviseOrder, SupervisorMessage},
     trust,
 };
 
@@ -39,7 +39,7 @@ const SLOW_LOOK: Duration = Duration::from_millis(100);
 
 /// A supervisor that this process started.
 #[derive(Debug)]
-pub struct Launched {
+pub struct LaunchedSupervisor {
     child: Child,
     messages: Lines<BufReader<ChildStdout>>,
     log: PathBuf,
@@ -48,7 +48,7 @@ pub struct Launched {
 
 /// The outcome of starting a supervisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum LaunchOutcome {
     /// Its cluster serves.
     Serves,
     /// Another supervisor was first, and this one has ended.
@@ -74,15 +74,15 @@ pub fn launch(
     settings: Settings,
     links: Option<PathBuf>,
     lifetime: Lifetime,
-) -> anyhow::Result<Launched> {
-    let order = Order {
+) -> anyhow::Result<LaunchedSupervisor> {
+    let order = SuperviseOrder {
         data_dir: dir.path().into(),
         settings,
         links,
         parent: rustix::process::getpid().as_raw_nonzero().get(),
         detach: lifetime != Lifetime::Attached,
         until_eof: match lifetime {
-            Lifetime::UntilEof { purge } => Some(AtEof { purge }),
+            Lifetime::UntilEof { purge } => Some(EofOptions { purge }),
             Lifetime::Attached | Lifetime::Detached => None,
         },
     };
@@ -104,7 +104,7 @@ pub fn launch(
             .context("failed to start the supervisor")?;
     let messages =
         BufReader::new(child.stdout.take().context("standard output is a pipe")?).lines();
-    Ok(Launched {
+    Ok(LaunchedSupervisor {
         child,
         messages,
         log: log_path,
@@ -119,9 +119,9 @@ fn chained(chain: Vec<String>) -> anyhow::Error {
     causes.fold(innermost, anyhow::Error::context)
 }
 
-impl Launched {
+impl LaunchedSupervisor {
     /// Waits until the cluster serves, and reports its progress, line by line.
-    pub async fn serving(&mut self, progress: impl Fn(&str)) -> anyhow::Result<Outcome> {
+    pub async fn serving(&mut self, progress: impl Fn(&str)) -> anyhow::Result<LaunchOutcome> {
         while let Some(line) = self
             .messages
             .next_line()
@@ -131,16 +131,16 @@ impl Launched {
             match serde_json::from_str(&line)
                 .with_context(|| format!("understand the supervisor: {line}"))?
             {
-                Message::Progress(text) => progress(&text),
-                Message::Ready => {
+                SupervisorMessage::Progress(text) => progress(&text),
+                SupervisorMessage::Ready => {
                     self.serves = true;
-                    return Ok(Outcome::Serves);
+                    return Ok(LaunchOutcome::Serves);
                 }
-                Message::Taken => {
+                SupervisorMessage::Taken => {
                     self.wait().await?;
-                    return Ok(Outcome::Taken);
+                    return Ok(LaunchOutcome::Taken);
                 }
-                Message::Failed(chain) => {
+                SupervisorMessage::Failed(chain) => {
                     self.wait().await?;
                     return Err(chained(chain));
                 }
@@ -156,7 +156,7 @@ impl Launched {
     /// The reason, unless it was asked to end.
     pub async fn end(&mut self) -> anyhow::Result<()> {
         while let Ok(Some(line)) = self.messages.next_line().await {
-            if let Ok(Message::Failed(chain)) = serde_json::from_str(&line) {
+            if let Ok(SupervisorMessage::Failed(chain)) = serde_json::from_str(&line) {
                 self.wait().await?;
                 return Err(chained(chain));
             }
@@ -236,7 +236,7 @@ pub async fn find(dir: &DataDir, deadline: Duration) -> anyhow::Result<Option<Ge
 /// none ran.
 pub async fn stop(dir: &DataDir) -> anyhow::Result<bool> {
     let running = settled(dir).await?;
-    if let Some(Running { pid, .. }) = running {
+    if let Some(SupervisorRecord { pid, .. }) = running {
         let process = Pid::from_raw(pid).context("the supervisor's process is not known")?;
         match pidfd_open(process, PidfdFlags::empty()) {
             Ok(process) => {
@@ -292,7 +292,7 @@ fn wait_for_end(process: &OwnedFd) -> rustix::io::Result<bool> {
 }
 
 /// The supervisor, if there is one; waits for one that has just started to publish its pid.
-async fn settled(dir: &DataDir) -> anyhow::Result<Option<Running>> {
+async fn settled(dir: &DataDir) -> anyhow::Result<Option<SupervisorRecord>> {
     let look = async || match (dir.is_locked()?, dir.running()?) {
         (true, None) => anyhow::bail!(
             "another `podplane up` is starting in {}; its pid is not known yet",

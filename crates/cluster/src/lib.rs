@@ -5,9 +5,10 @@
 //! the calling program, started again with a service's name and flags. The test cluster has names, paths
 //! and the record of a cluster from here.
 //!
-//! Start reading at [`settings`] and [`launch`]: `up` starts a [`supervisor`] as a process of its
-//! own; that chooses a network mode, enters [`namespaces`], makes the [`fabric`] and runs every
-//! service. They meet in the data directory ([`data_dir`]) and at its control socket ([`control`]).
+//! Start reading at [`flags`], [`settings`] and [`launch`]: `up` starts a [`supervisor`] as a process
+//! of its own; that chooses a network mode, enters [`namespaces`], makes the [`fabric`] and runs
+//! every service. They meet in the data directory ([`data_dir`]) and at its control socket
+//! ([`control`]).
 
 #![expect(
     clippy::missing_errors_doc,
@@ -20,6 +21,7 @@ pub mod departure;
 pub mod echo;
 pub mod extra;
 pub mod fabric;
+pub mod flags;
 mod instance;
 pub mod kubeconfig;
 pub mod launch;

@@ -19,11 +19,11 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    data_dir::{DataDir, Running},
+    data_dir::{DataDir, SupervisorRecord},
     departure::{self, Sandboxes},
     fabric,
-    processes::{self, Lines, Place},
-    service::{Listens, STDERR, Service},
+    processes::{self, CommandLines, ServedNodes},
+    service::{ListenAddress, STDERR, Service},
     services::ServiceCatalog,
     settings::Settings,
 };
@@ -108,7 +108,7 @@ async fn live(
         service
     };
     let [cri, kubelet] = specs(node, dir, netns)?.map(&mut run);
-    dir.write_running(&Running {
+    dir.write_running(&SupervisorRecord {
         pid: rustix::process::getpid().as_raw_nonzero().get(),
         kernel: node.kernel,
         reason: "as --network says".into(),
@@ -183,7 +183,7 @@ fn specs(
     node: &LoneNode,
     dir: &DataDir,
     netns: Option<PathBuf>,
-) -> anyhow::Result<[crate::service::Spec; 2]> {
+) -> anyhow::Result<[crate::service::ServiceSpec; 2]> {
     let own = dir.nodes().join(node.name.as_str());
     fs::create_dir_all(&own).with_context(|| format!("failed to make {}", own.display()))?;
     let plugins = node.settings.plugins()?.unwrap_or_default();
@@ -192,13 +192,13 @@ fn specs(
         [] => vec![address_towards(&server)?],
         given => given.to_vec(),
     };
-    let place = Place {
+    let place = ServedNodes {
         name: node.name.as_str(),
         nodes: vec![node.name.as_str()],
         kernel: netns.as_deref().map(|netns| (netns, ips.clone())),
         backend: None,
     };
-    let lines = Lines {
+    let lines = CommandLines {
         dir,
         settings: &node.settings,
         server: &server,
@@ -213,7 +213,7 @@ fn specs(
     let hosts = node.allowed_hosts.names.iter();
     let hosts = hosts.map(|name| format!("--allowed-hosts={name}").into());
     kubelet.args.extend(hosts);
-    kubelet.listens = Listens::AsPublished {
+    kubelet.listens = ListenAddress::AsPublished {
         listen: node.listen.to_string(),
         file: dir.address_file("kubelet"),
     };

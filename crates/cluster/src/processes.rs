@@ -7,7 +7,7 @@ use podplane_ipam::AllocatorType;
 
 use crate::{
     data_dir::DataDir,
-    service::{Listens, Spec},
+    service::{ListenAddress, ServiceSpec},
     settings::{Settings, name_of},
 };
 
@@ -38,7 +38,7 @@ const LOCAL: &str = "127.0.0.1:0";
 
 /// The inputs of the command lines.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Lines<'a> {
+pub(crate) struct CommandLines<'a> {
     pub(crate) dir: &'a DataDir,
     pub(crate) settings: &'a Settings,
     /// The API server's address.
@@ -47,9 +47,9 @@ pub(crate) struct Lines<'a> {
     pub(crate) links: Option<&'a Path>,
 }
 
-impl Lines<'_> {
+impl CommandLines<'_> {
     /// The services of every cluster, the API server first.
-    pub(crate) fn control_plane(&self) -> Vec<Spec> {
+    pub(crate) fn control_plane(&self) -> Vec<ServiceSpec> {
         vec![
             self.apiserver(),
             self.ipam_controller(),
@@ -59,12 +59,18 @@ impl Lines<'_> {
     }
 
     /// A process of `service` that publishes its address in a file.
-    fn published(&self, service: &str, name: &str, listen: &str, args: Vec<OsString>) -> Spec {
-        Spec {
+    fn published(
+        &self,
+        service: &str,
+        name: &str,
+        listen: &str,
+        args: Vec<OsString>,
+    ) -> ServiceSpec {
+        ServiceSpec {
             name: name.into(),
             args: self.extended(service, args),
             log: self.dir.log(name),
-            listens: Listens::AsPublished {
+            listens: ListenAddress::AsPublished {
                 listen: listen.into(),
                 file: self.dir.address_file(name),
             },
@@ -99,7 +105,7 @@ impl Lines<'_> {
         }
     }
 
-    pub(crate) fn apiserver(&self) -> Spec {
+    pub(crate) fn apiserver(&self) -> ServiceSpec {
         let Self { dir, settings, .. } = self;
         let flags = [
             ("--data-dir", some(dir.path())),
@@ -114,7 +120,7 @@ impl Lines<'_> {
         self.published("apiserver", "apiserver", &settings.listen, args)
     }
 
-    fn ipam_controller(&self) -> Spec {
+    fn ipam_controller(&self) -> ServiceSpec {
         let settings = self.settings;
         let mask = |mask: Option<u8>| mask.map(|mask| mask.to_string().into());
         let flags = [
@@ -146,13 +152,13 @@ impl Lines<'_> {
         self.published("ipam-controller", "ipam-controller", LOCAL, args)
     }
 
-    fn controller_manager(&self) -> Spec {
+    fn controller_manager(&self) -> ServiceSpec {
         let name = "controller-manager";
         let args = args(name, [("--server", some(self.server(name)))]);
         self.published(name, name, LOCAL, args)
     }
 
-    fn scheduler(&self) -> Spec {
+    fn scheduler(&self) -> ServiceSpec {
         let name = "scheduler";
         let flags = [
             ("--server", some(self.server(name))),
@@ -161,7 +167,7 @@ impl Lines<'_> {
         self.published(name, name, LOCAL, args(name, flags))
     }
 
-    pub(crate) fn cri(&self, plugins: &Path, place: &Place<'_>) -> Spec {
+    pub(crate) fn cri(&self, plugins: &Path, place: &ServedNodes<'_>) -> ServiceSpec {
         let Self { dir, .. } = self;
         let name = format!("cri-{}", place.name);
         let netns = place
@@ -187,16 +193,16 @@ impl Lines<'_> {
             ("--http-address-file", some(&http_file)),
         ];
         let args = args("cri", place.node_flags().chain(flags).chain(http));
-        Spec {
+        ServiceSpec {
             args: self.extended("cri", args),
             log: dir.log(&name),
-            listens: Listens::At(socket),
+            listens: ListenAddress::At(socket),
             http_file: Some(http_file),
             name,
         }
     }
 
-    pub(crate) fn kubelet(&self, place: &Place<'_>) -> Spec {
+    pub(crate) fn kubelet(&self, place: &ServedNodes<'_>) -> ServiceSpec {
         let Self { dir, settings, .. } = self;
         let name = format!("kubelet-{}", place.name);
         let runtime = match self.links {
@@ -232,7 +238,7 @@ impl Lines<'_> {
 
 /// The nodes that one CRI process and one kubelet serve.
 #[derive(Clone, Debug)]
-pub(crate) struct Place<'a> {
+pub(crate) struct ServedNodes<'a> {
     /// The name of the processes, after their service.
     pub(crate) name: &'a str,
     pub(crate) nodes: Vec<&'a str>,
@@ -242,7 +248,7 @@ pub(crate) struct Place<'a> {
     pub(crate) backend: Option<NetworkBackend>,
 }
 
-impl Place<'_> {
+impl ServedNodes<'_> {
     fn network(&self) -> &'static str {
         if self.kernel.is_some() {
             "kernel"
@@ -281,14 +287,14 @@ mod tests {
     fn runtime_arguments_do_not_depend_on_the_api_server() {
         let dir = DataDir::new(Path::new("/d")).unwrap();
         let settings = Settings::default();
-        let place = Place {
+        let place = ServedNodes {
             name: "node-0",
             nodes: vec!["node-0"],
             kernel: None,
             backend: None,
         };
         let args = |server| {
-            let lines = Lines {
+            let lines = CommandLines {
                 dir: &dir,
                 settings: &settings,
                 server,

@@ -45,19 +45,19 @@ pub(crate) const STDERR: &str = "/dev/stderr";
 
 /// The specification of a process.
 #[derive(Clone, Debug)]
-pub(crate) struct Spec {
+pub(crate) struct ServiceSpec {
     /// `apiserver`, `kubelet-node-0`, …
     pub(crate) name: String,
     /// The arguments of `podplane`, without the listening address.
     pub(crate) args: Vec<OsString>,
     /// The file for its output.
     pub(crate) log: PathBuf,
-    pub(crate) listens: Listens,
+    pub(crate) listens: ListenAddress,
     /// The file with its HTTP address, if that is not its listening address.
     pub(crate) http_file: Option<PathBuf>,
 }
 
-impl Spec {
+impl ServiceSpec {
     /// The HTTP address, if it is known; `address` is the listening address.
     pub(crate) fn http_address(&self, address: &str) -> Option<String> {
         let Some(file) = &self.http_file else {
@@ -68,7 +68,7 @@ impl Spec {
     }
 }
 
-impl Spec {
+impl ServiceSpec {
     /// Returns true if `name` is the name or the kind of the process.
     pub(crate) fn is(&self, name: &str) -> bool {
         self.name == name || self.args.first().is_some_and(|kind| kind == name)
@@ -77,7 +77,7 @@ impl Spec {
 
 /// The listening address of a service.
 #[derive(Clone, Debug)]
-pub(crate) enum Listens {
+pub(crate) enum ListenAddress {
     /// The address in its arguments.
     At(String),
     /// `--listen`, unless it got an address before; the address is published in `file`, and
@@ -88,14 +88,14 @@ pub(crate) enum Listens {
 /// A service that is kept running until it is stopped.
 #[derive(Debug)]
 pub(crate) struct Service {
-    spec: Spec,
-    state: watch::Receiver<State>,
+    spec: ServiceSpec,
+    state: watch::Receiver<ServiceState>,
     stop: CancellationToken,
 }
 
 /// The state of a service.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct State {
+pub(crate) struct ServiceState {
     /// `None` while it waits for its restart, and after it was stopped.
     pub(crate) pid: Option<u32>,
     pub(crate) restarts: u32,
@@ -110,16 +110,16 @@ impl Service {
     /// Returns the service, and the future that keeps it running until `stop`; the caller must
     /// await it.
     pub(crate) fn new(
-        spec: Spec,
+        spec: ServiceSpec,
         stop: CancellationToken,
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let address = match &spec.listens {
-            Listens::At(address) => Some(address.clone()),
-            Listens::AsPublished { .. } => None,
+            ListenAddress::At(address) => Some(address.clone()),
+            ListenAddress::AsPublished { .. } => None,
         };
-        let (sender, state) = watch::channel(State {
+        let (sender, state) = watch::channel(ServiceState {
             address,
-            ..State::default()
+            ..ServiceState::default()
         });
         let service = Self {
             spec: spec.clone(),
@@ -129,16 +129,16 @@ impl Service {
         (service, keep_running(spec, sender, stop))
     }
 
-    pub(crate) fn spec(&self) -> &Spec {
+    pub(crate) fn spec(&self) -> &ServiceSpec {
         &self.spec
     }
 
-    pub(crate) fn state(&self) -> State {
+    pub(crate) fn state(&self) -> ServiceState {
         self.state.borrow().clone()
     }
 
     /// A receiver of its state.
-    pub(crate) fn observe(&self) -> watch::Receiver<State> {
+    pub(crate) fn observe(&self) -> watch::Receiver<ServiceState> {
         self.state.clone()
     }
 
@@ -196,7 +196,11 @@ impl Service {
     }
 }
 
-async fn keep_running(spec: Spec, state: watch::Sender<State>, stop: CancellationToken) {
+async fn keep_running(
+    spec: ServiceSpec,
+    state: watch::Sender<ServiceState>,
+    stop: CancellationToken,
+) {
     let mut waits = backoff();
     let mut address = None;
     while !stop.is_cancelled() {
@@ -227,13 +231,13 @@ async fn keep_running(spec: Spec, state: watch::Sender<State>, stop: Cancellatio
 
 /// Waits until the process ends, and describes its end; `None` if it was stopped.
 async fn run(
-    spec: &Spec,
+    spec: &ServiceSpec,
     mut child: Child,
     address: &mut Option<String>,
-    state: &watch::Sender<State>,
+    state: &watch::Sender<ServiceState>,
     stop: &CancellationToken,
 ) -> Option<String> {
-    if let (Listens::AsPublished { file, .. }, None) = (&spec.listens, &address) {
+    if let (ListenAddress::AsPublished { file, .. }, None) = (&spec.listens, &address) {
         // Each arm only waits, so cancelling it loses nothing: `wait` is cancel safe and the file
         // stays.
         let found = tokio::select! {
@@ -266,13 +270,13 @@ const PASSED_ON: [&str; 7] = [
     "PODPLANE_LOG_FORMAT",
 ];
 
-fn start(spec: &Spec, address: Option<&str>) -> anyhow::Result<Child> {
+fn start(spec: &ServiceSpec, address: Option<&str>) -> anyhow::Result<Child> {
     let log =
         open_log(&spec.log).with_context(|| format!("failed to open {}", spec.log.display()))?;
     let mut command =
         Command::new(std::env::current_exe().context("failed to find the program's own file")?);
     command.args(&spec.args);
-    if let Listens::AsPublished { listen, file } = &spec.listens {
+    if let ListenAddress::AsPublished { listen, file } = &spec.listens {
         if address.is_none() {
             remove_stale(file)?;
         }

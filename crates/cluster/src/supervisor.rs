@@ -35,10 +35,10 @@ use tokio::{net::unix::pipe, sync::mpsc};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    control::{Command, Control},
-    data_dir::{DataDir, Record, Running},
+    control::{Control, ControlCommand},
+    data_dir::{ClusterRecord, DataDir, SupervisorRecord},
     fabric::KernelNeeds,
-    instance::Cluster,
+    instance::ClusterInstance,
     lifeline,
     mode::Mode,
     services::ServiceCatalog,
@@ -53,7 +53,7 @@ const FAREWELL: Duration = Duration::from_secs(1);
 
 /// The order with which a supervisor is started: the argument of the hidden flag `up --supervise`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Order {
+pub struct SuperviseOrder {
     pub data_dir: PathBuf,
     pub settings: Settings,
     /// The directory of the sockets that others serve between the services, if they do.
@@ -62,12 +62,12 @@ pub struct Order {
     pub parent: i32,
     pub detach: bool,
     /// The behaviour at the end of standard input; `None` to ignore it.
-    pub until_eof: Option<AtEof>,
+    pub until_eof: Option<EofOptions>,
 }
 
 /// The options of ending with standard input.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct AtEof {
+pub struct EofOptions {
     /// True to remove the data directory too.
     pub purge: bool,
 }
@@ -75,7 +75,7 @@ pub struct AtEof {
 /// A line on standard output.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Message {
+pub enum SupervisorMessage {
     /// A step is done; for people.
     Progress(String),
     /// The cluster serves.
@@ -86,7 +86,7 @@ pub enum Message {
     Failed(Vec<String>),
 }
 
-impl Message {
+impl SupervisorMessage {
     fn send(&self) {
         let line = serde_json::to_string(self).unwrap_or_default();
         // Nobody reads if `up` was killed, and then the parent-death signal is on its way.
@@ -95,7 +95,7 @@ impl Message {
 }
 
 pub fn progress(text: impl Into<String>) {
-    Message::Progress(text.into()).send();
+    SupervisorMessage::Progress(text.into()).send();
 }
 
 /// Runs the supervisor until it is asked to stop. The process must have one thread.
@@ -104,13 +104,13 @@ pub fn run(order: &str, services: &'static dyn ServiceCatalog) -> anyhow::Result
         .context("failed to read --supervise")
         .and_then(|order| supervise(order, services));
     if let Err(error) = &supervised {
-        Message::Failed(error.chain().map(ToString::to_string).collect()).send();
+        SupervisorMessage::Failed(error.chain().map(ToString::to_string).collect()).send();
     }
     supervised.map(|()| ExitCode::SUCCESS)
 }
 
-fn supervise(order: Order, services: &'static dyn ServiceCatalog) -> anyhow::Result<()> {
-    let Order {
+fn supervise(order: SuperviseOrder, services: &'static dyn ServiceCatalog) -> anyhow::Result<()> {
+    let SuperviseOrder {
         data_dir,
         settings,
         links,
@@ -134,12 +134,12 @@ fn supervise(order: Order, services: &'static dyn ServiceCatalog) -> anyhow::Res
 
     let dir = DataDir::new(&data_dir)?;
     let Some(lock) = dir.lock()? else {
-        Message::Taken.send();
+        SupervisorMessage::Taken.send();
         return Ok(());
     };
     dir.raise_format()?;
     dir.clear_running()?;
-    let (record, gone) = Record::next(dir.record_to_start()?, settings);
+    let (record, gone) = ClusterRecord::next(dir.record_to_start()?, settings);
     let needs = match record.uses(NetworkBackend::Vxlan) {
         true => KernelNeeds::Vxlan,
         false => KernelNeeds::Nothing,
@@ -147,7 +147,7 @@ fn supervise(order: Order, services: &'static dyn ServiceCatalog) -> anyhow::Res
     let kernel_nodes = record.kernel_nodes();
     let mode = Mode::choose(&record.settings, kernel_nodes, needs, &dir.run())?;
     progress(format!("network {}: {}", mode.name(), mode.reason()));
-    let running = Running {
+    let running = SupervisorRecord {
         pid: rustix::process::getpid().as_raw_nonzero().get(),
         kernel: mode.is_kernel(),
         reason: mode.reason().into(),
@@ -158,10 +158,10 @@ fn supervise(order: Order, services: &'static dyn ServiceCatalog) -> anyhow::Res
         .context("failed to start the runtime")?;
     runtime.block_on(async {
         let members = wait_for_remains(&dir).await?;
-        let cluster = Cluster::new(dir.clone(), record, mode, links, services)?;
+        let cluster = ClusterInstance::new(dir.clone(), record, mode, links, services)?;
         dir.write_running(&running)?;
         let lifeline = until_eof.map(|_| lifeline::open()).transpose()?;
-        let life = Life {
+        let life = LifeConditions {
             dir: &dir,
             lock: &lock,
             detach,
@@ -211,7 +211,7 @@ async fn wait_for_remains(dir: &DataDir) -> anyhow::Result<File> {
 }
 
 /// The conditions of a cluster's life.
-struct Life<'a> {
+struct LifeConditions<'a> {
     dir: &'a DataDir,
     /// The lock of the directory.
     lock: &'a File,
@@ -221,8 +221,12 @@ struct Life<'a> {
 }
 
 /// Starts the cluster, serves its control socket, and stops it.
-async fn live(mut cluster: Cluster, gone: &[String], life: Life<'_>) -> anyhow::Result<()> {
-    let Life {
+async fn live(
+    mut cluster: ClusterInstance,
+    gone: &[String],
+    life: LifeConditions<'_>,
+) -> anyhow::Result<()> {
+    let LifeConditions {
         dir,
         lock,
         detach,
@@ -291,7 +295,7 @@ async fn live(mut cluster: Cluster, gone: &[String], life: Life<'_>) -> anyhow::
         };
         let work = match command {
             None => break None,
-            Some(Command::Stop(farewell)) => break Some(farewell),
+            Some(ControlCommand::Stop(farewell)) => break Some(farewell),
             Some(command) => execute(&mut cluster, command),
         };
         // Everything started is in `cluster`, and the client of an abandoned command learns that
@@ -331,27 +335,27 @@ async fn live(mut cluster: Cluster, gone: &[String], life: Life<'_>) -> anyhow::
     }
 }
 
-async fn execute(cluster: &mut Cluster, command: Command) {
+async fn execute(cluster: &mut ClusterInstance, command: ControlCommand) {
     match command {
         // The caller stops the cluster.
-        Command::Stop(_) => {}
-        Command::AddNodes {
+        ControlCommand::Stop(_) => {}
+        ControlCommand::AddNodes {
             names,
             kind,
             answer,
         } => _ = answer.send(cluster.add_nodes(names, kind).await),
-        Command::RemoveNode { name, answer } => {
+        ControlCommand::RemoveNode { name, answer } => {
             _ = answer.send(cluster.remove_node(&name).await);
         }
-        Command::RebootNode { name, answer } => {
+        ControlCommand::RebootNode { name, answer } => {
             _ = answer.send(cluster.reboot_node(&name).await);
         }
-        Command::ConnectNode {
+        ControlCommand::ConnectNode {
             name,
             connected,
             answer,
         } => _ = answer.send(cluster.connect_node(&name, connected).await),
-        Command::Restart {
+        ControlCommand::Restart {
             services,
             flags,
             answer,
@@ -380,6 +384,6 @@ fn ready(detach: bool) -> anyhow::Result<()> {
     if detach {
         set_parent_process_death_signal(None).context("failed to detach from `up`")?;
     }
-    Message::Ready.send();
+    SupervisorMessage::Ready.send();
     Ok(())
 }

@@ -33,7 +33,7 @@ const RUN: &str = "run";
 
 /// The reason why a path is refused.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Untrusted {
+pub enum UntrustedPath {
     #[error(
         "{} belongs to user {uid}, who could have podplane run any program: name another directory, or give it to the user who runs podplane with chown if all in it can be trusted", path.display()
     )]
@@ -152,7 +152,7 @@ fn opened(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let flags = i32::try_from(flags.bits()).unwrap_or_default();
     let file = options.custom_flags(flags).open(path);
     let file = file.map_err(|error| match Errno::from_io_error(&error) {
-        Some(Errno::LOOP) => io::Error::other(Untrusted::Link { path: path.into() }),
+        Some(Errno::LOOP) => io::Error::other(UntrustedPath::Link { path: path.into() }),
         _ => error,
     })?;
     let stat = fstat(&file)?;
@@ -224,23 +224,23 @@ fn entries(path: &Path, dir: impl AsFd, depth: Depth) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn check_owner(path: &Path, stat: &Stat) -> Result<(), Untrusted> {
+fn check_owner(path: &Path, stat: &Stat) -> Result<(), UntrustedPath> {
     if stat.st_uid == 0 || stat.st_uid == geteuid().as_raw() {
         return Ok(());
     }
-    Err(Untrusted::Owner {
+    Err(UntrustedPath::Owner {
         path: path.into(),
         uid: stat.st_uid,
     })
 }
 
-fn check(path: &Path, stat: &Stat) -> Result<(), Untrusted> {
+fn check(path: &Path, stat: &Stat) -> Result<(), UntrustedPath> {
     check_owner(path, stat)?;
     if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink {
-        return Err(Untrusted::Link { path: path.into() });
+        return Err(UntrustedPath::Link { path: path.into() });
     }
     if stat.st_mode & OTHERS_WRITE != 0 {
-        return Err(Untrusted::Writable {
+        return Err(UntrustedPath::Writable {
             path: path.into(),
             mode: stat.st_mode,
         });

@@ -13,5 +13,5 @@ pub use allocator::{
     AllocatorError, BeforePatch, Deletion, EventOutcome, NextAction, NodeView, RangeAllocator,
     Reservation, SyncOutcome,
 };
-pub use cidr_set::{Allocated, CidrSet, CidrSetError, OutOfRange};
+pub use cidr_set::{AllocatedBlock, CidrSet, CidrSetError, OutOfRange};
 pub use flags::FlagError;

@@ -6,7 +6,7 @@ use podplane_ipam::{
 use serde::Deserialize;
 
 #[derive(Deserialize)]
-struct Case {
+struct CidrSetCase {
     name: String,
     cluster_cidr: String,
     node_mask: u8,
@@ -180,7 +180,8 @@ impl Runner {
 
 #[test]
 fn sequences_end_as_in_the_reference() {
-    let cases: Vec<Case> = serde_json::from_str(include_str!("data/cidrset_ops.json")).unwrap();
+    let cases: Vec<CidrSetCase> =
+        serde_json::from_str(include_str!("data/cidrset_ops.json")).unwrap();
     for (name, _) in OWNERS_DIFFER.iter().chain(&DECIDED_EARLIER) {
         assert!(
             cases.iter().any(|case| case.name == *name),
@@ -229,12 +230,12 @@ fn sequences_end_as_in_the_reference() {
 /// `double_occupy_release` is in the sequences above; of `metrics`, only the usage belongs to this
 /// crate.
 #[derive(Deserialize)]
-struct Upstream {
+struct CidrSetTables {
     fully_allocated: Vec<SingleBlockCase>,
     index_to_block: Vec<IndexToBlock>,
     block_to_index: Vec<BlockToIndex>,
     occupy_range: Vec<OccupyRange>,
-    limits: Vec<Limit>,
+    limits: Vec<CidrSetLimit>,
     release_all_then_realloc_same_order: Vec<String>,
 }
 
@@ -273,7 +274,7 @@ struct OccupyRange {
 }
 
 #[derive(Deserialize)]
-struct Limit {
+struct CidrSetLimit {
     cluster: String,
     mask: u8,
     err: bool,
@@ -281,7 +282,7 @@ struct Limit {
     second: Option<String>,
 }
 
-fn upstream() -> Upstream {
+fn upstream() -> CidrSetTables {
     serde_json::from_str(include_str!("data/upstream_cidrset.json")).expect("the table is valid")
 }
 
@@ -345,7 +346,7 @@ fn blocks_have_the_numbers_of_the_reference() {
 
 #[test]
 fn limits_are_those_of_the_reference() {
-    for Limit {
+    for CidrSetLimit {
         cluster,
         mask,
         err,

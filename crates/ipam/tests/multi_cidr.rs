@@ -10,16 +10,16 @@ use serde::Deserialize;
 
 #[derive(Deserialize)]
 struct Tables {
-    start_up: Vec<Case>,
-    allocate: Vec<Case>,
-    allocate_fails: Vec<Case>,
-    release: Vec<Case>,
+    start_up: Vec<MultiCidrCase>,
+    allocate: Vec<MultiCidrCase>,
+    allocate_fails: Vec<MultiCidrCase>,
+    release: Vec<MultiCidrCase>,
     create: Vec<Create>,
     less: Vec<ExpectedOrder>,
 }
 
 #[derive(Clone, Deserialize)]
-struct Case {
+struct MultiCidrCase {
     name: String,
     cluster_cidrs: Vec<ClusterCidr>,
     service_cidr: Option<String>,
@@ -152,7 +152,7 @@ impl ClusterCidr {
 }
 
 struct Cluster<'a> {
-    case: &'a Case,
+    case: &'a MultiCidrCase,
     terms: Terms,
     blocks: NodeBlocks,
 }
@@ -169,7 +169,7 @@ fn owner(name: &str) -> Owner {
 impl<'a> Cluster<'a> {
     /// Creates the sets, the service range, and every block that is occupied beforehand, each held
     /// by a node of its own.
-    fn new(case: &'a Case, terms: Terms) -> Self {
+    fn new(case: &'a MultiCidrCase, terms: Terms) -> Self {
         let services: Vec<String> = case.service_cidr.iter().cloned().collect();
         let mut blocks = NodeBlocks::without_sets(&nets(&services));
         for (created, cidr) in (0..).zip(&case.cluster_cidrs) {
@@ -379,7 +379,7 @@ struct Blocks {
     overlaps: Vec<Overlaps>,
     #[serde(rename = "index_to_block")]
     index_to_block: Vec<IndexToBlock>,
-    limits: Vec<Limit>,
+    limits: Vec<MultiCidrLimit>,
     #[serde(rename = "max_cidrs")]
     max_cidrs: Vec<MaxCidrs>,
 }
@@ -410,7 +410,7 @@ struct IndexToBlock {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Limit {
+struct MultiCidrLimit {
     #[serde(rename = "clusterCIDRStr")]
     cluster: String,
     per_node_host_bits: u8,
@@ -490,7 +490,7 @@ fn blocks_have_the_numbers_of_the_reference() {
 
 #[test]
 fn limits_are_those_of_the_reference() {
-    for Limit {
+    for MultiCidrLimit {
         cluster,
         per_node_host_bits,
         expect_err,

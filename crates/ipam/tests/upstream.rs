@@ -11,7 +11,7 @@ use podplane_ipam::{
 use serde::Deserialize;
 
 #[derive(Deserialize)]
-struct Case {
+struct UpstreamCase {
     name: String,
     cluster_cidr: String,
     node_mask: u8,
@@ -59,7 +59,8 @@ fn allocate(set: &mut CidrSet) -> Result<String, String> {
 
 #[test]
 fn every_sequence_ends_as_in_the_reference() {
-    let cases: Vec<Case> = serde_json::from_str(include_str!("data/cidrset_ops.json")).unwrap();
+    let cases: Vec<UpstreamCase> =
+        serde_json::from_str(include_str!("data/cidrset_ops.json")).unwrap();
     for case in cases {
         let name = case.name;
         let mut set = match (set(&case.cluster_cidr, case.node_mask), case.new_err) {
@@ -104,10 +105,10 @@ fn every_sequence_ends_as_in_the_reference() {
 }
 
 #[derive(Deserialize)]
-struct Upstream {
+struct UpstreamTables {
     fully_allocated: Vec<SingleBlockCase>,
-    double_occupy_release: Doubles,
-    metrics: Metrics,
+    double_occupy_release: DuplicateCases,
+    metrics: MetricTables,
 }
 
 #[derive(Deserialize)]
@@ -118,23 +119,23 @@ struct SingleBlockCase {
 }
 
 #[derive(Deserialize)]
-struct Doubles {
+struct DuplicateCases {
     cluster: String,
     mask: u8,
-    ops: Vec<Double>,
+    ops: Vec<DuplicateCase>,
     then_allocatable: usize,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Double {
+struct DuplicateCase {
     cidr_str: String,
     num_occupied: u64,
     operation: OpKind,
 }
 
 #[derive(Deserialize)]
-struct Metrics {
+struct MetricTables {
     cluster: String,
     mask: u8,
     after: Vec<MetricCase>,
@@ -149,7 +150,7 @@ struct MetricCase {
     tries_sum: Option<u64>,
 }
 
-fn upstream() -> Upstream {
+fn upstream() -> UpstreamTables {
     serde_json::from_str(include_str!("data/upstream_cidrset.json")).expect("the table is valid")
 }
 
@@ -174,7 +175,7 @@ fn a_set_of_one_block_is_full_and_free_again() {
 fn a_second_occupation_or_release_changes_nothing() {
     let table = upstream().double_occupy_release;
     let mut set = set(&table.cluster, table.mask).unwrap();
-    for Double {
+    for DuplicateCase {
         cidr_str,
         num_occupied,
         operation,
@@ -194,7 +195,7 @@ fn a_second_occupation_or_release_changes_nothing() {
 
 #[test]
 fn counters_count_changes() {
-    let Metrics {
+    let MetricTables {
         cluster,
         mask,
         after,
@@ -241,20 +242,20 @@ fn counters_count_changes() {
 
 #[derive(Deserialize)]
 struct Allocators {
-    start_up: Vec<Start>,
-    allocate: Vec<Start>,
-    allocate_fails: Vec<Start>,
-    release: Vec<Start>,
+    start_up: Vec<StartTables>,
+    allocate: Vec<StartTables>,
+    allocate_fails: Vec<StartTables>,
+    release: Vec<StartTables>,
 }
 
 #[derive(Deserialize)]
-struct Start {
+struct StartTables {
     name: String,
     cluster_cidrs: Vec<String>,
     node_masks: Vec<u8>,
     service_cidr: Option<String>,
     secondary_service_cidr: Option<String>,
-    nodes: Vec<Node>,
+    nodes: Vec<NodeFields>,
     #[serde(default)]
     constructor_fails: bool,
     #[serde(default)]
@@ -270,12 +271,12 @@ struct Start {
 }
 
 #[derive(Deserialize)]
-struct Node {
+struct NodeFields {
     name: String,
     pod_cidrs: Vec<String>,
 }
 
-impl Start {
+impl StartTables {
     fn allocator(&self, generation: Generation) -> Result<RangeAllocator, AllocatorError> {
         let sets = self.cluster_cidrs.iter().zip(&self.node_masks);
         let sets = sets
@@ -299,7 +300,7 @@ fn net(text: &str) -> IpNet {
     parse_cidr(text).expect("the table's prefixes are valid")
 }
 
-fn view(node: &Node) -> NodeView {
+fn view(node: &NodeFields) -> NodeView {
     NodeView {
         name: node.name.clone(),
         pod_cidr: node.pod_cidrs.first().cloned().unwrap_or_default(),
@@ -380,7 +381,7 @@ fn nodes_are_given_the_blocks_that_the_reference_gives() {
             ),
         }
         for cidrs in &case.release {
-            let node = Node {
+            let node = NodeFields {
                 name: "gone".into(),
                 pod_cidrs: cidrs.clone(),
             };
@@ -400,7 +401,7 @@ fn nodes_are_given_the_blocks_that_the_reference_gives() {
 #[test]
 fn start_failures_have_the_texts_of_the_reference() {
     let start = |generation, cidrs: &[&str]| {
-        let node = Node {
+        let node = NodeFields {
             name: "n".into(),
             pod_cidrs: cidrs.iter().map(|cidr| (*cidr).to_owned()).collect(),
         };

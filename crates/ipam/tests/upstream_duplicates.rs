@@ -31,7 +31,7 @@ enum Allocator {
 
 /// An API server, and a controller that sees every event in order and at once.
 #[derive(Debug)]
-struct Cluster {
+struct DuplicateCluster {
     compat: Compat,
     service: Vec<IpNet>,
     nodes: BTreeMap<String, NodeView>,
@@ -51,7 +51,7 @@ fn owner(name: &str) -> Owner {
     Owner::new(name, name)
 }
 
-impl Cluster {
+impl DuplicateCluster {
     fn new(compat: Compat, ranges: &[(&str, u8)], service: Option<&str>) -> Self {
         let mut cluster = Self {
             compat,
@@ -306,7 +306,7 @@ const ONE: [(&str, u8); 1] = [("10.0.0.0/24", 24)];
 
 /// A shorter mask: the bit of a wide block stands for every old block in it.
 fn d1(compat: Compat) -> bool {
-    let mut cluster = Cluster::new(compat, &[("10.244.0.0/16", 24)], None);
+    let mut cluster = DuplicateCluster::new(compat, &[("10.244.0.0/16", 24)], None);
     ["a", "b", "c"].iter().for_each(|name| cluster.join(name));
     cluster.restart(&[("10.244.0.0/16", 16)]);
     cluster.delete("a");
@@ -320,7 +320,7 @@ fn d1(compat: Compat) -> bool {
 
 /// A longer mask: releasing a wide block frees the blocks of other nodes in it.
 fn d2(compat: Compat) -> bool {
-    let mut cluster = Cluster::new(compat, &[("10.244.0.0/22", 24)], None);
+    let mut cluster = DuplicateCluster::new(compat, &[("10.244.0.0/22", 24)], None);
     ["a", "b"].iter().for_each(|name| cluster.join(name));
     cluster.restart(&[("10.244.0.0/22", 22)]);
     cluster.delete("a");
@@ -334,7 +334,7 @@ fn d2(compat: Compat) -> bool {
 
 /// Patches fail; the reservation is released and tried again.
 fn d3(compat: Compat) -> bool {
-    let mut cluster = Cluster::new(compat, &TWO, None);
+    let mut cluster = DuplicateCluster::new(compat, &TWO, None);
     cluster.patches = vec![PatchFate::Fails; 3];
     ["a", "b", "c"].iter().for_each(|name| cluster.join(name));
     cluster.overlap()
@@ -342,7 +342,7 @@ fn d3(compat: Compat) -> bool {
 
 /// A node that is being deleted loses its block while it lives, and again when it is gone.
 fn d4(compat: Compat) -> bool {
-    let mut cluster = Cluster::new(compat, &ONE, None);
+    let mut cluster = DuplicateCluster::new(compat, &ONE, None);
     cluster.join("a");
     cluster.begin_to_delete("a");
     cluster.join("b");
@@ -355,14 +355,14 @@ fn d4(compat: Compat) -> bool {
 
 /// A node is created with a block that another has.
 fn d5(compat: Compat) -> bool {
-    let mut cluster = Cluster::new(compat, &TWO, None);
+    let mut cluster = DuplicateCluster::new(compat, &TWO, None);
     cluster.join("a");
     cluster.create("b", Some("10.0.0.0/24")) && cluster.overlap()
 }
 
 /// Two nodes have one block; the deletion of one frees it for a third.
 fn d6(compat: Compat) -> bool {
-    let mut cluster = Cluster::new(compat, &ONE, None);
+    let mut cluster = DuplicateCluster::new(compat, &ONE, None);
     cluster.join("a");
     // The state before the API server refused such nodes.
     let mut twin = cluster.nodes["a"].clone();
@@ -376,7 +376,7 @@ fn d6(compat: Compat) -> bool {
 
 /// A node had a block that overlaps the service range; its deletion frees that block for the next.
 fn d7(compat: Compat) -> bool {
-    let mut cluster = Cluster::new(compat, &TWO, Some("10.0.0.0/28"));
+    let mut cluster = DuplicateCluster::new(compat, &TWO, Some("10.0.0.0/28"));
     if cluster.create("a", Some("10.0.0.0/24")) {
         cluster.work();
         cluster.delete("a");
@@ -387,7 +387,7 @@ fn d7(compat: Compat) -> bool {
 
 /// Patches are applied, and their answers are lost.
 fn d8(compat: Compat) -> bool {
-    let mut cluster = Cluster::new(compat, &TWO, None);
+    let mut cluster = DuplicateCluster::new(compat, &TWO, None);
     cluster.patches = vec![PatchFate::TimesOut; 3];
     ["a", "b", "c"].iter().for_each(|name| cluster.join(name));
     cluster.overlap()
@@ -396,7 +396,7 @@ fn d8(compat: Compat) -> bool {
 /// The second family has no block; the block of the first is not released.
 fn l1(compat: Compat) -> bool {
     let ranges = [("10.0.0.0/22", 24), ("fd00::/64", 64)];
-    let mut cluster = Cluster::new(compat, &ranges, None);
+    let mut cluster = DuplicateCluster::new(compat, &ranges, None);
     ["a", "b"].iter().for_each(|name| cluster.join(name));
     (0..3).for_each(|_| cluster.touch("b"));
     cluster.leaked() == 3
@@ -404,7 +404,7 @@ fn l1(compat: Compat) -> bool {
 
 /// A node is deleted while its reservation waits.
 fn l2(compat: Compat) -> bool {
-    let mut cluster = Cluster::new(compat, &TWO, None);
+    let mut cluster = DuplicateCluster::new(compat, &TWO, None);
     cluster.create("a", None);
     cluster.delete("a");
     cluster.leaked() == 1
@@ -412,7 +412,7 @@ fn l2(compat: Compat) -> bool {
 
 /// The watch has missed a deletion.
 fn l3(compat: Compat) -> bool {
-    let mut cluster = Cluster::new(compat, &TWO, None);
+    let mut cluster = DuplicateCluster::new(compat, &TWO, None);
     cluster.join("a");
     cluster.delete_as("a", Deletion::Tombstone);
     if cluster.crashed {
@@ -423,9 +423,9 @@ fn l3(compat: Compat) -> bool {
     cluster.leaked() == 1
 }
 
-type Scenario = fn(Compat) -> bool;
+type DuplicateScenario = fn(Compat) -> bool;
 
-const SCENARIOS: [(&str, Scenario); 11] = [
+const SCENARIOS: [(&str, DuplicateScenario); 11] = [
     ("D1", d1),
     ("D2", d2),
     ("D3", d3),

@@ -12,9 +12,9 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::{
     NetlinkError,
-    socket::{Connection, Outgoing},
+    socket::{Connection, OutgoingMessage},
 };
-use crate::limit::Limited;
+use crate::limit::KernelLimit;
 
 /// Deletes the UDP flows of a family that were sent to one of these ports, so that their next
 /// packets meet the present rules. Returns the number of deleted flows.
@@ -32,22 +32,22 @@ pub fn forget_udp(is_v4: bool, ports: &[u16]) -> Result<usize, NetlinkError> {
     };
     let message =
         |inner: ConntrackMessage| NetfilterMessage::new(NetfilterHeader::new(family, 0, 0), inner);
-    let mut socket = Connection::<Filtered>::open(NETLINK_NETFILTER)?;
+    let mut socket = Connection::<FilteredDump>::open(NETLINK_NETFILTER)?;
     let mut forgotten = 0;
     for port in ports {
         let tuple = ConntrackAttribute::CtaTupleOrig(vec![Tuple::Proto(udp_to(*port))]);
-        let towards = Filtered {
+        let towards = FilteredDump {
             message: message(ConntrackMessage::Get(vec![tuple])),
-            filter: Some(Filter),
+            filter: Some(FlowFilter),
         };
         for found in socket.dump("list connections", &towards)? {
             let Some(tuple) = udp_towards(found, *port) else {
                 continue;
             };
             let delete = ConntrackMessage::Delete(vec![ConntrackAttribute::CtaTupleOrig(tuple)]);
-            let delete = Outgoing {
+            let delete = OutgoingMessage {
                 attempt: "forget a UDP flow".to_owned(),
-                limited: Limited::Links,
+                limited: KernelLimit::Links,
                 message: message(delete).into(),
                 flags: NLM_F_REQUEST | NLM_F_ACK,
             };
@@ -65,12 +65,12 @@ pub fn forget_udp(is_v4: bool, ports: &[u16]) -> Result<usize, NetlinkError> {
 
 /// A message with an optional filter.
 #[derive(Debug, Clone)]
-struct Filtered {
+struct FilteredDump {
     message: NetfilterMessage,
-    filter: Option<Filter>,
+    filter: Option<FlowFilter>,
 }
 
-impl From<NetfilterMessage> for Filtered {
+impl From<NetfilterMessage> for FilteredDump {
     fn from(message: NetfilterMessage) -> Self {
         Self {
             message,
@@ -79,7 +79,7 @@ impl From<NetfilterMessage> for Filtered {
     }
 }
 
-impl NetlinkSerializable for Filtered {
+impl NetlinkSerializable for FilteredDump {
     fn message_type(&self) -> u16 {
         self.message.message_type()
     }
@@ -97,7 +97,7 @@ impl NetlinkSerializable for Filtered {
     }
 }
 
-impl NetlinkDeserializable for Filtered {
+impl NetlinkDeserializable for FilteredDump {
     type Error = DecodeError;
 
     fn deserialize(header: &NetlinkHeader, payload: &[u8]) -> Result<Self, DecodeError> {
@@ -109,9 +109,9 @@ impl NetlinkDeserializable for Filtered {
 /// kernel leave out other flows, of which there may be hundreds of thousands; an older kernel
 /// ignores it.
 #[derive(Debug, Clone, Copy)]
-struct Filter;
+struct FlowFilter;
 
-impl Filter {
+impl FlowFilter {
     fn flags() -> DefaultNla {
         const ORIG_FLAGS: u16 = 1;
         const PROTOCOL_AND_DESTINATION_PORT: u32 = 1 << 3 | 1 << 5;
@@ -120,7 +120,7 @@ impl Filter {
     }
 }
 
-impl Nla for Filter {
+impl Nla for FlowFilter {
     fn value_len(&self) -> usize {
         Self::flags().buffer_len()
     }
@@ -146,7 +146,7 @@ fn udp_to(port: u16) -> Vec<ProtoTuple> {
 }
 
 /// The flow's first direction, if it is UDP and goes to the port.
-fn udp_towards(message: Filtered, port: u16) -> Option<Vec<Tuple>> {
+fn udp_towards(message: FilteredDump, port: u16) -> Option<Vec<Tuple>> {
     let NetfilterMessageInner::Conntrack(ConntrackMessage::New(attributes)) = message.message.inner
     else {
         return None;

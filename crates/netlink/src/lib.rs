@@ -27,7 +27,7 @@ mod vlan;
 mod vxlan;
 
 pub use address::Address;
-pub use limit::Limited;
+pub use limit::KernelLimit;
 pub use link::{Bridge, Link, OperState, Veth, mac_text, parse_mac};
 pub use route::{Route, protocol};
 pub use rtnetlink::{Netlink, Request};

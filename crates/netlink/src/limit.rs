@@ -10,7 +10,7 @@ use rustix::{
 
 /// A resource that the kernel limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Limited {
+pub enum KernelLimit {
     /// Open files; any step may need one.
     OpenFiles,
     /// Of the machine's user namespace.
@@ -26,7 +26,7 @@ pub enum Limited {
     Neighbours,
 }
 
-impl Limited {
+impl KernelLimit {
     /// Explains the error of a step that needs one more of these. If a limit was reached, the error
     /// names it, its value, and the setting that raises it.
     pub fn explain(self, error: io::Error) -> io::Error {
@@ -94,27 +94,28 @@ mod tests {
 
     #[test]
     fn a_limit_that_is_reached_is_named_with_its_value() {
-        let explained = |limited: Limited, errno: Errno| limited.explain(errno.into()).to_string();
+        let explained =
+            |limited: KernelLimit, errno: Errno| limited.explain(errno.into()).to_string();
         let value = fs::read_to_string("/proc/sys/user/max_net_namespaces").unwrap();
         assert_eq!(
-            explained(Limited::NetworkNamespaces, Errno::NOSPC),
+            explained(KernelLimit::NetworkNamespaces, Errno::NOSPC),
             format!(
                 "the limit of network namespaces (sysctl user.max_net_namespaces={}) is reached: \
                  No space left on device (os error 28)",
                 value.trim()
             )
         );
-        assert!(explained(Limited::Mounts, Errno::NOSPC).contains("sysctl fs.mount-max="));
-        assert!(explained(Limited::Processes, Errno::AGAIN).contains("ulimit -u "));
-        assert!(explained(Limited::Processes, Errno::MFILE).contains("ulimit -n "));
-        assert!(explained(Limited::Processes, Errno::NFILE).contains("fs.file-max="));
-        assert!(explained(Limited::Links, Errno::XFULL).contains("1024"));
-        assert!(explained(Limited::Neighbours, Errno::NOBUFS).contains("gc_thresh3"));
+        assert!(explained(KernelLimit::Mounts, Errno::NOSPC).contains("sysctl fs.mount-max="));
+        assert!(explained(KernelLimit::Processes, Errno::AGAIN).contains("ulimit -u "));
+        assert!(explained(KernelLimit::Processes, Errno::MFILE).contains("ulimit -n "));
+        assert!(explained(KernelLimit::Processes, Errno::NFILE).contains("fs.file-max="));
+        assert!(explained(KernelLimit::Links, Errno::XFULL).contains("1024"));
+        assert!(explained(KernelLimit::Neighbours, Errno::NOBUFS).contains("gc_thresh3"));
     }
 
     #[test]
     fn leaves_other_errors_as_they_are() {
-        let error = Limited::Links.explain(Errno::NOSPC.into());
+        let error = KernelLimit::Links.explain(Errno::NOSPC.into());
         assert_eq!(error.to_string(), "No space left on device (os error 28)");
     }
 }

@@ -14,7 +14,7 @@ use std::{
 
 use rustix::{fs::StatFs, io::Errno, mount::UnmountFlags, thread::LinkNameSpaceType};
 
-use crate::limit::Limited;
+use crate::limit::KernelLimit;
 
 /// The namespace of the calling thread. `/proc/self` would be the main thread's.
 const OWN: &str = "/proc/thread-self/ns/net";
@@ -40,7 +40,7 @@ impl NetnsError {
         Self {
             step,
             path: path.to_owned(),
-            source: Limited::OpenFiles.explain(source.into()),
+            source: KernelLimit::OpenFiles.explain(source.into()),
         }
     }
 
@@ -113,12 +113,12 @@ pub fn create_with(
     File::create_new(path).map_err(|error| failed("create", error))?;
     let made = on_own_thread(|| {
         crate::sys::unshare_network().map_err(|error| {
-            let error = Limited::NetworkNamespaces.explain(error.into());
+            let error = KernelLimit::NetworkNamespaces.explain(error.into());
             failed("create", error)
         })?;
         init().map_err(|error| failed("initialise", error))?;
         rustix::mount::mount_bind(OWN, path)
-            .map_err(|error| failed("mount", Limited::Mounts.explain(error.into())))
+            .map_err(|error| failed("mount", KernelLimit::Mounts.explain(error.into())))
     });
     let made = made.map_err(|error| failed("create", error)).flatten();
     if made.is_err() {
@@ -223,8 +223,8 @@ pub fn in_netns<T: Send>(path: &Path, f: impl FnOnce() -> T + Send) -> Result<T,
 /// # Errors
 /// Those of setns(2); `f` has not run then.
 pub fn visit<T>(netns: BorrowedFd<'_>, f: impl FnOnce() -> T) -> io::Result<T> {
-    struct Home(File);
-    impl Drop for Home {
+    struct HomeNamespace(File);
+    impl Drop for HomeNamespace {
         fn drop(&mut self) {
             let network = Some(LinkNameSpaceType::Network);
             if rustix::thread::move_into_link_name_space(self.0.as_fd(), network).is_err() {
@@ -236,7 +236,7 @@ pub fn visit<T>(netns: BorrowedFd<'_>, f: impl FnOnce() -> T) -> io::Result<T> {
     rustix::thread::move_into_link_name_space(netns, Some(LinkNameSpaceType::Network))?;
     // The guard starts only now: a thread that was refused entry has not left, and could not return
     // either.
-    let home = Home(home);
+    let home = HomeNamespace(home);
     let result = f();
     drop(home);
     Ok(result)
@@ -245,7 +245,7 @@ pub fn visit<T>(netns: BorrowedFd<'_>, f: impl FnOnce() -> T) -> io::Result<T> {
 fn on_own_thread<T: Send>(f: impl FnOnce() -> T + Send) -> io::Result<T> {
     thread::scope(|scope| {
         let started = thread::Builder::new().spawn_scoped(scope, f);
-        let thread = started.map_err(|error| Limited::Processes.explain(error))?;
+        let thread = started.map_err(|error| KernelLimit::Processes.explain(error))?;
         Ok(thread
             .join()
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic)))

@@ -22,9 +22,9 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 pub use self::expr::Expr;
 use super::{
     NetlinkError,
-    socket::{Connection, Outgoing},
+    socket::{Connection, OutgoingMessage},
 };
-use crate::{limit::Limited, netns};
+use crate::{limit::KernelLimit, netns};
 
 /// `NFNL_SUBSYS_NFTABLES`: the recipient of the messages between the two ends of a batch.
 const SUBSYSTEM: u16 = 10;
@@ -131,7 +131,7 @@ impl From<Hook> for HookNumber {
 
 /// The properties of a base chain, one that packets enter by a hook.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Base {
+pub struct BaseChain {
     /// `filter`, `nat` or `route`.
     pub kind: &'static str,
     /// The hook.
@@ -145,7 +145,7 @@ pub struct Base {
 
 /// The place of a new rule in its chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum RulePlace {
     /// At the front.
     First,
     /// At the end.
@@ -165,7 +165,7 @@ pub struct Label<'a> {
 
 /// An existing rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rule {
+pub struct NftRule {
     /// The rule's handle, unique in its table.
     pub handle: u64,
     /// The rule's chain.
@@ -190,7 +190,7 @@ pub struct ExistingChain {
 /// Changes that are made together or not at all.
 #[derive(Debug, Default)]
 pub struct Batch {
-    requests: Vec<Outgoing<NetfilterMessage>>,
+    requests: Vec<OutgoingMessage<NetfilterMessage>>,
 }
 
 impl Batch {
@@ -213,9 +213,9 @@ impl Batch {
         message: NfTablesMessage,
         flags: u16,
     ) {
-        self.requests.push(Outgoing {
+        self.requests.push(OutgoingMessage {
             attempt: attempt.to_string(),
-            limited: Limited::Links,
+            limited: KernelLimit::Links,
             message: nftables(family, message),
             flags: NLM_F_REQUEST | flags,
         });
@@ -247,10 +247,10 @@ impl Batch {
     }
 
     /// Makes a chain unless it exists.
-    pub fn add_chain(&mut self, chain: Chain<'_>, base: Option<Base>, comment: Option<&str>) {
+    pub fn add_chain(&mut self, chain: Chain<'_>, base: Option<BaseChain>, comment: Option<&str>) {
         const ACCEPT: u32 = 1;
         let mut attributes = chain_name(chain);
-        if let Some(Base {
+        if let Some(BaseChain {
             kind,
             hook,
             priority,
@@ -322,13 +322,13 @@ impl Batch {
     /// Adds a rule at the end of a chain.
     pub fn add_rule(&mut self, chain: Chain<'_>, rule: Vec<Expr>, comment: Option<&str>) {
         let comment = comment.unwrap_or_default();
-        self.place_rule(chain, rule, Place::Last, Label { comment, tag: "" });
+        self.place_rule(chain, rule, RulePlace::Last, Label { comment, tag: "" });
     }
 
     /// Adds a rule at the front of a chain.
     pub fn insert_rule(&mut self, chain: Chain<'_>, rule: Vec<Expr>, comment: Option<&str>) {
         let comment = comment.unwrap_or_default();
-        self.place_rule(chain, rule, Place::First, Label { comment, tag: "" });
+        self.place_rule(chain, rule, RulePlace::First, Label { comment, tag: "" });
     }
 
     /// Adds a rule at a place, with a label.
@@ -336,14 +336,14 @@ impl Batch {
         &mut self,
         chain: Chain<'_>,
         rule: Vec<Expr>,
-        place: Place,
+        place: RulePlace,
         label: Label<'_>,
     ) {
         let mut attributes = rule_place(chain);
         let flags = match place {
-            Place::First => NLM_F_CREATE,
-            Place::Last => NLM_F_CREATE | NLM_F_APPEND,
-            Place::Before(handle) => {
+            RulePlace::First => NLM_F_CREATE,
+            RulePlace::Last => NLM_F_CREATE | NLM_F_APPEND,
+            RulePlace::Before(handle) => {
                 attributes.push(RuleAttribute::Position(handle));
                 NLM_F_CREATE
             }
@@ -414,9 +414,9 @@ impl Nft {
         last.flags |= NLM_F_ACK;
         let frame = |message| {
             let header = NetfilterHeader::new(NetfilterProtoFamily::Unspec, 0, SUBSYSTEM);
-            Outgoing {
+            OutgoingMessage {
                 attempt: "change nftables".to_owned(),
-                limited: Limited::Links,
+                limited: KernelLimit::Links,
                 message: NetfilterMessage::new(header, message),
                 flags: NLM_F_REQUEST,
             }
@@ -430,7 +430,7 @@ impl Nft {
     ///
     /// # Errors
     /// [`NetlinkError`].
-    pub fn rules(&mut self, chain: Chain<'_>) -> Result<Vec<Rule>, NetlinkError> {
+    pub fn rules(&mut self, chain: Chain<'_>) -> Result<Vec<NftRule>, NetlinkError> {
         let query = RuleMessage {
             attributes: rule_place(chain),
         };
@@ -527,8 +527,8 @@ fn rule_place(chain: Chain<'_>) -> Vec<RuleAttribute> {
     ]
 }
 
-fn decode_rule(message: RuleMessage) -> Option<Rule> {
-    let mut rule = Rule {
+fn decode_rule(message: RuleMessage) -> Option<NftRule> {
+    let mut rule = NftRule {
         handle: 0,
         chain: String::new(),
         comment: String::new(),

@@ -7,13 +7,13 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 
 use super::{
     NetlinkError,
-    socket::{CHANGE, Connection, Outgoing},
+    socket::{CHANGE, Connection, OutgoingMessage},
 };
-use crate::{limit::Limited, netns};
+use crate::{limit::KernelLimit, netns};
 
 /// A change, ready to be sent.
 #[derive(Debug, Clone)]
-pub struct Request(pub(super) Outgoing<RouteNetlinkMessage>);
+pub struct Request(pub(super) OutgoingMessage<RouteNetlinkMessage>);
 
 impl Request {
     pub(super) fn new(
@@ -22,10 +22,10 @@ impl Request {
         flags: u16,
     ) -> Self {
         let limited = match message {
-            RouteNetlinkMessage::NewNeighbour(_) => Limited::Neighbours,
-            _ => Limited::Links,
+            RouteNetlinkMessage::NewNeighbour(_) => KernelLimit::Neighbours,
+            _ => KernelLimit::Links,
         };
-        Self(Outgoing {
+        Self(OutgoingMessage {
             attempt: attempt.to_string(),
             limited,
             message,

@@ -13,7 +13,7 @@ use netlink_packet_core::{
 use netlink_sys::{Socket, SocketAddr};
 use rustix::{io::Errno, net::sockopt};
 
-use crate::{limit::Limited, netns::NetnsError};
+use crate::{limit::KernelLimit, netns::NetnsError};
 
 /// Flags of a request that changes something.
 pub(super) const CHANGE: u16 = NLM_F_REQUEST | NLM_F_ACK;
@@ -103,11 +103,11 @@ impl<M: NetlinkSerializable + NetlinkDeserializable + Clone> Message for M {}
 
 /// A message to send.
 #[derive(Debug, Clone)]
-pub(super) struct Outgoing<M> {
+pub(super) struct OutgoingMessage<M> {
     /// The attempt, for the error.
     pub(super) attempt: String,
     /// The limited resource of which the request takes one more.
-    pub(super) limited: Limited,
+    pub(super) limited: KernelLimit,
     pub(super) message: M,
     /// The header's flags; an answer is awaited if [`NLM_F_ACK`] is set.
     pub(super) flags: u16,
@@ -158,12 +158,12 @@ impl<M: Message> Connection<M> {
     ///
     /// # Errors
     /// The first message that failed.
-    pub(super) fn transact(&mut self, batch: Vec<Outgoing<M>>) -> Result<(), NetlinkError> {
+    pub(super) fn transact(&mut self, batch: Vec<OutgoingMessage<M>>) -> Result<(), NetlinkError> {
         let mut buffer = Vec::new();
         let mut attempts = Vec::with_capacity(batch.len());
         let first = self.sequence.wrapping_add(1);
         let mut awaited = 0_usize;
-        for Outgoing {
+        for OutgoingMessage {
             attempt,
             limited,
             message,
@@ -216,7 +216,7 @@ impl<M: Message> Connection<M> {
     }
 
     /// Encodes a message. Returns its sequence number and its bytes.
-    pub(super) fn encode(&mut self, outgoing: Outgoing<M>) -> (u32, Vec<u8>) {
+    pub(super) fn encode(&mut self, outgoing: OutgoingMessage<M>) -> (u32, Vec<u8>) {
         let mut buffer = Vec::new();
         self.append(&mut buffer, outgoing.message, outgoing.flags);
         (self.sequence, buffer)

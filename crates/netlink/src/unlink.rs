@@ -48,7 +48,7 @@ fn children_are_collected() -> bool {
 
 /// The news from a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Told {
+enum LinkNews {
     /// Nothing of interest.
     Nothing,
     /// The link is gone.
@@ -113,9 +113,9 @@ impl Netlink {
                 loop {
                     let told = socket.read_told(index, sequence, &attempt)?;
                     match told {
-                        Some(Told::Answered) => return Ok(()),
-                        Some(Told::Gone) => *gone = true,
-                        Some(Told::Nothing) => {}
+                        Some(LinkNews::Answered) => return Ok(()),
+                        Some(LinkNews::Gone) => *gone = true,
+                        Some(LinkNews::Nothing) => {}
                         None => break,
                     }
                 }
@@ -134,20 +134,20 @@ impl Netlink {
         index: u32,
         sequence: u32,
         attempt: &str,
-    ) -> Result<Option<Told>, NetlinkError> {
+    ) -> Result<Option<LinkNews>, NetlinkError> {
         let messages = match self.0.receive_now() {
             Ok(messages) => messages,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
             // Messages were lost in a burst; the end of the child suffices.
             Err(error) if Errno::from_io_error(&error) == Some(Errno::NOBUFS) => {
-                return Ok(Some(Told::Nothing));
+                return Ok(Some(LinkNews::Nothing));
             }
             Err(source) => {
                 let attempt = attempt.to_owned();
                 return Err(NetlinkError::Socket { attempt, source });
             }
         };
-        let mut told = Told::Nothing;
+        let mut told = LinkNews::Nothing;
         for message in messages {
             match message.payload {
                 NetlinkPayload::Error(error) if message.header.sequence_number == sequence => {
@@ -157,15 +157,15 @@ impl Netlink {
                             source: error.to_io(),
                         });
                     }
-                    told = Told::Answered;
+                    told = LinkNews::Answered;
                 }
                 // A bridge first announces, in its own family, that the link is no longer its port.
                 NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelLink(link))
                     if link.header.index == index
                         && link.header.interface_family == AddressFamily::Unspec
-                        && told == Told::Nothing =>
+                        && told == LinkNews::Nothing =>
                 {
-                    told = Told::Gone;
+                    told = LinkNews::Gone;
                 }
                 _ => {}
             }

@@ -4,7 +4,7 @@
 use std::{env, process::Command};
 
 use podplane_netlink::{Bridge, Netlink, Request, Veth, netns};
-use podplane_test_network::{World, require};
+use podplane_test_network::{NetnsFixture, require};
 
 /// The environment variable of the process that reaches the limit.
 const INSIDE: &str = "PODPLANE_TEST_LIMITED";
@@ -72,7 +72,7 @@ fn names_the_limit_of_bridge_ports() {
     if !require(&["root"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let node = world.netns("node");
     let mut netlink = Netlink::open_in(&node).unwrap();
     let bridge = Request::create_bridge(&Bridge {

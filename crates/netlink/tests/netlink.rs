@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 
 use ipnet::IpNet;
 use podplane_netlink::{Bridge, Netlink, NetlinkError, Request, Route, Veth, netns, sysctl};
-use podplane_test_network::{World, exchange, require};
+use podplane_test_network::{NetnsFixture, exchange, require};
 
 fn net(text: &str) -> IpNet {
     text.parse().unwrap()
@@ -17,7 +17,7 @@ fn a_namespace_has_a_name_until_it_is_removed() {
         return;
     }
     let before = netns::current().unwrap();
-    let world = World::new();
+    let world = NetnsFixture::new();
     let (a, b) = (world.netns("a"), world.netns("b"));
     let dir = a.parent().unwrap();
     std::fs::write(dir.join("file"), "").unwrap();
@@ -45,7 +45,7 @@ fn sysctls_are_per_namespace() {
     if !require(&["root"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let (a, b) = (world.netns("a"), world.netns("b"));
     let key = "net/ipv4/ip_forward";
     let host = sysctl::read(key).unwrap();
@@ -74,7 +74,7 @@ fn link_settings_agree_with_proc_sys() {
     if !require(&["root"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let a = world.netns("a");
     let mut netlink = Netlink::open_in(&a).unwrap();
     let before = netlink.link("lo").unwrap().unwrap();
@@ -103,7 +103,7 @@ fn two_nodes_on_a_fabric_reach_each_others_pods_by_routes() {
         return;
     }
     const PROTOCOL: u8 = 77;
-    let world = World::new();
+    let world = NetnsFixture::new();
     let fabric = world.netns("fabric");
     let mut in_fabric = Netlink::open_in(&fabric).unwrap();
     let bridge = Bridge {
@@ -243,7 +243,7 @@ fn a_batch_continues_after_a_failure_and_returns_the_first() {
     if !require(&["root"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let mut netlink = Netlink::open_in(&world.netns("a")).unwrap();
     let bridge = |name| {
         Request::create_bridge(&Bridge {
@@ -278,7 +278,7 @@ fn hundreds_of_routes_are_listed() {
     if !require(&["root"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let mut netlink = Netlink::open_in(&world.netns("a")).unwrap();
     let lo = netlink.link("lo").unwrap().unwrap().index;
     netlink.execute([Request::up(lo)]).unwrap();

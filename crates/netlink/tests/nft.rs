@@ -4,10 +4,10 @@
 use std::{net::IpAddr, path::Path};
 
 use podplane_netlink::nft::{
-    Base, Batch, Chain, Expr, Family, Hook, Nft, Table,
+    BaseChain, Batch, Chain, Expr, Family, Hook, Nft, Table,
     expr::{self, Side, Transport},
 };
-use podplane_test_network::{World, require, run_in};
+use podplane_test_network::{NetnsFixture, require, run_in};
 
 const TABLE: Table<'_> = Table {
     family: Family::Inet,
@@ -27,7 +27,7 @@ fn ip(text: &str) -> IpAddr {
 fn chains(batch: &mut Batch) {
     batch.add_table(TABLE, Some("a table"));
     batch.add_chain(REGULAR, None, Some("a chain"));
-    let base = Base {
+    let base = BaseChain {
         kind: "nat",
         hook: Hook::Postrouting,
         priority: 100,
@@ -46,7 +46,7 @@ fn nft_lists_each_expression_as_intended() {
     if !require(&["root", "nftables"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let netns = world.netns("a");
     let rules = [
         (
@@ -136,7 +136,7 @@ fn nft_lists_each_expression_as_intended() {
     }
     batch.insert_rule(BASE, vec![expr::goto("checks")], Some("go: \"there\""));
     let hook = TABLE.chain("prerouting");
-    let base = Base {
+    let base = BaseChain {
         kind: "nat",
         hook: Hook::Prerouting,
         priority: -100,
@@ -202,7 +202,7 @@ fn finds_rules_by_comment_and_deletes_them_by_handle() {
     if !require(&["root", "nftables"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let netns = world.netns("a");
     let mut kernel = Nft::open_in(&netns).unwrap();
     assert_eq!(kernel.rules(REGULAR).unwrap(), []);
@@ -276,7 +276,7 @@ fn a_failed_batch_changes_nothing_and_names_the_cause() {
     if !require(&["root", "nftables"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let netns = world.netns("a");
     let mut kernel = Nft::open_in(&netns).unwrap();
     let mut batch = Batch::default();

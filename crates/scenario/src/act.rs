@@ -17,10 +17,10 @@ use crate::{
         self, AddNodes, Calls, Cut, Deletion, Heal, Kill, Manifest, Pause, Reboot, Restart, Scale,
         Side,
     },
-    look::{Unmet, unmet},
-    plan::{Action, Expectation, Run, Wait, glob},
+    look::{UnmetExpectation, unmet},
+    plan::{Action, Expectation, PlannedCommand, PlannedWait, glob},
     problem::listed,
-    stage::{Kind, Stage},
+    stage::{FaultKind, ScenarioCluster},
 };
 
 /// The time between two looks at the cluster.
@@ -28,11 +28,11 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// The failure of a step.
 #[derive(Debug)]
-pub(crate) enum Fault {
+pub(crate) enum ActionError {
     /// At least one expectation does not hold.
     Unmet {
         within: Option<Duration>,
-        unmet: Vec<Unmet>,
+        unmet: Vec<UnmetExpectation>,
     },
     /// A command ended otherwise than expected; both ends as texts.
     Command { expected: String, was: String },
@@ -40,19 +40,19 @@ pub(crate) enum Fault {
     Refused(anyhow::Error),
 }
 
-impl From<anyhow::Error> for Fault {
+impl From<anyhow::Error> for ActionError {
     fn from(error: anyhow::Error) -> Self {
         Self::Refused(error)
     }
 }
 
-impl From<podplane_test_cluster::ClusterError> for Fault {
+impl From<podplane_test_cluster::ClusterError> for ActionError {
     fn from(error: podplane_test_cluster::ClusterError) -> Self {
         Self::Refused(error.into())
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for ActionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unmet { within, unmet } => {
@@ -60,7 +60,7 @@ impl fmt::Display for Fault {
                     Some(within) => write!(f, "not within {within:?}:")?,
                     None => f.write_str("this does not hold:")?,
                 }
-                for Unmet {
+                for UnmetExpectation {
                     at,
                     text,
                     expected,
@@ -95,14 +95,14 @@ fn indented(text: &str) -> String {
 
 /// Details of a step that succeeded, for its report.
 #[derive(Debug, Default)]
-pub(crate) struct Done {
+pub(crate) struct ActionDetails {
     /// The process or node that was chosen for a pattern.
     pub(crate) note: Option<String>,
     /// The name of a measured time, and the time.
     pub(crate) timing: Option<(String, Duration)>,
 }
 
-impl Done {
+impl ActionDetails {
     fn chosen(pattern: &str, name: String) -> Self {
         let note = (pattern != name).then_some(name);
         Self { note, timing: None }
@@ -111,10 +111,10 @@ impl Done {
 
 /// Carries out an action. Calls `doing` with descriptions of what the action waits for.
 pub(crate) async fn act(
-    stage: &mut Stage,
+    stage: &mut ScenarioCluster,
     action: &Action,
     doing: &(dyn Fn(&str) + Sync),
-) -> Result<Done, Fault> {
+) -> Result<ActionDetails, ActionError> {
     match action {
         Action::Check => {}
         Action::Apply(manifests) => apply(stage, manifests).await?,
@@ -128,19 +128,19 @@ pub(crate) async fn act(
             let patch = json!({"spec": {"replicas": replicas}});
             stage.objects.patch(namespace, object, &patch).await?;
         }
-        Action::Wait(Wait {
+        Action::Wait(PlannedWait {
             within,
             expect,
             timing,
         }) => {
             let took = wait(stage, expect, *within, doing).await?;
             let timing = timing.clone().map(|name| (name, took));
-            return Ok(Done { note: None, timing });
+            return Ok(ActionDetails { note: None, timing });
         }
         Action::Expect(expect) => {
             let unmet = unmet(stage, expect).await;
             if !unmet.is_empty() {
-                return Err(Fault::Unmet {
+                return Err(ActionError::Unmet {
                     within: None,
                     unmet,
                 });
@@ -153,9 +153,9 @@ pub(crate) async fn act(
             stage.cluster.signal(&name, number(*signal)).await?;
             if *signal == format::Signal::Kill {
                 victim.ended().await?;
-                stage.heal(Kind::Paused, |paused| paused == name);
+                stage.heal(FaultKind::Paused, |paused| paused == name);
             }
-            return Ok(Done::chosen(process, name));
+            return Ok(ActionDetails::chosen(process, name));
         }
         Action::Pause(Pause { process, period }) => {
             let name = stage.one_process(process).await?;
@@ -167,19 +167,19 @@ pub(crate) async fn act(
                     sleep(period.0).await;
                     fault.heal();
                 }
-                None => stage.hold(Kind::Paused, &name, fault),
+                None => stage.hold(FaultKind::Paused, &name, fault),
             }
-            return Ok(Done::chosen(process, name));
+            return Ok(ActionDetails::chosen(process, name));
         }
         Action::Resume(format::Process { process }) => {
-            undo(stage, Kind::Paused, Some(process))?;
+            undo(stage, FaultKind::Paused, Some(process))?;
         }
         Action::Restart(restart) => self::restart(stage, restart).await?,
         Action::AddNodes(add) => add_nodes(stage, add).await?,
         Action::RemoveNode(format::Node { node }) => {
             let name = stage.one_node(node).await?;
             stage.cluster.remove_node(name.as_str()).await?;
-            return Ok(Done::chosen(node, name));
+            return Ok(ActionDetails::chosen(node, name));
         }
         Action::RebootNode(Reboot { node, wait }) => {
             let name = stage.one_node(node).await?;
@@ -187,22 +187,26 @@ pub(crate) async fn act(
                 Some(false) => stage.cluster.reboot_node(name.as_str()).await?,
                 _ => reboot(stage, &name, doing).await?,
             }
-            return Ok(Done::chosen(node, name));
+            return Ok(ActionDetails::chosen(node, name));
         }
         Action::Partition(cut) => return partition(stage, cut).await,
         Action::Heal(Heal { node, process }) => {
-            undo(stage, Kind::Cut, node.as_deref().or(process.as_deref()))?;
+            undo(
+                stage,
+                FaultKind::Cut,
+                node.as_deref().or(process.as_deref()),
+            )?;
         }
         Action::FillDisk(format::Node { node }) => {
             let fault = stage.cluster.fill_disk(node)?;
-            stage.hold(Kind::FullDisk, node, fault);
+            stage.hold(FaultKind::FullDisk, node, fault);
         }
         Action::FreeDisk(format::Node { node }) => {
-            undo(stage, Kind::FullDisk, Some(node))?;
+            undo(stage, FaultKind::FullDisk, Some(node))?;
         }
         Action::Calls(calls) => return disturb(stage, calls).await,
     }
-    Ok(Done::default())
+    Ok(ActionDetails::default())
 }
 
 /// Returns true if `name` is `pattern` or matches it.
@@ -212,7 +216,7 @@ fn is_called(name: &str, pattern: &str) -> bool {
 
 /// Heals the faults of a kind: all of them, or those on processes or nodes that match `of`. Fails
 /// if there are none, because then the scenario has a mistake.
-fn undo(stage: &mut Stage, kind: Kind, of: Option<&str>) -> Result<()> {
+fn undo(stage: &mut ScenarioCluster, kind: FaultKind, of: Option<&str>) -> Result<()> {
     let is_meant = |held: &str| of.is_none_or(|of| is_called(held, of));
     if stage.heal(kind, is_meant) > 0 {
         return Ok(());
@@ -227,7 +231,7 @@ fn undo(stage: &mut Stage, kind: Kind, of: Option<&str>) -> Result<()> {
     }
 }
 
-async fn partition(stage: &mut Stage, cut: &Cut) -> Result<Done, Fault> {
+async fn partition(stage: &mut ScenarioCluster, cut: &Cut) -> Result<ActionDetails, ActionError> {
     let Cut {
         node,
         process,
@@ -236,7 +240,7 @@ async fn partition(stage: &mut Stage, cut: &Cut) -> Result<Done, Fault> {
     let (pattern, name) = match (node, process) {
         (Some(node), _) => (node, stage.one_node(node).await?),
         (None, Some(process)) => (process, stage.one_process(process).await?),
-        (None, None) => return Ok(Done::default()),
+        (None, None) => return Ok(ActionDetails::default()),
     };
     let fault = match (from, node) {
         (Side::Network, _) => stage.cluster.disconnect_node(&name).await?,
@@ -251,11 +255,11 @@ async fn partition(stage: &mut Stage, cut: &Cut) -> Result<Done, Fault> {
             stage.cluster.cut_off(&runtime, link::Cut::Silent)?
         }
     };
-    stage.hold(Kind::Cut, &name, fault);
-    Ok(Done::chosen(pattern, name))
+    stage.hold(FaultKind::Cut, &name, fault);
+    Ok(ActionDetails::chosen(pattern, name))
 }
 
-async fn disturb(stage: &mut Stage, calls: &Calls) -> Result<Done, Fault> {
+async fn disturb(stage: &mut ScenarioCluster, calls: &Calls) -> Result<ActionDetails, ActionError> {
     let Calls {
         of,
         method,
@@ -267,8 +271,8 @@ async fn disturb(stage: &mut Stage, calls: &Calls) -> Result<Done, Fault> {
         clear,
     } = calls;
     if *clear {
-        undo(stage, Kind::Calls, Some(of))?;
-        return Ok(Done::default());
+        undo(stage, FaultKind::Calls, Some(of))?;
+        return Ok(ActionDetails::default());
     }
     let name = stage.one_process(of).await?;
     let mut faults = Vec::new();
@@ -293,12 +297,12 @@ async fn disturb(stage: &mut Stage, calls: &Calls) -> Result<Done, Fault> {
             fault = fault.times(*times);
         }
         let fault = stage.cluster.disturb(&name, &fault).await?;
-        stage.hold(Kind::Calls, &name, fault);
+        stage.hold(FaultKind::Calls, &name, fault);
     }
-    Ok(Done::chosen(of, name))
+    Ok(ActionDetails::chosen(of, name))
 }
 
-async fn apply(stage: &Stage, manifests: &[Manifest]) -> Result<()> {
+async fn apply(stage: &ScenarioCluster, manifests: &[Manifest]) -> Result<()> {
     for manifest in manifests {
         match manifest {
             Manifest::File(file) => {
@@ -319,7 +323,7 @@ async fn apply(stage: &Stage, manifests: &[Manifest]) -> Result<()> {
     Ok(())
 }
 
-async fn delete(stage: &Stage, deletions: &[Deletion]) -> Result<()> {
+async fn delete(stage: &ScenarioCluster, deletions: &[Deletion]) -> Result<()> {
     for deletion in deletions {
         stage.objects.delete(deletion).await?;
     }
@@ -347,7 +351,7 @@ async fn delete(stage: &Stage, deletions: &[Deletion]) -> Result<()> {
 /// Reboots a node, and waits until its kubelet has written a status of each pod that ran there:
 /// until then their last status is Running. Only the kubelet writes to a running pod, so any later
 /// revision of it will do.
-async fn reboot(stage: &Stage, node: &str, doing: &(dyn Fn(&str) + Sync)) -> Result<()> {
+async fn reboot(stage: &ScenarioCluster, node: &str, doing: &(dyn Fn(&str) + Sync)) -> Result<()> {
     let before = running_on(stage, node).await;
     let before = before.context(
         "failed to read the pods' status before the reboot; set wait: false to skip the wait",
@@ -378,7 +382,7 @@ async fn reboot(stage: &Stage, node: &str, doing: &(dyn Fn(&str) + Sync)) -> Res
 }
 
 /// The revisions of the pods that run on a node, by namespace and name.
-async fn running_on(stage: &Stage, node: &str) -> Result<BTreeMap<String, String>> {
+async fn running_on(stage: &ScenarioCluster, node: &str) -> Result<BTreeMap<String, String>> {
     let pods = stage.objects.list("pods", None, None).await?;
     let is_meant =
         |pod: &&Value| pod["spec"]["nodeName"] == node && pod["status"]["phase"] == "Running";
@@ -395,11 +399,11 @@ async fn running_on(stage: &Stage, node: &str) -> Result<BTreeMap<String, String
 }
 
 async fn wait(
-    stage: &Stage,
+    stage: &ScenarioCluster,
     expect: &[Expectation],
     within: Duration,
     doing: &(dyn Fn(&str) + Sync),
-) -> Result<Duration, Fault> {
+) -> Result<Duration, ActionError> {
     let begun = Instant::now();
     loop {
         let before = Instant::now();
@@ -409,7 +413,7 @@ async fn wait(
         };
         if begun.elapsed() >= within {
             let within = Some(within);
-            return Err(Fault::Unmet { within, unmet });
+            return Err(ActionError::Unmet { within, unmet });
         }
         let was = first.was.lines().next().unwrap_or_default();
         doing(&format!("{} (is {was})", first.text));
@@ -419,13 +423,13 @@ async fn wait(
     }
 }
 
-async fn execute(stage: &Stage, run: &Run) -> Result<(), Fault> {
+async fn execute(stage: &ScenarioCluster, run: &PlannedCommand) -> Result<(), ActionError> {
     let ended = command::execute(stage, run).await?;
     let judged = command::judge(run, &ended);
-    judged.map_err(|(expected, was)| Fault::Command { expected, was })
+    judged.map_err(|(expected, was)| ActionError::Command { expected, was })
 }
 
-async fn restart(stage: &Stage, restart: &Restart) -> Result<()> {
+async fn restart(stage: &ScenarioCluster, restart: &Restart) -> Result<()> {
     let Restart { service, flags } = restart;
     let mut args = vec!["restart".to_owned(), service.clone()];
     for (flag, value) in flags {
@@ -441,7 +445,7 @@ async fn restart(stage: &Stage, restart: &Restart) -> Result<()> {
     Ok(())
 }
 
-async fn add_nodes(stage: &Stage, add: &AddNodes) -> Result<()> {
+async fn add_nodes(stage: &ScenarioCluster, add: &AddNodes) -> Result<()> {
     stage.add_nodes(&add.each()).await
 }
 

@@ -14,7 +14,7 @@ use crate::{
     document::{Document, Path},
     format::{Network, Scenario},
     load::Catalog,
-    plan::{Case, WITHIN},
+    plan::{PlannedCase, WITHIN},
     problem::Problem,
     rule::BadRule,
 };
@@ -43,7 +43,7 @@ pub(crate) fn check(
     scenario: Scenario,
     values: BTreeMap<String, Value>,
     catalog: &Catalog,
-) -> Result<Case, Vec<Problem>> {
+) -> Result<PlannedCase, Vec<Problem>> {
     let Scenario {
         name,
         description,
@@ -58,7 +58,7 @@ pub(crate) fn check(
             .to_string_lossy()
             .into_owned()
     };
-    let mut case = Case {
+    let mut case = PlannedCase {
         file: file.into(),
         name: name.unwrap_or_else(stem),
         description,

@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use podplane_test_cluster::Finished;
+use podplane_test_cluster::ProgramOutput;
 use procfs::process::{Process, StatFlags};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tokio::{
@@ -19,7 +19,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use crate::{plan::Run, stage::Stage};
+use crate::{plan::PlannedCommand, stage::ScenarioCluster};
 
 /// The time between two looks at the processes that a command started.
 const LOOK: Duration = Duration::from_millis(20);
@@ -36,7 +36,7 @@ type Environ = HashMap<OsString, OsString>;
 #[derive(Debug)]
 pub(crate) struct CommandEnd {
     /// `None` if it did not end in time.
-    finished: Option<Finished>,
+    finished: Option<ProgramOutput>,
     /// The processes that it started and that outlived it: command lines and pids.
     left: Vec<String>,
 }
@@ -126,7 +126,7 @@ fn line(process: &Process) -> String {
 }
 
 /// Runs a command in the directory of the scenario's file, and kills the processes that outlive it.
-pub(crate) async fn execute(stage: &Stage, run: &Run) -> Result<CommandEnd> {
+pub(crate) async fn execute(stage: &ScenarioCluster, run: &PlannedCommand) -> Result<CommandEnd> {
     let (program, args) = run.words.split_first().context("want a program")?;
     let dir = stage.case.dir();
     let program = match program.contains('/') && Path::new(program).is_relative() {
@@ -217,9 +217,9 @@ async fn read(pipe: Option<impl AsyncRead + Unpin>, to: &mut Vec<u8>) {
 
 /// Compares the end of a command with the expected one. The error has the expected and the actual
 /// state, as texts.
-pub(crate) fn judge(run: &Run, ended: &CommandEnd) -> Result<(), (String, String)> {
+pub(crate) fn judge(run: &PlannedCommand, ended: &CommandEnd) -> Result<(), (String, String)> {
     let CommandEnd { finished, left } = ended;
-    let Some(Finished {
+    let Some(ProgramOutput {
         code,
         stdout,
         stderr,

@@ -8,7 +8,7 @@ use std::{
 use anstyle::{AnsiColor, Style};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
-use crate::runner::{Failure, Job, Outcome, Report};
+use crate::runner::{Job, RunFailure, RunOutcome, RunReport};
 
 const GOOD: Style = AnsiColor::Green.on_default().bold();
 const BAD: Style = AnsiColor::Red.on_default().bold();
@@ -44,7 +44,7 @@ impl Console {
     }
 
     /// Starts the changing line of a run.
-    pub(crate) fn track(&self, title: &str) -> Track<'_> {
+    pub(crate) fn track(&self, title: &str) -> ProgressLine<'_> {
         let bar = self.bars.as_ref().map(|bars| {
             let bar = bars.add(ProgressBar::new_spinner());
             if let Ok(style) =
@@ -56,7 +56,7 @@ impl Console {
             bar.enable_steady_tick(TICK);
             bar
         });
-        Track {
+        ProgressLine {
             console: self,
             title: title.to_owned(),
             bar,
@@ -64,8 +64,8 @@ impl Console {
     }
 
     /// Prints the end of a run.
-    pub(crate) fn ended(&self, report: &Report) {
-        let Report {
+    pub(crate) fn ended(&self, report: &RunReport) {
+        let RunReport {
             job,
             outcome,
             timings,
@@ -81,24 +81,24 @@ impl Console {
             text.push_str(&line);
         }
         match outcome {
-            Outcome::Failed(failure) => {
+            RunOutcome::Failed(failure) => {
                 text.push('\n');
                 text.push_str(&indent(&described(report, failure)));
             }
-            Outcome::Broken(why) => {
+            RunOutcome::Broken(why) => {
                 text.push('\n');
                 text.push_str(&indent(&format!(
                     "{}: it could not be run: {why}",
                     job.case.file.display()
                 )));
             }
-            Outcome::Passed | Outcome::Interrupted | Outcome::NotBegun => {}
+            RunOutcome::Passed | RunOutcome::Interrupted | RunOutcome::NotBegun => {}
         }
         for line in left {
             text.push('\n');
             text.push_str(&indent(line));
         }
-        if matches!(outcome, Outcome::Failed(_) | Outcome::Broken(_)) {
+        if matches!(outcome, RunOutcome::Failed(_) | RunOutcome::Broken(_)) {
             text.push_str("\n  again: ");
             text.push_str(&again(job));
         }
@@ -107,11 +107,11 @@ impl Console {
 
     /// Repeats the headlines of runs that did not pass, which have scrolled away if there were
     /// many.
-    pub(crate) fn not_passed(&self, reports: &[Report]) {
+    pub(crate) fn not_passed(&self, reports: &[RunReport]) {
         if reports.len() > 1 {
             let not_passed = reports
                 .iter()
-                .filter(|r| !matches!(r.outcome, Outcome::Passed));
+                .filter(|r| !matches!(r.outcome, RunOutcome::Passed));
             for line in not_passed.filter_map(headline) {
                 self.line(&line);
             }
@@ -120,10 +120,10 @@ impl Console {
 }
 
 /// Returns the end of a run in a line; `None` for a run that was not begun.
-fn headline(report: &Report) -> Option<String> {
+fn headline(report: &RunReport) -> Option<String> {
     let took = seconds(report.took);
     let (style, word, detail) = match report.outcome {
-        Outcome::Passed => (
+        RunOutcome::Passed => (
             GOOD,
             "PASS",
             match report.steps.len() {
@@ -131,10 +131,10 @@ fn headline(report: &Report) -> Option<String> {
                 number => format!("{number} steps, {took}"),
             },
         ),
-        Outcome::Failed(_) => (BAD, "FAIL", took),
-        Outcome::Broken(_) => (BAD, "ERROR", took),
-        Outcome::Interrupted => (BAD, "INTERRUPTED", took),
-        Outcome::NotBegun => return None,
+        RunOutcome::Failed(_) => (BAD, "FAIL", took),
+        RunOutcome::Broken(_) => (BAD, "ERROR", took),
+        RunOutcome::Interrupted => (BAD, "INTERRUPTED", took),
+        RunOutcome::NotBegun => return None,
     };
     Some(format!(
         "{style}{word}{style:#} {} {FAINT}({detail}){FAINT:#}",
@@ -158,8 +158,8 @@ fn again(job: &Job) -> String {
 }
 
 /// Describes a failure, for people and for JUnit.
-pub(crate) fn described(report: &Report, failure: &Failure) -> String {
-    let Failure {
+pub(crate) fn described(report: &RunReport, failure: &RunFailure) -> String {
+    let RunFailure {
         at,
         step,
         title,
@@ -182,13 +182,13 @@ pub(crate) fn described(report: &Report, failure: &Failure) -> String {
 
 /// The changing line of a run that is under way.
 #[derive(Debug)]
-pub(crate) struct Track<'a> {
+pub(crate) struct ProgressLine<'a> {
     console: &'a Console,
     title: String,
     bar: Option<ProgressBar>,
 }
 
-impl Track<'_> {
+impl ProgressLine<'_> {
     /// Shows what is under way.
     pub(crate) fn doing(&self, what: &str) {
         if let Some(bar) = &self.bar {
@@ -221,7 +221,7 @@ impl Track<'_> {
     }
 }
 
-impl Drop for Track<'_> {
+impl Drop for ProgressLine<'_> {
     fn drop(&mut self) {
         if let (Some(bars), Some(bar)) = (&self.console.bars, &self.bar) {
             bar.finish_and_clear();

@@ -12,14 +12,14 @@ use crate::problem::suggestion;
 
 /// A field that objects of its type cannot have.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Stray {
+pub(crate) struct StrayField {
     /// The name in the expression.
     pub(crate) field: String,
     pub(crate) message: String,
 }
 
 /// Finds the first field in an expression about objects of type `of` that they cannot have.
-pub(crate) fn stray(expression: &IdedExpr, of: Type) -> Option<Stray> {
+pub(crate) fn stray(expression: &IdedExpr, of: Type) -> Option<StrayField> {
     let mut walk = Walk { stray: None };
     walk.visit(expression, &Scope::from([("object", of)]));
     walk.stray
@@ -29,7 +29,7 @@ pub(crate) fn stray(expression: &IdedExpr, of: Type) -> Option<Stray> {
 type Scope<'a> = BTreeMap<&'a str, Type>;
 
 struct Walk {
-    stray: Option<Stray>,
+    stray: Option<StrayField>,
 }
 
 impl Walk {
@@ -100,7 +100,7 @@ impl Walk {
         let found = of.field(name);
         if let (None, TypeStructure::Struct(fields)) = (found, of.kind()) {
             let hint = suggestion(name, fields.fields().map(|(name, _)| name));
-            self.stray.get_or_insert_with(|| Stray {
+            self.stray.get_or_insert_with(|| StrayField {
                 field: name.into(),
                 message: format!("{} has no field {name:?}{hint}", fields.name),
             });

@@ -7,7 +7,7 @@ use podplane_ipam::invariants::{self, Violation, World};
 use podplane_test_cluster::monitor::{ListedRevisions, ViolationSpan};
 use tokio::time::{Instant, sleep};
 
-use crate::{format::ViolationKind, plan::Step, stage::Stage};
+use crate::{format::ViolationKind, plan::PlannedStep, stage::ScenarioCluster};
 
 /// The time between two looks at the cluster.
 const LOOK: Duration = Duration::from_millis(50);
@@ -18,7 +18,7 @@ const REST: Duration = Duration::from_secs(1);
 
 /// A mismatch between the violations that a step names and those that the checker found.
 #[derive(Debug)]
-pub(crate) struct Otherwise {
+pub(crate) struct ViolationMismatch {
     pub(crate) expected: BTreeSet<ViolationKind>,
     pub(crate) found: Findings,
 }
@@ -56,7 +56,7 @@ impl Findings {
     }
 }
 
-impl std::fmt::Display for Otherwise {
+impl std::fmt::Display for ViolationMismatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let names = |kinds: &BTreeSet<ViolationKind>| match kinds.is_empty() {
             true => "no violation".to_owned(),
@@ -93,8 +93,8 @@ impl std::fmt::Display for Otherwise {
 
 /// The violations that the checker may find after a step.
 #[derive(Debug)]
-pub(crate) struct Expected<'a> {
-    pub(crate) step: &'a Step,
+pub(crate) struct ExpectedViolations<'a> {
+    pub(crate) step: &'a PlannedStep,
     /// The violations that the step before named, which may take some time to disappear.
     pub(crate) before: &'a BTreeSet<ViolationKind>,
     /// True for the last step: nobody looks again after it, so changes under way are awaited.
@@ -108,14 +108,14 @@ pub(crate) struct Expected<'a> {
 /// them may be an artefact. Every revision of pods and nodes is checked by the same rules, too
 /// ([`invariants::Tracker`]): a violation at a revision is real, however short it was.
 pub(crate) async fn check(
-    stage: &mut Stage,
-    expected: &Expected<'_>,
-) -> Result<Vec<Violation>, Otherwise> {
-    let Expected { step, is_last, .. } = expected;
+    stage: &mut ScenarioCluster,
+    expected: &ExpectedViolations<'_>,
+) -> Result<Vec<Violation>, ViolationMismatch> {
+    let ExpectedViolations { step, is_last, .. } = expected;
     if !stage.is_observable() {
         return Ok(Vec::new());
     }
-    let otherwise = |found| Otherwise {
+    let otherwise = |found| ViolationMismatch {
         expected: step.violations.clone(),
         found,
     };
@@ -155,7 +155,10 @@ pub(crate) async fn check(
 
 /// Observes the cluster. Fails until the watches have caught up with the state at the end of the
 /// step.
-async fn look(stage: &Stage, listed: &mut Option<ListedRevisions>) -> anyhow::Result<World> {
+async fn look(
+    stage: &ScenarioCluster,
+    listed: &mut Option<ListedRevisions>,
+) -> anyhow::Result<World> {
     let world = stage.cluster.world().await?;
     let listed = match listed {
         Some(listed) => listed,
@@ -166,7 +169,7 @@ async fn look(stage: &Stage, listed: &mut Option<ListedRevisions>) -> anyhow::Re
     Ok(world)
 }
 
-impl Expected<'_> {
+impl ExpectedViolations<'_> {
     /// Returns true if a violation may exist while the step goes on, or while violations of the
     /// step before disappear.
     fn allows(&self, violation: &Violation) -> bool {
@@ -223,9 +226,9 @@ mod tests {
     fn ask<T>(
         step: &[ViolationKind],
         before: &[ViolationKind],
-        question: impl FnOnce(&Expected<'_>) -> T,
+        question: impl FnOnce(&ExpectedViolations<'_>) -> T,
     ) -> T {
-        let step = Step {
+        let step = PlannedStep {
             at: crate::Position { line: 1, column: 1 },
             title: String::new(),
             action: Action::Check,
@@ -233,7 +236,7 @@ mod tests {
             settle: Duration::from_secs(20),
         };
         let before = before.iter().copied().collect();
-        question(&Expected {
+        question(&ExpectedViolations {
             step: &step,
             before: &before,
             is_last: false,

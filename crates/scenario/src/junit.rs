@@ -6,11 +6,11 @@ use quick_junit::{NonSuccessKind, SerializeError, TestCase, TestCaseStatus, Test
 
 use crate::{
     console::{described, seconds},
-    runner::{Outcome, Report},
+    runner::{RunOutcome, RunReport},
 };
 
-pub(crate) fn xml(reports: &[Report], took: Duration) -> Result<String, SerializeError> {
-    let mut files: BTreeMap<_, Vec<&Report>> = BTreeMap::new();
+pub(crate) fn xml(reports: &[RunReport], took: Duration) -> Result<String, SerializeError> {
+    let mut files: BTreeMap<_, Vec<&RunReport>> = BTreeMap::new();
     for report in reports {
         files.entry(&report.job.case.file).or_default().push(report);
     }
@@ -31,24 +31,24 @@ fn skipped(why: &str) -> TestCaseStatus {
     status
 }
 
-fn case(report: &Report) -> TestCase {
+fn case(report: &RunReport) -> TestCase {
     let status = match &report.outcome {
-        Outcome::Passed => TestCaseStatus::success(),
-        Outcome::Failed(failure) => {
+        RunOutcome::Passed => TestCaseStatus::success(),
+        RunOutcome::Failed(failure) => {
             let mut status = TestCaseStatus::non_success(NonSuccessKind::Failure);
             status.set_message(format!("step {}, {}", failure.step, failure.title));
             status.set_type("expectation");
             status.set_description(described(report, failure));
             status
         }
-        Outcome::Broken(why) => {
+        RunOutcome::Broken(why) => {
             let mut status = TestCaseStatus::non_success(NonSuccessKind::Error);
             status.set_message("it could not be run");
             status.set_description(why);
             status
         }
-        Outcome::Interrupted => skipped("interrupted"),
-        Outcome::NotBegun => skipped("not begun"),
+        RunOutcome::Interrupted => skipped("interrupted"),
+        RunOutcome::NotBegun => skipped("not begun"),
     };
     let mut case = TestCase::new(&*report.job.title, status);
     case.set_classname(&*report.job.case.name);

@@ -15,7 +15,6 @@ mod console;
 mod document;
 mod fields;
 pub mod format;
-mod http;
 mod invariants;
 mod junit;
 mod load;
@@ -32,6 +31,6 @@ mod suite;
 mod tests;
 
 pub use load::{Catalog, load};
-pub use plan::Case;
+pub use plan::PlannedCase;
 pub use problem::{Position, Problem};
-pub use suite::{Options, Verdict, run};
+pub use suite::{SuiteOptions, SuiteVerdict, run};

@@ -13,7 +13,7 @@ use crate::{
     check,
     document::{Document, Path},
     format::{Flag, Matrix, Scenario},
-    plan::Case,
+    plan::PlannedCase,
     problem::{Problem, listed},
 };
 
@@ -38,7 +38,7 @@ pub struct Catalog {
 /// # Errors
 ///
 /// All problems of all files.
-pub fn load(paths: &[PathBuf], catalog: &Catalog) -> Result<Vec<Case>, Vec<Problem>> {
+pub fn load(paths: &[PathBuf], catalog: &Catalog) -> Result<Vec<PlannedCase>, Vec<Problem>> {
     let (mut cases, mut problems) = (Vec::new(), Vec::new());
     for path in paths {
         match files(path) {
@@ -105,7 +105,7 @@ fn is_scenario(file: &FilePath) -> bool {
     has("steps:") || !has("apiVersion:")
 }
 
-fn read(file: &FilePath, catalog: &Catalog) -> Result<Vec<Case>, Vec<Problem>> {
+fn read(file: &FilePath, catalog: &Catalog) -> Result<Vec<PlannedCase>, Vec<Problem>> {
     let text = fs::read_to_string(file)
         .map_err(|error| vec![about(file, format!("failed to read: {error}"))])?;
     parse(file, &text, catalog)
@@ -116,7 +116,7 @@ pub(crate) fn parse(
     file: &FilePath,
     text: &str,
     catalog: &Catalog,
-) -> Result<Vec<Case>, Vec<Problem>> {
+) -> Result<Vec<PlannedCase>, Vec<Problem>> {
     let document = Document::parse(file, text).map_err(|problem| vec![problem])?;
     let (mut cases, mut problems) = (Vec::new(), Vec::new());
     let (combinations, is_matrix_known) = match combinations(&document) {

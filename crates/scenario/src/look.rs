@@ -9,10 +9,10 @@ use crate::{
     command,
     format::{EventType, ObjectRef},
     metrics,
-    plan::{Expectation, Look, Rule},
+    plan::{Expectation, ExpectedState, Look},
     problem::Position,
-    rule::{Cel, Numbers, TextRule},
-    stage::Stage,
+    rule::{Cel, NumberRule, TextRule},
+    stage::ScenarioCluster,
 };
 
 /// The number of objects that a report names.
@@ -22,7 +22,7 @@ const SHOWN: usize = 600;
 
 /// An expectation that does not hold.
 #[derive(Clone, Debug)]
-pub(crate) struct Unmet {
+pub(crate) struct UnmetExpectation {
     /// The position in the scenario.
     pub(crate) at: Position,
     /// The expectation as JSON.
@@ -32,7 +32,10 @@ pub(crate) struct Unmet {
 }
 
 /// Returns the expectations that do not hold now.
-pub(crate) async fn unmet(stage: &Stage, expect: &[Expectation]) -> Vec<Unmet> {
+pub(crate) async fn unmet(
+    stage: &ScenarioCluster,
+    expect: &[Expectation],
+) -> Vec<UnmetExpectation> {
     let mut found = Vec::new();
     for expectation in expect {
         let (expected, was) = match look(stage, &expectation.rule).await {
@@ -40,7 +43,7 @@ pub(crate) async fn unmet(stage: &Stage, expect: &[Expectation]) -> Vec<Unmet> {
             Ok(Err(difference)) => difference,
             Err(error) => ("an answer".into(), format!("{error:#}")),
         };
-        found.push(Unmet {
+        found.push(UnmetExpectation {
             at: expectation.at,
             text: expectation.text.clone(),
             expected,
@@ -51,11 +54,14 @@ pub(crate) async fn unmet(stage: &Stage, expect: &[Expectation]) -> Vec<Unmet> {
 }
 
 /// The expected and the actual state, as texts.
-type Difference = (String, String);
+type StateDifference = (String, String);
 
-async fn look(stage: &Stage, rule: &Rule) -> Result<Result<(), Difference>> {
+async fn look(
+    stage: &ScenarioCluster,
+    rule: &ExpectedState,
+) -> Result<Result<(), StateDifference>> {
     match rule {
-        Rule::Object {
+        ExpectedState::Object {
             object,
             namespace,
             look,
@@ -63,7 +69,7 @@ async fn look(stage: &Stage, rule: &Rule) -> Result<Result<(), Difference>> {
             let found = stage.objects.get(namespace, object).await?;
             Ok(of_object(object, look, found.as_ref()))
         }
-        Rule::Count {
+        ExpectedState::Count {
             kind,
             namespace,
             selector,
@@ -76,7 +82,7 @@ async fn look(stage: &Stage, rule: &Rule) -> Result<Result<(), Difference>> {
                 .await?;
             of_count(kind, filter.as_ref(), *numbers, &objects)
         }
-        Rule::Event {
+        ExpectedState::Event {
             reason,
             on,
             namespace,
@@ -85,7 +91,7 @@ async fn look(stage: &Stage, rule: &Rule) -> Result<Result<(), Difference>> {
             since,
             numbers,
         } => {
-            let wanted = Wanted {
+            let wanted = WantedEvents {
                 reason,
                 on: match on {
                     Some(on) => Some((stage.objects.kind(&on.kind).await?, on.name.as_str())),
@@ -101,7 +107,7 @@ async fn look(stage: &Stage, rule: &Rule) -> Result<Result<(), Difference>> {
                 .await?;
             Ok(of_events(&wanted, *numbers, &events))
         }
-        Rule::Metric {
+        ExpectedState::Metric {
             name,
             service,
             labels,
@@ -125,7 +131,7 @@ async fn look(stage: &Stage, rule: &Rule) -> Result<Result<(), Difference>> {
             };
             Ok(Err((numbers.describe(), was)))
         }
-        Rule::Ping {
+        ExpectedState::Ping {
             ping,
             answered_by,
             answers,
@@ -139,11 +145,11 @@ async fn look(stage: &Stage, rule: &Rule) -> Result<Result<(), Difference>> {
             )
             .await
         }
-        Rule::Command(run) => {
+        ExpectedState::Command(run) => {
             let ended = command::execute(stage, run).await?;
             Ok(command::judge(run, &ended))
         }
-        Rule::Call {
+        ExpectedState::Call {
             method,
             of,
             numbers,
@@ -159,7 +165,11 @@ async fn look(stage: &Stage, rule: &Rule) -> Result<Result<(), Difference>> {
     }
 }
 
-fn of_object(object: &ObjectRef, look: &Look, found: Option<&Value>) -> Result<(), Difference> {
+fn of_object(
+    object: &ObjectRef,
+    look: &Look,
+    found: Option<&Value>,
+) -> Result<(), StateDifference> {
     let gone = || format!("there is no {object}");
     match (look, found) {
         (Look::Exists(true), Some(_)) | (Look::Exists(false), None) => Ok(()),
@@ -195,9 +205,9 @@ fn of_object(object: &ObjectRef, look: &Look, found: Option<&Value>) -> Result<(
 fn of_count(
     kind: &str,
     filter: Option<&Cel>,
-    numbers: Numbers,
+    numbers: NumberRule,
     objects: &[Value],
-) -> Result<Result<(), Difference>> {
+) -> Result<Result<(), StateDifference>> {
     let (mut counted, mut others) = (Vec::new(), Vec::new());
     for object in objects {
         match filter.map_or(Ok(true), |filter| filter.picks(object)) {
@@ -237,21 +247,21 @@ fn of_count(
 }
 
 /// The events that an expectation is about.
-struct Wanted<'a> {
+struct WantedEvents<'a> {
     reason: &'a str,
     /// The kind and name of the object.
     on: Option<(String, &'a str)>,
     message: Option<&'a TextRule>,
     event_type: Option<EventType>,
     /// The counts at an earlier moment. Only what has happened since is of interest.
-    before: Option<&'a Mark>,
+    before: Option<&'a EventCounts>,
 }
 
 /// The count of each event at some moment, by the event's UID.
-pub(crate) type Mark = BTreeMap<String, usize>;
+pub(crate) type EventCounts = BTreeMap<String, usize>;
 
 /// Returns the counts of all events so far.
-pub(crate) async fn mark(stage: &Stage) -> Result<Mark> {
+pub(crate) async fn mark(stage: &ScenarioCluster) -> Result<EventCounts> {
     let events = stage.objects.list("events", None, None).await?;
     Ok(events
         .iter()
@@ -272,7 +282,11 @@ fn times(event: &Value) -> usize {
     usize::try_from(count.unwrap_or(1).max(1)).unwrap_or(usize::MAX)
 }
 
-fn of_events(wanted: &Wanted<'_>, numbers: Numbers, events: &[Value]) -> Result<(), Difference> {
+fn of_events(
+    wanted: &WantedEvents<'_>,
+    numbers: NumberRule,
+    events: &[Value],
+) -> Result<(), StateDifference> {
     let is_on = |event: &&Value| {
         wanted.on.as_ref().is_none_or(|(kind, name)| {
             event["involvedObject"]["kind"] == **kind && event["involvedObject"]["name"] == *name
@@ -335,12 +349,12 @@ pub(crate) fn event_line(event: &Value) -> String {
 }
 
 async fn of_ping(
-    stage: &Stage,
+    stage: &ScenarioCluster,
     from: &str,
     to: &str,
     answered_by: Option<&str>,
     answers: bool,
-) -> Result<Result<(), Difference>> {
+) -> Result<Result<(), StateDifference>> {
     let mut args = vec!["ping", from, answered_by.unwrap_or(to), "--count", "1"];
     if let Some(pod) = answered_by {
         if pod != to
@@ -369,7 +383,11 @@ async fn of_ping(
 }
 
 /// Checks that `to`, an address or a pod, has an address in common with the pod.
-async fn same_address(stage: &Stage, to: &str, pod: &str) -> Result<Result<(), Difference>> {
+async fn same_address(
+    stage: &ScenarioCluster,
+    to: &str,
+    pod: &str,
+) -> Result<Result<(), StateDifference>> {
     let own = addresses(stage, pod).await?;
     let asked = match to.parse::<std::net::IpAddr>() {
         Ok(address) => vec![address.to_string()],
@@ -384,7 +402,7 @@ async fn same_address(stage: &Stage, to: &str, pod: &str) -> Result<Result<(), D
     )))
 }
 
-async fn addresses(stage: &Stage, pod: &str) -> Result<Vec<String>> {
+async fn addresses(stage: &ScenarioCluster, pod: &str) -> Result<Vec<String>> {
     let (namespace, name) = pod.split_once('/').unwrap_or(("default", pod));
     let object = ObjectRef {
         kind: "pods".into(),
@@ -437,8 +455,8 @@ mod tests {
             json!({"metadata": {"uid": uid}, "reason": "NodeNotReady", "count": count,
                 "involvedObject": {"kind": "Node", "name": "a"}})
         };
-        let before = Mark::from([("1".into(), 2), ("2".into(), 1)]);
-        let wanted = |before| Wanted {
+        let before = EventCounts::from([("1".into(), 2), ("2".into(), 1)]);
+        let wanted = |before| WantedEvents {
             reason: "NodeNotReady",
             on: None,
             message: None,
@@ -446,9 +464,9 @@ mod tests {
             before,
         };
         let are = |number, before, events: &[Value]| {
-            let numbers = Numbers {
+            let numbers = NumberRule {
                 equals: Some(number),
-                ..Numbers::default()
+                ..NumberRule::default()
             };
             of_events(&wanted(before), numbers, events).is_ok()
         };
@@ -462,9 +480,9 @@ mod tests {
 
     #[test]
     fn a_filter_that_is_not_boolean_fails_the_count() {
-        let none = Numbers {
+        let none = NumberRule {
             equals: Some(0.0),
-            ..Numbers::default()
+            ..NumberRule::default()
         };
         let pods = [json!({"metadata": {"name": "a"}, "spec": {"priority": 3}})];
         let count = |text| of_count("pods", Some(&Cel::parse(text).unwrap()), none, &pods);

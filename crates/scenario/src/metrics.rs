@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use ::http::Method;
 use anyhow::{Context as _, Result, bail, ensure};
+use podplane_http_client::HttpClient;
 use prometheus_parse::{Scrape, Value};
 
-use crate::{http, problem::suggestion};
+use crate::{objects::ANSWER_LIMIT, problem::suggestion};
 
 /// Returns the series of a metric that have these labels, each with its labels and its value.
 ///
@@ -18,14 +18,10 @@ pub async fn series(
     name: &str,
     labels: &BTreeMap<String, String>,
 ) -> Result<Vec<(String, f64)>> {
-    let answer = http::send(address, Method::GET, "/metrics", None).await?;
-    ensure!(
-        answer.status.is_success(),
-        "http://{address}/metrics answers {}",
-        answer.status
-    );
-    let text = String::from_utf8_lossy(&answer.body);
-    read(&text, name, labels)
+    let client = HttpClient::new(address).with_timeout(ANSWER_LIMIT);
+    let answer = client.get("/metrics").await?.document();
+    let answer = answer.with_context(|| format!("failed to get http://{address}/metrics"))?;
+    read(answer.as_str().unwrap_or_default(), name, labels)
 }
 
 fn read(text: &str, name: &str, labels: &BTreeMap<String, String>) -> Result<Vec<(String, f64)>> {

@@ -1,21 +1,25 @@
 //! Objects of every kind that the API server serves, through its REST API.
 
-use ::http::{Method, StatusCode};
+use std::time::Duration;
+
 use anyhow::{Context as _, Result, bail};
+use http::{Method, StatusCode};
+use podplane_http_client::HttpClient;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
 use crate::{
     format::{Deletion, ObjectRef},
-    http,
     problem::suggestion,
 };
+
+/// The time limit of an answer. A paused service accepts connections and never answers.
+pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
 /// The REST API of a cluster.
 #[derive(Debug)]
 pub(crate) struct Objects {
-    /// `HOST:PORT`
-    server: String,
+    client: HttpClient,
     resources: OnceCell<Vec<Resource>>,
 }
 
@@ -61,7 +65,7 @@ impl Resource {
 impl Objects {
     pub(crate) fn new(server: &str) -> Self {
         Self {
-            server: server.into(),
+            client: HttpClient::new(server).with_timeout(ANSWER_LIMIT),
             resources: OnceCell::new(),
         }
     }
@@ -72,12 +76,12 @@ impl Objects {
             .resource(&object.kind)
             .await?
             .path(Some(namespace), Some(&object.name));
-        let answer = http::send(&self.server, Method::GET, &path, None).await?;
-        if answer.status == StatusCode::NOT_FOUND {
+        let answer = self.client.get(&path).await?;
+        if answer.code == StatusCode::NOT_FOUND {
             return Ok(None);
         }
         answer
-            .json()
+            .document()
             .map(Some)
             .with_context(|| format!("failed to get {object}"))
     }
@@ -95,9 +99,9 @@ impl Objects {
             path.push_str("?labelSelector=");
             path.push_str(&encoded);
         }
-        let answer = http::send(&self.server, Method::GET, &path, None).await?;
+        let answer = self.client.get(&path).await?;
         let mut list = answer
-            .json()
+            .document()
             .with_context(|| format!("failed to list {kind}"))?;
         match list["items"].take() {
             Value::Array(items) => Ok(items),
@@ -129,9 +133,9 @@ impl Objects {
         let body = options
             .as_ref()
             .map(|options| ("application/json", options));
-        let answer = http::send(&self.server, Method::DELETE, &path, body).await?;
+        let answer = self.client.send(Method::DELETE, &path, body).await?;
         answer
-            .json()
+            .document()
             .with_context(|| format!("failed to delete {object}"))?;
         Ok(())
     }
@@ -148,9 +152,9 @@ impl Objects {
             .await?
             .path(Some(namespace), Some(&object.name));
         let body = Some(("application/merge-patch+json", patch));
-        let answer = http::send(&self.server, Method::PATCH, &path, body).await?;
+        let answer = self.client.send(Method::PATCH, &path, body).await?;
         answer
-            .json()
+            .document()
             .with_context(|| format!("failed to patch {object}"))?;
         Ok(())
     }
@@ -216,9 +220,9 @@ impl Objects {
     }
 
     async fn document(&self, path: &str) -> Result<Value> {
-        let answer = http::send(&self.server, Method::GET, path, None).await?;
+        let answer = self.client.get(path).await?;
         answer
-            .json()
+            .document()
             .with_context(|| format!("failed to call {path}"))
     }
 }

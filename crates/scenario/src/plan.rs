@@ -16,7 +16,7 @@ use crate::{
         Pause, Ping, Process, Reboot, Restart, Scale, ViolationKind, plain,
     },
     problem::Position,
-    rule::{self, Cel, Numbers, TextRule, ValueRule},
+    rule::{self, Cel, NumberRule, TextRule, ValueRule},
 };
 
 /// The time limit of a wait or a command that does not name one.
@@ -27,7 +27,7 @@ pub(crate) const SETTLE: Duration = Duration::from_secs(20);
 
 /// One run of a scenario, with one combination of the values of its matrix.
 #[derive(Clone, Debug)]
-pub struct Case {
+pub struct PlannedCase {
     /// The path of the file, as it was given.
     pub file: PathBuf,
     /// The name of the scenario.
@@ -38,14 +38,14 @@ pub struct Case {
     pub values: BTreeMap<String, Value>,
     /// The cluster.
     pub cluster: Cluster,
-    pub(crate) steps: Vec<Step>,
+    pub(crate) steps: Vec<PlannedStep>,
     /// The names of steps from which events are counted.
     pub(crate) marks: BTreeSet<String>,
     /// The time limit of everything that has none in the file.
     pub(crate) within: Duration,
 }
 
-impl Case {
+impl PlannedCase {
     /// Multiplies all deadlines by `factor`, for a slow machine.
     #[must_use]
     pub fn patient(mut self, factor: f64) -> Self {
@@ -55,7 +55,7 @@ impl Case {
         };
         let commands = |expect: &mut [Expectation]| {
             for expectation in expect {
-                if let Rule::Command(run) = &mut expectation.rule {
+                if let ExpectedState::Command(run) = &mut expectation.rule {
                     stretch(&mut run.within);
                 }
             }
@@ -65,7 +65,7 @@ impl Case {
             stretch(&mut step.settle);
             match &mut step.action {
                 Action::Run(run) => stretch(&mut run.within),
-                Action::Wait(Wait { within, expect, .. }) => {
+                Action::Wait(PlannedWait { within, expect, .. }) => {
                     stretch(within);
                     commands(expect);
                 }
@@ -108,7 +108,7 @@ impl Case {
 
 /// A step.
 #[derive(Clone, Debug)]
-pub(crate) struct Step {
+pub(crate) struct PlannedStep {
     /// The position in the scenario.
     pub(crate) at: Position,
     pub(crate) title: String,
@@ -125,9 +125,9 @@ pub(crate) enum Action {
     Apply(Vec<Manifest>),
     Delete(Vec<Deletion>),
     Scale(Scale),
-    Wait(Wait),
+    Wait(PlannedWait),
     Expect(Vec<Expectation>),
-    Run(Box<Run>),
+    Run(Box<PlannedCommand>),
     Kill(Kill),
     Pause(Pause),
     Resume(Process),
@@ -143,14 +143,14 @@ pub(crate) enum Action {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Wait {
+pub(crate) struct PlannedWait {
     pub(crate) within: Duration,
     pub(crate) expect: Vec<Expectation>,
     pub(crate) timing: Option<String>,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Run {
+pub(crate) struct PlannedCommand {
     pub(crate) words: Vec<String>,
     pub(crate) exit_code: i32,
     pub(crate) stdout: TextRule,
@@ -167,11 +167,11 @@ pub(crate) struct Expectation {
     pub(crate) at: Position,
     /// The expectation as JSON.
     pub(crate) text: String,
-    pub(crate) rule: Rule,
+    pub(crate) rule: ExpectedState,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum Rule {
+pub(crate) enum ExpectedState {
     Object {
         object: ObjectRef,
         namespace: String,
@@ -182,7 +182,7 @@ pub(crate) enum Rule {
         namespace: Option<String>,
         selector: Option<String>,
         filter: Option<Cel>,
-        numbers: Numbers,
+        numbers: NumberRule,
     },
     Event {
         reason: String,
@@ -191,24 +191,24 @@ pub(crate) enum Rule {
         message: Option<TextRule>,
         event_type: Option<EventType>,
         since: Option<String>,
-        numbers: Numbers,
+        numbers: NumberRule,
     },
     Metric {
         name: String,
         service: String,
         labels: BTreeMap<String, String>,
-        numbers: Numbers,
+        numbers: NumberRule,
     },
     Ping {
         ping: Ping,
         answered_by: Option<String>,
         answers: bool,
     },
-    Command(Box<Run>),
+    Command(Box<PlannedCommand>),
     Call {
         method: String,
         of: String,
-        numbers: Numbers,
+        numbers: NumberRule,
     },
 }
 

@@ -13,7 +13,7 @@ use serde_json_path::JsonPath;
 use podplane_api::schema::Type;
 
 use crate::{
-    fields::{Stray, stray},
+    fields::{StrayField, stray},
     format::{Text, TextRules},
 };
 
@@ -68,7 +68,7 @@ impl Cel {
     /// Checks the fields that the expression names. Fails for a field that objects of the type
     /// cannot have: the expression would be false for all of them.
     pub(crate) fn of(self, text: &str, ty: Type) -> Result<Self, BadRule> {
-        let Some(Stray { field, message }) = stray(self.0.expression(), ty) else {
+        let Some(StrayField { field, message }) = stray(self.0.expression(), ty) else {
             return Ok(self);
         };
         let named = Regex::new(&format!(r"[.\['\x22]\s*({})\b", regex::escape(&field))).ok();
@@ -222,7 +222,7 @@ pub(crate) struct ValueRule {
     pub(crate) equals: Option<Value>,
     pub(crate) not_equals: Option<Value>,
     pub(crate) matches: Option<Regex>,
-    pub(crate) numbers: Numbers,
+    pub(crate) numbers: NumberRule,
 }
 
 impl ValueRule {
@@ -317,13 +317,13 @@ fn number(value: &Value) -> Option<f64> {
 
 /// A rule about a number. All parts of it must hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Numbers {
+pub(crate) struct NumberRule {
     pub(crate) equals: Option<f64>,
     pub(crate) at_least: Option<f64>,
     pub(crate) at_most: Option<f64>,
 }
 
-impl Numbers {
+impl NumberRule {
     pub(crate) fn is_empty(self) -> bool {
         self == Self::default()
     }
@@ -529,7 +529,7 @@ mod tests {
         assert!(rule(equals(json!(1)), Some(json!(1.0))));
         assert!(!rule(equals(json!(1)), Some(json!("1"))));
         assert!(!rule(equals(json!(null)), None));
-        let numbers = Numbers {
+        let numbers = NumberRule {
             at_least: Some(2.0),
             at_most: Some(3.0),
             equals: None,

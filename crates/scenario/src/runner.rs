@@ -1,4 +1,14 @@
 //! One run of one scenario: its cluster, its steps, its end.
+//!
+//! | state | function | next |
+//! | --- | --- | --- |
+//! | not begun | [`run`] | a directory, or Broken |
+//! | has a directory | `run_in_directory` | a cluster; or Broken, and its rest is taken down |
+//! | has a cluster | `run_on_cluster` | its nodes are Ready, or Broken |
+//! | runs steps | `run_steps` | Passed, or Failed by the first step that fails |
+//! | over | `save_output` | the cluster is taken down, or goes on with `keep` |
+//!
+//! A cancellation leads from each state with a cluster to Interrupted (`until_cancelled`).
 
 use std::{
     collections::BTreeSet,
@@ -20,13 +30,13 @@ use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    act::{Done, act},
-    console::Track,
-    invariants::{self, Expected},
+    act::{ActionDetails, act},
+    console::ProgressLine,
+    invariants::{self, ExpectedViolations},
     look,
-    plan::Case,
+    plan::PlannedCase,
     problem::Position,
-    stage::{Stage, data_dir},
+    stage::{ScenarioCluster, data_dir},
 };
 
 /// The number of characters of a run's title in the name of its directory.
@@ -38,7 +48,7 @@ const EVENTS: usize = 12;
 /// A run to carry out.
 #[derive(Debug)]
 pub(crate) struct Job {
-    pub(crate) case: Arc<Case>,
+    pub(crate) case: Arc<PlannedCase>,
     /// Its title, with the number of the repetition if there are several.
     pub(crate) title: String,
     pub(crate) seed: u64,
@@ -46,7 +56,7 @@ pub(crate) struct Job {
 
 /// The settings that all runs share.
 #[derive(Debug)]
-pub(crate) struct Setting {
+pub(crate) struct RunSettings {
     pub(crate) program: Program,
     /// True to keep the clusters running.
     pub(crate) keep: bool,
@@ -59,24 +69,24 @@ pub(crate) struct Setting {
 
 /// The result of a run.
 #[derive(Debug)]
-pub(crate) struct Report {
+pub(crate) struct RunReport {
     pub(crate) job: Job,
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: RunOutcome,
     pub(crate) steps: Vec<StepReport>,
     pub(crate) timings: Vec<(String, Duration)>,
     pub(crate) took: Duration,
     /// Texts about what is left of the run, and how to use it.
     pub(crate) left: Vec<String>,
     /// The cluster, if it keeps running.
-    pub(crate) kept: Option<Kept>,
+    pub(crate) kept: Option<KeptCluster>,
 }
 
-impl Report {
+impl RunReport {
     /// Makes the report of a run that has not begun.
     pub(crate) fn new(job: Job) -> Self {
         Self {
             job,
-            outcome: Outcome::NotBegun,
+            outcome: RunOutcome::NotBegun,
             steps: Vec::new(),
             timings: Vec::new(),
             took: Duration::ZERO,
@@ -88,16 +98,16 @@ impl Report {
 
 /// A cluster that keeps running after its run.
 #[derive(Debug)]
-pub(crate) struct Kept {
-    stage: Stage,
+pub(crate) struct KeptCluster {
+    stage: ScenarioCluster,
     /// The directory of the run, removed on drop.
     _dir: TempDir,
 }
 
-impl Kept {
+impl KeptCluster {
     /// Takes the cluster down.
     pub(crate) async fn end(self) -> Result<()> {
-        self.stage.strike().await
+        self.stage.stop().await
     }
 }
 
@@ -108,10 +118,10 @@ pub(crate) struct StepReport {
 }
 
 #[derive(Debug)]
-pub(crate) enum Outcome {
+pub(crate) enum RunOutcome {
     Passed,
     /// A step failed.
-    Failed(Failure),
+    Failed(RunFailure),
     /// The scenario could not be run, with the reason.
     Broken(String),
     /// The user ended the run.
@@ -121,7 +131,7 @@ pub(crate) enum Outcome {
 }
 
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub(crate) struct RunFailure {
     /// The position of the step.
     pub(crate) at: Position,
     /// The number of the step, from 1.
@@ -133,22 +143,22 @@ pub(crate) struct Failure {
 }
 
 /// Carries out a run. Leaves nothing behind except what the report names.
-pub(crate) async fn run(job: Job, setting: &Setting, track: &Track<'_>) -> Report {
+pub(crate) async fn run(job: Job, settings: &RunSettings, track: &ProgressLine<'_>) -> RunReport {
     let begun = Instant::now();
-    let mut report = Report::new(job);
+    let mut report = RunReport::new(job);
     match directory() {
-        Err(error) => report.outcome = Outcome::Broken(format!("{error:#}")),
+        Err(error) => report.outcome = RunOutcome::Broken(format!("{error:#}")),
         Ok(dir) => {
-            let (outcome, stage) = in_directory(&mut report, dir.path(), setting, track).await;
+            let (outcome, stage) = run_in_directory(&mut report, dir.path(), settings, track).await;
             report.outcome = outcome;
-            report.left = saved(&report, dir.path(), setting);
+            report.left = save_output(&report, dir.path(), settings);
             if let Some(stage) = stage {
                 let data = data_dir(dir.path());
                 report.left.push(format!(
                     "the cluster goes on: podplane status --data-dir {}",
                     data.display()
                 ));
-                report.kept = Some(Kept { stage, _dir: dir });
+                report.kept = Some(KeptCluster { stage, _dir: dir });
             }
         }
     }
@@ -162,93 +172,101 @@ fn directory() -> Result<TempDir> {
     made.context("failed to make a temporary directory")
 }
 
-async fn in_directory(
-    report: &mut Report,
+/// Runs the steps on a cluster in `dir`, and takes down what is left of a cluster that failed to
+/// start.
+async fn run_in_directory(
+    report: &mut RunReport,
     dir: &Path,
-    setting: &Setting,
-    track: &Track<'_>,
-) -> (Outcome, Option<Stage>) {
-    let (outcome, stage) = play(report, dir, setting, track).await;
-    if stage.is_some() || !matches!(outcome, Outcome::Broken(_) | Outcome::Interrupted) {
+    settings: &RunSettings,
+    track: &ProgressLine<'_>,
+) -> (RunOutcome, Option<ScenarioCluster>) {
+    let (outcome, stage) = run_on_cluster(report, dir, settings, track).await;
+    if stage.is_some() || !matches!(outcome, RunOutcome::Broken(_) | RunOutcome::Interrupted) {
         return (outcome, stage);
     }
     // Nothing may be left, however far the start or the end has come.
-    match take_down(&setting.program, &data_dir(dir)).await {
+    match take_down(&settings.program, &data_dir(dir)).await {
         Ok(()) => (outcome, None),
-        Err(error) => (Outcome::Broken(format!("{error:#}")), None),
+        Err(error) => (RunOutcome::Broken(format!("{error:#}")), None),
     }
 }
 
-async fn play(
-    report: &mut Report,
+/// Starts the cluster, runs the steps, and takes the cluster down or returns it.
+async fn run_on_cluster(
+    report: &mut RunReport,
     dir: &Path,
-    setting: &Setting,
-    track: &Track<'_>,
-) -> (Outcome, Option<Stage>) {
+    settings: &RunSettings,
+    track: &ProgressLine<'_>,
+) -> (RunOutcome, Option<ScenarioCluster>) {
     track.doing("starting the cluster");
     let begun = Instant::now();
     let Job { case, seed, .. } = &report.job;
-    let set = Stage::set(case.clone(), &setting.program, dir, *seed);
-    let mut stage = match guarded(set, &setting.cancel).await {
+    let start = ScenarioCluster::start(case.clone(), &settings.program, dir, *seed);
+    let mut stage = match until_cancelled(start, &settings.cancel).await {
         Ok(Ok(stage)) => stage,
-        Ok(Err(error)) => return (Outcome::Broken(format!("{error:#}")), None),
+        Ok(Err(error)) => return (RunOutcome::Broken(format!("{error:#}")), None),
         Err(ended) => return (ended, None),
     };
     let played = async {
-        if let Err(error) = stage.furnish().await {
-            return Outcome::Broken(format!("{error:#}"));
+        if let Err(error) = stage.prepare_nodes().await {
+            return RunOutcome::Broken(format!("{error:#}"));
         }
         track.up(begun.elapsed());
-        steps(report, &mut stage, track).await
+        run_steps(report, &mut stage, track).await
     };
-    let outcome = guarded(played, &setting.cancel).await;
+    let outcome = until_cancelled(played, &settings.cancel).await;
     let outcome = outcome.unwrap_or_else(|ended| ended);
-    if setting.keep && !matches!(outcome, Outcome::Broken(_) | Outcome::Interrupted) {
+    if settings.keep && !matches!(outcome, RunOutcome::Broken(_) | RunOutcome::Interrupted) {
         return (outcome, Some(stage));
     }
     track.doing("taking the cluster down");
     // Other runs go on meanwhile.
-    match stage.strike().await {
+    match stage.stop().await {
         Ok(()) => (outcome, None),
-        Err(error) => (Outcome::Broken(format!("{error:#}")), None),
+        Err(error) => (RunOutcome::Broken(format!("{error:#}")), None),
     }
 }
 
 /// Awaits `work`, or its cancellation. A panic in `work` is a bug of this program, and becomes an
 /// outcome, so that the cluster is taken down nevertheless.
-async fn guarded<T>(
+async fn until_cancelled<T>(
     work: impl Future<Output = T>,
     cancel: &CancellationToken,
-) -> Result<T, Outcome> {
+) -> Result<T, RunOutcome> {
     // Dropping `work` half done is safe: its effects end with the cluster.
     let done = tokio::select! {
         done = AssertUnwindSafe(work).catch_unwind() => done,
-        () = cancel.cancelled() => return Err(Outcome::Interrupted),
+        () = cancel.cancelled() => return Err(RunOutcome::Interrupted),
     };
     done.map_err(|panic| {
         let message = panic.downcast_ref::<String>().map(String::as_str);
         let message = message.or_else(|| panic.downcast_ref::<&str>().copied());
-        Outcome::Broken(match message {
+        RunOutcome::Broken(match message {
             Some(message) => format!("podplane panicked: {message}"),
             None => "podplane panicked without a message".into(),
         })
     })
 }
 
-async fn steps(report: &mut Report, stage: &mut Stage, track: &Track<'_>) -> Outcome {
+/// Runs the steps in order, up to the first that fails.
+async fn run_steps(
+    report: &mut RunReport,
+    stage: &mut ScenarioCluster,
+    track: &ProgressLine<'_>,
+) -> RunOutcome {
     let case = stage.case.clone();
     let mut before = &BTreeSet::new();
     for (index, step) in case.steps.iter().enumerate() {
         let number = index + 1;
         track.step(number, case.steps.len(), &step.title);
         let begun = Instant::now();
-        let expected = Expected {
+        let expected = ExpectedViolations {
             step,
             before,
             is_last: number == case.steps.len(),
         };
         before = &step.violations;
-        match one_step(stage, number, &expected, track).await {
+        match record_step(stage, number, &expected, track).await {
             Ok(done) => {
                 let took = begun.elapsed();
                 let mut title = step.title.clone();
@@ -260,7 +278,7 @@ async fn steps(report: &mut Report, stage: &mut Stage, track: &Track<'_>) -> Out
                 report.timings.extend(done.timing);
             }
             Err(why) => {
-                return Outcome::Failed(Failure {
+                return RunOutcome::Failed(RunFailure {
                     at: step.at,
                     step: number,
                     title: step.title.clone(),
@@ -270,29 +288,32 @@ async fn steps(report: &mut Report, stage: &mut Stage, track: &Track<'_>) -> Out
             }
         }
     }
-    Outcome::Passed
+    RunOutcome::Passed
 }
 
-async fn one_step(
-    stage: &mut Stage,
+/// Runs a step, between its begin and its end in the recording.
+async fn record_step(
+    stage: &mut ScenarioCluster,
     number: usize,
-    expected: &Expected<'_>,
-    track: &Track<'_>,
-) -> Result<Done, String> {
+    expected: &ExpectedViolations<'_>,
+    track: &ProgressLine<'_>,
+) -> Result<ActionDetails, String> {
     let step = expected.step;
     let recorder = stage.cluster.recorder().clone();
     recorder.step(u64::try_from(number).unwrap_or_default(), &step.title);
-    let done = carried_out(stage, expected, track, &recorder).await;
+    let done = run_step(stage, expected, track, &recorder).await;
     recorder.step_ended(&step.title, done.as_ref().map(drop).map_err(String::as_str));
     done
 }
 
-async fn carried_out(
-    stage: &mut Stage,
-    expected: &Expected<'_>,
-    track: &Track<'_>,
+/// Marks the state before the step if a later step compares with it, acts, and checks the
+/// invariants.
+async fn run_step(
+    stage: &mut ScenarioCluster,
+    expected: &ExpectedViolations<'_>,
+    track: &ProgressLine<'_>,
     recorder: &Recorder,
-) -> Result<Done, String> {
+) -> Result<ActionDetails, String> {
     let step = expected.step;
     if stage.case.marks.contains(&step.title) {
         let mark = look::mark(stage).await;
@@ -316,7 +337,7 @@ async fn carried_out(
     }
 }
 
-async fn last_events(stage: &Stage) -> Vec<String> {
+async fn last_events(stage: &ScenarioCluster) -> Vec<String> {
     let mut events = match stage.objects.list("events", None, None).await {
         Ok(events) => events,
         Err(error) => return vec![format!("(failed to list events: {error:#})")],
@@ -354,16 +375,16 @@ async fn take_down(program: &Program, data_dir: &Path) -> Result<()> {
 }
 
 /// Saves the files that show why a run failed. Returns texts about their place and their use.
-fn saved(report: &Report, dir: &Path, setting: &Setting) -> Vec<String> {
+fn save_output(report: &RunReport, dir: &Path, settings: &RunSettings) -> Vec<String> {
     let is_wanted = match report.outcome {
-        Outcome::Passed => setting.keep_output,
-        Outcome::Failed(_) | Outcome::Broken(_) => true,
-        Outcome::Interrupted | Outcome::NotBegun => false,
+        RunOutcome::Passed => settings.keep_output,
+        RunOutcome::Failed(_) | RunOutcome::Broken(_) => true,
+        RunOutcome::Interrupted | RunOutcome::NotBegun => false,
     };
     if !is_wanted || !data_dir(dir).exists() {
         return Vec::new();
     }
-    match save(&report.job, dir, &setting.output) {
+    match save(&report.job, dir, &settings.output) {
         Ok(kept) => {
             let kept = kept.display();
             vec![

@@ -22,9 +22,9 @@ use tokio::time::{Instant, sleep};
 
 use crate::{
     format::{self, Flag, NodeSpec, Nodes, Several, word},
-    look::Mark,
+    look::EventCounts,
     objects::Objects,
-    plan::{Action, Case, glob},
+    plan::{Action, PlannedCase, glob},
     problem::listed,
 };
 
@@ -39,28 +39,28 @@ const STORE: u64 = 64 << 20;
 
 /// A cluster, with the faults that are injected into it.
 #[derive(Debug)]
-pub(crate) struct Stage {
+pub(crate) struct ScenarioCluster {
     /// The faults in effect. They are dropped before the cluster, because a paused process does not
     /// end when it is told to.
-    held: Vec<Held>,
+    held: Vec<ActiveFault>,
     /// Checks every revision of pods and nodes.
     pub(crate) monitor: RevisionMonitor,
     /// The number of its spans that `new_spans` has returned.
     taken: usize,
-    pub(crate) case: Arc<Case>,
+    pub(crate) case: Arc<PlannedCase>,
     pub(crate) cluster: Cluster,
     pub(crate) objects: Objects,
     pub(crate) random: StdRng,
     /// The counts of events when steps began, by the names of the steps.
-    pub(crate) marks: BTreeMap<String, Mark>,
+    pub(crate) marks: BTreeMap<String, EventCounts>,
     /// The directory for files of the scenario's commands.
     pub(crate) scratch: PathBuf,
 }
 
 /// A fault in effect.
 #[derive(Debug)]
-pub(crate) struct Held {
-    pub(crate) kind: Kind,
+pub(crate) struct ActiveFault {
+    pub(crate) kind: FaultKind,
     /// The process or the node.
     pub(crate) of: String,
     /// Healed on drop.
@@ -69,7 +69,7 @@ pub(crate) struct Held {
 
 /// A kind of fault, by the action that heals it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum FaultKind {
     /// `resume`
     Paused,
     /// `heal`
@@ -80,7 +80,7 @@ pub(crate) enum Kind {
     Calls,
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for FaultKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Paused => "paused",
@@ -91,10 +91,10 @@ impl fmt::Display for Kind {
     }
 }
 
-impl Stage {
+impl ScenarioCluster {
     /// Starts the cluster of a scenario in `dir`, which is empty.
-    pub(crate) async fn set(
-        case: Arc<Case>,
+    pub(crate) async fn start(
+        case: Arc<PlannedCase>,
         program: &Program,
         dir: &Path,
         seed: u64,
@@ -120,7 +120,7 @@ impl Stage {
 
     /// Adds the nodes that the scenario names, and waits until all nodes are Ready, unless the
     /// scenario does not want that.
-    pub(crate) async fn furnish(&self) -> Result<()> {
+    pub(crate) async fn prepare_nodes(&self) -> Result<()> {
         if let Some(Nodes::Named(nodes)) = &self.case.cluster.nodes {
             self.add_nodes(nodes).await?;
         }
@@ -160,9 +160,9 @@ impl Stage {
     }
 
     /// Keeps a fault in effect until it is healed.
-    pub(crate) fn hold(&mut self, kind: Kind, of: impl Into<String>, fault: Fault) {
+    pub(crate) fn hold(&mut self, kind: FaultKind, of: impl Into<String>, fault: Fault) {
         let of = of.into();
-        self.held.push(Held {
+        self.held.push(ActiveFault {
             kind,
             of,
             _fault: fault,
@@ -170,13 +170,13 @@ impl Stage {
     }
 
     /// Returns the processes or nodes that have a fault of this kind.
-    pub(crate) fn held(&self, kind: Kind) -> Vec<&str> {
+    pub(crate) fn held(&self, kind: FaultKind) -> Vec<&str> {
         let held = self.held.iter().filter(|held| held.kind == kind);
         held.map(|held| held.of.as_str()).collect()
     }
 
     /// Heals the faults of a kind whose process or node `is_meant`. Returns their number.
-    pub(crate) fn heal(&mut self, kind: Kind, is_meant: impl Fn(&str) -> bool) -> usize {
+    pub(crate) fn heal(&mut self, kind: FaultKind, is_meant: impl Fn(&str) -> bool) -> usize {
         let before = self.held.len();
         self.held
             .retain(|held| held.kind != kind || !is_meant(&held.of));
@@ -233,7 +233,7 @@ impl Stage {
     }
 
     /// Takes the cluster down, and fails if something of it is left.
-    pub(crate) async fn strike(self) -> Result<()> {
+    pub(crate) async fn stop(self) -> Result<()> {
         drop((self.held, self.monitor));
         Ok(self.cluster.stop().await?)
     }
@@ -310,7 +310,8 @@ impl Stage {
 
     /// Returns true if the cluster can be observed: not while its API server is paused.
     pub(crate) fn is_observable(&self) -> bool {
-        let is_paused = |held: &Held| held.kind == Kind::Paused && held.of == "apiserver";
+        let is_paused =
+            |held: &ActiveFault| held.kind == FaultKind::Paused && held.of == "apiserver";
         !self.held.iter().any(is_paused)
     }
 }
@@ -326,7 +327,7 @@ pub(crate) fn data_dir(dir: &Path) -> PathBuf {
     dir.join("data")
 }
 
-fn builder(case: &Case, program: &Program) -> ClusterBuilder {
+fn builder(case: &PlannedCase, program: &Program) -> ClusterBuilder {
     let format::Cluster {
         cni_bin_dir,
         extra_config,
@@ -336,7 +337,7 @@ fn builder(case: &Case, program: &Program) -> ClusterBuilder {
         Action::FillDisk(node) => Some(&node.node),
         _ => None,
     });
-    // `furnish` waits for all nodes together.
+    // `prepare_nodes` waits for all nodes together.
     let mut builder = Cluster::builder()
         .network(case.cluster.network())
         .without_waiting();

@@ -18,13 +18,13 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     console::{Console, seconds},
     junit,
-    plan::Case,
-    runner::{self, Job, Kept, Outcome, Report, Setting},
+    plan::PlannedCase,
+    runner::{self, Job, KeptCluster, RunOutcome, RunReport, RunSettings},
 };
 
 /// The options of [`run`].
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct SuiteOptions {
     /// The path of the program `podplane` for the clusters.
     pub program: PathBuf,
     /// The file for a JUnit report.
@@ -44,7 +44,7 @@ pub struct Options {
 
 /// The result of all runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum SuiteVerdict {
     /// All runs passed.
     Passed,
     /// At least one run failed.
@@ -61,8 +61,12 @@ pub enum Verdict {
 /// # Errors
 ///
 /// If nothing could be run, or the report could not be written.
-pub async fn run(cases: Vec<Case>, options: Options, cancel: CancellationToken) -> Result<Verdict> {
-    let Options {
+pub async fn run(
+    cases: Vec<PlannedCase>,
+    options: SuiteOptions,
+    cancel: CancellationToken,
+) -> Result<SuiteVerdict> {
+    let SuiteOptions {
         program,
         junit,
         keep,
@@ -79,7 +83,7 @@ pub async fn run(cases: Vec<Case>, options: Options, cancel: CancellationToken) 
     };
     let console = Console::new();
     let seed_of_all = seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
-    let setting = Setting {
+    let setting = RunSettings {
         program: Program::at(program)?,
         keep,
         keep_output: output.is_some(),
@@ -94,7 +98,7 @@ pub async fn run(cases: Vec<Case>, options: Options, cancel: CancellationToken) 
     ));
     let cases: Vec<_> = cases.into_iter().map(Arc::new).collect();
     let queue = (0..repeat.get()).flat_map(|round| {
-        let job = move |case: &Arc<Case>| {
+        let job = move |case: &Arc<PlannedCase>| {
             // The seed of the options takes precedence over that of the scenario.
             let base = seed.or(case.cluster.seed).unwrap_or(seed_of_all);
             let title = match repeat.get() {
@@ -111,7 +115,7 @@ pub async fn run(cases: Vec<Case>, options: Options, cancel: CancellationToken) 
     });
     let each = queue.enumerate().map(async |(index, job)| {
         if cancel.is_cancelled() {
-            return (index, Report::new(job));
+            return (index, RunReport::new(job));
         }
         let track = console.track(&job.title);
         let report = runner::run(job, &setting, &track).await;
@@ -120,9 +124,9 @@ pub async fn run(cases: Vec<Case>, options: Options, cancel: CancellationToken) 
         (index, report)
     });
     let ended = stream::iter(each).buffer_unordered(jobs.get());
-    let mut reports: Vec<(usize, Report)> = ended.collect().await;
+    let mut reports: Vec<(usize, RunReport)> = ended.collect().await;
     reports.sort_by_key(|(index, _)| *index);
-    let mut reports: Vec<Report> = reports.into_iter().map(|(_, report)| report).collect();
+    let mut reports: Vec<RunReport> = reports.into_iter().map(|(_, report)| report).collect();
     summarize(&console, &reports, begun.elapsed(), seed_of_all);
     if let Some((mut file, name)) = junit {
         let text = junit::xml(&reports, begun.elapsed())?;
@@ -139,7 +143,7 @@ pub async fn run(cases: Vec<Case>, options: Options, cancel: CancellationToken) 
             console.line("the clusters go on; Ctrl-C ends them");
             cancel.cancelled().await;
         }
-        for ended in futures::future::join_all(kept.into_iter().map(Kept::end)).await {
+        for ended in futures::future::join_all(kept.into_iter().map(KeptCluster::end)).await {
             ended?;
         }
     }
@@ -147,7 +151,7 @@ pub async fn run(cases: Vec<Case>, options: Options, cancel: CancellationToken) 
 }
 
 /// Creates the empty file of a report. Fails if it is one of the scenarios.
-fn report_file(name: &Path, cases: &[Case]) -> Result<File> {
+fn report_file(name: &Path, cases: &[PlannedCase]) -> Result<File> {
     let is_scenario = name.canonicalize().is_ok_and(|name| {
         let mut files = cases.iter().map(|case| case.file.canonicalize());
         files.any(|file| file.is_ok_and(|file| file == name))
@@ -160,20 +164,20 @@ fn report_file(name: &Path, cases: &[Case]) -> Result<File> {
     File::create(name).with_context(|| format!("failed to write {}", name.display()))
 }
 
-fn verdict(reports: &[Report], cancel: &CancellationToken) -> Verdict {
-    let any = |is: fn(&Outcome) -> bool| reports.iter().any(|report| is(&report.outcome));
+fn verdict(reports: &[RunReport], cancel: &CancellationToken) -> SuiteVerdict {
+    let any = |is: fn(&RunOutcome) -> bool| reports.iter().any(|report| is(&report.outcome));
     if cancel.is_cancelled() {
-        Verdict::Interrupted
-    } else if any(|outcome| matches!(outcome, Outcome::Failed(_))) {
-        Verdict::Failed
-    } else if any(|outcome| !matches!(outcome, Outcome::Passed)) {
-        Verdict::Broken
+        SuiteVerdict::Interrupted
+    } else if any(|outcome| matches!(outcome, RunOutcome::Failed(_))) {
+        SuiteVerdict::Failed
+    } else if any(|outcome| !matches!(outcome, RunOutcome::Passed)) {
+        SuiteVerdict::Broken
     } else {
-        Verdict::Passed
+        SuiteVerdict::Passed
     }
 }
 
-fn summarize(console: &Console, reports: &[Report], took: Duration, seed: u64) {
+fn summarize(console: &Console, reports: &[RunReport], took: Duration, seed: u64) {
     let mut times: BTreeMap<(&str, &str), Vec<Duration>> = BTreeMap::new();
     for report in reports {
         for (name, took) in &report.timings {
@@ -196,26 +200,26 @@ fn summarize(console: &Console, reports: &[Report], took: Duration, seed: u64) {
     }
     console.not_passed(reports);
     let number =
-        |is: fn(&Outcome) -> bool| reports.iter().filter(|report| is(&report.outcome)).count();
+        |is: fn(&RunOutcome) -> bool| reports.iter().filter(|report| is(&report.outcome)).count();
     let counts = [
         (
-            number(|outcome| matches!(outcome, Outcome::Passed)),
+            number(|outcome| matches!(outcome, RunOutcome::Passed)),
             "passed",
         ),
         (
-            number(|outcome| matches!(outcome, Outcome::Failed(_))),
+            number(|outcome| matches!(outcome, RunOutcome::Failed(_))),
             "failed",
         ),
         (
-            number(|outcome| matches!(outcome, Outcome::Broken(_))),
+            number(|outcome| matches!(outcome, RunOutcome::Broken(_))),
             "could not be run",
         ),
         (
-            number(|outcome| matches!(outcome, Outcome::Interrupted)),
+            number(|outcome| matches!(outcome, RunOutcome::Interrupted)),
             "interrupted",
         ),
         (
-            number(|outcome| matches!(outcome, Outcome::NotBegun)),
+            number(|outcome| matches!(outcome, RunOutcome::NotBegun)),
             "not begun",
         ),
     ];

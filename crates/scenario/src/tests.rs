@@ -7,7 +7,7 @@ use podplane_api::schema::Type;
 use crate::{
     format::IpPolicy,
     load::{Catalog, parse},
-    plan::{Action, Case, Wait},
+    plan::{Action, PlannedCase, PlannedWait},
 };
 
 pub(crate) fn catalog() -> Catalog {
@@ -52,7 +52,7 @@ pub(crate) fn catalog() -> Catalog {
     }
 }
 
-fn read(text: &str) -> Result<Vec<Case>, Vec<String>> {
+fn read(text: &str) -> Result<Vec<PlannedCase>, Vec<String>> {
     parse(Path::new("x.yaml"), text, &catalog()).map_err(|problems| {
         let strip = |problem: &crate::Problem| {
             let text = problem.to_string();
@@ -498,7 +498,7 @@ fn a_matrix_gives_a_run_for_each_combination() {
     let text = "name: full\nmatrix: {mask: [30, 29], policy: ['off', resource]}\ncluster:\n  nodeCIDRMaskSize: ${mask}\n  ipPolicy: ${policy}\nsteps:\n\
         - name: with ${policy} of ${mask}\n  run: {command: 'echo $${policy} $HOME ${mask}'}\n";
     let cases = read(text).unwrap();
-    let titles: Vec<_> = cases.iter().map(Case::title).collect();
+    let titles: Vec<_> = cases.iter().map(PlannedCase::title).collect();
     assert_eq!(
         titles,
         [
@@ -524,7 +524,7 @@ fn titles_abbreviate_long_matrix_values() {
         "name: full\nmatrix: {{mask: [30], text: ['{long}a', '{long}b', \"x\\ny\"]}}\nsteps: [{{delete: pod/a}}]\n"
     );
     let cases = read(&text).unwrap();
-    let titles: Vec<_> = cases.iter().map(Case::title).collect();
+    let titles: Vec<_> = cases.iter().map(PlannedCase::title).collect();
     // They are the same in every version.
     let expected = [
         "full[mask=30,text=01234567890123456789012345678901…7d4b0e6e]",
@@ -542,7 +542,7 @@ fn patience_multiplies_every_deadline() {
     let [wait, run, delete] = &case.steps[..] else {
         panic!("{:?}", case.steps);
     };
-    let Action::Wait(Wait { within, .. }) = &wait.action else {
+    let Action::Wait(PlannedWait { within, .. }) = &wait.action else {
         panic!("{wait:?}");
     };
     assert_eq!((*within, wait.settle), (seconds(50.0), seconds(50.0)));

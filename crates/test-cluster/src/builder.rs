@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use crate::{
     Cluster, ClusterError, Program, Result,
     program::{self, line},
-    wiring::{Wanted, Wiring},
+    wiring::{ClusterFacilities, WantedFacilities},
 };
 
 /// A builder that starts a cluster: in ledger mode, with three nodes and the defaults of `podplane
@@ -46,7 +46,7 @@ pub struct ClusterBuilder {
     timeout: Duration,
     args: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
-    wanted: Wanted,
+    wanted: WantedFacilities,
 }
 
 /// Flags of `podplane up` that may be repeated.
@@ -70,7 +70,7 @@ impl Default for ClusterBuilder {
             timeout: Duration::from_secs(60),
             args: Vec::new(),
             env: Vec::new(),
-            wanted: Wanted::default(),
+            wanted: WantedFacilities::default(),
         }
     }
 }
@@ -274,25 +274,25 @@ impl ClusterBuilder {
             None => Program::find()?,
         };
         let mut dir = match &self.data_dir {
-            Some(path) => Dir::Given(
+            Some(path) => DirChoice::Given(
                 std::path::absolute(path).map_err(ClusterError::io("find the data directory"))?,
             ),
             // The name is short, because the paths of sockets in it are limited.
             None => tempfile::Builder::new()
                 .prefix("pp-")
                 .tempdir()
-                .map(Dir::Temporary)
+                .map(DirChoice::Temporary)
                 .map_err(ClusterError::io("make a data directory"))?,
         };
         let wanted = self
             .wanted
-            .wire(dir.path(), self.command(&program, dir.path()));
-        let wiring = wanted.await?;
-        let changing = wiring.changing();
-        let up = self.up(&program, &dir, &wiring).await;
+            .make(dir.path(), self.command(&program, dir.path()));
+        let facilities = wanted.await?;
+        let changing = facilities.changing();
+        let up = self.up(&program, &dir, &facilities).await;
         drop(changing);
         match up {
-            Ok(lifeline) => Cluster::new(program, dir, lifeline, wiring, self.keep),
+            Ok(lifeline) => Cluster::new(program, dir, lifeline, facilities, self.keep),
             Err(error) => {
                 dir.ended_badly();
                 Err(error)
@@ -314,8 +314,8 @@ impl ClusterBuilder {
     pub(crate) async fn up(
         &self,
         program: &Program,
-        dir: &Dir,
-        wiring: &Wiring,
+        dir: &DirChoice,
+        facilities: &ClusterFacilities,
     ) -> Result<Option<PipeWriter>> {
         let data_dir = dir.path();
         let mut command = self.command(program, data_dir);
@@ -324,7 +324,7 @@ impl ClusterBuilder {
             let timeout = format!("{}ms", self.timeout.as_millis());
             command.args(["--wait", "--timeout", &timeout]);
         }
-        if let Some(links) = wiring.links() {
+        if let Some(links) = facilities.links() {
             command.arg("--links").arg(links.dir());
         }
         let mut lifeline = None;
@@ -332,13 +332,13 @@ impl ClusterBuilder {
             // The cluster ends when the last writer is gone. That is this process, however it ends.
             let (reader, writer) = std::io::pipe().map_err(ClusterError::io("make a pipe"))?;
             command.arg("--until-eof").stdin(reader);
-            if matches!(dir, Dir::Temporary(_)) && !is_kept() {
+            if matches!(dir, DirChoice::Temporary(_)) && !is_kept() {
                 command.arg("--purge");
             }
             lifeline = Some(writer);
         }
         let shown = line(&command);
-        let finished = wiring.run(command).await?;
+        let finished = facilities.run(command).await?;
         if finished.code == Some(0) {
             return Ok(lifeline);
         }
@@ -359,12 +359,12 @@ fn is_kept() -> bool {
 
 /// The data directory of a cluster.
 #[derive(Debug)]
-pub(crate) enum Dir {
+pub(crate) enum DirChoice {
     Temporary(TempDir),
     Given(PathBuf),
 }
 
-impl Dir {
+impl DirChoice {
     pub(crate) fn path(&self) -> &Path {
         match self {
             Self::Temporary(dir) => dir.path(),

@@ -19,13 +19,13 @@ use podplane_proto::cluster::{
 use tonic::transport::Channel;
 
 use crate::{
-    ClusterBuilder, ClusterError, Finished, Process, Program, Result,
-    builder::Dir,
+    ClusterBuilder, ClusterError, Process, Program, ProgramOutput, Result,
+    builder::DirChoice,
     eventually,
     pods::Summary,
     processes_of,
     program::{self, line},
-    wiring::Wiring,
+    wiring::ClusterFacilities,
     within, world,
 };
 
@@ -38,13 +38,13 @@ const SETTLED: Duration = Duration::from_secs(20);
 pub struct Cluster {
     program: Program,
     /// `None` once it has been taken down.
-    dir: Option<Dir>,
+    dir: Option<DirChoice>,
     client: Client,
     server: String,
     /// The pipe that keeps the cluster alive while it is open; `None` for a cluster that outlives
     /// this process.
     lifeline: Option<PipeWriter>,
-    pub(crate) wiring: Wiring,
+    pub(crate) facilities: ClusterFacilities,
     keep: bool,
 }
 
@@ -57,21 +57,21 @@ impl Cluster {
 
     pub(crate) fn new(
         program: Program,
-        dir: Dir,
+        dir: DirChoice,
         lifeline: Option<PipeWriter>,
-        mut wiring: Wiring,
+        mut facilities: ClusterFacilities,
         keep: bool,
     ) -> Result<Self> {
         let server = server(dir.path())?;
         let client = Client::connect(&server.parse()?)?;
-        wiring.watch(client.clone());
+        facilities.watch(client.clone());
         Ok(Self {
             client,
             program,
             dir: Some(dir),
             server,
             lifeline,
-            wiring,
+            facilities,
             keep,
         })
     }
@@ -86,25 +86,25 @@ impl Cluster {
         let Some(dir) = &self.dir else {
             return Ok(());
         };
-        let _changing = self.wiring.changing();
-        self.lifeline = flags.up(&self.program, dir, &self.wiring).await?;
+        let _changing = self.facilities.changing();
+        self.lifeline = flags.up(&self.program, dir, &self.facilities).await?;
         self.server = server(self.data_dir())?;
         self.client = Client::connect(&self.server.parse()?)?;
-        self.wiring.watch(self.client.clone());
+        self.facilities.watch(self.client.clone());
         Ok(())
     }
 
     /// The data directory: `store`, `logs`, `nodes`, …
     #[must_use]
     pub fn data_dir(&self) -> &Path {
-        self.dir.as_ref().map_or(Path::new(""), Dir::path)
+        self.dir.as_ref().map_or(Path::new(""), DirChoice::path)
     }
 
     /// The data directory for reads by this process. It shows the content of the
     /// [disks](ClusterBuilder::disk), which otherwise only the cluster's own processes see.
     #[must_use]
     pub fn files(&self) -> PathBuf {
-        self.wiring.seen(self.data_dir())
+        self.facilities.seen(self.data_dir())
     }
 
     /// The typed client of the API server.
@@ -265,7 +265,7 @@ impl Cluster {
             network: String::new(),
             node_network_backend: None,
         };
-        let _changing = self.wiring.changing();
+        let _changing = self.facilities.changing();
         self.supervisor()?.add_node(request).await?;
         Ok(())
     }
@@ -277,7 +277,7 @@ impl Cluster {
     /// [`ClusterError::Supervisor`] if there is no node of that name.
     pub async fn remove_node(&self, name: impl Into<String>) -> Result<()> {
         let request = RemoveNodeRequest { name: name.into() };
-        let _changing = self.wiring.changing();
+        let _changing = self.facilities.changing();
         self.supervisor()?.remove_node(request).await?;
         Ok(())
     }
@@ -290,7 +290,7 @@ impl Cluster {
     /// [`ClusterError::Supervisor`] if there is no node of that name.
     pub async fn reboot_node(&self, name: impl Into<String>) -> Result<()> {
         let request = RebootNodeRequest { name: name.into() };
-        let _changing = self.wiring.changing();
+        let _changing = self.facilities.changing();
         self.supervisor()?.reboot_node(request).await?;
         Ok(())
     }
@@ -412,7 +412,7 @@ impl Cluster {
 }
 
 /// Fails if processes of the cluster in a directory still run.
-fn nothing_left(dir: &Dir) -> Result<()> {
+fn nothing_left(dir: &DirChoice) -> Result<()> {
     let left = processes_of(&dir.path().display().to_string())?;
     if left.is_empty() {
         return Ok(());
@@ -442,7 +442,7 @@ fn down(program: &Program, data_dir: &Path) -> Command {
 async fn succeed(command: Command) -> Result<String> {
     let shown = line(&command);
     match program::run(command).await? {
-        Finished {
+        ProgramOutput {
             code: Some(0),
             stdout,
             ..

@@ -20,7 +20,8 @@ use rustix::{
 };
 
 use crate::{
-    ClusterError, Finished, Result, carrier::Carrier, fault::Fault, program, recording::Recorder,
+    ClusterError, ProgramOutput, Result, carrier::Carrier, fault::Fault, program,
+    recording::Recorder,
 };
 
 /// The file that takes the free space.
@@ -77,7 +78,7 @@ impl Disks {
     }
 
     /// Runs a command inside the mount namespace.
-    pub(crate) async fn run(&self, command: Command) -> Result<Finished> {
+    pub(crate) async fn run(&self, command: Command) -> Result<ProgramOutput> {
         let failed = ClusterError::io(format!("run {}", program::line(&command)));
         let finished = self.carrier.run(program::run(command)).await;
         finished.map_err(failed)?

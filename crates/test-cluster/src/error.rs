@@ -6,7 +6,7 @@ use podplane_client::{ApiError, endpoint::EndpointError};
 use podplane_cni::ipam_report::ReportError;
 use podplane_ipam::invariants::Violation;
 
-use crate::Finished;
+use crate::ProgramOutput;
 
 /// A result of this crate.
 pub type Result<T, E = ClusterError> = std::result::Result<T, E>;
@@ -30,7 +30,7 @@ pub enum ClusterError {
         /// Its command line.
         command: String,
         /// Its end: exit code and output.
-        finished: Finished,
+        finished: ProgramOutput,
     },
     /// The operating system refused an operation.
     #[error("failed to {step}")]
@@ -129,7 +129,7 @@ impl ClusterError {
     }
 }
 
-fn code(finished: &Finished) -> String {
+fn code(finished: &ProgramOutput) -> String {
     finished
         .code
         .map_or_else(|| "a signal".into(), |code| format!("code {code}"))

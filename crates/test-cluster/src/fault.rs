@@ -66,7 +66,7 @@ impl Cluster {
     ///
     /// [`ClusterError::NotWired`] if the cluster was started without links.
     pub fn links(&self) -> Result<&Links> {
-        let links = self.wiring.links().map(AsRef::as_ref);
+        let links = self.facilities.links().map(AsRef::as_ref);
         links.ok_or_else(|| ClusterError::NotWired {
             what: "links".into(),
             how: "links",
@@ -77,7 +77,7 @@ impl Cluster {
     /// recording.
     #[must_use]
     pub fn recorder(&self) -> &Recorder {
-        &self.wiring.recorder
+        &self.facilities.recorder
     }
 
     /// Cuts a process off from the API server: `scheduler`, `kubelet-node-0`; or, as `cri-node-0`,
@@ -203,7 +203,7 @@ impl Cluster {
     /// [`ClusterError::NotWired`] if it has no disk, and those of
     /// [`Disk::fill`](crate::disk::Disk::fill).
     pub fn fill_disk(&self, of: &str) -> Result<Fault> {
-        let disks = self.wiring.disks.as_ref();
+        let disks = self.facilities.disks.as_ref();
         let disk = disks.and_then(|disks| disks.get(of));
         let disk = disk.ok_or_else(|| ClusterError::NotWired {
             what: format!("disk of {of}"),

@@ -37,7 +37,7 @@ pub use error::{ClusterError, Result};
 pub use podplane_cluster::settings::Network;
 pub use podplane_ipam::IpPolicy;
 pub use process::{Process, processes_of};
-pub use program::{Finished, Program, run};
+pub use program::{Program, ProgramOutput, run};
 pub use rustix::process::Signal;
 pub use tonic::Code;
 pub use wait::{DEADLINE, eventually, within};

@@ -23,7 +23,7 @@ use std::{
 use tokio::{net::UnixListener, task::JoinSet};
 use tonic::Code;
 
-use self::{method::Method, rules::Rules};
+use self::{method::Method, rules::LinkRules};
 use crate::{ClusterError, Result, carrier::Carrier, fault::Fault, recording::Recorder};
 
 /// Returns true if CRI has a method of that name.
@@ -47,12 +47,12 @@ pub enum Cut {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallFault {
     method: Option<String>,
-    effect: Effect,
+    effect: RuleEffect,
     times: Option<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Effect {
+enum RuleEffect {
     Delay(Delay),
     Fail(Code),
     Lose(Code),
@@ -87,7 +87,7 @@ impl CallFault {
     /// delay, the second too, and so on.
     #[must_use]
     pub fn delay_between(by: RangeInclusive<Duration>, seed: u64) -> Self {
-        Self::new(Effect::Delay(Delay {
+        Self::new(RuleEffect::Delay(Delay {
             least: *by.start(),
             more: by.end().saturating_sub(*by.start()),
             seed,
@@ -97,16 +97,16 @@ impl CallFault {
     /// Fails calls with this code. The server never sees them.
     #[must_use]
     pub fn fail(code: Code) -> Self {
-        Self::new(Effect::Fail(code))
+        Self::new(RuleEffect::Fail(code))
     }
 
     /// Lets the server carry calls out, and gives the client this code in place of the answer.
     #[must_use]
     pub fn lose_answer(code: Code) -> Self {
-        Self::new(Effect::Lose(code))
+        Self::new(RuleEffect::Lose(code))
     }
 
-    fn new(effect: Effect) -> Self {
+    fn new(effect: RuleEffect) -> Self {
         Self {
             method: None,
             effect,
@@ -150,21 +150,21 @@ impl fmt::Display for CallFault {
             write!(f, " of {method}")?;
         }
         match effect {
-            Effect::Delay(Delay { least, more, .. }) if more.is_zero() => {
+            RuleEffect::Delay(Delay { least, more, .. }) if more.is_zero() => {
                 write!(f, " come {least:?} later")
             }
-            Effect::Delay(Delay { least, more, .. }) => {
+            RuleEffect::Delay(Delay { least, more, .. }) => {
                 write!(f, " come {least:?} to {:?} later", *least + *more)
             }
-            Effect::Fail(code) => write!(f, " fail with {code:?}"),
-            Effect::Lose(code) => write!(f, " are carried out and answered with {code:?}"),
+            RuleEffect::Fail(code) => write!(f, " fail with {code:?}"),
+            RuleEffect::Lose(code) => write!(f, " are carried out and answered with {code:?}"),
         }
     }
 }
 
 /// The server to which a link leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Server {
+pub enum LinkServer {
     /// The file with the server's address, which is read for each connection, because it may
     /// change.
     Published(PathBuf),
@@ -180,12 +180,12 @@ pub enum Server {
 pub struct Links {
     dir: PathBuf,
     recorder: Recorder,
-    links: Mutex<BTreeMap<String, Served>>,
+    links: Mutex<BTreeMap<String, ServedLink>>,
     carrier: Carrier,
 }
 
 #[derive(Debug)]
-struct Served {
+struct ServedLink {
     link: Arc<Link>,
     /// Dropping it ends the link and all its connections.
     _task: JoinSet<()>,
@@ -196,8 +196,8 @@ struct Served {
 struct Link {
     /// The client whose calls it carries.
     client: String,
-    server: Server,
-    rules: Rules,
+    server: LinkServer,
+    rules: LinkRules,
     recorder: Recorder,
 }
 
@@ -236,7 +236,7 @@ impl Links {
     ///
     /// [`ClusterError::Io`] if the socket cannot be made, for example because its path is too long
     /// for Linux.
-    pub fn serve(&self, client: &str, server: Server) -> Result<()> {
+    pub fn serve(&self, client: &str, server: LinkServer) -> Result<()> {
         let mut links = self.lock();
         if links.contains_key(client) {
             return Ok(());
@@ -248,12 +248,12 @@ impl Links {
         let link = Arc::new(Link {
             client: client.into(),
             server,
-            rules: Rules::default(),
+            rules: LinkRules::default(),
             recorder: self.recorder.clone(),
         });
         let mut task = JoinSet::new();
         task.spawn(carry::accept(link.clone(), path, listener));
-        links.insert(client.into(), Served { link, _task: task });
+        links.insert(client.into(), ServedLink { link, _task: task });
         Ok(())
     }
 
@@ -350,7 +350,7 @@ impl Links {
 
     /// Locks the links. A panic elsewhere does not spoil them: they are consistent between any two
     /// statements.
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Served>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, ServedLink>> {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

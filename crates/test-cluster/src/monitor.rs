@@ -33,7 +33,7 @@ impl RevisionMonitor {
     /// each interruption of a watch.
     pub fn start(client: &Client, note: impl Fn(&str) + Send + Sync + 'static) -> Self {
         let history = Arc::new(Mutex::new(RevisionHistory::default()));
-        let note: Note = Arc::new(note);
+        let note: NoteSink = Arc::new(note);
         let mut tasks = JoinSet::new();
         tasks.spawn(watch::<Node>(client.clone(), history.clone(), note.clone()));
         tasks.spawn(watch::<Pod>(client.clone(), history.clone(), note));
@@ -64,9 +64,9 @@ impl RevisionMonitor {
     }
 }
 
-type Note = Arc<dyn Fn(&str) + Send + Sync>;
+type NoteSink = Arc<dyn Fn(&str) + Send + Sync>;
 
-async fn watch<K: Watchable>(client: Client, history: Arc<Mutex<RevisionHistory>>, note: Note) {
+async fn watch<K: Watchable>(client: Client, history: Arc<Mutex<RevisionHistory>>, note: NoteSink) {
     let tell = move |watched| {
         let lines = lock(&history).observe::<K>(Timestamp::now(), watched);
         lines.iter().for_each(|line| note(line));

@@ -95,7 +95,7 @@ fn in_path() -> Vec<PathBuf> {
 
 /// The end of a program: its exit code and its output.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finished {
+pub struct ProgramOutput {
     /// The exit code; `None` if a signal ended it.
     pub code: Option<i32>,
     /// The standard output.
@@ -104,7 +104,7 @@ pub struct Finished {
     pub stderr: String,
 }
 
-impl Finished {
+impl ProgramOutput {
     /// Returns the standard output of a program that succeeded.
     ///
     /// # Panics
@@ -138,7 +138,7 @@ impl Finished {
     }
 }
 
-impl From<Output> for Finished {
+impl From<Output> for ProgramOutput {
     fn from(output: Output) -> Self {
         Self {
             code: output.status.code(),
@@ -154,11 +154,11 @@ impl From<Output> for Finished {
 /// # Errors
 ///
 /// [`ClusterError::Io`] if it cannot be started.
-pub async fn run(command: Command) -> Result<Finished> {
+pub async fn run(command: Command) -> Result<ProgramOutput> {
     let failed = ClusterError::io(format!("run {}", line(&command)));
     let mut command = tokio::process::Command::from(command);
     let output = command.kill_on_drop(true).output().await;
-    output.map(Finished::from).map_err(failed)
+    output.map(ProgramOutput::from).map_err(failed)
 }
 
 /// Returns `text` as a standard input. It is a file and not a pipe, so that no writer is needed

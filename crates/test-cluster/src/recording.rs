@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use tonic::Code;
 
 pub use self::{
-    entry::{Change, Entry, What},
+    entry::{EntryEvent, ObjectChange, RecordingEntry},
     watch::watch,
 };
 use crate::{ClusterError, Result};
@@ -43,17 +43,17 @@ const LONGEST_MESSAGE: usize = 16 << 10;
 /// which kubectl repeats whole objects, are left out. Metadata of calls, which may have
 /// credentials, is never read.
 #[derive(Clone, Debug, Default)]
-pub struct Recorder(Option<Arc<Writer>>);
+pub struct Recorder(Option<Arc<RecordingWriter>>);
 
 #[derive(Debug)]
-struct Writer {
+struct RecordingWriter {
     begun: Instant,
     limit: u64,
-    state: Mutex<State>,
+    state: Mutex<RecorderState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct RecorderState {
     file: File,
     written: u64,
     step: u64,
@@ -65,7 +65,7 @@ struct State {
 
 /// A call over a link.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Call {
+pub(crate) struct LinkCall {
     pub(crate) client: String,
     /// The method: `podplane.core.v1.PodService/BindPod`.
     pub(crate) method: String,
@@ -96,10 +96,10 @@ impl Recorder {
         let path = dir.join(FILE);
         let file =
             File::create(&path).map_err(ClusterError::io(format!("make {}", path.display())))?;
-        Ok(Self(Some(Arc::new(Writer {
+        Ok(Self(Some(Arc::new(RecordingWriter {
             begun: Instant::now(),
             limit,
-            state: Mutex::new(State {
+            state: Mutex::new(RecorderState {
                 file,
                 written: 0,
                 step: 0,
@@ -120,7 +120,7 @@ impl Recorder {
         if let Some(writer) = &self.0 {
             writer.lock().step = number;
         }
-        self.write(What::Step {
+        self.write(EntryEvent::Step {
             name: name.into(),
             outcome: None,
             message: None,
@@ -129,7 +129,7 @@ impl Recorder {
 
     /// Records the end of a step, with the reason if it failed.
     pub fn step_ended(&self, name: &str, ended: Result<(), &str>) {
-        self.write(What::Step {
+        self.write(EntryEvent::Step {
             name: name.into(),
             outcome: Some(if ended.is_ok() { "ok" } else { "failed" }.into()),
             message: ended.err().map(Into::into),
@@ -138,21 +138,21 @@ impl Recorder {
 
     /// Records a violation of an invariant.
     pub fn violation(&self, violation: &str) {
-        self.write(What::Violation {
+        self.write(EntryEvent::Violation {
             violation: violation.into(),
         });
     }
 
     /// Records any other text.
     pub fn log(&self, message: impl Into<String>) {
-        self.write(What::Log {
+        self.write(EntryEvent::Log {
             message: message.into(),
         });
     }
 
     /// Records the beginning or the end of a fault.
     pub(crate) fn fault(&self, fault: &str, active: bool) {
-        self.write(What::Fault {
+        self.write(EntryEvent::Fault {
             fault: fault.into(),
             active,
         });
@@ -160,7 +160,11 @@ impl Recorder {
 
     /// Records a call that is over. `said` decodes the messages, and is called only if they are
     /// needed.
-    pub(crate) fn call(&self, call: &Call, said: impl FnOnce() -> (Option<Value>, Option<Value>)) {
+    pub(crate) fn call(
+        &self,
+        call: &LinkCall,
+        said: impl FnOnce() -> (Option<Value>, Option<Value>),
+    ) {
         let Some(writer) = &self.0 else { return };
         if is_chatter(call) || writer.leaves_out("request") {
             return;
@@ -169,7 +173,7 @@ impl Recorder {
         for decision in decisions(call, asked.as_ref(), answered.as_ref()) {
             writer.write(decision);
         }
-        writer.write(What::Request {
+        writer.write(EntryEvent::Request {
             from: call.client.clone(),
             method: call.method.clone(),
             message: asked,
@@ -180,7 +184,7 @@ impl Recorder {
         });
     }
 
-    pub(crate) fn write(&self, what: What) {
+    pub(crate) fn write(&self, what: EntryEvent) {
         if let Some(writer) = &self.0 {
             writer.write(what);
         }
@@ -189,7 +193,7 @@ impl Recorder {
 
 /// Returns true for calls that go on all the time and mean nothing: Leases that were renewed, and
 /// traces that were exported.
-fn is_chatter(call: &Call) -> bool {
+fn is_chatter(call: &LinkCall) -> bool {
     let goes_on = [".LeaseService/", ".TraceService/"];
     goes_on.iter().any(|service| call.method.contains(service))
         && call.code == Some(Code::Ok)
@@ -197,7 +201,7 @@ fn is_chatter(call: &Call) -> bool {
 }
 
 /// Returns the decisions that a call carries, such as a binding; most calls carry none.
-fn decisions(call: &Call, asked: Option<&Value>, answered: Option<&Value>) -> Vec<What> {
+fn decisions(call: &LinkCall, asked: Option<&Value>, answered: Option<&Value>) -> Vec<EntryEvent> {
     let (Some(Code::Ok), Some(asked)) = (call.code, asked) else {
         return Vec::new();
     };
@@ -216,7 +220,7 @@ fn decisions(call: &Call, asked: Option<&Value>, answered: Option<&Value>) -> Ve
         }
         _ => Vec::new(),
     };
-    let decision = |(about, decision)| What::Decision {
+    let decision = |(about, decision)| EntryEvent::Decision {
         by: call.client.clone(),
         about,
         decision,
@@ -239,8 +243,8 @@ fn items(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-impl Writer {
-    fn write(&self, what: What) {
+impl RecordingWriter {
+    fn write(&self, what: EntryEvent) {
         if !what.is_frame() && self.leaves_out(what.kind()) {
             return;
         }
@@ -258,11 +262,11 @@ impl Writer {
         is_full
     }
 
-    fn put(&self, state: &mut State, what: What) {
+    fn put(&self, state: &mut RecorderState, what: EntryEvent) {
         if state.broken {
             return;
         }
-        let entry = Entry {
+        let entry = RecordingEntry {
             at: self.begun.elapsed().as_micros() as f64 / 1_000_000.0,
             step: state.step,
             what,
@@ -281,18 +285,18 @@ impl Writer {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, RecorderState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Writer {
+impl Drop for RecordingWriter {
     fn drop(&mut self) {
         let mut state = self.lock();
         if !state.left_out.is_empty() {
             let counts = json!(state.left_out);
             let message = format!("the recording is full; left out are {counts}");
-            self.put(&mut state, What::Log { message });
+            self.put(&mut state, EntryEvent::Log { message });
         }
     }
 }

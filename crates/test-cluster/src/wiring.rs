@@ -11,7 +11,7 @@ use std::{
 
 use podplane_client::{Client, Endpoint, endpoint};
 use podplane_cluster::{
-    data_dir::{DataDir, Member, Record},
+    data_dir::{ClusterRecord, DataDir, Member},
     processes,
     services::CLIENTS,
 };
@@ -26,21 +26,21 @@ use tokio::{
 };
 
 use crate::{
-    ClusterError, Finished, Result,
+    ClusterError, ProgramOutput, Result,
     disk::Disks,
-    link::{Links, Server},
+    link::{LinkServer, Links},
     program,
     recording::{self, Recorder},
 };
 
 /// The times between two looks for services without a link: while some may be starting, and
 /// otherwise.
-const OFTEN: Duration = Duration::from_millis(50);
-const SELDOM: Duration = Duration::from_millis(500);
+const CHANGING_INTERVAL: Duration = Duration::from_millis(50);
+const IDLE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The facilities that the builder was asked for.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Wanted {
+pub(crate) struct WantedFacilities {
     pub(crate) links: bool,
     pub(crate) recording: Option<PathBuf>,
     /// The sizes of the disks in bytes, by node or `apiserver`.
@@ -49,34 +49,34 @@ pub(crate) struct Wanted {
 
 /// The facilities of a running cluster.
 #[derive(Debug, Default)]
-pub(crate) struct Wiring {
+pub(crate) struct ClusterFacilities {
     pub(crate) recorder: Recorder,
     pub(crate) disks: Option<Disks>,
     links: Option<(Arc<Links>, TempDir)>,
     tasks: JoinSet<()>,
     watch: Option<AbortHandle>,
-    /// The number of [`Changing`] guards.
+    /// The number of [`ServiceChange`] guards.
     changing: watch::Sender<u32>,
 }
 
 /// A guard during which services may come and go.
 #[derive(Debug)]
 #[must_use]
-pub(crate) struct Changing(watch::Sender<u32>);
+pub(crate) struct ServiceChange(watch::Sender<u32>);
 
-impl Drop for Changing {
+impl Drop for ServiceChange {
     fn drop(&mut self) {
         self.0.send_modify(|changing| *changing -= 1);
     }
 }
 
-impl Wanted {
+impl WantedFacilities {
     /// Makes the facilities, for a cluster that is to be started in `data_dir` by this command.
-    pub(crate) async fn wire(&self, data_dir: &Path, up: Command) -> Result<Wiring> {
-        let mut wiring = Wiring::default();
+    pub(crate) async fn make(&self, data_dir: &Path, up: Command) -> Result<ClusterFacilities> {
+        let mut facilities = ClusterFacilities::default();
         if let Some(dir) = &self.recording {
             fs::create_dir_all(dir).map_err(ClusterError::io(format!("make {}", dir.display())))?;
-            wiring.recorder = Recorder::create(dir)?;
+            facilities.recorder = Recorder::create(dir)?;
         }
         if !self.disks.is_empty() {
             let disks = self.disks.iter().map(|(place, bytes)| {
@@ -86,42 +86,44 @@ impl Wanted {
                 };
                 (place.clone(), (dir, *bytes))
             });
-            wiring.disks = Some(Disks::mount(disks.collect(), &wiring.recorder)?);
+            facilities.disks = Some(Disks::mount(disks.collect(), &facilities.recorder)?);
         }
         if self.links || self.recording.is_some() {
             // The name is short, because the paths of sockets in it are limited.
             let dir = tempfile::Builder::new().prefix("pl-").tempdir();
             let dir = dir.map_err(ClusterError::io("make a directory for links"))?;
-            let links = Arc::new(Links::new(dir.path(), wiring.recorder.clone())?);
+            let links = Arc::new(Links::new(dir.path(), facilities.recorder.clone())?);
             let files = DataDir::layout(data_dir);
-            let Record { settings, nodes } = record(up).await?;
-            let wires = Wires {
-                seen: DataDir::layout(wiring.seen(data_dir)),
+            let ClusterRecord { settings, nodes } = planned_record(up).await?;
+            let servers = LinkServers {
+                seen: DataDir::layout(facilities.seen(data_dir)),
                 runtime: settings.cri_endpoint,
                 dir: files,
             };
             for service in CLIENTS {
-                wires.serve_service(&links, service)?;
+                servers.serve_service(&links, service)?;
             }
             // Before the supervisor answers, nobody can tell which nodes share a kubelet.
             let shared = usize::try_from(settings.nodes_per_process).unwrap_or(usize::MAX);
             for (number, Member { name, .. }) in nodes.iter().enumerate() {
-                wires.serve_node(&links, name)?;
-                wires.serve_service(&links, &format!("kubelet-{name}"))?;
+                servers.serve_node(&links, name)?;
+                servers.serve_service(&links, &format!("kubelet-{name}"))?;
                 if number % shared.max(1) == 0 {
                     let group = processes::shared_name(number / shared.max(1));
-                    wires.serve_service(&links, &format!("kubelet-{group}"))?;
+                    servers.serve_service(&links, &format!("kubelet-{group}"))?;
                 }
             }
-            let changing = wiring.changing.subscribe();
-            wiring.tasks.spawn(wires.keep(links.clone(), changing));
-            wiring.links = Some((links, dir));
+            let changing = facilities.changing.subscribe();
+            facilities
+                .tasks
+                .spawn(servers.follow_services(links.clone(), changing));
+            facilities.links = Some((links, dir));
         }
-        Ok(wiring)
+        Ok(facilities)
     }
 }
 
-impl Wiring {
+impl ClusterFacilities {
     /// The links; `None` if the cluster was started without.
     pub(crate) fn links(&self) -> Option<&Arc<Links>> {
         self.links.as_ref().map(|(links, _)| links)
@@ -134,7 +136,7 @@ impl Wiring {
     }
 
     /// Runs a command that sees the disks, if there are any.
-    pub(crate) async fn run(&self, command: Command) -> Result<Finished> {
+    pub(crate) async fn run(&self, command: Command) -> Result<ProgramOutput> {
         match &self.disks {
             Some(disks) => disks.run(command).await,
             None => program::run(command).await,
@@ -154,15 +156,15 @@ impl Wiring {
     }
 
     /// Returns a guard: services may come and go until it is dropped.
-    pub(crate) fn changing(&self) -> Changing {
+    pub(crate) fn changing(&self) -> ServiceChange {
         self.changing.send_modify(|changing| *changing += 1);
-        Changing(self.changing.clone())
+        ServiceChange(self.changing.clone())
     }
 }
 
 /// The servers to which links lead.
 #[derive(Debug)]
-struct Wires {
+struct LinkServers {
     dir: DataDir,
     /// The same as this process reaches it: nodes may be on disks of their own.
     seen: DataDir,
@@ -170,20 +172,21 @@ struct Wires {
     runtime: Option<String>,
 }
 
-impl Wires {
+impl LinkServers {
     fn serve_service(&self, links: &Links, name: &str) -> Result<()> {
         let published = self.dir.address_file("apiserver");
-        links.serve(name, Server::Published(published))
+        links.serve(name, LinkServer::Published(published))
     }
 
     fn serve_node(&self, links: &Links, node: &str) -> Result<()> {
         let server = processes::cri_endpoint(&self.seen, self.runtime.as_deref(), node);
-        links.serve(&format!("cri-{node}"), Server::At(server))
+        links.serve(&format!("cri-{node}"), LinkServer::At(server))
     }
 
     /// Makes links for services and nodes that are added, and ends those of services and nodes that
-    /// are removed.
-    async fn keep(self, links: Arc<Links>, mut changing: watch::Receiver<u32>) {
+    /// are removed: it asks the supervisor at each interval, which is shorter while a
+    /// [`ServiceChange`] guard lives, and ends with the cluster.
+    async fn follow_services(self, links: Arc<Links>, mut changing: watch::Receiver<u32>) {
         let socket = self.dir.control_socket();
         let endpoint = format!("unix:{}", socket.display()).parse::<Endpoint>();
         let channel = match endpoint.and_then(|endpoint| endpoint::channel(&endpoint)) {
@@ -198,8 +201,8 @@ impl Wires {
         let mut known = BTreeSet::new();
         loop {
             let wait = match *changing.borrow_and_update() {
-                0 => SELDOM,
-                _ => OFTEN,
+                0 => IDLE_INTERVAL,
+                _ => CHANGING_INTERVAL,
             };
             if let Ok(Err(_)) = timeout(wait, changing.changed()).await {
                 return;
@@ -207,7 +210,7 @@ impl Wires {
             let Ok(status) = supervisor.get_status(GetStatusRequest {}).await else {
                 continue;
             };
-            match self.serve(&links, status.into_inner()) {
+            match self.serve_present(&links, status.into_inner()) {
                 Ok(now) => {
                     known.difference(&now).for_each(|gone| links.end(gone));
                     known = now;
@@ -219,7 +222,7 @@ impl Wires {
     }
 
     /// Serves links for all present kubelets and nodes, and returns their clients.
-    fn serve(&self, links: &Links, status: GetStatusResponse) -> Result<BTreeSet<String>> {
+    fn serve_present(&self, links: &Links, status: GetStatusResponse) -> Result<BTreeSet<String>> {
         let GetStatusResponse {
             services, nodes, ..
         } = status;
@@ -238,7 +241,7 @@ impl Wires {
 
 /// The record that a cluster would start with, which this command line of `up` prints. Empty if
 /// `up` refuses its arguments: it says why when it is run for good.
-async fn record(mut up: Command) -> Result<Record> {
+async fn planned_record(mut up: Command) -> Result<ClusterRecord> {
     up.arg("--print-record");
     let printed = program::run(up).await?.stdout;
     Ok(serde_json::from_str(&printed).unwrap_or_default())

@@ -28,7 +28,7 @@ use crate::{ClusterError, Result};
 
 /// The limit of pods on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Limit {
+pub(crate) enum PodLimit {
     Addresses,
     /// No limit, with `--ip-policy=off`.
     None,
@@ -108,10 +108,10 @@ async fn of_nodes_that_are_gone(client: &Client, nodes: &[Node]) -> Result<Vec<D
 }
 
 /// Returns the limit, according to the flags of the cluster.
-fn limit(settings: &Value) -> Limit {
+fn limit(settings: &Value) -> PodLimit {
     match settings["ipPolicy"].as_str() {
-        Some("off") => Limit::None,
-        _ => Limit::Addresses,
+        Some("off") => PodLimit::None,
+        _ => PodLimit::Addresses,
     }
 }
 
@@ -188,7 +188,7 @@ pub(crate) fn parse<T: FromStr>(what: impl Into<String>, text: &str) -> Result<T
     })
 }
 
-pub(crate) fn audited_node(node: &Node, limit: Limit) -> Result<invariants::Node> {
+pub(crate) fn audited_node(node: &Node, limit: PodLimit) -> Result<invariants::Node> {
     let cidrs = pod_ips::pod_cidrs(node).iter();
     Ok(invariants::Node {
         name: node.name().into(),
@@ -197,9 +197,9 @@ pub(crate) fn audited_node(node: &Node, limit: Limit) -> Result<invariants::Node
             .map(|cidr| parse::<IpNet>(format!("a podCIDR of {}", node.name()), cidr))
             .collect::<Result<_>>()?,
         ip_capacity: match (limit, pod_ips::capacity(node)) {
-            (Limit::Addresses, NodeCapacity::Pods { count, .. }) => Some(count),
+            (PodLimit::Addresses, NodeCapacity::Pods { count, .. }) => Some(count),
             // Pods that were bound to the node by name wait there without an address.
-            (Limit::Addresses, NodeCapacity::AwaitsBlock) | (Limit::None, _) => None,
+            (PodLimit::Addresses, NodeCapacity::AwaitsBlock) | (PodLimit::None, _) => None,
         },
     })
 }

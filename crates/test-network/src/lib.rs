@@ -109,18 +109,18 @@ pub fn our_plugins() -> PathBuf {
 
 /// A temporary directory with named network namespaces in it, which are removed with it.
 #[derive(Debug)]
-pub struct World {
+pub struct NetnsFixture {
     /// The directory.
     pub dir: TempDir,
 }
 
-impl Default for World {
+impl Default for NetnsFixture {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl World {
+impl NetnsFixture {
     /// A new directory.
     pub fn new() -> Self {
         Self {
@@ -152,7 +152,7 @@ impl World {
     }
 }
 
-impl Drop for World {
+impl Drop for NetnsFixture {
     fn drop(&mut self) {
         for path in netns::list(&self.dir.path().join("netns")).unwrap_or_default() {
             if let Err(error) = netns::remove(&path) {

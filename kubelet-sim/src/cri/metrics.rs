@@ -7,7 +7,7 @@ use std::{
     time::Instant,
 };
 
-use podplane_cni::runtime::{Executed, observe};
+use podplane_cni::runtime::{PluginExecution, observe};
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _},
@@ -129,7 +129,7 @@ fn count_plugins(registry: &mut Registry) {
         "CNI plugins that failed, by plugin and command",
         errors.clone(),
     );
-    observe(move |executed: &Executed<'_>| {
+    observe(move |executed: &PluginExecution<'_>| {
         let labels = PluginLabels {
             plugin: executed.plugin.to_owned(),
             command: executed.command,

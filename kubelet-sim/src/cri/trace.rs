@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use podplane_cni::trace::Step;
+use podplane_cni::trace::TraceStep;
 use podplane_service_runtime::trace::{Journey, Span, attribute};
 
 use crate::NodeName;
@@ -28,8 +28,8 @@ pub(super) fn begin(uid: &str, (part, name): (JourneyPart, &str), node: &NodeNam
 }
 
 /// Records a step made by a plugin, or the execution of one.
-pub(super) fn record(of: &Span, step: Step, node: &NodeName) {
-    let Step {
+pub(super) fn record(of: &Span, step: TraceStep, node: &NodeName) {
+    let TraceStep {
         id,
         parent,
         name,

@@ -11,7 +11,7 @@ use std::{
 };
 
 use podplane_api::jiff::{Timestamp, Unit};
-use podplane_cni::ipam_report::{Report, ReportError, ReportNode, ReportSource};
+use podplane_cni::ipam_report::{IpamReport, ReportError, ReportNode, ReportSource};
 use podplane_service_runtime::files::write_atomically;
 use serde::{Deserialize, Serialize};
 use tokio::{sync::Mutex, task, time::Instant};
@@ -45,7 +45,7 @@ pub enum ReportState {
 #[derive(Clone, Debug)]
 pub struct GoodReport {
     /// The report.
-    pub report: Arc<Report>,
+    pub report: Arc<IpamReport>,
     /// The time at which the report was read.
     pub at: Timestamp,
     /// The reason why there is no newer one.
@@ -176,7 +176,11 @@ impl Reports {
         last.known.clone()
     }
 
-    async fn read(&self, source: ReportSource, pod_cidrs: Vec<String>) -> Result<Report, String> {
+    async fn read(
+        &self,
+        source: ReportSource,
+        pod_cidrs: Vec<String>,
+    ) -> Result<IpamReport, String> {
         let (node, bin_dirs) = (self.node.clone(), self.bin_dirs.clone());
         let dir = self.dir.cni_cache().to_owned();
         let read = move || {
@@ -234,7 +238,7 @@ impl Reports {
     }
 
     /// Keeps a report for a later kubelet. A failure to do so is not a fault of the node.
-    async fn keep(&self, last: &LastAttempt, report: &Report, at: Timestamp) {
+    async fn keep(&self, last: &LastAttempt, report: &IpamReport, at: Timestamp) {
         let is_kept = matches!(&last.known, ReportState::Good(old) if *old.report == *report
             && at.as_second().saturating_sub(old.at.as_second()) < REWRITE_SECONDS);
         let Some(source) = &last.source else { return };
@@ -273,7 +277,7 @@ fn restore(path: &Path, network: &str) -> io::Result<Option<GoodReport>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         text => text?,
     };
-    let kept: KeptReport<Report> = serde_json::from_slice(&text)?;
+    let kept: KeptReport<IpamReport> = serde_json::from_slice(&text)?;
     Ok((kept.network == network).then(|| GoodReport {
         report: Arc::new(kept.report),
         at: kept.at,

@@ -21,10 +21,10 @@ const SHOWN: usize = 10;
 
 /// A file in which each line begins with a time.
 #[derive(Debug)]
-pub struct Journal(Mutex<Inner>);
+pub struct Journal(Mutex<JournalState>);
 
 #[derive(Debug)]
-struct Inner {
+struct JournalState {
     file: File,
     /// The steps that were done; revisions are left out, since they are many.
     notes: Vec<(Timestamp, String)>,
@@ -39,7 +39,7 @@ impl Journal {
     /// If the file cannot be written.
     pub fn create(path: &Path) -> Result<Self> {
         let file = File::create(path).with_context(|| format!("create {}", path.display()))?;
-        Ok(Self(Mutex::new(Inner {
+        Ok(Self(Mutex::new(JournalState {
             file,
             notes: Vec::new(),
             findings: Vec::new(),
@@ -94,7 +94,7 @@ impl Journal {
     }
 }
 
-impl Inner {
+impl JournalState {
     fn write(&mut self, mark: &str, line: &str) -> Timestamp {
         let now = Timestamp::now();
         // A full disk is the least trouble of the journal's reader.

@@ -21,7 +21,7 @@ use podplane_test_cluster::{ClusterError, pods, within, world::node_dirs};
 use tokio::task::spawn_blocking;
 
 use super::{
-    ChurnCluster, Ipam, lock, other_ipam,
+    ChurnCluster, ChurnIpam, lock, other_ipam,
     plan::{ChurnStep, LeaseDamage, PodKind, TargetProcess, node_name, pod_name},
 };
 
@@ -157,8 +157,8 @@ async fn pause(stage: &ChurnCluster, node: usize) -> Result<String> {
 async fn damage(stage: &ChurnCluster, how: LeaseDamage, pick: usize) -> Result<String> {
     // Only the plugin could find the content of a file of its own.
     let how = match stage.ipam {
-        Ipam::HostLocal => how,
-        Ipam::Other => LeaseDamage::Delete,
+        ChurnIpam::HostLocal => how,
+        ChurnIpam::Other => LeaseDamage::Delete,
     };
     let observer = stage.observer.clone();
     let snapshot = spawn_blocking(move || observer.snapshot(Vec::new())).await??;
@@ -205,8 +205,8 @@ fn files(stage: &ChurnCluster, lease: &Allocation) -> Result<Vec<PathBuf>> {
         return Ok(Vec::new());
     };
     let dirs = match stage.ipam {
-        Ipam::HostLocal => dir.join("networks"),
-        Ipam::Other => dir.join(other_ipam::LEASES),
+        ChurnIpam::HostLocal => dir.join("networks"),
+        ChurnIpam::Other => dir.join(other_ipam::LEASES),
     };
     let networks = match std::fs::read_dir(dirs) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

@@ -10,13 +10,13 @@ use tokio::{
     time::{Instant, MissedTickBehavior, interval},
 };
 
-use super::{ChurnCluster, Ipam, lock};
+use super::{ChurnCluster, ChurnIpam, lock};
 
 /// Takes a snapshot each second, until it is aborted.
 pub(super) async fn look_each_second(stage: Arc<ChurnCluster>) {
     let begin = Instant::now();
     let mut patience = Patience::default();
-    if stage.ipam == Ipam::Other {
+    if stage.ipam == ChurnIpam::Other {
         // Only the plugin could restore its files.
         patience.lease = Duration::MAX;
     }

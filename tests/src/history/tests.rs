@@ -3,7 +3,7 @@
 use super::*;
 
 /// A history in words: `a+` begins the operation named a, `a-` ends it.
-fn history(steps: &[(&str, Op, Outcome)]) -> Recorder {
+fn history(steps: &[(&str, KeyOp, OpOutcome)]) -> Recorder {
     let recorder = Recorder::default();
     let mut ids = BTreeMap::new();
     for (step, op, outcome) in steps {
@@ -19,7 +19,7 @@ fn history(steps: &[(&str, Op, Outcome)]) -> Recorder {
 }
 
 /// Operations one after the other.
-fn serial(ops: &[(Op, Outcome)]) -> Recorder {
+fn serial(ops: &[(KeyOp, OpOutcome)]) -> Recorder {
     let recorder = Recorder::default();
     for (op, outcome) in ops {
         let id = recorder.began("k", *op);
@@ -28,8 +28,8 @@ fn serial(ops: &[(Op, Outcome)]) -> Recorder {
     recorder
 }
 
-use Op::{Create, Delete, Get, Put, Swap};
-use Outcome::{Absent, Done, Found, Lost, Refused};
+use KeyOp::{Create, Delete, Get, Put, Swap};
+use OpOutcome::{Absent, Done, Found, Lost, Refused};
 
 #[test]
 fn accepts_sequential_operations() {

@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result};
 use podplane_test_cluster::eventually;
 use podplane_tests::{
     console::Session,
-    programs::{Finished, finish},
+    programs::{ProgramOutput, finish},
 };
 use rustix::{
     process::{Pid, Signal, kill_process},
@@ -117,12 +117,12 @@ impl Daemon {
     }
 
     /// Runs `docker` with arguments that are separated by blanks.
-    pub(crate) fn docker(&self, args: &str) -> Finished {
+    pub(crate) fn docker(&self, args: &str) -> ProgramOutput {
         finish(self.command("docker").args(args.split_whitespace()))
     }
 
     /// Runs compose on the project in `dir`.
-    pub(crate) fn compose(&self, compose: &Compose, dir: &Path, args: &str) -> Finished {
+    pub(crate) fn compose(&self, compose: &Compose, dir: &Path, args: &str) -> ProgramOutput {
         let mut compose = self.command(compose.program());
         compose.current_dir(dir).args(args.split_whitespace());
         finish(

@@ -26,9 +26,9 @@ use podplane_ipam::invariants::{self, Violation};
 use podplane_test_cluster::{pods, within, world};
 use podplane_tests::{
     Machine,
-    console::{Step, page},
+    console::{ConsoleStep, page},
     peers, processes_of,
-    programs::{Finished, bin_dir, finish, podplane},
+    programs::{ProgramOutput, bin_dir, finish, podplane},
 };
 use serde_json::Value;
 
@@ -96,7 +96,7 @@ struct Project {
 }
 
 /// The places of pods, by name: node, UID and address.
-type Placed = BTreeMap<String, (String, String, String)>;
+type PodPlaces = BTreeMap<String, (String, String, String)>;
 
 impl Project {
     fn new(daemon: Daemon) -> Result<Self> {
@@ -119,11 +119,11 @@ impl Project {
         })
     }
 
-    fn compose(&self, args: &str) -> Finished {
+    fn compose(&self, args: &str) -> ProgramOutput {
         self.daemon.compose(&self.compose, &self.deploy, args)
     }
 
-    fn podplane(&self, args: &str) -> Finished {
+    fn podplane(&self, args: &str) -> ProgramOutput {
         finish(podplane(args.split_whitespace()).env("PODPLANE_SERVER", SERVER))
     }
 
@@ -143,7 +143,7 @@ impl Project {
         let repository = self.deploy.parent().context("the repository's copy")?;
         let mut session = self.daemon.session(repository, &path)?;
         session.run("export PODPLANE_DOCKERFILE=deploy/Dockerfile.prebuilt")?;
-        for Step { command, .. } in page(&fs::read_to_string(file)?) {
+        for ConsoleStep { command, .. } in page(&fs::read_to_string(file)?) {
             if command == "cargo xtask build" {
                 continue;
             }
@@ -197,7 +197,7 @@ impl Project {
     }
 
     /// Waits until this many pods run and no invariant is broken; returns their places.
-    async fn pods_are(&self, count: usize) -> Result<Placed> {
+    async fn pods_are(&self, count: usize) -> Result<PodPlaces> {
         let what = format!("{count} pods run");
         let placed = within(HEALED, &what, placed, |placed| {
             placed.as_ref().is_ok_and(|placed| placed.len() == count)
@@ -245,7 +245,7 @@ impl Project {
         self.crash_container(node).await?;
         self.nodes_are(4).await?;
         let after = self.pods_are(6).await?;
-        let identities = |placed: &Placed| -> Vec<_> {
+        let identities = |placed: &PodPlaces| -> Vec<_> {
             let identity = |(name, (node, uid, _)): (&String, &(String, String, String))| {
                 (name.clone(), node.clone(), uid.clone())
             };
@@ -277,7 +277,7 @@ impl Project {
 
     /// Checks that one pod reaches another on another node: it pings it, and creates the object
     /// `note` in an API server that runs inside the other.
-    fn reach(&self, placed: &Placed, note: &str) -> Result<()> {
+    fn reach(&self, placed: &PodPlaces, note: &str) -> Result<()> {
         let (from, (here, ..)) = placed.first_key_value().context("a pod")?;
         let other = placed.iter().find(|(_, (node, ..))| node != here);
         let (to, (there, _, address)) = other.context("a pod on another node")?;
@@ -361,7 +361,7 @@ fn is_ready(node: &Node) -> bool {
 }
 
 /// The pods that run.
-async fn placed() -> Result<Placed> {
+async fn placed() -> Result<PodPlaces> {
     let all = client()?.all::<Pod>().list(&ListParams::default()).await?;
     let place = |pod: &Pod| {
         let (node, uid, ip) = (pods::node(pod), pod.uid(), pods::ip(pod));

@@ -14,12 +14,12 @@ use podplane_api::{Object as _, core::Node};
 use podplane_client::{Api, ApiError, DeleteParams, ListParams, ObjectList, Reason};
 use podplane_tests::{
     apiserver::Apiserver,
-    history::{Op, Outcome, Recorder, Value},
+    history::{KeyOp, OpOutcome, Recorder, Value},
 };
 use rand::RngExt as _;
 use tokio::{task::JoinSet, time};
 
-use crate::log::{Log, State};
+use crate::log::{Log, ObjectValues};
 
 /// The keys that clients contend for.
 const KEYS: usize = 5;
@@ -28,15 +28,15 @@ const CONTENDED: &str = "k";
 
 /// The record of what all clients saw, in all rounds.
 #[derive(Debug, Default)]
-pub(crate) struct World {
+pub(crate) struct HistoryRecord {
     pub(crate) recorder: Recorder,
     written: AtomicU64,
     acknowledged: Mutex<Vec<(u64, String, Value)>>,
     /// Lists of the nodes whose names have the prefix, by revision.
-    lists: Mutex<Vec<(u64, &'static str, State)>>,
+    lists: Mutex<Vec<(u64, &'static str, ObjectValues)>>,
 }
 
-impl World {
+impl HistoryRecord {
     /// A value that was never written.
     fn fresh(&self) -> Value {
         self.written.fetch_add(1, Ordering::Relaxed) + 1
@@ -103,7 +103,7 @@ pub(crate) struct Round {
 impl Round {
     /// Sets clients to work, each with a connection of its own.
     pub(crate) fn start(
-        world: &Arc<World>,
+        world: &Arc<HistoryRecord>,
         server: &Apiserver,
         number: usize,
         contenders: usize,
@@ -140,7 +140,7 @@ impl Round {
 }
 
 struct Client {
-    world: Arc<World>,
+    world: Arc<HistoryRecord>,
     nodes: Api<Node>,
     acknowledged: Arc<AtomicUsize>,
     killed: Arc<AtomicBool>,
@@ -149,7 +149,7 @@ struct Client {
 }
 
 /// The server is gone.
-struct Gone;
+struct ServerGone;
 
 impl Client {
     /// Works on the keys that all contend for.
@@ -176,11 +176,11 @@ impl Client {
         }
     }
 
-    async fn one(&mut self, key: String, dice: u32) -> Result<(), Gone> {
+    async fn one(&mut self, key: String, dice: u32) -> Result<(), ServerGone> {
         match (dice, self.seen.get(&key).cloned()) {
             (0..20, _) => {
                 let value = self.world.fresh();
-                let id = self.world.recorder.began(&key, Op::Create(value));
+                let id = self.world.recorder.began(&key, KeyOp::Create(value));
                 let created = self.nodes.create(&node::new(&key, value, "")).await;
                 let outcome = self.written(created)?;
                 self.world.recorder.ended(id, outcome);
@@ -188,34 +188,34 @@ impl Client {
             (20..50, Some(mut seen)) => {
                 let (old, value) = (node::value(&seen), self.world.fresh());
                 node::set_value(&mut seen, value);
-                let id = self.world.recorder.began(&key, Op::Swap(old, value));
+                let id = self.world.recorder.began(&key, KeyOp::Swap(old, value));
                 let outcome = self.written(self.nodes.update(&seen).await)?;
                 self.world.recorder.ended(id, outcome);
             }
             (50..60, _) => {
                 let value = self.world.fresh();
-                let id = self.world.recorder.began(&key, Op::Put(value));
+                let id = self.world.recorder.began(&key, KeyOp::Put(value));
                 let updated = self.nodes.update(&node::new(&key, value, "")).await;
                 let outcome = self.written(updated)?;
                 self.world.recorder.ended(id, outcome);
             }
             (60..70, _) => {
-                let id = self.world.recorder.began(&key, Op::Delete);
+                let id = self.world.recorder.began(&key, KeyOp::Delete);
                 let deleted = self.nodes.delete(&key, &DeleteParams::default()).await;
                 let outcome = match deleted {
-                    Ok(node) => Outcome::Found(node::value(&node)),
+                    Ok(node) => OpOutcome::Found(node::value(&node)),
                     Err(error) => self.refused(&error)?,
                 };
                 self.world.recorder.ended(id, outcome);
             }
             (70..75, _) => self.list().await?,
             _ => {
-                let id = self.world.recorder.began(&key, Op::Get);
+                let id = self.world.recorder.began(&key, KeyOp::Get);
                 let outcome = match self.nodes.get(&key).await {
                     Ok(node) => {
                         let value = node::value(&node);
                         self.seen.insert(key, node);
-                        Outcome::Found(value)
+                        OpOutcome::Found(value)
                     }
                     Err(error) => self.refused(&error)?,
                 };
@@ -226,11 +226,11 @@ impl Client {
     }
 
     /// A list is a read of every key at once.
-    async fn list(&self) -> Result<(), Gone> {
+    async fn list(&self) -> Result<(), ServerGone> {
         let reads: Vec<_> = (0..KEYS)
             .map(|index| {
                 let key = format!("{CONTENDED}{index}");
-                let id = self.world.recorder.began(&key, Op::Get);
+                let id = self.world.recorder.began(&key, KeyOp::Get);
                 (key, id)
             })
             .collect();
@@ -245,10 +245,10 @@ impl Client {
         self.world.listed(CONTENDED, &list);
         for (key, id) in reads {
             let found = list.items.iter().find(|node| node.name() == key);
-            let found = found.map(|node| Outcome::Found(node::value(node)));
+            let found = found.map(|node| OpOutcome::Found(node::value(node)));
             self.world
                 .recorder
-                .ended(id, found.unwrap_or(Outcome::Absent));
+                .ended(id, found.unwrap_or(OpOutcome::Absent));
         }
         Ok(())
     }
@@ -266,22 +266,22 @@ impl Client {
         }
     }
 
-    fn written(&self, written: Result<Node, ApiError>) -> Result<Outcome, Gone> {
+    fn written(&self, written: Result<Node, ApiError>) -> Result<OpOutcome, ServerGone> {
         match written {
             Ok(node) => {
                 self.world.acknowledge(&node);
                 self.acknowledged.fetch_add(1, Ordering::Relaxed);
-                Ok(Outcome::Done)
+                Ok(OpOutcome::Done)
             }
             Err(error) => self.refused(&error),
         }
     }
 
-    fn refused(&self, error: &ApiError) -> Result<Outcome, Gone> {
+    fn refused(&self, error: &ApiError) -> Result<OpOutcome, ServerGone> {
         match error.reason {
-            Reason::NotFound => Ok(Outcome::Absent),
-            Reason::AlreadyExists | Reason::Conflict => Ok(Outcome::Refused),
-            Reason::ServiceUnavailable if self.killed.load(Ordering::SeqCst) => Err(Gone),
+            Reason::NotFound => Ok(OpOutcome::Absent),
+            Reason::AlreadyExists | Reason::Conflict => Ok(OpOutcome::Refused),
+            Reason::ServiceUnavailable if self.killed.load(Ordering::SeqCst) => Err(ServerGone),
             _ => panic!("only a kill may leave a request without an answer: {error:?}"),
         }
     }

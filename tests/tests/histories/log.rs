@@ -6,17 +6,18 @@ use anyhow::{Context as _, Result, bail, ensure};
 use futures::StreamExt as _;
 use podplane_api::{Object as _, core::Node};
 use podplane_client::{Client, ListParams, ObjectEvent};
-use podplane_tests::{history::Value, rest::Rest};
+use podplane_http_client::HttpClient;
+use podplane_tests::history::Value;
 use serde_json::Value as Json;
 
 use crate::clients::node;
 
 /// The value of each object, with the revision since which it has it.
-pub(crate) type State = BTreeMap<String, (u64, Value)>;
+pub(crate) type ObjectValues = BTreeMap<String, (u64, Value)>;
 
 /// The change of an object in an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Change {
+enum WatchedChange {
     Added,
     Modified,
     Deleted,
@@ -24,8 +25,8 @@ enum Change {
 
 /// An event of a watch.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
-    change: Change,
+pub(crate) struct WatchedEvent {
+    change: WatchedChange,
     name: String,
     revision: u64,
     value: Value,
@@ -43,7 +44,7 @@ enum Face {
 pub(crate) struct Watcher {
     face: Face,
     from: u64,
-    pub(crate) seen: Vec<Seen>,
+    pub(crate) seen: Vec<WatchedEvent>,
 }
 
 impl Watcher {
@@ -63,7 +64,12 @@ impl Watcher {
     }
 
     /// Watches until it has seen a revision, or until the stream ends.
-    pub(crate) async fn follow(mut self, client: Client, rest: Rest, until: Option<u64>) -> Self {
+    pub(crate) async fn follow(
+        mut self,
+        client: Client,
+        rest: HttpClient,
+        until: Option<u64>,
+    ) -> Self {
         let followed = match self.face {
             Face::Grpc => self.follow_grpc(client, until).await,
             Face::Rest => self.follow_rest(rest, until).await,
@@ -91,15 +97,15 @@ impl Watcher {
         };
         while !self.done(until) {
             let (change, node) = match events.next().await {
-                Some(Ok(ObjectEvent::Added(node))) => (Change::Added, node),
-                Some(Ok(ObjectEvent::Modified(node))) => (Change::Modified, node),
-                Some(Ok(ObjectEvent::Deleted(node))) => (Change::Deleted, node),
+                Some(Ok(ObjectEvent::Added(node))) => (WatchedChange::Added, node),
+                Some(Ok(ObjectEvent::Modified(node))) => (WatchedChange::Modified, node),
+                Some(Ok(ObjectEvent::Deleted(node))) => (WatchedChange::Deleted, node),
                 Some(Ok(ObjectEvent::Bookmark(_))) => continue,
                 None if until.is_none() => return Ok(()),
                 Some(Err(error)) if error.is_unavailable() && until.is_none() => return Ok(()),
                 other => bail!("{other:?}"),
             };
-            self.seen.push(Seen {
+            self.seen.push(WatchedEvent {
                 change,
                 name: node.name().to_owned(),
                 revision: node::revision(&node),
@@ -109,7 +115,7 @@ impl Watcher {
         Ok(())
     }
 
-    async fn follow_rest(&mut self, rest: Rest, until: Option<u64>) -> Result<()> {
+    async fn follow_rest(&mut self, rest: HttpClient, until: Option<u64>) -> Result<()> {
         let path = format!(
             "/api/v1/nodes?watch=1&allowWatchBookmarks=true&resourceVersion={}",
             self.revision()
@@ -127,9 +133,9 @@ impl Watcher {
                 other => bail!("{other:?}"),
             };
             let change = match event["type"].as_str() {
-                Some("ADDED") => Change::Added,
-                Some("MODIFIED") => Change::Modified,
-                Some("DELETED") => Change::Deleted,
+                Some("ADDED") => WatchedChange::Added,
+                Some("MODIFIED") => WatchedChange::Modified,
+                Some("DELETED") => WatchedChange::Deleted,
                 Some("BOOKMARK") => continue,
                 _ => bail!("{event}"),
             };
@@ -139,12 +145,12 @@ impl Watcher {
     }
 }
 
-fn document(change: Change, object: &Json) -> Result<Seen> {
+fn document(change: WatchedChange, object: &Json) -> Result<WatchedEvent> {
     let text = |pointer: &str| {
         let text = object.pointer(pointer).and_then(Json::as_str);
         text.with_context(|| format!("{pointer} of {object}"))
     };
-    Ok(Seen {
+    Ok(WatchedEvent {
         change,
         name: text("/metadata/name")?.to_owned(),
         revision: text("/metadata/resourceVersion")?.parse()?,
@@ -154,21 +160,21 @@ fn document(change: Change, object: &Json) -> Result<Seen> {
 
 /// A watch that saw everything from the beginning of the store, once and in order.
 #[derive(Debug)]
-pub(crate) struct Log(BTreeMap<u64, Seen>);
+pub(crate) struct Log(BTreeMap<u64, WatchedEvent>);
 
 impl Log {
     /// Checks the guarantees of a watch: revisions grow, an added object was missing before, a
     /// modified or deleted one existed.
-    pub(crate) fn new(seen: Vec<Seen>) -> Result<Self> {
+    pub(crate) fn new(seen: Vec<WatchedEvent>) -> Result<Self> {
         let mut present = BTreeMap::new();
-        let mut log = BTreeMap::<u64, Seen>::new();
+        let mut log = BTreeMap::<u64, WatchedEvent>::new();
         for event in seen {
             let was_there = present.contains_key(&event.name);
             ensure!(
-                was_there == (event.change != Change::Added),
+                was_there == (event.change != WatchedChange::Added),
                 "{event:?}, and it was there: {was_there}"
             );
-            if event.change == Change::Deleted {
+            if event.change == WatchedChange::Deleted {
                 present.remove(&event.name);
             } else {
                 present.insert(event.name.clone(), event.value);
@@ -184,16 +190,17 @@ impl Log {
     /// Returns true if it saw that write.
     pub(crate) fn wrote(&self, revision: u64, name: &str, value: Value) -> bool {
         self.0.get(&revision).is_some_and(|seen| {
-            seen.change != Change::Deleted && (seen.name.as_str(), seen.value) == (name, value)
+            seen.change != WatchedChange::Deleted
+                && (seen.name.as_str(), seen.value) == (name, value)
         })
     }
 
     /// The objects at a revision whose names have the prefix.
-    pub(crate) fn state_at(&self, revision: u64, prefix: &str) -> State {
-        let mut state = State::new();
+    pub(crate) fn state_at(&self, revision: u64, prefix: &str) -> ObjectValues {
+        let mut state = ObjectValues::new();
         let seen = self.0.range(..=revision).map(|(_, seen)| seen);
         for seen in seen.filter(|seen| seen.name.starts_with(prefix)) {
-            if seen.change == Change::Deleted {
+            if seen.change == WatchedChange::Deleted {
                 state.remove(&seen.name);
             } else {
                 state.insert(seen.name.clone(), (seen.revision, seen.value));

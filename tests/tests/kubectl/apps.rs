@@ -1,11 +1,11 @@
 //! Deployments: `create deployment`, `scale`, `rollout`, `set image`, and deletion with its ways to
 //! propagate.
 
-use podplane_tests::kubectl::{Case, Kubectl};
+use podplane_tests::kubectl::{Kubectl, KubectlCase};
 
 use super::{has_lines, header, row, words};
 
-pub(super) const CASES: &[Case] = &[
+pub(super) const CASES: &[KubectlCase] = &[
     ("create deployment", create),
     ("get deployments and replica sets", tables),
     ("describe deployment", describe),

@@ -1,11 +1,11 @@
 //! Requests about the server itself: its version, resources, health and metrics, and the user's
 //! identity.
 
-use podplane_tests::kubectl::{Case, Kubectl};
+use podplane_tests::kubectl::{Kubectl, KubectlCase};
 
 use super::{has_lines, header, row};
 
-pub(super) const CASES: &[Case] = &[
+pub(super) const CASES: &[KubectlCase] = &[
     ("version", version),
     ("cluster-info", cluster_info),
     ("cluster-info dump", dump),

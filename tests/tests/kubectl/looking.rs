@@ -1,10 +1,10 @@
 //! Ways of looking other than `get`: `describe`, `events`, `explain`, `diff`.
 
-use podplane_tests::kubectl::{Case, Kubectl};
+use podplane_tests::kubectl::{Kubectl, KubectlCase};
 
 use super::{has_lines, header, row, words};
 
-pub(super) const CASES: &[Case] = &[
+pub(super) const CASES: &[KubectlCase] = &[
     ("describe node", describe_node),
     ("describe pod", describe_pod),
     ("describe namespace", describe_namespace),

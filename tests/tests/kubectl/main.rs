@@ -15,10 +15,10 @@ mod writing;
 use anyhow::Result;
 use podplane_tests::{
     Cluster, Network, builder,
-    kubectl::{Case, Order, each},
+    kubectl::{KubectlCase, VersionOrder, each},
 };
 
-async fn run(order: Order, cases: &'static [Case]) -> Result<()> {
+async fn run(order: VersionOrder, cases: &'static [KubectlCase]) -> Result<()> {
     let Some(cluster) = Cluster::up(builder(Network::Ledger)).await? else {
         return Ok(());
     };
@@ -28,38 +28,38 @@ async fn run(order: Order, cases: &'static [Case]) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn kubectl_prints_objects() -> Result<()> {
-    run(Order::Together, printing::CASES).await
+    run(VersionOrder::Together, printing::CASES).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn kubectl_describes_and_explains_objects() -> Result<()> {
-    run(Order::Together, looking::CASES).await
+    run(VersionOrder::Together, looking::CASES).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn kubectl_writes_objects() -> Result<()> {
-    run(Order::Together, writing::CASES).await
+    run(VersionOrder::Together, writing::CASES).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn kubectl_manages_pods() -> Result<()> {
-    run(Order::Together, pods::CASES).await
+    run(VersionOrder::Together, pods::CASES).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn kubectl_manages_deployments() -> Result<()> {
-    run(Order::Together, apps::CASES).await
+    run(VersionOrder::Together, apps::CASES).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn kubectl_queries_the_server() -> Result<()> {
-    run(Order::Together, cluster::CASES).await
+    run(VersionOrder::Together, cluster::CASES).await
 }
 
 /// One version after the other: draining a node evicts the pods of all versions.
 #[tokio::test(flavor = "multi_thread")]
 async fn kubectl_manages_nodes() -> Result<()> {
-    run(Order::InTurn, nodes::CASES).await
+    run(VersionOrder::InTurn, nodes::CASES).await
 }
 
 /// The words of a line.

@@ -1,10 +1,10 @@
 //! Nodes: taints, cordons, drains, and the field story's repair of a node's block.
 
-use podplane_tests::kubectl::{Case, Kubectl};
+use podplane_tests::kubectl::{Kubectl, KubectlCase};
 
 use super::{has_lines, row};
 
-pub(super) const CASES: &[Case] = &[
+pub(super) const CASES: &[KubectlCase] = &[
     ("taint", taint),
     ("cordon and uncordon", cordon),
     ("drain", drain),

@@ -1,8 +1,8 @@
 //! `run`, `wait`, `set`, and the commands that a pod without containers cannot serve.
 
-use podplane_tests::kubectl::{Case, Kubectl};
+use podplane_tests::kubectl::{Kubectl, KubectlCase};
 
-pub(super) const CASES: &[Case] = &[
+pub(super) const CASES: &[KubectlCase] = &[
     ("run", run),
     ("run --overrides --labels --env", run_with),
     ("run --rm -i", run_attached),

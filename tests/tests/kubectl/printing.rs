@@ -1,10 +1,10 @@
 //! `get` in all its forms.
 
-use podplane_tests::kubectl::{Case, Kubectl};
+use podplane_tests::kubectl::{Kubectl, KubectlCase};
 
 use super::{header, row, words};
 
-pub(super) const CASES: &[Case] = &[
+pub(super) const CASES: &[KubectlCase] = &[
     ("get nodes", nodes),
     ("get nodes -o wide", nodes_wide),
     ("get pods, none there", nothing),

@@ -1,10 +1,10 @@
 //! `create`, `apply`, `replace`, `edit`, `patch`, `label`, `annotate`, `delete`.
 
-use podplane_tests::kubectl::{Case, Kubectl};
+use podplane_tests::kubectl::{Kubectl, KubectlCase};
 
 use super::words;
 
-pub(super) const CASES: &[Case] = &[
+pub(super) const CASES: &[KubectlCase] = &[
     ("create -f", create),
     ("create -f with a generated name", generated),
     ("create --dry-run", dry_run),

@@ -16,7 +16,9 @@ use std::{
 
 use anyhow::Context as _;
 use podplane_cni::Version;
-use podplane_cni_verify::{Amount, CheckInfo, Event, Options, RangeKeys, Report, Template};
+use podplane_cni_verify::{
+    Amount, CheckInfo, Event, RangeKeys, Template, VerifyOptions, VerifyReport,
+};
 use rustix::process::Signal;
 
 use crate::{
@@ -207,14 +209,14 @@ fn list() -> anyhow::Result<()> {
     output::line(TextTable::new(vec!["CHECK", "WHAT HOLDS", "BASIS"]).rows(rows))
 }
 
-fn verified(args: &Args, stop: &Stop) -> anyhow::Result<Report> {
+fn verified(args: &Args, stop: &Stop) -> anyhow::Result<VerifyReport> {
     let selected = selection(args)?;
     let plugin = program(args.plugin.as_deref().unwrap_or(Path::new("")))?;
     let directory = tempfile::Builder::new()
         .prefix("podplane-verify-")
         .tempdir()
         .context("failed to make a directory for the plugin's data")?;
-    let options = Options {
+    let options = VerifyOptions {
         template: template(args, &plugin)?,
         plugin,
         directory: directory.path().to_owned(),
@@ -325,7 +327,7 @@ impl Screen {
 }
 
 /// Writes the commands of each finding into the directory with the log of calls.
-fn write_commands(report: &Report, directory: &Path) -> anyhow::Result<()> {
+fn write_commands(report: &VerifyReport, directory: &Path) -> anyhow::Result<()> {
     for (number, (_, finding)) in (1..).zip(text::counting(report)) {
         let path = directory.join(format!("finding-{number}.sh"));
         fs::write(&path, &finding.commands)

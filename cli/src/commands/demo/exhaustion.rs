@@ -13,7 +13,7 @@ use podplane_client::{Cache, Changes, Client, DeleteParams, ListParams, reflecto
 use podplane_cluster::{
     data_dir::DataDir,
     extra::ExtraConfig,
-    launch::{self, Lifetime, Outcome},
+    launch::{self, LaunchOutcome, Lifetime},
     settings::{Network, Settings, name_of},
 };
 use podplane_ipam::IpPolicy;
@@ -97,7 +97,7 @@ pub(super) fn run(demo: &Exhaustion) -> anyhow::Result<ExitCode> {
         let progress = Progress::new("starting a cluster of one node");
         let played = async {
             anyhow::ensure!(
-                launched.serving(|text| progress.done(text)).await? == Outcome::Serves,
+                launched.serving(|text| progress.done(text)).await? == LaunchOutcome::Serves,
                 "the new directory has a cluster already"
             );
             let status = launch::find(&dir, demo.timeout)

@@ -20,7 +20,7 @@ fn failed(error: &NetlinkError) -> CniError {
 
 /// The parameters of a new pair.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Pair<'a> {
+pub(crate) struct VethPair<'a> {
     /// The container's namespace.
     pub(crate) netns: &'a File,
     /// The name of the container's end.
@@ -34,9 +34,9 @@ pub(crate) struct Pair<'a> {
 }
 
 /// Makes the pair, sets the host's end up and returns it. The host's end gets a random name.
-pub(crate) fn create(netlink: &mut Netlink, pair: Pair<'_>) -> Result<Link, CniError> {
+pub(crate) fn create(netlink: &mut Netlink, pair: VethPair<'_>) -> Result<Link, CniError> {
     const ATTEMPTS: u32 = 10;
-    let Pair {
+    let VethPair {
         netns,
         ifname,
         mtu,

@@ -5,7 +5,7 @@ use std::fs;
 
 use podplane_netlink::TokenBucket;
 
-use super::config::Limit;
+use super::config::RateLimit;
 
 const MICROSECONDS: f64 = 1e6;
 
@@ -13,7 +13,7 @@ const MICROSECONDS: f64 = 1e6;
 const LATENCY_MICROSECONDS: f64 = 25_000.0;
 
 /// The bucket for a limit.
-pub(super) fn token_bucket(limit: Limit) -> TokenBucket {
+pub(super) fn token_bucket(limit: RateLimit) -> TokenBucket {
     token_bucket_by(limit, ticks_in_microsecond())
 }
 
@@ -21,7 +21,7 @@ pub(super) fn token_bucket(limit: Limit) -> TokenBucket {
     clippy::cast_precision_loss,
     reason = "the reference computes in floating point"
 )]
-fn token_bucket_by(limit: Limit, ticks: f64) -> TokenBucket {
+fn token_bucket_by(limit: RateLimit, ticks: f64) -> TokenBucket {
     let rate = limit.rate / 8;
     let burst = u32::try_from(limit.burst / 8).unwrap_or(u32::MAX);
     let time = low_bits(f64::from(burst) * MICROSECONDS / rate as f64);
@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn buckets_equal_those_of_the_reference() {
         let bucket = |rate, burst| {
-            let bucket = token_bucket_by(Limit { rate, burst }, 15.625);
+            let bucket = token_bucket_by(RateLimit { rate, burst }, 15.625);
             (bucket.rate, bucket.limit, bucket.buffer)
         };
         assert_eq!(bucket(8_000_000, 80_000), (1_000_000, 35_000, 156_250));

@@ -4,7 +4,7 @@ use podplane_cni::{
     skel::{Call, previous_result},
     types::{
         CniError, CniResult,
-        go_json::{self, Kind},
+        go_json::{self, GoType},
     },
 };
 use serde::Deserialize;
@@ -13,22 +13,22 @@ use serde::Deserialize;
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Document {
+struct BandwidthConf {
     #[serde(flatten)]
-    fixed: Entry,
+    fixed: ConfiguredLimits,
     runtimeconfig: RuntimeConfig,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct RuntimeConfig {
-    bandwidth: Option<Entry>,
+    bandwidth: Option<ConfiguredLimits>,
 }
 
 /// Limits as configured: rates in bits per second, bursts in bits.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Entry {
+struct ConfiguredLimits {
     ingressrate: Option<u64>,
     ingressburst: Option<u64>,
     egressrate: Option<u64>,
@@ -37,7 +37,7 @@ struct Entry {
 
 /// The limit of one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Limit {
+pub(super) struct RateLimit {
     /// Bits per second; never 0.
     pub(super) rate: u64,
     /// Bits that may be sent at once; never 0.
@@ -46,16 +46,16 @@ pub(super) struct Limit {
 
 /// The parsed configuration.
 #[derive(Debug, Clone)]
-pub(super) struct Config {
+pub(super) struct BandwidthConfig {
     /// The limit of traffic to the container.
-    pub(super) ingress: Option<Limit>,
+    pub(super) ingress: Option<RateLimit>,
     /// The limit of traffic from the container.
-    pub(super) egress: Option<Limit>,
+    pub(super) egress: Option<RateLimit>,
     /// The result of the plugins earlier in the chain.
     pub(super) previous: Option<CniResult>,
 }
 
-impl Config {
+impl BandwidthConfig {
     /// Parses the configuration, with the reference's error texts in the reference's order.
     pub(super) fn parse(call: &Call) -> Result<Self, CniError> {
         let (ingress, egress) = limits(&call.stdin).map_err(CniError::internal)?;
@@ -78,12 +78,12 @@ impl Config {
 
 /// The limits of both directions: ingress, egress. If the network sets any value, the container's
 /// values are ignored.
-fn limits(text: &[u8]) -> Result<(Option<Limit>, Option<Limit>), String> {
+fn limits(text: &[u8]) -> Result<(Option<RateLimit>, Option<RateLimit>), String> {
     let failed = |error: String| format!("failed to parse network configuration: {error}");
     let document = go_json::decode(text, &DOCUMENT).map_err(failed)?;
-    let document: Document =
+    let document: BandwidthConf =
         serde_json::from_value(document).map_err(|error| failed(error.to_string()))?;
-    let Document {
+    let BandwidthConf {
         fixed,
         runtimeconfig,
     } = document;
@@ -105,7 +105,7 @@ fn limits(text: &[u8]) -> Result<(Option<Limit>, Option<Limit>), String> {
     Ok((ingress, egress))
 }
 
-fn limit(rate: Option<u64>, burst: Option<u64>) -> Result<Option<Limit>, String> {
+fn limit(rate: Option<u64>, burst: Option<u64>) -> Result<Option<RateLimit>, String> {
     match (rate.unwrap_or(0), burst.unwrap_or(0)) {
         (0, 0) => Ok(None),
         (_, 0) => Err("if rate is set, burst must also be set".to_owned()),
@@ -113,33 +113,33 @@ fn limit(rate: Option<u64>, burst: Option<u64>) -> Result<Option<Limit>, String>
         (_, burst) if burst / 8 >= u64::from(u32::MAX) => {
             Err("burst cannot be more than 4GB".to_owned())
         }
-        (rate, burst) => Ok(Some(Limit { rate, burst })),
+        (rate, burst) => Ok(Some(RateLimit { rate, burst })),
     }
 }
 
 // The fields that the reference decodes: what is of another type is refused, used or not.
 
-static DOCUMENT: Kind = Kind::Struct(&[
-    ("cniVersion", Kind::String),
-    ("name", Kind::String),
-    ("type", Kind::String),
-    ("capabilities", Kind::Map(&Kind::Bool)),
-    ("prevResult", Kind::AnyMap),
+static DOCUMENT: GoType = GoType::Struct(&[
+    ("cniVersion", GoType::String),
+    ("name", GoType::String),
+    ("type", GoType::String),
+    ("capabilities", GoType::Map(&GoType::Bool)),
+    ("prevResult", GoType::AnyMap),
     (
         "runtimeConfig",
-        Kind::Struct(&[("bandwidth", Kind::Pointer(&ENTRY))]),
+        GoType::Struct(&[("bandwidth", GoType::Pointer(&ENTRY))]),
     ),
-    ("ingressRate", Kind::Uint),
-    ("ingressBurst", Kind::Uint),
-    ("egressRate", Kind::Uint),
-    ("egressBurst", Kind::Uint),
+    ("ingressRate", GoType::Uint),
+    ("ingressBurst", GoType::Uint),
+    ("egressRate", GoType::Uint),
+    ("egressBurst", GoType::Uint),
 ]);
 
-static ENTRY: Kind = Kind::Struct(&[
-    ("ingressRate", Kind::Uint),
-    ("ingressBurst", Kind::Uint),
-    ("egressRate", Kind::Uint),
-    ("egressBurst", Kind::Uint),
+static ENTRY: GoType = GoType::Struct(&[
+    ("ingressRate", GoType::Uint),
+    ("ingressBurst", GoType::Uint),
+    ("egressRate", GoType::Uint),
+    ("egressBurst", GoType::Uint),
 ]);
 
 #[cfg(test)]
@@ -148,13 +148,13 @@ mod tests {
 
     use super::*;
 
-    fn parse(config: &Value) -> Result<(Option<Limit>, Option<Limit>), String> {
+    fn parse(config: &Value) -> Result<(Option<RateLimit>, Option<RateLimit>), String> {
         limits(config.to_string().as_bytes())
     }
 
     #[test]
     fn limits_of_the_network_override_those_of_the_container() {
-        let limit = |rate, burst| Some(Limit { rate, burst });
+        let limit = |rate, burst| Some(RateLimit { rate, burst });
         let of_container = json!({"bandwidth": {"ingressRate": 1, "ingressBurst": 2, "egressRate": 3, "egressBurst": 4}});
         let config = json!({"runtimeConfig": of_container});
         assert_eq!(parse(&config), Ok((limit(1, 2), limit(3, 4))));

@@ -1,6 +1,6 @@
 //! CHECK: compares the system with the previous result, with the reference's error texts.
 
-use super::config::Config;
+use super::config::BridgeConfig;
 use podplane_cni::{
     skel::{Call, previous_result, text},
     types::{CniError, CniResult, Interface},
@@ -9,7 +9,7 @@ use podplane_netlink::{Link, Netlink, NetlinkError};
 
 use crate::attach::check::find_container_faults;
 
-pub(super) fn check(call: &Call, config: &Config) -> Result<(), CniError> {
+pub(super) fn check(call: &Call, config: &BridgeConfig) -> Result<(), CniError> {
     let previous =
         previous_result(call)?.ok_or_else(|| CniError::internal("Required prevResult missing"))?;
     find_faults(call, config, &previous)
@@ -20,7 +20,7 @@ pub(super) fn check(call: &Call, config: &Config) -> Result<(), CniError> {
 /// Returns the text of the first difference.
 fn find_faults(
     call: &Call,
-    config: &Config,
+    config: &BridgeConfig,
     previous: &CniResult,
 ) -> Result<Option<String>, NetlinkError> {
     let mut host = Netlink::open()?;
@@ -86,7 +86,7 @@ fn find(host: &mut Netlink, named: &Interface) -> Result<Result<Link, String>, N
     Ok(Ok(link))
 }
 
-fn find_bridge_faults(config: &Config, named: &Interface, bridge: &Link) -> Option<String> {
+fn find_bridge_faults(config: &BridgeConfig, named: &Interface, bridge: &Link) -> Option<String> {
     let Interface { name, mac, .. } = named;
     if bridge.kind != "bridge" {
         return Some(format!(

@@ -17,7 +17,7 @@ use crate::{
 // Keys are folded before decoding, so the names here are lower case.
 #[derive(Deserialize)]
 #[serde(default)]
-struct Document {
+struct BridgeConf {
     name: String,
     bridge: String,
     isgateway: bool,
@@ -41,7 +41,7 @@ struct Document {
     runtimeconfig: Mac,
 }
 
-impl Default for Document {
+impl Default for BridgeConf {
     fn default() -> Self {
         Self {
             name: String::new(),
@@ -98,7 +98,7 @@ struct Mac {
 
 /// The parsed configuration.
 #[derive(Debug, Clone)]
-pub(super) struct Config {
+pub(super) struct BridgeConfig {
     pub(super) network: String,
     pub(super) bridge: String,
     pub(super) is_gateway: bool,
@@ -197,9 +197,9 @@ fn collect_trunk(trunk: &[Trunk]) -> Result<Vec<u16>, CniError> {
     Ok(ids.into_iter().collect())
 }
 
-impl Config {
+impl BridgeConfig {
     pub(super) fn parse(call: &Call) -> Result<Self, CniError> {
-        let document: Document = json::read_folded(&call.stdin)
+        let document: BridgeConf = json::read_folded(&call.stdin)
             .map_err(|error| CniError::internal(format!("failed to load netconf: {error}")))?;
         let vlans = Vlans::parse(
             document.vlan,
@@ -275,7 +275,9 @@ impl Config {
     }
 
     /// The backend of masquerading; `None` if the configuration leaves the choice.
-    pub(super) fn masquerade_backend(&self) -> Result<Option<masquerade::Backend>, CniError> {
-        masquerade::Backend::parse(self.masquerade_backend.as_deref())
+    pub(super) fn masquerade_backend(
+        &self,
+    ) -> Result<Option<masquerade::MasqueradeBackend>, CniError> {
+        masquerade::MasqueradeBackend::parse(self.masquerade_backend.as_deref())
     }
 }

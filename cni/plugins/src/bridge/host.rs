@@ -9,7 +9,7 @@ use podplane_cni::{
 };
 use podplane_netlink::{Bridge, Link, Netlink, NetlinkError, OperState, Request, netns};
 
-use super::config::{Config, Vlans};
+use super::config::{BridgeConfig, Vlans};
 use crate::attach::{accept_no_router_advertisements, enable_forwarding, veth};
 
 fn failed(error: &NetlinkError) -> CniError {
@@ -17,7 +17,10 @@ fn failed(error: &NetlinkError) -> CniError {
 }
 
 /// Finds or makes the bridge, and sets it up.
-pub(super) fn ensure_bridge(netlink: &mut Netlink, config: &Config) -> Result<Link, CniError> {
+pub(super) fn ensure_bridge(
+    netlink: &mut Netlink,
+    config: &BridgeConfig,
+) -> Result<Link, CniError> {
     let name = config.bridge.as_str();
     let mut ensure = || {
         if let Some(link) = netlink.link(name)? {
@@ -66,7 +69,7 @@ pub(super) fn ensure_bridge(netlink: &mut Netlink, config: &Config) -> Result<Li
 /// Configures the port of the bridge: hairpin mode, isolation, VLANs.
 pub(super) fn configure_port(
     netlink: &mut Netlink,
-    config: &Config,
+    config: &BridgeConfig,
     port: &Link,
 ) -> Result<(), CniError> {
     let mut requests = Vec::new();
@@ -117,7 +120,7 @@ fn configure_vlans(netlink: &mut Netlink, vlans: &Vlans, port: &Link) -> Result<
 /// bridge or, with a VLAN, to an interface in the VLAN, which is returned.
 pub(super) fn configure_gateway(
     netlink: &mut Netlink,
-    config: &Config,
+    config: &BridgeConfig,
     bridge: &Link,
     result: &CniResult,
 ) -> Result<Option<Link>, CniError> {
@@ -151,7 +154,7 @@ pub(super) fn configure_gateway(
 /// is a port.
 fn ensure_vlan_gateway(
     netlink: &mut Netlink,
-    config: &Config,
+    config: &BridgeConfig,
     bridge: &Link,
     vlan: u16,
 ) -> Result<Link, CniError> {
@@ -172,7 +175,7 @@ fn ensure_vlan_gateway(
         return Ok(link);
     }
     let own = netns::current().map_err(|error| wrong(&text(&error)))?;
-    let pair = veth::Pair {
+    let pair = veth::VethPair {
         netns: &own,
         ifname: &name,
         mtu: Some(bridge.mtu),
@@ -204,7 +207,7 @@ fn ensure_vlan_gateway(
 /// subnets do not overlap; others are replaced with `forceAddress`, else they are an error.
 fn ensure_address(
     netlink: &mut Netlink,
-    config: &Config,
+    config: &BridgeConfig,
     link: &Link,
     wanted: IpNet,
 ) -> Result<(), String> {

@@ -7,7 +7,7 @@
 //! and drops the rest. For GC, a chain made here names its network in its comment; the reference's
 //! chains do not, and are left alone.
 
-use super::config::Config;
+use super::config::BridgeConfig;
 use podplane_cni::{
     runtime::ValidAttachment,
     skel::{Call, text},
@@ -15,7 +15,7 @@ use podplane_cni::{
 };
 use podplane_netlink::{
     NetlinkError,
-    nft::{Base, Batch, Chain, Family, Hook, Nft, Table, expr},
+    nft::{BaseChain, Batch, Chain, Family, Hook, Nft, Table, expr},
 };
 
 const TABLE: Table<'_> = Table {
@@ -41,7 +41,7 @@ fn network_comment(network: &str) -> String {
 }
 
 impl MacCheck {
-    pub(super) fn of(call: &Call, config: &Config) -> Self {
+    pub(super) fn of(call: &Call, config: &BridgeConfig) -> Self {
         Self {
             id: format!("{}-{}", call.container_id, call.ifname),
             network: config.network.clone(),
@@ -72,7 +72,7 @@ impl MacCheck {
         let network = network_comment(&self.network);
         let mut batch = Batch::default();
         batch.add_table(TABLE, None);
-        let base = Base {
+        let base = BaseChain {
             kind: "filter",
             hook: Hook::Prerouting,
             priority: BEFORE_DNAT,

@@ -7,23 +7,23 @@ use podplane_cni::{
     skel::{Call, previous_result},
     types::{
         CniError, CniResult,
-        go_json::{self, Kind},
+        go_json::{self, GoType},
         json,
     },
 };
 use serde::Deserialize;
 
-static DOCUMENT: Kind = Kind::Struct(&[
-    ("backend", Kind::String),
-    ("iptablesAdminChainName", Kind::String),
-    ("firewalldZone", Kind::String),
-    ("ingressPolicy", Kind::String),
+static DOCUMENT: GoType = GoType::Struct(&[
+    ("backend", GoType::String),
+    ("iptablesAdminChainName", GoType::String),
+    ("firewalldZone", GoType::String),
+    ("ingressPolicy", GoType::String),
 ]);
 
 // Keys are folded before decoding, so the names here are lower case.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Document {
+struct FirewallConf {
     backend: String,
     iptablesadminchainname: String,
     firewalldzone: String,
@@ -58,7 +58,7 @@ pub(super) enum Family {
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Config {
+pub(super) struct FirewallConfig {
     pub(super) backend: BackendChoice,
     /// The chain of the operator's own rules, which come before those of containers.
     pub(super) admin_chain: String,
@@ -71,18 +71,18 @@ pub(super) struct Config {
     pub(super) addresses: Vec<IpNet>,
 }
 
-impl Config {
+impl FirewallConfig {
     /// Parses the configuration, with the reference's error texts in the reference's order.
     pub(super) fn parse(call: &Call) -> Result<Self, CniError> {
         let failed = |why: String| CniError::internal(format!("failed to load netconf: {why}"));
         let document = go_json::decode(&call.stdin, &DOCUMENT).map_err(failed)?;
         let document =
-            Document::deserialize(document).map_err(|error| failed(error.to_string()))?;
+            FirewallConf::deserialize(document).map_err(|error| failed(error.to_string()))?;
         let previous = previous_result(call).map_err(|error| CniError {
             msg: format!("could not parse prevResult: {}", error.msg),
             ..error
         })?;
-        let Document {
+        let FirewallConf {
             backend,
             iptablesadminchainname,
             firewalldzone,

@@ -8,7 +8,7 @@ use podplane_cni::types::CniError;
 use serde::Serialize;
 use zbus::{Connection, DynamicType, Error, Message, block_on, conn::Builder};
 
-use super::{config::Config, warn};
+use super::{config::FirewallConfig, warn};
 
 const NAME: &str = "org.fedoraproject.FirewallD1";
 const PATH: &str = "/org/fedoraproject/FirewallD1";
@@ -53,7 +53,7 @@ impl Firewalld {
     }
 
     /// Adds the container's addresses to the zone.
-    pub(super) fn add(&self, config: &Config) -> Result<(), CniError> {
+    pub(super) fn add(&self, config: &FirewallConfig) -> Result<(), CniError> {
         let zone = config.zone.as_str();
         for address in &config.addresses {
             let address = address.to_string();
@@ -72,7 +72,7 @@ impl Firewalld {
 
     /// Removes the addresses from the zone. Failures are only printed, since nothing of the zone
     /// outlives firewalld.
-    pub(super) fn remove(&self, config: &Config) {
+    pub(super) fn remove(&self, config: &FirewallConfig) {
         let zone = config.zone.as_str();
         for address in &config.addresses {
             let address = address.to_string();
@@ -89,7 +89,7 @@ impl Firewalld {
     }
 
     /// Checks that the addresses are in the zone.
-    pub(super) fn check(&self, config: &Config) -> Result<(), CniError> {
+    pub(super) fn check(&self, config: &FirewallConfig) -> Result<(), CniError> {
         let zone = config.zone.as_str();
         for address in &config.addresses {
             let address = address.to_string();

@@ -17,7 +17,7 @@ use podplane_netlink::nft::{self, Nft};
 use rustix::fs::{FlockOperation, flock};
 
 use super::{
-    config::{Config, Family},
+    config::{Family, FirewallConfig},
     isolation::{self, Isolation},
 };
 use crate::masquerade::{
@@ -54,9 +54,9 @@ impl Family {
 
 /// The rules of the table: commands as `-S` prints them.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Rules(Vec<String>);
+pub(super) struct FilterRules(Vec<String>);
 
-impl Rules {
+impl FilterRules {
     fn read(program: &str, chain: Option<&str>) -> Result<Self, CniError> {
         let args: Vec<_> = ["-w", "-t", "filter", "-S"]
             .into_iter()
@@ -97,13 +97,13 @@ fn with_our_addresses(line: &str) -> String {
 
 /// Commands for `iptables-restore`.
 #[derive(Debug, Default)]
-pub(super) struct Commands {
+pub(super) struct RuleCommands {
     text: String,
     /// Set if another ADD may be about to make the same rules.
     is_shared: bool,
 }
 
-impl Commands {
+impl RuleCommands {
     pub(super) fn push(&mut self, command: &str) {
         _ = writeln!(self.text, "{command}");
     }
@@ -121,7 +121,7 @@ impl Commands {
 
     /// Makes a chain if it is missing. `:NAME` would not do: it empties a chain that another
     /// process has made since.
-    pub(super) fn ensure_chain(&mut self, present: &Rules, name: &str) {
+    pub(super) fn ensure_chain(&mut self, present: &FilterRules, name: &str) {
         if !present.has_chain(name) {
             self.push_shared(&format!("-N {}", quote(name)));
         }
@@ -142,9 +142,9 @@ pub(super) fn quote(word: &str) -> String {
 fn change(
     program: &str,
     chain: Option<&str>,
-    commands: impl Fn(&Rules) -> Commands,
+    commands: impl Fn(&FilterRules) -> RuleCommands,
 ) -> Result<(), CniError> {
-    let mut present = Rules::read(program, chain)?;
+    let mut present = FilterRules::read(program, chain)?;
     let mut lock = None;
     let mut attempts = 0;
     loop {
@@ -155,7 +155,7 @@ fn change(
         if commands.is_shared && lock.is_none() {
             // The previous holder of the lock may have made the rules.
             lock = Some(take_lock());
-            present = Rules::read(program, chain)?;
+            present = FilterRules::read(program, chain)?;
             continue;
         }
         attempts += 1;
@@ -166,7 +166,7 @@ fn change(
         };
         // Another process may have changed the rules since they were listed; then the change did
         // nothing and is tried again.
-        let before = std::mem::replace(&mut present, Rules::read(program, chain)?);
+        let before = std::mem::replace(&mut present, FilterRules::read(program, chain)?);
         if present == before || attempts == ATTEMPTS {
             return Err(error);
         }
@@ -193,14 +193,14 @@ fn rules_of(address: IpNet) -> [String; 2] {
     ]
 }
 
-fn admin_rule(config: &Config) -> [String; 2] {
+fn admin_rule(config: &FirewallConfig) -> [String; 2] {
     let comment = r#"-m comment --comment "CNI firewall plugin admin overrides" -j "#;
     let name = &config.admin_chain;
     [name.clone(), quote(name)].map(|name| format!("{comment}{name}"))
 }
 
 /// Accepts traffic of the container's addresses and the answers to it, and isolates its bridge.
-pub(super) fn add(config: &Config, isolation: Option<&Isolation>) -> Result<(), CniError> {
+pub(super) fn add(config: &FirewallConfig, isolation: Option<&Isolation>) -> Result<(), CniError> {
     let mut families = config.families().into_iter();
     families.try_for_each(|family| {
         let added = change(family.program(), None, |present| {
@@ -231,14 +231,17 @@ fn name_protocol(error: CniError, family: Family) -> CniError {
 }
 
 /// Isolates the container's bridge where firewalld accepts its addresses.
-pub(super) fn isolate(config: &Config, isolation: Option<&Isolation>) -> Result<(), CniError> {
+pub(super) fn isolate(
+    config: &FirewallConfig,
+    isolation: Option<&Isolation>,
+) -> Result<(), CniError> {
     let Some(isolation) = isolation else {
         return Ok(());
     };
     let mut families = config.families().into_iter();
     families.try_for_each(|family| {
         change(family.program(), None, |present| {
-            let mut commands = Commands::default();
+            let mut commands = RuleCommands::default();
             isolation.make(present, &mut commands);
             isolation::put_first(present, true, ENTRANCE, &mut commands);
             commands
@@ -246,8 +249,8 @@ pub(super) fn isolate(config: &Config, isolation: Option<&Isolation>) -> Result<
     })
 }
 
-fn accept(config: &Config, family: Family, present: &Rules) -> Commands {
-    let mut commands = Commands::default();
+fn accept(config: &FirewallConfig, family: Family, present: &FilterRules) -> RuleCommands {
+    let mut commands = RuleCommands::default();
     commands.ensure_chain(present, OWN);
     commands.ensure_chain(present, &config.admin_chain);
     if !present.has(FORWARD, ENTRANCE) {
@@ -266,12 +269,12 @@ fn accept(config: &Config, family: Family, present: &Rules) -> Commands {
 }
 
 /// Deletes the rules of the container's addresses, from nftables and from legacy tables.
-pub(super) fn remove(config: &Config) -> Result<(), CniError> {
+pub(super) fn remove(config: &FirewallConfig) -> Result<(), CniError> {
     let mut removed = Ok(());
     for family in config.families() {
         let rules: Vec<_> = config.addresses(family).flat_map(rules_of).collect();
-        let deletions = |present: &Rules| {
-            let mut commands = Commands::default();
+        let deletions = |present: &FilterRules| {
+            let mut commands = RuleCommands::default();
             let own = |rule: &&str| rules.iter().any(|own| own == rule);
             for rule in present.of(OWN).filter(own) {
                 commands.push(&format!("-D {OWN} {rule}"));
@@ -317,9 +320,9 @@ fn is_in_path(program: &str) -> bool {
 }
 
 /// Checks that the rules of the container's addresses exist, and the jumps to them.
-pub(super) fn check(config: &Config) -> Result<(), CniError> {
+pub(super) fn check(config: &FirewallConfig) -> Result<(), CniError> {
     for family in config.families() {
-        let present = Rules::read(family.program(), None)?;
+        let present = FilterRules::read(family.program(), None)?;
         let missing = |what: &str, rule: &str| {
             let words = rule.replace('"', "");
             CniError::internal(format!("expected {what}rule [{words}] not found"))
@@ -341,10 +344,13 @@ pub(super) fn check(config: &Config) -> Result<(), CniError> {
 }
 
 /// Checks that the container's bridge is still isolated.
-pub(super) fn check_isolation(config: &Config, isolation: &Isolation) -> Result<(), CniError> {
+pub(super) fn check_isolation(
+    config: &FirewallConfig,
+    isolation: &Isolation,
+) -> Result<(), CniError> {
     let mut families = config.families().into_iter();
     families.try_for_each(|family| {
-        let present = Rules::read(family.program(), None)?;
+        let present = FilterRules::read(family.program(), None)?;
         isolation.check(&present).map_err(CniError::internal)
     })
 }

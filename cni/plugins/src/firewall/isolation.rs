@@ -5,7 +5,7 @@
 //! that link is an isolated bridge too. The rules belong to the bridge and not to a container, so
 //! they stay when containers go, as in the reference.
 
-use super::iptables::{Commands, FORWARD, Rules, quote};
+use super::iptables::{FORWARD, FilterRules, RuleCommands, quote};
 
 const STAGE_1: &str = "CNI-ISOLATION-STAGE-1";
 const STAGE_2: &str = "CNI-ISOLATION-STAGE-2";
@@ -62,7 +62,7 @@ impl Isolation {
     }
 
     /// Makes the missing chains and rules, except the jump from `FORWARD`.
-    pub(super) fn make(&self, present: &Rules, commands: &mut Commands) {
+    pub(super) fn make(&self, present: &FilterRules, commands: &mut RuleCommands) {
         commands.ensure_chain(present, STAGE_1);
         commands.ensure_chain(present, STAGE_2);
         for rule in self.rules().into_iter().flatten() {
@@ -77,7 +77,7 @@ impl Isolation {
     ///
     /// # Errors
     /// The first missing rule.
-    pub(super) fn check(&self, present: &Rules) -> Result<(), String> {
+    pub(super) fn check(&self, present: &FilterRules) -> Result<(), String> {
         let jump = IsolationRule {
             chain: FORWARD,
             is_first: true,
@@ -102,10 +102,10 @@ fn entrance() -> String {
 /// Moves the jump to the first stage before the rule `accepting`, which would otherwise precede it.
 /// Makes the jump if it is missing and `is_wanted`.
 pub(super) fn put_first(
-    present: &Rules,
+    present: &FilterRules,
     is_wanted: bool,
     accepting: &str,
-    commands: &mut Commands,
+    commands: &mut RuleCommands,
 ) {
     let own = without_comment(&entrance());
     let jumps: Vec<_> = present
@@ -130,7 +130,7 @@ pub(super) fn put_first(
 }
 
 /// Compares without comments, since versions of the reference differ in them.
-fn is_present(present: &Rules, chain: &str, rule: &str) -> bool {
+fn is_present(present: &FilterRules, chain: &str, rule: &str) -> bool {
     let rule = without_comment(rule);
     present
         .of(chain)

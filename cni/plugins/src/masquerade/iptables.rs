@@ -18,13 +18,13 @@ use podplane_netlink::{
     nft::{Batch, Family, Nft, Table},
 };
 
-use super::{Owner, hash};
+use super::{MasqueradeOwner, hash};
 use crate::command::output_of;
 
 /// The programs for IPv4 and IPv6.
 pub(crate) const PROGRAMS: [&str; 2] = ["iptables", "ip6tables"];
 
-fn chain_of(owner: Owner<'_>) -> String {
+fn chain_of(owner: MasqueradeOwner<'_>) -> String {
     const LENGTH: usize = 28;
     let prefix = "CNI-";
     let digits = hash(
@@ -34,7 +34,7 @@ fn chain_of(owner: Owner<'_>) -> String {
     format!("{prefix}{digits}")
 }
 
-fn comment_of(owner: Owner<'_>) -> String {
+fn comment_of(owner: MasqueradeOwner<'_>) -> String {
     let (name, id) = (
         json::go_quote(owner.network),
         json::go_quote(owner.container_id),
@@ -77,7 +77,7 @@ pub(crate) fn execute(program: &str, args: &[&str], input: &str) -> Result<Strin
 }
 
 /// Makes the chain and its rules, as the reference does.
-pub(super) fn add(addresses: &[IpNet], owner: Owner<'_>) -> Result<(), CniError> {
+pub(super) fn add(addresses: &[IpNet], owner: MasqueradeOwner<'_>) -> Result<(), CniError> {
     let (chain, comment) = (chain_of(owner), comment_of(owner));
     for address in addresses {
         let (program, multicast) = match address {
@@ -117,7 +117,7 @@ pub(crate) fn probe() -> Result<(), CniError> {
 /// Removes the network's chains of containers that are not among the valid ones.
 pub(super) fn collect_garbage(network: &str, valid: &[ValidAttachment]) -> Result<(), CniError> {
     let chain = |attachment: &ValidAttachment| {
-        chain_of(Owner {
+        chain_of(MasqueradeOwner {
             network,
             ifname: &attachment.ifname,
             container_id: &attachment.container_id,
@@ -162,7 +162,10 @@ pub(crate) fn remove_garbage(
 }
 
 /// Removes the owner's rules that `iptables-nft` made.
-pub(super) fn remove_by_netlink(nft: &mut Nft, owner: Owner<'_>) -> Result<(), NetlinkError> {
+pub(super) fn remove_by_netlink(
+    nft: &mut Nft,
+    owner: MasqueradeOwner<'_>,
+) -> Result<(), NetlinkError> {
     remove_chain(nft, &chain_of(owner), "POSTROUTING")
 }
 
@@ -196,7 +199,7 @@ pub(crate) fn remove_chain(nft: &mut Nft, name: &str, from: &str) -> Result<(), 
 }
 
 /// Removes the owner's rules that `iptables-legacy` made.
-pub(super) fn remove_legacy(owner: Owner<'_>) -> Result<(), CniError> {
+pub(super) fn remove_legacy(owner: MasqueradeOwner<'_>) -> Result<(), CniError> {
     remove_legacy_chain(&chain_of(owner), "POSTROUTING")
 }
 

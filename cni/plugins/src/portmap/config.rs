@@ -10,12 +10,12 @@ use podplane_cni::{
 use podplane_netlink::nft::expr::Transport;
 use serde::Deserialize;
 
-use crate::masquerade::Backend;
+use crate::masquerade::MasqueradeBackend;
 
 // Keys are folded before decoding, so the names here are lower case.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Document {
+struct PortmapConf {
     backend: Option<String>,
     snat: Option<bool>,
     conditionsv4: Vec<String>,
@@ -29,12 +29,12 @@ struct Document {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct RuntimeConfig {
-    portmappings: Vec<Entry>,
+    portmappings: Vec<ConfiguredMapping>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Entry {
+struct ConfiguredMapping {
     hostport: i64,
     containerport: i64,
     protocol: String,
@@ -63,9 +63,9 @@ impl Mapping {
 
 /// The parsed configuration.
 #[derive(Debug, Clone)]
-pub(super) struct Config {
+pub(super) struct PortmapConfig {
     /// The backend that is configured by name, or needed by an option that only it has.
-    backend: Option<Backend>,
+    backend: Option<MasqueradeBackend>,
     /// The result of the plugins earlier in the chain.
     pub(super) previous: Option<CniResult>,
     pub(super) mappings: Vec<Mapping>,
@@ -84,10 +84,10 @@ pub(super) struct Config {
     pub(super) external_mark_chain: Option<String>,
 }
 
-impl Config {
+impl PortmapConfig {
     /// Parses the configuration, with the reference's error texts in the reference's order.
     pub(super) fn parse(call: &Call) -> Result<Self, CniError> {
-        let document: Document = json::read_folded(&call.stdin).map_err(|error| {
+        let document: PortmapConf = json::read_folded(&call.stdin).map_err(|error| {
             CniError::internal(format!("failed to parse network configuration: {error}"))
         })?;
         let previous = previous_result(call).map_err(|error| CniError {
@@ -100,11 +100,11 @@ impl Config {
     }
 
     fn from_document(
-        document: Document,
+        document: PortmapConf,
         previous: Option<CniResult>,
         addresses: Vec<IpNet>,
     ) -> Result<Self, String> {
-        let Document {
+        let PortmapConf {
             backend,
             snat,
             conditionsv4,
@@ -124,12 +124,15 @@ impl Config {
         let mark_bit = mark_bit.transpose()?;
         let external = externalsetmarkchain.as_ref();
         let options = [
-            (external.map(|_| Backend::Iptables), "externalSetMarkChain"),
+            (
+                external.map(|_| MasqueradeBackend::Iptables),
+                "externalSetMarkChain",
+            ),
             (backend_of(&conditionsv4), "conditionsV4"),
             (backend_of(&conditionsv6), "conditionsV6"),
         ];
         let backend = choose_backend(backend.as_deref(), &options)?;
-        if backend == Some(Backend::Iptables) {
+        if backend == Some(MasqueradeBackend::Iptables) {
             let words = external
                 .into_iter()
                 .chain(&conditionsv4)
@@ -151,8 +154,8 @@ impl Config {
     }
 
     /// The backend that makes the rules.
-    pub(super) fn backend(&self) -> Backend {
-        self.backend.unwrap_or_else(Backend::preferred)
+    pub(super) fn backend(&self) -> MasqueradeBackend {
+        self.backend.unwrap_or_else(MasqueradeBackend::preferred)
     }
 
     pub(super) fn conditions(&self, v4: bool) -> &[String] {
@@ -178,24 +181,24 @@ impl Config {
 
 /// The backend whose language the conditions are in: a match of `iptables` begins with a hyphen or
 /// an exclamation mark, and none of `nft` does.
-fn backend_of(conditions: &[String]) -> Option<Backend> {
+fn backend_of(conditions: &[String]) -> Option<MasqueradeBackend> {
     let first = conditions.first()?.chars().next()?;
     Some(match first {
-        '-' | '!' => Backend::Iptables,
-        _ => Backend::Nftables,
+        '-' | '!' => MasqueradeBackend::Iptables,
+        _ => MasqueradeBackend::Nftables,
     })
 }
 
 /// The backend that is named; otherwise the one that the options need, if they need one.
 fn choose_backend(
     name: Option<&str>,
-    options: &[(Option<Backend>, &str)],
-) -> Result<Option<Backend>, String> {
+    options: &[(Option<MasqueradeBackend>, &str)],
+) -> Result<Option<MasqueradeBackend>, String> {
     let needed = options.iter().find_map(|(backend, _)| *backend);
     let backend = match name {
         None => needed,
-        Some("nftables") => Some(Backend::Nftables),
-        Some("iptables") => Some(Backend::Iptables),
+        Some("nftables") => Some(MasqueradeBackend::Nftables),
+        Some("iptables") => Some(MasqueradeBackend::Iptables),
         Some(other) => return Err(format!("unrecognized backend {}", json::go_quote(other))),
     };
     let Some(backend) = backend else {
@@ -210,8 +213,8 @@ fn choose_backend(
         return Ok(Some(backend));
     }
     let (asked, other) = match backend {
-        Backend::Nftables => ("nftables", "iptables"),
-        Backend::Iptables => ("iptables", "nftables"),
+        MasqueradeBackend::Nftables => ("nftables", "iptables"),
+        MasqueradeBackend::Iptables => ("iptables", "nftables"),
     };
     Err(format!(
         "{asked} backend was requested but configuration contains {other}-specific options [{}]",
@@ -231,7 +234,7 @@ fn check_word(word: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn mapping(entry: &Entry) -> Result<Mapping, String> {
+fn mapping(entry: &ConfiguredMapping) -> Result<Mapping, String> {
     let port = |port: i64, whose: &str| match u16::try_from(port) {
         Ok(port) if port > 0 => Ok(port),
         _ => Err(format!("Invalid {whose} port number: {port}")),
@@ -286,10 +289,10 @@ fn addresses(call: &Call, previous: &CniResult) -> Vec<IpNet> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use podplane_cni::{trace::Teller, types::Version};
+    use podplane_cni::{trace::StepPrinter, types::Version};
     use serde_json::{Value, json};
 
-    fn parse(more: Value) -> Result<Config, String> {
+    fn parse(more: Value) -> Result<PortmapConfig, String> {
         let mut config = more;
         config["name"] = "net".into();
         let call = Call {
@@ -300,12 +303,12 @@ mod tests {
             path: Vec::new(),
             stdin: config.to_string().into_bytes(),
             version: Version::V1_0_0,
-            tell: Teller::default(),
+            tell: StepPrinter::default(),
         };
-        Config::parse(&call).map_err(|error| error.msg)
+        PortmapConfig::parse(&call).map_err(|error| error.msg)
     }
 
-    fn mapped(entry: Value) -> Result<Config, String> {
+    fn mapped(entry: Value) -> Result<PortmapConfig, String> {
         parse(json!({"runtimeConfig": {"portMappings": [entry]}}))
     }
 
@@ -323,7 +326,7 @@ mod tests {
         assert_eq!(fault(json!({"backend": "x"})), "unrecognized backend \"x\"");
         let mut of_iptables = json!({"externalSetMarkChain": "KUBE-MARK-MASQ", "conditionsV4": ["!", "-d", "10.0.0.0/8"]});
         let implied = parse(of_iptables.clone()).unwrap();
-        assert_eq!(implied.backend, Some(Backend::Iptables));
+        assert_eq!(implied.backend, Some(MasqueradeBackend::Iptables));
         let of_nft = json!({"backend": "iptables", "conditionsV6": ["tcp", "dport", "1"]});
         assert_eq!(
             fault(of_nft),

@@ -17,7 +17,7 @@ use podplane_netlink::{
     nft::{Nft, expr::Transport},
 };
 
-use super::config::Config;
+use super::config::PortmapConfig;
 use crate::masquerade::{
     self, hash,
     iptables::{
@@ -74,7 +74,11 @@ fn program(address: IpNet) -> &'static str {
 }
 
 /// Makes the rules for the container's addresses, replacing its present ones.
-pub(super) fn forward(config: &Config, network: &str, container_id: &str) -> Result<(), CniError> {
+pub(super) fn forward(
+    config: &PortmapConfig,
+    network: &str,
+    container_id: &str,
+) -> Result<(), CniError> {
     for address in &config.addresses {
         let program = program(*address);
         let mut present = run(program, &["-S"])?;
@@ -101,7 +105,7 @@ pub(super) fn forward(config: &Config, network: &str, container_id: &str) -> Res
 
 /// The commands that make the rules, given the present rules as `-S` shows them.
 fn commands(
-    config: &Config,
+    config: &PortmapConfig,
     address: IpNet,
     network: &str,
     container_id: &str,
@@ -154,7 +158,7 @@ fn commands(
 }
 
 /// The matches of the rules that jump to the container's chain.
-fn entrances(config: &Config, address: IpNet, comment: &str) -> Vec<String> {
+fn entrances(config: &PortmapConfig, address: IpNet, comment: &str) -> Vec<String> {
     /// The number of ports that one rule may have.
     const PORTS: usize = 15;
     let mut by_protocol: BTreeMap<&str, Vec<String>> = BTreeMap::new();
@@ -180,7 +184,7 @@ fn entrances(config: &Config, address: IpNet, comment: &str) -> Vec<String> {
 }
 
 /// The rules of the container's chain.
-fn rules(config: &Config, address: IpNet) -> Vec<String> {
+fn rules(config: &PortmapConfig, address: IpNet) -> Vec<String> {
     let v4 = address.addr().is_ipv4();
     let mut sources = Vec::new();
     if config.snat && config.masquerade_all {
@@ -210,7 +214,11 @@ fn rules(config: &Config, address: IpNet) -> Vec<String> {
 }
 
 /// Checks that the container's chain, its rules, and the jumps to it exist.
-pub(super) fn check(config: &Config, network: &str, container_id: &str) -> Result<(), CniError> {
+pub(super) fn check(
+    config: &PortmapConfig,
+    network: &str,
+    container_id: &str,
+) -> Result<(), CniError> {
     let own = chain_of("DN", network, container_id);
     let comment = comment(network, container_id);
     for address in &config.addresses {

@@ -13,12 +13,13 @@ use ipnet::IpNet;
 use podplane_netlink::{
     NetlinkError,
     nft::{
-        Base, Batch, Chain, Expr, Family, Hook, Label, MAX_COMMENT, Nft, Place, Rule, Table,
+        BaseChain, Batch, Chain, Expr, Family, Hook, Label, MAX_COMMENT, Nft, NftRule, RulePlace,
+        Table,
         expr::{self, Side},
     },
 };
 
-use super::config::Config;
+use super::config::PortmapConfig;
 use crate::command::output_of;
 
 const ALL: &str = "hostports_all";
@@ -39,9 +40,9 @@ fn table(v4: bool) -> Table<'static> {
     }
 }
 
-fn nat(hook: Hook) -> Base {
+fn nat(hook: Hook) -> BaseChain {
     let priority = if hook == Hook::Postrouting { 100 } else { -100 };
-    Base {
+    BaseChain {
         kind: "nat",
         hook,
         priority,
@@ -51,7 +52,7 @@ fn nat(hook: Hook) -> Base {
 
 /// The kind of a rule, in its tag after network and interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum RuleKind {
     /// A mapping of one address of the host; these come first.
     OneAddress,
     /// A mapping of all the host's addresses.
@@ -59,7 +60,7 @@ enum Kind {
     Masquerade,
 }
 
-impl Kind {
+impl RuleKind {
     fn as_str(self) -> &'static str {
         match self {
             Self::OneAddress => "one",
@@ -71,13 +72,13 @@ impl Kind {
 
 /// The attachment that rules belong to.
 #[derive(Debug, Clone)]
-pub(super) struct Owner {
+pub(super) struct MappingOwner {
     comment: String,
     /// Network and interface. A long network name is cut, since tags are short.
     place: String,
 }
 
-impl Owner {
+impl MappingOwner {
     pub(super) fn new(network: &str, container_id: &str, ifname: &str) -> Self {
         const NETWORK: usize = 95;
         // Both are ASCII.
@@ -88,23 +89,27 @@ impl Owner {
         }
     }
 
-    fn tag(&self, kind: Kind) -> String {
+    fn tag(&self, kind: RuleKind) -> String {
         format!("{}/{}", self.place, kind.as_str())
     }
 
     /// Returns true if the rule is the owner's. A rule without a tag was made by the reference, and
     /// names only its container.
-    fn owns(&self, rule: &Rule) -> bool {
+    fn owns(&self, rule: &NftRule) -> bool {
         rule.comment == self.comment && (rule.tag.is_empty() || place(rule) == self.place)
     }
 }
 
-fn place(rule: &Rule) -> &str {
+fn place(rule: &NftRule) -> &str {
     rule.tag.rsplit_once('/').map_or("", |(place, _)| place)
 }
 
 /// Makes the rules for the container's addresses, replacing its present ones.
-pub(super) fn forward(nft: &mut Nft, config: &Config, owner: &Owner) -> Result<(), NetlinkError> {
+pub(super) fn forward(
+    nft: &mut Nft,
+    config: &PortmapConfig,
+    owner: &MappingOwner,
+) -> Result<(), NetlinkError> {
     retry(|| {
         let mut batch = Batch::default();
         for address in config.addresses.iter().map(IpNet::addr) {
@@ -129,7 +134,7 @@ fn retry(attempt: impl FnMut() -> Result<(), NetlinkError>) -> Result<(), Netlin
 }
 
 /// Adds the chains and rules that all containers share.
-fn add_base(batch: &mut Batch, config: &Config, v4: bool) {
+fn add_base(batch: &mut Batch, config: &PortmapConfig, v4: bool) {
     let table = table(v4);
     batch.add_table(table, Some("CNI portmap plugin"));
     for name in [ANY, BY_ADDRESS, ALL] {
@@ -160,8 +165,8 @@ fn delete_owned(
     nft: &mut Nft,
     batch: &mut Batch,
     v4: bool,
-    is_chosen: impl Fn(&Rule) -> bool,
-) -> Result<Vec<Rule>, NetlinkError> {
+    is_chosen: impl Fn(&NftRule) -> bool,
+) -> Result<Vec<NftRule>, NetlinkError> {
     let mut stay = Vec::new();
     for name in OWNED {
         let chain = table(v4).chain(name);
@@ -176,19 +181,25 @@ fn delete_owned(
     Ok(stay)
 }
 
-fn add_rules(batch: &mut Batch, config: &Config, owner: &Owner, address: IpAddr, others: &[Rule]) {
+fn add_rules(
+    batch: &mut Batch,
+    config: &PortmapConfig,
+    owner: &MappingOwner,
+    address: IpAddr,
+    others: &[NftRule],
+) {
     let v4 = address.is_ipv4();
     let table = table(v4);
     let hostports = table.chain(ANY);
     // If two containers map one port, the later one gets it: the earlier one may be gone without a
     // DEL. Mappings of one host address come before those of all addresses.
-    let one = owner.tag(Kind::OneAddress);
-    let is_for_one = |rule: &Rule| rule.tag.ends_with("/one");
+    let one = owner.tag(RuleKind::OneAddress);
+    let is_for_one = |rule: &NftRule| rule.tag.ends_with("/one");
     let mut others = others.iter().filter(|rule| rule.chain == ANY);
     let any_place = others
         .find(|rule| !is_for_one(rule))
-        .map_or(Place::Last, |rule| Place::Before(rule.handle));
-    let any = owner.tag(Kind::AnyAddress);
+        .map_or(RulePlace::Last, |rule| RulePlace::Before(rule.handle));
+    let any = owner.tag(RuleKind::AnyAddress);
     let label = |tag| Label {
         comment: &owner.comment,
         tag,
@@ -208,12 +219,17 @@ fn add_rules(batch: &mut Batch, config: &Config, owner: &Owner, address: IpAddr,
         if let Some(ip) = mapping.host_ip {
             let mut rule = expr::address_of_family(Side::Destination, ip);
             rule.extend(dnat(mapping));
-            batch.place_rule(hostports, rule, Place::First, label(&one));
+            batch.place_rule(hostports, rule, RulePlace::First, label(&one));
         }
     }
-    let tag = owner.tag(Kind::Masquerade);
+    let tag = owner.tag(RuleKind::Masquerade);
     for rule in masquerades(config, address) {
-        batch.place_rule(table.chain(MASQUERADING), rule, Place::Last, label(&tag));
+        batch.place_rule(
+            table.chain(MASQUERADING),
+            rule,
+            RulePlace::Last,
+            label(&tag),
+        );
     }
 }
 
@@ -221,7 +237,7 @@ fn add_rules(batch: &mut Batch, config: &Config, owner: &Owner, address: IpAddr,
 /// 127.0.0.1.
 ///
 /// The answer finds its way back only if the connection seems to come from the host.
-fn masquerades(config: &Config, address: IpAddr) -> Vec<Vec<Expr>> {
+fn masquerades(config: &PortmapConfig, address: IpAddr) -> Vec<Vec<Expr>> {
     if !config.snat {
         return Vec::new();
     }
@@ -265,7 +281,7 @@ pub(super) fn set_conditions(conditions: &[String], v4: bool) -> Result<(), Stri
 }
 
 /// Deletes an attachment's rules.
-pub(super) fn unforward(nft: &mut Nft, owner: &Owner) -> Result<(), NetlinkError> {
+pub(super) fn unforward(nft: &mut Nft, owner: &MappingOwner) -> Result<(), NetlinkError> {
     delete(nft, |rule| owner.owns(rule))
 }
 
@@ -277,15 +293,15 @@ pub(super) fn collect_garbage(
 ) -> Result<(), NetlinkError> {
     let valid: Vec<_> = valid
         .iter()
-        .map(|(id, ifname)| Owner::new(network, id, ifname))
+        .map(|(id, ifname)| MappingOwner::new(network, id, ifname))
         .collect();
-    let here = Owner::new(network, "", "").place;
+    let here = MappingOwner::new(network, "", "").place;
     delete(nft, |rule| {
         place(rule).starts_with(&here) && !valid.iter().any(|owner| owner.owns(rule))
     })
 }
 
-fn delete(nft: &mut Nft, is_chosen: impl Fn(&Rule) -> bool) -> Result<(), NetlinkError> {
+fn delete(nft: &mut Nft, is_chosen: impl Fn(&NftRule) -> bool) -> Result<(), NetlinkError> {
     let mut emptied = Vec::new();
     retry(|| {
         emptied.clear();
@@ -327,8 +343,8 @@ fn prune(nft: &mut Nft, v4: bool) -> Result<(), NetlinkError> {
 /// Returns the text of the first fault.
 pub(super) fn find_faults(
     nft: &mut Nft,
-    config: &Config,
-    owner: &Owner,
+    config: &PortmapConfig,
+    owner: &MappingOwner,
 ) -> Result<Option<String>, NetlinkError> {
     for address in config.addresses.iter().map(IpNet::addr) {
         let v4 = address.is_ipv4();

@@ -20,7 +20,7 @@ use rustix::{
 use serde::{Deserialize, Serialize};
 use serde_json::ser::{PrettyFormatter, Serializer};
 
-use super::config::{Config, parse_mac};
+use super::config::{TuningConfig, parse_mac};
 
 /// The former values of the attributes that are changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,8 +48,8 @@ fn is_zero(n: &u32) -> bool {
 
 impl Backup {
     /// The attributes of `link` that the configuration changes.
-    pub(super) fn of(link: &Link, config: &Config) -> Self {
-        let Config {
+    pub(super) fn of(link: &Link, config: &TuningConfig) -> Self {
+        let TuningConfig {
             data_dir: _,
             sysctls: _,
             mac,

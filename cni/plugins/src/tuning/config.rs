@@ -9,7 +9,7 @@ use podplane_cni::{
     skel::Call,
     types::{
         CniError, cni_arg,
-        go_json::{self, Kind},
+        go_json::{self, GoType},
     },
 };
 use serde::Deserialize;
@@ -21,7 +21,7 @@ const DEFAULT_DATA_DIR: &str = "/run/cni/tuning";
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Document {
+struct TuningConf {
     datadir: String,
     sysctl: Sysctls,
     mac: String,
@@ -62,7 +62,7 @@ struct Overrides {
 
 /// The parsed configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Config {
+pub(super) struct TuningConfig {
     /// The directory of backups.
     pub(super) data_dir: PathBuf,
     /// Kernel settings by key, as written.
@@ -75,7 +75,7 @@ pub(super) struct Config {
     pub(super) tx_queue_length: Option<i64>,
 }
 
-impl Config {
+impl TuningConfig {
     /// Parses the configuration, with the reference's error texts.
     pub(super) fn parse(call: &Call) -> Result<Self, CniError> {
         Self::from_text(&call.stdin, &call.args).map_err(CniError::internal)
@@ -84,10 +84,10 @@ impl Config {
     fn from_text(text: &[u8], args: &str) -> Result<Self, String> {
         let failed = |error: String| format!("failed to load netconf: {error}");
         let document = go_json::decode(text, &DOCUMENT).map_err(failed)?;
-        let document: Document =
+        let document: TuningConf =
             serde_json::from_value(document).map_err(|error| failed(error.to_string()))?;
         let from_args = cni_arg(args, "MAC", |mac| Ok(mac.to_owned()))?;
-        let Document {
+        let TuningConf {
             datadir,
             mut sysctl,
             mac,
@@ -176,37 +176,37 @@ pub(super) fn parse_mac(text: &str) -> Result<Vec<u8>, String> {
 
 // The fields that the reference decodes: what is of another type is refused, used or not.
 
-static DOCUMENT: Kind = Kind::Struct(&[
-    ("cniVersion", Kind::String),
-    ("name", Kind::String),
-    ("type", Kind::String),
-    ("capabilities", Kind::Map(&Kind::Bool)),
-    ("prevResult", Kind::AnyMap),
-    ("dataDir", Kind::String),
+static DOCUMENT: GoType = GoType::Struct(&[
+    ("cniVersion", GoType::String),
+    ("name", GoType::String),
+    ("type", GoType::String),
+    ("capabilities", GoType::Map(&GoType::Bool)),
+    ("prevResult", GoType::AnyMap),
+    ("dataDir", GoType::String),
     ("sysctl", SYSCTL),
-    ("mac", Kind::String),
-    ("promisc", Kind::Bool),
-    ("mtu", Kind::Int),
-    ("txQLen", Kind::Pointer(&Kind::Int)),
-    ("allmulti", Kind::Pointer(&Kind::Bool)),
-    ("runtimeConfig", Kind::Struct(&[("mac", Kind::String)])),
-    ("args", Kind::Pointer(&ARGS)),
+    ("mac", GoType::String),
+    ("promisc", GoType::Bool),
+    ("mtu", GoType::Int),
+    ("txQLen", GoType::Pointer(&GoType::Int)),
+    ("allmulti", GoType::Pointer(&GoType::Bool)),
+    ("runtimeConfig", GoType::Struct(&[("mac", GoType::String)])),
+    ("args", GoType::Pointer(&ARGS)),
 ]);
 
-static ARGS: Kind = Kind::Struct(&[("cni", Kind::Pointer(&OVERRIDES))]);
+static ARGS: GoType = GoType::Struct(&[("cni", GoType::Pointer(&OVERRIDES))]);
 
-static OVERRIDES: Kind = Kind::Struct(&[
-    ("sysctl", Kind::Pointer(&SYSCTL)),
-    ("mac", Kind::Pointer(&Kind::String)),
-    ("promisc", Kind::Pointer(&Kind::Bool)),
-    ("mtu", Kind::Pointer(&Kind::Int)),
-    ("allmulti", Kind::Pointer(&Kind::Bool)),
-    ("txQLen", Kind::Pointer(&Kind::Int)),
+static OVERRIDES: GoType = GoType::Struct(&[
+    ("sysctl", GoType::Pointer(&SYSCTL)),
+    ("mac", GoType::Pointer(&GoType::String)),
+    ("promisc", GoType::Pointer(&GoType::Bool)),
+    ("mtu", GoType::Pointer(&GoType::Int)),
+    ("allmulti", GoType::Pointer(&GoType::Bool)),
+    ("txQLen", GoType::Pointer(&GoType::Int)),
 ]);
 
-const SYSCTL: Kind = Kind::Map(&Kind::String);
+const SYSCTL: GoType = GoType::Map(&GoType::String);
 
-static UNIQUE_SYSCTLS: Kind = Kind::Struct(&[("sysctl", Kind::UniqueMap(&Kind::String))]);
+static UNIQUE_SYSCTLS: GoType = GoType::Struct(&[("sysctl", GoType::UniqueMap(&GoType::String))]);
 
 #[cfg(test)]
 mod tests {
@@ -214,8 +214,8 @@ mod tests {
 
     use super::*;
 
-    fn parse(config: &Value, args: &str) -> Result<Config, String> {
-        Config::from_text(config.to_string().as_bytes(), args)
+    fn parse(config: &Value, args: &str) -> Result<TuningConfig, String> {
+        TuningConfig::from_text(config.to_string().as_bytes(), args)
     }
 
     #[test]

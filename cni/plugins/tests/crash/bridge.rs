@@ -9,12 +9,12 @@ use std::{
 };
 
 use podplane_netlink::{Netlink, netns};
-use podplane_test_network::{World, our_plugins, require};
+use podplane_test_network::{NetnsFixture, our_plugins, require};
 use serde_json::json;
 
 use crate::{
     leases,
-    side::{Call, DATA_DIR, Seen, Side},
+    side::{DATA_DIR, ObservedResult, PluginInput, PluginSide},
 };
 
 /// The step between the system calls at which a plugin is killed; `PODPLANE_SOAK=1` takes every
@@ -28,7 +28,7 @@ fn a_killed_bridge_leaves_nothing_after_del() {
     }
     let is_soak = std::env::var_os("PODPLANE_SOAK").is_some();
     let stride = if is_soak { 1 } else { STRIDE };
-    let node = Node::new();
+    let node = BridgeNode::new();
     for command in ["ADD", "DEL"] {
         let calls = node.system_calls(command);
         let mut kills = 0;
@@ -46,9 +46,9 @@ fn a_killed_bridge_leaves_nothing_after_del() {
     }
 }
 
-struct Node {
-    world: World,
-    side: Side,
+struct BridgeNode {
+    world: NetnsFixture,
+    side: PluginSide,
     netns: PathBuf,
     pod: PathBuf,
     bridge: PathBuf,
@@ -56,12 +56,12 @@ struct Node {
     links: Vec<String>,
 }
 
-impl Node {
+impl BridgeNode {
     fn new() -> Self {
-        let world = World::new();
+        let world = NetnsFixture::new();
         let (netns, pod) = (world.netns("node"), world.netns("pod"));
         let mut node = Self {
-            side: Side::new(world.dir.path(), "files"),
+            side: PluginSide::new(world.dir.path(), "files"),
             bridge: our_plugins().join("bridge"),
             world,
             netns,
@@ -75,7 +75,7 @@ impl Node {
         node
     }
 
-    fn call(&self, command: &str) -> Call {
+    fn call(&self, command: &str) -> PluginInput {
         let ipam = json!({"type": "host-local", "dataDir": DATA_DIR, "ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/64"}]]});
         let config = json!({
             "cniVersion": "1.0.0", "name": "net", "type": "bridge", "bridge": "cni0",
@@ -89,23 +89,23 @@ impl Node {
             ("CNI_NETNS", self.pod.to_str().unwrap()),
             ("CNI_PATH", plugins.to_str().unwrap()),
         ];
-        Call {
+        PluginInput {
             env: env.map(|(key, value)| (key, value.to_owned())).into(),
             config: config.to_string(),
         }
     }
 
-    fn run(&self, command: &str) -> Seen {
+    fn run(&self, command: &str) -> ObservedResult {
         self.run_by(&mut Command::new(&self.bridge), command)
     }
 
-    fn run_by(&self, program: &mut Command, command: &str) -> Seen {
+    fn run_by(&self, program: &mut Command, command: &str) -> ObservedResult {
         let call = self.call(command);
         netns::in_netns(&self.netns, || self.side.run_by(program, &call)).unwrap()
     }
 
     /// Runs the call under strace, which ends after the IPAM plugin has ended.
-    fn traced(&self, command: &str, options: &[&str]) -> Seen {
+    fn traced(&self, command: &str, options: &[&str]) -> ObservedResult {
         if command == "DEL" {
             let seen = self.run("ADD");
             assert_eq!(seen.code, Some(0), "{}", seen.stdout);

@@ -10,10 +10,10 @@ use std::{
 };
 
 use podplane_netlink::{Netlink, Request, Veth, netns};
-use podplane_test_network::{DEBIAN, World, our_plugins, require, tree};
+use podplane_test_network::{DEBIAN, NetnsFixture, our_plugins, require, tree};
 use serde_json::{Value, json};
 
-use crate::side::{Call, Seen, Side};
+use crate::side::{ObservedResult, PluginInput, PluginSide};
 
 /// The step between the system calls at which a plugin is killed; `PODPLANE_SOAK=1` takes every
 /// call.
@@ -37,7 +37,7 @@ fn kill_everywhere(plugin: &'static str, more: &Value) {
     }
     let is_soak = std::env::var_os("PODPLANE_SOAK").is_some();
     let stride = if is_soak { 1 } else { STRIDE };
-    let node = Node::new(plugin, more);
+    let node = ChainedNode::new(plugin, more);
     let before = node.container_state();
     for command in ["ADD", "DEL"] {
         let calls = node.system_calls(command);
@@ -64,9 +64,9 @@ fn kill_everywhere(plugin: &'static str, more: &Value) {
 }
 
 /// A node and a container with a veth pair between them, which is made again for each call.
-struct Node {
-    world: World,
-    side: Side,
+struct ChainedNode {
+    world: NetnsFixture,
+    side: PluginSide,
     netns: PathBuf,
     container: PathBuf,
     ours: PathBuf,
@@ -74,9 +74,9 @@ struct Node {
     config: Value,
 }
 
-impl Node {
+impl ChainedNode {
     fn new(plugin: &str, more: &Value) -> Self {
-        let world = World::new();
+        let world = NetnsFixture::new();
         let (netns, container) = (world.netns("node"), world.netns("container"));
         let mut config = json!({
             "cniVersion": "1.0.0", "name": "net", "type": plugin, "dataDir": world.path("kept"),
@@ -86,7 +86,7 @@ impl Node {
             config[key] = value.clone();
         }
         let node = Self {
-            side: Side::new(world.dir.path(), "files"),
+            side: PluginSide::new(world.dir.path(), "files"),
             world,
             netns,
             container,
@@ -126,11 +126,11 @@ impl Node {
         )
     }
 
-    fn run(&self, program: &Path, command: &str) -> Seen {
+    fn run(&self, program: &Path, command: &str) -> ObservedResult {
         self.run_by(&mut Command::new(program), command)
     }
 
-    fn run_by(&self, program: &mut Command, command: &str) -> Seen {
+    fn run_by(&self, program: &mut Command, command: &str) -> ObservedResult {
         let env = [
             ("CNI_COMMAND", command),
             ("CNI_CONTAINERID", "victim"),
@@ -138,14 +138,14 @@ impl Node {
             ("CNI_NETNS", self.container.to_str().unwrap()),
             ("CNI_PATH", "/x"),
         ];
-        let call = Call {
+        let call = PluginInput {
             env: env.map(|(key, value)| (key, value.to_owned())).into(),
             config: self.config.to_string(),
         };
         netns::in_netns(&self.netns, || self.side.run_by(program, &call)).unwrap()
     }
 
-    fn traced(&self, command: &str, options: &[&str]) -> Seen {
+    fn traced(&self, command: &str, options: &[&str]) -> ObservedResult {
         if command == "DEL" {
             let seen = self.run(&self.ours, "ADD");
             assert_eq!(seen.code, Some(0), "{}", seen.stdout);

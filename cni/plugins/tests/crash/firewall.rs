@@ -8,10 +8,10 @@ use std::{
 };
 
 use podplane_netlink::netns;
-use podplane_test_network::{DEBIAN, World, our_plugins, require, run_in};
+use podplane_test_network::{DEBIAN, NetnsFixture, our_plugins, require, run_in};
 use serde_json::json;
 
-use crate::side::{Call, Seen, Side};
+use crate::side::{ObservedResult, PluginInput, PluginSide};
 
 /// The step between the system calls at which the plugin is killed; `PODPLANE_SOAK=1` takes every
 /// call.
@@ -25,7 +25,7 @@ fn a_killed_firewall_leaves_nothing_after_del_and_can_be_added() {
     let is_soak = std::env::var_os("PODPLANE_SOAK").is_some();
     let stride = if is_soak { 1 } else { STRIDE };
     for is_first in [true, false] {
-        let mut node = Node::new();
+        let mut node = FirewallNode::new();
         if !is_first {
             assert_eq!(node.run(&node.ours, "ADD", 3).code, Some(0));
         }
@@ -52,20 +52,20 @@ fn a_killed_firewall_leaves_nothing_after_del_and_can_be_added() {
     }
 }
 
-struct Node {
-    world: World,
-    side: Side,
+struct FirewallNode {
+    world: NetnsFixture,
+    side: PluginSide,
     netns: PathBuf,
     times: usize,
     ours: PathBuf,
     debians: PathBuf,
 }
 
-impl Node {
+impl FirewallNode {
     fn new() -> Self {
-        let world = World::new();
+        let world = NetnsFixture::new();
         Self {
-            side: Side::new(world.dir.path(), "files"),
+            side: PluginSide::new(world.dir.path(), "files"),
             netns: world.netns("node"),
             world,
             times: 0,
@@ -81,11 +81,11 @@ impl Node {
         self.netns = self.world.netns(&format!("node{}", self.times));
     }
 
-    fn run(&self, plugin: &Path, command: &str, pod: u8) -> Seen {
+    fn run(&self, plugin: &Path, command: &str, pod: u8) -> ObservedResult {
         self.run_by(&mut Command::new(plugin), command, pod)
     }
 
-    fn run_by(&self, program: &mut Command, command: &str, pod: u8) -> Seen {
+    fn run_by(&self, program: &mut Command, command: &str, pod: u8) -> ObservedResult {
         let config = json!({
             "cniVersion": "1.0.0", "name": "net", "type": "firewall", "backend": "iptables", "ingressPolicy": "same-bridge",
             "prevResult": {"cniVersion": "1.0.0", "interfaces": [{"name": "cni0"}], "ips": [
@@ -100,7 +100,7 @@ impl Node {
             ("CNI_PATH", "/x"),
             ("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"),
         ];
-        let call = Call {
+        let call = PluginInput {
             env: env.map(|(key, value)| (key, value.to_owned())).into(),
             config: config.to_string(),
         };
@@ -108,7 +108,7 @@ impl Node {
     }
 
     /// Runs the call under strace, which ends after `iptables` has ended.
-    fn traced(&self, command: &str, options: &[&str]) -> Seen {
+    fn traced(&self, command: &str, options: &[&str]) -> ObservedResult {
         if command == "DEL" {
             let seen = self.run(&self.ours, "ADD", 2);
             assert_eq!(seen.code, Some(0), "{}", seen.stdout);

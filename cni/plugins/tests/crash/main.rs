@@ -23,7 +23,7 @@ use std::{
 
 use podplane_test_network::{DEBIAN, memory_dir, our_plugins, require};
 use serde_json::{Value, json};
-use side::{Call, DATA_DIR, Node, Seen, Side, Tree};
+use side::{DATA_DIR, FileNode, ObservedResult, PluginInput, PluginSide, Tree};
 
 /// The container whose calls are killed, and the content of its lease.
 const VICTIM: &str = "victim";
@@ -31,25 +31,25 @@ const VICTIMS: &str = "victim\r\neth0";
 
 /// An initial directory, with the ranges.
 #[derive(Clone)]
-struct Scenario {
+struct CrashScenario {
     name: &'static str,
     ipam: Value,
     before: Tree,
 }
 
-fn scenarios() -> Vec<Scenario> {
+fn scenarios() -> Vec<CrashScenario> {
     let scenario = |name, ranges: Value, files: &[(&str, &str)]| {
         let mut before = Tree::new();
         if !files.is_empty() {
-            before.insert("data".to_owned(), (Node::Directory, 0o755));
-            before.insert("data/net".to_owned(), (Node::Directory, 0o755));
+            before.insert("data".to_owned(), (FileNode::Directory, 0o755));
+            before.insert("data/net".to_owned(), (FileNode::Directory, 0o755));
         }
         for (file, content) in files {
-            let node = Node::File(content.as_bytes().to_owned());
+            let node = FileNode::File(content.as_bytes().to_owned());
             before.insert(format!("data/net/{file}"), (node, 0o600));
         }
         let ipam = json!({"type": "host-local", "dataDir": DATA_DIR, "ranges": ranges});
-        Scenario { name, ipam, before }
+        CrashScenario { name, ipam, before }
     };
     let one = json!([[{"subnet": "10.1.2.0/29"}]]);
     let dual = json!([[{"subnet": "10.1.2.0/29"}], [{"subnet": "fd00::/125"}]]);
@@ -136,7 +136,7 @@ fn a_kill_at_any_system_call_leaks_and_duplicates_no_address() {
     let is_soak = std::env::var_os("PODPLANE_SOAK").is_some();
     let work = |command: &'static str| {
         move || {
-            let world = World::new();
+            let world = CrashFixture::new();
             let mut total = (0, 0);
             for scenario in scenarios() {
                 let (kills, left) = world.scan(&scenario, command);
@@ -152,7 +152,7 @@ fn a_kill_at_any_system_call_leaks_and_duplicates_no_address() {
                     .flat_map(|tree| [(tree.clone(), "ADD"), (tree, "DEL")])
                 {
                     let (kills, left) = world.scan(
-                        &Scenario {
+                        &CrashScenario {
                             before,
                             ..scenario.clone()
                         },
@@ -178,22 +178,22 @@ fn a_kill_at_any_system_call_leaks_and_duplicates_no_address() {
     );
 }
 
-struct World {
+struct CrashFixture {
     home: tempfile::TempDir,
     /// The directory in which calls are killed. Our index belongs to it.
-    scene: Side,
+    scene: PluginSide,
     /// A directory for copies of what was left.
-    copy: Side,
+    copy: PluginSide,
     ours: PathBuf,
     debians: PathBuf,
 }
 
-impl World {
+impl CrashFixture {
     fn new() -> Self {
         let home = memory_dir();
         Self {
-            scene: Side::new(home.path(), "scene"),
-            copy: Side::new(home.path(), "copy"),
+            scene: PluginSide::new(home.path(), "scene"),
+            copy: PluginSide::new(home.path(), "copy"),
             home,
             ours: our_plugins().join("host-local"),
             debians: Path::new(DEBIAN).join("host-local"),
@@ -202,7 +202,7 @@ impl World {
 
     /// Kills the call at each of its system calls. Returns the number of kills, and the different
     /// states that they left.
-    fn scan(&self, scenario: &Scenario, command: &str) -> (usize, Vec<Tree>) {
+    fn scan(&self, scenario: &CrashScenario, command: &str) -> (usize, Vec<Tree>) {
         let mut left: Vec<Tree> = Vec::new();
         let mut kills = 0;
         for (name, nth, is_locked) in self.system_calls(scenario, command) {
@@ -238,7 +238,7 @@ impl World {
 
     /// The system calls of a call that succeeds: the name, the ordinal of the call among those of
     /// that name, and whether the lock has been requested.
-    fn system_calls(&self, scenario: &Scenario, command: &str) -> Vec<(String, usize, bool)> {
+    fn system_calls(&self, scenario: &CrashScenario, command: &str) -> Vec<(String, usize, bool)> {
         let log = self.home.path().join("strace");
         self.traced(scenario, command, &["-o", log.to_str().unwrap()]);
         let log = fs::read_to_string(log).unwrap();
@@ -256,7 +256,7 @@ impl World {
     }
 
     /// Runs the call under strace on the scenario's directory.
-    fn traced(&self, scenario: &Scenario, command: &str, options: &[&str]) -> Seen {
+    fn traced(&self, scenario: &CrashScenario, command: &str, options: &[&str]) -> ObservedResult {
         self.scene.set(&scenario.before);
         if !scenario.before.is_empty() {
             // Lets our index learn the directory.
@@ -273,9 +273,9 @@ impl World {
     /// once.
     fn check_continuation(
         &self,
-        side: &Side,
+        side: &PluginSide,
         program: &Path,
-        scenario: &Scenario,
+        scenario: &CrashScenario,
         tree: &Tree,
         place: &str,
     ) {
@@ -324,7 +324,7 @@ impl World {
     }
 
     /// Checks that a DEL of the container leaves nothing of it.
-    fn check_release(&self, program: &Path, scenario: &Scenario, place: &str) {
+    fn check_release(&self, program: &Path, scenario: &CrashScenario, place: &str) {
         let seen = self.copy.run(program, &call("DEL", VICTIM, scenario));
         assert_eq!(
             (seen.code, seen.stdout.as_str()),
@@ -345,7 +345,7 @@ impl World {
             assert!(
                 strange
                     .iter()
-                    .all(|(_, node)| matches!(node, Node::File(text) if text.is_empty())),
+                    .all(|(_, node)| matches!(node, FileNode::File(text) if text.is_empty())),
                 "{place}: {strange:?}"
             );
             self.copy.run(&self.ours, &call("ADD", "next", scenario));
@@ -361,7 +361,7 @@ impl World {
     }
 
     /// Checks that a GC without the container leaves nothing of it either.
-    fn check_gc(&self, scenario: &Scenario, place: &str) {
+    fn check_gc(&self, scenario: &CrashScenario, place: &str) {
         let mut gc = call("GC", "", scenario);
         let valid: Vec<_> = ["a", "b", "c", "d"]
             .map(|id| json!({"containerID": id, "ifname": "eth0"}))
@@ -390,7 +390,7 @@ impl World {
     }
 }
 
-fn call(command: &str, id: &str, scenario: &Scenario) -> Call {
+fn call(command: &str, id: &str, scenario: &CrashScenario) -> PluginInput {
     let config =
         json!({"cniVersion": "1.0.0", "name": "net", "type": "bridge", "ipam": scenario.ipam});
     let env = [
@@ -400,14 +400,14 @@ fn call(command: &str, id: &str, scenario: &Scenario) -> Call {
         ("CNI_NETNS", "/does/not/exist"),
         ("CNI_PATH", "/x"),
     ];
-    Call {
+    PluginInput {
         env: env.map(|(key, value)| (key, value.to_owned())).into(),
         config: config.to_string(),
     }
 }
 
 /// Checks that leases of others are unchanged, and that there is no new lease without an owner.
-fn check_whole(scenario: &Scenario, tree: &Tree, place: &str) {
+fn check_whole(scenario: &CrashScenario, tree: &Tree, place: &str) {
     let (before, after) = (leases(&scenario.before), leases(tree));
     for (ip, owner) in before
         .iter()
@@ -421,7 +421,7 @@ fn check_whole(scenario: &Scenario, tree: &Tree, place: &str) {
     }
     for (path, (node, _)) in tree {
         let is_address = address(path).is_some();
-        let is_empty = matches!(node, Node::File(text) if text.is_empty());
+        let is_empty = matches!(node, FileNode::File(text) if text.is_empty());
         assert!(
             !(is_address && is_empty) || scenario.before.contains_key(path),
             "{place}: {path} is empty"
@@ -435,8 +435,8 @@ fn address(path: &str) -> Option<IpAddr> {
 
 /// The addresses and their owners. An empty file is not a lease.
 fn leases(tree: &Tree) -> BTreeMap<IpAddr, String> {
-    let lease = |(path, (node, _)): (&String, &(Node, u32))| match node {
-        Node::File(text) if !text.is_empty() => {
+    let lease = |(path, (node, _)): (&String, &(FileNode, u32))| match node {
+        FileNode::File(text) if !text.is_empty() => {
             Some((address(path)?, String::from_utf8(text.clone()).unwrap()))
         }
         _ => None,
@@ -445,12 +445,12 @@ fn leases(tree: &Tree) -> BTreeMap<IpAddr, String> {
 }
 
 /// New files that are neither a lease nor the lock nor a cursor.
-fn strange<'a>(scenario: &Scenario, tree: &'a Tree) -> Vec<(&'a String, &'a Node)> {
-    let is_strange = |path: &String, node: &Node| {
+fn strange<'a>(scenario: &CrashScenario, tree: &'a Tree) -> Vec<(&'a String, &'a FileNode)> {
+    let is_strange = |path: &String, node: &FileNode| {
         let name = path.rsplit('/').next().unwrap_or(path);
         let is_usual =
             address(path).is_some() || name == "lock" || name.starts_with("last_reserved_ip.");
-        !is_usual && *node != Node::Directory && !scenario.before.contains_key(path)
+        !is_usual && *node != FileNode::Directory && !scenario.before.contains_key(path)
     };
     let files = tree.iter().map(|(path, (node, _))| (path, node));
     files
@@ -458,14 +458,14 @@ fn strange<'a>(scenario: &Scenario, tree: &'a Tree) -> Vec<(&'a String, &'a Node
         .collect()
 }
 
-fn strange_names(scenario: &Scenario, tree: &Tree) -> Vec<String> {
+fn strange_names(scenario: &CrashScenario, tree: &Tree) -> Vec<String> {
     strange(scenario, tree)
         .into_iter()
         .map(|(path, _)| path.clone())
         .collect()
 }
 
-fn given(seen: &Seen) -> Vec<IpAddr> {
+fn given(seen: &ObservedResult) -> Vec<IpAddr> {
     let result: Value = serde_json::from_str(&seen.stdout).unwrap();
     let ips = result["ips"].as_array().unwrap().iter();
     ips.map(|ip| {

@@ -7,14 +7,14 @@ use serde_json::Value;
 use crate::dice::Dice;
 
 #[derive(Debug, Clone)]
-pub(crate) enum Document {
+pub(crate) enum JsonDocument {
     /// Text that is printed as it is.
     Raw(String),
-    Array(Vec<Document>),
-    Object(Vec<(String, Document)>),
+    Array(Vec<JsonDocument>),
+    Object(Vec<(String, JsonDocument)>),
 }
 
-impl From<Value> for Document {
+impl From<Value> for JsonDocument {
     fn from(value: Value) -> Self {
         match value {
             Value::Array(items) => Self::Array(items.into_iter().map(Self::from).collect()),
@@ -26,7 +26,7 @@ impl From<Value> for Document {
     }
 }
 
-impl fmt::Display for Document {
+impl fmt::Display for JsonDocument {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Raw(text) => f.write_str(text),
@@ -76,7 +76,7 @@ const JUNK: &[&str] = &[
     "\"fd00::2\"",
 ];
 
-impl Document {
+impl JsonDocument {
     pub(crate) fn push(&mut self, key: &str, value: Self) {
         if let Self::Object(entries) = self {
             entries.push((key.to_owned(), value));
@@ -171,11 +171,11 @@ impl Document {
 }
 
 /// A value that is likely to be wrong.
-fn junk(dice: &mut Dice, not_an_object: bool) -> Document {
+fn junk(dice: &mut Dice, not_an_object: bool) -> JsonDocument {
     loop {
         let text = dice.pick(JUNK);
         if !(not_an_object && text.starts_with('{')) {
-            return Document::Raw(text.to_owned());
+            return JsonDocument::Raw(text.to_owned());
         }
     }
 }

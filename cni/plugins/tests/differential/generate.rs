@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use crate::{
     dice::Dice,
-    document::{Document, damage},
-    side::{Call, DATA_DIR, Node, Tree},
+    document::{JsonDocument, damage},
+    side::{DATA_DIR, FileNode, PluginInput, Tree},
 };
 
 /// The calls of a test, in order, on a directory whose content is `before`.
@@ -17,7 +17,7 @@ use crate::{
 pub(crate) struct Sequence {
     pub(crate) before: Tree,
     /// Each call, and whether ours makes it in the shared directory.
-    pub(crate) calls: Vec<(Call, bool)>,
+    pub(crate) calls: Vec<(PluginInput, bool)>,
     /// Both programs take turns in the second directory; otherwise ours has it alone.
     pub(crate) is_shared: bool,
 }
@@ -41,7 +41,7 @@ const NETWORK: &str = "podplane-differential";
 
 pub(crate) fn sequence(seed: u64) -> Sequence {
     let dice = &mut Dice::new(seed);
-    let world = World::new(dice);
+    let world = SequenceContext::new(dice);
     let before = if dice.percent(40) {
         world.earlier_files(dice)
     } else {
@@ -62,17 +62,17 @@ pub(crate) fn sequence(seed: u64) -> Sequence {
 }
 
 /// The properties that all calls of a sequence share.
-struct World {
-    base: Document,
+struct SequenceContext {
+    base: JsonDocument,
     /// The configuration of some calls, as if an operator had changed it.
-    variant: Document,
+    variant: JsonDocument,
     /// Addresses in and around the ranges.
     addresses: Vec<IpAddr>,
     ids: Vec<&'static str>,
     name: &'static str,
 }
 
-impl World {
+impl SequenceContext {
     fn new(dice: &mut Dice) -> Self {
         let mut addresses = Vec::new();
         let base = config(dice, &mut addresses);
@@ -100,7 +100,7 @@ impl World {
         }
     }
 
-    fn call(&self, dice: &mut Dice, faults: u32) -> Call {
+    fn call(&self, dice: &mut Dice, faults: u32) -> PluginInput {
         let mut document = if dice.percent(88) {
             self.base.clone()
         } else {
@@ -172,32 +172,32 @@ impl World {
                 config = damage(dice, &config);
             }
         }
-        Call { env, config }
+        PluginInput { env, config }
     }
 
     /// Files that other programs may have left in the network's directory.
     fn earlier_files(&self, dice: &mut Dice) -> Tree {
         let mut tree = Tree::from([
-            ("data".to_owned(), (Node::Directory, 0o755)),
-            (format!("data/{}", self.name), (Node::Directory, 0o755)),
+            ("data".to_owned(), (FileNode::Directory, 0o755)),
+            (format!("data/{}", self.name), (FileNode::Directory, 0o755)),
         ]);
         if dice.percent(2) {
-            let file = (Node::File(Vec::new()), 0o644);
+            let file = (FileNode::File(Vec::new()), 0o644);
             tree.insert(format!("data/{}", self.name), file);
             return tree;
         }
         for _ in 0..=dice.below(6) {
             for (name, node) in self.earlier_file(dice) {
                 let mode = match node {
-                    Node::Directory => 0o755,
-                    Node::File(_) => dice.pick(&[0o600, 0o644]),
-                    Node::Link(_) => 0,
+                    FileNode::Directory => 0o755,
+                    FileNode::File(_) => dice.pick(&[0o600, 0o644]),
+                    FileNode::Link(_) => 0,
                 };
                 tree.insert(format!("data/{}/{name}", self.name), (node, mode));
             }
         }
         // A name that was first a directory and then another file has lost its content.
-        let is_file = |path: &str| !matches!(tree.get(path), Some((Node::Directory, _)));
+        let is_file = |path: &str| !matches!(tree.get(path), Some((FileNode::Directory, _)));
         let orphans: Vec<_> = tree
             .keys()
             .filter(|path| {
@@ -212,24 +212,24 @@ impl World {
         tree
     }
 
-    fn earlier_file(&self, dice: &mut Dice) -> Vec<(String, Node)> {
+    fn earlier_file(&self, dice: &mut Dice) -> Vec<(String, FileNode)> {
         let ip = dice.pick(&self.addresses);
         let id = dice.pick(&self.ids);
-        let file = |text: &str| Node::File(text.into());
+        let file = |text: &str| FileNode::File(text.into());
         let own = format!("{id}\r\neth0");
         let (name, node) = match dice.below(26) {
             0..=5 => (ip.to_string(), file("other\r\neth0")),
             6 | 7 => (ip.to_string(), file(&own)),
             8 => (ip.to_string(), file(id)),
             9 | 10 => (ip.to_string(), file(dice.pick(&["", "", " \n", "\u{a0}"]))),
-            11 => (ip.to_string(), Node::File(odd_lease(dice, id))),
+            11 => (ip.to_string(), FileNode::File(odd_lease(dice, id))),
             12 => (odd_name(dice, ip), file(&own)),
-            13 => (ip.to_string(), Node::Directory),
+            13 => (ip.to_string(), FileNode::Directory),
             14 => {
                 let name = dice.pick(&["sub", "10.9.9.9"]);
                 let text = dice.pick(&["other\r\neth0", &own]);
                 return vec![
-                    (name.to_owned(), Node::Directory),
+                    (name.to_owned(), FileNode::Directory),
                     (format!("{name}/{ip}"), file(text)),
                 ];
             }
@@ -254,14 +254,14 @@ impl World {
                 .to_owned(),
                 file(&odd_cursor(dice, ip)),
             ),
-            22 => ("last_reserved_ip.0".to_owned(), Node::Directory),
-            23 if dice.percent(20) => ("lock".to_owned(), Node::Directory),
-            23 => ("last_reserved_ip.1".to_owned(), Node::Directory),
-            24 => (ip.to_string(), Node::Link("nowhere".into())),
+            22 => ("last_reserved_ip.0".to_owned(), FileNode::Directory),
+            23 if dice.percent(20) => ("lock".to_owned(), FileNode::Directory),
+            23 => ("last_reserved_ip.1".to_owned(), FileNode::Directory),
+            24 => (ip.to_string(), FileNode::Link("nowhere".into())),
             _ => {
                 return vec![
                     ("target".to_owned(), file("linked\r\neth0")),
-                    (ip.to_string(), Node::Link("target".into())),
+                    (ip.to_string(), FileNode::Link("target".into())),
                 ];
             }
         };
@@ -398,7 +398,7 @@ fn wishes(dice: &mut Dice, addresses: &[IpAddr]) -> Vec<Value> {
     (0..count).map(|_| wish(dice)).collect()
 }
 
-fn config(dice: &mut Dice, addresses: &mut Vec<IpAddr>) -> Document {
+fn config(dice: &mut Dice, addresses: &mut Vec<IpAddr>) -> JsonDocument {
     let mut ipam = json!({"type": "host-local", "dataDir": format!("{DATA_DIR}")});
     if dice.percent(2) {
         let odd = ["/proc/nope", "data", "./data//x/../y", "@DIR@/a/b"];

@@ -6,43 +6,43 @@ use std::{collections::BTreeSet, net::IpAddr};
 use ipnet::IpNet;
 use serde_json::Value;
 
-use crate::side::{Call, Node, Seen, Tree};
+use crate::side::{FileNode, ObservedResult, PluginInput, Tree};
 
 /// A call on a directory whose content is `tree`.
 #[derive(Debug, Clone)]
-pub(crate) struct Step {
-    pub(crate) call: Call,
+pub(crate) struct IntendedCall {
+    pub(crate) call: PluginInput,
     pub(crate) tree: Tree,
 }
 
-impl Step {
+impl IntendedCall {
     /// A variable of the environment.
     pub(crate) fn env(&self, key: &str) -> &str {
         self.call.env.get(key).map_or("", String::as_str)
     }
 }
 
-pub(crate) struct Difference {
+pub(crate) struct IntendedDifference {
     pub(crate) name: &'static str,
     pub(crate) why: &'static str,
-    pub(crate) how: How,
+    pub(crate) how: DifferenceRule,
 }
 
 /// The condition under which the reference's answer counts as ours.
-pub(crate) enum How {
+pub(crate) enum DifferenceRule {
     /// Ours answers as the reference does to a slightly different step.
-    Instead(fn(&Step) -> Option<Step>),
+    Instead(fn(&IntendedCall) -> Option<IntendedCall>),
     /// Ours gives one of the answers that the reference gives by chance.
-    Chance(fn(&Step) -> bool),
+    Chance(fn(&IntendedCall) -> bool),
     /// The step, the reference's answer and ours satisfy a predicate.
-    Answer(fn(&Step, &Seen, &Seen) -> bool),
+    Answer(fn(&IntendedCall, &ObservedResult, &ObservedResult) -> bool),
 }
 
-pub(crate) const DIFFERENCES: &[Difference] = &[
-    Difference {
+pub(crate) const DIFFERENCES: &[IntendedDifference] = &[
+    IntendedDifference {
         name: "1.1.0",
         why: "1.1.1 knows no cniVersion 1.1.0; the answer is that to 1.0.0",
-        how: How::Instead(|step| {
+        how: DifferenceRule::Instead(|step| {
             let mut step = step.clone();
             let config = step.call.config.replace("\"1.1.0\"", "\"1.0.0\"");
             let is_other = config != step.call.config;
@@ -50,10 +50,10 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
             is_other.then_some(step)
         }),
     },
-    Difference {
+    IntendedDifference {
         name: "commands without a container",
         why: "1.1.1 checks id and interface of every command",
-        how: How::Instead(|step| {
+        how: DifferenceRule::Instead(|step| {
             let mut step = step.clone();
             let command = step.env("CNI_COMMAND");
             if matches!(command, "ADD" | "DEL" | "CHECK" | "") {
@@ -64,41 +64,43 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
             Some(step)
         }),
     },
-    Difference {
+    IntendedDifference {
         name: "empty leases",
         why: "an empty file is what a kill left of a lease; the address is free",
-        how: How::Instead(|step| without(step, |path, node| is_address(path) && is_empty(node))),
+        how: DifferenceRule::Instead(|step| {
+            without(step, |path, node| is_address(path) && is_empty(node))
+        }),
     },
-    Difference {
+    IntendedDifference {
         name: "foreign files",
         why: "only a file that is named by an address, and is not below another directory, is a lease",
-        how: How::Instead(|step| {
+        how: DifferenceRule::Instead(|step| {
             let mut other = step.clone();
             for (path, (node, _)) in &mut other.tree {
-                let is_foreign = matches!(node, Node::File(_)) && !is_lease(path, &step.tree);
+                let is_foreign = matches!(node, FileNode::File(_)) && !is_lease(path, &step.tree);
                 let text = content(node);
                 let counts = is_address(path) || is_own(&text, step);
                 if is_foreign && counts && !text.is_empty() {
-                    *node = Node::File(b"of no container".to_vec());
+                    *node = FileNode::File(b"of no container".to_vec());
                 }
             }
             (other.tree != step.tree).then_some(other)
         }),
     },
-    Difference {
+    IntendedDifference {
         name: "several wishes",
         why: "which of several requested addresses of a set is given is Go's random order of a map",
-        how: How::Chance(|step| {
+        how: DifferenceRule::Chance(|step| {
             step.env("CNI_COMMAND") == "ADD"
                 && step.call.config.matches("\"ips\"").count()
                     + usize::from(step.env("CNI_ARGS").contains("IP="))
                     > 0
         }),
     },
-    Difference {
+    IntendedDifference {
         name: "all or nothing",
         why: "a failed ADD takes back what it made; the reference also takes what the container had before, and forgets a lease whose cursor cannot be written",
-        how: How::Answer(|step, theirs, ours| {
+        how: DifferenceRule::Answer(|step, theirs, ours| {
             let (before, left, kept) =
                 (leases(&step.tree), leases(&theirs.tree), leases(&ours.tree));
             let own = owner(step);
@@ -122,10 +124,10 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
                 && others(&theirs.tree) == others(&ours.tree)
         }),
     },
-    Difference {
+    IntendedDifference {
         name: "DEL judges no range",
         why: "a lease is freed although its configuration was changed for the worse; the reference refuses to",
-        how: How::Answer(|step, theirs, ours| {
+        how: DifferenceRule::Answer(|step, theirs, ours| {
             let mut freed = step.tree.clone();
             freed.retain(|path, (node, _)| {
                 !is_lease(path, &step.tree) || content(node) != owner(step)
@@ -137,19 +139,19 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
                 && others(&ours.tree) == others(&with_lock(&step.tree, &ours.tree))
         }),
     },
-    Difference {
+    IntendedDifference {
         name: "own namespace",
         why: "1.1.1 does not look at CNI_NETNS; ours refuses its own before anything is done",
-        how: How::Answer(|step, _, ours| {
+        how: DifferenceRule::Answer(|step, _, ours| {
             let netns = step.env("CNI_NETNS") == "/proc/self/ns/net";
             let says = code(ours) == Some(8);
             netns && says && same_tree(&step.tree, &ours.tree)
         }),
     },
-    Difference {
+    IntendedDifference {
         name: "environment first",
         why: "1.1.1 reads the configuration before it checks id and interface",
-        how: How::Answer(|step, theirs, ours| {
+        how: DifferenceRule::Answer(|step, theirs, ours| {
             code(ours) == Some(4)
                 && code(theirs) != Some(4)
                 && theirs.code == Some(1)
@@ -157,10 +159,10 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
                 && same_tree(&step.tree, &theirs.tree)
         }),
     },
-    Difference {
+    IntendedDifference {
         name: "GC",
         why: "1.1.1 does not know it; ours releases what has no valid attachment, and nothing without a list",
-        how: How::Answer(|step, theirs, ours| {
+        how: DifferenceRule::Answer(|step, theirs, ours| {
             let is_done = ours.code == Some(0) && ours.stdout.is_empty();
             step.env("CNI_COMMAND") == "GC"
                 && theirs.stdout.contains("unknown CNI_COMMAND")
@@ -173,19 +175,19 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
                     }
         }),
     },
-    Difference {
+    IntendedDifference {
         name: "STATUS",
         why: "1.1.1 does not know it; ours changes nothing",
-        how: How::Answer(|step, theirs, ours| {
+        how: DifferenceRule::Answer(|step, theirs, ours| {
             step.env("CNI_COMMAND") == "STATUS"
                 && theirs.stdout.contains("unknown CNI_COMMAND")
                 && same_tree(&with_lock(&step.tree, &ours.tree), &ours.tree)
         }),
     },
-    Difference {
+    IntendedDifference {
         name: "VERSION",
         why: "ours knows one version more",
-        how: How::Answer(|step, theirs, ours| {
+        how: DifferenceRule::Answer(|step, theirs, ours| {
             let ours = ours
                 .stdout
                 .replace("{\"cniVersion\":\"1.1.0\"", "{\"cniVersion\":\"1.0.0\"")
@@ -193,27 +195,27 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
             step.env("CNI_COMMAND") == "VERSION" && ours == theirs.stdout
         }),
     },
-    Difference {
+    IntendedDifference {
         name: "range beyond the subnet",
         why: "the reference does not compare rangeStart with an end that was left out, and walks out of the subnet",
-        how: How::Answer(|step, _, ours| {
+        how: DifferenceRule::Answer(|step, _, ours| {
             matches!(bound(ours), Some((_, "RangeStart", start, net)) if start == net.broadcast())
                 && same_tree(&step.tree, &ours.tree)
         }),
     },
-    Difference {
+    IntendedDifference {
         name: "between 1.0.0 and 1.1.0",
         why: "1.1.1 takes such a version for too new",
-        how: How::Answer(|step, theirs, ours| {
+        how: DifferenceRule::Answer(|step, theirs, ours| {
             message(theirs) == "plugin version does not allow CHECK"
                 && message(ours) == "incompatible CNI versions"
                 && same_tree(&step.tree, &ours.tree)
         }),
     },
-    Difference {
+    IntendedDifference {
         name: "bounds of two families",
         why: "1.1.1 compares a rangeStart of IPv6 with a rangeEnd of IPv4 as numbers, and names the other bound",
-        how: How::Answer(|step, theirs, ours| {
+        how: DifferenceRule::Answer(|step, theirs, ours| {
             let (Some((set, "RangeStart", start, net)), Some((same, "RangeEnd", end, other))) =
                 (bound(theirs), bound(ours))
             else {
@@ -226,27 +228,27 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
                 && same_tree(&step.tree, &ours.tree)
         }),
     },
-    Difference {
+    IntendedDifference {
         name: "half a character",
         why: "the reference reads half of a UTF-16 pair as some character; ours takes it for no JSON",
-        how: How::Answer(|step, _, ours| {
+        how: DifferenceRule::Answer(|step, _, ours| {
             code(ours) == Some(6)
                 && message(ours).contains("hex escape")
                 && step.call.config.contains("\\ud800")
                 && same_tree(&step.tree, &ours.tree)
         }),
     },
-    Difference {
+    IntendedDifference {
         name: "null among wishes",
         why: "the reference panics; ours refuses it",
-        how: How::Answer(|step, theirs, ours| {
+        how: DifferenceRule::Answer(|step, theirs, ours| {
             panicked(theirs) && code(ours) == Some(999) && same_tree(&step.tree, &ours.tree)
         }),
     },
-    Difference {
+    IntendedDifference {
         name: "null among routes",
         why: "the reference panics when it prints a result before 0.3.0; ours leaves it out",
-        how: How::Answer(|_, theirs, ours| {
+        how: DifferenceRule::Answer(|_, theirs, ours| {
             panicked(theirs)
                 && theirs.stderr.contains("convertTo02x")
                 && ours.code == Some(0)
@@ -258,7 +260,7 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
 /// Returns true if both print and leave the same. Permanent differences are ignored: the packaged
 /// reference's list of versions, its empty `dns` at 1.0.0, routes without the newer keys, routes
 /// that are `null`, and the mode of its leases.
-pub(crate) fn same(theirs: &Seen, ours: &Seen) -> bool {
+pub(crate) fn same(theirs: &ObservedResult, ours: &ObservedResult) -> bool {
     theirs.code == ours.code
         && same_text(&theirs.stdout, &ours.stdout)
         && same_tree(&theirs.tree, &ours.tree)
@@ -341,7 +343,10 @@ fn same_tree(theirs: &Tree, ours: &Tree) -> bool {
             })
 }
 
-fn without(step: &Step, is_hidden: impl Fn(&str, &Node) -> bool) -> Option<Step> {
+fn without(
+    step: &IntendedCall,
+    is_hidden: impl Fn(&str, &FileNode) -> bool,
+) -> Option<IntendedCall> {
     let mut step = step.clone();
     let before = step.tree.len();
     step.tree.retain(|path, (node, _)| !is_hidden(path, node));
@@ -349,7 +354,7 @@ fn without(step: &Step, is_hidden: impl Fn(&str, &Node) -> bool) -> Option<Step>
 }
 
 /// Replaces in our result the files that `instead` changes, where ours left them as before.
-pub(crate) fn hide(seen: &Seen, before: &Tree, instead: &Tree) -> Seen {
+pub(crate) fn hide(seen: &ObservedResult, before: &Tree, instead: &Tree) -> ObservedResult {
     let mut seen = seen.clone();
     seen.tree.retain(|path, (node, _)| {
         let is_as_before = before.get(path).is_some_and(|(before, _)| before == node);
@@ -372,7 +377,7 @@ fn is_lease(path: &str, tree: &Tree) -> bool {
 }
 
 /// Returns true if a file's content names the container of the call.
-fn is_own(content: &str, step: &Step) -> bool {
+fn is_own(content: &str, step: &IntendedCall) -> bool {
     content == owner(step) || content == step.env("CNI_CONTAINERID")
 }
 
@@ -385,18 +390,18 @@ fn is_address(path: &str) -> bool {
     name.parse::<IpAddr>().is_ok()
 }
 
-fn content(node: &Node) -> String {
+fn content(node: &FileNode) -> String {
     match node {
-        Node::File(content) => String::from_utf8_lossy(content).trim().to_owned(),
+        FileNode::File(content) => String::from_utf8_lossy(content).trim().to_owned(),
         _ => String::new(),
     }
 }
 
-fn is_empty(node: &Node) -> bool {
-    matches!(node, Node::File(_)) && content(node).is_empty()
+fn is_empty(node: &FileNode) -> bool {
+    matches!(node, FileNode::File(_)) && content(node).is_empty()
 }
 
-fn owner(step: &Step) -> String {
+fn owner(step: &IntendedCall) -> String {
     format!(
         "{}\r\n{}",
         step.env("CNI_CONTAINERID"),
@@ -406,25 +411,25 @@ fn owner(step: &Step) -> String {
 
 fn leases(tree: &Tree) -> BTreeSet<&String> {
     tree.iter()
-        .filter(|(path, (node, _))| is_address(path) && matches!(node, Node::File(_)))
+        .filter(|(path, (node, _))| is_address(path) && matches!(node, FileNode::File(_)))
         .map(|(path, _)| path)
         .collect()
 }
 
 /// The files that are not leases, with contents.
-fn others(tree: &Tree) -> Vec<(&String, &Node)> {
+fn others(tree: &Tree) -> Vec<(&String, &FileNode)> {
     tree.iter()
         .filter(|(path, _)| !is_address(path))
         .map(|(path, (node, _))| (path, node))
         .collect()
 }
 
-fn code(seen: &Seen) -> Option<i64> {
+fn code(seen: &ObservedResult) -> Option<i64> {
     serde_json::from_str::<Value>(&seen.stdout).ok()?["code"].as_i64()
 }
 
 /// The leases that a GC leaves: all without a list, otherwise those of the attachments in it.
-fn valid(step: &Step) -> BTreeSet<&String> {
+fn valid(step: &IntendedCall) -> BTreeSet<&String> {
     let config: Value = serde_json::from_str(&step.call.config).unwrap_or_default();
     let all = leases(&step.tree);
     let Some(attachments) = config["cni.dev/valid-attachments"].as_array() else {
@@ -454,7 +459,7 @@ fn with_lock(before: &Tree, after: &Tree) -> Tree {
 }
 
 /// Parses `invalid range set <index>: <which> <address> not in network <network>`.
-fn bound(seen: &Seen) -> Option<(usize, &'static str, IpAddr, IpNet)> {
+fn bound(seen: &ObservedResult) -> Option<(usize, &'static str, IpAddr, IpNet)> {
     let msg = message(seen);
     let (index, rest) = msg.strip_prefix("invalid range set ")?.split_once(": ")?;
     let which = ["RangeStart", "RangeEnd"];
@@ -468,11 +473,11 @@ fn bound(seen: &Seen) -> Option<(usize, &'static str, IpAddr, IpNet)> {
     ))
 }
 
-fn panicked(seen: &Seen) -> bool {
+fn panicked(seen: &ObservedResult) -> bool {
     seen.code == Some(2) && seen.stdout.is_empty() && seen.stderr.contains("goroutine")
 }
 
-pub(crate) fn message(seen: &Seen) -> String {
+pub(crate) fn message(seen: &ObservedResult) -> String {
     let error: Value = serde_json::from_str(&seen.stdout).unwrap_or_default();
     error["msg"].as_str().unwrap_or_default().to_owned()
 }

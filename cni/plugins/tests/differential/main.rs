@@ -28,9 +28,9 @@ use std::{
     thread,
 };
 
-use intended::{DIFFERENCES, How, Step, hide, same};
+use intended::{DIFFERENCES, DifferenceRule, IntendedCall, hide, same};
 use podplane_test_network::{DEBIAN, memory_dir, our_plugins, require};
-use side::{Call, Seen, Side, Tree};
+use side::{ObservedResult, PluginInput, PluginSide, Tree};
 
 /// The number of times that the reference is asked again if its answer depends on chance. Go begins
 /// its walk of a small map at one of eight places, so the second of two requests comes first in
@@ -105,10 +105,10 @@ fn ours_and_debians_give_the_same_answers_and_files() {
 struct Arena {
     /// In memory if possible: a disk would take most of the time.
     _home: tempfile::TempDir,
-    theirs: Side,
-    ours: Side,
+    theirs: PluginSide,
+    ours: PluginSide,
     /// The directory in which the reference is asked again.
-    again: Side,
+    again: PluginSide,
     debians: PathBuf,
     plugin: PathBuf,
 }
@@ -118,7 +118,7 @@ impl Arena {
         let home = memory_dir();
         let resolv_conf = "# c\nnameserver 10.96.0.10 x\nsearch a b\n search c\ndomain d\noptions ndots:5 <&>\n;x\nsearch\n";
         fs::write(home.path().join("resolv.conf"), resolv_conf).unwrap();
-        let side = |name| Side::new(home.path(), name);
+        let side = |name| PluginSide::new(home.path(), name);
         Self {
             theirs: side("theirs"),
             ours: side("ours"),
@@ -146,7 +146,7 @@ impl Arena {
         self.ours.set(&sequence.before);
         for (index, (call, by_ours)) in sequence.calls.iter().enumerate() {
             let by_ours = *by_ours || !sequence.is_shared;
-            let step = Step {
+            let step = IntendedCall {
                 call: call.clone(),
                 tree: self.theirs.tree(),
             };
@@ -187,18 +187,18 @@ impl Arena {
     /// differences considered.
     fn intended(
         &self,
-        step: &Step,
-        theirs: &Seen,
-        ours: &Seen,
-    ) -> Result<Vec<&'static str>, Box<Seen>> {
-        let ask = |step: &Step| {
+        step: &IntendedCall,
+        theirs: &ObservedResult,
+        ours: &ObservedResult,
+    ) -> Result<Vec<&'static str>, Box<ObservedResult>> {
+        let ask = |step: &IntendedCall| {
             self.again.set(&step.tree);
             self.again.run(&self.debians, &step.call)
         };
         let mut names = Vec::new();
         let (mut step, mut theirs, mut ours) = (step.clone(), theirs.clone(), ours.clone());
         for difference in DIFFERENCES {
-            if let How::Instead(instead) = difference.how
+            if let DifferenceRule::Instead(instead) = difference.how
                 && let Some(other) = instead(&step)
             {
                 ours = hide(&ours, &step.tree, &other.tree);
@@ -212,12 +212,12 @@ impl Arena {
         }
         let by_chance = DIFFERENCES
             .iter()
-            .find(|difference| matches!(difference.how, How::Chance(is_up_to) if is_up_to(&step)));
+            .find(|difference| matches!(difference.how, DifferenceRule::Chance(is_up_to) if is_up_to(&step)));
         let tries = if by_chance.is_some() { TRIES } else { 0 };
         let again = (0..tries).map(|_| ask(&step));
         for (index, theirs) in iter::once(theirs.clone()).chain(again).enumerate() {
             let answer = DIFFERENCES.iter().find(|difference| {
-                matches!(difference.how, How::Answer(explains) if explains(&step, &theirs, &ours))
+                matches!(difference.how, DifferenceRule::Answer(explains) if explains(&step, &theirs, &ours))
             });
             if answer.is_some() || same(&theirs, &ours) {
                 let chance = by_chance.filter(|_| index > 0);
@@ -233,12 +233,12 @@ fn describe(
     number: u64,
     index: usize,
     by_ours: bool,
-    step: &Step,
-    theirs: &Seen,
-    ours: &Seen,
+    step: &IntendedCall,
+    theirs: &ObservedResult,
+    ours: &ObservedResult,
 ) -> String {
-    let Step {
-        call: Call { env, config },
+    let IntendedCall {
+        call: PluginInput { env, config },
         tree,
     } = step;
     let mut text = format!(
@@ -250,7 +250,9 @@ fn describe(
             let node = format!("{node:?}");
             let node = match node.strip_prefix("File(") {
                 Some(_) => match &tree[path].0 {
-                    side::Node::File(content) => format!("{:?}", String::from_utf8_lossy(content)),
+                    side::FileNode::File(content) => {
+                        format!("{:?}", String::from_utf8_lossy(content))
+                    }
                     _ => node,
                 },
                 None => node,

@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use crate::{
     Tally,
-    intended::{Step, message},
-    side::Seen,
+    intended::{IntendedCall, message},
+    side::ObservedResult,
 };
 
 /// Errors, by a part of their text.
@@ -56,7 +56,7 @@ const ERRORS: &[&str] = &[
 ];
 
 /// The outcomes that a call of the reference stands for.
-pub(crate) fn of(step: &Step, seen: &Seen) -> Vec<String> {
+pub(crate) fn of(step: &IntendedCall, seen: &ObservedResult) -> Vec<String> {
     let command = step.env("CNI_COMMAND");
     let known = matches!(
         command,
@@ -82,7 +82,7 @@ pub(crate) fn of(step: &Step, seen: &Seen) -> Vec<String> {
     }
 }
 
-fn success(step: &Step, seen: &Seen) -> Vec<String> {
+fn success(step: &IntendedCall, seen: &ObservedResult) -> Vec<String> {
     let result: Value = serde_json::from_str(&seen.stdout).unwrap_or_default();
     let version = result["cniVersion"].as_str().unwrap_or_default();
     let mut reached = vec![format!("ADD succeeded in form {version}")];
@@ -93,7 +93,7 @@ fn success(step: &Step, seen: &Seen) -> Vec<String> {
             .iter()
             .find(|(path, _)| path.ends_with("/last_reserved_ip.0"))?;
         match node {
-            crate::side::Node::File(text) => String::from_utf8_lossy(text)
+            crate::side::FileNode::File(text) => String::from_utf8_lossy(text)
                 .parse::<std::net::IpAddr>()
                 .ok(),
             _ => None,

@@ -22,7 +22,7 @@ pub(crate) const DATA_DIR: &str = "@DIR@";
 
 /// The input of a plugin.
 #[derive(Debug, Clone)]
-pub(crate) struct Call {
+pub(crate) struct PluginInput {
     pub(crate) env: BTreeMap<&'static str, String>,
     /// The configuration, with [`DATA_DIR`] in place of the directory.
     pub(crate) config: String,
@@ -30,18 +30,18 @@ pub(crate) struct Call {
 
 /// The content of a file, without its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Node {
+pub(crate) enum FileNode {
     Directory,
     File(Vec<u8>),
     Link(PathBuf),
 }
 
 /// The files below the data directory, by path, with their permissions.
-pub(crate) type Tree = BTreeMap<String, (Node, u32)>;
+pub(crate) type Tree = BTreeMap<String, (FileNode, u32)>;
 
 /// The observed result of a call.
 #[derive(Debug, Clone)]
-pub(crate) struct Seen {
+pub(crate) struct ObservedResult {
     /// `None` if a signal or the deadline ended it.
     pub(crate) code: Option<i32>,
     /// The output, with [`DATA_DIR`] in place of the directory's path.
@@ -51,11 +51,11 @@ pub(crate) struct Seen {
 }
 
 #[derive(Debug)]
-pub(crate) struct Side {
+pub(crate) struct PluginSide {
     root: PathBuf,
 }
 
-impl Side {
+impl PluginSide {
     /// A side with an empty directory below `parent`.
     pub(crate) fn new(parent: &Path, name: &str) -> Self {
         let root = parent.join(name);
@@ -68,12 +68,12 @@ impl Side {
     }
 
     /// Runs a plugin to its end.
-    pub(crate) fn run(&self, program: &Path, call: &Call) -> Seen {
+    pub(crate) fn run(&self, program: &Path, call: &PluginInput) -> ObservedResult {
         self.run_by(&mut Command::new(program), call)
     }
 
     /// Runs a plugin to its end by way of another program.
-    pub(crate) fn run_by(&self, command: &mut Command, call: &Call) -> Seen {
+    pub(crate) fn run_by(&self, command: &mut Command, call: &PluginInput) -> ObservedResult {
         let data = self.data();
         let data = data.to_str().unwrap();
         let mut child = command
@@ -107,7 +107,7 @@ impl Side {
         let status = child.wait().unwrap();
         assert!(status.code().is_some() || status.signal().is_some());
         let masked = |text: Vec<u8>| String::from_utf8_lossy(&text).replace(data, DATA_DIR);
-        Seen {
+        ObservedResult {
             code: status.code(),
             stdout: masked(stdout),
             stderr: masked(stderr),
@@ -131,9 +131,9 @@ impl Side {
         for (path, (node, mode)) in tree {
             let path = self.root.join(path);
             match node {
-                Node::Directory => fs::create_dir(&path).unwrap(),
-                Node::File(content) => fs::write(&path, content).unwrap(),
-                Node::Link(target) => {
+                FileNode::Directory => fs::create_dir(&path).unwrap(),
+                FileNode::File(content) => fs::write(&path, content).unwrap(),
+                FileNode::Link(target) => {
                     symlink(target, &path).unwrap();
                     continue;
                 }
@@ -151,12 +151,12 @@ fn read(dir: &Path, prefix: &str, tree: &mut Tree) {
         let mode = meta.permissions().mode() & 0o7777;
         let path = entry.path();
         if meta.is_dir() {
-            tree.insert(name.clone(), (Node::Directory, mode));
+            tree.insert(name.clone(), (FileNode::Directory, mode));
             read(&path, &format!("{name}/"), tree);
         } else if meta.is_symlink() {
-            tree.insert(name, (Node::Link(fs::read_link(path).unwrap()), 0));
+            tree.insert(name, (FileNode::Link(fs::read_link(path).unwrap()), 0));
         } else {
-            tree.insert(name, (Node::File(fs::read(path).unwrap()), mode));
+            tree.insert(name, (FileNode::File(fs::read(path).unwrap()), mode));
         }
     }
 }

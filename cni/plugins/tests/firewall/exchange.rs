@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path, thread};
 
-use podplane_test_network::{World, call, require, without_json_words};
+use podplane_test_network::{NetnsFixture, call, require, without_json_words};
 use serde_json::{Value, json};
 
 use crate::{
@@ -22,7 +22,7 @@ fn ours_and_debians_make_equal_rules_and_remove_each_others() {
     if !require(&["root", "iptables", "cni-plugins"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let previous = |ips: Value| json!({"prevResult": {"cniVersion": "1.0.0", "interfaces": [{"name": "cni0"}], "ips": ips}});
     let cases = [
         json!({}),
@@ -74,7 +74,7 @@ fn ours_and_debians_work_on_one_node() {
     if !require(&["root", "iptables", "cni-plugins"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let (ours, debians) = (ours(), debians());
     for (first, second) in [(&ours, &debians), (&debians, &ours)] {
         let netns = world.netns(&format!("node-{}", first == &ours));
@@ -113,7 +113,7 @@ fn answers_equal_those_of_debians() {
     if !require(&["root", "iptables", "cni-plugins"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let cases = [
         json!({}),
         json!({"prevResult": null}),
@@ -191,7 +191,7 @@ fn check_reports_missing_rules_and_changes_nothing() {
     if !require(&["root", "iptables"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let netns = world.netns("node");
     let config = config(&json!({"ingressPolicy": "isolated"}));
     let untouched = rules(&netns);
@@ -254,7 +254,7 @@ fn concurrent_adds_make_shared_rules_once() {
     if !require(&["root", "iptables"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let netns = world.netns("node");
     let policies = ["open", "same-bridge", "isolated"];
     let config = |n: usize| {
@@ -293,7 +293,7 @@ fn ours_and_debians_work_concurrently() {
     if !require(&["root", "iptables", "cni-plugins"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let netns = world.netns("node");
     thread::scope(|scope| {
         for n in 2..10 {
@@ -326,7 +326,7 @@ fn removes_rules_of_legacy_iptables() {
     if !require(&["root", "iptables"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let (made, legacy) = (world.netns("made"), world.netns("legacy"));
     let configs = [2, 3].map(|n| config_of_pod(n, "cni0", &json!({})));
     for config in &configs {
@@ -356,7 +356,7 @@ fn a_configuration_that_iptables_refuses_leaves_nothing() {
     if !require(&["root", "iptables"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let netns = world.netns("node");
     let before = rules(&netns);
     for case in [

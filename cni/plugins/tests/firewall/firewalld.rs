@@ -14,7 +14,7 @@ use std::{
 };
 
 use podplane_netlink::netns;
-use podplane_test_network::{World, output_of, require};
+use podplane_test_network::{NetnsFixture, output_of, require};
 use serde_json::{Value, json};
 use zbus::{
     Connection, Message, MessageStream, block_on, conn::Builder, export::futures_core::Stream as _,
@@ -178,7 +178,7 @@ fn ours_and_debians_remove_each_others_addresses_from_zones() {
     if !require(&["root", "iptables", "dbus", "cni-plugins"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let netns = world.netns("node");
     let mut bus = Bus::new(world.dir.path());
     bus.start_firewalld();
@@ -216,7 +216,7 @@ fn refusals_of_firewalld_are_answered_like_debians() {
     if !require(&["root", "dbus", "cni-plugins"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let netns = world.netns("node");
     let mut bus = Bus::new(world.dir.path());
     bus.start_firewalld();
@@ -243,7 +243,7 @@ fn a_failed_add_is_rolled_back() {
     if !require(&["root", "dbus"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let netns = world.netns("node");
     let mut bus = Bus::new(world.dir.path());
     bus.start_firewalld();
@@ -259,7 +259,7 @@ fn uses_iptables_for_isolation_even_with_firewalld() {
     if !require(&["root", "iptables", "dbus"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let netns = world.netns("node");
     let mut bus = Bus::new(world.dir.path());
     bus.start_firewalld();
@@ -287,7 +287,7 @@ fn a_pod_is_deleted_although_firewalld_started_or_stopped_since() {
     if !require(&["root", "iptables", "dbus"]) {
         return;
     }
-    let world = World::new();
+    let world = NetnsFixture::new();
     let netns = world.netns("node");
     let mut bus = Bus::new(world.dir.path());
     let config = config(&json!({"backend": "", "cniVersion": "1.1.0"}));

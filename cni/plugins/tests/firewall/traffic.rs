@@ -12,7 +12,7 @@ use std::{
 use podplane_cni::{CniResult, Runtime};
 use podplane_netlink::{Netlink, Request, Route, Veth, netns};
 use podplane_test_network::{
-    World, attachment, exchange, list, our_plugins, receive, require, wait_for,
+    NetnsFixture, attachment, exchange, list, our_plugins, receive, require, wait_for,
 };
 use serde_json::{Value, json};
 
@@ -26,8 +26,8 @@ fn ip(text: &str) -> IpAddr {
 }
 
 /// A node that forwards nothing by default, and a machine beside it.
-struct Site {
-    world: World,
+struct FirewallSite {
+    world: NetnsFixture,
     runtime: Runtime,
     outside: PathBuf,
 }
@@ -43,9 +43,9 @@ impl Pod {
     }
 }
 
-impl Site {
+impl FirewallSite {
     fn new() -> Self {
-        let world = World::new();
+        let world = NetnsFixture::new();
         let runtime = world.runtime(&[&our_plugins()]);
         let outside = world.netns("outside");
         let node = runtime.node_netns.as_deref().unwrap();
@@ -163,7 +163,7 @@ fn traffic_of_a_pod_passes_a_dropping_chain_until_its_deletion() {
     if !require(&["root", "iptables"]) {
         return;
     }
-    let site = Site::new();
+    let site = FirewallSite::new();
     let pod = site.pod("a", 1, &[]);
     let mut config = firewall("open");
     for (key, value) in [("name", "net1"), ("cniVersion", "1.0.0")] {
@@ -198,7 +198,7 @@ fn traffic_of_a_pod_passes_a_dropping_chain_until_its_deletion() {
 /// Two pods on one bridge and one on another: returns whether the first reaches the second, and the
 /// third.
 fn reached(policy: &str) -> [bool; 2] {
-    let site = Site::new();
+    let site = FirewallSite::new();
     let chained = [firewall(policy)];
     let a = site.pod("a", 1, &chained);
     let b = site.pod("b", 1, &chained);

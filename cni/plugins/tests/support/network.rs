@@ -6,10 +6,10 @@ use podplane_cni::{CniResult, Runtime};
 use podplane_netlink::Netlink;
 use serde_json::{Value, json};
 
-use podplane_test_network::World;
+use podplane_test_network::NetnsFixture;
 
 /// The configuration of a list of one bridge, with these keys on top of the usual ones.
-pub(crate) fn config(world: &World, version: &str, bridge: &Value, ipam: &Value) -> Value {
+pub(crate) fn config(world: &NetnsFixture, version: &str, bridge: &Value, ipam: &Value) -> Value {
     let mut plugin = json!({"type": "bridge", "bridge": "cni0", "isGateway": true, "ipam": {"type": "host-local"}});
     plugin["ipam"]["dataDir"] = world.path("networks").to_str().unwrap().into();
     for (key, value) in bridge.as_object().unwrap() {
@@ -37,7 +37,7 @@ pub(crate) fn node(runtime: &Runtime) -> &Path {
 }
 
 /// The number of leases of the network.
-pub(crate) fn leases(world: &World) -> usize {
+pub(crate) fn leases(world: &NetnsFixture) -> usize {
     podplane_host_local::usage(&world.path("networks/net"))
         .unwrap()
         .len()

@@ -13,7 +13,7 @@ use podplane_cni::{Attachment, CniResult, NetworkConfigList, Runtime};
 use podplane_netlink::{Netlink, Request, Route, Veth, netns};
 use serde_json::{Value, json};
 
-use podplane_test_network::{World, attachment, list, our_plugins, output_of};
+use podplane_test_network::{NetnsFixture, attachment, list, our_plugins, output_of};
 
 pub(crate) const HOST: &str = "192.0.2.1";
 pub(crate) const HOST_TOO: &str = "192.0.2.3";
@@ -26,14 +26,14 @@ pub(crate) fn ip(text: &str) -> IpAddr {
 
 /// A node with two addresses of each family, and a machine beside it.
 pub(crate) struct Site {
-    pub(crate) world: World,
+    pub(crate) world: NetnsFixture,
     pub(crate) runtime: Runtime,
     pub(crate) outside: PathBuf,
 }
 
 impl Site {
     pub(crate) fn new() -> Self {
-        let world = World::new();
+        let world = NetnsFixture::new();
         let runtime = world.runtime(&[&our_plugins()]);
         let outside = world.netns("outside");
         let file = netns::open(&outside).unwrap();
@@ -135,12 +135,12 @@ pub(crate) fn path(pod: &Attachment) -> &Path {
 }
 
 /// A server in a pod.
-pub(crate) struct Server {
+pub(crate) struct PodServer {
     tcp: TcpListener,
     udp: UdpSocket,
 }
 
-impl Server {
+impl PodServer {
     pub(crate) fn new(netns: &Path, tcp: u16, udp: u16) -> Self {
         let bind = || -> io::Result<Self> {
             Ok(Self {

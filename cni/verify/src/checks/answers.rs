@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering;
 use podplane_cni::types::Version;
 use serde_json::{Value, json};
 
-use super::{super::network::Key, Verdict};
+use super::{super::network::AttachmentKey, CheckVerdict};
 use crate::{
     Halt, Severity, VerifyError,
-    exchange::{Call, Exchange},
-    network::Added,
+    exchange::{Exchange, PluginInput},
+    network::AddOutcome,
     session::Session,
 };
 
@@ -19,10 +19,10 @@ const KEEPS_NO_STATE: &str = "the first two containers were given the same addre
     no state, as the reference's static, is tested with --stateless";
 
 fn ask(session: &Session, version: &str) -> Result<Exchange, Halt> {
-    session.call(&Call {
+    session.call(&PluginInput {
         env: vec![("CNI_COMMAND", "VERSION".to_owned())],
         stdin: json!({"cniVersion": version}).to_string().into_bytes(),
-        ..Call::default()
+        ..PluginInput::default()
     })
 }
 
@@ -50,10 +50,10 @@ pub(crate) fn learn_versions(session: &mut Session) -> Result<(), Halt> {
 /// Makes an ADD and a DEL; if they fail, nothing can be verified.
 pub(crate) fn first_attachment(session: &Session) -> Result<(), Halt> {
     let network = session.network();
-    let key = Key::new("first");
+    let key = AttachmentKey::new("first");
     let (added, exchange) = network.add_exchange(&key, crate::exchange::Interruption::None)?;
     match added {
-        Added::Given(_) => {
+        AddOutcome::Given(_) => {
             let has_files = network.directory().is_some();
             let is_own = session.options.template.has_own_directory() && has_files;
             session.has_own_directory.store(is_own, Ordering::Relaxed);
@@ -78,7 +78,7 @@ pub(crate) fn learn_capacity(session: &Session) -> Result<Vec<String>, Halt> {
         return Ok(hints);
     }
     let network = session.network();
-    let keys = [Key::new("count-0"), Key::new("count-1")];
+    let keys = [AttachmentKey::new("count-0"), AttachmentKey::new("count-1")];
     for key in &keys {
         network.add(key)?;
     }
@@ -102,7 +102,7 @@ pub(crate) fn learn_capacity(session: &Session) -> Result<Vec<String>, Halt> {
     Ok(hints)
 }
 
-pub(super) fn version_answer(session: &Session) -> Result<Verdict, Halt> {
+pub(super) fn version_answer(session: &Session) -> Result<CheckVerdict, Halt> {
     let exchange = ask(session, Version::LATEST.as_str())?;
     let answer: Value = serde_json::from_slice(&exchange.stdout).unwrap_or_default();
     let supported = supported(&exchange);
@@ -123,7 +123,7 @@ pub(super) fn version_answer(session: &Session) -> Result<Verdict, Halt> {
             "exit code 0, \"cniVersion\", and \"supportedVersions\" as a list of versions",
             vec![session.step(&exchange)],
         );
-        return Ok(Verdict::Done);
+        return Ok(CheckVerdict::Done);
     }
     if let Some(asked) = supported.iter().find(|text| *text != own) {
         let exchange = ask(session, asked)?;
@@ -138,16 +138,16 @@ pub(super) fn version_answer(session: &Session) -> Result<Verdict, Halt> {
             );
         }
     }
-    Ok(Verdict::Done)
+    Ok(CheckVerdict::Done)
 }
 
-pub(super) fn every_version(session: &Session) -> Result<Verdict, Halt> {
+pub(super) fn every_version(session: &Session) -> Result<CheckVerdict, Halt> {
     let supported = session.supported.iter();
     for version in supported.filter_map(|text| text.parse::<Version>().ok()) {
         let network = session.network_of(version);
-        let key = Key::new("one");
+        let key = AttachmentKey::new("one");
         let (added, exchange) = network.add_exchange(&key, crate::exchange::Interruption::None)?;
-        if !matches!(added, Added::Given(_)) {
+        if !matches!(added, AddOutcome::Given(_)) {
             session.find(
                 "every-version",
                 Severity::Violation,
@@ -158,15 +158,15 @@ pub(super) fn every_version(session: &Session) -> Result<Verdict, Halt> {
         }
         network.del(&key)?;
     }
-    Ok(Verdict::Done)
+    Ok(CheckVerdict::Done)
 }
 
-pub(super) fn unsupported_version(session: &Session) -> Result<Verdict, Halt> {
+pub(super) fn unsupported_version(session: &Session) -> Result<CheckVerdict, Halt> {
     for (version, is_required) in [("9.9.9", true), ("not-a-version", false)] {
         let network = session.network();
         let mut config = network.config.clone();
         config["cniVersion"] = version.into();
-        let call = network.call("ADD", &Key::new("one"));
+        let call = network.call("ADD", &AttachmentKey::new("one"));
         let exchange = session.call(&call.with_stdin(config.to_string()))?;
         let (code, _) = exchange.error();
         // A version that is not even well-formed may also be refused as undecodable or invalid.
@@ -179,8 +179,8 @@ pub(super) fn unsupported_version(session: &Session) -> Result<Verdict, Halt> {
                 "an error with code 1",
                 vec![session.step(&exchange)],
             );
-            session.call(&network.call("DEL", &Key::new("one")))?;
+            session.call(&network.call("DEL", &AttachmentKey::new("one")))?;
         }
     }
-    Ok(Verdict::Done)
+    Ok(CheckVerdict::Done)
 }

@@ -1,12 +1,12 @@
 //! Checks of GC and STATUS, which came with CNI 1.1.0.
 
-use super::{NO_1_1_0, Verdict, skipped, uncountable};
+use super::{CheckVerdict, NO_1_1_0, skipped, uncountable};
 use podplane_cni::types::Version;
 
 use crate::{
     Halt, Severity,
     exchange::Interruption,
-    network::{Added, Key, Network},
+    network::{AddOutcome, AttachmentKey, Network},
     session::Session,
 };
 
@@ -18,7 +18,7 @@ fn network(session: &Session) -> Network<'_> {
     session.network_of(Version::V1_1_0)
 }
 
-pub(super) fn gc_supported(session: &Session) -> Result<Verdict, Halt> {
+pub(super) fn gc_supported(session: &Session) -> Result<CheckVerdict, Halt> {
     if !has_gc(session) {
         session.find(
             "gc-supported",
@@ -30,7 +30,7 @@ pub(super) fn gc_supported(session: &Session) -> Result<Verdict, Halt> {
         return skipped(NO_1_1_0);
     }
     let network = network(session);
-    network.add(&Key::new("one"))?;
+    network.add(&AttachmentKey::new("one"))?;
     let exchange = network.gc(Some(&network.live()))?;
     if !exchange.succeeded() {
         session.find(
@@ -42,10 +42,10 @@ pub(super) fn gc_supported(session: &Session) -> Result<Verdict, Halt> {
         );
     }
     network.clear()?;
-    Ok(Verdict::Done)
+    Ok(CheckVerdict::Done)
 }
 
-pub(super) fn gc_frees_stale(session: &Session) -> Result<Verdict, Halt> {
+pub(super) fn gc_frees_stale(session: &Session) -> Result<CheckVerdict, Halt> {
     if !has_gc(session) {
         return skipped(NO_1_1_0);
     }
@@ -69,7 +69,7 @@ pub(super) fn gc_frees_stale(session: &Session) -> Result<Verdict, Halt> {
             vec![session.step(&exchange)],
         );
         network.clear()?;
-        return Ok(Verdict::Done);
+        return Ok(CheckVerdict::Done);
     }
     // An empty list counts: no attachment is valid.
     let exchange = network.gc(Some(&[]))?;
@@ -88,7 +88,7 @@ pub(super) fn gc_frees_stale(session: &Session) -> Result<Verdict, Halt> {
         );
     }
     network.clear()?;
-    Ok(Verdict::Done)
+    Ok(CheckVerdict::Done)
 }
 
 /// Records a finding if a GC with this list frees an address of a live attachment. The range must
@@ -97,12 +97,12 @@ fn robs(
     session: &Session,
     check: &'static str,
     network: &Network<'_>,
-    valid: Option<&[Key]>,
+    valid: Option<&[AttachmentKey]>,
 ) -> Result<(), Halt> {
     let exchange = network.gc(valid)?;
-    let thief = Key::new("thief");
+    let thief = AttachmentKey::new("thief");
     let (added, add) = network.add_exchange(&thief, Interruption::None)?;
-    if let Added::Given(addresses) = added {
+    if let AddOutcome::Given(addresses) = added {
         session.find(
             check,
             Severity::Violation,
@@ -115,21 +115,21 @@ fn robs(
     Ok(())
 }
 
-pub(super) fn gc_keeps_valid(session: &Session) -> Result<Verdict, Halt> {
+pub(super) fn gc_keeps_valid(session: &Session) -> Result<CheckVerdict, Halt> {
     if !has_gc(session) {
         return skipped(NO_1_1_0);
     }
     let network = network(session);
-    network.add(&Key::new("fill-0").interface("net1"))?;
+    network.add(&AttachmentKey::new("fill-0").interface("net1"))?;
     if network.fill("fill")?.is_none() {
         return uncountable(session);
     }
     robs(session, "gc-keeps-valid", &network, Some(&network.live()))?;
     network.clear()?;
-    Ok(Verdict::Done)
+    Ok(CheckVerdict::Done)
 }
 
-pub(super) fn gc_absent_list(session: &Session) -> Result<Verdict, Halt> {
+pub(super) fn gc_absent_list(session: &Session) -> Result<CheckVerdict, Halt> {
     if !has_gc(session) {
         return skipped(NO_1_1_0);
     }
@@ -139,15 +139,15 @@ pub(super) fn gc_absent_list(session: &Session) -> Result<Verdict, Halt> {
     }
     robs(session, "gc-absent-list", &network, None)?;
     network.clear()?;
-    Ok(Verdict::Done)
+    Ok(CheckVerdict::Done)
 }
 
-pub(super) fn status_answer(session: &Session) -> Result<Verdict, Halt> {
+pub(super) fn status_answer(session: &Session) -> Result<CheckVerdict, Halt> {
     if !has_gc(session) {
         return skipped(NO_1_1_0);
     }
     let network = network(session);
-    let status = network.call("STATUS", &Key::new(""));
+    let status = network.call("STATUS", &AttachmentKey::new(""));
     for moment in ["before the first ADD", "after an ADD"] {
         let exchange = session.call(&status)?;
         if !exchange.succeeded() {
@@ -159,11 +159,11 @@ pub(super) fn status_answer(session: &Session) -> Result<Verdict, Halt> {
                 vec![session.step(&exchange)],
             );
         }
-        network.add(&Key::new("one"))?;
-        network.del(&Key::new("one"))?;
+        network.add(&AttachmentKey::new("one"))?;
+        network.del(&AttachmentKey::new("one"))?;
     }
     if network.fill("fill")?.is_none() {
-        return Ok(Verdict::Done);
+        return Ok(CheckVerdict::Done);
     }
     let exchange = session.call(&status)?;
     if !matches!(exchange.error().0, 50 | 51) {
@@ -176,5 +176,5 @@ pub(super) fn status_answer(session: &Session) -> Result<Verdict, Halt> {
         );
     }
     network.clear()?;
-    Ok(Verdict::Done)
+    Ok(CheckVerdict::Done)
 }

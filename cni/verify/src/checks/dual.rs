@@ -4,11 +4,11 @@ use std::net::IpAddr;
 
 use serde_json::{Value, json};
 
-use super::{OTHER_KEYS, Verdict, skipped};
+use super::{CheckVerdict, OTHER_KEYS, skipped};
 use crate::{
     Halt, RangeKeys, Severity,
     exchange::Interruption,
-    network::{Added, Key},
+    network::{AddOutcome, AttachmentKey},
     session::Session,
     template::{SupportedKeys, known_ranges},
 };
@@ -50,13 +50,13 @@ fn follows(session: &Session, ranges: &Value, count: usize) -> Result<bool, Halt
     let known = known_ranges(&network.config);
     let mut follows = true;
     for number in 0..count {
-        let added = network.add(&Key::new(format!("try-{number}")))?;
-        follows &= matches!(added, Added::Given(ips) if ips.len() == known.len()
+        let added = network.add(&AttachmentKey::new(format!("try-{number}")))?;
+        follows &= matches!(added, AddOutcome::Given(ips) if ips.len() == known.len()
             && known.iter().all(|range| ips.iter().any(|ip| range.contains(*ip))));
     }
     if count > 1 {
-        let added = network.add(&Key::new("too-many"))?;
-        follows &= matches!(added, Added::Refused);
+        let added = network.add(&AttachmentKey::new("too-many"))?;
+        follows &= matches!(added, AddOutcome::Refused);
     }
     network.clear()?;
     Ok(follows)
@@ -75,26 +75,26 @@ fn some_v4() -> Value {
 ///
 /// A container has an IPv6 address. An ADD for it that also wants an IPv4 address fails, since
 /// there is only one IPv6 address. The container must still have its first address.
-pub(super) fn rollback_keeps_others(session: &Session) -> Result<Verdict, Halt> {
+pub(super) fn rollback_keeps_others(session: &Session) -> Result<CheckVerdict, Halt> {
     let both = json!([some_v4(), one_v6()]);
     let Some(mut network) = session.network_with(&both) else {
         return skipped(OTHER_KEYS);
     };
     network.set_ranges(&json!([one_v6()]));
-    let key = Key::new("one");
+    let key = AttachmentKey::new("one");
     let (first, add) = network.add_exchange(&key, Interruption::None)?;
-    let Added::Given(addresses) = first else {
+    let AddOutcome::Given(addresses) = first else {
         return skipped("the plugin gives no address of an IPv6 range");
     };
     network.set_ranges(&both);
     let (second, failed) = network.add_exchange(&key, Interruption::None)?;
-    if !matches!(second, Added::Refused) {
+    if !matches!(second, AddOutcome::Refused) {
         network.clear()?;
         return skipped("ADD for more ranges does not fail");
     }
     network.set_ranges(&json!([one_v6()]));
-    let (third, stolen) = network.add_exchange(&Key::new("other"), Interruption::None)?;
-    if let Added::Given(given) = third
+    let (third, stolen) = network.add_exchange(&AttachmentKey::new("other"), Interruption::None)?;
+    if let AddOutcome::Given(given) = third
         && given == addresses
     {
         session.find(
@@ -110,12 +110,12 @@ pub(super) fn rollback_keeps_others(session: &Session) -> Result<Verdict, Halt> 
         );
     }
     network.clear()?;
-    Ok(Verdict::Done)
+    Ok(CheckVerdict::Done)
 }
 
 /// Repeated failures of a dual-stack ADD, for want of an IPv6 address, must not use up IPv4
 /// addresses.
-pub(super) fn failed_add_leaves_nothing(session: &Session) -> Result<Verdict, Halt> {
+pub(super) fn failed_add_leaves_nothing(session: &Session) -> Result<CheckVerdict, Halt> {
     let both = json!([some_v4(), one_v6()]);
     let Some(mut network) = session.network_with(&both) else {
         return skipped(OTHER_KEYS);
@@ -123,14 +123,17 @@ pub(super) fn failed_add_leaves_nothing(session: &Session) -> Result<Verdict, Ha
     network.set_ranges(&json!([some_v4()]));
     let all = network.free("before")?;
     network.set_ranges(&both);
-    if !matches!(network.add(&Key::new("one"))?, Added::Given(_)) {
+    if !matches!(
+        network.add(&AttachmentKey::new("one"))?,
+        AddOutcome::Given(_)
+    ) {
         return skipped("the plugin gives no addresses of two families");
     }
     let mut failed = Vec::new();
     for number in 0..4 {
-        let key = Key::new(format!("failing-{number}"));
+        let key = AttachmentKey::new(format!("failing-{number}"));
         match network.add_exchange(&key, Interruption::None)? {
-            (Added::Refused, exchange) => failed.push(exchange),
+            (AddOutcome::Refused, exchange) => failed.push(exchange),
             // The ADD got an address of the other range, which is allowed.
             _ => drop(network.del(&key)?),
         }
@@ -157,12 +160,12 @@ pub(super) fn failed_add_leaves_nothing(session: &Session) -> Result<Verdict, Ha
     }
     network.set_ranges(&both);
     network.clear()?;
-    Ok(Verdict::Done)
+    Ok(CheckVerdict::Done)
 }
 
 /// Ranges that start or end at an edge, or are reversed: the plugin must fail, or give addresses of
 /// the subnet.
-pub(super) fn range_bounds(session: &Session) -> Result<Verdict, Halt> {
+pub(super) fn range_bounds(session: &Session) -> Result<CheckVerdict, Halt> {
     let subnet = "10.91.0.0/29";
     let cases = [
         json!({"subnet": subnet, "rangeStart": "10.91.0.7"}),
@@ -181,10 +184,10 @@ pub(super) fn range_bounds(session: &Session) -> Result<Verdict, Halt> {
         let mut walk = Vec::new();
         // An allocation that leaves the subnet shows within a few addresses.
         for number in 0..12 {
-            let key = Key::new(format!("walk-{number}"));
+            let key = AttachmentKey::new(format!("walk-{number}"));
             let (added, exchange) = network.add_exchange(&key, Interruption::None)?;
             walk.push(session.step(&exchange));
-            let Added::Given(addresses) = added else {
+            let AddOutcome::Given(addresses) = added else {
                 break;
             };
             let is_out = |ip: &&IpAddr| !inside.iter().any(|range| range.subnet.contains(*ip));
@@ -204,5 +207,5 @@ pub(super) fn range_bounds(session: &Session) -> Result<Verdict, Halt> {
         }
         network.clear()?;
     }
-    Ok(Verdict::Done)
+    Ok(CheckVerdict::Done)
 }

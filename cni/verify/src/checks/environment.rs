@@ -1,9 +1,9 @@
 //! Checks of the plugin's environment variables.
 
-use super::Verdict;
+use super::CheckVerdict;
 use crate::{
     Halt, Severity,
-    network::{Key, Network},
+    network::{AttachmentKey, Network},
     session::Session,
 };
 
@@ -13,9 +13,9 @@ const REQUIRED: [(&str, &[&str]); 3] = [
     ("CHECK", &["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME"]),
 ];
 
-pub(super) fn missing(session: &Session) -> Result<Verdict, Halt> {
+pub(super) fn missing(session: &Session) -> Result<CheckVerdict, Halt> {
     let network = session.network();
-    let key = Key::new("one");
+    let key = AttachmentKey::new("one");
     for (command, variables) in REQUIRED {
         for variable in variables {
             let call = network.call(command, &key).with_env(variable, None);
@@ -55,7 +55,7 @@ pub(super) fn missing(session: &Session) -> Result<Verdict, Halt> {
     left_nothing(session, &network, "env-missing")
 }
 
-pub(super) fn invalid(session: &Session) -> Result<Verdict, Halt> {
+pub(super) fn invalid(session: &Session) -> Result<CheckVerdict, Halt> {
     let network = session.network();
     let variants = [
         (
@@ -69,7 +69,7 @@ pub(super) fn invalid(session: &Session) -> Result<Verdict, Halt> {
     ];
     for (variable, values) in variants {
         for value in values {
-            let call = network.call("ADD", &Key::new("one"));
+            let call = network.call("ADD", &AttachmentKey::new("one"));
             let exchange = session.call(&call.with_env(variable, Some(value)))?;
             let (code, msg) = exchange.error();
             let seen = format!("{variable}={value:?}: {}", exchange.summary());
@@ -77,7 +77,7 @@ pub(super) fn invalid(session: &Session) -> Result<Verdict, Halt> {
             let expected = "an error with code 4, so that the id can be part of a path";
             if exchange.succeeded() || code != 4 {
                 session.find("env-invalid", Severity::Weakness, seen, expected, step);
-                let undo = network.call("DEL", &Key::new("one"));
+                let undo = network.call("DEL", &AttachmentKey::new("one"));
                 session.call(&undo.with_env(variable, Some(value)))?;
             } else if !msg.contains(variable) {
                 let expected = "a message that names the variable";
@@ -93,7 +93,7 @@ fn left_nothing(
     session: &Session,
     network: &Network<'_>,
     check: &'static str,
-) -> Result<Verdict, Halt> {
+) -> Result<CheckVerdict, Halt> {
     let fresh = session.network();
     if let (Some(all), Some(free)) = (fresh.capacity()?, network.free("free")?)
         && free < all
@@ -106,13 +106,13 @@ fn left_nothing(
             "a call that is refused keeps no address",
         );
     }
-    Ok(Verdict::Done)
+    Ok(CheckVerdict::Done)
 }
 
-pub(super) fn unknown_command(session: &Session) -> Result<Verdict, Halt> {
+pub(super) fn unknown_command(session: &Session) -> Result<CheckVerdict, Halt> {
     let network = session.network();
     for command in ["FOO", "add"] {
-        let call = network.call("ADD", &Key::new("one"));
+        let call = network.call("ADD", &AttachmentKey::new("one"));
         let exchange = session.call(&call.with_env("CNI_COMMAND", Some(command)))?;
         if exchange.succeeded() {
             session.find(
@@ -132,15 +132,15 @@ pub(super) fn unknown_command(session: &Session) -> Result<Verdict, Halt> {
             );
         }
     }
-    Ok(Verdict::Done)
+    Ok(CheckVerdict::Done)
 }
 
 /// The plugin's own namespace as `CNI_NETNS`. The reference of 2026 looks only after it has given
 /// an address, and prints a result and an error.
-pub(super) fn own_netns(session: &Session) -> Result<Verdict, Halt> {
+pub(super) fn own_netns(session: &Session) -> Result<CheckVerdict, Halt> {
     let network = session.network();
     let before = network.capacity()?;
-    let key = Key::new("one");
+    let key = AttachmentKey::new("one");
     let call = network
         .call("ADD", &key)
         .with_env("CNI_NETNS", Some("/proc/self/ns/net"));
@@ -163,5 +163,5 @@ pub(super) fn own_netns(session: &Session) -> Result<Verdict, Halt> {
         );
     }
     network.del(&key)?;
-    Ok(Verdict::Done)
+    Ok(CheckVerdict::Done)
 }

@@ -3,10 +3,10 @@
 use rand::{RngExt as _, rngs::StdRng, seq::IndexedRandom as _};
 use serde_json::{Value, json};
 
-use super::{Verdict, lease::nothing_leaked};
-use crate::{Halt, Severity, network::Key, session::Session};
+use super::{CheckVerdict, lease::nothing_leaked};
+use crate::{Halt, Severity, network::AttachmentKey, session::Session};
 
-pub(super) fn bad_json(session: &Session) -> Result<Verdict, Halt> {
+pub(super) fn bad_json(session: &Session) -> Result<CheckVerdict, Halt> {
     let network = session.network();
     let whole = network.config.to_string();
     let half = &whole[..whole.floor_char_boundary(whole.len() / 2)];
@@ -14,7 +14,7 @@ pub(super) fn bad_json(session: &Session) -> Result<Verdict, Halt> {
     let inputs = ["", "{", half, "[]", "\"text\"", "5", "not json", &twice];
     for command in ["ADD", "DEL"] {
         for input in inputs {
-            let call = network.call(command, &Key::new("one"));
+            let call = network.call(command, &AttachmentKey::new("one"));
             let exchange = session.call(&call.with_stdin(input))?;
             if exchange.succeeded() || exchange.error().0 != 6 {
                 let severity = match exchange.succeeded() {
@@ -35,11 +35,11 @@ pub(super) fn bad_json(session: &Session) -> Result<Verdict, Halt> {
             }
         }
     }
-    network.del(&Key::new("one"))?;
-    Ok(Verdict::Done)
+    network.del(&AttachmentKey::new("one"))?;
+    Ok(CheckVerdict::Done)
 }
 
-pub(super) fn bad_config(session: &Session) -> Result<Verdict, Halt> {
+pub(super) fn bad_config(session: &Session) -> Result<CheckVerdict, Halt> {
     let network = session.network();
     let long = "n/".repeat(10);
     for name in [
@@ -51,7 +51,7 @@ pub(super) fn bad_config(session: &Session) -> Result<Verdict, Halt> {
     ] {
         let mut config = network.config.clone();
         config["name"] = name.clone();
-        let call = network.call("ADD", &Key::new("one"));
+        let call = network.call("ADD", &AttachmentKey::new("one"));
         let call = call.with_stdin(config.to_string());
         let exchange = session.call(&call)?;
         if exchange.succeeded() || exchange.error().0 != 7 {
@@ -65,13 +65,13 @@ pub(super) fn bad_config(session: &Session) -> Result<Verdict, Halt> {
             session.call(&call.with_env("CNI_COMMAND", Some("DEL")))?;
         }
     }
-    Ok(Verdict::Done)
+    Ok(CheckVerdict::Done)
 }
 
 /// Junk in the configuration: the plugin must answer, and the format of its answers is judged as
 /// always. A successful ADD must be undone by the DEL with the same configuration, or else with the
 /// right one.
-pub(super) fn junk_input(session: &Session) -> Result<Verdict, Halt> {
+pub(super) fn junk_input(session: &Session) -> Result<CheckVerdict, Halt> {
     let network = session.network();
     let before = network.capacity()?;
     let mut random = session.random("junk-input", 0);
@@ -90,7 +90,7 @@ pub(super) fn junk_input(session: &Session) -> Result<Verdict, Halt> {
         run(session, &network, input)?;
     }
     nothing_leaked(&network, ("junk-input", Severity::Violation), before, &[])?;
-    Ok(Verdict::Done)
+    Ok(CheckVerdict::Done)
 }
 
 fn run(
@@ -98,7 +98,7 @@ fn run(
     network: &crate::network::Network<'_>,
     (stdin, args): &(Vec<u8>, &'static str),
 ) -> Result<(), Halt> {
-    let key = Key::new("junk");
+    let key = AttachmentKey::new("junk");
     for command in ["ADD", "CHECK", "DEL"] {
         let call = network.call(command, &key).with_junk(stdin.clone());
         let args = (!args.is_empty()).then_some(*args);

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use rand::{RngExt as _, rngs::StdRng};
 
-use super::{Verdict, uncountable};
+use super::{CheckVerdict, uncountable};
 use crate::{
     Halt, Severity,
     exchange::{Exchange, Interruption},
-    network::{Added, Key, Network},
+    network::{AddOutcome, AttachmentKey, Network},
     session::Session,
 };
 
@@ -24,7 +24,7 @@ fn one_left(session: &Session) -> Result<Option<(Network<'_>, Duration)>, Halt> 
     let two = serde_json::json!([[{"subnet": "10.92.0.0/29", "rangeStart": "10.92.0.2", "rangeEnd": "10.92.0.3"}]]);
     if let Some(network) = session.network_with(&two) {
         let time = session.time_of_add(&network)?;
-        network.add(&Key::new("other"))?;
+        network.add(&AttachmentKey::new("other"))?;
         return Ok(Some((network, time)));
     }
     let ranges = serde_json::json!([[{"subnet": "10.92.0.0/30"}]]);
@@ -74,10 +74,10 @@ fn moment_or_half(
 
 /// Returns the refused ADD if the only address cannot be had: it has leaked.
 fn is_lost(network: &Network<'_>) -> Result<Option<Exchange>, Halt> {
-    let key = Key::new("probe");
+    let key = AttachmentKey::new("probe");
     let (added, exchange) = network.add_exchange(&key, Interruption::None)?;
     network.del(&key)?;
-    Ok((!matches!(added, Added::Given(_))).then_some(exchange))
+    Ok((!matches!(added, AddOutcome::Given(_))).then_some(exchange))
 }
 
 /// Runs `round` many times. No round may lose the only address.
@@ -86,7 +86,7 @@ fn repeat(
     check: &'static str,
     weight: u32,
     mut round: impl FnMut(&Network<'_>, &mut StdRng, Duration, u32) -> Result<Vec<Exchange>, Halt>,
-) -> Result<Verdict, Halt> {
+) -> Result<CheckVerdict, Halt> {
     let mut random = session.random(check, 0);
     let Some((mut network, time)) = one_left(session)? else {
         return uncountable(session);
@@ -132,16 +132,16 @@ fn repeat(
         }
     }
     network.clear()?;
-    Ok(Verdict::Done)
+    Ok(CheckVerdict::Done)
 }
 
-pub(super) fn kill_add(session: &Session) -> Result<Verdict, Halt> {
+pub(super) fn kill_add(session: &Session) -> Result<CheckVerdict, Halt> {
     repeat(
         session,
         "kill-add-leaks-nothing",
         3,
         |network, random, time, number| {
-            let key = Key::new(format!("killed-{number}"));
+            let key = AttachmentKey::new(format!("killed-{number}"));
             let (_, add) =
                 network.add_exchange(&key, moment_or_half(random, network, time, number))?;
             let del = network.del(&key)?;
@@ -150,13 +150,13 @@ pub(super) fn kill_add(session: &Session) -> Result<Verdict, Halt> {
     )
 }
 
-pub(super) fn kill_del(session: &Session) -> Result<Verdict, Halt> {
+pub(super) fn kill_del(session: &Session) -> Result<CheckVerdict, Halt> {
     repeat(
         session,
         "kill-del-leaks-nothing",
         1,
         |network, random, time, number| {
-            let key = Key::new(format!("killed-{number}"));
+            let key = AttachmentKey::new(format!("killed-{number}"));
             network.add(&key)?;
             let first =
                 network.del_exchange(&key, moment_or_half(random, network, time, number))?;
@@ -168,7 +168,7 @@ pub(super) fn kill_del(session: &Session) -> Result<Verdict, Halt> {
 
 /// Limits files to a few bytes. An ADD that reports a failure must not hold an address, even before
 /// a DEL.
-pub(super) fn full_disk(session: &Session) -> Result<Verdict, Halt> {
+pub(super) fn full_disk(session: &Session) -> Result<CheckVerdict, Halt> {
     repeat(session, "full-disk", 1, |network, random, _, number| {
         // With short names one file may still be written when the next one cannot.
         let is_short = random.random_bool(0.5);
@@ -177,12 +177,12 @@ pub(super) fn full_disk(session: &Session) -> Result<Verdict, Halt> {
         } else {
             (format!("full-{number:012}"), 64)
         };
-        let key = Key::new(id);
+        let key = AttachmentKey::new(id);
         let limit = Interruption::FileSize(random.random_range(0..longest));
         let (added, add) = network.add_exchange(&key, limit)?;
         match added {
-            Added::Refused => Ok(vec![add]),
-            Added::Given(_) | Added::Unknown => {
+            AddOutcome::Refused => Ok(vec![add]),
+            AddOutcome::Given(_) | AddOutcome::Unknown => {
                 let del = network.del(&key)?;
                 Ok(vec![add, del])
             }

@@ -1,12 +1,12 @@
 //! Checks of ADD, DEL and CHECK and their addresses, one call at a time.
 
-use super::{Verdict, skipped, uncountable};
+use super::{CheckVerdict, skipped, uncountable};
 use podplane_cni::types::Version;
 
 use crate::{
     Halt, Severity,
-    exchange::{End, Exchange, Interruption},
-    network::{Added, Key, Network},
+    exchange::{Exchange, Interruption, PluginEnd},
+    network::{AddOutcome, AttachmentKey, Network},
     session::Session,
 };
 
@@ -34,22 +34,23 @@ pub(super) fn nothing_leaked(
     Ok(())
 }
 
-pub(super) fn exhaustion(session: &Session) -> Result<Verdict, Halt> {
+pub(super) fn exhaustion(session: &Session) -> Result<CheckVerdict, Halt> {
     let network = session.network();
     let Some(filled) = network.fill("fill")? else {
         return uncountable(session);
     };
     let all = filled.keys.len();
-    if let End::Exit(0) | End::Hung | End::Signal(_) = filled.refusal.end {
-        return Ok(Verdict::Done); // Reported already as a fault of the answer.
+    if let PluginEnd::Exit(0) | PluginEnd::Hung | PluginEnd::Signal(_) = filled.refusal.end {
+        return Ok(CheckVerdict::Done); // Reported already as a fault of the answer.
     }
     // A released address must be the next one given: there is no other.
     let key = &filled.keys[all / 2];
     let expected = network.held(key).map(|held| held.addresses);
     network.del(key)?;
-    let (added, exchange) = network.add_exchange(&Key::new("next"), Interruption::None)?;
+    let (added, exchange) =
+        network.add_exchange(&AttachmentKey::new("next"), Interruption::None)?;
     match added {
-        Added::Given(addresses) if Some(&addresses) == expected.as_ref() => {}
+        AddOutcome::Given(addresses) if Some(&addresses) == expected.as_ref() => {}
         _ => session.find(
             "exhaustion",
             Severity::Violation,
@@ -65,18 +66,18 @@ pub(super) fn exhaustion(session: &Session) -> Result<Verdict, Halt> {
         all,
         &[&filled.refusal],
     )?;
-    Ok(Verdict::Done)
+    Ok(CheckVerdict::Done)
 }
 
-pub(super) fn add_repeat(session: &Session) -> Result<Verdict, Halt> {
+pub(super) fn add_repeat(session: &Session) -> Result<CheckVerdict, Halt> {
     let network = session.network();
     let Some(before) = network.capacity()? else {
         return uncountable(session);
     };
-    let key = Key::new("one");
+    let key = AttachmentKey::new("one");
     let (first, _) = network.add_exchange(&key, Interruption::None)?;
     let (second, exchange) = network.add_exchange(&key, Interruption::None)?;
-    if let (Added::Given(first), Added::Given(second)) = (&first, &second)
+    if let (AddOutcome::Given(first), AddOutcome::Given(second)) = (&first, &second)
         && first != second
     {
         session.find(
@@ -88,7 +89,7 @@ pub(super) fn add_repeat(session: &Session) -> Result<Verdict, Halt> {
         );
     }
     // Whatever the second ADD did, the addresses of the first one must still be the attachment's.
-    if let Added::Given(_) = first {
+    if let AddOutcome::Given(_) = first {
         let filled = network.fill("other")?;
         for key in filled.into_iter().flat_map(|filled| filled.keys) {
             network.del(&key)?;
@@ -101,10 +102,10 @@ pub(super) fn add_repeat(session: &Session) -> Result<Verdict, Halt> {
         before,
         &[&exchange],
     )?;
-    Ok(Verdict::Done)
+    Ok(CheckVerdict::Done)
 }
 
-pub(super) fn del_idempotent(session: &Session) -> Result<Verdict, Halt> {
+pub(super) fn del_idempotent(session: &Session) -> Result<CheckVerdict, Halt> {
     let network = session.network();
     let before = network.capacity()?;
     let expect_success = |what: &str, exchange: &Exchange| {
@@ -118,7 +119,7 @@ pub(super) fn del_idempotent(session: &Session) -> Result<Verdict, Halt> {
             );
         }
     };
-    let key = Key::new("one");
+    let key = AttachmentKey::new("one");
     let untouched = session.network();
     let call = untouched.call("DEL", &key);
     expect_success(
@@ -129,7 +130,7 @@ pub(super) fn del_idempotent(session: &Session) -> Result<Verdict, Halt> {
     let with_result = network.call("DEL", &key);
     network.del(&key)?;
     expect_success("second DEL", &session.call(&with_result)?);
-    let unknown = network.call("DEL", &Key::new("never-added"));
+    let unknown = network.call("DEL", &AttachmentKey::new("never-added"));
     expect_success("DEL of what was never added", &session.call(&unknown)?);
     nothing_leaked(
         &network,
@@ -137,29 +138,30 @@ pub(super) fn del_idempotent(session: &Session) -> Result<Verdict, Halt> {
         before,
         &[],
     )?;
-    Ok(Verdict::Done)
+    Ok(CheckVerdict::Done)
 }
 
 /// DELs that must not free the address of an attachment, each tried while no other address is free.
-pub(super) fn del_exact(session: &Session) -> Result<Verdict, Halt> {
+pub(super) fn del_exact(session: &Session) -> Result<CheckVerdict, Halt> {
     let network = session.network();
-    let key = Key::new("one");
+    let key = AttachmentKey::new("one");
     network.add(&key)?;
     if network.fill("fill")?.is_none() {
         return uncountable(session);
     }
     let others = [
-        Key::new("one").interface("net1"),
-        Key::new("one").interface("eth"),
-        Key::new("on"),
-        Key::new("one1"),
-        Key::new("ONE"),
-        Key::new("never-added"),
+        AttachmentKey::new("one").interface("net1"),
+        AttachmentKey::new("one").interface("eth"),
+        AttachmentKey::new("on"),
+        AttachmentKey::new("one1"),
+        AttachmentKey::new("ONE"),
+        AttachmentKey::new("never-added"),
     ];
     for other in others {
         let exchange = network.del(&other)?;
-        let (added, add) = network.add_exchange(&Key::new("thief"), Interruption::None)?;
-        if let Added::Given(_) = added {
+        let (added, add) =
+            network.add_exchange(&AttachmentKey::new("thief"), Interruption::None)?;
+        if let AddOutcome::Given(_) = added {
             session.find(
                 "del-exact",
                 Severity::Violation,
@@ -170,15 +172,15 @@ pub(super) fn del_exact(session: &Session) -> Result<Verdict, Halt> {
                 "DEL frees what was given to this container and interface",
                 vec![session.step(&exchange), session.step(&add)],
             );
-            network.del(&Key::new("thief"))?;
+            network.del(&AttachmentKey::new("thief"))?;
         }
     }
     network.clear()?;
     // Two interfaces of a container are two attachments.
-    let second = Key::new("one").interface("net1");
+    let second = AttachmentKey::new("one").interface("net1");
     network.add(&key)?;
     let (added, exchange) = network.add_exchange(&second, Interruption::None)?;
-    if !matches!(added, Added::Given(_)) {
+    if !matches!(added, AddOutcome::Given(_)) {
         session.find(
             "del-exact",
             Severity::Violation,
@@ -191,7 +193,7 @@ pub(super) fn del_exact(session: &Session) -> Result<Verdict, Halt> {
         );
     }
     network.del(&key)?;
-    if session.version >= Version::V0_4_0 && matches!(added, Added::Given(_)) {
+    if session.version >= Version::V0_4_0 && matches!(added, AddOutcome::Given(_)) {
         let exchange = network.check(&second)?;
         if !exchange.succeeded() {
             session.find(
@@ -204,13 +206,13 @@ pub(super) fn del_exact(session: &Session) -> Result<Verdict, Halt> {
         }
     }
     network.clear()?;
-    Ok(Verdict::Done)
+    Ok(CheckVerdict::Done)
 }
 
-pub(super) fn del_without_netns(session: &Session) -> Result<Verdict, Halt> {
+pub(super) fn del_without_netns(session: &Session) -> Result<CheckVerdict, Halt> {
     let network = session.network();
     let before = network.capacity()?;
-    let key = Key::new("one");
+    let key = AttachmentKey::new("one");
     network.add(&key)?;
     network.forget(&key); // So that there is no prevResult.
     let call = network.call("DEL", &key).with_env("CNI_NETNS", None);
@@ -234,15 +236,15 @@ pub(super) fn del_without_netns(session: &Session) -> Result<Verdict, Halt> {
         &[&exchange],
     )?;
     network.del(&key)?;
-    Ok(Verdict::Done)
+    Ok(CheckVerdict::Done)
 }
 
-pub(super) fn check_answer(session: &Session) -> Result<Verdict, Halt> {
+pub(super) fn check_answer(session: &Session) -> Result<CheckVerdict, Halt> {
     if session.version < Version::V0_4_0 {
         return skipped("CHECK came with CNI 0.4.0");
     }
     let network = session.network();
-    let key = Key::new("one");
+    let key = AttachmentKey::new("one");
     network.add(&key)?;
     let call = network.call("CHECK", &key);
     let exchange = session.call(&call)?;
@@ -257,7 +259,7 @@ pub(super) fn check_answer(session: &Session) -> Result<Verdict, Halt> {
     }
     network.del(&key)?;
     if session.is_stateless() {
-        return Ok(Verdict::Done);
+        return Ok(CheckVerdict::Done);
     }
     let exchange = session.call(&call)?;
     if exchange.succeeded() {
@@ -269,23 +271,23 @@ pub(super) fn check_answer(session: &Session) -> Result<Verdict, Halt> {
             vec![session.step(&exchange)],
         );
     }
-    Ok(Verdict::Done)
+    Ok(CheckVerdict::Done)
 }
 
-pub(super) fn networks_apart(session: &Session) -> Result<Verdict, Halt> {
+pub(super) fn networks_apart(session: &Session) -> Result<CheckVerdict, Halt> {
     let (one, mut two) = (session.network(), session.network());
     if session.options.template.has_own_directory() {
         // The usual directory is shared by all networks.
         two.config["ipam"] = one.config["ipam"].clone();
     }
-    let key = Key::new("one");
+    let key = AttachmentKey::new("one");
     one.add(&key)?;
     if one.fill("fill")?.is_none() {
         return uncountable(session);
     }
     let exchange = two.del(&key)?;
-    let (added, add) = one.add_exchange(&Key::new("thief"), Interruption::None)?;
-    if let Added::Given(_) = added {
+    let (added, add) = one.add_exchange(&AttachmentKey::new("thief"), Interruption::None)?;
+    if let AddOutcome::Given(_) = added {
         session.find(
             "networks-apart",
             Severity::Violation,
@@ -295,5 +297,5 @@ pub(super) fn networks_apart(session: &Session) -> Result<Verdict, Halt> {
         );
     }
     one.clear()?;
-    Ok(Verdict::Done)
+    Ok(CheckVerdict::Done)
 }

@@ -12,16 +12,16 @@ use std::{
 use podplane_cni::types::Version;
 use rand::{RngExt as _, rngs::StdRng, seq::IndexedRandom as _};
 
-use super::{Verdict, kill::moment, lease::nothing_leaked, uncountable};
+use super::{CheckVerdict, kill::moment, lease::nothing_leaked, uncountable};
 use crate::{
     Halt, Severity,
-    exchange::{End, Interruption},
-    network::{Added, Key, Network},
+    exchange::{Interruption, PluginEnd},
+    network::{AddOutcome, AttachmentKey, Network},
     session::Session,
 };
 
 /// One sequence at a time; after each call the plugin must agree with the model.
-pub(super) fn sequence(session: &Session) -> Result<Verdict, Halt> {
+pub(super) fn sequence(session: &Session) -> Result<CheckVerdict, Halt> {
     let mut random = session.random("random-sequence", 0);
     for round in session.rounds(1) {
         if round % 10 != 0 {
@@ -31,7 +31,7 @@ pub(super) fn sequence(session: &Session) -> Result<Verdict, Halt> {
         let Some(capacity) = network.capacity()? else {
             return uncountable(session);
         };
-        let mut model = Model {
+        let mut model = AllocationModel {
             network: &network,
             capacity,
             unknown: BTreeMap::new(),
@@ -49,24 +49,24 @@ pub(super) fn sequence(session: &Session) -> Result<Verdict, Halt> {
             &[],
         )?;
     }
-    Ok(Verdict::Done)
+    Ok(CheckVerdict::Done)
 }
 
-struct Model<'a, 'b> {
+struct AllocationModel<'a, 'b> {
     network: &'a Network<'b>,
     capacity: usize,
     /// The number of addresses that attachments may hold beside those of the ledger, after an ADD
     /// or DEL that was killed, or a GC that need not have freed them. A DEL frees them all.
-    unknown: BTreeMap<Key, usize>,
+    unknown: BTreeMap<AttachmentKey, usize>,
     time: std::time::Duration,
     random: &'a mut StdRng,
 }
 
-impl Model<'_, '_> {
+impl AllocationModel<'_, '_> {
     fn step(&mut self) -> Result<(), Halt> {
         // A few more containers than addresses, so that full and empty are both common.
         let number = self.random.random_range(0..self.capacity + 3);
-        let key = Key::new(format!("c{number}"));
+        let key = AttachmentKey::new(format!("c{number}"));
         match self.random.random_range(0..100) {
             0..45 => self.add(&key),
             45..75 => self.del(&key),
@@ -76,11 +76,11 @@ impl Model<'_, '_> {
         }
     }
 
-    fn may_hold(&mut self, key: Key) {
+    fn may_hold(&mut self, key: AttachmentKey) {
         *self.unknown.entry(key).or_default() += 1;
     }
 
-    fn add(&mut self, key: &Key) -> Result<(), Halt> {
+    fn add(&mut self, key: &AttachmentKey) -> Result<(), Halt> {
         let held = self.network.held(key);
         let live = self.network.live().len();
         let (added, exchange) = self.network.add_exchange(key, Interruption::None)?;
@@ -97,7 +97,7 @@ impl Model<'_, '_> {
             );
         };
         match (&added, &held) {
-            (Added::Given(given), Some(held)) if *given != held.addresses => {
+            (AddOutcome::Given(given), Some(held)) if *given != held.addresses => {
                 find(
                     format!("a repeated ADD gives {given:?} after {:?}", held.addresses),
                     "an error, or the same addresses",
@@ -105,7 +105,7 @@ impl Model<'_, '_> {
                 self.may_hold(key.clone());
             }
             // An ADD may be refused if the container may hold addresses already.
-            (Added::Refused, None) if !self.unknown.contains_key(key) => {
+            (AddOutcome::Refused, None) if !self.unknown.contains_key(key) => {
                 let may_be_taken = live + self.unknown.values().sum::<usize>();
                 if may_be_taken < self.capacity {
                     find(
@@ -123,13 +123,13 @@ impl Model<'_, '_> {
         Ok(())
     }
 
-    fn del(&mut self, key: &Key) -> Result<(), Halt> {
+    fn del(&mut self, key: &AttachmentKey) -> Result<(), Halt> {
         self.network.del(key)?;
         self.unknown.remove(key);
         Ok(())
     }
 
-    fn check(&mut self, key: &Key) -> Result<(), Halt> {
+    fn check(&mut self, key: &AttachmentKey) -> Result<(), Halt> {
         let session = self.network.session;
         if session.version < Version::V0_4_0 {
             return Ok(());
@@ -150,17 +150,17 @@ impl Model<'_, '_> {
         Ok(())
     }
 
-    fn kill(&mut self, key: &Key) -> Result<(), Halt> {
+    fn kill(&mut self, key: &AttachmentKey) -> Result<(), Halt> {
         let interruption = moment(self.random, self.network, self.time);
         if self.network.held(key).is_some() {
             let exchange = self.network.del_exchange(key, interruption)?;
             match exchange.end {
-                End::Interrupted => self.may_hold(key.clone()),
+                PluginEnd::Interrupted => self.may_hold(key.clone()),
                 _ => drop(self.unknown.remove(key)),
             }
         } else {
             let (added, _) = self.network.add_exchange(key, interruption)?;
-            if matches!(added, Added::Unknown) {
+            if matches!(added, AddOutcome::Unknown) {
                 self.may_hold(key.clone());
             }
         }
@@ -212,7 +212,7 @@ fn at_once(session: &Session, work: impl Fn(u64) -> Result<(), Halt> + Sync) -> 
 }
 
 /// More ADDs than there are addresses, all at once.
-pub(super) fn concurrent_fill(session: &Session) -> Result<Verdict, Halt> {
+pub(super) fn concurrent_fill(session: &Session) -> Result<CheckVerdict, Halt> {
     for round in session.rounds(1) {
         if round % 20 != 0 {
             continue; // Each round is a lot of calls.
@@ -229,8 +229,8 @@ pub(super) fn concurrent_fill(session: &Session) -> Result<Verdict, Halt> {
                 if number >= wanted {
                     return Ok(());
                 }
-                let added = network.add(&Key::new(format!("many-{number}")))?;
-                if let Added::Given(_) = added {
+                let added = network.add(&AttachmentKey::new(format!("many-{number}")))?;
+                if let AddOutcome::Given(_) = added {
                     given.fetch_add(1, Ordering::Relaxed);
                 }
             }
@@ -253,14 +253,14 @@ pub(super) fn concurrent_fill(session: &Session) -> Result<Verdict, Halt> {
             &[],
         )?;
     }
-    Ok(Verdict::Done)
+    Ok(CheckVerdict::Done)
 }
 
-pub(super) fn concurrent(session: &Session) -> Result<Verdict, Halt> {
+pub(super) fn concurrent(session: &Session) -> Result<CheckVerdict, Halt> {
     concurrently(session, "concurrent-sequence", 0.0, Severity::Violation)
 }
 
-pub(super) fn concurrent_kill(session: &Session) -> Result<Verdict, Halt> {
+pub(super) fn concurrent_kill(session: &Session) -> Result<CheckVerdict, Halt> {
     // What a kill leaves behind is a leak; an address given twice is a finding of `add-unique`.
     concurrently(session, "concurrent-kill", 0.4, Severity::Weakness)
 }
@@ -272,7 +272,7 @@ fn concurrently(
     check: &'static str,
     killed: f64,
     severity: Severity,
-) -> Result<Verdict, Halt> {
+) -> Result<CheckVerdict, Halt> {
     let network = session.network();
     let Some(capacity) = network.capacity()? else {
         return uncountable(session);
@@ -283,7 +283,7 @@ fn concurrently(
         let own: Vec<_> = (worker..)
             .step_by(usize::try_from(workers).unwrap_or(1))
             .take_while(|number| usize::try_from(*number).is_ok_and(|number| number < capacity))
-            .map(|number| Key::new(format!("w{number}")))
+            .map(|number| AttachmentKey::new(format!("w{number}")))
             .collect();
         let mut random = session.random(check, worker + 1);
         for _ in session.rounds(1) {
@@ -295,18 +295,18 @@ fn concurrently(
             let interruption = if kill { moment } else { Interruption::None };
             if network.held(key).is_some() {
                 let del = network.del_exchange(key, interruption)?;
-                if del.end == End::Interrupted {
+                if del.end == PluginEnd::Interrupted {
                     network.del(key)?;
                 }
                 continue;
             }
             let (added, exchange) = network.add_exchange(key, interruption)?;
             match added {
-                Added::Given(_) => {}
-                Added::Unknown => {
+                AddOutcome::Given(_) => {}
+                AddOutcome::Unknown => {
                     network.del(key)?;
                 }
-                Added::Refused => session.find(
+                AddOutcome::Refused => session.find(
                     check,
                     severity,
                     format!(
@@ -322,5 +322,5 @@ fn concurrently(
     })?;
     network.clear()?;
     nothing_leaked(&network, (check, severity), capacity, &[])?;
-    Ok(Verdict::Done)
+    Ok(CheckVerdict::Done)
 }

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use podplane_cni_verify::{Amount, Options, Outcome, RangeKeys, Report, Template};
+use podplane_cni_verify::{Amount, CheckOutcome, RangeKeys, Template, VerifyOptions, VerifyReport};
 use podplane_test_network::{DEBIAN, our_plugins, require};
 use serde_json::json;
 
@@ -35,7 +35,7 @@ fn rounds(short: u32, soak: u32) -> u32 {
     if is_soak { soak } else { short }
 }
 
-fn verify(plugin: &Path, seed: u64, rounds: u32, selected: &dyn Fn(&str) -> bool) -> Report {
+fn verify(plugin: &Path, seed: u64, rounds: u32, selected: &dyn Fn(&str) -> bool) -> VerifyReport {
     let timeout = Duration::from_secs(60);
     verify_within(timeout, plugin, seed, rounds, selected)
 }
@@ -46,9 +46,9 @@ fn verify_within(
     seed: u64,
     rounds: u32,
     selected: &dyn Fn(&str) -> bool,
-) -> Report {
+) -> VerifyReport {
     let dir = tempfile::tempdir().unwrap();
-    let options = Options {
+    let options = VerifyOptions {
         seed,
         amount: Amount::Rounds(rounds),
         timeout,
@@ -57,8 +57,8 @@ fn verify_within(
     report(options, selected)
 }
 
-fn options(plugin: &Path, template: Template, directory: &Path) -> Options {
-    Options {
+fn options(plugin: &Path, template: Template, directory: &Path) -> VerifyOptions {
+    VerifyOptions {
         plugin: plugin.to_owned(),
         template,
         directory: directory.to_owned(),
@@ -75,14 +75,14 @@ fn options(plugin: &Path, template: Template, directory: &Path) -> Options {
     }
 }
 
-fn report(options: Options, selected: &dyn Fn(&str) -> bool) -> Report {
+fn report(options: VerifyOptions, selected: &dyn Fn(&str) -> bool) -> VerifyReport {
     let seed = options.seed;
     let report = podplane_cni_verify::verify(options, selected, &mut |_| {}).unwrap();
     print(&report, seed);
     report
 }
 
-fn print(report: &Report, seed: u64) {
+fn print(report: &VerifyReport, seed: u64) {
     println!(
         "{}: seed {seed}, {} calls, {} kills, {:.1?}",
         report.about.program.display(),
@@ -104,11 +104,11 @@ fn print(report: &Report, seed: u64) {
     }
 }
 
-fn failed(report: &Report) -> BTreeSet<&'static str> {
+fn failed(report: &VerifyReport) -> BTreeSet<&'static str> {
     let failed = report
         .checks
         .iter()
-        .filter(|check| check.outcome == Outcome::Failed);
+        .filter(|check| check.outcome == CheckOutcome::Failed);
     failed.map(|check| check.id).collect()
 }
 
@@ -144,7 +144,7 @@ fn our_plugin_has_no_faults() {
     let skipped: Vec<_> = report
         .checks
         .iter()
-        .filter(|check| matches!(check.outcome, Outcome::Skipped(_)))
+        .filter(|check| matches!(check.outcome, CheckOutcome::Skipped(_)))
         .collect();
     assert!(skipped.is_empty(), "{skipped:?}");
 }
@@ -266,7 +266,7 @@ fn python_plugin(dir: &Path, switches: &str) -> PathBuf {
 }
 
 /// Verifies the plugin of `peers/ipam.py`, with a configuration in its format.
-fn python(switches: &str, rounds: u32, selected: &dyn Fn(&str) -> bool) -> Report {
+fn python(switches: &str, rounds: u32, selected: &dyn Fn(&str) -> bool) -> VerifyReport {
     let dir = tempfile::tempdir().unwrap();
     let plugin = python_plugin(dir.path(), switches);
     let range = match switches {
@@ -277,7 +277,7 @@ fn python(switches: &str, rounds: u32, selected: &dyn Fn(&str) -> bool) -> Repor
     let mut config = json!({"ipam": range});
     config["ipam"]["dataDir"] = "set by the test".into();
     let template = Template::parse(config.to_string().as_bytes()).unwrap();
-    let options = Options {
+    let options = VerifyOptions {
         amount: Amount::Rounds(rounds),
         max_addresses: 16,
         ..options(&plugin, template, dir.path())

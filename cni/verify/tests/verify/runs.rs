@@ -11,7 +11,9 @@ use std::{
     time::Duration,
 };
 
-use podplane_cni_verify::{Amount, Event, Options, Outcome, Report, Severity, Template};
+use podplane_cni_verify::{
+    Amount, CheckOutcome, Event, Severity, Template, VerifyOptions, VerifyReport,
+};
 use podplane_test_network::{DEBIAN, our_plugins, require};
 use serde_json::json;
 use tempfile::TempDir;
@@ -44,16 +46,16 @@ fn paste(commands: &str, instead: Option<&Path>) -> String {
     text
 }
 
-fn commands(report: &Report, check: &str) -> String {
+fn commands(report: &VerifyReport, check: &str) -> String {
     let mut findings = report.findings();
     let found =
         findings.find(|finding| finding.check == check && finding.severity > Severity::Note);
     found.unwrap_or_else(|| panic!("{check}")).commands.clone()
 }
 
-fn verified(plugin: &Path, template: Template, amount: Amount, check: &str) -> Report {
+fn verified(plugin: &Path, template: Template, amount: Amount, check: &str) -> VerifyReport {
     let dir = tempfile::tempdir().unwrap();
-    let options = Options {
+    let options = VerifyOptions {
         amount,
         max_addresses: 16,
         ..options(plugin, template, dir.path())
@@ -182,19 +184,19 @@ fn finding_keeps_the_last_lines_of_stderr() {
 }
 
 /// Runs all checks, and calls `each` for each event.
-fn observed(options: Options, each: &mut dyn FnMut(&Event<'_>)) -> Report {
+fn observed(options: VerifyOptions, each: &mut dyn FnMut(&Event<'_>)) -> VerifyReport {
     let report =
         podplane_cni_verify::verify(options, &|_| true, &mut |event| each(&event)).unwrap();
     print(&report, 1);
     report
 }
 
-fn ours(dir: &TempDir) -> Options {
+fn ours(dir: &TempDir) -> VerifyOptions {
     let plugin = our_plugins().join("host-local");
     options(&plugin, Template::host_local("host-local"), dir.path())
 }
 
-fn count(report: &Report, wanted: impl Fn(&Outcome) -> bool) -> usize {
+fn count(report: &VerifyReport, wanted: impl Fn(&CheckOutcome) -> bool) -> usize {
     let outcomes = report.checks.iter().map(|check| &check.outcome);
     outcomes.filter(|outcome| wanted(outcome)).count()
 }
@@ -205,7 +207,7 @@ fn estimate_is_close_to_the_number_of_calls() {
     let mut estimate = 0;
     let amount = Amount::Rounds(10);
     let report = observed(
-        Options {
+        VerifyOptions {
             amount,
             ..ours(&dir)
         },
@@ -263,10 +265,13 @@ fn report_after_a_stop_names_checks_not_run() {
             .find(|check| check.id == id)
             .map(|check| &check.outcome)
     };
-    assert_eq!(outcome("bad-json"), Some(&Outcome::Passed));
-    assert_eq!(outcome("exhaustion"), Some(&Outcome::Stopped));
-    assert!(matches!(outcome("add-repeat"), Some(Outcome::NotRun(_))));
-    assert_eq!(outcome("add-unique"), Some(&Outcome::Stopped));
+    assert_eq!(outcome("bad-json"), Some(&CheckOutcome::Passed));
+    assert_eq!(outcome("exhaustion"), Some(&CheckOutcome::Stopped));
+    assert!(matches!(
+        outcome("add-repeat"),
+        Some(CheckOutcome::NotRun(_))
+    ));
+    assert_eq!(outcome("add-unique"), Some(&CheckOutcome::Stopped));
     assert_eq!(report.checks.len(), podplane_cni_verify::list().count());
 }
 
@@ -282,7 +287,10 @@ fn report_after_a_stop_of_the_first_calls_has_no_result() {
         }
     });
     assert!(report.is_partial && left.is_none() && report.calls == 0);
-    assert_eq!(count(&report, |outcome| *outcome == Outcome::Passed), 0);
+    assert_eq!(
+        count(&report, |outcome| *outcome == CheckOutcome::Passed),
+        0
+    );
 }
 
 #[test]
@@ -295,7 +303,7 @@ fn quick_takes_ten_seconds_at_most() {
     let python = python_plugin(dir.path(), "");
     let text = format!("#!/bin/sh\nsleep 0.1\nexec {} \n", python.display());
     let slow = script(dir.path(), "slow", &text);
-    let options = Options {
+    let options = VerifyOptions {
         amount: Amount::Quick,
         ..options(&slow, python_template(), dir.path())
     };
@@ -303,7 +311,7 @@ fn quick_takes_ten_seconds_at_most() {
     assert!(report.took <= Duration::from_secs(10), "{:?}", report.took);
     assert_eq!(failed(&report), BTreeSet::new());
     assert_eq!(report.checks.len(), podplane_cni_verify::list().count());
-    let is_left_out = |outcome: &Outcome| matches!(outcome, Outcome::NotRun(why) if why.starts_with("no time is left"));
+    let is_left_out = |outcome: &CheckOutcome| matches!(outcome, CheckOutcome::NotRun(why) if why.starts_with("no time is left"));
     assert!(count(&report, is_left_out) > 5);
     assert!(!report.is_partial);
     // The checks that find most come first.
@@ -315,7 +323,7 @@ fn quick_takes_ten_seconds_at_most() {
 fn quick_runs_all_checks_of_a_plugin_that_is_fast() {
     let dir = tempfile::tempdir().unwrap();
     let report = observed(
-        Options {
+        VerifyOptions {
             amount: Amount::Quick,
             ..ours(&dir)
         },
@@ -324,7 +332,7 @@ fn quick_runs_all_checks_of_a_plugin_that_is_fast() {
     assert_eq!(failed(&report), BTreeSet::new());
     assert!(report.took <= Duration::from_secs(10), "{:?}", report.took);
     // The checks of every answer, and some more, however busy the machine is.
-    assert!(count(&report, |outcome| *outcome == Outcome::Passed) > 12);
+    assert!(count(&report, |outcome| *outcome == CheckOutcome::Passed) > 12);
 }
 
 #[test]
@@ -341,7 +349,7 @@ fn detects_a_plugin_without_state_and_suggests_the_flag() {
     assert!(hints.contains("--stateless"), "{hints}");
     assert!(failed(&report).contains("add-unique"));
     let report = observed(
-        Options {
+        VerifyOptions {
             stateless: true,
             ..options()
         },
@@ -349,7 +357,7 @@ fn detects_a_plugin_without_state_and_suggests_the_flag() {
     );
     assert_eq!(failed(&report), BTreeSet::new());
     assert_eq!(report.about.hints, [""; 0]);
-    assert!(count(&report, |outcome| *outcome == Outcome::Passed) > 15);
+    assert!(count(&report, |outcome| *outcome == CheckOutcome::Passed) > 15);
 }
 
 #[test]

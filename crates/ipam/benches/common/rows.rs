@@ -6,11 +6,11 @@ use std::process::ExitCode;
 use podplane_ipam::{ClusterRange, Owner, RangeConfig};
 
 /// The name of a row and the function that measures it.
-pub(crate) type Row = (&'static str, fn() -> Vec<f64>);
+pub(crate) type MeasuredRow = (&'static str, fn() -> Vec<f64>);
 
 /// Measures the named rows, or all.
 #[expect(clippy::print_stdout, reason = "output of the program")]
-pub(crate) fn measure(rows: &[Row]) -> ExitCode {
+pub(crate) fn measure(rows: &[MeasuredRow]) -> ExitCode {
     // cargo adds `--bench`.
     let args = std::env::args().skip(1);
     let wanted: Vec<String> = args.filter(|arg| !arg.starts_with("--")).collect();

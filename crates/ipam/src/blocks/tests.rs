@@ -268,13 +268,13 @@ fn op() -> impl Strategy<Value = BlockOp> {
 }
 
 /// All claims: a model too simple to be wrong.
-type Model = Vec<(String, IpNet)>;
+type ClaimList = Vec<(String, IpNet)>;
 
 fn small() -> NodeBlocks {
     cluster("10.0.0.0/27,fd00::/125", 30, Some(127), "10.0.0.28/31")
 }
 
-fn free_in_model(model: &Model, range: &ClusterRange) -> Vec<IpNet> {
+fn free_in_model(model: &ClaimList, range: &ClusterRange) -> Vec<IpNet> {
     let service = net("10.0.0.28/31");
     let held = |block: &IpNet| {
         overlap(block, &service) || model.iter().any(|(_, other)| overlap(block, other))
@@ -285,14 +285,14 @@ fn free_in_model(model: &Model, range: &ClusterRange) -> Vec<IpNet> {
         .collect()
 }
 
-fn in_the_way(model: &Model, owner: &Owner, wanted: &IpNet) -> bool {
+fn in_the_way(model: &ClaimList, owner: &Owner, wanted: &IpNet) -> bool {
     overlap(wanted, &net("10.0.0.28/31"))
         || model
             .iter()
             .any(|(uid, other)| uid != owner.uid() && overlap(wanted, other))
 }
 
-fn record(model: &mut Model, owner: &Owner, block: IpNet) {
+fn record(model: &mut ClaimList, owner: &Owner, block: IpNet) {
     let entry = (owner.uid().to_owned(), block.trunc());
     if !model.contains(&entry) {
         model.push(entry);
@@ -303,7 +303,7 @@ proptest! {
     #[test]
     fn behaves_like_a_list_of_claims(ops in prop::collection::vec(op(), 0..60)) {
         let mut sut = small();
-        let mut model = Model::new();
+        let mut model = ClaimList::new();
         for op in ops {
             match op {
                 BlockOp::Allocate(number) => {
@@ -359,7 +359,7 @@ proptest! {
                 prop_assert_eq!(usage.free, free_in_model(&model, &usage.range).len() as u64);
                 prop_assert_eq!(usage.used + usage.free, usage.blocks);
             }
-            let mut held: Model = sut.iter().filter_map(|b| Some((b.claim.owner()?.uid().to_owned(), b.net))).collect();
+            let mut held: ClaimList = sut.iter().filter_map(|b| Some((b.claim.owner()?.uid().to_owned(), b.net))).collect();
             let mut want = model.clone();
             held.sort();
             want.sort();

@@ -27,7 +27,7 @@ pub struct CidrSet {
 
 /// An allocated block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Allocated {
+pub struct AllocatedBlock {
     /// The block.
     pub cidr: IpNet,
     /// The number of used blocks that were skipped.
@@ -97,7 +97,7 @@ impl CidrSet {
     /// # Errors
     ///
     /// [`CidrSetError::NoneRemaining`].
-    pub fn allocate_next(&mut self) -> Result<Allocated, CidrSetError> {
+    pub fn allocate_next(&mut self) -> Result<AllocatedBlock, CidrSetError> {
         let max = self.max_cidrs();
         let next = self.next_candidate;
         let candidate = self
@@ -109,7 +109,7 @@ impl CidrSet {
         let cidr = cidr.ok_or(CidrSetError::NoneRemaining)?;
         self.write(candidate..candidate + 1, true);
         self.next_candidate = (candidate + 1) % max;
-        Ok(Allocated {
+        Ok(AllocatedBlock {
             cidr,
             tries: (candidate + max - next) % max,
         })

@@ -8,11 +8,11 @@ use super::Checker;
 use crate::{
     document::Path,
     format::{Cluster, Network, NetworkBackend, NodeSpec, Nodes, Several},
-    plan::Case,
+    plan::PlannedCase,
 };
 
 impl Checker<'_> {
-    pub(super) fn cluster(&mut self, path: &Path, case: &Case) {
+    pub(super) fn cluster(&mut self, path: &Path, case: &PlannedCase) {
         let Cluster {
             nodes,
             cni_bin_dir,

@@ -8,9 +8,9 @@ use super::Checker;
 use crate::{
     document::Path,
     format::{self, Expect, Network, Subject},
-    plan::{Expectation, Look, Rule},
+    plan::{Expectation, ExpectedState, Look},
     problem::listed,
-    rule::{self, Numbers, ValueRule},
+    rule::{self, NumberRule, ValueRule},
 };
 
 impl Checker<'_> {
@@ -78,10 +78,10 @@ impl Checker<'_> {
         })
     }
 
-    fn object(&mut self, path: &Path, expect: Expect) -> Option<Rule> {
+    fn object(&mut self, path: &Path, expect: Expect) -> Option<ExpectedState> {
         let object = expect.object?;
         self.kind(&path.key("object"), &object.kind);
-        let numbers = Numbers {
+        let numbers = NumberRule {
             equals: None,
             at_least: expect.at_least,
             at_most: expect.at_most,
@@ -133,7 +133,7 @@ impl Checker<'_> {
             }
             (None, None) => Look::Exists(expect.exists.unwrap_or(true)),
         };
-        Some(Rule::Object {
+        Some(ExpectedState::Object {
             object,
             namespace: expect.namespace.unwrap_or_else(|| "default".into()),
             look,
@@ -141,7 +141,7 @@ impl Checker<'_> {
     }
 
     /// Returns the numbers of an expectation whose `equals` has to be a number, too.
-    fn numbers(&mut self, path: &Path, expect: &Expect) -> Option<Numbers> {
+    fn numbers(&mut self, path: &Path, expect: &Expect) -> Option<NumberRule> {
         let equals = match &expect.equals {
             None => None,
             Some(value) => match value.as_f64() {
@@ -155,14 +155,14 @@ impl Checker<'_> {
                 }
             },
         };
-        Some(Numbers {
+        Some(NumberRule {
             equals,
             at_least: expect.at_least,
             at_most: expect.at_most,
         })
     }
 
-    fn needed(&mut self, path: &Path, expect: &Expect) -> Option<Numbers> {
+    fn needed(&mut self, path: &Path, expect: &Expect) -> Option<NumberRule> {
         let numbers = self.numbers(path, expect)?;
         if numbers.is_empty() {
             self.wrong(path, "missing number: set equals, atLeast or atMost");
@@ -171,14 +171,14 @@ impl Checker<'_> {
         Some(numbers)
     }
 
-    fn count(&mut self, path: &Path, expect: Expect) -> Option<Rule> {
+    fn count(&mut self, path: &Path, expect: Expect) -> Option<ExpectedState> {
         let numbers = self.needed(path, &expect);
         let kind = expect.count?;
         self.kind(&path.key("count"), &kind);
         let filter = expect
             .filter
             .map(|text| self.cel(&path.key("where"), &text, &kind));
-        Some(Rule::Count {
+        Some(ExpectedState::Count {
             kind,
             namespace: expect.namespace,
             selector: expect.selector,
@@ -190,7 +190,7 @@ impl Checker<'_> {
         })
     }
 
-    fn event(&mut self, path: &Path, expect: Expect) -> Option<Rule> {
+    fn event(&mut self, path: &Path, expect: Expect) -> Option<ExpectedState> {
         let numbers = self.numbers(path, &expect);
         let message = expect
             .message
@@ -206,7 +206,7 @@ impl Checker<'_> {
         if numbers.is_empty() {
             numbers.at_least = Some(1.0);
         }
-        Some(Rule::Event {
+        Some(ExpectedState::Event {
             reason: expect.event?,
             on: expect.on,
             namespace: expect.namespace,
@@ -220,7 +220,7 @@ impl Checker<'_> {
         })
     }
 
-    fn metric(&mut self, path: &Path, expect: Expect) -> Option<Rule> {
+    fn metric(&mut self, path: &Path, expect: Expect) -> Option<ExpectedState> {
         let numbers = self.needed(path, &expect);
         let Some(service) = expect.service else {
             self.wrong(
@@ -230,7 +230,7 @@ impl Checker<'_> {
             return None;
         };
         self.one_process(&path.key("service"), &service);
-        Some(Rule::Metric {
+        Some(ExpectedState::Metric {
             name: expect.metric?,
             service,
             labels: expect.labels,
@@ -238,7 +238,7 @@ impl Checker<'_> {
         })
     }
 
-    fn ping(&mut self, path: &Path, expect: Expect) -> Option<Rule> {
+    fn ping(&mut self, path: &Path, expect: Expect) -> Option<ExpectedState> {
         if self.network == Network::Ledger {
             self.wrong_key(
                 &path.key("ping"),
@@ -254,14 +254,14 @@ impl Checker<'_> {
             );
             return None;
         }
-        Some(Rule::Ping {
+        Some(ExpectedState::Ping {
             ping: expect.ping?,
             answered_by: expect.answered_by,
             answers,
         })
     }
 
-    fn command(&mut self, path: &Path, expect: Expect) -> Option<Rule> {
+    fn command(&mut self, path: &Path, expect: Expect) -> Option<ExpectedState> {
         let run = format::Run {
             command: expect.command?,
             exit_code: expect.exit_code.unwrap_or_default(),
@@ -271,10 +271,10 @@ impl Checker<'_> {
             env: BTreeMap::new(),
             within: None,
         };
-        Some(Rule::Command(Box::new(self.run(path, run)?)))
+        Some(ExpectedState::Command(Box::new(self.run(path, run)?)))
     }
 
-    fn call(&mut self, path: &Path, expect: Expect) -> Option<Rule> {
+    fn call(&mut self, path: &Path, expect: Expect) -> Option<ExpectedState> {
         let numbers = self.needed(path, &expect);
         self.method(&path.key("call"), expect.call.as_deref());
         let Some(of) = expect.of else {
@@ -289,7 +289,7 @@ impl Checker<'_> {
         } else {
             self.caller(&path.key("of"), &of);
         }
-        Some(Rule::Call {
+        Some(ExpectedState::Call {
             method: expect.call?,
             of,
             numbers: numbers?,

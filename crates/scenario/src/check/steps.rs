@@ -6,7 +6,7 @@ use crate::{
     format::{
         self, ACTIONS, Command, Deletion, MOST_NODES, Manifest, Network, Ranges, Several, Side,
     },
-    plan::{Action, Case, Run, SETTLE, Step, WITHIN, Wait},
+    plan::{Action, PlannedCase, PlannedCommand, PlannedStep, PlannedWait, SETTLE, WITHIN},
     rule::TextRule,
 };
 
@@ -14,7 +14,12 @@ use crate::{
 const KINDS: [&str; 2] = ["kubelet", "cri"];
 
 impl Checker<'_> {
-    pub(super) fn step(&mut self, path: &Path, step: format::Step, case: &Case) -> Option<Step> {
+    pub(super) fn step(
+        &mut self,
+        path: &Path,
+        step: format::Step,
+        case: &PlannedCase,
+    ) -> Option<PlannedStep> {
         if let Some(name) = &step.name {
             self.steps.push(name.clone());
         }
@@ -54,7 +59,7 @@ impl Checker<'_> {
         let violations = step.violations.iter().copied().collect();
         let settle = step.settle.map_or(SETTLE, |settle| settle.0);
         let action = self.action(&path.key(&action), step, case)?;
-        Some(Step {
+        Some(PlannedStep {
             at: self.document.at(path),
             title,
             action,
@@ -63,7 +68,7 @@ impl Checker<'_> {
         })
     }
 
-    fn action(&mut self, path: &Path, step: format::Step, case: &Case) -> Option<Action> {
+    fn action(&mut self, path: &Path, step: format::Step, case: &PlannedCase) -> Option<Action> {
         // At most one of them is set.
         Some(if let Some(Several(manifests)) = step.apply {
             for (index, manifest) in manifests.iter().enumerate() {
@@ -104,7 +109,7 @@ impl Checker<'_> {
             self.kind(&path.key("object"), &scale.object.kind);
             Action::Scale(scale)
         } else if let Some(wait) = step.wait {
-            Action::Wait(Wait {
+            Action::Wait(PlannedWait {
                 within: wait.within.map_or(WITHIN, |within| within.0),
                 expect: self.expectations(&path.key("expect"), wait.expect),
                 timing: wait.timing,
@@ -189,7 +194,7 @@ impl Checker<'_> {
         }
     }
 
-    pub(super) fn run(&mut self, path: &Path, run: format::Run) -> Option<Run> {
+    pub(super) fn run(&mut self, path: &Path, run: format::Run) -> Option<PlannedCommand> {
         let format::Run {
             command,
             exit_code,
@@ -212,7 +217,7 @@ impl Checker<'_> {
         };
         let stdout = text(self, "stdout", stdout);
         let stderr = text(self, "stderr", stderr);
-        Some(Run {
+        Some(PlannedCommand {
             words,
             exit_code,
             stdout: stdout?,

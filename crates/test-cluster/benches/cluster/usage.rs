@@ -7,7 +7,7 @@ use procfs::process::Process;
 
 /// The resources that the processes of a kind use, such as all kubelets together.
 #[derive(Clone, Copy, Default)]
-struct Used {
+struct ProcessUsage {
     processes: u32,
     /// CPU time in seconds, with that of the programs that they have run.
     cpu: f64,
@@ -16,14 +16,14 @@ struct Used {
 }
 
 /// The resources that the processes of a cluster use, by kind.
-pub(crate) struct Usage(BTreeMap<String, Used>);
+pub(crate) struct Usage(BTreeMap<String, ProcessUsage>);
 
 impl Usage {
     pub(crate) async fn of(cluster: &Cluster) -> Result<Self> {
         let status = cluster.status().await?;
         let services = status.services.iter();
         let services = services.filter_map(|service| Some((service.name.as_str(), service.pid?)));
-        let mut usage = BTreeMap::<String, Used>::new();
+        let mut usage = BTreeMap::<String, ProcessUsage>::new();
         for (name, pid) in services.chain([("up", status.pid)]) {
             let kind = match name.split_once('-') {
                 Some((kind @ ("kubelet" | "cri"), _)) => kind,
@@ -71,7 +71,7 @@ fn measure(pid: u32) -> Option<(f64, f64)> {
 impl fmt::Display for Usage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (kind, used) in &self.0 {
-            let Used {
+            let ProcessUsage {
                 processes,
                 cpu,
                 memory,

@@ -24,11 +24,11 @@ use tokio_util::{either::Either, sync::CancellationToken};
 use tonic::{Code, Status};
 
 use super::{
-    Cut, Link, Server, bind,
+    Cut, Link, LinkServer, bind,
     method::Method,
-    rules::{Ending, Taken},
+    rules::{CallEffects, CallEnding},
 };
-use crate::recording::Call;
+use crate::recording::LinkCall;
 
 type BoxError = Box<dyn Error + Send + Sync>;
 type Body = UnsyncBoxBody<Bytes, BoxError>;
@@ -136,7 +136,7 @@ async fn carry(link: Arc<Link>, downstream: UnixStream) {
     }
 }
 
-impl Server {
+impl LinkServer {
     async fn connect(&self) -> io::Result<Either<TcpStream, UnixStream>> {
         let address = match self {
             Self::Published(file) => tokio::fs::read_to_string(file).await?,
@@ -165,7 +165,7 @@ async fn call(
     let begun = Instant::now();
     let method = Method::of(request.uri().path());
     let taken = link.rules.take(&method);
-    let mut told = Told::new(&link, method.clone(), begun);
+    let mut told = CallRecord::new(&link, method.clone(), begun);
     let (head, body) = request.into_parts();
     let body = if method.takes_one() {
         let (bytes, trailers) = collect(body).await?;
@@ -175,7 +175,7 @@ async fn call(
         body.map_err(Into::into).boxed_unsync()
     };
     link.rules.hold(&taken, begun).await;
-    if let Some(Ending::Before(code)) = taken.ending {
+    if let Some(CallEnding::Before(code)) = taken.ending {
         return Ok(told.failure(code, "the server never sees it"));
     }
     let response = sender.send_request(Request::from_parts(head, body)).await?;
@@ -192,7 +192,7 @@ async fn call(
     } else {
         Err(body)
     };
-    if let Some(Ending::After(code)) = taken.ending {
+    if let Some(CallEnding::After(code)) = taken.ending {
         return Ok(told.failure(code, "its answer is lost"));
     }
     let body = match unary {
@@ -222,7 +222,13 @@ fn whole(bytes: Bytes, trailers: Option<HeaderMap>) -> Body {
 }
 
 /// Forwards a stream, and delays each part of it as the rules say.
-fn forward(link: Arc<Link>, tasks: &Tasks, call: Taken, told: Told, mut body: Incoming) -> Body {
+fn forward(
+    link: Arc<Link>,
+    tasks: &Tasks,
+    call: CallEffects,
+    told: CallRecord,
+    mut body: Incoming,
+) -> Body {
     if body.is_end_stream() {
         return whole(Bytes::new(), None);
     }
@@ -251,26 +257,26 @@ fn forward(link: Arc<Link>, tasks: &Tasks, call: Taken, told: Told, mut body: In
 }
 
 /// Records a call when it is dropped, which is when the call is over.
-struct Told {
+struct CallRecord {
     link: Arc<Link>,
     method: Method,
     begun: Instant,
-    call: Call,
+    call: LinkCall,
     /// The bodies of single messages; empty for streams.
     request: Bytes,
     answer: Bytes,
     messages: Messages,
 }
 
-impl Told {
+impl CallRecord {
     fn new(link: &Arc<Link>, method: Method, begun: Instant) -> Self {
         Self {
             link: link.clone(),
             begun,
-            call: Call {
+            call: LinkCall {
                 client: link.client.clone(),
                 method: method.path().trim_start_matches('/').into(),
-                ..Call::default()
+                ..LinkCall::default()
             },
             method,
             request: Bytes::new(),
@@ -307,7 +313,7 @@ impl Told {
     }
 }
 
-impl Drop for Told {
+impl Drop for CallRecord {
     fn drop(&mut self) {
         self.call.took = self.begun.elapsed();
         self.call.messages = self.messages.count;

@@ -15,24 +15,24 @@ use tokio::{
 };
 use tonic::Code;
 
-use super::{CallFault, Cut, Effect, method::Method};
+use super::{CallFault, Cut, RuleEffect, method::Method};
 
 /// The rules of one link. Calls that are under way see changes of cuts and delays at once.
 #[derive(Debug, Default)]
-pub(super) struct Rules {
-    state: watch::Sender<State>,
+pub(super) struct LinkRules {
+    state: watch::Sender<LinkState>,
     seen: Mutex<BTreeMap<String, u64>>,
 }
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct State {
+pub(super) struct LinkState {
     cuts: Vec<(u64, Cut)>,
-    rules: Vec<Rule>,
+    rules: Vec<LinkRule>,
     last_id: u64,
 }
 
 #[derive(Clone, Debug)]
-struct Rule {
+struct LinkRule {
     id: u64,
     fault: CallFault,
     /// The number of calls to which it still applies; `None` for all.
@@ -41,25 +41,25 @@ struct Rule {
 
 /// The effects of the rules on one call.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Taken {
+pub(super) struct CallEffects {
     method: Method,
     /// The number of earlier calls of the method.
     number: u64,
     /// The rules with a limited number of calls that count this one.
     ids: Vec<u64>,
-    pub(super) ending: Option<Ending>,
+    pub(super) ending: Option<CallEnding>,
 }
 
 /// The end of a call that does not get the server's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ending {
+pub(super) enum CallEnding {
     /// The call fails before the server sees it.
     Before(Code),
     /// The call fails after the server has carried it out.
     After(Code),
 }
 
-impl State {
+impl LinkState {
     /// Returns the cut of the link. `Silent` takes precedence over `Refused`.
     pub(super) fn cut(&self) -> Option<Cut> {
         let has = |cut| self.cuts.iter().any(|(_, each)| *each == cut);
@@ -73,21 +73,21 @@ impl State {
         self.last_id
     }
 
-    fn delay(&self, call: &Taken) -> Option<Duration> {
+    fn delay(&self, call: &CallEffects) -> Option<Duration> {
         let of_call = self.rules.iter().filter(|rule| match rule.fault.times {
             Some(_) => call.ids.contains(&rule.id),
             None => call.method.is(rule.fault.method.as_deref()),
         });
         let delays = of_call.filter_map(|rule| match rule.fault.effect {
-            Effect::Delay(delay) => Some(delay.of(call.number)),
-            Effect::Fail(_) | Effect::Lose(_) => None,
+            RuleEffect::Delay(delay) => Some(delay.of(call.number)),
+            RuleEffect::Fail(_) | RuleEffect::Lose(_) => None,
         });
         delays.reduce(Duration::saturating_add)
     }
 }
 
-impl Rules {
-    pub(super) fn watch(&self) -> watch::Receiver<State> {
+impl LinkRules {
+    pub(super) fn watch(&self) -> watch::Receiver<LinkState> {
         self.state.subscribe()
     }
 
@@ -106,7 +106,7 @@ impl Rules {
     pub(super) fn add(&self, fault: CallFault, left: Option<Arc<AtomicU32>>) -> u64 {
         self.change(|state| {
             let id = state.add();
-            state.rules.push(Rule { id, fault, left });
+            state.rules.push(LinkRule { id, fault, left });
             id
         })
     }
@@ -124,23 +124,23 @@ impl Rules {
     }
 
     /// Counts a call that begins, and returns the effects of the rules on it.
-    pub(super) fn take(&self, method: &Method) -> Taken {
+    pub(super) fn take(&self, method: &Method) -> CallEffects {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let seen_of_it = seen.entry(method.path().into()).or_default();
         let number = *seen_of_it;
         *seen_of_it += 1;
         drop(seen);
-        let mut taken = Taken {
+        let mut taken = CallEffects {
             method: method.clone(),
             number,
-            ..Taken::default()
+            ..CallEffects::default()
         };
         for rule in &self.state.borrow().rules {
             if !method.is(rule.fault.method.as_deref()) {
                 continue;
             }
             // A call that fails already is not counted by other rules that fail calls.
-            if taken.ending.is_some() && !matches!(rule.fault.effect, Effect::Delay(_)) {
+            if taken.ending.is_some() && !matches!(rule.fault.effect, RuleEffect::Delay(_)) {
                 continue;
             }
             if let Some(left) = &rule.left {
@@ -151,17 +151,17 @@ impl Rules {
                 taken.ids.push(rule.id);
             }
             match rule.fault.effect {
-                Effect::Delay(_) => {}
-                Effect::Fail(code) => taken.ending = Some(Ending::Before(code)),
-                Effect::Lose(code) => taken.ending = Some(Ending::After(code)),
+                RuleEffect::Delay(_) => {}
+                RuleEffect::Fail(code) => taken.ending = Some(CallEnding::Before(code)),
+                RuleEffect::Lose(code) => taken.ending = Some(CallEnding::After(code)),
             }
         }
         taken
     }
 
     /// Delays a part of the call that came at `since`, or less if the delay is healed meanwhile.
-    /// Then waits as [`Rules::pass`] does.
-    pub(super) async fn hold(&self, call: &Taken, since: Instant) {
+    /// Then waits as [`LinkRules::pass`] does.
+    pub(super) async fn hold(&self, call: &CallEffects, since: Instant) {
         let mut state = self.watch();
         loop {
             let delay = state.borrow_and_update().delay(call);
@@ -183,7 +183,7 @@ impl Rules {
         _ = self.watch().wait_for(|state| state.cut().is_none()).await;
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut LinkState) -> T) -> T {
         let mut change = Some(change);
         let mut changed = None;
         self.state.send_modify(|state| {
@@ -199,7 +199,7 @@ mod tests {
 
     /// Returns the delays of four successive calls.
     fn delays(seed: u64) -> [Duration; 4] {
-        let rules = Rules::default();
+        let rules = LinkRules::default();
         let (least, most) = (Duration::from_secs(1), Duration::from_secs(3));
         rules.add(
             CallFault::delay_between(least..=most, seed).of("BindPod"),

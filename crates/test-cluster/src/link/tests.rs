@@ -29,13 +29,13 @@ use super::*;
 
 /// A server whose streams send the numbers that the test broadcasts.
 #[derive(Clone, Debug)]
-struct Backend {
+struct StreamServer {
     calls: Arc<AtomicU64>,
     said: broadcast::Sender<u8>,
 }
 
 #[tonic::async_trait]
-impl CloudService for Backend {
+impl CloudService for StreamServer {
     async fn get_instance(
         &self,
         request: Request<GetInstanceRequest>,
@@ -66,7 +66,7 @@ impl CloudService for Backend {
 }
 
 #[tonic::async_trait]
-impl StoreService for Backend {
+impl StoreService for StreamServer {
     type BackupStream = futures::stream::BoxStream<'static, Result<BackupResponse, Status>>;
 
     async fn backup(
@@ -87,19 +87,19 @@ impl StoreService for Backend {
 struct Fixture {
     dir: tempfile::TempDir,
     links: Links,
-    backend: Backend,
-    server: Option<Running>,
+    backend: StreamServer,
+    server: Option<RunningServer>,
 }
 
 /// A server in a runtime of its own, which ends with all its connections.
-struct Running {
+struct RunningServer {
     stop: oneshot::Sender<()>,
     ended: oneshot::Receiver<()>,
     runtime: tokio::runtime::Runtime,
 }
 
-impl Running {
-    async fn start(backend: &Backend, published: &Path) -> Self {
+impl RunningServer {
+    async fn start(backend: &StreamServer, published: &Path) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
@@ -153,14 +153,16 @@ impl Drop for Fixture {
 impl Fixture {
     async fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let backend = Backend {
+        let backend = StreamServer {
             calls: Arc::default(),
             said: broadcast::channel(64).0,
         };
         let published = dir.path().join("server.address");
-        let server = Running::start(&backend, &published).await;
+        let server = RunningServer::start(&backend, &published).await;
         let links = Links::new(dir.path().join("links"), Recorder::default()).unwrap();
-        links.serve("client", Server::Published(published)).unwrap();
+        links
+            .serve("client", LinkServer::Published(published))
+            .unwrap();
         Self {
             dir,
             links,
@@ -324,7 +326,9 @@ async fn faults_fail_calls_before_or_after_the_server_sees_them() {
 async fn links_of_one_process_share_the_number_of_faults() {
     let fixture = Fixture::new().await;
     let published = fixture.dir.path().join("server.address");
-    let served = fixture.links.serve("other", Server::Published(published));
+    let served = fixture
+        .links
+        .serve("other", LinkServer::Published(published));
     served.unwrap();
     let each = ["client", "other"].map(String::from);
     let twice = CallFault::fail(Code::Unavailable).times(2);
@@ -448,10 +452,10 @@ async fn a_dead_server_ends_the_connection_and_its_successor_is_found() {
     fixture.server.take().unwrap().kill();
     assert!(next(&mut stream).await.is_err());
     assert!(ask(&channel, "a").await.is_err());
-    let server = Running::start(&fixture.backend, &published).await;
+    let server = RunningServer::start(&fixture.backend, &published).await;
     assert_eq!(ask(&channel, "a").await.unwrap(), "a");
     server.stop().await;
-    fixture.server = Some(Running::start(&fixture.backend, &published).await);
+    fixture.server = Some(RunningServer::start(&fixture.backend, &published).await);
     let asked = async {
         // One more call may still go over the connection that the first server has closed in order.
         loop {

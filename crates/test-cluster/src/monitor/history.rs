@@ -17,7 +17,7 @@ use podplane_ipam::invariants::{PodKey, Tracker, Violation};
 use crate::{
     Result,
     pods::{node, phase},
-    world::{self, Limit},
+    world::{self, PodLimit},
 };
 
 #[cfg(test)]
@@ -422,7 +422,7 @@ impl Watchable for Node {
     }
 
     fn set(&self, history: &mut RevisionHistory) -> Result<Option<String>> {
-        let node = world::audited_node(self, Limit::None)?;
+        let node = world::audited_node(self, PodLimit::None)?;
         history.tracker.set_node(&node);
         Ok(None)
     }

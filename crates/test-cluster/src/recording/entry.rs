@@ -5,20 +5,20 @@ use serde_json::{Value, json};
 
 /// A line of a recording.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Entry {
+pub struct RecordingEntry {
     /// Seconds since the beginning of the recording.
     pub at: f64,
     /// The number of the step; 0 before the first.
     pub step: u64,
     /// The event.
     #[serde(flatten)]
-    pub what: What,
+    pub what: EntryEvent,
 }
 
 /// An event in a recording.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
-pub enum What {
+pub enum EntryEvent {
     /// A step began or ended.
     Step {
         /// The name of the step.
@@ -54,7 +54,7 @@ pub enum What {
     /// An object changed.
     Object {
         /// The kind of change.
-        change: Change,
+        change: ObjectChange,
         /// The object after the change, or before its deletion.
         object: Value,
     },
@@ -105,7 +105,7 @@ pub enum What {
 /// A change of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Change {
+pub enum ObjectChange {
     /// The object was created.
     Added,
     /// The object was modified.
@@ -114,7 +114,7 @@ pub enum Change {
     Deleted,
 }
 
-impl What {
+impl EntryEvent {
     /// The name of the kind in a line.
     #[must_use]
     pub fn kind(&self) -> &'static str {

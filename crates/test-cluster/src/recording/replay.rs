@@ -11,29 +11,29 @@ use std::{
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{Change, Entry, FILE, What};
+use super::{EntryEvent, FILE, ObjectChange, RecordingEntry};
 use crate::{ClusterError, Result};
 
 /// A recording, grouped by steps.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Recording {
     /// The steps in order. Entries before the first step belong to a step with number 0.
-    pub steps: Vec<Step>,
+    pub steps: Vec<RunStep>,
     /// The lines that cannot be read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub damage: Vec<Damage>,
+    pub damage: Vec<DamagedLine>,
 }
 
 /// A line of a recording that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Damage {
+pub struct DamagedLine {
     /// The number of the line, from 1.
     pub line: usize,
     /// The reason.
     pub problem: String,
 }
 
-impl fmt::Display for Damage {
+impl fmt::Display for DamagedLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "line {}: {}", self.line, self.problem)
     }
@@ -41,7 +41,7 @@ impl fmt::Display for Damage {
 
 /// A step of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Step {
+pub struct RunStep {
     /// The number of the step; 0 for everything before the first.
     pub number: u64,
     /// The name of the step.
@@ -58,7 +58,7 @@ pub struct Step {
     /// The changes of objects in the step, by field.
     pub changes: Vec<FieldChange>,
     /// All entries of the step, except those that begin and end it.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<RecordingEntry>,
 }
 
 /// A field that changed during a step.
@@ -79,7 +79,8 @@ pub struct Filter {
     pub step: Option<u64>,
     /// Only entries about this pod: `web-0`, or `default/web-0`.
     pub pod: Option<String>,
-    /// Only these kinds of [`What::KINDS`]. If empty: all but objects, and requests that went well.
+    /// Only these kinds of [`EntryEvent::KINDS`]. If empty: all but objects, and requests that went
+    /// well.
     pub kinds: Vec<String>,
 }
 
@@ -108,7 +109,7 @@ pub fn read(path: &Path) -> Result<Recording> {
         if length == 0 {
             break;
         }
-        match serde_json::from_slice::<Entry>(&text) {
+        match serde_json::from_slice::<RecordingEntry>(&text) {
             Ok(entry) => recording.add(entry, &mut fields),
             Err(error) => {
                 let problem = if text.last() == Some(&b'\n') {
@@ -116,7 +117,7 @@ pub fn read(path: &Path) -> Result<Recording> {
                 } else {
                     "truncated line: the recording was cut off".into()
                 };
-                recording.damage.push(Damage { line, problem });
+                recording.damage.push(DamagedLine { line, problem });
             }
         }
     }
@@ -124,16 +125,16 @@ pub fn read(path: &Path) -> Result<Recording> {
 }
 
 impl Recording {
-    fn add(&mut self, entry: Entry, fields: &mut Fields) {
+    fn add(&mut self, entry: RecordingEntry, fields: &mut Fields) {
         let is_new = self
             .steps
             .last()
             .is_none_or(|step| step.number != entry.step);
         if is_new {
-            self.steps.push(Step {
+            self.steps.push(RunStep {
                 number: entry.step,
                 begun: entry.at,
-                ..Step::default()
+                ..RunStep::default()
             });
         }
         let Some(step) = self.steps.last_mut() else {
@@ -141,7 +142,7 @@ impl Recording {
         };
         step.ended = entry.at;
         match entry.what {
-            What::Step {
+            EntryEvent::Step {
                 name,
                 outcome,
                 message,
@@ -151,10 +152,10 @@ impl Recording {
                 step.message = message;
             }
             what => {
-                if let What::Object { change, object } = &what {
+                if let EntryEvent::Object { change, object } = &what {
                     fields.apply(&mut step.changes, *change, object);
                 }
-                step.entries.push(Entry { what, ..entry });
+                step.entries.push(RecordingEntry { what, ..entry });
             }
         }
     }
@@ -183,9 +184,9 @@ impl Recording {
 
 /// Returns true for entries that are only shown on request: requests that went well, watches that
 /// ended with a connection, and objects, whose changes are shown by field.
-fn is_quiet(what: &What) -> bool {
+fn is_quiet(what: &EntryEvent) -> bool {
     match what {
-        What::Request {
+        EntryEvent::Request {
             code,
             fault,
             messages,
@@ -197,7 +198,7 @@ fn is_quiet(what: &What) -> bool {
             };
             went_well && fault.is_none()
         }
-        What::Object { .. } => true,
+        EntryEvent::Object { .. } => true,
         _ => false,
     }
 }
@@ -210,16 +211,16 @@ fn is_pod(object: &str, pod: &str) -> bool {
     })
 }
 
-fn is_about(what: &What, pod: &str) -> bool {
+fn is_about(what: &EntryEvent, pod: &str) -> bool {
     match what {
-        What::Event { about, .. } | What::Decision { about, .. } => is_pod(about, pod),
-        What::Object { object, .. } => is_pod(&name_of(object), pod),
-        What::Request { message, .. } => message
+        EntryEvent::Event { about, .. } | EntryEvent::Decision { about, .. } => is_pod(about, pod),
+        EntryEvent::Object { object, .. } => is_pod(&name_of(object), pod),
+        EntryEvent::Request { message, .. } => message
             .as_ref()
             .is_some_and(|message| mentions(message, pod)),
         // A fault concerns every pod.
-        What::Fault { .. } | What::Step { .. } => true,
-        What::Violation { violation: text } | What::Log { message: text } => {
+        EntryEvent::Fault { .. } | EntryEvent::Step { .. } => true,
+        EntryEvent::Violation { violation: text } | EntryEvent::Log { message: text } => {
             text.contains(pod.rsplit('/').next().unwrap_or(pod))
         }
     }
@@ -263,11 +264,11 @@ struct Fields(BTreeMap<String, BTreeMap<&'static str, String>>);
 const NONE: &str = "none";
 
 impl Fields {
-    fn apply(&mut self, changes: &mut Vec<FieldChange>, change: Change, object: &Value) {
+    fn apply(&mut self, changes: &mut Vec<FieldChange>, change: ObjectChange, object: &Value) {
         let name = name_of(object);
         let now = match change {
-            Change::Deleted => BTreeMap::new(),
-            Change::Added | Change::Modified => fields(object),
+            ObjectChange::Deleted => BTreeMap::new(),
+            ObjectChange::Added | ObjectChange::Modified => fields(object),
         };
         let before = self.0.insert(name.clone(), now.clone()).unwrap_or_default();
         let mut named: Vec<_> = before.keys().chain(now.keys()).copied().collect();
@@ -353,7 +354,7 @@ fn fields(object: &Value) -> BTreeMap<&'static str, String> {
         .collect()
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for RunStep {
     /// Formats the step for people: its entries, then the changes of objects.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
@@ -380,7 +381,7 @@ impl fmt::Display for Step {
                 writeln!(f, "  {line}")?;
             }
         }
-        for Entry { at, what, .. } in entries {
+        for RecordingEntry { at, what, .. } in entries {
             writeln!(f, "  {:>+9.3}  {:<9}  {what}", at - begun, what.kind())?;
         }
         if !changes.is_empty() {
@@ -414,7 +415,7 @@ impl fmt::Display for Step {
     }
 }
 
-impl fmt::Display for What {
+impl fmt::Display for EntryEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Step { name, outcome, .. } => {
@@ -446,9 +447,9 @@ impl fmt::Display for What {
             }
             Self::Object { change, object } => {
                 let change = match change {
-                    Change::Added => "added",
-                    Change::Modified => "modified",
-                    Change::Deleted => "deleted",
+                    ObjectChange::Added => "added",
+                    ObjectChange::Modified => "modified",
+                    ObjectChange::Deleted => "deleted",
                 };
                 write!(f, "{} {change}", name_of(object))?;
                 let revision = object["metadata"]["resourceVersion"].as_str();

@@ -11,16 +11,16 @@ fn pod(phase: &str, node: Option<&str>, ip: Option<&str>) -> Value {
     })
 }
 
-fn object(change: Change, object: Value) -> What {
-    What::Object { change, object }
+fn object(change: ObjectChange, object: Value) -> EntryEvent {
+    EntryEvent::Object { change, object }
 }
 
 fn call(recorder: &Recorder, client: &str, method: &str, asked: Value, answered: Value) {
-    let call = Call {
+    let call = LinkCall {
         client: client.into(),
         method: method.into(),
         code: Some(Code::Ok),
-        ..Call::default()
+        ..LinkCall::default()
     };
     recorder.call(&call, || (Some(asked), Some(answered)));
 }
@@ -30,7 +30,7 @@ fn recorded() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let recorder = Recorder::create(dir.path()).unwrap();
     recorder.step(1, "a pod");
-    recorder.write(object(Change::Added, pod("Pending", None, None)));
+    recorder.write(object(ObjectChange::Added, pod("Pending", None, None)));
     call(
         &recorder,
         "scheduler",
@@ -39,15 +39,15 @@ fn recorded() -> tempfile::TempDir {
         json!({}),
     );
     recorder.write(object(
-        Change::Modified,
+        ObjectChange::Modified,
         pod("Pending", Some("node-1"), None),
     ));
     let running = pod("Running", Some("node-1"), Some("10.0.0.2"));
-    recorder.write(object(Change::Modified, running.clone()));
+    recorder.write(object(ObjectChange::Modified, running.clone()));
     recorder.step_ended("a pod", Ok(()));
     recorder.step(2, "it goes");
     recorder.fault("kubelet-node-1 is cut off", true);
-    recorder.write(object(Change::Deleted, running));
+    recorder.write(object(ObjectChange::Deleted, running));
     recorder.step_ended("it goes", Err("it came back"));
     dir
 }
@@ -152,7 +152,7 @@ fn omits_secrets_copies_and_long_messages() {
     });
     let create = json!({"pod": pod});
     call(&recorder, "kubectl", "x/CreatePod", create, json!({}));
-    recorder.write(object(Change::Added, pod));
+    recorder.write(object(ObjectChange::Added, pod));
     let long = json!({"name": "a", "x": "y".repeat(LONGEST_MESSAGE)});
     call(&recorder, "kubectl", "x/Long", long, json!({}));
     let text = std::fs::read_to_string(dir.path().join(FILE)).unwrap();
@@ -177,7 +177,7 @@ fn records_each_accepted_assignment_of_a_batch_as_a_decision() {
         .entries
         .iter()
         .filter_map(|entry| match &entry.what {
-            What::Decision {
+            EntryEvent::Decision {
                 about, decision, ..
             } => Some(format!("{about} {decision}")),
             _ => None,
@@ -192,10 +192,10 @@ fn records_each_accepted_assignment_of_a_batch_as_a_decision() {
 fn does_not_format_entries_that_are_not_recorded() {
     let dir = tempfile::tempdir().unwrap();
     let unread = |recorder: &Recorder, method: &str| {
-        let call = Call {
+        let call = LinkCall {
             method: method.into(),
             code: Some(Code::Ok),
-            ..Call::default()
+            ..LinkCall::default()
         };
         recorder.call(&call, || panic!("{method} is put into words"));
     };

@@ -7,7 +7,7 @@ use podplane_api::{
 };
 use podplane_client::{self as client, Cache, Client, ListParams, reflector};
 
-use super::{Change, Recorder, What};
+use super::{EntryEvent, ObjectChange, Recorder};
 
 /// Records nodes, pods, Deployments, ReplicaSets and events as they change, for as long as it is
 /// polled. Leases are left out: they change all the time and say little.
@@ -36,12 +36,12 @@ async fn objects<K: Object>(cache: &Cache<K>, recorder: &Recorder) {
     let mut changes = cache.subscribe();
     loop {
         let (change, object) = match changes.next().await {
-            client::CacheChange::Applied { old: None, new } => (Change::Added, new),
-            client::CacheChange::Applied { old: Some(_), new } => (Change::Modified, new),
-            client::CacheChange::Deleted(last) => (Change::Deleted, last),
+            client::CacheChange::Applied { old: None, new } => (ObjectChange::Added, new),
+            client::CacheChange::Applied { old: Some(_), new } => (ObjectChange::Modified, new),
+            client::CacheChange::Deleted(last) => (ObjectChange::Deleted, last),
         };
         if let Ok(object) = object.to_json() {
-            recorder.write(What::Object { change, object });
+            recorder.write(EntryEvent::Object { change, object });
         }
     }
 }
@@ -75,13 +75,13 @@ async fn told(cache: &Cache<Event>, recorder: &Recorder) {
             _ => None,
         };
         if let Some((by, decision)) = decision {
-            recorder.write(What::Decision {
+            recorder.write(EntryEvent::Decision {
                 by: by.into(),
                 about: about.clone(),
                 decision,
             });
         }
-        recorder.write(What::Event {
+        recorder.write(EntryEvent::Event {
             about,
             type_: part(&event.type_),
             reason,

@@ -1,10 +1,10 @@
 //! The report as JUnit XML: a suite with a test case for each check.
 
-use podplane_cni_verify::{CheckReport, Finding, Outcome, Report, Severity};
+use podplane_cni_verify::{CheckOutcome, CheckReport, Finding, Severity, VerifyReport};
 use quick_junit::{NonSuccessKind, Property, SerializeError, TestCase, TestCaseStatus, TestSuite};
 
 /// The report as JUnit XML.
-pub(super) fn xml(report: &Report) -> Result<String, SerializeError> {
+pub(super) fn xml(report: &VerifyReport) -> Result<String, SerializeError> {
     let about = &report.about;
     let mut suite = TestSuite::new(about.program.to_string_lossy());
     suite.set_time(report.took);
@@ -29,11 +29,11 @@ fn case(check: &CheckReport) -> TestCase {
         .iter()
         .partition(|finding| finding.severity > Severity::Note);
     let status = match &check.outcome {
-        Outcome::Passed => TestCaseStatus::success(),
-        Outcome::Failed => failure(check, &counting),
-        Outcome::Skipped(why) => skipped(why),
-        Outcome::Stopped => skipped("stopped; nothing was found until then"),
-        Outcome::NotRun(why) => skipped(&format!("not run: {why}")),
+        CheckOutcome::Passed => TestCaseStatus::success(),
+        CheckOutcome::Failed => failure(check, &counting),
+        CheckOutcome::Skipped(why) => skipped(why),
+        CheckOutcome::Stopped => skipped("stopped; nothing was found until then"),
+        CheckOutcome::NotRun(why) => skipped(&format!("not run: {why}")),
     };
     let mut case = TestCase::new(check.id, status);
     case.set_classname("podplane.cni.verify")
@@ -79,7 +79,10 @@ fn described(finding: &Finding) -> String {
         format!("  {title}: {interruption} {answer}\n")
     });
     let steps: String = steps.collect();
-    let stderr = finding.steps.last().map(podplane_cni_verify::Step::stderr);
+    let stderr = finding
+        .steps
+        .last()
+        .map(podplane_cni_verify::CallLine::stderr);
     let stderr = stderr.filter(|text| !text.is_empty());
     let stderr = stderr.map(|text| format!("  stderr: {text}\n"));
     format!(

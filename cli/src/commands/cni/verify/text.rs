@@ -3,7 +3,7 @@
 use std::{fmt, time::Duration};
 
 use podplane_api::printable;
-use podplane_cni_verify::{About, CheckReport, Finding, Outcome, Report, Severity};
+use podplane_cni_verify::{About, CheckOutcome, CheckReport, Finding, Severity, VerifyReport};
 
 use crate::output::sheet::Sheet;
 
@@ -70,11 +70,11 @@ impl fmt::Display for CheckLine<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { check, width } = self;
         let (result, why) = match &check.outcome {
-            Outcome::Passed => ("ok", None),
-            Outcome::Failed => ("FAILED", None),
-            Outcome::Skipped(why) => ("skipped", Some(why.as_str())),
-            Outcome::Stopped => ("stopped", Some("nothing was found until then")),
-            Outcome::NotRun(why) => ("not run", Some(why.as_str())),
+            CheckOutcome::Passed => ("ok", None),
+            CheckOutcome::Failed => ("FAILED", None),
+            CheckOutcome::Skipped(why) => ("skipped", Some(why.as_str())),
+            CheckOutcome::Stopped => ("stopped", Some("nothing was found until then")),
+            CheckOutcome::NotRun(why) => ("not run", Some(why.as_str())),
         };
         let took = match check.took {
             Duration::ZERO => String::new(),
@@ -90,7 +90,7 @@ impl fmt::Display for CheckLine<'_> {
 }
 
 /// The findings and the verdict.
-pub(super) struct Findings<'a>(pub(super) &'a Report);
+pub(super) struct Findings<'a>(pub(super) &'a VerifyReport);
 
 impl fmt::Display for Findings<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -116,12 +116,12 @@ impl fmt::Display for Findings<'_> {
 }
 
 /// The findings that count, in order.
-pub(super) fn counting(report: &Report) -> Vec<(&CheckReport, &Finding)> {
+pub(super) fn counting(report: &VerifyReport) -> Vec<(&CheckReport, &Finding)> {
     with_findings(report, |severity| severity > Severity::Note)
 }
 
 fn with_findings(
-    report: &Report,
+    report: &VerifyReport,
     wanted: impl Fn(Severity) -> bool,
 ) -> Vec<(&CheckReport, &Finding)> {
     let pairs = report.checks.iter().flat_map(|check| {
@@ -200,21 +200,27 @@ fn shortened(text: &str) -> String {
     }
 }
 
-fn verdict(report: &Report, findings: usize) -> String {
-    let count = |wanted: fn(&Outcome) -> bool| {
+fn verdict(report: &VerifyReport, findings: usize) -> String {
+    let count = |wanted: fn(&CheckOutcome) -> bool| {
         let outcomes = report.checks.iter().map(|check| &check.outcome);
         outcomes.filter(|outcome| wanted(outcome)).count()
     };
     let counts = [
-        (count(|outcome| *outcome == Outcome::Passed), "checks ok"),
-        (count(|outcome| *outcome == Outcome::Failed), "failed"),
         (
-            count(|outcome| matches!(outcome, Outcome::Skipped(_))),
+            count(|outcome| *outcome == CheckOutcome::Passed),
+            "checks ok",
+        ),
+        (count(|outcome| *outcome == CheckOutcome::Failed), "failed"),
+        (
+            count(|outcome| matches!(outcome, CheckOutcome::Skipped(_))),
             "skipped",
         ),
-        (count(|outcome| *outcome == Outcome::Stopped), "stopped"),
         (
-            count(|outcome| matches!(outcome, Outcome::NotRun(_))),
+            count(|outcome| *outcome == CheckOutcome::Stopped),
+            "stopped",
+        ),
+        (
+            count(|outcome| matches!(outcome, CheckOutcome::NotRun(_))),
             "not run",
         ),
     ];
@@ -224,7 +230,7 @@ fn verdict(report: &Report, findings: usize) -> String {
     let counts: Vec<_> = counts
         .map(|(count, word)| format!("{count} {word}"))
         .collect();
-    let Report {
+    let VerifyReport {
         calls, kills, took, ..
     } = report;
     let partial = if report.is_partial {

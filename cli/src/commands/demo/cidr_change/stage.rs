@@ -18,7 +18,7 @@ use podplane_client::{Client, ListParams};
 use podplane_cluster::{
     data_dir::DataDir,
     extra::ExtraConfig,
-    launch::{self, Launched, Lifetime, Outcome},
+    launch::{self, LaunchOutcome, LaunchedSupervisor, Lifetime},
     settings::{Network, Settings, name_of},
 };
 use podplane_scenario::metrics;
@@ -48,7 +48,7 @@ pub(super) struct DemoCluster {
     temporary: TempDir,
     dir: DataDir,
     settings: Settings,
-    launched: Option<Launched>,
+    launched: Option<LaunchedSupervisor>,
     client: Option<Client>,
     timeout: Duration,
     started: Instant,
@@ -152,7 +152,7 @@ impl DemoCluster {
         let progress = Progress::new("starting");
         let outcome = launched.serving(|text| progress.done(text)).await?;
         anyhow::ensure!(
-            outcome == Outcome::Serves,
+            outcome == LaunchOutcome::Serves,
             "the new directory has a cluster already"
         );
         drop(progress);

@@ -233,12 +233,12 @@ fn op() -> impl Strategy<Value = SetOp> {
 
 /// The claims, and a second implementation of the order of sets.
 #[derive(Default)]
-struct Model {
+struct SetModel {
     sets: Vec<(BlockSet, bool)>,
     held: Vec<(u8, IpNet)>,
 }
 
-impl Model {
+impl SetModel {
     fn free(&self, range: &ClusterRange) -> Vec<IpNet> {
         let reserved = [net("10.0.0.28/31"), net("fd00::7/128")];
         let blocks = (0..range.blocks()).filter_map(|index| range.block(index));
@@ -289,7 +289,7 @@ proptest! {
     fn the_preferred_set_serves_all_families_and_nothing_overlaps(ops in prop::collection::vec(op(), 0..80)) {
         let sets = pool_of_sets();
         let mut sut = NodeBlocks::without_sets(&[net("10.0.0.28/31"), net("fd00::7/128")]);
-        let mut model = Model::default();
+        let mut model = SetModel::default();
         for op in ops {
             match op {
                 SetOp::Add(index) => {

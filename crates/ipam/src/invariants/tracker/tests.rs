@@ -106,21 +106,21 @@ fn finds_wider_equal_and_narrower_blocks_of_other_nodes() {
 
 /// A change of a small cluster, in which collisions are common.
 #[derive(Clone, Debug)]
-enum Change {
+enum ClusterChange {
     Pod(u8, Vec<u8>),
     NoPod(u8),
     Node(u8, Vec<(u8, u8)>),
     NoNode(u8),
 }
 
-fn change() -> impl Strategy<Value = Change> {
+fn change() -> impl Strategy<Value = ClusterChange> {
     let ips = prop::collection::vec(0u8..4, 0..3);
     let blocks = prop::collection::vec((0u8..16, 26u8..31), 0..3);
     prop_oneof![
-        (0u8..5, ips).prop_map(|(pod, ips)| Change::Pod(pod, ips)),
-        (0u8..5).prop_map(Change::NoPod),
-        (0u8..4, blocks).prop_map(|(node, blocks)| Change::Node(node, blocks)),
-        (0u8..4).prop_map(Change::NoNode),
+        (0u8..5, ips).prop_map(|(pod, ips)| ClusterChange::Pod(pod, ips)),
+        (0u8..5).prop_map(ClusterChange::NoPod),
+        (0u8..4, blocks).prop_map(|(node, blocks)| ClusterChange::Node(node, blocks)),
+        (0u8..4).prop_map(ClusterChange::NoNode),
     ]
 }
 
@@ -137,25 +137,25 @@ proptest! {
         let (mut tracker, mut pods, mut nodes) = (Tracker::default(), BTreeMap::new(), BTreeMap::new());
         for change in changes {
             match change {
-                Change::Pod(number, ips) => {
+                ClusterChange::Pod(number, ips) => {
                     let ips: Vec<_> = ips.iter().map(|ip| format!("10.0.0.{ip}")).collect();
                     let ips: Vec<_> = ips.iter().map(String::as_str).collect();
                     let pod = pod(&number.to_string(), &ips);
                     tracker.set_pod(&pod);
                     pods.insert(number, pod);
                 }
-                Change::NoPod(number) => {
+                ClusterChange::NoPod(number) => {
                     tracker.remove_pod(&pod(&number.to_string(), &[]).key());
                     pods.remove(&number);
                 }
-                Change::Node(number, blocks) => {
+                ClusterChange::Node(number, blocks) => {
                     let blocks: Vec<_> = blocks.iter().map(|(place, length)| format!("10.1.0.{}/{length}", place * 16)).collect();
                     let blocks: Vec<_> = blocks.iter().map(String::as_str).collect();
                     let node = node(&number.to_string(), &blocks);
                     tracker.set_node(&node);
                     nodes.insert(number, node);
                 }
-                Change::NoNode(number) => {
+                ClusterChange::NoNode(number) => {
                     tracker.remove_node(&number.to_string());
                     nodes.remove(&number);
                 }

@@ -8,12 +8,12 @@ use std::{
 
 use super::*;
 
-struct World {
+struct IndexFixture {
     dir: tempfile::TempDir,
     store: Store,
 }
 
-impl World {
+impl IndexFixture {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(&dir.path().join("net"), Options::default()).unwrap();
@@ -30,24 +30,24 @@ impl World {
     }
 
     fn add(&self, ip: IpAddr, id: &str) -> bool {
-        let owner = Owner::new(id, "eth0");
+        let owner = LeaseOwner::new(id, "eth0");
         let mut locked = self.store.lock(Some(&owner)).unwrap();
         locked.reserve(ip, &owner).unwrap()
     }
 
     /// Does what a DEL does, and returns the number of released leases.
     fn del(&self, id: &str) -> usize {
-        let owner = Owner::new(id, "eth0");
+        let owner = LeaseOwner::new(id, "eth0");
         let mut locked = self.store.lock(Some(&owner)).unwrap();
-        if !locked.holds(Match::Exact) {
+        if !locked.holds(OwnerMatch::Exact) {
             locked.make_sure().unwrap();
         }
-        locked.release(Match::Exact).unwrap()
+        locked.release(OwnerMatch::Exact).unwrap()
     }
 
     fn is_believed(&self) -> bool {
         let locked = self.store.lock(None).unwrap();
-        matches!(locked.source, Source::Index(_))
+        matches!(locked.source, LeaseSource::Index(_))
     }
 
     /// Returns true if the index is valid; panics if a valid index differs from the directory.
@@ -81,9 +81,9 @@ impl World {
 }
 
 /// A small generator with the same numbers in each run.
-struct Random(u64);
+struct TestRandom(u64);
 
-impl Random {
+impl TestRandom {
     fn below(&mut self, n: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -107,7 +107,7 @@ fn rounds() -> u64 {
 
 /// Changes the directory as the reference or an operator would, immediately before the next
 /// operation.
-fn change_behind_the_back(world: &World, random: &mut Random) {
+fn change_behind_the_back(world: &IndexFixture, random: &mut TestRandom) {
     let (ip, other) = (random.ip().to_string(), random.ip().to_string());
     let path = world.path(&ip);
     match random.below(5) {
@@ -128,8 +128,8 @@ fn change_behind_the_back(world: &World, random: &mut Random) {
 
 #[test]
 fn a_trusted_index_agrees_with_the_directory() {
-    let world = World::new();
-    let mut random = Random(42);
+    let world = IndexFixture::new();
+    let mut random = TestRandom(42);
     let (mut believed, mut refused) = (0_u64, 0_u64);
     for round in 0..rounds() {
         match random.below(4) {
@@ -153,13 +153,13 @@ fn a_trusted_index_agrees_with_the_directory() {
 
 #[test]
 fn concurrent_foreign_changes_do_not_corrupt_the_index() {
-    let world = World::new();
+    let world = IndexFixture::new();
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
             // Takes the lock through a file of its own, as another process does.
             let theirs = Store::open(&world.path(""), Options::default()).unwrap();
-            let mut random = Random(7);
+            let mut random = TestRandom(7);
             while !stop.load(Ordering::Relaxed) {
                 let guard = theirs.guard().unwrap();
                 change_behind_the_back(&world, &mut random);
@@ -167,7 +167,7 @@ fn concurrent_foreign_changes_do_not_corrupt_the_index() {
                 thread::yield_now();
             }
         });
-        let mut random = Random(99);
+        let mut random = TestRandom(99);
         for round in 0..rounds() {
             let id = format!("c{}", round % 30);
             if random.below(2) == 0 {
@@ -183,7 +183,7 @@ fn concurrent_foreign_changes_do_not_corrupt_the_index() {
 
 #[test]
 fn own_changes_keep_the_index_trusted() {
-    let world = World::new();
+    let world = IndexFixture::new();
     let ip = |host| IpAddr::from([10, 1, 2, host]);
     assert!(!world.is_believed());
     for host in 2..200 {
@@ -205,7 +205,7 @@ fn own_changes_keep_the_index_trusted() {
 
 #[test]
 fn an_edited_lease_belongs_to_its_new_owner() {
-    let world = World::new();
+    let world = IndexFixture::new();
     let ip = IpAddr::from([10, 1, 2, 3]);
     assert!(world.add(ip, "a"));
     fs::write(world.path("10.1.2.3"), "b\r\neth0").unwrap();
@@ -221,7 +221,7 @@ fn an_edited_lease_belongs_to_its_new_owner() {
 
 #[test]
 fn detects_and_repairs_a_wrong_index() {
-    let world = World::new();
+    let world = IndexFixture::new();
     let ip = IpAddr::from([10, 1, 2, 3]);
     assert!(world.add(ip, "a"));
     // Another mtime could hide a change only if it were the one in the header.
@@ -246,7 +246,7 @@ fn detects_and_repairs_a_wrong_index() {
 
 #[test]
 fn ignores_a_damaged_or_foreign_writable_index() {
-    let world = World::new();
+    let world = IndexFixture::new();
     let ip = |host| IpAddr::from([10, 1, 2, host]);
     assert!(world.add(ip(3), "a"));
     let file = world.index_file();
@@ -283,7 +283,7 @@ fn ignores_a_damaged_or_foreign_writable_index() {
 
 #[test]
 fn removes_indexes_of_deleted_directories() {
-    let world = World::new();
+    let world = IndexFixture::new();
     let state = &world.store.index_dir;
     assert!(world.add([10, 1, 2, 3].into(), "a"));
     let gone = index::state_path(Path::new("/does/not/100%/exist"), state).unwrap();
@@ -295,7 +295,7 @@ fn removes_indexes_of_deleted_directories() {
 
 #[test]
 fn reads_a_large_directory_completely() {
-    let world = World::new();
+    let world = IndexFixture::new();
     for n in 0..5_000_u32 {
         let ip = IpAddr::from((0x0a01_0000 + n).to_be_bytes());
         fs::write(world.path(&ip.to_string()), format!("c{n}\r\neth0")).unwrap();
@@ -313,7 +313,7 @@ fn reads_a_large_directory_completely() {
 
 #[test]
 fn compares_names_once_until_the_directory_changes() {
-    let world = World::new();
+    let world = IndexFixture::new();
     let ip = |last: u8| IpAddr::from([10, 0, 0, last]);
     let was_compared = || {
         let mut locked = world.store.lock(None).unwrap();

@@ -1,8 +1,6 @@
-use std::os::unix::fs::PermissionsExt;
+use std::{fs, os::unix::fs::PermissionsExt};
 
 use super::*;
-
-use std::fs;
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
@@ -19,7 +17,7 @@ fn writes_the_files_of_the_reference() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir.path().join("a/net"));
     let mut locked = store.lock(None).unwrap();
-    let owner = Owner::new("c1", "eth0");
+    let owner = LeaseOwner::new("c1", "eth0");
     assert!(locked.reserve(ip("10.1.2.3"), &owner).unwrap());
     assert!(locked.reserve(ip("fd00::2"), &owner).unwrap());
     locked.set_cursor(0, ip("10.1.2.100")).unwrap();
@@ -55,12 +53,12 @@ fn reclaims_partial_files_of_a_killed_process() {
     assert!(!dir.path().join(".lease.tmp").exists());
     assert!(
         locked
-            .reserve(ip("10.1.2.3"), &Owner::new("c2", "eth0"))
+            .reserve(ip("10.1.2.3"), &LeaseOwner::new("c2", "eth0"))
             .unwrap()
     );
     assert!(
         !locked
-            .reserve(ip("10.1.2.3"), &Owner::new("c3", "eth0"))
+            .reserve(ip("10.1.2.3"), &LeaseOwner::new("c3", "eth0"))
             .unwrap()
     );
 }

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     Lease,
-    lease::Match,
+    lease::OwnerMatch,
     store::{Options, Store},
     usage,
 };
@@ -18,7 +18,7 @@ fn open(dir: &tempfile::TempDir) -> Store {
 
 /// Does what an ADD does.
 fn add(store: &Store, config: &Config, id: &str) -> Result<Vec<IpConfig>, String> {
-    let owner = Owner::new(id, "eth0");
+    let owner = LeaseOwner::new(id, "eth0");
     let mut locked = store.lock(Some(&owner)).unwrap();
     allocate(&mut locked, config, id, &owner).map_err(|refusal| match refusal {
         Refusal::Exhausted(error) | Refusal::Other(error) => error,
@@ -27,9 +27,9 @@ fn add(store: &Store, config: &Config, id: &str) -> Result<Vec<IpConfig>, String
 
 /// Does what a DEL does.
 fn del(store: &Store, id: &str) {
-    let owner = Owner::new(id, "eth0");
+    let owner = LeaseOwner::new(id, "eth0");
     let mut locked = store.lock(Some(&owner)).unwrap();
-    locked.release(Match::Exact).unwrap();
+    locked.release(OwnerMatch::Exact).unwrap();
 }
 
 fn leases(store: &Store) -> Vec<Lease> {
@@ -117,7 +117,7 @@ fn frees_the_lease_if_the_cursor_cannot_be_written() {
 }
 
 #[derive(Debug, Clone)]
-enum Op {
+enum AllocateOp {
     Add {
         id: u8,
         wish: Option<u8>,
@@ -131,22 +131,22 @@ enum Op {
     },
 }
 
-fn op() -> impl Strategy<Value = Op> {
+fn op() -> impl Strategy<Value = AllocateOp> {
     prop_oneof![
-        4 => (0..9_u8, proptest::option::weighted(0.2, 0..9_u8)).prop_map(|(id, wish)| Op::Add { id, wish }),
-        3 => (0..9_u8).prop_map(|id| Op::Del { id }),
-        1 => (2..7_u8).prop_map(|host| Op::EmptyLease { host }),
+        4 => (0..9_u8, proptest::option::weighted(0.2, 0..9_u8)).prop_map(|(id, wish)| AllocateOp::Add { id, wish }),
+        3 => (0..9_u8).prop_map(|id| AllocateOp::Del { id }),
+        1 => (2..7_u8).prop_map(|host| AllocateOp::EmptyLease { host }),
     ]
 }
 
 /// The model of a /29 with its gateway at .1: hosts 2 to 6, handed out round robin.
 #[derive(Default)]
-struct Model {
+struct RoundRobinModel {
     leases: BTreeMap<u8, BTreeSet<u8>>,
     last: Option<u8>,
 }
 
-impl Model {
+impl RoundRobinModel {
     fn add(&mut self, id: u8, wish: Option<u8>) -> Option<u8> {
         let taken: BTreeSet<u8> = self.leases.values().flatten().copied().collect();
         let start = self.last.unwrap_or(1);
@@ -173,21 +173,21 @@ proptest! {
     fn allocates_as_the_model_does(ops in proptest::collection::vec(op(), 1..60)) {
         let dir = tempfile::tempdir().unwrap();
         let store = open(&dir);
-        let mut model = Model::default();
+        let mut model = RoundRobinModel::default();
         for op in ops {
             match op {
-                Op::Add { id, wish } => {
+                AllocateOp::Add { id, wish } => {
                     let mut config = config(r#"{"subnet": "10.0.0.0/29"}"#);
                     config.requested.extend(wish.map(|host| IpAddr::from([10, 0, 0, host])));
                     let given = add(&store, &config, &format!("c{id}"));
                     let given = given.ok().map(|ips| ips[0].address.addr());
                     prop_assert_eq!(given, model.add(id, wish).map(|host| IpAddr::from([10, 0, 0, host])));
                 }
-                Op::Del { id } => {
+                AllocateOp::Del { id } => {
                     del(&store, &format!("c{id}"));
                     model.leases.remove(&id);
                 }
-                Op::EmptyLease { host } => {
+                AllocateOp::EmptyLease { host } => {
                     let path = dir.path().join(format!("net/10.0.0.{host}"));
                     if !path.exists() {
                         std::fs::write(path, "").unwrap();
