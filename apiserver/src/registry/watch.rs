@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use futures::{Stream, StreamExt as _, stream};
 use podplane_api::strategy::Strategy;
+use podplane_host::clock::{self, Instant};
 use podplane_proto::error::ApiError;
 use podplane_store::Revision;
-use tokio::time::{self, Instant};
 
 use super::Registry;
 use crate::{
@@ -188,7 +188,7 @@ impl<K: Strategy> Open<K> {
         loop {
             let seen = match self.bookmark_at {
                 // Dropping `next` at the timeout loses nothing.
-                Some(due) => time::timeout_at(due, self.watcher.next()).await,
+                Some(due) => clock::timeout_at(due, self.watcher.next()).await,
                 None => Ok(self.watcher.next().await),
             };
             if let Ok(seen) = seen {

@@ -69,7 +69,7 @@ pub fn remove_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
     fs::remove_dir_all(path)
 }
 
-/// What the file system knows of a file, through symbolic links.
+/// The metadata of a file, through symbolic links.
 ///
 /// # Errors
 ///
@@ -79,7 +79,7 @@ pub fn metadata(path: impl AsRef<Path>) -> io::Result<Metadata> {
     fs::metadata(path)
 }
 
-/// What the file system knows of a file or of a symbolic link.
+/// The metadata of a file or of a symbolic link itself.
 ///
 /// # Errors
 ///

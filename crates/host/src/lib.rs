@@ -4,17 +4,17 @@
 //!
 //! It decides nothing, and it wraps what *acts*, not the types that std and tokio have for it:
 //! [`Duration`](std::time::Duration), `JoinSet`, [`File`](std::fs::File) and `Command` are theirs.
-//! What starts in a simulation is a runtime of one thread with a paused clock:
+//! A simulation is a runtime of one thread with a paused clock, in which
 //!
-//! - [`clock`]: tokio's clock is paused, and the wall clock follows it;
+//! - [`clock`]: the wall clock follows tokio's;
 //! - [`random`]: one generator with a seed;
 //! - `net`: a `Stream` is a pipe in memory, and a `Listener` a queue of them by address;
-//! - [`task`]: what would block or be a thread runs at once; the name of a task is a node's;
+//! - [`task`]: what would block or be a thread runs at once;
 //! - [`process`]: a program is a function, called by its name;
 //! - [`fs`]: each process has a directory by its configuration already; what is written and not
 //!   synced is removed at a crash, and calls fail on demand.
 //!
-//! The feature `simulation` has the first two of them already. Not here: calls of the kernel that
+//! The feature `simulation` has the first three of them already. Not here: calls of the kernel that
 //! have no other side (netlink, namespaces, mounts, locks of descriptors), sled's own files, and
 //! pure functions of the environment such as `std::env`.
 

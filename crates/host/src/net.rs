@@ -188,7 +188,8 @@ impl Listener {
         match &self.0 {
             Socket::Tcp(socket) => socket.poll_accept(context).map(|accepted| {
                 let (stream, _) = accepted?;
-                stream.set_nodelay(true)?;
+                // Only its delay is worse if that fails, and an error could end the server.
+                _ = stream.set_nodelay(true);
                 Ok(Stream(Connected::Tcp(stream)))
             }),
             Socket::Unix(socket) => socket

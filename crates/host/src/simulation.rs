@@ -1,5 +1,5 @@
-//! For tests: a wall clock that follows tokio's clock, numbers from a seed, and a network in memory,
-//! for all that runs on one thread.
+//! For tests: a wall clock that follows tokio's, numbers from a seed, and a network in memory, for
+//! all that runs on one thread.
 
 use std::{
     cell::RefCell,
@@ -22,11 +22,11 @@ use crate::clock::Instant;
 const PIPE_BYTES: usize = 64 * 1024;
 
 thread_local! {
-    static WORLD: RefCell<Option<World>> = const { RefCell::new(None) };
+    static HOST: RefCell<Option<SimulatedHost>> = const { RefCell::new(None) };
 }
 
 #[derive(Debug)]
-struct World {
+struct SimulatedHost {
     begun: Instant,
     wall: Timestamp,
     random: StdRng,
@@ -41,7 +41,7 @@ pub struct Simulation(());
 /// pauses; every random value comes from `seed`; connections are pipes.
 #[must_use]
 pub fn begin(seed: u64, wall: Timestamp) -> Simulation {
-    WORLD.set(Some(World {
+    HOST.set(Some(SimulatedHost {
         begun: Instant::now(),
         wall,
         random: StdRng::seed_from_u64(seed),
@@ -52,23 +52,23 @@ pub fn begin(seed: u64, wall: Timestamp) -> Simulation {
 
 impl Drop for Simulation {
     fn drop(&mut self) {
-        WORLD.set(None);
+        HOST.set(None);
     }
 }
 
 pub(crate) fn is_on() -> bool {
-    WORLD.with_borrow(Option::is_some)
+    HOST.with_borrow(Option::is_some)
 }
 
 pub(crate) fn timestamp() -> Option<Timestamp> {
-    WORLD.with_borrow(|world| {
-        let world = world.as_ref()?;
-        Some(world.wall + world.begun.elapsed())
+    HOST.with_borrow(|host| {
+        let host = host.as_ref()?;
+        Some(host.wall + host.begun.elapsed())
     })
 }
 
 pub(crate) fn with_random<T>(draw: impl FnOnce(&mut dyn Rng) -> T) -> T {
-    with(|world| draw(&mut world.random))
+    with(|host| draw(&mut host.random))
 }
 
 /// The connections that a listener accepts.
@@ -86,20 +86,20 @@ impl Accepted {
 }
 
 pub(crate) fn listen(address: &str) -> io::Result<Accepted> {
-    with(|world| {
-        let taken = world.listeners.get(address);
+    with(|host| {
+        let taken = host.listeners.get(address);
         if taken.is_some_and(|queue| !queue.is_closed()) {
             return Err(io::ErrorKind::AddrInUse.into());
         }
         let (queue, accepted) = mpsc::unbounded_channel();
-        world.listeners.insert(address.to_owned(), queue);
+        host.listeners.insert(address.to_owned(), queue);
         Ok(Accepted(Mutex::new(accepted)))
     })
 }
 
 pub(crate) fn connect(address: &str) -> io::Result<DuplexStream> {
-    with(|world| {
-        let queue = world.listeners.get(address);
+    with(|host| {
+        let queue = host.listeners.get(address);
         let queue = queue.ok_or(io::ErrorKind::ConnectionRefused)?;
         let (near, far) = tokio::io::duplex(PIPE_BYTES);
         let sent = queue.send(far);
@@ -108,6 +108,6 @@ pub(crate) fn connect(address: &str) -> io::Result<DuplexStream> {
     })
 }
 
-fn with<T>(act: impl FnOnce(&mut World) -> T) -> T {
-    WORLD.with_borrow_mut(|world| act(world.as_mut().expect("a simulation is on")))
+fn with<T>(act: impl FnOnce(&mut SimulatedHost) -> T) -> T {
+    HOST.with_borrow_mut(|host| act(host.as_mut().expect("a simulation is on")))
 }
