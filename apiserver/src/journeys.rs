@@ -8,6 +8,7 @@ use std::{
 };
 
 use opentelemetry_proto::tonic::trace::v1::ResourceSpans;
+use podplane_host::clock;
 use podplane_service_runtime::trace::{Journey, ReceivedSpan, attribute, received_spans};
 use tokio::sync::watch;
 
@@ -163,12 +164,12 @@ impl TraceBuffer {
             first: Vec::new(),
             last: VecDeque::new(),
             dropped: 0,
-            received: SystemTime::now(),
+            received: clock::system_time(),
         });
         self.order.remove(&trace.turn);
         self.order.insert(turn, id);
         trace.turn = turn;
-        trace.received = SystemTime::now();
+        trace.received = clock::system_time();
         self.bytes += span.bytes();
         self.bytes -= trace.keep(span, limits.spans);
         while self.traces.len() > limits.traces || self.bytes > limits.bytes {

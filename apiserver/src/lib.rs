@@ -11,6 +11,11 @@
 //!
 //! Start reading at `server`.
 
+#![cfg_attr(
+    test,
+    expect(clippy::disallowed_methods, reason = "tests are outside of the seam")
+)]
+
 mod admission;
 mod cache;
 mod config;

@@ -1,14 +1,12 @@
 //! The server's metrics, for gRPC and REST together, with Kubernetes' names where there are any.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicI64, AtomicU64},
-    },
-    time::Instant,
+use std::sync::{
+    Arc,
+    atomic::{AtomicI64, AtomicU64},
 };
 
 use http::{Method, StatusCode};
+use podplane_host::clock::Instant;
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _},

@@ -20,7 +20,7 @@ pub(crate) use patch::Patch;
 pub(crate) use update::ObjectPart;
 pub(crate) use watch::{StreamEvent, WatchOptions, WatchStart, revision as watch_revision};
 
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use podplane_api::{
@@ -29,6 +29,7 @@ use podplane_api::{
     meta::Time,
     strategy::{Strategy, Subresource},
 };
+use podplane_host::clock::{self, Instant};
 use podplane_proto::{error::ApiError, fence::Fence};
 use podplane_store::{Guard, Key, Revision, StoreError, Txn};
 use serde_json::Value;
@@ -336,7 +337,7 @@ fn scoped<K: Object>(key: &ObjectKey) -> Result<(), ApiError> {
 
 /// The current time in whole seconds, as in Kubernetes.
 fn now() -> Time {
-    Time(truncated(Timestamp::now()))
+    Time(truncated(clock::timestamp()))
 }
 
 fn truncated(time: Timestamp) -> Timestamp {

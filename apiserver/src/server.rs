@@ -1,6 +1,7 @@
 //! The wiring of the server: the kinds, the extensions of some of them, and the order of the start.
 
 use futures::future::BoxFuture;
+use podplane_host::task;
 use std::{future::Future, path::PathBuf, sync::Arc};
 
 use ipnet::IpNet;
@@ -129,7 +130,7 @@ async fn run_until(
             let dir = data_dir.ok_or(ApiserverRunError::NoDataDir)?.join("store");
             let open = {
                 let dir = dir.clone();
-                tokio::task::spawn_blocking(move || SledStore::open(dir))
+                task::spawn_blocking(move || SledStore::open(dir))
             };
             let store = open
                 .await

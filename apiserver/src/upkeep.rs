@@ -16,9 +16,9 @@ use podplane_api::{
     ObjectKey, Scope, core::Namespace, jiff::Timestamp, kinds::SYSTEM_NAMESPACES,
     strategy::Strategy,
 };
+use podplane_host::clock;
 use podplane_proto::error::{ApiError, Reason};
 use podplane_store::{Prefix, Revision, StoreError};
-use tokio::time;
 
 use crate::{
     HistoryBounds,
@@ -159,8 +159,8 @@ impl Upkeep {
         let ttl = self.bounds.event_ttl;
         let every = SWEEP_EVERY.min(ttl / 10).max(Duration::from_millis(200));
         loop {
-            time::sleep(every).await;
-            let since = Timestamp::now().saturating_sub(ttl);
+            clock::sleep(every).await;
+            let since = clock::timestamp().saturating_sub(ttl);
             let since = since.unwrap_or(Timestamp::MIN);
             for kind in &self.kinds {
                 if let Err(error) = kind.sweep(since).await {
@@ -177,13 +177,13 @@ impl Upkeep {
             for kind in &self.kinds {
                 if let Err(error) = kind.limit(self.bounds.max_events).await {
                     tracing::warn!(%error, retry_in = ?SWEEP_EVERY, "failed to remove events that are too many; trying again");
-                    time::sleep(SWEEP_EVERY).await;
+                    clock::sleep(SWEEP_EVERY).await;
                 }
             }
             self.position
                 .reached(seen.number().saturating_add(1))
                 .await?;
-            time::sleep(LIMIT_EVERY).await;
+            clock::sleep(LIMIT_EVERY).await;
         }
     }
 }

@@ -2,12 +2,13 @@
 
 use std::{
     collections::BTreeMap,
-    fs, io,
+    io,
     path::PathBuf,
     time::{Duration, SystemTime},
 };
 
 use ipnet::{Ipv4Net, Ipv6Net};
+use podplane_host::{clock, fs};
 use podplane_proto::cloud as wire;
 use serde::Deserialize;
 
@@ -188,7 +189,7 @@ impl InstancesFile {
             })?;
             self.text = text;
         }
-        self.seen = Some(version).filter(|version| version.is_settled(SystemTime::now()));
+        self.seen = Some(version).filter(|version| version.is_settled(clock::system_time()));
         Ok(())
     }
 }

@@ -14,6 +14,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use futures::future::BoxFuture;
+use podplane_host::random;
 use podplane_proto::{DESCRIPTORS, cloud::cloud_service_server::CloudServiceServer};
 use podplane_service_runtime::{
     Process, Services, Tasks,
@@ -97,7 +98,7 @@ async fn run_until(
         troubles,
     } = config;
     let instances = InstancesFile::open(file)?;
-    let seed = troubles.seed.unwrap_or_else(rand::random);
+    let seed = troubles.seed.unwrap_or_else(random::value);
     tracing::info!(instances = instances.len(), seed, "serving instances");
     let listener = Listener::published(&listen, address_file.as_deref()).await?;
     let listener = listener.allowing(allowed_hosts);

@@ -1,10 +1,8 @@
 //! `podplane.cloud.v1` over a file, with simulated faults.
 
-use std::{
-    sync::{Mutex, PoisonError},
-    time::Instant,
-};
+use std::sync::{Mutex, PoisonError};
 
+use podplane_host::clock::{self, Instant};
 use podplane_proto::cloud::{
     GetInstanceRequest, GetInstanceResponse, Instance, cloud_service_server::CloudService,
 };
@@ -89,7 +87,7 @@ impl CloudService for RangeService {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             self.troubles.delay(&mut state.random)
         };
-        tokio::time::sleep(delay).await;
+        clock::sleep(delay).await;
         let instance = Some(self.answer(&provider_id)?);
         Ok(Response::new(GetInstanceResponse { instance }))
     }

@@ -3,13 +3,11 @@
 //!
 //! Pure: time and randomness are arguments.
 
-use std::{
-    collections::BTreeMap,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use clap::Args;
 use humantime::parse_duration;
+use podplane_host::clock::Instant;
 use rand::{Rng, RngExt as _};
 
 /// The faults to simulate; none without flags.

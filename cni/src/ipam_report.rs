@@ -13,7 +13,6 @@ mod tests;
 
 use std::{
     env,
-    fs::{self, File},
     io::{self, Read as _},
     net::IpAddr,
     path::{Path, PathBuf},
@@ -22,6 +21,7 @@ use std::{
 };
 
 use ipnet::IpNet;
+use podplane_host::fs;
 use serde::{Deserialize, Deserializer, Serialize, de};
 use serde_json::{Map, Value};
 
@@ -296,7 +296,7 @@ fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     }
     let mut text = Vec::new();
     let limit = u64::try_from(MAX_BYTES + 1).unwrap_or(u64::MAX);
-    File::open(path)?.take(limit).read_to_end(&mut text)?;
+    fs::open(path)?.take(limit).read_to_end(&mut text)?;
     Ok(text)
 }
 

@@ -8,6 +8,10 @@
 //! Start at [`runtime::Runtime`] for running plugins, and at [`skel`] for what all plugin programs
 //! share.
 #![warn(missing_docs)]
+#![cfg_attr(
+    test,
+    expect(clippy::disallowed_methods, reason = "tests are outside of the seam")
+)]
 
 pub mod ipam_report;
 pub mod loopback;

@@ -17,9 +17,10 @@ use std::{
     os::fd::AsFd,
     path::{Path, PathBuf},
     sync::{Arc, OnceLock},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
+use podplane_host::clock::Instant;
 use podplane_netlink::netns;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};

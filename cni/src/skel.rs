@@ -7,13 +7,13 @@ mod ipam;
 
 use std::{
     ffi::OsString,
-    fs::File,
     io::{self, Read, Write},
     panic::{self, PanicHookInfo},
     path::PathBuf,
     process::ExitCode,
 };
 
+use podplane_host::fs;
 use podplane_netlink::netns;
 
 pub use gc::valid_attachments;
@@ -386,7 +386,7 @@ fn refuse_own_netns(call: &Call, env: &dyn Fn(&str) -> Option<OsString>) -> Resu
     if allowed == "1" || allowed.eq_ignore_ascii_case("true") {
         return Ok(());
     }
-    let Ok(theirs) = File::open(&call.netns) else {
+    let Ok(theirs) = fs::open(&call.netns) else {
         return Ok(());
     };
     let Ok(own) = netns::current() else {

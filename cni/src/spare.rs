@@ -5,12 +5,13 @@
 //! the disk when the file is closed after truncation, or renamed over another one.
 
 use std::{
-    fs, io,
+    io,
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
+use podplane_host::fs;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 /// The number of files that are kept; more are removed.
@@ -113,7 +114,7 @@ impl SpareFiles {
     fn fill(&self, path: &Path, content: &[u8]) -> io::Result<()> {
         let mut options = fs::OpenOptions::new();
         options.write(true).create(true).truncate(false);
-        let mut file = options.mode(self.mode).open(path)?;
+        let mut file = fs::open_with(options.mode(self.mode), path)?;
         io::Write::write_all(&mut file, content)?;
         let length = content.len() as u64;
         if file.metadata()?.len() > length {
@@ -130,7 +131,7 @@ impl SpareFiles {
 
     fn make_dir(&self) -> io::Result<()> {
         let mut builder = fs::DirBuilder::new();
-        builder.recursive(true).mode(0o700).create(&self.dir)
+        fs::create_dir_with(builder.recursive(true).mode(0o700), &self.dir)
     }
 
     fn give(&self, name: u64) {

@@ -7,14 +7,15 @@
 
 use std::{
     ffi::OsString,
-    fmt, io,
-    io::Write as _,
+    fmt,
+    io::{self, Write as _},
     mem,
     str::FromStr,
     sync::{Arc, Mutex, PoisonError},
-    time::{SystemTime, UNIX_EPOCH},
+    time::UNIX_EPOCH,
 };
 
+use podplane_host::{clock, random};
 use serde::{Deserialize, Serialize};
 
 /// The customary environment variable of the W3C context.
@@ -163,7 +164,7 @@ pub(crate) struct UnfinishedStep {
 /// The present time in nanoseconds since 1970. Steps of several processes are compared, so both
 /// ends of each use the clock that all share.
 fn now() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let since = clock::system_time().duration_since(UNIX_EPOCH);
     u64::try_from(since.unwrap_or_default().as_nanos()).unwrap_or_default()
 }
 
@@ -172,7 +173,7 @@ impl UnfinishedStep {
         Self {
             trace: parent.trace,
             step: TraceStep {
-                id: rand::random_range(1..=u64::MAX),
+                id: random::within(1..=u64::MAX),
                 parent: parent.step,
                 name,
                 plugin: plugin.to_owned(),

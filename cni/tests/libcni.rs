@@ -1,6 +1,7 @@
 //! The runtime beside libcni itself: each continues where the other stopped, and plugins cannot
 //! tell them apart.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::disallowed_methods, reason = "a test")]
 
 use std::{
     collections::BTreeMap,

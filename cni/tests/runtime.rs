@@ -1,5 +1,7 @@
 //! The runtime against misbehaving plugins. They are shell scripts; nothing here needs privileges.
 
+#![expect(clippy::disallowed_methods, reason = "a test")]
+
 use std::{
     fs,
     os::unix::fs::PermissionsExt,

@@ -1,6 +1,8 @@
 //! The trace that an operation is part of: what plugins find in their environment, and what ours
 //! hand back, through plugins of others too.
 
+#![expect(clippy::disallowed_methods, reason = "a test")]
+
 use std::{collections::BTreeMap, fs, path::Path};
 
 use podplane_cni::{

@@ -22,7 +22,7 @@ use podplane_api::{
 use podplane_client::{
     ApiError, Cache, CacheChange, Client, DeleteParams, EventRecorder, WorkQueue, events::EventType,
 };
-use tokio::time::Instant;
+use podplane_host::clock::Instant;
 
 use self::plan::{LifecyclePlan, condition, plan};
 use crate::{

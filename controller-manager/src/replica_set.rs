@@ -13,6 +13,7 @@ use podplane_api::{
     names, selector::LabelSelector,
 };
 use podplane_client::{ApiError, Client, DeleteParams, EventRecorder, answered, events::EventType};
+use podplane_host::random;
 
 use self::{
     expectations::{Expectations, ExpectedChange},
@@ -279,7 +280,7 @@ fn new_pod(set: &ReplicaSet) -> Pod {
     let prefix = format!("{}-", set.name());
     Pod {
         metadata: ObjectMeta {
-            name: Some(names::generated(&prefix, rand::random())),
+            name: Some(names::generated(&prefix, random::value())),
             generate_name: Some(prefix),
             namespace: set.metadata.namespace.clone(),
             labels: of_template.labels,

@@ -1,9 +1,10 @@
 //! The clock, which decisions are given as an argument.
 
 use podplane_api::jiff::Timestamp;
+use podplane_host::clock;
 
 /// Now, in whole seconds, as Kubernetes' times are.
 pub(crate) fn now() -> Timestamp {
-    let now = Timestamp::now();
+    let now = clock::timestamp();
     Timestamp::from_second(now.as_second()).unwrap_or(now)
 }

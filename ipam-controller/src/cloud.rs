@@ -11,7 +11,7 @@ mod status;
 use std::time::Duration;
 
 use futures::future::join_all;
-use podplane_api::{Object as _, ObjectKey, core::Node, jiff::Timestamp, pod_ips};
+use podplane_api::{Object as _, ObjectKey, core::Node, pod_ips};
 use podplane_client::{
     Api, ApiError, Backoff, Cache, CacheChange, Client, Endpoint, EventRecorder, Reason, WorkQueue,
     answered,
@@ -19,6 +19,7 @@ use podplane_client::{
     events::EventType,
     queue::RetryRate,
 };
+use podplane_host::clock;
 use podplane_ipam::{Notice, RangeConfigError, RangeFlags};
 use podplane_proto::cloud::{
     GetInstanceRequest, Instance, cloud_service_client::CloudServiceClient,
@@ -224,7 +225,7 @@ impl CloudController {
         let asked = cloud.get_instance(GetInstanceRequest { provider_id });
         let failed = |status| SyncError::Instance(Box::new(status));
         let late = |_| Status::deadline_exceeded(format!("no answer within {CLOUD_TIMEOUT:?}"));
-        let answer = tokio::time::timeout(CLOUD_TIMEOUT, asked).await;
+        let answer = clock::timeout(CLOUD_TIMEOUT, asked).await;
         let answer = answer.map_err(late).flatten().map_err(failed)?;
         let instance = answer.into_inner().instance;
         instance.ok_or_else(|| failed(Status::internal("an answer without an instance")))
@@ -270,7 +271,7 @@ impl CloudController {
     async fn report(&self, mut node: Node, ranges: &Ranges) -> Result<(), SyncError> {
         let mut conflicts = 0..CONFLICTS;
         loop {
-            let now = Timestamp::now();
+            let now = clock::timestamp();
             let old = node.status.as_ref();
             let Some(new) = status::with_ranges(old, &ranges.capacity, now) else {
                 return Ok(());

@@ -11,6 +11,7 @@ use podplane_api::{
     meta::Time,
 };
 use podplane_client::{ApiError, Client, answered};
+use podplane_host::clock;
 
 use crate::plan::NodeVerdict;
 
@@ -41,7 +42,7 @@ pub(crate) async fn write(
     if of(&node) == verdict.map(|verdict| verdict.message.clone()) {
         return Ok(());
     }
-    set(&mut node, verdict, Timestamp::now());
+    set(&mut node, verdict, clock::timestamp());
     // The update is guarded by the revision that was read, so it cannot undo another writer's
     // condition.
     match answered(nodes.update_status(&node)).await {

@@ -13,7 +13,7 @@ use std::{
     collections::BTreeMap,
     convert::Infallible,
     sync::{Mutex, OnceLock, PoisonError},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use futures::future::{join_all, try_join_all};
@@ -24,6 +24,7 @@ use podplane_api::{
     pod_ips,
 };
 use podplane_client::{ApiError, CacheChange, WorkQueue, answered};
+use podplane_host::clock::{self, Instant};
 use podplane_ipam::RangeConfig;
 use podplane_proto::ipam as wire;
 use podplane_service_runtime::tasks::TaskError;
@@ -269,7 +270,7 @@ impl SyncedController {
                     tracing::warn!(%error, retry_in = ?RELIST_INTERVAL, "failed to list node blocks; trying again");
                 }
             }
-            tokio::time::sleep(RELIST_INTERVAL).await;
+            clock::sleep(RELIST_INTERVAL).await;
         }
     }
 
@@ -283,8 +284,8 @@ impl SyncedController {
             };
             // Cancelling either wait loses nothing: the records are read after both.
             tokio::select! {
-                () = tokio::time::sleep(wait) => {}
-                () = self.stale.notified() => tokio::time::sleep(COALESCE_DELAY).await,
+                () = clock::sleep(wait) => {}
+                () = self.stale.notified() => clock::sleep(COALESCE_DELAY).await,
             }
             match self.records().await {
                 Ok(records) => self.learn(|allocator| allocator.apply_records(records)),
@@ -321,7 +322,7 @@ impl SyncedController {
         {
             return Ok(());
         }
-        let now = Timestamp::now();
+        let now = clock::timestamp();
         let mut assignments = Vec::new();
         let mut updates = Vec::new();
         let mut conditions = Vec::new();

@@ -1,6 +1,6 @@
 //! Deletes pods whose node does not exist: no kubelet will ever report their end.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
 use podplane_api::{
@@ -8,6 +8,7 @@ use podplane_api::{
     core::{Node, Pod},
 };
 use podplane_client::{Cache, CacheChange, Client, DeleteParams, answered};
+use podplane_host::clock::{self, Instant};
 use tokio_util::sync::CancellationToken;
 
 use crate::orphans::Orphans;
@@ -137,7 +138,7 @@ pub(crate) fn node_of(pod: &Pod) -> Option<&str> {
 
 async fn sleep_until(due: Option<Instant>) {
     match due {
-        Some(due) => tokio::time::sleep_until(due.into()).await,
+        Some(due) => clock::sleep_until(due).await,
         None => std::future::pending().await,
     }
 }

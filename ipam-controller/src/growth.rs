@@ -3,10 +3,9 @@
 //! Pure. The rate is the difference between the oldest and the newest sample of the last hour, over
 //! the time between them. A range that shrinks or does not change has no rate, and no estimate.
 
-use std::{
-    collections::VecDeque,
-    time::{Duration, Instant},
-};
+use std::{collections::VecDeque, time::Duration};
+
+use podplane_host::clock::Instant;
 
 /// The time over which the rate is measured.
 const WINDOW: Duration = Duration::from_secs(3600);

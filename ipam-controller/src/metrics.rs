@@ -8,11 +8,11 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicI64, AtomicU64},
     },
-    time::Instant,
 };
 
 use ipnet::IpNet;
 use podplane_client::{QueueMetrics, WorkQueue};
+use podplane_host::clock::Instant;
 use podplane_ipam::{
     Claim, Usage,
     upstream::{CidrSet, Reservation},

@@ -5,10 +5,11 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use podplane_api::ObjectKey;
+use podplane_host::clock::Instant;
 
 /// The pods of each node, and the time since which a node with pods is missing.
 #[derive(Debug)]

@@ -16,6 +16,7 @@ use podplane_client::{
     events::EventType,
     queue::{Backoff, RetryRate},
 };
+use podplane_host::clock;
 use podplane_ipam::{
     Generation, Notice, RangeConfig,
     upstream::{
@@ -84,7 +85,7 @@ impl UpstreamController {
             metrics,
             ..
         } = parts;
-        let listed = tokio::time::timeout(LIST_DEADLINE, nodes.synced());
+        let listed = clock::timeout(LIST_DEADLINE, nodes.synced());
         match stop.run_until_cancelled(listed).await {
             None => return Ok(()),
             Some(Err(_)) => return Err(StartError::List.into()),

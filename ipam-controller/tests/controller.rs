@@ -1,5 +1,7 @@
 //! The whole controller, over gRPC, against an apiserver that loses requests and answers.
 
+#![expect(clippy::disallowed_methods, reason = "a test")]
+
 mod common;
 
 use std::time::Duration;

@@ -22,6 +22,7 @@ pub mod template;
 mod trace;
 
 use futures::{StreamExt as _, TryStreamExt as _, future::BoxFuture, stream};
+use podplane_host::{clock, task};
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
 use podplane_client::endpoint::{self, Endpoint, EndpointError};
@@ -36,7 +37,7 @@ use podplane_service_runtime::{
     server::{Listen, Listener, ServeError},
     tasks::TaskEnd,
 };
-use tokio::{sync::Semaphore, task, time::MissedTickBehavior};
+use tokio::{sync::Semaphore, task::JoinError, time::MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use self::{
@@ -201,7 +202,7 @@ pub enum CriRunError {
     Endpoint(#[from] EndpointError),
     /// A thread that reads a node died.
     #[error("failed to open the nodes")]
-    Panicked(#[from] task::JoinError),
+    Panicked(#[from] JoinError),
     /// A socket cannot be served.
     #[error(transparent)]
     Serve(#[from] ServeError),
@@ -327,9 +328,9 @@ async fn collect_garbage(
     nodes: Vec<Arc<NodeSandboxes>>,
     interval: Duration,
     stop: CancellationToken,
-) -> Result<(), task::JoinError> {
+) -> Result<(), JoinError> {
     // The nodes collected garbage when they were opened, so the first tick is one interval away.
-    let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + interval, interval);
+    let mut ticks = clock::interval_at(clock::Instant::now() + interval, interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         // Losing either wait loses nothing.

@@ -41,6 +41,7 @@ use podplane_client::{
     endpoint::{self, EndpointError},
     indexed_reflector, reflector,
 };
+use podplane_host::task;
 use podplane_ipam::IpPolicy;
 use podplane_proto::{DESCRIPTORS, node::node_network_service_server::NodeNetworkServiceServer};
 use podplane_service_runtime::{
@@ -50,7 +51,7 @@ use podplane_service_runtime::{
     tasks::TaskEnd,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio::{sync::mpsc, task};
+use tokio::{sync::mpsc, task::JoinError};
 use tokio_util::sync::CancellationToken;
 
 use self::{
@@ -231,7 +232,7 @@ pub enum KubeletRunError {
     Ended(#[from] TaskEnd),
     /// A thread that opened a node's directory died.
     #[error("failed to open the nodes")]
-    Panicked(#[from] task::JoinError),
+    Panicked(#[from] JoinError),
 }
 
 /// Runs the kubelet until `stop`.

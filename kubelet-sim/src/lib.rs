@@ -12,6 +12,10 @@
 //! of a sandbox.
 
 #![warn(missing_docs)]
+#![cfg_attr(
+    test,
+    expect(clippy::disallowed_methods, reason = "tests are outside of the seam")
+)]
 
 pub mod cri;
 pub mod ipam;

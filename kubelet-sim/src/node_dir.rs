@@ -3,12 +3,13 @@
 //! `cri.sock`, `instance.json` and `kubelet.lock` beside them.
 
 use std::{
-    fs, io,
+    io,
     path::{Path, PathBuf},
 };
 
 use podplane_api::node::NodeName;
 use podplane_cni::types::{ConfigError, NetworkConfigList};
+use podplane_host::fs;
 use podplane_service_runtime::files::write_volatile;
 use serde_json::Value;
 

@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use backon::{ExponentialBuilder, Retryable as _};
 use podplane_api::{Object as _, core::Pod};
 use podplane_client::{Api, ApiError, Binding};
+use podplane_host::clock;
 
 use crate::{names::NodeName, pod::PodInfo};
 
@@ -45,7 +46,7 @@ pub async fn bind(pods: &Api<Pod>, pod: &Arc<PodInfo>, node: &NodeName) -> BindO
     };
     let mut tries = 0;
     loop {
-        let answer = tokio::time::timeout(ANSWER_TIMEOUT, pods.bind(&binding)).await;
+        let answer = clock::timeout(ANSWER_TIMEOUT, pods.bind(&binding)).await;
         let error = match answer {
             Ok(Ok(_)) => return BindOutcome::Bound,
             Ok(Err(error)) => error,
@@ -82,7 +83,7 @@ fn judge(pod: &PodInfo, node: &NodeName, found: &Arc<Pod>, error: ApiError) -> B
 
 async fn read_pod(pods: &Api<Pod>, pod: &PodInfo) -> Result<Arc<Pod>, ApiError> {
     let read = || async {
-        let answer = tokio::time::timeout(ANSWER_TIMEOUT, pods.get(&pod.key.name)).await;
+        let answer = clock::timeout(ANSWER_TIMEOUT, pods.get(&pod.key.name)).await;
         answer.unwrap_or_else(|_| Err(no_answer())).map(Arc::new)
     };
     let waits = ExponentialBuilder::new()

@@ -4,10 +4,13 @@ use std::time::Duration;
 
 use podplane_api::core::{Node, Pod};
 use podplane_client::{Cache, CacheChange, Client};
+use podplane_host::{
+    clock::{self, Instant},
+    task,
+};
 use tokio::{
     sync::mpsc,
     task::{JoinError, JoinSet},
-    time::Instant,
 };
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
@@ -90,14 +93,14 @@ impl Driver {
                     let began = Instant::now();
                     if let Some(attempt) = scheduler.attempt(now) {
                         let turn = QueueStay {
-                            arrived: (start + attempt.waiting_since).into_std(),
-                            begun: began.into_std(),
+                            arrived: start + attempt.waiting_since,
+                            begun: began,
                         };
                         trace::attempt(&attempt, turn);
                         self.begin(&mut bindings, attempt, began, now);
                     }
                 }
-                () = tokio::time::sleep(deadline.saturating_sub(now)), if !try_next => {}
+                () = clock::sleep(deadline.saturating_sub(now)), if !try_next => {}
             }
         }
     }
@@ -127,7 +130,7 @@ impl Driver {
                     let outcome = trace::bind(&pods, &attempt, &node).await;
                     (attempt, outcome, began)
                 };
-                bindings.spawn(bind.instrument(span.clone()));
+                task::spawn(bindings, bind.instrument(span.clone()));
             }
         }
     }

@@ -13,6 +13,7 @@ use podplane_api::{
     meta::Time,
 };
 use podplane_client::{ApiError, Client, EventRecorder, WorkQueue, events::EventType};
+use podplane_host::clock;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -141,7 +142,7 @@ impl Reporter {
             Err(error) if error.is_not_found() => return Ok(()),
             pod => pod?,
         };
-        match with_condition(pod, verdict, Timestamp::now()) {
+        match with_condition(pod, verdict, clock::timestamp()) {
             Some(pod) => pods.update_status(&pod).await.map(|_| ()),
             None => Ok(()),
         }

@@ -9,6 +9,7 @@ use podplane_api::{
     pod_ips,
 };
 use podplane_client::{ApiError, Cache, Reason};
+use podplane_host::clock;
 use podplane_proto::scheduler::{
     self as wire, ExplainPodRequest, ExplainPodResponse, NodeVerdict, PodState,
     scheduler_service_server::SchedulerService,
@@ -39,7 +40,7 @@ pub struct Question {
 impl Question {
     /// Answers from the scheduler's present state.
     pub fn answer(self, scheduler: &Scheduler, now: Duration) {
-        let answer = response(&self.pod, scheduler, now, Timestamp::now());
+        let answer = response(&self.pod, scheduler, now, clock::timestamp());
         // The caller may have gone, and then needs no answer.
         let _ = self.answer.send(answer);
     }

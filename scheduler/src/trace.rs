@@ -1,9 +1,8 @@
 //! The scheduler's spans in the journey of a pod.
 
-use std::time::Instant;
-
 use podplane_api::core::Pod;
 use podplane_client::Api;
+use podplane_host::clock::Instant;
 use podplane_service_runtime::trace::{InContext as _, Journey, Span, attribute};
 
 use crate::{

@@ -1,6 +1,7 @@
 //! The whole scheduler, over gRPC, against an API server that loses requests and answers.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+#![expect(clippy::disallowed_methods, reason = "a test")]
 
 mod common;
 

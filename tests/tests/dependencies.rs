@@ -256,3 +256,57 @@ fn is_allowed(expression: &str, allowed: &BTreeSet<&str>) -> bool {
             .any(|licence| allowed.contains(licence.trim()))
     })
 }
+
+/// The processes and what they are made of, which reach the outside world through `podplane-host`
+/// alone (ADR 0037).
+const BEHIND_THE_SEAM: [&str; 12] = [
+    "apiserver",
+    "cloud",
+    "cni",
+    "cni/host-local",
+    "controller-manager",
+    "crates/client",
+    "crates/cluster",
+    "crates/service-runtime",
+    "crates/store",
+    "ipam-controller",
+    "kubelet-sim",
+    "scheduler",
+];
+
+/// Clippy holds the seam in each crate whose own `clippy.toml` is the seam's.
+#[test]
+fn clippy_holds_the_seam_in_every_process() {
+    let seam = read("crates/host/seam.toml");
+    let users: BTreeSet<String> = metadata()
+        .workspace_packages()
+        .iter()
+        .filter(|package| {
+            let mut dependencies = package.dependencies.iter();
+            dependencies.any(|dependency| {
+                dependency.name == "podplane-host" && dependency.kind == DependencyKind::Normal
+            })
+        })
+        .map(|package| {
+            let root = Path::new(ROOT).canonicalize().unwrap();
+            let dir = dir(package).strip_prefix(root).unwrap();
+            dir.to_str().unwrap().to_owned()
+        })
+        .collect();
+    assert_eq!(users, BEHIND_THE_SEAM.map(str::to_owned).into());
+    for dir in BEHIND_THE_SEAM {
+        assert_eq!(read(&format!("{dir}/clippy.toml")), seam, "of {dir}");
+    }
+    let of_all: Table = read("clippy.toml").parse().unwrap();
+    let of_processes: Table = seam.parse().unwrap();
+    for (key, value) in &of_all {
+        let own = &of_processes[key];
+        match value.as_array() {
+            Some(items) => {
+                let own = own.as_array().unwrap();
+                assert!(items.iter().all(|item| own.contains(item)), "{key}");
+            }
+            None => assert_eq!(own, value, "{key}"),
+        }
+    }
+}

@@ -23,6 +23,7 @@ use ipnet::IpNet;
 use podplane_api::{
     Object as _, ObjectKey, coordination::Lease, core::Node, jiff::Timestamp, pod_ips,
 };
+use podplane_host::clock;
 use podplane_ipam::{Family, parse_cidr};
 use podplane_proto::{error::ApiError, fence::Fence};
 use podplane_store::{Guard, Item, Key, ListQuery, Prefix, Revision, StoreError, Write};
@@ -169,7 +170,7 @@ impl NodeBlockAdmission {
         let found = self.engine.get(key).await?;
         let former = found.as_ref().and_then(KeyedBlockRecord::read);
         let hold = former.and_then(|former| former.record.hold);
-        let now = Timestamp::now();
+        let now = clock::timestamp();
         let hold = hold.filter(|hold| !hold.is_over(self.policy.release_after, now));
         Ok(hold.map(BlockHold::resumed))
     }
@@ -199,7 +200,7 @@ impl NodeBlockAdmission {
             Some(hold) => {
                 let holders = addresses::holders(&self.engine, net, MAX_ADDRESSES).await?;
                 let heard = self.last_heard_of(node).await?;
-                Some(hold.after_deletion(heard, holders, Timestamp::now()))
+                Some(hold.after_deletion(heard, holders, clock::timestamp()))
             }
         };
         let record = NodeBlockRecord {

@@ -1,13 +1,11 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::{StreamExt as _, stream::BoxStream};
+use podplane_host::clock::{Instant, timeout_at};
 use podplane_store::{
     Commit, FIRST_REVISION, Item, KeyEvent, ListQuery, Prefix, Revision, StoreError,
 };
-use tokio::{
-    sync::watch,
-    time::{Instant, timeout_at},
-};
+use tokio::sync::watch;
 
 use super::Position;
 use crate::engine::Engine;

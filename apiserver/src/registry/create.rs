@@ -1,9 +1,7 @@
-use std::time::Instant;
-
 use podplane_api::{Object as _, Scope, core::Namespace, names, strategy::Strategy};
+use podplane_host::{clock::Instant, random};
 use podplane_proto::error::ApiError;
 use podplane_store::{Guard, StoreError, Txn};
-use uuid::Uuid;
 
 use super::{ObjectPart, Registry, WriteEffect, WriteParams, journey, managed, now, unchanged};
 use crate::{
@@ -37,14 +35,14 @@ impl<K: Strategy> Registry<K> {
         }
         for _ in 1..GENERATED_NAMES {
             let mut named = object.clone();
-            named.metadata_mut().name = Some(names::generated(&prefix, rand::random()));
+            named.metadata_mut().name = Some(names::generated(&prefix, random::value()));
             match self.create_named(named, write).await {
                 Err(error) if error.reason == podplane_proto::error::Reason::AlreadyExists => {}
                 done => return done,
             }
         }
         let mut named = object;
-        named.metadata_mut().name = Some(names::generated(&prefix, rand::random()));
+        named.metadata_mut().name = Some(names::generated(&prefix, random::value()));
         self.create_named(named, write).await
     }
 
@@ -68,7 +66,7 @@ impl<K: Strategy> Registry<K> {
         // the clearer answer.
         let mut namespace = self.namespace_guard(&object).await?;
         let meta = object.metadata_mut();
-        meta.uid = Some(Uuid::new_v4().to_string());
+        meta.uid = Some(random::uuid().to_string());
         meta.creation_timestamp = Some(now());
         meta.deletion_timestamp = None;
         meta.deletion_grace_period_seconds = None;

@@ -5,6 +5,7 @@ use podplane_api::{
     meta::Time,
     strategy::Strategy,
 };
+use podplane_host::clock;
 use podplane_proto::{
     error::ApiError,
     fence::Fence,
@@ -169,7 +170,7 @@ fn shorten<K: Strategy>(mut object: K, options: &DeleteOptions) -> ChangeDecisio
         .as_ref()
         .and_then(|end| end.0.checked_sub(SignedDuration::from_secs(given)).ok())
         // An end after the latest representable time was cut off.
-        .map_or_else(Timestamp::now, |begun| begun.min(Timestamp::now()));
+        .map_or_else(clock::timestamp, |begun| begun.min(clock::timestamp()));
     let meta = object.metadata_mut();
     meta.deletion_timestamp = Some(Time(after(begun, seconds)));
     meta.deletion_grace_period_seconds = Some(seconds);

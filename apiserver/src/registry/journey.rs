@@ -1,8 +1,7 @@
 //! Spans for the journey of a pod: each durable write that advances it becomes a step of its trace.
 
-use std::time::Instant;
-
 use podplane_api::strategy::JourneyState;
+use podplane_host::clock::Instant;
 use podplane_service_runtime::trace::{Journey, Span, attribute};
 
 /// Records a write that was requested at `begun` and changed the state from `from` to `to`.

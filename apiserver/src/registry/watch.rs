@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use futures::{Stream, StreamExt as _, stream};
 use podplane_api::strategy::Strategy;
+use podplane_host::clock::{self, Instant};
 use podplane_proto::error::ApiError;
 use podplane_store::Revision;
-use tokio::time::{self, Instant};
 
 use super::Registry;
 use crate::{
@@ -192,7 +192,7 @@ impl<K: Strategy> EventStream<K> {
         loop {
             let seen = match self.bookmark_at {
                 // Dropping `next` at the timeout loses nothing.
-                Some(due) => time::timeout_at(due, self.watcher.next()).await,
+                Some(due) => clock::timeout_at(due, self.watcher.next()).await,
                 None => Ok(self.watcher.next().await),
             };
             if let Ok(seen) = seen {

@@ -18,9 +18,9 @@ use podplane_api::{
     table::Column,
     validation::ErrorList,
 };
+use podplane_host::clock::Instant;
 use podplane_proto::error::{ApiError, Reason};
 use serde_json::Value;
-use tokio::time::Instant;
 
 use super::{
     request::{FieldValidation, ListOptions, Selection, WriteOptions},

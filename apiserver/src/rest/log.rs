@@ -22,10 +22,10 @@ use podplane_api::{
     jiff::{SignedDuration, Timestamp},
     printable,
 };
+use podplane_host::clock::{self, Instant};
 use podplane_proto::{error::ApiError, wire::WatchEventType};
 use serde::Deserialize;
 use serde_json::Value;
-use tokio::time::{self, Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -78,7 +78,7 @@ pub(super) async fn answer(
 ) -> Result<RestAnswer, ApiError> {
     let Query(query) = Query::<LogQuery>::try_from_uri(uri)
         .map_err(|rejection| error::bad_request(rejection.body_text()))?;
-    let options = options(&query, Timestamp::now())?;
+    let options = options(&query, clock::timestamp())?;
     let pod = sources.pods.get(key).await?;
     known_container(&query, &pod)?;
     let uid = text(&pod, "/metadata/uid").to_owned();
@@ -123,7 +123,7 @@ pub(super) async fn answer(
     let events = ListOptions::of(&key.namespace, &of_events, after);
     let events = sources.events.watch(&events, ends).await?;
     let end = async move {
-        _ = time::timeout_at(ends, stop.cancelled()).await;
+        _ = clock::timeout_at(ends, stop.cancelled()).await;
     };
     let later = following(journey, pods, events, journeys.clone())
         .take_until(Box::pin(end))
@@ -362,7 +362,7 @@ impl FollowedPod {
         lines.extend(self.events.values().filter_map(of_event));
         if self.is_over {
             let how = "its object is no longer there".to_owned();
-            lines.push(line(Timestamp::now(), LifeStage::Deleted, "deleted", how));
+            lines.push(line(clock::timestamp(), LifeStage::Deleted, "deleted", how));
         }
         // A failed pod does nothing more, unless it is being deleted.
         let is_deleting = self.pod.pointer("/metadata/deletionTimestamp").is_some();

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use futures::{FutureExt as _, StreamExt as _, TryFutureExt as _, future::BoxFuture};
 use podplane_api::{ObjectKey, Scope};
+use podplane_host::clock::Instant;
 use podplane_proto::error::ApiError;
 use serde_json::Value;
-use tokio::time::Instant;
 
 use super::{
     request::ListOptions,

@@ -12,12 +12,12 @@ use podplane_api::{
     strict::StrictError,
     table::Column,
 };
+use podplane_host::clock::Instant;
 use podplane_proto::{
     error::ApiError,
     wire::{ListMeta, WatchEventType},
 };
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
 use super::request::{ListOptions, Selection, WriteOptions};
 use crate::{

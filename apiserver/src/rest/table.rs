@@ -1,6 +1,7 @@
 //! Objects as rows of a `Table`, which kubectl prints (source: `meta.k8s.io/v1.Table`).
 
 use podplane_api::{jiff::Timestamp, printable, table::Column};
+use podplane_host::clock;
 use podplane_proto::{error::ApiError, wire::ListMeta};
 use serde_json::{Value, json};
 
@@ -42,7 +43,7 @@ impl TableForm {
         metadata: &ListMeta,
         documents: Vec<Value>,
     ) -> Result<Value, ApiError> {
-        let now = Timestamp::now();
+        let now = clock::timestamp();
         let rows: Result<Vec<_>, _> = documents
             .into_iter()
             .map(|document| self.row(resource, document, now))

@@ -4,13 +4,13 @@ use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures::{StreamExt as _, future};
+use podplane_host::clock::{self, Instant};
 use podplane_proto::{
     error::ApiError,
     kubernetes,
     wire::{ListMeta, WatchEventType},
 };
 use serde_json::{Value, json};
-use tokio::time::{self, Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -67,7 +67,7 @@ pub(super) async fn answer(
     });
     // Ends with the server, so that its clients look for the next one.
     let end = async move {
-        _ = time::timeout_at(ends, stop.cancelled()).await;
+        _ = clock::timeout_at(ends, stop.cancelled()).await;
     };
     answer::stream(form, events.take_until(Box::pin(end)))
 }

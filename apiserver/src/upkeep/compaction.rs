@@ -2,11 +2,11 @@
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use podplane_store::{Revision, StoreError, StoreStatus};
-use tokio::{
+use podplane_host::{
+    clock::{self, Instant},
     task::spawn_blocking,
-    time::{self, Instant},
 };
+use podplane_store::{Revision, StoreError, StoreStatus};
 
 use super::Upkeep;
 use crate::memory;
@@ -38,10 +38,10 @@ impl Upkeep {
             let written = async {
                 // The end of the server ends this task, too.
                 let _ = self.position.reached(next).await;
-                time::sleep(EVERY_WHILE_WRITTEN).await;
+                clock::sleep(EVERY_WHILE_WRITTEN).await;
             };
             // The order does not matter: the state is read below.
-            let _ = time::timeout_at(due, written).await;
+            let _ = clock::timeout_at(due, written).await;
             // Read before the store's state: the caches must have seen all that is compacted.
             let current = self.position.current();
             let by_size = self.too_much(current).await?;
@@ -64,7 +64,7 @@ impl Upkeep {
                 due = Instant::now() + EVERY;
             }
             if failed {
-                time::sleep(EVERY).await;
+                clock::sleep(EVERY).await;
             }
         }
     }

@@ -4,9 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use futures::{StreamExt as _, stream::BoxStream};
 use podplane_api::{Object as _, ObjectKey, core::Namespace};
+use podplane_host::clock;
 use podplane_proto::error::{ApiError, Reason};
 use podplane_store::Guard;
-use tokio::time;
 
 use super::Upkeep;
 use crate::{
@@ -27,7 +27,7 @@ impl Upkeep {
             // the present state.
             let changed = match left {
                 0 => changes.next().await,
-                _ => match time::timeout(AGAIN, changes.next()).await {
+                _ => match clock::timeout(AGAIN, changes.next()).await {
                     Ok(changed) => changed,
                     Err(_elapsed) => continue,
                 },

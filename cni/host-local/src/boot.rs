@@ -3,9 +3,10 @@
 use std::{
     io,
     path::Path,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{Duration, UNIX_EPOCH},
 };
 
+use podplane_host::clock;
 use rustix::{
     fd::BorrowedFd,
     fs::{AtFlags, CWD, Mode, OFlags, StatxFlags},
@@ -56,7 +57,7 @@ pub(super) fn forget_earlier(dir: BorrowedFd<'_>, path: &Path, index_dir: &Path)
 /// files of this boot may be older than the uptime says; /run was mounted by that clock too, so the
 /// earlier of both counts.
 fn began() -> Duration {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = clock::system_time().duration_since(UNIX_EPOCH);
     let up = rustix::time::clock_gettime(ClockId::Boottime);
     let up = Duration::from_secs(u64::try_from(up.tv_sec).unwrap_or(u64::MAX));
     let by_uptime = now.unwrap_or_default().saturating_sub(up);

@@ -10,9 +10,10 @@
 use std::{
     io,
     path::{Path, PathBuf},
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{Duration, UNIX_EPOCH},
 };
 
+use podplane_host::{clock, fs};
 use rustix::{
     fd::{AsFd, BorrowedFd, OwnedFd},
     fs::{FileType, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_OMIT},
@@ -138,7 +139,7 @@ impl Index {
                 rustix::fs::ftruncate(file, (HEADER + bytes.len()) as u64)?;
             }
         }
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = clock::system_time().duration_since(UNIX_EPOCH);
         let past = now.unwrap_or_default().saturating_sub(BACK);
         rustix::fs::futimens(
             dir,
@@ -214,13 +215,13 @@ pub(super) fn state_path(dir: &Path, index_dir: &Path) -> Option<PathBuf> {
 
 /// Deletes the state files of directories that are gone.
 fn prune(index_dir: &Path) -> io::Result<()> {
-    for entry in std::fs::read_dir(index_dir)? {
+    for entry in fs::read_dir(index_dir)? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
         let dir = name.strip_suffix(BOOT_SUFFIX).unwrap_or(&name);
         let dir = dir.replace("%2F", "/").replace("%25", "%");
-        if !Path::new(&dir).exists() {
-            std::fs::remove_file(entry.path())?;
+        if !fs::exists(&dir) {
+            fs::remove_file(entry.path())?;
         }
     }
     Ok(())

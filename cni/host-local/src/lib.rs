@@ -8,6 +8,10 @@
 //! The plugin is [`HostLocal`]. The rest is for programs that read its files or mend them: start at
 //! [`usage()`], [`reclaim()`] and [`restore()`].
 #![warn(missing_docs)]
+#![cfg_attr(
+    test,
+    expect(clippy::disallowed_methods, reason = "tests are outside of the seam")
+)]
 
 mod allocate;
 mod boot;
@@ -41,6 +45,7 @@ use podplane_cni::{
     skel::{Call, Plugin, valid_attachments},
     types::{CniError, CniResult, Dns, code},
 };
+use podplane_host::fs;
 pub use range::{Range, RangeSet};
 pub use restore::{is_whole, restore};
 use rustix::fs::Access;
@@ -98,7 +103,7 @@ impl Plugin for HostLocal {
             Err(wrong) => wrong,
         };
         match Config::place(&call.stdin) {
-            Ok((dir, _)) if !dir.is_dir() => Ok(()), // Nothing was given out yet.
+            Ok((dir, _)) if !fs::is_dir(&dir) => Ok(()), // Nothing was given out yet.
             Ok((dir, options)) => release(call, &dir, options, 1).map_err(|_| wrong),
             Err(_) => Err(wrong),
         }
@@ -137,7 +142,7 @@ impl Plugin for HostLocal {
             None => ids.contains(lease.container_id.as_str()),
         };
         let dir = config.dir();
-        if !dir.is_dir() {
+        if !fs::is_dir(&dir) {
             return Ok(()); // Nothing was given out yet.
         }
         let store = Store::open(&dir, config.options).map_err(CniError::internal)?;
@@ -151,7 +156,7 @@ impl Plugin for HostLocal {
             let msg = format!("no address can be given: {} {why}", dir.display());
             return Err(CniError::new(code::NOT_AVAILABLE, msg));
         }
-        if !dir.is_dir() {
+        if !fs::is_dir(&dir) {
             return Ok(()); // Nothing was given out yet.
         }
         let store = Store::open(&dir, config.options).map_err(CniError::internal)?;
@@ -203,7 +208,7 @@ fn release(call: &Call, dir: &Path, options: Options, sets: usize) -> Result<(),
 
 /// The reason why no lease can be written into a directory, which may not exist yet.
 fn unwritable(dir: &Path) -> Option<String> {
-    let there = dir.ancestors().find(|path| path.exists())?;
+    let there = dir.ancestors().find(|path| fs::exists(path))?;
     if let Err(error) = rustix::fs::access(there, Access::WRITE_OK) {
         return Some(format!("cannot be written: {}", io::Error::from(error)));
     }

@@ -1,15 +1,17 @@
 //! The lock of a directory, with a time limit.
 
 use std::{
-    fs::File,
     io,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     sync::mpsc,
-    thread,
     time::Duration,
 };
 
+use podplane_host::{
+    fs::{self, File},
+    task,
+};
 use rustix::{
     fs::{FlockOperation, major, minor},
     io::Errno,
@@ -38,7 +40,7 @@ fn by_whom(pid: Option<u32>) -> String {
         return " by a process that cannot be seen from here".to_owned();
     };
     // A lock outlives the process that took it if a child has the file too.
-    let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+    let name = fs::read_to_string(format!("/proc/{pid}/comm"));
     let name = name.as_deref().unwrap_or("which has ended");
     format!(" by process {pid} ({})", name.trim_end())
 }
@@ -56,7 +58,7 @@ pub(super) fn lock(file: &File, path: &Path, limit: Option<Duration>) -> Result<
     // the lock after the caller has given up, it releases the lock.
     let (sender, receiver) = mpsc::sync_channel(0);
     let queued = file.try_clone()?;
-    thread::Builder::new().spawn(move || {
+    task::thread("lock", move || {
         let outcome = wait(&queued);
         if sender.send(outcome).is_err() {
             _ = rustix::fs::flock(&queued, FlockOperation::Unlock);
@@ -85,7 +87,7 @@ fn find_holder(file: &File) -> Option<u32> {
     let metadata = file.metadata().ok()?;
     let (dev, inode) = (metadata.dev(), metadata.ino());
     let place = format!("{:02x}:{:02x}:{inode}", major(dev), minor(dev));
-    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    let locks = fs::read_to_string("/proc/locks").ok()?;
     locks.lines().find_map(|line| {
         let fields: Vec<_> = line.split_ascii_whitespace().collect();
         match fields[..] {

@@ -1,12 +1,12 @@
 //! The resolver's configuration (`resolv.conf`), as the reference reads it.
 
 use std::{
-    fs,
     io::{self, Read as _},
     path::Path,
 };
 
 use podplane_cni::types::Dns;
+use podplane_host::fs;
 
 use super::path_error::go_path_error;
 
@@ -14,7 +14,7 @@ use super::path_error::go_path_error;
 const MAX_LINE: usize = 64 * 1024;
 
 pub(super) fn read(path: &Path) -> io::Result<Dns> {
-    let mut file = fs::File::open(path).map_err(|error| go_path_error("open", path, error))?;
+    let mut file = fs::open(path).map_err(|error| go_path_error("open", path, error))?;
     let mut text = Vec::new();
     file.read_to_end(&mut text)
         .map_err(|error| go_path_error("read", path, error))?;

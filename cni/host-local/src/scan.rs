@@ -3,6 +3,7 @@
 use std::{ffi::CStr, io, mem::MaybeUninit, net::IpAddr, panic::resume_unwind, thread};
 
 use podplane_cni::types::parse_ip;
+use podplane_host::task;
 use rustix::{
     fd::{AsFd, BorrowedFd},
     fs::{AtFlags, FileType, Mode, OFlags, RawDir, SeekFrom},
@@ -62,7 +63,7 @@ pub(super) fn scan<T: Send>(
     let (left, right) = entries.split_at(entries.len() / 2);
     let (whole, rest) = thread::scope(|scope| {
         let read_rest = || read_entries(dir, right, &want);
-        let rest = thread::Builder::new().spawn_scoped(scope, read_rest);
+        let rest = task::scoped_thread(scope, read_rest);
         let whole = read_entries(dir, left, &want);
         let rest = match rest {
             Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),

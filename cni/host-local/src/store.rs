@@ -6,7 +6,6 @@
 //! lease gets its name when it is complete, and an empty one is not a lease.
 
 use std::{
-    fs::File,
     io,
     net::IpAddr,
     path::{Path, PathBuf},
@@ -14,6 +13,7 @@ use std::{
 };
 
 use podplane_cni::types::parse_ip;
+use podplane_host::fs::{self, File};
 use rustix::{
     fd::{AsFd, OwnedFd},
     fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags},
@@ -477,7 +477,7 @@ fn cursor_name(set: usize) -> String {
 /// # Errors
 /// If the lock or the directory cannot be used.
 pub fn usage(dir: &Path) -> io::Result<Vec<Lease>> {
-    if !dir.is_dir() {
+    if !fs::is_dir(dir) {
         return Ok(Vec::new());
     }
     let store = Store::open(dir, Options::default())?;
@@ -492,7 +492,7 @@ pub fn usage(dir: &Path) -> io::Result<Vec<Lease>> {
 /// As [`usage`]. If leases could not be deleted, the first such error, after the others were
 /// deleted.
 pub fn reclaim(dir: &Path, keep: impl FnMut(&Lease) -> bool) -> io::Result<Vec<Lease>> {
-    if !dir.is_dir() {
+    if !fs::is_dir(dir) {
         return Ok(Vec::new());
     }
     let store = Store::open(dir, Options::default())?;

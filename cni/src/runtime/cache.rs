@@ -1,13 +1,14 @@
 //! The cache of attachments: one file each, in libcni's format. With it a DEL needs only ids.
 
 use std::{
-    fs, io,
+    io,
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering},
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
+use podplane_host::fs;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -118,12 +119,9 @@ impl Cache<'_> {
             .join(format!(".{}-{serial}.tmp", std::process::id()));
         let write = || {
             self.make_dir()?;
-            let mut file = fs::OpenOptions::new()
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .mode(0o600)
-                .open(&temporary)?;
+            let mut options = fs::OpenOptions::new();
+            options.write(true).create(true).truncate(true).mode(0o600);
+            let mut file = fs::open_with(&options, &temporary)?;
             io::Write::write_all(&mut file, text.as_bytes())?;
             fs::rename(&temporary, &path)
         };
@@ -135,7 +133,7 @@ impl Cache<'_> {
 
     fn make_dir(&self) -> io::Result<()> {
         let mut builder = fs::DirBuilder::new();
-        builder.recursive(true).mode(0o700).create(self.results())
+        fs::create_dir_with(builder.recursive(true).mode(0o700), self.results())
     }
 
     /// Reads the entry of an attachment, if there is one.

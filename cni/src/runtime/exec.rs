@@ -4,17 +4,18 @@ use std::{
     collections::BTreeMap,
     env,
     ffi::OsString,
-    fs, io,
+    io,
     os::{
         fd::{AsFd as _, BorrowedFd, OwnedFd},
         unix::process::{CommandExt as _, ExitStatusExt as _},
     },
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use backon::{BlockingRetryable as _, ConstantBuilder};
+use podplane_host::{clock::Instant, fs, process};
 use podplane_netlink::KernelLimit;
 use rustix::{
     event::{PollFd, PollFlags, Timespec},
@@ -272,7 +273,7 @@ fn wait(process: Pid) -> io::Result<ExitStatus> {
 /// The operating system's.
 pub fn spawn(command: &mut Command) -> io::Result<Child> {
     sys::die_with_this_thread(command);
-    when_written(|| command.spawn())
+    when_written(|| process::spawn(command))
 }
 
 fn when_written<T>(start: impl FnMut() -> io::Result<T>) -> io::Result<T> {

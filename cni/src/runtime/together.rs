@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeSet, panic, thread};
 
+use podplane_host::task;
+
 use super::{Attachment, Runtime, RuntimeError};
 use crate::types::{CniResult, NetworkConfigList};
 
@@ -90,7 +92,8 @@ fn at_once<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<
     thread::scope(|scope| {
         let threads: Vec<_> = items
             .iter()
-            .map(|item| scope.spawn(move || work(item)))
+            .map(|item| task::scoped_thread(scope, move || work(item)))
+            .map(|started| started.expect("a thread can be started"))
             .collect();
         let joined = threads.into_iter().map(thread::ScopedJoinHandle::join);
         joined

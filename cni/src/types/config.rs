@@ -2,10 +2,11 @@
 
 use std::{
     ffi::OsStr,
-    fs, io,
+    io,
     path::{Path, PathBuf},
 };
 
+use podplane_host::fs;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
@@ -385,7 +386,7 @@ fn files(dir: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>, ConfigError> {
     for entry in entries {
         let path = entry.map_err(failed)?.path();
         let extension = path.extension().and_then(OsStr::to_str).unwrap_or_default();
-        if extensions.contains(&extension) && !path.is_dir() {
+        if extensions.contains(&extension) && !fs::is_dir(&path) {
             found.push(path);
         }
     }

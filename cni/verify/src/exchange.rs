@@ -222,7 +222,7 @@ impl Exchange {
                 }
                 let ended = loop {
                     let now = Instant::now();
-                    match talk.run_until(Some(deadline.min(now + LOOK))) {
+                    match talk.run_until(Some(deadline.min(now + LOOK).into())) {
                         Ok(ConversationEnd::TimedOut) if Instant::now() < deadline => {}
                         ended => break ended,
                     }

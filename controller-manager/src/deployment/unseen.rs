@@ -3,13 +3,14 @@
 use std::{
     collections::BTreeMap,
     sync::{Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use podplane_api::{
     Object as _, ObjectKey,
     apps::{Deployment, ReplicaSet},
 };
+use podplane_host::clock::Instant;
 
 use crate::{index::ObjectIndex, workloads::WorkloadCache};
 

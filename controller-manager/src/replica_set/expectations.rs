@@ -7,10 +7,11 @@
 use std::{
     collections::BTreeMap,
     sync::{Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use podplane_api::{Object as _, ObjectKey, core::Pod};
+use podplane_host::clock::Instant;
 
 use crate::index::ObjectIndex;
 

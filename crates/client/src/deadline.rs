@@ -2,7 +2,7 @@
 
 use std::{future::Future, time::Duration};
 
-use tokio::time::timeout;
+use podplane_host::clock::timeout;
 
 use crate::{ApiError, Reason};
 

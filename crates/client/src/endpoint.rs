@@ -8,10 +8,7 @@ use std::{
 };
 
 use hyper_util::rt::TokioIo;
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    net::{TcpStream, UnixStream},
-};
+use podplane_host::{fs, net};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Identity, Uri};
 
 /// The limit of a connection attempt. A call waits for it and then fails as unavailable.
@@ -152,12 +149,16 @@ pub fn channel(endpoint: &Endpoint) -> Result<Channel, EndpointError> {
             .map_err(|source| EndpointError::Tls(endpoint.to_string(), source))?;
     }
     Ok(match &endpoint.target {
-        EndpointTarget::Uri(_) => builder.connect_lazy(),
+        EndpointTarget::Uri(_) => {
+            builder.connect_with_connector_lazy(tower::service_fn(async |uri: Uri| {
+                connect(&uri).await.map(TokioIo::new)
+            }))
+        }
         EndpointTarget::Unix(path) => {
             let path = path.clone();
             builder.connect_with_connector_lazy(tower::service_fn(move |_: Uri| {
                 let path = path.clone();
-                async move { UnixStream::connect(path).await.map(TokioIo::new) }
+                async move { net::connect_unix(path).await.map(TokioIo::new) }
             }))
         }
         EndpointTarget::File(path) => {
@@ -170,22 +171,25 @@ pub fn channel(endpoint: &Endpoint) -> Result<Channel, EndpointError> {
     })
 }
 
-/// A connection over TCP or a unix socket.
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+/// Connects over TCP.
+async fn connect(uri: &Uri) -> io::Result<net::Stream> {
+    let host = uri.host().unwrap_or_default();
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let port = uri.port_u16();
+    let default = || match uri.scheme_str() {
+        Some("https") => 443,
+        _ => 80,
+    };
+    net::connect_tcp((host, port.unwrap_or_else(default))).await
+}
 
 /// Connects to the address that the file has now.
-async fn connect_as_written(file: &Path) -> io::Result<Box<dyn Stream>> {
-    let text = tokio::fs::read_to_string(file).await?;
+async fn connect_as_written(file: &Path) -> io::Result<net::Stream> {
+    let text = fs::read_to_string_async(file).await?;
     let endpoint = text.trim().parse::<Endpoint>().map_err(io::Error::other)?;
     match endpoint.target {
-        EndpointTarget::Uri(uri) if uri.scheme_str() == Some("http") => {
-            let authority = uri.authority().map_or("", |authority| authority.as_str());
-            let stream = TcpStream::connect(authority).await?;
-            stream.set_nodelay(true)?;
-            Ok(Box::new(stream))
-        }
-        EndpointTarget::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
+        EndpointTarget::Uri(uri) if uri.scheme_str() == Some("http") => connect(&uri).await,
+        EndpointTarget::Unix(path) => net::connect_unix(path).await,
         EndpointTarget::Uri(_) | EndpointTarget::File(_) => {
             let why = format!(
                 "{} has no address to connect to: {endpoint}",

@@ -8,6 +8,7 @@ use podplane_api::{
     jiff::Timestamp,
     meta::{MicroTime, ObjectMeta, Time},
 };
+use podplane_host::clock;
 use podplane_proto::error::ApiError;
 use tokio::sync::mpsc;
 
@@ -111,7 +112,7 @@ impl EventRecorder {
             reason,
             action,
             message: cut(message.into()),
-            at: Timestamp::now(),
+            at: clock::timestamp(),
         };
         if let Err(error) = self.queue.try_send(occurrence) {
             tracing::warn!(reason, %error, "event dropped");

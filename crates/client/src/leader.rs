@@ -5,22 +5,23 @@
 //! not keep a stopped leader from writing when it goes on, so each leader also gets a [`Fence`],
 //! and the API server checks its writes against it.
 
-use std::{fs, future::Future, time::Duration};
+use std::{future::Future, time::Duration};
 
 use clap::{ArgAction, Args};
 use podplane_api::{
     Object as _, ObjectKey,
     coordination::{Lease, LeaseSpec},
-    jiff::Timestamp,
     meta::{MicroTime, ObjectMeta},
+};
+use podplane_host::{
+    clock::{self, Instant, sleep, timeout},
+    fs, random,
 };
 use podplane_proto::{
     error::{ApiError, Reason},
     fence::Fence,
 };
-use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
-use uuid::Uuid;
 
 use crate::{Api, Client};
 
@@ -238,7 +239,7 @@ fn times(duration: Duration, factor: f64) -> Duration {
 /// A host name and a UUID, as client-go's users make an identity.
 fn unique_identity() -> String {
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    format!("{}_{}", host.trim_end(), Uuid::new_v4())
+    format!("{}_{}", host.trim_end(), random::uuid())
 }
 
 impl Candidate {
@@ -306,7 +307,7 @@ impl Election {
                     tracing::warn!(lease = %self.lease, %error, "error retrieving or writing the lease");
                 }
             }
-            let jitter = 1.0 + rand::random::<f64>() * JITTER_FACTOR;
+            let jitter = 1.0 + random::value::<f64>() * JITTER_FACTOR;
             sleep(times(self.retry_period, jitter)).await;
         }
     }
@@ -363,7 +364,7 @@ impl Election {
         let spec = old.clone().unwrap_or_default();
         let changed = spec.holder_identity.as_deref() != Some(&self.identity);
         let transitions = spec.lease_transitions.unwrap_or_default();
-        let now = MicroTime(Timestamp::now());
+        let now = MicroTime(clock::timestamp());
         let seconds = i32::try_from(self.lease_duration.as_secs()).unwrap_or(i32::MAX);
         lease.spec = Some(LeaseSpec {
             holder_identity: Some(self.identity.clone()),
@@ -397,7 +398,8 @@ impl Election {
         loop {
             sleep(self.retry_period).await;
             let left = self.renew_deadline.saturating_sub(held.renewed.elapsed());
-            let renew = |spec: &mut LeaseSpec| spec.renew_time = Some(MicroTime(Timestamp::now()));
+            let renew =
+                |spec: &mut LeaseSpec| spec.renew_time = Some(MicroTime(clock::timestamp()));
             let attempt = self.in_time(self.write(held, leases, renew));
             match timeout(left, attempt).await {
                 Ok(Ok(None)) => {}
@@ -475,7 +477,7 @@ impl Election {
     /// Releases the Lease, so that others can lead at once.
     async fn release(&self, mut held: HeldLease) {
         let release = |spec: &mut LeaseSpec| {
-            let now = MicroTime(Timestamp::now());
+            let now = MicroTime(clock::timestamp());
             spec.holder_identity = Some(String::new());
             spec.lease_duration_seconds = Some(1);
             spec.acquire_time = Some(now.clone());

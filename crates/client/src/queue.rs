@@ -6,8 +6,9 @@ use std::{
     time::Duration,
 };
 
+use podplane_host::clock::{self, Instant};
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use tokio::{sync::Notify, time::Instant};
+use tokio::sync::Notify;
 
 /// The longest delay. Some delays come from objects, such as tolerationSeconds, whose largest value
 /// is more than an [`Instant`] holds.
@@ -195,7 +196,7 @@ impl<Key: Clone + Ord> WorkQueue<Key> {
                 None => self.changed.notified().await,
                 Some(due) => tokio::select! {
                     () = self.changed.notified() => {}
-                    () = tokio::time::sleep_until(due) => {}
+                    () = clock::sleep_until(due) => {}
                 },
             }
         }

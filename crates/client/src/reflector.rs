@@ -18,6 +18,7 @@ use std::{
 use backon::{BackoffBuilder as _, ExponentialBuilder};
 use futures::StreamExt as _;
 use podplane_api::{Object, ObjectKey};
+use podplane_host::{clock, random};
 use podplane_proto::error::ApiError;
 use tokio::sync::{Notify, watch};
 
@@ -289,6 +290,7 @@ fn backoff() -> backon::ExponentialBackoff {
         .with_min_delay(Duration::from_millis(50))
         .with_max_delay(Duration::from_millis(500))
         .with_jitter()
+        .with_jitter_seed(random::value())
         .without_max_times()
         .build()
 }
@@ -348,7 +350,7 @@ pub async fn watcher<K: Object>(
             }
         }
         on_event(WatcherEvent::Interrupted(ended.err()));
-        tokio::time::sleep(wait).await;
+        clock::sleep(wait).await;
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeSet,
-    fs::{self, DirBuilder, File, Permissions, TryLockError},
     io,
     os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
@@ -11,6 +10,10 @@ use std::{
 
 use anyhow::Context as _;
 use podplane_api::node::NetworkBackend;
+use podplane_host::{
+    clock,
+    fs::{self, DirBuilder, File, Permissions, TryLockError},
+};
 use podplane_service_runtime::{
     files::{write_atomically, write_volatile},
     server::MAX_SOCKET_PATH,
@@ -142,10 +145,7 @@ impl DataDir {
                  another with --data-dir",
                 self.0.display()
             );
-            DirBuilder::new()
-                .recursive(true)
-                .mode(0o700)
-                .create(&self.0)
+            fs::create_dir_with(DirBuilder::new().recursive(true).mode(0o700), &self.0)
                 .with_context(name_it)?;
             fs::set_permissions(&self.0, Permissions::from_mode(0o700)).with_context(name_it)?;
             // Other users can no longer change it; their earlier changes are found now.
@@ -221,7 +221,7 @@ impl DataDir {
     /// With the remedy.
     pub fn ensure_no_remains(&self) -> anyhow::Result<()> {
         let mut known = ["cluster.json", "supervisor.json", "control.sock"].into_iter();
-        let Some(found) = known.find(|name| self.0.join(name).exists()) else {
+        let Some(found) = known.find(|name| fs::exists(self.0.join(name))) else {
             return Ok(());
         };
         let dir = self.0.display();
@@ -308,7 +308,7 @@ impl DataDir {
         };
         for node in nodes.flatten() {
             let dir = node.path();
-            let has_lived = dir.join("instance.json").exists()
+            let has_lived = fs::exists(dir.join("instance.json"))
                 || has_entries(&dir.join("networks"))
                 || has_entries(&dir.join("sandboxes"));
             if has_lived {
@@ -324,7 +324,7 @@ impl DataDir {
 
     /// Writes the record if it was removed.
     pub fn restore_record(&self, record: &ClusterRecord) -> anyhow::Result<()> {
-        match self.record_file().exists() {
+        match fs::exists(self.record_file()) {
             true => Ok(()),
             false => self.write_record(record),
         }
@@ -354,7 +354,7 @@ impl DataDir {
     /// removed or replaced. The cluster can then no longer be found, and another may be started
     /// here.
     pub async fn gone(&self, lock: &File) {
-        let mut looks = tokio::time::interval(REMOVAL_LOOK);
+        let mut looks = clock::interval(REMOVAL_LOOK);
         while !self.is_gone(lock) {
             looks.tick().await;
         }
@@ -679,7 +679,7 @@ mod tests {
         for subdirectory in ["net.d", "networks/podplane", "sandboxes"] {
             fs::create_dir_all(node.join(subdirectory)).unwrap();
         }
-        fs::remove_dir(node.join("networks/podplane")).unwrap();
+        std::fs::remove_dir(node.join("networks/podplane")).unwrap();
         fs::write(node.join("net.d/10-x.conflist"), "{}").unwrap();
         assert_eq!(dir.record_to_start().unwrap(), None);
         for file in ["instance.json", "networks/10.0.0.2", "sandboxes/0.json"] {

@@ -1,6 +1,6 @@
 //! Removes a node for good: its pods' sandboxes, its object and its files.
 
-use std::{fs, io, time::Duration};
+use std::{io, time::Duration};
 
 use anyhow::Context as _;
 use backon::{ExponentialBuilder, Retryable as _};
@@ -10,6 +10,7 @@ use podplane_api::{
     node::{LEASE_NAMESPACE, NodeName},
 };
 use podplane_client::{ApiError, Client, DeleteParams, Endpoint, endpoint};
+use podplane_host::{clock, fs};
 use podplane_proto::{
     cri::{
         ListPodSandboxRequest, RemovePodSandboxRequest, StopPodSandboxRequest,
@@ -26,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// [`remove_sandboxes`] with a deadline, for a supervisor that has other work.
 pub async fn remove_sandboxes_in_time(endpoint: &str) -> anyhow::Result<()> {
-    let removed = tokio::time::timeout(PATIENCE, remove_sandboxes(endpoint)).await;
+    let removed = clock::timeout(PATIENCE, remove_sandboxes(endpoint)).await;
     removed.with_context(|| {
         format!(
             "the runtime at {endpoint} takes longer than {} s",

@@ -4,7 +4,7 @@ use std::{
     io::{self, ErrorKind, Read as _},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
     path::Path,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::Context as _;
@@ -12,6 +12,7 @@ use etherparse::{
     IcmpEchoHeader, Icmpv4Header, Icmpv4Slice, Icmpv4Type, Icmpv6Header, Icmpv6Slice, Icmpv6Type,
     Ipv4HeaderSlice,
 };
+use podplane_host::{clock::Instant, net, random};
 use podplane_netlink::netns;
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -51,7 +52,7 @@ impl Echo {
         };
         let open = || -> io::Result<(Socket, Option<u16>)> {
             let (socket, id) = match Socket::new(domain, Type::RAW, Some(protocol)) {
-                Ok(socket) => (socket, Some(rand::random())),
+                Ok(socket) => (socket, Some(random::value())),
                 // As in a container without CAP_NET_RAW.
                 Err(error) if error.kind() == ErrorKind::PermissionDenied => {
                     (Socket::new(domain, Type::DGRAM, Some(protocol))?, None)
@@ -150,9 +151,9 @@ pub fn is_answered_by(
     address: IpAddr,
     timeout: Duration,
 ) -> anyhow::Result<bool> {
-    let (question, answer): ([u8; 16], [u8; 16]) = (rand::random(), rand::random());
+    let (question, answer): ([u8; 16], [u8; 16]) = (random::value(), random::value());
     let bind = || -> io::Result<UdpSocket> {
-        let socket = UdpSocket::bind((address, 0))?;
+        let socket = net::bind_udp((address, 0).into())?;
         socket.set_read_timeout(Some(timeout))?;
         Ok(socket)
     };
@@ -168,7 +169,7 @@ pub fn is_answered_by(
         } else {
             Ipv6Addr::UNSPECIFIED.into()
         };
-        let socket = UdpSocket::bind((any, 0))?;
+        let socket = net::bind_udp((any, 0).into())?;
         socket.connect((address, port))?;
         socket.set_read_timeout(Some(timeout))?;
         Ok(socket)

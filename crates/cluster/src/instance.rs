@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeSet,
-    fs,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -11,11 +10,12 @@ use anyhow::Context as _;
 use futures::future::try_join_all;
 use podplane_api::{ObjectKey, core::Node, node::NodeName};
 use podplane_client::{Client, Endpoint, ListParams, reflector};
-use podplane_proto::cluster::{GetStatusResponse, ServiceStatus};
-use tokio::{
-    sync::watch,
-    task::{JoinSet, spawn_blocking},
+use podplane_host::{
+    clock, fs,
+    task::{self, spawn_blocking},
 };
+use podplane_proto::cluster::{GetStatusResponse, ServiceStatus};
+use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
@@ -752,7 +752,7 @@ impl ClusterInstance {
 
     fn run(&mut self, spec: ServiceSpec) -> Service {
         let (service, keeper) = Service::new(spec, self.stopping.child_token());
-        self.keepers.spawn(keeper);
+        task::spawn(&mut self.keepers, keeper);
         service
     }
 
@@ -789,7 +789,7 @@ async fn registered(client: &Client, names: Vec<String>, timeout: Duration) -> V
     // The driver never ends, and the other only waits.
     tokio::select! {
         () = driver => {}
-        _ = tokio::time::timeout(timeout, watched) => {}
+        _ = clock::timeout(timeout, watched) => {}
     }
     missing()
 }

@@ -4,6 +4,7 @@ use std::{io::Write as _, path::Path};
 
 use anyhow::Context as _;
 use podplane_client::Endpoint;
+use podplane_host::fs;
 use serde_json::{Value, json};
 
 use crate::data_dir::DataDir;
@@ -72,7 +73,7 @@ pub fn export(dir: &DataDir) -> Option<String> {
     } else {
         format!("'{}'", text.replace('\'', r"'\''"))
     };
-    path.exists().then(|| format!("export KUBECONFIG={quoted}"))
+    fs::exists(&path).then(|| format!("export KUBECONFIG={quoted}"))
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::{
 
 use anyhow::Context as _;
 use backon::{ConstantBuilder, Retryable as _};
+use podplane_host::{clock, process, task::spawn_blocking};
 use podplane_proto::cluster::{GetStatusRequest, GetStatusResponse, StopRequest};
 use rustix::{
     event::{PollFd, PollFlags, Timespec},
@@ -18,7 +19,6 @@ use rustix::{
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader, Lines},
     process::{Child, ChildStdout, Command},
-    task::spawn_blocking,
 };
 
 use crate::{
@@ -89,19 +89,19 @@ pub fn launch(
     let log_path = dir.log("supervisor");
     let log = trust::append(&log_path);
     let log = log.with_context(|| format!("failed to open {}", log_path.display()))?;
-    let mut child =
-        Command::new(std::env::current_exe().context("failed to find the program's own file")?)
-            .arg("up")
-            .arg("--supervise")
-            .arg(serde_json::to_string(&order).context("failed to encode the order")?)
-            .stdin(match lifetime {
-                Lifetime::UntilEof { .. } => Stdio::inherit(),
-                Lifetime::Attached | Lifetime::Detached => Stdio::null(),
-            })
-            .stdout(Stdio::piped())
-            .stderr(log)
-            .spawn()
-            .context("failed to start the supervisor")?;
+    let mut command =
+        Command::new(std::env::current_exe().context("failed to find the program's own file")?);
+    command
+        .arg("up")
+        .arg("--supervise")
+        .arg(serde_json::to_string(&order).context("failed to encode the order")?)
+        .stdin(match lifetime {
+            Lifetime::UntilEof { .. } => Stdio::inherit(),
+            Lifetime::Attached | Lifetime::Detached => Stdio::null(),
+        })
+        .stdout(Stdio::piped())
+        .stderr(log);
+    let mut child = process::spawn_async(&mut command).context("failed to start the supervisor")?;
     let messages =
         BufReader::new(child.stdout.take().context("standard output is a pipe")?).lines();
     Ok(LaunchedSupervisor {
@@ -203,7 +203,7 @@ impl LaunchedSupervisor {
         if let Some(pid) = pid {
             kill_process(pid, Signal::TERM).context("failed to ask the supervisor to end")?;
         }
-        tokio::time::timeout(STOP_DEADLINE, self.wait())
+        clock::timeout(STOP_DEADLINE, self.wait())
             .await
             .with_context(|| {
                 format!(
@@ -246,7 +246,7 @@ pub async fn stop(dir: &DataDir) -> anyhow::Result<bool> {
                         .await
                         .context("failed to ask the cluster to end")
                 };
-                let asked = tokio::time::timeout(STOP_DEADLINE, asked).await;
+                let asked = clock::timeout(STOP_DEADLINE, asked).await;
                 if let Err(error) = asked.map_err(Into::into).flatten() {
                     // Nobody answers, as just after its start: it also handles signals.
                     tracing::debug!(error = format!("{error:#}"), "control socket");
@@ -271,7 +271,7 @@ pub async fn stop(dir: &DataDir) -> anyhow::Result<bool> {
 
 /// Waits until no cluster runs in a data directory: its supervisor keeps the lock to its end.
 pub async fn ended(dir: &DataDir) -> anyhow::Result<()> {
-    let mut looks = tokio::time::interval(SLOW_LOOK);
+    let mut looks = clock::interval(SLOW_LOOK);
     while dir.is_locked()? {
         looks.tick().await;
     }

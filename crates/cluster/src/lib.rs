@@ -14,6 +14,10 @@
     clippy::missing_errors_doc,
     reason = "errors here are of the machine, for people: each says what failed, and no caller branches"
 )]
+#![cfg_attr(
+    test,
+    expect(clippy::disallowed_methods, reason = "tests are outside of the seam")
+)]
 
 pub mod control;
 pub mod data_dir;

@@ -4,15 +4,15 @@
 //! reset-bridge` work with it. Unlike `up` it creates no namespaces: the namespace in which it is
 //! started is the node's.
 
-use std::{
-    fs::{self, File},
-    net::{IpAddr, ToSocketAddrs as _, UdpSocket},
-    path::PathBuf,
-};
+use std::{net::IpAddr, path::PathBuf};
 
 use anyhow::Context as _;
 use podplane_api::node::NodeName;
 use podplane_client::Endpoint;
+use podplane_host::{
+    fs::{self, File},
+    net, task,
+};
 use podplane_netlink::{netns, sysctl};
 use podplane_service_runtime::{boundary::AllowedHosts, server::Listen, shutdown};
 use tokio::task::JoinSet;
@@ -104,7 +104,7 @@ async fn live(
     let mut keepers = JoinSet::new();
     let mut run = |spec| {
         let (service, keeper) = Service::new(spec, CancellationToken::new());
-        keepers.spawn(keeper);
+        task::spawn(&mut keepers, keeper);
         service
     };
     let [cri, kubelet] = specs(node, dir, netns)?.map(&mut run);
@@ -229,13 +229,13 @@ fn address_towards(server: &str) -> anyhow::Result<IpAddr> {
         return Ok(IpAddr::from([127, 0, 0, 1]));
     };
     let find = || {
-        let mut addresses = authority.to_socket_addrs()?;
+        let mut addresses = net::resolve(authority)?;
         let server = addresses.next().ok_or(std::io::ErrorKind::NotFound)?;
         let any: IpAddr = match server {
             std::net::SocketAddr::V4(_) => [0; 4].into(),
             std::net::SocketAddr::V6(_) => [0u8; 16].into(),
         };
-        let socket = UdpSocket::bind((any, 0))?;
+        let socket = net::bind_udp((any, 0).into())?;
         socket.connect(server)?;
         Ok(socket.local_addr()?.ip())
     };

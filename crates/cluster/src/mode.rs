@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use podplane_host::fs;
+
 use crate::{
     fabric::{Fabric, KernelNeeds},
     namespaces,
@@ -85,7 +87,7 @@ impl Mode {
 /// Describes the user. To be called inside the user namespace, if there is one, where the machine's
 /// root is not mapped.
 fn who() -> &'static str {
-    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     let mapped_to: Option<u32> = map.split_whitespace().nth(1).and_then(|id| id.parse().ok());
     if mapped_to == Some(0) {
         "root"

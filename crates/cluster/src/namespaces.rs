@@ -11,14 +11,10 @@
     reason = "unshare(2) can take file descriptors from under other threads; only mount, user and host name namespaces are unshared here"
 )]
 
-use std::{
-    fs::{self, File},
-    io,
-    os::fd::AsFd as _,
-    path::Path,
-};
+use std::{io, os::fd::AsFd as _, path::Path};
 
 use anyhow::Context as _;
+use podplane_host::fs::{self, File};
 use podplane_netlink::netns;
 use rustix::{
     mount::{MountFlags, MountPropagationFlags, UnmountFlags},
@@ -71,17 +67,17 @@ fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {
 /// Moves the calling process, which must have one thread, into the namespaces of the supervisor
 /// `pid`.
 pub fn join(pid: i32) -> anyhow::Result<()> {
-    let open = |kind: &str| -> io::Result<File> { File::open(format!("/proc/{pid}/ns/{kind}")) };
+    let open = |kind: &str| -> io::Result<File> { fs::open(format!("/proc/{pid}/ns/{kind}")) };
     let join = || -> io::Result<()> {
         let (user, mount) = (open("user")?, open("mnt")?);
         let directory = std::env::current_dir();
         // The kernel refuses to enter the present user namespace again.
-        if !netns::is_same(&user, File::open("/proc/self/ns/user")?)? {
+        if !netns::is_same(&user, fs::open("/proc/self/ns/user")?)? {
             rustix::thread::move_into_link_name_space(user.as_fd(), Some(LinkNameSpaceType::User))?;
         }
         // A single node has no mount namespace of its own, and a container may not even enter the
         // one that it is in.
-        if netns::is_same(&mount, File::open("/proc/self/ns/mnt")?)? {
+        if netns::is_same(&mount, fs::open("/proc/self/ns/mnt")?)? {
             return Ok(());
         }
         rustix::thread::move_into_link_name_space(mount.as_fd(), Some(LinkNameSpaceType::Mount))?;
@@ -144,7 +140,7 @@ pub fn assume_identity<'a>(
 /// Moves the calling thread into a pod's network namespace.
 pub fn enter_netns(path: &Path) -> anyhow::Result<()> {
     let enter = || -> io::Result<()> {
-        let netns = File::open(path)?;
+        let netns = fs::open(path)?;
         Ok(rustix::thread::move_into_link_name_space(
             netns.as_fd(),
             Some(LinkNameSpaceType::Network),

@@ -2,7 +2,6 @@
 
 use std::{
     ffi::OsString,
-    fs::{self, File},
     io::{self, Read as _, Seek as _, SeekFrom},
     os::fd::AsFd as _,
     path::{Path, PathBuf},
@@ -15,11 +14,15 @@ use backon::{
     BackoffBuilder as _, ConstantBuilder, ExponentialBackoff, ExponentialBuilder, Retryable as _,
 };
 use podplane_api::printable;
+use podplane_host::{
+    clock::{self, Instant},
+    fs::{self, File},
+    process,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::{
     process::{Child, Command},
     sync::watch,
-    time::Instant,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -151,7 +154,7 @@ impl Service {
     pub(crate) async fn listening(&self) -> anyhow::Result<String> {
         let mut state = self.state.clone();
         let listens = state.wait_for(|state| state.address.is_some() || state.ended.is_some());
-        let state = tokio::time::timeout(LISTEN_DEADLINE, listens)
+        let state = clock::timeout(LISTEN_DEADLINE, listens)
             .await
             .with_context(|| {
                 format!(
@@ -223,7 +226,7 @@ async fn keep_running(
         // Cancelling either wait loses nothing.
         tokio::select! {
             () = stop.cancelled() => {}
-            () = tokio::time::sleep(wait) => state.send_modify(|state| state.restarts += 1),
+            () = clock::sleep(wait) => state.send_modify(|state| state.restarts += 1),
         }
     }
     state.send_modify(|state| state.stopped = true);
@@ -296,9 +299,8 @@ fn start(spec: &ServiceSpec, address: Option<&str>) -> anyhow::Result<Child> {
     command
         .stdin(Stdio::null())
         .stdout(log.try_clone().context("failed to share the log")?)
-        .stderr(log)
-        .spawn()
-        .with_context(|| format!("failed to start {}", spec.name))
+        .stderr(log);
+    process::spawn_async(&mut command).with_context(|| format!("failed to start {}", spec.name))
 }
 
 /// Opens a log for appending. Standard error may be a socket, which cannot be opened by its name.
@@ -321,7 +323,7 @@ fn remove_stale(file: &Path) -> anyhow::Result<()> {
 
 /// Waits for the file with the address, which appears in one step.
 async fn published(file: &Path) -> String {
-    let read = async || tokio::fs::read_to_string(file).await;
+    let read = async || fs::read_to_string_async(file).await;
     loop {
         let forever = ConstantBuilder::new().with_delay(LOOK).without_max_times();
         if let Ok(address) = read.retry(forever).await {
@@ -339,7 +341,7 @@ async fn terminate(name: &str, mut child: Child) {
         // Not reaped yet, so the pid is still its own.
         _ = kill_process(pid, Signal::TERM);
     }
-    if tokio::time::timeout(GRACE, child.wait()).await.is_err() {
+    if clock::timeout(GRACE, child.wait()).await.is_err() {
         tracing::warn!(service = name, grace = ?GRACE, "service does not end; killing it");
         if let Err(error) = child.kill().await {
             tracing::error!(service = name, %error, "service cannot be killed");

@@ -10,6 +10,7 @@ use anyhow::Context as _;
 use clap::ValueEnum;
 use podplane_api::node::NetworkBackend;
 use podplane_client::Endpoint;
+use podplane_host::fs;
 use podplane_ipam::{
     AllocatorType, Compat, IpPolicy, NO_CLOUD, ServiceRanges,
     cluster::{RangeConfig, RangeFlags},
@@ -246,7 +247,7 @@ impl Settings {
                 .map(Path::to_owned)
                 .unwrap_or_default(),
         };
-        let has = |plugin: &&str| env::split_paths(&dirs).any(|dir| dir.join(plugin).is_file());
+        let has = |plugin: &&str| env::split_paths(&dirs).any(|dir| fs::is_file(dir.join(plugin)));
         let missing: Vec<_> = PLUGINS.into_iter().filter(|plugin| !has(plugin)).collect();
         anyhow::ensure!(
             missing.is_empty(),

@@ -6,7 +6,6 @@
 //! network namespaces are in its mount namespace and end with that.
 
 use std::{
-    fs::{File, TryLockError},
     io::{self, Write as _},
     net::Ipv4Addr,
     path::PathBuf,
@@ -19,6 +18,10 @@ use anyhow::Context as _;
 use backon::{ConstantBuilder, Retryable as _};
 use futures::FutureExt as _;
 use podplane_api::node::NetworkBackend;
+use podplane_host::{
+    clock,
+    fs::{File, TryLockError},
+};
 use podplane_proto::{DESCRIPTORS, cluster::cluster_service_server::ClusterServiceServer};
 use podplane_service_runtime::{
     Process, Services, Tasks,
@@ -327,7 +330,7 @@ async fn live(
         _ = farewell.send(());
     }
     stop_serving.cancel();
-    _ = tokio::time::timeout(FAREWELL, serving).await;
+    _ = clock::timeout(FAREWELL, serving).await;
     tracing::info!("stopped");
     match is_removed {
         true => Err(dir.removed()),

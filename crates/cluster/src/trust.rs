@@ -9,7 +9,6 @@
 
 use std::{
     ffi::{CStr, OsStr},
-    fs::{File, OpenOptions},
     io::{self, Read as _},
     os::{
         fd::{AsFd, OwnedFd},
@@ -19,6 +18,7 @@ use std::{
 };
 
 use anyhow::Context as _;
+use podplane_host::fs::{self, File, OpenOptions};
 use rustix::{
     fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, RawMode, Stat, fchmod, fstat, openat, statat},
     io::Errno,
@@ -150,7 +150,7 @@ pub fn read_to_string(path: &Path) -> io::Result<String> {
 fn opened(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let flags = i32::try_from(flags.bits()).unwrap_or_default();
-    let file = options.custom_flags(flags).open(path);
+    let file = fs::open_with(options.custom_flags(flags), path);
     let file = file.map_err(|error| match Errno::from_io_error(&error) {
         Some(Errno::LOOP) => io::Error::other(UntrustedPath::Link { path: path.into() }),
         _ => error,

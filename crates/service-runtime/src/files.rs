@@ -1,10 +1,11 @@
 //! Files that are written in one step.
 
 use std::{
-    fs,
     io::{self, Write as _},
     path::{Path, PathBuf},
 };
+
+use podplane_host::fs;
 
 /// Writes a file in one step and durably: readers find the old text or the new one, also after a
 /// power failure.
@@ -13,10 +14,10 @@ use std::{
 ///
 /// The operating system's.
 pub fn write_atomically(path: &Path, text: &[u8]) -> io::Result<()> {
-    replace(path, text, fs::File::sync_all)?;
+    replace(path, text, fs::sync_all)?;
     // The file is durable now; its name becomes so with the directory.
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
-    fs::File::open(dir.unwrap_or(Path::new(".")))?.sync_all()
+    fs::sync_all(&fs::open(dir.unwrap_or(Path::new(".")))?)
 }
 
 /// As [`write_atomically`], but not durable, for files that need not outlive a power failure:
@@ -38,7 +39,7 @@ fn replace(
     new.push(".new");
     let new = PathBuf::from(new);
     let write = || {
-        let mut file = fs::File::create(&new)?;
+        let mut file = fs::create(&new)?;
         file.write_all(text)?;
         sync(&file)?;
         fs::rename(&new, path)

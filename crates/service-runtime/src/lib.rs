@@ -4,6 +4,10 @@
 //! It never depends on podplane's objects. Start reading at [`process`].
 
 #![warn(missing_docs)]
+#![cfg_attr(
+    test,
+    expect(clippy::disallowed_methods, reason = "tests are outside of the seam")
+)]
 
 pub mod boundary;
 pub mod files;

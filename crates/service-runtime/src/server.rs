@@ -1,22 +1,22 @@
 //! Listening sockets and the HTTP and gRPC server.
 
+mod connection;
+
 use std::{
-    fmt, fs, io,
+    fmt, io,
     net::SocketAddr,
     os::unix::fs::FileTypeExt as _,
     path::{Path, PathBuf},
     str::FromStr,
 };
 
-use tokio::net::{TcpListener, UnixListener, UnixStream};
-use tokio_stream::wrappers::UnixListenerStream;
+use futures::stream;
+use podplane_host::{fs, net};
 use tokio_util::sync::CancellationToken;
-use tonic::{
-    service::Routes,
-    transport::{Server, server::TcpIncoming},
-};
+use tonic::{service::Routes, transport::Server};
 use tower::layer::layer_fn;
 
+use self::connection::Connection;
 use crate::{
     boundary::{AllowedHosts, Boundary, BoundaryMetrics, BoundaryService},
     trace::AdoptContext,
@@ -108,15 +108,9 @@ const MAX_HEADER_BYTES: u32 = 16 * 1024;
 /// A bound socket that is not served yet.
 #[derive(Debug)]
 pub struct Listener {
-    socket: Socket,
+    socket: net::Listener,
     address: Listen,
     hosts: AllowedHosts,
-}
-
-#[derive(Debug)]
-enum Socket {
-    Tcp(TcpListener),
-    Unix(UnixListener),
 }
 
 impl Listener {
@@ -134,10 +128,10 @@ impl Listener {
         };
         match listen {
             Listen::Tcp(address) => {
-                let listener = TcpListener::bind(address).await.map_err(failed)?;
-                let address = Listen::Tcp(listener.local_addr().map_err(failed)?);
+                let socket = net::listen_tcp(*address).await.map_err(failed)?;
+                let address = Listen::Tcp(socket.tcp_address().map_err(failed)?);
                 Ok(Self {
-                    socket: Socket::Tcp(listener),
+                    socket,
                     address,
                     hosts: AllowedHosts::default(),
                 })
@@ -146,9 +140,9 @@ impl Listener {
                 Err(ServeError::SocketPathTooLong(path.clone()))
             }
             Listen::Unix(path) => {
-                let listener = bind_unix(path).await.map_err(failed)?;
+                let socket = bind_unix(path).await.map_err(failed)?;
                 Ok(Self {
-                    socket: Socket::Unix(listener),
+                    socket,
                     address: listen.clone(),
                     hosts: AllowedHosts::default(),
                 })
@@ -224,25 +218,18 @@ impl Listener {
             .add_routes(routes);
         tracing::info!(address = %self.address, "serving");
         let stop = stop.cancelled_owned();
-        match self.socket {
-            Socket::Tcp(listener) => {
-                let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-                server.serve_with_incoming_shutdown(incoming, stop).await?;
-            }
-            Socket::Unix(listener) => {
-                server
-                    .serve_with_incoming_shutdown(UnixListenerStream::new(listener), stop)
-                    .await?;
-            }
-        }
-        Ok(())
+        let incoming = stream::poll_fn(move |context| {
+            let accepted = self.socket.poll_accept(context);
+            accepted.map_ok(Connection).map(Some)
+        });
+        Ok(server.serve_with_incoming_shutdown(incoming, stop).await?)
     }
 }
 
-async fn bind_unix(path: &Path) -> io::Result<UnixListener> {
+async fn bind_unix(path: &Path) -> io::Result<net::Listener> {
     use std::os::unix::fs::PermissionsExt as _;
 
-    if UnixStream::connect(path).await.is_ok() {
+    if net::connect_unix(path).await.is_ok() {
         return Err(io::Error::new(
             io::ErrorKind::AddrInUse,
             "another process listens there",
@@ -259,7 +246,7 @@ async fn bind_unix(path: &Path) -> io::Result<UnixListener> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(error),
     }
-    let listener = UnixListener::bind(path)?;
+    let listener = net::listen_unix(path)?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
     Ok(listener)
 }

@@ -2,6 +2,7 @@
 
 use std::{future::Future, time::Duration};
 
+use podplane_host::{clock, task};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -66,8 +67,8 @@ impl Tasks {
         task: &'static str,
         future: impl Future<Output = Result<(), E>> + Send + 'static,
     ) {
-        self.running
-            .spawn(async move { (task, future.await.map_err(Into::into)) });
+        let named = async move { (task, future.await.map_err(Into::into)) };
+        task::spawn(&mut self.running, named);
     }
 
     /// Starts a task that never ends by itself, and is dropped when it is stopped: it has nothing
@@ -106,7 +107,7 @@ impl Tasks {
                 }
             }
         };
-        if tokio::time::timeout(GRACE, drain).await.is_err() {
+        if clock::timeout(GRACE, drain).await.is_err() {
             tracing::warn!(grace = ?GRACE, remaining = self.running.len(), "tasks still running; exiting anyway");
         }
         first

@@ -10,11 +10,7 @@ mod outlet;
 mod received;
 pub mod waterfall;
 
-use std::{
-    borrow::Cow,
-    sync::LazyLock,
-    time::{Instant, SystemTime},
-};
+use std::{borrow::Cow, sync::LazyLock, time::SystemTime};
 
 use futures::future::BoxFuture;
 use opentelemetry::{
@@ -27,6 +23,7 @@ use opentelemetry::{
 use opentelemetry_sdk::trace::{
     IdGenerator as _, RandomIdGenerator, SpanData, SpanEvents, SpanLinks,
 };
+use podplane_host::clock::{self, Instant};
 use uuid::Uuid;
 
 pub(crate) use context::AdoptContext;
@@ -283,7 +280,7 @@ impl Span {
 
 impl SpanRecord {
     fn new(context: SpanContext, parent: SpanId, name: Cow<'static, str>) -> Box<Self> {
-        let now = SystemTime::now();
+        let now = clock::system_time();
         let data = SpanData {
             span_context: context,
             parent_span_id: parent,

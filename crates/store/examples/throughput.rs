@@ -3,6 +3,8 @@
 //!
 //! DIR should be empty and on the disk to measure; the temporary directory may be in memory.
 
+#![expect(clippy::disallowed_methods, reason = "a measurement")]
+
 use std::{sync::Arc, time::Instant};
 
 use podplane_store::{Guard, Key, SledStore, Store, Txn};

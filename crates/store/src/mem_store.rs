@@ -1,7 +1,7 @@
 //! The engine without persistence: for tests, and for clusters that need not outlive their process.
 
+use podplane_host::random;
 use tokio::sync::watch;
-use uuid::Uuid;
 
 use crate::{
     StoreError,
@@ -21,7 +21,7 @@ impl MemStore {
     /// An empty store with an id of its own.
     pub fn new() -> Self {
         Self {
-            history: watch::Sender::new(History::new(Uuid::new_v4())),
+            history: watch::Sender::new(History::new(random::uuid())),
         }
     }
 }

@@ -13,12 +13,13 @@ mod space;
 mod undo;
 
 use std::{
-    fs, io,
+    io,
     path::{Path, PathBuf},
     sync::Arc,
-    thread::{self, JoinHandle},
+    thread::JoinHandle,
 };
 
+use podplane_host::{fs, task};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use self::{
@@ -78,9 +79,7 @@ impl SledStore {
             unreachable,
             poisoned_by: None,
         };
-        let committer = thread::Builder::new()
-            .name(panics::COMMITTER.into())
-            .spawn(move || committer.run());
+        let committer = task::thread(panics::COMMITTER, move || committer.run());
         let committer = committer.map_err(|source| OpenError::Io {
             dir: dir.to_owned(),
             step: "start the committer thread",

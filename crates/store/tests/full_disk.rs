@@ -1,6 +1,7 @@
 //! The sled engine on a disk that is full, small or read-only.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::disallowed_methods, reason = "a test")]
 
 #[path = "support/store.rs"]
 mod support;

@@ -1,6 +1,7 @@
 //! Checking, compacting, backing up and restoring.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::disallowed_methods, reason = "a test")]
 
 use std::{fs, io::Cursor, path::Path, sync::Arc, time::SystemTime};
 

@@ -2,6 +2,7 @@
 //! interrupted.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::disallowed_methods, reason = "a test")]
 
 mod support;
 

@@ -5,6 +5,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "figures of a soak run")]
+#![expect(clippy::disallowed_methods, reason = "a test")]
 
 use std::{
     env, fs,

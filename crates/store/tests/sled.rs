@@ -2,6 +2,7 @@
 //! does its worst.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::disallowed_methods, reason = "a test")]
 
 #[path = "support/store.rs"]
 mod support;

@@ -10,6 +10,7 @@ use podplane_api::{
     selector::NodeSelector,
 };
 use podplane_client::{ApiError, CacheChange, Reason, answered, events::EventType};
+use podplane_host::clock;
 use podplane_ipam::{BlockSet, ClusterRange, Family, RangeConfig, parse_cidr};
 
 use super::{LeadershipLost, SyncedController};
@@ -45,7 +46,7 @@ impl SyncedController {
                 }
                 Err(error) => {
                     tracing::warn!(%error, "failed to create ClusterCIDR of the flags; trying again");
-                    tokio::time::sleep(Duration::from_secs(1)).await;
+                    clock::sleep(Duration::from_secs(1)).await;
                     continue;
                 }
             }

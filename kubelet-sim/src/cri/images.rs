@@ -6,6 +6,7 @@
 
 use std::path::PathBuf;
 
+use podplane_host::clock;
 use podplane_proto::cri::{self, image_service_server::ImageService};
 use tonic::{Request, Response, Status};
 
@@ -54,7 +55,7 @@ impl ImageService for Images {
         &self,
         _: Request<cri::ImageFsInfoRequest>,
     ) -> Result<Response<cri::ImageFsInfoResponse>, Status> {
-        let now = podplane_api::jiff::Timestamp::now().as_nanosecond();
+        let now = clock::timestamp().as_nanosecond();
         let usage = cri::FilesystemUsage {
             timestamp: i64::try_from(now).unwrap_or(i64::MAX),
             fs_id: Some(cri::FilesystemIdentifier {

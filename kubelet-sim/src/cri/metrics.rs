@@ -4,10 +4,10 @@
 use std::{
     fmt,
     sync::{Arc, atomic::AtomicU64},
-    time::Instant,
 };
 
 use podplane_cni::runtime::{PluginExecution, observe};
+use podplane_host::clock::Instant;
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _},

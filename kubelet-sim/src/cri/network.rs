@@ -12,6 +12,7 @@ use podplane_cni::{
     trace::{Trace, Traceparent},
     types::{ConfigError, NetworkConfigList},
 };
+use podplane_host::fs;
 use podplane_netlink::{
     Netlink, NetlinkError,
     netns::{self, NetnsError},
@@ -195,7 +196,7 @@ impl SandboxNetworks {
     /// The means by which pods get ports of the host.
     pub(super) fn host_ports(&self) -> HostPorts {
         let mut dirs = self.runtime.bin_dirs.iter();
-        match self.has_namespaces() && dirs.any(|dir| dir.join(PORTMAP).is_file()) {
+        match self.has_namespaces() && dirs.any(|dir| fs::is_file(dir.join(PORTMAP))) {
             true => HostPorts::Portmap,
             false => HostPorts::None,
         }

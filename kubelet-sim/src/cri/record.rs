@@ -3,12 +3,13 @@
 use std::{
     borrow::Borrow,
     collections::BTreeMap,
-    fmt, fs, io,
+    fmt, io,
     net::IpAddr,
     path::{Path, PathBuf},
 };
 
 use podplane_cni::spare::SpareFiles;
+use podplane_host::{fs, random};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -28,7 +29,7 @@ impl SandboxId {
 
     /// A new id.
     pub fn random() -> Self {
-        let half = || uuid::Uuid::new_v4().simple();
+        let half = || random::uuid().simple();
         Self(format!("{}{}", half(), half()))
     }
 

@@ -21,12 +21,13 @@ use std::{
     ops::Bound,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
-    time::{SystemTime, UNIX_EPOCH},
+    time::UNIX_EPOCH,
 };
 
 use ipnet::IpNet;
 use podplane_cni::types::{ConfigError, NetworkConfigList};
 use podplane_error_chain::one_line;
+use podplane_host::{clock, fs, task};
 use podplane_service_runtime::files::write_volatile;
 use serde_json::{Map, Value};
 
@@ -187,11 +188,12 @@ impl NodeSandboxes {
         let next = || lock(&records).next();
         thread::scope(|scope| {
             for _ in 0..threads {
-                scope.spawn(|| {
+                let recover = || {
                     while let Some(record) = next() {
                         self.recover_sandbox(&record);
                     }
-                });
+                };
+                task::scoped_thread(scope, recover).expect("a thread can be started");
             }
         });
         self.collect_garbage();
@@ -255,7 +257,7 @@ impl NodeSandboxes {
     /// configuration may have had another name. A directory of the whole machine is left alone:
     /// others have addresses there, too.
     fn reclaim_addresses(&self, is_known: impl Fn(&str) -> bool) -> io::Result<()> {
-        let networks = match std::fs::read_dir(self.dir.networks()) {
+        let networks = match fs::read_dir(self.dir.networks()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             networks => networks?,
         };
@@ -293,9 +295,9 @@ impl NodeSandboxes {
             };
             let text = self.template.render(cidrs, context)?;
             let net_d = self.dir.net_d();
-            std::fs::create_dir_all(&net_d)?;
+            fs::create_dir_all(&net_d)?;
             let path = net_d.join(self.template.file_name());
-            if std::fs::read(&path).is_ok_and(|old| old == text.as_bytes()) {
+            if fs::read(&path).is_ok_and(|old| old == text.as_bytes()) {
                 return Ok(());
             }
             let previous = self.dir.network().ok();
@@ -307,7 +309,7 @@ impl NodeSandboxes {
                 .iter()
                 .filter(|other| **other != self.template)
             {
-                match std::fs::remove_file(net_d.join(other.file_name())) {
+                match fs::remove_file(net_d.join(other.file_name())) {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                     _ => {}
                 }
@@ -714,7 +716,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// The time, in nanoseconds since 1970.
 fn now_nanos() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let since = clock::system_time().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| {
         i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
     })

@@ -3,9 +3,10 @@
 use std::{collections::HashMap, sync::Arc};
 
 use podplane_error_chain::one_line;
+use podplane_host::task;
 use podplane_proto::cri::{self, runtime_service_server::RuntimeService};
 use podplane_service_runtime::trace::Span;
-use tokio::{sync::Semaphore, task};
+use tokio::sync::Semaphore;
 use tonic::{Code, Request, Response, Status};
 
 use super::{

@@ -9,7 +9,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     convert::Infallible,
-    fs, io,
+    io,
     net::IpAddr,
     sync::Arc,
     time::Duration,
@@ -19,15 +19,15 @@ use ipnet::IpNet;
 use podplane_api::{Object as _, core::Node as NodeObject, jiff::Timestamp};
 use podplane_client::{ApiError, Cache, CacheChange, Reason, answered};
 use podplane_error_chain::one_line;
+use podplane_host::{
+    clock::{self, Instant, sleep_until},
+    fs, task,
+};
 use podplane_proto::{
     blocks::MAX_UPDATES,
     ipam::{
         Block as Recorded, BlockState, BlockUpdate, PodAddress, block_update, hold_change::Action,
     },
-};
-use tokio::{
-    task,
-    time::{Instant, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -242,7 +242,7 @@ impl HoldWorker {
 /// The time from a renewal to the next one: short enough for a server that ends holds after a time.
 fn renew_interval(recorded: &Recorded) -> Duration {
     let until = recorded.until.parse::<Timestamp>().ok();
-    let validity = until.map(|until| until.duration_since(Timestamp::now()));
+    let validity = until.map(|until| until.duration_since(clock::timestamp()));
     let validity = validity.and_then(|validity| Duration::try_from(validity).ok());
     validity.map_or(MAX_RENEW_INTERVAL, |validity| {
         MAX_RENEW_INTERVAL.min(validity / 3)

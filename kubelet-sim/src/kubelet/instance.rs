@@ -7,15 +7,17 @@
 
 use std::{
     fmt,
-    fs::{self, File, OpenOptions, TryLockError},
     io::{self, Read as _, Seek as _, Write as _},
     os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
     path::PathBuf,
 };
 
+use podplane_host::{
+    fs::{self, File, OpenOptions, TryLockError},
+    random,
+};
 use podplane_proto::ipam::{HoldChange, PodAddress, hold_change::Action};
 use serde::{Deserialize, Serialize};
-use uuid::Uuid;
 
 use crate::{NodeDir, NodeName};
 
@@ -127,7 +129,7 @@ impl InstanceIdentity {
     /// [`InstanceError`] if it cannot be read.
     pub fn read(dir: &NodeDir) -> Result<Option<Self>, InstanceError> {
         let path = dir.identity();
-        let mut file = match File::open(&path) {
+        let mut file = match fs::open(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             opened => opened.map_err(failed("open", &path))?,
         };
@@ -154,24 +156,20 @@ impl InstanceIdentity {
     /// end.
     fn make(dir: &NodeDir) -> Result<Self, InstanceError> {
         let identity = Self {
-            id: Uuid::new_v4().to_string(),
-            secret: format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple()),
+            id: random::uuid().to_string(),
+            secret: format!("{}{}", random::uuid().simple(), random::uuid().simple()),
         };
         let path = dir.identity();
         let new = path.with_extension("new");
         let write = || {
             let mut options = OpenOptions::new();
-            let mut file = options
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .mode(0o600)
-                .open(&new)?;
+            options.write(true).create(true).truncate(true).mode(0o600);
+            let mut file = fs::open_with(&options, &new)?;
             file.set_permissions(fs::Permissions::from_mode(0o600))?;
             serde_json::to_writer(&mut file, &identity)?;
-            file.sync_all()?;
+            fs::sync_all(&file)?;
             fs::rename(&new, &path)?;
-            File::open(dir.path())?.sync_all()
+            fs::sync_all(&fs::open(dir.path())?)
         };
         write().map_err(failed("write", &path))?;
         Ok(identity)
@@ -196,12 +194,8 @@ impl InstanceIdentity {
 fn lock(dir: &NodeDir, node: &NodeName) -> Result<Lock, InstanceError> {
     let path = dir.kubelet_lock();
     let mut options = OpenOptions::new();
-    let opened = options
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(&path);
+    options.read(true).write(true).create(true).truncate(false);
+    let opened = fs::open_with(&options, &path);
     let mut file = opened.map_err(failed("open", &path))?;
     match file.try_lock() {
         Ok(()) => {}

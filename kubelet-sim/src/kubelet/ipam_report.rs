@@ -4,7 +4,7 @@
 //! kept in the node's directory.
 
 use std::{
-    fs, io,
+    io,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -12,9 +12,13 @@ use std::{
 
 use podplane_api::jiff::{Timestamp, Unit};
 use podplane_cni::ipam_report::{IpamReport, ReportError, ReportNode, ReportSource};
+use podplane_host::{
+    clock::{self, Instant},
+    fs, task,
+};
 use podplane_service_runtime::files::write_atomically;
 use serde::{Deserialize, Serialize};
-use tokio::{sync::Mutex, task, time::Instant};
+use tokio::sync::Mutex;
 
 use crate::NodeDir;
 
@@ -162,7 +166,7 @@ impl Reports {
             }
             Ok(report) => report,
         };
-        let now = Timestamp::now().round(Unit::Second).unwrap_or_default();
+        let now = clock::timestamp().round(Unit::Second).unwrap_or_default();
         if last.known.fault().is_some() {
             tracing::info!(node = self.node, "the IPAM plugin reports again");
         }

@@ -16,7 +16,8 @@ use podplane_api::{
     meta::{MicroTime, ObjectMeta, OwnerReference},
 };
 use podplane_client::{ApiError, Reason};
-use tokio::time::{Instant, MissedTickBehavior};
+use podplane_host::clock::{self, Instant};
+use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use super::node::NodeContext;
@@ -82,7 +83,7 @@ pub async fn renew(
         () = node.wait_for_lease() => {}
     }
     // The lease was renewed just now, when it was taken.
-    let mut ticks = tokio::time::interval_at(Instant::now() + interval, interval);
+    let mut ticks = clock::interval_at(Instant::now() + interval, interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         // Losing any of these waits loses nothing.
@@ -132,7 +133,7 @@ pub async fn check(node: &NodeContext) -> Result<Option<Lease>, LeaseError> {
     let leases = node.client.namespaced::<Lease>(NAMESPACE);
     match leases.get(node.name()).await {
         Ok(found) => {
-            judge(&found, node.name(), node.instance.id(), Timestamp::now())?;
+            judge(&found, node.name(), node.instance.id(), clock::timestamp())?;
             Ok(Some(found))
         }
         Err(error) if error.is_not_found() => Ok(None),
@@ -235,7 +236,7 @@ fn renewed(mut lease: Lease, node: &NodeObject, own: &str) -> Lease {
         uid: node.uid().into(),
         ..OwnerReference::default()
     }]);
-    let now = MicroTime(Timestamp::now());
+    let now = MicroTime(clock::timestamp());
     let annotations = lease.metadata.annotations.get_or_insert_default();
     let before = annotations.insert(INSTANCE.into(), own.into());
     let spec = lease.spec.unwrap_or_default();

@@ -1,8 +1,9 @@
 //! The machine that nodes report: all nodes of a process are on the same one.
 
-use std::{fs, num::NonZero, thread};
+use std::{num::NonZero, thread};
 
 use podplane_api::core::NodeSystemInfo;
+use podplane_host::fs;
 
 /// Processors that this process may use.
 pub(super) fn cpus() -> usize {

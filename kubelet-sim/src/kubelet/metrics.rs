@@ -8,6 +8,7 @@ use std::{
 
 use futures::future::BoxFuture;
 use podplane_api::jiff::Timestamp;
+use podplane_host::clock::{self, Instant};
 use prometheus_client::{
     metrics::{
         counter::Counter,
@@ -17,7 +18,6 @@ use prometheus_client::{
     },
     registry::Registry,
 };
-use tokio::time::Instant;
 use tonic::{Response, Status};
 
 use crate::ipam::AddressUsage;
@@ -147,7 +147,7 @@ impl KubeletMetrics {
 
     /// Records that a pod created at `created` runs now.
     pub fn observe_start(&self, created: Timestamp) {
-        let waited = Timestamp::now().duration_since(created);
+        let waited = clock::timestamp().duration_since(created);
         let waited = Duration::try_from(waited).unwrap_or_default();
         self.start.observe(waited.as_secs_f64());
     }

@@ -17,13 +17,13 @@ use ipnet::IpNet;
 use podplane_api::core::Node as NodeObject;
 use podplane_client::Cache;
 use podplane_error_chain::one_line;
+use podplane_host::{
+    clock::{self, Instant},
+    task,
+};
 use podplane_netlink::{Netlink, NetlinkError};
 use sha2::{Digest as _, Sha256};
-use tokio::{
-    sync::watch,
-    task,
-    time::{Instant, MissedTickBehavior},
-};
+use tokio::{sync::watch, task::JoinError, time::MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 pub use podplane_api::node::NetworkBackend;
@@ -88,7 +88,7 @@ pub enum NodeNetworkError {
     Netlink(#[from] NetlinkError),
     /// The thread that talks to the kernel died.
     #[error("failed to change the node's network")]
-    Panicked(#[from] task::JoinError),
+    Panicked(#[from] JoinError),
 }
 
 impl NodeFabric {
@@ -213,7 +213,7 @@ impl NodeFabric {
         let netns = self.netns.clone();
         let mut netlink = task::spawn_blocking(move || Netlink::open_in(&netns)).await??;
         let mut changes = nodes.subscribe();
-        let mut ticks = tokio::time::interval(RESYNC);
+        let mut ticks = clock::interval(RESYNC);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         nodes.synced().await;
         let mut applied: Option<(Vec<Device>, NodeNetworkPlan)> = None;
@@ -225,7 +225,7 @@ impl NodeFabric {
                 _ = changes.next() => false,
                 _ = ticks.tick() => true,
             };
-            tokio::time::sleep(GAP).await;
+            clock::sleep(GAP).await;
             while changes.try_next().is_some() {}
             let wanted = self.plan(&nodes.list());
             if !is_resync && applied.as_ref() == Some(&wanted) {
@@ -244,7 +244,7 @@ impl NodeFabric {
                 // For example a next hop that is not reachable yet.
                 let error = one_line(error);
                 tracing::warn!(node = %self.own.name, error = %error, retry_in = ?RETRY, "failed to apply the node network");
-                ticks.reset_at(Instant::now() + RETRY);
+                ticks.reset_at((Instant::now() + RETRY).into());
             }
             if self.note(outcome) {
                 on_fault();

@@ -9,6 +9,7 @@ use std::{
 use podplane_api::{Object as _, core::Pod};
 use podplane_client::{Cache, CacheChange};
 use podplane_error_chain::one_line;
+use podplane_host::{clock, task};
 use tokio::{
     sync::{Notify, mpsc, watch},
     task::{JoinError, JoinSet},
@@ -160,7 +161,7 @@ impl PodWorkers {
             receiver,
             sandboxes_changed.clone(),
         );
-        self.workers.spawn(worker.run());
+        task::spawn(&mut self.workers, worker.run());
         self.handles.insert(
             uid,
             WorkerHandle {
@@ -184,7 +185,7 @@ pub async fn watch_sandboxes(
     notices: mpsc::Sender<SandboxNotice>,
     stop: CancellationToken,
 ) -> Result<(), JoinError> {
-    let mut ticks = tokio::time::interval(interval);
+    let mut ticks = clock::interval(interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut known = BTreeMap::<String, Vec<Sandbox>>::new();
     // Without the pods, every sandbox would look as if it had none.

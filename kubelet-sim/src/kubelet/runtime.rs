@@ -4,6 +4,7 @@ use std::{collections::HashMap, net::IpAddr};
 
 use podplane_api::{ObjectKey, core::Pod, jiff::Timestamp};
 use podplane_client::{TracedChannel, traced};
+use podplane_host::fs;
 use podplane_proto::cri::{
     self, PodSandboxFilter, PodSandboxStateValue, runtime_service_client::RuntimeServiceClient,
 };
@@ -195,7 +196,7 @@ impl RuntimeClient {
     /// The runtime's.
     pub async fn run(&self, pod: &Pod) -> Result<String, Status> {
         // A node without the file has no servers of its own.
-        let resolv_conf = tokio::fs::read_to_string(sandbox_config::NODE_RESOLV_CONF).await;
+        let resolv_conf = fs::read_to_string_async(sandbox_config::NODE_RESOLV_CONF).await;
         let request = sandbox_config::request(pod, &resolv_conf.unwrap_or_default());
         let mut client = self.client.clone();
         let call = client.run_pod_sandbox(request);

@@ -1,8 +1,9 @@
 //! The kubelet's part of a pod's journey.
 
-use std::{borrow::Cow, time::Instant};
+use std::borrow::Cow;
 
 use podplane_api::{Object as _, core::Pod};
+use podplane_host::clock::Instant;
 use podplane_service_runtime::trace::{Journey, Span, attribute};
 
 /// The trace of one sync of a pod. A sync with nothing to do leaves no span.

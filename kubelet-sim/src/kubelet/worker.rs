@@ -18,11 +18,11 @@ use std::{sync::Arc, time::Duration};
 use podplane_api::{
     Object as _,
     core::{Node as NodeObject, Pod, PodStatus},
-    jiff::Timestamp,
     pod_ips::{OUT_OF_POD_IPS, is_host_network},
 };
 use podplane_client::{DeleteParams, events::EventType};
 use podplane_error_chain::one_line;
+use podplane_host::clock;
 use podplane_service_runtime::trace::Span;
 use tokio::sync::{Notify, watch};
 use tonic::Status;
@@ -135,7 +135,7 @@ impl Worker {
     /// Waits for a change that is not this worker's own write, at most for `timeout`. Returns false
     /// if the kubelet is shutting down.
     async fn wait_for_change(&mut self, timeout: Duration) -> bool {
-        let timer = tokio::time::sleep(timeout);
+        let timer = clock::sleep(timeout);
         tokio::pin!(timer);
         loop {
             // `watch` and `Notify` keep what happens between two waits, so losing a wait loses
@@ -217,7 +217,7 @@ impl Worker {
                 }
                 (PodStep::Forget, _) => return Ok(SyncAction::Stop),
                 (PodStep::Terminate, Some(current)) => {
-                    let status = status::ended(current, PodRemains::Sandbox, Timestamp::now());
+                    let status = status::ended(current, PodRemains::Sandbox, clock::timestamp());
                     pod = self.write_status(trace, current, status).await?;
                 }
                 (PodStep::Withdraw, Some(current)) => {
@@ -231,7 +231,7 @@ impl Worker {
                     sandboxes = self.list_sandboxes().await?;
                 }
                 (PodStep::Release, Some(current)) => {
-                    let status = status::ended(current, PodRemains::Nothing, Timestamp::now());
+                    let status = status::ended(current, PodRemains::Nothing, clock::timestamp());
                     pod = self.write_status(trace, current, status).await?;
                 }
                 (PodStep::Run, Some(current)) => {
@@ -318,7 +318,7 @@ impl Worker {
         ready: &ReadySandbox,
     ) -> Result<SyncAction, NodeError> {
         let host = &self.node.machine.ips;
-        let status = status::running(pod, ready, host, Timestamp::now());
+        let status = status::running(pod, ready, host, clock::timestamp());
         if let Some(other) = self.node.other_holder(pod, &status) {
             tracing::debug!(node = self.node.name(), pod = %pod.key(), other, "address is still reported as another pod's");
             return Ok(SyncAction::RequeueAfter(ADDRESS_POLL_INTERVAL));
@@ -440,7 +440,7 @@ impl Worker {
                 )));
             }
             AdmissionVerdict::Reject(rejection) => {
-                let status = status::rejected(pod, rejection, Timestamp::now());
+                let status = status::rejected(pod, rejection, clock::timestamp());
                 let message = status.message.clone().unwrap_or_default();
                 admission.fail(message.clone());
                 admission.end();
@@ -501,7 +501,7 @@ impl Worker {
         trace: &mut SyncTrace,
         pod: &Arc<Pod>,
     ) -> Result<Option<Arc<Pod>>, NodeError> {
-        let status = status::creating(pod, &self.node.machine.ips, Timestamp::now());
+        let status = status::creating(pod, &self.node.machine.ips, clock::timestamp());
         self.write_status(trace, pod, status).await
     }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use podplane_api::{core::Node, jiff::Timestamp, pod_ips::POD_IPS_ALLOCATED};
+use podplane_host::clock;
 use podplane_ipam::parse_cidr;
 use podplane_store::{Item, Key, MAX_WRITES, Prefix, StoreError, Txn, Write};
 use serde::Deserialize;
@@ -29,7 +30,7 @@ impl NodeBlockAdmission {
         let mut wanted = BTreeMap::new();
         let holds = Key::try_from(HOLDS).expect("neither empty nor long");
         let has_holds = this.engine.get(&holds).await?.is_some();
-        let now = Timestamp::now();
+        let now = clock::timestamp();
         let (nodes, _) = this.records_under(storage::prefix::<Node>()).await?;
         for node in &nodes {
             let Some(node) = StoredNode::read(node) else {

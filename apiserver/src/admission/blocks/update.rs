@@ -4,6 +4,7 @@ use std::{num::NonZeroUsize, time::Duration};
 
 use ipnet::IpNet;
 use podplane_api::jiff::{SignedDuration, Timestamp};
+use podplane_host::clock;
 use podplane_proto::{
     error::{ApiError, Reason},
     fence::Fence,
@@ -88,7 +89,7 @@ impl NodeBlockAdmission {
                 return Err(other_owner(which, &found));
             }
             let release_after = self.policy.release_after;
-            let record = record_after(&found, &to, Timestamp::now(), release_after)?;
+            let record = record_after(&found, &to, clock::timestamp(), release_after)?;
             let no_holders = match to.frees() {
                 true => Some(self.no_holders(&found).await?),
                 false => None,

@@ -80,7 +80,7 @@ async fn an_idle_watch_gets_a_bookmark_each_minute() {
             .unwrap()
     );
     for _ in 0..3 {
-        let before = time::Instant::now();
+        let before = Instant::now();
         let event = events.next().await.unwrap().unwrap();
         let StreamEvent::Bookmark(revision) = event else {
             panic!("{event:?}");
@@ -140,7 +140,7 @@ async fn sends_no_unrequested_bookmarks() {
             .unwrap()
     );
     assert!(
-        time::timeout(BOOKMARK_EVERY * 5, events.next())
+        clock::timeout(BOOKMARK_EVERY * 5, events.next())
             .await
             .is_err()
     );

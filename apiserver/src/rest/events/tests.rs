@@ -85,7 +85,7 @@ fn key(name: &str) -> ObjectKey {
 #[tokio::test]
 async fn serves_every_event_in_both_forms() {
     let fixture = EventsFixture::start().await;
-    let ends = tokio::time::Instant::now() + std::time::Duration::from_secs(60);
+    let ends = Instant::now() + std::time::Duration::from_secs(60);
     let mut watch = fixture.view.watch(&list(""), ends).await.unwrap();
     let created = fixture.view.create(event("a"), &options()).await.unwrap();
     assert_eq!(created.document["apiVersion"], "events.k8s.io/v1");

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use podplane_api::jiff::Timestamp;
+use podplane_host::clock;
 use podplane_service_runtime::trace::{Journey, ReceivedSpan, waterfall};
-use tokio::time;
 
 use super::{LifeStage, LogLine};
 use crate::journeys::{Journeys, TraceSnapshot};
@@ -51,7 +51,7 @@ pub(super) async fn soon_settled(journeys: &Journeys, uid: &str) {
     let trace = Journey::creation(uid).and_then(|journey| journeys.get(journey));
     if trace.as_ref().is_some_and(arrived) {
         // After that the present spans are shown.
-        _ = time::timeout(2 * QUIET, settled(journeys, uid)).await;
+        _ = clock::timeout(2 * QUIET, settled(journeys, uid)).await;
     }
 }
 
@@ -64,11 +64,15 @@ pub(super) async fn settled(journeys: &Journeys, uid: &str) {
     loop {
         turns.borrow_and_update();
         let trace = journeys.get(journey).filter(arrived);
-        let quiet = trace.map(|trace| trace.received.elapsed().unwrap_or_default());
+        let quiet = trace.map(|trace| {
+            clock::system_time()
+                .duration_since(trace.received)
+                .unwrap_or_default()
+        });
         match quiet {
             Some(quiet) if quiet >= QUIET => return,
             // Other traces may change all the time.
-            Some(quiet) => time::sleep(QUIET - quiet).await,
+            Some(quiet) => clock::sleep(QUIET - quiet).await,
             None => {
                 if turns.changed().await.is_err() {
                     return;

@@ -7,7 +7,8 @@ use std::{
 };
 
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use tokio::time::{Instant, Sleep, sleep_until};
+use podplane_host::clock::{Instant, sleep_until};
+use tokio::time::Sleep;
 use tonic::{
     Status,
     body::Body,

@@ -25,14 +25,12 @@ use opentelemetry_sdk::{
     Resource,
     trace::{SpanData, SpanExporter as _},
 };
+use podplane_host::clock::{self, Instant};
 use prometheus_client::{
     metrics::{counter::Counter, family::Family},
     registry::Registry,
 };
-use tokio::{
-    sync::mpsc,
-    time::{self, Instant},
-};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status, transport::Channel};
 
@@ -253,7 +251,7 @@ impl Outlet {
             }
             // Received spans are in the batch as soon as they are received, so cancelling the wait
             // loses nothing.
-            _ = time::timeout(LINGER, more).await;
+            _ = clock::timeout(LINGER, more).await;
         };
         // As above.
         stop.run_until_cancelled(gather).await;
@@ -274,7 +272,7 @@ impl Outlet {
         let too_late = async {
             stop.cancelled().await;
             let end = *end.get_or_insert_with(|| Instant::now() + LAST);
-            time::sleep_until(end).await;
+            clock::sleep_until(end).await;
         };
         // Cancelling an export that takes too long loses its spans, which are counted.
         let exported = tokio::select! {

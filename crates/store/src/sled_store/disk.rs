@@ -6,15 +6,17 @@
 //! ([`record`]) prevent that, and a store where it happened is refused.
 
 use std::{
-    fs::{self, DirBuilder, File, OpenOptions, TryLockError},
     io::{self, ErrorKind},
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
+use podplane_host::{
+    fs::{self, DirBuilder, File, OpenOptions, TryLockError},
+    random,
+};
 use sled::Batch;
-use uuid::Uuid;
 
 use super::{
     error::{Damage, OpenError},
@@ -55,10 +57,7 @@ impl OpeningStore {
     /// content.
     pub(super) fn begin(dir: &Path) -> Result<Self, OpenError> {
         let failed = |step| failed(dir, step);
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(dir)
+        fs::create_dir_with(DirBuilder::new().recursive(true).mode(0o700), dir)
             .map_err(failed("create the directory"))?;
         let lock = lock(dir)?;
         let reached = read_watermark(dir).map_err(failed("read the watermark"))?;
@@ -154,7 +153,7 @@ impl StoreDisk {
         let opening = OpeningStore::begin(dir)?;
         if opening.is_new()? {
             let disk = opening.accept();
-            let meta = StoreMeta::new(Uuid::new_v4());
+            let meta = StoreMeta::new(random::uuid());
             disk.begin(meta)
                 .map_err(failed("write the first records"))?;
             disk.grow_reserve();
@@ -355,12 +354,10 @@ pub(super) fn failed(dir: &Path, step: &'static str) -> impl FnOnce(io::Error) -
 
 /// Locks a store for as long as the returned file is open.
 pub(super) fn lock(dir: &Path) -> Result<File, OpenError> {
-    let file = OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(dir.join("lock"))
-        .map_err(failed(dir, "open the lock file"))?;
+    let mut options = OpenOptions::new();
+    options.create(true).truncate(false).write(true);
+    let file =
+        fs::open_with(&options, dir.join("lock")).map_err(failed(dir, "open the lock file"))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(err) => Err(not_locked(dir, "lock the lock file", err)),
@@ -378,7 +375,7 @@ fn not_locked(dir: &Path, step: &'static str, err: TryLockError) -> OpenError {
 
 /// Checks that nobody holds sled's own lock, for example a tool that does not know ours.
 fn probe_lock(data: &Path) -> Result<(), TryLockError> {
-    match OpenOptions::new().write(true).open(data) {
+    match fs::open_with(OpenOptions::new().write(true), data) {
         Ok(file) => {
             file.try_lock()?;
             file.unlock().map_err(TryLockError::Error)

@@ -7,12 +7,12 @@
 //! or was replaced, and is removed when the store is opened (ADR 0024).
 
 use std::{
-    fs::{self, DirBuilder, File, OpenOptions},
     io::{self, ErrorKind, Write as _},
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
 };
 
+use podplane_host::fs::{self, DirBuilder, File, OpenOptions};
 use sled::{Batch, IVec};
 
 use super::{
@@ -91,9 +91,9 @@ pub(super) fn replace(dir: &Path, name: &str, content: &str) -> io::Result<()> {
 fn write_new(dir: &Path, name: &str, content: &str) -> io::Result<()> {
     let new = new_of(dir, name);
     let write = || {
-        let mut file = File::create(&new)?;
+        let mut file = fs::create(&new)?;
         writeln!(file, "{content}")?;
-        file.sync_all()
+        fs::sync_all(&file)
     };
     write().inspect_err(|_| _ = fs::remove_file(&new))
 }
@@ -109,7 +109,7 @@ fn new_of(dir: &Path, name: &str) -> PathBuf {
 
 /// Syncs a directory, so that the names in it are durable.
 pub(super) fn sync_dir(dir: &Path) -> io::Result<()> {
-    File::open(dir)?.sync_all()
+    fs::sync_all(&fs::open(dir)?)
 }
 
 /// Removes all generations but the current one.
@@ -152,13 +152,13 @@ impl Generation {
             .cache_capacity(CACHE_BYTES)
             .flush_every_ms(None);
         let db = config.open().map_err(|err| engine_error(dir, err))?;
-        let data = OpenOptions::new()
-            .write(true)
-            .open(path.join("db"))
-            .map_err(|source| OpenError::Io {
-                dir: dir.to_owned(),
-                step: "open the data file",
-                source,
+        let data =
+            fs::open_with(OpenOptions::new().write(true), path.join("db")).map_err(|source| {
+                OpenError::Io {
+                    dir: dir.to_owned(),
+                    step: "open the data file",
+                    source,
+                }
             })?;
         Ok(Self {
             number,
@@ -179,10 +179,7 @@ impl Generation {
         fs::remove_dir_all(&path)
             .or_else(unless_gone)
             .map_err(failed)?;
-        DirBuilder::new()
-            .mode(0o700)
-            .create(&path)
-            .map_err(failed)?;
+        fs::create_dir_with(DirBuilder::new().mode(0o700), &path).map_err(failed)?;
         Self::open(dir, number)
     }
 
@@ -200,9 +197,11 @@ impl Generation {
         }
         self.write_batch(batch).map_err(|failure| failure.source)?;
         // The names of the files must be as durable as their content.
-        File::open(self.path.join("conf"))?.sync_all()?;
+        fs::sync_all(&fs::open(self.path.join("conf"))?)?;
         sync_dir(&self.path)?;
-        self.path.canonicalize()?.parent().map_or(Ok(()), sync_dir)
+        fs::canonicalize(&self.path)?
+            .parent()
+            .map_or(Ok(()), sync_dir)
     }
 
     /// Writes the replacement of `current` under a temporary name that nobody reads. An error
@@ -280,7 +279,7 @@ impl Generation {
 
     /// Waits until applied batches are on disk.
     pub(super) fn sync(&self) -> Result<(), UnwrittenBatch> {
-        self.data.sync_data().map_err(|source| UnwrittenBatch {
+        fs::sync_data(&self.data).map_err(|source| UnwrittenBatch {
             step: "fdatasync",
             source,
         })
@@ -322,7 +321,7 @@ impl Generation {
             }
             drop(db);
         }
-        self.data.sync_data()?;
+        fs::sync_data(&self.data)?;
         // sled's threads keep its file open, and thereby locked, a moment longer than the database.
         self.data.lock()?;
         self.data.unlock()

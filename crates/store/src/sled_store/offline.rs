@@ -3,10 +3,11 @@
 use std::{
     collections::BTreeSet,
     ffi::OsString,
-    fs, io,
+    io,
     path::{Path, PathBuf},
 };
 
+use podplane_host::{fs, random};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use uuid::Uuid;
 
@@ -193,7 +194,7 @@ impl SledStore {
         });
         disk.copy_in::<RestoreError>(records)?;
         let meta = StoreMeta {
-            id: Uuid::new_v4(),
+            id: random::uuid(),
             first,
             oldest: first,
         };
@@ -214,14 +215,14 @@ impl SledStore {
 /// Unlike a server, a tool creates no store where there is none.
 fn require(dir: &Path) -> Result<(), OpenError> {
     let files = ["db", "watermark"];
-    let is_there = files.iter().any(|file| dir.join(file).exists());
+    let is_there = files.iter().any(|file| fs::exists(dir.join(file)));
     is_there.then_some(()).ok_or_else(|| OpenError::Missing {
         dir: dir.to_owned(),
     })
 }
 
 fn sync_parent(dir: &Path) -> io::Result<()> {
-    dir.canonicalize()?.parent().map_or(Ok(()), sync_dir)
+    fs::canonicalize(dir)?.parent().map_or(Ok(()), sync_dir)
 }
 
 /// A directory of temporary files, removed when it is dropped.
@@ -232,7 +233,7 @@ impl Scratch {
         let mut name = dir.file_name().map_or_else(OsString::new, OsString::from);
         name.push(".new");
         let path = dir.with_file_name(name);
-        if path.exists() {
+        if fs::exists(&path) {
             // Left by a crash, unless another process is using it now.
             let _lock = lock(&path)?;
             fs::remove_dir_all(&path)

@@ -16,10 +16,11 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    thread::{self, JoinHandle},
-    time::{Duration, Instant},
+    thread::JoinHandle,
+    time::Duration,
 };
 
+use podplane_host::{clock::Instant, task};
 use sled::IVec;
 use tokio::sync::mpsc;
 
@@ -122,19 +123,15 @@ impl Rewrites {
         };
         let requests = self.requests.clone();
         // Its panics are handled by `panics`, since it calls sled.
-        let thread = thread::Builder::new()
-            .name(COMMITTER.into())
-            .spawn(move || {
-                let copied = copy.run();
-                match requests.upgrade() {
-                    // The committer drains the channel until all senders are gone, so this cannot
-                    // block forever.
-                    Some(requests) => {
-                        _ = requests.blocking_send(CommitterRequest::Switch { copied })
-                    }
-                    None => drop(copied.and_then(RewriteCopy::abandon)),
-                }
-            });
+        let thread = task::thread(COMMITTER, move || {
+            let copied = copy.run();
+            match requests.upgrade() {
+                // The committer drains the channel until all senders are gone, so this cannot
+                // block forever.
+                Some(requests) => _ = requests.blocking_send(CommitterRequest::Switch { copied }),
+                None => drop(copied.and_then(RewriteCopy::abandon)),
+            }
+        });
         match thread {
             Ok(thread) => {
                 let removed = Vec::new();
@@ -224,7 +221,7 @@ impl Rewrites {
             Some(old) => old.discard(&dir, current),
             None => _ = super::generation::remove_others(&dir, current),
         };
-        match thread::Builder::new().name(COMMITTER.into()).spawn(clean) {
+        match task::thread(COMMITTER, clean) {
             Ok(cleaning) => self.cleaning = Some(cleaning),
             Err(error) => tracing::warn!(%error, "failed to remove the old files of the store"),
         }

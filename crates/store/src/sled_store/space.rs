@@ -7,12 +7,12 @@
 //! opened again. The reserve grows back when space is free again.
 
 use std::{
-    fs::{self, File, OpenOptions},
     io::{self, ErrorKind, Seek as _, SeekFrom, Write as _},
     os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt},
     path::Path,
 };
 
+use podplane_host::fs::{self, File, OpenOptions};
 use rustix::{
     fs::{FallocateFlags, fallocate},
     io::Errno,
@@ -97,7 +97,7 @@ fn rest_of_segment(path: &Path) -> u64 {
 /// The unused bytes in the last segment. If they are enough, sled writes there and begins no other
 /// segment.
 fn zeros_at_end(path: &Path) -> io::Result<u64> {
-    let file = File::open(path.join("db"))?;
+    let file = fs::open(path.join("db"))?;
     let mut at = file.metadata()?.len();
     let end = at.next_multiple_of(SEGMENT);
     let begin = end.saturating_sub(SEGMENT);
@@ -132,7 +132,7 @@ fn release(dir: &Path, needed: u64) -> io::Result<()> {
     }
     let left = reserved.saturating_sub(missing);
     tracing::debug!(dir = %dir.display(), left, "disk is full; using the reserve of the store");
-    let file = OpenOptions::new().write(true).open(dir.join(RESERVE))?;
+    let file = fs::open_with(OpenOptions::new().write(true), dir.join(RESERVE))?;
     file.set_len(left)
 }
 
@@ -143,12 +143,9 @@ pub(super) fn reserved(dir: &Path) -> u64 {
 
 /// Grows the reserve.
 fn reserve(dir: &Path, bytes: u64) -> io::Result<()> {
-    let file = OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .mode(0o600)
-        .open(dir.join(RESERVE))?;
+    let mut options = OpenOptions::new();
+    options.create(true).truncate(false).write(true).mode(0o600);
+    let file = fs::open_with(&options, dir.join(RESERVE))?;
     match fallocate(&file, FallocateFlags::empty(), 0, bytes) {
         Err(Errno::OPNOTSUPP) => write_zeros(&file, bytes),
         allocated => Ok(allocated?),

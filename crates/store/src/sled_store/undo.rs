@@ -6,10 +6,11 @@
 //! after a successful check, usually before it reached the disk.
 
 use std::{
-    fs::{self, File},
     io::{self, ErrorKind},
     path::{Path, PathBuf},
 };
+
+use podplane_host::fs;
 
 use super::generation::sync_dir;
 
@@ -66,12 +67,12 @@ impl Files {
             return Ok(());
         };
         for name in names(copy)? {
-            File::open(copy.join(&name))?.sync_all()?;
+            fs::sync_all(&fs::open(copy.join(&name))?)?;
         }
         for name in names(&self.dir)?.filter(|name| is_sleds(name)) {
             // Files that are in the copy are replaced below, so that a data file exists at all
             // times.
-            if !copy.join(&name).exists() {
+            if !fs::exists(copy.join(&name)) {
                 fs::remove_file(self.dir.join(name))?;
             }
         }

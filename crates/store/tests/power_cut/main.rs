@@ -6,6 +6,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "output of a failed test")]
+#![expect(clippy::disallowed_methods, reason = "a test")]
 
 mod disk;
 mod load;

@@ -6,9 +6,9 @@ use podplane_api::{
     Object as _,
     pod_ips::{self, is_host_network},
 };
+use podplane_host::task;
 use podplane_host_local::Lease;
 use podplane_ipam::capacity::NodeCapacity;
-use tokio::task;
 
 use super::{
     super::{ipam_report::ReportState, plan::Sandbox},

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use backon::{BackoffBuilder as _, ExponentialBuilder, Retryable as _};
-use podplane_api::{Object as _, core::Node as NodeObject, jiff::Timestamp};
+use podplane_api::{Object as _, core::Node as NodeObject};
 use podplane_client::ApiError;
+use podplane_host::{clock, random};
 
 use super::{
     super::{
@@ -49,7 +50,7 @@ impl NodeContext {
                     wait
                 }
             };
-            tokio::time::sleep(wait).await;
+            clock::sleep(wait).await;
         }
     }
 
@@ -81,7 +82,7 @@ impl NodeContext {
                 &self.machine,
                 &network,
                 None,
-                Timestamp::now(),
+                clock::timestamp(),
             ));
             match nodes.create(&node).await {
                 Ok(made) => {
@@ -128,5 +129,6 @@ pub fn unlimited_backoff() -> ExponentialBuilder {
         .with_min_delay(Duration::from_millis(50))
         .with_max_delay(Duration::from_secs(5))
         .with_jitter()
+        .with_jitter_seed(random::value())
         .without_max_times()
 }

@@ -9,15 +9,15 @@ use backon::BackoffBuilder as _;
 use podplane_api::{
     Object as _,
     core::Node as NodeObject,
-    jiff::Timestamp,
     pod_ips::{IPAM, POD_IPS_ALLOCATED, POD_RANGES},
 };
 use podplane_client::events::EventType;
 use podplane_error_chain::one_line;
-use tokio::{
+use podplane_host::{
+    clock::{self, Instant},
     task,
-    time::{Instant, MissedTickBehavior},
 };
+use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -106,7 +106,7 @@ impl NodeContext {
             is_roomy: false,
             revision: String::new(),
         };
-        let mut ticks = tokio::time::interval(self.resync);
+        let mut ticks = clock::interval(self.resync);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut waits = unlimited_backoff().build();
         loop {
@@ -132,14 +132,14 @@ impl NodeContext {
             // A change during the gap is kept by `Notify`; losing any of these waits loses nothing.
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
-                () = tokio::time::sleep(REPORT_GAP) => {}
+                () = clock::sleep(REPORT_GAP) => {}
             }
             let gap = match reporter.is_roomy {
                 true => self.count_gap.saturating_sub(REPORT_GAP),
                 false => Duration::ZERO,
             };
             let addresses_changed = async {
-                tokio::time::sleep(gap).await;
+                clock::sleep(gap).await;
                 self.addresses_changed.notified().await;
             };
             tokio::pin!(addresses_changed);
@@ -302,7 +302,7 @@ impl NodeContext {
             &self.machine,
             network,
             node.status.as_ref(),
-            Timestamp::now(),
+            clock::timestamp(),
         );
         let turn = node_status::turn(node.status.as_ref(), &status);
         let report_turn = node_status::report_turn(node.status.as_ref(), &status);
