@@ -18,6 +18,7 @@ use crate::{
         Side,
     },
     look::{Unmet, unmet},
+    narration,
     plan::{Action, Expectation, Run, Wait, glob},
     problem::listed,
     stage::{Kind, Stage},
@@ -100,12 +101,17 @@ pub(crate) struct Done {
     pub(crate) note: Option<String>,
     /// The name of a measured time, and the time.
     pub(crate) timing: Option<(String, Duration)>,
+    /// The output of its commands, and what its expectations found.
+    pub(crate) said: Vec<String>,
 }
 
 impl Done {
     fn chosen(pattern: &str, name: String) -> Self {
         let note = (pattern != name).then_some(name);
-        Self { note, timing: None }
+        Self {
+            note,
+            ..Self::default()
+        }
     }
 }
 
@@ -135,7 +141,11 @@ pub(crate) async fn act(
         }) => {
             let took = wait(stage, expect, *within, doing).await?;
             let timing = timing.clone().map(|name| (name, took));
-            return Ok(Done { note: None, timing });
+            return Ok(Done {
+                timing,
+                said: stage.take_said(),
+                ..Done::default()
+            });
         }
         Action::Expect(expect) => {
             let unmet = unmet(stage, expect).await;
@@ -145,8 +155,18 @@ pub(crate) async fn act(
                     unmet,
                 });
             }
+            return Ok(Done {
+                said: stage.take_said(),
+                ..Done::default()
+            });
         }
-        Action::Run(run) => execute(stage, run).await?,
+        Action::Run(run) => {
+            let said = vec![execute(stage, run).await?];
+            return Ok(Done {
+                said,
+                ..Done::default()
+            });
+        }
         Action::Kill(Kill { process, signal }) => {
             let name = stage.one_process(process).await?;
             let victim = stage.process(&name).await?;
@@ -174,7 +194,9 @@ pub(crate) async fn act(
         Action::Resume(format::Process { process }) => {
             undo(stage, Kind::Paused, Some(process))?;
         }
-        Action::Restart(restart) => self::restart(stage, restart).await?,
+        Action::Restart(restart) => {
+            stage.cluster.podplane(restart_args(restart)).await?;
+        }
         Action::AddNodes(add) => add_nodes(stage, add).await?,
         Action::RemoveNode(format::Node { node }) => {
             let name = stage.one_node(node).await?;
@@ -419,13 +441,20 @@ async fn wait(
     }
 }
 
-async fn execute(stage: &Stage, run: &Run) -> Result<(), Fault> {
+/// Runs a command. Returns its output.
+async fn execute(stage: &Stage, run: &Run) -> Result<String, Fault> {
     let ended = command::execute(stage, run).await?;
     let judged = command::judge(run, &ended);
-    judged.map_err(|(expected, was)| Fault::Command { expected, was })
+    judged.map_err(|(expected, was)| Fault::Command { expected, was })?;
+    Ok(ended
+        .finished
+        .as_ref()
+        .map(narration::output)
+        .unwrap_or_default())
 }
 
-async fn restart(stage: &Stage, restart: &Restart) -> Result<()> {
+/// Returns the arguments of `podplane` that restart a service.
+pub(crate) fn restart_args(restart: &Restart) -> Vec<String> {
     let Restart { service, flags } = restart;
     let mut args = vec!["restart".to_owned(), service.clone()];
     for (flag, value) in flags {
@@ -437,8 +466,7 @@ async fn restart(stage: &Stage, restart: &Restart) -> Result<()> {
             args.extend(["--extra-config".into(), format!("{service}.{flag}={value}")]);
         }
     }
-    stage.cluster.podplane(args).await?;
-    Ok(())
+    args
 }
 
 async fn add_nodes(stage: &Stage, add: &AddNodes) -> Result<()> {

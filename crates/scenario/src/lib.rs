@@ -20,7 +20,8 @@ mod invariants;
 mod junit;
 mod load;
 mod look;
-pub mod metrics;
+mod metrics;
+mod narration;
 mod objects;
 mod plan;
 mod problem;
@@ -31,7 +32,7 @@ mod suite;
 #[cfg(test)]
 mod tests;
 
-pub use load::{Catalog, load};
-pub use plan::Case;
+pub use load::{Catalog, Values, load};
+pub use plan::{Case, Parameter};
 pub use problem::{Position, Problem};
 pub use suite::{Options, Verdict, run};

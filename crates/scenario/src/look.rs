@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::{
     command,
     format::{EventType, ObjectRef},
-    metrics,
+    metrics, narration,
     plan::{Expectation, Look, Rule},
     problem::Position,
     rule::{Cel, Numbers, TextRule},
@@ -34,6 +34,7 @@ pub(crate) struct Unmet {
 /// Returns the expectations that do not hold now.
 pub(crate) async fn unmet(stage: &Stage, expect: &[Expectation]) -> Vec<Unmet> {
     let mut found = Vec::new();
+    stage.take_said();
     for expectation in expect {
         let (expected, was) = match look(stage, &expectation.rule).await {
             Ok(Ok(())) => continue,
@@ -99,7 +100,11 @@ async fn look(stage: &Stage, rule: &Rule) -> Result<Result<(), Difference>> {
                 .objects
                 .list("events", namespace.as_deref(), None)
                 .await?;
-            Ok(of_events(&wanted, *numbers, &events))
+            Ok(of_events(&wanted, *numbers, &events).map(|first| {
+                if let Some(first) = first {
+                    stage.say(format!("  {first}"));
+                }
+            }))
         }
         Rule::Metric {
             name,
@@ -141,6 +146,10 @@ async fn look(stage: &Stage, rule: &Rule) -> Result<Result<(), Difference>> {
         }
         Rule::Command(run) => {
             let ended = command::execute(stage, run).await?;
+            if let Some(finished) = &ended.finished {
+                stage.say(format!("$ {}", narration::lines(run).join("\n$ ")));
+                stage.say(narration::output(finished));
+            }
             Ok(command::judge(run, &ended))
         }
         Rule::Call {
@@ -272,7 +281,12 @@ fn times(event: &Value) -> usize {
     usize::try_from(count.unwrap_or(1).max(1)).unwrap_or(usize::MAX)
 }
 
-fn of_events(wanted: &Wanted<'_>, numbers: Numbers, events: &[Value]) -> Result<(), Difference> {
+/// Compares the number of events with the wanted one. Returns the first of them, as a line.
+fn of_events(
+    wanted: &Wanted<'_>,
+    numbers: Numbers,
+    events: &[Value],
+) -> Result<Option<String>, Difference> {
     let is_on = |event: &&Value| {
         wanted.on.as_ref().is_none_or(|(kind, name)| {
             event["involvedObject"]["kind"] == **kind && event["involvedObject"]["name"] == *name
@@ -295,7 +309,7 @@ fn of_events(wanted: &Wanted<'_>, numbers: Numbers, events: &[Value]) -> Result<
     };
     let found: usize = events.iter().filter(is_meant).map(since).sum();
     if numbers.allows(whole(found)) {
-        return Ok(());
+        return Ok(events.iter().find(is_meant).map(event_line));
     }
     let near: Vec<_> = events.iter().filter(is_on).collect();
     let last: Vec<_> = near
@@ -350,7 +364,10 @@ async fn of_ping(
         }
         args.push("--verify");
     }
+    let line = format!("$ podplane {}", args.join(" "));
     let finished = podplane_test_cluster::run(stage.cluster.command("podplane", args)).await?;
+    stage.say(line);
+    stage.say(narration::output(&finished));
     // 0 is an answer, 1 is none or one of another pod; with any other code nothing was asked.
     if finished.code == Some(i32::from(!answers)) {
         return Ok(Ok(()));

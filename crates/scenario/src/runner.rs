@@ -198,7 +198,7 @@ async fn play(
         if let Err(error) = stage.furnish().await {
             return Outcome::Broken(format!("{error:#}"));
         }
-        track.up(begun.elapsed());
+        track.up(&stage.case, begun.elapsed());
         steps(report, &mut stage, track).await
     };
     let outcome = guarded(played, &setting.cancel).await;
@@ -240,7 +240,7 @@ async fn steps(report: &mut Report, stage: &mut Stage, track: &Track<'_>) -> Out
     let mut before = &BTreeSet::new();
     for (index, step) in case.steps.iter().enumerate() {
         let number = index + 1;
-        track.step(number, case.steps.len(), &step.title);
+        track.step(number, case.steps.len(), step);
         let begun = Instant::now();
         let expected = Expected {
             step,
@@ -255,11 +255,12 @@ async fn steps(report: &mut Report, stage: &mut Stage, track: &Track<'_>) -> Out
                 if let Some(note) = &done.note {
                     title = format!("{title} ({note})");
                 }
-                track.did(number, case.steps.len(), &title, took);
+                track.did(number, case.steps.len(), step, &title, took, &done.said);
                 report.steps.push(StepReport { title, took });
                 report.timings.extend(done.timing);
             }
             Err(why) => {
+                track.failed(step);
                 return Outcome::Failed(Failure {
                     at: step.at,
                     step: number,

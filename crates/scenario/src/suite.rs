@@ -40,6 +40,8 @@ pub struct Options {
     /// The directory for the logs of every run; `None` keeps only the logs of runs that failed, in
     /// the directory of temporary files.
     pub output: Option<PathBuf>,
+    /// True to narrate the runs, with commands and their output, in place of a report.
+    pub narrate: bool,
 }
 
 /// The result of all runs.
@@ -70,6 +72,7 @@ pub async fn run(cases: Vec<Case>, options: Options, cancel: CancellationToken) 
         repeat,
         jobs,
         output,
+        narrate,
     } = options;
     let begun = Instant::now();
     // If the report cannot be written, this fails before the runs.
@@ -77,7 +80,7 @@ pub async fn run(cases: Vec<Case>, options: Options, cancel: CancellationToken) 
         Some(name) => Some((report_file(&name, &cases)?, name)),
         None => None,
     };
-    let console = Console::new();
+    let console = Console::new(narrate);
     let seed_of_all = seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
     let setting = Setting {
         program: Program::at(program)?,
@@ -87,11 +90,13 @@ pub async fn run(cases: Vec<Case>, options: Options, cancel: CancellationToken) 
         cancel: cancel.clone(),
     };
     let number = cases.len() * repeat.get();
-    console.line(&format!(
-        "{number} run{}, {} at once, seed {seed_of_all}",
-        if number == 1 { "" } else { "s" },
-        jobs.get().min(number)
-    ));
+    if !narrate {
+        console.line(&format!(
+            "{number} run{}, {} at once, seed {seed_of_all}",
+            if number == 1 { "" } else { "s" },
+            jobs.get().min(number)
+        ));
+    }
     let cases: Vec<_> = cases.into_iter().map(Arc::new).collect();
     let queue = (0..repeat.get()).flat_map(|round| {
         let job = move |case: &Arc<Case>| {
@@ -113,7 +118,7 @@ pub async fn run(cases: Vec<Case>, options: Options, cancel: CancellationToken) 
         if cancel.is_cancelled() {
             return (index, Report::new(job));
         }
-        let track = console.track(&job.title);
+        let track = console.track(&job);
         let report = runner::run(job, &setting, &track).await;
         drop(track);
         console.ended(&report);
@@ -123,7 +128,9 @@ pub async fn run(cases: Vec<Case>, options: Options, cancel: CancellationToken) 
     let mut reports: Vec<(usize, Report)> = ended.collect().await;
     reports.sort_by_key(|(index, _)| *index);
     let mut reports: Vec<Report> = reports.into_iter().map(|(_, report)| report).collect();
-    summarize(&console, &reports, begun.elapsed(), seed_of_all);
+    if !narrate {
+        summarize(&console, &reports, begun.elapsed(), seed_of_all);
+    }
     if let Some((mut file, name)) = junit {
         let text = junit::xml(&reports, begun.elapsed())?;
         file.write_all(text.as_bytes())

@@ -18,6 +18,7 @@ impl Checker<'_> {
         if let Some(name) = &step.name {
             self.steps.push(name.clone());
         }
+        let is_named = step.name.is_some();
         let present = self.document.keys(path);
         let actions: Vec<&str> = present
             .into_iter()
@@ -57,6 +58,7 @@ impl Checker<'_> {
         Some(Step {
             at: self.document.at(path),
             title,
+            is_named,
             action,
             violations,
             settle,
