@@ -270,7 +270,7 @@ fn is_running(pods: &Cache<Pod>, key: &ObjectKey) -> bool {
     pods.get(key).is_some_and(|pod| phase(&pod) == "Running")
 }
 
-pub(crate) fn phase(pod: &Pod) -> &str {
+fn phase(pod: &Pod) -> &str {
     let phase = pod
         .status
         .as_ref()

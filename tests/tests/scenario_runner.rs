@@ -149,8 +149,15 @@ fn exits_with_1_and_shows_expected_and_actual_after_a_failure() {
     ] {
         assert!(said.contains(part), "no {part:?} in:\n{said}");
     }
-    // At the failure, and again at the end.
-    assert_eq!(said.matches("FAIL fails ").count(), 2, "{said}");
+    // At the failure, and again at the end, after all other output, with the step and the reason.
+    for part in [
+        "FAIL fails ",
+        "fails.yaml:6:3: step 3, two run: not within 500ms:",
+    ] {
+        assert_eq!(said.matches(part).count(), 2, "{said}");
+    }
+    let last = |part: &str| said.rfind(part).expect("just found");
+    assert!(last("PASS passes ") < last("step 3, two run"), "{said}");
     let kept = line_after(&said, "logs: ");
     for file in ["scheduler.log", "recording.jsonl"] {
         assert!(Path::new(kept).join(file).exists(), "{kept}/{file}");

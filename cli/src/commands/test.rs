@@ -8,7 +8,7 @@ use podplane_cluster::{
     extra::ExtraFlag,
     services::{SERVICES, ServiceCatalog as _},
 };
-use podplane_scenario::{Catalog, PlannedCase, SuiteOptions, SuiteVerdict};
+use podplane_scenario::{Catalog, PlannedCase, Problem, SuiteOptions, SuiteVerdict};
 use podplane_service_runtime::shutdown;
 use tokio::runtime;
 use tokio_util::sync::CancellationToken;
@@ -74,6 +74,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
 
+    /// Set a parameter of the scenarios that have it; may be repeated
+    #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
+    set: Vec<(String, String)>,
+
     /// Multiply all deadlines by FACTOR, for slow machines
     #[arg(long, env = "PODPLANE_TEST_PATIENCE", value_name = "FACTOR", default_value = "1", value_parser = patience)]
     patience: f64,
@@ -92,18 +96,13 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         output::json(&podplane_scenario::format::schema())?;
         return Ok(ExitCode::SUCCESS);
     }
-    let cases = match podplane_scenario::load(&args.paths, &catalog()) {
+    let set = args.set.into_iter().collect();
+    let cases = match podplane_scenario::load(&args.paths, &set, &catalog()) {
         Ok(cases) => {
             let cases = cases.into_iter().map(|case| case.patient(args.patience));
             only(cases.collect(), args.only.as_deref())?
         }
-        Err(problems) => {
-            // In the form of compilers, so that editors find the place.
-            for problem in problems {
-                anstream::eprintln!("{problem}");
-            }
-            return Ok(ExitCode::from(UNUSABLE));
-        }
+        Err(problems) => return Ok(unusable(problems)),
     };
     if args.list {
         for case in &cases {
@@ -120,6 +119,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         repeat: args.repeat,
         jobs: args.jobs.unwrap_or(processors),
         output: args.output,
+        narrate: false,
     };
     let verdict = play(cases, options).map_err(UnusableInput)?;
     Ok(match verdict {
@@ -128,6 +128,21 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         SuiteVerdict::Broken => ExitCode::from(UNUSABLE),
         SuiteVerdict::Interrupted => ExitCode::from(INTERRUPTED),
     })
+}
+
+/// Prints problems in the form of compilers, so that editors find the places.
+pub(super) fn unusable(problems: Vec<Problem>) -> ExitCode {
+    for problem in problems {
+        anstream::eprintln!("{problem}");
+    }
+    ExitCode::from(UNUSABLE)
+}
+
+fn assignment(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.into(), value.into())),
+        _ => Err("want NAME=VALUE".into()),
+    }
 }
 
 fn patience(text: &str) -> Result<f64, String> {
@@ -149,7 +164,7 @@ fn only(mut cases: Vec<PlannedCase>, text: Option<&str>) -> anyhow::Result<Vec<P
 }
 
 /// Runs the cases. A first signal ends them in order, a second one at once, unless it is SIGHUP.
-fn play(cases: Vec<PlannedCase>, options: SuiteOptions) -> anyhow::Result<SuiteVerdict> {
+pub(super) fn play(cases: Vec<PlannedCase>, options: SuiteOptions) -> anyhow::Result<SuiteVerdict> {
     let runtime = runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -196,7 +211,7 @@ fn notice(line: &str) {
 
 /// The names that scenarios may use: kinds, and the flags of services, from the parsers of their
 /// command lines.
-fn catalog() -> Catalog {
+pub(super) fn catalog() -> Catalog {
     let flags = |service: &str| {
         let command = OwnServices.command(service);
         let flags = command.iter().flat_map(clap::Command::get_arguments);
@@ -227,7 +242,7 @@ mod tests {
     use std::path::Path;
 
     use clap::{Args as _, Command};
-    use podplane_scenario::format::Flag;
+    use podplane_scenario::{Values, format::Flag};
 
     use super::*;
 
@@ -304,8 +319,8 @@ mod tests {
     #[test]
     fn every_scenario_of_the_repository_is_read() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        let paths = ["tests/scenarios", "examples"].map(|dir| root.join(dir));
-        match podplane_scenario::load(&paths, &catalog()) {
+        let paths = ["tests/scenarios", "examples", "cli/demos"].map(|dir| root.join(dir));
+        match podplane_scenario::load(&paths, &Values::new(), &catalog()) {
             Ok(cases) => assert!(cases.len() > 20, "{}", cases.len()),
             Err(problems) => {
                 let each: Vec<_> = problems.iter().map(ToString::to_string).collect();

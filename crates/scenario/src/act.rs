@@ -18,6 +18,7 @@ use crate::{
         Side,
     },
     look::{UnmetExpectation, unmet},
+    narration,
     plan::{Action, Expectation, PlannedCommand, PlannedWait, glob},
     problem::listed,
     stage::{FaultKind, ScenarioCluster},
@@ -100,12 +101,17 @@ pub(crate) struct ActionDetails {
     pub(crate) note: Option<String>,
     /// The name of a measured time, and the time.
     pub(crate) timing: Option<(String, Duration)>,
+    /// The output of its commands, and what its expectations found.
+    pub(crate) said: Vec<String>,
 }
 
 impl ActionDetails {
     fn chosen(pattern: &str, name: String) -> Self {
         let note = (pattern != name).then_some(name);
-        Self { note, timing: None }
+        Self {
+            note,
+            ..Self::default()
+        }
     }
 }
 
@@ -135,7 +141,11 @@ pub(crate) async fn act(
         }) => {
             let took = wait(stage, expect, *within, doing).await?;
             let timing = timing.clone().map(|name| (name, took));
-            return Ok(ActionDetails { note: None, timing });
+            return Ok(ActionDetails {
+                timing,
+                said: stage.take_said(),
+                ..ActionDetails::default()
+            });
         }
         Action::Expect(expect) => {
             let unmet = unmet(stage, expect).await;
@@ -145,8 +155,18 @@ pub(crate) async fn act(
                     unmet,
                 });
             }
+            return Ok(ActionDetails {
+                said: stage.take_said(),
+                ..ActionDetails::default()
+            });
         }
-        Action::Run(run) => execute(stage, run).await?,
+        Action::Run(run) => {
+            let said = vec![execute(stage, run).await?];
+            return Ok(ActionDetails {
+                said,
+                ..ActionDetails::default()
+            });
+        }
         Action::Kill(Kill { process, signal }) => {
             let name = stage.one_process(process).await?;
             let victim = stage.process(&name).await?;
@@ -174,7 +194,9 @@ pub(crate) async fn act(
         Action::Resume(format::Process { process }) => {
             undo(stage, FaultKind::Paused, Some(process))?;
         }
-        Action::Restart(restart) => self::restart(stage, restart).await?,
+        Action::Restart(restart) => {
+            stage.cluster.podplane(restart_args(restart)).await?;
+        }
         Action::AddNodes(add) => add_nodes(stage, add).await?,
         Action::RemoveNode(format::Node { node }) => {
             let name = stage.one_node(node).await?;
@@ -423,13 +445,20 @@ async fn wait(
     }
 }
 
-async fn execute(stage: &ScenarioCluster, run: &PlannedCommand) -> Result<(), ActionError> {
+/// Runs a command. Returns its output.
+async fn execute(stage: &ScenarioCluster, run: &PlannedCommand) -> Result<String, ActionError> {
     let ended = command::execute(stage, run).await?;
     let judged = command::judge(run, &ended);
-    judged.map_err(|(expected, was)| ActionError::Command { expected, was })
+    judged.map_err(|(expected, was)| ActionError::Command { expected, was })?;
+    Ok(ended
+        .finished
+        .as_ref()
+        .map(narration::output)
+        .unwrap_or_default())
 }
 
-async fn restart(stage: &ScenarioCluster, restart: &Restart) -> Result<()> {
+/// Returns the arguments of `podplane` that restart a service.
+pub(crate) fn restart_args(restart: &Restart) -> Vec<String> {
     let Restart { service, flags } = restart;
     let mut args = vec!["restart".to_owned(), service.clone()];
     for (flag, value) in flags {
@@ -441,8 +470,7 @@ async fn restart(stage: &ScenarioCluster, restart: &Restart) -> Result<()> {
             args.extend(["--extra-config".into(), format!("{service}.{flag}={value}")]);
         }
     }
-    stage.cluster.podplane(args).await?;
-    Ok(())
+    args
 }
 
 async fn add_nodes(stage: &ScenarioCluster, add: &AddNodes) -> Result<()> {

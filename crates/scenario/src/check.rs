@@ -12,10 +12,10 @@ use serde_json::Value;
 
 use crate::{
     document::{Document, Path},
-    format::{Network, Scenario},
+    format::{Network, Scalar, Scenario},
     load::Catalog,
-    plan::{PlannedCase, WITHIN},
-    problem::Problem,
+    plan::{Parameter, PlannedCase, WITHIN},
+    problem::{Problem, suggestion},
     rule::BadRule,
 };
 
@@ -42,11 +42,13 @@ pub(crate) fn check(
     document: &Document<'_>,
     scenario: Scenario,
     values: BTreeMap<String, Value>,
+    parameters: BTreeMap<String, Parameter>,
     catalog: &Catalog,
 ) -> Result<PlannedCase, Vec<Problem>> {
     let Scenario {
         name,
         description,
+        parameters: _,
         matrix: _,
         cluster,
         steps,
@@ -63,6 +65,7 @@ pub(crate) fn check(
         name: name.unwrap_or_else(stem),
         description,
         values,
+        parameters,
         cluster,
         steps: Vec::new(),
         marks: BTreeSet::new(),
@@ -87,8 +90,11 @@ pub(crate) fn check(
         checker.nodes = None;
     }
     for (index, step) in steps.into_iter().enumerate() {
-        let planned = checker.step(&root.key("steps").index(index), step, &case);
-        case.steps.extend(planned);
+        let path = root.key("steps").index(index);
+        if checker.is_wanted(&path.key("when"), &step.when, &case) {
+            let planned = checker.step(&path, step, &case);
+            case.steps.extend(planned);
+        }
     }
     case.marks = std::mem::take(&mut checker.marks);
     if checker.names_one_node {
@@ -118,6 +124,30 @@ struct Checker<'a> {
 }
 
 impl Checker<'_> {
+    /// Returns true if the parameters and the values of the matrix are as a step wants them.
+    fn is_wanted(
+        &mut self,
+        path: &Path,
+        when: &BTreeMap<String, Scalar>,
+        case: &PlannedCase,
+    ) -> bool {
+        let mut is_wanted = true;
+        for (name, Scalar(wanted)) in when {
+            let parameter = case.parameters.get(name).map(|parameter| &parameter.value);
+            let Some(value) = case.values.get(name).or(parameter) else {
+                let known = case.values.keys().chain(case.parameters.keys());
+                let message = format!(
+                    "unknown value {name:?}: neither a parameter nor of the matrix{}",
+                    suggestion(name, known.map(String::as_str))
+                );
+                self.wrong_key(&path.key(name), message);
+                continue;
+            };
+            is_wanted &= value == wanted;
+        }
+        is_wanted
+    }
+
     /// Reports a problem with a value, unless something was taken out of the value, which may be
     /// the cause.
     fn wrong(&mut self, path: &Path, message: impl Into<String>) {

@@ -36,7 +36,7 @@ type Environ = HashMap<OsString, OsString>;
 #[derive(Debug)]
 pub(crate) struct CommandEnd {
     /// `None` if it did not end in time.
-    finished: Option<ProgramOutput>,
+    pub(crate) finished: Option<ProgramOutput>,
     /// The processes that it started and that outlived it: command lines and pids.
     left: Vec<String>,
 }
@@ -268,7 +268,7 @@ pub(crate) fn judge(run: &PlannedCommand, ended: &CommandEnd) -> Result<(), (Str
 }
 
 /// Returns the last 20 lines of a text, and the number of those before.
-fn tail(text: &str) -> String {
+pub(crate) fn tail(text: &str) -> String {
     const LINES: usize = 20;
     let lines: Vec<_> = text.lines().collect();
     match lines.len().checked_sub(LINES) {

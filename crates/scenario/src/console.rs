@@ -2,13 +2,18 @@
 
 use std::{
     io::{IsTerminal as _, Write as _},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anstyle::{AnsiColor, Style};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
-use crate::runner::{Job, RunFailure, RunOutcome, RunReport};
+use crate::{
+    format::plain,
+    narration,
+    plan::{Parameter, PlannedCase, PlannedStep},
+    runner::{Job, RunFailure, RunOutcome, RunReport},
+};
 
 const GOOD: Style = AnsiColor::Green.on_default().bold();
 const BAD: Style = AnsiColor::Red.on_default().bold();
@@ -22,13 +27,16 @@ const TICK: Duration = Duration::from_millis(100);
 pub(crate) struct Console {
     /// `None` where lines cannot change, because standard output or error is not a terminal.
     bars: Option<MultiProgress>,
+    /// True to narrate runs.
+    narrates: bool,
 }
 
 impl Console {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(narrates: bool) -> Self {
         let is_terminal = std::io::stderr().is_terminal() && std::io::stdout().is_terminal();
         Self {
             bars: is_terminal.then(MultiProgress::new),
+            narrates,
         }
     }
 
@@ -44,7 +52,12 @@ impl Console {
     }
 
     /// Starts the changing line of a run.
-    pub(crate) fn track(&self, title: &str) -> ProgressLine<'_> {
+    pub(crate) fn track(&self, job: &Job) -> ProgressLine<'_> {
+        if self.narrates {
+            let PlannedCase { description, .. } = &*job.case;
+            let about = description.as_deref().unwrap_or_default();
+            self.line(&format!("=== {} ===\n{about}\n", job.title));
+        }
         let bar = self.bars.as_ref().map(|bars| {
             let bar = bars.add(ProgressBar::new_spinner());
             if let Ok(style) =
@@ -52,14 +65,15 @@ impl Console {
             {
                 bar.set_style(style);
             }
-            bar.set_prefix(title.to_owned());
+            bar.set_prefix(job.title.clone());
             bar.enable_steady_tick(TICK);
             bar
         });
         ProgressLine {
             console: self,
-            title: title.to_owned(),
+            title: job.title.clone(),
             bar,
+            begun: Instant::now(),
         }
     }
 
@@ -72,6 +86,10 @@ impl Console {
             left,
             ..
         } = report;
+        if self.narrates && matches!(outcome, RunOutcome::Passed) {
+            self.line("");
+            return;
+        }
         // Runs that were not begun are only counted, in the summary.
         let Some(mut text) = headline(report) else {
             return;
@@ -98,25 +116,39 @@ impl Console {
             text.push('\n');
             text.push_str(&indent(line));
         }
-        if matches!(outcome, RunOutcome::Failed(_) | RunOutcome::Broken(_)) {
+        // The files of a narration are temporary.
+        if matches!(outcome, RunOutcome::Failed(_) | RunOutcome::Broken(_)) && !self.narrates {
             text.push_str("\n  again: ");
             text.push_str(&again(job));
         }
         self.line(&text);
     }
 
-    /// Repeats the headlines of runs that did not pass, which have scrolled away if there were
-    /// many.
+    /// Repeats the runs that did not pass, with the reasons: the reports of other runs follow
+    /// theirs.
     pub(crate) fn not_passed(&self, reports: &[RunReport]) {
         if reports.len() > 1 {
-            let not_passed = reports
-                .iter()
-                .filter(|r| !matches!(r.outcome, RunOutcome::Passed));
-            for line in not_passed.filter_map(headline) {
+            for line in reports.iter().filter_map(repeated) {
                 self.line(&line);
             }
         }
     }
+}
+
+/// Returns the headline of a run that did not pass, and the reason; `None` for one that passed or
+/// was not begun.
+fn repeated(report: &RunReport) -> Option<String> {
+    let why = match &report.outcome {
+        RunOutcome::Passed => return None,
+        RunOutcome::Failed(failure) => reason(report, failure),
+        RunOutcome::Broken(why) => format!("it could not be run: {why}"),
+        RunOutcome::Interrupted | RunOutcome::NotBegun => String::new(),
+    };
+    let headline = headline(report)?;
+    Some(match why.is_empty() {
+        true => headline,
+        false => format!("{headline}\n{}", indent(&why)),
+    })
 }
 
 /// Returns the end of a run in a line; `None` for a run that was not begun.
@@ -149,6 +181,12 @@ fn again(job: &Job) -> String {
         job.case.file.display(),
         job.seed
     );
+    for (name, Parameter { value, is_set }) in &job.case.parameters {
+        if *is_set {
+            let set = format!("{name}={}", plain(value)).replace('\'', r"'\''");
+            line = format!("{line} --set '{set}'");
+        }
+    }
     if !job.case.values.is_empty() {
         // Quoted for a shell, which would take brackets for a pattern.
         let title = job.case.title().replace('\'', r"'\''");
@@ -157,17 +195,23 @@ fn again(job: &Job) -> String {
     line
 }
 
-/// Describes a failure, for people and for JUnit.
-pub(crate) fn described(report: &RunReport, failure: &RunFailure) -> String {
+/// Returns the step that failed and the reason.
+fn reason(report: &RunReport, failure: &RunFailure) -> String {
     let RunFailure {
         at,
         step,
         title,
         why,
-        events,
+        events: _,
     } = failure;
     let file = report.job.case.file.display();
-    let mut text = format!("{file}:{at}: step {step}, {title}: {why}");
+    format!("{file}:{at}: step {step}, {title}: {why}")
+}
+
+/// Describes a failure, for people and for JUnit.
+pub(crate) fn described(report: &RunReport, failure: &RunFailure) -> String {
+    let events = &failure.events;
+    let mut text = reason(report, failure);
     if events.is_empty() {
         text.push_str("\nthere were no events");
     } else {
@@ -186,6 +230,7 @@ pub(crate) struct ProgressLine<'a> {
     console: &'a Console,
     title: String,
     bar: Option<ProgressBar>,
+    begun: Instant,
 }
 
 impl ProgressLine<'_> {
@@ -197,18 +242,59 @@ impl ProgressLine<'_> {
     }
 
     /// Prints that the cluster has started.
-    pub(crate) fn up(&self, took: Duration) {
-        self.said("the cluster is up", took);
+    pub(crate) fn up(&self, case: &PlannedCase, took: Duration) {
+        if self.console.narrates {
+            self.console.line(&format!("$ {}", narration::up(case)));
+        } else {
+            self.said("the cluster is up", took);
+        }
     }
 
-    /// Shows the step that begins.
-    pub(crate) fn step(&self, number: usize, of: usize, title: &str) {
-        self.doing(&format!("{number}/{of} {title}"));
+    /// Shows the step that begins. A narration has its title, unless that is a claim, and the
+    /// commands that do the same.
+    pub(crate) fn step(&self, number: usize, of: usize, step: &PlannedStep) {
+        self.doing(&format!("{number}/{of} {}", step.title));
+        if !self.console.narrates {
+            return;
+        }
+        if step.is_named && !narration::is_claim(step) {
+            let at = self.begun.elapsed().as_secs();
+            self.console.line(&format!("\n[{at} s] {}", step.title));
+        }
+        for command in narration::commands(&step.action) {
+            self.console.line(&format!("$ {command}"));
+        }
     }
 
-    /// Prints a step that is done.
-    pub(crate) fn did(&self, number: usize, of: usize, title: &str, took: Duration) {
-        self.said(&format!("{number}/{of} {title}"), took);
+    /// Prints a step that is done. A narration has what was `said` in it, and the claim.
+    pub(crate) fn did(
+        &self,
+        number: usize,
+        of: usize,
+        step: &PlannedStep,
+        title: &str,
+        took: Duration,
+        said: &[String],
+    ) {
+        if !self.console.narrates {
+            self.said(&format!("{number}/{of} {title}"), took);
+            return;
+        }
+        for text in said.iter().filter(|text| !text.is_empty()) {
+            self.console.line(text);
+        }
+        if step.is_named && narration::is_claim(step) {
+            self.console
+                .line(&format!("{GOOD}✓{GOOD:#} {}", step.title));
+        }
+    }
+
+    /// Prints that a step failed, in a narration.
+    pub(crate) fn failed(&self, step: &PlannedStep) {
+        if self.console.narrates {
+            self.console
+                .line(&format!("{BAD}✗ NOT:{BAD:#} {}", step.title));
+        }
     }
 
     fn said(&self, what: &str, took: Duration) {

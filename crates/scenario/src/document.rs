@@ -116,7 +116,7 @@ impl<'a> Document<'a> {
                 file: self.file.into(),
                 position: Some(at),
                 message: format!(
-                    "unknown matrix value ${{{name}}}{}; write $${{{name}}} for the text itself",
+                    "unknown value ${{{name}}}: neither a parameter nor of the matrix{}; write $${{{name}}} for the text itself",
                     suggestion(name, known)
                 ),
             });

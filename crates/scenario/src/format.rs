@@ -37,6 +37,10 @@ pub struct Scenario {
     pub name: Option<String>,
     /// A sentence about what it shows
     pub description: Option<String>,
+    /// Values by name, and their defaults: `${name}` in any value, as of the matrix, whose values
+    /// may refer to them. `podplane test --set NAME=VALUE` sets another value of the same type
+    #[serde(default)]
+    pub parameters: BTreeMap<String, Scalar>,
     /// Values by name: lists of them, of which each combination is run, or a list of the
     /// combinations. `${name}` in any value stands for its value in that run; `$${name}` is that
     /// text itself

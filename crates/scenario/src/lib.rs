@@ -19,7 +19,8 @@ mod invariants;
 mod junit;
 mod load;
 mod look;
-pub mod metrics;
+mod metrics;
+mod narration;
 mod objects;
 mod plan;
 mod problem;
@@ -30,7 +31,7 @@ mod suite;
 #[cfg(test)]
 mod tests;
 
-pub use load::{Catalog, load};
-pub use plan::PlannedCase;
+pub use load::{Catalog, Values, load};
+pub use plan::{Parameter, PlannedCase};
 pub use problem::{Position, Problem};
 pub use suite::{SuiteOptions, SuiteVerdict, run};

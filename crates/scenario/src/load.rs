@@ -12,9 +12,9 @@ use serde_json::Value;
 use crate::{
     check,
     document::{Document, Path},
-    format::{Flag, Matrix, Scenario},
-    plan::PlannedCase,
-    problem::{Problem, listed},
+    format::{Flag, Matrix, Scalar, Scenario},
+    plan::{Parameter, PlannedCase},
+    problem::{Problem, listed, suggestion},
 };
 
 /// The names that scenarios may use and this crate does not know: of kinds, services and flags.
@@ -32,14 +32,21 @@ pub struct Catalog {
     pub up: fn(&[Flag]) -> Result<(), String>,
 }
 
+/// Values for parameters of scenarios, by name.
+pub type Values = BTreeMap<String, String>;
+
 /// Reads the scenarios in files and in directories with their subdirectories: paths in the given
-/// order, the entries of a directory by name.
+/// order, the entries of a directory by name. Parameters get the values of `set`.
 ///
 /// # Errors
 ///
-/// All problems of all files.
-pub fn load(paths: &[PathBuf], catalog: &Catalog) -> Result<Vec<PlannedCase>, Vec<Problem>> {
-    let (mut cases, mut problems) = (Vec::new(), Vec::new());
+/// All problems of all files. A value in `set` for a parameter that no scenario has is one.
+pub fn load(
+    paths: &[PathBuf],
+    set: &Values,
+    catalog: &Catalog,
+) -> Result<Vec<PlannedCase>, Vec<Problem>> {
+    let (mut cases, mut problems) = (Vec::<PlannedCase>::new(), Vec::new());
     for path in paths {
         match files(path) {
             Ok(files) if files.is_empty() => problems.push(about(
@@ -48,7 +55,7 @@ pub fn load(paths: &[PathBuf], catalog: &Catalog) -> Result<Vec<PlannedCase>, Ve
             )),
             Ok(files) => {
                 for file in files {
-                    match read(&file, catalog) {
+                    match read(&file, set, catalog) {
                         Ok(read) => cases.extend(read),
                         Err(found) => problems.extend(found),
                     }
@@ -56,6 +63,24 @@ pub fn load(paths: &[PathBuf], catalog: &Catalog) -> Result<Vec<PlannedCase>, Ve
             }
             Err(problem) => problems.push(problem),
         }
+    }
+    if problems.is_empty() {
+        let known = cases.iter().flat_map(|case| case.parameters.keys());
+        let known: BTreeSet<_> = known.map(String::as_str).collect();
+        let unknown = set.keys().filter(|name| !known.contains(name.as_str()));
+        problems.extend(unknown.map(|name| {
+            let hint = match suggestion(name, known.iter().copied()) {
+                hint if hint.is_empty() => {
+                    format!("; known: {}", listed(&known.iter().collect::<Vec<_>>()))
+                }
+                hint => hint,
+            };
+            let path = paths
+                .first()
+                .map(PathBuf::as_path)
+                .unwrap_or(FilePath::new("."));
+            about(path, format!("unknown parameter {name:?} to set{hint}"))
+        }));
     }
     if problems.is_empty() {
         Ok(cases)
@@ -105,35 +130,49 @@ fn is_scenario(file: &FilePath) -> bool {
     has("steps:") || !has("apiVersion:")
 }
 
-fn read(file: &FilePath, catalog: &Catalog) -> Result<Vec<PlannedCase>, Vec<Problem>> {
+fn read(
+    file: &FilePath,
+    set: &Values,
+    catalog: &Catalog,
+) -> Result<Vec<PlannedCase>, Vec<Problem>> {
     let text = fs::read_to_string(file)
         .map_err(|error| vec![about(file, format!("failed to read: {error}"))])?;
-    parse(file, &text, catalog)
+    parse(file, &text, set, catalog)
 }
 
 /// Returns the runs of one scenario, one for each combination of its matrix.
 pub(crate) fn parse(
     file: &FilePath,
     text: &str,
+    set: &Values,
     catalog: &Catalog,
 ) -> Result<Vec<PlannedCase>, Vec<Problem>> {
     let document = Document::parse(file, text).map_err(|problem| vec![problem])?;
     let (mut cases, mut problems) = (Vec::new(), Vec::new());
-    let (combinations, is_matrix_known) = match combinations(&document) {
-        Ok(combinations) => (combinations, true),
-        Err(problem) => {
-            problems.push(problem);
-            // The rest is checked all the same, except for references to the matrix.
-            (vec![BTreeMap::new()], false)
-        }
+    let parameters = parameters(&document, set);
+    let combinations = match &parameters {
+        Ok(parameters) => combinations(&document, parameters),
+        Err(_) => Ok(vec![BTreeMap::new()]),
     };
+    let are_values_known = parameters.is_ok() && combinations.is_ok();
+    // The rest is checked all the same, except for references to these values.
+    let parameters = parameters.unwrap_or_else(|problem| {
+        problems.push(problem);
+        BTreeMap::new()
+    });
+    let combinations = combinations.unwrap_or_else(|problem| {
+        problems.push(problem);
+        vec![BTreeMap::new()]
+    });
     for values in combinations {
-        let (mut filled, unknown) = document.substitute(&values);
-        problems.extend(unknown.into_iter().filter(|_| is_matrix_known));
+        let mut all = plain_values(&parameters);
+        all.extend(values.clone());
+        let (mut filled, unknown) = document.substitute(&all);
+        problems.extend(unknown.into_iter().filter(|_| are_values_known));
         let (scenario, wrong) = filled.decode::<Scenario>();
         problems.extend(wrong);
         if let Some(scenario) = scenario {
-            match check::check(&filled, scenario, values, catalog) {
+            match check::check(&filled, scenario, values, parameters.clone(), catalog) {
                 Ok(case) => cases.push(case),
                 Err(found) => problems.extend(found),
             }
@@ -149,8 +188,70 @@ pub(crate) fn parse(
     }
 }
 
+fn plain_values(parameters: &BTreeMap<String, Parameter>) -> BTreeMap<String, Value> {
+    let each = parameters.iter();
+    each.map(|(name, parameter)| (name.clone(), parameter.value.clone()))
+        .collect()
+}
+
+/// Returns the parameters: the values in `set`, else the defaults. They are decoded before the
+/// rest, which refers to them.
+fn parameters(
+    document: &Document<'_>,
+    set: &Values,
+) -> Result<BTreeMap<String, Parameter>, Problem> {
+    let path = Path::default().key("parameters");
+    if document.value_at(&path).is_null() {
+        return Ok(BTreeMap::new());
+    }
+    let defaults: BTreeMap<String, Scalar> = document.decode_at(&path)?;
+    let parameter = |(name, Scalar(default)): (String, Scalar)| {
+        let Some(text) = set.get(&name) else {
+            let value = default;
+            return Ok((
+                name,
+                Parameter {
+                    value,
+                    is_set: false,
+                },
+            ));
+        };
+        let value = match default {
+            Value::String(_) => Some(Value::String(text.clone())),
+            _ => serde_json::from_str(text).ok().filter(|value: &Value| {
+                (value.is_number() && default.is_number())
+                    || (value.is_boolean() && default.is_boolean())
+            }),
+        };
+        let value = value.ok_or_else(|| {
+            let kind = if default.is_number() {
+                "a number"
+            } else {
+                "true or false"
+            };
+            let message = format!(
+                "invalid value {text:?} to set for {name}: want {kind}, as its default {default}"
+            );
+            document.problem(&path.key(&name), message)
+        })?;
+        Ok((
+            name,
+            Parameter {
+                value,
+                is_set: true,
+            },
+        ))
+    };
+    defaults.into_iter().map(parameter).collect()
+}
+
 /// Returns the values of each run. The matrix is decoded before the rest, which refers to it.
-fn combinations(document: &Document<'_>) -> Result<Vec<BTreeMap<String, Value>>, Problem> {
+fn combinations(
+    document: &Document<'_>,
+    parameters: &BTreeMap<String, Parameter>,
+) -> Result<Vec<BTreeMap<String, Value>>, Problem> {
+    // Unknown names in it are reported with those in the rest.
+    let (document, _) = &document.substitute(&plain_values(parameters));
     let path = Path::default().key("matrix");
     let value = document.value_at(&path);
     if value.is_null() {
@@ -163,6 +264,10 @@ fn combinations(document: &Document<'_>) -> Result<Vec<BTreeMap<String, Value>>,
     }
     let names = |values: &BTreeMap<String, Value>| values.keys().cloned().collect::<Vec<_>>();
     let first = names(&combinations[0]);
+    if let Some(name) = first.iter().find(|name| parameters.contains_key(*name)) {
+        let message = format!("{name} is a parameter, too: give one of them another name");
+        return Err(document.problem(&path, message));
+    }
     match combinations
         .iter()
         .position(|values| names(values) != first)

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::{
     command,
     format::{EventType, ObjectRef},
-    metrics,
+    metrics, narration,
     plan::{Expectation, ExpectedState, Look},
     problem::Position,
     rule::{Cel, NumberRule, TextRule},
@@ -37,6 +37,7 @@ pub(crate) async fn unmet(
     expect: &[Expectation],
 ) -> Vec<UnmetExpectation> {
     let mut found = Vec::new();
+    stage.take_said();
     for expectation in expect {
         let (expected, was) = match look(stage, &expectation.rule).await {
             Ok(Ok(())) => continue,
@@ -105,7 +106,11 @@ async fn look(
                 .objects
                 .list("events", namespace.as_deref(), None)
                 .await?;
-            Ok(of_events(&wanted, *numbers, &events))
+            Ok(of_events(&wanted, *numbers, &events).map(|first| {
+                if let Some(first) = first {
+                    stage.say(format!("  {first}"));
+                }
+            }))
         }
         ExpectedState::Metric {
             name,
@@ -147,6 +152,10 @@ async fn look(
         }
         ExpectedState::Command(run) => {
             let ended = command::execute(stage, run).await?;
+            if let Some(finished) = &ended.finished {
+                stage.say(format!("$ {}", narration::lines(run).join("\n$ ")));
+                stage.say(narration::output(finished));
+            }
             Ok(command::judge(run, &ended))
         }
         ExpectedState::Call {
@@ -282,11 +291,12 @@ fn times(event: &Value) -> usize {
     usize::try_from(count.unwrap_or(1).max(1)).unwrap_or(usize::MAX)
 }
 
+/// Compares the number of events with the wanted one. Returns the first of them, as a line.
 fn of_events(
     wanted: &WantedEvents<'_>,
     numbers: NumberRule,
     events: &[Value],
-) -> Result<(), StateDifference> {
+) -> Result<Option<String>, StateDifference> {
     let is_on = |event: &&Value| {
         wanted.on.as_ref().is_none_or(|(kind, name)| {
             event["involvedObject"]["kind"] == **kind && event["involvedObject"]["name"] == *name
@@ -309,7 +319,7 @@ fn of_events(
     };
     let found: usize = events.iter().filter(is_meant).map(since).sum();
     if numbers.allows(whole(found)) {
-        return Ok(());
+        return Ok(events.iter().find(is_meant).map(event_line));
     }
     let near: Vec<_> = events.iter().filter(is_on).collect();
     let last: Vec<_> = near
@@ -364,7 +374,10 @@ async fn of_ping(
         }
         args.push("--verify");
     }
+    let line = format!("$ podplane {}", args.join(" "));
     let finished = podplane_test_cluster::run(stage.cluster.command("podplane", args)).await?;
+    stage.say(line);
+    stage.say(narration::output(&finished));
     // 0 is an answer, 1 is none or one of another pod; with any other code nothing was asked.
     if finished.code == Some(i32::from(!answers)) {
         return Ok(Ok(()));

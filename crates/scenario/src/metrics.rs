@@ -13,7 +13,7 @@ use crate::{objects::ANSWER_LIMIT, problem::suggestion};
 /// # Errors
 ///
 /// If no service answers at `address`, or there is no such metric or label.
-pub async fn series(
+pub(crate) async fn series(
     address: &str,
     name: &str,
     labels: &BTreeMap<String, String>,

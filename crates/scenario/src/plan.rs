@@ -36,6 +36,8 @@ pub struct PlannedCase {
     pub description: Option<String>,
     /// The values of the matrix.
     pub values: BTreeMap<String, Value>,
+    /// The values of the parameters.
+    pub parameters: BTreeMap<String, Parameter>,
     /// The cluster.
     pub cluster: Cluster,
     pub(crate) steps: Vec<PlannedStep>,
@@ -43,6 +45,15 @@ pub struct PlannedCase {
     pub(crate) marks: BTreeSet<String>,
     /// The time limit of everything that has none in the file.
     pub(crate) within: Duration,
+}
+
+/// The value of a parameter.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Parameter {
+    /// The value.
+    pub value: Value,
+    /// True if it is not the scenario's default.
+    pub is_set: bool,
 }
 
 impl PlannedCase {
@@ -112,6 +123,8 @@ pub(crate) struct PlannedStep {
     /// The position in the scenario.
     pub(crate) at: Position,
     pub(crate) title: String,
+    /// True if the scenario has a name for it.
+    pub(crate) is_named: bool,
     pub(crate) action: Action,
     pub(crate) violations: BTreeSet<ViolationKind>,
     pub(crate) settle: Duration,

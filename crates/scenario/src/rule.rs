@@ -392,6 +392,11 @@ impl TextRule {
                 .is_none_or(|pattern| pattern.is_match(text))
     }
 
+    /// Returns true if it demands anything.
+    pub(crate) fn is_set(&self) -> bool {
+        self.equals.is_some() || self.contains.is_some() || self.matches.is_some()
+    }
+
     pub(crate) fn describe(&self) -> String {
         let equals = self.equals.iter().map(|text| format!("{text:?}"));
         let contains = self

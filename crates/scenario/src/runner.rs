@@ -211,7 +211,7 @@ async fn run_on_cluster(
         if let Err(error) = stage.prepare_nodes().await {
             return RunOutcome::Broken(format!("{error:#}"));
         }
-        track.up(begun.elapsed());
+        track.up(&stage.case, begun.elapsed());
         run_steps(report, &mut stage, track).await
     };
     let outcome = until_cancelled(played, &settings.cancel).await;
@@ -258,7 +258,7 @@ async fn run_steps(
     let mut before = &BTreeSet::new();
     for (index, step) in case.steps.iter().enumerate() {
         let number = index + 1;
-        track.step(number, case.steps.len(), &step.title);
+        track.step(number, case.steps.len(), step);
         let begun = Instant::now();
         let expected = ExpectedViolations {
             step,
@@ -273,11 +273,12 @@ async fn run_steps(
                 if let Some(note) = &done.note {
                     title = format!("{title} ({note})");
                 }
-                track.did(number, case.steps.len(), &title, took);
+                track.did(number, case.steps.len(), step, &title, took, &done.said);
                 report.steps.push(StepReport { title, took });
                 report.timings.extend(done.timing);
             }
             Err(why) => {
+                track.failed(step);
                 return RunOutcome::Failed(RunFailure {
                     at: step.at,
                     step: number,

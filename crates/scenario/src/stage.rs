@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -55,6 +55,8 @@ pub(crate) struct ScenarioCluster {
     pub(crate) marks: BTreeMap<String, EventCounts>,
     /// The directory for files of the scenario's commands.
     pub(crate) scratch: PathBuf,
+    /// What the expectations of the last look found, for a narration.
+    said: Mutex<Vec<String>>,
 }
 
 /// A fault in effect.
@@ -115,7 +117,21 @@ impl ScenarioCluster {
             random: StdRng::seed_from_u64(seed),
             marks: BTreeMap::new(),
             scratch,
+            said: Mutex::default(),
         })
+    }
+
+    /// Notes what an expectation has found.
+    pub(crate) fn say(&self, text: String) {
+        self.said
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(text);
+    }
+
+    /// Returns the notes since the last call.
+    pub(crate) fn take_said(&self) -> Vec<String> {
+        std::mem::take(&mut *self.said.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Adds the nodes that the scenario names, and waits until all nodes are Ready, unless the

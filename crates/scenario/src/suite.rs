@@ -40,6 +40,8 @@ pub struct SuiteOptions {
     /// The directory for the logs of every run; `None` keeps only the logs of runs that failed, in
     /// the directory of temporary files.
     pub output: Option<PathBuf>,
+    /// True to narrate the runs, with commands and their output, in place of a report.
+    pub narrate: bool,
 }
 
 /// The result of all runs.
@@ -74,6 +76,7 @@ pub async fn run(
         repeat,
         jobs,
         output,
+        narrate,
     } = options;
     let begun = Instant::now();
     // If the report cannot be written, this fails before the runs.
@@ -81,7 +84,7 @@ pub async fn run(
         Some(name) => Some((report_file(&name, &cases)?, name)),
         None => None,
     };
-    let console = Console::new();
+    let console = Console::new(narrate);
     let seed_of_all = seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
     let setting = RunSettings {
         program: Program::at(program)?,
@@ -91,11 +94,13 @@ pub async fn run(
         cancel: cancel.clone(),
     };
     let number = cases.len() * repeat.get();
-    console.line(&format!(
-        "{number} run{}, {} at once, seed {seed_of_all}",
-        if number == 1 { "" } else { "s" },
-        jobs.get().min(number)
-    ));
+    if !narrate {
+        console.line(&format!(
+            "{number} run{}, {} at once, seed {seed_of_all}",
+            if number == 1 { "" } else { "s" },
+            jobs.get().min(number)
+        ));
+    }
     let cases: Vec<_> = cases.into_iter().map(Arc::new).collect();
     let queue = (0..repeat.get()).flat_map(|round| {
         let job = move |case: &Arc<PlannedCase>| {
@@ -117,7 +122,7 @@ pub async fn run(
         if cancel.is_cancelled() {
             return (index, RunReport::new(job));
         }
-        let track = console.track(&job.title);
+        let track = console.track(&job);
         let report = runner::run(job, &setting, &track).await;
         drop(track);
         console.ended(&report);
@@ -127,7 +132,9 @@ pub async fn run(
     let mut reports: Vec<(usize, RunReport)> = ended.collect().await;
     reports.sort_by_key(|(index, _)| *index);
     let mut reports: Vec<RunReport> = reports.into_iter().map(|(_, report)| report).collect();
-    summarize(&console, &reports, begun.elapsed(), seed_of_all);
+    if !narrate {
+        summarize(&console, &reports, begun.elapsed(), seed_of_all);
+    }
     if let Some((mut file, name)) = junit {
         let text = junit::xml(&reports, begun.elapsed())?;
         file.write_all(text.as_bytes())

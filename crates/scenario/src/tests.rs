@@ -6,7 +6,7 @@ use podplane_api::schema::Type;
 
 use crate::{
     format::IpPolicy,
-    load::{Catalog, parse},
+    load::{Catalog, Values, parse},
     plan::{Action, PlannedCase, PlannedWait},
 };
 
@@ -53,7 +53,13 @@ pub(crate) fn catalog() -> Catalog {
 }
 
 fn read(text: &str) -> Result<Vec<PlannedCase>, Vec<String>> {
-    parse(Path::new("x.yaml"), text, &catalog()).map_err(|problems| {
+    read_with(text, &[])
+}
+
+fn read_with(text: &str, set: &[(&str, &str)]) -> Result<Vec<PlannedCase>, Vec<String>> {
+    let set = set.iter();
+    let set = set.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    parse(Path::new("x.yaml"), text, &set.collect(), &catalog()).map_err(|problems| {
         let strip = |problem: &crate::Problem| {
             let text = problem.to_string();
             text.strip_prefix("x.yaml:").unwrap_or(&text).to_owned()
@@ -70,6 +76,27 @@ const WRONG: &[(&str, &str)] = &[
     (
         "",
         "1:1: invalid type: null, expected a mapping with `steps`",
+    ),
+    // Parameters.
+    (
+        "parameters: {a: [1]}\nsteps: [{delete: pod/a}]\n",
+        "1:17: want a text, a number or a boolean, not [1]",
+    ),
+    (
+        "parameters: {a: 1}\nmatrix: {a: [1]}\nsteps: [{delete: pod/a}]\n",
+        "2:9: a is a parameter, too: give one of them another name",
+    ),
+    (
+        "parameters: {mask: 1}\nsteps: [{delete: 'pod/${maks}'}]\n",
+        "2:18: unknown value ${maks}: neither a parameter nor of the matrix; did you mean \"mask\"?",
+    ),
+    (
+        "parameters: {mask: 1}\nsteps: [{delete: pod/a, when: {maks: 1}}]\n",
+        "2:32: unknown value \"maks\": neither a parameter nor of the matrix; did you mean \"mask\"?",
+    ),
+    (
+        "cluster: {parameters: {a: 1}}\nsteps: [{delete: pod/a}]\n",
+        "1:11: unknown field \"parameters\"",
     ),
     // Not of the format.
     ("name: x\n", "1:1: missing field `steps`"),
@@ -377,7 +404,7 @@ const WRONG: &[(&str, &str)] = &[
     // The matrix.
     (
         "matrix: {mask: [30, 29]}\ncluster:\n  nodeCIDRMaskSize: ${musk}\nsteps: []\n",
-        "3:21: unknown matrix value ${musk}; did you mean \"mask\"?",
+        "3:21: unknown value ${musk}: neither a parameter nor of the matrix; did you mean \"mask\"?",
     ),
     (
         "matrix: {mask: 30}\nsteps: []\n",
@@ -518,6 +545,47 @@ fn a_matrix_gives_a_run_for_each_combination() {
 }
 
 #[test]
+fn parameters_have_defaults_and_are_set_to_values_of_the_same_type() {
+    let text = "parameters: {mask: 30, word: a, kept: true}\nmatrix: [{range: '10.${mask}'}]\n\
+        cluster: {nodeCIDRMaskSize: '${mask}'}\nsteps:\n- {name: '${word} ${range} ${kept}', delete: pod/a}\n\
+        - {when: {word: a}, delete: pod/b}\n- {when: {mask: 29, range: '10.29'}, delete: pod/c}\n";
+    let [case] = &read(text).unwrap()[..] else {
+        panic!("several runs");
+    };
+    assert_eq!(case.cluster.node_cidr_mask_size, Some(30));
+    let titles = |case: &PlannedCase| -> Vec<String> {
+        case.steps.iter().map(|step| step.title.clone()).collect()
+    };
+    assert_eq!(titles(case), ["a 10.30 true", "delete pod/b"]);
+    assert!(case.parameters.values().all(|parameter| !parameter.is_set));
+    let case = &read_with(text, &[("mask", "29"), ("word", "7")]).unwrap()[0];
+    assert_eq!(case.cluster.node_cidr_mask_size, Some(29));
+    assert_eq!(titles(case), ["7 10.29 true", "delete pod/c"]);
+    assert!(case.parameters["mask"].is_set && !case.parameters["kept"].is_set);
+    let wrong = read_with(text, &[("mask", "many"), ("kept", "1")]).unwrap_err();
+    assert_eq!(
+        wrong,
+        ["1:39: invalid value \"1\" to set for kept: want true or false, as its default true"]
+    );
+}
+
+#[test]
+fn a_value_for_a_parameter_that_no_scenario_has_is_a_problem() {
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    let set = Values::from([("maks".into(), "30".into())]);
+    let problems = crate::load(&[examples], &set, &catalog()).unwrap_err();
+    let [problem] = &problems[..] else {
+        panic!("{problems:?}");
+    };
+    assert!(
+        problem
+            .message
+            .starts_with("unknown parameter \"maks\" to set; known: "),
+        "{problem}"
+    );
+}
+
+#[test]
 fn titles_abbreviate_long_matrix_values() {
     let long = "0123456789".repeat(30);
     let text = format!(
@@ -594,7 +662,7 @@ fn examples_name_the_schema_by_its_url() {
         schema["$id"].as_str().unwrap()
     );
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
-    let cases = crate::load(&[examples], &catalog()).unwrap();
+    let cases = crate::load(&[examples], &Values::new(), &catalog()).unwrap();
     assert!(!cases.is_empty());
     for case in cases {
         let text = std::fs::read_to_string(&case.file).unwrap();
@@ -621,7 +689,7 @@ fn parses_the_examples_in_the_docs() {
             whole => whole.to_owned(),
         };
         let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/x.yaml");
-        if let Err(problems) = parse(&here, &whole, &catalog()) {
+        if let Err(problems) = parse(&here, &whole, &Values::new(), &catalog()) {
             panic!("{problems:#?}\nin:\n{whole}");
         }
     }

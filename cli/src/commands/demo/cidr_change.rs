@@ -1,35 +1,32 @@
 //! `demo cidr-change`: story B, in which the cluster CIDR of a live cluster changes twice; with the
 //! fault and its repair, and again without the fault.
 
-mod blocks;
-mod fault;
-mod objects;
-mod ranges;
-mod remedy;
-mod stage;
+use std::{process::ExitCode, time::Duration};
 
-use std::{
-    process::ExitCode,
-    time::{Duration, Instant},
-};
-
+use anyhow::Context as _;
 use ipnet::Ipv4Net;
-use podplane_cluster::settings::Network;
-use podplane_service_runtime::shutdown;
+use podplane_cluster::settings::{Network, name_of};
+use podplane_scenario::{PlannedCase, Values};
+use podplane_test_cluster::Cluster;
 
-use self::{ranges::DemoRanges, stage::DemoCluster};
-use super::super::duration;
-use crate::{global::block_on, output, report::UsageError};
+use super::{super::duration, File, play};
+use crate::{global::block_on, report::UsageError};
 
-/// The number of nodes, and of their blocks at first.
-const NODES: usize = 300;
-const BLOCKS: usize = 256;
-/// The number of wide blocks besides the one that contains the old blocks.
-const WIDE: usize = 15;
-/// The number of nodes without a block of either size, except the one that is off meanwhile.
-const WAITING: usize = NODES - 1 - BLOCKS - WIDE;
-/// The number of nodes in the end.
-const ALL_NODES: usize = 500;
+macro_rules! files {
+    ($($name:literal)*) => {
+        [$(($name, include_str!(concat!("../../../demos/cidr-change/", $name)))),*]
+    };
+}
+
+const FILES: [File; 9] = files![
+    "cidr-change.yaml" "agents" "blocks" "duplicates" "meet" "pools" "register" "repair" "witness"
+];
+
+/// The length of the cluster CIDR, and of the one that it becomes.
+const CLUSTER: u8 = 16;
+const LARGER: u8 = 12;
+/// The length of the smallest pool: it has a block of 64 addresses for each of 300 nodes.
+const LONGEST_POOL: u8 = 17;
 
 /// Show how a change of the cluster CIDR of a live cluster causes duplicate pod CIDRs, how to
 /// repair them, and how podplane prevents them
@@ -40,8 +37,8 @@ const ALL_NODES: usize = 500;
 /// are replaced. With Kubernetes' own allocator (--compat upstream) nodes are assigned the pod
 /// CIDRs of others, and the demo repairs them. At last, the same with podplane's allocator.
 ///
-/// Prints each step as a command, and checks every claim. Exit codes: 0 all claims hold; 1 one does
-/// not.
+/// Prints each step as a command, and checks every claim. Requires sh and awk, for its scripts.
+/// Exit codes: 0 all claims hold; 1 one does not.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  podplane demo cidr-change\n  podplane demo cidr-change --part remedy\n  podplane demo cidr-change --cluster-cidr 10.60.0.0/16 --pool-cidr 172.20.0.0/16"
@@ -82,40 +79,82 @@ enum DemoPart {
 }
 
 pub(super) fn run(demo: &CidrChange) -> anyhow::Result<ExitCode> {
-    let (mut failed, started) = (0, Instant::now());
-    let ranges = DemoRanges::new(demo.cluster_cidr, demo.pool_cidr).map_err(UsageError)?;
-    block_on(async {
-        if demo.part != DemoPart::Remedy {
-            output::line("\n=== With Kubernetes' own allocator (--compat upstream) ===")?;
-            let mut stage = DemoCluster::open("upstream", ranges, demo.network, demo.timeout)?;
-            failed += played(&mut stage, async |stage| fault::play(stage).await).await?;
-        }
-        if demo.part != DemoPart::Fault {
-            output::line("\n=== The same with podplane's allocator ===")?;
-            let mut stage = DemoCluster::open("none", ranges, Network::Ledger, demo.timeout)?;
-            failed += played(&mut stage, async |stage| remedy::play(stage).await).await?;
-        }
-        Ok(())
-    })?;
-    Ok(if failed == 0 {
-        let seconds = started.elapsed().as_secs();
-        output::line(format_args!("\nall claims hold, after {seconds} s"))?;
-        ExitCode::SUCCESS
-    } else {
-        output::line(format_args!("\n{failed} claims do not hold"))?;
-        ExitCode::FAILURE
-    })
+    let mut set = ranges(demo.cluster_cidr, demo.pool_cidr).map_err(UsageError)?;
+    let network = match demo.network {
+        Network::Auto if demo.part != DemoPart::Remedy => block_on(possible_network())?,
+        named => name_of(&named),
+    };
+    set.insert("network".into(), network);
+    let is_wanted = |case: &PlannedCase| match demo.part {
+        DemoPart::All => true,
+        DemoPart::Fault => case.values["part"] == "fault",
+        DemoPart::Remedy => case.values["part"] == "remedy",
+    };
+    play(&FILES, &set, demo.timeout, is_wanted)
 }
 
-/// Plays a history, and takes the cluster down in any case. Returns the number of failed claims.
-async fn played(
-    stage: &mut DemoCluster,
-    play: impl AsyncFnOnce(&mut DemoCluster) -> anyhow::Result<()>,
-) -> anyhow::Result<usize> {
-    let done = tokio::select! {
-        done = play(stage) => done,
-        signal = shutdown::requested() => Err(anyhow::anyhow!("interrupted by {}", signal?)),
-    };
-    stage.close().await?;
-    done.map(|()| stage.failed())
+/// Returns the network mode that a cluster has here: kernel if permitted, else ledger.
+async fn possible_network() -> anyhow::Result<String> {
+    let program = std::env::current_exe().context("failed to find the program's own file")?;
+    let builder = Cluster::builder().nodes(0).network(Network::Auto);
+    let cluster = builder.program(program).start().await?;
+    let network = cluster.status().await?.network;
+    cluster.stop().await?;
+    Ok(network)
+}
+
+/// Returns the parameters for the ranges of the flags.
+///
+/// # Errors
+///
+/// A sentence on the flag whose range has the wrong length, or on ranges that overlap.
+fn ranges(cluster: Ipv4Net, pool: Ipv4Net) -> Result<Values, String> {
+    let (cluster, pool) = (cluster.trunc(), pool.trunc());
+    if cluster.prefix_len() != CLUSTER {
+        return Err(format!(
+            "invalid --cluster-cidr {cluster}: must be a /{CLUSTER}, which becomes a /{LARGER} in the demo"
+        ));
+    }
+    if pool.prefix_len() > LONGEST_POOL {
+        return Err(format!(
+            "invalid --pool-cidr {pool}: must be a /{LONGEST_POOL} or larger, for 64 addresses on each of 300 nodes"
+        ));
+    }
+    let larger = Ipv4Net::new_assert(cluster.addr(), LARGER).trunc();
+    if larger.contains(&pool) || pool.contains(&larger) {
+        return Err(format!(
+            "invalid --pool-cidr {pool}: overlaps {larger}, which the cluster CIDR becomes"
+        ));
+    }
+    let [first, second, ..] = cluster.addr().octets();
+    Ok(Values::from([
+        ("prefix".into(), format!("{first}.{second}")),
+        ("pool".into(), pool.to_string()),
+    ]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refuses_ranges_that_the_demo_cannot_play_with() {
+        let ranges =
+            |cluster: &str, pool: &str| ranges(cluster.parse().unwrap(), pool.parse().unwrap());
+        assert_eq!(
+            ranges("10.60.0.0/16", "172.20.128.7/17").unwrap(),
+            Values::from([
+                ("prefix".into(), "10.60".into()),
+                ("pool".into(), "172.20.128.0/17".into())
+            ])
+        );
+        for (cluster, pool, want) in [
+            ("10.60.0.0/15", "192.168.0.0/16", "--cluster-cidr"),
+            ("10.60.0.0/16", "192.168.0.0/18", "--pool-cidr"),
+            ("10.60.0.0/16", "10.48.0.0/16", "overlaps 10.48.0.0/12"),
+        ] {
+            let error = ranges(cluster, pool).unwrap_err();
+            assert!(error.contains(want), "{error}");
+        }
+    }
 }

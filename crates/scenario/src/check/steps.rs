@@ -23,6 +23,7 @@ impl Checker<'_> {
         if let Some(name) = &step.name {
             self.steps.push(name.clone());
         }
+        let is_named = step.name.is_some();
         let present = self.document.keys(path);
         let actions: Vec<&str> = present
             .into_iter()
@@ -62,6 +63,7 @@ impl Checker<'_> {
         Some(PlannedStep {
             at: self.document.at(path),
             title,
+            is_named,
             action,
             violations,
             settle,

@@ -26,6 +26,10 @@ pub struct Step {
     pub violations: Vec<ViolationKind>,
     /// The time that the findings may take to become the expected ones. Default: 20s
     pub settle: Option<Period>,
+    /// Carry the step out only in runs in which these parameters and values of the matrix have
+    /// these values. Default: in every run
+    #[serde(default)]
+    pub when: BTreeMap<String, Scalar>,
 
     /// Create or change objects, as `podplane apply` does: a file beside the scenario, an object,
     /// or a list of them

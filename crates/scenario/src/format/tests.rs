@@ -1,7 +1,7 @@
 //! The schema accepts a file if the program does, as far as form is concerned: it does not know the
 //! names of objects, nodes and fields.
 
-use std::path::Path;
+use std::{collections::BTreeMap, path::Path};
 
 use regex::Regex;
 use serde_json::Value;
@@ -436,7 +436,7 @@ fn schema_and_program_accept_the_same_scenarios() {
             true => format!("steps:\n{text}\n"),
             false => (*text).to_owned(),
         };
-        let read = parse(Path::new("x.yaml"), &text, &catalog());
+        let read = parse(Path::new("x.yaml"), &text, &BTreeMap::new(), &catalog());
         for (who, takes) in [
             ("the program", read.is_ok()),
             ("the schema", schema_takes(&schema, &text)),
