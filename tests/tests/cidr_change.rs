@@ -205,7 +205,7 @@ fn the_demo_plays_story_b_with_its_fault() {
         let told = demo("fault", &[]);
         // The commands, their output and the claims.
         for part in [
-            "$ podplane node add --network ledger node-{34..298}",
+            "$ podplane node add --network ledger node-{46..298}",
             "NOT verified: packets to 10.244.",
             "✓ no two nodes share an address of their blocks",
         ] {
