@@ -1,11 +1,15 @@
 //! Leader election against the real server.
 
 use clap::Parser;
-use podplane_api::coordination::Lease;
+use podplane_api::{
+    coordination::{Lease, LeaseSpec},
+    jiff::Timestamp,
+};
 use podplane_client::{
     Reason,
     leader::{Candidate, LeaderElection, LeaderError, Leadership},
 };
+use podplane_host::{clock, simulation};
 use tokio::sync::mpsc;
 
 use super::*;
@@ -55,7 +59,7 @@ async fn ended(
     within(running.join_next()).await.unwrap().unwrap()
 }
 
-async fn held_lease(server: &TestServer) -> podplane_api::coordination::LeaseSpec {
+async fn held_lease(server: &TestServer) -> LeaseSpec {
     let leases = server.client.namespaced::<Lease>("kube-system");
     leases.get("component").await.unwrap().spec.unwrap()
 }
@@ -175,4 +179,44 @@ async fn leads_without_a_lease_if_election_is_disabled() {
         assert!(error.contains(why), "{error}");
     }
     server.stop().await;
+}
+
+/// The Lease and its UID after its holder led for ten minutes and was killed, in a simulation.
+async fn simulated_takeover(seed: u64, begun: Timestamp) -> (LeaseSpec, String) {
+    let _simulation = simulation::begin(seed, begun);
+    let server = TestServer::at("127.0.0.1:7080", Policy::default(), MemStore::new()).await;
+    let stop = CancellationToken::new();
+    let flags = [
+        "--leader-elect-lease-duration=15s",
+        "--leader-elect-renew-deadline=10s",
+        "--leader-elect-retry-period=2s",
+    ];
+    let (mut told_one, one) = run(candidate(&server, &flags).unwrap(), &stop);
+    within(told_one.recv()).await.unwrap();
+    let (mut told_two, two) = run(candidate(&server, &flags).unwrap(), &stop);
+    clock::sleep(Duration::from_secs(600)).await;
+    assert!(told_two.is_empty());
+    drop(one);
+    within(told_two.recv()).await.unwrap();
+    let leases = server.client.namespaced::<Lease>("kube-system");
+    let lease = leases.get("component").await.unwrap();
+    stop.cancel();
+    assert!(ended(two).await.unwrap().is_some());
+    server.stop().await;
+    (lease.spec.unwrap(), lease.metadata.uid.unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_simulated_takeover_follows_the_seed() {
+    let begun: Timestamp = "2030-01-01T00:00:00Z".parse().unwrap();
+    let (spec, uid) = simulated_takeover(7, begun).await;
+    let taken = spec.acquire_time.clone().unwrap().0;
+    let waited = Duration::try_from(taken.duration_since(begun)).unwrap();
+    let least = Duration::from_secs(600 + 15 - 2);
+    let most = Duration::from_secs(600 + 15 + 5);
+    assert!(least <= waited && waited <= most, "{waited:?}");
+    let again = simulated_takeover(7, begun).await;
+    assert_eq!(again, (spec.clone(), uid));
+    let other = simulated_takeover(8, begun).await;
+    assert_ne!(other.0.holder_identity, spec.holder_identity);
 }
