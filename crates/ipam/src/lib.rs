@@ -4,7 +4,7 @@
 //! This crate never reads a clock, does no input or output and draws no random number: its
 //! decisions depend only on the arguments, so that the controller, the scheduler, the plugins, the
 //! audit and the tests all get the same answer. Start with [`cluster`] (the flags), then [`blocks`]
-//! (the holders of blocks), then [`audit`] (the invariants of the system).
+//! (the holders of blocks), then [`invariants`] (the invariants of the system).
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]

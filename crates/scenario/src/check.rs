@@ -8,13 +8,12 @@ mod title;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::Value;
 
 use crate::{
     document::{Document, Path},
     format::{Network, Scalar, Scenario},
     load::Catalog,
-    plan::{Parameter, PlannedCase, WITHIN},
+    plan::{PlannedCase, RunValues, WITHIN},
     problem::{Problem, suggestion},
     rule::BadRule,
 };
@@ -36,13 +35,11 @@ pub(crate) const RANGES: [&str; 5] = [
     "service-cluster-ip-range",
 ];
 
-/// Returns the run that a scenario describes with these values of its matrix, or all problems in
-/// it.
+/// Returns the run that a scenario describes with these values, or all problems in it.
 pub(crate) fn check(
     document: &Document<'_>,
     scenario: Scenario,
-    values: BTreeMap<String, Value>,
-    parameters: BTreeMap<String, Parameter>,
+    values: RunValues,
     catalog: &Catalog,
 ) -> Result<PlannedCase, Vec<Problem>> {
     let Scenario {
@@ -64,8 +61,8 @@ pub(crate) fn check(
         file: file.into(),
         name: name.unwrap_or_else(stem),
         description,
-        values,
-        parameters,
+        values: values.matrix,
+        parameters: values.parameters,
         cluster,
         steps: Vec::new(),
         marks: BTreeSet::new(),
@@ -74,6 +71,7 @@ pub(crate) fn check(
     let mut checker = Checker {
         document,
         catalog,
+        are_values_complete: values.are_complete,
         network: case.cluster.network(),
         nodes: Some(BTreeSet::new()),
         names_one_node: false,
@@ -111,6 +109,8 @@ pub(crate) fn check(
 struct Checker<'a> {
     document: &'a Document<'a>,
     catalog: &'a Catalog,
+    /// See [`RunValues::are_complete`].
+    are_values_complete: bool,
     network: Network,
     /// The nodes that exist at this step; `None` after a command, which may change them.
     nodes: Option<BTreeSet<String>>,
@@ -135,6 +135,9 @@ impl Checker<'_> {
         for (name, Scalar(wanted)) in when {
             let parameter = case.parameters.get(name).map(|parameter| &parameter.value);
             let Some(value) = case.values.get(name).or(parameter) else {
+                if !self.are_values_complete {
+                    continue;
+                }
                 let known = case.values.keys().chain(case.parameters.keys());
                 let message = format!(
                     "unknown value {name:?}: neither a parameter nor of the matrix{}",

@@ -13,7 +13,7 @@ use crate::{
     check,
     document::{Document, Path},
     format::{Flag, Matrix, Scalar, Scenario},
-    plan::{Parameter, PlannedCase},
+    plan::{Parameter, PlannedCase, RunValues},
     problem::{Problem, listed, suggestion},
 };
 
@@ -149,12 +149,12 @@ pub(crate) fn parse(
 ) -> Result<Vec<PlannedCase>, Vec<Problem>> {
     let document = Document::parse(file, text).map_err(|problem| vec![problem])?;
     let (mut cases, mut problems) = (Vec::new(), Vec::new());
-    let parameters = parameters(&document, set);
+    let parameters = parameters(&document, set, &mut problems);
     let combinations = match &parameters {
         Ok(parameters) => combinations(&document, parameters),
         Err(_) => Ok(vec![BTreeMap::new()]),
     };
-    let are_values_known = parameters.is_ok() && combinations.is_ok();
+    let are_complete = parameters.is_ok() && combinations.is_ok();
     // The rest is checked all the same, except for references to these values.
     let parameters = parameters.unwrap_or_else(|problem| {
         problems.push(problem);
@@ -164,15 +164,20 @@ pub(crate) fn parse(
         problems.push(problem);
         vec![BTreeMap::new()]
     });
-    for values in combinations {
+    for matrix in combinations {
         let mut all = plain_values(&parameters);
-        all.extend(values.clone());
+        all.extend(matrix.clone());
         let (mut filled, unknown) = document.substitute(&all);
-        problems.extend(unknown.into_iter().filter(|_| are_values_known));
+        problems.extend(unknown.into_iter().filter(|_| are_complete));
         let (scenario, wrong) = filled.decode::<Scenario>();
         problems.extend(wrong);
         if let Some(scenario) = scenario {
-            match check::check(&filled, scenario, values, parameters.clone(), catalog) {
+            let values = RunValues {
+                matrix,
+                parameters: parameters.clone(),
+                are_complete,
+            };
+            match check::check(&filled, scenario, values, catalog) {
                 Ok(case) => cases.push(case),
                 Err(found) => problems.extend(found),
             }
@@ -195,35 +200,34 @@ fn plain_values(parameters: &BTreeMap<String, Parameter>) -> BTreeMap<String, Va
 }
 
 /// Returns the parameters: the values in `set`, else the defaults. They are decoded before the
-/// rest, which refers to them.
+/// rest, which refers to them. A value of another type than the default is a problem, and the
+/// default stands in for it.
 fn parameters(
     document: &Document<'_>,
     set: &Values,
+    problems: &mut Vec<Problem>,
 ) -> Result<BTreeMap<String, Parameter>, Problem> {
     let path = Path::default().key("parameters");
     if document.value_at(&path).is_null() {
         return Ok(BTreeMap::new());
     }
     let defaults: BTreeMap<String, Scalar> = document.decode_at(&path)?;
-    let parameter = |(name, Scalar(default)): (String, Scalar)| {
-        let Some(text) = set.get(&name) else {
-            let value = default;
-            return Ok((
-                name,
-                Parameter {
-                    value,
-                    is_set: false,
-                },
-            ));
+    let mut parameter = |name: &str, default: Value| {
+        let unset = |value| Parameter {
+            value,
+            is_set: false,
         };
-        let value = match default {
+        let Some(text) = set.get(name) else {
+            return unset(default);
+        };
+        let value = match &default {
             Value::String(_) => Some(Value::String(text.clone())),
             _ => serde_json::from_str(text).ok().filter(|value: &Value| {
                 (value.is_number() && default.is_number())
                     || (value.is_boolean() && default.is_boolean())
             }),
         };
-        let value = value.ok_or_else(|| {
+        let Some(value) = value else {
             let kind = if default.is_number() {
                 "a number"
             } else {
@@ -232,17 +236,19 @@ fn parameters(
             let message = format!(
                 "invalid value {text:?} to set for {name}: want {kind}, as its default {default}"
             );
-            document.problem(&path.key(&name), message)
-        })?;
-        Ok((
-            name,
-            Parameter {
-                value,
-                is_set: true,
-            },
-        ))
+            problems.push(document.problem(&path.key(name), message));
+            return unset(default);
+        };
+        Parameter {
+            value,
+            is_set: true,
+        }
     };
-    defaults.into_iter().map(parameter).collect()
+    let each = defaults.into_iter().map(|(name, Scalar(default))| {
+        let parameter = parameter(&name, default);
+        (name, parameter)
+    });
+    Ok(each.collect())
 }
 
 /// Returns the values of each run. The matrix is decoded before the rest, which refers to it.

@@ -56,6 +56,15 @@ pub struct Parameter {
     pub is_set: bool,
 }
 
+/// The values that a run of a scenario is made with.
+pub(crate) struct RunValues {
+    /// A combination of the matrix.
+    pub(crate) matrix: BTreeMap<String, Value>,
+    pub(crate) parameters: BTreeMap<String, Parameter>,
+    /// False if a problem in the matrix or in the parameters has left some of them out.
+    pub(crate) are_complete: bool,
+}
+
 impl PlannedCase {
     /// Multiplies all deadlines by `factor`, for a slow machine.
     #[must_use]

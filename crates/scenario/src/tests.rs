@@ -565,7 +565,10 @@ fn parameters_have_defaults_and_are_set_to_values_of_the_same_type() {
     let wrong = read_with(text, &[("mask", "many"), ("kept", "1")]).unwrap_err();
     assert_eq!(
         wrong,
-        ["1:39: invalid value \"1\" to set for kept: want true or false, as its default true"]
+        [
+            "1:14: invalid value \"many\" to set for mask: want a number, as its default 30",
+            "1:39: invalid value \"1\" to set for kept: want true or false, as its default true"
+        ]
     );
 }
 
