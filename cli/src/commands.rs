@@ -1,4 +1,4 @@
-//! The commands, one module each: its `Args`, and `run`.
+//! The commands, one module each: its flags, such as `GetArgs`, and `run`.
 
 pub(crate) mod apply;
 pub(crate) mod audit;

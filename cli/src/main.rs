@@ -54,76 +54,76 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     // The cluster on this machine.
-    Up(up::Args),
-    Down(down::Args),
-    Status(status::Args),
-    Node(node::Args),
-    Restart(restart::Args),
-    Store(store::Args),
-    Kubeconfig(kubeconfig::Args),
-    Health(health::Args),
+    Up(up::UpArgs),
+    Down(down::DownArgs),
+    Status(status::StatusArgs),
+    Node(node::NodeArgs),
+    Restart(restart::RestartArgs),
+    Store(store::StoreArgs),
+    Kubeconfig(kubeconfig::KubeconfigArgs),
+    Health(health::HealthArgs),
 
     // Objects.
-    Get(get::Args),
-    Describe(describe::Args),
-    Logs(logs::Args),
-    Trace(trace::Args),
-    Apply(apply::Args),
-    Create(create::Args),
-    Delete(delete::Args),
-    Run(run::Args),
+    Get(get::GetArgs),
+    Describe(describe::DescribeArgs),
+    Logs(logs::LogsArgs),
+    Trace(trace::TraceArgs),
+    Apply(apply::ApplyArgs),
+    Create(create::CreateArgs),
+    Delete(delete::DeleteArgs),
+    Run(run::RunArgs),
 
     // The network of pods.
-    Ping(ping::Args),
-    Exec(exec::Args),
-    Demo(demo::Args),
+    Ping(ping::PingArgs),
+    Exec(exec::ExecArgs),
+    Demo(demo::DemoArgs),
 
     // Tools that need no cluster, or work on any.
-    Audit(audit::Args),
-    Plan(plan::Args),
-    Cni(cni::Args),
-    Plugins(plugins::Args),
-    Replay(replay::Args),
-    Test(test::Args),
+    Audit(audit::AuditArgs),
+    Plan(plan::PlanArgs),
+    Cni(cni::CniArgs),
+    Plugins(plugins::PluginsArgs),
+    Replay(replay::ReplayArgs),
+    Test(test::TestArgs),
 
     // One service each.
     /// Run the API server: store objects and serve them over gRPC and REST
     #[command(
         after_help = "Examples:\n  podplane apiserver --listen 127.0.0.1:7080 --data-dir ./data\n  podplane get pods --server 127.0.0.1:7080"
     )]
-    Apiserver(service::Args<podplane_apiserver::ApiserverConfig>),
+    Apiserver(service::ServiceArgs<podplane_apiserver::ApiserverConfig>),
     /// Run the IPAM controller: assign each node its pod CIDRs
     #[command(
         after_help = "Examples:\n  podplane ipam-controller --server 127.0.0.1:7080 --allocate-node-cidrs=true --cluster-cidr 10.244.0.0/16"
     )]
-    IpamController(service::Args<podplane_ipam_controller::IpamControllerConfig>),
+    IpamController(service::ServiceArgs<podplane_ipam_controller::IpamControllerConfig>),
     /// Run the controllers: Deployment, ReplicaSet, garbage collector and node lifecycle
     #[command(after_help = "Examples:\n  podplane controller-manager --server 127.0.0.1:7080")]
-    ControllerManager(service::Args<podplane_controller_manager::ControllerManagerConfig>),
+    ControllerManager(service::ServiceArgs<podplane_controller_manager::ControllerManagerConfig>),
     /// Run the scheduler: assign pods to nodes that have a free address
     #[command(
         after_help = "Examples:\n  podplane scheduler --server 127.0.0.1:7080 --ip-policy resource"
     )]
-    Scheduler(service::Args<podplane_scheduler::SchedulerConfig>),
+    Scheduler(service::ServiceArgs<podplane_scheduler::SchedulerConfig>),
     /// Run the kubelet of one or more nodes: create pod sandboxes through CRI
     #[command(
         after_help = "Examples:\n  podplane kubelet --server 127.0.0.1:7080 --node node-0 --nodes-dir ./nodes"
     )]
-    Kubelet(service::Args<podplane_kubelet::kubelet::KubeletConfig>),
+    Kubelet(service::ServiceArgs<podplane_kubelet::kubelet::KubeletConfig>),
     /// Run the CRI server of one or more nodes: create sandboxes, with CNI plugins for their
     /// network
     #[command(
         after_help = "Examples:\n  podplane cri --node node-0 --nodes-dir ./nodes --network ledger --cni-bin-dir /usr/lib/cni"
     )]
-    Cri(service::Args<podplane_kubelet::cri::CriConfig>),
+    Cri(service::ServiceArgs<podplane_kubelet::cri::CriConfig>),
     /// Run a simulated cloud: serve the pod CIDRs of instances from a file, with configurable
     /// latency, errors and rate limits
     #[command(
         after_help = "Examples:\n  podplane cloud --file cloud.yaml --listen 127.0.0.1:7090 --qps 10 --late-ranges 5s\n\nExample of cloud.yaml:\n  instances:\n  - providerID: podplane://node-0\n    networkInterfaces:\n    - name: nic0\n      aliasIpRanges:\n      - ipCidrRange: 10.20.7.0/28"
     )]
-    Cloud(service::Args<podplane_cloud::CloudServiceConfig>),
+    Cloud(service::ServiceArgs<podplane_cloud::CloudServiceConfig>),
 
-    Completion(completion::Args),
+    Completion(completion::CompletionArgs),
 }
 
 /// The permission bits that files never grant to group and others.

@@ -58,7 +58,7 @@ impl ServiceParsers {
         Self {
             name,
             heading,
-            all: service::Args::<C>::augment_args,
+            all: service::ServiceArgs::<C>::augment_args,
             of_cluster: F::augment_args,
             agree: |a, b| parse::<F>(a) == parse::<F>(b),
         }
@@ -281,8 +281,8 @@ mod tests {
     fn up_and_restart_collect_service_flags_as_data() {
         let line = "--release-delay 1m --extra-config scheduler.log=debug --cni-template kubenet";
         for command in [
-            up::Args::augment_args(Command::new("up")),
-            restart::Args::augment_args(Command::new("restart")),
+            up::UpArgs::augment_args(Command::new("up")),
+            restart::RestartArgs::augment_args(Command::new("restart")),
         ] {
             let words = std::iter::once("podplane").chain(line.split(' '));
             let matches = command.clone().try_get_matches_from(words).unwrap();
@@ -304,7 +304,7 @@ mod tests {
 
     #[test]
     fn restart_ignores_the_defaults_and_environment_of_up() {
-        let mut restart = restart::Args::augment_args(Command::new("restart"));
+        let mut restart = restart::RestartArgs::augment_args(Command::new("restart"));
         for arg in restart.get_arguments() {
             assert!(arg.get_env().is_none(), "{}", arg.get_id());
             assert!(arg.get_default_values().is_empty(), "{}", arg.get_id());

@@ -1,8 +1,9 @@
-//! The end-to-end tests' own tools, besides the test cluster: the state of the machine before a test,
-//! the programs that they compare with, histories.
+//! The end-to-end tests' own tools, besides the test cluster: the state of the machine before a
+//! test, the programs that they compare with, histories.
 //!
-//! [`Cluster::up`] starts a cluster of the test cluster. [`Cluster::finish`] asks the invariant checker
-//! about all that is left, takes the cluster down, and checks that the machine is as it was before.
+//! [`Cluster::up`] starts a cluster of the test cluster. [`Cluster::finish`] asks the invariant
+//! checker about all that is left, takes the cluster down, and checks that the machine is as it was
+//! before.
 //!
 //! It never runs a service in a test's own process: all are processes of the built programs. Start
 //! reading at [`cluster`].

@@ -1,4 +1,5 @@
-//! The faults of the test cluster: each has its effect on real processes, and none once it is healed.
+//! The faults of the test cluster: each has its effect on real processes, and none once it is
+//! healed.
 
 use std::{collections::BTreeSet, process::Command, time::Duration};
 

@@ -1,5 +1,5 @@
-//! The test cluster as its users see it: many clusters at once, none of which is left, however its test
-//! ended.
+//! The test cluster as its users see it: many clusters at once, none of which is left, however its
+//! test ended.
 
 use std::{
     env,

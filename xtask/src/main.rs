@@ -18,7 +18,7 @@ use parts::Parts;
 
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", about = "Builds, starts and tests podplane")]
-struct Args {
+struct XtaskArgs {
     #[command(subcommand)]
     command: XtaskCommand,
 }
@@ -96,7 +96,7 @@ enum XtaskCommand {
 }
 
 fn main() -> ExitCode {
-    let done = match Args::parse().command {
+    let done = match XtaskArgs::parse().command {
         XtaskCommand::Build { profiling } => {
             let profile = match profiling {
                 true => Profile::Profiling,

@@ -29,7 +29,7 @@ const FIELD_MANAGER: &str = "podplane";
 #[command(
     after_help = "Examples:\n  podplane apply -f deploy/sample.yaml\n  podplane get node node-0 -o yaml | sed s/10.244.0/10.244.9/ | podplane apply -f -"
 )]
-pub(crate) struct Args {
+pub(crate) struct ApplyArgs {
     #[command(flatten)]
     files: FileArgs,
 
@@ -37,7 +37,7 @@ pub(crate) struct Args {
     namespace: NamespaceArgs,
 }
 
-pub(crate) fn run(args: Args, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: ApplyArgs, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     let manifests = manifest::read(&args.files.filename)?;
     block_on(async {
         let client = global.client()?;

@@ -35,7 +35,7 @@ const INCOMPLETE: u8 = 3;
 #[command(
     after_help = "Examples:\n  kubectl get nodes,pods -A -o json | podplane audit - --cluster-cidr 10.244.0.0/16 --node-cidr-mask-size 24\n  podplane audit dump.yaml.gz --cluster-cidr 10.244.0.0/16 --service-cidr 10.96.0.0/12 -o json\n  podplane audit --kubeconfig ~/.kube/config --fail-on error\n  podplane audit"
 )]
-pub(crate) struct Args {
+pub(crate) struct AuditArgs {
     /// Audit these dumps of `kubectl get nodes,pods -A` as JSON or YAML, gzipped or not; - for
     /// standard input [default: the running podplane cluster]
     #[arg(value_name = "FILE")]
@@ -124,7 +124,7 @@ enum AuditFormat {
     Junit,
 }
 
-pub(crate) fn run(args: Args, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: AuditArgs, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     let flags = ControllerFlags {
         cluster_cidr: args.cluster_cidr.clone(),
         node_cidr_mask_size: args.node_cidr_mask_size,
@@ -166,7 +166,7 @@ pub(crate) fn run(args: Args, global: &GlobalOptions) -> anyhow::Result<ExitCode
     })
 }
 
-fn print(args: &Args, report: &AuditReport) -> anyhow::Result<()> {
+fn print(args: &AuditArgs, report: &AuditReport) -> anyhow::Result<()> {
     match args.output {
         AuditFormat::Table => forms::table(report),
         AuditFormat::Json => output::json(&serde_json::to_value(report)?),

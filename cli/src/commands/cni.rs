@@ -16,7 +16,7 @@ use podplane_service_runtime::logging::{self, LogConfig};
 #[command(
     after_help = "Examples:\n  podplane cni add mynet /run/netns/test\n  podplane cni del mynet /run/netns/test --bin-dir ./target/debug --conf-dir ./net.d"
 )]
-pub(crate) struct Args {
+pub(crate) struct CniArgs {
     #[command(subcommand)]
     command: CniCommand,
 
@@ -50,10 +50,10 @@ enum CniCommand {
     /// Check that the plugins of the network NET are ready for an ADD
     #[command(after_help = "Examples:\n  podplane cni status mynet")]
     Status(network::StatusArgs),
-    Verify(verify::Args),
+    Verify(verify::VerifyArgs),
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: CniArgs) -> anyhow::Result<ExitCode> {
     logging::init(&args.log)?;
     match args.command {
         CniCommand::Add(args) => network::add(&args)?,

@@ -24,13 +24,13 @@ const VARIABLE: &str = "PODPLANE_COMPLETE";
 #[command(
     after_help = "Examples:\n  podplane completion bash > ~/.local/share/bash-completion/completions/podplane\n  source <(podplane completion zsh)"
 )]
-pub(crate) struct Args {
+pub(crate) struct CompletionArgs {
     /// Print the script for this shell
     #[arg(value_enum, value_name = "SHELL")]
     shell: Shell,
 }
 
-pub(crate) fn run(args: Args, _: &GlobalOptions) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: CompletionArgs, _: &GlobalOptions) -> anyhow::Result<ExitCode> {
     let shells = Shells::builtins();
     let shell = args.shell.to_string();
     let shell = shells

@@ -19,7 +19,7 @@ use crate::{
 #[command(
     after_help = "Examples:\n  podplane create -f deploy/sample.yaml\n  podplane create -n kube-system -f manifests/"
 )]
-pub(crate) struct Args {
+pub(crate) struct CreateArgs {
     #[command(flatten)]
     files: FileArgs,
 
@@ -27,7 +27,7 @@ pub(crate) struct Args {
     namespace: NamespaceArgs,
 }
 
-pub(crate) fn run(args: Args, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: CreateArgs, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     let manifests = manifest::read(&args.files.filename)?;
     block_on(async {
         let client = global.client()?;

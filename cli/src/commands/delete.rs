@@ -19,7 +19,7 @@ use crate::{
 #[command(
     after_help = "Examples:\n  podplane delete pod web-0 web-1\n  podplane delete pods -l app=web\n  podplane delete pods --all\n  podplane delete -f deploy/sample.yaml\n  podplane delete pod web-0 --grace-period 0 --force"
 )]
-pub(crate) struct Args {
+pub(crate) struct DeleteArgs {
     /// Delete objects of this KIND, such as pods, or one object, such as pod/web-0
     #[arg(
         value_name = "KIND[/NAME]",
@@ -80,14 +80,14 @@ struct DeletionTarget {
     key: ObjectKey,
 }
 
-pub(crate) fn run(args: Args, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: DeleteArgs, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     block_on(async {
         let client = global.client()?;
         global.while_running(delete(&client, args)).await
     })
 }
 
-async fn delete(client: &Client, args: Args) -> anyhow::Result<ExitCode> {
+async fn delete(client: &Client, args: DeleteArgs) -> anyhow::Result<ExitCode> {
     let params = DeleteParams {
         grace_period_seconds: if args.force {
             Some(0)
@@ -133,7 +133,7 @@ async fn delete(client: &Client, args: Args) -> anyhow::Result<ExitCode> {
     Ok(outcome.exit_code())
 }
 
-async fn victims(client: &Client, args: &Args) -> anyhow::Result<Vec<DeletionTarget>> {
+async fn victims(client: &Client, args: &DeleteArgs) -> anyhow::Result<Vec<DeletionTarget>> {
     let namespace = args.namespace.namespace.as_str();
     let victim = |kind: ResourceKind, namespace: &str, name: &str| DeletionTarget {
         kind,

@@ -26,7 +26,7 @@ const WITHIN: Duration = Duration::from_secs(60);
 #[command(
     after_help = "Examples:\n  podplane demo exhaustion --node-cidr-mask-size 30 --ip-policy off\n  podplane demo cidr-change"
 )]
-pub(crate) struct Args {
+pub(crate) struct DemoArgs {
     #[command(subcommand)]
     demo: Demo,
 }
@@ -37,7 +37,7 @@ enum Demo {
     CidrChange(cidr_change::CidrChange),
 }
 
-pub(crate) fn run(args: Args, _: &GlobalOptions) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: DemoArgs, _: &GlobalOptions) -> anyhow::Result<ExitCode> {
     match args.demo {
         Demo::Exhaustion(demo) => exhaustion::run(&demo),
         Demo::CidrChange(demo) => cidr_change::run(&demo),

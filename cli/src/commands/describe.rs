@@ -29,7 +29,7 @@ use crate::{
 #[command(
     after_help = "Examples:\n  podplane describe node node-0\n  podplane describe pod web-0\n  podplane describe pods"
 )]
-pub(crate) struct Args {
+pub(crate) struct DescribeArgs {
     /// Describe objects of this kind, pods or nodes, or one object, such as pod/web-0
     #[arg(value_name = "KIND[/NAME]", add = candidates::kind_and_name())]
     what: KindOperand,
@@ -42,7 +42,7 @@ pub(crate) struct Args {
     namespace: NamespaceArgs,
 }
 
-pub(crate) fn run(args: Args, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: DescribeArgs, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     let targets = Targets::new(args.what, &args.names)?;
     let namespace = args.namespace.namespace;
     block_on(async {

@@ -14,14 +14,14 @@ use crate::{
 #[command(
     after_help = "Examples:\n  podplane down\n  podplane down --purge --data-dir ./rehearsal"
 )]
-pub(crate) struct Args {
+pub(crate) struct DownArgs {
     /// Also delete the data directory, with all objects and logs, without confirmation; cannot be
     /// undone
     #[arg(long)]
     purge: bool,
 }
 
-pub(crate) fn run(args: Args, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: DownArgs, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     let dir = DataDir::new(&global.data_dir)?;
     let name = dir.path().display();
     // A running cluster is stopped whatever happened to its files.

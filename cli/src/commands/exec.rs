@@ -31,7 +31,7 @@ const NOT_EXECUTABLE: u8 = 126;
 #[command(
     after_help = "Examples:\n  podplane exec web-0 -- ip address\n  podplane exec web-0 -- ping -c 1 10.244.1.2"
 )]
-pub(crate) struct Args {
+pub(crate) struct ExecArgs {
     /// Name of the pod
     #[arg(add = candidates::of(ResourceKind::Pod))]
     pod: String,
@@ -44,7 +44,7 @@ pub(crate) struct Args {
     command: Vec<OsString>,
 }
 
-pub(crate) fn run(args: Args, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: ExecArgs, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     let dir = DataDir::new(&global.data_dir)?;
     pods::enter_cluster(&dir)?;
     let pod = block_on(async {

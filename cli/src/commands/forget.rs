@@ -30,7 +30,7 @@ use crate::{
 #[command(
     after_help = "Examples:\n  podplane node forget node-3\n  podplane node forget node-3 --yes"
 )]
-pub(super) struct Args {
+pub(super) struct ForgetArgs {
     /// Name of the node
     name: NodeName,
 
@@ -39,11 +39,11 @@ pub(super) struct Args {
     yes: bool,
 }
 
-pub(super) fn run(args: &Args, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: &ForgetArgs, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     block_on(async { forget(args, &global.client()?).await })
 }
 
-async fn forget(args: &Args, client: &Client) -> anyhow::Result<ExitCode> {
+async fn forget(args: &ForgetArgs, client: &Client) -> anyhow::Result<ExitCode> {
     let name = args.name.as_str();
     let listed = client.blocks().list().await?;
     let is_held = |block: &Block| block.node_name == name && block.hold.is_some();

@@ -28,7 +28,7 @@ const NAME: &str = "NAME";
     visible_alias = "ls",
     after_help = "Examples:\n  podplane get nodes -o wide\n  podplane get pods -A -l app=web\n  podplane get pod web-0 -o yaml\n  podplane get node/node-0 pod/web-0\n  podplane get pods -w\n  podplane get blocks\n  podplane get blocks node-0 10.244.3.0/24"
 )]
-pub(crate) struct Args {
+pub(crate) struct GetArgs {
     /// Show objects of this kind, such as pods, one object, such as pod/web-0, or blocks
     #[arg(value_name = "KIND[/NAME]", add = candidates::kind_and_name())]
     what: Subject,
@@ -99,7 +99,7 @@ impl FromStr for Subject {
     }
 }
 
-pub(crate) fn run(args: Args, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: GetArgs, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     let what = match &args.what {
         Subject::Objects(what) => what.clone(),
         Subject::Blocks => {
@@ -136,7 +136,7 @@ pub(crate) fn run(args: Args, global: &GlobalOptions) -> anyhow::Result<ExitCode
     block_on(async { get(&global.client()?, &args, targets).await })
 }
 
-async fn get(client: &Client, args: &Args, targets: Targets) -> anyhow::Result<ExitCode> {
+async fn get(client: &Client, args: &GetArgs, targets: Targets) -> anyhow::Result<ExitCode> {
     let namespace = (!args.all_namespaces).then_some(args.namespace.namespace.as_str());
     let params = ListParams {
         label_selector: args.selector.clone(),
@@ -232,7 +232,7 @@ struct Printer {
 }
 
 impl Printer {
-    fn new(args: &Args, targets: &Targets) -> Self {
+    fn new(args: &GetArgs, targets: &Targets) -> Self {
         let (single, show_kind, namespaced) = match targets {
             Targets::All(kind) => (false, false, kind.is_namespaced()),
             Targets::Named(named) => (
@@ -394,7 +394,7 @@ mod tests {
     use crate::commands::parse_args;
 
     fn printer(line: &str) -> Printer {
-        let args = parse_args::<Args>(line.split(' ')).unwrap();
+        let args = parse_args::<GetArgs>(line.split(' ')).unwrap();
         let Subject::Objects(what) = args.what.clone() else {
             panic!("{line}");
         };

@@ -23,7 +23,7 @@ use crate::{
 #[command(
     after_help = "Examples:\n  podplane health\n  podplane health 127.0.0.1:7080\n  podplane health unix:/run/containerd/containerd.sock --timeout 1s"
 )]
-pub(crate) struct Args {
+pub(crate) struct HealthArgs {
     /// Check these servers: HOST:PORT, a URL, or unix:PATH [default: the API server]
     #[arg(value_name = "ADDR")]
     addresses: Vec<Endpoint>,
@@ -43,7 +43,7 @@ pub(crate) struct Args {
     timeout: Duration,
 }
 
-pub(crate) fn run(args: &Args, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &HealthArgs, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     let addresses = match args.addresses.as_slice() {
         [] => vec![global.server()?],
         given => given.to_vec(),
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &Args, global: &GlobalOptions) -> anyhow::Result<ExitCod
 }
 
 /// Returns `SERVING`, or an error with the other answer.
-async fn ask(address: &Endpoint, args: &Args) -> anyhow::Result<&'static str> {
+async fn ask(address: &Endpoint, args: &HealthArgs) -> anyhow::Result<&'static str> {
     let mut request = Request::new(HealthCheckRequest {
         service: args.service.clone(),
     });

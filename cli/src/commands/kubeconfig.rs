@@ -14,14 +14,14 @@ use crate::{global::GlobalOptions, output};
 #[command(
     after_help = "Examples:\n  podplane kubeconfig > ~/.kube/podplane && export KUBECONFIG=~/.kube/podplane\n  podplane kubeconfig --server 127.0.0.1:7080"
 )]
-pub(crate) struct Args {
+pub(crate) struct KubeconfigArgs {
     /// Name the cluster, context and user NAME [default: podplane, podplane-DIRECTORY for another
     /// data directory, or podplane-ADDRESS with --server]
     #[arg(long, value_name = "NAME")]
     context: Option<String>,
 }
 
-pub(crate) fn run(args: Args, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: KubeconfigArgs, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     let server = global.server()?;
     let name = args.context.unwrap_or_else(|| {
         if global.names_server() {

@@ -27,7 +27,7 @@ use crate::{
 #[command(
     after_help = "Examples:\n  podplane logs web-0\n  podplane logs web-0 -f\n  podplane logs web-0 -n kube-system --tail 5"
 )]
-pub(crate) struct Args {
+pub(crate) struct LogsArgs {
     /// Name of the pod, or pod/NAME
     #[arg(value_name = "POD", add = candidates::of(ResourceKind::Pod))]
     pod: String,
@@ -44,7 +44,7 @@ pub(crate) struct Args {
     tail: Option<u32>,
 }
 
-pub(crate) fn run(args: Args, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: LogsArgs, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     block_on(async {
         let mut channel = global.client()?.channel();
         std::future::poll_fn(|context| channel.poll_ready(context))
@@ -77,8 +77,8 @@ pub(crate) fn run(args: Args, global: &GlobalOptions) -> anyhow::Result<ExitCode
     })
 }
 
-fn request(args: &Args) -> anyhow::Result<http::Request<Body>> {
-    let Args {
+fn request(args: &LogsArgs) -> anyhow::Result<http::Request<Body>> {
+    let LogsArgs {
         pod,
         namespace: NamespaceArgs { namespace },
         follow,

@@ -30,7 +30,7 @@ use crate::{
 #[command(
     after_help = "Examples:\n  podplane node add edge-1\n  podplane node remove node-2\n  podplane node reboot node-1\n  podplane node forget node-3"
 )]
-pub(crate) struct Args {
+pub(crate) struct NodeArgs {
     #[command(subcommand)]
     change: NodeCommand,
 }
@@ -100,9 +100,9 @@ enum NodeCommand {
         #[arg(required = true, value_name = "NAME", add = candidates::of(ResourceKind::Node))]
         names: Vec<String>,
     },
-    Forget(forget::Args),
-    ResetBridge(reset_bridge::Args),
-    Run(node_run::Args),
+    Forget(forget::ForgetArgs),
+    ResetBridge(reset_bridge::ResetBridgeArgs),
+    Run(node_run::NodeRunArgs),
 }
 
 /// A request to the supervisor.
@@ -114,7 +114,7 @@ enum SupervisorRequest {
     Connect(bool),
 }
 
-pub(crate) fn run(args: Args, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: NodeArgs, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     let dir = DataDir::new(&global.data_dir)?;
     let (names, request) = match args.change {
         NodeCommand::Run(args) => return node_run::run(args, &dir, global),

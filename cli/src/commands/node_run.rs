@@ -33,7 +33,7 @@ use crate::{global::GlobalOptions, services::OwnServices};
 #[command(
     after_help = "Examples:\n  podplane node run --server 10.0.0.1:7080 --network ledger\n  podplane node run edge-1 --server 10.0.0.1:7080 --leave-on-terminate"
 )]
-pub(crate) struct Args {
+pub(crate) struct NodeRunArgs {
     /// Use this node name [default: the host's name]
     #[arg(env = "PODPLANE_NODE")]
     name: Option<NodeName>,
@@ -126,8 +126,12 @@ pub(crate) struct Args {
     trace: TraceConfig,
 }
 
-pub(crate) fn run(args: Args, dir: &DataDir, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
-    let Args {
+pub(crate) fn run(
+    args: NodeRunArgs,
+    dir: &DataDir,
+    global: &GlobalOptions,
+) -> anyhow::Result<ExitCode> {
+    let NodeRunArgs {
         name,
         network,
         node_ips,

@@ -32,7 +32,7 @@ use crate::{
 #[command(
     after_help = "Examples:\n  podplane ping web-0 web-1\n  podplane ping web-0 web-1 --verify\n  podplane ping web-0 kube-system/dns-0\n  podplane ping web-0 10.244.1.2 --count 1"
 )]
-pub(crate) struct Args {
+pub(crate) struct PingArgs {
     /// Name of the pod that sends the requests
     #[arg(value_name = "POD", add = candidates::of(ResourceKind::Pod))]
     source: String,
@@ -66,7 +66,7 @@ struct PingRoute {
     target: Option<(String, PathBuf)>,
 }
 
-pub(crate) fn run(args: Args, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: PingArgs, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     let answered = ask(&args, global).map_err(UnusableInput)?;
     Ok(if answered {
         ExitCode::SUCCESS
@@ -76,7 +76,7 @@ pub(crate) fn run(args: Args, global: &GlobalOptions) -> anyhow::Result<ExitCode
 }
 
 /// Returns true if the right pod answers.
-fn ask(args: &Args, global: &GlobalOptions) -> anyhow::Result<bool> {
+fn ask(args: &PingArgs, global: &GlobalOptions) -> anyhow::Result<bool> {
     let dir = DataDir::new(&global.data_dir)?;
     pods::enter_cluster(&dir)?;
     let route = block_on(find(args, global, &dir))?;
@@ -88,7 +88,7 @@ fn ask(args: &Args, global: &GlobalOptions) -> anyhow::Result<bool> {
     Ok(answered && verified)
 }
 
-async fn find(args: &Args, global: &GlobalOptions, dir: &DataDir) -> anyhow::Result<PingRoute> {
+async fn find(args: &PingArgs, global: &GlobalOptions, dir: &DataDir) -> anyhow::Result<PingRoute> {
     let client = global.client()?;
     let namespace = args.namespace.namespace.as_str();
     let source = client
@@ -172,7 +172,7 @@ async fn owner(client: &Client, address: IpAddr) -> anyhow::Result<Pod> {
 }
 
 /// Pings; returns true if there was an answer.
-fn ping(args: &Args, route: &PingRoute) -> anyhow::Result<bool> {
+fn ping(args: &PingArgs, route: &PingRoute) -> anyhow::Result<bool> {
     let address = route.address;
     let echo = Echo::open(&route.source, address)?;
     output::line(format_args!(
@@ -238,7 +238,7 @@ fn millis(time: Duration) -> f64 {
 }
 
 fn verify(
-    args: &Args,
+    args: &PingArgs,
     route: &PingRoute,
     name: &str,
     netns: &std::path::Path,

@@ -39,7 +39,7 @@ const NEIGHBOURS: u8 = 4;
     group(clap::ArgGroup::new("count").args(["nodes", "from"]).multiple(true)),
     after_help = "Examples:\n  podplane plan --cluster-cidr 10.244.0.0/16 --node-cidr-mask-size 24 --nodes 300\n  podplane plan --cluster-cidr 10.255.0.0/19 --node-cidr-mask-size 29 --service-cidr 10.255.31.0/24 --max-pods 5\n  podplane plan --cluster-cidr 10.0.0.0/14,fd00::/48 --nodes 200 --growth 20%/year --horizon 5 -o json\n  podplane plan --from dump.json --cluster-cidr 10.244.0.0/16 --growth 20%/year --horizon 3"
 )]
-pub(crate) struct Args {
+pub(crate) struct PlanArgs {
     /// Recommend free ranges to add to a live cluster, from this output of `kubectl get nodes,pods
     /// -A`; - for standard input; may be repeated
     #[arg(long, value_name = "FILE")]
@@ -126,7 +126,7 @@ fn horizon(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "it must be a number, and not negative".into())
 }
 
-impl Args {
+impl PlanArgs {
     fn question(&self) -> Question {
         Question {
             flags: RangeFlags {
@@ -148,7 +148,7 @@ impl Args {
     }
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     // The controller would go on without such a range, and the API server would not start.
     let services = args.service_cidr.parse::<ServiceRanges>();
     services.map_err(|error| UsageError(error.to_string()))?;
@@ -407,7 +407,7 @@ mod tests {
 
     fn question(line: &str) -> Question {
         let words = std::iter::once("plan").chain(line.split_whitespace());
-        parse_args::<Args>(words).unwrap().question()
+        parse_args::<PlanArgs>(words).unwrap().question()
     }
 
     fn json_of(line: &str) -> Value {
@@ -452,7 +452,7 @@ mod tests {
             "plan --nodes 3 --growth 2%/year --horizon -1",
             "plan --node-network here",
         ] {
-            let error = parse_args::<Args>(line.split(' ')).err();
+            let error = parse_args::<PlanArgs>(line.split(' ')).err();
             assert_eq!(error.unwrap().exit_code(), 2, "{line}");
         }
     }

@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Install podplane's CNI plugins for a container runtime
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  podplane plugins install /opt/cni/bin")]
-pub(crate) struct Args {
+pub(crate) struct PluginsArgs {
     #[command(subcommand)]
     command: PluginsCommand,
 }
@@ -54,7 +54,7 @@ struct InstallArgs {
     force: bool,
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: PluginsArgs) -> anyhow::Result<ExitCode> {
     let PluginsCommand::Install(InstallArgs { dir, force }) = args.command;
     let program = env::current_exe().context("failed to find the podplane program")?;
     let from = program.parent().unwrap_or(Path::new("/"));

@@ -22,7 +22,7 @@ use crate::{output, report};
 #[command(
     after_help = "Examples:\n  podplane replay ./runs/exhaustion\n  podplane replay recording.jsonl --pod default/web-1\n  podplane replay recording.jsonl --step 3 --kind request,decision"
 )]
-pub(crate) struct Args {
+pub(crate) struct ReplayArgs {
     /// Read this recording.jsonl, or the one in this directory, as kept by `podplane test` for
     /// failed runs and with --output
     #[arg(value_name = "DIR|FILE")]
@@ -59,8 +59,8 @@ enum ReplayFormat {
     Json,
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let Args {
+pub(crate) fn run(args: ReplayArgs) -> anyhow::Result<ExitCode> {
+    let ReplayArgs {
         path,
         step,
         pod,

@@ -17,7 +17,7 @@ use crate::{output, pods};
 #[command(
     after_help = "Examples:\n  podplane node reset-bridge node-0\n  podplane node reset-bridge node-0 --force"
 )]
-pub(crate) struct Args {
+pub(crate) struct ResetBridgeArgs {
     /// Name of the node
     name: String,
 
@@ -26,8 +26,8 @@ pub(crate) struct Args {
     force: bool,
 }
 
-pub(crate) fn run(args: &Args, dir: &DataDir) -> anyhow::Result<ExitCode> {
-    let Args { name, force } = args;
+pub(crate) fn run(args: &ResetBridgeArgs, dir: &DataDir) -> anyhow::Result<ExitCode> {
+    let ResetBridgeArgs { name, force } = args;
     pods::enter_cluster(dir)?;
     let sandboxes = pods::sandboxes(dir, name)?;
     let sandboxes = sandboxes.with_context(|| format!("the cluster runs no node {name}"))?;

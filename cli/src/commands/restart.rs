@@ -27,7 +27,7 @@ use crate::{
     after_help = "Examples:\n  podplane restart ipam-controller\n  podplane restart scheduler --extra-config scheduler.log=debug\n  podplane restart --cluster-cidr 10.240.0.0/12 --node-cidr-mask-size 24\n  podplane restart --release-delay 1m\n  podplane restart kubelet-node-1 --node-network-backend vxlan",
     mut_args(unset)
 )]
-pub(crate) struct Args {
+pub(crate) struct RestartArgs {
     /// Restart these services, named as in `podplane status`: scheduler, kubelet-node-0, …;
     /// `kubelet` or `cri` means all of them; without a name: those whose flags change
     #[arg(value_name = "SERVICE")]
@@ -63,7 +63,7 @@ fn without_default(help: &StyledStr) -> Option<String> {
     Some(format!("{before}{after}"))
 }
 
-pub(crate) fn run(args: Args, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: RestartArgs, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     let dir = DataDir::new(&global.data_dir)?;
     dir.running()?.with_context(|| not_running(&dir))?;
     let ChangeableFlags {

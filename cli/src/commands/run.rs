@@ -30,7 +30,7 @@ use crate::{
 #[command(
     after_help = "Examples:\n  podplane run web --replicas 6 --wait\n  podplane run probe --host-network --node node-0\n  podplane run db -l app=db,tier=back"
 )]
-pub(crate) struct Args {
+pub(crate) struct RunArgs {
     /// Name of the pod, or with --replicas the prefix of the pods' names
     name: String,
 
@@ -78,7 +78,7 @@ fn label(text: &str) -> Result<(String, String), String> {
         .ok_or_else(|| "want KEY=VALUE".into())
 }
 
-pub(crate) fn run(args: Args, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: RunArgs, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     block_on(async {
         let api = global
             .client()?
@@ -103,7 +103,7 @@ pub(crate) fn run(args: Args, global: &GlobalOptions) -> anyhow::Result<ExitCode
     })
 }
 
-fn pods(args: &Args) -> Vec<Pod> {
+fn pods(args: &RunArgs) -> Vec<Pod> {
     let names: Vec<_> = match args.replicas {
         None => vec![args.name.clone()],
         Some(replicas) => (0..replicas)
@@ -235,6 +235,6 @@ mod tests {
         assert_eq!(pods[1]["metadata"]["namespace"], "kube-system");
         assert_eq!(pods[1]["spec"]["hostNetwork"], true);
         assert_eq!(pods[1]["spec"]["nodeName"], "node-1");
-        assert!(parse_args::<Args>(["run", "web", "-l", "novalue"]).is_err());
+        assert!(parse_args::<RunArgs>(["run", "web", "-l", "novalue"]).is_err());
     }
 }

@@ -19,7 +19,7 @@ const STACK_BYTES: usize = 8 << 20;
 
 /// A service's own flags, and those that all services have.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args<C: clap::Args> {
+pub(crate) struct ServiceArgs<C: clap::Args> {
     #[command(flatten)]
     pub(crate) config: C,
 
@@ -37,7 +37,7 @@ pub(crate) struct Args<C: clap::Args> {
 
 /// Runs a service, given as the `run` of its crate.
 pub(crate) fn run<C, E, F>(
-    args: Args<C>,
+    args: ServiceArgs<C>,
     service: impl FnOnce(C, CancellationToken) -> F,
 ) -> anyhow::Result<ExitCode>
 where
@@ -45,7 +45,7 @@ where
     E: Error + Send + Sync + 'static,
     F: Future<Output = Result<(), E>>,
 {
-    let Args {
+    let ServiceArgs {
         config,
         log,
         trace,

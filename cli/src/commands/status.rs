@@ -24,7 +24,7 @@ const FEW: usize = 20;
 #[command(
     after_help = "Examples:\n  podplane status\n  podplane status -o json\n  grpcurl -plaintext $(podplane status scheduler) list\n  curl http://$(podplane status kubelet --http)/metrics"
 )]
-pub(crate) struct Args {
+pub(crate) struct StatusArgs {
     /// Print only the address of this service: supervisor, apiserver, scheduler, kubelet, …; for a
     /// prefix, of the first service that it matches
     #[arg(value_name = "SERVICE", conflicts_with = "output")]
@@ -46,7 +46,7 @@ enum StatusFormat {
     Json,
 }
 
-pub(crate) fn run(args: Args, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: StatusArgs, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     let dir = DataDir::new(&global.data_dir)?;
     let found = if dir.is_ours()? {
         block_on(launch::find(&dir, PATIENCE))?

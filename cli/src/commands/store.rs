@@ -31,7 +31,7 @@ use crate::{
 #[command(
     after_help = "Examples:\n  podplane store backup cluster.backup\n  podplane store check --data-dir /var/lib/podplane"
 )]
-pub(crate) struct Args {
+pub(crate) struct StoreArgs {
     #[command(subcommand)]
     action: StoreCommand,
 }
@@ -69,7 +69,7 @@ enum StoreCommand {
 /// The exit code of `check` if nothing could be checked.
 const NOT_CHECKED: u8 = 2;
 
-pub(crate) fn run(args: Args, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: StoreArgs, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     trust::data_dir(&global.data_dir)?;
     let dir = global.data_dir.join("store");
     match args.action {

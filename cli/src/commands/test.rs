@@ -38,7 +38,7 @@ const INTERRUPTED: u8 = 130;
 #[command(
     after_help = "Examples:\n  podplane test exhaustion.yaml\n  podplane test scenarios/ -j 4 --junit report.xml\n  podplane test flaky.yaml --repeat 20\n  podplane test --schema > scenario.schema.json"
 )]
-pub(crate) struct Args {
+pub(crate) struct TestArgs {
     /// Run these scenario files, or the files of these directories; required unless --schema is
     /// given
     #[arg(value_name = "FILE|DIR", required_unless_present = "schema")]
@@ -91,7 +91,7 @@ pub(crate) struct Args {
     schema: bool,
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: TestArgs) -> anyhow::Result<ExitCode> {
     if args.schema {
         output::json(&podplane_scenario::format::schema())?;
         return Ok(ExitCode::SUCCESS);
@@ -249,7 +249,7 @@ mod tests {
     #[test]
     fn schema_and_up_accept_the_same_values() {
         let schema = podplane_scenario::format::schema();
-        let up = up::Args::augment_args(Command::new("up"));
+        let up = up::UpArgs::augment_args(Command::new("up"));
         for (name, flag) in [
             ("IpPolicy", "ip-policy"),
             ("Compat", "compat"),

@@ -42,7 +42,7 @@ const ARRIVED: &str = "status Running";
     args_conflicts_with_subcommands = true,
     after_help = "Examples:\n  podplane trace pod web-0\n  podplane trace pod 1b9d6bcd-bbfd-4b2d-9b5d-ab8dfbbd4bed -o json"
 )]
-pub(crate) struct Args {
+pub(crate) struct TraceArgs {
     #[command(subcommand)]
     of: TraceSubject,
 }
@@ -79,7 +79,7 @@ enum TraceFormat {
     Json,
 }
 
-pub(crate) fn run(args: Args, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: TraceArgs, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     let TraceSubject::Pod(PodArgs {
         pod,
         namespace,

@@ -53,7 +53,7 @@ const NAMESPACE: &str = "default";
 #[command(
     after_help = "Examples:\n  podplane up\n  podplane up --nodes 3 -f deploy/sample.yaml --wait\n  podplane up --cluster-cidr 10.255.0.0/19 --node-cidr-mask-size 30 --detach"
 )]
-pub(crate) struct Args {
+pub(crate) struct UpArgs {
     #[command(flatten)]
     flags: UpFlags,
 
@@ -122,7 +122,7 @@ pub(crate) struct Args {
     supervise: Option<String>,
 }
 
-impl Args {
+impl UpArgs {
     /// With the flags of services where the settings have them.
     fn gathered(mut self) -> Self {
         let extra = &mut self.flags.changeable.extra_config;
@@ -133,11 +133,11 @@ impl Args {
 
 /// Checks that `up` would start a new cluster with these arguments alone.
 pub(crate) fn check(line: impl Iterator<Item = String>) -> anyhow::Result<()> {
-    let command = Args::augment_args(Command::new("up").no_binary_name(true));
+    let command = UpArgs::augment_args(Command::new("up").no_binary_name(true));
     // What is in the environment is of others.
     let command = command.mut_args(|arg| arg.env(None::<&str>));
     let parsed = command.try_get_matches_from(line);
-    let parsed = parsed.and_then(|matches| Args::from_arg_matches(&matches));
+    let parsed = parsed.and_then(|matches| UpArgs::from_arg_matches(&matches));
     let args = parsed.map_err(|error| anyhow::anyhow!(in_a_line(&error)))?;
     let settings = args.gathered().flags.over(&Settings::default())?;
     settings.ranges()?;
@@ -145,7 +145,7 @@ pub(crate) fn check(line: impl Iterator<Item = String>) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub(crate) fn run(args: Args, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: UpArgs, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     if let Some(order) = &args.supervise {
         return supervisor::run(order, &OwnServices);
     }
@@ -203,7 +203,7 @@ fn able_nodes(settings: &Settings, ranges: &RangeConfig) -> usize {
 }
 
 async fn up(
-    args: &Args,
+    args: &UpArgs,
     dir: &DataDir,
     settings: Settings,
     manifests: &[Manifest],
@@ -313,7 +313,7 @@ fn for_kubectl(dir: &DataDir) {
 
 /// Applies the files, and waits for their pods.
 async fn furnish(
-    args: &Args,
+    args: &UpArgs,
     status: &GetStatusResponse,
     manifests: &[Manifest],
     start: Option<ClusterStart>,

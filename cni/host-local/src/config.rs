@@ -88,7 +88,7 @@ struct NetConf {
     cniversion: String,
     ipam: Option<IpamConf>,
     runtimeconfig: RuntimeConfig,
-    args: Args,
+    args: NetConfArgs,
 }
 
 #[derive(Default, Deserialize)]
@@ -123,7 +123,7 @@ struct RuntimeConfig {
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Args {
+struct NetConfArgs {
     cni: CniArgs,
 }
 

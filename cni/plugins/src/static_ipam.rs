@@ -92,7 +92,7 @@ struct StaticConf {
     cniversion: String,
     ipam: Option<StaticIpamConf>,
     runtimeconfig: Ips,
-    args: Args,
+    args: NetConfArgs,
 }
 
 #[derive(Default, Deserialize)]
@@ -118,7 +118,7 @@ struct Address {
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Args {
+struct NetConfArgs {
     cni: Ips,
 }
 

@@ -30,7 +30,7 @@ use serde_json::json;
 /// Measure the API server beside etcd and an empty gRPC call. Started by
 /// `cargo xtask bench apiserver`.
 #[derive(Debug, Parser)]
-struct Args {
+struct LoadArgs {
     /// The rows to measure; all by default.
     #[arg(value_enum)]
     rows: Vec<BenchRow>,
@@ -112,7 +112,7 @@ impl TableLine {
 }
 
 fn main() -> Result<ExitCode> {
-    let args = Args::parse();
+    let args = LoadArgs::parse();
     // One thread for the load, so that the servers have the rest of the machine.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -2,12 +2,12 @@
 //!
 //! It prints nothing to people, and depends on no service's crate: the program that has them hands
 //! in what this crate must know of them ([`services::ServiceCatalog`]). A process of the cluster is
-//! the calling program, started again with a service's name and flags. The test cluster has names, paths
-//! and the record of a cluster from here.
+//! the calling program, started again with a service's name and flags. The test cluster has names,
+//! paths and the record of a cluster from here.
 //!
-//! Start reading at [`flags`], [`settings`] and [`launch`]: `up` starts a [`supervisor`] as a process
-//! of its own; that chooses a network mode, enters [`namespaces`], makes the [`fabric`] and runs
-//! every service. They meet in the data directory ([`data_dir`]) and at its control socket
+//! Start reading at [`flags`], [`settings`] and [`launch`]: `up` starts a [`supervisor`] as a
+//! process of its own; that chooses a network mode, enters [`namespaces`], makes the [`fabric`] and
+//! runs every service. They meet in the data directory ([`data_dir`]) and at its control socket
 //! ([`control`]).
 
 #![expect(

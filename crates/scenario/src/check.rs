@@ -8,7 +8,6 @@ mod title;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-
 use crate::{
     document::{Document, Path},
     format::{Network, Scalar, Scenario},

@@ -55,7 +55,7 @@ pub(crate) struct ScenarioCluster {
     pub(crate) marks: BTreeMap<String, EventCounts>,
     /// The directory for files of the scenario's commands.
     pub(crate) scratch: PathBuf,
-    /// What the expectations of the last look found, for a narration.
+    /// The findings of the last look at the expectations, for a narration.
     said: Mutex<Vec<String>>,
 }
 

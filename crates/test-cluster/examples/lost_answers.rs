@@ -1,7 +1,7 @@
 //! A test as a user would write it: the API server binds pods, and the scheduler gets no answer.
 //!
-//! `cargo run -p podplane-test-cluster --example lost_answers` runs it as a program, and `cargo test -p
-//! podplane-test-cluster --examples` as a test. Both need `podplane`: `cargo xtask build`.
+//! `cargo run -p podplane-test-cluster --example lost_answers` runs it as a program, and `cargo
+//! test -p podplane-test-cluster --examples` as a test. Both need `podplane`: `cargo xtask build`.
 
 use podplane_test_cluster::{Cluster, Code, Result, link::CallFault, pods::running};
 

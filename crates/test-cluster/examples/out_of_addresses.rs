@@ -1,6 +1,7 @@
 //! A test as a user would write it: a Deployment of three pods, on a node that has one address.
 //!
-//! `cargo run -p podplane-test-cluster --example out_of_addresses` runs it as a program, and `cargo test
+//! `cargo run -p podplane-test-cluster --example out_of_addresses` runs it as a program, and `cargo
+//! test
 //! -p podplane-test-cluster --examples` as a test. Both need `podplane`: `cargo xtask build`.
 
 use podplane_test_cluster::{

@@ -1,5 +1,5 @@
-//! A thread of the test cluster's own, for tasks that must go on while a test's threads block, and for
-//! changes that must not affect those threads.
+//! A thread of the test cluster's own, for tasks that must go on while a test's threads block, and
+//! for changes that must not affect those threads.
 
 use std::{
     io,

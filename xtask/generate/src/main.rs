@@ -17,7 +17,7 @@ mod proto;
 
 #[derive(Debug, Parser)]
 #[command(about = "Generates the files of the schema; run it as `cargo xtask proto`, …")]
-enum Args {
+enum GeneratorArgs {
     /// Write the .proto files of Kubernetes' objects anew from the published API definitions
     Proto,
     /// Write the OpenAPI definitions of the kinds that podplane serves anew from the published ones
@@ -47,11 +47,11 @@ fn root() -> PathBuf {
 }
 
 fn main() -> ExitCode {
-    let done = match Args::parse() {
-        Args::Proto => proto::generate(),
-        Args::Definitions => definitions::generate(),
-        Args::Kubernetes { kubectl } => kubernetes::generate(&kubectl),
-        Args::Dump {
+    let done = match GeneratorArgs::parse() {
+        GeneratorArgs::Proto => proto::generate(),
+        GeneratorArgs::Definitions => definitions::generate(),
+        GeneratorArgs::Kubernetes { kubectl } => kubernetes::generate(&kubectl),
+        GeneratorArgs::Dump {
             form,
             file,
             nodes,

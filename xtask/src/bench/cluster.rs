@@ -1,5 +1,5 @@
-//! `cargo xtask bench cluster`: what the bench program `cluster` of `crates/test-cluster` measures, and
-//! what was promised of it.
+//! `cargo xtask bench cluster`: what the bench program `cluster` of `crates/test-cluster` measures,
+//! and what was promised of it.
 
 use std::{
     io::{BufRead as _, BufReader},

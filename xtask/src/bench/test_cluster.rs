@@ -1,5 +1,5 @@
-//! `cargo xtask bench test-cluster`: the time that a test waits for its clusters; the measurements of
-//! the bench program of `crates/test-cluster`, and their targets.
+//! `cargo xtask bench test-cluster`: the time that a test waits for its clusters; the measurements
+//! of the bench program of `crates/test-cluster`, and their targets.
 
 use std::process::Stdio;
 

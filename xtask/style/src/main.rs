@@ -25,7 +25,7 @@ use source::Source;
     name = "cargo xtask style",
     about = "Print figures of the style of each crate"
 )]
-struct Args {
+struct StyleArgs {
     /// Print each doc comment that opens with a question word, and each comment line that is too
     /// wide, as FILE:LINE.
     #[arg(long)]
@@ -62,7 +62,7 @@ fn crate_of(file: &Path) -> String {
     owner.map_or_else(String::new, |dir| dir.display().to_string())
 }
 
-fn run(args: &Args) -> Result<()> {
+fn run(args: &StyleArgs) -> Result<()> {
     let mut report = StyleReport::default();
     for file in files()? {
         let owner = crate_of(&file);
@@ -82,7 +82,7 @@ fn run(args: &Args) -> Result<()> {
 }
 
 fn main() -> ExitCode {
-    match run(&Args::parse()) {
+    match run(&StyleArgs::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             #[expect(clippy::print_stderr, reason = "this is the program's own error")]

@@ -4,7 +4,7 @@ use std::{fs, io, path::Path};
 
 use anyhow::Context as _;
 
-use super::{Args, IpamFlag};
+use super::{AuditArgs, IpamFlag};
 use crate::report::UsageError;
 
 /// Refuses a directory that is not empty: an old manifest must not be taken for one of this repair.
@@ -33,7 +33,7 @@ pub(super) fn write(dir: &Path, files: &[(String, String)]) -> anyhow::Result<()
 }
 
 /// The command line that audits standard input in the same way.
-pub(super) fn command(args: &Args) -> String {
+pub(super) fn command(args: &AuditArgs) -> String {
     let text = |name: &str, value: &Option<String>| {
         let value = value.as_ref()?;
         // The parser of ranges accepts only digits, colons and the like.

@@ -17,7 +17,7 @@ use podplane_ipam::{invariants::DrainingBlock, parse_cidr};
 use podplane_proto::ipam::{Block, BlockState};
 use serde::Deserialize;
 
-use super::Args;
+use super::AuditArgs;
 use crate::global::{GlobalOptions, block_on};
 
 /// The number of objects requested at once; kubectl's number.
@@ -25,7 +25,7 @@ const PAGE: u32 = 500;
 
 /// Reads everything that the arguments name.
 pub(super) fn read(
-    args: &Args,
+    args: &AuditArgs,
     flags: &ControllerFlags,
     global: &GlobalOptions,
     keep: DumpScope,

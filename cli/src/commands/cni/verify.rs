@@ -53,7 +53,7 @@ const SIGNALLED: u8 = 128;
 #[command(
     after_help = "Examples:\n  podplane cni verify ./my-ipam\n  podplane cni verify ./my-ipam --config net.json --rounds 1000 --junit report.xml\n  podplane cni verify /usr/lib/cni/host-local --seed 7 --only kill"
 )]
-pub(super) struct Args {
+pub(super) struct VerifyArgs {
     /// Test this program; required unless --list is given
     #[arg(value_name = "PLUGIN", required_unless_present = "list")]
     plugin: Option<PathBuf>,
@@ -155,7 +155,7 @@ impl From<Keys> for RangeKeys {
     }
 }
 
-pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
     if args.list {
         return list().map(|()| ExitCode::SUCCESS);
     }
@@ -209,7 +209,7 @@ fn list() -> anyhow::Result<()> {
     output::line(TextTable::new(vec!["CHECK", "WHAT HOLDS", "BASIS"]).rows(rows))
 }
 
-fn verified(args: &Args, stop: &Stop) -> anyhow::Result<VerifyReport> {
+fn verified(args: &VerifyArgs, stop: &Stop) -> anyhow::Result<VerifyReport> {
     let selected = selection(args)?;
     let plugin = program(args.plugin.as_deref().unwrap_or(Path::new("")))?;
     let directory = tempfile::Builder::new()
@@ -337,7 +337,7 @@ fn write_commands(report: &VerifyReport, directory: &Path) -> anyhow::Result<()>
 }
 
 /// The selected checks. Those of every answer run with any other, unless they are skipped.
-fn selection(args: &Args) -> anyhow::Result<Vec<CheckInfo>> {
+fn selection(args: &VerifyArgs) -> anyhow::Result<Vec<CheckInfo>> {
     let all: Vec<_> = podplane_cni_verify::list().collect();
     for pattern in args.only.iter().chain(&args.skip) {
         if !all.iter().any(|check| check.id.contains(pattern.as_str())) {
@@ -371,7 +371,7 @@ fn program(path: &Path) -> anyhow::Result<PathBuf> {
     std::path::absolute(path).with_context(|| format!("failed to find {}", path.display()))
 }
 
-fn template(args: &Args, plugin: &Path) -> anyhow::Result<Template> {
+fn template(args: &VerifyArgs, plugin: &Path) -> anyhow::Result<Template> {
     match &args.config {
         Some(path) => {
             let read = || format!("failed to read {}", path.display());

@@ -16,7 +16,7 @@ use podplane_ipam::{
 };
 use serde_json::{Value, json};
 
-use super::{Args, PlanFormat, integer};
+use super::{PlanArgs, PlanFormat, integer};
 use crate::{
     output::{self, sheet::Sheet},
     report::{UnusableInput, UsageError},
@@ -25,7 +25,7 @@ use crate::{
 /// The reason to keep the mask.
 const KEEP_THE_MASK: &str = "keep the mask of this live cluster: after a change of it, Kubernetes' allocator gives blocks twice (docs/cidr-change.md)";
 
-pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     let flags = ControllerFlags {
         cluster_cidr: args.cluster_cidr.clone(),
         node_cidr_mask_size: args.node_cidr_mask_size,
@@ -146,7 +146,7 @@ struct LivePlan<'a> {
 }
 
 impl<'a> LivePlan<'a> {
-    fn new(args: &Args, live: &'a LiveRanges) -> Self {
+    fn new(args: &PlanArgs, live: &'a LiveRanges) -> Self {
         let now = args.nodes.unwrap_or(live.nodes);
         let nodes = match (args.growth, args.horizon) {
             (Some(growth), Some(horizon)) => growth.after(now, horizon),

@@ -37,7 +37,7 @@ struct BridgeConf {
     disablecontainerinterface: bool,
     ipam: IpamSection,
     dns: DnsSection,
-    args: Args,
+    args: NetConfArgs,
     runtimeconfig: Mac,
 }
 
@@ -63,7 +63,7 @@ impl Default for BridgeConf {
             disablecontainerinterface: false,
             ipam: IpamSection::default(),
             dns: DnsSection::default(),
-            args: Args::default(),
+            args: NetConfArgs::default(),
             runtimeconfig: Mac::default(),
         }
     }
@@ -86,7 +86,7 @@ struct IpamSection {
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Args {
+struct NetConfArgs {
     cni: Mac,
 }
 

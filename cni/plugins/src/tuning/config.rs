@@ -30,7 +30,7 @@ struct TuningConf {
     txqlen: Option<i64>,
     allmulti: Option<bool>,
     runtimeconfig: RuntimeConfig,
-    args: Args,
+    args: NetConfArgs,
 }
 
 /// Values by key; a value of `null` is `None`.
@@ -44,7 +44,7 @@ struct RuntimeConfig {
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Args {
+struct NetConfArgs {
     cni: Overrides,
 }
 
@@ -96,7 +96,7 @@ impl TuningConfig {
             txqlen,
             allmulti,
             runtimeconfig,
-            args: Args { cni: overrides },
+            args: NetConfArgs { cni: overrides },
         } = document;
         let from_runtime = Some(runtimeconfig.mac).filter(|mac| !mac.is_empty());
         let mac = overrides.mac.or(from_runtime).or(from_args).unwrap_or(mac);
