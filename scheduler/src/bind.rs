@@ -104,7 +104,7 @@ mod tests {
     use podplane_client::Reason;
 
     use super::*;
-    use crate::testing::PodBuilder;
+    use crate::testing::{AsInfo as _, PodBuilder};
 
     #[test]
     fn choice_is_valid_while_the_spec_is_unchanged() {

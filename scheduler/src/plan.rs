@@ -104,7 +104,7 @@ mod tests {
     use crate::{
         cache::NodeCache,
         config::IpPolicy,
-        testing::{NodeBuilder, PodBuilder},
+        testing::{AsInfo as _, NodeBuilder, PodBuilder},
     };
 
     #[test]

@@ -106,7 +106,7 @@ pub fn best(pod: &PodInfo, feasible: &[&NodeInfo], most: usize) -> Vec<NodeScore
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{NodeBuilder, PodBuilder};
+    use crate::testing::{AsInfo as _, NodeBuilder, PodBuilder};
 
     fn scored(node: NodeBuilder, pods: &[PodBuilder]) -> Amount {
         let mut node = node.info();

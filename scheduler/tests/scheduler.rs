@@ -224,7 +224,7 @@ async fn scheduler_stopped_before_a_binding_leaves_nothing_behind() {
 async fn wakes_pods_for_a_new_block_and_a_new_node() {
     let fake = SchedulerApiserver::default();
     let mut bare = node("n", "", 0);
-    bare["spec"] = serde_json::json!({});
+    bare.spec = None;
     fake.change(|state| state.put_node(bare));
     for name in ["p", "q"] {
         fake.change(|state| state.put_pod(pod(name)));

@@ -1,4 +1,5 @@
-//! Helpers of the tests of several crates: an API server in memory, with faults on demand.
+//! Helpers of the tests of several crates: pods and nodes, and an API server in memory, with faults
+//! on demand.
 //!
 //! It is never part of a program: crates have it among their dev-dependencies. Start at
 //! [`FakeApiserver`]; clusters of real processes are the test cluster's.
@@ -8,9 +9,11 @@
 #![expect(clippy::missing_panics_doc, reason = "a test fails by panicking")]
 
 mod apiserver;
+mod fixtures;
 mod log;
 
 pub use apiserver::{FakeApiserver, FakeState};
+pub use fixtures::{NodeBuilder, PodBuilder};
 pub use log::ChangeLog;
 
 use bytes::Bytes;

@@ -5,7 +5,7 @@ use proptest::prelude::{Strategy, prop, prop_assert_eq, prop_oneof, proptest};
 use super::*;
 use crate::{
     resources::Resources,
-    testing::{NodeBuilder, PodBuilder},
+    testing::{AsInfo as _, NodeBuilder, PodBuilder},
 };
 
 fn name(text: &str) -> NodeName {

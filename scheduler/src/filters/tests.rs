@@ -2,7 +2,7 @@ use podplane_api::pod_ips;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::testing::{NodeBuilder, PodBuilder};
+use crate::testing::{AsInfo as _, NodeBuilder, PodBuilder};
 
 /// The reasons of a node with the given pods.
 fn reasons(

@@ -2,7 +2,7 @@ use proptest::prelude::{Just, Strategy, prop, prop_assert, prop_assert_eq, prop_
 use serde_json::Value;
 
 use super::*;
-use crate::testing::PodBuilder;
+use crate::testing::{AsInfo as _, PodBuilder};
 
 fn s(seconds: u64) -> Duration {
     Duration::from_secs(seconds)

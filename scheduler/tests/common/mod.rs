@@ -1,6 +1,9 @@
 //! The state of the API server of the scheduler's tests.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
 
 use bytes::Bytes;
 use podplane_api::{
@@ -12,8 +15,8 @@ use podplane_proto::{
     codec,
     wire::{self, WatchEventType},
 };
-use podplane_test_support::{ChangeLog, FakeState, decode, encode};
-use serde_json::{Value, json};
+use podplane_test_support::{ChangeLog, FakeState, NodeBuilder, PodBuilder, decode, encode};
+use serde_json::json;
 
 /// A fault of a binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,8 +49,7 @@ pub(crate) struct SchedulerState {
 }
 
 impl SchedulerState {
-    pub(crate) fn put_node(&mut self, node: Value) {
-        let mut node: Node = serde_json::from_value(node).unwrap();
+    pub(crate) fn put_node(&mut self, mut node: Node) {
         self.log.push(WatchEventType::Modified, &mut node);
         self.nodes.insert(node.name().to_owned(), node);
     }
@@ -149,18 +151,14 @@ fn node_of(pod: &Pod) -> Option<&str> {
 }
 
 /// A node that has plenty of everything but addresses.
-pub(crate) fn node(name: &str, cidr: &str, pod_ips: u32) -> Value {
-    let allocatable = json!({"cpu": "8", "memory": "32Gi", "pods": "110",
-        "podplane.io/pod-ips": pod_ips.to_string()});
-    json!({"metadata": {"name": name, "uid": name}, "spec": {"podCIDR": cidr, "podCIDRs": [cidr]},
-        "status": {"allocatable": allocatable}})
+pub(crate) fn node(name: &str, cidr: &str, pod_ips: u32) -> Node {
+    NodeBuilder::new(name).block(cidr, pod_ips).node()
 }
 
 /// A pod that waits for a node, in `default`.
 pub(crate) fn pod(name: &str) -> Pod {
-    let pod = json!({"metadata": {"name": name, "namespace": "default", "uid": format!("uid-{name}")},
-        "spec": {"containers": [{"name": "c"}]}});
-    serde_json::from_value(pod).unwrap()
+    let pod = PodBuilder::new(name).set("/metadata/uid", json!(format!("uid-{name}")));
+    Arc::unwrap_or_clone(pod.pod())
 }
 
 /// The API server of these tests.
