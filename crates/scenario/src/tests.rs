@@ -566,7 +566,7 @@ fn parameters_have_defaults_and_are_set_to_values_of_the_same_type() {
     assert_eq!(
         wrong,
         [
-            "1:14: invalid value \"many\" to set for mask: want a number, as its default 30",
+            "1:20: invalid value \"many\" to set for mask: want a number, as its default 30",
             "1:39: invalid value \"1\" to set for kept: want true or false, as its default true"
         ]
     );
