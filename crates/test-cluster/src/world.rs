@@ -169,7 +169,7 @@ fn held(node: &ReportNode<'_>) -> Result<Vec<Allocation>, ReportError> {
     Ok(allocations.collect())
 }
 
-pub(crate) fn read_json(file: &Path) -> Result<Value> {
+fn read_json(file: &Path) -> Result<Value> {
     let text = fs::read_to_string(file).map_err(read(file))?;
     serde_json::from_str(&text).map_err(|_| ClusterError::Unclear {
         what: file.display().to_string(),
@@ -258,10 +258,20 @@ pub(crate) fn allocations(node: &str, networks: &Path) -> Result<Vec<Allocation>
     Ok(found)
 }
 
-/// Reads the records of sandboxes that may hold addresses. Sandboxes that use the node's network,
-/// or that were stopped, hold none.
+/// Reads the sandboxes that may hold addresses.
 fn sandboxes(node: &str, dir: &Path) -> Result<BTreeSet<Sandbox>> {
-    let mut found = BTreeSet::new();
+    let records = attached_records(dir)?.into_iter();
+    let sandbox = |(id, _)| Sandbox {
+        node: node.into(),
+        id,
+    };
+    Ok(records.map(sandbox).collect())
+}
+
+/// Reads the records of sandboxes for which plugins may hold resources, by their ids. Sandboxes that
+/// use the node's network, or that were stopped, hold none.
+pub(crate) fn attached_records(dir: &Path) -> Result<Vec<(String, Value)>> {
+    let mut found = Vec::new();
     for (name, file) in entries(dir)? {
         let Some(id) = name.strip_suffix(".json") else {
             continue;
@@ -273,13 +283,9 @@ fn sandboxes(node: &str, dir: &Path) -> Result<BTreeSet<Sandbox>> {
             }
             record => record?,
         };
-        if record["network"]["attached"] != true {
-            continue;
+        if record["network"]["attached"] == true {
+            found.push((id.to_owned(), record));
         }
-        found.insert(Sandbox {
-            node: node.into(),
-            id: id.into(),
-        });
     }
     Ok(found)
 }

@@ -1,9 +1,10 @@
 //! Writes the messages and services of Kubernetes' objects as `.proto` files.
 //!
 //! The source is the published API definitions of the kinds in `podplane_api::kinds`, which `cargo
-//! xtask definitions` writes: no object is described by hand. Each message maps to proto3 JSON exactly as
-//! Kubernetes writes the object. Field numbers must stay compatible: those in the present files are
-//! kept, new fields get the next number, and the number of a removed field is never used again.
+//! xtask definitions` writes: no object is described by hand. Each message maps to proto3 JSON
+//! exactly as Kubernetes writes the object. Field numbers must stay compatible: those in the present
+//! files are kept, new fields get the next number, and the number of a removed field is never used
+//! again.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -13,7 +13,7 @@ use podplane_netlink::{Netlink, NetlinkError, netns};
 use super::{NodesSnapshot, ObservedNamespace, ObservedSandbox};
 use crate::{
     Cluster, ClusterError, Result,
-    world::{allocations, entries, node_dirs, parse, read_json},
+    world::{allocations, attached_records, entries, node_dirs, parse},
 };
 
 /// The directory of named network namespaces of a cluster in kernel mode.
@@ -194,24 +194,11 @@ fn in_namespace<T>(
     }
 }
 
-/// Reads the records of sandboxes for which plugins may hold resources.
+/// Reads the sandboxes for which plugins may hold resources.
 fn records(node: &str, dir: &Path) -> Result<Vec<ObservedSandbox>> {
     let mut found = Vec::new();
-    for (name, file) in entries(dir)? {
-        let Some(id) = name.strip_suffix(".json") else {
-            continue;
-        };
-        let record = match read_json(&file) {
-            Err(ClusterError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-                continue;
-            }
-            record => record?,
-        };
-        let network = &record["network"];
-        if network["attached"] != true {
-            continue;
-        }
-        let ips = network["ips"].as_array().into_iter().flatten();
+    for (id, record) in attached_records(dir)? {
+        let ips = record["network"]["ips"].as_array().into_iter().flatten();
         let ips = ips.filter_map(|ip| ip.as_str());
         let part = |name: &str| {
             record["metadata"][name]
@@ -220,15 +207,15 @@ fn records(node: &str, dir: &Path) -> Result<Vec<ObservedSandbox>> {
                 .to_owned()
         };
         found.push(ObservedSandbox {
-            sandbox: Sandbox {
-                node: node.into(),
-                id: id.into(),
-            },
             pod: format!("{}/{}", part("namespace"), part("name")),
             is_ready: record["state"] == "Ready",
             ips: ips
                 .map(|ip| parse(format!("an address of sandbox {id}"), ip))
                 .collect::<Result<_>>()?,
+            sandbox: Sandbox {
+                node: node.into(),
+                id,
+            },
         });
     }
     Ok(found)
