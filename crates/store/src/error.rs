@@ -13,7 +13,8 @@ pub enum StoreError {
         /// The index in [`Txn::guards`](crate::Txn::guards), from zero.
         guard: usize,
         /// The key for which it failed; for [`Guard::NoneUnder`](crate::Guard::NoneUnder) and
-        /// [`Guard::OnlyUnder`](crate::Guard::OnlyUnder) the first unexpected one under the prefix.
+        /// [`Guard::OnlyUnder`](crate::Guard::OnlyUnder) the first unexpected one under the prefix,
+        /// for [`Guard::AtMostUnder`](crate::Guard::AtMostUnder) the one that was modified last.
         key: Key,
         /// When that key was last modified; `None` if it is absent.
         current: Option<Revision>,

@@ -508,6 +508,13 @@ pub enum Guard {
         /// [`Item::modified`] of the item that the caller read.
         revision: Revision,
     },
+    /// At most this many items are under the prefix.
+    AtMostUnder {
+        /// The prefix.
+        prefix: Prefix,
+        /// The number of items.
+        items: usize,
+    },
 }
 
 /// One change of one key.

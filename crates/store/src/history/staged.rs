@@ -118,6 +118,13 @@ impl<'a> StagedCommits<'a> {
                     Some(item) => conflict(&item.key, Some(item)),
                 }
             }
+            Guard::AtMostUnder { prefix, items } => {
+                if self.under(prefix).nth(*items).is_none() {
+                    return Ok(());
+                }
+                let newest = self.under(prefix).max_by_key(|item| item.modified);
+                newest.map_or(Ok(()), |item| conflict(&item.key, Some(item)))
+            }
         }
     }
 
@@ -133,22 +140,34 @@ impl<'a> StagedCommits<'a> {
         prefix: &'s Prefix,
         wanted: impl Fn(&Item) -> bool,
     ) -> Option<&'s Item> {
-        let untouched = self
-            .base
-            .latest_under(prefix)
-            .find(|item| !self.latest.contains_key(&item.key) && wanted(item));
+        let unchanged = self.unchanged_under(prefix).find(|item| wanted(item));
+        let staged = self.staged_under(prefix).find(|item| wanted(item));
+        unchanged
+            .into_iter()
+            .chain(staged)
+            .min_by(|a, b| a.key.cmp(&b.key))
+    }
+
+    /// The present items under the prefix, in no particular order.
+    fn under<'s>(&'s self, prefix: &'s Prefix) -> impl Iterator<Item = &'s Item> {
+        self.unchanged_under(prefix)
+            .chain(self.staged_under(prefix))
+    }
+
+    /// The items under the prefix that no staged commit has changed, in key order.
+    fn unchanged_under<'s>(&'s self, prefix: &'s Prefix) -> impl Iterator<Item = &'s Item> {
+        let base = self.base.latest_under(prefix);
+        base.filter(move |item| !self.latest.contains_key(&item.key))
+    }
+
+    /// The items under the prefix that a staged commit has put, in key order.
+    fn staged_under<'s>(&'s self, prefix: &'s Prefix) -> impl Iterator<Item = &'s Item> {
         let from = (
             std::ops::Bound::Included(prefix.as_bytes()),
             std::ops::Bound::Unbounded,
         );
-        let mut staged = self
-            .latest
-            .range::<[u8], _>(from)
-            .take_while(|(key, _)| prefix.contains(key));
-        let staged = staged.find_map(|(_, item)| item.as_ref().filter(|item| wanted(item)));
-        untouched
-            .into_iter()
-            .chain(staged)
-            .min_by(|a, b| a.key.cmp(&b.key))
+        let staged = self.latest.range::<[u8], _>(from);
+        let staged = staged.take_while(|(key, _)| prefix.contains(key));
+        staged.filter_map(|(_, item)| item.as_ref())
     }
 }

@@ -93,6 +93,7 @@ macro_rules! contract {
             a_commit_returns_the_previous_items,
             a_commit_that_changes_nothing_takes_no_revision,
             each_kind_of_guard_holds_or_conflicts,
+            a_guard_of_a_count_sees_every_earlier_commit,
             a_commit_is_applied_whole_or_not_at_all,
             refuses_oversized_requests_naming_the_limit,
             large_values_are_kept_whole,

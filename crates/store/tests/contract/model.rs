@@ -45,6 +45,10 @@ enum GuardOp {
         key: usize,
         stale: bool,
     },
+    AtMostUnder {
+        prefix: usize,
+        items: usize,
+    },
 }
 
 fn ops() -> impl Strategy<Value = Vec<ModelOp>> {
@@ -55,6 +59,8 @@ fn ops() -> impl Strategy<Value = Vec<ModelOp>> {
         (1..PREFIXES.len()).prop_map(GuardOp::NoneUnder),
         (1..PREFIXES.len(), 0..KEYS.len(), any::<bool>())
             .prop_map(|(prefix, key, stale)| GuardOp::OnlyUnder { prefix, key, stale }),
+        (1..PREFIXES.len(), 0..4usize)
+            .prop_map(|(prefix, items)| GuardOp::AtMostUnder { prefix, items }),
     ];
     let writes = prop::collection::btree_map(
         0..KEYS.len(),
@@ -103,6 +109,10 @@ impl StoreModel {
                 .values()
                 .filter(|item| prefix.contains(&item.key))
                 .all(|item| (&item.key, item.modified) == (key, *revision)),
+            Guard::AtMostUnder { prefix, items } => {
+                let under = content.keys().filter(|key| prefix.contains(key));
+                under.count() <= *items
+            }
         }
     }
 
@@ -201,6 +211,10 @@ async fn commit(
                 prefix: PREFIXES[prefix].into(),
                 key: key(index),
                 revision: revision_of(index, stale),
+            },
+            GuardOp::AtMostUnder { prefix, items } => Guard::AtMostUnder {
+                prefix: PREFIXES[prefix].into(),
+                items,
             },
         })
         .collect();

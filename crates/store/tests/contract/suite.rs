@@ -199,6 +199,10 @@ pub(crate) async fn each_kind_of_guard_holds_or_conflicts<F: EngineFixture>() {
         key: key(at),
         revision,
     };
+    let at_most = |prefix: &str, items| Guard::AtMostUnder {
+        prefix: prefix.into(),
+        items,
+    };
     let holding = [
         Guard::Absent(key("dir/a")),
         Guard::Absent(key("gone")),
@@ -210,6 +214,10 @@ pub(crate) async fn each_kind_of_guard_holds_or_conflicts<F: EngineFixture>() {
         only("dir/", "dir/b", new),
         only("dir/b", "dir/b", new),
         only("gone", "dir/b", old),
+        at_most("dir/", 1),
+        at_most("dir/b", 1),
+        at_most("gone", 0),
+        at_most("", usize::MAX),
     ];
     for guard in holding {
         fixture
@@ -230,6 +238,7 @@ pub(crate) async fn each_kind_of_guard_holds_or_conflicts<F: EngineFixture>() {
         (Guard::NoneUnder(Prefix::all()), "dir/b", Some(new)),
         (only("dir/", "dir/b", old), "dir/b", Some(new)),
         (only("dir/", "dir/c", new), "dir/b", Some(new)),
+        (at_most("dir/", 0), "dir/b", Some(new)),
     ];
     for (failing, at, modified) in conflicting {
         let txn = Txn::new()
@@ -248,6 +257,39 @@ pub(crate) async fn each_kind_of_guard_holds_or_conflicts<F: EngineFixture>() {
         }
     }
     assert_eq!(fixture.store().get(&key("y"), None).await.unwrap(), None);
+}
+
+pub(crate) async fn a_guard_of_a_count_sees_every_earlier_commit<F: EngineFixture>() {
+    let fixture = F::new();
+    let first = put(fixture.store(), "dir/a", "").await;
+    let fixture = fixture.pause();
+    let add = |name: String| {
+        let guard = Guard::AtMostUnder {
+            prefix: "dir/".into(),
+            items: 2,
+        };
+        let txn = Txn::new().guard(guard).put(key(&name), "");
+        fixture.store().commit(txn)
+    };
+    // At once, so that an engine decides several of them before the first is durable.
+    let commits = (0..20).map(|n| add(format!("dir/{n:02}")));
+    let mut revisions = Vec::new();
+    let mut conflicts = Vec::new();
+    for answer in futures::future::join_all(commits).await {
+        match answer {
+            Ok(committed) => revisions.push(committed.revision),
+            Err(StoreError::Conflict { current, .. }) => conflicts.push(current),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert_eq!((revisions.len(), conflicts.len()), (2, 18));
+    let newest = revisions.into_iter().max();
+    assert!(newest > Some(first));
+    assert!(conflicts.iter().all(|current| *current == newest));
+    // An item that leaves makes room for one more.
+    delete(fixture.store(), "dir/a").await;
+    add("dir/b".to_owned()).await.unwrap();
+    assert!(add("dir/c".to_owned()).await.unwrap_err().is_conflict());
 }
 
 pub(crate) async fn a_commit_is_applied_whole_or_not_at_all<F: EngineFixture>() {
