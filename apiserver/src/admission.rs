@@ -3,6 +3,8 @@
 mod addresses;
 mod blocks;
 pub(crate) mod fences;
+mod holders;
+mod pods;
 
 use std::{fmt, time::Duration};
 
@@ -12,12 +14,12 @@ use podplane_ipam::ServiceRanges;
 use podplane_proto::{error::ApiError, fence::Fence};
 use podplane_store::{Guard, Write};
 
-pub(crate) use addresses::PodAddressIndex;
 pub(crate) use blocks::{
     BlockHold, BlockRecordId, Claimant, HoldMove, KeyedBlockRecord, NodeBlockAdmission,
     RecordState, RecordTransition,
 };
 pub(crate) use fences::Fences;
+pub(crate) use pods::{PodAdmission, PodIpRules};
 
 /// The rules for the blocks of nodes.
 #[derive(Clone, Debug, Default)]

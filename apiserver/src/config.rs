@@ -2,7 +2,7 @@ use std::{path::PathBuf, time::Duration};
 
 use ipnet::IpNet;
 use podplane_api::{Quantity, quantity::units};
-use podplane_ipam::{Compat, ServiceRanges, parse_cidr};
+use podplane_ipam::{Compat, IpPolicy, ServiceRanges, parse_cidr};
 use podplane_service_runtime::{boundary::AllowedHosts, server::Listen};
 
 /// The configuration of the API server.
@@ -78,6 +78,18 @@ pub struct ApiserverConfig {
     /// that overlap each other or the service range.
     #[arg(long, env = "PODPLANE_COMPAT", default_value_t, value_name = "SYSTEM")]
     pub compat: Compat,
+
+    /// Refuse to bind a pod to a node that has no address for it
+    ///
+    /// With pod-cidr and off the API server does not count addresses.
+    #[arg(
+        long,
+        env = "PODPLANE_IP_POLICY",
+        value_enum,
+        default_value_t,
+        value_name = "POLICY"
+    )]
+    pub ip_policy: IpPolicy,
 
     /// The flags that the user of a cluster sets.
     #[command(flatten)]

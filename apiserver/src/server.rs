@@ -10,6 +10,7 @@ use podplane_api::{
     coordination::Lease,
     core::{Event, Namespace, Node},
     kinds::{self, KindVisitor},
+    pod_ips::PodIpResource,
     strategy::Strategy,
 };
 use podplane_proto::{
@@ -26,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     ApiserverConfig, HistoryBounds, HoldFlags, StoreKind,
-    admission::{Admission, BlockPolicy, Fences, NodeBlockAdmission, PodAddressIndex},
+    admission::{Admission, BlockPolicy, Fences, NodeBlockAdmission, PodAdmission, PodIpRules},
     cache::{Feeder, KindCache, Position, Sink},
     engine::Engine,
     journeys::{Journeys, TraceLimits},
@@ -102,16 +103,25 @@ async fn run_until(
         service_cluster_ip_range,
         cluster_cidr,
         compat,
+        ip_policy,
         cluster: HoldFlags { release_after },
         bounds,
     } = config;
-    let policy = BlockPolicy {
+    let blocks = BlockPolicy {
         service_ranges: service_cluster_ip_range,
         cluster_cidrs: cluster_cidr.iter().map(IpNet::trunc).collect(),
         lenient: compat.is_lenient(),
         release_after: Some(release_after).filter(|after| !after.is_zero()),
     };
-    policy.announce();
+    blocks.announce();
+    let rules = ServerRules {
+        blocks,
+        pod_ips: PodIpRules {
+            policy: ip_policy,
+            resource: PodIpResource::default(),
+        },
+        bounds,
+    };
     // Bound first, so that a port in use is found before a large store is read.
     let listener = Listener::bind(&listen).await?.allowing(allowed_hosts);
     // Clients of a data directory look here for its server.
@@ -123,9 +133,7 @@ async fn run_until(
     let ready =
         move |listener: &Listener| address_file.map_or(Ok(()), |file| listener.publish(&file));
     match store {
-        StoreKind::Memory => {
-            serve(MemStore::new(), policy, bounds, listener, ready, shutdown).await
-        }
+        StoreKind::Memory => serve(MemStore::new(), rules, listener, ready, shutdown).await,
         StoreKind::Sled => {
             let dir = data_dir.ok_or(ApiserverRunError::NoDataDir)?.join("store");
             let open = {
@@ -136,28 +144,40 @@ async fn run_until(
                 .await
                 .map_err(ApiserverRunError::OpenPanicked)?
                 .map_err(|source| ApiserverRunError::Open { dir, source })?;
-            serve(store, policy, bounds, listener, ready, shutdown).await
+            serve(store, rules, listener, ready, shutdown).await
         }
     }
+}
+
+/// The rules of a server, by its flags.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ServerRules {
+    pub(crate) blocks: BlockPolicy,
+    pub(crate) pod_ips: PodIpRules,
+    pub(crate) bounds: HistoryBounds,
 }
 
 /// Serves a store on a socket. `ready` is called once requests will be answered.
 pub(crate) async fn serve(
     store: impl Store,
-    policy: BlockPolicy,
-    bounds: HistoryBounds,
+    rules: ServerRules,
     listener: Listener,
     ready: impl FnOnce(&Listener) -> Result<(), ServeError> + Send,
     shutdown: CancellationToken,
 ) -> Result<(), ApiserverRunError> {
+    let ServerRules {
+        blocks,
+        pod_ips,
+        bounds,
+    } = rules;
     let engine = Engine::new(store).await?;
-    let blocks = Arc::new(NodeBlockAdmission::open(engine.clone(), policy).await?);
-    let addresses = Arc::new(PodAddressIndex::open(&engine).await?);
+    let blocks = Arc::new(NodeBlockAdmission::open(engine.clone(), blocks).await?);
+    let pods = Arc::new(PodAdmission::open(engine.clone(), pod_ips).await?);
     let mut process = Process::new(DESCRIPTORS);
     let metrics = ApiserverMetrics::new(process.registry());
     let mut server = ServerBuilder::new(engine.clone(), metrics.clone(), shutdown.clone());
     let pods = Arc::new(server.add_extended(Extension {
-        admission: Some(addresses),
+        admission: Some(pods),
         act: Some(bindings::act),
         methods: Some(of_pods),
     }));

@@ -19,6 +19,7 @@ mod lists;
 mod manifests;
 mod patch_faces;
 mod patches;
+mod placements;
 mod pods_and_nodes;
 mod races;
 mod reads;
@@ -37,13 +38,18 @@ use podplane_api::{
 };
 use podplane_client::{ApiError, Client, DeleteParams, Endpoint, ObjectEvent};
 use podplane_http_client::HttpClient;
+use podplane_ipam::IpPolicy;
 use podplane_service_runtime::server::{Listen, Listener};
 use podplane_store::{MemStore, Store};
 use serde_json::{Value, json};
 use tokio::{sync::oneshot, task::JoinSet, time};
 use tokio_util::sync::CancellationToken;
 
-use crate::{HistoryBounds, admission::BlockPolicy, server};
+use crate::{
+    HistoryBounds,
+    admission::{BlockPolicy, PodIpRules},
+    server::{self, ServerRules},
+};
 
 /// The deadline of each step of a test.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -66,19 +72,14 @@ impl TestServer {
     }
 
     async fn under(policy: BlockPolicy, store: impl Store) -> Self {
-        Self::at("127.0.0.1:0", policy, store).await
+        let rules = ServerRules {
+            blocks: policy,
+            ..uncounted()
+        };
+        Self::at("127.0.0.1:0", rules, store).await
     }
 
-    async fn at(listen: &str, policy: BlockPolicy, store: impl Store) -> Self {
-        Self::within_bounds(listen, policy, HistoryBounds::default(), store).await
-    }
-
-    async fn within_bounds(
-        listen: &str,
-        policy: BlockPolicy,
-        bounds: HistoryBounds,
-        store: impl Store,
-    ) -> Self {
+    async fn at(listen: &str, rules: ServerRules, store: impl Store) -> Self {
         let listen: Listen = listen.parse().unwrap();
         let listener = Listener::bind(&listen).await.unwrap();
         let address = listener.address().to_string();
@@ -88,8 +89,7 @@ impl TestServer {
         let mut running = JoinSet::new();
         running.spawn(server::serve(
             store,
-            policy,
-            bounds,
+            rules,
             listener,
             |_| {
                 serving.send(()).unwrap();
@@ -128,6 +128,18 @@ impl TestServer {
 
     fn namespaces(&self) -> podplane_client::Api<Namespace> {
         self.client.all()
+    }
+}
+
+/// Rules under which a pod can be bound to a node that does not exist: most tests are about
+/// something else.
+fn uncounted() -> ServerRules {
+    ServerRules {
+        pod_ips: PodIpRules {
+            policy: IpPolicy::Off,
+            ..PodIpRules::default()
+        },
+        ..ServerRules::default()
     }
 }
 

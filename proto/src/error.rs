@@ -31,6 +31,9 @@ pub enum Reason {
     /// The object to be removed is in use, such as a block whose node exists. Kubernetes has no
     /// such reason.
     InUse,
+    /// The node has too few free addresses for the pod. Choose another node, or try again when
+    /// addresses are free. Kubernetes has no such reason.
+    InsufficientPodIps,
     /// The revision is no longer in the history. List again.
     Expired,
     /// The request timed out, mostly because a requested revision has not been reached.
@@ -44,7 +47,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 14] = [
         Self::NotFound,
         Self::AlreadyExists,
         Self::Conflict,
@@ -53,6 +56,7 @@ impl Reason {
         Self::Forbidden,
         Self::FenceLost,
         Self::InUse,
+        Self::InsufficientPodIps,
         Self::Expired,
         Self::Timeout,
         Self::RequestEntityTooLarge,
@@ -71,6 +75,7 @@ impl Reason {
             Self::Forbidden => "Forbidden",
             Self::FenceLost => "FenceLost",
             Self::InUse => "InUse",
+            Self::InsufficientPodIps => "InsufficientPodIPs",
             Self::Expired => "Expired",
             Self::Timeout => "Timeout",
             Self::RequestEntityTooLarge => "RequestEntityTooLarge",
@@ -93,7 +98,7 @@ impl Reason {
             Self::Conflict => Code::Aborted,
             Self::Invalid | Self::BadRequest => Code::InvalidArgument,
             Self::Forbidden => Code::PermissionDenied,
-            Self::FenceLost | Self::InUse => Code::FailedPrecondition,
+            Self::FenceLost | Self::InUse | Self::InsufficientPodIps => Code::FailedPrecondition,
             Self::Expired => Code::OutOfRange,
             Self::Timeout => Code::DeadlineExceeded,
             Self::RequestEntityTooLarge => Code::ResourceExhausted,
@@ -165,6 +170,11 @@ impl ApiError {
     /// True if another process leads by now: stop.
     pub fn is_fence_lost(&self) -> bool {
         self.reason == Reason::FenceLost
+    }
+
+    /// True if the node has too few free addresses for the pod.
+    pub fn is_insufficient_pod_ips(&self) -> bool {
+        self.reason == Reason::InsufficientPodIps
     }
 
     /// True if the revision has left the history: list again.

@@ -22,7 +22,9 @@ pub enum BindOutcome {
     Elsewhere,
     /// The pod does not exist any more.
     Gone,
-    /// The pod exists and has no node.
+    /// The pod has no node, and the API server refused this one: it has no address for the pod.
+    NoAddress(ApiError),
+    /// The pod has no node, for another reason.
     Failed(ApiError),
 }
 
@@ -52,6 +54,11 @@ pub async fn bind(pods: &Api<Pod>, pod: &Arc<PodInfo>, node: &NodeName) -> BindO
             Ok(Err(error)) => error,
             Err(_) => no_answer(),
         };
+        // The refusal is in the order of commits: the pod had no node then, and only another
+        // client can have bound it since, which the API server will tell at the next attempt.
+        if error.is_insufficient_pod_ips() {
+            return BindOutcome::NoAddress(error);
+        }
         tries += 1;
         match read_pod(pods, pod).await {
             Ok(found) if error.is_conflict() && tries < TRIES && is_as_chosen(pod, &found) => {

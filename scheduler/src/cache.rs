@@ -4,11 +4,6 @@
 //! its resources as taken, until its binding is *confirmed* by the API server or *forgotten*
 //! because it failed. The cache does not survive the process: a successor lists nodes and pods and
 //! has the same state.
-//!
-//! A pod is *assumed* on a node from the moment of the decision, so that the next decision sees its
-//! share as taken, until its binding is *confirmed* by the API server or *forgotten* because it
-//! failed. Nothing here survives the process: a successor lists nodes and pods and has the same
-//! picture.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -147,6 +142,13 @@ impl NodeCache {
     pub fn refuse_for_ips(&mut self, name: &NodeName) {
         if let Some(node) = self.nodes.get_mut(name) {
             node.refuse_for_ips();
+        }
+    }
+
+    /// Records whether the API server refuses to bind pods to the node for want of an address.
+    pub fn set_bind_refused(&mut self, name: &NodeName, refused: bool) {
+        if let Some(node) = self.nodes.get_mut(name) {
+            node.set_bind_refused(refused);
         }
     }
 

@@ -139,9 +139,10 @@ impl Driver {
         let (attempt, outcome, began) = bound;
         let ended = match outcome {
             BindOutcome::Bound => AttemptResult::Scheduled,
-            BindOutcome::Elsewhere | BindOutcome::Gone | BindOutcome::Failed(_) => {
-                AttemptResult::Error
-            }
+            BindOutcome::Elsewhere
+            | BindOutcome::Gone
+            | BindOutcome::NoAddress(_)
+            | BindOutcome::Failed(_) => AttemptResult::Error,
         };
         self.metrics
             .attempted(&attempt, ended, began.elapsed(), now);
@@ -156,6 +157,10 @@ impl Driver {
             (BindOutcome::Elsewhere, _) => {
                 tracing::warn!(namespace, name, uid, "pod was bound by another client")
             }
+            (BindOutcome::NoAddress(error), Ok(node)) => {
+                tracing::debug!(namespace, name, uid, %node, %error, "the node has no address");
+                scheduler.bind_refused(&pod.uid, node, error.to_string(), now);
+            }
             (BindOutcome::Gone, _) => scheduler.bind_failed(&pod.uid, String::new(), now),
             (BindOutcome::Failed(error), _) => {
                 tracing::warn!(namespace, name, uid, %error, "failed to bind the pod; trying again");
@@ -164,7 +169,7 @@ impl Driver {
                 self.reporter
                     .unscheduled(pod, report::SCHEDULER_ERROR, message);
             }
-            (BindOutcome::Bound, Err(_)) => {} // Only attempts that have a node are bound.
+            (BindOutcome::Bound | BindOutcome::NoAddress(_), Err(_)) => {} // Only attempts that have a node are bound.
         }
     }
 }

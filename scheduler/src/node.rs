@@ -49,6 +49,8 @@ pub struct NodeInfo {
     /// The kubelet refused a pod for want of an address and has not reported since, so no address
     /// is free, whatever the counts are.
     refused_for_ips: bool,
+    /// The API server counts more addresses as taken than this cache, which lags behind.
+    bind_refused: bool,
 }
 
 impl NodeInfo {
@@ -61,6 +63,7 @@ impl NodeInfo {
             node,
             pods,
             refused_for_ips: false,
+            bind_refused: false,
         }
     }
 
@@ -100,6 +103,11 @@ impl NodeInfo {
         self.refused_for_ips = true;
     }
 
+    /// Records whether the API server refuses to bind pods to the node for want of an address.
+    pub fn set_bind_refused(&mut self, refused: bool) {
+        self.bind_refused = refused;
+    }
+
     /// `spec.unschedulable`.
     pub fn is_unschedulable(&self) -> bool {
         is_unschedulable(&self.node)
@@ -120,6 +128,11 @@ impl NodeInfo {
         self.pod_ips.count().into()
     }
 
+    /// Returns true if the API server refused to bind a pod to the node for want of an address.
+    pub fn is_bind_refused(&self) -> bool {
+        self.bind_refused
+    }
+
     /// Returns true if the kubelet refused a pod for want of an address and has not reported since.
     pub fn is_refused_for_ips(&self) -> bool {
         self.refused_for_ips
@@ -131,7 +144,7 @@ impl NodeInfo {
     /// own count: an address outlives its pod until the sandbox is removed, and a newly bound pod
     /// has none yet.
     pub fn free_pod_ips(&self) -> Amount {
-        if self.refused_for_ips {
+        if self.refused_for_ips || self.bind_refused {
             return 0;
         }
         (self.pod_ip_capacity() - self.taken_pod_ips()).max(0)

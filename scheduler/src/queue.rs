@@ -197,6 +197,14 @@ impl Queue {
         }
     }
 
+    /// Records that the attempt was in vain for a reason that the next one knows of: the pod is
+    /// retried at once.
+    pub fn retry_now(&mut self, uid: &PodUid, message: String, now: Duration) {
+        if self.land(uid, message, now, |_| {}) {
+            self.move_to(uid, QueuePlace::Active);
+        }
+    }
+
     /// Handles a change: retries the unschedulable pods for which `helped` is true.
     pub fn wake(
         &mut self,

@@ -17,6 +17,7 @@ use crate::{
     filters::NodeFilters,
     fit_error::FitError,
     names::{NodeName, PodUid},
+    node::NodeChange,
     plan::{Choice, Decision, plan},
     pod::PodInfo,
     queue::{Queue, QueueLengths, WaitingPod},
@@ -38,7 +39,7 @@ mod tests;
 /// | (unknown) | queued | `apply_pod`: schedulable |
 /// | queued | in flight | `attempt` finds a node |
 /// | queued | queued | `attempt` finds no node; the pod waits for a change that helps |
-/// | in flight | queued | `bind_failed` |
+/// | in flight | queued | `bind_failed`; `bind_refused` |
 /// | any | bound | `apply_pod`: the pod has a node, whoever bound it |
 /// | any | released | `apply_pod`: ended; `delete_pod` |
 /// | queued | (unknown) | `apply_pod`: not schedulable, such as in deletion |
@@ -56,7 +57,14 @@ pub struct Scheduler {
     /// The placement decisions, each kept until its pod is released or deleted, or its binding has
     /// failed; for [`explain`](Self::explain).
     decisions: BTreeMap<PodUid, PlacementDecision>,
+    /// The nodes to which the API server refused to bind a pod for want of an address, with the
+    /// time at which they are tried again.
+    bind_refusals: BTreeMap<NodeName, Duration>,
 }
+
+/// The time for which a node is left out after the API server refused to bind a pod to it. Until
+/// then the watch delivers the pods that the API server has counted.
+const BIND_REFUSAL: Duration = Duration::from_secs(1);
 
 /// The decision for a pod's node.
 #[derive(Clone, Debug)]
@@ -110,6 +118,7 @@ impl Scheduler {
             filters: NodeFilters::new(policy),
             next_start: 0,
             decisions: BTreeMap::new(),
+            bind_refusals: BTreeMap::new(),
         }
     }
 
@@ -178,6 +187,18 @@ impl Scheduler {
     /// retries pods that have been unschedulable for long.
     pub fn tick(&mut self, now: Duration) {
         self.queue.tick(now);
+        let ended = self
+            .bind_refusals
+            .iter()
+            .filter(|(_, until)| **until <= now);
+        for name in ended.map(|(name, _)| name.clone()).collect::<Vec<_>>() {
+            self.bind_refusals.remove(&name);
+            self.cache.set_bind_refused(&name, false);
+            if let Some(node) = self.cache.node(&name).cloned() {
+                let changes = vec![NodeChange::PodIps];
+                self.notify(&ClusterEvent::NodeChanged { node, changes }, now);
+            }
+        }
     }
 
     /// Takes the next pod and decides. `None` if no pod is ready.
@@ -235,6 +256,20 @@ impl Scheduler {
         self.notify_freed(freed, now);
     }
 
+    /// Undoes the assumption after the API server refused the binding because the node has no
+    /// address for the pod: another client has bound pods there that the watch has not delivered
+    /// yet. The pod is attempted at once, on the other nodes.
+    pub fn bind_refused(&mut self, uid: &PodUid, node: &NodeName, message: String, now: Duration) {
+        self.cache.set_bind_refused(node, true);
+        self.bind_refusals.insert(node.clone(), now + BIND_REFUSAL);
+        let freed = self.cache.forget(uid);
+        if self.cache.placement(uid).is_none() {
+            self.decisions.remove(uid);
+        }
+        self.queue.retry_now(uid, message, now);
+        self.notify_freed(freed, now);
+    }
+
     /// Returns true if a pod can be attempted now.
     pub fn is_ready(&self, now: Duration) -> bool {
         self.queue.is_ready(now)
@@ -242,7 +277,8 @@ impl Scheduler {
 
     /// The next time at which [`Scheduler::tick`] has work, if nothing else happens.
     pub fn next_deadline(&self) -> Option<Duration> {
-        self.queue.next_deadline()
+        let refusals = self.bind_refusals.values().min().copied();
+        self.queue.next_deadline().into_iter().chain(refusals).min()
     }
 
     /// The numbers of waiting pods, by part of the queue.

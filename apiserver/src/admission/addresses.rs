@@ -10,26 +10,13 @@ use std::{
     num::NonZeroUsize,
 };
 
-use bytes::Bytes;
-use futures::{FutureExt as _, future::BoxFuture, future::ready};
 use ipnet::IpNet;
-use podplane_api::{
-    Object as _, ObjectKey,
-    core::{Pod, PodCondition, PodIP, PodSpec, PodStatus},
-    pod_ips::holds_address,
-};
-use podplane_proto::error::ApiError;
-use podplane_store::{Item, Key, KeyError, ListQuery, MAX_WRITES, Prefix, StoreError, Txn, Write};
-use serde::Deserialize;
+use podplane_api::{Object as _, ObjectKey, core::Pod, pod_ips::holds_address};
+use podplane_store::{Key, KeyError, ListQuery, Prefix, StoreError};
 
-use super::{Admission, CommitAdditions, ProposedChange};
-use crate::{engine::Engine, error, storage};
+use crate::engine::Engine;
 
-const ADDRESSES: &str = "/podplane/addresses/";
-
-/// Maintains the index as pods change.
-#[derive(Debug)]
-pub(crate) struct PodAddressIndex;
+pub(super) const ADDRESSES: &str = "/podplane/addresses/";
 
 /// An address and the pod that holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,69 +25,13 @@ pub(super) struct AddressHolder {
     pub(super) pod: ObjectKey,
 }
 
-impl PodAddressIndex {
-    /// Makes the index agree with the pods, in case a version without the index wrote the store.
-    pub(crate) async fn open(engine: &Engine) -> Result<Self, StoreError> {
-        let mut wanted = BTreeSet::new();
-        for item in pods_under(engine, storage::prefix::<Pod>(), None).await? {
-            let Some(pod) = StoredPod::read(&item) else {
-                continue;
-            };
-            let keys = held_addresses(&pod)
-                .into_iter()
-                .map(|ip| key(ip, &pod.key()));
-            wanted.extend(keys.filter_map(Result::ok));
-        }
-        let mut writes = Vec::new();
-        for item in pods_under(engine, Prefix::from(ADDRESSES), None).await? {
-            if !wanted.remove(&item.key) {
-                writes.push(Write::Delete { key: item.key });
-            }
-        }
-        writes.extend(wanted.into_iter().map(put));
-        for writes in writes.chunks(MAX_WRITES) {
-            let txn = Txn {
-                guards: Vec::new(),
-                writes: writes.to_vec(),
-                reclaims: false,
-            };
-            engine.commit(txn).await?;
-        }
-        Ok(Self)
-    }
-}
-
-impl Admission<Pod> for PodAddressIndex {
-    fn additions<'a>(
-        &'a self,
-        change: ProposedChange<'a, Pod>,
-    ) -> BoxFuture<'a, Result<CommitAdditions, ApiError>> {
-        let additions = || {
-            let mut additions = CommitAdditions::default();
-            let Some(pod) = change.new.or(change.old) else {
-                return Ok(additions);
-            };
-            let addresses = |pod: Option<&Pod>| pod.map(held_addresses).unwrap_or_default();
-            let (before, after) = (addresses(change.old), addresses(change.new));
-            let key = |ip: &IpAddr| key(*ip, &pod.key()).map_err(|error| error::internal(&error));
-            for ip in before.difference(&after) {
-                additions.writes.push(Write::Delete { key: key(ip)? });
-            }
-            for ip in after.difference(&before) {
-                additions.writes.push(put(key(ip)?));
-            }
-            Ok(additions)
-        };
-        ready(additions()).boxed()
-    }
-
-    fn check_guards<'a>(
-        &'a self,
-        _change: ProposedChange<'a, Pod>,
-    ) -> BoxFuture<'a, Result<(), ApiError>> {
-        // There are no guards.
-        ready(Ok(())).boxed()
-    }
+/// The keys of the addresses that the pod holds.
+pub(super) fn keys(pod: &Pod) -> Result<BTreeSet<Key>, KeyError> {
+    let addresses = held_addresses(pod);
+    addresses
+        .into_iter()
+        .map(|ip| key(ip, &pod.key()))
+        .collect()
 }
 
 /// The key prefix of all addresses of a block.
@@ -120,21 +51,13 @@ pub(super) async fn holders(
     net: &IpNet,
     limit: NonZeroUsize,
 ) -> Result<Vec<AddressHolder>, StoreError> {
-    let found = pods_under(engine, within(net), Some(limit)).await?;
-    Ok(found.iter().filter_map(|item| parse(&item.key)).collect())
-}
-
-async fn pods_under(
-    engine: &Engine,
-    prefix: Prefix,
-    limit: Option<NonZeroUsize>,
-) -> Result<Vec<Item>, StoreError> {
     let query = ListQuery {
-        prefix,
-        limit,
+        prefix: within(net),
+        limit: Some(limit),
         ..ListQuery::default()
     };
-    Ok(engine.list(query).await?.items)
+    let found = engine.list(query).await?.items;
+    Ok(found.iter().filter_map(|item| parse(&item.key)).collect())
 }
 
 /// The addresses in the pod's status, if it holds any.
@@ -145,13 +68,6 @@ fn held_addresses(pod: &Pod) -> BTreeSet<IpAddr> {
         several.chain(status.pod_ip.as_deref())
     });
     listed.filter_map(|ip| ip.parse().ok()).collect()
-}
-
-fn put(key: Key) -> Write {
-    Write::Put {
-        key,
-        value: Bytes::new(),
-    }
 }
 
 fn key(address: IpAddr, pod: &ObjectKey) -> Result<Key, KeyError> {
@@ -179,66 +95,6 @@ fn parse(key: &Key) -> Option<AddressHolder> {
         address: address.ok()?,
         pod: ObjectKey::new(namespace, name),
     })
-}
-
-/// The fields of a stored pod that the index needs, without decoding the rest.
-#[derive(Deserialize)]
-struct StoredPod {
-    metadata: PodMetadata,
-    #[serde(default)]
-    spec: PodSpecFields,
-    #[serde(default)]
-    status: PodStatusFields,
-}
-
-#[derive(Deserialize)]
-struct PodMetadata {
-    name: String,
-    namespace: String,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct PodSpecFields {
-    node_name: Option<String>,
-    host_network: Option<bool>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct PodStatusFields {
-    phase: Option<String>,
-    #[serde(rename = "podIP")]
-    pod_ip: Option<String>,
-    #[serde(rename = "podIPs")]
-    pod_ips: Option<Vec<PodIP>>,
-    conditions: Option<Vec<PodCondition>>,
-}
-
-impl StoredPod {
-    fn read(item: &Item) -> Option<Pod> {
-        let Self {
-            metadata,
-            spec,
-            status,
-        } = serde_json::from_slice(&item.value).ok()?;
-        let mut pod = Pod::default();
-        pod.metadata.name = Some(metadata.name);
-        pod.metadata.namespace = Some(metadata.namespace);
-        pod.spec = Some(PodSpec {
-            node_name: spec.node_name,
-            host_network: spec.host_network,
-            ..PodSpec::default()
-        });
-        pod.status = Some(PodStatus {
-            phase: status.phase,
-            pod_ip: status.pod_ip,
-            pod_ips: status.pod_ips,
-            conditions: status.conditions,
-            ..PodStatus::default()
-        });
-        Some(pod)
-    }
 }
 
 #[cfg(test)]

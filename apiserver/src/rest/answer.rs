@@ -144,6 +144,8 @@ fn code(reason: Reason) -> StatusCode {
         Reason::Forbidden => StatusCode::FORBIDDEN,
         // REST has no such writer; as Kubernetes answers a failed precondition.
         Reason::FenceLost | Reason::InUse => StatusCode::CONFLICT,
+        // Clients that do not know the reason go by the code.
+        Reason::InsufficientPodIps => StatusCode::CONFLICT,
         Reason::Expired => StatusCode::GONE,
         Reason::Timeout => StatusCode::GATEWAY_TIMEOUT,
         Reason::RequestEntityTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
@@ -170,6 +172,7 @@ pub(super) fn status(error: &ApiError, about: RefusalSubject<'_>) -> Value {
             | Reason::Forbidden
             | Reason::FenceLost
             | Reason::InUse
+            | Reason::InsufficientPodIps
     );
     if let Some(names) = about.names.filter(|_| of_object) {
         // For an invalid object the details name the kind, otherwise the resource.

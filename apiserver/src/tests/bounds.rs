@@ -17,7 +17,11 @@ const PODS: &str = "/api/v1/namespaces/default/pods";
 const MERGE_PATCH: &str = "application/merge-patch+json";
 
 async fn bounded(bounds: HistoryBounds, store: impl Store) -> TestServer {
-    TestServer::within_bounds("127.0.0.1:0", BlockPolicy::default(), bounds, store).await
+    let rules = ServerRules {
+        bounds,
+        ..uncounted()
+    };
+    TestServer::at("127.0.0.1:0", rules, store).await
 }
 
 /// Waits until `is_so` returns true.

@@ -184,7 +184,7 @@ async fn leads_without_a_lease_if_election_is_disabled() {
 /// The Lease and its UID after its holder led for ten minutes and was killed, in a simulation.
 async fn simulated_takeover(seed: u64, begun: Timestamp) -> (LeaseSpec, String) {
     let _simulation = simulation::begin(seed, begun);
-    let server = TestServer::at("127.0.0.1:7080", BlockPolicy::default(), MemStore::new()).await;
+    let server = TestServer::at("127.0.0.1:7080", uncounted(), MemStore::new()).await;
     let stop = CancellationToken::new();
     let flags = [
         "--leader-elect-lease-duration=15s",

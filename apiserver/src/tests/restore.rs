@@ -30,7 +30,7 @@ async fn a_restored_store_accepts_no_earlier_revision() {
     let pieces: Vec<_> = back_up(store).try_collect().await.unwrap();
     let backup = pieces.concat();
     let store = SledStore::open(&old).unwrap();
-    let server = TestServer::at(&address, BlockPolicy::default(), store).await;
+    let server = TestServer::at(&address, uncounted(), store).await;
     let newer = server.pods().create(&pod("c")).await.unwrap();
     // A client that stays connected all the time.
     let endpoint: Endpoint = address.parse().unwrap();
@@ -58,7 +58,7 @@ async fn a_restored_store_accepts_no_earlier_revision() {
     let new = dir.path().join("new");
     SledStore::restore(&new, Cursor::new(&backup), 0).unwrap();
     let store = SledStore::open(&new).unwrap();
-    let server = TestServer::at(&address, BlockPolicy::default(), store).await;
+    let server = TestServer::at(&address, uncounted(), store).await;
     // It drops objects that were not in the backup.
     until(&["a", "b"]).await;
 

@@ -30,8 +30,7 @@ async fn refuses_invalid_grpc_requests() {
     let mut running = JoinSet::new();
     running.spawn(server::serve(
         MemStore::new(),
-        BlockPolicy::default(),
-        HistoryBounds::default(),
+        uncounted(),
         listener,
         |_| Ok(()),
         stop.clone(),
@@ -126,6 +125,7 @@ async fn publishes_the_address_once_it_is_served() {
         service_cluster_ip_range: podplane_ipam::ServiceRanges::default(),
         cluster_cidr: Vec::new(),
         compat: podplane_ipam::Compat::None,
+        ip_policy: IpPolicy::default(),
         cluster: HoldFlags {
             release_after: Duration::ZERO,
         },

@@ -35,6 +35,10 @@ pub const OUT_OF_POD_IPS: &str = "OutOfpodIPs";
 /// kubelet.
 pub const POD_READY_TO_START_CONTAINERS: &str = "PodReadyToStartContainers";
 
+/// The annotation of a mirror pod: the API's picture of a pod that the kubelet runs by itself, from
+/// a file.
+pub const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
+
 /// The blocks of a node, the primary family's first; empty if it has none yet. The list takes
 /// precedence; an object with only the older field has one block, or none if that is empty.
 pub fn pod_cidrs(node: &Node) -> &[String] {
@@ -88,6 +92,12 @@ fn condition<'a>(status: &'a NodeStatus, kind: &str) -> Option<&'a str> {
 pub fn is_host_network(pod: &Pod) -> bool {
     let host_network = pod.spec.as_ref().and_then(|spec| spec.host_network);
     host_network.unwrap_or_default()
+}
+
+/// True if the pod is a mirror pod: it runs on its node whether the API server accepts it or not.
+pub fn is_mirror(pod: &Pod) -> bool {
+    let annotations = pod.metadata.annotations.as_ref();
+    annotations.is_some_and(|annotations| annotations.contains_key(CONFIG_MIRROR))
 }
 
 /// True if the pod has ended for good: it Succeeded or Failed. Its address may still be in use: see

@@ -115,6 +115,7 @@ impl CommandLines<'_> {
                 some(&settings.service_cluster_ip_range),
             ),
             ("--compat", some(settings.compat.name())),
+            ("--ip-policy", some(name_of(&settings.ip_policy))),
         ];
         let args = args("apiserver", flags);
         self.published("apiserver", "apiserver", &settings.listen, args)

@@ -85,6 +85,19 @@ impl NodeAddresses {
         }
     }
 
+    /// The most addresses that the pods of a node may hold so that a further pod can have `needed`;
+    /// `None` if it cannot, even if they hold none.
+    ///
+    /// It is the inverse of [`has_room_for`](Self::has_room_for), for a guard on the number held.
+    #[must_use]
+    pub fn most_held(capacity: NodeCapacity, needed: u64, report: UsageReport) -> Option<u64> {
+        let left = capacity.count().checked_sub(needed)?;
+        match report.allocated.is_some_and(|allocated| allocated > left) {
+            true => None,
+            false => left.checked_sub(report.orphaned.unwrap_or(0)),
+        }
+    }
+
     /// The number of addresses that no further pod can have.
     #[must_use]
     pub fn taken(&self) -> u64 {
@@ -203,6 +216,25 @@ mod tests {
         ] {
             let node = NodeAddresses::of(five(), held, report(orphaned, allocated));
             assert_eq!(node.orphaned, want, "{held} {orphaned:?} {allocated:?}");
+        }
+    }
+
+    #[test]
+    fn the_most_held_is_the_last_count_with_room() {
+        let amounts = [None, Some(0), Some(2), Some(5), Some(9)];
+        for (orphaned, allocated) in amounts.iter().flat_map(|a| amounts.map(|b| (*a, b))) {
+            let report = report(orphaned, allocated);
+            for needed in 1..7 {
+                let most = NodeAddresses::most_held(five(), needed, report);
+                for held in 0..7 {
+                    let has_room = NodeAddresses::of(five(), held, report).has_room_for(needed);
+                    let is_within = most.is_some_and(|most| held <= most);
+                    assert_eq!(
+                        has_room, is_within,
+                        "{held} held, {needed} needed, {report:?}"
+                    );
+                }
+            }
         }
     }
 

@@ -73,6 +73,35 @@ fn story_a_has_the_documented_numbers() {
 }
 
 #[test]
+fn a_refused_binding_is_tried_on_another_node_at_once() {
+    let mut scheduler = Scheduler::new(IpPolicy::Resource);
+    let node = |name: &str, block: &str| NodeBuilder::new(name).block(block, 5).node();
+    scheduler.apply_node(Arc::new(node("a", "10.0.0.0/29")), s(0));
+    scheduler.apply_node(Arc::new(node("b", "10.0.1.0/29")), s(0));
+    let pod = PodBuilder::new("p").pod();
+    scheduler.apply_pod(pod, s(0));
+    let refuse = |scheduler: &mut Scheduler, now| {
+        let Attempt { pod, outcome, .. } = scheduler.attempt(now).unwrap();
+        let node = outcome.unwrap();
+        scheduler.bind_refused(&pod.uid, &node, "no address".into(), now);
+        node.to_string()
+    };
+    let first = refuse(&mut scheduler, s(1));
+    let second = refuse(&mut scheduler, s(1));
+    assert_ne!(first, second);
+    let (placed, messages) = settle(&mut scheduler, s(1));
+    assert_eq!(placed, [""; 0]);
+    assert_eq!(
+        messages,
+        ["0/2 nodes are available: 2 Insufficient pod IPs."]
+    );
+    assert_eq!(scheduler.next_deadline(), Some(s(2)));
+    scheduler.tick(s(2));
+    let (placed, _) = settle(&mut scheduler, s(2));
+    assert_eq!(placed, ["p"], "the nodes are tried again");
+}
+
+#[test]
 fn pod_cidr_policy_counts_host_network_pods() {
     let mut scheduler = Scheduler::new(IpPolicy::PodCidr);
     scheduler.apply_node(Arc::new(block("10.255.0.0/29", 5).node()), s(0));

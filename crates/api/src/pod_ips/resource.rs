@@ -98,6 +98,19 @@ impl PodIpResource {
     /// schedulers.
     #[must_use]
     pub fn addresses(&self, node: &Node, held: u64) -> NodeAddresses {
+        let (capacity, report) = self.report(node);
+        NodeAddresses::of(capacity, held, report)
+    }
+
+    /// The most addresses that the pods of the node may hold so that a further pod can have
+    /// `needed`; `None` if it cannot, even if they hold none.
+    #[must_use]
+    pub fn most_held(&self, node: &Node, needed: u64) -> Option<u64> {
+        let (capacity, report) = self.report(node);
+        NodeAddresses::most_held(capacity, needed, report)
+    }
+
+    fn report(&self, node: &Node) -> (NodeCapacity, UsageReport) {
         let report = UsageReport {
             orphaned: orphaned(node),
             allocated: allocated(node),
@@ -106,7 +119,7 @@ impl PodIpResource {
             Some(_) => self.capacity(node),
             None => self.allocatable(node),
         };
-        NodeAddresses::of(capacity, held, report)
+        (capacity, report)
     }
 
     /// The number of pods that the node has addresses for, orphaned addresses included.

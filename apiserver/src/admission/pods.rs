@@ -1,0 +1,352 @@
+//! The admission of pods: the indexes of what they hold, and the check that a node has the
+//! addresses for a pod that is placed on it (ADR 0039).
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use futures::{FutureExt as _, future::BoxFuture};
+use podplane_api::{
+    Object as _, ObjectKey, Quantity,
+    core::{Container, Node, Pod, PodCondition, PodIP, PodSpec, PodStatus, ResourceRequirements},
+    pod_ips::{self, PodIpResource},
+};
+use podplane_ipam::IpPolicy;
+use podplane_proto::error::{ApiError, FieldViolation, Reason};
+use podplane_store::{
+    Guard, Item, Key, KeyError, ListQuery, MAX_WRITES, Prefix, StoreError, Txn, Write,
+};
+use serde::Deserialize;
+
+use super::{Admission, CommitAdditions, ProposedChange, addresses, holders};
+use crate::{engine::Engine, error, storage};
+
+/// The number of pods that a refusal names.
+const NAMED: usize = 3;
+
+/// The rules for the addresses of pods.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PodIpRules {
+    /// With [`IpPolicy::Resource`] a pod is placed only on a node that has addresses for it.
+    pub(crate) policy: IpPolicy,
+    /// The resource that counts addresses.
+    pub(crate) resource: PodIpResource,
+}
+
+/// Maintains the indexes as pods change, and checks each placement on a node.
+#[derive(Debug)]
+pub(crate) struct PodAdmission {
+    engine: Engine,
+    rules: PodIpRules,
+}
+
+impl PodAdmission {
+    /// Makes the indexes agree with the pods, in case a version without them wrote the store.
+    pub(crate) async fn open(engine: Engine, rules: PodIpRules) -> Result<Self, StoreError> {
+        let mut wanted = BTreeSet::new();
+        for item in items_under(&engine, storage::prefix::<Pod>()).await? {
+            let pod = StoredPod::read(&item);
+            // A pod whose name is too long for a key was never stored.
+            let keys = pod.and_then(|pod| index_keys(&pod, &rules.resource).ok());
+            wanted.extend(keys.into_iter().flatten());
+        }
+        let mut writes = Vec::new();
+        for index in [addresses::ADDRESSES, holders::HOLDERS] {
+            for item in items_under(&engine, Prefix::from(index)).await? {
+                if !wanted.remove(&item.key) {
+                    writes.push(Write::Delete { key: item.key });
+                }
+            }
+        }
+        writes.extend(wanted.into_iter().map(put));
+        for writes in writes.chunks(MAX_WRITES) {
+            let txn = Txn {
+                guards: Vec::new(),
+                writes: writes.to_vec(),
+                reclaims: false,
+            };
+            engine.commit(txn).await?;
+        }
+        Ok(Self { engine, rules })
+    }
+
+    /// The writes that keep the indexes in agreement with the pod.
+    fn index_writes(&self, change: ProposedChange<'_, Pod>) -> Result<Vec<Write>, KeyError> {
+        let keys = |pod: Option<&Pod>| {
+            pod.map_or_else(
+                || Ok(BTreeSet::new()),
+                |pod| index_keys(pod, &self.rules.resource),
+            )
+        };
+        let (before, after) = (keys(change.old)?, keys(change.new)?);
+        let freed = before.difference(&after);
+        let freed = freed.map(|key| Write::Delete { key: key.clone() });
+        let held = after.difference(&before).cloned().map(put);
+        Ok(freed.chain(held).collect())
+    }
+
+    /// The placement to check, if the change makes one.
+    fn placement<'a>(&self, change: ProposedChange<'a, Pod>) -> Option<Placement<'a>> {
+        if self.rules.policy != IpPolicy::Resource {
+            return None;
+        }
+        let pod = change.new?;
+        let node = node_of(pod)?;
+        if change.old.and_then(node_of) == Some(node) || pod_ips::is_mirror(pod) {
+            return None;
+        }
+        let needed = self.rules.resource.addresses_needed(pod);
+        let is_bind = change.old.is_some();
+        (needed > 0).then_some(Placement {
+            pod,
+            node,
+            needed,
+            is_bind,
+        })
+    }
+
+    /// The guards that hold while the node has the addresses.
+    ///
+    /// # Errors
+    ///
+    /// The refusal, if the node cannot have them whatever the other pods on it are.
+    async fn guards(&self, placement: &Placement<'_>) -> Result<[Guard; 2], ApiError> {
+        let key = placement.node_key()?;
+        let Some((node, revision)) = storage::get::<Node>(&self.engine, &key).await? else {
+            return Err(placement.refusal("it does not exist"));
+        };
+        let most = self.rules.resource.most_held(&node, placement.needed);
+        let most = most.filter(|_| placement.needed <= holders::MAX_ADDRESSES);
+        let Some(most) = most else {
+            return Err(self.shortage(placement, &node).await?);
+        };
+        Ok([
+            Guard::At { key, revision },
+            Guard::AtMostUnder {
+                prefix: holders::on_node(placement.node),
+                items: usize::try_from(most).unwrap_or(usize::MAX),
+            },
+        ])
+    }
+
+    /// Refuses the placement if the node does not have the addresses now.
+    async fn check(&self, placement: &Placement<'_>) -> Result<(), ApiError> {
+        let node = storage::get::<Node>(&self.engine, &placement.node_key()?).await?;
+        let Some((node, _)) = node else {
+            return Err(placement.refusal("it does not exist"));
+        };
+        let held = holders::read(&self.engine, placement.node).await;
+        let held = held.map_err(error::store)?.held;
+        let most = self.rules.resource.most_held(&node, placement.needed);
+        match most.is_some_and(|most| held <= most) {
+            true => Ok(()),
+            false => Err(self.shortage(placement, &node).await?),
+        }
+    }
+
+    /// The refusal with the node's counts and the pods that hold its addresses.
+    async fn shortage(&self, placement: &Placement<'_>, node: &Node) -> Result<ApiError, ApiError> {
+        if placement.needed > holders::MAX_ADDRESSES {
+            let needed = placement.needed;
+            let most = holders::MAX_ADDRESSES;
+            let why = format!("the pod requests {needed} addresses, and can have at most {most}");
+            return Ok(placement.refusal(&why));
+        }
+        let holders = holders::read(&self.engine, placement.node).await;
+        let holders = holders.map_err(error::store)?;
+        let counts = self.rules.resource.addresses(node, holders.held);
+        let needed = match placement.needed {
+            1 => String::new(),
+            more => format!(", and the pod needs {more}"),
+        };
+        let names = match holders.pods.len() {
+            0 => String::new(),
+            count => {
+                let named = holders.pods.iter().take(NAMED).map(ToString::to_string);
+                let named = named.collect::<Vec<_>>().join(", ");
+                match count.checked_sub(NAMED) {
+                    Some(more @ 1..) => format!(" (held by {named} and {more} more)"),
+                    _ => format!(" (held by {named})"),
+                }
+            }
+        };
+        Ok(placement.refusal(&format!("{counts}{needed}{names}")))
+    }
+}
+
+impl Admission<Pod> for PodAdmission {
+    fn additions<'a>(
+        &'a self,
+        change: ProposedChange<'a, Pod>,
+    ) -> BoxFuture<'a, Result<CommitAdditions, ApiError>> {
+        async move {
+            let writes = self.index_writes(change);
+            let writes = writes.map_err(|error| error::internal(&error))?;
+            let guards = match self.placement(change) {
+                Some(placement) => self.guards(&placement).await?.to_vec(),
+                None => Vec::new(),
+            };
+            Ok(CommitAdditions { guards, writes })
+        }
+        .boxed()
+    }
+
+    fn check_guards<'a>(
+        &'a self,
+        change: ProposedChange<'a, Pod>,
+    ) -> BoxFuture<'a, Result<(), ApiError>> {
+        async move {
+            match self.placement(change) {
+                Some(placement) => self.check(&placement).await,
+                None => Ok(()),
+            }
+        }
+        .boxed()
+    }
+}
+
+/// A pod that is being placed on a node.
+#[derive(Debug)]
+struct Placement<'a> {
+    pod: &'a Pod,
+    node: &'a str,
+    /// The number of addresses that the pod needs, at least 1.
+    needed: u64,
+    /// The pod exists and is being bound; otherwise it is created with `spec.nodeName`.
+    is_bind: bool,
+}
+
+impl Placement<'_> {
+    fn node_key(&self) -> Result<Key, ApiError> {
+        storage::key::<Node>(&ObjectKey::new("", self.node))
+    }
+
+    fn refusal(&self, why: &str) -> ApiError {
+        let resource = match self.is_bind {
+            true => "pods/binding",
+            false => "pods",
+        };
+        let why = format!("node {} has no address for the pod: {why}", self.node);
+        let violation = FieldViolation {
+            field: "spec.nodeName".to_owned(),
+            description: why.clone(),
+        };
+        let error = error::conflict(resource, self.pod.name(), &why);
+        ApiError {
+            reason: Reason::InsufficientPodIps,
+            ..error.with_fields(vec![violation])
+        }
+    }
+}
+
+fn node_of(pod: &Pod) -> Option<&str> {
+    let node = pod.spec.as_ref()?.node_name.as_deref()?;
+    (!node.is_empty()).then_some(node)
+}
+
+fn index_keys(pod: &Pod, resource: &PodIpResource) -> Result<BTreeSet<Key>, KeyError> {
+    let mut keys = addresses::keys(pod)?;
+    keys.extend(holders::keys(pod, resource)?);
+    Ok(keys)
+}
+
+fn put(key: Key) -> Write {
+    Write::Put {
+        key,
+        value: Bytes::new(),
+    }
+}
+
+async fn items_under(engine: &Engine, prefix: Prefix) -> Result<Vec<Item>, StoreError> {
+    let query = ListQuery {
+        prefix,
+        ..ListQuery::default()
+    };
+    Ok(engine.list(query).await?.items)
+}
+
+/// The fields of a stored pod that the indexes need, without decoding the rest.
+#[derive(Deserialize)]
+struct StoredPod {
+    metadata: PodMetadata,
+    #[serde(default)]
+    spec: PodSpecFields,
+    #[serde(default)]
+    status: PodStatusFields,
+}
+
+#[derive(Deserialize)]
+struct PodMetadata {
+    name: String,
+    namespace: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PodSpecFields {
+    node_name: Option<String>,
+    host_network: Option<bool>,
+    #[serde(default)]
+    containers: Vec<ContainerFields>,
+    init_containers: Option<Vec<ContainerFields>>,
+    resources: Option<ResourceRequirements>,
+    overhead: Option<std::collections::BTreeMap<String, Quantity>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ContainerFields {
+    resources: Option<ResourceRequirements>,
+    restart_policy: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PodStatusFields {
+    phase: Option<String>,
+    #[serde(rename = "podIP")]
+    pod_ip: Option<String>,
+    #[serde(rename = "podIPs")]
+    pod_ips: Option<Vec<PodIP>>,
+    conditions: Option<Vec<PodCondition>>,
+}
+
+impl StoredPod {
+    fn read(item: &Item) -> Option<Pod> {
+        let Self {
+            metadata,
+            spec,
+            status,
+        } = serde_json::from_slice(&item.value).ok()?;
+        let containers = |list: Vec<ContainerFields>| list.into_iter().map(Into::into).collect();
+        let mut pod = Pod::default();
+        pod.metadata.name = Some(metadata.name);
+        pod.metadata.namespace = Some(metadata.namespace);
+        pod.spec = Some(PodSpec {
+            node_name: spec.node_name,
+            host_network: spec.host_network,
+            containers: containers(spec.containers),
+            init_containers: spec.init_containers.map(containers),
+            resources: spec.resources,
+            overhead: spec.overhead,
+            ..PodSpec::default()
+        });
+        pod.status = Some(PodStatus {
+            phase: status.phase,
+            pod_ip: status.pod_ip,
+            pod_ips: status.pod_ips,
+            conditions: status.conditions,
+            ..PodStatus::default()
+        });
+        Some(pod)
+    }
+}
+
+impl From<ContainerFields> for Container {
+    fn from(fields: ContainerFields) -> Self {
+        Self {
+            resources: fields.resources,
+            restart_policy: fields.restart_policy,
+            ..Self::default()
+        }
+    }
+}
