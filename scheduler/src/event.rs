@@ -25,3 +25,12 @@ pub enum ClusterEvent {
         changes: Vec<NodeChange>,
     },
 }
+
+impl ClusterEvent {
+    /// The node that the event is about.
+    pub fn node(&self) -> &Arc<NodeInfo> {
+        match self {
+            Self::PodFreed { node, .. } | Self::NodeChanged { node, .. } => node,
+        }
+    }
+}

@@ -15,13 +15,18 @@ use std::{
     time::Duration,
 };
 
-use crate::{names::PodUid, pod::PodInfo};
+use crate::{
+    names::{NodeName, PodUid},
+    pod::PodInfo,
+};
 
 #[cfg(test)]
 mod tests;
 
 const INITIAL_BACKOFF: Duration = Duration::from_secs(1);
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
+/// Back-offs end together at the end of such a window, and are taken by priority within it.
+const BACKOFF_WINDOW: Duration = Duration::from_secs(1);
 /// The longest wait of a pod for an event, in case a change that helps was missed.
 const MAX_UNSCHEDULABLE: Duration = Duration::from_secs(5 * 60);
 /// The interval at which pods that have waited that long are retried.
@@ -34,6 +39,11 @@ pub fn backoff(count: u32) -> Duration {
     };
     let factor = 1_u32.checked_shl(doublings).unwrap_or(u32::MAX);
     INITIAL_BACKOFF.saturating_mul(factor).min(MAX_BACKOFF)
+}
+
+/// The end of a back-off: that of the window in which it elapses, as in the reference since 1.33.
+fn backoff_end(elapses: Duration) -> Duration {
+    Duration::from_secs(elapses.as_secs()) + BACKOFF_WINDOW
 }
 
 /// A pod in the queue.
@@ -49,6 +59,10 @@ pub struct WaitingPod {
     pub place: QueuePlace,
     /// The filters that refused a node at the last attempt.
     pub rejected_by: BTreeSet<&'static str>,
+    /// The room that the pod was woken for, until its next attempt.
+    room: Option<Room>,
+    /// The last event that woke the pod.
+    woken_by: EventId,
     /// The time at which it was first observed.
     arrived: Duration,
     /// The start of its present wait: its arrival, then the end of its last attempt.
@@ -68,6 +82,27 @@ impl WaitingPod {
     pub fn since(&self) -> Duration {
         self.since
     }
+
+    fn key(&self) -> TakeKey {
+        (
+            Reverse(self.pod.priority()),
+            self.since,
+            self.pod.uid.clone(),
+        )
+    }
+}
+
+/// The number of an event, in the order in which they happened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct EventId(pub u64);
+
+/// The room on a node that an event made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// The node.
+    pub node: NodeName,
+    /// The event.
+    pub event: EventId,
 }
 
 /// The number of pods in each place.
@@ -86,7 +121,7 @@ pub struct QueueLengths {
 pub enum QueuePlace {
     /// Ready for an attempt.
     Active,
-    /// Not before this time, unless the queue is idle.
+    /// Not before this time, unless no pod is active.
     BackingOff(Duration),
     /// Not before this time, even if the queue is idle: after an error, haste would make it worse.
     BackingOffError(Duration),
@@ -96,8 +131,11 @@ pub enum QueuePlace {
     InFlight,
 }
 
-/// The sort key of active pods.
-type ActiveKey = (Reverse<i32>, Duration, PodUid);
+/// The order in which pods are taken: by priority, then by the time of their wait.
+type TakeKey = (Reverse<i32>, Duration, PodUid);
+
+/// The order of pods that back off: by the end of the window, then as they are taken.
+type BackoffKey = (Duration, TakeKey);
 
 /// The queue of pods. It holds each waiting pod once, so the number of the cluster's pods bounds
 /// it.
@@ -105,10 +143,14 @@ type ActiveKey = (Reverse<i32>, Duration, PodUid);
 pub struct Queue {
     waiting: BTreeMap<PodUid, WaitingPod>,
     // Indexes over `waiting`, by `QueuePlace`.
-    active: BTreeSet<ActiveKey>,
-    backing_off: BTreeSet<(Duration, PodUid)>,
-    backing_off_error: BTreeSet<(Duration, PodUid)>,
-    unschedulable: BTreeSet<(Duration, PodUid)>,
+    active: BTreeSet<TakeKey>,
+    backing_off: BTreeSet<BackoffKey>,
+    backing_off_error: BTreeSet<BackoffKey>,
+    unschedulable: BTreeSet<TakeKey>,
+    /// The unschedulable pods again, by the start of their wait.
+    unschedulable_since: BTreeSet<(Duration, PodUid)>,
+    /// The pods that were woken for room on a node, and were not attempted since.
+    rooms: BTreeMap<NodeName, BTreeSet<PodUid>>,
     next_flush: Duration,
 }
 
@@ -123,6 +165,8 @@ impl Queue {
                 message: String::new(),
                 place: QueuePlace::Active,
                 rejected_by: BTreeSet::new(),
+                room: None,
+                woken_by: EventId::default(),
                 arrived: now,
                 since: now,
                 rejections: 0,
@@ -143,10 +187,13 @@ impl Queue {
         }
     }
 
-    /// Removes a pod that needs no node any more, wherever it is.
-    pub fn remove(&mut self, uid: &PodUid) {
+    /// Removes a pod that needs no node any more, wherever it is. Returns the room that it was woken
+    /// for, which others may use now.
+    pub fn remove(&mut self, uid: &PodUid) -> Option<Room> {
         self.unindex(uid);
+        let room = self.take_room(uid);
         self.waiting.remove(uid);
+        room
     }
 
     /// Takes the next pod. The result of its attempt must be reported: [`Queue::reject`],
@@ -157,8 +204,8 @@ impl Queue {
     /// not.
     pub fn pop(&mut self, now: Duration) -> Option<Arc<PodInfo>> {
         self.end_backoffs(now);
-        let active = self.active.first().map(|(_, _, uid)| uid);
-        let uid = active.or_else(|| self.backing_off.first().map(|(_, uid)| uid))?;
+        let backing_off = || self.backing_off.first().map(|(_, key)| key);
+        let (_, _, uid) = self.active.first().or_else(backing_off)?;
         let uid = uid.clone();
         self.move_to(&uid, QueuePlace::InFlight);
         let waiting = self.waiting.get_mut(&uid)?;
@@ -205,20 +252,40 @@ impl Queue {
         }
     }
 
-    /// Handles a change: retries the unschedulable pods for which `helped` is true.
-    pub fn wake(
-        &mut self,
-        now: Duration,
-        helped: impl Fn(&PodInfo, &BTreeSet<&'static str>) -> bool,
-    ) {
-        let waits = self.unschedulable.iter().map(|(_, uid)| uid);
-        let woken = waits.filter(|uid| {
-            let waiting = self.waiting.get(uid);
-            waiting.is_some_and(|w| helped(&w.pod, &w.rejected_by))
+    /// The unschedulable pods that the event has not woken, in the order in which pods are taken.
+    pub fn unschedulable(&self, event: EventId) -> impl Iterator<Item = &WaitingPod> {
+        let pods = self.unschedulable.iter();
+        let pods = pods.filter_map(|(_, _, uid)| self.waiting.get(uid));
+        pods.filter(move |waiting| waiting.woken_by < event)
+    }
+
+    /// The pods that were woken for room on the node, and were not attempted since.
+    pub fn woken_for(&self, node: &NodeName) -> impl Iterator<Item = &Arc<PodInfo>> {
+        let pods = self.rooms.get(node).into_iter().flatten();
+        pods.filter_map(|uid| Some(&self.waiting.get(uid)?.pod))
+    }
+
+    /// Retries an unschedulable pod after an event that made room for it.
+    pub fn wake(&mut self, uid: &PodUid, room: Room, now: Duration) {
+        let pods = self.rooms.entry(room.node.clone()).or_default();
+        pods.insert(uid.clone());
+        self.update(uid, |waiting| {
+            waiting.woken_by = room.event;
+            waiting.room = Some(room);
         });
-        for uid in woken.cloned().collect::<Vec<_>>() {
-            self.retry(&uid, now);
+        self.retry(uid, now);
+    }
+
+    /// Returns the room that the pod was woken for, when its attempt has come.
+    pub fn take_room(&mut self, uid: &PodUid) -> Option<Room> {
+        let room = self.waiting.get_mut(uid)?.room.take()?;
+        if let Some(pods) = self.rooms.get_mut(&room.node) {
+            pods.remove(uid);
+            if pods.is_empty() {
+                self.rooms.remove(&room.node);
+            }
         }
+        Some(room)
     }
 
     /// Handles the passing of time: ends back-offs, and every 30 s retries pods that have been
@@ -229,7 +296,7 @@ impl Queue {
             return;
         }
         self.next_flush = now + FLUSH_INTERVAL;
-        while let Some((since, uid)) = self.unschedulable.first().cloned() {
+        while let Some((since, uid)) = self.unschedulable_since.first().cloned() {
             if since + MAX_UNSCHEDULABLE > now {
                 break;
             }
@@ -251,7 +318,7 @@ impl Queue {
         let ends = backoffs
             .into_iter()
             .filter_map(|pods| pods.first().map(|(until, _)| *until));
-        let oldest = self.unschedulable.first();
+        let oldest = self.unschedulable_since.first();
         let flush = oldest.map(|(since, _)| (*since + MAX_UNSCHEDULABLE).max(self.next_flush));
         ends.chain(flush).min()
     }
@@ -308,9 +375,10 @@ impl Queue {
         let Some(waiting) = self.waiting.get(uid) else {
             return;
         };
+        let end = |failures| backoff_end(waiting.since + backoff(failures));
         let place = match waiting.errors {
-            0 => QueuePlace::BackingOff(waiting.since + backoff(waiting.rejections)),
-            errors => QueuePlace::BackingOffError(waiting.since + backoff(errors)),
+            0 => QueuePlace::BackingOff(end(waiting.rejections)),
+            errors => QueuePlace::BackingOffError(end(errors)),
         };
         match place {
             QueuePlace::BackingOff(until) | QueuePlace::BackingOffError(until) if until > now => {
@@ -326,7 +394,7 @@ impl Queue {
                 .into_iter()
                 .filter_map(|pods| pods.first())
                 .find(|(until, _)| *until <= now);
-            let Some(uid) = due.map(|(_, uid)| uid.clone()) else {
+            let Some(uid) = due.map(|(_, (_, _, uid))| uid.clone()) else {
                 return;
             };
             self.move_to(&uid, QueuePlace::Active);
@@ -346,20 +414,21 @@ impl Queue {
             return;
         };
         waiting.place = place;
-        let uid = uid.clone();
+        let key = waiting.key();
         match place {
             QueuePlace::Active => {
-                let priority = Reverse(waiting.pod.priority());
-                self.active.insert((priority, waiting.since, uid));
+                self.active.insert(key);
             }
             QueuePlace::BackingOff(until) => {
-                self.backing_off.insert((until, uid));
+                self.backing_off.insert((until, key));
             }
             QueuePlace::BackingOffError(until) => {
-                self.backing_off_error.insert((until, uid));
+                self.backing_off_error.insert((until, key));
             }
             QueuePlace::Unschedulable => {
-                self.unschedulable.insert((waiting.since, uid));
+                self.unschedulable_since
+                    .insert((waiting.since, uid.clone()));
+                self.unschedulable.insert(key);
             }
             QueuePlace::InFlight => {}
         }
@@ -370,20 +439,21 @@ impl Queue {
         let Some(waiting) = self.waiting.get(uid) else {
             return;
         };
-        let uid = uid.clone();
+        let key = waiting.key();
         match waiting.place {
             QueuePlace::Active => {
-                let priority = Reverse(waiting.pod.priority());
-                self.active.remove(&(priority, waiting.since, uid));
+                self.active.remove(&key);
             }
             QueuePlace::BackingOff(until) => {
-                self.backing_off.remove(&(until, uid));
+                self.backing_off.remove(&(until, key));
             }
             QueuePlace::BackingOffError(until) => {
-                self.backing_off_error.remove(&(until, uid));
+                self.backing_off_error.remove(&(until, key));
             }
             QueuePlace::Unschedulable => {
-                self.unschedulable.remove(&(waiting.since, uid));
+                self.unschedulable_since
+                    .remove(&(waiting.since, uid.clone()));
+                self.unschedulable.remove(&key);
             }
             QueuePlace::InFlight => {}
         }

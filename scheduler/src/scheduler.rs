@@ -17,10 +17,10 @@ use crate::{
     filters::NodeFilters,
     fit_error::FitError,
     names::{NodeName, PodUid},
-    node::NodeChange,
+    node::{NodeChange, NodeInfo},
     plan::{Choice, Decision, plan},
     pod::PodInfo,
-    queue::{Queue, QueueLengths, WaitingPod},
+    queue::{EventId, Queue, QueueLengths, Room, WaitingPod},
 };
 
 #[cfg(test)]
@@ -60,6 +60,8 @@ pub struct Scheduler {
     /// The nodes to which the API server refused to bind a pod for want of an address, with the
     /// time at which they are tried again.
     bind_refusals: BTreeMap<NodeName, Duration>,
+    /// The last event.
+    events: EventId,
 }
 
 /// The time for which a node is left out after the API server refused to bind a pod to it. Until
@@ -119,6 +121,7 @@ impl Scheduler {
             next_start: 0,
             decisions: BTreeMap::new(),
             bind_refusals: BTreeMap::new(),
+            events: EventId::default(),
         }
     }
 
@@ -132,7 +135,7 @@ impl Scheduler {
     pub fn apply_pod(&mut self, pod: Arc<Pod>, now: Duration) {
         let pod = Arc::new(PodInfo::new(pod));
         if pod.is_released() {
-            self.queue.remove(&pod.uid);
+            self.leave_queue(&pod.uid, now);
             self.decisions.remove(&pod.uid);
             let freed = self.cache.remove_pod(&pod.uid);
             // Mark the node as out of addresses only if the pod was cached on it, so that this is
@@ -145,23 +148,24 @@ impl Scheduler {
             }
             self.notify_freed(freed, now);
         } else if let Some(node) = pod.node_name() {
-            self.queue.remove(&pod.uid);
+            let room = self.queue.remove(&pod.uid);
             let freed = self.cache.confirm(pod, &node);
             self.notify_freed(freed, now);
+            self.pass_on(room.filter(|room| room.node != node), now);
         } else if pod.is_schedulable() {
             // For a pod in flight (assumed, not yet bound) this event does not know our decision,
             // so it changes no place. Keep the new state in the queue: if the binding fails, the
             // next attempt needs it.
             self.queue.upsert(pod, now);
         } else {
-            self.queue.remove(&pod.uid);
+            self.leave_queue(&pod.uid, now);
         }
     }
 
     /// Handles a deleted pod.
     pub fn delete_pod(&mut self, pod: &Pod, now: Duration) {
         let uid = PodUid::from(pod.uid());
-        self.queue.remove(&uid);
+        self.leave_queue(&uid, now);
         self.decisions.remove(&uid);
         let freed = self.cache.remove_pod(&uid);
         self.notify_freed(freed, now);
@@ -207,6 +211,7 @@ impl Scheduler {
         let waiting = self.queue.get(&pod.uid);
         let (attempts, arrived) = waiting.map_or((1, now), WaitingPod::history);
         let waiting_since = waiting.map_or(now, WaitingPod::since);
+        let room = self.queue.take_room(&pod.uid);
         let snapshot = self.cache.snapshot();
         let Decision { node, next_start } = plan(&snapshot, &pod, &self.filters, self.next_start);
         // While the snapshot exists, the assumption below would copy the nodes (`Arc::make_mut`).
@@ -232,6 +237,8 @@ impl Scheduler {
                 Err(message)
             }
         };
+        let chosen = outcome.as_ref().ok();
+        self.pass_on(room.filter(|room| Some(&room.node) != chosen), now);
         Some(Attempt {
             pod,
             outcome,
@@ -321,6 +328,11 @@ impl Scheduler {
         }
     }
 
+    fn leave_queue(&mut self, uid: &PodUid, now: Duration) {
+        let room = self.queue.remove(uid);
+        self.pass_on(room, now);
+    }
+
     fn notify_freed(&mut self, freed: Option<FreedPod>, now: Duration) {
         if let Some(FreedPod { pod, node }) = freed
             && let Some(node) = self.cache.node(&node).cloned()
@@ -330,9 +342,49 @@ impl Scheduler {
     }
 
     fn notify(&mut self, event: &ClusterEvent, now: Duration) {
-        let filters = &self.filters;
-        self.queue.wake(now, |pod, rejected_by| {
-            filters.may_unblock(pod, rejected_by, event)
-        });
+        self.events.0 += 1;
+        self.wake(event, self.events, now);
+    }
+
+    /// Offers the room that a pod was woken for and did not use to the others. A pod is woken at
+    /// most once by one event, so this ends.
+    fn pass_on(&mut self, room: Option<Room>, now: Duration) {
+        let Some(Room { node, event }) = room else {
+            return;
+        };
+        if let Some(node) = self.cache.node(&node).cloned() {
+            // Every filter heeds this change.
+            let changes = vec![NodeChange::Added];
+            self.wake(&ClusterEvent::NodeChanged { node, changes }, event, now);
+        }
+    }
+
+    /// Wakes the pods that the event can help, in the order in which they are taken: as many as fit
+    /// on its node together, with those that were woken for it before.
+    fn wake(&mut self, event: &ClusterEvent, id: EventId, now: Duration) {
+        let mut node = NodeInfo::clone(event.node());
+        for pod in self.queue.woken_for(&node.name) {
+            node.pods.insert(pod.clone());
+        }
+        let mut woken = Vec::new();
+        for WaitingPod {
+            pod, rejected_by, ..
+        } in self.queue.unschedulable(id)
+        {
+            if !self.filters.may_unblock(pod, rejected_by, event) {
+                continue;
+            }
+            if self.filters.check(pod, &node).is_ok() {
+                node.pods.insert(pod.clone());
+            } else if !rejected_by.is_empty() {
+                continue;
+            }
+            // A pod that found no nodes at all is attempted in any case: it gets another reason.
+            woken.push(pod.uid.clone());
+        }
+        for uid in woken {
+            let node = node.name.clone();
+            self.queue.wake(&uid, Room { node, event: id }, now);
+        }
     }
 }

@@ -313,7 +313,7 @@ mod tests {
         scheduler.apply_node(Arc::new(node.node()), now);
         let answer = ask(&scheduler);
         assert_eq!(answer.state(), PodState::BackingOff);
-        assert_eq!(answer.backoff_seconds, Some(1.0));
+        assert_eq!(answer.backoff_seconds, Some(2.0));
 
         scheduler.attempt(now);
         let answer = ask(&scheduler);

@@ -1,3 +1,5 @@
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use proptest::prelude::{Just, Strategy, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
 use serde_json::Value;
 
@@ -18,6 +20,18 @@ fn popped(queue: &mut Queue, now: Duration) -> Option<String> {
 
 fn reject(queue: &mut Queue, name: &str, by: &'static str, now: Duration) {
     queue.reject(&uid(name), BTreeSet::from([by]), "full".into(), now);
+}
+
+/// Wakes the pods that the filter refused, by an event of its own.
+fn wake(queue: &mut Queue, by: &'static str, now: Duration) {
+    static EVENTS: AtomicU64 = AtomicU64::new(1);
+    let event = EventId(EVENTS.fetch_add(1, Ordering::Relaxed));
+    let refused = |waiting: &&WaitingPod| waiting.rejected_by.contains(by);
+    let uids = queue.unschedulable(event).filter(refused);
+    for uid in uids.map(|w| w.pod.uid.clone()).collect::<Vec<_>>() {
+        let node = "n".into();
+        queue.wake(&uid, Room { node, event }, now);
+    }
 }
 
 #[test]
@@ -53,7 +67,7 @@ fn unschedulable_pod_waits_for_a_helpful_event() {
     reject(&mut queue, "ip", "PodIPs", s(1));
     reject(&mut queue, "taint", "TaintToleration", s(1));
     assert_eq!(popped(&mut queue, s(100)), None);
-    queue.wake(s(100), |_, by| by.contains("PodIPs"));
+    wake(&mut queue, "PodIPs", s(100));
     assert_eq!(popped(&mut queue, s(100)).as_deref(), Some("ip"));
     assert_eq!(popped(&mut queue, s(100)), None);
 }
@@ -66,10 +80,10 @@ fn pops_a_pod_that_backs_off_only_if_none_is_active() {
     reject(&mut queue, "tried", "PodIPs", s(0));
     queue.upsert(PodBuilder::new("fresh").info(), s(0));
     let half = Duration::from_millis(500);
-    queue.wake(half, |_, _| true);
+    wake(&mut queue, "PodIPs", half);
     assert_eq!(
         queue.get(&uid("tried")).unwrap().place,
-        QueuePlace::BackingOff(s(1))
+        QueuePlace::BackingOff(s(2))
     );
     assert_eq!(popped(&mut queue, half).as_deref(), Some("fresh"));
     assert_eq!(popped(&mut queue, half).as_deref(), Some("tried"));
@@ -83,7 +97,7 @@ fn keeps_a_growing_backoff_after_errors() {
     for wait in [1, 2, 4, 8, 10, 10] {
         assert_eq!(popped(&mut queue, now).as_deref(), Some("p"));
         queue.fail(&uid("p"), "no answer".into(), now);
-        let until = now + s(wait);
+        let until = now + s(wait + 1);
         assert_eq!(queue.next_deadline(), Some(until));
         assert!(!queue.is_ready(until - Duration::from_nanos(1)));
         assert_eq!(popped(&mut queue, until - Duration::from_nanos(1)), None);
@@ -93,11 +107,57 @@ fn keeps_a_growing_backoff_after_errors() {
     // A rejection ends the series of errors.
     queue.pop(now);
     reject(&mut queue, "p", "PodIPs", now);
-    queue.wake(now, |_, _| true);
+    wake(&mut queue, "PodIPs", now);
     assert_eq!(
         queue.get(&uid("p")).unwrap().place,
-        QueuePlace::BackingOff(now + s(1))
+        QueuePlace::BackingOff(now + s(2))
     );
+}
+
+#[test]
+fn backoffs_that_end_in_one_second_are_taken_by_priority() {
+    let mut queue = Queue::default();
+    let ms = Duration::from_millis;
+    for (n, name) in (0..).zip(["low-0", "low-1", "vip", "low-2"]) {
+        let priority = if name == "vip" { 9 } else { 0 };
+        queue.upsert(PodBuilder::new(name).priority(priority).info(), s(0));
+        let taken = popped(&mut queue, ms(100 * n)).unwrap();
+        reject(&mut queue, &taken, "PodIPs", ms(100 * n));
+    }
+    wake(&mut queue, "PodIPs", ms(500));
+    assert_eq!(popped(&mut queue, ms(500)).as_deref(), Some("vip"));
+    // An error backs off for longer than the others, and is not taken early.
+    queue.fail(&uid("vip"), "no answer".into(), ms(500));
+    let order = std::iter::from_fn(|| popped(&mut queue, s(2)));
+    assert_eq!(
+        order.collect::<Vec<_>>(),
+        ["vip", "low-0", "low-1", "low-2"]
+    );
+}
+
+#[test]
+fn the_room_of_a_removed_pod_is_returned() {
+    let mut queue = Queue::default();
+    for name in ["a", "b"] {
+        queue.upsert(PodBuilder::new(name).info(), s(0));
+        queue.pop(s(0));
+        reject(&mut queue, name, "PodIPs", s(0));
+    }
+    let event = EventId(7);
+    let room = || Room {
+        node: "n".into(),
+        event,
+    };
+    queue.wake(&uid("a"), room(), s(9));
+    let waiting = |queue: &Queue| {
+        let pods = queue.unschedulable(event);
+        pods.map(|w| w.pod.uid.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(waiting(&queue), ["b"]);
+    assert_eq!(queue.woken_for(&"n".into()).count(), 1);
+    assert_eq!(queue.remove(&uid("a")), Some(room()));
+    assert_eq!(queue.woken_for(&"n".into()).count(), 0);
+    assert_eq!(queue.remove(&uid("b")), None);
 }
 
 #[test]
@@ -181,7 +241,8 @@ fn op() -> impl Strategy<Value = QueueOp> {
 type ModelPod = (QueueGuarantee, u32, u32);
 
 fn requeued((_, rejections, errors): ModelPod, since: Duration, now: Duration) -> ModelPod {
-    let until = since + backoff(if errors > 0 { errors } else { rejections });
+    let elapses = since + backoff(if errors > 0 { errors } else { rejections });
+    let until = s(elapses.as_secs() + 1);
     let state = match errors {
         _ if until <= now => QueueGuarantee::Ready,
         0 => QueueGuarantee::Soon(until),
@@ -236,7 +297,7 @@ proptest! {
                     }
                 }
                 QueueOp::Wake(what) => {
-                    queue.wake(now, |_, by| by.contains(what));
+                    wake(&mut queue, what, now);
                     for row in model.values_mut() {
                         if let QueueGuarantee::Parked(since, by) = row.0 && by == what {
                             *row = requeued(*row, since, now);
@@ -261,6 +322,7 @@ proptest! {
             }
             let backing_off = queue.backing_off.len() + queue.backing_off_error.len();
             let indexed = queue.active.len() + backing_off + queue.unschedulable.len();
+            prop_assert_eq!(queue.unschedulable.len(), queue.unschedulable_since.len());
             let out = model.values().filter(|row| row.0 == QueueGuarantee::Out).count();
             prop_assert_eq!(indexed + out, model.len(), "each pod is in one place");
             for (name, row) in &model {
