@@ -33,4 +33,15 @@ impl ClusterEvent {
             Self::PodFreed { node, .. } | Self::NodeChanged { node, .. } => node,
         }
     }
+
+    /// Returns whether the reasons of waiting pods may be outdated: the node itself changed, and
+    /// not only what is in use of it.
+    pub fn changes_reasons(&self) -> bool {
+        match self {
+            Self::PodFreed { .. } => false,
+            Self::NodeChanged { changes, .. } => {
+                changes.iter().any(|change| *change != NodeChange::PodIps)
+            }
+        }
+    }
 }

@@ -23,6 +23,8 @@ pub enum NodeChange {
     Added,
     /// `status.allocatable`.
     Allocatable,
+    /// The number of pods that it has addresses for.
+    PodIpCapacity,
     /// The number of its free pod IPs, as its kubelet reports.
     PodIps,
     /// `metadata.labels`.
@@ -70,6 +72,7 @@ impl NodeInfo {
     /// Updates the object, and returns the changes that can matter to a waiting pod.
     pub fn update(&mut self, node: Arc<Node>) -> Vec<NodeChange> {
         let free_pod_ips = self.free_pod_ips();
+        let pod_ips = self.pod_ips;
         let old = std::mem::replace(&mut self.node, node);
         let new = Arc::clone(&self.node);
         self.allocatable = allocatable(&new);
@@ -83,6 +86,7 @@ impl NodeInfo {
                 NodeChange::Allocatable,
                 allocatable_list(&old) != allocatable_list(&new),
             ),
+            (NodeChange::PodIpCapacity, pod_ips != self.pod_ips),
             (NodeChange::PodIps, free_pod_ips != self.free_pod_ips()),
             (
                 NodeChange::Labels,

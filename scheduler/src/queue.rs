@@ -25,6 +25,8 @@ mod tests;
 
 const INITIAL_BACKOFF: Duration = Duration::from_secs(1);
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
+/// The interval between attempts that only renew the reason why a pod waits.
+const RENEWAL_INTERVAL: Duration = Duration::from_millis(10);
 /// Back-offs end together at the end of such a window, and are taken by priority within it.
 const BACKOFF_WINDOW: Duration = Duration::from_secs(1);
 /// The longest wait of a pod for an event, in case a change that helps was missed.
@@ -149,6 +151,9 @@ pub struct Queue {
     unschedulable: BTreeSet<TakeKey>,
     /// The unschedulable pods again, by the start of their wait.
     unschedulable_since: BTreeSet<(Duration, PodUid)>,
+    /// The unschedulable pods whose reason may be outdated.
+    outdated: BTreeSet<TakeKey>,
+    next_renewal: Duration,
     /// The pods that were woken for room on a node, and were not attempted since.
     rooms: BTreeMap<NodeName, BTreeSet<PodUid>>,
     next_flush: Duration,
@@ -201,11 +206,17 @@ impl Queue {
     ///
     /// If none is active, a pod that still backs off is taken, as the reference does since 1.33: it
     /// backs off in favour of others, and there are none. A pod that backs off after an error is
-    /// not.
+    /// not. If there is none of these either, a pod whose reason is outdated gets another attempt,
+    /// a hundred each second.
     pub fn pop(&mut self, now: Duration) -> Option<Arc<PodInfo>> {
         self.end_backoffs(now);
         let backing_off = || self.backing_off.first().map(|(_, key)| key);
-        let (_, _, uid) = self.active.first().or_else(backing_off)?;
+        let mut next = self.active.first().or_else(backing_off);
+        if next.is_none() && now >= self.next_renewal {
+            self.next_renewal = now + RENEWAL_INTERVAL;
+            next = self.outdated.first();
+        }
+        let (_, _, uid) = next?;
         let uid = uid.clone();
         self.move_to(&uid, QueuePlace::InFlight);
         let waiting = self.waiting.get_mut(&uid)?;
@@ -276,6 +287,15 @@ impl Queue {
         self.retry(uid, now);
     }
 
+    /// Records that the reason why an unschedulable pod waits may be outdated.
+    pub fn set_outdated(&mut self, uid: &PodUid) {
+        if let Some(waiting) = self.waiting.get(uid)
+            && waiting.place == QueuePlace::Unschedulable
+        {
+            self.outdated.insert(waiting.key());
+        }
+    }
+
     /// Returns the room that the pod was woken for, when its attempt has come.
     pub fn take_room(&mut self, uid: &PodUid) -> Option<Room> {
         let room = self.waiting.get_mut(uid)?.room.take()?;
@@ -309,6 +329,7 @@ impl Queue {
         let due = self.backing_off_error.first();
         !self.active.is_empty()
             || !self.backing_off.is_empty()
+            || (!self.outdated.is_empty() && self.next_renewal <= now)
             || due.is_some_and(|(until, _)| *until <= now)
     }
 
@@ -320,7 +341,8 @@ impl Queue {
             .filter_map(|pods| pods.first().map(|(until, _)| *until));
         let oldest = self.unschedulable_since.first();
         let flush = oldest.map(|(since, _)| (*since + MAX_UNSCHEDULABLE).max(self.next_flush));
-        ends.chain(flush).min()
+        let renewal = (!self.outdated.is_empty()).then_some(self.next_renewal);
+        ends.chain(flush).chain(renewal).min()
     }
 
     /// The numbers of waiting pods, by place.
@@ -453,6 +475,7 @@ impl Queue {
             QueuePlace::Unschedulable => {
                 self.unschedulable_since
                     .remove(&(waiting.since, uid.clone()));
+                self.outdated.remove(&key);
                 self.unschedulable.remove(&key);
             }
             QueuePlace::InFlight => {}

@@ -343,7 +343,12 @@ impl Scheduler {
 
     fn notify(&mut self, event: &ClusterEvent, now: Duration) {
         self.events.0 += 1;
-        self.wake(event, self.events, now);
+        let others = self.wake(event, self.events, now);
+        if event.changes_reasons() {
+            for uid in others {
+                self.queue.set_outdated(&uid);
+            }
+        }
     }
 
     /// Offers the room that a pod was woken for and did not use to the others. A pod is woken at
@@ -360,13 +365,14 @@ impl Scheduler {
     }
 
     /// Wakes the pods that the event can help, in the order in which they are taken: as many as fit
-    /// on its node together, with those that were woken for it before.
-    fn wake(&mut self, event: &ClusterEvent, id: EventId, now: Duration) {
+    /// on its node together, with those that were woken for it before. Returns the others that it
+    /// would help.
+    fn wake(&mut self, event: &ClusterEvent, id: EventId, now: Duration) -> Vec<PodUid> {
         let mut node = NodeInfo::clone(event.node());
         for pod in self.queue.woken_for(&node.name) {
             node.pods.insert(pod.clone());
         }
-        let mut woken = Vec::new();
+        let (mut woken, mut others) = (Vec::new(), Vec::new());
         for WaitingPod {
             pod, rejected_by, ..
         } in self.queue.unschedulable(id)
@@ -377,6 +383,7 @@ impl Scheduler {
             if self.filters.check(pod, &node).is_ok() {
                 node.pods.insert(pod.clone());
             } else if !rejected_by.is_empty() {
+                others.push(pod.uid.clone());
                 continue;
             }
             // A pod that found no nodes at all is attempted in any case: it gets another reason.
@@ -386,5 +393,6 @@ impl Scheduler {
             let node = node.name.clone();
             self.queue.wake(&uid, Room { node, event: id }, now);
         }
+        others
     }
 }

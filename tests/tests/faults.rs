@@ -32,6 +32,14 @@ fn bound(name: &str, node: &str) -> Pod {
     pod
 }
 
+/// A pod that no scheduler takes.
+fn unscheduled(name: &str) -> Pod {
+    let mut pod = pod(name);
+    let spec = pod.spec.get_or_insert_default();
+    spec.scheduler_name = Some("none".to_owned());
+    pod
+}
+
 async fn create(cluster: &Cluster, pod: &Pod) -> Result<()> {
     cluster.client().namespaced("default").create(pod).await?;
     Ok(())
@@ -223,13 +231,13 @@ async fn a_full_disk_of_the_api_server_loses_nothing_that_was_acknowledged() -> 
     };
     let mut acknowledged = BTreeSet::new();
     for name in ["kept", "deleted", "deleted-later"] {
-        create(&cluster, &bound(name, "nowhere")).await?;
+        create(&cluster, &unscheduled(name)).await?;
         acknowledged.insert(name.to_owned());
     }
     let full = cluster.fill_disk("apiserver")?;
     let refused = loop {
         let name = format!("pod-{}", acknowledged.len());
-        let mut large = bound(&name, "nowhere");
+        let mut large = unscheduled(&name);
         let padding = [("padding".to_owned(), "x".repeat(64 << 10))];
         large.metadata.annotations = Some(padding.into());
         match create(&cluster, &large).await {

@@ -75,12 +75,14 @@ fn reports_the_kinds_of_a_change() {
     change(&NodeBuilder::new("n"));
     // It is Ready now, and so needs no block.
     let ready = NodeBuilder::new("n").heartbeat("2026-01-01T00:00:00Z");
-    assert_eq!(change(&ready), [NodeChange::PodIps]);
+    let capacity = [NodeChange::PodIpCapacity, NodeChange::PodIps];
+    assert_eq!(change(&ready), capacity);
     assert_eq!(change(&ready), []);
     let block = NodeBuilder::new("n").pod_cidr("10.0.0.0/30");
-    assert_eq!(change(&block), [NodeChange::PodIps]);
+    assert_eq!(change(&block), capacity);
     // The number of addresses in the block is reported now, too.
-    assert_eq!(change(&node), [NodeChange::Allocatable]);
+    let reported = [NodeChange::Allocatable, NodeChange::PodIpCapacity];
+    assert_eq!(change(&node), reported);
     assert_eq!(change(&node.clone().allocated("1")), [NodeChange::PodIps]);
     assert_eq!(change(&node), [NodeChange::PodIps]);
     let node = node.label("k", "v");

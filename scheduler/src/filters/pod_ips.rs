@@ -35,7 +35,7 @@ impl NodeFilter for PodIps {
     }
 
     fn heeds(&self, change: NodeChange) -> bool {
-        change == NodeChange::PodIps
+        matches!(change, NodeChange::PodIpCapacity | NodeChange::PodIps)
     }
 
     fn freed_by(&self, _pod: &PodInfo, freed: &PodInfo) -> bool {

@@ -122,6 +122,26 @@ fn room_that_a_woken_pod_does_not_use_wakes_the_next() {
 }
 
 #[test]
+fn a_changed_node_renews_the_reasons_of_pods_that_it_has_no_room_for() {
+    let mut scheduler = Scheduler::new(IpPolicy::Resource);
+    scheduler.apply_node(Arc::new(NodeBuilder::new("n").node()), s(0));
+    for n in 0..3 {
+        scheduler.apply_pod(PodBuilder::new(&format!("p{n}")).pod(), s(0));
+    }
+    let short = "0/1 nodes are available: 1 Insufficient pod IPs.";
+    let waits = format!("{short} n: waits for its podCIDR.");
+    assert_eq!(settle(&mut scheduler, s(0)).1, vec![waits; 3]);
+    scheduler.apply_node(Arc::new(block("10.255.0.0/30", 1).node()), s(20));
+    let (placed, messages) = settle(&mut scheduler, s(20));
+    assert_eq!((placed, messages), (vec!["p0".into()], vec![short.into()]));
+    // One at a time, so that many waiting pods do not delay others.
+    let next = scheduler.next_deadline().unwrap();
+    assert_eq!(next, s(20) + Duration::from_millis(10));
+    assert_eq!(settle(&mut scheduler, next).1, [short]);
+    assert!(!scheduler.is_ready(s(100)));
+}
+
+#[test]
 fn a_freed_address_does_not_wake_pods_that_other_filters_keep_away() {
     let big = PodBuilder::new("big").priority(9).ask("cpu", "9");
     let mut scheduler = waiting_for_an_address([big, PodBuilder::new("small")]);
