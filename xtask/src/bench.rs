@@ -15,6 +15,7 @@ mod ipam;
 mod process;
 mod report;
 mod sandbox;
+mod scheduler;
 mod stats;
 mod test_cluster;
 
@@ -53,6 +54,10 @@ pub(crate) enum Benchmark {
     /// Measure the allocator of node blocks: its index of free blocks, and the ledger of claims.
     /// Needs nothing.
     Ipam(BenchOptions<ipam::IpamRow>),
+    /// Measure the scheduler: its decisions without an API server, and with one on sled.
+    ///
+    /// Needs root, or a kernel that allows user namespaces for everybody.
+    Scheduler(BenchOptions<scheduler::SchedulerRow>),
     /// Measure the start and stop of clusters for tests. Needs nothing.
     TestCluster(BenchOptions<test_cluster::TestClusterRow>),
 }
@@ -91,6 +96,7 @@ pub(crate) fn run(what: &Benchmark) -> Result<()> {
         Benchmark::Cluster(options) => cluster::run(options),
         Benchmark::Cni(options) => cni::run(options),
         Benchmark::Ipam(options) => ipam::run(options),
+        Benchmark::Scheduler(options) => scheduler::run(options),
         Benchmark::TestCluster(options) => test_cluster::run(options),
     }
 }

@@ -75,6 +75,22 @@ impl LoadTarget {
         Ok(begin.elapsed().as_secs_f64())
     }
 
+    /// Makes exactly this many calls, by at most this many callers at once.
+    pub(crate) async fn exactly(&self, callers: usize, calls: u32) -> Result<()> {
+        let caller = |caller: usize| async move {
+            let mut connection = self.connection(caller);
+            loop {
+                let number = self.next.fetch_add(1, Ordering::Relaxed);
+                if number >= calls {
+                    return anyhow::Ok(());
+                }
+                connection.unary(&self.path, (self.message)(number)).await?;
+            }
+        };
+        try_join_all((0..callers).map(caller)).await?;
+        Ok(())
+    }
+
     /// The number of calls made so far.
     pub(crate) fn call_count(&self) -> u32 {
         self.next.load(Ordering::Relaxed)

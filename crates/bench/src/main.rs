@@ -1,5 +1,6 @@
 //! The measurements behind `cargo xtask bench apiserver`: load on the API server, on etcd, and on a
-//! gRPC server that does nothing, by turns.
+//! gRPC server that does nothing, by turns; and those of the scheduler with an API server, behind
+//! `cargo xtask bench scheduler`.
 //!
 //! The measurements are printed as one JSON object per line; xtask evaluates them and knows the
 //! targets. The load generator must not be what is measured: requests are encoded once and patched,
@@ -12,6 +13,7 @@ mod load;
 mod nodes;
 mod pods;
 mod reads;
+mod scheduling;
 mod server;
 mod start;
 mod watches;
@@ -31,8 +33,8 @@ use serde_json::json;
 /// `cargo xtask bench apiserver`.
 #[derive(Debug, Parser)]
 struct LoadArgs {
-    /// The rows to measure; all by default.
-    #[arg(value_enum)]
+    /// The rows to measure.
+    #[arg(value_enum, required_unless_present = "serve_empty")]
     rows: Vec<BenchRow>,
     /// Path of the program `podplane`.
     #[arg(long, required_unless_present = "serve_empty")]
@@ -59,6 +61,8 @@ enum BenchRow {
     Nodes,
     Memory,
     Start,
+    Bind,
+    Warm,
 }
 
 /// The parameters of all rows.
@@ -126,12 +130,7 @@ fn main() -> Result<ExitCode> {
         dir: args.dir.unwrap_or_default(),
         quick: args.quick,
     };
-    let rows = if args.rows.is_empty() {
-        BenchRow::value_variants().to_vec()
-    } else {
-        args.rows
-    };
-    for row in rows {
+    for row in args.rows {
         let measured = runtime.block_on(measure(row, &bench));
         match measured {
             Ok(lines) => lines.iter().for_each(print),
@@ -154,6 +153,8 @@ async fn measure(row: BenchRow, bench: &BenchParameters) -> Result<Vec<TableLine
         BenchRow::Nodes => nodes::nodes(bench).await,
         BenchRow::Memory => start::memory(bench).await,
         BenchRow::Start => start::cold(bench).await,
+        BenchRow::Bind => scheduling::bind(bench).await,
+        BenchRow::Warm => scheduling::warm(bench).await,
     }
 }
 

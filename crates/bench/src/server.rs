@@ -10,6 +10,11 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
+use rustix::{
+    param::clock_ticks_per_second,
+    process::{Pid, Signal, kill_process},
+};
+
 use crate::{BenchParameters, call::Connection};
 
 /// The time in which a server must accept connections.
@@ -31,6 +36,19 @@ impl ServerProcess {
             .args(["apiserver", "--listen", &address.to_string(), "--data-dir"])
             .arg(dir.join("podplane"));
         Self::start(command, address, dir, "podplane").await
+    }
+
+    /// Starts podplane's scheduler for the API server at that address.
+    pub(crate) async fn scheduler(
+        bench: &BenchParameters,
+        dir: &Path,
+        apiserver: SocketAddr,
+    ) -> Result<Self> {
+        let address = free_address()?;
+        let mut command = Command::new(bench.podplane());
+        command.args(["scheduler", "--listen", &address.to_string()]);
+        command.args(["--server", &apiserver.to_string()]);
+        Self::start(command, address, dir, "scheduler").await
     }
 
     /// Starts etcd in its default configuration, in `dir`.
@@ -110,6 +128,31 @@ impl ServerProcess {
         Ok(number
             .context("VmRSS is missing in /proc/PID/status")?
             .parse()?)
+    }
+
+    /// The processor time that the process has used, in seconds: utime and stime of proc_pid_stat(5).
+    pub(crate) fn cpu_seconds(&self) -> Result<f64> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
+        // The name of the program, in parentheses, may contain spaces.
+        let fields = stat.rsplit_once(')').map(|(_, fields)| fields);
+        let fields = fields.into_iter().flat_map(str::split_whitespace);
+        let ticks: Vec<f64> = fields
+            .skip(11)
+            .take(2)
+            .map(str::parse)
+            .collect::<Result<_, _>>()?;
+        let ticks_per_second = f64::from(u32::try_from(clock_ticks_per_second())?);
+        Ok(ticks.iter().sum::<f64>() / ticks_per_second)
+    }
+
+    /// Stops the process until [`go_on`](Self::go_on).
+    pub(crate) fn pause(&self) -> Result<()> {
+        Ok(kill_process(Pid::from_child(&self.child), Signal::STOP)?)
+    }
+
+    /// Lets the stopped process continue.
+    pub(crate) fn go_on(&self) -> Result<()> {
+        Ok(kill_process(Pid::from_child(&self.child), Signal::CONT)?)
     }
 
     /// Kills the process, without a graceful shutdown.

@@ -93,9 +93,17 @@ fn measure(options: &BenchOptions<ApiserverRow>, dir: &Path) -> Result<()> {
 }
 
 fn measure_row(row: ApiserverRow, quick: bool, dir: &Path) -> Result<Vec<ReportLine>> {
+    let measured = load(&name(row), quick, dir)?.into_iter();
+    Ok(measured
+        .map(|(line, pairs)| promised(&line, pairs))
+        .collect())
+}
+
+/// Measures a row of `podplane-bench`; returns its lines by name.
+pub(super) fn load(row: &str, quick: bool, dir: &Path) -> Result<Vec<(String, Result<Pairs>)>> {
     let mut program = Command::new(release_dir().join("podplane-bench"));
     program
-        .arg(name(row))
+        .arg(row)
         .arg("--podplane")
         .arg(release_dir().join("podplane"))
         .arg("--dir")
@@ -111,17 +119,14 @@ fn measure_row(row: ApiserverRow, quick: bool, dir: &Path) -> Result<Vec<ReportL
             match serde_json::from_str(&line)
                 .context("failed to parse the output of podplane-bench")?
             {
-                BenchOutput::Line { line, pairs } => promised(&line, Ok(pairs)),
-                BenchOutput::Failed { row, error } => promised(&row, Err(anyhow!(error))),
+                BenchOutput::Line { line, pairs } => (line, Ok(pairs)),
+                BenchOutput::Failed { row, error } => (row, Err(anyhow!(error))),
             },
         );
     }
     let status = child.wait().context("failed to wait for podplane-bench")?;
     if lines.is_empty() || !status.success() {
-        lines.push(promised(
-            &name(row),
-            Err(anyhow!("podplane-bench: {status}")),
-        ));
+        lines.push((row.to_owned(), Err(anyhow!("podplane-bench: {status}"))));
     }
     Ok(lines)
 }

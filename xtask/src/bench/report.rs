@@ -17,6 +17,7 @@ pub(super) enum ReportUnit {
     /// A ratio of two of our figures.
     Times,
     Nanoseconds,
+    Microseconds,
     Bytes,
 }
 
@@ -118,6 +119,7 @@ impl ReportLine {
         match self.unit {
             ReportUnit::Milliseconds => format!("{value} ms"),
             ReportUnit::Nanoseconds => format!("{value:.0} ns"),
+            ReportUnit::Microseconds => format!("{value:.0} µs"),
             ReportUnit::Bytes => format!("{value:.1} B"),
             ReportUnit::Seconds => format!("{value:.1} s"),
             ReportUnit::PerSecond(what) => format!("{value:.0} {what}/s"),
