@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::Context as _;
 use podplane_client::{ApiError, Client, Endpoint};
-use podplane_cluster::{data_dir::DataDir, launch, trust};
+use podplane_cluster::{data_dir::DataDir, launch, services, trust};
 use tokio::runtime;
 
 /// Flags of every command.
@@ -67,11 +67,13 @@ impl GlobalOptions {
         self.data_dir.join("apiserver.address")
     }
 
-    /// The file into which the scheduler of `up` writes its address; `None` with `--server`, which
-    /// may mean another cluster.
-    pub(crate) fn scheduler_address_file(&self) -> Option<PathBuf> {
-        let is_here = self.server.is_none();
-        is_here.then(|| self.data_dir.join("scheduler.address"))
+    /// The files into which the schedulers of `up` write their addresses; none with `--server`,
+    /// which may mean another cluster.
+    pub(crate) fn scheduler_address_files(&self) -> Vec<PathBuf> {
+        let dir = DataDir::layout(&self.data_dir);
+        let schedulers = ["scheduler".to_owned(), services::standby("scheduler")];
+        let here = schedulers.iter().filter(|_| self.server.is_none());
+        here.map(|name| dir.address_file(name)).collect()
     }
 
     /// Returns true if `--server` was given.

@@ -34,20 +34,45 @@ use crate::{owner::remove_reference, work::Latch};
 /// not yet.
 const UNSEEN_AGAIN: Duration = Duration::from_secs(5);
 
-/// The garbage collector. It reconciles objects by UID.
-#[derive(Default)]
+/// Makes the operations of a kind, which write with that client.
+type MakeKind = fn(&Client) -> Box<dyn KindClient>;
+
+/// The observed owners and dependents, and the queue of UIDs to reconcile.
 pub(crate) struct Garbage {
-    kinds: Vec<Box<dyn KindClient>>,
+    kinds: Vec<MakeKind>,
     graph: Mutex<Graph>,
     pub(crate) queue: WorkQueue<Uid>,
 }
 
+/// The garbage collector. It reconciles objects by UID.
+pub(crate) struct GarbageCollector {
+    garbage: Arc<Garbage>,
+    /// By the numbers that [`Garbage::add`] returned.
+    kinds: Vec<Box<dyn KindClient>>,
+}
+
 impl Garbage {
+    /// An empty graph without kinds. The queue is closed.
+    pub(crate) fn new() -> Self {
+        Self {
+            kinds: Vec::new(),
+            graph: Mutex::default(),
+            queue: WorkQueue::closed(),
+        }
+    }
+
     /// Registers a kind. Returns its number, for [`Garbage::follow`].
-    pub(crate) fn add<K: Object>(&mut self, client: &Client) -> usize {
+    pub(crate) fn add<K: Object>(&mut self) -> usize {
         self.kinds
-            .push(Box::new(TypedKind::<K>::new(client.clone())));
+            .push(|client| Box::new(TypedKind::<K>::new(client.clone())));
         self.kinds.len() - 1
+    }
+
+    /// Opens the queue, and queues all present objects.
+    pub(crate) fn open(&self) {
+        self.queue.open();
+        let uids = self.graph().uids();
+        uids.into_iter().for_each(|uid| self.queue.add(uid));
     }
 
     /// Observes the changes of a kind, for ever; `ready` is notified when the first list has been
@@ -87,17 +112,38 @@ impl Garbage {
         look.into_iter().for_each(|uid| self.queue.add(uid));
     }
 
+    fn dependents(&self, uid: &str) -> Vec<(Uid, TrackedObject)> {
+        let graph = self.graph();
+        let dependents = graph.dependents(uid);
+        dependents
+            .map(|(uid, item)| (uid.clone(), item.clone()))
+            .collect()
+    }
+
+    fn graph(&self) -> MutexGuard<'_, Graph> {
+        // The graph is consistent whenever the lock is free, so a poisoned lock can be used.
+        self.graph.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl GarbageCollector {
+    /// A collector that writes with `client`.
+    pub(crate) fn new(garbage: Arc<Garbage>, client: &Client) -> Self {
+        let kinds = garbage.kinds.iter().map(|kind| kind(client)).collect();
+        Self { garbage, kinds }
+    }
+
     /// Reconciles an object; returns the delay until the next reconciliation, if one is due without
     /// a change.
     pub(crate) async fn reconcile(&self, uid: &Uid) -> Result<Option<Duration>, ApiError> {
-        let Some(item) = self.graph().get(uid).cloned() else {
+        let Some(item) = self.garbage.graph().get(uid).cloned() else {
             return Ok(None);
         };
         match item.state {
             DeletionState::Deleting => Ok(None),
             DeletionState::Orphaning => self.orphan(uid, &item).await.map(|()| None),
             DeletionState::DeletingDependents => self.finish(uid, &item).await.map(|()| None),
-            DeletionState::Live if self.graph().is_owned(&item) => Ok(None),
+            DeletionState::Live if self.garbage.graph().is_owned(&item) => Ok(None),
             DeletionState::Live => self.judge(uid, &item).await,
         }
     }
@@ -105,6 +151,7 @@ impl Garbage {
     /// Removes the dependents' references to the owner, then the owner's finalizer.
     async fn orphan(&self, uid: &str, item: &TrackedObject) -> Result<(), ApiError> {
         let parted = self
+            .garbage
             .dependents(uid)
             .into_iter()
             .map(async |(dependent, item)| {
@@ -122,7 +169,7 @@ impl Garbage {
 
     /// Removes the owner's finalizer when no dependent blocks its deletion any more.
     async fn finish(&self, uid: &str, item: &TrackedObject) -> Result<(), ApiError> {
-        let dependents = self.dependents(uid);
+        let dependents = self.garbage.dependents(uid);
         let blocks = |item: &TrackedObject| item.owners.get(uid) == Some(&true);
         if dependents.iter().any(|(_, dependent)| blocks(dependent)) {
             // Each was queued when the deletion began; a later one queues itself.
@@ -144,7 +191,11 @@ impl Garbage {
         }
         let (mut owners, mut again) = (BTreeMap::new(), None);
         for reference in meta.owner_references.iter().flatten() {
-            let known = self.graph().get(&reference.uid).map(|owner| owner.state);
+            let known = self
+                .garbage
+                .graph()
+                .get(&reference.uid)
+                .map(|owner| owner.state);
             let owner = match known {
                 Some(DeletionState::DeletingDependents) => OwnerState::Waiting,
                 Some(_) => OwnerState::Solid,
@@ -158,7 +209,7 @@ impl Garbage {
             };
             owners.insert(reference.uid.clone(), owner);
         }
-        let dependents = self.dependents(uid);
+        let dependents = self.garbage.dependents(uid);
         let verdict = judge(&owners, !dependents.is_empty());
         match &verdict {
             OwnerVerdict::Keep => return Ok(again),
@@ -270,18 +321,5 @@ impl Garbage {
             finalizers.len() < before
         };
         self.kinds[item.kind].change(&item.key, uid, &remove).await
-    }
-
-    fn dependents(&self, uid: &str) -> Vec<(Uid, TrackedObject)> {
-        let graph = self.graph();
-        let dependents = graph.dependents(uid);
-        dependents
-            .map(|(uid, item)| (uid.clone(), item.clone()))
-            .collect()
-    }
-
-    fn graph(&self) -> MutexGuard<'_, Graph> {
-        // The graph is consistent whenever the lock is free, so a poisoned lock can be used.
-        self.graph.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -55,6 +55,11 @@ impl<K: Object> ObjectIndex<K> {
         self.lock().objects.get(key).cloned()
     }
 
+    /// The keys of all objects, by namespace and name.
+    pub(crate) fn keys(&self) -> Vec<ObjectKey> {
+        self.lock().objects.keys().cloned().collect()
+    }
+
     /// All objects of a namespace, by name.
     pub(crate) fn namespace(&self, namespace: &str) -> Vec<Arc<K>> {
         let first = ObjectKey::new(namespace, "");

@@ -4,11 +4,15 @@
 //! Decisions are in `deployment/plan.rs`, `replica_set/{rank,status}.rs`, `node_lifecycle/plan.rs`
 //! and `garbage/graph.rs`, which are pure; the code around them observes, writes and reports. A
 //! ReplicaSet never creates a pod before it knows of all that it created before. Pods whose node is
-//! deleted are collected by the ipam-controller. Start reading at [`run`].
+//! deleted are collected by the ipam-controller.
+//!
+//! Several controller managers may run: one of them leads, with all its controllers, and the others
+//! observe and write nothing. Start reading at [`run`].
 
 #![warn(missing_docs)]
 
 mod adopt;
+mod controllers;
 mod deployment;
 mod garbage;
 mod index;
@@ -24,7 +28,7 @@ use std::{collections::BTreeSet, path::PathBuf, sync::Arc};
 use clap::Args;
 use futures::{FutureExt as _, future::BoxFuture};
 use podplane_api::{
-    Object, ObjectKey,
+    Object,
     apps::{Deployment, ReplicaSet},
     coordination::Lease,
     core::{Node, Pod},
@@ -32,28 +36,29 @@ use podplane_api::{
     strategy::Strategy,
 };
 use podplane_client::{
-    Cache, Client, Endpoint, EventRecorder, ListParams, QueueMetrics, endpoint::EndpointError,
+    Cache, Client, Endpoint, ListParams, QueueMetrics,
+    endpoint::EndpointError,
+    leader::{LeaderElection, LeaderError},
     reflector,
 };
 use podplane_service_runtime::{
     Process, Services, Tasks,
     boundary::AllowedHosts,
     server::{Listen, Listener, ServeError},
-    tasks::TaskEnd,
+    tasks::{TaskEnd, TaskError},
 };
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    deployment::Deployments,
+    controllers::{ObservedState, WorkerCounts},
     garbage::Garbage,
     node_lifecycle::{LifecycleInputs, NodeLifecycle},
-    replica_set::ReplicaSets,
-    work::{Latch, work},
+    work::Latch,
     workloads::WorkloadCache,
 };
 
-/// Nodes reconciled at once.
-const NODE_WORKERS: usize = 8;
+/// The name of the election.
+const ELECTION: &str = "podplane-controller-manager";
 
 /// Flags of the controllers.
 #[derive(Args, Clone, Debug)]
@@ -117,6 +122,9 @@ pub struct ControllerManagerConfig {
         default_value = "5s"
     )]
     pub node_monitor_period: humantime::Duration,
+    /// The election.
+    #[command(flatten)]
+    pub leader_election: LeaderElection,
 }
 
 /// The reasons why the controllers do not run.
@@ -125,6 +133,9 @@ pub enum ControllerManagerRunError {
     /// The apiserver's address or its TLS material is invalid.
     #[error("failed to prepare the connection to the apiserver")]
     Server(#[from] EndpointError),
+    /// The flags of the election are invalid.
+    #[error(transparent)]
+    Election(#[from] LeaderError),
     /// The address to listen on cannot be used.
     #[error("failed to start the server")]
     Listen(#[from] ServeError),
@@ -154,10 +165,11 @@ async fn run_until(
     let client = Client::connect(&config.server)?;
     let listener = Listener::published(&config.listen, config.address_file.as_deref()).await?;
     let listener = listener.allowing(config.allowed_hosts.clone());
+    let candidate = config.leader_election.candidate(client.clone(), ELECTION)?;
     let mut kinds = KindRegistry {
         tasks: Tasks::new(stop),
-        client: client.clone(),
-        garbage: Garbage::default(),
+        client,
+        garbage: Garbage::new(),
         follow: Vec::new(),
         watched: BTreeSet::new(),
     };
@@ -174,9 +186,8 @@ async fn run_until(
         ..
     } = kinds;
 
-    let (garbage, cache) = (Arc::new(garbage), Arc::new(WorkloadCache::default()));
+    let (garbage, workloads) = (Arc::new(garbage), Arc::new(WorkloadCache::new()));
     let ready = Arc::new(Latch::new(follow.len() + 2));
-    let is_ready = ready.clone();
     for follow in follow {
         tasks.follow("owners", follow(garbage.clone(), ready.clone()));
     }
@@ -187,79 +198,61 @@ async fn run_until(
         grace: config.node_monitor_grace_period.into(),
         period: config.node_monitor_period.into(),
     };
-    let (known, is_known) = (cache.clone(), ready.clone());
+    let (known, is_known) = (workloads.clone(), ready.clone());
     tasks.follow("workloads", async move {
         known.follow(deployments, sets, pods, &is_known).await;
     });
-
-    let (events, write_events) = EventRecorder::new(client.clone(), "node-controller", "");
-    tasks.follow("events of nodes", write_events);
-    let (evictions, write_events) =
-        EventRecorder::new(client.clone(), "taint-eviction-controller", "");
-    tasks.follow("events of evictions", write_events);
-    let lifecycle = Arc::new(NodeLifecycle::new(
-        client.clone(),
-        events,
-        evictions,
-        watched,
-    ));
+    let lifecycle = Arc::new(NodeLifecycle::new(watched));
     let (known, is_known) = (lifecycle.clone(), ready.clone());
     tasks.follow("signs of life", async move {
         known.follow(&is_known).await;
     });
-    let (nodes, workloads, collected) = (lifecycle.clone(), cache.clone(), garbage.clone());
-    let sets = cache.clone();
-    // Kubernetes' names.
-    let queues = QueueMetrics::default()
-        .with("node_lifecycle_controller", move || nodes.queue.stats())
-        .with("deployment", move || workloads.deployment_queue.stats())
-        .with("replicaset", move || sets.set_queue.stats())
-        .with("garbage_collector_attempt_to_delete", move || {
-            collected.queue.stats()
-        });
-
-    let is_known = ready.clone();
-    tasks.follow("node lifecycle controller", async move {
-        is_known.opened().await;
-        let reconcile = async |name: String| lifecycle.reconcile(&name).await;
-        work("node", &lifecycle.queue, NODE_WORKERS, reconcile).await;
-    });
-
-    let (events, write_events) = EventRecorder::new(client.clone(), "deployment-controller", "");
-    tasks.follow("events of deployments", write_events);
-    let controller = Deployments::new(client.clone(), events);
-    let (known, is_known) = (cache.clone(), ready.clone());
-    let workers = config.concurrent_deployment_syncs.into();
-    tasks.follow("deployment controller", async move {
-        is_known.opened().await;
-        let reconcile = async |key: ObjectKey| controller.reconcile(&known, &key).await;
-        work("deployment", &known.deployment_queue, workers, reconcile).await;
-    });
-
-    let (events, write_events) = EventRecorder::new(client.clone(), "replicaset-controller", "");
-    tasks.follow("events of replicasets", write_events);
-    let controller = ReplicaSets::new(client, events);
-    let is_known = ready.clone();
-    let workers = config.concurrent_replicaset_syncs.into();
-    tasks.follow("replicaset controller", async move {
-        is_known.opened().await;
-        let reconcile = async |key: ObjectKey| controller.reconcile(&cache, &key).await;
-        work("replicaset", &cache.set_queue, workers, reconcile).await;
-    });
-
-    let workers = config.concurrent_gc_syncs.into();
-    tasks.follow("garbage collector", async move {
-        ready.opened().await;
-        let reconcile = async |uid: String| garbage.reconcile(&uid).await;
-        work("garbage", &garbage.queue, workers, reconcile).await;
-    });
+    let state = ObservedState {
+        lifecycle,
+        workloads,
+        garbage,
+        ready: ready.clone(),
+    };
 
     let mut process = Process::new(podplane_proto::DESCRIPTORS);
-    process.registry().register_collector(Box::new(queues));
+    let queues = Box::new(queues(&state));
+    process.registry().register_collector(queues);
+    candidate.register(process.registry());
     process.serve(listener, Services::default());
-    process.ready_when("objects", async move { is_ready.opened().await });
+    process.ready_when("objects", async move { ready.opened().await });
     process.start(&mut tasks).await;
+
+    // Only a leader writes. What it needs is observed while standing by, too.
+    let counts = WorkerCounts {
+        deployments: config.concurrent_deployment_syncs.into(),
+        replica_sets: config.concurrent_replicaset_syncs.into(),
+        garbage: config.concurrent_gc_syncs.into(),
+    };
+    let stop = tasks.stop();
+    tasks.spawn("leader", async move {
+        let end = stop.clone();
+        let led = candidate.lead(&stop, |leading| {
+            controllers::lead(leading, state, counts, end)
+        });
+        // A process that lost the lead ends, so that none of its state is used later.
+        Box::pin(led).await?.transpose()?;
+        Ok::<_, TaskError>(())
+    });
     Ok(tasks.run().await?)
+}
+
+/// The metrics of the queues, by Kubernetes' names.
+fn queues(state: &ObservedState) -> QueueMetrics {
+    let nodes = state.lifecycle.clone();
+    let (deployments, sets) = (state.workloads.clone(), state.workloads.clone());
+    let garbage = state.garbage.clone();
+    QueueMetrics::default()
+        .with("node_lifecycle_controller", move || nodes.queue.stats())
+        .with("deployment", move || deployments.deployment_queue.stats())
+        .with("replicaset", move || sets.set_queue.stats())
+        .with("garbage_collector_attempt_to_delete", move || {
+            garbage.queue.stats()
+        })
 }
 
 /// The task that observes the changes of a kind, once all kinds are registered.
@@ -278,7 +271,7 @@ impl KindRegistry {
     fn watch<K: Object>(&mut self) -> Cache<K> {
         let (cache, watch) = reflector(self.client.all::<K>(), ListParams::default());
         self.tasks.follow(K::KIND, watch);
-        let kind = self.garbage.add::<K>(&self.client);
+        let kind = self.garbage.add::<K>();
         let followed = cache.clone();
         let follow =
             move |garbage: Arc<Garbage>, ready| garbage.follow(kind, followed, ready).boxed();

@@ -33,12 +33,10 @@ use crate::{
 /// The namespace of node leases.
 const LEASES: &str = "kube-node-lease";
 
-/// The node lifecycle controller. It reconciles nodes by name.
+/// The node lifecycle controller. It reconciles nodes by name, with the [`NodeWriter`] of a leader;
+/// a standby notes heartbeats too, so that it need not wait for another grace period.
 #[derive(Debug)]
 pub(crate) struct NodeLifecycle {
-    client: Client,
-    events: EventRecorder,
-    evictions: EventRecorder,
     nodes: Cache<Node>,
     leases: Cache<Lease>,
     pods: Cache<Pod>,
@@ -46,6 +44,16 @@ pub(crate) struct NodeLifecycle {
     period: Duration,
     heartbeats: Mutex<BTreeMap<String, LastHeartbeat>>,
     pub(crate) queue: WorkQueue<String>,
+}
+
+/// The means of the leader to write.
+#[derive(Debug)]
+pub(crate) struct NodeWriter {
+    pub(crate) client: Client,
+    /// Records about nodes.
+    pub(crate) events: EventRecorder,
+    /// Records about pods.
+    pub(crate) evictions: EventRecorder,
 }
 
 /// The last heartbeat of a node's kubelet, and when it was seen.
@@ -90,13 +98,8 @@ pub(crate) struct LifecycleInputs {
 }
 
 impl NodeLifecycle {
-    /// `events` records about nodes, `evictions` about pods.
-    pub(crate) fn new(
-        client: Client,
-        events: EventRecorder,
-        evictions: EventRecorder,
-        watched: LifecycleInputs,
-    ) -> Self {
+    /// A controller whose queue is closed.
+    pub(crate) fn new(watched: LifecycleInputs) -> Self {
         let LifecycleInputs {
             nodes,
             leases,
@@ -105,16 +108,21 @@ impl NodeLifecycle {
             period,
         } = watched;
         Self {
-            client,
-            events,
-            evictions,
             nodes,
             leases,
             pods,
             grace,
             period,
             heartbeats: Mutex::default(),
-            queue: WorkQueue::default(),
+            queue: WorkQueue::closed(),
+        }
+    }
+
+    /// Opens the queue, and queues all present nodes.
+    pub(crate) fn open(&self) {
+        self.queue.open();
+        for node in self.nodes.list() {
+            self.queue.add(node.name().to_owned());
         }
     }
 
@@ -133,13 +141,33 @@ impl NodeLifecycle {
                 change = nodes.next() => name(&change),
                 change = leases.next() => name(&change),
             };
+            self.note(&name);
             self.queue.add(name);
+        }
+    }
+
+    /// Notes the present heartbeat of a node.
+    fn note(&self, name: &str) {
+        if let Some(node) = self.nodes.get(&ObjectKey::new("", name)) {
+            let lease = self.leases.get(&ObjectKey::new(LEASES, name));
+            self.silence(&node, lease.as_deref());
+        } else {
+            self.last_heartbeats().remove(name);
         }
     }
 
     /// Taints or untaints a node, and evicts pods of a silent one; returns the delay until the next
     /// reconciliation, if one is due without a change.
-    pub(crate) async fn reconcile(&self, name: &str) -> Result<Option<Duration>, ApiError> {
+    pub(crate) async fn reconcile(
+        &self,
+        writer: &NodeWriter,
+        name: &str,
+    ) -> Result<Option<Duration>, ApiError> {
+        let NodeWriter {
+            client,
+            events,
+            evictions,
+        } = writer;
         let Some(node) = self.nodes.get(&ObjectKey::new("", name)) else {
             self.last_heartbeats().remove(name);
             return Ok(None);
@@ -150,7 +178,7 @@ impl NodeLifecycle {
         };
         if silent >= self.grace {
             // The cache may be behind, most of all if this process was suspended.
-            let lease = self.client.namespaced::<Lease>(LEASES).get(name).await;
+            let lease = client.namespaced::<Lease>(LEASES).get(name).await;
             let lease = match lease {
                 Err(error) if !error.is_not_found() => return Err(error),
                 lease => lease.ok(),
@@ -178,15 +206,14 @@ impl NodeLifecycle {
             self.is_any_node_heard_of(),
             time::now(),
         );
-        let nodes = self.client.all::<Node>();
+        let nodes = client.all::<Node>();
         let mut next = (*node).clone();
         if let Some(status) = status {
             tracing::warn!(node = name, ?silent, "node's kubelet is silent");
             next.status = Some(status);
             next = nodes.update_status(&next).await?;
             let message = format!("Node {name} status is now: NodeNotReady");
-            self.events
-                .record(&next, EventType::Normal, "NodeNotReady", "", message);
+            events.record(&next, EventType::Normal, "NodeNotReady", "", message);
         }
         if let Some(taints) = taints {
             next.spec.get_or_insert_default().taints = taints;
@@ -194,7 +221,7 @@ impl NodeLifecycle {
         }
         for pod in evicted {
             let message = format!("Marking for deletion Pod {}", pod.key());
-            self.evictions.record(
+            evictions.record(
                 &*pod,
                 EventType::Normal,
                 "TaintManagerEviction",
@@ -205,7 +232,7 @@ impl NodeLifecycle {
                 uid: Some(pod.uid().to_owned()),
                 ..DeleteParams::default()
             };
-            let pods = self.client.namespaced::<Pod>(pod.namespace());
+            let pods = client.namespaced::<Pod>(pod.namespace());
             unless_gone(pods.delete(pod.name(), &params).await)?;
         }
         let later = if is_silent {

@@ -1,13 +1,14 @@
 //! The loop that hands keys to a controller.
 
 use std::{
+    convert::Infallible,
     fmt,
     sync::atomic::{AtomicUsize, Ordering},
     time::Duration,
 };
 
-use futures::future::join_all;
-use podplane_client::{ApiError, WorkQueue};
+use futures::future::try_join_all;
+use podplane_client::{ApiError, WorkQueue, leader::LeadershipLost};
 use tokio_util::sync::CancellationToken;
 
 /// Opens once a given number of tasks have arrived.
@@ -37,40 +38,47 @@ impl Latch {
     }
 }
 
-/// Hands keys to `reconcile`, a limited number at once, for ever. A key is queued again after the
-/// time that `reconcile` returns, or after a failure with a growing delay.
+/// Hands keys to `reconcile`, a limited number at once, until the API server refuses a write
+/// because another process leads. A key is queued again after the time that `reconcile` returns, or
+/// after a failure with a growing delay.
 pub(crate) async fn work<Key, Done>(
     controller: &'static str,
     queue: &WorkQueue<Key>,
     workers: usize,
     reconcile: impl Fn(Key) -> Done,
-) where
+) -> Result<(), LeadershipLost>
+where
     Key: Clone + Ord + fmt::Display,
     Done: Future<Output = Result<Option<Duration>, ApiError>>,
 {
-    let worker = async || loop {
-        let key = queue.get().await;
-        match reconcile(key.clone()).await {
-            Ok(again) => {
-                queue.forget(&key);
-                if let Some(after) = again {
-                    queue.add_after(key.clone(), after);
+    let worker = async || -> Result<Infallible, LeadershipLost> {
+        loop {
+            let key = queue.get().await;
+            match reconcile(key.clone()).await {
+                Ok(again) => {
+                    queue.forget(&key);
+                    if let Some(after) = again {
+                        queue.add_after(key.clone(), after);
+                    }
+                }
+                Err(error) if error.is_fence_lost() => return Err(LeadershipLost(error)),
+                Err(error) => {
+                    // Another client wrote in between: that is normal, and the next reconciliation
+                    // sees its change.
+                    let wait = queue.add_rate_limited(key.clone());
+                    if error.is_conflict() || error.is_not_found() {
+                        tracing::debug!(controller, %key, %error, "object has changed; reconciling again");
+                    } else {
+                        tracing::warn!(controller, %key, %error, retry_in = ?wait, "failed to reconcile; trying again");
+                    }
                 }
             }
-            Err(error) => {
-                // Another client wrote in between: that is normal, and the next reconciliation sees
-                // its change.
-                let wait = queue.add_rate_limited(key.clone());
-                if error.is_conflict() || error.is_not_found() {
-                    tracing::debug!(controller, %key, %error, "object has changed; reconciling again");
-                } else {
-                    tracing::warn!(controller, %key, %error, retry_in = ?wait, "failed to reconcile; trying again");
-                }
-            }
+            queue.done(&key);
         }
-        queue.done(&key);
     };
-    join_all((0..workers.max(1)).map(|_| worker())).await;
+    try_join_all((0..workers.max(1)).map(|_| worker()))
+        .await
+        .map(drop)
 }
 
 /// Turns "not found" into success: the object needs no deletion.

@@ -11,7 +11,7 @@ use podplane_client::{Cache, CacheChange, WorkQueue};
 use crate::{deployment::is_recreate, index::ObjectIndex, owner::controller_of, work::Latch};
 
 /// Deployments, their ReplicaSets and pods, and the queues of keys to reconcile.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct WorkloadCache {
     pub(crate) deployments: ObjectIndex<Deployment>,
     pub(crate) sets: ObjectIndex<ReplicaSet>,
@@ -21,6 +21,29 @@ pub(crate) struct WorkloadCache {
 }
 
 impl WorkloadCache {
+    /// A cache without objects. Its queues are closed.
+    pub(crate) fn new() -> Self {
+        Self {
+            deployments: ObjectIndex::default(),
+            sets: ObjectIndex::default(),
+            pods: ObjectIndex::default(),
+            deployment_queue: WorkQueue::closed(),
+            set_queue: WorkQueue::closed(),
+        }
+    }
+
+    /// Opens the queues, and queues all present keys.
+    pub(crate) fn open(&self) {
+        self.deployment_queue.open();
+        self.set_queue.open();
+        for key in self.deployments.keys() {
+            self.deployment_queue.add(key);
+        }
+        for key in self.sets.keys() {
+            self.set_queue.add(key);
+        }
+    }
+
     /// Observes changes, for ever; `ready` is notified when the first lists have been observed.
     pub(crate) async fn follow(
         &self,

@@ -23,7 +23,7 @@ use podplane_api::{
     jiff::Timestamp,
     pod_ips,
 };
-use podplane_client::{ApiError, CacheChange, WorkQueue, answered};
+use podplane_client::{ApiError, CacheChange, WorkQueue, answered, leader::LeadershipLost};
 use podplane_host::clock::{self, Instant};
 use podplane_ipam::RangeConfig;
 use podplane_proto::ipam as wire;
@@ -85,11 +85,6 @@ impl ControllerOptions {
         }
     }
 }
-
-/// Another controller leads, so nothing may be written any more.
-#[derive(Debug, thiserror::Error)]
-#[error("another controller leads")]
-struct LeadershipLost(#[source] ApiError);
 
 /// The range allocator with its dependencies, before the first lists are known.
 #[derive(Debug)]

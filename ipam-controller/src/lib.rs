@@ -295,6 +295,7 @@ async fn run_until(
 
     let mut process = Process::new(podplane_proto::DESCRIPTORS);
     metrics.register(process.registry(), known.clone());
+    candidate.register(process.registry());
     let mut services = Services::default();
     services.add(IpamServiceServer::new(service::AllocatorService::new(
         known.clone(),

@@ -459,7 +459,7 @@ async fn ends_when_leadership_is_lost() {
     let ended = tokio::time::timeout(Duration::from_secs(20), run(config, stop)).await;
     let error = ended.expect("it ends by itself").unwrap_err();
     let said = podplane_error_chain::one_line(&error);
-    assert!(said.contains("another controller leads"), "{said}");
+    assert!(said.contains("another process leads"), "{said}");
     assert_eq!(fake.read(|state| state.blocks("a")), [""; 0]);
     running.stop.cancel();
 }

@@ -26,6 +26,8 @@ pub enum BindOutcome {
     NoAddress(ApiError),
     /// The pod has no node, for another reason.
     Failed(ApiError),
+    /// Another scheduler leads, so the API server refuses this one's bindings.
+    NotLeading(ApiError),
 }
 
 /// The most attempts of a binding whose pod is written meanwhile without a change that matters to
@@ -51,6 +53,7 @@ pub async fn bind(pods: &Api<Pod>, pod: &Arc<PodInfo>, node: &NodeName) -> BindO
         let answer = clock::timeout(ANSWER_TIMEOUT, pods.bind(&binding)).await;
         let error = match answer {
             Ok(Ok(_)) => return BindOutcome::Bound,
+            Ok(Err(error)) if error.is_fence_lost() => return BindOutcome::NotLeading(error),
             Ok(Err(error)) => error,
             Err(_) => no_answer(),
         };

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use podplane_client::Endpoint;
+use podplane_client::{Endpoint, leader::LeaderElection};
 pub use podplane_ipam::IpPolicy;
 use podplane_service_runtime::{boundary::AllowedHosts, server::Listen};
 
@@ -40,4 +40,8 @@ pub struct SchedulerConfig {
         value_name = "POLICY"
     )]
     pub ip_policy: IpPolicy,
+
+    /// The election.
+    #[command(flatten)]
+    pub leader_election: LeaderElection,
 }

@@ -3,15 +3,13 @@
 use std::time::Duration;
 
 use podplane_api::core::{Node, Pod};
-use podplane_client::{Cache, CacheChange, Client};
+use podplane_client::{Cache, CacheChange, Client, leader::LeadershipLost};
 use podplane_host::{
     clock::{self, Instant},
     task,
 };
-use tokio::{
-    sync::mpsc,
-    task::{JoinError, JoinSet},
-};
+use podplane_service_runtime::tasks::TaskError;
+use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
@@ -31,20 +29,29 @@ const MAX_BINDINGS: usize = 256;
 
 /// The loop with its dependencies. It alone owns the scheduler, so there is no lock, and no event
 /// can come between a decision and its input.
+///
+/// It follows all changes from the start, and attempts nothing before its process leads.
 #[derive(Debug)]
 pub struct Driver {
-    /// The client for bindings.
-    pub client: Client,
     /// All pods.
     pub pods: Cache<Pod>,
     /// All nodes.
     pub nodes: Cache<Node>,
-    /// The writer of events and conditions.
-    pub reporter: Reporter,
+    /// The beginning of the process's leadership. Dropped when the driver has ended.
+    pub terms: mpsc::Receiver<LeaderTerm>,
     /// Questions of the gRPC service.
     pub questions: mpsc::Receiver<Question>,
     /// The metrics.
     pub metrics: SchedulerMetrics,
+}
+
+/// The means of a leader to write; a standby has none.
+#[derive(Debug)]
+pub struct LeaderTerm {
+    /// The client for bindings.
+    pub client: Client,
+    /// The writer of events and conditions.
+    pub reporter: Reporter,
 }
 
 /// A finished binding, and the start of its attempt.
@@ -56,8 +63,9 @@ impl Driver {
     ///
     /// # Errors
     ///
-    /// If a binding panicked.
-    pub async fn run(mut self, policy: IpPolicy, stop: CancellationToken) -> Result<(), JoinError> {
+    /// [`LeadershipLost`] if a binding was refused because another scheduler leads, and the panic
+    /// of a binding.
+    pub async fn run(mut self, policy: IpPolicy, stop: CancellationToken) -> Result<(), TaskError> {
         // Decisions from an incomplete cache would put pods on full nodes.
         let synced = async { tokio::join!(self.pods.synced(), self.nodes.synced()) };
         if stop.run_until_cancelled(synced).await.is_none() {
@@ -67,13 +75,15 @@ impl Driver {
         let mut pods = self.pods.subscribe();
         let mut scheduler = Scheduler::new(policy);
         let mut bindings = JoinSet::<BindingResult>::new();
+        let mut term: Option<LeaderTerm> = None;
         let start = Instant::now();
         loop {
             let now = start.elapsed();
             scheduler.tick(now);
             self.metrics
                 .sizes(scheduler.pending(), scheduler.cache_size());
-            let try_next = bindings.len() < MAX_BINDINGS && scheduler.is_ready(now);
+            let can_try = term.is_some() && bindings.len() < MAX_BINDINGS;
+            let try_next = can_try && scheduler.is_ready(now);
             let deadline = scheduler.next_deadline().unwrap_or(Duration::MAX);
             // In this order, so that all known events are applied before the next decision.
             // Cancelling any of these waits loses nothing: each consumes an item only when it
@@ -83,21 +93,25 @@ impl Driver {
                 () = stop.cancelled() => return Ok(()),
                 change = nodes.next() => apply_node(&mut scheduler, change, start.elapsed()),
                 change = pods.next() => apply_pod(&mut scheduler, change, start.elapsed()),
-                Some(ended) = bindings.join_next() => match ended {
-                    Ok(bound) => self.finish(&mut scheduler, bound, start.elapsed()),
-                    Err(panic) => return Err(panic),
-                },
-                Some(question) = self.questions.recv() => question.answer(&scheduler, start.elapsed()),
+                Some(begun) = self.terms.recv(), if term.is_none() => term = Some(begun),
+                Some(ended) = bindings.join_next() => {
+                    if let Some(term) = &term {
+                        self.finish(term, &mut scheduler, ended?, start.elapsed())?;
+                    }
+                }
+                Some(question) = self.questions.recv() => {
+                    question.answer(&scheduler, start.elapsed(), term.is_some());
+                }
                 // Yields to other tasks first, and then polls the branches above again.
                 () = tokio::task::yield_now(), if try_next => {
                     let began = Instant::now();
-                    if let Some(attempt) = scheduler.attempt(now) {
+                    if let Some(term) = &term && let Some(attempt) = scheduler.attempt(now) {
                         let turn = QueueStay {
                             arrived: start + attempt.waiting_since,
                             begun: began,
                         };
                         trace::attempt(&attempt, turn);
-                        self.begin(&mut bindings, attempt, began, now);
+                        self.begin(term, &mut bindings, attempt, began, now);
                     }
                 }
                 () = clock::sleep(deadline.saturating_sub(now)), if !try_next => {}
@@ -107,6 +121,7 @@ impl Driver {
 
     fn begin(
         &self,
+        term: &LeaderTerm,
         bindings: &mut JoinSet<BindingResult>,
         attempt: Attempt,
         began: Instant,
@@ -120,12 +135,12 @@ impl Driver {
                 tracing::debug!(message, "no node fits");
                 let metrics = &self.metrics;
                 metrics.attempted(&attempt, AttemptResult::Unschedulable, began.elapsed(), now);
-                self.reporter
+                term.reporter
                     .unscheduled(&attempt.pod, report::UNSCHEDULABLE, message);
             }
             Ok(node) => {
                 tracing::debug!(%node, "binding pod");
-                let pods = self.client.namespaced(namespace);
+                let pods = term.client.namespaced(namespace);
                 let bind = async move {
                     let outcome = trace::bind(&pods, &attempt, &node).await;
                     (attempt, outcome, began)
@@ -135,14 +150,21 @@ impl Driver {
         }
     }
 
-    fn finish(&self, scheduler: &mut Scheduler, bound: BindingResult, now: Duration) {
+    fn finish(
+        &self,
+        term: &LeaderTerm,
+        scheduler: &mut Scheduler,
+        bound: BindingResult,
+        now: Duration,
+    ) -> Result<(), LeadershipLost> {
         let (attempt, outcome, began) = bound;
         let ended = match outcome {
             BindOutcome::Bound => AttemptResult::Scheduled,
             BindOutcome::Elsewhere
             | BindOutcome::Gone
             | BindOutcome::NoAddress(_)
-            | BindOutcome::Failed(_) => AttemptResult::Error,
+            | BindOutcome::Failed(_)
+            | BindOutcome::NotLeading(_) => AttemptResult::Error,
         };
         self.metrics
             .attempted(&attempt, ended, began.elapsed(), now);
@@ -151,7 +173,7 @@ impl Driver {
         match (outcome, &attempt.outcome) {
             (BindOutcome::Bound, Ok(node)) => {
                 tracing::debug!(namespace, name, uid, %node, "bound pod");
-                self.reporter.scheduled(pod, node);
+                term.reporter.scheduled(pod, node);
             }
             // The watch reports the pod's node, if it has one.
             (BindOutcome::Elsewhere, _) => {
@@ -166,11 +188,14 @@ impl Driver {
                 tracing::warn!(namespace, name, uid, %error, "failed to bind the pod; trying again");
                 let message = error.to_string();
                 scheduler.bind_failed(&pod.uid, message.clone(), now);
-                self.reporter
+                term.reporter
                     .unscheduled(pod, report::SCHEDULER_ERROR, message);
             }
-            (BindOutcome::Bound | BindOutcome::NoAddress(_), Err(_)) => {} // Only attempts that have a node are bound.
+            (BindOutcome::NotLeading(error), _) => return Err(LeadershipLost(error)),
+            // Only attempts that have a node are bound.
+            (BindOutcome::Bound | BindOutcome::NoAddress(_), Err(_)) => {}
         }
+        Ok(())
     }
 }
 

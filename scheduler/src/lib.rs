@@ -2,6 +2,7 @@
 //!
 //! It never binds a pod to a node without a free address (unless [`IpPolicy::Off`] says so), never
 //! binds a pod twice, and keeps no state that a successor could not read from the API server.
+//! Several may run: one of them leads, and the others follow all changes and write nothing.
 //!
 //! All decisions are pure: [`scheduler::Scheduler`] takes events and the time, and returns
 //! attempts; the choice of a node is [`plan::plan`]. Around that, [`driver`] feeds it and binds,
@@ -12,13 +13,19 @@
 
 use futures::future::BoxFuture;
 use podplane_api::core::{Node, Pod};
-use podplane_client::{Client, EventRecorder, ListParams, endpoint::EndpointError, reflector};
+use podplane_client::{
+    Client, EventRecorder, ListParams,
+    endpoint::EndpointError,
+    leader::{LeaderError, Leadership},
+    reflector,
+};
 use podplane_proto::scheduler::scheduler_service_server::SchedulerServiceServer;
 use podplane_service_runtime::{
     Process, Services, Tasks,
     server::{Listener, ServeError},
-    tasks::TaskEnd,
+    tasks::{TaskEnd, TaskError},
 };
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 pub mod bind;
@@ -45,12 +52,18 @@ mod trace;
 
 pub use config::{IpPolicy, SchedulerConfig};
 
+/// The name of the election.
+const ELECTION: &str = "podplane-scheduler";
+
 /// The reasons why the scheduler ended without a request to stop.
 #[derive(Debug, thiserror::Error)]
 pub enum SchedulerRunError {
     /// The API server's address is invalid.
     #[error("failed to prepare the connection to the API server")]
     Endpoint(#[from] EndpointError),
+    /// The flags of the election are invalid.
+    #[error(transparent)]
+    Election(#[from] LeaderError),
     /// The scheduler's own address cannot be bound or published.
     #[error("failed to start the server")]
     Serve(#[from] ServeError),
@@ -82,22 +95,19 @@ async fn run_until(
         allowed_hosts,
         address_file,
         ip_policy,
+        leader_election,
     } = config;
     let client = Client::connect(&server)?;
     let listener = Listener::published(&listen, address_file.as_deref()).await?;
     let listener = listener.allowing(allowed_hosts);
+    let candidate = leader_election.candidate(client.clone(), ELECTION)?;
     tracing::info!(%server, ?ip_policy, "scheduling");
 
     let mut tasks = Tasks::new(shutdown);
     let (pods, pods_driver) = reflector(client.all::<Pod>(), ListParams::default());
     let (nodes, nodes_driver) = reflector(client.all::<Node>(), ListParams::default());
-    let (recorder, events_driver) = EventRecorder::new(client.clone(), pod::SCHEDULER_NAME, "");
     tasks.follow("pod reflector", pods_driver);
     tasks.follow("node reflector", nodes_driver);
-    tasks.follow("event recorder", events_driver);
-
-    let reporter = report::Reporter::new(client.clone(), recorder);
-    tasks.spawn("reporter", reporter.clone().run(tasks.stop()));
 
     let (service, questions) = service::PlacementService::new(pods.clone());
     let mut services = Services::default();
@@ -108,16 +118,43 @@ async fn run_until(
     process.ready_when("pods", pods.synced());
     process.ready_when("nodes", nodes.synced());
     let metrics = metrics::SchedulerMetrics::new(process.registry());
+    candidate.register(process.registry());
     process.start(&mut tasks).await;
 
+    let (terms, begun) = mpsc::channel(1);
     let driver = driver::Driver {
-        client,
         pods,
         nodes,
-        reporter,
+        terms: begun,
         questions,
         metrics,
     };
     tasks.spawn("driver", driver.run(ip_policy, tasks.stop()));
+    let stop = tasks.stop();
+    tasks.spawn("leader", async move {
+        // A scheduler that lost the lead ends, so that none of its assumptions is used later.
+        candidate
+            .lead(&stop, |leading| lead(leading, terms))
+            .await?;
+        stop.cancelled().await;
+        Ok::<_, TaskError>(())
+    });
     Ok(tasks.run().await?)
+}
+
+/// Lets the driver bind, and reports what it does, until it has ended. All writes are under the
+/// fence.
+async fn lead(leading: Leadership, terms: mpsc::Sender<driver::LeaderTerm>) {
+    let client = leading.client;
+    let (recorder, write_events) = EventRecorder::new(client.clone(), pod::SCHEDULER_NAME, "");
+    let reporter = report::Reporter::new(client.clone(), recorder);
+    let write_conditions = reporter.clone().run();
+    // An error means that the driver has ended.
+    _ = terms.send(driver::LeaderTerm { client, reporter }).await;
+    // The writers never end. What they have not written is computed again by the next leader.
+    tokio::select! {
+        () = terms.closed() => {}
+        () = write_events => {}
+        () = write_conditions => {}
+    }
 }

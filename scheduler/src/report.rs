@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    convert::Infallible,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -14,7 +13,6 @@ use podplane_api::{
 };
 use podplane_client::{ApiError, Client, EventRecorder, WorkQueue, events::EventType};
 use podplane_host::clock;
-use tokio_util::sync::CancellationToken;
 
 use crate::{
     names::{NodeName, PodUid},
@@ -94,18 +92,11 @@ impl Reporter {
         self.shared.queue.add(key);
     }
 
-    /// Writes conditions until `stop`. The next scheduler computes again those that were not
-    /// written.
-    ///
-    /// # Errors
-    ///
-    /// Never.
-    pub async fn run(self, stop: CancellationToken) -> Result<(), Infallible> {
+    /// Writes conditions, for ever. The next scheduler computes again those that were not written
+    /// when this is dropped.
+    pub async fn run(self) {
         let workers = (0..WORKERS).map(|_| self.work());
-        // Cancelling the workers loses only what can be computed again.
-        stop.run_until_cancelled(futures::future::join_all(workers))
-            .await;
-        Ok(())
+        futures::future::join_all(workers).await;
     }
 
     async fn work(&self) {

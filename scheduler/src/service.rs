@@ -30,6 +30,9 @@ use crate::{
 /// The most questions that wait for the driver. At the limit, callers wait.
 const QUESTIONS: usize = 16;
 
+/// The explanation of a waiting pod by a scheduler that does not lead.
+const STANDS_BY: &str = "this scheduler does not lead, so it tries no pod";
+
 /// A question, which the driver answers between two decisions.
 #[derive(Debug)]
 pub struct Question {
@@ -38,9 +41,14 @@ pub struct Question {
 }
 
 impl Question {
-    /// Answers from the scheduler's present state.
-    pub fn answer(self, scheduler: &Scheduler, now: Duration) {
-        let answer = response(&self.pod, scheduler, now, clock::timestamp());
+    /// Answers from the scheduler's present state. `leads` is false for a standby, which knows the
+    /// waiting pods and attempts none.
+    pub fn answer(self, scheduler: &Scheduler, now: Duration, leads: bool) {
+        let mut answer = response(&self.pod, scheduler, now, clock::timestamp());
+        if !leads && answer.state() == PodState::Queued {
+            answer.message = STANDS_BY.to_owned();
+            answer.next_try_seconds = None;
+        }
         // The caller may have gone, and then needs no answer.
         let _ = self.answer.send(answer);
     }

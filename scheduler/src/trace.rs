@@ -43,7 +43,9 @@ pub(crate) async fn bind(pods: &Api<Pod>, attempt: &Attempt, node: &NodeName) ->
         BindOutcome::Bound => {}
         BindOutcome::Elsewhere => span.fail("bound by another client"),
         BindOutcome::Gone => span.fail("the pod is deleted"),
-        BindOutcome::NoAddress(error) | BindOutcome::Failed(error) => {
+        BindOutcome::NoAddress(error)
+        | BindOutcome::Failed(error)
+        | BindOutcome::NotLeading(error) => {
             span.fail(error.to_string());
         }
     }

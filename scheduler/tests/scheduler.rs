@@ -5,36 +5,55 @@
 
 mod common;
 
+use clap::Parser as _;
 use common::{BindingFault, SchedulerApiserver, node, pod};
 use podplane_client::Endpoint;
 use podplane_proto::scheduler::{
     ExplainPodRequest, PodState, scheduler_service_client::SchedulerServiceClient,
 };
-use podplane_scheduler::{IpPolicy, SchedulerConfig, run};
+use podplane_scheduler::{SchedulerConfig, SchedulerRunError, run};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use tonic::service::Routes;
+use tonic::{Code, service::Routes};
+
+/// The flags of a scheduler that stands no election.
+const ALONE: [&str; 1] = ["--leader-elect=false"];
+/// The flags of a candidate.
+const CANDIDATE: [&str; 4] = [
+    "--leader-elect-identity=it",
+    "--leader-elect-lease-duration=3s",
+    "--leader-elect-renew-deadline=2s",
+    "--leader-elect-retry-period=50ms",
+];
+
+#[derive(clap::Parser)]
+struct SchedulerProgram {
+    #[command(flatten)]
+    config: SchedulerConfig,
+}
 
 struct RunningScheduler {
     config: SchedulerConfig,
     stop: CancellationToken,
-    scheduler: JoinSet<()>,
+    scheduler: JoinSet<Result<(), SchedulerRunError>>,
     directory: tempfile::TempDir,
     _server: JoinSet<()>,
 }
 
 impl RunningScheduler {
     async fn start(fake: &SchedulerApiserver) -> Self {
+        Self::start_with(fake, &ALONE).await
+    }
+
+    async fn start_with(fake: &SchedulerApiserver, flags: &[&str]) -> Self {
         let mut server = JoinSet::new();
         let address = fake.serve(Routes::default(), &mut server).await;
         let directory = tempfile::tempdir().unwrap();
-        let config = SchedulerConfig {
-            server: address.to_string().parse().unwrap(),
-            listen: "127.0.0.1:0".parse().unwrap(),
-            allowed_hosts: Default::default(),
-            address_file: Some(directory.path().join("address")),
-            ip_policy: IpPolicy::Resource,
-        };
+        let file = directory.path().join("address");
+        let server_flag = format!("--server={address}");
+        let file_flag = format!("--address-file={}", file.display());
+        let own = ["scheduler", &server_flag, &file_flag];
+        let SchedulerProgram { config } = SchedulerProgram::parse_from(own.iter().chain(flags));
         let mut running = Self {
             config,
             stop: CancellationToken::new(),
@@ -48,21 +67,30 @@ impl RunningScheduler {
 
     fn spawn(&mut self) {
         let (config, stop) = (self.config.clone(), self.stop.clone());
-        self.scheduler
-            .spawn(async move { run(config, stop).await.unwrap() });
+        self.scheduler.spawn(run(config, stop));
     }
 
     /// Stops the scheduler wherever it is, and starts another.
     async fn restart(&mut self) {
         self.stop.cancel();
-        self.scheduler.join_next().await.unwrap().unwrap();
+        self.ended().await.unwrap();
         self.stop = CancellationToken::new();
         self.spawn();
     }
 
+    async fn ended(&mut self) -> Result<(), SchedulerRunError> {
+        self.scheduler.join_next().await.unwrap().unwrap()
+    }
+
     /// State and message of a pod, and the nodes that refuse it.
     async fn explain(&self, name: &str) -> (PodState, String, Vec<String>) {
-        let address = std::fs::read_to_string(self.directory.path().join("address")).unwrap();
+        let file = self.directory.path().join("address");
+        let address = loop {
+            match std::fs::read_to_string(&file) {
+                Ok(address) => break address,
+                Err(_) => tokio::task::yield_now().await,
+            }
+        };
         let endpoint: Endpoint = address.trim().parse().unwrap();
         let channel = podplane_client::endpoint::channel(&endpoint).unwrap();
         let question = ExplainPodRequest {
@@ -70,7 +98,15 @@ impl RunningScheduler {
             name: name.to_owned(),
         };
         let mut client = SchedulerServiceClient::new(channel);
-        let answer = client.explain_pod(question).await.unwrap().into_inner();
+        let answer = loop {
+            match client.explain_pod(question.clone()).await {
+                // It has not listed the pods yet.
+                Err(status) if status.code() == Code::Unavailable => {
+                    tokio::task::yield_now().await;
+                }
+                answer => break answer.unwrap().into_inner(),
+            }
+        };
         let refusing = answer.verdicts.iter().map(|v| v.node_name.clone());
         (answer.state(), answer.message.clone(), refusing.collect())
     }
@@ -238,4 +274,65 @@ async fn wakes_pods_for_a_new_block_and_a_new_node() {
     fake.change(|state| state.put_node(node("m", "10.255.0.4/30", 1)));
     fake.until("both run", |state| state.on("m").len() == 1)
         .await;
+}
+
+#[tokio::test]
+async fn standby_writes_nothing_and_binds_as_soon_as_it_leads() {
+    let fake = SchedulerApiserver::default();
+    fake.change(|state| state.put_node(node("n", "10.255.0.0/30", 1)));
+    fake.change(|state| state.lead("another"));
+    let running = RunningScheduler::start_with(&fake, &CANDIDATE).await;
+    for name in ["p", "q"] {
+        fake.change(|state| state.put_pod(pod(name)));
+    }
+    // It has observed the pod once it explains it, and answers between two attempts.
+    let explained = loop {
+        let (state, message, _) = running.explain("q").await;
+        if state != PodState::Unknown {
+            break (state, message);
+        }
+        tokio::task::yield_now().await;
+    };
+    let stands_by = "this scheduler does not lead, so it tries no pod".to_owned();
+    assert_eq!(explained, (PodState::Queued, stands_by));
+    fake.read(|state| {
+        assert_eq!((state.bindings, state.status_writes), (0, 0));
+        assert_eq!(state.events.len(), 0);
+    });
+
+    fake.change(|state| state.lead(""));
+    fake.until("one runs, one waits", |state| {
+        state.on("n").len() == 1 && state.waiting().len() == 1
+    })
+    .await;
+    fake.until("each has its event", |state| {
+        state.events("Scheduled").len() == 1 && state.events("FailedScheduling").len() == 1
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn ends_when_a_binding_is_refused_because_another_scheduler_leads() {
+    let fake = SchedulerApiserver::default();
+    fake.change(|state| state.put_node(node("n", "10.255.0.0/29", 5)));
+    fake.change(|state| state.faults.push_back(BindingFault::FenceLost));
+    fake.change(|state| state.lead(""));
+    fake.change(|state| state.put_pod(pod("p")));
+    let mut running = RunningScheduler::start_with(&fake, &CANDIDATE).await;
+    let error = running.ended().await.unwrap_err();
+    let causes = std::iter::successors(Some(&error as &dyn std::error::Error), |error| {
+        error.source()
+    });
+    let causes: Vec<_> = causes.map(ToString::to_string).collect();
+    let expected = [
+        "failed to run the scheduler",
+        "driver failed",
+        "another process leads",
+        "another leads",
+    ];
+    assert_eq!(causes, expected);
+    fake.read(|state| {
+        assert_eq!((state.bindings, state.status_writes), (0, 0));
+        assert!(state.events("FailedScheduling").is_empty());
+    });
 }

@@ -74,6 +74,7 @@ fn wanted(process: &str) -> &'static [(&'static str, &'static str)] {
             ("workqueue_adds", "counter"),
             ("workqueue_queue_duration_seconds", "histogram"),
             ("podplane_node_blocks", "gauge"),
+            ("leader_election_master_status", "gauge"),
         ],
         Some("controller") => &[
             ("workqueue_depth", "gauge"),
@@ -81,6 +82,7 @@ fn wanted(process: &str) -> &'static [(&'static str, &'static str)] {
             ("workqueue_work_duration_seconds", "histogram"),
             ("workqueue_unfinished_work_seconds", "gauge"),
             ("workqueue_longest_running_processor_seconds", "gauge"),
+            ("leader_election_master_status", "gauge"),
         ],
         Some("scheduler") => &[
             ("scheduler_pending_pods", "gauge"),
@@ -89,6 +91,7 @@ fn wanted(process: &str) -> &'static [(&'static str, &'static str)] {
             ("scheduler_pod_scheduling_attempts", "histogram"),
             ("scheduler_pod_scheduling_sli_duration_seconds", "histogram"),
             ("scheduler_cache_size", "gauge"),
+            ("leader_election_master_status", "gauge"),
         ],
         Some("kubelet") => &[
             ("kubelet_running_pods", "gauge"),

@@ -90,7 +90,11 @@ impl SchedulersFixture {
     }
 
     async fn pods(&self) -> Result<Vec<Pod>> {
-        let list = self.client.all::<Pod>().list(&ListParams::default()).await?;
+        let list = self
+            .client
+            .all::<Pod>()
+            .list(&ListParams::default())
+            .await?;
         Ok(list.items)
     }
 
@@ -116,7 +120,11 @@ impl SchedulersFixture {
             ..DeleteParams::default()
         };
         let pods = self.client.namespaced::<Pod>("default");
-        let bound = self.pods().await?.into_iter().filter(|pod| node_of(pod).is_some());
+        let bound = self
+            .pods()
+            .await?
+            .into_iter()
+            .filter(|pod| node_of(pod).is_some());
         let calls = bound.take(BURST).map(|pod| {
             let (pods, at_once) = (pods.clone(), at_once.clone());
             async move { pods.delete(pod.name(), &at_once).await }
@@ -133,7 +141,10 @@ impl SchedulersFixture {
         let bound = || async {
             let pods = self.pods().await.unwrap_or_default();
             let new = |pod: &&Pod| names.iter().any(|name| name == pod.name());
-            pods.iter().filter(new).filter(|pod| node_of(pod).is_some()).count()
+            pods.iter()
+                .filter(new)
+                .filter(|pod| node_of(pod).is_some())
+                .count()
         };
         eventually_within(PATIENCE, "some pods are bound", bound, |bound| *bound > 0).await;
     }
@@ -149,7 +160,8 @@ impl SchedulersFixture {
             }
             nodes
         };
-        let full = |nodes: &BTreeMap<String, usize>| nodes.values().sum::<usize>() >= NODES * ADDRESSES;
+        let full =
+            |nodes: &BTreeMap<String, usize>| nodes.values().sum::<usize>() >= NODES * ADDRESSES;
         eventually_within(PATIENCE, "every address is in use", read, full).await
     }
 }
@@ -163,7 +175,15 @@ struct Auditor(Child);
 
 impl Auditor {
     fn start(server: &str) -> Result<Self> {
-        let mut command = podplane(["--server", server, "audit", "--history", "--follow", "-o", "json"]);
+        let mut command = podplane([
+            "--server",
+            server,
+            "audit",
+            "--history",
+            "--follow",
+            "-o",
+            "json",
+        ]);
         Ok(Self(command.stdout(Stdio::piped()).spawn()?))
     }
 
@@ -198,12 +218,19 @@ async fn two_schedulers_never_bind_one_pod_too_many() -> Result<()> {
             schedulers[number].signal(Signal::CONT)?;
         }
         for (node, pods) in nodes {
-            ensure!(pods == ADDRESSES, "{disturbance:?} {number}: {pods} pods on {node}");
+            ensure!(
+                pods == ADDRESSES,
+                "{disturbance:?} {number}: {pods} pods on {node}"
+            );
         }
     }
     let report = auditor.report()?;
     assert_eq!(report["findings"], json!([]), "{}", report["summary"]);
     let binds = report["summary"]["history"]["binds"].as_u64();
-    assert!(binds >= u64::try_from(fixture.created - 50).ok(), "{}", report["summary"]);
+    assert!(
+        binds >= u64::try_from(fixture.created - 50).ok(),
+        "{}",
+        report["summary"]
+    );
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Fences: of two processes that believe they lead, only one can write.
 
 use podplane_api::coordination::Lease;
-use podplane_client::{Api, Fence, Reason};
+use podplane_client::{Api, Binding, Fence, Reason};
 use podplane_proto::{
     ipam::{
         AssignBlocksRequest, Assignment, BlockState, block_service_client::BlockServiceClient,
@@ -73,6 +73,17 @@ async fn only_the_newer_of_two_leaders_assigns() {
     let error = assign(&one, &b, "10.0.1.0/24").await.unwrap_err();
     assert_eq!(error.reason, Reason::FenceLost);
     assert!(error.message.contains("\"two\" has the lease"), "{error}");
+    let pods = server.client.namespaced::<Pod>("default");
+    let pod = pods.create(&pod("p")).await.unwrap();
+    let binding = Binding {
+        name: pod.name().into(),
+        uid: pod.uid().into(),
+        resource_version: None,
+        node_name: "a".into(),
+    };
+    let of_one = one.namespaced::<Pod>("default");
+    let error = of_one.bind(&binding).await.unwrap_err();
+    assert_eq!(error.reason, Reason::FenceLost, "{error}");
     let refused = [
         one.all::<Node>().create(&node("c")).await.unwrap_err(),
         one.all::<Node>().update_status(&b).await.unwrap_err(),
@@ -91,6 +102,8 @@ async fn only_the_newer_of_two_leaders_assigns() {
     one.blocks().list().await.unwrap();
 
     assign(&two, &b, "10.0.1.0/24").await.unwrap();
+    let of_two = two.namespaced::<Pod>("default");
+    of_two.bind(&binding).await.unwrap();
     let records = server.client.blocks().list().await.unwrap().blocks;
     let fences: Vec<_> = records.iter().map(|block| block.fence.as_str()).collect();
     assert_eq!(

@@ -29,7 +29,8 @@ use crate::{
 )]
 pub(crate) struct RestartArgs {
     /// Restart these services, named as in `podplane status`: scheduler, kubelet-node-0, …;
-    /// `kubelet` or `cri` means all of them; without a name: those whose flags change
+    /// `kubelet` or `cri` means all of them, `scheduler` also its standby; without a name: those
+    /// whose flags change
     #[arg(value_name = "SERVICE")]
     services: Vec<String>,
 

@@ -51,7 +51,7 @@ const NAMESPACE: &str = "default";
 /// root, or a user that may create user namespaces; see --network.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  podplane up\n  podplane up --nodes 3 -f deploy/sample.yaml --wait\n  podplane up --cluster-cidr 10.255.0.0/19 --node-cidr-mask-size 30 --detach"
+    after_help = "Examples:\n  podplane up\n  podplane up --nodes 3 -f deploy/sample.yaml --wait\n  podplane up --cluster-cidr 10.255.0.0/19 --node-cidr-mask-size 30 --detach\n  podplane up --standby --detach"
 )]
 pub(crate) struct UpArgs {
     #[command(flatten)]
@@ -142,6 +142,7 @@ pub(crate) fn check(line: impl Iterator<Item = String>) -> anyhow::Result<()> {
     let settings = args.gathered().flags.over(&Settings::default())?;
     settings.ranges()?;
     settings.runtimes()?;
+    settings.standbys()?;
     Ok(())
 }
 
@@ -167,6 +168,7 @@ pub(crate) fn run(args: UpArgs, global: &GlobalOptions) -> anyhow::Result<ExitCo
     }
     let ranges = settings.ranges()?;
     settings.runtimes()?;
+    settings.standbys()?;
     if args.flags.cni_bin_dir.is_none()
         && let Some(dirs) = &settings.cni_bin_dir
     {

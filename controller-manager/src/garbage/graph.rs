@@ -85,6 +85,11 @@ impl Graph {
         self.items.get(uid)
     }
 
+    /// The UIDs of all objects.
+    pub(crate) fn uids(&self) -> Vec<Uid> {
+        self.items.keys().cloned().collect()
+    }
+
     /// The dependents of the object.
     pub(crate) fn dependents(&self, uid: &str) -> impl Iterator<Item = (&Uid, &TrackedObject)> {
         let uids = self.dependents.get(uid).into_iter().flatten();

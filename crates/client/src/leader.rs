@@ -5,9 +5,10 @@
 //! not keep a stopped leader from writing when it goes on, so each leader also gets a [`Fence`],
 //! and the API server checks its writes against it.
 
+mod flags;
+
 use std::{future::Future, time::Duration};
 
-use clap::{ArgAction, Args};
 use podplane_api::{
     Object as _, ObjectKey,
     coordination::{Lease, LeaseSpec},
@@ -15,82 +16,24 @@ use podplane_api::{
 };
 use podplane_host::{
     clock::{self, Instant, sleep, timeout},
-    fs, random,
+    random,
 };
 use podplane_proto::{
     error::{ApiError, Reason},
     fence::Fence,
 };
+use prometheus_client::{
+    metrics::{family::Family, gauge::Gauge},
+    registry::Registry,
+};
 use tokio_util::sync::CancellationToken;
 
+pub use self::flags::LeaderElection;
 use crate::{Api, Client};
 
 /// As in client-go: candidates wait between one and this many further retry periods, so that they
 /// do not all try at once.
 const JITTER_FACTOR: f64 = 1.2;
-
-/// The flags of an election, as Kubernetes' controllers have them.
-#[derive(Args, Clone, Debug)]
-pub struct LeaderElection {
-    /// Use leader election: only the leader works, other replicas stand by
-    #[arg(
-        value_name = "BOOL",
-        long,
-        env = "PODPLANE_LEADER_ELECT",
-        action = ArgAction::Set,
-        num_args = 0..=1,
-        require_equals = true,
-        default_value_t = true,
-        default_missing_value = "true"
-    )]
-    pub leader_elect: bool,
-    /// Take over from a leader that has not renewed its Lease for this long, such as 15s
-    #[arg(
-        long,
-        env = "PODPLANE_LEADER_ELECT_LEASE_DURATION",
-        value_name = "DURATION",
-        value_parser = humantime::parse_duration,
-        default_value = "15s"
-    )]
-    pub leader_elect_lease_duration: Duration,
-    /// Give up leading after failing to renew the Lease for this long, such as 10s; less than the
-    /// lease duration
-    #[arg(
-        long,
-        env = "PODPLANE_LEADER_ELECT_RENEW_DEADLINE",
-        value_name = "DURATION",
-        value_parser = humantime::parse_duration,
-        default_value = "10s"
-    )]
-    pub leader_elect_renew_deadline: Duration,
-    /// Retry to acquire or renew the Lease at this interval, such as 2s
-    #[arg(
-        long,
-        env = "PODPLANE_LEADER_ELECT_RETRY_PERIOD",
-        value_name = "DURATION",
-        value_parser = humantime::parse_duration,
-        default_value = "2s"
-    )]
-    pub leader_elect_retry_period: Duration,
-    /// Use the Lease with this name [default: that of the component]
-    #[arg(long, env = "PODPLANE_LEADER_ELECT_RESOURCE_NAME", value_name = "NAME")]
-    pub leader_elect_resource_name: Option<String>,
-    /// Use the Lease in this namespace.
-    #[arg(
-        long,
-        env = "PODPLANE_LEADER_ELECT_RESOURCE_NAMESPACE",
-        value_name = "NAMESPACE",
-        default_value = "kube-system"
-    )]
-    pub leader_elect_resource_namespace: String,
-    /// Set the identity in the Lease, unique among the replicas [default: the host's name and a
-    /// UUID]
-    ///
-    /// A process that restarts with the same identity leads at once, without waiting until the
-    /// Lease expires.
-    #[arg(long, env = "PODPLANE_LEADER_ELECT_IDENTITY", value_name = "IDENTITY")]
-    pub leader_elect_identity: Option<String>,
-}
 
 /// The reason why an election could not begin or a leadership ended.
 #[derive(Debug, thiserror::Error)]
@@ -126,6 +69,11 @@ pub enum LeaderError {
     },
 }
 
+/// The API server refused a write because another process leads: nothing may be written any more.
+#[derive(Debug, thiserror::Error)]
+#[error("another process leads")]
+pub struct LeadershipLost(#[source] pub ApiError);
+
 /// The client and the fence of a leader.
 #[derive(Clone, Debug)]
 pub struct Leadership {
@@ -151,6 +99,8 @@ struct Election {
     lease_duration: Duration,
     renew_deadline: Duration,
     retry_period: Duration,
+    /// By the name of the Lease: 1 while this process leads.
+    status: Family<[(&'static str, String); 1], Gauge>,
 }
 
 /// A Lease that this process holds, as last written or read.
@@ -168,81 +118,24 @@ struct ObservedLease {
     since: Instant,
 }
 
-impl LeaderElection {
-    /// Returns a candidate with these flags. The Lease is named after `component` unless a flag
-    /// names it.
-    ///
-    /// # Errors
-    ///
-    /// [`LeaderError::Config`] and [`LeaderError::Name`].
-    pub fn candidate(&self, client: Client, component: &str) -> Result<Candidate, LeaderError> {
-        let Self {
-            leader_elect,
-            leader_elect_lease_duration: lease_duration,
-            leader_elect_renew_deadline: renew_deadline,
-            leader_elect_retry_period: retry_period,
-            leader_elect_resource_name: name,
-            leader_elect_resource_namespace: namespace,
-            leader_elect_identity: identity,
-        } = self.clone();
-        if !leader_elect {
-            return Ok(Candidate {
-                client,
-                election: None,
-            });
-        }
-        let refuse = |why| Err(LeaderError::Config(why));
-        if lease_duration <= renew_deadline {
-            return refuse("leaseDuration must be greater than renewDeadline");
-        }
-        if renew_deadline <= times(retry_period, JITTER_FACTOR) {
-            return refuse("renewDeadline must be greater than retryPeriod*JitterFactor");
-        }
-        if lease_duration < Duration::from_secs(1) {
-            return refuse("leaseDuration must be at least one second");
-        }
-        if retry_period.is_zero() {
-            return refuse("retryPeriod must be greater than zero");
-        }
-        let identity = identity.unwrap_or_else(unique_identity);
-        if identity.is_empty() {
-            return refuse("Lock identity is empty");
-        }
-        let name = name.unwrap_or_else(|| component.to_owned());
-        for (flag, value) in [("name", &name), ("namespace", &namespace)] {
-            let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.');
-            if value.is_empty() || !value.bytes().all(fits) {
-                let value = value.clone();
-                return Err(LeaderError::Name { flag, value });
-            }
-        }
-        let election = Election {
-            leases: client.namespaced(namespace.as_str()),
-            lease: ObjectKey::new(namespace, name),
-            identity,
-            lease_duration,
-            renew_deadline,
-            retry_period,
-        };
-        Ok(Candidate {
-            client,
-            election: Some(election),
-        })
-    }
-}
-
 /// The duration multiplied by `factor`, or the longest duration if that overflows.
 fn times(duration: Duration, factor: f64) -> Duration {
     Duration::try_from_secs_f64(duration.as_secs_f64() * factor).unwrap_or(Duration::MAX)
 }
 
-/// A host name and a UUID, as client-go's users make an identity.
-fn unique_identity() -> String {
-    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    format!("{}_{}", host.trim_end(), random::uuid())
-}
-
 impl Candidate {
+    /// Registers `leader_election_master_status`, as client-go names it: 1 while this process
+    /// leads, 0 while it stands by. Without an election there is no such metric.
+    pub fn register(&self, registry: &mut Registry) {
+        if let Some(election) = &self.election {
+            registry.register(
+                "leader_election_master_status",
+                "1 while this process leads by the Lease of that name, 0 while it stands by",
+                election.status.clone(),
+            );
+        }
+    }
+
     /// Waits until this process leads, then runs `work` for as long as it leads.
     ///
     /// When the work is done, the Lease is released; the work should end soon after `stop` is
@@ -269,6 +162,7 @@ impl Candidate {
             return Ok(None);
         };
         tracing::info!(lease = %election.lease, identity = election.identity, %fence, "successfully acquired lease");
+        let _leading = LeadingStatus::new(election);
         let client = self.client.fenced(&fence);
         // Renewed under its own fence: a fence that is lost while the Lease remains, as after a
         // restore of the store, ends the leadership too.
@@ -289,7 +183,28 @@ impl Candidate {
     }
 }
 
+/// Keeps the metric at 1 until it is dropped.
+struct LeadingStatus<'a>(&'a Election);
+
+impl<'a> LeadingStatus<'a> {
+    fn new(election: &'a Election) -> Self {
+        election.set_status(1);
+        Self(election)
+    }
+}
+
+impl Drop for LeadingStatus<'_> {
+    fn drop(&mut self) {
+        self.0.set_status(0);
+    }
+}
+
 impl Election {
+    fn set_status(&self, status: i64) {
+        let labels = [("name", self.lease.name.clone())];
+        self.status.get_or_create(&labels).set(status);
+    }
+
     async fn acquire(&self) -> (HeldLease, Fence) {
         tracing::info!(lease = %self.lease, identity = self.identity, "attempting to acquire leader lease...");
         let mut observed = None;

@@ -60,6 +60,7 @@ pub struct WorkQueue<Key> {
 
 #[derive(Debug)]
 struct QueueState<Key> {
+    is_open: bool,
     ready: VecDeque<Key>,
     /// The keys in `ready`, and those added again while being processed, with the time since when.
     dirty: BTreeMap<Key, Instant>,
@@ -109,6 +110,7 @@ impl<Key: Clone + Ord> WorkQueue<Key> {
     /// An empty queue.
     pub fn new(backoff: Backoff) -> Self {
         let state = QueueState {
+            is_open: true,
             ready: VecDeque::new(),
             dirty: BTreeMap::new(),
             out: BTreeMap::new(),
@@ -127,10 +129,27 @@ impl<Key: Clone + Ord> WorkQueue<Key> {
         }
     }
 
+    /// An empty queue that discards keys until [`WorkQueue::open`], for a standby. Otherwise it
+    /// would hold the keys of all objects that were deleted since the start.
+    pub fn closed() -> Self {
+        let queue = Self::default();
+        queue.lock().is_open = false;
+        queue
+    }
+
+    /// Accepts keys from now on. The caller then adds those of all present objects.
+    pub fn open(&self) {
+        self.lock().is_open = true;
+    }
+
     /// Adds `key`, so that it is reconciled.
     pub fn add(&self, key: Key) {
-        self.lock().add(key);
-        self.changed.notify_one();
+        let mut state = self.lock();
+        if state.is_open {
+            state.add(key);
+            drop(state);
+            self.changed.notify_one();
+        }
     }
 
     /// Adds `key` after `delay`.
@@ -317,6 +336,18 @@ mod tests {
         queue.done(&"a");
         assert_eq!(queue.get().await, "a");
         queue.done(&"a");
+        queue.done(&"b");
+        assert_eq!(queue.get().now_or_never(), None);
+    }
+
+    #[tokio::test]
+    async fn a_closed_queue_discards_keys_until_it_is_opened() {
+        let queue = WorkQueue::closed();
+        queue.add("a");
+        assert_eq!(queue.stats().depth, 0);
+        queue.open();
+        queue.add("b");
+        assert_eq!(queue.get().await, "b");
         queue.done(&"b");
         assert_eq!(queue.get().now_or_never(), None);
     }

@@ -9,10 +9,11 @@ use serde::{Deserialize, Serialize};
 use crate::services::{SERVICES, ServiceCatalog};
 
 /// The flags that `up` sets for each process.
-const ITS_OWN: [&str; 11] = [
+const ITS_OWN: [&str; 12] = [
     "address-file",
     "cri-endpoint",
     "data-dir",
+    "leader-elect-identity",
     "listen",
     "netns-dir",
     "network",

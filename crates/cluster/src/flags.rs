@@ -74,6 +74,22 @@ pub struct UpFlags {
     #[arg(help_heading = "Process options", hide_short_help = true, long, env = "PODPLANE_NODES_PER_PROCESS", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX_NODES))]
     pub nodes_per_process: Option<u32>,
 
+    /// Run two of ipam-controller, controller-manager and scheduler each: one leads, the other
+    /// stands by; --standby=false runs one again [default: false]
+    ///
+    /// The standby is up to date, and takes over when the leader has not renewed its Lease for 15s.
+    #[arg(
+        help_heading = "Process options",
+        hide_short_help = true,
+        long,
+        env = "PODPLANE_STANDBY",
+        value_name = "BOOL",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true"
+    )]
+    pub standby: Option<bool>,
+
     /// Serve the API at this address: IP:PORT (port 0: any free port) or unix:PATH [default:
     /// 127.0.0.1:0]
     ///
@@ -219,6 +235,7 @@ impl UpFlags {
             cni_bin_dir,
             cri_endpoint,
             nodes_per_process,
+            standby,
             listen,
             trace: TraceConfig { otlp_endpoint },
         } = self;
@@ -263,6 +280,7 @@ impl UpFlags {
             cni_bin_dir,
             cri_endpoint: cri_endpoint.clone().or_else(|| base.cri_endpoint.clone()),
             nodes_per_process: nodes_per_process.unwrap_or(base.nodes_per_process),
+            standby: standby.unwrap_or(base.standby),
             extra_config: base.extra_config.with(extra_config),
             listen: listen
                 .as_ref()

@@ -29,7 +29,7 @@ use crate::{
     mode::Mode,
     processes::{self, CommandLines, ServedNodes},
     service::{ListenAddress, Service, ServiceSpec, ServiceState},
-    services::ServiceCatalog,
+    services::{CLIENTS, ServiceCatalog},
     settings::{MAX_KERNEL_NODES, Network, Settings, UsageError},
     supervisor::progress,
 };
@@ -165,8 +165,9 @@ impl ClusterInstance {
         // Before the first node is registered, but only once the start has come this far: flags
         // that cannot work are not kept.
         self.dir.write_record(&self.record)?;
-        let mut services = self.lines(&self.record.settings).control_plane();
-        for service in services.split_off(1) {
+        let services = self.lines(&self.record.settings).control_plane();
+        let mut services = services.into_iter().skip(self.control_plane.len());
+        for service in services.by_ref().take(CLIENTS.len()) {
             let service = self.run(service);
             self.control_plane.push(service);
         }
@@ -185,6 +186,12 @@ impl ClusterInstance {
             .await?;
         }
         try_join_all(self.services().map(Service::listening)).await?;
+        // Later than the others, which so lead first.
+        for service in services {
+            let service = self.run(service);
+            self.control_plane.push(service);
+        }
+        try_join_all(self.control_plane.iter().map(Service::listening)).await?;
         self.publish();
         progress(format!(
             "{} nodes have a kubelet and a CRI server",
@@ -408,6 +415,7 @@ impl ClusterInstance {
                 "the ranges overlap the nodes' own addresses; take others, or `podplane down` first",
             ));
         }
+        settings.standbys().map_err(invalid)?;
         let before = self.record.nodes.clone();
         for node in &mut self.record.nodes {
             if of_nodes.contains(&node.name) {

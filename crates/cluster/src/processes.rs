@@ -8,6 +8,7 @@ use podplane_ipam::AllocatorType;
 use crate::{
     data_dir::DataDir,
     service::{ListenAddress, ServiceSpec},
+    services,
     settings::{Settings, name_of},
 };
 
@@ -36,6 +37,34 @@ fn some(value: impl Into<OsString>) -> Option<OsString> {
 /// Any free port of the loopback interface.
 const LOCAL: &str = "127.0.0.1:0";
 
+/// A process among those of one service, which elect a leader.
+#[derive(Clone, Copy, Debug)]
+enum Replica {
+    /// The one of every cluster.
+    First,
+    /// The one that `--standby` adds.
+    Standby,
+}
+
+impl Replica {
+    /// The name of the process.
+    fn of(self, service: &str) -> String {
+        match self {
+            Self::First => service.to_owned(),
+            Self::Standby => services::standby(service),
+        }
+    }
+
+    /// The identity in the election: the same after a restart, so that a leader leads again at
+    /// once.
+    fn identity(self) -> &'static str {
+        match self {
+            Self::First => "up",
+            Self::Standby => "up-standby",
+        }
+    }
+}
+
 /// The inputs of the command lines.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CommandLines<'a> {
@@ -48,14 +77,22 @@ pub(crate) struct CommandLines<'a> {
 }
 
 impl CommandLines<'_> {
-    /// The services of every cluster, the API server first.
+    /// The services of every cluster, the API server first, and after them the standbys if there
+    /// are any.
     pub(crate) fn control_plane(&self) -> Vec<ServiceSpec> {
-        vec![
-            self.apiserver(),
-            self.ipam_controller(),
-            self.controller_manager(),
-            self.scheduler(),
-        ]
+        let clients = |replica| {
+            [
+                self.ipam_controller(replica),
+                self.controller_manager(replica),
+                self.scheduler(replica),
+            ]
+        };
+        let mut services = vec![self.apiserver()];
+        services.extend(clients(Replica::First));
+        if self.settings.standby {
+            services.extend(clients(Replica::Standby));
+        }
+        services
     }
 
     /// A process of `service` that publishes its address in a file.
@@ -121,11 +158,13 @@ impl CommandLines<'_> {
         self.published("apiserver", "apiserver", &settings.listen, args)
     }
 
-    fn ipam_controller(&self) -> ServiceSpec {
+    fn ipam_controller(&self, replica: Replica) -> ServiceSpec {
+        let name = replica.of("ipam-controller");
         let settings = self.settings;
         let mask = |mask: Option<u8>| mask.map(|mask| mask.to_string().into());
         let flags = [
-            ("--server", some(self.server("ipam-controller"))),
+            ("--server", some(self.server(&name))),
+            ("--leader-elect-identity", some(replica.identity())),
             ("--cluster-cidr", some(&settings.cluster_cidr)),
             (
                 "--cidr-allocator-type",
@@ -148,24 +187,28 @@ impl CommandLines<'_> {
         ];
         let mut args = args("ipam-controller", flags);
         args.push("--allocate-node-cidrs=true".into());
-        // The same identity after a restart, so that it leads at once.
-        args.push("--leader-elect-identity=up".into());
-        self.published("ipam-controller", "ipam-controller", LOCAL, args)
+        self.published("ipam-controller", &name, LOCAL, args)
     }
 
-    fn controller_manager(&self) -> ServiceSpec {
-        let name = "controller-manager";
-        let args = args(name, [("--server", some(self.server(name)))]);
-        self.published(name, name, LOCAL, args)
-    }
-
-    fn scheduler(&self) -> ServiceSpec {
-        let name = "scheduler";
+    fn controller_manager(&self, replica: Replica) -> ServiceSpec {
+        let service = "controller-manager";
+        let name = replica.of(service);
         let flags = [
-            ("--server", some(self.server(name))),
+            ("--server", some(self.server(&name))),
+            ("--leader-elect-identity", some(replica.identity())),
+        ];
+        self.published(service, &name, LOCAL, args(service, flags))
+    }
+
+    fn scheduler(&self, replica: Replica) -> ServiceSpec {
+        let service = "scheduler";
+        let name = replica.of(service);
+        let flags = [
+            ("--server", some(self.server(&name))),
+            ("--leader-elect-identity", some(replica.identity())),
             ("--ip-policy", some(name_of(&self.settings.ip_policy))),
         ];
-        self.published(name, name, LOCAL, args(name, flags))
+        self.published(service, &name, LOCAL, args(service, flags))
     }
 
     pub(crate) fn cri(&self, plugins: &Path, place: &ServedNodes<'_>) -> ServiceSpec {
@@ -283,6 +326,54 @@ fn cri_socket(dir: &DataDir, node: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_client_of_the_api_server_has_a_standby() {
+        let dir = DataDir::new(Path::new("/d")).unwrap();
+        let processes = |standby| {
+            let settings = Settings {
+                standby,
+                ..Settings::default()
+            };
+            let lines = CommandLines {
+                dir: &dir,
+                settings: &settings,
+                server: "127.0.0.1:6443",
+                links: None,
+            };
+            let specs = lines.control_plane().into_iter();
+            let each = specs.map(|spec| {
+                let mut args = spec.args.iter();
+                let identity = args.find(|arg| *arg == "--leader-elect-identity");
+                let identity = identity.and_then(|_| args.next());
+                let identity = identity.map(|identity| identity.to_string_lossy().into_owned());
+                (spec.name, identity.unwrap_or_default())
+            });
+            each.collect::<Vec<_>>()
+        };
+        let own = |name: &str, identity: &str| (name.to_owned(), identity.to_owned());
+        assert_eq!(
+            processes(false),
+            [
+                own("apiserver", ""),
+                own("ipam-controller", "up"),
+                own("controller-manager", "up"),
+                own("scheduler", "up"),
+            ]
+        );
+        assert_eq!(
+            processes(true),
+            [
+                own("apiserver", ""),
+                own("ipam-controller", "up"),
+                own("controller-manager", "up"),
+                own("scheduler", "up"),
+                own("ipam-controller-standby", "up-standby"),
+                own("controller-manager-standby", "up-standby"),
+                own("scheduler-standby", "up-standby"),
+            ]
+        );
+    }
 
     #[test]
     fn runtime_arguments_do_not_depend_on_the_api_server() {

@@ -15,8 +15,13 @@ pub const SERVICES: [&str; 6] = [
     "cri",
 ];
 
-/// The services of a control plane that are clients of the API server.
+/// The services of a control plane that are clients of the API server. They elect a leader each.
 pub const CLIENTS: [&str; 3] = ["ipam-controller", "controller-manager", "scheduler"];
+
+/// The name of the second process of one of the [`CLIENTS`], with `up --standby`.
+pub fn standby(service: &str) -> String {
+    format!("{service}-standby")
+}
 
 /// The knowledge of services that is in their crates. This crate depends on none of them, so the
 /// program that has them hands it in.

@@ -17,7 +17,7 @@ use podplane_ipam::{
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::extra::ExtraConfig;
+use crate::{extra::ExtraConfig, services::CLIENTS};
 
 /// The CNI plugins that the templates name.
 const PLUGINS: [&str; 2] = ["bridge", "host-local"];
@@ -81,6 +81,9 @@ pub struct Settings {
     pub cri_endpoint: Option<String>,
     #[serde(default = "nodes_per_process")]
     pub nodes_per_process: u32,
+    /// True to run two of each service that elects a leader.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub standby: bool,
     #[serde(default)]
     pub extra_config: ExtraConfig,
     pub listen: String,
@@ -155,6 +158,7 @@ impl Default for Settings {
             cni_bin_dir: None,
             cri_endpoint: None,
             nodes_per_process: nodes_per_process(),
+            standby: false,
             extra_config: ExtraConfig::default(),
             listen: "127.0.0.1:0".into(),
             otlp_endpoint: None,
@@ -233,6 +237,19 @@ impl Settings {
         Ok(())
     }
 
+    /// Checks `--standby` with the flags of services.
+    pub fn standbys(&self) -> Result<(), UsageError> {
+        let leads_always =
+            |service: &&str| self.extra_config.get(service, "leader-elect") == Some("false");
+        let service = CLIENTS.into_iter().find(leads_always);
+        match service.filter(|_| self.standby) {
+            None => Ok(()),
+            Some(service) => Err(UsageError(format!(
+                "--standby runs two of {service}, which would both work with --extra-config {service}.leader-elect=false: give {service}.leader-elect-, or --standby=false"
+            ))),
+        }
+    }
+
     /// The directories of the CNI plugins, in the form of `CNI_PATH`; `None` if the runtime belongs
     /// to others. They must contain the plugins that the templates name.
     pub fn plugins(&self) -> anyhow::Result<Option<PathBuf>> {
@@ -272,7 +289,7 @@ impl Settings {
     }
 
     /// Each flag with its effective value, so that a default and the same value given are equal.
-    fn values(&self) -> [(&'static str, String); 16] {
+    fn values(&self) -> [(&'static str, String); 17] {
         let ranges = self.ranges().ok();
         let mask = |v6: bool, given: Option<u8>| {
             let ranges = ranges.as_ref().map_or(&[][..], |config| &config.ranges);
@@ -324,6 +341,7 @@ impl Settings {
                 self.cri_endpoint.clone().unwrap_or_else(|| "none".into()),
             ),
             ("--nodes-per-process", self.nodes_per_process.to_string()),
+            ("--standby", self.standby.to_string()),
             ("--listen", self.listen.clone()),
             (
                 "--otlp-endpoint",
@@ -474,11 +492,29 @@ mod tests {
     }
 
     #[test]
+    fn standbys_need_an_election() {
+        let refused = |line: &str| {
+            let settings = flags(line).over(&Settings::default()).unwrap();
+            settings.standbys().map_err(|error| error.to_string())
+        };
+        let alone = "--extra-config scheduler.leader-elect=false";
+        assert_eq!(refused("--standby"), Ok(()));
+        assert_eq!(refused(alone), Ok(()));
+        let error = refused(&format!("{alone} --standby")).unwrap_err();
+        assert!(
+            error.starts_with("--standby runs two of scheduler"),
+            "{error}"
+        );
+        assert_eq!(refused(&format!("{alone} --standby=false")), Ok(()));
+    }
+
+    #[test]
     fn settings_round_trip() {
-        let mut settings =
-            flags("--ip-policy pod-cidr --network kernel --extra-config kubelet.max-pods=3")
-                .over(&Settings::default())
-                .unwrap();
+        let mut settings = flags(
+            "--ip-policy pod-cidr --network kernel --standby --extra-config kubelet.max-pods=3",
+        )
+        .over(&Settings::default())
+        .unwrap();
         settings
             .extra_config
             .set("cri", "cni-template", "kubenet".into());

@@ -133,6 +133,13 @@ impl ClusterBuilder {
         self.flag("--compat", system)
     }
 
+    /// Runs two of ipam-controller, controller-manager and scheduler each, of which one leads. The
+    /// second ones are named `scheduler-standby` and so on.
+    #[must_use]
+    pub fn standby(self) -> Self {
+        self.args(["--standby=true"])
+    }
+
     /// Sets the directory of the CNI plugins: `bridge` and `host-local`, yours or anyone's.
     #[must_use]
     pub fn cni_bin_dir(self, dir: impl AsRef<OsStr>) -> Self {

@@ -13,7 +13,7 @@ use podplane_client::{Client, Endpoint, endpoint};
 use podplane_cluster::{
     data_dir::{ClusterRecord, DataDir, Member},
     processes,
-    services::CLIENTS,
+    services::{CLIENTS, standby},
 };
 use podplane_proto::cluster::{
     GetStatusRequest, GetStatusResponse, cluster_service_client::ClusterServiceClient,
@@ -102,6 +102,9 @@ impl WantedFacilities {
             };
             for service in CLIENTS {
                 servers.serve_service(&links, service)?;
+                if settings.standby {
+                    servers.serve_service(&links, &standby(service))?;
+                }
             }
             // Before the supervisor answers, nobody can tell which nodes share a kubelet.
             let shared = usize::try_from(settings.nodes_per_process).unwrap_or(usize::MAX);

@@ -1,4 +1,4 @@
-//! A fake API server in memory: nodes, pods and events, over gRPC on a port of its own.
+//! A fake API server in memory: nodes, pods, events and Leases, over gRPC on a port of its own.
 
 use std::{
     convert::Infallible,
@@ -102,7 +102,8 @@ impl<S: FakeState> FakeApiserver<S> {
         let routes = more
             .add_service(KindService::<S, NodeKind>::of(self))
             .add_service(KindService::<S, PodKind>::of(self))
-            .add_service(KindService::<S, EventKind>::of(self));
+            .add_service(KindService::<S, EventKind>::of(self))
+            .add_service(KindService::<S, LeaseKind>::of(self));
         let server = Server::builder().add_routes(routes);
         let served = server.serve_with_incoming(TcpIncoming::from(listener));
         tasks.spawn(async move { served.await.expect("the fake serves") });
@@ -150,6 +151,7 @@ macro_rules! kind {
 kind!(NodeKind, "Node");
 kind!(PodKind, "Pod");
 kind!(EventKind, "Event");
+kind!(LeaseKind, "Lease");
 
 /// The service of one kind.
 struct KindService<S, K>(FakeApiserver<S>, PhantomData<fn() -> K>);

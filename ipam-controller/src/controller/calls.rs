@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use podplane_api::core::Node;
-use podplane_client::{ApiError, Reason, answered};
+use podplane_client::{ApiError, Reason, answered, leader::LeadershipLost};
 use podplane_proto::{blocks::MAX_UPDATES, error::FieldViolation, ipam as wire};
 
-use super::{LeadershipLost, SyncedController, record};
+use super::{SyncedController, record};
 use crate::{
     condition,
     plan::{Assignment, BlockChange, NodeVerdict, RecordStatus, RecordUpdate},

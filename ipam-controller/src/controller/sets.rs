@@ -9,11 +9,13 @@ use podplane_api::{
     networking::{ClusterCIDR, ClusterCIDRSpec},
     selector::NodeSelector,
 };
-use podplane_client::{ApiError, CacheChange, Reason, answered, events::EventType};
+use podplane_client::{
+    ApiError, CacheChange, Reason, answered, events::EventType, leader::LeadershipLost,
+};
 use podplane_host::clock;
 use podplane_ipam::{BlockSet, ClusterRange, Family, RangeConfig, parse_cidr};
 
-use super::{LeadershipLost, SyncedController};
+use super::SyncedController;
 use crate::plan::SetView;
 
 /// The finalizer that the reference sets.

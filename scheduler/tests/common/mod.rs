@@ -8,6 +8,7 @@ use std::{
 use bytes::Bytes;
 use podplane_api::{
     Object,
+    coordination::Lease,
     core::{Event, Node, Pod},
 };
 use podplane_client::{ApiError, Reason};
@@ -31,6 +32,8 @@ pub(crate) enum BindingFault {
     Usurped(&'static str),
     /// The write is not done, and no answer comes.
     Hang,
+    /// The write is not done, because another scheduler leads.
+    FenceLost,
 }
 
 #[derive(Debug, Default)]
@@ -45,6 +48,8 @@ pub(crate) struct SchedulerState {
     pub(crate) bindings: u32,
     /// The number of writes of pods' status.
     pub(crate) status_writes: u32,
+    /// The Lease of the election.
+    pub(crate) lease: Option<Lease>,
     log: ChangeLog,
 }
 
@@ -58,6 +63,28 @@ impl SchedulerState {
         self.log.push(WatchEventType::Modified, &mut pod);
         self.pods.insert(pod.name().to_owned(), pod.clone());
         pod
+    }
+
+    /// Writes the Lease; a holder without a name has released it.
+    pub(crate) fn lead(&mut self, holder: &str) -> Lease {
+        let mut lease = self.lease.take().unwrap_or_default();
+        let spec = lease.spec.get_or_insert_default();
+        spec.holder_identity = Some(holder.to_owned());
+        spec.lease_duration_seconds = Some(1000);
+        self.put_lease(lease)
+    }
+
+    fn put_lease(&mut self, mut lease: Lease) -> Lease {
+        self.log.push(WatchEventType::Modified, &mut lease);
+        self.lease.insert(lease).clone()
+    }
+
+    fn update_lease(&mut self, lease: Lease) -> Result<Lease, ApiError> {
+        let stored = self.lease.as_ref().map(Object::resource_version);
+        if stored != Some(lease.resource_version()) {
+            return Err(ApiError::new(Reason::Conflict, "the lease has changed"));
+        }
+        Ok(self.put_lease(lease))
     }
 
     pub(crate) fn remove_pod(&mut self, name: &str) {
@@ -82,6 +109,9 @@ impl SchedulerState {
         }
         match fault {
             Some(BindingFault::RequestLost | BindingFault::Hang) => return Err(lost()),
+            Some(BindingFault::FenceLost) => {
+                return Err(ApiError::new(Reason::FenceLost, "another leads"));
+            }
             Some(BindingFault::Conflict) => pod = self.put_pod(pod),
             Some(BindingFault::Usurped(node)) => {
                 pod.spec.get_or_insert_default().node_name = Some(node.to_owned());
@@ -194,6 +224,15 @@ impl FakeState for SchedulerState {
                 let pod = codec::decode(&written(&request)).unwrap();
                 fake.change(|state| state.update_status(pod))
                     .map(|pod| encode(&pod))
+            }
+            "GetLease" => fake
+                .read(|state| state.lease.clone())
+                .map(|lease| encode(&lease))
+                .ok_or_else(|| ApiError::not_found("leases", "podplane-scheduler")),
+            "UpdateLease" => {
+                let lease = codec::decode(&written(&request)).unwrap();
+                fake.change(|state| state.update_lease(lease))
+                    .map(|lease| encode(&lease))
             }
             "CreateEvent" | "UpdateEvent" => {
                 let event = codec::decode(&written(&request)).unwrap();

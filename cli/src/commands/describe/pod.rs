@@ -1,7 +1,8 @@
 //! A pod's sheet, with the scheduler's explanation while it waits.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, path::Path, time::Duration};
 
+use futures::future::join_all;
 use jiff::Timestamp;
 use podplane_api::{
     Object as _, Quantity,
@@ -38,13 +39,23 @@ pub(super) async fn sheet(
     Ok(write(&pod, &events, explained.as_ref(), Timestamp::now()))
 }
 
-/// The scheduler's explanation; `None` unless it is the one of this cluster and answers in time.
+/// The explanation of the scheduler that has tried the pod, which a standby has not; `None` unless
+/// one of this cluster answers in time.
 async fn explain(
     global: &GlobalOptions,
     namespace: &str,
     name: &str,
 ) -> Option<ExplainPodResponse> {
-    let address = trust::read_to_string(&global.scheduler_address_file()?).ok()?;
+    let files = global.scheduler_address_files();
+    let asked = files.iter().map(|file| ask(file, namespace, name));
+    let answers = join_all(asked).await.into_iter().flatten();
+    // The first of equals, which leads more often.
+    answers.rev().max_by_key(|answer| answer.attempts)
+}
+
+/// The explanation of the scheduler whose address is in the file.
+async fn ask(file: &Path, namespace: &str, name: &str) -> Option<ExplainPodResponse> {
+    let address = trust::read_to_string(file).ok()?;
     let scheduler: Endpoint = address.trim().parse().ok()?;
     let mut scheduler = SchedulerServiceClient::new(endpoint::channel(&scheduler).ok()?);
     let request = ExplainPodRequest {

@@ -1,0 +1,134 @@
+//! The controllers of a leader: their workers and writers.
+
+use std::sync::Arc;
+
+use podplane_api::ObjectKey;
+use podplane_client::{
+    Client, EventRecorder,
+    leader::{Leadership, LeadershipLost},
+};
+use podplane_service_runtime::{Tasks, tasks::TaskEnd};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    deployment::Deployments,
+    garbage::{Garbage, GarbageCollector},
+    node_lifecycle::{NodeLifecycle, NodeWriter},
+    replica_set::ReplicaSets,
+    work::{Latch, work},
+    workloads::WorkloadCache,
+};
+
+/// Nodes reconciled at once.
+const NODE_WORKERS: usize = 8;
+
+/// What a standby keeps up to date, and a leader works on.
+pub(crate) struct ObservedState {
+    pub(crate) lifecycle: Arc<NodeLifecycle>,
+    pub(crate) workloads: Arc<WorkloadCache>,
+    pub(crate) garbage: Arc<Garbage>,
+    /// Opens once all first lists have been observed.
+    pub(crate) ready: Arc<Latch>,
+}
+
+/// The numbers of objects reconciled at once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WorkerCounts {
+    pub(crate) deployments: usize,
+    pub(crate) replica_sets: usize,
+    pub(crate) garbage: usize,
+}
+
+/// Runs the controllers until `stop`. All their writes, events included, are under the fence.
+///
+/// # Errors
+///
+/// [`LeadershipLost`] if a write was refused because another process leads.
+pub(crate) async fn lead(
+    leading: Leadership,
+    state: ObservedState,
+    counts: WorkerCounts,
+    stop: CancellationToken,
+) -> Result<(), TaskEnd> {
+    let Leadership { client, .. } = leading;
+    let ObservedState {
+        lifecycle,
+        workloads,
+        garbage,
+        ready,
+    } = state;
+    // A child, because the first task that ends stops the others, and not yet the process.
+    let mut tasks = ControllerTasks {
+        tasks: Tasks::new(stop.child_token()),
+        client: client.clone(),
+    };
+    if stop.run_until_cancelled(ready.opened()).await.is_none() {
+        return Ok(());
+    }
+    lifecycle.open();
+    workloads.open();
+    garbage.open();
+
+    let writer = NodeWriter {
+        client: client.clone(),
+        events: tasks.recorder("node-controller"),
+        evictions: tasks.recorder("taint-eviction-controller"),
+    };
+    tasks.run("node lifecycle controller", async move {
+        let reconcile = async |name: String| lifecycle.reconcile(&writer, &name).await;
+        work("node", &lifecycle.queue, NODE_WORKERS, reconcile).await
+    });
+
+    let events = tasks.recorder("deployment-controller");
+    let controller = Deployments::new(client.clone(), events);
+    let cache = workloads.clone();
+    tasks.run("deployment controller", async move {
+        let reconcile = async |key: ObjectKey| controller.reconcile(&cache, &key).await;
+        let queue = &cache.deployment_queue;
+        work("deployment", queue, counts.deployments, reconcile).await
+    });
+
+    let events = tasks.recorder("replicaset-controller");
+    let controller = ReplicaSets::new(client.clone(), events);
+    tasks.run("replicaset controller", async move {
+        let reconcile = async |key: ObjectKey| controller.reconcile(&workloads, &key).await;
+        let queue = &workloads.set_queue;
+        work("replicaset", queue, counts.replica_sets, reconcile).await
+    });
+
+    let collector = GarbageCollector::new(garbage.clone(), &client);
+    tasks.run("garbage collector", async move {
+        let reconcile = async |uid: String| collector.reconcile(&uid).await;
+        work("garbage", &garbage.queue, counts.garbage, reconcile).await
+    });
+    tasks.tasks.run().await
+}
+
+/// The tasks of the controllers.
+struct ControllerTasks {
+    tasks: Tasks,
+    client: Client,
+}
+
+impl ControllerTasks {
+    /// A recorder of events under that name.
+    fn recorder(&mut self, component: &'static str) -> EventRecorder {
+        let (events, write_events) = EventRecorder::new(self.client.clone(), component, "");
+        self.tasks.follow(component, write_events);
+        events
+    }
+
+    /// Starts a controller, which is cut off at the stop: the next leader begins with lists that
+    /// show what its calls did.
+    fn run(
+        &mut self,
+        name: &'static str,
+        controller: impl Future<Output = Result<(), LeadershipLost>> + Send + 'static,
+    ) {
+        let stop = self.tasks.stop();
+        self.tasks.spawn(name, async move {
+            let ended = stop.run_until_cancelled_owned(controller).await;
+            ended.unwrap_or(Ok(()))
+        });
+    }
+}
