@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use podplane_api::core::{Node, Pod};
+use podplane_api::{
+    core::{Node, Pod},
+    pod_ips::PodIpResource,
+};
 use podplane_client::{Cache, CacheChange, Client};
 use podplane_host::{
     clock::{self, Instant},
@@ -45,6 +48,8 @@ pub struct Driver {
     pub questions: mpsc::Receiver<Question>,
     /// The metrics.
     pub metrics: SchedulerMetrics,
+    /// The resource of pod addresses.
+    pub pod_ip_resource: PodIpResource,
 }
 
 /// A finished binding, and the start of its attempt.
@@ -65,7 +70,7 @@ impl Driver {
         }
         let mut nodes = self.nodes.subscribe();
         let mut pods = self.pods.subscribe();
-        let mut scheduler = Scheduler::new(policy);
+        let mut scheduler = Scheduler::new(policy).counting(self.pod_ip_resource.clone());
         let mut bindings = JoinSet::<BindingResult>::new();
         let start = Instant::now();
         loop {

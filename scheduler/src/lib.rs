@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 use futures::future::BoxFuture;
+use node_gauges::NodeAddressCollector;
 use podplane_api::core::{Node, Pod};
 use podplane_client::{Client, EventRecorder, ListParams, endpoint::EndpointError, reflector};
 use podplane_proto::scheduler::scheduler_service_server::SchedulerServiceServer;
@@ -31,6 +32,7 @@ pub mod fit_error;
 pub mod metrics;
 pub mod names;
 pub mod node;
+pub mod node_gauges;
 pub mod plan;
 pub mod pod;
 pub mod queue;
@@ -82,11 +84,12 @@ async fn run_until(
         allowed_hosts,
         address_file,
         ip_policy,
+        pod_ip_resource,
     } = config;
     let client = Client::connect(&server)?;
     let listener = Listener::published(&listen, address_file.as_deref()).await?;
     let listener = listener.allowing(allowed_hosts);
-    tracing::info!(%server, ?ip_policy, "scheduling");
+    tracing::info!(%server, ?ip_policy, %pod_ip_resource, "scheduling");
 
     let mut tasks = Tasks::new(shutdown);
     let (pods, pods_driver) = reflector(client.all::<Pod>(), ListParams::default());
@@ -108,6 +111,8 @@ async fn run_until(
     process.ready_when("pods", pods.synced());
     process.ready_when("nodes", nodes.synced());
     let metrics = metrics::SchedulerMetrics::new(process.registry());
+    let addresses = NodeAddressCollector::new(nodes.clone(), pods.clone(), pod_ip_resource.clone());
+    process.registry().register_collector(Box::new(addresses));
     process.start(&mut tasks).await;
 
     let driver = driver::Driver {
@@ -117,6 +122,7 @@ async fn run_until(
         reporter,
         questions,
         metrics,
+        pod_ip_resource,
     };
     tasks.spawn("driver", driver.run(ip_policy, tasks.stop()));
     Ok(tasks.run().await?)

@@ -6,6 +6,7 @@
 mod common;
 
 use common::{BindingFault, SchedulerApiserver, node, pod};
+use podplane_api::pod_ips::PodIpResource;
 use podplane_client::Endpoint;
 use podplane_proto::scheduler::{
     ExplainPodRequest, PodState, scheduler_service_client::SchedulerServiceClient,
@@ -34,6 +35,7 @@ impl RunningScheduler {
             allowed_hosts: Default::default(),
             address_file: Some(directory.path().join("address")),
             ip_policy: IpPolicy::Resource,
+            pod_ip_resource: PodIpResource::default(),
         };
         let mut running = Self {
             config,

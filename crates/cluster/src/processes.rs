@@ -163,6 +163,10 @@ impl CommandLines<'_> {
         let flags = [
             ("--server", some(self.server(name))),
             ("--ip-policy", some(name_of(&self.settings.ip_policy))),
+            (
+                "--pod-ip-resource",
+                some(self.settings.pod_ip_resource.as_str()),
+            ),
         ];
         self.published(name, name, LOCAL, args(name, flags))
     }
@@ -217,6 +221,7 @@ impl CommandLines<'_> {
             ("--cri-endpoint", runtime.map(Into::into)),
             ("--cni-bin-dir", plugins.map(Into::into)),
             ("--ip-policy", some(name_of(&settings.ip_policy))),
+            ("--pod-ip-resource", some(settings.pod_ip_resource.as_str())),
         ];
         if settings.cidr_allocator_type == AllocatorType::CloudAllocator {
             flags.push(("--provider-id", some("podplane://{node}")));
