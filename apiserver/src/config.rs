@@ -1,7 +1,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use ipnet::IpNet;
-use podplane_api::{Quantity, quantity::units};
+use podplane_api::{Quantity, pod_ips::PodIpResource, quantity::units};
 use podplane_ipam::{Compat, IpPolicy, ServiceRanges, parse_cidr};
 use podplane_service_runtime::{boundary::AllowedHosts, server::Listen};
 
@@ -90,6 +90,18 @@ pub struct ApiserverConfig {
         value_name = "POLICY"
     )]
     pub ip_policy: IpPolicy,
+
+    /// Count this extended resource of nodes as their pod addresses
+    ///
+    /// Each pod without hostNetwork needs one, or as many as it requests. The scheduler and the
+    /// kubelet must have the same name.
+    #[arg(
+        long,
+        env = "PODPLANE_POD_IP_RESOURCE",
+        default_value_t,
+        value_name = "NAME"
+    )]
+    pub pod_ip_resource: PodIpResource,
 
     /// The flags that the user of a cluster sets.
     #[command(flatten)]

@@ -10,7 +10,6 @@ use podplane_api::{
     coordination::Lease,
     core::{Event, Namespace, Node},
     kinds::{self, KindVisitor},
-    pod_ips::PodIpResource,
     strategy::Strategy,
 };
 use podplane_proto::{
@@ -104,6 +103,7 @@ async fn run_until(
         cluster_cidr,
         compat,
         ip_policy,
+        pod_ip_resource,
         cluster: HoldFlags { release_after },
         bounds,
     } = config;
@@ -118,7 +118,7 @@ async fn run_until(
         blocks,
         pod_ips: PodIpRules {
             policy: ip_policy,
-            resource: PodIpResource::default(),
+            resource: pod_ip_resource,
         },
         bounds,
     };

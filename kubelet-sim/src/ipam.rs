@@ -137,33 +137,50 @@ pub struct AddressUsage {
     pub allocated: i64,
     /// Addresses without a sandbox.
     pub leaked: i64,
+    /// Addresses that no pod bound to the node owns: the leaked ones, and those of sandboxes whose
+    /// pods are gone.
+    pub orphaned: i64,
+}
+
+/// The owner of an allocated address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseOwner {
+    /// A sandbox of a pod that is bound to the node and holds an address.
+    BoundPod,
+    /// A sandbox of a pod that is gone, or that says it has no address any more.
+    GonePod,
+    /// No sandbox: the address is leaked, or the plugin lets it cool down.
+    Nobody,
 }
 
 impl AddressUsage {
-    /// Counts `leases`; `is_known` returns true for the id of an existing sandbox. A pod takes an
-    /// address of each family, so only the family with more leases counts.
+    /// Counts `leases` by their owners. A pod takes an address of each family, so of each count only
+    /// the family with more leases matters.
     pub fn count<'a>(
         capacity: Capacity,
         leases: impl Iterator<Item = &'a Lease>,
-        is_known: impl Fn(&str) -> bool,
+        owner: impl Fn(&Lease) -> LeaseOwner,
     ) -> Self {
-        let (known, leaked): (Vec<_>, Vec<_>) =
-            leases.partition(|lease| is_known(&lease.container_id));
+        let leases: Vec<_> = leases.map(|lease| (lease.ip, owner(lease))).collect();
+        let count = |counts: fn(LeaseOwner) -> bool| {
+            larger_family(leases.iter().filter(|(_, owner)| counts(*owner)))
+        };
         Self {
             capacity: Some(i64::try_from(capacity.pods()).unwrap_or(i64::MAX)),
-            allocated: larger_family(&known),
-            leaked: larger_family(&leaked),
+            allocated: count(|owner| owner != LeaseOwner::Nobody),
+            leaked: count(|owner| owner == LeaseOwner::Nobody),
+            orphaned: count(|owner| owner != LeaseOwner::BoundPod),
         }
     }
 
-    /// The capacity without leaked addresses, if the IPAM plugin reports one.
+    /// The capacity without orphaned addresses, if the IPAM plugin reports one.
     pub fn allocatable(&self) -> Option<i64> {
-        Some(self.capacity?.saturating_sub(self.leaked).max(0))
+        Some(self.capacity?.saturating_sub(self.orphaned).max(0))
     }
 }
 
-fn larger_family(leases: &[&Lease]) -> i64 {
-    let addresses: BTreeSet<_> = leases.iter().map(|lease| lease.ip).collect();
+fn larger_family<'a>(leases: impl Iterator<Item = &'a (IpAddr, LeaseOwner)>) -> i64 {
+    let addresses: BTreeSet<_> = leases.map(|(ip, _)| ip).collect();
     let v4 = addresses.iter().filter(|ip| ip.is_ipv4()).count();
     i64::try_from(v4.max(addresses.len() - v4)).unwrap_or(i64::MAX)
 }
@@ -214,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_the_fuller_family_and_excludes_leaks() {
+    fn counts_the_fuller_family_and_separates_orphans() {
         let lease = |ip: &str, id: &str| Lease {
             ip: ip.parse().unwrap(),
             container_id: id.into(),
@@ -224,19 +241,28 @@ mod tests {
             lease("10.0.0.2", "a"),
             lease("fd00::2", "a"),
             lease("10.0.0.3", "b"),
-            lease("10.0.0.4", "gone"),
+            lease("10.0.0.4", "leaked"),
+            lease("10.0.0.5", "ending"),
+            lease("fd00::5", "ending"),
         ];
         let capacity = Capacity {
             ipv4: Some(5),
             ipv6: Some(1 << 64),
         };
-        let usage = AddressUsage::count(capacity, leases.iter(), |id| id != "gone");
+        let usage = AddressUsage::count(capacity, leases.iter(), |lease| {
+            match &*lease.container_id {
+                "leaked" => LeaseOwner::Nobody,
+                "ending" => LeaseOwner::GonePod,
+                _ => LeaseOwner::BoundPod,
+            }
+        });
         let want = AddressUsage {
             capacity: Some(5),
-            allocated: 2,
+            allocated: 3,
             leaked: 1,
+            orphaned: 2,
         };
         assert_eq!(usage, want);
-        assert_eq!(usage.allocatable(), Some(4));
+        assert_eq!(usage.allocatable(), Some(3));
     }
 }

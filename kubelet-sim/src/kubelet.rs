@@ -35,7 +35,10 @@ use std::{
 };
 
 use backon::Retryable as _;
-use podplane_api::core::{Node as NodeObject, Pod};
+use podplane_api::{
+    core::{Node as NodeObject, Pod},
+    pod_ips::PodIpResource,
+};
 use podplane_client::{
     Cache, CacheChange, Client, Endpoint, EventRecorder, ListParams,
     endpoint::{self, EndpointError},
@@ -163,6 +166,18 @@ pub struct KubeletConfig {
         default_value = "resource"
     )]
     pub ip_policy: IpPolicy,
+
+    /// Report and count pod addresses as this extended resource of nodes
+    ///
+    /// Each pod without hostNetwork needs one, or as many as it requests. The scheduler and the API
+    /// server must have the same name.
+    #[arg(
+        value_name = "NAME",
+        long,
+        env = "PODPLANE_POD_IP_RESOURCE",
+        default_value_t
+    )]
+    pub pod_ip_resource: PodIpResource,
 
     /// Serve podplane.node.v1 at this address: IP:PORT (port 0: any free port) or unix:PATH
     #[arg(
@@ -417,6 +432,7 @@ fn machine_of(config: &KubeletConfig) -> impl Fn(&NodeName) -> NodeMachine {
         cpus,
         memory,
         max_pods: config.max_pods,
+        pod_ips: config.pod_ip_resource.clone(),
         provider_id: config
             .provider_id
             .as_ref()

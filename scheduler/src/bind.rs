@@ -7,7 +7,10 @@ use podplane_api::{Object as _, core::Pod};
 use podplane_client::{Api, ApiError, Binding};
 use podplane_host::clock;
 
-use crate::{names::NodeName, pod::PodInfo};
+use crate::{
+    names::NodeName,
+    pod::{self, PodInfo},
+};
 
 /// The timeout of a call. After it the binding may or may not have happened, as after a lost
 /// connection.
@@ -82,9 +85,8 @@ fn is_as_chosen(pod: &PodInfo, found: &Pod) -> bool {
 
 /// The result of a binding that was answered with `error`, according to the pod's state.
 fn judge(pod: &PodInfo, node: &NodeName, found: &Arc<Pod>, error: ApiError) -> BindOutcome {
-    let found = PodInfo::new(Arc::clone(found));
-    match found.node_name() {
-        _ if found.uid != pod.uid => BindOutcome::Gone,
+    match pod::node_name(found) {
+        _ if found.uid() != pod.uid.as_str() => BindOutcome::Gone,
         Some(actual) if actual == *node => BindOutcome::Bound,
         Some(_) => BindOutcome::Elsewhere,
         None => BindOutcome::Failed(error),

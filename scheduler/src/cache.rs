@@ -7,7 +7,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use podplane_api::{Object, core::Node};
+use podplane_api::{Object, core::Node, pod_ips::PodIpResource};
 
 use crate::{
     names::{NodeName, PodUid},
@@ -76,9 +76,18 @@ pub struct NodeCache {
     imaginary: BTreeMap<NodeName, NodePods>,
     pods: BTreeMap<PodUid, (NodeName, PlacementState)>,
     assumed: usize,
+    pod_ip_resource: PodIpResource,
 }
 
 impl NodeCache {
+    /// An empty cache that counts this resource of pod addresses.
+    pub fn new(pod_ip_resource: PodIpResource) -> Self {
+        Self {
+            pod_ip_resource,
+            ..Self::default()
+        }
+    }
+
     /// The present nodes.
     pub fn snapshot(&self) -> Snapshot {
         self.nodes.clone()
@@ -119,7 +128,8 @@ impl NodeCache {
             }
             Err(at) => {
                 let pods = self.imaginary.remove(&name).unwrap_or_default();
-                let info = Arc::new(NodeInfo::new(node, pods));
+                let resource = self.pod_ip_resource.clone();
+                let info = Arc::new(NodeInfo::new(node, pods, resource));
                 Arc::make_mut(&mut self.nodes.0).insert(at, info);
                 vec![NodeChange::Added]
             }
@@ -149,6 +159,13 @@ impl NodeCache {
     pub fn set_bind_refused(&mut self, name: &NodeName, refused: bool) {
         if let Some(node) = self.nodes.get_mut(name) {
             node.set_bind_refused(refused);
+        }
+    }
+
+    /// Expects orphaned addresses on the node: a pod was deleted before its sandbox.
+    pub fn expect_orphans(&mut self, name: &NodeName) {
+        if let Some(node) = self.nodes.get_mut(name) {
+            node.expect_orphans();
         }
     }
 

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use podplane_api::pod_ips::PodIpResource;
 use podplane_client::{Endpoint, leader::LeaderElection};
 pub use podplane_ipam::IpPolicy;
 use podplane_service_runtime::{boundary::AllowedHosts, server::Listen};
@@ -40,6 +41,18 @@ pub struct SchedulerConfig {
         value_name = "POLICY"
     )]
     pub ip_policy: IpPolicy,
+
+    /// Count this extended resource of nodes as their pod addresses
+    ///
+    /// Each pod without hostNetwork needs one, or as many as it requests. The kubelet and the API
+    /// server must have the same name.
+    #[arg(
+        long,
+        env = "PODPLANE_POD_IP_RESOURCE",
+        default_value_t,
+        value_name = "NAME"
+    )]
+    pub pod_ip_resource: PodIpResource,
 
     /// The election.
     #[command(flatten)]

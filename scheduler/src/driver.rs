@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use podplane_api::core::{Node, Pod};
+use podplane_api::{
+    core::{Node, Pod},
+    pod_ips::PodIpResource,
+};
 use podplane_client::{Cache, CacheChange, Client, leader::LeadershipLost};
 use podplane_host::{
     clock::{self, Instant},
@@ -43,6 +46,8 @@ pub struct Driver {
     pub questions: mpsc::Receiver<Question>,
     /// The metrics.
     pub metrics: SchedulerMetrics,
+    /// The resource of pod addresses.
+    pub pod_ip_resource: PodIpResource,
 }
 
 /// The means of a leader to write; a standby has none.
@@ -73,7 +78,7 @@ impl Driver {
         }
         let mut nodes = self.nodes.subscribe();
         let mut pods = self.pods.subscribe();
-        let mut scheduler = Scheduler::new(policy);
+        let mut scheduler = Scheduler::new(policy).counting(self.pod_ip_resource.clone());
         let mut bindings = JoinSet::<BindingResult>::new();
         let mut term: Option<LeaderTerm> = None;
         let start = Instant::now();

@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 use futures::future::BoxFuture;
+use node_gauges::NodeAddressCollector;
 use podplane_api::core::{Node, Pod};
 use podplane_client::{
     Client, EventRecorder, ListParams,
@@ -38,6 +39,7 @@ pub mod fit_error;
 pub mod metrics;
 pub mod names;
 pub mod node;
+pub mod node_gauges;
 pub mod plan;
 pub mod pod;
 pub mod queue;
@@ -95,13 +97,14 @@ async fn run_until(
         allowed_hosts,
         address_file,
         ip_policy,
+        pod_ip_resource,
         leader_election,
     } = config;
     let client = Client::connect(&server)?;
     let listener = Listener::published(&listen, address_file.as_deref()).await?;
     let listener = listener.allowing(allowed_hosts);
     let candidate = leader_election.candidate(client.clone(), ELECTION)?;
-    tracing::info!(%server, ?ip_policy, "scheduling");
+    tracing::info!(%server, ?ip_policy, %pod_ip_resource, "scheduling");
 
     let mut tasks = Tasks::new(shutdown);
     let (pods, pods_driver) = reflector(client.all::<Pod>(), ListParams::default());
@@ -119,6 +122,8 @@ async fn run_until(
     process.ready_when("nodes", nodes.synced());
     let metrics = metrics::SchedulerMetrics::new(process.registry());
     candidate.register(process.registry());
+    let addresses = NodeAddressCollector::new(nodes.clone(), pods.clone(), pod_ip_resource.clone());
+    process.registry().register_collector(Box::new(addresses));
     process.start(&mut tasks).await;
 
     let (terms, begun) = mpsc::channel(1);
@@ -128,6 +133,7 @@ async fn run_until(
         terms: begun,
         questions,
         metrics,
+        pod_ip_resource,
     };
     tasks.spawn("driver", driver.run(ip_policy, tasks.stop()));
     let stop = tasks.stop();

@@ -6,9 +6,9 @@ use podplane_api::{
     Object, Quantity,
     core::Node,
     meta::Time,
-    pod_ips::{self, POD_IPS, PodIpResource},
+    pod_ips::{self, PodIpResource},
 };
-use podplane_ipam::capacity::NodeCapacity;
+use podplane_ipam::{NodeAddresses, addresses::AddressReport};
 
 use crate::{
     names::{NodeName, PodUid},
@@ -44,8 +44,13 @@ pub struct NodeInfo {
     pub node: Arc<Node>,
     /// `status.allocatable`.
     pub allocatable: Resources,
-    /// The number of pods that it has addresses for.
-    pub pod_ips: NodeCapacity,
+    /// The resource of pod addresses.
+    pub pod_ip_resource: PodIpResource,
+    /// The addresses that its kubelet reports.
+    reported_ips: AddressReport,
+    /// Addresses that are orphaned at least, until the kubelet reports again: those of a deleted
+    /// pod's sandbox, which may still be there.
+    expected_orphans: u64,
     /// The pods on it.
     pub pods: NodePods,
     /// The kubelet refused a pod for want of an address and has not reported since, so no address
@@ -57,11 +62,13 @@ pub struct NodeInfo {
 
 impl NodeInfo {
     /// A node with the pods known to be on it.
-    pub fn new(node: Arc<Node>, pods: NodePods) -> Self {
+    pub fn new(node: Arc<Node>, pods: NodePods, pod_ip_resource: PodIpResource) -> Self {
         Self {
             name: node.name().into(),
             allocatable: allocatable(&node),
-            pod_ips: PodIpResource::of_node(&node).allocatable(&node),
+            reported_ips: pod_ip_resource.report(&node),
+            pod_ip_resource,
+            expected_orphans: 0,
             node,
             pods,
             refused_for_ips: false,
@@ -72,13 +79,13 @@ impl NodeInfo {
     /// Updates the object, and returns the changes that can matter to a waiting pod.
     pub fn update(&mut self, node: Arc<Node>) -> Vec<NodeChange> {
         let free_pod_ips = self.free_pod_ips();
-        let pod_ips = self.pod_ips;
         let old = std::mem::replace(&mut self.node, node);
         let new = Arc::clone(&self.node);
         self.allocatable = allocatable(&new);
-        self.pod_ips = PodIpResource::of_node(&new).allocatable(&new);
-        if NodeReport::of(&old) != NodeReport::of(&new) {
+        let before = std::mem::replace(&mut self.reported_ips, self.pod_ip_resource.report(&new));
+        if before != self.reported_ips || NodeReport::of(&old) != NodeReport::of(&new) {
             self.refused_for_ips = false;
+            self.expected_orphans = 0;
         }
         let taints = |node: &Node| node.spec.as_ref().and_then(|s| s.taints.clone());
         let changes = [
@@ -86,7 +93,10 @@ impl NodeInfo {
                 NodeChange::Allocatable,
                 allocatable_list(&old) != allocatable_list(&new),
             ),
-            (NodeChange::PodIpCapacity, pod_ips != self.pod_ips),
+            (
+                NodeChange::PodIpCapacity,
+                before.capacity != self.reported_ips.capacity,
+            ),
             (NodeChange::PodIps, free_pod_ips != self.free_pod_ips()),
             (
                 NodeChange::Labels,
@@ -112,6 +122,13 @@ impl NodeInfo {
         self.bind_refused = refused;
     }
 
+    /// Expects that addresses which sandboxes have beyond those of the pods are orphaned, until the
+    /// kubelet reports again: a pod was deleted before its sandbox.
+    pub fn expect_orphans(&mut self) {
+        let held = self.addresses().held;
+        self.expected_orphans = self.reported_ips.surplus(held);
+    }
+
     /// `spec.unschedulable`.
     pub fn is_unschedulable(&self) -> bool {
         is_unschedulable(&self.node)
@@ -127,11 +144,6 @@ impl NodeInfo {
         pod_ips::pod_cidrs(&self.node)
     }
 
-    /// The number of pods that the node has addresses for; 0 while it waits for its block.
-    pub fn pod_ip_capacity(&self) -> Amount {
-        self.pod_ips.count().into()
-    }
-
     /// Returns true if the API server refused to bind a pod to the node for want of an address.
     pub fn is_bind_refused(&self) -> bool {
         self.bind_refused
@@ -142,31 +154,30 @@ impl NodeInfo {
         self.refused_for_ips
     }
 
-    /// The number of further pods that can have an address.
-    ///
-    /// The taken addresses are the larger of the pods known to be bound or assumed and the node's
-    /// own count: an address outlives its pod until the sandbox is removed, and a newly bound pod
-    /// has none yet.
-    pub fn free_pod_ips(&self) -> Amount {
-        if self.refused_for_ips || self.bind_refused {
-            return 0;
+    /// The addresses of the node, and their use by the pods that are bound or assumed.
+    pub fn addresses(&self) -> NodeAddresses {
+        let held = u64::try_from(self.pods.holding_ips()).unwrap_or(0);
+        let addresses = NodeAddresses::of(&self.reported_ips, held);
+        NodeAddresses {
+            orphaned: addresses.orphaned.max(self.expected_orphans),
+            ..addresses
         }
-        (self.pod_ip_capacity() - self.taken_pod_ips()).max(0)
     }
 
-    /// The number of taken addresses; see [`Self::free_pod_ips`].
-    pub fn taken_pod_ips(&self) -> Amount {
-        let reported = pod_ips::allocated(&self.node).map_or(0, Amount::from);
-        self.pods.holding_ips().max(reported)
+    /// The number of addresses that further pods can have; 0 while the kubelet has none.
+    pub fn free_pod_ips(&self) -> Amount {
+        match self.refused_for_ips || self.bind_refused {
+            true => 0,
+            false => self.addresses().free().into(),
+        }
     }
 }
 
-/// The kubelet's report of its node's addresses, with its time.
+/// The parts of a kubelet's report of its node that change with it, beside the numbers of
+/// addresses.
 #[derive(PartialEq)]
 struct NodeReport<'a> {
     pod_cidrs: &'a [String],
-    capacity: Option<&'a Quantity>,
-    allocated: Option<u64>,
     heartbeat: Option<&'a Time>,
 }
 
@@ -177,8 +188,6 @@ impl<'a> NodeReport<'a> {
         let heartbeats = conditions.into_iter().flatten();
         Self {
             pod_cidrs: pod_ips::pod_cidrs(node),
-            capacity: allocatable_list(node).and_then(|list| list.get(POD_IPS)),
-            allocated: pod_ips::allocated(node),
             heartbeat: heartbeats
                 .filter_map(|condition| condition.last_heartbeat_time.as_ref())
                 .max(),
@@ -214,7 +223,7 @@ impl NodePods {
         self.remove(&pod.uid);
         self.requested += &pod.requests;
         self.scoring_requested += &pod.scoring_requests;
-        self.holding_ips += Amount::from(pod.needs_ip());
+        self.holding_ips += Amount::from(pod.needed_ips);
         self.pods.insert(pod.uid.clone(), pod);
     }
 
@@ -223,7 +232,7 @@ impl NodePods {
         let pod = self.pods.remove(uid)?;
         self.requested -= &pod.requests;
         self.scoring_requested -= &pod.scoring_requests;
-        self.holding_ips -= Amount::from(pod.needs_ip());
+        self.holding_ips -= Amount::from(pod.needed_ips);
         Some(pod)
     }
 
@@ -252,7 +261,7 @@ impl NodePods {
         &self.scoring_requested
     }
 
-    /// The number of pods that hold, or will hold, an address of the node's block.
+    /// The number of addresses that the pods hold, or will hold.
     pub fn holding_ips(&self) -> Amount {
         self.holding_ips
     }

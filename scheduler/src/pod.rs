@@ -5,7 +5,7 @@ use std::sync::Arc;
 use podplane_api::{
     Object, ObjectKey,
     core::Pod,
-    pod_ips::{self, OUT_OF_POD_IPS},
+    pod_ips::{self, OUT_OF_POD_IPS, PodIpResource},
     selector::NodeSelector,
 };
 
@@ -30,6 +30,9 @@ pub struct PodInfo {
     pub requests: Resources,
     /// Its requests as counted in scores.
     pub scoring_requests: Resources,
+    /// The number of pod addresses that it needs: its request, and at least one, or none on the
+    /// host's network.
+    pub needed_ips: u64,
     /// The ports of the node that it needs.
     pub host_ports: Vec<HostPort>,
     /// The nodes that its affinity requires.
@@ -54,8 +57,8 @@ impl HostPort {
 }
 
 impl PodInfo {
-    /// Derives the values from the object.
-    pub fn new(pod: Arc<Pod>) -> Self {
+    /// Derives the values from the object; `pod_ips` is the resource of pod addresses.
+    pub fn new(pod: Arc<Pod>, pod_ips: &PodIpResource) -> Self {
         let spec = pod.spec.as_ref();
         let requests =
             |unset| spec.map_or_else(Resources::default, |s| Resources::of_pod(s, unset));
@@ -64,16 +67,16 @@ impl PodInfo {
             key: pod.key(),
             requests: requests(MissingRequest::Zero),
             scoring_requests: requests(MissingRequest::ScoringDefault),
+            needed_ips: pod_ips.addresses_needed(&pod),
             host_ports: host_ports(&pod),
             required_nodes: required_nodes(&pod),
             pod,
         }
     }
 
-    /// Returns whether the pod uses an address of its node's block: all pods do but those on the
-    /// host's network.
+    /// Returns whether the pod needs an address: all pods do but those on the host's network.
     pub fn needs_ip(&self) -> bool {
-        !pod_ips::is_host_network(&self.pod)
+        self.needed_ips > 0
     }
 
     /// `spec.priority`, 0 if absent.
@@ -84,8 +87,7 @@ impl PodInfo {
 
     /// The node that the pod is bound to.
     pub fn node_name(&self) -> Option<NodeName> {
-        let name = self.pod.spec.as_ref()?.node_name.as_deref()?;
-        (!name.is_empty()).then(|| name.into())
+        node_name(&self.pod)
     }
 
     /// Returns whether the pod has ended for good. Its address may still be in use.
@@ -129,6 +131,12 @@ impl PodInfo {
     pub fn has_other_needs_than(&self, other: &Self) -> bool {
         self.pod.spec != other.pod.spec || self.pod.metadata.labels != other.pod.metadata.labels
     }
+}
+
+/// The node that a pod is bound to.
+pub fn node_name(pod: &Pod) -> Option<NodeName> {
+    let name = pod.spec.as_ref()?.node_name.as_deref()?;
+    (!name.is_empty()).then(|| name.into())
 }
 
 fn required_nodes(pod: &Pod) -> Option<NodeSelector> {

@@ -8,6 +8,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use podplane_api::{
     Object,
     core::{Node, Pod},
+    pod_ips::{self, PodIpResource},
 };
 
 use crate::{
@@ -50,6 +51,8 @@ mod tests;
 pub struct Scheduler {
     queue: Queue,
     cache: NodeCache,
+    /// The resource of pod addresses.
+    pod_ip_resource: PodIpResource,
     filters: NodeFilters,
     /// The index of the node at which the next search starts, so that all nodes get their
     /// turn.
@@ -117,11 +120,22 @@ impl Scheduler {
         Self {
             queue: Queue::default(),
             cache: NodeCache::default(),
+            pod_ip_resource: PodIpResource::default(),
             filters: NodeFilters::new(policy),
             next_start: 0,
             decisions: BTreeMap::new(),
             bind_refusals: BTreeMap::new(),
             events: EventId::default(),
+        }
+    }
+
+    /// Counts this resource of pod addresses, before any pod and node is known.
+    #[must_use]
+    pub fn counting(self, pod_ip_resource: PodIpResource) -> Self {
+        Self {
+            cache: NodeCache::new(pod_ip_resource.clone()),
+            pod_ip_resource,
+            ..self
         }
     }
 
@@ -133,7 +147,7 @@ impl Scheduler {
     /// 3. It is schedulable: add it to the queue, or update it there.
     /// 4. Otherwise: remove it from the queue.
     pub fn apply_pod(&mut self, pod: Arc<Pod>, now: Duration) {
-        let pod = Arc::new(PodInfo::new(pod));
+        let pod = Arc::new(PodInfo::new(pod, &self.pod_ip_resource));
         if pod.is_released() {
             self.leave_queue(&pod.uid, now);
             self.decisions.remove(&pod.uid);
@@ -168,6 +182,12 @@ impl Scheduler {
         self.leave_queue(&uid, now);
         self.decisions.remove(&uid);
         let freed = self.cache.remove_pod(&uid);
+        // The sandbox of a pod that has ended is removed before the object.
+        if let Some(freed) = &freed
+            && !pod_ips::is_terminal(pod)
+        {
+            self.cache.expect_orphans(&freed.node);
+        }
         self.notify_freed(freed, now);
     }
 

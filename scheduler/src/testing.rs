@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use podplane_api::pod_ips::PodIpResource;
 pub(crate) use podplane_test_support::{NodeBuilder, PodBuilder};
 
 use crate::{
@@ -20,7 +21,7 @@ impl AsInfo for PodBuilder {
     type Info = Arc<PodInfo>;
 
     fn info(&self) -> Arc<PodInfo> {
-        Arc::new(PodInfo::new(self.pod()))
+        Arc::new(PodInfo::new(self.pod(), &PodIpResource::default()))
     }
 }
 
@@ -28,6 +29,7 @@ impl AsInfo for NodeBuilder {
     type Info = NodeInfo;
 
     fn info(&self) -> NodeInfo {
-        NodeInfo::new(Arc::new(self.node()), NodePods::default())
+        let resource = PodIpResource::default();
+        NodeInfo::new(Arc::new(self.node()), NodePods::default(), resource)
     }
 }

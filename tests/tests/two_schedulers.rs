@@ -15,9 +15,8 @@ use podplane_api::{
     core::{Node, Pod},
 };
 use podplane_client::{Client, DeleteParams, ListParams};
-use podplane_tests::{
-    apiserver::Apiserver, eventually_within, pods::pod, programs::podplane, service::Service,
-};
+use podplane_test_cluster::within;
+use podplane_tests::{apiserver::Apiserver, pods::pod, programs::podplane, service::Service};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -105,7 +104,10 @@ impl SchedulersFixture {
         self.created += PODS - present;
         let names: Vec<_> = (first..self.created).map(|n| format!("pod-{n}")).collect();
         let pods = self.client.namespaced::<Pod>("default");
-        let calls = names.iter().map(|name| pods.create_owned(pod(name)));
+        let calls = names.iter().map(|name| {
+            let (pods, pod) = (pods.clone(), pod(name));
+            async move { pods.create(&pod).await }
+        });
         stream::iter(calls)
             .buffer_unordered(CALLS)
             .try_collect::<Vec<_>>()
@@ -136,8 +138,8 @@ impl SchedulersFixture {
         Ok(())
     }
 
-    /// Waits until some of these pods are bound and others are not, or all are.
-    async fn in_the_middle(&self, names: &[String]) {
+    /// Waits until some of these pods are bound.
+    async fn in_the_middle(&self, names: &[String]) -> Result<()> {
         let bound = || async {
             let pods = self.pods().await.unwrap_or_default();
             let new = |pod: &&Pod| names.iter().any(|name| name == pod.name());
@@ -146,11 +148,12 @@ impl SchedulersFixture {
                 .filter(|pod| node_of(pod).is_some())
                 .count()
         };
-        eventually_within(PATIENCE, "some pods are bound", bound, |bound| *bound > 0).await;
+        within(PATIENCE, "some pods are bound", bound, |bound| *bound > 0).await?;
+        Ok(())
     }
 
     /// Waits until every address is in use; returns the number of pods of each node.
-    async fn settled(&self) -> BTreeMap<String, usize> {
+    async fn settled(&self) -> Result<BTreeMap<String, usize>> {
         let read = || async {
             let mut nodes = BTreeMap::new();
             for pod in self.pods().await.unwrap_or_default() {
@@ -162,7 +165,7 @@ impl SchedulersFixture {
         };
         let full =
             |nodes: &BTreeMap<String, usize>| nodes.values().sum::<usize>() >= NODES * ADDRESSES;
-        eventually_within(PATIENCE, "every address is in use", read, full).await
+        Ok(within(PATIENCE, "every address is in use", read, full).await?)
     }
 }
 
@@ -201,11 +204,11 @@ async fn two_schedulers_never_bind_one_pod_too_many() -> Result<()> {
     let auditor = Auditor::start(fixture.apiserver.address())?;
     let mut schedulers = [fixture.scheduler(0).await?, fixture.scheduler(1).await?];
     fixture.fill().await?;
-    fixture.settled().await;
+    fixture.settled().await?;
     for (number, disturbance) in disturbances() {
         fixture.delete_burst().await?;
         let names = fixture.fill().await?;
-        fixture.in_the_middle(&names).await;
+        fixture.in_the_middle(&names).await?;
         match disturbance {
             Disturbance::Kill => {
                 let restarted = fixture.scheduler(number + 2).await?;
@@ -213,7 +216,7 @@ async fn two_schedulers_never_bind_one_pod_too_many() -> Result<()> {
             }
             Disturbance::Pause => schedulers[number].signal(Signal::STOP)?,
         }
-        let nodes = fixture.settled().await;
+        let nodes = fixture.settled().await?;
         if let Disturbance::Pause = disturbance {
             schedulers[number].signal(Signal::CONT)?;
         }

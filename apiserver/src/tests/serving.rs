@@ -126,6 +126,7 @@ async fn publishes_the_address_once_it_is_served() {
         cluster_cidr: Vec::new(),
         compat: podplane_ipam::Compat::None,
         ip_policy: IpPolicy::default(),
+        pod_ip_resource: Default::default(),
         cluster: HoldFlags {
             release_after: Duration::ZERO,
         },

@@ -12,7 +12,7 @@ use std::{
 };
 
 use clap::{ValueEnum, builder::PossibleValuesParser, builder::TypedValueParser as _};
-use podplane_api::printable;
+use podplane_api::{pod_ips::PodIpResource, printable};
 use podplane_audit::{
     AuditReport, ControllerFlags, DumpScope, ExpectedBlocks, IpamChoice, Repair, Severity, audit,
 };
@@ -79,6 +79,11 @@ pub(crate) struct AuditArgs {
     #[arg(long, value_enum, value_name = "IPAM", default_value = "auto")]
     ipam: IpamFlag,
 
+    /// Count this extended resource as the addresses of a node [default: the name that the node's
+    /// kubelet reports, else podplane.io/pod-ips]
+    #[arg(long, value_name = "NAME")]
+    pod_ip_resource: Option<PodIpResource>,
+
     /// Print in this format
     #[arg(
         short,
@@ -131,6 +136,7 @@ pub(crate) fn run(args: AuditArgs, global: &GlobalOptions) -> anyhow::Result<Exi
         node_cidr_mask_size_ipv4: args.node_cidr_mask_size_ipv4,
         node_cidr_mask_size_ipv6: args.node_cidr_mask_size_ipv6,
         service_cidr: args.service_cidr.clone(),
+        pod_ip_resource: args.pod_ip_resource.as_ref().map(ToString::to_string),
         ipam: match args.ipam {
             IpamFlag::Auto => None,
             IpamFlag::PodCidr => Some(IpamChoice::PodCidr),

@@ -3,6 +3,7 @@
 
 use std::{net::IpAddr, path::PathBuf, process::ExitCode};
 
+use podplane_api::pod_ips::PodIpResource;
 use podplane_cluster::{
     data_dir::DataDir,
     extra::ExtraConfig,
@@ -86,6 +87,15 @@ pub(crate) struct NodeRunArgs {
     )]
     ip_policy: IpPolicy,
 
+    /// Report and count pod addresses as this extended resource of the node
+    #[arg(
+        value_name = "NAME",
+        long,
+        env = "PODPLANE_POD_IP_RESOURCE",
+        default_value_t
+    )]
+    pod_ip_resource: PodIpResource,
+
     /// Write the node's CNI configuration from this template once its pod CIDR is assigned
     #[arg(
         value_name = "TEMPLATE",
@@ -137,6 +147,7 @@ pub(crate) fn run(
         node_ips,
         node_network_backend,
         ip_policy,
+        pod_ip_resource,
         cni_template,
         cni_bin_dir,
         listen,
@@ -158,6 +169,7 @@ pub(crate) fn run(
         settings: Settings {
             node_network_backend,
             ip_policy,
+            pod_ip_resource,
             cni_bin_dir,
             extra_config,
             otlp_endpoint,

@@ -77,6 +77,7 @@ pub(crate) fn run(args: RestartArgs, global: &GlobalOptions) -> anyhow::Result<E
         cidr_allocator_type,
         node_network_backend,
         ip_policy,
+        pod_ip_resource,
         extra_config,
     } = args.flags;
     let extra_config = args.service_flags.before(extra_config);
@@ -91,6 +92,7 @@ pub(crate) fn run(args: RestartArgs, global: &GlobalOptions) -> anyhow::Result<E
         cidr_allocator_type: cidr_allocator_type.map(|kind| kind.to_string()),
         node_network_backend: node_network_backend.map(|backend| backend.name().to_owned()),
         ip_policy: ip_policy.map(|policy| name_of(&policy)),
+        pod_ip_resource: pod_ip_resource.map(|name| name.to_string()),
         extra_config: extra_config.iter().map(ToString::to_string).collect(),
     };
     block_on(async {

@@ -30,6 +30,9 @@ pub enum DumpScope {
     Nodes,
 }
 
+/// The default name of the resource of nodes' addresses.
+pub(crate) const POD_IPS: &str = "podplane.io/pod-ips";
+
 /// A Node as read.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DumpedNode {
@@ -41,8 +44,14 @@ pub struct DumpedNode {
     pub pod_cidr: String,
     /// `spec.podCIDRs`.
     pub pod_cidrs: Vec<String>,
-    /// The number of addresses that its kubelet reports, if it is a podplane node.
+    /// The number of addresses that its kubelet or a client has set as a resource of it.
     pub pod_ips: Option<u64>,
+    /// The number of addresses that its kubelet reports as orphaned.
+    pub orphaned: u64,
+    /// The name of the resource of addresses that its kubelet reports; empty for the default.
+    pub(crate) pod_ip_resource: String,
+    /// The amounts of its extended resources.
+    pub(crate) extended: BTreeMap<String, u64>,
     /// The object without its status, with [`DumpScope::Nodes`].
     pub object: Option<Map<String, Value>>,
     /// A node without a machine of the cluster, as with virtual-kubelet and Fargate: its
@@ -205,6 +214,12 @@ impl DumpCollector {
     pub fn finish(self, flags: &ControllerFlags) -> Dump {
         let Self(mut dump) = self;
         dump.settle();
+        for node in &mut dump.nodes {
+            let reported = Some(node.pod_ip_resource.as_str()).filter(|name| !name.is_empty());
+            let resource = flags.pod_ip_resource.as_deref().or(reported);
+            let amount = node.extended.get(resource.unwrap_or(POD_IPS));
+            node.pod_ips = amount.copied();
+        }
         dump.detect(flags);
         dump.fill_world();
         dump
@@ -385,6 +400,7 @@ impl Dump {
             }
             _ => None,
         };
+        let annotations = &metadata.annotations.0;
         DumpedNode {
             name: metadata.name.as_str().into(),
             created: metadata.creation_timestamp.as_str().into(),
@@ -395,23 +411,15 @@ impl Dump {
                 .iter()
                 .map(|text| text.as_str().into())
                 .collect(),
-            // A client that sets the resource may set `allocatable` alone.
-            pod_ips: [&status.capacity.0, &status.allocatable.0]
-                .into_iter()
-                .find_map(|list| list.pod_ips.as_str().parse().ok()),
+            pod_ips: None,
+            orphaned: annotations.pod_ips_orphaned.as_str().parse().unwrap_or(0),
+            pod_ip_resource: annotations.pod_ips_resource.as_str().into(),
+            extended: extended(status),
             object,
             is_virtual: is_virtual(item),
             is_gke: metadata.labels.0.gke_nodepool.is_set(),
             addresses: internal_addresses(status),
-            pod_ranges: blocks(
-                metadata
-                    .annotations
-                    .0
-                    .pod_ranges
-                    .as_str()
-                    .split(',')
-                    .map(str::trim),
-            ),
+            pod_ranges: blocks(annotations.pod_ranges.as_str().split(',').map(str::trim)),
             recorded: None,
             ipam: BlockPlace::default(),
         }
@@ -583,6 +591,16 @@ fn is_virtual(item: &RawObject<'_>) -> bool {
         || is(&labels.interlink, "virtual-kubelet")
         || kubelet.contains("-vk-")
         || taints.any(|LenientValue(taint)| taint.key.as_str() == "virtual-kubelet.io/provider")
+}
+
+/// The amounts of extended resources. A client that sets one may set `allocatable` alone.
+fn extended(status: &ItemStatus<'_>) -> BTreeMap<String, u64> {
+    let lists = [&status.allocatable.0, &status.capacity.0];
+    let amounts = lists.into_iter().flat_map(|list| &list.0);
+    let extended = amounts.filter(|(name, _)| name.contains('/'));
+    extended
+        .filter_map(|(name, amount)| Some((name.clone(), amount.as_str().parse().ok()?)))
+        .collect()
 }
 
 fn internal_addresses(status: &ItemStatus<'_>) -> Vec<IpAddr> {

@@ -24,6 +24,8 @@ pub struct ControllerFlags {
     pub node_cidr_mask_size_ipv6: Option<u8>,
     /// `--service-cluster-ip-range`: a range, or one for each family, comma separated.
     pub service_cidr: Option<String>,
+    /// `--pod-ip-resource`; `None`: what a node names, else `podplane.io/pod-ips`.
+    pub pod_ip_resource: Option<String>,
     /// Source of pods' addresses. `None`: [`NetworkKind`](crate::NetworkKind) is detected.
     pub ipam: Option<IpamChoice>,
 }

@@ -1,7 +1,7 @@
 //! The few fields that the rules need of Nodes, Pods and the objects of networks, decoded
 //! leniently: missing and odd values are left out.
 
-use std::{borrow::Cow, fmt, marker::PhantomData};
+use std::{borrow::Cow, collections::BTreeMap, fmt, marker::PhantomData};
 
 use serde::{
     Deserialize, Deserializer,
@@ -52,6 +52,12 @@ pub(crate) struct ItemMetadata<'a> {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Annotations<'a> {
+    /// The node's orphaned addresses (podplane).
+    #[serde(borrow, rename = "podplane.io/pod-ips-orphaned")]
+    pub(crate) pod_ips_orphaned: Text<'a>,
+    /// The name of the resource of addresses, if it is not the default (podplane).
+    #[serde(borrow, rename = "podplane.io/pod-ips-resource")]
+    pub(crate) pod_ips_resource: Text<'a>,
     /// The node's blocks by network, as JSON (OVN-Kubernetes).
     #[serde(borrow, rename = "k8s.ovn.org/node-subnets")]
     pub(crate) ovn_node_subnets: Text<'a>,
@@ -172,9 +178,9 @@ pub(crate) struct ItemStatus<'a> {
     #[serde(borrow)]
     pub(crate) conditions: LenientList<LenientValue<Condition<'a>>>,
     #[serde(borrow)]
-    pub(crate) capacity: LenientValue<ReportedCapacity<'a>>,
+    pub(crate) capacity: LenientValue<Amounts<'a>>,
     #[serde(borrow)]
-    pub(crate) allocatable: LenientValue<ReportedCapacity<'a>>,
+    pub(crate) allocatable: LenientValue<Amounts<'a>>,
     #[serde(borrow)]
     pub(crate) addresses: LenientList<LenientValue<NodeAddress<'a>>>,
     #[serde(borrow)]
@@ -221,13 +227,9 @@ pub(crate) struct Condition<'a> {
     pub(crate) message: Text<'a>,
 }
 
+/// Amounts of resources, by name.
 #[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub(crate) struct ReportedCapacity<'a> {
-    /// The addresses that the node's IPAM plugin reports, or that a client has set.
-    #[serde(borrow, rename = "podplane.io/pod-ips")]
-    pub(crate) pod_ips: Text<'a>,
-}
+pub(crate) struct Amounts<'a>(#[serde(borrow)] pub(crate) BTreeMap<String, Text<'a>>);
 
 /// A string; empty if absent. A number or a boolean is converted to text.
 #[derive(Debug, Default)]

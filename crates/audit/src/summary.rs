@@ -154,7 +154,8 @@ fn addresses(dump: &Dump, used: &BTreeMap<&str, u64>) -> AddressSummary {
         let capacity = dump.capacity(node).unwrap_or_default();
         sum.used += used;
         sum.capacity = sum.capacity.saturating_add(capacity);
-        sum.free = sum.free.saturating_add(capacity.saturating_sub(used));
+        let taken = used.saturating_add(node.orphaned.into());
+        sum.free = sum.free.saturating_add(capacity.saturating_sub(taken));
     }
     sum
 }

@@ -219,6 +219,7 @@ fn flags(
         node_network_backend,
         cidr_allocator_type,
         ip_policy,
+        pod_ip_resource,
     } = request;
     let mask = |mask: Option<u32>| mask.map(u8::try_from).transpose();
     let changeable = ChangeableFlags {
@@ -233,6 +234,7 @@ fn flags(
             .map(|name| backend(&name))
             .transpose()?,
         ip_policy: ip_policy.map(|name| policy(&name)).transpose()?,
+        pod_ip_resource: pod_ip_resource.map(|name| name.parse()).transpose()?,
         extra_config: extra_config
             .iter()
             .map(|flag| ExtraFlag::read(flag, known))

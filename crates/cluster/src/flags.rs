@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use podplane_api::node::NetworkBackend;
+use podplane_api::{node::NetworkBackend, pod_ips::PodIpResource};
 use podplane_ipam::{AllocatorType, Compat, IpPolicy};
 use podplane_service_runtime::{server::Listen, trace::TraceConfig};
 
@@ -211,6 +211,16 @@ pub struct ChangeableFlags {
     )]
     pub ip_policy: Option<IpPolicy>,
 
+    /// Report and count pod addresses as this extended resource of nodes [default:
+    /// podplane.io/pod-ips]
+    #[arg(
+        help_heading = "Address options",
+        long,
+        env = "PODPLANE_POD_IP_RESOURCE",
+        value_name = "NAME"
+    )]
+    pub pod_ip_resource: Option<PodIpResource>,
+
     /// Set a flag of a service, such as scheduler.log=debug; SERVICE.FLAG- removes it again; may be
     /// repeated
     ///
@@ -249,6 +259,7 @@ impl UpFlags {
             cidr_allocator_type,
             node_network_backend,
             ip_policy,
+            pod_ip_resource,
             extra_config,
         } = changeable;
         // The mask of one family and the common one exclude each other, so a given one displaces a
@@ -277,6 +288,10 @@ impl UpFlags {
             network: network.unwrap_or(base.network),
             node_network_backend: node_network_backend.unwrap_or(base.node_network_backend),
             ip_policy: ip_policy.unwrap_or(base.ip_policy),
+            pod_ip_resource: pod_ip_resource
+                .as_ref()
+                .unwrap_or(&base.pod_ip_resource)
+                .clone(),
             cni_bin_dir,
             cri_endpoint: cri_endpoint.clone().or_else(|| base.cri_endpoint.clone()),
             nodes_per_process: nodes_per_process.unwrap_or(base.nodes_per_process),

@@ -153,6 +153,7 @@ impl CommandLines<'_> {
             ),
             ("--compat", some(settings.compat.name())),
             ("--ip-policy", some(name_of(&settings.ip_policy))),
+            ("--pod-ip-resource", some(settings.pod_ip_resource.as_str())),
         ];
         let args = args("apiserver", flags);
         self.published("apiserver", "apiserver", &settings.listen, args)
@@ -207,6 +208,10 @@ impl CommandLines<'_> {
             ("--server", some(self.server(&name))),
             ("--leader-elect-identity", some(replica.identity())),
             ("--ip-policy", some(name_of(&self.settings.ip_policy))),
+            (
+                "--pod-ip-resource",
+                some(self.settings.pod_ip_resource.as_str()),
+            ),
         ];
         self.published(service, &name, LOCAL, args(service, flags))
     }
@@ -261,6 +266,7 @@ impl CommandLines<'_> {
             ("--cri-endpoint", runtime.map(Into::into)),
             ("--cni-bin-dir", plugins.map(Into::into)),
             ("--ip-policy", some(name_of(&settings.ip_policy))),
+            ("--pod-ip-resource", some(settings.pod_ip_resource.as_str())),
         ];
         if settings.cidr_allocator_type == AllocatorType::CloudAllocator {
             flags.push(("--provider-id", some("podplane://{node}")));

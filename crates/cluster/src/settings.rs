@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::Context as _;
 use clap::ValueEnum;
-use podplane_api::node::NetworkBackend;
+use podplane_api::{node::NetworkBackend, pod_ips::PodIpResource};
 use podplane_client::Endpoint;
 use podplane_host::fs;
 use podplane_ipam::{
@@ -75,6 +75,8 @@ pub struct Settings {
     pub node_network_backend: NetworkBackend,
     #[serde(with = "by_name")]
     pub ip_policy: IpPolicy,
+    #[serde(default, with = "as_text", skip_serializing_if = "is_default")]
+    pub pod_ip_resource: PodIpResource,
     /// `None`: beside the program, wherever that is next time.
     pub cni_bin_dir: Option<PathBuf>,
     /// `None`: `up` starts CRI servers.
@@ -155,6 +157,7 @@ impl Default for Settings {
             network: Network::default(),
             node_network_backend: NetworkBackend::default(),
             ip_policy: IpPolicy::default(),
+            pod_ip_resource: PodIpResource::default(),
             cni_bin_dir: None,
             cri_endpoint: None,
             nodes_per_process: nodes_per_process(),
@@ -289,7 +292,7 @@ impl Settings {
     }
 
     /// Each flag with its effective value, so that a default and the same value given are equal.
-    fn values(&self) -> [(&'static str, String); 17] {
+    fn values(&self) -> [(&'static str, String); 18] {
         let ranges = self.ranges().ok();
         let mask = |v6: bool, given: Option<u8>| {
             let ranges = ranges.as_ref().map_or(&[][..], |config| &config.ranges);
@@ -330,6 +333,7 @@ impl Settings {
                 name_of(&self.node_network_backend),
             ),
             ("--ip-policy", name_of(&self.ip_policy)),
+            ("--pod-ip-resource", self.pod_ip_resource.to_string()),
             (
                 "--cni-bin-dir",
                 self.cni_bin_dir
@@ -369,6 +373,11 @@ pub fn name_of(value: &impl ValueEnum) -> String {
         .to_possible_value()
         .map(|value| value.get_name().to_owned())
         .unwrap_or_default()
+}
+
+/// Returns true for a default that is not stored, so that older programs read the settings.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// Values of flags that belong to other crates, by their names on the command line.

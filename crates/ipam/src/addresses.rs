@@ -46,13 +46,24 @@ impl PodFacts {
     }
 }
 
-/// The addresses in use that a node's kubelet reports. Each is `None` if it does not report it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct UsageReport {
+/// The addresses of a node as its kubelet reports them. A number is `None` if it does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddressReport {
+    /// The number of pods that the node has addresses for. It includes orphaned addresses if the
+    /// kubelet reports these.
+    pub capacity: NodeCapacity,
     /// Addresses that are not free and that no pod bound to the node owns.
     pub orphaned: Option<u64>,
     /// Addresses of sandboxes.
     pub allocated: Option<u64>,
+}
+
+impl AddressReport {
+    /// The number of addresses that sandboxes have beyond the `held` ones of the pods.
+    #[must_use]
+    pub fn surplus(&self, held: u64) -> u64 {
+        self.allocated.unwrap_or(0).saturating_sub(held)
+    }
 }
 
 /// The addresses of a node and their use. Its `Display` is a phrase such as
@@ -69,19 +80,16 @@ pub struct NodeAddresses {
 }
 
 impl NodeAddresses {
-    /// The addresses of a node whose pods hold `held`, with what its kubelet reports.
+    /// The addresses of a node whose pods hold `held`.
     ///
-    /// At least as many addresses are orphaned as sandboxes have more of them than pods hold. That
-    /// covers the time until the kubelet reports that a pod is gone whose sandbox is not, and a
-    /// kubelet that does not report orphaned addresses: there, the larger of the pods' and the
-    /// sandboxes' addresses is taken.
+    /// If the kubelet does not report orphaned addresses, the surplus of its sandboxes' addresses
+    /// over those of the pods is orphaned: the larger of the two is taken.
     #[must_use]
-    pub fn of(capacity: NodeCapacity, held: u64, report: UsageReport) -> Self {
-        let surplus = report.allocated.unwrap_or(0).saturating_sub(held);
+    pub fn of(report: &AddressReport, held: u64) -> Self {
         Self {
-            capacity,
+            capacity: report.capacity,
             held,
-            orphaned: report.orphaned.unwrap_or(0).max(surplus),
+            orphaned: report.orphaned.unwrap_or_else(|| report.surplus(held)),
         }
     }
 
@@ -90,11 +98,11 @@ impl NodeAddresses {
     ///
     /// It is the inverse of [`has_room_for`](Self::has_room_for), for a guard on the number held.
     #[must_use]
-    pub fn most_held(capacity: NodeCapacity, needed: u64, report: UsageReport) -> Option<u64> {
-        let left = capacity.count().checked_sub(needed)?;
-        match report.allocated.is_some_and(|allocated| allocated > left) {
-            true => None,
-            false => left.checked_sub(report.orphaned.unwrap_or(0)),
+    pub fn most_held(report: &AddressReport, needed: u64) -> Option<u64> {
+        let left = report.capacity.count().checked_sub(needed)?;
+        match report.orphaned {
+            Some(orphaned) => left.checked_sub(orphaned),
+            None => (report.allocated.unwrap_or(0) <= left).then_some(left),
         }
     }
 
@@ -138,15 +146,13 @@ mod tests {
     use super::*;
     use crate::capacity::Basis;
 
-    fn five() -> NodeCapacity {
-        NodeCapacity::Pods {
+    fn report(orphaned: Option<u64>, allocated: Option<u64>) -> AddressReport {
+        let capacity = NodeCapacity::Pods {
             count: 5,
             basis: Basis::Report,
-        }
-    }
-
-    fn report(orphaned: Option<u64>, allocated: Option<u64>) -> UsageReport {
-        UsageReport {
+        };
+        AddressReport {
+            capacity,
             orphaned,
             allocated,
         }
@@ -192,7 +198,7 @@ mod tests {
 
     #[test]
     fn orphaned_addresses_are_taken_in_addition_to_those_of_pods() {
-        let node = |held| NodeAddresses::of(five(), held, report(Some(4), Some(4)));
+        let node = |held| NodeAddresses::of(&report(Some(4), Some(4)), held);
         assert_eq!((node(0).taken(), node(0).free()), (4, 1));
         assert_eq!((node(1).taken(), node(1).free()), (5, 0));
         assert_eq!(node(1).to_string(), "0 of 5 IPs free: 1 pod, 4 orphaned");
@@ -201,21 +207,21 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_sandboxes_that_no_pod_holds_are_orphaned_before_they_are_reported() {
-        for (held, orphaned, allocated, want) in [
-            // An object was deleted, and the kubelet has not reported since.
-            (4, Some(0), Some(5), 1),
-            // Now it has.
-            (4, Some(1), Some(5), 1),
+    fn without_a_report_of_orphans_the_larger_of_pods_and_sandboxes_is_taken() {
+        for (held, orphaned, allocated, taken) in [
+            (2, None, Some(3), 3),
+            (3, None, Some(2), 3),
+            (3, None, None, 3),
             // Pods that are bound and have no sandbox yet do not hide orphaned addresses.
-            (4, Some(1), Some(2), 1),
-            // A kubelet that reports only the addresses of sandboxes, or nothing.
-            (2, None, Some(3), 1),
-            (3, None, Some(2), 0),
-            (3, None, None, 0),
+            (4, Some(1), Some(2), 5),
+            (4, Some(0), Some(5), 4),
         ] {
-            let node = NodeAddresses::of(five(), held, report(orphaned, allocated));
-            assert_eq!(node.orphaned, want, "{held} {orphaned:?} {allocated:?}");
+            let report = report(orphaned, allocated);
+            assert_eq!(
+                NodeAddresses::of(&report, held).taken(),
+                taken,
+                "{report:?}"
+            );
         }
     }
 
@@ -225,9 +231,9 @@ mod tests {
         for (orphaned, allocated) in amounts.iter().flat_map(|a| amounts.map(|b| (*a, b))) {
             let report = report(orphaned, allocated);
             for needed in 1..7 {
-                let most = NodeAddresses::most_held(five(), needed, report);
+                let most = NodeAddresses::most_held(&report, needed);
                 for held in 0..7 {
-                    let has_room = NodeAddresses::of(five(), held, report).has_room_for(needed);
+                    let has_room = NodeAddresses::of(&report, held).has_room_for(needed);
                     let is_within = most.is_some_and(|most| held <= most);
                     assert_eq!(
                         has_room, is_within,
@@ -240,9 +246,13 @@ mod tests {
 
     #[test]
     fn more_taken_than_there_are_leaves_none_free() {
-        let node = NodeAddresses::of(five(), u64::MAX, report(Some(7), None));
+        let node = NodeAddresses::of(&report(Some(7), None), u64::MAX);
         assert_eq!((node.taken(), node.free()), (u64::MAX, 0));
-        let waiting = NodeAddresses::of(NodeCapacity::AwaitsBlock, 0, UsageReport::default());
+        let waiting = AddressReport {
+            capacity: NodeCapacity::AwaitsBlock,
+            ..report(None, None)
+        };
+        let waiting = NodeAddresses::of(&waiting, 0);
         assert_eq!(waiting.free(), 0);
         assert_eq!(waiting.to_string(), "waits for its podCIDR");
     }

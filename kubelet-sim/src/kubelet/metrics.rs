@@ -2,6 +2,7 @@
 //! names of our own, since the reference has none.
 
 use std::{
+    hash::Hash,
     sync::atomic::{AtomicI64, AtomicU64},
     time::Duration,
 };
@@ -9,6 +10,7 @@ use std::{
 use futures::future::BoxFuture;
 use podplane_api::jiff::Timestamp;
 use podplane_host::clock::{self, Instant};
+use podplane_ipam::{NodeAddresses, capacity::NodeCapacity};
 use prometheus_client::{
     metrics::{
         counter::Counter,
@@ -42,6 +44,8 @@ pub struct KubeletMetrics {
     start: Histogram,
     rejections: Family<OperationLabels, Counter<u64, AtomicU64>>,
     capacity: Family<NodeLabels, Gauge<i64, AtomicI64>>,
+    used: Family<NodeLabels, Gauge<i64, AtomicI64>>,
+    orphaned: Family<NodeLabels, Gauge<i64, AtomicI64>>,
     ips: Family<IpStateLabels, Gauge<i64, AtomicI64>>,
 }
 
@@ -67,6 +71,8 @@ impl Default for KubeletMetrics {
             start: Histogram::new(POD_START),
             rejections: Family::default(),
             capacity: Family::default(),
+            used: Family::default(),
+            orphaned: Family::default(),
             ips: Family::default(),
         }
     }
@@ -109,8 +115,18 @@ impl KubeletMetrics {
         );
         registry.register(
             "podplane_node_pod_ips_capacity",
-            "Pods that the node's network has addresses for, if its IPAM plugin says so",
+            "Pods that the node has addresses for, orphaned addresses included",
             metrics.capacity.clone(),
+        );
+        registry.register(
+            "podplane_node_pod_ips_used",
+            "Addresses that the pods bound to the node hold",
+            metrics.used.clone(),
+        );
+        registry.register(
+            "podplane_node_pod_ips_orphaned",
+            "Addresses that are not free and that no pod bound to the node owns",
+            metrics.orphaned.clone(),
         );
         registry.register(
             "podplane_node_pod_ips",
@@ -163,24 +179,40 @@ impl KubeletMetrics {
         RunningPodGuard(self.running.clone())
     }
 
-    /// Sets the gauges of a node's addresses. The capacity is removed if the IPAM plugin does not
-    /// say it.
-    pub fn addresses(&self, node: &str, usage: Option<&AddressUsage>) {
+    /// Sets the gauges of a node's addresses, or removes them if the node has no network. The
+    /// capacity is removed while the node waits for its block.
+    pub fn addresses(&self, node: &str, observed: Option<(&AddressUsage, &NodeAddresses)>) {
         let of_node = [("node", node.to_owned())];
-        let in_state = |state: &str| [("node", node.to_owned()), ("state", state.to_owned())];
-        let Some(usage) = usage else {
-            self.capacity.remove(&of_node);
-            for state in ["allocated", "leaked"] {
-                self.ips.remove(&in_state(state));
-            }
-            return;
-        };
-        match usage.capacity {
-            Some(capacity) => _ = self.capacity.get_or_create(&of_node).set(capacity),
-            None => _ = self.capacity.remove(&of_node),
+        let amount = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+        let addresses = observed.map(|(_, addresses)| addresses);
+        let capacity = addresses.and_then(|addresses| match addresses.capacity {
+            NodeCapacity::AwaitsBlock => None,
+            NodeCapacity::Pods { count, .. } => Some(amount(count)),
+        });
+        let held = addresses.map(|addresses| amount(addresses.held));
+        let orphaned = addresses.map(|addresses| amount(addresses.orphaned));
+        set(&self.capacity, &of_node, capacity);
+        set(&self.used, &of_node, held);
+        set(&self.orphaned, &of_node, orphaned);
+        let usage = observed.map(|(usage, _)| usage);
+        for (state, count) in [
+            ("allocated", usage.map(|usage| usage.allocated)),
+            ("leaked", usage.map(|usage| usage.leaked)),
+        ] {
+            let labels = [("node", node.to_owned()), ("state", state.to_owned())];
+            set(&self.ips, &labels, count);
         }
-        for (state, count) in [("allocated", usage.allocated), ("leaked", usage.leaked)] {
-            self.ips.get_or_create(&in_state(state)).set(count);
-        }
+    }
+}
+
+/// Sets a gauge, or removes it without a value.
+fn set<L: Clone + Hash + Eq>(
+    family: &Family<L, Gauge<i64, AtomicI64>>,
+    labels: &L,
+    value: Option<i64>,
+) {
+    match value {
+        Some(value) => _ = family.get_or_create(labels).set(value),
+        None => _ = family.remove(labels),
     }
 }

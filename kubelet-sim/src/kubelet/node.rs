@@ -8,7 +8,7 @@ mod registration;
 mod reporter;
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -34,7 +34,7 @@ use tonic::Status;
 use self::reporter::REPORT_GAP;
 pub use self::{books::AddressBooks, registration::unlimited_backoff};
 use super::{
-    admission::{self, AdmissionVerdict, Holdings},
+    admission::{self, AdmissionVerdict, Applicant, Holdings},
     in_use::HoldState,
     instance::Instance,
     ipam_report::{FRESH, Reports},
@@ -86,9 +86,9 @@ pub struct NodeContext {
     pub(super) object_changed: Notify,
     /// True if the next report is written even if it equals the last.
     must_report: AtomicBool,
-    /// UIDs of pods that were admitted and may have no address yet. Locked during the decision on
-    /// another pod.
-    pending: Mutex<BTreeSet<String>>,
+    /// Pods that were admitted and may have no address yet: the addresses that each needs, by UID.
+    /// Locked during the decision on another pod.
+    pending: Mutex<BTreeMap<String, u64>>,
     /// The instance of the node that this is.
     pub(super) instance: Instance,
     /// True if it is the only node of this process, which ends with it.
@@ -286,7 +286,7 @@ impl NodeContext {
             return Ok(AdmissionVerdict::Admit);
         }
         let mut pending = self.pending.lock().await;
-        if pending.contains(pod.uid()) {
+        if pending.contains_key(pod.uid()) {
             return Ok(AdmissionVerdict::Admit);
         }
         let mut max_age = FRESH;
@@ -301,7 +301,8 @@ impl NodeContext {
         };
         match verdict {
             AdmissionVerdict::Admit => {
-                pending.insert(pod.uid().to_owned());
+                let needed = self.machine.pod_ips.addresses_needed(pod);
+                pending.insert(pod.uid().to_owned(), needed);
             }
             AdmissionVerdict::Wait => {}
             AdmissionVerdict::Reject(_) => self.must_report.store(true, Ordering::Relaxed),
@@ -313,13 +314,20 @@ impl NodeContext {
         &self,
         pod: &Pod,
         books: &AddressBooks,
-        pending: &BTreeSet<String>,
+        pending: &BTreeMap<String, u64>,
     ) -> AdmissionVerdict {
         let usage = books.usage();
+        let count = |amount: i64| u64::try_from(amount).unwrap_or(0);
+        let of_usage = usage.unwrap_or_default();
         let holdings = Holdings {
             capacity: self.capacity(usage.as_ref()),
             holders: books.holders(),
-            leaked: usage.map_or(0, |usage| usage.leaked),
+            orphaned: count(of_usage.orphaned),
+            ending: count(of_usage.orphaned.saturating_sub(of_usage.leaked)),
+        };
+        let applicant = Applicant {
+            uid: pod.uid(),
+            needed: self.machine.pod_ips.addresses_needed(pod),
         };
         // Stale, but only for a moment: a pod that is not in the cache yet is not among the holders
         // either.
@@ -329,7 +337,7 @@ impl NodeContext {
             .filter(|pod| !pod.is_deleting() && !is_terminal(pod))
             .map(|pod| pod.uid().to_owned())
             .collect();
-        admission::decide(pod.uid(), &holdings, pending, |uid| !alive.contains(uid))
+        admission::decide(applicant, &holdings, pending, |uid| !alive.contains(uid))
     }
 
     /// The key of another pod of this node that is still reported with an address that `status`

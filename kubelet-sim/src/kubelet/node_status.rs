@@ -8,7 +8,7 @@ use podplane_api::{
     core::{Node, NodeAddress, NodeCondition, NodeSpec, NodeStatus, NodeSystemInfo},
     jiff::Timestamp,
     meta::{ObjectMeta, Time},
-    pod_ips::{POD_IPS, POD_IPS_REPORTED},
+    pod_ips::{POD_IPS, POD_IPS_REPORTED, PodIpResource},
 };
 use podplane_client::events::EventType;
 
@@ -32,6 +32,8 @@ pub struct NodeMachine {
     pub memory: u64,
     /// `--max-pods`.
     pub max_pods: u32,
+    /// `--pod-ip-resource`.
+    pub pod_ips: PodIpResource,
     /// The id of its instance at its cloud.
     pub provider_id: Option<String>,
     /// Versions and ids.
@@ -103,16 +105,16 @@ pub fn status(
             let quantity = |count: Option<i64>| Some(Quantity(count?.to_string()));
             [quantity(usage.capacity), quantity(usage.allocatable())]
         }
-        _ => pod_ips_of_others(&old),
+        _ => pod_ips_of_others(&machine.pod_ips, &old),
     };
     let [total, allocatable] = pod_ips;
     let mut conditions = old.conditions.clone().unwrap_or_default();
-    for wanted in wanted_conditions(network) {
+    for wanted in wanted_conditions(&machine.pod_ips, network) {
         if !is_said_by_others(&conditions, &wanted) {
             set_condition(&mut conditions, wanted, now);
         }
     }
-    let others = resources_of_others(&old);
+    let others = resources_of_others(&machine.pod_ips, &old);
     NodeStatus {
         addresses: Some(addresses.collect()),
         capacity: Some(resources(machine, total, &others)),
@@ -175,6 +177,12 @@ pub fn allocated(network: &ObservedNetwork) -> Option<String> {
     network.usage.map(|usage| usage.allocated.to_string())
 }
 
+/// The value of [`POD_IPS_ORPHANED`](podplane_api::pod_ips::POD_IPS_ORPHANED); no annotation if the
+/// addresses cannot be read.
+pub fn orphaned(network: &ObservedNetwork) -> Option<String> {
+    network.usage.map(|usage| usage.orphaned.to_string())
+}
+
 /// The value of [`POD_RANGES`](podplane_api::pod_ips::POD_RANGES); no annotation if they are the
 /// node's blocks.
 pub fn ranges(network: &ObservedNetwork) -> Option<String> {
@@ -192,23 +200,28 @@ fn address(kind: &str, address: &impl ToString) -> NodeAddress {
 /// Capacity and allocatable pod IPs that somebody else has set. As with extended resources of
 /// others, a capacity alone is allocatable, too. Values left by an earlier report of the IPAM
 /// plugin do not count.
-fn pod_ips_of_others(old: &NodeStatus) -> [Option<Quantity>; 2] {
+fn pod_ips_of_others(resource: &PodIpResource, old: &NodeStatus) -> [Option<Quantity>; 2] {
     let mut conditions = old.conditions.iter().flatten();
     let is_ours = conditions
         .any(|condition| condition.type_ == POD_IPS_REPORTED && condition.status != "False");
     if is_ours {
         return [None, None];
     }
-    let of = |list: &Option<BTreeMap<String, Quantity>>| list.as_ref()?.get(POD_IPS).cloned();
+    let of = |list: &Option<BTreeMap<String, Quantity>>| {
+        let list = list.as_ref()?;
+        list.get(resource.as_str()).cloned()
+    };
     let total = of(&old.capacity);
     let allocatable = of(&old.allocatable).or_else(|| total.clone());
     [total, allocatable]
 }
 
-/// Extended resources that a controller has given the node: all with a domain, except for our own.
-fn resources_of_others(old: &NodeStatus) -> BTreeMap<String, Quantity> {
+/// Extended resources that a controller has given the node: all with a domain, except for that of
+/// pod addresses under its present name and its default.
+fn resources_of_others(resource: &PodIpResource, old: &NodeStatus) -> BTreeMap<String, Quantity> {
     let capacity = old.capacity.iter().flatten();
-    let of_others = capacity.filter(|(name, _)| name.contains('/') && *name != POD_IPS);
+    let is_own = |name: &str| name == resource.as_str() || name == POD_IPS;
+    let of_others = capacity.filter(|(name, _)| name.contains('/') && !is_own(name));
     of_others
         .map(|(name, amount)| (name.clone(), amount.clone()))
         .collect()
@@ -225,7 +238,7 @@ fn resources(
         ("pods", machine.max_pods.to_string()),
     ];
     let known = known.map(|(name, amount)| (name.to_owned(), Quantity(amount)));
-    let pod_ips = pod_ips.map(|amount| (POD_IPS.to_owned(), amount));
+    let pod_ips = pod_ips.map(|amount| (machine.pod_ips.to_string(), amount));
     let own = known.into_iter().chain(pod_ips);
     own.chain(others.clone()).collect()
 }
@@ -233,7 +246,7 @@ fn resources(
 /// A condition: type, status, reason and message.
 type WantedCondition = (&'static str, &'static str, &'static str, String);
 
-fn wanted_conditions(network: &ObservedNetwork) -> [WantedCondition; 6] {
+fn wanted_conditions(resource: &PodIpResource, network: &ObservedNetwork) -> [WantedCondition; 6] {
     let has_none = |kind, reason, message: &str| (kind, "False", reason, message.to_owned());
     let ready = match &network.fault {
         None => (
@@ -284,12 +297,12 @@ fn wanted_conditions(network: &ObservedNetwork) -> [WantedCondition; 6] {
         ),
         ready,
         unavailable,
-        reported(network),
+        reported(resource, network),
     ]
 }
 
 /// The condition [`POD_IPS_REPORTED`].
-fn reported(network: &ObservedNetwork) -> WantedCondition {
+fn reported(resource: &PodIpResource, network: &ObservedNetwork) -> WantedCondition {
     let ipam = &network.ipam;
     let of = |status, reason, message| (POD_IPS_REPORTED, status, reason, message);
     let capacity = network.usage.and_then(|usage| usage.capacity);
@@ -313,7 +326,7 @@ fn reported(network: &ObservedNetwork) -> WantedCondition {
             "False",
             "NoIPAMReport",
             format!(
-                "IPAM {ipam} reports no capacity: allocatable {POD_IPS} counts if it is set, else what the podCIDR holds"
+                "IPAM {ipam} reports no capacity: allocatable {resource} counts if it is set, else what the podCIDR holds"
             ),
         ),
     }
@@ -358,6 +371,7 @@ mod tests {
             cpus: 2,
             memory: 4 << 30,
             max_pods: 110,
+            pod_ips: PodIpResource::default(),
             provider_id: None,
             info: NodeSystemInfo {
                 operating_system: "linux".into(),
@@ -367,13 +381,14 @@ mod tests {
         }
     }
 
-    fn ready(allocated: i64, leaked: i64) -> ObservedNetwork {
+    fn ready(allocated: i64, orphaned: i64) -> ObservedNetwork {
         ObservedNetwork {
             has_pod_cidrs: true,
             usage: Some(AddressUsage {
                 capacity: Some(253),
                 allocated,
-                leaked,
+                leaked: 0,
+                orphaned,
             }),
             ipam: "host-local".into(),
             ..ObservedNetwork::default()
@@ -452,14 +467,43 @@ mod tests {
     }
 
     #[test]
-    fn allocatable_addresses_exclude_leaked_ones() {
+    fn allocatable_addresses_exclude_orphaned_ones() {
         let status = status(&machine(), &ready(5, 2), None, Timestamp::UNIX_EPOCH);
         let of =
             |list: &Option<BTreeMap<String, Quantity>>| list.as_ref().unwrap()[POD_IPS].0.clone();
         assert_eq!(of(&status.capacity), "253");
         assert_eq!(of(&status.allocatable), "251");
         assert_eq!(allocated(&ready(5, 2)).as_deref(), Some("5"));
+        assert_eq!(orphaned(&ready(5, 2)).as_deref(), Some("2"));
         assert_eq!(status.capacity.unwrap()["memory"].0, "4194304Ki");
+    }
+
+    #[test]
+    fn addresses_are_reported_under_the_name_of_the_resource() {
+        let name = "vpc.amazonaws.com/PrivateIPv4Address";
+        let vpc = NodeMachine {
+            pod_ips: name.parse().unwrap(),
+            ..machine()
+        };
+        let of = |machine: &NodeMachine, network: &ObservedNetwork, old: &NodeStatus| {
+            let status = status(machine, network, Some(old), Timestamp::UNIX_EPOCH);
+            let of = |name: &str| {
+                [&status.capacity, &status.allocatable]
+                    .map(|list| list.as_ref()?.get(name).map(|amount| amount.0.clone()))
+            };
+            (of(name), of(POD_IPS))
+        };
+        let amounts = |total: &str, rest: &str| [Some(total.to_owned()), Some(rest.to_owned())];
+        let none = [None, None];
+        // The amount under the default name is of an earlier process.
+        let earlier = status(&machine(), &ready(0, 0), None, Timestamp::UNIX_EPOCH);
+        let reported = of(&vpc, &ready(0, 3), &earlier);
+        assert_eq!(reported, (amounts("253", "250"), none.clone()));
+        // A plugin that reports nothing leaves the amounts of a device plugin as they are.
+        let mut set = status(&vpc, &silent(), None, Timestamp::UNIX_EPOCH);
+        let set_capacity = set.capacity.as_mut().unwrap();
+        set_capacity.insert(name.into(), Quantity("14".into()));
+        assert_eq!(of(&vpc, &silent(), &set), (amounts("14", "14"), none));
     }
 
     #[test]

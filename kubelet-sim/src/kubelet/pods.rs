@@ -99,6 +99,10 @@ impl PodWorkers {
         let Some(node) = name.and_then(|name| self.nodes.get(name)).cloned() else {
             return;
         };
+        if !is_there {
+            // Addresses of its sandbox are orphaned from now on.
+            node.addresses_changed.notify_one();
+        }
         let uid = pod.uid().to_owned();
         let state = is_there.then_some(pod);
         match self.handles.get(&uid) {

@@ -11,8 +11,8 @@ use podplane_api::{
     jiff::Timestamp,
     meta::Time,
     pod_ips::{
-        OUT_OF_POD_IPS, POD_IPS, POD_READY_TO_START_CONTAINERS, has_no_sandbox, is_host_network,
-        is_terminal,
+        OUT_OF_POD_IPS, POD_READY_TO_START_CONTAINERS, PodIpResource, has_no_sandbox,
+        is_host_network, is_terminal,
     },
 };
 
@@ -28,10 +28,12 @@ pub struct ReadySandbox {
 /// The refusal of a pod for want of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rejection {
+    /// Addresses that the pod needs.
+    pub requested: u64,
     /// Addresses taken.
-    pub used: i64,
+    pub used: u64,
     /// Addresses in all.
-    pub capacity: i64,
+    pub capacity: u64,
 }
 
 /// The status of a pod that runs: its sandbox is ready, and each container counts as running since
@@ -198,8 +200,17 @@ fn end_container(container: &mut ContainerStatus, now: Timestamp) {
 
 /// The status of a pod that is refused for want of an address; the texts are those of Kubernetes'
 /// admission.
-pub fn rejected(pod: &Pod, rejection: Rejection, now: Timestamp) -> PodStatus {
-    let Rejection { used, capacity } = rejection;
+pub fn rejected(
+    pod: &Pod,
+    resource: &PodIpResource,
+    rejection: Rejection,
+    now: Timestamp,
+) -> PodStatus {
+    let Rejection {
+        requested,
+        used,
+        capacity,
+    } = rejection;
     let mut status = pod.status.clone().unwrap_or_default();
     set_condition(
         &mut status,
@@ -212,7 +223,7 @@ pub fn rejected(pod: &Pod, rejection: Rejection, now: Timestamp) -> PodStatus {
         phase: Some("Failed".into()),
         reason: Some(OUT_OF_POD_IPS.into()),
         message: Some(format!(
-            "Pod was rejected: Node didn't have enough resource: {POD_IPS}, requested: 1, used: {used}, capacity: {capacity}"
+            "Pod was rejected: Node didn't have enough resource: {resource}, requested: {requested}, used: {used}, capacity: {capacity}"
         )),
         start_time: status.start_time.clone().or(Some(Time(now))),
         ..status
@@ -485,7 +496,9 @@ mod tests {
     fn rejection_has_the_message_of_kubernetes() {
         let status = rejected(
             &pod(false),
+            &PodIpResource::default(),
             Rejection {
+                requested: 1,
                 used: 5,
                 capacity: 5,
             },

@@ -440,7 +440,12 @@ impl Worker {
                 )));
             }
             AdmissionVerdict::Reject(rejection) => {
-                let status = status::rejected(pod, rejection, clock::timestamp());
+                let status = status::rejected(
+                    pod,
+                    &self.node.machine.pod_ips,
+                    rejection,
+                    clock::timestamp(),
+                );
                 let message = status.message.clone().unwrap_or_default();
                 admission.fail(message.clone());
                 admission.end();

@@ -54,6 +54,10 @@ impl NodeFilter for Fit {
             reasons.push(Cow::Borrowed("Too many pods"));
         }
         for (resource, wanted) in pod.requests.positive() {
+            // `PodIPs` counts these for every pod.
+            if self.policy == IpPolicy::Resource && resource == node.pod_ip_resource.as_str() {
+                continue;
+            }
             let allocatable = node.allocatable.get(resource);
             if wanted > allocatable - node.pods.requested().get(resource) {
                 reasons.push(format!("Insufficient {resource}").into());

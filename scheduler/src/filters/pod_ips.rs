@@ -24,12 +24,18 @@ impl NodeFilter for PodIps {
     }
 
     fn filter(&self, pod: &PodInfo, node: &NodeInfo) -> Result<(), Objection> {
-        if !pod.needs_ip() || node.free_pod_ips() > 0 {
+        if !pod.needs_ip() || node.free_pod_ips() >= pod.needed_ips.into() {
             return Ok(());
         }
-        let objection = match node.pod_ip_capacity() {
-            ..=0 => Objection::unresolvable(REASON),
-            1.. => Objection::unschedulable(REASON),
+        // Pods that leave do not free orphaned addresses.
+        let addresses = node.addresses();
+        let available = addresses
+            .capacity
+            .count()
+            .saturating_sub(addresses.orphaned);
+        let objection = match pod.needed_ips > available {
+            true => Objection::unresolvable(REASON),
+            false => Objection::unschedulable(REASON),
         };
         Err(objection.with(detail(node)))
     }
@@ -50,31 +56,26 @@ fn detail(node: &NodeInfo) -> NodeShortage {
         || "its IPAM plugin".to_owned(),
         |name| format!("IPAM {name}"),
     );
-    let (text, is_reported) = match node.pod_ips {
+    let addresses = node.addresses();
+    let silent = format!("{ipam} reports no capacity");
+    let (text, is_reported) = match addresses.capacity {
         NodeCapacity::AwaitsBlock => {
             let network = plugin.map_or_else(String::new, |name| format!(" (IPAM {name})"));
-            (format!("waits for its podCIDR{network}"), false)
+            (format!("{addresses}{network}"), false)
         }
-        NodeCapacity::Pods { count, basis } => {
-            let taken = node.taken_pod_ips();
-            let silent = format!("{ipam} reports no capacity");
-            let text = match basis {
-                Basis::Report => {
-                    format!("{taken} of {count} pod IPs that {ipam} reports are taken")
+        NodeCapacity::Pods { basis, .. } => {
+            let source = match basis {
+                Basis::Report => format!("as {ipam} reports"),
+                Basis::Allocatable => {
+                    format!("by allocatable {}; {silent}", node.pod_ip_resource)
                 }
-                Basis::Allocatable => format!(
-                    "{taken} of {count} allocatable {} are taken; {silent}",
-                    pod_ips::POD_IPS
-                ),
-                Basis::Blocks => format!(
-                    "{taken} of {count} pod IPs of podCIDR {} are taken; {silent}",
-                    node.pod_cidrs().join(",")
-                ),
-                Basis::Pods => format!(
-                    "{taken} of {count} allocatable pods are taken; it has no podCIDR and {silent}"
-                ),
+                Basis::Blocks => {
+                    format!("by podCIDR {}; {silent}", node.pod_cidrs().join(","))
+                }
+                Basis::Pods => format!("by allocatable pods; it has no podCIDR and {silent}"),
             };
             let is_usual = plugin.is_none_or(|name| name == USUAL);
+            let text = format!("{addresses}, {source}");
             (text, is_usual && basis <= Basis::Blocks)
         }
     };

@@ -252,6 +252,48 @@ fn counts_addresses_as_a_resource() {
 }
 
 #[test]
+fn orphaned_addresses_are_taken_and_stay_if_pods_leave() {
+    let check = |orphaned: &str, pods: usize| {
+        let node = NodeBuilder::new("n").block("10.0.0.0/29", 5);
+        let mut node = node.orphaned(orphaned).info();
+        for n in 0..pods {
+            node.pods.insert(PodBuilder::new(&n.to_string()).info());
+        }
+        let filters = NodeFilters::new(IpPolicy::Resource);
+        let refusal = filters.check(&PodBuilder::new("p").info(), &node);
+        refusal.map_err(|refusal| refusal.resolvable)
+    };
+    assert_eq!(check("4", 0), Ok(()));
+    assert_eq!(check("4", 1), Err(Resolvability::ByPreemption));
+    assert_eq!(check("5", 0), Err(Resolvability::Never));
+    assert_eq!(check("0", 4), Ok(()));
+}
+
+#[test]
+fn a_request_for_addresses_is_counted_once() {
+    let resource = |ips: u32, asked: &str, present: &[PodBuilder]| {
+        let node = NodeBuilder::new("n").block("10.0.0.0/24", ips);
+        let pod = PodBuilder::new("p").ask(pod_ips::POD_IPS, asked);
+        reasons(IpPolicy::Resource, &node, present, &pod)
+    };
+    let short = ["Insufficient pod IPs"];
+    assert!(resource(2, "2", &[]).is_empty());
+    assert_eq!(resource(1, "2", &[]), short);
+    assert!(resource(1, "1", &[]).is_empty());
+    let one = [PodBuilder::new("o")];
+    assert!(resource(3, "2", &one).is_empty());
+    assert_eq!(resource(2, "2", &one), short);
+    let two = [PodBuilder::new("o").ask(pod_ips::POD_IPS, "2")];
+    assert!(resource(3, "1", &two).is_empty());
+    assert_eq!(resource(3, "2", &two), short);
+    // Without the policy it is an extended resource like others.
+    let node = NodeBuilder::new("n").offer(pod_ips::POD_IPS, "1");
+    let pod = PodBuilder::new("p").ask(pod_ips::POD_IPS, "2");
+    let off = reasons(IpPolicy::Off, &node, &[], &pod);
+    assert_eq!(off, ["Insufficient podplane.io/pod-ips"]);
+}
+
+#[test]
 fn shortage_of_addresses_names_its_source() {
     let of = |node: NodeBuilder| {
         let mut node = node.info();
@@ -270,22 +312,22 @@ fn shortage_of_addresses_names_its_source() {
     for (node, text, is_in_message) in [
         (
             set(block("host-local")),
-            "2 of 2 pod IPs that IPAM host-local reports are taken",
+            "0 of 2 IPs free: 2 pods, 0 orphaned, as IPAM host-local reports",
             false,
         ),
         (
-            set(block("x")),
-            "2 of 2 pod IPs that IPAM x reports are taken",
+            set(block("x")).orphaned("1"),
+            "0 of 2 IPs free: 2 pods, 1 orphaned, as IPAM x reports",
             true,
         ),
         (
             set(unreported(block("x"))),
-            "2 of 2 allocatable podplane.io/pod-ips are taken; IPAM x reports no capacity",
+            "0 of 2 IPs free: 2 pods, 0 orphaned, by allocatable podplane.io/pod-ips; IPAM x reports no capacity",
             true,
         ),
         (
             unreported(block("x")),
-            "2 of 1 pod IPs of podCIDR 10.0.0.0/30 are taken; IPAM x reports no capacity",
+            "0 of 1 IP free: 2 pods, 0 orphaned, by podCIDR 10.0.0.0/30; IPAM x reports no capacity",
             true,
         ),
         (
@@ -293,7 +335,7 @@ fn shortage_of_addresses_names_its_source() {
                 .condition("Ready", "True")
                 .offer("pods", "3")
                 .allocated("3"),
-            "3 of 3 allocatable pods are taken; it has no podCIDR and IPAM x reports no capacity",
+            "0 of 3 IPs free: 2 pods, 1 orphaned, by allocatable pods; it has no podCIDR and IPAM x reports no capacity",
             true,
         ),
         (node("x"), "waits for its podCIDR (IPAM x)", true),

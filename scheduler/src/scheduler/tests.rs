@@ -253,6 +253,69 @@ fn waits_for_an_address_that_outlives_its_pod() {
 }
 
 #[test]
+fn pods_avoid_a_node_whose_addresses_are_orphaned() {
+    let mut scheduler = Scheduler::new(IpPolicy::Resource);
+    let node = |name: &str, cidr: &str| NodeBuilder::new(name).block(cidr, 5);
+    // Four sandboxes of pods that are gone: one address of "a" is free, and all of "b".
+    let stuck = node("a", "10.0.0.0/29").allocated("4").orphaned("4");
+    let empty = node("b", "10.0.0.8/29").allocated("0").orphaned("0");
+    scheduler.apply_node(Arc::new(stuck.node()), s(0));
+    scheduler.apply_node(Arc::new(empty.node()), s(0));
+    for n in 0..7 {
+        scheduler.apply_pod(PodBuilder::new(&format!("p{n}")).pod(), s(0));
+    }
+    let mut placed = Vec::new();
+    while let Some(attempt) = scheduler.attempt(s(0)) {
+        placed.extend(attempt.outcome.ok().map(|node| node.to_string()));
+    }
+    placed.sort();
+    assert_eq!(placed, ["a", "b", "b", "b", "b", "b"]);
+    let waiting = (0..7).map(|n| scheduler.explain(&format!("p{n}").as_str().into()));
+    let messages: Vec<_> = waiting
+        .filter_map(|explained| match explained {
+            PodExplanation::Waiting { refusals, .. } => {
+                let detail = &refusals.refusals[&NodeName::from("a")].detail;
+                Some(detail.as_ref().unwrap().text.clone())
+            }
+            _ => None,
+        })
+        .collect();
+    let full = "0 of 5 IPs free: 1 pod, 4 orphaned, as its IPAM plugin reports";
+    assert_eq!(messages, [full]);
+}
+
+#[test]
+fn the_address_of_a_pod_deleted_by_force_is_not_free_before_its_kubelet_reports() {
+    let report = |allocated: &str, orphaned: &str| {
+        let node = block("10.255.0.0/30", 1);
+        Arc::new(node.allocated(allocated).orphaned(orphaned).node())
+    };
+    // The node's report of the orphaned address may come before or after the deletion.
+    for late in [true, false] {
+        let (mut scheduler, ..) = story(IpPolicy::Resource, &block("10.255.0.0/30", 1));
+        scheduler.apply_node(report("1", "0"), s(1));
+        let holder = PodBuilder::new("other-0").on("n");
+        if late {
+            scheduler.delete_pod(&holder.pod(), s(60));
+            assert!(!scheduler.is_ready(s(60)));
+            scheduler.apply_node(report("1", "1"), s(61));
+        } else {
+            scheduler.apply_node(report("1", "1"), s(60));
+            scheduler.delete_pod(&holder.pod(), s(61));
+        }
+        assert!(!scheduler.is_ready(s(61)), "late: {late}");
+        scheduler.apply_node(report("0", "0"), s(62));
+        assert_eq!(settle(&mut scheduler, s(62)).0.len(), 1, "late: {late}");
+    }
+    // The sandbox of a pod that has ended is gone before the object.
+    let (mut scheduler, ..) = story(IpPolicy::Resource, &block("10.255.0.0/30", 1));
+    scheduler.apply_node(report("1", "0"), s(1));
+    let ended = PodBuilder::new("other-0").on("n").ended("Succeeded", "");
+    scheduler.delete_pod(&ended.pod(), s(60));
+    assert_eq!(settle(&mut scheduler, s(60)).0.len(), 1);
+}
+
+#[test]
 fn pods_wait_for_a_node_and_for_its_block() {
     let mut scheduler = Scheduler::new(IpPolicy::Resource);
     scheduler.apply_pod(PodBuilder::new("p").pod(), s(0));

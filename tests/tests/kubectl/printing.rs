@@ -51,14 +51,15 @@ fn nodes(kubectl: &Kubectl) {
 
 fn nodes_wide(kubectl: &Kubectl) {
     let table = kubectl.run("get nodes -o wide").ok();
-    let want = "NAME STATUS ROLES AGE VERSION INTERNAL-IP EXTERNAL-IP OS-IMAGE KERNEL-VERSION CONTAINER-RUNTIME POD-CIDR POD-IPS";
+    let want = "NAME STATUS ROLES AGE VERSION INTERNAL-IP EXTERNAL-IP OS-IMAGE KERNEL-VERSION CONTAINER-RUNTIME POD-CIDR POD-IPS ORPHANED-IPS";
     assert_eq!(header(&table), words(want));
     let node = row(&table, &kubectl.node());
-    let [.., cidr, ips] = node.as_slice() else {
+    let [.., cidr, ips, orphaned] = node.as_slice() else {
         panic!("{table}");
     };
     assert!(cidr.starts_with("10.244."), "{table}");
     assert!(ips.ends_with("/253"), "{table}");
+    assert_eq!(*orphaned, "0", "{table}");
 }
 
 fn nothing(kubectl: &Kubectl) {

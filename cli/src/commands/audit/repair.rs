@@ -40,12 +40,14 @@ pub(super) fn command(args: &AuditArgs) -> String {
         Some(format!(" --{name} {value}"))
     };
     let length = |name: &str, value: Option<u8>| Some(format!(" --{name} {}", value?));
+    let resource = args.pod_ip_resource.as_ref();
     let flags = [
         text("cluster-cidr", &args.cluster_cidr),
         length("node-cidr-mask-size", args.node_cidr_mask_size),
         length("node-cidr-mask-size-ipv4", args.node_cidr_mask_size_ipv4),
         length("node-cidr-mask-size-ipv6", args.node_cidr_mask_size_ipv6),
         text("service-cidr", &args.service_cidr),
+        resource.map(|name| format!(" --pod-ip-resource {name}")),
     ];
     let ipam = match args.ipam {
         IpamFlag::Auto => None,

@@ -9,10 +9,11 @@ use podplane_api::{
     core::{Event, Node, Pod, Taint},
     kinds::{node, pod},
     meta::MicroTime,
-    pod_ips,
+    pod_ips::{self, PodIpResource},
     table::{self, age},
 };
 use podplane_client::{Client, ListParams};
+use podplane_ipam::NodeAddresses;
 use podplane_kubelet::kubelet::node_network::annotations::Peer;
 
 use super::{annotations, events, events_table, network, pairs, time};
@@ -28,6 +29,8 @@ pub(super) async fn sheet(client: &Client, name: &str) -> anyhow::Result<Sheet> 
         ..ListParams::default()
     };
     let mut pods = client.all::<Pod>().list(&on_it).await?.items;
+    let resource = PodIpResource::of_node(&node);
+    let held = pods.iter().map(|pod| resource.addresses_held(pod)).sum();
     pods.retain(|pod| !pod_ips::is_terminal(pod));
     let lease = match client.namespaced::<Lease>(LEASES).get(name).await {
         Ok(lease) => Some(lease),
@@ -39,6 +42,7 @@ pub(super) async fn sheet(client: &Client, name: &str) -> anyhow::Result<Sheet> 
     let peers: Vec<_> = nodes.items.iter().map(Peer::of).collect();
     Ok(write(
         &node,
+        resource.addresses(&node, held),
         &peers,
         &pods,
         lease.as_ref(),
@@ -49,6 +53,7 @@ pub(super) async fn sheet(client: &Client, name: &str) -> anyhow::Result<Sheet> 
 
 fn write(
     node: &Node,
+    addresses: NodeAddresses,
     peers: &[Peer],
     pods: &[Pod],
     lease: Option<&Lease>,
@@ -76,10 +81,7 @@ fn write(
             .unwrap_or(table::NONE),
     );
     sheet.field("PodCIDRs", node::pod_cidrs(node));
-    sheet.field(
-        "Pod IPs",
-        format!("{} (allocated/all)", node::pod_ips(node)),
-    );
+    sheet.field("Pod IPs", addresses.to_string());
     network::write(&mut sheet, &Peer::of(node), peers);
     sheet.section("Lease", |sheet| {
         if let Some(lease) = lease.and_then(|lease| lease.spec.as_ref()) {
@@ -189,7 +191,7 @@ mod tests {
     #[test]
     fn describes_a_node_with_a_pod() {
         let node: Node = strict::decode(json!({"metadata": {"name": "node-0", "creationTimestamp": "2026-01-01T00:00:00Z",
-                "labels": {"kubernetes.io/hostname": "node-0"}, "annotations": {"podplane.io/pod-ips-allocated": "1"}},
+                "labels": {"kubernetes.io/hostname": "node-0"}, "annotations": {"podplane.io/pod-ips-orphaned": "1"}},
             "spec": {"podCIDR": "10.244.0.0/24", "podCIDRs": ["10.244.0.0/24"], "taints": [{"key": "a", "value": "b", "effect": "NoSchedule"}]},
             "status": {"capacity": {"cpu": "4", "podplane.io/pod-ips": "253"}, "allocatable": {"cpu": "4"},
                 "addresses": [{"type": "InternalIP", "address": "172.18.0.2"}],
@@ -204,13 +206,13 @@ mod tests {
 Name:           node-0
 Roles:          <none>
 Labels:         kubernetes.io/hostname=node-0
-Annotations:    podplane.io/pod-ips-allocated: 1
+Annotations:    podplane.io/pod-ips-orphaned: 1
 Created:        2026-01-01T00:00:00Z
 Taints:         a=b:NoSchedule
 Unschedulable:  false
 PodCIDR:        10.244.0.0/24
 PodCIDRs:       10.244.0.0/24
-Pod IPs:        1/253 (allocated/all)
+Pod IPs:        251 of 253 IPs free: 1 pod, 1 orphaned
 Lease:          <none>
 Conditions:
   Type    Status   Heartbeat   Since   Reason         Message
@@ -226,6 +228,8 @@ Pods:
   Namespace   Name    Status    IP           Host Network   Age
   default     web-0   Running   10.244.0.2   no             30s
 Events:         <none>";
-        assert_eq!(write(&node, &[], &[pod], None, &[], now).to_string(), want);
+        let addresses = PodIpResource::default().addresses(&node, 1);
+        let sheet = write(&node, addresses, &[], &[pod], None, &[], now);
+        assert_eq!(sheet.to_string(), want);
     }
 }

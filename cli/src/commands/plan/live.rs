@@ -32,6 +32,7 @@ pub(super) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
         node_cidr_mask_size_ipv4: args.node_cidr_mask_size_ipv4,
         node_cidr_mask_size_ipv6: args.node_cidr_mask_size_ipv6,
         service_cidr: Some(args.service_cidr.clone()).filter(|range| !range.is_empty()),
+        pod_ip_resource: None,
         ipam: None,
     };
     let dump = read(&args.from, &flags).map_err(UnusableInput)?;

@@ -3,7 +3,7 @@
 use std::{fmt, str::FromStr, sync::Arc};
 
 use podplane_ipam::{
-    addresses::{NodeAddresses, PodFacts, UsageReport},
+    addresses::{AddressReport, NodeAddresses, PodFacts},
     capacity::{self, NodeCapacity, NodeFacts},
     parse_cidr,
 };
@@ -93,33 +93,34 @@ impl PodIpResource {
         named.and_then(|name| name.parse().ok()).unwrap_or_default()
     }
 
-    /// The addresses of a node whose pods hold `held` of them. It counts addresses that the kubelet
-    /// reports as orphaned, and never twice: the kubelet takes them off allocatable, too, for other
-    /// schedulers.
+    /// The addresses of a node whose pods hold `held` of them.
     #[must_use]
     pub fn addresses(&self, node: &Node, held: u64) -> NodeAddresses {
-        let (capacity, report) = self.report(node);
-        NodeAddresses::of(capacity, held, report)
+        NodeAddresses::of(&self.report(node), held)
     }
 
     /// The most addresses that the pods of the node may hold so that a further pod can have
     /// `needed`; `None` if it cannot, even if they hold none.
     #[must_use]
     pub fn most_held(&self, node: &Node, needed: u64) -> Option<u64> {
-        let (capacity, report) = self.report(node);
-        NodeAddresses::most_held(capacity, needed, report)
+        NodeAddresses::most_held(&self.report(node), needed)
     }
 
-    fn report(&self, node: &Node) -> (NodeCapacity, UsageReport) {
-        let report = UsageReport {
-            orphaned: orphaned(node),
+    /// The addresses of a node as its kubelet reports them.
+    ///
+    /// A kubelet that reports orphaned addresses takes them off allocatable for schedulers that do
+    /// not know them, so that the capacity counts here: they are not counted twice.
+    #[must_use]
+    pub fn report(&self, node: &Node) -> AddressReport {
+        let orphaned = orphaned(node);
+        AddressReport {
+            capacity: match orphaned {
+                Some(_) => self.capacity(node),
+                None => self.allocatable(node),
+            },
+            orphaned,
             allocated: allocated(node),
-        };
-        let capacity = match report.orphaned {
-            Some(_) => self.capacity(node),
-            None => self.allocatable(node),
-        };
-        (capacity, report)
+        }
     }
 
     /// The number of pods that the node has addresses for, orphaned addresses included.

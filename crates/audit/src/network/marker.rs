@@ -2,7 +2,10 @@
 
 use podplane_ipam::invariants::PodKey;
 
-use crate::item::{LenientValue, RawObject};
+use crate::{
+    dump::POD_IPS,
+    item::{LenientValue, RawObject},
+};
 
 /// Software of a network; the first of a cluster names its network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,7 +51,7 @@ impl Marker {
         let LenientValue(annotations) = &item.metadata.0.annotations;
         let LenientValue(status) = &item.status;
         let provider = item.spec.0.provider_id.as_str();
-        let has_pod_ips = status.capacity.0.pod_ips.is_set();
+        let has_pod_ips = status.capacity.0.0.contains_key(POD_IPS);
         let marked = [
             (annotations.calico_address.is_set(), Self::Calico),
             (annotations.cilium_host.is_set(), Self::Cilium),

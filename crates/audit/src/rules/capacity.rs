@@ -40,13 +40,21 @@ pub(super) fn of_nodes(
             count => format!("; {count} of them wait for one"),
         };
         let capacity = node.ip_capacity;
+        let dumped = dump.node_named(name);
+        let orphaned = dumped.map_or(0, |node| node.orphaned);
+        let orphans = match orphaned {
+            0 => String::new(),
+            1 => "; 1 more is orphaned".into(),
+            count => format!("; {} more are orphaned", readable(count.into())),
+        };
+        let taken = u128::from(used) + u128::from(orphaned);
         let (severity, repair) = match capacity {
             Some(_) if over.contains(name) => (
                 Severity::Error,
                 "delete pods of the node, so that their owners make others elsewhere; cordon it until they have, or let the scheduler count addresses",
             ),
             // A node without addresses is not nearly full.
-            Some(capacity) if u128::from(used) * 100 >= u128::from(capacity) * u128::from(NEAR) => (
+            Some(capacity) if taken * 100 >= u128::from(capacity) * u128::from(NEAR) => (
                 Severity::Warning,
                 "let fewer pods run on it (--max-pods), or give the node a larger block",
             ),
@@ -60,9 +68,9 @@ pub(super) fn of_nodes(
             ),
             Some(_) | None => return None,
         };
-        let exact = dump.node_named(name).and_then(|node| dump.capacity(node));
+        let exact = dumped.and_then(|node| dump.capacity(node));
         let has = counted(exact.unwrap_or_default(), "address", "addresses");
-        let message = format!("node {name} has {has} for {}{wait}", pods(used));
+        let message = format!("node {name} has {has} for {}{orphans}{wait}", pods(used));
         let waiting = waiting.iter().map(|pod| format!("Pod/{}/{}", pod.namespace, pod.name));
         let mut objects: Vec<_> = waiting.chain([node_object(name)]).collect();
         objects.sort_unstable();

@@ -1,14 +1,20 @@
 //! The addresses of a node: its ranges, who has one, and how many are left.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use podplane_api::{
     Object as _,
-    pod_ips::{self, PodIpResource, is_host_network},
+    pod_ips::{self, is_host_network},
 };
 use podplane_host::task;
 use podplane_host_local::Lease;
-use podplane_ipam::capacity::NodeCapacity;
+use podplane_ipam::{
+    NodeAddresses,
+    capacity::{Basis, NodeCapacity},
+};
 
 use super::{
     super::{ipam_report::ReportState, plan::Sandbox},
@@ -16,12 +22,12 @@ use super::{
 };
 use crate::{
     NodeDir,
-    ipam::{AddressUsage, NetworkAddresses},
+    ipam::{AddressUsage, LeaseOwner, NetworkAddresses},
 };
 
 /// The quarters of a node's addresses that may be in use while it counts as roomy. A node whose
 /// last report was roomy may report later changes with a delay, since nobody waits for them.
-const ROOMY: i64 = 3;
+const ROOMY: u64 = 3;
 
 /// The addresses of a node at one time.
 #[derive(Clone, Debug, Default)]
@@ -45,6 +51,8 @@ pub struct AddressBooks {
     /// UIDs of pods whose sandboxes have an address or may have one, if host-local's files do not
     /// tell.
     pub presumed: BTreeSet<String>,
+    /// The addresses that each pod holds which is bound to the node, by UID.
+    pub held: BTreeMap<String, u64>,
 }
 
 impl AddressBooks {
@@ -79,31 +87,44 @@ impl AddressBooks {
             .is_some_and(NetworkAddresses::knows_leases)
     }
 
-    /// UIDs of pods that have an address, or may have one.
-    pub fn holders(&self) -> BTreeSet<String> {
+    /// The pods bound to the node that have an address, or may have one: what each of them holds,
+    /// by UID. Addresses of other pods are orphaned.
+    pub fn holders(&self) -> BTreeMap<String, u64> {
         let owners = self.current().filter_map(|lease| self.owner(lease));
-        let owners = owners.map(|sandbox| sandbox.uid.clone());
-        owners.chain(self.presumed.iter().cloned()).collect()
+        let owners = owners.map(|sandbox| &sandbox.uid).chain(&self.presumed);
+        let held = owners.filter_map(|uid| Some((uid.clone(), *self.held.get(uid)?)));
+        held.collect()
+    }
+
+    fn kind_of_owner(&self, lease: &Lease) -> LeaseOwner {
+        match self.owner(lease) {
+            Some(sandbox) if self.held.contains_key(&sandbox.uid) => LeaseOwner::BoundPod,
+            Some(_) => LeaseOwner::GonePod,
+            None => LeaseOwner::Nobody,
+        }
     }
 
     /// The counts; `None` without a configuration. Where the leases are not known, each pod with a
     /// sandbox counts as one.
     pub fn usage(&self) -> Option<AddressUsage> {
-        let is_known = |id: &str| self.sandbox(id).is_some();
         match &self.ipam {
             Some(ipam) if ipam.knows_leases() => {
-                Some(AddressUsage::count(ipam.capacity, self.current(), is_known))
+                let owner = |lease: &Lease| self.kind_of_owner(lease);
+                Some(AddressUsage::count(ipam.capacity, self.current(), owner))
             }
             _ if self.plugin.is_empty() => None,
             ipam => {
                 let reported = ipam.as_ref().map(|ipam| ipam.capacity.pods());
                 let refused = self.refused.as_ref().map(|_| 0);
+                let is_orphaned = |uid: &&String| !self.held.contains_key(*uid);
+                let orphaned = self.presumed.iter().filter(is_orphaned).count();
                 Some(AddressUsage {
                     capacity: reported
                         .or(refused)
                         .map(|pods| i64::try_from(pods).unwrap_or(i64::MAX)),
                     allocated: i64::try_from(self.presumed.len()).unwrap_or(i64::MAX),
                     leaked: 0,
+                    orphaned: i64::try_from(orphaned).unwrap_or(i64::MAX),
                 })
             }
         }
@@ -132,44 +153,81 @@ impl NodeContext {
     ) -> Result<AddressBooks, NodeError> {
         let object = self.object();
         let blocks = object.map(|node| pod_ips::pod_cidrs(&node).to_vec());
+        let held_before = self.held();
         let reported = self.reports.get(blocks.unwrap_or_default(), max_age).await;
         let dir = self.dir.clone();
         let read = move || read_books(&dir, reported);
         let mut books = task::spawn_blocking(read).await??;
         let listed = self.runtime.list().await;
         books.sandboxes = listed.map_err(NodeError::runtime("list sandboxes"))?;
+        // A pod that came or went in the meantime has no orphaned address: its sandbox was created
+        // after the pod was seen, and a pod that ends in order goes after its sandbox.
+        books.held = self.held();
+        books.held.extend(held_before);
         if !books.has_files() && !books.plugin.is_empty() {
-            books.presumed = self.presumed_uids(&books.sandboxes);
+            books.presumed = self.presumed_uids(&books).await;
         }
         Ok(books)
     }
 
-    /// UIDs of the pods of these sandboxes, except for pods that share the node's network.
-    fn presumed_uids(&self, sandboxes: &[Sandbox]) -> BTreeSet<String> {
-        let shares = |sandbox: &Sandbox| {
-            let pod = self.pods.get(&sandbox.pod);
-            pod.is_some_and(|pod| pod.uid() == sandbox.uid && is_host_network(&pod))
-        };
-        let own = sandboxes.iter().filter(|sandbox| !shares(sandbox));
-        own.map(|sandbox| sandbox.uid.clone()).collect()
+    /// The addresses that each pod of this node holds, by UID.
+    fn held(&self) -> BTreeMap<String, u64> {
+        let pods = self.own_pods();
+        let each = pods
+            .iter()
+            .map(|pod| (pod.uid(), self.machine.pod_ips.addresses_held(pod)));
+        let holding = each.filter(|(_, held)| *held > 0);
+        holding.map(|(uid, held)| (uid.to_owned(), held)).collect()
     }
 
-    /// The number of pods that the node has addresses for; `None` while it waits for its block.
-    pub(super) fn capacity(&self, usage: Option<&AddressUsage>) -> Option<i64> {
-        if let Some(reported) = usage.and_then(|usage| usage.capacity) {
-            return Some(reported);
+    /// UIDs of the pods whose sandboxes have an address or may have one: those of pods that hold
+    /// one, and of other pods if the runtime does not deny it. A pod on the node's network has none.
+    async fn presumed_uids(&self, books: &AddressBooks) -> BTreeSet<String> {
+        let mut uids = BTreeSet::new();
+        for sandbox in &books.sandboxes {
+            let uid = sandbox.uid.as_str();
+            let has_address = books.held.contains_key(uid)
+                || match self.pods.get(&sandbox.pod) {
+                    Some(pod) if pod.uid() == uid && is_host_network(&pod) => false,
+                    _ => {
+                        let asked = self.addresses_of(&sandbox.id).await;
+                        asked.map_or(true, |addresses| !addresses.is_empty())
+                    }
+                };
+            if has_address {
+                uids.insert(uid.to_owned());
+            }
         }
-        let node = self.object()?;
-        match PodIpResource::of_node(&node).capacity(&node) {
-            NodeCapacity::AwaitsBlock => None,
-            NodeCapacity::Pods { count, .. } => Some(i64::try_from(count).unwrap_or(i64::MAX)),
+        uids
+    }
+
+    /// The number of pods that the node has addresses for: what the IPAM plugin reports, else what
+    /// the Node object says.
+    pub(super) fn capacity(&self, usage: Option<&AddressUsage>) -> NodeCapacity {
+        match usage.and_then(|usage| usage.capacity) {
+            Some(reported) => NodeCapacity::Pods {
+                count: u64::try_from(reported).unwrap_or(0),
+                basis: Basis::Report,
+            },
+            None => self.object().map_or(NodeCapacity::AwaitsBlock, |node| {
+                self.machine.pod_ips.capacity(&node)
+            }),
+        }
+    }
+
+    /// The use of the node's addresses by the pods that are bound to it.
+    pub(super) fn addresses(&self, usage: &AddressUsage) -> NodeAddresses {
+        NodeAddresses {
+            capacity: self.capacity(Some(usage)),
+            held: self.held().into_values().sum(),
+            orphaned: u64::try_from(usage.orphaned).unwrap_or(0),
         }
     }
 
     /// Returns true if the node has addresses for many more pods.
     pub(super) fn is_roomy(&self, usage: &AddressUsage) -> bool {
-        self.capacity(Some(usage))
-            .is_some_and(|capacity| usage.allocated <= capacity / 4 * ROOMY)
+        let used = u64::try_from(usage.allocated.saturating_add(usage.leaked)).unwrap_or(0);
+        used <= self.capacity(Some(usage)).count() / 4 * ROOMY
     }
 }
 

@@ -9,7 +9,9 @@ use backon::BackoffBuilder as _;
 use podplane_api::{
     Object as _,
     core::Node as NodeObject,
-    pod_ips::{IPAM, POD_IPS_ALLOCATED, POD_RANGES},
+    pod_ips::{
+        IPAM, POD_IPS_ALLOCATED, POD_IPS_ORPHANED, POD_IPS_RESOURCE, POD_RANGES, PodIpResource,
+    },
 };
 use podplane_client::events::EventType;
 use podplane_error_chain::one_line;
@@ -208,7 +210,9 @@ impl NodeContext {
         };
         let usage = books.usage();
         reporter.is_roomy = usage.as_ref().is_some_and(|usage| self.is_roomy(usage));
-        self.metrics.addresses(self.name(), usage.as_ref());
+        let addresses = usage.as_ref().map(|usage| self.addresses(usage));
+        self.metrics
+            .addresses(self.name(), usage.as_ref().zip(addresses.as_ref()));
         reporter.reused = books.reported.is_reused();
         if cidrs.is_none() && books.uses_pod_cidr {
             // The runtime may still have the block of an earlier Node of this name, which is
@@ -278,8 +282,11 @@ impl NodeContext {
         let nodes = self.client.all::<NodeObject>();
         let mut node = Arc::unwrap_or_clone(node);
         let annotations = node.metadata.annotations.get_or_insert_default();
+        let renamed = Some(&self.machine.pod_ips).filter(|name| **name != PodIpResource::default());
         let of_pods = [
             (POD_IPS_ALLOCATED, node_status::allocated(network)),
+            (POD_IPS_ORPHANED, node_status::orphaned(network)),
+            (POD_IPS_RESOURCE, renamed.map(ToString::to_string)),
             (POD_RANGES, node_status::ranges(network)),
             (
                 IPAM,

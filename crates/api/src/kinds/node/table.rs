@@ -25,6 +25,7 @@ pub(super) const COLUMNS: &[Column] = &[
     wide("CONTAINER-RUNTIME"),
     wide("POD-CIDR"),
     wide("POD-IPS"),
+    wide("ORPHANED-IPS"),
 ];
 
 pub(super) fn cells(node: &Node, now: Timestamp) -> Vec<String> {
@@ -46,6 +47,7 @@ pub(super) fn cells(node: &Node, now: Timestamp) -> Vec<String> {
         reported(info.map(|info| &info.container_runtime_version)),
         pod_cidrs(node),
         pod_ips(node),
+        orphaned(node),
     ]
 }
 
@@ -124,6 +126,12 @@ pub fn pod_ips(node: &Node) -> String {
     format!("{allocated}/{count}")
 }
 
+/// The pod IPs that are not free and that no pod of the node owns; empty if the kubelet does not
+/// report them.
+fn orphaned(node: &Node) -> String {
+    pod_ips::orphaned(node).map_or_else(|| NONE.into(), |orphaned| orphaned.to_string())
+}
+
 fn or_none(text: String) -> String {
     if text.is_empty() { NONE.into() } else { text }
 }
@@ -145,7 +153,7 @@ mod tests {
     #[test]
     fn shows_a_reporting_node() {
         let node = json!({"metadata": {"name": "node-0", "creationTimestamp": "2026-01-01T00:00:00Z",
-                "labels": {"node-role.kubernetes.io/worker": ""}, "annotations": {"podplane.io/pod-ips-allocated": "5"}},
+                "labels": {"node-role.kubernetes.io/worker": ""}, "annotations": {"podplane.io/pod-ips-allocated": "5", "podplane.io/pod-ips-orphaned": "1"}},
             "spec": {"podCIDR": "10.244.0.0/24", "podCIDRs": ["10.244.0.0/24", "fd00::/64"], "unschedulable": true},
             "status": {"capacity": {"podplane.io/pod-ips": "253"}, "conditions": [{"type": "Ready", "status": "True"}],
                 "addresses": [{"type": "Hostname", "address": "node-0"}, {"type": "InternalIP", "address": "172.18.0.2"}],
@@ -164,6 +172,7 @@ mod tests {
             "<unknown>",
             "10.244.0.0/24,fd00::/64",
             "5/253",
+            "1",
         ];
         assert_eq!(row(node), want);
         assert_eq!(want.len(), COLUMNS.len());
@@ -185,6 +194,7 @@ mod tests {
                 "<unknown>",
                 "<unknown>",
                 "<unknown>",
+                "<none>",
                 "<none>",
                 "<none>"
             ]
