@@ -6,7 +6,7 @@ use podplane_api::{
     Object, Quantity,
     core::Node,
     meta::Time,
-    pod_ips::{self, POD_IPS},
+    pod_ips::{self, POD_IPS, PodIpResource},
 };
 use podplane_ipam::capacity::NodeCapacity;
 
@@ -57,7 +57,7 @@ impl NodeInfo {
         Self {
             name: node.name().into(),
             allocatable: allocatable(&node),
-            pod_ips: pod_ips::allocatable(&node),
+            pod_ips: PodIpResource::of_node(&node).allocatable(&node),
             node,
             pods,
             refused_for_ips: false,
@@ -70,7 +70,7 @@ impl NodeInfo {
         let old = std::mem::replace(&mut self.node, node);
         let new = Arc::clone(&self.node);
         self.allocatable = allocatable(&new);
-        self.pod_ips = pod_ips::allocatable(&new);
+        self.pod_ips = PodIpResource::of_node(&new).allocatable(&new);
         if NodeReport::of(&old) != NodeReport::of(&new) {
             self.refused_for_ips = false;
         }

@@ -1,20 +1,22 @@
-//! Pod IPs as a resource of nodes: the names that the processes share, and the rules of counting
-//! (ADR 0004).
+//! Pod IPs as a resource of nodes: the names that the processes share, and the facts of objects for
+//! the rule of counting, which is [`podplane_ipam::addresses`] (ADR 0004, ADR 0041).
 
-use podplane_ipam::{
-    capacity::{self, NodeCapacity, NodeFacts},
-    parse_cidr,
-};
+mod resource;
 
-use crate::{
-    Quantity,
-    core::{Node, NodeStatus, Pod},
-    quantity,
-};
+use podplane_ipam::addresses::PodFacts;
 
-/// The resource: the number of pod IPs in the ranges of a node.
+pub use self::resource::{PodIpResource, PodIpResourceError};
+use crate::core::{Node, NodeStatus, Pod};
+
+/// The resource: the number of pod IPs in the ranges of a node. It is the default name; see
+/// [`PodIpResource`].
 pub const POD_IPS: &str = "podplane.io/pod-ips";
-/// The annotation with the number of allocated pod IPs, set by the kubelet.
+/// The annotation with the name of the resource if it is not [`POD_IPS`], set by the kubelet.
+pub const POD_IPS_RESOURCE: &str = "podplane.io/pod-ips-resource";
+/// The annotation with the number of pod IPs that are not free and that no pod bound to the node
+/// owns, set by the kubelet.
+pub const POD_IPS_ORPHANED: &str = "podplane.io/pod-ips-orphaned";
+/// The annotation with the number of pod IPs of sandboxes, set by the kubelet.
 pub const POD_IPS_ALLOCATED: &str = "podplane.io/pod-ips-allocated";
 /// The annotation with the ranges of the pods' addresses, separated by commas, if they are not in
 /// the node's podCIDR; set by the kubelet.
@@ -48,17 +50,26 @@ pub fn pod_cidrs(node: &Node) -> &[String] {
     }
 }
 
-/// The number of allocated pod IPs that the kubelet reports, if any. Invalid numbers are ignored.
+/// The number of pod IPs of sandboxes that the kubelet reports, if any. Invalid numbers are
+/// ignored.
 pub fn allocated(node: &Node) -> Option<u64> {
-    let annotations = node.metadata.annotations.as_ref()?;
-    annotations.get(POD_IPS_ALLOCATED)?.parse().ok()
+    annotation(node, POD_IPS_ALLOCATED)?.parse().ok()
+}
+
+/// The number of pod IPs that the kubelet reports as orphaned, if any: not free, and of no pod that
+/// is bound to the node. Invalid numbers are ignored.
+pub fn orphaned(node: &Node) -> Option<u64> {
+    annotation(node, POD_IPS_ORPHANED)?.parse().ok()
 }
 
 /// The IPAM plugin of the node's network, if the kubelet reports one.
 pub fn ipam(node: &Node) -> Option<&str> {
+    annotation(node, IPAM).filter(|name| !name.is_empty())
+}
+
+fn annotation<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
     let annotations = node.metadata.annotations.as_ref()?;
-    let name = annotations.get(IPAM)?;
-    Some(name.as_str()).filter(|name| !name.is_empty())
+    annotations.get(key).map(String::as_str)
 }
 
 /// Returns true if [`POD_IPS`] in the status is the IPAM plugin's report. A status without the
@@ -67,67 +78,10 @@ pub fn is_reported(status: &NodeStatus) -> bool {
     condition(status, POD_IPS_REPORTED) != Some("False")
 }
 
-/// The number of pods that the node has addresses for, leaked addresses included.
-pub fn capacity(node: &Node) -> NodeCapacity {
-    let status = node.status.as_ref();
-    let amount = |list: Option<&Quantities>| list?.get(POD_IPS).map(count);
-    let total = status.and_then(|status| amount(status.capacity.as_ref()));
-    let allocatable = status.and_then(|status| amount(status.allocatable.as_ref()));
-    match status {
-        Some(status) if is_reported(status) => of_facts(node, total.or(allocatable), None),
-        _ => of_facts(node, None, allocatable),
-    }
-}
-
-/// The number of pods that the node has addresses for, without leaked ones: a scheduler's limit.
-pub fn allocatable(node: &Node) -> NodeCapacity {
-    let status = node.status.as_ref();
-    let allocatable = status
-        .and_then(|status| status.allocatable.as_ref())
-        .and_then(|list| list.get(POD_IPS).map(count));
-    match status {
-        Some(status) if is_reported(status) => of_facts(node, allocatable, None),
-        _ => of_facts(node, None, allocatable),
-    }
-}
-
-type Quantities = std::collections::BTreeMap<String, Quantity>;
-
-fn of_facts(node: &Node, reported: Option<u64>, allocatable: Option<u64>) -> NodeCapacity {
-    let blocks = pod_cidrs(node);
-    let parsed: Result<Vec<_>, _> = blocks.iter().map(|block| parse_cidr(block)).collect();
-    let status = node.status.as_ref();
-    let pods = status.and_then(|status| status.allocatable.as_ref()?.get("pods"));
-    capacity::of_node(&NodeFacts {
-        reported,
-        allocatable,
-        has_blocks: !blocks.is_empty(),
-        // If one of two families is invalid it provides no address, and a pod needs one of each.
-        blocks: parsed.unwrap_or_default(),
-        pods: pods.map_or(0, count),
-        is_network_ready: status.is_some_and(is_network_ready),
-    })
-}
-
-/// Returns true if the node is Ready and NetworkUnavailable is not True. A kubelet is not Ready
-/// while its network needs a block that the node does not have; for other kubelets the cloud
-/// controller sets the condition.
-fn is_network_ready(status: &NodeStatus) -> bool {
-    condition(status, "Ready") == Some("True")
-        && condition(status, "NetworkUnavailable") != Some("True")
-}
-
 fn condition<'a>(status: &'a NodeStatus, kind: &str) -> Option<&'a str> {
     let mut conditions = status.conditions.iter().flatten();
     let found = conditions.find(|condition| condition.type_ == kind)?;
     Some(found.status.as_str())
-}
-
-/// A quantity as a count. A negative or invalid one counts as 0: nothing is scheduled on an amount
-/// that cannot be parsed.
-fn count(quantity: &Quantity) -> u64 {
-    let units = quantity::units(quantity).unwrap_or(0);
-    u64::try_from(units).unwrap_or(0)
 }
 
 /// True if the pod shares its node's network, and so uses no pod IP.
@@ -150,11 +104,21 @@ pub fn is_terminal(pod: &Pod) -> bool {
 ///
 /// A pod on the pod network holds one from its binding until its kubelet reports that the sandbox
 /// is gone: the pod has ended and [`POD_READY_TO_START_CONTAINERS`] is False. Neither a deletion
-/// timestamp nor the phase alone frees an address.
+/// timestamp nor the phase alone frees an address. [`PodIpResource::addresses_held`] has the number.
 pub fn holds_address(pod: &Pod) -> bool {
+    facts(pod).held() > 0
+}
+
+/// The facts of a pod, without its request.
+fn facts(pod: &Pod) -> PodFacts {
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
-    let is_bound = node.is_some_and(|node| !node.is_empty());
-    is_bound && !is_host_network(pod) && !(is_terminal(pod) && has_no_sandbox(pod))
+    PodFacts {
+        is_bound: node.is_some_and(|node| !node.is_empty()),
+        is_host_network: is_host_network(pod),
+        is_terminal: is_terminal(pod),
+        has_no_sandbox: has_no_sandbox(pod),
+        requested: 0,
+    }
 }
 
 /// True if the kubelet reports that the pod has no sandbox with a network:
@@ -169,67 +133,9 @@ pub fn has_no_sandbox(pod: &Pod) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use podplane_ipam::capacity::Basis;
-    use serde_json::json;
-
     use crate::core::{NodeSpec, PodCondition, PodSpec, PodStatus};
 
     use super::*;
-
-    fn node(spec: serde_json::Value, status: serde_json::Value) -> Node {
-        serde_json::from_value(json!({"spec": spec, "status": status})).unwrap()
-    }
-
-    #[test]
-    fn the_condition_distinguishes_reports_from_amounts_set_otherwise() {
-        let of = |reported: &str| {
-            let status = json!({
-                "capacity": {POD_IPS: "6"}, "allocatable": {POD_IPS: "4", "pods": "110"},
-                "conditions": [{"type": POD_IPS_REPORTED, "status": reported}]});
-            let node = node(json!({"podCIDR": "10.0.0.0/24"}), status);
-            (capacity(&node), allocatable(&node))
-        };
-        let pods = |count, basis| NodeCapacity::Pods { count, basis };
-        let reported = (pods(6, Basis::Report), pods(4, Basis::Report));
-        assert_eq!(of("True"), reported);
-        assert_eq!(of("Unknown"), reported);
-        let set = pods(4, Basis::Allocatable);
-        assert_eq!(of("False"), (set, set));
-    }
-
-    #[test]
-    fn capacity_without_a_report_is_that_of_blocks_then_pods() {
-        let conditions = |ready: &str, unavailable: &str| {
-            json!({"allocatable": {"pods": "110"}, "conditions": [
-                {"type": "Ready", "status": ready},
-                {"type": "NetworkUnavailable", "status": unavailable}]})
-        };
-        let of = |spec, status| allocatable(&node(spec, status));
-        let pods = |count, basis| NodeCapacity::Pods { count, basis };
-        let block = json!({"podCIDRs": ["10.0.0.0/29", "fd00::/64"]});
-        assert_eq!(of(block.clone(), json!({})), pods(5, Basis::Blocks));
-        let ready = conditions("True", "False");
-        assert_eq!(of(block, ready.clone()), pods(5, Basis::Blocks));
-        assert_eq!(of(json!({}), ready), pods(110, Basis::Pods));
-        let invalid = json!({"podCIDRs": ["10.0.0.0/24", "fd00::/x"]});
-        assert_eq!(of(invalid, json!({})), pods(0, Basis::Blocks));
-        for waits in [
-            json!({}),
-            conditions("False", "False"),
-            conditions("True", "True"),
-        ] {
-            assert_eq!(of(json!({}), waits), NodeCapacity::AwaitsBlock);
-        }
-    }
-
-    #[test]
-    fn invalid_amounts_count_as_zero() {
-        for amount in ["-1", "many"] {
-            let status = json!({"allocatable": {POD_IPS: amount}});
-            let node = node(json!({"podCIDR": "10.0.0.0/24"}), status);
-            assert_eq!(allocatable(&node).count(), 0, "{amount}");
-        }
-    }
 
     #[test]
     fn an_empty_pod_cidr_is_not_a_block() {

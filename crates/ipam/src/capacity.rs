@@ -29,7 +29,8 @@ pub fn of_blocks(blocks: &[IpNet]) -> u64 {
 pub struct NodeFacts {
     /// The number of pods that the IPAM plugin of the node's network reports to have addresses for.
     pub reported: Option<u64>,
-    /// Allocatable `podplane.io/pod-ips`, if set by something other than the IPAM plugin.
+    /// The allocatable amount of the resource of pod addresses, if set by something other than the
+    /// IPAM plugin.
     pub allocatable: Option<u64>,
     /// True if the node has blocks.
     pub has_blocks: bool,
@@ -61,7 +62,7 @@ pub enum NodeCapacity {
 pub enum Basis {
     /// The report of the IPAM plugin.
     Report,
-    /// Allocatable `podplane.io/pod-ips`.
+    /// The allocatable amount of the resource of pod addresses.
     Allocatable,
     /// The size of the node's blocks.
     Blocks,
@@ -83,9 +84,9 @@ impl NodeCapacity {
 /// The capacity of a node. The scheduler, the kubelet's admission, the invariant checker and the
 /// tables of `get nodes` all use this function.
 ///
-/// The report of the IPAM plugin decides; else allocatable `podplane.io/pod-ips`, if it is set;
-/// else the size of the node's blocks; else, on a node whose network works without a block,
-/// allocatable `pods`.
+/// The report of the IPAM plugin decides; else the allocatable amount of the resource of pod
+/// addresses, if it is set; else the size of the node's blocks; else, on a node whose network works
+/// without a block, allocatable `pods`.
 #[must_use]
 pub fn of_node(node: &NodeFacts) -> NodeCapacity {
     if !node.has_blocks && !node.is_network_ready {

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod addresses;
 mod allocator_type;
 pub mod blocks;
 pub mod capacity;
@@ -26,6 +27,7 @@ mod runs;
 mod service;
 pub mod upstream;
 
+pub use addresses::NodeAddresses;
 pub use allocator_type::{AllocatorType, InvalidAllocatorType, NO_CLOUD};
 pub use blocks::{
     Adoption, AllocateError, Block, BlockSet, Claim, InvalidSet, Misfit, NodeBlocks, Overlap,

@@ -13,7 +13,7 @@ use ipnet::IpNet;
 use podplane_api::{
     Object as _,
     core::{Node, Pod},
-    pod_ips::{self, POD_RANGES, holds_address, is_host_network},
+    pod_ips::{self, POD_RANGES, PodIpResource, holds_address, is_host_network},
 };
 use podplane_client::{Client, ListParams};
 use podplane_cni::ipam_report::{ReportError, ReportNode, ReportSource};
@@ -196,7 +196,7 @@ pub(crate) fn audited_node(node: &Node, limit: PodLimit) -> Result<invariants::N
         pod_cidrs: cidrs
             .map(|cidr| parse::<IpNet>(format!("a podCIDR of {}", node.name()), cidr))
             .collect::<Result<_>>()?,
-        ip_capacity: match (limit, pod_ips::capacity(node)) {
+        ip_capacity: match (limit, PodIpResource::of_node(node).capacity(node)) {
             (PodLimit::Addresses, NodeCapacity::Pods { count, .. }) => Some(count),
             // Pods that were bound to the node by name wait there without an address.
             (PodLimit::Addresses, NodeCapacity::AwaitsBlock) | (PodLimit::None, _) => None,

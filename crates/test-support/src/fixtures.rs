@@ -143,6 +143,12 @@ impl NodeBuilder {
         self
     }
 
+    /// Sets the number of addresses that the kubelet reports as orphaned.
+    #[must_use]
+    pub fn orphaned(self, addresses: &str) -> Self {
+        self.annotate(podplane_api::pod_ips::POD_IPS_ORPHANED, addresses)
+    }
+
     /// Sets an annotation.
     #[must_use]
     pub fn annotate(mut self, key: &str, value: &str) -> Self {

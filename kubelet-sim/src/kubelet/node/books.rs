@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use podplane_api::{
     Object as _,
-    pod_ips::{self, is_host_network},
+    pod_ips::{self, PodIpResource, is_host_network},
 };
 use podplane_host::task;
 use podplane_host_local::Lease;
@@ -159,7 +159,8 @@ impl NodeContext {
         if let Some(reported) = usage.and_then(|usage| usage.capacity) {
             return Some(reported);
         }
-        match pod_ips::capacity(self.object()?.as_ref()) {
+        let node = self.object()?;
+        match PodIpResource::of_node(&node).capacity(&node) {
             NodeCapacity::AwaitsBlock => None,
             NodeCapacity::Pods { count, .. } => Some(i64::try_from(count).unwrap_or(i64::MAX)),
         }

@@ -116,7 +116,8 @@ pub fn pod_cidrs(node: &Node) -> String {
 
 /// The allocated pod IPs and their total: `5/253`. Empty for a node that waits for its block.
 pub fn pod_ips(node: &Node) -> String {
-    let NodeCapacity::Pods { count, .. } = pod_ips::capacity(node) else {
+    let NodeCapacity::Pods { count, .. } = pod_ips::PodIpResource::of_node(node).capacity(node)
+    else {
         return NONE.into();
     };
     let allocated = pod_ips::allocated(node).map_or("?".into(), |allocated| allocated.to_string());
