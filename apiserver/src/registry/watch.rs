@@ -62,7 +62,8 @@ pub(crate) struct WatchOptions {
     pub(crate) bookmarks: bool,
     /// The time at which the caller will end it.
     pub(crate) ends: Option<Instant>,
-    /// True to send a bookmark after the present objects.
+    /// True to send a bookmark when everything up to the beginning has been sent: after the present
+    /// objects, or with [`WatchStart::After`] when the watch has caught up.
     pub(crate) announce_end: bool,
 }
 
@@ -108,9 +109,13 @@ impl<K: Strategy> Registry<K> {
                 (watcher, StreamPhase::Following)
             }
         };
+        let bookmark_at = bookmarks.then(|| match start {
+            WatchStart::After(_) if announce_end => Instant::now(),
+            _ => next_bookmark(ends),
+        });
         Ok(event_stream(EventStream {
             watcher,
-            bookmark_at: bookmarks.then(|| next_bookmark(ends)),
+            bookmark_at,
             ends,
             announce_end,
             phase,

@@ -54,6 +54,33 @@ async fn a_watch_resumes_where_another_ended() {
 }
 
 #[tokio::test]
+async fn a_watch_from_a_revision_gets_a_bookmark_when_it_has_caught_up() {
+    let server = TestServer::start().await;
+    let pods = server.pods();
+    let first = pods.create(&pod("a")).await.unwrap();
+    pods.create(&pod("b")).await.unwrap();
+    // The bookmark is of the whole store.
+    server.nodes().create(&node("n")).await.unwrap();
+    let present = pods.list(&ListParams::default()).await.unwrap();
+    for (selector, want) in [("", Some("added b")), ("metadata.name=none", None)] {
+        let params = ListParams {
+            field_selector: selector.into(),
+            ..ListParams::default()
+        };
+        let events = pods.watch(&params, first.resource_version()).await.unwrap();
+        let mut events = Box::pin(events);
+        if let Some(want) = want {
+            assert_eq!(event_text(&within(events.next()).await.unwrap().unwrap()), want);
+        }
+        assert_eq!(
+            within(events.next()).await.unwrap().unwrap(),
+            ObjectEvent::Bookmark(present.resource_version.clone())
+        );
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_selecting_watch_follows_objects_in_and_out_of_the_selection() {
     let server = TestServer::start().await;
     let pods = server.pods();

@@ -1,6 +1,7 @@
 //! `audit`: finds faults in the addresses of any cluster, podplane's or not.
 
 mod forms;
+mod history;
 mod junit;
 mod repair;
 mod sarif;
@@ -30,10 +31,11 @@ const INCOMPLETE: u8 = 3;
 /// without free addresses
 ///
 /// Exit codes: 0 no finding at or above --fail-on; 1 such findings; 2 nothing to audit; 3
-/// incomplete: no such finding, but some objects of the cluster's network could not be read.
+/// incomplete: no such finding, but some objects of the cluster's network, or revisions of its
+/// history, could not be read.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  kubectl get nodes,pods -A -o json | podplane audit - --cluster-cidr 10.244.0.0/16 --node-cidr-mask-size 24\n  podplane audit dump.yaml.gz --cluster-cidr 10.244.0.0/16 --service-cidr 10.96.0.0/12 -o json\n  podplane audit --kubeconfig ~/.kube/config --fail-on error\n  podplane audit"
+    after_help = "Examples:\n  kubectl get nodes,pods -A -o json | podplane audit - --cluster-cidr 10.244.0.0/16 --node-cidr-mask-size 24\n  podplane audit dump.yaml.gz --cluster-cidr 10.244.0.0/16 --service-cidr 10.96.0.0/12 -o json\n  podplane audit --kubeconfig ~/.kube/config --fail-on error\n  podplane audit\n  podplane audit --history"
 )]
 pub(crate) struct AuditArgs {
     /// Audit these dumps of `kubectl get nodes,pods -A` as JSON or YAML, gzipped or not; - for
@@ -47,6 +49,15 @@ pub(crate) struct AuditArgs {
     /// Excludes dumps.
     #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with = "files")]
     kubeconfig: Option<Option<PathBuf>>,
+
+    /// Audit every revision that the API server still has, in order: pods bound beyond the addresses
+    /// of their node, pods bound twice, shared addresses, overlapping pod CIDRs
+    #[arg(long, conflicts_with_all = ["files", "cluster_cidr", "node_cidr_mask_size", "node_cidr_mask_size_ipv4", "node_cidr_mask_size_ipv6", "service_cidr", "ipam", "repair"])]
+    history: bool,
+
+    /// Go on with each new revision until Ctrl-C, then print the summary; requires --history
+    #[arg(long, requires = "history")]
+    follow: bool,
 
     /// Report pod CIDRs of nodes outside of this range; for dual stack one IPv4 and one IPv6 range
     /// [default: not checked]
@@ -130,6 +141,9 @@ enum AuditFormat {
 }
 
 pub(crate) fn run(args: AuditArgs, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
+    if args.history {
+        return history::run(&args, global);
+    }
     let flags = ControllerFlags {
         cluster_cidr: args.cluster_cidr.clone(),
         node_cidr_mask_size: args.node_cidr_mask_size,

@@ -8,7 +8,7 @@
 //! objects their blocks and addresses. When it finishes, the cluster's [`NetworkKind`] is detected,
 //! and so which rules apply. [`audit`] compares the dump with the flags of its cluster; for
 //! invariants of every cluster it calls [`podplane_ipam::invariants::check`]. [`Repair`] chooses
-//! blocks for the nodes that need another one.
+//! blocks for the nodes that need another one. [`HistoryJudge`] judges a cluster at every revision.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -16,6 +16,7 @@
 mod dump;
 mod expected;
 mod finding;
+mod history;
 mod input;
 mod item;
 mod network;
@@ -30,6 +31,10 @@ mod unread;
 pub use dump::{Dump, DumpCollector, DumpScope, DumpedNode};
 pub use expected::{ControllerFlags, ExpectationSource, ExpectedBlocks, FlagsError};
 pub use finding::{Code, Finding, Severity};
+pub use history::{
+    AddressCount, BindCounts, HistoryCounts, HistoryFinding, HistoryJudge, HistoryRule, NodeState,
+    PodState, StateChange,
+};
 pub use input::InputError;
 pub use network::{IpamChoice, NetworkKind};
 pub use ranges::{LiveRange, LiveRanges};

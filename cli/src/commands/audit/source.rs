@@ -119,6 +119,25 @@ async fn from_server(global: &GlobalOptions, collector: &mut DumpCollector) -> a
 /// Reads a cluster that kubectl would reach, with GET requests only. Without a `file`, uses
 /// kubectl's own choice of kubeconfig.
 async fn from_cluster(file: Option<&Path>, keep: DumpScope) -> anyhow::Result<DumpCollector> {
+    let (client, server) = cluster(file).await?;
+    // When the last pages of a large cluster are read, the server may already have compacted the
+    // revision of the first.
+    match from_pages(&client, &server, keep).await {
+        Err(error) if is_expired(&error) => from_pages(&client, &server, keep)
+            .await
+            .map_err(|error| {
+                if is_expired(&error) {
+                    error.context("the list expired twice while it was read; audit what `kubectl get nodes,pods -A -o json > dump.json` writes")
+                } else {
+                    error
+                }
+            }),
+        done => done,
+    }
+}
+
+/// A client of the cluster that kubectl would reach, and the address of its server.
+pub(super) async fn cluster(file: Option<&Path>) -> anyhow::Result<(kube::Client, String)> {
     let options = KubeConfigOptions::default();
     let config = match file {
         None => Config::from_kubeconfig(&options)
@@ -135,20 +154,7 @@ async fn from_cluster(file: Option<&Path>, keep: DumpScope) -> anyhow::Result<Du
     let server = config.cluster_url.to_string();
     let client =
         kube::Client::try_from(config).context("failed to create a client of the cluster")?;
-    // When the last pages of a large cluster are read, the server may already have compacted the
-    // revision of the first.
-    match from_pages(&client, &server, keep).await {
-        Err(error) if is_expired(&error) => from_pages(&client, &server, keep)
-            .await
-            .map_err(|error| {
-                if is_expired(&error) {
-                    error.context("the list expired twice while it was read; audit what `kubectl get nodes,pods -A -o json > dump.json` writes")
-                } else {
-                    error
-                }
-            }),
-        done => done,
-    }
+    Ok((client, server))
 }
 
 fn is_expired(error: &anyhow::Error) -> bool {
