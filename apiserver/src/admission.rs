@@ -3,6 +3,7 @@
 mod addresses;
 mod blocks;
 pub(crate) mod fences;
+mod priority;
 
 use std::{fmt, time::Duration};
 
@@ -18,6 +19,7 @@ pub(crate) use blocks::{
     RecordState, RecordTransition,
 };
 pub(crate) use fences::Fences;
+pub(crate) use priority::{PodPriority, SingleDefaultClass};
 
 /// The rules for the blocks of nodes.
 #[derive(Clone, Debug, Default)]
@@ -69,6 +71,17 @@ impl<K> Clone for ProposedChange<'_, K> {
 }
 
 impl<K> Copy for ProposedChange<'_, K> {}
+
+/// The admission that completes new objects of a kind by other objects. It comes after the defaults
+/// and before validation.
+pub(crate) trait MutatingAdmission<K>: fmt::Debug + Send + Sync {
+    /// Completes a new object.
+    ///
+    /// # Errors
+    ///
+    /// The reason why the object is refused.
+    fn complete<'a>(&'a self, object: &'a mut K) -> BoxFuture<'a, Result<(), ApiError>>;
+}
 
 /// The admission of a kind.
 pub(crate) trait Admission<K>: fmt::Debug + Send + Sync {

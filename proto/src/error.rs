@@ -4,6 +4,8 @@
 //! objects, `google.rpc.BadRequest`. Both sides use one type, so that the client sees exactly the
 //! error of the server.
 
+use std::time::Duration;
+
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt as _};
 
@@ -31,6 +33,8 @@ pub enum Reason {
     /// The object to be removed is in use, such as a block whose node exists. Kubernetes has no
     /// such reason.
     InUse,
+    /// The request would succeed later, such as an eviction that a disruption budget forbids now.
+    TooManyRequests,
     /// The revision is no longer in the history. List again.
     Expired,
     /// The request timed out, mostly because a requested revision has not been reached.
@@ -44,7 +48,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 14] = [
         Self::NotFound,
         Self::AlreadyExists,
         Self::Conflict,
@@ -53,6 +57,7 @@ impl Reason {
         Self::Forbidden,
         Self::FenceLost,
         Self::InUse,
+        Self::TooManyRequests,
         Self::Expired,
         Self::Timeout,
         Self::RequestEntityTooLarge,
@@ -71,6 +76,7 @@ impl Reason {
             Self::Forbidden => "Forbidden",
             Self::FenceLost => "FenceLost",
             Self::InUse => "InUse",
+            Self::TooManyRequests => "TooManyRequests",
             Self::Expired => "Expired",
             Self::Timeout => "Timeout",
             Self::RequestEntityTooLarge => "RequestEntityTooLarge",
@@ -96,7 +102,7 @@ impl Reason {
             Self::FenceLost | Self::InUse => Code::FailedPrecondition,
             Self::Expired => Code::OutOfRange,
             Self::Timeout => Code::DeadlineExceeded,
-            Self::RequestEntityTooLarge => Code::ResourceExhausted,
+            Self::TooManyRequests | Self::RequestEntityTooLarge => Code::ResourceExhausted,
             Self::ServiceUnavailable => Code::Unavailable,
             Self::InternalError => Code::Internal,
         }
@@ -125,6 +131,8 @@ pub struct ApiError {
     /// For an expired list: the token with which its remainder can be listed, though not at the
     /// list's revision.
     pub continue_token: Option<String>,
+    /// The time after which the request may succeed, in seconds, where the server knows one.
+    pub retry_after_seconds: Option<u32>,
 }
 
 /// The key of [`ApiError::continue_token`] in the metadata of an `ErrorInfo`.
@@ -138,6 +146,7 @@ impl ApiError {
             message: message.into(),
             fields: Vec::new(),
             continue_token: None,
+            retry_after_seconds: None,
         }
     }
 
@@ -199,6 +208,9 @@ impl From<ApiError> for Status {
         let token = error.continue_token.map(|token| (CONTINUE.into(), token));
         let metadata: std::collections::HashMap<String, String> = token.into_iter().collect();
         details.set_error_info(error.reason.as_str(), DOMAIN, metadata);
+        if let Some(seconds) = error.retry_after_seconds {
+            details.set_retry_info(Some(Duration::from_secs(seconds.into())));
+        }
         for FieldViolation { field, description } in error.fields {
             details.add_bad_request_violation(field, description);
         }
@@ -220,8 +232,11 @@ impl From<&Status> for ApiError {
         let token = details
             .error_info()
             .and_then(|info| info.metadata.get(CONTINUE));
+        let retry_after = details.retry_info().and_then(|info| info.retry_delay);
+        let seconds = retry_after.and_then(|delay| u32::try_from(delay.as_secs()).ok());
         Self {
             continue_token: token.cloned(),
+            retry_after_seconds: seconds,
             reason: named.unwrap_or_else(|| from_code(status.code())),
             message: status.message().to_owned(),
             fields: violations
@@ -273,6 +288,7 @@ mod tests {
                     description: "Required value".into(),
                 }],
                 continue_token: Some("abc".into()),
+                retry_after_seconds: Some(10),
             };
             assert_eq!(ApiError::from(&Status::from(error.clone())), error);
         }

@@ -144,6 +144,7 @@ fn code(reason: Reason) -> StatusCode {
         Reason::Forbidden => StatusCode::FORBIDDEN,
         // REST has no such writer; as Kubernetes answers a failed precondition.
         Reason::FenceLost | Reason::InUse => StatusCode::CONFLICT,
+        Reason::TooManyRequests => StatusCode::TOO_MANY_REQUESTS,
         Reason::Expired => StatusCode::GONE,
         Reason::Timeout => StatusCode::GATEWAY_TIMEOUT,
         Reason::RequestEntityTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
@@ -159,6 +160,7 @@ pub(super) fn status(error: &ApiError, about: RefusalSubject<'_>) -> Value {
         message,
         fields,
         continue_token,
+        retry_after_seconds,
     } = error;
     let mut details = json!({});
     let of_object = matches!(
@@ -190,6 +192,9 @@ pub(super) fn status(error: &ApiError, about: RefusalSubject<'_>) -> Value {
     }
     if *reason == Reason::Timeout {
         details["retryAfterSeconds"] = 1.into();
+    }
+    if let Some(seconds) = retry_after_seconds {
+        details["retryAfterSeconds"] = (*seconds).into();
     }
     if *reason == Reason::InternalError {
         details["causes"] = json!([{"message": message}]);
@@ -228,7 +233,7 @@ pub(super) fn failure(
 /// metav1.StatusCause. The reason follows from the beginning of Kubernetes' text for it
 /// (`field.ErrorType.String`).
 fn cause(violation: &FieldViolation) -> Value {
-    const REASONS: [(&str, &str); 11] = [
+    const REASONS: [(&str, &str); 12] = [
         ("Required value", "FieldValueRequired"),
         ("Duplicate value", "FieldValueDuplicate"),
         ("Unsupported value", "FieldValueNotSupported"),
@@ -240,6 +245,7 @@ fn cause(violation: &FieldViolation) -> Value {
         ("Internal error", "InternalError"),
         ("conflict with", "FieldManagerConflict"),
         (error::TOO_LARGE_REVISION, "ResourceVersionTooLarge"),
+        (error::DISRUPTION_BUDGET, "DisruptionBudget"),
     ];
     let FieldViolation { field, description } = violation;
     let reason = REASONS
