@@ -1,8 +1,8 @@
-//! The controllers of workloads and nodes: Deployments, ReplicaSets, the garbage collector, and the
-//! node lifecycle.
+//! The controllers of workloads and nodes: Deployments, ReplicaSets, disruption budgets, the garbage
+//! collector, and the node lifecycle.
 //!
-//! Decisions are in `deployment/plan.rs`, `replica_set/{rank,status}.rs`, `node_lifecycle/plan.rs`
-//! and `garbage/graph.rs`, which are pure; the code around them observes, writes and reports. A
+//! Decisions are in `deployment/plan.rs`, `replica_set/{rank,status}.rs`, `disruption/plan.rs`,
+//! `node_lifecycle/plan.rs` and `garbage/graph.rs`, which are pure; the code around them observes, writes and reports. A
 //! ReplicaSet never creates a pod before it knows of all that it created before. Pods whose node is
 //! deleted are collected by the ipam-controller. Start reading at [`run`].
 
@@ -10,10 +10,12 @@
 
 mod adopt;
 mod deployment;
+mod disruption;
 mod garbage;
 mod index;
 mod node_lifecycle;
 mod owner;
+mod percent;
 mod replica_set;
 mod time;
 mod work;
@@ -29,6 +31,7 @@ use podplane_api::{
     coordination::Lease,
     core::{Node, Pod},
     kinds::{self, KindVisitor},
+    policy::PodDisruptionBudget,
     strategy::Strategy,
 };
 use podplane_client::{
@@ -45,6 +48,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     deployment::Deployments,
+    disruption::Disruptions,
     garbage::Garbage,
     node_lifecycle::{LifecycleInputs, NodeLifecycle},
     replica_set::ReplicaSets,
@@ -54,6 +58,8 @@ use crate::{
 
 /// Nodes reconciled at once.
 const NODE_WORKERS: usize = 8;
+/// Disruption budgets reconciled at once.
+const BUDGET_WORKERS: usize = 4;
 
 /// Flags of the controllers.
 #[derive(Args, Clone, Debug)]
@@ -166,6 +172,7 @@ async fn run_until(
     let pods = kinds.watch::<Pod>();
     let leases = kinds.watch::<Lease>();
     let nodes = kinds.watch::<Node>();
+    let budgets = kinds.watch::<PodDisruptionBudget>();
     kinds::visit(&mut kinds);
     let KindRegistry {
         mut tasks,
@@ -175,7 +182,7 @@ async fn run_until(
     } = kinds;
 
     let (garbage, cache) = (Arc::new(garbage), Arc::new(WorkloadCache::default()));
-    let ready = Arc::new(Latch::new(follow.len() + 2));
+    let ready = Arc::new(Latch::new(follow.len() + 3));
     let is_ready = ready.clone();
     for follow in follow {
         tasks.follow("owners", follow(garbage.clone(), ready.clone()));
@@ -187,6 +194,15 @@ async fn run_until(
         grace: config.node_monitor_grace_period.into(),
         period: config.node_monitor_period.into(),
     };
+    let (events, write_events) = EventRecorder::new(client.clone(), "disruption-controller", "");
+    tasks.follow("events of disruption budgets", write_events);
+    let disruptions = Disruptions::new(client.clone(), events, sets.clone(), deployments.clone());
+    let disruptions = Arc::new(disruptions);
+    let (known, is_known, seen) = (disruptions.clone(), ready.clone(), pods.clone());
+    tasks.follow("disruption budgets", async move {
+        known.follow(budgets, seen, &is_known).await;
+    });
+
     let (known, is_known) = (cache.clone(), ready.clone());
     tasks.follow("workloads", async move {
         known.follow(deployments, sets, pods, &is_known).await;
@@ -208,12 +224,13 @@ async fn run_until(
         known.follow(&is_known).await;
     });
     let (nodes, workloads, collected) = (lifecycle.clone(), cache.clone(), garbage.clone());
-    let sets = cache.clone();
+    let (sets, budgets) = (cache.clone(), disruptions.clone());
     // Kubernetes' names.
     let queues = QueueMetrics::default()
         .with("node_lifecycle_controller", move || nodes.queue.stats())
         .with("deployment", move || workloads.deployment_queue.stats())
         .with("replicaset", move || sets.set_queue.stats())
+        .with("disruption", move || budgets.queue.stats())
         .with("garbage_collector_attempt_to_delete", move || {
             collected.queue.stats()
         });
@@ -245,6 +262,13 @@ async fn run_until(
         is_known.opened().await;
         let reconcile = async |key: ObjectKey| controller.reconcile(&cache, &key).await;
         work("replicaset", &cache.set_queue, workers, reconcile).await;
+    });
+
+    let is_known = ready.clone();
+    tasks.follow("disruption controller", async move {
+        is_known.opened().await;
+        let reconcile = async |key: ObjectKey| disruptions.reconcile(&key).await;
+        work("disruption", &disruptions.queue, BUDGET_WORKERS, reconcile).await;
     });
 
     let workers = config.concurrent_gc_syncs.into();
