@@ -1,10 +1,11 @@
-//! The controllers of workloads and nodes: Deployments, ReplicaSets, disruption budgets, the garbage
-//! collector, and the node lifecycle.
+//! The controllers of workloads and nodes: Deployments, ReplicaSets, disruption budgets, the
+//! garbage collector, and the node lifecycle.
 //!
 //! Decisions are in `deployment/plan.rs`, `replica_set/{rank,status}.rs`, `disruption/plan.rs`,
-//! `node_lifecycle/plan.rs` and `garbage/graph.rs`, which are pure; the code around them observes, writes and reports. A
-//! ReplicaSet never creates a pod before it knows of all that it created before. Pods whose node is
-//! deleted are collected by the ipam-controller. Start reading at [`run`].
+//! `node_lifecycle/plan.rs` and `garbage/graph.rs`, which are pure; the code around them observes,
+//! writes and reports. A ReplicaSet never creates a pod before it knows of all that it created
+//! before. Pods whose node is deleted are collected by the ipam-controller. Start reading at
+//! [`run`].
 
 #![warn(missing_docs)]
 

@@ -1,5 +1,5 @@
-//! The acts on pods that are subresources, `binding` and `eviction`, and `bindings` of a namespace, the older path to
-//! `pods/NAME/binding`, where the body names the pod.
+//! The acts on pods that are subresources, `binding` and `eviction`, and `bindings` of a namespace,
+//! the older path to `pods/NAME/binding`, where the body names the pod.
 
 use futures::{FutureExt as _, future::BoxFuture};
 use podplane_api::{
