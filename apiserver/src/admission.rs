@@ -5,6 +5,7 @@ mod blocks;
 pub(crate) mod fences;
 mod holders;
 mod pods;
+mod priority;
 
 use std::{fmt, time::Duration};
 
@@ -20,6 +21,7 @@ pub(crate) use blocks::{
 };
 pub(crate) use fences::Fences;
 pub(crate) use pods::{PodAdmission, PodIpRules};
+pub(crate) use priority::{PodPriority, SingleDefaultClass};
 
 /// The rules for the blocks of nodes.
 #[derive(Clone, Debug, Default)]
@@ -71,6 +73,17 @@ impl<K> Clone for ProposedChange<'_, K> {
 }
 
 impl<K> Copy for ProposedChange<'_, K> {}
+
+/// The admission that completes new objects of a kind by other objects. It comes after the defaults
+/// and before validation.
+pub(crate) trait MutatingAdmission<K>: fmt::Debug + Send + Sync {
+    /// Completes a new object.
+    ///
+    /// # Errors
+    ///
+    /// The reason why the object is refused.
+    fn complete<'a>(&'a self, object: &'a mut K) -> BoxFuture<'a, Result<(), ApiError>>;
+}
 
 /// The admission of a kind.
 pub(crate) trait Admission<K>: fmt::Debug + Send + Sync {

@@ -60,6 +60,24 @@ pub(crate) fn forbidden<K: Object>(name: &str, why: &str) -> ApiError {
     )
 }
 
+/// The beginning of the cause of a [`Reason::TooManyRequests`] about a disruption budget.
+pub(crate) const DISRUPTION_BUDGET: &str = "The disruption budget ";
+
+/// The error for a pod that its disruption budget protects now. `state` is said of the budget:
+/// `needs 2 healthy pods and has 2 currently`.
+pub(crate) fn protected(budget: &str, state: &str, retry_after_seconds: Option<u32>) -> ApiError {
+    let message = "Cannot evict pod as it would violate the pod's disruption budget.";
+    let cause = FieldViolation {
+        field: String::new(),
+        description: format!("{DISRUPTION_BUDGET}{budget} {state}"),
+    };
+    ApiError {
+        fields: vec![cause],
+        retry_after_seconds,
+        ..ApiError::new(Reason::TooManyRequests, message)
+    }
+}
+
 pub(crate) fn bad_request(message: impl Into<String>) -> ApiError {
     ApiError::new(Reason::BadRequest, message)
 }

@@ -6,6 +6,7 @@
 
 mod create;
 mod delete;
+mod evict;
 mod journey;
 mod list;
 mod managed;
@@ -20,7 +21,7 @@ pub(crate) use patch::Patch;
 pub(crate) use update::ObjectPart;
 pub(crate) use watch::{StreamEvent, WatchOptions, WatchStart, revision as watch_revision};
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use futures::future::BoxFuture;
 use podplane_api::{
@@ -35,20 +36,23 @@ use podplane_store::{Guard, Key, Revision, StoreError, Txn};
 use serde_json::Value;
 
 use crate::{
-    admission::{Admission, CommitAdditions, ProposedChange, fences},
+    admission::{Admission, CommitAdditions, MutatingAdmission, ProposedChange, fences},
     cache::{CachedObject, KindCache, Position, Query},
     engine::Engine,
     error, storage,
 };
 
 /// Carries out the subresources of a kind that act on its objects.
-pub(crate) type SubresourceAction<K> = for<'a> fn(
-    &'a Registry<K>,
-    &'a ObjectKey,
-    Subresource,
-    &'a Value,
-    WriteEffect,
-) -> BoxFuture<'a, Result<(), ApiError>>;
+pub(crate) trait SubresourceActions<K>: fmt::Debug + Send + Sync {
+    fn act<'a>(
+        &'a self,
+        registry: &'a Registry<K>,
+        key: &'a ObjectKey,
+        act: Subresource,
+        document: &'a Value,
+        effect: WriteEffect,
+    ) -> BoxFuture<'a, Result<(), ApiError>>;
+}
 
 /// Reads and writes of the objects of a kind.
 #[derive(Debug)]
@@ -56,8 +60,9 @@ pub(crate) struct Registry<K> {
     engine: Engine,
     cache: Arc<KindCache<K>>,
     position: Position,
+    mutation: Option<Arc<dyn MutatingAdmission<K>>>,
     admission: Option<Arc<dyn Admission<K>>>,
-    act: Option<SubresourceAction<K>>,
+    actions: Option<Arc<dyn SubresourceActions<K>>>,
 }
 
 impl<K> Clone for Registry<K> {
@@ -66,8 +71,9 @@ impl<K> Clone for Registry<K> {
             engine: self.engine.clone(),
             cache: Arc::clone(&self.cache),
             position: self.position.clone(),
+            mutation: self.mutation.clone(),
             admission: self.admission.clone(),
-            act: self.act,
+            actions: self.actions.clone(),
         }
     }
 }
@@ -136,8 +142,9 @@ impl<K: Strategy> Registry<K> {
             engine,
             cache,
             position,
+            mutation: None,
             admission: None,
-            act: None,
+            actions: None,
         }
     }
 
@@ -146,14 +153,19 @@ impl<K: Strategy> Registry<K> {
         Self { admission, ..self }
     }
 
+    /// The same with an admission that completes new objects.
+    pub(crate) fn completing(self, mutation: Option<Arc<dyn MutatingAdmission<K>>>) -> Self {
+        Self { mutation, ..self }
+    }
+
     /// The same with subresources that act.
-    pub(crate) fn acting(self, act: Option<SubresourceAction<K>>) -> Self {
-        Self { act, ..self }
+    pub(crate) fn acting(self, actions: Option<Arc<dyn SubresourceActions<K>>>) -> Self {
+        Self { actions, ..self }
     }
 
     /// The subresources that act, if the kind has such.
-    pub(crate) fn act(&self) -> Option<SubresourceAction<K>> {
-        self.act
+    pub(crate) fn actions(&self) -> Option<&dyn SubresourceActions<K>> {
+        self.actions.as_deref()
     }
 
     /// The guards and writes that the admission commits together with a valid change.

@@ -10,6 +10,8 @@ use podplane_api::{
     coordination::Lease,
     core::{Event, Namespace, Node},
     kinds::{self, KindVisitor},
+    policy::PodDisruptionBudget,
+    scheduling::PriorityClass,
     strategy::Strategy,
 };
 use podplane_proto::{
@@ -26,15 +28,18 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     ApiserverConfig, HistoryBounds, HoldFlags, StoreKind,
-    admission::{Admission, BlockPolicy, Fences, NodeBlockAdmission, PodAdmission, PodIpRules},
+    admission::{
+        Admission, BlockPolicy, Fences, MutatingAdmission, NodeBlockAdmission, PodAdmission,
+        PodIpRules, PodPriority, SingleDefaultClass,
+    },
     cache::{Feeder, KindCache, Position, Sink},
     engine::Engine,
     journeys::{Journeys, TraceLimits},
     metrics::ApiserverMetrics,
-    registry::{Registry, SubresourceAction},
+    registry::{Registry, SubresourceActions},
     rest::{
         self,
-        bindings::{self, Bindings},
+        bindings::{Bindings, PodActions},
         events::EventsV1,
         resource::Resource,
     },
@@ -65,9 +70,9 @@ pub enum ApiserverRunError {
     /// The content of the store cannot be read.
     #[error("failed to read the store")]
     Store(#[from] StoreError),
-    /// The system namespaces cannot be created.
-    #[error("failed to create the system namespaces")]
-    SystemNamespaces(#[source] ApiError),
+    /// The system namespaces or the built-in priority classes cannot be created.
+    #[error("failed to create the system namespaces and priority classes")]
+    SystemObjects(#[source] ApiError),
     /// The server cannot listen, or cannot publish its address.
     #[error("failed to serve")]
     Serve(#[from] ServeError),
@@ -176,10 +181,16 @@ pub(crate) async fn serve(
     let mut process = Process::new(DESCRIPTORS);
     let metrics = ApiserverMetrics::new(process.registry());
     let mut server = ServerBuilder::new(engine.clone(), metrics.clone(), shutdown.clone());
+    let budgets = server.add::<PodDisruptionBudget>();
+    let classes = server.add_extended::<PriorityClass>(Extension {
+        admission: Some(Arc::new(SingleDefaultClass::new(engine.clone()))),
+        ..Extension::default()
+    });
     let pods = Arc::new(server.add_extended(Extension {
+        mutation: Some(Arc::new(PodPriority::new(engine.clone()))),
         admission: Some(pods),
-        act: Some(bindings::act),
-        methods: Some(of_pods),
+        actions: Some(Arc::new(PodActions::new(budgets.clone()))),
+        methods: Some(of_pods(budgets)),
     }));
     let bindings = Bindings::new(Registry::clone(&pods));
     server.resources.push(Arc::new(bindings));
@@ -195,7 +206,7 @@ pub(crate) async fn serve(
         .add(trace_service_server::TraceServiceServer::new(traces));
     let nodes = server.add_extended::<Node>(Extension {
         admission: Some(blocks.clone()),
-        methods: Some(of_nodes),
+        methods: Some(of_nodes()),
         ..Extension::default()
     });
     let records = BlockServiceServer::new(BlockRecords { nodes, blocks });
@@ -236,13 +247,14 @@ pub(crate) async fn serve(
         engine,
         position,
         namespaces,
+        classes,
         kinds,
         bounds,
     });
     upkeep
-        .create_system_namespaces()
+        .create_system_objects()
         .await
-        .map_err(ApiserverRunError::SystemNamespaces)?;
+        .map_err(ApiserverRunError::SystemObjects)?;
     spawn(&mut tasks, "store", Arc::clone(&upkeep).report_failure());
     spawn(
         &mut tasks,
@@ -307,14 +319,16 @@ impl ServerBuilder {
     /// Adds a kind: its cache, its registry, its service and its upkeep.
     fn add_extended<K: Strategy>(&mut self, extension: Extension<K>) -> Registry<K> {
         let Extension {
+            mutation,
             admission,
-            act,
+            actions,
             methods,
         } = extension;
         let cache = Arc::new(KindCache::<K>::new());
         self.feeder.add(Arc::clone(&cache) as Arc<dyn Sink>);
         let registry = Registry::new(self.engine.clone(), cache, self.position.clone());
-        let registry = registry.admitting(admission).acting(act);
+        let registry = registry.completing(mutation).admitting(admission);
+        let registry = registry.acting(actions);
         self.services.add(KindService::new(
             registry.clone(),
             methods,
@@ -342,9 +356,11 @@ impl KindVisitor for ServerBuilder {
 
 /// The behaviour of a kind that is not a function of its objects alone. Most kinds have none.
 struct Extension<K> {
+    /// The completion of new objects.
+    mutation: Option<Arc<dyn MutatingAdmission<K>>>,
     admission: Option<Arc<dyn Admission<K>>>,
     /// The subresources that act on an object.
-    act: Option<SubresourceAction<K>>,
+    actions: Option<Arc<dyn SubresourceActions<K>>>,
     /// The methods of its gRPC service besides the uniform ones.
     methods: Option<NarrowMethods<K>>,
 }
@@ -352,8 +368,9 @@ struct Extension<K> {
 impl<K> Default for Extension<K> {
     fn default() -> Self {
         Self {
+            mutation: None,
             admission: None,
-            act: None,
+            actions: None,
             methods: None,
         }
     }

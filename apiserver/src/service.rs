@@ -18,6 +18,7 @@ pub(crate) use self::{
 use std::{
     convert::Infallible,
     future::ready,
+    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -42,7 +43,6 @@ use crate::{
 type Response = BoxFuture<'static, Result<http::Response<Body>, Infallible>>;
 
 /// Serves a kind: the uniform methods, and its own.
-#[derive(Debug)]
 pub(crate) struct KindService<K> {
     registry: Registry<K>,
     narrow: Option<NarrowMethods<K>>,
@@ -55,7 +55,7 @@ impl<K> Clone for KindService<K> {
     fn clone(&self) -> Self {
         Self {
             registry: self.registry.clone(),
-            narrow: self.narrow,
+            narrow: self.narrow.clone(),
             stop: self.stop.clone(),
             metrics: self.metrics.clone(),
         }
@@ -84,7 +84,7 @@ impl<K: Strategy> NamedService for KindService<K> {
 
 /// Answers a method that only one kind has.
 pub(crate) type NarrowMethods<K> =
-    fn(&Registry<K>, method: &str, Option<Fence>, http::Request<Body>) -> Response;
+    Arc<dyn Fn(&Registry<K>, &str, Option<Fence>, http::Request<Body>) -> Response + Send + Sync>;
 
 fn unknown<K: Strategy>(method: &str) -> Response {
     let unknown = Status::unimplemented(format!("{} has no method {method}", K::SERVICE));
@@ -138,6 +138,7 @@ impl<K: Strategy> Service<http::Request<Body>> for KindService<K> {
             Some(Verb::Delete) => ("", "DELETE"),
             // Kubernetes has a subresource and a patch for these.
             None if method == "BindPod" => ("binding", "POST"),
+            None if method == "EvictPod" => ("eviction", "POST"),
             None if method == "AssignPodCIDRs" => ("", "PATCH"),
             None => ("", "other"),
         };
@@ -147,7 +148,7 @@ impl<K: Strategy> Service<http::Request<Body>> for KindService<K> {
             .begins(RequestLabels::new(names, subresource, counted));
         let answer = match verb {
             Some(verb) => methods::call(self, verb, fence, request),
-            None => match self.narrow {
+            None => match &self.narrow {
                 Some(narrow) => narrow(&self.registry, &method, fence, request),
                 None => unknown::<K>(&method),
             },
@@ -158,6 +159,7 @@ impl<K: Strategy> Service<http::Request<Body>> for KindService<K> {
             let code = Status::from_header_map(response.headers()).map_or(Code::Ok, |s| s.code());
             running.answered(match (code, verb) {
                 (Code::Ok, Some(Verb::Create)) => StatusCode::CREATED,
+                (Code::ResourceExhausted, None) => StatusCode::TOO_MANY_REQUESTS,
                 _ => metrics::http_code(code),
             });
             Ok(response)

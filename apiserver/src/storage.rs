@@ -9,7 +9,7 @@ use podplane_api::{
     nesting::{self, MAX_DEPTH},
 };
 use podplane_proto::error::ApiError;
-use podplane_store::{Item, Key, Prefix, Revision};
+use podplane_store::{Item, Key, ListQuery, Prefix, Revision};
 use serde_json::Value;
 
 use crate::{engine::Engine, error};
@@ -124,4 +124,17 @@ pub(crate) async fn get<K: Object>(
     let item = engine.get(key).await.map_err(error::store)?;
     let decoded = item.map(|item| decode(&item).map(|object| (object, item.modified)));
     decoded.transpose().map_err(|error| error::internal(&error))
+}
+
+/// Reads all objects of a kind under a prefix, which are few.
+pub(crate) async fn list<K: Object>(engine: &Engine, prefix: Prefix) -> Result<Vec<K>, ApiError> {
+    let all = ListQuery {
+        prefix,
+        at: None,
+        after: None,
+        limit: None,
+    };
+    let found = engine.list(all).await.map_err(error::store)?;
+    let decoded: Result<_, _> = found.items.iter().map(decode).collect();
+    decoded.map_err(|error| error::internal(&error))
 }

@@ -13,7 +13,11 @@ use futures::{
     stream,
 };
 use podplane_api::{
-    ObjectKey, Scope, core::Namespace, jiff::Timestamp, kinds::SYSTEM_NAMESPACES,
+    ObjectKey, Scope,
+    core::Namespace,
+    jiff::Timestamp,
+    kinds::{SYSTEM_NAMESPACES, priority_class::system_priority_classes},
+    scheduling::PriorityClass,
     strategy::Strategy,
 };
 use podplane_host::clock;
@@ -116,36 +120,44 @@ fn unless_gone<T>(removed: Result<T, ApiError>) -> Result<(), ApiError> {
     }
 }
 
+/// Creates an object unless one of its name exists.
+async fn create_missing<K: Strategy>(registry: &Registry<K>, object: K) -> Result<(), ApiError> {
+    // Read first, so that a server whose disk is full still starts, and serves reads.
+    if registry.get(&object.key()).await.is_ok() {
+        return Ok(());
+    }
+    match registry.create(object, &WriteParams::default()).await {
+        Err(error) if !error.is_already_exists() => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// The state of the server that upkeep needs.
 pub(crate) struct Upkeep {
     pub(crate) engine: Engine,
     pub(crate) position: Position,
     pub(crate) namespaces: Registry<Namespace>,
+    pub(crate) classes: Registry<PriorityClass>,
     pub(crate) kinds: Vec<Arc<dyn UpkeepKind>>,
     pub(crate) bounds: HistoryBounds,
 }
 
 impl Upkeep {
-    /// Creates missing system namespaces, concurrently, so that they share a sync of the disk.
-    pub(crate) async fn create_system_namespaces(&self) -> Result<(), ApiError> {
-        let create = async |name: &str| {
-            // Read first, so that a server whose disk is full still starts, and serves reads.
-            if self.namespaces.get(&ObjectKey::new("", name)).await.is_ok() {
-                return Ok(());
-            }
+    /// Creates missing system namespaces and built-in priority classes, concurrently, so that they
+    /// share a sync of the disk.
+    pub(crate) async fn create_system_objects(&self) -> Result<(), ApiError> {
+        let namespaces = SYSTEM_NAMESPACES.map(|name| {
             let mut namespace = Namespace::default();
             namespace.metadata.name = Some(name.to_owned());
-            match self
-                .namespaces
-                .create(namespace, &WriteParams::default())
-                .await
-            {
-                Err(error) if error.reason != Reason::AlreadyExists => Err(error),
-                _ => Ok(()),
-            }
-        };
-        future::try_join_all(SYSTEM_NAMESPACES.into_iter().map(create)).await?;
-        Ok(())
+            create_missing(&self.namespaces, namespace)
+        });
+        let classes = system_priority_classes().map(|class| create_missing(&self.classes, class));
+        future::try_join(
+            future::try_join_all(namespaces),
+            future::try_join_all(classes),
+        )
+        .await
+        .map(drop)
     }
 
     /// Waits until the store refuses writes and returns that error, so that the process ends and is

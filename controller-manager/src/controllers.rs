@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     deployment::Deployments,
+    disruption::{DisruptionWriter, Disruptions},
     garbage::{Garbage, GarbageCollector},
     node_lifecycle::{NodeLifecycle, NodeWriter},
     replica_set::ReplicaSets,
@@ -21,11 +22,14 @@ use crate::{
 
 /// Nodes reconciled at once.
 const NODE_WORKERS: usize = 8;
+/// Disruption budgets reconciled at once.
+const BUDGET_WORKERS: usize = 4;
 
 /// What a standby keeps up to date, and a leader works on.
 pub(crate) struct ObservedState {
     pub(crate) lifecycle: Arc<NodeLifecycle>,
     pub(crate) workloads: Arc<WorkloadCache>,
+    pub(crate) disruptions: Arc<Disruptions>,
     pub(crate) garbage: Arc<Garbage>,
     /// Opens once all first lists have been observed.
     pub(crate) ready: Arc<Latch>,
@@ -54,6 +58,7 @@ pub(crate) async fn lead(
     let ObservedState {
         lifecycle,
         workloads,
+        disruptions,
         garbage,
         ready,
     } = state;
@@ -67,6 +72,7 @@ pub(crate) async fn lead(
     }
     lifecycle.open();
     workloads.open();
+    disruptions.open();
     garbage.open();
 
     let writer = NodeWriter {
@@ -94,6 +100,15 @@ pub(crate) async fn lead(
         let reconcile = async |key: ObjectKey| controller.reconcile(&workloads, &key).await;
         let queue = &workloads.set_queue;
         work("replicaset", queue, counts.replica_sets, reconcile).await
+    });
+
+    let writer = DisruptionWriter {
+        client: client.clone(),
+        events: tasks.recorder("disruption-controller"),
+    };
+    tasks.run("disruption controller", async move {
+        let reconcile = async |key: ObjectKey| disruptions.reconcile(&writer, &key).await;
+        work("disruption", &disruptions.queue, BUDGET_WORKERS, reconcile).await
     });
 
     let collector = GarbageCollector::new(garbage.clone(), &client);

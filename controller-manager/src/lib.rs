@@ -1,10 +1,10 @@
-//! The controllers of workloads and nodes: Deployments, ReplicaSets, the garbage collector, and the
-//! node lifecycle.
+//! The controllers of workloads and nodes: Deployments, ReplicaSets, disruption budgets, the
+//! garbage collector, and the node lifecycle.
 //!
-//! Decisions are in `deployment/plan.rs`, `replica_set/{rank,status}.rs`, `node_lifecycle/plan.rs`
-//! and `garbage/graph.rs`, which are pure; the code around them observes, writes and reports. A
-//! ReplicaSet never creates a pod before it knows of all that it created before. Pods whose node is
-//! deleted are collected by the ipam-controller.
+//! Decisions are in `deployment/plan.rs`, `replica_set/{rank,status}.rs`, `disruption/plan.rs`,
+//! `node_lifecycle/plan.rs` and `garbage/graph.rs`, which are pure; the code around them observes,
+//! writes and reports. A ReplicaSet never creates a pod before it knows of all that it created
+//! before. Pods whose node is deleted are collected by the ipam-controller.
 //!
 //! Several controller managers may run: one of them leads, with all its controllers, and the others
 //! observe and write nothing. Start reading at [`run`].
@@ -14,10 +14,12 @@
 mod adopt;
 mod controllers;
 mod deployment;
+mod disruption;
 mod garbage;
 mod index;
 mod node_lifecycle;
 mod owner;
+mod percent;
 mod replica_set;
 mod time;
 mod work;
@@ -33,6 +35,7 @@ use podplane_api::{
     coordination::Lease,
     core::{Node, Pod},
     kinds::{self, KindVisitor},
+    policy::PodDisruptionBudget,
     strategy::Strategy,
 };
 use podplane_client::{
@@ -51,6 +54,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     controllers::{ObservedState, WorkerCounts},
+    disruption::Disruptions,
     garbage::Garbage,
     node_lifecycle::{LifecycleInputs, NodeLifecycle},
     work::Latch,
@@ -178,6 +182,7 @@ async fn run_until(
     let pods = kinds.watch::<Pod>();
     let leases = kinds.watch::<Lease>();
     let nodes = kinds.watch::<Node>();
+    let budgets = kinds.watch::<PodDisruptionBudget>();
     kinds::visit(&mut kinds);
     let KindRegistry {
         mut tasks,
@@ -187,7 +192,7 @@ async fn run_until(
     } = kinds;
 
     let (garbage, workloads) = (Arc::new(garbage), Arc::new(WorkloadCache::new()));
-    let ready = Arc::new(Latch::new(follow.len() + 2));
+    let ready = Arc::new(Latch::new(follow.len() + 3));
     for follow in follow {
         tasks.follow("owners", follow(garbage.clone(), ready.clone()));
     }
@@ -198,6 +203,11 @@ async fn run_until(
         grace: config.node_monitor_grace_period.into(),
         period: config.node_monitor_period.into(),
     };
+    let disruptions = Arc::new(Disruptions::new(sets.clone(), deployments.clone()));
+    let (known, is_known, seen) = (disruptions.clone(), ready.clone(), pods.clone());
+    tasks.follow("disruption budgets", async move {
+        known.follow(budgets, seen, &is_known).await;
+    });
     let (known, is_known) = (workloads.clone(), ready.clone());
     tasks.follow("workloads", async move {
         known.follow(deployments, sets, pods, &is_known).await;
@@ -210,6 +220,7 @@ async fn run_until(
     let state = ObservedState {
         lifecycle,
         workloads,
+        disruptions,
         garbage,
         ready: ready.clone(),
     };
@@ -245,11 +256,12 @@ async fn run_until(
 fn queues(state: &ObservedState) -> QueueMetrics {
     let nodes = state.lifecycle.clone();
     let (deployments, sets) = (state.workloads.clone(), state.workloads.clone());
-    let garbage = state.garbage.clone();
+    let (budgets, garbage) = (state.disruptions.clone(), state.garbage.clone());
     QueueMetrics::default()
         .with("node_lifecycle_controller", move || nodes.queue.stats())
         .with("deployment", move || deployments.deployment_queue.stats())
         .with("replicaset", move || sets.set_queue.stats())
+        .with("disruption", move || budgets.queue.stats())
         .with("garbage_collector_attempt_to_delete", move || {
             garbage.queue.stats()
         })

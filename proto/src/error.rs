@@ -4,6 +4,8 @@
 //! objects, `google.rpc.BadRequest`. Both sides use one type, so that the client sees exactly the
 //! error of the server.
 
+use std::time::Duration;
+
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt as _};
 
@@ -34,6 +36,8 @@ pub enum Reason {
     /// The node has too few free addresses for the pod. Choose another node, or try again when
     /// addresses are free. Kubernetes has no such reason.
     InsufficientPodIps,
+    /// The request would succeed later, such as an eviction that a disruption budget forbids now.
+    TooManyRequests,
     /// The revision is no longer in the history. List again.
     Expired,
     /// The request timed out, mostly because a requested revision has not been reached.
@@ -47,7 +51,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 15] = [
         Self::NotFound,
         Self::AlreadyExists,
         Self::Conflict,
@@ -57,6 +61,7 @@ impl Reason {
         Self::FenceLost,
         Self::InUse,
         Self::InsufficientPodIps,
+        Self::TooManyRequests,
         Self::Expired,
         Self::Timeout,
         Self::RequestEntityTooLarge,
@@ -76,6 +81,7 @@ impl Reason {
             Self::FenceLost => "FenceLost",
             Self::InUse => "InUse",
             Self::InsufficientPodIps => "InsufficientPodIPs",
+            Self::TooManyRequests => "TooManyRequests",
             Self::Expired => "Expired",
             Self::Timeout => "Timeout",
             Self::RequestEntityTooLarge => "RequestEntityTooLarge",
@@ -101,7 +107,7 @@ impl Reason {
             Self::FenceLost | Self::InUse | Self::InsufficientPodIps => Code::FailedPrecondition,
             Self::Expired => Code::OutOfRange,
             Self::Timeout => Code::DeadlineExceeded,
-            Self::RequestEntityTooLarge => Code::ResourceExhausted,
+            Self::TooManyRequests | Self::RequestEntityTooLarge => Code::ResourceExhausted,
             Self::ServiceUnavailable => Code::Unavailable,
             Self::InternalError => Code::Internal,
         }
@@ -130,6 +136,8 @@ pub struct ApiError {
     /// For an expired list: the token with which its remainder can be listed, though not at the
     /// list's revision.
     pub continue_token: Option<String>,
+    /// The time after which the request may succeed, in seconds, where the server knows one.
+    pub retry_after_seconds: Option<u32>,
 }
 
 /// The key of [`ApiError::continue_token`] in the metadata of an `ErrorInfo`.
@@ -143,6 +151,7 @@ impl ApiError {
             message: message.into(),
             fields: Vec::new(),
             continue_token: None,
+            retry_after_seconds: None,
         }
     }
 
@@ -209,6 +218,9 @@ impl From<ApiError> for Status {
         let token = error.continue_token.map(|token| (CONTINUE.into(), token));
         let metadata: std::collections::HashMap<String, String> = token.into_iter().collect();
         details.set_error_info(error.reason.as_str(), DOMAIN, metadata);
+        if let Some(seconds) = error.retry_after_seconds {
+            details.set_retry_info(Some(Duration::from_secs(seconds.into())));
+        }
         for FieldViolation { field, description } in error.fields {
             details.add_bad_request_violation(field, description);
         }
@@ -230,8 +242,11 @@ impl From<&Status> for ApiError {
         let token = details
             .error_info()
             .and_then(|info| info.metadata.get(CONTINUE));
+        let retry_after = details.retry_info().and_then(|info| info.retry_delay);
+        let seconds = retry_after.and_then(|delay| u32::try_from(delay.as_secs()).ok());
         Self {
             continue_token: token.cloned(),
+            retry_after_seconds: seconds,
             reason: named.unwrap_or_else(|| from_code(status.code())),
             message: status.message().to_owned(),
             fields: violations
@@ -283,6 +298,7 @@ mod tests {
                     description: "Required value".into(),
                 }],
                 continue_token: Some("abc".into()),
+                retry_after_seconds: Some(10),
             };
             assert_eq!(ApiError::from(&Status::from(error.clone())), error);
         }

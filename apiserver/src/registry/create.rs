@@ -78,6 +78,9 @@ impl<K: Strategy> Registry<K> {
         if let Some(manager) = &write.manager {
             managed::record(None, &mut object, ObjectPart::Main, manager)?;
         }
+        if let Some(mutation) = &self.mutation {
+            mutation.complete(&mut object).await?;
+        }
         object.prepare_for_create();
         let errors = object.validate();
         if !errors.is_empty() {

@@ -102,7 +102,7 @@ impl Registry<Namespace> {
 }
 
 /// Decides a deletion, as Kubernetes' `rest.BeforeDelete` and the generic registry's `Delete`.
-fn plan<K: Strategy>(
+pub(super) fn plan<K: Strategy>(
     mut object: K,
     options: &DeleteOptions,
 ) -> Result<ChangeDecision<K>, ApiError> {
@@ -198,7 +198,10 @@ fn after(time: Timestamp, seconds: i64) -> Timestamp {
     )
 }
 
-fn expect<K: Strategy>(stored: &K, preconditions: &Preconditions) -> Result<(), ApiError> {
+pub(super) fn expect<K: Strategy>(
+    stored: &K,
+    preconditions: &Preconditions,
+) -> Result<(), ApiError> {
     let Preconditions {
         uid,
         resource_version,

@@ -146,6 +146,7 @@ fn code(reason: Reason) -> StatusCode {
         Reason::FenceLost | Reason::InUse => StatusCode::CONFLICT,
         // Clients that do not know the reason go by the code.
         Reason::InsufficientPodIps => StatusCode::CONFLICT,
+        Reason::TooManyRequests => StatusCode::TOO_MANY_REQUESTS,
         Reason::Expired => StatusCode::GONE,
         Reason::Timeout => StatusCode::GATEWAY_TIMEOUT,
         Reason::RequestEntityTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
@@ -161,6 +162,7 @@ pub(super) fn status(error: &ApiError, about: RefusalSubject<'_>) -> Value {
         message,
         fields,
         continue_token,
+        retry_after_seconds,
     } = error;
     let mut details = json!({});
     let of_object = matches!(
@@ -193,6 +195,9 @@ pub(super) fn status(error: &ApiError, about: RefusalSubject<'_>) -> Value {
     }
     if *reason == Reason::Timeout {
         details["retryAfterSeconds"] = 1.into();
+    }
+    if let Some(seconds) = retry_after_seconds {
+        details["retryAfterSeconds"] = (*seconds).into();
     }
     if *reason == Reason::InternalError {
         details["causes"] = json!([{"message": message}]);
@@ -231,7 +236,7 @@ pub(super) fn failure(
 /// metav1.StatusCause. The reason follows from the beginning of Kubernetes' text for it
 /// (`field.ErrorType.String`).
 fn cause(violation: &FieldViolation) -> Value {
-    const REASONS: [(&str, &str); 11] = [
+    const REASONS: [(&str, &str); 12] = [
         ("Required value", "FieldValueRequired"),
         ("Duplicate value", "FieldValueDuplicate"),
         ("Unsupported value", "FieldValueNotSupported"),
@@ -243,6 +248,7 @@ fn cause(violation: &FieldViolation) -> Value {
         ("Internal error", "InternalError"),
         ("conflict with", "FieldManagerConflict"),
         (error::TOO_LARGE_REVISION, "ResourceVersionTooLarge"),
+        (error::DISRUPTION_BUDGET, "DisruptionBudget"),
     ];
     let FieldViolation { field, description } = violation;
     let reason = REASONS

@@ -1,10 +1,11 @@
-//! The acts on pods that are subresources, and `bindings` of a namespace, the older path to
-//! `pods/NAME/binding`, where the body names the pod.
+//! The acts on pods that are subresources, `binding` and `eviction`, and `bindings` of a namespace,
+//! the older path to `pods/NAME/binding`, where the body names the pod.
 
 use futures::{FutureExt as _, future::BoxFuture};
 use podplane_api::{
     ObjectKey, Scope,
     core::{Binding, Pod},
+    policy::PodDisruptionBudget,
     strategy::Subresource,
     strict,
 };
@@ -17,8 +18,11 @@ use super::{
 };
 use crate::{
     error,
-    registry::{Registry, WriteEffect},
+    registry::{Registry, SubresourceActions, WriteEffect},
 };
+
+/// The versions of `Eviction` that are accepted; they are the same.
+const EVICTION_VERSIONS: [&str; 3] = ["", "policy/v1", "policy/v1beta1"];
 
 /// Bindings of pods to nodes; they are carried out and not stored.
 pub(crate) struct Bindings {
@@ -65,7 +69,7 @@ impl Resource for Bindings {
             let text = |text: &Option<String>| text.clone().unwrap_or_default();
             let key = ObjectKey::new(text(&meta.namespace), text(&meta.name));
             let effect = options.write.effect;
-            act(&self.pods, &key, Subresource::Binding, &document, effect).await?;
+            bind(&self.pods, &key, &document, effect).await?;
             let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
             Ok(WriteAnswer {
                 document: status,
@@ -77,47 +81,90 @@ impl Resource for Bindings {
     }
 }
 
-/// Carries out `binding` or `eviction` of a pod.
-pub(crate) fn act<'a>(
-    registry: &'a Registry<Pod>,
-    key: &'a ObjectKey,
-    act: Subresource,
-    document: &'a Value,
-    effect: WriteEffect,
-) -> BoxFuture<'a, Result<(), ApiError>> {
-    async move {
-        let text = |pointer: &str| {
-            let text = document.pointer(pointer).and_then(Value::as_str);
-            text.unwrap_or_default().to_owned()
-        };
-        match act {
-            Subresource::Binding => {
-                if !matches!(text("/target/kind").as_str(), "" | "Node") {
-                    return Err(error::bad_request("target.kind: must be empty or \"Node\""));
-                }
-                let request = BindPodRequest {
-                    namespace: key.namespace.clone(),
-                    name: key.name.clone(),
-                    uid: text("/metadata/uid"),
-                    node_name: text("/target/name"),
-                    resource_version: text("/metadata/resourceVersion"),
-                };
-                registry.bind(&request, effect.into()).await.map(drop)
-            }
-            Subresource::Eviction => {
-                let mut options = delete_options(&document["deleteOptions"])?;
-                if effect == WriteEffect::Dry {
-                    options.effect = effect;
-                }
-                registry.delete(key, &options).await.map(drop)
-            }
-            Subresource::Status
-            | Subresource::Scale
-            | Subresource::Log
-            | Subresource::Attach
-            | Subresource::Exec
-            | Subresource::PortForward => Err(error::not_found::<Pod>(&key.name)),
-        }
+/// The subresources `binding` and `eviction` of pods.
+#[derive(Debug)]
+pub(crate) struct PodActions {
+    budgets: Registry<PodDisruptionBudget>,
+}
+
+impl PodActions {
+    /// `budgets` may refuse evictions.
+    pub(crate) fn new(budgets: Registry<PodDisruptionBudget>) -> Self {
+        Self { budgets }
     }
-    .boxed()
+}
+
+impl SubresourceActions<Pod> for PodActions {
+    fn act<'a>(
+        &'a self,
+        pods: &'a Registry<Pod>,
+        key: &'a ObjectKey,
+        act: Subresource,
+        document: &'a Value,
+        effect: WriteEffect,
+    ) -> BoxFuture<'a, Result<(), ApiError>> {
+        async move {
+            match act {
+                Subresource::Binding => bind(pods, key, document, effect).await,
+                Subresource::Eviction => evict(pods, &self.budgets, key, document, effect).await,
+                Subresource::Status
+                | Subresource::Scale
+                | Subresource::Log
+                | Subresource::Attach
+                | Subresource::Exec
+                | Subresource::PortForward => Err(error::not_found::<Pod>(&key.name)),
+            }
+        }
+        .boxed()
+    }
+}
+
+/// The text at a place of a document, or an empty one.
+fn text(document: &Value, pointer: &str) -> String {
+    let text = document.pointer(pointer).and_then(Value::as_str);
+    text.unwrap_or_default().to_owned()
+}
+
+async fn bind(
+    pods: &Registry<Pod>,
+    key: &ObjectKey,
+    binding: &Value,
+    effect: WriteEffect,
+) -> Result<(), ApiError> {
+    if !matches!(text(binding, "/target/kind").as_str(), "" | "Node") {
+        return Err(error::bad_request("target.kind: must be empty or \"Node\""));
+    }
+    let request = BindPodRequest {
+        namespace: key.namespace.clone(),
+        name: key.name.clone(),
+        uid: text(binding, "/metadata/uid"),
+        node_name: text(binding, "/target/name"),
+        resource_version: text(binding, "/metadata/resourceVersion"),
+    };
+    pods.bind(&request, effect.into()).await.map(drop)
+}
+
+async fn evict(
+    pods: &Registry<Pod>,
+    budgets: &Registry<PodDisruptionBudget>,
+    key: &ObjectKey,
+    eviction: &Value,
+    effect: WriteEffect,
+) -> Result<(), ApiError> {
+    let (version, kind) = (text(eviction, "/apiVersion"), text(eviction, "/kind"));
+    if !EVICTION_VERSIONS.contains(&version.as_str()) || !matches!(&*kind, "" | "Eviction") {
+        return Err(error::bad_request(format!(
+            "the body is a {kind:?} of {version:?}: must be an Eviction of \"policy/v1\""
+        )));
+    }
+    if text(eviction, "/metadata/name") != key.name {
+        return Err(error::bad_request(
+            "name in URL does not match name in Eviction object",
+        ));
+    }
+    let mut options = delete_options(&eviction["deleteOptions"])?;
+    if effect == WriteEffect::Dry {
+        options.effect = effect;
+    }
+    pods.evict(budgets, key, &options).await.map(drop)
 }

@@ -323,8 +323,8 @@ impl<K: Strategy> Resource for Registry<K> {
         document: &'a Value,
         effect: WriteEffect,
     ) -> BoxFuture<'a, Result<(), ApiError>> {
-        match self.act() {
-            Some(own) => own(self, key, act, document, effect),
+        match self.actions() {
+            Some(own) => own.act(self, key, act, document, effect),
             None => async move { Err(error::not_found::<K>(&key.name)) }.boxed(),
         }
     }

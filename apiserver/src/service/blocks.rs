@@ -256,6 +256,7 @@ fn refusal(error: ApiError) -> Refusal {
         message,
         fields,
         continue_token: _,
+        retry_after_seconds: _,
     } = error;
     Refusal {
         reason: reason.as_str().to_owned(),

@@ -1,10 +1,13 @@
 //! The methods of a kind: decode, call the registry, encode.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use futures::{FutureExt as _, TryFutureExt as _, future::BoxFuture};
 use podplane_api::{
     Object, ObjectKey, Scope,
     core::{Node, Pod},
+    policy::PodDisruptionBudget,
     strategy::Strategy,
 };
 use podplane_proto::{
@@ -20,7 +23,7 @@ use podplane_proto::{
 use tonic::{Request, Status, body::Body, codegen::Service, server::Grpc};
 use tonic_prost::ProstCodec;
 
-use super::{KindService, Response, patch::patch, status, unknown, watch};
+use super::{KindService, NarrowMethods, Response, patch::patch, status, unknown, watch};
 use crate::{
     cache::Query,
     error,
@@ -61,25 +64,8 @@ pub(super) fn call<K: Strategy>(
         Verb::Patch => patched(registry, ObjectPart::Main, write.fence, request),
         Verb::PatchStatus => patched(registry, ObjectPart::Status, write.fence, request),
         Verb::Delete => encoded(request, move |request: DeleteRequest| async move {
-            let DeleteRequest {
-                namespace,
-                name,
-                grace_period_seconds,
-                preconditions,
-                propagation_policy,
-            } = request;
-            let options = DeleteOptions {
-                grace_period_seconds,
-                preconditions: preconditions.unwrap_or_default(),
-                propagation: Propagation::parse(propagation_policy.as_deref().unwrap_or_default())?,
-                effect: WriteEffect::Durable,
-                fence: write.fence,
-            };
-            encode(
-                &registry
-                    .delete(&key::<K>(namespace, name), &options)
-                    .await?,
-            )
+            let (key, options) = deletion::<K>(request, write.fence)?;
+            encode(&registry.delete(&key, &options).await?)
         }),
         Verb::List => list(registry, request),
         Verb::Watch => {
@@ -101,38 +87,61 @@ pub(super) fn call<K: Strategy>(
     }
 }
 
-/// The methods of pods that no other kind has.
-pub(crate) fn of_pods(
-    registry: &Registry<Pod>,
-    method: &str,
+/// The object to delete, and the options of its deletion.
+fn deletion<K: Object>(
+    request: DeleteRequest,
     fence: Option<Fence>,
-    request: http::Request<Body>,
-) -> Response {
-    let registry = registry.clone();
-    match method {
-        "BindPod" => encoded(request, move |mut request: BindPodRequest| async move {
-            request.namespace = or_default::<Pod>(request.namespace);
-            encode(&registry.bind(&request, terms(fence.as_ref())).await?)
-        }),
-        _ => unknown::<Pod>(method),
-    }
+) -> Result<(ObjectKey, DeleteOptions), ApiError> {
+    let DeleteRequest {
+        namespace,
+        name,
+        grace_period_seconds,
+        preconditions,
+        propagation_policy,
+    } = request;
+    let options = DeleteOptions {
+        grace_period_seconds,
+        preconditions: preconditions.unwrap_or_default(),
+        propagation: Propagation::parse(propagation_policy.as_deref().unwrap_or_default())?,
+        effect: WriteEffect::Durable,
+        fence,
+    };
+    Ok((key::<K>(namespace, name), options))
+}
+
+/// The methods of pods that no other kind has; `budgets` may refuse evictions.
+pub(crate) fn of_pods(budgets: Registry<PodDisruptionBudget>) -> NarrowMethods<Pod> {
+    Arc::new(move |registry, method, fence, request| {
+        let (registry, budgets) = (registry.clone(), budgets.clone());
+        match method {
+            "BindPod" => encoded(request, move |mut request: BindPodRequest| async move {
+                request.namespace = or_default::<Pod>(request.namespace);
+                encode(&registry.bind(&request, terms(fence.as_ref())).await?)
+            }),
+            // The request has the fields of a deletion.
+            "EvictPod" => encoded(request, move |request: DeleteRequest| async move {
+                let (key, options) = deletion::<Pod>(request, fence)?;
+                encode(&registry.evict(&budgets, &key, &options).await?)
+            }),
+            _ => unknown::<Pod>(method),
+        }
+    })
 }
 
 /// The methods of nodes that no other kind has.
-pub(crate) fn of_nodes(
-    registry: &Registry<Node>,
-    method: &str,
-    fence: Option<Fence>,
-    request: http::Request<Body>,
-) -> Response {
-    let registry = registry.clone();
-    match method {
-        "AssignPodCIDRs" => encoded(request, move |request: AssignPodCidrsRequest| async move {
-            let terms = terms(fence.as_ref());
-            encode(&registry.assign_pod_cidrs(&request, terms).await?)
-        }),
-        _ => unknown::<Node>(method),
-    }
+pub(crate) fn of_nodes() -> NarrowMethods<Node> {
+    Arc::new(|registry, method, fence, request| {
+        let registry = registry.clone();
+        match method {
+            "AssignPodCIDRs" => {
+                encoded(request, move |request: AssignPodCidrsRequest| async move {
+                    let terms = terms(fence.as_ref());
+                    encode(&registry.assign_pod_cidrs(&request, terms).await?)
+                })
+            }
+            _ => unknown::<Node>(method),
+        }
+    })
 }
 
 pub(super) fn terms(fence: Option<&Fence>) -> ChangeTerms<'_> {

@@ -16,6 +16,7 @@ pub(super) fn of(error: ApiError) -> Status {
         message,
         fields,
         continue_token,
+        retry_after_seconds,
     } = error;
     let mut left = FIELDS_MAX_BYTES;
     let mut shown = Vec::new();
@@ -35,6 +36,7 @@ pub(super) fn of(error: ApiError) -> Status {
         message: cut(message, MESSAGE_MAX_BYTES),
         fields: shown,
         continue_token,
+        retry_after_seconds,
     }
     .into()
 }

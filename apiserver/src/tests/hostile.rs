@@ -146,7 +146,7 @@ async fn survives_numbers_of_any_size() {
                 Method::POST,
                 &format!("{PODS}/a/eviction?dryRun=All"),
                 JSON,
-                format!(r#"{{"deleteOptions": {body}}}"#),
+                format!(r#"{{"metadata": {{"name": "a"}}, "deleteOptions": {body}}}"#),
             )
             .await;
         let token =

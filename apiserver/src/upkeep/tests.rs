@@ -23,10 +23,13 @@ impl UpkeepFixture {
         let mut feeder = Feeder::new();
         let position = feeder.position();
         let (namespaces, events) = (Arc::new(KindCache::new()), Arc::new(KindCache::new()));
+        let classes = Arc::new(KindCache::new());
         feeder.add(namespaces.clone());
         feeder.add(events.clone());
+        feeder.add(classes.clone());
         let namespaces = Registry::new(engine.clone(), namespaces, position.clone());
         let events = Registry::new(engine.clone(), events, position.clone());
+        let classes = Registry::new(engine.clone(), classes, position.clone());
         let feed = feeder.fill(&engine).await.unwrap();
         let mut running = JoinSet::new();
         running.spawn(async move { feed.run().await.unwrap() });
@@ -34,11 +37,12 @@ impl UpkeepFixture {
             engine: engine.clone(),
             position: position.clone(),
             namespaces,
+            classes,
             kinds: Vec::new(),
             bounds: HistoryBounds::default(),
         };
-        upkeep.create_system_namespaces().await.unwrap();
-        upkeep.create_system_namespaces().await.unwrap();
+        upkeep.create_system_objects().await.unwrap();
+        upkeep.create_system_objects().await.unwrap();
         Self {
             engine,
             position,

@@ -21,8 +21,9 @@ const NAME: &str = "NAME";
 /// Show objects, or the pod CIDRs of nodes and their holders (blocks)
 ///
 /// `ls` is an alias. Kinds: nodes (no), pods (po), events (ev), namespaces (ns), services (svc),
-/// leases, deployments (deploy), replicasets (rs), controllerrevisions, clustercidrs; and blocks:
-/// the pod CIDRs assigned to nodes, with their holders.
+/// leases, deployments (deploy), replicasets (rs), controllerrevisions, poddisruptionbudgets (pdb),
+/// priorityclasses (pc), clustercidrs; and blocks: the pod CIDRs assigned to nodes, with their
+/// holders.
 #[derive(Debug, clap::Args)]
 #[command(
     visible_alias = "ls",

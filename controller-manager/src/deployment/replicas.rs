@@ -7,6 +7,7 @@ use podplane_api::{
 };
 
 use super::revision;
+use crate::percent::{Rounding, percent_of};
 
 /// The value of a number that the API server did not default.
 const ONE: i32 = 1;
@@ -89,12 +90,6 @@ pub(crate) fn bounds(deployment: &Deployment) -> Bounds {
     }
 }
 
-#[derive(Clone, Copy)]
-enum Rounding {
-    Up,
-    Down,
-}
-
 /// A number, or per cent of `of`. An invalid value, which validation refuses, is 0; an absent one
 /// is the 25% that the API server defaults to.
 fn resolve(value: Option<&IntOrString>, of: i32, rounding: Rounding) -> i32 {
@@ -103,18 +98,7 @@ fn resolve(value: Option<&IntOrString>, of: i32, rounding: Rounding) -> i32 {
         Some(IntOrString::String(text)) => text.as_str(),
         None => "25%",
     };
-    let per_cent = text
-        .strip_suffix('%')
-        .and_then(|text| text.parse::<i64>().ok());
-    let hundredths = per_cent
-        .unwrap_or_default()
-        .max(0)
-        .saturating_mul(i64::from(of));
-    let rounded = match rounding {
-        Rounding::Up => hundredths.saturating_add(99) / 100,
-        Rounding::Down => hundredths / 100,
-    };
-    i32::try_from(rounded).unwrap_or(i32::MAX)
+    percent_of(text, of, rounding).unwrap_or_default()
 }
 
 /// The size that the new ReplicaSet may have now, given the sizes of all ReplicaSets, itself

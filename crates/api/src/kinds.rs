@@ -17,6 +17,8 @@ mod lease;
 mod namespace;
 pub mod node;
 pub mod pod;
+pub mod pod_disruption_budget;
+pub mod priority_class;
 mod replica_set;
 mod service;
 
@@ -40,6 +42,8 @@ macro_rules! stored_kinds {
             Deployment: $crate::apps::Deployment,
             ReplicaSet: $crate::apps::ReplicaSet,
             ControllerRevision: $crate::apps::ControllerRevision,
+            PodDisruptionBudget: $crate::policy::PodDisruptionBudget,
+            PriorityClass: $crate::scheduling::PriorityClass,
             ClusterCIDR: $crate::networking::ClusterCIDR,
         }
     };

@@ -38,7 +38,7 @@ pub use k8s_openapi::{
     api::{
         apps::v1 as apps, authentication::v1 as authentication, authorization::v1 as authorization,
         autoscaling::v1 as autoscaling, coordination::v1 as coordination, core::v1 as core,
-        events::v1 as events,
+        events::v1 as events, policy::v1 as policy, scheduling::v1 as scheduling,
     },
     apimachinery::pkg::{
         api::resource::Quantity, apis::meta::v1 as meta, runtime::RawExtension,

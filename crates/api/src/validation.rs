@@ -1,5 +1,6 @@
 //! Validation of objects and of updates, with the rules and messages of Kubernetes.
 
+pub(crate) mod conditions;
 pub mod field;
 pub(crate) mod metadata;
 pub(crate) mod node_selector;

@@ -11,8 +11,7 @@ mod tests;
 use std::{collections::BTreeMap, fmt, net::IpAddr};
 
 use podplane_ipam::{
-    addresses::{NodeAddresses, UsageReport},
-    capacity::NodeCapacity,
+    addresses::{AddressReport, NodeAddresses},
     invariants::{self, PodKey},
 };
 use serde::Serialize;
@@ -43,15 +42,13 @@ pub struct PodState {
 pub struct NodeState {
     /// The name and the blocks.
     pub node: invariants::Node,
-    /// The number of pods that it has addresses for.
-    pub capacity: NodeCapacity,
-    /// The addresses in use that its kubelet reports.
-    pub report: UsageReport,
+    /// Its addresses, as its kubelet reports them.
+    pub report: AddressReport,
 }
 
 impl NodeState {
     fn addresses(&self, held: u64) -> NodeAddresses {
-        NodeAddresses::of(self.capacity, held, self.report)
+        NodeAddresses::of(&self.report, held)
     }
 }
 

@@ -357,6 +357,16 @@ impl<K: Object> Api<K> {
     ///
     /// `NotFound`, `Conflict` if a precondition fails, and others.
     pub async fn delete(&self, name: &str, params: &DeleteParams) -> Result<K, ApiError> {
+        self.delete_by(&Verb::Delete.method::<K>(), name, params)
+            .await
+    }
+
+    async fn delete_by(
+        &self,
+        method: &str,
+        name: &str,
+        params: &DeleteParams,
+    ) -> Result<K, ApiError> {
         let DeleteParams {
             grace_period_seconds,
             uid,
@@ -375,12 +385,7 @@ impl<K: Object> Api<K> {
             preconditions,
             propagation_policy: propagation.map(|policy| policy.as_str().to_owned()),
         };
-        decode(
-            &self
-                .calls
-                .delete(path::<K>(&Verb::Delete.method::<K>()), request)
-                .await?,
-        )
+        decode(&self.calls.delete(path::<K>(method), request).await?)
     }
 
     async fn write(&self, verb: Verb, object: &K) -> Result<K, ApiError> {
@@ -420,6 +425,16 @@ impl Api<Pod> {
             resource_version: resource_version.unwrap_or_default(),
         };
         decode(&self.calls.bind(path::<Pod>("BindPod"), request).await?)
+    }
+
+    /// Deletes the pod unless its disruption budget forbids that, and returns its last state.
+    ///
+    /// # Errors
+    ///
+    /// `TooManyRequests` if the budget allows no disruption now; `NotFound`, `Conflict` if a
+    /// precondition fails, and others.
+    pub async fn evict(&self, name: &str, params: &DeleteParams) -> Result<Pod, ApiError> {
+        self.delete_by("EvictPod", name, params).await
     }
 }
 

@@ -236,6 +236,11 @@ fn structs_match_the_descriptors() {
             .get_message_by_name("podplane.core.v1.BindPodRequest")
             .unwrap(),
     );
+    same::<DeleteRequest>(
+        &POOL
+            .get_message_by_name("podplane.core.v1.EvictPodRequest")
+            .unwrap(),
+    );
     same::<AssignPodCidrsRequest>(
         &POOL
             .get_message_by_name("podplane.core.v1.AssignPodCIDRsRequest")

@@ -82,6 +82,14 @@ fn api_resources(kubectl: &Kubectl) {
         ("deployments", "deploy apps/v1 true Deployment"),
         ("replicasets", "rs apps/v1 true ReplicaSet"),
         ("controllerrevisions", "apps/v1 true ControllerRevision"),
+        (
+            "poddisruptionbudgets",
+            "pdb policy/v1 true PodDisruptionBudget",
+        ),
+        (
+            "priorityclasses",
+            "pc scheduling.k8s.io/v1 false PriorityClass",
+        ),
         ("clustercidrs", "networking.x-k8s.io/v1 false ClusterCIDR"),
     ] {
         assert_eq!(row(&table, name)[1..].join(" "), rest);
@@ -115,6 +123,8 @@ fn api_versions(kubectl: &Kubectl) {
         "coordination.k8s.io/v1",
         "events.k8s.io/v1",
         "networking.x-k8s.io/v1",
+        "policy/v1",
+        "scheduling.k8s.io/v1",
         "v1",
     ] {
         assert!(

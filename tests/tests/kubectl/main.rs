@@ -9,6 +9,7 @@ mod cluster;
 mod looking;
 mod nodes;
 mod pods;
+mod policy;
 mod printing;
 mod writing;
 
@@ -60,6 +61,12 @@ async fn kubectl_queries_the_server() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn kubectl_manages_nodes() -> Result<()> {
     run(VersionOrder::InTurn, nodes::CASES).await
+}
+
+/// One version after the other, for the same reason.
+#[tokio::test(flavor = "multi_thread")]
+async fn kubectl_limits_disruptions() -> Result<()> {
+    run(VersionOrder::InTurn, policy::CASES).await
 }
 
 /// The words of a line.

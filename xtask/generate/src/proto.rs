@@ -59,18 +59,32 @@ struct Method {
     fields: &'static [&'static str],
 }
 
-const POD_METHODS: &[Method] = &[Method {
-    name: "BindPod",
-    doc: "Assigns a pod to a node, once: the write of `spec.nodeName` and the PodScheduled condition that only a scheduler makes. \
+const POD_METHODS: &[Method] = &[
+    Method {
+        name: "BindPod",
+        doc: "Assigns a pod to a node, once: the write of `spec.nodeName` and the PodScheduled condition that only a scheduler makes. \
           ABORTED if the pod is bound to another node, is being deleted, or is not the one meant.",
-    fields: &[
-        "// Empty: default.\n  string namespace",
-        "string name",
-        "// The pod must have this UID, unless empty.\n  string uid",
-        "string node_name",
-        "// The pod must be at this revision, unless empty.\n  string resource_version",
-    ],
-}];
+        fields: &[
+            "// Empty: default.\n  string namespace",
+            "string name",
+            "// The pod must have this UID, unless empty.\n  string uid",
+            "string node_name",
+            "// The pod must be at this revision, unless empty.\n  string resource_version",
+        ],
+    },
+    Method {
+        name: "EvictPod",
+        doc: "Deletes a pod unless its PodDisruptionBudget forbids that, as the subresource `pods/eviction` does. \
+          RESOURCE_EXHAUSTED (TooManyRequests) if the budget allows no disruption now: try again later.",
+        fields: &[
+            "// Empty: default.\n  string namespace",
+            "string name",
+            "// Seconds until the object is removed; absent: the kind's default, 0: at once.\n  optional int64 grace_period_seconds",
+            "// The required state of the object; else ABORTED (Conflict).\n  podplane.meta.v1.Preconditions preconditions",
+            "// The handling of the objects that it owns: Background (the default), Foreground or Orphan.\n  optional string propagation_policy",
+        ],
+    },
+];
 const NODE_METHODS: &[Method] = &[Method {
     name: "AssignPodCIDRs",
     doc: "Gives a node its blocks, once: the write of `spec.podCIDR` and `spec.podCIDRs` that only an IPAM controller makes. \

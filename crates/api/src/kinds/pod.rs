@@ -1,7 +1,9 @@
 //! Pods: defaults, admission of the spec, quality of service, binding.
 
 mod bind;
+mod conditions;
 mod defaults;
+mod priority;
 mod qos;
 mod table;
 mod validation;
@@ -21,7 +23,9 @@ use crate::{
 };
 
 pub use bind::bind;
+pub use conditions::{is_ready, set_disruption_target};
 pub(super) use defaults::set_template as set_template_defaults;
+pub use priority::set_priority;
 pub use table::{ips, shown_status};
 pub(crate) use validation::validate_spec;
 pub(super) use validation::{containers::in_range, one_of};

@@ -1,4 +1,4 @@
-//! Common validation of ReplicaSets and Deployments: selector, template and replica counts (source:
+//! Common validation of workloads: selector, template, limits and replica counts (source:
 //! `pkg/apis/apps/validation`).
 
 use std::collections::BTreeMap;
@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::{ErrorList, FieldPath, metadata};
 use crate::{
+    IntOrString,
     core::PodTemplateSpec,
     kinds::pod::validate_spec,
     meta::{LabelSelector, LabelSelectorRequirement},
@@ -24,6 +25,38 @@ pub(crate) fn non_negative(
             errors.invalid(path, number, "must be greater than or equal to 0");
         }
         _ => {}
+    }
+}
+
+/// Checks that the value is a number that is not negative, or a percentage.
+pub(crate) fn int_or_percent(path: &FieldPath, value: &IntOrString, errors: &mut ErrorList) {
+    match value {
+        IntOrString::Int(number) => non_negative(path, Some(*number), errors),
+        IntOrString::String(text) if percent(value).is_none() => errors.invalid(
+            path,
+            text.as_str(),
+            "a valid percent string must be a numeric string followed by an ending '%' \
+             (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')",
+        ),
+        IntOrString::String(_) => {}
+    }
+}
+
+/// The number of a percentage such as `25%`; `None` for other values.
+pub(crate) fn percent(value: &IntOrString) -> Option<u64> {
+    let IntOrString::String(text) = value else {
+        return None;
+    };
+    let digits = text.strip_suffix('%')?;
+    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    // A number with too many digits is above every limit.
+    is_number.then(|| digits.parse().unwrap_or(u64::MAX))
+}
+
+/// Checks that the value is not a percentage above 100.
+pub(crate) fn at_most_100_percent(path: &FieldPath, value: &IntOrString, errors: &mut ErrorList) {
+    if percent(value).is_some_and(|percent| percent > 100) {
+        errors.invalid(path, json!(value), "must not be greater than 100%");
     }
 }
 
@@ -78,7 +111,8 @@ pub(crate) fn immutable_selector(
     }
 }
 
-fn label_selector(path: &FieldPath, selector: &LabelSelector, errors: &mut ErrorList) {
+/// Checks the keys, operators and values of a label selector.
+pub(crate) fn label_selector(path: &FieldPath, selector: &LabelSelector, errors: &mut ErrorList) {
     metadata::labels(
         &path.child("matchLabels"),
         selector.match_labels.as_ref(),

@@ -1,7 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use podplane_ipam::{
-    addresses::{NodeAddresses, UsageReport},
+    addresses::{AddressReport, NodeAddresses},
     capacity::{Basis, NodeCapacity},
     invariants::{Node, PodKey},
 };
@@ -35,14 +35,14 @@ fn node(name: &str, capacity: Option<u64>, orphaned: u64) -> NodeState {
             pod_cidrs: Vec::new(),
             ip_capacity: None,
         },
-        capacity: match capacity {
-            Some(count) => NodeCapacity::Pods {
-                count,
-                basis: Basis::Report,
+        report: AddressReport {
+            capacity: match capacity {
+                Some(count) => NodeCapacity::Pods {
+                    count,
+                    basis: Basis::Report,
+                },
+                None => NodeCapacity::AwaitsBlock,
             },
-            None => NodeCapacity::AwaitsBlock,
-        },
-        report: UsageReport {
             orphaned: Some(orphaned),
             allocated: None,
         },
@@ -334,7 +334,7 @@ impl WholeState {
     fn addresses(&self, node: &str) -> Option<NodeAddresses> {
         let held = self.pods_on(node).map(|pod| pod.held).sum();
         let state = self.nodes.get(node)?;
-        Some(NodeAddresses::of(state.capacity, held, state.report))
+        Some(NodeAddresses::of(&state.report, held))
     }
 
     /// The node of the pod, if it exists with this UID.

@@ -8,7 +8,6 @@ use podplane_api::{
 };
 use podplane_audit::{NodeState, PodState, StateChange};
 use podplane_ipam::{
-    addresses::UsageReport,
     invariants::{self, PodKey},
     parse_cidr,
 };
@@ -88,11 +87,7 @@ pub(super) fn node(node: &Node) -> NodeState {
             pod_cidrs: blocks.filter_map(|block| parse_cidr(block).ok()).collect(),
             ip_capacity: None,
         },
-        capacity: PodIpResource::of_node(node).addresses(node, 0).capacity,
-        report: UsageReport {
-            orphaned: pod_ips::orphaned(node),
-            allocated: pod_ips::allocated(node),
-        },
+        report: PodIpResource::of_node(node).report(node),
     }
 }
 
@@ -135,7 +130,7 @@ mod tests {
         assert_eq!(state.node.pod_cidrs, ["10.0.0.0/29".parse().unwrap()]);
         assert_eq!(state.report.orphaned, Some(2));
         assert!(matches!(
-            state.capacity,
+            state.report.capacity,
             NodeCapacity::Pods { count: 5, .. }
         ));
     }

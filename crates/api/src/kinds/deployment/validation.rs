@@ -83,46 +83,21 @@ fn rolling_update(path: &FieldPath, rolling: &RollingUpdateDeployment, errors: &
     let unavailable = rolling.max_unavailable.as_ref().unwrap_or(&zero);
     let surge = rolling.max_surge.as_ref().unwrap_or(&zero);
     let unavailable_path = path.child("maxUnavailable");
-    int_or_percent(&unavailable_path, unavailable, errors);
-    int_or_percent(&path.child("maxSurge"), surge, errors);
+    workload::int_or_percent(&unavailable_path, unavailable, errors);
+    workload::int_or_percent(&path.child("maxSurge"), surge, errors);
     if number(unavailable) == 0 && number(surge) == 0 {
         let detail = "may not be 0 when `maxSurge` is 0";
         errors.invalid(&unavailable_path, json!(unavailable), detail);
     }
-    if percent(unavailable).is_some_and(|percent| percent > 100) {
-        let detail = "must not be greater than 100%";
-        errors.invalid(&unavailable_path, json!(unavailable), detail);
-    }
-}
-
-fn int_or_percent(path: &FieldPath, value: &IntOrString, errors: &mut ErrorList) {
-    match value {
-        IntOrString::Int(number) => workload::non_negative(path, Some(*number), errors),
-        IntOrString::String(text) if percent(value).is_none() => errors.invalid(
-            path,
-            text.as_str(),
-            "a valid percent string must be a numeric string followed by an ending '%' \
-             (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')",
-        ),
-        IntOrString::String(_) => {}
-    }
-}
-
-/// The number of a percentage such as `25%`; `None` for other values.
-fn percent(value: &IntOrString) -> Option<u64> {
-    let IntOrString::String(text) = value else {
-        return None;
-    };
-    let digits = text.strip_suffix('%')?;
-    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-    // A number with too many digits is above every limit.
-    is_number.then(|| digits.parse().unwrap_or(u64::MAX))
+    workload::at_most_100_percent(&unavailable_path, unavailable, errors);
 }
 
 fn number(value: &IntOrString) -> u64 {
     match value {
         IntOrString::Int(number) => u64::from(number.unsigned_abs()),
-        IntOrString::String(text) => percent(value).or_else(|| text.parse().ok()).unwrap_or(0),
+        IntOrString::String(text) => workload::percent(value)
+            .or_else(|| text.parse().ok())
+            .unwrap_or(0),
     }
 }
 

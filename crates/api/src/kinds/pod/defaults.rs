@@ -82,10 +82,9 @@ fn set_spec(spec: &mut PodSpec) {
     }
 }
 
-/// Sets the fields that Kubernetes' admission sets when a pod is created.
+/// Sets the fields that Kubernetes' admission sets when a pod is created, except the priority:
+/// see [`set_priority`](super::set_priority).
 pub(super) fn admit(spec: &mut PodSpec) {
-    default(&mut spec.priority, 0);
-    default(&mut spec.preemption_policy, "PreemptLowerPriority");
     tolerate(spec);
 }
 

@@ -6,6 +6,7 @@ fn created(spec: Value) -> Pod {
     let mut pod: Pod =
         serde_json::from_value(json!({"metadata": {"name": "a"}, "spec": spec})).unwrap();
     pod.set_defaults();
+    set_priority(&mut pod, None).unwrap();
     pod.prepare_for_create();
     pod
 }

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 
 use crate::{
     core::{Pod, PodSpec},
+    kinds::priority_class,
     names,
     validation::{ErrorList, FieldPath, Validate, metadata, taints},
 };
@@ -53,7 +54,7 @@ pub(crate) fn validate_spec(path: &FieldPath, spec: &PodSpec, errors: &mut Error
         spec.node_selector.as_ref(),
         errors,
     );
-    let optional: [(&str, &Option<String>, metadata::NameRules); 4] = [
+    let optional: [(&str, &Option<String>, metadata::NameRules); 5] = [
         ("nodeName", &spec.node_name, names::dns1123_subdomain),
         (
             "serviceAccountName",
@@ -62,6 +63,11 @@ pub(crate) fn validate_spec(path: &FieldPath, spec: &PodSpec, errors: &mut Error
         ),
         ("hostname", &spec.hostname, names::dns1123_label),
         ("subdomain", &spec.subdomain, names::dns1123_label),
+        (
+            "priorityClassName",
+            &spec.priority_class_name,
+            names::dns1123_subdomain,
+        ),
     ];
     for (field, value, rules) in optional {
         if let Some(value) = value.as_deref().filter(|value| !value.is_empty()) {
@@ -80,6 +86,10 @@ pub(crate) fn validate_spec(path: &FieldPath, spec: &PodSpec, errors: &mut Error
         spec.tolerations.as_deref().unwrap_or_default(),
         errors,
     );
+    if let Some(policy) = spec.preemption_policy.as_deref() {
+        let path = path.child("preemptionPolicy");
+        one_of(&path, Some(policy), &priority_class::POLICIES, errors);
+    }
     scheduling_gates(path, spec, errors);
 }
 

@@ -1,0 +1,112 @@
+//! The admission of PriorityClasses, and of new pods by them (source: Kubernetes' admission plugin
+//! `Priority`).
+
+use futures::{FutureExt as _, future::BoxFuture, future::ready};
+use podplane_api::{
+    Object as _, ObjectKey,
+    core::Pod,
+    kinds::{pod::set_priority, priority_class::default_priority_class},
+    scheduling::PriorityClass,
+};
+use podplane_proto::error::ApiError;
+
+use super::{Admission, CommitAdditions, MutatingAdmission, ProposedChange};
+use crate::{engine::Engine, error, storage};
+
+/// Sets the priority of new pods. Pods keep theirs when classes change.
+#[derive(Debug)]
+pub(crate) struct PodPriority(Engine);
+
+impl PodPriority {
+    pub(crate) fn new(engine: Engine) -> Self {
+        Self(engine)
+    }
+
+    /// The class that the pod names, or the global default if there is one.
+    async fn class(&self, pod: &Pod) -> Result<Option<PriorityClass>, ApiError> {
+        let named = pod
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.priority_class_name.as_deref())
+            .filter(|name| !name.is_empty());
+        let Some(name) = named else {
+            return global_default(&self.0).await;
+        };
+        let missing = || {
+            let why = format!("no PriorityClass with name {name} was found");
+            error::forbidden::<Pod>(pod.name(), &why)
+        };
+        // A slash would make the key of another object.
+        if name.contains('/') {
+            return Err(missing());
+        }
+        let key = storage::key::<PriorityClass>(&ObjectKey::new("", name));
+        let key = key.map_err(|_too_long| missing())?;
+        let found = storage::get::<PriorityClass>(&self.0, &key).await?;
+        let (class, _revision) = found.ok_or_else(missing)?;
+        Ok(Some(class))
+    }
+}
+
+impl MutatingAdmission<Pod> for PodPriority {
+    fn complete<'a>(&'a self, pod: &'a mut Pod) -> BoxFuture<'a, Result<(), ApiError>> {
+        async move {
+            let class = self.class(pod).await?;
+            set_priority(pod, class.as_ref())
+                .map_err(|why| error::forbidden::<Pod>(pod.name(), &why))
+        }
+        .boxed()
+    }
+}
+
+/// Refuses a second global default. Two that are created at the same moment are both stored, as in
+/// Kubernetes; [`default_priority_class`] chooses.
+#[derive(Debug)]
+pub(crate) struct SingleDefaultClass(Engine);
+
+impl SingleDefaultClass {
+    pub(crate) fn new(engine: Engine) -> Self {
+        Self(engine)
+    }
+}
+
+impl Admission<PriorityClass> for SingleDefaultClass {
+    fn additions<'a>(
+        &'a self,
+        change: ProposedChange<'a, PriorityClass>,
+    ) -> BoxFuture<'a, Result<CommitAdditions, ApiError>> {
+        async move {
+            let additions = CommitAdditions::default();
+            let Some(class) = change
+                .new
+                .filter(|class| class.global_default == Some(true))
+            else {
+                return Ok(additions);
+            };
+            match global_default(&self.0).await? {
+                Some(other) if change.old.is_none() || other.name() != class.name() => {
+                    let why = format!(
+                        "PriorityClass {} is already marked as default. Only one default can exist",
+                        other.name()
+                    );
+                    Err(error::forbidden::<PriorityClass>(class.name(), &why))
+                }
+                _ => Ok(additions),
+            }
+        }
+        .boxed()
+    }
+
+    fn check_guards<'a>(
+        &'a self,
+        _change: ProposedChange<'a, PriorityClass>,
+    ) -> BoxFuture<'a, Result<(), ApiError>> {
+        // There are no guards.
+        ready(Ok(())).boxed()
+    }
+}
+
+async fn global_default(engine: &Engine) -> Result<Option<PriorityClass>, ApiError> {
+    let classes = storage::list(engine, storage::prefix::<PriorityClass>()).await?;
+    Ok(default_priority_class(classes))
+}
