@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use podplane_api::core::{Node, Pod};
+use podplane_api::core::{Namespace, Node, Pod};
 use podplane_client::{Cache, CacheChange, Client};
 use podplane_host::{
     clock::{self, Instant},
@@ -17,7 +17,7 @@ use tracing::Instrument as _;
 
 use crate::{
     bind::BindOutcome,
-    config::IpPolicy,
+    config::PlacementPolicy,
     metrics::{AttemptResult, SchedulerMetrics},
     names::PodUid,
     report::{self, Reporter},
@@ -39,6 +39,8 @@ pub struct Driver {
     pub pods: Cache<Pod>,
     /// All nodes.
     pub nodes: Cache<Node>,
+    /// All namespaces.
+    pub namespaces: Cache<Namespace>,
     /// The writer of events and conditions.
     pub reporter: Reporter,
     /// Questions of the gRPC service.
@@ -57,14 +59,25 @@ impl Driver {
     /// # Errors
     ///
     /// If a binding panicked.
-    pub async fn run(mut self, policy: IpPolicy, stop: CancellationToken) -> Result<(), JoinError> {
+    pub async fn run(
+        mut self,
+        policy: PlacementPolicy,
+        stop: CancellationToken,
+    ) -> Result<(), JoinError> {
         // Decisions from an incomplete cache would put pods on full nodes.
-        let synced = async { tokio::join!(self.pods.synced(), self.nodes.synced()) };
+        let synced = async {
+            tokio::join!(
+                self.pods.synced(),
+                self.nodes.synced(),
+                self.namespaces.synced()
+            )
+        };
         if stop.run_until_cancelled(synced).await.is_none() {
             return Ok(());
         }
         let mut nodes = self.nodes.subscribe();
         let mut pods = self.pods.subscribe();
+        let mut namespaces = self.namespaces.subscribe();
         let mut scheduler = Scheduler::new(policy);
         let mut bindings = JoinSet::<BindingResult>::new();
         let start = Instant::now();
@@ -81,6 +94,9 @@ impl Driver {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ok(()),
+                change = namespaces.next() => {
+                    apply_namespace(&mut scheduler, change, start.elapsed());
+                }
                 change = nodes.next() => apply_node(&mut scheduler, change, start.elapsed()),
                 change = pods.next() => apply_pod(&mut scheduler, change, start.elapsed()),
                 Some(ended) = bindings.join_next() => match ended {
@@ -173,6 +189,13 @@ fn identity(attempt: &Attempt) -> (&str, &str, &str) {
     let pod = &attempt.pod;
     let uid: &PodUid = &pod.uid;
     (&pod.key.namespace, &pod.key.name, uid.as_str())
+}
+
+fn apply_namespace(scheduler: &mut Scheduler, change: CacheChange<Namespace>, now: Duration) {
+    match change {
+        CacheChange::Applied { new, .. } => scheduler.apply_namespace(&new, now),
+        CacheChange::Deleted(namespace) => scheduler.delete_namespace(&namespace),
+    }
 }
 
 fn apply_node(scheduler: &mut Scheduler, change: CacheChange<Node>, now: Duration) {

@@ -11,7 +11,7 @@
 #![forbid(unsafe_code)]
 
 use futures::future::BoxFuture;
-use podplane_api::core::{Node, Pod};
+use podplane_api::core::{Namespace, Node, Pod};
 use podplane_client::{Client, EventRecorder, ListParams, endpoint::EndpointError, reflector};
 use podplane_proto::scheduler::scheduler_service_server::SchedulerServiceServer;
 use podplane_service_runtime::{
@@ -23,16 +23,22 @@ use tokio_util::sync::CancellationToken;
 
 pub mod bind;
 pub mod cache;
+pub mod cluster;
+pub mod columns;
 pub mod config;
+pub mod constraints;
 pub mod driver;
 pub mod event;
-pub mod filters;
+pub mod explain;
 pub mod fit_error;
+pub mod framework;
 pub mod metrics;
 pub mod names;
 pub mod node;
 pub mod plan;
+pub mod plugins;
 pub mod pod;
+pub mod pod_index;
 pub mod queue;
 pub mod report;
 pub mod resources;
@@ -43,7 +49,7 @@ pub mod service;
 mod testing;
 mod trace;
 
-pub use config::{IpPolicy, SchedulerConfig};
+pub use config::{IpPolicy, PlacementPolicy, SchedulerConfig};
 
 /// The reasons why the scheduler ended without a request to stop.
 #[derive(Debug, thiserror::Error)]
@@ -82,6 +88,7 @@ async fn run_until(
         allowed_hosts,
         address_file,
         ip_policy,
+        pod_ips_score_weight,
     } = config;
     let client = Client::connect(&server)?;
     let listener = Listener::published(&listen, address_file.as_deref()).await?;
@@ -92,8 +99,11 @@ async fn run_until(
     let (pods, pods_driver) = reflector(client.all::<Pod>(), ListParams::default());
     let (nodes, nodes_driver) = reflector(client.all::<Node>(), ListParams::default());
     let (recorder, events_driver) = EventRecorder::new(client.clone(), pod::SCHEDULER_NAME, "");
+    let (namespaces, namespaces_driver) =
+        reflector(client.all::<Namespace>(), ListParams::default());
     tasks.follow("pod reflector", pods_driver);
     tasks.follow("node reflector", nodes_driver);
+    tasks.follow("namespace reflector", namespaces_driver);
     tasks.follow("event recorder", events_driver);
 
     let reporter = report::Reporter::new(client.clone(), recorder);
@@ -107,6 +117,7 @@ async fn run_until(
     process.trace("scheduler", Some(client.channel()));
     process.ready_when("pods", pods.synced());
     process.ready_when("nodes", nodes.synced());
+    process.ready_when("namespaces", namespaces.synced());
     let metrics = metrics::SchedulerMetrics::new(process.registry());
     process.start(&mut tasks).await;
 
@@ -114,10 +125,15 @@ async fn run_until(
         client,
         pods,
         nodes,
+        namespaces,
         reporter,
         questions,
         metrics,
     };
-    tasks.spawn("driver", driver.run(ip_policy, tasks.stop()));
+    let policy = PlacementPolicy {
+        ips: ip_policy,
+        pod_ips_weight: pod_ips_score_weight,
+    };
+    tasks.spawn("driver", driver.run(policy, tasks.stop()));
     Ok(tasks.run().await?)
 }

@@ -1,20 +1,29 @@
 //! A node with its capacity, and the pods that are on it or assumed on it.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    sync::Arc,
+};
 
 use podplane_api::{
     Object, Quantity,
-    core::Node,
+    core::{Node, Taint},
     meta::Time,
     pod_ips::{self, POD_IPS},
 };
 use podplane_ipam::capacity::NodeCapacity;
 
 use crate::{
-    names::{NodeName, PodUid},
-    pod::PodInfo,
-    resources::{Amount, Resources},
+    constraints::LabelMap,
+    names::{NodeName, NodeSlot, PodUid},
+    plugins::pod_ips::detail,
+    pod::{HostPort, PodInfo},
+    resources::{Amount, MAX_AMOUNT, Resources},
 };
+
+/// The labels of an object without labels.
+static NO_LABELS: LabelMap = LabelMap::new();
 
 /// A kind of change of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,24 +53,129 @@ pub struct NodeInfo {
     pub allocatable: Resources,
     /// The number of pods that it has addresses for.
     pub pod_ips: NodeCapacity,
-    /// The pods on it.
-    pub pods: NodePods,
+    pods: NodePods,
+    slot: NodeSlot,
+    taints: Vec<NodeTaint>,
+    limits: NodeLimits,
     /// The kubelet refused a pod for want of an address and has not reported since, so no address
     /// is free, whatever the counts are.
     refused_for_ips: bool,
 }
 
+/// A taint of a node.
+#[derive(Clone, Debug)]
+pub struct NodeTaint {
+    /// The taint.
+    pub taint: Taint,
+    /// True if the effect is NoSchedule or NoExecute.
+    pub excludes: bool,
+    /// A hash of key and value, the same on all nodes.
+    pub hash: u64,
+}
+
+/// Numbers derived from a node and its pods, which are computed at each change of these, so that
+/// the search reads them only.
+#[derive(Clone, Copy, Debug, Default)]
+struct NodeLimits {
+    free_pod_ips: i64,
+    pod_ip_capacity: i64,
+    allowed_pods: i64,
+    is_unschedulable: bool,
+    is_shortage_unusual: bool,
+}
+
 impl NodeInfo {
     /// A node with the pods known to be on it.
-    pub fn new(node: Arc<Node>, pods: NodePods) -> Self {
-        Self {
+    pub fn new(node: Arc<Node>, pods: NodePods, slot: NodeSlot) -> Self {
+        let mut info = Self {
             name: node.name().into(),
             allocatable: allocatable(&node),
             pod_ips: pod_ips::allocatable(&node),
+            taints: parsed_taints(&node),
             node,
             pods,
+            slot,
+            limits: NodeLimits::default(),
             refused_for_ips: false,
-        }
+        };
+        info.derive();
+        info
+    }
+
+    /// Its place in the cluster's table.
+    pub fn slot(&self) -> NodeSlot {
+        self.slot
+    }
+
+    /// `metadata.labels`.
+    pub fn labels(&self) -> &LabelMap {
+        self.node.metadata.labels.as_ref().unwrap_or(&NO_LABELS)
+    }
+
+    /// The value of a label.
+    pub fn label(&self, key: &str) -> Option<&str> {
+        self.labels().get(key).map(String::as_str)
+    }
+
+    /// `spec.taints`.
+    pub fn taints(&self) -> &[NodeTaint] {
+        &self.taints
+    }
+
+    /// The pods on it.
+    pub fn pods(&self) -> &NodePods {
+        &self.pods
+    }
+
+    /// The pods on it, without the node.
+    pub fn into_pods(self) -> NodePods {
+        self.pods
+    }
+
+    /// Adds or replaces a pod.
+    pub fn add_pod(&mut self, pod: Arc<PodInfo>) {
+        self.pods.insert(pod);
+        self.derive_addresses();
+    }
+
+    /// Removes a pod, if it is there.
+    pub fn remove_pod(&mut self, uid: &PodUid) -> Option<Arc<PodInfo>> {
+        let removed = self.pods.remove(uid);
+        self.derive_addresses();
+        removed
+    }
+
+    /// [`Self::free_pod_ips`], computed at the last change.
+    pub fn known_free_pod_ips(&self) -> i64 {
+        self.limits.free_pod_ips
+    }
+
+    /// [`Self::pod_ip_capacity`], computed at the last change.
+    pub fn known_pod_ip_capacity(&self) -> i64 {
+        self.limits.pod_ip_capacity
+    }
+
+    /// Returns true if messages should explain a shortage of the node's addresses.
+    pub fn is_shortage_unusual(&self) -> bool {
+        self.limits.is_shortage_unusual
+    }
+
+    fn derive(&mut self) {
+        let allowed_pods = self.allocatable.get("pods");
+        let is_unschedulable = is_unschedulable(&self.node);
+        self.limits = NodeLimits {
+            allowed_pods,
+            is_unschedulable,
+            is_shortage_unusual: detail(self).is_in_message,
+            ..self.limits
+        };
+        self.derive_addresses();
+    }
+
+    fn derive_addresses(&mut self) {
+        let limited = |count: Amount| i64::try_from(count).unwrap_or(MAX_AMOUNT).min(MAX_AMOUNT);
+        self.limits.free_pod_ips = limited(self.free_pod_ips());
+        self.limits.pod_ip_capacity = limited(self.pod_ip_capacity());
     }
 
     /// Updates the object, and returns the changes that can matter to a waiting pod.
@@ -74,6 +188,8 @@ impl NodeInfo {
         if NodeReport::of(&old) != NodeReport::of(&new) {
             self.refused_for_ips = false;
         }
+        self.taints = parsed_taints(&new);
+        self.derive();
         let taints = |node: &Node| node.spec.as_ref().and_then(|s| s.taints.clone());
         let changes = [
             (
@@ -98,16 +214,17 @@ impl NodeInfo {
     /// Records that the kubelet has no address left, until it reports again.
     pub fn refuse_for_ips(&mut self) {
         self.refused_for_ips = true;
+        self.derive_addresses();
     }
 
     /// `spec.unschedulable`.
     pub fn is_unschedulable(&self) -> bool {
-        is_unschedulable(&self.node)
+        self.limits.is_unschedulable
     }
 
     /// `status.allocatable.pods`, 0 if absent.
-    pub fn allowed_pods(&self) -> Amount {
-        self.allocatable.get("pods")
+    pub fn allowed_pods(&self) -> i64 {
+        self.limits.allowed_pods
     }
 
     /// The blocks of the node, first the one that decides on its family.
@@ -177,6 +294,22 @@ fn allocatable(node: &Node) -> Resources {
     allocatable_list(node).map_or_else(Resources::default, Resources::offered)
 }
 
+fn parsed_taints(node: &Node) -> Vec<NodeTaint> {
+    let taints = node.spec.as_ref().and_then(|s| s.taints.as_ref());
+    let taints = taints.into_iter().flatten();
+    taints
+        .map(|taint| {
+            let mut hasher = DefaultHasher::new();
+            (&taint.key, taint.value.as_deref().unwrap_or_default()).hash(&mut hasher);
+            NodeTaint {
+                taint: taint.clone(),
+                excludes: matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute"),
+                hash: hasher.finish(),
+            }
+        })
+        .collect()
+}
+
 fn is_unschedulable(node: &Node) -> bool {
     let spec = node.spec.as_ref();
     spec.and_then(|s| s.unschedulable).unwrap_or(false)
@@ -189,14 +322,16 @@ pub struct NodePods {
     requested: Resources,
     scoring_requested: Resources,
     holding_ips: Amount,
+    host_ports: Vec<HostPort>,
 }
 
 impl NodePods {
     /// Adds or replaces the pod.
     pub fn insert(&mut self, pod: Arc<PodInfo>) {
         self.remove(&pod.uid);
-        self.requested += &pod.requests;
-        self.scoring_requested += &pod.scoring_requests;
+        self.requested.add(&pod.requests);
+        self.scoring_requested.add(&pod.scoring_requests);
+        self.host_ports.extend_from_slice(&pod.host_ports);
         self.holding_ips += Amount::from(pod.needs_ip());
         self.pods.insert(pod.uid.clone(), pod);
     }
@@ -204,8 +339,13 @@ impl NodePods {
     /// Removes the pod, if it is there.
     pub fn remove(&mut self, uid: &PodUid) -> Option<Arc<PodInfo>> {
         let pod = self.pods.remove(uid)?;
-        self.requested -= &pod.requests;
-        self.scoring_requested -= &pod.scoring_requests;
+        self.requested.subtract(&pod.requests);
+        self.scoring_requested.subtract(&pod.scoring_requests);
+        for port in &pod.host_ports {
+            if let Some(at) = self.host_ports.iter().position(|used| used == port) {
+                self.host_ports.swap_remove(at);
+            }
+        }
         self.holding_ips -= Amount::from(pod.needs_ip());
         Some(pod)
     }
@@ -233,6 +373,11 @@ impl NodePods {
     /// The sum of their requests as counted in scores.
     pub fn scoring_requested(&self) -> &Resources {
         &self.scoring_requested
+    }
+
+    /// The ports of the node that they use.
+    pub fn host_ports(&self) -> &[HostPort] {
+        &self.host_ports
     }
 
     /// The number of pods that hold, or will hold, an address of the node's block.

@@ -3,19 +3,24 @@
 //! One owner feeds it and carries out its decisions. It has no clock either, so that a test can
 //! replay any history.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use podplane_api::{
     Object,
-    core::{Node, Pod},
+    core::{Namespace, Node, Pod},
 };
 
 use crate::{
     cache::{CacheSize, FreedPod, NodeCache, PlacementState},
-    config::IpPolicy,
+    cluster::Cluster,
+    config::PlacementPolicy,
     event::ClusterEvent,
-    filters::NodeFilters,
-    fit_error::FitError,
+    explain::{Examination, examine},
+    framework::{CycleInput, Framework},
     names::{NodeName, PodUid},
     plan::{Choice, Decision, plan},
     pod::PodInfo,
@@ -49,13 +54,16 @@ mod tests;
 pub struct Scheduler {
     queue: Queue,
     cache: NodeCache,
-    filters: NodeFilters,
+    framework: Framework,
     /// The index of the node at which the next search starts, so that all nodes get their
     /// turn.
     next_start: usize,
     /// The placement decisions, each kept until its pod is released or deleted, or its binding has
     /// failed; for [`explain`](Self::explain).
     decisions: BTreeMap<PodUid, PlacementDecision>,
+    /// The waiting pods that may become schedulable when another pod is placed. Without any, the
+    /// queue is not searched after each placement.
+    waiting_for_pods: BTreeSet<PodUid>,
 }
 
 /// The decision for a pod's node.
@@ -94,8 +102,8 @@ pub enum PodExplanation {
     Waiting {
         /// Its state in the queue.
         waiting: WaitingPod,
-        /// The present refusals of all nodes.
-        refusals: FitError,
+        /// The present results of all nodes.
+        examination: Examination,
     },
     /// The pod has a node, with our decision if it is known.
     Placed(NodeName, PlacementState, Option<PlacementDecision>),
@@ -103,13 +111,14 @@ pub enum PodExplanation {
 
 impl Scheduler {
     /// Creates a scheduler without pods and nodes.
-    pub fn new(policy: IpPolicy) -> Self {
+    pub fn new(policy: impl Into<PlacementPolicy>) -> Self {
         Self {
             queue: Queue::default(),
             cache: NodeCache::default(),
-            filters: NodeFilters::new(policy),
+            framework: Framework::new(policy.into()),
             next_start: 0,
             decisions: BTreeMap::new(),
+            waiting_for_pods: BTreeSet::new(),
         }
     }
 
@@ -123,7 +132,7 @@ impl Scheduler {
     pub fn apply_pod(&mut self, pod: Arc<Pod>, now: Duration) {
         let pod = Arc::new(PodInfo::new(pod));
         if pod.is_released() {
-            self.queue.remove(&pod.uid);
+            self.dequeue(&pod.uid);
             self.decisions.remove(&pod.uid);
             let freed = self.cache.remove_pod(&pod.uid);
             // Mark the node as out of addresses only if the pod was cached on it, so that this is
@@ -136,23 +145,29 @@ impl Scheduler {
             }
             self.notify_freed(freed, now);
         } else if let Some(node) = pod.node_name() {
-            self.queue.remove(&pod.uid);
-            let freed = self.cache.confirm(pod, &node);
+            self.dequeue(&pod.uid);
+            self.cache.prepare(&pod);
+            let is_news = self.cache.placement(&pod.uid).is_none();
+            let freed = self.cache.confirm(pod.clone(), &node);
             self.notify_freed(freed, now);
+            if is_news {
+                self.notify_placed(&pod, now);
+            }
         } else if pod.is_schedulable() {
             // For a pod in flight (assumed, not yet bound) this event does not know our decision,
             // so it changes no place. Keep the new state in the queue: if the binding fails, the
             // next attempt needs it.
+            self.cache.prepare(&pod);
             self.queue.upsert(pod, now);
         } else {
-            self.queue.remove(&pod.uid);
+            self.dequeue(&pod.uid);
         }
     }
 
     /// Handles a deleted pod.
     pub fn delete_pod(&mut self, pod: &Pod, now: Duration) {
         let uid = PodUid::from(pod.uid());
-        self.queue.remove(&uid);
+        self.dequeue(&uid);
         self.decisions.remove(&uid);
         let freed = self.cache.remove_pod(&uid);
         self.notify_freed(freed, now);
@@ -162,10 +177,12 @@ impl Scheduler {
     pub fn apply_node(&mut self, node: Arc<Node>, now: Duration) {
         let name = NodeName::from(node.name());
         let changes = self.cache.apply_node(node);
-        if let Some(node) = self.cache.node(&name).cloned()
-            && !changes.is_empty()
-        {
-            self.notify(&ClusterEvent::NodeChanged { node, changes }, now);
+        if !changes.is_empty() {
+            self.notify(now, |cluster| {
+                let node = cluster.node(&name)?;
+                let changes = &changes;
+                Some(ClusterEvent::NodeChanged { node, changes })
+            });
         }
     }
 
@@ -186,10 +203,8 @@ impl Scheduler {
         let waiting = self.queue.get(&pod.uid);
         let (attempts, arrived) = waiting.map_or((1, now), WaitingPod::history);
         let waiting_since = waiting.map_or(now, WaitingPod::since);
-        let snapshot = self.cache.snapshot();
-        let Decision { node, next_start } = plan(&snapshot, &pod, &self.filters, self.next_start);
-        // While the snapshot exists, the assumption below would copy the nodes (`Arc::make_mut`).
-        drop(snapshot);
+        let cluster = self.cache.cluster();
+        let Decision { node, next_start } = plan(cluster, &pod, &self.framework, self.next_start);
         self.next_start = next_start;
         let outcome = match node {
             Ok(choice) => {
@@ -201,11 +216,17 @@ impl Scheduler {
                     choice,
                 };
                 self.decisions.insert(pod.uid.clone(), decision);
+                self.waiting_for_pods.remove(&pod.uid);
+                self.notify_placed(&pod, now);
                 Ok(node)
             }
             Err(failure) => {
                 let message = failure.to_string();
-                let rejected_by = failure.rejected_by();
+                let rejected_by = failure.rejected_by;
+                match self.framework.waits_for_pods(&rejected_by) {
+                    true => self.waiting_for_pods.insert(pod.uid.clone()),
+                    false => self.waiting_for_pods.remove(&pod.uid),
+                };
                 self.queue
                     .reject(&pod.uid, rejected_by, message.clone(), now);
                 Err(message)
@@ -270,33 +291,55 @@ impl Scheduler {
         let Some(waiting) = self.queue.get(uid) else {
             return PodExplanation::Unknown;
         };
-        let snapshot = self.cache.snapshot();
-        let nodes = snapshot.nodes();
-        let refusals = nodes.iter().filter_map(|node| {
-            let refusal = self.filters.check(&waiting.pod, node).err()?;
-            Some((node.name.clone(), refusal))
-        });
         PodExplanation::Waiting {
+            examination: examine(self.cache.cluster(), &self.framework, &waiting.pod),
             waiting: waiting.clone(),
-            refusals: FitError {
-                nodes: nodes.len(),
-                refusals: refusals.collect(),
-            },
         }
+    }
+
+    /// Handles a new or changed namespace.
+    pub fn apply_namespace(&mut self, namespace: &Namespace, now: Duration) {
+        if self.cache.apply_namespace(namespace) {
+            self.notify(now, |_| Some(ClusterEvent::NamespaceChanged));
+        }
+    }
+
+    /// Handles a deleted namespace. Its last pods are reported on their own.
+    pub fn delete_namespace(&mut self, namespace: &Namespace) {
+        self.cache.remove_namespace(namespace.name());
     }
 
     fn notify_freed(&mut self, freed: Option<FreedPod>, now: Duration) {
-        if let Some(FreedPod { pod, node }) = freed
-            && let Some(node) = self.cache.node(&node).cloned()
-        {
-            self.notify(&ClusterEvent::PodFreed { pod, node }, now);
+        if let Some(FreedPod { pod, node }) = freed {
+            self.notify(now, |cluster| {
+                let node = cluster.node(&node)?;
+                Some(ClusterEvent::PodFreed { pod: &pod, node })
+            });
         }
     }
 
-    fn notify(&mut self, event: &ClusterEvent, now: Duration) {
-        let filters = &self.filters;
-        self.queue.wake(now, |pod, rejected_by| {
-            filters.may_unblock(pod, rejected_by, event)
-        });
+    fn notify_placed(&mut self, pod: &PodInfo, now: Duration) {
+        if !self.waiting_for_pods.is_empty() {
+            self.notify(now, |_| Some(ClusterEvent::PodPlaced { pod }));
+        }
+    }
+
+    fn dequeue(&mut self, uid: &PodUid) {
+        self.queue.remove(uid);
+        self.waiting_for_pods.remove(uid);
+    }
+
+    /// Retries the waiting pods that the event may help.
+    fn notify<'e>(
+        &'e mut self,
+        now: Duration,
+        event: impl FnOnce(&'e Cluster) -> Option<ClusterEvent<'e>>,
+    ) {
+        let (cluster, framework) = (self.cache.cluster(), &self.framework);
+        if let Some(event) = event(cluster) {
+            self.queue.wake(now, |pod, rejected_by| {
+                framework.may_unblock(CycleInput { pod, cluster }, rejected_by, &event)
+            });
+        }
     }
 }

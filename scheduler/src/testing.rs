@@ -5,6 +5,7 @@ use std::sync::Arc;
 pub(crate) use podplane_test_support::{NodeBuilder, PodBuilder};
 
 use crate::{
+    names::NodeSlot,
     node::{NodeInfo, NodePods},
     pod::PodInfo,
 };
@@ -28,6 +29,10 @@ impl AsInfo for NodeBuilder {
     type Info = NodeInfo;
 
     fn info(&self) -> NodeInfo {
-        NodeInfo::new(Arc::new(self.node()), NodePods::default())
+        NodeInfo::new(
+            Arc::new(self.node()),
+            NodePods::default(),
+            NodeSlot::default(),
+        )
     }
 }

@@ -34,6 +34,7 @@ impl RunningScheduler {
             allowed_hosts: Default::default(),
             address_file: Some(directory.path().join("address")),
             ip_policy: IpPolicy::Resource,
+            pod_ips_score_weight: podplane_scheduler::config::DEFAULT_POD_IPS_WEIGHT,
         };
         let mut running = Self {
             config,
