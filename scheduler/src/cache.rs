@@ -5,11 +5,19 @@
 //! because it failed. The cache does not survive the process: a successor lists nodes and pods and
 //! has the same state.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
-use podplane_api::{Object, core::Node, pod_ips::PodIpResource};
+use podplane_api::{
+    Object,
+    core::{Namespace, Node},
+    pod_ips::PodIpResource,
+};
 
 use crate::{
+    cluster::Cluster,
     names::{NodeName, PodUid},
     node::{NodeChange, NodeInfo, NodePods},
     pod::PodInfo,
@@ -17,27 +25,6 @@ use crate::{
 
 #[cfg(test)]
 mod tests;
-
-/// The nodes at one moment, by name. A snapshot is cheap; a node that changes while a snapshot
-/// exists is copied.
-#[derive(Clone, Debug, Default)]
-pub struct Snapshot(Arc<Vec<Arc<NodeInfo>>>);
-
-impl Snapshot {
-    /// The nodes in the order of their names.
-    pub fn nodes(&self) -> &[Arc<NodeInfo>] {
-        &self.0
-    }
-
-    fn find(&self, name: &NodeName) -> Result<usize, usize> {
-        self.0.binary_search_by(|info| info.name.cmp(name))
-    }
-
-    fn get_mut(&mut self, name: &NodeName) -> Option<&mut NodeInfo> {
-        let at = self.find(name).ok()?;
-        Arc::make_mut(&mut self.0).get_mut(at).map(Arc::make_mut)
-    }
-}
 
 /// A pod that no longer takes resources of `node`.
 #[derive(Clone, Debug)]
@@ -71,38 +58,51 @@ pub struct CacheSize {
 /// Nodes and the pods on them.
 #[derive(Debug, Default)]
 pub struct NodeCache {
-    nodes: Snapshot,
+    cluster: Cluster,
     /// Pods of nodes that are unknown or deleted: should the node appear, they are on it.
     imaginary: BTreeMap<NodeName, NodePods>,
-    pods: BTreeMap<PodUid, (NodeName, PlacementState)>,
+    pods: HashMap<PodUid, (NodeName, PlacementState)>,
     assumed: usize,
-    pod_ip_resource: PodIpResource,
 }
 
 impl NodeCache {
     /// An empty cache that counts this resource of pod addresses.
     pub fn new(pod_ip_resource: PodIpResource) -> Self {
         Self {
-            pod_ip_resource,
+            cluster: Cluster::new(pod_ip_resource),
             ..Self::default()
         }
     }
 
-    /// The present nodes.
-    pub fn snapshot(&self) -> Snapshot {
-        self.nodes.clone()
+    /// The present nodes with their pods, and the namespaces.
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
     }
 
     /// One node in its present state.
-    pub fn node(&self, name: &NodeName) -> Option<&Arc<NodeInfo>> {
-        let at = self.nodes.find(name).ok()?;
-        self.nodes.0.get(at)
+    pub fn node(&self, name: &NodeName) -> Option<&NodeInfo> {
+        self.cluster.node(name)
+    }
+
+    /// Prepares decisions for the pod. They need no preparation, but are faster with it.
+    pub fn prepare(&mut self, pod: &PodInfo) {
+        self.cluster.cache_labels_of(pod);
+    }
+
+    /// Adds or updates a namespace. Returns true if its labels are new.
+    pub fn apply_namespace(&mut self, namespace: &Namespace) -> bool {
+        self.cluster.apply_namespace(namespace)
+    }
+
+    /// Removes a namespace.
+    pub fn remove_namespace(&mut self, name: &str) {
+        self.cluster.remove_namespace(name);
     }
 
     /// The numbers of cached objects.
     pub fn size(&self) -> CacheSize {
         CacheSize {
-            nodes: self.nodes.0.len(),
+            nodes: self.cluster.len(),
             pods: self.pods.len(),
             assumed: self.assumed,
         }
@@ -121,52 +121,37 @@ impl NodeCache {
         {
             self.remove_node(&name); // Deleted and made again: another node, with another block perhaps.
         }
-        match self.nodes.find(&name) {
-            Ok(_) => {
-                let known = self.nodes.get_mut(&name);
-                known.map(|info| info.update(node)).unwrap_or_default()
-            }
-            Err(at) => {
-                let pods = self.imaginary.remove(&name).unwrap_or_default();
-                let resource = self.pod_ip_resource.clone();
-                let info = Arc::new(NodeInfo::new(node, pods, resource));
-                Arc::make_mut(&mut self.nodes.0).insert(at, info);
-                vec![NodeChange::Added]
-            }
+        if let Some(changes) = self.cluster.update_node(node.clone()) {
+            return changes;
         }
+        let pods = self.imaginary.remove(&name).unwrap_or_default();
+        self.cluster.insert_node(node, pods);
+        vec![NodeChange::Added]
     }
 
     /// Removes the node. Its pods are kept until they are deleted too: a node of its name may come
     /// back with them running.
     pub fn remove_node(&mut self, name: &NodeName) {
-        let Ok(at) = self.nodes.find(name) else {
-            return;
-        };
-        let info = Arc::make_mut(&mut self.nodes.0).remove(at);
-        if !info.pods.is_empty() {
-            self.imaginary.insert(name.clone(), info.pods.clone());
+        if let Some(pods) = self.cluster.remove_node(name)
+            && !pods.is_empty()
+        {
+            self.imaginary.insert(name.clone(), pods);
         }
     }
 
     /// Records that the node's kubelet refused a pod for want of an address.
     pub fn refuse_for_ips(&mut self, name: &NodeName) {
-        if let Some(node) = self.nodes.get_mut(name) {
-            node.refuse_for_ips();
-        }
+        self.cluster.refuse_for_ips(name);
     }
 
     /// Records whether the API server refuses to bind pods to the node for want of an address.
     pub fn set_bind_refused(&mut self, name: &NodeName, refused: bool) {
-        if let Some(node) = self.nodes.get_mut(name) {
-            node.set_bind_refused(refused);
-        }
+        self.cluster.set_bind_refused(name, refused);
     }
 
     /// Expects orphaned addresses on the node: a pod was deleted before its sandbox.
     pub fn expect_orphans(&mut self, name: &NodeName) {
-        if let Some(node) = self.nodes.get_mut(name) {
-            node.expect_orphans();
-        }
+        self.cluster.expect_orphans(name);
     }
 
     /// Reserves the pod's resources on the node.
@@ -192,7 +177,10 @@ impl NodeCache {
     pub fn remove_pod(&mut self, uid: &PodUid) -> Option<FreedPod> {
         let (node, placing) = self.pods.remove(uid)?;
         self.note(Some(placing), None);
-        let pod = self.with_pods(&node, |pods| pods.remove(uid))?;
+        let pod = match self.cluster.remove_pod(&node, uid) {
+            Some(pod) => pod,
+            None => self.remove_imaginary(&node, uid)?,
+        };
         Some(FreedPod { pod, node })
     }
 
@@ -208,7 +196,9 @@ impl NodeCache {
         };
         let known = self.pods.insert(pod.uid.clone(), (node.clone(), placing));
         self.note(known.map(|(_, placing)| placing), Some(placing));
-        self.with_pods(node, |pods| pods.insert(pod));
+        if !self.cluster.add_pod(node, pod.clone()) {
+            self.imaginary.entry(node.clone()).or_default().insert(pod);
+        }
         elsewhere
     }
 
@@ -218,15 +208,12 @@ impl NodeCache {
         self.assumed = self.assumed + assumed(now) - assumed(before);
     }
 
-    fn with_pods<T>(&mut self, node: &NodeName, change: impl FnOnce(&mut NodePods) -> T) -> T {
-        if let Some(info) = self.nodes.get_mut(node) {
-            return change(&mut info.pods);
-        }
-        let pods = self.imaginary.entry(node.clone()).or_default();
-        let result = change(pods);
+    fn remove_imaginary(&mut self, node: &NodeName, uid: &PodUid) -> Option<Arc<PodInfo>> {
+        let pods = self.imaginary.get_mut(node)?;
+        let pod = pods.remove(uid);
         if pods.is_empty() {
             self.imaginary.remove(node);
         }
-        result
+        pod
     }
 }

@@ -54,7 +54,42 @@ pub struct SchedulerConfig {
     )]
     pub pod_ip_resource: PodIpResource,
 
+    /// Weigh the score that prefers nodes with a larger part of their pod addresses free, against
+    /// 3 for taints, 2 for affinity and spreading and 1 for cpu and memory; 0 turns it off
+    #[arg(
+        long,
+        env = "PODPLANE_POD_IPS_SCORE_WEIGHT",
+        default_value_t = DEFAULT_POD_IPS_WEIGHT,
+        value_name = "WEIGHT",
+        value_parser = clap::value_parser!(u32).range(0..=100)
+    )]
+    pub pod_ips_score_weight: u32,
+
     /// The election.
     #[command(flatten)]
     pub leader_election: LeaderElection,
+}
+
+/// The default weight of the score of free addresses.
+pub const DEFAULT_POD_IPS_WEIGHT: u32 = 2;
+
+/// The settings of the decision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlacementPolicy {
+    /// The limit of a node's pods by its addresses.
+    pub ips: IpPolicy,
+    /// The resource that counts addresses.
+    pub pod_ip_resource: PodIpResource,
+    /// The weight of the score of free addresses, which only [`IpPolicy::Resource`] has.
+    pub pod_ips_weight: u32,
+}
+
+impl From<IpPolicy> for PlacementPolicy {
+    fn from(ips: IpPolicy) -> Self {
+        Self {
+            ips,
+            pod_ip_resource: PodIpResource::default(),
+            pod_ips_weight: DEFAULT_POD_IPS_WEIGHT,
+        }
+    }
 }

@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use podplane_api::{
-    core::{Node, Pod},
-    pod_ips::PodIpResource,
-};
+use podplane_api::core::{Namespace, Node, Pod};
 use podplane_client::{Cache, CacheChange, Client, leader::LeadershipLost};
 use podplane_host::{
     clock::{self, Instant},
@@ -18,7 +15,7 @@ use tracing::Instrument as _;
 
 use crate::{
     bind::BindOutcome,
-    config::IpPolicy,
+    config::PlacementPolicy,
     metrics::{AttemptResult, SchedulerMetrics},
     names::PodUid,
     report::{self, Reporter},
@@ -40,14 +37,14 @@ pub struct Driver {
     pub pods: Cache<Pod>,
     /// All nodes.
     pub nodes: Cache<Node>,
+    /// All namespaces.
+    pub namespaces: Cache<Namespace>,
     /// The beginning of the process's leadership. Dropped when the driver has ended.
     pub terms: mpsc::Receiver<LeaderTerm>,
     /// Questions of the gRPC service.
     pub questions: mpsc::Receiver<Question>,
     /// The metrics.
     pub metrics: SchedulerMetrics,
-    /// The resource of pod addresses.
-    pub pod_ip_resource: PodIpResource,
 }
 
 /// The means of a leader to write; a standby has none.
@@ -70,15 +67,26 @@ impl Driver {
     ///
     /// [`LeadershipLost`] if a binding was refused because another scheduler leads, and the panic
     /// of a binding.
-    pub async fn run(mut self, policy: IpPolicy, stop: CancellationToken) -> Result<(), TaskError> {
+    pub async fn run(
+        mut self,
+        policy: PlacementPolicy,
+        stop: CancellationToken,
+    ) -> Result<(), TaskError> {
         // Decisions from an incomplete cache would put pods on full nodes.
-        let synced = async { tokio::join!(self.pods.synced(), self.nodes.synced()) };
+        let synced = async {
+            tokio::join!(
+                self.pods.synced(),
+                self.nodes.synced(),
+                self.namespaces.synced()
+            )
+        };
         if stop.run_until_cancelled(synced).await.is_none() {
             return Ok(());
         }
         let mut nodes = self.nodes.subscribe();
         let mut pods = self.pods.subscribe();
-        let mut scheduler = Scheduler::new(policy).counting(self.pod_ip_resource.clone());
+        let mut namespaces = self.namespaces.subscribe();
+        let mut scheduler = Scheduler::new(policy);
         let mut bindings = JoinSet::<BindingResult>::new();
         let mut term: Option<LeaderTerm> = None;
         let start = Instant::now();
@@ -96,6 +104,9 @@ impl Driver {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ok(()),
+                change = namespaces.next() => {
+                    apply_namespace(&mut scheduler, change, start.elapsed());
+                }
                 change = nodes.next() => apply_node(&mut scheduler, change, start.elapsed()),
                 change = pods.next() => apply_pod(&mut scheduler, change, start.elapsed()),
                 Some(begun) = self.terms.recv(), if term.is_none() => term = Some(begun),
@@ -208,6 +219,13 @@ fn identity(attempt: &Attempt) -> (&str, &str, &str) {
     let pod = &attempt.pod;
     let uid: &PodUid = &pod.uid;
     (&pod.key.namespace, &pod.key.name, uid.as_str())
+}
+
+fn apply_namespace(scheduler: &mut Scheduler, change: CacheChange<Namespace>, now: Duration) {
+    match change {
+        CacheChange::Applied { new, .. } => scheduler.apply_namespace(&new, now),
+        CacheChange::Deleted(namespace) => scheduler.delete_namespace(&namespace),
+    }
 }
 
 fn apply_node(scheduler: &mut Scheduler, change: CacheChange<Node>, now: Duration) {

@@ -6,7 +6,7 @@ use std::{
     fmt,
 };
 
-use crate::{filters::FilterRefusal, names::NodeName};
+use crate::{framework::Rejection, names::NodeName};
 
 /// The number of nodes with details in a message.
 const DETAILED: usize = 3;
@@ -18,14 +18,28 @@ const DETAILED: usize = 3;
 pub struct FitError {
     /// The number of nodes.
     pub nodes: usize,
-    /// For each node, the first filter that refused it, with the reason.
-    pub refusals: BTreeMap<NodeName, FilterRefusal>,
+    /// The rejection for all nodes, if there is one; then no node was examined.
+    pub rejection: Option<Rejection>,
+    /// The reasons with the number of nodes that each one has.
+    pub reasons: BTreeMap<Cow<'static, str>, usize>,
+    /// Nodes with their shortages, by name; at most [`FitError::DETAILED`].
+    pub details: Vec<(NodeName, String)>,
+    /// The number of nodes with shortages that belong into the message.
+    pub detailed: usize,
+    /// The plugins that rejected the pod or refused a node: the pod waits for an event that one of
+    /// them heeds.
+    pub rejected_by: BTreeSet<&'static str>,
 }
 
 impl FitError {
-    /// The filters that refused a node: the pod waits for an event that one of them heeds.
-    pub fn rejected_by(&self) -> BTreeSet<&'static str> {
-        self.refusals.values().map(|refusal| refusal.by).collect()
+    /// The number of nodes with details in a message.
+    pub const DETAILED: usize = DETAILED;
+
+    /// Counts the reasons of `nodes` nodes.
+    pub fn count(&mut self, reasons: Vec<Cow<'static, str>>, nodes: usize) {
+        for reason in reasons {
+            *self.reasons.entry(reason).or_default() += nodes;
+        }
     }
 }
 
@@ -36,28 +50,22 @@ impl fmt::Display for FitError {
         if self.nodes == 0 {
             return f.write_str("no nodes available to schedule pods");
         }
-        let mut counts = BTreeMap::<&Cow<'static, str>, usize>::new();
-        for reason in self.refusals.values().flat_map(|refusal| &refusal.reasons) {
-            *counts.entry(reason).or_default() += 1;
+        write!(f, "0/{} nodes are available:", self.nodes)?;
+        if let Some(rejection) = &self.rejection {
+            return write!(f, " {}.", rejection.reason);
         }
-        let mut entries: Vec<_> = counts
-            .into_iter()
+        let reasons = self.reasons.iter();
+        let mut entries: Vec<_> = reasons
             .map(|(reason, count)| format!("{count} {reason}"))
             .collect();
         entries.sort_unstable(); // As strings: "10 y" comes before "2 x".
-        write!(f, "0/{} nodes are available:", self.nodes)?;
         if !entries.is_empty() {
             write!(f, " {}.", entries.join(", "))?;
         }
-        let details = self.refusals.iter().filter_map(|(node, refusal)| {
-            let detail = refusal.detail.as_ref()?;
-            detail.is_in_message.then_some((node, &detail.text))
-        });
-        let details: Vec<_> = details.collect();
-        for (node, text) in details.iter().take(DETAILED) {
+        for (node, text) in &self.details {
             write!(f, " {node}: {text}.")?;
         }
-        match details.len().checked_sub(DETAILED) {
+        match self.detailed.checked_sub(self.details.len()) {
             Some(more @ 1..) => write!(f, " And {more} more such nodes."),
             _ => Ok(()),
         }
@@ -69,7 +77,6 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::filters::{NodeShortage, Resolvability};
 
     #[test]
     fn messages_match_the_reference() {
@@ -77,9 +84,6 @@ mod tests {
         let file: Value = serde_json::from_str(file).unwrap();
         let mut tried = 0;
         for case in file["cases"].as_array().unwrap() {
-            if case["prefilter_msg"].is_string() {
-                continue; // We have no step before the filters that could fail.
-            }
             let nodes = usize::try_from(case["num_all_nodes"].as_u64().unwrap()).unwrap();
             let given = case["node_reasons"].as_object().unwrap().iter();
             let mut reasons: Vec<Vec<String>> = given
@@ -88,19 +92,17 @@ mod tests {
             if let Some(absent) = case["absent_nodes_reason"].as_str() {
                 reasons.resize(nodes, vec![absent.to_owned()]);
             }
-            let refusals = reasons.into_iter().enumerate().map(|(n, reasons)| {
-                let refusal = FilterRefusal {
-                    by: "Test",
-                    reasons: reasons.into_iter().map(Cow::Owned).collect(),
-                    resolvable: Resolvability::ByPreemption,
-                    detail: None,
-                };
-                (NodeName::from(n.to_string().as_str()), refusal)
-            });
-            let error = FitError {
+            let mut error = FitError {
                 nodes,
-                refusals: refusals.collect(),
+                rejection: case["prefilter_msg"].as_str().map(|reason| Rejection {
+                    by: "Test",
+                    reason: reason.to_owned(),
+                }),
+                ..FitError::default()
             };
+            for reasons in reasons {
+                error.count(reasons.into_iter().map(Cow::Owned).collect(), 1);
+            }
             // There is no preemption yet, and so no message about it.
             let preemption = case["postfilter_msg"].as_str().unwrap_or_default();
             let want = case["message"].as_str().unwrap();
@@ -108,36 +110,31 @@ mod tests {
             assert_eq!(error.to_string(), want, "{}", case["name"]);
             tried += 1;
         }
-        assert_eq!(tried, 5);
+        assert_eq!(tried, 6);
     }
 
     #[test]
     fn message_has_details_of_a_few_nodes() {
-        let refusal = |is_in_message| FilterRefusal {
-            by: "Test",
-            reasons: vec!["short".into()],
-            resolvable: Resolvability::Never,
-            detail: Some(NodeShortage {
-                text: "lacks a thing".into(),
-                is_in_message,
-            }),
-        };
-        let of = |names: &[&str]| {
-            let refusals = names
-                .iter()
-                .map(|name| (NodeName::from(*name), refusal(*name != "usual")));
-            let error = FitError {
-                nodes: names.len(),
-                refusals: refusals.collect(),
+        let of = |names: &[&str], detailed| {
+            let details = names.iter().map(|name| {
+                let text = "lacks a thing".to_owned();
+                (NodeName::from(*name), text)
+            });
+            let mut error = FitError {
+                nodes: 9,
+                details: details.collect(),
+                detailed,
+                ..FitError::default()
             };
+            error.count(vec!["short".into()], 9);
             error.to_string()
         };
-        assert_eq!(of(&["usual"]), "0/1 nodes are available: 1 short.");
+        assert_eq!(of(&[], 0), "0/9 nodes are available: 9 short.");
         assert_eq!(
-            of(&["b", "a", "usual"]),
-            "0/3 nodes are available: 3 short. a: lacks a thing. b: lacks a thing."
+            of(&["a", "b"], 2),
+            "0/9 nodes are available: 9 short. a: lacks a thing. b: lacks a thing."
         );
-        let many = of(&["a", "b", "c", "d", "e"]);
+        let many = of(&["a", "b", "c"], 5);
         assert!(
             many.ends_with(" c: lacks a thing. And 2 more such nodes."),
             "{many}"

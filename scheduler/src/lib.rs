@@ -13,7 +13,7 @@
 
 use futures::future::BoxFuture;
 use node_gauges::NodeAddressCollector;
-use podplane_api::core::{Node, Pod};
+use podplane_api::core::{Namespace, Node, Pod};
 use podplane_client::{
     Client, EventRecorder, ListParams,
     endpoint::EndpointError,
@@ -31,17 +31,23 @@ use tokio_util::sync::CancellationToken;
 
 pub mod bind;
 pub mod cache;
+pub mod cluster;
+pub mod columns;
 pub mod config;
+pub mod constraints;
 pub mod driver;
 pub mod event;
-pub mod filters;
+pub mod explain;
 pub mod fit_error;
+pub mod framework;
 pub mod metrics;
 pub mod names;
 pub mod node;
 pub mod node_gauges;
 pub mod plan;
+pub mod plugins;
 pub mod pod;
+pub mod pod_index;
 pub mod queue;
 pub mod report;
 pub mod resources;
@@ -52,7 +58,7 @@ pub mod service;
 mod testing;
 mod trace;
 
-pub use config::{IpPolicy, SchedulerConfig};
+pub use config::{IpPolicy, PlacementPolicy, SchedulerConfig};
 
 /// The name of the election.
 const ELECTION: &str = "podplane-scheduler";
@@ -98,6 +104,7 @@ async fn run_until(
         address_file,
         ip_policy,
         pod_ip_resource,
+        pod_ips_score_weight,
         leader_election,
     } = config;
     let client = Client::connect(&server)?;
@@ -109,8 +116,11 @@ async fn run_until(
     let mut tasks = Tasks::new(shutdown);
     let (pods, pods_driver) = reflector(client.all::<Pod>(), ListParams::default());
     let (nodes, nodes_driver) = reflector(client.all::<Node>(), ListParams::default());
+    let (namespaces, namespaces_driver) =
+        reflector(client.all::<Namespace>(), ListParams::default());
     tasks.follow("pod reflector", pods_driver);
     tasks.follow("node reflector", nodes_driver);
+    tasks.follow("namespace reflector", namespaces_driver);
 
     let (service, questions) = service::PlacementService::new(pods.clone());
     let mut services = Services::default();
@@ -120,6 +130,7 @@ async fn run_until(
     process.trace("scheduler", Some(client.channel()));
     process.ready_when("pods", pods.synced());
     process.ready_when("nodes", nodes.synced());
+    process.ready_when("namespaces", namespaces.synced());
     let metrics = metrics::SchedulerMetrics::new(process.registry());
     candidate.register(process.registry());
     let addresses = NodeAddressCollector::new(nodes.clone(), pods.clone(), pod_ip_resource.clone());
@@ -130,12 +141,17 @@ async fn run_until(
     let driver = driver::Driver {
         pods,
         nodes,
+        namespaces,
         terms: begun,
         questions,
         metrics,
-        pod_ip_resource,
     };
-    tasks.spawn("driver", driver.run(ip_policy, tasks.stop()));
+    let policy = PlacementPolicy {
+        ips: ip_policy,
+        pod_ip_resource,
+        pod_ips_weight: pod_ips_score_weight,
+    };
+    tasks.spawn("driver", driver.run(policy, tasks.stop()));
     let stop = tasks.stop();
     tasks.spawn("leader", async move {
         // A scheduler that lost the lead ends, so that none of its assumptions is used later.

@@ -11,6 +11,22 @@ pub struct PodUid(Arc<str>);
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeName(Arc<str>);
 
+/// The place of a node in the cluster's table. A node keeps it until it is removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeSlot(u32);
+
+impl NodeSlot {
+    /// The slot with this index.
+    pub fn new(index: usize) -> Self {
+        Self(u32::try_from(index).unwrap_or(u32::MAX))
+    }
+
+    /// The index in arrays of all slots.
+    pub fn index(self) -> usize {
+        usize::try_from(self.0).unwrap_or(usize::MAX)
+    }
+}
+
 impl PodUid {
     /// The UID as the API writes it.
     pub fn as_str(&self) -> &str {

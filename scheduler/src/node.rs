@@ -1,20 +1,29 @@
 //! A node with its capacity, and the pods that are on it or assumed on it.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    sync::Arc,
+};
 
 use podplane_api::{
     Object, Quantity,
-    core::Node,
+    core::{Node, Taint},
     meta::Time,
     pod_ips::{self, PodIpResource},
 };
 use podplane_ipam::{NodeAddresses, addresses::AddressReport};
 
 use crate::{
-    names::{NodeName, PodUid},
-    pod::PodInfo,
-    resources::{Amount, Resources},
+    constraints::LabelMap,
+    names::{NodeName, NodeSlot, PodUid},
+    plugins::pod_ips::detail,
+    pod::{HostPort, PodInfo},
+    resources::{MAX_AMOUNT, Resources},
 };
+
+/// The labels of an object without labels.
+static NO_LABELS: LabelMap = LabelMap::new();
 
 /// A kind of change of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,8 +60,10 @@ pub struct NodeInfo {
     /// Addresses that are orphaned at least, until the kubelet reports again: those of a deleted
     /// pod's sandbox, which may still be there.
     expected_orphans: u64,
-    /// The pods on it.
-    pub pods: NodePods,
+    pods: NodePods,
+    slot: NodeSlot,
+    taints: Vec<NodeTaint>,
+    limits: NodeLimits,
     /// The kubelet refused a pod for want of an address and has not reported since, so no address
     /// is free, whatever the counts are.
     refused_for_ips: bool,
@@ -60,20 +71,142 @@ pub struct NodeInfo {
     bind_refused: bool,
 }
 
+/// A taint of a node.
+#[derive(Clone, Debug)]
+pub struct NodeTaint {
+    /// The taint.
+    pub taint: Taint,
+    /// True if the effect is NoSchedule or NoExecute.
+    pub excludes: bool,
+    /// A hash of key and value, the same on all nodes.
+    pub hash: u64,
+}
+
+/// Numbers derived from a node and its pods, which are computed at each change of these, so that
+/// the search reads them only.
+#[derive(Clone, Copy, Debug, Default)]
+struct NodeLimits {
+    free_pod_ips: i64,
+    pod_ip_capacity: i64,
+    obtainable_pod_ips: i64,
+    allowed_pods: i64,
+    is_unschedulable: bool,
+    is_shortage_unusual: bool,
+}
+
 impl NodeInfo {
     /// A node with the pods known to be on it.
-    pub fn new(node: Arc<Node>, pods: NodePods, pod_ip_resource: PodIpResource) -> Self {
-        Self {
+    pub fn new(
+        node: Arc<Node>,
+        pods: NodePods,
+        slot: NodeSlot,
+        pod_ip_resource: PodIpResource,
+    ) -> Self {
+        let mut info = Self {
             name: node.name().into(),
             allocatable: allocatable(&node),
             reported_ips: pod_ip_resource.report(&node),
             pod_ip_resource,
             expected_orphans: 0,
+            taints: parsed_taints(&node),
             node,
             pods,
+            slot,
+            limits: NodeLimits::default(),
             refused_for_ips: false,
             bind_refused: false,
-        }
+        };
+        info.derive();
+        info
+    }
+
+    /// Its place in the cluster's table.
+    pub fn slot(&self) -> NodeSlot {
+        self.slot
+    }
+
+    /// `metadata.labels`.
+    pub fn labels(&self) -> &LabelMap {
+        self.node.metadata.labels.as_ref().unwrap_or(&NO_LABELS)
+    }
+
+    /// The value of a label.
+    pub fn label(&self, key: &str) -> Option<&str> {
+        self.labels().get(key).map(String::as_str)
+    }
+
+    /// `spec.taints`.
+    pub fn taints(&self) -> &[NodeTaint] {
+        &self.taints
+    }
+
+    /// The pods on it.
+    pub fn pods(&self) -> &NodePods {
+        &self.pods
+    }
+
+    /// The pods on it, without the node.
+    pub fn into_pods(self) -> NodePods {
+        self.pods
+    }
+
+    /// Adds or replaces a pod.
+    pub fn add_pod(&mut self, pod: Arc<PodInfo>) {
+        self.pods.insert(pod);
+        self.derive_addresses();
+    }
+
+    /// Removes a pod, if it is there.
+    pub fn remove_pod(&mut self, uid: &PodUid) -> Option<Arc<PodInfo>> {
+        let removed = self.pods.remove(uid);
+        self.derive_addresses();
+        removed
+    }
+
+    /// The number of addresses that further pods can have, computed at the last change; 0 while the
+    /// kubelet or the API server refuses pods for want of one.
+    pub fn free_pod_ips(&self) -> i64 {
+        self.limits.free_pod_ips
+    }
+
+    /// The number of pods that the node has addresses for, computed at the last change.
+    pub fn pod_ip_capacity(&self) -> i64 {
+        self.limits.pod_ip_capacity
+    }
+
+    /// The number of addresses that are free once all pods have left, computed at the last change.
+    /// Pods that leave do not free orphaned addresses.
+    pub fn obtainable_pod_ips(&self) -> i64 {
+        self.limits.obtainable_pod_ips
+    }
+
+    /// Returns true if messages should explain a shortage of the node's addresses.
+    pub fn is_shortage_unusual(&self) -> bool {
+        self.limits.is_shortage_unusual
+    }
+
+    fn derive(&mut self) {
+        let allowed_pods = self.allocatable.get("pods");
+        let is_unschedulable = is_unschedulable(&self.node);
+        self.limits = NodeLimits {
+            allowed_pods,
+            is_unschedulable,
+            is_shortage_unusual: detail(self).is_in_message,
+            ..self.limits
+        };
+        self.derive_addresses();
+    }
+
+    fn derive_addresses(&mut self) {
+        let limited = |count: u64| i64::try_from(count).unwrap_or(MAX_AMOUNT).min(MAX_AMOUNT);
+        let addresses = self.addresses();
+        let capacity = addresses.capacity.count();
+        self.limits.pod_ip_capacity = limited(capacity);
+        self.limits.obtainable_pod_ips = limited(capacity.saturating_sub(addresses.orphaned));
+        self.limits.free_pod_ips = match self.refused_for_ips || self.bind_refused {
+            true => 0,
+            false => limited(addresses.free()),
+        };
     }
 
     /// Updates the object, and returns the changes that can matter to a waiting pod.
@@ -87,6 +220,8 @@ impl NodeInfo {
             self.refused_for_ips = false;
             self.expected_orphans = 0;
         }
+        self.taints = parsed_taints(&new);
+        self.derive();
         let taints = |node: &Node| node.spec.as_ref().and_then(|s| s.taints.clone());
         let changes = [
             (
@@ -115,11 +250,13 @@ impl NodeInfo {
     /// Records that the kubelet has no address left, until it reports again.
     pub fn refuse_for_ips(&mut self) {
         self.refused_for_ips = true;
+        self.derive_addresses();
     }
 
     /// Records whether the API server refuses to bind pods to the node for want of an address.
     pub fn set_bind_refused(&mut self, refused: bool) {
         self.bind_refused = refused;
+        self.derive_addresses();
     }
 
     /// Expects that addresses which sandboxes have beyond those of the pods are orphaned, until the
@@ -127,16 +264,17 @@ impl NodeInfo {
     pub fn expect_orphans(&mut self) {
         let held = self.addresses().held;
         self.expected_orphans = self.reported_ips.surplus(held);
+        self.derive_addresses();
     }
 
     /// `spec.unschedulable`.
     pub fn is_unschedulable(&self) -> bool {
-        is_unschedulable(&self.node)
+        self.limits.is_unschedulable
     }
 
     /// `status.allocatable.pods`, 0 if absent.
-    pub fn allowed_pods(&self) -> Amount {
-        self.allocatable.get("pods")
+    pub fn allowed_pods(&self) -> i64 {
+        self.limits.allowed_pods
     }
 
     /// The blocks of the node, first the one that decides on its family.
@@ -156,19 +294,11 @@ impl NodeInfo {
 
     /// The addresses of the node, and their use by the pods that are bound or assumed.
     pub fn addresses(&self) -> NodeAddresses {
-        let held = u64::try_from(self.pods.holding_ips()).unwrap_or(0);
+        let held = self.pods.holding_ips();
         let addresses = NodeAddresses::of(&self.reported_ips, held);
         NodeAddresses {
             orphaned: addresses.orphaned.max(self.expected_orphans),
             ..addresses
-        }
-    }
-
-    /// The number of addresses that further pods can have; 0 while the kubelet has none.
-    pub fn free_pod_ips(&self) -> Amount {
-        match self.refused_for_ips || self.bind_refused {
-            true => 0,
-            false => self.addresses().free().into(),
         }
     }
 }
@@ -203,6 +333,22 @@ fn allocatable(node: &Node) -> Resources {
     allocatable_list(node).map_or_else(Resources::default, Resources::offered)
 }
 
+fn parsed_taints(node: &Node) -> Vec<NodeTaint> {
+    let taints = node.spec.as_ref().and_then(|s| s.taints.as_ref());
+    let taints = taints.into_iter().flatten();
+    taints
+        .map(|taint| {
+            let mut hasher = DefaultHasher::new();
+            (&taint.key, taint.value.as_deref().unwrap_or_default()).hash(&mut hasher);
+            NodeTaint {
+                taint: taint.clone(),
+                excludes: matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute"),
+                hash: hasher.finish(),
+            }
+        })
+        .collect()
+}
+
 fn is_unschedulable(node: &Node) -> bool {
     let spec = node.spec.as_ref();
     spec.and_then(|s| s.unschedulable).unwrap_or(false)
@@ -214,25 +360,32 @@ pub struct NodePods {
     pods: BTreeMap<PodUid, Arc<PodInfo>>,
     requested: Resources,
     scoring_requested: Resources,
-    holding_ips: Amount,
+    holding_ips: u64,
+    host_ports: Vec<HostPort>,
 }
 
 impl NodePods {
     /// Adds or replaces the pod.
     pub fn insert(&mut self, pod: Arc<PodInfo>) {
         self.remove(&pod.uid);
-        self.requested += &pod.requests;
-        self.scoring_requested += &pod.scoring_requests;
-        self.holding_ips += Amount::from(pod.needed_ips);
+        self.requested.add(&pod.requests);
+        self.scoring_requested.add(&pod.scoring_requests);
+        self.host_ports.extend_from_slice(&pod.host_ports);
+        self.holding_ips += pod.needed_ips;
         self.pods.insert(pod.uid.clone(), pod);
     }
 
     /// Removes the pod, if it is there.
     pub fn remove(&mut self, uid: &PodUid) -> Option<Arc<PodInfo>> {
         let pod = self.pods.remove(uid)?;
-        self.requested -= &pod.requests;
-        self.scoring_requested -= &pod.scoring_requests;
-        self.holding_ips -= Amount::from(pod.needed_ips);
+        self.requested.subtract(&pod.requests);
+        self.scoring_requested.subtract(&pod.scoring_requests);
+        for port in &pod.host_ports {
+            if let Some(at) = self.host_ports.iter().position(|used| used == port) {
+                self.host_ports.swap_remove(at);
+            }
+        }
+        self.holding_ips = self.holding_ips.saturating_sub(pod.needed_ips);
         Some(pod)
     }
 
@@ -261,8 +414,13 @@ impl NodePods {
         &self.scoring_requested
     }
 
+    /// The ports of the node that they use.
+    pub fn host_ports(&self) -> &[HostPort] {
+        &self.host_ports
+    }
+
     /// The number of addresses that the pods hold, or will hold.
-    pub fn holding_ips(&self) -> Amount {
+    pub fn holding_ips(&self) -> u64 {
         self.holding_ips
     }
 }

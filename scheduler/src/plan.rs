@@ -1,10 +1,13 @@
 //! The choice of a node for a pod, or the reasons why there is none.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use crate::{
-    cache::Snapshot,
-    filters::NodeFilters,
+    cluster::Cluster,
     fit_error::FitError,
-    names::NodeName,
+    framework::{ActiveFilters, CycleInput, Framework, PluginRefusal, Rejection},
+    names::{NodeName, NodeSlot},
+    node::NodeInfo,
     pod::PodInfo,
     score::{self, NodeScore},
 };
@@ -44,40 +47,161 @@ pub struct Choice {
 
 /// Searches nodes that fit the pod, beginning at the node numbered `start`, and chooses the best of
 /// them.
-pub fn plan(snapshot: &Snapshot, pod: &PodInfo, filters: &NodeFilters, start: usize) -> Decision {
-    let nodes = snapshot.nodes();
-    let want = feasible_nodes_to_find(nodes.len(), 0);
-    let mut failure = FitError {
-        nodes: nodes.len(),
-        ..FitError::default()
+pub fn plan(cluster: &Cluster, pod: &PodInfo, framework: &Framework, start: usize) -> Decision {
+    let input = CycleInput { pod, cluster };
+    let nodes = cluster.len();
+    let filters = match framework.pre_filter(input) {
+        Ok(filters) => filters,
+        Err(rejection) => {
+            return Decision {
+                node: Err(rejected(rejection, nodes)),
+                next_start: start,
+            };
+        }
     };
-    let start = start.checked_rem(nodes.len()).unwrap_or(0);
-    let (before, after) = nodes.split_at(start);
-    let mut feasible = Vec::new();
-    for node in after.iter().chain(before) {
-        if feasible.len() == want {
-            break;
-        }
-        match filters.check(pod, node) {
-            Ok(()) => feasible.push(node.as_ref()),
-            Err(refusal) => {
-                failure.refusals.insert(node.name.clone(), refusal);
-            }
-        }
+    let found = Search::run(cluster, &filters, start);
+    let processed = found.feasible.len() + found.refused + found.excluded;
+    let next_start = (start + processed).checked_rem(nodes).unwrap_or(0);
+    if found.feasible.is_empty() {
+        return Decision {
+            node: Err(found.into_error(cluster, &filters)),
+            next_start,
+        };
     }
-    let processed = feasible.len() + failure.refusals.len();
-    let scores = score::best(pod, &feasible, REPORTED_SCORES);
+    let scores = score::best(framework, input, &found.feasible, REPORTED_SCORES);
     let chosen = scores.first().map(|best| best.node.clone());
     let choice = chosen.map(|node| Choice {
         node,
-        nodes: nodes.len(),
+        nodes,
         examined: processed,
-        feasible: feasible.len(),
+        feasible: found.feasible.len(),
         scores,
     });
     Decision {
-        node: choice.ok_or(failure),
-        next_start: (start + processed).checked_rem(nodes.len()).unwrap_or(0),
+        node: choice.ok_or_else(FitError::default),
+        next_start,
+    }
+}
+
+fn rejected(rejection: Rejection, nodes: usize) -> FitError {
+    FitError {
+        nodes,
+        rejected_by: BTreeSet::from([rejection.by]),
+        rejection: Some(rejection),
+        ..FitError::default()
+    }
+}
+
+/// The result of examining nodes. Refusals are only counted, so that a search that finds no node
+/// in a large cluster costs little.
+#[derive(Debug, Default)]
+struct Search<'a> {
+    /// The nodes that fit, in the order of the search.
+    feasible: Vec<&'a NodeInfo>,
+    /// The number of nodes that a filter refused.
+    refused: usize,
+    /// The number of nodes that were not examined because a plugin named others.
+    excluded: usize,
+    /// The number of nodes with each refusal, and one of these nodes.
+    refusals: BTreeMap<PluginRefusal, (usize, NodeSlot)>,
+    /// The refused nodes whose details belong into the message, and the number of those before the
+    /// search passed the end of the list.
+    detailed: Vec<NodeSlot>,
+    detailed_before_wrap: usize,
+}
+
+impl<'a> Search<'a> {
+    fn run(cluster: &'a Cluster, filters: &ActiveFilters<'_>, start: usize) -> Self {
+        let mut search = Self::default();
+        let only: Option<Vec<NodeSlot>> = filters.only.as_ref().map(|only| {
+            let nodes = only.names.iter().filter_map(|name| cluster.node(name));
+            nodes.map(NodeInfo::slot).collect()
+        });
+        let slots = only.as_deref().unwrap_or(cluster.order());
+        search.excluded = match &only {
+            Some(_) => cluster.len() - slots.len(),
+            None => 0,
+        };
+        let want = feasible_nodes_to_find(slots.len(), 0);
+        let start = start.checked_rem(slots.len()).unwrap_or(0);
+        let (before, after) = slots.split_at(start);
+        search.examine(cluster, filters, after, want);
+        search.detailed_before_wrap = search.detailed.len();
+        search.examine(cluster, filters, before, want);
+        search
+    }
+
+    fn examine(
+        &mut self,
+        cluster: &'a Cluster,
+        filters: &ActiveFilters<'_>,
+        slots: &[NodeSlot],
+        want: usize,
+    ) {
+        // Neighbours often have the same refusal.
+        let mut last: Option<(PluginRefusal, usize, NodeSlot)> = None;
+        for slot in slots {
+            if self.feasible.len() == want {
+                break;
+            }
+            let Some(node) = cluster.node_at(*slot) else {
+                continue;
+            };
+            let Err(refusal) = filters.check(node) else {
+                self.feasible.push(node);
+                continue;
+            };
+            self.refused += 1;
+            match &mut last {
+                Some((known, count, _)) if *known == refusal => *count += 1,
+                _ => self.count(last.replace((refusal, 1, *slot))),
+            }
+            if let Some((_, state)) = filters.refusing(refusal)
+                && state.tells_detail(node)
+            {
+                self.detailed.push(*slot);
+            }
+        }
+        self.count(last);
+    }
+
+    fn count(&mut self, refusals: Option<(PluginRefusal, usize, NodeSlot)>) {
+        if let Some((refusal, count, slot)) = refusals {
+            self.refusals.entry(refusal).or_insert((0, slot)).0 += count;
+        }
+    }
+
+    fn into_error(self, cluster: &Cluster, filters: &ActiveFilters<'_>) -> FitError {
+        let mut error = FitError {
+            nodes: cluster.len(),
+            detailed: self.detailed.len(),
+            ..FitError::default()
+        };
+        if let Some(only) = &filters.only {
+            error.rejected_by.insert(only.by);
+            if self.excluded > 0 {
+                error.count(vec![only.reason()], self.excluded);
+            }
+        }
+        for (refusal, (count, slot)) in &self.refusals {
+            if let Some((by, state)) = filters.refusing(*refusal)
+                && let Some(node) = cluster.node_at(*slot)
+            {
+                error.rejected_by.insert(by);
+                error.count(state.reasons(refusal.refusal, node), *count);
+            }
+        }
+        // By name: the search passed the end of the list of nodes once.
+        let (later, first) = self.detailed.split_at(self.detailed_before_wrap);
+        let shown = first.iter().chain(later).take(FitError::DETAILED);
+        let shown = shown.filter_map(|slot| {
+            let node = cluster.node_at(*slot)?;
+            let refusal = filters.check(node).err()?;
+            let (_, state) = filters.refusing(refusal)?;
+            Some((node.name.clone(), state.detail(node)?.text))
+        });
+        error.details = shown.collect();
+        error
     }
 }
 
@@ -127,10 +251,10 @@ mod tests {
             let node = NodeBuilder::new(&format!("n{n:03}")).block("10.0.0.0/24", 253);
             cache.apply_node(Arc::new(node.node()));
         }
-        let filters = NodeFilters::new(IpPolicy::Resource);
+        let framework = Framework::new(IpPolicy::Resource.into());
         let pod = PodBuilder::new("p").info();
         let at = |start| {
-            let Decision { node, next_start } = plan(&cache.snapshot(), &pod, &filters, start);
+            let Decision { node, next_start } = plan(cache.cluster(), &pod, &framework, start);
             (node.unwrap().node.to_string(), next_start)
         };
         assert_eq!(at(0), ("n000".into(), 120)); // 48 % of 250

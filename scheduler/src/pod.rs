@@ -4,15 +4,23 @@ use std::sync::Arc;
 
 use podplane_api::{
     Object, ObjectKey,
-    core::Pod,
+    core::{Pod, Toleration},
     pod_ips::{self, OUT_OF_POD_IPS, PodIpResource},
-    selector::NodeSelector,
 };
 
 use crate::{
+    constraints::{
+        LabelMap,
+        affinity::{self, AffinityEffect, AffinityRule, AffinityTerm},
+        nodes::{self, NodeTerm, RequiredNodes},
+        spread::SpreadConstraint,
+    },
     names::{NodeName, PodUid},
     resources::{MissingRequest, Resources},
 };
+
+/// The labels of an object without labels.
+static NO_LABELS: LabelMap = LabelMap::new();
 
 /// The `spec.schedulerName` of this scheduler's pods, and its default.
 pub const SCHEDULER_NAME: &str = "default-scheduler";
@@ -35,8 +43,14 @@ pub struct PodInfo {
     pub needed_ips: u64,
     /// The ports of the node that it needs.
     pub host_ports: Vec<HostPort>,
-    /// The nodes that its affinity requires.
-    pub required_nodes: Option<NodeSelector>,
+    /// The nodes that it requires.
+    pub required_nodes: RequiredNodes,
+    /// The nodes that it prefers, with weights.
+    pub preferred_nodes: Vec<(i64, NodeTerm)>,
+    /// Its affinity to other pods.
+    pub affinity: Vec<Arc<AffinityRule>>,
+    /// Its `topologySpreadConstraints`.
+    pub spread: Vec<SpreadConstraint>,
 }
 
 /// A port of the node.
@@ -62,16 +76,71 @@ impl PodInfo {
         let spec = pod.spec.as_ref();
         let requests =
             |unset| spec.map_or_else(Resources::default, |s| Resources::of_pod(s, unset));
+        let labels = pod.metadata.labels.as_ref();
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        let spread = spec.and_then(|s| s.topology_spread_constraints.as_ref());
         Self {
             uid: pod.uid().into(),
             key: pod.key(),
             requests: requests(MissingRequest::Zero),
             scoring_requests: requests(MissingRequest::ScoringDefault),
-            needed_ips: pod_ips.addresses_needed(&pod),
+            // Limited, so that no sum of needs overflows.
+            needed_ips: pod_ips.addresses_needed(&pod).min(u32::MAX.into()),
             host_ports: host_ports(&pod),
-            required_nodes: required_nodes(&pod),
+            required_nodes: spec.map(RequiredNodes::of).unwrap_or_default(),
+            preferred_nodes: spec.map(nodes::preferred).unwrap_or_default(),
+            affinity: spec
+                .map(|spec| affinity::rules(spec, namespace, labels))
+                .unwrap_or_default(),
+            spread: spread
+                .into_iter()
+                .flatten()
+                .map(|constraint| SpreadConstraint::new(constraint, labels))
+                .collect(),
             pod,
         }
+    }
+
+    /// `metadata.namespace`.
+    pub fn namespace(&self) -> &str {
+        self.pod.metadata.namespace.as_deref().unwrap_or_default()
+    }
+
+    /// `metadata.labels`.
+    pub fn labels(&self) -> &LabelMap {
+        self.pod.metadata.labels.as_ref().unwrap_or(&NO_LABELS)
+    }
+
+    /// `spec.tolerations`.
+    pub fn tolerations(&self) -> &[Toleration] {
+        let spec = self.pod.spec.as_ref();
+        let tolerations = spec.and_then(|s| s.tolerations.as_deref());
+        tolerations.unwrap_or_default()
+    }
+
+    /// The terms of its affinity that have the effect.
+    pub fn affinity_terms(&self, effect: AffinityEffect) -> impl Iterator<Item = &AffinityTerm> {
+        let rules = self.affinity.iter();
+        rules
+            .filter(move |rule| rule.effect == effect)
+            .map(|rule| &rule.term)
+    }
+
+    /// The keys of the node labels that its constraints name.
+    pub fn label_keys(&self) -> impl Iterator<Item = &str> {
+        let terms = self.required_nodes.terms.iter().flatten();
+        let terms = terms.chain(self.preferred_nodes.iter().map(|(_, term)| term));
+        let required = terms.flat_map(|term| &term.labels);
+        let required = required.chain(&self.required_nodes.selector);
+        let spread = self.spread.iter().map(|one| one.topology_key.as_str());
+        let near = self
+            .affinity
+            .iter()
+            .map(|rule| rule.term.topology_key.as_str());
+        required
+            .map(|one| one.key.as_str())
+            .chain(spread)
+            .chain(near)
     }
 
     /// Returns whether the pod needs an address: all pods do but those on the host's network.
@@ -137,18 +206,6 @@ impl PodInfo {
 pub fn node_name(pod: &Pod) -> Option<NodeName> {
     let name = pod.spec.as_ref()?.node_name.as_deref()?;
     (!name.is_empty()).then(|| name.into())
-}
-
-fn required_nodes(pod: &Pod) -> Option<NodeSelector> {
-    let affinity = pod
-        .spec
-        .as_ref()?
-        .affinity
-        .as_ref()?
-        .node_affinity
-        .as_ref()?;
-    let required = &affinity.required_during_scheduling_ignored_during_execution;
-    required.as_ref().map(NodeSelector::from)
 }
 
 fn host_ports(pod: &Pod) -> Vec<HostPort> {

@@ -276,13 +276,17 @@ impl Queue {
         pods.filter_map(|uid| Some(&self.waiting.get(uid)?.pod))
     }
 
-    /// Retries an unschedulable pod after an event that made room for it.
-    pub fn wake(&mut self, uid: &PodUid, room: Room, now: Duration) {
-        let pods = self.rooms.entry(room.node.clone()).or_default();
-        pods.insert(uid.clone());
+    /// Retries an unschedulable pod after an event that can help it; `node` is the node on which the
+    /// event made room for it, if it is about one node.
+    pub fn wake(&mut self, uid: &PodUid, event: EventId, node: Option<NodeName>, now: Duration) {
+        let room = node.map(|node| Room { node, event });
+        if let Some(Room { node, .. }) = &room {
+            let pods = self.rooms.entry(node.clone()).or_default();
+            pods.insert(uid.clone());
+        }
         self.update(uid, |waiting| {
-            waiting.woken_by = room.event;
-            waiting.room = Some(room);
+            waiting.woken_by = event;
+            waiting.room = room;
         });
         self.retry(uid, now);
     }

@@ -1,9 +1,6 @@
 //! Amounts of resources: the capacity of nodes and the requests of pods.
 
-use std::{
-    collections::BTreeMap,
-    ops::{AddAssign, SubAssign},
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use podplane_api::{
     Quantity,
@@ -11,14 +8,18 @@ use podplane_api::{
     quantity,
 };
 
-/// An amount of a resource. It is wide enough that no sum over the pods of a node overflows, so
-/// that subtraction always restores the former sum exactly.
+/// A count of pods or addresses, wide enough that no sum of them overflows.
 pub type Amount = i128;
 
+/// The largest amount of one resource that is told apart: 2^52, which is 4 PiB of memory. A larger
+/// request counts as this, and no capacity counts as so much, so such a request fits nowhere. The
+/// limit leaves room for the sum of 2^11 such pods in 64 bits.
+pub const MAX_AMOUNT: i64 = 1 << 52;
+
 /// The request for cpu that scores assume for a container without one: 100 millicores.
-const SCORING_CPU_MILLIS: Amount = 100;
+const SCORING_CPU_MILLIS: i64 = 100;
 /// The request for memory that scores assume for a container without one: 200 MiB.
-const SCORING_MEMORY_BYTES: Amount = 200 * 1024 * 1024;
+const SCORING_MEMORY_BYTES: i64 = 200 * 1024 * 1024;
 
 const CPU: &str = "cpu";
 const MEMORY: &str = "memory";
@@ -28,13 +29,14 @@ const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resources {
     /// In millicores.
-    pub cpu: Amount,
+    pub cpu: i64,
     /// In bytes.
-    pub memory: Amount,
+    pub memory: i64,
     /// In bytes.
-    pub ephemeral_storage: Amount,
-    /// Every other resource by its name, without those that are 0.
-    pub extended: BTreeMap<String, Amount>,
+    pub ephemeral_storage: i64,
+    /// Every other resource by its name, without those that are 0; sorted. There are few, so that
+    /// a search from the start is the fastest.
+    extended: Vec<(Arc<str>, i64)>,
 }
 
 /// The value of a request that a container does not have.
@@ -49,13 +51,13 @@ pub enum MissingRequest {
 impl Resources {
     /// The capacity of a node. An unreadable amount is 0, so that nothing is placed on it.
     pub fn offered(list: &BTreeMap<String, Quantity>) -> Self {
-        Self::of_list(list, 0)
+        Self::of_list(list, 0, MAX_AMOUNT - 1)
     }
 
     /// The requests of a container. An unreadable amount fits nowhere; the API server rejects all
     /// of them.
     fn requested(list: &BTreeMap<String, Quantity>) -> Self {
-        Self::of_list(list, i64::MAX.into())
+        Self::of_list(list, MAX_AMOUNT, MAX_AMOUNT)
     }
 
     /// The requests of `pod` while it runs: its containers and sidecars together, or the largest
@@ -64,19 +66,19 @@ impl Resources {
     pub fn of_pod(pod: &PodSpec, unset: MissingRequest) -> Self {
         let mut running = Self::default();
         for container in &pod.containers {
-            running += &of_container(container, unset);
+            running.add(&of_container(container, unset));
         }
         let mut sidecars = Self::default();
         let mut starting = Self::default();
         for container in pod.init_containers.iter().flatten() {
             let requests = of_container(container, unset);
             if container.restart_policy.as_deref() == Some("Always") {
-                running += &requests;
-                sidecars += &requests;
+                running.add(&requests);
+                sidecars.add(&requests);
                 starting.raise(&sidecars);
             } else {
                 let mut step = sidecars.clone();
-                step += &requests;
+                step.add(&requests);
                 starting.raise(&step);
             }
         }
@@ -89,82 +91,104 @@ impl Resources {
             }
         }
         if let Some(overhead) = &pod.overhead {
-            running += &Self::requested(overhead);
+            running.add(&Self::requested(overhead));
         }
+        running.limit();
         running
     }
 
     /// The amount of the resource `name`, 0 if absent.
-    pub fn get(&self, name: &str) -> Amount {
+    pub fn get(&self, name: &str) -> i64 {
         match name {
             CPU => self.cpu,
             MEMORY => self.memory,
             EPHEMERAL_STORAGE => self.ephemeral_storage,
-            other => self.extended.get(other).copied().unwrap_or(0),
+            other => self.extended_amount(other),
         }
     }
 
-    /// Each resource with an amount above 0: cpu, memory, ephemeral storage, then the others by
-    /// name.
-    pub fn positive(&self) -> impl Iterator<Item = (&str, Amount)> {
-        let native = [
-            (CPU, self.cpu),
-            (MEMORY, self.memory),
-            (EPHEMERAL_STORAGE, self.ephemeral_storage),
-        ];
-        let extended = self.extended.iter().map(|(name, n)| (name.as_str(), *n));
-        native.into_iter().chain(extended).filter(|(_, n)| *n > 0)
+    /// The amount of an extended resource, 0 if absent.
+    pub fn extended_amount(&self, name: &str) -> i64 {
+        let mut known = self.extended.iter();
+        known
+            .find(|(known, _)| **known == *name)
+            .map_or(0, |(_, amount)| *amount)
     }
 
-    fn of_list(list: &BTreeMap<String, Quantity>, unreadable: Amount) -> Self {
+    /// The resources other than cpu, memory and ephemeral storage, by name.
+    pub fn extended(&self) -> impl Iterator<Item = (&str, i64)> {
+        self.extended.iter().map(|(name, n)| (&**name, *n))
+    }
+
+    /// Adds `other`. [`Self::subtract`] always restores the former sum exactly.
+    pub fn add(&mut self, other: &Self) {
+        self.combine(other, i64::wrapping_add);
+    }
+
+    /// Subtracts `other`, which was added before.
+    pub fn subtract(&mut self, other: &Self) {
+        self.combine(other, i64::wrapping_sub);
+    }
+
+    fn of_list(list: &BTreeMap<String, Quantity>, unreadable: i64, limit: i64) -> Self {
         let mut resources = Self::default();
         for (name, quantity) in list {
             let amount = match name.as_str() {
                 CPU => quantity::millis(quantity),
                 _ => quantity::units(quantity),
             };
-            resources.set(name, amount.map_or(unreadable, Amount::from));
+            resources.set(name, amount.unwrap_or(unreadable).clamp(0, limit));
         }
         resources
     }
 
-    fn set(&mut self, name: &str, amount: Amount) {
+    fn set(&mut self, name: &str, amount: i64) {
         match name {
             CPU => self.cpu = amount,
             MEMORY => self.memory = amount,
             EPHEMERAL_STORAGE => self.ephemeral_storage = amount,
-            other if amount == 0 => {
-                self.extended.remove(other);
+            other => self.set_extended(other, amount),
+        }
+    }
+
+    fn set_extended(&mut self, name: &str, amount: i64) {
+        match self
+            .extended
+            .binary_search_by(|(known, _)| (**known).cmp(name))
+        {
+            Ok(at) if amount == 0 => {
+                self.extended.remove(at);
             }
-            other => {
-                self.extended.insert(other.to_owned(), amount);
+            Ok(at) => {
+                if let Some((_, known)) = self.extended.get_mut(at) {
+                    *known = amount;
+                }
             }
+            Err(_) if amount == 0 => {}
+            Err(at) => self.extended.insert(at, (name.into(), amount)),
         }
     }
 
     fn raise(&mut self, other: &Self) {
-        self.combine(other, Amount::max);
+        self.combine(other, i64::max);
     }
 
-    fn combine(&mut self, other: &Self, combine: impl Fn(Amount, Amount) -> Amount) {
+    /// Reduces each amount to [`MAX_AMOUNT`].
+    fn limit(&mut self) {
+        let extended = self.extended.iter_mut().map(|(_, amount)| amount);
+        let native = [&mut self.cpu, &mut self.memory, &mut self.ephemeral_storage];
+        for amount in native.into_iter().chain(extended) {
+            *amount = (*amount).clamp(0, MAX_AMOUNT);
+        }
+    }
+
+    fn combine(&mut self, other: &Self, combine: impl Fn(i64, i64) -> i64) {
         self.cpu = combine(self.cpu, other.cpu);
         self.memory = combine(self.memory, other.memory);
         self.ephemeral_storage = combine(self.ephemeral_storage, other.ephemeral_storage);
         for (name, amount) in &other.extended {
-            self.set(name, combine(self.get(name), *amount));
+            self.set_extended(name, combine(self.extended_amount(name), *amount));
         }
-    }
-}
-
-impl AddAssign<&Self> for Resources {
-    fn add_assign(&mut self, other: &Self) {
-        self.combine(other, |a, b| a + b);
-    }
-}
-
-impl SubAssign<&Self> for Resources {
-    fn sub_assign(&mut self, other: &Self) {
-        self.combine(other, |a, b| a - b);
     }
 }
 
@@ -238,8 +262,19 @@ mod tests {
         let list = BTreeMap::from([("cpu".to_owned(), Quantity("much".to_owned()))]);
         assert_eq!(Resources::offered(&list).cpu, 0);
         let mut sum = Resources::requested(&list);
-        sum += &Resources::requested(&list);
-        sum -= &Resources::requested(&list);
+        sum.add(&Resources::requested(&list));
+        sum.subtract(&Resources::requested(&list));
         assert_eq!(sum, Resources::requested(&list));
+    }
+
+    #[test]
+    fn amounts_beyond_the_limit_fit_nowhere() {
+        let list = |amount: &str| {
+            BTreeMap::from([("example.com/x".to_owned(), Quantity(amount.to_owned()))])
+        };
+        let huge = "9223372036854775807";
+        let wanted = Resources::requested(&list(huge)).get("example.com/x");
+        assert!(wanted > Resources::offered(&list(huge)).get("example.com/x"));
+        assert_eq!(Resources::requested(&list("-1")), Resources::default());
     }
 }

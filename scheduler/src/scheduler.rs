@@ -3,22 +3,27 @@
 //! One owner feeds it and carries out its decisions. It has no clock either, so that a test can
 //! replay any history.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use podplane_api::{
     Object,
-    core::{Node, Pod},
+    core::{Namespace, Node, Pod},
     pod_ips::{self, PodIpResource},
 };
 
 use crate::{
     cache::{CacheSize, FreedPod, NodeCache, PlacementState},
-    config::IpPolicy,
+    cluster::Cluster,
+    config::PlacementPolicy,
     event::ClusterEvent,
-    filters::NodeFilters,
-    fit_error::FitError,
+    explain::{Examination, examine},
+    framework::{CycleInput, Framework},
     names::{NodeName, PodUid},
-    node::{NodeChange, NodeInfo},
+    node::NodeChange,
     plan::{Choice, Decision, plan},
     pod::PodInfo,
     queue::{EventId, Queue, QueueLengths, Room, WaitingPod},
@@ -53,13 +58,16 @@ pub struct Scheduler {
     cache: NodeCache,
     /// The resource of pod addresses.
     pod_ip_resource: PodIpResource,
-    filters: NodeFilters,
+    framework: Framework,
     /// The index of the node at which the next search starts, so that all nodes get their
     /// turn.
     next_start: usize,
     /// The placement decisions, each kept until its pod is released or deleted, or its binding has
     /// failed; for [`explain`](Self::explain).
     decisions: BTreeMap<PodUid, PlacementDecision>,
+    /// The waiting pods that may become schedulable when another pod is placed. Without any, the
+    /// queue is not searched after each placement.
+    waiting_for_pods: BTreeSet<PodUid>,
     /// The nodes to which the API server refused to bind a pod for want of an address, with the
     /// time at which they are tried again.
     bind_refusals: BTreeMap<NodeName, Duration>,
@@ -107,8 +115,8 @@ pub enum PodExplanation {
     Waiting {
         /// Its state in the queue.
         waiting: WaitingPod,
-        /// The present refusals of all nodes.
-        refusals: FitError,
+        /// The present results of all nodes.
+        examination: Examination,
     },
     /// The pod has a node, with our decision if it is known.
     Placed(NodeName, PlacementState, Option<PlacementDecision>),
@@ -116,26 +124,19 @@ pub enum PodExplanation {
 
 impl Scheduler {
     /// Creates a scheduler without pods and nodes.
-    pub fn new(policy: IpPolicy) -> Self {
+    pub fn new(policy: impl Into<PlacementPolicy>) -> Self {
+        let policy = policy.into();
+        let pod_ip_resource = policy.pod_ip_resource.clone();
         Self {
             queue: Queue::default(),
-            cache: NodeCache::default(),
-            pod_ip_resource: PodIpResource::default(),
-            filters: NodeFilters::new(policy),
-            next_start: 0,
-            decisions: BTreeMap::new(),
-            bind_refusals: BTreeMap::new(),
-            events: EventId::default(),
-        }
-    }
-
-    /// Counts this resource of pod addresses, before any pod and node is known.
-    #[must_use]
-    pub fn counting(self, pod_ip_resource: PodIpResource) -> Self {
-        Self {
             cache: NodeCache::new(pod_ip_resource.clone()),
             pod_ip_resource,
-            ..self
+            framework: Framework::new(policy),
+            next_start: 0,
+            decisions: BTreeMap::new(),
+            waiting_for_pods: BTreeSet::new(),
+            bind_refusals: BTreeMap::new(),
+            events: EventId::default(),
         }
     }
 
@@ -162,14 +163,20 @@ impl Scheduler {
             }
             self.notify_freed(freed, now);
         } else if let Some(node) = pod.node_name() {
-            let room = self.queue.remove(&pod.uid);
-            let freed = self.cache.confirm(pod, &node);
+            let room = self.dequeue(&pod.uid);
+            self.cache.prepare(&pod);
+            let is_news = self.cache.placement(&pod.uid).is_none();
+            let freed = self.cache.confirm(pod.clone(), &node);
             self.notify_freed(freed, now);
+            if is_news {
+                self.notify_placed(&pod, now);
+            }
             self.pass_on(room.filter(|room| room.node != node), now);
         } else if pod.is_schedulable() {
             // For a pod in flight (assumed, not yet bound) this event does not know our decision,
             // so it changes no place. Keep the new state in the queue: if the binding fails, the
             // next attempt needs it.
+            self.cache.prepare(&pod);
             self.queue.upsert(pod, now);
         } else {
             self.leave_queue(&pod.uid, now);
@@ -195,10 +202,12 @@ impl Scheduler {
     pub fn apply_node(&mut self, node: Arc<Node>, now: Duration) {
         let name = NodeName::from(node.name());
         let changes = self.cache.apply_node(node);
-        if let Some(node) = self.cache.node(&name).cloned()
-            && !changes.is_empty()
-        {
-            self.notify(&ClusterEvent::NodeChanged { node, changes }, now);
+        if !changes.is_empty() {
+            self.notify(now, |cluster| {
+                let node = cluster.node(&name)?;
+                let changes = &changes;
+                Some(ClusterEvent::NodeChanged { node, changes })
+            });
         }
     }
 
@@ -218,10 +227,10 @@ impl Scheduler {
         for name in ended.map(|(name, _)| name.clone()).collect::<Vec<_>>() {
             self.bind_refusals.remove(&name);
             self.cache.set_bind_refused(&name, false);
-            if let Some(node) = self.cache.node(&name).cloned() {
-                let changes = vec![NodeChange::PodIps];
-                self.notify(&ClusterEvent::NodeChanged { node, changes }, now);
-            }
+            self.notify(now, |cluster| {
+                let (node, changes) = (cluster.node(&name)?, &[NodeChange::PodIps]);
+                Some(ClusterEvent::NodeChanged { node, changes })
+            });
         }
     }
 
@@ -232,10 +241,8 @@ impl Scheduler {
         let (attempts, arrived) = waiting.map_or((1, now), WaitingPod::history);
         let waiting_since = waiting.map_or(now, WaitingPod::since);
         let room = self.queue.take_room(&pod.uid);
-        let snapshot = self.cache.snapshot();
-        let Decision { node, next_start } = plan(&snapshot, &pod, &self.filters, self.next_start);
-        // While the snapshot exists, the assumption below would copy the nodes (`Arc::make_mut`).
-        drop(snapshot);
+        let cluster = self.cache.cluster();
+        let Decision { node, next_start } = plan(cluster, &pod, &self.framework, self.next_start);
         self.next_start = next_start;
         let outcome = match node {
             Ok(choice) => {
@@ -247,11 +254,17 @@ impl Scheduler {
                     choice,
                 };
                 self.decisions.insert(pod.uid.clone(), decision);
+                self.waiting_for_pods.remove(&pod.uid);
+                self.notify_placed(&pod, now);
                 Ok(node)
             }
             Err(failure) => {
                 let message = failure.to_string();
-                let rejected_by = failure.rejected_by();
+                let rejected_by = failure.rejected_by;
+                match self.framework.waits_for_pods(&rejected_by) {
+                    true => self.waiting_for_pods.insert(pod.uid.clone()),
+                    false => self.waiting_for_pods.remove(&pod.uid),
+                };
                 self.queue
                     .reject(&pod.uid, rejected_by, message.clone(), now);
                 Err(message)
@@ -333,40 +346,63 @@ impl Scheduler {
         let Some(waiting) = self.queue.get(uid) else {
             return PodExplanation::Unknown;
         };
-        let snapshot = self.cache.snapshot();
-        let nodes = snapshot.nodes();
-        let refusals = nodes.iter().filter_map(|node| {
-            let refusal = self.filters.check(&waiting.pod, node).err()?;
-            Some((node.name.clone(), refusal))
-        });
         PodExplanation::Waiting {
+            examination: examine(self.cache.cluster(), &self.framework, &waiting.pod),
             waiting: waiting.clone(),
-            refusals: FitError {
-                nodes: nodes.len(),
-                refusals: refusals.collect(),
-            },
         }
     }
 
+    /// Handles a new or changed namespace.
+    pub fn apply_namespace(&mut self, namespace: &Namespace, now: Duration) {
+        if self.cache.apply_namespace(namespace) {
+            self.notify(now, |_| Some(ClusterEvent::NamespaceChanged));
+        }
+    }
+
+    /// Handles a deleted namespace. Its last pods are reported on their own.
+    pub fn delete_namespace(&mut self, namespace: &Namespace) {
+        self.cache.remove_namespace(namespace.name());
+    }
+
+    fn dequeue(&mut self, uid: &PodUid) -> Option<Room> {
+        self.waiting_for_pods.remove(uid);
+        self.queue.remove(uid)
+    }
+
     fn leave_queue(&mut self, uid: &PodUid, now: Duration) {
-        let room = self.queue.remove(uid);
+        let room = self.dequeue(uid);
         self.pass_on(room, now);
     }
 
     fn notify_freed(&mut self, freed: Option<FreedPod>, now: Duration) {
-        if let Some(FreedPod { pod, node }) = freed
-            && let Some(node) = self.cache.node(&node).cloned()
-        {
-            self.notify(&ClusterEvent::PodFreed { pod, node }, now);
+        if let Some(FreedPod { pod, node }) = freed {
+            self.notify(now, |cluster| {
+                let node = cluster.node(&node)?;
+                Some(ClusterEvent::PodFreed { pod: &pod, node })
+            });
         }
     }
 
-    fn notify(&mut self, event: &ClusterEvent, now: Duration) {
+    fn notify_placed(&mut self, pod: &PodInfo, now: Duration) {
+        if !self.waiting_for_pods.is_empty() {
+            self.notify(now, |_| Some(ClusterEvent::PodPlaced { pod }));
+        }
+    }
+
+    fn notify<'e>(
+        &'e mut self,
+        now: Duration,
+        event: impl FnOnce(&'e Cluster) -> Option<ClusterEvent<'e>>,
+    ) {
         self.events.0 += 1;
-        let others = self.wake(event, self.events, now);
-        if event.changes_reasons() {
-            for uid in others {
-                self.queue.set_outdated(&uid);
+        let id = self.events;
+        let (cluster, framework) = (self.cache.cluster(), &self.framework);
+        if let Some(event) = event(cluster) {
+            let others = wake(&mut self.queue, cluster, framework, (event, id), now);
+            if event.changes_reasons() {
+                for uid in others {
+                    self.queue.set_outdated(&uid);
+                }
             }
         }
     }
@@ -374,45 +410,57 @@ impl Scheduler {
     /// Offers the room that a pod was woken for and did not use to the others. A pod is woken at
     /// most once by one event, so this ends.
     fn pass_on(&mut self, room: Option<Room>, now: Duration) {
-        let Some(Room { node, event }) = room else {
-            return;
-        };
-        if let Some(node) = self.cache.node(&node).cloned() {
-            // Every filter heeds this change.
-            let changes = vec![NodeChange::Added];
-            self.wake(&ClusterEvent::NodeChanged { node, changes }, event, now);
-        }
-    }
-
-    /// Wakes the pods that the event can help, in the order in which they are taken: as many as fit
-    /// on its node together, with those that were woken for it before. Returns the others that it
-    /// would help.
-    fn wake(&mut self, event: &ClusterEvent, id: EventId, now: Duration) -> Vec<PodUid> {
-        let mut node = NodeInfo::clone(event.node());
-        for pod in self.queue.woken_for(&node.name) {
-            node.pods.insert(pod.clone());
-        }
-        let (mut woken, mut others) = (Vec::new(), Vec::new());
-        for WaitingPod {
-            pod, rejected_by, ..
-        } in self.queue.unschedulable(id)
+        let (cluster, framework) = (self.cache.cluster(), &self.framework);
+        if let Some(Room { node, event }) = room
+            && let Some(node) = cluster.node(&node)
         {
-            if !self.filters.may_unblock(pod, rejected_by, event) {
-                continue;
-            }
-            if self.filters.check(pod, &node).is_ok() {
-                node.pods.insert(pod.clone());
-            } else if !rejected_by.is_empty() {
-                others.push(pod.uid.clone());
-                continue;
-            }
-            // A pod that found no nodes at all is attempted in any case: it gets another reason.
-            woken.push(pod.uid.clone());
+            // Every plugin heeds this change.
+            let changes = &[NodeChange::Added];
+            let change = ClusterEvent::NodeChanged { node, changes };
+            wake(&mut self.queue, cluster, framework, (change, event), now);
         }
-        for uid in woken {
-            let node = node.name.clone();
-            self.queue.wake(&uid, Room { node, event: id }, now);
-        }
-        others
     }
+}
+
+/// Wakes the unschedulable pods that the event can help, in the order in which they are taken. Of
+/// pods for which only the event's node matters as many are woken as fit there together, with those
+/// that were woken for it before. Returns the others of these.
+fn wake(
+    queue: &mut Queue,
+    cluster: &Cluster,
+    framework: &Framework,
+    (event, id): (ClusterEvent<'_>, EventId),
+    now: Duration,
+) -> Vec<PodUid> {
+    let mut room = event.node().cloned();
+    if let Some(node) = &mut room {
+        let name = node.name.clone();
+        for pod in queue.woken_for(&name) {
+            node.add_pod(pod.clone());
+        }
+    }
+    let (mut woken, mut others) = (Vec::new(), Vec::new());
+    for WaitingPod {
+        pod, rejected_by, ..
+    } in queue.unschedulable(id)
+    {
+        let input = CycleInput { pod, cluster };
+        if !framework.may_unblock(input, rejected_by, &event) {
+            continue;
+        }
+        // A pod that found no nodes at all is attempted in any case: it gets another reason.
+        let needs_room = !rejected_by.is_empty() && !framework.waits_for_pods(rejected_by);
+        match room.as_mut().filter(|_| needs_room) {
+            None => woken.push((pod.uid.clone(), None)),
+            Some(node) if framework.fits_locally(input, node) => {
+                node.add_pod(pod.clone());
+                woken.push((pod.uid.clone(), Some(node.name.clone())));
+            }
+            Some(_) => others.push(pod.uid.clone()),
+        }
+    }
+    for (uid, node) in woken {
+        queue.wake(&uid, id, node, now);
+    }
+    others
 }

@@ -1,45 +1,27 @@
-//! The choice among the nodes that fit a pod: the least loaded one.
+//! The choice among the nodes that fit a pod: the best by the plugins' scores.
 
 use std::cmp::Reverse;
 
 use crate::{
-    filters::taint_toleration::{taints, tolerates},
+    framework::{CycleInput, Framework},
     names::NodeName,
     node::NodeInfo,
-    pod::PodInfo,
-    resources::{Amount, Resources},
 };
 
-/// The best score of one scorer.
-const MAX: Amount = 100;
-/// The reference's weights.
-const LEAST_ALLOCATED_WEIGHT: Amount = 1;
-const TAINT_WEIGHT: Amount = 3;
+#[cfg(test)]
+mod tests;
 
-/// The free part of the node with the pod on it: the mean over cpu and memory of the free
-/// percentage, each division an integer one as in the reference. A resource that the node does not
-/// have is left out; an over-committed one counts 0.
-pub fn least_allocated(pod: &PodInfo, node: &NodeInfo) -> Amount {
-    let of = |pick: fn(&Resources) -> Amount| {
-        let capacity = pick(&node.allocatable);
-        let requested = pick(node.pods.scoring_requested()) + pick(&pod.scoring_requests);
-        match capacity {
-            0 => None,
-            _ if requested > capacity => Some(0),
-            _ => Some((capacity - requested) * MAX / capacity),
-        }
-    };
-    let scores = [of(|r| r.cpu), of(|r| r.memory)].into_iter().flatten();
-    let (sum, count) = scores.fold((0, 0), |(sum, count), score| (sum + score, count + 1));
-    if count == 0 { 0 } else { sum / count }
-}
-
-/// The number of the node's untolerated `PreferNoSchedule` taints.
-pub fn unwelcoming_taints(pod: &PodInfo, node: &NodeInfo) -> Amount {
-    let unwelcoming = taints(node)
-        .filter(|taint| taint.effect == "PreferNoSchedule")
-        .filter(|taint| !tolerates(pod, taint));
-    unwelcoming.map(|_| 1).sum()
+/// The score of a node by one plugin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PluginScore {
+    /// The plugin.
+    pub plugin: &'static str,
+    /// The plugin's own number.
+    pub raw: i64,
+    /// That number compared with the other feasible nodes', from 0 to 100.
+    pub normalised: i64,
+    /// The weight of the normalised score in the total.
+    pub weight: i64,
 }
 
 /// The score of a node for a pod.
@@ -47,126 +29,108 @@ pub fn unwelcoming_taints(pod: &PodInfo, node: &NodeInfo) -> Amount {
 pub struct NodeScore {
     /// The node.
     pub node: NodeName,
-    /// The weighted sum of the other scores.
-    pub total: Amount,
-    /// See [`least_allocated`].
-    pub least_allocated: Amount,
-    /// 0 for the node with most [`unwelcoming_taints`], 100 for one without.
-    pub taint_toleration: Amount,
+    /// The weighted sum of the plugins' normalised scores.
+    pub total: i64,
+    /// The scores by plugin, in the plugins' order.
+    pub plugins: Vec<PluginScore>,
     /// The free pod IPs, without the pod.
-    pub free_pod_ips: Amount,
+    pub free_pod_ips: i64,
     /// The number of pods, without the pod.
     pub pods: usize,
 }
 
-impl NodeScore {
-    /// The sort key. The reference chooses at random among equals. Here the choice is
-    /// deterministic, and spreads pods: most free pod IPs, then fewest pods.
-    fn rank(&self) -> (Amount, Amount, Reverse<usize>) {
-        (self.total, self.free_pod_ips, Reverse(self.pods))
-    }
+/// The scores of one plugin for all feasible nodes.
+#[derive(Debug)]
+struct ScoreColumn {
+    plugin: &'static str,
+    weight: i64,
+    raw: Vec<i64>,
+    normalised: Vec<i64>,
 }
 
-/// The best of the feasible nodes, at most `most`, the best first. Of equals the first in the order
-/// of `feasible` is better, which begins at another node each time.
-pub fn best(pod: &PodInfo, feasible: &[&NodeInfo], most: usize) -> Vec<NodeScore> {
-    let taints: Vec<_> = feasible
-        .iter()
-        .map(|node| unwelcoming_taints(pod, node))
-        .collect();
-    let most_taints = taints.iter().copied().max().unwrap_or(0);
-    let mut best = Vec::<NodeScore>::with_capacity(most + 1);
-    for (node, taints) in feasible.iter().zip(taints) {
-        // Normalised as in the reference: the node with most such taints has 0, one without has
-        // 100.
-        let taint_toleration = match most_taints {
-            0 => MAX,
-            most => MAX - taints * MAX / most,
-        };
-        let least_allocated = least_allocated(pod, node);
-        let score = NodeScore {
-            total: LEAST_ALLOCATED_WEIGHT * least_allocated + TAINT_WEIGHT * taint_toleration,
-            least_allocated,
-            taint_toleration,
-            free_pod_ips: node.free_pod_ips(),
-            pods: node.pods.len(),
+/// The scores of the feasible nodes.
+#[derive(Debug)]
+pub struct ScoreTable<'a> {
+    nodes: &'a [&'a NodeInfo],
+    columns: Vec<ScoreColumn>,
+    totals: Vec<i64>,
+}
+
+impl<'a> ScoreTable<'a> {
+    /// Scores the nodes by all plugins.
+    pub fn new(framework: &'a Framework, input: CycleInput<'a>, nodes: &'a [&'a NodeInfo]) -> Self {
+        let mut totals = vec![0_i64; nodes.len()];
+        let scorers = framework.pre_score(input, nodes).into_iter();
+        let columns = scorers.map(|scorer| {
+            let raw: Vec<_> = nodes.iter().map(|node| scorer.state.score(node)).collect();
+            let mut normalised = raw.clone();
+            scorer.state.normalise(nodes, &mut normalised);
+            for (total, score) in totals.iter_mut().zip(&normalised) {
+                *total += scorer.weight * score;
+            }
+            ScoreColumn {
+                plugin: scorer.name,
+                weight: scorer.weight,
+                raw,
+                normalised,
+            }
+        });
+        Self {
+            columns: columns.collect(),
+            nodes,
+            totals,
+        }
+    }
+
+    /// The score of the node with this index.
+    pub fn row(&self, index: usize) -> Option<NodeScore> {
+        let node = self.nodes.get(index)?;
+        let plugins = self.columns.iter().filter_map(|column| {
+            Some(PluginScore {
+                plugin: column.plugin,
+                raw: *column.raw.get(index)?,
+                normalised: *column.normalised.get(index)?,
+                weight: column.weight,
+            })
+        });
+        Some(NodeScore {
             node: node.name.clone(),
-        };
-        // Inserted after its equals. Only the best are kept, so that thousands of nodes are not
-        // sorted.
-        let at = best.partition_point(|known| known.rank() >= score.rank());
-        if at < most {
-            best.insert(at, score);
-            best.truncate(most);
-        }
+            total: *self.totals.get(index)?,
+            plugins: plugins.collect(),
+            free_pod_ips: node.free_pod_ips(),
+            pods: node.pods().len(),
+        })
     }
-    best
+
+    /// The indexes of the best nodes, at most `most`, the best first.
+    ///
+    /// The reference chooses at random among equals. Here the choice is deterministic, and spreads
+    /// pods: most free pod IPs, then fewest pods, then the order of the nodes, which begins at
+    /// another node each time.
+    fn best(&self, most: usize) -> Vec<usize> {
+        let mut best = Vec::<((i64, i64, Reverse<usize>), usize)>::with_capacity(most + 1);
+        for (index, (total, node)) in self.totals.iter().zip(self.nodes).enumerate() {
+            let rank = (*total, node.free_pod_ips(), Reverse(node.pods().len()));
+            // Inserted after its equals. Only the best are kept, so that thousands of nodes are not
+            // sorted.
+            let at = best.partition_point(|(known, _)| *known >= rank);
+            if at < most {
+                best.insert(at, (rank, index));
+                best.truncate(most);
+            }
+        }
+        best.into_iter().map(|(_, index)| index).collect()
+    }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::{AsInfo as _, NodeBuilder, PodBuilder};
-
-    fn scored(node: NodeBuilder, pods: &[PodBuilder]) -> Amount {
-        let mut node = node.info();
-        for pod in pods {
-            node.pods.insert(pod.info());
-        }
-        least_allocated(&PodBuilder::new("p").info(), &node)
-    }
-
-    #[test]
-    fn least_allocated_matches_the_reference() {
-        // Empty 4 CPU/32 Gi node: (4000-100)*100/4000 = 97, (32Gi-200Mi)*100/32Gi = 99; their mean
-        // is 98.
-        let node = || {
-            NodeBuilder::new("n")
-                .offer("cpu", "4")
-                .offer("memory", "32Gi")
-        };
-        assert_eq!(scored(node(), &[]), 98);
-        let big = PodBuilder::new("big").ask("cpu", "4").ask("memory", "16Gi");
-        assert_eq!(scored(node(), &[big]), 24); // (0 + 49) / 2
-        let no_memory = NodeBuilder::new("n").offer("cpu", "1").offer("memory", "0");
-        assert_eq!(scored(no_memory, &[]), 90);
-        let nothing = NodeBuilder::new("n").offer("cpu", "0").offer("memory", "0");
-        assert_eq!(scored(nothing, &[]), 0);
-    }
-
-    #[test]
-    fn breaks_ties_by_free_ips_then_pods_then_order() {
-        let pod = PodBuilder::new("p").info();
-        let a = NodeBuilder::new("a").block("10.0.0.0/29", 5).info();
-        let b = NodeBuilder::new("b").block("10.0.1.0/29", 5).info();
-        let mut c = NodeBuilder::new("c").block("10.0.2.0/28", 13).info();
-        let best = |nodes: &[&NodeInfo]| best(&pod, nodes, 1)[0].node.to_string();
-        assert_eq!(best(&[&a, &b]), "a");
-        assert_eq!(best(&[&b, &a]), "b");
-        assert_eq!(best(&[&a, &b, &c]), "c");
-        c.pods.insert(
-            PodBuilder::new("q")
-                .host_network()
-                .ask("cpu", "0")
-                .ask("memory", "0")
-                .info(),
-        );
-        let d = NodeBuilder::new("d").block("10.0.3.0/28", 13).info();
-        assert_eq!(best(&[&a, &c, &d]), "d");
-    }
-
-    #[test]
-    fn node_with_untolerated_soft_taint_comes_last() {
-        let pod = PodBuilder::new("p").info();
-        let a = NodeBuilder::new("a")
-            .block("10.0.0.0/24", 253)
-            .taint("k", "v", "PreferNoSchedule")
-            .info();
-        let b = NodeBuilder::new("b").block("10.0.1.0/30", 1).info();
-        assert_eq!(best(&pod, &[&a, &b], 1)[0].node.as_str(), "b");
-        let tolerant = PodBuilder::new("p").tolerate("k").info();
-        let ranked = best(&tolerant, &[&b, &a], 5);
-        let names: Vec<_> = ranked.iter().map(|score| score.node.as_str()).collect();
-        assert_eq!(names, ["a", "b"], "both tolerate, and a has more addresses");
-    }
+/// The best of the feasible nodes, at most `most`, the best first; see [`ScoreTable`].
+pub fn best(
+    framework: &Framework,
+    input: CycleInput<'_>,
+    feasible: &[&NodeInfo],
+    most: usize,
+) -> Vec<NodeScore> {
+    let table = ScoreTable::new(framework, input, feasible);
+    let best = table.best(most).into_iter();
+    best.filter_map(|index| table.row(index)).collect()
 }

@@ -148,7 +148,10 @@ fn response(
                 PlacementState::Bound => PodState::Bound,
             });
         }
-        PodExplanation::Waiting { waiting, refusals } => {
+        PodExplanation::Waiting {
+            waiting,
+            examination,
+        } => {
             response.next_try_seconds = scheduler.next_attempt_at(&uid).map(in_seconds);
             response.message = match waiting.attempts {
                 0 => "it was not tried yet".to_owned(),
@@ -157,14 +160,15 @@ fn response(
             response.attempts = waiting.attempts;
             let rejected_by = waiting.rejected_by.into_iter();
             response.rejected_by = rejected_by.map(str::to_owned).collect();
-            let verdicts = refusals.refusals.into_iter();
+            let verdicts = examination.refusals();
             response.verdicts = verdicts
                 .map(|(node, refusal)| NodeVerdict {
                     node_name: node.to_string(),
-                    reasons: refusal.reasons.into_iter().map(Into::into).collect(),
+                    reasons: refusal.reasons.iter().map(ToString::to_string).collect(),
                     detail: refusal
                         .detail
-                        .map_or_else(String::new, |detail| detail.text),
+                        .as_ref()
+                        .map_or_else(String::new, |detail| detail.text.clone()),
                 })
                 .collect();
             let state = match waiting.place {
@@ -256,14 +260,18 @@ fn decision(decided: PlacementDecision, at: Timestamp) -> wire::Decision {
         scores,
     } = choice;
     let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-    let amount = |amount| i64::try_from(amount).unwrap_or(i64::MAX);
+    let normalised = |score: &NodeScore, name: &str| {
+        let mut plugins = score.plugins.iter();
+        let plugin = plugins.find(|plugin| plugin.plugin == name);
+        plugin.map_or(0, |plugin| plugin.normalised)
+    };
     let score = |score: NodeScore| wire::NodeScore {
-        node_name: score.node.to_string(),
-        score: amount(score.total),
-        least_allocated: amount(score.least_allocated),
-        taint_toleration: amount(score.taint_toleration),
-        free_pod_ips: u64::try_from(score.free_pod_ips).unwrap_or(u64::MAX),
+        score: score.total,
+        least_allocated: normalised(&score, "NodeResourcesFit"),
+        taint_toleration: normalised(&score, "TaintToleration"),
+        free_pod_ips: u64::try_from(score.free_pod_ips).unwrap_or(0),
         pods: count(score.pods),
+        node_name: score.node.to_string(),
     };
     wire::Decision {
         node_name: node.to_string(),

@@ -6,6 +6,7 @@ use podplane_api::pod_ips::PodIpResource;
 pub(crate) use podplane_test_support::{NodeBuilder, PodBuilder};
 
 use crate::{
+    names::NodeSlot,
     node::{NodeInfo, NodePods},
     pod::PodInfo,
 };
@@ -29,7 +30,11 @@ impl AsInfo for NodeBuilder {
     type Info = NodeInfo;
 
     fn info(&self) -> NodeInfo {
-        let resource = PodIpResource::default();
-        NodeInfo::new(Arc::new(self.node()), NodePods::default(), resource)
+        NodeInfo::new(
+            Arc::new(self.node()),
+            NodePods::default(),
+            NodeSlot::default(),
+            PodIpResource::default(),
+        )
     }
 }

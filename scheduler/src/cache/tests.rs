@@ -16,13 +16,13 @@ fn name(text: &str) -> NodeName {
 fn keeps_pods_of_an_unknown_node_until_it_appears() {
     let mut cache = NodeCache::default();
     cache.confirm(PodBuilder::new("p").info(), &name("n"));
-    assert!(cache.snapshot().nodes().is_empty());
+    assert!(cache.cluster().is_empty());
     let node = Arc::new(NodeBuilder::new("n").node());
     assert_eq!(cache.apply_node(node.clone()), [NodeChange::Added]);
-    assert_eq!(cache.node(&name("n")).unwrap().pods.len(), 1);
+    assert_eq!(cache.node(&name("n")).unwrap().pods().len(), 1);
     cache.remove_node(&name("n"));
     assert_eq!(cache.apply_node(node), [NodeChange::Added]);
-    assert_eq!(cache.node(&name("n")).unwrap().pods.len(), 1);
+    assert_eq!(cache.node(&name("n")).unwrap().pods().len(), 1);
 }
 
 #[test]
@@ -117,16 +117,6 @@ fn node_without_addresses_is_full_until_it_reports() {
     assert_eq!(free(&cache), 3);
 }
 
-#[test]
-fn snapshot_does_not_change() {
-    let mut cache = NodeCache::default();
-    cache.apply_node(Arc::new(NodeBuilder::new("n").node()));
-    let before = cache.snapshot();
-    cache.assume(PodBuilder::new("p").info(), &name("n"));
-    assert!(before.nodes()[0].pods.is_empty());
-    assert_eq!(cache.snapshot().nodes()[0].pods.len(), 1);
-}
-
 #[derive(Clone, Debug)]
 enum CacheOp {
     AddNode(u8),
@@ -196,18 +186,21 @@ proptest! {
                     prop_assert_eq!(freed, pods.remove(&p).map(|(n, _)| node_name(n)));
                 }
             }
-            let snapshot = cache.snapshot();
-            let listed: Vec<_> = snapshot.nodes().iter().map(|node| node.name.clone()).collect();
+            let cluster = cache.cluster();
+            let listed: Vec<_> = cluster.nodes().map(|node| node.name.clone()).collect();
             prop_assert_eq!(listed, nodes.iter().copied().map(node_name).collect::<Vec<_>>());
-            for node in snapshot.nodes() {
+            for node in cluster.nodes() {
                 let here = pods.iter().filter(|(_, (n, _))| node_name(*n) == node.name);
                 let here: Vec<_> = here.map(|(p, _)| pod(*p).info()).collect();
                 let mut requested = Resources::default();
-                here.iter().for_each(|pod| requested += &pod.requests);
-                prop_assert_eq!(node.pods.len(), here.len());
-                prop_assert_eq!(node.pods.requested(), &requested);
+                here.iter().for_each(|pod| requested.add(&pod.requests));
+                prop_assert_eq!(node.pods().len(), here.len());
+                prop_assert_eq!(node.pods().requested(), &requested);
                 let holding = here.iter().filter(|pod| pod.needs_ip()).count();
-                prop_assert_eq!(node.pods.holding_ips(), i128::try_from(holding).unwrap());
+                let holding = u64::try_from(holding).unwrap();
+                prop_assert_eq!(node.pods().holding_ips(), holding);
+                let free = node.addresses().free();
+                prop_assert_eq!(u64::try_from(node.free_pod_ips()).unwrap(), free);
             }
         }
     }

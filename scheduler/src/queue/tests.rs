@@ -29,8 +29,7 @@ fn wake(queue: &mut Queue, by: &'static str, now: Duration) {
     let refused = |waiting: &&WaitingPod| waiting.rejected_by.contains(by);
     let uids = queue.unschedulable(event).filter(refused);
     for uid in uids.map(|w| w.pod.uid.clone()).collect::<Vec<_>>() {
-        let node = "n".into();
-        queue.wake(&uid, Room { node, event }, now);
+        queue.wake(&uid, event, Some("n".into()), now);
     }
 }
 
@@ -148,7 +147,7 @@ fn the_room_of_a_removed_pod_is_returned() {
         node: "n".into(),
         event,
     };
-    queue.wake(&uid("a"), room(), s(9));
+    queue.wake(&uid("a"), event, Some("n".into()), s(9));
     let waiting = |queue: &Queue| {
         let pods = queue.unschedulable(event);
         pods.map(|w| w.pod.uid.to_string()).collect::<Vec<_>>()

@@ -1,5 +1,8 @@
 use super::*;
-use crate::testing::{NodeBuilder, PodBuilder};
+use crate::{
+    config::IpPolicy,
+    testing::{NodeBuilder, PodBuilder},
+};
 
 fn s(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -273,9 +276,10 @@ fn pods_avoid_a_node_whose_addresses_are_orphaned() {
     let waiting = (0..7).map(|n| scheduler.explain(&format!("p{n}").as_str().into()));
     let messages: Vec<_> = waiting
         .filter_map(|explained| match explained {
-            PodExplanation::Waiting { refusals, .. } => {
-                let detail = &refusals.refusals[&NodeName::from("a")].detail;
-                Some(detail.as_ref().unwrap().text.clone())
+            PodExplanation::Waiting { examination, .. } => {
+                let (node, refusal) = examination.refusals().next()?;
+                assert_eq!(node.as_str(), "a");
+                Some(refusal.detail.as_ref().unwrap().text.clone())
             }
             _ => None,
         })
@@ -441,12 +445,21 @@ fn tries_only_its_own_pods_that_need_a_node() {
 #[test]
 fn explanation_names_the_refusing_nodes() {
     let (scheduler, ..) = story(IpPolicy::Resource, &block("10.255.0.0/30", 1));
-    let PodExplanation::Waiting { waiting, refusals } = scheduler.explain(&"other-8".into()) else {
+    let PodExplanation::Waiting {
+        waiting,
+        examination,
+    } = scheduler.explain(&"other-8".into())
+    else {
         panic!("it waits");
     };
     assert_eq!(waiting.attempts, 1);
-    assert_eq!(waiting.message, refusals.to_string());
-    assert_eq!(refusals.refusals[&NodeName::from("n")].by, "PodIPs");
+    assert_eq!(
+        waiting.message,
+        "0/1 nodes are available: 1 Insufficient pod IPs."
+    );
+    let refusals: Vec<_> = examination.refusals().collect();
+    assert_eq!(refusals[0].0.as_str(), "n");
+    assert_eq!(refusals[0].1.by, "PodIPs");
     assert!(matches!(
         scheduler.explain(&"nobody".into()),
         PodExplanation::Unknown

@@ -2,7 +2,32 @@ use podplane_api::pod_ips;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::testing::{AsInfo as _, NodeBuilder, PodBuilder};
+use crate::{
+    explain::{NodeRefusal, examine_objects},
+    framework::Resolvability,
+    testing::{NodeBuilder, PodBuilder},
+};
+
+mod affinity;
+mod nodes;
+mod spread;
+
+/// The refusal of a node with the given pods, if it refuses the pod.
+fn refusal(
+    policy: IpPolicy,
+    node: &NodeBuilder,
+    present: &[PodBuilder],
+    pod: &PodBuilder,
+) -> Option<NodeRefusal> {
+    let node = node.node();
+    let name = node.metadata.name.clone().unwrap();
+    let present = present
+        .iter()
+        .map(|pod| (*pod.clone().on(&name).pod()).clone());
+    let present: Vec<_> = present.collect();
+    let examined = examine_objects(&[node], &present, &[], policy.into(), &pod.pod());
+    examined.nodes[0].result.clone().err()
+}
 
 /// The reasons of a node with the given pods.
 fn reasons(
@@ -11,14 +36,9 @@ fn reasons(
     present: &[PodBuilder],
     pod: &PodBuilder,
 ) -> Vec<String> {
-    let mut node = node.info();
-    for pod in present {
-        node.pods.insert(pod.info());
-    }
-    match NodeFilters::new(policy).check(&pod.info(), &node) {
-        Ok(()) => Vec::new(),
-        Err(refusal) => refusal.reasons.into_iter().map(Cow::into_owned).collect(),
-    }
+    let refusal = refusal(policy, node, present, pod);
+    let reasons = refusal.into_iter().flat_map(|refusal| refusal.reasons);
+    reasons.map(Into::into).collect()
 }
 
 fn off(node: &NodeBuilder, present: &[PodBuilder], pod: &PodBuilder) -> Vec<String> {
@@ -198,11 +218,11 @@ fn names_all_shortages() {
 #[test]
 fn request_beyond_the_whole_node_is_unresolvable() {
     let refusal = |pod: PodBuilder| {
-        let mut node = NodeBuilder::new("n").offer("cpu", "1").info();
-        node.pods
-            .insert(PodBuilder::new("q").ask("cpu", "1").info());
-        let refusal = NodeFilters::new(IpPolicy::Off).check(&pod.info(), &node);
-        refusal.unwrap_err().resolvable
+        let node = NodeBuilder::new("n").offer("cpu", "1");
+        let present = [PodBuilder::new("q").ask("cpu", "1")];
+        refusal(IpPolicy::Off, &node, &present, &pod)
+            .unwrap()
+            .resolvable
     };
     assert_eq!(
         refusal(PodBuilder::new("p").ask("cpu", "1")),
@@ -242,10 +262,10 @@ fn counts_addresses_as_a_resource() {
     );
 
     let resolvable = |node: NodeBuilder| {
-        let mut node = node.info();
-        node.pods.insert(other.info());
-        let refusal = NodeFilters::new(IpPolicy::Resource).check(&pod.info(), &node);
-        refusal.unwrap_err().resolvable
+        let present = std::slice::from_ref(&other);
+        refusal(IpPolicy::Resource, &node, present, &pod)
+            .unwrap()
+            .resolvable
     };
     assert_eq!(resolvable(node), Resolvability::ByPreemption);
     assert_eq!(resolvable(homeless), Resolvability::Never);
@@ -255,18 +275,16 @@ fn counts_addresses_as_a_resource() {
 fn orphaned_addresses_are_taken_and_stay_if_pods_leave() {
     let check = |orphaned: &str, pods: usize| {
         let node = NodeBuilder::new("n").block("10.0.0.0/29", 5);
-        let mut node = node.orphaned(orphaned).info();
-        for n in 0..pods {
-            node.pods.insert(PodBuilder::new(&n.to_string()).info());
-        }
-        let filters = NodeFilters::new(IpPolicy::Resource);
-        let refusal = filters.check(&PodBuilder::new("p").info(), &node);
-        refusal.map_err(|refusal| refusal.resolvable)
+        let node = node.orphaned(orphaned);
+        let present = (0..pods).map(|n| PodBuilder::new(&n.to_string()));
+        let present: Vec<_> = present.collect();
+        let refusal = refusal(IpPolicy::Resource, &node, &present, &PodBuilder::new("p"));
+        refusal.map(|refusal| refusal.resolvable)
     };
-    assert_eq!(check("4", 0), Ok(()));
-    assert_eq!(check("4", 1), Err(Resolvability::ByPreemption));
-    assert_eq!(check("5", 0), Err(Resolvability::Never));
-    assert_eq!(check("0", 4), Ok(()));
+    assert_eq!(check("4", 0), None);
+    assert_eq!(check("4", 1), Some(Resolvability::ByPreemption));
+    assert_eq!(check("5", 0), Some(Resolvability::Never));
+    assert_eq!(check("0", 4), None);
 }
 
 #[test]
@@ -296,13 +314,9 @@ fn a_request_for_addresses_is_counted_once() {
 #[test]
 fn shortage_of_addresses_names_its_source() {
     let of = |node: NodeBuilder| {
-        let mut node = node.info();
-        for name in ["a", "b"] {
-            node.pods.insert(PodBuilder::new(name).info());
-        }
-        let filters = NodeFilters::new(IpPolicy::Resource);
-        let refusal = filters.check(&PodBuilder::new("p").info(), &node);
-        let detail = refusal.unwrap_err().detail.unwrap();
+        let present = ["a", "b"].map(PodBuilder::new);
+        let refusal = refusal(IpPolicy::Resource, &node, &present, &PodBuilder::new("p"));
+        let detail = refusal.unwrap().detail.unwrap();
         (detail.text, detail.is_in_message)
     };
     let node = |ipam| NodeBuilder::new("n").annotate(pod_ips::IPAM, ipam);

@@ -1,0 +1,151 @@
+//! The decision in full: each node's refusal in words, or its score by every plugin.
+//!
+//! It runs the same plugins as [`plan`](crate::plan::plan), but examines and scores all nodes.
+
+use std::{borrow::Cow, sync::Arc};
+
+use podplane_api::core::{Namespace, Node, Pod};
+
+use crate::{
+    cache::NodeCache,
+    cluster::Cluster,
+    config::PlacementPolicy,
+    framework::{CycleInput, Framework, NodeShortage, Rejection, Resolvability},
+    names::NodeName,
+    node::NodeInfo,
+    pod::PodInfo,
+    score::{NodeScore, ScoreTable},
+};
+
+#[cfg(test)]
+mod tests;
+
+/// The results of all nodes for one pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Examination {
+    /// The rejection of the pod for every node, if there is one; then no node was examined.
+    pub rejection: Option<Rejection>,
+    /// The nodes in the order of their names.
+    pub nodes: Vec<NodeVerdict>,
+}
+
+/// The result of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeVerdict {
+    /// The node.
+    pub node: NodeName,
+    /// Its score, or its refusal.
+    pub result: Result<NodeScore, NodeRefusal>,
+}
+
+/// The refusal of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeRefusal {
+    /// The plugin.
+    pub by: &'static str,
+    /// The reasons in the reference's words; seldom more than one.
+    pub reasons: Vec<Cow<'static, str>>,
+    /// The events that could help.
+    pub resolvable: Resolvability,
+    /// The shortage of this node in particular, if the reasons do not state it.
+    pub detail: Option<NodeShortage>,
+}
+
+impl Examination {
+    /// The refused nodes.
+    pub fn refusals(&self) -> impl Iterator<Item = (&NodeName, &NodeRefusal)> {
+        let nodes = self.nodes.iter();
+        nodes.filter_map(|verdict| Some((&verdict.node, verdict.result.as_ref().err()?)))
+    }
+
+    /// The feasible nodes.
+    pub fn scores(&self) -> impl Iterator<Item = &NodeScore> {
+        let nodes = self.nodes.iter();
+        nodes.filter_map(|verdict| verdict.result.as_ref().ok())
+    }
+}
+
+/// Examines all nodes for the pod.
+pub fn examine(cluster: &Cluster, framework: &Framework, pod: &PodInfo) -> Examination {
+    let input = CycleInput { pod, cluster };
+    let filters = match framework.pre_filter(input) {
+        Ok(filters) => filters,
+        Err(rejection) => {
+            return Examination {
+                rejection: Some(rejection),
+                nodes: Vec::new(),
+            };
+        }
+    };
+    let check = |node: &NodeInfo| {
+        if let Some(only) = &filters.only
+            && only.names.binary_search(&node.name).is_err()
+        {
+            return Err(NodeRefusal {
+                by: only.by,
+                reasons: vec![only.reason()],
+                resolvable: Resolvability::Never,
+                detail: None,
+            });
+        }
+        filters.check(node).map_err(|refusal| {
+            let by = filters.refusing(refusal);
+            NodeRefusal {
+                by: by.map(|(by, _)| by).unwrap_or_default(),
+                reasons: by
+                    .map(|(_, state)| state.reasons(refusal.refusal, node))
+                    .unwrap_or_default(),
+                resolvable: refusal.refusal.resolvable,
+                detail: by.and_then(|(_, state)| state.detail(node)),
+            }
+        })
+    };
+    let checked: Vec<_> = cluster.nodes().map(|node| (node, check(node))).collect();
+    let fitting = checked.iter().filter(|(_, result)| result.is_ok());
+    let feasible: Vec<_> = fitting.map(|(node, _)| *node).collect();
+    let table = ScoreTable::new(framework, input, &feasible);
+    let mut scores = (0..feasible.len()).filter_map(|index| table.row(index));
+    let verdicts = checked.into_iter().filter_map(|(node, result)| {
+        Some(NodeVerdict {
+            node: node.name.clone(),
+            result: match result {
+                Ok(()) => Ok(scores.next()?),
+                Err(refusal) => Err(refusal),
+            },
+        })
+    });
+    Examination {
+        rejection: None,
+        nodes: verdicts.collect(),
+    }
+}
+
+/// Examines the pod in a cluster of these objects. Pods are on the node that their spec names;
+/// released ones (see [`PodInfo::is_released`]) do not count.
+pub fn examine_objects(
+    nodes: &[Node],
+    pods: &[Pod],
+    namespaces: &[Namespace],
+    policy: PlacementPolicy,
+    pod: &Pod,
+) -> Examination {
+    let resource = policy.pod_ip_resource.clone();
+    let mut cache = NodeCache::new(resource.clone());
+    for namespace in namespaces {
+        cache.apply_namespace(namespace);
+    }
+    for node in nodes {
+        cache.apply_node(Arc::new(node.clone()));
+    }
+    for pod in pods {
+        let pod = Arc::new(PodInfo::new(Arc::new(pod.clone()), &resource));
+        if let Some(node) = pod.node_name()
+            && !pod.is_released()
+        {
+            cache.confirm(pod, &node);
+        }
+    }
+    let pod = PodInfo::new(Arc::new(pod.clone()), &resource);
+    cache.prepare(&pod);
+    examine(cache.cluster(), &Framework::new(policy), &pod)
+}
