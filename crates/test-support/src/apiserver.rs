@@ -1,4 +1,4 @@
-//! A fake API server in memory: nodes, pods and events, over gRPC on a port of its own.
+//! A fake API server in memory: nodes, pods, namespaces and events, over gRPC on a port of its own.
 
 use std::{
     convert::Infallible,
@@ -102,6 +102,7 @@ impl<S: FakeState> FakeApiserver<S> {
         let routes = more
             .add_service(KindService::<S, NodeKind>::of(self))
             .add_service(KindService::<S, PodKind>::of(self))
+            .add_service(KindService::<S, NamespaceKind>::of(self))
             .add_service(KindService::<S, EventKind>::of(self));
         let server = Server::builder().add_routes(routes);
         let served = server.serve_with_incoming(TcpIncoming::from(listener));
@@ -149,6 +150,7 @@ macro_rules! kind {
 
 kind!(NodeKind, "Node");
 kind!(PodKind, "Pod");
+kind!(NamespaceKind, "Namespace");
 kind!(EventKind, "Event");
 
 /// The service of one kind.
