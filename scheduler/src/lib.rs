@@ -5,7 +5,8 @@
 //! Several may run: one of them leads, and the others follow all changes and write nothing.
 //!
 //! All decisions are pure: [`scheduler::Scheduler`] takes events and the time, and returns
-//! attempts; the choice of a node is [`plan::plan`]. Around that, [`driver`] feeds it and binds,
+//! attempts; the choice of a node is [`plan::plan`], which runs the [`plugins`] of a [`framework`].
+//! [`explain`] has the same decision in full. Around that, [`driver`] feeds it and binds,
 //! [`report`] writes events and conditions, and [`service`] answers questions. Start reading at
 //! [`scheduler`].
 
@@ -48,6 +49,7 @@ pub mod plan;
 pub mod plugins;
 pub mod pod;
 pub mod pod_index;
+pub mod preemption;
 pub mod queue;
 pub mod report;
 pub mod resources;

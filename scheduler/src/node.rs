@@ -1,7 +1,7 @@
 //! A node with its capacity, and the pods that are on it or assumed on it.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, btree_map::Entry},
     hash::{DefaultHasher, Hash as _, Hasher as _},
     sync::Arc,
 };
@@ -362,6 +362,8 @@ pub struct NodePods {
     scoring_requested: Resources,
     holding_ips: u64,
     host_ports: Vec<HostPort>,
+    /// The number of pods of each priority.
+    priorities: BTreeMap<i32, usize>,
 }
 
 impl NodePods {
@@ -371,6 +373,7 @@ impl NodePods {
         self.requested.add(&pod.requests);
         self.scoring_requested.add(&pod.scoring_requests);
         self.host_ports.extend_from_slice(&pod.host_ports);
+        *self.priorities.entry(pod.priority()).or_default() += 1;
         self.holding_ips += pod.needed_ips;
         self.pods.insert(pod.uid.clone(), pod);
     }
@@ -386,7 +389,18 @@ impl NodePods {
             }
         }
         self.holding_ips = self.holding_ips.saturating_sub(pod.needed_ips);
+        if let Entry::Occupied(mut count) = self.priorities.entry(pod.priority()) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
         Some(pod)
+    }
+
+    /// The lowest priority of a pod; `None` without pods.
+    pub fn lowest_priority(&self) -> Option<i32> {
+        self.priorities.keys().next().copied()
     }
 
     /// The number of pods, those on the host's network included.

@@ -24,7 +24,7 @@ use crate::{
     pod::SCHEDULER_NAME,
     queue::QueuePlace,
     scheduler::{PlacementDecision, PodExplanation, Scheduler},
-    score::NodeScore,
+    score::{NodeScore, PluginScore},
 };
 
 /// The most questions that wait for the driver. At the limit, callers wait.
@@ -272,6 +272,7 @@ fn decision(decided: PlacementDecision, at: Timestamp) -> wire::Decision {
         free_pod_ips: u64::try_from(score.free_pod_ips).unwrap_or(0),
         pods: count(score.pods),
         node_name: score.node.to_string(),
+        plugins: score.plugins.into_iter().map(plugin_score).collect(),
     };
     wire::Decision {
         node_name: node.to_string(),
@@ -281,6 +282,21 @@ fn decision(decided: PlacementDecision, at: Timestamp) -> wire::Decision {
         examined: count(examined),
         feasible: count(feasible),
         scores: scores.into_iter().map(score).collect(),
+    }
+}
+
+fn plugin_score(score: PluginScore) -> wire::PluginScore {
+    let PluginScore {
+        plugin,
+        raw,
+        normalised,
+        weight,
+    } = score;
+    wire::PluginScore {
+        plugin: plugin.to_owned(),
+        raw,
+        normalised,
+        weight,
     }
 }
 
@@ -343,7 +359,25 @@ mod tests {
         assert_eq!(answer.message, want);
         let decision = answer.decision.unwrap();
         assert_eq!(decision.time, "1970-01-01T00:00:00Z");
-        assert_eq!(decision.scores[0].free_pod_ips, 253);
+        let score = &decision.scores[0];
+        assert_eq!(score.free_pod_ips, 253);
+        let plugins = score
+            .plugins
+            .iter()
+            .map(|one| (&*one.plugin, one.normalised));
+        let plugins: Vec<_> = plugins.collect();
+        let want = [
+            ("TaintToleration", 100),
+            ("NodeResourcesFit", 98),
+            ("PodIPs", 99),
+        ];
+        assert_eq!(plugins, want);
+        let total: i64 = score
+            .plugins
+            .iter()
+            .map(|one| one.weight * one.normalised)
+            .sum();
+        assert_eq!(score.score, total);
 
         // Another client bound it first.
         scheduler.apply_pod(PodBuilder::new("p").on("m").pod(), now);

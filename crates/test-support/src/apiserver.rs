@@ -1,4 +1,5 @@
-//! A fake API server in memory: nodes, pods, events and Leases, over gRPC on a port of its own.
+//! A fake API server in memory: nodes, pods, namespaces, events and Leases, over gRPC on a port of
+//! its own.
 
 use std::{
     convert::Infallible,
@@ -102,6 +103,7 @@ impl<S: FakeState> FakeApiserver<S> {
         let routes = more
             .add_service(KindService::<S, NodeKind>::of(self))
             .add_service(KindService::<S, PodKind>::of(self))
+            .add_service(KindService::<S, NamespaceKind>::of(self))
             .add_service(KindService::<S, EventKind>::of(self))
             .add_service(KindService::<S, LeaseKind>::of(self));
         let server = Server::builder().add_routes(routes);
@@ -150,6 +152,7 @@ macro_rules! kind {
 
 kind!(NodeKind, "Node");
 kind!(PodKind, "Pod");
+kind!(NamespaceKind, "Namespace");
 kind!(EventKind, "Event");
 kind!(LeaseKind, "Lease");
 

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use podplane_api::{
     Object,
     coordination::Lease,
-    core::{Event, Node, Pod},
+    core::{Event, Namespace, Node, Pod},
 };
 use podplane_client::{ApiError, Reason};
 use podplane_proto::{
@@ -207,6 +207,10 @@ impl FakeState for SchedulerState {
         let written = |request: &Bytes| decode::<wire::WriteRequest>(request).object.unwrap();
         match method.as_str() {
             "ListNodes" => Ok(fake.read(|state| state.log.list(state.nodes.values()))),
+            "ListNamespaces" => {
+                let none = std::iter::empty::<&Namespace>();
+                Ok(fake.read(|state| state.log.list(none)))
+            }
             "ListPods" => Ok(fake.read(|state| state.log.list(state.pods.values()))),
             "GetPod" => {
                 let wire::GetRequest { name, .. } = decode(&request);
