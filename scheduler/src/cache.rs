@@ -79,6 +79,11 @@ impl NodeCache {
         &self.cluster
     }
 
+    /// The same, to be changed for a while, and for nominations.
+    pub fn cluster_mut(&mut self) -> &mut Cluster {
+        &mut self.cluster
+    }
+
     /// One node in its present state.
     pub fn node(&self, name: &NodeName) -> Option<&NodeInfo> {
         self.cluster.node(name)

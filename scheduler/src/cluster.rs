@@ -15,6 +15,7 @@ use podplane_api::{
 use crate::{
     columns::{LabelColumn, LabelColumns},
     constraints::LabelMap,
+    framework::{ActiveFilters, PluginRefusal},
     names::{NodeName, NodeSlot, PodUid},
     node::{NodeChange, NodeInfo, NodePods},
     pod::PodInfo,
@@ -33,6 +34,8 @@ pub struct Cluster {
     pods: PodIndex,
     namespaces: BTreeMap<String, LabelMap>,
     pod_ip_resource: PodIpResource,
+    /// The waiting pods that other pods were evicted for, by the node on which they are to fit.
+    nominated: BTreeMap<NodeName, Vec<Arc<PodInfo>>>,
 }
 
 impl Cluster {
@@ -207,6 +210,50 @@ impl Cluster {
         let pod = info.remove_pod(uid)?;
         self.pods.remove(slot, &pod);
         Some(pod)
+    }
+
+    /// The lowest priority of a pod on a node; `None` if there are no pods.
+    pub fn lowest_priority(&self) -> Option<i32> {
+        let lowest = self.nodes().map(|node| node.pods().lowest_priority());
+        lowest.flatten().min()
+    }
+
+    /// Reserves the room that evictions make on the node for the pod.
+    pub fn nominate(&mut self, pod: Arc<PodInfo>, node: NodeName) {
+        self.withdraw_nomination(&pod.uid);
+        self.nominated.entry(node).or_default().push(pod);
+    }
+
+    /// Ends the reservation for the pod.
+    pub fn withdraw_nomination(&mut self, uid: &PodUid) {
+        self.nominated.retain(|_, pods| {
+            pods.retain(|pod| pod.uid != *uid);
+            !pods.is_empty()
+        });
+    }
+
+    /// Checks the node with the pods that are nominated for it and have at least the pod's priority,
+    /// and without them, since they may be bound elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// The first refusal.
+    pub fn check_with_nominated(
+        &self,
+        filters: &ActiveFilters<'_>,
+        pod: &PodInfo,
+        node: &NodeInfo,
+    ) -> Result<(), PluginRefusal> {
+        let nominated = self.nominated.get(&node.name).into_iter().flatten();
+        let mut before = nominated
+            .filter(|other| other.priority() >= pod.priority() && other.uid != pod.uid)
+            .peekable();
+        if before.peek().is_some() {
+            let mut with_nominated = node.clone();
+            before.for_each(|other| with_nominated.add_pod(other.clone()));
+            filters.check(&with_nominated)?;
+        }
+        filters.check(node)
     }
 
     /// Adds or updates a namespace. Returns true if its labels are new.

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use podplane_api::core::{Namespace, Node, Pod};
-use podplane_client::{Cache, CacheChange, Client, leader::LeadershipLost};
+use podplane_api::{
+    core::{Namespace, Node, Pod},
+    policy::PodDisruptionBudget,
+};
+use podplane_client::{ApiError, Cache, CacheChange, Client, leader::LeadershipLost};
 use podplane_host::{
     clock::{self, Instant},
     task,
@@ -18,6 +21,7 @@ use crate::{
     config::PlacementPolicy,
     metrics::{AttemptResult, SchedulerMetrics},
     names::PodUid,
+    preemption::evict,
     report::{self, Reporter},
     scheduler::{Attempt, Scheduler},
     service::Question,
@@ -39,6 +43,8 @@ pub struct Driver {
     pub nodes: Cache<Node>,
     /// All namespaces.
     pub namespaces: Cache<Namespace>,
+    /// All disruption budgets.
+    pub budgets: Cache<PodDisruptionBudget>,
     /// The beginning of the process's leadership. Dropped when the driver has ended.
     pub terms: mpsc::Receiver<LeaderTerm>,
     /// Questions of the gRPC service.
@@ -59,6 +65,9 @@ pub struct LeaderTerm {
 /// A finished binding, and the start of its attempt.
 type BindingResult = (Attempt, BindOutcome, Instant);
 
+/// The evictions of a preemption that have ended, and the pod that they are for.
+type EvictionResult = (PodUid, Result<(), ApiError>);
+
 impl Driver {
     /// Schedules until `stop`. Bindings in flight are then abandoned: the next scheduler reads
     /// their results.
@@ -77,7 +86,8 @@ impl Driver {
             tokio::join!(
                 self.pods.synced(),
                 self.nodes.synced(),
-                self.namespaces.synced()
+                self.namespaces.synced(),
+                self.budgets.synced()
             )
         };
         if stop.run_until_cancelled(synced).await.is_none() {
@@ -86,8 +96,10 @@ impl Driver {
         let mut nodes = self.nodes.subscribe();
         let mut pods = self.pods.subscribe();
         let mut namespaces = self.namespaces.subscribe();
+        let mut budgets = self.budgets.subscribe();
         let mut scheduler = Scheduler::new(policy);
         let mut bindings = JoinSet::<BindingResult>::new();
+        let mut evictions = JoinSet::<EvictionResult>::new();
         let mut term: Option<LeaderTerm> = None;
         let start = Instant::now();
         loop {
@@ -107,12 +119,20 @@ impl Driver {
                 change = namespaces.next() => {
                     apply_namespace(&mut scheduler, change, start.elapsed());
                 }
+                change = budgets.next() => apply_budget(&mut scheduler, change),
                 change = nodes.next() => apply_node(&mut scheduler, change, start.elapsed()),
                 change = pods.next() => apply_pod(&mut scheduler, change, start.elapsed()),
                 Some(begun) = self.terms.recv(), if term.is_none() => term = Some(begun),
                 Some(ended) = bindings.join_next() => {
                     if let Some(term) = &term {
                         self.finish(term, &mut scheduler, ended?, start.elapsed())?;
+                    }
+                }
+                Some(ended) = evictions.join_next() => {
+                    let (uid, result) = ended?;
+                    if let Err(error) = result {
+                        tracing::warn!(uid = uid.as_str(), %error, "failed to evict pods for the pod; trying again");
+                        scheduler.preemption_failed(&uid, start.elapsed());
                     }
                 }
                 Some(question) = self.questions.recv() => {
@@ -127,6 +147,7 @@ impl Driver {
                             begun: began,
                         };
                         trace::attempt(&attempt, turn);
+                        preempt(term, &mut evictions, &attempt);
                         self.begin(term, &mut bindings, attempt, began, now);
                     }
                 }
@@ -151,8 +172,9 @@ impl Driver {
                 tracing::debug!(message, "no node fits");
                 let metrics = &self.metrics;
                 metrics.attempted(&attempt, AttemptResult::Unschedulable, began.elapsed(), now);
+                let (pod, nominated) = (&attempt.pod, attempt.nominated.clone());
                 term.reporter
-                    .unscheduled(&attempt.pod, report::UNSCHEDULABLE, message);
+                    .unscheduled(pod, report::UNSCHEDULABLE, message, nominated);
             }
             Ok(node) => {
                 tracing::debug!(%node, "binding pod");
@@ -205,7 +227,7 @@ impl Driver {
                 let message = error.to_string();
                 scheduler.bind_failed(&pod.uid, message.clone(), now);
                 term.reporter
-                    .unscheduled(pod, report::SCHEDULER_ERROR, message);
+                    .unscheduled(pod, report::SCHEDULER_ERROR, message, None);
             }
             (BindOutcome::NotLeading(error), _) => return Err(LeadershipLost(error)),
             // Only attempts that have a node are bound.
@@ -213,6 +235,23 @@ impl Driver {
         }
         Ok(())
     }
+}
+
+/// Evicts the victims of the attempt, if it has some.
+fn preempt(term: &LeaderTerm, evictions: &mut JoinSet<EvictionResult>, attempt: &Attempt) {
+    let Some(preemption) = attempt.preemption.clone() else {
+        return;
+    };
+    for victim in &preemption.victims {
+        let node = &preemption.node;
+        let (pod, by) = (&victim.key, &attempt.pod.key);
+        tracing::info!(%pod, %by, %node, "preempting pod");
+        term.reporter.preempted(victim, &attempt.pod, node);
+    }
+    let (client, uid) = (term.client.clone(), attempt.pod.uid.clone());
+    task::spawn(evictions, async move {
+        (uid, evict(&client, &preemption).await)
+    });
 }
 
 fn identity(attempt: &Attempt) -> (&str, &str, &str) {
@@ -239,5 +278,12 @@ fn apply_pod(scheduler: &mut Scheduler, change: CacheChange<Pod>, now: Duration)
     match change {
         CacheChange::Applied { new, .. } => scheduler.apply_pod(new, now),
         CacheChange::Deleted(pod) => scheduler.delete_pod(&pod, now),
+    }
+}
+
+fn apply_budget(scheduler: &mut Scheduler, change: CacheChange<PodDisruptionBudget>) {
+    match change {
+        CacheChange::Applied { new, .. } => scheduler.apply_budget(&new),
+        CacheChange::Deleted(budget) => scheduler.delete_budget(&budget),
     }
 }

@@ -14,7 +14,10 @@
 
 use futures::future::BoxFuture;
 use node_gauges::NodeAddressCollector;
-use podplane_api::core::{Namespace, Node, Pod};
+use podplane_api::{
+    core::{Namespace, Node, Pod},
+    policy::PodDisruptionBudget,
+};
 use podplane_client::{
     Client, EventRecorder, ListParams,
     endpoint::EndpointError,
@@ -120,9 +123,12 @@ async fn run_until(
     let (nodes, nodes_driver) = reflector(client.all::<Node>(), ListParams::default());
     let (namespaces, namespaces_driver) =
         reflector(client.all::<Namespace>(), ListParams::default());
+    let (budgets, budgets_driver) =
+        reflector(client.all::<PodDisruptionBudget>(), ListParams::default());
     tasks.follow("pod reflector", pods_driver);
     tasks.follow("node reflector", nodes_driver);
     tasks.follow("namespace reflector", namespaces_driver);
+    tasks.follow("disruption budget reflector", budgets_driver);
 
     let (service, questions) = service::PlacementService::new(pods.clone());
     let mut services = Services::default();
@@ -133,6 +139,7 @@ async fn run_until(
     process.ready_when("pods", pods.synced());
     process.ready_when("nodes", nodes.synced());
     process.ready_when("namespaces", namespaces.synced());
+    process.ready_when("disruption budgets", budgets.synced());
     let metrics = metrics::SchedulerMetrics::new(process.registry());
     candidate.register(process.registry());
     let addresses = NodeAddressCollector::new(nodes.clone(), pods.clone(), pod_ip_resource.clone());
@@ -144,6 +151,7 @@ async fn run_until(
         pods,
         nodes,
         namespaces,
+        budgets,
         terms: begun,
         questions,
         metrics,

@@ -59,7 +59,7 @@ pub fn plan(cluster: &Cluster, pod: &PodInfo, framework: &Framework, start: usiz
             };
         }
     };
-    let found = Search::run(cluster, &filters, start);
+    let found = Search::run(input, &filters, start);
     let processed = found.feasible.len() + found.refused + found.excluded;
     let next_start = (start + processed).checked_rem(nodes).unwrap_or(0);
     if found.feasible.is_empty() {
@@ -111,7 +111,8 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    fn run(cluster: &'a Cluster, filters: &ActiveFilters<'_>, start: usize) -> Self {
+    fn run(input: CycleInput<'a>, filters: &ActiveFilters<'_>, start: usize) -> Self {
+        let cluster = input.cluster;
         let mut search = Self::default();
         let only: Option<Vec<NodeSlot>> = filters.only.as_ref().map(|only| {
             let nodes = only.names.iter().filter_map(|name| cluster.node(name));
@@ -125,15 +126,15 @@ impl<'a> Search<'a> {
         let want = feasible_nodes_to_find(slots.len(), 0);
         let start = start.checked_rem(slots.len()).unwrap_or(0);
         let (before, after) = slots.split_at(start);
-        search.examine(cluster, filters, after, want);
+        search.examine(input, filters, after, want);
         search.detailed_before_wrap = search.detailed.len();
-        search.examine(cluster, filters, before, want);
+        search.examine(input, filters, before, want);
         search
     }
 
     fn examine(
         &mut self,
-        cluster: &'a Cluster,
+        CycleInput { pod, cluster }: CycleInput<'a>,
         filters: &ActiveFilters<'_>,
         slots: &[NodeSlot],
         want: usize,
@@ -147,7 +148,7 @@ impl<'a> Search<'a> {
             let Some(node) = cluster.node_at(*slot) else {
                 continue;
             };
-            let Err(refusal) = filters.check(node) else {
+            let Err(refusal) = cluster.check_with_nominated(filters, pod, node) else {
                 self.feasible.push(node);
                 continue;
             };

@@ -159,6 +159,12 @@ impl PodInfo {
         node_name(&self.pod)
     }
 
+    /// `status.nominatedNodeName`.
+    pub fn nominated_node(&self) -> Option<NodeName> {
+        let name = self.pod.status.as_ref()?.nominated_node_name.as_deref()?;
+        (!name.is_empty()).then(|| name.into())
+    }
+
     /// Returns whether the pod has ended for good. Its address may still be in use.
     pub fn is_terminal(&self) -> bool {
         pod_ips::is_terminal(&self.pod)

@@ -1,11 +1,13 @@
 //! The decision which pods must leave a node so that a pod of higher priority fits
 //! (DefaultPreemption of the reference).
 //!
-//! This is only the decision: evicting the victims and nominating the node is up to the caller.
+//! The scheduler keeps the nomination of the node; [`evict`] carries out the decision.
 
 use std::{cmp::Reverse, collections::BTreeSet, fmt, sync::Arc};
 
-use podplane_api::{jiff::Timestamp, selector::LabelSelector};
+use podplane_api::{
+    Object as _, jiff::Timestamp, policy::PodDisruptionBudget, selector::LabelSelector,
+};
 
 use crate::{
     cluster::Cluster,
@@ -15,8 +17,11 @@ use crate::{
     pod::PodInfo,
 };
 
+mod evict;
 #[cfg(test)]
 mod tests;
+
+pub use evict::evict;
 
 /// The search ends after this many nodes on which preemption helps, or
 /// [`CANDIDATES_PERCENTAGE`] of all nodes if that is more.
@@ -37,6 +42,24 @@ pub struct DisruptionBudget {
     pub disrupted: BTreeSet<String>,
 }
 
+impl From<&PodDisruptionBudget> for DisruptionBudget {
+    fn from(budget: &PodDisruptionBudget) -> Self {
+        let selector = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref());
+        let status = budget.status.as_ref();
+        let disrupted = status.and_then(|status| status.disrupted_pods.as_ref());
+        Self {
+            namespace: budget.namespace().to_owned(),
+            selector: selector.map(LabelSelector::from).unwrap_or_default(),
+            allowed: status.map_or(0, |status| status.disruptions_allowed),
+            disrupted: disrupted
+                .into_iter()
+                .flatten()
+                .map(|(name, _)| name.clone())
+                .collect(),
+        }
+    }
+}
+
 /// A preemption that makes room for the pod.
 #[derive(Clone, Debug)]
 pub struct Preemption {
@@ -53,6 +76,8 @@ pub struct Preemption {
 pub enum NoPreemption {
     /// `spec.preemptionPolicy` is Never.
     Never,
+    /// The victims of an earlier preemption have not left their node yet.
+    VictimsRemain,
     /// No node helps: the number of nodes, of those that do not fit even without pods, and of those
     /// without pods of lower priority or with too few of them.
     NoVictims {
@@ -67,6 +92,9 @@ impl fmt::Display for NoPreemption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Never => f.write_str("preemption: not eligible due to preemptionPolicy=Never."),
+            Self::VictimsRemain => f.write_str(
+                "preemption: not eligible due to a terminating pod on the nominated node.",
+            ),
             Self::NoVictims {
                 nodes,
                 unresolvable,
@@ -141,8 +169,8 @@ fn possible_nodes(cluster: &Cluster, framework: &Framework, pod: &PodInfo) -> Ve
     let is_possible = |node: &&NodeInfo| {
         let only = filters.only.as_ref();
         only.is_none_or(|only| only.names.binary_search(&node.name).is_ok())
-            && filters
-                .check(node)
+            && cluster
+                .check_with_nominated(&filters, pod, node)
                 .is_err_and(|refusal| refusal.refusal.resolvable == Resolvability::ByPreemption)
     };
     let possible = cluster.nodes().filter(is_possible);
@@ -175,7 +203,9 @@ fn victims_on(
     let fits = |cluster: &Cluster| {
         let filters = framework.pre_filter(CycleInput { pod, cluster });
         let node = cluster.node_at(slot);
-        node.is_some_and(|node| filters.is_ok_and(|filters| filters.check(node).is_ok()))
+        node.zip(filters.ok()).is_some_and(|(node, filters)| {
+            cluster.check_with_nominated(&filters, pod, node).is_ok()
+        })
     };
     let is_candidate = fits(cluster);
     let (protected, other) = by_budgets(&lower, budgets);

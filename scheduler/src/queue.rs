@@ -291,6 +291,14 @@ impl Queue {
         self.retry(uid, now);
     }
 
+    /// Retries the pod after its back-off, if it is unschedulable.
+    pub fn retry_unschedulable(&mut self, uid: &PodUid, now: Duration) {
+        let place = self.waiting.get(uid).map(|waiting| waiting.place);
+        if place == Some(QueuePlace::Unschedulable) {
+            self.retry(uid, now);
+        }
+    }
+
     /// Records that the reason why an unschedulable pod waits may be outdated.
     pub fn set_outdated(&mut self, uid: &PodUid) {
         if let Some(waiting) = self.waiting.get(uid)

@@ -48,6 +48,8 @@ struct PodVerdict {
     uid: PodUid,
     reason: &'static str,
     message: String,
+    /// The node on which the pod is to fit once others have left.
+    nominated: Option<NodeName>,
 }
 
 impl Reporter {
@@ -73,8 +75,25 @@ impl Reporter {
         );
     }
 
-    /// Reports that the attempt failed.
-    pub fn unscheduled(&self, pod: &PodInfo, reason: &'static str, message: String) {
+    /// Reports that the pod is evicted in favour of another.
+    pub fn preempted(&self, victim: &PodInfo, by: &PodInfo, node: &NodeName) {
+        self.events.record(
+            &*victim.pod,
+            EventType::Normal,
+            "Preempted",
+            "Preempting",
+            format!("Preempted by pod {} on node {node}", by.uid),
+        );
+    }
+
+    /// Reports that the attempt failed, and the node that is nominated for the pod.
+    pub fn unscheduled(
+        &self,
+        pod: &PodInfo,
+        reason: &'static str,
+        message: String,
+        nominated: Option<NodeName>,
+    ) {
         let (pod, key) = (pod, pod.key.clone());
         self.events.record(
             &*pod.pod,
@@ -87,6 +106,7 @@ impl Reporter {
             uid: pod.uid.clone(),
             reason,
             message,
+            nominated,
         };
         self.verdicts().insert(key.clone(), verdict);
         self.shared.queue.add(key);
@@ -154,6 +174,9 @@ fn with_condition(mut pod: Pod, verdict: &PodVerdict, now: Timestamp) -> Option<
         return None;
     }
     let status = pod.status.get_or_insert_default();
+    let nominated = verdict.nominated.as_ref().map(ToString::to_string);
+    let is_nominated = status.nominated_node_name == nominated;
+    status.nominated_node_name = nominated;
     let conditions = status.conditions.get_or_insert_default();
     let known = conditions.iter().position(|c| c.type_ == CONDITION);
     let old = known.and_then(|at| conditions.get(at)).cloned();
@@ -170,7 +193,7 @@ fn with_condition(mut pod: Pod, verdict: &PodVerdict, now: Timestamp) -> Option<
         },
         ..old.clone()
     };
-    if new == old {
+    if new == old && is_nominated {
         return None;
     }
     match known.and_then(|at| conditions.get_mut(at)) {
@@ -190,6 +213,7 @@ mod tests {
             uid: "p".into(),
             reason: UNSCHEDULABLE,
             message: message.to_owned(),
+            nominated: None,
         }
     }
 
@@ -218,6 +242,22 @@ mod tests {
         let since = conditions[0].last_transition_time.clone();
         let since = since.unwrap().0.as_second();
         assert_eq!(since, 1, "the status stayed False");
+    }
+
+    #[test]
+    fn writes_the_nominated_node_with_the_condition() {
+        let pod = PodBuilder::new("p").pod();
+        let first = write(&pod, "full", 1).unwrap();
+        let nominated = PodVerdict {
+            nominated: Some("n".into()),
+            ..verdict("full")
+        };
+        let now = Timestamp::from_second(2).unwrap();
+        let second = with_condition(first, &nominated, now).unwrap();
+        let name = |pod: &Pod| pod.status.as_ref()?.nominated_node_name.clone();
+        assert_eq!(name(&second).as_deref(), Some("n"));
+        assert_eq!(with_condition(second.clone(), &nominated, now), None);
+        assert_eq!(name(&write(&second, "full", 3).unwrap()), None);
     }
 
     #[test]

@@ -10,9 +10,10 @@ use std::{
 };
 
 use podplane_api::{
-    Object,
+    Object, ObjectKey,
     core::{Namespace, Node, Pod},
     pod_ips::{self, PodIpResource},
+    policy::PodDisruptionBudget,
 };
 
 use crate::{
@@ -21,11 +22,13 @@ use crate::{
     config::PlacementPolicy,
     event::ClusterEvent,
     explain::{Examination, examine},
+    fit_error::FitError,
     framework::{CycleInput, Framework},
     names::{NodeName, PodUid},
     node::NodeChange,
     plan::{Choice, Decision, plan},
     pod::PodInfo,
+    preemption::{DisruptionBudget, NoPreemption, Preemption, preempt},
     queue::{EventId, Queue, QueueLengths, Room, WaitingPod},
 };
 
@@ -44,7 +47,7 @@ mod tests;
 /// |---|---|---|
 /// | (unknown) | queued | `apply_pod`: schedulable |
 /// | queued | in flight | `attempt` finds a node |
-/// | queued | queued | `attempt` finds no node; the pod waits for a change that helps |
+/// | queued | queued | `attempt` finds no node; the pod waits for a change that helps, such as the end of its victims |
 /// | in flight | queued | `bind_failed`; `bind_refused` |
 /// | any | bound | `apply_pod`: the pod has a node, whoever bound it |
 /// | any | released | `apply_pod`: ended; `delete_pod` |
@@ -73,6 +76,17 @@ pub struct Scheduler {
     bind_refusals: BTreeMap<NodeName, Duration>,
     /// The last event.
     events: EventId,
+    /// The disruption budgets, by namespace and name.
+    budgets: BTreeMap<ObjectKey, DisruptionBudget>,
+    /// The waiting pods that other pods were evicted for.
+    nominations: BTreeMap<PodUid, Nomination>,
+}
+
+/// The node on which a pod is to fit once its victims have left.
+#[derive(Clone, Debug)]
+struct Nomination {
+    node: NodeName,
+    victims: Vec<PodUid>,
 }
 
 /// The time for which a node is left out after the API server refused to bind a pod to it. Until
@@ -104,6 +118,10 @@ pub struct Attempt {
     pub arrived: Duration,
     /// The start of the pod's wait for this attempt.
     pub waiting_since: Duration,
+    /// The pods to evict so that it fits, if no node fits now.
+    pub preemption: Option<Preemption>,
+    /// The node on which it is to fit once pods that were evicted for it have left.
+    pub nominated: Option<NodeName>,
 }
 
 /// The state of a pod, for an explanation.
@@ -137,6 +155,8 @@ impl Scheduler {
             waiting_for_pods: BTreeSet::new(),
             bind_refusals: BTreeMap::new(),
             events: EventId::default(),
+            budgets: BTreeMap::new(),
+            nominations: BTreeMap::new(),
         }
     }
 
@@ -177,6 +197,14 @@ impl Scheduler {
             // so it changes no place. Keep the new state in the queue: if the binding fails, the
             // next attempt needs it.
             self.cache.prepare(&pod);
+            // A predecessor has evicted pods for it.
+            if let Some(node) = pod.nominated_node()
+                && !self.nominations.contains_key(&pod.uid)
+                && self.cache.placement(&pod.uid).is_none()
+                && self.queue.get(&pod.uid).is_none()
+            {
+                self.nominate(pod.clone(), node, Vec::new());
+            }
             self.queue.upsert(pod, now);
         } else {
             self.leave_queue(&pod.uid, now);
@@ -244,6 +272,7 @@ impl Scheduler {
         let cluster = self.cache.cluster();
         let Decision { node, next_start } = plan(cluster, &pod, &self.framework, self.next_start);
         self.next_start = next_start;
+        let mut preemption = None;
         let outcome = match node {
             Ok(choice) => {
                 let node = choice.node.clone();
@@ -255,11 +284,17 @@ impl Scheduler {
                 };
                 self.decisions.insert(pod.uid.clone(), decision);
                 self.waiting_for_pods.remove(&pod.uid);
+                self.withdraw_nomination(&pod.uid);
                 self.notify_placed(&pod, now);
                 Ok(node)
             }
             Err(failure) => {
-                let message = failure.to_string();
+                let mut message = failure.to_string();
+                match self.preempt(&pod, &failure) {
+                    None => {}
+                    Some(Ok(found)) => preemption = Some(found),
+                    Some(Err(why)) => message = format!("{message} {why}"),
+                }
                 let rejected_by = failure.rejected_by;
                 match self.framework.waits_for_pods(&rejected_by) {
                     true => self.waiting_for_pods.insert(pod.uid.clone()),
@@ -270,6 +305,8 @@ impl Scheduler {
                 Err(message)
             }
         };
+        let nominated = self.nominations.get(&pod.uid);
+        let nominated = nominated.map(|nomination| nomination.node.clone());
         let chosen = outcome.as_ref().ok();
         self.pass_on(room.filter(|room| Some(&room.node) != chosen), now);
         Some(Attempt {
@@ -278,7 +315,78 @@ impl Scheduler {
             attempts,
             arrived,
             waiting_since,
+            preemption,
+            nominated,
         })
+    }
+
+    /// Looks for pods of lower priority without which the pod fits, and nominates their node. `None`
+    /// if there are no pods of lower priority at all.
+    fn preempt(
+        &mut self,
+        pod: &Arc<PodInfo>,
+        failure: &FitError,
+    ) -> Option<Result<Preemption, NoPreemption>> {
+        let lowest = self.cache.cluster().lowest_priority()?;
+        if lowest >= pod.priority() || failure.rejection.is_some() {
+            return None;
+        }
+        if let Some(nomination) = self.nominations.get(&pod.uid)
+            && self.has_victims(nomination, pod.priority())
+        {
+            return Some(Err(NoPreemption::VictimsRemain));
+        }
+        self.withdraw_nomination(&pod.uid);
+        let budgets: Vec<_> = self.budgets.values().cloned().collect();
+        let cluster = self.cache.cluster_mut();
+        let found = preempt(cluster, &self.framework, pod, &budgets, self.next_start);
+        if let Ok(Preemption { node, victims, .. }) = &found {
+            let victims = victims.iter().map(|victim| victim.uid.clone()).collect();
+            self.nominate(pod.clone(), node.clone(), victims);
+        }
+        Some(found)
+    }
+
+    /// Returns whether victims are still on the nominated node: ours, or pods of lower priority that
+    /// are being deleted.
+    fn has_victims(&self, nomination: &Nomination, priority: i32) -> bool {
+        let Nomination { node, victims } = nomination;
+        let is_victim = |other: &Arc<PodInfo>| {
+            let is_leaving = other.pod.is_deleting() && other.priority() < priority;
+            is_leaving || victims.contains(&other.uid)
+        };
+        let node = self.cache.node(node);
+        node.is_some_and(|node| node.pods().iter().any(is_victim))
+    }
+
+    fn nominate(&mut self, pod: Arc<PodInfo>, node: NodeName, victims: Vec<PodUid>) {
+        let uid = pod.uid.clone();
+        self.cache.cluster_mut().nominate(pod, node.clone());
+        self.nominations.insert(uid, Nomination { node, victims });
+    }
+
+    fn withdraw_nomination(&mut self, uid: &PodUid) {
+        if self.nominations.remove(uid).is_some() {
+            self.cache.cluster_mut().withdraw_nomination(uid);
+        }
+    }
+
+    /// Handles the failure to evict the victims of a preemption: the pod is attempted again after a
+    /// back-off, and may preempt again.
+    pub fn preemption_failed(&mut self, uid: &PodUid, now: Duration) {
+        self.withdraw_nomination(uid);
+        self.queue.retry_unschedulable(uid, now);
+    }
+
+    /// Handles a new or changed disruption budget.
+    pub fn apply_budget(&mut self, budget: &PodDisruptionBudget) {
+        self.budgets
+            .insert(budget.key(), DisruptionBudget::from(budget));
+    }
+
+    /// Handles a deleted disruption budget.
+    pub fn delete_budget(&mut self, budget: &PodDisruptionBudget) {
+        self.budgets.remove(&budget.key());
     }
 
     /// Undoes the assumption after the binding has failed: the pod's resources are free again, and
@@ -366,6 +474,7 @@ impl Scheduler {
 
     fn dequeue(&mut self, uid: &PodUid) -> Option<Room> {
         self.waiting_for_pods.remove(uid);
+        self.withdraw_nomination(uid);
         self.queue.remove(uid)
     }
 

@@ -84,7 +84,7 @@ impl Registry<Pod> {
             fence: options.fence.as_ref(),
         };
         let delete = |mut pod: Pod| {
-            pod::set_disruption_target(&mut pod, now().0);
+            pod::set_disruption_target(&mut pod, pod::DisruptionSource::EVICTION, now().0);
             Ok(match plan(pod, options)? {
                 // Already being deleted; the condition is new.
                 ChangeDecision::Keep(pod) => ChangeDecision::Put(pod),

@@ -1,5 +1,5 @@
-//! A fake API server in memory: nodes, pods, namespaces, events and Leases, over gRPC on a port of
-//! its own.
+//! A fake API server in memory: nodes, pods, namespaces, events, Leases and disruption budgets, over
+//! gRPC on a port of its own.
 
 use std::{
     convert::Infallible,
@@ -105,7 +105,8 @@ impl<S: FakeState> FakeApiserver<S> {
             .add_service(KindService::<S, PodKind>::of(self))
             .add_service(KindService::<S, NamespaceKind>::of(self))
             .add_service(KindService::<S, EventKind>::of(self))
-            .add_service(KindService::<S, LeaseKind>::of(self));
+            .add_service(KindService::<S, LeaseKind>::of(self))
+            .add_service(KindService::<S, BudgetKind>::of(self));
         let server = Server::builder().add_routes(routes);
         let served = server.serve_with_incoming(TcpIncoming::from(listener));
         tasks.spawn(async move { served.await.expect("the fake serves") });
@@ -155,6 +156,7 @@ kind!(PodKind, "Pod");
 kind!(NamespaceKind, "Namespace");
 kind!(EventKind, "Event");
 kind!(LeaseKind, "Lease");
+kind!(BudgetKind, "PodDisruptionBudget");
 
 /// The service of one kind.
 struct KindService<S, K>(FakeApiserver<S>, PhantomData<fn() -> K>);

@@ -10,6 +10,7 @@ use podplane_api::{
     Object,
     coordination::Lease,
     core::{Event, Namespace, Node, Pod},
+    policy::PodDisruptionBudget,
 };
 use podplane_client::{ApiError, Reason};
 use podplane_proto::{
@@ -209,6 +210,10 @@ impl FakeState for SchedulerState {
             "ListNodes" => Ok(fake.read(|state| state.log.list(state.nodes.values()))),
             "ListNamespaces" => {
                 let none = std::iter::empty::<&Namespace>();
+                Ok(fake.read(|state| state.log.list(none)))
+            }
+            "ListPodDisruptionBudgets" => {
+                let none = std::iter::empty::<&PodDisruptionBudget>();
                 Ok(fake.read(|state| state.log.list(none)))
             }
             "ListPods" => Ok(fake.read(|state| state.log.list(state.pods.values()))),

@@ -23,7 +23,7 @@ use crate::{
 };
 
 pub use bind::bind;
-pub use conditions::{is_ready, set_disruption_target};
+pub use conditions::{DisruptionSource, is_ready, set_disruption_target};
 pub(super) use defaults::set_template as set_template_defaults;
 pub use priority::set_priority;
 pub use table::{ips, shown_status};

@@ -19,14 +19,34 @@ pub fn is_ready(pod: &Pod) -> bool {
         .any(|condition| condition.type_ == READY && condition.status == "True")
 }
 
-/// Sets the condition of a pod that an eviction deletes. The time of the last transition changes
-/// only with the condition's status.
-pub fn set_disruption_target(pod: &mut Pod, now: Timestamp) {
+/// The source of a disruption: the reason and the message of its condition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DisruptionSource {
+    reason: &'static str,
+    message: &'static str,
+}
+
+impl DisruptionSource {
+    /// `pods/eviction`.
+    pub const EVICTION: Self = Self {
+        reason: "EvictionByEvictionAPI",
+        message: "Eviction API: evicting",
+    };
+    /// The preemption by a scheduler.
+    pub const PREEMPTION: Self = Self {
+        reason: "PreemptionByScheduler",
+        message: "default-scheduler: preempting to accommodate a higher priority pod",
+    };
+}
+
+/// Sets the condition of a pod that is deleted by a disruption. The time of the last transition
+/// changes only with the condition's status.
+pub fn set_disruption_target(pod: &mut Pod, source: DisruptionSource, now: Timestamp) {
     let mut condition = PodCondition {
         type_: DISRUPTION_TARGET.into(),
         status: "True".into(),
-        reason: Some("EvictionByEvictionAPI".into()),
-        message: Some("Eviction API: evicting".into()),
+        reason: Some(source.reason.into()),
+        message: Some(source.message.into()),
         last_transition_time: Some(Time(now)),
         ..PodCondition::default()
     };
@@ -75,7 +95,11 @@ mod tests {
     fn an_eviction_is_recorded_once() {
         let mut pod = pod(json!([{"type": "Ready", "status": "True"}]));
         for second in [1, 2] {
-            set_disruption_target(&mut pod, Timestamp::from_second(second).unwrap());
+            set_disruption_target(
+                &mut pod,
+                DisruptionSource::EVICTION,
+                Timestamp::from_second(second).unwrap(),
+            );
         }
         let conditions = pod.status.unwrap().conditions.unwrap();
         assert_eq!(
