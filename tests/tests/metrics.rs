@@ -89,6 +89,9 @@ fn wanted(process: &str) -> &'static [(&'static str, &'static str)] {
             ("scheduler_pod_scheduling_attempts", "histogram"),
             ("scheduler_pod_scheduling_sli_duration_seconds", "histogram"),
             ("scheduler_cache_size", "gauge"),
+            ("podplane_node_pod_ips_capacity", "gauge"),
+            ("podplane_node_pod_ips_used", "gauge"),
+            ("podplane_node_pod_ips_orphaned", "gauge"),
         ],
         Some("kubelet") => &[
             ("kubelet_running_pods", "gauge"),
@@ -96,6 +99,8 @@ fn wanted(process: &str) -> &'static [(&'static str, &'static str)] {
             ("kubelet_runtime_operations_duration_seconds", "histogram"),
             ("kubelet_pod_start_duration_seconds", "histogram"),
             ("podplane_node_pod_ips_capacity", "gauge"),
+            ("podplane_node_pod_ips_used", "gauge"),
+            ("podplane_node_pod_ips_orphaned", "gauge"),
             ("podplane_node_pod_ips", "gauge"),
         ],
         Some("cri") => &[
