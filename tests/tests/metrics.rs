@@ -92,6 +92,9 @@ fn wanted(process: &str) -> &'static [(&'static str, &'static str)] {
             ("scheduler_pod_scheduling_sli_duration_seconds", "histogram"),
             ("scheduler_cache_size", "gauge"),
             ("leader_election_master_status", "gauge"),
+            ("podplane_node_pod_ips_capacity", "gauge"),
+            ("podplane_node_pod_ips_used", "gauge"),
+            ("podplane_node_pod_ips_orphaned", "gauge"),
         ],
         Some("kubelet") => &[
             ("kubelet_running_pods", "gauge"),
@@ -99,6 +102,8 @@ fn wanted(process: &str) -> &'static [(&'static str, &'static str)] {
             ("kubelet_runtime_operations_duration_seconds", "histogram"),
             ("kubelet_pod_start_duration_seconds", "histogram"),
             ("podplane_node_pod_ips_capacity", "gauge"),
+            ("podplane_node_pod_ips_used", "gauge"),
+            ("podplane_node_pod_ips_orphaned", "gauge"),
             ("podplane_node_pod_ips", "gauge"),
         ],
         Some("cri") => &[

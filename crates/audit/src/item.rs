@@ -229,6 +229,7 @@ pub(crate) struct Condition<'a> {
 
 /// Amounts of resources, by name.
 #[derive(Debug, Default, Deserialize)]
+#[serde(transparent)]
 pub(crate) struct Amounts<'a>(#[serde(borrow)] pub(crate) BTreeMap<String, Text<'a>>);
 
 /// A string; empty if absent. A number or a boolean is converted to text.

@@ -44,17 +44,22 @@ pub(super) fn of_nodes(
         let orphaned = dumped.map_or(0, |node| node.orphaned);
         let orphans = match orphaned {
             0 => String::new(),
-            1 => "; 1 more is orphaned".into(),
-            count => format!("; {} more are orphaned", readable(count.into())),
+            1 => "; 1 is orphaned".into(),
+            count => format!("; {} are orphaned", readable(count.into())),
         };
         let taken = u128::from(used) + u128::from(orphaned);
+        let is_near = |capacity: u64| taken * 100 >= u128::from(capacity) * u128::from(NEAR);
         let (severity, repair) = match capacity {
             Some(_) if over.contains(name) => (
                 Severity::Error,
                 "delete pods of the node, so that their owners make others elsewhere; cordon it until they have, or let the scheduler count addresses",
             ),
+            Some(capacity) if orphaned > 0 && is_near(capacity) => (
+                Severity::Warning,
+                "end what holds the orphaned addresses: sandboxes of pods that are gone, or leaked allocation files",
+            ),
             // A node without addresses is not nearly full.
-            Some(capacity) if taken * 100 >= u128::from(capacity) * u128::from(NEAR) => (
+            Some(capacity) if is_near(capacity) => (
                 Severity::Warning,
                 "let fewer pods run on it (--max-pods), or give the node a larger block",
             ),
