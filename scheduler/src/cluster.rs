@@ -130,7 +130,7 @@ impl Cluster {
         });
         let info = NodeInfo::new(node, pods, slot, self.pod_ip_resource.clone());
         for pod in info.pods().iter() {
-            self.pods.add(slot, pod);
+            self.index(slot, pod);
         }
         self.columns.update(slot, Some(info.labels()));
         self.names.insert(info.name.clone(), slot);
@@ -161,7 +161,7 @@ impl Cluster {
         let slot = self.names.remove(name)?;
         let info = self.slots.get_mut(slot.index())?.take()?;
         for pod in info.pods().iter() {
-            self.pods.remove(slot, pod);
+            self.unindex(slot, pod);
         }
         self.columns.update(slot, None);
         self.order.retain(|known| *known != slot);
@@ -196,7 +196,7 @@ impl Cluster {
         let Some(slot) = self.names.get(name).copied() else {
             return false;
         };
-        self.pods.add(slot, &pod);
+        self.index(slot, &pod);
         if let Some(info) = self.node_mut(name) {
             info.add_pod(pod);
         }
@@ -208,7 +208,7 @@ impl Cluster {
         let info = self.node_mut(name)?;
         let slot = info.slot();
         let pod = info.remove_pod(uid)?;
-        self.pods.remove(slot, &pod);
+        self.unindex(slot, &pod);
         Some(pod)
     }
 
@@ -266,6 +266,20 @@ impl Cluster {
     /// Removes a namespace.
     pub fn remove_namespace(&mut self, name: &str) {
         self.namespaces.remove(name);
+    }
+
+    /// Counts the pod. One that has ended may still have its address, but it is no pod that others
+    /// want to be near to or away from.
+    fn index(&mut self, slot: NodeSlot, pod: &Arc<PodInfo>) {
+        if !pod.is_terminal() {
+            self.pods.add(slot, pod);
+        }
+    }
+
+    fn unindex(&mut self, slot: NodeSlot, pod: &Arc<PodInfo>) {
+        if !pod.is_terminal() {
+            self.pods.remove(slot, pod);
+        }
     }
 
     fn node_mut(&mut self, name: &NodeName) -> Option<&mut NodeInfo> {

@@ -60,7 +60,7 @@ pub fn plan(cluster: &Cluster, pod: &PodInfo, framework: &Framework, start: usiz
         }
     };
     let found = Search::run(input, &filters, start);
-    let processed = found.feasible.len() + found.refused + found.excluded;
+    let processed = found.feasible.len() + found.refused;
     let next_start = (start + processed).checked_rem(nodes).unwrap_or(0);
     if found.feasible.is_empty() {
         return Decision {

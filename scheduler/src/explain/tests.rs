@@ -115,6 +115,21 @@ proptest! {
             cache.confirm(Arc::new(PodInfo::new(pod.pod(), &Default::default())), &NodeName::from(&*format!("n{on}")));
             placed.push((*pod.pod()).clone());
         }
+        // What is derived from nodes and pods follows their changes.
+        placed.retain(|pod: &Pod| {
+            let info = PodInfo::new(Arc::new(pod.clone()));
+            let stays = info.uid.as_str().len() == 2;
+            if !stays {
+                cache.remove_pod(&info.uid);
+            }
+            stays
+        });
+        let first = node_objects[0].clone();
+        cache.remove_node(&NodeName::from("n0"));
+        let mut relabelled = first.clone();
+        relabelled.metadata.labels = None;
+        cache.apply_node(Arc::new(relabelled));
+        cache.apply_node(Arc::new(first));
         for (at, seed) in wanted.iter().enumerate() {
             let pod = pod(&format!("p{at}"), *seed);
             let info = PodInfo::new(pod.pod(), &Default::default());

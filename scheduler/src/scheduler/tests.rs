@@ -465,3 +465,40 @@ fn explanation_names_the_refusing_nodes() {
         PodExplanation::Unknown
     ));
 }
+
+#[test]
+fn placed_pod_wakes_those_that_want_to_be_near_it() {
+    let mut scheduler = Scheduler::new(IpPolicy::Off);
+    let node = NodeBuilder::new("n").label("zone", "x");
+    scheduler.apply_node(Arc::new(node.node()), s(0));
+    let labels = serde_json::json!({"app": "db"});
+    let term = serde_json::json!({"topologyKey": "zone", "labelSelector": {"matchLabels": labels}});
+    let required = "requiredDuringSchedulingIgnoredDuringExecution";
+    let affinity = serde_json::json!({"podAffinity": {required: [term]}});
+    let web = PodBuilder::new("web").set("/spec/affinity", affinity);
+    scheduler.apply_pod(web.pod(), s(0));
+    let message = "0/1 nodes are available: 1 node(s) didn't match pod affinity rules.";
+    assert_eq!(settle(&mut scheduler, s(0)).1, [message]);
+    scheduler.apply_pod(PodBuilder::new("other").pod(), s(10));
+    assert_eq!(settle(&mut scheduler, s(10)).0, ["other"]);
+    assert!(!scheduler.is_ready(s(10)), "another app does not help");
+    let db = PodBuilder::new("db").set("/metadata/labels", labels);
+    scheduler.apply_pod(db.pod(), s(10));
+    assert_eq!(settle(&mut scheduler, s(10)).0, ["db", "web"]);
+}
+
+#[test]
+fn unsupported_field_keeps_a_pod_waiting_until_it_is_gone() {
+    let mut scheduler = Scheduler::new(IpPolicy::Off);
+    scheduler.apply_node(Arc::new(NodeBuilder::new("n").node()), s(0));
+    let claim = serde_json::json!([{"name": "d", "persistentVolumeClaim": {"claimName": "d"}}]);
+    let pod = PodBuilder::new("p").set("/spec/volumes", claim);
+    scheduler.apply_pod(pod.pod(), s(0));
+    let message =
+        "0/1 nodes are available: spec.volumes[0].persistentVolumeClaim is not supported.";
+    assert_eq!(settle(&mut scheduler, s(0)).1, [message]);
+    scheduler.apply_node(Arc::new(NodeBuilder::new("m").node()), s(20));
+    assert!(!scheduler.is_ready(s(20)), "no node helps");
+    scheduler.apply_pod(PodBuilder::new("p").pod(), s(20));
+    assert_eq!(settle(&mut scheduler, s(20)).0, ["p"]);
+}

@@ -78,6 +78,8 @@ fn limits_the_difference_between_zones() {
     let time = json!("2026-01-01T00:00:00Z");
     let leaving = [web("q").on("a").set("/metadata/deletionTimestamp", time)];
     assert_eq!(refused(&nodes(), &leaving, &pod), ["", "", ""]);
+    let ended = [web("q").on("a").ended("Succeeded", "")];
+    assert_eq!(refused(&nodes(), &ended, &pod), ["", "", ""]);
 }
 
 #[test]
