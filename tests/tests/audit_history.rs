@@ -23,7 +23,9 @@ use tempfile::TempDir;
 const ADDRESSES: usize = 5;
 
 fn is_bound(pod: &Pod) -> bool {
-    pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some())
+    pod.spec
+        .as_ref()
+        .is_some_and(|spec| spec.node_name.is_some())
 }
 
 fn bound(pods: &[Pod]) -> usize {
@@ -156,8 +158,14 @@ async fn finds_binds_beyond_the_addresses_of_a_node_at_their_revisions() -> Resu
     let table = cluster.podplane("audit --history").stdout;
     let (_, revision) = &binds[ADDRESSES];
     let row = table.lines().find(|line| line.contains("6 of 5 IPs taken"));
-    assert!(row.is_some_and(|row| row.contains(&revision.to_string())), "{table}");
-    assert!(table.contains("\nfindings: error 2, warning 0, info 0"), "{table}");
+    assert!(
+        row.is_some_and(|row| row.contains(&revision.to_string())),
+        "{table}"
+    );
+    assert!(
+        table.contains("\nfindings: error 2, warning 0, info 0"),
+        "{table}"
+    );
     let refused = cluster.podplane("audit --history -o sarif").failed(2);
     assert!(refused.contains("-o json"), "{refused}");
     cluster.finish().await
@@ -212,7 +220,10 @@ async fn names_the_revisions_that_it_missed() -> Result<()> {
     let paused = pods.list(&ListParams::default()).await?.resource_version;
     // Each write replaces an object of some 200 KB.
     for write in 0.. {
-        ensure!(write < 100, "the history from revision {paused} is still kept");
+        ensure!(
+            write < 100,
+            "the history from revision {paused} is still kept"
+        );
         let value = format!("{write}{}", "x".repeat(200_000));
         let params = PatchParams {
             patch_type: PatchType::Merge,
@@ -243,6 +254,9 @@ async fn names_the_revisions_that_it_missed() -> Result<()> {
     // Another audit begins after the revisions that are gone.
     let (code, whole) = audited(&cluster, &[]);
     assert_eq!(code, Some(0), "{whole:#}");
-    assert!(whole["summary"]["from"].as_u64() > Some(paused), "{whole:#}");
+    assert!(
+        whole["summary"]["from"].as_u64() > Some(paused),
+        "{whole:#}"
+    );
     cluster.finish().await
 }

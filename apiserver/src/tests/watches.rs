@@ -70,7 +70,10 @@ async fn a_watch_from_a_revision_gets_a_bookmark_when_it_has_caught_up() {
         let events = pods.watch(&params, first.resource_version()).await.unwrap();
         let mut events = Box::pin(events);
         if let Some(want) = want {
-            assert_eq!(event_text(&within(events.next()).await.unwrap().unwrap()), want);
+            assert_eq!(
+                event_text(&within(events.next()).await.unwrap().unwrap()),
+                want
+            );
         }
         assert_eq!(
             within(events.next()).await.unwrap().unwrap(),
