@@ -9,7 +9,7 @@ use std::{
     process::Child,
 };
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use futures::StreamExt as _;
 use podplane_api::{Object as _, core::Pod};
 use podplane_client::{ListParams, ObjectEvent, PatchParams, PatchType};
@@ -218,6 +218,8 @@ async fn names_the_revisions_that_it_missed() -> Result<()> {
     follower.signal(Signal::STOP)?;
     let pods = cluster.client().namespaced::<Pod>("default");
     let paused = pods.list(&ListParams::default()).await?.resource_version;
+    let web = pods.get("web").await?.metadata.resource_version;
+    let web = web.context("a stored pod has a revision")?;
     // Each write replaces an object of some 200 KB.
     for write in 0.. {
         ensure!(
@@ -243,14 +245,16 @@ async fn names_the_revisions_that_it_missed() -> Result<()> {
     let (code, report) = follower.interrupt()?;
     assert_eq!(code, Some(3), "{report:#}");
     assert_eq!(report["findings"], json!([]));
-    // The binds before and after the gap.
-    assert_eq!(counted(&report).0, 2, "{report:#}");
     let missed = report["summary"]["notCovered"].as_array().unwrap();
     let gap = missed.iter().find(|missed| missed["isGap"] == true);
     let gap = gap.unwrap_or_else(|| panic!("{report:#}"));
     let paused: u64 = paused.parse()?;
     assert!(gap["from"].as_u64() <= Some(paused + 1), "{gap}");
     assert!(gap["to"].as_u64() > Some(paused), "{gap}");
+    // The bind after the gap; and the one before it, unless the pause came before it was read.
+    let was_read = gap["from"].as_u64() > Some(web.parse()?);
+    let binds = counted(&report).0;
+    assert!(binds == 2 || (binds == 1 && !was_read), "{report:#}");
     // Another audit begins after the revisions that are gone.
     let (code, whole) = audited(&cluster, &[]);
     assert_eq!(code, Some(0), "{whole:#}");

@@ -502,3 +502,92 @@ fn unsupported_field_keeps_a_pod_waiting_until_it_is_gone() {
     scheduler.apply_pod(PodBuilder::new("p").pod(), s(20));
     assert_eq!(settle(&mut scheduler, s(20)).0, ["p"]);
 }
+
+/// A full node of one address, held by a pod of that priority, and an attempt for a `vip`.
+fn preempting(holder: PodBuilder) -> (Scheduler, Attempt) {
+    let mut scheduler = Scheduler::new(IpPolicy::Resource);
+    scheduler.apply_node(Arc::new(block("10.255.0.0/30", 1).node()), s(0));
+    scheduler.apply_pod(holder.on("n").pod(), s(0));
+    scheduler.apply_pod(PodBuilder::new("vip").priority(9).pod(), s(0));
+    let attempt = scheduler.attempt(s(0)).unwrap();
+    (scheduler, attempt)
+}
+
+#[test]
+fn a_pod_takes_the_address_of_a_less_important_one() {
+    let holder = PodBuilder::new("low").priority(1);
+    let (mut scheduler, attempt) = preempting(holder.clone());
+    let preemption = attempt.preemption.unwrap();
+    let victims: Vec<_> = preemption
+        .victims
+        .iter()
+        .map(|pod| &*pod.key.name)
+        .collect();
+    assert_eq!((preemption.node.as_str(), victims), ("n", vec!["low"]));
+    assert_eq!(attempt.nominated.unwrap().as_str(), "n");
+    assert!(attempt.outcome.is_err());
+    // The victim is still there: it is not evicted twice.
+    let deleted = serde_json::json!("2026-01-01T00:00:00Z");
+    let leaving = holder
+        .clone()
+        .on("n")
+        .set("/metadata/deletionTimestamp", deleted);
+    scheduler.apply_pod(leaving.pod(), s(1));
+    let report = block("10.255.0.0/30", 1).heartbeat("2026-01-01T00:00:01Z");
+    scheduler.apply_node(Arc::new(report.node()), s(1));
+    scheduler.tick(s(400));
+    let again = scheduler.attempt(s(400)).unwrap();
+    assert!(again.preemption.is_none());
+    assert_eq!(again.nominated.unwrap().as_str(), "n");
+    let message = again.outcome.unwrap_err();
+    assert!(
+        message.ends_with("not eligible due to a terminating pod on the nominated node."),
+        "{message}"
+    );
+    // The address is kept for the pod when the victim has left.
+    scheduler.apply_pod(PodBuilder::new("late").pod(), s(401));
+    scheduler.delete_pod(&holder.on("n").ended("Failed", "").pod(), s(401));
+    let (placed, _) = settle(&mut scheduler, s(401));
+    assert_eq!(placed, ["vip"]);
+}
+
+#[test]
+fn an_address_is_reserved_for_the_nominated_pod() {
+    let holder = PodBuilder::new("low").priority(1);
+    let (mut scheduler, _) = preempting(holder.clone());
+    // A node with two addresses of which one becomes free: a pod of lower priority may not have it.
+    scheduler.apply_node(Arc::new(block("10.255.0.0/29", 2).node()), s(1));
+    scheduler.apply_pod(PodBuilder::new("other").priority(2).pod(), s(1));
+    let (placed, _) = settle(&mut scheduler, s(1));
+    assert_eq!(placed, ["vip"], "it needs the victim no more");
+}
+
+#[test]
+fn pods_of_equal_priority_and_missing_capacity_are_not_preempted() {
+    let (_, attempt) = preempting(PodBuilder::new("equal").priority(9));
+    assert!(attempt.preemption.is_none());
+    assert_eq!(
+        attempt.outcome.unwrap_err(),
+        "0/1 nodes are available: 1 Insufficient pod IPs."
+    );
+    let mut scheduler = Scheduler::new(IpPolicy::Resource);
+    scheduler.apply_node(Arc::new(block("10.255.0.0/31", 0).node()), s(0));
+    let host = PodBuilder::new("host").host_network().on("n");
+    scheduler.apply_pod(host.pod(), s(0));
+    scheduler.apply_pod(PodBuilder::new("vip").priority(9).pod(), s(0));
+    let attempt = scheduler.attempt(s(0)).unwrap();
+    assert!(attempt.preemption.is_none());
+    let message = attempt.outcome.unwrap_err();
+    assert!(
+        message.ends_with("1 Preemption is not helpful for scheduling."),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_failed_eviction_is_tried_again() {
+    let (mut scheduler, _) = preempting(PodBuilder::new("low"));
+    scheduler.preemption_failed(&"vip".into(), s(20));
+    let attempt = scheduler.attempt(s(20)).unwrap();
+    assert!(attempt.preemption.is_some());
+}
