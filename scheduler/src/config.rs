@@ -65,6 +65,18 @@ pub struct SchedulerConfig {
     )]
     pub pod_ips_score_weight: u32,
 
+    /// Begin the first search for a node at a place that depends on this number
+    ///
+    /// Nothing else is arbitrary: the same seed and the same events in the same order give the same
+    /// decisions.
+    #[arg(
+        long,
+        env = "PODPLANE_SCHEDULER_SEED",
+        default_value_t,
+        value_name = "NUMBER"
+    )]
+    pub seed: u64,
+
     /// The election.
     #[command(flatten)]
     pub leader_election: LeaderElection,
@@ -82,6 +94,8 @@ pub struct PlacementPolicy {
     pub pod_ip_resource: PodIpResource,
     /// The weight of the score of free addresses, which only [`IpPolicy::Resource`] has.
     pub pod_ips_weight: u32,
+    /// The place at which the first search begins, modulo the number of nodes.
+    pub seed: u64,
 }
 
 impl From<IpPolicy> for PlacementPolicy {
@@ -90,6 +104,7 @@ impl From<IpPolicy> for PlacementPolicy {
             ips,
             pod_ip_resource: PodIpResource::default(),
             pod_ips_weight: DEFAULT_POD_IPS_WEIGHT,
+            seed: 0,
         }
     }
 }

@@ -110,6 +110,7 @@ async fn run_until(
         ip_policy,
         pod_ip_resource,
         pod_ips_score_weight,
+        seed,
         leader_election,
     } = config;
     let client = Client::connect(&server)?;
@@ -160,6 +161,7 @@ async fn run_until(
         ips: ip_policy,
         pod_ip_resource,
         pod_ips_weight: pod_ips_score_weight,
+        seed,
     };
     tasks.spawn("driver", driver.run(policy, tasks.stop()));
     let stop = tasks.stop();

@@ -50,6 +50,7 @@ pub struct Choice {
 pub fn plan(cluster: &Cluster, pod: &PodInfo, framework: &Framework, start: usize) -> Decision {
     let input = CycleInput { pod, cluster };
     let nodes = cluster.len();
+    let start = start.checked_rem(nodes).unwrap_or(0);
     let filters = match framework.pre_filter(input) {
         Ok(filters) => filters,
         Err(rejection) => {

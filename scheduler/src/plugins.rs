@@ -26,6 +26,7 @@ pub(crate) fn all(policy: PlacementPolicy) -> Vec<Box<dyn Plugin>> {
         ips,
         pod_ip_resource,
         pod_ips_weight,
+        seed: _,
     } = policy;
     let mut plugins: Vec<Box<dyn Plugin>> = vec![
         Box::new(unsupported_fields::UnsupportedFields),

@@ -591,3 +591,27 @@ fn a_failed_eviction_is_tried_again() {
     let attempt = scheduler.attempt(s(20)).unwrap();
     assert!(attempt.preemption.is_some());
 }
+
+#[test]
+fn the_same_seed_gives_the_same_decisions() {
+    let decisions = |seed: u64| {
+        let mut scheduler = Scheduler::new(PlacementPolicy {
+            seed,
+            ..IpPolicy::Resource.into()
+        });
+        for n in 0..200 {
+            let node = NodeBuilder::new(&format!("n{n:03}"));
+            let block = format!("10.0.{n}.0/29");
+            scheduler.apply_node(Arc::new(node.block(&block, 5).node()), s(0));
+        }
+        for n in 0..300 {
+            scheduler.apply_pod(PodBuilder::new(&format!("p{n}")).pod(), s(0));
+        }
+        let attempts = std::iter::from_fn(|| scheduler.attempt(s(0)));
+        let nodes = attempts.map(|attempt| attempt.outcome.unwrap().to_string());
+        nodes.collect::<Vec<_>>()
+    };
+    assert_eq!(decisions(7), decisions(7));
+    assert_eq!(decisions(u64::MAX), decisions(u64::MAX));
+    assert_ne!(decisions(7), decisions(8));
+}

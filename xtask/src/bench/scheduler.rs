@@ -32,6 +32,15 @@ pub(crate) enum SchedulerRow {
     Warm,
 }
 
+impl SchedulerRow {
+    fn has_apiserver(self) -> bool {
+        match self {
+            Self::Plain | Self::Classes | Self::Nowhere => false,
+            Self::Bind | Self::Warm => true,
+        }
+    }
+}
+
 #[derive(Deserialize)]
 struct BenchOutput {
     #[serde(flatten)]
@@ -43,9 +52,14 @@ pub(super) fn run(options: &BenchOptions<SchedulerRow>) -> Result<()> {
     match &options.inside {
         Some(dir) => measure(options, dir),
         None => {
-            build::podplane(Profile::Release)?;
-            build::bench()?;
-            build::run(&mut decisions(&["--no-run"]))?;
+            let rows = options.rows();
+            if rows.iter().any(|row| row.has_apiserver()) {
+                build::podplane(Profile::Release)?;
+                build::bench()?;
+            }
+            if rows.iter().any(|row| !row.has_apiserver()) {
+                build::run(&mut decisions(&["--no-run"]))?;
+            }
             sandbox::enter()
         }
     }
@@ -57,13 +71,9 @@ fn measure(options: &BenchOptions<SchedulerRow>, dir: &Path) -> Result<()> {
     let mut lines = Vec::new();
     for row in options.rows() {
         note(&format!("{} …", name(row)));
-        let measured = match row {
-            SchedulerRow::Plain | SchedulerRow::Classes | SchedulerRow::Nowhere => {
-                vec![(name(row), decide(row, options.quick))]
-            }
-            SchedulerRow::Bind | SchedulerRow::Warm => {
-                apiserver::load(&name(row), options.quick, dir)?
-            }
+        let measured = match row.has_apiserver() {
+            false => vec![(name(row), decide(row, options.quick))],
+            true => apiserver::load(&name(row), options.quick, dir)?,
         };
         lines.extend(
             measured
