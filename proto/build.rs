@@ -7,6 +7,7 @@
 use std::{env, error::Error, fs, path::PathBuf};
 
 use prost::Message as _;
+use prost_types::{FileDescriptorProto, field_descriptor_proto::Type};
 
 const GENERATED: &[&str] = &[
     "podplane/cloud/v1/cloud.proto",
@@ -43,6 +44,19 @@ fn files(directory: &str, name: &str) -> Result<Vec<String>, Box<dyn Error>> {
     Ok(found)
 }
 
+/// Makes Kubernetes' objects bytes in generated code. A nested message is encoded as its bytes, so
+/// the wire is the same (see `src/wire.rs`), and reflection keeps the message.
+fn objects_as_bytes(file: &mut FileDescriptorProto) {
+    file.dependency
+        .retain(|file| !file.ends_with("/types.proto"));
+    for field in file.message_type.iter_mut().flat_map(|one| &mut one.field) {
+        if field.type_name().starts_with(".podplane.core.v1.") {
+            field.set_type(Type::Bytes);
+            field.type_name = None;
+        }
+    }
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=proto");
     let out = PathBuf::from(env::var("OUT_DIR")?);
@@ -62,7 +76,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Encoded by protox, which keeps options that are extensions.
     let kubernetes = kubernetes.encode_file_descriptor_set();
     fs::write(out.join("kubernetes.bin"), kubernetes)?;
-    let generated = protox::compile(GENERATED, ["proto"])?;
+    let mut generated = protox::compile(GENERATED, ["proto"])?;
+    generated
+        .file
+        .retain(|file| !file.name().ends_with("/types.proto"));
+    generated.file.iter_mut().for_each(objects_as_bytes);
     tonic_prost_build::configure().compile_fds(generated)?;
     Ok(())
 }

@@ -3,6 +3,7 @@
 pub(crate) mod apply;
 pub(crate) mod audit;
 mod blocks;
+pub(crate) mod capacity;
 pub(crate) mod cni;
 pub(crate) mod completion;
 pub(crate) mod create;
@@ -11,6 +12,7 @@ pub(crate) mod demo;
 pub(crate) mod describe;
 pub(crate) mod down;
 pub(crate) mod exec;
+pub(crate) mod explain;
 mod forget;
 pub(crate) mod get;
 pub(crate) mod health;

@@ -6,10 +6,12 @@
 //! must do so before any thread starts, so each creates its own runtime ([`global::block_on`]).
 
 mod commands;
+mod explanation;
 mod global;
 mod kind;
 mod manifest;
 mod output;
+mod pod_file;
 mod pods;
 mod progress;
 mod ready;
@@ -24,9 +26,9 @@ use rustix::{fs::Mode, process::umask};
 
 use crate::{
     commands::{
-        apply, audit, cni, completion, create, delete, demo, describe, down, exec, get, health,
-        kubeconfig, logs, node, ping, plan, plugins, replay, restart, run, service, status, store,
-        test, trace, up,
+        apply, audit, capacity, cni, completion, create, delete, demo, describe, down, exec,
+        explain, get, health, kubeconfig, logs, node, ping, plan, plugins, replay, restart, run,
+        service, status, store, test, trace, up,
     },
     global::{GlobalArgs, GlobalOptions},
 };
@@ -66,6 +68,7 @@ enum Command {
     // Objects.
     Get(get::GetArgs),
     Describe(describe::DescribeArgs),
+    Explain(explain::ExplainArgs),
     Logs(logs::LogsArgs),
     Trace(trace::TraceArgs),
     Apply(apply::ApplyArgs),
@@ -81,6 +84,7 @@ enum Command {
     // Tools that need no cluster, or work on any.
     Audit(audit::AuditArgs),
     Plan(plan::PlanArgs),
+    Capacity(capacity::CapacityArgs),
     Cni(cni::CniArgs),
     Plugins(plugins::PluginsArgs),
     Replay(replay::ReplayArgs),
@@ -168,6 +172,7 @@ fn dispatch(command: Command, global: &GlobalOptions) -> anyhow::Result<ExitCode
         Command::Health(args) => health::run(&args, global),
         Command::Get(args) => get::run(args, global),
         Command::Describe(args) => describe::run(args, global),
+        Command::Explain(args) => explain::run(args, global),
         Command::Logs(args) => logs::run(args, global),
         Command::Trace(args) => trace::run(args, global),
         Command::Apply(args) => apply::run(args, global),
@@ -179,6 +184,7 @@ fn dispatch(command: Command, global: &GlobalOptions) -> anyhow::Result<ExitCode
         Command::Demo(args) => demo::run(args, global),
         Command::Audit(args) => audit::run(args, global),
         Command::Plan(args) => plan::run(&args),
+        Command::Capacity(args) => capacity::run(&args, global),
         Command::Cni(args) => cni::run(args),
         Command::Plugins(args) => plugins::run(args),
         Command::Replay(args) => replay::run(args),

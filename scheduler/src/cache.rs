@@ -12,7 +12,7 @@ use std::{
 
 use podplane_api::{
     Object,
-    core::{Namespace, Node},
+    core::{Namespace, Node, Pod},
     pod_ips::PodIpResource,
 };
 
@@ -72,6 +72,43 @@ impl NodeCache {
             cluster: Cluster::new(pod_ip_resource),
             ..Self::default()
         }
+    }
+
+    /// The cache of a cluster of these objects. Pods are on the node that their spec names;
+    /// released ones (see [`PodInfo::is_released`]) do not count.
+    pub fn of(
+        nodes: impl IntoIterator<Item = Node>,
+        pods: impl IntoIterator<Item = Pod>,
+        namespaces: &[Namespace],
+        pod_ip_resource: &PodIpResource,
+    ) -> Self {
+        let mut cache = Self::new(pod_ip_resource.clone());
+        for namespace in namespaces {
+            cache.apply_namespace(namespace);
+        }
+        for node in nodes {
+            cache.apply_node(Arc::new(node));
+        }
+        for pod in pods {
+            let pod = Arc::new(PodInfo::new(Arc::new(pod), pod_ip_resource));
+            if let Some(node) = pod.node_name()
+                && !pod.is_released()
+            {
+                cache.confirm(pod, &node);
+            }
+        }
+        cache
+    }
+
+    /// Calls `examine` with the cluster as it is without the pod, if the pod is in the cache.
+    pub fn without<T>(&mut self, uid: &PodUid, examine: impl FnOnce(&Cluster) -> T) -> T {
+        let node = self.pods.get(uid).map(|(node, _)| node.clone());
+        let taken = node.and_then(|node| Some((self.cluster.remove_pod(&node, uid)?, node)));
+        let result = examine(&self.cluster);
+        if let Some((pod, node)) = taken {
+            self.cluster.add_pod(&node, pod);
+        }
+        result
     }
 
     /// The present nodes with their pods, and the namespaces.

@@ -136,7 +136,7 @@ impl Driver {
                     }
                 }
                 Some(question) = self.questions.recv() => {
-                    question.answer(&scheduler, start.elapsed(), term.is_some());
+                    question.answer(&mut scheduler, start.elapsed(), term.is_some());
                 }
                 // Yields to other tasks first, and then polls the branches above again.
                 () = tokio::task::yield_now(), if try_next => {

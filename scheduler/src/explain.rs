@@ -10,7 +10,7 @@ use crate::{
     cache::NodeCache,
     cluster::Cluster,
     config::PlacementPolicy,
-    framework::{CycleInput, Framework, NodeShortage, Rejection, Resolvability},
+    framework::{ActiveFilters, CycleInput, Framework, NodeShortage, Rejection, Resolvability},
     names::NodeName,
     node::NodeInfo,
     pod::PodInfo,
@@ -18,7 +18,7 @@ use crate::{
 };
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 /// The results of all nodes for one pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,30 +77,56 @@ pub fn examine(cluster: &Cluster, framework: &Framework, pod: &PodInfo) -> Exami
             };
         }
     };
-    let check = |node: &NodeInfo| {
-        if let Some(only) = &filters.only
-            && only.names.binary_search(&node.name).is_err()
-        {
-            return Err(NodeRefusal {
-                by: only.by,
-                reasons: vec![only.reason()],
-                resolvable: Resolvability::Never,
-                detail: None,
-            });
+    let checked = cluster.nodes().map(|node| (node, check(&filters, node)));
+    verdicts(framework, input, checked.collect())
+}
+
+/// Examines one node for the pod. The node's score is that of the only feasible node. `None` if
+/// there is no such node, or if the pod is rejected for every node.
+pub fn examine_node(
+    cluster: &Cluster,
+    framework: &Framework,
+    pod: &PodInfo,
+    node: &NodeName,
+) -> Option<NodeVerdict> {
+    let input = CycleInput { pod, cluster };
+    let filters = framework.pre_filter(input).ok()?;
+    let node = cluster.node(node)?;
+    let examined = verdicts(framework, input, vec![(node, check(&filters, node))]);
+    examined.nodes.into_iter().next()
+}
+
+/// Checks a node by all filters until one refuses.
+pub(crate) fn check(filters: &ActiveFilters<'_>, node: &NodeInfo) -> Result<(), NodeRefusal> {
+    if let Some(only) = &filters.only
+        && filters.excludes(node)
+    {
+        return Err(NodeRefusal {
+            by: only.by,
+            reasons: vec![only.reason()],
+            resolvable: Resolvability::Never,
+            detail: None,
+        });
+    }
+    filters.check(node).map_err(|refusal| {
+        let by = filters.refusing(refusal);
+        NodeRefusal {
+            by: by.map(|(by, _)| by).unwrap_or_default(),
+            reasons: by
+                .map(|(_, state)| state.reasons(refusal.refusal, node))
+                .unwrap_or_default(),
+            resolvable: refusal.refusal.resolvable,
+            detail: by.and_then(|(_, state)| state.detail(node)),
         }
-        filters.check(node).map_err(|refusal| {
-            let by = filters.refusing(refusal);
-            NodeRefusal {
-                by: by.map(|(by, _)| by).unwrap_or_default(),
-                reasons: by
-                    .map(|(_, state)| state.reasons(refusal.refusal, node))
-                    .unwrap_or_default(),
-                resolvable: refusal.refusal.resolvable,
-                detail: by.and_then(|(_, state)| state.detail(node)),
-            }
-        })
-    };
-    let checked: Vec<_> = cluster.nodes().map(|node| (node, check(node))).collect();
+    })
+}
+
+/// The results of checked nodes, with the scores of the feasible ones.
+fn verdicts(
+    framework: &Framework,
+    input: CycleInput<'_>,
+    checked: Vec<(&NodeInfo, Result<(), NodeRefusal>)>,
+) -> Examination {
     let fitting = checked.iter().filter(|(_, result)| result.is_ok());
     let feasible: Vec<_> = fitting.map(|(node, _)| *node).collect();
     let table = ScoreTable::new(framework, input, &feasible);
@@ -130,21 +156,8 @@ pub fn examine_objects(
     pod: &Pod,
 ) -> Examination {
     let resource = policy.pod_ip_resource.clone();
-    let mut cache = NodeCache::new(resource.clone());
-    for namespace in namespaces {
-        cache.apply_namespace(namespace);
-    }
-    for node in nodes {
-        cache.apply_node(Arc::new(node.clone()));
-    }
-    for pod in pods {
-        let pod = Arc::new(PodInfo::new(Arc::new(pod.clone()), &resource));
-        if let Some(node) = pod.node_name()
-            && !pod.is_released()
-        {
-            cache.confirm(pod, &node);
-        }
-    }
+    let pods = pods.iter().cloned();
+    let mut cache = NodeCache::of(nodes.iter().cloned(), pods, namespaces, &resource);
     let pod = PodInfo::new(Arc::new(pod.clone()), &resource);
     cache.prepare(&pod);
     examine(cache.cluster(), &Framework::new(policy), &pod)

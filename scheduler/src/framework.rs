@@ -15,6 +15,7 @@ use crate::{
     node::{NodeChange, NodeInfo},
     plugins,
     pod::PodInfo,
+    remedy::Remedy,
 };
 
 /// The best score of a plugin after normalisation.
@@ -106,6 +107,12 @@ pub trait NodeFilter: fmt::Debug {
     /// The shortage of the refused node in particular, if the reasons do not state it.
     fn detail(&self, _node: &NodeInfo) -> Option<NodeShortage> {
         None
+    }
+
+    /// The changes after which this filter would accept the refused node; all of them are needed.
+    /// Empty if the filter knows none.
+    fn remedies(&self, _node: &NodeInfo) -> Vec<Remedy> {
+        Vec::new()
     }
 
     /// Returns whether the detail of the refused node belongs into the message.
@@ -241,6 +248,24 @@ impl ActiveFilters<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Runs all filters; returns their refusals in order.
+    pub fn refusals(&self, node: &NodeInfo) -> impl Iterator<Item = PluginRefusal> {
+        let filters = self.filters.iter().enumerate();
+        filters.filter_map(|(at, filter)| {
+            let refusal = filter.state.filter(node).err()?;
+            Some(PluginRefusal {
+                filter: at,
+                refusal,
+            })
+        })
+    }
+
+    /// Returns whether the search leaves the node out because a plugin names others.
+    pub fn excludes(&self, node: &NodeInfo) -> bool {
+        let only = self.only.as_ref();
+        only.is_some_and(|only| only.names.binary_search(&node.name).is_err())
     }
 
     /// The name of the plugin that refused, and its state.

@@ -35,6 +35,7 @@ use tokio_util::sync::CancellationToken;
 
 pub mod bind;
 pub mod cache;
+pub mod capacity;
 pub mod cluster;
 pub mod columns;
 pub mod config;
@@ -54,6 +55,7 @@ pub mod pod;
 pub mod pod_index;
 pub mod preemption;
 pub mod queue;
+pub mod remedy;
 pub mod report;
 pub mod resources;
 pub mod scheduler;

@@ -1,6 +1,6 @@
 //! A pod with its needs, which are computed once.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use podplane_api::{
     Object, ObjectKey,
@@ -60,6 +60,15 @@ pub struct HostPort {
     ip: Option<String>,
     protocol: String,
     port: i32,
+}
+
+impl fmt::Display for HostPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(ip) = &self.ip {
+            write!(f, "{ip}:")?;
+        }
+        write!(f, "{}/{}", self.port, self.protocol)
+    }
 }
 
 impl HostPort {
@@ -141,6 +150,15 @@ impl PodInfo {
             .map(|one| one.key.as_str())
             .chain(spread)
             .chain(near)
+    }
+
+    /// Returns true if copies of the pod on other nodes can decide whether it fits a node.
+    pub fn depends_on_copies(&self) -> bool {
+        let is_preference = |rule: &Arc<AffinityRule>| match rule.effect {
+            AffinityEffect::Preferred(_) => true,
+            AffinityEffect::Required | AffinityEffect::Forbidden => false,
+        };
+        !self.affinity.iter().all(is_preference) || self.spread.iter().any(|one| one.is_required)
     }
 
     /// Returns whether the pod needs an address: all pods do but those on the host's network.

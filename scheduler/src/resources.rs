@@ -192,6 +192,20 @@ impl Resources {
     }
 }
 
+/// An amount of a resource as a quantity: `3500m`, `2Gi`, `7`.
+pub fn amount_text(resource: &str, amount: i64) -> String {
+    let binary = [(40, "Ti"), (30, "Gi"), (20, "Mi"), (10, "Ki")];
+    let is_bytes = matches!(resource, MEMORY | EPHEMERAL_STORAGE);
+    let bytes = binary.iter().filter(|_| is_bytes && amount != 0);
+    let mut whole = bytes.filter(|(bits, _)| amount % (1_i64 << bits) == 0);
+    match whole.next() {
+        Some((bits, suffix)) => format!("{}{suffix}", amount >> bits),
+        None if resource == CPU && amount % 1000 == 0 => (amount / 1000).to_string(),
+        None if resource == CPU => format!("{amount}m"),
+        None => amount.to_string(),
+    }
+}
+
 fn of_container(container: &Container, unset: MissingRequest) -> Resources {
     let requests = container
         .resources
@@ -265,6 +279,20 @@ mod tests {
         sum.add(&Resources::requested(&list));
         sum.subtract(&Resources::requested(&list));
         assert_eq!(sum, Resources::requested(&list));
+    }
+
+    #[test]
+    fn amounts_are_written_as_quantities() {
+        for (resource, amount, want) in [
+            ("cpu", 3500, "3500m"),
+            ("cpu", 9000, "9"),
+            ("memory", 3 << 29, "1536Mi"),
+            ("memory", 0, "0"),
+            ("memory", 1001, "1001"),
+            ("podplane.io/pod-ips", 1024, "1024"),
+        ] {
+            assert_eq!(amount_text(resource, amount), want);
+        }
     }
 
     #[test]

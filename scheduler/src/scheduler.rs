@@ -21,7 +21,7 @@ use crate::{
     cluster::Cluster,
     config::PlacementPolicy,
     event::ClusterEvent,
-    explain::{Examination, examine},
+    explain::{Examination, NodeVerdict, examine, examine_node},
     fit_error::FitError,
     framework::{CycleInput, Framework},
     names::{NodeName, PodUid},
@@ -30,6 +30,7 @@ use crate::{
     pod::PodInfo,
     preemption::{DisruptionBudget, NoPreemption, Preemption, preempt},
     queue::{EventId, Queue, QueueLengths, Room, WaitingPod},
+    remedy::{Suggestion, suggest},
 };
 
 #[cfg(test)]
@@ -135,9 +136,22 @@ pub enum PodExplanation {
         waiting: WaitingPod,
         /// The present results of all nodes.
         examination: Examination,
+        /// The changes after which it would fit.
+        suggestions: Vec<Suggestion>,
     },
     /// The pod has a node, with our decision if it is known.
     Placed(NodeName, PlacementState, Option<PlacementDecision>),
+}
+
+/// The place that a pod would get if it were created now.
+#[derive(Clone, Debug)]
+pub struct HypotheticalPlacement {
+    /// The node, or the reasons why none fits.
+    pub node: Result<Choice, FitError>,
+    /// The present results of all nodes.
+    pub examination: Examination,
+    /// The changes after which it would fit.
+    pub suggestions: Vec<Suggestion>,
 }
 
 impl Scheduler {
@@ -456,8 +470,31 @@ impl Scheduler {
         };
         PodExplanation::Waiting {
             examination: examine(self.cache.cluster(), &self.framework, &waiting.pod),
+            suggestions: suggest(self.cache.cluster(), &self.framework, &waiting.pod),
             waiting: waiting.clone(),
         }
+    }
+
+    /// Decides where the pod would be placed now. Changes nothing.
+    pub fn place_hypothetically(&self, pod: &Arc<Pod>) -> HypotheticalPlacement {
+        let pod = PodInfo::new(pod.clone(), &self.pod_ip_resource);
+        let cluster = self.cache.cluster();
+        HypotheticalPlacement {
+            node: plan(cluster, &pod, &self.framework, self.next_start).node,
+            examination: examine(cluster, &self.framework, &pod),
+            suggestions: suggest(cluster, &self.framework, &pod),
+        }
+    }
+
+    /// Examines the node that the pod is or was on, without the pod itself. `None` if the pod has
+    /// no node, or if that does not exist any more.
+    pub fn examine_own_node(&mut self, pod: &Arc<Pod>) -> Option<NodeVerdict> {
+        let pod = PodInfo::new(pod.clone(), &self.pod_ip_resource);
+        let node = pod.node_name()?;
+        let framework = &self.framework;
+        self.cache.without(&pod.uid, |cluster| {
+            examine_node(cluster, framework, &pod, &node)
+        })
     }
 
     /// Handles a new or changed namespace.

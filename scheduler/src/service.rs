@@ -1,6 +1,8 @@
 //! `podplane.scheduler.v1`: explains the placing of a pod.
 
-use std::{sync::Arc, time::Duration};
+pub mod hypothetical;
+
+use std::{cmp::Reverse, sync::Arc, time::Duration};
 
 use podplane_api::{
     Object as _, ObjectKey,
@@ -19,10 +21,12 @@ use tonic::{Request, Response, Status};
 
 use crate::{
     cache::PlacementState,
+    explain::{Examination, NodeRefusal},
     names::{NodeName, PodUid},
     plan::Choice,
     pod::SCHEDULER_NAME,
     queue::QueuePlace,
+    remedy::Suggestion,
     scheduler::{PlacementDecision, PodExplanation, Scheduler},
     score::{NodeScore, PluginScore},
 };
@@ -33,18 +37,28 @@ const QUESTIONS: usize = 16;
 /// The explanation of a waiting pod by a scheduler that does not lead.
 const STANDS_BY: &str = "this scheduler does not lead, so it tries no pod";
 
+/// The pod of a question.
+#[derive(Debug)]
+enum Subject {
+    Existing(Arc<Pod>),
+    Hypothetical(Arc<Pod>),
+}
+
 /// A question, which the driver answers between two decisions.
 #[derive(Debug)]
 pub struct Question {
-    pod: Arc<Pod>,
+    pod: Subject,
     answer: oneshot::Sender<ExplainPodResponse>,
 }
 
 impl Question {
     /// Answers from the scheduler's present state. `leads` is false for a standby, which knows the
     /// waiting pods and attempts none.
-    pub fn answer(self, scheduler: &Scheduler, now: Duration, leads: bool) {
-        let mut answer = response(&self.pod, scheduler, now, clock::timestamp());
+    pub fn answer(self, scheduler: &mut Scheduler, now: Duration, leads: bool) {
+        let mut answer = match &self.pod {
+            Subject::Existing(pod) => response(pod, scheduler, now, clock::timestamp()),
+            Subject::Hypothetical(pod) => hypothetical::response(pod, scheduler),
+        };
         if !leads && answer.state() == PodState::Queued {
             answer.message = STANDS_BY.to_owned();
             answer.next_try_seconds = None;
@@ -81,6 +95,11 @@ impl PlacementService {
             response.set_state(PodState::Unknown);
             return Ok(response);
         };
+        self.ask(Subject::Existing(pod)).await
+    }
+
+    async fn ask(&self, pod: Subject) -> Result<ExplainPodResponse, ApiError> {
+        let unavailable = |why: &str| ApiError::new(Reason::ServiceUnavailable, why);
         let stopping = || unavailable("the scheduler is stopping");
         let (answer, answered) = oneshot::channel();
         self.questions
@@ -100,7 +119,16 @@ impl SchedulerService for PlacementService {
         let ExplainPodRequest {
             mut namespace,
             name,
+            pod,
         } = request.into_inner();
+        if !pod.is_empty() {
+            if !(namespace.is_empty() && name.is_empty()) {
+                let why = "excludes name and namespace, which the pod itself has";
+                return Err(ApiError::bad_field("pod", why.to_owned()).into());
+            }
+            let pod = Subject::Hypothetical(hypothetical::admitted(&pod)?);
+            return Ok(Response::new(self.ask(pod).await?));
+        }
         if name.is_empty() {
             return Err(ApiError::bad_field("name", "Required value".to_owned()).into());
         }
@@ -113,8 +141,8 @@ impl SchedulerService for PlacementService {
 }
 
 fn response(
-    pod: &Pod,
-    scheduler: &Scheduler,
+    pod: &Arc<Pod>,
+    scheduler: &mut Scheduler,
     now: Duration,
     clock: Timestamp,
 ) -> ExplainPodResponse {
@@ -130,6 +158,7 @@ fn response(
             response.node_name = spec.and_then(|s| s.node_name.clone()).unwrap_or_default();
             response.message = unknown(pod);
             response.set_state(PodState::Unknown);
+            add_own_node(&mut response, pod, scheduler);
         }
         PodExplanation::Placed(node, placement, decided) => {
             response.message = placed(&node, placement, decided.as_ref());
@@ -138,6 +167,9 @@ fn response(
             }
             response.node_name = node.to_string();
             response.attempts = decided.as_ref().map_or(0, |decided| decided.attempt);
+            if decided.is_none() {
+                add_own_node(&mut response, pod, scheduler);
+            }
             response.decision = decided.map(|decided| {
                 let ago = now.saturating_sub(decided.at);
                 let at = clock.checked_sub(ago).unwrap_or(clock);
@@ -151,6 +183,7 @@ fn response(
         PodExplanation::Waiting {
             waiting,
             examination,
+            suggestions: found,
         } => {
             response.next_try_seconds = scheduler.next_attempt_at(&uid).map(in_seconds);
             response.message = match waiting.attempts {
@@ -160,17 +193,9 @@ fn response(
             response.attempts = waiting.attempts;
             let rejected_by = waiting.rejected_by.into_iter();
             response.rejected_by = rejected_by.map(str::to_owned).collect();
-            let verdicts = examination.refusals();
-            response.verdicts = verdicts
-                .map(|(node, refusal)| NodeVerdict {
-                    node_name: node.to_string(),
-                    reasons: refusal.reasons.iter().map(ToString::to_string).collect(),
-                    detail: refusal
-                        .detail
-                        .as_ref()
-                        .map_or_else(String::new, |detail| detail.text.clone()),
-                })
-                .collect();
+            response.verdicts = verdicts(&examination);
+            response.scores = scores(&examination);
+            response.suggestions = suggestions(found);
             let state = match waiting.place {
                 QueuePlace::Active | QueuePlace::InFlight => PodState::Queued,
                 QueuePlace::Unschedulable => PodState::Unschedulable,
@@ -183,6 +208,50 @@ fn response(
         }
     }
     response
+}
+
+/// Adds the present result of the node that the pod is or was on.
+fn add_own_node(response: &mut ExplainPodResponse, pod: &Arc<Pod>, scheduler: &mut Scheduler) {
+    let examination = Examination {
+        rejection: None,
+        nodes: scheduler.examine_own_node(pod).into_iter().collect(),
+    };
+    response.verdicts = verdicts(&examination);
+    response.scores = scores(&examination);
+}
+
+fn verdicts(examination: &Examination) -> Vec<NodeVerdict> {
+    let verdict = |(node, refusal): (&NodeName, &NodeRefusal)| {
+        let detail = refusal.detail.as_ref();
+        NodeVerdict {
+            node_name: node.to_string(),
+            plugin: refusal.by.to_owned(),
+            reasons: refusal.reasons.iter().map(ToString::to_string).collect(),
+            detail: detail.map_or_else(String::new, |detail| detail.text.clone()),
+        }
+    };
+    examination.refusals().map(verdict).collect()
+}
+
+/// The scores of the nodes that fit, the best first.
+fn scores(examination: &Examination) -> Vec<wire::NodeScore> {
+    let mut scores: Vec<_> = examination.scores().cloned().collect();
+    scores.sort_by_key(|score| {
+        (
+            Reverse(score.total),
+            Reverse(score.free_pod_ips),
+            score.pods,
+        )
+    });
+    scores.into_iter().map(node_score).collect()
+}
+
+fn suggestions(found: Vec<Suggestion>) -> Vec<wire::Suggestion> {
+    let suggestion = |Suggestion { nodes, text }| wire::Suggestion {
+        nodes: nodes.iter().map(ToString::to_string).collect(),
+        text,
+    };
+    found.into_iter().map(suggestion).collect()
 }
 
 /// The reason why an existing pod is not in this scheduler's queue.
@@ -260,20 +329,6 @@ fn decision(decided: PlacementDecision, at: Timestamp) -> wire::Decision {
         scores,
     } = choice;
     let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-    let normalised = |score: &NodeScore, name: &str| {
-        let mut plugins = score.plugins.iter();
-        let plugin = plugins.find(|plugin| plugin.plugin == name);
-        plugin.map_or(0, |plugin| plugin.normalised)
-    };
-    let score = |score: NodeScore| wire::NodeScore {
-        score: score.total,
-        least_allocated: normalised(&score, "NodeResourcesFit"),
-        taint_toleration: normalised(&score, "TaintToleration"),
-        free_pod_ips: u64::try_from(score.free_pod_ips).unwrap_or(0),
-        pods: count(score.pods),
-        node_name: score.node.to_string(),
-        plugins: score.plugins.into_iter().map(plugin_score).collect(),
-    };
     wire::Decision {
         node_name: node.to_string(),
         time: at.to_string(),
@@ -281,7 +336,24 @@ fn decision(decided: PlacementDecision, at: Timestamp) -> wire::Decision {
         nodes: count(nodes),
         examined: count(examined),
         feasible: count(feasible),
-        scores: scores.into_iter().map(score).collect(),
+        scores: scores.into_iter().map(node_score).collect(),
+    }
+}
+
+fn node_score(score: NodeScore) -> wire::NodeScore {
+    let normalised = |name: &str| {
+        let mut plugins = score.plugins.iter();
+        let plugin = plugins.find(|plugin| plugin.plugin == name);
+        plugin.map_or(0, |plugin| plugin.normalised)
+    };
+    wire::NodeScore {
+        score: score.total,
+        least_allocated: normalised("NodeResourcesFit"),
+        taint_toleration: normalised("TaintToleration"),
+        free_pod_ips: u64::try_from(score.free_pod_ips).unwrap_or(0),
+        pods: u32::try_from(score.pods).unwrap_or(u32::MAX),
+        node_name: score.node.to_string(),
+        plugins: score.plugins.into_iter().map(plugin_score).collect(),
     }
 }
 
@@ -316,16 +388,16 @@ mod tests {
         let mut scheduler = Scheduler::new(IpPolicy::Resource);
         let clock = Timestamp::UNIX_EPOCH;
         let pod = PodBuilder::new("p").pod();
-        let ask = |scheduler: &Scheduler| response(&pod, scheduler, now, clock);
-        assert_eq!(ask(&scheduler).state(), PodState::Unknown);
+        let ask = |scheduler: &mut Scheduler| response(&pod, scheduler, now, clock);
+        assert_eq!(ask(&mut scheduler).state(), PodState::Unknown);
 
         scheduler.apply_node(Arc::new(NodeBuilder::new("n").node()), now);
         scheduler.apply_pod(PodBuilder::new("p").pod(), now);
-        assert_eq!(ask(&scheduler).state(), PodState::Queued);
-        assert_eq!(ask(&scheduler).next_try_seconds, Some(0.0));
+        assert_eq!(ask(&mut scheduler).state(), PodState::Queued);
+        assert_eq!(ask(&mut scheduler).next_try_seconds, Some(0.0));
 
         scheduler.attempt(now);
-        let answer = ask(&scheduler);
+        let answer = ask(&mut scheduler);
         assert_eq!(answer.state(), PodState::Unschedulable);
         assert_eq!(
             answer.message,
@@ -336,23 +408,28 @@ mod tests {
             node_name: "n".to_owned(),
             reasons: vec!["Insufficient pod IPs".to_owned()],
             detail: "waits for its podCIDR".to_owned(),
+            plugin: "PodIPs".to_owned(),
         };
         assert_eq!(answer.verdicts, [refused]);
         assert_eq!(answer.rejected_by, ["PodIPs"]);
+        assert_eq!(
+            answer.suggestions[0].text,
+            "1 node: wait for the podCIDR of n"
+        );
         assert_eq!(answer.next_try_seconds, Some(300.0));
 
         let node = NodeBuilder::new("n").block("10.0.0.0/24", 253);
         scheduler.apply_node(Arc::new(node.node()), now);
-        let answer = ask(&scheduler);
+        let answer = ask(&mut scheduler);
         assert_eq!(answer.state(), PodState::BackingOff);
         assert_eq!(answer.backoff_seconds, Some(2.0));
 
         scheduler.attempt(now);
-        let answer = ask(&scheduler);
+        let answer = ask(&mut scheduler);
         assert_eq!(answer.state(), PodState::Assumed);
         assert_eq!(answer.node_name, "n");
         scheduler.apply_pod(PodBuilder::new("p").on("n").pod(), now);
-        let answer = ask(&scheduler);
+        let answer = ask(&mut scheduler);
         assert_eq!(answer.state(), PodState::Bound);
         let want =
             "on n, the best of 1 feasible nodes, of 1 examined, of 1 in the cluster, in attempt 2";
@@ -382,15 +459,51 @@ mod tests {
         // Another client bound it first.
         scheduler.apply_pod(PodBuilder::new("p").on("m").pod(), now);
         let want = "on m, where another client bound it; this scheduler chose n";
-        assert_eq!(ask(&scheduler).message, want);
+        assert_eq!(ask(&mut scheduler).message, want);
         scheduler.delete_pod(&pod, now);
         scheduler.apply_pod(PodBuilder::new("p").on("m").pod(), now);
-        let answer = ask(&scheduler);
+        let answer = ask(&mut scheduler);
         assert!(
             answer.message.contains("was not chosen here"),
             "{}",
             answer.message
         );
         assert_eq!(answer.decision, None);
+        assert!(answer.verdicts.is_empty() && answer.scores.is_empty());
+        // Of a node that exists, the present result is shown, without the pod itself.
+        scheduler.apply_pod(PodBuilder::new("p").on("n").pod(), now);
+        let on_n = PodBuilder::new("p").on("n").pod();
+        let answer = response(&on_n, &mut scheduler, now, clock);
+        assert_eq!(answer.decision, None);
+        assert_eq!(answer.scores[0].free_pod_ips, 253);
+        let ended = PodBuilder::new("p").on("n").ended("Succeeded", "");
+        let ended = ended.set("/status/conditions", serde_json::json!([])).pod();
+        scheduler.delete_pod(&on_n, now);
+        let answer = response(&ended, &mut scheduler, now, clock);
+        assert_eq!(answer.message, "it has ended (Succeeded) and needs no node");
+        assert_eq!(answer.scores[0].node_name, "n");
+    }
+
+    #[test]
+    fn explains_a_hypothetical_pod_without_an_effect() {
+        let now = Duration::from_secs(5);
+        let mut scheduler = Scheduler::new(IpPolicy::Resource);
+        for (name, block) in [("a", "10.0.0.0/24"), ("b", "10.0.1.0/24")] {
+            let node = NodeBuilder::new(name).block(block, 253);
+            scheduler.apply_node(Arc::new(node.node()), now);
+        }
+        let answer = hypothetical::response(&PodBuilder::new("p").pod(), &scheduler);
+        assert_eq!(answer.state(), PodState::Hypothetical);
+        assert_eq!((&*answer.node_name, answer.scores.len()), ("a", 2));
+        let large = PodBuilder::new("p").ask("cpu", "9").pod();
+        let answer = hypothetical::response(&large, &scheduler);
+        let want = "0/2 nodes are available: 2 Insufficient cpu.";
+        assert_eq!(answer.message, want);
+        assert_eq!(answer.verdicts[0].detail, "8 of 8 cpu free, 9 requested");
+        assert_eq!(
+            answer.suggestions[0].text,
+            "2 nodes: lower the cpu request from 9 to 8 or less (for a)"
+        );
+        assert_eq!(scheduler.cache_size().pods, 0);
     }
 }

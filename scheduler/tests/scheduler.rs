@@ -96,6 +96,7 @@ impl RunningScheduler {
         let question = ExplainPodRequest {
             namespace: "default".to_owned(),
             name: name.to_owned(),
+            ..ExplainPodRequest::default()
         };
         let mut client = SchedulerServiceClient::new(channel);
         let answer = loop {

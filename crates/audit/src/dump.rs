@@ -1,6 +1,6 @@
 //! The nodes, pods and records that were read, in the form that the rules take.
 
-use std::{collections::BTreeMap, io::Read, net::IpAddr};
+use std::{collections::BTreeMap, fmt, io::Read, net::IpAddr};
 
 use ipnet::IpNet;
 use podplane_ipam::{
@@ -28,6 +28,17 @@ pub enum DumpScope {
     Fields,
     /// Also the whole Node objects without their status: a repair writes them anew.
     Nodes,
+    /// Nothing: whole Nodes and Pods are passed on; see [`DumpCollector::passing`].
+    Objects,
+}
+
+/// A receiver of whole objects, with their kinds.
+struct ObjectSink(Box<dyn FnMut(&str, Value)>);
+
+impl fmt::Debug for ObjectSink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ObjectSink")
+    }
 }
 
 /// The default name of the resource of nodes' addresses.
@@ -138,6 +149,7 @@ pub(crate) struct OddAddress {
 #[derive(Debug)]
 pub struct Dump {
     pub(crate) keep: DumpScope,
+    sink: Option<ObjectSink>,
     pub(crate) network: NetworkKind,
     pub(crate) records: Records,
     pub(crate) unread: Vec<UnreadResource>,
@@ -174,6 +186,15 @@ impl DumpCollector {
     #[must_use]
     pub fn new(keep: DumpScope) -> Self {
         Self(Dump::new(keep))
+    }
+
+    /// Creates a collector that passes each Node and Pod on as a whole, with its kind, and keeps
+    /// nothing. An item of a list without kinds is a Pod if it has containers, else a Node.
+    #[must_use]
+    pub fn passing(sink: impl FnMut(&str, Value) + 'static) -> Self {
+        let mut dump = Dump::new(DumpScope::Objects);
+        dump.sink = Some(ObjectSink(Box::new(sink)));
+        Self(dump)
     }
 
     /// Reads kubectl's output: JSON or YAML, gzipped or not; lists of any size and single objects,
@@ -230,6 +251,7 @@ impl Dump {
     fn new(keep: DumpScope) -> Self {
         Self {
             keep,
+            sink: None,
             network: NetworkKind::default(),
             records: Records::default(),
             unread: Vec::new(),
@@ -284,6 +306,20 @@ impl Dump {
         };
         if kind.ends_with("List") || !item.items.0.is_empty() {
             return self.add_list(item, kind, whole);
+        }
+        if let Some(ObjectSink(sink)) = &mut self.sink {
+            if matches!(kind, "" | "Node" | "Pod") {
+                self.is_dump = true;
+                if let Some(object) = whole() {
+                    let kind = match kind {
+                        "" if object["spec"]["containers"].is_array() => "Pod",
+                        "" => "Node",
+                        kind => kind,
+                    };
+                    sink(kind, object);
+                }
+            }
+            return;
         }
         match kind {
             "Node" => {

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// A node with labels, taints and room as the bits of a seed have it.
-fn node(index: usize, seed: u32) -> NodeBuilder {
+pub(crate) fn node(index: usize, seed: u32) -> NodeBuilder {
     let bit = |at: u32| seed >> at & 1 == 1;
     let name = format!("n{index}");
     let mut node = NodeBuilder::new(&name).label("kubernetes.io/hostname", &name);
@@ -38,7 +38,7 @@ fn term(key: &str, app: &str) -> Value {
 }
 
 /// A pod with constraints as the bits of a seed have it.
-fn pod(name: &str, seed: u32) -> PodBuilder {
+pub(crate) fn pod(name: &str, seed: u32) -> PodBuilder {
     let bit = |at: u32| seed >> at & 1 == 1;
     let app = ["web", "db", "cache"][usize::try_from(seed % 3).unwrap()];
     let other = ["db", "web", "web"][usize::try_from(seed >> 8 & 1).unwrap()];
@@ -89,7 +89,7 @@ fn pod(name: &str, seed: u32) -> PodBuilder {
     }
 }
 
-fn seeds(most: usize) -> impl Strategy<Value = Vec<u32>> {
+pub(crate) fn seeds(most: usize) -> impl Strategy<Value = Vec<u32>> {
     prop::collection::vec(any::<u32>(), 1..most)
 }
 

@@ -14,6 +14,7 @@ use crate::{
     node::{NodeChange, NodeInfo},
     pod::PodInfo,
     pod_index::NodeCount,
+    remedy::Remedy,
 };
 
 /// The plugin `InterPodAffinity`.
@@ -283,6 +284,38 @@ impl NodeFilter for AffinityFilter<'_> {
             _ => "node(s) didn't satisfy existing pods anti-affinity rules",
         };
         vec![reason.into()]
+    }
+
+    fn remedies(&self, node: &NodeInfo) -> Vec<Remedy> {
+        let slot = node.slot();
+        let mut remedies = Vec::new();
+        for key in &self.keys {
+            if key.value(slot).is_none() {
+                remedies.push(Remedy::Node {
+                    before: "label".to_owned(),
+                    after: format!("with {}", key.key()),
+                });
+            } else if !self.is_first && self.near.of(key.key(), slot) == 0 {
+                let text = "place a pod that the pod affinity selects in the";
+                remedies.push(Remedy::at_node(&format!("{text} {} of", key.key())));
+            }
+        }
+        let others = [
+            (
+                &self.apart,
+                "delete the pods that the anti-affinity selects, in the",
+            ),
+            (
+                &self.existing,
+                "delete the pods whose anti-affinity selects this pod, in the",
+            ),
+        ];
+        for (sums, text) in others {
+            let crowded = sums.0.iter().filter(|(_, sum)| sum.of(slot) > 0);
+            let crowded = crowded.map(|(key, _)| Remedy::at_node(&format!("{text} {key} of")));
+            remedies.extend(crowded);
+        }
+        remedies
     }
 }
 

@@ -12,6 +12,7 @@ use crate::{
     },
     node::{NodeChange, NodeInfo},
     pod::PodInfo,
+    remedy::Remedy,
 };
 
 /// The plugin `NodeAffinity`.
@@ -175,6 +176,22 @@ impl NodeFilter for RequiredMatch<'_> {
 
     fn reasons(&self, _refusal: Refusal, _node: &NodeInfo) -> Vec<Cow<'static, str>> {
         vec!["node(s) didn't match Pod's node affinity/selector".into()]
+    }
+
+    fn remedies(&self, node: &NodeInfo) -> Vec<Remedy> {
+        let missing = self.selector.iter().filter(|one| !one.holds(node));
+        let selector = missing.map(|one| {
+            let key = &one.requirement.key;
+            Remedy::Pod(format!(
+                "remove {key} from nodeSelector or label the node with it"
+            ))
+        });
+        let mut terms = self.terms.iter();
+        let is_refused = terms.any(|terms| !terms.iter().any(|term| term.selects(node)));
+        let terms = is_refused.then(|| {
+            Remedy::Pod("add a term that selects the node to the required node affinity".to_owned())
+        });
+        selector.chain(terms).collect()
     }
 }
 

@@ -7,6 +7,7 @@ use crate::{
     names,
     node::NodeInfo,
     pod::PodInfo,
+    remedy::Remedy,
 };
 
 /// The plugin `NodeName`.
@@ -44,5 +45,9 @@ impl NodeFilter for Named {
 
     fn reasons(&self, _refusal: Refusal, _node: &NodeInfo) -> Vec<Cow<'static, str>> {
         vec!["node(s) didn't match the requested node name".into()]
+    }
+
+    fn remedies(&self, _node: &NodeInfo) -> Vec<Remedy> {
+        vec![Remedy::Pod("remove spec.nodeName".to_owned())]
     }
 }

@@ -6,6 +6,7 @@ use crate::{
     framework::{CycleInput, NodeFilter, Plugin, PluginEvent, PreFilter, Refusal},
     node::NodeInfo,
     pod::{HostPort, PodInfo},
+    remedy::Remedy,
 };
 
 /// The plugin `NodePorts`.
@@ -43,6 +44,17 @@ impl NodeFilter for WantedPorts<'_> {
 
     fn reasons(&self, _refusal: Refusal, _node: &NodeInfo) -> Vec<Cow<'static, str>> {
         vec!["node(s) didn't have free ports for the requested pod ports".into()]
+    }
+
+    fn remedies(&self, node: &NodeInfo) -> Vec<Remedy> {
+        let used = node.pods().host_ports();
+        let taken = self
+            .0
+            .iter()
+            .filter(|port| used.iter().any(|one| one.conflicts(port)));
+        taken
+            .map(|port| Remedy::at_node(&format!("free the host port {port} on")))
+            .collect()
     }
 }
 

@@ -9,12 +9,13 @@ use podplane_ipam::{parse_cidr, pool::kubenet_allowed_pods};
 use crate::{
     config::IpPolicy,
     framework::{
-        CycleInput, MAX_SCORE, NodeFilter, NodeScorer, Plugin, PluginEvent, PreFilter, Refusal,
-        Resolvability,
+        CycleInput, MAX_SCORE, NodeFilter, NodeScorer, NodeShortage, Plugin, PluginEvent,
+        PreFilter, Refusal, Resolvability,
     },
     node::{NodeChange, NodeInfo},
     pod::PodInfo,
-    resources::Resources,
+    remedy::Remedy,
+    resources::{Resources, amount_text},
 };
 
 /// The plugin `NodeResourcesFit`.
@@ -105,6 +106,39 @@ impl FitState<'_> {
     }
 }
 
+/// A resource of which a node has too little.
+#[derive(Debug)]
+struct Shortage<'a> {
+    resource: &'a str,
+    requested: i64,
+    free: i64,
+    allocatable: i64,
+}
+
+impl FitState<'_> {
+    /// The resources, other than places for pods, of which the node has too little.
+    fn shortages(&self, node: &NodeInfo) -> impl Iterator<Item = Shortage<'_>> {
+        let native = ["cpu", "memory", "ephemeral-storage"];
+        let native = native.map(|name| (name, self.wanted.get(name)));
+        let wanted = native.into_iter().chain(self.extended.iter().copied());
+        wanted.filter_map(|(resource, requested)| {
+            let allocatable = node.allocatable.get(resource);
+            let free = allocatable - node.pods().requested().get(resource);
+            (requested > 0 && requested > free).then_some(Shortage {
+                resource,
+                requested,
+                free,
+                allocatable,
+            })
+        })
+    }
+
+    fn has_too_many_pods(&self, node: &NodeInfo) -> bool {
+        let pods = i64::try_from(node.pods().len()).unwrap_or(i64::MAX);
+        pods >= self.allowed_pods(node)
+    }
+}
+
 impl NodeFilter for FitState<'_> {
     /// Reports all shortages, not only the first.
     fn filter(&self, node: &NodeInfo) -> Result<(), Refusal> {
@@ -130,8 +164,7 @@ impl NodeFilter for FitState<'_> {
             let used = requested.extended_amount(name);
             check(*wanted, offered, used, 1 << (FIRST_EXTENDED + at).min(63));
         }
-        let pods = i64::try_from(node.pods().len()).unwrap_or(i64::MAX);
-        if pods >= self.allowed_pods(node) {
+        if self.has_too_many_pods(node) {
             code |= PODS;
         }
         match code {
@@ -156,6 +189,40 @@ impl NodeFilter for FitState<'_> {
         let short = native.into_iter().chain(extended);
         let short = short.filter(|(bit, _)| refusal.code & bit != 0);
         short.map(|(_, text)| text).collect()
+    }
+
+    fn detail(&self, node: &NodeInfo) -> Option<NodeShortage> {
+        let pods = self.has_too_many_pods(node).then(|| {
+            let (pods, allowed) = (node.pods().len(), self.allowed_pods(node));
+            format!("{pods} of {allowed} pods")
+        });
+        let short = self.shortages(node).map(|short| {
+            let text = |amount: i64| amount_text(short.resource, amount);
+            let (free, offered) = (text(short.free), text(short.allocatable));
+            let (resource, requested) = (short.resource, text(short.requested));
+            format!("{free} of {offered} {resource} free, {requested} requested")
+        });
+        let texts: Vec<_> = pods.into_iter().chain(short).collect();
+        (!texts.is_empty()).then(|| NodeShortage {
+            text: texts.join("; "),
+            is_in_message: false,
+        })
+    }
+
+    fn remedies(&self, node: &NodeInfo) -> Vec<Remedy> {
+        let pods = self.has_too_many_pods(node).then(|| {
+            Remedy::at_node(match self.allowed_pods(node) {
+                0 => "allow pods (status.allocatable.pods) on",
+                _ => "delete a pod on",
+            })
+        });
+        let short = self.shortages(node).map(|short| Remedy::Request {
+            resource: short.resource.to_owned(),
+            requested: short.requested,
+            free: short.free,
+            allocatable: short.allocatable,
+        });
+        pods.into_iter().chain(short).collect()
     }
 }
 

@@ -9,6 +9,7 @@ use crate::{
     framework::{CycleInput, NodeFilter, Plugin, PluginEvent, PreFilter, Refusal},
     node::{NodeChange, NodeInfo},
     pod::PodInfo,
+    remedy::Remedy,
 };
 
 /// The plugin `NodeUnschedulable`.
@@ -51,5 +52,9 @@ impl NodeFilter for Intolerant {
 
     fn reasons(&self, _refusal: Refusal, _node: &NodeInfo) -> Vec<Cow<'static, str>> {
         vec!["node(s) were unschedulable".into()]
+    }
+
+    fn remedies(&self, _node: &NodeInfo) -> Vec<Remedy> {
+        vec![Remedy::at_node("uncordon")]
     }
 }

@@ -13,6 +13,7 @@ use crate::{
     },
     node::{NodeChange, NodeInfo},
     pod::PodInfo,
+    remedy::Remedy,
 };
 
 /// The plugin `PodIPs`.
@@ -104,6 +105,35 @@ impl NodeFilter for NeedsAddresses {
 
     fn tells_detail(&self, node: &NodeInfo) -> bool {
         node.is_shortage_unusual()
+    }
+
+    fn remedies(&self, node: &NodeInfo) -> Vec<Remedy> {
+        let amount = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+        let addresses = node.addresses();
+        let (capacity, free) = (node.pod_ip_capacity(), amount(addresses.free()));
+        let remedy = match addresses.capacity {
+            NodeCapacity::AwaitsBlock => Remedy::at_node("wait for the podCIDR of"),
+            NodeCapacity::Pods { .. } if self.needed > capacity && self.needed > 1 => {
+                Remedy::Request {
+                    resource: node.pod_ip_resource.to_string(),
+                    requested: self.needed,
+                    free,
+                    allocatable: capacity,
+                }
+            }
+            NodeCapacity::Pods { .. } if self.needed > capacity => {
+                Remedy::at_node("give a larger podCIDR to")
+            }
+            NodeCapacity::Pods { .. } if free < self.needed => Remedy::Addresses {
+                missing: self.needed - free,
+                held: amount(addresses.held),
+                orphaned: amount(addresses.orphaned),
+            },
+            NodeCapacity::Pods { .. } => {
+                Remedy::at_node("wait for the next report of the kubelet of")
+            }
+        };
+        vec![remedy]
     }
 }
 

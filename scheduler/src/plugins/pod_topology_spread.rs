@@ -16,6 +16,7 @@ use crate::{
     },
     node::{NodeChange, NodeInfo},
     pod::PodInfo,
+    remedy::Remedy,
 };
 
 /// The plugin `PodTopologySpread`.
@@ -231,6 +232,29 @@ impl NodeFilter for SpreadLimits<'_> {
             _ => "node(s) didn't match pod topology spread constraints",
         };
         vec![reason.into()]
+    }
+
+    fn remedies(&self, node: &NodeInfo) -> Vec<Remedy> {
+        let remedy = |limit: &SpreadLimit<'_>| {
+            let SpreadConstraint {
+                topology_key: key,
+                max_skew,
+                ..
+            } = limit.domains.constraint;
+            match limit.domains.pods_near(node) {
+                None => Some(Remedy::Node {
+                    before: "label".to_owned(),
+                    after: format!("with {key}"),
+                }),
+                Some(pods) if pods > limit.most => {
+                    let needed = max_skew + pods - limit.most;
+                    let text = format!("raise maxSkew for {key} from {max_skew} to {needed}");
+                    Some(Remedy::Pod(text))
+                }
+                Some(_) => None,
+            }
+        };
+        self.0.iter().filter_map(remedy).collect()
     }
 }
 

@@ -14,6 +14,7 @@ use crate::{
     },
     node::{NodeChange, NodeInfo, NodeTaint},
     pod::PodInfo,
+    remedy::Remedy,
 };
 
 /// The plugin `TaintToleration`.
@@ -67,6 +68,27 @@ impl NodeFilter for Tolerations<'_> {
         });
         found.into_iter().collect()
     }
+
+    fn remedies(&self, node: &NodeInfo) -> Vec<Remedy> {
+        let untolerated = all_untolerated(self.0, node);
+        untolerated.map(|taint| remedy(&taint.taint)).collect()
+    }
+}
+
+/// The remedy of an untolerated taint. The taints of the node's state are not worked around.
+fn remedy(taint: &Taint) -> Remedy {
+    let Taint { key, value, .. } = taint;
+    match key.as_str() {
+        "node.kubernetes.io/unschedulable" => Remedy::at_node("uncordon"),
+        "node.kubernetes.io/not-ready" | "node.kubernetes.io/unreachable" => Remedy::Node {
+            before: "wait until".to_owned(),
+            after: "is ready".to_owned(),
+        },
+        _ => {
+            let value = value.as_deref().unwrap_or_default();
+            Remedy::Pod(format!("tolerate {{{key}: {value}}}"))
+        }
+    }
 }
 
 impl NodeScorer for Tolerations<'_> {
@@ -86,9 +108,15 @@ impl NodeScorer for Tolerations<'_> {
 
 /// The first taint of the node that excludes pods and is not tolerated.
 pub fn untolerated<'n>(tolerations: &[Toleration], node: &'n NodeInfo) -> Option<&'n NodeTaint> {
+    all_untolerated(tolerations, node).next()
+}
+
+fn all_untolerated<'n>(
+    tolerations: &[Toleration],
+    node: &'n NodeInfo,
+) -> impl Iterator<Item = &'n NodeTaint> {
     let excluding = node.taints().iter().filter(|taint| taint.excludes);
-    let mut untolerated = excluding.filter(|taint| !tolerates(tolerations, &taint.taint));
-    untolerated.next()
+    excluding.filter(|taint| !tolerates(tolerations, &taint.taint))
 }
 
 /// Returns whether one of the tolerations matches the taint.

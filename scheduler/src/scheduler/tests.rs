@@ -448,6 +448,7 @@ fn explanation_names_the_refusing_nodes() {
     let PodExplanation::Waiting {
         waiting,
         examination,
+        ..
     } = scheduler.explain(&"other-8".into())
     else {
         panic!("it waits");

@@ -1,8 +1,7 @@
 //! A pod's sheet, with the scheduler's explanation while it waits.
 
-use std::{collections::BTreeMap, path::Path, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
-use futures::future::join_all;
 use jiff::Timestamp;
 use podplane_api::{
     Object as _, Quantity,
@@ -10,15 +9,11 @@ use podplane_api::{
     kinds::pod,
     pod_ips, table,
 };
-use podplane_client::{Client, Endpoint, endpoint};
-use podplane_cluster::trust;
-use podplane_proto::scheduler::{
-    ExplainPodRequest, ExplainPodResponse, PodState,
-    scheduler_service_client::SchedulerServiceClient,
-};
+use podplane_client::Client;
+use podplane_proto::scheduler::{ExplainPodRequest, ExplainPodResponse, PodState};
 
 use super::{annotations, events, events_table, pairs, time};
-use crate::{global::GlobalOptions, output::sheet::Sheet};
+use crate::{explanation, global::GlobalOptions, output::sheet::Sheet};
 
 /// The time after which the sheet goes without the scheduler's explanation.
 const EXPLAIN_TIMEOUT: Duration = Duration::from_secs(1);
@@ -39,31 +34,19 @@ pub(super) async fn sheet(
     Ok(write(&pod, &events, explained.as_ref(), Timestamp::now()))
 }
 
-/// The explanation of the scheduler that has tried the pod, which a standby has not; `None` unless
-/// one of this cluster answers in time.
+/// The scheduler's explanation; `None` unless one of this cluster answers in time.
 async fn explain(
     global: &GlobalOptions,
     namespace: &str,
     name: &str,
 ) -> Option<ExplainPodResponse> {
-    let files = global.scheduler_address_files();
-    let asked = files.iter().map(|file| ask(file, namespace, name));
-    let answers = join_all(asked).await.into_iter().flatten();
-    // The first of equals, which leads more often.
-    answers.rev().max_by_key(|answer| answer.attempts)
-}
-
-/// The explanation of the scheduler whose address is in the file.
-async fn ask(file: &Path, namespace: &str, name: &str) -> Option<ExplainPodResponse> {
-    let address = trust::read_to_string(file).ok()?;
-    let scheduler: Endpoint = address.trim().parse().ok()?;
-    let mut scheduler = SchedulerServiceClient::new(endpoint::channel(&scheduler).ok()?);
     let request = ExplainPodRequest {
         namespace: namespace.into(),
         name: name.into(),
+        ..ExplainPodRequest::default()
     };
-    let answer = tokio::time::timeout(EXPLAIN_TIMEOUT, scheduler.explain_pod(request)).await;
-    Some(answer.ok()?.ok()?.into_inner())
+    let asked = explanation::explain(global, None, &request, EXPLAIN_TIMEOUT);
+    asked.await.ok()
 }
 
 fn node_name(pod: &Pod) -> Option<&str> {
@@ -268,6 +251,7 @@ fn scheduling(sheet: &mut Sheet, explained: &ExplainPodResponse) {
         PodState::Unschedulable => "waiting for something to change that can help",
         PodState::Assumed => "being bound",
         PodState::Bound => "bound",
+        PodState::Hypothetical => "hypothetical",
     };
     sheet.section("Scheduling", |sheet| {
         sheet.field("State", state);
@@ -317,6 +301,7 @@ mod tests {
                 node_name: "node-0".into(),
                 reasons: vec!["Insufficient pod IPs".into()],
                 detail: "waits for its podCIDR".into(),
+                plugin: "PodIPs".into(),
             }],
             ..ExplainPodResponse::default()
         };

@@ -292,7 +292,7 @@ impl<'de> Visitor<'de> for ElementVisitor<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<(), A::Error> {
         let map = MapAccessDeserializer::new(map);
-        if self.dump.keep == DumpScope::Nodes {
+        if self.dump.keep != DumpScope::Fields {
             let item = Value::deserialize(map)?;
             self.dump.add_value(&item, self.kind);
         } else {

@@ -1,0 +1,97 @@
+//! The explanation of a pod that need not exist.
+
+use std::sync::Arc;
+
+use podplane_api::{
+    core::Pod,
+    strategy::Strategy as _,
+    validation::{ErrorList, Validate as _},
+};
+use podplane_client::{ApiError, Reason};
+use podplane_proto::{
+    codec,
+    scheduler::{ExplainPodResponse, PodState},
+};
+
+use super::{scores, suggestions, verdicts};
+use crate::{
+    plan::Choice,
+    scheduler::{HypotheticalPlacement, Scheduler},
+};
+
+/// The name and UID of a pod that has none.
+const NAME: &str = "hypothetical";
+
+/// Decodes the pod, and completes and validates it as a new one.
+pub(super) fn admitted(message: &[u8]) -> Result<Arc<Pod>, ApiError> {
+    let pod = codec::decode::<Pod>(message).map_err(|error| {
+        let field = match error.path() {
+            "" => "pod".to_owned(),
+            path => format!("pod.{path}"),
+        };
+        ApiError::bad_field(&field, error.to_string())
+    })?;
+    complete(pod)
+        .map(Arc::new)
+        .map_err(|errors| ApiError::new(Reason::Invalid, format!("invalid pod: {errors}")))
+}
+
+/// Completes a pod as the API server completes a new one, except the priority of its class, which
+/// does not decide on its place: name, namespace and UID if they are missing, and the defaults. A
+/// pod that was read from a cluster is completed as if it had no node yet.
+///
+/// # Errors
+///
+/// The fields with which the API server would refuse the pod.
+pub fn complete(mut pod: Pod) -> Result<Pod, ErrorList> {
+    let fill = |field: &mut Option<String>, value: &str| {
+        if field.as_deref().is_none_or(str::is_empty) {
+            *field = Some(value.to_owned());
+        }
+    };
+    fill(&mut pod.metadata.namespace, "default");
+    fill(&mut pod.metadata.name, NAME);
+    pod.metadata.uid = Some(NAME.to_owned());
+    pod.metadata.deletion_timestamp = None;
+    pod.set_defaults();
+    pod.prepare_for_create();
+    let errors = pod.validate();
+    match errors.is_empty() {
+        true => Ok(pod),
+        false => Err(errors),
+    }
+}
+
+pub(super) fn response(pod: &Arc<Pod>, scheduler: &Scheduler) -> ExplainPodResponse {
+    let HypotheticalPlacement {
+        node,
+        examination,
+        suggestions: found,
+    } = scheduler.place_hypothetically(pod);
+    let mut response = ExplainPodResponse {
+        verdicts: verdicts(&examination),
+        scores: scores(&examination),
+        suggestions: suggestions(found),
+        ..ExplainPodResponse::default()
+    };
+    response.set_state(PodState::Hypothetical);
+    match node {
+        Ok(Choice {
+            node,
+            nodes,
+            examined,
+            feasible,
+            ..
+        }) => {
+            response.message = format!(
+                "it would be placed on {node}, the best of {feasible} feasible nodes, of {examined} examined, of {nodes} in the cluster"
+            );
+            response.node_name = node.to_string();
+        }
+        Err(error) => {
+            response.message = error.to_string();
+            response.rejected_by = error.rejected_by.into_iter().map(str::to_owned).collect();
+        }
+    }
+    response
+}
