@@ -245,7 +245,7 @@ fn preempt(term: &LeaderTerm, evictions: &mut JoinSet<EvictionResult>, attempt: 
     for victim in &preemption.victims {
         let node = &preemption.node;
         let (pod, by) = (&victim.key, &attempt.pod.key);
-        tracing::info!(%pod, %by, %node, "preempting pod");
+        tracing::debug!(%pod, %by, %node, "preempting pod");
         term.reporter.preempted(victim, &attempt.pod, node);
     }
     let (client, uid) = (term.client.clone(), attempt.pod.uid.clone());
