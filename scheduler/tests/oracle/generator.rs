@@ -47,7 +47,19 @@ struct Generator {
 /// The cluster of this seed: `nodes`, `pods`, `namespaces`, the `pod` in question and the `policy`.
 pub(crate) fn cluster(seed: u64) -> Value {
     let mut random = fastrand::Rng::with_seed(seed);
-    let mut feature = |percent| random.u32(0..100) < percent;
+    // Half of the clusters have one feature, so that no other hides it.
+    let mut others = random.bool().then(|| random.u32(0..8));
+    let mut feature = |percent| match &mut others {
+        Some(0) => {
+            others = Some(u32::MAX);
+            true
+        }
+        Some(left) => {
+            *left -= 1;
+            false
+        }
+        None => random.u32(0..100) < percent,
+    };
     let features = Features {
         taints: feature(40),
         node_affinity: feature(35),
@@ -430,7 +442,7 @@ impl Generator {
 
     fn spread_constraints(&mut self) -> Value {
         let mut constraints = Vec::<Value>::new();
-        for _ in 0..self.random.usize(0..=3) {
+        for _ in 0..self.random.usize(1..=3) {
             let action = self.choose(&["DoNotSchedule", "ScheduleAnyway"]);
             let mut constraint = json!({
                 "maxSkew": self.choose(&[1, 1, 1, 2]),
@@ -445,7 +457,7 @@ impl Generator {
                 continue;
             }
             self.add_selector(&mut constraint, &["matchLabelKeys"]);
-            if action == "DoNotSchedule" && self.chance(40) {
+            if action == "DoNotSchedule" && self.chance(60) {
                 constraint["minDomains"] = json!(self.random.u32(1..=4));
             }
             for policy in ["nodeAffinityPolicy", "nodeTaintsPolicy"] {
