@@ -371,7 +371,8 @@ impl NodePods {
     pub fn insert(&mut self, pod: Arc<PodInfo>) {
         self.remove(&pod.uid);
         self.requested.add(&pod.requests);
-        self.scoring_requested.add(&pod.scoring_requests);
+        let scoring = &pod.placed_scoring_requests;
+        self.scoring_requested.add(scoring);
         self.host_ports.extend_from_slice(&pod.host_ports);
         *self.priorities.entry(pod.priority()).or_default() += 1;
         self.holding_ips += pod.needed_ips;
@@ -382,7 +383,8 @@ impl NodePods {
     pub fn remove(&mut self, uid: &PodUid) -> Option<Arc<PodInfo>> {
         let pod = self.pods.remove(uid)?;
         self.requested.subtract(&pod.requests);
-        self.scoring_requested.subtract(&pod.scoring_requests);
+        let scoring = &pod.placed_scoring_requests;
+        self.scoring_requested.subtract(scoring);
         for port in &pod.host_ports {
             if let Some(at) = self.host_ports.iter().position(|used| used == port) {
                 self.host_ports.swap_remove(at);

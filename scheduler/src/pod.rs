@@ -36,8 +36,10 @@ pub struct PodInfo {
     pub key: ObjectKey,
     /// Its requests for a node's resources.
     pub requests: Resources,
-    /// Its requests as counted in scores.
+    /// Its requests as counted in scores of nodes for it.
     pub scoring_requests: Resources,
+    /// Its requests as counted in scores of its node for other pods.
+    pub placed_scoring_requests: Resources,
     /// The number of pod addresses that it needs: its request, and at least one, or none on the
     /// host's network.
     pub needed_ips: u64,
@@ -56,7 +58,7 @@ pub struct PodInfo {
 /// A port of the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostPort {
-    /// `None` means every address of the node.
+    /// `None` means every address of the node. As in the reference, `::` is one address.
     ip: Option<String>,
     protocol: String,
     port: i32,
@@ -93,6 +95,7 @@ impl PodInfo {
             key: pod.key(),
             requests: requests(MissingRequest::Zero),
             scoring_requests: requests(MissingRequest::ScoringDefault),
+            placed_scoring_requests: requests(MissingRequest::PlacedScoringDefault),
             // Limited, so that no sum of needs overflows.
             needed_ips: pod_ips.addresses_needed(&pod).min(u32::MAX.into()),
             host_ports: host_ports(&pod),
@@ -243,11 +246,11 @@ fn host_ports(pod: &Pod) -> Vec<HostPort> {
         .flat_map(|container| container.ports.iter().flatten())
         .filter_map(|port| {
             let ip = port.host_ip.as_deref();
+            let ip = ip.filter(|ip| !matches!(*ip, "" | "0.0.0.0"));
+            let protocol = port.protocol.as_deref().filter(|name| !name.is_empty());
             Some(HostPort {
-                ip: ip
-                    .filter(|ip| !matches!(*ip, "" | "0.0.0.0" | "::"))
-                    .map(str::to_owned),
-                protocol: port.protocol.clone().unwrap_or_else(|| "TCP".to_owned()),
+                ip: ip.map(str::to_owned),
+                protocol: protocol.unwrap_or("TCP").to_owned(),
                 port: port.host_port.filter(|port| *port > 0)?,
             })
         })

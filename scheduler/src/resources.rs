@@ -46,6 +46,54 @@ pub enum MissingRequest {
     Zero,
     /// A small amount, as in scores, so that pods without requests spread too.
     ScoringDefault,
+    /// That amount for a pod on a node, where the reference differs: if the pod has requests of its
+    /// own, only a resource that it requests nowhere has the default.
+    PlacedScoringDefault,
+}
+
+/// The requests of a container that states none.
+#[derive(Clone, Copy, Debug)]
+struct UnstatedRequests {
+    cpu: i64,
+    memory: i64,
+}
+
+impl UnstatedRequests {
+    fn of(pod: &PodSpec, missing: MissingRequest) -> Self {
+        let is_filled = |name| match missing {
+            MissingRequest::Zero => false,
+            MissingRequest::ScoringDefault => true,
+            MissingRequest::PlacedScoringDefault => {
+                !has_own_requests(pod) || !is_requested(pod, name)
+            }
+        };
+        let amount = |name, default| if is_filled(name) { default } else { 0 };
+        Self {
+            cpu: amount(CPU, SCORING_CPU_MILLIS),
+            memory: amount(MEMORY, SCORING_MEMORY_BYTES),
+        }
+    }
+}
+
+/// Returns whether the pod has a request of its own for a resource that may have one.
+fn has_own_requests(pod: &PodSpec) -> bool {
+    let own = pod.resources.as_ref().and_then(|r| r.requests.as_ref());
+    own.is_some_and(|own| {
+        let mut names = own.keys();
+        names.any(|name| name == CPU || name == MEMORY || name.starts_with("hugepages-"))
+    })
+}
+
+/// Returns whether the pod, a container of it or its overhead states a request, which may be 0.
+fn is_requested(pod: &PodSpec, name: &str) -> bool {
+    let init = pod.init_containers.iter().flatten();
+    let containers = pod.containers.iter().chain(init);
+    let of_containers = containers.filter_map(|container| container.resources.as_ref());
+    let mut requests = of_containers
+        .chain(&pod.resources)
+        .filter_map(|resources| resources.requests.as_ref())
+        .chain(&pod.overhead);
+    requests.any(|list| list.contains_key(name))
 }
 
 impl Resources {
@@ -63,15 +111,16 @@ impl Resources {
     /// The requests of `pod` while it runs: its containers and sidecars together, or the largest
     /// step of its initialisation if that is more; instead of that the pod's own requests, where it
     /// has them; plus its overhead.
-    pub fn of_pod(pod: &PodSpec, unset: MissingRequest) -> Self {
+    pub fn of_pod(pod: &PodSpec, missing: MissingRequest) -> Self {
+        let unstated = UnstatedRequests::of(pod, missing);
         let mut running = Self::default();
         for container in &pod.containers {
-            running.add(&of_container(container, unset));
+            running.add(&of_container(container, unstated));
         }
         let mut sidecars = Self::default();
         let mut starting = Self::default();
         for container in pod.init_containers.iter().flatten() {
-            let requests = of_container(container, unset);
+            let requests = of_container(container, unstated);
             if container.restart_policy.as_deref() == Some("Always") {
                 running.add(&requests);
                 sidecars.add(&requests);
@@ -206,21 +255,19 @@ pub fn amount_text(resource: &str, amount: i64) -> String {
     }
 }
 
-fn of_container(container: &Container, unset: MissingRequest) -> Resources {
+fn of_container(container: &Container, unstated: UnstatedRequests) -> Resources {
     let requests = container
         .resources
         .as_ref()
         .and_then(|r| r.requests.as_ref());
     let mut resources = requests.map_or_else(Resources::default, Resources::requested);
-    if unset == MissingRequest::ScoringDefault {
-        // A request of 0 is a request: only absent ones are filled in.
-        let absent = |name| requests.is_none_or(|list| !list.contains_key(name));
-        if absent(CPU) {
-            resources.cpu = SCORING_CPU_MILLIS;
-        }
-        if absent(MEMORY) {
-            resources.memory = SCORING_MEMORY_BYTES;
-        }
+    // A request of 0 is a request: only absent ones are filled in.
+    let absent = |name| requests.is_none_or(|list| !list.contains_key(name));
+    if absent(CPU) {
+        resources.cpu = unstated.cpu;
+    }
+    if absent(MEMORY) {
+        resources.memory = unstated.memory;
     }
     resources
 }
@@ -269,6 +316,25 @@ mod tests {
         assert_eq!(table(json!({})), (100, 209_715_200));
         assert_eq!(table(json!({"cpu": "0", "memory": "0"})), (0, 0));
         assert_eq!(table(json!({"cpu": "3"})), (3000, 209_715_200));
+    }
+
+    #[test]
+    fn placed_pod_with_own_requests_has_defaults_only_for_what_it_requests_nowhere() {
+        let memory = |own: serde_json::Value, missing| {
+            let stated = json!({"name": "a", "resources": {"requests": {"memory": "0"}}});
+            let pod = spec(json!({
+                "containers": [stated, {"name": "b"}],
+                "resources": {"requests": own},
+            }));
+            Resources::of_pod(&pod, missing).memory
+        };
+        let (new, placed) = (
+            MissingRequest::ScoringDefault,
+            MissingRequest::PlacedScoringDefault,
+        );
+        assert_eq!(memory(json!({"cpu": "1"}), new), SCORING_MEMORY_BYTES);
+        assert_eq!(memory(json!({"cpu": "1"}), placed), 0);
+        assert_eq!(memory(json!({}), placed), SCORING_MEMORY_BYTES);
     }
 
     #[test]

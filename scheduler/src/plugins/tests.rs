@@ -183,6 +183,7 @@ fn assigns_a_host_port_once() {
         ("0.0.0.0", 8080, false),
         ("", 8080, false),
         ("127.0.0.2", 8080, true),
+        ("::", 8080, true),
         ("127.0.0.1", 8081, true),
     ] {
         let found = off(&node, &present, &PodBuilder::new("p").host_port(ip, port));
