@@ -95,6 +95,7 @@ const GIVEN: &[(&str, &[&str])] = &[
     ("docs/ipam-controller.md", &[UP, KUBECONFIG]),
     ("docs/kubectl.md", &["mkdir ~/.kube"]),
     ("docs/node-blocks.md", &[UP]),
+    ("docs/scheduler.md", &[UP]),
     ("docs/tour.md", &[UP, KUBECONFIG]),
 ];
 

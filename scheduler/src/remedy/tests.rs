@@ -115,8 +115,8 @@ fn says_what_selectors_ports_and_spread_need() {
     assert_eq!(
         texts(&nodes, &[("a", web("x"))], &spread),
         [
-            "1 node: label c with zone",
             "1 node: raise maxSkew for zone from 1 to 2",
+            "1 node: label c with zone",
             "1 node: uncordon b",
         ]
     );

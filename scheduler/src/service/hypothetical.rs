@@ -51,7 +51,10 @@ pub fn complete(mut pod: Pod) -> Result<Pod, ErrorList> {
     };
     fill(&mut pod.metadata.namespace, "default");
     fill(&mut pod.metadata.name, NAME);
-    pod.metadata.uid = Some(NAME.to_owned());
+    let was_created = pod.metadata.uid.replace(NAME.to_owned()).is_some();
+    if was_created && let Some(spec) = &mut pod.spec {
+        spec.node_name = None;
+    }
     pod.metadata.deletion_timestamp = None;
     pod.set_defaults();
     pod.prepare_for_create();
@@ -94,4 +97,29 @@ pub(super) fn response(pod: &Arc<Pod>, scheduler: &Scheduler) -> ExplainPodRespo
         }
     }
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::PodBuilder;
+
+    #[test]
+    fn a_pod_of_a_cluster_is_placed_anew() {
+        let known = PodBuilder::new("p").on("n");
+        let known = known.set("/spec/containers/0/image", "i".into()).pod();
+        let pod = complete((*known).clone()).unwrap();
+        let spec = pod.spec.unwrap();
+        assert_eq!(spec.node_name, None);
+        assert_eq!(spec.tolerations.unwrap().len(), 2, "as every new pod has");
+    }
+
+    #[test]
+    fn an_invalid_pod_is_refused_with_its_fields() {
+        let message = codec::encode(&*PodBuilder::new("p").pod()).unwrap();
+        let error = admitted(&message).unwrap_err();
+        assert_eq!(error.reason, Reason::Invalid);
+        let want = "spec.containers[0].image: Required value";
+        assert!(error.message.contains(want), "{}", error.message);
+    }
 }
