@@ -1,7 +1,5 @@
 //! `podplane explain pod` and `podplane capacity` on a cluster whose addresses run out.
 
-#![expect(clippy::unwrap_used, reason = "a test")]
-
 use std::fs;
 
 use anyhow::Result;

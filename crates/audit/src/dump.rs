@@ -32,8 +32,10 @@ pub enum DumpScope {
     Objects,
 }
 
-/// A receiver of whole objects, with their kinds.
-struct ObjectSink(Box<dyn FnMut(&str, Value)>);
+/// Receives a whole object, with its kind.
+type ReceiveObject = dyn FnMut(&str, Value);
+
+struct ObjectSink(Box<ReceiveObject>);
 
 impl fmt::Debug for ObjectSink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
