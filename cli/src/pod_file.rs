@@ -102,8 +102,8 @@ mod tests {
     #[test]
     fn refuses_files_without_exactly_one_pod() {
         let error = |text: &str| read_text(text).unwrap_err().to_string();
-        let node = "apiVersion: v1\nkind: Node\nmetadata: {name: n}\n";
-        assert!(error(node).ends_with("node/n has no pod: want a Pod, Deployment or ReplicaSet"));
+        let node = "apiVersion: v1\nkind: Node\nmetadata: {name: one}\n";
+        assert!(error(node).ends_with("/one has no pod: want a Pod, Deployment or ReplicaSet"));
         let pod = |name: &str| {
             format!(
                 "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec: {{containers: []}}\n"

@@ -189,10 +189,15 @@ fn refusal(by: &str, reason: &str, is_unresolvable: bool) -> Refusal {
 /// reports that it has no sandbox. In the reference a pod is released when it has ended (record
 /// 0019).
 fn is_released(pod: &Value) -> bool {
-    let phase = &pod["status"]["phase"];
-    (phase == "Succeeded" || phase == "Failed")
+    has_ended(pod)
         && (pod["spec"]["hostNetwork"] == true
             || has_condition(pod, "PodReadyToStartContainers", "False"))
+}
+
+/// True if the pod has ended. It is none that other pods are spread from or drawn to.
+fn has_ended(pod: &Value) -> bool {
+    let phase = &pod["status"]["phase"];
+    phase == "Succeeded" || phase == "Failed"
 }
 
 fn has_condition(object: &Value, kind: &str, status: &str) -> bool {

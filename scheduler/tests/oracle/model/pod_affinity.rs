@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{
-    Cluster, Refusal, label, list, namespace, refusal,
+    Cluster, Refusal, has_ended, label, list, namespace, refusal,
     resources::{float, truncated},
     selectors::{is_empty, selects},
 };
@@ -75,7 +75,7 @@ fn is_same_domain(term: &Value, one: &Value, other: &Value) -> bool {
     label(one, key(term)).is_some() && label(one, key(term)) == label(other, key(term))
 }
 
-/// All pods that are on nodes, each with its node.
+/// All pods that are on nodes and have not ended, each with its node.
 fn placed<'a>(cluster: &Cluster<'a>) -> Vec<(&'a Value, &'a Value)> {
     let nodes = cluster.nodes.iter();
     nodes
@@ -83,6 +83,7 @@ fn placed<'a>(cluster: &Cluster<'a>) -> Vec<(&'a Value, &'a Value)> {
             cluster
                 .pods_on(node)
                 .into_iter()
+                .filter(|pod| !has_ended(pod))
                 .map(move |pod| (pod, node))
         })
         .collect()

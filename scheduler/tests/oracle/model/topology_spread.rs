@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::{
-    Cluster, Refusal, label, list, namespace, refusal,
+    Cluster, Refusal, has_ended, label, list, namespace, refusal,
     resources::{float, truncated},
     selectors::{is_empty, node_matches, selects},
     taints::untolerated,
@@ -66,6 +66,7 @@ fn count(cluster: &Cluster<'_>, constraint: &Value, node: &Value) -> i64 {
     let pods = cluster.pods_on(node).into_iter();
     let counted = pods.filter(|pod| {
         pod["metadata"]["deletionTimestamp"].is_null()
+            && !has_ended(pod)
             && namespace(pod) == namespace(cluster.pod)
             && selects_pod(cluster, constraint, pod)
     });
