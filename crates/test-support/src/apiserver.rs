@@ -141,22 +141,22 @@ trait FakedKind: Clone + Send + Sync + 'static {
 }
 
 macro_rules! kind {
-    ($name:ident, $kind:literal) => {
+    ($name:ident, $package:literal, $kind:literal) => {
         #[derive(Clone, Debug)]
         struct $name;
         impl FakedKind for $name {
-            const SERVICE: &'static str = concat!("podplane.core.v1.", $kind, "Service");
+            const SERVICE: &'static str = concat!("podplane.", $package, ".", $kind, "Service");
             const KIND: &'static str = $kind;
         }
     };
 }
 
-kind!(NodeKind, "Node");
-kind!(PodKind, "Pod");
-kind!(NamespaceKind, "Namespace");
-kind!(EventKind, "Event");
-kind!(LeaseKind, "Lease");
-kind!(BudgetKind, "PodDisruptionBudget");
+kind!(NodeKind, "core.v1", "Node");
+kind!(PodKind, "core.v1", "Pod");
+kind!(NamespaceKind, "core.v1", "Namespace");
+kind!(EventKind, "core.v1", "Event");
+kind!(LeaseKind, "core.v1", "Lease");
+kind!(BudgetKind, "policy.v1", "PodDisruptionBudget");
 
 /// The service of one kind.
 struct KindService<S, K>(FakeApiserver<S>, PhantomData<fn() -> K>);
