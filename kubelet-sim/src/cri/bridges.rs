@@ -77,13 +77,17 @@ impl Bridge {
         !self.has_ports && !self.addresses.is_empty() && ipam.is_some_and(of_earlier)
     }
 
-    /// Removes it. Pods that were attached to it are cut off.
+    /// Removes it. Pods that were attached to it are cut off. A bridge that is gone is no error: the
+    /// node and `reset-bridge` may remove it at the same time.
     ///
     /// # Errors
     ///
     /// [`NetlinkError`].
     pub fn remove(&self, netlink: &mut Netlink) -> Result<(), NetlinkError> {
-        netlink.execute([Request::delete_link(self.index)])
+        match netlink.execute([Request::delete_link(self.index)]) {
+            Err(error) if error.is_not_found() => Ok(()),
+            done => done,
+        }
     }
 }
 

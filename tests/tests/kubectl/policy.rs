@@ -168,8 +168,10 @@ fn drain(kubectl: &Kubectl) {
     for other in &others {
         kubectl.run(&format!("uncordon {other}")).ok();
     }
-    let selector = format!("--pod-selector=app=web --namespace={}", kubectl.namespace);
-    let drained = kubectl.run(&format!("drain {node} {selector} --timeout=60s"));
+    // kubectl drains the pods of all namespaces, those of other cases included.
+    let mine = format!("drained={}", kubectl.namespace);
+    kubectl.run(&format!("label pods --all {mine}")).ok();
+    let drained = kubectl.run(&format!("drain {node} --pod-selector={mine} --timeout=60s"));
     assert!(
         drained
             .stderr
