@@ -1,7 +1,7 @@
 //! The decision which pods must leave a node so that a pod of higher priority fits
 //! (DefaultPreemption of the reference).
 //!
-//! The scheduler keeps the nomination of the node; [`evict`] carries out the decision.
+//! The scheduler keeps the nomination of the node; [`evict()`] carries out the decision.
 
 use std::{cmp::Reverse, collections::BTreeSet, fmt, sync::Arc};
 
