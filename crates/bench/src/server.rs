@@ -48,6 +48,8 @@ impl ServerProcess {
         let mut command = Command::new(bench.podplane());
         command.args(["scheduler", "--listen", &address.to_string()]);
         command.args(["--server", &apiserver.to_string()]);
+        // A killed leader's successor would wait for its Lease.
+        command.arg("--leader-elect=false");
         Self::start(command, address, dir, "scheduler").await
     }
 
