@@ -25,7 +25,7 @@ const NODE_WORKERS: usize = 8;
 /// Disruption budgets reconciled at once.
 const BUDGET_WORKERS: usize = 4;
 
-/// What a standby keeps up to date, and a leader works on.
+/// The state that a standby keeps up to date, and a leader works on.
 pub(crate) struct ObservedState {
     pub(crate) lifecycle: Arc<NodeLifecycle>,
     pub(crate) workloads: Arc<WorkloadCache>,

@@ -28,9 +28,9 @@ pub struct NodeCounts(Vec<NodeCount>);
 pub struct NodeCount {
     /// The node.
     pub slot: NodeSlot,
-    /// All of them.
+    /// The number of pods on it.
     pub pods: u32,
-    /// Those that are being deleted.
+    /// The number of these that are being deleted.
     pub deleting: u32,
 }
 

@@ -334,8 +334,8 @@ impl Scheduler {
         })
     }
 
-    /// Looks for pods of lower priority without which the pod fits, and nominates their node. `None`
-    /// if there are no pods of lower priority at all.
+    /// Looks for pods of lower priority without which the pod fits, and nominates their node.
+    /// `None` if there are no pods of lower priority at all.
     fn preempt(
         &mut self,
         pod: &Arc<PodInfo>,
@@ -361,8 +361,8 @@ impl Scheduler {
         Some(found)
     }
 
-    /// Returns whether victims are still on the nominated node: ours, or pods of lower priority that
-    /// are being deleted.
+    /// Returns whether victims are still on the nominated node: ours, or pods of lower priority
+    /// that are being deleted.
     fn has_victims(&self, nomination: &Nomination, priority: i32) -> bool {
         let Nomination { node, victims } = nomination;
         let is_victim = |other: &Arc<PodInfo>| {
@@ -408,12 +408,7 @@ impl Scheduler {
     ///
     /// A successful binding is not reported: the pod stays in flight until the watch delivers it.
     pub fn bind_failed(&mut self, uid: &PodUid, message: String, now: Duration) {
-        let freed = self.cache.forget(uid);
-        // If another client has bound the pod in the meantime, or the call succeeded after all,
-        // the pod stays bound and its decision is kept.
-        if self.cache.placement(uid).is_none() {
-            self.decisions.remove(uid);
-        }
+        let freed = self.forget_assumption(uid);
         self.queue.fail(uid, message, now);
         self.notify_freed(freed, now);
     }
@@ -424,12 +419,19 @@ impl Scheduler {
     pub fn bind_refused(&mut self, uid: &PodUid, node: &NodeName, message: String, now: Duration) {
         self.cache.set_bind_refused(node, true);
         self.bind_refusals.insert(node.clone(), now + BIND_REFUSAL);
+        let freed = self.forget_assumption(uid);
+        self.queue.retry_now(uid, message, now);
+        self.notify_freed(freed, now);
+    }
+
+    /// Frees what the pod was assumed to take. If another client has bound it in the meantime, or
+    /// the call succeeded after all, it stays bound and its decision is kept.
+    fn forget_assumption(&mut self, uid: &PodUid) -> Option<FreedPod> {
         let freed = self.cache.forget(uid);
         if self.cache.placement(uid).is_none() {
             self.decisions.remove(uid);
         }
-        self.queue.retry_now(uid, message, now);
-        self.notify_freed(freed, now);
+        freed
     }
 
     /// Returns true if a pod can be attempted now.

@@ -17,7 +17,10 @@ use podplane_store::{
 };
 use serde::Deserialize;
 
-use super::{Admission, CommitAdditions, ProposedChange, addresses, holders};
+use super::{
+    Admission, CommitAdditions, ProposedChange, addresses,
+    holders::{self, NodeHolders},
+};
 use crate::{engine::Engine, error, storage};
 
 /// The number of pods that a refusal names.
@@ -117,7 +120,8 @@ impl PodAdmission {
         let most = self.rules.resource.most_held(&node, placement.needed);
         let most = most.filter(|_| placement.needed <= holders::MAX_ADDRESSES);
         let Some(most) = most else {
-            return Err(self.shortage(placement, &node).await?);
+            let holders = self.holders(placement).await?;
+            return Err(self.shortage(placement, &node, &holders));
         };
         Ok([
             Guard::At { key, revision },
@@ -134,25 +138,27 @@ impl PodAdmission {
         let Some((node, _)) = node else {
             return Err(placement.refusal("it does not exist"));
         };
-        let held = holders::read(&self.engine, placement.node).await;
-        let held = held.map_err(error::store)?.held;
+        let holders = self.holders(placement).await?;
         let most = self.rules.resource.most_held(&node, placement.needed);
-        match most.is_some_and(|most| held <= most) {
+        match most.is_some_and(|most| holders.held <= most) {
             true => Ok(()),
-            false => Err(self.shortage(placement, &node).await?),
+            false => Err(self.shortage(placement, &node, &holders)),
         }
     }
 
+    async fn holders(&self, placement: &Placement<'_>) -> Result<NodeHolders, ApiError> {
+        let holders = holders::read(&self.engine, placement.node).await;
+        holders.map_err(error::store)
+    }
+
     /// The refusal with the node's counts and the pods that hold its addresses.
-    async fn shortage(&self, placement: &Placement<'_>, node: &Node) -> Result<ApiError, ApiError> {
+    fn shortage(&self, placement: &Placement<'_>, node: &Node, holders: &NodeHolders) -> ApiError {
         if placement.needed > holders::MAX_ADDRESSES {
             let needed = placement.needed;
             let most = holders::MAX_ADDRESSES;
             let why = format!("the pod requests {needed} addresses, and can have at most {most}");
-            return Ok(placement.refusal(&why));
+            return placement.refusal(&why);
         }
-        let holders = holders::read(&self.engine, placement.node).await;
-        let holders = holders.map_err(error::store)?;
         let counts = self.rules.resource.addresses(node, holders.held);
         let needed = match placement.needed {
             1 => String::new(),
@@ -169,7 +175,7 @@ impl PodAdmission {
                 }
             }
         };
-        Ok(placement.refusal(&format!("{counts}{needed}{names}")))
+        placement.refusal(&format!("{counts}{needed}{names}"))
     }
 }
 

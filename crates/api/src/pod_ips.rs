@@ -114,7 +114,8 @@ pub fn is_terminal(pod: &Pod) -> bool {
 ///
 /// A pod on the pod network holds one from its binding until its kubelet reports that the sandbox
 /// is gone: the pod has ended and [`POD_READY_TO_START_CONTAINERS`] is False. Neither a deletion
-/// timestamp nor the phase alone frees an address. [`PodIpResource::addresses_held`] has the number.
+/// timestamp nor the phase alone frees an address. [`PodIpResource::addresses_held`] has the
+/// number.
 pub fn holds_address(pod: &Pod) -> bool {
     facts(pod).held() > 0
 }

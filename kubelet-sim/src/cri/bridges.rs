@@ -77,8 +77,8 @@ impl Bridge {
         !self.has_ports && !self.addresses.is_empty() && ipam.is_some_and(of_earlier)
     }
 
-    /// Removes it. Pods that were attached to it are cut off. A bridge that is gone is no error: the
-    /// node and `reset-bridge` may remove it at the same time.
+    /// Removes it. Pods that were attached to it are cut off. A bridge that is gone is no error:
+    /// the node and `reset-bridge` may remove it at the same time.
     ///
     /// # Errors
     ///

@@ -20,7 +20,7 @@ pub(super) enum ReportForm {
     Json,
 }
 
-/// What was read, and what was found.
+/// The revisions that were read, and the findings.
 #[derive(Debug)]
 pub(super) struct HistoryReport {
     form: ReportForm,

@@ -12,9 +12,6 @@ use podplane_ipam::{
     parse_cidr,
 };
 
-/// The annotation of a mirror pod, which a kubelet creates for a static pod.
-const MIRROR: &str = "kubernetes.io/config.mirror";
-
 /// A kind that the history has.
 pub(super) trait HistoryObject: Object {
     /// The state of a present object. `resource` is that of the cluster's pod addresses.
@@ -64,14 +61,13 @@ fn key(pod: &Pod) -> PodKey {
 /// The state of a pod. Addresses that cannot be parsed are left out.
 pub(super) fn pod(pod: &Pod, resource: &PodIpResource) -> PodState {
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
-    let annotations = pod.metadata.annotations.as_ref();
     let status = pod.status.iter();
     let ips = status.flat_map(|status| status.pod_ips.iter().flatten());
     PodState {
         key: key(pod),
         uid: pod.uid().into(),
         node: node.filter(|node| !node.is_empty()),
-        is_mirror: annotations.is_some_and(|all| all.contains_key(MIRROR)),
+        is_mirror: pod_ips::is_mirror(pod),
         held: resource.addresses_held(pod),
         ips: ips.filter_map(|ip| ip.ip.parse().ok()).collect(),
     }
@@ -119,7 +115,7 @@ mod tests {
         let state = pod(&object(json!({})), &PodIpResource::default());
         assert_eq!((state.held, state.is_mirror), (1, false));
         assert_eq!(state.ips, ["10.0.0.2".parse::<std::net::IpAddr>().unwrap()]);
-        let mirror = object(json!({MIRROR: "hash"}));
+        let mirror = object(json!({pod_ips::CONFIG_MIRROR: "hash"}));
         assert!(pod(&mirror, &PodIpResource::default()).is_mirror);
         let object = Node::from_json(json!({
             "metadata": {"name": "n", "annotations": {pod_ips::POD_IPS_ORPHANED: "2"}},
