@@ -1,12 +1,15 @@
 //! Decisions of the scheduler without an API server: pods are queued, decided, and confirmed as the
 //! watch would do. Called by `cargo xtask bench scheduler`; prints one JSON object.
 
-use std::{process::ExitCode, sync::Arc, time::Duration};
+use std::{collections::HashMap, process::ExitCode, sync::Arc, time::Duration};
 
-use podplane_api::core::Pod;
+use podplane_api::{Object as _, core::Pod, pod_ips::PodIpResource};
 use podplane_host::clock::Instant;
 use podplane_ipam::IpPolicy;
-use podplane_scheduler::scheduler::{Attempt, Scheduler};
+use podplane_scheduler::{
+    pod::PodReader,
+    scheduler::{Attempt, Scheduler},
+};
 use podplane_test_support::{NodeBuilder, PodBuilder};
 use serde_json::{Value, json};
 
@@ -112,23 +115,29 @@ fn scheduler(node: impl Fn(u32) -> NodeBuilder) -> Scheduler {
 }
 
 /// The pod as the watch delivers it after its binding.
-fn bound(pod: &Pod, node: &str) -> Arc<Pod> {
+fn bound(pod: &Pod, node: &str) -> Pod {
     let mut pod = pod.clone();
     pod.spec.get_or_insert_default().node_name = Some(node.to_owned());
-    Arc::new(pod)
+    pod
 }
 
 /// Pods per second, from the queue to the confirmed binding.
 fn pods_per_second(pod: &dyn Fn(u32) -> PodBuilder) -> f64 {
     let mut scheduler = scheduler(node);
+    let mut reader = PodReader::new(PodIpResource::default());
+    let mut objects = HashMap::new();
     for n in 0..PODS {
-        scheduler.apply_pod(pod(n).pod(), Duration::ZERO);
+        let object = pod(n).pod();
+        scheduler.apply_pod(Arc::new(reader.read(&object)), Duration::ZERO);
+        objects.insert(object.key(), object);
     }
     let mut placed = 0_u32;
     let started = Instant::now();
     while let Some(Attempt { pod, outcome, .. }) = scheduler.attempt(started.elapsed()) {
         let node = outcome.expect("every pod fits");
-        scheduler.apply_pod(bound(&pod.pod, node.as_str()), started.elapsed());
+        let object = objects.get(&pod.key).expect("the pod was created");
+        let bound = reader.read(&bound(object, node.as_str()));
+        scheduler.apply_pod(Arc::new(bound), started.elapsed());
         placed += 1;
     }
     let rate = f64::from(placed) / started.elapsed().as_secs_f64();
@@ -144,8 +153,10 @@ fn nowhere() -> f64 {
         node.allocated("5")
     };
     let mut scheduler = scheduler(full);
+    let mut reader = PodReader::new(PodIpResource::default());
     for n in 0..ATTEMPTS {
-        scheduler.apply_pod(plain(n).pod(), Duration::ZERO);
+        let pod = reader.read(&plain(n).pod());
+        scheduler.apply_pod(Arc::new(pod), Duration::ZERO);
     }
     let started = Instant::now();
     for _ in 0..ATTEMPTS {

@@ -1,16 +1,13 @@
 //! Binding: the write that assigns a pod to its node, and the check of its result.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable as _};
-use podplane_api::{Object as _, core::Pod};
+use podplane_api::{core::Pod, pod_ips::PodIpResource};
 use podplane_client::{Api, ApiError, Binding};
 use podplane_host::clock;
 
-use crate::{
-    names::NodeName,
-    pod::{self, PodInfo},
-};
+use crate::{names::NodeName, pod::PodInfo};
 
 /// The timeout of a call. After it the binding may or may not have happened, as after a lost
 /// connection.
@@ -44,11 +41,16 @@ const TRIES: usize = 4;
 /// After a failure the pod is read, so that the result is the actual state and not the
 /// connection's. The read is repeated until it is answered: while the API server is away, no other
 /// pod can get the address that stays reserved meanwhile.
-pub async fn bind(pods: &Api<Pod>, pod: &Arc<PodInfo>, node: &NodeName) -> BindOutcome {
+pub async fn bind(
+    pods: &Api<Pod>,
+    pod_ips: &PodIpResource,
+    pod: &PodInfo,
+    node: &NodeName,
+) -> BindOutcome {
     let mut binding = Binding {
         name: pod.key.name.clone(),
         uid: pod.uid.to_string(),
-        resource_version: Some(pod.pod.resource_version().to_owned()),
+        resource_version: Some(pod.resource_version.to_string()),
         node_name: node.to_string(),
     };
     let mut tries = 0;
@@ -66,9 +68,10 @@ pub async fn bind(pods: &Api<Pod>, pod: &Arc<PodInfo>, node: &NodeName) -> BindO
             return BindOutcome::NoAddress(error);
         }
         tries += 1;
-        match read_pod(pods, pod).await {
+        let found = read_pod(pods, pod).await;
+        match found.map(|found| PodInfo::new(&found, pod_ips)) {
             Ok(found) if error.is_conflict() && tries < TRIES && is_as_chosen(pod, &found) => {
-                binding.resource_version = Some(found.resource_version().to_owned());
+                binding.resource_version = Some(found.resource_version.to_string());
             }
             Ok(found) => return judge(pod, node, &found, error),
             Err(gone) if gone.is_not_found() => return BindOutcome::Gone,
@@ -79,24 +82,24 @@ pub async fn bind(pods: &Api<Pod>, pod: &Arc<PodInfo>, node: &NodeName) -> BindO
 
 /// Returns whether the choice of a node for `pod` is still valid for the pod that was found in its
 /// place.
-fn is_as_chosen(pod: &PodInfo, found: &Pod) -> bool {
-    found.uid() == pod.pod.uid() && found.spec == pod.pod.spec && !found.is_deleting()
+fn is_as_chosen(pod: &PodInfo, found: &PodInfo) -> bool {
+    found.uid == pod.uid && !found.has_other_needs_than(pod) && !found.is_deleting
 }
 
 /// The result of a binding that was answered with `error`, according to the pod's state.
-fn judge(pod: &PodInfo, node: &NodeName, found: &Arc<Pod>, error: ApiError) -> BindOutcome {
-    match pod::node_name(found) {
-        _ if found.uid() != pod.uid.as_str() => BindOutcome::Gone,
-        Some(actual) if actual == *node => BindOutcome::Bound,
+fn judge(pod: &PodInfo, node: &NodeName, found: &PodInfo, error: ApiError) -> BindOutcome {
+    match &found.node_name {
+        _ if found.uid != pod.uid => BindOutcome::Gone,
+        Some(actual) if actual == node => BindOutcome::Bound,
         Some(_) => BindOutcome::Elsewhere,
         None => BindOutcome::Failed(error),
     }
 }
 
-async fn read_pod(pods: &Api<Pod>, pod: &PodInfo) -> Result<Arc<Pod>, ApiError> {
+async fn read_pod(pods: &Api<Pod>, pod: &PodInfo) -> Result<Pod, ApiError> {
     let read = || async {
         let answer = clock::timeout(ANSWER_TIMEOUT, pods.get(&pod.key.name)).await;
-        answer.unwrap_or_else(|_| Err(no_answer())).map(Arc::new)
+        answer.unwrap_or_else(|_| Err(no_answer()))
     };
     let waits = ExponentialBuilder::new()
         .with_min_delay(Duration::from_millis(50))
@@ -121,7 +124,7 @@ mod tests {
     #[test]
     fn choice_is_valid_while_the_spec_is_unchanged() {
         let pod = PodBuilder::new("p");
-        let stands = |found: PodBuilder| is_as_chosen(&pod.info(), &found.pod());
+        let stands = |found: PodBuilder| is_as_chosen(&pod.info(), &found.info());
         assert!(stands(
             pod.clone().set("/metadata/resourceVersion", "9".into())
         ));
@@ -141,7 +144,7 @@ mod tests {
     fn reads_the_result_from_the_pod() {
         let error = || ApiError::new(Reason::ServiceUnavailable, "connection lost");
         let pod = PodBuilder::new("p");
-        let judge = |found: PodBuilder| judge(&pod.info(), &"n".into(), &found.pod(), error());
+        let judge = |found: PodBuilder| judge(&pod.info(), &"n".into(), &found.info(), error());
         assert_eq!(judge(pod.clone()), BindOutcome::Failed(error()));
         assert_eq!(judge(pod.clone().on("n")), BindOutcome::Bound);
         assert_eq!(judge(pod.clone().on("m")), BindOutcome::Elsewhere);

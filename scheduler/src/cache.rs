@@ -20,7 +20,7 @@ use crate::{
     cluster::Cluster,
     names::{NodeName, PodUid},
     node::{NodeChange, NodeInfo, NodePods},
-    pod::PodInfo,
+    pod::{PodInfo, PodReader},
 };
 
 #[cfg(test)]
@@ -89,9 +89,10 @@ impl NodeCache {
         for node in nodes {
             cache.apply_node(Arc::new(node));
         }
+        let mut reader = PodReader::new(pod_ip_resource.clone());
         for pod in pods {
-            let pod = Arc::new(PodInfo::new(Arc::new(pod), pod_ip_resource));
-            if let Some(node) = pod.node_name()
+            let pod = Arc::new(reader.read(&pod));
+            if let Some(node) = pod.node_name.clone()
                 && !pod.is_released()
             {
                 cache.confirm(pod, &node);

@@ -64,7 +64,7 @@ pub fn capacity(
             nodes: Vec::new(),
         };
     }
-    let nodes = match pod.depends_on_copies() {
+    let nodes = match pod.needs.depends_on_copies() {
         true => placed_in_turn(cache, framework, pod, limit),
         false => filled(input, framework, limit),
     };

@@ -107,7 +107,7 @@ impl Cluster {
 
     /// Caches the labels that the pod's constraints name.
     pub fn cache_labels_of(&mut self, pod: &PodInfo) {
-        for key in pod.label_keys() {
+        for key in pod.needs.label_keys() {
             let mut columns = std::mem::take(&mut self.columns);
             columns.keep(key, || self.new_column(key));
             self.columns = columns;

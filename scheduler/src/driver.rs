@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use podplane_api::{
-    core::{Namespace, Node, Pod},
+    core::{Namespace, Node},
+    pod_ips::PodIpResource,
     policy::PodDisruptionBudget,
 };
 use podplane_client::{ApiError, Cache, CacheChange, Client, leader::LeadershipLost};
@@ -21,6 +22,7 @@ use crate::{
     config::PlacementPolicy,
     metrics::{AttemptResult, SchedulerMetrics},
     names::PodUid,
+    pod::PodInfo,
     preemption::evict,
     report::{self, Reporter},
     scheduler::{Attempt, Scheduler},
@@ -37,8 +39,10 @@ const MAX_BINDINGS: usize = 256;
 /// It follows all changes from the start, and attempts nothing before its process leads.
 #[derive(Debug)]
 pub struct Driver {
+    /// The resource of pod addresses.
+    pub pod_ip_resource: PodIpResource,
     /// All pods.
-    pub pods: Cache<Pod>,
+    pub pods: Cache<PodInfo>,
     /// All nodes.
     pub nodes: Cache<Node>,
     /// All namespaces.
@@ -179,8 +183,9 @@ impl Driver {
             Ok(node) => {
                 tracing::debug!(%node, "binding pod");
                 let pods = term.client.namespaced(namespace);
+                let pod_ips = self.pod_ip_resource.clone();
                 let bind = async move {
-                    let outcome = trace::bind(&pods, &attempt, &node).await;
+                    let outcome = trace::bind(&pods, &pod_ips, &attempt, &node).await;
                     (attempt, outcome, began)
                 };
                 task::spawn(bindings, bind.instrument(span.clone()));
@@ -274,7 +279,7 @@ fn apply_node(scheduler: &mut Scheduler, change: CacheChange<Node>, now: Duratio
     }
 }
 
-fn apply_pod(scheduler: &mut Scheduler, change: CacheChange<Pod>, now: Duration) {
+fn apply_pod(scheduler: &mut Scheduler, change: CacheChange<PodInfo>, now: Duration) {
     match change {
         CacheChange::Applied { new, .. } => scheduler.apply_pod(new, now),
         CacheChange::Deleted(pod) => scheduler.delete_pod(&pod, now),

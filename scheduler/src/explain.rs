@@ -2,7 +2,7 @@
 //!
 //! It runs the same plugins as [`plan`](crate::plan::plan), but examines and scores all nodes.
 
-use std::{borrow::Cow, sync::Arc};
+use std::borrow::Cow;
 
 use podplane_api::core::{Namespace, Node, Pod};
 
@@ -158,7 +158,7 @@ pub fn examine_objects(
     let resource = policy.pod_ip_resource.clone();
     let pods = pods.iter().cloned();
     let mut cache = NodeCache::of(nodes.iter().cloned(), pods, namespaces, &resource);
-    let pod = PodInfo::new(Arc::new(pod.clone()), &resource);
+    let pod = PodInfo::new(pod, &resource);
     cache.prepare(&pod);
     examine(cache.cluster(), &Framework::new(policy), &pod)
 }

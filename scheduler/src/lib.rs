@@ -13,7 +13,6 @@
 #![forbid(unsafe_code)]
 
 use futures::future::BoxFuture;
-use node_gauges::NodeAddressCollector;
 use podplane_api::{
     core::{Namespace, Node, Pod},
     policy::PodDisruptionBudget,
@@ -22,7 +21,7 @@ use podplane_client::{
     Client, EventRecorder, ListParams,
     endpoint::EndpointError,
     leader::{LeaderError, Leadership},
-    reflector,
+    reflector, transforming_reflector,
 };
 use podplane_proto::scheduler::scheduler_service_server::SchedulerServiceServer;
 use podplane_service_runtime::{
@@ -45,6 +44,7 @@ pub mod event;
 pub mod explain;
 pub mod fit_error;
 pub mod framework;
+mod interner;
 pub mod metrics;
 pub mod names;
 pub mod node;
@@ -66,6 +66,8 @@ mod testing;
 mod trace;
 
 pub use config::{IpPolicy, PlacementPolicy, SchedulerConfig};
+use node_gauges::NodeAddressCollector;
+use pod::PodReader;
 
 /// The name of the election.
 const ELECTION: &str = "podplane-scheduler";
@@ -122,7 +124,12 @@ async fn run_until(
     tracing::info!(%server, ?ip_policy, %pod_ip_resource, "scheduling");
 
     let mut tasks = Tasks::new(shutdown);
-    let (pods, pods_driver) = reflector(client.all::<Pod>(), ListParams::default());
+    let mut reader = PodReader::new(pod_ip_resource.clone());
+    let (pods, pods_driver) = transforming_reflector(
+        client.all::<Pod>(),
+        ListParams::default(),
+        move |pod: Pod| reader.read(&pod),
+    );
     let (nodes, nodes_driver) = reflector(client.all::<Node>(), ListParams::default());
     let (namespaces, namespaces_driver) =
         reflector(client.all::<Namespace>(), ListParams::default());
@@ -133,7 +140,8 @@ async fn run_until(
     tasks.follow("namespace reflector", namespaces_driver);
     tasks.follow("disruption budget reflector", budgets_driver);
 
-    let (service, questions) = service::PlacementService::new(pods.clone());
+    let (service, questions) =
+        service::PlacementService::new(pods.clone(), pod_ip_resource.clone());
     let mut services = Services::default();
     services.add(SchedulerServiceServer::new(service));
     let mut process = Process::new(podplane_proto::DESCRIPTORS);
@@ -151,6 +159,7 @@ async fn run_until(
 
     let (terms, begun) = mpsc::channel(1);
     let driver = driver::Driver {
+        pod_ip_resource: pod_ip_resource.clone(),
         pods,
         nodes,
         namespaces,

@@ -370,27 +370,27 @@ impl NodePods {
     /// Adds or replaces the pod.
     pub fn insert(&mut self, pod: Arc<PodInfo>) {
         self.remove(&pod.uid);
-        self.requested.add(&pod.requests);
-        let scoring = &pod.placed_scoring_requests;
+        self.requested.add(&pod.needs.requests);
+        let scoring = &pod.needs.placed_scoring_requests;
         self.scoring_requested.add(scoring);
-        self.host_ports.extend_from_slice(&pod.host_ports);
+        self.host_ports.extend_from_slice(&pod.needs.host_ports);
         *self.priorities.entry(pod.priority()).or_default() += 1;
-        self.holding_ips += pod.needed_ips;
+        self.holding_ips += pod.needs.ips;
         self.pods.insert(pod.uid.clone(), pod);
     }
 
     /// Removes the pod, if it is there.
     pub fn remove(&mut self, uid: &PodUid) -> Option<Arc<PodInfo>> {
         let pod = self.pods.remove(uid)?;
-        self.requested.subtract(&pod.requests);
-        let scoring = &pod.placed_scoring_requests;
+        self.requested.subtract(&pod.needs.requests);
+        let scoring = &pod.needs.placed_scoring_requests;
         self.scoring_requested.subtract(scoring);
-        for port in &pod.host_ports {
+        for port in &pod.needs.host_ports {
             if let Some(at) = self.host_ports.iter().position(|used| used == port) {
                 self.host_ports.swap_remove(at);
             }
         }
-        self.holding_ips = self.holding_ips.saturating_sub(pod.needed_ips);
+        self.holding_ips = self.holding_ips.saturating_sub(pod.needs.ips);
         if let Entry::Occupied(mut count) = self.priorities.entry(pod.priority()) {
             *count.get_mut() -= 1;
             if *count.get() == 0 {

@@ -2,11 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use podplane_api::{
-    Object as _,
-    core::{Node, Pod},
-    pod_ips::PodIpResource,
-};
+use podplane_api::{Object as _, core::Node, pod_ips::PodIpResource};
 use podplane_client::Cache;
 use podplane_ipam::{NodeAddresses, capacity::NodeCapacity};
 use prometheus_client::{
@@ -15,17 +11,19 @@ use prometheus_client::{
     metrics::gauge::ConstGauge,
 };
 
+use crate::{names::NodeName, pod::PodInfo};
+
 /// The collector of the gauges.
 #[derive(Debug)]
 pub struct NodeAddressCollector {
     nodes: Cache<Node>,
-    pods: Cache<Pod>,
+    pods: Cache<PodInfo>,
     resource: PodIpResource,
 }
 
 impl NodeAddressCollector {
     /// Gauges of these nodes with these pods.
-    pub fn new(nodes: Cache<Node>, pods: Cache<Pod>, resource: PodIpResource) -> Self {
+    pub fn new(nodes: Cache<Node>, pods: Cache<PodInfo>, resource: PodIpResource) -> Self {
         Self {
             nodes,
             pods,
@@ -35,11 +33,10 @@ impl NodeAddressCollector {
 
     /// The addresses of each node, by its name.
     fn addresses(&self) -> BTreeMap<String, NodeAddresses> {
-        let mut held = BTreeMap::<String, u64>::new();
+        let mut held = BTreeMap::<NodeName, u64>::new();
         for pod in self.pods.list() {
-            let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
-            if let Some(node) = node {
-                *held.entry(node).or_default() += self.resource.addresses_held(&pod);
+            if let Some(node) = &pod.node_name {
+                *held.entry(node.clone()).or_default() += pod.held_ips;
             }
         }
         let nodes = self.nodes.list();

@@ -1,258 +1,249 @@
-//! A pod with its needs, which are computed once.
+//! A pod as the scheduler keeps it: what decides on its place, computed once, and no more.
+//!
+//! An object of some kilobytes becomes some hundred bytes. Pods of one workload share their
+//! [`PodNeeds`] and their labels.
 
-use std::{fmt, sync::Arc};
+mod needs;
+
+use std::sync::Arc;
 
 use podplane_api::{
-    Object, ObjectKey,
-    core::{Pod, Toleration},
-    pod_ips::{self, OUT_OF_POD_IPS, PodIpResource},
+    Object as _, ObjectKey,
+    core::{ObjectReference, Pod},
+    jiff::Timestamp,
+    pod_ips::{OUT_OF_POD_IPS, PodIpResource},
 };
 
+pub use self::needs::{HostPort, PodNeeds};
 use crate::{
-    constraints::{
-        LabelMap,
-        affinity::{self, AffinityEffect, AffinityRule, AffinityTerm},
-        nodes::{self, NodeTerm, RequiredNodes},
-        spread::SpreadConstraint,
-    },
+    constraints::LabelMap,
+    interner::Interner,
     names::{NodeName, PodUid},
-    resources::{MissingRequest, Resources},
 };
-
-/// The labels of an object without labels.
-static NO_LABELS: LabelMap = LabelMap::new();
 
 /// The `spec.schedulerName` of this scheduler's pods, and its default.
 pub const SCHEDULER_NAME: &str = "default-scheduler";
 
-/// A pod and the values derived from its spec.
-#[derive(Clone, Debug)]
+/// A pod.
+#[derive(Clone, Debug, PartialEq)]
 pub struct PodInfo {
-    /// The object.
-    pub pod: Arc<Pod>,
     /// `metadata.uid`.
     pub uid: PodUid,
     /// Namespace and name.
     pub key: ObjectKey,
-    /// Its requests for a node's resources.
-    pub requests: Resources,
-    /// Its requests as counted in scores of nodes for it.
-    pub scoring_requests: Resources,
-    /// Its requests as counted in scores of its node for other pods.
-    pub placed_scoring_requests: Resources,
-    /// The number of pod addresses that it needs: its request, and at least one, or none on the
-    /// host's network.
-    pub needed_ips: u64,
-    /// The ports of the node that it needs.
-    pub host_ports: Vec<HostPort>,
-    /// The nodes that it requires.
-    pub required_nodes: RequiredNodes,
-    /// The nodes that it prefers, with weights.
-    pub preferred_nodes: Vec<(i64, NodeTerm)>,
-    /// Its affinity to other pods.
-    pub affinity: Vec<Arc<AffinityRule>>,
-    /// Its `topologySpreadConstraints`.
-    pub spread: Vec<SpreadConstraint>,
+    /// `metadata.resourceVersion`.
+    pub resource_version: Box<str>,
+    /// `metadata.labels`.
+    pub labels: Arc<LabelMap>,
+    /// The part that its spec decides.
+    pub needs: Arc<PodNeeds>,
+    /// `spec.nodeName`: the node that it is bound to.
+    pub node_name: Option<NodeName>,
+    /// `status.nominatedNodeName`.
+    pub nominated_node: Option<NodeName>,
+    /// `status.startTime`.
+    pub start_time: Option<Timestamp>,
+    /// The time at which the API server bound it.
+    pub bound_at: Option<Timestamp>,
+    /// The number of addresses that it holds; see [`PodIpResource::addresses_held`].
+    pub held_ips: u64,
+    /// True if its deletion has begun.
+    pub is_deleting: bool,
+    /// The end of the pod, if it has ended for good. Its address may still be in use.
+    pub end: Option<PodEnd>,
 }
 
-/// A port of the node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HostPort {
-    /// `None` means every address of the node. As in the reference, `::` is one address.
-    ip: Option<String>,
-    protocol: String,
-    port: i32,
+/// The end of a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PodEnd {
+    /// All containers have succeeded.
+    Succeeded,
+    /// A container has failed, or the pod was rejected.
+    Failed,
+    /// The kubelet refused the pod for want of an address, which is a failure too.
+    OutOfPodIps,
 }
 
-impl fmt::Display for HostPort {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(ip) = &self.ip {
-            write!(f, "{ip}:")?;
+/// Makes [`PodInfo`]s, with one copy of equal parts.
+#[derive(Debug)]
+pub struct PodReader {
+    pod_ips: PodIpResource,
+    needs: Interner<PodNeeds>,
+    labels: Interner<LabelMap>,
+}
+
+impl PodReader {
+    /// A reader of pods that counts this resource of pod addresses.
+    pub fn new(pod_ips: PodIpResource) -> Self {
+        Self {
+            pod_ips,
+            needs: Interner::default(),
+            labels: Interner::default(),
         }
-        write!(f, "{}/{}", self.port, self.protocol)
+    }
+
+    /// Reads a pod.
+    pub fn read(&mut self, pod: &Pod) -> PodInfo {
+        let spec = pod.spec.as_ref();
+        let status = pod.status.as_ref();
+        let needs = PodNeeds::of(pod, &self.pod_ips);
+        let labels = pod.metadata.labels.clone().unwrap_or_default();
+        let start = status.and_then(|status| status.start_time.as_ref());
+        PodInfo {
+            uid: pod.uid().into(),
+            key: pod.key(),
+            resource_version: pod.resource_version().into(),
+            labels: self.labels.intern(labels),
+            needs: self.needs.intern(needs),
+            node_name: node_name(spec.and_then(|spec| spec.node_name.as_deref())),
+            nominated_node: node_name(
+                status.and_then(|status| status.nominated_node_name.as_deref()),
+            ),
+            start_time: start.map(|time| time.0),
+            bound_at: bound_at(pod),
+            held_ips: self.pod_ips.addresses_held(pod),
+            is_deleting: pod.is_deleting(),
+            end: PodEnd::of(pod),
+        }
     }
 }
 
-impl HostPort {
-    /// Returns whether two pods with these ports cannot share a node.
-    pub fn conflicts(&self, other: &Self) -> bool {
-        let addresses_meet = self.ip.is_none() || other.ip.is_none() || self.ip == other.ip;
-        addresses_meet && self.port == other.port && self.protocol == other.protocol
+impl PodEnd {
+    fn of(pod: &Pod) -> Option<Self> {
+        let status = pod.status.as_ref()?;
+        match status.phase.as_deref()? {
+            "Succeeded" if status.reason.as_deref() != Some(OUT_OF_POD_IPS) => {
+                Some(Self::Succeeded)
+            }
+            "Failed" if status.reason.as_deref() != Some(OUT_OF_POD_IPS) => Some(Self::Failed),
+            "Succeeded" | "Failed" => Some(Self::OutOfPodIps),
+            _ => None,
+        }
+    }
+
+    /// `status.phase`.
+    pub fn phase(self) -> &'static str {
+        match self {
+            Self::Succeeded => "Succeeded",
+            Self::Failed | Self::OutOfPodIps => "Failed",
+        }
     }
 }
 
 impl PodInfo {
-    /// Derives the values from the object; `pod_ips` is the resource of pod addresses.
-    pub fn new(pod: Arc<Pod>, pod_ips: &PodIpResource) -> Self {
-        let spec = pod.spec.as_ref();
-        let requests =
-            |unset| spec.map_or_else(Resources::default, |s| Resources::of_pod(s, unset));
-        let labels = pod.metadata.labels.as_ref();
-        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-        let spread = spec.and_then(|s| s.topology_spread_constraints.as_ref());
-        Self {
-            uid: pod.uid().into(),
-            key: pod.key(),
-            requests: requests(MissingRequest::Zero),
-            scoring_requests: requests(MissingRequest::ScoringDefault),
-            placed_scoring_requests: requests(MissingRequest::PlacedScoringDefault),
-            // Limited, so that no sum of needs overflows.
-            needed_ips: pod_ips.addresses_needed(&pod).min(u32::MAX.into()),
-            host_ports: host_ports(&pod),
-            required_nodes: spec.map(RequiredNodes::of).unwrap_or_default(),
-            preferred_nodes: spec.map(nodes::preferred).unwrap_or_default(),
-            affinity: spec
-                .map(|spec| affinity::rules(spec, namespace, labels))
-                .unwrap_or_default(),
-            spread: spread
-                .into_iter()
-                .flatten()
-                .map(|constraint| SpreadConstraint::new(constraint, labels))
-                .collect(),
-            pod,
-        }
+    /// Reads one pod, as [`PodReader`] does.
+    pub fn new(pod: &Pod, pod_ips: &PodIpResource) -> Self {
+        PodReader::new(pod_ips.clone()).read(pod)
     }
 
     /// `metadata.namespace`.
     pub fn namespace(&self) -> &str {
-        self.pod.metadata.namespace.as_deref().unwrap_or_default()
-    }
-
-    /// `metadata.labels`.
-    pub fn labels(&self) -> &LabelMap {
-        self.pod.metadata.labels.as_ref().unwrap_or(&NO_LABELS)
-    }
-
-    /// `spec.tolerations`.
-    pub fn tolerations(&self) -> &[Toleration] {
-        let spec = self.pod.spec.as_ref();
-        let tolerations = spec.and_then(|s| s.tolerations.as_deref());
-        tolerations.unwrap_or_default()
-    }
-
-    /// The terms of its affinity that have the effect.
-    pub fn affinity_terms(&self, effect: AffinityEffect) -> impl Iterator<Item = &AffinityTerm> {
-        let rules = self.affinity.iter();
-        rules
-            .filter(move |rule| rule.effect == effect)
-            .map(|rule| &rule.term)
-    }
-
-    /// The keys of the node labels that its constraints name.
-    pub fn label_keys(&self) -> impl Iterator<Item = &str> {
-        let terms = self.required_nodes.terms.iter().flatten();
-        let terms = terms.chain(self.preferred_nodes.iter().map(|(_, term)| term));
-        let required = terms.flat_map(|term| &term.labels);
-        let required = required.chain(&self.required_nodes.selector);
-        let spread = self.spread.iter().map(|one| one.topology_key.as_str());
-        let near = self
-            .affinity
-            .iter()
-            .map(|rule| rule.term.topology_key.as_str());
-        required
-            .map(|one| one.key.as_str())
-            .chain(spread)
-            .chain(near)
-    }
-
-    /// Returns true if copies of the pod on other nodes can decide whether it fits a node.
-    pub fn depends_on_copies(&self) -> bool {
-        let is_preference = |rule: &Arc<AffinityRule>| match rule.effect {
-            AffinityEffect::Preferred(_) => true,
-            AffinityEffect::Required | AffinityEffect::Forbidden => false,
-        };
-        !self.affinity.iter().all(is_preference) || self.spread.iter().any(|one| one.is_required)
-    }
-
-    /// Returns whether the pod needs an address: all pods do but those on the host's network.
-    pub fn needs_ip(&self) -> bool {
-        self.needed_ips > 0
+        &self.key.namespace
     }
 
     /// `spec.priority`, 0 if absent.
     pub fn priority(&self) -> i32 {
-        let spec = self.pod.spec.as_ref();
-        spec.and_then(|s| s.priority).unwrap_or(0)
+        self.needs.priority
     }
 
-    /// The node that the pod is bound to.
-    pub fn node_name(&self) -> Option<NodeName> {
-        node_name(&self.pod)
-    }
-
-    /// `status.nominatedNodeName`.
-    pub fn nominated_node(&self) -> Option<NodeName> {
-        let name = self.pod.status.as_ref()?.nominated_node_name.as_deref()?;
-        (!name.is_empty()).then(|| name.into())
-    }
-
-    /// Returns whether the pod has ended for good. Its address may still be in use.
+    /// Returns true if the pod has ended for good. Its address may still be in use.
     pub fn is_terminal(&self) -> bool {
-        pod_ips::is_terminal(&self.pod)
+        self.end.is_some()
     }
 
-    /// Returns whether the pod has ended for good and holds no resources any more, its address
+    /// Returns true if the pod has ended for good and holds no resources any more, its address
     /// included.
     pub fn is_released(&self) -> bool {
-        self.is_terminal() && !pod_ips::holds_address(&self.pod)
+        self.is_terminal() && self.held_ips == 0
     }
 
-    /// Returns whether the kubelet refused the pod for want of an address.
+    /// Returns true if the kubelet refused the pod for want of an address.
     pub fn was_out_of_pod_ips(&self) -> bool {
-        let reason = self.pod.status.as_ref().and_then(|s| s.reason.as_deref());
-        self.is_terminal() && reason == Some(OUT_OF_POD_IPS)
+        self.end == Some(PodEnd::OutOfPodIps)
     }
 
-    /// Returns whether the pod waits for this scheduler.
+    /// Returns true if the pod waits for this scheduler.
     pub fn is_schedulable(&self) -> bool {
-        let Some(spec) = &self.pod.spec else {
-            return false;
-        };
-        let ours = spec
-            .scheduler_name
-            .as_deref()
-            .is_none_or(|name| name == SCHEDULER_NAME);
-        let gated = spec
-            .scheduling_gates
-            .as_ref()
-            .is_some_and(|g| !g.is_empty());
-        ours && !gated
+        self.needs.other_scheduler.is_none()
+            && self.needs.scheduling_gates.is_empty()
             && !self.is_terminal()
-            && !self.pod.is_deleting()
-            && self.node_name().is_none()
+            && !self.is_deleting
+            && self.node_name.is_none()
     }
 
-    /// Returns whether `other`, the same pod at another time, has other needs. The status does not
+    /// Returns true if `other`, the same pod at another time, has other needs. The status does not
     /// matter.
     pub fn has_other_needs_than(&self, other: &Self) -> bool {
-        self.pod.spec != other.pod.spec || self.pod.metadata.labels != other.pod.metadata.labels
+        self.needs != other.needs
+            || self.labels != other.labels
+            || self.node_name != other.node_name
+    }
+
+    /// The reference to the pod in events.
+    pub fn reference(&self) -> ObjectReference {
+        ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Pod".to_owned()),
+            name: Some(self.key.name.clone()),
+            namespace: Some(self.key.namespace.clone()),
+            resource_version: Some(self.resource_version.to_string()),
+            uid: Some(self.uid.to_string()),
+            field_path: None,
+        }
     }
 }
 
-/// The node that a pod is bound to.
-pub fn node_name(pod: &Pod) -> Option<NodeName> {
-    let name = pod.spec.as_ref()?.node_name.as_deref()?;
-    (!name.is_empty()).then(|| name.into())
+impl podplane_client::CacheItem for PodInfo {
+    fn key(&self) -> ObjectKey {
+        self.key.clone()
+    }
+
+    fn uid(&self) -> &str {
+        self.uid.as_str()
+    }
 }
 
-fn host_ports(pod: &Pod) -> Vec<HostPort> {
-    let Some(spec) = &pod.spec else {
-        return Vec::new();
-    };
-    let sidecars = spec.init_containers.iter().flatten();
-    let sidecars = sidecars.filter(|c| c.restart_policy.as_deref() == Some("Always"));
-    let ports = spec.containers.iter().chain(sidecars);
-    ports
-        .flat_map(|container| container.ports.iter().flatten())
-        .filter_map(|port| {
-            let ip = port.host_ip.as_deref();
-            let ip = ip.filter(|ip| !matches!(*ip, "" | "0.0.0.0"));
-            let protocol = port.protocol.as_deref().filter(|name| !name.is_empty());
-            Some(HostPort {
-                ip: ip.map(str::to_owned),
-                protocol: protocol.unwrap_or("TCP").to_owned(),
-                port: port.host_port.filter(|port| *port > 0)?,
-            })
-        })
-        .collect()
+fn node_name(name: Option<&str>) -> Option<NodeName> {
+    name.filter(|name| !name.is_empty()).map(NodeName::from)
+}
+
+fn bound_at(pod: &Pod) -> Option<Timestamp> {
+    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+    let scheduled = conditions
+        .iter()
+        .find(|condition| condition.type_ == "PodScheduled" && condition.status == "True")?;
+    Some(scheduled.last_transition_time.as_ref()?.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use podplane_test_support::PodBuilder;
+
+    use super::*;
+
+    #[test]
+    fn pods_of_one_workload_share_needs_and_labels() {
+        let mut reader = PodReader::new(PodIpResource::default());
+        let with = |name: &str, app: &str, cpu: &str| {
+            let pod = PodBuilder::new(name).ask("cpu", cpu);
+            pod.set("/metadata/labels", serde_json::json!({"app": app}))
+                .pod()
+        };
+        let one = reader.read(&with("a", "web", "1"));
+        let other = reader.read(&with("b", "web", "1"));
+        assert!(Arc::ptr_eq(&one.needs, &other.needs));
+        assert!(Arc::ptr_eq(&one.labels, &other.labels));
+        assert!(!one.has_other_needs_than(&other));
+        let larger = reader.read(&with("c", "web", "2"));
+        assert!(Arc::ptr_eq(&one.labels, &larger.labels));
+        assert!(one.has_other_needs_than(&larger));
+        assert!(one.has_other_needs_than(&reader.read(&with("d", "db", "1"))));
+        assert!(one.has_other_needs_than(&reader.read(&PodBuilder::new("a").on("n").pod())));
+    }
+
+    #[test]
+    fn a_pod_in_the_cache_is_small() {
+        // 150,000 of them must fit in 300 MiB with all that refers to them.
+        assert!(size_of::<PodInfo>() <= 256, "{}", size_of::<PodInfo>());
+    }
 }

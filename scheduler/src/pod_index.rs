@@ -11,7 +11,7 @@ use std::{
     sync::Arc,
 };
 
-use podplane_api::{Object as _, selector::LabelSelector};
+use podplane_api::selector::LabelSelector;
 
 use crate::{
     constraints::{LabelMap, affinity::AffinityRule},
@@ -80,7 +80,7 @@ struct ClassKey(Arc<PodInfo>);
 
 impl PartialEq for ClassKey {
     fn eq(&self, other: &Self) -> bool {
-        self.0.namespace() == other.0.namespace() && self.0.labels() == other.0.labels()
+        self.0.namespace() == other.0.namespace() && self.0.labels == other.0.labels
     }
 }
 
@@ -89,7 +89,7 @@ impl Eq for ClassKey {}
 impl Hash for ClassKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.0.namespace().hash(state);
-        self.0.labels().hash(state);
+        self.0.labels.hash(state);
     }
 }
 
@@ -167,7 +167,7 @@ pub struct PodIndex {
 impl PodIndex {
     /// Adds a pod on a node.
     pub fn add(&mut self, slot: NodeSlot, pod: &Arc<PodInfo>) {
-        let is_deleting = pod.pod.is_deleting();
+        let is_deleting = pod.is_deleting;
         let key = ClassKey(pod.clone());
         let id = match self.class_ids.get(&key) {
             Some(id) => *id,
@@ -188,7 +188,7 @@ impl PodIndex {
         if let Some(class) = self.classes.get_mut(id) {
             class.pods.add(slot, is_deleting);
         }
-        for rule in &pod.affinity {
+        for rule in &pod.needs.affinity {
             let id = self.rule_id(rule);
             if let Some(rule) = self.rules.get_mut(id) {
                 rule.owners.add(slot, is_deleting);
@@ -198,7 +198,7 @@ impl PodIndex {
 
     /// Removes a pod from a node.
     pub fn remove(&mut self, slot: NodeSlot, pod: &Arc<PodInfo>) {
-        let is_deleting = pod.pod.is_deleting();
+        let is_deleting = pod.is_deleting;
         let key = ClassKey(pod.clone());
         if let Some(id) = self.class_ids.get(&key).copied()
             && let Some(class) = self.classes.get_mut(id)
@@ -208,7 +208,7 @@ impl PodIndex {
             self.class_ids.remove(&key);
             remove_from(&mut self.classes_by_namespace, pod.namespace(), id);
         }
-        for rule in &pod.affinity {
+        for rule in &pod.needs.affinity {
             if let Some(id) = self.rule_ids.get(rule).copied()
                 && let Some(known) = self.rules.get_mut(id)
                 && known.owners.remove(slot, is_deleting)
@@ -267,7 +267,7 @@ impl PodIndex {
             .into_iter()
             .flatten()
             .filter_map(|id| self.classes.get(*id));
-        let selected = classes.filter(move |class| selects(class.key.0.labels()));
+        let selected = classes.filter(move |class| selects(&class.key.0.labels));
         selected.flat_map(|class| class.pods.iter())
     }
 

@@ -133,9 +133,7 @@ pub fn preempt(
     budgets: &[DisruptionBudget],
     offset: usize,
 ) -> Result<Preemption, NoPreemption> {
-    let spec = pod.pod.spec.as_ref();
-    let policy = spec.and_then(|spec| spec.preemption_policy.as_deref());
-    if policy == Some("Never") {
+    if pod.needs.never_preempts {
         return Err(NoPreemption::Never);
     }
     let nodes = cluster.len();
@@ -240,10 +238,10 @@ fn by_budgets(
     let violates = |pod: &Arc<PodInfo>| {
         let mut is_violation = false;
         for (budget, allowed) in budgets.iter().zip(&mut allowed) {
-            let concerns = !pod.labels().is_empty()
+            let concerns = !&pod.labels.is_empty()
                 && budget.namespace == pod.namespace()
                 && !budget.selector.is_empty()
-                && budget.selector.matches(pod.labels())
+                && budget.selector.matches(&pod.labels)
                 && !budget.disrupted.contains(&pod.key.name);
             if concerns {
                 *allowed -= 1;
@@ -262,9 +260,7 @@ fn importance(pod: &Arc<PodInfo>) -> (Reverse<i32>, Timestamp) {
 
 /// The start of the pod. One that has not started is the newest.
 fn start_time(pod: &PodInfo) -> Timestamp {
-    let status = pod.pod.status.as_ref();
-    let start = status.and_then(|status| status.start_time.as_ref());
-    start.map_or(Timestamp::MAX, |start| start.0)
+    pod.start_time.unwrap_or(Timestamp::MAX)
 }
 
 /// The sort key of preemptions, the cheapest first: fewest violated budgets, the lowest highest

@@ -66,8 +66,8 @@ impl Reporter {
     pub fn scheduled(&self, pod: &PodInfo, node: &NodeName) {
         self.verdicts().remove(&pod.key);
         let message = format!("Successfully assigned {} to {node}", pod.key);
-        self.events.record(
-            &*pod.pod,
+        self.events.record_about(
+            pod.reference(),
             EventType::Normal,
             "Scheduled",
             "Binding",
@@ -77,8 +77,8 @@ impl Reporter {
 
     /// Reports that the pod is evicted in favour of another.
     pub fn preempted(&self, victim: &PodInfo, by: &PodInfo, node: &NodeName) {
-        self.events.record(
-            &*victim.pod,
+        self.events.record_about(
+            victim.reference(),
             EventType::Normal,
             "Preempted",
             "Preempting",
@@ -95,8 +95,8 @@ impl Reporter {
         nominated: Option<NodeName>,
     ) {
         let (pod, key) = (pod, pod.key.clone());
-        self.events.record(
-            &*pod.pod,
+        self.events.record_about(
+            pod.reference(),
             EventType::Warning,
             "FailedScheduling",
             "Scheduling",

@@ -11,8 +11,7 @@ use std::{
 
 use podplane_api::{
     Object, ObjectKey,
-    core::{Namespace, Node, Pod},
-    pod_ips::{self, PodIpResource},
+    core::{Namespace, Node},
     policy::PodDisruptionBudget,
 };
 
@@ -60,8 +59,6 @@ mod tests;
 pub struct Scheduler {
     queue: Queue,
     cache: NodeCache,
-    /// The resource of pod addresses.
-    pod_ip_resource: PodIpResource,
     framework: Framework,
     /// The index of the node at which the next search starts, so that all nodes get their
     /// turn.
@@ -158,11 +155,9 @@ impl Scheduler {
     /// Creates a scheduler without pods and nodes.
     pub fn new(policy: impl Into<PlacementPolicy>) -> Self {
         let policy = policy.into();
-        let pod_ip_resource = policy.pod_ip_resource.clone();
         Self {
             queue: Queue::default(),
-            cache: NodeCache::new(pod_ip_resource.clone()),
-            pod_ip_resource,
+            cache: NodeCache::new(policy.pod_ip_resource.clone()),
             next_start: usize::try_from(policy.seed).unwrap_or(usize::MAX),
             framework: Framework::new(policy),
             decisions: BTreeMap::new(),
@@ -181,8 +176,7 @@ impl Scheduler {
     ///    the resources there.
     /// 3. It is schedulable: add it to the queue, or update it there.
     /// 4. Otherwise: remove it from the queue.
-    pub fn apply_pod(&mut self, pod: Arc<Pod>, now: Duration) {
-        let pod = Arc::new(PodInfo::new(pod, &self.pod_ip_resource));
+    pub fn apply_pod(&mut self, pod: Arc<PodInfo>, now: Duration) {
         if pod.is_released() {
             self.leave_queue(&pod.uid, now);
             self.decisions.remove(&pod.uid);
@@ -196,7 +190,7 @@ impl Scheduler {
                 self.cache.refuse_for_ips(&freed.node);
             }
             self.notify_freed(freed, now);
-        } else if let Some(node) = pod.node_name() {
+        } else if let Some(node) = pod.node_name.clone() {
             let room = self.dequeue(&pod.uid);
             self.cache.prepare(&pod);
             let is_news = self.cache.placement(&pod.uid).is_none();
@@ -212,7 +206,7 @@ impl Scheduler {
             // next attempt needs it.
             self.cache.prepare(&pod);
             // A predecessor has evicted pods for it.
-            if let Some(node) = pod.nominated_node()
+            if let Some(node) = pod.nominated_node.clone()
                 && !self.nominations.contains_key(&pod.uid)
                 && self.cache.placement(&pod.uid).is_none()
                 && self.queue.get(&pod.uid).is_none()
@@ -226,14 +220,13 @@ impl Scheduler {
     }
 
     /// Handles a deleted pod.
-    pub fn delete_pod(&mut self, pod: &Pod, now: Duration) {
-        let uid = PodUid::from(pod.uid());
-        self.leave_queue(&uid, now);
-        self.decisions.remove(&uid);
-        let freed = self.cache.remove_pod(&uid);
+    pub fn delete_pod(&mut self, pod: &PodInfo, now: Duration) {
+        self.leave_queue(&pod.uid, now);
+        self.decisions.remove(&pod.uid);
+        let freed = self.cache.remove_pod(&pod.uid);
         // The sandbox of a pod that has ended is removed before the object.
         if let Some(freed) = &freed
-            && !pod_ips::is_terminal(pod)
+            && !pod.is_terminal()
         {
             self.cache.expect_orphans(&freed.node);
         }
@@ -366,7 +359,7 @@ impl Scheduler {
     fn has_victims(&self, nomination: &Nomination, priority: i32) -> bool {
         let Nomination { node, victims } = nomination;
         let is_victim = |other: &Arc<PodInfo>| {
-            let is_leaving = other.pod.is_deleting() && other.priority() < priority;
+            let is_leaving = other.is_deleting && other.priority() < priority;
             is_leaving || victims.contains(&other.uid)
         };
         let node = self.cache.node(node);
@@ -478,24 +471,22 @@ impl Scheduler {
     }
 
     /// Decides where the pod would be placed now. Changes nothing.
-    pub fn place_hypothetically(&self, pod: &Arc<Pod>) -> HypotheticalPlacement {
-        let pod = PodInfo::new(pod.clone(), &self.pod_ip_resource);
+    pub fn place_hypothetically(&self, pod: &PodInfo) -> HypotheticalPlacement {
         let cluster = self.cache.cluster();
         HypotheticalPlacement {
-            node: plan(cluster, &pod, &self.framework, self.next_start).node,
-            examination: examine(cluster, &self.framework, &pod),
-            suggestions: suggest(cluster, &self.framework, &pod),
+            node: plan(cluster, pod, &self.framework, self.next_start).node,
+            examination: examine(cluster, &self.framework, pod),
+            suggestions: suggest(cluster, &self.framework, pod),
         }
     }
 
     /// Examines the node that the pod is or was on, without the pod itself. `None` if the pod has
     /// no node, or if that does not exist any more.
-    pub fn examine_own_node(&mut self, pod: &Arc<Pod>) -> Option<NodeVerdict> {
-        let pod = PodInfo::new(pod.clone(), &self.pod_ip_resource);
-        let node = pod.node_name()?;
+    pub fn examine_own_node(&mut self, pod: &PodInfo) -> Option<NodeVerdict> {
+        let node = pod.node_name.as_ref()?;
         let framework = &self.framework;
         self.cache.without(&pod.uid, |cluster| {
-            examine_node(cluster, framework, &pod, &node)
+            examine_node(cluster, framework, pod, node)
         })
     }
 

@@ -5,10 +5,9 @@ pub mod hypothetical;
 use std::{cmp::Reverse, sync::Arc, time::Duration};
 
 use podplane_api::{
-    Object as _, ObjectKey,
-    core::Pod,
+    ObjectKey,
     jiff::{Timestamp, Unit},
-    pod_ips,
+    pod_ips::PodIpResource,
 };
 use podplane_client::{ApiError, Cache, Reason};
 use podplane_host::clock;
@@ -22,9 +21,9 @@ use tonic::{Request, Response, Status};
 use crate::{
     cache::PlacementState,
     explain::{Examination, NodeRefusal},
-    names::{NodeName, PodUid},
+    names::NodeName,
     plan::Choice,
-    pod::SCHEDULER_NAME,
+    pod::PodInfo,
     queue::QueuePlace,
     remedy::Suggestion,
     scheduler::{PlacementDecision, PodExplanation, Scheduler},
@@ -40,8 +39,8 @@ const STANDS_BY: &str = "this scheduler does not lead, so it tries no pod";
 /// The pod of a question.
 #[derive(Debug)]
 enum Subject {
-    Existing(Arc<Pod>),
-    Hypothetical(Arc<Pod>),
+    Existing(Arc<PodInfo>),
+    Hypothetical(Arc<PodInfo>),
 }
 
 /// A question, which the driver answers between two decisions.
@@ -71,15 +70,24 @@ impl Question {
 /// The service.
 #[derive(Debug)]
 pub struct PlacementService {
-    pods: Cache<Pod>,
+    pods: Cache<PodInfo>,
+    pod_ip_resource: PodIpResource,
     questions: mpsc::Sender<Question>,
 }
 
 impl PlacementService {
     /// Creates the service, and the receiver of its questions.
-    pub fn new(pods: Cache<Pod>) -> (Self, mpsc::Receiver<Question>) {
+    pub fn new(
+        pods: Cache<PodInfo>,
+        pod_ip_resource: PodIpResource,
+    ) -> (Self, mpsc::Receiver<Question>) {
         let (questions, asked) = mpsc::channel(QUESTIONS);
-        (Self { pods, questions }, asked)
+        let service = Self {
+            pods,
+            pod_ip_resource,
+            questions,
+        };
+        (service, asked)
     }
 
     async fn explain(&self, key: &ObjectKey) -> Result<ExplainPodResponse, ApiError> {
@@ -126,7 +134,9 @@ impl SchedulerService for PlacementService {
                 let why = "excludes name and namespace, which the pod itself has";
                 return Err(ApiError::bad_field("pod", why.to_owned()).into());
             }
-            let pod = Subject::Hypothetical(hypothetical::admitted(&pod)?);
+            let pod = hypothetical::admitted(&pod)?;
+            let pod = Arc::new(PodInfo::new(&pod, &self.pod_ip_resource));
+            let pod = Subject::Hypothetical(pod);
             return Ok(Response::new(self.ask(pod).await?));
         }
         if name.is_empty() {
@@ -141,21 +151,21 @@ impl SchedulerService for PlacementService {
 }
 
 fn response(
-    pod: &Arc<Pod>,
+    pod: &PodInfo,
     scheduler: &mut Scheduler,
     now: Duration,
     clock: Timestamp,
 ) -> ExplainPodResponse {
-    let uid = PodUid::from(pod.uid());
+    let uid = &pod.uid;
     let mut response = ExplainPodResponse {
         pod_uid: uid.to_string(),
         ..ExplainPodResponse::default()
     };
     let in_seconds = |until: Duration| until.saturating_sub(now).as_secs_f64();
-    match scheduler.explain(&uid) {
+    match scheduler.explain(uid) {
         PodExplanation::Unknown => {
-            let spec = pod.spec.as_ref();
-            response.node_name = spec.and_then(|s| s.node_name.clone()).unwrap_or_default();
+            let node = pod.node_name.as_ref();
+            response.node_name = node.map(ToString::to_string).unwrap_or_default();
             response.message = unknown(pod);
             response.set_state(PodState::Unknown);
             add_own_node(&mut response, pod, scheduler);
@@ -163,7 +173,8 @@ fn response(
         PodExplanation::Placed(node, placement, decided) => {
             response.message = placed(&node, placement, decided.as_ref());
             if placement == PlacementState::Bound {
-                response.bound_at = bound_at(pod).unwrap_or_default();
+                let time = pod.bound_at.as_ref().map(ToString::to_string);
+                response.bound_at = time.unwrap_or_default();
             }
             response.node_name = node.to_string();
             response.attempts = decided.as_ref().map_or(0, |decided| decided.attempt);
@@ -185,7 +196,7 @@ fn response(
             examination,
             suggestions: found,
         } => {
-            response.next_try_seconds = scheduler.next_attempt_at(&uid).map(in_seconds);
+            response.next_try_seconds = scheduler.next_attempt_at(uid).map(in_seconds);
             response.message = match waiting.attempts {
                 0 => "it was not tried yet".to_owned(),
                 _ => waiting.message,
@@ -211,7 +222,7 @@ fn response(
 }
 
 /// Adds the present result of the node that the pod is or was on.
-fn add_own_node(response: &mut ExplainPodResponse, pod: &Arc<Pod>, scheduler: &mut Scheduler) {
+fn add_own_node(response: &mut ExplainPodResponse, pod: &PodInfo, scheduler: &mut Scheduler) {
     let examination = Examination {
         rejection: None,
         nodes: scheduler.examine_own_node(pod).into_iter().collect(),
@@ -255,28 +266,17 @@ fn suggestions(found: Vec<Suggestion>) -> Vec<wire::Suggestion> {
 }
 
 /// The reason why an existing pod is not in this scheduler's queue.
-fn unknown(pod: &Pod) -> String {
-    let spec = pod.spec.as_ref();
-    let other = spec
-        .and_then(|spec| spec.scheduler_name.as_deref())
-        .filter(|name| *name != SCHEDULER_NAME);
-    let gates = spec.and_then(|spec| spec.scheduling_gates.as_deref());
-    let status = pod.status.as_ref();
-    let phase = status.and_then(|status| status.phase.as_deref());
-    match (other, gates) {
-        _ if pod_ips::is_terminal(pod) => {
-            format!(
-                "it has ended ({}) and needs no node",
-                phase.unwrap_or_default()
-            )
+fn unknown(pod: &PodInfo) -> String {
+    let needs = &pod.needs;
+    match (pod.end, &needs.other_scheduler) {
+        (Some(end), _) => format!("it has ended ({}) and needs no node", end.phase()),
+        _ if pod.is_deleting => "it is being deleted, so it gets no node".to_owned(),
+        (None, Some(other)) => format!("it is for another scheduler, {other:?}"),
+        (None, None) if !needs.scheduling_gates.is_empty() => {
+            let gates = needs.scheduling_gates.join(", ");
+            format!("it waits for its scheduling gates: {gates}")
         }
-        _ if pod.is_deleting() => "it is being deleted, so it gets no node".to_owned(),
-        (Some(other), _) => format!("it is for another scheduler, {other:?}"),
-        (None, Some(gates @ [_, ..])) => {
-            let gates: Vec<_> = gates.iter().map(|gate| gate.name.as_str()).collect();
-            format!("it waits for its scheduling gates: {}", gates.join(", "))
-        }
-        (None, _) => "the scheduler has not observed it yet".to_owned(),
+        (None, None) => "the scheduler has not observed it yet".to_owned(),
     }
 }
 
@@ -306,15 +306,6 @@ fn placed(node: &NodeName, placing: PlacementState, decided: Option<&PlacementDe
     format!(
         "{state} {node}, the best of {feasible} feasible nodes, of {examined} examined, of {nodes} in the cluster, in attempt {attempt}"
     )
-}
-
-/// The time at which the API server bound it.
-fn bound_at(pod: &Pod) -> Option<String> {
-    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
-    let scheduled = conditions
-        .iter()
-        .find(|condition| condition.type_ == "PodScheduled" && condition.status == "True")?;
-    Some(scheduled.last_transition_time.as_ref()?.0.to_string())
 }
 
 fn decision(decided: PlacementDecision, at: Timestamp) -> wire::Decision {
@@ -379,7 +370,7 @@ mod tests {
     use super::*;
     use crate::{
         config::IpPolicy,
-        testing::{NodeBuilder, PodBuilder},
+        testing::{AsInfo as _, NodeBuilder, PodBuilder},
     };
 
     #[test]
@@ -387,12 +378,12 @@ mod tests {
         let now = Duration::from_secs(5);
         let mut scheduler = Scheduler::new(IpPolicy::Resource);
         let clock = Timestamp::UNIX_EPOCH;
-        let pod = PodBuilder::new("p").pod();
+        let pod = PodBuilder::new("p").info();
         let ask = |scheduler: &mut Scheduler| response(&pod, scheduler, now, clock);
         assert_eq!(ask(&mut scheduler).state(), PodState::Unknown);
 
         scheduler.apply_node(Arc::new(NodeBuilder::new("n").node()), now);
-        scheduler.apply_pod(PodBuilder::new("p").pod(), now);
+        scheduler.apply_pod(PodBuilder::new("p").info(), now);
         assert_eq!(ask(&mut scheduler).state(), PodState::Queued);
         assert_eq!(ask(&mut scheduler).next_try_seconds, Some(0.0));
 
@@ -428,7 +419,7 @@ mod tests {
         let answer = ask(&mut scheduler);
         assert_eq!(answer.state(), PodState::Assumed);
         assert_eq!(answer.node_name, "n");
-        scheduler.apply_pod(PodBuilder::new("p").on("n").pod(), now);
+        scheduler.apply_pod(PodBuilder::new("p").on("n").info(), now);
         let answer = ask(&mut scheduler);
         assert_eq!(answer.state(), PodState::Bound);
         let want =
@@ -457,11 +448,11 @@ mod tests {
         assert_eq!(score.score, total);
 
         // Another client bound it first.
-        scheduler.apply_pod(PodBuilder::new("p").on("m").pod(), now);
+        scheduler.apply_pod(PodBuilder::new("p").on("m").info(), now);
         let want = "on m, where another client bound it; this scheduler chose n";
         assert_eq!(ask(&mut scheduler).message, want);
         scheduler.delete_pod(&pod, now);
-        scheduler.apply_pod(PodBuilder::new("p").on("m").pod(), now);
+        scheduler.apply_pod(PodBuilder::new("p").on("m").info(), now);
         let answer = ask(&mut scheduler);
         assert!(
             answer.message.contains("was not chosen here"),
@@ -471,13 +462,15 @@ mod tests {
         assert_eq!(answer.decision, None);
         assert!(answer.verdicts.is_empty() && answer.scores.is_empty());
         // Of a node that exists, the present result is shown, without the pod itself.
-        scheduler.apply_pod(PodBuilder::new("p").on("n").pod(), now);
-        let on_n = PodBuilder::new("p").on("n").pod();
+        scheduler.apply_pod(PodBuilder::new("p").on("n").info(), now);
+        let on_n = PodBuilder::new("p").on("n").info();
         let answer = response(&on_n, &mut scheduler, now, clock);
         assert_eq!(answer.decision, None);
         assert_eq!(answer.scores[0].free_pod_ips, 253);
         let ended = PodBuilder::new("p").on("n").ended("Succeeded", "");
-        let ended = ended.set("/status/conditions", serde_json::json!([])).pod();
+        let ended = ended
+            .set("/status/conditions", serde_json::json!([]))
+            .info();
         scheduler.delete_pod(&on_n, now);
         let answer = response(&ended, &mut scheduler, now, clock);
         assert_eq!(answer.message, "it has ended (Succeeded) and needs no node");
@@ -492,10 +485,10 @@ mod tests {
             let node = NodeBuilder::new(name).block(block, 253);
             scheduler.apply_node(Arc::new(node.node()), now);
         }
-        let answer = hypothetical::response(&PodBuilder::new("p").pod(), &scheduler);
+        let answer = hypothetical::response(&PodBuilder::new("p").info(), &scheduler);
         assert_eq!(answer.state(), PodState::Hypothetical);
         assert_eq!((&*answer.node_name, answer.scores.len()), ("a", 2));
-        let large = PodBuilder::new("p").ask("cpu", "9").pod();
+        let large = PodBuilder::new("p").ask("cpu", "9").info();
         let answer = hypothetical::response(&large, &scheduler);
         let want = "0/2 nodes are available: 2 Insufficient cpu.";
         assert_eq!(answer.message, want);

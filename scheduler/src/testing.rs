@@ -22,7 +22,7 @@ impl AsInfo for PodBuilder {
     type Info = Arc<PodInfo>;
 
     fn info(&self) -> Arc<PodInfo> {
-        Arc::new(PodInfo::new(self.pod(), &PodIpResource::default()))
+        Arc::new(PodInfo::new(&self.pod(), &PodIpResource::default()))
     }
 }
 

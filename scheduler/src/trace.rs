@@ -1,6 +1,6 @@
 //! The scheduler's spans in the journey of a pod.
 
-use podplane_api::core::Pod;
+use podplane_api::{core::Pod, pod_ips::PodIpResource};
 use podplane_client::Api;
 use podplane_host::clock::Instant;
 use podplane_service_runtime::trace::{InContext as _, Journey, Span, attribute};
@@ -33,11 +33,16 @@ pub(crate) fn attempt(attempt: &Attempt, turn: QueueStay) {
 }
 
 /// Binds within a span that is the parent of the API server's own.
-pub(crate) async fn bind(pods: &Api<Pod>, attempt: &Attempt, node: &NodeName) -> BindOutcome {
+pub(crate) async fn bind(
+    pods: &Api<Pod>,
+    pod_ips: &PodIpResource,
+    attempt: &Attempt,
+    node: &NodeName,
+) -> BindOutcome {
     let journey = Journey::creation(attempt.pod.uid.as_str());
     let mut span = Span::of(journey, "bind").client();
     span.set(attribute::CHOSEN, node.to_string());
-    let binding = bind::bind(pods, &attempt.pod, node);
+    let binding = bind::bind(pods, pod_ips, &attempt.pod, node);
     let outcome = binding.with_context(span.context()).await;
     match &outcome {
         BindOutcome::Bound => {}

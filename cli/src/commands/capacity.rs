@@ -119,7 +119,7 @@ pub(crate) fn run(args: &CapacityArgs, global: &GlobalOptions) -> anyhow::Result
         pod_ips_weight: DEFAULT_POD_IPS_WEIGHT,
         ..IpPolicy::default().into()
     });
-    let pod = PodInfo::new(pod.into(), resource);
+    let pod = PodInfo::new(&pod, resource);
     let limit = usize::try_from(args.limit).unwrap_or(usize::MAX);
     let report = capacity(&mut cache, &framework, &pod, limit);
     match args.output {

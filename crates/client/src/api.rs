@@ -159,6 +159,18 @@ pub enum ObjectEvent<K> {
     Bookmark(String),
 }
 
+impl<K> ObjectEvent<K> {
+    /// The same event of what `transform` makes of the object.
+    pub(crate) fn map<T>(self, transform: impl FnOnce(K) -> T) -> ObjectEvent<T> {
+        match self {
+            Self::Added(object) => ObjectEvent::Added(transform(object)),
+            Self::Modified(object) => ObjectEvent::Modified(transform(object)),
+            Self::Deleted(object) => ObjectEvent::Deleted(transform(object)),
+            Self::Bookmark(at) => ObjectEvent::Bookmark(at),
+        }
+    }
+}
+
 /// The options of a deletion.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeleteParams {

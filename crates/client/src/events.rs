@@ -105,8 +105,20 @@ impl EventRecorder {
         action: &'static str,
         message: impl Into<String>,
     ) {
+        self.record_about(reference(object), r#type, reason, action, message);
+    }
+
+    /// The same as [`record`](Self::record), for a caller that does not have the object.
+    pub fn record_about(
+        &self,
+        about: ObjectReference,
+        r#type: EventType,
+        reason: &'static str,
+        action: &'static str,
+        message: impl Into<String>,
+    ) {
         let occurrence = Occurrence {
-            about: reference(object),
+            about,
             source: self.source.clone(),
             r#type,
             reason,

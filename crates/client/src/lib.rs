@@ -41,6 +41,7 @@ pub use podplane_proto::{
 pub use queue::{Backoff, QueueStats, WorkQueue};
 pub use queue_metrics::QueueMetrics;
 pub use reflector::{
-    Cache, CacheChange, ChangeSource, Changes, WatcherEvent, indexed_reflector, reflector, watcher,
+    Cache, CacheChange, CacheItem, ChangeSource, Changes, WatcherEvent, indexed_reflector,
+    reflector, transforming_reflector, watcher,
 };
 pub use trace::{TracedChannel, traced};

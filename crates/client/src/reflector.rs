@@ -1,8 +1,8 @@
 //! A local copy of the objects of a kind, kept up to date by list and watch.
 //!
-//! [`watcher`] lists, then watches from the list's revision. When the stream ends it resumes at the
-//! last revision it saw; when that is too old it lists again, and the cache gets the difference,
-//! deletions included. It never gives up; it backs off between failures.
+//! [`watcher`] lists in pages, then watches from the list's revision. When the stream ends it resumes
+//! at the last revision it saw; when that is too old it lists again, and the cache gets the
+//! difference, deletions included. It never gives up; it backs off between failures.
 
 mod index;
 
@@ -24,6 +24,28 @@ use tokio::sync::{Notify, watch};
 
 use self::index::KeyIndex;
 use crate::api::{Api, ListParams, ObjectEvent, ObjectList};
+
+/// The number of objects in a page of a list, as in client-go.
+const PAGE: i64 = 500;
+
+/// An item of a cache: an object, or what its reader needs of it ([`transforming_reflector`]).
+pub trait CacheItem: Clone + PartialEq + Send + Sync + 'static {
+    /// The namespace and name.
+    fn key(&self) -> ObjectKey;
+
+    /// `metadata.uid`.
+    fn uid(&self) -> &str;
+}
+
+impl<K: Object> CacheItem for K {
+    fn key(&self) -> ObjectKey {
+        Object::key(self)
+    }
+
+    fn uid(&self) -> &str {
+        Object::uid(self)
+    }
+}
 
 /// A change of an object in the cache.
 #[derive(Clone, Debug, PartialEq)]
@@ -82,7 +104,17 @@ pub fn reflector<K: Object>(
     api: Api<K>,
     params: ListParams,
 ) -> (Cache<K>, impl Future<Output = ()> + Send + 'static) {
-    new_reflector(api, params, None)
+    new_reflector(api, params, None, |object| object)
+}
+
+/// Returns a [`reflector`] that keeps what `transform` makes of each object, and not the object
+/// itself. client-go calls it a TransformFunc. Not even the first list is in memory as a whole.
+pub fn transforming_reflector<K: Object, T: CacheItem>(
+    api: Api<K>,
+    params: ListParams,
+    transform: impl FnMut(K) -> T + Send + 'static,
+) -> (Cache<T>, impl Future<Output = ()> + Send + 'static) {
+    new_reflector(api, params, None, transform)
 }
 
 /// Returns a [`reflector`] whose cache can list the objects of one index key, such as the pods of
@@ -92,14 +124,16 @@ pub fn indexed_reflector<K: Object>(
     params: ListParams,
     index_key: fn(&K) -> Option<&str>,
 ) -> (Cache<K>, impl Future<Output = ()> + Send + 'static) {
-    new_reflector(api, params, Some(KeyIndex::new(index_key)))
+    let index = KeyIndex::new(index_key);
+    new_reflector(api, params, Some(index), |object| object)
 }
 
-fn new_reflector<K: Object>(
+fn new_reflector<K: Object, T: CacheItem>(
     api: Api<K>,
     params: ListParams,
-    index: Option<KeyIndex<K>>,
-) -> (Cache<K>, impl Future<Output = ()> + Send + 'static) {
+    index: Option<KeyIndex<T>>,
+    transform: impl FnMut(K) -> T + Send + 'static,
+) -> (Cache<T>, impl Future<Output = ()> + Send + 'static) {
     let state = CacheState {
         objects: BTreeMap::new(),
         index,
@@ -113,10 +147,11 @@ fn new_reflector<K: Object>(
         shared: shared.clone(),
         synced,
     };
-    (cache, run_reflector(api, params, shared, synced_tx))
+    let run = run_reflector(api, params, transform, shared, synced_tx);
+    (cache, run)
 }
 
-impl<K: Object> Cache<K> {
+impl<K: CacheItem> Cache<K> {
     /// The object with that key.
     pub fn get(&self, key: &ObjectKey) -> Option<Arc<K>> {
         self.shared.lock().objects.get(key).cloned()
@@ -229,7 +264,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<K: Object> CacheState<K> {
+impl<K: CacheItem> CacheState<K> {
     fn apply(&mut self, object: K, source: ChangeSource) {
         let new = Arc::new(object);
         let old = self.objects.insert(new.key(), new.clone());
@@ -314,7 +349,16 @@ pub enum WatcherEvent<K> {
 pub async fn watcher<K: Object>(
     api: Api<K>,
     params: ListParams,
-    mut on_event: impl FnMut(WatcherEvent<K>) + Send,
+    on_event: impl FnMut(WatcherEvent<K>) + Send,
+) {
+    transforming_watcher(api, params, |object| object, on_event).await;
+}
+
+async fn transforming_watcher<K: Object, T: Send>(
+    api: Api<K>,
+    params: ListParams,
+    mut transform: impl FnMut(K) -> T + Send,
+    mut on_event: impl FnMut(WatcherEvent<T>) + Send,
 ) {
     // Starts over with every event.
     let mut waits = backoff();
@@ -323,7 +367,7 @@ pub async fn watcher<K: Object>(
     // orderly end are no failures.
     let mut failures = 0_u32;
     loop {
-        let mut on_progress = |progress: FollowProgress<K>| match progress {
+        let mut on_progress = |progress: FollowProgress<T>| match progress {
             FollowProgress::Watching if failures > 0 => {
                 tracing::info!(kind = K::KIND, failures, "watch resumed");
                 failures = 0;
@@ -336,7 +380,14 @@ pub async fn watcher<K: Object>(
                 on_event(event);
             }
         };
-        let ended = list_and_watch_once(&api, &params, &mut revision, &mut on_progress).await;
+        let ended = list_and_watch_once(
+            &api,
+            &params,
+            &mut revision,
+            &mut transform,
+            &mut on_progress,
+        )
+        .await;
         let wait = waits.next().unwrap_or_default();
         match &ended {
             Ok(()) => tracing::debug!(kind = K::KIND, "watch ended; resuming"),
@@ -362,16 +413,17 @@ enum FollowProgress<K> {
 }
 
 /// Lists if there is no revision to resume from, then reports the events of a watch until it ends.
-async fn list_and_watch_once<K: Object>(
+async fn list_and_watch_once<K: Object, T: Send>(
     api: &Api<K>,
     params: &ListParams,
     revision: &mut Option<String>,
-    on_progress: &mut (impl FnMut(FollowProgress<K>) + Send),
+    transform: &mut (impl FnMut(K) -> T + Send),
+    on_progress: &mut (impl FnMut(FollowProgress<T>) + Send),
 ) -> Result<(), ApiError> {
     let from = match revision {
         Some(from) => from.clone(),
         None => {
-            let list = api.list(params).await?;
+            let list = list_by_pages(api, params, transform).await?;
             let from = revision.insert(list.resource_version.clone()).clone();
             on_progress(FollowProgress::Event(WatcherEvent::Listed(list)));
             from
@@ -387,15 +439,49 @@ async fn list_and_watch_once<K: Object>(
             | ObjectEvent::Deleted(object) => object.resource_version().into(),
             ObjectEvent::Bookmark(at) => at.clone(),
         });
+        let event = event.map(&mut *transform);
         on_progress(FollowProgress::Event(WatcherEvent::Event(event)));
     }
     Ok(())
 }
 
-async fn run_reflector<K: Object>(
+/// Lists all objects that match, as they were at the revision of the first page.
+async fn list_by_pages<K: Object, T>(
+    api: &Api<K>,
+    params: &ListParams,
+    transform: &mut impl FnMut(K) -> T,
+) -> Result<ObjectList<T>, ApiError> {
+    let mut params = ListParams {
+        limit: PAGE,
+        ..params.clone()
+    };
+    let mut items = Vec::new();
+    loop {
+        let page = api.list(&params).await?;
+        items.extend(page.items.into_iter().map(&mut *transform));
+        match page.continue_token {
+            // The token stands for the revision.
+            Some(token) => {
+                params.continue_token = token;
+                params.resource_version.clear();
+                params.resource_version_match.clear();
+            }
+            None => {
+                return Ok(ObjectList {
+                    resource_version: page.resource_version,
+                    continue_token: None,
+                    items,
+                });
+            }
+        }
+    }
+}
+
+async fn run_reflector<K: Object, T: CacheItem>(
     api: Api<K>,
     params: ListParams,
-    shared: Arc<SharedCache<K>>,
+    transform: impl FnMut(K) -> T + Send,
+    shared: Arc<SharedCache<T>>,
     synced: watch::Sender<bool>,
 ) {
     let apply = move |event| match event {
@@ -411,7 +497,7 @@ async fn run_reflector<K: Object>(
         }
         WatcherEvent::Event(ObjectEvent::Bookmark(_)) | WatcherEvent::Interrupted(_) => {}
     };
-    watcher(api, params, apply).await;
+    transforming_watcher(api, params, transform, apply).await;
 }
 
 impl<K> fmt::Debug for Cache<K> {

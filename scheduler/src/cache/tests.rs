@@ -193,10 +193,10 @@ proptest! {
                 let here = pods.iter().filter(|(_, (n, _))| node_name(*n) == node.name);
                 let here: Vec<_> = here.map(|(p, _)| pod(*p).info()).collect();
                 let mut requested = Resources::default();
-                here.iter().for_each(|pod| requested.add(&pod.requests));
+                here.iter().for_each(|pod| requested.add(&pod.needs.requests));
                 prop_assert_eq!(node.pods().len(), here.len());
                 prop_assert_eq!(node.pods().requested(), &requested);
-                let holding = here.iter().filter(|pod| pod.needs_ip()).count();
+                let holding = here.iter().filter(|pod| pod.needs.needs_ip()).count();
                 let holding = u64::try_from(holding).unwrap();
                 prop_assert_eq!(node.pods().holding_ips(), holding);
                 let free = node.addresses().free();

@@ -92,7 +92,7 @@ proptest! {
             prop_assert!(room.refusal.is_some());
         }
         prop_assert_eq!(report.total, in_turn.values().sum::<usize>());
-        if !wanted.info().depends_on_copies() {
+        if !wanted.info().needs.depends_on_copies() {
             prop_assert_eq!(report.total, one_by_one(&objects, &present, &wanted));
         }
     }

@@ -1,9 +1,6 @@
 //! `spec.affinity.podAffinity` and `podAntiAffinity`.
 
-use std::{
-    hash::{Hash, Hasher},
-    sync::Arc,
-};
+use std::sync::Arc;
 
 use podplane_api::{
     core::{self, PodSpec},
@@ -13,7 +10,7 @@ use podplane_api::{
 use super::{LabelMap, pod_selector};
 
 /// A set of pods, and the label whose value says which nodes are near them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AffinityTerm {
     /// The key of the node label whose values are the domains.
     pub topology_key: String,
@@ -23,14 +20,6 @@ pub struct AffinityTerm {
     pub namespace_selector: Option<LabelSelector>,
     /// The labels of the pods. `None` selects none.
     pub selector: Option<LabelSelector>,
-}
-
-impl Hash for AffinityTerm {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.topology_key.hash(state);
-        self.namespaces.hash(state);
-        self.selector.as_ref().map(ToString::to_string).hash(state);
-    }
 }
 
 impl AffinityTerm {

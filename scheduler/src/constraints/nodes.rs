@@ -13,7 +13,7 @@ use crate::names::NodeName;
 const NAME_FIELD: &str = "metadata.name";
 
 /// A requirement on one label, or on the name.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ValueRequirement {
     /// The key of the label.
     pub key: String,
@@ -57,7 +57,7 @@ impl ValueRequirement {
 }
 
 /// A conjunction of requirements. The empty one selects no node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct NodeTerm {
     /// The requirements on labels.
     pub labels: Vec<ValueRequirement>,
@@ -97,7 +97,7 @@ impl NodeTerm {
 }
 
 /// The nodes that a pod requires: `nodeSelector` and the required terms of its node affinity.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RequiredNodes {
     /// `nodeSelector`.
     pub selector: Vec<ValueRequirement>,

@@ -5,7 +5,7 @@ use podplane_api::{core::TopologySpreadConstraint, selector::LabelSelector};
 use super::{LabelMap, pod_selector};
 
 /// A limit on the difference in the number of pods between domains.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SpreadConstraint {
     /// `maxSkew`.
     pub max_skew: i64,

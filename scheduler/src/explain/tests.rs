@@ -1,6 +1,9 @@
 //! The scan of a decision and the detailed examination agree.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use proptest::prelude::{Strategy, any, prop, prop_assert, prop_assert_eq, proptest};
 use serde_json::{Value, json};
@@ -112,12 +115,12 @@ proptest! {
         for (at, seed) in pods.iter().enumerate() {
             let on = usize::try_from(*seed >> 20).unwrap() % nodes.len();
             let pod = pod(&format!("q{at}"), *seed).on(&format!("n{on}"));
-            cache.confirm(Arc::new(PodInfo::new(pod.pod(), &Default::default())), &NodeName::from(&*format!("n{on}")));
+            cache.confirm(Arc::new(PodInfo::new(&pod.pod(), &Default::default())), &NodeName::from(&*format!("n{on}")));
             placed.push((*pod.pod()).clone());
         }
         // What is derived from nodes and pods follows their changes.
         placed.retain(|pod: &Pod| {
-            let info = PodInfo::new(Arc::new(pod.clone()), &Default::default());
+            let info = PodInfo::new(&pod, &Default::default());
             let stays = info.uid.as_str().len() == 2;
             if !stays {
                 cache.remove_pod(&info.uid);
@@ -132,7 +135,7 @@ proptest! {
         cache.apply_node(Arc::new(first));
         for (at, seed) in wanted.iter().enumerate() {
             let pod = pod(&format!("p{at}"), *seed);
-            let info = PodInfo::new(pod.pod(), &Default::default());
+            let info = PodInfo::new(&pod.pod(), &Default::default());
             // The columns of labels are only a cache.
             if at % 2 == 0 {
                 cache.prepare(&info);
@@ -150,7 +153,7 @@ proptest! {
                         prop_assert!(examined.scores().any(|one| one == score));
                     }
                     let placed_pod = pod.on(choice.node.as_str());
-                    cache.confirm(Arc::new(PodInfo::new(placed_pod.pod(), &Default::default())), &choice.node);
+                    cache.confirm(Arc::new(PodInfo::new(&placed_pod.pod(), &Default::default())), &choice.node);
                     placed.push((*placed_pod.pod()).clone());
                 }
                 Err(error) => {

@@ -42,7 +42,7 @@ impl Plugin for InterPodAffinity {
                 existing.add(input.cluster, owners.key, owners.counts, 1);
             }
         }
-        let terms: Vec<_> = pod.affinity_terms(AffinityEffect::Required).collect();
+        let terms: Vec<_> = pod.needs.affinity_terms(AffinityEffect::Required).collect();
         let mut near = DomainSums::default();
         if !terms.is_empty() {
             for namespace in input.cluster.pods().namespaces() {
@@ -61,14 +61,17 @@ impl Plugin for InterPodAffinity {
             }
         }
         let mut apart = DomainSums::default();
-        let forbidden: Vec<_> = pod.affinity_terms(AffinityEffect::Forbidden).collect();
+        let forbidden: Vec<_> = pod
+            .needs
+            .affinity_terms(AffinityEffect::Forbidden)
+            .collect();
         for term in &forbidden {
             apart.add_selected(input.cluster, term, 1);
         }
         if existing.is_empty() && terms.is_empty() && forbidden.is_empty() {
             return PreFilter::Skip;
         }
-        let labels = pod.labels();
+        let labels = &pod.labels;
         let selects_itself = |term: &&AffinityTerm| {
             selects_namespace(term, pod.namespace(), input.cluster) && term.selects_labels(labels)
         };
@@ -91,7 +94,7 @@ impl Plugin for InterPodAffinity {
         _feasible: &[&'a NodeInfo],
     ) -> Option<Box<dyn NodeScorer + 'a>> {
         let mut sums = DomainSums::default();
-        for rule in &input.pod.affinity {
+        for rule in &input.pod.needs.affinity {
             if let AffinityEffect::Preferred(weight) = rule.effect {
                 sums.add_selected(input.cluster, &rule.term, weight);
             }
@@ -113,8 +116,8 @@ impl Plugin for InterPodAffinity {
 
     fn heeds(&self, pod: &PodInfo, event: &PluginEvent<'_>) -> bool {
         let selects = |pod: &PodInfo, effect, other: &PodInfo| {
-            let mut terms = pod.affinity_terms(effect);
-            terms.any(|term| term.selects_labels(other.labels()))
+            let mut terms = pod.needs.affinity_terms(effect);
+            terms.any(|term| term.selects_labels(&other.labels))
         };
         match event {
             PluginEvent::NodeChanged(change) => *change == NodeChange::Labels,
@@ -160,7 +163,7 @@ fn rules_on<'a>(
     let rules = cluster.pods().rules_for(namespace);
     let selecting = rules.filter(move |existing| {
         let term = &existing.rule.term;
-        term.selects_namespace_of_new_pod(namespace, labels) && term.selects_labels(pod.labels())
+        term.selects_namespace_of_new_pod(namespace, labels) && term.selects_labels(&pod.labels)
     });
     selecting.map(|existing| {
         let owners = RuleOwners {

@@ -28,7 +28,7 @@ impl Plugin for NodeAffinity {
     }
 
     fn pre_filter<'a>(&'a self, input: CycleInput<'a>) -> PreFilter<'a> {
-        let required = &input.pod.required_nodes;
+        let required = &input.pod.needs.required_nodes;
         if required.is_empty() {
             return PreFilter::Skip;
         }
@@ -47,7 +47,7 @@ impl Plugin for NodeAffinity {
         input: CycleInput<'a>,
         _feasible: &[&'a NodeInfo],
     ) -> Option<Box<dyn NodeScorer + 'a>> {
-        let preferred = &input.pod.preferred_nodes;
+        let preferred = &input.pod.needs.preferred_nodes;
         let terms = preferred
             .iter()
             .map(|(weight, term)| (*weight, TermMatch::new(term, input.cluster)));

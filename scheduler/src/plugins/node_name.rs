@@ -24,7 +24,7 @@ impl Plugin for NodeName {
     }
 
     fn pre_filter<'a>(&'a self, input: CycleInput<'a>) -> PreFilter<'a> {
-        match input.pod.node_name() {
+        match input.pod.node_name.clone() {
             Some(name) => PreFilter::Filter(Box::new(Named(name))),
             None => PreFilter::Skip,
         }

@@ -23,14 +23,14 @@ impl Plugin for NodePorts {
     }
 
     fn pre_filter<'a>(&'a self, input: CycleInput<'a>) -> PreFilter<'a> {
-        match input.pod.host_ports.as_slice() {
+        match input.pod.needs.host_ports.as_slice() {
             [] => PreFilter::Skip,
             ports => PreFilter::Filter(Box::new(WantedPorts(ports))),
         }
     }
 
     fn heeds(&self, pod: &PodInfo, event: &PluginEvent<'_>) -> bool {
-        matches!(event, PluginEvent::PodFreed(freed) if conflict(&pod.host_ports, &freed.host_ports))
+        matches!(event, PluginEvent::PodFreed(freed) if conflict(&pod.needs.host_ports, &freed.needs.host_ports))
     }
 }
 

@@ -26,7 +26,7 @@ impl Plugin for BalancedAllocation {
         input: CycleInput<'a>,
         _feasible: &[&'a NodeInfo],
     ) -> Option<Box<dyn NodeScorer + 'a>> {
-        let requests = &input.pod.requests;
+        let requests = &input.pod.needs.requests;
         let is_best_effort = requests.cpu == 0 && requests.memory == 0;
         (!is_best_effort).then(|| Box::new(Balance(requests)) as Box<dyn NodeScorer>)
     }

@@ -53,10 +53,10 @@ impl Plugin for Fit {
     fn pre_filter<'a>(&'a self, input: CycleInput<'a>) -> PreFilter<'a> {
         let is_counted =
             |name: &str| self.policy != IpPolicy::Resource || name != self.pod_ip_resource.as_str();
-        let extended = input.pod.requests.extended();
+        let extended = input.pod.needs.requests.extended();
         PreFilter::Filter(Box::new(FitState {
             policy: self.policy,
-            wanted: &input.pod.requests,
+            wanted: &input.pod.needs.requests,
             extended: extended.filter(|(name, _)| is_counted(name)).collect(),
         }))
     }
@@ -66,7 +66,7 @@ impl Plugin for Fit {
         input: CycleInput<'a>,
         _feasible: &[&'a NodeInfo],
     ) -> Option<Box<dyn NodeScorer + 'a>> {
-        Some(Box::new(LeastAllocated(&input.pod.scoring_requests)))
+        Some(Box::new(LeastAllocated(&input.pod.needs.scoring_requests)))
     }
 
     fn weight(&self) -> i64 {

@@ -31,7 +31,7 @@ impl Plugin for NodeUnschedulable {
             effect: "NoSchedule".to_owned(),
             ..Taint::default()
         };
-        match tolerates(input.pod.tolerations(), &cordon) {
+        match tolerates(&input.pod.needs.tolerations, &cordon) {
             true => PreFilter::Skip,
             false => PreFilter::Filter(Box::new(Intolerant)),
         }

@@ -39,8 +39,8 @@ struct NeedsAddresses {
 
 impl NeedsAddresses {
     fn of(pod: &PodInfo) -> Option<Box<Self>> {
-        let needed = i64::try_from(pod.needed_ips).unwrap_or(i64::MAX);
-        pod.needs_ip().then(|| Box::new(Self { needed }))
+        let needed = i64::try_from(pod.needs.ips).unwrap_or(i64::MAX);
+        pod.needs.needs_ip().then(|| Box::new(Self { needed }))
     }
 }
 
@@ -78,7 +78,7 @@ impl Plugin for PodIps {
             PluginEvent::NodeChanged(change) => {
                 matches!(change, NodeChange::PodIpCapacity | NodeChange::PodIps)
             }
-            PluginEvent::PodFreed(freed) => freed.needs_ip(),
+            PluginEvent::PodFreed(freed) => freed.needs.needs_ip(),
             PluginEvent::PodPlaced(_) | PluginEvent::NamespaceChanged => false,
         }
     }

@@ -37,7 +37,7 @@ impl Plugin for PodTopologySpread {
     }
 
     fn pre_filter<'a>(&'a self, input: CycleInput<'a>) -> PreFilter<'a> {
-        let constraints = input.pod.spread.iter().filter(|one| one.is_required);
+        let constraints = input.pod.needs.spread.iter().filter(|one| one.is_required);
         let counted = CountedDomains::all(input, constraints);
         if counted.is_empty() {
             return PreFilter::Skip;
@@ -50,7 +50,7 @@ impl Plugin for PodTopologySpread {
                 _ => found.min().copied().unwrap_or(0),
             };
             // A domain may have so many pods before the new one.
-            let own = i64::from(constraint.selects(input.pod.labels()));
+            let own = i64::from(constraint.selects(&input.pod.labels));
             SpreadLimit {
                 most: constraint.max_skew + least - own,
                 domains,
@@ -64,7 +64,7 @@ impl Plugin for PodTopologySpread {
         input: CycleInput<'a>,
         feasible: &[&'a NodeInfo],
     ) -> Option<Box<dyn NodeScorer + 'a>> {
-        let constraints = input.pod.spread.iter().filter(|one| !one.is_required);
+        let constraints = input.pod.needs.spread.iter().filter(|one| !one.is_required);
         let counted = CountedDomains::all(input, constraints);
         if counted.is_empty() {
             return None;
@@ -95,8 +95,8 @@ impl Plugin for PodTopologySpread {
 
     fn heeds(&self, pod: &PodInfo, event: &PluginEvent<'_>) -> bool {
         let concerns = |other: &PodInfo| {
-            let selects = |one: &SpreadConstraint| one.selects(other.labels());
-            other.namespace() == pod.namespace() && pod.spread.iter().any(selects)
+            let selects = |one: &SpreadConstraint| one.selects(&other.labels);
+            other.namespace() == pod.namespace() && pod.needs.spread.iter().any(selects)
         };
         match event {
             PluginEvent::NodeChanged(change) => {
@@ -141,7 +141,7 @@ impl<'a> CountedDomains<'a> {
         if all.is_empty() {
             return all;
         }
-        let required = RequiredMatch::new(&pod.required_nodes, cluster);
+        let required = RequiredMatch::new(&pod.needs.required_nodes, cluster);
         let by_node: Vec<_> = all
             .iter()
             .map(|domains| pods_by_node(input, domains.constraint))
@@ -153,7 +153,8 @@ impl<'a> CountedDomains<'a> {
             for (domains, by_node) in all.iter_mut().zip(&by_node) {
                 let constraint = domains.constraint;
                 if constraint.honors_affinity && !required.selects(node)
-                    || constraint.honors_taints && untolerated(pod.tolerations(), node).is_some()
+                    || constraint.honors_taints
+                        && untolerated(&pod.needs.tolerations, node).is_some()
                 {
                     continue;
                 }

@@ -31,7 +31,7 @@ impl Plugin for TaintToleration {
     }
 
     fn pre_filter<'a>(&'a self, input: CycleInput<'a>) -> PreFilter<'a> {
-        PreFilter::Filter(Box::new(Tolerations(input.pod.tolerations())))
+        PreFilter::Filter(Box::new(Tolerations(&input.pod.needs.tolerations)))
     }
 
     fn pre_score<'a>(
@@ -39,7 +39,7 @@ impl Plugin for TaintToleration {
         input: CycleInput<'a>,
         _feasible: &[&'a NodeInfo],
     ) -> Option<Box<dyn NodeScorer + 'a>> {
-        Some(Box::new(Tolerations(input.pod.tolerations())))
+        Some(Box::new(Tolerations(&input.pod.needs.tolerations)))
     }
 
     fn weight(&self) -> i64 {

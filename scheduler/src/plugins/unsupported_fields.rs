@@ -18,8 +18,7 @@ impl Plugin for UnsupportedFields {
     }
 
     fn pre_filter<'a>(&'a self, input: CycleInput<'a>) -> PreFilter<'a> {
-        let spec = input.pod.pod.spec.as_ref();
-        match spec.and_then(unsupported) {
+        match &input.pod.needs.unsupported_field {
             Some(field) => PreFilter::Reject(format!("{field} is not supported")),
             None => PreFilter::Skip,
         }
@@ -33,7 +32,7 @@ impl Plugin for UnsupportedFields {
 
 /// The path of the first unsupported field. Volumes that are part of the pod are no constraint on
 /// its node.
-fn unsupported(spec: &PodSpec) -> Option<String> {
+pub(crate) fn first(spec: &PodSpec) -> Option<String> {
     let volumes = spec.volumes.iter().flatten().enumerate();
     let mut claims = volumes.filter_map(|(at, volume)| {
         let field = claim_field(volume)?;

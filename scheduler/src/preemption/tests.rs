@@ -24,8 +24,8 @@ fn cluster(nodes: &[NodeBuilder], pods: &[PodBuilder]) -> Cluster {
         cache.apply_node(Arc::new(node.node()));
     }
     for pod in pods {
-        let pod = Arc::new(PodInfo::new(pod.pod(), &Default::default()));
-        let node = pod.node_name().unwrap();
+        let pod = Arc::new(PodInfo::new(&pod.pod(), &Default::default()));
+        let node = pod.node_name.clone().unwrap();
         cache.confirm(pod, &node);
     }
     cache.cluster().clone()
@@ -39,7 +39,7 @@ fn decide(
 ) -> Result<(String, Vec<String>, usize), String> {
     let mut cluster = cluster(nodes, pods);
     let framework = Framework::new(IpPolicy::Resource.into());
-    let pod = PodInfo::new(pod.pod(), &Default::default());
+    let pod = PodInfo::new(&pod.pod(), &Default::default());
     let before: Vec<_> = cluster
         .nodes()
         .map(|node| node.pods().requested().clone())

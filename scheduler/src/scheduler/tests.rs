@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
     config::IpPolicy,
-    testing::{NodeBuilder, PodBuilder},
+    testing::{AsInfo as _, NodeBuilder, PodBuilder},
 };
 
 fn s(seconds: u64) -> Duration {
@@ -26,10 +26,10 @@ fn story(policy: IpPolicy, node: &NodeBuilder) -> (Scheduler, usize, usize, Vec<
     scheduler.apply_node(Arc::new(node.node()), s(0));
     for n in 0..2 {
         let pod = PodBuilder::new(&format!("host-{n}")).host_network();
-        scheduler.apply_pod(pod.pod(), s(0));
+        scheduler.apply_pod(pod.info(), s(0));
     }
     for n in 0..9 {
-        scheduler.apply_pod(PodBuilder::new(&format!("other-{n}")).pod(), s(1));
+        scheduler.apply_pod(PodBuilder::new(&format!("other-{n}")).info(), s(1));
     }
     let (placed, messages) = settle(&mut scheduler, s(1));
     let host = placed
@@ -79,9 +79,9 @@ fn story_a_has_the_documented_numbers() {
 fn waiting_for_an_address(pods: impl IntoIterator<Item = PodBuilder>) -> Scheduler {
     let mut scheduler = Scheduler::new(IpPolicy::Resource);
     scheduler.apply_node(Arc::new(block("10.255.0.0/30", 1).node()), s(0));
-    scheduler.apply_pod(PodBuilder::new("holder").on("n").pod(), s(0));
+    scheduler.apply_pod(PodBuilder::new("holder").on("n").info(), s(0));
     for pod in pods {
-        scheduler.apply_pod(pod.pod(), s(0));
+        scheduler.apply_pod(pod.info(), s(0));
     }
     settle(&mut scheduler, s(0));
     scheduler
@@ -93,7 +93,7 @@ fn a_freed_address_wakes_one_pod_and_the_next_if_it_is_not_used() {
     let vip = PodBuilder::new("vip").priority(9);
     let mut scheduler = waiting_for_an_address(pods.chain([vip.clone()]));
     assert_eq!(scheduler.pending().unschedulable, 51);
-    scheduler.delete_pod(&PodBuilder::new("holder").on("n").pod(), s(20));
+    scheduler.delete_pod(&PodBuilder::new("holder").on("n").info(), s(20));
     let QueueLengths {
         active,
         backoff,
@@ -101,7 +101,7 @@ fn a_freed_address_wakes_one_pod_and_the_next_if_it_is_not_used() {
     } = scheduler.pending();
     assert_eq!((active + backoff, unschedulable), (1, 50));
     // The pod that was woken is deleted before its attempt.
-    scheduler.delete_pod(&vip.pod(), s(20));
+    scheduler.delete_pod(&vip.info(), s(20));
     let (placed, messages) = settle(&mut scheduler, s(20));
     assert_eq!((placed, messages.len()), (vec!["low-00".to_owned()], 0));
     assert_eq!(scheduler.pending().unschedulable, 49);
@@ -111,7 +111,7 @@ fn a_freed_address_wakes_one_pod_and_the_next_if_it_is_not_used() {
 fn room_that_a_woken_pod_does_not_use_wakes_the_next() {
     let picky = PodBuilder::new("picky").priority(9);
     let mut scheduler = waiting_for_an_address([picky.clone(), PodBuilder::new("plain")]);
-    scheduler.delete_pod(&PodBuilder::new("holder").on("n").pod(), s(20));
+    scheduler.delete_pod(&PodBuilder::new("holder").on("n").info(), s(20));
     // Before its attempt a better node appears.
     let better = NodeBuilder::new("better").block("10.255.1.0/24", 253);
     scheduler.apply_node(Arc::new(better.node()), s(20));
@@ -129,7 +129,7 @@ fn a_changed_node_renews_the_reasons_of_pods_that_it_has_no_room_for() {
     let mut scheduler = Scheduler::new(IpPolicy::Resource);
     scheduler.apply_node(Arc::new(NodeBuilder::new("n").node()), s(0));
     for n in 0..3 {
-        scheduler.apply_pod(PodBuilder::new(&format!("p{n}")).pod(), s(0));
+        scheduler.apply_pod(PodBuilder::new(&format!("p{n}")).info(), s(0));
     }
     let short = "0/1 nodes are available: 1 Insufficient pod IPs.";
     let waits = format!("{short} n: waits for its podCIDR.");
@@ -148,7 +148,7 @@ fn a_changed_node_renews_the_reasons_of_pods_that_it_has_no_room_for() {
 fn a_freed_address_does_not_wake_pods_that_other_filters_keep_away() {
     let big = PodBuilder::new("big").priority(9).ask("cpu", "9");
     let mut scheduler = waiting_for_an_address([big, PodBuilder::new("small")]);
-    scheduler.delete_pod(&PodBuilder::new("holder").on("n").pod(), s(20));
+    scheduler.delete_pod(&PodBuilder::new("holder").on("n").info(), s(20));
     let (placed, messages) = settle(&mut scheduler, s(20));
     assert_eq!((placed, messages.len()), (vec!["small".to_owned()], 0));
 }
@@ -159,7 +159,7 @@ fn a_refused_binding_is_tried_on_another_node_at_once() {
     let node = |name: &str, block: &str| NodeBuilder::new(name).block(block, 5).node();
     scheduler.apply_node(Arc::new(node("a", "10.0.0.0/29")), s(0));
     scheduler.apply_node(Arc::new(node("b", "10.0.1.0/29")), s(0));
-    let pod = PodBuilder::new("p").pod();
+    let pod = PodBuilder::new("p").info();
     scheduler.apply_pod(pod, s(0));
     let refuse = |scheduler: &mut Scheduler, now| {
         let Attempt { pod, outcome, .. } = scheduler.attempt(now).unwrap();
@@ -189,9 +189,9 @@ fn pod_cidr_policy_counts_host_network_pods() {
     let system = PodBuilder::new("kube-proxy")
         .namespace("kube-system")
         .on("n");
-    scheduler.apply_pod(system.pod(), s(0));
+    scheduler.apply_pod(system.info(), s(0));
     for n in 0..9 {
-        scheduler.apply_pod(PodBuilder::new(&n.to_string()).pod(), s(0));
+        scheduler.apply_pod(PodBuilder::new(&n.to_string()).info(), s(0));
     }
     assert_eq!(settle(&mut scheduler, s(0)).0.len(), 4);
 }
@@ -200,9 +200,9 @@ fn pod_cidr_policy_counts_host_network_pods() {
 fn freed_address_serves_exactly_one_pod() {
     let (mut scheduler, ..) = story(IpPolicy::Resource, &block("10.255.0.0/30", 1));
     let host = PodBuilder::new("host-0").host_network().on("n");
-    scheduler.delete_pod(&host.pod(), s(60));
+    scheduler.delete_pod(&host.info(), s(60));
     assert!(!scheduler.is_ready(s(60)), "that pod held no address");
-    scheduler.delete_pod(&PodBuilder::new("other-0").on("n").pod(), s(60));
+    scheduler.delete_pod(&PodBuilder::new("other-0").on("n").info(), s(60));
     let (placed, messages) = settle(&mut scheduler, s(60));
     assert_eq!((placed.len(), messages.len()), (1, 0));
     assert!(!scheduler.is_ready(s(90)));
@@ -217,12 +217,12 @@ fn wakes_no_pod_for_an_event_that_cannot_help() {
     scheduler.apply_node(Arc::new(busy.node()), s(0));
     scheduler.apply_node(Arc::new(block("10.0.1.0/30", 0).node()), s(0));
     let light = PodBuilder::new("light").host_network().on("busy");
-    scheduler.apply_pod(light.pod(), s(0));
-    scheduler.apply_pod(PodBuilder::new("p").ask("cpu", "2").pod(), s(0));
+    scheduler.apply_pod(light.info(), s(0));
+    scheduler.apply_pod(PodBuilder::new("p").ask("cpu", "2").info(), s(0));
     let message = "0/2 nodes are available: 1 Insufficient cpu, 1 Insufficient pod IPs.";
     assert_eq!(settle(&mut scheduler, s(0)).1, [message]);
     // One node has addresses, and now one pod less; but its cpu was short.
-    scheduler.delete_pod(&light.pod(), s(20));
+    scheduler.delete_pod(&light.info(), s(20));
     assert!(!scheduler.is_ready(s(20)));
 }
 
@@ -231,11 +231,11 @@ fn does_not_retry_a_pod_deleted_during_its_binding() {
     let mut scheduler = Scheduler::new(IpPolicy::Off);
     scheduler.apply_node(Arc::new(NodeBuilder::new("n").node()), s(0));
     let pod = PodBuilder::new("p");
-    scheduler.apply_pod(pod.pod(), s(0));
+    scheduler.apply_pod(pod.info(), s(0));
     assert_eq!(settle(&mut scheduler, s(0)).0, ["p"]);
     let leaving = serde_json::json!("2026-01-01T00:00:00Z");
     let leaving = pod.set("/metadata/deletionTimestamp", leaving);
-    scheduler.apply_pod(leaving.pod(), s(1));
+    scheduler.apply_pod(leaving.info(), s(1));
     scheduler.bind_failed(&"p".into(), "conflict".into(), s(1));
     assert!(!scheduler.is_ready(s(100)));
     assert!(matches!(
@@ -249,7 +249,7 @@ fn waits_for_an_address_that_outlives_its_pod() {
     let (mut scheduler, ..) = story(IpPolicy::Resource, &block("10.255.0.0/30", 1));
     let node = block("10.255.0.0/30", 1);
     scheduler.apply_node(Arc::new(node.clone().allocated("1").node()), s(1));
-    scheduler.delete_pod(&PodBuilder::new("other-0").on("n").pod(), s(60));
+    scheduler.delete_pod(&PodBuilder::new("other-0").on("n").info(), s(60));
     assert!(!scheduler.is_ready(s(60)), "the sandbox still holds it");
     scheduler.apply_node(Arc::new(node.allocated("0").node()), s(61));
     assert_eq!(settle(&mut scheduler, s(61)).0.len(), 1);
@@ -265,7 +265,7 @@ fn pods_avoid_a_node_whose_addresses_are_orphaned() {
     scheduler.apply_node(Arc::new(stuck.node()), s(0));
     scheduler.apply_node(Arc::new(empty.node()), s(0));
     for n in 0..7 {
-        scheduler.apply_pod(PodBuilder::new(&format!("p{n}")).pod(), s(0));
+        scheduler.apply_pod(PodBuilder::new(&format!("p{n}")).info(), s(0));
     }
     let mut placed = Vec::new();
     while let Some(attempt) = scheduler.attempt(s(0)) {
@@ -300,12 +300,12 @@ fn the_address_of_a_pod_deleted_by_force_is_not_free_before_its_kubelet_reports(
         scheduler.apply_node(report("1", "0"), s(1));
         let holder = PodBuilder::new("other-0").on("n");
         if late {
-            scheduler.delete_pod(&holder.pod(), s(60));
+            scheduler.delete_pod(&holder.info(), s(60));
             assert!(!scheduler.is_ready(s(60)));
             scheduler.apply_node(report("1", "1"), s(61));
         } else {
             scheduler.apply_node(report("1", "1"), s(60));
-            scheduler.delete_pod(&holder.pod(), s(61));
+            scheduler.delete_pod(&holder.info(), s(61));
         }
         assert!(!scheduler.is_ready(s(61)), "late: {late}");
         scheduler.apply_node(report("0", "0"), s(62));
@@ -315,14 +315,14 @@ fn the_address_of_a_pod_deleted_by_force_is_not_free_before_its_kubelet_reports(
     let (mut scheduler, ..) = story(IpPolicy::Resource, &block("10.255.0.0/30", 1));
     scheduler.apply_node(report("1", "0"), s(1));
     let ended = PodBuilder::new("other-0").on("n").ended("Succeeded", "");
-    scheduler.delete_pod(&ended.pod(), s(60));
+    scheduler.delete_pod(&ended.info(), s(60));
     assert_eq!(settle(&mut scheduler, s(60)).0.len(), 1);
 }
 
 #[test]
 fn pods_wait_for_a_node_and_for_its_block() {
     let mut scheduler = Scheduler::new(IpPolicy::Resource);
-    scheduler.apply_pod(PodBuilder::new("p").pod(), s(0));
+    scheduler.apply_pod(PodBuilder::new("p").info(), s(0));
     let none = "no nodes available to schedule pods".to_owned();
     assert_eq!(settle(&mut scheduler, s(0)).1, [none]);
     scheduler.apply_node(Arc::new(NodeBuilder::new("n").node()), s(10));
@@ -343,12 +343,12 @@ fn frees_the_address_of_an_ended_pod_when_its_sandbox_is_gone() {
         "/metadata/deletionTimestamp",
         serde_json::json!("2026-01-01T00:00:00Z"),
     );
-    scheduler.apply_pod(terminating.pod(), s(60));
+    scheduler.apply_pod(terminating.info(), s(60));
     assert!(!scheduler.is_ready(s(60)));
     let ended = holder.ended("Succeeded", "");
-    scheduler.apply_pod(ended.pod(), s(61));
+    scheduler.apply_pod(ended.info(), s(61));
     assert!(!scheduler.is_ready(s(61)), "the phase alone frees nothing");
-    scheduler.apply_pod(ended.without_sandbox().pod(), s(62));
+    scheduler.apply_pod(ended.without_sandbox().info(), s(62));
     assert_eq!(settle(&mut scheduler, s(62)).0.len(), 1);
 }
 
@@ -360,7 +360,7 @@ fn skips_a_node_without_addresses_until_it_reports() {
         refused
             .ended("Failed", podplane_api::pod_ips::OUT_OF_POD_IPS)
             .without_sandbox()
-            .pod(),
+            .info(),
         s(60),
     );
     assert!(!scheduler.is_ready(s(60)));
@@ -373,8 +373,8 @@ fn skips_a_node_without_addresses_until_it_reports() {
 fn failed_binding_frees_the_address_and_is_retried() {
     let mut scheduler = Scheduler::new(IpPolicy::Resource);
     scheduler.apply_node(Arc::new(block("10.255.0.0/30", 1).node()), s(0));
-    scheduler.apply_pod(PodBuilder::new("a").priority(1).pod(), s(0));
-    scheduler.apply_pod(PodBuilder::new("b").pod(), s(0));
+    scheduler.apply_pod(PodBuilder::new("a").priority(1).info(), s(0));
+    scheduler.apply_pod(PodBuilder::new("b").info(), s(0));
     assert_eq!(settle(&mut scheduler, s(0)).0, ["a"]);
     scheduler.bind_failed(&"a".into(), "no answer".into(), s(20));
     assert_eq!(settle(&mut scheduler, s(20)).0, ["b"]);
@@ -392,15 +392,15 @@ fn older_event_does_not_undo_a_decision() {
     let mut scheduler = Scheduler::new(IpPolicy::Resource);
     scheduler.apply_node(Arc::new(block("10.0.0.0/24", 253).node()), s(0));
     let pod = PodBuilder::new("p");
-    scheduler.apply_pod(pod.pod(), s(0));
+    scheduler.apply_pod(pod.info(), s(0));
     assert_eq!(settle(&mut scheduler, s(0)).0, ["p"]);
-    scheduler.apply_pod(pod.clone().ended("Pending", "condition").pod(), s(1));
+    scheduler.apply_pod(pod.clone().ended("Pending", "condition").info(), s(1));
     assert!(!scheduler.is_ready(s(100)));
     assert!(matches!(
         scheduler.explain(&"p".into()),
         PodExplanation::Placed(_, PlacementState::Assumed, _)
     ));
-    scheduler.apply_pod(pod.on("n").pod(), s(1));
+    scheduler.apply_pod(pod.on("n").info(), s(1));
     assert!(matches!(
         scheduler.explain(&"p".into()),
         PodExplanation::Placed(_, PlacementState::Bound, _)
@@ -413,11 +413,11 @@ fn accepts_the_binding_of_another_client() {
     for (name, cidr) in [("a", "10.0.0.0/30"), ("b", "10.0.0.4/30")] {
         scheduler.apply_node(Arc::new(NodeBuilder::new(name).block(cidr, 1).node()), s(0));
     }
-    scheduler.apply_pod(PodBuilder::new("p").pod(), s(0));
+    scheduler.apply_pod(PodBuilder::new("p").info(), s(0));
     assert_eq!(settle(&mut scheduler, s(0)).0, ["p"]); // On "a", the first of equals.
-    scheduler.apply_pod(PodBuilder::new("p").on("b").pod(), s(0));
+    scheduler.apply_pod(PodBuilder::new("p").on("b").info(), s(0));
     scheduler.bind_failed(&"p".into(), "conflict".into(), s(1));
-    scheduler.apply_pod(PodBuilder::new("q").pod(), s(1));
+    scheduler.apply_pod(PodBuilder::new("q").info(), s(1));
     let attempt = scheduler.attempt(s(1)).unwrap();
     assert_eq!(attempt.outcome.unwrap().as_str(), "a");
 }
@@ -435,10 +435,10 @@ fn tries_only_its_own_pods_that_need_a_node() {
         PodBuilder::new("ended").ended("Failed", ""),
         gated.clone(),
     ] {
-        scheduler.apply_pod(pod.pod(), s(0));
+        scheduler.apply_pod(pod.info(), s(0));
     }
     assert!(!scheduler.is_ready(s(0)));
-    scheduler.apply_pod(PodBuilder::new("gated").pod(), s(0));
+    scheduler.apply_pod(PodBuilder::new("gated").info(), s(0));
     assert_eq!(settle(&mut scheduler, s(0)).0, ["gated"]);
 }
 
@@ -477,14 +477,14 @@ fn placed_pod_wakes_those_that_want_to_be_near_it() {
     let required = "requiredDuringSchedulingIgnoredDuringExecution";
     let affinity = serde_json::json!({"podAffinity": {required: [term]}});
     let web = PodBuilder::new("web").set("/spec/affinity", affinity);
-    scheduler.apply_pod(web.pod(), s(0));
+    scheduler.apply_pod(web.info(), s(0));
     let message = "0/1 nodes are available: 1 node(s) didn't match pod affinity rules.";
     assert_eq!(settle(&mut scheduler, s(0)).1, [message]);
-    scheduler.apply_pod(PodBuilder::new("other").pod(), s(10));
+    scheduler.apply_pod(PodBuilder::new("other").info(), s(10));
     assert_eq!(settle(&mut scheduler, s(10)).0, ["other"]);
     assert!(!scheduler.is_ready(s(10)), "another app does not help");
     let db = PodBuilder::new("db").set("/metadata/labels", labels);
-    scheduler.apply_pod(db.pod(), s(10));
+    scheduler.apply_pod(db.info(), s(10));
     assert_eq!(settle(&mut scheduler, s(10)).0, ["db", "web"]);
 }
 
@@ -494,13 +494,13 @@ fn unsupported_field_keeps_a_pod_waiting_until_it_is_gone() {
     scheduler.apply_node(Arc::new(NodeBuilder::new("n").node()), s(0));
     let claim = serde_json::json!([{"name": "d", "persistentVolumeClaim": {"claimName": "d"}}]);
     let pod = PodBuilder::new("p").set("/spec/volumes", claim);
-    scheduler.apply_pod(pod.pod(), s(0));
+    scheduler.apply_pod(pod.info(), s(0));
     let message =
         "0/1 nodes are available: spec.volumes[0].persistentVolumeClaim is not supported.";
     assert_eq!(settle(&mut scheduler, s(0)).1, [message]);
     scheduler.apply_node(Arc::new(NodeBuilder::new("m").node()), s(20));
     assert!(!scheduler.is_ready(s(20)), "no node helps");
-    scheduler.apply_pod(PodBuilder::new("p").pod(), s(20));
+    scheduler.apply_pod(PodBuilder::new("p").info(), s(20));
     assert_eq!(settle(&mut scheduler, s(20)).0, ["p"]);
 }
 
@@ -508,8 +508,8 @@ fn unsupported_field_keeps_a_pod_waiting_until_it_is_gone() {
 fn preempting(holder: PodBuilder) -> (Scheduler, Attempt) {
     let mut scheduler = Scheduler::new(IpPolicy::Resource);
     scheduler.apply_node(Arc::new(block("10.255.0.0/30", 1).node()), s(0));
-    scheduler.apply_pod(holder.on("n").pod(), s(0));
-    scheduler.apply_pod(PodBuilder::new("vip").priority(9).pod(), s(0));
+    scheduler.apply_pod(holder.on("n").info(), s(0));
+    scheduler.apply_pod(PodBuilder::new("vip").priority(9).info(), s(0));
     let attempt = scheduler.attempt(s(0)).unwrap();
     (scheduler, attempt)
 }
@@ -533,7 +533,7 @@ fn a_pod_takes_the_address_of_a_less_important_one() {
         .clone()
         .on("n")
         .set("/metadata/deletionTimestamp", deleted);
-    scheduler.apply_pod(leaving.pod(), s(1));
+    scheduler.apply_pod(leaving.info(), s(1));
     let report = block("10.255.0.0/30", 1).heartbeat("2026-01-01T00:00:01Z");
     scheduler.apply_node(Arc::new(report.node()), s(1));
     scheduler.tick(s(400));
@@ -546,8 +546,8 @@ fn a_pod_takes_the_address_of_a_less_important_one() {
         "{message}"
     );
     // The address is kept for the pod when the victim has left.
-    scheduler.apply_pod(PodBuilder::new("late").pod(), s(401));
-    scheduler.delete_pod(&holder.on("n").ended("Failed", "").pod(), s(401));
+    scheduler.apply_pod(PodBuilder::new("late").info(), s(401));
+    scheduler.delete_pod(&holder.on("n").ended("Failed", "").info(), s(401));
     let (placed, _) = settle(&mut scheduler, s(401));
     assert_eq!(placed, ["vip"]);
 }
@@ -558,7 +558,7 @@ fn an_address_is_reserved_for_the_nominated_pod() {
     let (mut scheduler, _) = preempting(holder.clone());
     // A node with two addresses of which one becomes free: a pod of lower priority may not have it.
     scheduler.apply_node(Arc::new(block("10.255.0.0/29", 2).node()), s(1));
-    scheduler.apply_pod(PodBuilder::new("other").priority(2).pod(), s(1));
+    scheduler.apply_pod(PodBuilder::new("other").priority(2).info(), s(1));
     let (placed, _) = settle(&mut scheduler, s(1));
     assert_eq!(placed, ["vip"], "it needs the victim no more");
 }
@@ -574,8 +574,8 @@ fn pods_of_equal_priority_and_missing_capacity_are_not_preempted() {
     let mut scheduler = Scheduler::new(IpPolicy::Resource);
     scheduler.apply_node(Arc::new(block("10.255.0.0/31", 0).node()), s(0));
     let host = PodBuilder::new("host").host_network().on("n");
-    scheduler.apply_pod(host.pod(), s(0));
-    scheduler.apply_pod(PodBuilder::new("vip").priority(9).pod(), s(0));
+    scheduler.apply_pod(host.info(), s(0));
+    scheduler.apply_pod(PodBuilder::new("vip").priority(9).info(), s(0));
     let attempt = scheduler.attempt(s(0)).unwrap();
     assert!(attempt.preemption.is_none());
     let message = attempt.outcome.unwrap_err();
@@ -606,7 +606,7 @@ fn the_same_seed_gives_the_same_decisions() {
             scheduler.apply_node(Arc::new(node.block(&block, 5).node()), s(0));
         }
         for n in 0..300 {
-            scheduler.apply_pod(PodBuilder::new(&format!("p{n}")).pod(), s(0));
+            scheduler.apply_pod(PodBuilder::new(&format!("p{n}")).info(), s(0));
         }
         let attempts = std::iter::from_fn(|| scheduler.attempt(s(0)));
         let nodes = attempts.map(|attempt| attempt.outcome.unwrap().to_string());

@@ -159,11 +159,12 @@ fn breaks_ties_by_free_ips_then_pods_then_order() {
             cache.apply_node(std::sync::Arc::new(node.node()));
         }
         for pod in pods {
-            let pod = std::sync::Arc::new(crate::pod::PodInfo::new(pod.pod(), &Default::default()));
-            let node = pod.node_name().unwrap();
+            let pod =
+                std::sync::Arc::new(crate::pod::PodInfo::new(&pod.pod(), &Default::default()));
+            let node = pod.node_name.clone().unwrap();
             cache.confirm(pod, &node);
         }
-        let pod = crate::pod::PodInfo::new(PodBuilder::new("p").pod(), &Default::default());
+        let pod = crate::pod::PodInfo::new(&PodBuilder::new("p").pod(), &Default::default());
         let framework = Framework::new(policy.clone());
         let decision = crate::plan::plan(cache.cluster(), &pod, &framework, 0);
         decision.node.unwrap().node.to_string()

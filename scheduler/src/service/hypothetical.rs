@@ -1,7 +1,5 @@
 //! The explanation of a pod that need not exist.
 
-use std::sync::Arc;
-
 use podplane_api::{
     core::Pod,
     strategy::Strategy as _,
@@ -16,6 +14,7 @@ use podplane_proto::{
 use super::{scores, suggestions, verdicts};
 use crate::{
     plan::Choice,
+    pod::PodInfo,
     scheduler::{HypotheticalPlacement, Scheduler},
 };
 
@@ -23,7 +22,7 @@ use crate::{
 const NAME: &str = "hypothetical";
 
 /// Decodes the pod, and completes and validates it as a new one.
-pub(super) fn admitted(message: &[u8]) -> Result<Arc<Pod>, ApiError> {
+pub(super) fn admitted(message: &[u8]) -> Result<Pod, ApiError> {
     let pod = codec::decode::<Pod>(message).map_err(|error| {
         let field = match error.path() {
             "" => "pod".to_owned(),
@@ -31,9 +30,7 @@ pub(super) fn admitted(message: &[u8]) -> Result<Arc<Pod>, ApiError> {
         };
         ApiError::bad_field(&field, error.to_string())
     })?;
-    complete(pod)
-        .map(Arc::new)
-        .map_err(|errors| ApiError::new(Reason::Invalid, format!("invalid pod: {errors}")))
+    complete(pod).map_err(|errors| ApiError::new(Reason::Invalid, format!("invalid pod: {errors}")))
 }
 
 /// Completes a pod as the API server completes a new one, except the priority of its class, which
@@ -65,7 +62,7 @@ pub fn complete(mut pod: Pod) -> Result<Pod, ErrorList> {
     }
 }
 
-pub(super) fn response(pod: &Arc<Pod>, scheduler: &Scheduler) -> ExplainPodResponse {
+pub(super) fn response(pod: &PodInfo, scheduler: &Scheduler) -> ExplainPodResponse {
     let HypotheticalPlacement {
         node,
         examination,

@@ -13,16 +13,16 @@ use crate::{core::NodeSelectorRequirement, meta, names};
 
 /// A label selector: `a=b,a!=b,a in (x,y),a notin (x),a,!a,a>1,a<1`, all of which must hold. The
 /// empty one matches everything.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LabelSelector(Vec<Requirement>);
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Requirement {
     key: String,
     test: LabelTest,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum LabelTest {
     Exists,
     Absent,

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use podplane_api::{Object, ObjectKey};
+use podplane_api::ObjectKey;
+
+use super::CacheItem;
 
 /// The keys of objects by their index key, like client-go's Indexer.
 pub(super) struct KeyIndex<K> {
@@ -10,7 +12,7 @@ pub(super) struct KeyIndex<K> {
     keys: HashMap<String, BTreeSet<ObjectKey>>,
 }
 
-impl<K: Object> KeyIndex<K> {
+impl<K: CacheItem> KeyIndex<K> {
     pub(super) fn new(index_key: fn(&K) -> Option<&str>) -> Self {
         Self {
             index_key,
