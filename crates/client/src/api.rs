@@ -245,6 +245,15 @@ impl<K: Object> Api<K> {
     ///
     /// `BadRequest` for an invalid selector, `Expired` for an old continue token, and others.
     pub async fn list(&self, params: &ListParams) -> Result<ObjectList<K>, ApiError> {
+        self.list_as(params, |object| object).await
+    }
+
+    /// Lists what `transform` makes of the objects that match. One at a time is decoded.
+    pub(crate) async fn list_as<T>(
+        &self,
+        params: &ListParams,
+        mut transform: impl FnMut(K) -> T,
+    ) -> Result<ObjectList<T>, ApiError> {
         let request = wire::ListRequest {
             namespace: self.namespace.clone(),
             label_selector: params.label_selector.clone(),
@@ -265,7 +274,7 @@ impl<K: Object> Api<K> {
             items: list
                 .items
                 .iter()
-                .map(|item| decode(item))
+                .map(|item| decode(item).map(&mut transform))
                 .collect::<Result<_, _>>()?,
         })
     }

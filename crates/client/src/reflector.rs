@@ -1,8 +1,11 @@
 //! A local copy of the objects of a kind, kept up to date by list and watch.
 //!
-//! [`watcher`] lists in pages, then watches from the list's revision. When the stream ends it resumes
-//! at the last revision it saw; when that is too old it lists again, and the cache gets the
-//! difference, deletions included. It never gives up; it backs off between failures.
+//! [`watcher`] lists, then watches from the list's revision. When the stream ends it resumes at the
+//! last revision it saw; when that is too old it lists again, and the cache gets the difference,
+//! deletions included. It never gives up; it backs off between failures.
+//!
+//! As in client-go the list is not in pages: the server has the present objects in memory, and reads
+//! those of a later page from its store.
 
 mod index;
 
@@ -24,9 +27,6 @@ use tokio::sync::{Notify, watch};
 
 use self::index::KeyIndex;
 use crate::api::{Api, ListParams, ObjectEvent, ObjectList};
-
-/// The number of objects in a page of a list, as in client-go.
-const PAGE: i64 = 500;
 
 /// An item of a cache: an object, or what its reader needs of it ([`transforming_reflector`]).
 pub trait CacheItem: Clone + PartialEq + Send + Sync + 'static {
@@ -108,7 +108,7 @@ pub fn reflector<K: Object>(
 }
 
 /// Returns a [`reflector`] that keeps what `transform` makes of each object, and not the object
-/// itself. client-go calls it a TransformFunc. Not even the first list is in memory as a whole.
+/// itself. client-go calls it a TransformFunc. Of a list, one object at a time is decoded.
 pub fn transforming_reflector<K: Object, T: CacheItem>(
     api: Api<K>,
     params: ListParams,
@@ -423,7 +423,7 @@ async fn list_and_watch_once<K: Object, T: Send>(
     let from = match revision {
         Some(from) => from.clone(),
         None => {
-            let list = list_by_pages(api, params, transform).await?;
+            let list = api.list_as(params, &mut *transform).await?;
             let from = revision.insert(list.resource_version.clone()).clone();
             on_progress(FollowProgress::Event(WatcherEvent::Listed(list)));
             from
@@ -443,38 +443,6 @@ async fn list_and_watch_once<K: Object, T: Send>(
         on_progress(FollowProgress::Event(WatcherEvent::Event(event)));
     }
     Ok(())
-}
-
-/// Lists all objects that match, as they were at the revision of the first page.
-async fn list_by_pages<K: Object, T>(
-    api: &Api<K>,
-    params: &ListParams,
-    transform: &mut impl FnMut(K) -> T,
-) -> Result<ObjectList<T>, ApiError> {
-    let mut params = ListParams {
-        limit: PAGE,
-        ..params.clone()
-    };
-    let mut items = Vec::new();
-    loop {
-        let page = api.list(&params).await?;
-        items.extend(page.items.into_iter().map(&mut *transform));
-        match page.continue_token {
-            // The token stands for the revision.
-            Some(token) => {
-                params.continue_token = token;
-                params.resource_version.clear();
-                params.resource_version_match.clear();
-            }
-            None => {
-                return Ok(ObjectList {
-                    resource_version: page.resource_version,
-                    continue_token: None,
-                    items,
-                });
-            }
-        }
-    }
 }
 
 async fn run_reflector<K: Object, T: CacheItem>(
