@@ -17,7 +17,7 @@ use crate::{
     constraints::LabelMap,
     framework::{ActiveFilters, PluginRefusal},
     names::{NodeName, NodeSlot, PodUid},
-    node::{NodeChange, NodeInfo, NodePods},
+    node::{NodeChange, NodeInfo, NodePods, PriorityCounts},
     pod::PodInfo,
     pod_index::PodIndex,
 };
@@ -32,6 +32,7 @@ pub struct Cluster {
     order: Vec<NodeSlot>,
     columns: LabelColumns,
     pods: PodIndex,
+    priorities: PriorityCounts,
     namespaces: BTreeMap<String, LabelMap>,
     pod_ip_resource: PodIpResource,
     /// The waiting pods that other pods were evicted for, by the node on which they are to fit.
@@ -214,8 +215,7 @@ impl Cluster {
 
     /// The lowest priority of a pod on a node; `None` if there are no pods.
     pub fn lowest_priority(&self) -> Option<i32> {
-        let lowest = self.nodes().map(|node| node.pods().lowest_priority());
-        lowest.flatten().min()
+        self.priorities.lowest()
     }
 
     /// Reserves the room that evictions make on the node for the pod.
@@ -271,12 +271,14 @@ impl Cluster {
     /// Counts the pod. One that has ended may still have its address, but it is no pod that others
     /// want to be near to or away from.
     fn index(&mut self, slot: NodeSlot, pod: &Arc<PodInfo>) {
+        self.priorities.add(pod.priority());
         if !pod.is_terminal() {
             self.pods.add(slot, pod);
         }
     }
 
     fn unindex(&mut self, slot: NodeSlot, pod: &Arc<PodInfo>) {
+        self.priorities.remove(pod.priority());
         if !pod.is_terminal() {
             self.pods.remove(slot, pod);
         }

@@ -362,8 +362,33 @@ pub struct NodePods {
     scoring_requested: Resources,
     holding_ips: u64,
     host_ports: Vec<HostPort>,
-    /// The number of pods of each priority.
-    priorities: BTreeMap<i32, usize>,
+    priorities: PriorityCounts,
+}
+
+/// The number of pods of each priority.
+#[derive(Clone, Debug, Default)]
+pub struct PriorityCounts(BTreeMap<i32, usize>);
+
+impl PriorityCounts {
+    /// Counts a pod.
+    pub fn add(&mut self, priority: i32) {
+        *self.0.entry(priority).or_default() += 1;
+    }
+
+    /// Removes a pod that was counted.
+    pub fn remove(&mut self, priority: i32) {
+        if let Entry::Occupied(mut count) = self.0.entry(priority) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+    }
+
+    /// The lowest priority of a pod; `None` without pods.
+    pub fn lowest(&self) -> Option<i32> {
+        self.0.keys().next().copied()
+    }
 }
 
 impl NodePods {
@@ -374,7 +399,7 @@ impl NodePods {
         let scoring = &pod.needs.placed_scoring_requests;
         self.scoring_requested.add(scoring);
         self.host_ports.extend_from_slice(&pod.needs.host_ports);
-        *self.priorities.entry(pod.priority()).or_default() += 1;
+        self.priorities.add(pod.priority());
         self.holding_ips += pod.needs.ips;
         self.pods.insert(pod.uid.clone(), pod);
     }
@@ -391,18 +416,13 @@ impl NodePods {
             }
         }
         self.holding_ips = self.holding_ips.saturating_sub(pod.needs.ips);
-        if let Entry::Occupied(mut count) = self.priorities.entry(pod.priority()) {
-            *count.get_mut() -= 1;
-            if *count.get() == 0 {
-                count.remove();
-            }
-        }
+        self.priorities.remove(pod.priority());
         Some(pod)
     }
 
     /// The lowest priority of a pod; `None` without pods.
     pub fn lowest_priority(&self) -> Option<i32> {
-        self.priorities.keys().next().copied()
+        self.priorities.lowest()
     }
 
     /// The number of pods, those on the host's network included.
