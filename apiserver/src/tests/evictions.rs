@@ -24,7 +24,8 @@ impl TestServer {
             resource_version: None,
             node_name: "n".into(),
         };
-        let mut bound = self.pods().bind(&binding).await.unwrap();
+        self.pods().bind(&binding).await.unwrap();
+        let mut bound = self.pods().get(name).await.unwrap();
         let ready = if ready { "True" } else { "False" };
         let status = json!({"phase": phase, "conditions": [{"type": "Ready", "status": ready}]});
         bound.status = Some(serde_json::from_value(status).unwrap());

@@ -1,5 +1,7 @@
 //! Pods are placed only on nodes that have addresses for them, whoever places them.
 
+use std::fmt;
+
 use http::Method;
 use podplane_api::pod_ips::POD_IPS_ORPHANED;
 use podplane_client::{Binding, Reason};
@@ -30,12 +32,12 @@ fn bind_to(name: &str, node: &str) -> Binding {
 }
 
 /// Creates a pod and binds it.
-async fn place(server: &TestServer, name: &str, node: &str) -> Result<Pod, ApiError> {
+async fn place(server: &TestServer, name: &str, node: &str) -> Result<(), ApiError> {
     server.pods().create(&pod(name)).await?;
     server.pods().bind(&bind_to(name, node)).await
 }
 
-fn refused(result: Result<Pod, ApiError>) -> ApiError {
+fn refused<T: fmt::Debug>(result: Result<T, ApiError>) -> ApiError {
     let error = result.unwrap_err();
     assert_eq!(error.reason, Reason::InsufficientPodIps, "{error}");
     assert_eq!(error.fields[0].field, "spec.nodeName");

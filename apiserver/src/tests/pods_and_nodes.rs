@@ -33,7 +33,8 @@ async fn a_pod_is_bound_once() {
         Reason::Conflict
     );
 
-    let bound = pods.bind(&binding(&created, "n")).await.unwrap();
+    pods.bind(&binding(&created, "n")).await.unwrap();
+    let bound = pods.get(created.name()).await.unwrap();
     assert_eq!(bound.spec.as_ref().unwrap().node_name.as_deref(), Some("n"));
     let condition = &bound.status.as_ref().unwrap().conditions.as_ref().unwrap()[0];
     assert_eq!(

@@ -11,8 +11,8 @@ const WRITERS: usize = 16;
 
 /// Runs the writers concurrently and counts the successes; the others must have failed for
 /// `reason`.
-async fn winners<K: Object>(
-    writers: Vec<impl Future<Output = Result<K, ApiError>> + Send + 'static>,
+async fn winners<T: Send + 'static>(
+    writers: Vec<impl Future<Output = Result<T, ApiError>> + Send + 'static>,
     reason: Reason,
 ) -> usize {
     let mut running: JoinSet<_> = writers.into_iter().collect();

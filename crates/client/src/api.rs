@@ -431,7 +431,7 @@ impl Api<Pod> {
     ///
     /// `Conflict` if the pod is bound to another node, is being deleted, or has another UID or
     /// revision; `NotFound`, and others.
-    pub async fn bind(&self, binding: &Binding) -> Result<Pod, ApiError> {
+    pub async fn bind(&self, binding: &Binding) -> Result<(), ApiError> {
         let Binding {
             name,
             uid,
@@ -445,7 +445,9 @@ impl Api<Pod> {
             node_name,
             resource_version: resource_version.unwrap_or_default(),
         };
-        decode(&self.calls.bind(path::<Pod>("BindPod"), request).await?)
+        // The answer is the bound pod, which the watch delivers too.
+        let answer = self.calls.bind(path::<Pod>("BindPod"), request).await;
+        answer.map(drop)
     }
 
     /// Deletes the pod unless its disruption budget forbids that, and returns its last state.

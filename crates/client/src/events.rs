@@ -1,6 +1,13 @@
 //! Events: messages about an object, for people to read.
 
-use std::{collections::BTreeMap, future::Future, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use podplane_api::{
     Object, ObjectKey,
@@ -15,7 +22,7 @@ use tokio::sync::mpsc;
 use crate::api::Client;
 
 /// The maximum number of events that wait to be written. When the queue is full, further ones are
-/// dropped with a warning: events explain, they never hold work back.
+/// dropped, and counted in a warning: events explain, they never hold work back.
 const QUEUE: usize = 1000;
 /// The maximum number of distinct events remembered for counting repetitions. Beyond that the older
 /// half is forgotten; its next repetition is a new event.
@@ -46,6 +53,8 @@ impl EventType {
 pub struct EventRecorder {
     queue: mpsc::Sender<Occurrence>,
     source: Arc<EventSource>,
+    /// The number of events that were dropped since the queue was last empty.
+    dropped: Arc<AtomicU64>,
 }
 
 /// One occurrence, before it becomes an Event object.
@@ -73,13 +82,13 @@ impl EventRecorder {
             component: Some(component.into()),
             host: Some(host).filter(|host| !host.is_empty()).map(Into::into),
         };
-        (
-            Self {
-                queue,
-                source: Arc::new(source),
-            },
-            write(client, occurrences),
-        )
+        let recorder = Self {
+            queue,
+            source: Arc::new(source),
+            dropped: Arc::default(),
+        };
+        let write = write(client, occurrences, recorder.dropped.clone());
+        (recorder, write)
     }
 
     /// The same recorder for another host, for a process that serves several nodes.
@@ -90,8 +99,8 @@ impl EventRecorder {
             ..(*self.source).clone()
         };
         Self {
-            queue: self.queue.clone(),
             source: Arc::new(source),
+            ..self.clone()
         }
     }
 
@@ -126,8 +135,13 @@ impl EventRecorder {
             message: cut(message.into()),
             at: clock::timestamp(),
         };
-        if let Err(error) = self.queue.try_send(occurrence) {
-            tracing::warn!(reason, %error, "event dropped");
+        if self.queue.try_send(occurrence).is_err()
+            && self.dropped.fetch_add(1, Ordering::Relaxed) == 0
+        {
+            tracing::warn!(
+                reason,
+                "too many events wait to be written; dropping further ones"
+            );
         }
     }
 }
@@ -164,9 +178,19 @@ struct EventKey {
     message: String,
 }
 
-async fn write(client: Client, mut occurrences: mpsc::Receiver<Occurrence>) {
+async fn write(
+    client: Client,
+    mut occurrences: mpsc::Receiver<Occurrence>,
+    dropped: Arc<AtomicU64>,
+) {
     let mut written = BTreeMap::<EventKey, Event>::new();
     while let Some(occurrence) = occurrences.recv().await {
+        if occurrences.is_empty() {
+            let events = dropped.swap(0, Ordering::Relaxed);
+            if events > 0 {
+                tracing::warn!(events, "events were dropped");
+            }
+        }
         let key = occurrence.key();
         let namespace = occurrence.namespace();
         let known = written.remove(&key);
