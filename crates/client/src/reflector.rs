@@ -4,8 +4,8 @@
 //! last revision it saw; when that is too old it lists again, and the cache gets the difference,
 //! deletions included. It never gives up; it backs off between failures.
 //!
-//! As in client-go the list is not in pages: the server has the present objects in memory, and reads
-//! those of a later page from its store.
+//! As in client-go the list is not in pages: the server has the present objects in memory, and
+//! reads those of a later page from its store.
 
 mod index;
 

@@ -120,7 +120,7 @@ proptest! {
         }
         // What is derived from nodes and pods follows their changes.
         placed.retain(|pod: &Pod| {
-            let info = PodInfo::new(&pod, &Default::default());
+            let info = PodInfo::new(pod, &Default::default());
             let stays = info.uid.as_str().len() == 2;
             if !stays {
                 cache.remove_pod(&info.uid);
