@@ -1,7 +1,8 @@
 //! Kinds of Kubernetes that are not stored; their lists are empty.
 //!
 //! `kubectl apply --prune` and `kubectl cluster-info dump` list a fixed set of kinds, and give up
-//! at the first one that a server does not know.
+//! at the first one that a server does not know. kube-scheduler places no pod before it has listed
+//! every kind that its plugins read, also those of plugins that its configuration disables.
 
 use std::sync::Arc;
 
@@ -29,9 +30,9 @@ type UnstoredKind = (
     Scope,
 );
 
-/// The kinds that kubectl prunes and dumps, besides the stored ones: group, kind, plural, singular,
-/// short names and scope. All are of version v1.
-const KINDS: [UnstoredKind; 11] = [
+/// The kinds that kubectl prunes and dumps and that kube-scheduler reads, besides the stored ones:
+/// group, kind, plural, singular, short names and scope. All are of version v1.
+const KINDS: [UnstoredKind; 19] = [
     (
         "",
         "ConfigMap",
@@ -105,6 +106,70 @@ const KINDS: [UnstoredKind; 11] = [
         "ingress",
         &["ing"],
         Scope::Namespaced,
+    ),
+    (
+        "resource.k8s.io",
+        "DeviceClass",
+        "deviceclasses",
+        "deviceclass",
+        &[],
+        Scope::Cluster,
+    ),
+    (
+        "resource.k8s.io",
+        "ResourceClaim",
+        "resourceclaims",
+        "resourceclaim",
+        &[],
+        Scope::Namespaced,
+    ),
+    (
+        "resource.k8s.io",
+        "ResourceSlice",
+        "resourceslices",
+        "resourceslice",
+        &[],
+        Scope::Cluster,
+    ),
+    (
+        "storage.k8s.io",
+        "CSIDriver",
+        "csidrivers",
+        "csidriver",
+        &[],
+        Scope::Cluster,
+    ),
+    (
+        "storage.k8s.io",
+        "CSINode",
+        "csinodes",
+        "csinode",
+        &[],
+        Scope::Cluster,
+    ),
+    (
+        "storage.k8s.io",
+        "CSIStorageCapacity",
+        "csistoragecapacities",
+        "csistoragecapacity",
+        &[],
+        Scope::Namespaced,
+    ),
+    (
+        "storage.k8s.io",
+        "StorageClass",
+        "storageclasses",
+        "storageclass",
+        &["sc"],
+        Scope::Cluster,
+    ),
+    (
+        "storage.k8s.io",
+        "VolumeAttachment",
+        "volumeattachments",
+        "volumeattachment",
+        &[],
+        Scope::Cluster,
     ),
 ];
 

@@ -537,7 +537,7 @@ async fn tables_logs_and_warnings_escape_control_characters() {
     server.stop().await;
 }
 
-/// The kinds that `kubectl apply --prune` and `cluster-info dump` list, stored or not.
+/// The kinds that `kubectl apply --prune`, `cluster-info dump` and kube-scheduler list.
 #[tokio::test]
 async fn kinds_that_are_not_stored_have_empty_lists_and_refuse_writes() {
     let server = TestServer::start().await;
@@ -549,6 +549,20 @@ async fn kinds_that_are_not_stored_have_empty_lists_and_refuse_writes() {
         ("/apis/apps/v1/namespaces/default/daemonsets", "DaemonSet"),
         ("/apis/batch/v1/jobs", "Job"),
         ("/apis/networking.k8s.io/v1/ingresses", "Ingress"),
+        ("/apis/resource.k8s.io/v1/deviceclasses", "DeviceClass"),
+        ("/apis/resource.k8s.io/v1/resourceclaims", "ResourceClaim"),
+        ("/apis/resource.k8s.io/v1/resourceslices", "ResourceSlice"),
+        ("/apis/storage.k8s.io/v1/csidrivers", "CSIDriver"),
+        ("/apis/storage.k8s.io/v1/csinodes", "CSINode"),
+        (
+            "/apis/storage.k8s.io/v1/csistoragecapacities",
+            "CSIStorageCapacity",
+        ),
+        ("/apis/storage.k8s.io/v1/storageclasses", "StorageClass"),
+        (
+            "/apis/storage.k8s.io/v1/volumeattachments",
+            "VolumeAttachment",
+        ),
     ] {
         let list = server
             .get(&format!("{base}?labelSelector=a%3Db&limit=500"))
