@@ -15,7 +15,8 @@
 use futures::future::BoxFuture;
 use node_gauges::NodeAddressCollector;
 use podplane_api::{
-    core::{Namespace, Node, Pod},
+    apps::ReplicaSet,
+    core::{Namespace, Node, Pod, Service},
     policy::PodDisruptionBudget,
 };
 use podplane_client::{
@@ -45,6 +46,7 @@ pub mod event;
 pub mod explain;
 pub mod fit_error;
 pub mod framework;
+pub mod images;
 pub mod metrics;
 pub mod names;
 pub mod node;
@@ -64,6 +66,7 @@ pub mod service;
 #[cfg(test)]
 mod testing;
 mod trace;
+pub mod workloads;
 
 pub use config::{IpPolicy, PlacementPolicy, SchedulerConfig};
 
@@ -128,10 +131,16 @@ async fn run_until(
         reflector(client.all::<Namespace>(), ListParams::default());
     let (budgets, budgets_driver) =
         reflector(client.all::<PodDisruptionBudget>(), ListParams::default());
+    let (workload_services, services_driver) =
+        reflector(client.all::<Service>(), ListParams::default());
+    let (replica_sets, replica_sets_driver) =
+        reflector(client.all::<ReplicaSet>(), ListParams::default());
     tasks.follow("pod reflector", pods_driver);
     tasks.follow("node reflector", nodes_driver);
     tasks.follow("namespace reflector", namespaces_driver);
     tasks.follow("disruption budget reflector", budgets_driver);
+    tasks.follow("service reflector", services_driver);
+    tasks.follow("ReplicaSet reflector", replica_sets_driver);
 
     let (service, questions) = service::PlacementService::new(pods.clone());
     let mut services = Services::default();
@@ -143,6 +152,8 @@ async fn run_until(
     process.ready_when("nodes", nodes.synced());
     process.ready_when("namespaces", namespaces.synced());
     process.ready_when("disruption budgets", budgets.synced());
+    process.ready_when("services", workload_services.synced());
+    process.ready_when("ReplicaSets", replica_sets.synced());
     let metrics = metrics::SchedulerMetrics::new(process.registry());
     candidate.register(process.registry());
     let addresses = NodeAddressCollector::new(nodes.clone(), pods.clone(), pod_ip_resource.clone());
@@ -155,6 +166,8 @@ async fn run_until(
         nodes,
         namespaces,
         budgets,
+        services: workload_services,
+        replica_sets,
         terms: begun,
         questions,
         metrics,

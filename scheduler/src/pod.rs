@@ -15,6 +15,7 @@ use crate::{
         nodes::{self, NodeTerm, RequiredNodes},
         spread::SpreadConstraint,
     },
+    images::{self, ImageId},
     names::{NodeName, PodUid},
     resources::{MissingRequest, Resources},
 };
@@ -53,6 +54,10 @@ pub struct PodInfo {
     pub affinity: Vec<Arc<AffinityRule>>,
     /// Its `topologySpreadConstraints`.
     pub spread: Vec<SpreadConstraint>,
+    /// The name of the ReplicaSet that controls it.
+    pub replica_set: Option<String>,
+    /// The images of its init containers and containers.
+    pub images: Vec<ImageId>,
 }
 
 /// A port of the node.
@@ -109,6 +114,8 @@ impl PodInfo {
                 .flatten()
                 .map(|constraint| SpreadConstraint::new(constraint, labels))
                 .collect(),
+            replica_set: replica_set(&pod),
+            images: spec.map(images::of_pod).unwrap_or_default(),
             pod,
         }
     }
@@ -233,6 +240,14 @@ impl PodInfo {
 pub fn node_name(pod: &Pod) -> Option<NodeName> {
     let name = pod.spec.as_ref()?.node_name.as_deref()?;
     (!name.is_empty()).then(|| name.into())
+}
+
+/// The name of the ReplicaSet that controls the pod.
+fn replica_set(pod: &Pod) -> Option<String> {
+    let mut owners = pod.metadata.owner_references.iter().flatten();
+    let owner = owners.find(|owner| owner.controller == Some(true))?;
+    let is_set = owner.kind == "ReplicaSet" && owner.api_version == "apps/v1";
+    is_set.then(|| owner.name.clone())
 }
 
 fn host_ports(pod: &Pod) -> Vec<HostPort> {

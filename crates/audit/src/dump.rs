@@ -310,8 +310,9 @@ impl Dump {
             return self.add_list(item, kind, whole);
         }
         if let Some(ObjectSink(sink)) = &mut self.sink {
-            if matches!(kind, "" | "Node" | "Pod") {
-                self.is_dump = true;
+            let is_dumped = matches!(kind, "" | "Node" | "Pod");
+            self.is_dump |= is_dumped;
+            if is_dumped || matches!(kind, "Service" | "ReplicaSet") {
                 if let Some(object) = whole() {
                     let kind = match kind {
                         "" if object["spec"]["containers"].is_array() => "Pod",

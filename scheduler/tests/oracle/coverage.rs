@@ -70,7 +70,7 @@ const REFUSALS: [(&str, &str, bool); 21] = [
 ];
 
 /// The plugins that must give feasible nodes of one cluster different scores.
-const SCORERS: [&str; 7] = [
+const SCORERS: [&str; 8] = [
     "TaintToleration",
     "NodeAffinity",
     "NodeResourcesFit",
@@ -78,15 +78,17 @@ const SCORERS: [&str; 7] = [
     "PodTopologySpread",
     "InterPodAffinity",
     "NodeResourcesBalancedAllocation",
+    "ImageLocality",
 ];
 
 /// The plugins that must skip a pod although nodes are feasible.
-const SKIPPING: [&str; 5] = [
+const SKIPPING: [&str; 6] = [
     "NodeAffinity",
     "PodIPs",
     "PodTopologySpread",
     "InterPodAffinity",
     "NodeResourcesBalancedAllocation",
+    "ImageLocality",
 ];
 
 /// The numbers of cases.
