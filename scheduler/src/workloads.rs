@@ -132,3 +132,40 @@ fn remove_at<K: Ord, V>(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, from_value, json};
+
+    use super::*;
+    use crate::testing::{AsInfo as _, PodBuilder};
+
+    fn selector(workloads: &WorkloadSelectors, labels: Value) -> String {
+        let pod = PodBuilder::new("p").set("/metadata/labels", labels);
+        let selector = workloads.selector_of(&pod.info());
+        selector.map_or_else(String::new, |selector| selector.to_string())
+    }
+
+    fn service(name: &str, selector: Value) -> Service {
+        from_value(json!({"metadata": {"name": name, "namespace": "default"},
+            "spec": {"selector": selector}}))
+        .unwrap()
+    }
+
+    #[test]
+    fn services_are_found_by_their_present_selector() {
+        let mut workloads = WorkloadSelectors::default();
+        let labels = || json!({"app": "web", "tier": "x"});
+        workloads.apply_service(&service("a", json!({"app": "web"})));
+        workloads.apply_service(&service("b", json!({"app": "web", "tier": "y"})));
+        assert_eq!(selector(&workloads, labels()), "app=web");
+        workloads.apply_service(&service("b", json!({"tier": "x"})));
+        assert_eq!(selector(&workloads, labels()), "app=web,tier=x");
+        workloads.apply_service(&service("a", json!({"app": "db"})));
+        assert_eq!(selector(&workloads, labels()), "tier=x");
+        workloads.apply_service(&service("b", json!(null)));
+        assert_eq!(selector(&workloads, labels()), "");
+        workloads.remove_service(&service("a", json!(null)).key());
+        assert!(workloads.services.is_empty() && workloads.service_labels.is_empty());
+    }
+}

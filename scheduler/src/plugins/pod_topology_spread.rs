@@ -314,7 +314,11 @@ impl<'a> ScoredDomains<'a> {
                 None => lacks_domain = true,
             }
         }
-        found.into_iter().chain([lacks_domain]).map(usize::from).sum()
+        found
+            .into_iter()
+            .chain([lacks_domain])
+            .map(usize::from)
+            .sum()
     }
 }
 
@@ -448,4 +452,3 @@ impl NodeScorer for SpreadPreferences<'_> {
         }
     }
 }
-

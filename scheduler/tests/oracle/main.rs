@@ -164,7 +164,7 @@ fn scheduler_decides_as_the_model_of_the_reference_does() {
                 break;
             }
         }
-        coverage.add(&decision);
+        coverage.add(&cluster["pod"], &decision);
     }
     assert!(differences.is_empty(), "{}", differences.join("\n"));
     coverage.assert_complete(count());

@@ -38,8 +38,8 @@ fn selector(cluster: &Cluster<'_>) -> Vec<Value> {
             all.extend(requirements(&pairs));
         }
     }
-    let owners = list(&cluster.pod["metadata"]["ownerReferences"]).iter();
-    let controller = owners.filter(|owner| owner["controller"] == true).next();
+    let mut owners = list(&cluster.pod["metadata"]["ownerReferences"]).iter();
+    let controller = owners.find(|owner| owner["controller"] == true);
     for set in cluster.replica_sets {
         if let Some(owner) = controller
             && owner["apiVersion"] == "apps/v1"
