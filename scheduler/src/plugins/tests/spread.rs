@@ -245,10 +245,13 @@ fn pods_of_a_workload_are_spread_by_default() {
     let spread_out = Some(vec![(9, 66), (7, 88), (6, 100)]);
     let app = json!({"app": "web"});
     let in_default = service("default", &app);
-    assert_eq!(scores(&[in_default.clone()], &web("p")), spread_out);
+    assert_eq!(
+        scores(std::slice::from_ref(&in_default), &web("p")),
+        spread_out
+    );
     let set = replica_set("web", &json!({"matchLabels": app}));
     let of_set = owned(web("p"), "apps/v1", "ReplicaSet", true);
-    assert_eq!(scores(&[set.clone()], &of_set), spread_out);
+    assert_eq!(scores(std::slice::from_ref(&set), &of_set), spread_out);
     assert_eq!(
         scores(&[in_default.clone(), set.clone()], &of_set),
         spread_out
