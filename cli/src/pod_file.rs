@@ -7,6 +7,7 @@ use podplane_api::{
     Object as _,
     apps::{Deployment, ReplicaSet},
     core::{Pod, PodTemplateSpec},
+    meta::OwnerReference,
 };
 
 use crate::{
@@ -15,8 +16,8 @@ use crate::{
 };
 
 /// Reads the only pod of the file, without defaults. The pod of a Deployment or a ReplicaSet is
-/// that of its template, with the workload's name and namespace. A pod without a namespace gets
-/// this one.
+/// that of its template, with the workload's name and namespace; a ReplicaSet controls it. A pod
+/// without a namespace gets this one.
 pub(crate) fn read(file: &Path, namespace: &str) -> anyhow::Result<Pod> {
     let objects = manifest::read(&[file.to_owned()])?;
     let [object] = objects.as_slice() else {
@@ -38,7 +39,18 @@ pub(crate) fn read(file: &Path, namespace: &str) -> anyhow::Result<Pod> {
         ResourceKind::ReplicaSet => {
             let workload = object.decode::<ReplicaSet>()?;
             let template = workload.spec.and_then(|spec| spec.template);
-            of_template(object, template)?
+            let uid = workload.metadata.uid.filter(|uid| !uid.is_empty());
+            let mut pod = of_template(object, template)?;
+            // With the selector of the ReplicaSet of this name, if it exists, the pod is spread.
+            pod.metadata.owner_references = Some(vec![OwnerReference {
+                api_version: "apps/v1".to_owned(),
+                kind: "ReplicaSet".to_owned(),
+                name: object.name().to_owned(),
+                uid: uid.unwrap_or_else(|| object.name().to_owned()),
+                controller: Some(true),
+                block_owner_deletion: None,
+            }]);
+            pod
         }
         _ => anyhow::bail!(
             "{}: {} has no pod: want a Pod, Deployment or ReplicaSet",
@@ -95,6 +107,10 @@ mod tests {
             let pod = read_text(&workload.to_string()).unwrap();
             assert_eq!((pod.namespace(), pod.name()), ("shop", "web"));
             assert_eq!(pod.metadata.labels.unwrap()["app"], "web");
+            let owners = pod.metadata.owner_references.unwrap_or_default();
+            let owners = owners.iter().map(|owner| (&*owner.kind, &*owner.name));
+            let controlled = (kind == "ReplicaSet").then_some((kind, "web"));
+            assert_eq!(owners.collect::<Vec<_>>(), Vec::from_iter(controlled));
             assert_eq!(pod.spec.unwrap().containers.len(), 1);
         }
     }

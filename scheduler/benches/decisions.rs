@@ -3,7 +3,12 @@
 
 use std::{collections::HashMap, process::ExitCode, sync::Arc, time::Duration};
 
-use podplane_api::{Object as _, core::Pod, pod_ips::PodIpResource};
+use podplane_api::{
+    Object as _,
+    apps::ReplicaSet,
+    core::{Pod, Service},
+    pod_ips::PodIpResource,
+};
 use podplane_host::clock::Instant;
 use podplane_ipam::IpPolicy;
 use podplane_scheduler::{
@@ -11,7 +16,7 @@ use podplane_scheduler::{
     scheduler::{Attempt, Scheduler},
 };
 use podplane_test_support::{NodeBuilder, PodBuilder};
-use serde_json::{Value, json};
+use serde_json::{Value, from_value, json};
 
 const NODES: u32 = 5_000;
 const PODS: u32 = 20_000;
@@ -24,11 +29,14 @@ fn main() -> ExitCode {
     let quick = args.any(|arg| arg == "--quick");
     let rounds = if quick { 1 } else { 5 };
     let measure: fn() -> f64 = match row.as_str() {
-        "plain" => || pods_per_second(&|n| plain(n)),
-        "classes" => || pods_per_second(&|n| of_class(n)),
+        "plain" => || pods_per_second(&|n| plain(n), 0),
+        "classes" => || pods_per_second(&|n| of_class(n), 0),
+        "workloads" => || pods_per_second(&|n| of_workload(n), CLASSES),
         "nowhere" => nowhere,
         _ => {
-            print_line(&format!("unknown row {row:?}: plain, classes or nowhere"));
+            print_line(&format!(
+                "unknown row {row:?}: plain, classes, workloads or nowhere"
+            ));
             return ExitCode::FAILURE;
         }
     };
@@ -106,6 +114,29 @@ fn of_class(n: u32) -> PodBuilder {
     }
 }
 
+/// A pod of one of as many ReplicaSets, each behind a Service.
+fn of_workload(n: u32) -> PodBuilder {
+    let owner = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "uid": "u",
+        "name": format!("app-{}", n % CLASSES), "controller": true});
+    plain(n).set("/metadata/ownerReferences", json!([owner]))
+}
+
+/// The Service and the ReplicaSet of a class.
+fn workload(class: u32) -> (Service, ReplicaSet) {
+    let name = format!("app-{class}");
+    let (metadata, labels) = (
+        json!({"name": name, "namespace": "default"}),
+        json!({"app": name}),
+    );
+    let service = json!({"metadata": metadata, "spec": {"selector": labels}});
+    let set = json!({"metadata": metadata, "spec": {"selector": {"matchLabels": labels}}});
+    let typed = "the fields have their types";
+    (
+        from_value(service).expect(typed),
+        from_value(set).expect(typed),
+    )
+}
+
 fn scheduler(node: impl Fn(u32) -> NodeBuilder) -> Scheduler {
     let mut scheduler = Scheduler::new(IpPolicy::Resource);
     for n in 0..NODES {
@@ -122,10 +153,15 @@ fn bound(pod: &Pod, node: &str) -> Pod {
 }
 
 /// Pods per second, from the queue to the confirmed binding.
-fn pods_per_second(pod: &dyn Fn(u32) -> PodBuilder) -> f64 {
+fn pods_per_second(pod: &dyn Fn(u32) -> PodBuilder, workloads: u32) -> f64 {
     let mut scheduler = scheduler(node);
     let mut reader = PodReader::new(PodIpResource::default());
     let mut objects = HashMap::new();
+    for class in 0..workloads {
+        let (service, set) = workload(class);
+        scheduler.apply_service(&service);
+        scheduler.apply_replica_set(&set);
+    }
     for n in 0..PODS {
         let object = pod(n).pod();
         scheduler.apply_pod(Arc::new(reader.read(&object)), Duration::ZERO);

@@ -117,7 +117,7 @@ impl NodeCache {
         &self.cluster
     }
 
-    /// The same, to be changed for a while, and for nominations.
+    /// The same, to be changed for a while, and for nominations and the selectors of workloads.
     pub fn cluster_mut(&mut self) -> &mut Cluster {
         &mut self.cluster
     }

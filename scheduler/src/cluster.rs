@@ -8,21 +8,24 @@ use std::{
 
 use podplane_api::{
     Object as _,
-    core::{Namespace, Node},
+    apps::ReplicaSet,
+    core::{Namespace, Node, Service},
     pod_ips::PodIpResource,
 };
 
 use crate::{
     columns::{LabelColumn, LabelColumns},
-    constraints::LabelMap,
+    constraints::{LabelMap, spread},
     framework::{ActiveFilters, PluginRefusal},
+    images::ImageIndex,
     names::{NodeName, NodeSlot, PodUid},
     node::{NodeChange, NodeInfo, NodePods, PriorityCounts},
     pod::PodInfo,
     pod_index::PodIndex,
+    workloads::WorkloadSelectors,
 };
 
-/// Nodes, the pods on them, and namespaces.
+/// Nodes, the pods on them, namespaces, and the selectors of workloads.
 #[derive(Clone, Debug, Default)]
 pub struct Cluster {
     slots: Vec<Option<NodeInfo>>,
@@ -33,7 +36,9 @@ pub struct Cluster {
     columns: LabelColumns,
     pods: PodIndex,
     priorities: PriorityCounts,
+    images: ImageIndex,
     namespaces: BTreeMap<String, LabelMap>,
+    workloads: WorkloadSelectors,
     pod_ip_resource: PodIpResource,
     /// The waiting pods that other pods were evicted for, by the node on which they are to fit.
     nominated: BTreeMap<NodeName, Vec<Arc<PodInfo>>>,
@@ -88,6 +93,16 @@ impl Cluster {
         &self.pods
     }
 
+    /// The images that nodes have.
+    pub fn images(&self) -> &ImageIndex {
+        &self.images
+    }
+
+    /// The selectors of workloads.
+    pub fn workloads(&self) -> &WorkloadSelectors {
+        &self.workloads
+    }
+
     /// The labels of a namespace; `None` if it is unknown.
     pub fn namespace(&self, name: &str) -> Option<&LabelMap> {
         self.namespaces.get(name)
@@ -109,10 +124,24 @@ impl Cluster {
     /// Caches the labels that the pod's constraints name.
     pub fn cache_labels_of(&mut self, pod: &PodInfo) {
         for key in pod.needs.label_keys() {
-            let mut columns = std::mem::take(&mut self.columns);
-            columns.keep(key, || self.new_column(key));
-            self.columns = columns;
+            self.cache_label(key);
         }
+        if pod.needs.spread.is_empty() && pod.needs.replica_set.is_some() {
+            self.cache_default_labels();
+        }
+    }
+
+    /// Caches the labels that the default constraints of pods name.
+    fn cache_default_labels(&mut self) {
+        for (key, _) in spread::DEFAULTS {
+            self.cache_label(key);
+        }
+    }
+
+    fn cache_label(&mut self, key: &str) {
+        let mut columns = std::mem::take(&mut self.columns);
+        columns.keep(key, || self.new_column(key));
+        self.columns = columns;
     }
 
     fn new_column(&self, key: &str) -> LabelColumn {
@@ -134,6 +163,7 @@ impl Cluster {
             self.index(slot, pod);
         }
         self.columns.update(slot, Some(info.labels()));
+        self.images.add(info.images());
         self.names.insert(info.name.clone(), slot);
         let at = self.order.partition_point(|known| {
             self.node_at(*known)
@@ -150,7 +180,12 @@ impl Cluster {
     pub fn update_node(&mut self, node: Arc<Node>) -> Option<Vec<NodeChange>> {
         let slot = *self.names.get(node.name())?;
         let info = self.slots.get_mut(slot.index())?.as_mut()?;
+        let images = info.images().clone();
         let changes = info.update(node);
+        if images != *info.images() {
+            self.images.remove(&images);
+            self.images.add(info.images());
+        }
         if changes.contains(&NodeChange::Labels) {
             self.columns.update(slot, Some(info.labels()));
         }
@@ -165,6 +200,7 @@ impl Cluster {
             self.unindex(slot, pod);
         }
         self.columns.update(slot, None);
+        self.images.remove(info.images());
         self.order.retain(|known| *known != slot);
         self.free.push(slot);
         Some(info.into_pods())
@@ -266,6 +302,28 @@ impl Cluster {
     /// Removes a namespace.
     pub fn remove_namespace(&mut self, name: &str) {
         self.namespaces.remove(name);
+    }
+
+    /// Adds or updates a service.
+    pub fn apply_service(&mut self, service: &Service) {
+        self.workloads.apply_service(service);
+        self.cache_default_labels();
+    }
+
+    /// Removes a service.
+    pub fn remove_service(&mut self, service: &Service) {
+        self.workloads.remove_service(&service.key());
+    }
+
+    /// Adds or updates a ReplicaSet.
+    pub fn apply_replica_set(&mut self, set: &ReplicaSet) {
+        self.workloads.apply_replica_set(set);
+        self.cache_default_labels();
+    }
+
+    /// Removes a ReplicaSet.
+    pub fn remove_replica_set(&mut self, set: &ReplicaSet) {
+        self.workloads.remove_replica_set(&set.key());
     }
 
     /// Counts the pod. One that has ended may still have its address, but it is no pod that others

@@ -61,6 +61,11 @@ impl LabelColumn {
         &self.values
     }
 
+    /// The number of a value, if some node has or had it.
+    pub fn find(&self, value: &str) -> Option<ValueId> {
+        self.ids.get(value).copied().map(ValueId)
+    }
+
     /// Sets the node's value.
     pub fn set(&mut self, slot: NodeSlot, value: Option<&str>) {
         let id = value.map_or(ABSENT, |value| self.id(value));

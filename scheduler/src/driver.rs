@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use podplane_api::{
-    core::{Namespace, Node},
+    apps::ReplicaSet,
+    core::{Namespace, Node, Service},
     pod_ips::PodIpResource,
     policy::PodDisruptionBudget,
 };
@@ -49,6 +50,10 @@ pub struct Driver {
     pub namespaces: Cache<Namespace>,
     /// All disruption budgets.
     pub budgets: Cache<PodDisruptionBudget>,
+    /// All services.
+    pub services: Cache<Service>,
+    /// All ReplicaSets.
+    pub replica_sets: Cache<ReplicaSet>,
     /// The beginning of the process's leadership. Dropped when the driver has ended.
     pub terms: mpsc::Receiver<LeaderTerm>,
     /// Questions of the gRPC service.
@@ -91,7 +96,9 @@ impl Driver {
                 self.pods.synced(),
                 self.nodes.synced(),
                 self.namespaces.synced(),
-                self.budgets.synced()
+                self.budgets.synced(),
+                self.services.synced(),
+                self.replica_sets.synced()
             )
         };
         if stop.run_until_cancelled(synced).await.is_none() {
@@ -101,6 +108,8 @@ impl Driver {
         let mut pods = self.pods.subscribe();
         let mut namespaces = self.namespaces.subscribe();
         let mut budgets = self.budgets.subscribe();
+        let mut services = self.services.subscribe();
+        let mut replica_sets = self.replica_sets.subscribe();
         let mut scheduler = Scheduler::new(policy);
         let mut bindings = JoinSet::<BindingResult>::new();
         let mut evictions = JoinSet::<EvictionResult>::new();
@@ -124,6 +133,8 @@ impl Driver {
                     apply_namespace(&mut scheduler, change, start.elapsed());
                 }
                 change = budgets.next() => apply_budget(&mut scheduler, change),
+                change = services.next() => apply_service(&mut scheduler, change),
+                change = replica_sets.next() => apply_replica_set(&mut scheduler, change),
                 change = nodes.next() => apply_node(&mut scheduler, change, start.elapsed()),
                 change = pods.next() => apply_pod(&mut scheduler, change, start.elapsed()),
                 Some(begun) = self.terms.recv(), if term.is_none() => term = Some(begun),
@@ -269,6 +280,20 @@ fn apply_namespace(scheduler: &mut Scheduler, change: CacheChange<Namespace>, no
     match change {
         CacheChange::Applied { new, .. } => scheduler.apply_namespace(&new, now),
         CacheChange::Deleted(namespace) => scheduler.delete_namespace(&namespace),
+    }
+}
+
+fn apply_service(scheduler: &mut Scheduler, change: CacheChange<Service>) {
+    match change {
+        CacheChange::Applied { new, .. } => scheduler.apply_service(&new),
+        CacheChange::Deleted(service) => scheduler.delete_service(&service),
+    }
+}
+
+fn apply_replica_set(scheduler: &mut Scheduler, change: CacheChange<ReplicaSet>) {
+    match change {
+        CacheChange::Applied { new, .. } => scheduler.apply_replica_set(&new),
+        CacheChange::Deleted(set) => scheduler.delete_replica_set(&set),
     }
 }
 

@@ -155,10 +155,15 @@ pub fn examine_objects(
     policy: PlacementPolicy,
     pod: &Pod,
 ) -> Examination {
-    let resource = policy.pod_ip_resource.clone();
+    let resource = &policy.pod_ip_resource;
     let pods = pods.iter().cloned();
-    let mut cache = NodeCache::of(nodes.iter().cloned(), pods, namespaces, &resource);
-    let pod = PodInfo::new(pod, &resource);
+    let mut cache = NodeCache::of(nodes.iter().cloned(), pods, namespaces, resource);
+    examine_cached(&mut cache, policy, pod)
+}
+
+/// Examines the pod in the cluster of the cache.
+pub fn examine_cached(cache: &mut NodeCache, policy: PlacementPolicy, pod: &Pod) -> Examination {
+    let pod = PodInfo::new(pod, &policy.pod_ip_resource);
     cache.prepare(&pod);
     examine(cache.cluster(), &Framework::new(policy), &pod)
 }

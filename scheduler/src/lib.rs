@@ -14,7 +14,8 @@
 
 use futures::future::BoxFuture;
 use podplane_api::{
-    core::{Namespace, Node, Pod},
+    apps::ReplicaSet,
+    core::{Namespace, Node, Pod, Service},
     policy::PodDisruptionBudget,
 };
 use podplane_client::{
@@ -44,6 +45,7 @@ pub mod event;
 pub mod explain;
 pub mod fit_error;
 pub mod framework;
+pub mod images;
 mod interner;
 pub mod metrics;
 pub mod names;
@@ -64,6 +66,7 @@ pub mod service;
 #[cfg(test)]
 mod testing;
 mod trace;
+pub mod workloads;
 
 pub use config::{IpPolicy, PlacementPolicy, SchedulerConfig};
 use node_gauges::NodeAddressCollector;
@@ -135,10 +138,19 @@ async fn run_until(
         reflector(client.all::<Namespace>(), ListParams::default());
     let (budgets, budgets_driver) =
         reflector(client.all::<PodDisruptionBudget>(), ListParams::default());
+    let (workload_services, services_driver) =
+        reflector(client.all::<Service>(), ListParams::default());
+    let (replica_sets, replica_sets_driver) = transforming_reflector(
+        client.all::<ReplicaSet>(),
+        ListParams::default(),
+        without_template,
+    );
     tasks.follow("pod reflector", pods_driver);
     tasks.follow("node reflector", nodes_driver);
     tasks.follow("namespace reflector", namespaces_driver);
     tasks.follow("disruption budget reflector", budgets_driver);
+    tasks.follow("service reflector", services_driver);
+    tasks.follow("ReplicaSet reflector", replica_sets_driver);
 
     let (service, questions) =
         service::PlacementService::new(pods.clone(), pod_ip_resource.clone());
@@ -151,6 +163,8 @@ async fn run_until(
     process.ready_when("nodes", nodes.synced());
     process.ready_when("namespaces", namespaces.synced());
     process.ready_when("disruption budgets", budgets.synced());
+    process.ready_when("services", workload_services.synced());
+    process.ready_when("ReplicaSets", replica_sets.synced());
     let metrics = metrics::SchedulerMetrics::new(process.registry());
     candidate.register(process.registry());
     let addresses = NodeAddressCollector::new(nodes.clone(), pods.clone(), pod_ip_resource.clone());
@@ -164,6 +178,8 @@ async fn run_until(
         nodes,
         namespaces,
         budgets,
+        services: workload_services,
+        replica_sets,
         terms: begun,
         questions,
         metrics,
@@ -185,6 +201,16 @@ async fn run_until(
         Ok::<_, TaskError>(())
     });
     Ok(tasks.run().await?)
+}
+
+/// The ReplicaSet with no more than its selector: a template is larger than a pod.
+fn without_template(mut set: ReplicaSet) -> ReplicaSet {
+    set.metadata.managed_fields = None;
+    set.metadata.annotations = None;
+    if let Some(spec) = &mut set.spec {
+        spec.template = None;
+    }
+    set
 }
 
 /// Lets the driver bind, and reports what it does, until it has ended. All writes are under the

@@ -8,7 +8,7 @@ use std::{
 
 use podplane_api::{
     Object, Quantity,
-    core::{Node, Taint},
+    core::{ContainerImage, Node, Taint},
     meta::Time,
     pod_ips::{self, PodIpResource},
 };
@@ -16,6 +16,7 @@ use podplane_ipam::{NodeAddresses, addresses::AddressReport};
 
 use crate::{
     constraints::LabelMap,
+    images::NodeImages,
     names::{NodeName, NodeSlot, PodUid},
     plugins::pod_ips::detail,
     pod::{HostPort, PodInfo},
@@ -63,6 +64,7 @@ pub struct NodeInfo {
     pods: NodePods,
     slot: NodeSlot,
     taints: Vec<NodeTaint>,
+    images: NodeImages,
     limits: NodeLimits,
     /// The kubelet refused a pod for want of an address and has not reported since, so no address
     /// is free, whatever the counts are.
@@ -109,6 +111,7 @@ impl NodeInfo {
             pod_ip_resource,
             expected_orphans: 0,
             taints: parsed_taints(&node),
+            images: NodeImages::of(&node),
             node,
             pods,
             slot,
@@ -138,6 +141,11 @@ impl NodeInfo {
     /// `spec.taints`.
     pub fn taints(&self) -> &[NodeTaint] {
         &self.taints
+    }
+
+    /// The images that its kubelet reports.
+    pub fn images(&self) -> &NodeImages {
+        &self.images
     }
 
     /// The pods on it.
@@ -221,6 +229,9 @@ impl NodeInfo {
             self.expected_orphans = 0;
         }
         self.taints = parsed_taints(&new);
+        if image_list(&old) != image_list(&new) {
+            self.images = NodeImages::of(&new);
+        }
         self.derive();
         let taints = |node: &Node| node.spec.as_ref().and_then(|s| s.taints.clone());
         let changes = [
@@ -331,6 +342,10 @@ fn allocatable_list(node: &Node) -> Option<&BTreeMap<String, Quantity>> {
 
 fn allocatable(node: &Node) -> Resources {
     allocatable_list(node).map_or_else(Resources::default, Resources::offered)
+}
+
+fn image_list(node: &Node) -> Option<&Vec<ContainerImage>> {
+    node.status.as_ref()?.images.as_ref()
 }
 
 fn parsed_taints(node: &Node) -> Vec<NodeTaint> {

@@ -5,6 +5,7 @@ use crate::{
     framework::Plugin,
 };
 
+pub mod image_locality;
 pub mod inter_pod_affinity;
 pub mod node_affinity;
 pub mod node_name;
@@ -44,5 +45,6 @@ pub(crate) fn all(policy: PlacementPolicy) -> Vec<Box<dyn Plugin>> {
     plugins.push(Box::new(pod_topology_spread::PodTopologySpread));
     plugins.push(Box::new(inter_pod_affinity::InterPodAffinity));
     plugins.push(Box::new(node_resources_balanced::BalancedAllocation));
+    plugins.push(Box::new(image_locality::ImageLocality));
     plugins
 }

@@ -11,7 +11,8 @@ use std::{
 
 use podplane_api::{
     Object, ObjectKey,
-    core::{Namespace, Node},
+    apps::ReplicaSet,
+    core::{Namespace, Node, Service},
     policy::PodDisruptionBudget,
 };
 
@@ -500,6 +501,26 @@ impl Scheduler {
     /// Handles a deleted namespace. Its last pods are reported on their own.
     pub fn delete_namespace(&mut self, namespace: &Namespace) {
         self.cache.remove_namespace(namespace.name());
+    }
+
+    /// Handles a new or changed service. It matters to scores only, so no pod is woken.
+    pub fn apply_service(&mut self, service: &Service) {
+        self.cache.cluster_mut().apply_service(service);
+    }
+
+    /// Handles a deleted service.
+    pub fn delete_service(&mut self, service: &Service) {
+        self.cache.cluster_mut().remove_service(service);
+    }
+
+    /// Handles a new or changed ReplicaSet. It matters to scores only, so no pod is woken.
+    pub fn apply_replica_set(&mut self, set: &ReplicaSet) {
+        self.cache.cluster_mut().apply_replica_set(set);
+    }
+
+    /// Handles a deleted ReplicaSet.
+    pub fn delete_replica_set(&mut self, set: &ReplicaSet) {
+        self.cache.cluster_mut().remove_replica_set(set);
     }
 
     fn dequeue(&mut self, uid: &PodUid) -> Option<Room> {

@@ -7,11 +7,13 @@ mod common;
 
 use clap::Parser as _;
 use common::{BindingFault, SchedulerApiserver, node, pod};
+use podplane_api::core::Pod;
 use podplane_client::Endpoint;
 use podplane_proto::scheduler::{
     ExplainPodRequest, PodState, scheduler_service_client::SchedulerServiceClient,
 };
 use podplane_scheduler::{SchedulerConfig, SchedulerRunError, run};
+use serde_json::{from_value, json};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, service::Routes};
@@ -336,4 +338,58 @@ async fn ends_when_a_binding_is_refused_because_another_scheduler_leads() {
         assert_eq!((state.bindings, state.status_writes), (0, 0));
         assert!(state.events("FailedScheduling").is_empty());
     });
+}
+
+#[tokio::test]
+async fn pods_of_a_workload_are_placed_apart() {
+    // Node b has fewer pods than a, but one of the same workload.
+    let labels = json!({"app": "web"});
+    let labelled = |name: &str| {
+        let mut pod = pod(name);
+        pod.metadata.labels = Some(from_value(labels.clone()).unwrap());
+        pod
+    };
+    let on = |mut pod: Pod, node: &str| {
+        pod.spec.get_or_insert_default().node_name = Some(node.to_owned());
+        pod
+    };
+    let fake = SchedulerApiserver::default();
+    fake.change(|state| {
+        for (name, cidr) in [("a", "10.255.0.0/24"), ("b", "10.255.1.0/24")] {
+            let mut node = node(name, cidr, 253);
+            let labels = node.metadata.labels.get_or_insert_default();
+            labels.insert("kubernetes.io/hostname".to_owned(), name.to_owned());
+            state.put_node(node);
+        }
+        for name in ["other-0", "other-1", "other-2"] {
+            state.put_pod(on(pod(name), "a"));
+        }
+        state.put_pod(on(labelled("web-0"), "b"));
+        let metadata = json!({"name": "web", "namespace": "default"});
+        let service = json!({"metadata": metadata, "spec": {"selector": labels}});
+        state.put_service(from_value(service).unwrap());
+        let set =
+            json!({"metadata": metadata, "spec": {"selector": {"matchLabels": {"set": "s"}}}});
+        state.put_replica_set(from_value(set).unwrap());
+    });
+    let _running = RunningScheduler::start(&fake).await;
+    fake.change(|state| state.put_pod(labelled("of-service")));
+    fake.until("it is placed", |state| {
+        state.on("a").contains(&"of-service")
+    })
+    .await;
+
+    let of_set = |name: &str| {
+        let mut pod = pod(name);
+        let labels = json!({"set": "s"});
+        pod.metadata.labels = Some(from_value(labels).unwrap());
+        let owner = json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web",
+            "uid": "u", "controller": true}]);
+        pod.metadata.owner_references = Some(from_value(owner).unwrap());
+        pod
+    };
+    fake.change(|state| state.put_pod(on(of_set("web-1"), "b")));
+    fake.change(|state| state.put_pod(of_set("of-set")));
+    fake.until("it is placed", |state| state.on("a").contains(&"of-set"))
+        .await;
 }

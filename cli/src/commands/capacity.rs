@@ -43,7 +43,8 @@ pub(crate) struct CapacityArgs {
     filename: PathBuf,
 
     /// Read nodes and pods from this dump of `kubectl get nodes,pods -A` as JSON or YAML, gzipped or
-    /// not; - for standard input [default: the running podplane cluster]
+    /// not, and services and replicasets if it has them; - for standard input [default: the running
+    /// podplane cluster]
     #[arg(long, value_name = "DUMP")]
     from: Option<PathBuf>,
 
@@ -113,6 +114,11 @@ pub(crate) fn run(args: &CapacityArgs, global: &GlobalOptions) -> anyhow::Result
     );
     let resource = &args.pod_ip_resource;
     let mut cache = NodeCache::of(objects.nodes, objects.pods, &objects.namespaces, resource);
+    let cluster = cache.cluster_mut();
+    let services = objects.services.iter();
+    services.for_each(|service| cluster.apply_service(service));
+    let sets = objects.replica_sets.iter();
+    sets.for_each(|set| cluster.apply_replica_set(set));
     let framework = Framework::new(PlacementPolicy {
         ips: args.ip_policy,
         pod_ip_resource: resource.clone(),
@@ -218,11 +224,21 @@ mod tests {
         let node = json!({"kind": "Node", "metadata": {"name": "n"}, "status": {"images": [{"names": ["x"]}]}});
         let pod = json!({"kind": "Pod", "metadata": {"name": "a", "namespace": "default"},
             "spec": {"nodeName": "n", "containers": [{"name": "c", "env": [{"name": "E"}]}]}});
-        let list = json!({"kind": "List", "items": [node, pod, {"kind": "Pod", "metadata": 7}]});
+        let selector = json!({"app": "web"});
+        let service = json!({"kind": "Service", "metadata": {"name": "web", "namespace": "default"},
+            "spec": {"selector": selector}});
+        let set = json!({"kind": "ReplicaSet", "metadata": {"name": "web", "namespace": "default"},
+            "spec": {"selector": {"matchLabels": selector}, "template": {"spec": {"containers": []}}}});
+        let other = json!({"kind": "ConfigMap", "metadata": {"name": "web"}});
+        let list = json!({"kind": "List",
+            "items": [node, service, pod, set, other, {"kind": "Pod", "metadata": 7}]});
         fs::write(&file, list.to_string()).unwrap();
         let objects = source::from_dump(&file).unwrap();
         assert_eq!((objects.nodes.len(), objects.pods.len()), (1, 1));
         assert_eq!(objects.pods[0].metadata.uid.as_deref(), Some("default/a"));
+        let status = objects.nodes[0].status.as_ref().unwrap();
+        assert_eq!(status.images.as_ref().unwrap().len(), 1);
+        assert_eq!((objects.services.len(), objects.replica_sets.len()), (1, 1));
         assert_eq!(objects.invalid.len(), 1);
         let without_kinds = json!({"apiVersion": "v1", "items": [{"metadata": {"name": "n"}},
             {"metadata": {"name": "a"}, "spec": {"containers": []}}]});

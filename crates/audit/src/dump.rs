@@ -190,8 +190,9 @@ impl DumpCollector {
         Self(Dump::new(keep))
     }
 
-    /// Creates a collector that passes each Node and Pod on as a whole, with its kind, and keeps
-    /// nothing. An item of a list without kinds is a Pod if it has containers, else a Node.
+    /// Creates a collector that passes each Node, Pod, Service and ReplicaSet on as a whole, with its
+    /// kind, and keeps nothing. An item of a list without kinds is a Pod if it has containers, else a
+    /// Node. Services and ReplicaSets alone are no dump.
     #[must_use]
     pub fn passing(sink: impl FnMut(&str, Value) + 'static) -> Self {
         let mut dump = Dump::new(DumpScope::Objects);
@@ -310,16 +311,17 @@ impl Dump {
             return self.add_list(item, kind, whole);
         }
         if let Some(ObjectSink(sink)) = &mut self.sink {
-            if matches!(kind, "" | "Node" | "Pod") {
-                self.is_dump = true;
-                if let Some(object) = whole() {
-                    let kind = match kind {
-                        "" if object["spec"]["containers"].is_array() => "Pod",
-                        "" => "Node",
-                        kind => kind,
-                    };
-                    sink(kind, object);
-                }
+            let is_dumped = matches!(kind, "" | "Node" | "Pod");
+            self.is_dump |= is_dumped;
+            if (is_dumped || matches!(kind, "Service" | "ReplicaSet"))
+                && let Some(object) = whole()
+            {
+                let kind = match kind {
+                    "" if object["spec"]["containers"].is_array() => "Pod",
+                    "" => "Node",
+                    kind => kind,
+                };
+                sink(kind, object);
             }
             return;
         }

@@ -106,7 +106,9 @@ impl<S: FakeState> FakeApiserver<S> {
             .add_service(KindService::<S, NamespaceKind>::of(self))
             .add_service(KindService::<S, EventKind>::of(self))
             .add_service(KindService::<S, LeaseKind>::of(self))
-            .add_service(KindService::<S, BudgetKind>::of(self));
+            .add_service(KindService::<S, BudgetKind>::of(self))
+            .add_service(KindService::<S, ServiceKind>::of(self))
+            .add_service(KindService::<S, ReplicaSetKind>::of(self));
         let server = Server::builder().add_routes(routes);
         let served = server.serve_with_incoming(TcpIncoming::from(listener));
         tasks.spawn(async move { served.await.expect("the fake serves") });
@@ -157,6 +159,8 @@ kind!(NamespaceKind, "core.v1", "Namespace");
 kind!(EventKind, "core.v1", "Event");
 kind!(LeaseKind, "core.v1", "Lease");
 kind!(BudgetKind, "policy.v1", "PodDisruptionBudget");
+kind!(ServiceKind, "core.v1", "Service");
+kind!(ReplicaSetKind, "apps.v1", "ReplicaSet");
 
 /// The service of one kind.
 struct KindService<S, K>(FakeApiserver<S>, PhantomData<fn() -> K>);

@@ -4,6 +4,13 @@ use podplane_api::{core::TopologySpreadConstraint, selector::LabelSelector};
 
 use super::{LabelMap, pod_selector};
 
+/// The label of domains that are single nodes.
+pub const HOSTNAME: &str = "kubernetes.io/hostname";
+
+/// The key and `maxSkew` of the constraints that the reference gives to a pod of a workload that
+/// has none of its own (its `defaultingType: System`).
+pub const DEFAULTS: [(&str, i64); 2] = [(HOSTNAME, 3), ("topology.kubernetes.io/zone", 5)];
+
 /// A limit on the difference in the number of pods between domains.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SpreadConstraint {
@@ -44,6 +51,20 @@ impl SpreadConstraint {
             honors_taints: is(&constraint.node_taints_policy, "Honor"),
             is_required: constraint.when_unsatisfiable == "DoNotSchedule",
         }
+    }
+
+    /// The default constraints, which only affect scores, with this selector.
+    pub fn defaults(selector: &LabelSelector) -> Vec<Self> {
+        let default = |(key, max_skew): (&str, i64)| Self {
+            max_skew,
+            topology_key: key.to_owned(),
+            selector: Some(selector.clone()),
+            min_domains: 1,
+            honors_affinity: true,
+            honors_taints: false,
+            is_required: false,
+        };
+        DEFAULTS.into_iter().map(default).collect()
     }
 
     /// Returns whether the constraint's selector selects a pod with these labels.

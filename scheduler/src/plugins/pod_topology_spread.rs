@@ -1,6 +1,6 @@
 //! Pods that a constraint selects are spread over the domains of a node label.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, rc::Rc};
 
 use super::{
     node_affinity::RequiredMatch,
@@ -10,10 +10,11 @@ use super::{
 use crate::{
     cluster::Cluster,
     columns::{LabelColumn, ValueId},
-    constraints::spread::SpreadConstraint,
+    constraints::spread::{HOSTNAME, SpreadConstraint},
     framework::{
         CycleInput, MAX_SCORE, NodeFilter, NodeScorer, Plugin, PluginEvent, PreFilter, Refusal,
     },
+    names::NodeSlot,
     node::{NodeChange, NodeInfo},
     pod::PodInfo,
     remedy::Remedy,
@@ -22,10 +23,6 @@ use crate::{
 /// The plugin `PodTopologySpread`.
 #[derive(Debug)]
 pub struct PodTopologySpread;
-
-/// The label whose domains are single nodes, which is counted without the inclusion policies when
-/// nodes are scored.
-const HOSTNAME: &str = "kubernetes.io/hostname";
 
 // The codes of refusals.
 const SKEW: u64 = 0;
@@ -64,29 +61,20 @@ impl Plugin for PodTopologySpread {
         input: CycleInput<'a>,
         feasible: &[&'a NodeInfo],
     ) -> Option<Box<dyn NodeScorer + 'a>> {
-        let constraints = input.pod.needs.spread.iter().filter(|one| !one.is_required);
-        let counted = CountedDomains::all(input, constraints);
-        if counted.is_empty() {
-            return None;
-        }
-        let has_all = |node: &&&NodeInfo| counted.iter().all(|one| one.value(node).is_some());
-        let scored: Vec<_> = feasible.iter().filter(has_all).copied().collect();
-        let weights: Vec<_> = counted
-            .iter()
-            .map(|domains| float(domains.scored_domains(&scored)) + 2.0)
-            .map(f64::ln)
-            .collect();
-        let preferences = counted.into_iter().zip(weights);
-        let preferences = preferences.map(|(domains, weight)| {
-            let constraint = domains.constraint;
-            let is_per_node = constraint.topology_key == HOSTNAME;
-            SpreadPreference {
-                on_node: is_per_node.then(|| pods_by_node(input, constraint)),
-                domains,
-                weight,
+        let own = &input.pod.needs.spread;
+        let preferences = match own.is_empty() {
+            false => {
+                let own = own.iter().filter(|one| !one.is_required);
+                SpreadPreferences::new(input, feasible, &own.collect::<Vec<_>>(), Labels::All)
             }
-        });
-        Some(Box::new(SpreadPreferences(preferences.collect())))
+            true => {
+                let selector = input.cluster.workloads().selector_of(input.pod)?;
+                let defaults = SpreadConstraint::defaults(&selector);
+                let defaults: Vec<_> = defaults.iter().collect();
+                SpreadPreferences::new(input, feasible, &defaults, Labels::Any)
+            }
+        };
+        Some(Box::new(preferences?))
     }
 
     fn weight(&self) -> i64 {
@@ -118,7 +106,18 @@ fn pods_by_node(input: CycleInput<'_>, constraint: &SpreadConstraint) -> Vec<u32
     pods.running_by_node(input.pod.namespace(), constraint.counted(), slots)
 }
 
-/// The domains of a constraint with the pods in each.
+/// Returns whether the pods of the node count by the constraint's policies.
+fn includes(
+    constraint: &SpreadConstraint,
+    pod: &PodInfo,
+    required: &RequiredMatch<'_>,
+    node: &NodeInfo,
+) -> bool {
+    (!constraint.honors_affinity || required.selects(node))
+        && (!constraint.honors_taints || untolerated(&pod.needs.tolerations, node).is_none())
+}
+
+/// The domains of a required constraint with the pods in each.
 #[derive(Debug)]
 struct CountedDomains<'a> {
     constraint: &'a SpreadConstraint,
@@ -152,10 +151,7 @@ impl<'a> CountedDomains<'a> {
             }
             for (domains, by_node) in all.iter_mut().zip(&by_node) {
                 let constraint = domains.constraint;
-                if constraint.honors_affinity && !required.selects(node)
-                    || constraint.honors_taints
-                        && untolerated(&pod.needs.tolerations, node).is_some()
-                {
+                if !includes(constraint, pod, &required, node) {
                     continue;
                 }
                 let pods = by_node.get(node.slot().index()).copied().unwrap_or(0);
@@ -185,21 +181,6 @@ impl<'a> CountedDomains<'a> {
     fn pods_near(&self, node: &NodeInfo) -> Option<i64> {
         let value = self.value(node)?;
         Some(self.pods.get(value.index()).copied().flatten().unwrap_or(0))
-    }
-
-    /// The number of domains of the nodes.
-    fn scored_domains(&self, nodes: &[&NodeInfo]) -> i64 {
-        if self.constraint.topology_key == HOSTNAME {
-            return i64::try_from(nodes.len()).unwrap_or(i64::MAX);
-        }
-        let mut found = vec![false; self.column.values().len()];
-        for node in nodes {
-            let value = self.value(node);
-            if let Some(found) = value.and_then(|value| found.get_mut(value.index())) {
-                *found = true;
-            }
-        }
-        found.into_iter().map(i64::from).sum()
     }
 }
 
@@ -259,24 +240,189 @@ impl NodeFilter for SpreadLimits<'_> {
     }
 }
 
+/// The labels that a node needs to be scored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Labels {
+    /// Those of all constraints. A node without them is the last choice.
+    All,
+    /// None: a constraint whose label the node lacks does not matter to the node. So nodes without
+    /// a zone are spread over by the default constraints, too.
+    Any,
+}
+
+/// The domains of a constraint that only affects scores.
+#[derive(Clone, Copy, Debug)]
+struct ScoredDomains<'a> {
+    column: &'a LabelColumn,
+    /// The domain of nodes without the label, if they are scored and the domain has nodes with the
+    /// label: that of the empty value.
+    of_unlabelled: Option<ValueId>,
+}
+
+impl<'a> ScoredDomains<'a> {
+    fn new(column: &'a LabelColumn, needed: Labels) -> Self {
+        Self {
+            column,
+            of_unlabelled: match needed {
+                Labels::All => None,
+                Labels::Any => column.find(""),
+            },
+        }
+    }
+
+    fn of(self, slot: NodeSlot) -> Option<ValueId> {
+        self.column.value(slot).or(self.of_unlabelled)
+    }
+
+    /// The pods in each domain, by the number of the label's value.
+    fn pods(
+        self,
+        CycleInput { pod, cluster }: CycleInput<'_>,
+        constraint: &SpreadConstraint,
+        by_node: &[u32],
+        is_scored: impl Fn(NodeSlot) -> bool,
+    ) -> Vec<i64> {
+        let mut domains = vec![0_i64; self.column.values().len()];
+        let required = RequiredMatch::new(&pod.needs.required_nodes, cluster);
+        // Nodes are in no order in memory, so those without pods are not looked at.
+        let restricted = !pod.needs.required_nodes.is_empty() && constraint.honors_affinity
+            || constraint.honors_taints;
+        let is_included = |slot| {
+            let node = cluster.node_at(slot);
+            node.is_some_and(|node| includes(constraint, pod, &required, node))
+        };
+        for (slot, pods) in by_node.iter().enumerate().filter(|(_, pods)| **pods > 0) {
+            let slot = NodeSlot::new(slot);
+            if is_scored(slot)
+                && let Some(domain) = self.of(slot)
+                && let Some(sum) = domains.get_mut(domain.index())
+                && (!restricted || is_included(slot))
+            {
+                *sum += i64::from(*pods);
+            }
+        }
+        domains
+    }
+
+    /// The number of domains of these nodes.
+    fn number(self, nodes: &[NodeSlot]) -> usize {
+        let mut found = vec![false; self.column.values().len()];
+        let mut lacks_domain = false;
+        for slot in nodes {
+            match self.of(*slot).and_then(|at| found.get_mut(at.index())) {
+                Some(found) => *found = true,
+                None => lacks_domain = true,
+            }
+        }
+        found
+            .into_iter()
+            .chain([lacks_domain])
+            .map(usize::from)
+            .sum()
+    }
+}
+
 /// A constraint that only affects scores.
 #[derive(Debug)]
 struct SpreadPreference<'a> {
-    domains: CountedDomains<'a>,
+    column: Cow<'a, LabelColumn>,
+    /// The selected pods.
+    pods: CountedPods,
     /// The weight of a pod: it grows with the number of domains.
     weight: f64,
-    /// The pods on each node, if each node is a domain.
-    on_node: Option<Vec<u32>>,
+    max_skew: i64,
 }
 
 #[derive(Debug)]
-struct SpreadPreferences<'a>(Vec<SpreadPreference<'a>>);
+enum CountedPods {
+    /// By slot, if each node is a domain.
+    OfNodes(Rc<Vec<u32>>),
+    /// By the number of the label's value.
+    OfDomains(Vec<i64>),
+}
 
-impl SpreadPreferences<'_> {
+impl SpreadPreference<'_> {
+    fn has_label(&self, node: &NodeInfo) -> bool {
+        self.column.value(node.slot()).is_some()
+    }
+
+    /// The share of the constraint in the score of the node, if it has the label.
+    fn score(&self, node: &NodeInfo) -> Option<f64> {
+        let value = self.column.value(node.slot())?;
+        let pods = match &self.pods {
+            CountedPods::OfNodes(pods) => pods.get(node.slot().index()).copied().map(i64::from),
+            CountedPods::OfDomains(pods) => pods.get(value.index()).copied(),
+        };
+        Some(float(pods.unwrap_or(0)) * self.weight + float(self.max_skew - 1))
+    }
+}
+
+#[derive(Debug)]
+struct SpreadPreferences<'a> {
+    preferences: Vec<SpreadPreference<'a>>,
+    needed: Labels,
+}
+
+impl<'a> SpreadPreferences<'a> {
+    /// Counts the pods for each constraint; `None` without constraints.
+    fn new(
+        input: CycleInput<'a>,
+        feasible: &[&NodeInfo],
+        constraints: &[&SpreadConstraint],
+        needed: Labels,
+    ) -> Option<Self> {
+        if constraints.is_empty() {
+            return None;
+        }
+        let columns = constraints.iter().map(|one| &one.topology_key);
+        let columns: Vec<_> = columns.map(|key| input.cluster.column(key)).collect();
+        let is_scored = |slot: NodeSlot| match needed {
+            Labels::All => columns.iter().all(|column| column.value(slot).is_some()),
+            Labels::Any => true,
+        };
+        let scored = feasible.iter().map(|node| node.slot());
+        let scored: Vec<_> = scored.filter(|slot| is_scored(*slot)).collect();
+        let mut counted = Vec::<(Rc<Vec<u32>>, CountedPods, f64)>::new();
+        for (at, (constraint, column)) in constraints.iter().zip(&columns).enumerate() {
+            // The default constraints have the same selector.
+            let known = at.checked_sub(1).and_then(|at| constraints.get(at));
+            let is_known = known.is_some_and(|known| known.selector == constraint.selector);
+            let by_node = match counted.last().filter(|_| is_known) {
+                Some((by_node, ..)) => by_node.clone(),
+                None => Rc::new(pods_by_node(input, constraint)),
+            };
+            let (pods, domains) = match constraint.topology_key == HOSTNAME {
+                // Without the inclusion policies, as in the reference.
+                true => (CountedPods::OfNodes(by_node.clone()), scored.len()),
+                false => {
+                    let domains = ScoredDomains::new(column, needed);
+                    let pods = domains.pods(input, constraint, &by_node, is_scored);
+                    (CountedPods::OfDomains(pods), domains.number(&scored))
+                }
+            };
+            let domains = i64::try_from(domains).unwrap_or(i64::MAX);
+            counted.push((by_node, pods, (float(domains) + 2.0).ln()));
+        }
+        let preferences = constraints.iter().zip(columns).zip(counted);
+        let preferences =
+            preferences.map(
+                |((constraint, column), (_, pods, weight))| SpreadPreference {
+                    column,
+                    pods,
+                    weight,
+                    max_skew: constraint.max_skew,
+                },
+            );
+        Some(Self {
+            preferences: preferences.collect(),
+            needed,
+        })
+    }
+
     /// Returns whether the node lacks a label, and so is the last choice.
     fn ignores(&self, node: &NodeInfo) -> bool {
-        let mut preferences = self.0.iter();
-        preferences.any(|preference| preference.domains.value(node).is_none())
+        let mut preferences = self.preferences.iter();
+        self.needed == Labels::All && preferences.any(|one| !one.has_label(node))
     }
 }
 
@@ -286,18 +432,8 @@ impl NodeScorer for SpreadPreferences<'_> {
         if self.ignores(node) {
             return 0;
         }
-        let pods = |preference: &SpreadPreference<'_>| match &preference.on_node {
-            Some(on_node) => on_node
-                .get(node.slot().index())
-                .copied()
-                .map_or(0, i64::from),
-            None => preference.domains.pods_near(node).unwrap_or(0),
-        };
-        let of = |preference: &SpreadPreference<'_>| {
-            let slack = preference.domains.constraint.max_skew - 1;
-            float(pods(preference)) * preference.weight + float(slack)
-        };
-        truncated(self.0.iter().map(of).sum::<f64>().round())
+        let scores = self.preferences.iter().filter_map(|one| one.score(node));
+        truncated(scores.sum::<f64>().round())
     }
 
     fn normalise(&self, nodes: &[&NodeInfo], scores: &mut [i64]) {

@@ -9,6 +9,7 @@ use crate::{
 };
 
 mod affinity;
+mod images;
 mod nodes;
 mod spread;
 

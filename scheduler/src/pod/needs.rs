@@ -18,6 +18,7 @@ use crate::{
         nodes::{self, NodeTerm, RequiredNodes},
         spread::SpreadConstraint,
     },
+    images::{self, ImageId},
     plugins::unsupported_fields,
     resources::{MissingRequest, Resources},
 };
@@ -44,6 +45,10 @@ pub struct PodNeeds {
     pub affinity: Vec<Arc<AffinityRule>>,
     /// `spec.topologySpreadConstraints`.
     pub spread: Vec<SpreadConstraint>,
+    /// The name of the ReplicaSet that controls it.
+    pub replica_set: Option<String>,
+    /// The images of its init containers and containers.
+    pub images: Vec<ImageId>,
     /// `spec.tolerations`.
     pub tolerations: Vec<Toleration>,
     /// `spec.priority`, 0 if absent.
@@ -70,6 +75,8 @@ impl Hash for PodNeeds {
         self.preferred_nodes.hash(state);
         self.affinity.hash(state);
         self.spread.hash(state);
+        self.replica_set.hash(state);
+        self.images.hash(state);
         self.tolerations.len().hash(state);
         self.priority.hash(state);
     }
@@ -100,6 +107,8 @@ impl PodNeeds {
             spread: spread
                 .map(|constraint| SpreadConstraint::new(constraint, labels))
                 .collect(),
+            replica_set: replica_set(pod),
+            images: images::of_pod(spec),
             tolerations: spec.tolerations.clone().unwrap_or_default(),
             priority: spec.priority.unwrap_or(0),
             never_preempts: spec.preemption_policy.as_deref() == Some("Never"),
@@ -175,6 +184,14 @@ impl HostPort {
         let addresses_meet = self.ip.is_none() || other.ip.is_none() || self.ip == other.ip;
         addresses_meet && self.port == other.port && self.protocol == other.protocol
     }
+}
+
+/// The name of the ReplicaSet that controls the pod.
+fn replica_set(pod: &Pod) -> Option<String> {
+    let mut owners = pod.metadata.owner_references.iter().flatten();
+    let owner = owners.find(|owner| owner.controller == Some(true))?;
+    let is_set = owner.kind == "ReplicaSet" && owner.api_version == "apps/v1";
+    is_set.then(|| owner.name.clone())
 }
 
 /// Limited, so that no sum of needs overflows.

@@ -8,8 +8,9 @@ use std::{
 use bytes::Bytes;
 use podplane_api::{
     Object,
+    apps::ReplicaSet,
     coordination::Lease,
-    core::{Event, Namespace, Node, Pod},
+    core::{Event, Namespace, Node, Pod, Service},
     policy::PodDisruptionBudget,
 };
 use podplane_client::{ApiError, Reason};
@@ -40,6 +41,8 @@ pub(crate) enum BindingFault {
 #[derive(Debug, Default)]
 pub(crate) struct SchedulerState {
     pub(crate) nodes: BTreeMap<String, Node>,
+    pub(crate) services: BTreeMap<String, Service>,
+    pub(crate) replica_sets: BTreeMap<String, ReplicaSet>,
     pub(crate) pods: BTreeMap<String, Pod>,
     pub(crate) events: Vec<Event>,
     /// The faults of the next bindings.
@@ -58,6 +61,16 @@ impl SchedulerState {
     pub(crate) fn put_node(&mut self, mut node: Node) {
         self.log.push(WatchEventType::Modified, &mut node);
         self.nodes.insert(node.name().to_owned(), node);
+    }
+
+    pub(crate) fn put_service(&mut self, mut service: Service) {
+        self.log.push(WatchEventType::Modified, &mut service);
+        self.services.insert(service.name().to_owned(), service);
+    }
+
+    pub(crate) fn put_replica_set(&mut self, mut set: ReplicaSet) {
+        self.log.push(WatchEventType::Modified, &mut set);
+        self.replica_sets.insert(set.name().to_owned(), set);
     }
 
     pub(crate) fn put_pod(&mut self, mut pod: Pod) -> Pod {
@@ -216,6 +229,8 @@ impl FakeState for SchedulerState {
                 let none = std::iter::empty::<&PodDisruptionBudget>();
                 Ok(fake.read(|state| state.log.list(none)))
             }
+            "ListServices" => Ok(fake.read(|state| state.log.list(state.services.values()))),
+            "ListReplicaSets" => Ok(fake.read(|state| state.log.list(state.replica_sets.values()))),
             "ListPods" => Ok(fake.read(|state| state.log.list(state.pods.values()))),
             "GetPod" => {
                 let wire::GetRequest { name, .. } = decode(&request);

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde_json::Value;
+
 use super::model::{Decision, Verdict};
 
 /// The most clusters in which a case may occur once. The rarest cases are several times as frequent.
@@ -70,7 +72,7 @@ const REFUSALS: [(&str, &str, bool); 21] = [
 ];
 
 /// The plugins that must give feasible nodes of one cluster different scores.
-const SCORERS: [&str; 7] = [
+const SCORERS: [&str; 8] = [
     "TaintToleration",
     "NodeAffinity",
     "NodeResourcesFit",
@@ -78,15 +80,17 @@ const SCORERS: [&str; 7] = [
     "PodTopologySpread",
     "InterPodAffinity",
     "NodeResourcesBalancedAllocation",
+    "ImageLocality",
 ];
 
 /// The plugins that must skip a pod although nodes are feasible.
-const SKIPPING: [&str; 5] = [
+const SKIPPING: [&str; 6] = [
     "NodeAffinity",
     "PodIPs",
     "PodTopologySpread",
     "InterPodAffinity",
     "NodeResourcesBalancedAllocation",
+    "ImageLocality",
 ];
 
 /// The numbers of cases.
@@ -100,6 +104,8 @@ pub(crate) struct Coverage {
     scoring: BTreeMap<String, u64>,
     /// Clusters with feasible nodes.
     feasible: u64,
+    /// Clusters in which default constraints gave feasible nodes different scores.
+    by_default: u64,
     /// Pods that were rejected for all nodes.
     rejected: u64,
     /// Nodes that lack several resources.
@@ -107,8 +113,8 @@ pub(crate) struct Coverage {
 }
 
 impl Coverage {
-    /// Counts a decision.
-    pub(crate) fn add(&mut self, decision: &Decision) {
+    /// Counts a decision on the pod.
+    pub(crate) fn add(&mut self, pod: &Value, decision: &Decision) {
         let Decision::Examined(verdicts) = decision else {
             self.rejected += 1;
             return;
@@ -137,6 +143,9 @@ impl Coverage {
             }
         }
         self.feasible += u64::from(is_feasible);
+        let own = pod["spec"]["topologySpreadConstraints"].as_array();
+        let spread = scores.get("PodTopologySpread").map_or(0, BTreeSet::len);
+        self.by_default += u64::from(own.is_none_or(Vec::is_empty) && spread > 1);
         for (plugin, scores) in scores {
             *self.scoring.entry(plugin.to_owned()).or_default() += 1;
             *self.differing.entry(plugin.to_owned()).or_default() += u64::from(scores.len() > 1);
@@ -172,6 +181,10 @@ impl Coverage {
             let scored = self.scoring.get(plugin).copied().unwrap_or(0);
             expect(format!("{plugin} skips a pod"), self.feasible - scored);
         }
+        expect(
+            "default constraints give different scores".to_owned(),
+            self.by_default,
+        );
         expect("a pod is rejected".to_owned(), self.rejected);
         expect("a node lacks several resources".to_owned(), self.several);
         assert!(

@@ -5,8 +5,9 @@ use serde_json::{Map, Value, json};
 /// The values of a key.
 type Pool = (&'static str, &'static [&'static str]);
 
-const NODE_LABELS: [Pool; 3] = [
+const NODE_LABELS: [Pool; 4] = [
     ("zone", &["a", "b", "c"]),
+    ("topology.kubernetes.io/zone", &["a", "b", ""]),
     ("disk", &["ssd", "hdd"]),
     ("generation", &["1", "2", "10", "x"]),
 ];
@@ -24,6 +25,16 @@ const TAINT_KEYS: [&str; 3] = ["dedicated", "slow", "node.kubernetes.io/unschedu
 const EFFECTS: [&str; 3] = ["NoSchedule", "NoExecute", "PreferNoSchedule"];
 const POLICIES: [&str; 5] = ["resource", "resource", "resource", "pod-cidr", "off"];
 
+/// Images by the names that pods give them, with other names of some of them.
+const IMAGES: [&[&str]; 6] = [
+    &["web"],
+    &["web:latest", "web@sha256:00"],
+    &["web@sha256:00"],
+    &["registry:5000/db"],
+    &["registry:5000/db:latest"],
+    &["db:2", "registry/db:2"],
+];
+
 /// The rules that occur in one cluster. With all of them in each, hardly a node would be feasible.
 #[derive(Clone, Copy, Debug)]
 struct Features {
@@ -35,6 +46,8 @@ struct Features {
     spread: bool,
     affinity: bool,
     preferred_affinity: bool,
+    workloads: bool,
+    images: bool,
 }
 
 /// The generator of one cluster.
@@ -44,11 +57,12 @@ struct Generator {
     nodes: usize,
 }
 
-/// The cluster of this seed: `nodes`, `pods`, `namespaces`, the `pod` in question and the `policy`.
+/// The cluster of this seed: `nodes`, `pods`, `namespaces`, `services`, `replicaSets`, the `pod` in
+/// question and the `policy`.
 pub(crate) fn cluster(seed: u64) -> Value {
     let mut random = fastrand::Rng::with_seed(seed);
     // Half of the clusters have one feature, so that no other hides it.
-    let mut others = random.bool().then(|| random.u32(0..8));
+    let mut others = random.bool().then(|| random.u32(0..10));
     let mut feature = |percent| match &mut others {
         Some(0) => {
             others = Some(u32::MAX);
@@ -69,6 +83,8 @@ pub(crate) fn cluster(seed: u64) -> Value {
         spread: feature(40),
         affinity: feature(35),
         preferred_affinity: feature(35),
+        workloads: feature(35),
+        images: feature(35),
     };
     let nodes = random.usize(1..=8);
     let mut generator = Generator {
@@ -109,6 +125,8 @@ impl Generator {
             "nodes": nodes,
             "pods": pods,
             "namespaces": namespaces,
+            "services": self.services(),
+            "replicaSets": self.replica_sets(),
             "pod": pod,
             "policy": policy,
         })
@@ -148,8 +166,73 @@ impl Generator {
                 node["spec"]["unschedulable"] = json!(true);
             }
         }
+        if self.features.images {
+            let count = self.random.usize(0..=3);
+            node["status"]["images"] = (0..count).map(|_| self.image()).collect();
+        }
         self.add_addresses(&mut node, index);
         node
+    }
+
+    fn image(&mut self) -> Value {
+        let mut image = json!({"names": self.choose(&IMAGES)});
+        if self.chance(95) {
+            let mebibytes = self.choose(&[1_i64, 24, 90, 700, 1500, 4000]);
+            image["sizeBytes"] = json!(mebibytes * 1_048_576 + self.random.i64(0..1000));
+        }
+        image
+    }
+
+    fn services(&mut self) -> Value {
+        let mut services = Vec::new();
+        let most = if self.features.workloads { 3 } else { 0 };
+        for index in 0..self.random.usize(0..=most) {
+            let mut service = json!({
+                "metadata": {"name": format!("s{index}"), "namespace": self.choose(&PLACES)},
+                "spec": {},
+            });
+            if self.chance(90) {
+                service["spec"]["selector"] = self.labels(&POD_LABELS[..2], 45);
+            }
+            services.push(service);
+        }
+        json!(services)
+    }
+
+    fn replica_sets(&mut self) -> Value {
+        let mut sets = Vec::new();
+        let most = if self.features.workloads { 3 } else { 0 };
+        for index in 0..self.random.usize(0..=most) {
+            sets.push(json!({
+                "metadata": {"name": format!("r{index}"), "namespace": self.choose(&PLACES)},
+                "spec": {"selector": self.selector(&POD_LABELS)},
+            }));
+        }
+        json!(sets)
+    }
+
+    fn owners(&mut self) -> Value {
+        let mut owners = Vec::new();
+        for _ in 0..self.random.usize(0..=2) {
+            let name = self.choose(&["r0", "r1", "r2"]);
+            let (version, kind) = self.choose(&[
+                ("apps/v1", "ReplicaSet"),
+                ("apps/v1", "ReplicaSet"),
+                ("apps/v1", "ReplicaSet"),
+                ("example.com/v1", "ReplicaSet"),
+                ("batch/v1", "Job"),
+            ]);
+            let mut owner = json!({"apiVersion": version, "kind": kind, "name": name, "uid": name});
+            // At most one owner is the controller.
+            if owners.is_empty() && self.chance(75) {
+                owner["controller"] = json!(true);
+            }
+            owners.push(owner);
+        }
+        if self.chance(30) {
+            owners.reverse();
+        }
+        json!(owners)
     }
 
     fn allocatable(&mut self) -> Value {
@@ -303,10 +386,13 @@ impl Generator {
         if self.features.node_affinity {
             self.add_node_affinity(spec);
         }
-        if self.features.spread {
+        if self.features.spread && !(self.features.workloads && self.chance(60)) {
             spec["topologySpreadConstraints"] = self.spread_constraints();
         }
         self.add_pod_affinity(spec);
+        if self.features.workloads {
+            pod["metadata"]["ownerReferences"] = self.owners();
+        }
         pod
     }
 
@@ -319,6 +405,9 @@ impl Generator {
             }
             if prefix == "i" && self.chance(50) {
                 container["restartPolicy"] = json!("Always");
+            }
+            if self.features.images && self.chance(90) {
+                container["image"] = json!(self.choose(&IMAGES)[0]);
             }
             if self.features.ports && self.chance(50) {
                 container["ports"] = json!([self.port()]);

@@ -13,8 +13,9 @@ mod shrink;
 use coverage::Coverage;
 use model::{Cluster, Decision, Policy, Refusal, Score, Verdict};
 use podplane_scheduler::{
+    cache::NodeCache,
     config::{IpPolicy, PlacementPolicy},
-    explain::{Examination, NodeRefusal, NodeVerdict, examine_objects},
+    explain::{Examination, NodeRefusal, NodeVerdict, examine_cached},
     framework::Resolvability,
     score::NodeScore,
 };
@@ -51,6 +52,8 @@ fn by_model(cluster: &Value) -> Decision {
         nodes: cluster["nodes"].as_array().unwrap(),
         pods: cluster["pods"].as_array().unwrap(),
         namespaces: cluster["namespaces"].as_array().unwrap(),
+        services: cluster["services"].as_array().unwrap(),
+        replica_sets: cluster["replicaSets"].as_array().unwrap(),
         pod: &cluster["pod"],
         policy: match cluster["policy"].as_str() {
             Some("off") => Policy::Off,
@@ -67,13 +70,20 @@ fn by_scheduler(cluster: &Value) -> serde_json::Result<Decision> {
         Some("pod-cidr") => IpPolicy::PodCidr,
         _ => IpPolicy::Resource,
     };
-    let examination = examine_objects(
-        &from_value::<Vec<_>>(cluster["nodes"].clone())?,
-        &from_value::<Vec<_>>(cluster["pods"].clone())?,
+    let policy = PlacementPolicy::from(ips);
+    let mut cache = NodeCache::of(
+        from_value::<Vec<_>>(cluster["nodes"].clone())?,
+        from_value::<Vec<_>>(cluster["pods"].clone())?,
         &from_value::<Vec<_>>(cluster["namespaces"].clone())?,
-        PlacementPolicy::from(ips),
-        &from_value(cluster["pod"].clone())?,
+        &policy.pod_ip_resource,
     );
+    for service in from_value::<Vec<_>>(cluster["services"].clone())? {
+        cache.cluster_mut().apply_service(&service);
+    }
+    for set in from_value::<Vec<_>>(cluster["replicaSets"].clone())? {
+        cache.cluster_mut().apply_replica_set(&set);
+    }
+    let examination = examine_cached(&mut cache, policy, &from_value(cluster["pod"].clone())?);
     Ok(decision(examination, ips))
 }
 
@@ -154,7 +164,7 @@ fn scheduler_decides_as_the_model_of_the_reference_does() {
                 break;
             }
         }
-        coverage.add(&decision);
+        coverage.add(&cluster["pod"], &decision);
     }
     assert!(differences.is_empty(), "{}", differences.join("\n"));
     coverage.assert_complete(count());

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
+mod images;
 mod node_affinity;
 mod node_ports;
 mod pod_affinity;
@@ -16,6 +17,7 @@ mod resources;
 mod selectors;
 mod taints;
 mod topology_spread;
+mod workloads;
 
 /// The limit that addresses put on pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +36,8 @@ pub(crate) struct Cluster<'a> {
     pub(crate) nodes: &'a [Value],
     pub(crate) pods: &'a [Value],
     pub(crate) namespaces: &'a [Value],
+    pub(crate) services: &'a [Value],
+    pub(crate) replica_sets: &'a [Value],
     pub(crate) pod: &'a Value,
     pub(crate) policy: Policy,
 }
@@ -82,7 +86,7 @@ pub(crate) enum Decision {
 
 /// The plugins that score, in their order, with their weights.
 type Scorer = fn(&Cluster<'_>, &[&Value]) -> Option<Vec<(i64, i64)>>;
-const SCORERS: [(&str, i64, Scorer); 7] = [
+const SCORERS: [(&str, i64, Scorer); 8] = [
     ("TaintToleration", 3, taints::scores),
     ("NodeAffinity", 2, node_affinity::scores),
     ("NodeResourcesFit", 1, resources::least_allocated),
@@ -90,6 +94,7 @@ const SCORERS: [(&str, i64, Scorer); 7] = [
     ("PodTopologySpread", 2, topology_spread::scores),
     ("InterPodAffinity", 2, pod_affinity::scores),
     ("NodeResourcesBalancedAllocation", 1, resources::balanced),
+    ("ImageLocality", 1, images::scores),
 ];
 
 /// The filters in their order.

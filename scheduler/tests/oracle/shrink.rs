@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 /// Fields without which an object is not valid, or is another one.
-const KEPT: [&str; 19] = [
+const KEPT: [&str; 24] = [
     "name",
     "uid",
     "namespace",
@@ -12,6 +12,8 @@ const KEPT: [&str; 19] = [
     "nodes",
     "pods",
     "namespaces",
+    "services",
+    "replicaSets",
     "pod",
     "policy",
     "key",
@@ -23,6 +25,9 @@ const KEPT: [&str; 19] = [
     "weight",
     "podAffinityTerm",
     "preference",
+    "apiVersion",
+    "kind",
+    "selector",
 ];
 
 /// A step from a value to one inside of it.

@@ -24,6 +24,8 @@ pub(crate) enum SchedulerRow {
     Plain,
     /// the same pods in 50 classes: with spread, (anti-)affinity, preferred nodes and tolerations
     Classes,
+    /// the same pods in 50 ReplicaSets with Services: with the default spread
+    Workloads,
     /// an attempt that fits on none of 5,000 nodes
     Nowhere,
     /// 20,000 pods on 5,000 nodes through the API server on sled
@@ -35,7 +37,7 @@ pub(crate) enum SchedulerRow {
 impl SchedulerRow {
     fn has_apiserver(self) -> bool {
         match self {
-            Self::Plain | Self::Classes | Self::Nowhere => false,
+            Self::Plain | Self::Classes | Self::Workloads | Self::Nowhere => false,
             Self::Bind | Self::Warm => true,
         }
     }
@@ -121,6 +123,11 @@ fn promised(line: &str, measured: Result<Pairs>) -> ReportLine {
             AtLeast(20_000.0),
         ),
         "classes" => ("the same in 50 classes", pods, AtLeast(4_000.0)),
+        "workloads" => (
+            "the same in 50 ReplicaSets with Services",
+            pods,
+            AtLeast(4_000.0),
+        ),
         "nowhere" => (
             "an attempt that fits nowhere, 5,000 nodes (the reference: 28,700 µs)",
             ReportUnit::Microseconds,

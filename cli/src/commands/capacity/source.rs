@@ -5,7 +5,8 @@ use std::{cell::RefCell, fs::File, io, path::Path, rc::Rc};
 use anyhow::Context as _;
 use podplane_api::{
     Object as _,
-    core::{Namespace, Node, Pod},
+    apps::ReplicaSet,
+    core::{Namespace, Node, Pod, Service},
 };
 use podplane_audit::DumpCollector;
 use podplane_client::ListParams;
@@ -20,6 +21,9 @@ pub(super) struct ClusterObjects {
     pub(super) pods: Vec<Pod>,
     /// Empty for a dump without them: then only the names of namespaces can be selected.
     pub(super) namespaces: Vec<Namespace>,
+    /// With the ReplicaSets, for the default spread of pods of workloads.
+    pub(super) services: Vec<Service>,
+    pub(super) replica_sets: Vec<ReplicaSet>,
     /// The objects of the dump that are not valid.
     pub(super) invalid: Vec<String>,
 }
@@ -33,13 +37,15 @@ pub(super) fn from_server(global: &GlobalOptions) -> anyhow::Result<ClusterObjec
             nodes: client.all::<Node>().list(&all).await?.items,
             pods: client.all::<Pod>().list(&all).await?.items,
             namespaces: client.all::<Namespace>().list(&all).await?.items,
+            services: client.all::<Service>().list(&all).await?.items,
+            replica_sets: client.all::<ReplicaSet>().list(&all).await?.items,
             invalid: Vec::new(),
         })
     });
     listed.map_err(|error| global.locate(error))
 }
 
-/// Reads a dump of nodes and pods; `-` for standard input.
+/// Reads a dump of nodes and pods, and of services and ReplicaSets if it has them; `-` for standard input.
 pub(super) fn from_dump(file: &Path) -> anyhow::Result<ClusterObjects> {
     let objects = Rc::new(RefCell::new(ClusterObjects::default()));
     let sink = objects.clone();
@@ -64,6 +70,12 @@ impl ClusterObjects {
         let name = format!("{} {name}", kind.to_lowercase());
         let added = match kind {
             "Node" => Node::from_json_noting(object).map(|(node, _)| self.nodes.push(node)),
+            "Service" => {
+                Service::from_json_noting(object).map(|(service, _)| self.services.push(service))
+            }
+            "ReplicaSet" => {
+                ReplicaSet::from_json_noting(object).map(|(set, _)| self.replica_sets.push(set))
+            }
             _ => Pod::from_json_noting(object).map(|(mut pod, _)| {
                 if pod.uid().is_empty() {
                     pod.metadata.uid = Some(pod.key().to_string());
@@ -87,8 +99,9 @@ fn prune(object: &mut Value) {
         }
     };
     remove(object, "/metadata", &["managedFields", "ownerReferences"]);
-    let statuses = ["containerStatuses", "initContainerStatuses", "images"];
+    let statuses = ["containerStatuses", "initContainerStatuses"];
     remove(object, "/status", &statuses);
+    remove(object, "/spec", &["template"]);
     for list in ["/spec/containers", "/spec/initContainers"] {
         if let Some(Value::Array(containers)) = object.pointer_mut(list) {
             for container in containers {

@@ -1,7 +1,13 @@
 //! PodTopologySpread.
 
+use podplane_api::pod_ips::PodIpResource;
+use serde_json::from_value;
+
 use super::*;
-use crate::explain::Examination;
+use crate::{
+    cache::NodeCache,
+    explain::{Examination, examine_cached},
+};
 
 const SKEW: &str = "node(s) didn't match pod topology spread constraints";
 const NO_LABEL: &str =
@@ -174,5 +180,160 @@ fn fuller_domains_score_less() {
     assert_eq!(
         scores(&nodes, &[web("q").on("a")], &pod),
         [(1, 0), (0, 0), (0, 100)]
+    );
+}
+
+const HOSTNAME: &str = "kubernetes.io/hostname";
+const ZONE: &str = "topology.kubernetes.io/zone";
+
+/// Raw and normalised score of each node in a cluster with these services and ReplicaSets.
+fn default_scores(
+    nodes: &[NodeBuilder],
+    pods: &[PodBuilder],
+    workloads: &[Value],
+    pod: &PodBuilder,
+) -> Vec<(i64, i64)> {
+    let nodes = nodes.iter().map(NodeBuilder::node);
+    let pods = pods.iter().map(|pod| (*pod.pod()).clone());
+    let mut cache = NodeCache::of(nodes, pods, &[], &PodIpResource::default());
+    for workload in workloads {
+        match workload["kind"] == "Service" {
+            true => cache
+                .cluster_mut()
+                .apply_service(&from_value(workload.clone()).unwrap()),
+            false => cache
+                .cluster_mut()
+                .apply_replica_set(&from_value(workload.clone()).unwrap()),
+        }
+    }
+    let examined = examine_cached(&mut cache, IpPolicy::Off.into(), &pod.pod());
+    let plugins = examined.scores().flat_map(|score| score.plugins.clone());
+    let spread = plugins.filter(|one| one.plugin == "PodTopologySpread");
+    spread.map(|one| (one.raw, one.normalised)).collect()
+}
+
+fn service(namespace: &str, selector: &Value) -> Value {
+    json!({"kind": "Service", "metadata": {"name": "web", "namespace": namespace},
+        "spec": {"selector": selector}})
+}
+
+fn replica_set(name: &str, selector: &Value) -> Value {
+    json!({"kind": "ReplicaSet", "metadata": {"name": name, "namespace": "default"},
+        "spec": {"selector": selector}})
+}
+
+/// The pod with an owner of that kind and the name `web`.
+fn owned(pod: PodBuilder, version: &str, kind: &str, is_controller: bool) -> PodBuilder {
+    let owner = json!({"apiVersion": version, "kind": kind, "name": "web", "uid": "u",
+        "controller": is_controller});
+    pod.set("/metadata/ownerReferences", json!([owner]))
+}
+
+#[test]
+fn pods_of_a_workload_are_spread_by_default() {
+    let zoned = |name: &str, zone: &str| {
+        let node = NodeBuilder::new(name).label(HOSTNAME, name);
+        node.label(ZONE, zone)
+    };
+    let nodes = [zoned("a", "x"), zoned("b", "x"), zoned("c", "y")];
+    let pods = [web("q").on("a"), PodBuilder::new("r").on("c")];
+    let scores = |workloads: &[Value], pod: &PodBuilder| {
+        let scores = default_scores(&nodes, &pods, workloads, pod);
+        (!scores.is_empty()).then_some(scores)
+    };
+    // ln(3 nodes + 2) = 1.61 and ln(2 zones + 2) = 1.39 for each pod, and the slacks 2 and 4.
+    let spread_out = Some(vec![(9, 66), (7, 88), (6, 100)]);
+    let app = json!({"app": "web"});
+    let in_default = service("default", &app);
+    assert_eq!(
+        scores(std::slice::from_ref(&in_default), &web("p")),
+        spread_out
+    );
+    let set = replica_set("web", &json!({"matchLabels": app}));
+    let of_set = owned(web("p"), "apps/v1", "ReplicaSet", true);
+    assert_eq!(scores(std::slice::from_ref(&set), &of_set), spread_out);
+    assert_eq!(
+        scores(&[in_default.clone(), set.clone()], &of_set),
+        spread_out
+    );
+    let expressions = json!([{"key": "app", "operator": "NotIn", "values": ["db"]},
+        {"key": "app", "operator": "Exists"}]);
+    let by_expressions = replica_set("web", &json!({"matchExpressions": expressions}));
+    assert_eq!(scores(&[by_expressions], &of_set), spread_out);
+
+    // Without a workload, or with constraints of its own, a pod is not.
+    for (workload, pod) in [
+        (service("other", &app), web("p")),
+        (service("default", &json!({"app": "db"})), web("p")),
+        (
+            service("default", &json!({"app": "web", "tier": "x"})),
+            web("p"),
+        ),
+        (service("default", &json!(null)), web("p")),
+        (service("default", &json!({})), web("p")),
+        (replica_set("web", &json!({})), of_set.clone()),
+        (replica_set("other", &json!({"matchLabels": app})), of_set),
+        (set.clone(), web("p")),
+        (set.clone(), owned(web("p"), "apps/v1", "ReplicaSet", false)),
+        (set.clone(), owned(web("p"), "batch/v1", "Job", true)),
+        (set, owned(web("p"), "example.com/v1", "ReplicaSet", true)),
+        (
+            in_default.clone(),
+            spread(web("p"), &[constraint("zone", "DoNotSchedule")]),
+        ),
+    ] {
+        assert_eq!(
+            scores(std::slice::from_ref(&workload), &pod),
+            None,
+            "{workload}"
+        );
+    }
+}
+
+#[test]
+fn all_workloads_of_a_pod_narrow_the_selector() {
+    let nodes = nodes();
+    let labelled = |name: &str, hash: &str| {
+        PodBuilder::new(name).set("/metadata/labels", json!({"app": "web", "hash": hash}))
+    };
+    let pods = [labelled("q", "1").on("a"), labelled("r", "2").on("b")];
+    let service = service("default", &json!({"app": "web"}));
+    let set = replica_set("web", &json!({"matchLabels": {"hash": "1"}}));
+    let pod = labelled("p", "1");
+    let raw = |workloads: &[Value], pod: &PodBuilder| {
+        let scores = default_scores(&nodes, &pods, workloads, pod);
+        scores.into_iter().map(|(raw, _)| raw).collect::<Vec<_>>()
+    };
+    // ln(3 nodes + 2) = 1.61 for each pod, and the slack 2.
+    assert_eq!(raw(std::slice::from_ref(&service), &pod), [4, 4, 2]);
+    let of_set = owned(pod, "apps/v1", "ReplicaSet", true);
+    assert_eq!(raw(&[service, set], &of_set), [4, 2, 2]);
+}
+
+#[test]
+fn nodes_without_a_zone_are_spread_over_by_default() {
+    let bare = |name: &str| NodeBuilder::new(name).label(HOSTNAME, name);
+    let workloads = [service("default", &json!({"app": "web"}))];
+    let nodes = [
+        bare("a").label(ZONE, "x"),
+        bare("b"),
+        bare("c"),
+        NodeBuilder::new("d"),
+    ];
+    let pods = [web("q").on("b")];
+    // ln(4 nodes + 2) = 1.79 for each pod on a node, and the slacks 2 and, with a zone, 4.
+    assert_eq!(
+        default_scores(&nodes, &pods, &workloads, &web("p")),
+        [(6, 0), (4, 33), (2, 66), (0, 100)]
+    );
+    // The nodes without a zone are one more, that of the empty value: ln(2 zones + 2) = 1.39.
+    let nodes = [
+        bare("a").label(ZONE, ""),
+        bare("b"),
+        bare("c").label(ZONE, "x"),
+    ];
+    assert_eq!(
+        default_scores(&nodes, &pods, &workloads, &web("p")),
+        [(7, 57), (4, 100), (6, 71)]
     );
 }

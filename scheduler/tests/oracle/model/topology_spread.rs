@@ -9,6 +9,7 @@ use super::{
     resources::{float, truncated},
     selectors::{is_empty, node_matches, selects},
     taints::untolerated,
+    workloads::default_constraints,
 };
 
 /// The label of domains that are single nodes.
@@ -124,26 +125,50 @@ pub(crate) fn pod_topology_spread(cluster: &Cluster<'_>, node: &Value) -> Option
 /// `maxSkew` - 1; rounded. Domains are those of the feasible nodes with all keys; a node without
 /// all has 0. In domains that are single nodes all of its pods count, whatever the constraint
 /// includes. Normalised, fewer are better: 100·(largest + smallest − own)/largest.
+///
+/// With default constraints no key is needed. A node without a constraint's key has nothing from
+/// that constraint, and is in the domain of the empty value.
 pub(crate) fn scores(cluster: &Cluster<'_>, feasible: &[&Value]) -> Option<Vec<(i64, i64)>> {
-    let constraints = constraints(cluster, "ScheduleAnyway");
+    let defaults = default_constraints(cluster);
+    let is_default = !defaults.is_empty();
+    let constraints = match is_default {
+        true => defaults.iter().collect(),
+        false => constraints(cluster, "ScheduleAnyway"),
+    };
     if constraints.is_empty() {
         return None;
     }
-    let scored = |node: &&Value| has_all_keys(node, &constraints);
+    let scored = |node: &&Value| is_default || has_all_keys(node, &constraints);
+    let value = |node: &Value, constraint: &Value| {
+        let value = label(node, key(constraint));
+        value.unwrap_or_default().to_owned()
+    };
     let mut raw = Vec::new();
     for node in feasible {
         let mut score = 0.0;
-        for constraint in constraints.iter().filter(|_| scored(node)) {
-            let values = feasible.iter().filter(|node| scored(node));
-            let values = values.map(|node| label(node, key(constraint)));
-            let (pods, size) = if key(constraint) == HOSTNAME {
-                (count(cluster, constraint, node), values.count())
+        for constraint in &constraints {
+            if !scored(node) || label(node, key(constraint)).is_none() {
+                continue;
+            }
+            let others: Vec<_> = feasible.iter().filter(|node| scored(node)).collect();
+            let (mut pods, size);
+            if key(constraint) == HOSTNAME {
+                pods = count(cluster, constraint, node);
+                size = others.len();
             } else {
-                let domains = domains(cluster, constraint, &constraints);
-                let own = label(node, key(constraint)).unwrap_or_default();
-                let distinct: BTreeSet<_> = values.collect();
-                (domains.get(own).copied().unwrap_or(0), distinct.len())
-            };
+                pods = 0;
+                for other in cluster.nodes {
+                    if scored(&other)
+                        && includes(cluster, constraint, other)
+                        && value(other, constraint) == value(node, constraint)
+                    {
+                        pods += count(cluster, constraint, other);
+                    }
+                }
+                let values: BTreeSet<_> =
+                    others.iter().map(|node| value(node, constraint)).collect();
+                size = values.len();
+            }
             let weight = float(i64::try_from(size).unwrap() + 2).ln();
             let skew = constraint["maxSkew"].as_i64().unwrap_or(0);
             score += float(pods) * weight + float(skew - 1);
