@@ -154,7 +154,11 @@ pub(crate) fn run(
         allowed_hosts,
         leave_on_terminate,
         log,
-        trace: TraceConfig { otlp_endpoint },
+        trace:
+            TraceConfig {
+                otlp_endpoint,
+                trace_sampling_ratio,
+            },
     } = args;
     logging::init(&log)?;
     let mut extra_config = ExtraConfig::default();
@@ -173,6 +177,7 @@ pub(crate) fn run(
             cni_bin_dir,
             extra_config,
             otlp_endpoint,
+            trace_sampling_ratio: trace_sampling_ratio.unwrap_or_default(),
             ..Settings::default()
         },
         farewell: match leave_on_terminate {
