@@ -45,7 +45,11 @@ impl fmt::Display for Traceparent {
             step,
             is_sampled,
         } = self;
-        write!(f, "00-{trace:032x}-{step:016x}-{:02x}", u8::from(*is_sampled))
+        write!(
+            f,
+            "00-{trace:032x}-{step:016x}-{:02x}",
+            u8::from(*is_sampled)
+        )
     }
 }
 

@@ -39,7 +39,6 @@ impl SamplingRatio {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        clippy::cast_precision_loss,
         reason = "the product is from 0 to 2^56"
     )]
     fn threshold(self) -> u64 {
@@ -127,7 +126,12 @@ mod tests {
 
     #[test]
     fn samples_the_given_share() {
-        for (text, expected) in [("0.01", 100), ("0.1", 1_000), ("0.5", 5_000), ("0.9", 9_000)] {
+        for (text, expected) in [
+            ("0.01", 100),
+            ("0.1", 1_000),
+            ("0.5", 5_000),
+            ("0.9", 9_000),
+        ] {
             let count = sampled(text);
             // Five standard deviations of the middle, 50.
             assert!(count.abs_diff(expected) < 250, "{text}: {count}");
