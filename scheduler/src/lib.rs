@@ -16,6 +16,7 @@ use futures::future::BoxFuture;
 use node_gauges::NodeAddressCollector;
 use podplane_api::{
     core::{Namespace, Node, Pod},
+    pod_ips::PodIpFlags,
     policy::PodDisruptionBudget,
 };
 use podplane_client::{
@@ -109,8 +110,10 @@ async fn run_until(
         listen,
         allowed_hosts,
         address_file,
-        ip_policy,
-        pod_ip_resource,
+        pod_ips: PodIpFlags {
+            ip_policy,
+            pod_ip_resource,
+        },
         pod_ips_score_weight,
         seed,
         leader_election,
