@@ -1,7 +1,7 @@
 //! The server as other clients see it: raw calls, health, reflection, the address file.
 
 use bytes::Bytes;
-use podplane_api::core::Event;
+use podplane_api::{core::Event, pod_ips::PodIpFlags};
 use podplane_client::{Reason, endpoint};
 use podplane_proto::wire::{WriteRequest, method_path};
 use tonic::{client::Grpc, transport::Channel};
