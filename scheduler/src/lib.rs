@@ -136,7 +136,7 @@ async fn run_until(
     tasks.follow("namespace reflector", namespaces_driver);
     tasks.follow("disruption budget reflector", budgets_driver);
 
-    let (service, questions) = service::PlacementService::new(pods.clone());
+    let (service, questions) = service::PlacementService::new(client.clone(), pods.clone());
     let mut services = Services::default();
     services.add(SchedulerServiceServer::new(service));
     let mut process = Process::new(podplane_proto::DESCRIPTORS);

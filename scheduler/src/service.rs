@@ -9,8 +9,9 @@ use podplane_api::{
     core::Pod,
     jiff::{Timestamp, Unit},
     pod_ips,
+    scheduling::PriorityClass,
 };
-use podplane_client::{ApiError, Cache, Reason};
+use podplane_client::{ApiError, Cache, Client, ListParams, Reason};
 use podplane_host::clock;
 use podplane_proto::scheduler::{
     self as wire, ExplainPodRequest, ExplainPodResponse, NodeVerdict, PodState,
@@ -71,15 +72,21 @@ impl Question {
 /// The service.
 #[derive(Debug)]
 pub struct PlacementService {
+    client: Client,
     pods: Cache<Pod>,
     questions: mpsc::Sender<Question>,
 }
 
 impl PlacementService {
     /// Creates the service, and the receiver of its questions.
-    pub fn new(pods: Cache<Pod>) -> (Self, mpsc::Receiver<Question>) {
+    pub fn new(client: Client, pods: Cache<Pod>) -> (Self, mpsc::Receiver<Question>) {
         let (questions, asked) = mpsc::channel(QUESTIONS);
-        (Self { pods, questions }, asked)
+        let service = Self {
+            client,
+            pods,
+            questions,
+        };
+        (service, asked)
     }
 
     async fn explain(&self, key: &ObjectKey) -> Result<ExplainPodResponse, ApiError> {
@@ -126,7 +133,9 @@ impl SchedulerService for PlacementService {
                 let why = "excludes name and namespace, which the pod itself has";
                 return Err(ApiError::bad_field("pod", why.to_owned()).into());
             }
-            let pod = Subject::Hypothetical(hypothetical::admitted(&pod)?);
+            let classes = self.client.all::<PriorityClass>();
+            let classes = classes.list(&ListParams::default()).await?.items;
+            let pod = Subject::Hypothetical(hypothetical::admitted(&pod, classes)?);
             return Ok(Response::new(self.ask(pod).await?));
         }
         if name.is_empty() {
