@@ -44,6 +44,9 @@ pub(crate) struct CapacityArgs {
 
     /// Read nodes and pods from this dump of `kubectl get nodes,pods -A` as JSON or YAML, gzipped or
     /// not; - for standard input [default: the running podplane cluster]
+    ///
+    /// A pod with a priorityClassName needs the PriorityClasses, too: `kubectl get
+    /// nodes,pods,priorityclasses -A`.
     #[arg(long, value_name = "DUMP")]
     from: Option<PathBuf>,
 
@@ -90,8 +93,9 @@ pub(crate) fn run(args: &CapacityArgs, global: &GlobalOptions) -> anyhow::Result
         return Err(UsageError(why.to_owned()).into());
     }
     let pod = pod_file::read(&args.filename, &args.namespace)?;
-    let pod = hypothetical::complete(pod)
-        .map_err(|errors| anyhow::anyhow!("{}: invalid pod: {errors}", args.filename.display()))?;
+    let file = args.filename.display();
+    let mut pod = hypothetical::complete(pod)
+        .map_err(|errors| anyhow::anyhow!("{file}: invalid pod: {errors}"))?;
     let objects = match &args.from {
         Some(file) => source::from_dump(file)?,
         None => source::from_server(global)?,
@@ -111,6 +115,12 @@ pub(crate) fn run(args: &CapacityArgs, global: &GlobalOptions) -> anyhow::Result
             None => " in the cluster".to_owned(),
         }
     );
+    hypothetical::prioritise(&mut pod, objects.classes).map_err(|why| match &args.from {
+        Some(_) => anyhow::anyhow!(
+            "{file}: {why}; want a dump of `kubectl get nodes,pods,priorityclasses -A` if the cluster has it"
+        ),
+        None => anyhow::anyhow!("{file}: {why}"),
+    })?;
     let resource = &args.pod_ip_resource;
     let mut cache = NodeCache::of(objects.nodes, objects.pods, &objects.namespaces, resource);
     let framework = Framework::new(PlacementPolicy {
@@ -224,6 +234,17 @@ mod tests {
         assert_eq!((objects.nodes.len(), objects.pods.len()), (1, 1));
         assert_eq!(objects.pods[0].metadata.uid.as_deref(), Some("default/a"));
         assert_eq!(objects.invalid.len(), 1);
+        assert_eq!(objects.classes.len(), 2, "the built-in ones");
+        let class = json!({"kind": "PriorityClass", "metadata": {"name": "vip"}, "value": 9});
+        let with_class =
+            json!({"kind": "List", "items": [class, {"kind": "Node", "metadata": {"name": "n"}}]});
+        fs::write(&file, with_class.to_string()).unwrap();
+        let objects = source::from_dump(&file).unwrap();
+        assert_eq!((objects.nodes.len(), objects.pods.len()), (1, 0));
+        let mut pod = podplane_api::core::Pod::default();
+        pod.spec.get_or_insert_default().priority_class_name = Some("vip".into());
+        hypothetical::prioritise(&mut pod, objects.classes).unwrap();
+        assert_eq!(pod.spec.unwrap().priority, Some(9));
         let without_kinds = json!({"apiVersion": "v1", "items": [{"metadata": {"name": "n"}},
             {"metadata": {"name": "a"}, "spec": {"containers": []}}]});
         fs::write(&file, without_kinds.to_string()).unwrap();

@@ -1,15 +1,18 @@
-//! The nodes and pods of a cluster: from a dump, or from the API server.
+//! The nodes, pods and classes of a cluster: from a dump, or from the API server.
 
 use std::{cell::RefCell, fs::File, io, path::Path, rc::Rc};
 
 use anyhow::Context as _;
 use podplane_api::{
-    Object as _,
-    core::{Namespace, Node, Pod},
+    Object,
+    core::{Container, Namespace, Node, Pod},
+    kinds::priority_class::system_priority_classes,
+    meta::ObjectMeta,
+    scheduling::PriorityClass,
+    strict::StrictError,
 };
-use podplane_audit::DumpCollector;
+use podplane_audit::{DumpCollector, WholeObject};
 use podplane_client::ListParams;
-use serde_json::Value;
 
 use crate::global::{GlobalOptions, block_on};
 
@@ -20,6 +23,8 @@ pub(super) struct ClusterObjects {
     pub(super) pods: Vec<Pod>,
     /// Empty for a dump without them: then only the names of namespaces can be selected.
     pub(super) namespaces: Vec<Namespace>,
+    /// Those of the cluster; of a dump also the built-in ones, which it need not have.
+    pub(super) classes: Vec<PriorityClass>,
     /// The objects of the dump that are not valid.
     pub(super) invalid: Vec<String>,
 }
@@ -33,13 +38,14 @@ pub(super) fn from_server(global: &GlobalOptions) -> anyhow::Result<ClusterObjec
             nodes: client.all::<Node>().list(&all).await?.items,
             pods: client.all::<Pod>().list(&all).await?.items,
             namespaces: client.all::<Namespace>().list(&all).await?.items,
+            classes: client.all::<PriorityClass>().list(&all).await?.items,
             invalid: Vec::new(),
         })
     });
     listed.map_err(|error| global.locate(error))
 }
 
-/// Reads a dump of nodes and pods; `-` for standard input.
+/// Reads a dump of nodes, pods and perhaps PriorityClasses; `-` for standard input.
 pub(super) fn from_dump(file: &Path) -> anyhow::Result<ClusterObjects> {
     let objects = Rc::new(RefCell::new(ClusterObjects::default()));
     let sink = objects.clone();
@@ -54,46 +60,76 @@ pub(super) fn from_dump(file: &Path) -> anyhow::Result<ClusterObjects> {
         false => collector.read(File::open(file).with_context(name_it)?),
     }
     .with_context(name_it)?;
-    Ok(objects.take())
+    let mut objects = objects.take();
+    objects.classes.extend(system_priority_classes());
+    Ok(objects)
 }
 
 impl ClusterObjects {
-    fn add(&mut self, kind: &str, mut object: Value) {
-        prune(&mut object);
-        let name = object["metadata"]["name"].as_str().unwrap_or_default();
-        let name = format!("{} {name}", kind.to_lowercase());
+    fn add(&mut self, kind: &str, object: WholeObject<'_>) {
         let added = match kind {
-            "Node" => Node::from_json_noting(object).map(|(node, _)| self.nodes.push(node)),
-            _ => Pod::from_json_noting(object).map(|(mut pod, _)| {
-                if pod.uid().is_empty() {
-                    pod.metadata.uid = Some(pod.key().to_string());
+            "Node" => decoded(object).map(|mut node: Node| {
+                prune(&mut node.metadata);
+                if let Some(status) = &mut node.status {
+                    status.images = None;
                 }
-                self.pods.push(pod);
+                self.nodes.push(node);
             }),
+            "PriorityClass" => decoded(object).map(|class| self.classes.push(class)),
+            _ => decoded(object).map(|pod| self.pods.push(pruned(pod))),
         };
-        if let Err(error) = added {
-            self.invalid.push(format!("{name}: {error}"));
+        if let Err((name, error)) = added {
+            let kind = kind.to_lowercase();
+            self.invalid.push(format!("{kind} {name}: {error}"));
         }
     }
 }
 
-/// Removes large fields that no decision reads.
-fn prune(object: &mut Value) {
-    let remove = |object: &mut Value, pointer: &str, fields: &[&str]| {
-        if let Some(Value::Object(parent)) = object.pointer_mut(pointer) {
-            for field in fields {
-                parent.remove(*field);
-            }
-        }
+/// Decodes an object, or returns its name and what is wrong.
+fn decoded<K: Object>(object: WholeObject<'_>) -> Result<K, (String, StrictError)> {
+    let document = match object {
+        WholeObject::Value(document) => document,
+        WholeObject::Json(text) => match K::from_slice(text) {
+            Ok(object) => return Ok(object),
+            // Decoded again for the path of the invalid field.
+            Err(_) => serde_json::from_slice(text).unwrap_or_default(),
+        },
     };
-    remove(object, "/metadata", &["managedFields", "ownerReferences"]);
-    let statuses = ["containerStatuses", "initContainerStatuses", "images"];
-    remove(object, "/status", &statuses);
-    for list in ["/spec/containers", "/spec/initContainers"] {
-        if let Some(Value::Array(containers)) = object.pointer_mut(list) {
-            for container in containers {
-                remove(container, "", &["env", "volumeMounts", "command", "args"]);
-            }
+    let name = document["metadata"]["name"].as_str().unwrap_or_default();
+    let name = name.to_owned();
+    let decoded = K::from_json_noting(document);
+    decoded
+        .map(|(object, _)| object)
+        .map_err(|error| (name, error))
+}
+
+/// Gives the pod a UID if it has none, and removes large fields that no decision reads.
+fn pruned(mut pod: Pod) -> Pod {
+    if pod.uid().is_empty() {
+        pod.metadata.uid = Some(pod.key().to_string());
+    }
+    prune(&mut pod.metadata);
+    if let Some(status) = &mut pod.status {
+        status.container_statuses = None;
+        status.init_container_statuses = None;
+    }
+    if let Some(spec) = &mut pod.spec {
+        spec.volumes = None;
+        let containers = spec.containers.iter_mut();
+        for container in containers.chain(spec.init_containers.iter_mut().flatten()) {
+            *container = Container {
+                name: std::mem::take(&mut container.name),
+                ports: container.ports.take(),
+                resources: container.resources.take(),
+                restart_policy: container.restart_policy.take(),
+                ..Container::default()
+            };
         }
     }
+    pod
+}
+
+fn prune(metadata: &mut ObjectMeta) {
+    metadata.managed_fields = None;
+    metadata.owner_references = None;
 }
