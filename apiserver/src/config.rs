@@ -1,8 +1,8 @@
 use std::{path::PathBuf, time::Duration};
 
 use ipnet::IpNet;
-use podplane_api::{Quantity, pod_ips::PodIpResource, quantity::units};
-use podplane_ipam::{Compat, IpPolicy, ServiceRanges, parse_cidr};
+use podplane_api::{Quantity, pod_ips::PodIpFlags, quantity::units};
+use podplane_ipam::{Compat, ServiceRanges, parse_cidr};
 use podplane_service_runtime::{boundary::AllowedHosts, server::Listen};
 
 /// The configuration of the API server.
@@ -79,29 +79,9 @@ pub struct ApiserverConfig {
     #[arg(long, env = "PODPLANE_COMPAT", default_value_t, value_name = "SYSTEM")]
     pub compat: Compat,
 
-    /// Refuse to bind a pod to a node that has no address for it
-    ///
-    /// With pod-cidr and off the API server does not count addresses.
-    #[arg(
-        long,
-        env = "PODPLANE_IP_POLICY",
-        value_enum,
-        default_value_t,
-        value_name = "POLICY"
-    )]
-    pub ip_policy: IpPolicy,
-
-    /// Count this extended resource of nodes as their pod addresses
-    ///
-    /// Each pod without hostNetwork needs one, or as many as it requests. The scheduler and the
-    /// kubelet must have the same name.
-    #[arg(
-        long,
-        env = "PODPLANE_POD_IP_RESOURCE",
-        default_value_t,
-        value_name = "NAME"
-    )]
-    pub pod_ip_resource: PodIpResource,
+    /// The addresses of pods.
+    #[command(flatten)]
+    pub pod_ips: PodIpFlags,
 
     /// The flags that the user of a cluster sets.
     #[command(flatten)]

@@ -257,7 +257,7 @@ impl<K: Strategy> Registry<K> {
             let old: K = storage::decode(&item).map_err(|error| error::internal(&error))?;
             let revision = item.modified;
             let before = self.admission.is_some().then(|| old.clone());
-            let from = old.journey_state();
+            let from = journey::state(&old);
             let decided = decide(old)?;
             let change = ProposedChange {
                 old: before.as_ref(),
@@ -306,7 +306,7 @@ impl<K: Strategy> Registry<K> {
             match self.engine.commit(txn).await {
                 Ok(committed) => {
                     storage::set_revision(&mut object, committed.revision);
-                    let to = object.journey_state().filter(|_| !is_removed);
+                    let to = journey::state(&object).filter(|_| !is_removed);
                     journey::record(begun, from.as_ref(), to.as_ref());
                     return Ok(object);
                 }

@@ -10,6 +10,7 @@ use podplane_api::{
     coordination::Lease,
     core::{Event, Namespace, Node},
     kinds::{self, KindVisitor},
+    pod_ips::PodIpFlags,
     policy::PodDisruptionBudget,
     scheduling::PriorityClass,
     strategy::Strategy,
@@ -107,8 +108,10 @@ async fn run_until(
         service_cluster_ip_range,
         cluster_cidr,
         compat,
-        ip_policy,
-        pod_ip_resource,
+        pod_ips: PodIpFlags {
+            ip_policy,
+            pod_ip_resource,
+        },
         cluster: HoldFlags { release_after },
         bounds,
     } = config;

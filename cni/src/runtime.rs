@@ -27,7 +27,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     spare::SpareFiles,
-    trace::{Trace, UnfinishedStep},
+    trace::Trace,
     types::{CniResult, NetworkConfigList, Version, validate},
 };
 pub use cache::CachedAttachment;
@@ -409,9 +409,13 @@ impl Runtime {
         let mut env = environment(command, attachment, &self.bin_dirs);
         let stdin = crate::types::json::compact(&config);
         let trace = attachment.and_then(|attachment| attachment.trace.as_ref());
-        let begun =
-            trace.map(|trace| trace.begin(format!("{command} {}", step.program), step.program));
-        env.extend(begun.iter().flat_map(UnfinishedStep::environment));
+        let name = || format!("{command} {}", step.program);
+        let begun = trace.and_then(|trace| trace.begin(name, step.program));
+        env.extend(
+            trace
+                .iter()
+                .flat_map(|trace| trace.environment(begun.as_ref())),
+        );
         let mut steps = Vec::new();
         let output = self.execute(
             step.program,

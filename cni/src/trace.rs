@@ -27,18 +27,29 @@ const PREFIX: &[u8] = b"podplane-step ";
 /// The number of steps of one execution that are kept.
 const KEPT: usize = 64;
 
-/// A W3C trace context: `00-TRACE-SPAN-01`.
+/// A W3C trace context: `00-TRACE-SPAN-01`, and 00 at the end if the trace is not sampled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Traceparent {
     /// The trace's id.
     pub trace: u128,
     /// The id of the enclosing step.
     pub step: u64,
+    /// True if the trace is sampled: else nobody is asked for steps.
+    pub is_sampled: bool,
 }
 
 impl fmt::Display for Traceparent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "00-{:032x}-{:016x}-01", self.trace, self.step)
+        let Self {
+            trace,
+            step,
+            is_sampled,
+        } = self;
+        write!(
+            f,
+            "00-{trace:032x}-{step:016x}-{:02x}",
+            u8::from(*is_sampled)
+        )
     }
 }
 
@@ -60,7 +71,7 @@ impl FromStr for Traceparent {
         };
         // Later versions may have more fields.
         let mut fields = text.trim().split('-');
-        let (Some(version), Some(trace), Some(step), Some(_)) =
+        let (Some(version), Some(trace), Some(step), Some(flags)) =
             (fields.next(), fields.next(), fields.next(), fields.next())
         else {
             return Err(NoTraceparent);
@@ -69,9 +80,11 @@ impl FromStr for Traceparent {
             return Err(NoTraceparent);
         }
         let step = hex(step, 16).and_then(|step| u64::try_from(step).ok());
+        let flags = u8::from_str_radix(flags, 16).map_err(|_| NoTraceparent)?;
         Ok(Self {
             trace: hex(trace, 32).ok_or(NoTraceparent)?,
             step: step.ok_or(NoTraceparent)?,
+            is_sampled: flags & 1 == 1,
         })
     }
 }
@@ -136,9 +149,26 @@ impl Trace {
         }
     }
 
-    /// Starts the step of a plugin's execution.
-    pub(crate) fn begin(&self, name: String, plugin: &str) -> UnfinishedStep {
-        UnfinishedStep::new(self.parent, name, plugin)
+    /// Starts the step of a plugin's execution; `None` if the trace is not sampled.
+    pub(crate) fn begin(
+        &self,
+        name: impl FnOnce() -> String,
+        plugin: &str,
+    ) -> Option<UnfinishedStep> {
+        let is_sampled = self.parent.is_sampled;
+        is_sampled.then(|| UnfinishedStep::new(self.parent, name(), plugin))
+    }
+
+    /// The environment of a plugin that is executed in this step, as [`Trace::begin`] returned it.
+    pub(crate) fn environment(
+        &self,
+        step: Option<&UnfinishedStep>,
+    ) -> Vec<(&'static str, OsString)> {
+        match step {
+            Some(step) => step.environment().into(),
+            // So that a plugin which records spans by itself does not begin a trace of its own.
+            None => vec![(TRACEPARENT, self.parent.to_string().into())],
+        }
     }
 
     /// Ends the step; `printed` has the lines with the plugin's own steps.
@@ -189,6 +219,7 @@ impl UnfinishedStep {
         Traceparent {
             trace: self.trace,
             step: self.step.id,
+            is_sampled: true,
         }
     }
 
@@ -223,6 +254,7 @@ impl StepPrinter {
         let is_asked = env(ASK).is_some_and(|value| !value.is_empty());
         let parent = is_asked.then(|| env(TRACEPARENT)).flatten();
         let parent = parent.and_then(|text| text.to_str()?.parse().ok());
+        let parent = parent.filter(|parent: &Traceparent| parent.is_sampled);
         Self { parent, plugin }
     }
 
@@ -289,6 +321,11 @@ mod tests {
         assert_eq!(parsed.to_string(), TEXT);
         let later = "cc-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-what-comes";
         assert_eq!(later.parse(), Ok(parsed));
+        assert!(parsed.is_sampled);
+        let not_sampled = TEXT.replace("-01", "-00");
+        let parsed: Traceparent = not_sampled.parse().unwrap();
+        assert!(!parsed.is_sampled);
+        assert_eq!(parsed.to_string(), not_sampled);
         for text in [
             "",
             "00",
@@ -299,6 +336,7 @@ mod tests {
             "00-0AF7651916CD43DD8448EB211C80319C-b7ad6b7169203331-01",
             "00-+af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
             "00-0af7651916cd43dd8448eb211c80319c-b7ad6b716920333-01",
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-no",
         ] {
             assert_eq!(text.parse::<Traceparent>(), Err(NoTraceparent), "{text}");
         }
@@ -317,13 +355,15 @@ mod tests {
         assert_eq!(asked(&env("1", TEXT)), TEXT.parse().ok());
         assert_eq!(asked(&env("", TEXT)), None);
         assert_eq!(asked(&env("1", "junk")), None);
+        let not_sampled = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
+        assert_eq!(asked(&env("1", not_sampled)), None);
         assert_eq!(asked(&|_| None), None);
     }
 
     #[test]
     fn removes_the_steps_from_stderr() {
         let trace = Trace::new(TEXT.parse().unwrap());
-        let begun = trace.begin("ADD p".into(), "p");
+        let begun = trace.begin(|| "ADD p".into(), "p").unwrap();
         let inner = UnfinishedStep::new(begun.traceparent(), "lock".into(), "q").end(None);
         let line = serde_json::to_string(&inner).unwrap();
         let mut stderr =

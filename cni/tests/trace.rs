@@ -19,6 +19,7 @@ use serde_json::json;
 const PARENT: Traceparent = Traceparent {
     trace: 0x0af7_6519_16cd_43dd_8448_eb21_1c80_319c,
     step: 0xb7ad_6b71_6920_3331,
+    is_sampled: true,
 };
 
 fn traced(attachment: Attachment) -> (Attachment, Trace) {
@@ -101,6 +102,28 @@ fn sets_no_trace_variables_without_a_trace() {
     let env = fs::read_to_string(bench.dir.path().join("only.env")).unwrap();
     let of_ours = |line: &&str| line.starts_with("TRACEPARENT=") || line.starts_with(ASK);
     assert_eq!(env.lines().find(of_ours), None);
+}
+
+#[test]
+fn a_plugin_learns_that_the_trace_is_not_sampled() {
+    let bench = Bench::new();
+    bench.plugin("only", RESULT);
+    let parent = Traceparent {
+        is_sampled: false,
+        ..PARENT
+    };
+    let trace = Trace::new(parent);
+    let pod = Attachment {
+        trace: Some(trace.clone()),
+        ..pod()
+    };
+    let network = network("1.0.0", &["only"]);
+    bench.runtime.add(&network, &pod).unwrap();
+    assert_eq!(trace.take(), []);
+    let env = fs::read_to_string(bench.dir.path().join("only.env")).unwrap();
+    let of_ours = |line: &&str| line.starts_with("TRACEPARENT=") || line.starts_with(ASK);
+    let found: Vec<_> = env.lines().filter(of_ours).collect();
+    assert_eq!(found, [format!("TRACEPARENT={parent}")]);
 }
 
 fn bridged(world: &NetnsFixture, range: &str) -> NetworkConfigList {

@@ -37,7 +37,7 @@ use std::{
 use backon::Retryable as _;
 use podplane_api::{
     core::{Node as NodeObject, Pod},
-    pod_ips::PodIpResource,
+    pod_ips::PodIpFlags,
 };
 use podplane_client::{
     Cache, CacheChange, Client, Endpoint, EventRecorder, ListParams,
@@ -45,7 +45,6 @@ use podplane_client::{
     indexed_reflector, reflector,
 };
 use podplane_host::task;
-use podplane_ipam::IpPolicy;
 use podplane_proto::{DESCRIPTORS, node::node_network_service_server::NodeNetworkServiceServer};
 use podplane_service_runtime::{
     Process, Services, Tasks,
@@ -153,31 +152,9 @@ pub struct KubeletConfig {
     )]
     pub max_pods: u32,
 
-    /// Limit the pods of a node by its pod addresses
-    ///
-    /// With resource and pod-cidr the kubelet rejects a pod without hostNetwork for which no
-    /// address is free, with OutOfpodIPs; with off it admits the pod, and its sandbox fails and is
-    /// retried, as in Kubernetes.
-    #[arg(
-        value_name = "POLICY",
-        long,
-        value_enum,
-        env = "PODPLANE_IP_POLICY",
-        default_value = "resource"
-    )]
-    pub ip_policy: IpPolicy,
-
-    /// Report and count pod addresses as this extended resource of nodes
-    ///
-    /// Each pod without hostNetwork needs one, or as many as it requests. The scheduler and the API
-    /// server must have the same name.
-    #[arg(
-        value_name = "NAME",
-        long,
-        env = "PODPLANE_POD_IP_RESOURCE",
-        default_value_t
-    )]
-    pub pod_ip_resource: PodIpResource,
+    /// The addresses of pods.
+    #[command(flatten)]
+    pub pod_ips: PodIpFlags,
 
     /// Serve podplane.node.v1 at this address: IP:PORT (port 0: any free port) or unix:PATH
     #[arg(
@@ -318,7 +295,7 @@ async fn run_until(config: KubeletConfig, stop: CancellationToken) -> Result<(),
             nodes: nodes_cache.clone(),
             pods: pods_cache.clone(),
             events: events.for_host(name.as_str()),
-            ip_policy: config.ip_policy,
+            ip_policy: config.pod_ips.ip_policy,
             resync: config.paced_interval(config.status_interval),
             heartbeat: config.heartbeat_interval,
             count_gap: config.paced_interval(Duration::ZERO),
@@ -432,7 +409,7 @@ fn machine_of(config: &KubeletConfig) -> impl Fn(&NodeName) -> NodeMachine {
         cpus,
         memory,
         max_pods: config.max_pods,
-        pod_ips: config.pod_ip_resource.clone(),
+        pod_ips: config.pod_ips.pod_ip_resource.clone(),
         provider_id: config
             .provider_id
             .as_ref()

@@ -12,7 +12,7 @@ use std::{
 
 use podplane_api::{
     Object,
-    core::{Namespace, Node, Pod},
+    core::{Namespace, Node},
     pod_ips::PodIpResource,
 };
 
@@ -20,7 +20,7 @@ use crate::{
     cluster::Cluster,
     names::{NodeName, PodUid},
     node::{NodeChange, NodeInfo, NodePods},
-    pod::{PodInfo, PodReader},
+    pod::PodInfo,
 };
 
 #[cfg(test)]
@@ -78,7 +78,7 @@ impl NodeCache {
     /// released ones (see [`PodInfo::is_released`]) do not count.
     pub fn of(
         nodes: impl IntoIterator<Item = Node>,
-        pods: impl IntoIterator<Item = Pod>,
+        pods: impl IntoIterator<Item = PodInfo>,
         namespaces: &[Namespace],
         pod_ip_resource: &PodIpResource,
     ) -> Self {
@@ -89,13 +89,11 @@ impl NodeCache {
         for node in nodes {
             cache.apply_node(Arc::new(node));
         }
-        let mut reader = PodReader::new(pod_ip_resource.clone());
         for pod in pods {
-            let pod = Arc::new(reader.read(&pod));
             if let Some(node) = pod.node_name.clone()
                 && !pod.is_released()
             {
-                cache.confirm(pod, &node);
+                cache.confirm(Arc::new(pod), &node);
             }
         }
         cache

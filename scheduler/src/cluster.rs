@@ -260,6 +260,13 @@ impl Cluster {
         self.nominated.entry(node).or_default().push(pod);
     }
 
+    /// The pods below this priority that are nominated for the node.
+    pub fn nominated_below(&self, priority: i32, node: &NodeName) -> Vec<Arc<PodInfo>> {
+        let nominated = self.nominated.get(node).into_iter().flatten();
+        let below = nominated.filter(|pod| pod.priority() < priority);
+        below.cloned().collect()
+    }
+
     /// Ends the reservation for the pod.
     pub fn withdraw_nomination(&mut self, uid: &PodUid) {
         self.nominated.retain(|_, pods| {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use podplane_api::pod_ips::PodIpResource;
+use podplane_api::pod_ips::{PodIpFlags, PodIpResource};
 use podplane_client::{Endpoint, leader::LeaderElection};
 pub use podplane_ipam::IpPolicy;
 use podplane_service_runtime::{boundary::AllowedHosts, server::Listen};
@@ -32,27 +32,9 @@ pub struct SchedulerConfig {
     #[arg(long, env = "PODPLANE_SCHEDULER_ADDRESS_FILE", value_name = "FILE")]
     pub address_file: Option<PathBuf>,
 
-    /// Limit the pods of a node by its pod addresses
-    #[arg(
-        long,
-        env = "PODPLANE_IP_POLICY",
-        value_enum,
-        default_value_t,
-        value_name = "POLICY"
-    )]
-    pub ip_policy: IpPolicy,
-
-    /// Count this extended resource of nodes as their pod addresses
-    ///
-    /// Each pod without hostNetwork needs one, or as many as it requests. The kubelet and the API
-    /// server must have the same name.
-    #[arg(
-        long,
-        env = "PODPLANE_POD_IP_RESOURCE",
-        default_value_t,
-        value_name = "NAME"
-    )]
-    pub pod_ip_resource: PodIpResource,
+    /// The addresses of pods.
+    #[command(flatten)]
+    pub pod_ips: PodIpFlags,
 
     /// Weigh the score that prefers nodes with a larger part of their pod addresses free, against
     /// 3 for taints, 2 for affinity and spreading and 1 for cpu and memory; 0 turns it off

@@ -264,6 +264,9 @@ fn preempt(term: &LeaderTerm, evictions: &mut JoinSet<EvictionResult>, attempt: 
         tracing::debug!(%pod, %by, %node, "preempting pod");
         term.reporter.preempted(victim, &attempt.pod, node);
     }
+    for displaced in &preemption.displaced {
+        term.reporter.not_nominated(displaced);
+    }
     let (client, uid) = (term.client.clone(), attempt.pod.uid.clone());
     task::spawn(evictions, async move {
         (uid, evict(&client, &preemption).await)

@@ -13,7 +13,7 @@ use crate::{
     framework::{ActiveFilters, CycleInput, Framework, NodeShortage, Rejection, Resolvability},
     names::NodeName,
     node::NodeInfo,
-    pod::PodInfo,
+    pod::{PodInfo, PodReader},
     score::{NodeScore, ScoreTable},
 };
 
@@ -156,7 +156,8 @@ pub fn examine_objects(
     pod: &Pod,
 ) -> Examination {
     let resource = &policy.pod_ip_resource;
-    let pods = pods.iter().cloned();
+    let mut reader = PodReader::new(resource.clone());
+    let pods = pods.iter().map(|pod| reader.read(pod));
     let mut cache = NodeCache::of(nodes.iter().cloned(), pods, namespaces, resource);
     examine_cached(&mut cache, policy, pod)
 }

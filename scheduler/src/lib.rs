@@ -16,6 +16,7 @@ use futures::future::BoxFuture;
 use podplane_api::{
     apps::ReplicaSet,
     core::{Namespace, Node, Pod, Service},
+    pod_ips::PodIpFlags,
     policy::PodDisruptionBudget,
 };
 use podplane_client::{
@@ -114,8 +115,10 @@ async fn run_until(
         listen,
         allowed_hosts,
         address_file,
-        ip_policy,
-        pod_ip_resource,
+        pod_ips: PodIpFlags {
+            ip_policy,
+            pod_ip_resource,
+        },
         pod_ips_score_weight,
         seed,
         leader_election,
@@ -153,7 +156,7 @@ async fn run_until(
     tasks.follow("ReplicaSet reflector", replica_sets_driver);
 
     let (service, questions) =
-        service::PlacementService::new(pods.clone(), pod_ip_resource.clone());
+        service::PlacementService::new(client.clone(), pods.clone(), pod_ip_resource.clone());
     let mut services = Services::default();
     services.add(SchedulerServiceServer::new(service));
     let mut process = Process::new(podplane_proto::DESCRIPTORS);

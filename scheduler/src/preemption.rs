@@ -69,6 +69,9 @@ pub struct Preemption {
     pub victims: Vec<Arc<PodInfo>>,
     /// The number of victims whose budgets do not allow it.
     pub violations: usize,
+    /// The pods of lower priority that were nominated for the node. They may no longer fit there,
+    /// so their nominations end (getLowerPriorityNominatedPods of the reference).
+    pub displaced: Vec<Arc<PodInfo>>,
 }
 
 /// The reason why there is no preemption. Displayed as the reference adds it to the message.
@@ -153,10 +156,12 @@ pub fn preempt(
         found.extend(victims_on(cluster, framework, pod, budgets, *slot));
     }
     let best = found.into_iter().min_by_key(cost);
-    best.ok_or(NoPreemption::NoVictims {
+    let mut best = best.ok_or(NoPreemption::NoVictims {
         nodes,
         unresolvable,
-    })
+    })?;
+    best.displaced = cluster.nominated_below(pod.priority(), &best.node);
+    Ok(best)
 }
 
 /// The nodes whose refusal may be resolved by the leave of other pods, in the order of their names.
@@ -226,6 +231,7 @@ fn victims_on(
         node: name,
         victims,
         violations,
+        displaced: Vec::new(),
     })
 }
 

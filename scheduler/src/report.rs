@@ -46,8 +46,8 @@ struct ReporterState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct PodVerdict {
     uid: PodUid,
-    reason: &'static str,
-    message: String,
+    /// The reason and the message of the condition; `None` to leave it as it is.
+    condition: Option<(&'static str, String)>,
     /// The node on which the pod is to fit once others have left.
     nominated: Option<NodeName>,
 }
@@ -104,12 +104,29 @@ impl Reporter {
         );
         let verdict = PodVerdict {
             uid: pod.uid.clone(),
-            reason,
-            message,
+            condition: Some((reason, message)),
             nominated,
         };
         self.verdicts().insert(key.clone(), verdict);
         self.shared.queue.add(key);
+    }
+
+    /// Reports that no node is nominated for the pod any more.
+    pub fn not_nominated(&self, pod: &PodInfo) {
+        let mut verdicts = self.verdicts();
+        match verdicts.get_mut(&pod.key) {
+            Some(verdict) if verdict.uid == pod.uid => verdict.nominated = None,
+            _ => {
+                let verdict = PodVerdict {
+                    uid: pod.uid.clone(),
+                    condition: None,
+                    nominated: None,
+                };
+                verdicts.insert(pod.key.clone(), verdict);
+            }
+        }
+        drop(verdicts);
+        self.shared.queue.add(pod.key.clone());
     }
 
     /// Writes conditions, for ever. The next scheduler computes again those that were not written
@@ -177,6 +194,9 @@ fn with_condition(mut pod: Pod, verdict: &PodVerdict, now: Timestamp) -> Option<
     let nominated = verdict.nominated.as_ref().map(ToString::to_string);
     let is_nominated = status.nominated_node_name == nominated;
     status.nominated_node_name = nominated;
+    let Some((reason, message)) = &verdict.condition else {
+        return (!is_nominated).then_some(pod);
+    };
     let conditions = status.conditions.get_or_insert_default();
     let known = conditions.iter().position(|c| c.type_ == CONDITION);
     let old = known.and_then(|at| conditions.get(at)).cloned();
@@ -185,8 +205,8 @@ fn with_condition(mut pod: Pod, verdict: &PodVerdict, now: Timestamp) -> Option<
     let new = PodCondition {
         type_: CONDITION.to_owned(),
         status: "False".to_owned(),
-        reason: Some(verdict.reason.to_owned()),
-        message: Some(verdict.message.clone()),
+        reason: Some((*reason).to_owned()),
+        message: Some(message.clone()),
         last_transition_time: match &old.last_transition_time {
             Some(since) if was_false => Some(since.clone()),
             _ => Some(Time(now)),
@@ -211,8 +231,7 @@ mod tests {
     fn verdict(message: &str) -> PodVerdict {
         PodVerdict {
             uid: "p".into(),
-            reason: UNSCHEDULABLE,
-            message: message.to_owned(),
+            condition: Some((UNSCHEDULABLE, message.to_owned())),
             nominated: None,
         }
     }
@@ -258,6 +277,17 @@ mod tests {
         assert_eq!(name(&second).as_deref(), Some("n"));
         assert_eq!(with_condition(second.clone(), &nominated, now), None);
         assert_eq!(name(&write(&second, "full", 3).unwrap()), None);
+
+        // The end of a nomination leaves the condition.
+        let ended = PodVerdict {
+            condition: None,
+            ..verdict("")
+        };
+        let third = with_condition(second.clone(), &ended, now).unwrap();
+        assert_eq!(name(&third), None);
+        let conditions = |pod: &Pod| pod.status.clone().unwrap().conditions;
+        assert_eq!(conditions(&third), conditions(&second));
+        assert_eq!(with_condition(third, &ended, now), None);
     }
 
     #[test]

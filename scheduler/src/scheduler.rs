@@ -298,7 +298,7 @@ impl Scheduler {
             }
             Err(failure) => {
                 let mut message = failure.to_string();
-                match self.preempt(&pod, &failure) {
+                match self.preempt(&pod, &failure, now) {
                     None => {}
                     Some(Ok(found)) => preemption = Some(found),
                     Some(Err(why)) => message = format!("{message} {why}"),
@@ -328,12 +328,14 @@ impl Scheduler {
         })
     }
 
-    /// Looks for pods of lower priority without which the pod fits, and nominates their node.
+    /// Looks for pods of lower priority without which the pod fits, and nominates their node. Pods
+    /// of lower priority that were nominated for it are attempted again, after their back-off.
     /// `None` if there are no pods of lower priority at all.
     fn preempt(
         &mut self,
         pod: &Arc<PodInfo>,
         failure: &FitError,
+        now: Duration,
     ) -> Option<Result<Preemption, NoPreemption>> {
         let lowest = self.cache.cluster().lowest_priority()?;
         if lowest >= pod.priority() || failure.rejection.is_some() {
@@ -348,9 +350,14 @@ impl Scheduler {
         let budgets: Vec<_> = self.budgets.values().cloned().collect();
         let cluster = self.cache.cluster_mut();
         let found = preempt(cluster, &self.framework, pod, &budgets, self.next_start);
-        if let Ok(Preemption { node, victims, .. }) = &found {
-            let victims = victims.iter().map(|victim| victim.uid.clone()).collect();
-            self.nominate(pod.clone(), node.clone(), victims);
+        if let Ok(preemption) = &found {
+            for other in &preemption.displaced {
+                self.withdraw_nomination(&other.uid);
+                self.queue.retry_unschedulable(&other.uid, now);
+            }
+            let victims = preemption.victims.iter();
+            let victims = victims.map(|victim| victim.uid.clone()).collect();
+            self.nominate(pod.clone(), preemption.node.clone(), victims);
         }
         Some(found)
     }

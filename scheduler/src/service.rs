@@ -8,8 +8,9 @@ use podplane_api::{
     ObjectKey,
     jiff::{Timestamp, Unit},
     pod_ips::PodIpResource,
+    scheduling::PriorityClass,
 };
-use podplane_client::{ApiError, Cache, Reason};
+use podplane_client::{ApiError, Cache, Client, ListParams, Reason};
 use podplane_host::clock;
 use podplane_proto::scheduler::{
     self as wire, ExplainPodRequest, ExplainPodResponse, NodeVerdict, PodState,
@@ -70,6 +71,7 @@ impl Question {
 /// The service.
 #[derive(Debug)]
 pub struct PlacementService {
+    client: Client,
     pods: Cache<PodInfo>,
     pod_ip_resource: PodIpResource,
     questions: mpsc::Sender<Question>,
@@ -78,11 +80,13 @@ pub struct PlacementService {
 impl PlacementService {
     /// Creates the service, and the receiver of its questions.
     pub fn new(
+        client: Client,
         pods: Cache<PodInfo>,
         pod_ip_resource: PodIpResource,
     ) -> (Self, mpsc::Receiver<Question>) {
         let (questions, asked) = mpsc::channel(QUESTIONS);
         let service = Self {
+            client,
             pods,
             pod_ip_resource,
             questions,
@@ -134,7 +138,9 @@ impl SchedulerService for PlacementService {
                 let why = "excludes name and namespace, which the pod itself has";
                 return Err(ApiError::bad_field("pod", why.to_owned()).into());
             }
-            let pod = hypothetical::admitted(&pod)?;
+            let classes = self.client.all::<PriorityClass>();
+            let classes = classes.list(&ListParams::default()).await?.items;
+            let pod = hypothetical::admitted(&pod, classes)?;
             let pod = Arc::new(PodInfo::new(&pod, &self.pod_ip_resource));
             let pod = Subject::Hypothetical(pod);
             return Ok(Response::new(self.ask(pod).await?));

@@ -24,10 +24,10 @@ pub(crate) fn attempt(attempt: &Attempt, turn: QueueStay) {
     let QueueStay { arrived, begun } = turn;
     Span::of(journey, "queue").since(arrived).end_at(begun);
     let mut span = Span::of(journey, "schedule").since(begun);
-    span.set(attribute::ATTEMPT, i64::from(attempt.attempts));
+    span.set(attribute::ATTEMPT, || i64::from(attempt.attempts));
     match &attempt.outcome {
-        Ok(node) => span.set(attribute::CHOSEN, node.to_string()),
-        Err(refusal) => span.fail(refusal.clone()),
+        Ok(node) => span.set(attribute::CHOSEN, || node.to_string()),
+        Err(refusal) => span.fail(|| refusal.clone()),
     }
     span.end();
 }
@@ -41,17 +41,17 @@ pub(crate) async fn bind(
 ) -> BindOutcome {
     let journey = Journey::creation(attempt.pod.uid.as_str());
     let mut span = Span::of(journey, "bind").client();
-    span.set(attribute::CHOSEN, node.to_string());
+    span.set(attribute::CHOSEN, || node.to_string());
     let binding = bind::bind(pods, pod_ips, &attempt.pod, node);
     let outcome = binding.with_context(span.context()).await;
     match &outcome {
         BindOutcome::Bound => {}
-        BindOutcome::Elsewhere => span.fail("bound by another client"),
-        BindOutcome::Gone => span.fail("the pod is deleted"),
+        BindOutcome::Elsewhere => span.fail(|| "bound by another client"),
+        BindOutcome::Gone => span.fail(|| "the pod is deleted"),
         BindOutcome::NoAddress(error)
         | BindOutcome::Failed(error)
         | BindOutcome::NotLeading(error) => {
-            span.fail(error.to_string());
+            span.fail(|| error.to_string());
         }
     }
     span.end();

@@ -314,6 +314,69 @@ async fn the_waterfall_and_the_log_show_the_journey_of_a_pod() -> Result<()> {
     cluster.finish().await
 }
 
+/// True if a cluster with `--trace-sampling-ratio 0.5` records the pod: the last 56 bits of its UID
+/// are in the upper half.
+fn is_sampled(pod: &Value) -> bool {
+    let trace = trace_of(pod);
+    let random = u64::from_str_radix(&trace[trace.len() - 14..], 16).expect("a UID has hex digits");
+    random >= 1 << 55
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sampled_trace_is_whole_and_others_have_no_span() -> Result<()> {
+    let flags = builder(Network::Ledger)
+        .nodes(1)
+        .flag("--trace-sampling-ratio", "0.5");
+    let Some(cluster) = Cluster::up(flags).await? else {
+        return Ok(());
+    };
+    let (mut sampled, mut others) = (Vec::new(), Vec::new());
+    // The UIDs are random: one of 2^40 runs finds only pods of one kind.
+    for n in 0..40 {
+        cluster.podplane(&format!("run web-{n} --wait")).ok();
+        let pod = cluster.get(&format!("pod web-{n}"));
+        match is_sampled(&pod) {
+            true => sampled.push(format!("web-{n}")),
+            false => others.push(format!("web-{n}")),
+        }
+        // A sampled one comes last: its spans come after all those of the others.
+        if !others.is_empty() && is_sampled(&pod) {
+            break;
+        }
+    }
+    for name in &sampled {
+        let look = async || cluster.podplane(&format!("trace pod {name} -o json")).ok();
+        let is_whole = |told: &String| {
+            let told: Value = serde_json::from_str(told).expect("JSON");
+            let spans = told["creation"]["spans"].as_array().expect("spans").iter();
+            let steps: BTreeSet<_> = spans
+                .map(|span| {
+                    let text = |field: &str| span[field].as_str().unwrap_or_default().to_owned();
+                    format!("{}/{}", text("service"), text("name"))
+                })
+                .collect();
+            STEPS.iter().all(|(step, _)| steps.contains(*step))
+        };
+        eventually("every step is in the trace", look, is_whole).await;
+    }
+    assert!(!sampled.is_empty());
+    let other = others.first().context("a pod that is not sampled")?;
+    let why = "is not traced: its UID is not among the share of pods that --trace-sampling-ratio 0.5 records";
+    for (name, why) in [
+        (other.as_str(), why),
+        ("nobody", "it was not sampled (--trace-sampling-ratio 0.5)"),
+    ] {
+        let refused = cluster.podplane(&format!("trace pod {name}")).failed(1);
+        assert!(refused.contains(why), "{refused}");
+    }
+
+    let refused = cluster.podplane("up --trace-sampling-ratio 1.5").failed(2);
+    for part in ["'1.5'", "--trace-sampling-ratio", "from 0.0", "to 1.0"] {
+        assert!(refused.contains(part), "{part}: {refused}");
+    }
+    cluster.finish().await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn foreign_plugins_get_the_trace_and_a_missing_collector_does_no_harm() -> Result<()> {
     let dir = tempfile::tempdir()?;

@@ -5,7 +5,10 @@ use futures::{FutureExt as _, future::BoxFuture, future::ready};
 use podplane_api::{
     Object as _, ObjectKey,
     core::Pod,
-    kinds::{pod::set_priority, priority_class::default_priority_class},
+    kinds::{
+        pod::set_priority,
+        priority_class::{class_name, default_priority_class, missing_class},
+    },
     scheduling::PriorityClass,
 };
 use podplane_proto::error::ApiError;
@@ -24,18 +27,10 @@ impl PodPriority {
 
     /// The class that the pod names, or the global default if there is one.
     async fn class(&self, pod: &Pod) -> Result<Option<PriorityClass>, ApiError> {
-        let named = pod
-            .spec
-            .as_ref()
-            .and_then(|spec| spec.priority_class_name.as_deref())
-            .filter(|name| !name.is_empty());
-        let Some(name) = named else {
+        let Some(name) = class_name(pod) else {
             return global_default(&self.0).await;
         };
-        let missing = || {
-            let why = format!("no PriorityClass with name {name} was found");
-            error::forbidden::<Pod>(pod.name(), &why)
-        };
+        let missing = || error::forbidden::<Pod>(pod.name(), &missing_class(name));
         // A slash would make the key of another object.
         if name.contains('/') {
             return Err(missing());

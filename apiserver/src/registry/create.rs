@@ -119,7 +119,7 @@ impl<K: Strategy> Registry<K> {
             match self.engine.commit(txn).await {
                 Ok(committed) => {
                     storage::set_revision(&mut object, committed.revision);
-                    journey::record(begun, None, object.journey_state().as_ref());
+                    journey::record(begun, None, journey::state(&object).as_ref());
                     return Ok(object);
                 }
                 Err(StoreError::Conflict {

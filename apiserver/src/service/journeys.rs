@@ -9,7 +9,7 @@ use podplane_api::ObjectKey;
 use podplane_proto::trace::{
     Attribute, GetPodTraceRequest, GetPodTraceResponse, Span, Trace, trace_service_server as ours,
 };
-use podplane_service_runtime::trace::{Journey, ReceivedSpan};
+use podplane_service_runtime::trace::{Journey, ReceivedSpan, SamplingRatio};
 use tonic::{Request, Response, Status};
 
 use crate::{
@@ -49,7 +49,7 @@ impl ours::TraceService for Traces {
         let creation = get(Journey::creation(&pod.uid));
         let deletion = get(Journey::deletion(&pod.uid));
         if creation.is_none() && deletion.is_none() {
-            return Err(not_found(&pod.uid));
+            return Err(not_found(&pod));
         }
         let roots = creation.iter().chain(&deletion).flat_map(|of| &of.spans);
         let known = roots.filter_map(traced_pod).next();
@@ -68,9 +68,33 @@ impl ours::TraceService for Traces {
     }
 }
 
-fn not_found(what: &str) -> Status {
+/// The error for a pod without a trace, whose UID or name may be unknown.
+fn not_found(pod: &TracedPod) -> Status {
+    let TracedPod {
+        namespace,
+        name,
+        uid,
+    } = pod;
+    let pod = match (name.as_str(), uid.as_str()) {
+        ("", uid) => uid.to_owned(),
+        (name, "") => format!("{namespace}/{name}"),
+        (name, uid) => format!("{namespace}/{name} ({uid})"),
+    };
+    let ratio = SamplingRatio::of_process();
+    let not_sampled = match Journey::creation(uid) {
+        Some(journey) if !ratio.samples(journey.trace()) => {
+            return Status::not_found(format!(
+                "pod {pod} is not traced: its UID is not among the share of pods that --trace-sampling-ratio {ratio} records"
+            ));
+        }
+        // A pod that is gone is found by its trace alone.
+        None if ratio != SamplingRatio::ALL => {
+            format!(" it was not sampled (--trace-sampling-ratio {ratio}),")
+        }
+        _ => String::new(),
+    };
     Status::not_found(format!(
-        "no trace of pod {what} is remembered: there was no such pod, it was long ago, or the API server has been restarted since"
+        "no trace of pod {pod} is remembered: there was no such pod,{not_sampled} it was long ago, or the API server has been restarted since"
     ))
 }
 
@@ -106,7 +130,13 @@ impl Traces {
             });
         }
         let last = self.journeys.last_of(&namespace, &name);
-        last.ok_or_else(|| not_found(&format!("{namespace}/{name}")))
+        last.ok_or_else(|| {
+            not_found(&TracedPod {
+                namespace,
+                name,
+                uid: String::new(),
+            })
+        })
     }
 }
 

@@ -1,7 +1,7 @@
 //! The server as other clients see it: raw calls, health, reflection, the address file.
 
 use bytes::Bytes;
-use podplane_api::core::Event;
+use podplane_api::{core::Event, pod_ips::PodIpFlags};
 use podplane_client::{Reason, endpoint};
 use podplane_proto::wire::{WriteRequest, method_path};
 use tonic::{client::Grpc, transport::Channel};
@@ -125,8 +125,7 @@ async fn publishes_the_address_once_it_is_served() {
         service_cluster_ip_range: podplane_ipam::ServiceRanges::default(),
         cluster_cidr: Vec::new(),
         compat: podplane_ipam::Compat::None,
-        ip_policy: IpPolicy::default(),
-        pod_ip_resource: Default::default(),
+        pod_ips: PodIpFlags::default(),
         cluster: HoldFlags {
             release_after: Duration::ZERO,
         },

@@ -43,8 +43,11 @@ pub(crate) struct CapacityArgs {
     filename: PathBuf,
 
     /// Read nodes and pods from this dump of `kubectl get nodes,pods -A` as JSON or YAML, gzipped or
-    /// not, and services and replicasets if it has them; - for standard input [default: the running
-    /// podplane cluster]
+    /// not; - for standard input [default: the running podplane cluster]
+    ///
+    /// Services and ReplicaSets in it decide on the default spread of pods. A pod with a
+    /// priorityClassName needs the PriorityClasses: `kubectl get
+    /// nodes,pods,services,replicasets,priorityclasses -A`.
     #[arg(long, value_name = "DUMP")]
     from: Option<PathBuf>,
 
@@ -91,11 +94,12 @@ pub(crate) fn run(args: &CapacityArgs, global: &GlobalOptions) -> anyhow::Result
         return Err(UsageError(why.to_owned()).into());
     }
     let pod = pod_file::read(&args.filename, &args.namespace)?;
-    let pod = hypothetical::complete(pod)
-        .map_err(|errors| anyhow::anyhow!("{}: invalid pod: {errors}", args.filename.display()))?;
+    let file = args.filename.display();
+    let mut pod = hypothetical::complete(pod)
+        .map_err(|errors| anyhow::anyhow!("{file}: invalid pod: {errors}"))?;
     let objects = match &args.from {
-        Some(file) => source::from_dump(file)?,
-        None => source::from_server(global)?,
+        Some(file) => source::from_dump(file, &args.pod_ip_resource)?,
+        None => source::from_server(global, &args.pod_ip_resource)?,
     };
     for invalid in objects.invalid.iter().take(NAMED_INVALID) {
         anstream::eprintln!("warning: left out {}", printable::line(invalid));
@@ -112,6 +116,12 @@ pub(crate) fn run(args: &CapacityArgs, global: &GlobalOptions) -> anyhow::Result
             None => " in the cluster".to_owned(),
         }
     );
+    hypothetical::prioritise(&mut pod, objects.classes).map_err(|why| match &args.from {
+        Some(_) => anyhow::anyhow!(
+            "{file}: {why}; want a dump of `kubectl get nodes,pods,priorityclasses -A` if the cluster has it"
+        ),
+        None => anyhow::anyhow!("{file}: {why}"),
+    })?;
     let resource = &args.pod_ip_resource;
     let mut cache = NodeCache::of(objects.nodes, objects.pods, &objects.namespaces, resource);
     let cluster = cache.cluster_mut();
@@ -213,7 +223,9 @@ fn print(report: &CapacityReport) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::{fs, path::Path};
+
+    use podplane_api::pod_ips::PodIpResource;
 
     use super::*;
 
@@ -221,6 +233,7 @@ mod tests {
     fn reads_nodes_and_pods_of_a_dump() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("dump.json");
+        let from_dump = |file: &Path| source::from_dump(file, &PodIpResource::default());
         let node = json!({"kind": "Node", "metadata": {"name": "n"}, "status": {"images": [{"names": ["x"]}]}});
         let pod = json!({"kind": "Pod", "metadata": {"name": "a", "namespace": "default"},
             "spec": {"nodeName": "n", "containers": [{"name": "c", "env": [{"name": "E"}]}]}});
@@ -233,19 +246,30 @@ mod tests {
         let list = json!({"kind": "List",
             "items": [node, service, pod, set, other, {"kind": "Pod", "metadata": 7}]});
         fs::write(&file, list.to_string()).unwrap();
-        let objects = source::from_dump(&file).unwrap();
+        let objects = from_dump(&file).unwrap();
         assert_eq!((objects.nodes.len(), objects.pods.len()), (1, 1));
-        assert_eq!(objects.pods[0].metadata.uid.as_deref(), Some("default/a"));
+        assert_eq!(objects.pods[0].uid.as_str(), "default/a");
         let status = objects.nodes[0].status.as_ref().unwrap();
         assert_eq!(status.images.as_ref().unwrap().len(), 1);
         assert_eq!((objects.services.len(), objects.replica_sets.len()), (1, 1));
         assert_eq!(objects.invalid.len(), 1);
+        assert_eq!(objects.classes.len(), 2, "the built-in ones");
+        let class = json!({"kind": "PriorityClass", "metadata": {"name": "vip"}, "value": 9});
+        let with_class =
+            json!({"kind": "List", "items": [class, {"kind": "Node", "metadata": {"name": "n"}}]});
+        fs::write(&file, with_class.to_string()).unwrap();
+        let objects = from_dump(&file).unwrap();
+        assert_eq!((objects.nodes.len(), objects.pods.len()), (1, 0));
+        let mut pod = podplane_api::core::Pod::default();
+        pod.spec.get_or_insert_default().priority_class_name = Some("vip".into());
+        hypothetical::prioritise(&mut pod, objects.classes).unwrap();
+        assert_eq!(pod.spec.unwrap().priority, Some(9));
         let without_kinds = json!({"apiVersion": "v1", "items": [{"metadata": {"name": "n"}},
             {"metadata": {"name": "a"}, "spec": {"containers": []}}]});
         fs::write(&file, without_kinds.to_string()).unwrap();
-        let objects = source::from_dump(&file).unwrap();
+        let objects = from_dump(&file).unwrap();
         assert_eq!((objects.nodes.len(), objects.pods.len()), (1, 1));
         fs::write(&file, "{}").unwrap();
-        assert!(source::from_dump(&file).is_err());
+        assert!(from_dump(&file).is_err());
     }
 }

@@ -3,14 +3,13 @@
 
 use std::{net::IpAddr, path::PathBuf, process::ExitCode};
 
-use podplane_api::pod_ips::PodIpResource;
+use podplane_api::pod_ips::PodIpFlags;
 use podplane_cluster::{
     data_dir::DataDir,
     extra::ExtraConfig,
     lone_node::{self, Farewell, LoneNode},
     settings::{Settings, name_of},
 };
-use podplane_ipam::IpPolicy;
 use podplane_kubelet::{
     NodeName, cri::PodNetworkMode, cri::template::NetworkTemplate,
     kubelet::node_network::NetworkBackend,
@@ -73,28 +72,9 @@ pub(crate) struct NodeRunArgs {
     )]
     node_network_backend: NetworkBackend,
 
-    /// Limit the pods of a node by its pod addresses
-    ///
-    /// With resource and pod-cidr the kubelet rejects a pod without hostNetwork for which no
-    /// address is free, with OutOfpodIPs; with off it admits the pod, and its sandbox fails and is
-    /// retried, as in Kubernetes.
-    #[arg(
-        value_name = "POLICY",
-        long,
-        value_enum,
-        env = "PODPLANE_IP_POLICY",
-        default_value = "resource"
-    )]
-    ip_policy: IpPolicy,
-
-    /// Report and count pod addresses as this extended resource of the node
-    #[arg(
-        value_name = "NAME",
-        long,
-        env = "PODPLANE_POD_IP_RESOURCE",
-        default_value_t
-    )]
-    pod_ip_resource: PodIpResource,
+    /// The addresses of pods.
+    #[command(flatten)]
+    pod_ips: PodIpFlags,
 
     /// Write the node's CNI configuration from this template once its pod CIDR is assigned
     #[arg(
@@ -146,15 +126,20 @@ pub(crate) fn run(
         network,
         node_ips,
         node_network_backend,
-        ip_policy,
-        pod_ip_resource,
+        pod_ips: PodIpFlags {
+            ip_policy,
+            pod_ip_resource,
+        },
         cni_template,
         cni_bin_dir,
         listen,
         allowed_hosts,
         leave_on_terminate,
         log,
-        trace: TraceConfig { otlp_endpoint },
+        trace: TraceConfig {
+            otlp_endpoint,
+            trace_sampling_ratio,
+        },
     } = args;
     logging::init(&log)?;
     let mut extra_config = ExtraConfig::default();
@@ -173,6 +158,7 @@ pub(crate) fn run(
             cni_bin_dir,
             extra_config,
             otlp_endpoint,
+            trace_sampling_ratio: trace_sampling_ratio.unwrap_or_default(),
             ..Settings::default()
         },
         farewell: match leave_on_terminate {

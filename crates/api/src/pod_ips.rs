@@ -1,10 +1,14 @@
 //! Pod IPs as a resource of nodes: the names that the processes share, and the facts of objects for
 //! the rule of counting, which is [`podplane_ipam::addresses`] (ADR 0004, ADR 0041).
 
+#[cfg(feature = "clap")]
+mod flags;
 mod resource;
 
 use podplane_ipam::addresses::PodFacts;
 
+#[cfg(feature = "clap")]
+pub use self::flags::PodIpFlags;
 pub use self::resource::{PodIpResource, PodIpResourceError};
 use crate::core::{Node, NodeStatus, Pod};
 

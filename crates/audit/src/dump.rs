@@ -1,6 +1,6 @@
 //! The nodes, pods and records that were read, in the form that the rules take.
 
-use std::{collections::BTreeMap, fmt, io::Read, net::IpAddr};
+use std::{borrow::Cow, collections::BTreeMap, fmt, io::Read, net::IpAddr};
 
 use ipnet::IpNet;
 use podplane_ipam::{
@@ -9,7 +9,7 @@ use podplane_ipam::{
     parse_cidr,
     pool::pod_capacity,
 };
-use serde::Deserialize;
+use serde::{Deserialize, de::IgnoredAny};
 use serde_json::{Map, Value};
 
 use crate::{
@@ -28,12 +28,37 @@ pub enum DumpScope {
     Fields,
     /// Also the whole Node objects without their status: a repair writes them anew.
     Nodes,
-    /// Nothing: whole Nodes and Pods are passed on; see [`DumpCollector::passing`].
+    /// Nothing: whole Nodes, Pods and PriorityClasses are passed on; see [`DumpCollector::passing`].
     Objects,
 }
 
+/// A whole object, as it was read.
+#[derive(Clone, Debug)]
+pub enum WholeObject<'a> {
+    /// Its JSON, which the receiver decodes once.
+    Json(&'a [u8]),
+    /// The object of a YAML dump, or of one whose kinds are not in the objects.
+    Value(Value),
+}
+
 /// Receives a whole object, with its kind.
-type ReceiveObject = dyn FnMut(&str, Value);
+type ReceiveObject = dyn FnMut(&str, WholeObject<'_>);
+
+/// The kinds that are passed on.
+const PASSED: [&str; 5] = ["Node", "Pod", "PriorityClass", "ReplicaSet", "Service"];
+
+/// Returns true for the kinds that make a dump; the others only add to it.
+fn is_dumped(kind: &str) -> bool {
+    matches!(kind, "Node" | "Pod")
+}
+
+/// The fields of an object that tell whether it can be passed on as it stands.
+#[derive(Deserialize)]
+struct ObjectHeader<'a> {
+    #[serde(borrow)]
+    kind: Cow<'a, str>,
+    items: Option<IgnoredAny>,
+}
 
 struct ObjectSink(Box<ReceiveObject>);
 
@@ -190,11 +215,11 @@ impl DumpCollector {
         Self(Dump::new(keep))
     }
 
-    /// Creates a collector that passes each Node, Pod, Service and ReplicaSet on as a whole, with its
-    /// kind, and keeps nothing. An item of a list without kinds is a Pod if it has containers, else a
-    /// Node. Services and ReplicaSets alone are no dump.
+    /// Creates a collector that passes each Node, Pod, PriorityClass, ReplicaSet and Service on as a
+    /// whole, with its kind, and keeps nothing. An item of a list without kinds is a Pod if it has
+    /// containers, else a Node. A dump has at least one of these two.
     #[must_use]
-    pub fn passing(sink: impl FnMut(&str, Value) + 'static) -> Self {
+    pub fn passing(sink: impl FnMut(&str, WholeObject<'_>) + 'static) -> Self {
         let mut dump = Dump::new(DumpScope::Objects);
         dump.sink = Some(ObjectSink(Box::new(sink)));
         Self(dump)
@@ -295,6 +320,21 @@ impl Dump {
         self.add(&item, list_kind, || Some(value.clone()));
     }
 
+    /// Passes on the object at the start of the text and returns its length, if it is one of a known
+    /// kind; `None` if there is more to find out about it.
+    pub(crate) fn pass_on(&mut self, text: &[u8]) -> Option<usize> {
+        let ObjectSink(sink) = self.sink.as_mut()?;
+        let mut objects = serde_json::Deserializer::from_slice(text).into_iter();
+        let ObjectHeader { kind, items } = objects.next()?.ok()?;
+        let is_passed = PASSED.contains(&&*kind) && items.is_none();
+        let used = objects.byte_offset();
+        is_passed.then(|| {
+            self.is_dump |= is_dumped(&kind);
+            sink(&kind, WholeObject::Json(&text[..used]));
+            used
+        })
+    }
+
     /// Adds an item, if it is a node or a pod; `whole` returns the object, for those that are kept.
     pub(crate) fn add(
         &mut self,
@@ -311,17 +351,16 @@ impl Dump {
             return self.add_list(item, kind, whole);
         }
         if let Some(ObjectSink(sink)) = &mut self.sink {
-            let is_dumped = matches!(kind, "" | "Node" | "Pod");
-            self.is_dump |= is_dumped;
-            if (is_dumped || matches!(kind, "Service" | "ReplicaSet"))
-                && let Some(object) = whole()
-            {
-                let kind = match kind {
-                    "" if object["spec"]["containers"].is_array() => "Pod",
-                    "" => "Node",
-                    kind => kind,
-                };
-                sink(kind, object);
+            if kind.is_empty() || PASSED.contains(&kind) {
+                self.is_dump |= kind.is_empty() || is_dumped(kind);
+                if let Some(object) = whole() {
+                    let kind = match kind {
+                        "" if object["spec"]["containers"].is_array() => "Pod",
+                        "" => "Node",
+                        kind => kind,
+                    };
+                    sink(kind, WholeObject::Value(object));
+                }
             }
             return;
         }

@@ -28,7 +28,7 @@ mod rules;
 mod summary;
 mod unread;
 
-pub use dump::{Dump, DumpCollector, DumpScope, DumpedNode};
+pub use dump::{Dump, DumpCollector, DumpScope, DumpedNode, WholeObject};
 pub use expected::{ControllerFlags, ExpectationSource, ExpectedBlocks, FlagsError};
 pub use finding::{Code, Finding, Severity};
 pub use history::{

@@ -247,7 +247,11 @@ impl UpFlags {
             nodes_per_process,
             standby,
             listen,
-            trace: TraceConfig { otlp_endpoint },
+            trace:
+                TraceConfig {
+                    otlp_endpoint,
+                    trace_sampling_ratio,
+                },
         } = self;
         let ChangeableFlags {
             cluster_cidr,
@@ -301,6 +305,7 @@ impl UpFlags {
                 .as_ref()
                 .map_or_else(|| base.listen.clone(), ToString::to_string),
             otlp_endpoint: otlp_endpoint.clone().or_else(|| base.otlp_endpoint.clone()),
+            trace_sampling_ratio: trace_sampling_ratio.unwrap_or(base.trace_sampling_ratio),
         })
     }
 }

@@ -4,6 +4,7 @@ use std::{ffi::OsString, net::IpAddr, path::Path};
 
 use podplane_api::node::NetworkBackend;
 use podplane_ipam::AllocatorType;
+use podplane_service_runtime::trace::SamplingRatio;
 
 use crate::{
     data_dir::DataDir,
@@ -119,11 +120,16 @@ impl CommandLines<'_> {
     fn extended(&self, service: &str, mut args: Vec<OsString>) -> Vec<OsString> {
         let Settings {
             otlp_endpoint,
+            trace_sampling_ratio,
             extra_config,
             ..
         } = self.settings;
         if let Some(endpoint) = otlp_endpoint {
             args.extend(["--otlp-endpoint".into(), endpoint.into()]);
+        }
+        if *trace_sampling_ratio != SamplingRatio::ALL {
+            let ratio = trace_sampling_ratio.to_string();
+            args.extend(["--trace-sampling-ratio".into(), ratio.into()]);
         }
         extra_config.extend(service, args)
     }

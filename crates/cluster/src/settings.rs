@@ -15,6 +15,7 @@ use podplane_ipam::{
     AllocatorType, Compat, IpPolicy, NO_CLOUD, ServiceRanges,
     cluster::{RangeConfig, RangeFlags},
 };
+use podplane_service_runtime::trace::SamplingRatio;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::{extra::ExtraConfig, services::CLIENTS};
@@ -90,6 +91,8 @@ pub struct Settings {
     pub extra_config: ExtraConfig,
     pub listen: String,
     pub otlp_endpoint: Option<String>,
+    #[serde(default, with = "as_text", skip_serializing_if = "is_default")]
+    pub trace_sampling_ratio: SamplingRatio,
 }
 
 /// The default number of nodes without devices that one CRI process and one kubelet serve.
@@ -165,6 +168,7 @@ impl Default for Settings {
             extra_config: ExtraConfig::default(),
             listen: "127.0.0.1:0".into(),
             otlp_endpoint: None,
+            trace_sampling_ratio: SamplingRatio::default(),
         }
     }
 }
@@ -292,7 +296,7 @@ impl Settings {
     }
 
     /// Each flag with its effective value, so that a default and the same value given are equal.
-    fn values(&self) -> [(&'static str, String); 18] {
+    fn values(&self) -> [(&'static str, String); 19] {
         let ranges = self.ranges().ok();
         let mask = |v6: bool, given: Option<u8>| {
             let ranges = ranges.as_ref().map_or(&[][..], |config| &config.ranges);
@@ -350,6 +354,10 @@ impl Settings {
             (
                 "--otlp-endpoint",
                 self.otlp_endpoint.clone().unwrap_or_else(|| "none".into()),
+            ),
+            (
+                "--trace-sampling-ratio",
+                self.trace_sampling_ratio.to_string(),
             ),
         ]
     }

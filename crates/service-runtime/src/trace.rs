@@ -8,6 +8,7 @@
 mod context;
 mod outlet;
 mod received;
+mod sampler;
 pub mod waterfall;
 
 use std::{borrow::Cow, sync::LazyLock, time::SystemTime};
@@ -32,6 +33,7 @@ pub use opentelemetry::{Context, context::FutureExt as InContext};
 pub(crate) use outlet::{Outlet, register};
 pub use outlet::{TraceConfig, UnusableEndpoint, init};
 pub use received::{ReceivedSpan, received_spans};
+pub use sampler::{InvalidSamplingRatio, SamplingRatio};
 
 /// Names of attributes: OpenTelemetry's where it has one.
 pub mod attribute {
@@ -95,6 +97,13 @@ impl Journey {
         journeys.find(|journey| journey.trace == current)
     }
 
+    /// Returns true if the journeys of this pod are recorded here: as the caller decided if the
+    /// current context is part of one, else by the id ([`SamplingRatio`]).
+    pub fn is_sampled(uid: &str) -> bool {
+        let journey = Self::under_way(uid).or_else(|| Self::creation(uid));
+        journey.is_some_and(|journey| Parent::current(&journey).is_sampled)
+    }
+
     fn of(id: u128) -> Option<Self> {
         let low = id & u128::from(u64::MAX);
         let root = SpanId::from(u64::try_from(low).ok()?);
@@ -117,11 +126,59 @@ fn context_of(trace: TraceId, span: SpanId) -> SpanContext {
     SpanContext::new(trace, span, TraceFlags::SAMPLED, false, TraceState::NONE)
 }
 
+/// The place of a new span in the trace of its journey.
+struct Parent {
+    /// The enclosing span in the current context, if that is part of the same journey.
+    context: Option<SpanContext>,
+    /// The decision of the caller, or of the sampler if there is none.
+    is_sampled: bool,
+}
+
+impl Parent {
+    fn current(journey: &Journey) -> Self {
+        Context::map_current(|current| {
+            let current = current.span();
+            let current = current.span_context();
+            match current.trace_id() == journey.trace {
+                true => Self {
+                    context: current.is_sampled().then(|| current.clone()),
+                    is_sampled: current.is_sampled(),
+                },
+                false => Self {
+                    context: None,
+                    is_sampled: SamplingRatio::of_process().samples(journey.trace()),
+                },
+            }
+        })
+    }
+}
+
 /// An operation of a journey that is running. [`Span::end`] records it; a dropped one is not
-/// recorded. A span without a journey does nothing.
+/// recorded. A span without a journey does nothing, and one of a journey that is not sampled only
+/// tells the processes that it calls so.
 #[derive(Debug)]
 #[must_use]
-pub struct Span(Option<Box<SpanRecord>>);
+pub struct Span(SpanState);
+
+#[derive(Debug)]
+enum SpanState {
+    /// Outside of journeys.
+    Detached,
+    /// Of a journey that is not sampled.
+    NotSampled(Journey),
+    Recording(Box<SpanRecord>),
+}
+
+/// The ids of a span, as W3C's `traceparent` has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpanIds {
+    /// The id of the trace.
+    pub trace: u128,
+    /// The id of the span; the root's if the trace is not sampled.
+    pub span: u64,
+    /// True if the trace is sampled.
+    pub is_sampled: bool,
+}
 
 #[derive(Debug)]
 struct SpanRecord {
@@ -133,51 +190,68 @@ impl Span {
     /// The first span of a journey, with a link to the caller's span.
     pub fn root(journey: Option<Journey>, name: impl Into<Cow<'static, str>>) -> Self {
         let Some(journey) = journey else {
-            return Self(None);
+            return Self(SpanState::Detached);
         };
+        if !Parent::current(&journey).is_sampled {
+            return Self(SpanState::NotSampled(journey));
+        }
         let mut step = SpanRecord::new(journey.root_context(), SpanId::INVALID, name.into());
         step.link(Context::current().span().span_context());
-        Self(Some(step))
+        Self(SpanState::Recording(step))
     }
 
     /// A span of a journey: a child of the current context's span if that is of the same journey,
     /// else of the root.
     pub fn of(journey: Option<Journey>, name: impl Into<Cow<'static, str>>) -> Self {
         let Some(journey) = journey else {
-            return Self(None);
+            return Self(SpanState::Detached);
         };
+        let Parent {
+            context,
+            is_sampled,
+        } = Parent::current(&journey);
+        if !is_sampled {
+            return Self(SpanState::NotSampled(journey));
+        }
+        let id = RandomIdGenerator::default().new_span_id();
+        let parent = context.as_ref().map_or(journey.root, SpanContext::span_id);
+        let mut step = SpanRecord::new(context_of(journey.trace, id), parent, name.into());
         let current = Context::current();
         let current = current.span();
         let current = current.span_context();
-        let parent = match current.trace_id() == journey.trace {
-            true => current.span_id(),
-            false => journey.root,
-        };
-        let id = RandomIdGenerator::default().new_span_id();
-        let mut step = SpanRecord::new(context_of(journey.trace, id), parent, name.into());
         step.data.parent_span_is_remote = current.is_remote();
         step.link(current);
-        Self(Some(step))
+        Self(SpanState::Recording(step))
     }
 
     /// A child span.
     pub fn child(&self, name: impl Into<Cow<'static, str>>) -> Self {
-        let id = RandomIdGenerator::default().new_span_id();
-        let step = self.0.as_ref().map(|step| {
-            let SpanData { span_context, .. } = &step.data;
+        self.part(|SpanData { span_context, .. }| {
+            let id = RandomIdGenerator::default().new_span_id();
             let context = context_of(span_context.trace_id(), id);
             SpanRecord::new(context, span_context.span_id(), name.into())
-        });
-        Self(step)
+        })
     }
 
     /// A span of the same journey that another process measured, with the ids that it has there.
     pub fn foreign(&self, id: u64, parent: u64, name: String) -> Self {
-        let step = self.0.as_ref().map(|step| {
-            let context = context_of(step.data.span_context.trace_id(), SpanId::from(id));
+        self.part(|SpanData { span_context, .. }| {
+            let context = context_of(span_context.trace_id(), SpanId::from(id));
             SpanRecord::new(context, SpanId::from(parent), name.into())
-        });
-        Self(step)
+        })
+    }
+
+    fn part(&self, make: impl FnOnce(&SpanData) -> Box<SpanRecord>) -> Self {
+        Self(match &self.0 {
+            SpanState::Detached => SpanState::Detached,
+            SpanState::NotSampled(journey) => SpanState::NotSampled(*journey),
+            SpanState::Recording(step) => SpanState::Recording(make(&step.data)),
+        })
+    }
+
+    /// Replaces the name by one that is made only if the span is recorded.
+    pub fn named(self, name: impl FnOnce() -> String) -> Self {
+        self.with(|step| step.data.name = name().into())
     }
 
     /// Marks it as the client's side of a call.
@@ -199,41 +273,57 @@ impl Span {
     }
 
     fn with(mut self, change: impl FnOnce(&mut SpanRecord)) -> Self {
-        if let Some(step) = &mut self.0 {
+        if let SpanState::Recording(step) = &mut self.0 {
             change(step);
         }
         self
     }
 
-    /// Sets an attribute.
-    pub fn set(&mut self, key: &'static str, value: impl Into<Value>) {
-        if let Some(step) = &mut self.0 {
-            step.data.attributes.push(KeyValue::new(key, value));
+    /// Sets an attribute. Its value is made only if the span is recorded.
+    pub fn set<V: Into<Value>>(&mut self, key: &'static str, value: impl FnOnce() -> V) {
+        if let SpanState::Recording(step) = &mut self.0 {
+            step.data.attributes.push(KeyValue::new(key, value()));
         }
     }
 
-    /// Marks it as failed, with the reason.
-    pub fn fail(&mut self, why: impl Into<Cow<'static, str>>) {
-        if let Some(step) = &mut self.0 {
-            step.data.status = Status::error(why);
+    /// Marks it as failed, with the reason, which is made only if the span is recorded.
+    pub fn fail<W: Into<Cow<'static, str>>>(&mut self, why: impl FnOnce() -> W) {
+        if let SpanState::Recording(step) = &mut self.0 {
+            step.data.status = Status::error(why());
         }
     }
 
     /// The context for calls within this span, which makes the other side's spans its children:
     /// `future.with_context(span.context())`.
     pub fn context(&self) -> Context {
-        match &self.0 {
+        match self.span_context() {
             None => Context::current(),
-            Some(step) => Context::new().with_remote_span_context(step.data.span_context.clone()),
+            Some(context) => Context::new().with_remote_span_context(context),
+        }
+    }
+
+    fn span_context(&self) -> Option<SpanContext> {
+        match &self.0 {
+            SpanState::Detached => None,
+            SpanState::NotSampled(Journey { trace, root }) => Some(SpanContext::new(
+                *trace,
+                *root,
+                TraceFlags::NOT_SAMPLED,
+                false,
+                TraceState::NONE,
+            )),
+            SpanState::Recording(step) => Some(step.data.span_context.clone()),
         }
     }
 
     /// The ids of the trace and of the span; `None` without a journey.
-    pub fn ids(&self) -> Option<(u128, u64)> {
-        let SpanData { span_context, .. } = &self.0.as_ref()?.data;
-        let trace = u128::from_be_bytes(span_context.trace_id().to_bytes());
-        let span = u64::from_be_bytes(span_context.span_id().to_bytes());
-        Some((trace, span))
+    pub fn ids(&self) -> Option<SpanIds> {
+        let context = self.span_context()?;
+        Some(SpanIds {
+            trace: u128::from_be_bytes(context.trace_id().to_bytes()),
+            span: u64::from_be_bytes(context.span_id().to_bytes()),
+            is_sampled: context.is_sampled(),
+        })
     }
 
     /// Ends and records the span now.
@@ -243,7 +333,7 @@ impl Span {
 
     /// Ends and records the span at the given time.
     pub fn end_at(self, over: Instant) {
-        if let Some(mut step) = self.0 {
+        if let SpanState::Recording(mut step) = self.0 {
             let took = over.saturating_duration_since(step.begun);
             step.data.end_time = step.data.start_time + took;
             outlet::enqueue(step.data);
@@ -252,7 +342,7 @@ impl Span {
 
     /// Records the span with these times.
     pub fn end_between(self, start: SystemTime, end: SystemTime) {
-        if let Some(mut step) = self.0 {
+        if let SpanState::Recording(mut step) = self.0 {
             step.data.start_time = start;
             step.data.end_time = end.max(start);
             outlet::enqueue(step.data);
@@ -270,7 +360,7 @@ impl Span {
         Box::pin(async move {
             let done = future.await;
             if let Err(error) = &done {
-                self.fail(why(error));
+                self.fail(|| why(error));
             }
             self.end();
             done

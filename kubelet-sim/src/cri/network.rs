@@ -19,7 +19,7 @@ use podplane_netlink::{
     sysctl::{self, SysctlError},
 };
 
-use podplane_service_runtime::trace::attribute;
+use podplane_service_runtime::trace::{SpanIds, attribute};
 use serde_json::Map;
 
 use super::{
@@ -146,27 +146,36 @@ impl SandboxNetworks {
     /// Executes the plugins of a list, as a step of the pod's journey.
     fn execute_traced<T>(
         &self,
-        step: (JourneyPart, &str),
+        step: (JourneyPart, &'static str),
         metadata: &SandboxMetadata,
         list: &NetworkConfigList,
         attachment: &Attachment,
         execute: fn(&Runtime, &NetworkConfigList, &Attachment) -> Result<T, RuntimeError>,
     ) -> Result<T, RuntimeError> {
         let mut span = trace::begin(&metadata.uid, step, &self.node);
-        let trace = span
-            .ids()
-            .map(|(trace, step)| Trace::new(Traceparent { trace, step }));
+        let trace = span.ids().map(|ids| {
+            let SpanIds {
+                trace,
+                span: step,
+                is_sampled,
+            } = ids;
+            Trace::new(Traceparent {
+                trace,
+                step,
+                is_sampled,
+            })
+        });
         let traced = Attachment {
             trace: trace.clone(),
             ..attachment.clone()
         };
-        span.set(attribute::NETWORK, list.name.clone());
+        span.set(attribute::NETWORK, || list.name.clone());
         let executed = execute(&self.runtime, list, &traced);
         for step in trace.iter().flat_map(Trace::take) {
             trace::record(&span, step, &self.node);
         }
         if let Err(error) = &executed {
-            span.fail(error.message());
+            span.fail(|| error.message());
         }
         span.end();
         executed

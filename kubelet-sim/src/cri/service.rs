@@ -60,7 +60,7 @@ impl CriRuntime {
             let done = work(&sandboxes);
             drop(entered);
             if let Err(error) = &done {
-                step.fail(one_line(error));
+                step.fail(|| one_line(error));
             }
             step.end();
             done
@@ -74,12 +74,12 @@ impl CriRuntime {
 
 impl CriRuntime {
     /// Begins the span of a call for a pod.
-    fn begin(&self, uid: &str, step: (JourneyPart, &str)) -> Span {
+    fn begin(&self, uid: &str, step: (JourneyPart, &'static str)) -> Span {
         trace::begin(uid, step, self.sandboxes.node()).server()
     }
 
     /// Begins the span of a call about a sandbox; an empty one if there is no such sandbox.
-    fn begin_of(&self, id: &str, name: &str) -> Span {
+    fn begin_of(&self, id: &str, name: &'static str) -> Span {
         match self.sandboxes.get(id) {
             Ok(record) => self.begin(&record.metadata.uid, (JourneyPart::Deletion, name)),
             Err(_) => Span::of(None, ""),

@@ -17,13 +17,13 @@ pub(super) enum JourneyPart {
 }
 
 /// Begins a step for the pod, as part of the journey in the caller's context.
-pub(super) fn begin(uid: &str, (part, name): (JourneyPart, &str), node: &NodeName) -> Span {
+pub(super) fn begin(uid: &str, (part, name): (JourneyPart, &'static str), node: &NodeName) -> Span {
     let journey = Journey::under_way(uid).or_else(|| match part {
         JourneyPart::Creation => Journey::creation(uid),
         JourneyPart::Deletion => Journey::deletion(uid),
     });
-    let mut span = Span::of(journey, name.to_owned());
-    span.set(attribute::NODE, node.to_string());
+    let mut span = Span::of(journey, name);
+    span.set(attribute::NODE, || node.to_string());
     span
 }
 
@@ -40,13 +40,13 @@ pub(super) fn record(of: &Span, step: TraceStep, node: &NodeName) {
         ips,
     } = step;
     let mut span = of.foreign(id, parent, name);
-    span.set(attribute::PLUGIN, plugin);
-    span.set(attribute::NODE, node.to_string());
+    span.set(attribute::PLUGIN, || plugin);
+    span.set(attribute::NODE, || node.to_string());
     if !ips.is_empty() {
-        span.set(attribute::IPS, ips.join(","));
+        span.set(attribute::IPS, || ips.join(","));
     }
     if let Some(error) = error {
-        span.fail(error);
+        span.fail(|| error);
     }
     span.end_between(moment(start), moment(end));
 }

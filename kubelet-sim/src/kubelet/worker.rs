@@ -179,7 +179,8 @@ impl Worker {
             self.node.wait_for_lease().await;
             return Ok(SyncAction::RequeueAfter(Duration::ZERO));
         }
-        let mut trace = SyncTrace::new(self.node.name(), &self.uid, pod.as_deref());
+        let node = self.node.clone();
+        let mut trace = SyncTrace::new(node.name(), &self.uid, pod.as_deref());
         let synced = self.run_steps(&mut trace, pod).await;
         trace.end(synced.as_ref().err().map(|error| one_line(error)));
         synced
@@ -199,7 +200,7 @@ impl Worker {
     /// | `Forget` | | ends the worker |
     async fn run_steps(
         &mut self,
-        trace: &mut SyncTrace,
+        trace: &mut SyncTrace<'_>,
         mut pod: Option<Arc<Pod>>,
     ) -> Result<SyncAction, NodeError> {
         let mut sandboxes = self.list_sandboxes().await?;
@@ -283,7 +284,7 @@ impl Worker {
     /// event with its addresses. Returns `None` if the sandbox is not ready any more.
     async fn report_sandbox(
         &mut self,
-        trace: &mut SyncTrace,
+        trace: &mut SyncTrace<'_>,
         pod: &Arc<Pod>,
         id: &str,
         is_new: bool,
@@ -313,7 +314,7 @@ impl Worker {
 
     async fn report_running(
         &mut self,
-        trace: &mut SyncTrace,
+        trace: &mut SyncTrace<'_>,
         pod: &Arc<Pod>,
         ready: &ReadySandbox,
     ) -> Result<SyncAction, NodeError> {
@@ -335,7 +336,7 @@ impl Worker {
 
     async fn remove_sandboxes(
         &self,
-        trace: &mut SyncTrace,
+        trace: &mut SyncTrace<'_>,
         ids: &[String],
     ) -> Result<(), NodeError> {
         for id in ids {
@@ -378,7 +379,7 @@ impl Worker {
     /// The outer error: the hold could not be taken. The inner one: the runtime's.
     async fn run_sandbox(
         &self,
-        trace: &mut SyncTrace,
+        trace: &mut SyncTrace<'_>,
         pod: &Pod,
         node: Option<NodeObject>,
     ) -> Result<Result<String, Status>, NodeError> {
@@ -405,7 +406,7 @@ impl Worker {
     ///   backs off.
     async fn start_sandbox(
         &mut self,
-        trace: &mut SyncTrace,
+        trace: &mut SyncTrace<'_>,
         pod: &Arc<Pod>,
     ) -> Result<StartOutcome, NodeError> {
         let network = self.network.borrow_and_update().clone();
@@ -433,7 +434,7 @@ impl Worker {
         match verdict? {
             AdmissionVerdict::Admit => admission.end(),
             AdmissionVerdict::Wait => {
-                admission.fail("no address is free; one is about to be");
+                admission.fail(|| "no address is free; one is about to be");
                 admission.end();
                 return Ok(StartOutcome::NotCreated(SyncAction::RequeueAfter(
                     ADDRESS_POLL_INTERVAL,
@@ -447,7 +448,7 @@ impl Worker {
                     clock::timestamp(),
                 );
                 let message = status.message.clone().unwrap_or_default();
-                admission.fail(message.clone());
+                admission.fail(|| message.clone());
                 admission.end();
                 self.write_status(trace, pod, status).await?;
                 self.node.metrics.count_rejection(OUT_OF_POD_IPS);
@@ -503,7 +504,7 @@ impl Worker {
     /// Writes the status of a pod whose sandbox is not there yet.
     async fn report_creating(
         &mut self,
-        trace: &mut SyncTrace,
+        trace: &mut SyncTrace<'_>,
         pod: &Arc<Pod>,
     ) -> Result<Option<Arc<Pod>>, NodeError> {
         let status = status::creating(pod, &self.node.machine.ips, clock::timestamp());
@@ -514,7 +515,7 @@ impl Worker {
     /// pod is gone.
     async fn write_status(
         &mut self,
-        trace: &mut SyncTrace,
+        trace: &mut SyncTrace<'_>,
         pod: &Arc<Pod>,
         status: PodStatus,
     ) -> Result<Option<Arc<Pod>>, NodeError> {
@@ -528,7 +529,10 @@ impl Worker {
         let is_step = before
             .is_none_or(|before| before.phase != status.phase || before.pod_ips != status.pod_ips);
         let span = match is_step {
-            true => trace.begin(format!("status {phase}")).client(),
+            true => {
+                let span = trace.begin("status").client();
+                span.named(|| format!("status {phase}"))
+            }
             false => Span::of(None, ""),
         };
         let desired = Pod {
@@ -550,7 +554,7 @@ impl Worker {
     }
 
     /// Deletes the object of a pod whose sandboxes are gone: its address is free.
-    async fn delete_pod(&self, trace: &mut SyncTrace, pod: &Pod) -> Result<(), NodeError> {
+    async fn delete_pod(&self, trace: &mut SyncTrace<'_>, pod: &Pod) -> Result<(), NodeError> {
         let pods = self.node.client.namespaced::<Pod>(pod.namespace());
         let params = DeleteParams {
             grace_period_seconds: Some(0),

@@ -63,7 +63,12 @@ fn one_by_one(nodes: &[Node], pods: &[Pod], wanted: &PodBuilder) -> usize {
 
 fn found(nodes: &[Node], pods: &[Pod], wanted: &PodBuilder, limit: usize) -> CapacityReport {
     let resource = PodIpResource::default();
-    let mut cache = NodeCache::of(nodes.to_vec(), pods.to_vec(), &[], &resource);
+    let mut cache = NodeCache::of(
+        nodes.to_vec(),
+        pods.iter().map(|pod| PodInfo::new(pod, &resource)),
+        &[],
+        &resource,
+    );
     let framework = Framework::new(IpPolicy::Resource.into());
     capacity(&mut cache, &framework, &wanted.info(), limit)
 }

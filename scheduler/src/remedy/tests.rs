@@ -13,7 +13,7 @@ fn texts(nodes: &[NodeBuilder], pods: &[(&str, PodBuilder)], pod: &PodBuilder) -
     let nodes: Vec<Node> = nodes.iter().map(NodeBuilder::node).collect();
     let pods = pods
         .iter()
-        .map(|(node, pod)| (*pod.clone().on(node).pod()).clone());
+        .map(|(node, pod)| (*pod.clone().on(node).info()).clone());
     let cache = NodeCache::of(nodes, pods, &[], &PodIpResource::default());
     let framework = Framework::new(IpPolicy::Resource.into());
     let found = suggest(cache.cluster(), &framework, &pod.info());

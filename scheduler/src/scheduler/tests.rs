@@ -564,6 +564,45 @@ fn an_address_is_reserved_for_the_nominated_pod() {
 }
 
 #[test]
+fn a_preemption_ends_the_nominations_of_less_important_pods() {
+    let (mut scheduler, first) = preempting(PodBuilder::new("low").priority(1));
+    assert!(first.preemption.unwrap().displaced.is_empty());
+    scheduler.apply_pod(PodBuilder::new("vvip").priority(10).info(), s(1));
+    let attempt = scheduler.attempt(s(1)).unwrap();
+    let preemption = attempt.preemption.unwrap();
+    let displaced: Vec<_> = preemption
+        .displaced
+        .iter()
+        .map(|pod| &*pod.key.name)
+        .collect();
+    assert_eq!(displaced, ["vip"]);
+    assert_eq!(attempt.nominated.unwrap().as_str(), "n");
+
+    // Attempted again soon, since no change of the cluster would wake it. It has no node to wait
+    // for, and the more important pod's is not its.
+    let next = scheduler.next_attempt_at(&"vip".into()).unwrap();
+    assert!(next <= s(10), "{next:?}");
+    scheduler.tick(next.max(s(1)));
+    let again = scheduler.attempt(next.max(s(1))).unwrap();
+    assert_eq!(again.pod.key.name, "vip");
+    assert!(again.outcome.is_err());
+
+    // The room goes to the more important pod.
+    let gone = PodBuilder::new("low").priority(1).on("n");
+    scheduler.delete_pod(&gone.ended("Failed", "").info(), s(400));
+    scheduler.apply_node(
+        Arc::new(
+            block("10.255.0.0/30", 1)
+                .heartbeat("2026-01-01T00:00:01Z")
+                .node(),
+        ),
+        s(400),
+    );
+    let (placed, _) = settle(&mut scheduler, s(400));
+    assert_eq!(placed, ["vvip"]);
+}
+
+#[test]
 fn pods_of_equal_priority_and_missing_capacity_are_not_preempted() {
     let (_, attempt) = preempting(PodBuilder::new("equal").priority(9));
     assert!(attempt.preemption.is_none());

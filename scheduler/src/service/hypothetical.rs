@@ -1,7 +1,10 @@
 //! The explanation of a pod that need not exist.
 
 use podplane_api::{
+    Object as _,
     core::Pod,
+    kinds::{pod::set_priority, priority_class::class_of},
+    scheduling::PriorityClass,
     strategy::Strategy as _,
     validation::{ErrorList, Validate as _},
 };
@@ -21,8 +24,8 @@ use crate::{
 /// The name and UID of a pod that has none.
 const NAME: &str = "hypothetical";
 
-/// Decodes the pod, and completes and validates it as a new one.
-pub(super) fn admitted(message: &[u8]) -> Result<Pod, ApiError> {
+/// Decodes the pod, and completes and validates it as a new one of a cluster with these classes.
+pub(super) fn admitted(message: &[u8], classes: Vec<PriorityClass>) -> Result<Pod, ApiError> {
     let pod = codec::decode::<Pod>(message).map_err(|error| {
         let field = match error.path() {
             "" => "pod".to_owned(),
@@ -30,12 +33,29 @@ pub(super) fn admitted(message: &[u8]) -> Result<Pod, ApiError> {
         };
         ApiError::bad_field(&field, error.to_string())
     })?;
-    complete(pod).map_err(|errors| ApiError::new(Reason::Invalid, format!("invalid pod: {errors}")))
+    let mut pod = complete(pod)
+        .map_err(|errors| ApiError::new(Reason::Invalid, format!("invalid pod: {errors}")))?;
+    prioritise(&mut pod, classes).map_err(|why| ApiError::new(Reason::Forbidden, why))?;
+    Ok(pod)
 }
 
-/// Completes a pod as the API server completes a new one, except the priority of its class, which
-/// does not decide on its place: name, namespace and UID if they are missing, and the defaults. A
-/// pod that was read from a cluster is completed as if it had no node yet.
+/// Sets the priority of the pod by its class, of those of the cluster.
+///
+/// # Errors
+///
+/// The API server's message, if it would refuse the pod for its class or priority.
+pub fn prioritise(
+    pod: &mut Pod,
+    classes: impl IntoIterator<Item = PriorityClass>,
+) -> Result<(), String> {
+    let class = class_of(pod, classes);
+    let set = class.and_then(|class| set_priority(pod, class.as_ref()));
+    set.map_err(|why| format!("pods {:?} is forbidden: {why}", pod.name()))
+}
+
+/// Completes a pod as the API server completes a new one, except its priority, which
+/// [`prioritise`] sets: name, namespace and UID if they are missing, and the defaults. A pod that
+/// was read from a cluster is completed as if it had no node yet.
 ///
 /// # Errors
 ///
@@ -98,6 +118,8 @@ pub(super) fn response(pod: &PodInfo, scheduler: &Scheduler) -> ExplainPodRespon
 
 #[cfg(test)]
 mod tests {
+    use podplane_api::kinds::priority_class::system_priority_classes;
+
     use super::*;
     use crate::testing::PodBuilder;
 
@@ -114,9 +136,37 @@ mod tests {
     #[test]
     fn an_invalid_pod_is_refused_with_its_fields() {
         let message = codec::encode(&*PodBuilder::new("p").pod()).unwrap();
-        let error = admitted(&message).unwrap_err();
+        let error = admitted(&message, Vec::new()).unwrap_err();
         assert_eq!(error.reason, Reason::Invalid);
         let want = "spec.containers[0].image: Required value";
         assert!(error.message.contains(want), "{}", error.message);
+    }
+
+    #[test]
+    fn a_hypothetical_pod_has_the_priority_of_its_class() {
+        let of_class = |name: &str| {
+            let pod = PodBuilder::new("p").set("/spec/priorityClassName", name.into());
+            let pod = pod.set("/spec/containers/0/image", "i".into()).pod();
+            codec::encode(&*pod).unwrap()
+        };
+        let classes = || system_priority_classes().collect::<Vec<_>>();
+        let pod = admitted(&of_class("system-cluster-critical"), classes()).unwrap();
+        assert_eq!(
+            pod.spec.as_ref().and_then(|spec| spec.priority),
+            Some(2_000_000_000)
+        );
+        let default = PriorityClass {
+            value: 7,
+            global_default: Some(true),
+            ..PriorityClass::default()
+        };
+        let pod = admitted(&of_class(""), vec![default]).unwrap();
+        assert_eq!(pod.spec.as_ref().and_then(|spec| spec.priority), Some(7));
+        let error = admitted(&of_class("vip"), classes()).unwrap_err();
+        assert_eq!(error.reason, Reason::Forbidden);
+        assert_eq!(
+            error.message,
+            "pods \"p\" is forbidden: no PriorityClass with name vip was found"
+        );
     }
 }

@@ -17,6 +17,7 @@ use podplane_scheduler::{
     config::{IpPolicy, PlacementPolicy},
     explain::{Examination, NodeRefusal, NodeVerdict, examine_cached},
     framework::Resolvability,
+    pod::PodReader,
     score::NodeScore,
 };
 use serde_json::{Value, from_value};
@@ -71,9 +72,11 @@ fn by_scheduler(cluster: &Value) -> serde_json::Result<Decision> {
         _ => IpPolicy::Resource,
     };
     let policy = PlacementPolicy::from(ips);
+    let pods = from_value::<Vec<_>>(cluster["pods"].clone())?;
+    let mut reader = PodReader::new(policy.pod_ip_resource.clone());
     let mut cache = NodeCache::of(
         from_value::<Vec<_>>(cluster["nodes"].clone())?,
-        from_value::<Vec<_>>(cluster["pods"].clone())?,
+        pods.iter().map(|pod| reader.read(pod)),
         &from_value::<Vec<_>>(cluster["namespaces"].clone())?,
         &policy.pod_ip_resource,
     );

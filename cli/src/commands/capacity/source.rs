@@ -1,16 +1,20 @@
-//! The nodes and pods of a cluster: from a dump, or from the API server.
+//! The nodes, pods and classes of a cluster: from a dump, or from the API server.
 
 use std::{cell::RefCell, fs::File, io, path::Path, rc::Rc};
 
 use anyhow::Context as _;
 use podplane_api::{
-    Object as _,
+    Object,
     apps::ReplicaSet,
     core::{Namespace, Node, Pod, Service},
+    kinds::priority_class::system_priority_classes,
+    pod_ips::PodIpResource,
+    scheduling::PriorityClass,
+    strict::StrictError,
 };
-use podplane_audit::DumpCollector;
+use podplane_audit::{DumpCollector, WholeObject};
 use podplane_client::ListParams;
-use serde_json::Value;
+use podplane_scheduler::pod::{PodInfo, PodReader};
 
 use crate::global::{GlobalOptions, block_on};
 
@@ -18,39 +22,49 @@ use crate::global::{GlobalOptions, block_on};
 #[derive(Debug, Default)]
 pub(super) struct ClusterObjects {
     pub(super) nodes: Vec<Node>,
-    pub(super) pods: Vec<Pod>,
+    pub(super) pods: Vec<PodInfo>,
     /// Empty for a dump without them: then only the names of namespaces can be selected.
     pub(super) namespaces: Vec<Namespace>,
     /// With the ReplicaSets, for the default spread of pods of workloads.
     pub(super) services: Vec<Service>,
     pub(super) replica_sets: Vec<ReplicaSet>,
+    /// Those of the cluster; of a dump also the built-in ones, which it need not have.
+    pub(super) classes: Vec<PriorityClass>,
     /// The objects of the dump that are not valid.
     pub(super) invalid: Vec<String>,
 }
 
 /// Lists the objects of the API server.
-pub(super) fn from_server(global: &GlobalOptions) -> anyhow::Result<ClusterObjects> {
+pub(super) fn from_server(
+    global: &GlobalOptions,
+    pod_ips: &PodIpResource,
+) -> anyhow::Result<ClusterObjects> {
     let listed = block_on(async {
         let client = global.client()?;
         let all = ListParams::default();
+        let mut reader = PodReader::new(pod_ips.clone());
+        let pods = client.all::<Pod>().list(&all).await?.items;
         Ok(ClusterObjects {
             nodes: client.all::<Node>().list(&all).await?.items,
-            pods: client.all::<Pod>().list(&all).await?.items,
+            pods: pods.iter().map(|pod| reader.read(pod)).collect(),
             namespaces: client.all::<Namespace>().list(&all).await?.items,
             services: client.all::<Service>().list(&all).await?.items,
             replica_sets: client.all::<ReplicaSet>().list(&all).await?.items,
+            classes: client.all::<PriorityClass>().list(&all).await?.items,
             invalid: Vec::new(),
         })
     });
     listed.map_err(|error| global.locate(error))
 }
 
-/// Reads a dump of nodes and pods, and of services and ReplicaSets if it has them; `-` for standard input.
-pub(super) fn from_dump(file: &Path) -> anyhow::Result<ClusterObjects> {
+/// Reads a dump of nodes and pods, and of what else decides if it has that; `-` for standard input.
+pub(super) fn from_dump(file: &Path, pod_ips: &PodIpResource) -> anyhow::Result<ClusterObjects> {
     let objects = Rc::new(RefCell::new(ClusterObjects::default()));
     let sink = objects.clone();
-    let mut collector =
-        DumpCollector::passing(move |kind, object| sink.borrow_mut().add(kind, object));
+    let mut reader = PodReader::new(pod_ips.clone());
+    let mut collector = DumpCollector::passing(move |kind, object| {
+        sink.borrow_mut().add(kind, object, &mut reader);
+    });
     let name_it = || match file == Path::new("-") {
         true => "failed to read standard input".to_owned(),
         false => format!("failed to read {}", file.display()),
@@ -60,53 +74,55 @@ pub(super) fn from_dump(file: &Path) -> anyhow::Result<ClusterObjects> {
         false => collector.read(File::open(file).with_context(name_it)?),
     }
     .with_context(name_it)?;
-    Ok(objects.take())
+    let mut objects = objects.take();
+    objects.classes.extend(system_priority_classes());
+    Ok(objects)
 }
 
 impl ClusterObjects {
-    fn add(&mut self, kind: &str, mut object: Value) {
-        prune(&mut object);
-        let name = object["metadata"]["name"].as_str().unwrap_or_default();
-        let name = format!("{} {name}", kind.to_lowercase());
+    fn add(&mut self, kind: &str, object: WholeObject<'_>, reader: &mut PodReader) {
         let added = match kind {
-            "Node" => Node::from_json_noting(object).map(|(node, _)| self.nodes.push(node)),
-            "Service" => {
-                Service::from_json_noting(object).map(|(service, _)| self.services.push(service))
-            }
-            "ReplicaSet" => {
-                ReplicaSet::from_json_noting(object).map(|(set, _)| self.replica_sets.push(set))
-            }
-            _ => Pod::from_json_noting(object).map(|(mut pod, _)| {
+            "Node" => decoded(object).map(|mut node: Node| {
+                node.metadata.managed_fields = None;
+                self.nodes.push(node);
+            }),
+            "PriorityClass" => decoded(object).map(|class| self.classes.push(class)),
+            "ReplicaSet" => decoded(object).map(|mut set: ReplicaSet| {
+                // Only its selector decides.
+                if let Some(spec) = &mut set.spec {
+                    spec.template = None;
+                }
+                self.replica_sets.push(set);
+            }),
+            "Service" => decoded(object).map(|service| self.services.push(service)),
+            _ => decoded(object).map(|mut pod: Pod| {
                 if pod.uid().is_empty() {
                     pod.metadata.uid = Some(pod.key().to_string());
                 }
-                self.pods.push(pod);
+                self.pods.push(reader.read(&pod));
             }),
         };
-        if let Err(error) = added {
-            self.invalid.push(format!("{name}: {error}"));
+        if let Err((name, error)) = added {
+            let kind = kind.to_lowercase();
+            self.invalid.push(format!("{kind} {name}: {error}"));
         }
     }
 }
 
-/// Removes large fields that no decision reads.
-fn prune(object: &mut Value) {
-    let remove = |object: &mut Value, pointer: &str, fields: &[&str]| {
-        if let Some(Value::Object(parent)) = object.pointer_mut(pointer) {
-            for field in fields {
-                parent.remove(*field);
-            }
-        }
+/// Decodes an object, or returns its name and what is wrong.
+fn decoded<K: Object>(object: WholeObject<'_>) -> Result<K, (String, StrictError)> {
+    let document = match object {
+        WholeObject::Value(document) => document,
+        WholeObject::Json(text) => match K::from_slice(text) {
+            Ok(object) => return Ok(object),
+            // Decoded again for the path of the invalid field.
+            Err(_) => serde_json::from_slice(text).unwrap_or_default(),
+        },
     };
-    remove(object, "/metadata", &["managedFields", "ownerReferences"]);
-    let statuses = ["containerStatuses", "initContainerStatuses"];
-    remove(object, "/status", &statuses);
-    remove(object, "/spec", &["template"]);
-    for list in ["/spec/containers", "/spec/initContainers"] {
-        if let Some(Value::Array(containers)) = object.pointer_mut(list) {
-            for container in containers {
-                remove(container, "", &["env", "volumeMounts", "command", "args"]);
-            }
-        }
-    }
+    let name = document["metadata"]["name"].as_str().unwrap_or_default();
+    let name = name.to_owned();
+    let decoded = K::from_json_noting(document);
+    decoded
+        .map(|(object, _)| object)
+        .map_err(|error| (name, error))
 }

@@ -177,10 +177,10 @@ impl NodeResult {
                 });
                 let terms: Vec<_> = terms.collect();
                 let details = format!(
-                    "{}; {} IPs free, {} pods",
+                    "{}; {} free, {}",
                     terms.join(" + "),
-                    score.free_pod_ips,
-                    score.pods
+                    counted(score.free_pod_ips, "IP"),
+                    counted(score.pods.into(), "pod")
                 );
                 (format!("score {}", score.total), NONE.to_owned(), details)
             }
@@ -249,6 +249,12 @@ fn refused(verdict: wire::NodeVerdict) -> NodeResult {
     }
 }
 
+/// The count with its noun, as in "1 pod" and "2 pods".
+fn counted(count: u64, noun: &str) -> String {
+    let s = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{s}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -262,7 +268,7 @@ mod tests {
             scores: vec![wire::NodeScore {
                 node_name: "a".into(),
                 score: 398,
-                free_pod_ips: 5,
+                free_pod_ips: 1,
                 plugins: vec![wire::PluginScore {
                     plugin: "TaintToleration".into(),
                     raw: 0,
@@ -291,12 +297,12 @@ Node:            a
 Message:         it would be placed on a
 Nodes:
   Node   Result      By                 Details
-  a      score 398   <none>             TaintToleration 3*100 (raw 0); 5 IPs free, 0 pods
+  a      score 398   <none>             TaintToleration 3*100 (raw 0); 1 IP free, 0 pods
   b      refused     NodeResourcesFit   Insufficient cpu: 1 of 8 cpu free, 2 requested
 To Make It Fit:  1 node: free 1 of cpu";
         assert_eq!(explanation.sheet().to_string(), want);
         let json = serde_json::to_value(&explanation).unwrap();
-        assert_eq!(json["nodes"][0]["score"]["freePodIPs"], 5);
+        assert_eq!(json["nodes"][0]["score"]["freePodIPs"], 1);
         assert_eq!(json["nodes"][1]["refusal"]["plugin"], "NodeResourcesFit");
         assert_eq!(json["suggestions"][0]["nodes"][0], "b");
     }

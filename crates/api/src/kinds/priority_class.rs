@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use crate::{
+    core::Pod,
     kinds::pod::one_of,
     meta::ObjectMeta,
     names,
@@ -62,6 +63,37 @@ pub fn default_priority_class(
         .into_iter()
         .filter(|class| class.global_default == Some(true));
     marked.min_by_key(|class| class.value)
+}
+
+/// The class of a new pod, of those of its cluster: the one that it names; if it names none, the
+/// global default if there is one.
+///
+/// # Errors
+///
+/// The reason in words, if there is no class of that name.
+pub fn class_of(
+    pod: &Pod,
+    classes: impl IntoIterator<Item = PriorityClass>,
+) -> Result<Option<PriorityClass>, String> {
+    let mut classes = classes.into_iter();
+    match class_name(pod) {
+        None => Ok(default_priority_class(classes)),
+        Some(name) => {
+            let class = classes.find(|class| class.name() == name);
+            class.map(Some).ok_or_else(|| missing_class(name))
+        }
+    }
+}
+
+/// The name of the class that the pod names.
+pub fn class_name(pod: &Pod) -> Option<&str> {
+    let name = pod.spec.as_ref()?.priority_class_name.as_deref()?;
+    Some(name).filter(|name| !name.is_empty())
+}
+
+/// The reason why a pod of a class that does not exist is refused, in Kubernetes' words.
+pub fn missing_class(name: &str) -> String {
+    format!("no PriorityClass with name {name} was found")
 }
 
 impl Object for PriorityClass {

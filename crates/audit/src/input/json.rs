@@ -3,10 +3,6 @@
 //! serde_json reads a slice several times faster than a reader, and a whole dump does not fit into
 //! memory. So a window moves over the input, and serde_json reads one item, or one field of a
 //! document, from the slice in it. Only the punctuation between them is read here.
-//!
-//! serde_json reads a slice some times faster than a reader, and a whole dump does not fit into
-//! memory. So a window moves over the input, and serde_json reads one item, or one field of a
-//! document, from the slice in it. What is between them is a handful of punctuation.
 
 use std::io::Read;
 
@@ -111,6 +107,9 @@ fn items(
             continue;
         }
         let small = window.small_value(|text, is_last| {
+            if let Some(used) = dump.pass_on(text) {
+                return Ok(Some(((), used)));
+            }
             let found = first::<LenientValue<RawObject<'_>>>(text, is_last)?;
             Ok(found.map(|(LenientValue(item), used)| {
                 dump.add(&item, kind, || serde_json::from_slice(&text[..used]).ok());

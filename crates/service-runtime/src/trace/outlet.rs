@@ -34,6 +34,8 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status, transport::Channel};
 
+use super::SamplingRatio;
+
 /// The capacity of a queue. Further spans are dropped and counted, so recording one never blocks.
 const QUEUE: usize = 8192;
 /// The most spans of a batch.
@@ -55,6 +57,16 @@ pub struct TraceConfig {
     /// [default: not exported]
     #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL")]
     pub otlp_endpoint: Option<String>,
+
+    /// Record the traces of this share of pods, from 0.0 (none) to 1.0 (all); the pod's UID
+    /// decides, so processes with the same ratio record the same pods [default: 1]
+    #[arg(
+        long,
+        env = "PODPLANE_TRACE_SAMPLING_RATIO",
+        hide_short_help = true,
+        value_name = "RATIO"
+    )]
+    pub trace_sampling_ratio: Option<SamplingRatio>,
 }
 
 /// The collector's address is invalid.
@@ -71,7 +83,9 @@ pub struct UnusableEndpoint {
 /// The exporter to the collector, between the call of [`init`] and the start of the process.
 static COLLECTOR: Mutex<Option<opentelemetry_otlp::SpanExporter>> = Mutex::new(None);
 
-/// Prepares the export of spans to the collector that the flags name, if they name one.
+/// Sets the sampling ratio of this process, and prepares the export of spans to the collector that
+/// the flags name, if they name one.
+///
 /// OpenTelemetry's variables `OTEL_EXPORTER_OTLP_HEADERS`, `…_TIMEOUT`, `…_INSECURE` and
 /// `OTEL_RESOURCE_ATTRIBUTES` apply. Must be called in a tokio runtime.
 ///
@@ -79,7 +93,12 @@ static COLLECTOR: Mutex<Option<opentelemetry_otlp::SpanExporter>> = Mutex::new(N
 ///
 /// [`UnusableEndpoint`]. A collector that does not answer is not an error.
 pub fn init(config: &TraceConfig) -> Result<(), UnusableEndpoint> {
-    let endpoint = config.otlp_endpoint.as_deref().unwrap_or_default();
+    let TraceConfig {
+        otlp_endpoint,
+        trace_sampling_ratio,
+    } = config;
+    trace_sampling_ratio.unwrap_or_default().apply();
+    let endpoint = otlp_endpoint.as_deref().unwrap_or_default();
     if endpoint.is_empty() {
         return Ok(());
     }

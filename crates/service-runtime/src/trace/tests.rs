@@ -29,7 +29,10 @@ fn creation_and_deletion_have_distinct_traces() {
 fn span_is_a_child_of_the_callers_only_within_the_same_journey() {
     let journey = Journey::creation(UID).unwrap();
     let other = Journey::creation("1b9d6bcd-bbfd-4b2d-9b5d-000000000001").unwrap();
-    let data = |span: &Span| span.0.as_ref().unwrap().data.clone();
+    let data = |span: &Span| match &span.0 {
+        SpanState::Recording(step) => step.data.clone(),
+        other => panic!("{other:?}"),
+    };
     let outer = Span::of(Some(journey), "outer");
     assert_eq!(data(&outer).parent_span_id, journey.root);
     assert_eq!(Journey::under_way(UID), None);
@@ -55,6 +58,48 @@ fn span_is_a_child_of_the_callers_only_within_the_same_journey() {
         inert.context().span().span_context(),
         outer.context().span().span_context()
     );
+}
+
+/// The context that a call of another process brings.
+fn called_with(journey: Journey, flags: TraceFlags) -> Context {
+    let caller = SpanContext::new(
+        journey.trace,
+        SpanId::from(7),
+        flags,
+        true,
+        TraceState::NONE,
+    );
+    Context::new().with_remote_span_context(caller)
+}
+
+#[test]
+fn a_callers_decision_is_heeded_within_its_journey() {
+    // This process samples everything; the caller does not.
+    let journey = Journey::creation(UID);
+    let entered = called_with(journey.unwrap(), TraceFlags::NOT_SAMPLED).attach();
+    assert!(!Journey::is_sampled(UID));
+    let mut span = Span::of(journey, "step")
+        .server()
+        .named(|| unreachable!("a name of a span that is not sampled"));
+    span.set(attribute::NODE, || -> String {
+        unreachable!("a value of a span that is not sampled")
+    });
+    span.fail(|| -> String { unreachable!("a reason of a span that is not sampled") });
+    for span in [&span, &span.child("part"), &Span::root(journey, "root")] {
+        assert!(!span.ids().unwrap().is_sampled, "{span:?}");
+        let context = span.context();
+        let context = context.span().span_context().clone();
+        assert!(context.is_valid() && !context.is_sampled(), "{context:?}");
+        assert_eq!(context.trace_id(), journey.unwrap().trace);
+    }
+    // It is the decision about that trace and no other.
+    let other = Journey::creation("1b9d6bcd-bbfd-4b2d-9b5d-000000000001");
+    assert!(Span::of(other, "step").ids().unwrap().is_sampled);
+    drop(entered);
+
+    assert!(Span::of(journey, "step").ids().unwrap().is_sampled);
+    let _entered = called_with(journey.unwrap(), TraceFlags::SAMPLED).attach();
+    assert!(Span::of(journey, "step").ids().unwrap().is_sampled);
 }
 
 #[test]

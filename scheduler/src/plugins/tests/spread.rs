@@ -7,6 +7,7 @@ use super::*;
 use crate::{
     cache::NodeCache,
     explain::{Examination, examine_cached},
+    testing::AsInfo as _,
 };
 
 const SKEW: &str = "node(s) didn't match pod topology spread constraints";
@@ -194,7 +195,7 @@ fn default_scores(
     pod: &PodBuilder,
 ) -> Vec<(i64, i64)> {
     let nodes = nodes.iter().map(NodeBuilder::node);
-    let pods = pods.iter().map(|pod| (*pod.pod()).clone());
+    let pods = pods.iter().map(|pod| (*pod.info()).clone());
     let mut cache = NodeCache::of(nodes, pods, &[], &PodIpResource::default());
     for workload in workloads {
         match workload["kind"] == "Service" {

@@ -6,7 +6,8 @@ use crate::{
     meta::Time,
 };
 
-/// Writes the node into the pod, as Kubernetes' binding handler does.
+/// Writes the node into the pod, as Kubernetes' binding handler does. The nomination of a node ends
+/// with it (`ClearingNominatedNodeNameAfterBinding`, on since 1.35).
 ///
 /// # Errors
 ///
@@ -26,11 +27,9 @@ pub fn bind(pod: &mut Pod, node: &str, now: Timestamp) -> Result<(), String> {
         return Err(format!("pod {name} has non-empty .spec.schedulingGates"));
     }
     spec.node_name = Some(node.to_owned());
-    let conditions = pod
-        .status
-        .get_or_insert_default()
-        .conditions
-        .get_or_insert_default();
+    let status = pod.status.get_or_insert_default();
+    status.nominated_node_name = None;
+    let conditions = status.conditions.get_or_insert_default();
     let scheduled = PodCondition {
         type_: "PodScheduled".into(),
         status: "True".into(),
@@ -57,4 +56,25 @@ pub(super) fn gated(spec: &PodSpec) -> Option<PodCondition> {
         message: Some("Scheduling is blocked due to non-empty scheduling gates".into()),
         ..PodCondition::default()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::object::Object as _;
+
+    #[test]
+    fn ends_the_nomination_of_a_node() {
+        let document = json!({"metadata": {"name": "a"}, "status": {"phase": "Pending",
+            "nominatedNodeName": "n", "conditions": [{"type": "PodScheduled", "status": "False"}]}});
+        let mut pod = Pod::from_json(document).unwrap();
+        bind(&mut pod, "m", Timestamp::UNIX_EPOCH).unwrap();
+        assert_eq!(pod.spec.unwrap().node_name.as_deref(), Some("m"));
+        let status = pod.status.unwrap();
+        assert_eq!(status.nominated_node_name, None);
+        assert_eq!(status.phase.as_deref(), Some("Pending"));
+        assert_eq!(status.conditions.unwrap()[0].status, "True");
+    }
 }
