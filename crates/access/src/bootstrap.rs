@@ -1,7 +1,7 @@
 //! The roles and bindings that every cluster has.
 //!
 //! They are Kubernetes' own, without the kinds that podplane does not serve, and the bindings by which
-//! nodes join, which the reference leaves to its installers. [`reconcile`] brings stored objects up to
+//! nodes join, which the reference leaves to its installers. [`reconcile_role`] and [`reconcile_binding`] bring stored objects up to
 //! date when a server starts.
 
 mod bindings;

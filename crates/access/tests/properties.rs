@@ -333,3 +333,17 @@ fn change() -> impl Strategy<Value = Change> {
             },
         )
 }
+
+#[test]
+fn a_rule_for_an_empty_subresource_allows_nothing() {
+    let rule = PolicyRule {
+        api_groups: Some(vec!["*".to_owned()]),
+        resources: Some(vec!["*/".to_owned(), "/".to_owned()]),
+        verbs: vec!["*".to_owned()],
+        ..PolicyRule::default()
+    };
+    let compiled = CompiledRules::of(&[rule]);
+    let identity = Identity::default();
+    let mut requests = requests().into_iter();
+    assert!(!requests.any(|request| compiled.allow(&attributes(&identity, &request))));
+}

@@ -118,8 +118,8 @@ pub(super) fn admit_update(node: &str, old: &Node, new: &Node) -> Result<(), Res
     if blocks(old_spec) != blocks(new_spec) {
         return forbidden(format!("node {node:?} is not allowed to modify podCIDRs"));
     }
-    let labels = |node: &'_ Node| node.metadata.labels.clone();
-    let restricted = restricted_changes(labels(old).as_ref(), labels(new).as_ref());
+    let (old_labels, new_labels) = (&old.metadata.labels, &new.metadata.labels);
+    let restricted = restricted_changes(old_labels.as_ref(), new_labels.as_ref());
     if !restricted.is_empty() {
         let labels = restricted.join(", ");
         return forbidden(format!("is not allowed to modify labels: {labels}"));

@@ -8,10 +8,11 @@ use podplane_api::{
 };
 
 use super::{RestrictionError, forbidden};
-use crate::relations::{PodRelation, Relations};
+use crate::relations::Relations;
 
 fn is_on(node: &str, pod: &Pod) -> bool {
-    PodRelation::of(pod).is_bound_to(node)
+    let spec = pod.spec.as_ref();
+    spec.and_then(|spec| spec.node_name.as_deref()) == Some(node)
 }
 
 /// Admits mirror pods of the node that refer to no other object.
