@@ -7,8 +7,9 @@ use podplane_api::rbac::PolicyRule;
 use super::rule::{Grant, GrantTarget, Rule};
 use crate::words;
 
-/// The most combinations of verb, group, resource and name of one rule that are compared one by one.
-/// A rule with more is covered by a single rule, or not at all.
+/// The most combinations of verb, group, resource and name that are compared one by one in a call. A
+/// rule beyond them is covered by a single rule, or not at all: a few kilobytes of text can have more
+/// combinations than memory holds.
 const MOST_COMBINATIONS: usize = 20_000;
 
 /// True if `owned` allow every request that `wanted` do.
@@ -22,14 +23,16 @@ pub fn missing(owned: &[&PolicyRule], wanted: &[PolicyRule]) -> Vec<PolicyRule> 
     let owned: Vec<Rule> = owned.iter().map(|rule| Rule::of(rule)).collect();
     let is_covered = |grant: &Grant<'_>| owned.iter().any(|rule| rule.covers(grant));
     let mut missing = Vec::new();
+    let mut budget = MOST_COMBINATIONS;
     for rule in wanted {
         if owned.iter().any(|own| own.covers_whole(rule)) {
             continue;
         }
-        if combinations(rule) > MOST_COMBINATIONS {
+        let Some(rest) = budget.checked_sub(combinations(rule)) else {
             missing.push(rule.clone());
             continue;
-        }
+        };
+        budget = rest;
         for_each_grant(rule, |grant| {
             if !is_covered(&grant) {
                 missing.push(rule_of(&grant));
@@ -217,6 +220,16 @@ mod tests {
         ]);
         let wanted = json!([{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]);
         assert_eq!(missing_lines(owned, wanted).len(), 1);
+    }
+
+    #[test]
+    fn many_rules_of_many_combinations_are_compared_as_a_whole() {
+        let many =
+            |prefix: &str| -> Vec<String> { (0..27).map(|i| format!("{prefix}{i}")).collect() };
+        let rule = json!({"apiGroups": many("g"), "resources": many("r"), "verbs": many("v")});
+        let wanted = rules(Value::Array(vec![rule; 500]));
+        let missing = missing(&[], &wanted);
+        assert_eq!(missing.len(), 27 * 27 * 27 + 499);
     }
 
     #[test]
