@@ -74,9 +74,9 @@ pub struct ResourceTarget<'a> {
 }
 
 impl<'a> ResourceTarget<'a> {
-    /// The target of a request over REST or gRPC, as authorizers see it: a list or watch that selects
-    /// one `metadata.name` has that name, and a request for one Namespace is in that namespace, so
-    /// that a Role there can allow it.
+    /// The target of a request over REST or gRPC, as authorizers see it: a list or watch that
+    /// selects one `metadata.name` has that name, and a request for one Namespace is in that
+    /// namespace, so that a Role there can allow it.
     pub fn of_request(self, verb: &str) -> Self {
         let mut target = self;
         if self.group.is_empty() && self.resource == "namespaces" && self.namespace.is_empty() {
@@ -160,8 +160,8 @@ impl<'a> Attributes<'a> {
         }
     }
 
-    /// The refused request in the reference's words, such as `User "ada" cannot list resource "pods"
-    /// in API group "" in the namespace "prod"`.
+    /// The refused request in the reference's words, such as `User "ada" cannot list resource
+    /// "pods" in API group "" in the namespace "prod"`.
     pub fn forbidden_message(&self) -> String {
         let (user, verb) = (&self.identity.user, self.verb);
         match &self.target {

@@ -1,8 +1,8 @@
 //! The roles and bindings that every cluster has.
 //!
-//! They are Kubernetes' own, without the kinds that podplane does not serve, and the bindings by which
-//! nodes join, which the reference leaves to its installers. [`reconcile_role`] and [`reconcile_binding`] bring stored objects up to
-//! date when a server starts.
+//! They are Kubernetes' own, without the kinds that podplane does not serve, and the bindings by
+//! which nodes join, which the reference leaves to its installers. [`reconcile_role`] and
+//! [`reconcile_binding`] bring stored objects up to date when a server starts.
 
 mod bindings;
 mod reconcile;
@@ -18,8 +18,8 @@ pub const BOOTSTRAPPING_LABEL: (&str, &str) = ("kubernetes.io/bootstrapping", "r
 /// The annotation by whose value `false` an object is left as it is.
 pub const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
 
-/// The default ClusterRoles, in the order of their names. The rules of those that aggregate others are
-/// [filled](crate::rbac::aggregation::settle) already, so that they work from the start.
+/// The default ClusterRoles, in the order of their names. The rules of those that aggregate others
+/// are [filled](crate::rbac::aggregation::settle) already, so that they work from the start.
 pub fn cluster_roles() -> Vec<ClusterRole> {
     let roles = roles::ROLES.iter().map(|role| {
         let role = role.to_object();

@@ -86,9 +86,9 @@ impl Identity {
         self.groups.iter().any(|own| own == group)
     }
 
-    /// The name of the Node that this identity is: a member of [`NODES`] whose user name begins with
-    /// [`NODE_PREFIX`]. The name is empty if the user name has nothing more, and such an identity
-    /// may do nothing that a node may.
+    /// The name of the Node that this identity is: a member of [`NODES`] whose user name begins
+    /// with [`NODE_PREFIX`]. The name is empty if the user name has nothing more, and such an
+    /// identity may do nothing that a node may.
     pub fn node_name(&self) -> Option<&str> {
         let name = self.user.strip_prefix(NODE_PREFIX)?;
         self.is_in(NODES).then_some(name)

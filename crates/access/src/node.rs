@@ -1,8 +1,8 @@
 //! The node authorizer: what a kubelet may do.
 //!
-//! A node may read its own Node, the pods that are bound to it and the Services, write what it reports,
-//! and get tokens for the ServiceAccounts of its pods. The reference's rules are those with
-//! `AuthorizeNodeWithSelectors`. What depends on the content of a write is
+//! A node may read its own Node, the pods that are bound to it and the Services, write what it
+//! reports, and get tokens for the ServiceAccounts of its pods. The reference's rules are those
+//! with `AuthorizeNodeWithSelectors`. What depends on the content of a write is
 //! [NodeRestriction's](crate::restriction), which must judge each write that is allowed here.
 //!
 //! The answer is never `Deny`: RBAC may allow more.

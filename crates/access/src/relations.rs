@@ -60,9 +60,9 @@ impl PodRelation {
     }
 }
 
-/// The audiences of the pod's projected tokens. The reference's admission adds a volume with a token
-/// for the API server to a pod that does not opt out; no volume is added here, but the token may be
-/// requested all the same.
+/// The audiences of the pod's projected tokens. The reference's admission adds a volume with a
+/// token for the API server to a pod that does not opt out; no volume is added here, but the token
+/// may be requested all the same.
 fn audiences(pod: &Pod) -> Vec<String> {
     let Some(spec) = &pod.spec else {
         return Vec::new();

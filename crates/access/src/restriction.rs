@@ -1,11 +1,11 @@
 //! NodeRestriction: what a node may write.
 //!
-//! The [node authorizer](crate::node) allows a node to write kinds; this judges the objects. It must
-//! run where the write is committed, against the stored object. Whoever is not a node may write
-//! anything here.
+//! The [node authorizer](crate::node) allows a node to write kinds; this judges the objects. It
+//! must run where the write is committed, against the stored object. Whoever is not a node may
+//! write anything here.
 //!
-//! Beyond the reference, a node may not set or change its podCIDRs, which are the ipam-controller's, nor
-//! labels of `podplane.io`.
+//! Beyond the reference, a node may not set or change its podCIDRs, which are the
+//! ipam-controller's, nor labels of `podplane.io`.
 
 mod node;
 mod pod;

@@ -54,8 +54,8 @@ fn bind(policy: &mut Policy, user: &str, namespace: Option<&str>, role: &str) {
     }
 }
 
-/// ada may read pods everywhere; dora is admin of prod; rick may escalate roles and rita one of them;
-/// bert may bind `edit` in prod; gus is cluster-admin without `system:masters`.
+/// ada may read pods everywhere; dora is admin of prod; rick may escalate roles and rita one of
+/// them; bert may bind `edit` in prod; gus is cluster-admin without `system:masters`.
 fn policy() -> Policy {
     let mut policy = Policy::new();
     for role in &bootstrap::cluster_roles() {

@@ -23,8 +23,8 @@ pub enum Reconciliation<K> {
     Keep,
 }
 
-/// Compares a ClusterRole with its default. Missing rules, selectors, labels and annotations are added;
-/// what an administrator added, or changed of labels and annotations, stays.
+/// Compares a ClusterRole with its default. Missing rules, selectors, labels and annotations are
+/// added; what an administrator added, or changed of labels and annotations, stays.
 pub fn reconcile_role(
     expected: &ClusterRole,
     stored: Option<&ClusterRole>,
@@ -54,7 +54,8 @@ pub fn reconcile_role(
     changed(role, stored)
 }
 
-/// Compares a ClusterRoleBinding with its default. Missing subjects, labels and annotations are added.
+/// Compares a ClusterRoleBinding with its default. Missing subjects, labels and annotations are
+/// added.
 pub fn reconcile_binding(
     expected: &ClusterRoleBinding,
     stored: Option<&ClusterRoleBinding>,

@@ -7,9 +7,9 @@ use podplane_api::{
     selector::LabelSelector,
 };
 
-/// The rules that a ClusterRole with an aggregation rule must have: those of all roles that one of its
-/// selectors matches, without the role itself, each rule once, selector by selector and in the order
-/// of the roles' names. `None` for a role without an aggregation rule.
+/// The rules that a ClusterRole with an aggregation rule must have: those of all roles that one of
+/// its selectors matches, without the role itself, each rule once, selector by selector and in the
+/// order of the roles' names. `None` for a role without an aggregation rule.
 pub fn aggregate<'a>(
     role: &ClusterRole,
     roles: impl IntoIterator<Item = &'a ClusterRole> + Clone,
@@ -37,9 +37,9 @@ pub fn aggregate<'a>(
     Some(rules)
 }
 
-/// Fills the rules of all aggregating roles, and returns the names of those that changed. As roles may
-/// be aggregated from aggregated ones, the roles are gone over until nothing changes, at most once for
-/// each of them: roles that aggregate each other in a circle may never come to rest.
+/// Fills the rules of all aggregating roles, and returns the names of those that changed. As roles
+/// may be aggregated from aggregated ones, the roles are gone over until nothing changes, at most
+/// once for each of them: roles that aggregate each other in a circle may never come to rest.
 pub fn settle(roles: &mut BTreeMap<String, ClusterRole>) -> Vec<String> {
     let aggregating = |role: &&ClusterRole| role.aggregation_rule.is_some();
     let rounds = roles.values().filter(aggregating).count();

@@ -7,9 +7,9 @@ use podplane_api::rbac::PolicyRule;
 use super::rule::{Grant, GrantTarget, Rule};
 use crate::words;
 
-/// The most combinations of verb, group, resource and name that are compared one by one in a call. A
-/// rule beyond them is covered by a single rule, or not at all: a few kilobytes of text can have more
-/// combinations than memory holds.
+/// The most combinations of verb, group, resource and name that are compared one by one in a call.
+/// A rule beyond them is covered by a single rule, or not at all: a few kilobytes of text can have
+/// more combinations than memory holds.
 const MOST_COMBINATIONS: usize = 20_000;
 
 /// True if `owned` allow every request that `wanted` do.
@@ -17,8 +17,8 @@ pub fn covers(owned: &[&PolicyRule], wanted: &[PolicyRule]) -> bool {
     missing(owned, wanted).is_empty()
 }
 
-/// What `wanted` allow and `owned` do not: rules of one verb and one resource or path, with one name
-/// or none. `*` is covered by `*` alone, for there will be other verbs and kinds.
+/// What `wanted` allow and `owned` do not: rules of one verb and one resource or path, with one
+/// name or none. `*` is covered by `*` alone, for there will be other verbs and kinds.
 pub fn missing(owned: &[&PolicyRule], wanted: &[PolicyRule]) -> Vec<PolicyRule> {
     let owned: Vec<Rule> = owned.iter().map(|rule| Rule::of(rule)).collect();
     let is_covered = |grant: &Grant<'_>| owned.iter().any(|rule| rule.covers(grant));
@@ -113,8 +113,8 @@ fn rule_of(grant: &Grant<'_>) -> PolicyRule {
     }
 }
 
-/// The rules as a refusal lists them, in order: those without names of one group and resource are one
-/// line with all verbs.
+/// The rules as a refusal lists them, in order: those without names of one group and resource are
+/// one line with all verbs.
 pub fn describe(rules: &[PolicyRule]) -> Vec<String> {
     let mut merged: BTreeMap<(&[String], &[String]), PolicyRule> = BTreeMap::new();
     let mut lines = Vec::new();

@@ -1,8 +1,8 @@
 //! Nobody grants what they do not have.
 //!
-//! Who writes a role must have its rules, or may `escalate`; who writes a binding must have the rules
-//! of its role, or may `bind` it. A ClusterRole that others are aggregated into may come to have any
-//! rule, so that it takes full authority.
+//! Who writes a role must have its rules, or may `escalate`; who writes a binding must have the
+//! rules of its role, or may `bind` it. A ClusterRole that others are aggregated into may come to
+//! have any rule, so that it takes full authority.
 
 use std::fmt;
 
@@ -84,8 +84,8 @@ impl<'a, F: Fn(&Attributes<'_>) -> bool> Grantor<'a, F> {
     ///
     /// # Errors
     ///
-    /// [`EscalationError::Forbidden`] if the user lacks a rule of the role, or full authority for one
-    /// with an aggregation rule.
+    /// [`EscalationError::Forbidden`] if the user lacks a rule of the role, or full authority for
+    /// one with an aggregation rule.
     pub fn check_cluster_role(
         &self,
         requested_name: &str,
@@ -230,8 +230,8 @@ macro_rules! granting {
 
 granting!(Role, ClusterRole, RoleBinding, ClusterRoleBinding);
 
-/// True if the change is one that the garbage collector makes, which need not have the rules: of owner
-/// references and finalizers alone.
+/// True if the change is one that the garbage collector makes, which need not have the rules: of
+/// owner references and finalizers alone.
 fn keeps_all_but_references<K: Granting>(new: &K, old: &K) -> bool {
     let mut new = new.clone();
     let mut old = old.clone();

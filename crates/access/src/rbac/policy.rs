@@ -232,8 +232,8 @@ impl Policy {
     }
 
     /// The answer of RBAC: allowed by the first binding with a rule that allows it, or no opinion.
-    /// ClusterRoleBindings come first, then the RoleBindings of the request's namespace, each in the
-    /// order of their names. Only ClusterRoleBindings allow paths that have no objects.
+    /// ClusterRoleBindings come first, then the RoleBindings of the request's namespace, each in
+    /// the order of their names. Only ClusterRoleBindings allow paths that have no objects.
     pub fn authorize(&self, attributes: &Attributes<'_>) -> Decision {
         let request = RuleRequest::of(attributes);
         let namespace = match &attributes.target {
@@ -257,8 +257,8 @@ impl Policy {
         Decision::no_opinion(reason)
     }
 
-    /// The rules that apply to the identity in the namespace, or those for the whole cluster if it is
-    /// empty.
+    /// The rules that apply to the identity in the namespace, or those for the whole cluster if it
+    /// is empty.
     pub fn rules_for(&self, identity: &Identity, namespace: &str) -> ResolvedRules<'_> {
         let mut resolved = ResolvedRules::default();
         for (_, rules) in self.bindings(identity, namespace) {

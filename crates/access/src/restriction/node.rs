@@ -24,8 +24,8 @@ const OWN_LABELS: [&str; 11] = [
 /// The domains of Kubernetes in which a node may set any label, with their subdomains.
 const OWN_DOMAINS: [&str; 2] = ["kubelet.kubernetes.io", "node.kubernetes.io"];
 
-/// True for a label that a node may not set, change or remove on its own Node, since it may steer pods
-/// to nodes.
+/// True for a label that a node may not set, change or remove on its own Node, since it may steer
+/// pods to nodes.
 pub fn is_restricted_label(key: &str) -> bool {
     let Some((domain, _)) = key.split_once('/') else {
         return false;

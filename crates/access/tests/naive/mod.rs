@@ -1,5 +1,5 @@
-//! RBAC as its documentation describes it: every request is compared with every word of every rule of
-//! every binding. It shares no code with the crate; keep it so.
+//! RBAC as its documentation describes it: every request is compared with every word of every rule
+//! of every binding. It shares no code with the crate; keep it so.
 
 use podplane_api::rbac::{
     ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject,
