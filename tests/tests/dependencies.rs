@@ -259,7 +259,7 @@ fn is_allowed(expression: &str, allowed: &BTreeSet<&str>) -> bool {
 
 /// The processes and what they are made of, which reach the outside world through `podplane-host`
 /// alone (ADR 0037).
-const BEHIND_THE_SEAM: [&str; 12] = [
+const BEHIND_THE_SEAM: [&str; 13] = [
     "apiserver",
     "cloud",
     "cni",
@@ -267,6 +267,7 @@ const BEHIND_THE_SEAM: [&str; 12] = [
     "controller-manager",
     "crates/client",
     "crates/cluster",
+    "crates/pki",
     "crates/service-runtime",
     "crates/store",
     "ipam-controller",

@@ -57,6 +57,10 @@ const PACKAGES: &[Package] = &[
         file: "/usr/sbin/dnsmasq",
     },
     Package {
+        name: "openssl",
+        file: "/usr/bin/openssl",
+    },
+    Package {
         name: "strace",
         file: "/usr/bin/strace",
     },
