@@ -53,7 +53,7 @@ pub(crate) async fn explain(
 fn address(file: &Path) -> anyhow::Result<Endpoint> {
     let failed = || {
         format!(
-            "failed to read the scheduler's address in {}",
+            "failed to read the scheduler's address in {}; start a cluster with podplane up, or pass --scheduler",
             file.display()
         )
     };

@@ -146,6 +146,8 @@ pub enum PodExplanation {
 pub struct HypotheticalPlacement {
     /// The node, or the reasons why none fits.
     pub node: Result<Choice, FitError>,
+    /// The pods that would be evicted so that it fits, if no node fits now.
+    pub preemption: Option<Preemption>,
     /// The present results of all nodes.
     pub examination: Examination,
     /// The changes after which it would fit.
@@ -337,8 +339,7 @@ impl Scheduler {
         failure: &FitError,
         now: Duration,
     ) -> Option<Result<Preemption, NoPreemption>> {
-        let lowest = self.cache.cluster().lowest_priority()?;
-        if lowest >= pod.priority() || failure.rejection.is_some() {
+        if !self.has_less_important_pods(pod, failure) {
             return None;
         }
         if let Some(nomination) = self.nominations.get(&pod.uid)
@@ -347,9 +348,7 @@ impl Scheduler {
             return Some(Err(NoPreemption::VictimsRemain));
         }
         self.withdraw_nomination(&pod.uid);
-        let budgets: Vec<_> = self.budgets.values().cloned().collect();
-        let cluster = self.cache.cluster_mut();
-        let found = preempt(cluster, &self.framework, pod, &budgets, self.next_start);
+        let found = self.find_victims(pod);
         if let Ok(preemption) = &found {
             for other in &preemption.displaced {
                 self.withdraw_nomination(&other.uid);
@@ -360,6 +359,19 @@ impl Scheduler {
             self.nominate(pod.clone(), preemption.node.clone(), victims);
         }
         Some(found)
+    }
+
+    /// Returns true if there are pods of lower priority, without which the pod could fit a node.
+    fn has_less_important_pods(&self, pod: &PodInfo, failure: &FitError) -> bool {
+        let lowest = self.cache.cluster().lowest_priority();
+        lowest.is_some_and(|lowest| lowest < pod.priority()) && failure.rejection.is_none()
+    }
+
+    /// Chooses the pods whose eviction would make room for the pod. Evicts none.
+    fn find_victims(&mut self, pod: &PodInfo) -> Result<Preemption, NoPreemption> {
+        let budgets: Vec<_> = self.budgets.values().cloned().collect();
+        let cluster = self.cache.cluster_mut();
+        preempt(cluster, &self.framework, pod, &budgets, self.next_start)
     }
 
     /// Returns whether victims are still on the nominated node: ours, or pods of lower priority
@@ -479,12 +491,22 @@ impl Scheduler {
     }
 
     /// Decides where the pod would be placed now. Changes nothing.
-    pub fn place_hypothetically(&self, pod: &PodInfo) -> HypotheticalPlacement {
+    pub fn place_hypothetically(&mut self, pod: &PodInfo) -> HypotheticalPlacement {
         let cluster = self.cache.cluster();
+        let node = plan(cluster, pod, &self.framework, self.next_start).node;
+        let examination = examine(cluster, &self.framework, pod);
+        let suggestions = suggest(cluster, &self.framework, pod);
+        let preemption = match &node {
+            Err(failure) if self.has_less_important_pods(pod, failure) => {
+                self.find_victims(pod).ok()
+            }
+            Ok(_) | Err(_) => None,
+        };
         HypotheticalPlacement {
-            node: plan(cluster, pod, &self.framework, self.next_start).node,
-            examination: examine(cluster, &self.framework, pod),
-            suggestions: suggest(cluster, &self.framework, pod),
+            node,
+            preemption,
+            examination,
+            suggestions,
         }
     }
 

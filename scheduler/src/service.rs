@@ -491,11 +491,11 @@ mod tests {
             let node = NodeBuilder::new(name).block(block, 253);
             scheduler.apply_node(Arc::new(node.node()), now);
         }
-        let answer = hypothetical::response(&PodBuilder::new("p").info(), &scheduler);
+        let answer = hypothetical::response(&PodBuilder::new("p").info(), &mut scheduler);
         assert_eq!(answer.state(), PodState::Hypothetical);
         assert_eq!((&*answer.node_name, answer.scores.len()), ("a", 2));
         let large = PodBuilder::new("p").ask("cpu", "9").info();
-        let answer = hypothetical::response(&large, &scheduler);
+        let answer = hypothetical::response(&large, &mut scheduler);
         let want = "0/2 nodes are available: 2 Insufficient cpu.";
         assert_eq!(answer.message, want);
         assert_eq!(answer.verdicts[0].detail, "8 of 8 cpu free, 9 requested");
@@ -504,5 +504,16 @@ mod tests {
             "2 nodes: lower the cpu request from 9 to 8 or less (for a)"
         );
         assert_eq!(scheduler.cache_size().pods, 0);
+
+        let low = PodBuilder::new("low").ask("cpu", "8");
+        for node in ["a", "b"] {
+            let pod = low.clone().set("/metadata/uid", node.into()).on(node);
+            scheduler.apply_pod(pod.info(), now);
+        }
+        let vip = PodBuilder::new("vip").ask("cpu", "8").priority(10).info();
+        let answer = hypothetical::response(&vip, &mut scheduler);
+        let want = "0/2 nodes are available: 2 Insufficient cpu. It would preempt default/low on ";
+        assert!(answer.message.starts_with(want), "{}", answer.message);
+        assert_eq!(scheduler.cache_size().pods, 2);
     }
 }

@@ -18,6 +18,7 @@ use super::{scores, suggestions, verdicts};
 use crate::{
     plan::Choice,
     pod::PodInfo,
+    preemption::Preemption,
     scheduler::{HypotheticalPlacement, Scheduler},
 };
 
@@ -82,9 +83,10 @@ pub fn complete(mut pod: Pod) -> Result<Pod, ErrorList> {
     }
 }
 
-pub(super) fn response(pod: &PodInfo, scheduler: &Scheduler) -> ExplainPodResponse {
+pub(super) fn response(pod: &PodInfo, scheduler: &mut Scheduler) -> ExplainPodResponse {
     let HypotheticalPlacement {
         node,
+        preemption,
         examination,
         suggestions: found,
     } = scheduler.place_hypothetically(pod);
@@ -110,6 +112,12 @@ pub(super) fn response(pod: &PodInfo, scheduler: &Scheduler) -> ExplainPodRespon
         }
         Err(error) => {
             response.message = error.to_string();
+            if let Some(Preemption { node, victims, .. }) = preemption {
+                let victims: Vec<_> = victims.iter().map(|pod| pod.key.to_string()).collect();
+                let victims = victims.join(", ");
+                let preemption = format!(" It would preempt {victims} on {node}.");
+                response.message.push_str(&preemption);
+            }
             response.rejected_by = error.rejected_by.into_iter().map(str::to_owned).collect();
         }
     }
