@@ -37,8 +37,9 @@ pub use duplicates::duplicates;
 pub use k8s_openapi::{
     api::{
         apps::v1 as apps, authentication::v1 as authentication, authorization::v1 as authorization,
-        autoscaling::v1 as autoscaling, coordination::v1 as coordination, core::v1 as core,
-        events::v1 as events, policy::v1 as policy, scheduling::v1 as scheduling,
+        autoscaling::v1 as autoscaling, certificates::v1 as certificates,
+        coordination::v1 as coordination, core::v1 as core, events::v1 as events,
+        policy::v1 as policy, rbac::v1 as rbac, scheduling::v1 as scheduling,
     },
     apimachinery::pkg::{
         api::resource::Quantity, apis::meta::v1 as meta, runtime::RawExtension,
