@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::TraceServiceServer;
 use podplane_api::{
     coordination::Lease,
-    core::{Event, Namespace, Node},
+    core::{Event, Namespace, Node, ServiceAccount},
     kinds::{self, KindVisitor},
     policy::PodDisruptionBudget,
     scheduling::PriorityClass,
@@ -29,8 +29,8 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     ApiserverConfig, HistoryBounds, HoldFlags, StoreKind,
     admission::{
-        Admission, BlockPolicy, Fences, MutatingAdmission, NodeBlockAdmission, PodAdmission,
-        PodIpRules, PodPriority, SingleDefaultClass,
+        Admission, BlockPolicy, DefaultAccounts, Fences, MutatingAdmission, NodeBlockAdmission,
+        PodAdmission, PodIpRules, PodPriority, SingleDefaultClass,
     },
     cache::{Feeder, KindCache, Position, Sink},
     engine::Engine,
@@ -211,7 +211,11 @@ pub(crate) async fn serve(
     });
     let records = BlockServiceServer::new(BlockRecords { nodes, blocks });
     server.services.add(records);
-    let namespaces = server.add::<Namespace>();
+    let namespaces = server.add_extended::<Namespace>(Extension {
+        admission: Some(Arc::new(DefaultAccounts::new(engine.clone()))),
+        ..Extension::default()
+    });
+    let accounts = server.add::<ServiceAccount>();
     let events = server.add::<Event>();
     server.resources.push(Arc::new(EventsV1::new(events)));
     server.add_extended::<Lease>(Extension {
@@ -247,6 +251,7 @@ pub(crate) async fn serve(
         engine,
         position,
         namespaces,
+        accounts,
         classes,
         kinds,
         bounds,
@@ -255,6 +260,7 @@ pub(crate) async fn serve(
         .create_system_objects()
         .await
         .map_err(ApiserverRunError::SystemObjects)?;
+    upkeep.create_default_accounts().await;
     spawn(&mut tasks, "store", Arc::clone(&upkeep).report_failure());
     spawn(
         &mut tasks,
