@@ -34,9 +34,10 @@ async fn a_namespace_begins_with_its_default_account() {
     assert!(!account.uid().is_empty());
 
     // It ends with the namespace, and the next namespace of that name has another.
-    let changes = server.namespaces();
-    let changes = changes.watch(&ListParams::default(), made.resource_version());
-    let mut changes = Box::pin(changes.await.unwrap());
+    let namespaces = server.namespaces();
+    let all = ListParams::default();
+    let changes = namespaces.watch(&all, made.resource_version()).await;
+    let mut changes = Box::pin(changes.unwrap());
     server.namespaces().delete("a", &at_once()).await.unwrap();
     while !matches!(next(&mut changes).await, ObjectEvent::Deleted(_)) {}
     let gone = accounts(&server, "a").get("default").await;

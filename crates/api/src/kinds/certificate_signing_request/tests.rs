@@ -145,7 +145,7 @@ fn a_status_has_at_most_one_decision() {
 
 #[test]
 fn a_write_of_the_status_makes_no_decision() {
-    let mut refused = |old: &[&str], new: &[&str]| {
+    let refused = |old: &[&str], new: &[&str]| {
         let (old, update) = (decided(old), decided(new));
         let mut new = old.clone();
         new.set_status(&update);
