@@ -16,7 +16,7 @@ use podplane_ipam::ServiceRanges;
 use podplane_proto::{error::ApiError, fence::Fence};
 use podplane_store::{Guard, Write};
 
-pub(crate) use accounts::DefaultAccounts;
+pub(crate) use accounts::{DefaultAccounts, PodAccount};
 pub(crate) use blocks::{
     BlockHold, BlockRecordId, Claimant, HoldMove, KeyedBlockRecord, NodeBlockAdmission,
     RecordState, RecordTransition,

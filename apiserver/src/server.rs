@@ -30,7 +30,7 @@ use crate::{
     ApiserverConfig, HistoryBounds, HoldFlags, StoreKind,
     admission::{
         Admission, BlockPolicy, DefaultAccounts, Fences, MutatingAdmission, NodeBlockAdmission,
-        PodAdmission, PodIpRules, PodPriority, SingleDefaultClass,
+        PodAccount, PodAdmission, PodIpRules, PodPriority, SingleDefaultClass,
     },
     cache::{Feeder, KindCache, Position, Sink},
     engine::Engine,
@@ -187,7 +187,10 @@ pub(crate) async fn serve(
         ..Extension::default()
     });
     let pods = Arc::new(server.add_extended(Extension {
-        mutation: Some(Arc::new(PodPriority::new(engine.clone()))),
+        mutations: vec![
+            Arc::new(PodAccount::new(engine.clone())),
+            Arc::new(PodPriority::new(engine.clone())),
+        ],
         admission: Some(pods),
         actions: Some(Arc::new(PodActions::new(budgets.clone()))),
         methods: Some(of_pods(budgets)),
@@ -325,7 +328,7 @@ impl ServerBuilder {
     /// Adds a kind: its cache, its registry, its service and its upkeep.
     fn add_extended<K: Strategy>(&mut self, extension: Extension<K>) -> Registry<K> {
         let Extension {
-            mutation,
+            mutations,
             admission,
             actions,
             methods,
@@ -333,7 +336,7 @@ impl ServerBuilder {
         let cache = Arc::new(KindCache::<K>::new());
         self.feeder.add(Arc::clone(&cache) as Arc<dyn Sink>);
         let registry = Registry::new(self.engine.clone(), cache, self.position.clone());
-        let registry = registry.completing(mutation).admitting(admission);
+        let registry = registry.completing(mutations).admitting(admission);
         let registry = registry.acting(actions);
         self.services.add(KindService::new(
             registry.clone(),
@@ -362,8 +365,8 @@ impl KindVisitor for ServerBuilder {
 
 /// The behaviour of a kind that is not a function of its objects alone. Most kinds have none.
 struct Extension<K> {
-    /// The completion of new objects.
-    mutation: Option<Arc<dyn MutatingAdmission<K>>>,
+    /// The completions of new objects, in order.
+    mutations: Vec<Arc<dyn MutatingAdmission<K>>>,
     admission: Option<Arc<dyn Admission<K>>>,
     /// The subresources that act on an object.
     actions: Option<Arc<dyn SubresourceActions<K>>>,
@@ -374,7 +377,7 @@ struct Extension<K> {
 impl<K> Default for Extension<K> {
     fn default() -> Self {
         Self {
-            mutation: None,
+            mutations: Vec::new(),
             admission: None,
             actions: None,
             methods: None,

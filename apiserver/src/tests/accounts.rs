@@ -162,3 +162,76 @@ async fn a_certificate_request_is_not_approved_by_its_writer() {
     );
     server.stop().await;
 }
+
+/// The account in both fields, and the names of the pull secrets.
+fn account_of(pod: &Pod) -> (Option<&str>, Option<&str>, Vec<&str>) {
+    let spec = pod.spec.as_ref().unwrap();
+    let secrets = spec.image_pull_secrets.iter().flatten();
+    (
+        spec.service_account_name.as_deref(),
+        spec.service_account.as_deref(),
+        secrets.map(|secret| secret.name.as_str()).collect(),
+    )
+}
+
+#[tokio::test]
+async fn a_pod_has_an_account_that_exists() {
+    let server = TestServer::start().await;
+    let pods = server.pods();
+    let plain = pods.create(&pod("a")).await.unwrap();
+    let default = Some("default");
+    assert_eq!(account_of(&plain), (default, default, vec![]));
+
+    // An update that leaves the fields out keeps them.
+    let mut update = plain.clone();
+    let spec = update.spec.as_mut().unwrap();
+    (spec.service_account, spec.service_account_name) = (None, None);
+    let updated = pods.update(&update).await.unwrap();
+    assert_eq!(account_of(&updated), (default, default, vec![]));
+
+    let named = |name: &str, field: &str, account: &str| {
+        pod_with(json!({"metadata": {"name": name}, "spec": {field: account}}))
+    };
+    for missing in ["robot", "a/b", &"x".repeat(300)] {
+        let asked = named("b", "serviceAccountName", missing);
+        let refused = pods.create(&asked).await.unwrap_err();
+        assert_eq!(refused.reason, Reason::Forbidden);
+        assert_eq!(
+            refused.message,
+            format!(
+                "pods \"b\" is forbidden: error looking up service account default/{missing}: serviceaccount \"{missing}\" not found"
+            )
+        );
+    }
+    let robot: ServiceAccount = object(json!({
+        "metadata": {"name": "robot", "namespace": "default"},
+        "imagePullSecrets": [{"name": "registry"}]
+    }));
+    let accounts = accounts(&server, "default");
+    accounts.create(&robot).await.unwrap();
+    for (name, field) in [("b", "serviceAccountName"), ("c", "serviceAccount")] {
+        let made = pods.create(&named(name, field, "robot")).await.unwrap();
+        let robot = Some("robot");
+        assert_eq!(account_of(&made), (robot, robot, vec!["registry"]));
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn mirror_pods_have_no_account() {
+    let server = TestServer::start().await;
+    let mirror = |spec: Value| {
+        let annotations = json!({"kubernetes.io/config.mirror": "x"});
+        pod_with(json!({"metadata": {"name": "a", "annotations": annotations}, "spec": spec}))
+    };
+    let pods = server.pods();
+    let own = mirror(json!({"nodeName": "n", "serviceAccountName": "default"}));
+    let refused = pods.create(&own).await.unwrap_err();
+    assert_eq!(
+        refused.message,
+        "pods \"a\" is forbidden: a mirror pod may not reference service accounts"
+    );
+    let made = pods.create(&mirror(json!({"nodeName": "n"}))).await;
+    assert_eq!(account_of(&made.unwrap()), (None, None, vec![]));
+    server.stop().await;
+}

@@ -8,6 +8,7 @@ use super::{has_lines, header, row};
 pub(super) const CASES: &[KubectlCase] = &[
     ("create serviceaccount", create_account),
     ("the default serviceaccount", default_account),
+    ("a pod's serviceaccount", account_of_pod),
     ("create role and rolebinding", roles),
     ("create clusterrole and clusterrolebinding", cluster_roles),
     ("certificatesigningrequests", requests),
@@ -42,6 +43,30 @@ fn default_account(kubectl: &Kubectl) {
         let found = serde_json::from_str::<serde_json::Value>(&answer.stdout);
         found.is_ok_and(|account| account["metadata"]["uid"] != first)
     });
+}
+
+fn account_of_pod(kubectl: &Kubectl) {
+    let named = |name: &str| format!(r#"--overrides={{"spec":{{"serviceAccountName":"{name}"}}}}"#);
+    let refused = kubectl.args(["run", "web", "--image=nginx", &named("robot")]);
+    assert_eq!(
+        refused.failed(1),
+        format!(
+            "Error from server (Forbidden): pods \"web\" is forbidden: error looking up service account {}/robot: serviceaccount \"robot\" not found\n",
+            kubectl.namespace
+        )
+    );
+    kubectl.run("create serviceaccount robot").ok();
+    kubectl
+        .args(["run", "web", "--image=nginx", &named("robot")])
+        .ok();
+    kubectl.run("run other --image=nginx").ok();
+    for (pod, account) in [("web", "robot"), ("other", "default")] {
+        let spec = &kubectl.json(&format!("pod {pod}"))["spec"];
+        assert_eq!(spec["serviceAccountName"], account);
+        assert_eq!(spec["serviceAccount"], account);
+        let text = kubectl.run(&format!("describe pod {pod}")).ok();
+        has_lines(&text, &[&format!("Service Account: {account}")]);
+    }
 }
 
 fn roles(kubectl: &Kubectl) {
