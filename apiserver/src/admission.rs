@@ -1,5 +1,6 @@
 //! Admission: checks of a valid write against the other objects. It comes after validation.
 
+mod accounts;
 mod addresses;
 mod blocks;
 pub(crate) mod fences;
@@ -15,6 +16,7 @@ use podplane_ipam::ServiceRanges;
 use podplane_proto::{error::ApiError, fence::Fence};
 use podplane_store::{Guard, Write};
 
+pub(crate) use accounts::{DefaultAccounts, PodAccount};
 pub(crate) use blocks::{
     BlockHold, BlockRecordId, Claimant, HoldMove, KeyedBlockRecord, NodeBlockAdmission,
     RecordState, RecordTransition,

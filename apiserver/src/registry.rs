@@ -60,7 +60,7 @@ pub(crate) struct Registry<K> {
     engine: Engine,
     cache: Arc<KindCache<K>>,
     position: Position,
-    mutation: Option<Arc<dyn MutatingAdmission<K>>>,
+    mutations: Vec<Arc<dyn MutatingAdmission<K>>>,
     admission: Option<Arc<dyn Admission<K>>>,
     actions: Option<Arc<dyn SubresourceActions<K>>>,
 }
@@ -71,7 +71,7 @@ impl<K> Clone for Registry<K> {
             engine: self.engine.clone(),
             cache: Arc::clone(&self.cache),
             position: self.position.clone(),
-            mutation: self.mutation.clone(),
+            mutations: self.mutations.clone(),
             admission: self.admission.clone(),
             actions: self.actions.clone(),
         }
@@ -142,7 +142,7 @@ impl<K: Strategy> Registry<K> {
             engine,
             cache,
             position,
-            mutation: None,
+            mutations: Vec::new(),
             admission: None,
             actions: None,
         }
@@ -153,9 +153,9 @@ impl<K: Strategy> Registry<K> {
         Self { admission, ..self }
     }
 
-    /// The same with an admission that completes new objects.
-    pub(crate) fn completing(self, mutation: Option<Arc<dyn MutatingAdmission<K>>>) -> Self {
-        Self { mutation, ..self }
+    /// The same with admissions that complete new objects, in order.
+    pub(crate) fn completing(self, mutations: Vec<Arc<dyn MutatingAdmission<K>>>) -> Self {
+        Self { mutations, ..self }
     }
 
     /// The same with subresources that act.

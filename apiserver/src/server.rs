@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::TraceServiceServer;
 use podplane_api::{
     coordination::Lease,
-    core::{Event, Namespace, Node},
+    core::{Event, Namespace, Node, ServiceAccount},
     kinds::{self, KindVisitor},
     pod_ips::PodIpFlags,
     policy::PodDisruptionBudget,
@@ -30,8 +30,8 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     ApiserverConfig, HistoryBounds, HoldFlags, StoreKind,
     admission::{
-        Admission, BlockPolicy, Fences, MutatingAdmission, NodeBlockAdmission, PodAdmission,
-        PodIpRules, PodPriority, SingleDefaultClass,
+        Admission, BlockPolicy, DefaultAccounts, Fences, MutatingAdmission, NodeBlockAdmission,
+        PodAccount, PodAdmission, PodIpRules, PodPriority, SingleDefaultClass,
     },
     cache::{Feeder, KindCache, Position, Sink},
     engine::Engine,
@@ -190,7 +190,10 @@ pub(crate) async fn serve(
         ..Extension::default()
     });
     let pods = Arc::new(server.add_extended(Extension {
-        mutation: Some(Arc::new(PodPriority::new(engine.clone()))),
+        mutations: vec![
+            Arc::new(PodAccount::new(engine.clone())),
+            Arc::new(PodPriority::new(engine.clone())),
+        ],
         admission: Some(pods),
         actions: Some(Arc::new(PodActions::new(budgets.clone()))),
         methods: Some(of_pods(budgets)),
@@ -214,7 +217,11 @@ pub(crate) async fn serve(
     });
     let records = BlockServiceServer::new(BlockRecords { nodes, blocks });
     server.services.add(records);
-    let namespaces = server.add::<Namespace>();
+    let namespaces = server.add_extended::<Namespace>(Extension {
+        admission: Some(Arc::new(DefaultAccounts::new(engine.clone()))),
+        ..Extension::default()
+    });
+    let accounts = server.add::<ServiceAccount>();
     let events = server.add::<Event>();
     server.resources.push(Arc::new(EventsV1::new(events)));
     server.add_extended::<Lease>(Extension {
@@ -250,6 +257,7 @@ pub(crate) async fn serve(
         engine,
         position,
         namespaces,
+        accounts,
         classes,
         kinds,
         bounds,
@@ -258,6 +266,7 @@ pub(crate) async fn serve(
         .create_system_objects()
         .await
         .map_err(ApiserverRunError::SystemObjects)?;
+    upkeep.create_default_accounts().await;
     spawn(&mut tasks, "store", Arc::clone(&upkeep).report_failure());
     spawn(
         &mut tasks,
@@ -322,7 +331,7 @@ impl ServerBuilder {
     /// Adds a kind: its cache, its registry, its service and its upkeep.
     fn add_extended<K: Strategy>(&mut self, extension: Extension<K>) -> Registry<K> {
         let Extension {
-            mutation,
+            mutations,
             admission,
             actions,
             methods,
@@ -330,7 +339,7 @@ impl ServerBuilder {
         let cache = Arc::new(KindCache::<K>::new());
         self.feeder.add(Arc::clone(&cache) as Arc<dyn Sink>);
         let registry = Registry::new(self.engine.clone(), cache, self.position.clone());
-        let registry = registry.completing(mutation).admitting(admission);
+        let registry = registry.completing(mutations).admitting(admission);
         let registry = registry.acting(actions);
         self.services.add(KindService::new(
             registry.clone(),
@@ -359,8 +368,8 @@ impl KindVisitor for ServerBuilder {
 
 /// The behaviour of a kind that is not a function of its objects alone. Most kinds have none.
 struct Extension<K> {
-    /// The completion of new objects.
-    mutation: Option<Arc<dyn MutatingAdmission<K>>>,
+    /// The completions of new objects, in order.
+    mutations: Vec<Arc<dyn MutatingAdmission<K>>>,
     admission: Option<Arc<dyn Admission<K>>>,
     /// The subresources that act on an object.
     actions: Option<Arc<dyn SubresourceActions<K>>>,
@@ -371,7 +380,7 @@ struct Extension<K> {
 impl<K> Default for Extension<K> {
     fn default() -> Self {
         Self {
-            mutation: None,
+            mutations: Vec::new(),
             admission: None,
             actions: None,
             methods: None,

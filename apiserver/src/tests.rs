@@ -1,5 +1,6 @@
 //! Tests of the whole server in this process, through the public client.
 
+mod accounts;
 mod admission;
 mod assign;
 mod blocks;

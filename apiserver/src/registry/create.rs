@@ -78,7 +78,7 @@ impl<K: Strategy> Registry<K> {
         if let Some(manager) = &write.manager {
             managed::record(None, &mut object, ObjectPart::Main, manager)?;
         }
-        if let Some(mutation) = &self.mutation {
+        for mutation in &self.mutations {
             mutation.complete(&mut object).await?;
         }
         object.prepare_for_create();
