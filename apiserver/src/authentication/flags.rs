@@ -62,28 +62,22 @@ impl AuthenticationFlags {
             if authentication.is_some() && !is_near {
                 return Err(ApiserverRunError::NotLoopback(listen.clone()));
             }
-            warn_of_none(listen);
+            if !matches!(listen, Listen::Unix(_)) {
+                tracing::warn!(
+                    %listen,
+                    "authentication is off: every client that reaches the address may do everything"
+                );
+            }
             return Ok(RequestAuthenticator::new(mode, TokenFile::default()));
         }
         tracing::warn!(
-            "--authentication=credentials: users are told apart, and each of them, the anonymous one too, may do everything: there is no authorization yet"
+            %listen,
+            "there is no authorization: every user, the anonymous one too, may do everything"
         );
         let tokens = match token_auth_file {
             Some(file) => TokenFile::read(file)?,
             None => TokenFile::default(),
         };
         Ok(RequestAuthenticator::new(mode, tokens))
-    }
-}
-
-fn warn_of_none(listen: &Listen) {
-    match listen {
-        Listen::Tcp(address) if address.ip().is_loopback() => tracing::warn!(
-            "--authentication=none: every user of this machine may do everything, and all are system:anonymous"
-        ),
-        Listen::Tcp(_) => tracing::warn!(
-            "--authentication=none: everyone who reaches the address may do everything, and all are system:anonymous"
-        ),
-        Listen::Unix(_) => {}
     }
 }
