@@ -14,6 +14,7 @@ use futures::future::BoxFuture;
 use ipnet::IpNet;
 use podplane_ipam::ServiceRanges;
 use podplane_proto::{error::ApiError, fence::Fence};
+use podplane_service_runtime::identity::Identity;
 use podplane_store::{Guard, Write};
 
 pub(crate) use accounts::{DefaultAccounts, PodAccount};
@@ -64,6 +65,15 @@ pub(crate) struct CommitAdditions {
 pub(crate) struct ProposedChange<'a, K> {
     pub(crate) old: Option<&'a K>,
     pub(crate) new: Option<&'a K>,
+    /// The user who asks for the change.
+    #[cfg_attr(
+        not(test),
+        expect(
+            dead_code,
+            reason = "read by the rules of authorization, which are to come"
+        )
+    )]
+    pub(crate) by: &'a Identity,
     /// The fence of the writer, if it sent one.
     pub(crate) fence: Option<&'a Fence>,
 }

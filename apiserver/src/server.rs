@@ -16,19 +16,20 @@ use podplane_api::{
     strategy::Strategy,
 };
 use podplane_proto::{
-    DESCRIPTORS, error::ApiError, ipam::block_service_server::BlockServiceServer,
+    DESCRIPTORS, authentication::authentication_service_server::AuthenticationServiceServer,
+    error::ApiError, ipam::block_service_server::BlockServiceServer,
     store::store_service_server::StoreServiceServer, trace::trace_service_server,
 };
 use podplane_service_runtime::{
     Process, Services, Tasks,
-    server::{Listener, ServeError},
+    server::{Listen, Listener, ServeError},
     tasks::{TaskEnd, TaskError},
 };
 use podplane_store::{MemStore, OpenError, SledStore, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    ApiserverConfig, HistoryBounds, HoldFlags, StoreKind,
+    ApiserverConfig, HistoryBounds, HoldFlags, StoreKind, TokenFileError,
     admission::{
         Admission, BlockPolicy, DefaultAccounts, Fences, MutatingAdmission, NodeBlockAdmission,
         PodAccount, PodAdmission, PodIpRules, PodPriority, SingleDefaultClass,
@@ -45,7 +46,8 @@ use crate::{
         resource::Resource,
     },
     service::{
-        Backups, BlockRecords, KindService, NarrowMethods, SpanCollector, Traces, of_nodes, of_pods,
+        Backups, BlockRecords, KindService, NarrowMethods, SelfReviews, SpanCollector, Traces,
+        of_nodes, of_pods,
     },
     upkeep::{Upkeep, UpkeepKind},
 };
@@ -56,6 +58,17 @@ pub enum ApiserverRunError {
     /// The sled store needs a directory.
     #[error("--store sled needs --data-dir")]
     NoDataDir,
+    /// Without authentication only this machine may reach the server.
+    #[error(
+        "--authentication=none needs a loopback address or a unix socket, and --listen is {0}: choose --authentication=credentials, or an address such as 127.0.0.1:7080"
+    )]
+    NotLoopback(Listen),
+    /// Tokens would have no effect.
+    #[error("--token-auth-file needs --authentication=credentials")]
+    UnusedTokens,
+    /// The token file cannot be used.
+    #[error("failed to read bearer tokens")]
+    Tokens(#[from] TokenFileError),
     /// The store cannot be opened.
     #[error("failed to open the store in {}", dir.display())]
     Open {
@@ -102,6 +115,7 @@ async fn run_until(
     let ApiserverConfig {
         listen,
         allowed_hosts,
+        authentication,
         address_file,
         data_dir,
         store,
@@ -130,8 +144,12 @@ async fn run_until(
         },
         bounds,
     };
+    let authenticator = authentication.authenticator(&listen)?;
     // Bound first, so that a port in use is found before a large store is read.
-    let listener = Listener::bind(&listen).await?.allowing(allowed_hosts);
+    let listener = Listener::bind(&listen)
+        .await?
+        .allowing(allowed_hosts)
+        .authenticating(Arc::new(authenticator));
     // Clients of a data directory look here for its server.
     let default_file = match store {
         StoreKind::Sled => data_dir.as_ref().map(|dir| dir.join("apiserver.address")),
@@ -312,6 +330,7 @@ impl ServerBuilder {
         let position = feeder.position();
         let mut services = Services::default();
         services.add(StoreServiceServer::new(Backups(engine.clone())));
+        services.add(AuthenticationServiceServer::new(SelfReviews));
         Self {
             engine,
             metrics,

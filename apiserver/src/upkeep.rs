@@ -75,7 +75,7 @@ impl<K: Strategy> UpkeepKind for Registry<K> {
             let found = keys.len();
             let delete = |key| {
                 let registry = self.clone();
-                async move { registry.delete(&key, &DeleteOptions::default()).await }
+                async move { registry.delete(&key, &DeleteOptions::by_server()).await }
             };
             let mut deleting = stream::iter(keys).map(delete).buffer_unordered(AT_ONCE);
             while let Some(deleted) = deleting.next().await {
@@ -129,7 +129,7 @@ async fn create_missing<K: Strategy>(registry: &Registry<K>, object: K) -> Resul
     if registry.get(&object.key()).await.is_ok() {
         return Ok(());
     }
-    match registry.create(object, &WriteParams::default()).await {
+    match registry.create(object, &WriteParams::by_server()).await {
         Err(error) if !error.is_already_exists() => Err(error),
         _ => Ok(()),
     }

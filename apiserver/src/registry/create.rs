@@ -93,6 +93,7 @@ impl<K: Strategy> Registry<K> {
         let change = |new| ProposedChange {
             old: None,
             new,
+            by: &write.by,
             fence,
         };
         let mut additions = self.additions(change(Some(&object)), write.effect).await?;

@@ -60,7 +60,7 @@ impl UpkeepFixture {
         self.events
             .create(
                 serde_json::from_value(event).unwrap(),
-                &WriteParams::default(),
+                &WriteParams::by_server(),
             )
             .await
             .unwrap();

@@ -9,9 +9,12 @@
     expect(clippy::disallowed_methods, reason = "tests are outside of the seam")
 )]
 
+pub mod authentication;
 pub mod boundary;
 pub mod files;
+pub mod identity;
 pub mod logging;
+pub mod peer;
 pub mod process;
 pub mod server;
 pub mod shutdown;
