@@ -1,5 +1,6 @@
 //! Whose certificate is accepted, and what becomes of the files.
 
+#![expect(clippy::disallowed_methods, reason = "a test")]
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, process::Command, time::Duration};
