@@ -86,6 +86,9 @@ fn edges_are_those_of_the_architecture() {
 /// Dependencies that occur in generated code alone.
 const GENERATED: [(&str, &str); 1] = [("podplane-proto", "tonic-prost")];
 
+/// Packages whose library has another name.
+const LIBRARIES: [(&str, &str); 1] = [("rustls-webpki", "webpki")];
+
 #[test]
 fn every_dependency_is_used() {
     let metadata = metadata();
@@ -98,6 +101,8 @@ fn every_dependency_is_used() {
         for dependency in &package.dependencies {
             let name = dependency.rename.as_ref().unwrap_or(&dependency.name);
             let is_generated = GENERATED.contains(&(package.name.as_str(), name.as_str()));
+            let library = LIBRARIES.iter().find(|(package, _)| package == name);
+            let name = library.map_or(name.as_str(), |(_, library)| library);
             let name = name.replace('-', "_");
             if !is_generated && !sources.iter().any(|source| names_crate(source, &name)) {
                 unused.push(format!("{}: {name} ({})", package.name, dependency.kind));

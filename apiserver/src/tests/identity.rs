@@ -284,8 +284,7 @@ fn config(listen: &str, authentication: AuthenticationFlags) -> ApiserverConfig 
         service_cluster_ip_range: Default::default(),
         cluster_cidr: Vec::new(),
         compat: podplane_ipam::Compat::None,
-        ip_policy: IpPolicy::default(),
-        pod_ip_resource: Default::default(),
+        pod_ips: Default::default(),
         cluster: crate::HoldFlags {
             release_after: Duration::ZERO,
         },

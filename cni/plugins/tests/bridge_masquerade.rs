@@ -69,13 +69,18 @@ fn sender_seen(from: &Path, to: &Path, address: &str) -> IpAddr {
         [0_u16; 8].into()
     };
     let (server, client) = (bind(to, address), bind(from, any));
-    server
-        .set_read_timeout(Some(Duration::from_secs(5)))
-        .unwrap();
-    client
-        .send_to(b"ask", server.local_addr().unwrap())
-        .unwrap();
-    receive(&server, &mut [0; 8]).unwrap().1.ip()
+    // A datagram is lost if its neighbour cannot be asked yet: the kernel still probes whether the
+    // asking link's own IPv6 address is a duplicate.
+    let wait = Some(Duration::from_millis(250));
+    server.set_read_timeout(wait).unwrap();
+    let mut answers = (0..40).filter_map(|_| {
+        client
+            .send_to(b"ask", server.local_addr().unwrap())
+            .unwrap();
+        receive(&server, &mut [0; 8]).ok()
+    });
+    let seen = answers.next().expect("no datagram arrived within 10 s");
+    seen.1.ip()
 }
 
 fn ip(text: &str) -> IpAddr {
