@@ -5,7 +5,6 @@ use std::time::Duration;
 use podplane_api::{
     apps::ReplicaSet,
     core::{Namespace, Node, Service},
-    pod_ips::PodIpResource,
     policy::PodDisruptionBudget,
 };
 use podplane_client::{ApiError, Cache, CacheChange, Client, leader::LeadershipLost};
@@ -40,8 +39,8 @@ const MAX_BINDINGS: usize = 256;
 /// It follows all changes from the start, and attempts nothing before its process leads.
 #[derive(Debug)]
 pub struct Driver {
-    /// The resource of pod addresses.
-    pub pod_ip_resource: PodIpResource,
+    /// The policy of placement.
+    pub policy: PlacementPolicy,
     /// All pods.
     pub pods: Cache<PodInfo>,
     /// All nodes.
@@ -85,11 +84,7 @@ impl Driver {
     ///
     /// [`LeadershipLost`] if a binding was refused because another scheduler leads, and the panic
     /// of a binding.
-    pub async fn run(
-        mut self,
-        policy: PlacementPolicy,
-        stop: CancellationToken,
-    ) -> Result<(), TaskError> {
+    pub async fn run(mut self, stop: CancellationToken) -> Result<(), TaskError> {
         // Decisions from an incomplete cache would put pods on full nodes.
         let synced = async {
             tokio::join!(
@@ -110,7 +105,7 @@ impl Driver {
         let mut budgets = self.budgets.subscribe();
         let mut services = self.services.subscribe();
         let mut replica_sets = self.replica_sets.subscribe();
-        let mut scheduler = Scheduler::new(policy);
+        let mut scheduler = Scheduler::new(self.policy.clone());
         let mut bindings = JoinSet::<BindingResult>::new();
         let mut evictions = JoinSet::<EvictionResult>::new();
         let mut term: Option<LeaderTerm> = None;
@@ -194,7 +189,7 @@ impl Driver {
             Ok(node) => {
                 tracing::debug!(%node, "binding pod");
                 let pods = term.client.namespaced(namespace);
-                let pod_ips = self.pod_ip_resource.clone();
+                let pod_ips = self.policy.pod_ip_resource.clone();
                 let bind = async move {
                     let outcome = trace::bind(&pods, &pod_ips, &attempt, &node).await;
                     (attempt, outcome, began)

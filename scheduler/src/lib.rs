@@ -146,7 +146,7 @@ async fn run_until(
     let (replica_sets, replica_sets_driver) = transforming_reflector(
         client.all::<ReplicaSet>(),
         ListParams::default(),
-        without_template,
+        workloads::without_template,
     );
     tasks.follow("pod reflector", pods_driver);
     tasks.follow("node reflector", nodes_driver);
@@ -175,8 +175,14 @@ async fn run_until(
     process.start(&mut tasks).await;
 
     let (terms, begun) = mpsc::channel(1);
+    let policy = PlacementPolicy {
+        ips: ip_policy,
+        pod_ip_resource,
+        pod_ips_weight: pod_ips_score_weight,
+        seed,
+    };
     let driver = driver::Driver {
-        pod_ip_resource: pod_ip_resource.clone(),
+        policy,
         pods,
         nodes,
         namespaces,
@@ -187,13 +193,7 @@ async fn run_until(
         questions,
         metrics,
     };
-    let policy = PlacementPolicy {
-        ips: ip_policy,
-        pod_ip_resource,
-        pod_ips_weight: pod_ips_score_weight,
-        seed,
-    };
-    tasks.spawn("driver", driver.run(policy, tasks.stop()));
+    tasks.spawn("driver", driver.run(tasks.stop()));
     let stop = tasks.stop();
     tasks.spawn("leader", async move {
         // A scheduler that lost the lead ends, so that none of its assumptions is used later.
@@ -204,16 +204,6 @@ async fn run_until(
         Ok::<_, TaskError>(())
     });
     Ok(tasks.run().await?)
-}
-
-/// The ReplicaSet with no more than its selector: a template is larger than a pod.
-fn without_template(mut set: ReplicaSet) -> ReplicaSet {
-    set.metadata.managed_fields = None;
-    set.metadata.annotations = None;
-    if let Some(spec) = &mut set.spec {
-        spec.template = None;
-    }
-    set
 }
 
 /// Lets the driver bind, and reports what it does, until it has ended. All writes are under the

@@ -111,12 +111,10 @@ impl PodReader {
 impl PodEnd {
     fn of(pod: &Pod) -> Option<Self> {
         let status = pod.status.as_ref()?;
-        match status.phase.as_deref()? {
-            "Succeeded" if status.reason.as_deref() != Some(OUT_OF_POD_IPS) => {
-                Some(Self::Succeeded)
-            }
-            "Failed" if status.reason.as_deref() != Some(OUT_OF_POD_IPS) => Some(Self::Failed),
-            "Succeeded" | "Failed" => Some(Self::OutOfPodIps),
+        match (status.phase.as_deref()?, status.reason.as_deref()) {
+            ("Succeeded", _) => Some(Self::Succeeded),
+            ("Failed", Some(OUT_OF_POD_IPS)) => Some(Self::OutOfPodIps),
+            ("Failed", _) => Some(Self::Failed),
             _ => None,
         }
     }

@@ -107,6 +107,17 @@ impl WorkloadSelectors {
     }
 }
 
+/// The ReplicaSet with no more than its selector: a template is larger than a pod.
+#[must_use]
+pub fn without_template(mut set: ReplicaSet) -> ReplicaSet {
+    set.metadata.managed_fields = None;
+    set.metadata.annotations = None;
+    if let Some(spec) = &mut set.spec {
+        spec.template = None;
+    }
+    set
+}
+
 /// All requirements of the selector as expressions, so that they can be joined with labels.
 fn requirements(selector: &meta::LabelSelector) -> Vec<LabelSelectorRequirement> {
     let labels = selector.match_labels.iter().flatten();

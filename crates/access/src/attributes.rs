@@ -1,4 +1,4 @@
-//! What a request asks for.
+//! The attributes of a request that decide on it.
 
 use crate::identity::Identity;
 
@@ -120,7 +120,7 @@ fn is_path_segment(name: &str) -> bool {
     !matches!(name, "." | "..") && !name.contains(['/', '%'])
 }
 
-/// What a request is for.
+/// The target of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target<'a> {
     /// Objects.
@@ -132,12 +132,12 @@ pub enum Target<'a> {
 /// A request, as authorizers see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes<'a> {
-    /// Who asks.
+    /// The sender.
     pub identity: &'a Identity,
     /// The verb: for objects Kubernetes' (`get`, `list`, `deletecollection`, …), for other paths
     /// HTTP's in lower case.
     pub verb: &'a str,
-    /// What for.
+    /// The target.
     pub target: Target<'a>,
 }
 

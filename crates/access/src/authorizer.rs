@@ -20,12 +20,12 @@ pub enum Decision {
     },
     /// The request is refused; no other authorizer is asked.
     Deny {
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// The authorizer does not allow the request; another one may.
     NoOpinion {
-        /// Why; may be empty.
+        /// The reason; may be empty.
         reason: String,
     },
 }

@@ -1,4 +1,4 @@
-//! Who sends a request.
+//! The identity of a request's sender.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ pub const CONTROLLER_MANAGER: &str = "system:kube-controller-manager";
 /// The proxy of Services.
 pub const KUBE_PROXY: &str = "system:kube-proxy";
 
-/// What the user name of a node begins with; the rest is the name of the Node.
+/// The beginning of a node's user name; the rest is the name of the Node.
 pub const NODE_PREFIX: &str = "system:node:";
 
 /// An authenticated user, or the anonymous one.
@@ -40,7 +40,7 @@ pub struct Identity {
     pub uid: String,
     /// The groups.
     pub groups: Vec<String>,
-    /// What else the authenticator knows.
+    /// Further facts of the authenticator.
     pub extra: BTreeMap<String, Vec<String>>,
 }
 

@@ -1,4 +1,4 @@
-//! Who may do what: the decisions of access control, without the requests.
+//! The decisions of access control, without the requests.
 //!
 //! Kubernetes' rules as functions of values: RBAC ([`rbac`]), the node authorizer ([`node`]),
 //! NodeRestriction ([`restriction`]) and the default roles ([`bootstrap`]). The crate authenticates

@@ -1,10 +1,10 @@
-//! Which objects belong to which node.
+//! The objects that belong to nodes.
 
 use std::collections::HashMap;
 
 use podplane_api::{core::Pod, pod_ips};
 
-/// What the node authorizer and NodeRestriction must know of other objects. An implementation
+/// The facts about other objects that the node authorizer and NodeRestriction ask for. An implementation
 /// answers from a cache; what a write depends on is judged again where it is committed.
 pub trait Relations {
     /// The pod, if it exists.

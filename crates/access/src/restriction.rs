@@ -81,7 +81,7 @@ pub enum NodeWrite<'a> {
     Other,
 }
 
-/// Why a node may not do a write.
+/// The reason why a node may not do a write.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RestrictionError {
     /// The answer is 403.

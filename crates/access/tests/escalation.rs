@@ -91,7 +91,7 @@ fn policy() -> Policy {
     policy
 }
 
-/// What `check` says to the user.
+/// The answer of `check` to the user.
 macro_rules! check {
     ($user:expr, $check:ident($($argument:expr),*)) => {{
         let policy = policy();

@@ -1,4 +1,4 @@
-//! What a node may write, case by case.
+//! The writes that a node may do, case by case.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 

@@ -28,7 +28,7 @@ pub enum DumpScope {
     Fields,
     /// Also the whole Node objects without their status: a repair writes them anew.
     Nodes,
-    /// Nothing: whole Nodes, Pods and PriorityClasses are passed on; see [`DumpCollector::passing`].
+    /// Nothing: whole objects are passed on; see [`DumpCollector::passing`].
     Objects,
 }
 
@@ -215,8 +215,8 @@ impl DumpCollector {
         Self(Dump::new(keep))
     }
 
-    /// Creates a collector that passes each Node, Pod, PriorityClass, ReplicaSet and Service on as a
-    /// whole, with its kind, and keeps nothing. An item of a list without kinds is a Pod if it has
+    /// Creates a collector that passes each Node, Pod, PriorityClass, ReplicaSet and Service on as
+    /// a whole, with its kind, and keeps nothing. An item of a list without kinds is a Pod if it has
     /// containers, else a Node. A dump has at least one of these two.
     #[must_use]
     pub fn passing(sink: impl FnMut(&str, WholeObject<'_>) + 'static) -> Self {
@@ -320,8 +320,8 @@ impl Dump {
         self.add(&item, list_kind, || Some(value.clone()));
     }
 
-    /// Passes on the object at the start of the text and returns its length, if it is one of a known
-    /// kind; `None` if there is more to find out about it.
+    /// Passes on the object at the start of the text and returns its length, if it is one of a
+    /// known kind; `None` if there is more to find out about it.
     pub(crate) fn pass_on(&mut self, text: &[u8]) -> Option<usize> {
         let ObjectSink(sink) = self.sink.as_mut()?;
         let mut objects = serde_json::Deserializer::from_slice(text).into_iter();

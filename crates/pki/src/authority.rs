@@ -27,10 +27,10 @@ pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
 }
 
-/// What a certificate is to say.
+/// The content of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateTerms {
-    /// Whose it is.
+    /// The owner.
     pub subject: Subject,
     /// The side of a connection that it is for.
     pub usage: Usage,

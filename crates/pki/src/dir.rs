@@ -25,8 +25,9 @@ const CA_KEY: &str = "ca.key";
 const KEY_MODE: u32 = 0o600;
 const PUBLIC_MODE: u32 = 0o644;
 
-/// A directory with an authority, `ca.crt` and `ca.key`, and a file `NAME.pem` for each certificate:
-/// the key and the certificate in one file, so that no reader gets one of each generation.
+/// A directory with an authority, `ca.crt` and `ca.key`, and a file `NAME.pem` for each
+/// certificate: the key and the certificate in one file, so that no reader gets one of each
+/// generation.
 #[derive(Debug)]
 pub struct PkiDir {
     path: PathBuf,
@@ -34,7 +35,7 @@ pub struct PkiDir {
     trust: Trust,
 }
 
-/// What became of a certificate.
+/// The result of [`PkiDir::ensure`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Renewal {
     /// It is still good.
@@ -100,8 +101,8 @@ impl PkiDir {
         self.path.join(format!("{name}.pem"))
     }
 
-    /// Makes sure that `NAME.pem` is a certificate on these terms with more than a third of its life
-    /// left. `name` is a name of ours, such as that of a process.
+    /// Makes sure that `NAME.pem` is a certificate on these terms with more than a third of its
+    /// life left. `name` is a name of ours, such as that of a process.
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
 //! The certificate authority of a cluster, and the certificates of its processes and nodes.
 //!
-//! An [`Authority`] issues P-256 certificates for a [`Subject`]: as in Kubernetes the common name is
-//! the user, and each organization a group. A certificate is for clients or for servers and never for
-//! both, so that no process can pose as the API server with the certificate that it calls it with.
+//! An [`Authority`] issues P-256 certificates for a [`Subject`]: as in Kubernetes the common name
+//! is the user, and each organization a group. A certificate is for clients or for servers and
+//! never for both, so that no process can pose as the API server with its own client certificate.
 //! [`PkiDir`] keeps authority and certificates in a directory, and renews what expires soon.
 //! [`verify`](verify::verify) tells whose certificate a peer has shown.
 //!

@@ -1,4 +1,4 @@
-//! Whose certificate a peer has shown.
+//! The owner of the certificate that a peer has shown.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Whose certificate is accepted, and what becomes of the files.
+//! Accepted and rejected certificates, and their files.
 
 #![expect(clippy::disallowed_methods, reason = "a test")]
 #![expect(clippy::unwrap_used, reason = "a test")]

@@ -14,7 +14,10 @@ use podplane_api::{
 };
 use podplane_audit::{DumpCollector, WholeObject};
 use podplane_client::ListParams;
-use podplane_scheduler::pod::{PodInfo, PodReader};
+use podplane_scheduler::{
+    pod::{PodInfo, PodReader},
+    workloads::without_template,
+};
 
 use crate::global::{GlobalOptions, block_on};
 
@@ -87,13 +90,9 @@ impl ClusterObjects {
                 self.nodes.push(node);
             }),
             "PriorityClass" => decoded(object).map(|class| self.classes.push(class)),
-            "ReplicaSet" => decoded(object).map(|mut set: ReplicaSet| {
-                // Only its selector decides.
-                if let Some(spec) = &mut set.spec {
-                    spec.template = None;
-                }
-                self.replica_sets.push(set);
-            }),
+            "ReplicaSet" => {
+                decoded(object).map(|set| self.replica_sets.push(without_template(set)))
+            }
             "Service" => decoded(object).map(|service| self.services.push(service)),
             _ => decoded(object).map(|mut pod: Pod| {
                 if pod.uid().is_empty() {

@@ -1,4 +1,4 @@
-//! What is done with stored default objects when a server starts.
+//! The repair of stored default objects when a server starts.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use podplane_api::{
 use super::AUTOUPDATE;
 use crate::rbac::cover;
 
-/// What is to be done with an object.
+/// The repair of an object.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reconciliation<K> {
     /// Create it.

@@ -179,7 +179,7 @@ pub(super) fn node_rules() -> Vec<PolicyRule> {
     NODE_RULES.iter().map(RuleData::to_object).collect()
 }
 
-/// What is served of the workloads, stored or as empty lists.
+/// The workloads that are served, stored or as empty lists.
 const WORKLOADS: &str = "daemonsets deployments deployments/scale replicasets replicasets/scale \
                          statefulsets";
 

@@ -20,7 +20,7 @@ use crate::{
     identity::{Identity, MASTERS},
 };
 
-/// Why a role or binding may not be written.
+/// The reason why a role or binding may not be written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EscalationError {
     /// The user lacks rules that would be granted. The answer is 403.

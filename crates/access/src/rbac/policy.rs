@@ -126,7 +126,7 @@ impl ResolvedRules<'_> {
     }
 }
 
-/// Where a rule comes from, as reasons name it.
+/// The source of a rule, as reasons name it.
 struct Source<'p> {
     name: &'p str,
     /// Empty for a ClusterRoleBinding.

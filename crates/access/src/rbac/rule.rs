@@ -70,7 +70,7 @@ enum Resources {
     All,
     These {
         exact: WordSet,
-        /// What follows `*/`.
+        /// The part after `*/`.
         of_all: WordSet,
     },
 }
@@ -270,7 +270,7 @@ pub(crate) struct Grant<'a> {
     pub(crate) target: GrantTarget<'a>,
 }
 
-/// What a [`Grant`] is for.
+/// The target of a [`Grant`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum GrantTarget<'a> {
     Path(&'a str),
