@@ -4,7 +4,7 @@
 //! is the user, and each organization a group. A certificate is for clients or for servers and
 //! never for both, so that no process can pose as the API server with its own client certificate.
 //! [`PkiDir`] keeps authority and certificates in a directory, and renews what expires soon.
-//! [`verify`](verify::verify) tells whose certificate a peer has shown.
+//! [`verify::Trust`] tells whose certificate a peer has shown.
 //!
 //! Nothing here opens a connection or reads a clock.
 
