@@ -1,5 +1,6 @@
 //! Admission: checks of a valid write against the other objects. It comes after validation.
 
+mod accounts;
 mod addresses;
 mod blocks;
 pub(crate) mod fences;
@@ -13,8 +14,10 @@ use futures::future::BoxFuture;
 use ipnet::IpNet;
 use podplane_ipam::ServiceRanges;
 use podplane_proto::{error::ApiError, fence::Fence};
+use podplane_service_runtime::identity::Identity;
 use podplane_store::{Guard, Write};
 
+pub(crate) use accounts::{DefaultAccounts, PodAccount};
 pub(crate) use blocks::{
     BlockHold, BlockRecordId, Claimant, HoldMove, KeyedBlockRecord, NodeBlockAdmission,
     RecordState, RecordTransition,
@@ -62,6 +65,15 @@ pub(crate) struct CommitAdditions {
 pub(crate) struct ProposedChange<'a, K> {
     pub(crate) old: Option<&'a K>,
     pub(crate) new: Option<&'a K>,
+    /// The user who asks for the change.
+    #[cfg_attr(
+        not(test),
+        expect(
+            dead_code,
+            reason = "read by the rules of authorization, which are to come"
+        )
+    )]
+    pub(crate) by: &'a Identity,
     /// The fence of the writer, if it sent one.
     pub(crate) fence: Option<&'a Fence>,
 }

@@ -5,6 +5,8 @@ use podplane_api::{Quantity, pod_ips::PodIpFlags, quantity::units};
 use podplane_ipam::{Compat, ServiceRanges, parse_cidr};
 use podplane_service_runtime::{boundary::AllowedHosts, server::Listen};
 
+use crate::AuthenticationFlags;
+
 /// The configuration of the API server.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ApiserverConfig {
@@ -21,6 +23,10 @@ pub struct ApiserverConfig {
     /// The host names that requests may use.
     #[command(flatten)]
     pub allowed_hosts: AllowedHosts,
+
+    /// The authentication of requests.
+    #[command(flatten)]
+    pub authentication: AuthenticationFlags,
 
     /// Write the listening address to this file, once it is served [default: `apiserver.address` in
     /// --data-dir, if that is given]

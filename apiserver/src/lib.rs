@@ -17,6 +17,7 @@
 )]
 
 mod admission;
+mod authentication;
 mod cache;
 mod config;
 mod engine;
@@ -34,6 +35,7 @@ mod storage;
 mod tests;
 mod upkeep;
 
+pub use authentication::{AuthenticationFlags, AuthenticationMode, TokenFileError};
 pub use config::{ApiserverConfig, HistoryBounds, HoldFlags, StoreKind};
 pub use server::{ApiserverRunError, run};
 pub use storage::check as check_item;

@@ -12,6 +12,8 @@ mod list;
 mod managed;
 mod narrow;
 mod patch;
+#[cfg(test)]
+mod tests;
 mod update;
 mod watch;
 
@@ -32,11 +34,13 @@ use podplane_api::{
 };
 use podplane_host::clock::{self, Instant};
 use podplane_proto::{error::ApiError, fence::Fence};
+use podplane_service_runtime::identity::Identity;
 use podplane_store::{Guard, Key, Revision, StoreError, Txn};
 use serde_json::Value;
 
 use crate::{
     admission::{Admission, CommitAdditions, MutatingAdmission, ProposedChange, fences},
+    authentication::server_identity,
     cache::{CachedObject, KindCache, Position, Query},
     engine::Engine,
     error, storage,
@@ -50,7 +54,7 @@ pub(crate) trait SubresourceActions<K>: fmt::Debug + Send + Sync {
         key: &'a ObjectKey,
         act: Subresource,
         document: &'a Value,
-        effect: WriteEffect,
+        terms: ChangeTerms<'a>,
     ) -> BoxFuture<'a, Result<(), ApiError>>;
 }
 
@@ -60,7 +64,7 @@ pub(crate) struct Registry<K> {
     engine: Engine,
     cache: Arc<KindCache<K>>,
     position: Position,
-    mutation: Option<Arc<dyn MutatingAdmission<K>>>,
+    mutations: Vec<Arc<dyn MutatingAdmission<K>>>,
     admission: Option<Arc<dyn Admission<K>>>,
     actions: Option<Arc<dyn SubresourceActions<K>>>,
 }
@@ -71,7 +75,7 @@ impl<K> Clone for Registry<K> {
             engine: self.engine.clone(),
             cache: Arc::clone(&self.cache),
             position: self.position.clone(),
-            mutation: self.mutation.clone(),
+            mutations: self.mutations.clone(),
             admission: self.admission.clone(),
             actions: self.actions.clone(),
         }
@@ -89,8 +93,10 @@ pub(crate) enum WriteEffect {
 }
 
 /// The options of a write.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct WriteParams {
+    /// The user who writes.
+    pub(crate) by: Arc<Identity>,
     pub(crate) effect: WriteEffect,
     /// The writer that `metadata.managedFields` records. `None` for writes through gRPC, except
     /// patches that name a manager: other requests cannot. Kubernetes takes an object without
@@ -101,8 +107,24 @@ pub(crate) struct WriteParams {
 }
 
 impl WriteParams {
-    fn terms(&self) -> ChangeTerms<'_> {
+    /// A durable write by a user.
+    pub(crate) fn by(by: Arc<Identity>) -> Self {
+        Self {
+            by,
+            effect: WriteEffect::Durable,
+            manager: None,
+            fence: None,
+        }
+    }
+
+    /// A durable write by the server itself, without a request.
+    pub(crate) fn by_server() -> Self {
+        Self::by(Arc::clone(server_identity()))
+    }
+
+    pub(crate) fn terms(&self) -> ChangeTerms<'_> {
         ChangeTerms {
+            by: &self.by,
             effect: self.effect,
             fence: self.fence.as_ref(),
         }
@@ -110,17 +132,21 @@ impl WriteParams {
 }
 
 /// The conditions of a change.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct ChangeTerms<'a> {
+    /// The user who asks for the change.
+    pub(crate) by: &'a Arc<Identity>,
     pub(crate) effect: WriteEffect,
     /// The fence that must hold.
     pub(crate) fence: Option<&'a Fence>,
 }
 
-impl From<WriteEffect> for ChangeTerms<'_> {
-    fn from(effect: WriteEffect) -> Self {
+impl ChangeTerms<'_> {
+    /// A durable change by the server itself, without a request.
+    fn by_server() -> Self {
         Self {
-            effect,
+            by: server_identity(),
+            effect: WriteEffect::Durable,
             fence: None,
         }
     }
@@ -142,7 +168,7 @@ impl<K: Strategy> Registry<K> {
             engine,
             cache,
             position,
-            mutation: None,
+            mutations: Vec::new(),
             admission: None,
             actions: None,
         }
@@ -153,9 +179,9 @@ impl<K: Strategy> Registry<K> {
         Self { admission, ..self }
     }
 
-    /// The same with an admission that completes new objects.
-    pub(crate) fn completing(self, mutation: Option<Arc<dyn MutatingAdmission<K>>>) -> Self {
-        Self { mutation, ..self }
+    /// The same with admissions that complete new objects, in order.
+    pub(crate) fn completing(self, mutations: Vec<Arc<dyn MutatingAdmission<K>>>) -> Self {
+        Self { mutations, ..self }
     }
 
     /// The same with subresources that act.
@@ -249,7 +275,7 @@ impl<K: Strategy> Registry<K> {
         let begun = Instant::now();
         scoped::<K>(key)?;
         let store_key = storage::key::<K>(key)?;
-        let ChangeTerms { effect, fence } = terms;
+        let ChangeTerms { by, effect, fence } = terms;
         loop {
             let leads = fences::guard(&self.engine, fence).await?;
             let found = self.engine.get(&store_key).await.map_err(error::store)?;
@@ -265,6 +291,7 @@ impl<K: Strategy> Registry<K> {
                     ChangeDecision::Keep(object) | ChangeDecision::Put(object) => Some(object),
                     ChangeDecision::Remove(_) => None,
                 },
+                by,
                 fence,
             };
             let additions = self.additions(change, effect).await?;
@@ -314,8 +341,13 @@ impl<K: Strategy> Registry<K> {
                 Err(StoreError::Conflict { guard, .. }) if guard < of_what_was_read => {}
                 Err(StoreError::Conflict { guard, .. }) if guard >= of_admission => {
                     let (old, new) = (before.as_ref(), Some(&object));
-                    self.check_guards(ProposedChange { old, new, fence })
-                        .await?;
+                    let change = ProposedChange {
+                        old,
+                        new,
+                        by,
+                        fence,
+                    };
+                    self.check_guards(change).await?;
                 }
                 Err(error) => return Err(error::store(error)),
             }

@@ -36,6 +36,7 @@ use axum::{
 use http::{HeaderMap, StatusCode, Uri, request::Parts};
 use podplane_api::{ObjectKey, Scope, strategy::Subresource};
 use podplane_proto::{error::ApiError, kubernetes};
+use podplane_service_runtime::authentication::RequestContext;
 use prometheus_client::registry::Registry;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -320,6 +321,7 @@ impl Facade {
                 method,
                 uri,
                 headers,
+                extensions,
                 ..
             },
             body,
@@ -344,6 +346,7 @@ impl Facade {
             headers,
             form,
             body,
+            by: RequestContext::of(&extensions).identity,
             facade: self,
         };
         let verb = metrics::verb(&call.method, !target.name.is_empty(), call.is_watch());

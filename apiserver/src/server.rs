@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::TraceServiceServer;
 use podplane_api::{
     coordination::Lease,
-    core::{Event, Namespace, Node},
+    core::{Event, Namespace, Node, ServiceAccount},
     kinds::{self, KindVisitor},
     pod_ips::PodIpFlags,
     policy::PodDisruptionBudget,
@@ -16,22 +16,23 @@ use podplane_api::{
     strategy::Strategy,
 };
 use podplane_proto::{
-    DESCRIPTORS, error::ApiError, ipam::block_service_server::BlockServiceServer,
+    DESCRIPTORS, authentication::authentication_service_server::AuthenticationServiceServer,
+    error::ApiError, ipam::block_service_server::BlockServiceServer,
     store::store_service_server::StoreServiceServer, trace::trace_service_server,
 };
 use podplane_service_runtime::{
     Process, Services, Tasks,
-    server::{Listener, ServeError},
+    server::{Listen, Listener, ServeError},
     tasks::{TaskEnd, TaskError},
 };
 use podplane_store::{MemStore, OpenError, SledStore, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    ApiserverConfig, HistoryBounds, HoldFlags, StoreKind,
+    ApiserverConfig, HistoryBounds, HoldFlags, StoreKind, TokenFileError,
     admission::{
-        Admission, BlockPolicy, Fences, MutatingAdmission, NodeBlockAdmission, PodAdmission,
-        PodIpRules, PodPriority, SingleDefaultClass,
+        Admission, BlockPolicy, DefaultAccounts, Fences, MutatingAdmission, NodeBlockAdmission,
+        PodAccount, PodAdmission, PodIpRules, PodPriority, SingleDefaultClass,
     },
     cache::{Feeder, KindCache, Position, Sink},
     engine::Engine,
@@ -45,7 +46,8 @@ use crate::{
         resource::Resource,
     },
     service::{
-        Backups, BlockRecords, KindService, NarrowMethods, SpanCollector, Traces, of_nodes, of_pods,
+        Backups, BlockRecords, KindService, NarrowMethods, SelfReviews, SpanCollector, Traces,
+        of_nodes, of_pods,
     },
     upkeep::{Upkeep, UpkeepKind},
 };
@@ -56,6 +58,17 @@ pub enum ApiserverRunError {
     /// The sled store needs a directory.
     #[error("--store sled needs --data-dir")]
     NoDataDir,
+    /// Without authentication only this machine may reach the server.
+    #[error(
+        "--authentication=none needs a loopback address or a unix socket, and --listen is {0}: choose --authentication=credentials, or an address such as 127.0.0.1:7080"
+    )]
+    NotLoopback(Listen),
+    /// Tokens would have no effect.
+    #[error("--token-auth-file needs --authentication=credentials")]
+    UnusedTokens,
+    /// The token file cannot be used.
+    #[error("failed to read bearer tokens")]
+    Tokens(#[from] TokenFileError),
     /// The store cannot be opened.
     #[error("failed to open the store in {}", dir.display())]
     Open {
@@ -102,6 +115,7 @@ async fn run_until(
     let ApiserverConfig {
         listen,
         allowed_hosts,
+        authentication,
         address_file,
         data_dir,
         store,
@@ -130,8 +144,12 @@ async fn run_until(
         },
         bounds,
     };
+    let authenticator = authentication.authenticator(&listen)?;
     // Bound first, so that a port in use is found before a large store is read.
-    let listener = Listener::bind(&listen).await?.allowing(allowed_hosts);
+    let listener = Listener::bind(&listen)
+        .await?
+        .allowing(allowed_hosts)
+        .authenticating(Arc::new(authenticator));
     // Clients of a data directory look here for its server.
     let default_file = match store {
         StoreKind::Sled => data_dir.as_ref().map(|dir| dir.join("apiserver.address")),
@@ -190,7 +208,10 @@ pub(crate) async fn serve(
         ..Extension::default()
     });
     let pods = Arc::new(server.add_extended(Extension {
-        mutation: Some(Arc::new(PodPriority::new(engine.clone()))),
+        mutations: vec![
+            Arc::new(PodAccount::new(engine.clone())),
+            Arc::new(PodPriority::new(engine.clone())),
+        ],
         admission: Some(pods),
         actions: Some(Arc::new(PodActions::new(budgets.clone()))),
         methods: Some(of_pods(budgets)),
@@ -214,7 +235,11 @@ pub(crate) async fn serve(
     });
     let records = BlockServiceServer::new(BlockRecords { nodes, blocks });
     server.services.add(records);
-    let namespaces = server.add::<Namespace>();
+    let namespaces = server.add_extended::<Namespace>(Extension {
+        admission: Some(Arc::new(DefaultAccounts::new(engine.clone()))),
+        ..Extension::default()
+    });
+    let accounts = server.add::<ServiceAccount>();
     let events = server.add::<Event>();
     server.resources.push(Arc::new(EventsV1::new(events)));
     server.add_extended::<Lease>(Extension {
@@ -250,6 +275,7 @@ pub(crate) async fn serve(
         engine,
         position,
         namespaces,
+        accounts,
         classes,
         kinds,
         bounds,
@@ -258,6 +284,7 @@ pub(crate) async fn serve(
         .create_system_objects()
         .await
         .map_err(ApiserverRunError::SystemObjects)?;
+    upkeep.create_default_accounts().await;
     spawn(&mut tasks, "store", Arc::clone(&upkeep).report_failure());
     spawn(
         &mut tasks,
@@ -303,6 +330,7 @@ impl ServerBuilder {
         let position = feeder.position();
         let mut services = Services::default();
         services.add(StoreServiceServer::new(Backups(engine.clone())));
+        services.add(AuthenticationServiceServer::new(SelfReviews));
         Self {
             engine,
             metrics,
@@ -322,7 +350,7 @@ impl ServerBuilder {
     /// Adds a kind: its cache, its registry, its service and its upkeep.
     fn add_extended<K: Strategy>(&mut self, extension: Extension<K>) -> Registry<K> {
         let Extension {
-            mutation,
+            mutations,
             admission,
             actions,
             methods,
@@ -330,7 +358,7 @@ impl ServerBuilder {
         let cache = Arc::new(KindCache::<K>::new());
         self.feeder.add(Arc::clone(&cache) as Arc<dyn Sink>);
         let registry = Registry::new(self.engine.clone(), cache, self.position.clone());
-        let registry = registry.completing(mutation).admitting(admission);
+        let registry = registry.completing(mutations).admitting(admission);
         let registry = registry.acting(actions);
         self.services.add(KindService::new(
             registry.clone(),
@@ -359,8 +387,8 @@ impl KindVisitor for ServerBuilder {
 
 /// The behaviour of a kind that is not a function of its objects alone. Most kinds have none.
 struct Extension<K> {
-    /// The completion of new objects.
-    mutation: Option<Arc<dyn MutatingAdmission<K>>>,
+    /// The completions of new objects, in order.
+    mutations: Vec<Arc<dyn MutatingAdmission<K>>>,
     admission: Option<Arc<dyn Admission<K>>>,
     /// The subresources that act on an object.
     actions: Option<Arc<dyn SubresourceActions<K>>>,
@@ -371,7 +399,7 @@ struct Extension<K> {
 impl<K> Default for Extension<K> {
     fn default() -> Self {
         Self {
-            mutation: None,
+            mutations: Vec::new(),
             admission: None,
             actions: None,
             methods: None,

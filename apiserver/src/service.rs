@@ -1,5 +1,6 @@
 //! The gRPC services: one for each kind, all of one type.
 
+mod authentication;
 mod blocks;
 mod journeys;
 mod methods;
@@ -9,6 +10,7 @@ mod store;
 mod watch;
 
 pub(crate) use self::{
+    authentication::SelfReviews,
     blocks::BlockRecords,
     journeys::{SpanCollector, Traces},
     methods::{of_nodes, of_pods},
@@ -23,20 +25,21 @@ use std::{
 };
 
 use futures::{FutureExt as _, future::BoxFuture};
-use http::{HeaderMap, StatusCode};
+use http::{Extensions, HeaderMap, StatusCode};
 use podplane_api::strategy::Strategy;
 use podplane_proto::{
     error::ApiError,
     fence::{Fence, InvalidFence, METADATA},
     wire::Verb,
 };
+use podplane_service_runtime::authentication::RequestContext;
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status, body::Body, codegen::Service, server::NamedService};
 
 use crate::{
     error,
     metrics::{self, ApiserverMetrics, RequestLabels},
-    registry::Registry,
+    registry::{Registry, WriteParams},
     rest::resource::Resource,
 };
 
@@ -84,11 +87,20 @@ impl<K: Strategy> NamedService for KindService<K> {
 
 /// Answers a method that only one kind has.
 pub(crate) type NarrowMethods<K> =
-    Arc<dyn Fn(&Registry<K>, &str, Option<Fence>, http::Request<Body>) -> Response + Send + Sync>;
+    Arc<dyn Fn(&Registry<K>, &str, WriteParams, http::Request<Body>) -> Response + Send + Sync>;
 
 fn unknown<K: Strategy>(method: &str) -> Response {
     let unknown = Status::unimplemented(format!("{} has no method {method}", K::SERVICE));
     ready(Ok(unknown.into_http())).boxed()
+}
+
+/// The terms of a write by the caller, with the fence that it sent.
+fn write_params(headers: &HeaderMap, extensions: &Extensions) -> Result<WriteParams, ApiError> {
+    let by = RequestContext::of(extensions).identity;
+    Ok(WriteParams {
+        fence: fence(headers)?,
+        ..WriteParams::by(by)
+    })
 }
 
 /// The fence that the caller sent.
@@ -119,8 +131,8 @@ impl<K: Strategy> Service<http::Request<Body>> for KindService<K> {
             .next()
             .unwrap_or_default()
             .to_owned();
-        let fence = match fence(request.headers()) {
-            Ok(fence) => fence,
+        let write = match write_params(request.headers(), request.extensions()) {
+            Ok(write) => write,
             Err(error) => return ready(Ok(status::of(error).into_http())).boxed(),
         };
         let verb = Verb::ALL
@@ -147,9 +159,9 @@ impl<K: Strategy> Service<http::Request<Body>> for KindService<K> {
             .metrics
             .begins(RequestLabels::new(names, subresource, counted));
         let answer = match verb {
-            Some(verb) => methods::call(self, verb, fence, request),
+            Some(verb) => methods::call(self, verb, write, request),
             None => match &self.narrow {
-                Some(narrow) => narrow(&self.registry, &method, fence, request),
+                Some(narrow) => narrow(&self.registry, &method, write, request),
                 None => unknown::<K>(&method),
             },
         };

@@ -1,5 +1,6 @@
 //! Tests of the whole server in this process, through the public client.
 
+mod accounts;
 mod admission;
 mod assign;
 mod blocks;
@@ -13,6 +14,7 @@ mod fences;
 mod holds;
 mod hostile;
 mod http_face;
+mod identity;
 mod large;
 mod leader;
 mod lifecycle;
@@ -31,7 +33,7 @@ mod serving;
 mod watches;
 mod writes;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use futures::{Stream, StreamExt as _};
 use podplane_api::{
@@ -84,6 +86,10 @@ impl TestServer {
     async fn at(listen: &str, rules: ServerRules, store: impl Store) -> Self {
         let listen: Listen = listen.parse().unwrap();
         let listener = Listener::bind(&listen).await.unwrap();
+        Self::on(listener, rules, store).await
+    }
+
+    async fn on(listener: Listener, rules: ServerRules, store: impl Store) -> Self {
         let address = listener.address().to_string();
         let endpoint: Endpoint = address.parse().unwrap();
         let (serving, ready) = oneshot::channel();

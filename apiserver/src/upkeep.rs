@@ -14,9 +14,12 @@ use futures::{
 };
 use podplane_api::{
     ObjectKey, Scope,
-    core::Namespace,
+    core::{Namespace, ServiceAccount},
     jiff::Timestamp,
-    kinds::{SYSTEM_NAMESPACES, priority_class::system_priority_classes},
+    kinds::{
+        SYSTEM_NAMESPACES, priority_class::system_priority_classes,
+        service_account::default_account,
+    },
     scheduling::PriorityClass,
     strategy::Strategy,
 };
@@ -72,7 +75,7 @@ impl<K: Strategy> UpkeepKind for Registry<K> {
             let found = keys.len();
             let delete = |key| {
                 let registry = self.clone();
-                async move { registry.delete(&key, &DeleteOptions::default()).await }
+                async move { registry.delete(&key, &DeleteOptions::by_server()).await }
             };
             let mut deleting = stream::iter(keys).map(delete).buffer_unordered(AT_ONCE);
             while let Some(deleted) = deleting.next().await {
@@ -126,7 +129,7 @@ async fn create_missing<K: Strategy>(registry: &Registry<K>, object: K) -> Resul
     if registry.get(&object.key()).await.is_ok() {
         return Ok(());
     }
-    match registry.create(object, &WriteParams::default()).await {
+    match registry.create(object, &WriteParams::by_server()).await {
         Err(error) if !error.is_already_exists() => Err(error),
         _ => Ok(()),
     }
@@ -137,6 +140,7 @@ pub(crate) struct Upkeep {
     pub(crate) engine: Engine,
     pub(crate) position: Position,
     pub(crate) namespaces: Registry<Namespace>,
+    pub(crate) accounts: Registry<ServiceAccount>,
     pub(crate) classes: Registry<PriorityClass>,
     pub(crate) kinds: Vec<Arc<dyn UpkeepKind>>,
     pub(crate) bounds: HistoryBounds,
@@ -158,6 +162,32 @@ impl Upkeep {
         )
         .await
         .map(drop)
+    }
+
+    /// Creates the default accounts of namespaces that have none, in case a version without accounts
+    /// wrote the store. Only a failure is logged, so that a server whose disk is full still starts;
+    /// the controller-manager tries again.
+    pub(crate) async fn create_default_accounts(&self) {
+        let create = |namespace: ObjectKey| async move {
+            let account = default_account(&namespace.name);
+            let created = create_missing(&self.accounts, account).await;
+            (namespace, created)
+        };
+        let keys = self.namespaces.keys(&Query::default()).await;
+        let keys = keys.unwrap_or_else(|error| {
+            tracing::warn!(%error, "failed to list the namespaces for their default accounts");
+            Vec::new()
+        });
+        let mut creating = stream::iter(keys).map(create).buffer_unordered(AT_ONCE);
+        while let Some((namespace, created)) = creating.next().await {
+            match created {
+                // Namespaces that are ending need none.
+                Err(error) if !matches!(error.reason, Reason::Forbidden | Reason::NotFound) => {
+                    tracing::warn!(%namespace, %error, "failed to create the default service account");
+                }
+                _ => {}
+            }
+        }
     }
 
     /// Waits until the store refuses writes and returns that error, so that the process ends and is

@@ -16,6 +16,7 @@ use crate::{
     garbage::{Garbage, GarbageCollector},
     node_lifecycle::{NodeLifecycle, NodeWriter},
     replica_set::ReplicaSets,
+    service_accounts::ServiceAccounts,
     work::{Latch, work},
     workloads::WorkloadCache,
 };
@@ -25,11 +26,15 @@ const NODE_WORKERS: usize = 8;
 /// Disruption budgets reconciled at once.
 const BUDGET_WORKERS: usize = 4;
 
+/// Namespaces whose default account is created at once.
+const NAMESPACE_WORKERS: usize = 1;
+
 /// The state that a standby keeps up to date, and a leader works on.
 pub(crate) struct ObservedState {
     pub(crate) lifecycle: Arc<NodeLifecycle>,
     pub(crate) workloads: Arc<WorkloadCache>,
     pub(crate) disruptions: Arc<Disruptions>,
+    pub(crate) accounts: Arc<ServiceAccounts>,
     pub(crate) garbage: Arc<Garbage>,
     /// Opens once all first lists have been observed.
     pub(crate) ready: Arc<Latch>,
@@ -59,6 +64,7 @@ pub(crate) async fn lead(
         lifecycle,
         workloads,
         disruptions,
+        accounts,
         garbage,
         ready,
     } = state;
@@ -73,6 +79,7 @@ pub(crate) async fn lead(
     lifecycle.open();
     workloads.open();
     disruptions.open();
+    accounts.open();
     garbage.open();
 
     let writer = NodeWriter {
@@ -109,6 +116,18 @@ pub(crate) async fn lead(
     tasks.run("disruption controller", async move {
         let reconcile = async |key: ObjectKey| disruptions.reconcile(&writer, &key).await;
         work("disruption", &disruptions.queue, BUDGET_WORKERS, reconcile).await
+    });
+
+    let writer = client.clone();
+    tasks.run("service account controller", async move {
+        let reconcile = async |name: String| accounts.reconcile(&writer, &name).await;
+        work(
+            "serviceaccount",
+            &accounts.queue,
+            NAMESPACE_WORKERS,
+            reconcile,
+        )
+        .await
     });
 
     let collector = GarbageCollector::new(garbage.clone(), &client);

@@ -1,5 +1,5 @@
-//! The controllers of workloads and nodes: Deployments, ReplicaSets, disruption budgets, the
-//! garbage collector, and the node lifecycle.
+//! The controllers of workloads and nodes: Deployments, ReplicaSets, disruption budgets, default
+//! service accounts, the garbage collector, and the node lifecycle.
 //!
 //! Decisions are in `deployment/plan.rs`, `replica_set/{rank,status}.rs`, `disruption/plan.rs`,
 //! `node_lifecycle/plan.rs` and `garbage/graph.rs`, which are pure; the code around them observes,
@@ -21,6 +21,7 @@ mod node_lifecycle;
 mod owner;
 mod percent;
 mod replica_set;
+mod service_accounts;
 mod time;
 mod work;
 mod workloads;
@@ -33,7 +34,7 @@ use podplane_api::{
     Object,
     apps::{Deployment, ReplicaSet},
     coordination::Lease,
-    core::{Node, Pod},
+    core::{Namespace, Node, Pod, ServiceAccount},
     kinds::{self, KindVisitor},
     policy::PodDisruptionBudget,
     strategy::Strategy,
@@ -57,6 +58,7 @@ use crate::{
     disruption::Disruptions,
     garbage::Garbage,
     node_lifecycle::{LifecycleInputs, NodeLifecycle},
+    service_accounts::ServiceAccounts,
     work::Latch,
     workloads::WorkloadCache,
 };
@@ -183,6 +185,8 @@ async fn run_until(
     let leases = kinds.watch::<Lease>();
     let nodes = kinds.watch::<Node>();
     let budgets = kinds.watch::<PodDisruptionBudget>();
+    let namespaces = kinds.watch::<Namespace>();
+    let accounts = kinds.watch::<ServiceAccount>();
     kinds::visit(&mut kinds);
     let KindRegistry {
         mut tasks,
@@ -192,7 +196,7 @@ async fn run_until(
     } = kinds;
 
     let (garbage, workloads) = (Arc::new(garbage), Arc::new(WorkloadCache::new()));
-    let ready = Arc::new(Latch::new(follow.len() + 3));
+    let ready = Arc::new(Latch::new(follow.len() + 4));
     for follow in follow {
         tasks.follow("owners", follow(garbage.clone(), ready.clone()));
     }
@@ -217,10 +221,16 @@ async fn run_until(
     tasks.follow("signs of life", async move {
         known.follow(&is_known).await;
     });
+    let accounts = Arc::new(ServiceAccounts::new(namespaces, accounts));
+    let (known, is_known) = (accounts.clone(), ready.clone());
+    tasks.follow("service accounts", async move {
+        known.follow(&is_known).await;
+    });
     let state = ObservedState {
         lifecycle,
         workloads,
         disruptions,
+        accounts,
         garbage,
         ready: ready.clone(),
     };
@@ -257,11 +267,13 @@ fn queues(state: &ObservedState) -> QueueMetrics {
     let nodes = state.lifecycle.clone();
     let (deployments, sets) = (state.workloads.clone(), state.workloads.clone());
     let (budgets, garbage) = (state.disruptions.clone(), state.garbage.clone());
+    let accounts = state.accounts.clone();
     QueueMetrics::default()
         .with("node_lifecycle_controller", move || nodes.queue.stats())
         .with("deployment", move || deployments.deployment_queue.stats())
         .with("replicaset", move || sets.set_queue.stats())
         .with("disruption", move || budgets.queue.stats())
+        .with("serviceaccount", move || accounts.queue.stats())
         .with("garbage_collector_attempt_to_delete", move || {
             garbage.queue.stats()
         })

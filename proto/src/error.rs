@@ -38,6 +38,8 @@ pub enum Reason {
     InsufficientPodIps,
     /// The request would succeed later, such as an eviction that a disruption budget forbids now.
     TooManyRequests,
+    /// The credentials of the request are not valid.
+    Unauthorized,
     /// The revision is no longer in the history. List again.
     Expired,
     /// The request timed out, mostly because a requested revision has not been reached.
@@ -51,7 +53,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 16] = [
         Self::NotFound,
         Self::AlreadyExists,
         Self::Conflict,
@@ -62,6 +64,7 @@ impl Reason {
         Self::InUse,
         Self::InsufficientPodIps,
         Self::TooManyRequests,
+        Self::Unauthorized,
         Self::Expired,
         Self::Timeout,
         Self::RequestEntityTooLarge,
@@ -82,6 +85,7 @@ impl Reason {
             Self::InUse => "InUse",
             Self::InsufficientPodIps => "InsufficientPodIPs",
             Self::TooManyRequests => "TooManyRequests",
+            Self::Unauthorized => "Unauthorized",
             Self::Expired => "Expired",
             Self::Timeout => "Timeout",
             Self::RequestEntityTooLarge => "RequestEntityTooLarge",
@@ -105,6 +109,7 @@ impl Reason {
             Self::Invalid | Self::BadRequest => Code::InvalidArgument,
             Self::Forbidden => Code::PermissionDenied,
             Self::FenceLost | Self::InUse | Self::InsufficientPodIps => Code::FailedPrecondition,
+            Self::Unauthorized => Code::Unauthenticated,
             Self::Expired => Code::OutOfRange,
             Self::Timeout => Code::DeadlineExceeded,
             Self::TooManyRequests | Self::RequestEntityTooLarge => Code::ResourceExhausted,
@@ -268,7 +273,8 @@ fn from_code(code: Code) -> Reason {
         Code::AlreadyExists => Reason::AlreadyExists,
         Code::Aborted | Code::FailedPrecondition => Reason::Conflict,
         Code::InvalidArgument | Code::Unimplemented => Reason::BadRequest,
-        Code::PermissionDenied | Code::Unauthenticated => Reason::Forbidden,
+        Code::PermissionDenied => Reason::Forbidden,
+        Code::Unauthenticated => Reason::Unauthorized,
         Code::OutOfRange => Reason::Expired,
         Code::ResourceExhausted => Reason::RequestEntityTooLarge,
         // A cancelled or timed-out call, like a lost connection, may have been carried out: the

@@ -9,6 +9,7 @@
 
 use std::sync::LazyLock;
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::{BufMut as _, Bytes};
 use podplane_api::schema::{Struct, Type, TypeStructure};
 use prost::Message as _;
@@ -288,6 +289,7 @@ fn is_unset(field: &FieldDescriptor, value: &Value) -> bool {
 fn to_json(value: &Value, ty: Type) -> Result<Json, ConversionError> {
     Ok(match (value, ty.kind()) {
         (Value::String(text), _) => text.as_str().into(),
+        (Value::Bytes(bytes), _) => STANDARD.encode(bytes).into(),
         (Value::Bool(yes), _) => (*yes).into(),
         (Value::I32(number), _) => (*number).into(),
         (Value::I64(number), _) => (*number).into(),
@@ -383,6 +385,9 @@ fn single(json: &Json, kind: &FieldKind, ty: Type) -> Result<Value, ConversionEr
     let wrong = || ConversionError::new(format!("{json} is not of the type of the field"));
     Ok(match (kind, json) {
         (FieldKind::String, Json::String(text)) => Value::String(text.clone()),
+        (FieldKind::Bytes, Json::String(text)) => {
+            Value::Bytes(STANDARD.decode(text).map_err(|_| wrong())?.into())
+        }
         (FieldKind::Bool, Json::Bool(yes)) => Value::Bool(*yes),
         (FieldKind::Int64, Json::Number(number)) => Value::I64(number.as_i64().ok_or_else(wrong)?),
         (FieldKind::Int32, Json::Number(number)) => {

@@ -44,6 +44,10 @@ macro_rules! generated {
 }
 
 generated! {
+    /// `podplane.authentication.v1`: the identity of a caller.
+    authentication, "podplane.authentication.v1"
+}
+generated! {
     /// `podplane.cloud.v1`: the address ranges that a cloud has assigned to its instances.
     cloud, "podplane.cloud.v1"
 }

@@ -65,6 +65,7 @@ fn services_of(process: &str) -> Vec<&'static str> {
         Some("apiserver") => {
             let mut services = ServiceNames(BTreeSet::from([
                 "opentelemetry.proto.collector.trace.v1.TraceService",
+                "podplane.authentication.v1.AuthenticationService",
                 "podplane.ipam.v1.BlockService",
                 "podplane.store.v1.StoreService",
                 "podplane.trace.v1.TraceService",

@@ -236,7 +236,12 @@ impl Admission<Node> for NodeBlockAdmission {
         change: ProposedChange<'a, Node>,
     ) -> BoxFuture<'a, Result<CommitAdditions, ApiError>> {
         async move {
-            let ProposedChange { old, new, fence } = change;
+            let ProposedChange {
+                old,
+                new,
+                by: _,
+                fence,
+            } = change;
             let (before, after) = (blocks(old), blocks(new));
             let given = difference(&after, &before);
             let taken = difference(&before, &after);

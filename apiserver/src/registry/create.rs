@@ -78,7 +78,7 @@ impl<K: Strategy> Registry<K> {
         if let Some(manager) = &write.manager {
             managed::record(None, &mut object, ObjectPart::Main, manager)?;
         }
-        if let Some(mutation) = &self.mutation {
+        for mutation in &self.mutations {
             mutation.complete(&mut object).await?;
         }
         object.prepare_for_create();
@@ -93,6 +93,7 @@ impl<K: Strategy> Registry<K> {
         let change = |new| ProposedChange {
             old: None,
             new,
+            by: &write.by,
             fence,
         };
         let mut additions = self.additions(change(Some(&object)), write.effect).await?;

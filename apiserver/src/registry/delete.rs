@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use podplane_api::{
     Object as _, ObjectKey,
     core::Namespace,
@@ -11,14 +13,17 @@ use podplane_proto::{
     fence::Fence,
     wire::{Preconditions, Propagation},
 };
+use podplane_service_runtime::identity::Identity;
 use podplane_store::{Guard, Revision};
 
 use super::{ChangeDecision, ChangeTerms, Registry, WriteEffect, now, truncated};
-use crate::error;
+use crate::{authentication::server_identity, error};
 
 /// The options of a deletion.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct DeleteOptions {
+    /// The user who deletes.
+    pub(crate) by: Arc<Identity>,
     pub(crate) grace_period_seconds: Option<i64>,
     pub(crate) preconditions: Preconditions,
     /// The fate of the objects that it owns; `None`: as its finalizers say, else
@@ -29,6 +34,28 @@ pub(crate) struct DeleteOptions {
     pub(crate) fence: Option<Fence>,
 }
 
+impl DeleteOptions {
+    /// A deletion by the server itself, without a request.
+    pub(crate) fn by_server() -> Self {
+        Self {
+            by: Arc::clone(server_identity()),
+            grace_period_seconds: None,
+            preconditions: Preconditions::default(),
+            propagation: None,
+            effect: WriteEffect::Durable,
+            fence: None,
+        }
+    }
+
+    pub(super) fn terms(&self) -> ChangeTerms<'_> {
+        ChangeTerms {
+            by: &self.by,
+            effect: self.effect,
+            fence: self.fence.as_ref(),
+        }
+    }
+}
+
 impl<K: Strategy> Registry<K> {
     /// Removes an object, or begins to, and returns its last or its new state.
     pub(crate) async fn delete(
@@ -36,11 +63,7 @@ impl<K: Strategy> Registry<K> {
         key: &ObjectKey,
         options: &DeleteOptions,
     ) -> Result<K, ApiError> {
-        let terms = ChangeTerms {
-            effect: options.effect,
-            fence: options.fence.as_ref(),
-        };
-        self.change(key, terms, |object| plan(object, options))
+        self.change(key, options.terms(), |object| plan(object, options))
             .await
     }
 
@@ -68,7 +91,7 @@ impl<K: Strategy> Registry<K> {
                 ChangeDecision::Keep(object)
             })
         };
-        self.change(key, ChangeTerms::default(), remove).await
+        self.change(key, ChangeTerms::by_server(), remove).await
     }
 
     /// Drops cached changes up to a revision.
@@ -96,7 +119,7 @@ impl Registry<Namespace> {
                 ChangeDecision::Remove(namespace)
             })
         };
-        self.change_guarded(key, nothing_left, ChangeTerms::default(), &release)
+        self.change_guarded(key, nothing_left, ChangeTerms::by_server(), &release)
             .await
     }
 }

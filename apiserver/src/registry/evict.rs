@@ -16,7 +16,7 @@ use podplane_api::{
 use podplane_proto::error::{ApiError, Reason};
 
 use super::{
-    ChangeDecision, ChangeTerms, DeleteOptions, Registry,
+    ChangeDecision, DeleteOptions, Registry,
     delete::{expect, plan},
     now,
 };
@@ -79,10 +79,6 @@ impl Registry<Pod> {
         key: &ObjectKey,
         options: &DeleteOptions,
     ) -> Result<Pod, ApiError> {
-        let terms = ChangeTerms {
-            effect: options.effect,
-            fence: options.fence.as_ref(),
-        };
         let delete = |mut pod: Pod| {
             pod::set_disruption_target(&mut pod, pod::DisruptionSource::EVICTION, now().0);
             Ok(match plan(pod, options)? {
@@ -91,7 +87,7 @@ impl Registry<Pod> {
                 decision => decision,
             })
         };
-        self.change(key, terms, delete).await
+        self.change(key, options.terms(), delete).await
     }
 }
 
@@ -127,12 +123,8 @@ impl Registry<PodDisruptionBudget> {
         if !is_ready(pod) && allows_unready(budget) {
             return Ok(Some(EvictionGrounds::PodState));
         }
-        let terms = ChangeTerms {
-            effect: options.effect,
-            fence: options.fence.as_ref(),
-        };
         let take = |budget: &mut PodDisruptionBudget| take_disruption(budget, pod.name());
-        match self.modify(&budget.key(), terms, take).await {
+        match self.modify(&budget.key(), options.terms(), take).await {
             Ok(_) => Ok(Some(EvictionGrounds::Certain)),
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),

@@ -146,6 +146,7 @@ fn code(reason: Reason) -> StatusCode {
         Reason::FenceLost | Reason::InUse => StatusCode::CONFLICT,
         // Clients that do not know the reason go by the code.
         Reason::InsufficientPodIps => StatusCode::CONFLICT,
+        Reason::Unauthorized => StatusCode::UNAUTHORIZED,
         Reason::TooManyRequests => StatusCode::TOO_MANY_REQUESTS,
         Reason::Expired => StatusCode::GONE,
         Reason::Timeout => StatusCode::GATEWAY_TIMEOUT,

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     error,
-    registry::{Registry, SubresourceActions, WriteEffect},
+    registry::{ChangeTerms, Registry, SubresourceActions, WriteEffect},
 };
 
 /// The versions of `Eviction` that are accepted; they are the same.
@@ -68,8 +68,7 @@ impl Resource for Bindings {
             let meta = &binding.metadata;
             let text = |text: &Option<String>| text.clone().unwrap_or_default();
             let key = ObjectKey::new(text(&meta.namespace), text(&meta.name));
-            let effect = options.write.effect;
-            bind(&self.pods, &key, &document, effect).await?;
+            bind(&self.pods, &key, &document, options.write.terms()).await?;
             let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
             Ok(WriteAnswer {
                 document: status,
@@ -101,12 +100,12 @@ impl SubresourceActions<Pod> for PodActions {
         key: &'a ObjectKey,
         act: Subresource,
         document: &'a Value,
-        effect: WriteEffect,
+        terms: ChangeTerms<'a>,
     ) -> BoxFuture<'a, Result<(), ApiError>> {
         async move {
             match act {
-                Subresource::Binding => bind(pods, key, document, effect).await,
-                Subresource::Eviction => evict(pods, &self.budgets, key, document, effect).await,
+                Subresource::Binding => bind(pods, key, document, terms).await,
+                Subresource::Eviction => evict(pods, &self.budgets, key, document, terms).await,
                 Subresource::Status
                 | Subresource::Scale
                 | Subresource::Log
@@ -129,7 +128,7 @@ async fn bind(
     pods: &Registry<Pod>,
     key: &ObjectKey,
     binding: &Value,
-    effect: WriteEffect,
+    terms: ChangeTerms<'_>,
 ) -> Result<(), ApiError> {
     if !matches!(text(binding, "/target/kind").as_str(), "" | "Node") {
         return Err(error::bad_request("target.kind: must be empty or \"Node\""));
@@ -141,7 +140,7 @@ async fn bind(
         node_name: text(binding, "/target/name"),
         resource_version: text(binding, "/metadata/resourceVersion"),
     };
-    pods.bind(&request, effect.into()).await.map(drop)
+    pods.bind(&request, terms).await.map(drop)
 }
 
 async fn evict(
@@ -149,7 +148,7 @@ async fn evict(
     budgets: &Registry<PodDisruptionBudget>,
     key: &ObjectKey,
     eviction: &Value,
-    effect: WriteEffect,
+    terms: ChangeTerms<'_>,
 ) -> Result<(), ApiError> {
     let (version, kind) = (text(eviction, "/apiVersion"), text(eviction, "/kind"));
     if !EVICTION_VERSIONS.contains(&version.as_str()) || !matches!(&*kind, "" | "Eviction") {
@@ -162,9 +161,9 @@ async fn evict(
             "name in URL does not match name in Eviction object",
         ));
     }
-    let mut options = delete_options(&eviction["deleteOptions"])?;
-    if effect == WriteEffect::Dry {
-        options.effect = effect;
+    let mut options = delete_options(&eviction["deleteOptions"], terms.by)?;
+    if terms.effect == WriteEffect::Dry {
+        options.effect = terms.effect;
     }
     pods.evict(budgets, key, &options).await.map(drop)
 }

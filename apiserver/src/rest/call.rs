@@ -7,6 +7,7 @@ use futures::{StreamExt as _, stream};
 use http::{HeaderMap, Method, StatusCode, Uri};
 use podplane_api::strategy::Subresource;
 use podplane_proto::error::{ApiError, Reason};
+use podplane_service_runtime::identity::Identity;
 use serde_json::{Value, json};
 
 use super::{
@@ -21,7 +22,7 @@ use super::{
 };
 use crate::{
     error,
-    registry::{ObjectPart, Patch},
+    registry::{ChangeTerms, ObjectPart, Patch},
 };
 
 /// The number of objects of a collection that are deleted concurrently.
@@ -61,6 +62,8 @@ pub(super) struct RestCall<'a> {
     pub(super) headers: HeaderMap,
     pub(super) form: ObjectForm,
     pub(super) body: Bytes,
+    /// The sender.
+    pub(super) by: Arc<Identity>,
     pub(super) facade: &'a Facade,
 }
 
@@ -238,7 +241,7 @@ impl RestCall<'_> {
 
     /// The options of a write, with the duplicate fields of the body.
     pub(super) fn write_options(&self, options: &RequestOptions) -> Result<WriteOptions, ApiError> {
-        let mut write = options.write(&self.headers)?;
+        let mut write = options.write(&self.headers, &self.by)?;
         if write.validation != FieldValidation::Ignore {
             write.duplicates = body::duplicates(&self.headers, &self.body);
         }
@@ -316,7 +319,7 @@ impl RestCall<'_> {
 
     async fn delete(&self, options: &RequestOptions) -> Result<RestAnswer, CallRefusal> {
         let options = options
-            .delete(&body::document(&self.headers, &self.body)?)
+            .delete(&body::document(&self.headers, &self.body)?, &self.by)
             .map_err(of_options("DeleteOptions"))?;
         let RequestTarget { resource, name, .. } = self.target;
         let document = resource.delete(&self.target.key(), &options).await?;
@@ -342,7 +345,7 @@ impl RestCall<'_> {
         } = self.target;
         let list = options.list(namespace).map_err(of_options("ListOptions"))?;
         let delete = options
-            .delete(&body::document(&self.headers, &self.body)?)
+            .delete(&body::document(&self.headers, &self.body)?, &self.by)
             .map_err(of_options("DeleteOptions"))?;
         let keys = resource.keys(&list.selection).await?;
         // Futures do nothing before they are polled.
@@ -404,10 +407,14 @@ impl RestCall<'_> {
         options: &RequestOptions,
     ) -> Result<RestAnswer, CallRefusal> {
         let document = body::document(&self.headers, &self.body)?;
-        let effect = options.effect()?;
+        let terms = ChangeTerms {
+            by: &self.by,
+            effect: options.effect()?,
+            fence: None,
+        };
         let RequestTarget { resource, .. } = self.target;
         resource
-            .act(&self.target.key(), act, &document, effect)
+            .act(&self.target.key(), act, &document, terms)
             .await?;
         let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
         Ok(answer::document(StatusCode::CREATED, &status))

@@ -1,5 +1,7 @@
 //! The query options of a request.
 
+use std::sync::Arc;
+
 use axum::extract::Query;
 use http::{HeaderMap, Uri, header};
 use podplane_api::{
@@ -11,6 +13,7 @@ use podplane_proto::{
     error::ApiError,
     wire::{Preconditions, Propagation},
 };
+use podplane_service_runtime::identity::Identity;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -191,7 +194,11 @@ impl RequestOptions {
 
     /// The options of a write. A client that names no field manager is recorded by the first word
     /// of its user agent.
-    pub(crate) fn write(&self, headers: &HeaderMap) -> Result<WriteOptions, ApiError> {
+    pub(crate) fn write(
+        &self,
+        headers: &HeaderMap,
+        by: &Arc<Identity>,
+    ) -> Result<WriteOptions, ApiError> {
         let validation = match self.field_validation.as_str() {
             "Strict" => FieldValidation::Strict,
             "" | "Warn" => FieldValidation::Warn,
@@ -215,7 +222,7 @@ impl RequestOptions {
             write: WriteParams {
                 effect: self.effect()?,
                 manager: Some(manager),
-                fence: None,
+                ..WriteParams::by(Arc::clone(by))
             },
             validation,
             duplicates: Vec::new(),
@@ -248,8 +255,12 @@ impl RequestOptions {
     }
 
     /// The options of a deletion: those of the body, else those of the query.
-    pub(super) fn delete(&self, body: &Value) -> Result<DeleteOptions, ApiError> {
-        let mut options = delete_options(body)?;
+    pub(super) fn delete(
+        &self,
+        body: &Value,
+        by: &Arc<Identity>,
+    ) -> Result<DeleteOptions, ApiError> {
+        let mut options = delete_options(body, by)?;
         options.grace_period_seconds = match options.grace_period_seconds {
             None => integer("gracePeriodSeconds", &self.grace_period_seconds)?,
             given => given,
@@ -380,7 +391,7 @@ struct DeletePreconditions {
 }
 
 /// metav1.DeleteOptions of a body; an absent one is the default.
-pub(super) fn delete_options(body: &Value) -> Result<DeleteOptions, ApiError> {
+pub(super) fn delete_options(body: &Value, by: &Arc<Identity>) -> Result<DeleteOptions, ApiError> {
     let body: Option<DeleteBody> = Option::deserialize(body)
         .map_err(|error| error::bad_request(format!("DeleteOptions cannot be read: {error}")))?;
     let body = body.unwrap_or_default();
@@ -400,6 +411,7 @@ pub(super) fn delete_options(body: &Value) -> Result<DeleteOptions, ApiError> {
         resource_version,
     } = body.preconditions.unwrap_or_default();
     Ok(DeleteOptions {
+        by: Arc::clone(by),
         grace_period_seconds: body.grace_period_seconds,
         preconditions: Preconditions {
             uid,

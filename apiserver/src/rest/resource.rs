@@ -24,8 +24,8 @@ use crate::{
     cache::{INITIAL_EVENTS_END, Query},
     error,
     registry::{
-        DeleteOptions, ListPage, ObjectPart, Patch, Registry, StreamEvent, WatchOptions,
-        WriteEffect,
+        ChangeTerms, DeleteOptions, ListPage, ObjectPart, Patch, Registry, StreamEvent,
+        WatchOptions,
     },
 };
 
@@ -165,7 +165,7 @@ pub(crate) trait Resource: Send + Sync {
         _key: &'a ObjectKey,
         _act: Subresource,
         _document: &'a Value,
-        _effect: WriteEffect,
+        _terms: ChangeTerms<'a>,
     ) -> BoxFuture<'a, Result<(), ApiError>> {
         not_a_verb()
     }
@@ -321,10 +321,10 @@ impl<K: Strategy> Resource for Registry<K> {
         key: &'a ObjectKey,
         act: Subresource,
         document: &'a Value,
-        effect: WriteEffect,
+        terms: ChangeTerms<'a>,
     ) -> BoxFuture<'a, Result<(), ApiError>> {
         match self.actions() {
-            Some(own) => own.act(self, key, act, document, effect),
+            Some(own) => own.act(self, key, act, document, terms),
             None => async move { Err(error::not_found::<K>(&key.name)) }.boxed(),
         }
     }

@@ -1,8 +1,7 @@
 //! Reviews, which are answered and never stored: the caller's identity, and its permissions.
 //!
-//! There is no authentication, so every client is the user that Kubernetes assumes for a client
-//! without credentials. There is no authorization, so everybody may do whatever the server can do;
-//! for everything else the answer is *no*, with that reason.
+//! There is no authorization, so everybody may do whatever the server can do; for everything else the
+//! answer is *no*, with that reason.
 
 use std::sync::Arc;
 
@@ -18,6 +17,7 @@ use podplane_api::{
     validation::{ErrorList, FieldPath},
 };
 use podplane_proto::error::ApiError;
+use podplane_service_runtime::identity::Identity;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
@@ -27,9 +27,6 @@ use super::{
     resource::{KindNames, Resource, WriteAnswer},
 };
 use crate::error;
-
-const ANYBODY: &str = "system:anonymous";
-const GROUP: &str = "system:unauthenticated";
 
 /// A resource or sub-resource, with its verbs.
 #[derive(Clone, Debug)]
@@ -159,17 +156,28 @@ fn reviewed_user(
     options: &WriteOptions,
 ) -> Result<WriteAnswer, ApiError> {
     let answer = |review: &mut SelfSubjectReview| {
-        let user_info = UserInfo {
-            username: Some(ANYBODY.into()),
-            groups: Some(vec![GROUP.into()]),
-            ..UserInfo::default()
-        };
         review.status = Some(SelfSubjectReviewStatus {
-            user_info: Some(user_info),
+            user_info: Some(user_info(&options.write.by)),
         });
         ErrorList::new()
     };
     answered("SelfSubjectReview", document, options, answer)
+}
+
+/// The form of an identity in reviews. Empty fields are absent.
+fn user_info(identity: &Identity) -> UserInfo {
+    let Identity {
+        user,
+        uid,
+        groups,
+        extra,
+    } = identity;
+    UserInfo {
+        username: Some(user.clone()),
+        uid: Some(uid.clone()).filter(|uid| !uid.is_empty()),
+        groups: Some(groups.clone()).filter(|groups| !groups.is_empty()),
+        extra: Some(extra.clone()).filter(|extra| !extra.is_empty()),
+    }
 }
 
 fn access(
@@ -283,7 +291,7 @@ mod tests {
 
     fn strict() -> WriteOptions {
         WriteOptions {
-            write: WriteParams::default(),
+            write: WriteParams::by_server(),
             validation: FieldValidation::Strict,
             duplicates: Vec::new(),
         }
@@ -345,12 +353,27 @@ mod tests {
     }
 
     #[test]
-    fn every_user_is_anonymous() {
+    fn a_review_of_oneself_has_all_of_the_identity() {
         let document = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview", "metadata": {}});
-        let answer = reviewed_user(&[], document, &strict()).unwrap();
-        let user = &answer.document["status"]["userInfo"];
-        assert_eq!(user["username"], ANYBODY);
-        assert_eq!(user["groups"], json!([GROUP]));
+        let mut options = strict();
+        for (identity, user_info) in [
+            (
+                Identity::anonymous(),
+                json!({"username": "system:anonymous", "groups": ["system:unauthenticated"]}),
+            ),
+            (
+                Identity {
+                    uid: "7".to_owned(),
+                    extra: [("project".to_owned(), vec!["x".to_owned()])].into(),
+                    ..Identity::new("ada", ["dev"])
+                },
+                json!({"username": "ada", "uid": "7", "groups": ["dev"], "extra": {"project": ["x"]}}),
+            ),
+        ] {
+            options.write.by = Arc::new(identity);
+            let answer = reviewed_user(&[], document.clone(), &options).unwrap();
+            assert_eq!(answer.document["status"]["userInfo"], user_info);
+        }
     }
 
     #[test]

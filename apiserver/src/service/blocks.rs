@@ -20,14 +20,14 @@ use podplane_proto::{
 };
 use tonic::{Request, Response, Status};
 
-use super::{fence, methods::terms, status};
+use super::{status, write_params};
 use crate::{
     admission::{
         BlockHold, BlockRecordId, Claimant, HoldMove, KeyedBlockRecord, NodeBlockAdmission,
         RecordState, RecordTransition,
     },
     error,
-    registry::Registry,
+    registry::{ChangeTerms, Registry, WriteParams},
 };
 
 const MAX_ASSIGNMENTS: usize = 1000;
@@ -67,14 +67,14 @@ impl BlockService for BlockRecords {
         &self,
         request: Request<AssignBlocksRequest>,
     ) -> Result<Response<AssignBlocksResponse>, Status> {
-        let (fence, AssignBlocksRequest { assignments }) =
+        let (write, AssignBlocksRequest { assignments }) =
             self.begin(request).await.map_err(status::of)?;
         at_most(MAX_ASSIGNMENTS, "assignments", assignments.len()).map_err(status::of)?;
         // Each is its own commit; concurrent commits share a sync of the disk.
         let assign = assignments.into_iter().map(|assignment| {
-            let fence = fence.as_ref();
+            let terms = write.terms();
             async move {
-                let result = match self.assign(assignment, fence).await {
+                let result = match self.assign(assignment, terms).await {
                     Ok(version) => assignment_result::Result::ResourceVersion(version),
                     Err(error) => assignment_result::Result::Refusal(refusal(error)),
                 };
@@ -91,11 +91,11 @@ impl BlockService for BlockRecords {
         &self,
         request: Request<UpdateBlocksRequest>,
     ) -> Result<Response<UpdateBlocksResponse>, Status> {
-        let (fence, UpdateBlocksRequest { updates }) =
+        let (write, UpdateBlocksRequest { updates }) =
             self.begin(request).await.map_err(status::of)?;
         at_most(MAX_UPDATES, "updates", updates.len()).map_err(status::of)?;
         let update = updates.into_iter().map(|update| {
-            let fence = fence.as_ref();
+            let fence = write.fence.as_ref();
             async move {
                 let result = match self.update(update, fence).await {
                     Ok(block) => block_update_result::Result::Block(block),
@@ -113,16 +113,16 @@ impl BlockService for BlockRecords {
 
 impl BlockRecords {
     /// Unwraps a request and checks its fence, if it has one.
-    async fn begin<T>(&self, request: Request<T>) -> Result<(Option<Fence>, T), ApiError> {
-        let fence = fence(request.metadata().as_ref())?;
-        self.blocks.check_fence(fence.as_ref()).await?;
-        Ok((fence, request.into_inner()))
+    async fn begin<T>(&self, request: Request<T>) -> Result<(WriteParams, T), ApiError> {
+        let write = write_params(request.metadata().as_ref(), request.extensions())?;
+        self.blocks.check_fence(write.fence.as_ref()).await?;
+        Ok((write, request.into_inner()))
     }
 
     async fn assign(
         &self,
         assignment: Assignment,
-        fence: Option<&Fence>,
+        terms: ChangeTerms<'_>,
     ) -> Result<String, ApiError> {
         let Assignment {
             name,
@@ -136,7 +136,7 @@ impl BlockRecords {
             resource_version,
             pod_cidrs,
         };
-        let assigned = self.nodes.assign_pod_cidrs(&request, terms(fence)).await?;
+        let assigned = self.nodes.assign_pod_cidrs(&request, terms).await?;
         Ok(assigned.resource_version().to_owned())
     }
 

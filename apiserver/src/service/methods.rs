@@ -13,7 +13,6 @@ use podplane_api::{
 use podplane_proto::{
     codec,
     error::ApiError,
-    fence::Fence,
     transport::{Encoded, Wire, WireCodec},
     wire::{
         AssignPodCidrsRequest, BindPodRequest, DeleteRequest, GetRequest, ListRequest, ObjectList,
@@ -28,8 +27,7 @@ use crate::{
     cache::Query,
     error,
     registry::{
-        ChangeTerms, DeleteOptions, Freshness, ListPage, ObjectPart, Registry, WriteEffect,
-        WriteParams,
+        DeleteOptions, Freshness, ListPage, ObjectPart, Registry, WriteEffect, WriteParams,
     },
     rest::resource::Resource,
 };
@@ -37,14 +35,10 @@ use crate::{
 pub(super) fn call<K: Strategy>(
     service: &KindService<K>,
     verb: Verb,
-    fence: Option<Fence>,
+    write: WriteParams,
     request: http::Request<Body>,
 ) -> Response {
     let registry = service.registry.clone();
-    let write = WriteParams {
-        fence,
-        ..WriteParams::default()
-    };
     match verb {
         Verb::Create => encoded(request, move |WriteRequest { object }| async move {
             encode(&registry.create(decode(object)?, &write).await?)
@@ -61,10 +55,10 @@ pub(super) fn call<K: Strategy>(
             let entry = registry.get(&key::<K>(namespace, name)).await?;
             Ok(entry.message.clone())
         }),
-        Verb::Patch => patched(registry, ObjectPart::Main, write.fence, request),
-        Verb::PatchStatus => patched(registry, ObjectPart::Status, write.fence, request),
+        Verb::Patch => patched(registry, ObjectPart::Main, write, request),
+        Verb::PatchStatus => patched(registry, ObjectPart::Status, write, request),
         Verb::Delete => encoded(request, move |request: DeleteRequest| async move {
-            let (key, options) = deletion::<K>(request, write.fence)?;
+            let (key, options) = deletion::<K>(request, write)?;
             encode(&registry.delete(&key, &options).await?)
         }),
         Verb::List => list(registry, request),
@@ -90,7 +84,7 @@ pub(super) fn call<K: Strategy>(
 /// The object to delete, and the options of its deletion.
 fn deletion<K: Object>(
     request: DeleteRequest,
-    fence: Option<Fence>,
+    write: WriteParams,
 ) -> Result<(ObjectKey, DeleteOptions), ApiError> {
     let DeleteRequest {
         namespace,
@@ -99,7 +93,9 @@ fn deletion<K: Object>(
         preconditions,
         propagation_policy,
     } = request;
+    let WriteParams { by, fence, .. } = write;
     let options = DeleteOptions {
+        by,
         grace_period_seconds,
         preconditions: preconditions.unwrap_or_default(),
         propagation: Propagation::parse(propagation_policy.as_deref().unwrap_or_default())?,
@@ -111,16 +107,16 @@ fn deletion<K: Object>(
 
 /// The methods of pods that no other kind has; `budgets` may refuse evictions.
 pub(crate) fn of_pods(budgets: Registry<PodDisruptionBudget>) -> NarrowMethods<Pod> {
-    Arc::new(move |registry, method, fence, request| {
+    Arc::new(move |registry, method, write, request| {
         let (registry, budgets) = (registry.clone(), budgets.clone());
         match method {
             "BindPod" => encoded(request, move |mut request: BindPodRequest| async move {
                 request.namespace = or_default::<Pod>(request.namespace);
-                encode(&registry.bind(&request, terms(fence.as_ref())).await?)
+                encode(&registry.bind(&request, write.terms()).await?)
             }),
             // The request has the fields of a deletion.
             "EvictPod" => encoded(request, move |request: DeleteRequest| async move {
-                let (key, options) = deletion::<Pod>(request, fence)?;
+                let (key, options) = deletion::<Pod>(request, write)?;
                 encode(&registry.evict(&budgets, &key, &options).await?)
             }),
             _ => unknown::<Pod>(method),
@@ -130,13 +126,12 @@ pub(crate) fn of_pods(budgets: Registry<PodDisruptionBudget>) -> NarrowMethods<P
 
 /// The methods of nodes that no other kind has.
 pub(crate) fn of_nodes() -> NarrowMethods<Node> {
-    Arc::new(|registry, method, fence, request| {
+    Arc::new(|registry, method, write, request| {
         let registry = registry.clone();
         match method {
             "AssignPodCIDRs" => {
                 encoded(request, move |request: AssignPodCidrsRequest| async move {
-                    let terms = terms(fence.as_ref());
-                    encode(&registry.assign_pod_cidrs(&request, terms).await?)
+                    encode(&registry.assign_pod_cidrs(&request, write.terms()).await?)
                 })
             }
             _ => unknown::<Node>(method),
@@ -144,17 +139,10 @@ pub(crate) fn of_nodes() -> NarrowMethods<Node> {
     })
 }
 
-pub(super) fn terms(fence: Option<&Fence>) -> ChangeTerms<'_> {
-    ChangeTerms {
-        fence,
-        ..ChangeTerms::default()
-    }
-}
-
 fn patched<K: Strategy>(
     registry: Registry<K>,
     part: ObjectPart,
-    fence: Option<Fence>,
+    write: WriteParams,
     request: http::Request<Body>,
 ) -> Response {
     encoded(request, move |mut request: PatchRequest| async move {
@@ -162,7 +150,7 @@ fn patched<K: Strategy>(
             std::mem::take(&mut request.namespace),
             std::mem::take(&mut request.name),
         );
-        encode(&patch(&registry, &key, part, fence, request).await?)
+        encode(&patch(&registry, &key, part, write, request).await?)
     })
 }
 

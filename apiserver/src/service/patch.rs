@@ -5,12 +5,11 @@ use http::HeaderMap;
 use podplane_api::{ObjectKey, strategy::Strategy};
 use podplane_proto::{
     error::ApiError,
-    fence::Fence,
     wire::{PatchRequest, PatchType},
 };
 
 use crate::{
-    registry::{ObjectPart, Patch, Registry},
+    registry::{ObjectPart, Patch, Registry, WriteParams},
     rest::{
         body,
         patch::read,
@@ -25,7 +24,7 @@ pub(super) async fn patch<K: Strategy>(
     registry: &Registry<K>,
     key: &ObjectKey,
     part: ObjectPart,
-    fence: Option<Fence>,
+    write: WriteParams,
     request: PatchRequest,
 ) -> Result<K, ApiError> {
     let patch_type = request.r#type();
@@ -46,7 +45,8 @@ pub(super) async fn patch<K: Strategy>(
         *config = place(std::mem::take(config), names, &key.namespace, &key.name)?;
         *force = is_forced;
     }
-    let mut options = options.write(&HeaderMap::new())?;
+    let WriteParams { by, fence, .. } = write;
+    let mut options = options.write(&HeaderMap::new(), &by)?;
     options.write.fence = fence;
     if !is_recorded {
         options.write.manager = None;

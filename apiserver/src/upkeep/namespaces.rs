@@ -76,18 +76,13 @@ impl Upkeep {
 
     /// Advances an ending namespace; returns true if there is nothing more to do for it.
     async fn end(&self, key: &ObjectKey) -> Result<bool, ApiError> {
-        let mut found = 0;
         for kind in &self.kinds {
             if kind.prefix_in(&key.name).is_some() {
-                found += kind.empty(&key.name).await?;
+                kind.empty(&key.name).await?;
             }
         }
-        if found > 0 {
-            // Objects that were deleted at once are gone already; the next round sees it.
-            return Ok(false);
-        }
-        // Checked again by the commit, since an object may have been created before deletion began
-        // and acknowledged after the check.
+        // Checked by the commit: objects with a grace period or finalizers stay for a while, and an
+        // object may have been created before deletion began and acknowledged after the check.
         let nothing_left = self
             .kinds
             .iter()

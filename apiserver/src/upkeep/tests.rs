@@ -24,12 +24,15 @@ impl UpkeepFixture {
         let position = feeder.position();
         let (namespaces, events) = (Arc::new(KindCache::new()), Arc::new(KindCache::new()));
         let classes = Arc::new(KindCache::new());
+        let accounts = Arc::new(KindCache::new());
         feeder.add(namespaces.clone());
         feeder.add(events.clone());
         feeder.add(classes.clone());
+        feeder.add(accounts.clone());
         let namespaces = Registry::new(engine.clone(), namespaces, position.clone());
         let events = Registry::new(engine.clone(), events, position.clone());
         let classes = Registry::new(engine.clone(), classes, position.clone());
+        let accounts = Registry::new(engine.clone(), accounts, position.clone());
         let feed = feeder.fill(&engine).await.unwrap();
         let mut running = JoinSet::new();
         running.spawn(async move { feed.run().await.unwrap() });
@@ -37,6 +40,7 @@ impl UpkeepFixture {
             engine: engine.clone(),
             position: position.clone(),
             namespaces,
+            accounts,
             classes,
             kinds: Vec::new(),
             bounds: HistoryBounds::default(),
@@ -56,7 +60,7 @@ impl UpkeepFixture {
         self.events
             .create(
                 serde_json::from_value(event).unwrap(),
-                &WriteParams::default(),
+                &WriteParams::by_server(),
             )
             .await
             .unwrap();

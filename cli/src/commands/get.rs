@@ -22,8 +22,9 @@ const NAME: &str = "NAME";
 ///
 /// `ls` is an alias. Kinds: nodes (no), pods (po), events (ev), namespaces (ns), services (svc),
 /// leases, deployments (deploy), replicasets (rs), controllerrevisions, poddisruptionbudgets (pdb),
-/// priorityclasses (pc), clustercidrs; and blocks: the pod CIDRs assigned to nodes, with their
-/// holders.
+/// priorityclasses (pc), serviceaccounts (sa), roles, clusterroles, rolebindings,
+/// clusterrolebindings, certificatesigningrequests (csr), clustercidrs; and blocks: the pod CIDRs
+/// assigned to nodes, with their holders.
 #[derive(Debug, clap::Args)]
 #[command(
     visible_alias = "ls",

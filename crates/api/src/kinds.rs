@@ -9,7 +9,10 @@
 //! REST paths and gRPC services of the API server, the kinds of the command line, the garbage
 //! collector's watches, and the generated `.proto` files and OpenAPI definitions (ADR 0034).
 
+mod certificate_signing_request;
 mod cluster_cidr;
+mod cluster_role;
+mod cluster_role_binding;
 mod controller_revision;
 mod deployment;
 pub mod event;
@@ -20,7 +23,10 @@ pub mod pod;
 pub mod pod_disruption_budget;
 pub mod priority_class;
 mod replica_set;
+mod role;
+mod role_binding;
 mod service;
+pub mod service_account;
 
 pub use namespace::SYSTEM_NAMESPACES;
 
@@ -44,6 +50,12 @@ macro_rules! stored_kinds {
             ControllerRevision: $crate::apps::ControllerRevision,
             PodDisruptionBudget: $crate::policy::PodDisruptionBudget,
             PriorityClass: $crate::scheduling::PriorityClass,
+            ServiceAccount: $crate::core::ServiceAccount,
+            Role: $crate::rbac::Role,
+            ClusterRole: $crate::rbac::ClusterRole,
+            RoleBinding: $crate::rbac::RoleBinding,
+            ClusterRoleBinding: $crate::rbac::ClusterRoleBinding,
+            CertificateSigningRequest: $crate::certificates::CertificateSigningRequest,
             ClusterCIDR: $crate::networking::ClusterCIDR,
         }
     };

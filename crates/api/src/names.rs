@@ -67,6 +67,17 @@ pub fn dns1123_subdomain(text: &str) -> Vec<String> {
     broken
 }
 
+/// Checks a name that is only a part of a path, such as that of a role: `system:node`.
+pub fn path_segment(text: &str) -> Vec<String> {
+    if text == "." || text == ".." {
+        return vec![format!("may not be '{text}'")];
+    }
+    let forbidden = ["/", "%"].into_iter().filter(|part| text.contains(part));
+    forbidden
+        .map(|part| format!("may not contain '{part}'"))
+        .collect()
+}
+
 /// Checks a label or annotation key, a finalizer or a resource: a name of at most 63 characters,
 /// with an optional subdomain and `/` before it.
 pub fn qualified_name(text: &str) -> Vec<String> {
@@ -183,6 +194,19 @@ mod tests {
         for port in ["http", "a1", "a-b"] {
             assert_eq!(port_name(port), Vec::<String>::new(), "{port}");
         }
+    }
+
+    #[test]
+    fn path_segments_have_no_separators() {
+        for name in ["a", "system:node", "A b", "...", "a.b"] {
+            assert_eq!(path_segment(name), Vec::<String>::new(), "{name}");
+        }
+        assert_eq!(path_segment("."), ["may not be '.'"]);
+        assert_eq!(path_segment(".."), ["may not be '..'"]);
+        assert_eq!(
+            path_segment("a/%"),
+            ["may not contain '/'", "may not contain '%'"]
+        );
     }
 
     #[test]

@@ -64,3 +64,9 @@ pub trait TableRow: Object {
 pub fn created<K: Object>(object: &K, now: Timestamp) -> String {
     age::since(object.metadata().creation_timestamp.as_ref(), now)
 }
+
+/// The time of an object's creation, for kinds that show it instead of the age.
+pub(crate) fn created_at<K: Object>(object: &K) -> String {
+    let created = object.metadata().creation_timestamp.as_ref();
+    created.map_or_else(|| "<unknown>".into(), |time| time.0.to_string())
+}

@@ -4,6 +4,8 @@ pub(crate) mod conditions;
 pub mod field;
 pub(crate) mod metadata;
 pub(crate) mod node_selector;
+pub(crate) mod pem;
+pub(crate) mod rbac;
 pub(crate) mod resources;
 pub(crate) mod taints;
 pub(crate) mod workload;

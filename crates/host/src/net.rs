@@ -122,6 +122,37 @@ impl AsyncWrite for Stream {
     }
 }
 
+/// The other end of an accepted connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RemoteEnd {
+    /// A TCP address.
+    Tcp(SocketAddr),
+    /// A process on this machine, connected to a unix socket; `None` if the kernel does not say
+    /// which.
+    Unix(Option<PeerCredentials>),
+    /// A task of the same simulation.
+    Pipe,
+}
+
+/// The process that connected to a unix socket (`SO_PEERCRED`): as it was when it connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerCredentials {
+    /// The effective user id, as the user namespace of this process sees it.
+    pub uid: u32,
+    /// The process id; `None` if the process is in a pid namespace that cannot be seen from here.
+    pub pid: Option<i32>,
+}
+
+impl PeerCredentials {
+    fn of(stream: &UnixStream) -> Option<Self> {
+        let credentials = stream.peer_cred().ok()?;
+        Some(Self {
+            uid: credentials.uid(),
+            pid: credentials.pid().filter(|pid| *pid > 0),
+        })
+    }
+}
+
 /// A socket that accepts connections.
 #[derive(Debug)]
 pub struct Listener(Socket);
@@ -179,26 +210,27 @@ impl Listener {
         }
     }
 
-    /// The next connection, over TCP without Nagle's delay.
+    /// The next connection, over TCP without Nagle's delay, and its other end.
     ///
     /// # Errors
     ///
     /// The operating system's, after which the socket may be asked again.
-    pub fn poll_accept(&self, context: &mut Context<'_>) -> Poll<io::Result<Stream>> {
+    pub fn poll_accept(&self, context: &mut Context<'_>) -> Poll<io::Result<(Stream, RemoteEnd)>> {
         match &self.0 {
             Socket::Tcp(socket) => socket.poll_accept(context).map(|accepted| {
-                let (stream, _) = accepted?;
+                let (stream, address) = accepted?;
                 // Only its delay is worse if that fails, and an error could end the server.
                 _ = stream.set_nodelay(true);
-                Ok(Stream(Connected::Tcp(stream)))
+                Ok((Stream(Connected::Tcp(stream)), RemoteEnd::Tcp(address)))
             }),
-            Socket::Unix(socket) => socket
-                .poll_accept(context)
-                .map_ok(|(stream, _)| Stream(Connected::Unix(stream))),
+            Socket::Unix(socket) => socket.poll_accept(context).map_ok(|(stream, _)| {
+                let remote = RemoteEnd::Unix(PeerCredentials::of(&stream));
+                (Stream(Connected::Unix(stream)), remote)
+            }),
             #[cfg(feature = "simulation")]
             Socket::Queue(_, accepted) => {
                 let next = accepted.poll_next(context);
-                next.map(|pipe| Ok(Stream(Connected::Pipe(pipe))))
+                next.map(|pipe| Ok((Stream(Connected::Pipe(pipe)), RemoteEnd::Pipe)))
             }
         }
     }

@@ -20,7 +20,7 @@ async fn an_hour(seed: u64) -> (String, SystemTime) {
     let mut tasks = JoinSet::new();
     task::spawn(&mut tasks, async move {
         let accepted = poll_fn(|context| listener.poll_accept(context)).await;
-        let mut stream = accepted.expect("a client");
+        let (mut stream, _) = accepted.expect("a client");
         clock::sleep(Duration::from_secs(3600)).await;
         let text = random::uuid().to_string();
         let told = stream.write_all(text.as_bytes()).await;

@@ -176,7 +176,7 @@ fn refused(refusal: &Refusal, is_grpc: bool) -> Response<Body> {
 }
 
 /// A failure as gRPC clients read it, or as Kubernetes' `Status`, whose message kubectl shows.
-fn failure(
+pub(crate) fn failure(
     (code, reason): (StatusCode, &str),
     grpc: Code,
     message: &str,

@@ -1,7 +1,7 @@
 //! The runtime that every service process shares: logging, shutdown, ownership of tasks, gRPC and
 //! HTTP servers, metrics, health and traces.
 //!
-//! It never depends on podplane's objects. Start reading at [`process`].
+//! It knows none of the objects that podplane serves. Start reading at [`process`].
 
 #![warn(missing_docs)]
 #![cfg_attr(
@@ -9,9 +9,11 @@
     expect(clippy::disallowed_methods, reason = "tests are outside of the seam")
 )]
 
+pub mod authentication;
 pub mod boundary;
 pub mod files;
 pub mod logging;
+pub mod peer;
 pub mod process;
 pub mod server;
 pub mod shutdown;
@@ -23,5 +25,6 @@ mod probes;
 mod reflection;
 mod usage;
 
+pub use podplane_access::identity;
 pub use process::{Process, Services};
 pub use tasks::Tasks;

@@ -8,6 +8,7 @@ use std::{
     os::unix::fs::FileTypeExt as _,
     path::{Path, PathBuf},
     str::FromStr,
+    sync::Arc,
 };
 
 use futures::stream;
@@ -18,7 +19,9 @@ use tower::layer::layer_fn;
 
 use self::connection::Connection;
 use crate::{
+    authentication::{AuthenticationService, Authenticator, PeerAuthenticator},
     boundary::{AllowedHosts, Boundary, BoundaryMetrics, BoundaryService},
+    peer::Peer,
     trace::AdoptContext,
 };
 
@@ -111,6 +114,7 @@ pub struct Listener {
     socket: net::Listener,
     address: Listen,
     hosts: AllowedHosts,
+    authenticator: Arc<dyn Authenticator>,
 }
 
 impl Listener {
@@ -134,6 +138,7 @@ impl Listener {
                     socket,
                     address,
                     hosts: AllowedHosts::default(),
+                    authenticator: Arc::new(PeerAuthenticator::new()),
                 })
             }
             Listen::Unix(path) if path.as_os_str().len() > MAX_SOCKET_PATH => {
@@ -145,6 +150,7 @@ impl Listener {
                     socket,
                     address: listen.clone(),
                     hosts: AllowedHosts::default(),
+                    authenticator: Arc::new(PeerAuthenticator::new()),
                 })
             }
         }
@@ -167,6 +173,15 @@ impl Listener {
     #[must_use]
     pub fn allowing(self, hosts: AllowedHosts) -> Self {
         Self { hosts, ..self }
+    }
+
+    /// Authenticates requests by `authenticator`, and not by their peer alone.
+    #[must_use]
+    pub fn authenticating(self, authenticator: Arc<dyn Authenticator>) -> Self {
+        Self {
+            authenticator,
+            ..self
+        }
     }
 
     /// The address, with the actual port for port 0.
@@ -209,18 +224,28 @@ impl Listener {
             service,
             boundary: boundary.clone(),
         };
+        let authenticator = self.authenticator;
+        let authenticated = move |service| AuthenticationService {
+            service,
+            authenticator: Arc::clone(&authenticator),
+        };
         let server = Server::builder()
             .accept_http1(true)
             .max_concurrent_streams(MAX_STREAMS)
             .http2_max_header_list_size(MAX_HEADER_BYTES)
             .layer(layer_fn(AdoptContext))
             .layer(layer_fn(bounded))
+            .layer(layer_fn(authenticated))
             .add_routes(routes);
         tracing::info!(address = %self.address, "serving");
         let stop = stop.cancelled_owned();
         let incoming = stream::poll_fn(move |context| {
             let accepted = self.socket.poll_accept(context);
-            accepted.map_ok(Connection).map(Some)
+            let connection = |(stream, remote)| Connection {
+                stream,
+                peer: Peer::from(remote),
+            };
+            accepted.map_ok(connection).map(Some)
         });
         Ok(server.serve_with_incoming_shutdown(incoming, stop).await?)
     }

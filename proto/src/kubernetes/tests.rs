@@ -163,7 +163,14 @@ fn objects_round_trip() {
         "data": {"spec": [1.5, null]},
         "revision": 3
     });
-    for object in [deployment(), event, review, revision] {
+    let request = json!({
+        "apiVersion": "certificates.k8s.io/v1",
+        "kind": "CertificateSigningRequest",
+        "metadata": {"name": "a"},
+        "spec": {"request": "AP/+", "signerName": "a.b/c", "extra": {"k": ["a", "b"]}},
+        "status": {"certificate": "AA=="}
+    });
+    for object in [deployment(), event, review, revision, request] {
         let mut back = decode(&encode(&object).unwrap()).unwrap();
         // Structs that are not pointers are present, as in Go.
         prune(&mut back, &object);

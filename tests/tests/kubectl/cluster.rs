@@ -90,6 +90,24 @@ fn api_resources(kubectl: &Kubectl) {
             "priorityclasses",
             "pc scheduling.k8s.io/v1 false PriorityClass",
         ),
+        ("serviceaccounts", "sa v1 true ServiceAccount"),
+        ("roles", "rbac.authorization.k8s.io/v1 true Role"),
+        (
+            "clusterroles",
+            "rbac.authorization.k8s.io/v1 false ClusterRole",
+        ),
+        (
+            "rolebindings",
+            "rbac.authorization.k8s.io/v1 true RoleBinding",
+        ),
+        (
+            "clusterrolebindings",
+            "rbac.authorization.k8s.io/v1 false ClusterRoleBinding",
+        ),
+        (
+            "certificatesigningrequests",
+            "csr certificates.k8s.io/v1 false CertificateSigningRequest",
+        ),
         ("clustercidrs", "networking.x-k8s.io/v1 false ClusterCIDR"),
     ] {
         assert_eq!(row(&table, name)[1..].join(" "), rest);
@@ -120,10 +138,12 @@ fn api_versions(kubectl: &Kubectl) {
         "apps/v1",
         "authentication.k8s.io/v1",
         "authorization.k8s.io/v1",
+        "certificates.k8s.io/v1",
         "coordination.k8s.io/v1",
         "events.k8s.io/v1",
         "networking.x-k8s.io/v1",
         "policy/v1",
+        "rbac.authorization.k8s.io/v1",
         "scheduling.k8s.io/v1",
         "v1",
     ] {

@@ -4,6 +4,7 @@
 //! Expected texts are those that kubectl prints of a cluster of the reference.
 //! `PODPLANE_CASE=drain` runs only the cases whose name has `drain` in it.
 
+mod access;
 mod apps;
 mod cluster;
 mod looking;
@@ -55,6 +56,11 @@ async fn kubectl_manages_deployments() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn kubectl_queries_the_server() -> Result<()> {
     run(VersionOrder::Together, cluster::CASES).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kubectl_manages_access() -> Result<()> {
+    run(VersionOrder::Together, access::CASES).await
 }
 
 /// One version after the other: draining a node evicts the pods of all versions.

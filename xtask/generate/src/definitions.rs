@@ -41,6 +41,10 @@ const MOVED_TO: &str = "io.x-k8s.networking.v1.";
 const MOVED: [&str; 3] = ["ClusterCIDR", "ClusterCIDRList", "ClusterCIDRSpec"];
 const MOVED_OUTPUT: &str = "crates/api/schema/cluster-cidr.json";
 
+/// The list item keys that an item may omit and that have no default: an item without the key is
+/// refused where items are matched by keys.
+const WITHOUT_DEFAULT: [(&str, &str); 1] = [("io.k8s.api.core.v1.ObjectReference", "name")];
+
 /// The definitions to keep, with all that they refer to, besides those of stored kinds.
 const ROOTS: &[&str] = &[
     "io.k8s.api.authentication.v1.SelfSubjectReview",
@@ -312,6 +316,9 @@ fn key_defaults(
         for key in keys.as_array().into_iter().flatten() {
             if !required.contains(key) {
                 let key = key.as_str().context("a key is not a string")?;
+                if WITHOUT_DEFAULT.contains(&(item, key)) {
+                    continue;
+                }
                 let default = described_default(&all[item]["properties"][key])
                     .with_context(|| format!("missing default for {item}.{key}"))?;
                 found.push((item.to_owned(), key.to_owned(), default));

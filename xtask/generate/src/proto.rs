@@ -320,6 +320,8 @@ fn bare_type(
         (Some("string"), _) => "string".into(),
         (Some("boolean"), _) => "bool".into(),
         (Some("integer"), Some(format @ ("int32" | "int64"))) => format.into(),
+        // A map's values cannot be repeated. This one is a list in JSON too.
+        (Some("array"), _) => "google.protobuf.ListValue".into(),
         (None, _) => {
             let reference =
                 text("$ref").or_else(|| schema.pointer("/allOf/0/$ref").and_then(Value::as_str));

@@ -40,7 +40,7 @@ impl WatchFixture {
         let mut node = Node::default();
         node.metadata.name = Some(name.into());
         self.registry
-            .create(node, &WriteParams::default())
+            .create(node, &WriteParams::by_server())
             .await
             .unwrap()
     }
@@ -211,7 +211,7 @@ async fn an_unread_watch_costs_no_memory_and_expires() {
         labels.insert("update".into(), update.to_string());
         node_a = server
             .registry
-            .update(node_a, ObjectPart::Main, &WriteParams::default())
+            .update(node_a, ObjectPart::Main, &WriteParams::by_server())
             .await
             .unwrap();
         assert_eq!(node(quick.next().await.unwrap().unwrap()), node_a);

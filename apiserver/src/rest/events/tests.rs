@@ -55,7 +55,7 @@ impl EventsFixture {
 
 fn options() -> WriteOptions {
     WriteOptions {
-        write: WriteParams::default(),
+        write: WriteParams::by_server(),
         validation: FieldValidation::Strict,
         duplicates: Vec::new(),
     }

@@ -1,5 +1,6 @@
 //! Pods: defaults, admission of the spec, quality of service, binding.
 
+mod account;
 mod bind;
 mod conditions;
 mod defaults;
@@ -22,6 +23,7 @@ use crate::{
     table::{Column, TableRow},
 };
 
+pub use account::{account_name, set_account};
 pub use bind::bind;
 pub use conditions::{DisruptionSource, is_ready, set_disruption_target};
 pub(super) use defaults::set_template as set_template_defaults;

@@ -82,8 +82,9 @@ fn set_spec(spec: &mut PodSpec) {
     }
 }
 
-/// Sets the fields that Kubernetes' admission sets when a pod is created, except the priority:
-/// see [`set_priority`](super::set_priority).
+/// Sets the fields that Kubernetes' admission sets when a pod is created, except those that depend
+/// on other objects: see [`set_priority`](super::set_priority) and
+/// [`set_account`](super::set_account).
 pub(super) fn admit(spec: &mut PodSpec) {
     tolerate(spec);
 }
@@ -93,6 +94,14 @@ pub(super) fn admit_again(spec: &mut PodSpec, old: &PodSpec) {
     spec.priority = spec.priority.or(old.priority);
     if spec.preemption_policy.is_none() {
         spec.preemption_policy.clone_from(&old.preemption_policy);
+    }
+    if spec.service_account_name.is_none() {
+        spec.service_account_name
+            .clone_from(&old.service_account_name);
+        spec.service_account.clone_from(&old.service_account);
+    }
+    if spec.image_pull_secrets.is_none() {
+        spec.image_pull_secrets.clone_from(&old.image_pull_secrets);
     }
     tolerate(spec);
 }

@@ -1,0 +1,231 @@
+//! The authentication of requests: bearer tokens from a file, and peers of unix sockets.
+
+mod flags;
+mod tokens;
+
+pub use flags::{AuthenticationFlags, AuthenticationMode};
+pub use tokens::TokenFileError;
+
+use std::sync::{Arc, LazyLock};
+
+use http::{HeaderMap, header};
+use podplane_service_runtime::{
+    authentication::{
+        AuthenticationRefusal, Authenticator, Impersonation, PeerAuthenticator, RequestContext,
+    },
+    identity::Identity,
+    peer::Peer,
+};
+
+pub(crate) use tokens::TokenFile;
+
+/// The server itself, by which it writes without a request.
+pub(crate) fn server_identity() -> &'static Arc<Identity> {
+    static SERVER: LazyLock<Arc<Identity>> = LazyLock::new(|| Arc::new(Identity::server()));
+    &SERVER
+}
+
+/// Authenticates the requests of the API server.
+///
+/// The sender of a request is, in this order: the user of its bearer token, the local user by its
+/// unix socket, or the anonymous user. A credential that is not valid refuses the request.
+#[derive(Debug)]
+pub(crate) struct RequestAuthenticator {
+    mode: AuthenticationMode,
+    peers: PeerAuthenticator,
+    tokens: TokenFile,
+}
+
+impl RequestAuthenticator {
+    pub(crate) fn new(mode: AuthenticationMode, tokens: TokenFile) -> Self {
+        Self {
+            mode,
+            peers: PeerAuthenticator::new(),
+            tokens,
+        }
+    }
+
+    fn identity(
+        &self,
+        peer: Option<Peer>,
+        headers: &HeaderMap,
+    ) -> Result<Arc<Identity>, AuthenticationRefusal> {
+        // Another user of the machine is refused even with a token: nobody sends one through a
+        // socket that is not theirs.
+        let local = self.peers.local(peer)?;
+        match bearer_token(headers)? {
+            Some(token) => self.tokens.user(token).ok_or_else(|| {
+                AuthenticationRefusal::Unauthorized("the bearer token is not valid".to_owned())
+            }),
+            None => Ok(local.unwrap_or_else(|| self.peers.anonymous())),
+        }
+    }
+}
+
+impl Authenticator for RequestAuthenticator {
+    fn authenticate(
+        &self,
+        peer: Option<Peer>,
+        headers: &HeaderMap,
+    ) -> Result<RequestContext, AuthenticationRefusal> {
+        let mut context = match self.mode {
+            AuthenticationMode::None => self.peers.authenticate(peer, headers)?,
+            AuthenticationMode::Credentials => RequestContext {
+                identity: self.identity(peer, headers)?,
+                peer,
+                impersonation: None,
+            },
+        };
+        context.impersonation = Impersonation::parse(headers)?;
+        may_impersonate(&context)?;
+        Ok(context)
+    }
+}
+
+/// Refuses every impersonation: there is no authorization yet that could allow one. Carrying the
+/// request out as its sender instead would do more than was asked.
+fn may_impersonate(context: &RequestContext) -> Result<(), AuthenticationRefusal> {
+    let asked = context.impersonation.as_ref();
+    match asked.and_then(|impersonation| impersonation.each().next()) {
+        Some(first) => {
+            let message = first.forbidden(&context.identity.user);
+            Err(AuthenticationRefusal::Forbidden(message))
+        }
+        None => Ok(()),
+    }
+}
+
+/// The bearer token of a request; `None` if it has no `Authorization` header.
+///
+/// Stricter than Kubernetes, which takes a request with another scheme, or with a second space, for
+/// an anonymous one: a client that sent credentials is never anonymous.
+fn bearer_token(headers: &HeaderMap) -> Result<Option<&[u8]>, AuthenticationRefusal> {
+    let refused = |why: &str| Err(AuthenticationRefusal::Unauthorized(why.to_owned()));
+    let mut values = headers.get_all(header::AUTHORIZATION).iter();
+    let Some(value) = values.next() else {
+        return Ok(None);
+    };
+    if values.next().is_some() {
+        return refused("the header Authorization is given more than once");
+    }
+    let value = value.as_bytes();
+    let (scheme, token) = match value.iter().position(|byte| *byte == b' ') {
+        Some(space) => (&value[..space], &value[space + 1..]),
+        None => (value, &[][..]),
+    };
+    let is_token = |byte: &u8| byte.is_ascii_graphic();
+    match scheme.eq_ignore_ascii_case(b"bearer") {
+        true if !token.is_empty() && token.iter().all(is_token) => Ok(Some(token)),
+        _ => refused("the header Authorization must be: Bearer TOKEN"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use podplane_host::net::PeerCredentials;
+
+    use super::*;
+
+    fn authenticator(mode: AuthenticationMode) -> RequestAuthenticator {
+        let tokens = TokenFile::parse("tokens.csv".as_ref(), "s3cret,ada,7,dev\n").unwrap();
+        RequestAuthenticator::new(mode, tokens)
+    }
+
+    fn user(
+        peer: Peer,
+        mode: AuthenticationMode,
+        headers: &[(&'static str, &str)],
+    ) -> Result<String, AuthenticationRefusal> {
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.append(*name, value.parse().unwrap());
+        }
+        let context = authenticator(mode).authenticate(Some(peer), &map)?;
+        Ok(context.identity.user.clone())
+    }
+
+    const TCP: Peer = Peer::Plain(std::net::SocketAddr::new(
+        std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST),
+        9,
+    ));
+
+    fn unix(uid: u32) -> Peer {
+        Peer::Local(Some(PeerCredentials { uid, pid: None }))
+    }
+
+    #[test]
+    fn credentials_that_are_not_understood_are_refused() {
+        let credentials = AuthenticationMode::Credentials;
+        let sent = |value| user(TCP, credentials, &[("authorization", value)]);
+        for value in ["Bearer s3cret", "bearer s3cret", "BEARER s3cret"] {
+            assert_eq!(sent(value).unwrap(), "ada", "{value}");
+        }
+        for value in [
+            "",
+            " ",
+            "Bearer",
+            "Bearer ",
+            "Bearer  s3cret",
+            "Bearer s3cret ",
+            "Bearer s3cret,s3cret",
+            "Bearer s3cret s3cret",
+            "Bearer\ts3cret",
+            " Bearer s3cret",
+            "Bearer s3cre",
+            "Bearer s3cret1",
+            "Basic czNjcmV0",
+            "Token s3cret",
+            "s3cret",
+        ] {
+            let refused = sent(value).unwrap_err();
+            assert!(
+                matches!(&refused, AuthenticationRefusal::Unauthorized(why) if !why.contains("s3cre")),
+                "{value:?}: {refused}"
+            );
+        }
+        let twice = [
+            ("authorization", "Bearer s3cret"),
+            ("authorization", "Bearer s3cret"),
+        ];
+        user(TCP, credentials, &twice).unwrap_err();
+    }
+
+    #[test]
+    fn a_token_goes_before_the_peer_and_foreign_peers_are_refused() {
+        let credentials = AuthenticationMode::Credentials;
+        let token = [("authorization", "Bearer s3cret")];
+        let local = podplane_service_runtime::authentication::LOCAL_USER;
+        assert_eq!(user(unix(0), credentials, &[]).unwrap(), local);
+        assert_eq!(user(unix(0), credentials, &token).unwrap(), "ada");
+        assert_eq!(user(TCP, credentials, &[]).unwrap(), "system:anonymous");
+        let bad = [("authorization", "Bearer other")];
+        user(unix(0), credentials, &bad).unwrap_err();
+        user(unix(4711), credentials, &token).unwrap_err();
+    }
+
+    #[test]
+    fn without_authentication_nobody_is_refused() {
+        let none = AuthenticationMode::None;
+        let bad = [("authorization", "Basic x")];
+        assert_eq!(user(TCP, none, &bad).unwrap(), "system:anonymous");
+        assert_eq!(user(unix(4711), none, &[]).unwrap(), "system:anonymous");
+    }
+
+    #[test]
+    fn impersonation_is_refused_in_every_mode() {
+        for mode in [AuthenticationMode::None, AuthenticationMode::Credentials] {
+            let asked = [("impersonate-user", "eve"), ("impersonate-group", "dev")];
+            assert_eq!(
+                user(TCP, mode, &asked).unwrap_err(),
+                AuthenticationRefusal::Forbidden(
+                    "users \"eve\" is forbidden: User \"system:anonymous\" cannot impersonate resource \"users\" in API group \"\" at the cluster scope".to_owned()
+                )
+            );
+            let incomplete = user(TCP, mode, &[("impersonate-group", "dev")]).unwrap_err();
+            assert!(matches!(
+                incomplete,
+                AuthenticationRefusal::Impersonation(_)
+            ));
+        }
+    }
+}

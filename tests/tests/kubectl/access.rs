@@ -1,0 +1,196 @@
+//! ServiceAccounts, roles, bindings and certificate signing requests, which are only stored.
+
+use podplane_tests::kubectl::{Kubectl, KubectlCase};
+use serde_json::json;
+
+use super::{has_lines, header, row};
+
+pub(super) const CASES: &[KubectlCase] = &[
+    ("create serviceaccount", create_account),
+    ("the default serviceaccount", default_account),
+    ("a pod's serviceaccount", account_of_pod),
+    ("create role and rolebinding", roles),
+    ("create clusterrole and clusterrolebinding", cluster_roles),
+    ("certificatesigningrequests", requests),
+];
+
+/// The name of an object in the cluster, which all versions share.
+fn unique(kubectl: &Kubectl, name: &str) -> String {
+    format!("{name}:{}", kubectl.namespace)
+}
+
+fn create_account(kubectl: &Kubectl) {
+    assert_eq!(
+        kubectl.run("create serviceaccount robot").ok(),
+        "serviceaccount/robot created\n"
+    );
+    let table = kubectl.run("get sa").ok();
+    assert_eq!(header(&table), ["NAME", "SECRETS", "AGE"]);
+    assert_eq!(row(&table, "robot")[1], "0");
+    let text = kubectl.run("describe sa robot").ok();
+    let namespace = format!("Namespace: {}", kubectl.namespace);
+    has_lines(&text, &["Name: robot", &namespace, "Tokens: <none>"]);
+    assert_eq!(
+        kubectl.run("delete sa robot").ok().lines().next(),
+        Some("serviceaccount \"robot\" deleted")
+    );
+}
+
+fn default_account(kubectl: &Kubectl) {
+    let first = kubectl.json("sa default")["metadata"]["uid"].clone();
+    kubectl.run("delete sa default").ok();
+    kubectl.until("get sa default -o json", |answer| {
+        let found = serde_json::from_str::<serde_json::Value>(&answer.stdout);
+        found.is_ok_and(|account| account["metadata"]["uid"] != first)
+    });
+}
+
+fn account_of_pod(kubectl: &Kubectl) {
+    let named = |name: &str| format!(r#"--overrides={{"spec":{{"serviceAccountName":"{name}"}}}}"#);
+    let refused = kubectl.args(["run", "web", "--image=nginx", &named("robot")]);
+    assert_eq!(
+        refused.failed(1),
+        format!(
+            "Error from server (Forbidden): pods \"web\" is forbidden: error looking up service account {}/robot: serviceaccount \"robot\" not found\n",
+            kubectl.namespace
+        )
+    );
+    kubectl.run("create serviceaccount robot").ok();
+    kubectl
+        .args(["run", "web", "--image=nginx", &named("robot")])
+        .ok();
+    kubectl.run("run other --image=nginx").ok();
+    for (pod, account) in [("web", "robot"), ("other", "default")] {
+        let spec = &kubectl.json(&format!("pod {pod}"))["spec"];
+        assert_eq!(spec["serviceAccountName"], account);
+        assert_eq!(spec["serviceAccount"], account);
+        let text = kubectl.run(&format!("describe pod {pod}")).ok();
+        has_lines(&text, &[&format!("Service Account: {account}")]);
+    }
+}
+
+fn roles(kubectl: &Kubectl) {
+    assert_eq!(
+        kubectl
+            .run("create role reader --verb=get,list --resource=pods,pods/log,deployments.apps")
+            .ok(),
+        "role.rbac.authorization.k8s.io/reader created\n"
+    );
+    let table = kubectl.run("get roles").ok();
+    assert_eq!(header(&table), ["NAME", "CREATED", "AT"]);
+    let created = row(&table, "reader")[1];
+    assert!(created.ends_with('Z') && created.contains('T'), "{table}");
+    has_lines(
+        &kubectl.run("describe role reader").ok(),
+        &[
+            "Name: reader",
+            "pods/log [] [] [get list]",
+            "deployments.apps [] [] [get list]",
+        ],
+    );
+    let bound = kubectl.run(
+        "create rolebinding readers --role=reader --user=me --user=you --group=all --serviceaccount=default:robot",
+    );
+    assert_eq!(
+        bound.ok(),
+        "rolebinding.rbac.authorization.k8s.io/readers created\n"
+    );
+    let table = kubectl.run("get rolebindings -o wide").ok();
+    assert_eq!(
+        header(&table),
+        ["NAME", "ROLE", "AGE", "USERS", "GROUPS", "SERVICEACCOUNTS"]
+    );
+    let shown = row(&table, "readers");
+    assert_eq!(shown[1], "Role/reader");
+    assert_eq!(shown[3..], ["me,", "you", "all", "default/robot"]);
+    has_lines(
+        &kubectl.run("describe rolebinding readers").ok(),
+        &["User me", "Group all", "ServiceAccount robot default"],
+    );
+    let patch = r#"--patch={"roleRef":{"name":"other"}}"#;
+    let refused = kubectl.args(["patch", "rolebinding", "readers", patch]);
+    let refused = refused.failed(1);
+    assert!(refused.contains("cannot change roleRef"), "{refused}");
+    let patch = r#"--patch={"rules":[{"verbs":["get"],"nonResourceURLs":["/"]}]}"#;
+    let refused = kubectl.args(["patch", "role", "reader", patch]).failed(1);
+    assert!(
+        refused.contains("namespaced rules cannot apply to non-resource URLs"),
+        "{refused}"
+    );
+    kubectl.run("delete role,rolebinding --all").ok();
+}
+
+fn cluster_roles(kubectl: &Kubectl) {
+    let (role, binding) = (unique(kubectl, "metrics"), unique(kubectl, "scrapers"));
+    let created = kubectl.run(&format!(
+        "create clusterrole {role} --verb=get --non-resource-url=/metrics"
+    ));
+    assert_eq!(
+        created.ok(),
+        format!("clusterrole.rbac.authorization.k8s.io/{role} created\n")
+    );
+    assert_eq!(
+        kubectl.json(&format!("clusterrole {role}"))["rules"],
+        json!([{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}])
+    );
+    has_lines(
+        &kubectl.run(&format!("describe clusterrole {role}")).ok(),
+        &[&format!("Name: {role}"), "[/metrics] [] [get]"],
+    );
+    let created = kubectl.run(&format!(
+        "create clusterrolebinding {binding} --clusterrole={role} --group=scrapers"
+    ));
+    assert_eq!(
+        created.ok(),
+        format!("clusterrolebinding.rbac.authorization.k8s.io/{binding} created\n")
+    );
+    let table = kubectl.run("get clusterrolebindings -o wide").ok();
+    let shown = row(&table, &binding);
+    assert_eq!(shown[1], format!("ClusterRole/{role}"));
+    assert_eq!(shown[3..], ["scrapers"]);
+    kubectl
+        .run(&format!("delete clusterrolebinding {binding}"))
+        .ok();
+    kubectl.run(&format!("delete clusterrole {role}")).ok();
+}
+
+fn requests(kubectl: &Kubectl) {
+    let name = unique(kubectl, "csr");
+    let request = "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURSBSRVFVRVNULS0tLS0KQUFBQQotLS0tLUVORCBDRVJUSUZJQ0FURSBSRVFVRVNULS0tLS0K";
+    let manifest = json!({
+        "apiVersion": "certificates.k8s.io/v1",
+        "kind": "CertificateSigningRequest",
+        "metadata": {"name": name},
+        "spec": {
+            "request": request,
+            "signerName": "kubernetes.io/kube-apiserver-client",
+            "expirationSeconds": 86400,
+            "usages": ["client auth"],
+        },
+    });
+    kubectl.apply(&manifest.to_string());
+    let table = kubectl
+        .run("get csr --field-selector=spec.signerName=kubernetes.io/kube-apiserver-client")
+        .ok();
+    assert_eq!(
+        header(&table),
+        [
+            "NAME",
+            "AGE",
+            "SIGNERNAME",
+            "REQUESTOR",
+            "REQUESTEDDURATION",
+            "CONDITION"
+        ]
+    );
+    assert_eq!(
+        row(&table, &name)[2..],
+        [
+            "kubernetes.io/kube-apiserver-client",
+            "system:anonymous",
+            "24h",
+            "Pending"
+        ]
+    );
+    kubectl.run(&format!("delete csr {name}")).ok();
+}
