@@ -4,17 +4,11 @@
 //! address follow: one accepts its traffic, one the answers. For each family, one process lists the
 //! rules and one applies all changes at once.
 
-use std::{
-    fmt::Write as _,
-    fs::{self, File},
-    io,
-    path::Path,
-};
+use std::fmt::Write as _;
 
 use ipnet::IpNet;
 use podplane_cni::{skel::text, types::CniError};
 use podplane_netlink::nft::{self, Nft};
-use rustix::fs::{FlockOperation, flock};
 
 use super::{
     config::{Family, FirewallConfig},
@@ -22,7 +16,7 @@ use super::{
 };
 use crate::masquerade::{
     self,
-    iptables::{PROGRAMS, execute, legacy_programs},
+    iptables::{PROGRAMS, execute, legacy_programs, lock_shared_rules},
 };
 
 pub(super) const FORWARD: &str = "FORWARD";
@@ -31,9 +25,6 @@ const ENTRANCE: &str = r#"-m comment --comment "CNI firewall plugin rules" -j CN
 
 /// The number of attempts at a change while other processes make theirs.
 const ATTEMPTS: u32 = 20;
-
-/// Lock file, held while rules that containers share are made.
-const LOCK: &str = "/run/podplane/firewall.lock";
 
 impl Family {
     fn program(self) -> &'static str {
@@ -154,7 +145,7 @@ fn change(
         }
         if commands.is_shared && lock.is_none() {
             // The previous holder of the lock may have made the rules.
-            lock = Some(take_lock());
+            lock = Some(lock_shared_rules());
             present = FilterRules::read(program, chain)?;
             continue;
         }
@@ -171,18 +162,6 @@ fn change(
             return Err(error);
         }
     }
-}
-
-/// Takes the lock. On failure work goes on without it: the worst case is a duplicate rule, which
-/// has no effect.
-fn take_lock() -> Option<File> {
-    let lock = || -> io::Result<File> {
-        fs::create_dir_all(Path::new(LOCK).parent().unwrap_or(Path::new("/")))?;
-        let file = File::options().create(true).append(true).open(LOCK)?;
-        rustix::io::retry_on_intr(|| flock(&file, FlockOperation::LockExclusive))?;
-        Ok(file)
-    };
-    lock().ok()
 }
 
 /// The two rules of an address.

@@ -5,7 +5,12 @@
 //! Rules made by `iptables-legacy` are removed by that program, which runs only if the kernel has
 //! such a table.
 
-use std::{collections::BTreeSet, fs, io, process::Command};
+use std::{
+    collections::BTreeSet,
+    fs::{self, File},
+    io,
+    process::Command,
+};
 
 use ipnet::IpNet;
 use podplane_cni::{
@@ -16,6 +21,10 @@ use podplane_cni::{
 use podplane_netlink::{
     NetlinkError,
     nft::{Batch, Family, Nft, Table},
+};
+use rustix::{
+    fs::{FlockOperation, flock},
+    io::retry_on_intr,
 };
 
 use super::{MasqueradeOwner, hash};
@@ -51,6 +60,19 @@ pub(crate) fn run(program: &str, args: &[&str]) -> Result<String, CniError> {
 pub(crate) fn restore(program: &str, commands: &str) -> Result<(), CniError> {
     let input = format!("*nat\n{commands}COMMIT\n");
     execute(&format!("{program}-restore"), &["-w", "--noflush"], &input).map(drop)
+}
+
+/// Takes the lock under which rules that containers share are made, until the file is closed. It is
+/// that of this network namespace, as a file: two nodes of one machine do not wait for each other,
+/// and nothing is left behind.
+///
+/// Without it, two processes could both find a rule missing and both make it: `iptables-restore` of
+/// the variant for nftables, if the rules have changed while it runs, forgives a `-N` of a chain that
+/// exists by then. On failure work goes on without the lock: a duplicate has no effect.
+pub(crate) fn lock_shared_rules() -> Option<File> {
+    let namespace = File::open("/proc/thread-self/ns/net").ok()?;
+    let locked = retry_on_intr(|| flock(&namespace, FlockOperation::LockExclusive));
+    locked.ok().map(|()| namespace)
 }
 
 /// Runs a program to its end, and returns what it prints.

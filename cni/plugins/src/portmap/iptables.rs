@@ -21,7 +21,8 @@ use super::config::PortmapConfig;
 use crate::masquerade::{
     self, hash,
     iptables::{
-        PROGRAMS, deletions, remove_chain, remove_garbage, remove_legacy_chain, restore, run,
+        PROGRAMS, deletions, lock_shared_rules, remove_chain, remove_garbage, remove_legacy_chain,
+        restore, run,
     },
 };
 
@@ -82,10 +83,19 @@ pub(super) fn forward(
     for address in &config.addresses {
         let program = program(*address);
         let mut present = run(program, &["-S"])?;
+        let mut lock = None;
         let mut attempts = 0;
         loop {
+            let shared = shared_rules(config, &present);
+            if !shared.is_empty() && lock.is_none() {
+                // The previous holder of the lock may have made them.
+                lock = Some(lock_shared_rules());
+                present = run(program, &["-S"])?;
+                continue;
+            }
             attempts += 1;
-            let commands = commands(config, *address, network, container_id, &present);
+            let own = own_rules(config, *address, network, container_id, &present);
+            let commands = shared + &own;
             let Err(error) = restore(program, &commands) else {
                 break;
             };
@@ -103,21 +113,15 @@ pub(super) fn forward(
     Ok(())
 }
 
-/// The commands that make the rules, given the present rules as `-S` shows them.
-fn commands(
-    config: &PortmapConfig,
-    address: IpNet,
-    network: &str,
-    container_id: &str,
-    present: &str,
-) -> String {
+/// The commands that make the missing chains and rules of all containers, given the present rules as
+/// `-S` shows them.
+fn shared_rules(config: &PortmapConfig, present: &str) -> String {
     let mut commands = String::new();
     let absent = |line: String, command: String| {
         let is_present = present.lines().any(|other| other == line);
         if is_present { String::new() } else { command }
     };
-    // Shared chains and rules are made only if they are missing: other containers use them, maybe
-    // with another mark. `:NAME` would not do: it empties a chain that another process has made
+    // Only what is missing: other containers use the rest, maybe with another mark. `:NAME` would not do: it empties a chain that another process has made
     // since.
     let chain = |name: &str| absent(format!("-N {name}"), format!("-N {name}\n"));
     let rule = |place: &str, chain: &str, rule: &str| {
@@ -143,6 +147,18 @@ fn commands(
     for from in ["PREROUTING", "OUTPUT"] {
         commands += &rule("-A", from, &entrance);
     }
+    commands
+}
+
+/// The commands that make the container's own rules in place of its present ones.
+fn own_rules(
+    config: &PortmapConfig,
+    address: IpNet,
+    network: &str,
+    container_id: &str,
+    present: &str,
+) -> String {
+    let mut commands = String::new();
     // The container's own chain is emptied.
     let own = chain_of("DN", network, container_id);
     _ = writeln!(commands, ":{own} - [0:0]");
