@@ -169,9 +169,9 @@ async fn run_until(
     stop: CancellationToken,
 ) -> Result<(), ControllerManagerRunError> {
     let client = Client::connect(&config.server)?;
+    let candidate = config.leader_election.candidate(client.clone(), ELECTION)?;
     let listener = Listener::published(&config.listen, config.address_file.as_deref()).await?;
     let listener = listener.allowing(config.allowed_hosts.clone());
-    let candidate = config.leader_election.candidate(client.clone(), ELECTION)?;
     let mut kinds = KindRegistry {
         tasks: Tasks::new(stop),
         client,

@@ -281,10 +281,10 @@ async fn run_until(
     allocator.announce();
     let wants_cluster_cidrs = allocator.wants_cluster_cidrs();
     let client = Client::connect(&config.server)?.with_patch_faults(config.inject_patch.clone());
+    let candidate = config.leader_election.candidate(client.clone(), ELECTION)?;
     let listener = Listener::published(&config.listen, config.address_file.as_deref()).await?;
     let listener = listener.allowing(config.allowed_hosts.clone());
 
-    let candidate = config.leader_election.candidate(client.clone(), ELECTION)?;
     let known = Arc::new(controller::AllocatorHandle::default());
     let metrics = metrics::AllocatorMetrics::new();
     let (nodes, follow_nodes) = reflector(client.all::<Node>(), ListParams::default());

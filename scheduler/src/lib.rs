@@ -124,9 +124,9 @@ async fn run_until(
         leader_election,
     } = config;
     let client = Client::connect(&server)?;
+    let candidate = leader_election.candidate(client.clone(), ELECTION)?;
     let listener = Listener::published(&listen, address_file.as_deref()).await?;
     let listener = listener.allowing(allowed_hosts);
-    let candidate = leader_election.candidate(client.clone(), ELECTION)?;
     tracing::info!(%server, ?ip_policy, %pod_ip_resource, "scheduling");
 
     let mut tasks = Tasks::new(shutdown);

@@ -31,6 +31,14 @@ async fn flags_of_services_are_compared_changed_and_kept() -> Result<()> {
     assert_eq!(restarted, "ipam-controller restarted\n");
     let again = cluster.podplane("restart --release-delay 2m").ok();
     assert_eq!(again, "nothing to restart: these flags are in force\n");
+    // Each value alone is valid; the service compares them before it listens.
+    let refused =
+        cluster.podplane("restart --extra-config scheduler.leader-elect-lease-duration=5s");
+    let refused = refused.failed(1);
+    let why = "leaseDuration must be greater than renewDeadline";
+    assert!(refused.contains(why), "{refused}");
+    let again = cluster.podplane("restart --release-delay 2m").ok();
+    assert_eq!(again, "nothing to restart: these flags are in force\n");
     let record = fs::read_to_string(cluster.data_dir().join("cluster.json"))?;
     let record: serde_json::Value = serde_json::from_str(&record)?;
     // Where programs look for it that know it as a setting of `up`.
