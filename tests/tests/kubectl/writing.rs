@@ -38,10 +38,11 @@ pub(super) const CASES: &[KubectlCase] = &[
     ("delete --dry-run", delete_dry),
 ];
 
-/// A pod that fits on no node, so that only the test writes to it.
+/// A pod of no scheduler, so that only the test writes to it: a scheduler that finds no node for a
+/// pod writes the reason, maybe between kubectl's read and its replacement.
 fn pod(name: &str, label: &str) -> String {
     format!(
-        "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\n  labels:\n    app: {label}\nspec:\n  nodeSelector:\n    disk: none\n  containers:\n  - name: c\n    image: pause\n"
+        "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\n  labels:\n    app: {label}\nspec:\n  schedulerName: none\n  containers:\n  - name: c\n    image: pause\n"
     )
 }
 
@@ -196,8 +197,8 @@ fn apply(kubectl: &Kubectl) {
 fn apply_removes(kubectl: &Kubectl) {
     let with = pod("a", "x").replace("    app: x\n", "    app: x\n    tier: front\n");
     let with = with.replace(
-        "  nodeSelector",
-        "  tolerations:\n  - key: a\n    operator: Exists\n  nodeSelector",
+        "  schedulerName",
+        "  tolerations:\n  - key: a\n    operator: Exists\n  schedulerName",
     );
     kubectl.apply(&with);
     kubectl.run("label pod a by-hand=yes").ok();
