@@ -30,6 +30,7 @@ mod reads;
 mod rest_details;
 mod restore;
 mod serving;
+mod tokens;
 mod watches;
 mod writes;
 

@@ -27,6 +27,10 @@ pub enum Subresource {
     PortForward,
     /// The number of replicas, in a form that all workloads share.
     Scale,
+    /// The decision on a request for a certificate.
+    Approval,
+    /// A new token of an account.
+    Token,
 }
 
 impl Subresource {
@@ -41,6 +45,8 @@ impl Subresource {
             Self::Exec => "exec",
             Self::PortForward => "portforward",
             Self::Scale => "scale",
+            Self::Approval => "approval",
+            Self::Token => "token",
         }
     }
 }
