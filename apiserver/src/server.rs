@@ -51,7 +51,7 @@ use crate::{
     },
     service::{
         Backups, BlockRecords, KindService, NarrowMethods, SelfReviews, SpanCollector, Traces,
-        of_nodes, of_pods,
+        of_certificate_requests, of_nodes, of_pods,
     },
     upkeep::{Upkeep, UpkeepKind},
 };
@@ -289,6 +289,10 @@ pub(crate) async fn serve(
     server.resources.push(Arc::new(reviews));
     server.add_extended::<Lease>(Extension {
         admission: Some(Arc::new(Fences)),
+        ..Extension::default()
+    });
+    server.add_extended(Extension {
+        methods: Some(of_certificate_requests()),
         ..Extension::default()
     });
     kinds::visit(&mut server);

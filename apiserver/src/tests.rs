@@ -5,6 +5,7 @@ mod admission;
 mod assign;
 mod blocks;
 mod bounds;
+mod certificates;
 mod cluster_cidrs;
 mod deletes;
 mod durability;

@@ -103,6 +103,7 @@ impl RestCall<'_> {
         let part = match self.target.subresource {
             None => ObjectPart::Main,
             Some(Subresource::Status) => ObjectPart::Status,
+            Some(Subresource::Approval) => ObjectPart::Approval,
             Some(Subresource::Log) => return self.log().await,
             Some(act @ (Subresource::Attach | Subresource::Exec | Subresource::PortForward)) => {
                 return Ok(self.nothing_runs(act));
