@@ -1,13 +1,18 @@
-//! The authentication of requests: bearer tokens from a file, and peers of unix sockets.
+//! The authentication of requests: bearer tokens from a file and of ServiceAccounts, and peers of
+//! unix sockets.
 
+mod account_flags;
+mod accounts;
 mod flags;
 mod tokens;
 
+pub use account_flags::AccountTokenFlags;
 pub use flags::{AuthenticationFlags, AuthenticationMode};
 pub use tokens::TokenFileError;
 
 use std::sync::{Arc, LazyLock};
 
+use futures::future::BoxFuture;
 use http::{HeaderMap, header};
 use podplane_service_runtime::{
     authentication::{
@@ -17,6 +22,7 @@ use podplane_service_runtime::{
     peer::Peer,
 };
 
+pub(crate) use accounts::{AccountTokens, TokenBinding, TokenObjects};
 pub(crate) use tokens::TokenFile;
 
 /// The server itself, by which it writes without a request.
@@ -34,6 +40,8 @@ pub(crate) struct RequestAuthenticator {
     mode: AuthenticationMode,
     peers: PeerAuthenticator,
     tokens: TokenFile,
+    /// `None` if no tokens of ServiceAccounts are issued, so that none can be valid.
+    accounts: Option<Arc<AccountTokens>>,
 }
 
 impl RequestAuthenticator {
@@ -42,6 +50,31 @@ impl RequestAuthenticator {
             mode,
             peers: PeerAuthenticator::new(),
             tokens,
+            accounts: None,
+        }
+    }
+
+    pub(crate) fn mode(&self) -> AuthenticationMode {
+        self.mode
+    }
+
+    /// The same with the tokens of ServiceAccounts.
+    pub(crate) fn with_accounts(self, accounts: Option<Arc<AccountTokens>>) -> Self {
+        Self { accounts, ..self }
+    }
+
+    /// The user of a bearer token: of the file, or the ServiceAccount.
+    fn user(&self, token: &[u8]) -> Result<Arc<Identity>, AuthenticationRefusal> {
+        let refused = |why: String| Err(AuthenticationRefusal::Unauthorized(why));
+        if let Some(user) = self.tokens.user(token) {
+            return Ok(user);
+        }
+        match (&self.accounts, account_token(token)) {
+            (Some(accounts), Some(token)) => match accounts.user(token, accounts.audiences()) {
+                Ok(user) => Ok(Arc::new(user.identity)),
+                Err(why) => refused(format!("the bearer token is not valid: {why}")),
+            },
+            _ => refused("the bearer token is not valid".to_owned()),
         }
     }
 
@@ -54,15 +87,70 @@ impl RequestAuthenticator {
         // socket that is not theirs.
         let local = self.peers.local(peer)?;
         match bearer_token(headers)? {
-            Some(token) => self.tokens.user(token).ok_or_else(|| {
-                AuthenticationRefusal::Unauthorized("the bearer token is not valid".to_owned())
-            }),
+            Some(token) => self.user(token),
             None => Ok(local.unwrap_or_else(|| self.peers.anonymous())),
         }
     }
 }
 
+impl RequestAuthenticator {
+    /// Waits until the state on which tokens depend is up to date; `None` if it is.
+    pub(crate) fn settled(&self) -> Option<BoxFuture<'static, ()>> {
+        self.accounts.as_ref()?.settled()
+    }
+
+    /// The user of a token and those of the audiences for which it is; the API server's if none is
+    /// given. The tokens of the file are for the API server's alone, as in Kubernetes.
+    ///
+    /// # Errors
+    ///
+    /// The reason why it is nobody's.
+    pub(crate) fn review(
+        &self,
+        token: &str,
+        audiences: &[String],
+    ) -> Result<(Arc<Identity>, Vec<String>), String> {
+        let own = self.accounts.as_ref().map(|accounts| accounts.audiences());
+        let own = own.unwrap_or_default();
+        let asked = match audiences.is_empty() {
+            true => own,
+            false => audiences,
+        };
+        let shared = |audiences: &[String]| -> Vec<String> {
+            let shared = asked.iter().filter(|asked| audiences.contains(asked));
+            shared.cloned().collect()
+        };
+        if let Some(user) = self.tokens.user(token.as_bytes()) {
+            let shared = shared(own);
+            return match shared.is_empty() && !asked.is_empty() {
+                true => Err("the token is for another audience".to_owned()),
+                false => Ok((user, shared)),
+            };
+        }
+        match (&self.accounts, account_token(token.as_bytes())) {
+            (Some(accounts), Some(token)) => match accounts.user(token, asked) {
+                Ok(user) => Ok((Arc::new(user.identity), shared(&user.audiences))),
+                Err(why) => Err(format!("the token is not valid: {why}")),
+            },
+            _ => Err("the token is not valid".to_owned()),
+        }
+    }
+}
+
+/// The bearer token as one that a ServiceAccount may have.
+fn account_token(token: &[u8]) -> Option<&str> {
+    let token = str::from_utf8(token).ok()?;
+    podplane_tokens::looks_like_token(token).then_some(token)
+}
+
 impl Authenticator for RequestAuthenticator {
+    fn ready(&self, headers: &HeaderMap) -> Option<BoxFuture<'static, ()>> {
+        let accounts = self.accounts.as_ref()?;
+        let token = bearer_token(headers).ok().flatten()?;
+        // Only these depend on objects: those of an account that was deleted are refused at once.
+        account_token(token).and_then(|_| accounts.settled())
+    }
+
     fn authenticate(
         &self,
         peer: Option<Peer>,

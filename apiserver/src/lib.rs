@@ -35,7 +35,9 @@ mod storage;
 mod tests;
 mod upkeep;
 
-pub use authentication::{AuthenticationFlags, AuthenticationMode, TokenFileError};
+pub use authentication::{
+    AccountTokenFlags, AuthenticationFlags, AuthenticationMode, TokenFileError,
+};
 pub use config::{ApiserverConfig, HistoryBounds, HoldFlags, StoreKind};
 pub use server::{ApiserverRunError, run};
 pub use storage::check as check_item;

@@ -46,6 +46,15 @@ use crate::{
     error, storage,
 };
 
+/// The answer to an act.
+#[derive(Debug, Default)]
+pub(crate) struct ActAnswer {
+    /// The answer; `None`: a `Status` that says that the act was carried out.
+    pub(crate) document: Option<Value>,
+    /// Warnings for the client.
+    pub(crate) warnings: Vec<String>,
+}
+
 /// Carries out the subresources of a kind that act on its objects.
 pub(crate) trait SubresourceActions<K>: fmt::Debug + Send + Sync {
     fn act<'a>(
@@ -55,7 +64,7 @@ pub(crate) trait SubresourceActions<K>: fmt::Debug + Send + Sync {
         act: Subresource,
         document: &'a Value,
         terms: ChangeTerms<'a>,
-    ) -> BoxFuture<'a, Result<(), ApiError>>;
+    ) -> BoxFuture<'a, Result<ActAnswer, ApiError>>;
 }
 
 /// Reads and writes of the objects of a kind.
@@ -229,6 +238,26 @@ impl<K: Strategy> Registry<K> {
         self.cache
             .get(&storage::key::<K>(key)?)
             .ok_or_else(|| error::not_found::<K>(&key.name))
+    }
+
+    /// The object in the cache, which may be older than writes that clients know of.
+    pub(crate) fn cached(&self, key: &ObjectKey) -> Option<K> {
+        scoped::<K>(key).ok()?;
+        let found = self.cache.get(&storage::key::<K>(key).ok()?)?;
+        found.decode().ok()
+    }
+
+    /// Waits until the caches have every write that any client may know of; `None` if they do.
+    pub(crate) fn lag(&self) -> Option<BoxFuture<'static, ()>> {
+        let acknowledged = self.engine.acknowledged();
+        if self.position.current().number() >= acknowledged {
+            return None;
+        }
+        let position = self.position.clone();
+        Some(Box::pin(async move {
+            // If the server stops, the request is answered from what the cache has.
+            _ = position.reached(acknowledged).await;
+        }))
     }
 
     /// The number of objects in the cache.

@@ -11,6 +11,7 @@ pub(crate) mod body;
 mod call;
 mod discovery;
 pub(crate) mod events;
+mod issuer;
 mod log;
 mod not_stored;
 mod openapi;
@@ -21,6 +22,8 @@ pub(crate) mod resource;
 mod review;
 mod scale;
 mod table;
+pub(crate) mod token_review;
+pub(crate) mod tokens;
 mod watch;
 mod yaml;
 
@@ -47,6 +50,7 @@ use self::{
     resource::Resource,
 };
 use crate::{
+    authentication::AccountTokens,
     cache::Position,
     journeys::Journeys,
     metrics::{self, ApiserverMetrics, RequestLabels},
@@ -60,6 +64,8 @@ pub(crate) struct RestContext {
     pub(crate) journeys: Journeys,
     /// Cancelled when open watches have to end.
     pub(crate) stop: CancellationToken,
+    /// The issuer of ServiceAccounts' tokens, if there is one.
+    pub(crate) tokens: Option<Arc<AccountTokens>>,
 }
 
 /// The state shared by all requests.
@@ -81,7 +87,11 @@ pub(crate) fn router(
     metrics: ApiserverMetrics,
     registry: &mut Registry,
 ) -> Router {
-    let RestContext { journeys, stop } = shared;
+    let RestContext {
+        journeys,
+        stop,
+        tokens,
+    } = shared;
     let of_nothing = kinds.first().into_iter().flat_map(not_stored::kinds);
     let of_nothing: Vec<_> = of_nothing.collect();
     kinds.extend(of_nothing);
@@ -124,6 +134,7 @@ pub(crate) fn router(
         .fallback(fallback)
         .layer(middleware::from_fn(yaml::answer))
         .with_state(facade)
+        .merge(issuer::routes(tokens))
 }
 
 /// The fallback route: 404, or UNIMPLEMENTED for gRPC.

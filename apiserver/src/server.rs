@@ -26,14 +26,16 @@ use podplane_service_runtime::{
     tasks::{TaskEnd, TaskError},
 };
 use podplane_store::{MemStore, OpenError, SledStore, Store, StoreError};
+use podplane_tokens::KeyDirError;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    ApiserverConfig, HistoryBounds, HoldFlags, StoreKind, TokenFileError,
+    ApiserverConfig, AuthenticationMode, HistoryBounds, HoldFlags, StoreKind, TokenFileError,
     admission::{
         Admission, BlockPolicy, DefaultAccounts, Fences, MutatingAdmission, NodeBlockAdmission,
         PodAccount, PodAdmission, PodIpRules, PodPriority, SingleDefaultClass,
     },
+    authentication::{AccountTokens, RequestAuthenticator, TokenObjects},
     cache::{Feeder, KindCache, Position, Sink},
     engine::Engine,
     journeys::{Journeys, TraceLimits},
@@ -44,10 +46,12 @@ use crate::{
         bindings::{Bindings, PodActions},
         events::EventsV1,
         resource::Resource,
+        token_review::TokenReviews,
+        tokens::AccountActions,
     },
     service::{
         Backups, BlockRecords, KindService, NarrowMethods, SelfReviews, SpanCollector, Traces,
-        of_nodes, of_pods,
+        of_certificate_requests, of_nodes, of_pods,
     },
     upkeep::{Upkeep, UpkeepKind},
 };
@@ -69,6 +73,9 @@ pub enum ApiserverRunError {
     /// The token file cannot be used.
     #[error("failed to read bearer tokens")]
     Tokens(#[from] TokenFileError),
+    /// The keys that sign tokens cannot be read or made.
+    #[error("failed to open the signing keys")]
+    SigningKeys(#[from] KeyDirError),
     /// The store cannot be opened.
     #[error("failed to open the store in {}", dir.display())]
     Open {
@@ -116,6 +123,7 @@ async fn run_until(
         listen,
         allowed_hosts,
         authentication,
+        account_tokens,
         address_file,
         data_dir,
         store,
@@ -136,20 +144,32 @@ async fn run_until(
         release_after: Some(release_after).filter(|after| !after.is_zero()),
     };
     blocks.announce();
-    let rules = ServerRules {
+    let mut rules = ServerRules {
         blocks,
         pod_ips: PodIpRules {
             policy: ip_policy,
             resource: pod_ip_resource,
         },
         bounds,
+        tokens: None,
+        authenticator: None,
     };
     let authenticator = authentication.authenticator(&listen)?;
+    let tokens = match authenticator.mode() {
+        AuthenticationMode::None => None,
+        AuthenticationMode::Credentials => {
+            let dir = data_dir.as_deref().filter(|_| store == StoreKind::Sled);
+            Some(account_tokens.issuer(dir)?)
+        }
+    };
+    let authenticator = Arc::new(authenticator.with_accounts(tokens.clone()));
+    rules.authenticator = tokens.is_some().then(|| Arc::clone(&authenticator));
+    rules.tokens = tokens;
     // Bound first, so that a port in use is found before a large store is read.
     let listener = Listener::bind(&listen)
         .await?
         .allowing(allowed_hosts)
-        .authenticating(Arc::new(authenticator));
+        .authenticating(authenticator);
     // Clients of a data directory look here for its server.
     let default_file = match store {
         StoreKind::Sled => data_dir.as_ref().map(|dir| dir.join("apiserver.address")),
@@ -181,6 +201,10 @@ pub(crate) struct ServerRules {
     pub(crate) blocks: BlockPolicy,
     pub(crate) pod_ips: PodIpRules,
     pub(crate) bounds: HistoryBounds,
+    /// The issuer of ServiceAccounts' tokens, if there is one.
+    pub(crate) tokens: Option<Arc<AccountTokens>>,
+    /// The judge of tokens, if they say anything.
+    pub(crate) authenticator: Option<Arc<RequestAuthenticator>>,
 }
 
 /// Serves a store on a socket. `ready` is called once requests will be answered.
@@ -195,6 +219,8 @@ pub(crate) async fn serve(
         blocks,
         pod_ips,
         bounds,
+        tokens,
+        authenticator,
     } = rules;
     let engine = Engine::new(store).await?;
     let blocks = Arc::new(NodeBlockAdmission::open(engine.clone(), blocks).await?);
@@ -223,7 +249,7 @@ pub(crate) async fn serve(
     server.services.add(TraceServiceServer::new(collector));
     let traces = Traces {
         journeys: journeys.clone(),
-        pods,
+        pods: pods.clone(),
     };
     server
         .services
@@ -233,17 +259,40 @@ pub(crate) async fn serve(
         methods: Some(of_nodes()),
         ..Extension::default()
     });
-    let records = BlockServiceServer::new(BlockRecords { nodes, blocks });
+    let records = BlockServiceServer::new(BlockRecords {
+        nodes: nodes.clone(),
+        blocks,
+    });
     server.services.add(records);
     let namespaces = server.add_extended::<Namespace>(Extension {
         admission: Some(Arc::new(DefaultAccounts::new(engine.clone()))),
         ..Extension::default()
     });
-    let accounts = server.add::<ServiceAccount>();
+    let accounts = server.add_extended::<ServiceAccount>(Extension {
+        actions: Some(Arc::new(AccountActions {
+            pods: Registry::clone(&pods),
+            nodes: nodes.clone(),
+            tokens: tokens.clone(),
+        })),
+        ..Extension::default()
+    });
+    if let Some(tokens) = &tokens {
+        tokens.look_up_in(TokenObjects {
+            accounts: accounts.clone(),
+            pods: Registry::clone(&pods),
+            nodes,
+        });
+    }
     let events = server.add::<Event>();
     server.resources.push(Arc::new(EventsV1::new(events)));
+    let reviews = TokenReviews::new(authenticator);
+    server.resources.push(Arc::new(reviews));
     server.add_extended::<Lease>(Extension {
         admission: Some(Arc::new(Fences)),
+        ..Extension::default()
+    });
+    server.add_extended(Extension {
+        methods: Some(of_certificate_requests()),
         ..Extension::default()
     });
     kinds::visit(&mut server);
@@ -264,6 +313,7 @@ pub(crate) async fn serve(
     let shared = rest::RestContext {
         journeys,
         stop: end_watches,
+        tokens: tokens.clone(),
     };
     let registry = process.registry();
     let rest = rest::router(resources, position.clone(), shared, metrics, registry);
@@ -294,6 +344,9 @@ pub(crate) async fn serve(
     spawn(&mut tasks, "expiry", Arc::clone(&upkeep).sweep());
     spawn(&mut tasks, "event limit", Arc::clone(&upkeep).limit());
     spawn(&mut tasks, "compaction", upkeep.compact());
+    if let Some(tokens) = tokens {
+        spawn(&mut tasks, "signing keys", tokens.rotate());
+    }
     ready(&listener)?;
     process.serve(listener, services);
     process.start(&mut tasks).await;

@@ -13,7 +13,7 @@ pub(crate) use self::{
     authentication::SelfReviews,
     blocks::BlockRecords,
     journeys::{SpanCollector, Traces},
-    methods::{of_nodes, of_pods},
+    methods::{of_certificate_requests, of_nodes, of_pods},
     store::Backups,
 };
 
@@ -152,6 +152,7 @@ impl<K: Strategy> Service<http::Request<Body>> for KindService<K> {
             None if method == "BindPod" => ("binding", "POST"),
             None if method == "EvictPod" => ("eviction", "POST"),
             None if method == "AssignPodCIDRs" => ("", "PATCH"),
+            None if method == "UpdateCertificateSigningRequestApproval" => ("approval", "PUT"),
             None => ("", "other"),
         };
         let names = Resource::names(&self.registry);

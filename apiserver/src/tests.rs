@@ -5,6 +5,7 @@ mod admission;
 mod assign;
 mod blocks;
 mod bounds;
+mod certificates;
 mod cluster_cidrs;
 mod deletes;
 mod durability;
@@ -30,6 +31,7 @@ mod reads;
 mod rest_details;
 mod restore;
 mod serving;
+mod tokens;
 mod watches;
 mod writes;
 

@@ -67,7 +67,7 @@ impl TokenFile {
     }
 
     /// Parses the text of the file `path`.
-    pub(super) fn parse(path: &Path, text: &str) -> Result<Self, TokenFileError> {
+    pub(crate) fn parse(path: &Path, text: &str) -> Result<Self, TokenFileError> {
         let mut tokens = Self::default();
         for (index, line) in text.lines().enumerate() {
             if line.is_empty() {

@@ -39,6 +39,14 @@ impl CachedObject {
         self.document_at(self.revision)
     }
 
+    /// Decodes the object.
+    pub(crate) fn decode<K: Strategy>(&self) -> Result<K, ApiError> {
+        let object = K::from_slice(&self.stored);
+        let mut object = object.map_err(|error| error::internal(&error))?;
+        storage::set_revision(&mut object, self.revision);
+        Ok(object)
+    }
+
     fn document_at(&self, revision: Revision) -> Result<Value, ApiError> {
         storage::document(&self.stored, revision).map_err(|error| error::internal(&error))
     }

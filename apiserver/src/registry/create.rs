@@ -1,6 +1,12 @@
-use podplane_api::{Object as _, Scope, core::Namespace, names, strategy::Strategy};
+use podplane_api::{
+    Object as _, Scope,
+    core::Namespace,
+    names,
+    strategy::{Requester, Strategy},
+};
 use podplane_host::{clock::Instant, random};
 use podplane_proto::error::ApiError;
+use podplane_service_runtime::identity::Identity;
 use podplane_store::{Guard, StoreError, Txn};
 
 use super::{ObjectPart, Registry, WriteEffect, WriteParams, journey, managed, now, unchanged};
@@ -82,6 +88,18 @@ impl<K: Strategy> Registry<K> {
             mutation.complete(&mut object).await?;
         }
         object.prepare_for_create();
+        let Identity {
+            user,
+            uid,
+            groups,
+            extra,
+        } = &*write.by;
+        object.set_requester(Requester {
+            user,
+            uid,
+            groups,
+            extra,
+        });
         let errors = object.validate();
         if !errors.is_empty() {
             return Err(error::invalid::<K>(object.name(), &errors));

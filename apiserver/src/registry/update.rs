@@ -5,7 +5,7 @@ use podplane_api::{
 };
 use podplane_proto::error::ApiError;
 
-use super::{ChangeDecision, ChangeTerms, Registry, WriteParams, managed};
+use super::{ChangeDecision, ChangeTerms, Registry, WriteParams, managed, now};
 use crate::error;
 
 /// The part of an object that a write changes.
@@ -17,6 +17,8 @@ pub(crate) enum ObjectPart {
     Status,
     /// `spec.replicas`, through a scale; the whole object is written.
     Scale,
+    /// The decision on a request for a certificate.
+    Approval,
 }
 
 impl ObjectPart {
@@ -26,6 +28,7 @@ impl ObjectPart {
             Self::Main => "",
             Self::Status => "status",
             Self::Scale => "scale",
+            Self::Approval => "approval",
         }
     }
 
@@ -35,6 +38,7 @@ impl ObjectPart {
             Self::Main | Self::Scale => &[&["status"]],
             Self::Status if K::STATUS_HAS_METADATA => &[&["spec"]],
             Self::Status => &[&["spec"], &["metadata"]],
+            Self::Approval => &[&["spec"], &["metadata"], &["status", "certificate"]],
         }
     }
 }
@@ -127,15 +131,30 @@ pub(super) fn replace<K: Strategy>(
             whole.set_status(&new);
             new = whole;
         }
+        ObjectPart::Approval => {
+            let mut whole = old.clone();
+            whole.set_approval(&new, now().0);
+            new = whole;
+        }
     }
     if let Some(manager) = manager {
         managed::record(Some(old), &mut new, part, manager)?;
     }
-    if part != ObjectPart::Status {
-        new.prepare_for_update(old);
-        count_generation(&mut new, old);
+    match part {
+        ObjectPart::Main | ObjectPart::Scale => {
+            new.prepare_for_update(old);
+            count_generation(&mut new, old);
+            finish(new, old)
+        }
+        ObjectPart::Status => finish(new, old),
+        ObjectPart::Approval => {
+            let errors = new.validate_approval(old);
+            match errors.is_empty() {
+                true => Ok(ChangeDecision::Put(new)),
+                false => Err(error::invalid::<K>(new.name(), &errors)),
+            }
+        }
     }
-    finish(new, old)
 }
 
 /// Increments the generation if the spec differs. A write of the status does not change it.

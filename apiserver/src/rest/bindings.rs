@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     error,
-    registry::{ChangeTerms, Registry, SubresourceActions, WriteEffect},
+    registry::{ActAnswer, ChangeTerms, Registry, SubresourceActions, WriteEffect},
 };
 
 /// The versions of `Eviction` that are accepted; they are the same.
@@ -101,18 +101,21 @@ impl SubresourceActions<Pod> for PodActions {
         act: Subresource,
         document: &'a Value,
         terms: ChangeTerms<'a>,
-    ) -> BoxFuture<'a, Result<(), ApiError>> {
+    ) -> BoxFuture<'a, Result<ActAnswer, ApiError>> {
         async move {
             match act {
-                Subresource::Binding => bind(pods, key, document, terms).await,
-                Subresource::Eviction => evict(pods, &self.budgets, key, document, terms).await,
+                Subresource::Binding => bind(pods, key, document, terms).await?,
+                Subresource::Eviction => evict(pods, &self.budgets, key, document, terms).await?,
                 Subresource::Status
                 | Subresource::Scale
                 | Subresource::Log
                 | Subresource::Attach
                 | Subresource::Exec
-                | Subresource::PortForward => Err(error::not_found::<Pod>(&key.name)),
+                | Subresource::PortForward
+                | Subresource::Approval
+                | Subresource::Token => return Err(error::not_found::<Pod>(&key.name)),
             }
+            Ok(ActAnswer::default())
         }
         .boxed()
     }

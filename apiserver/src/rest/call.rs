@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     error,
-    registry::{ChangeTerms, ObjectPart, Patch},
+    registry::{ActAnswer, ChangeTerms, ObjectPart, Patch},
 };
 
 /// The number of objects of a collection that are deleted concurrently.
@@ -103,6 +103,7 @@ impl RestCall<'_> {
         let part = match self.target.subresource {
             None => ObjectPart::Main,
             Some(Subresource::Status) => ObjectPart::Status,
+            Some(Subresource::Approval) => ObjectPart::Approval,
             Some(Subresource::Log) => return self.log().await,
             Some(act @ (Subresource::Attach | Subresource::Exec | Subresource::PortForward)) => {
                 return Ok(self.nothing_runs(act));
@@ -413,10 +414,15 @@ impl RestCall<'_> {
             fence: None,
         };
         let RequestTarget { resource, .. } = self.target;
-        resource
+        let acted = resource
             .act(&self.target.key(), act, &document, terms)
-            .await?;
-        let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
-        Ok(answer::document(StatusCode::CREATED, &status))
+            .await;
+        let ActAnswer { document, warnings } = acted?;
+        let document = document.unwrap_or_else(|| {
+            json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201})
+        });
+        let mut answer = answer::document(StatusCode::CREATED, &document);
+        answer::warn(&mut answer, &warnings);
+        Ok(answer)
     }
 }

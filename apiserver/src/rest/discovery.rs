@@ -270,6 +270,13 @@ pub(super) fn about(names: &KindNames, subresource: Subresource) -> SubresourceK
         Subresource::Attach => own("PodAttachOptions", &["create", "get"]),
         Subresource::Exec => own("PodExecOptions", &["create", "get"]),
         Subresource::PortForward => own("PodPortForwardOptions", &["create", "get"]),
+        Subresource::Approval => own(names.kind, &["get", "patch", "update"]),
+        Subresource::Token => SubresourceKind {
+            group: "authentication.k8s.io",
+            version: "v1",
+            kind: "TokenRequest",
+            verbs: &["create"],
+        },
         Subresource::Eviction => SubresourceKind {
             group: "policy",
             version: "v1",

@@ -24,7 +24,7 @@ use crate::{
     cache::{INITIAL_EVENTS_END, Query},
     error,
     registry::{
-        ChangeTerms, DeleteOptions, ListPage, ObjectPart, Patch, Registry, StreamEvent,
+        ActAnswer, ChangeTerms, DeleteOptions, ListPage, ObjectPart, Patch, Registry, StreamEvent,
         WatchOptions,
     },
 };
@@ -166,7 +166,7 @@ pub(crate) trait Resource: Send + Sync {
         _act: Subresource,
         _document: &'a Value,
         _terms: ChangeTerms<'a>,
-    ) -> BoxFuture<'a, Result<(), ApiError>> {
+    ) -> BoxFuture<'a, Result<ActAnswer, ApiError>> {
         not_a_verb()
     }
 
@@ -322,7 +322,7 @@ impl<K: Strategy> Resource for Registry<K> {
         act: Subresource,
         document: &'a Value,
         terms: ChangeTerms<'a>,
-    ) -> BoxFuture<'a, Result<(), ApiError>> {
+    ) -> BoxFuture<'a, Result<ActAnswer, ApiError>> {
         match self.actions() {
             Some(own) => own.act(self, key, act, document, terms),
             None => async move { Err(error::not_found::<K>(&key.name)) }.boxed(),

@@ -165,7 +165,7 @@ fn reviewed_user(
 }
 
 /// The form of an identity in reviews. Empty fields are absent.
-fn user_info(identity: &Identity) -> UserInfo {
+pub(super) fn user_info(identity: &Identity) -> UserInfo {
     let Identity {
         user,
         uid,
@@ -244,7 +244,7 @@ fn rules(
 }
 
 /// Reads a review, fills in its answer, and returns it.
-fn answered<T: DeserializeOwned + Serialize>(
+pub(super) fn answered<T: DeserializeOwned + Serialize>(
     kind: &str,
     document: Value,
     options: &WriteOptions,

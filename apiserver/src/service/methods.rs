@@ -6,6 +6,7 @@ use bytes::Bytes;
 use futures::{FutureExt as _, TryFutureExt as _, future::BoxFuture};
 use podplane_api::{
     Object, ObjectKey, Scope,
+    certificates::CertificateSigningRequest,
     core::{Node, Pod},
     policy::PodDisruptionBudget,
     strategy::Strategy,
@@ -135,6 +136,26 @@ pub(crate) fn of_nodes() -> NarrowMethods<Node> {
                 })
             }
             _ => unknown::<Node>(method),
+        }
+    })
+}
+
+/// The methods of requests for certificates that no other kind has.
+pub(crate) fn of_certificate_requests() -> NarrowMethods<CertificateSigningRequest> {
+    Arc::new(|registry, method, write, request| {
+        let registry = registry.clone();
+        match method {
+            "UpdateCertificateSigningRequestApproval" => {
+                encoded(request, move |WriteRequest { object }| async move {
+                    let object = decode(object)?;
+                    encode(
+                        &registry
+                            .update(object, ObjectPart::Approval, &write)
+                            .await?,
+                    )
+                })
+            }
+            _ => unknown::<CertificateSigningRequest>(method),
         }
     })
 }

@@ -27,7 +27,7 @@ type Headers<'a> = [(&'a str, &'a str)];
 
 impl TestServer {
     /// A server that authenticates by the tokens above.
-    async fn authenticated(listen: &str) -> Self {
+    pub(super) async fn authenticated(listen: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("tokens.csv");
         std::fs::write(&file, TOKENS).unwrap();
@@ -278,6 +278,7 @@ fn config(listen: &str, authentication: AuthenticationFlags) -> ApiserverConfig 
         listen: listen.parse().unwrap(),
         allowed_hosts: Default::default(),
         authentication,
+        account_tokens: Default::default(),
         address_file: None,
         data_dir: None,
         store: StoreKind::Memory,

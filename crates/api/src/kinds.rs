@@ -9,7 +9,7 @@
 //! REST paths and gRPC services of the API server, the kinds of the command line, the garbage
 //! collector's watches, and the generated `.proto` files and OpenAPI definitions (ADR 0034).
 
-mod certificate_signing_request;
+pub mod certificate_signing_request;
 mod cluster_cidr;
 mod cluster_role;
 mod cluster_role_binding;

@@ -4,9 +4,16 @@
 //! Everything here is a function of the object. A kind implements [`Strategy`] in its module of
 //! [`crate::kinds`], and writes only what differs from the defaults.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 
-use crate::{Object, selector::FieldSelectable, table::TableRow, validation::Validate};
+use crate::{
+    Object,
+    selector::FieldSelectable,
+    table::TableRow,
+    validation::{ErrorList, Validate},
+};
 
 /// A part of an object, or an act on it, that has its own path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +34,10 @@ pub enum Subresource {
     PortForward,
     /// The number of replicas, in a form that all workloads share.
     Scale,
+    /// The decision on a request for a certificate.
+    Approval,
+    /// A new token of an account.
+    Token,
 }
 
 impl Subresource {
@@ -41,8 +52,23 @@ impl Subresource {
             Self::Exec => "exec",
             Self::PortForward => "portforward",
             Self::Scale => "scale",
+            Self::Approval => "approval",
+            Self::Token => "token",
         }
     }
+}
+
+/// The user who asks for a new object.
+#[derive(Clone, Copy, Debug)]
+pub struct Requester<'a> {
+    /// The user name.
+    pub user: &'a str,
+    /// The UID; may be empty.
+    pub uid: &'a str,
+    /// The groups.
+    pub groups: &'a [String],
+    /// Further facts of the authenticator.
+    pub extra: &'a BTreeMap<String, Vec<String>>,
 }
 
 /// The state of an object's journey.
@@ -111,6 +137,10 @@ pub trait Strategy: Object + FieldSelectable + Validate + TableRow {
     /// Sets the fields of a new object that only the server sets, except the metadata.
     fn prepare_for_create(&mut self) {}
 
+    /// Records who asks for a new object, for kinds whose specs say so. Comes after
+    /// [`prepare_for_create`](Self::prepare_for_create).
+    fn set_requester(&mut self, _by: Requester<'_>) {}
+
     /// Restores from `old` the fields that an update may not change, except the metadata: the
     /// status.
     fn prepare_for_update(&mut self, _old: &Self) {}
@@ -118,6 +148,14 @@ pub trait Strategy: Object + FieldSelectable + Validate + TableRow {
     /// Takes the status of `update`, and its labels and annotations if
     /// [`STATUS_HAS_METADATA`](Self::STATUS_HAS_METADATA).
     fn set_status(&mut self, _update: &Self) {}
+
+    /// Takes the decision of `update`, for kinds that have the subresource `approval`.
+    fn set_approval(&mut self, _update: &Self, _now: Timestamp) {}
+
+    /// Checks an object whose decision has been taken from an update.
+    fn validate_approval(&self, old: &Self) -> ErrorList {
+        self.validate_update(old)
+    }
 
     /// `metadata.generation` of a new object, for kinds that have one.
     fn first_generation() -> Option<i64> {

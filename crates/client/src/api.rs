@@ -7,6 +7,7 @@ use futures::{Stream, StreamExt as _};
 use http::uri::PathAndQuery;
 use podplane_api::{
     Object,
+    certificates::CertificateSigningRequest,
     core::{Node, Pod},
 };
 use podplane_proto::{
@@ -484,6 +485,31 @@ impl Api<Node> {
             &self
                 .calls
                 .assign(path::<Node>("AssignPodCIDRs"), request)
+                .await?,
+        )
+    }
+}
+
+impl Api<CertificateSigningRequest> {
+    /// Approves or denies a request: writes the conditions of its status, if the object is still at
+    /// the revision that `request` carries.
+    ///
+    /// # Errors
+    ///
+    /// `Conflict`, `NotFound`, `Invalid`, and others.
+    pub async fn update_approval(
+        &self,
+        request: &CertificateSigningRequest,
+    ) -> Result<CertificateSigningRequest, ApiError> {
+        let object = codec::encode(request)
+            .map_err(|error| ApiError::new(Reason::BadRequest, error.to_string()))?;
+        let method = "UpdateCertificateSigningRequestApproval";
+        let path = path::<CertificateSigningRequest>(method);
+        let object = Some(object);
+        decode(
+            &self
+                .calls
+                .write(path, wire::WriteRequest { object })
                 .await?,
         )
     }

@@ -15,7 +15,10 @@ use std::{
     task::{Context, Poll},
 };
 
-use futures::future::Either;
+use futures::{
+    FutureExt as _,
+    future::{BoxFuture, Either},
+};
 use tonic::{
     Code,
     body::Body,
@@ -104,6 +107,13 @@ impl AuthenticationRefusal {
 
 /// Tells who sends a request.
 pub trait Authenticator: fmt::Debug + Send + Sync {
+    /// A future to await before [`authenticate`](Self::authenticate), for credentials that depend
+    /// on state which may be older than what the client knows; `None` if there is nothing to wait
+    /// for.
+    fn ready(&self, _headers: &HeaderMap) -> Option<BoxFuture<'static, ()>> {
+        None
+    }
+
     /// The context of a request with these headers from this peer.
     ///
     /// # Errors
@@ -200,17 +210,44 @@ pub(crate) struct AuthenticationService<S> {
 
 impl<S> Service<Request<Body>> for AuthenticationService<S>
 where
-    S: Service<Request<Body>, Response = Response<Body>>,
+    S: Service<Request<Body>, Response = Response<Body>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Send,
 {
     type Response = Response<Body>;
     type Error = S::Error;
-    type Future = Either<S::Future, Ready<Result<Response<Body>, S::Error>>>;
+    type Future = Either<
+        Either<S::Future, Ready<Result<Response<Body>, S::Error>>>,
+        BoxFuture<'static, Result<Response<Body>, S::Error>>,
+    >;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.service.poll_ready(context)
     }
 
-    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let Some(ready) = self.authenticator.ready(request.headers()) else {
+            return Either::Left(self.authenticated(request));
+        };
+        // The clone takes the place of the service that `poll_ready` has made ready.
+        let fresh = self.clone();
+        let mut service = std::mem::replace(self, fresh);
+        let answered = async move {
+            ready.await;
+            service.authenticated(request).await
+        };
+        Either::Right(answered.boxed())
+    }
+}
+
+impl<S> AuthenticationService<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>>,
+{
+    fn authenticated(
+        &mut self,
+        mut request: Request<Body>,
+    ) -> Either<S::Future, Ready<Result<Response<Body>, S::Error>>> {
         let peer = request.extensions().get().copied();
         match self.authenticator.authenticate(peer, request.headers()) {
             Ok(context) => {

@@ -48,6 +48,8 @@ const WITHOUT_DEFAULT: [(&str, &str); 1] = [("io.k8s.api.core.v1.ObjectReference
 /// The definitions to keep, with all that they refer to, besides those of stored kinds.
 const ROOTS: &[&str] = &[
     "io.k8s.api.authentication.v1.SelfSubjectReview",
+    "io.k8s.api.authentication.v1.TokenRequest",
+    "io.k8s.api.authentication.v1.TokenReview",
     "io.k8s.api.authorization.v1.SelfSubjectAccessReview",
     "io.k8s.api.authorization.v1.SelfSubjectRulesReview",
     "io.k8s.api.autoscaling.v1.Scale",

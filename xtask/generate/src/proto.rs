@@ -97,6 +97,13 @@ const NODE_METHODS: &[Method] = &[Method {
     ],
 }];
 
+const CERTIFICATE_REQUEST_METHODS: &[Method] = &[Method {
+    name: "UpdateCertificateSigningRequestApproval",
+    doc: "Approves or denies a request, once: takes the conditions of its status, as the subresource `approval` does. \
+          ABORTED (Conflict) unless metadata.resourceVersion, where given, is the current one.",
+    fields: &["CertificateSigningRequest certificate_signing_request"],
+}];
+
 /// Collects the kinds of the list.
 struct ServedKinds(Vec<ServedKind>);
 
@@ -115,6 +122,7 @@ impl KindVisitor for ServedKinds {
             extra: match K::KIND {
                 "Pod" => POD_METHODS,
                 "Node" => NODE_METHODS,
+                "CertificateSigningRequest" => CERTIFICATE_REQUEST_METHODS,
                 _ => &[],
             },
         });

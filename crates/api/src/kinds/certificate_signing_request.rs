@@ -10,18 +10,22 @@ use crate::{
         CertificateSigningRequest, CertificateSigningRequestCondition,
         CertificateSigningRequestSpec, CertificateSigningRequestStatus,
     },
+    meta::Time,
     names,
     object::{Object, Scope, json_conversions},
     selector::{FieldSelectable, SelectableField},
-    strategy::{Strategy, Subresource},
+    strategy::{Requester, Strategy, Subresource},
     table::{Column, NONE, TableRow, age, always, created},
     validation::{ErrorList, FieldPath, Validate, metadata, pem},
 };
 
-const APPROVED: &str = "Approved";
-const DENIED: &str = "Denied";
-const FAILED: &str = "Failed";
-/// The requester as long as there is no authentication.
+/// The condition of an approved request.
+pub const APPROVED: &str = "Approved";
+/// The condition of a denied request.
+pub const DENIED: &str = "Denied";
+/// The condition of a request that its signer cannot answer.
+pub const FAILED: &str = "Failed";
+/// The requester of an object that no request made.
 const ANYBODY: (&str, &str) = ("system:anonymous", "system:unauthenticated");
 /// The signer of requests of the API version v1beta1.
 const LEGACY_SIGNER: &str = "kubernetes.io/legacy-unknown";
@@ -80,7 +84,7 @@ impl Validate for CertificateSigningRequest {
     fn validate_update(&self, old: &Self) -> ErrorList {
         let mut errors = metadata::validate_update(self, old);
         errors.append(self.validate());
-        validate_new_conditions(self, old, &mut errors);
+        validate_new_conditions(self, old, Decision::Kept, &mut errors);
         validate_certificate(certificate(self), certificate(old), &mut errors);
         errors
     }
@@ -92,6 +96,14 @@ fn conditions(request: &CertificateSigningRequest) -> &[CertificateSigningReques
     conditions.unwrap_or_default()
 }
 
+/// The condition of that type, if the request has it.
+pub fn condition<'a>(
+    request: &'a CertificateSigningRequest,
+    type_: &'a str,
+) -> Option<&'a CertificateSigningRequestCondition> {
+    of_type(request, type_).next()
+}
+
 fn of_type<'a>(
     request: &'a CertificateSigningRequest,
     type_: &'a str,
@@ -101,7 +113,7 @@ fn of_type<'a>(
 }
 
 /// The certificate in the status, empty if it was not issued.
-fn certificate(request: &CertificateSigningRequest) -> &[u8] {
+pub fn certificate(request: &CertificateSigningRequest) -> &[u8] {
     let status = request.status.as_ref();
     let certificate = status.and_then(|status| status.certificate.as_ref());
     certificate.map_or(&[], |certificate| certificate.0.as_slice())
@@ -228,11 +240,21 @@ fn validate_conditions(
     }
 }
 
-/// Checks that no decision is removed, and that none is made: only the subresource `approval`,
-/// which is not served, could.
+/// The part of a write in the decision.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Decision {
+    /// It may add none.
+    Kept,
+    /// It is one through the subresource `approval`.
+    Made,
+}
+
+/// Checks that no decision is removed, and that none is made except through the subresource
+/// `approval`.
 fn validate_new_conditions(
     new: &CertificateSigningRequest,
     old: &CertificateSigningRequest,
+    decision: Decision,
     errors: &mut ErrorList,
 ) {
     let path = FieldPath::new("status").child("conditions");
@@ -242,7 +264,7 @@ fn validate_new_conditions(
             let detail = format!("updates may not remove a condition of type {type_:?}");
             errors.forbidden(&path, &detail);
         }
-        if now > before && type_ != FAILED {
+        if now > before && type_ != FAILED && decision == Decision::Kept {
             let detail = format!("updates may not add a condition of type {type_:?}");
             errors.forbidden(&path, &detail);
         }
@@ -319,7 +341,7 @@ fn shown_condition(request: &CertificateSigningRequest) -> String {
 
 impl Strategy for CertificateSigningRequest {
     const SERVICE: &'static str = "podplane.certificates.v1.CertificateSigningRequestService";
-    const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
+    const SUBRESOURCES: &'static [Subresource] = &[Subresource::Approval, Subresource::Status];
 
     fn prepare_for_create(&mut self) {
         let spec = &mut self.spec;
@@ -329,6 +351,20 @@ impl Strategy for CertificateSigningRequest {
         spec.uid = None;
         spec.extra = None;
         self.status = Some(CertificateSigningRequestStatus::default());
+    }
+
+    fn set_requester(&mut self, by: Requester<'_>) {
+        let Requester {
+            user,
+            uid,
+            groups,
+            extra,
+        } = by;
+        let spec = &mut self.spec;
+        spec.username = Some(user.to_owned());
+        spec.uid = Some(uid.to_owned()).filter(|uid| !uid.is_empty());
+        spec.groups = Some(groups.to_vec()).filter(|groups| !groups.is_empty());
+        spec.extra = Some(extra.clone()).filter(|extra| !extra.is_empty());
     }
 
     /// The spec is immutable: an update that changes it changes nothing, as in Kubernetes.
@@ -351,6 +387,28 @@ impl Strategy for CertificateSigningRequest {
             }
         }
         self.status = status;
+    }
+
+    /// Takes the conditions alone, and dates those that are not.
+    fn set_approval(&mut self, update: &Self, now: Timestamp) {
+        let mut new = conditions(update).to_vec();
+        for condition in &mut new {
+            let old = of_type(self, &condition.type_).find(|old| old.status == condition.status);
+            let since = old.and_then(|old| old.last_transition_time.clone());
+            if condition.last_transition_time.is_none() {
+                condition.last_transition_time = Some(since.unwrap_or(Time(now)));
+            }
+            condition.last_update_time.get_or_insert(Time(now));
+        }
+        let status = self.status.get_or_insert_default();
+        status.conditions = Some(new).filter(|new| !new.is_empty());
+    }
+
+    fn validate_approval(&self, old: &Self) -> ErrorList {
+        let mut errors = metadata::validate_update(self, old);
+        errors.append(self.validate());
+        validate_new_conditions(self, old, Decision::Made, &mut errors);
+        errors
     }
 }
 

@@ -6,7 +6,7 @@ use crate::{
     core::{ObjectReference, ServiceAccount},
     object::{Object, Scope, json_conversions},
     selector::FieldSelectable,
-    strategy::Strategy,
+    strategy::{Strategy, Subresource},
     table::{Column, TableRow, always, created},
     validation::Validate,
 };
@@ -45,6 +45,7 @@ impl TableRow for ServiceAccount {
 
 impl Strategy for ServiceAccount {
     const SERVICE: &'static str = "podplane.core.v1.ServiceAccountService";
+    const SUBRESOURCES: &'static [Subresource] = &[Subresource::Token];
     const RETURNS_DELETED: bool = true;
 
     fn prepare_for_create(&mut self) {
