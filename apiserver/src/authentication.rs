@@ -47,7 +47,7 @@ impl RequestAuthenticator {
 
     fn identity(
         &self,
-        peer: Option<Peer>,
+        peer: Option<&Peer>,
         headers: &HeaderMap,
     ) -> Result<Arc<Identity>, AuthenticationRefusal> {
         // Another user of the machine is refused even with a token: nobody sends one through a
@@ -71,7 +71,7 @@ impl Authenticator for RequestAuthenticator {
         let mut context = match self.mode {
             AuthenticationMode::None => self.peers.authenticate(peer, headers)?,
             AuthenticationMode::Credentials => RequestContext {
-                identity: self.identity(peer, headers)?,
+                identity: self.identity(peer.as_ref(), headers)?,
                 peer,
                 impersonation: None,
             },
