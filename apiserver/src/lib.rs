@@ -35,7 +35,7 @@ mod storage;
 mod tests;
 mod upkeep;
 
-pub use authentication::{AuthenticationFlags, AuthenticationMode, TokenFileError};
+pub use authentication::{AuthenticationFlags, AuthenticationMode, TlsFlags, TokenFileError};
 pub use config::{ApiserverConfig, HistoryBounds, HoldFlags, StoreKind};
 pub use server::{ApiserverRunError, run};
 pub use storage::check as check_item;

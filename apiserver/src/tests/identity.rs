@@ -278,6 +278,7 @@ fn config(listen: &str, authentication: AuthenticationFlags) -> ApiserverConfig 
         listen: listen.parse().unwrap(),
         allowed_hosts: Default::default(),
         authentication,
+        tls: Default::default(),
         address_file: None,
         data_dir: None,
         store: StoreKind::Memory,

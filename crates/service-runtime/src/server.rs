@@ -183,14 +183,20 @@ impl Listener {
         }
     }
 
-    /// Serves with TLS alone, if this is a TCP socket. A unix socket stays as it is.
-    #[must_use]
-    pub fn with_tls(self, tls: ServerTls) -> Self {
-        let tls = match &self.address {
-            Listen::Tcp(_) => Some(tls),
-            Listen::Unix(_) => None,
-        };
-        Self { tls, ..self }
+    /// Serves with TLS alone.
+    ///
+    /// # Errors
+    ///
+    /// The same listener, if it is a unix socket, which has no TLS: the kernel tells its peers.
+    #[expect(clippy::result_large_err, reason = "called once")]
+    pub fn with_tls(self, tls: ServerTls) -> Result<Self, Self> {
+        match &self.address {
+            Listen::Tcp(_) => Ok(Self {
+                tls: Some(tls),
+                ..self
+            }),
+            Listen::Unix(_) => Err(self),
+        }
     }
 
     /// The address as clients write it: `https://HOST:PORT` with TLS, else as in [`Listen`].

@@ -51,10 +51,12 @@ pub struct TlsFiles {
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// The server's certificate or key cannot be used.
-    #[error("failed to use the certificate and key of the server")]
+    #[error(
+        "failed to use the server's certificate and key (--tls-cert-file, --tls-private-key-file)"
+    )]
     KeyPair(#[source] PkiError),
     /// The authorities of clients cannot be used.
-    #[error("failed to use the authorities of client certificates")]
+    #[error("failed to use the authorities of client certificates (--client-ca-file)")]
     ClientCa(#[source] PkiError),
 }
 

@@ -88,7 +88,7 @@ impl Server {
             client_ca: Some(dir.path().join("ca.crt")),
         });
         let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap()).await;
-        let listener = listener.unwrap().with_tls(tls.unwrap());
+        let listener = listener.unwrap().with_tls(tls.unwrap()).unwrap();
         let address = listener.address().to_string();
         assert_eq!(listener.client_address(), format!("https://{address}"));
         let mut tasks = Tasks::new(CancellationToken::new());
