@@ -1,13 +1,15 @@
-//! The authentication of requests: bearer tokens from a file and of ServiceAccounts, and peers of
-//! unix sockets.
+//! The authentication of requests: client certificates, bearer tokens from a file and of
+//! ServiceAccounts, and peers of unix sockets.
 
 mod account_flags;
 mod accounts;
 mod flags;
+mod tls;
 mod tokens;
 
 pub use account_flags::AccountTokenFlags;
 pub use flags::{AuthenticationFlags, AuthenticationMode};
+pub use tls::TlsFlags;
 pub use tokens::TokenFileError;
 
 use std::sync::{Arc, LazyLock};
@@ -33,8 +35,9 @@ pub(crate) fn server_identity() -> &'static Arc<Identity> {
 
 /// Authenticates the requests of the API server.
 ///
-/// The sender of a request is, in this order: the user of its bearer token, the local user by its
-/// unix socket, or the anonymous user. A credential that is not valid refuses the request.
+/// The sender of a request is, in this order: the user of its client certificate, the user of its
+/// bearer token, the local user by its unix socket, or the anonymous user. A credential that is not
+/// valid refuses the request; a token makes up for a certificate, as in Kubernetes.
 #[derive(Debug)]
 pub(crate) struct RequestAuthenticator {
     mode: AuthenticationMode,
@@ -80,15 +83,27 @@ impl RequestAuthenticator {
 
     fn identity(
         &self,
-        peer: Option<Peer>,
+        peer: Option<&Peer>,
         headers: &HeaderMap,
     ) -> Result<Arc<Identity>, AuthenticationRefusal> {
         // Another user of the machine is refused even with a token: nobody sends one through a
         // socket that is not theirs.
         let local = self.peers.local(peer)?;
+        let certificate = match peer {
+            Some(Peer::Tls(tls)) => tls.client(),
+            _ => None,
+        };
+        let rejected = match certificate {
+            Some(Ok(user)) => return Ok(user),
+            Some(Err(reason)) => Some(reason),
+            None => None,
+        };
         match bearer_token(headers)? {
             Some(token) => self.user(token),
-            None => Ok(local.unwrap_or_else(|| self.peers.anonymous())),
+            None => match rejected {
+                Some(reason) => Err(AuthenticationRefusal::Unauthorized(reason.to_string())),
+                None => Ok(local.unwrap_or_else(|| self.peers.anonymous())),
+            },
         }
     }
 }
@@ -159,7 +174,7 @@ impl Authenticator for RequestAuthenticator {
         let mut context = match self.mode {
             AuthenticationMode::None => self.peers.authenticate(peer, headers)?,
             AuthenticationMode::Credentials => RequestContext {
-                identity: self.identity(peer, headers)?,
+                identity: self.identity(peer.as_ref(), headers)?,
                 peer,
                 impersonation: None,
             },

@@ -36,7 +36,7 @@ mod tests;
 mod upkeep;
 
 pub use authentication::{
-    AccountTokenFlags, AuthenticationFlags, AuthenticationMode, TokenFileError,
+    AccountTokenFlags, AuthenticationFlags, AuthenticationMode, TlsFlags, TokenFileError,
 };
 pub use config::{ApiserverConfig, HistoryBounds, HoldFlags, StoreKind};
 pub use server::{ApiserverRunError, run};

@@ -24,6 +24,7 @@ use podplane_service_runtime::{
     Process, Services, Tasks,
     server::{Listen, Listener, ServeError},
     tasks::{TaskEnd, TaskError},
+    tls::TlsError,
 };
 use podplane_store::{MemStore, OpenError, SledStore, Store, StoreError};
 use podplane_tokens::KeyDirError;
@@ -70,6 +71,20 @@ pub enum ApiserverRunError {
     /// Tokens would have no effect.
     #[error("--token-auth-file needs --authentication=credentials")]
     UnusedTokens,
+    /// A certificate without its key, or authorities of clients without TLS.
+    #[error(
+        "--tls-cert-file and --tls-private-key-file need each other, and --client-ca-file both"
+    )]
+    IncompleteTls,
+    /// A unix socket has no TLS.
+    #[error("--tls-cert-file needs a TCP address, and --listen is {0}")]
+    TlsOnSocket(Listen),
+    /// Client certificates would have no effect.
+    #[error("--client-ca-file needs --authentication=credentials")]
+    UnusedClientCa,
+    /// A certificate, key or authority cannot be used.
+    #[error("failed to serve with TLS")]
+    Tls(#[from] TlsError),
     /// The token file cannot be used.
     #[error("failed to read bearer tokens")]
     Tokens(#[from] TokenFileError),
@@ -124,6 +139,7 @@ async fn run_until(
         allowed_hosts,
         authentication,
         account_tokens,
+        tls,
         address_file,
         data_dir,
         store,
@@ -170,6 +186,7 @@ async fn run_until(
         .await?
         .allowing(allowed_hosts)
         .authenticating(authenticator);
+    let listener = tls.secure(listener, &authentication)?;
     // Clients of a data directory look here for its server.
     let default_file = match store {
         StoreKind::Sled => data_dir.as_ref().map(|dir| dir.join("apiserver.address")),

@@ -279,6 +279,7 @@ fn config(listen: &str, authentication: AuthenticationFlags) -> ApiserverConfig 
         allowed_hosts: Default::default(),
         authentication,
         account_tokens: Default::default(),
+        tls: Default::default(),
         address_file: None,
         data_dir: None,
         store: StoreKind::Memory,

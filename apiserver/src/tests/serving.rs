@@ -121,6 +121,7 @@ async fn publishes_the_address_once_it_is_served() {
         allowed_hosts: Default::default(),
         authentication: Default::default(),
         account_tokens: Default::default(),
+        tls: Default::default(),
         address_file: Some(file.clone()),
         data_dir: Some(dir.path().into()),
         store: StoreKind::Sled,

@@ -4,20 +4,24 @@
 //! is the user, and each organization a group. A certificate is for clients or for servers and
 //! never for both, so that no process can pose as the API server with its own client certificate.
 //! [`PkiDir`] keeps authority and certificates in a directory, and renews what expires soon.
-//! [`verify::Trust`] tells whose certificate a peer has shown.
+//! [`verify::Trust`] tells whose certificate a peer has shown. [`ReloadedFiles`] reads files again
+//! when they change, and [`tls`] has what both sides of a TLS connection need.
 //!
-//! Nothing here opens a connection or reads a clock.
+//! Nothing here opens a connection.
 
 #![forbid(unsafe_code)]
 
 mod authority;
 mod dir;
+mod reload;
 mod subject;
+pub mod tls;
 pub mod verify;
 
 pub use self::{
     authority::{Authority, CertificateTerms, Credentials},
     dir::{PkiDir, Renewal},
+    reload::ReloadedFiles,
     subject::{ServerName, Subject, Usage},
 };
 

@@ -71,6 +71,11 @@ impl Trust {
         }
     }
 
+    /// The authorities.
+    pub(crate) fn anchors(&self) -> &[TrustAnchor<'static>] {
+        &self.0
+    }
+
     /// The owner of the chain's first certificate, which must be for `usage`.
     ///
     /// # Errors
@@ -108,15 +113,29 @@ impl Trust {
 fn rejected(error: &webpki::Error) -> RejectedPeer {
     use webpki::Error;
     match error {
-        Error::CertExpired { .. } | Error::CertNotValidYet { .. } => {
-            RejectedPeer::Time(error.to_string())
-        }
+        Error::CertExpired { time, not_after } => RejectedPeer::Time(format!(
+            "current time {} is after {}",
+            moment(*time),
+            moment(*not_after)
+        )),
+        Error::CertNotValidYet { time, not_before } => RejectedPeer::Time(format!(
+            "current time {} is before {}",
+            moment(*time),
+            moment(*not_before)
+        )),
         Error::UnknownIssuer => RejectedPeer::UnknownAuthority,
         Error::RequiredEkuNotFoundContext(_) => RejectedPeer::Usage,
         // Whoever copied the authority's name has not its key.
         Error::InvalidSignatureForPublicKey => RejectedPeer::UnknownAuthority,
         other => RejectedPeer::Malformed(other.to_string()),
     }
+}
+
+/// A time as people read it; in seconds since 1970 if it has more than four digits of years.
+fn moment(time: UnixTime) -> String {
+    let seconds = i64::try_from(time.as_secs()).ok();
+    let time_in_range = seconds.and_then(|seconds| Timestamp::from_second(seconds).ok());
+    time_in_range.map_or_else(|| time.as_secs().to_string(), |time| time.to_string())
 }
 
 /// Reads the names and the end of a certificate, without verification.

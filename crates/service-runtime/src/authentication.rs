@@ -158,7 +158,7 @@ impl PeerAuthenticator {
     /// [`AuthenticationRefusal::Unauthorized`] for a process of another user.
     pub fn local(
         &self,
-        peer: Option<Peer>,
+        peer: Option<&Peer>,
     ) -> Result<Option<Arc<Identity>>, AuthenticationRefusal> {
         let refused = |why: String| Err(AuthenticationRefusal::Unauthorized(why));
         match peer {
@@ -175,7 +175,7 @@ impl PeerAuthenticator {
             Some(Peer::Local(None)) => {
                 refused("the kernel does not tell which user is connected to this socket".into())
             }
-            Some(Peer::Plain(_) | Peer::Simulated) | None => Ok(None),
+            Some(Peer::Plain(_) | Peer::Tls(_) | Peer::Simulated) | None => Ok(None),
         }
     }
 
@@ -192,7 +192,7 @@ impl Authenticator for PeerAuthenticator {
         peer: Option<Peer>,
         _headers: &HeaderMap,
     ) -> Result<RequestContext, AuthenticationRefusal> {
-        let local = self.local(peer).ok().flatten();
+        let local = self.local(peer.as_ref()).ok().flatten();
         Ok(RequestContext {
             identity: local.unwrap_or_else(|| self.anonymous()),
             peer,
@@ -248,7 +248,7 @@ where
         &mut self,
         mut request: Request<Body>,
     ) -> Either<S::Future, Ready<Result<Response<Body>, S::Error>>> {
-        let peer = request.extensions().get().copied();
+        let peer = request.extensions().get().cloned();
         match self.authenticator.authenticate(peer, request.headers()) {
             Ok(context) => {
                 remove_credentials(request.headers_mut());
@@ -289,18 +289,18 @@ mod tests {
         };
         let of = |uid| Peer::Local(Some(PeerCredentials { uid, pid: Some(7) }));
         for uid in [0, 1000] {
-            let local = authenticator.local(Some(of(uid))).unwrap().unwrap();
+            let local = authenticator.local(Some(&of(uid))).unwrap().unwrap();
             assert_eq!(local.user, LOCAL_USER);
             assert!(local.is_in(MASTERS) && local.is_in(AUTHENTICATED));
         }
         for peer in [of(1001), of(OVERFLOW_UID), Peer::Local(None)] {
-            let refused = authenticator.local(Some(peer)).unwrap_err();
+            let refused = authenticator.local(Some(&peer)).unwrap_err();
             assert!(matches!(refused, AuthenticationRefusal::Unauthorized(_)));
             let context = authenticator.authenticate(Some(peer), &HeaderMap::new());
             assert_eq!(*context.unwrap().identity, Identity::anonymous());
         }
         let tcp = Peer::Plain(([127, 0, 0, 1], 9).into());
-        assert_eq!(authenticator.local(Some(tcp)), Ok(None));
+        assert_eq!(authenticator.local(Some(&tcp)), Ok(None));
     }
 
     #[test]
@@ -309,9 +309,9 @@ mod tests {
             own_uid: OVERFLOW_UID,
             ..PeerAuthenticator::new()
         };
-        let of = |uid| Some(Peer::Local(Some(PeerCredentials { uid, pid: None })));
-        authenticator.local(of(OVERFLOW_UID)).unwrap_err();
-        assert!(authenticator.local(of(0)).unwrap().is_some());
+        let of = |uid| Peer::Local(Some(PeerCredentials { uid, pid: None }));
+        authenticator.local(Some(&of(OVERFLOW_UID))).unwrap_err();
+        assert!(authenticator.local(Some(&of(0))).unwrap().is_some());
     }
 
     #[test]

@@ -18,6 +18,7 @@ pub mod process;
 pub mod server;
 pub mod shutdown;
 pub mod tasks;
+pub mod tls;
 pub mod trace;
 
 mod health;

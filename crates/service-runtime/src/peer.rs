@@ -1,17 +1,18 @@
 //! The other end of a connection, which every request carries in its extensions.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, sync::Arc};
 
 use podplane_host::net::{PeerCredentials, RemoteEnd};
 
+use crate::tls::TlsPeer;
+
 /// The other end of a request's connection.
-///
-/// A TLS connection will be a variant of its own, with the verified certificate of the client or
-/// the reason why it is not valid.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Peer {
     /// A client over TCP without TLS: its address proves nothing about who it is.
     Plain(SocketAddr),
+    /// A client over TLS, which may have shown a certificate.
+    Tls(Arc<TlsPeer>),
     /// A process on this machine, over a unix socket; `None` if the kernel does not say which.
     Local(Option<PeerCredentials>),
     /// A task of the same simulation.

@@ -1,6 +1,9 @@
 //! Listening sockets and the HTTP and gRPC server.
 
 mod connection;
+mod handshakes;
+mod plaintext;
+mod rewound;
 
 use std::{
     fmt, io,
@@ -17,11 +20,12 @@ use tokio_util::sync::CancellationToken;
 use tonic::{service::Routes, transport::Server};
 use tower::layer::layer_fn;
 
-use self::connection::Connection;
+use self::{connection::Connection, handshakes::TlsSocket};
 use crate::{
     authentication::{AuthenticationService, Authenticator, PeerAuthenticator},
     boundary::{AllowedHosts, Boundary, BoundaryMetrics, BoundaryService},
     peer::Peer,
+    tls::ServerTls,
     trace::AdoptContext,
 };
 
@@ -115,6 +119,7 @@ pub struct Listener {
     address: Listen,
     hosts: AllowedHosts,
     authenticator: Arc<dyn Authenticator>,
+    tls: Option<ServerTls>,
 }
 
 impl Listener {
@@ -130,30 +135,24 @@ impl Listener {
             listen: listen.clone(),
             source,
         };
-        match listen {
+        let (socket, address) = match listen {
             Listen::Tcp(address) => {
                 let socket = net::listen_tcp(*address).await.map_err(failed)?;
                 let address = Listen::Tcp(socket.tcp_address().map_err(failed)?);
-                Ok(Self {
-                    socket,
-                    address,
-                    hosts: AllowedHosts::default(),
-                    authenticator: Arc::new(PeerAuthenticator::new()),
-                })
+                (socket, address)
             }
             Listen::Unix(path) if path.as_os_str().len() > MAX_SOCKET_PATH => {
-                Err(ServeError::SocketPathTooLong(path.clone()))
+                return Err(ServeError::SocketPathTooLong(path.clone()));
             }
-            Listen::Unix(path) => {
-                let socket = bind_unix(path).await.map_err(failed)?;
-                Ok(Self {
-                    socket,
-                    address: listen.clone(),
-                    hosts: AllowedHosts::default(),
-                    authenticator: Arc::new(PeerAuthenticator::new()),
-                })
-            }
-        }
+            Listen::Unix(path) => (bind_unix(path).await.map_err(failed)?, listen.clone()),
+        };
+        Ok(Self {
+            socket,
+            address,
+            hosts: AllowedHosts::default(),
+            authenticator: Arc::new(PeerAuthenticator::new()),
+            tls: None,
+        })
     }
 
     /// Binds a socket, and [publishes](Listener::publish) its address if there is a file for it.
@@ -184,13 +183,37 @@ impl Listener {
         }
     }
 
+    /// Serves with TLS alone.
+    ///
+    /// # Errors
+    ///
+    /// The same listener, if it is a unix socket, which has no TLS: the kernel tells its peers.
+    #[expect(clippy::result_large_err, reason = "called once")]
+    pub fn with_tls(self, tls: ServerTls) -> Result<Self, Self> {
+        match &self.address {
+            Listen::Tcp(_) => Ok(Self {
+                tls: Some(tls),
+                ..self
+            }),
+            Listen::Unix(_) => Err(self),
+        }
+    }
+
+    /// The address as clients write it: `https://HOST:PORT` with TLS, else as in [`Listen`].
+    pub fn client_address(&self) -> String {
+        match &self.tls {
+            Some(_) => format!("https://{}", self.address),
+            None => self.address.to_string(),
+        }
+    }
+
     /// The address, with the actual port for port 0.
     pub fn address(&self) -> &Listen {
         &self.address
     }
 
-    /// Writes the address and a newline to `path`, atomically, so that a reader sees either all of
-    /// it or no file.
+    /// Writes the [address for clients](Listener::client_address) and a newline to `path`,
+    /// atomically, so that a reader sees either all of it or no file.
     ///
     /// # Errors
     ///
@@ -201,7 +224,7 @@ impl Listener {
             source,
         };
         let new = path.with_extension("new");
-        fs::write(&new, format!("{}\n", self.address)).map_err(failed)?;
+        fs::write(&new, format!("{}\n", self.client_address())).map_err(failed)?;
         fs::rename(&new, path).map_err(failed)
     }
 
@@ -213,6 +236,7 @@ impl Listener {
         stop: CancellationToken,
         metrics: BoundaryMetrics,
     ) -> Result<(), ServeError> {
+        let served_at = self.client_address();
         let boundary = Boundary {
             metrics,
             hosts: match self.address {
@@ -237,16 +261,18 @@ impl Listener {
             .layer(layer_fn(bounded))
             .layer(layer_fn(authenticated))
             .add_routes(routes);
-        tracing::info!(address = %self.address, "serving");
+        tracing::info!(address = served_at, "serving");
         let stop = stop.cancelled_owned();
-        let incoming = stream::poll_fn(move |context| {
-            let accepted = self.socket.poll_accept(context);
-            let connection = |(stream, remote)| Connection {
-                stream,
-                peer: Peer::from(remote),
-            };
-            accepted.map_ok(connection).map(Some)
-        });
+        let Some(tls) = self.tls else {
+            let incoming = stream::poll_fn(move |context| {
+                let accepted = self.socket.poll_accept(context);
+                let connection = |(stream, remote)| Connection::plain(stream, Peer::from(remote));
+                accepted.map_ok(connection).map(Some)
+            });
+            return Ok(server.serve_with_incoming_shutdown(incoming, stop).await?);
+        };
+        let mut socket = TlsSocket::new(self.socket, tls);
+        let incoming = stream::poll_fn(move |context| socket.poll_accept(context).map(Some));
         Ok(server.serve_with_incoming_shutdown(incoming, stop).await?)
     }
 }
