@@ -12,12 +12,14 @@
 
 mod authority;
 mod dir;
+mod request;
 mod subject;
 pub mod verify;
 
 pub use self::{
     authority::{Authority, CertificateTerms, Credentials},
     dir::{PkiDir, Renewal},
+    request::{CertificateRequest, RequestedName, RequestedUsage, certificate_end},
     subject::{ServerName, Subject, Usage},
 };
 
