@@ -11,6 +11,7 @@ use podplane_service_runtime::{Tasks, tasks::TaskEnd};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    certificates::CertificateRequests,
     deployment::Deployments,
     disruption::{DisruptionWriter, Disruptions},
     garbage::{Garbage, GarbageCollector},
@@ -26,11 +27,14 @@ const NODE_WORKERS: usize = 8;
 /// Disruption budgets reconciled at once.
 const BUDGET_WORKERS: usize = 4;
 
+/// Requests for certificates reconciled at once.
+const REQUEST_WORKERS: usize = 2;
 /// Namespaces whose default account is created at once.
 const NAMESPACE_WORKERS: usize = 1;
 
 /// The state that a standby keeps up to date, and a leader works on.
 pub(crate) struct ObservedState {
+    pub(crate) requests: Arc<CertificateRequests>,
     pub(crate) lifecycle: Arc<NodeLifecycle>,
     pub(crate) workloads: Arc<WorkloadCache>,
     pub(crate) disruptions: Arc<Disruptions>,
@@ -61,6 +65,7 @@ pub(crate) async fn lead(
 ) -> Result<(), TaskEnd> {
     let Leadership { client, .. } = leading;
     let ObservedState {
+        requests,
         lifecycle,
         workloads,
         disruptions,
@@ -76,6 +81,7 @@ pub(crate) async fn lead(
     if stop.run_until_cancelled(ready.opened()).await.is_none() {
         return Ok(());
     }
+    requests.open();
     lifecycle.open();
     workloads.open();
     disruptions.open();
@@ -128,6 +134,13 @@ pub(crate) async fn lead(
             reconcile,
         )
         .await
+    });
+
+    let writer = client.clone();
+    tasks.run("certificate controller", async move {
+        let reconcile = async |name: String| requests.reconcile(&writer, &name).await;
+        let queue = &requests.queue;
+        work("certificate", queue, REQUEST_WORKERS, reconcile).await
     });
 
     let collector = GarbageCollector::new(garbage.clone(), &client);

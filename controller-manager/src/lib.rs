@@ -12,6 +12,7 @@
 #![warn(missing_docs)]
 
 mod adopt;
+mod certificates;
 mod controllers;
 mod deployment;
 mod disruption;
@@ -33,6 +34,7 @@ use futures::{FutureExt as _, future::BoxFuture};
 use podplane_api::{
     Object,
     apps::{Deployment, ReplicaSet},
+    certificates::CertificateSigningRequest,
     coordination::Lease,
     core::{Namespace, Node, Pod, ServiceAccount},
     kinds::{self, KindVisitor},
@@ -53,7 +55,9 @@ use podplane_service_runtime::{
 };
 use tokio_util::sync::CancellationToken;
 
+pub use crate::certificates::{SigningFlags, SigningFlagsError};
 use crate::{
+    certificates::CertificateRequests,
     controllers::{ObservedState, WorkerCounts},
     disruption::Disruptions,
     garbage::Garbage,
@@ -128,6 +132,9 @@ pub struct ControllerManagerConfig {
         default_value = "5s"
     )]
     pub node_monitor_period: humantime::Duration,
+    /// The authority that signs certificates.
+    #[command(flatten)]
+    pub signing: SigningFlags,
     /// The election.
     #[command(flatten)]
     pub leader_election: LeaderElection,
@@ -139,6 +146,9 @@ pub enum ControllerManagerRunError {
     /// The apiserver's address or its TLS material is invalid.
     #[error("failed to prepare the connection to the apiserver")]
     Server(#[from] EndpointError),
+    /// The authority that signs certificates cannot be used.
+    #[error(transparent)]
+    Signing(#[from] SigningFlagsError),
     /// The flags of the election are invalid.
     #[error(transparent)]
     Election(#[from] LeaderError),
@@ -170,6 +180,7 @@ async fn run_until(
 ) -> Result<(), ControllerManagerRunError> {
     let client = Client::connect(&config.server)?;
     let candidate = config.leader_election.candidate(client.clone(), ELECTION)?;
+    let authority = config.signing.authority()?;
     let listener = Listener::published(&config.listen, config.address_file.as_deref()).await?;
     let listener = listener.allowing(config.allowed_hosts.clone());
     let mut kinds = KindRegistry {
@@ -187,6 +198,7 @@ async fn run_until(
     let budgets = kinds.watch::<PodDisruptionBudget>();
     let namespaces = kinds.watch::<Namespace>();
     let accounts = kinds.watch::<ServiceAccount>();
+    let requests = kinds.watch::<CertificateSigningRequest>();
     kinds::visit(&mut kinds);
     let KindRegistry {
         mut tasks,
@@ -196,7 +208,7 @@ async fn run_until(
     } = kinds;
 
     let (garbage, workloads) = (Arc::new(garbage), Arc::new(WorkloadCache::new()));
-    let ready = Arc::new(Latch::new(follow.len() + 4));
+    let ready = Arc::new(Latch::new(follow.len() + 5));
     for follow in follow {
         tasks.follow("owners", follow(garbage.clone(), ready.clone()));
     }
@@ -226,7 +238,14 @@ async fn run_until(
     tasks.follow("service accounts", async move {
         known.follow(&is_known).await;
     });
+    let longest = config.signing.cluster_signing_duration.into();
+    let requests = Arc::new(CertificateRequests::new(requests, authority, longest));
+    let (known, is_known) = (requests.clone(), ready.clone());
+    tasks.follow("certificate signing requests", async move {
+        known.follow(&is_known).await;
+    });
     let state = ObservedState {
+        requests,
         lifecycle,
         workloads,
         disruptions,
@@ -267,13 +286,14 @@ fn queues(state: &ObservedState) -> QueueMetrics {
     let nodes = state.lifecycle.clone();
     let (deployments, sets) = (state.workloads.clone(), state.workloads.clone());
     let (budgets, garbage) = (state.disruptions.clone(), state.garbage.clone());
-    let accounts = state.accounts.clone();
+    let (accounts, requests) = (state.accounts.clone(), state.requests.clone());
     QueueMetrics::default()
         .with("node_lifecycle_controller", move || nodes.queue.stats())
         .with("deployment", move || deployments.deployment_queue.stats())
         .with("replicaset", move || sets.set_queue.stats())
         .with("disruption", move || budgets.queue.stats())
         .with("serviceaccount", move || accounts.queue.stats())
+        .with("certificate", move || requests.queue.stats())
         .with("garbage_collector_attempt_to_delete", move || {
             garbage.queue.stats()
         })

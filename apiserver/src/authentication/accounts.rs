@@ -37,7 +37,7 @@ pub(crate) struct AccountTokens {
     /// The longest life of a token.
     pub(super) longest: Duration,
     dir: KeyDir,
-    keys: RwLock<KeyRing>,
+    keys: RwLock<Arc<KeyRing>>,
     /// Set once the caches are filled.
     objects: OnceLock<TokenObjects>,
 }
@@ -93,7 +93,7 @@ impl AccountTokens {
             audiences,
             longest: policy.longest_token,
             dir,
-            keys: RwLock::new(keys),
+            keys: RwLock::new(Arc::new(keys)),
             objects: OnceLock::new(),
         })
     }
@@ -122,9 +122,9 @@ impl AccountTokens {
         self.keys().public_keys(clock::timestamp())
     }
 
-    fn keys(&self) -> KeyRing {
+    fn keys(&self) -> Arc<KeyRing> {
         let keys = self.keys.read();
-        keys.unwrap_or_else(PoisonError::into_inner).clone()
+        Arc::clone(&keys.unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Issues a token.
@@ -203,21 +203,20 @@ impl AccountTokens {
                 let plan = plan.clone();
                 task::spawn_blocking(move || tokens.dir.apply(&ring, &plan, now))
             };
-            match applied.await {
+            let error: Box<dyn std::error::Error + Send + Sync> = match applied.await {
                 Ok(Ok(changed)) => {
-                    *self.keys.write().unwrap_or_else(PoisonError::into_inner) = changed;
+                    let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
+                    *keys = Arc::new(changed);
+                    drop(keys);
                     let retired = plan.retired.len();
                     tracing::info!(new = plan.rotates, retired, "rotated signing keys");
+                    continue;
                 }
-                Ok(Err(error)) => {
-                    let error: &dyn std::error::Error = &error;
-                    tracing::warn!(error, retry = ?KEYS_EVERY, "failed to rotate signing keys");
-                }
-                Err(error) => {
-                    let error: &dyn std::error::Error = &error;
-                    tracing::warn!(error, retry = ?KEYS_EVERY, "failed to rotate signing keys");
-                }
-            }
+                Ok(Err(error)) => error.into(),
+                Err(error) => error.into(),
+            };
+            let error: &dyn std::error::Error = &*error;
+            tracing::warn!(error, retry_in = ?KEYS_EVERY, "failed to rotate signing keys");
         }
     }
 }

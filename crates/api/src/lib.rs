@@ -35,6 +35,7 @@ pub mod validation;
 
 pub use duplicates::duplicates;
 pub use k8s_openapi::{
+    ByteString,
     api::{
         apps::v1 as apps, authentication::v1 as authentication, authorization::v1 as authorization,
         autoscaling::v1 as autoscaling, certificates::v1 as certificates,

@@ -8,17 +8,19 @@ use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
     Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, SanType, SerialNumber,
 };
+use rustls_pki_types::{CertificateDer, pem::PemObject as _};
 use time::OffsetDateTime;
 
 use crate::{
     PkiError,
     subject::{ServerName, Subject, Usage},
+    verify,
 };
 
 /// The life of an authority: ten years, as kubeadm's.
 const AUTHORITY_LIFETIME: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 /// Certificates are valid from this long before they are issued, for machines whose clocks differ.
-const BACKDATING: Duration = Duration::from_secs(300);
+pub(crate) const BACKDATING: Duration = Duration::from_secs(300);
 
 /// A certificate authority.
 pub struct Authority {
@@ -127,6 +129,22 @@ impl Authority {
         &self.key
     }
 
+    pub(crate) fn issuer(&self) -> &Issuer<'static, KeyPair> {
+        &self.issuer
+    }
+
+    /// The end of its certificate.
+    pub(crate) fn not_after(&self) -> Result<Timestamp, PkiError> {
+        let malformed = |why: String| PkiError::Invalid {
+            what: "certificate of the CA".to_owned(),
+            why,
+        };
+        let der = CertificateDer::from_pem_slice(self.certificate.as_bytes());
+        let der = der.map_err(|error| malformed(error.to_string()))?;
+        let owner = verify::owner(&der).map_err(|error| malformed(error.to_string()))?;
+        Ok(owner.not_after)
+    }
+
     /// Issues a certificate for a new key.
     ///
     /// # Errors
@@ -186,7 +204,7 @@ fn params(subject: &Subject, now: Timestamp, lifetime: Duration) -> CertificateP
     params
 }
 
-fn date(at: Timestamp) -> OffsetDateTime {
+pub(crate) fn date(at: Timestamp) -> OffsetDateTime {
     // Both types hold the years -9999 to 9999.
     OffsetDateTime::from_unix_timestamp(at.as_second()).unwrap_or(OffsetDateTime::UNIX_EPOCH)
 }

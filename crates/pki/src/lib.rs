@@ -14,6 +14,7 @@
 mod authority;
 mod dir;
 mod reload;
+mod request;
 mod subject;
 pub mod tls;
 pub mod verify;
@@ -22,6 +23,7 @@ pub use self::{
     authority::{Authority, CertificateTerms, Credentials},
     dir::{PkiDir, Renewal},
     reload::ReloadedFiles,
+    request::{CertificateRequest, RequestedName, RequestedUsage, certificate_end},
     subject::{ServerName, Subject, Usage},
 };
 

@@ -96,7 +96,7 @@ impl KeyDir {
         self.apply(&ring, &plan, now)
     }
 
-    /// Carries out a plan: a new key first, then the end of retired ones.
+    /// Carries out a plan: the end of retired keys, then a new one.
     ///
     /// # Errors
     ///
@@ -109,15 +109,6 @@ impl KeyDir {
     ) -> Result<KeyRing, KeyDirError> {
         let KeyRingPlan { rotates, retired } = plan;
         let mut changed = ring.clone();
-        if *rotates {
-            let key = SigningKey::generate().map_err(KeyDirError::Generate)?;
-            // As the name has it: whole seconds.
-            let made = Timestamp::from_second(now.as_second()).unwrap_or(now);
-            if let Some(dir) = &self.0 {
-                write(&path(dir, made), &key)?;
-            }
-            changed = changed.with(made, key);
-        }
         for made in retired {
             if let Some(dir) = &self.0 {
                 let path = path(dir, *made);
@@ -128,6 +119,15 @@ impl KeyDir {
                     _ => {}
                 }
             }
+        }
+        if *rotates {
+            let key = SigningKey::generate().map_err(KeyDirError::Generate)?;
+            // As the name has it: whole seconds.
+            let made = Timestamp::from_second(now.as_second()).unwrap_or(now);
+            if let Some(dir) = &self.0 {
+                write(&path(dir, made), &key)?;
+            }
+            changed = changed.with(made, key);
         }
         Ok(changed.without(retired))
     }
