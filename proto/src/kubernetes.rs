@@ -260,7 +260,7 @@ fn flatten(
     object: &mut Map<String, Json>,
 ) -> Result<(), ConversionError> {
     for (descriptor, value) in message.fields() {
-        let name = descriptor.name();
+        let name = json_name(&descriptor);
         let Some(field) = fields.field(name) else {
             if let Value::Message(embedded) = value {
                 flatten(embedded, fields, object)?;
@@ -274,6 +274,14 @@ fn flatten(
         object.insert(name.to_owned(), json);
     }
     Ok(())
+}
+
+/// The name of a field in JSON: that in protobuf, except for `BoundObjectReference.uid`.
+fn json_name(field: &FieldDescriptor) -> &str {
+    match field.name() {
+        "uID" => "uid",
+        name => name,
+    }
 }
 
 /// True if a value is encoded only because the Go field is not a pointer: it means the same as an
@@ -339,7 +347,7 @@ fn nest(
 ) -> Result<DynamicMessage, ConversionError> {
     let mut message = DynamicMessage::new(descriptor.clone());
     for descriptor in descriptor.fields() {
-        let (name, kind) = (descriptor.name(), descriptor.kind());
+        let (name, kind) = (json_name(&descriptor), descriptor.kind());
         match (fields.field(name), kind.as_message()) {
             (Some(field), _) => {
                 if let Some(json) = object.get(name).filter(|json| !json.is_null()) {

@@ -418,10 +418,13 @@ impl RestCall<'_> {
             .act(&self.target.key(), act, &document, terms)
             .await;
         let ActAnswer { document, warnings } = acted?;
-        let document = document.unwrap_or_else(|| {
-            json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201})
-        });
-        let mut answer = answer::document(StatusCode::CREATED, &document);
+        let mut answer = match document {
+            Some(document) => self.form.answer(StatusCode::CREATED, &document),
+            None => {
+                let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
+                answer::document(StatusCode::CREATED, &status)
+            }
+        };
         answer::warn(&mut answer, &warnings);
         Ok(answer)
     }

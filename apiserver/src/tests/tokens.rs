@@ -426,3 +426,46 @@ async fn a_review_says_whose_token_it_is() {
     );
     server.stop().await;
 }
+
+/// kubectl and kubelets send and request protobuf.
+#[tokio::test]
+async fn go_clients_get_tokens_too() {
+    let server = TestServer::issuing(&issuer()).await;
+    let pod = server.pods().create(&pod_of("p", "default")).await.unwrap();
+    let mut request = json!({
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "metadata": {},
+        "spec": {"audiences": [], "expirationSeconds": 600, "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": pod.uid()}},
+    });
+    let send = async |request: &Value| {
+        let body = podplane_proto::kubernetes::encode(request).unwrap();
+        let path = format!("{ACCOUNTS}/default/token");
+        let mut stream = tokio::net::TcpStream::connect(&server.address)
+            .await
+            .unwrap();
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\naccept: application/vnd.kubernetes.protobuf\r\ncontent-type: application/vnd.kubernetes.protobuf\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        stream.write_all(head.as_bytes()).await.unwrap();
+        stream.write_all(&body).await.unwrap();
+        let mut answer = Vec::new();
+        within(stream.read_to_end(&mut answer)).await.unwrap();
+        answer
+    };
+    let answer = send(&request).await;
+    let start = answer.windows(4).position(|four| four == b"k8s\0").unwrap();
+    let decoded = podplane_proto::kubernetes::decode(&answer[start..]).unwrap();
+    let token = decoded["status"]["token"].as_str().unwrap();
+    let user = server.user_of(token).await.unwrap();
+    assert_eq!(
+        user["extra"]["authentication.kubernetes.io/pod-uid"],
+        json!([pod.uid()])
+    );
+    request["spec"]["boundObjectRef"]["uid"] = "another".into();
+    let refused = send(&request).await;
+    assert!(refused.starts_with(b"HTTP/1.1 409 "));
+    server.stop().await;
+}

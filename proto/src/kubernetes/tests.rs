@@ -156,6 +156,17 @@ fn objects_round_trip() {
         "metadata": {},
         "status": {"userInfo": {"username": "u", "extra": {"k": ["a", "b"]}}}
     });
+    let token = json!({
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "metadata": {},
+        "spec": {
+            "audiences": ["a"],
+            "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"},
+            "expirationSeconds": 600
+        },
+        "status": {"token": "t", "expirationTimestamp": "2026-11-21T02:25:48Z"}
+    });
     let revision = json!({
         "apiVersion": "apps/v1",
         "kind": "ControllerRevision",
@@ -170,7 +181,7 @@ fn objects_round_trip() {
         "spec": {"request": "AP/+", "signerName": "a.b/c", "extra": {"k": ["a", "b"]}},
         "status": {"certificate": "AA=="}
     });
-    for object in [deployment(), event, review, revision, request] {
+    for object in [deployment(), event, review, token, revision, request] {
         let mut back = decode(&encode(&object).unwrap()).unwrap();
         // Structs that are not pointers are present, as in Go.
         prune(&mut back, &object);
