@@ -18,7 +18,7 @@ use crate::{
 /// The life of an authority: ten years, as kubeadm's.
 const AUTHORITY_LIFETIME: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 /// Certificates are valid from this long before they are issued, for machines whose clocks differ.
-const BACKDATING: Duration = Duration::from_secs(300);
+pub(crate) const BACKDATING: Duration = Duration::from_secs(300);
 
 /// A certificate authority.
 pub struct Authority {

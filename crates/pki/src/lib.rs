@@ -13,6 +13,7 @@
 
 mod authority;
 mod dir;
+mod inventory;
 mod reload;
 mod subject;
 pub mod tls;
@@ -21,6 +22,7 @@ pub mod verify;
 pub use self::{
     authority::{Authority, CertificateTerms, Credentials},
     dir::{PkiDir, Renewal},
+    inventory::CertificateInfo,
     reload::ReloadedFiles,
     subject::{ServerName, Subject, Usage},
 };
