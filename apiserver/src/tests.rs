@@ -30,6 +30,7 @@ mod reads;
 mod rest_details;
 mod restore;
 mod serving;
+mod tls;
 mod watches;
 mod writes;
 
