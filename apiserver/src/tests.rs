@@ -31,6 +31,7 @@ mod reads;
 mod rest_details;
 mod restore;
 mod serving;
+mod tls;
 mod tokens;
 mod watches;
 mod writes;

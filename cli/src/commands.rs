@@ -4,6 +4,7 @@ pub(crate) mod apply;
 pub(crate) mod audit;
 mod blocks;
 pub(crate) mod capacity;
+pub(crate) mod certs;
 pub(crate) mod cni;
 pub(crate) mod completion;
 pub(crate) mod create;

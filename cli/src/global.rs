@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use podplane_client::{ApiError, Client, Endpoint};
+use podplane_client::{ApiError, Client, CredentialFlags, Endpoint};
 use podplane_cluster::{data_dir::DataDir, launch, services, trust};
 use tokio::runtime;
 
@@ -40,6 +40,10 @@ pub(crate) struct GlobalArgs {
         global = true
     )]
     server: Option<Endpoint>,
+
+    /// The credentials for it.
+    #[command(flatten, next_help_heading = "Global options")]
+    credentials: CredentialFlags,
 }
 
 /// The values of the global flags.
@@ -48,15 +52,22 @@ pub(crate) struct GlobalOptions {
     /// The cluster's data directory. It may not exist yet.
     pub(crate) data_dir: PathBuf,
     server: Option<Endpoint>,
+    credentials: CredentialFlags,
 }
 
 impl TryFrom<GlobalArgs> for GlobalOptions {
     type Error = anyhow::Error;
 
-    fn try_from(GlobalArgs { data_dir, server }: GlobalArgs) -> anyhow::Result<Self> {
+    fn try_from(args: GlobalArgs) -> anyhow::Result<Self> {
+        let GlobalArgs {
+            data_dir,
+            server,
+            credentials,
+        } = args;
         Ok(Self {
             data_dir: data_dir.map_or_else(default_data_dir, Ok)?,
             server,
+            credentials,
         })
     }
 }
@@ -81,8 +92,18 @@ impl GlobalOptions {
         self.server.is_some()
     }
 
-    /// The API server: `--server`, else the one of the cluster in the data directory.
+    /// The API server: `--server`, else the one of the cluster in the data directory, with the
+    /// credentials of the flags.
     pub(crate) fn server(&self) -> anyhow::Result<Endpoint> {
+        Ok(self.address()?.with_credentials(&self.credentials)?)
+    }
+
+    /// The credentials of the flags.
+    pub(crate) fn credentials(&self) -> &CredentialFlags {
+        &self.credentials
+    }
+
+    fn address(&self) -> anyhow::Result<Endpoint> {
         if let Some(server) = &self.server {
             return Ok(server.clone());
         }
@@ -187,6 +208,7 @@ mod tests {
         GlobalOptions {
             data_dir: data_dir.into(),
             server: None,
+            credentials: CredentialFlags::default(),
         }
     }
 

@@ -26,7 +26,7 @@ use rustix::{fs::Mode, process::umask};
 
 use crate::{
     commands::{
-        apply, audit, capacity, cni, completion, create, delete, demo, describe, down, exec,
+        apply, audit, capacity, certs, cni, completion, create, delete, demo, describe, down, exec,
         explain, get, health, kubeconfig, logs, node, ping, plan, plugins, replay, restart, run,
         service, status, store, test, trace, up,
     },
@@ -85,6 +85,7 @@ enum Command {
     Audit(audit::AuditArgs),
     Plan(plan::PlanArgs),
     Capacity(capacity::CapacityArgs),
+    Certs(certs::CertsArgs),
     Cni(cni::CniArgs),
     Plugins(plugins::PluginsArgs),
     Replay(replay::ReplayArgs),
@@ -185,6 +186,7 @@ fn dispatch(command: Command, global: &GlobalOptions) -> anyhow::Result<ExitCode
         Command::Audit(args) => audit::run(args, global),
         Command::Plan(args) => plan::run(&args),
         Command::Capacity(args) => capacity::run(&args, global),
+        Command::Certs(args) => certs::run(args),
         Command::Cni(args) => cni::run(args),
         Command::Plugins(args) => plugins::run(args),
         Command::Replay(args) => replay::run(args),

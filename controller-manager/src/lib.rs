@@ -42,7 +42,7 @@ use podplane_api::{
     strategy::Strategy,
 };
 use podplane_client::{
-    Cache, Client, Endpoint, ListParams, QueueMetrics,
+    Cache, Client, CredentialFlags, Endpoint, ListParams, QueueMetrics,
     endpoint::EndpointError,
     leader::{LeaderElection, LeaderError},
     reflector,
@@ -76,6 +76,9 @@ pub struct ControllerManagerConfig {
     /// Connect to the API server at this address: HOST:PORT, a URL, or unix:PATH
     #[arg(long, env = "PODPLANE_SERVER", value_name = "ADDR")]
     pub server: Endpoint,
+    /// The credentials for it.
+    #[command(flatten)]
+    pub credentials: CredentialFlags,
     /// Serve health (grpc.health.v1, /livez, /readyz) and /metrics at this address: IP:PORT (port
     /// 0: any free port) or unix:PATH
     #[arg(
@@ -178,7 +181,11 @@ async fn run_until(
     config: ControllerManagerConfig,
     stop: CancellationToken,
 ) -> Result<(), ControllerManagerRunError> {
-    let client = Client::connect(&config.server)?;
+    let server = config
+        .server
+        .clone()
+        .with_credentials(&config.credentials)?;
+    let client = Client::connect(&server)?;
     let candidate = config.leader_election.candidate(client.clone(), ELECTION)?;
     let authority = config.signing.authority()?;
     let listener = Listener::published(&config.listen, config.address_file.as_deref()).await?;

@@ -13,8 +13,8 @@ use std::time::Duration;
 use futures::future::join_all;
 use podplane_api::{Object as _, ObjectKey, core::Node, pod_ips};
 use podplane_client::{
-    Api, ApiError, Backoff, Cache, CacheChange, Client, Endpoint, EventRecorder, Reason, WorkQueue,
-    answered,
+    Api, ApiError, Backoff, Cache, CacheChange, Channel, Client, Endpoint, EventRecorder, Reason,
+    WorkQueue, answered,
     endpoint::{self, EndpointError},
     events::EventType,
     queue::RetryRate,
@@ -25,7 +25,7 @@ use podplane_proto::cloud::{
     GetInstanceRequest, Instance, cloud_service_client::CloudServiceClient,
 };
 use tokio_util::sync::CancellationToken;
-use tonic::{Status, transport::Channel};
+use tonic::Status;
 
 use self::ranges::{NoRanges, Ranges, StackType};
 use crate::{allocators::AllocatorContext, metrics::AllocatorMetrics};

@@ -29,7 +29,7 @@ use podplane_api::{
     networking::ClusterCIDR,
 };
 use podplane_client::{
-    Client, Endpoint, EventRecorder, ListParams, PatchFaults,
+    Client, CredentialFlags, Endpoint, EventRecorder, ListParams, PatchFaults,
     endpoint::EndpointError,
     leader::{LeaderElection, LeaderError},
     reflector,
@@ -59,6 +59,9 @@ pub struct IpamControllerConfig {
     /// Connect to the API server at this address: HOST:PORT, a URL, or unix:PATH
     #[arg(long, env = "PODPLANE_SERVER", value_name = "ADDR")]
     pub server: Endpoint,
+    /// The credentials for it.
+    #[command(flatten)]
+    pub credentials: CredentialFlags,
     /// Serve podplane.ipam.v1 at this address: IP:PORT (port 0: any free port) or unix:PATH
     #[arg(
         long,
@@ -280,7 +283,11 @@ async fn run_until(
     let allocator = allocators::ChosenAllocator::new(&config)?;
     allocator.announce();
     let wants_cluster_cidrs = allocator.wants_cluster_cidrs();
-    let client = Client::connect(&config.server)?.with_patch_faults(config.inject_patch.clone());
+    let server = config
+        .server
+        .clone()
+        .with_credentials(&config.credentials)?;
+    let client = Client::connect(&server)?.with_patch_faults(config.inject_patch.clone());
     let candidate = config.leader_election.candidate(client.clone(), ELECTION)?;
     let listener = Listener::published(&config.listen, config.address_file.as_deref()).await?;
     let listener = listener.allowing(config.allowed_hosts.clone());

@@ -37,6 +37,7 @@ impl RunningController {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let mut config = IpamControllerConfig {
             server: server.to_string().parse().expect("an address"),
+            credentials: Default::default(),
             listen: "127.0.0.1:0".parse().expect("an address"),
             allowed_hosts: Default::default(),
             address_file: Some(directory.path().join("address")),
@@ -86,7 +87,7 @@ impl RunningController {
         self.spawn();
     }
 
-    fn ask(&self) -> IpamServiceClient<tonic::transport::Channel> {
+    fn ask(&self) -> IpamServiceClient<podplane_client::Channel> {
         let address =
             std::fs::read_to_string(self.directory.path().join("address")).expect("it listens");
         let endpoint: podplane_client::Endpoint = address.trim().parse().expect("an address");

@@ -25,7 +25,10 @@ use futures::{StreamExt as _, TryStreamExt as _, future::BoxFuture, stream};
 use podplane_host::{clock, task};
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
-use podplane_client::endpoint::{self, Endpoint, EndpointError};
+use podplane_client::{
+    CredentialFlags,
+    endpoint::{self, Endpoint, EndpointError},
+};
 use podplane_cni::{spare::SpareFiles, types::ConfigError};
 use podplane_proto::{
     DESCRIPTORS,
@@ -85,6 +88,10 @@ pub struct CriConfig {
     /// else [default: not reported]
     #[arg(long, value_name = "ADDR", env = "PODPLANE_SERVER")]
     pub server: Option<Endpoint>,
+
+    /// The credentials for it.
+    #[command(flatten)]
+    pub credentials: CredentialFlags,
 
     /// Set the pod network mode: kernel (network namespaces and interfaces) or ledger (addresses
     /// only)
@@ -273,7 +280,11 @@ async fn run_until(config: CriConfig, stop: CancellationToken) -> Result<(), Cri
     let counted = Box::new(SandboxCollector(nodes.clone()));
     process.registry().register_collector(counted);
     let mut tasks = Tasks::new(stop);
-    let server = config.server.as_ref().map(endpoint::channel).transpose()?;
+    let server = config.server.clone().map(|server| {
+        let server = server.with_credentials(&config.credentials)?;
+        endpoint::channel(&server)
+    });
+    let server = server.transpose()?;
     process.trace("cri", server);
     process.start(&mut tasks).await;
     tasks.spawn(

@@ -40,7 +40,7 @@ use podplane_api::{
     pod_ips::PodIpFlags,
 };
 use podplane_client::{
-    Cache, CacheChange, Client, Endpoint, EventRecorder, ListParams,
+    Cache, CacheChange, Channel, Client, CredentialFlags, Endpoint, EventRecorder, ListParams,
     endpoint::{self, EndpointError},
     indexed_reflector, reflector,
 };
@@ -92,6 +92,10 @@ pub struct KubeletConfig {
     /// Connect to the API server at this address: HOST:PORT, a URL, or unix:PATH
     #[arg(long, value_name = "ADDR", env = "PODPLANE_SERVER")]
     pub server: Endpoint,
+
+    /// The credentials for it.
+    #[command(flatten)]
+    pub credentials: CredentialFlags,
 
     /// Connect to this CRI runtime, such as unix:PATH; {node} is replaced by the node's name
     /// [default: cri.sock in the node's directory]
@@ -252,7 +256,11 @@ async fn run_until(config: KubeletConfig, stop: CancellationToken) -> Result<(),
     }
     allow_files(config.nodes.len());
     let instances = open_instances(&config).await?;
-    let client = Client::connect(&config.server)?;
+    let server = config
+        .server
+        .clone()
+        .with_credentials(&config.credentials)?;
+    let client = Client::connect(&server)?;
     let listener = Listener::published(&config.listen, config.address_file.as_deref()).await?;
     let listener = listener.allowing(config.allowed_hosts.clone());
     let mut tasks = Tasks::new(stop);
@@ -422,7 +430,7 @@ fn runtime_channel(
     config: &KubeletConfig,
     name: &NodeName,
     dir: &NodeDir,
-) -> Result<tonic::transport::Channel, EndpointError> {
+) -> Result<Channel, EndpointError> {
     let text = match &config.cri_endpoint {
         Some(pattern) => pattern.replace("{node}", name.as_str()),
         None => format!("unix:{}", dir.socket().display()),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use podplane_api::pod_ips::{PodIpFlags, PodIpResource};
-use podplane_client::{Endpoint, leader::LeaderElection};
+use podplane_client::{CredentialFlags, Endpoint, leader::LeaderElection};
 pub use podplane_ipam::IpPolicy;
 use podplane_service_runtime::{boundary::AllowedHosts, server::Listen};
 
@@ -14,6 +14,10 @@ pub struct SchedulerConfig {
     /// Connect to the API server at this address: HOST:PORT, a URL, or unix:PATH
     #[arg(long, env = "PODPLANE_SERVER", value_name = "ADDR")]
     pub server: Endpoint,
+
+    /// The credentials for it.
+    #[command(flatten)]
+    pub credentials: CredentialFlags,
 
     /// Serve podplane.scheduler.v1 at this address: IP:PORT (port 0: any free port) or unix:PATH
     #[arg(

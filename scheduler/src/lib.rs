@@ -112,6 +112,7 @@ async fn run_until(
 ) -> Result<(), SchedulerRunError> {
     let SchedulerConfig {
         server,
+        credentials,
         listen,
         allowed_hosts,
         address_file,
@@ -123,6 +124,7 @@ async fn run_until(
         seed,
         leader_election,
     } = config;
+    let server = server.with_credentials(&credentials)?;
     let client = Client::connect(&server)?;
     let candidate = leader_election.candidate(client.clone(), ELECTION)?;
     let listener = Listener::published(&listen, address_file.as_deref()).await?;

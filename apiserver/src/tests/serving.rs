@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 use podplane_api::{core::Event, pod_ips::PodIpFlags};
-use podplane_client::{Reason, endpoint};
+use podplane_client::{Channel, Reason, endpoint};
 use podplane_proto::wire::{WriteRequest, method_path};
-use tonic::{client::Grpc, transport::Channel};
+use tonic::client::Grpc;
 use tonic_prost::ProstCodec;
 
 use super::*;

@@ -46,7 +46,14 @@ pub(crate) struct HealthArgs {
 pub(crate) fn run(args: &HealthArgs, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     let addresses = match args.addresses.as_slice() {
         [] => vec![global.server()?],
-        given => given.to_vec(),
+        // The credentials are for servers of the same authority, and a token for no other.
+        given => given
+            .iter()
+            .map(|address| match address.has_tls() {
+                true => address.clone().with_credentials(global.credentials()),
+                false => Ok(address.clone()),
+            })
+            .collect::<Result<_, _>>()?,
     };
     block_on(async {
         let mut outcome = BatchOutcome::default();

@@ -32,6 +32,6 @@ pub(crate) fn run(args: KubeconfigArgs, global: &GlobalOptions) -> anyhow::Resul
             kubeconfig::context(&global.data_dir)
         }
     });
-    output::yaml(&kubeconfig::document(&name, &server)?)?;
+    output::yaml(&kubeconfig::document(&name, &server, global.credentials())?)?;
     Ok(ExitCode::SUCCESS)
 }

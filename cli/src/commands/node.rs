@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, process::ExitCode};
 
 use anyhow::Context as _;
 use podplane_api::{core::Node, meta::ObjectMeta, names};
-use podplane_client::{Client, DeleteParams};
+use podplane_client::{Channel, Client, DeleteParams};
 use podplane_cluster::{
     control,
     data_dir::DataDir,
@@ -15,7 +15,7 @@ use podplane_proto::cluster::{
     AddNodeRequest, RebootNodeRequest, RemoveNodeRequest, SetNodeNetworkRequest,
     cluster_service_client::ClusterServiceClient,
 };
-use tonic::{Status, transport::Channel};
+use tonic::Status;
 
 use super::{completion::candidates, forget, node_run, reset_bridge};
 use crate::{

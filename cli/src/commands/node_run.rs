@@ -149,6 +149,7 @@ pub(crate) fn run(
         kernel: network == PodNetworkMode::Kernel,
         ips: node_ips,
         server: global.server()?,
+        credentials: global.credentials().clone(),
         listen,
         allowed_hosts,
         settings: Settings {

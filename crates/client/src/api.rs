@@ -17,12 +17,10 @@ use podplane_proto::{
     transport::{Encoded, Wire, WireCodec},
     wire::{self, PatchType, Propagation, Verb},
 };
-use tonic::{
-    Request, Status, Streaming, client::Grpc, metadata::AsciiMetadataValue, transport::Channel,
-};
+use tonic::{Request, Status, Streaming, client::Grpc, metadata::AsciiMetadataValue};
 
 use crate::{
-    BlocksClient, PatchFaults,
+    BlocksClient, Channel, PatchFaults,
     endpoint::{self, Endpoint, EndpointError},
     faults::WriteFault,
     trace,
@@ -36,9 +34,9 @@ pub struct Client {
 
 impl Client {
     /// A client over a channel from [`endpoint::channel`].
-    pub fn new(channel: Channel) -> Self {
+    pub fn new(channel: impl Into<Channel>) -> Self {
         let calls = Calls {
-            channel,
+            channel: channel.into(),
             fence: None,
             faults: None,
         };

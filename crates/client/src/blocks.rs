@@ -1,5 +1,9 @@
 //! The records of node blocks: the owner of each prefix.
 
+use crate::{
+    Channel,
+    api::{Calls, refused},
+};
 use podplane_proto::{
     error::{ApiError, FieldViolation, Reason},
     ipam::{
@@ -8,9 +12,6 @@ use podplane_proto::{
         block_service_client::BlockServiceClient, block_update_result,
     },
 };
-use tonic::transport::Channel;
-
-use crate::api::{Calls, refused};
 
 /// The records of node blocks, from [`Client::blocks`](crate::Client::blocks). A fenced client puts
 /// every write under its fence.

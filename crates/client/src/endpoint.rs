@@ -1,54 +1,42 @@
-//! The address of a server, and the one place where a channel to it is built.
+//! The address of a server with the credentials for it, and the one place where a channel to it
+//! is built.
 
-use std::{
-    fmt, io,
-    path::{Path, PathBuf},
-    str::FromStr,
-    time::Duration,
+use std::{fmt, path::PathBuf, str::FromStr, sync::Arc};
+
+use podplane_pki::PkiError;
+use tonic::transport::Uri;
+
+use crate::{
+    channel::Channel,
+    credentials::{CredentialFlags, Credentials},
 };
 
-use hyper_util::rt::TokioIo;
-use podplane_host::{fs, net};
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Identity, Uri};
-
-/// The limit of a connection attempt. A call waits for it and then fails as unavailable.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The interval of probes on an idle connection, so that a watch over a dead link ends instead of
-/// hanging.
-const KEEP_ALIVE: Duration = Duration::from_secs(30);
-
 /// The address of a gRPC server: `HOST:PORT`, `http://HOST:PORT`, `https://HOST:PORT`, `unix:PATH`,
-/// or `file:PATH`. The file holds an address of another form, except `https`, once there is a
-/// server.
-#[derive(Clone, PartialEq, Eq)]
+/// or `file:PATH`. The file holds an address of another form once there is a server.
+#[derive(Clone)]
 pub struct Endpoint {
-    target: EndpointTarget,
-    tls: Option<TlsIdentity>,
+    pub(crate) target: EndpointTarget,
+    pub(crate) credentials: Option<Arc<Credentials>>,
 }
 
+/// Endpoints are equal if the address is, and the credentials were read at once.
+impl PartialEq for Endpoint {
+    fn eq(&self, other: &Self) -> bool {
+        let credentials = |endpoint: &Self| endpoint.credentials.as_ref().map(Arc::as_ptr);
+        self.target == other.target && credentials(self) == credentials(other)
+    }
+}
+
+impl Eq for Endpoint {}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum EndpointTarget {
+pub(crate) enum EndpointTarget {
     Uri(Uri),
     Unix(PathBuf),
     File(PathBuf),
 }
 
-/// A client's trusted authority and its own identity, in PEM. Never printed.
-#[derive(Clone, PartialEq, Eq)]
-pub struct TlsIdentity {
-    /// The authority that signed the server's certificate.
-    pub ca: Vec<u8>,
-    /// The client's certificate and private key, if the server asks for one.
-    pub client: Option<(Vec<u8>, Vec<u8>)>,
-}
-
-impl fmt::Debug for TlsIdentity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("TlsIdentity(..)")
-    }
-}
-
-/// An invalid address or invalid TLS material.
+/// An invalid address or invalid credentials.
 #[derive(Debug, thiserror::Error)]
 pub enum EndpointError {
     /// The text is not an address.
@@ -56,19 +44,39 @@ pub enum EndpointError {
         "invalid server address {0:?}: want HOST:PORT, http://HOST:PORT, https://HOST:PORT or unix:/path"
     )]
     Address(String),
-    /// The TLS material is not PEM, or the address is without TLS.
-    #[error("failed to use TLS with {0:?}")]
-    Tls(String, #[source] tonic::transport::Error),
+    /// A file of the credentials cannot be used.
+    #[error("failed to use the credentials for the server")]
+    Credentials(#[source] PkiError),
+    /// A certificate without its key, or a key without its certificate.
+    #[error("--client-certificate and --client-key need each other")]
+    IncompleteKeyPair,
+    /// Nothing tells whether the server is the right one. The field is the address or flag.
+    #[error("{0} needs --certificate-authority, to know the server by its certificate")]
+    MissingAuthority(String),
+    /// Others on the network could read the token.
+    #[error(
+        "--token-file needs TLS, an address of this machine or a unix socket, and the server is {0}"
+    )]
+    TokenWithoutTls(String),
 }
 
 impl Endpoint {
-    /// The same server, reached with TLS. The address must be `https://`.
-    #[must_use]
-    pub fn with_tls(self, identity: TlsIdentity) -> Self {
-        Self {
-            tls: Some(identity),
+    /// The same server, reached with these credentials. The certificate is used for `https://`
+    /// alone.
+    ///
+    /// # Errors
+    ///
+    /// [`EndpointError`] with the path of a file that cannot be used.
+    pub fn with_credentials(self, flags: &CredentialFlags) -> Result<Self, EndpointError> {
+        Ok(Self {
+            credentials: flags.read()?.map(Arc::new),
             ..self
-        }
+        })
+    }
+
+    /// Returns true if the server is reached with TLS. Not known of the address in a file.
+    pub fn has_tls(&self) -> bool {
+        matches!(&self.target, EndpointTarget::Uri(uri) if uri.scheme_str() == Some("https"))
     }
 }
 
@@ -101,7 +109,10 @@ impl FromStr for Endpoint {
                 EndpointTarget::Uri(uri)
             }
         };
-        Ok(Self { target, tls: None })
+        Ok(Self {
+            target,
+            credentials: None,
+        })
     }
 }
 
@@ -126,78 +137,10 @@ impl fmt::Debug for Endpoint {
 ///
 /// # Errors
 ///
-/// [`EndpointError::Tls`] if the TLS material is invalid. An unreachable server is an error of each
-/// call, not of this function.
+/// [`EndpointError`] if the credentials do not suffice for the address, or must not be sent to it.
+/// An unreachable server is an error of each call, not of this function.
 pub fn channel(endpoint: &Endpoint) -> Result<Channel, EndpointError> {
-    let uri = match &endpoint.target {
-        EndpointTarget::Uri(uri) => uri.clone(),
-        // A unix socket has no authority; requests still need one, and this is what peers expect.
-        EndpointTarget::Unix(_) | EndpointTarget::File(_) => Uri::from_static("http://localhost"),
-    };
-    let mut builder = Channel::builder(uri)
-        .connect_timeout(CONNECT_TIMEOUT)
-        .http2_keep_alive_interval(KEEP_ALIVE)
-        .keep_alive_while_idle(true)
-        .tcp_nodelay(true);
-    if let Some(TlsIdentity { ca, client }) = &endpoint.tls {
-        let mut tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(ca));
-        if let Some((certificate, key)) = client {
-            tls = tls.identity(Identity::from_pem(certificate, key));
-        }
-        builder = builder
-            .tls_config(tls)
-            .map_err(|source| EndpointError::Tls(endpoint.to_string(), source))?;
-    }
-    Ok(match &endpoint.target {
-        EndpointTarget::Uri(_) => {
-            builder.connect_with_connector_lazy(tower::service_fn(async |uri: Uri| {
-                connect(&uri).await.map(TokioIo::new)
-            }))
-        }
-        EndpointTarget::Unix(path) => {
-            let path = path.clone();
-            builder.connect_with_connector_lazy(tower::service_fn(move |_: Uri| {
-                let path = path.clone();
-                async move { net::connect_unix(path).await.map(TokioIo::new) }
-            }))
-        }
-        EndpointTarget::File(path) => {
-            let path = path.clone();
-            builder.connect_with_connector_lazy(tower::service_fn(move |_: Uri| {
-                let path = path.clone();
-                async move { connect_as_written(&path).await.map(TokioIo::new) }
-            }))
-        }
-    })
-}
-
-/// Connects over TCP.
-async fn connect(uri: &Uri) -> io::Result<net::Stream> {
-    let host = uri.host().unwrap_or_default();
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    let port = uri.port_u16();
-    let default = || match uri.scheme_str() {
-        Some("https") => 443,
-        _ => 80,
-    };
-    net::connect_tcp((host, port.unwrap_or_else(default))).await
-}
-
-/// Connects to the address that the file has now.
-async fn connect_as_written(file: &Path) -> io::Result<net::Stream> {
-    let text = fs::read_to_string_async(file).await?;
-    let endpoint = text.trim().parse::<Endpoint>().map_err(io::Error::other)?;
-    match endpoint.target {
-        EndpointTarget::Uri(uri) if uri.scheme_str() == Some("http") => connect(&uri).await,
-        EndpointTarget::Unix(path) => net::connect_unix(path).await,
-        EndpointTarget::Uri(_) | EndpointTarget::File(_) => {
-            let why = format!(
-                "{} has no address to connect to: {endpoint}",
-                file.display()
-            );
-            Err(io::Error::other(why))
-        }
-    }
+    Channel::of(endpoint)
 }
 
 #[cfg(test)]
@@ -234,18 +177,49 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_not_printed() {
-        let identity = TlsIdentity {
-            ca: b"ca".into(),
-            client: Some((b"cert".into(), b"secret".into())),
+    fn credentials_suffice_for_the_address_and_stay_on_this_machine_without_tls() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("token");
+        std::fs::write(&file, "s3cret\n").unwrap();
+        let flags = CredentialFlags {
+            token_file: Some(file.clone()),
+            ..CredentialFlags::default()
         };
-        let endpoint = "https://a:1"
-            .parse::<Endpoint>()
-            .unwrap()
-            .with_tls(identity.clone());
+        let connect = |address: &str, flags: &CredentialFlags| {
+            let endpoint = address.parse::<Endpoint>().unwrap();
+            let endpoint = endpoint.with_credentials(flags)?;
+            assert!(!format!("{endpoint:?}").contains("s3cret"));
+            channel(&endpoint)
+        };
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let _inside = runtime.enter();
+        for near in [
+            "127.0.0.1:1",
+            "localhost:1",
+            "[::1]:1",
+            "unix:/a",
+            "file:/a",
+        ] {
+            connect(near, &flags).unwrap();
+        }
+        let far = connect("10.0.0.1:1", &flags).unwrap_err();
+        assert!(matches!(far, EndpointError::TokenWithoutTls(_)), "{far}");
+        let unknown = connect("https://10.0.0.1:1", &flags).unwrap_err();
+        assert!(
+            matches!(unknown, EndpointError::MissingAuthority(_)),
+            "{unknown}"
+        );
+        std::fs::write(&file, "s3cret s3cret").unwrap();
+        let invalid = connect("127.0.0.1:1", &flags).unwrap_err();
+        let EndpointError::Credentials(invalid) = invalid else {
+            panic!("{invalid}");
+        };
+        let path = file.display();
         assert_eq!(
-            format!("{endpoint:?} {identity:?}"),
-            "Endpoint(https://a:1) TlsIdentity(..)"
+            invalid.to_string(),
+            format!(
+                "invalid {path}: it must have one bearer token, without spaces and of ASCII characters"
+            )
         );
     }
 }

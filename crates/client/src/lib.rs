@@ -6,7 +6,7 @@
 //!
 //! [`Client`] never repeats a call by itself. A cache is stale by nature: decide from it, and rely
 //! on the precondition of the write. Channels are built in one place, [`endpoint::channel`], so
-//! that access control can come without touching callers.
+//! that every caller has the same credentials.
 //!
 //! Start reading at [`api`] for calls, or at [`reflector`](mod@reflector) and [`queue`] for a
 //! control loop.
@@ -15,6 +15,8 @@
 
 pub mod api;
 mod blocks;
+mod channel;
+mod credentials;
 mod deadline;
 pub mod endpoint;
 pub mod events;
@@ -29,6 +31,8 @@ pub use api::{
     Api, Binding, Client, DeleteParams, ListParams, ObjectEvent, ObjectList, PatchParams,
 };
 pub use blocks::{BlockList, BlocksClient};
+pub use channel::Channel;
+pub use credentials::CredentialFlags;
 pub use deadline::answered;
 pub use endpoint::Endpoint;
 pub use events::EventRecorder;

@@ -9,8 +9,9 @@ use tonic::{
     Request, Status,
     metadata::{Ascii, MetadataKey, MetadataMap},
     service::interceptor::InterceptedService,
-    transport::Channel,
 };
+
+use crate::Channel;
 
 /// A channel that sends the caller's trace context with each call.
 pub type TracedChannel =

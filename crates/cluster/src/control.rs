@@ -2,7 +2,7 @@
 
 use clap::ValueEnum as _;
 use podplane_api::node::{NetworkBackend, NodeName};
-use podplane_client::{Endpoint, endpoint};
+use podplane_client::{Channel, Endpoint, endpoint};
 use podplane_ipam::IpPolicy;
 use podplane_proto::cluster::{
     AddNodeRequest, AddNodeResponse, GetStatusRequest, GetStatusResponse, RebootNodeRequest,
@@ -12,7 +12,7 @@ use podplane_proto::cluster::{
 };
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
-use tonic::{Request, Response, Status, transport::Channel};
+use tonic::{Request, Response, Status};
 
 use crate::{
     data_dir::DataDir,

@@ -1,9 +1,13 @@
 //! The kubeconfig by which kubectl and other clients of Kubernetes find the API server.
 
-use std::{io::Write as _, path::Path};
+use std::{
+    io::Write as _,
+    path::{Path, PathBuf},
+};
 
 use anyhow::Context as _;
-use podplane_client::Endpoint;
+use base64::prelude::{BASE64_STANDARD, Engine as _};
+use podplane_client::{CredentialFlags, Endpoint};
 use podplane_host::fs;
 use serde_json::{Value, json};
 
@@ -18,22 +22,78 @@ pub fn context(data_dir: &Path) -> String {
     }
 }
 
-/// A kubeconfig with one cluster and a user without credentials: the server does not authenticate.
-pub fn document(name: &str, server: &Endpoint) -> anyhow::Result<Value> {
+/// A kubeconfig with one cluster, and a user with these credentials. It holds the content of their
+/// files, so that it can be copied elsewhere; the token is the exception, since it is reread.
+pub fn document(
+    name: &str,
+    server: &Endpoint,
+    credentials: &CredentialFlags,
+) -> anyhow::Result<Value> {
+    let has_tls = server.has_tls();
     let server = server.to_string();
     anyhow::ensure!(
         !server.starts_with("unix:"),
         "the API server listens on {server}, and kubectl cannot use a unix socket: start it with --listen HOST:PORT"
     );
+    let CredentialFlags {
+        certificate_authority,
+        client_certificate,
+        client_key,
+        tls_server_name,
+        token_file,
+    } = credentials;
+    let mut cluster = json!({"server": server});
+    let mut user = json!({});
+    if has_tls {
+        let data = |file: &Option<PathBuf>, label| content(file.as_deref(), label);
+        cluster["certificate-authority-data"] = data(certificate_authority, "CERTIFICATE")?;
+        user["client-certificate-data"] = data(client_certificate, "CERTIFICATE")?;
+        user["client-key-data"] = data(client_key, "PRIVATE KEY")?;
+        cluster["tls-server-name"] = tls_server_name.as_ref().map(|name| name.to_str()).into();
+    }
+    user["tokenFile"] = match token_file {
+        Some(file) => std::path::absolute(file)?.to_string_lossy().into(),
+        None => Value::Null,
+    };
+    for part in [&mut cluster, &mut user] {
+        let part = part.as_object_mut().expect("they are objects");
+        part.retain(|_, value| !value.is_null());
+    }
     Ok(json!({
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": name, "cluster": {"server": server}}],
+        "clusters": [{"name": name, "cluster": cluster}],
         "contexts": [{"name": name, "context": {"cluster": name, "namespace": "default", "user": name}}],
         "current-context": name,
         "preferences": {},
-        "users": [{"name": name, "user": {}}],
+        "users": [{"name": name, "user": user}],
     }))
+}
+
+/// The sections of a PEM file whose label ends with `label`, in base64 as a kubeconfig has them. A
+/// file of ours has a key and its certificate, and each belongs to one field.
+fn content(file: Option<&Path>, label: &str) -> anyhow::Result<Value> {
+    let Some(file) = file else {
+        return Ok(Value::Null);
+    };
+    let text =
+        fs::read_to_string(file).with_context(|| format!("failed to read {}", file.display()))?;
+    let mut sections = String::new();
+    let mut is_inside = false;
+    for line in text.lines() {
+        is_inside |= line.starts_with("-----BEGIN ") && line.ends_with(&format!("{label}-----"));
+        if is_inside {
+            sections.push_str(line);
+            sections.push('\n');
+        }
+        is_inside &= !line.starts_with("-----END ");
+    }
+    anyhow::ensure!(
+        !sections.is_empty(),
+        "{} has no {label} in PEM",
+        file.display()
+    );
+    Ok(BASE64_STANDARD.encode(sections).into())
 }
 
 /// YAML that a YAML 1.1 parser, such as kubectl's, reads back as the same value.
@@ -52,7 +112,11 @@ pub fn yaml_text(value: &Value) -> anyhow::Result<String> {
 pub(crate) fn write(dir: &DataDir, server: &str) -> anyhow::Result<()> {
     let path = dir.kubeconfig();
     let name_it = || format!("write {}", path.display());
-    let Ok(document) = document(&context(dir.path()), &server.parse()?) else {
+    let Ok(document) = document(
+        &context(dir.path()),
+        &server.parse()?,
+        &CredentialFlags::default(),
+    ) else {
         return dir.remove_kubeconfig();
     };
     // A temporary file is private from the start.

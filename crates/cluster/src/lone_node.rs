@@ -8,7 +8,7 @@ use std::{net::IpAddr, path::PathBuf};
 
 use anyhow::Context as _;
 use podplane_api::node::NodeName;
-use podplane_client::Endpoint;
+use podplane_client::{CredentialFlags, Endpoint};
 use podplane_host::{
     fs::{self, File},
     net, task,
@@ -37,6 +37,8 @@ pub struct LoneNode {
     /// The node's addresses; empty: the one from which the server is reached.
     pub ips: Vec<IpAddr>,
     pub server: Endpoint,
+    /// The credentials for the server, which both processes use.
+    pub credentials: CredentialFlags,
     /// The kubelet's listening address.
     pub listen: Listen,
     /// The host names that requests to the kubelet may use.
@@ -218,6 +220,7 @@ fn specs(
         file: dir.address_file("kubelet"),
     };
     for spec in [&mut cri, &mut kubelet] {
+        spec.args.extend(node.credentials.arguments());
         spec.log = STDERR.into();
     }
     Ok([cri, kubelet])

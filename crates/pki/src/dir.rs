@@ -91,6 +91,27 @@ impl PkiDir {
         &self.authority
     }
 
+    /// Opens a directory that has an authority.
+    ///
+    /// # Errors
+    ///
+    /// [`PkiError::Invalid`] if it has none, and those of [`PkiDir::open`].
+    pub fn existing(path: &Path, now: Timestamp) -> Result<Self, PkiError> {
+        let certificate = path.join(CA_CERTIFICATE);
+        match fs::exists(&certificate) {
+            true => Self::open(path, "", now),
+            false => Err(PkiError::Invalid {
+                what: path.display().to_string(),
+                why: format!("it has no certificate authority ({CA_CERTIFICATE})"),
+            }),
+        }
+    }
+
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// The path of the authority's certificate.
     pub fn ca_certificate(&self) -> PathBuf {
         self.path.join(CA_CERTIFICATE)
@@ -113,6 +134,32 @@ impl PkiDir {
         terms: &CertificateTerms,
         now: Timestamp,
     ) -> Result<Renewal, PkiError> {
+        let path = self.file_of(name)?;
+        let known = read_key(&path)?;
+        if known.is_some_and(|known| self.is_good(&known, terms, now)) {
+            return Ok(Renewal::Kept);
+        }
+        self.issue(name, terms, now)?;
+        Ok(Renewal::Issued)
+    }
+
+    /// Issues a certificate on these terms into `NAME.pem`, and replaces the one that is there.
+    ///
+    /// # Errors
+    ///
+    /// [`PkiError`].
+    pub fn issue(
+        &self,
+        name: &str,
+        terms: &CertificateTerms,
+        now: Timestamp,
+    ) -> Result<(), PkiError> {
+        let path = self.file_of(name)?;
+        let Credentials { certificate, key } = self.authority.issue(terms, now)?;
+        replace(&path, &format!("{key}{certificate}"), KEY_MODE)
+    }
+
+    fn file_of(&self, name: &str) -> Result<PathBuf, PkiError> {
         if name.is_empty() || name.starts_with('.') || name.contains('/') {
             return Err(PkiError::Invalid {
                 what: format!("certificate name {name:?}"),
@@ -120,14 +167,7 @@ impl PkiDir {
                     .to_owned(),
             });
         }
-        let path = self.certificate(name);
-        let known = read_key(&path)?;
-        if known.is_some_and(|known| self.is_good(&known, terms, now)) {
-            return Ok(Renewal::Kept);
-        }
-        let Credentials { certificate, key } = self.authority.issue(terms, now)?;
-        replace(&path, &format!("{key}{certificate}"), KEY_MODE)?;
-        Ok(Renewal::Issued)
+        Ok(self.certificate(name))
     }
 
     /// Returns true if the file has a certificate of this authority on these terms that lives long
@@ -153,7 +193,7 @@ impl PkiDir {
 }
 
 /// The names of a server in its certificate, sorted. `None` if they cannot be read.
-fn server_names(certificate: &CertificateDer<'_>) -> Option<Vec<ServerName>> {
+pub(crate) fn server_names(certificate: &CertificateDer<'_>) -> Option<Vec<ServerName>> {
     let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
     let names = certificate.subject_alternative_name().ok()?;
     let names = names.iter().flat_map(|names| &names.value.general_names);
@@ -171,7 +211,7 @@ fn server_names(certificate: &CertificateDer<'_>) -> Option<Vec<ServerName>> {
     Some(names)
 }
 
-fn io<'a>(
+pub(crate) fn io<'a>(
     action: &'static str,
     path: &'a Path,
 ) -> impl FnOnce(std::io::Error) -> PkiError + use<'a> {

@@ -13,6 +13,7 @@
 
 mod authority;
 mod dir;
+mod inventory;
 mod reload;
 mod request;
 mod subject;
@@ -22,6 +23,7 @@ pub mod verify;
 pub use self::{
     authority::{Authority, CertificateTerms, Credentials},
     dir::{PkiDir, Renewal},
+    inventory::CertificateInfo,
     reload::ReloadedFiles,
     request::{CertificateRequest, RequestedName, RequestedUsage, certificate_end},
     subject::{ServerName, Subject, Usage},

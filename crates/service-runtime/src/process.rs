@@ -18,10 +18,9 @@ use tokio_util::sync::CancellationToken;
 use tonic::{
     Status,
     body::Body,
-    codegen::{Service, http},
+    codegen::{Service, StdError, http},
     server::NamedService,
     service::{Routes, RoutesBuilder},
-    transport::Channel,
 };
 
 use crate::{
@@ -141,7 +140,13 @@ impl Process {
     /// Records spans of pods' journeys under this service's name, and exports them to the API
     /// server at the other end of a channel, if given, and to the collector, if [`trace::init`]
     /// prepared one.
-    pub fn trace(&mut self, service: &'static str, server: Option<Channel>) {
+    pub fn trace<C>(&mut self, service: &'static str, server: Option<C>)
+    where
+        C: Service<http::Request<Body>, Response = http::Response<Body>>,
+        C: Clone + Send + Sync + 'static,
+        C::Error: Into<StdError>,
+        C::Future: Send + 'static,
+    {
         let to_server = server.map(|channel| Outlet::to_server(service, channel));
         self.outlets.extend(to_server);
         self.outlets.extend(Outlet::to_collector(service));

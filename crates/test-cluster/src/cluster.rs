@@ -10,13 +10,12 @@ use std::{
 };
 
 use podplane_api::core::{Node, Pod};
-use podplane_client::{Client, Endpoint, ListParams, endpoint};
+use podplane_client::{Channel, Client, Endpoint, ListParams, endpoint};
 use podplane_ipam::invariants::{self, Violation, World};
 use podplane_proto::cluster::{
     AddNodeRequest, GetStatusRequest, GetStatusResponse, RebootNodeRequest, RemoveNodeRequest,
     RestartRequest, cluster_service_client::ClusterServiceClient,
 };
-use tonic::transport::Channel;
 
 use crate::{
     ClusterBuilder, ClusterError, Process, Program, ProgramOutput, Result,

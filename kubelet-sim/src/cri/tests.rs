@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use podplane_client::endpoint;
+use podplane_client::{Channel, endpoint};
 use podplane_netlink::{Netlink, netns, sysctl};
 use podplane_proto::{
     cri as wire,
@@ -10,7 +10,7 @@ use podplane_proto::{
 };
 use tempfile::TempDir;
 use tokio::task::JoinSet;
-use tonic::{Code, Status, transport::Channel};
+use tonic::{Code, Status};
 
 use super::{record::SandboxId, *};
 
@@ -62,6 +62,7 @@ impl CriFixture {
         let config = CriConfig {
             nodes: vec!["n1".parse().unwrap(), "n2".parse().unwrap()],
             server: None,
+            credentials: Default::default(),
             nodes_dir: dir.path().join("nodes"),
             network: PodNetworkMode::Ledger,
             node_netns: None,

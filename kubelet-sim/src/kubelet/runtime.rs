@@ -3,12 +3,12 @@
 use std::{collections::HashMap, net::IpAddr};
 
 use podplane_api::{ObjectKey, core::Pod, jiff::Timestamp};
-use podplane_client::{TracedChannel, traced};
+use podplane_client::{Channel, TracedChannel, traced};
 use podplane_host::fs;
 use podplane_proto::cri::{
     self, PodSandboxFilter, PodSandboxStateValue, runtime_service_client::RuntimeServiceClient,
 };
-use tonic::{Status, transport::Channel};
+use tonic::Status;
 
 use super::{
     metrics::KubeletMetrics,

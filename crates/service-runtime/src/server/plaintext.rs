@@ -47,7 +47,7 @@ async fn http2(stream: Rewound) -> io::Result<()> {
     let refuse = service_fn(async |request: Request<Incoming>| {
         let code = (StatusCode::BAD_REQUEST, "BadRequest");
         let is_grpc = is_grpc(request.headers());
-        let refused = failure(code, Code::FailedPrecondition, MESSAGE, is_grpc);
+        let refused = failure(code, Code::InvalidArgument, MESSAGE, is_grpc);
         Ok::<_, Infallible>(refused)
     });
     http2::Builder::new(TokioExecutor::new())

@@ -284,7 +284,7 @@ async fn plain_http_is_told_that_the_port_has_tls() {
     let mut health = tonic_health::pb::health_client::HealthClient::new(grpc);
     let request = tonic_health::pb::HealthCheckRequest::default();
     let status = health.check(request).await.unwrap_err();
-    assert_eq!(status.code(), tonic::Code::FailedPrecondition);
+    assert_eq!(status.code(), tonic::Code::InvalidArgument);
     assert_eq!(status.message(), message);
 }
 

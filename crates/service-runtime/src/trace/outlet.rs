@@ -8,6 +8,7 @@ use std::{
 };
 
 use backon::{ExponentialBuilder, Retryable as _};
+use futures::{FutureExt as _, future::BoxFuture};
 use opentelemetry_otlp::WithExportConfig as _;
 use opentelemetry_proto::{
     tonic::{
@@ -32,9 +33,20 @@ use prometheus_client::{
 };
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use tonic::{Code, Status, transport::Channel};
+use tonic::{
+    Code, Status,
+    body::Body,
+    codegen::{
+        Service, StdError,
+        http::{Request, Response},
+    },
+};
 
 use super::SamplingRatio;
+
+/// An export to a server, over a channel of any type.
+type ExportCall =
+    Box<dyn Fn(ExportTraceServiceRequest) -> BoxFuture<'static, Result<(), Status>> + Send + Sync>;
 
 /// The capacity of a queue. Further spans are dropped and counted, so recording one never blocks.
 const QUEUE: usize = 8192;
@@ -172,7 +184,7 @@ pub(crate) struct Outlet {
 
 enum Destination {
     Collector(opentelemetry_otlp::SpanExporter),
-    Server(TraceServiceClient<Channel>),
+    Server(ExportCall),
     Here(Box<dyn Fn(Vec<ResourceSpans>) + Send + Sync>),
 }
 
@@ -203,9 +215,18 @@ impl Outlet {
     }
 
     /// An outlet to the API server at the other end of a channel, which stores the spans.
-    pub(crate) fn to_server(service: &'static str, channel: Channel) -> Self {
+    pub(crate) fn to_server<C>(service: &'static str, channel: C) -> Self
+    where
+        C: Service<Request<Body>, Response = Response<Body>> + Clone + Send + Sync + 'static,
+        C::Error: Into<StdError>,
+        C::Future: Send + 'static,
+    {
         let client = TraceServiceClient::new(channel);
-        Self::new(service, Destination::Server(client))
+        let export = move |request| {
+            let mut client = client.clone();
+            async move { client.export(request).await.map(drop) }.boxed()
+        };
+        Self::new(service, Destination::Server(Box::new(export)))
     }
 
     /// An outlet to this process itself.
@@ -320,15 +341,15 @@ impl Outlet {
                 let exported = exporter.export(batch).await;
                 exported.map_err(|error| error.to_string())
             }
-            Destination::Server(client) => {
+            Destination::Server(call) => {
                 let resource_spans = group_spans_by_resource_and_scope(batch, &self.resource);
                 let request = ExportTraceServiceRequest { resource_spans };
-                let export = async || client.clone().export(request.clone()).await;
+                let export = || call(request.clone());
                 // A stopping process does not wait for a server that may be stopping, too.
                 let may_pass =
                     |status: &Status| status.code() == Code::Unavailable && !stop.is_cancelled();
                 let exported = export.retry(TRIES).when(may_pass).await;
-                exported.map(drop).map_err(|status| status.to_string())
+                exported.map_err(|status| status.to_string())
             }
             Destination::Here(keep) => {
                 keep(group_spans_by_resource_and_scope(batch, &self.resource));

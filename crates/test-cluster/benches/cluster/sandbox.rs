@@ -3,12 +3,14 @@
 use std::{path::Path, time::Instant};
 
 use anyhow::{Context as _, Result};
-use podplane_client::endpoint::{self, Endpoint};
+use podplane_client::{
+    Channel,
+    endpoint::{self, Endpoint},
+};
 use podplane_proto::cri::{
     LinuxPodSandboxConfig, PodSandboxConfig, PodSandboxMetadata, RemovePodSandboxRequest,
     RunPodSandboxRequest, StatusRequest, runtime_service_client::RuntimeServiceClient,
 };
-use tonic::transport::Channel;
 
 use super::{containerd::Containerd, floor::Floor, kernel, say_error, say_pairs};
 

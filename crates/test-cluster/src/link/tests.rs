@@ -1,7 +1,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures::{FutureExt as _, StreamExt as _};
-use podplane_client::endpoint;
+use podplane_client::{Channel, endpoint};
 use podplane_proto::{
     cloud::{
         GetInstanceRequest, GetInstanceResponse, Instance,
@@ -20,9 +20,7 @@ use tokio::{
 };
 use tokio_stream::wrappers::{BroadcastStream, TcpListenerStream};
 use tonic::{
-    Request, Response, Status,
-    metadata::MetadataValue,
-    transport::{Channel, server::Server as TonicServer},
+    Request, Response, Status, metadata::MetadataValue, transport::server::Server as TonicServer,
 };
 
 use super::*;

@@ -1,0 +1,382 @@
+//! `certs`: the certificate authority of a cluster, and the certificates of its processes.
+
+use std::{fmt, path::PathBuf, process::ExitCode, str::FromStr, time::Duration};
+
+use jiff::Timestamp;
+use podplane_pki::{
+    CertificateInfo, CertificateTerms, PkiDir, Renewal, ServerName, Subject, Usage,
+};
+
+use super::duration;
+use crate::output::{self, table::TextTable};
+
+/// The name of an authority that is made here.
+const AUTHORITY: &str = "podplane-ca";
+/// The names by which pods and people know the API server, besides those of `--san`.
+const SERVER_NAMES: [&str; 8] = [
+    "podplane-apiserver",
+    "kubernetes",
+    "kubernetes.default",
+    "kubernetes.default.svc",
+    "kubernetes.default.svc.cluster.local",
+    "localhost",
+    "127.0.0.1",
+    "::1",
+];
+
+/// Make a certificate authority, and certificates for the processes, nodes and people of a cluster
+///
+/// DIR has ca.crt and ca.key, and for each certificate one file NAME.pem with its key and itself,
+/// mode 0600. Processes read their file again when it changes.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  podplane certs init --dir pki --san apiserver.example.com\n  podplane certs issue node/node-0 --dir pki\n  podplane apiserver --data-dir data --authentication credentials --tls-cert-file pki/apiserver.pem --tls-private-key-file pki/apiserver.pem --client-ca-file pki/ca.crt"
+)]
+pub(crate) struct CertsArgs {
+    #[command(subcommand)]
+    action: CertsCommand,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum CertsCommand {
+    /// Make an authority, and certificates for the API server, each controller and an administrator
+    ///
+    /// What is there already is kept, unless it expires soon or has other names.
+    #[command(
+        after_help = "Examples:\n  podplane certs init --dir pki --san apiserver.example.com,10.0.0.1"
+    )]
+    Init {
+        #[command(flatten)]
+        dir: DirArgs,
+        #[command(flatten)]
+        terms: TermArgs,
+    },
+    /// Issue certificates; one that is there is replaced
+    #[command(
+        after_help = "Examples:\n  podplane certs issue node/node-0 node/node-1 --dir pki\n  podplane certs issue apiserver --san 10.0.0.1 --dir pki"
+    )]
+    Issue {
+        /// Issue for apiserver, scheduler, controller-manager, ipam-controller, route-agent, admin
+        /// (who may do everything) or node/NAME
+        #[arg(value_name = "OWNER", required = true)]
+        owners: Vec<CertificateOwner>,
+        #[command(flatten)]
+        dir: DirArgs,
+        #[command(flatten)]
+        terms: TermArgs,
+    },
+    /// Show the certificates, and when they expire
+    #[command(after_help = "Examples:\n  podplane certs show --dir pki")]
+    Show {
+        #[command(flatten)]
+        dir: DirArgs,
+    },
+    /// Issue certificates anew that have less than a third of their life left
+    ///
+    /// The authority's own certificate is not renewed.
+    #[command(
+        after_help = "Examples:\n  podplane certs renew --dir pki\n  podplane certs renew --all --dir pki"
+    )]
+    Renew {
+        /// Renew those that are still good, too
+        #[arg(long)]
+        all: bool,
+        #[command(flatten)]
+        dir: DirArgs,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct DirArgs {
+    /// Use the authority and the certificates in this directory
+    #[arg(long, env = "PODPLANE_CERTS_DIR", value_name = "DIR")]
+    dir: PathBuf,
+}
+
+#[derive(Debug, clap::Args)]
+struct TermArgs {
+    /// Add these names to the API server's certificate: DNS names or IP addresses [default: none
+    /// besides podplane-apiserver, those of the Service kubernetes, localhost, 127.0.0.1 and ::1]
+    #[arg(long, value_name = "NAME[,NAME]", value_delimiter = ',')]
+    san: Vec<ServerName>,
+
+    /// Let certificates expire after this long, such as 720h
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "8760h",
+        value_parser = lifetime
+    )]
+    lifetime: Duration,
+}
+
+/// At least a minute: a process sees a renewed certificate within seconds.
+fn lifetime(text: &str) -> Result<Duration, String> {
+    let lifetime = duration(text)?;
+    let range = Duration::from_secs(60)..=Duration::from_secs(10 * 365 * 24 * 3600);
+    match range.contains(&lifetime) {
+        true => Ok(lifetime),
+        false => Err("must be between 1m and 87600h, the life of the authority".to_owned()),
+    }
+}
+
+/// The owner of a certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum CertificateOwner {
+    Apiserver,
+    Process(&'static str, &'static str),
+    Admin,
+    Node(String),
+}
+
+/// The processes that have a user of their own.
+const PROCESSES: [CertificateOwner; 4] = [
+    CertificateOwner::Process("scheduler", "system:kube-scheduler"),
+    CertificateOwner::Process("controller-manager", "system:kube-controller-manager"),
+    CertificateOwner::Process("ipam-controller", "system:podplane:ipam-controller"),
+    CertificateOwner::Process("route-agent", "system:podplane:route-agent"),
+];
+
+impl FromStr for CertificateOwner {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(node) = text.strip_prefix("node/") {
+            let name = node.parse::<podplane_api::node::NodeName>();
+            let name = name.map_err(|error| error.to_string())?;
+            return Ok(Self::Node(name.to_string()));
+        }
+        let mut known = [Self::Apiserver, Self::Admin].into_iter().chain(PROCESSES);
+        known.find(|owner| owner.to_string() == text).ok_or_else(|| {
+            "want apiserver, scheduler, controller-manager, ipam-controller, route-agent, admin or node/NAME".to_owned()
+        })
+    }
+}
+
+/// The name of its file, without `.pem`.
+impl fmt::Display for CertificateOwner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Apiserver => f.write_str("apiserver"),
+            Self::Process(name, _) => f.write_str(name),
+            Self::Admin => f.write_str("admin"),
+            Self::Node(name) => write!(f, "node-{name}"),
+        }
+    }
+}
+
+impl CertificateOwner {
+    fn terms(&self, args: &TermArgs) -> CertificateTerms {
+        let subject = match self {
+            Self::Apiserver => Subject::new("kube-apiserver", ""),
+            Self::Process(_, user) => Subject::new(*user, ""),
+            Self::Admin => Subject::new("admin", "system:masters"),
+            Self::Node(name) => Subject::node(name),
+        };
+        let (usage, names) = match self {
+            Self::Apiserver => {
+                let own = SERVER_NAMES.iter().filter_map(|name| name.parse().ok());
+                let mut names: Vec<ServerName> = own.chain(args.san.iter().cloned()).collect();
+                names.sort();
+                names.dedup();
+                (Usage::Server, names)
+            }
+            _ => (Usage::Client, Vec::new()),
+        };
+        CertificateTerms {
+            subject,
+            usage,
+            names,
+            lifetime: args.lifetime,
+        }
+    }
+}
+
+pub(crate) fn run(args: CertsArgs) -> anyhow::Result<ExitCode> {
+    let now = Timestamp::now();
+    let opened = |dir: DirArgs| PkiDir::existing(&dir.dir, now).map_err(|error| hint(error, &dir));
+    match args.action {
+        CertsCommand::Init { dir, terms } => {
+            let dir = PkiDir::open(&dir.dir, AUTHORITY, now)?;
+            let owners = [CertificateOwner::Apiserver, CertificateOwner::Admin];
+            for owner in owners.iter().chain(&PROCESSES) {
+                let name = owner.to_string();
+                let renewal = dir.ensure(&name, &owner.terms(&terms), now)?;
+                report(&dir, &name, renewal)?;
+            }
+        }
+        CertsCommand::Issue { owners, dir, terms } => {
+            let dir = opened(dir)?;
+            for owner in owners {
+                let name = owner.to_string();
+                dir.issue(&name, &owner.terms(&terms), now)?;
+                report(&dir, &name, Renewal::Issued)?;
+            }
+        }
+        CertsCommand::Show { dir } => show(&opened(dir)?)?,
+        CertsCommand::Renew { all, dir } => {
+            let dir = opened(dir)?;
+            for (name, info) in dir.certificates()? {
+                let terms = info?.terms;
+                let renewal = match all {
+                    true => dir.issue(&name, &terms, now).map(|()| Renewal::Issued)?,
+                    false => dir.ensure(&name, &terms, now)?,
+                };
+                report(&dir, &name, renewal)?;
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Adds what to do about a directory without an authority.
+fn hint(error: podplane_pki::PkiError, dir: &DirArgs) -> anyhow::Error {
+    let has_authority = dir.dir.join("ca.crt").exists();
+    let error = anyhow::Error::new(error);
+    match has_authority {
+        true => error,
+        false => error.context(format!(
+            "no certificates in {}: make them with `podplane certs init`",
+            dir.dir.display()
+        )),
+    }
+}
+
+fn report(dir: &PkiDir, name: &str, renewal: Renewal) -> anyhow::Result<()> {
+    let path = dir.certificate(name);
+    let done = match renewal {
+        Renewal::Issued => "issued",
+        Renewal::Kept => "kept",
+    };
+    output::line(format_args!("{done} {}", path.display()))
+}
+
+fn show(dir: &PkiDir) -> anyhow::Result<()> {
+    let or_none = |text: String| match text.as_str() {
+        "" => "<none>".to_owned(),
+        _ => text,
+    };
+    let row = |(name, info): (String, Result<CertificateInfo, _>)| -> Vec<String> {
+        match info {
+            Ok(CertificateInfo { terms, not_after }) => {
+                let names: Vec<_> = terms.names.iter().map(ToString::to_string).collect();
+                let usage = match terms.usage {
+                    Usage::Client => "client",
+                    Usage::Server => "server",
+                };
+                vec![
+                    name,
+                    terms.subject.user,
+                    or_none(terms.subject.group),
+                    usage.to_owned(),
+                    not_after.to_string(),
+                    or_none(names.join(",")),
+                ]
+            }
+            Err(error) => {
+                let unknown = || "<unknown>".to_owned();
+                let why = podplane_pki::PkiError::to_string(&error);
+                vec![name, why, unknown(), unknown(), unknown(), unknown()]
+            }
+        }
+    };
+    let rows = dir.certificates()?.into_iter().map(row);
+    let mut table = TextTable::new(vec!["NAME", "USER", "GROUP", "USAGE", "EXPIRES", "NAMES"]);
+    output::line(table.rows(rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
+
+    use super::*;
+
+    #[derive(Debug, clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        certs: CertsArgs,
+    }
+
+    fn certs(dir: &Path, line: &str) -> anyhow::Result<ExitCode> {
+        let dir = dir.to_str().unwrap();
+        let words = ["certs"].into_iter().chain(line.split(' '));
+        let words = words.chain(["--dir", dir]);
+        run(<Line as clap::Parser>::try_parse_from(words)?.certs)
+    }
+
+    #[test]
+    fn makes_keeps_and_renews_certificates() {
+        let temporary = tempfile::tempdir().unwrap();
+        let dir = temporary.path().join("pki");
+        let error = certs(&dir, "show").unwrap_err();
+        assert!(
+            error.to_string().contains("`podplane certs init`"),
+            "{error}"
+        );
+        assert!(!dir.exists());
+        certs(&dir, "init --san example.com,10.0.0.1").unwrap();
+        certs(&dir, "issue node/node-0").unwrap();
+        let files = || {
+            let files = fs::read_dir(&dir).unwrap().map(|entry| {
+                let path = entry.unwrap().path();
+                let mode = fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+                let is_public = path.ends_with("ca.crt");
+                assert_eq!(mode, if is_public { 0o644 } else { 0o600 }, "{path:?}");
+                let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+                (name, fs::read_to_string(&path).unwrap())
+            });
+            files.collect::<std::collections::BTreeMap<_, _>>()
+        };
+        let first = files();
+        let names: Vec<&str> = first.keys().map(String::as_str).collect();
+        assert_eq!(
+            names,
+            [
+                "admin.pem",
+                "apiserver.pem",
+                "ca.crt",
+                "ca.key",
+                "controller-manager.pem",
+                "ipam-controller.pem",
+                "node-node-0.pem",
+                "route-agent.pem",
+                "scheduler.pem"
+            ]
+        );
+        certs(&dir, "renew").unwrap();
+        certs(&dir, "init --san 10.0.0.1,example.com").unwrap();
+        certs(&dir, "show").unwrap();
+        assert_eq!(files(), first, "they are good");
+        certs(&dir, "renew --all").unwrap();
+        let renewed = files();
+        for (name, text) in &first {
+            let is_authority = name.starts_with("ca.");
+            assert_eq!(renewed[name] == *text, is_authority, "{name}");
+            if !is_authority {
+                let terms = |text| CertificateInfo::from_pem(name, text).unwrap().terms;
+                assert_eq!(terms(text), terms(&renewed[name]), "{name}");
+            }
+        }
+        fs::write(dir.join("scheduler.pem"), "nonsense").unwrap();
+        let error = certs(&dir, "renew").unwrap_err().to_string();
+        assert!(
+            error.contains("scheduler.pem: it has no certificate"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn rejects_owners_and_names_that_are_not_valid() {
+        for line in [
+            "issue nobody",
+            "issue node/",
+            "issue node/../x",
+            "issue node/A",
+            "issue apiserver --san a/b",
+            "issue admin --lifetime 1s",
+        ] {
+            let error = certs(Path::new("/nonexistent"), line).unwrap_err();
+            assert!(error.is::<clap::Error>(), "{line}: {error}");
+        }
+    }
+}
