@@ -21,6 +21,7 @@ use self::connection::Connection;
 use crate::{
     authentication::{AuthenticationService, Authenticator, PeerAuthenticator},
     boundary::{AllowedHosts, Boundary, BoundaryMetrics, BoundaryService},
+    gate::{GateService, RequestGate},
     peer::Peer,
     trace::AdoptContext,
 };
@@ -115,6 +116,7 @@ pub struct Listener {
     address: Listen,
     hosts: AllowedHosts,
     authenticator: Arc<dyn Authenticator>,
+    gate: Option<Arc<dyn RequestGate>>,
 }
 
 impl Listener {
@@ -139,6 +141,7 @@ impl Listener {
                     address,
                     hosts: AllowedHosts::default(),
                     authenticator: Arc::new(PeerAuthenticator::new()),
+                    gate: None,
                 })
             }
             Listen::Unix(path) if path.as_os_str().len() > MAX_SOCKET_PATH => {
@@ -151,6 +154,7 @@ impl Listener {
                     address: listen.clone(),
                     hosts: AllowedHosts::default(),
                     authenticator: Arc::new(PeerAuthenticator::new()),
+                    gate: None,
                 })
             }
         }
@@ -182,6 +186,13 @@ impl Listener {
             authenticator,
             ..self
         }
+    }
+
+    /// Asks `gate` about each request that is authenticated.
+    #[must_use]
+    pub fn behind(self, gate: Arc<dyn RequestGate>) -> Self {
+        let gate = Some(gate);
+        Self { gate, ..self }
     }
 
     /// The address, with the actual port for port 0.
@@ -229,6 +240,11 @@ impl Listener {
             service,
             authenticator: Arc::clone(&authenticator),
         };
+        let gate = self.gate;
+        let gated = move |service| GateService {
+            service,
+            gate: gate.clone(),
+        };
         let server = Server::builder()
             .accept_http1(true)
             .max_concurrent_streams(MAX_STREAMS)
@@ -236,6 +252,7 @@ impl Listener {
             .layer(layer_fn(AdoptContext))
             .layer(layer_fn(bounded))
             .layer(layer_fn(authenticated))
+            .layer(layer_fn(gated))
             .add_routes(routes);
         tracing::info!(address = %self.address, "serving");
         let stop = stop.cancelled_owned();
