@@ -18,6 +18,7 @@
 
 mod admission;
 mod authentication;
+mod authorization;
 mod cache;
 mod config;
 mod engine;
@@ -36,6 +37,7 @@ mod tests;
 mod upkeep;
 
 pub use authentication::{AuthenticationFlags, AuthenticationMode, TokenFileError};
+pub use authorization::{AuthorizationFlags, AuthorizationMode};
 pub use config::{ApiserverConfig, HistoryBounds, HoldFlags, StoreKind};
 pub use server::{ApiserverRunError, run};
 pub use storage::check as check_item;

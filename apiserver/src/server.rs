@@ -1,17 +1,20 @@
 //! The wiring of the server: the kinds, the extensions of some of them, and the order of the start.
 
+use axum::response::IntoResponse;
 use futures::future::BoxFuture;
 use podplane_host::task;
-use std::{future::Future, path::PathBuf, sync::Arc};
+use std::{collections::HashMap, convert::Infallible, future::Future, path::PathBuf, sync::Arc};
 
 use ipnet::IpNet;
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::TraceServiceServer;
 use podplane_api::{
+    certificates::CertificateSigningRequest,
     coordination::Lease,
     core::{Event, Namespace, Node, ServiceAccount},
     kinds::{self, KindVisitor},
     pod_ips::PodIpFlags,
     policy::PodDisruptionBudget,
+    rbac::{ClusterRole, ClusterRoleBinding, Role, RoleBinding},
     scheduling::PriorityClass,
     strategy::Strategy,
 };
@@ -27,12 +30,16 @@ use podplane_service_runtime::{
 };
 use podplane_store::{MemStore, OpenError, SledStore, Store, StoreError};
 use tokio_util::sync::CancellationToken;
+use tonic::{body::Body, codegen::Service, server::NamedService};
 
 use crate::{
-    ApiserverConfig, HistoryBounds, HoldFlags, StoreKind, TokenFileError,
+    ApiserverConfig, AuthorizationMode, HistoryBounds, HoldFlags, StoreKind, TokenFileError,
     admission::{
         Admission, BlockPolicy, DefaultAccounts, Fences, MutatingAdmission, NodeBlockAdmission,
-        PodAccount, PodAdmission, PodIpRules, PodPriority, SingleDefaultClass,
+        PodAccount, PodAdmission, PodIpRules, PodPriority, SingleDefaultClass, WriteCheck,
+    },
+    authorization::{
+        Gate, Gated, GrantCheck, NodeRestriction, RequestJudge, ServiceRule, aggregation, defaults,
     },
     cache::{Feeder, KindCache, Position, Sink},
     engine::Engine,
@@ -46,8 +53,8 @@ use crate::{
         resource::Resource,
     },
     service::{
-        Backups, BlockRecords, KindService, NarrowMethods, SelfReviews, SpanCollector, Traces,
-        of_nodes, of_pods,
+        AUTHENTICATION_RULES, BLOCK_RULES, Backups, BlockRecords, COLLECTOR_RULES, KindService,
+        NarrowMethods, Records, STORE_RULES, SelfReviews, SpanCollector, Traces, of_nodes, of_pods,
     },
     upkeep::{Upkeep, UpkeepKind},
 };
@@ -66,6 +73,11 @@ pub enum ApiserverRunError {
     /// Tokens would have no effect.
     #[error("--token-auth-file needs --authentication=credentials")]
     UnusedTokens,
+    /// Without identities there is nothing to decide by.
+    #[error(
+        "--authorization-mode=Node,RBAC needs --authentication=credentials: without it every client over TCP is the same user"
+    )]
+    NobodyToAuthorize,
     /// The token file cannot be used.
     #[error("failed to read bearer tokens")]
     Tokens(#[from] TokenFileError),
@@ -87,6 +99,9 @@ pub enum ApiserverRunError {
     /// The system namespaces or the built-in priority classes cannot be created.
     #[error("failed to create the system namespaces and priority classes")]
     SystemObjects(#[source] ApiError),
+    /// The default roles and bindings cannot be written.
+    #[error("failed to complete the default roles and bindings")]
+    DefaultRoles(#[source] ApiError),
     /// The server cannot listen, or cannot publish its address.
     #[error("failed to serve")]
     Serve(#[from] ServeError),
@@ -116,6 +131,7 @@ async fn run_until(
         listen,
         allowed_hosts,
         authentication,
+        authorization,
         address_file,
         data_dir,
         store,
@@ -143,8 +159,9 @@ async fn run_until(
             resource: pod_ip_resource,
         },
         bounds,
+        authorization: authorization.mode(&authentication)?,
     };
-    let authenticator = authentication.authenticator(&listen)?;
+    let authenticator = authentication.authenticator(&listen, rules.authorization)?;
     // Bound first, so that a port in use is found before a large store is read.
     let listener = Listener::bind(&listen)
         .await?
@@ -181,6 +198,7 @@ pub(crate) struct ServerRules {
     pub(crate) blocks: BlockPolicy,
     pub(crate) pod_ips: PodIpRules,
     pub(crate) bounds: HistoryBounds,
+    pub(crate) authorization: AuthorizationMode,
 }
 
 /// Serves a store on a socket. `ready` is called once requests will be answered.
@@ -195,13 +213,20 @@ pub(crate) async fn serve(
         blocks,
         pod_ips,
         bounds,
+        authorization,
     } = rules;
     let engine = Engine::new(store).await?;
     let blocks = Arc::new(NodeBlockAdmission::open(engine.clone(), blocks).await?);
     let pods = Arc::new(PodAdmission::open(engine.clone(), pod_ips).await?);
     let mut process = Process::new(DESCRIPTORS);
     let metrics = ApiserverMetrics::new(process.registry());
-    let mut server = ServerBuilder::new(engine.clone(), metrics.clone(), shutdown.clone());
+    let mut server = ServerBuilder::new(
+        engine.clone(),
+        metrics.clone(),
+        authorization,
+        shutdown.clone(),
+    );
+    let gate = server.gate.clone();
     let budgets = server.add::<PodDisruptionBudget>();
     let classes = server.add_extended::<PriorityClass>(Extension {
         admission: Some(Arc::new(SingleDefaultClass::new(engine.clone()))),
@@ -212,6 +237,7 @@ pub(crate) async fn serve(
             Arc::new(PodAccount::new(engine.clone())),
             Arc::new(PodPriority::new(engine.clone())),
         ],
+        checks: vec![Arc::new(NodeRestriction::new(&gate))],
         admission: Some(pods),
         actions: Some(Arc::new(PodActions::new(budgets.clone()))),
         methods: Some(of_pods(budgets)),
@@ -219,22 +245,31 @@ pub(crate) async fn serve(
     let bindings = Bindings::new(Registry::clone(&pods));
     server.resources.push(Arc::new(bindings));
     let journeys = Journeys::new(TraceLimits::DEFAULT);
-    let collector = SpanCollector(journeys.clone());
-    server.services.add(TraceServiceServer::new(collector));
+    let collector = SpanCollector(Gated::new(journeys.clone()));
+    server.serve(
+        TraceServiceServer::new(collector),
+        ServiceRule::Methods(&COLLECTOR_RULES),
+    );
     let traces = Traces {
-        journeys: journeys.clone(),
-        pods,
+        gate: gate.clone(),
+        journeys: Gated::new(journeys.clone()),
+        pods: Gated::new(pods),
     };
-    server
-        .services
-        .add(trace_service_server::TraceServiceServer::new(traces));
+    server.serve(
+        trace_service_server::TraceServiceServer::new(traces),
+        ServiceRule::ByMessage,
+    );
     let nodes = server.add_extended::<Node>(Extension {
+        checks: vec![Arc::new(NodeRestriction::new(&gate))],
         admission: Some(blocks.clone()),
         methods: Some(of_nodes()),
         ..Extension::default()
     });
-    let records = BlockServiceServer::new(BlockRecords { nodes, blocks });
-    server.services.add(records);
+    let records = BlockServiceServer::new(BlockRecords {
+        gate: gate.clone(),
+        records: Gated::new(Records { nodes, blocks }),
+    });
+    server.serve(records, ServiceRule::Methods(&BLOCK_RULES));
     let namespaces = server.add_extended::<Namespace>(Extension {
         admission: Some(Arc::new(DefaultAccounts::new(engine.clone()))),
         ..Extension::default()
@@ -242,7 +277,16 @@ pub(crate) async fn serve(
     let accounts = server.add::<ServiceAccount>();
     let events = server.add::<Event>();
     server.resources.push(Arc::new(EventsV1::new(events)));
+    server.add_extended::<CertificateSigningRequest>(Extension {
+        checks: vec![Arc::new(NodeRestriction::new(&gate))],
+        ..Extension::default()
+    });
+    server.add_granting::<Role>();
+    server.add_granting::<RoleBinding>();
+    let cluster_roles = server.add_granting::<ClusterRole>();
+    let cluster_bindings = server.add_granting::<ClusterRoleBinding>();
     server.add_extended::<Lease>(Extension {
+        checks: vec![Arc::new(NodeRestriction::new(&gate))],
         admission: Some(Arc::new(Fences)),
         ..Extension::default()
     });
@@ -251,6 +295,7 @@ pub(crate) async fn serve(
         feeder,
         position,
         services,
+        rules,
         kinds,
         resources,
         stop: end_watches,
@@ -263,6 +308,7 @@ pub(crate) async fn serve(
     });
     let shared = rest::RestContext {
         journeys,
+        gate: gate.clone(),
         stop: end_watches,
     };
     let registry = process.registry();
@@ -285,6 +331,13 @@ pub(crate) async fn serve(
         .await
         .map_err(ApiserverRunError::SystemObjects)?;
     upkeep.create_default_accounts().await;
+    if gate.has_rules() {
+        defaults::reconcile(&upkeep.engine, &cluster_roles, &cluster_bindings)
+            .await
+            .map_err(ApiserverRunError::DefaultRoles)?;
+        let kept = aggregation::keep(upkeep.engine.clone(), cluster_roles);
+        spawn(&mut tasks, "role aggregation", kept);
+    }
     spawn(&mut tasks, "store", Arc::clone(&upkeep).report_failure());
     spawn(
         &mut tasks,
@@ -295,6 +348,8 @@ pub(crate) async fn serve(
     spawn(&mut tasks, "event limit", Arc::clone(&upkeep).limit());
     spawn(&mut tasks, "compaction", upkeep.compact());
     ready(&listener)?;
+    let judge = RequestJudge::new(gate, rules);
+    let listener = listener.behind(Arc::new(judge));
     process.serve(listener, services);
     process.start(&mut tasks).await;
     Ok(tasks.run().await?)
@@ -319,38 +374,80 @@ struct ServerBuilder {
     feeder: Feeder,
     position: Position,
     services: Services,
+    /// The rules of the services, by their names.
+    rules: HashMap<&'static str, ServiceRule>,
+    gate: Gate,
     kinds: Vec<Arc<dyn UpkeepKind>>,
     resources: Vec<Arc<dyn Resource>>,
     stop: CancellationToken,
 }
 
 impl ServerBuilder {
-    fn new(engine: Engine, metrics: ApiserverMetrics, stop: CancellationToken) -> Self {
-        let feeder = Feeder::new();
+    fn new(
+        engine: Engine,
+        metrics: ApiserverMetrics,
+        authorization: AuthorizationMode,
+        stop: CancellationToken,
+    ) -> Self {
+        let mut feeder = Feeder::new();
         let position = feeder.position();
-        let mut services = Services::default();
-        services.add(StoreServiceServer::new(Backups(engine.clone())));
-        services.add(AuthenticationServiceServer::new(SelfReviews));
-        Self {
+        let backups = Backups(Gated::new(engine.clone()));
+        let mut server = Self {
+            gate: Gate::new(authorization, &engine, &mut feeder),
             engine,
             metrics,
             feeder,
             position,
-            services,
+            services: Services::default(),
+            rules: HashMap::new(),
             kinds: Vec::new(),
             resources: Vec::new(),
             stop,
-        }
+        };
+        let rules = ServiceRule::Methods(&STORE_RULES);
+        server.serve(StoreServiceServer::new(backups), rules);
+        let rules = ServiceRule::Methods(&AUTHENTICATION_RULES);
+        server.serve(AuthenticationServiceServer::new(SelfReviews), rules);
+        server
+    }
+
+    /// Serves a service to those whom its rule allows.
+    fn serve<S>(&mut self, service: S, rule: ServiceRule)
+    where
+        S: Service<http::Request<Body>, Error = Infallible>
+            + NamedService
+            + Clone
+            + Send
+            + Sync
+            + 'static,
+        S::Response: IntoResponse,
+        S::Future: Send + 'static,
+    {
+        self.services.add(service);
+        self.rules.insert(S::NAME, rule);
     }
 
     fn add<K: Strategy>(&mut self) -> Registry<K> {
         self.add_extended(Extension::default())
     }
 
+    /// Adds a kind whose objects grant rights.
+    fn add_granting<K: Strategy>(&mut self) -> Registry<K>
+    where
+        GrantCheck: WriteCheck<K>,
+    {
+        let check = GrantCheck::new(&self.gate);
+        self.add_extended(Extension {
+            checks: vec![Arc::new(check)],
+            ..Extension::default()
+        })
+    }
+
     /// Adds a kind: its cache, its registry, its service and its upkeep.
     fn add_extended<K: Strategy>(&mut self, extension: Extension<K>) -> Registry<K> {
         let Extension {
             mutations,
+            checks,
             admission,
             actions,
             methods,
@@ -359,13 +456,15 @@ impl ServerBuilder {
         self.feeder.add(Arc::clone(&cache) as Arc<dyn Sink>);
         let registry = Registry::new(self.engine.clone(), cache, self.position.clone());
         let registry = registry.completing(mutations).admitting(admission);
-        let registry = registry.acting(actions);
-        self.services.add(KindService::new(
+        let registry = registry.checking(checks).acting(actions);
+        let service = KindService::new(
             registry.clone(),
+            self.gate.clone(),
             methods,
             self.stop.clone(),
             self.metrics.clone(),
-        ));
+        );
+        self.serve(service, ServiceRule::ByMessage);
         self.kinds.push(Arc::new(registry.clone()));
         self.resources.push(Arc::new(registry.clone()));
         registry
@@ -389,6 +488,8 @@ impl KindVisitor for ServerBuilder {
 struct Extension<K> {
     /// The completions of new objects, in order.
     mutations: Vec<Arc<dyn MutatingAdmission<K>>>,
+    /// The checks of who writes what.
+    checks: Vec<Arc<dyn WriteCheck<K>>>,
     admission: Option<Arc<dyn Admission<K>>>,
     /// The subresources that act on an object.
     actions: Option<Arc<dyn SubresourceActions<K>>>,
@@ -400,6 +501,7 @@ impl<K> Default for Extension<K> {
     fn default() -> Self {
         Self {
             mutations: Vec::new(),
+            checks: Vec::new(),
             admission: None,
             actions: None,
             methods: None,

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use podplane_service_runtime::server::Listen;
 
 use super::{RequestAuthenticator, TokenFile};
-use crate::ApiserverRunError;
+use crate::{ApiserverRunError, AuthorizationMode};
 
 /// The flags of authentication.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -13,7 +13,7 @@ pub struct AuthenticationFlags {
     ///
     /// credentials tells users apart by bearer tokens (--token-auth-file), and processes of the
     /// server's own user and of root by a unix socket; a client without credentials is
-    /// system:anonymous. There is no authorization yet: every user may do everything.
+    /// system:anonymous. Unless --authorization-mode says otherwise, every user may do everything.
     #[arg(long, env = "PODPLANE_AUTHENTICATION", value_enum, value_name = "MODE")]
     pub authentication: Option<AuthenticationMode>,
 
@@ -44,6 +44,7 @@ impl AuthenticationFlags {
     pub(crate) fn authenticator(
         &self,
         listen: &Listen,
+        authorization: AuthorizationMode,
     ) -> Result<RequestAuthenticator, ApiserverRunError> {
         let Self {
             authentication,
@@ -70,10 +71,12 @@ impl AuthenticationFlags {
             }
             return Ok(RequestAuthenticator::new(mode, TokenFile::default()));
         }
-        tracing::warn!(
-            %listen,
-            "there is no authorization: every user, the anonymous one too, may do everything"
-        );
+        if authorization == AuthorizationMode::AlwaysAllow {
+            tracing::warn!(
+                %listen,
+                "there is no authorization: every user, the anonymous one too, may do everything"
+            );
+        }
         let tokens = match token_auth_file {
             Some(file) => TokenFile::read(file)?,
             None => TokenFile::default(),

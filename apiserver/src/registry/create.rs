@@ -3,7 +3,9 @@ use podplane_host::{clock::Instant, random};
 use podplane_proto::error::ApiError;
 use podplane_store::{Guard, StoreError, Txn};
 
-use super::{ObjectPart, Registry, WriteEffect, WriteParams, journey, managed, now, unchanged};
+use super::{
+    ObjectPart, Operation, Registry, WriteEffect, WriteParams, journey, managed, now, unchanged,
+};
 use crate::{
     admission::{CommitAdditions, ProposedChange, fences},
     error, storage,
@@ -93,6 +95,7 @@ impl<K: Strategy> Registry<K> {
         let change = |new| ProposedChange {
             old: None,
             new,
+            operation: Operation::Create,
             by: &write.by,
             fence,
         };

@@ -120,6 +120,7 @@ async fn publishes_the_address_once_it_is_served() {
         listen: "127.0.0.1:0".parse().unwrap(),
         allowed_hosts: Default::default(),
         authentication: Default::default(),
+        authorization: Default::default(),
         address_file: Some(file.clone()),
         data_dir: Some(dir.path().into()),
         store: StoreKind::Sled,
