@@ -17,6 +17,8 @@ use podplane_proto::{error::ApiError, fence::Fence};
 use podplane_service_runtime::identity::Identity;
 use podplane_store::{Guard, Write};
 
+use crate::registry::Operation;
+
 pub(crate) use accounts::{DefaultAccounts, PodAccount};
 pub(crate) use blocks::{
     BlockHold, BlockRecordId, Claimant, HoldMove, KeyedBlockRecord, NodeBlockAdmission,
@@ -65,14 +67,8 @@ pub(crate) struct CommitAdditions {
 pub(crate) struct ProposedChange<'a, K> {
     pub(crate) old: Option<&'a K>,
     pub(crate) new: Option<&'a K>,
+    pub(crate) operation: Operation,
     /// The user who asks for the change.
-    #[cfg_attr(
-        not(test),
-        expect(
-            dead_code,
-            reason = "read by the rules of authorization, which are to come"
-        )
-    )]
     pub(crate) by: &'a Identity,
     /// The fence of the writer, if it sent one.
     pub(crate) fence: Option<&'a Fence>,
@@ -85,6 +81,16 @@ impl<K> Clone for ProposedChange<'_, K> {
 }
 
 impl<K> Copy for ProposedChange<'_, K> {}
+
+/// A check of who makes which change. It comes before the admission of the kind.
+pub(crate) trait WriteCheck<K>: fmt::Debug + Send + Sync {
+    /// Judges a change, before each attempt to commit it.
+    ///
+    /// # Errors
+    ///
+    /// The reason why the change is refused.
+    fn check<'a>(&'a self, change: ProposedChange<'a, K>) -> BoxFuture<'a, Result<(), ApiError>>;
+}
 
 /// The admission that completes new objects of a kind by other objects. It comes after the defaults
 /// and before validation.

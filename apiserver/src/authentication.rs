@@ -179,22 +179,9 @@ impl Authenticator for RequestAuthenticator {
                 impersonation: None,
             },
         };
+        // The gate judges it.
         context.impersonation = Impersonation::parse(headers)?;
-        may_impersonate(&context)?;
         Ok(context)
-    }
-}
-
-/// Refuses every impersonation: there is no authorization yet that could allow one. Carrying the
-/// request out as its sender instead would do more than was asked.
-fn may_impersonate(context: &RequestContext) -> Result<(), AuthenticationRefusal> {
-    let asked = context.impersonation.as_ref();
-    match asked.and_then(|impersonation| impersonation.each().next()) {
-        Some(first) => {
-            let message = first.forbidden(&context.identity.user);
-            Err(AuthenticationRefusal::Forbidden(message))
-        }
-        None => Ok(()),
     }
 }
 
@@ -315,15 +302,13 @@ mod tests {
     }
 
     #[test]
-    fn impersonation_is_refused_in_every_mode() {
+    fn an_impersonation_is_left_to_the_gate_and_must_be_complete() {
         for mode in [AuthenticationMode::None, AuthenticationMode::Credentials] {
-            let asked = [("impersonate-user", "eve"), ("impersonate-group", "dev")];
-            assert_eq!(
-                user(TCP, mode, &asked).unwrap_err(),
-                AuthenticationRefusal::Forbidden(
-                    "users \"eve\" is forbidden: User \"system:anonymous\" cannot impersonate resource \"users\" in API group \"\" at the cluster scope".to_owned()
-                )
-            );
+            let mut asked = HeaderMap::new();
+            asked.append("impersonate-user", "eve".parse().unwrap());
+            let context = authenticator(mode).authenticate(Some(TCP), &asked).unwrap();
+            assert_eq!(context.identity.user, "system:anonymous");
+            assert_eq!(context.impersonation.unwrap().identity().user, "eve");
             let incomplete = user(TCP, mode, &[("impersonate-group", "dev")]).unwrap_err();
             assert!(matches!(
                 incomplete,

@@ -18,6 +18,7 @@
 
 mod admission;
 mod authentication;
+mod authorization;
 mod cache;
 mod config;
 mod engine;
@@ -38,6 +39,7 @@ mod upkeep;
 pub use authentication::{
     AccountTokenFlags, AuthenticationFlags, AuthenticationMode, TlsFlags, TokenFileError,
 };
+pub use authorization::{AuthorizationFlags, AuthorizationMode};
 pub use config::{ApiserverConfig, HistoryBounds, HoldFlags, StoreKind};
 pub use server::{ApiserverRunError, run};
 pub use storage::check as check_item;

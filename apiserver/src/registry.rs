@@ -39,7 +39,9 @@ use podplane_store::{Guard, Key, Revision, StoreError, Txn};
 use serde_json::Value;
 
 use crate::{
-    admission::{Admission, CommitAdditions, MutatingAdmission, ProposedChange, fences},
+    admission::{
+        Admission, CommitAdditions, MutatingAdmission, ProposedChange, WriteCheck, fences,
+    },
     authentication::server_identity,
     cache::{CachedObject, KindCache, Position, Query},
     engine::Engine,
@@ -74,6 +76,7 @@ pub(crate) struct Registry<K> {
     cache: Arc<KindCache<K>>,
     position: Position,
     mutations: Vec<Arc<dyn MutatingAdmission<K>>>,
+    checks: Vec<Arc<dyn WriteCheck<K>>>,
     admission: Option<Arc<dyn Admission<K>>>,
     actions: Option<Arc<dyn SubresourceActions<K>>>,
 }
@@ -85,6 +88,7 @@ impl<K> Clone for Registry<K> {
             cache: Arc::clone(&self.cache),
             position: self.position.clone(),
             mutations: self.mutations.clone(),
+            checks: self.checks.clone(),
             admission: self.admission.clone(),
             actions: self.actions.clone(),
         }
@@ -113,6 +117,8 @@ pub(crate) struct WriteParams {
     pub(crate) manager: Option<String>,
     /// The fence of the writer, if it sent one.
     pub(crate) fence: Option<Fence>,
+    /// The reason why an update or patch of this user may not create its object.
+    pub(crate) refused_creation: Option<ApiError>,
 }
 
 impl WriteParams {
@@ -123,12 +129,21 @@ impl WriteParams {
             effect: WriteEffect::Durable,
             manager: None,
             fence: None,
+            refused_creation: None,
         }
     }
 
     /// A durable write by the server itself, without a request.
     pub(crate) fn by_server() -> Self {
         Self::by(Arc::clone(server_identity()))
+    }
+
+    /// Checks that an update or patch may create its object.
+    fn may_create(&self) -> Result<(), ApiError> {
+        match &self.refused_creation {
+            Some(refused) => Err(refused.clone()),
+            None => Ok(()),
+        }
     }
 
     pub(crate) fn terms(&self) -> ChangeTerms<'_> {
@@ -152,13 +167,26 @@ pub(crate) struct ChangeTerms<'a> {
 
 impl ChangeTerms<'_> {
     /// A durable change by the server itself, without a request.
-    fn by_server() -> Self {
+    pub(crate) fn by_server() -> Self {
         Self {
             by: server_identity(),
             effect: WriteEffect::Durable,
             fence: None,
         }
     }
+}
+
+/// The act that a write is: what the object before and after it does not show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Operation {
+    Create,
+    Update(ObjectPart),
+    /// A deletion, or its beginning.
+    Delete,
+    /// The same through the subresource `eviction`.
+    Evict,
+    /// Through the subresource `binding`.
+    Bind,
 }
 
 /// The decision about an object.
@@ -178,6 +206,7 @@ impl<K: Strategy> Registry<K> {
             cache,
             position,
             mutations: Vec::new(),
+            checks: Vec::new(),
             admission: None,
             actions: None,
         }
@@ -191,6 +220,11 @@ impl<K: Strategy> Registry<K> {
     /// The same with admissions that complete new objects, in order.
     pub(crate) fn completing(self, mutations: Vec<Arc<dyn MutatingAdmission<K>>>) -> Self {
         Self { mutations, ..self }
+    }
+
+    /// The same with checks of who writes what.
+    pub(crate) fn checking(self, checks: Vec<Arc<dyn WriteCheck<K>>>) -> Self {
+        Self { checks, ..self }
     }
 
     /// The same with subresources that act.
@@ -213,6 +247,9 @@ impl<K: Strategy> Registry<K> {
         change: ProposedChange<'_, K>,
         effect: WriteEffect,
     ) -> Result<CommitAdditions, ApiError> {
+        for check in &self.checks {
+            check.check(change).await?;
+        }
         let Some(admission) = &self.admission else {
             return Ok(CommitAdditions::default());
         };
@@ -276,10 +313,12 @@ impl<K: Strategy> Registry<K> {
     async fn change(
         &self,
         key: &ObjectKey,
+        operation: Operation,
         terms: ChangeTerms<'_>,
         decide: impl Fn(K) -> Result<ChangeDecision<K>, ApiError> + Send + Sync,
     ) -> Result<K, ApiError> {
-        self.change_guarded(key, Vec::new(), terms, &decide).await
+        self.change_guarded(key, Vec::new(), operation, terms, &decide)
+            .await
     }
 
     /// The same under further guards; a failure of one of them is a conflict. Compiled once for
@@ -298,6 +337,7 @@ impl<K: Strategy> Registry<K> {
         &self,
         key: &ObjectKey,
         guards: Vec<Guard>,
+        operation: Operation,
         terms: ChangeTerms<'_>,
         decide: &(dyn Fn(K) -> Result<ChangeDecision<K>, ApiError> + Send + Sync),
     ) -> Result<K, ApiError> {
@@ -311,7 +351,8 @@ impl<K: Strategy> Registry<K> {
             let item = found.ok_or_else(|| error::not_found::<K>(&key.name))?;
             let old: K = storage::decode(&item).map_err(|error| error::internal(&error))?;
             let revision = item.modified;
-            let before = self.admission.is_some().then(|| old.clone());
+            let is_judged = self.admission.is_some() || !self.checks.is_empty();
+            let before = is_judged.then(|| old.clone());
             let from = journey::state(&old);
             let decided = decide(old)?;
             let change = ProposedChange {
@@ -320,6 +361,7 @@ impl<K: Strategy> Registry<K> {
                     ChangeDecision::Keep(object) | ChangeDecision::Put(object) => Some(object),
                     ChangeDecision::Remove(_) => None,
                 },
+                operation,
                 by,
                 fence,
             };
@@ -373,6 +415,7 @@ impl<K: Strategy> Registry<K> {
                     let change = ProposedChange {
                         old,
                         new,
+                        operation,
                         by,
                         fence,
                     };

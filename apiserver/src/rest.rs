@@ -39,7 +39,6 @@ use axum::{
 use http::{HeaderMap, StatusCode, Uri, request::Parts};
 use podplane_api::{ObjectKey, Scope, strategy::Subresource};
 use podplane_proto::{error::ApiError, kubernetes};
-use podplane_service_runtime::authentication::RequestContext;
 use prometheus_client::registry::Registry;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -51,6 +50,7 @@ use self::{
 };
 use crate::{
     authentication::AccountTokens,
+    authorization::{Authorized, Gate},
     cache::Position,
     journeys::Journeys,
     metrics::{self, ApiserverMetrics, RequestLabels},
@@ -59,9 +59,16 @@ use crate::{
 /// The minor version of Kubernetes whose API this is.
 const MINOR: &str = "33";
 
+/// The answer to a request that was refused before its kind was looked at. `about` has the API group,
+/// resource and name.
+pub(crate) fn refused(error: &ApiError, about: [&str; 3]) -> http::Response<Body> {
+    answer::refusal_of_gate(error, about)
+}
+
 /// The parts of the server that the REST API uses.
 pub(crate) struct RestContext {
     pub(crate) journeys: Journeys,
+    pub(crate) gate: Gate,
     /// Cancelled when open watches have to end.
     pub(crate) stop: CancellationToken,
     /// The issuer of ServiceAccounts' tokens, if there is one.
@@ -75,6 +82,7 @@ struct Facade {
     openapi: Arc<openapi::OpenApi>,
     metrics: ApiserverMetrics,
     journeys: Journeys,
+    gate: Gate,
     /// Cancelled when open watches have to end.
     stop: CancellationToken,
 }
@@ -89,13 +97,14 @@ pub(crate) fn router(
 ) -> Router {
     let RestContext {
         journeys,
+        gate,
         stop,
         tokens,
     } = shared;
     let of_nothing = kinds.first().into_iter().flat_map(not_stored::kinds);
     let of_nothing: Vec<_> = of_nothing.collect();
     kinds.extend(of_nothing);
-    kinds.extend(review::reviews(&kinds));
+    kinds.extend(review::reviews(&kinds, &gate));
     let kinds: Arc<[_]> = kinds.into();
     ApiserverMetrics::show_stored(registry, Arc::clone(&kinds), position);
     let facade = Facade {
@@ -103,6 +112,7 @@ pub(crate) fn router(
         kinds,
         openapi: Arc::default(),
         journeys,
+        gate,
         stop,
     };
     let discovery: [(&str, MethodRouter<Facade>); 6] = [
@@ -337,6 +347,10 @@ impl Facade {
             },
             body,
         ) = request.into_parts();
+        let authorized = match Authorized::of(&extensions) {
+            Ok(authorized) => authorized,
+            Err(error) => return target.refusal(&error),
+        };
         let names = target.resource.names();
         let has_protobuf = kubernetes::has(&names.api_version(), names.kind);
         let Some(form) = ObjectForm::accepted(&headers, has_protobuf) else {
@@ -357,7 +371,7 @@ impl Facade {
             headers,
             form,
             body,
-            by: RequestContext::of(&extensions).identity,
+            authorized,
             facade: self,
         };
         let verb = metrics::verb(&call.method, !target.name.is_empty(), call.is_watch());

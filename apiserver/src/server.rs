@@ -1,17 +1,20 @@
 //! The wiring of the server: the kinds, the extensions of some of them, and the order of the start.
 
+use axum::response::IntoResponse;
 use futures::future::BoxFuture;
 use podplane_host::task;
-use std::{future::Future, path::PathBuf, sync::Arc};
+use std::{collections::HashMap, convert::Infallible, future::Future, path::PathBuf, sync::Arc};
 
 use ipnet::IpNet;
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::TraceServiceServer;
 use podplane_api::{
+    certificates::CertificateSigningRequest,
     coordination::Lease,
     core::{Event, Namespace, Node, ServiceAccount},
     kinds::{self, KindVisitor},
     pod_ips::PodIpFlags,
     policy::PodDisruptionBudget,
+    rbac::{ClusterRole, ClusterRoleBinding, Role, RoleBinding},
     scheduling::PriorityClass,
     strategy::Strategy,
 };
@@ -29,14 +32,19 @@ use podplane_service_runtime::{
 use podplane_store::{MemStore, OpenError, SledStore, Store, StoreError};
 use podplane_tokens::KeyDirError;
 use tokio_util::sync::CancellationToken;
+use tonic::{body::Body, codegen::Service, server::NamedService};
 
 use crate::{
-    ApiserverConfig, AuthenticationMode, HistoryBounds, HoldFlags, StoreKind, TokenFileError,
+    ApiserverConfig, AuthenticationMode, AuthorizationMode, HistoryBounds, HoldFlags, StoreKind,
+    TokenFileError,
     admission::{
         Admission, BlockPolicy, DefaultAccounts, Fences, MutatingAdmission, NodeBlockAdmission,
-        PodAccount, PodAdmission, PodIpRules, PodPriority, SingleDefaultClass,
+        PodAccount, PodAdmission, PodIpRules, PodPriority, SingleDefaultClass, WriteCheck,
     },
     authentication::{AccountTokens, RequestAuthenticator, TokenObjects},
+    authorization::{
+        Gate, Gated, GrantCheck, NodeRestriction, RequestJudge, ServiceRule, aggregation, defaults,
+    },
     cache::{Feeder, KindCache, Position, Sink},
     engine::Engine,
     journeys::{Journeys, TraceLimits},
@@ -51,7 +59,8 @@ use crate::{
         tokens::AccountActions,
     },
     service::{
-        Backups, BlockRecords, KindService, NarrowMethods, SelfReviews, SpanCollector, Traces,
+        AUTHENTICATION_RULES, BLOCK_RULES, Backups, BlockRecords, COLLECTOR_RULES, KindService,
+        NarrowMethods, Records, STORE_RULES, SelfReviews, SpanCollector, Traces,
         of_certificate_requests, of_nodes, of_pods,
     },
     upkeep::{Upkeep, UpkeepKind},
@@ -85,6 +94,11 @@ pub enum ApiserverRunError {
     /// A certificate, key or authority cannot be used.
     #[error("failed to serve with TLS")]
     Tls(#[from] TlsError),
+    /// Without identities there is nothing to decide by.
+    #[error(
+        "--authorization-mode=Node,RBAC needs --authentication=credentials: without it every client over TCP is the same user"
+    )]
+    NobodyToAuthorize,
     /// The token file cannot be used.
     #[error("failed to read bearer tokens")]
     Tokens(#[from] TokenFileError),
@@ -109,6 +123,9 @@ pub enum ApiserverRunError {
     /// The system namespaces or the built-in priority classes cannot be created.
     #[error("failed to create the system namespaces and priority classes")]
     SystemObjects(#[source] ApiError),
+    /// The default roles and bindings cannot be written.
+    #[error("failed to complete the default roles and bindings")]
+    DefaultRoles(#[source] ApiError),
     /// The server cannot listen, or cannot publish its address.
     #[error("failed to serve")]
     Serve(#[from] ServeError),
@@ -140,6 +157,7 @@ async fn run_until(
         authentication,
         account_tokens,
         tls,
+        authorization,
         address_file,
         data_dir,
         store,
@@ -169,8 +187,9 @@ async fn run_until(
         bounds,
         tokens: None,
         authenticator: None,
+        authorization: authorization.mode(&authentication)?,
     };
-    let authenticator = authentication.authenticator(&listen)?;
+    let authenticator = authentication.authenticator(&listen, rules.authorization)?;
     let tokens = match authenticator.mode() {
         AuthenticationMode::None => None,
         AuthenticationMode::Credentials => {
@@ -222,6 +241,7 @@ pub(crate) struct ServerRules {
     pub(crate) tokens: Option<Arc<AccountTokens>>,
     /// The judge of tokens, if they say anything.
     pub(crate) authenticator: Option<Arc<RequestAuthenticator>>,
+    pub(crate) authorization: AuthorizationMode,
 }
 
 /// Serves a store on a socket. `ready` is called once requests will be answered.
@@ -238,13 +258,20 @@ pub(crate) async fn serve(
         bounds,
         tokens,
         authenticator,
+        authorization,
     } = rules;
     let engine = Engine::new(store).await?;
     let blocks = Arc::new(NodeBlockAdmission::open(engine.clone(), blocks).await?);
     let pods = Arc::new(PodAdmission::open(engine.clone(), pod_ips).await?);
     let mut process = Process::new(DESCRIPTORS);
     let metrics = ApiserverMetrics::new(process.registry());
-    let mut server = ServerBuilder::new(engine.clone(), metrics.clone(), shutdown.clone());
+    let mut server = ServerBuilder::new(
+        engine.clone(),
+        metrics.clone(),
+        authorization,
+        shutdown.clone(),
+    );
+    let gate = server.gate.clone();
     let budgets = server.add::<PodDisruptionBudget>();
     let classes = server.add_extended::<PriorityClass>(Extension {
         admission: Some(Arc::new(SingleDefaultClass::new(engine.clone()))),
@@ -255,6 +282,7 @@ pub(crate) async fn serve(
             Arc::new(PodAccount::new(engine.clone())),
             Arc::new(PodPriority::new(engine.clone())),
         ],
+        checks: vec![Arc::new(NodeRestriction::new(&gate))],
         admission: Some(pods),
         actions: Some(Arc::new(PodActions::new(budgets.clone()))),
         methods: Some(of_pods(budgets)),
@@ -262,25 +290,34 @@ pub(crate) async fn serve(
     let bindings = Bindings::new(Registry::clone(&pods));
     server.resources.push(Arc::new(bindings));
     let journeys = Journeys::new(TraceLimits::DEFAULT);
-    let collector = SpanCollector(journeys.clone());
-    server.services.add(TraceServiceServer::new(collector));
+    let collector = SpanCollector(Gated::new(journeys.clone()));
+    server.serve(
+        TraceServiceServer::new(collector),
+        ServiceRule::Methods(&COLLECTOR_RULES),
+    );
     let traces = Traces {
-        journeys: journeys.clone(),
-        pods: pods.clone(),
+        gate: gate.clone(),
+        journeys: Gated::new(journeys.clone()),
+        pods: Gated::new(pods.clone()),
     };
-    server
-        .services
-        .add(trace_service_server::TraceServiceServer::new(traces));
+    server.serve(
+        trace_service_server::TraceServiceServer::new(traces),
+        ServiceRule::ByMessage,
+    );
     let nodes = server.add_extended::<Node>(Extension {
+        checks: vec![Arc::new(NodeRestriction::new(&gate))],
         admission: Some(blocks.clone()),
         methods: Some(of_nodes()),
         ..Extension::default()
     });
     let records = BlockServiceServer::new(BlockRecords {
-        nodes: nodes.clone(),
-        blocks,
+        gate: gate.clone(),
+        records: Gated::new(Records {
+            nodes: nodes.clone(),
+            blocks,
+        }),
     });
-    server.services.add(records);
+    server.serve(records, ServiceRule::Methods(&BLOCK_RULES));
     let namespaces = server.add_extended::<Namespace>(Extension {
         admission: Some(Arc::new(DefaultAccounts::new(engine.clone()))),
         ..Extension::default()
@@ -304,12 +341,18 @@ pub(crate) async fn serve(
     server.resources.push(Arc::new(EventsV1::new(events)));
     let reviews = TokenReviews::new(authenticator);
     server.resources.push(Arc::new(reviews));
-    server.add_extended::<Lease>(Extension {
-        admission: Some(Arc::new(Fences)),
+    server.add_extended::<CertificateSigningRequest>(Extension {
+        checks: vec![Arc::new(NodeRestriction::new(&gate))],
+        methods: Some(of_certificate_requests()),
         ..Extension::default()
     });
-    server.add_extended(Extension {
-        methods: Some(of_certificate_requests()),
+    server.add_granting::<Role>();
+    server.add_granting::<RoleBinding>();
+    let cluster_roles = server.add_granting::<ClusterRole>();
+    let cluster_bindings = server.add_granting::<ClusterRoleBinding>();
+    server.add_extended::<Lease>(Extension {
+        checks: vec![Arc::new(NodeRestriction::new(&gate))],
+        admission: Some(Arc::new(Fences)),
         ..Extension::default()
     });
     kinds::visit(&mut server);
@@ -317,6 +360,7 @@ pub(crate) async fn serve(
         feeder,
         position,
         services,
+        rules,
         kinds,
         resources,
         stop: end_watches,
@@ -329,6 +373,7 @@ pub(crate) async fn serve(
     });
     let shared = rest::RestContext {
         journeys,
+        gate: gate.clone(),
         stop: end_watches,
         tokens: tokens.clone(),
     };
@@ -352,6 +397,13 @@ pub(crate) async fn serve(
         .await
         .map_err(ApiserverRunError::SystemObjects)?;
     upkeep.create_default_accounts().await;
+    if gate.has_rules() {
+        defaults::reconcile(&upkeep.engine, &cluster_roles, &cluster_bindings)
+            .await
+            .map_err(ApiserverRunError::DefaultRoles)?;
+        let kept = aggregation::keep(upkeep.engine.clone(), cluster_roles);
+        spawn(&mut tasks, "role aggregation", kept);
+    }
     spawn(&mut tasks, "store", Arc::clone(&upkeep).report_failure());
     spawn(
         &mut tasks,
@@ -365,6 +417,8 @@ pub(crate) async fn serve(
         spawn(&mut tasks, "signing keys", tokens.rotate());
     }
     ready(&listener)?;
+    let judge = RequestJudge::new(gate, rules);
+    let listener = listener.behind(Arc::new(judge));
     process.serve(listener, services);
     process.start(&mut tasks).await;
     Ok(tasks.run().await?)
@@ -389,38 +443,80 @@ struct ServerBuilder {
     feeder: Feeder,
     position: Position,
     services: Services,
+    /// The rules of the services, by their names.
+    rules: HashMap<&'static str, ServiceRule>,
+    gate: Gate,
     kinds: Vec<Arc<dyn UpkeepKind>>,
     resources: Vec<Arc<dyn Resource>>,
     stop: CancellationToken,
 }
 
 impl ServerBuilder {
-    fn new(engine: Engine, metrics: ApiserverMetrics, stop: CancellationToken) -> Self {
-        let feeder = Feeder::new();
+    fn new(
+        engine: Engine,
+        metrics: ApiserverMetrics,
+        authorization: AuthorizationMode,
+        stop: CancellationToken,
+    ) -> Self {
+        let mut feeder = Feeder::new();
         let position = feeder.position();
-        let mut services = Services::default();
-        services.add(StoreServiceServer::new(Backups(engine.clone())));
-        services.add(AuthenticationServiceServer::new(SelfReviews));
-        Self {
+        let backups = Backups(Gated::new(engine.clone()));
+        let mut server = Self {
+            gate: Gate::new(authorization, &engine, &mut feeder),
             engine,
             metrics,
             feeder,
             position,
-            services,
+            services: Services::default(),
+            rules: HashMap::new(),
             kinds: Vec::new(),
             resources: Vec::new(),
             stop,
-        }
+        };
+        let rules = ServiceRule::Methods(&STORE_RULES);
+        server.serve(StoreServiceServer::new(backups), rules);
+        let rules = ServiceRule::Methods(&AUTHENTICATION_RULES);
+        server.serve(AuthenticationServiceServer::new(SelfReviews), rules);
+        server
+    }
+
+    /// Serves a service to those whom its rule allows.
+    fn serve<S>(&mut self, service: S, rule: ServiceRule)
+    where
+        S: Service<http::Request<Body>, Error = Infallible>
+            + NamedService
+            + Clone
+            + Send
+            + Sync
+            + 'static,
+        S::Response: IntoResponse,
+        S::Future: Send + 'static,
+    {
+        self.services.add(service);
+        self.rules.insert(S::NAME, rule);
     }
 
     fn add<K: Strategy>(&mut self) -> Registry<K> {
         self.add_extended(Extension::default())
     }
 
+    /// Adds a kind whose objects grant rights.
+    fn add_granting<K: Strategy>(&mut self) -> Registry<K>
+    where
+        GrantCheck: WriteCheck<K>,
+    {
+        let check = GrantCheck::new(&self.gate);
+        self.add_extended(Extension {
+            checks: vec![Arc::new(check)],
+            ..Extension::default()
+        })
+    }
+
     /// Adds a kind: its cache, its registry, its service and its upkeep.
     fn add_extended<K: Strategy>(&mut self, extension: Extension<K>) -> Registry<K> {
         let Extension {
             mutations,
+            checks,
             admission,
             actions,
             methods,
@@ -429,13 +525,15 @@ impl ServerBuilder {
         self.feeder.add(Arc::clone(&cache) as Arc<dyn Sink>);
         let registry = Registry::new(self.engine.clone(), cache, self.position.clone());
         let registry = registry.completing(mutations).admitting(admission);
-        let registry = registry.acting(actions);
-        self.services.add(KindService::new(
+        let registry = registry.checking(checks).acting(actions);
+        let service = KindService::new(
             registry.clone(),
+            self.gate.clone(),
             methods,
             self.stop.clone(),
             self.metrics.clone(),
-        ));
+        );
+        self.serve(service, ServiceRule::ByMessage);
         self.kinds.push(Arc::new(registry.clone()));
         self.resources.push(Arc::new(registry.clone()));
         registry
@@ -459,6 +557,8 @@ impl KindVisitor for ServerBuilder {
 struct Extension<K> {
     /// The completions of new objects, in order.
     mutations: Vec<Arc<dyn MutatingAdmission<K>>>,
+    /// The checks of who writes what.
+    checks: Vec<Arc<dyn WriteCheck<K>>>,
     admission: Option<Arc<dyn Admission<K>>>,
     /// The subresources that act on an object.
     actions: Option<Arc<dyn SubresourceActions<K>>>,
@@ -470,6 +570,7 @@ impl<K> Default for Extension<K> {
     fn default() -> Self {
         Self {
             mutations: Vec::new(),
+            checks: Vec::new(),
             admission: None,
             actions: None,
             methods: None,

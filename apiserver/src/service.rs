@@ -10,11 +10,11 @@ mod store;
 mod watch;
 
 pub(crate) use self::{
-    authentication::SelfReviews,
-    blocks::BlockRecords,
-    journeys::{SpanCollector, Traces},
+    authentication::{AUTHENTICATION_RULES, SelfReviews},
+    blocks::{BLOCK_RULES, BlockRecords, Records},
+    journeys::{COLLECTOR_RULES, SpanCollector, Traces},
     methods::{of_certificate_requests, of_nodes, of_pods},
-    store::Backups,
+    store::{Backups, STORE_RULES},
 };
 
 use std::{
@@ -26,28 +26,31 @@ use std::{
 
 use futures::{FutureExt as _, future::BoxFuture};
 use http::{Extensions, HeaderMap, StatusCode};
-use podplane_api::strategy::Strategy;
+use podplane_access::ResourceTarget;
+use podplane_api::{Scope, strategy::Strategy};
 use podplane_proto::{
     error::ApiError,
     fence::{Fence, InvalidFence, METADATA},
     wire::Verb,
 };
-use podplane_service_runtime::authentication::RequestContext;
+use podplane_service_runtime::{authentication::RequestContext, identity::AUTHENTICATED};
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status, body::Body, codegen::Service, server::NamedService};
 
 use crate::{
+    authorization::{Gate, Gated, requirements},
     error,
     metrics::{self, ApiserverMetrics, RequestLabels},
     registry::{Registry, WriteParams},
-    rest::resource::Resource,
+    rest::resource::names_of,
 };
 
 type Response = BoxFuture<'static, Result<http::Response<Body>, Infallible>>;
 
 /// Serves a kind: the uniform methods, and its own.
 pub(crate) struct KindService<K> {
-    registry: Registry<K>,
+    registry: Gated<Registry<K>>,
+    gate: Gate,
     narrow: Option<NarrowMethods<K>>,
     /// Cancelled when open watches have to end.
     stop: CancellationToken,
@@ -58,6 +61,7 @@ impl<K> Clone for KindService<K> {
     fn clone(&self) -> Self {
         Self {
             registry: self.registry.clone(),
+            gate: self.gate.clone(),
             narrow: self.narrow.clone(),
             stop: self.stop.clone(),
             metrics: self.metrics.clone(),
@@ -68,12 +72,14 @@ impl<K> Clone for KindService<K> {
 impl<K: Strategy> KindService<K> {
     pub(crate) fn new(
         registry: Registry<K>,
+        gate: Gate,
         narrow: Option<NarrowMethods<K>>,
         stop: CancellationToken,
         metrics: ApiserverMetrics,
     ) -> Self {
         Self {
-            registry,
+            registry: Gated::new(registry),
+            gate,
             narrow,
             stop,
             metrics,
@@ -87,7 +93,95 @@ impl<K: Strategy> NamedService for KindService<K> {
 
 /// Answers a method that only one kind has.
 pub(crate) type NarrowMethods<K> =
-    Arc<dyn Fn(&Registry<K>, &str, WriteParams, http::Request<Body>) -> Response + Send + Sync>;
+    Arc<dyn Fn(KindCall<K>, &str, http::Request<Body>) -> Response + Send + Sync>;
+
+/// A call of a method. Only a call that is authorized gets at the objects.
+pub(crate) struct KindCall<K> {
+    registry: Gated<Registry<K>>,
+    gate: Gate,
+    write: WriteParams,
+}
+
+impl<K> Clone for KindCall<K> {
+    fn clone(&self) -> Self {
+        Self {
+            registry: self.registry.clone(),
+            gate: self.gate.clone(),
+            write: self.write.clone(),
+        }
+    }
+}
+
+impl<K: Strategy> KindCall<K> {
+    /// Judges a call about one object; its name is empty for a creation.
+    async fn open(
+        &self,
+        verb: &str,
+        subresource: &str,
+        namespace: &str,
+        name: &str,
+    ) -> Result<&Registry<K>, ApiError> {
+        let target = ResourceTarget {
+            subresource,
+            namespace: scoped::<K>(namespace),
+            name,
+            ..kind_target::<K>()
+        };
+        let caller = &self.write.by;
+        let authorized = self.gate.authorize(caller, verb, target).await?;
+        Ok(self.registry.open(&authorized))
+    }
+
+    /// The answer to a write whose object cannot be read: the reason, but not for everyone who
+    /// reaches the port.
+    async fn unreadable(&self, error: ApiError, verb: &str, subresource: &str) -> ApiError {
+        match self.open(verb, subresource, "", "").await {
+            Err(refused) if !self.write.by.is_in(AUTHENTICATED) => refused,
+            _ => error,
+        }
+    }
+
+    /// Judges a list or watch.
+    async fn open_selected(
+        &self,
+        verb: &str,
+        namespace: &str,
+        field_selector: &str,
+    ) -> Result<&Registry<K>, ApiError> {
+        let fields = requirements(field_selector);
+        let target = ResourceTarget {
+            namespace: scoped::<K>(namespace),
+            field_selector: &fields,
+            ..kind_target::<K>()
+        };
+        let caller = &self.write.by;
+        let authorized = self.gate.authorize(caller, verb, target).await?;
+        Ok(self.registry.open(&authorized))
+    }
+}
+
+/// The namespace of a request. A Role of a namespace allows nothing outside of namespaces.
+fn scoped<K: Strategy>(namespace: &str) -> &str {
+    match K::SCOPE {
+        Scope::Cluster => "",
+        Scope::Namespaced => namespace,
+    }
+}
+
+/// All objects of a kind.
+fn kind_target<K: Strategy>() -> ResourceTarget<'static> {
+    ResourceTarget {
+        group: K::GROUP,
+        version: K::VERSION,
+        resource: K::PLURAL,
+        ..ResourceTarget::default()
+    }
+}
+
+/// The refusal of a call.
+pub(crate) fn refused(error: ApiError) -> http::Response<Body> {
+    status::of(error).into_http()
+}
 
 fn unknown<K: Strategy>(method: &str) -> Response {
     let unknown = Status::unimplemented(format!("{} has no method {method}", K::SERVICE));
@@ -135,6 +229,11 @@ impl<K: Strategy> Service<http::Request<Body>> for KindService<K> {
             Ok(write) => write,
             Err(error) => return ready(Ok(status::of(error).into_http())).boxed(),
         };
+        let call = KindCall {
+            registry: self.registry.clone(),
+            gate: self.gate.clone(),
+            write,
+        };
         let verb = Verb::ALL
             .into_iter()
             .find(|verb| verb.method::<K>() == method);
@@ -155,14 +254,14 @@ impl<K: Strategy> Service<http::Request<Body>> for KindService<K> {
             None if method == "UpdateCertificateSigningRequestApproval" => ("approval", "PUT"),
             None => ("", "other"),
         };
-        let names = Resource::names(&self.registry);
+        let names = names_of::<K>();
         let running = self
             .metrics
             .begins(RequestLabels::new(names, subresource, counted));
         let answer = match verb {
-            Some(verb) => methods::call(self, verb, write, request),
+            Some(verb) => methods::call(self, verb, call, request),
             None => match &self.narrow {
-                Some(narrow) => narrow(&self.registry, &method, write, request),
+                Some(narrow) => narrow(call, &method, request),
                 None => unknown::<K>(&method),
             },
         };

@@ -3,6 +3,7 @@
 mod accounts;
 mod admission;
 mod assign;
+mod authorization;
 mod blocks;
 mod bounds;
 mod certificates;

@@ -239,6 +239,7 @@ impl Admission<Node> for NodeBlockAdmission {
             let ProposedChange {
                 old,
                 new,
+                operation: _,
                 by: _,
                 fence,
             } = change;

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use podplane_service_runtime::server::Listen;
 
 use super::{RequestAuthenticator, TokenFile};
-use crate::ApiserverRunError;
+use crate::{ApiserverRunError, AuthorizationMode};
 
 /// The flags of authentication.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -12,8 +12,9 @@ pub struct AuthenticationFlags {
     /// the address, and needs a loopback address or a unix socket [default: none, at any address]
     ///
     /// credentials tells users apart by client certificates (--client-ca-file) and bearer tokens
-    /// (--token-auth-file), and processes of the server's own user and of root by a unix socket; a client without credentials is
-    /// system:anonymous. There is no authorization yet: every user may do everything.
+    /// (--token-auth-file, or a ServiceAccount's), and processes of the server's own user and of
+    /// root by a unix socket; a client without credentials is system:anonymous. Unless
+    /// --authorization-mode says otherwise, every user may do everything.
     #[arg(long, env = "PODPLANE_AUTHENTICATION", value_enum, value_name = "MODE")]
     pub authentication: Option<AuthenticationMode>,
 
@@ -44,6 +45,7 @@ impl AuthenticationFlags {
     pub(crate) fn authenticator(
         &self,
         listen: &Listen,
+        authorization: AuthorizationMode,
     ) -> Result<RequestAuthenticator, ApiserverRunError> {
         let Self {
             authentication,
@@ -70,10 +72,12 @@ impl AuthenticationFlags {
             }
             return Ok(RequestAuthenticator::new(mode, TokenFile::default()));
         }
-        tracing::warn!(
-            %listen,
-            "there is no authorization: every user, the anonymous one too, may do everything"
-        );
+        if authorization == AuthorizationMode::AlwaysAllow {
+            tracing::warn!(
+                %listen,
+                "there is no authorization: every user, the anonymous one too, may do everything"
+            );
+        }
         let tokens = match token_auth_file {
             Some(file) => TokenFile::read(file)?,
             None => TokenFile::default(),

@@ -9,7 +9,9 @@ use podplane_proto::error::ApiError;
 use podplane_service_runtime::identity::Identity;
 use podplane_store::{Guard, StoreError, Txn};
 
-use super::{ObjectPart, Registry, WriteEffect, WriteParams, journey, managed, now, unchanged};
+use super::{
+    ObjectPart, Operation, Registry, WriteEffect, WriteParams, journey, managed, now, unchanged,
+};
 use crate::{
     admission::{CommitAdditions, ProposedChange, fences},
     error, storage,
@@ -111,6 +113,7 @@ impl<K: Strategy> Registry<K> {
         let change = |new| ProposedChange {
             old: None,
             new,
+            operation: Operation::Create,
             by: &write.by,
             fence,
         };

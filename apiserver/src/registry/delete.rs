@@ -16,7 +16,7 @@ use podplane_proto::{
 use podplane_service_runtime::identity::Identity;
 use podplane_store::{Guard, Revision};
 
-use super::{ChangeDecision, ChangeTerms, Registry, WriteEffect, now, truncated};
+use super::{ChangeDecision, ChangeTerms, Operation, Registry, WriteEffect, now, truncated};
 use crate::{authentication::server_identity, error};
 
 /// The options of a deletion.
@@ -63,7 +63,8 @@ impl<K: Strategy> Registry<K> {
         key: &ObjectKey,
         options: &DeleteOptions,
     ) -> Result<K, ApiError> {
-        self.change(key, options.terms(), |object| plan(object, options))
+        let plan = |object| plan(object, options);
+        self.change(key, Operation::Delete, options.terms(), plan)
             .await
     }
 
@@ -91,7 +92,8 @@ impl<K: Strategy> Registry<K> {
                 ChangeDecision::Keep(object)
             })
         };
-        self.change(key, ChangeTerms::by_server(), remove).await
+        self.change(key, Operation::Delete, ChangeTerms::by_server(), remove)
+            .await
     }
 
     /// Drops cached changes up to a revision.
@@ -119,7 +121,8 @@ impl Registry<Namespace> {
                 ChangeDecision::Remove(namespace)
             })
         };
-        self.change_guarded(key, nothing_left, ChangeTerms::by_server(), &release)
+        let terms = ChangeTerms::by_server();
+        self.change_guarded(key, nothing_left, Operation::Delete, terms, &release)
             .await
     }
 }

@@ -16,7 +16,7 @@ use podplane_api::{
 use podplane_proto::error::{ApiError, Reason};
 
 use super::{
-    ChangeDecision, DeleteOptions, Registry,
+    ChangeDecision, DeleteOptions, ObjectPart, Operation, Registry,
     delete::{expect, plan},
     now,
 };
@@ -87,7 +87,8 @@ impl Registry<Pod> {
                 decision => decision,
             })
         };
-        self.change(key, options.terms(), delete).await
+        self.change(key, Operation::Evict, options.terms(), delete)
+            .await
     }
 }
 
@@ -124,7 +125,10 @@ impl Registry<PodDisruptionBudget> {
             return Ok(Some(EvictionGrounds::PodState));
         }
         let take = |budget: &mut PodDisruptionBudget| take_disruption(budget, pod.name());
-        match self.modify(&budget.key(), options.terms(), take).await {
+        let operation = Operation::Update(ObjectPart::Status);
+        let key = budget.key();
+        let taken = self.modify(&key, operation, options.terms(), take);
+        match taken.await {
             Ok(_) => Ok(Some(EvictionGrounds::Certain)),
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),

@@ -10,7 +10,7 @@ use podplane_proto::{
     wire::{AssignPodCidrsRequest, BindPodRequest},
 };
 
-use super::{ChangeTerms, Registry, now};
+use super::{ChangeTerms, ObjectPart, Operation, Registry, now};
 use crate::error;
 
 impl Registry<Pod> {
@@ -48,7 +48,7 @@ impl Registry<Pod> {
             Ok(super::ChangeDecision::Put(bound))
         };
         let key = ObjectKey::new(namespace.as_str(), name.as_str());
-        self.change(&key, terms, bind).await
+        self.change(&key, Operation::Bind, terms, bind).await
     }
 }
 
@@ -90,6 +90,7 @@ impl Registry<Node> {
             Ok(())
         };
         let key = ObjectKey::new("", name.as_str());
-        self.modify(&key, terms, assign).await
+        let operation = Operation::Update(ObjectPart::Main);
+        self.modify(&key, operation, terms, assign).await
     }
 }

@@ -12,7 +12,7 @@ use podplane_api::{
 use podplane_proto::error::{ApiError, FieldViolation, Reason};
 use serde_json::Value;
 
-use super::{ObjectPart, Registry, WriteParams, managed, update::replace};
+use super::{ObjectPart, Operation, Registry, WriteParams, managed, update::replace};
 use crate::error;
 
 /// A patch of a document.
@@ -106,13 +106,17 @@ impl<K: Strategy> Registry<K> {
             )
         };
         let (object, created) = loop {
-            match self.change(key, write.terms(), &change).await {
+            match self
+                .change(key, Operation::Update(part), write.terms(), &change)
+                .await
+            {
                 Err(error)
                     if error.reason == Reason::NotFound
                         && part == ObjectPart::Main
                         && matches!(patch, Patch::Apply { .. }) => {}
                 done => break (done?, false),
             }
+            write.may_create()?;
             let object = decode(patched::<K>(None, part, patch, manager)?)?;
             // The document already records the manager.
             let write = WriteParams {

@@ -60,7 +60,10 @@ async fn admission_sees_who_writes() {
         effect: WriteEffect::Dry,
         ..writer.terms()
     };
-    registry.modify(&key, dry, |_| Ok(())).await.unwrap();
+    registry
+        .modify(&key, Operation::Update(ObjectPart::Main), dry, |_| Ok(()))
+        .await
+        .unwrap();
     let options = DeleteOptions {
         by: by("deleter").by,
         ..DeleteOptions::by_server()

@@ -5,7 +5,7 @@ use podplane_api::{
 };
 use podplane_proto::error::ApiError;
 
-use super::{ChangeDecision, ChangeTerms, Registry, WriteParams, managed, now};
+use super::{ChangeDecision, ChangeTerms, Operation, Registry, WriteParams, managed, now};
 use crate::error;
 
 /// The part of an object that a write changes.
@@ -65,7 +65,13 @@ impl<K: Strategy> Registry<K> {
             }
             replace(&old, object.clone(), part, manager)
         };
-        self.change(&object.key(), write.terms(), change).await
+        self.change(
+            &object.key(),
+            Operation::Update(part),
+            write.terms(),
+            change,
+        )
+        .await
     }
 
     /// Replaces a part of an object, or creates the object if updates of its kind may create.
@@ -86,6 +92,7 @@ impl<K: Strategy> Registry<K> {
             if !uid.is_empty() {
                 return Err(error::other_uid(&resource, object.name(), uid, ""));
             }
+            write.may_create()?;
             let mut new = object.clone();
             // The revision belongs to a deleted object.
             new.metadata_mut().resource_version = None;
@@ -100,6 +107,7 @@ impl<K: Strategy> Registry<K> {
     pub(crate) async fn modify(
         &self,
         key: &ObjectKey,
+        operation: Operation,
         terms: ChangeTerms<'_>,
         change: impl Fn(&mut K) -> Result<(), ApiError> + Send + Sync,
     ) -> Result<K, ApiError> {
@@ -109,7 +117,7 @@ impl<K: Strategy> Registry<K> {
             count_generation(&mut new, &old);
             finish(new, &old)
         };
-        self.change(key, terms, change).await
+        self.change(key, operation, terms, change).await
     }
 }
 

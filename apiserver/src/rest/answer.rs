@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha512};
 use super::resource::KindNames;
 use crate::error;
 
-pub(super) type RestAnswer = Response<Body>;
+pub(crate) type RestAnswer = Response<Body>;
 
 /// The media type of documents in YAML.
 pub(super) const YAML: &str = "application/yaml";
@@ -118,6 +118,18 @@ pub(super) fn refusal_of_options(error: &ApiError, kind: &str) -> RestAnswer {
     let mut status = status(error, RefusalSubject::default());
     status["details"]["group"] = "meta.k8s.io".into();
     status["details"]["kind"] = kind.into();
+    of_status(&status)
+}
+
+/// The answer to a request that was refused before its kind was looked at. `about` has the API group,
+/// resource and name.
+pub(super) fn refusal_of_gate(error: &ApiError, about: [&str; 3]) -> RestAnswer {
+    let mut status = status(error, RefusalSubject::default());
+    for (field, text) in ["group", "kind", "name"].into_iter().zip(about) {
+        if !text.is_empty() {
+            status["details"][field] = text.into();
+        }
+    }
     of_status(&status)
 }
 

@@ -38,7 +38,7 @@ const DOCUMENTS: [&str; 3] = [
 ];
 
 /// The media type, without parameters.
-pub(super) fn media_type(headers: &HeaderMap) -> String {
+pub(crate) fn media_type(headers: &HeaderMap) -> String {
     let value = headers.get(header::CONTENT_TYPE);
     let text = value
         .and_then(|value| value.to_str().ok())

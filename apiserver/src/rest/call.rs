@@ -5,9 +5,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
 use http::{HeaderMap, Method, StatusCode, Uri};
+use podplane_access::ResourceTarget;
 use podplane_api::strategy::Subresource;
 use podplane_proto::error::{ApiError, Reason};
-use podplane_service_runtime::identity::Identity;
 use serde_json::{Value, json};
 
 use super::{
@@ -21,6 +21,7 @@ use super::{
     watch,
 };
 use crate::{
+    authorization::{Authorized, ResourceRequest},
     error,
     registry::{ActAnswer, ChangeTerms, ObjectPart, Patch},
 };
@@ -62,8 +63,8 @@ pub(super) struct RestCall<'a> {
     pub(super) headers: HeaderMap,
     pub(super) form: ObjectForm,
     pub(super) body: Bytes,
-    /// The sender.
-    pub(super) by: Arc<Identity>,
+    /// The verdict of the gate.
+    pub(super) authorized: Authorized,
     pub(super) facade: &'a Facade,
 }
 
@@ -75,6 +76,7 @@ impl RestCall<'_> {
                 return Ok(answer::not_allowed());
             }
             options.watch_of(&self.target.name)?;
+            self.check("watch")?;
             return self.list(&options).await;
         }
         let named = !self.target.name.is_empty();
@@ -99,6 +101,7 @@ impl RestCall<'_> {
                 false => answer::not_stored(&error::qualified(names.plural, names.group)),
             });
         }
+        self.check(if self.is_watch() { "watch" } else { verb })?;
         body::check_type(&self.method, &self.headers, &self.body)?;
         let part = match self.target.subresource {
             None => ObjectPart::Main,
@@ -121,6 +124,28 @@ impl RestCall<'_> {
             (&Method::DELETE, false) => self.delete_collection(&options).await,
             _ => Ok(answer::not_allowed()),
         }
+    }
+
+    /// Checks that this request is the one that was authorized.
+    fn check(&self, verb: &str) -> Result<(), ApiError> {
+        let names = self.target.resource.names();
+        let RequestTarget {
+            namespace, name, ..
+        } = self.target;
+        self.authorized.covers(&ResourceRequest {
+            verb: verb.to_owned(),
+            group: names.group.to_owned(),
+            version: names.version.to_owned(),
+            resource: names.plural.to_owned(),
+            subresource: self
+                .target
+                .subresource
+                .map_or("", Subresource::name)
+                .to_owned(),
+            namespace: namespace.clone(),
+            name: name.clone(),
+            fields: Vec::new(),
+        })
     }
 
     /// Returns true for a watch. As in Kubernetes, `watch` is ignored on the path of one object.
@@ -242,7 +267,7 @@ impl RestCall<'_> {
 
     /// The options of a write, with the duplicate fields of the body.
     pub(super) fn write_options(&self, options: &RequestOptions) -> Result<WriteOptions, ApiError> {
-        let mut write = options.write(&self.headers, &self.by)?;
+        let mut write = options.write(&self.headers, self.authorized.identity())?;
         if write.validation != FieldValidation::Ignore {
             write.duplicates = body::duplicates(&self.headers, &self.body);
         }
@@ -263,6 +288,25 @@ impl RestCall<'_> {
         });
         let missing = missing.filter(|_| error.is_not_found());
         answer::refusal(error, missing.unwrap_or_else(|| self.target.about())).into()
+    }
+
+    /// The reason why an update or apply by this user may not create its object.
+    async fn refused_creation(&self) -> Result<Option<ApiError>, ApiError> {
+        let names = self.target.resource.names();
+        let target = ResourceTarget {
+            group: names.group,
+            version: names.version,
+            resource: names.plural,
+            namespace: &self.target.namespace,
+            name: &self.target.name,
+            ..ResourceTarget::default()
+        };
+        let identity = self.authorized.identity();
+        let judged = self.facade.gate.authorize(identity, "create", target);
+        match judged.await {
+            Err(refused) if refused.reason == Reason::Forbidden => Ok(Some(refused)),
+            judged => judged.map(|_| None),
+        }
     }
 
     async fn create(&self, options: &RequestOptions) -> Result<RestAnswer, CallRefusal> {
@@ -292,7 +336,8 @@ impl RestCall<'_> {
     ) -> Result<RestAnswer, CallRefusal> {
         let resource = &self.target.resource;
         let object = self.object()?;
-        let write = self.write_options(options)?;
+        let mut write = self.write_options(options)?;
+        write.write.refused_creation = self.refused_creation().await?;
         let written = resource.update(object, part, &write).await;
         let written = written.map_err(|error| self.refused(&error))?;
         self.written(written.code(), written, options)
@@ -304,12 +349,13 @@ impl RestCall<'_> {
         options: &RequestOptions,
     ) -> Result<RestAnswer, CallRefusal> {
         let mut patch = patch::parse(&self.headers, &self.body)?;
-        let write = self.write_options(options)?;
+        let mut write = self.write_options(options)?;
         let applied = matches!(patch, Patch::Apply { .. });
         let forced = options.force(applied).map_err(of_options("PatchOptions"))?;
         if let Patch::Apply { config, force } = &mut patch {
             *config = self.placed(std::mem::take(config))?;
             *force = forced;
+            write.write.refused_creation = self.refused_creation().await?;
         }
         let key = self.target.key();
         let resource = &self.target.resource;
@@ -320,7 +366,10 @@ impl RestCall<'_> {
 
     async fn delete(&self, options: &RequestOptions) -> Result<RestAnswer, CallRefusal> {
         let options = options
-            .delete(&body::document(&self.headers, &self.body)?, &self.by)
+            .delete(
+                &body::document(&self.headers, &self.body)?,
+                self.authorized.identity(),
+            )
             .map_err(of_options("DeleteOptions"))?;
         let RequestTarget { resource, name, .. } = self.target;
         let document = resource.delete(&self.target.key(), &options).await?;
@@ -346,7 +395,10 @@ impl RestCall<'_> {
         } = self.target;
         let list = options.list(namespace).map_err(of_options("ListOptions"))?;
         let delete = options
-            .delete(&body::document(&self.headers, &self.body)?, &self.by)
+            .delete(
+                &body::document(&self.headers, &self.body)?,
+                self.authorized.identity(),
+            )
             .map_err(of_options("DeleteOptions"))?;
         let keys = resource.keys(&list.selection).await?;
         // Futures do nothing before they are polled.
@@ -409,7 +461,7 @@ impl RestCall<'_> {
     ) -> Result<RestAnswer, CallRefusal> {
         let document = body::document(&self.headers, &self.body)?;
         let terms = ChangeTerms {
-            by: &self.by,
+            by: self.authorized.identity(),
             effect: options.effect()?,
             fence: None,
         };

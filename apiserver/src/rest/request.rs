@@ -114,13 +114,18 @@ impl WriteOptions {
 
 impl RequestOptions {
     /// Parses the query of a URI.
-    pub(super) fn parse(uri: &Uri) -> Result<Self, ApiError> {
+    pub(crate) fn parse(uri: &Uri) -> Result<Self, ApiError> {
         let Query(options) = Query::try_from_uri(uri)
             .map_err(|rejection| error::bad_request(rejection.body_text()))?;
         Ok(options)
     }
 
-    pub(super) fn is_watch(&self) -> Result<bool, ApiError> {
+    /// The selector of fields, as text.
+    pub(crate) fn field_selector(&self) -> &str {
+        &self.field_selector
+    }
+
+    pub(crate) fn is_watch(&self) -> Result<bool, ApiError> {
         boolean("watch", &self.watch)
     }
 

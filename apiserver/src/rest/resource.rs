@@ -209,6 +209,11 @@ impl<K: Strategy> NamesOf<K> {
     };
 }
 
+/// The names of a kind, without its objects.
+pub(crate) fn names_of<K: Strategy>() -> &'static KindNames {
+    &NamesOf::<K>::NAMES
+}
+
 impl<K: Strategy> Resource for Registry<K> {
     fn names(&self) -> &KindNames {
         &NamesOf::<K>::NAMES

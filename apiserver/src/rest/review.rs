@@ -1,7 +1,10 @@
-//! Reviews, which are answered and never stored: the caller's identity, and its permissions.
+//! Reviews, which are answered and never stored: the caller's identity, and the permissions of the
+//! caller or of others.
 //!
-//! There is no authorization, so everybody may do whatever the server can do; for everything else the
+//! Without authorization everybody may do whatever the server can do; for everything else the
 //! answer is *no*, with that reason.
+
+mod access;
 
 use std::sync::Arc;
 
@@ -9,24 +12,22 @@ use futures::{FutureExt as _, future::BoxFuture};
 use podplane_api::{
     Scope,
     authentication::{SelfSubjectReview, SelfSubjectReviewStatus, UserInfo},
-    authorization::{
-        NonResourceRule, ResourceAttributes, ResourceRule, SelfSubjectAccessReview,
-        SelfSubjectRulesReview, SubjectAccessReviewStatus, SubjectRulesReviewStatus,
-    },
+    authorization::ResourceAttributes,
     strict,
-    validation::{ErrorList, FieldPath},
+    validation::ErrorList,
 };
 use podplane_proto::error::ApiError;
 use podplane_service_runtime::identity::Identity;
 use serde::{Serialize, de::DeserializeOwned};
-use serde_json::{Value, json};
+use serde_json::Value;
 
+use self::access::Reviewer;
 use super::{
     discovery::about,
     request::WriteOptions,
     resource::{KindNames, Resource, WriteAnswer},
 };
-use crate::error;
+use crate::{authorization::Gate, error};
 
 /// A resource or sub-resource, with its verbs.
 #[derive(Clone, Debug)]
@@ -55,11 +56,27 @@ impl ServedResource {
     }
 }
 
+/// The question of a review.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Question {
+    /// Who the caller is.
+    Identity,
+    /// If the caller may do something.
+    OwnAccess,
+    /// If another user may do something.
+    Access,
+    /// The same in one namespace.
+    LocalAccess,
+    /// Everything that the caller may do in a namespace.
+    OwnRules,
+}
+
 /// A kind of review.
 struct Review {
     names: KindNames,
     served: Arc<[ServedResource]>,
-    answer: fn(&[ServedResource], Value, &WriteOptions) -> Result<WriteAnswer, ApiError>,
+    gate: Gate,
+    question: Question,
 }
 
 impl Resource for Review {
@@ -72,44 +89,75 @@ impl Resource for Review {
         document: Value,
         options: &'a WriteOptions,
     ) -> BoxFuture<'a, Result<WriteAnswer, ApiError>> {
-        async move { (self.answer)(&self.served, document, options) }.boxed()
+        let reviewer = Reviewer {
+            gate: &self.gate,
+            served: &self.served,
+        };
+        async move {
+            match self.question {
+                Question::Identity => reviewed_user(document, options),
+                Question::OwnAccess => reviewer.own_access(document, options).await,
+                Question::Access => reviewer.access(document, options).await,
+                Question::LocalAccess => reviewer.local_access(document, options).await,
+                Question::OwnRules => reviewer.rules(document, options).await,
+            }
+        }
+        .boxed()
     }
 }
 
+const AUTHENTICATION: &str = "authentication.k8s.io";
+const AUTHORIZATION: &str = "authorization.k8s.io";
+
+/// Group, kind, plural and singular of the kinds of reviews.
+const REVIEWS: [(&str, &str, &str, &str, Question); 5] = [
+    (
+        AUTHENTICATION,
+        "SelfSubjectReview",
+        "selfsubjectreviews",
+        "selfsubjectreview",
+        Question::Identity,
+    ),
+    (
+        AUTHORIZATION,
+        "SelfSubjectAccessReview",
+        "selfsubjectaccessreviews",
+        "selfsubjectaccessreview",
+        Question::OwnAccess,
+    ),
+    (
+        AUTHORIZATION,
+        "SubjectAccessReview",
+        "subjectaccessreviews",
+        "subjectaccessreview",
+        Question::Access,
+    ),
+    (
+        AUTHORIZATION,
+        "LocalSubjectAccessReview",
+        "localsubjectaccessreviews",
+        "localsubjectaccessreview",
+        Question::LocalAccess,
+    ),
+    (
+        AUTHORIZATION,
+        "SelfSubjectRulesReview",
+        "selfsubjectrulesreviews",
+        "selfsubjectrulesreview",
+        Question::OwnRules,
+    ),
+];
+
 /// The kinds of reviews, which answer for the given kinds and themselves.
-pub(super) fn reviews(kinds: &[Arc<dyn Resource>]) -> Vec<Arc<dyn Resource>> {
+pub(super) fn reviews(kinds: &[Arc<dyn Resource>], gate: &Gate) -> Vec<Arc<dyn Resource>> {
     let stored = kinds.iter().flat_map(|kind| served(kind.names()));
-    let reviews = [
-        (
-            "authentication.k8s.io",
-            "SelfSubjectReview",
-            "selfsubjectreviews",
-            "selfsubjectreview",
-            reviewed_user
-                as fn(&[ServedResource], Value, &WriteOptions) -> Result<WriteAnswer, ApiError>,
-        ),
-        (
-            "authorization.k8s.io",
-            "SelfSubjectAccessReview",
-            "selfsubjectaccessreviews",
-            "selfsubjectaccessreview",
-            access,
-        ),
-        (
-            "authorization.k8s.io",
-            "SelfSubjectRulesReview",
-            "selfsubjectrulesreviews",
-            "selfsubjectrulesreview",
-            rules,
-        ),
-    ];
-    let own = reviews.iter().map(|(group, _, plural, ..)| ServedResource {
+    let own = REVIEWS.iter().map(|(group, _, plural, ..)| ServedResource {
         group,
         resource: (*plural).to_owned(),
         verbs: vec!["create"],
     });
     let served: Arc<[ServedResource]> = stored.chain(own).collect();
-    let review = |(group, kind, plural, singular, answer)| {
+    let review = |(group, kind, plural, singular, question)| {
         let names = KindNames {
             group,
             version: "v1",
@@ -118,20 +166,24 @@ pub(super) fn reviews(kinds: &[Arc<dyn Resource>]) -> Vec<Arc<dyn Resource>> {
             singular,
             short: &[],
             categories: &[],
-            scope: Scope::Cluster,
+            scope: match question {
+                Question::LocalAccess => Scope::Namespaced,
+                _ => Scope::Cluster,
+            },
             subresources: &[],
             returns_deleted: false,
             is_stored: true,
             verbs: &["create"],
         };
-        let served = Arc::clone(&served);
+        let (served, gate) = (Arc::clone(&served), gate.clone());
         Arc::new(Review {
             names,
             served,
-            answer,
+            gate,
+            question,
         }) as Arc<dyn Resource>
     };
-    reviews.into_iter().map(review).collect()
+    REVIEWS.into_iter().map(review).collect()
 }
 
 fn served(names: &KindNames) -> Vec<ServedResource> {
@@ -150,18 +202,12 @@ fn served(names: &KindNames) -> Vec<ServedResource> {
         .collect()
 }
 
-fn reviewed_user(
-    _: &[ServedResource],
-    document: Value,
-    options: &WriteOptions,
-) -> Result<WriteAnswer, ApiError> {
-    let answer = |review: &mut SelfSubjectReview| {
-        review.status = Some(SelfSubjectReviewStatus {
-            user_info: Some(user_info(&options.write.by)),
-        });
-        ErrorList::new()
-    };
-    answered("SelfSubjectReview", document, options, answer)
+fn reviewed_user(document: Value, options: &WriteOptions) -> Result<WriteAnswer, ApiError> {
+    let mut read = ReadReview::<SelfSubjectReview>::of("SelfSubjectReview", document, options)?;
+    read.review.status = Some(SelfSubjectReviewStatus {
+        user_info: Some(user_info(&options.write.by)),
+    });
+    read.answer()
 }
 
 /// The form of an identity in reviews. Empty fields are absent.
@@ -180,100 +226,68 @@ pub(super) fn user_info(identity: &Identity) -> UserInfo {
     }
 }
 
-fn access(
-    served: &[ServedResource],
-    document: Value,
-    options: &WriteOptions,
-) -> Result<WriteAnswer, ApiError> {
-    let answer = |review: &mut SelfSubjectAccessReview| {
-        let mut errors = ErrorList::new();
-        let path = FieldPath::new("spec").child("resourceAttributes");
-        let spec = &review.spec;
-        let (allowed, reason) = match (&spec.resource_attributes, &spec.non_resource_attributes) {
-            (Some(asked), None) if served.iter().any(|served| served.covers(asked)) => (true, None),
-            (Some(_), None) => (false, Some("this server has no such resource or verb")),
-            (None, Some(_)) => (true, None),
-            (Some(asked), Some(_)) => {
-                let detail = "cannot be specified in combination with nonResourceAttributes";
-                errors.invalid(&path, json!(asked), detail);
-                (false, None)
-            }
-            (None, None) => {
-                let detail =
-                    "exactly one of nonResourceAttributes or resourceAttributes must be specified";
-                errors.invalid(&path, Value::Null, detail);
-                (false, None)
-            }
-        };
-        review.status = Some(SubjectAccessReviewStatus {
-            allowed,
-            reason: reason.map(str::to_owned),
-            ..SubjectAccessReviewStatus::default()
-        });
-        errors
-    };
-    answered("SelfSubjectAccessReview", document, options, answer)
+/// A review that was read, to be answered.
+pub(super) struct ReadReview<T> {
+    kind: &'static str,
+    group: String,
+    name: String,
+    pub(super) review: T,
+    warnings: Vec<String>,
 }
 
-fn rules(
-    served: &[ServedResource],
-    document: Value,
-    options: &WriteOptions,
-) -> Result<WriteAnswer, ApiError> {
-    let answer = |review: &mut SelfSubjectRulesReview| {
-        let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
-        let rule = |served: &ServedResource| ResourceRule {
-            api_groups: Some(texts(&[served.group])),
-            resources: Some(vec![served.resource.clone()]),
-            verbs: texts(&served.verbs),
-            ..ResourceRule::default()
-        };
-        let paths = NonResourceRule {
-            non_resource_urls: Some(texts(&["*"])),
-            verbs: texts(&["get"]),
-        };
-        review.status = Some(SubjectRulesReviewStatus {
-            evaluation_error: None,
-            incomplete: false,
-            non_resource_rules: vec![paths],
-            resource_rules: served.iter().map(rule).collect(),
-        });
-        ErrorList::new()
-    };
-    answered("SelfSubjectRulesReview", document, options, answer)
-}
-
-/// Reads a review, fills in its answer, and returns it.
-pub(super) fn answered<T: DeserializeOwned + Serialize>(
-    kind: &str,
-    document: Value,
-    options: &WriteOptions,
-    answer: impl FnOnce(&mut T) -> ErrorList,
-) -> Result<WriteAnswer, ApiError> {
-    let group = document["apiVersion"].as_str().unwrap_or_default();
-    let group = group.split('/').next().unwrap_or_default().to_owned();
-    let name = document["metadata"]["name"]
-        .as_str()
-        .unwrap_or_default()
-        .to_owned();
-    let undecodable = |error| error::not_strictly(kind, "v1", &error);
-    let (mut review, unknown) = strict::decode_noting::<T, _>(document).map_err(undecodable)?;
-    let warnings = options.judge(unknown).map_err(undecodable)?;
-    let errors = answer(&mut review);
-    if !errors.is_empty() {
-        return Err(error::invalid_of(&group, kind, &name, &errors));
+impl<T: DeserializeOwned + Serialize> ReadReview<T> {
+    pub(super) fn of(
+        kind: &'static str,
+        document: Value,
+        options: &WriteOptions,
+    ) -> Result<Self, ApiError> {
+        let group = document["apiVersion"].as_str().unwrap_or_default();
+        let group = group.split('/').next().unwrap_or_default().to_owned();
+        let name = document["metadata"]["name"].as_str().unwrap_or_default();
+        let name = name.to_owned();
+        let undecodable = |error| error::not_strictly(kind, "v1", &error);
+        let (review, unknown) = strict::decode_noting::<T, _>(document).map_err(undecodable)?;
+        let warnings = options.judge(unknown).map_err(undecodable)?;
+        Ok(Self {
+            kind,
+            group,
+            name,
+            review,
+            warnings,
+        })
     }
-    let document = serde_json::to_value(review).map_err(|error| error::internal(&error))?;
-    Ok(WriteAnswer {
-        document,
-        warnings,
-        created: true,
-    })
+
+    /// Refuses an invalid review.
+    fn refuse(&self, errors: &ErrorList) -> Result<(), ApiError> {
+        match errors.is_empty() {
+            true => Ok(()),
+            false => Err(error::invalid_of(
+                &self.group,
+                self.kind,
+                &self.name,
+                errors,
+            )),
+        }
+    }
+
+    pub(super) fn answer(self) -> Result<WriteAnswer, ApiError> {
+        let document =
+            serde_json::to_value(self.review).map_err(|error| error::internal(&error))?;
+        Ok(WriteAnswer {
+            document,
+            warnings: self.warnings,
+            created: true,
+        })
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use futures::FutureExt as _;
+
+    use serde_json::json;
+
+    use super::{access::all_that_is_served, *};
     use crate::{registry::WriteParams, rest::request::FieldValidation};
 
     fn served() -> Vec<ServedResource> {
@@ -295,6 +309,19 @@ mod tests {
             validation: FieldValidation::Strict,
             duplicates: Vec::new(),
         }
+    }
+
+    /// Without authorization nothing waits.
+    fn access(document: Value) -> Result<WriteAnswer, ApiError> {
+        let gate = Gate::open();
+        let served = served();
+        let reviewer = Reviewer {
+            gate: &gate,
+            served: &served,
+        };
+        let options = strict();
+        let answer = reviewer.own_access(document, &options).now_or_never();
+        answer.unwrap()
     }
 
     fn review(spec: &Value) -> Value {
@@ -326,24 +353,24 @@ mod tests {
             (json!({"verb": "list", "resource": "secrets"}), false),
         ] {
             let document = review(&json!({"resourceAttributes": asked.clone()}));
-            let answer = access(&served(), document, &strict()).unwrap();
+            let answer = access(document).unwrap();
             assert_eq!(answer.document["status"]["allowed"], allowed, "{asked}");
             assert_eq!(answer.document["status"]["reason"].is_null(), allowed);
         }
         let paths = review(&json!({"nonResourceAttributes": {"path": "/metrics", "verb": "get"}}));
-        let answer = access(&served(), paths, &strict()).unwrap();
+        let answer = access(paths).unwrap();
         assert_eq!(answer.document["status"]["allowed"], true);
     }
 
     #[test]
     fn refuses_an_access_review_without_attributes() {
-        let error = access(&served(), review(&json!({})), &strict()).unwrap_err();
+        let error = access(review(&json!({}))).unwrap_err();
         assert_eq!(
             error.message,
             "SelfSubjectAccessReview.authorization.k8s.io \"\" is invalid: spec.resourceAttributes: Invalid value: null: exactly one of nonResourceAttributes or resourceAttributes must be specified"
         );
         let unknown = review(&json!({"resourceAttribute": {}}));
-        let error = access(&served(), unknown.clone(), &strict()).unwrap_err();
+        let error = access(unknown.clone()).unwrap_err();
         assert!(
             error
                 .message
@@ -371,20 +398,19 @@ mod tests {
             ),
         ] {
             options.write.by = Arc::new(identity);
-            let answer = reviewed_user(&[], document.clone(), &options).unwrap();
+            let answer = reviewed_user(document.clone(), &options).unwrap();
             assert_eq!(answer.document["status"]["userInfo"], user_info);
         }
     }
 
     #[test]
     fn rules_review_lists_the_served_verbs() {
-        let document = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview", "metadata": {}, "spec": {"namespace": "x"}});
-        let answer = rules(&served(), document, &strict()).unwrap();
-        let rules = &answer.document["status"]["resourceRules"];
+        let status = serde_json::to_value(all_that_is_served(&served())).unwrap();
+        let rules = &status["resourceRules"];
         assert_eq!(
             rules[1],
             json!({"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]})
         );
-        assert_eq!(answer.document["status"]["incomplete"], false);
+        assert_eq!(status["incomplete"], false);
     }
 }

@@ -6,7 +6,6 @@ use futures::{FutureExt as _, future::BoxFuture};
 use podplane_api::{
     Scope,
     authentication::{TokenReview, TokenReviewStatus},
-    validation::ErrorList,
 };
 use podplane_proto::error::ApiError;
 use serde_json::Value;
@@ -14,7 +13,7 @@ use serde_json::Value;
 use super::{
     request::WriteOptions,
     resource::{KindNames, Resource, WriteAnswer},
-    review,
+    review::{self, ReadReview},
 };
 use crate::{authentication::RequestAuthenticator, error};
 
@@ -85,14 +84,12 @@ impl Resource for TokenReviews {
             if let Some(settled) = self.authenticator.as_ref().and_then(|it| it.settled()) {
                 settled.await;
             }
-            let answer = |review: &mut TokenReview| {
-                let spec = &review.spec;
-                let token = spec.token.as_deref().unwrap_or_default();
-                let audiences = spec.audiences.as_deref().unwrap_or_default();
-                review.status = Some(self.status(token, audiences));
-                ErrorList::new()
-            };
-            review::answered(self.names.kind, document, options, answer)
+            let mut read = ReadReview::<TokenReview>::of(self.names.kind, document, options)?;
+            let spec = &read.review.spec;
+            let token = spec.token.as_deref().unwrap_or_default();
+            let audiences = spec.audiences.as_deref().unwrap_or_default();
+            read.review.status = Some(self.status(token, audiences));
+            read.answer()
         }
         .boxed()
     }

@@ -4,8 +4,19 @@ use podplane_proto::authentication::{
     CreateSelfSubjectReviewRequest, CreateSelfSubjectReviewResponse, ExtraValue, UserInfo,
     authentication_service_server::AuthenticationService,
 };
-use podplane_service_runtime::{authentication::RequestContext, identity::Identity};
+use podplane_service_runtime::identity::Identity;
 use tonic::{Request, Response, Status};
+
+use super::status;
+use crate::authorization::{Authorized, MethodRule};
+
+/// The rights that the methods need.
+pub(crate) const AUTHENTICATION_RULES: [MethodRule; 1] = [MethodRule::Needs(
+    "CreateSelfSubjectReview",
+    "create",
+    "authentication.k8s.io",
+    "selfsubjectreviews",
+)];
 
 /// Answers reviews of the caller itself.
 #[derive(Debug)]
@@ -17,9 +28,10 @@ impl AuthenticationService for SelfReviews {
         &self,
         request: Request<CreateSelfSubjectReviewRequest>,
     ) -> Result<Response<CreateSelfSubjectReviewResponse>, Status> {
-        let identity = RequestContext::of(request.extensions()).identity;
+        let authorized = Authorized::of(request.extensions()).map_err(status::of)?;
+        let identity = authorized.identity();
         Ok(Response::new(CreateSelfSubjectReviewResponse {
-            user_info: Some(user_info(&identity)),
+            user_info: Some(user_info(identity)),
         }))
     }
 }

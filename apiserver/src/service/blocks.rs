@@ -1,9 +1,10 @@
 //! The service for the records of node blocks.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use futures::future::join_all;
 use ipnet::IpNet;
+use podplane_access::ResourceTarget;
 use podplane_api::{Object as _, core::Node, jiff::SignedDuration};
 use podplane_ipam::parse_cidr;
 use podplane_proto::{
@@ -18,6 +19,7 @@ use podplane_proto::{
     },
     wire::AssignPodCidrsRequest,
 };
+use podplane_service_runtime::{authentication::RequestContext, identity::Identity};
 use tonic::{Request, Response, Status};
 
 use super::{status, write_params};
@@ -26,6 +28,7 @@ use crate::{
         BlockHold, BlockRecordId, Claimant, HoldMove, KeyedBlockRecord, NodeBlockAdmission,
         RecordState, RecordTransition,
     },
+    authorization::{Authorized, Gate, Gated, MethodRule},
     error,
     registry::{ChangeTerms, Registry, WriteParams},
 };
@@ -35,23 +38,42 @@ const MAX_ASSIGNMENTS: usize = 1000;
 /// Serves the records.
 #[derive(Debug)]
 pub(crate) struct BlockRecords {
+    pub(crate) gate: Gate,
+    pub(crate) records: Gated<Records>,
+}
+
+/// The records, and the nodes that they are about.
+#[derive(Clone, Debug)]
+pub(crate) struct Records {
     pub(crate) nodes: Registry<Node>,
     pub(crate) blocks: Arc<NodeBlockAdmission>,
 }
+
+/// The API group of blocks.
+const GROUP: &str = "ipam.podplane.io";
+
+/// The rights that the methods need.
+pub(crate) const BLOCK_RULES: [MethodRule; 3] = [
+    MethodRule::Needs("ListBlocks", "list", GROUP, "blocks"),
+    MethodRule::ByMessage("AssignBlocks"),
+    MethodRule::ByMessage("UpdateBlocks"),
+];
 
 #[tonic::async_trait]
 impl BlockService for BlockRecords {
     async fn list_blocks(
         &self,
-        _: Request<ListBlocksRequest>,
+        request: Request<ListBlocksRequest>,
     ) -> Result<Response<ListBlocksResponse>, Status> {
-        let (records, revision) = self.blocks.records().await.map_err(status::of)?;
+        let authorized = Authorized::of(request.extensions()).map_err(status::of)?;
+        let all = self.records.open(&authorized);
+        let (records, revision) = all.blocks.records().await.map_err(status::of)?;
         let mut blocks: Vec<_> = records
             .iter()
-            .map(|found| (found.net, self.block(found)))
+            .map(|found| (found.net, all.block(found)))
             .collect();
         blocks.extend(
-            self.blocks
+            all.blocks
                 .reserved()
                 .iter()
                 .map(|net| (*net, reserved(net))),
@@ -67,14 +89,20 @@ impl BlockService for BlockRecords {
         &self,
         request: Request<AssignBlocksRequest>,
     ) -> Result<Response<AssignBlocksResponse>, Status> {
+        let names = request.get_ref().assignments.iter();
+        let needs: BTreeSet<_> = names.map(|one| assignment_right(&one.name)).collect();
+        let authorized = self
+            .authorize(&request, needs, assignment_right(""))
+            .await?;
+        let records = self.records.open(&authorized);
         let (write, AssignBlocksRequest { assignments }) =
-            self.begin(request).await.map_err(status::of)?;
+            records.begin(request).await.map_err(status::of)?;
         at_most(MAX_ASSIGNMENTS, "assignments", assignments.len()).map_err(status::of)?;
         // Each is its own commit; concurrent commits share a sync of the disk.
         let assign = assignments.into_iter().map(|assignment| {
             let terms = write.terms();
             async move {
-                let result = match self.assign(assignment, terms).await {
+                let result = match records.assign(assignment, terms).await {
                     Ok(version) => assignment_result::Result::ResourceVersion(version),
                     Err(error) => assignment_result::Result::Refusal(refusal(error)),
                 };
@@ -91,13 +119,17 @@ impl BlockService for BlockRecords {
         &self,
         request: Request<UpdateBlocksRequest>,
     ) -> Result<Response<UpdateBlocksResponse>, Status> {
+        let needs: BTreeSet<_> = request.get_ref().updates.iter().map(update_right).collect();
+        let none = update_right(&BlockUpdate::default());
+        let authorized = self.authorize(&request, needs, none).await?;
+        let records = self.records.open(&authorized);
         let (write, UpdateBlocksRequest { updates }) =
-            self.begin(request).await.map_err(status::of)?;
+            records.begin(request).await.map_err(status::of)?;
         at_most(MAX_UPDATES, "updates", updates.len()).map_err(status::of)?;
         let update = updates.into_iter().map(|update| {
             let fence = write.fence.as_ref();
             async move {
-                let result = match self.update(update, fence).await {
+                let result = match records.update(update, fence).await {
                     Ok(block) => block_update_result::Result::Block(block),
                     Err(error) => block_update_result::Result::Refusal(refusal(error)),
                 };
@@ -111,7 +143,71 @@ impl BlockService for BlockRecords {
     }
 }
 
+/// The right to a write: verb, API group, resource, subresource and the node's name.
+type BlockRight = (
+    &'static str,
+    &'static str,
+    &'static str,
+    &'static str,
+    String,
+);
+
+/// The right to assign blocks to a node.
+fn assignment_right(node: &str) -> BlockRight {
+    ("update", "", "nodes", "podcidrs", node.to_owned())
+}
+
+/// The right to change a record. A node may take and end the holds of its own blocks; to forget the
+/// hold of another is for operators.
+fn update_right(update: &BlockUpdate) -> BlockRight {
+    let (verb, subresource) = match &update.change {
+        Some(block_update::Change::Hold(change)) if change.action() == Action::Forget => {
+            ("delete", "hold")
+        }
+        Some(block_update::Change::Hold(_)) => ("update", "hold"),
+        Some(block_update::Change::State(_) | block_update::Change::Release(_)) | None => {
+            ("update", "")
+        }
+    };
+    (verb, GROUP, "blocks", subresource, update.node_name.clone())
+}
+
 impl BlockRecords {
+    /// Judges a request that needs all of these rights, or the right `none` if there are none.
+    async fn authorize<T>(
+        &self,
+        request: &Request<T>,
+        mut needs: BTreeSet<BlockRight>,
+        none: BlockRight,
+    ) -> Result<Authorized, Status> {
+        let caller = RequestContext::of(request.extensions()).identity;
+        let last = needs.pop_last().unwrap_or(none);
+        for right in &needs {
+            self.judge(&caller, right).await?;
+        }
+        self.judge(&caller, &last).await
+    }
+
+    async fn judge(
+        &self,
+        caller: &Arc<Identity>,
+        right: &BlockRight,
+    ) -> Result<Authorized, Status> {
+        let (verb, group, resource, subresource, name) = right;
+        let target = ResourceTarget {
+            group,
+            version: "v1",
+            resource,
+            subresource,
+            name,
+            ..ResourceTarget::default()
+        };
+        let authorized = self.gate.authorize(caller, verb, target).await;
+        authorized.map_err(status::of)
+    }
+}
+
+impl Records {
     /// Unwraps a request and checks its fence, if it has one.
     async fn begin<T>(&self, request: Request<T>) -> Result<(WriteParams, T), ApiError> {
         let write = write_params(request.metadata().as_ref(), request.extensions())?;
@@ -181,7 +277,7 @@ impl BlockRecords {
     }
 }
 
-impl BlockRecords {
+impl Records {
     fn block(&self, found: &KeyedBlockRecord) -> Block {
         let record = &found.record;
         let state = match record.state {

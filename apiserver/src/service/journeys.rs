@@ -5,21 +5,35 @@ use std::sync::Arc;
 use opentelemetry_proto::tonic::collector::trace::v1::{
     ExportTraceServiceRequest, ExportTraceServiceResponse, trace_service_server,
 };
+use podplane_access::ResourceTarget;
 use podplane_api::ObjectKey;
 use podplane_proto::trace::{
     Attribute, GetPodTraceRequest, GetPodTraceResponse, Span, Trace, trace_service_server as ours,
 };
-use podplane_service_runtime::trace::{Journey, ReceivedSpan, SamplingRatio};
+use podplane_service_runtime::{
+    authentication::RequestContext,
+    trace::{Journey, ReceivedSpan, SamplingRatio},
+};
 use tonic::{Request, Response, Status};
 
+use super::status;
 use crate::{
+    authorization::{Authorized, Gate, Gated, MethodRule},
     journeys::{Journeys, TraceSnapshot, TracedPod, traced_pod},
     rest::resource::Resource,
 };
 
+/// The rights that the collector's methods need.
+pub(crate) const COLLECTOR_RULES: [MethodRule; 1] = [MethodRule::Needs(
+    "Export",
+    "create",
+    "trace.podplane.io",
+    "spans",
+)];
+
 /// Receives spans, as any OTLP collector does.
 #[derive(Debug)]
-pub(crate) struct SpanCollector(pub(crate) Journeys);
+pub(crate) struct SpanCollector(pub(crate) Gated<Journeys>);
 
 #[tonic::async_trait]
 impl trace_service_server::TraceService for SpanCollector {
@@ -27,15 +41,18 @@ impl trace_service_server::TraceService for SpanCollector {
         &self,
         request: Request<ExportTraceServiceRequest>,
     ) -> Result<Response<ExportTraceServiceResponse>, Status> {
-        self.0.take(request.into_inner().resource_spans);
+        let authorized = Authorized::of(request.extensions()).map_err(status::of)?;
+        let journeys = self.0.open(&authorized);
+        journeys.take(request.into_inner().resource_spans);
         Ok(Response::new(ExportTraceServiceResponse::default()))
     }
 }
 
 /// Serves the traces.
 pub(crate) struct Traces {
-    pub(crate) journeys: Journeys,
-    pub(crate) pods: Arc<dyn Resource>,
+    pub(crate) gate: Gate,
+    pub(crate) journeys: Gated<Journeys>,
+    pub(crate) pods: Gated<Arc<dyn Resource>>,
 }
 
 #[tonic::async_trait]
@@ -44,8 +61,29 @@ impl ours::TraceService for Traces {
         &self,
         request: Request<GetPodTraceRequest>,
     ) -> Result<Response<GetPodTraceResponse>, Status> {
-        let pod = self.find(request.into_inner()).await?;
-        let get = |journey: Option<Journey>| self.journeys.get(journey?);
+        let caller = RequestContext::of(request.extensions()).identity;
+        let mut request = request.into_inner();
+        if request.uid.is_empty() && request.namespace.is_empty() {
+            "default".clone_into(&mut request.namespace);
+        }
+        // Who asks by uid alone may ask about every pod.
+        let (namespace, name) = match request.uid.is_empty() {
+            true => (&*request.namespace, &*request.name),
+            false => ("", ""),
+        };
+        let target = ResourceTarget {
+            version: "v1",
+            resource: "pods",
+            subresource: "trace",
+            namespace,
+            name,
+            ..ResourceTarget::default()
+        };
+        let authorized = self.gate.authorize(&caller, "get", target).await;
+        let authorized = authorized.map_err(status::of)?;
+        let journeys = self.journeys.open(&authorized);
+        let pod = self.find(request, &authorized).await?;
+        let get = |journey: Option<Journey>| journeys.get(journey?);
         let creation = get(Journey::creation(&pod.uid));
         let deletion = get(Journey::deletion(&pod.uid));
         if creation.is_none() && deletion.is_none() {
@@ -100,7 +138,11 @@ fn not_found(pod: &TracedPod) -> Status {
 
 impl Traces {
     /// Finds the requested pod.
-    async fn find(&self, request: GetPodTraceRequest) -> Result<TracedPod, Status> {
+    async fn find(
+        &self,
+        request: GetPodTraceRequest,
+        authorized: &Authorized,
+    ) -> Result<TracedPod, Status> {
         let GetPodTraceRequest {
             namespace,
             name,
@@ -115,12 +157,8 @@ impl Traces {
         if name.is_empty() {
             return Err(Status::invalid_argument("name or uid is required"));
         }
-        let namespace = match namespace.as_str() {
-            "" => "default".to_owned(),
-            _ => namespace,
-        };
         let key = ObjectKey::new(namespace.as_str(), name.as_str());
-        if let Ok(pod) = self.pods.get(&key).await
+        if let Ok(pod) = self.pods.open(authorized).get(&key).await
             && let Some(uid) = pod["metadata"]["uid"].as_str()
         {
             return Ok(TracedPod {
@@ -129,7 +167,7 @@ impl Traces {
                 name,
             });
         }
-        let last = self.journeys.last_of(&namespace, &name);
+        let last = self.journeys.open(authorized).last_of(&namespace, &name);
         last.ok_or_else(|| {
             not_found(&TracedPod {
                 namespace,

@@ -17,60 +17,59 @@ use podplane_proto::{
     transport::{Encoded, Wire, WireCodec},
     wire::{
         AssignPodCidrsRequest, BindPodRequest, DeleteRequest, GetRequest, ListRequest, ObjectList,
-        PatchRequest, Propagation, Verb, WriteRequest,
+        PatchRequest, PatchType, Propagation, Verb, WriteRequest,
     },
 };
 use tonic::{Request, Status, body::Body, codegen::Service, server::Grpc};
 use tonic_prost::ProstCodec;
 
-use super::{KindService, NarrowMethods, Response, patch::patch, status, unknown, watch};
+use super::{KindCall, KindService, NarrowMethods, Response, patch::patch, status, unknown, watch};
 use crate::{
     cache::Query,
     error,
     registry::{
         DeleteOptions, Freshness, ListPage, ObjectPart, Registry, WriteEffect, WriteParams,
     },
-    rest::resource::Resource,
+    rest::resource::names_of,
 };
 
 pub(super) fn call<K: Strategy>(
     service: &KindService<K>,
     verb: Verb,
-    write: WriteParams,
+    call: KindCall<K>,
     request: http::Request<Body>,
 ) -> Response {
-    let registry = service.registry.clone();
     match verb {
         Verb::Create => encoded(request, move |WriteRequest { object }| async move {
-            encode(&registry.create(decode(object)?, &write).await?)
+            let object: K = match decode(object) {
+                Ok(object) => object,
+                Err(error) => return Err(call.unreadable(error, "create", "").await),
+            };
+            let registry = call.open("create", "", object.namespace(), "").await?;
+            encode(&registry.create(object, &call.write).await?)
         }),
-        Verb::Update => encoded(request, move |WriteRequest { object }| async move {
-            let object = decode(object)?;
-            encode(&registry.update(object, ObjectPart::Main, &write).await?)
-        }),
-        Verb::UpdateStatus => encoded(request, move |WriteRequest { object }| async move {
-            let object = decode(object)?;
-            encode(&registry.update(object, ObjectPart::Status, &write).await?)
-        }),
+        Verb::Update => updated(call, ObjectPart::Main, request),
+        Verb::UpdateStatus => updated(call, ObjectPart::Status, request),
         Verb::Get => encoded(request, move |GetRequest { namespace, name }| async move {
-            let entry = registry.get(&key::<K>(namespace, name)).await?;
+            let key = key::<K>(namespace, name);
+            let registry = call.open("get", "", &key.namespace, &key.name).await?;
+            let entry = registry.get(&key).await?;
             Ok(entry.message.clone())
         }),
-        Verb::Patch => patched(registry, ObjectPart::Main, write, request),
-        Verb::PatchStatus => patched(registry, ObjectPart::Status, write, request),
+        Verb::Patch => patched(call, ObjectPart::Main, request),
+        Verb::PatchStatus => patched(call, ObjectPart::Status, request),
         Verb::Delete => encoded(request, move |request: DeleteRequest| async move {
-            let (key, options) = deletion::<K>(request, write)?;
+            let key = key::<K>(request.namespace.clone(), request.name.clone());
+            let registry = call.open("delete", "", &key.namespace, &key.name).await?;
+            let (key, options) = deletion::<K>(request, call.write.clone())?;
             encode(&registry.delete(&key, &options).await?)
         }),
-        Verb::List => list(registry, request),
+        Verb::List => list(call, request),
         Verb::Watch => {
             let watch = watch::Watch {
-                registry,
+                call,
                 stop: service.stop.clone(),
-                watching: service
-                    .metrics
-                    .watches(Resource::names(&service.registry))
-                    .into(),
+                watching: service.metrics.watches(names_of::<K>()).into(),
             };
             async move {
                 Ok(Grpc::new(ProstCodec::default())
@@ -80,6 +79,32 @@ pub(super) fn call<K: Strategy>(
             .boxed()
         }
     }
+}
+
+/// The subresource of a part, as authorizers see it.
+fn subresource(part: ObjectPart) -> &'static str {
+    match part {
+        ObjectPart::Main => "",
+        ObjectPart::Status => "status",
+        ObjectPart::Scale => "scale",
+        ObjectPart::Approval => "approval",
+    }
+}
+
+fn updated<K: Strategy>(
+    call: KindCall<K>,
+    part: ObjectPart,
+    request: http::Request<Body>,
+) -> Response {
+    encoded(request, move |WriteRequest { object }| async move {
+        let object: K = match decode(object) {
+            Ok(object) => object,
+            Err(error) => return Err(call.unreadable(error, "update", subresource(part)).await),
+        };
+        let (namespace, name) = (object.namespace(), object.name());
+        let registry = call.open("update", subresource(part), namespace, name);
+        encode(&registry.await?.update(object, part, &call.write).await?)
+    })
 }
 
 /// The object to delete, and the options of its deletion.
@@ -108,16 +133,21 @@ fn deletion<K: Object>(
 
 /// The methods of pods that no other kind has; `budgets` may refuse evictions.
 pub(crate) fn of_pods(budgets: Registry<PodDisruptionBudget>) -> NarrowMethods<Pod> {
-    Arc::new(move |registry, method, write, request| {
-        let (registry, budgets) = (registry.clone(), budgets.clone());
+    Arc::new(move |call, method, request| {
+        let budgets = budgets.clone();
         match method {
             "BindPod" => encoded(request, move |mut request: BindPodRequest| async move {
                 request.namespace = or_default::<Pod>(request.namespace);
-                encode(&registry.bind(&request, write.terms()).await?)
+                let (namespace, name) = (&request.namespace, &request.name);
+                let registry = call.open("create", "binding", namespace, name).await?;
+                encode(&registry.bind(&request, call.write.terms()).await?)
             }),
             // The request has the fields of a deletion.
             "EvictPod" => encoded(request, move |request: DeleteRequest| async move {
-                let (key, options) = deletion::<Pod>(request, write)?;
+                let key = key::<Pod>(request.namespace.clone(), request.name.clone());
+                let registry = call.open("create", "eviction", &key.namespace, &key.name);
+                let registry = registry.await?;
+                let (key, options) = deletion::<Pod>(request, call.write.clone())?;
                 encode(&registry.evict(&budgets, &key, &options).await?)
             }),
             _ => unknown::<Pod>(method),
@@ -127,43 +157,27 @@ pub(crate) fn of_pods(budgets: Registry<PodDisruptionBudget>) -> NarrowMethods<P
 
 /// The methods of nodes that no other kind has.
 pub(crate) fn of_nodes() -> NarrowMethods<Node> {
-    Arc::new(|registry, method, write, request| {
-        let registry = registry.clone();
-        match method {
-            "AssignPodCIDRs" => {
-                encoded(request, move |request: AssignPodCidrsRequest| async move {
-                    encode(&registry.assign_pod_cidrs(&request, write.terms()).await?)
-                })
-            }
-            _ => unknown::<Node>(method),
-        }
+    Arc::new(|call, method, request| match method {
+        "AssignPodCIDRs" => encoded(request, move |request: AssignPodCidrsRequest| async move {
+            let registry = call.open("update", "podcidrs", "", &request.name).await?;
+            let terms = call.write.terms();
+            encode(&registry.assign_pod_cidrs(&request, terms).await?)
+        }),
+        _ => unknown::<Node>(method),
     })
 }
 
 /// The methods of requests for certificates that no other kind has.
 pub(crate) fn of_certificate_requests() -> NarrowMethods<CertificateSigningRequest> {
-    Arc::new(|registry, method, write, request| {
-        let registry = registry.clone();
-        match method {
-            "UpdateCertificateSigningRequestApproval" => {
-                encoded(request, move |WriteRequest { object }| async move {
-                    let object = decode(object)?;
-                    encode(
-                        &registry
-                            .update(object, ObjectPart::Approval, &write)
-                            .await?,
-                    )
-                })
-            }
-            _ => unknown::<CertificateSigningRequest>(method),
-        }
+    Arc::new(|call, method, request| match method {
+        "UpdateCertificateSigningRequestApproval" => updated(call, ObjectPart::Approval, request),
+        _ => unknown::<CertificateSigningRequest>(method),
     })
 }
 
 fn patched<K: Strategy>(
-    registry: Registry<K>,
+    call: KindCall<K>,
     part: ObjectPart,
-    write: WriteParams,
     request: http::Request<Body>,
 ) -> Response {
     encoded(request, move |mut request: PatchRequest| async move {
@@ -171,13 +185,20 @@ fn patched<K: Strategy>(
             std::mem::take(&mut request.namespace),
             std::mem::take(&mut request.name),
         );
-        encode(&patch(&registry, &key, part, write, request).await?)
+        let (namespace, name) = (&*key.namespace, &*key.name);
+        let registry = call.open("patch", subresource(part), namespace, name);
+        let registry = registry.await?;
+        let mut write = call.write.clone();
+        if request.r#type() == PatchType::Apply {
+            write.refused_creation = call.open("create", "", namespace, name).await.err();
+        }
+        encode(&patch(registry, &key, part, write, request).await?)
     })
 }
 
-fn list<K: Strategy>(registry: Registry<K>, request: http::Request<Body>) -> Response {
+fn list<K: Strategy>(call: KindCall<K>, request: http::Request<Body>) -> Response {
     let handle = move |request: ListRequest| {
-        let registry = registry.clone();
+        let call = call.clone();
         async move {
             let ListRequest {
                 namespace,
@@ -188,6 +209,8 @@ fn list<K: Strategy>(registry: Registry<K>, request: http::Request<Body>) -> Res
                 resource_version: version,
                 resource_version_match: version_match,
             } = request;
+            let registry = call.open_selected("list", &namespace, &field_selector);
+            let registry = registry.await?;
             let query = Query::parse::<K>(namespace, &label_selector, &field_selector)?;
             let errors = Freshness::validate(&version, &version_match, &token);
             if !errors.is_empty() {

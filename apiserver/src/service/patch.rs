@@ -45,9 +45,15 @@ pub(super) async fn patch<K: Strategy>(
         *config = place(std::mem::take(config), names, &key.namespace, &key.name)?;
         *force = is_forced;
     }
-    let WriteParams { by, fence, .. } = write;
+    let WriteParams {
+        by,
+        fence,
+        refused_creation,
+        ..
+    } = write;
     let mut options = options.write(&HeaderMap::new(), &by)?;
     options.write.fence = fence;
+    options.write.refused_creation = refused_creation;
     if !is_recorded {
         options.write.manager = None;
     }

@@ -5,11 +5,23 @@ use podplane_proto::store::{BackupRequest, BackupResponse, store_service_server:
 use tonic::{Request, Response, Status};
 
 use super::status;
-use crate::{engine::Engine, error};
+use crate::{
+    authorization::{Authorized, Gated, MethodRule},
+    engine::Engine,
+    error,
+};
+
+/// The rights that the methods need.
+pub(crate) const STORE_RULES: [MethodRule; 1] = [MethodRule::Needs(
+    "Backup",
+    "create",
+    "store.podplane.io",
+    "backups",
+)];
 
 /// Streams backups while the server runs.
 #[derive(Debug)]
-pub(crate) struct Backups(pub(crate) Engine);
+pub(crate) struct Backups(pub(crate) Gated<Engine>);
 
 #[tonic::async_trait]
 impl StoreService for Backups {
@@ -17,9 +29,10 @@ impl StoreService for Backups {
 
     async fn backup(
         &self,
-        _: Request<BackupRequest>,
+        request: Request<BackupRequest>,
     ) -> Result<Response<Self::BackupStream>, Status> {
-        let pieces = self.0.back_up().map(|piece| match piece {
+        let authorized = Authorized::of(request.extensions()).map_err(status::of)?;
+        let pieces = self.0.open(&authorized).back_up().map(|piece| match piece {
             Ok(piece) => Ok(BackupResponse {
                 piece: piece.to_vec(),
             }),

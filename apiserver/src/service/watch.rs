@@ -14,16 +14,16 @@ use podplane_store::Revision;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, server::ServerStreamingService};
 
-use super::status;
+use super::{KindCall, status};
 use crate::{
     cache::{INITIAL_EVENTS_END, Query},
     error,
     metrics::OpenWatch,
-    registry::{Registry, StreamEvent, WatchOptions, WatchStart},
+    registry::{StreamEvent, WatchOptions, WatchStart},
 };
 
 pub(super) struct Watch<K> {
-    pub(super) registry: Registry<K>,
+    pub(super) call: KindCall<K>,
     pub(super) stop: CancellationToken,
     pub(super) watching: Arc<OpenWatch>,
 }
@@ -34,7 +34,7 @@ impl<K: Strategy> ServerStreamingService<WatchRequest> for Watch<K> {
     type Future = BoxFuture<'static, Result<Response<Self::ResponseStream>, Status>>;
 
     fn call(&mut self, request: Request<WatchRequest>) -> Self::Future {
-        let (registry, stop) = (self.registry.clone(), self.stop.clone());
+        let (call, stop) = (self.call.clone(), self.stop.clone());
         let watching = self.watching.clone();
         async move {
             let WatchRequest {
@@ -44,6 +44,8 @@ impl<K: Strategy> ServerStreamingService<WatchRequest> for Watch<K> {
                 resource_version,
                 allow_watch_bookmarks,
             } = request.into_inner();
+            let registry = call.open_selected("watch", &namespace, &field_selector);
+            let registry = registry.await.map_err(status::of)?;
             let query = Query::parse::<K>(namespace, &label_selector, &field_selector)
                 .map_err(status::of)?;
             let options = WatchOptions {

@@ -15,7 +15,8 @@ use tonic::Code;
 
 use super::*;
 use crate::{
-    ApiserverConfig, ApiserverRunError, AuthenticationFlags, AuthenticationMode, StoreKind,
+    ApiserverConfig, ApiserverRunError, AuthenticationFlags, AuthenticationMode, AuthorizationMode,
+    StoreKind,
 };
 
 const REVIEWS: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
@@ -36,7 +37,9 @@ impl TestServer {
             token_auth_file: Some(file),
         };
         let listen: Listen = listen.parse().unwrap();
-        let authenticator = flags.authenticator(&listen).unwrap();
+        let authenticator = flags
+            .authenticator(&listen, AuthorizationMode::AlwaysAllow)
+            .unwrap();
         let listener = Listener::bind(&listen).await.unwrap();
         let listener = listener.authenticating(Arc::new(authenticator));
         Self::on(listener, uncounted(), MemStore::new()).await
@@ -280,6 +283,7 @@ fn config(listen: &str, authentication: AuthenticationFlags) -> ApiserverConfig 
         authentication,
         account_tokens: Default::default(),
         tls: Default::default(),
+        authorization: Default::default(),
         address_file: None,
         data_dir: None,
         store: StoreKind::Memory,

@@ -122,6 +122,7 @@ async fn publishes_the_address_once_it_is_served() {
         authentication: Default::default(),
         account_tokens: Default::default(),
         tls: Default::default(),
+        authorization: Default::default(),
         address_file: Some(file.clone()),
         data_dir: Some(dir.path().into()),
         store: StoreKind::Sled,

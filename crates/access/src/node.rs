@@ -44,6 +44,7 @@ pub fn authorize(attributes: &Attributes<'_>, relations: &impl Relations) -> Dec
             ("", "pods") => return request.authorize_pod(target),
             ("", "serviceaccounts") => return request.authorize_token(target),
             ("coordination.k8s.io", "leases") => return request.authorize_lease(target),
+            ("ipam.podplane.io", "blocks") => return request.authorize_hold(target),
             _ => (),
         }
     }
@@ -152,6 +153,17 @@ impl<R: Relations> NodeRequest<'_, R> {
             return Decision::no_opinion(
                 "can only access node lease with the same name as the requesting node",
             );
+        }
+        Decision::allow("")
+    }
+
+    /// A node says which addresses of its own blocks its sandboxes may use.
+    fn authorize_hold(&self, target: &ResourceTarget<'_>) -> Decision {
+        if (self.verb, target.subresource) != ("update", "hold") {
+            return Decision::no_opinion("can only take and end holds of blocks");
+        }
+        if target.name != self.node {
+            return Decision::no_opinion("can only hold its own blocks");
         }
         Decision::allow("")
     }

@@ -12,6 +12,7 @@
 pub mod authentication;
 pub mod boundary;
 pub mod files;
+pub mod gate;
 pub mod logging;
 pub mod peer;
 pub mod process;

@@ -24,6 +24,7 @@ use self::{connection::Connection, handshakes::TlsSocket};
 use crate::{
     authentication::{AuthenticationService, Authenticator, PeerAuthenticator},
     boundary::{AllowedHosts, Boundary, BoundaryMetrics, BoundaryService},
+    gate::{GateService, RequestGate},
     peer::Peer,
     tls::ServerTls,
     trace::AdoptContext,
@@ -120,6 +121,7 @@ pub struct Listener {
     hosts: AllowedHosts,
     authenticator: Arc<dyn Authenticator>,
     tls: Option<ServerTls>,
+    gate: Option<Arc<dyn RequestGate>>,
 }
 
 impl Listener {
@@ -152,6 +154,7 @@ impl Listener {
             hosts: AllowedHosts::default(),
             authenticator: Arc::new(PeerAuthenticator::new()),
             tls: None,
+            gate: None,
         })
     }
 
@@ -207,6 +210,13 @@ impl Listener {
         }
     }
 
+    /// Asks `gate` about each request that is authenticated.
+    #[must_use]
+    pub fn behind(self, gate: Arc<dyn RequestGate>) -> Self {
+        let gate = Some(gate);
+        Self { gate, ..self }
+    }
+
     /// The address, with the actual port for port 0.
     pub fn address(&self) -> &Listen {
         &self.address
@@ -253,6 +263,11 @@ impl Listener {
             service,
             authenticator: Arc::clone(&authenticator),
         };
+        let gate = self.gate;
+        let gated = move |service| GateService {
+            service,
+            gate: gate.clone(),
+        };
         let server = Server::builder()
             .accept_http1(true)
             .max_concurrent_streams(MAX_STREAMS)
@@ -260,6 +275,7 @@ impl Listener {
             .layer(layer_fn(AdoptContext))
             .layer(layer_fn(bounded))
             .layer(layer_fn(authenticated))
+            .layer(layer_fn(gated))
             .add_routes(routes);
         tracing::info!(address = served_at, "serving");
         let stop = stop.cancelled_owned();

@@ -1,0 +1,242 @@
+//! The gate of the socket, before all handlers.
+
+use std::{collections::HashMap, sync::Arc};
+
+use futures::{FutureExt as _, future::BoxFuture};
+use http::{Response, header, request::Parts};
+use podplane_access::{Attributes, ResourceTarget, Target};
+use podplane_proto::error::{ApiError, Reason};
+use podplane_service_runtime::{
+    authentication::{Impersonated, Impersonation, RequestContext},
+    gate::RequestGate,
+    identity::{AUTHENTICATED, Identity},
+};
+use tonic::body::Body;
+
+use super::{Authorized, Gate, RequestInfo};
+use crate::{rest, service};
+
+/// The rule for the methods of a gRPC service.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ServiceRule {
+    /// Everyone may call them.
+    Everyone,
+    /// Everyone who is authenticated may call them.
+    Authenticated,
+    /// Each method has a rule. A method without one is refused.
+    Methods(&'static [MethodRule]),
+    /// The service judges each call by its message.
+    ByMessage,
+}
+
+/// The rule for a gRPC method.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum MethodRule {
+    /// The verb, API group and resource that a call of the method needs.
+    Needs(&'static str, &'static str, &'static str, &'static str),
+    /// The service judges each call by its message.
+    ByMessage(&'static str),
+}
+
+/// The services that every socket has.
+const COMMON_SERVICES: [(&str, ServiceRule); 3] = [
+    ("grpc.health.v1.Health", ServiceRule::Everyone),
+    (
+        "grpc.reflection.v1.ServerReflection",
+        ServiceRule::Authenticated,
+    ),
+    (
+        "grpc.reflection.v1alpha.ServerReflection",
+        ServiceRule::Authenticated,
+    ),
+];
+
+/// Judges requests by their paths.
+#[derive(Debug)]
+pub(crate) struct RequestJudge {
+    gate: Gate,
+    services: HashMap<&'static str, ServiceRule>,
+}
+
+impl RequestJudge {
+    /// A judge of requests to these services, and over HTTP.
+    pub(crate) fn new(gate: Gate, mut services: HashMap<&'static str, ServiceRule>) -> Self {
+        services.extend(COMMON_SERVICES);
+        Self { gate, services }
+    }
+
+    async fn pass(&self, parts: &mut Parts) -> Result<(), GateRefusal> {
+        let mut context = RequestContext::of(&parts.extensions);
+        if let Some(impersonation) = &context.impersonation {
+            let sender = &context.identity;
+            context.identity = Arc::new(self.gate.impersonated(sender, impersonation).await?);
+            parts.extensions.insert(context.clone());
+        }
+        let identity = &context.identity;
+        if let Some(authorized) = self.judge(parts, identity).await? {
+            parts.extensions.insert(authorized);
+        }
+        Ok(())
+    }
+
+    /// `None` if the message decides.
+    async fn judge(
+        &self,
+        parts: &Parts,
+        identity: &Arc<Identity>,
+    ) -> Result<Option<Authorized>, GateRefusal> {
+        let path = parts.uri.path();
+        let called = path.strip_prefix('/').and_then(|path| path.split_once('/'));
+        let service = called.and_then(|(service, method)| {
+            let rule = self.services.get(service)?;
+            Some((*rule, method))
+        });
+        let Some((rule, method)) = service else {
+            let info = RequestInfo::of(&parts.method, &parts.uri);
+            self.gate.require(&info.attributes(identity)).await?;
+            return Ok(Some(Authorized::to(identity, info)));
+        };
+        match rule {
+            ServiceRule::ByMessage => return Ok(None),
+            ServiceRule::Everyone => {}
+            ServiceRule::Authenticated
+                if !self.gate.has_rules() || identity.is_in(AUTHENTICATED) => {}
+            ServiceRule::Authenticated => return Err(GateRefusal::path(identity, path)),
+            ServiceRule::Methods(rules) => {
+                let found = rules.iter().find(|rule| match rule {
+                    MethodRule::Needs(name, ..) | MethodRule::ByMessage(name) => *name == method,
+                });
+                match found {
+                    Some(MethodRule::ByMessage(_)) => return Ok(None),
+                    Some(MethodRule::Needs(_, verb, group, resource)) => {
+                        let target = ResourceTarget {
+                            group,
+                            version: "v1",
+                            resource,
+                            ..ResourceTarget::default()
+                        };
+                        let attributes = Attributes::resource(identity, verb, target);
+                        self.gate.require(&attributes).await?;
+                    }
+                    None if !self.gate.has_rules() => {}
+                    None => return Err(GateRefusal::path(identity, path)),
+                }
+            }
+        }
+        Ok(Some(Authorized::to_service(identity)))
+    }
+}
+
+impl RequestGate for RequestJudge {
+    fn judge(
+        self: Arc<Self>,
+        mut parts: Parts,
+    ) -> BoxFuture<'static, Result<Parts, Response<Body>>> {
+        async move {
+            match self.pass(&mut parts).await {
+                Ok(()) => Ok(parts),
+                Err(refusal) => {
+                    let is_grpc = rest::body::media_type(&parts.headers);
+                    Err(refusal.answer(is_grpc.starts_with("application/grpc")))
+                }
+            }
+        }
+        .boxed()
+    }
+}
+
+/// The refusal of a request.
+#[derive(Debug)]
+pub(crate) struct GateRefusal {
+    pub(crate) error: ApiError,
+    /// The API group, resource and name; empty for paths.
+    about: [String; 3],
+}
+
+impl GateRefusal {
+    /// Nobody allows the request, for these reasons.
+    pub(crate) fn forbidden(attributes: &Attributes<'_>, reason: &str) -> Self {
+        let about = match &attributes.target {
+            Target::Resource(target) => [target.group, target.resource, target.name],
+            Target::Path(_) => [""; 3],
+        };
+        Self {
+            error: ApiError::new(Reason::Forbidden, attributes.status_message(reason)),
+            about: about.map(str::to_owned),
+        }
+    }
+
+    fn path(identity: &Identity, path: &str) -> Self {
+        Self::forbidden(&Attributes::path(identity, "post", path), "")
+    }
+
+    fn answer(self, is_grpc: bool) -> Response<Body> {
+        if is_grpc {
+            return service::refused(self.error);
+        }
+        let [group, resource, name] = &self.about;
+        let mut answer = rest::refused(&self.error, [group, resource, name]);
+        answer.headers_mut().insert(
+            header::X_CONTENT_TYPE_OPTIONS,
+            header::HeaderValue::from_static("nosniff"),
+        );
+        answer.map(Body::new)
+    }
+}
+
+impl From<ApiError> for GateRefusal {
+    fn from(error: ApiError) -> Self {
+        Self {
+            error,
+            about: Default::default(),
+        }
+    }
+}
+
+impl Gate {
+    /// Requires that the request is allowed.
+    pub(super) async fn require(&self, attributes: &Attributes<'_>) -> Result<(), GateRefusal> {
+        let verdict = self.decide(attributes).await?;
+        match verdict.is_allowed() {
+            true => Ok(()),
+            false => Err(GateRefusal::forbidden(
+                attributes,
+                verdict.decision.reason(),
+            )),
+        }
+    }
+
+    /// The user as whom `sender` wants a request to be carried out.
+    async fn impersonated(
+        &self,
+        sender: &Identity,
+        impersonation: &Impersonation,
+    ) -> Result<Identity, GateRefusal> {
+        for one in impersonation.each() {
+            let Impersonated {
+                group,
+                resource,
+                subresource,
+                namespace,
+                name,
+            } = one;
+            let target = ResourceTarget {
+                group,
+                version: "v1",
+                resource,
+                subresource,
+                namespace,
+                name,
+                ..ResourceTarget::default()
+            };
+            let attributes = Attributes::resource(sender, "impersonate", target);
+            // Without rules everyone is allowed everything but to be someone else, which would only
+            // hide who wrote what.
+            match self.has_rules() {
+                true => self.require(&attributes).await?,
+                false => return Err(GateRefusal::forbidden(&attributes, "")),
+            }
+        }
+        Ok(impersonation.identity())
+    }
+}
