@@ -205,6 +205,8 @@ fn decode(document: &Value) -> Result<TokenRequest, ApiError> {
     // Kubernetes takes a body without a type for one of the type that the path has.
     let mut document = document.clone();
     if let Some(fields) = document.as_object_mut() {
+        // Go clients send an empty one, whose time is null. The server sets it.
+        fields.remove("status");
         fields.insert("apiVersion".to_owned(), "authentication.k8s.io/v1".into());
         fields.insert("kind".to_owned(), KIND.into());
         fields

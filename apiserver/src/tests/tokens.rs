@@ -250,6 +250,11 @@ async fn requests_for_tokens_are_checked() {
     }
     let (code, _) = server.request_token("ci", with_uid("q", own.uid())).await;
     assert_eq!(code, 201);
+    // As Go clients write it.
+    let path = format!("{ACCOUNTS}/ci/token");
+    let of_go = json!({"metadata": {"creationTimestamp": null}, "spec": {"audiences": null, "expirationSeconds": null, "boundObjectRef": null}, "status": {"token": "", "expirationTimestamp": null}});
+    let answer = server.rest.send_json(Method::POST, &path, &of_go).await;
+    assert_eq!(answer.unwrap().code, 201);
     let (code, status) = server.request_token("none", json!({})).await;
     assert_eq!((code, &status["details"]["name"]), (404, &json!("none")));
     let path = format!("{ACCOUNTS}/ci/token");

@@ -41,7 +41,7 @@ fn compare(
         return found;
     }
     for field in descriptor.fields() {
-        let (name, kind) = (field.name(), field.kind());
+        let (name, kind) = (json_name(&field), field.kind());
         let path = format!("{}.{name}", descriptor.full_name());
         let Some(place) = fields.field(name) else {
             let embedded = kind.as_message().unwrap_or_else(|| panic!("{path}"));
