@@ -7,7 +7,7 @@
 //! serves ([`Gated`]).
 //!
 //! The decisions are those of `podplane-access`; this module feeds them from the store ([`state`]).
-//! The content of writes is judged in the registry: [`grants`] and [`restriction`].
+//! The content of writes is judged in the registry: [`grants`], [`restriction`] and [`signers`].
 
 pub(crate) mod aggregation;
 mod authorized;
@@ -17,6 +17,7 @@ mod grants;
 mod judge;
 mod request;
 mod restriction;
+mod signers;
 mod state;
 
 pub use flags::{AuthorizationFlags, AuthorizationMode};
@@ -37,6 +38,7 @@ pub(crate) use self::{
     judge::{MethodRule, RequestJudge, ServiceRule},
     request::{RequestInfo, ResourceRequest, requirements},
     restriction::NodeRestriction,
+    signers::SignerCheck,
 };
 
 use self::state::AccessState;

@@ -43,7 +43,7 @@ use crate::{
     },
     authentication::{AccountTokens, RequestAuthenticator, TokenObjects},
     authorization::{
-        Gate, Gated, GrantCheck, NodeRestriction, RequestJudge, ServiceRule, aggregation, defaults,
+        Gate, Gated, GrantCheck, NodeRestriction, RequestJudge, ServiceRule, SignerCheck, aggregation, defaults,
     },
     cache::{Feeder, KindCache, Position, Sink},
     engine::Engine,
@@ -324,6 +324,7 @@ pub(crate) async fn serve(
     });
     let accounts = server.add_extended::<ServiceAccount>(Extension {
         actions: Some(Arc::new(AccountActions {
+            restriction: NodeRestriction::new(&gate),
             pods: Registry::clone(&pods),
             nodes: nodes.clone(),
             tokens: tokens.clone(),
@@ -342,7 +343,10 @@ pub(crate) async fn serve(
     let reviews = TokenReviews::new(authenticator);
     server.resources.push(Arc::new(reviews));
     server.add_extended::<CertificateSigningRequest>(Extension {
-        checks: vec![Arc::new(NodeRestriction::new(&gate))],
+        checks: vec![
+            Arc::new(NodeRestriction::new(&gate)),
+            Arc::new(SignerCheck::new(&gate)),
+        ],
         methods: Some(of_certificate_requests()),
         ..Extension::default()
     });

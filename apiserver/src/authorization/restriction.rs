@@ -3,15 +3,15 @@
 use futures::{FutureExt as _, future::BoxFuture};
 use podplane_access::restriction::{NodeWrite, RestrictionError, admit};
 use podplane_api::{
-    Object,
+    Object, ObjectKey,
+    authentication::TokenRequest,
     certificates::CertificateSigningRequest,
     coordination::Lease,
-    core::{Node, Pod},
+    core::{Node, Pod, ServiceAccount},
 };
+use podplane_pki::CertificateRequest;
 use podplane_proto::error::ApiError;
-use x509_parser::{
-    certification_request::X509CertificationRequest, pem::parse_x509_pem, prelude::FromDer as _,
-};
+use podplane_service_runtime::identity::Identity;
 
 use super::Gate;
 use crate::{
@@ -87,51 +87,65 @@ impl Restricted for CertificateSigningRequest {
         let (Operation::Create, Some(new)) = (change.operation, change.new) else {
             return admit(&NodeWrite::Other);
         };
-        let name = common_name(&new.spec.request.0);
+        let request = CertificateRequest::from_pem(&new.spec.request.0);
+        let request = request.map_err(|error| error.to_string());
+        let name = request.as_ref().map(|request| &*request.common_name);
         admit(&NodeWrite::CreateSigningRequest {
             signer: &new.spec.signer_name,
-            common_name: name.as_deref().map_err(|why| &**why),
+            common_name: name.map_err(|why| &**why),
         })
-    }
-}
-
-/// The common name of the subject of a request in PEM.
-fn common_name(request: &[u8]) -> Result<String, String> {
-    let (_, pem) = parse_x509_pem(request).map_err(|error| error.to_string())?;
-    if pem.label != "CERTIFICATE REQUEST" {
-        return Err("PEM block type must be CERTIFICATE REQUEST".to_owned());
-    }
-    let parsed = X509CertificationRequest::from_der(&pem.contents);
-    let (_, request) = parsed.map_err(|error| error.to_string())?;
-    let subject = request.certification_request_info.subject;
-    let mut names = subject.iter_common_name();
-    match (names.next().map(|name| name.as_str()), names.next()) {
-        (Some(Ok(name)), None) => Ok(name.to_owned()),
-        _ => Err("the subject must have one common name".to_owned()),
     }
 }
 
 impl<K: Restricted> WriteCheck<K> for NodeRestriction {
     fn check<'a>(&'a self, change: ProposedChange<'a, K>) -> BoxFuture<'a, Result<(), ApiError>> {
         async move {
-            // Whoever is not a node may write anything here.
-            if change.by.node_name().is_none() {
-                return Ok(());
-            }
-            let judged = self.0.with_relations(|relations| {
-                K::judge(change, &|write| admit(change.by, write, relations))
-            });
-            let Some(judged) = judged.await? else {
-                return Ok(());
-            };
             let name = change.new.or(change.old).map_or("", Object::name);
-            judged.map_err(|refused| match refused {
-                RestrictionError::Forbidden(why) => error::forbidden::<K>(name, &why),
-                RestrictionError::NotFound { resource, name } => {
-                    ApiError::not_found(resource, &name)
-                }
-            })
+            let judge = |admit: Judge<'_>| K::judge(change, admit);
+            self.judged::<K>(change.by, name, judge).await
         }
         .boxed()
+    }
+}
+
+impl NodeRestriction {
+    /// Judges a request for a token of this account.
+    ///
+    /// # Errors
+    ///
+    /// `Forbidden` if a node asks for what is not its pod's, and `NotFound` without that pod.
+    pub(crate) async fn check_token(
+        &self,
+        by: &Identity,
+        account: &ObjectKey,
+        request: &TokenRequest,
+    ) -> Result<(), ApiError> {
+        let write = NodeWrite::RequestToken {
+            namespace: &account.namespace,
+            request,
+        };
+        let judge = |admit: Judge<'_>| admit(&write);
+        self.judged::<ServiceAccount>(by, &account.name, judge).await
+    }
+
+    /// Refuses a write of an object that a node may not do. Whoever is not a node may write anything
+    /// here.
+    async fn judged<K: Object>(
+        &self,
+        by: &Identity,
+        name: &str,
+        judge: impl FnOnce(Judge<'_>) -> Result<(), RestrictionError>,
+    ) -> Result<(), ApiError> {
+        if by.node_name().is_none() {
+            return Ok(());
+        }
+        let asked = self
+            .0
+            .with_relations(|relations| judge(&|write| admit(by, write, relations)));
+        let judged = asked.await?.unwrap_or(Ok(()));
+        judged.map_err(|refused| match refused {
+            RestrictionError::Forbidden(why) => error::forbidden::<K>(name, &why),
+            RestrictionError::NotFound { resource, name } => ApiError::not_found(resource, &name),
+        })
     }
 }

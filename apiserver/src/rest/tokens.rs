@@ -37,6 +37,8 @@ const DEFAULT: i64 = 3600;
 pub(crate) struct AccountActions {
     pub(crate) pods: Registry<Pod>,
     pub(crate) nodes: Registry<Node>,
+    /// The limits of what nodes may ask for.
+    pub(crate) restriction: NodeRestriction,
     /// `None` if the server does not authenticate by credentials.
     pub(crate) tokens: Option<Arc<AccountTokens>>,
 }
@@ -75,6 +77,7 @@ impl AccountActions {
         })?;
         let mut request = decode(document)?;
         let account: ServiceAccount = stored(accounts, key).await?;
+        self.restriction.check_token(terms.by, key, &request).await?;
         complete(&mut request, key, tokens)?;
         let spec = &mut request.spec;
         let mut binding = TokenBinding {

@@ -68,7 +68,9 @@ impl SecureServer {
         };
         let listen: Listen = "127.0.0.1:0".parse().unwrap();
         let listener = Listener::bind(&listen).await.unwrap();
-        let authenticator = authentication.authenticator(&listen).unwrap();
+        let authenticator = authentication
+            .authenticator(&listen, Default::default())
+            .unwrap();
         let listener = listener.authenticating(Arc::new(authenticator));
         let listener = tls.secure(listener, &authentication).unwrap();
         Self {

@@ -2,7 +2,8 @@
 
 use podplane_client::endpoint;
 use prost::Message as _;
-use tonic::{Code, client::Grpc, transport::Channel};
+use podplane_client::Channel;
+use tonic::{Code, client::Grpc};
 use tonic_prost::ProstCodec;
 
 use super::{table::call_grpc, *};

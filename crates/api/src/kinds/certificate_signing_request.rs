@@ -90,7 +90,8 @@ impl Validate for CertificateSigningRequest {
     }
 }
 
-fn conditions(request: &CertificateSigningRequest) -> &[CertificateSigningRequestCondition] {
+/// The conditions in the status.
+pub fn conditions(request: &CertificateSigningRequest) -> &[CertificateSigningRequestCondition] {
     let status = request.status.as_ref();
     let conditions = status.and_then(|status| status.conditions.as_deref());
     conditions.unwrap_or_default()

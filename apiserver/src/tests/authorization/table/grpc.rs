@@ -15,7 +15,8 @@ use podplane_proto::{
         PatchRequest, Preconditions, Verb, WatchRequest, WriteRequest, method_path,
     },
 };
-use tonic::{Code, client::Grpc, transport::Channel};
+use podplane_client::Channel;
+use tonic::{Code, client::Grpc};
 use tonic_prost::ProstCodec;
 
 use super::*;
