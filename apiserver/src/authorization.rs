@@ -109,7 +109,7 @@ impl Gate {
 
 impl Gate {
     /// Asks about objects that belong to nodes; `None` if no rules decide.
-    async fn with_relations<T>(
+    pub(crate) async fn with_relations<T>(
         &self,
         ask: impl FnOnce(&RelationIndex) -> T,
     ) -> Result<Option<T>, ApiError> {

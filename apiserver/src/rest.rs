@@ -59,8 +59,8 @@ use crate::{
 /// The minor version of Kubernetes whose API this is.
 const MINOR: &str = "33";
 
-/// The answer to a request that was refused before its kind was looked at. `about` has the API group,
-/// resource and name.
+/// The answer to a request that was refused before its kind was looked at. `about` has the API
+/// group, resource and name.
 pub(crate) fn refused(error: &ApiError, about: [&str; 3]) -> http::Response<Body> {
     answer::refusal_of_gate(error, about)
 }

@@ -12,7 +12,7 @@ use super::{RequestInfo, request::ResourceRequest};
 #[derive(Clone, Debug)]
 pub(crate) struct Authorized {
     identity: Arc<Identity>,
-    /// What was judged over HTTP.
+    /// The judged request, over HTTP.
     info: Option<Arc<RequestInfo>>,
 }
 
@@ -80,7 +80,7 @@ impl Authorized {
     }
 }
 
-/// What only an authorized request may use.
+/// A value that only an authorized request may use.
 #[derive(Clone)]
 pub(crate) struct Gated<T>(T);
 

@@ -28,8 +28,8 @@ impl GrantCheck {
 
 /// A kind whose objects grant rights.
 pub(super) trait Granting: Object {
-    /// Judges a new or changed object. `requested_name` is the name in the request, which a creation
-    /// does not have.
+    /// Judges a new or changed object. `requested_name` is the name in the request, which a
+    /// creation does not have.
     fn granted<F: Fn(&Attributes<'_>) -> bool>(
         &self,
         old: Option<&Self>,

@@ -1,4 +1,4 @@
-//! What a request over HTTP asks for, read from its method, path and query as the reference reads
+//! The meaning of a request over HTTP, read from its method, path and query as the reference reads
 //! them (`RequestInfo`), whatever kinds are served.
 
 use http::{Method, Uri};
@@ -23,7 +23,7 @@ pub(crate) struct ResourceRequest {
     pub(crate) fields: Vec<Requirement>,
 }
 
-/// What a request asks for.
+/// The thing that a request asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RequestInfo {
     /// Objects.

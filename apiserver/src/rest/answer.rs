@@ -121,8 +121,8 @@ pub(super) fn refusal_of_options(error: &ApiError, kind: &str) -> RestAnswer {
     of_status(&status)
 }
 
-/// The answer to a request that was refused before its kind was looked at. `about` has the API group,
-/// resource and name.
+/// The answer to a request that was refused before its kind was looked at. `about` has the API
+/// group, resource and name.
 pub(super) fn refusal_of_gate(error: &ApiError, about: [&str; 3]) -> RestAnswer {
     let mut status = status(error, RefusalSubject::default());
     for (field, text) in ["group", "kind", "name"].into_iter().zip(about) {

@@ -28,9 +28,9 @@ pub(super) struct Reviewer<'a> {
     pub(super) served: &'a [ServedResource],
 }
 
-/// What a review asks about.
+/// The request that a review asks about.
 #[derive(Clone, Copy, Debug)]
-enum Asked<'a> {
+enum ReviewedRequest<'a> {
     Resource(&'a ResourceAttributes),
     Path(&'a NonResourceAttributes),
 }
@@ -146,12 +146,14 @@ impl Reviewer<'_> {
     async fn status(
         self,
         identity: &Identity,
-        asked: Asked<'_>,
+        asked: ReviewedRequest<'_>,
     ) -> Result<SubjectAccessReviewStatus, ApiError> {
         if !self.gate.has_rules() {
             let is_served = match asked {
-                Asked::Resource(asked) => self.served.iter().any(|served| served.covers(asked)),
-                Asked::Path(_) => true,
+                ReviewedRequest::Resource(asked) => {
+                    self.served.iter().any(|served| served.covers(asked))
+                }
+                ReviewedRequest::Path(_) => true,
             };
             let reason = (!is_served).then_some("this server has no such resource or verb");
             return Ok(SubjectAccessReviewStatus {
@@ -165,12 +167,12 @@ impl Reviewer<'_> {
         }
         let fields;
         let attributes = match asked {
-            Asked::Path(asked) => Attributes::path(
+            ReviewedRequest::Path(asked) => Attributes::path(
                 identity,
                 text(asked.verb.as_ref()),
                 text(asked.path.as_ref()),
             ),
-            Asked::Resource(asked) => {
+            ReviewedRequest::Resource(asked) => {
                 let selected = asked.field_selector.as_ref().map(selected);
                 fields = selected.transpose()?.unwrap_or_default();
                 let target = ResourceTarget {
@@ -216,16 +218,16 @@ impl Reviewer<'_> {
     }
 }
 
-/// What a review asks about, if it asks about something.
+/// The request that a review asks about, if there is one.
 fn asked<'a>(
     resource: Option<&'a ResourceAttributes>,
     other: Option<&'a NonResourceAttributes>,
     path: &FieldPath,
     errors: &mut ErrorList,
-) -> Option<Asked<'a>> {
+) -> Option<ReviewedRequest<'a>> {
     match (resource, other) {
-        (Some(asked), _) => Some(Asked::Resource(asked)),
-        (None, Some(asked)) => Some(Asked::Path(asked)),
+        (Some(asked), _) => Some(ReviewedRequest::Resource(asked)),
+        (None, Some(asked)) => Some(ReviewedRequest::Path(asked)),
         (None, None) => {
             let detail =
                 "exactly one of nonResourceAttributes or resourceAttributes must be specified";

@@ -375,3 +375,37 @@ async fn a_node_writes_only_its_own_objects() {
     drop(channel);
     server.stop().await;
 }
+
+#[tokio::test]
+async fn a_node_asks_for_no_certificate_but_its_own() {
+    use base64::{Engine as _, prelude::BASE64_STANDARD};
+
+    /// Requests by `openssl req -subj /O=system:nodes/CN=system:node:NAME`.
+    const REQUESTS: [(&str, &[u8]); 2] = [
+        ("n1", include_bytes!("data/n1.csr")),
+        ("n2", include_bytes!("data/n2.csr")),
+    ];
+    let server = GatedServer::with_cluster().await;
+    let path = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
+    for (name, pem) in REQUESTS {
+        let request = json!({
+            "metadata": {"name": name},
+            "spec": {
+                "signerName": "kubernetes.io/kube-apiserver-client-kubelet",
+                "request": BASE64_STANDARD.encode(pem),
+                "usages": ["digital signature", "client auth"],
+            },
+        });
+        let answer = server.ask("n1", Method::POST, path, &request).await;
+        match name {
+            "n1" => assert_eq!(answer.code, 201, "{:?}", answer.body),
+            _ => {
+                assert!(is_restricted(&answer), "{:?}", answer.body);
+                let message = answer.body["message"].as_str().unwrap();
+                let want = "can only create a node CSR with CN=system:node:n1";
+                assert!(message.ends_with(want), "{message}");
+            }
+        }
+    }
+    server.stop().await;
+}
