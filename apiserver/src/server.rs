@@ -43,7 +43,8 @@ use crate::{
     },
     authentication::{AccountTokens, RequestAuthenticator, TokenObjects},
     authorization::{
-        Gate, Gated, GrantCheck, NodeRestriction, RequestJudge, ServiceRule, SignerCheck, aggregation, defaults,
+        Gate, Gated, GrantCheck, NodeRestriction, RequestJudge, ServiceRule, SignerCheck,
+        aggregation, defaults,
     },
     cache::{Feeder, KindCache, Position, Sink},
     engine::Engine,

@@ -125,7 +125,8 @@ impl NodeRestriction {
             request,
         };
         let judge = |admit: Judge<'_>| admit(&write);
-        self.judged::<ServiceAccount>(by, &account.name, judge).await
+        self.judged::<ServiceAccount>(by, &account.name, judge)
+            .await
     }
 
     /// Refuses a write of an object that a node may not do. Whoever is not a node may write anything

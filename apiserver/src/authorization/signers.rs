@@ -68,7 +68,10 @@ impl WriteCheck<CertificateSigningRequest> for SignerCheck {
                 }
             }
             let why = format!("user not permitted to {verb} requests with signerName {signer:?}");
-            Err(error::forbidden::<CertificateSigningRequest>(old.name(), &why))
+            Err(error::forbidden::<CertificateSigningRequest>(
+                old.name(),
+                &why,
+            ))
         }
         .boxed()
     }

@@ -20,6 +20,7 @@ use serde_json::Value;
 
 use crate::{
     authentication::{AccountTokens, TokenBinding},
+    authorization::NodeRestriction,
     error,
     registry::{ActAnswer, ChangeTerms, Registry, SubresourceActions, WriteEffect},
 };
@@ -77,7 +78,9 @@ impl AccountActions {
         })?;
         let mut request = decode(document)?;
         let account: ServiceAccount = stored(accounts, key).await?;
-        self.restriction.check_token(terms.by, key, &request).await?;
+        self.restriction
+            .check_token(terms.by, key, &request)
+            .await?;
         complete(&mut request, key, tokens)?;
         let spec = &mut request.spec;
         let mut binding = TokenBinding {

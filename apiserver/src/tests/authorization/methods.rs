@@ -1,8 +1,8 @@
 //! All gRPC methods, as reflection lists them.
 
+use podplane_client::Channel;
 use podplane_client::endpoint;
 use prost::Message as _;
-use podplane_client::Channel;
 use tonic::{Code, client::Grpc};
 use tonic_prost::ProstCodec;
 

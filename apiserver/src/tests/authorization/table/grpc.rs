@@ -4,6 +4,7 @@ use podplane_api::{
     kinds::{self, KindVisitor},
     strategy::Strategy,
 };
+use podplane_client::Channel;
 use podplane_client::endpoint;
 use podplane_proto::{
     codec,
@@ -15,7 +16,6 @@ use podplane_proto::{
         PatchRequest, Preconditions, Verb, WatchRequest, WriteRequest, method_path,
     },
 };
-use podplane_client::Channel;
 use tonic::{Code, client::Grpc};
 use tonic_prost::ProstCodec;
 
