@@ -12,8 +12,9 @@ pub struct AuthenticationFlags {
     /// the address, and needs a loopback address or a unix socket [default: none, at any address]
     ///
     /// credentials tells users apart by client certificates (--client-ca-file) and bearer tokens
-    /// (--token-auth-file), and processes of the server's own user and of root by a unix socket; a client without credentials is
-    /// system:anonymous. There is no authorization yet: every user may do everything.
+    /// (--token-auth-file), and processes of the server's own user and of root by a unix socket; a
+    /// client without credentials is system:anonymous. There is no authorization yet: every user
+    /// may do everything.
     #[arg(long, env = "PODPLANE_AUTHENTICATION", value_enum, value_name = "MODE")]
     pub authentication: Option<AuthenticationMode>,
 

@@ -22,7 +22,7 @@ pub mod verify;
 pub use self::{
     authority::{Authority, CertificateTerms, Credentials},
     dir::{PkiDir, Renewal},
-    inventory::CertificateInfo,
+    inventory::{CertificateFile, CertificateInfo},
     reload::ReloadedFiles,
     subject::{ServerName, Subject, Usage},
 };
