@@ -65,18 +65,16 @@ impl SecureApiserver {
         let pki = path("pki");
         finish(&mut podplane(["certs", "init", "--dir", &pki])).ok();
         let (pair, ca) = (path("pki/apiserver.pem"), path("pki/ca.crt"));
-        let apiserver = Apiserver::start_with(
-            dir.path(),
-            &[
-                "--authentication=credentials",
-                "--tls-cert-file",
-                &pair,
-                "--tls-private-key-file",
-                &pair,
-                "--client-ca-file",
-                &ca,
-            ],
-        );
+        let flags = [
+            "--authentication=credentials",
+            "--tls-cert-file",
+            &pair,
+            "--tls-private-key-file",
+            &pair,
+            "--client-ca-file",
+            &ca,
+        ];
+        let apiserver = Apiserver::start_with(dir.path(), &flags);
         Ok(Self {
             apiserver: apiserver.await?,
             dir,

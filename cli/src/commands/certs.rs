@@ -4,7 +4,7 @@ use std::{fmt, path::PathBuf, process::ExitCode, str::FromStr, time::Duration};
 
 use jiff::Timestamp;
 use podplane_pki::{
-    CertificateInfo, CertificateTerms, PkiDir, Renewal, ServerName, Subject, Usage,
+    CertificateFile, CertificateInfo, CertificateTerms, PkiDir, Renewal, ServerName, Subject, Usage,
 };
 
 use super::duration;
@@ -41,7 +41,7 @@ pub(crate) struct CertsArgs {
 enum CertsCommand {
     /// Make an authority, and certificates for the API server, each controller and an administrator
     ///
-    /// What is there already is kept, unless it expires soon or has other names.
+    /// Certificates that exist are kept, unless they expire soon or have other names.
     #[command(
         after_help = "Examples:\n  podplane certs init --dir pki --san apiserver.example.com,10.0.0.1"
     )]
@@ -216,7 +216,7 @@ pub(crate) fn run(args: CertsArgs) -> anyhow::Result<ExitCode> {
         CertsCommand::Show { dir } => show(&opened(dir)?)?,
         CertsCommand::Renew { all, dir } => {
             let dir = opened(dir)?;
-            for (name, info) in dir.certificates()? {
+            for CertificateFile { name, info } in dir.certificates()? {
                 let terms = info?.terms;
                 let renewal = match all {
                     true => dir.issue(&name, &terms, now).map(|()| Renewal::Issued)?,
@@ -256,7 +256,7 @@ fn show(dir: &PkiDir) -> anyhow::Result<()> {
         "" => "<none>".to_owned(),
         _ => text,
     };
-    let row = |(name, info): (String, Result<CertificateInfo, _>)| -> Vec<String> {
+    let row = |CertificateFile { name, info }| -> Vec<String> {
         match info {
             Ok(CertificateInfo { terms, not_after }) => {
                 let names: Vec<_> = terms.names.iter().map(ToString::to_string).collect();

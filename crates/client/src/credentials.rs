@@ -1,6 +1,11 @@
 //! The credentials of a client: files, which are read again when they change.
 
-use std::{ffi::OsString, fmt, path::PathBuf, sync::Arc};
+use std::{
+    ffi::OsString,
+    fmt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use http::HeaderValue;
 use podplane_host::fs;
@@ -155,7 +160,7 @@ impl CredentialFlags {
 }
 
 fn configuration(
-    authority: &PathBuf,
+    authority: &Path,
     client: Option<&(PathBuf, PathBuf)>,
 ) -> Result<Arc<ClientConfig>, PkiError> {
     let builder = tls::client(&tls::read_trust(authority)?);
@@ -171,7 +176,7 @@ fn configuration(
 }
 
 /// The header for the token in the file, which may end with a newline.
-fn authorization(file: &PathBuf) -> Result<HeaderValue, PkiError> {
+fn authorization(file: &Path) -> Result<HeaderValue, PkiError> {
     let path = file.display().to_string();
     let text = fs::read_to_string(file).map_err(|source| PkiError::Io {
         action: "read",

@@ -180,7 +180,7 @@ mod tests {
     fn credentials_suffice_for_the_address_and_stay_on_this_machine_without_tls() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("token");
-        std::fs::write(&file, "s3cret\n").unwrap();
+        podplane_host::fs::write(&file, "s3cret\n").unwrap();
         let flags = CredentialFlags {
             token_file: Some(file.clone()),
             ..CredentialFlags::default()
@@ -209,7 +209,7 @@ mod tests {
             matches!(unknown, EndpointError::MissingAuthority(_)),
             "{unknown}"
         );
-        std::fs::write(&file, "s3cret s3cret").unwrap();
+        podplane_host::fs::write(&file, "s3cret s3cret").unwrap();
         let invalid = connect("127.0.0.1:1", &flags).unwrap_err();
         let EndpointError::Credentials(invalid) = invalid else {
             panic!("{invalid}");

@@ -17,10 +17,19 @@ use crate::{
 /// The content of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateInfo {
-    /// What it says, as if it were issued again.
+    /// The terms on which it could be issued again.
     pub terms: CertificateTerms,
     /// Its end.
     pub not_after: Timestamp,
+}
+
+/// A file `NAME.pem` of a [`PkiDir`].
+#[derive(Debug)]
+pub struct CertificateFile {
+    /// Its name, without `.pem`.
+    pub name: String,
+    /// The certificate, or the reason why it is not one of ours.
+    pub info: Result<CertificateInfo, PkiError>,
 }
 
 impl CertificateInfo {
@@ -73,15 +82,12 @@ impl CertificateInfo {
 }
 
 impl PkiDir {
-    /// The certificates in the directory by name, `NAME` of `NAME.pem`, in the order of names. A
-    /// file that is not one of ours has the reason.
+    /// The certificates in the directory, in the order of names.
     ///
     /// # Errors
     ///
     /// [`PkiError::Io`] if the directory or a file cannot be read.
-    pub fn certificates(
-        &self,
-    ) -> Result<Vec<(String, Result<CertificateInfo, PkiError>)>, PkiError> {
+    pub fn certificates(&self) -> Result<Vec<CertificateFile>, PkiError> {
         let dir = self.path();
         let mut found = Vec::new();
         for entry in fs::read_dir(dir).map_err(io("read", dir))? {
@@ -89,10 +95,11 @@ impl PkiDir {
             if let Some(name) = name_of(&path) {
                 let text = fs::read_to_string(&path).map_err(io("read", &path))?;
                 let what = path.display().to_string();
-                found.push((name, CertificateInfo::from_pem(&what, &text)));
+                let info = CertificateInfo::from_pem(&what, &text);
+                found.push(CertificateFile { name, info });
             }
         }
-        found.sort_by(|(one, _), (other, _)| one.cmp(other));
+        found.sort_by(|one, other| one.name.cmp(&other.name));
         Ok(found)
     }
 }

@@ -23,7 +23,7 @@ pub mod verify;
 pub use self::{
     authority::{Authority, CertificateTerms, Credentials},
     dir::{PkiDir, Renewal},
-    inventory::CertificateInfo,
+    inventory::{CertificateFile, CertificateInfo},
     reload::ReloadedFiles,
     request::{CertificateRequest, RequestedName, RequestedUsage, certificate_end},
     subject::{ServerName, Subject, Usage},

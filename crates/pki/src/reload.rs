@@ -129,7 +129,7 @@ mod tests {
         let number = {
             let path = path.clone();
             move || {
-                let text = std::fs::read_to_string(&path).unwrap_or_default();
+                let text = fs::read_to_string(&path).unwrap_or_default();
                 text.parse::<u32>().map_err(|error| PkiError::Invalid {
                     what: path.display().to_string(),
                     why: error.to_string(),
@@ -137,21 +137,21 @@ mod tests {
             }
         };
         ReloadedFiles::open(vec![path.clone()], number.clone()).unwrap_err();
-        std::fs::write(&path, "1").unwrap();
+        fs::write(&path, "1").unwrap();
         let files = ReloadedFiles::open(vec![path.clone()], number).unwrap();
         let look = || {
             files.look(&mut files.state.lock().unwrap());
             *files.current()
         };
         assert_eq!(*files.current(), 1);
-        std::fs::write(&path, "22").unwrap();
+        fs::write(&path, "22").unwrap();
         assert_eq!(*files.current(), 1, "within the second");
         assert_eq!(look(), 22);
-        std::fs::write(&path, "a").unwrap();
+        fs::write(&path, "a").unwrap();
         assert_eq!(look(), 22);
-        std::fs::remove_file(&path).unwrap();
+        fs::remove_file(&path).unwrap();
         assert_eq!(look(), 22);
-        std::fs::write(&path, "333").unwrap();
+        fs::write(&path, "333").unwrap();
         assert_eq!(look(), 333);
     }
 }

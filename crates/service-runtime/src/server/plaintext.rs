@@ -13,7 +13,7 @@ use tonic::{
 use super::rewound::Rewound;
 use crate::boundary::{failure, is_grpc};
 
-/// What Go's server says, so that people find it.
+/// The words of Go's server, so that people find it.
 const MESSAGE: &str = "Client sent an HTTP request to an HTTPS server.";
 /// The beginning of HTTP/2 with prior knowledge (RFC 9113 §3.4), which gRPC clients send.
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0";

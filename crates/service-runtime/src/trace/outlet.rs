@@ -183,7 +183,7 @@ pub(crate) struct Outlet {
 }
 
 enum Destination {
-    Collector(opentelemetry_otlp::SpanExporter),
+    Collector(Box<opentelemetry_otlp::SpanExporter>),
     Server(ExportCall),
     Here(Box<dyn Fn(Vec<ResourceSpans>) + Send + Sync>),
 }
@@ -211,7 +211,10 @@ impl Outlet {
         let mut collector = COLLECTOR.lock().unwrap_or_else(PoisonError::into_inner);
         let mut exporter = collector.take()?;
         exporter.set_resource(&resource(service));
-        Some(Self::new(service, Destination::Collector(exporter)))
+        Some(Self::new(
+            service,
+            Destination::Collector(Box::new(exporter)),
+        ))
     }
 
     /// An outlet to the API server at the other end of a channel, which stores the spans.
