@@ -201,6 +201,12 @@ impl Authenticator for PeerAuthenticator {
     }
 }
 
+/// The answer of the service `S`, or a refusal.
+type Answer<S> = Either<
+    <S as Service<Request<Body>>>::Future,
+    Ready<Result<Response<Body>, <S as Service<Request<Body>>>::Error>>,
+>;
+
 /// A service whose requests are authenticated.
 #[derive(Clone, Debug)]
 pub(crate) struct AuthenticationService<S> {
@@ -216,10 +222,7 @@ where
 {
     type Response = Response<Body>;
     type Error = S::Error;
-    type Future = Either<
-        Either<S::Future, Ready<Result<Response<Body>, S::Error>>>,
-        BoxFuture<'static, Result<Response<Body>, S::Error>>,
-    >;
+    type Future = Either<Answer<S>, BoxFuture<'static, Result<Response<Body>, S::Error>>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.service.poll_ready(context)
@@ -244,10 +247,7 @@ impl<S> AuthenticationService<S>
 where
     S: Service<Request<Body>, Response = Response<Body>>,
 {
-    fn authenticated(
-        &mut self,
-        mut request: Request<Body>,
-    ) -> Either<S::Future, Ready<Result<Response<Body>, S::Error>>> {
+    fn authenticated(&mut self, mut request: Request<Body>) -> Answer<S> {
         let peer = request.extensions().get().cloned();
         match self.authenticator.authenticate(peer, request.headers()) {
             Ok(context) => {

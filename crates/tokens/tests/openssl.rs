@@ -1,7 +1,6 @@
 //! Tokens and keys, judged by OpenSSL.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
-#![expect(clippy::disallowed_methods, reason = "tests are outside of the seam")]
 
 use std::{fs, path::Path, process::Command, time::Duration};
 
