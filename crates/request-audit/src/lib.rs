@@ -4,7 +4,7 @@
 //! selects the requests and how much is written of each; an [`AuditedRequest`] collects what
 //! becomes known of one, and makes a line of JSON for each of its stages. These are functions of
 //! values, without a clock and without I/O. What never reaches a line, whatever the policy says, is
-//! in [`redaction`].
+//! in [`redaction`]. An [`AuditLog`] writes lines to a file, which it rotates.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -12,6 +12,7 @@
 mod event;
 mod level;
 mod line;
+pub mod log;
 mod origin;
 pub mod policy;
 pub mod redaction;
@@ -19,5 +20,6 @@ pub mod redaction;
 pub use event::{AuditedRequest, ReceivedRequest, ResponseStatus};
 pub use level::{Level, Stage, StageSet};
 pub use line::MAX_LINE_BYTES;
+pub use log::{AuditLog, AuditMetrics, LogOptions, LogThread, OpenLogError};
 pub use origin::{AUDIT_ID_HEADER, audit_id, source_ips, user_agent};
 pub use policy::{Decision, Policy, PolicyError};
