@@ -28,7 +28,7 @@ const REASON: &str = "authorization.k8s.io/reason";
 /// The longest text that is written of a message or reason, in bytes.
 const MAX_TEXT: usize = 16 << 10;
 
-/// What is known of a request as it arrives, besides its attributes.
+/// The facts of an arriving request, besides its attributes.
 #[derive(Clone, Debug)]
 pub struct ReceivedRequest<'a> {
     /// The id, which the answer has in the header `Audit-Id`.
@@ -198,7 +198,8 @@ impl AuditedRequest {
     }
 
     /// The line of a stage, with its line end; `None` if the policy omits the stage. The line has
-    /// at most [`MAX_LINE_BYTES`]: an event that needs more has no bodies, and an annotation says so.
+    /// at most [`MAX_LINE_BYTES`]: an event that needs more has no bodies, and an annotation says
+    /// so.
     pub fn line(&self, stage: Stage, now: Timestamp) -> Option<Vec<u8>> {
         if self.decision.omit_stages.contains(stage) {
             return None;

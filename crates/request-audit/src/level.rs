@@ -10,7 +10,7 @@ pub enum Level {
     /// Nothing.
     #[default]
     None,
-    /// Who, when, what and with which result.
+    /// The sender, the time, the target and the result.
     Metadata,
     /// The body of a request for objects, too.
     Request,

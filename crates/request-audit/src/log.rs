@@ -198,7 +198,7 @@ impl<W: Write + Send> Sink for Output<W> {
     }
 }
 
-/// Whether lines are being lost, so that it is said once.
+/// The lines lost since the last write that succeeded, so that it is said once.
 #[derive(Debug, Default)]
 struct Losses {
     lines: usize,

@@ -8,7 +8,7 @@ use podplane_access::Attributes;
 use self::document::{GroupResources, PolicyDocument, Rule};
 use crate::level::{Level, StageSet};
 
-/// What is written about a request.
+/// The amount and the stages that are written about a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
     /// The amount.

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::level::Level;
 
-/// What stands for a removed value.
+/// The text in place of a removed value.
 pub const REDACTED: &str = "REDACTED";
 
 /// The objects whose bodies are never written, by group and resource. These are the objects for
@@ -77,8 +77,8 @@ fn is_secret_name(name: &str) -> bool {
     SECRET_PARAMETERS.iter().any(|part| name.contains(part))
 }
 
-/// True if a part of the text has the form of a JSON Web Token: three parts, the first of which is a
-/// JSON object in base64.
+/// True if a part of the text has the form of a JSON Web Token: three parts, the first of which is
+/// a JSON object in base64.
 fn holds_token(text: &str) -> bool {
     let is_of_token = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '=');
     let mut words = text.split(|c| !is_of_token(c));
