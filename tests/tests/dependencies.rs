@@ -264,7 +264,7 @@ fn is_allowed(expression: &str, allowed: &BTreeSet<&str>) -> bool {
 
 /// The processes and what they are made of, which reach the outside world through `podplane-host`
 /// alone (ADR 0037).
-const BEHIND_THE_SEAM: [&str; 13] = [
+const BEHIND_THE_SEAM: [&str; 15] = [
     "apiserver",
     "cloud",
     "cni",
@@ -273,8 +273,10 @@ const BEHIND_THE_SEAM: [&str; 13] = [
     "crates/client",
     "crates/cluster",
     "crates/pki",
+    "crates/request-audit",
     "crates/service-runtime",
     "crates/store",
+    "crates/tokens",
     "ipam-controller",
     "kubelet-sim",
     "scheduler",
