@@ -1,4 +1,4 @@
-//! ServiceAccounts, roles, bindings and certificate signing requests, which are only stored.
+//! ServiceAccounts, roles, bindings and certificate signing requests.
 
 use podplane_tests::kubectl::{Kubectl, KubectlCase};
 use serde_json::json;
@@ -192,5 +192,19 @@ fn requests(kubectl: &Kubectl) {
             "Pending"
         ]
     );
+    let approved = kubectl.run(&format!("certificate approve {name}")).ok();
+    assert_eq!(
+        approved,
+        format!("certificatesigningrequest.certificates.k8s.io/{name} approved\n")
+    );
+    let table = kubectl.run(&format!("get csr {name}")).ok();
+    assert_eq!(row(&table, &name).last(), Some(&"Approved"));
+    let refused = kubectl.run(&format!("certificate deny {name}")).failed(1);
+    assert!(refused.contains("is already Approved"), "{refused}");
+    kubectl.run(&format!("delete csr {name}")).ok();
+    kubectl.apply(&manifest.to_string());
+    kubectl.run(&format!("certificate deny {name}")).ok();
+    let table = kubectl.run(&format!("get csr {name}")).ok();
+    assert_eq!(row(&table, &name).last(), Some(&"Denied"));
     kubectl.run(&format!("delete csr {name}")).ok();
 }
