@@ -1,8 +1,6 @@
 //! Tokens of ServiceAccounts and certificates of nodes, as stock kubectl and OpenSSL get and judge
 //! them.
 
-#![expect(clippy::unwrap_used, reason = "a test")]
-
 use std::{path::Path, process::Command};
 
 use anyhow::Result;

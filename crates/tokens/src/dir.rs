@@ -200,6 +200,7 @@ fn write(path: &Path, key: &SigningKey) -> Result<(), KeyDirError> {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "a test")]
 mod tests {
     use std::{os::unix::fs::PermissionsExt as _, time::Duration};
 

@@ -1,6 +1,8 @@
 //! The corpus of inputs for the fuzz target `tokens`, run through the same body without a nightly
 //! compiler.
 
+#![expect(clippy::disallowed_methods, reason = "a test")]
+
 use std::{fs, path::Path};
 
 #[path = "../../../fuzz/bodies/tokens.rs"]

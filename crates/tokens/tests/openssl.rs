@@ -1,5 +1,6 @@
 //! Tokens and keys, judged by OpenSSL.
 
+#![expect(clippy::disallowed_methods, reason = "a test")]
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 use std::{fs, path::Path, process::Command, time::Duration};
