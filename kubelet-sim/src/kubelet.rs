@@ -264,7 +264,8 @@ async fn run_until(config: KubeletConfig, stop: CancellationToken) -> Result<(),
     let listener = Listener::published(&config.listen, config.address_file.as_deref()).await?;
     let listener = listener.allowing(config.allowed_hosts.clone());
     let mut tasks = Tasks::new(stop);
-    let (nodes_cache, nodes_driver) = reflector(client.all::<NodeObject>(), ListParams::default());
+    let (nodes_cache, nodes_driver) =
+        reflector(client.all::<NodeObject>(), node_list_params(&config));
     let (pods_cache, pods_driver) = indexed_reflector(
         client.all::<Pod>(),
         pod_list_params(&config.nodes),
@@ -384,6 +385,18 @@ fn allow_files(nodes: usize) {
     let current = Some(limit.maximum.map_or(needed, |maximum| needed.min(maximum)));
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current, ..limit }) {
         tracing::warn!(%error, needed, "failed to raise the limit of open files");
+    }
+}
+
+/// The nodes to watch: those of the kubelet, if that is one, since a node may read itself alone. For
+/// routes to the other nodes, all of them.
+fn node_list_params(config: &KubeletConfig) -> ListParams {
+    match &*config.nodes {
+        [only] if config.node_netns.is_none() => ListParams {
+            field_selector: format!("metadata.name={only}"),
+            ..ListParams::default()
+        },
+        _ => ListParams::default(),
     }
 }
 

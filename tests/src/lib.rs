@@ -20,6 +20,7 @@ pub mod machine;
 pub mod peers;
 pub mod plugins;
 pub mod programs;
+pub mod secure;
 pub mod service;
 pub mod wait;
 

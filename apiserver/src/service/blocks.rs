@@ -54,7 +54,7 @@ const GROUP: &str = "ipam.podplane.io";
 
 /// The rights that the methods need.
 pub(crate) const BLOCK_RULES: [MethodRule; 3] = [
-    MethodRule::Needs("ListBlocks", "list", GROUP, "blocks"),
+    MethodRule::ByMessage("ListBlocks"),
     MethodRule::ByMessage("AssignBlocks"),
     MethodRule::ByMessage("UpdateBlocks"),
 ];
@@ -65,17 +65,22 @@ impl BlockService for BlockRecords {
         &self,
         request: Request<ListBlocksRequest>,
     ) -> Result<Response<ListBlocksResponse>, Status> {
-        let authorized = Authorized::of(request.extensions()).map_err(status::of)?;
+        let right = list_right(&request.get_ref().node_name);
+        let authorized = self.authorize(&request, BTreeSet::new(), right).await?;
         let all = self.records.open(&authorized);
+        let ListBlocksRequest { node_name } = request.into_inner();
+        let is_asked = |node: &str| node_name.is_empty() || node_name == node;
         let (records, revision) = all.blocks.records().await.map_err(status::of)?;
         let mut blocks: Vec<_> = records
             .iter()
+            .filter(|found| is_asked(&found.node))
             .map(|found| (found.net, all.block(found)))
             .collect();
         blocks.extend(
             all.blocks
                 .reserved()
                 .iter()
+                .filter(|_| is_asked(""))
                 .map(|net| (*net, reserved(net))),
         );
         blocks.sort_by_key(|(net, _)| *net);
@@ -151,6 +156,11 @@ type BlockRight = (
     &'static str,
     String,
 );
+
+/// The right to list the records of a node, or of all.
+fn list_right(node: &str) -> BlockRight {
+    ("list", GROUP, "blocks", "", node.to_owned())
+}
 
 /// The right to assign blocks to a node.
 fn assignment_right(node: &str) -> BlockRight {

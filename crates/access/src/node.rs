@@ -44,7 +44,7 @@ pub fn authorize(attributes: &Attributes<'_>, relations: &impl Relations) -> Dec
             ("", "pods") => return request.authorize_pod(target),
             ("", "serviceaccounts") => return request.authorize_token(target),
             ("coordination.k8s.io", "leases") => return request.authorize_lease(target),
-            ("ipam.podplane.io", "blocks") => return request.authorize_hold(target),
+            ("ipam.podplane.io", "blocks") => return request.authorize_block(target),
             _ => (),
         }
     }
@@ -157,13 +157,17 @@ impl<R: Relations> NodeRequest<'_, R> {
         Decision::allow("")
     }
 
-    /// A node says which addresses of its own blocks its sandboxes may use.
-    fn authorize_hold(&self, target: &ResourceTarget<'_>) -> Decision {
-        if (self.verb, target.subresource) != ("update", "hold") {
-            return Decision::no_opinion("can only take and end holds of blocks");
+    /// A node reads the records of its own blocks, and says which of their addresses its sandboxes
+    /// may use.
+    fn authorize_block(&self, target: &ResourceTarget<'_>) -> Decision {
+        if !matches!(
+            (self.verb, target.subresource),
+            ("list", "") | ("update", "hold")
+        ) {
+            return Decision::no_opinion("can only list blocks, and take and end holds of them");
         }
         if target.name != self.node {
-            return Decision::no_opinion("can only hold its own blocks");
+            return Decision::no_opinion("can only list and hold its own blocks");
         }
         Decision::allow("")
     }

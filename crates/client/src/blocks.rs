@@ -40,7 +40,17 @@ impl BlocksClient {
     ///
     /// Those of the connection.
     pub async fn list(&self) -> Result<BlockList, ApiError> {
-        let request = self.calls.request(ListBlocksRequest {});
+        self.list_of("").await
+    }
+
+    /// Lists the records of a node; of all, if its name is empty.
+    ///
+    /// # Errors
+    ///
+    /// Those of the connection.
+    pub async fn list_of(&self, node: &str) -> Result<BlockList, ApiError> {
+        let node_name = node.to_owned();
+        let request = self.calls.request(ListBlocksRequest { node_name });
         let listed = self.service().list_blocks(request).await.map_err(refused)?;
         let listed = listed.into_inner();
         Ok(BlockList {

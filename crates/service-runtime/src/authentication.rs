@@ -10,7 +10,6 @@ pub use impersonation::{Impersonated, Impersonation};
 
 use std::{
     fmt,
-    future::{Ready, ready},
     sync::Arc,
     task::{Context, Poll},
 };
@@ -32,6 +31,7 @@ use crate::{
     boundary::{failure, is_grpc},
     identity::{AUTHENTICATED, Identity, MASTERS},
     peer::Peer,
+    refusal,
 };
 
 /// The user of a connection to a unix socket from a process of the server's own user, or of root.
@@ -201,10 +201,10 @@ impl Authenticator for PeerAuthenticator {
     }
 }
 
-/// The answer of the service `S`, or a refusal.
+/// The answer of the service `S`, at once or after a wait, or a refusal.
 type Answer<S> = Either<
     <S as Service<Request<Body>>>::Future,
-    Ready<Result<Response<Body>, <S as Service<Request<Body>>>::Error>>,
+    BoxFuture<'static, Result<Response<Body>, <S as Service<Request<Body>>>::Error>>,
 >;
 
 /// A service whose requests are authenticated.
@@ -222,7 +222,7 @@ where
 {
     type Response = Response<Body>;
     type Error = S::Error;
-    type Future = Either<Answer<S>, BoxFuture<'static, Result<Response<Body>, S::Error>>>;
+    type Future = Answer<S>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.service.poll_ready(context)
@@ -230,7 +230,7 @@ where
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let Some(ready) = self.authenticator.ready(request.headers()) else {
-            return Either::Left(self.authenticated(request));
+            return self.authenticated(request);
         };
         // The clone takes the place of the service that `poll_ready` has made ready.
         let fresh = self.clone();
@@ -257,7 +257,9 @@ where
             }
             Err(refusal) => {
                 let is_grpc = is_grpc(request.headers());
-                Either::Right(ready(Ok(refusal.response(is_grpc))))
+                let refusal = refusal.response(is_grpc);
+                let body = request.into_body();
+                Either::Right(async { Ok(refusal::after_body(body, refusal).await) }.boxed())
             }
         }
     }

@@ -16,6 +16,8 @@ use tonic::{
     },
 };
 
+use crate::refusal;
+
 /// Decides about requests.
 pub trait RequestGate: fmt::Debug + Send + Sync {
     /// Judges a request without its body. The request's extensions have its
@@ -61,7 +63,7 @@ where
         async move {
             match judged.await {
                 Ok(parts) => service.call(Request::from_parts(parts, body)).await,
-                Err(refusal) => Ok(refusal),
+                Err(refusal) => Ok(refusal::after_body(body, refusal).await),
             }
         }
         .boxed()

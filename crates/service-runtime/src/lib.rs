@@ -25,6 +25,7 @@ pub mod trace;
 mod health;
 mod probes;
 mod reflection;
+mod refusal;
 mod usage;
 
 pub use podplane_access::identity;

@@ -132,10 +132,16 @@ impl HoldWorker {
 
     /// The blocks of removed Nodes of this kubelet that instances here hold, or may hold.
     async fn list_held(&self) -> Result<BTreeSet<HeldBlock>, ApiError> {
-        let Some(any) = self.nodes.values().next() else {
+        let mut nodes = self.nodes.values();
+        let Some(any) = nodes.next() else {
             return Ok(BTreeSet::new());
         };
-        let listed = answered(any.client.blocks().list()).await?;
+        // A node may read its own records alone.
+        let of = match nodes.next() {
+            None => any.name(),
+            Some(_) => "",
+        };
+        let listed = answered(any.client.blocks().list_of(of)).await?;
         let is_ours = |block: &Recorded| {
             let (node, hold) = (self.nodes.get(&block.node_name)?, block.hold.as_ref()?);
             let instance = hold.instance.as_str();

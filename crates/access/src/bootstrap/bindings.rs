@@ -30,7 +30,7 @@ const fn bound(role: &'static str, subjects: &'static [SubjectData]) -> BindingD
     }
 }
 
-pub(super) const BINDINGS: [BindingData; 16] = [
+pub(super) const BINDINGS: [BindingData; 20] = [
     bound("cluster-admin", &[Group(identity::MASTERS)]),
     bound("system:discovery", &[Group(identity::AUTHENTICATED)]),
     bound("system:basic-user", &[Group(identity::AUTHENTICATED)]),
@@ -65,6 +65,19 @@ pub(super) const BINDINGS: [BindingData; 16] = [
     bound(
         "system:controller:service-account-controller",
         &[ServiceAccount("service-account-controller")],
+    ),
+    bound("system:podplane:scheduler", &[User(identity::SCHEDULER)]),
+    bound(
+        "system:podplane:controller-manager",
+        &[User(identity::CONTROLLER_MANAGER)],
+    ),
+    bound(
+        "system:podplane:ipam-controller",
+        &[User("system:podplane:ipam-controller")],
+    ),
+    bound(
+        "system:podplane:route-agent",
+        &[User("system:podplane:route-agent")],
     ),
     // By these, nodes join and renew their certificates; the reference's installers make them.
     BindingData {

@@ -150,7 +150,15 @@ const EVENTS: RuleData = on("create patch update", "core events.k8s.io", "events
 const TOKEN_REVIEWS: RuleData = on("create", AUTHENTICATION, "tokenreviews");
 const ACCESS_REVIEWS: RuleData = on("create", AUTHORIZATION, "subjectaccessreviews");
 
-const NODE_RULES: [RuleData; 14] = [
+/// What every process of podplane writes besides objects: the spans of pods' journeys.
+const SPANS: RuleData = on("create", "trace.podplane.io", "spans");
+/// Kubernetes elects by Leases of other names.
+const fn lease(name: &'static str) -> RuleData {
+    on("get update", COORDINATION, "leases").named(name)
+}
+
+const NODE_RULES: [RuleData; 15] = [
+    SPANS,
     TOKEN_REVIEWS,
     on(
         "create",
@@ -183,7 +191,7 @@ pub(super) fn node_rules() -> Vec<PolicyRule> {
 const WORKLOADS: &str = "daemonsets deployments deployments/scale replicasets replicasets/scale \
                          statefulsets";
 
-pub(super) const ROLES: [RoleData; 29] = [
+pub(super) const ROLES: [RoleData; 33] = [
     role("cluster-admin", &[on("*", "*", "*"), at("*", "*")]),
     aggregated("admin", None),
     aggregated("edit", Some("admin")),
@@ -437,5 +445,49 @@ pub(super) const ROLES: [RoleData; 29] = [
     role(
         "system:controller:service-account-controller",
         &[on("create", "core", "serviceaccounts"), EVENTS],
+    ),
+    // What podplane's own processes need besides.
+    role(
+        "system:podplane:scheduler",
+        &[lease("podplane-scheduler"), SPANS],
+    ),
+    role(
+        "system:podplane:controller-manager",
+        &[
+            SPANS,
+            on("create", "core", "pods"),
+            on("create", "apps", "replicasets"),
+            // As Kubernetes' garbage collector has it: owners and owned objects of every kind. It is
+            // the right to the election's Lease, and to all status, too.
+            on("delete get update", "*", "*"),
+            on("approve", CERTIFICATES, "signers")
+                .named("kubernetes.io/kube-apiserver-client-kubelet"),
+            on("sign", CERTIFICATES, "signers").named(
+                "kubernetes.io/kube-apiserver-client kubernetes.io/kube-apiserver-client-kubelet \
+                 kubernetes.io/kubelet-serving",
+            ),
+        ],
+    ),
+    role(
+        "system:podplane:ipam-controller",
+        &[
+            EVENTS,
+            SPANS,
+            on("create", COORDINATION, "leases"),
+            lease("podplane-ipam-controller"),
+            on(READ, "core", "nodes pods"),
+            on("update", "core", "nodes nodes/podcidrs nodes/status"),
+            on("delete", "core", "pods"),
+            on("list update", "ipam.podplane.io", "blocks"),
+            on(
+                "create get list update watch",
+                "networking.k8s.io",
+                "clustercidrs",
+            ),
+        ],
+    ),
+    role(
+        "system:podplane:route-agent",
+        &[on("list watch", "core", "nodes")],
     ),
 ];

@@ -8,7 +8,10 @@ use podplane_client::Channel;
 use podplane_client::endpoint;
 use podplane_proto::{
     codec,
-    ipam::{BlockUpdate, HoldChange, UpdateBlocksRequest, block_update, hold_change::Action},
+    ipam::{
+        BlockUpdate, HoldChange, ListBlocksRequest, UpdateBlocksRequest, block_update,
+        hold_change::Action,
+    },
     store::BackupRequest,
     trace::GetPodTraceRequest,
     wire::{
@@ -157,7 +160,7 @@ fn own_message(call: &Call) -> Option<(String, Vec<u8>)> {
         }
         ("list", "blocks", "") => (
             "/podplane.ipam.v1.BlockService/ListBlocks".to_owned(),
-            Vec::new(),
+            ListBlocksRequest { node_name: name }.encode_to_vec(),
         ),
         ("update" | "delete", "blocks", part) => {
             let action = match call.verb {

@@ -1,0 +1,129 @@
+//! A whole cluster of single processes, each with a certificate and the rights of its own.
+
+use std::{fs, path::Path, process::Stdio};
+
+use anyhow::Result;
+use podplane_tests::{
+    eventually,
+    peers::require,
+    programs::{bin_dir, podplane},
+    secure::SecureApiserver,
+};
+use serde_json::Value;
+
+const ALLOCATE: [&str; 2] = ["--allocate-node-cidrs=true", "--cluster-cidr=10.244.0.0/16"];
+const NODES: [&str; 2] = ["n1", "n2"];
+
+/// A CRI server, which is no client; killed when it is dropped.
+struct Cri(std::process::Child);
+
+impl Cri {
+    fn start(node: &str, dir: &Path) -> Result<Self> {
+        let nodes_dir = dir.join("nodes");
+        fs::create_dir_all(nodes_dir.join(node))?;
+        let mut cri = podplane(["cri", "--node", node, "--network", "ledger"]);
+        cri.arg("--nodes-dir").arg(&nodes_dir);
+        cri.arg("--cni-bin-dir").arg(bin_dir().canonicalize()?);
+        cri.arg("--netns-dir").arg(dir.join("netns"));
+        let log = fs::File::create(dir.join(format!("cri-{node}.log")))?;
+        Ok(Self(cri.stdout(Stdio::null()).stderr(log).spawn()?))
+    }
+}
+
+impl Drop for Cri {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_process_works_with_the_rights_of_its_own_certificate() -> Result<()> {
+    let version = std::process::Command::new("kubectl")
+        .arg("version")
+        .output();
+    if !require(
+        "kubectl",
+        version.is_ok(),
+        "put kubectl into a directory of PATH",
+    ) {
+        return Ok(());
+    }
+    let secure = SecureApiserver::start(&["--authorization-mode=Node,RBAC"]).await?;
+    let dir = secure.path("");
+    let _ipam = secure
+        .service("ipam-controller", "ipam-controller", &ALLOCATE)
+        .await?;
+    let _controllers = secure
+        .service("controller-manager", "controller-manager", &[])
+        .await?;
+    let _scheduler = secure.service("scheduler", "scheduler", &[]).await?;
+    let nodes_dir = secure.text("nodes");
+    let mut running = Vec::new();
+    for node in NODES {
+        secure.issue(&format!("node/{node}"));
+        let cri = Cri::start(node, &dir)?;
+        let flags = ["--node", node, "--nodes-dir", &nodes_dir];
+        let name = format!("node-{node}");
+        running.push((cri, secure.service("kubelet", &name, &flags).await?));
+    }
+
+    let admin = secure.kubectl("admin")?;
+    admin("create deployment web --image=registry.k8s.io/pause --replicas=4").ok();
+    let ready = || async {
+        let shown = admin("get deployment web -o jsonpath={.status.readyReplicas}");
+        shown.stdout
+    };
+    eventually("four pods are ready", ready, |ready| ready == "4").await;
+    let nodes: Value = serde_json::from_str(&admin("get nodes -o json").ok())?;
+    for node in nodes["items"].as_array().into_iter().flatten() {
+        assert!(node["spec"]["podCIDR"].is_string(), "{node}");
+    }
+    admin("scale deployment web --replicas=0").ok();
+    let left = || async { admin("get pods -o name").stdout };
+    eventually("no pod is left", left, String::is_empty).await;
+
+    // Nobody was refused anything on the way.
+    for file in fs::read_dir(&dir)? {
+        let path = file?.path();
+        if path.extension().is_some_and(|extension| extension == "log") {
+            let log = fs::read_to_string(&path)?;
+            let refused = log.lines().find(|line| line.contains("is forbidden"));
+            assert_eq!(refused, None, "{}", path.display());
+        }
+    }
+    // And each is refused what is not its own.
+    for (name, args, may) in [
+        ("node-n1", "get node n1", true),
+        ("node-n1", "get node n2", false),
+        ("node-n1", "get nodes", false),
+        ("node-n1", "delete node n1", false),
+        ("node-n1", "get pods -A", false),
+        (
+            "node-n1",
+            "label node n1 node-restriction.kubernetes.io/pool=a",
+            false,
+        ),
+        ("node-n1", "label node n2 a=b", false),
+        ("scheduler", "get nodes", true),
+        ("scheduler", "label node n1 a=b", false),
+        ("ipam-controller", "get deployments", false),
+        (
+            "ipam-controller",
+            "create clusterrolebinding a --clusterrole=cluster-admin --user=a",
+            false,
+        ),
+        (
+            "controller-manager",
+            "create clusterrolebinding a --clusterrole=cluster-admin --user=a",
+            false,
+        ),
+        ("route-agent", "get nodes", true),
+        ("route-agent", "get pods", false),
+    ] {
+        let said = secure.kubectl(name)?(args);
+        let refused = said.code != Some(0) && said.stderr.contains("forbidden");
+        assert_eq!(!refused, may, "{name}: {args}: {said:?}");
+    }
+    Ok(())
+}
