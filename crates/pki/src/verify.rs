@@ -126,7 +126,11 @@ fn rejected(error: &webpki::Error) -> RejectedPeer {
         Error::UnknownIssuer => RejectedPeer::UnknownAuthority,
         Error::RequiredEkuNotFoundContext(_) => RejectedPeer::Usage,
         // Whoever copied the authority's name has not its key.
-        Error::InvalidSignatureForPublicKey => RejectedPeer::UnknownAuthority,
+        Error::InvalidSignatureForPublicKey
+        | Error::UnsupportedSignatureAlgorithmContext(_)
+        | Error::UnsupportedSignatureAlgorithmForPublicKeyContext(_) => {
+            RejectedPeer::UnknownAuthority
+        }
         other => RejectedPeer::Malformed(other.to_string()),
     }
 }

@@ -71,6 +71,10 @@ impl Call {
         if needs_name && self.name.is_empty() {
             return None;
         }
+        // The records of one node; there are no blocks over REST.
+        if (self.verb, self.resource) == ("list", "blocks") && !self.name.is_empty() {
+            return None;
+        }
         let object = json!({"metadata": {"uid": NO_UID}});
         let (method, body) = match self.verb {
             "get" | "list" | "watch" => (Method::GET, Value::Null),
@@ -134,7 +138,7 @@ async fn every_call_of_the_table_has_its_answer_over_rest() {
 }
 
 /// The numbers of calls asked and skipped.
-const COUNTS_OF_REST: (usize, usize) = (310, 27);
+const COUNTS_OF_REST: (usize, usize) = (313, 29);
 
 #[tokio::test]
 async fn every_call_of_the_table_has_its_reason_in_a_review() {
