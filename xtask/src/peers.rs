@@ -21,6 +21,10 @@ const PACKAGES: &[Package] = &[
         file: "/usr/lib/cni/host-local",
     },
     Package {
+        name: "curl",
+        file: "/usr/bin/curl",
+    },
+    Package {
         name: "docker-compose",
         file: "/usr/bin/docker-compose",
     },

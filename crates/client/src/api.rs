@@ -47,7 +47,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`EndpointError::Tls`] if the endpoint's TLS material is invalid.
+    /// [`EndpointError::MissingAuthority`] for an `https://` address without authorities, and
+    /// [`EndpointError::TokenWithoutTls`] for a token that would be sent in the clear.
     pub fn connect(endpoint: &Endpoint) -> Result<Self, EndpointError> {
         endpoint::channel(endpoint).map(Self::new)
     }
