@@ -164,11 +164,7 @@ impl Gate {
 impl Rules {
     /// Waits until the state has every acknowledged write.
     async fn settled(&self) -> Result<(), ApiError> {
-        let acknowledged = self.engine.acknowledged();
-        match self.position.current().number() < acknowledged {
-            true => self.position.reached(acknowledged).await,
-            false => Ok(()),
-        }
+        self.position.reached(self.engine.acknowledged()).await
     }
 }
 

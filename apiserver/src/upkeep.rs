@@ -164,9 +164,9 @@ impl Upkeep {
         .map(drop)
     }
 
-    /// Creates the default accounts of namespaces that have none, in case a version without accounts
-    /// wrote the store. Only a failure is logged, so that a server whose disk is full still starts;
-    /// the controller-manager tries again.
+    /// Creates the default accounts of namespaces that have none, in case a version without
+    /// accounts wrote the store. Only a failure is logged, so that a server whose disk is full
+    /// still starts; the controller-manager tries again.
     pub(crate) async fn create_default_accounts(&self) {
         let create = |namespace: ObjectKey| async move {
             let account = default_account(&namespace.name);

@@ -388,8 +388,8 @@ fn allow_files(nodes: usize) {
     }
 }
 
-/// The nodes to watch: those of the kubelet, if that is one, since a node may read itself alone. For
-/// routes to the other nodes, all of them.
+/// The nodes to watch: those of the kubelet, if that is one, since a node may read itself alone.
+/// For routes to the other nodes, all of them.
 fn node_list_params(config: &KubeletConfig) -> ListParams {
     match &*config.nodes {
         [only] if config.node_netns.is_none() => ListParams {

@@ -38,6 +38,21 @@ pub fn root() -> bool {
     )
 }
 
+/// A program in a directory of `PATH`.
+///
+/// # Panics
+///
+/// See [`require`].
+pub fn program(name: &str) -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let present = env::split_paths(&path).any(|dir| dir.join(name).exists());
+    require(
+        name,
+        present,
+        &format!("put {name} into a directory of PATH"),
+    )
+}
+
 /// Python with nothing but its own library.
 ///
 /// # Panics

@@ -43,7 +43,8 @@ impl SecureApiserver {
         Ok(Self { dir, apiserver })
     }
 
-    /// Issues a certificate of `podplane certs issue`, such as `node/n1`, which is in `node-n1.pem`.
+    /// Issues a certificate of `podplane certs issue`, such as `node/n1`, which is in
+    /// `node-n1.pem`.
     pub fn issue(&self, whom: &str) {
         let pki = self.text("pki");
         finish(&mut podplane(["certs", "issue", whom, "--dir", &pki])).ok();

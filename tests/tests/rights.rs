@@ -4,8 +4,7 @@ use std::{fs, path::Path, process::Stdio};
 
 use anyhow::Result;
 use podplane_tests::{
-    eventually,
-    peers::require,
+    eventually, peers,
     programs::{bin_dir, podplane},
     secure::SecureApiserver,
 };
@@ -39,14 +38,7 @@ impl Drop for Cri {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_process_works_with_the_rights_of_its_own_certificate() -> Result<()> {
-    let version = std::process::Command::new("kubectl")
-        .arg("version")
-        .output();
-    if !require(
-        "kubectl",
-        version.is_ok(),
-        "put kubectl into a directory of PATH",
-    ) {
+    if !peers::program("kubectl") {
         return Ok(());
     }
     let secure = SecureApiserver::start(&["--authorization-mode=Node,RBAC"]).await?;

@@ -10,8 +10,7 @@ use std::{
 
 use anyhow::Result;
 use podplane_tests::{
-    eventually,
-    peers::require,
+    eventually, peers,
     programs::{finish, podplane},
     secure::SecureApiserver,
 };
@@ -38,18 +37,6 @@ commonName = supplied
 [client]
 extendedKeyUsage = clientAuth
 ";
-
-fn has(program: &str) -> bool {
-    let version = Command::new(program)
-        .arg(match program {
-            "kubectl" | "openssl" => "version",
-            _ => "--version",
-        })
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
-    require(program, version.is_ok(), &format!("install {program}"))
-}
 
 /// Runs openssl in the directory of an API server.
 fn openssl(secure: &SecureApiserver, args: &str) {
@@ -79,7 +66,7 @@ fn whoami(secure: &SecureApiserver, certificate: Option<PathBuf>) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn curl_is_known_by_its_certificate_or_told_why_not() -> Result<()> {
-    if !has("curl") || !has("openssl") {
+    if !peers::program("curl") || !peers::program("openssl") {
         return Ok(());
     }
     let secure = SecureApiserver::start(&[]).await?;
@@ -153,7 +140,7 @@ async fn curl_is_known_by_its_certificate_or_told_why_not() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn openssl_gets_only_suites_with_forward_secrecy() -> Result<()> {
-    if !has("openssl") {
+    if !peers::program("openssl") {
         return Ok(());
     }
     let secure = SecureApiserver::start(&[]).await?;
@@ -191,7 +178,7 @@ async fn openssl_gets_only_suites_with_forward_secrecy() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn processes_kubectl_and_podplane_work_with_certificates() -> Result<()> {
-    if !has("kubectl") {
+    if !peers::program("kubectl") {
         return Ok(());
     }
     let secure = SecureApiserver::start(&[]).await?;

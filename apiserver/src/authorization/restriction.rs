@@ -129,8 +129,8 @@ impl NodeRestriction {
             .await
     }
 
-    /// Refuses a write of an object that a node may not do. Whoever is not a node may write anything
-    /// here.
+    /// Refuses a write of an object that a node may not do. Whoever is not a node may write
+    /// anything here.
     async fn judged<K: Object>(
         &self,
         by: &Identity,

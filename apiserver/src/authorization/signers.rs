@@ -18,8 +18,8 @@ use crate::{
     registry::{ObjectPart, Operation},
 };
 
-/// The check of the rights to a signer: the verbs `approve` and `sign` on the resource `signers`, by
-/// the signer's name or by `DOMAIN/*`.
+/// The check of the rights to a signer: the verbs `approve` and `sign` on the resource `signers`,
+/// by the signer's name or by `DOMAIN/*`.
 #[derive(Debug)]
 pub(crate) struct SignerCheck(Gate);
 

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 
 use podplane_api::{core::Pod, pod_ips};
 
-/// The facts about other objects that the node authorizer and NodeRestriction ask for. An implementation
-/// answers from a cache; what a write depends on is judged again where it is committed.
+/// The facts about other objects that the node authorizer and NodeRestriction ask for. An
+/// implementation answers from a cache; what a write depends on is judged again where it is
+/// committed.
 pub trait Relations {
     /// The pod, if it exists.
     fn pod(&self, namespace: &str, name: &str) -> Option<PodRelation>;

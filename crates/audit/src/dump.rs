@@ -216,8 +216,8 @@ impl DumpCollector {
     }
 
     /// Creates a collector that passes each Node, Pod, PriorityClass, ReplicaSet and Service on as
-    /// a whole, with its kind, and keeps nothing. An item of a list without kinds is a Pod if it has
-    /// containers, else a Node. A dump has at least one of these two.
+    /// a whole, with its kind, and keeps nothing. An item of a list without kinds is a Pod if it
+    /// has containers, else a Node. A dump has at least one of these two.
     #[must_use]
     pub fn passing(sink: impl FnMut(&str, WholeObject<'_>) + 'static) -> Self {
         let mut dump = Dump::new(DumpScope::Objects);

@@ -142,9 +142,9 @@ fn invalid(why: &str) -> PkiError {
 }
 
 impl Authority {
-    /// Answers a request with a certificate, in PEM: for its key, its subject and its names, and for
-    /// these usages. Extensions that it asks for otherwise are ignored. The certificate ends with
-    /// that of the authority at the latest.
+    /// Answers a request with a certificate, in PEM: for its key, its subject and its names, and
+    /// for these usages. Extensions that it asks for otherwise are ignored. The certificate ends
+    /// with that of the authority at the latest.
     ///
     /// # Errors
     ///

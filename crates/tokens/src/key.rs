@@ -88,8 +88,8 @@ impl SigningKey {
         Ok(Self { id, pkcs8, point })
     }
 
-    /// Its identity, the `kid` of the tokens that it signs: the SHA-256 of the public key in DER, in
-    /// base64url, as in Kubernetes.
+    /// Its identity, the `kid` of the tokens that it signs: the SHA-256 of the public key in DER,
+    /// in base64url, as in Kubernetes.
     pub fn id(&self) -> &str {
         &self.id
     }

@@ -2,8 +2,8 @@
 //! and the keys that sign them.
 //!
 //! [`KeyRing`] signs and verifies; it is a function of its keys and the time that it is given.
-//! [`KeyDir`] is the only module that touches files. A verified token says what was true when it was
-//! issued: that its ServiceAccount, pod and node still exist is for the caller to check.
+//! [`KeyDir`] is the only module that touches files. A verified token says what was true when it
+//! was issued: that its ServiceAccount, pod and node still exist is for the caller to check.
 //!
 //! Neither tokens nor private keys appear in `Debug` output or errors.
 

@@ -1,7 +1,7 @@
 //! The cryptography of `jsonwebtoken` by `ring`, the library that TLS and certificates use too.
 //!
-//! `jsonwebtoken` takes its cryptography from a provider of the whole process. No other crate of the
-//! tree uses it; `deny.toml` keeps that so.
+//! `jsonwebtoken` takes its cryptography from a provider of the whole process. No other crate of
+//! the tree uses it; `deny.toml` keeps that so.
 
 use jsonwebtoken::{
     Algorithm, AlgorithmFamily, DecodingKey, EncodingKey,

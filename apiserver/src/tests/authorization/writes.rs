@@ -12,7 +12,8 @@ use super::{table::call_grpc, *};
 
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 
-/// The refusal of a write by its content: its message does not say that the user cannot do the verb.
+/// The refusal of a write by its content: its message does not say that the user cannot do the
+/// verb.
 fn is_restricted(answer: &HttpAnswer) -> bool {
     answer.code == 403 && !is_refused(answer)
 }

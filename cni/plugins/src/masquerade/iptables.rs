@@ -67,8 +67,8 @@ pub(crate) fn restore(program: &str, commands: &str) -> Result<(), CniError> {
 /// and nothing is left behind.
 ///
 /// Without it, two processes could both find a rule missing and both make it: `iptables-restore` of
-/// the variant for nftables, if the rules have changed while it runs, forgives a `-N` of a chain that
-/// exists by then. On failure work goes on without the lock: a duplicate has no effect.
+/// the variant for nftables, if the rules have changed while it runs, forgives a `-N` of a chain
+/// that exists by then. On failure work goes on without the lock: a duplicate has no effect.
 pub(crate) fn lock_shared_rules() -> Option<File> {
     let namespace = File::open("/proc/thread-self/ns/net").ok()?;
     let locked = retry_on_intr(|| flock(&namespace, FlockOperation::LockExclusive));

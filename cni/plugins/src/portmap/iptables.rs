@@ -113,16 +113,16 @@ pub(super) fn forward(
     Ok(())
 }
 
-/// The commands that make the missing chains and rules of all containers, given the present rules as
-/// `-S` shows them.
+/// The commands that make the missing chains and rules of all containers, given the present rules
+/// as `-S` shows them.
 fn shared_rules(config: &PortmapConfig, present: &str) -> String {
     let mut commands = String::new();
     let absent = |line: String, command: String| {
         let is_present = present.lines().any(|other| other == line);
         if is_present { String::new() } else { command }
     };
-    // Only what is missing: other containers use the rest, maybe with another mark. `:NAME` would not do: it empties a chain that another process has made
-    // since.
+    // Only what is missing: other containers use the rest, maybe with another mark. `:NAME` would
+    // not do: it empties a chain that another process has made since.
     let chain = |name: &str| absent(format!("-N {name}"), format!("-N {name}\n"));
     let rule = |place: &str, chain: &str, rule: &str| {
         let line = format!("-A {chain} {rule}");

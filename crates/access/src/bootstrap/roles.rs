@@ -457,8 +457,8 @@ pub(super) const ROLES: [RoleData; 33] = [
             SPANS,
             on("create", "core", "pods"),
             on("create", "apps", "replicasets"),
-            // As Kubernetes' garbage collector has it: owners and owned objects of every kind. It is
-            // the right to the election's Lease, and to all status, too.
+            // As Kubernetes' garbage collector has it: owners and owned objects of every kind. It
+            // is the right to the election's Lease, and to all status, too.
             on("delete get update", "*", "*"),
             on("approve", CERTIFICATES, "signers")
                 .named("kubernetes.io/kube-apiserver-client-kubelet"),
