@@ -4,11 +4,12 @@
 mod account_flags;
 mod accounts;
 mod flags;
+mod own_certificates;
 mod tls;
 mod tokens;
 
 pub use account_flags::AccountTokenFlags;
-pub use flags::{AuthenticationFlags, AuthenticationMode};
+pub use flags::{AuthenticationFlags, AuthenticationMode, AuthenticationModeFlag};
 pub use tls::TlsFlags;
 pub use tokens::TokenFileError;
 
@@ -24,6 +25,10 @@ use podplane_service_runtime::{
     peer::Peer,
 };
 
+pub(crate) use self::{
+    own_certificates::{Kubeconfig, OwnCertificates},
+    tls::secure,
+};
 pub(crate) use accounts::{AccountTokens, TokenBinding, TokenObjects};
 pub(crate) use tokens::TokenFile;
 

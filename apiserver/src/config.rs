@@ -5,7 +5,9 @@ use podplane_api::{Quantity, pod_ips::PodIpFlags, quantity::units};
 use podplane_ipam::{Compat, ServiceRanges, parse_cidr};
 use podplane_service_runtime::{boundary::AllowedHosts, server::Listen};
 
-use crate::{AccountTokenFlags, AuthenticationFlags, AuthorizationFlags, TlsFlags};
+use crate::{
+    AccountTokenFlags, AuthenticationFlags, AuthenticationModeFlag, AuthorizationFlags, TlsFlags,
+};
 
 /// The configuration of the API server.
 #[derive(Clone, Debug, clap::Args)]
@@ -110,8 +112,7 @@ pub struct ApiserverConfig {
     pub bounds: HistoryBounds,
 }
 
-/// The flags that `podplane up` and `podplane restart` take too, and pass on as they are. Each has
-/// one value.
+/// The flags of holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::Args)]
 pub struct HoldFlags {
     /// End the hold on a deleted node's pod CIDR when the node has been silent for this long, such
@@ -128,6 +129,15 @@ pub struct HoldFlags {
         value_parser = release_after
     )]
     pub release_after: Duration,
+}
+
+/// The flags of which `podplane up` takes each by its own name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::Args)]
+pub struct ClusterFlags {
+    #[command(flatten)]
+    pub authentication: AuthenticationModeFlag,
+    #[command(flatten)]
+    pub holds: HoldFlags,
 }
 
 /// The bounds of history and events: what may be forgotten.

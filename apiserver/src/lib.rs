@@ -31,15 +31,17 @@ mod registry;
 mod rest;
 mod server;
 mod service;
+mod sockets;
 mod storage;
 #[cfg(test)]
 mod tests;
 mod upkeep;
 
 pub use authentication::{
-    AccountTokenFlags, AuthenticationFlags, AuthenticationMode, TlsFlags, TokenFileError,
+    AccountTokenFlags, AuthenticationFlags, AuthenticationMode, AuthenticationModeFlag, TlsFlags,
+    TokenFileError,
 };
 pub use authorization::{AuthorizationFlags, AuthorizationMode};
-pub use config::{ApiserverConfig, HistoryBounds, HoldFlags, StoreKind};
+pub use config::{ApiserverConfig, ClusterFlags, HistoryBounds, HoldFlags, StoreKind};
 pub use server::{ApiserverRunError, run};
 pub use storage::check as check_item;

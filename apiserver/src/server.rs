@@ -18,6 +18,7 @@ use podplane_api::{
     scheduling::PriorityClass,
     strategy::Strategy,
 };
+use podplane_pki::PkiError;
 use podplane_proto::{
     DESCRIPTORS, authentication::authentication_service_server::AuthenticationServiceServer,
     error::ApiError, ipam::block_service_server::BlockServiceServer,
@@ -25,6 +26,7 @@ use podplane_proto::{
 };
 use podplane_service_runtime::{
     Process, Services, Tasks,
+    gate::RequestGate,
     server::{Listen, Listener, ServeError},
     tasks::{TaskEnd, TaskError},
     tls::TlsError,
@@ -41,7 +43,7 @@ use crate::{
         Admission, BlockPolicy, DefaultAccounts, Fences, MutatingAdmission, NodeBlockAdmission,
         PodAccount, PodAdmission, PodIpRules, PodPriority, SingleDefaultClass, WriteCheck,
     },
-    authentication::{AccountTokens, RequestAuthenticator, TokenObjects},
+    authentication::{AccountTokens, OwnCertificates, RequestAuthenticator, TokenObjects},
     authorization::{
         Gate, Gated, GrantCheck, NodeRestriction, RequestJudge, ServiceRule, SignerCheck,
         aggregation, defaults,
@@ -64,6 +66,7 @@ use crate::{
         NarrowMethods, Records, STORE_RULES, SelfReviews, SpanCollector, Traces,
         of_certificate_requests, of_nodes, of_pods,
     },
+    sockets::SocketFlags,
     upkeep::{Upkeep, UpkeepKind},
 };
 
@@ -92,6 +95,14 @@ pub enum ApiserverRunError {
     /// Client certificates would have no effect.
     #[error("--client-ca-file needs --authentication=credentials")]
     UnusedClientCa,
+    /// Nothing proves who the server is.
+    #[error(
+        "no certificate for the server: give --data-dir, where it makes its own, or --tls-cert-file and --tls-private-key-file; or choose --authentication=none"
+    )]
+    NoCertificates,
+    /// The server's own certificates, or its kubeconfig, cannot be made.
+    #[error("failed to make the server's certificates")]
+    OwnCertificates(#[from] PkiError),
     /// A certificate, key or authority cannot be used.
     #[error("failed to serve with TLS")]
     Tls(#[from] TlsError),
@@ -189,6 +200,7 @@ async fn run_until(
         tokens: None,
         authenticator: None,
         authorization: authorization.mode(&authentication)?,
+        own_certificates: None,
     };
     let authenticator = authentication.authenticator(&listen, rules.authorization)?;
     let tokens = match authenticator.mode() {
@@ -201,22 +213,19 @@ async fn run_until(
     let authenticator = Arc::new(authenticator.with_accounts(tokens.clone()));
     rules.authenticator = tokens.is_some().then(|| Arc::clone(&authenticator));
     rules.tokens = tokens;
-    // Bound first, so that a port in use is found before a large store is read.
-    let listener = Listener::bind(&listen)
-        .await?
-        .allowing(allowed_hosts)
-        .authenticating(authenticator);
-    let listener = tls.secure(listener, &authentication)?;
-    // Clients of a data directory look here for its server.
-    let default_file = match store {
-        StoreKind::Sled => data_dir.as_ref().map(|dir| dir.join("apiserver.address")),
-        StoreKind::Memory => None,
+    let sockets = SocketFlags {
+        listen,
+        allowed_hosts,
+        tls,
+        address_file,
+        data_dir: data_dir.clone(),
     };
-    let address_file = address_file.or(default_file);
-    let ready =
-        move |listener: &Listener| address_file.map_or(Ok(()), |file| listener.publish(&file));
+    let sockets = sockets.bind(&authentication, authenticator, store).await?;
+    rules.own_certificates = sockets.own_certificates;
+    let (listeners, announcement) = (sockets.listeners, sockets.announcement);
+    let ready = move |server: &Listener| announcement.publish(server);
     match store {
-        StoreKind::Memory => serve(MemStore::new(), rules, listener, ready, shutdown).await,
+        StoreKind::Memory => serve(MemStore::new(), rules, listeners, ready, shutdown).await,
         StoreKind::Sled => {
             let dir = data_dir.ok_or(ApiserverRunError::NoDataDir)?.join("store");
             let open = {
@@ -227,7 +236,7 @@ async fn run_until(
                 .await
                 .map_err(ApiserverRunError::OpenPanicked)?
                 .map_err(|source| ApiserverRunError::Open { dir, source })?;
-            serve(store, rules, listener, ready, shutdown).await
+            serve(store, rules, listeners, ready, shutdown).await
         }
     }
 }
@@ -243,14 +252,17 @@ pub(crate) struct ServerRules {
     /// The judge of tokens, if they say anything.
     pub(crate) authenticator: Option<Arc<RequestAuthenticator>>,
     pub(crate) authorization: AuthorizationMode,
+    /// The certificates that the server renews.
+    pub(crate) own_certificates: Option<OwnCertificates>,
 }
 
-/// Serves a store on a socket. `ready` is called once requests will be answered.
+/// Serves a store on these sockets. `ready` is called with the first one once requests will be
+/// answered.
 pub(crate) async fn serve(
     store: impl Store,
     rules: ServerRules,
-    listener: Listener,
-    ready: impl FnOnce(&Listener) -> Result<(), ServeError> + Send,
+    listeners: Vec<Listener>,
+    ready: impl FnOnce(&Listener) -> Result<(), ApiserverRunError> + Send,
     shutdown: CancellationToken,
 ) -> Result<(), ApiserverRunError> {
     let ServerRules {
@@ -260,6 +272,7 @@ pub(crate) async fn serve(
         tokens,
         authenticator,
         authorization,
+        own_certificates,
     } = rules;
     let engine = Engine::new(store).await?;
     let blocks = Arc::new(NodeBlockAdmission::open(engine.clone(), blocks).await?);
@@ -421,10 +434,16 @@ pub(crate) async fn serve(
     if let Some(tokens) = tokens {
         spawn(&mut tasks, "signing keys", tokens.rotate());
     }
-    ready(&listener)?;
-    let judge = RequestJudge::new(gate, rules);
-    let listener = listener.behind(Arc::new(judge));
-    process.serve(listener, services);
+    if let Some(main) = listeners.first() {
+        if let Some(own) = own_certificates {
+            spawn(&mut tasks, "certificates", own.keep(main.client_address()));
+        }
+        ready(main)?;
+    }
+    let judge: Arc<dyn RequestGate> = Arc::new(RequestJudge::new(gate, rules));
+    let listeners = listeners.into_iter();
+    let listeners = listeners.map(|listener| listener.behind(Arc::clone(&judge)));
+    process.serve_at(listeners.collect(), services);
     process.start(&mut tasks).await;
     Ok(tasks.run().await?)
 }

@@ -102,7 +102,7 @@ impl TestServer {
         running.spawn(server::serve(
             store,
             rules,
-            listener,
+            vec![listener],
             |_| {
                 serving.send(()).unwrap();
                 Ok(())

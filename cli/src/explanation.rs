@@ -27,9 +27,9 @@ pub(crate) async fn explain(
     let answers = match named {
         Some(address) => vec![ask(address, request, timeout).await],
         None => {
-            let files = global.scheduler_address_files();
+            let (files, credentials) = (global.scheduler_address_files(), global.for_ports());
             let asked = files.iter().map(async |file| {
-                let address = address(file)?;
+                let address = address(file)?.with_credentials(&credentials)?;
                 ask(&address, request, timeout).await
             });
             join_all(asked).await

@@ -9,7 +9,10 @@ use std::{
 
 use anyhow::Context as _;
 use podplane_client::{ApiError, Client, CredentialFlags, Endpoint};
-use podplane_cluster::{data_dir::DataDir, launch, services, trust};
+use podplane_cluster::{
+    certificates::ClusterCertificates, data_dir::DataDir, launch, services, trust,
+};
+use podplane_pki::kubeconfig::AccessFiles;
 use tokio::runtime;
 
 /// Flags of every command.
@@ -95,7 +98,43 @@ impl GlobalOptions {
     /// The API server: `--server`, else the one of the cluster in the data directory, with the
     /// credentials of the flags.
     pub(crate) fn server(&self) -> anyhow::Result<Endpoint> {
-        Ok(self.address()?.with_credentials(&self.credentials)?)
+        let server = match self.server {
+            Some(_) => self.address()?,
+            None => self.local_server()?,
+        };
+        Ok(server.with_credentials(&self.credentials)?)
+    }
+
+    /// The API server of the data directory by its socket, where this user needs no credentials; by
+    /// its address if it has no socket, and if credentials are given, which are for that.
+    fn local_server(&self) -> anyhow::Result<Endpoint> {
+        let address = self.address()?;
+        let socket = DataDir::layout(&self.data_dir).apiserver_socket();
+        match socket.exists() && self.credentials == CredentialFlags::default() {
+            true => Ok(format!("unix:{}", socket.display()).parse()?),
+            false => Ok(address),
+        }
+    }
+
+    /// The API server's address for other programs, and the files by which they know each other:
+    /// those of the flags, else the administrator's of the cluster in the data directory.
+    pub(crate) fn access(&self) -> anyhow::Result<(Endpoint, AccessFiles)> {
+        let address = self.address()?;
+        let is_ours = self.server.is_none() && self.credentials == CredentialFlags::default();
+        let files = match is_ours {
+            true => ClusterCertificates::of(&DataDir::layout(&self.data_dir)).administrator(),
+            false => self.credentials.files(),
+        };
+        Ok((address, files))
+    }
+
+    /// The credentials for the ports of the cluster's other processes: those of the flags, else the
+    /// administrator's.
+    pub(crate) fn for_ports(&self) -> CredentialFlags {
+        match self.credentials == CredentialFlags::default() {
+            true => ClusterCertificates::of(&DataDir::layout(&self.data_dir)).for_ports(),
+            false => self.credentials.clone(),
+        }
     }
 
     /// The credentials of the flags.

@@ -94,7 +94,7 @@ enum Command {
     // One service each.
     /// Run the API server: store objects and serve them over gRPC and REST
     #[command(
-        after_help = "Examples:\n  podplane apiserver --listen 127.0.0.1:7080 --data-dir ./data\n  podplane get pods --server 127.0.0.1:7080"
+        after_help = "Examples:\n  podplane apiserver --listen 127.0.0.1:7080 --data-dir ./data\n  podplane get pods --data-dir ./data"
     )]
     Apiserver(service::ServiceArgs<podplane_apiserver::ApiserverConfig>),
     /// Run the IPAM controller: assign each node its pod CIDRs

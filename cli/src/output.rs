@@ -11,7 +11,7 @@ use std::{
 use anyhow::Context as _;
 use clap::ValueEnum;
 use podplane_api::printable;
-use podplane_cluster::kubeconfig::yaml_text;
+use podplane_pki::kubeconfig::yaml_text;
 use rustix::{stdio, termios};
 use serde::Serialize as _;
 use serde_json::{Value, ser::PrettyFormatter};

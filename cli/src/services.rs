@@ -20,7 +20,7 @@ use crate::commands::service;
 
 /// The services of a cluster.
 const TABLE: [ServiceParsers; 6] = [
-    ServiceParsers::new::<podplane_apiserver::ApiserverConfig, podplane_apiserver::HoldFlags>(
+    ServiceParsers::new::<podplane_apiserver::ApiserverConfig, podplane_apiserver::ClusterFlags>(
         "apiserver",
         "Options of the API server",
     ),

@@ -38,14 +38,19 @@ class Cluster:
 
     def grpc(self, process):
         """The services of `apiserver`, `ipam-controller`, `scheduler`, …"""
-        return Services((self.dir / f"{process}.address").read_text().strip())
+        address = (self.dir / f"{process}.address").read_text().strip()
+        # One file has the key and the certificate.
+        admin = (self.dir / "pki" / "admin.pem").read_bytes()
+        authority = (self.dir / "pki" / "ca.crt").read_bytes()
+        credentials = grpc.ssl_channel_credentials(authority, private_key=admin, certificate_chain=admin)
+        return Services(grpc.secure_channel(address.removeprefix("https://"), credentials))
 
 
 class Services:
-    """The gRPC services at an address."""
+    """The gRPC services at the other end of a channel."""
 
-    def __init__(self, address):
-        self.channel = grpc.insecure_channel(address)
+    def __init__(self, channel):
+        self.channel = channel
         self.pool = descriptor_pool.DescriptorPool(ProtoReflectionDescriptorDatabase(self.channel))
 
     def call(self, service, method, **request):

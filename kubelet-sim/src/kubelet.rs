@@ -18,6 +18,7 @@ pub mod node_network;
 pub mod node_status;
 pub mod plan;
 pub mod pods;
+mod route_agent;
 pub mod runtime;
 mod sandbox_config;
 pub mod service;
@@ -63,6 +64,7 @@ use self::{
     node_network::NodeFabric,
     node_status::NodeMachine,
     pods::{NOTICES, PodWorkers, watch_sandboxes},
+    route_agent::RouteAgentFlags,
     runtime::RuntimeClient,
     service::KubeletNodeService,
 };
@@ -146,6 +148,10 @@ pub struct KubeletConfig {
     /// The network between the nodes.
     #[command(flatten)]
     pub node_network: node_network::NodeNetworkConfig,
+
+    /// The identity for reading the other nodes.
+    #[command(flatten)]
+    pub route_agent: RouteAgentFlags,
 
     /// Admit at most N pods on a node
     #[arg(
@@ -274,6 +280,8 @@ async fn run_until(config: KubeletConfig, stop: CancellationToken) -> Result<(),
     let (events, events_driver) = EventRecorder::new(client.clone(), COMPONENT, "");
     tasks.follow("watch of nodes", nodes_driver);
     tasks.follow("watch of pods", pods_driver);
+    let other_nodes = config.route_agent.watch_nodes(&config, &mut tasks)?;
+    let other_nodes = other_nodes.unwrap_or_else(|| nodes_cache.clone());
     tasks.follow("events", events_driver);
 
     let (known_nodes, runtimes_answered) = (Arc::new(OnceLock::new()), CancellationToken::new());
@@ -349,7 +357,7 @@ async fn run_until(config: KubeletConfig, stop: CancellationToken) -> Result<(),
     for node in nodes {
         if let Some(network) = node.node_network.clone() {
             let on_fault = move || node.status_changed.notify_one();
-            let run = network.run(nodes_cache.clone(), on_fault, tasks.stop());
+            let run = network.run(other_nodes.clone(), on_fault, tasks.stop());
             tasks.spawn("node network", run);
         }
     }
@@ -389,10 +397,10 @@ fn allow_files(nodes: usize) {
 }
 
 /// The nodes to watch: those of the kubelet, if that is one, since a node may read itself alone.
-/// For routes to the other nodes, all of them.
+/// For routes to the other nodes, all of them, unless the route agent reads these.
 fn node_list_params(config: &KubeletConfig) -> ListParams {
     match &*config.nodes {
-        [only] if config.node_netns.is_none() => ListParams {
+        [only] if config.node_netns.is_none() || config.route_agent.is_given() => ListParams {
             field_selector: format!("metadata.name={only}"),
             ..ListParams::default()
         },

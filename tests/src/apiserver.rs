@@ -8,7 +8,8 @@ use podplane_http_client::HttpClient;
 
 use crate::service::Service;
 
-/// A running API server on a data directory; killed when it is dropped.
+/// A running API server on a data directory; killed when it is dropped. Unless its flags say
+/// otherwise, everyone may do everything at its address.
 #[derive(Debug)]
 pub struct Apiserver(Service);
 
@@ -42,7 +43,12 @@ impl Apiserver {
 
     async fn run(address: &str, dir: &Path, flags: &[&str]) -> Result<Self> {
         let data = dir.to_str().context("a directory in UTF-8")?;
-        let args = [&["--data-dir", data], flags].concat();
+        let is_secure = flags.iter().any(|flag| flag.starts_with("--authentication"));
+        let open: &[&str] = match is_secure {
+            true => &[],
+            false => &["--authentication=none"],
+        };
+        let args = [&["--data-dir", data], open, flags].concat();
         Ok(Self(
             Service::start("apiserver", address, dir, &args).await?,
         ))

@@ -8,15 +8,8 @@ use crate::{ApiserverRunError, AuthorizationMode};
 /// The flags of authentication.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct AuthenticationFlags {
-    /// Authenticate requests by their credentials, or not at all: none accepts everyone who reaches
-    /// the address, and needs a loopback address or a unix socket [default: none, at any address]
-    ///
-    /// credentials tells users apart by client certificates (--client-ca-file) and bearer tokens
-    /// (--token-auth-file, or a ServiceAccount's), and processes of the server's own user and of
-    /// root by a unix socket; a client without credentials is system:anonymous. Unless
-    /// --authorization-mode says otherwise, every user may do everything.
-    #[arg(long, env = "PODPLANE_AUTHENTICATION", value_enum, value_name = "MODE")]
-    pub authentication: Option<AuthenticationMode>,
+    #[command(flatten)]
+    pub mode: AuthenticationModeFlag,
 
     /// Accept the bearer tokens of this file, which is read once at the start; needs
     /// --authentication=credentials
@@ -26,17 +19,41 @@ pub struct AuthenticationFlags {
     pub token_auth_file: Option<PathBuf>,
 }
 
+/// The flag that says whether there is authentication, which `podplane up` takes too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::Args)]
+pub struct AuthenticationModeFlag {
+    /// Authenticate requests by their credentials, or not at all: none accepts everyone who reaches
+    /// the address, and needs a loopback address or a unix socket
+    ///
+    /// credentials tells users apart by client certificates (--client-ca-file) and bearer tokens
+    /// (--token-auth-file, or a ServiceAccount's), and processes of the server's own user and of
+    /// root by a unix socket; a client without credentials is system:anonymous.
+    #[arg(
+        long,
+        env = "PODPLANE_AUTHENTICATION",
+        value_enum,
+        default_value_t,
+        value_name = "MODE"
+    )]
+    pub authentication: AuthenticationMode,
+}
+
 /// The ways to tell who sends a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum AuthenticationMode {
-    /// Everyone over TCP is the same user, and credentials are not looked at.
-    #[default]
-    None,
     /// By what the client and its connection prove.
+    #[default]
     Credentials,
+    /// Everyone over TCP is the same user, and credentials are not looked at.
+    None,
 }
 
 impl AuthenticationFlags {
+    /// True if users are told apart.
+    pub(crate) fn is_on(&self) -> bool {
+        self.mode.authentication == AuthenticationMode::Credentials
+    }
+
     /// The authenticator for a server at `listen`. Logs what the flags mean for who may do what.
     ///
     /// # Errors
@@ -48,10 +65,10 @@ impl AuthenticationFlags {
         authorization: AuthorizationMode,
     ) -> Result<RequestAuthenticator, ApiserverRunError> {
         let Self {
-            authentication,
+            mode,
             token_auth_file,
         } = self;
-        let mode = authentication.unwrap_or_default();
+        let mode = mode.authentication;
         if mode == AuthenticationMode::None {
             if token_auth_file.is_some() {
                 return Err(ApiserverRunError::UnusedTokens);
@@ -60,8 +77,7 @@ impl AuthenticationFlags {
                 Listen::Tcp(address) => address.ip().is_loopback(),
                 Listen::Unix(_) => true,
             };
-            // Clusters of several machines listen elsewhere, until they have certificates.
-            if authentication.is_some() && !is_near {
+            if !is_near {
                 return Err(ApiserverRunError::NotLoopback(listen.clone()));
             }
             if !matches!(listen, Listen::Unix(_)) {

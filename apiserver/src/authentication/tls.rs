@@ -5,14 +5,16 @@ use podplane_service_runtime::{
     tls::{ServerTls, TlsFiles},
 };
 
-use super::{AuthenticationFlags, AuthenticationMode};
+use super::AuthenticationFlags;
 use crate::ApiserverRunError;
 
 /// The flags of TLS.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct TlsFlags {
     /// Serve with TLS alone, by the certificate in this file (PEM, with those that lead to its
-    /// authority); needs --tls-private-key-file [default: no TLS]
+    /// authority); needs --tls-private-key-file [default: a certificate that the server issues
+    /// itself in --data-dir, with an authority, an administrator's certificate and a kubeconfig;
+    /// no TLS with --authentication=none]
     ///
     /// The files of certificates are read again when they change: connections that begin later
     /// have the new certificate.
@@ -45,16 +47,15 @@ pub struct TlsFlags {
 }
 
 impl TlsFlags {
-    /// The listener with TLS, if the flags ask for it.
+    /// The files, if the flags name any.
     ///
     /// # Errors
     ///
-    /// Flags that contradict each other or the address, and files that cannot be used.
-    pub(crate) fn secure(
+    /// Flags that contradict each other.
+    pub(crate) fn files(
         &self,
-        listener: Listener,
         authentication: &AuthenticationFlags,
-    ) -> Result<Listener, ApiserverRunError> {
+    ) -> Result<Option<TlsFiles>, ApiserverRunError> {
         let Self {
             tls_cert_file,
             tls_private_key_file,
@@ -62,20 +63,28 @@ impl TlsFlags {
         } = self.clone();
         let (certificate, key) = match (tls_cert_file, tls_private_key_file) {
             (Some(certificate), Some(key)) => (certificate, key),
-            (None, None) if client_ca_file.is_none() => return Ok(listener),
+            (None, None) if client_ca_file.is_none() => return Ok(None),
             _ => return Err(ApiserverRunError::IncompleteTls),
         };
-        let mode = authentication.authentication.unwrap_or_default();
-        if client_ca_file.is_some() && mode != AuthenticationMode::Credentials {
+        if client_ca_file.is_some() && !authentication.is_on() {
             return Err(ApiserverRunError::UnusedClientCa);
         }
-        let tls = ServerTls::read(&TlsFiles {
+        Ok(Some(TlsFiles {
             certificate,
             key,
             client_ca: client_ca_file,
-        })?;
-        listener
-            .with_tls(tls)
-            .map_err(|listener| ApiserverRunError::TlsOnSocket(listener.address().clone()))
+        }))
     }
+}
+
+/// The listener with TLS by these files.
+///
+/// # Errors
+///
+/// A unix socket, and files that cannot be used.
+pub(crate) fn secure(listener: Listener, files: &TlsFiles) -> Result<Listener, ApiserverRunError> {
+    let tls = ServerTls::read(files)?;
+    listener
+        .with_tls(tls)
+        .map_err(|listener| ApiserverRunError::TlsOnSocket(listener.address().clone()))
 }

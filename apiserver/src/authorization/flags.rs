@@ -1,10 +1,10 @@
-use crate::{ApiserverRunError, AuthenticationFlags, AuthenticationMode};
+use crate::{ApiserverRunError, AuthenticationFlags};
 
 /// The flags of authorization.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct AuthorizationFlags {
     /// Decide by these authorizers who may do what: AlwaysAllow, or Node,RBAC, which needs
-    /// --authentication=credentials
+    /// --authentication=credentials [default: Node,RBAC, and AlwaysAllow without authentication]
     ///
     /// With Node,RBAC the group system:masters may do everything, nodes may do what the node
     /// authorizer and NodeRestriction allow, and everyone else what roles and bindings allow.
@@ -12,10 +12,9 @@ pub struct AuthorizationFlags {
         long,
         env = "PODPLANE_AUTHORIZATION_MODE",
         value_enum,
-        default_value_t,
         value_name = "MODE"
     )]
-    pub authorization_mode: AuthorizationMode,
+    pub authorization_mode: Option<AuthorizationMode>,
 }
 
 /// The authorizers.
@@ -40,13 +39,11 @@ impl AuthorizationFlags {
         &self,
         authentication: &AuthenticationFlags,
     ) -> Result<AuthorizationMode, ApiserverRunError> {
-        let mode = self.authorization_mode;
-        let credentials = Some(AuthenticationMode::Credentials);
-        match mode {
-            AuthorizationMode::NodeRbac if authentication.authentication != credentials => {
-                Err(ApiserverRunError::NobodyToAuthorize)
-            }
-            mode => Ok(mode),
+        match (self.authorization_mode, authentication.is_on()) {
+            (Some(AuthorizationMode::NodeRbac), false) => Err(ApiserverRunError::NobodyToAuthorize),
+            (Some(mode), _) => Ok(mode),
+            (None, true) => Ok(AuthorizationMode::NodeRbac),
+            (None, false) => Ok(AuthorizationMode::AlwaysAllow),
         }
     }
 }

@@ -8,7 +8,7 @@ use http::Method;
 use podplane_http_client::HttpAnswer;
 
 use super::*;
-use crate::{AuthenticationFlags, AuthenticationMode, AuthorizationMode};
+use crate::{AuthenticationFlags, AuthorizationMode};
 
 const TABLE: &str = include_str!("../../../crates/access/tests/access.tsv");
 const CLUSTER: &str = include_str!("../../../crates/access/tests/access.yaml");
@@ -48,7 +48,7 @@ impl GatedServer {
         let file = dir.path().join("tokens.csv");
         std::fs::write(&file, tokens()).unwrap();
         let flags = AuthenticationFlags {
-            authentication: Some(AuthenticationMode::Credentials),
+            mode: Default::default(),
             token_auth_file: Some(file),
         };
         let listen: Listen = "127.0.0.1:0".parse().unwrap();

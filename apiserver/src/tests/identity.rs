@@ -15,8 +15,8 @@ use tonic::Code;
 
 use super::*;
 use crate::{
-    ApiserverConfig, ApiserverRunError, AuthenticationFlags, AuthenticationMode, AuthorizationMode,
-    StoreKind,
+    ApiserverConfig, ApiserverRunError, AuthenticationFlags, AuthenticationMode,
+    AuthenticationModeFlag, AuthorizationMode, StoreKind,
 };
 
 const REVIEWS: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
@@ -33,7 +33,7 @@ impl TestServer {
         let file = dir.path().join("tokens.csv");
         std::fs::write(&file, TOKENS).unwrap();
         let flags = AuthenticationFlags {
-            authentication: Some(AuthenticationMode::Credentials),
+            mode: Default::default(),
             token_auth_file: Some(file),
         };
         let listen: Listen = listen.parse().unwrap();
@@ -304,7 +304,7 @@ async fn contradictory_flags_are_refused_at_the_start() {
     let file = dir.path().join("tokens.csv");
     std::fs::write(&file, "s3cret\n").unwrap();
     let flags = |authentication, token_auth_file: Option<&Path>| AuthenticationFlags {
-        authentication,
+        mode: AuthenticationModeFlag { authentication },
         token_auth_file: token_auth_file.map(Into::into),
     };
     let (none, credentials) = (AuthenticationMode::None, AuthenticationMode::Credentials);
@@ -315,19 +315,22 @@ async fn contradictory_flags_are_refused_at_the_start() {
     };
     let near = "127.0.0.1:0";
     let far = "0.0.0.0:0";
-    let refused = started(far, flags(Some(none), None)).await.unwrap_err();
+    let refused = started(far, flags(none, None)).await.unwrap_err();
     assert!(
         matches!(refused, ApiserverRunError::NotLoopback(_)),
         "{refused}"
     );
-    for mode in [None, Some(none)] {
-        let refused = started(near, flags(mode, Some(&file))).await.unwrap_err();
-        assert!(
-            matches!(refused, ApiserverRunError::UnusedTokens),
-            "{refused}"
-        );
-    }
-    let refused = started(near, flags(Some(credentials), Some(&file))).await;
+    let refused = started(near, flags(none, Some(&file))).await.unwrap_err();
+    assert!(
+        matches!(refused, ApiserverRunError::UnusedTokens),
+        "{refused}"
+    );
+    let refused = started(near, flags(credentials, None)).await.unwrap_err();
+    assert!(
+        matches!(refused, ApiserverRunError::NoCertificates),
+        "{refused}"
+    );
+    let refused = started(near, flags(credentials, Some(&file))).await;
     let ApiserverRunError::Tokens(error) = refused.unwrap_err() else {
         panic!("want an error of the token file");
     };
@@ -336,12 +339,7 @@ async fn contradictory_flags_are_refused_at_the_start() {
         file.display()
     );
     assert!(error.to_string().starts_with(&want), "{error}");
-    for (listen, mode) in [
-        (near, Some(none)),
-        ("[::1]:0", Some(none)),
-        (far, None),
-        (far, Some(credentials)),
-    ] {
-        started(listen, flags(mode, None)).await.unwrap();
+    for listen in [near, "[::1]:0"] {
+        started(listen, flags(none, None)).await.unwrap();
     }
 }

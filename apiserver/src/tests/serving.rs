@@ -31,7 +31,7 @@ async fn refuses_invalid_grpc_requests() {
     running.spawn(server::serve(
         MemStore::new(),
         uncounted(),
-        listener,
+        vec![listener],
         |_| Ok(()),
         stop.clone(),
     ));

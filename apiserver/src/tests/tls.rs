@@ -10,7 +10,7 @@ use podplane_proto::authentication::{
 };
 
 use super::*;
-use crate::{AuthenticationFlags, AuthenticationMode, TlsFlags};
+use crate::{AuthenticationFlags, TlsFlags, authentication::secure};
 
 const WATCHES: usize = 1000;
 const HOUR: Duration = Duration::from_secs(3600);
@@ -58,7 +58,7 @@ impl SecureServer {
         let tokens = dir.path().join("tokens.csv");
         std::fs::write(&tokens, "s3cret,eve,7,\n").unwrap();
         let authentication = AuthenticationFlags {
-            authentication: Some(AuthenticationMode::Credentials),
+            mode: Default::default(),
             token_auth_file: Some(tokens),
         };
         let tls = TlsFlags {
@@ -72,7 +72,8 @@ impl SecureServer {
             .authenticator(&listen, Default::default())
             .unwrap();
         let listener = listener.authenticating(Arc::new(authenticator));
-        let listener = tls.secure(listener, &authentication).unwrap();
+        let files = tls.files(&authentication).unwrap().unwrap();
+        let listener = secure(listener, &files).unwrap();
         Self {
             server: TestServer::on(listener, uncounted(), MemStore::new()).await,
             authority,

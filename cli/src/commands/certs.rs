@@ -1,28 +1,14 @@
 //! `certs`: the certificate authority of a cluster, and the certificates of its processes.
 
-use std::{fmt, path::PathBuf, process::ExitCode, str::FromStr, time::Duration};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use jiff::Timestamp;
 use podplane_pki::{
-    CertificateFile, CertificateInfo, CertificateTerms, PkiDir, Renewal, ServerName, Subject, Usage,
+    CertificateFile, CertificateInfo, CertificateOwner, PkiDir, Renewal, ServerName, Usage, owner,
 };
 
 use super::duration;
 use crate::output::{self, table::TextTable};
-
-/// The name of an authority that is made here.
-const AUTHORITY: &str = "podplane-ca";
-/// The names by which pods and people know the API server, besides those of `--san`.
-const SERVER_NAMES: [&str; 8] = [
-    "podplane-apiserver",
-    "kubernetes",
-    "kubernetes.default",
-    "kubernetes.default.svc",
-    "kubernetes.default.svc.cluster.local",
-    "localhost",
-    "127.0.0.1",
-    "::1",
-];
 
 /// Make a certificate authority, and certificates for the processes, nodes and people of a cluster
 ///
@@ -56,9 +42,10 @@ enum CertsCommand {
         after_help = "Examples:\n  podplane certs issue node/node-0 node/node-1 --dir pki\n  podplane certs issue apiserver --san 10.0.0.1 --dir pki"
     )]
     Issue {
-        /// Issue for apiserver, scheduler, controller-manager, ipam-controller, route-agent, admin
-        /// (who may do everything) or node/NAME
-        #[arg(value_name = "OWNER", required = true)]
+        /// Issue for apiserver, scheduler, controller-manager, ipam-controller, kubelets,
+        /// route-agent, admin (who may do everything), node/NAME, or serving/NAME (for the port of
+        /// a process)
+        #[arg(value_name = "OWNER", required = true, value_parser = owner_named)]
         owners: Vec<CertificateOwner>,
         #[command(flatten)]
         dir: DirArgs,
@@ -120,76 +107,14 @@ fn lifetime(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// The owner of a certificate.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum CertificateOwner {
-    Apiserver,
-    Process(&'static str, &'static str),
-    Admin,
-    Node(String),
-}
-
-/// The processes that have a user of their own.
-const PROCESSES: [CertificateOwner; 4] = [
-    CertificateOwner::Process("scheduler", "system:kube-scheduler"),
-    CertificateOwner::Process("controller-manager", "system:kube-controller-manager"),
-    CertificateOwner::Process("ipam-controller", "system:podplane:ipam-controller"),
-    CertificateOwner::Process("route-agent", "system:podplane:route-agent"),
-];
-
-impl FromStr for CertificateOwner {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if let Some(node) = text.strip_prefix("node/") {
-            let name = node.parse::<podplane_api::node::NodeName>();
-            let name = name.map_err(|error| error.to_string())?;
-            return Ok(Self::Node(name.to_string()));
-        }
-        let mut known = [Self::Apiserver, Self::Admin].into_iter().chain(PROCESSES);
-        known.find(|owner| owner.to_string() == text).ok_or_else(|| {
-            "want apiserver, scheduler, controller-manager, ipam-controller, route-agent, admin or node/NAME".to_owned()
-        })
+/// An owner; the name of a node is checked.
+fn owner_named(text: &str) -> Result<CertificateOwner, String> {
+    let owner: CertificateOwner = text.parse()?;
+    if let CertificateOwner::Node(name) = &owner {
+        let name = name.parse::<podplane_api::node::NodeName>();
+        name.map_err(|error| error.to_string())?;
     }
-}
-
-/// The name of its file, without `.pem`.
-impl fmt::Display for CertificateOwner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Apiserver => f.write_str("apiserver"),
-            Self::Process(name, _) => f.write_str(name),
-            Self::Admin => f.write_str("admin"),
-            Self::Node(name) => write!(f, "node-{name}"),
-        }
-    }
-}
-
-impl CertificateOwner {
-    fn terms(&self, args: &TermArgs) -> CertificateTerms {
-        let subject = match self {
-            Self::Apiserver => Subject::new("kube-apiserver", ""),
-            Self::Process(_, user) => Subject::new(*user, ""),
-            Self::Admin => Subject::new("admin", "system:masters"),
-            Self::Node(name) => Subject::node(name),
-        };
-        let (usage, names) = match self {
-            Self::Apiserver => {
-                let own = SERVER_NAMES.iter().filter_map(|name| name.parse().ok());
-                let mut names: Vec<ServerName> = own.chain(args.san.iter().cloned()).collect();
-                names.sort();
-                names.dedup();
-                (Usage::Server, names)
-            }
-            _ => (Usage::Client, Vec::new()),
-        };
-        CertificateTerms {
-            subject,
-            usage,
-            names,
-            lifetime: args.lifetime,
-        }
-    }
+    Ok(owner)
 }
 
 pub(crate) fn run(args: CertsArgs) -> anyhow::Result<ExitCode> {
@@ -197,11 +122,11 @@ pub(crate) fn run(args: CertsArgs) -> anyhow::Result<ExitCode> {
     let opened = |dir: DirArgs| PkiDir::existing(&dir.dir, now).map_err(|error| hint(error, &dir));
     match args.action {
         CertsCommand::Init { dir, terms } => {
-            let dir = PkiDir::open(&dir.dir, AUTHORITY, now)?;
+            let dir = PkiDir::open(&dir.dir, owner::AUTHORITY, now)?;
             let owners = [CertificateOwner::Apiserver, CertificateOwner::Admin];
-            for owner in owners.iter().chain(&PROCESSES) {
+            for owner in owners.iter().chain(&CertificateOwner::PROCESSES) {
                 let name = owner.to_string();
-                let renewal = dir.ensure(&name, &owner.terms(&terms), now)?;
+                let renewal = dir.ensure(&name, &owner.terms(&terms.san, terms.lifetime), now)?;
                 report(&dir, &name, renewal)?;
             }
         }
@@ -209,7 +134,7 @@ pub(crate) fn run(args: CertsArgs) -> anyhow::Result<ExitCode> {
             let dir = opened(dir)?;
             for owner in owners {
                 let name = owner.to_string();
-                dir.issue(&name, &owner.terms(&terms), now)?;
+                dir.issue(&name, &owner.terms(&terms.san, terms.lifetime), now)?;
                 report(&dir, &name, Renewal::Issued)?;
             }
         }
@@ -338,6 +263,7 @@ mod tests {
                 "ca.key",
                 "controller-manager.pem",
                 "ipam-controller.pem",
+                "kubelets.pem",
                 "node-node-0.pem",
                 "route-agent.pem",
                 "scheduler.pem"

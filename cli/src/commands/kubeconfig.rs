@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use podplane_cluster::kubeconfig;
+use podplane_pki::kubeconfig;
 
 use crate::{global::GlobalOptions, output};
 
@@ -22,16 +22,20 @@ pub(crate) struct KubeconfigArgs {
 }
 
 pub(crate) fn run(args: KubeconfigArgs, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
-    let server = global.server()?;
+    let (server, files) = global.access()?;
+    let url = server.to_string();
+    anyhow::ensure!(
+        !url.starts_with("unix:"),
+        "the API server listens on {url}, and kubectl cannot use a unix socket: start it with --listen HOST:PORT"
+    );
     let name = args.context.unwrap_or_else(|| {
         if global.names_server() {
-            let server = server.to_string();
-            let address = server.rsplit('/').next().unwrap_or_default();
+            let address = url.rsplit('/').next().unwrap_or_default();
             format!("podplane-{address}")
         } else {
             kubeconfig::context(&global.data_dir)
         }
     });
-    output::yaml(&kubeconfig::document(&name, &server, global.credentials())?)?;
+    output::yaml(&kubeconfig::document(&name, &url, &files)?)?;
     Ok(ExitCode::SUCCESS)
 }

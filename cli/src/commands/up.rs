@@ -256,7 +256,7 @@ async fn up(
         });
         // Cancelling either loses nothing: created objects stay.
         tokio::select! {
-            furnished = furnish(args, &status, manifests, start, able, &progress) => furnished?,
+            furnished = furnish(args, dir, &status, manifests, start, able, &progress) => furnished?,
             ended = launch::ended(dir) => {
                 ended?;
                 if let Some(launched) = &mut launched {
@@ -316,13 +316,15 @@ fn for_kubectl(dir: &DataDir) {
 /// Applies the files, and waits for their pods.
 async fn furnish(
     args: &UpArgs,
+    dir: &DataDir,
     status: &GetStatusResponse,
     manifests: &[Manifest],
     start: Option<ClusterStart>,
     able: usize,
     progress: &Progress,
 ) -> anyhow::Result<()> {
-    let client = Client::connect(&status.server.parse()?)?;
+    let server = format!("unix:{}", dir.apiserver_socket().display());
+    let client = Client::connect(&server.parse()?)?;
     let begun = Instant::now();
     let mut wanted = ReadinessGoal {
         nodes: status.nodes.clone(),

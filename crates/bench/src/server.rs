@@ -33,7 +33,8 @@ impl ServerProcess {
         let address = free_address()?;
         let mut command = Command::new(bench.podplane());
         command
-            .args(["apiserver", "--listen", &address.to_string(), "--data-dir"])
+            .args(["apiserver", "--listen", &address.to_string()])
+            .args(["--authentication=none", "--data-dir"])
             .arg(dir.join("podplane"));
         Self::start(command, address, dir, "podplane").await
     }

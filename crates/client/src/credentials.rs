@@ -9,7 +9,7 @@ use std::{
 
 use http::HeaderValue;
 use podplane_host::fs;
-use podplane_pki::{PkiError, ReloadedFiles, tls};
+use podplane_pki::{PkiError, ReloadedFiles, kubeconfig::AccessFiles, tls};
 use rustls::{ClientConfig, sign::SingleCertAndKey};
 use rustls_pki_types::ServerName;
 
@@ -118,6 +118,18 @@ impl CredentialFlags {
             Some(argument)
         });
         given.collect()
+    }
+
+    /// The files, as a kubeconfig has them.
+    pub fn files(&self) -> AccessFiles {
+        let server_name = self.tls_server_name.as_ref();
+        AccessFiles {
+            certificate_authority: self.certificate_authority.clone(),
+            client_certificate: self.client_certificate.clone(),
+            client_key: self.client_key.clone(),
+            tls_server_name: server_name.map(|name| name.to_str().into_owned()),
+            token_file: self.token_file.clone(),
+        }
     }
 
     /// Reads the files. `None` without flags.

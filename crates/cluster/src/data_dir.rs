@@ -49,7 +49,9 @@ const REMOVAL_LOOK: Duration = Duration::from_millis(500);
 /// supervisor.json     what runs; stale unless the lock is held
 /// control.sock        podplane.cluster.v1
 /// *.address           where services listen
+/// apiserver.sock      the API server, for clients of this machine without a certificate
 /// kubeconfig          the same for kubectl
+/// pki/                the authority and the certificates of processes and nodes
 /// store/ logs/ nodes/
 /// run/                a tmpfs in the supervisor's mount namespace: network namespaces
 /// ```
@@ -260,8 +262,9 @@ impl DataDir {
         self.0.join("kubeconfig")
     }
 
-    pub(crate) fn remove_kubeconfig(&self) -> anyhow::Result<()> {
-        remove_file(&self.kubeconfig())
+    /// The socket of the API server for clients of this machine, which need no certificate there.
+    pub fn apiserver_socket(&self) -> PathBuf {
+        self.0.join("apiserver.sock")
     }
 
     /// The stored record; `None` before the first start.
@@ -439,7 +442,11 @@ impl DataDir {
 
     /// Removes the files of a running cluster.
     pub fn clear_running(&self) -> anyhow::Result<()> {
-        let mut stale = vec![self.0.join("supervisor.json"), self.control_socket()];
+        let mut stale = vec![
+            self.0.join("supervisor.json"),
+            self.control_socket(),
+            self.apiserver_socket(),
+        ];
         let entries = fs::read_dir(&self.0)
             .with_context(|| format!("failed to read {}", self.0.display()))?;
         for entry in entries {

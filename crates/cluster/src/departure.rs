@@ -70,12 +70,12 @@ pub enum Sandboxes {
 /// sandboxes are gone, the hold of its blocks and its files.
 pub async fn forget(
     dir: &DataDir,
-    server: &str,
+    server: &Endpoint,
     name: &str,
     sandboxes: Sandboxes,
     services: &dyn ServiceCatalog,
 ) -> anyhow::Result<()> {
-    let client = Client::connect(&server.parse::<Endpoint>()?)?;
+    let client = Client::connect(server)?;
     // The API server may just be restarting: about ten seconds.
     let waits = || {
         ExponentialBuilder::new()

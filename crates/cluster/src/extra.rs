@@ -9,8 +9,12 @@ use serde::{Deserialize, Serialize};
 use crate::services::{SERVICES, ServiceCatalog};
 
 /// The flags that `up` sets for each process.
-const ITS_OWN: [&str; 12] = [
+const ITS_OWN: [&str; 20] = [
     "address-file",
+    "certificate-authority",
+    "client-ca-file",
+    "client-certificate",
+    "client-key",
     "cri-endpoint",
     "data-dir",
     "leader-elect-identity",
@@ -22,6 +26,10 @@ const ITS_OWN: [&str; 12] = [
     "node-network-backend",
     "nodes-dir",
     "server",
+    "tls-cert-file",
+    "tls-private-key-file",
+    "tls-server-name",
+    "token-file",
 ];
 
 /// One flag of one service. [`ExtraFlag::check`] asks the service's parser about it.

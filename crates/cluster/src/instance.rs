@@ -14,17 +14,18 @@ use podplane_host::{
     clock, fs,
     task::{self, spawn_blocking},
 };
+use podplane_pki::CertificateOwner;
 use podplane_proto::cluster::{GetStatusResponse, ServiceStatus};
 use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use crate::{
+    certificates::ClusterCertificates,
     control::NodeKind,
     data_dir::{ClusterRecord, DataDir, Member},
     departure::{self, Sandboxes},
     fabric::{Fabric, NodeNetwork},
-    kubeconfig,
     mode::Mode,
     processes::{self, CommandLines, ServedNodes},
     service::{Service, ServiceSpec, ServiceState},
@@ -59,6 +60,8 @@ pub(crate) struct ClusterInstance {
     stopping: CancellationToken,
     /// The API server's address, once it serves.
     server: String,
+    /// `None` if the processes do not know each other by certificates.
+    certificates: Option<ClusterCertificates>,
     view: watch::Sender<ClusterView>,
     services: &'static dyn ServiceCatalog,
 }
@@ -122,7 +125,9 @@ impl ClusterInstance {
         services: &'static dyn ServiceCatalog,
     ) -> anyhow::Result<Self> {
         let ranges = record.settings.ranges()?;
+        let certificates = record.settings.has_certificates();
         Ok(Self {
+            certificates: certificates.then(|| ClusterCertificates::of(&dir)),
             plugins: record.settings.plugins()?,
             node_network: NodeNetwork::beside(&ranges)?,
             links,
@@ -143,6 +148,9 @@ impl ClusterInstance {
     /// Starts everything; returns when every service listens. `gone` are nodes of an earlier run
     /// that are to be removed.
     pub(crate) async fn start(&mut self, gone: &[String]) -> anyhow::Result<()> {
+        if let Some(certificates) = &self.certificates {
+            certificates.ensure(&CertificateOwner::PROCESSES)?;
+        }
         let apiserver = self.run(self.lines(&self.record.settings).apiserver());
         self.control_plane.push(apiserver);
         // The network and the CRI servers do not need the API server, so they are created while it
@@ -153,7 +161,6 @@ impl ClusterInstance {
         let nodes = self.record.nodes.clone();
         self.start_cris(nodes)?;
         self.server = self.control_plane[0].listening().await?;
-        kubeconfig::write(&self.dir, &self.server)?;
         progress(format!("apiserver serves on {}", self.server));
         // Before the first node is registered, but only once the start has come this far: flags
         // that cannot work are not kept.
@@ -171,7 +178,7 @@ impl ClusterInstance {
             // Their sandboxes ended with the earlier run.
             departure::forget(
                 &self.dir,
-                &self.server,
+                &self.local_server()?,
                 name,
                 Sandboxes::Gone,
                 self.services,
@@ -261,8 +268,15 @@ impl ClusterInstance {
             dir: &self.dir,
             settings,
             server: &self.server,
+            certificates: self.certificates.as_ref(),
             links: self.links.as_deref(),
         }
+    }
+
+    /// The API server for this process, which needs no certificate at this socket.
+    fn local_server(&self) -> anyhow::Result<Endpoint> {
+        let socket = self.dir.apiserver_socket();
+        Ok(format!("unix:{}", socket.display()).parse()?)
     }
 
     /// Creates nodes and starts their processes; the kubelets register them.
@@ -349,7 +363,7 @@ impl ClusterInstance {
 
     /// Waits until kubelets have registered their nodes.
     async fn await_registration(&self, nodes: &[Member]) -> anyhow::Result<()> {
-        let client = Client::connect(&self.server.parse::<Endpoint>()?)?;
+        let client = Client::connect(&self.local_server()?)?;
         let names = nodes.iter().map(|node| node.name.clone()).collect();
         let missing = registered(&client, names, REGISTRATION_DEADLINE).await;
         anyhow::ensure!(
@@ -417,7 +431,11 @@ impl ClusterInstance {
             let name = name.to_owned();
             spawn_blocking(move || fabric.remove_node(&name)).await??;
         }
-        departure::forget(&self.dir, &self.server, name, sandboxes, self.services).await?;
+        let server = self.local_server()?;
+        departure::forget(&self.dir, &server, name, sandboxes, self.services).await?;
+        if let Some(certificates) = &self.certificates {
+            certificates.remove(&CertificateOwner::Node(name.to_owned()))?;
+        }
         // Last, so that a removal that failed half-way can be requested again.
         self.record.nodes.retain(|node| node.name != name);
         self.publish();
@@ -550,6 +568,9 @@ impl ClusterInstance {
             let dir = self.dir.nodes().join(&node.name);
             fs::create_dir_all(&dir)
                 .with_context(|| format!("failed to make {}", dir.display()))?;
+        }
+        if let (Some(certificates), [node]) = (&self.certificates, &*nodes) {
+            certificates.ensure(&[CertificateOwner::Node(node.name.clone())])?;
         }
         let mut group = NodeGroup {
             name,

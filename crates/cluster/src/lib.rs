@@ -19,6 +19,7 @@
     expect(clippy::disallowed_methods, reason = "tests are outside of the seam")
 )]
 
+pub mod certificates;
 pub mod control;
 pub mod data_dir;
 pub mod departure;

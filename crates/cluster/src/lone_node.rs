@@ -166,15 +166,14 @@ async fn leave(node: &LoneNode, dir: &DataDir) {
             Sandboxes::Left
         }
     };
-    match departure::forget(
-        dir,
-        &node.server.to_string(),
-        name,
-        sandboxes,
-        node.services,
-    )
-    .await
-    {
+    let server = match node.server.clone().with_credentials(&node.credentials) {
+        Ok(server) => server,
+        Err(error) => {
+            tracing::warn!(%error, "Node object is left behind");
+            return;
+        }
+    };
+    match departure::forget(dir, &server, name, sandboxes, node.services).await {
         Ok(()) => tracing::info!(node = name, "left the cluster"),
         Err(error) => tracing::warn!(error = format!("{error:#}"), "Node object is left behind"),
     }
@@ -204,6 +203,7 @@ fn specs(
         dir,
         settings: &node.settings,
         server: &server,
+        certificates: None,
         links: None,
     };
     let mut cri = lines.cri(&plugins, &place);

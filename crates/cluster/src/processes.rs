@@ -4,9 +4,11 @@ use std::{ffi::OsString, net::IpAddr, path::Path};
 
 use podplane_api::node::NetworkBackend;
 use podplane_ipam::AllocatorType;
+use podplane_pki::CertificateOwner;
 use podplane_service_runtime::trace::SamplingRatio;
 
 use crate::{
+    certificates::ClusterCertificates,
     data_dir::DataDir,
     service::{ListenAddress, ServiceSpec},
     services,
@@ -73,6 +75,8 @@ pub(crate) struct CommandLines<'a> {
     pub(crate) settings: &'a Settings,
     /// The API server's address.
     pub(crate) server: &'a str,
+    /// The certificates of the processes; `None` if they have none.
+    pub(crate) certificates: Option<&'a ClusterCertificates>,
     /// The directory of the sockets that others serve between the services, if they do.
     pub(crate) links: Option<&'a Path>,
 }
@@ -148,6 +152,20 @@ impl CommandLines<'_> {
         }
     }
 
+    /// The flags by which a client of the API server shows its certificate. Links are unix sockets,
+    /// where it has none.
+    fn credentials(&self, owner: &CertificateOwner) -> Vec<OsString> {
+        let certificates = self.certificates.filter(|_| self.links.is_none());
+        certificates.map_or_else(Vec::new, |all| all.credentials(owner).arguments())
+    }
+
+    /// The same for the process of that name.
+    fn own_credentials(&self, process: &str) -> Vec<OsString> {
+        let own = |owner: &CertificateOwner| owner.to_string() == process;
+        let owner = CertificateOwner::PROCESSES.into_iter().find(own);
+        owner.map_or_else(Vec::new, |owner| self.credentials(&owner))
+    }
+
     pub(crate) fn apiserver(&self) -> ServiceSpec {
         let Self { dir, settings, .. } = self;
         let flags = [
@@ -194,6 +212,7 @@ impl CommandLines<'_> {
         ];
         let mut args = args("ipam-controller", flags);
         args.push("--allocate-node-cidrs=true".into());
+        args.extend(self.own_credentials("ipam-controller"));
         self.published("ipam-controller", &name, LOCAL, args)
     }
 
@@ -204,7 +223,9 @@ impl CommandLines<'_> {
             ("--server", some(self.server(&name))),
             ("--leader-elect-identity", some(replica.identity())),
         ];
-        self.published(service, &name, LOCAL, args(service, flags))
+        let mut args = args(service, flags);
+        args.extend(self.own_credentials(service));
+        self.published(service, &name, LOCAL, args)
     }
 
     fn scheduler(&self, replica: Replica) -> ServiceSpec {
@@ -219,7 +240,9 @@ impl CommandLines<'_> {
                 some(self.settings.pod_ip_resource.as_str()),
             ),
         ];
-        self.published(service, &name, LOCAL, args(service, flags))
+        let mut args = args(service, flags);
+        args.extend(self.own_credentials(service));
+        self.published(service, &name, LOCAL, args)
     }
 
     pub(crate) fn cri(&self, plugins: &Path, place: &ServedNodes<'_>) -> ServiceSpec {
@@ -247,7 +270,11 @@ impl CommandLines<'_> {
             ("--http-listen", some(LOCAL)),
             ("--http-address-file", some(&http_file)),
         ];
-        let args = args("cri", place.node_flags().chain(flags).chain(http));
+        let mut args = args("cri", place.node_flags().chain(flags).chain(http));
+        // Its server is not behind a link.
+        if let Some(certificates) = self.certificates {
+            args.extend(certificates.credentials(&place.owner()).arguments());
+        }
         ServiceSpec {
             args: self.extended("cri", args),
             log: dir.log(&name),
@@ -287,7 +314,19 @@ impl CommandLines<'_> {
                     .map(|address| ("--node-ip", some(address.to_string()))),
             );
         }
-        let args = args("kubelet", place.node_flags().chain(flags));
+        let mut args = args("kubelet", place.node_flags().chain(flags));
+        args.extend(self.credentials(&place.owner()));
+        let agent = self.certificates.filter(|_| self.links.is_none());
+        if let Some(certificates) = agent.filter(|_| place.kernel.is_some()) {
+            let owner = CertificateOwner::ROUTE_AGENT;
+            let file = certificates.file(&owner).into_os_string();
+            for flag in [
+                "--route-agent-client-certificate",
+                "--route-agent-client-key",
+            ] {
+                args.extend([flag.into(), file.clone()]);
+            }
+        }
         self.published("kubelet", &name, LOCAL, args)
     }
 }
@@ -310,6 +349,14 @@ impl ServedNodes<'_> {
             "kernel"
         } else {
             "ledger"
+        }
+    }
+
+    /// The owner of their certificate: the node, or if there are several those who serve many.
+    fn owner(&self) -> CertificateOwner {
+        match &*self.nodes {
+            [node] => CertificateOwner::Node((*node).to_owned()),
+            _ => CertificateOwner::KUBELETS,
         }
     }
 
@@ -351,6 +398,7 @@ mod tests {
                 dir: &dir,
                 settings: &settings,
                 server: "127.0.0.1:6443",
+                certificates: None,
                 links: None,
             };
             let specs = lines.control_plane().into_iter();
@@ -402,6 +450,7 @@ mod tests {
                 dir: &dir,
                 settings: &settings,
                 server,
+                certificates: None,
                 links: None,
             };
             lines.cri(Path::new("/plugins"), &place).args

@@ -285,7 +285,7 @@ fn start(spec: &ServiceSpec, address: Option<&str>) -> anyhow::Result<Child> {
         }
         command
             .arg("--listen")
-            .arg(address.unwrap_or(listen))
+            .arg(address.map_or(&**listen, without_scheme))
             .arg("--address-file")
             .arg(file);
     }
@@ -301,6 +301,11 @@ fn start(spec: &ServiceSpec, address: Option<&str>) -> anyhow::Result<Child> {
         .stdout(log.try_clone().context("failed to share the log")?)
         .stderr(log);
     process::spawn_async(&mut command).with_context(|| format!("failed to start {}", spec.name))
+}
+
+/// The address to listen on that was published as this one.
+pub(crate) fn without_scheme(address: &str) -> &str {
+    address.strip_prefix("https://").unwrap_or(address)
 }
 
 /// Opens a log for appending. Standard error may be a socket, which cannot be opened by its name.

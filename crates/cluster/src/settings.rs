@@ -244,6 +244,13 @@ impl Settings {
         Ok(())
     }
 
+    /// Returns true if the processes know each other by certificates: unless authentication is off,
+    /// or the API server has no port.
+    pub fn has_certificates(&self) -> bool {
+        let is_known = self.extra_config.get("apiserver", "authentication") != Some("none");
+        is_known && !self.listen.starts_with("unix:")
+    }
+
     /// Checks `--standby` with the flags of services.
     pub fn standbys(&self) -> Result<(), UsageError> {
         let leads_always =

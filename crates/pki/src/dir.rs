@@ -249,7 +249,7 @@ fn read_key(path: &Path) -> Result<Option<String>, PkiError> {
 }
 
 /// Writes a file in one step: a reader finds the old content or the new one.
-fn replace(path: &Path, content: &str, mode: u32) -> Result<(), PkiError> {
+pub(crate) fn replace(path: &Path, content: &str, mode: u32) -> Result<(), PkiError> {
     let fresh = path.with_extension(format!("{}.tmp", random::uuid().simple()));
     let mut options = fs::OpenOptions::new();
     options.write(true).create_new(true).mode(mode);

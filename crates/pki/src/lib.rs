@@ -14,6 +14,8 @@
 mod authority;
 mod dir;
 mod inventory;
+pub mod kubeconfig;
+pub mod owner;
 mod reload;
 mod request;
 mod subject;
@@ -24,6 +26,7 @@ pub use self::{
     authority::{Authority, CertificateTerms, Credentials},
     dir::{PkiDir, Renewal},
     inventory::{CertificateFile, CertificateInfo},
+    owner::CertificateOwner,
     reload::ReloadedFiles,
     request::{CertificateRequest, RequestedName, RequestedUsage, certificate_end},
     subject::{ServerName, Subject, Usage},

@@ -40,7 +40,7 @@ use crate::{
 pub struct Process {
     descriptors: &'static [u8],
     names: BTreeSet<&'static str>,
-    sockets: Vec<(Listener, RoutesBuilder)>,
+    sockets: Vec<(Vec<Listener>, RoutesBuilder)>,
     http_sockets: Vec<Listener>,
     conditions: Vec<(&'static str, BoxFuture<'static, ()>)>,
     registry: Registry,
@@ -121,9 +121,14 @@ impl Process {
 
     /// Serves these services on a socket.
     pub fn serve(&mut self, listener: Listener, services: Services) {
+        self.serve_at(vec![listener], services);
+    }
+
+    /// Serves these services on each of several sockets.
+    pub fn serve_at(&mut self, listeners: Vec<Listener>, services: Services) {
         let Services { routes, names } = services;
         self.names.extend(names);
-        self.sockets.push((listener, routes));
+        self.sockets.push((listeners, routes));
     }
 
     /// Serves the HTTP endpoints on a socket of their own, too.
@@ -189,17 +194,17 @@ impl Process {
         let (readiness, conditions) = Readiness::of(conditions, stop.clone());
         let http = http.unwrap_or_else(|| Router::new().fallback(fallback));
         let http = http.merge(probes::routes(registry, move || readiness.checks()));
-        for (listener, mut routes) in sockets {
+        for (listeners, mut routes) in sockets {
             routes.add_service(health.clone());
             add_reflection(&mut routes);
             // All sockets share one router; otherwise each would have a copy.
             let grpc = routes.routes().into_axum_router().reset_fallback();
             let grpc = grpc.route_layer(middleware::from_fn(only_grpc));
             let routes = Routes::from(grpc.fallback_service(http.clone()));
-            tasks.spawn(
-                "server",
-                listener.serve(routes, stop.clone(), boundary.clone()),
-            );
+            for listener in listeners {
+                let served = listener.serve(routes.clone(), stop.clone(), boundary.clone());
+                tasks.spawn("server", served);
+            }
         }
         for listener in http_sockets {
             let routes = Routes::from(http.clone());

@@ -11,6 +11,7 @@ use std::{
 
 use podplane_api::core::{Node, Pod};
 use podplane_client::{Channel, Client, Endpoint, ListParams, endpoint};
+use podplane_cluster::data_dir::DataDir;
 use podplane_ipam::invariants::{self, Violation, World};
 use podplane_proto::cluster::{
     AddNodeRequest, GetStatusRequest, GetStatusResponse, RebootNodeRequest, RemoveNodeRequest,
@@ -112,7 +113,9 @@ impl Cluster {
         &self.client
     }
 
-    /// The address of the API server, for gRPC and REST: `HOST:PORT`, or `unix:PATH`.
+    /// The socket of the API server, `unix:PATH`, for gRPC and REST: the user of this process may
+    /// do everything there, without credentials. Its TCP address has TLS;
+    /// [`kubeconfig`](Self::kubeconfig) has the credentials for it.
     #[must_use]
     pub fn server(&self) -> &str {
         &self.server
@@ -455,8 +458,8 @@ async fn succeed(command: Command) -> Result<String> {
 
 /// Reads the address of the API server from the data directory of a cluster.
 fn server(data_dir: &Path) -> Result<String> {
-    let file = data_dir.join("apiserver.address");
-    let address = fs::read_to_string(&file);
-    let address = address.map_err(ClusterError::io(format!("read {}", file.display())))?;
-    Ok(address.trim().to_owned())
+    let socket = DataDir::layout(data_dir).apiserver_socket();
+    let found = fs::metadata(&socket);
+    found.map_err(ClusterError::io(format!("find {}", socket.display())))?;
+    Ok(format!("unix:{}", socket.display()))
 }

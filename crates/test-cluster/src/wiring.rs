@@ -177,8 +177,8 @@ struct LinkServers {
 
 impl LinkServers {
     fn serve_service(&self, links: &Links, name: &str) -> Result<()> {
-        let published = self.dir.address_file("apiserver");
-        links.serve(name, LinkServer::Published(published))
+        let socket = self.dir.apiserver_socket();
+        links.serve(name, LinkServer::At(format!("unix:{}", socket.display())))
     }
 
     fn serve_node(&self, links: &Links, node: &str) -> Result<()> {

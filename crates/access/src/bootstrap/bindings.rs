@@ -30,7 +30,7 @@ const fn bound(role: &'static str, subjects: &'static [SubjectData]) -> BindingD
     }
 }
 
-pub(super) const BINDINGS: [BindingData; 20] = [
+pub(super) const BINDINGS: [BindingData; 21] = [
     bound("cluster-admin", &[Group(identity::MASTERS)]),
     bound("system:discovery", &[Group(identity::AUTHENTICATED)]),
     bound("system:basic-user", &[Group(identity::AUTHENTICATED)]),
@@ -74,6 +74,10 @@ pub(super) const BINDINGS: [BindingData; 20] = [
     bound(
         "system:podplane:ipam-controller",
         &[User("system:podplane:ipam-controller")],
+    ),
+    bound(
+        "system:podplane:kubelets",
+        &[User("system:podplane:kubelets")],
     ),
     bound(
         "system:podplane:route-agent",

@@ -191,7 +191,7 @@ pub(super) fn node_rules() -> Vec<PolicyRule> {
 const WORKLOADS: &str = "daemonsets deployments deployments/scale replicasets replicasets/scale \
                          statefulsets";
 
-pub(super) const ROLES: [RoleData; 33] = [
+pub(super) const ROLES: [RoleData; 34] = [
     role("cluster-admin", &[on("*", "*", "*"), at("*", "*")]),
     aggregated("admin", None),
     aggregated("edit", Some("admin")),
@@ -484,6 +484,21 @@ pub(super) const ROLES: [RoleData; 33] = [
                 "networking.k8s.io",
                 "clustercidrs",
             ),
+        ],
+    ),
+    // One process for several nodes: the rules of a node, for all of them.
+    role(
+        "system:podplane:kubelets",
+        &[
+            SPANS,
+            on(READ, "core", "pods services"),
+            on("create get list patch update watch", "core", "nodes"),
+            on("patch update", "core", "nodes/status pods/status"),
+            on("create delete", "core", "pods"),
+            EVENTS,
+            on("create delete get patch update", COORDINATION, "leases"),
+            on("list", "ipam.podplane.io", "blocks"),
+            on("update", "ipam.podplane.io", "blocks/hold"),
         ],
     ),
     role(

@@ -5,7 +5,7 @@ use tonic::Status;
 use super::{ClusterInstance, NodeGroup, internal};
 use crate::{
     flags::UpFlags,
-    service::{ListenAddress, Service, ServiceSpec},
+    service::{ListenAddress, Service, ServiceSpec, without_scheme},
     settings::{Settings, UsageError},
 };
 
@@ -60,6 +60,11 @@ impl ClusterInstance {
             ));
         }
         settings.standbys().map_err(invalid)?;
+        if settings.has_certificates() != self.record.settings.has_certificates() {
+            return Err(Status::failed_precondition(
+                "--authentication changes only while the cluster is down: `podplane down`, and then `podplane up` with the flag",
+            ));
+        }
         let before = self.record.nodes.clone();
         for node in &mut self.record.nodes {
             if of_nodes.contains(&node.name) {
@@ -108,7 +113,7 @@ impl ClusterInstance {
             if let (ListenAddress::AsPublished { listen, .. }, Some(address)) =
                 (&mut spec.listens, running.state().address)
             {
-                *listen = address;
+                *listen = without_scheme(&address).to_owned();
             }
             let before = running.spec().clone();
             running.stop();

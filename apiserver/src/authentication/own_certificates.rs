@@ -1,0 +1,164 @@
+//! The certificates that the server makes for itself if it is given none: those of a cluster on one
+//! machine.
+
+use std::{
+    convert::Infallible,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use podplane_host::{clock, task};
+use podplane_pki::{
+    CertificateFile, CertificateOwner, CertificateTerms, PkiDir, PkiError, Renewal, ServerName,
+    kubeconfig::{self, AccessFiles},
+    owner,
+};
+use podplane_service_runtime::{boundary::AllowedHosts, server::Listen, tls::TlsFiles};
+
+/// The interval of checks whether a certificate has to be renewed: two thirds of its life have
+/// passed. Short enough for the shortest life that `podplane certs` gives.
+const RENEWAL_INTERVAL: Duration = Duration::from_secs(15);
+
+/// The certificates of the server and of an administrator in `pki` in the data directory, and the
+/// `kubeconfig` beside it.
+#[derive(Clone, Debug)]
+pub(crate) struct OwnCertificates {
+    data_dir: PathBuf,
+    /// The names of the server besides those that every certificate of an API server has.
+    names: Vec<ServerName>,
+}
+
+impl OwnCertificates {
+    /// Makes the authority and the certificates that are missing.
+    ///
+    /// # Errors
+    ///
+    /// [`PkiError`] if a file cannot be used or written.
+    pub(crate) fn make(
+        data_dir: &Path,
+        listen: &Listen,
+        hosts: &AllowedHosts,
+    ) -> Result<Self, PkiError> {
+        let address = match listen {
+            Listen::Tcp(address) if !address.ip().is_unspecified() => Some(address.ip()),
+            Listen::Tcp(_) | Listen::Unix(_) => None,
+        };
+        // Requests may use these names, and no others.
+        let hosts = hosts
+            .names
+            .iter()
+            .filter_map(|name| name.to_string().parse().ok());
+        let own = Self {
+            data_dir: data_dir.to_owned(),
+            names: address
+                .map(ServerName::Ip)
+                .into_iter()
+                .chain(hosts)
+                .collect(),
+        };
+        own.renew()?;
+        Ok(own)
+    }
+
+    /// The files for a listening socket.
+    pub(crate) fn tls_files(&self) -> TlsFiles {
+        let pair = self.file(&CertificateOwner::Apiserver);
+        TlsFiles {
+            certificate: pair.clone(),
+            key: pair,
+            client_ca: Some(self.pki().join("ca.crt")),
+        }
+    }
+
+    fn pki(&self) -> PathBuf {
+        self.data_dir.join("pki")
+    }
+
+    fn file(&self, owner: &CertificateOwner) -> PathBuf {
+        self.pki().join(format!("{owner}.pem"))
+    }
+
+    /// Issues what is missing or expires soon, for the server and everyone else who has a
+    /// certificate in the directory; returns true if the administrator's was.
+    fn renew(&self) -> Result<bool, PkiError> {
+        let now = clock::timestamp();
+        let dir = PkiDir::open(&self.pki(), owner::AUTHORITY, now)?;
+        let ensure = |name: &str, terms: &CertificateTerms| {
+            let renewal = dir.ensure(name, terms, now)?;
+            if renewal == Renewal::Issued {
+                tracing::info!(certificate = name, "issued a certificate");
+            }
+            Ok::<_, PkiError>(renewal == Renewal::Issued)
+        };
+        let own = [CertificateOwner::Apiserver, CertificateOwner::Admin];
+        let [_, is_admins] = own.map(|owner| {
+            let terms = owner.terms(&self.names, owner::LIFETIME);
+            ensure(&owner.to_string(), &terms)
+        });
+        // Whoever has issued these decides what they say.
+        for CertificateFile { name, info } in dir.certificates()? {
+            match info {
+                Ok(info) => _ = ensure(&name, &info.terms)?,
+                Err(error) => {
+                    tracing::warn!(certificate = name, %error, "a certificate cannot be renewed");
+                }
+            }
+        }
+        is_admins
+    }
+
+    /// Renews certificates before they expire. A failure is logged and tried again: there is time
+    /// until the certificate expires.
+    pub(crate) async fn keep(self, server: String) -> Result<(), Infallible> {
+        let mut interval = clock::interval(RENEWAL_INTERVAL);
+        loop {
+            interval.tick().await;
+            let (own, server) = (self.clone(), server.clone());
+            let renewed = task::spawn_blocking(move || match own.renew()? {
+                true => Kubeconfig::Administrators(own.clone()).write(&own.data_dir, &server),
+                false => Ok(()),
+            });
+            match renewed.await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => {
+                    let error = podplane_error_chain::one_line(&error);
+                    tracing::error!(error, "certificates cannot be renewed");
+                }
+                Err(error) => tracing::error!(%error, "certificates cannot be renewed"),
+            }
+        }
+    }
+}
+
+/// The file `kubeconfig` in the data directory.
+#[derive(Clone, Debug)]
+pub(crate) enum Kubeconfig {
+    /// With the certificate of an administrator.
+    Administrators(OwnCertificates),
+    /// Without credentials, for a server that asks for none.
+    Anyones,
+    /// None: the server does not know who its clients are to be, or no client can reach it.
+    Nobodys,
+}
+
+impl Kubeconfig {
+    /// Writes the file for the server at this address, or removes one that is of no use.
+    ///
+    /// # Errors
+    ///
+    /// [`PkiError`] if a certificate cannot be read, or the file not be written.
+    pub(crate) fn write(&self, data_dir: &Path, server: &str) -> Result<(), PkiError> {
+        let path = data_dir.join("kubeconfig");
+        let files = match self {
+            Self::Administrators(own) => AccessFiles::of_administrator(&own.pki()),
+            Self::Anyones => AccessFiles::default(),
+            Self::Nobodys => return kubeconfig::remove(&path),
+        };
+        let url = match server.contains("://") {
+            true => server.to_owned(),
+            false => format!("http://{server}"),
+        };
+        let document = kubeconfig::document(&kubeconfig::context(data_dir), &url, &files)?;
+        kubeconfig::write(&path, &document)
+    }
+}
