@@ -25,16 +25,11 @@ async fn cluster() -> Result<Cluster> {
     cluster.context("ledger mode needs nothing of the machine")
 }
 
-fn server(cluster: &Cluster) -> Result<String> {
-    let file = cluster.data_dir().join("apiserver.address");
-    Ok(fs::read_to_string(file)?.trim().to_owned())
-}
-
 /// Runs a kubelet of node-0 with this directory of nodes to its end.
 fn kubelet(cluster: &Cluster, nodes_dir: &Path) -> Result<ProgramOutput> {
     let runtime = cluster.data_dir().join("nodes/node-0/cri.sock");
     let mut command = podplane(["kubelet", "--node", "node-0", "--nodes-dir"]);
-    command.arg(nodes_dir).arg("--server").arg(server(cluster)?);
+    command.arg(nodes_dir).arg("--server").arg(cluster.server());
     command
         .arg("--cri-endpoint")
         .arg(format!("unix:{}", runtime.display()));
@@ -143,7 +138,7 @@ async fn another_instance_takes_a_stale_lease_over_and_the_first_one_ends() -> R
     cri.args(["--netns-dir", &format!("{dir_text}/netns")]);
     let log = fs::File::create(dir.join("cri.log"))?;
     let mut cri = cri.stdout(Stdio::null()).stderr(log).spawn()?;
-    let server = server(&cluster)?;
+    let server = cluster.server().to_owned();
     let args = [
         "--node",
         "node-0",

@@ -712,13 +712,17 @@ steps:
   run:
     command: [python3, '-']
     stdin: |
-      import os, time, urllib.request
-      server = open(os.environ["PODPLANE_DATA_DIR"] + "/apiserver.address").read().strip()
+      import http.client, os, socket, time
+      server = http.client.HTTPConnection("localhost")
+      server.sock = socket.socket(socket.AF_UNIX)
+      server.sock.connect(os.environ["PODPLANE_DATA_DIR"] + "/apiserver.sock")
       def set_ip(pod, ip):
           status = '{"status": {"phase": "Running", "podIP": "%s", "podIPs": [{"ip": "%s"}]}}' % (ip, ip)
-          url = f"http://{server}/api/v1/namespaces/default/pods/{pod}/status"
-          headers = {"Content-Type": "application/merge-patch+json"}
-          urllib.request.urlopen(urllib.request.Request(url, status.encode(), headers, method="PATCH"))
+          path = f"/api/v1/namespaces/default/pods/{pod}/status"
+          server.request("PATCH", path, status, {"Content-Type": "application/merge-patch+json"})
+          answer = server.getresponse()
+          assert answer.status == 200, answer.read()
+          answer.read()
       set_ip("x", "10.244.0.2")
       set_ip("y", "10.244.0.2")
       time.sleep(0.2)

@@ -22,7 +22,7 @@ const FEW: usize = 20;
 /// Show the running services, network mode, nodes and CRI sockets
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  podplane status\n  podplane status -o json\n  grpcurl -plaintext $(podplane status scheduler) list\n  curl http://$(podplane status kubelet --http)/metrics"
+    after_help = "Examples:\n  podplane status\n  podplane status -o json\n  grpcurl -plaintext -authority localhost -unix $(podplane status scheduler --socket) list\n  curl --unix-socket $(podplane status kubelet --socket) http://localhost/metrics"
 )]
 pub(crate) struct StatusArgs {
     /// Print only the address of this service: supervisor, apiserver, scheduler, kubelet, …; for a
@@ -34,6 +34,12 @@ pub(crate) struct StatusArgs {
     /// SERVICE
     #[arg(long, requires = "service")]
     http: bool,
+
+    /// Print the path of SERVICE's unix socket, which needs no credentials; requires SERVICE
+    ///
+    /// It has gRPC and HTTP, for processes of the user of the cluster and of root.
+    #[arg(long, requires = "service", conflicts_with = "http")]
+    socket: bool,
 
     /// Print in this format instead of as text
     #[arg(short, long, value_enum, value_name = "FORMAT")]
@@ -55,8 +61,12 @@ pub(crate) fn run(args: StatusArgs, global: &GlobalOptions) -> anyhow::Result<Ex
     };
     if let Some(service) = &args.service {
         let status = found.with_context(|| not_running(&dir))?;
-        let (address, http) = addresses(&dir, &status, service)?;
-        output::line(if args.http { http } else { address })?;
+        let addresses = addresses(&dir, &status, service)?;
+        output::line(match (args.http, args.socket) {
+            (true, _) => addresses.http,
+            (_, true) => addresses.socket,
+            _ => addresses.grpc,
+        })?;
         return Ok(ExitCode::SUCCESS);
     }
     match (args.output, found) {
@@ -70,15 +80,26 @@ pub(crate) fn run(args: StatusArgs, global: &GlobalOptions) -> anyhow::Result<Ex
     Ok(ExitCode::SUCCESS)
 }
 
-/// The address of a service, and that of its HTTP endpoints.
+/// The addresses of a service.
+struct ServiceAddresses {
+    grpc: String,
+    http: String,
+    /// The path of its socket.
+    socket: String,
+}
+
 fn addresses(
     dir: &DataDir,
     status: &GetStatusResponse,
     name: &str,
-) -> anyhow::Result<(String, String)> {
+) -> anyhow::Result<ServiceAddresses> {
     if name == "supervisor" {
-        let control = format!("unix:{}", dir.control_socket().display());
-        return Ok((control, status.http_address.clone()));
+        let control = dir.control_socket().display().to_string();
+        return Ok(ServiceAddresses {
+            grpc: format!("unix:{control}"),
+            http: status.http_address.clone(),
+            socket: control,
+        });
     }
     let services = status.services.iter();
     let found = services
@@ -96,7 +117,15 @@ fn addresses(
             names.join(", ")
         )
     })?;
-    Ok((found.address.clone(), found.http_address.clone()))
+    let socket = match found.address.strip_prefix("unix:") {
+        Some(path) => path.to_owned(),
+        None => dir.socket(&found.name).display().to_string(),
+    };
+    Ok(ServiceAddresses {
+        grpc: found.address.clone(),
+        http: found.http_address.clone(),
+        socket,
+    })
 }
 
 fn as_json(dir: &DataDir, status: &GetStatusResponse) -> serde_json::Value {

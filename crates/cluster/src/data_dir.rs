@@ -33,8 +33,9 @@ const FORMAT: &str = "2";
 /// when a cluster starts in it.
 const FORMAT_BEFORE: &str = "1";
 
-/// The length of `/nodes/NAME/cri.sock` for the longest name that `up` gives a node.
-const LONGEST_SOCKET: usize = "/nodes/node-9999/cri.sock".len();
+/// The length of the longest name of a socket: that of a process, or of the runtime of a node with
+/// the longest name that `up` gives one.
+const LONGEST_SOCKET: usize = "/controller-manager-standby.sock".len();
 
 /// The interval at which a supervisor checks that its directory still exists.
 const REMOVAL_LOOK: Duration = Duration::from_millis(500);
@@ -48,8 +49,8 @@ const REMOVAL_LOOK: Duration = Duration::from_millis(500);
 /// members             held by every process of the cluster
 /// supervisor.json     what runs; stale unless the lock is held
 /// control.sock        podplane.cluster.v1
+/// NAME.sock           each process, for clients of this machine without a certificate
 /// *.address           where services listen
-/// apiserver.sock      the API server, for clients of this machine without a certificate
 /// kubeconfig          the same for kubectl
 /// pki/                the authority and the certificates of processes and nodes
 /// store/ logs/ nodes/
@@ -262,9 +263,14 @@ impl DataDir {
         self.0.join("kubeconfig")
     }
 
-    /// The socket of the API server for clients of this machine, which need no certificate there.
+    /// The socket of a process for clients of this machine, which need no certificate there.
+    pub fn socket(&self, process: &str) -> PathBuf {
+        self.0.join(format!("{process}.sock"))
+    }
+
+    /// The same of the API server.
     pub fn apiserver_socket(&self) -> PathBuf {
-        self.0.join("apiserver.sock")
+        self.socket("apiserver")
     }
 
     /// The stored record; `None` before the first start.
@@ -442,21 +448,15 @@ impl DataDir {
 
     /// Removes the files of a running cluster.
     pub fn clear_running(&self) -> anyhow::Result<()> {
-        let mut stale = vec![
-            self.0.join("supervisor.json"),
-            self.control_socket(),
-            self.apiserver_socket(),
-        ];
+        let mut stale = vec![self.0.join("supervisor.json")];
         let entries = fs::read_dir(&self.0)
             .with_context(|| format!("failed to read {}", self.0.display()))?;
         for entry in entries {
             let path = entry
                 .with_context(|| format!("failed to read {}", self.0.display()))?
                 .path();
-            if path
-                .extension()
-                .is_some_and(|extension| extension == "address")
-            {
+            let extension = path.extension();
+            if extension.is_some_and(|extension| extension == "address" || extension == "sock") {
                 stale.push(path);
             }
         }

@@ -130,6 +130,8 @@ pub trait Authenticator: fmt::Debug + Send + Sync {
 #[derive(Debug)]
 pub struct PeerAuthenticator {
     own_uid: u32,
+    /// True if [`OVERFLOW_UID`] is a user like any other, since this user namespace has all users.
+    has_all_users: bool,
     local: Arc<Identity>,
     anonymous: Arc<Identity>,
 }
@@ -145,6 +147,7 @@ impl PeerAuthenticator {
     pub fn new() -> Self {
         Self {
             own_uid: rustix::process::geteuid().as_raw(),
+            has_all_users: has_all_users(),
             local: Arc::new(Identity::new(LOCAL_USER, [MASTERS, AUTHENTICATED])),
             anonymous: Arc::new(Identity::anonymous()),
         }
@@ -163,7 +166,7 @@ impl PeerAuthenticator {
         let refused = |why: String| Err(AuthenticationRefusal::Unauthorized(why));
         match peer {
             Some(Peer::Local(Some(credentials))) => match credentials.uid {
-                OVERFLOW_UID => refused(format!(
+                OVERFLOW_UID if !self.has_all_users => refused(format!(
                     "connections from uid {OVERFLOW_UID}, which stands for any user that has no uid here, are not accepted at this socket"
                 )),
                 uid if uid == self.own_uid || uid == 0 => Ok(Some(Arc::clone(&self.local))),
@@ -183,6 +186,13 @@ impl PeerAuthenticator {
     pub fn anonymous(&self) -> Arc<Identity> {
         Arc::clone(&self.anonymous)
     }
+}
+
+/// Returns true if each user id of the machine is one of this user namespace, as in the initial one
+/// (user_namespaces(7)).
+fn has_all_users() -> bool {
+    let map = podplane_host::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
 /// Refuses nothing: everyone but local users is anonymous.
@@ -287,6 +297,7 @@ mod tests {
     fn only_root_and_the_own_user_are_local() {
         let authenticator = PeerAuthenticator {
             own_uid: 1000,
+            has_all_users: false,
             ..PeerAuthenticator::new()
         };
         let of = |uid| Peer::Local(Some(PeerCredentials { uid, pid: Some(7) }));
@@ -309,11 +320,18 @@ mod tests {
     fn a_server_of_the_overflow_uid_trusts_only_root() {
         let authenticator = PeerAuthenticator {
             own_uid: OVERFLOW_UID,
+            has_all_users: false,
             ..PeerAuthenticator::new()
         };
         let of = |uid| Peer::Local(Some(PeerCredentials { uid, pid: None }));
         authenticator.local(Some(&of(OVERFLOW_UID))).unwrap_err();
         assert!(authenticator.local(Some(&of(0))).unwrap().is_some());
+        let in_the_initial_namespace = PeerAuthenticator {
+            has_all_users: true,
+            ..authenticator
+        };
+        let nobody = in_the_initial_namespace.local(Some(&of(OVERFLOW_UID)));
+        assert!(nobody.unwrap().is_some());
     }
 
     #[test]

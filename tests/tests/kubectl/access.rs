@@ -187,7 +187,7 @@ fn requests(kubectl: &Kubectl) {
         row(&table, &name)[2..],
         [
             "kubernetes.io/kube-apiserver-client",
-            "system:anonymous",
+            "admin",
             "24h",
             "Pending"
         ]

@@ -449,7 +449,12 @@ pub(super) const ROLES: [RoleData; 34] = [
     // What podplane's own processes need besides.
     role(
         "system:podplane:scheduler",
-        &[lease("podplane-scheduler"), SPANS],
+        &[
+            lease("podplane-scheduler"),
+            SPANS,
+            // The priority of pods that do not exist yet, which `podplane explain` asks about.
+            on(READ, "scheduling.k8s.io", "priorityclasses"),
+        ],
     ),
     role(
         "system:podplane:controller-manager",
