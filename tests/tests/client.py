@@ -3,10 +3,14 @@
     client.py services ADDRESS                      prints the services, one a line
     client.py health ADDRESS SERVICE                prints the service's health
     client.py call ADDRESS SERVICE METHOD JSON      prints the answer as JSON
+
+ADDRESS is HOST:PORT, unix:PATH, or https://HOST:PORT, whose authority ca.crt and whose client's
+certificate admin.pem are in the directory PKI of the environment.
 """
 
 import json
 import os
+import pathlib
 import sys
 
 import grpc
@@ -30,10 +34,19 @@ def call(channel, pool, service, method, request):
     return json_format.MessageToDict(stub(message, timeout=10, metadata=metadata), descriptor_pool=pool)
 
 
-def main(verb, address, *rest):
+def connect(address):
+    if address.startswith("https://"):
+        pki = pathlib.Path(os.environ["PKI"])
+        pair = (pki / "admin.pem").read_bytes()
+        credentials = grpc.ssl_channel_credentials((pki / "ca.crt").read_bytes(), pair, pair)
+        return grpc.secure_channel(address.removeprefix("https://"), credentials)
     # grpcio would send a socket's path as the HTTP/2 authority, which is no valid one.
     options = [("grpc.default_authority", "localhost")] if address.startswith("unix:") else []
-    with grpc.insecure_channel(address, options) as channel:
+    return grpc.insecure_channel(address, options)
+
+
+def main(verb, address, *rest):
+    with connect(address) as channel:
         grpc.channel_ready_future(channel).result(timeout=10)
         reflected = ProtoReflectionDescriptorDatabase(channel)
         pool = descriptor_pool.DescriptorPool(reflected)

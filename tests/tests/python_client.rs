@@ -1,6 +1,6 @@
 //! A client from elsewhere that knows only what reflection tells it: Python's grpcio.
 
-use std::{collections::BTreeSet, process::Command};
+use std::{collections::BTreeSet, path::PathBuf, process::Command};
 
 use anyhow::Result;
 use podplane_api::{
@@ -15,7 +15,11 @@ use serde_json::{Value, json};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/client.py");
 
-struct Python(String);
+/// Python with grpcio in this directory, and the directory of a cluster's certificates.
+struct Python {
+    path: String,
+    pki: PathBuf,
+}
 
 impl Python {
     fn run(&self, args: &[&str]) -> ProgramOutput {
@@ -23,7 +27,8 @@ impl Python {
             Command::new("python3")
                 .arg(SCRIPT)
                 .args(args)
-                .env("PYTHONPATH", &self.0),
+                .env("PYTHONPATH", &self.path)
+                .env("PKI", &self.pki),
         )
     }
 
@@ -83,12 +88,14 @@ fn services_of(process: &str) -> Vec<&'static str> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_server_answers_reflection_and_health_checks() -> Result<()> {
-    let Some(python) = peers::python().map(Python) else {
+    let Some(path) = peers::python() else {
         return Ok(());
     };
     let Some(cluster) = Cluster::up(builder(Network::Ledger)).await? else {
         return Ok(());
     };
+    let pki = cluster.pki_dir();
+    let python = Python { path, pki };
     let status = cluster.status().await?;
     let mut seen = 0;
     for service in status
@@ -136,12 +143,14 @@ async fn every_server_answers_reflection_and_health_checks() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_created_from_python_runs() -> Result<()> {
-    let Some(python) = peers::python().map(Python) else {
+    let Some(path) = peers::python() else {
         return Ok(());
     };
     let Some(cluster) = Cluster::up(builder(Network::Ledger)).await? else {
         return Ok(());
     };
+    let pki = cluster.pki_dir();
+    let python = Python { path, pki };
     let server = cluster.status().await?.server;
     let pods = "podplane.core.v1.PodService";
     let pod = json!({"pod": {

@@ -161,7 +161,7 @@ impl ServingFlags {
                 if self.client_ca_file.is_none() && !is_socket {
                     tracing::info!(
                         address,
-                        "no client can authenticate at the address without --client-ca-file: only health is served"
+                        "serving health alone: no client can authenticate without --client-ca-file"
                     );
                 }
                 let authenticator = Arc::new(ClientAuthenticator::new());

@@ -112,6 +112,12 @@ impl Cluster {
         &self.client
     }
 
+    /// The directory of the cluster's certificates: the authority `ca.crt`, and an administrator's
+    /// certificate and key `admin.pem`. A cluster whose ports have no TLS has none.
+    pub fn pki_dir(&self) -> PathBuf {
+        self.data_dir().join("pki")
+    }
+
     /// The address of the API server, for gRPC and REST: `HOST:PORT`, or `unix:PATH`.
     #[must_use]
     pub fn server(&self) -> &str {
