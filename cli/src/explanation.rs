@@ -25,12 +25,12 @@ pub(crate) async fn explain(
     timeout: Duration,
 ) -> anyhow::Result<ExplainPodResponse> {
     let answers = match named {
-        Some(address) => vec![ask(address, request, timeout).await],
+        Some(address) => vec![ask(with_credentials(address, global)?, request, timeout).await],
         None => {
             let files = global.scheduler_address_files();
             let asked = files.iter().map(async |file| {
-                let address = address(file)?;
-                ask(&address, request, timeout).await
+                let address = with_credentials(&address(file)?, global)?;
+                ask(address, request, timeout).await
             });
             join_all(asked).await
         }
@@ -61,12 +61,20 @@ fn address(file: &Path) -> anyhow::Result<Endpoint> {
     text.trim().parse().with_context(failed)
 }
 
+/// The address with the credentials of the flags, which are shown to servers with TLS alone.
+fn with_credentials(address: &Endpoint, global: &GlobalOptions) -> anyhow::Result<Endpoint> {
+    match address.has_tls() {
+        true => Ok(address.clone().with_credentials(global.credentials())?),
+        false => Ok(address.clone()),
+    }
+}
+
 async fn ask(
-    address: &Endpoint,
+    address: Endpoint,
     request: &ExplainPodRequest,
     timeout: Duration,
 ) -> anyhow::Result<ExplainPodResponse> {
-    let mut scheduler = SchedulerServiceClient::new(endpoint::channel(address)?);
+    let mut scheduler = SchedulerServiceClient::new(endpoint::channel(&address)?);
     let answer = tokio::time::timeout(timeout, scheduler.explain_pod(request.clone())).await;
     let answer = answer.with_context(|| {
         format!("the scheduler at {address} does not answer within {timeout:?}")

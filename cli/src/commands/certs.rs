@@ -13,16 +13,15 @@ use crate::output::{self, table::TextTable};
 /// The name of an authority that is made here.
 const AUTHORITY: &str = "podplane-ca";
 /// The names by which pods and people know the API server, besides those of `--san`.
-const SERVER_NAMES: [&str; 8] = [
+const SERVER_NAMES: [&str; 5] = [
     "podplane-apiserver",
     "kubernetes",
     "kubernetes.default",
     "kubernetes.default.svc",
     "kubernetes.default.svc.cluster.local",
-    "localhost",
-    "127.0.0.1",
-    "::1",
 ];
+/// The names by which clients on the same machine know a server.
+const LOCAL_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 
 /// Make a certificate authority, and certificates for the processes, nodes and people of a cluster
 ///
@@ -57,7 +56,8 @@ enum CertsCommand {
     )]
     Issue {
         /// Issue for apiserver, scheduler, controller-manager, ipam-controller, route-agent, admin
-        /// (who may do everything) or node/NAME
+        /// (who may do everything), monitoring (which reads metrics), serving (the ports
+        /// of the processes besides the API server) or node/NAME
         #[arg(value_name = "OWNER", required = true)]
         owners: Vec<CertificateOwner>,
         #[command(flatten)]
@@ -95,8 +95,9 @@ struct DirArgs {
 
 #[derive(Debug, clap::Args)]
 struct TermArgs {
-    /// Add these names to the API server's certificate: DNS names or IP addresses [default: none
-    /// besides podplane-apiserver, those of the Service kubernetes, localhost, 127.0.0.1 and ::1]
+    /// Add these names to a server's certificate: DNS names or IP addresses [default: none besides
+    /// localhost, 127.0.0.1 and ::1, and for the API server podplane-apiserver and those of the
+    /// Service kubernetes]
     #[arg(long, value_name = "NAME[,NAME]", value_delimiter = ',')]
     san: Vec<ServerName>,
 
@@ -126,6 +127,8 @@ enum CertificateOwner {
     Apiserver,
     Process(&'static str, &'static str),
     Admin,
+    Monitoring,
+    Serving,
     Node(String),
 }
 
@@ -146,9 +149,15 @@ impl FromStr for CertificateOwner {
             let name = name.map_err(|error| error.to_string())?;
             return Ok(Self::Node(name.to_string()));
         }
-        let mut known = [Self::Apiserver, Self::Admin].into_iter().chain(PROCESSES);
+        let known = [
+            Self::Apiserver,
+            Self::Admin,
+            Self::Monitoring,
+            Self::Serving,
+        ];
+        let mut known = known.into_iter().chain(PROCESSES);
         known.find(|owner| owner.to_string() == text).ok_or_else(|| {
-            "want apiserver, scheduler, controller-manager, ipam-controller, route-agent, admin or node/NAME".to_owned()
+            "want apiserver, scheduler, controller-manager, ipam-controller, route-agent, admin, monitoring, serving or node/NAME".to_owned()
         })
     }
 }
@@ -160,6 +169,8 @@ impl fmt::Display for CertificateOwner {
             Self::Apiserver => f.write_str("apiserver"),
             Self::Process(name, _) => f.write_str(name),
             Self::Admin => f.write_str("admin"),
+            Self::Monitoring => f.write_str("monitoring"),
+            Self::Serving => f.write_str("serving"),
             Self::Node(name) => write!(f, "node-{name}"),
         }
     }
@@ -171,17 +182,25 @@ impl CertificateOwner {
             Self::Apiserver => Subject::new("kube-apiserver", ""),
             Self::Process(_, user) => Subject::new(*user, ""),
             Self::Admin => Subject::new("admin", "system:masters"),
+            Self::Monitoring => Subject::new("prometheus", "system:monitoring"),
+            Self::Serving => Subject::new("podplane-serving", ""),
             Self::Node(name) => Subject::node(name),
         };
-        let (usage, names) = match self {
-            Self::Apiserver => {
-                let own = SERVER_NAMES.iter().filter_map(|name| name.parse().ok());
+        let own: Option<&[&str]> = match self {
+            Self::Apiserver => Some(&SERVER_NAMES),
+            Self::Serving => Some(&[]),
+            Self::Process(..) | Self::Admin | Self::Monitoring | Self::Node(_) => None,
+        };
+        let (usage, names) = match own {
+            Some(own) => {
+                let own = own.iter().chain(&LOCAL_NAMES);
+                let own = own.filter_map(|name| name.parse().ok());
                 let mut names: Vec<ServerName> = own.chain(args.san.iter().cloned()).collect();
                 names.sort();
                 names.dedup();
                 (Usage::Server, names)
             }
-            _ => (Usage::Client, Vec::new()),
+            None => (Usage::Client, Vec::new()),
         };
         CertificateTerms {
             subject,
