@@ -1,11 +1,10 @@
 //! Questions to the schedulers of a cluster.
 
-use std::{path::Path, time::Duration};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use futures::future::join_all;
 use podplane_client::{Endpoint, endpoint};
-use podplane_cluster::trust;
 use podplane_proto::scheduler::{
     ExplainPodRequest, ExplainPodResponse, scheduler_service_client::SchedulerServiceClient,
 };
@@ -25,18 +24,15 @@ pub(crate) async fn explain(
     timeout: Duration,
 ) -> anyhow::Result<ExplainPodResponse> {
     let answers = match named {
-        Some(address) => vec![ask(address, request, timeout).await],
+        Some(address) => vec![ask(global.for_port(address)?, request, timeout).await],
         None => {
-            let (files, credentials) = (global.scheduler_address_files(), global.for_ports());
-            let asked = files.iter().map(async |file| {
-                let address = address(file)?.with_credentials(&credentials)?;
-                ask(&address, request, timeout).await
-            });
-            join_all(asked).await
+            let schedulers = global.schedulers()?.into_iter();
+            join_all(schedulers.map(|address| ask(address, request, timeout))).await
         }
     };
     let mut best = Err(anyhow::anyhow!(
-        "the address of the scheduler is not known: pass --scheduler"
+        "no scheduler runs in {}: start a cluster with `podplane up`, or pass --scheduler",
+        global.data_dir.display()
     ));
     // In reverse, so that the first of equals is taken, which leads more often.
     for answer in answers.into_iter().rev() {
@@ -50,23 +46,12 @@ pub(crate) async fn explain(
     best
 }
 
-fn address(file: &Path) -> anyhow::Result<Endpoint> {
-    let failed = || {
-        format!(
-            "failed to read the scheduler's address in {}; start a cluster with podplane up, or pass --scheduler",
-            file.display()
-        )
-    };
-    let text = trust::read_to_string(file).with_context(failed)?;
-    text.trim().parse().with_context(failed)
-}
-
 async fn ask(
-    address: &Endpoint,
+    address: Endpoint,
     request: &ExplainPodRequest,
     timeout: Duration,
 ) -> anyhow::Result<ExplainPodResponse> {
-    let mut scheduler = SchedulerServiceClient::new(endpoint::channel(address)?);
+    let mut scheduler = SchedulerServiceClient::new(endpoint::channel(&address)?);
     let answer = tokio::time::timeout(timeout, scheduler.explain_pod(request.clone())).await;
     let answer = answer.with_context(|| {
         format!("the scheduler at {address} does not answer within {timeout:?}")

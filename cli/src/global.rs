@@ -81,13 +81,19 @@ impl GlobalOptions {
         self.data_dir.join("apiserver.address")
     }
 
-    /// The files into which the schedulers of `up` write their addresses; none with `--server`,
-    /// which may mean another cluster.
-    pub(crate) fn scheduler_address_files(&self) -> Vec<PathBuf> {
+    /// The schedulers of `up` by their sockets; none with `--server`, which may mean another
+    /// cluster.
+    pub(crate) fn schedulers(&self) -> anyhow::Result<Vec<Endpoint>> {
+        if self.server.is_some() {
+            return Ok(Vec::new());
+        }
+        trust::data_dir(&self.data_dir)?;
         let dir = DataDir::layout(&self.data_dir);
-        let schedulers = ["scheduler".to_owned(), services::standby("scheduler")];
-        let here = schedulers.iter().filter(|_| self.server.is_none());
-        here.map(|name| dir.address_file(name)).collect()
+        let names = ["scheduler".to_owned(), services::standby("scheduler")];
+        let sockets = names.iter().map(|name| dir.socket(name));
+        let there = sockets.filter(|socket| socket.exists());
+        let addresses = there.map(|socket| Ok(format!("unix:{}", socket.display()).parse()?));
+        addresses.collect()
     }
 
     /// Returns true if `--server` was given.
@@ -128,13 +134,16 @@ impl GlobalOptions {
         Ok((address, files))
     }
 
-    /// The credentials for the ports of the cluster's other processes: those of the flags, else the
-    /// administrator's.
-    pub(crate) fn for_ports(&self) -> CredentialFlags {
-        match self.credentials == CredentialFlags::default() {
-            true => ClusterCertificates::of(&DataDir::layout(&self.data_dir)).for_ports(),
-            false => self.credentials.clone(),
-        }
+    /// The port of another process with the credentials for it, if it has TLS: those of the flags,
+    /// else the administrator's of the cluster in the data directory.
+    pub(crate) fn for_port(&self, address: &Endpoint) -> anyhow::Result<Endpoint> {
+        let certificates = ClusterCertificates::of(&DataDir::layout(&self.data_dir));
+        let credentials = match self.credentials == CredentialFlags::default() {
+            _ if !address.has_tls() => return Ok(address.clone()),
+            true if certificates.exist() => certificates.for_ports(),
+            _ => self.credentials.clone(),
+        };
+        Ok(address.clone().with_credentials(&credentials)?)
     }
 
     /// The credentials of the flags.

@@ -50,7 +50,8 @@ use podplane_client::{
 use podplane_service_runtime::{
     Process, Services, Tasks,
     boundary::AllowedHosts,
-    server::{Listen, Listener, ServeError},
+    server::Listen,
+    serving::{ServingError, ServingFlags},
     tasks::{TaskEnd, TaskError},
 };
 use tokio_util::sync::CancellationToken;
@@ -91,6 +92,9 @@ pub struct ControllerManagerConfig {
     /// Host names that requests may be addressed to.
     #[command(flatten)]
     pub allowed_hosts: AllowedHosts,
+    /// The clients of the address, and its TLS.
+    #[command(flatten)]
+    pub serving: ServingFlags,
     /// Write the listening address to this file, once it is served
     #[arg(long, env = "PODPLANE_ADDRESS_FILE", value_name = "FILE")]
     pub address_file: Option<PathBuf>,
@@ -157,7 +161,7 @@ pub enum ControllerManagerRunError {
     Election(#[from] LeaderError),
     /// The address to listen on cannot be used.
     #[error("failed to start the server")]
-    Listen(#[from] ServeError),
+    Listen(#[from] ServingError),
     /// A task of the process ended.
     #[error("failed to run the controllers")]
     Ended(#[from] TaskEnd),
@@ -188,8 +192,11 @@ async fn run_until(
     let client = Client::connect(&server)?;
     let candidate = config.leader_election.candidate(client.clone(), ELECTION)?;
     let authority = config.signing.authority()?;
-    let listener = Listener::published(&config.listen, config.address_file.as_deref()).await?;
-    let listener = listener.allowing(config.allowed_hosts.clone());
+    let (hosts, file) = (config.allowed_hosts.clone(), config.address_file.as_deref());
+    let listeners = config
+        .serving
+        .listeners(&config.listen, hosts, file)
+        .await?;
     let mut kinds = KindRegistry {
         tasks: Tasks::new(stop),
         client,
@@ -265,7 +272,7 @@ async fn run_until(
     let queues = Box::new(queues(&state));
     process.registry().register_collector(queues);
     candidate.register(process.registry());
-    process.serve(listener, Services::default());
+    process.serve_at(listeners, Services::default());
     process.ready_when("objects", async move { ready.opened().await });
     process.start(&mut tasks).await;
 

@@ -41,7 +41,8 @@ use podplane_proto::ipam::ipam_service_server::IpamServiceServer;
 use podplane_service_runtime::{
     Process, Services, Tasks,
     boundary::AllowedHosts,
-    server::{Listen, Listener, ServeError},
+    server::Listen,
+    serving::{ServingError, ServingFlags},
     tasks::{TaskEnd, TaskError},
 };
 use tokio_util::sync::CancellationToken;
@@ -73,6 +74,9 @@ pub struct IpamControllerConfig {
     /// Host names that requests may be addressed to.
     #[command(flatten)]
     pub allowed_hosts: AllowedHosts,
+    /// The clients of the address, and its TLS.
+    #[command(flatten)]
+    pub serving: ServingFlags,
     /// Write the listening address to this file, once it is served
     #[arg(long, env = "PODPLANE_ADDRESS_FILE", value_name = "FILE")]
     pub address_file: Option<PathBuf>,
@@ -256,7 +260,7 @@ pub enum IpamControllerRunError {
     Election(#[from] LeaderError),
     /// The address to listen on cannot be used.
     #[error("failed to start the server")]
-    Listen(#[from] ServeError),
+    Listen(#[from] ServingError),
     /// A task of the controller ended.
     #[error("failed to run the controller")]
     Ended(#[from] TaskEnd),
@@ -289,8 +293,11 @@ async fn run_until(
         .with_credentials(&config.credentials)?;
     let client = Client::connect(&server)?.with_patch_faults(config.inject_patch.clone());
     let candidate = config.leader_election.candidate(client.clone(), ELECTION)?;
-    let listener = Listener::published(&config.listen, config.address_file.as_deref()).await?;
-    let listener = listener.allowing(config.allowed_hosts.clone());
+    let (hosts, file) = (config.allowed_hosts.clone(), config.address_file.as_deref());
+    let listeners = config
+        .serving
+        .listeners(&config.listen, hosts, file)
+        .await?;
 
     let known = Arc::new(controller::AllocatorHandle::default());
     let metrics = metrics::AllocatorMetrics::new();
@@ -308,7 +315,7 @@ async fn run_until(
         known.clone(),
         pods.clone(),
     )));
-    process.serve(listener, services);
+    process.serve_at(listeners, services);
     process.ready_when("nodes", nodes.synced());
     process.ready_when("pods", pods.synced());
     if wants_cluster_cidrs {

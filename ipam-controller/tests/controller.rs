@@ -12,6 +12,7 @@ use podplane_proto::ipam::{
     AuditRequest, BlockState, FindBlocksRequest, GetOwnerRequest, ListFreeRequest,
     ListPoolsRequest, ipam_service_client::IpamServiceClient,
 };
+use podplane_service_runtime::serving::{PortAuthentication, ServingFlags};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -40,6 +41,10 @@ impl RunningController {
             credentials: Default::default(),
             listen: "127.0.0.1:0".parse().expect("an address"),
             allowed_hosts: Default::default(),
+            serving: ServingFlags {
+                authentication: PortAuthentication::None,
+                ..ServingFlags::default()
+            },
             address_file: Some(directory.path().join("address")),
             allocate_node_cidrs: true,
             cidr_allocator_type: AllocatorType::RangeAllocator,

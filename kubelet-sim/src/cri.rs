@@ -38,6 +38,7 @@ use podplane_service_runtime::{
     Process, Services, Tasks,
     boundary::AllowedHosts,
     server::{Listen, Listener, ServeError},
+    serving::{ServingError, ServingFlags},
     tasks::TaskEnd,
 };
 use tokio::{sync::Semaphore, task::JoinError, time::MissedTickBehavior};
@@ -154,6 +155,10 @@ pub struct CriConfig {
     #[command(flatten)]
     pub allowed_hosts: AllowedHosts,
 
+    /// The clients of --http-listen, and its TLS.
+    #[command(flatten)]
+    pub serving: ServingFlags,
+
     /// Write the address of --http-listen to this file, once it is served
     #[arg(
         long,
@@ -213,6 +218,9 @@ pub enum CriRunError {
     /// A socket cannot be served.
     #[error(transparent)]
     Serve(#[from] ServeError),
+    /// The address of --http-listen cannot be served as its flags say.
+    #[error(transparent)]
+    Http(#[from] ServingError),
     /// A task ended by itself.
     #[error(transparent)]
     Ended(#[from] TaskEnd),
@@ -250,9 +258,11 @@ async fn run_until(config: CriConfig, stop: CancellationToken) -> Result<(), Cri
     let slots = Arc::new(Semaphore::new(config.cni_concurrency.into()));
     let mut process = Process::new(DESCRIPTORS);
     if let Some(listen) = &config.http_listen {
+        let hosts = config.allowed_hosts.clone();
         let file = config.http_address_file.as_deref();
-        let listener = Listener::published(listen, file).await?;
-        process.serve_http(listener.allowing(config.allowed_hosts.clone()));
+        for listener in config.serving.listeners(listen, hosts, file).await? {
+            process.serve_http(listener);
+        }
     }
     let metrics = NetworkMetrics::new(process.registry());
     let mut nodes = Vec::new();

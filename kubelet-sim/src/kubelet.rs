@@ -50,7 +50,8 @@ use podplane_proto::{DESCRIPTORS, node::node_network_service_server::NodeNetwork
 use podplane_service_runtime::{
     Process, Services, Tasks,
     boundary::AllowedHosts,
-    server::{Listen, Listener, ServeError},
+    server::Listen,
+    serving::{ServingError, ServingFlags},
     tasks::TaskEnd,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -179,6 +180,10 @@ pub struct KubeletConfig {
     #[command(flatten)]
     pub allowed_hosts: AllowedHosts,
 
+    /// The clients of the address, and its TLS.
+    #[command(flatten)]
+    pub serving: ServingFlags,
+
     /// Write the listening address to this file, once it is served
     #[arg(long, value_name = "FILE", env = "PODPLANE_ADDRESS_FILE")]
     pub address_file: Option<PathBuf>,
@@ -226,9 +231,9 @@ pub enum KubeletRunError {
     /// The address of a server is invalid.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
-    /// The listener cannot be bound or served.
+    /// The listener cannot be bound, or served as its flags say.
     #[error(transparent)]
-    Serve(#[from] ServeError),
+    Serve(#[from] ServingError),
     /// A task ended by itself.
     #[error(transparent)]
     Ended(#[from] TaskEnd),
@@ -267,8 +272,11 @@ async fn run_until(config: KubeletConfig, stop: CancellationToken) -> Result<(),
         .clone()
         .with_credentials(&config.credentials)?;
     let client = Client::connect(&server)?;
-    let listener = Listener::published(&config.listen, config.address_file.as_deref()).await?;
-    let listener = listener.allowing(config.allowed_hosts.clone());
+    let (hosts, file) = (config.allowed_hosts.clone(), config.address_file.as_deref());
+    let listeners = config
+        .serving
+        .listeners(&config.listen, hosts, file)
+        .await?;
     let mut tasks = Tasks::new(stop);
     let (nodes_cache, nodes_driver) =
         reflector(client.all::<NodeObject>(), node_list_params(&config));
@@ -290,7 +298,7 @@ async fn run_until(config: KubeletConfig, stop: CancellationToken) -> Result<(),
         known_nodes.clone(),
     )));
     let mut process = Process::new(DESCRIPTORS);
-    process.serve(listener, services);
+    process.serve_at(listeners, services);
     process.trace("kubelet", Some(client.channel()));
     let metrics = metrics::KubeletMetrics::new(process.registry());
     process.ready_when("nodes", nodes_cache.synced());

@@ -6,7 +6,7 @@ use clap::Args;
 use podplane_api::pod_ips::{PodIpFlags, PodIpResource};
 use podplane_client::{CredentialFlags, Endpoint, leader::LeaderElection};
 pub use podplane_ipam::IpPolicy;
-use podplane_service_runtime::{boundary::AllowedHosts, server::Listen};
+use podplane_service_runtime::{boundary::AllowedHosts, server::Listen, serving::ServingFlags};
 
 /// The flags of the scheduler.
 #[derive(Clone, Debug, Args)]
@@ -31,6 +31,10 @@ pub struct SchedulerConfig {
     /// Host names that requests may be addressed to.
     #[command(flatten)]
     pub allowed_hosts: AllowedHosts,
+
+    /// The clients of the address, and its TLS.
+    #[command(flatten)]
+    pub serving: ServingFlags,
 
     /// Write the listening address to this file, once it is served
     #[arg(long, env = "PODPLANE_SCHEDULER_ADDRESS_FILE", value_name = "FILE")]

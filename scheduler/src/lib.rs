@@ -28,7 +28,7 @@ use podplane_client::{
 use podplane_proto::scheduler::scheduler_service_server::SchedulerServiceServer;
 use podplane_service_runtime::{
     Process, Services, Tasks,
-    server::{Listener, ServeError},
+    serving::ServingError,
     tasks::{TaskEnd, TaskError},
 };
 use tokio::sync::mpsc;
@@ -85,9 +85,9 @@ pub enum SchedulerRunError {
     /// The flags of the election are invalid.
     #[error(transparent)]
     Election(#[from] LeaderError),
-    /// The scheduler's own address cannot be bound or published.
+    /// The scheduler's own address cannot be served as its flags say.
     #[error("failed to start the server")]
-    Serve(#[from] ServeError),
+    Serve(#[from] ServingError),
     /// One of its tasks ended.
     #[error("failed to run the scheduler")]
     Task(#[from] TaskEnd),
@@ -115,6 +115,7 @@ async fn run_until(
         credentials,
         listen,
         allowed_hosts,
+        serving,
         address_file,
         pod_ips: PodIpFlags {
             ip_policy,
@@ -127,8 +128,8 @@ async fn run_until(
     let server = server.with_credentials(&credentials)?;
     let client = Client::connect(&server)?;
     let candidate = leader_election.candidate(client.clone(), ELECTION)?;
-    let listener = Listener::published(&listen, address_file.as_deref()).await?;
-    let listener = listener.allowing(allowed_hosts);
+    let listeners = serving.listeners(&listen, allowed_hosts, address_file.as_deref());
+    let listeners = listeners.await?;
     tracing::info!(%server, ?ip_policy, %pod_ip_resource, "scheduling");
 
     let mut tasks = Tasks::new(shutdown);
@@ -162,7 +163,7 @@ async fn run_until(
     let mut services = Services::default();
     services.add(SchedulerServiceServer::new(service));
     let mut process = Process::new(podplane_proto::DESCRIPTORS);
-    process.serve(listener, services);
+    process.serve_at(listeners, services);
     process.trace("scheduler", Some(client.channel()));
     process.ready_when("pods", pods.synced());
     process.ready_when("nodes", nodes.synced());

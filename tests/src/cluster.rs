@@ -7,6 +7,7 @@ use std::{
 
 use anyhow::{Result, ensure};
 use podplane_api::core::Pod;
+use podplane_http_client::HttpClient;
 use podplane_test_cluster::{ClusterBuilder, Network, ProgramOutput, processes_of};
 use serde_json::Value;
 
@@ -94,6 +95,16 @@ impl Cluster {
     /// If /proc cannot be read.
     pub fn left(&self) -> Vec<(u32, String)> {
         processes_of(&self.data_dir().display().to_string()).expect("/proc")
+    }
+
+    /// An HTTP client of one of its processes, at this address. One with TLS is shown the
+    /// administrator's certificate.
+    ///
+    /// # Errors
+    ///
+    /// If the certificates cannot be used.
+    pub fn http(&self, address: &str) -> Result<HttpClient> {
+        HttpClient::as_admin_of(&self.pki_dir(), address)
     }
 
     /// The log of a service.

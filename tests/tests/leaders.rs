@@ -10,7 +10,6 @@ use podplane_api::{
     pod_ips,
 };
 use podplane_client::{Client, ListParams};
-use podplane_http_client::HttpClient;
 use podplane_test_cluster::{fault::Fault, pods};
 use podplane_tests::{
     Cluster, Network, apiserver::Apiserver, builder, eventually, pods::running, service::Service,
@@ -324,7 +323,7 @@ async fn the_fence_refuses_controllers_that_do_not_know_of_their_successor() -> 
 async fn led(cluster: &Cluster) -> Result<(Vec<String>, Vec<String>)> {
     let (mut leaders, mut standbys) = (Vec::new(), Vec::new());
     for service in cluster.status().await?.services {
-        let rest = HttpClient::new(&*service.http_address);
+        let rest = cluster.http(&service.http_address)?;
         let metrics = rest.get("/metrics").await?.body;
         let mut lines = metrics.as_str().unwrap_or_default().lines();
         let status = lines.find_map(|line| line.strip_prefix("leader_election_master_status"));

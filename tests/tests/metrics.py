@@ -1,6 +1,10 @@
-"""Reads metrics with the parser of Prometheus' own client, and prints each family's type, labels and number of samples as JSON."""
+"""Reads metrics with the parser of Prometheus' own client, and prints each family's type, labels and number of samples as JSON.
+
+    metrics.py URL PKI      PKI has ca.crt and admin.pem, for a URL with https
+"""
 
 import json
+import ssl
 import sys
 import urllib.request
 
@@ -8,8 +12,13 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 WANTED = "application/openmetrics-text"
 
+url, pki = sys.argv[1:]
+context = None
+if url.startswith("https:"):
+    context = ssl.create_default_context(cafile=f"{pki}/ca.crt")
+    context.load_cert_chain(f"{pki}/admin.pem")
 families = {}
-with urllib.request.urlopen(sys.argv[1], timeout=10) as answer:
+with urllib.request.urlopen(url, timeout=10, context=context) as answer:
     assert answer.headers["Content-Type"].startswith(WANTED), answer.headers
     text = answer.read().decode()
 for family in text_string_to_metric_families(text):

@@ -1,9 +1,8 @@
 //! The metrics that every process serves over HTTP, read by the parser of Prometheus' own client.
 
-use std::{collections::BTreeMap, process::Command};
+use std::{collections::BTreeMap, path::Path, process::Command};
 
 use anyhow::{Context as _, Result};
-use podplane_http_client::HttpClient;
 use podplane_tests::{Cluster, Network, builder, eventually, peers, programs::finish};
 use serde::Deserialize;
 
@@ -49,9 +48,13 @@ struct Family {
 
 type Families = BTreeMap<String, Family>;
 
-fn read(python: &str, address: &str) -> Families {
+fn read(python: &str, pki: &Path, address: &str) -> Families {
+    let url = match address.starts_with("https://") {
+        true => format!("{address}/metrics"),
+        false => format!("http://{address}/metrics"),
+    };
     let mut parse = Command::new("python3");
-    let parse = parse.args([SCRIPT, &format!("http://{address}/metrics")]);
+    let parse = parse.args([SCRIPT, &url]).arg(pki);
     let text = finish(parse.env("PYTHONPATH", python)).ok();
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
@@ -147,7 +150,7 @@ async fn prometheus_parses_the_metrics_of_every_process() -> Result<()> {
     };
     cluster.pods_until("one pod runs", one_runs).await;
 
-    let status = cluster.status().await?;
+    let (status, pki) = (cluster.status().await?, cluster.pki_dir());
     let services = status.services.iter();
     let mut addresses: BTreeMap<_, _> = services
         .map(|service| (service.name.clone(), service.http_address.clone()))
@@ -155,7 +158,7 @@ async fn prometheus_parses_the_metrics_of_every_process() -> Result<()> {
     addresses.insert("supervisor".into(), status.http_address.clone());
     assert_eq!(addresses.len(), 7, "{addresses:?}");
     for (process, address) in &addresses {
-        let families = read(&python, address);
+        let families = read(&python, &pki, address);
         for (name, kind) in wanted(process).iter().chain(&OF_ALL) {
             let family = families.get(*name);
             let family = family.with_context(|| format!("{process} has {name}: {families:#?}"))?;
@@ -168,7 +171,7 @@ async fn prometheus_parses_the_metrics_of_every_process() -> Result<()> {
             let strange: Vec<_> = labels.filter(|label| !LABELS.contains(label)).collect();
             assert_eq!(strange, [""; 0], "{process}: {name}");
         }
-        let rest = HttpClient::new(address.as_str());
+        let rest = cluster.http(address)?;
         for probe in ["/livez", "/readyz", "/healthz"] {
             let answer = rest.get(probe).await?;
             assert_eq!(
@@ -184,9 +187,9 @@ async fn prometheus_parses_the_metrics_of_every_process() -> Result<()> {
         let (_, address) = named
             .find(|(name, _)| name.starts_with(process))
             .expect("it runs");
-        let (python, address) = (python.clone(), address.clone());
+        let (python, pki, address) = (python.clone(), pki.clone(), address.clone());
         move || {
-            let families = read(&python, &address);
+            let families = read(&python, &pki, &address);
             std::future::ready(families)
         }
     };

@@ -13,7 +13,6 @@ use std::{
 
 use anyhow::Result;
 use http::Method;
-use podplane_http_client::HttpClient;
 use podplane_tests::{
     Cluster, Machine, Network, builder, peers,
     programs::{ProgramOutput, Scratch, bin_dir, finish},
@@ -45,7 +44,7 @@ async fn every_port_refuses_web_pages() -> Result<()> {
         return Ok(());
     };
     for (name, address) in ports(&cluster) {
-        let rest = HttpClient::new(address.as_str());
+        let rest = cluster.http(&address)?;
         let ask =
             async |method: Method, path: &str, headers: &[(&str, &str)], body: &'static str| {
                 let answer = rest.exchange(method, path, headers, body).await;
@@ -78,7 +77,8 @@ async fn every_port_refuses_web_pages() -> Result<()> {
     cluster.podplane(args).ok();
     let (_, address) = ports(&cluster).remove(0);
     let evil = [("host", "Rebound.Example:7080")];
-    let answer = HttpClient::new(address)
+    let answer = cluster
+        .http(&address)?
         .exchange(Method::GET, "/livez", &evil, "")
         .await?;
     assert_eq!(answer.code, 200, "{}", answer.body);

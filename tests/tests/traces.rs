@@ -224,7 +224,7 @@ async fn the_journey_of_a_pod_is_one_trace_in_a_foreign_collector() -> Result<()
         ("content-type", "application/json"),
         ("traceparent", traceparent.as_str()),
     ];
-    let rest = HttpClient::new(cluster.server());
+    let rest = cluster.http(cluster.server())?;
     let by_rest = rest.exchange(Method::POST, PODS, &headers, document.to_string());
     let by_rest = by_rest.await?.body;
     let request = json!({"pod": {"metadata": {"name": "by-grpc"}, "spec": spec()}}).to_string();
@@ -233,7 +233,8 @@ async fn the_journey_of_a_pod_is_one_trace_in_a_foreign_collector() -> Result<()
             .args([CLIENT, "call", cluster.server()])
             .args(["podplane.core.v1.PodService", "CreatePod", &request])
             .env("TRACEPARENT", &traceparent)
-            .env("PYTHONPATH", of_client),
+            .env("PYTHONPATH", of_client)
+            .env("PKI", cluster.pki_dir()),
     );
     let by_grpc = serde_json::from_str(&by_grpc.ok())?;
     for pod in [by_rest, by_grpc] {
@@ -282,11 +283,7 @@ async fn the_waterfall_and_the_log_show_the_journey_of_a_pod() -> Result<()> {
     let pod = cluster.get("pod web");
     let ip = pod["status"]["podIP"].as_str().unwrap_or_default();
     let shown = cluster.podplane("trace pod web").ok();
-    let log = text(
-        &HttpClient::new(cluster.server()),
-        &format!("{PODS}/web/log"),
-    )
-    .await?;
+    let log = text(&cluster.http(cluster.server())?, &format!("{PODS}/web/log")).await?;
     let heading = format!("Running on node-0 with {ip} after ");
     assert!(shown.contains(&heading), "{shown}");
     let running = log.find("Running: on node node-0");
@@ -415,7 +412,7 @@ esac
     let expected = format!("00-{}-{executed}-01", trace_of(&pod));
     assert_eq!(fs::read_to_string(&seen)?.trim(), expected);
 
-    let rest = HttpClient::new(cluster.server());
+    let rest = cluster.http(cluster.server())?;
     let metrics = async || text(&rest, "/metrics").await.unwrap_or_default();
     let dropped = r#"podplane_trace_spans_dropped_total{to="collector",reason="not_taken"}"#;
     let is_counted = |metrics: &String| metrics.contains(dropped);

@@ -43,8 +43,8 @@ enum CertsCommand {
     )]
     Issue {
         /// Issue for apiserver, scheduler, controller-manager, ipam-controller, kubelets,
-        /// route-agent, admin (who may do everything), node/NAME, or serving/NAME (for the port of
-        /// a process)
+        /// route-agent, admin (who may do everything), monitoring (which reads metrics), node/NAME,
+        /// or serving/NAME (for the port of a process)
         #[arg(value_name = "OWNER", required = true, value_parser = owner_named)]
         owners: Vec<CertificateOwner>,
         #[command(flatten)]
@@ -82,8 +82,9 @@ struct DirArgs {
 
 #[derive(Debug, clap::Args)]
 struct TermArgs {
-    /// Add these names to the API server's certificate: DNS names or IP addresses [default: none
-    /// besides podplane-apiserver, those of the Service kubernetes, localhost, 127.0.0.1 and ::1]
+    /// Add these names to a server's certificate: DNS names or IP addresses [default: none besides
+    /// localhost, 127.0.0.1 and ::1, and for the API server podplane-apiserver and those of the
+    /// Service kubernetes]
     #[arg(long, value_name = "NAME[,NAME]", value_delimiter = ',')]
     san: Vec<ServerName>,
 

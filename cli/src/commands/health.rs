@@ -46,13 +46,9 @@ pub(crate) struct HealthArgs {
 pub(crate) fn run(args: &HealthArgs, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     let addresses = match args.addresses.as_slice() {
         [] => vec![global.server()?],
-        // The credentials are for servers of the same authority, and a token for no other.
         given => given
             .iter()
-            .map(|address| match address.has_tls() {
-                true => address.clone().with_credentials(global.credentials()),
-                false => Ok(address.clone()),
-            })
+            .map(|address| global.for_port(address))
             .collect::<Result<_, _>>()?,
     };
     block_on(async {

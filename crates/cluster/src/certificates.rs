@@ -9,6 +9,7 @@ use anyhow::Context as _;
 use podplane_client::CredentialFlags;
 use podplane_host::{clock, fs};
 use podplane_pki::{CertificateOwner, PkiDir, kubeconfig::AccessFiles, owner};
+use podplane_service_runtime::serving::ServingFlags;
 
 use crate::data_dir::DataDir;
 
@@ -34,15 +35,17 @@ impl ClusterCertificates {
         Ok(())
     }
 
-    /// Removes the certificate of an owner who is gone.
-    pub(crate) fn remove(&self, owner: &CertificateOwner) -> anyhow::Result<()> {
-        let file = self.file(owner);
-        match fs::remove_file(&file) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(error).with_context(|| format!("failed to remove {}", file.display()))
+    /// Removes the certificates of owners who are gone.
+    pub(crate) fn remove(&self, owners: &[CertificateOwner]) -> anyhow::Result<()> {
+        owners.iter().try_for_each(|owner| {
+            let file = self.file(owner);
+            match fs::remove_file(&file) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    Err(error).with_context(|| format!("failed to remove {}", file.display()))
+                }
+                _ => Ok(()),
             }
-            _ => Ok(()),
-        }
+        })
     }
 
     /// The file with the key and certificate of an owner.
@@ -53,6 +56,11 @@ impl ClusterCertificates {
     /// The certificate of the authority.
     pub(crate) fn authority(&self) -> PathBuf {
         self.0.join("ca.crt")
+    }
+
+    /// Returns true if there is an authority.
+    pub fn exist(&self) -> bool {
+        fs::exists(self.authority())
     }
 
     /// The files of the administrator.
@@ -69,6 +77,17 @@ impl ClusterCertificates {
             client_key: Some(pair),
             tls_server_name: owner::APISERVER_NAME.try_into().ok(),
             token_file: None,
+        }
+    }
+
+    /// The flags of the port of a process.
+    pub(crate) fn serving(&self, process: &str) -> ServingFlags {
+        let pair = self.file(&CertificateOwner::Serving(process.to_owned()));
+        ServingFlags {
+            tls_cert_file: Some(pair.clone()),
+            tls_private_key_file: Some(pair),
+            client_ca_file: Some(self.authority()),
+            ..ServingFlags::default()
         }
     }
 

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::services::{SERVICES, ServiceCatalog};
 
 /// The flags that `up` sets for each process.
-const ITS_OWN: [&str; 20] = [
+const ITS_OWN: [&str; 21] = [
     "address-file",
     "certificate-authority",
     "client-ca-file",
@@ -19,6 +19,7 @@ const ITS_OWN: [&str; 20] = [
     "data-dir",
     "leader-elect-identity",
     "listen",
+    "local-socket",
     "netns-dir",
     "network",
     "node",

@@ -16,6 +16,7 @@ use podplane_host::{
 };
 use podplane_pki::CertificateOwner;
 use podplane_proto::cluster::{GetStatusResponse, ServiceStatus};
+use podplane_service_runtime::serving::{PortAuthentication, ServingFlags};
 use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
@@ -115,6 +116,18 @@ impl NodeGroup {
     }
 }
 
+/// The owners of the certificates of a group's processes: as servers, and if the group is one node,
+/// that node.
+fn owners_of_group(group: &str, nodes: &[Member]) -> Vec<CertificateOwner> {
+    let ports = ["cri", "kubelet"];
+    let ports = ports.map(|service| CertificateOwner::Serving(format!("{service}-{group}")));
+    let node = match nodes {
+        [node] => Some(CertificateOwner::Node(node.name.clone())),
+        _ => None,
+    };
+    ports.into_iter().chain(node).collect()
+}
+
 impl ClusterInstance {
     /// A cluster of which nothing runs yet.
     pub(crate) fn new(
@@ -149,7 +162,14 @@ impl ClusterInstance {
     /// that are to be removed.
     pub(crate) async fn start(&mut self, gone: &[String]) -> anyhow::Result<()> {
         if let Some(certificates) = &self.certificates {
-            certificates.ensure(&CertificateOwner::PROCESSES)?;
+            let names = self.lines(&self.record.settings).control_plane();
+            let ports = names
+                .into_iter()
+                .map(|spec| CertificateOwner::Serving(spec.name));
+            let mut owners: Vec<_> = CertificateOwner::PROCESSES.into_iter().collect();
+            owners.push(CertificateOwner::Monitoring);
+            owners.extend(ports.skip(1));
+            certificates.ensure(&owners)?;
         }
         let apiserver = self.run(self.lines(&self.record.settings).apiserver());
         self.control_plane.push(apiserver);
@@ -271,6 +291,22 @@ impl ClusterInstance {
             certificates: self.certificates.as_ref(),
             links: self.links.as_deref(),
         }
+    }
+
+    /// The flags of the port of a process of the supervisor's own kind, which has no command line.
+    pub(crate) fn serving(&self, process: &str) -> anyhow::Result<ServingFlags> {
+        if let Some(certificates) = &self.certificates {
+            certificates.ensure(&[CertificateOwner::Serving(process.to_owned())])?;
+            return Ok(certificates.serving(process));
+        }
+        let authentication = match self.record.settings.is_authenticated() {
+            true => PortAuthentication::Credentials,
+            false => PortAuthentication::None,
+        };
+        Ok(ServingFlags {
+            authentication,
+            ..ServingFlags::default()
+        })
     }
 
     /// The API server for this process, which needs no certificate at this socket.
@@ -415,6 +451,9 @@ impl ClusterInstance {
                 cri.stop();
                 cri.stopped().await;
             }
+            if let Some(certificates) = &self.certificates {
+                certificates.remove(&owners_of_group(&group.name, &group.nodes))?;
+            }
             // Other nodes that shared these processes get new ones.
             let others: Vec<_> = group
                 .nodes
@@ -433,9 +472,6 @@ impl ClusterInstance {
         }
         let server = self.local_server()?;
         departure::forget(&self.dir, &server, name, sandboxes, self.services).await?;
-        if let Some(certificates) = &self.certificates {
-            certificates.remove(&CertificateOwner::Node(name.to_owned()))?;
-        }
         // Last, so that a removal that failed half-way can be requested again.
         self.record.nodes.retain(|node| node.name != name);
         self.publish();
@@ -569,8 +605,8 @@ impl ClusterInstance {
             fs::create_dir_all(&dir)
                 .with_context(|| format!("failed to make {}", dir.display()))?;
         }
-        if let (Some(certificates), [node]) = (&self.certificates, &*nodes) {
-            certificates.ensure(&[CertificateOwner::Node(node.name.clone())])?;
+        if let Some(certificates) = &self.certificates {
+            certificates.ensure(&owners_of_group(&name, &nodes))?;
         }
         let mut group = NodeGroup {
             name,

@@ -106,8 +106,14 @@ impl CommandLines<'_> {
         service: &str,
         name: &str,
         listen: &str,
-        args: Vec<OsString>,
+        mut args: Vec<OsString>,
     ) -> ServiceSpec {
+        // The API server makes its own certificate, and knows its socket by the data directory.
+        if service != "apiserver" {
+            args.extend(self.serving(name));
+            args.push("--local-socket".into());
+            args.push(self.dir.socket(name).into());
+        }
         ServiceSpec {
             name: name.into(),
             args: self.extended(service, args),
@@ -117,6 +123,16 @@ impl CommandLines<'_> {
                 file: self.dir.address_file(name),
             },
             http_file: None,
+        }
+    }
+
+    /// The flags of the port of a process.
+    fn serving(&self, process: &str) -> Vec<OsString> {
+        match self.certificates {
+            Some(certificates) => certificates.serving(process).arguments(),
+            // Over a unix socket, the API server knows its clients without certificates.
+            None if self.settings.is_authenticated() => Vec::new(),
+            None => vec!["--authentication=none".into()],
         }
     }
 
@@ -271,6 +287,7 @@ impl CommandLines<'_> {
             ("--http-address-file", some(&http_file)),
         ];
         let mut args = args("cri", place.node_flags().chain(flags).chain(http));
+        args.extend(self.serving(&name));
         // Its server is not behind a link.
         if let Some(certificates) = self.certificates {
             args.extend(certificates.credentials(&place.owner()).arguments());

@@ -247,8 +247,12 @@ impl Settings {
     /// Returns true if the processes know each other by certificates: unless authentication is off,
     /// or the API server has no port.
     pub fn has_certificates(&self) -> bool {
-        let is_known = self.extra_config.get("apiserver", "authentication") != Some("none");
-        is_known && !self.listen.starts_with("unix:")
+        self.is_authenticated() && !self.listen.starts_with("unix:")
+    }
+
+    /// Returns true unless everyone may do everything.
+    pub fn is_authenticated(&self) -> bool {
+        self.extra_config.get("apiserver", "authentication") != Some("none")
     }
 
     /// Checks `--standby` with the flags of services.

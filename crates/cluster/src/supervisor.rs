@@ -25,8 +25,10 @@ use podplane_host::{
 use podplane_proto::{DESCRIPTORS, cluster::cluster_service_server::ClusterServiceServer};
 use podplane_service_runtime::{
     Process, Services, Tasks,
+    boundary::AllowedHosts,
     logging::{self, LogConfig, LogFormat},
     server::{Listen, Listener},
+    serving::ServingFlags,
     shutdown,
 };
 use rustix::{
@@ -257,7 +259,10 @@ async fn live(
                 services,
                 http_address: String::new(),
             };
-            serve(dir, control).await
+            match cluster.serving("supervisor") {
+                Ok(flags) => serve(dir, &flags, control).await,
+                Err(error) => Err(error),
+            }
         }
         Err(error) => Err(error),
     };
@@ -367,15 +372,23 @@ async fn execute(cluster: &mut ClusterInstance, command: ControlCommand) {
 }
 
 /// The tasks that serve.
-async fn serve(dir: &DataDir, mut control: Control) -> anyhow::Result<Tasks> {
-    let http = Listener::bind(&Listen::Tcp((Ipv4Addr::LOCALHOST, 0).into())).await?;
-    control.http_address = http.address().to_string();
+async fn serve(dir: &DataDir, flags: &ServingFlags, mut control: Control) -> anyhow::Result<Tasks> {
+    let any_port = Listen::Tcp((Ipv4Addr::LOCALHOST, 0).into());
+    let http = flags.listeners(&any_port, AllowedHosts::default(), None);
+    let http = http.await?;
+    control.http_address = http
+        .iter()
+        .map(Listener::client_address)
+        .next()
+        .unwrap_or_default();
     let listener = Listener::bind(&Listen::Unix(dir.control_socket())).await?;
     let mut services = Services::default();
     services.add(ClusterServiceServer::new(control));
     let mut process = Process::new(DESCRIPTORS);
     process.serve(listener, services);
-    process.serve_http(http);
+    for listener in http {
+        process.serve_http(listener);
+    }
     let mut tasks = Tasks::new(CancellationToken::new());
     process.start(&mut tasks).await;
     Ok(tasks)

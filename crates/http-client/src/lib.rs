@@ -1,4 +1,5 @@
-//! The HTTP/1.1 client of tests and scenarios: paths and JSON, over TCP or a unix socket.
+//! The HTTP/1.1 client of tests and scenarios: paths and JSON, over TCP, with TLS or without, or a
+//! unix socket.
 //!
 //! It knows nothing of podplane and fills in no defaults, so that a test sends exactly what it
 //! says. Each request has a connection of its own. Start at [`HttpClient`].
@@ -6,7 +7,9 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
-use std::time::Duration;
+mod tls;
+
+use std::{path::Path, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
@@ -22,11 +25,17 @@ use tokio::{
     time,
 };
 
+pub use tls::ClientTls;
+
+/// The beginning of the address of a server with TLS.
+const HTTPS: &str = "https://";
+
 /// A client of one server.
 #[derive(Clone, Debug)]
 pub struct HttpClient {
     /// `HOST:PORT` or `unix:PATH`
     address: String,
+    tls: Option<tls::Connector>,
     timeout: Option<Duration>,
 }
 
@@ -63,7 +72,39 @@ impl HttpClient {
     pub fn new(address: impl Into<String>) -> Self {
         Self {
             address: address.into(),
+            tls: None,
             timeout: None,
+        }
+    }
+
+    /// A client of the server at `https://HOST:PORT`, which waits for ever. The files are read now.
+    ///
+    /// # Errors
+    ///
+    /// An address without `https://`, and files that cannot be used.
+    pub fn with_tls(address: &str, tls: &ClientTls) -> Result<Self> {
+        let bare = address.strip_prefix(HTTPS);
+        let bare = bare.with_context(|| format!("want https://HOST:PORT, not {address:?}"))?;
+        let authority: http::uri::Authority = bare
+            .parse()
+            .with_context(|| format!("invalid address {address:?}"))?;
+        let host = authority.host().trim_matches(['[', ']']);
+        Ok(Self {
+            tls: Some(tls::Connector::new(tls, host)?),
+            ..Self::new(bare)
+        })
+    }
+
+    /// A client of a server that may have TLS: one at `https://HOST:PORT` has the authority `ca.crt`
+    /// of this directory, and is shown the certificate `admin.pem`.
+    ///
+    /// # Errors
+    ///
+    /// Files that cannot be used.
+    pub fn as_admin_of(dir: &Path, address: &str) -> Result<Self> {
+        match address.starts_with(HTTPS) {
+            true => Self::with_tls(address, &ClientTls::of_dir(dir, "admin")),
+            false => Ok(Self::new(address)),
         }
     }
 
@@ -188,11 +229,13 @@ impl HttpClient {
         };
         let host = HeaderValue::from_str(host)?;
         request.headers_mut().entry(header::HOST).or_insert(host);
-        let response = match socket {
-            Some(socket) => over(UnixStream::connect(socket).await, request).await,
-            None => over(TcpStream::connect(&self.address).await, request).await,
+        let response = match (socket, &self.tls) {
+            (Some(socket), _) => over(UnixStream::connect(socket).await, request).await,
+            (None, Some(tls)) => over(tls.connect(&self.address).await, request).await,
+            (None, None) => over(TcpStream::connect(&self.address).await, request).await,
         };
-        response.with_context(|| format!("failed to call http://{}{path}", self.address))
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        response.with_context(|| format!("failed to call {scheme}://{}{path}", self.address))
     }
 }
 

@@ -33,6 +33,8 @@ pub enum CertificateOwner {
     Process(&'static str, &'static str),
     /// A person or program that may do everything.
     Admin,
+    /// A program that reads metrics.
+    Monitoring,
     /// A node: the kubelet of that name.
     Node(String),
     /// A process as a server of metrics and the like: its name.
@@ -59,12 +61,13 @@ impl CertificateOwner {
         let own: &[&[&str]] = match self {
             Self::Apiserver => &[&[APISERVER_NAME], &SERVICE_NAMES, &LOCAL_NAMES],
             Self::Serving(_) => &[&LOCAL_NAMES],
-            Self::Process(..) | Self::Admin | Self::Node(_) => &[],
+            Self::Process(..) | Self::Admin | Self::Monitoring | Self::Node(_) => &[],
         };
         let subject = match self {
             Self::Apiserver => Subject::new("kube-apiserver", ""),
             Self::Process(_, user) => Subject::new(*user, ""),
             Self::Admin => Subject::new("admin", "system:masters"),
+            Self::Monitoring => Subject::new("prometheus", "system:monitoring"),
             Self::Node(name) => Subject::node(name),
             Self::Serving(name) => Subject::new(name, ""),
         };
@@ -77,7 +80,9 @@ impl CertificateOwner {
                 names.dedup();
                 (Usage::Server, names)
             }
-            Self::Process(..) | Self::Admin | Self::Node(_) => (Usage::Client, Vec::new()),
+            Self::Process(..) | Self::Admin | Self::Monitoring | Self::Node(_) => {
+                (Usage::Client, Vec::new())
+            }
         };
         CertificateTerms {
             subject,
@@ -95,6 +100,7 @@ impl fmt::Display for CertificateOwner {
             Self::Apiserver => f.write_str("apiserver"),
             Self::Process(name, _) => f.write_str(name),
             Self::Admin => f.write_str("admin"),
+            Self::Monitoring => f.write_str("monitoring"),
             Self::Node(name) => write!(f, "node-{name}"),
             Self::Serving(name) => write!(f, "serving-{name}"),
         }
@@ -112,10 +118,10 @@ impl FromStr for CertificateOwner {
             Some(("serving", name)) => return Ok(Self::Serving(name.to_owned())),
             _ => {}
         }
-        let own = [Self::Apiserver, Self::Admin].into_iter();
+        let own = [Self::Apiserver, Self::Admin, Self::Monitoring].into_iter();
         let mut known = own.chain(Self::PROCESSES);
         known.find(|owner| owner.to_string() == text).ok_or_else(|| {
-            "want apiserver, scheduler, controller-manager, ipam-controller, kubelets, route-agent, admin, node/NAME or serving/NAME".to_owned()
+            "want apiserver, scheduler, controller-manager, ipam-controller, kubelets, route-agent, admin, monitoring, node/NAME or serving/NAME".to_owned()
         })
     }
 }

@@ -118,8 +118,8 @@ async fn look(
             labels,
             numbers,
         } => {
-            let address = stage.address(service).await?;
-            let series = metrics::series(&address, name, labels).await?;
+            let service = stage.http(service).await?;
+            let series = metrics::series(&service, name, labels).await?;
             let sum: f64 = series.iter().map(|(_, value)| value).sum();
             if numbers.allows(sum) {
                 return Ok(Ok(()));

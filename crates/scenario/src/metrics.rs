@@ -6,21 +6,20 @@ use anyhow::{Context as _, Result, bail, ensure};
 use podplane_http_client::HttpClient;
 use prometheus_parse::{Scrape, Value};
 
-use crate::{objects::ANSWER_LIMIT, problem::suggestion};
+use crate::problem::suggestion;
 
 /// Returns the series of a metric that have these labels, each with its labels and its value.
 ///
 /// # Errors
 ///
-/// If no service answers at `address`, or there is no such metric or label.
+/// If the service does not answer, or there is no such metric or label.
 pub(crate) async fn series(
-    address: &str,
+    service: &HttpClient,
     name: &str,
     labels: &BTreeMap<String, String>,
 ) -> Result<Vec<(String, f64)>> {
-    let client = HttpClient::new(address).with_timeout(ANSWER_LIMIT);
-    let answer = client.get("/metrics").await?.document();
-    let answer = answer.with_context(|| format!("failed to get http://{address}/metrics"))?;
+    let answer = service.get("/metrics").await?.document();
+    let answer = answer.context("failed to get /metrics")?;
     read(answer.as_str().unwrap_or_default(), name, labels)
 }
 

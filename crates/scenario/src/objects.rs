@@ -1,6 +1,6 @@
 //! Objects of every kind that the API server serves, through its REST API.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
 use http::{Method, StatusCode};
@@ -63,11 +63,12 @@ impl Resource {
 }
 
 impl Objects {
-    pub(crate) fn new(server: &str) -> Self {
-        Self {
-            client: HttpClient::new(server).with_timeout(ANSWER_LIMIT),
+    /// `pki` is the directory of the cluster's certificates, for a server with TLS.
+    pub(crate) fn new(pki: &Path, server: &str) -> Result<Self> {
+        Ok(Self {
+            client: HttpClient::as_admin_of(pki, server)?.with_timeout(ANSWER_LIMIT),
             resources: OnceCell::new(),
-        }
+        })
     }
 
     /// Returns the object; `None` if there is none.

@@ -9,6 +9,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
+use podplane_http_client::HttpClient;
 use podplane_proto::cluster::ServiceStatus;
 use podplane_test_cluster::{
     Cluster, ClusterBuilder, ClusterError, Process, Program,
@@ -23,7 +24,7 @@ use tokio::time::{Instant, sleep};
 use crate::{
     format::{self, Flag, NodeSpec, Nodes, Several, word},
     look::EventCounts,
-    objects::Objects,
+    objects::{ANSWER_LIMIT, Objects},
     plan::{Action, PlannedCase, glob},
     problem::listed,
 };
@@ -106,7 +107,7 @@ impl ScenarioCluster {
             .with_context(|| format!("failed to make {}", scratch.display()))?;
         let builder = builder(&case, program).program(program.path());
         let cluster = builder.data_dir(data_dir(dir)).record(dir).start().await?;
-        let objects = Objects::new(cluster.server());
+        let objects = Objects::new(&cluster.pki_dir(), cluster.server())?;
         Ok(Self {
             held: Vec::new(),
             monitor: RevisionMonitor::start(cluster.client(), |_| ()),
@@ -259,15 +260,16 @@ impl ScenarioCluster {
         Ok(self.cluster.status().await?.services)
     }
 
-    /// Returns the address at which a service listens.
-    pub(crate) async fn address(&self, service: &str) -> Result<String> {
+    /// Returns a client of a service.
+    pub(crate) async fn http(&self, service: &str) -> Result<HttpClient> {
         let services = self.services().await?;
         let found = services.into_iter().find(|status| status.name == service);
         let address = found
             .with_context(|| format!("there is no process {service}"))?
             .address;
         ensure!(!address.is_empty(), "{service} is not up");
-        Ok(address)
+        let pki = self.cluster.pki_dir();
+        Ok(HttpClient::as_admin_of(&pki, &address)?.with_timeout(ANSWER_LIMIT))
     }
 
     /// Returns the name of a process; for a pattern, one of those that match. Those that do not run

@@ -17,6 +17,7 @@ pub mod logging;
 pub mod peer;
 pub mod process;
 pub mod server;
+pub mod serving;
 pub mod shutdown;
 pub mod tasks;
 pub mod tls;

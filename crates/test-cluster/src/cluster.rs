@@ -113,6 +113,13 @@ impl Cluster {
         &self.client
     }
 
+    /// The directory of the cluster's certificates: the authority `ca.crt`, and an administrator's
+    /// certificate and key `admin.pem`. A cluster whose ports have no TLS has none.
+    pub fn pki_dir(&self) -> PathBuf {
+        self.data_dir().join("pki")
+    }
+
+    /// The address of the API server, for gRPC and REST: `HOST:PORT`, or `unix:PATH`.
     /// The socket of the API server, `unix:PATH`, for gRPC and REST: the user of this process may
     /// do everything there, without credentials. Its TCP address has TLS;
     /// [`kubeconfig`](Self::kubeconfig) has the credentials for it.

@@ -76,6 +76,7 @@ impl CriFixture {
             gc_interval: Duration::from_secs(3600),
             http_listen: None,
             allowed_hosts: Default::default(),
+            serving: Default::default(),
             http_address_file: None,
         };
         Self {

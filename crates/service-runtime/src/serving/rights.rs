@@ -1,0 +1,147 @@
+//! The rights at a port. They are fixed: the process asks no API server, so that it can be observed
+//! while there is none.
+
+use std::sync::Arc;
+
+use futures::{FutureExt as _, future::BoxFuture};
+use podplane_access::Attributes;
+use tonic::{
+    Code,
+    body::Body,
+    codegen::http::{Method, Response, StatusCode, request::Parts},
+};
+
+use crate::{
+    authentication::RequestContext,
+    boundary::{failure, is_grpc},
+    gate::RequestGate,
+    identity::{Identity, MASTERS, MONITORING},
+};
+
+/// The paths that everyone may get, with those below.
+const PROBES: [&str; 3] = ["/healthz", "/livez", "/readyz"];
+/// The paths that monitoring systems may get besides, as by Kubernetes' ClusterRole
+/// `system:monitoring`.
+const METRICS: [&str; 2] = ["/metrics", "/metrics/slis"];
+/// The gRPC service that everyone may call.
+const HEALTH: &str = "/grpc.health.v1.Health/";
+
+/// Everything for `system:masters`, metrics for `system:monitoring`, health for everyone.
+#[derive(Debug)]
+pub(super) struct PortGate;
+
+impl RequestGate for PortGate {
+    fn judge(self: Arc<Self>, parts: Parts) -> BoxFuture<'static, Result<Parts, Response<Body>>> {
+        let context = RequestContext::of(&parts.extensions);
+        let judged = match is_allowed(&context.identity, &parts.method, parts.uri.path()) {
+            true => Ok(parts),
+            false => Err(refusal(&context.identity, &parts)),
+        };
+        std::future::ready(judged).boxed()
+    }
+}
+
+fn is_allowed(identity: &Identity, method: &Method, path: &str) -> bool {
+    let is_probe = || {
+        let below = |probe: &&str| path.strip_prefix(*probe);
+        let mut below = PROBES.iter().filter_map(below);
+        below.any(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    let is_get = method == Method::GET;
+    identity.is_in(MASTERS)
+        || (is_get && is_probe())
+        || (is_get && METRICS.contains(&path) && identity.is_in(MONITORING))
+        || path.starts_with(HEALTH)
+}
+
+/// In Kubernetes' words.
+fn refusal(identity: &Identity, parts: &Parts) -> Response<Body> {
+    let verb = parts.method.as_str().to_ascii_lowercase();
+    let attributes = Attributes::path(identity, &verb, parts.uri.path());
+    failure(
+        (StatusCode::FORBIDDEN, "Forbidden"),
+        Code::PermissionDenied,
+        &attributes.status_message(""),
+        is_grpc(&parts.headers),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use podplane_access::bootstrap;
+
+    use super::*;
+
+    const OTHERS: [&str; 8] = [
+        "/",
+        "/metricsx",
+        "/metrics/",
+        "/debug/log-level",
+        "/livezx",
+        "//livez",
+        "/%6divez",
+        "/grpc.health.v1.Healthx/Check",
+    ];
+
+    /// The paths that a role allows to get, with one below each that ends in `/*`.
+    fn paths_of(role: &str) -> Vec<String> {
+        let roles = bootstrap::cluster_roles();
+        let role = roles
+            .iter()
+            .find(|known| known.metadata.name.as_deref() == Some(role));
+        let rules = role.and_then(|role| role.rules.clone()).unwrap();
+        let paths = rules.into_iter().flat_map(|rule| {
+            assert_eq!(rule.verbs, ["get"]);
+            rule.non_resource_urls.unwrap()
+        });
+        paths.map(|path| path.replace('*', "ping")).collect()
+    }
+
+    #[test]
+    fn monitoring_may_get_what_its_role_has_and_nothing_else() {
+        let monitoring = Identity::new("prometheus", [MONITORING]);
+        let paths = paths_of("system:monitoring");
+        assert!(paths.len() > 6, "{paths:?}");
+        for path in &paths {
+            assert!(is_allowed(&monitoring, &Method::GET, path), "{path}");
+            for method in [Method::PUT, Method::POST, Method::HEAD, Method::DELETE] {
+                assert!(!is_allowed(&monitoring, &method, path), "{method} {path}");
+            }
+        }
+        for path in OTHERS {
+            assert!(!is_allowed(&monitoring, &Method::GET, path), "{path}");
+        }
+    }
+
+    #[test]
+    fn everyone_else_may_get_probes_alone() {
+        for identity in [
+            Identity::anonymous(),
+            Identity::node("n1"),
+            Identity::new("system:masters", ["system:authenticated"]),
+        ] {
+            let mut allowed = paths_of("system:monitoring");
+            allowed.retain(|path| is_allowed(&identity, &Method::GET, path));
+            let probes = [
+                "/healthz",
+                "/healthz/ping",
+                "/livez",
+                "/livez/ping",
+                "/readyz",
+                "/readyz/ping",
+            ];
+            assert_eq!(allowed, probes, "{identity:?}");
+            for path in OTHERS {
+                assert!(!is_allowed(&identity, &Method::GET, path), "{path}");
+            }
+        }
+    }
+
+    #[test]
+    fn masters_may_do_everything() {
+        let masters = Identity::new("admin", [MASTERS]);
+        for path in OTHERS {
+            assert!(is_allowed(&masters, &Method::POST, path), "{path}");
+        }
+    }
+}
