@@ -232,6 +232,12 @@ impl<K: Strategy> Registry<K> {
         Self { actions, ..self }
     }
 
+    /// The same without its subresources: for what these need themselves, which would otherwise own
+    /// itself, and the store would never be closed.
+    pub(crate) fn for_reading(&self) -> Self {
+        self.clone().acting(None)
+    }
+
     /// The subresources that act, if the kind has such.
     pub(crate) fn actions(&self) -> Option<&dyn SubresourceActions<K>> {
         self.actions.as_deref()

@@ -347,9 +347,9 @@ pub(crate) async fn serve(
     });
     if let Some(tokens) = &tokens {
         tokens.look_up_in(TokenObjects {
-            accounts: accounts.clone(),
-            pods: Registry::clone(&pods),
-            nodes,
+            accounts: accounts.for_reading(),
+            pods: pods.for_reading(),
+            nodes: nodes.for_reading(),
         });
     }
     let events = server.add::<Event>();

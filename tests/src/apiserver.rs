@@ -11,7 +11,11 @@ use crate::service::Service;
 /// A running API server on a data directory; killed when it is dropped. Unless its flags say
 /// otherwise, everyone may do everything at its address.
 #[derive(Debug)]
-pub struct Apiserver(Service);
+pub struct Apiserver {
+    service: Service,
+    /// Its socket, if its address has TLS, else its address.
+    local: String,
+}
 
 impl Apiserver {
     /// Starts one on a data directory, which also gets its log, and waits until it serves.
@@ -51,9 +55,12 @@ impl Apiserver {
             false => &["--authentication=none"],
         };
         let args = [&["--data-dir", data], open, flags].concat();
-        Ok(Self(
-            Service::start("apiserver", address, dir, &args).await?,
-        ))
+        let service = Service::start("apiserver", address, dir, &args).await?;
+        let local = match service.address().starts_with("https://") {
+            true => format!("unix:{data}/apiserver.sock"),
+            false => service.address().to_owned(),
+        };
+        Ok(Self { service, local })
     }
 
     /// The bytes of memory that its process has now: `RssAnon` of proc(5).
@@ -62,7 +69,7 @@ impl Apiserver {
     ///
     /// If it has ended.
     pub fn resident_bytes(&self) -> Result<u64> {
-        let file = format!("/proc/{}/status", self.0.pid());
+        let file = format!("/proc/{}/status", self.service.pid());
         let text = fs::read_to_string(&file).with_context(|| format!("read {file}"))?;
         let line = text.lines().find_map(|line| line.strip_prefix("RssAnon:"));
         let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
@@ -74,7 +81,13 @@ impl Apiserver {
 
     /// The address at which it listens.
     pub fn address(&self) -> &str {
-        self.0.address()
+        self.service.address()
+    }
+
+    /// Its address for clients that need no credentials: the socket in its data directory if the
+    /// address has TLS.
+    pub fn local(&self) -> &str {
+        &self.local
     }
 
     /// A client with a connection of its own.
@@ -83,12 +96,12 @@ impl Apiserver {
     ///
     /// If the address is invalid.
     pub fn client(&self) -> Result<Client> {
-        Ok(Client::connect(&self.address().parse()?)?)
+        Ok(Client::connect(&self.local.parse()?)?)
     }
 
     /// A client of its REST API, with connections of its own.
     pub fn rest(&self) -> HttpClient {
-        HttpClient::new(self.address())
+        HttpClient::new(&*self.local)
     }
 
     /// Kills it and waits until it is gone.
@@ -97,6 +110,6 @@ impl Apiserver {
     ///
     /// If it cannot be killed.
     pub fn kill(self) -> Result<()> {
-        self.0.kill()
+        self.service.kill()
     }
 }

@@ -89,9 +89,8 @@ impl Scratch {
     ///
     /// With the broken invariants, or if no cluster runs on it.
     pub async fn check(&self) -> Result<()> {
-        let address = std::fs::read_to_string(self.path().join("apiserver.address"));
-        let address = address.context("read the apiserver's address")?;
-        let client = Client::connect(&address.trim().parse()?)?;
+        let server = format!("unix:{}", self.path().join("apiserver.sock").display());
+        let client = Client::connect(&server.parse()?)?;
         let violations = || async {
             let world = world::observe(&client, self.path()).await?;
             anyhow::Ok(invariants::check(&world))

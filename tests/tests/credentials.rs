@@ -13,10 +13,9 @@ use podplane_tests::{
 };
 use serde_json::{Value, json};
 
-/// kubectl at a server, with a home of its own.
+/// kubectl as the administrator of the server in a directory, which is its home, too.
 struct Kubectl<'a> {
     home: &'a Path,
-    server: String,
 }
 
 impl Kubectl<'_> {
@@ -26,17 +25,14 @@ impl Kubectl<'_> {
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             .env("HOME", self.home)
-            .args(["--server", &self.server])
+            .env("KUBECONFIG", self.home.join("kubeconfig"))
             .args(arguments.split_whitespace());
         finish(&mut kubectl)
     }
 }
 
-fn kubectl<'a>(server: &Apiserver, home: &'a Path) -> Option<Kubectl<'a>> {
-    peers::program("kubectl").then(|| Kubectl {
-        home,
-        server: format!("http://{}", server.address()),
-    })
+fn kubectl(home: &Path) -> Option<Kubectl<'_>> {
+    peers::program("kubectl").then_some(Kubectl { home })
 }
 
 fn openssl(dir: &Path, arguments: &str) -> String {
@@ -58,7 +54,7 @@ async fn kubectl_creates_tokens_which_outlive_the_server() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let flags = ["--authentication=credentials"];
     let server = Apiserver::start_with(dir.path(), &flags).await?;
-    let Some(kubectl) = kubectl(&server, dir.path()) else {
+    let Some(kubectl) = kubectl(dir.path()) else {
         return Ok(());
     };
     let user = json!("system:serviceaccount:default:default");
@@ -106,7 +102,7 @@ async fn a_node_gets_its_certificate_and_kubectl_approves_others() -> Result<()>
     let file = format!("--token-auth-file={}", tokens.display());
     let flags = ["--authentication=credentials", &file];
     let server = Apiserver::start_with(dir, &flags).await?;
-    let Some(kubectl) = kubectl(&server, dir) else {
+    let Some(kubectl) = kubectl(dir) else {
         return Ok(());
     };
     openssl(
@@ -117,7 +113,7 @@ async fn a_node_gets_its_certificate_and_kubectl_approves_others() -> Result<()>
     let (certificate, key) = (file("ca.crt"), file("ca.key"));
     let flags = [
         "--server",
-        server.address(),
+        server.local(),
         "--cluster-signing-cert-file",
         &certificate,
         "--cluster-signing-key-file",

@@ -169,7 +169,7 @@ fn text(dir: &DataDir, status: &GetStatusResponse) -> anyhow::Result<()> {
     output::line(format_args!("Data directory:  {}", dir.path().display()))?;
     output::line(format_args!("Supervisor:      {}", status.pid))?;
     output::line(format_args!(
-        "Control:         unix:{}, http://{}",
+        "Control:         unix:{}, {}",
         dir.control_socket().display(),
         status.http_address
     ))?;
