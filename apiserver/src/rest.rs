@@ -27,6 +27,8 @@ pub(crate) mod tokens;
 mod watch;
 mod yaml;
 
+pub(crate) use self::answer::code as status_code;
+
 use std::sync::Arc;
 
 use axum::{

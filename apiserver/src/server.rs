@@ -23,6 +23,7 @@ use podplane_proto::{
     error::ApiError, ipam::block_service_server::BlockServiceServer,
     store::store_service_server::StoreServiceServer, trace::trace_service_server,
 };
+use podplane_request_audit::OpenLogError;
 use podplane_service_runtime::{
     Process, Services, Tasks,
     server::{Listen, Listener, ServeError},
@@ -41,6 +42,7 @@ use crate::{
         Admission, BlockPolicy, DefaultAccounts, Fences, MutatingAdmission, NodeBlockAdmission,
         PodAccount, PodAdmission, PodIpRules, PodPriority, SingleDefaultClass, WriteCheck,
     },
+    audit::{AuditPolicyFileError, AuditRecorder, AuditSetup, Auditor},
     authentication::{AccountTokens, RequestAuthenticator, TokenObjects},
     authorization::{
         Gate, Gated, GrantCheck, NodeRestriction, RequestJudge, ServiceRule, SignerCheck,
@@ -100,6 +102,15 @@ pub enum ApiserverRunError {
         "--authorization-mode=Node,RBAC needs --authentication=credentials: without it every client over TCP is the same user"
     )]
     NobodyToAuthorize,
+    /// An audit log without a policy, or the reverse.
+    #[error("--audit-log-path and --audit-policy-file need each other")]
+    IncompleteAudit,
+    /// The audit policy cannot be used.
+    #[error("failed to read the audit policy")]
+    AuditPolicy(#[from] AuditPolicyFileError),
+    /// The audit log cannot be opened.
+    #[error("failed to open the audit log")]
+    AuditLog(#[from] OpenLogError),
     /// The token file cannot be used.
     #[error("failed to read bearer tokens")]
     Tokens(#[from] TokenFileError),
@@ -159,6 +170,7 @@ async fn run_until(
         account_tokens,
         tls,
         authorization,
+        audit,
         address_file,
         data_dir,
         store,
@@ -189,6 +201,7 @@ async fn run_until(
         tokens: None,
         authenticator: None,
         authorization: authorization.mode(&authentication)?,
+        audit: audit.setup()?,
     };
     let authenticator = authentication.authenticator(&listen, rules.authorization)?;
     let tokens = match authenticator.mode() {
@@ -243,6 +256,8 @@ pub(crate) struct ServerRules {
     /// The judge of tokens, if they say anything.
     pub(crate) authenticator: Option<Arc<RequestAuthenticator>>,
     pub(crate) authorization: AuthorizationMode,
+    /// The audit log, if there is one.
+    pub(crate) audit: Option<AuditSetup>,
 }
 
 /// Serves a store on a socket. `ready` is called once requests will be answered.
@@ -260,12 +275,17 @@ pub(crate) async fn serve(
         tokens,
         authenticator,
         authorization,
+        audit,
     } = rules;
     let engine = Engine::new(store).await?;
     let blocks = Arc::new(NodeBlockAdmission::open(engine.clone(), blocks).await?);
     let pods = Arc::new(PodAdmission::open(engine.clone(), pod_ips).await?);
     let mut process = Process::new(DESCRIPTORS);
     let metrics = ApiserverMetrics::new(process.registry());
+    let auditor = match audit {
+        Some(setup) => Some(Arc::new(Auditor::open(setup, process.registry())?)),
+        None => None,
+    };
     let mut server = ServerBuilder::new(
         engine.clone(),
         metrics.clone(),
@@ -423,10 +443,17 @@ pub(crate) async fn serve(
     }
     ready(&listener)?;
     let judge = RequestJudge::new(gate, rules);
-    let listener = listener.behind(Arc::new(judge));
+    let mut listener = listener.behind(Arc::new(judge));
+    if let Some(auditor) = &auditor {
+        listener = listener.recording(Arc::new(AuditRecorder(Arc::clone(auditor))));
+    }
     process.serve(listener, services);
     process.start(&mut tasks).await;
-    Ok(tasks.run().await?)
+    let ended = tasks.run().await;
+    if let Some(auditor) = auditor {
+        auditor.finish().await;
+    }
+    Ok(ended?)
 }
 
 /// Spawns a task that can be dropped when the server stops.

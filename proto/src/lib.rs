@@ -13,6 +13,7 @@
 #![warn(missing_docs)]
 
 pub mod blocks;
+pub mod calls;
 pub mod codec;
 pub mod error;
 pub mod fence;

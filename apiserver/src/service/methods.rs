@@ -190,7 +190,8 @@ fn patched<K: Strategy>(
         let registry = registry.await?;
         let mut write = call.write.clone();
         if request.r#type() == PatchType::Apply {
-            write.refused_creation = call.open("create", "", namespace, name).await.err();
+            let asked = call.unrecorded();
+            write.refused_creation = asked.open("create", "", namespace, name).await.err();
         }
         encode(&patch(registry, &key, part, write, request).await?)
     })

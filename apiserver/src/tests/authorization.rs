@@ -1,5 +1,6 @@
 //! The gate: who may do what, over REST and gRPC.
 
+mod audit;
 mod methods;
 mod table;
 mod writes;
@@ -44,6 +45,10 @@ impl GatedServer {
     }
 
     async fn on(store: impl Store) -> Self {
+        Self::with_rules(store, uncounted()).await
+    }
+
+    async fn with_rules(store: impl Store, rules: ServerRules) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("tokens.csv");
         std::fs::write(&file, tokens()).unwrap();
@@ -58,7 +63,7 @@ impl GatedServer {
         let listener = listener.authenticating(Arc::new(authenticator));
         let rules = ServerRules {
             authorization: mode,
-            ..uncounted()
+            ..rules
         };
         let server = TestServer::on(listener, rules, store).await;
         Self { server }

@@ -10,12 +10,14 @@ use crate::level::Level;
 /// The text in place of a removed value.
 pub const REDACTED: &str = "REDACTED";
 
-/// The objects whose bodies are never written, by group and resource. These are the objects for
-/// which Kubernetes' recommended policy has the level `Metadata`.
-const WITHOUT_BODIES: [(&str, &str); 3] = [
+/// The objects whose bodies are never written, by group and resource: those for which Kubernetes'
+/// recommended policy has the level `Metadata`, and the records of node blocks, whose holds are
+/// taken and ended by a secret.
+const WITHOUT_BODIES: [(&str, &str); 4] = [
     ("", "secrets"),
     ("", "configmaps"),
     ("authentication.k8s.io", "tokenreviews"),
+    ("ipam.podplane.io", "blocks"),
 ];
 
 /// The authorization reviews, whose extra fields may hold credentials of a user.
@@ -182,6 +184,8 @@ mod tests {
             ("", "configmaps", "", Level::Metadata),
             ("", "serviceaccounts", "token", Level::Metadata),
             ("authentication.k8s.io", "tokenreviews", "", Level::Metadata),
+            ("ipam.podplane.io", "blocks", "", Level::Metadata),
+            ("ipam.podplane.io", "blocks", "hold", Level::Metadata),
             ("", "serviceaccounts", "", Level::RequestResponse),
             ("", "pods", "", Level::RequestResponse),
             (
