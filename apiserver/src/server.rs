@@ -20,7 +20,8 @@ use podplane_api::{
 };
 use podplane_proto::{
     DESCRIPTORS, authentication::authentication_service_server::AuthenticationServiceServer,
-    error::ApiError, ipam::block_service_server::BlockServiceServer,
+    authorization::authorization_service_server::AuthorizationServiceServer, error::ApiError,
+    ipam::block_service_server::BlockServiceServer,
     store::store_service_server::StoreServiceServer, trace::trace_service_server,
 };
 use podplane_request_audit::OpenLogError;
@@ -62,9 +63,9 @@ use crate::{
         tokens::AccountActions,
     },
     service::{
-        AUTHENTICATION_RULES, BLOCK_RULES, Backups, BlockRecords, COLLECTOR_RULES, KindService,
-        NarrowMethods, Records, STORE_RULES, SelfReviews, SpanCollector, Traces,
-        of_certificate_requests, of_nodes, of_pods,
+        AUTHENTICATION_RULES, AUTHORIZATION_RULES, AccessReviews, BLOCK_RULES, Backups,
+        BlockRecords, COLLECTOR_RULES, IdentityReviews, KindService, NarrowMethods, Records,
+        STORE_RULES, SpanCollector, Traces, of_certificate_requests, of_nodes, of_pods,
     },
     upkeep::{Upkeep, UpkeepKind},
 };
@@ -361,8 +362,14 @@ pub(crate) async fn serve(
     }
     let events = server.add::<Event>();
     server.resources.push(Arc::new(EventsV1::new(events)));
-    let reviews = TokenReviews::new(authenticator);
-    server.resources.push(Arc::new(reviews));
+    let reviews = Arc::new(TokenReviews::new(authenticator));
+    server.resources.push(reviews.clone());
+    let identities = AuthenticationServiceServer::new(IdentityReviews {
+        gate: gate.clone(),
+        tokens: Gated::new(reviews),
+        accounts: Gated::new(accounts.clone()),
+    });
+    server.serve(identities, ServiceRule::Methods(&AUTHENTICATION_RULES));
     server.add_extended::<CertificateSigningRequest>(Extension {
         checks: vec![
             Arc::new(NodeRestriction::new(&gate)),
@@ -381,6 +388,12 @@ pub(crate) async fn serve(
         ..Extension::default()
     });
     kinds::visit(&mut server);
+    server.resources = rest::with_unstored(server.resources, &gate);
+    let reviews = AccessReviews::among(&server.resources, gate.clone());
+    server.serve(
+        AuthorizationServiceServer::new(reviews),
+        ServiceRule::Methods(&AUTHORIZATION_RULES),
+    );
     let ServerBuilder {
         feeder,
         position,
@@ -507,8 +520,6 @@ impl ServerBuilder {
         };
         let rules = ServiceRule::Methods(&STORE_RULES);
         server.serve(StoreServiceServer::new(backups), rules);
-        let rules = ServiceRule::Methods(&AUTHENTICATION_RULES);
-        server.serve(AuthenticationServiceServer::new(SelfReviews), rules);
         server
     }
 

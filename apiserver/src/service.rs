@@ -1,6 +1,7 @@
 //! The gRPC services: one for each kind, all of one type.
 
 mod authentication;
+mod authorization;
 mod blocks;
 mod journeys;
 mod methods;
@@ -10,7 +11,8 @@ mod store;
 mod watch;
 
 pub(crate) use self::{
-    authentication::{AUTHENTICATION_RULES, SelfReviews},
+    authentication::{AUTHENTICATION_RULES, IdentityReviews},
+    authorization::{AUTHORIZATION_RULES, AccessReviews},
     blocks::{BLOCK_RULES, BlockRecords, Records},
     journeys::{COLLECTOR_RULES, SpanCollector, Traces},
     methods::{of_certificate_requests, of_nodes, of_pods},

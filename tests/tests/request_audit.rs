@@ -101,7 +101,8 @@ async fn what_kubectl_does_is_in_the_audit_log() -> Result<()> {
         assert!(!text.contains(part), "the log has a token");
     }
     let events = events(&dir);
-    let [created] = &*of(&events, "admin", "create", "pods") else {
+    let created = of(&events, "admin", "create", "pods");
+    let [created] = &*created else {
         panic!("{events:#?}");
     };
     assert_eq!(decision(created), (&json!("allow"), &json!(201)));

@@ -2,6 +2,7 @@
 
 mod audit;
 mod methods;
+mod reviews;
 mod table;
 mod writes;
 

@@ -94,6 +94,8 @@ fn holds_token(text: &str) -> bool {
 pub(crate) fn body(target: &ResourceTarget<'_>, omit_managed_fields: bool, body: &mut Value) {
     if target.group == "authorization.k8s.io" && ACCESS_REVIEWS.contains(&target.resource) {
         remove(body, &["spec", "extra"]);
+        // The message of the same review over gRPC.
+        remove(body, &["extra"]);
     }
     if omit_managed_fields {
         remove(body, &["metadata", "managedFields"]);
@@ -219,6 +221,9 @@ mod tests {
         let mut review = json!({"spec": {"user": "ada", "extra": {"key": ["s3cret"]}}});
         body(&target, false, &mut review);
         assert_eq!(review, json!({"spec": {"user": "ada"}}));
+        let mut message = json!({"user": "ada", "extra": {"key": {"items": ["s3cret"]}}});
+        body(&target, false, &mut message);
+        assert_eq!(message, json!({"user": "ada"}));
         for mut odd in [json!(null), json!([1]), json!({"spec": "extra"})] {
             let before = odd.clone();
             body(&target, true, &mut odd);
