@@ -1,4 +1,4 @@
-//! The audit log of the server's requests, by the events and the policy of `podplane-request-audit`.
+//! The audit log of requests, by the events and the policy of `podplane-request-audit`.
 //!
 //! An [`Auditor`] begins a [`RequestRecord`] for each request between its authentication and the
 //! gate. The record is in the request's extensions: the gate tells it what was judged and how. A
