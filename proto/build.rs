@@ -11,6 +11,7 @@ use prost_types::{FileDescriptorProto, field_descriptor_proto::Type};
 
 const GENERATED: &[&str] = &[
     "podplane/authentication/v1/authentication.proto",
+    "podplane/authorization/v1/authorization.proto",
     "podplane/cloud/v1/cloud.proto",
     "podplane/cluster/v1/cluster.proto",
     "podplane/ipam/v1/blocks.proto",

@@ -43,6 +43,7 @@ pub(crate) use self::{
 
 use self::state::AccessState;
 use crate::{
+    audit::RequestRecord,
     cache::{Feeder, Position},
     engine::Engine,
 };
@@ -169,7 +170,7 @@ impl Rules {
 }
 
 impl Gate {
-    /// Judges a request for objects that a message describes.
+    /// Judges a request for objects that a message describes, and records the decision.
     ///
     /// # Errors
     ///
@@ -179,10 +180,11 @@ impl Gate {
         identity: &Arc<Identity>,
         verb: &str,
         target: ResourceTarget<'_>,
+        record: &RequestRecord,
     ) -> Result<Authorized, ApiError> {
         let target = target.of_request(verb);
         let attributes = Attributes::resource(identity, verb, target);
-        let required = self.require(&attributes).await;
+        let required = self.require(&attributes, record).await;
         required.map_err(|refusal| refusal.error)?;
         Ok(Authorized::to_service(identity))
     }

@@ -6,7 +6,8 @@ use podplane_ipam::{Compat, ServiceRanges, parse_cidr};
 use podplane_service_runtime::{boundary::AllowedHosts, server::Listen};
 
 use crate::{
-    AccountTokenFlags, AuthenticationFlags, AuthenticationModeFlag, AuthorizationFlags, TlsFlags,
+    AccountTokenFlags, AuditFlags, AuthenticationFlags, AuthenticationModeFlag, AuthorizationFlags,
+    TlsFlags,
 };
 
 /// The configuration of the API server.
@@ -41,6 +42,10 @@ pub struct ApiserverConfig {
     /// The authorization of requests.
     #[command(flatten)]
     pub authorization: AuthorizationFlags,
+
+    /// The audit log of requests.
+    #[command(flatten)]
+    pub audit: AuditFlags,
 
     /// Write the listening address to this file, once it is served [default: `apiserver.address` in
     /// --data-dir, if that is given]

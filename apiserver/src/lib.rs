@@ -17,6 +17,7 @@
 )]
 
 mod admission;
+mod audit;
 mod authentication;
 mod authorization;
 mod cache;
@@ -37,6 +38,7 @@ mod storage;
 mod tests;
 mod upkeep;
 
+pub use audit::{AuditFlags, AuditPolicyFileError};
 pub use authentication::{
     AccountTokenFlags, AuthenticationFlags, AuthenticationMode, AuthenticationModeFlag, TlsFlags,
     TokenFileError,

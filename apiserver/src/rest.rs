@@ -27,6 +27,8 @@ pub(crate) mod tokens;
 mod watch;
 mod yaml;
 
+pub(crate) use self::answer::code as status_code;
+
 use std::sync::Arc;
 
 use axum::{
@@ -87,9 +89,22 @@ struct Facade {
     stop: CancellationToken,
 }
 
+/// The resources with those that need no place in the store: kinds that have no objects, and
+/// reviews.
+pub(crate) fn with_unstored(
+    mut kinds: Vec<Arc<dyn Resource>>,
+    gate: &Gate,
+) -> Vec<Arc<dyn Resource>> {
+    let of_nothing = kinds.first().into_iter().flat_map(not_stored::kinds);
+    let of_nothing: Vec<_> = of_nothing.collect();
+    kinds.extend(of_nothing);
+    kinds.extend(review::reviews(&kinds, gate));
+    kinds
+}
+
 /// The routes of the REST API.
 pub(crate) fn router(
-    mut kinds: Vec<Arc<dyn Resource>>,
+    kinds: Vec<Arc<dyn Resource>>,
     position: Position,
     shared: RestContext,
     metrics: ApiserverMetrics,
@@ -101,10 +116,6 @@ pub(crate) fn router(
         stop,
         tokens,
     } = shared;
-    let of_nothing = kinds.first().into_iter().flat_map(not_stored::kinds);
-    let of_nothing: Vec<_> = of_nothing.collect();
-    kinds.extend(of_nothing);
-    kinds.extend(review::reviews(&kinds, &gate));
     let kinds: Arc<[_]> = kinds.into();
     ApiserverMetrics::show_stored(registry, Arc::clone(&kinds), position);
     let facade = Facade {

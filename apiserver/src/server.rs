@@ -21,12 +21,15 @@ use podplane_api::{
 use podplane_pki::PkiError;
 use podplane_proto::{
     DESCRIPTORS, authentication::authentication_service_server::AuthenticationServiceServer,
-    error::ApiError, ipam::block_service_server::BlockServiceServer,
+    authorization::authorization_service_server::AuthorizationServiceServer, error::ApiError,
+    ipam::block_service_server::BlockServiceServer,
     store::store_service_server::StoreServiceServer, trace::trace_service_server,
 };
+use podplane_request_audit::OpenLogError;
 use podplane_service_runtime::{
     Process, Services, Tasks,
     gate::RequestGate,
+    recorder::RequestRecorder,
     server::{Listen, Listener, ServeError},
     tasks::{TaskEnd, TaskError},
     tls::TlsError,
@@ -43,6 +46,7 @@ use crate::{
         Admission, BlockPolicy, DefaultAccounts, Fences, MutatingAdmission, NodeBlockAdmission,
         PodAccount, PodAdmission, PodIpRules, PodPriority, SingleDefaultClass, WriteCheck,
     },
+    audit::{AuditPolicyFileError, AuditRecorder, AuditSetup, Auditor},
     authentication::{AccountTokens, OwnCertificates, RequestAuthenticator, TokenObjects},
     authorization::{
         Gate, Gated, GrantCheck, NodeRestriction, RequestJudge, ServiceRule, SignerCheck,
@@ -62,9 +66,9 @@ use crate::{
         tokens::AccountActions,
     },
     service::{
-        AUTHENTICATION_RULES, BLOCK_RULES, Backups, BlockRecords, COLLECTOR_RULES, KindService,
-        NarrowMethods, Records, STORE_RULES, SelfReviews, SpanCollector, Traces,
-        of_certificate_requests, of_nodes, of_pods,
+        AUTHENTICATION_RULES, AUTHORIZATION_RULES, AccessReviews, BLOCK_RULES, Backups,
+        BlockRecords, COLLECTOR_RULES, IdentityReviews, KindService, NarrowMethods, Records,
+        STORE_RULES, SpanCollector, Traces, of_certificate_requests, of_nodes, of_pods,
     },
     sockets::SocketFlags,
     upkeep::{Upkeep, UpkeepKind},
@@ -111,6 +115,15 @@ pub enum ApiserverRunError {
         "--authorization-mode=Node,RBAC needs --authentication=credentials: without it every client over TCP is the same user"
     )]
     NobodyToAuthorize,
+    /// An audit log without a policy, or the reverse.
+    #[error("--audit-log-path and --audit-policy-file need each other")]
+    IncompleteAudit,
+    /// The audit policy cannot be used.
+    #[error("failed to read the audit policy")]
+    AuditPolicy(#[from] AuditPolicyFileError),
+    /// The audit log cannot be opened.
+    #[error("failed to open the audit log")]
+    AuditLog(#[from] OpenLogError),
     /// The token file cannot be used.
     #[error("failed to read bearer tokens")]
     Tokens(#[from] TokenFileError),
@@ -170,6 +183,7 @@ async fn run_until(
         account_tokens,
         tls,
         authorization,
+        audit,
         address_file,
         data_dir,
         store,
@@ -201,6 +215,7 @@ async fn run_until(
         authenticator: None,
         authorization: authorization.mode(&authentication)?,
         own_certificates: None,
+        audit: audit.setup()?,
     };
     let authenticator = authentication.authenticator(&listen, rules.authorization)?;
     let tokens = match authenticator.mode() {
@@ -254,6 +269,8 @@ pub(crate) struct ServerRules {
     pub(crate) authorization: AuthorizationMode,
     /// The certificates that the server renews.
     pub(crate) own_certificates: Option<OwnCertificates>,
+    /// The audit log, if there is one.
+    pub(crate) audit: Option<AuditSetup>,
 }
 
 /// Serves a store on these sockets. `ready` is called with the first one once requests will be
@@ -273,12 +290,17 @@ pub(crate) async fn serve(
         authenticator,
         authorization,
         own_certificates,
+        audit,
     } = rules;
     let engine = Engine::new(store).await?;
     let blocks = Arc::new(NodeBlockAdmission::open(engine.clone(), blocks).await?);
     let pods = Arc::new(PodAdmission::open(engine.clone(), pod_ips).await?);
     let mut process = Process::new(DESCRIPTORS);
     let metrics = ApiserverMetrics::new(process.registry());
+    let auditor = match audit {
+        Some(setup) => Some(Arc::new(Auditor::open(setup, process.registry())?)),
+        None => None,
+    };
     let mut server = ServerBuilder::new(
         engine.clone(),
         metrics.clone(),
@@ -354,8 +376,14 @@ pub(crate) async fn serve(
     }
     let events = server.add::<Event>();
     server.resources.push(Arc::new(EventsV1::new(events)));
-    let reviews = TokenReviews::new(authenticator);
-    server.resources.push(Arc::new(reviews));
+    let reviews = Arc::new(TokenReviews::new(authenticator));
+    server.resources.push(reviews.clone());
+    let identities = AuthenticationServiceServer::new(IdentityReviews {
+        gate: gate.clone(),
+        tokens: Gated::new(reviews),
+        accounts: Gated::new(accounts.clone()),
+    });
+    server.serve(identities, ServiceRule::Methods(&AUTHENTICATION_RULES));
     server.add_extended::<CertificateSigningRequest>(Extension {
         checks: vec![
             Arc::new(NodeRestriction::new(&gate)),
@@ -374,6 +402,12 @@ pub(crate) async fn serve(
         ..Extension::default()
     });
     kinds::visit(&mut server);
+    server.resources = rest::with_unstored(server.resources, &gate);
+    let reviews = AccessReviews::among(&server.resources, gate.clone());
+    server.serve(
+        AuthorizationServiceServer::new(reviews),
+        ServiceRule::Methods(&AUTHORIZATION_RULES),
+    );
     let ServerBuilder {
         feeder,
         position,
@@ -442,10 +476,24 @@ pub(crate) async fn serve(
     }
     let judge: Arc<dyn RequestGate> = Arc::new(RequestJudge::new(gate, rules));
     let listeners = listeners.into_iter();
-    let listeners = listeners.map(|listener| listener.behind(Arc::clone(&judge)));
+    let recorder = auditor.as_ref().map(|auditor| {
+        let recorder: Arc<dyn RequestRecorder> = Arc::new(AuditRecorder(Arc::clone(auditor)));
+        recorder
+    });
+    let listeners = listeners.map(|listener| {
+        let listener = listener.behind(Arc::clone(&judge));
+        match &recorder {
+            Some(recorder) => listener.recording(Arc::clone(recorder)),
+            None => listener,
+        }
+    });
     process.serve_at(listeners.collect(), services);
     process.start(&mut tasks).await;
-    Ok(tasks.run().await?)
+    let ended = tasks.run().await;
+    if let Some(auditor) = auditor {
+        auditor.finish().await;
+    }
+    Ok(ended?)
 }
 
 /// Spawns a task that can be dropped when the server stops.
@@ -499,8 +547,6 @@ impl ServerBuilder {
         };
         let rules = ServiceRule::Methods(&STORE_RULES);
         server.serve(StoreServiceServer::new(backups), rules);
-        let rules = ServiceRule::Methods(&AUTHENTICATION_RULES);
-        server.serve(AuthenticationServiceServer::new(SelfReviews), rules);
         server
     }
 

@@ -1,6 +1,7 @@
 //! The gRPC services: one for each kind, all of one type.
 
 mod authentication;
+mod authorization;
 mod blocks;
 mod journeys;
 mod methods;
@@ -10,7 +11,8 @@ mod store;
 mod watch;
 
 pub(crate) use self::{
-    authentication::{AUTHENTICATION_RULES, SelfReviews},
+    authentication::{AUTHENTICATION_RULES, IdentityReviews},
+    authorization::{AUTHORIZATION_RULES, AccessReviews},
     blocks::{BLOCK_RULES, BlockRecords, Records},
     journeys::{COLLECTOR_RULES, SpanCollector, Traces},
     methods::{of_certificate_requests, of_nodes, of_pods},
@@ -38,6 +40,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status, body::Body, codegen::Service, server::NamedService};
 
 use crate::{
+    audit::RequestRecord,
     authorization::{Gate, Gated, requirements},
     error,
     metrics::{self, ApiserverMetrics, RequestLabels},
@@ -100,6 +103,7 @@ pub(crate) struct KindCall<K> {
     registry: Gated<Registry<K>>,
     gate: Gate,
     write: WriteParams,
+    record: RequestRecord,
 }
 
 impl<K> Clone for KindCall<K> {
@@ -108,6 +112,7 @@ impl<K> Clone for KindCall<K> {
             registry: self.registry.clone(),
             gate: self.gate.clone(),
             write: self.write.clone(),
+            record: self.record.clone(),
         }
     }
 }
@@ -127,9 +132,17 @@ impl<K: Strategy> KindCall<K> {
             name,
             ..kind_target::<K>()
         };
-        let caller = &self.write.by;
-        let authorized = self.gate.authorize(caller, verb, target).await?;
+        let (caller, record) = (&self.write.by, &self.record);
+        let authorized = self.gate.authorize(caller, verb, target, record).await?;
         Ok(self.registry.open(&authorized))
+    }
+
+    /// The same call for a question whose answer does not decide about it, and is not recorded.
+    fn unrecorded(&self) -> Self {
+        Self {
+            record: RequestRecord::none(),
+            ..self.clone()
+        }
     }
 
     /// The answer to a write whose object cannot be read: the reason, but not for everyone who
@@ -154,8 +167,8 @@ impl<K: Strategy> KindCall<K> {
             field_selector: &fields,
             ..kind_target::<K>()
         };
-        let caller = &self.write.by;
-        let authorized = self.gate.authorize(caller, verb, target).await?;
+        let (caller, record) = (&self.write.by, &self.record);
+        let authorized = self.gate.authorize(caller, verb, target, record).await?;
         Ok(self.registry.open(&authorized))
     }
 }
@@ -233,6 +246,7 @@ impl<K: Strategy> Service<http::Request<Body>> for KindService<K> {
             registry: self.registry.clone(),
             gate: self.gate.clone(),
             write,
+            record: RequestRecord::of(request.extensions()),
         };
         let verb = Verb::ALL
             .into_iter()

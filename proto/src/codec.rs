@@ -156,7 +156,9 @@ fn decode_json(
     Ok(json)
 }
 
-fn message_json(message: &DynamicMessage) -> Result<serde_json::Value, serde_json::Error> {
+pub(crate) fn message_json(
+    message: &DynamicMessage,
+) -> Result<serde_json::Value, serde_json::Error> {
     let options = SerializeOptions::new().stringify_64_bit_integers(false);
     let mut json = message.serialize_with_options(serde_json::value::Serializer, &options)?;
     integral(&mut json);

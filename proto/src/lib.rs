@@ -13,6 +13,7 @@
 #![warn(missing_docs)]
 
 pub mod blocks;
+pub mod calls;
 pub mod codec;
 pub mod error;
 pub mod fence;
@@ -44,8 +45,12 @@ macro_rules! generated {
 }
 
 generated! {
-    /// `podplane.authentication.v1`: the identity of a caller.
+    /// `podplane.authentication.v1`: the identity of a caller, and tokens.
     authentication, "podplane.authentication.v1"
+}
+generated! {
+    /// `podplane.authorization.v1`: reviews of permissions.
+    authorization, "podplane.authorization.v1"
 }
 generated! {
     /// `podplane.cloud.v1`: the address ranges that a cloud has assigned to its instances.

@@ -5,6 +5,7 @@ use std::{fs, path::Path};
 use anyhow::{Context as _, Result};
 use podplane_client::Client;
 use podplane_http_client::HttpClient;
+use rustix::process::Signal;
 
 use crate::service::Service;
 
@@ -77,6 +78,16 @@ impl Apiserver {
             .with_context(|| format!("no RssAnon in {file}"))?
             .parse()?;
         Ok(kib * 1024)
+    }
+
+    /// Tells it to end, and waits until it has. Returns true if it succeeded.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be told.
+    pub async fn terminated(self) -> Result<bool> {
+        self.0.signal(Signal::TERM)?;
+        Ok(self.0.ended().await)
     }
 
     /// The address at which it listens.

@@ -7,7 +7,7 @@ use std::{
     process::Command,
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use podplane_client::Client;
 use podplane_ipam::invariants;
 use podplane_test_cluster::{Program, world};

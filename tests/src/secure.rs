@@ -55,6 +55,17 @@ impl SecureApiserver {
         self.apiserver.address()
     }
 
+    /// Tells the server to end, and waits until it has. Returns true if it succeeded. The second
+    /// value has the files, until it is dropped.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be told.
+    pub async fn terminated(self) -> Result<(bool, tempfile::TempDir)> {
+        let Self { dir, apiserver } = self;
+        Ok((apiserver.terminated().await?, dir))
+    }
+
     /// A path in its directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)

@@ -71,6 +71,7 @@ fn services_of(process: &str) -> Vec<&'static str> {
             let mut services = ServiceNames(BTreeSet::from([
                 "opentelemetry.proto.collector.trace.v1.TraceService",
                 "podplane.authentication.v1.AuthenticationService",
+                "podplane.authorization.v1.AuthorizationService",
                 "podplane.ipam.v1.BlockService",
                 "podplane.store.v1.StoreService",
                 "podplane.trace.v1.TraceService",

@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use futures::{FutureExt as _, future::BoxFuture};
 use http::{Response, header, request::Parts};
-use podplane_access::{Attributes, ResourceTarget, Target};
+use podplane_access::{Attributes, Decision, ResourceTarget, Target};
 use podplane_proto::error::{ApiError, Reason};
 use podplane_service_runtime::{
     authentication::{Impersonated, Impersonation, RequestContext},
@@ -14,7 +14,7 @@ use podplane_service_runtime::{
 use tonic::body::Body;
 
 use super::{Authorized, Gate, RequestInfo};
-use crate::{rest, service};
+use crate::{audit::RequestRecord, rest, service};
 
 /// The rule for the methods of a gRPC service.
 #[derive(Clone, Copy, Debug)]
@@ -67,13 +67,15 @@ impl RequestJudge {
 
     async fn pass(&self, parts: &mut Parts) -> Result<(), GateRefusal> {
         let mut context = RequestContext::of(&parts.extensions);
+        let record = RequestRecord::of(&parts.extensions);
         if let Some(impersonation) = &context.impersonation {
             let sender = &context.identity;
             context.identity = Arc::new(self.gate.impersonated(sender, impersonation).await?);
+            record.impersonates(&context.identity);
             parts.extensions.insert(context.clone());
         }
         let identity = &context.identity;
-        if let Some(authorized) = self.judge(parts, identity).await? {
+        if let Some(authorized) = self.judge(parts, identity, &record).await? {
             parts.extensions.insert(authorized);
         }
         Ok(())
@@ -84,6 +86,7 @@ impl RequestJudge {
         &self,
         parts: &Parts,
         identity: &Arc<Identity>,
+        record: &RequestRecord,
     ) -> Result<Option<Authorized>, GateRefusal> {
         let path = parts.uri.path();
         let called = path.strip_prefix('/').and_then(|path| path.split_once('/'));
@@ -93,15 +96,20 @@ impl RequestJudge {
         });
         let Some((rule, method)) = service else {
             let info = RequestInfo::of(&parts.method, &parts.uri);
-            self.gate.require(&info.attributes(identity)).await?;
+            let attributes = info.attributes(identity);
+            self.gate.require(&attributes, record).await?;
             return Ok(Some(Authorized::to(identity, info)));
         };
+        let call = Attributes::path(identity, "post", path);
         match rule {
             ServiceRule::ByMessage => return Ok(None),
-            ServiceRule::Everyone => {}
+            ServiceRule::Everyone => record.judged(&call, &for_everyone()),
             ServiceRule::Authenticated
-                if !self.gate.has_rules() || identity.is_in(AUTHENTICATED) => {}
-            ServiceRule::Authenticated => return Err(GateRefusal::path(identity, path)),
+                if !self.gate.has_rules() || identity.is_in(AUTHENTICATED) =>
+            {
+                record.judged(&call, &for_everyone());
+            }
+            ServiceRule::Authenticated => return Err(GateRefusal::unruled(&call, record)),
             ServiceRule::Methods(rules) => {
                 let found = rules.iter().find(|rule| match rule {
                     MethodRule::Needs(name, ..) | MethodRule::ByMessage(name) => *name == method,
@@ -116,10 +124,10 @@ impl RequestJudge {
                             ..ResourceTarget::default()
                         };
                         let attributes = Attributes::resource(identity, verb, target);
-                        self.gate.require(&attributes).await?;
+                        self.gate.require(&attributes, record).await?;
                     }
-                    None if !self.gate.has_rules() => {}
-                    None => return Err(GateRefusal::path(identity, path)),
+                    None if !self.gate.has_rules() => record.judged(&call, &for_everyone()),
+                    None => return Err(GateRefusal::unruled(&call, record)),
                 }
             }
         }
@@ -166,8 +174,11 @@ impl GateRefusal {
         }
     }
 
-    fn path(identity: &Identity, path: &str) -> Self {
-        Self::forbidden(&Attributes::path(identity, "post", path), "")
+    /// No rule allows the call.
+    fn unruled(call: &Attributes<'_>, record: &RequestRecord) -> Self {
+        let reason = String::new();
+        record.judged(call, &Decision::NoOpinion { reason });
+        Self::forbidden(call, "")
     }
 
     fn answer(self, is_grpc: bool) -> Response<Body> {
@@ -193,10 +204,23 @@ impl From<ApiError> for GateRefusal {
     }
 }
 
+/// The decision about calls that nobody needs a right for.
+fn for_everyone() -> Decision {
+    Decision::Allow {
+        reason: String::new(),
+    }
+}
+
 impl Gate {
-    /// Requires that the request is allowed.
-    pub(super) async fn require(&self, attributes: &Attributes<'_>) -> Result<(), GateRefusal> {
+    /// Requires that the request is allowed, and records the decision.
+    pub(super) async fn require(
+        &self,
+        attributes: &Attributes<'_>,
+        record: &RequestRecord,
+    ) -> Result<(), GateRefusal> {
+        record.is_about(attributes);
         let verdict = self.decide(attributes).await?;
+        record.judged(attributes, &verdict.decision);
         match verdict.is_allowed() {
             true => Ok(()),
             false => Err(GateRefusal::forbidden(
@@ -233,7 +257,8 @@ impl Gate {
             // Without rules everyone is allowed everything but to be someone else, which would only
             // hide who wrote what.
             match self.has_rules() {
-                true => self.require(&attributes).await?,
+                // The log has the decision about the request itself.
+                true => self.require(&attributes, &RequestRecord::none()).await?,
                 false => return Err(GateRefusal::forbidden(&attributes, "")),
             }
         }

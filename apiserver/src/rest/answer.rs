@@ -147,7 +147,7 @@ fn of_status(status: &Value) -> RestAnswer {
     answer
 }
 
-fn code(reason: Reason) -> StatusCode {
+pub(crate) fn code(reason: Reason) -> StatusCode {
     match reason {
         Reason::NotFound => StatusCode::NOT_FOUND,
         Reason::AlreadyExists | Reason::Conflict => StatusCode::CONFLICT,

@@ -2,7 +2,7 @@
 
 use axum::body::Body;
 use bytes::Bytes;
-use http::{HeaderMap, Method, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use podplane_proto::{
     MAX_VALUES,
@@ -120,6 +120,18 @@ pub(super) fn document(headers: &HeaderMap, body: &Bytes) -> Result<Value, CallR
         }),
         _ => Err(unsupported(headers, &DOCUMENTS).into()),
     }
+}
+
+/// A document or patch that was sent or answered; `None` if there is none, or if it cannot be read.
+pub(crate) fn readable(headers: &HeaderMap, body: &Bytes) -> Option<Value> {
+    let media = match &*media_type(headers) {
+        "application/apply-patch+yaml" => "application/yaml",
+        patch if patch.ends_with("+json") => "application/json",
+        _ if body.is_empty() => return None,
+        _ => return document(headers, body).ok(),
+    };
+    let media = (header::CONTENT_TYPE, HeaderValue::from_static(media));
+    document(&HeaderMap::from_iter([media]), body).ok()
 }
 
 /// Refuses a body whose type is not that of a document, and a browser's body without a type: any

@@ -21,6 +21,7 @@ use super::{
     watch,
 };
 use crate::{
+    audit::RequestRecord,
     authorization::{Authorized, ResourceRequest},
     error,
     registry::{ActAnswer, ChangeTerms, ObjectPart, Patch},
@@ -302,7 +303,10 @@ impl RestCall<'_> {
             ..ResourceTarget::default()
         };
         let identity = self.authorized.identity();
-        let judged = self.facade.gate.authorize(identity, "create", target);
+        // Whether the object is created is not known yet, so this decides nothing by itself.
+        let unrecorded = RequestRecord::none();
+        let gate = &self.facade.gate;
+        let judged = gate.authorize(identity, "create", target, &unrecorded);
         match judged.await {
             Err(refused) if refused.reason == Reason::Forbidden => Ok(Some(refused)),
             judged => judged.map(|_| None),

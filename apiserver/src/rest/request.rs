@@ -93,6 +93,15 @@ pub(crate) struct WriteOptions {
 }
 
 impl WriteOptions {
+    /// The options of a call whose message has no options: its fields are all known.
+    pub(crate) fn of_message(by: &Arc<Identity>) -> Self {
+        Self {
+            write: WriteParams::by(Arc::clone(by)),
+            validation: FieldValidation::Strict,
+            duplicates: Vec::new(),
+        }
+    }
+
     /// Returns the warnings for unknown and duplicate fields.
     ///
     /// # Errors

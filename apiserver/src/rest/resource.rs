@@ -62,7 +62,7 @@ impl KindNames {
 /// A written object, with warnings for the client.
 #[derive(Debug)]
 pub(crate) struct WriteAnswer {
-    pub(super) document: Value,
+    pub(crate) document: Value,
     pub(super) warnings: Vec<String>,
     /// True if a patch or an update created it.
     pub(super) created: bool,

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use futures::future::join_all;
 use ipnet::IpNet;
-use podplane_access::ResourceTarget;
+use podplane_access::{Attributes, ResourceTarget};
 use podplane_api::{Object as _, core::Node, jiff::SignedDuration};
 use podplane_ipam::parse_cidr;
 use podplane_proto::{
@@ -28,6 +28,7 @@ use crate::{
         BlockHold, BlockRecordId, Claimant, HoldMove, KeyedBlockRecord, NodeBlockAdmission,
         RecordState, RecordTransition,
     },
+    audit::RequestRecord,
     authorization::{Authorized, Gate, Gated, MethodRule},
     error,
     registry::{ChangeTerms, Registry, WriteParams},
@@ -157,6 +158,18 @@ type BlockRight = (
     String,
 );
 
+fn target(right: &BlockRight) -> ResourceTarget<'_> {
+    let (_, group, resource, subresource, name) = right;
+    ResourceTarget {
+        group,
+        version: "v1",
+        resource,
+        subresource,
+        name,
+        ..ResourceTarget::default()
+    }
+}
+
 /// The right to list the records of a node, or of all.
 fn list_right(node: &str) -> BlockRight {
     ("list", GROUP, "blocks", "", node.to_owned())
@@ -191,29 +204,28 @@ impl BlockRecords {
         none: BlockRight,
     ) -> Result<Authorized, Status> {
         let caller = RequestContext::of(request.extensions()).identity;
+        let record = RequestRecord::of(request.extensions());
+        if needs.len() > 1 {
+            // About no node in particular.
+            let (verb, ..) = none;
+            record.is_about(&Attributes::resource(&caller, verb, target(&none)));
+        }
         let last = needs.pop_last().unwrap_or(none);
         for right in &needs {
-            self.judge(&caller, right).await?;
+            self.judge(&caller, right, &record).await?;
         }
-        self.judge(&caller, &last).await
+        self.judge(&caller, &last, &record).await
     }
 
     async fn judge(
         &self,
         caller: &Arc<Identity>,
         right: &BlockRight,
+        record: &RequestRecord,
     ) -> Result<Authorized, Status> {
-        let (verb, group, resource, subresource, name) = right;
-        let target = ResourceTarget {
-            group,
-            version: "v1",
-            resource,
-            subresource,
-            name,
-            ..ResourceTarget::default()
-        };
-        let authorized = self.gate.authorize(caller, verb, target).await;
-        authorized.map_err(status::of)
+        let (verb, ..) = *right;
+        let judged = self.gate.authorize(caller, verb, target(right), record);
+        judged.await.map_err(status::of)
     }
 }
 

@@ -18,6 +18,7 @@ use tonic::{Request, Response, Status};
 
 use super::status;
 use crate::{
+    audit::RequestRecord,
     authorization::{Authorized, Gate, Gated, MethodRule},
     journeys::{Journeys, TraceSnapshot, TracedPod, traced_pod},
     rest::resource::Resource,
@@ -62,6 +63,7 @@ impl ours::TraceService for Traces {
         request: Request<GetPodTraceRequest>,
     ) -> Result<Response<GetPodTraceResponse>, Status> {
         let caller = RequestContext::of(request.extensions()).identity;
+        let record = RequestRecord::of(request.extensions());
         let mut request = request.into_inner();
         if request.uid.is_empty() && request.namespace.is_empty() {
             "default".clone_into(&mut request.namespace);
@@ -79,8 +81,8 @@ impl ours::TraceService for Traces {
             name,
             ..ResourceTarget::default()
         };
-        let authorized = self.gate.authorize(&caller, "get", target).await;
-        let authorized = authorized.map_err(status::of)?;
+        let judged = self.gate.authorize(&caller, "get", target, &record);
+        let authorized = judged.await.map_err(status::of)?;
         let journeys = self.journeys.open(&authorized);
         let pod = self.find(request, &authorized).await?;
         let get = |journey: Option<Journey>| journeys.get(journey?);

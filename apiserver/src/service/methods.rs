@@ -190,7 +190,8 @@ fn patched<K: Strategy>(
         let registry = registry.await?;
         let mut write = call.write.clone();
         if request.r#type() == PatchType::Apply {
-            write.refused_creation = call.open("create", "", namespace, name).await.err();
+            let asked = call.unrecorded();
+            write.refused_creation = asked.open("create", "", namespace, name).await.err();
         }
         encode(&patch(registry, &key, part, write, request).await?)
     })
@@ -290,9 +291,9 @@ fn decode<K: Object>(object: Option<Bytes>) -> Result<K, ApiError> {
 
 /// The namespace of an object that states none. In Kubernetes' REST API the namespace is in the
 /// path, and kubectl puts this one there.
-const DEFAULT_NAMESPACE: &str = "default";
+pub(super) const DEFAULT_NAMESPACE: &str = "default";
 
-fn or_default<K: Object>(namespace: String) -> String {
+pub(super) fn or_default<K: Object>(namespace: String) -> String {
     match (K::SCOPE, namespace.as_str()) {
         (Scope::Namespaced, "") => DEFAULT_NAMESPACE.into(),
         _ => namespace,

@@ -1,6 +1,8 @@
 //! The gate: who may do what, over REST and gRPC.
 
+mod audit;
 mod methods;
+mod reviews;
 mod table;
 mod writes;
 
@@ -44,6 +46,10 @@ impl GatedServer {
     }
 
     async fn on(store: impl Store) -> Self {
+        Self::with_rules(store, uncounted()).await
+    }
+
+    async fn with_rules(store: impl Store, rules: ServerRules) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("tokens.csv");
         std::fs::write(&file, tokens()).unwrap();
@@ -58,7 +64,7 @@ impl GatedServer {
         let listener = listener.authenticating(Arc::new(authenticator));
         let rules = ServerRules {
             authorization: mode,
-            ..uncounted()
+            ..rules
         };
         let server = TestServer::on(listener, rules, store).await;
         Self { server }

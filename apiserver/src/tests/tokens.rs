@@ -3,6 +3,10 @@
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use http::Method;
 use podplane_api::core::ServiceAccount;
+use podplane_proto::authentication::{
+    BoundObjectReference, CreateTokenRequest, CreateTokenReviewRequest,
+    authentication_service_client::AuthenticationServiceClient,
+};
 
 use super::*;
 use crate::{
@@ -472,5 +476,58 @@ async fn go_clients_get_tokens_too() {
     request["spec"]["boundObjectRef"]["uid"] = "another".into();
     let refused = send(&request).await;
     assert!(refused.starts_with(b"HTTP/1.1 409 "));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn tokens_are_issued_and_reviewed_over_grpc() {
+    let server = TestServer::issuing(&issuer()).await;
+    server.accounts().create(&account("ci")).await.unwrap();
+    server.pods().create(&pod_of("p", "ci")).await.unwrap();
+    let channel = podplane_client::endpoint::channel(&server.address.parse().unwrap());
+    let mut client = AuthenticationServiceClient::new(channel.unwrap());
+    let request = CreateTokenRequest {
+        name: "ci".to_owned(),
+        expiration_seconds: Some(1200),
+        bound_object_ref: Some(BoundObjectReference {
+            api_version: "v1".to_owned(),
+            kind: "Pod".to_owned(),
+            name: "p".to_owned(),
+            uid: String::new(),
+        }),
+        ..CreateTokenRequest::default()
+    };
+    let issued = within(client.create_token(request)).await.unwrap();
+    let issued = issued.into_inner();
+    assert_eq!(issued.audiences, [ISSUER]);
+    let content = claims(&issued.token);
+    assert_eq!(content["kubernetes.io"]["pod"]["name"], "p");
+    let expires: podplane_api::jiff::Timestamp = issued.expiration_timestamp.parse().unwrap();
+    assert_eq!(content["exp"], expires.as_second());
+
+    for (token, is_valid) in [(issued.token.as_str(), true), ("wrong", false)] {
+        let request = CreateTokenReviewRequest {
+            token: token.to_owned(),
+            audiences: Vec::new(),
+        };
+        let reviewed = within(client.create_token_review(request)).await.unwrap();
+        let reviewed = reviewed.into_inner();
+        assert_eq!(reviewed.authenticated, is_valid, "{}", reviewed.error);
+        assert_eq!(reviewed.error.is_empty(), is_valid);
+        let user = reviewed.user.map(|user| user.username);
+        let account = "system:serviceaccount:default:ci".to_owned();
+        assert_eq!(user, is_valid.then_some(account));
+    }
+    let short = CreateTokenRequest {
+        name: "ci".to_owned(),
+        expiration_seconds: Some(60),
+        ..CreateTokenRequest::default()
+    };
+    let refused = within(client.create_token(short)).await.unwrap_err();
+    assert!(
+        refused.message().contains("less than 10 minutes"),
+        "{refused:?}"
+    );
+    drop(client);
     server.stop().await;
 }

@@ -154,6 +154,11 @@ impl AuditedRequest {
         annotation.or_insert_with(|| shortened(value));
     }
 
+    /// Says that a body is missing since it is too long.
+    pub fn truncated(&mut self) {
+        self.annotate(TRUNCATED, "true");
+    }
+
     /// The object that the body of the request states: completes the name, the UID and the
     /// revision, and is written if the level asks for it. A patch is not an object, see
     /// [`Self::patch`].

@@ -100,6 +100,12 @@ impl Policy {
             .find(|compiled| matching::matches(&compiled.rule, request));
         matched.map_or(self.otherwise, |compiled| compiled.decision)
     }
+
+    /// The highest level that a request can have.
+    pub fn highest_level(&self) -> Level {
+        let levels = self.rules.iter().map(|compiled| compiled.decision.level);
+        levels.max().unwrap_or_default()
+    }
 }
 
 #[cfg(test)]

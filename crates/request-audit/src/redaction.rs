@@ -10,12 +10,14 @@ use crate::level::Level;
 /// The text in place of a removed value.
 pub const REDACTED: &str = "REDACTED";
 
-/// The objects whose bodies are never written, by group and resource. These are the objects for
-/// which Kubernetes' recommended policy has the level `Metadata`.
-const WITHOUT_BODIES: [(&str, &str); 3] = [
+/// The objects whose bodies are never written, by group and resource: those for which Kubernetes'
+/// recommended policy has the level `Metadata`, and the records of node blocks, whose holds are
+/// taken and ended by a secret.
+const WITHOUT_BODIES: [(&str, &str); 4] = [
     ("", "secrets"),
     ("", "configmaps"),
     ("authentication.k8s.io", "tokenreviews"),
+    ("ipam.podplane.io", "blocks"),
 ];
 
 /// The authorization reviews, whose extra fields may hold credentials of a user.
@@ -92,6 +94,8 @@ fn holds_token(text: &str) -> bool {
 pub(crate) fn body(target: &ResourceTarget<'_>, omit_managed_fields: bool, body: &mut Value) {
     if target.group == "authorization.k8s.io" && ACCESS_REVIEWS.contains(&target.resource) {
         remove(body, &["spec", "extra"]);
+        // The message of the same review over gRPC.
+        remove(body, &["extra"]);
     }
     if omit_managed_fields {
         remove(body, &["metadata", "managedFields"]);
@@ -182,6 +186,8 @@ mod tests {
             ("", "configmaps", "", Level::Metadata),
             ("", "serviceaccounts", "token", Level::Metadata),
             ("authentication.k8s.io", "tokenreviews", "", Level::Metadata),
+            ("ipam.podplane.io", "blocks", "", Level::Metadata),
+            ("ipam.podplane.io", "blocks", "hold", Level::Metadata),
             ("", "serviceaccounts", "", Level::RequestResponse),
             ("", "pods", "", Level::RequestResponse),
             (
@@ -215,6 +221,9 @@ mod tests {
         let mut review = json!({"spec": {"user": "ada", "extra": {"key": ["s3cret"]}}});
         body(&target, false, &mut review);
         assert_eq!(review, json!({"spec": {"user": "ada"}}));
+        let mut message = json!({"user": "ada", "extra": {"key": {"items": ["s3cret"]}}});
+        body(&target, false, &mut message);
+        assert_eq!(message, json!({"user": "ada"}));
         for mut odd in [json!(null), json!([1]), json!({"spec": "extra"})] {
             let before = odd.clone();
             body(&target, true, &mut odd);

@@ -31,6 +31,7 @@ use crate::{
     boundary::{failure, is_grpc},
     identity::{AUTHENTICATED, Identity, MASTERS},
     peer::Peer,
+    recorder::RequestRecorder,
     refusal,
 };
 
@@ -79,8 +80,13 @@ pub enum AuthenticationRefusal {
 }
 
 impl AuthenticationRefusal {
-    fn response(&self, is_grpc: bool) -> Response<Body> {
-        let (code, reason, grpc) = match self {
+    /// The code of the answer over HTTP.
+    pub fn code(&self) -> StatusCode {
+        self.codes().0
+    }
+
+    fn codes(&self) -> (StatusCode, &'static str, Code) {
+        match self {
             Self::Unauthorized(_) => (
                 StatusCode::UNAUTHORIZED,
                 "Unauthorized",
@@ -92,7 +98,16 @@ impl AuthenticationRefusal {
                 "InternalError",
                 Code::Internal,
             ),
-        };
+        }
+    }
+
+    /// The reason of the answer's `Status`.
+    pub fn reason(&self) -> &'static str {
+        self.codes().1
+    }
+
+    fn response(&self, is_grpc: bool) -> Response<Body> {
+        let (code, reason, grpc) = self.codes();
         let mut response = failure((code, reason), grpc, &self.to_string(), is_grpc);
         if code == StatusCode::UNAUTHORIZED && !is_grpc {
             // RFC 9110 §15.5.2.
@@ -222,6 +237,8 @@ type Answer<S> = Either<
 pub(crate) struct AuthenticationService<S> {
     pub(crate) service: S,
     pub(crate) authenticator: Arc<dyn Authenticator>,
+    /// Records the refusals.
+    pub(crate) recorder: Option<Arc<dyn RequestRecorder>>,
 }
 
 impl<S> Service<Request<Body>> for AuthenticationService<S>
@@ -266,10 +283,12 @@ where
                 Either::Left(self.service.call(request))
             }
             Err(refusal) => {
-                let is_grpc = is_grpc(request.headers());
-                let refusal = refusal.response(is_grpc);
+                let mut answer = refusal.response(is_grpc(request.headers()));
+                if let Some(recorder) = &self.recorder {
+                    recorder.refused(&request, &refusal, &mut answer);
+                }
                 let body = request.into_body();
-                Either::Right(async { Ok(refusal::after_body(body, refusal).await) }.boxed())
+                Either::Right(async { Ok(refusal::after_body(body, answer).await) }.boxed())
             }
         }
     }

@@ -16,6 +16,7 @@ pub mod gate;
 pub mod logging;
 pub mod peer;
 pub mod process;
+pub mod recorder;
 pub mod server;
 pub mod serving;
 pub mod shutdown;

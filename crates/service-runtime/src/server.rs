@@ -26,6 +26,7 @@ use crate::{
     boundary::{AllowedHosts, Boundary, BoundaryMetrics, BoundaryService},
     gate::{GateService, RequestGate},
     peer::Peer,
+    recorder::{RecordedService, RequestRecorder},
     tls::ServerTls,
     trace::AdoptContext,
 };
@@ -121,6 +122,7 @@ pub struct Listener {
     hosts: AllowedHosts,
     authenticator: Arc<dyn Authenticator>,
     tls: Option<ServerTls>,
+    recorder: Option<Arc<dyn RequestRecorder>>,
     gate: Option<Arc<dyn RequestGate>>,
 }
 
@@ -154,6 +156,7 @@ impl Listener {
             hosts: AllowedHosts::default(),
             authenticator: Arc::new(PeerAuthenticator::new()),
             tls: None,
+            recorder: None,
             gate: None,
         })
     }
@@ -210,6 +213,13 @@ impl Listener {
         }
     }
 
+    /// Records each request that is authenticated, or refused since its sender is not known.
+    #[must_use]
+    pub fn recording(self, recorder: Arc<dyn RequestRecorder>) -> Self {
+        let recorder = Some(recorder);
+        Self { recorder, ..self }
+    }
+
     /// Asks `gate` about each request that is authenticated.
     #[must_use]
     pub fn behind(self, gate: Arc<dyn RequestGate>) -> Self {
@@ -258,10 +268,18 @@ impl Listener {
             service,
             boundary: boundary.clone(),
         };
-        let authenticator = self.authenticator;
+        let (authenticator, recorder) = (self.authenticator, self.recorder);
+        let recorded = {
+            let recorder = recorder.clone();
+            move |service| RecordedService {
+                service,
+                recorder: recorder.clone(),
+            }
+        };
         let authenticated = move |service| AuthenticationService {
             service,
             authenticator: Arc::clone(&authenticator),
+            recorder: recorder.clone(),
         };
         let gate = self.gate;
         let gated = move |service| GateService {
@@ -275,6 +293,7 @@ impl Listener {
             .layer(layer_fn(AdoptContext))
             .layer(layer_fn(bounded))
             .layer(layer_fn(authenticated))
+            .layer(layer_fn(recorded))
             .layer(layer_fn(gated))
             .add_routes(routes);
         tracing::info!(address = served_at, "serving");

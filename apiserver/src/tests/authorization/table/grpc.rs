@@ -7,6 +7,8 @@ use podplane_api::{
 use podplane_client::Channel;
 use podplane_client::endpoint;
 use podplane_proto::{
+    authentication::CreateTokenRequest,
+    authorization::CreateLocalSubjectAccessReviewRequest,
     codec,
     ipam::{
         BlockUpdate, HoldChange, ListBlocksRequest, UpdateBlocksRequest, block_update,
@@ -25,7 +27,7 @@ use tonic_prost::ProstCodec;
 use super::*;
 
 /// The numbers of calls asked and skipped.
-const COUNTS_OF_GRPC: (usize, usize) = (218, 124);
+const COUNTS_OF_GRPC: (usize, usize) = (240, 102);
 
 /// Makes the message of a call of a kind's method: the path, and the encoded request.
 type MakeMessage = fn(&Call) -> Option<(String, Vec<u8>)>;
@@ -191,8 +193,39 @@ fn own_message(call: &Call) -> Option<(String, Vec<u8>)> {
             "/podplane.authentication.v1.AuthenticationService/CreateSelfSubjectReview".to_owned(),
             Vec::new(),
         ),
+        ("create", "tokenreviews", "") => (
+            "/podplane.authentication.v1.AuthenticationService/CreateTokenReview".to_owned(),
+            Vec::new(),
+        ),
+        ("create", "serviceaccounts", "token") => {
+            let request = CreateTokenRequest {
+                namespace,
+                name,
+                ..CreateTokenRequest::default()
+            };
+            let path = "/podplane.authentication.v1.AuthenticationService/CreateToken".to_owned();
+            (path, request.encode_to_vec())
+        }
+        ("create", "localsubjectaccessreviews", "") => {
+            let request = CreateLocalSubjectAccessReviewRequest {
+                namespace,
+                ..CreateLocalSubjectAccessReviewRequest::default()
+            };
+            (access_review("LocalSubjectAccess"), request.encode_to_vec())
+        }
+        ("create", "selfsubjectaccessreviews", "") => {
+            (access_review("SelfSubjectAccess"), Vec::new())
+        }
+        ("create", "subjectaccessreviews", "") => (access_review("SubjectAccess"), Vec::new()),
+        ("create", "selfsubjectrulesreviews", "") => {
+            (access_review("SelfSubjectRules"), Vec::new())
+        }
         _ => return None,
     })
+}
+
+fn access_review(of: &str) -> String {
+    format!("/podplane.authorization.v1.AuthorizationService/Create{of}Review")
 }
 
 /// A message that is encoded already.

@@ -1,0 +1,343 @@
+//! The audit log of a gated server.
+
+use std::{collections::BTreeMap, path::Path};
+
+use podplane_client::endpoint;
+use podplane_proto::{
+    codec,
+    ipam::{BlockUpdate, HoldChange, UpdateBlocksRequest, block_update, hold_change::Action},
+    wire::{GetRequest, ListRequest, WriteRequest},
+};
+use podplane_request_audit::{LogOptions, Policy};
+use prost::Message as _;
+
+use super::{table::call_grpc, *};
+use crate::audit::AuditSetup;
+
+const POLICY: &str = "
+apiVersion: audit.k8s.io/v1
+kind: Policy
+rules:
+- {level: None, nonResourceURLs: [/readyz]}
+- {level: Metadata, verbs: [list]}
+- {level: RequestResponse}
+";
+
+fn setup(dir: &Path) -> AuditSetup {
+    AuditSetup {
+        policy: Policy::parse(POLICY).unwrap(),
+        log: LogOptions {
+            path: dir.join("audit.log"),
+            max_bytes: None,
+            max_backups: None,
+            max_age: None,
+        },
+    }
+}
+
+/// The events of a log, as the stages and the last event of each request.
+fn events(dir: &Path) -> Vec<(Vec<String>, Value)> {
+    let text = std::fs::read_to_string(dir.join("audit.log")).unwrap();
+    let mut order = Vec::new();
+    let mut found: BTreeMap<String, (Vec<String>, Value)> = BTreeMap::new();
+    for line in text.lines() {
+        let event: Value = serde_json::from_str(line).unwrap();
+        let id = event["auditID"].as_str().unwrap().to_owned();
+        if !found.contains_key(&id) {
+            order.push(id.clone());
+        }
+        let (stages, last) = found.entry(id).or_default();
+        stages.push(event["stage"].as_str().unwrap().to_owned());
+        *last = event;
+    }
+    order.iter().map(|id| found.remove(id).unwrap()).collect()
+}
+
+/// Runs `act` against a server, stops it, and returns what it wrote.
+async fn audited(act: impl AsyncFnOnce(&GatedServer)) -> Vec<(Vec<String>, Value)> {
+    let dir = tempfile::tempdir().unwrap();
+    let server = GatedServer::with_rules(
+        MemStore::new(),
+        ServerRules {
+            audit: Some(setup(dir.path())),
+            ..uncounted()
+        },
+    )
+    .await;
+    act(&server).await;
+    server.stop().await;
+    events(dir.path())
+}
+
+const COMPLETE: [&str; 2] = ["RequestReceived", "ResponseComplete"];
+
+#[tokio::test]
+async fn rest_requests_are_written_with_the_decision_and_their_bodies() {
+    let pods = "/api/v1/namespaces/default/pods";
+    let pod =
+        json!({"metadata": {"name": "a"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let written = audited(async |server| {
+        server.make(pods, &pod).await;
+        let id = ("audit-id", "mine");
+        let refused = server
+            .ask_with("bob", &[id], Method::GET, pods, &Value::Null)
+            .await;
+        assert_eq!(
+            (refused.code, &refused.headers["audit-id"]),
+            (403, &"mine".parse().unwrap())
+        );
+        let as_nobody = [("impersonate-user", "nobody")];
+        let path = format!("{pods}/a");
+        let answer = server
+            .ask_with("root", &as_nobody, Method::GET, &path, &Value::Null)
+            .await;
+        assert_eq!(answer.code, 403);
+        let answer = server
+            .ask_with("bob", &as_nobody, Method::GET, &path, &Value::Null)
+            .await;
+        assert_eq!(answer.code, 403);
+        assert_eq!(server.get("stranger", &path).await.code, 401);
+        server.get("anonymous", "/readyz").await;
+    })
+    .await;
+    let [created, refused, impersonated, forbidden, stranger] = &*written else {
+        panic!("{written:#?}");
+    };
+    for (stages, event) in [created, refused, impersonated, forbidden] {
+        assert_eq!(*stages, COMPLETE, "{event:#}");
+    }
+    let (_, event) = created;
+    assert_eq!(
+        (&event["level"], &event["verb"]),
+        (&json!("RequestResponse"), &json!("create"))
+    );
+    assert_eq!(
+        event["objectRef"],
+        json!({"resource": "pods", "namespace": "default", "name": "a", "apiVersion": "v1"})
+    );
+    assert_eq!(event["user"]["username"], "root");
+    assert_eq!(event["sourceIPs"], json!(["127.0.0.1"]));
+    assert_eq!(
+        event["responseStatus"],
+        json!({"metadata": {}, "code": 201})
+    );
+    assert_eq!(event["requestObject"]["spec"], pod["spec"]);
+    assert!(
+        event["responseObject"]["metadata"]["uid"].is_string(),
+        "{event:#}"
+    );
+    assert_eq!(
+        event["annotations"]["authorization.k8s.io/decision"],
+        "allow"
+    );
+
+    let (_, event) = refused;
+    assert_eq!(
+        (&event["auditID"], &event["level"]),
+        (&json!("mine"), &json!("Metadata"))
+    );
+    assert_eq!(
+        event["annotations"],
+        json!({"authorization.k8s.io/decision": "forbid", "authorization.k8s.io/reason": ""})
+    );
+    assert_eq!(event["responseStatus"]["code"], 403);
+    assert_eq!(event["responseStatus"]["reason"], "Forbidden");
+    let message = event["responseStatus"]["message"].as_str().unwrap();
+    assert!(
+        message.contains("User \"bob\" cannot list resource"),
+        "{message}"
+    );
+
+    let (_, event) = impersonated;
+    assert_eq!(event["user"]["username"], "root");
+    assert_eq!(event["impersonatedUser"]["username"], "nobody");
+    assert_eq!(
+        event["annotations"]["authorization.k8s.io/decision"],
+        "forbid"
+    );
+
+    // Refused before the request itself was judged.
+    let (_, event) = forbidden;
+    assert_eq!(event["responseStatus"]["code"], 403);
+    assert!(
+        event["impersonatedUser"].is_null() && event["annotations"].is_null(),
+        "{event:#}"
+    );
+
+    let (stages, event) = stranger;
+    assert_eq!(*stages, ["ResponseStarted"]);
+    assert_eq!(
+        (&event["user"], &event["responseStatus"]["code"]),
+        (&json!({}), &json!(401))
+    );
+    assert!(!event.to_string().contains("token-stranger"), "{event:#}");
+}
+
+#[tokio::test]
+async fn grpc_calls_are_written_as_the_same_requests_over_rest() {
+    let written = audited(async |server| {
+        let channel = endpoint::channel(&server.server.address.parse().unwrap()).unwrap();
+        let call = async |identity, method: &str, message| {
+            let path = format!("/podplane.{method}");
+            call_grpc(&channel, identity, &path, message).await
+        };
+        let object = Some(codec::encode(&pod("a")).unwrap());
+        let create = WriteRequest { object }.encode_to_vec();
+        call("root", "core.v1.PodService/CreatePod", create)
+            .await
+            .unwrap();
+        let get = GetRequest {
+            namespace: "prod".to_owned(),
+            name: "b".to_owned(),
+        };
+        let get = get.encode_to_vec();
+        call("bob", "core.v1.PodService/GetPod", get)
+            .await
+            .unwrap_err();
+        let list = ListRequest {
+            namespace: "default".to_owned(),
+            ..ListRequest::default()
+        };
+        let list = list.encode_to_vec();
+        call("root", "core.v1.PodService/ListPods", list)
+            .await
+            .unwrap();
+        let hold = HoldChange {
+            action: Action::End.into(),
+            instance: "i".to_owned(),
+            secret: "hushhush".to_owned(),
+            ..HoldChange::default()
+        };
+        let update = UpdateBlocksRequest {
+            updates: vec![BlockUpdate {
+                cidr: "10.0.0.0/24".to_owned(),
+                node_name: "n1".to_owned(),
+                change: Some(block_update::Change::Hold(hold)),
+                ..BlockUpdate::default()
+            }],
+        };
+        let update = update.encode_to_vec();
+        call("root", "ipam.v1.BlockService/UpdateBlocks", update)
+            .await
+            .unwrap();
+        call("root", "core.v1.PodService/GetPod", vec![0xff])
+            .await
+            .unwrap_err();
+    })
+    .await;
+    let [created, refused, listed, held, unreadable] = &*written else {
+        panic!("{written:#?}");
+    };
+    for (stages, event) in &written {
+        assert_eq!(*stages, COMPLETE, "{event:#}");
+    }
+    let (_, event) = created;
+    assert_eq!(event["verb"], "create");
+    assert_eq!(
+        event["requestURI"],
+        "/podplane.core.v1.PodService/CreatePod"
+    );
+    assert_eq!(
+        event["objectRef"],
+        json!({"resource": "pods", "namespace": "default", "name": "a", "apiVersion": "v1"})
+    );
+    assert_eq!(
+        event["responseStatus"],
+        json!({"metadata": {}, "code": 201})
+    );
+    for object in ["requestObject", "responseObject"] {
+        assert_eq!(
+            (&event[object]["apiVersion"], &event[object]["kind"]),
+            (&json!("v1"), &json!("Pod"))
+        );
+        assert_eq!(event[object]["metadata"]["name"], "a");
+    }
+    let (_, event) = refused;
+    assert_eq!(
+        event["objectRef"],
+        json!({"resource": "pods", "namespace": "prod", "name": "b", "apiVersion": "v1"})
+    );
+    assert_eq!(
+        event["annotations"]["authorization.k8s.io/decision"],
+        "forbid"
+    );
+    assert_eq!(event["responseStatus"]["code"], 403);
+    assert_eq!(event["responseStatus"]["reason"], "Forbidden");
+
+    let (_, event) = listed;
+    assert_eq!(
+        (&event["verb"], &event["level"]),
+        (&json!("list"), &json!("Metadata"))
+    );
+
+    let (_, event) = held;
+    assert_eq!(
+        (&event["level"], &event["objectRef"]["subresource"]),
+        (&json!("Metadata"), &json!("hold"))
+    );
+    assert!(
+        written
+            .iter()
+            .all(|(_, event)| !event.to_string().contains("hushhush"))
+    );
+
+    let (_, event) = unreadable;
+    assert_eq!(event["verb"], "post");
+    assert!(event["objectRef"].is_null(), "{event:#}");
+    assert_ne!(event["responseStatus"]["code"], 200);
+}
+
+#[tokio::test]
+async fn a_watch_is_written_when_it_begins_and_when_it_ends() {
+    let written = audited(async |server| {
+        let path = "/api/v1/namespaces/default/pods?watch=1&timeoutSeconds=1";
+        assert_eq!(server.get("root", path).await.code, 200);
+    })
+    .await;
+    let [(stages, event)] = &*written else {
+        panic!("{written:#?}");
+    };
+    assert_eq!(
+        *stages,
+        ["RequestReceived", "ResponseStarted", "ResponseComplete"]
+    );
+    assert_eq!(
+        (&event["verb"], &event["responseStatus"]["code"]),
+        (&json!("watch"), &json!(200))
+    );
+    assert!(event["responseObject"].is_null());
+}
+
+#[tokio::test]
+async fn documents_of_every_media_type_are_written_as_json() {
+    let written = audited(async |server| {
+        let path = "/api/v1/namespaces";
+        let yaml = [
+            ("content-type", "application/yaml"),
+            ("accept", "application/yaml"),
+        ];
+        let bearer = format!("Bearer {}", token("root"));
+        let headers = [&yaml[..], &[("authorization", &bearer)]].concat();
+        let body = "apiVersion: v1\nkind: Namespace\nmetadata: {name: blue}\n".to_owned();
+        let answer = server
+            .server
+            .rest
+            .exchange(Method::POST, path, &headers, body);
+        assert_eq!(within(answer).await.unwrap().code, 201);
+        let patch = json!({"metadata": {"labels": {"a": "b"}}});
+        server
+            .ask("root", Method::PATCH, "/api/v1/namespaces/blue", &patch)
+            .await;
+    })
+    .await;
+    let [(_, created), (_, patched)] = &*written else {
+        panic!("{written:#?}");
+    };
+    assert_eq!(created["requestObject"]["metadata"]["name"], "blue");
+    assert_eq!(created["responseObject"]["kind"], "Namespace");
+    assert_eq!(
+        patched["requestObject"],
+        json!({"metadata": {"labels": {"a": "b"}}})
+    );
+    assert_eq!(patched["responseObject"]["metadata"]["labels"]["a"], "b");
+}
