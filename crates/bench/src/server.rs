@@ -1,6 +1,7 @@
 //! The servers under load, as child processes that are killed when dropped.
 
 use std::{
+    ffi::OsString,
     fs::{self, File},
     net::SocketAddr,
     path::Path,
@@ -30,12 +31,23 @@ pub(crate) struct ServerProcess {
 impl ServerProcess {
     /// Starts podplane's API server with sled, in `dir`.
     pub(crate) async fn podplane(bench: &BenchParameters, dir: &Path) -> Result<Self> {
+        Self::podplane_with(bench, dir, "podplane", &[]).await
+    }
+
+    /// Starts podplane's API server with sled, in the directory `name` of `dir`, with more flags.
+    pub(crate) async fn podplane_with(
+        bench: &BenchParameters,
+        dir: &Path,
+        name: &str,
+        flags: &[OsString],
+    ) -> Result<Self> {
         let address = free_address()?;
         let mut command = Command::new(bench.podplane());
         command
             .args(["apiserver", "--listen", &address.to_string(), "--data-dir"])
-            .arg(dir.join("podplane"));
-        Self::start(command, address, dir, "podplane").await
+            .arg(dir.join(name))
+            .args(flags);
+        Self::start(command, address, dir, name).await
     }
 
     /// Starts podplane's scheduler for the API server at that address.
