@@ -66,8 +66,8 @@ enum XtaskCommand {
         #[command(subcommand)]
         what: bench::Benchmark,
     },
-    /// Fuzz the parsers of configurations, environments, data directories and results; needs
-    /// nightly and cargo-fuzz.
+    /// Fuzz what reads requests, objects, files and the configuration of plugins; needs nightly and
+    /// cargo-fuzz. docs/fuzzing.md has the targets.
     Fuzz {
         /// Run only this target.
         target: Option<String>,

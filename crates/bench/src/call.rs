@@ -17,7 +17,14 @@ use hyper::{
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
-use tokio::{net::TcpStream, task::JoinSet};
+use rustls::ClientConfig;
+use rustls_pki_types::ServerName;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+    task::JoinSet,
+};
+use tokio_rustls::TlsConnector;
 
 /// The length of the prefix of each message: a compression flag and the message length.
 pub(crate) const PREFIX: usize = 5;
@@ -39,8 +46,21 @@ impl Connection {
 
     /// Opens a connection with a receive window of `window` bytes.
     pub(crate) async fn with_window(address: SocketAddr, window: u32) -> Result<Self> {
-        let stream = TcpStream::connect(address).await?;
-        stream.set_nodelay(true)?;
+        Self::over(connected(address).await?, window).await
+    }
+
+    /// Opens a connection with TLS.
+    pub(crate) async fn secured(address: SocketAddr, config: &Arc<ClientConfig>) -> Result<Self> {
+        let stream = connected(address).await?;
+        let name = ServerName::from(address.ip());
+        let stream = TlsConnector::from(Arc::clone(config)).connect(name, stream);
+        Self::over(stream.await.context("failed to start TLS")?, WINDOW).await
+    }
+
+    async fn over(
+        stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        window: u32,
+    ) -> Result<Self> {
         let (sender, connection) = Builder::new(TokioExecutor::new())
             .initial_stream_window_size(window)
             .initial_connection_window_size(WINDOW)
@@ -128,6 +148,12 @@ impl Connection {
         }
         Ok(answer.into_body())
     }
+}
+
+async fn connected(address: SocketAddr) -> Result<TcpStream> {
+    let stream = TcpStream::connect(address).await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
 }
 
 /// A stream of messages, which are only counted.

@@ -91,6 +91,11 @@ impl LoadTarget {
         Ok(())
     }
 
+    /// Leaves out the numbers below `number`, which another target has used.
+    pub(crate) fn skip(&self, number: u32) {
+        self.next.store(number, Ordering::Relaxed);
+    }
+
     /// The number of calls made so far.
     pub(crate) fn call_count(&self) -> u32 {
         self.next.load(Ordering::Relaxed)

@@ -14,6 +14,7 @@ mod nodes;
 mod pods;
 mod reads;
 mod scheduling;
+mod secured;
 mod server;
 mod start;
 mod watches;
@@ -59,6 +60,7 @@ enum BenchRow {
     List,
     Watch,
     Nodes,
+    Secured,
     Memory,
     Start,
     Bind,
@@ -151,6 +153,7 @@ async fn measure(row: BenchRow, bench: &BenchParameters) -> Result<Vec<TableLine
         BenchRow::List => reads::list(bench).await,
         BenchRow::Watch => watches::watch(bench).await,
         BenchRow::Nodes => nodes::nodes(bench).await,
+        BenchRow::Secured => secured::secured(bench).await,
         BenchRow::Memory => start::memory(bench).await,
         BenchRow::Start => start::cold(bench).await,
         BenchRow::Bind => scheduling::bind(bench).await,

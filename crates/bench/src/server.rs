@@ -1,6 +1,7 @@
 //! The servers under load, as child processes that are killed when dropped.
 
 use std::{
+    ffi::OsString,
     fs::{self, File},
     net::SocketAddr,
     path::Path,
@@ -28,15 +29,26 @@ pub(crate) struct ServerProcess {
 }
 
 impl ServerProcess {
-    /// Starts podplane's API server with sled, in `dir`.
+    /// Starts podplane's API server with sled, in `dir`, for anyone and without TLS.
     pub(crate) async fn podplane(bench: &BenchParameters, dir: &Path) -> Result<Self> {
+        let open = ["--authentication=none".into()];
+        Self::podplane_with(bench, dir, "podplane", &open).await
+    }
+
+    /// Starts podplane's API server with sled, in the directory `name` of `dir`, with more flags.
+    pub(crate) async fn podplane_with(
+        bench: &BenchParameters,
+        dir: &Path,
+        name: &str,
+        flags: &[OsString],
+    ) -> Result<Self> {
         let address = free_address()?;
         let mut command = Command::new(bench.podplane());
         command
-            .args(["apiserver", "--listen", &address.to_string()])
-            .args(["--authentication=none", "--data-dir"])
-            .arg(dir.join("podplane"));
-        Self::start(command, address, dir, "podplane").await
+            .args(["apiserver", "--listen", &address.to_string(), "--data-dir"])
+            .arg(dir.join(name))
+            .args(flags);
+        Self::start(command, address, dir, name).await
     }
 
     /// Starts podplane's scheduler for the API server at that address.

@@ -36,6 +36,9 @@ pub(crate) enum ApiserverRow {
     Watch,
     /// 20,000 nodes, created and given their blocks, with a call for each and in batches
     Nodes,
+    /// gets, creates and new connections with TLS and client certificates, and with authorization
+    /// too, beside the same server without
+    Secured,
     /// memory of 150,000 pods and 5,000 nodes, and how long they take to load
     Memory,
     /// the first start, to the first answer
@@ -219,12 +222,46 @@ fn promised(line: &str, measured: Result<Pairs>) -> ReportLine {
             ReportUnit::Milliseconds,
             AtMost(50.0),
         ),
-        other => (other, ReportUnit::Milliseconds, Goal::None),
+        other => return secured(other, measured),
     };
     ReportLine {
         what: what.to_owned(),
         unit,
         goal,
+        measured,
+    }
+}
+
+/// A line of the row [`ApiserverRow::Secured`]: `CALLS-CALLERS[-processor]-GUARD`.
+fn secured(line: &str, measured: Result<Pairs>) -> ReportLine {
+    let (calls, guard) = line.rsplit_once('-').unwrap_or((line, ""));
+    let guard = match guard {
+        "tls" => "TLS, client certificates",
+        "rbac" => "TLS, client certificates, Node and RBAC",
+        other => other,
+    };
+    let (what, unit) = match calls {
+        "connect" => ("new connection and a get", ReportUnit::Milliseconds),
+        "get-1" => ("get, 1 reader", ReportUnit::PerSecond("gets")),
+        "get-256" => ("get, 256 readers", ReportUnit::PerSecond("gets")),
+        "create-16" => ("create, 16 writers", ReportUnit::PerSecond("creates")),
+        "create-256" => ("create, 256 writers", ReportUnit::PerSecond("creates")),
+        "get-1-processor" => (
+            "processor time of a get, 1 reader",
+            ReportUnit::Microseconds,
+        ),
+        "get-256-processor" => ("the same, 256 readers", ReportUnit::Microseconds),
+        "create-16-processor" => (
+            "processor time of a create, 16 writers",
+            ReportUnit::Microseconds,
+        ),
+        "create-256-processor" => ("the same, 256 writers", ReportUnit::Microseconds),
+        other => (other, ReportUnit::Milliseconds),
+    };
+    ReportLine {
+        what: format!("{what}: {guard}; peer: without"),
+        unit,
+        goal: Goal::None,
         measured,
     }
 }
