@@ -27,6 +27,7 @@ use crate::{
     Tasks,
     boundary::{self, is_grpc},
     health::{Health, Statuses},
+    limits::LimitMetrics,
     probes::{self, Checks},
     reflection::reflection,
     server::Listener,
@@ -47,6 +48,7 @@ pub struct Process {
     http: Option<Router>,
     outlets: Vec<Outlet>,
     boundary: boundary::BoundaryMetrics,
+    limits: LimitMetrics,
 }
 
 /// The services of one socket.
@@ -91,6 +93,7 @@ impl Process {
         let mut registry = Registry::default();
         usage::register(&mut registry);
         let boundary = boundary::BoundaryMetrics::new(&mut registry);
+        let limits = LimitMetrics::new(&mut registry);
         Self {
             descriptors,
             names: BTreeSet::new(),
@@ -101,6 +104,7 @@ impl Process {
             http: None,
             outlets: Vec::new(),
             boundary,
+            limits,
         }
     }
 
@@ -175,6 +179,7 @@ impl Process {
             http,
             outlets,
             boundary,
+            limits,
         } = self;
         let stop = tasks.stop();
         if !outlets.is_empty() {
@@ -198,14 +203,14 @@ impl Process {
             let routes = Routes::from(grpc.fallback_service(http.clone()));
             tasks.spawn(
                 "server",
-                listener.serve(routes, stop.clone(), boundary.clone()),
+                listener.serve(routes, stop.clone(), boundary.clone(), limits.clone()),
             );
         }
         for listener in http_sockets {
             let routes = Routes::from(http.clone());
             tasks.spawn(
                 "HTTP server",
-                listener.serve(routes, stop.clone(), boundary.clone()),
+                listener.serve(routes, stop.clone(), boundary.clone(), limits.clone()),
             );
         }
         tasks.spawn("readiness", async move {
