@@ -5,7 +5,7 @@ use podplane_api::{Quantity, pod_ips::PodIpFlags, quantity::units};
 use podplane_ipam::{Compat, ServiceRanges, parse_cidr};
 use podplane_service_runtime::{boundary::AllowedHosts, server::Listen};
 
-use crate::{AccountTokenFlags, AuthenticationFlags, AuthorizationFlags, TlsFlags};
+use crate::{AccountTokenFlags, AuthenticationFlags, AuthorizationFlags, LimitFlags, TlsFlags};
 
 /// The configuration of the API server.
 #[derive(Clone, Debug, clap::Args)]
@@ -39,6 +39,10 @@ pub struct ApiserverConfig {
     /// The authorization of requests.
     #[command(flatten)]
     pub authorization: AuthorizationFlags,
+
+    /// The limits of clients.
+    #[command(flatten)]
+    pub limits: LimitFlags,
 
     /// Write the listening address to this file, once it is served [default: `apiserver.address` in
     /// --data-dir, if that is given]

@@ -48,6 +48,7 @@ use crate::{
     },
     cache::{Feeder, KindCache, Position, Sink},
     engine::Engine,
+    flow::{FlowController, FlowKinds, FlowLimits},
     journeys::{Journeys, TraceLimits},
     metrics::ApiserverMetrics,
     registry::{Registry, SubresourceActions},
@@ -159,6 +160,7 @@ async fn run_until(
         account_tokens,
         tls,
         authorization,
+        limits,
         address_file,
         data_dir,
         store,
@@ -189,8 +191,11 @@ async fn run_until(
         tokens: None,
         authenticator: None,
         authorization: authorization.mode(&authentication)?,
+        flow: FlowLimits::default(),
     };
     let authenticator = authentication.authenticator(&listen, rules.authorization)?;
+    let has_users = authenticator.mode() == AuthenticationMode::Credentials;
+    rules.flow = limits.flow(has_users);
     let tokens = match authenticator.mode() {
         AuthenticationMode::None => None,
         AuthenticationMode::Credentials => {
@@ -205,6 +210,7 @@ async fn run_until(
     let listener = Listener::bind(&listen)
         .await?
         .allowing(allowed_hosts)
+        .limited(limits.server())
         .authenticating(authenticator);
     let listener = tls.secure(listener, &authentication)?;
     // Clients of a data directory look here for its server.
@@ -243,6 +249,7 @@ pub(crate) struct ServerRules {
     /// The judge of tokens, if they say anything.
     pub(crate) authenticator: Option<Arc<RequestAuthenticator>>,
     pub(crate) authorization: AuthorizationMode,
+    pub(crate) flow: FlowLimits,
 }
 
 /// Serves a store on a socket. `ready` is called once requests will be answered.
@@ -260,6 +267,7 @@ pub(crate) async fn serve(
         tokens,
         authenticator,
         authorization,
+        flow,
     } = rules;
     let engine = Engine::new(store).await?;
     let blocks = Arc::new(NodeBlockAdmission::open(engine.clone(), blocks).await?);
@@ -368,6 +376,7 @@ pub(crate) async fn serve(
         rules,
         kinds,
         resources,
+        flow_kinds,
         stop: end_watches,
         ..
     } = server;
@@ -423,7 +432,8 @@ pub(crate) async fn serve(
     }
     ready(&listener)?;
     let judge = RequestJudge::new(gate, rules);
-    let listener = listener.behind(Arc::new(judge));
+    let flow = FlowController::new(flow, listener.limits(), flow_kinds, process.registry());
+    let listener = listener.controlled(Arc::new(flow)).behind(Arc::new(judge));
     process.serve(listener, services);
     process.start(&mut tasks).await;
     Ok(tasks.run().await?)
@@ -453,6 +463,7 @@ struct ServerBuilder {
     gate: Gate,
     kinds: Vec<Arc<dyn UpkeepKind>>,
     resources: Vec<Arc<dyn Resource>>,
+    flow_kinds: FlowKinds,
     stop: CancellationToken,
 }
 
@@ -476,6 +487,7 @@ impl ServerBuilder {
             rules: HashMap::new(),
             kinds: Vec::new(),
             resources: Vec::new(),
+            flow_kinds: FlowKinds::default(),
             stop,
         };
         let rules = ServiceRule::Methods(&STORE_RULES);
@@ -541,6 +553,7 @@ impl ServerBuilder {
         self.serve(service, ServiceRule::ByMessage);
         self.kinds.push(Arc::new(registry.clone()));
         self.resources.push(Arc::new(registry.clone()));
+        self.flow_kinds.add::<K>(Arc::new(registry.clone()));
         registry
     }
 }

@@ -284,6 +284,7 @@ fn config(listen: &str, authentication: AuthenticationFlags) -> ApiserverConfig 
         account_tokens: Default::default(),
         tls: Default::default(),
         authorization: Default::default(),
+        limits: Default::default(),
         address_file: None,
         data_dir: None,
         store: StoreKind::Memory,
