@@ -9,6 +9,7 @@
 mod call;
 mod empty;
 mod etcd;
+mod flood;
 mod load;
 mod nodes;
 mod pods;
@@ -34,13 +35,13 @@ use serde_json::json;
 #[derive(Debug, Parser)]
 struct LoadArgs {
     /// The rows to measure.
-    #[arg(value_enum, required_unless_present = "serve_empty")]
+    #[arg(value_enum, required_unless_present_any = ["serve_empty", "flood"])]
     rows: Vec<BenchRow>,
     /// Path of the program `podplane`.
-    #[arg(long, required_unless_present = "serve_empty")]
+    #[arg(long, required_unless_present_any = ["serve_empty", "flood"])]
     podplane: Option<PathBuf>,
     /// Directory for the data of all servers.
-    #[arg(long, required_unless_present = "serve_empty")]
+    #[arg(long, required_unless_present_any = ["serve_empty", "flood"])]
     dir: Option<PathBuf>,
     /// Run only a few rounds.
     #[arg(long)]
@@ -48,6 +49,9 @@ struct LoadArgs {
     /// Serve the empty gRPC call at this address instead of measuring.
     #[arg(long, hide = true)]
     serve_empty: Option<SocketAddr>,
+    /// List all pods of the API server at this address by many clients instead of measuring.
+    #[arg(long, hide = true)]
+    flood: Option<SocketAddr>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -58,6 +62,7 @@ enum BenchRow {
     Get,
     List,
     Watch,
+    Flood,
     Nodes,
     Memory,
     Start,
@@ -125,6 +130,10 @@ fn main() -> Result<ExitCode> {
         empty::serve(address)?;
         return Ok(ExitCode::SUCCESS);
     }
+    if let Some(address) = args.flood {
+        runtime.block_on(flood::list_again_and_again(address))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let bench = BenchParameters {
         podplane: args.podplane.unwrap_or_default(),
         dir: args.dir.unwrap_or_default(),
@@ -150,6 +159,7 @@ async fn measure(row: BenchRow, bench: &BenchParameters) -> Result<Vec<TableLine
         BenchRow::Get => reads::get(bench).await,
         BenchRow::List => reads::list(bench).await,
         BenchRow::Watch => watches::watch(bench).await,
+        BenchRow::Flood => flood::flood(bench).await,
         BenchRow::Nodes => nodes::nodes(bench).await,
         BenchRow::Memory => start::memory(bench).await,
         BenchRow::Start => start::cold(bench).await,

@@ -30,11 +30,21 @@ pub(crate) struct ServerProcess {
 impl ServerProcess {
     /// Starts podplane's API server with sled, in `dir`.
     pub(crate) async fn podplane(bench: &BenchParameters, dir: &Path) -> Result<Self> {
+        Self::podplane_with(bench, dir, &[]).await
+    }
+
+    /// Starts it with further flags.
+    pub(crate) async fn podplane_with(
+        bench: &BenchParameters,
+        dir: &Path,
+        flags: &[&str],
+    ) -> Result<Self> {
         let address = free_address()?;
         let mut command = Command::new(bench.podplane());
         command
             .args(["apiserver", "--listen", &address.to_string(), "--data-dir"])
-            .arg(dir.join("podplane"));
+            .arg(dir.join("podplane"))
+            .args(flags);
         Self::start(command, address, dir, "podplane").await
     }
 
