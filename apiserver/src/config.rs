@@ -7,7 +7,7 @@ use podplane_service_runtime::{boundary::AllowedHosts, server::Listen};
 
 use crate::{
     AccountTokenFlags, AuditFlags, AuthenticationFlags, AuthenticationModeFlag, AuthorizationFlags,
-    TlsFlags,
+    LimitFlags, TlsFlags,
 };
 
 /// The configuration of the API server.
@@ -46,6 +46,10 @@ pub struct ApiserverConfig {
     /// The audit log of requests.
     #[command(flatten)]
     pub audit: AuditFlags,
+
+    /// The limits of clients.
+    #[command(flatten)]
+    pub limits: LimitFlags,
 
     /// Write the listening address to this file, once it is served [default: `apiserver.address` in
     /// --data-dir, if that is given]

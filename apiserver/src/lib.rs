@@ -25,6 +25,7 @@ mod config;
 mod engine;
 mod error;
 mod fatal;
+mod flow;
 mod journeys;
 mod memory;
 mod metrics;
@@ -45,5 +46,6 @@ pub use authentication::{
 };
 pub use authorization::{AuthorizationFlags, AuthorizationMode};
 pub use config::{ApiserverConfig, ClusterFlags, HistoryBounds, HoldFlags, StoreKind};
+pub use flow::LimitFlags;
 pub use server::{ApiserverRunError, run};
 pub use storage::check as check_item;

@@ -17,6 +17,7 @@ mod not_stored;
 mod openapi;
 pub(crate) mod patch;
 pub(crate) mod place;
+mod render;
 pub(crate) mod request;
 pub(crate) mod resource;
 mod review;
@@ -48,6 +49,7 @@ use tokio_util::sync::CancellationToken;
 use self::{
     answer::{ObjectForm, RefusalSubject, RestAnswer},
     call::{CallRefusal, RestCall},
+    render::Renderers,
     resource::Resource,
 };
 use crate::{
@@ -85,6 +87,7 @@ struct Facade {
     metrics: ApiserverMetrics,
     journeys: Journeys,
     gate: Gate,
+    renderers: Renderers,
     /// Cancelled when open watches have to end.
     stop: CancellationToken,
 }
@@ -124,8 +127,10 @@ pub(crate) fn router(
         openapi: Arc::default(),
         journeys,
         gate,
+        renderers: Renderers::default(),
         stop,
     };
+    let renderers = facade.renderers.clone();
     let discovery: [(&str, MethodRouter<Facade>); 6] = [
         ("/version", get(|| async { version() })),
         ("/api", get(core)),
@@ -153,7 +158,7 @@ pub(crate) fn router(
         .route("/api/{version}/{*path}", any(core_object))
         .route("/apis/{group}/{version}/{*path}", any(group_object))
         .fallback(fallback)
-        .layer(middleware::from_fn(yaml::answer))
+        .layer(middleware::from_fn_with_state(renderers, yaml::answer))
         .with_state(facade)
         .merge(issuer::routes(tokens))
 }

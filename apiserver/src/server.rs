@@ -28,6 +28,7 @@ use podplane_proto::{
 use podplane_request_audit::OpenLogError;
 use podplane_service_runtime::{
     Process, Services, Tasks,
+    flow::RequestFlow,
     gate::RequestGate,
     recorder::RequestRecorder,
     server::{Listen, Listener, ServeError},
@@ -54,6 +55,7 @@ use crate::{
     },
     cache::{Feeder, KindCache, Position, Sink},
     engine::Engine,
+    flow::{FlowController, FlowKinds, FlowLimits},
     journeys::{Journeys, TraceLimits},
     metrics::ApiserverMetrics,
     registry::{Registry, SubresourceActions},
@@ -184,6 +186,7 @@ async fn run_until(
         tls,
         authorization,
         audit,
+        limits,
         address_file,
         data_dir,
         store,
@@ -216,8 +219,11 @@ async fn run_until(
         authorization: authorization.mode(&authentication)?,
         own_certificates: None,
         audit: audit.setup()?,
+        flow: FlowLimits::default(),
     };
     let authenticator = authentication.authenticator(&listen, rules.authorization)?;
+    let has_users = authenticator.mode() == AuthenticationMode::Credentials;
+    rules.flow = limits.flow(has_users);
     let tokens = match authenticator.mode() {
         AuthenticationMode::None => None,
         AuthenticationMode::Credentials => {
@@ -234,6 +240,7 @@ async fn run_until(
         tls,
         address_file,
         data_dir: data_dir.clone(),
+        limits: limits.server(),
     };
     let sockets = sockets.bind(&authentication, authenticator, store).await?;
     rules.own_certificates = sockets.own_certificates;
@@ -271,6 +278,7 @@ pub(crate) struct ServerRules {
     pub(crate) own_certificates: Option<OwnCertificates>,
     /// The audit log, if there is one.
     pub(crate) audit: Option<AuditSetup>,
+    pub(crate) flow: FlowLimits,
 }
 
 /// Serves a store on these sockets. `ready` is called with the first one once requests will be
@@ -291,6 +299,7 @@ pub(crate) async fn serve(
         authorization,
         own_certificates,
         audit,
+        flow,
     } = rules;
     let engine = Engine::new(store).await?;
     let blocks = Arc::new(NodeBlockAdmission::open(engine.clone(), blocks).await?);
@@ -415,6 +424,7 @@ pub(crate) async fn serve(
         rules,
         kinds,
         resources,
+        flow_kinds,
         stop: end_watches,
         ..
     } = server;
@@ -468,6 +478,7 @@ pub(crate) async fn serve(
     if let Some(tokens) = tokens {
         spawn(&mut tasks, "signing keys", tokens.rotate());
     }
+    let limits = listeners.first().map(Listener::limits).unwrap_or_default();
     if let Some(main) = listeners.first() {
         if let Some(own) = own_certificates {
             spawn(&mut tasks, "certificates", own.keep(main.client_address()));
@@ -480,7 +491,10 @@ pub(crate) async fn serve(
         let recorder: Arc<dyn RequestRecorder> = Arc::new(AuditRecorder(Arc::clone(auditor)));
         recorder
     });
+    let flow = FlowController::new(flow, limits, flow_kinds, process.registry());
+    let flow: Arc<dyn RequestFlow> = Arc::new(flow);
     let listeners = listeners.map(|listener| {
+        let listener = listener.controlled(Arc::clone(&flow));
         let listener = listener.behind(Arc::clone(&judge));
         match &recorder {
             Some(recorder) => listener.recording(Arc::clone(recorder)),
@@ -520,6 +534,7 @@ struct ServerBuilder {
     gate: Gate,
     kinds: Vec<Arc<dyn UpkeepKind>>,
     resources: Vec<Arc<dyn Resource>>,
+    flow_kinds: FlowKinds,
     stop: CancellationToken,
 }
 
@@ -543,6 +558,7 @@ impl ServerBuilder {
             rules: HashMap::new(),
             kinds: Vec::new(),
             resources: Vec::new(),
+            flow_kinds: FlowKinds::default(),
             stop,
         };
         let rules = ServiceRule::Methods(&STORE_RULES);
@@ -606,6 +622,7 @@ impl ServerBuilder {
         self.serve(service, ServiceRule::ByMessage);
         self.kinds.push(Arc::new(registry.clone()));
         self.resources.push(Arc::new(registry.clone()));
+        self.flow_kinds.add::<K>(Arc::new(registry.clone()));
         registry
     }
 }

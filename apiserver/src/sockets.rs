@@ -5,6 +5,7 @@ use std::{path::PathBuf, sync::Arc};
 use podplane_service_runtime::{
     authentication::Authenticator,
     boundary::AllowedHosts,
+    limits::ServerLimits,
     server::{Listen, Listener},
 };
 
@@ -21,6 +22,7 @@ pub(crate) struct SocketFlags {
     pub(crate) tls: TlsFlags,
     pub(crate) address_file: Option<PathBuf>,
     pub(crate) data_dir: Option<PathBuf>,
+    pub(crate) limits: ServerLimits,
 }
 
 /// The bound sockets, and how clients find them.
@@ -60,6 +62,7 @@ impl SocketFlags {
             tls,
             address_file,
             data_dir,
+            limits,
         } = self;
         let given = tls.files(authentication)?;
         let is_known = authentication.is_on();
@@ -82,8 +85,10 @@ impl SocketFlags {
             listeners.push(Listener::bind(&local).await?);
         }
         let listeners = listeners.into_iter();
-        let listeners =
-            listeners.map(|listener| listener.authenticating(Arc::clone(&authenticator)));
+        let listeners = listeners.map(|listener| {
+            let listener = listener.limited(limits);
+            listener.authenticating(Arc::clone(&authenticator))
+        });
         let kubeconfig = match (&own_certificates, is_known, &listen) {
             (_, _, Listen::Unix(_)) | (None, true, _) => Kubeconfig::Nobodys,
             (None, false, _) => Kubeconfig::Anyones,

@@ -20,6 +20,7 @@ mod identity;
 mod large;
 mod leader;
 mod lifecycle;
+mod limits;
 mod lists;
 mod manifests;
 mod patch_faces;

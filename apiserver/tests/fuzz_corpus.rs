@@ -1,6 +1,7 @@
 //! The corpora of objects and of requests, run through the bodies of their fuzz targets (`fuzz/`)
 //! without a nightly compiler.
 #![expect(clippy::disallowed_methods, reason = "a test")]
+#![expect(clippy::duplicate_mod, reason = "two fuzz targets have the server")]
 #![expect(
     clippy::print_stderr,
     reason = "which input it was must be seen when it fails"

@@ -4,7 +4,6 @@
 //! `j` JSON, `g` the message of gRPC, `k` Kubernetes' protobuf, `s` a value of the store.
 
 use podplane_api::{
-    Object,
     canonical::canonicalize,
     jiff::Timestamp,
     kinds::{self, KindVisitor},
@@ -59,7 +58,7 @@ impl KindVisitor for EncodedObject<'_> {
             }
             b'k' => {
                 if let Ok(document) = kubernetes::decode(bytes) {
-                    assert_eq!(nesting::depth(&document) > MAX_DEPTH, false);
+                    assert!(nesting::depth(&document) <= MAX_DEPTH);
                     document_of::<K>(document);
                 }
             }

@@ -1,4 +1,5 @@
 //! An API server in this process, with its objects in memory, for inputs that are requests.
+#![allow(dead_code, reason = "each target uses a part of it")]
 
 use std::{
     cell::RefCell,

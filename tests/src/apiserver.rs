@@ -86,8 +86,8 @@ impl Apiserver {
     ///
     /// If it cannot be told.
     pub async fn terminated(self) -> Result<bool> {
-        self.0.signal(Signal::TERM)?;
-        Ok(self.0.ended().await)
+        self.service.signal(Signal::TERM)?;
+        Ok(self.service.ended().await)
     }
 
     /// The address at which it listens.

@@ -9,10 +9,12 @@ use serde::Deserialize;
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/metrics.py");
 
 /// The allowed labels. None has names of objects; `node` is one of a process's own nodes.
-const LABELS: [&str; 24] = [
+const LABELS: [&str; 27] = [
     "attempts",
     "code",
     "command",
+    "execute",
+    "flow_schema",
     "group",
     "kind",
     "le",
@@ -20,6 +22,7 @@ const LABELS: [&str; 24] = [
     "node",
     "operation_type",
     "plugin",
+    "priority_level",
     "profile",
     "queue",
     "reason",
@@ -69,6 +72,8 @@ fn wanted(process: &str) -> &'static [(&'static str, &'static str)] {
             ("apiserver_longrunning_requests", "gauge"),
             ("apiserver_watch_events", "counter"),
             ("apiserver_storage_objects", "gauge"),
+            ("apiserver_flowcontrol_nominal_limit_seats", "gauge"),
+            ("apiserver_flowcontrol_dispatched_requests", "counter"),
         ],
         Some("ipam") => &[
             ("node_ipam_controller_cidrset_cidrs_allocations", "counter"),

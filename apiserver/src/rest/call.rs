@@ -15,6 +15,7 @@ use super::{
     answer::{self, ObjectForm, RefusalSubject, RestAnswer},
     body, discovery, log, patch,
     place::place,
+    render::ListRendering,
     request::{FieldValidation, RequestOptions, WriteOptions},
     resource::{Documents, Resource, WriteAnswer},
     table::{self, RowInclusion, TableForm},
@@ -182,30 +183,20 @@ impl RestCall<'_> {
             return Ok(watch::answer(resource, &list, self.form, include, stop, watching).await);
         }
         let documents = resource.list(&list).await?;
-        Ok(self.listed(documents, include)?)
+        Ok(self.listed(documents, include).await?)
     }
 
-    fn listed(&self, documents: Documents, include: RowInclusion) -> Result<RestAnswer, ApiError> {
-        let names = self.target.resource.names();
-        let Documents { metadata, items } = documents;
-        let document = match self.form {
-            ObjectForm::Table(version) => TableForm { version, include }.of(
-                self.target.resource.as_ref(),
-                &metadata,
-                items,
-            )?,
-            ObjectForm::Metadata(version) => {
-                let items: Vec<_> = items
-                    .iter()
-                    .map(|item| table::metadata_only(item, version))
-                    .collect();
-                json!({"kind": "PartialObjectMetadataList", "apiVersion": version, "metadata": table::list_meta(&metadata), "items": items})
-            }
-            ObjectForm::Whole | ObjectForm::Protobuf => {
-                json!({"kind": format!("{}List", names.kind), "apiVersion": names.api_version(), "metadata": table::list_meta(&metadata), "items": items})
-            }
+    async fn listed(
+        &self,
+        documents: Documents,
+        include: RowInclusion,
+    ) -> Result<RestAnswer, ApiError> {
+        let rendering = ListRendering {
+            resource: Arc::clone(&self.target.resource),
+            form: self.form,
+            include,
         };
-        Ok(self.form.answer(StatusCode::OK, &document))
+        rendering.answer(documents, &self.facade.renderers).await
     }
 
     /// Answers with an object in the form that the client wants.
@@ -414,7 +405,7 @@ impl RestCall<'_> {
         let mut items = Vec::new();
         while let Some(deleted) = deleting.next().await {
             match deleted {
-                Ok(document) => items.push(document),
+                Ok(document) => items.push(document.into()),
                 // Another client deleted it already.
                 Err(error) if error.reason == Reason::NotFound => {}
                 Err(error) => return Err(error.into()),
@@ -424,7 +415,7 @@ impl RestCall<'_> {
             metadata: Default::default(),
             items,
         };
-        Ok(self.listed(documents, RowInclusion::Metadata)?)
+        Ok(self.listed(documents, RowInclusion::Metadata).await?)
     }
 
     async fn log(&self) -> Result<RestAnswer, CallRefusal> {

@@ -101,7 +101,8 @@ impl Resource for EventsV1 {
     fn list<'a>(&'a self, options: &'a ListOptions) -> BoxFuture<'a, Result<Documents, ApiError>> {
         async move {
             let Documents { metadata, items } = self.core.list(&list_of_core(options)).await?;
-            let items = items.into_iter().map(from_core).collect();
+            let shown = items.into_iter().map(|item| item.converted(from_core));
+            let items = shown.collect();
             Ok(Documents { metadata, items })
         }
         .boxed()

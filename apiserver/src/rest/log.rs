@@ -95,7 +95,7 @@ pub(super) async fn answer(
         uid,
     };
     for event in listed.items {
-        journey.event(event);
+        journey.event(event.document()?);
     }
     let journeys = sources.journeys;
     let follows = options.follow && !journey.is_over;

@@ -1,6 +1,8 @@
 //! A kind as the REST API sees it: documents in, documents out. The code above this interface is
 //! compiled once, not for each kind.
 
+use std::sync::Arc;
+
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::BoxStream};
 use http::StatusCode;
 use podplane_api::{
@@ -21,7 +23,7 @@ use serde_json::{Value, json};
 
 use super::request::{ListOptions, Selection, WriteOptions};
 use crate::{
-    cache::{INITIAL_EVENTS_END, Query},
+    cache::{CachedObject, INITIAL_EVENTS_END, Query},
     error,
     registry::{
         ActAnswer, ChangeTerms, DeleteOptions, ListPage, ObjectPart, Patch, Registry, StreamEvent,
@@ -82,7 +84,61 @@ impl WriteAnswer {
 #[derive(Debug)]
 pub(crate) struct Documents {
     pub(super) metadata: ListMeta,
-    pub(super) items: Vec<Value>,
+    pub(super) items: Vec<ListedItem>,
+}
+
+/// An object of a list, which becomes a document when the list is rendered.
+#[derive(Debug)]
+pub(crate) struct ListedItem {
+    object: ListedObject,
+    /// For a kind that shows the objects of another one.
+    convert: Option<fn(Value) -> Value>,
+}
+
+#[derive(Debug)]
+enum ListedObject {
+    Cached(Arc<CachedObject>),
+    Document(Value),
+}
+
+impl ListedItem {
+    /// The same object, as `convert` shows its document.
+    pub(super) fn converted(self, convert: fn(Value) -> Value) -> Self {
+        Self {
+            convert: Some(convert),
+            ..self
+        }
+    }
+
+    /// The document.
+    pub(super) fn document(self) -> Result<Value, ApiError> {
+        let document = match self.object {
+            ListedObject::Cached(object) => object.document()?,
+            ListedObject::Document(document) => document,
+        };
+        Ok(match self.convert {
+            Some(convert) => convert(document),
+            None => document,
+        })
+    }
+}
+
+impl From<Value> for ListedItem {
+    fn from(document: Value) -> Self {
+        Self {
+            object: ListedObject::Document(document),
+            convert: None,
+        }
+    }
+}
+
+impl From<Arc<CachedObject>> for ListedItem {
+    fn from(object: Arc<CachedObject>) -> Self {
+        Self {
+            object: ListedObject::Cached(object),
+            convert: None,
+        }
+    }
 }
 
 /// An event of a watch.
@@ -229,11 +285,8 @@ impl<K: Strategy> Resource for Registry<K> {
             let freshness = options.freshness()?;
             let list = Self::list(self, &query, options.limit, &options.token, freshness);
             let ListPage { metadata, items } = list.await?;
-            let items: Result<_, _> = items.iter().map(|entry| entry.document()).collect();
-            Ok(Documents {
-                metadata,
-                items: items?,
-            })
+            let items = items.into_iter().map(ListedItem::from).collect();
+            Ok(Documents { metadata, items })
         }
         .boxed()
     }

@@ -43,19 +43,37 @@ impl TableForm {
         metadata: &ListMeta,
         documents: Vec<Value>,
     ) -> Result<Value, ApiError> {
+        let rows = self.rows(resource, documents.into_iter().map(Ok))?;
+        Ok(self.table(resource, metadata, rows))
+    }
+
+    /// The rows of objects.
+    pub(super) fn rows(
+        self,
+        resource: &dyn Resource,
+        documents: impl Iterator<Item = Result<Value, ApiError>>,
+    ) -> Result<Vec<Value>, ApiError> {
         let now = clock::timestamp();
-        let rows: Result<Vec<_>, _> = documents
-            .into_iter()
-            .map(|document| self.row(resource, document, now))
-            .collect();
+        documents
+            .map(|document| self.row(resource, document?, now))
+            .collect()
+    }
+
+    /// The table of these rows.
+    pub(super) fn table(
+        self,
+        resource: &dyn Resource,
+        metadata: &ListMeta,
+        rows: Vec<Value>,
+    ) -> Value {
         let columns: Vec<_> = resource.columns().iter().map(column).collect();
-        Ok(json!({
+        json!({
             "kind": "Table",
             "apiVersion": self.version,
             "metadata": list_meta(metadata),
             "columnDefinitions": columns,
-            "rows": rows?,
-        }))
+            "rows": rows,
+        })
     }
 
     fn row(

@@ -1,15 +1,29 @@
 //! YAML answers, for clients that ask for them. They are converted from the JSON answer.
 
-use axum::{body::Body, extract::Request, middleware::Next};
+use axum::{
+    body::Body,
+    extract::{Request, State},
+    middleware::Next,
+};
 use bytes::Bytes;
 use http::{HeaderValue, header};
 use http_body_util::BodyExt as _;
 use serde_json::Value;
 
-use super::answer::{self, RestAnswer};
+use super::{
+    answer::{self, RestAnswer},
+    render::Renderers,
+};
+
+/// The most bytes of an answer that is converted at once.
+const SHORT: usize = 128 << 10;
 
 /// Converts the answer if the request asks for YAML.
-pub(super) async fn answer(request: Request, next: Next) -> RestAnswer {
+pub(super) async fn answer(
+    State(renderers): State<Renderers>,
+    request: Request,
+    next: Next,
+) -> RestAnswer {
     let is_wanted = answer::wants_yaml(request.headers());
     let answer = next.run(request).await;
     let media = answer.headers().get(header::CONTENT_TYPE);
@@ -22,7 +36,18 @@ pub(super) async fn answer(request: Request, next: Next) -> RestAnswer {
         Ok(json) => json.to_bytes(),
         Err(error) => return answer::refusal(&crate::error::internal(&error), Default::default()),
     };
-    let Some(yaml) = of_json(&json) else {
+    let yaml = match json.len() {
+        ..SHORT => of_json(&json),
+        _ => {
+            let json = json.clone();
+            let converted = renderers.run(move || of_json(&json)).await;
+            match converted {
+                Ok(yaml) => yaml,
+                Err(error) => return answer::refusal(&error, Default::default()),
+            }
+        }
+    };
+    let Some(yaml) = yaml else {
         return RestAnswer::from_parts(parts, Body::from(json));
     };
     let yaml_type = HeaderValue::from_static(answer::YAML);

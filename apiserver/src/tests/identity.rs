@@ -285,6 +285,7 @@ fn config(listen: &str, authentication: AuthenticationFlags) -> ApiserverConfig 
         tls: Default::default(),
         authorization: Default::default(),
         audit: Default::default(),
+        limits: Default::default(),
         address_file: None,
         data_dir: None,
         store: StoreKind::Memory,

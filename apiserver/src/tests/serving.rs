@@ -124,6 +124,7 @@ async fn publishes_the_address_once_it_is_served() {
         tls: Default::default(),
         authorization: Default::default(),
         audit: Default::default(),
+        limits: Default::default(),
         address_file: Some(file.clone()),
         data_dir: Some(dir.path().into()),
         store: StoreKind::Sled,

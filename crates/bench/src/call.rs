@@ -36,6 +36,8 @@ const WINDOW: u32 = 64 * 1024 * 1024;
 #[derive(Clone, Debug)]
 pub(crate) struct Connection {
     sender: SendRequest<Full<Bytes>>,
+    /// The bearer token of its user.
+    token: Option<&'static str>,
     _driver: Arc<JoinSet<()>>,
 }
 
@@ -73,8 +75,15 @@ impl Connection {
         driver.spawn(async move { _ = connection.await });
         Ok(Self {
             sender,
+            token: None,
             _driver: Arc::new(driver),
         })
+    }
+
+    /// The same for the user of a token.
+    pub(crate) fn by(self, token: &'static str) -> Self {
+        let token = Some(token);
+        Self { token, ..self }
     }
 
     pub(crate) async fn several(address: SocketAddr, count: usize) -> Result<Vec<Self>> {
@@ -134,10 +143,13 @@ impl Connection {
 
     async fn send(&mut self, path: &str, message: Bytes) -> Result<Incoming> {
         self.sender.ready().await?;
-        let request = Request::post(format!("http://localhost{path}"))
+        let mut request = Request::post(format!("http://localhost{path}"))
             .header("content-type", "application/grpc")
-            .header("te", "trailers")
-            .body(Full::new(message))?;
+            .header("te", "trailers");
+        if let Some(token) = self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let request = request.body(Full::new(message))?;
         let answer = self
             .sender
             .send_request(request)

@@ -9,6 +9,7 @@
 mod call;
 mod empty;
 mod etcd;
+mod flood;
 mod load;
 mod nodes;
 mod pods;
@@ -35,13 +36,13 @@ use serde_json::json;
 #[derive(Debug, Parser)]
 struct LoadArgs {
     /// The rows to measure.
-    #[arg(value_enum, required_unless_present = "serve_empty")]
+    #[arg(value_enum, required_unless_present_any = ["serve_empty", "flood"])]
     rows: Vec<BenchRow>,
     /// Path of the program `podplane`.
-    #[arg(long, required_unless_present = "serve_empty")]
+    #[arg(long, required_unless_present_any = ["serve_empty", "flood"])]
     podplane: Option<PathBuf>,
     /// Directory for the data of all servers.
-    #[arg(long, required_unless_present = "serve_empty")]
+    #[arg(long, required_unless_present_any = ["serve_empty", "flood"])]
     dir: Option<PathBuf>,
     /// Run only a few rounds.
     #[arg(long)]
@@ -49,6 +50,12 @@ struct LoadArgs {
     /// Serve the empty gRPC call at this address instead of measuring.
     #[arg(long, hide = true)]
     serve_empty: Option<SocketAddr>,
+    /// List all pods of the API server at this address by many clients instead of measuring.
+    #[arg(long, hide = true, requires = "authority")]
+    flood: Option<SocketAddr>,
+    /// The authority of that API server's certificate, in PEM.
+    #[arg(long, hide = true)]
+    authority: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -59,6 +66,7 @@ enum BenchRow {
     Get,
     List,
     Watch,
+    Flood,
     Nodes,
     Secured,
     Memory,
@@ -127,6 +135,10 @@ fn main() -> Result<ExitCode> {
         empty::serve(address)?;
         return Ok(ExitCode::SUCCESS);
     }
+    if let (Some(address), Some(authority)) = (args.flood, &args.authority) {
+        runtime.block_on(flood::list_again_and_again(address, authority))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let bench = BenchParameters {
         podplane: args.podplane.unwrap_or_default(),
         dir: args.dir.unwrap_or_default(),
@@ -152,6 +164,7 @@ async fn measure(row: BenchRow, bench: &BenchParameters) -> Result<Vec<TableLine
         BenchRow::Get => reads::get(bench).await,
         BenchRow::List => reads::list(bench).await,
         BenchRow::Watch => watches::watch(bench).await,
+        BenchRow::Flood => flood::flood(bench).await,
         BenchRow::Nodes => nodes::nodes(bench).await,
         BenchRow::Secured => secured::secured(bench).await,
         BenchRow::Memory => start::memory(bench).await,

@@ -39,6 +39,25 @@ pub fn thread<T: Send + 'static>(
     thread::Builder::new().name(name.into()).spawn(work)
 }
 
+/// Starts a thread that yields the processors to all others: its nice value is 10 higher. Where that
+/// is not permitted it is like others.
+///
+/// # Errors
+///
+/// The operating system's reason to have no more threads.
+pub fn background_thread<T: Send + 'static>(
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
+    thread(name, || {
+        // On Linux a thread has a value of its own.
+        if let Ok(nice) = rustix::process::getpriority_process(None) {
+            _ = rustix::process::setpriority_process(None, nice.saturating_add(10).min(19));
+        }
+        work()
+    })
+}
+
 /// Starts a thread that ends before its scope.
 ///
 /// # Errors

@@ -231,7 +231,11 @@ impl HttpClient {
         request.headers_mut().entry(header::HOST).or_insert(host);
         let response = match (socket, &self.tls) {
             (Some(socket), _) => over(UnixStream::connect(socket).await, request).await,
-            (None, Some(tls)) => over(tls.connect(&self.address).await, request).await,
+            (None, Some(tls)) => {
+                // Boxed: the state of a TLS connection is large, and most callers have none.
+                let stream = Box::pin(tls.connect(&self.address)).await;
+                Box::pin(over(stream, request)).await
+            }
             (None, None) => over(TcpStream::connect(&self.address).await, request).await,
         };
         let scheme = if self.tls.is_some() { "https" } else { "http" };

@@ -35,6 +35,7 @@ use tonic::{
 };
 
 use self::{body::GuardedBody, hosts::Refusal};
+use crate::limits::LimitMetrics;
 
 /// The message for clients after a panic. The panic's own message may quote another client's data.
 const PANICKED: &str = "the handler of the request panicked; the server's log has more";
@@ -73,6 +74,7 @@ impl BoundaryMetrics {
 #[derive(Clone, Debug)]
 pub(crate) struct Boundary {
     pub(crate) metrics: BoundaryMetrics,
+    pub(crate) limits: LimitMetrics,
     /// `None` for unix sockets, which no web page reaches.
     pub(crate) hosts: Option<AllowedHosts>,
 }
@@ -118,7 +120,11 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let is_grpc = is_grpc(request.headers());
-        let Boundary { metrics, hosts } = &self.boundary;
+        let Boundary {
+            metrics,
+            limits,
+            hosts,
+        } = &self.boundary;
         let judged = hosts.as_ref().map_or(Ok(()), |hosts| {
             hosts.judge(request.uri(), request.headers())
         });
@@ -136,7 +142,7 @@ where
             uri: request.uri().clone(),
             metrics: metrics.clone(),
         };
-        let request = arrival::timed(request);
+        let request = arrival::timed(request, limits);
         // A handler that panicked is dropped; state that it shares with others must not depend on
         // its completion.
         let called = catch_unwind(AssertUnwindSafe(|| self.service.call(request)));

@@ -12,7 +12,9 @@
 pub mod authentication;
 pub mod boundary;
 pub mod files;
+pub mod flow;
 pub mod gate;
+pub mod limits;
 pub mod logging;
 pub mod peer;
 pub mod process;

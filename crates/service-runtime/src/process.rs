@@ -27,6 +27,7 @@ use crate::{
     Tasks,
     boundary::{self, is_grpc},
     health::{Health, Statuses},
+    limits::LimitMetrics,
     probes::{self, Checks},
     reflection::reflection,
     server::Listener,
@@ -47,6 +48,7 @@ pub struct Process {
     http: Option<Router>,
     outlets: Vec<Outlet>,
     boundary: boundary::BoundaryMetrics,
+    limits: LimitMetrics,
 }
 
 /// The services of one socket.
@@ -91,6 +93,7 @@ impl Process {
         let mut registry = Registry::default();
         usage::register(&mut registry);
         let boundary = boundary::BoundaryMetrics::new(&mut registry);
+        let limits = LimitMetrics::new(&mut registry);
         Self {
             descriptors,
             names: BTreeSet::new(),
@@ -101,6 +104,7 @@ impl Process {
             http: None,
             outlets: Vec::new(),
             boundary,
+            limits,
         }
     }
 
@@ -180,6 +184,7 @@ impl Process {
             http,
             outlets,
             boundary,
+            limits,
         } = self;
         let stop = tasks.stop();
         if !outlets.is_empty() {
@@ -202,7 +207,8 @@ impl Process {
             let grpc = grpc.route_layer(middleware::from_fn(only_grpc));
             let routes = Routes::from(grpc.fallback_service(http.clone()));
             for listener in listeners {
-                let served = listener.serve(routes.clone(), stop.clone(), boundary.clone());
+                let (stop, boundary) = (stop.clone(), boundary.clone());
+                let served = listener.serve(routes.clone(), stop, boundary, limits.clone());
                 tasks.spawn("server", served);
             }
         }
@@ -210,7 +216,7 @@ impl Process {
             let routes = Routes::from(http.clone());
             tasks.spawn(
                 "HTTP server",
-                listener.serve(routes, stop.clone(), boundary.clone()),
+                listener.serve(routes, stop.clone(), boundary.clone(), limits.clone()),
             );
         }
         tasks.spawn("readiness", async move {

@@ -1,9 +1,12 @@
 //! Listening sockets and the HTTP and gRPC server.
 
 mod connection;
-mod handshakes;
-mod plaintext;
+mod deadline;
+mod incoming;
+mod pace;
+mod refused;
 mod rewound;
+mod serving;
 
 use std::{
     fmt, io,
@@ -14,18 +17,18 @@ use std::{
     sync::Arc,
 };
 
-use futures::stream;
 use podplane_host::{fs, net};
 use tokio_util::sync::CancellationToken;
-use tonic::{service::Routes, transport::Server};
-use tower::layer::layer_fn;
+use tonic::service::Routes;
+use tower::{ServiceBuilder, layer::layer_fn};
 
-use self::{connection::Connection, handshakes::TlsSocket};
+use self::{deadline::DeadlineService, incoming::IncomingConnections, serving::ConnectionServer};
 use crate::{
     authentication::{AuthenticationService, Authenticator, PeerAuthenticator},
     boundary::{AllowedHosts, Boundary, BoundaryMetrics, BoundaryService},
+    flow::{FlowService, RequestFlow},
     gate::{GateService, RequestGate},
-    peer::Peer,
+    limits::{LimitMetrics, ServerLimits},
     recorder::{RecordedService, RequestRecorder},
     tls::ServerTls,
     trace::AdoptContext,
@@ -99,20 +102,10 @@ pub enum ServeError {
         #[source]
         source: io::Error,
     },
-    /// The transport failed while serving.
-    #[error("failed to serve gRPC")]
-    Transport(#[from] tonic::transport::Error),
 }
 
 /// `sun_path` has 108 bytes, one of them the terminating zero.
 pub const MAX_SOCKET_PATH: usize = 107;
-
-/// The most open requests and watches of a connection, as many as the clients of the benchmark use.
-/// tonic has no limit by default.
-const MAX_STREAMS: u32 = 1024;
-/// The most header bytes of an HTTP/2 request, as much as gRPC clients send. HTTP/1 has limits of
-/// its own in hyper.
-const MAX_HEADER_BYTES: u32 = 16 * 1024;
 
 /// A bound socket that is not served yet.
 #[derive(Debug)]
@@ -123,6 +116,8 @@ pub struct Listener {
     authenticator: Arc<dyn Authenticator>,
     tls: Option<ServerTls>,
     recorder: Option<Arc<dyn RequestRecorder>>,
+    limits: ServerLimits,
+    flow: Option<Arc<dyn RequestFlow>>,
     gate: Option<Arc<dyn RequestGate>>,
 }
 
@@ -157,6 +152,8 @@ impl Listener {
             authenticator: Arc::new(PeerAuthenticator::new()),
             tls: None,
             recorder: None,
+            limits: ServerLimits::default().within_open_files(),
+            flow: None,
             gate: None,
         })
     }
@@ -220,6 +217,24 @@ impl Listener {
         Self { recorder, ..self }
     }
 
+    /// Serves within these limits.
+    #[must_use]
+    pub fn limited(self, limits: ServerLimits) -> Self {
+        Self { limits, ..self }
+    }
+
+    /// The limits.
+    pub fn limits(&self) -> ServerLimits {
+        self.limits
+    }
+
+    /// Lets `flow` say when requests are served that are authenticated.
+    #[must_use]
+    pub fn controlled(self, flow: Arc<dyn RequestFlow>) -> Self {
+        let flow = Some(flow);
+        Self { flow, ..self }
+    }
+
     /// Asks `gate` about each request that is authenticated.
     #[must_use]
     pub fn behind(self, gate: Arc<dyn RequestGate>) -> Self {
@@ -255,12 +270,25 @@ impl Listener {
         routes: Routes,
         stop: CancellationToken,
         metrics: BoundaryMetrics,
+        limit_metrics: LimitMetrics,
     ) -> Result<(), ServeError> {
         let served_at = self.client_address();
+        let Self {
+            socket,
+            address,
+            hosts,
+            authenticator,
+            tls,
+            limits,
+            flow,
+            gate,
+            recorder,
+        } = self;
         let boundary = Boundary {
             metrics,
-            hosts: match self.address {
-                Listen::Tcp(_) => Some(self.hosts),
+            limits: limit_metrics.clone(),
+            hosts: match address {
+                Listen::Tcp(_) => Some(hosts),
                 Listen::Unix(_) => None,
             },
         };
@@ -268,7 +296,6 @@ impl Listener {
             service,
             boundary: boundary.clone(),
         };
-        let (authenticator, recorder) = (self.authenticator, self.recorder);
         let recorded = {
             let recorder = recorder.clone();
             move |service| RecordedService {
@@ -281,34 +308,33 @@ impl Listener {
             authenticator: Arc::clone(&authenticator),
             recorder: recorder.clone(),
         };
-        let gate = self.gate;
+        let controlled = move |service| FlowService {
+            service,
+            flow: flow.clone(),
+        };
         let gated = move |service| GateService {
             service,
             gate: gate.clone(),
         };
-        let server = Server::builder()
-            .accept_http1(true)
-            .max_concurrent_streams(MAX_STREAMS)
-            .http2_max_header_list_size(MAX_HEADER_BYTES)
+        let service = ServiceBuilder::new()
+            .layer(layer_fn(DeadlineService))
             .layer(layer_fn(AdoptContext))
             .layer(layer_fn(bounded))
             .layer(layer_fn(authenticated))
             .layer(layer_fn(recorded))
+            .layer(layer_fn(controlled))
             .layer(layer_fn(gated))
-            .add_routes(routes);
+            .service(routes.prepare());
         tracing::info!(address = served_at, "serving");
-        let stop = stop.cancelled_owned();
-        let Some(tls) = self.tls else {
-            let incoming = stream::poll_fn(move |context| {
-                let accepted = self.socket.poll_accept(context);
-                let connection = |(stream, remote)| Connection::plain(stream, Peer::from(remote));
-                accepted.map_ok(connection).map(Some)
-            });
-            return Ok(server.serve_with_incoming_shutdown(incoming, stop).await?);
+        let incoming = IncomingConnections::new(socket, tls, limits, limit_metrics.clone());
+        let server = ConnectionServer {
+            service,
+            limits,
+            metrics: limit_metrics,
+            stop,
         };
-        let mut socket = TlsSocket::new(self.socket, tls);
-        let incoming = stream::poll_fn(move |context| socket.poll_accept(context).map(Some));
-        Ok(server.serve_with_incoming_shutdown(incoming, stop).await?)
+        server.run(incoming).await;
+        Ok(())
     }
 }
 
@@ -338,44 +364,4 @@ async fn bind_unix(path: &Path) -> io::Result<net::Listener> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parses_and_prints_addresses() {
-        for text in ["127.0.0.1:0", "[::1]:7080", "unix:/run/x.sock"] {
-            assert_eq!(text.parse::<Listen>().unwrap().to_string(), text);
-        }
-        for text in ["", "7080", "localhost:1", "unix:", "127.0.0.1:99999"] {
-            assert!(text.parse::<Listen>().is_err(), "{text}");
-        }
-    }
-
-    #[tokio::test]
-    async fn rejects_a_port_in_use() {
-        let first = Listener::bind(&"127.0.0.1:0".parse().unwrap())
-            .await
-            .unwrap();
-        let error = Listener::bind(first.address()).await.unwrap_err();
-        assert!(
-            matches!(error, ServeError::Listen { source, .. } if source.kind() == io::ErrorKind::AddrInUse)
-        );
-    }
-
-    #[tokio::test]
-    async fn replaces_only_dead_sockets() {
-        let dir = tempfile::tempdir().unwrap();
-        let listen = Listen::Unix(dir.path().join("s"));
-        drop(Listener::bind(&listen).await.unwrap());
-        let live = Listener::bind(&listen).await.unwrap();
-        assert!(Listener::bind(&listen).await.is_err());
-        drop(live);
-    }
-
-    #[tokio::test]
-    async fn reports_a_socket_path_that_is_too_long() {
-        let listen = Listen::Unix(PathBuf::from(format!("/tmp/{}", "x".repeat(120))));
-        let error = Listener::bind(&listen).await.unwrap_err();
-        assert!(error.to_string().contains("has 125 bytes"), "{error}");
-    }
-}
+mod tests;

@@ -34,6 +34,8 @@ pub(crate) enum ApiserverRow {
     List,
     /// one writer and 1,000 watchers, and the same beside watchers that never read
     Watch,
+    /// gets and creates of one user, beside 50 clients of another user that list 20,000 pods
+    Flood,
     /// 20,000 nodes, created and given their blocks, with a call for each and in batches
     Nodes,
     /// gets, creates and new connections with TLS and client certificates, and with authorization
@@ -137,7 +139,7 @@ pub(super) fn load(row: &str, quick: bool, dir: &Path) -> Result<Vec<(String, Re
 /// The target of a line. Creates and gets count calls; the number of connections is the number of
 /// callers, at most 64.
 fn promised(line: &str, measured: Result<Pairs>) -> ReportLine {
-    use Goal::{AtLeast, AtMost, Better};
+    use Goal::{AtLeast, AtMost, Better, Within};
     let (creates, gets) = (
         ReportUnit::PerSecond("creates"),
         ReportUnit::PerSecond("gets"),
@@ -184,6 +186,26 @@ fn promised(line: &str, measured: Result<Pairs>) -> ReportLine {
             "the same beside 100 watchers that never read; peer: without them",
             ReportUnit::PerSecond("deliveries"),
             Goal::None,
+        ),
+        "flood-get-p50" => (
+            "get beside a flood of lists, median; peer: without it",
+            ReportUnit::Milliseconds,
+            Within(2.0),
+        ),
+        "flood-get-p99" => (
+            "the same, 99th percentile",
+            ReportUnit::Milliseconds,
+            Within(2.0),
+        ),
+        "flood-create-p50" => (
+            "create beside a flood of lists, median; peer: without it",
+            ReportUnit::Milliseconds,
+            Within(2.0),
+        ),
+        "flood-create-p99" => (
+            "the same, 99th percentile",
+            ReportUnit::Milliseconds,
+            Within(2.0),
         ),
         "nodes-create" => ("20,000 nodes: create, 256 writers", nodes, Goal::None),
         "nodes-assign" => (

@@ -7,7 +7,7 @@ use super::*;
 use crate::{
     cache::{Feeder, KindCache},
     engine::Engine,
-    rest::request::RequestOptions,
+    rest::{request::RequestOptions, resource::ListedItem},
 };
 
 struct EventsFixture {
@@ -111,6 +111,8 @@ async fn serves_every_event_in_both_forms() {
     }
     let selected = list("fieldSelector=regarding.name%3Db");
     let Documents { items, .. } = fixture.view.list(&selected).await.unwrap();
+    let items: Result<Vec<_>, _> = items.into_iter().map(ListedItem::document).collect();
+    let items = items.unwrap();
     assert_eq!(items.len(), 1);
     assert_eq!(items[0]["metadata"]["name"], "b");
     let cells = fixture.view.cells(items[0].clone(), Timestamp::UNIX_EPOCH);

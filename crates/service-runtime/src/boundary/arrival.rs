@@ -18,6 +18,8 @@ use tonic::{
     },
 };
 
+use crate::limits::{LimitMetrics, Slowness};
+
 /// The time in which the body of a request must arrive. Without it, a client that sends a byte now
 /// and then would hold memory and a stream for ever.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -28,10 +30,11 @@ struct TimedBody<B> {
     deadline: Instant,
     /// Created when the body is first waited for; most bodies are there already.
     timer: Option<Pin<Box<Sleep>>>,
+    metrics: LimitMetrics,
 }
 
 /// Adds the deadline to the request's body, unless the client may take any time.
-pub(super) fn timed<B>(request: Request<B>) -> Request<Body>
+pub(super) fn timed<B>(request: Request<B>, metrics: &LimitMetrics) -> Request<Body>
 where
     B: HttpBody<Data = Bytes> + Send + 'static,
     B::Error: Into<StdError>,
@@ -43,6 +46,7 @@ where
                 body: Box::pin(body),
                 deadline: Instant::now() + BODY_TIMEOUT,
                 timer: None,
+                metrics: metrics.clone(),
             })
         }),
     }
@@ -74,6 +78,7 @@ where
             .timer
             .get_or_insert_with(|| Box::pin(sleep_until(deadline)));
         ready!(timer.as_mut().poll(context));
+        self.metrics.cut_off(Slowness::Body);
         let why = format!(
             "the body of the request did not arrive within {} seconds",
             BODY_TIMEOUT.as_secs()
@@ -106,7 +111,10 @@ mod tests {
             Ok::<_, std::io::Error>(Bytes::from_static(b"piece"))
         });
         let body = body::Body::from_stream(pieces);
-        timed(Request::builder().uri(path).body(body).unwrap())
+        timed(
+            Request::builder().uri(path).body(body).unwrap(),
+            &LimitMetrics::default(),
+        )
     }
 
     #[tokio::test(start_paused = true)]

@@ -16,7 +16,7 @@ use tonic::{
 use super::{PANICKED, RequestLine};
 
 /// A body that ends with an error if it panics.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct GuardedBody {
     /// `None` once it has panicked.
     body: Option<Body>,

@@ -6,18 +6,17 @@ use std::{
     task::{Context, Poll},
 };
 
-use podplane_host::net::Stream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// A stream whose first bytes were read and are read again.
 #[derive(Debug)]
-pub(super) struct Rewound {
+pub(super) struct Rewound<S> {
     unread: Vec<u8>,
-    stream: Stream,
+    stream: S,
 }
 
-impl Rewound {
-    pub(super) fn new(stream: Stream, read: &[u8]) -> Self {
+impl<S> Rewound<S> {
+    pub(super) fn new(stream: S, read: &[u8]) -> Self {
         Self {
             unread: read.to_vec(),
             stream,
@@ -30,7 +29,7 @@ impl Rewound {
     }
 }
 
-impl AsyncRead for Rewound {
+impl<S: AsyncRead + Unpin> AsyncRead for Rewound<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -46,7 +45,7 @@ impl AsyncRead for Rewound {
     }
 }
 
-impl AsyncWrite for Rewound {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Rewound<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
