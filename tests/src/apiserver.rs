@@ -43,7 +43,9 @@ impl Apiserver {
 
     async fn run(address: &str, dir: &Path, flags: &[&str]) -> Result<Self> {
         let data = dir.to_str().context("a directory in UTF-8")?;
-        let is_secure = flags.iter().any(|flag| flag.starts_with("--authentication"));
+        let is_secure = flags
+            .iter()
+            .any(|flag| flag.starts_with("--authentication"));
         let open: &[&str] = match is_secure {
             true => &[],
             false => &["--authentication=none"],
