@@ -108,7 +108,25 @@ impl GlobalOptions {
             Some(_) => self.address()?,
             None => self.local_server()?,
         };
-        Ok(server.with_credentials(&self.credentials)?)
+        Ok(server.with_credentials(&self.own_credentials())?)
+    }
+
+    /// The credentials of the flags. If they only say whom to trust, and a node that joined a
+    /// cluster elsewhere runs in the data directory: with that node's certificate.
+    fn own_credentials(&self) -> CredentialFlags {
+        let flags = &self.credentials;
+        let is_nobody = flags.client_certificate.is_none() && flags.token_file.is_none();
+        let node = (is_nobody && flags.certificate_authority.is_some())
+            .then(|| DataDir::new(&self.data_dir).and_then(|dir| dir.running()));
+        let node = node.and_then(Result::ok).flatten();
+        match node.and_then(|node| node.client_certificate) {
+            None => flags.clone(),
+            Some(pair) => CredentialFlags {
+                client_certificate: Some(pair.clone()),
+                client_key: Some(pair),
+                ..flags.clone()
+            },
+        }
     }
 
     /// The API server of the data directory by its socket, where this user needs no credentials; by

@@ -18,6 +18,7 @@ pub(crate) fn enter_cluster(dir: &DataDir) -> anyhow::Result<()> {
         pid,
         kernel,
         reason,
+        ..
     } = running;
     anyhow::ensure!(
         kernel,

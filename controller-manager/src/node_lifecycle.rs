@@ -18,6 +18,7 @@ use podplane_api::{
     coordination::Lease,
     core::{Node, Pod},
     meta::{MicroTime, Time},
+    node::leaving,
 };
 use podplane_client::{
     ApiError, Cache, CacheChange, Client, DeleteParams, EventRecorder, WorkQueue, events::EventType,
@@ -172,6 +173,9 @@ impl NodeLifecycle {
             self.last_heartbeats().remove(name);
             return Ok(None);
         };
+        if leaving(&node).is_some() {
+            return delete_left(client, &node).await.map(|()| None);
+        }
         let lease = self.leases.get(&ObjectKey::new(LEASES, name));
         let Some(mut silent) = self.silence(&node, lease.as_deref()) else {
             return Ok(None);
@@ -273,6 +277,23 @@ impl NodeLifecycle {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Deletes a node that has left the cluster by its own word, unless it has come back since the
+/// cache knows it: the kubelet of its next instance removes the annotation.
+async fn delete_left(client: &Client, node: &Node) -> Result<(), ApiError> {
+    let params = DeleteParams {
+        uid: Some(node.uid().to_owned()),
+        resource_version: Some(node.resource_version().to_owned()),
+        ..DeleteParams::default()
+    };
+    unless_gone(client.all::<Node>().delete(node.name(), &params).await)?;
+    tracing::info!(
+        node = node.name(),
+        uid = node.uid(),
+        "deleted a node that left"
+    );
+    Ok(())
 }
 
 fn name<K: podplane_api::Object>(change: &CacheChange<K>) -> String {

@@ -4,7 +4,8 @@ use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use jiff::Timestamp;
 use podplane_pki::{
-    CertificateFile, CertificateInfo, CertificateOwner, PkiDir, Renewal, ServerName, Usage, owner,
+    CertificateFile, CertificateInfo, CertificateOwner, PkiDir, Recipient, Renewal, ServerName,
+    Usage, owner,
 };
 
 use super::duration;
@@ -29,9 +30,17 @@ enum CertsCommand {
     ///
     /// Certificates that exist are kept, unless they expire soon or have other names.
     #[command(
-        after_help = "Examples:\n  podplane certs init --dir pki --san apiserver.example.com,10.0.0.1"
+        after_help = "Examples:\n  podplane certs init --dir pki --san apiserver.example.com,10.0.0.1\n  podplane certs init --dir pki --deliver scheduler=/out/scheduler --deliver nodes=/out/nodes"
     )]
     Init {
+        /// Copy what a process needs, and nothing else, into a directory of its own:
+        /// RECIPIENT=DIR; repeatable
+        ///
+        /// RECIPIENT is apiserver, scheduler, controller-manager, ipam-controller, kubelets,
+        /// route-agent, admin, or nodes, which get a token to join with. Files that are right
+        /// stay as they are.
+        #[arg(long, value_name = "RECIPIENT=DIR", value_parser = delivery)]
+        deliver: Vec<(Recipient, PathBuf)>,
         #[command(flatten)]
         dir: DirArgs,
         #[command(flatten)]
@@ -108,6 +117,13 @@ fn lifetime(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// A recipient and its directory.
+fn delivery(text: &str) -> Result<(Recipient, PathBuf), String> {
+    let parts = text.split_once('=').filter(|(_, dir)| !dir.is_empty());
+    let (recipient, dir) = parts.ok_or("want RECIPIENT=DIR, such as scheduler=/out/scheduler")?;
+    Ok((recipient.parse()?, dir.into()))
+}
+
 /// An owner; the name of a node is checked.
 fn owner_named(text: &str) -> Result<CertificateOwner, String> {
     let owner: CertificateOwner = text.parse()?;
@@ -122,13 +138,22 @@ pub(crate) fn run(args: CertsArgs) -> anyhow::Result<ExitCode> {
     let now = Timestamp::now();
     let opened = |dir: DirArgs| PkiDir::existing(&dir.dir, now).map_err(|error| hint(error, &dir));
     match args.action {
-        CertsCommand::Init { dir, terms } => {
+        CertsCommand::Init {
+            deliver,
+            dir,
+            terms,
+        } => {
             let dir = PkiDir::open(&dir.dir, owner::AUTHORITY, now)?;
             let owners = [CertificateOwner::Apiserver, CertificateOwner::Admin];
             for owner in owners.iter().chain(&CertificateOwner::PROCESSES) {
                 let name = owner.to_string();
                 let renewal = dir.ensure(&name, &owner.terms(&terms.san, terms.lifetime), now)?;
                 report(&dir, &name, renewal)?;
+            }
+            for (recipient, to) in deliver {
+                for name in dir.deliver(&recipient, &to, terms.lifetime, now)? {
+                    output::line(format_args!("delivered {}", to.join(name).display()))?;
+                }
             }
         }
         CertsCommand::Issue { owners, dir, terms } => {
@@ -184,7 +209,9 @@ fn show(dir: &PkiDir) -> anyhow::Result<()> {
     };
     let row = |CertificateFile { name, info }| -> Vec<String> {
         match info {
-            Ok(CertificateInfo { terms, not_after }) => {
+            Ok(CertificateInfo {
+                terms, not_after, ..
+            }) => {
                 let names: Vec<_> = terms.names.iter().map(ToString::to_string).collect();
                 let usage = match terms.usage {
                     Usage::Client => "client",
@@ -290,6 +317,93 @@ mod tests {
             error.contains("scheduler.pem: it has no certificate"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn delivers_to_each_what_it_needs() {
+        let temporary = tempfile::tempdir().unwrap();
+        let (dir, out) = (temporary.path().join("pki"), temporary.path().join("out"));
+        let line = ["apiserver", "scheduler", "controller-manager", "nodes"]
+            .map(|name| format!(" --deliver {name}={}", out.join(name).display()))
+            .concat();
+        let init = format!("init --san apiserver{line}");
+        certs(&dir, &init).unwrap();
+        let read = |name: &str| fs::read_to_string(out.join(name)).unwrap();
+        let stamps = || {
+            let files = fs::read_dir(&out).unwrap().flat_map(|entry| {
+                let (name, path) = {
+                    let entry = entry.unwrap();
+                    (entry.file_name().into_string().unwrap(), entry.path())
+                };
+                let mode = fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+                assert_eq!(mode, 0o700, "{name}");
+                fs::read_dir(path).unwrap().map(move |file| {
+                    let file = file.unwrap();
+                    let metadata = file.metadata().unwrap();
+                    let own = file.file_name().into_string().unwrap();
+                    let mode = metadata.permissions().mode() & 0o777;
+                    assert_eq!(mode, if own == "ca.crt" { 0o644 } else { 0o600 }, "{own}");
+                    (format!("{name}/{own}"), metadata.modified().unwrap())
+                })
+            });
+            files.collect::<std::collections::BTreeMap<_, _>>()
+        };
+        let first = stamps();
+        let names: Vec<_> = first.keys().map(String::as_str).collect();
+        assert_eq!(
+            names,
+            [
+                "apiserver/apiserver.pem",
+                "apiserver/ca.crt",
+                "apiserver/tokens.csv",
+                "controller-manager/ca.crt",
+                "controller-manager/ca.key",
+                "controller-manager/controller-manager.pem",
+                "controller-manager/serving-controller-manager.pem",
+                "nodes/bootstrap-token",
+                "nodes/ca.crt",
+                "nodes/serving-node.pem",
+                "scheduler/ca.crt",
+                "scheduler/scheduler.pem",
+                "scheduler/serving-scheduler.pem",
+            ]
+        );
+        let token = read("nodes/bootstrap-token");
+        let token = token.trim();
+        assert_eq!(token.len(), 64);
+        assert_eq!(
+            read("apiserver/tokens.csv"),
+            format!("{token},system:bootstrap:podplane,,system:bootstrappers\n")
+        );
+        let names = |name: &str| {
+            CertificateInfo::from_pem(name, &read(name))
+                .unwrap()
+                .terms
+                .names
+        };
+        let named = |name: &str| name.parse::<ServerName>().unwrap();
+        let scheduler = names("scheduler/serving-scheduler.pem");
+        assert!(scheduler.contains(&named("scheduler")), "{scheduler:?}");
+        assert!(!scheduler.contains(&named("apiserver")), "{scheduler:?}");
+        assert!(names("nodes/serving-node.pem").contains(&named("node")));
+
+        // Once more: nothing changes; and after a renewal, what was renewed.
+        certs(&dir, &init).unwrap();
+        assert_eq!(stamps(), first);
+        certs(&dir, "issue scheduler").unwrap();
+        certs(&dir, &init).unwrap();
+        let changed: Vec<_> = stamps()
+            .into_iter()
+            .filter(|(name, at)| first[name] != *at)
+            .collect();
+        assert!(
+            matches!(&*changed, [(name, _)] if name == "scheduler/scheduler.pem"),
+            "{changed:?}"
+        );
+        for wrong in ["scheduler", "scheduler=", "nobody=/a", "node/n1=/a"] {
+            let error = certs(&dir, &format!("init --deliver {wrong}")).unwrap_err();
+            assert!(error.is::<clap::Error>(), "{wrong}: {error}");
+        }
     }
 
     #[test]

@@ -102,7 +102,7 @@ enum NodeCommand {
     },
     Forget(forget::ForgetArgs),
     ResetBridge(reset_bridge::ResetBridgeArgs),
-    Run(node_run::NodeRunArgs),
+    Run(Box<node_run::NodeRunArgs>),
 }
 
 /// A request to the supervisor.
@@ -117,7 +117,7 @@ enum SupervisorRequest {
 pub(crate) fn run(args: NodeArgs, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     let dir = DataDir::new(&global.data_dir)?;
     let (names, request) = match args.change {
-        NodeCommand::Run(args) => return node_run::run(args, &dir, global),
+        NodeCommand::Run(args) => return node_run::run(*args, &dir, global),
         NodeCommand::Forget(args) => return forget::run(&args, global),
         NodeCommand::ResetBridge(args) => return reset_bridge::run(&args, &dir),
         NodeCommand::Add {

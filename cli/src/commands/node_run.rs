@@ -18,6 +18,7 @@ use podplane_service_runtime::{
     boundary::AllowedHosts,
     logging::{self, LogConfig},
     server::Listen,
+    serving::ServingFlags,
     trace::TraceConfig,
 };
 
@@ -31,7 +32,7 @@ use crate::{global::GlobalOptions, services::OwnServices};
 /// its data directory, as after a power cycle.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  podplane node run --server 10.0.0.1:7080 --network ledger\n  podplane node run edge-1 --server 10.0.0.1:7080 --leave-on-terminate"
+    after_help = "Examples:\n  podplane node run --server 10.0.0.1:7080 --network ledger\n  podplane node run edge-1 --server 10.0.0.1:7080 --leave-on-terminate\n  podplane node run edge-1 --server https://10.0.0.1:7080 --certificate-authority ca.crt --bootstrap-token-file token"
 )]
 pub(crate) struct NodeRunArgs {
     /// Use this node name [default: the host's name]
@@ -104,6 +105,38 @@ pub(crate) struct NodeRunArgs {
     #[command(flatten)]
     allowed_hosts: AllowedHosts,
 
+    /// The clients of the ports of both processes, and their TLS.
+    #[command(flatten)]
+    serving: ServingFlags,
+
+    /// Join with the bearer token in this file: the node makes a key, requests a client certificate
+    /// with the token, waits until it is approved and signed, and renews it before it expires
+    ///
+    /// Key and certificate are in pki/node-NAME.pem in --data-dir. A certificate that is there and
+    /// valid is used without the token. Needs an https:// address and --certificate-authority.
+    #[arg(long, env = "PODPLANE_BOOTSTRAP_TOKEN_FILE", value_name = "FILE")]
+    bootstrap_token_file: Option<PathBuf>,
+
+    /// Read the other nodes, for the routes to them in kernel mode, with this client certificate
+    /// (PEM): a node's own certificate is not enough for that
+    #[arg(
+        long,
+        env = "PODPLANE_ROUTE_AGENT_CLIENT_CERTIFICATE",
+        value_name = "FILE",
+        requires = "route_agent_client_key"
+    )]
+    route_agent_client_certificate: Option<PathBuf>,
+
+    /// Use the private key in this file (PEM), which may be the file of
+    /// --route-agent-client-certificate
+    #[arg(
+        long,
+        env = "PODPLANE_ROUTE_AGENT_CLIENT_KEY",
+        value_name = "FILE",
+        requires = "route_agent_client_certificate"
+    )]
+    route_agent_client_key: Option<PathBuf>,
+
     /// On termination, remove all sandboxes and delete the Node object; for nodes that do not
     /// return under their name
     #[arg(long, env = "PODPLANE_LEAVE_ON_TERMINATE")]
@@ -134,6 +167,10 @@ pub(crate) fn run(
         cni_bin_dir,
         listen,
         allowed_hosts,
+        serving,
+        bootstrap_token_file,
+        route_agent_client_certificate,
+        route_agent_client_key,
         leave_on_terminate,
         log,
         trace: TraceConfig {
@@ -142,6 +179,10 @@ pub(crate) fn run(
         },
     } = args;
     logging::init(&log)?;
+    anyhow::ensure!(
+        serving.local_socket.is_none(),
+        "--local-socket is what `node run` itself decides: the kubelet's is in --data-dir"
+    );
     let mut extra_config = ExtraConfig::default();
     extra_config.set("cri", "cni-template", name_of(&cni_template));
     let node = LoneNode {
@@ -150,8 +191,11 @@ pub(crate) fn run(
         ips: node_ips,
         server: global.server()?,
         credentials: global.credentials().clone(),
+        bootstrap_token_file,
+        route_agent: route_agent_client_certificate.zip(route_agent_client_key),
         listen,
         allowed_hosts,
+        serving,
         settings: Settings {
             node_network_backend,
             ip_policy,

@@ -5,10 +5,21 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::names;
+use crate::{core::Node, names};
 
 /// The namespace of nodes' leases.
 pub const LEASE_NAMESPACE: &str = "kube-node-lease";
+
+/// The annotation by which a node says that it has left for good (ADR 0052): the time at which it
+/// did. A node may not delete its own Node; the controller-manager does it for nodes that say so.
+pub const LEAVING: &str = "podplane.io/leaving";
+
+/// The time at which the node left for good, as it wrote it; `None` while it is a member.
+#[must_use]
+pub fn leaving(node: &Node) -> Option<&str> {
+    let annotations = node.metadata.annotations.as_ref()?;
+    annotations.get(LEAVING).map(String::as_str)
+}
 
 /// The message for a kernel that cannot make the devices of [`NetworkBackend::Vxlan`].
 pub const NO_VXLAN: &str = "the kernel has no vxlan devices: load its module (`modprobe vxlan`; CONFIG_VXLAN) or take \

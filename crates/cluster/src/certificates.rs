@@ -63,6 +63,11 @@ impl ClusterCertificates {
         fs::exists(self.authority())
     }
 
+    /// The key of the authority, which whoever signs certificates needs.
+    pub(crate) fn authority_key(&self) -> PathBuf {
+        self.0.join("ca.key")
+    }
+
     /// The files of the administrator.
     pub fn administrator(&self) -> AccessFiles {
         AccessFiles::of_administrator(&self.0)

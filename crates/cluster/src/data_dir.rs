@@ -52,7 +52,8 @@ const REMOVAL_LOOK: Duration = Duration::from_millis(500);
 /// NAME.sock           each process, for clients of this machine without a certificate
 /// *.address           where services listen
 /// kubeconfig          the same for kubectl
-/// pki/                the authority and the certificates of processes and nodes
+/// pki/                the authority and the certificates of processes and nodes; that of a node
+///                     which joined a cluster elsewhere
 /// store/ logs/ nodes/
 /// run/                a tmpfs in the supervisor's mount namespace: network namespaces
 /// ```
@@ -96,6 +97,9 @@ pub struct SupervisorRecord {
     pub kernel: bool,
     /// The reason for the mode.
     pub reason: String,
+    /// The client certificate, with its key, of a node that joined a cluster elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_certificate: Option<PathBuf>,
 }
 
 impl DataDir {

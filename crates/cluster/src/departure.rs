@@ -7,9 +7,12 @@ use backon::{ExponentialBuilder, Retryable as _};
 use podplane_api::{
     coordination::Lease,
     core::Node,
-    node::{LEASE_NAMESPACE, NodeName},
+    jiff::Timestamp,
+    node::{LEASE_NAMESPACE, LEAVING, NodeName},
 };
-use podplane_client::{ApiError, Client, DeleteParams, Endpoint, endpoint};
+use podplane_client::{
+    ApiError, Client, DeleteParams, Endpoint, PatchParams, PatchType, Reason, endpoint,
+};
 use podplane_host::{clock, fs};
 use podplane_proto::{
     cri::{
@@ -18,6 +21,7 @@ use podplane_proto::{
     },
     ipam::{Block, BlockUpdate, HoldChange, block_update, hold_change::Action},
 };
+use serde_json::json;
 
 use crate::{data_dir::DataDir, services::ServiceCatalog};
 
@@ -83,9 +87,9 @@ pub async fn forget(
             .with_max_delay(Duration::from_secs(1))
             .with_max_times(14)
     };
-    let delete = || async { delete(&client, name).await };
-    let deleted = delete.retry(waits()).when(ApiError::is_unavailable).await;
-    deleted.with_context(|| format!("failed to delete node {name}"))?;
+    let remove = || async { remove(&client, name).await };
+    let removed = remove.retry(waits()).when(ApiError::is_unavailable).await;
+    removed.with_context(|| format!("failed to delete node {name}"))?;
     if sandboxes == Sandboxes::Left {
         tracing::warn!(
             node = name,
@@ -106,15 +110,35 @@ pub async fn forget(
     }
 }
 
-/// Deletes the node's object, and its lease, so that another instance of the node need not wait for
+/// Removes the node's object, and its lease, so that another instance of the node need not wait for
 /// the lease to expire.
-async fn delete(client: &Client, name: &str) -> Result<(), ApiError> {
+async fn remove(client: &Client, name: &str) -> Result<(), ApiError> {
     let params = DeleteParams::default();
-    let node = client.all::<Node>().delete(name, &params).await;
-    node.map(drop).or_else(ok_if_gone)?;
+    let nodes = client.all::<Node>();
+    match nodes.delete(name, &params).await {
+        // A node by its own certificate: the controller-manager deletes it.
+        Err(error) if error.reason == Reason::Forbidden => {
+            let marked = nodes
+                .patch(name, &mark_of_leaving(clock::timestamp()))
+                .await;
+            marked.map(drop).or_else(ok_if_gone)?;
+        }
+        deleted => deleted.map(drop).or_else(ok_if_gone)?,
+    }
     let leases = client.namespaced::<Lease>(LEASE_NAMESPACE);
     let lease = leases.delete(name, &params).await;
     lease.map(drop).or_else(ok_if_gone)
+}
+
+/// The patch by which a node says that it has left for good.
+fn mark_of_leaving(now: Timestamp) -> PatchParams {
+    let annotations = json!({ LEAVING: now.to_string() });
+    PatchParams {
+        patch_type: PatchType::Merge,
+        patch: json!({"metadata": {"annotations": annotations}}).to_string(),
+        field_manager: String::new(),
+        force: false,
+    }
 }
 
 /// Ends the hold of all blocks of nodes of that name: as its instance, if
@@ -124,7 +148,7 @@ async fn end_holds(
     name: &str,
     end_hold: &impl Fn(&str) -> Option<HoldChange>,
 ) -> Result<(), ApiError> {
-    let listed = client.blocks().list().await?;
+    let listed = client.blocks().list_of(name).await?;
     let is_held = |block: &Block| block.node_name == name && block.hold.is_some();
     for block in listed.blocks.into_iter().filter(is_held) {
         let forget = || HoldChange {

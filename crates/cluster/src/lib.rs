@@ -35,6 +35,7 @@ pub mod limits;
 pub mod lone_node;
 mod mode;
 pub mod namespaces;
+mod node_certificate;
 pub mod processes;
 mod service;
 pub mod services;

@@ -4,7 +4,7 @@
 //! reset-bridge` work with it. Unlike `up` it creates no namespaces: the namespace in which it is
 //! started is the node's.
 
-use std::{net::IpAddr, path::PathBuf};
+use std::{future, net::IpAddr, path::PathBuf};
 
 use anyhow::Context as _;
 use podplane_api::node::NodeName;
@@ -14,7 +14,9 @@ use podplane_host::{
     net, task,
 };
 use podplane_netlink::{netns, sysctl};
-use podplane_service_runtime::{boundary::AllowedHosts, server::Listen, shutdown};
+use podplane_service_runtime::{
+    boundary::AllowedHosts, server::Listen, serving::ServingFlags, shutdown,
+};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -22,6 +24,7 @@ use crate::{
     data_dir::{DataDir, SupervisorRecord},
     departure::{self, Sandboxes},
     fabric,
+    node_certificate::NodeCertificate,
     processes::{self, CommandLines, ServedNodes},
     service::{ListenAddress, STDERR, Service},
     services::ServiceCatalog,
@@ -39,10 +42,17 @@ pub struct LoneNode {
     pub server: Endpoint,
     /// The credentials for the server, which both processes use.
     pub credentials: CredentialFlags,
+    /// The file with the token by which the node requests a certificate for itself, if it is given
+    /// none.
+    pub bootstrap_token_file: Option<PathBuf>,
+    /// The certificate and key with which the other nodes are read, for the routes to them.
+    pub route_agent: Option<(PathBuf, PathBuf)>,
     /// The kubelet's listening address.
     pub listen: Listen,
     /// The host names that requests to the kubelet may use.
     pub allowed_hosts: AllowedHosts,
+    /// The clients of the ports of both processes, and their TLS.
+    pub serving: ServingFlags,
     pub settings: Settings,
     pub farewell: Farewell,
     pub services: &'static dyn ServiceCatalog,
@@ -55,6 +65,17 @@ pub enum Farewell {
     Stay,
     /// It is deleted, with its pods.
     Leave,
+}
+
+impl LoneNode {
+    /// The certificate that the node requests itself; `None` if it is given its credentials.
+    fn certificate(&self, dir: &DataDir) -> anyhow::Result<Option<NodeCertificate>> {
+        let token = self.bootstrap_token_file.clone();
+        let certificate = token.map(|token| {
+            NodeCertificate::new(&self.name, dir, &self.server, &self.credentials, token)
+        });
+        certificate.transpose()
+    }
 }
 
 /// The name of this host, if it is valid for a node.
@@ -109,11 +130,26 @@ async fn live(
         task::spawn(&mut keepers, keeper);
         service
     };
-    let [cri, kubelet] = specs(node, dir, netns)?.map(&mut run);
+    let certificate = node.certificate(dir)?;
+    let credentials = match &certificate {
+        Some(certificate) => certificate.credentials(),
+        None => node.credentials.clone(),
+    };
+    let specs = specs(node, dir, netns, &credentials)?;
+    let renew_at = match &certificate {
+        None => None,
+        // Cancelling the wait loses nothing: the next start goes on with the same request.
+        Some(certificate) => tokio::select! {
+            obtained = certificate.obtain() => Some(obtained?),
+            _ = &mut signal => return Ok(()),
+        },
+    };
+    let [cri, kubelet] = specs.map(&mut run);
     dir.write_running(&SupervisorRecord {
         pid: rustix::process::getpid().as_raw_nonzero().get(),
         kernel: node.kernel,
         reason: "as --network says".into(),
+        client_certificate: certificate.as_ref().map(NodeCertificate::path),
     })?;
     let listening = async {
         cri.listening().await?;
@@ -126,6 +162,12 @@ async fn live(
     };
     if let Ok(Some(address)) = &began {
         tracing::info!(node = node.name.as_str(), kubelet = address, "serving");
+        let renewal = async {
+            match certificate.as_ref().zip(renew_at) {
+                Some((certificate, renew_at)) => certificate.keep(renew_at).await,
+                None => future::pending().await,
+            }
+        };
         // As above.
         tokio::select! {
             signal = signal => {
@@ -134,13 +176,14 @@ async fn live(
             () = dir.gone(lock) => {
                 tracing::error!(dir = %dir.path().display(), "the data directory was removed; stopping");
             }
+            () = renewal => {}
         }
     }
     // The kubelet first: it would make the sandboxes again.
     kubelet.stop();
     kubelet.stopped().await;
     if node.farewell == Farewell::Leave && began.is_ok() {
-        leave(node, dir).await;
+        leave(node, dir, &credentials).await;
     }
     cri.stop();
     while keepers.join_next().await.is_some() {}
@@ -156,7 +199,7 @@ async fn live(
 
 /// Removes the node from the cluster. Failures are logged: whoever stops a node cannot wait for a
 /// server that is gone.
-async fn leave(node: &LoneNode, dir: &DataDir) {
+async fn leave(node: &LoneNode, dir: &DataDir, credentials: &CredentialFlags) {
     let name = node.name.as_str();
     let endpoint = processes::cri_endpoint(dir, None, name);
     let sandboxes = match departure::remove_sandboxes(&endpoint).await {
@@ -166,7 +209,7 @@ async fn leave(node: &LoneNode, dir: &DataDir) {
             Sandboxes::Left
         }
     };
-    let server = match node.server.clone().with_credentials(&node.credentials) {
+    let server = match node.server.clone().with_credentials(credentials) {
         Ok(server) => server,
         Err(error) => {
             tracing::warn!(%error, "Node object is left behind");
@@ -184,6 +227,7 @@ fn specs(
     node: &LoneNode,
     dir: &DataDir,
     netns: Option<PathBuf>,
+    credentials: &CredentialFlags,
 ) -> anyhow::Result<[crate::service::ServiceSpec; 2]> {
     let own = dir.nodes().join(node.name.as_str());
     fs::create_dir_all(&own).with_context(|| format!("failed to make {}", own.display()))?;
@@ -212,6 +256,17 @@ fn specs(
         let ips = ips.iter().map(|ip| format!("--node-ip={ip}").into());
         kubelet.args.extend(ips);
     }
+    if let Some((certificate, key)) = node.route_agent.as_ref().filter(|_| node.kernel) {
+        for (flag, file) in [
+            ("--route-agent-client-certificate", certificate),
+            ("--route-agent-client-key", key),
+        ] {
+            kubelet.args.extend([flag.into(), file.into()]);
+        }
+    }
+    for spec in [&mut cri, &mut kubelet] {
+        spec.args.extend(node.serving.arguments());
+    }
     let hosts = node.allowed_hosts.names.iter();
     let hosts = hosts.map(|name| format!("--allowed-hosts={name}").into());
     kubelet.args.extend(hosts);
@@ -220,7 +275,7 @@ fn specs(
         file: dir.address_file("kubelet"),
     };
     for spec in [&mut cri, &mut kubelet] {
-        spec.args.extend(node.credentials.arguments());
+        spec.args.extend(credentials.arguments());
         spec.log = STDERR.into();
     }
     Ok([cri, kubelet])

@@ -1,6 +1,10 @@
 //! The command lines of the cluster's services.
 
-use std::{ffi::OsString, net::IpAddr, path::Path};
+use std::{
+    ffi::OsString,
+    net::IpAddr,
+    path::{Path, PathBuf},
+};
 
 use podplane_api::node::NetworkBackend;
 use podplane_ipam::AllocatorType;
@@ -235,9 +239,21 @@ impl CommandLines<'_> {
     fn controller_manager(&self, replica: Replica) -> ServiceSpec {
         let service = "controller-manager";
         let name = replica.of(service);
+        // It answers nodes that join from elsewhere.
+        let signing = |file: fn(&ClusterCertificates) -> PathBuf| {
+            self.certificates.map(|all| file(all).into_os_string())
+        };
         let flags = [
             ("--server", some(self.server(&name))),
             ("--leader-elect-identity", some(replica.identity())),
+            (
+                "--cluster-signing-cert-file",
+                signing(ClusterCertificates::authority),
+            ),
+            (
+                "--cluster-signing-key-file",
+                signing(ClusterCertificates::authority_key),
+            ),
         ];
         let mut args = args(service, flags);
         args.extend(self.own_credentials(service));

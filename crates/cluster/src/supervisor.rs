@@ -153,6 +153,7 @@ fn supervise(order: SuperviseOrder, services: &'static dyn ServiceCatalog) -> an
     let mode = Mode::choose(&record.settings, kernel_nodes, needs, &dir.run())?;
     progress(format!("network {}: {}", mode.name(), mode.reason()));
     let running = SupervisorRecord {
+        client_certificate: None,
         pid: rustix::process::getpid().as_raw_nonzero().get(),
         kernel: mode.is_kernel(),
         reason: mode.reason().into(),

@@ -185,12 +185,13 @@ fn invalid(what: &str, error: &rcgen::Error) -> PkiError {
     }
 }
 
-fn new_key() -> Result<KeyPair, PkiError> {
+pub(crate) fn new_key() -> Result<KeyPair, PkiError> {
     KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)
         .map_err(|error| PkiError::Generate("a key", error))
 }
 
-fn params(subject: &Subject, now: Timestamp, lifetime: Duration) -> CertificateParams {
+/// The content of a certificate, or of a request for one, as far as the subject goes.
+pub(crate) fn params_of(subject: &Subject) -> CertificateParams {
     let mut name = DistinguishedName::new();
     if !subject.group.is_empty() {
         name.push(DnType::OrganizationName, subject.group.as_str());
@@ -198,6 +199,11 @@ fn params(subject: &Subject, now: Timestamp, lifetime: Duration) -> CertificateP
     name.push(DnType::CommonName, subject.user.as_str());
     let mut params = CertificateParams::default();
     params.distinguished_name = name;
+    params
+}
+
+fn params(subject: &Subject, now: Timestamp, lifetime: Duration) -> CertificateParams {
+    let mut params = params_of(subject);
     params.not_before = date(now) - BACKDATING;
     params.not_after = date(now) + lifetime;
     params.serial_number = Some(SerialNumber::from_slice(random::uuid().as_bytes()));

@@ -2,7 +2,7 @@
 
 use std::{
     io::Write as _,
-    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
 
@@ -19,11 +19,11 @@ use crate::{
 };
 
 /// The authority's certificate, for everyone.
-const CA_CERTIFICATE: &str = "ca.crt";
+pub(crate) const CA_CERTIFICATE: &str = "ca.crt";
 /// The authority's key, for the issuer alone.
-const CA_KEY: &str = "ca.key";
-const KEY_MODE: u32 = 0o600;
-const PUBLIC_MODE: u32 = 0o644;
+pub(crate) const CA_KEY: &str = "ca.key";
+pub(crate) const KEY_MODE: u32 = 0o600;
+pub(crate) const PUBLIC_MODE: u32 = 0o644;
 
 /// A directory with an authority, `ca.crt` and `ca.key`, and a file `NAME.pem` for each
 /// certificate: the key and the certificate in one file, so that no reader gets one of each
@@ -52,9 +52,7 @@ impl PkiDir {
     /// [`PkiError`]; also if one of the authority's two files is missing, or if others than the
     /// owner may read the key.
     pub fn open(path: &Path, authority: &str, now: Timestamp) -> Result<Self, PkiError> {
-        let mut builder = fs::DirBuilder::new();
-        std::os::unix::fs::DirBuilderExt::mode(builder.recursive(true), 0o700);
-        fs::create_dir_with(&builder, path).map_err(io("make", path))?;
+        make_private_dir(path)?;
         let (certificate, key) = (path.join(CA_CERTIFICATE), path.join(CA_KEY));
         let authority = match (read(&certificate)?, read_key(&key)?) {
             (Some(certificate), Some(key)) => Authority::from_pem(&certificate, &key)?,
@@ -222,8 +220,15 @@ pub(crate) fn io<'a>(
     }
 }
 
+/// Makes a directory for its owner alone, if there is none.
+pub(crate) fn make_private_dir(path: &Path) -> Result<(), PkiError> {
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true).mode(0o700);
+    fs::create_dir_with(&builder, path).map_err(io("make", path))
+}
+
 /// The text of a file, `None` if there is none.
-fn read(path: &Path) -> Result<Option<String>, PkiError> {
+pub(crate) fn read(path: &Path) -> Result<Option<String>, PkiError> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
@@ -232,7 +237,7 @@ fn read(path: &Path) -> Result<Option<String>, PkiError> {
 }
 
 /// The same of a file with a key, which nobody but the owner may read.
-fn read_key(path: &Path) -> Result<Option<String>, PkiError> {
+pub(crate) fn read_key(path: &Path) -> Result<Option<String>, PkiError> {
     let Some(text) = read(path)? else {
         return Ok(None);
     };

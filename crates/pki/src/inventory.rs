@@ -19,6 +19,8 @@ use crate::{
 pub struct CertificateInfo {
     /// The terms on which it could be issued again.
     pub terms: CertificateTerms,
+    /// Its beginning, which is some minutes before it was issued.
+    pub not_before: Timestamp,
     /// Its end.
     pub not_after: Timestamp,
 }
@@ -67,6 +69,8 @@ impl CertificateInfo {
         let names = server_names(&der);
         let names = names.ok_or_else(|| invalid("its names cannot be read".to_owned()))?;
         let begin = certificate.validity().not_before.timestamp();
+        let not_before =
+            Timestamp::from_second(begin).map_err(|error| invalid(error.to_string()))?;
         let seconds = peer.not_after.as_second().saturating_sub(begin);
         let lifetime = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
         Ok(Self {
@@ -76,6 +80,7 @@ impl CertificateInfo {
                 names,
                 lifetime: lifetime.saturating_sub(BACKDATING),
             },
+            not_before,
             not_after: peer.not_after,
         })
     }

@@ -3,7 +3,8 @@
 //! An [`Authority`] issues P-256 certificates for a [`Subject`]: as in Kubernetes the common name
 //! is the user, and each organization a group. A certificate is for clients or for servers and
 //! never for both, so that no process can pose as the API server with its own client certificate.
-//! [`PkiDir`] keeps authority and certificates in a directory, and renews what expires soon.
+//! [`PkiDir`] keeps authority and certificates in a directory, and renews what expires soon;
+//! [`RequestedCertificate`] is that of a client whose authority is elsewhere.
 //! [`verify::Trust`] tells whose certificate a peer has shown. [`ReloadedFiles`] reads files again
 //! when they change, and [`tls`] has what both sides of a TLS connection need.
 //!
@@ -12,23 +13,27 @@
 #![forbid(unsafe_code)]
 
 mod authority;
+mod delivery;
 mod dir;
 mod inventory;
 pub mod kubeconfig;
 pub mod owner;
 mod reload;
 mod request;
+mod requested;
 mod subject;
 pub mod tls;
 pub mod verify;
 
 pub use self::{
     authority::{Authority, CertificateTerms, Credentials},
+    delivery::Recipient,
     dir::{PkiDir, Renewal},
     inventory::{CertificateFile, CertificateInfo},
     owner::CertificateOwner,
     reload::ReloadedFiles,
     request::{CertificateRequest, RequestedName, RequestedUsage, certificate_end},
+    requested::{KeyRequest, RequestedCertificate, RequestedState},
     subject::{ServerName, Subject, Usage},
 };
 

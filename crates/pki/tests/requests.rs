@@ -3,10 +3,13 @@
 #![expect(clippy::disallowed_methods, reason = "a test")]
 #![expect(clippy::unwrap_used, reason = "a test")]
 
-use std::{fs, path::Path, process::Command, time::Duration};
+use std::{fs, os::unix::fs::MetadataExt as _, path::Path, process::Command, time::Duration};
 
-use jiff::Timestamp;
-use podplane_pki::{Authority, CertificateRequest, RequestedName, RequestedUsage, certificate_end};
+use jiff::{SignedDuration, Timestamp};
+use podplane_pki::{
+    Authority, CertificateRequest, RequestedCertificate, RequestedName, RequestedState,
+    RequestedUsage, Subject, certificate_end, verify::Trust,
+};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -180,5 +183,125 @@ fn refuses_changed_and_ambiguous_requests() {
         text[..100].to_owned(),
     ] {
         CertificateRequest::from_pem(other.as_bytes()).unwrap_err();
+    }
+}
+
+/// An authority of OpenSSL's, and its answer to the request in `csr.pem`.
+fn authority_of_openssl(dir: &Path, name: &str) {
+    let subject = format!("/CN={name}");
+    let (key, certificate) = (format!("{name}.key"), format!("{name}.crt"));
+    let mut arguments = vec!["req", "-x509", "-nodes", "-days", "30"];
+    arguments.extend(["-subj", &subject, "-keyout", &key, "-out", &certificate]);
+    arguments.extend(P256);
+    openssl(dir, &arguments);
+}
+
+fn signed_by_openssl(dir: &Path, authority: &str, request: &str) -> String {
+    fs::write(dir.join("csr.pem"), request).unwrap();
+    fs::write(dir.join("ext"), "extendedKeyUsage=clientAuth\n").unwrap();
+    let (key, certificate) = (format!("{authority}.key"), format!("{authority}.crt"));
+    let mut arguments = vec!["x509", "-req", "-in", "csr.pem", "-CA", &certificate];
+    arguments.extend(["-CAkey", &key, "-CAcreateserial", "-days", "3"]);
+    arguments.extend(["-extfile", "ext"]);
+    openssl(dir, &arguments)
+}
+
+#[test]
+fn openssl_signs_the_request_of_a_client() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    authority_of_openssl(dir, "one");
+    authority_of_openssl(dir, "other");
+    let trust = |name: &str| {
+        let text = fs::read_to_string(dir.join(format!("{name}.crt"))).unwrap();
+        Trust::from_pem(&text).unwrap()
+    };
+    let own = RequestedCertificate::new(dir.join("pki"), "node-n1", Subject::node("n1"));
+    let began = Timestamp::now();
+    assert_eq!(
+        own.state(&trust("one"), began).unwrap(),
+        RequestedState::Missing
+    );
+
+    // The key of an open request stays, and is nobody else's to read.
+    let request = own.request().unwrap();
+    assert_eq!(own.request().unwrap().request.len(), request.request.len());
+    assert_eq!(own.request().unwrap().key_id, request.key_id);
+    let mode = |name: &str| fs::metadata(dir.join("pki").join(name)).unwrap().mode() & 0o777;
+    assert_eq!((mode("node-n1.key"), mode("")), (0o600, 0o700));
+    let parsed = CertificateRequest::from_pem(request.request.as_bytes()).unwrap();
+    assert_eq!(parsed.common_name, "system:node:n1");
+    assert_eq!(parsed.organizations, ["system:nodes"]);
+    assert_eq!(parsed.names(), []);
+    let signed = signed_by_openssl(dir, "one", &request.request);
+    let now = Timestamp::now();
+    let shown = openssl(
+        dir,
+        &["req", "-in", "csr.pem", "-noout", "-verify", "-text"],
+    );
+    assert!(shown.contains("prime256v1"), "{shown}");
+
+    // Neither an answer of a foreign authority nor one for another key or client is used.
+    let foreign = own
+        .accept(&request, &signed, &trust("other"), now)
+        .unwrap_err();
+    assert!(
+        foreign.to_string().contains("unknown authority"),
+        "{foreign}"
+    );
+    let second = RequestedCertificate::new(dir.join("second"), "node-n1", Subject::node("n1"));
+    let second = second.request().unwrap();
+    assert_ne!(second.key_id, request.key_id);
+    let error = own
+        .accept(&second, &signed, &trust("one"), now)
+        .unwrap_err();
+    assert!(error.to_string().contains("for another key"), "{error}");
+    let n2 = RequestedCertificate::new(dir.join("pki"), "node-n2", Subject::node("n2"));
+    let error = n2
+        .accept(&request, &signed, &trust("one"), now)
+        .unwrap_err();
+    assert!(
+        error.to_string().contains("that of system:node:n1"),
+        "{error}"
+    );
+    assert_eq!(
+        own.state(&trust("one"), now).unwrap(),
+        RequestedState::Missing
+    );
+
+    let valid = own.accept(&request, &signed, &trust("one"), now).unwrap();
+    assert_eq!(own.state(&trust("one"), now).unwrap(), valid);
+    let RequestedState::Valid {
+        renew_at,
+        not_after,
+    } = valid
+    else {
+        panic!("{valid:?}");
+    };
+    let (day, soon) = (24 * 3600, 60);
+    assert!((not_after.duration_since(renew_at).as_secs() - day).abs() < soon);
+    assert_eq!(mode("node-n1.pem"), 0o600);
+    assert!(!dir.join("pki/node-n1.key").exists());
+    let key_of = |arguments: &[&str]| openssl(dir, arguments);
+    assert_eq!(
+        key_of(&["x509", "-in", "pki/node-n1.pem", "-noout", "-pubkey"]),
+        key_of(&["pkey", "-in", "pki/node-n1.pem", "-pubout"])
+    );
+    assert_ne!(
+        own.request().unwrap().key_id,
+        request.key_id,
+        "a renewal has a new key"
+    );
+
+    // What proves nothing is reported as such.
+    let late = not_after.checked_add(SignedDuration::from_secs(1)).unwrap();
+    for (trust, now, why) in [
+        (trust("one"), late, "expired"),
+        (trust("other"), now, "unknown authority"),
+    ] {
+        let RequestedState::Unusable(said) = own.state(&trust, now).unwrap() else {
+            panic!("{why}");
+        };
+        assert!(said.contains(why), "{said}");
     }
 }

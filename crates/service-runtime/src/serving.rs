@@ -127,8 +127,9 @@ pub enum ServingError {
 }
 
 impl ServingFlags {
-    /// The command line with these flags of TLS.
+    /// The command line with these flags, but the local socket.
     pub fn arguments(&self) -> Vec<OsString> {
+        let authentication = format!("--authentication={}", self.authentication);
         let flags = [
             ("--tls-cert-file=", &self.tls_cert_file),
             ("--tls-private-key-file=", &self.tls_private_key_file),
@@ -139,7 +140,9 @@ impl ServingFlags {
             argument.push(value.as_ref()?);
             Some(argument)
         });
-        given.collect()
+        std::iter::once(authentication.into())
+            .chain(given)
+            .collect()
     }
 
     /// Binds the address, secures it by the flags, and publishes it if there is a file for it; and

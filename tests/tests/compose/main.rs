@@ -8,6 +8,7 @@ mod daemon;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ffi::OsString,
     fs,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
@@ -21,7 +22,7 @@ use podplane_api::{
     Object as _,
     core::{Node, Pod},
 };
-use podplane_client::{Client, ListParams};
+use podplane_client::{Client, CredentialFlags, Endpoint, ListParams};
 use podplane_ipam::invariants::{self, Violation};
 use podplane_test_cluster::{pods, within, world};
 use podplane_tests::{
@@ -35,11 +36,46 @@ use serde_json::Value;
 use self::daemon::{Compose, Daemon};
 
 /// The address at which compose publishes the API server, in the daemon's network.
-const SERVER: &str = "127.0.0.1:7080";
+const SERVER: &str = "https://127.0.0.1:7080";
 /// The largest size of an image of the program under test, in bytes: only a gross mistake, such as
 /// debug information, exceeds it. `cargo xtask dist`, which `cargo xtask soak` runs, holds the
 /// published program, of the profile `dist`, to 60 MB (ADR 0017).
 const MAX_IMAGE: u64 = 150_000_000;
+/// The files of each service, in its volume.
+const VOLUMES: [(&str, &[&str]); 6] = [
+    ("apiserver", &["apiserver.pem", "ca.crt", "tokens.csv"]),
+    (
+        "controller-manager",
+        &[
+            "ca.crt",
+            "ca.key",
+            "controller-manager.pem",
+            "serving-controller-manager.pem",
+        ],
+    ),
+    (
+        "ipam-controller",
+        &[
+            "ca.crt",
+            "ipam-controller.pem",
+            "serving-ipam-controller.pem",
+        ],
+    ),
+    (
+        "kernel-node",
+        &[
+            "bootstrap-token",
+            "ca.crt",
+            "route-agent.pem",
+            "serving-node.pem",
+        ],
+    ),
+    ("node", &["bootstrap-token", "ca.crt", "serving-node.pem"]),
+    (
+        "scheduler",
+        &["ca.crt", "scheduler.pem", "serving-scheduler.pem"],
+    ),
+];
 /// The time limit for a cluster to heal: a controller that was killed waits for the Lease of its
 /// former process, and a pod for a node that comes back.
 const HEALED: Duration = Duration::from_secs(120);
@@ -124,7 +160,70 @@ impl Project {
     }
 
     fn podplane(&self, args: &str) -> ProgramOutput {
-        finish(podplane(args.split_whitespace()).env("PODPLANE_SERVER", SERVER))
+        let credentials = self.administrator().arguments();
+        let args = args.split_whitespace().map(OsString::from);
+        finish(podplane(args.chain(credentials)).env("PODPLANE_SERVER", SERVER))
+    }
+
+    /// The administrator's files, in the volume of the service `certs`.
+    fn administrator(&self) -> CredentialFlags {
+        let pki = self.daemon.volume("podplane_pki");
+        let pair = pki.join("admin.pem");
+        CredentialFlags {
+            certificate_authority: Some(pki.join("ca.crt")),
+            client_certificate: Some(pair.clone()),
+            client_key: Some(pair),
+            ..CredentialFlags::default()
+        }
+    }
+
+    fn client(&self) -> Result<Client> {
+        let server: Endpoint = SERVER.parse()?;
+        Ok(Client::connect(
+            &server.with_credentials(&self.administrator())?,
+        )?)
+    }
+
+    /// The pods that run.
+    async fn placed(&self) -> Result<PodPlaces> {
+        let pods = self.client()?.all::<Pod>();
+        let all = pods.list(&ListParams::default()).await?;
+        let place = |pod: &Pod| {
+            let (node, uid, ip) = (pods::node(pod), pod.uid(), pods::ip(pod));
+            (pod.name().into(), (node.into(), uid.into(), ip.into()))
+        };
+        Ok(pods::in_phase(&all.items, "Running").map(place).collect())
+    }
+
+    /// Each service sees its own files and nothing else, and the certificates stay what they are
+    /// when `certs` runs again.
+    fn each_has_its_own_files(&self) -> Result<()> {
+        let read = |volume: &str| -> Result<BTreeMap<String, Vec<u8>>> {
+            let dir = self.daemon.volume(volume);
+            let files = fs::read_dir(&dir)?.map(|entry| {
+                let path = entry?.path();
+                let name = path.file_name().context("a name")?;
+                Ok((name.to_string_lossy().into_owned(), fs::read(&path)?))
+            });
+            files.collect()
+        };
+        let all = || -> Result<BTreeMap<&str, BTreeMap<String, Vec<u8>>>> {
+            let volumes = VOLUMES.iter().map(|(service, _)| {
+                let files = read(&format!("podplane_pki-{service}"))?;
+                Ok((*service, files))
+            });
+            volumes.collect()
+        };
+        let first = all()?;
+        for (service, want) in VOLUMES {
+            let files: Vec<_> = first[service].keys().map(String::as_str).collect();
+            ensure!(files == want, "{service}: {files:?}");
+        }
+        self.compose("run --rm -T certs certs init --dir /pki --san apiserver")
+            .ok();
+        self.compose("up -d").ok();
+        ensure!(all()? == first, "`certs` changed files that were good");
+        Ok(())
     }
 
     fn image_without_excess(&self) -> Result<()> {
@@ -179,8 +278,8 @@ impl Project {
     }
 
     async fn nodes(&self) -> Result<Vec<Node>> {
-        let nodes = client()?.all::<Node>().list(&ListParams::default()).await?;
-        Ok(nodes.items)
+        let nodes = self.client()?.all::<Node>();
+        Ok(nodes.list(&ListParams::default()).await?.items)
     }
 
     /// Waits until there are this many nodes, all Ready.
@@ -199,9 +298,12 @@ impl Project {
     /// Waits until this many pods run and no invariant is broken; returns their places.
     async fn pods_are(&self, count: usize) -> Result<PodPlaces> {
         let what = format!("{count} pods run");
-        let placed = within(HEALED, &what, placed, |placed| {
-            placed.as_ref().is_ok_and(|placed| placed.len() == count)
-        })
+        let placed = within(
+            HEALED,
+            &what,
+            || self.placed(),
+            |placed| placed.as_ref().is_ok_and(|placed| placed.len() == count),
+        )
         .await??;
         let clean = |seen: &Result<Vec<Violation>>| seen.as_ref().is_ok_and(Vec::is_empty);
         within(HEALED, "no violation", || self.violations(), clean).await??;
@@ -214,7 +316,7 @@ impl Project {
         let nodes = self.daemon.volume("podplane_nodes");
         symlink(nodes, view.path().join("nodes"))?;
         fs::write(view.path().join("cluster.json"), "{}")?;
-        let world = world::observe(&client()?, view.path()).await?;
+        let world = world::observe(&self.client()?, view.path()).await?;
         Ok(invariants::check(&world))
     }
 
@@ -224,7 +326,7 @@ impl Project {
         self.nodes_are(3).await?;
         self.podplane("run web --replicas 6 --wait").ok();
         let placed = self.pods_are(6).await?;
-        self.reach(&placed, "before")?;
+        self.reach(&placed)?;
 
         for service in ["apiserver", "controller-manager", "scheduler"] {
             self.crash(service).await?;
@@ -252,7 +354,7 @@ impl Project {
             placed.iter().map(identity).collect()
         };
         assert_eq!(identities(&after), identities(&placed));
-        self.reach(&after, "after")?;
+        self.reach(&after)?;
         self.down("--profile kernel")
     }
 
@@ -260,6 +362,7 @@ impl Project {
     async fn ledger_nodes(&self) -> Result<()> {
         self.compose("up -d").ok();
         self.nodes_are(3).await?;
+        self.each_has_its_own_files()?;
         self.compose("up -d --scale node=10").ok();
         self.nodes_are(10).await?;
         self.podplane("run many --replicas 40 --wait").ok();
@@ -275,9 +378,9 @@ impl Project {
         self.down("")
     }
 
-    /// Checks that one pod reaches another on another node: it pings it, and creates the object
-    /// `note` in an API server that runs inside the other.
-    fn reach(&self, placed: &PodPlaces, note: &str) -> Result<()> {
+    /// Checks that one pod reaches another on another node: it pings it, and asks an API server that
+    /// runs inside the other for its health.
+    fn reach(&self, placed: &PodPlaces) -> Result<()> {
         let (from, (here, ..)) = placed.first_key_value().context("a pod")?;
         let other = placed.iter().find(|(_, (node, ..))| node != here);
         let (to, (there, _, address)) = other.context("a pod on another node")?;
@@ -285,25 +388,28 @@ impl Project {
             let exec = format!("exec {node} /bin/podplane exec {pod} -- /bin/podplane {command}");
             self.daemon.docker(&exec)
         };
-        let ping = format!("exec {here} /bin/podplane ping {from} {to} --count 1");
+        let ping = format!("exec {here} /bin/podplane ping {from} {address} --count 1");
         self.daemon.docker(&ping).ok();
 
-        let serve = "/bin/podplane apiserver --store memory --listen 0.0.0.0:9000";
+        let pair = "/pki/serving-node.pem";
+        let serve = format!(
+            "/bin/podplane apiserver --store memory --listen 0.0.0.0:9000 --tls-cert-file {pair} --tls-private-key-file {pair}"
+        );
         self.daemon
             .docker(&format!(
                 "exec -d {there} /bin/podplane exec {to} -- {serve}"
             ))
             .ok();
-        let server = format!("{address}:9000");
         // The server may only just be starting, or be there from an earlier call.
-        let leave = format!("run {note} --server {server}");
-        let noted = (0..100).any(|_| {
+        let ask = format!("health https://{address}:9000 --tls-server-name node");
+        let answered = (0..100).any(|_| {
             thread::sleep(Duration::from_millis(100));
-            inside(here, from, &leave).code == Some(0)
+            inside(here, from, &ask).code == Some(0)
         });
-        ensure!(noted, "{from} does not reach a server in {to} at {server}");
-        let found = format!("get pods {note} --server 127.0.0.1:9000");
-        inside(there, to, &found).ok();
+        ensure!(
+            answered,
+            "{from} does not reach a server in {to} at {address}"
+        );
         Ok(())
     }
 
@@ -347,10 +453,6 @@ impl Project {
     }
 }
 
-fn client() -> Result<Client> {
-    Ok(Client::connect(&SERVER.parse()?)?)
-}
-
 fn is_ready(node: &Node) -> bool {
     let conditions = node
         .status
@@ -358,14 +460,4 @@ fn is_ready(node: &Node) -> bool {
         .flat_map(|s| s.conditions.iter().flatten());
     let mut ready = conditions.filter(|c| c.type_ == "Ready");
     ready.any(|c| c.status == "True")
-}
-
-/// The pods that run.
-async fn placed() -> Result<PodPlaces> {
-    let all = client()?.all::<Pod>().list(&ListParams::default()).await?;
-    let place = |pod: &Pod| {
-        let (node, uid, ip) = (pods::node(pod), pod.uid(), pods::ip(pod));
-        (pod.name().into(), (node.into(), uid.into(), ip.into()))
-    };
-    Ok(pods::in_phase(&all.items, "Running").map(place).collect())
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use backon::{BackoffBuilder as _, ExponentialBuilder, Retryable as _};
-use podplane_api::{Object as _, core::Node as NodeObject};
+use podplane_api::{Object as _, core::Node as NodeObject, node::LEAVING};
 use podplane_client::ApiError;
 use podplane_host::{clock, random};
 
@@ -109,6 +109,10 @@ impl NodeContext {
         let found = node.clone();
         let labels = node.metadata.labels.get_or_insert_default();
         labels.extend(node_status::labels(&self.machine));
+        // An earlier start has left; this one is here.
+        if let Some(annotations) = &mut node.metadata.annotations {
+            annotations.remove(LEAVING);
+        }
         if let Some(id) = &self.machine.provider_id {
             let present = &mut node.spec.get_or_insert_default().provider_id;
             if present.as_deref().is_none_or(str::is_empty) {
