@@ -141,7 +141,7 @@ async fn nodes_bootstrap_renew_and_leave() -> Result<()> {
     // one that anybody has.
     let pki = secure.path("n2/pki");
     fs::create_dir_all(&pki)?;
-    fs::write(secure.path("n2/VERSION"), "2\n")?;
+    fs::write(secure.path("n2/VERSION"), "3\n")?;
     let issue = format!(
         "certs issue node/n2 --lifetime 90s --dir {}",
         secure.text("pki")

@@ -341,14 +341,11 @@ fn hold_move(change: HoldChange) -> Result<HoldMove, ApiError> {
     let action = change.action();
     let HoldChange {
         instance,
-        secret,
         addresses,
         ..
     } = change;
-    let claimant = || match secret.as_str() {
-        "" => Err(error::bad_request("hold.secret is required")),
-        secret => Ok(Claimant::new(&instance, secret)),
-    };
+    let claimant =
+        || Claimant::new(instance).ok_or_else(|| error::bad_request("hold.instance is required"));
     Ok(match action {
         Action::Take => HoldMove::Take(claimant()?, addresses),
         Action::End => HoldMove::End(claimant()?),

@@ -15,14 +15,9 @@ use super::{
 const BLOCK: &str = "10.0.0.0/24";
 
 fn hold(action: Action, instance: &str) -> block_update::Change {
-    let secret = match action {
-        Action::Forget => String::new(),
-        _ => format!("secret of {instance}"),
-    };
     block_update::Change::Hold(HoldChange {
         action: action.into(),
         instance: instance.into(),
-        secret,
         addresses: Vec::new(),
     })
 }

@@ -26,12 +26,13 @@ use crate::{settings::Settings, trust};
 /// The number in the file `VERSION`. It changes when an older program could no longer read what a
 /// newer one wrote.
 ///
-/// With 2, the store splits large values and may be rewritten into other files (ADR 0024).
-const FORMAT: &str = "2";
+/// With 2, the store splits large values and may be rewritten into other files (ADR 0024). With 3,
+/// an instance of a node has no secret (ADR 0054).
+const FORMAT: &str = "3";
 
-/// The previous number. A directory with it can be read too, and is [raised](DataDir::raise_format)
-/// when a cluster starts in it.
-const FORMAT_BEFORE: &str = "1";
+/// The previous numbers. A directory with one of them can be read too, and is
+/// [raised](DataDir::raise_format) when a cluster starts in it.
+const FORMATS_BEFORE: [&str; 2] = ["1", "2"];
 
 /// The length of the longest name of a socket: that of a process, or of the runtime of a node with
 /// the longest name that `up` gives one.
@@ -169,9 +170,9 @@ impl DataDir {
         write_atomically(&self.0.join("VERSION"), format!("{FORMAT}\n").as_bytes())
     }
 
-    /// Raises a directory of the previous format to this one. The caller must have the
+    /// Raises a directory of a previous format to this one. The caller must have the
     /// [lock](Self::lock), and this program must not have written there yet: a program that only
-    /// knows the previous format refuses the directory from here on.
+    /// knows previous formats refuses the directory from here on.
     pub fn raise_format(&self) -> anyhow::Result<()> {
         if self.format()?.is_none_or(|format| format == FORMAT) {
             return Ok(());
@@ -207,15 +208,15 @@ impl DataDir {
             path.display(),
             path.display()
         );
-        let known = [FORMAT_BEFORE, FORMAT]
-            .into_iter()
-            .find(|known| text.trim() == *known);
+        let mut known = FORMATS_BEFORE.into_iter().chain([FORMAT]);
+        let known = known.find(|known| text.trim() == *known);
         let format = known.with_context(|| {
             format!(
-                "{} has data of format {:?}, and this podplane reads formats {FORMAT_BEFORE} and \
+                "{} has data of format {:?}, and this podplane reads formats {} and \
                  {FORMAT}: use the podplane that wrote it, or another --data-dir",
                 self.0.display(),
-                text.trim()
+                text.trim(),
+                FORMATS_BEFORE.join(", ")
             )
         })?;
         Ok(Some(format))
@@ -634,24 +635,26 @@ mod tests {
         dir.prepare().unwrap();
         let version = dir.path().join("VERSION");
         let found = || fs::read_to_string(&version).unwrap();
-        assert_eq!(found(), "2\n");
-        for unknown in ["0", "3", "22", "x"] {
+        assert_eq!(found(), "3\n");
+        for unknown in ["0", "4", "33", "x"] {
             fs::write(&version, unknown).unwrap();
             for refused in [dir.prepare(), dir.raise_format(), dir.purge()] {
                 let error = refused.unwrap_err().to_string();
                 let words = format!(
-                    "has data of format {unknown:?}, and this podplane reads formats 1 and 2"
+                    "has data of format {unknown:?}, and this podplane reads formats 1, 2 and 3"
                 );
                 assert!(error.contains(&words), "{error}");
             }
             assert_eq!(found(), unknown);
         }
-        fs::write(&version, "1\n").unwrap();
-        // Commands that talk to a cluster of an older program leave its directory as it is.
-        dir.prepare().unwrap();
-        assert_eq!(found(), "1\n");
-        dir.raise_format().unwrap();
-        assert_eq!(found(), "2\n");
+        for before in ["1\n", "2\n"] {
+            fs::write(&version, before).unwrap();
+            // Commands that talk to a cluster of an older program leave its directory as it is.
+            dir.prepare().unwrap();
+            assert_eq!(found(), before);
+            dir.raise_format().unwrap();
+            assert_eq!(found(), "3\n");
+        }
         dir.purge().unwrap();
         dir.raise_format().unwrap();
         assert!(!dir.path().exists());
@@ -665,7 +668,7 @@ mod tests {
         fs::write(&version, "").unwrap();
         let error = dir.prepare().unwrap_err().to_string();
         assert!(
-            error.contains("VERSION is empty") && error.contains("echo 2 >"),
+            error.contains("VERSION is empty") && error.contains("echo 3 >"),
             "{error}"
         );
         fs::remove_file(&version).unwrap();
@@ -674,7 +677,7 @@ mod tests {
         for error in [dir.prepare().unwrap_err(), dir.purge().unwrap_err()] {
             let error = error.to_string();
             assert!(
-                error.contains("VERSION") && error.contains("echo 2 >"),
+                error.contains("VERSION") && error.contains("echo 3 >"),
                 "{error}"
             );
         }

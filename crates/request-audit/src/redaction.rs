@@ -11,13 +11,11 @@ use crate::level::Level;
 pub const REDACTED: &str = "REDACTED";
 
 /// The objects whose bodies are never written, by group and resource: those for which Kubernetes'
-/// recommended policy has the level `Metadata`, and the records of node blocks, whose holds are
-/// taken and ended by a secret.
-const WITHOUT_BODIES: [(&str, &str); 4] = [
+/// recommended policy has the level `Metadata`.
+const WITHOUT_BODIES: [(&str, &str); 3] = [
     ("", "secrets"),
     ("", "configmaps"),
     ("authentication.k8s.io", "tokenreviews"),
-    ("ipam.podplane.io", "blocks"),
 ];
 
 /// The authorization reviews, whose extra fields may hold credentials of a user.
@@ -186,8 +184,6 @@ mod tests {
             ("", "configmaps", "", Level::Metadata),
             ("", "serviceaccounts", "token", Level::Metadata),
             ("authentication.k8s.io", "tokenreviews", "", Level::Metadata),
-            ("ipam.podplane.io", "blocks", "", Level::Metadata),
-            ("ipam.podplane.io", "blocks", "hold", Level::Metadata),
             ("", "serviceaccounts", "", Level::RequestResponse),
             ("", "pods", "", Level::RequestResponse),
             (

@@ -1,14 +1,11 @@
-//! The identity of a kubelet as an instance of its node: an id that others see, a secret that
-//! proves it, and a lock.
+//! The identity of a kubelet as an instance of its node: an id, and a lock.
 //!
 //! They are files of the node's directory. A kubelet that is started again from that directory is
 //! the same instance, whatever happened to the process before it. One on another machine, or with
 //! another directory, is another instance, even under the same node name.
 
 use std::{
-    fmt,
     io::{self, Read as _, Seek as _, Write as _},
-    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
     path::PathBuf,
 };
 
@@ -21,17 +18,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{NodeDir, NodeName};
 
-/// The proof that a kubelet is an instance. Its secret goes to the API server, and nowhere else.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// The id of an instance. That the kubelet is the node's, its credentials prove.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InstanceIdentity {
     id: String,
-    secret: String,
-}
-
-impl fmt::Debug for InstanceIdentity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Identity({})", self.id)
-    }
 }
 
 /// The instance that this process is, for the lifetime of the value.
@@ -110,7 +100,7 @@ impl Instance {
         })
     }
 
-    /// Its identity: the id and the secret.
+    /// Its identity.
     pub fn identity(&self) -> &InstanceIdentity {
         &self.identity
     }
@@ -133,16 +123,6 @@ impl InstanceIdentity {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             opened => opened.map_err(failed("open", &path))?,
         };
-        let mode = file
-            .metadata()
-            .map_err(failed("read", &path))?
-            .permissions();
-        if mode.mode() & 0o077 != 0 {
-            let private = fs::Permissions::from_mode(0o600);
-            file.set_permissions(private)
-                .map_err(failed("set the permissions of", &path))?;
-            tracing::warn!(path = %path.display(), "restricted the permissions of the node's secret; other users could read it before");
-        }
         let mut text = String::new();
         file.read_to_string(&mut text)
             .map_err(failed("read", &path))?;
@@ -157,15 +137,13 @@ impl InstanceIdentity {
     fn make(dir: &NodeDir) -> Result<Self, InstanceError> {
         let identity = Self {
             id: random::uuid().to_string(),
-            secret: format!("{}{}", random::uuid().simple(), random::uuid().simple()),
         };
         let path = dir.identity();
         let new = path.with_extension("new");
         let write = || {
             let mut options = OpenOptions::new();
-            options.write(true).create(true).truncate(true).mode(0o600);
+            options.write(true).create(true).truncate(true);
             let mut file = fs::open_with(&options, &new)?;
-            file.set_permissions(fs::Permissions::from_mode(0o600))?;
             serde_json::to_writer(&mut file, &identity)?;
             fs::sync_all(&file)?;
             fs::rename(&new, &path)?;
@@ -185,7 +163,6 @@ impl InstanceIdentity {
         HoldChange {
             action: action.into(),
             instance: self.id.clone(),
-            secret: self.secret.clone(),
             addresses,
         }
     }
@@ -259,22 +236,16 @@ mod tests {
         let (dir, name) = node(&other);
         let other = Instance::open(&dir, &name).unwrap();
         assert_ne!(other.id(), identity.id);
-        assert_ne!(other.identity().secret, identity.secret);
     }
 
+    /// Earlier versions had a secret, too.
     #[test]
-    fn the_secret_is_private_and_not_printed() {
+    fn identities_of_earlier_versions_are_read() {
         let temp = tempfile::tempdir().unwrap();
         let (dir, name) = node(&temp);
-        let instance = Instance::open(&dir, &name).unwrap();
-        let mode = || fs::metadata(dir.identity()).unwrap().permissions().mode() & 0o777;
-        assert_eq!(mode(), 0o600);
-        let shown = format!("{instance:?}");
-        assert!(!shown.contains(&instance.identity().secret), "{shown}");
-        drop(instance);
-        fs::set_permissions(dir.identity(), fs::Permissions::from_mode(0o644)).unwrap();
-        Instance::open(&dir, &name).unwrap();
-        assert_eq!(mode(), 0o600);
+        drop(Instance::open(&dir, &name).unwrap());
+        fs::write(dir.identity(), r#"{"id":"one","secret":"00ff"}"#).unwrap();
+        assert_eq!(Instance::open(&dir, &name).unwrap().id(), "one");
     }
 
     #[test]

@@ -1,15 +1,14 @@
 //! The hold of a block, for as long as sandboxes may have addresses of it.
 //!
-//! A hold belongs to an instance of a node: the one that knows the secret whose hash is stored
-//! here. The instance takes it before it makes its first sandbox. The instance or an operator ends
-//! it; time ends it only with `--release-after` (ADR 0020).
+//! A hold belongs to an instance of a node, which takes it before it makes its first sandbox. The
+//! instance or an operator ends it; time ends it only with `--release-after` (ADR 0020). That the
+//! sender of a request is the node, or an operator, the gate has judged before (ADR 0054).
 
 use std::{net::IpAddr, num::NonZeroUsize, time::Duration};
 
 use podplane_api::jiff::Timestamp;
 use podplane_proto::ipam::{self as wire, PodAddress};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256};
 
 use crate::admission::addresses::AddressHolder;
 
@@ -20,11 +19,8 @@ pub(super) const MAX_ADDRESSES: NonZeroUsize = NonZeroUsize::new(256).expect("no
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct BlockHold {
-    /// SHA-256 of the instance's secret, in hexadecimal digits. `None` if a version without secrets
-    /// wrote the record: any instance may take over the hold.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    secret_hash: Option<String>,
-    /// The instance's id, for people.
+    /// The instance's id. Empty if a version without instances wrote the record: any instance may
+    /// take over the hold.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) instance: String,
     pub(crate) since: Timestamp,
@@ -48,33 +44,20 @@ struct HeldAddress {
 }
 
 /// The instance of a node that makes a request.
-#[derive(Clone)]
-pub(crate) struct Claimant {
-    instance: String,
-    secret_hash: String,
-}
-
-impl std::fmt::Debug for Claimant {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Claimant({})", self.instance)
-    }
-}
+#[derive(Clone, Debug)]
+pub(crate) struct Claimant(String);
 
 impl Claimant {
-    pub(crate) fn new(instance: &str, secret: &str) -> Self {
-        let digest = Sha256::digest(secret.as_bytes());
-        Self {
-            instance: instance.to_owned(),
-            secret_hash: digest.iter().map(|byte| format!("{byte:02x}")).collect(),
-        }
+    /// The instance with this id; `None` for the empty one.
+    pub(crate) fn new(instance: String) -> Option<Self> {
+        Some(Self(instance)).filter(|claimant| !claimant.0.is_empty())
     }
 }
 
 impl BlockHold {
-    /// The hold of a version that recorded no secrets.
+    /// The hold of a version that recorded no instances.
     pub(super) fn of_nobody(now: Timestamp) -> Self {
         Self {
-            secret_hash: None,
             instance: String::new(),
             since: whole_seconds(now),
             renewed: now,
@@ -85,25 +68,18 @@ impl BlockHold {
 
     /// A new hold of the instance.
     pub(super) fn by(claimant: &Claimant, now: Timestamp) -> Self {
-        Self {
-            secret_hash: Some(claimant.secret_hash.clone()),
-            instance: claimant.instance.clone(),
-            ..Self::of_nobody(now)
-        }
+        Self::of_nobody(now).owned_by(claimant)
     }
 
-    /// Returns true if the instance may renew or end it. Hashes are compared, so the time taken
-    /// says nothing about the secret.
+    /// Returns true if the instance may renew or end it.
     pub(super) fn is_of(&self, claimant: &Claimant) -> bool {
-        let hash = self.secret_hash.as_ref();
-        hash.is_none_or(|hash| *hash == claimant.secret_hash)
+        self.instance.is_empty() || self.instance == claimant.0
     }
 
     /// The same hold, owned by the instance.
     pub(super) fn owned_by(self, claimant: &Claimant) -> Self {
         Self {
-            secret_hash: Some(claimant.secret_hash.clone()),
-            instance: claimant.instance.clone(),
+            instance: claimant.0.clone(),
             ..self
         }
     }
@@ -180,7 +156,7 @@ impl BlockHold {
         }
     }
 
-    /// Its form on the wire, without the hash.
+    /// Its form on the wire.
     pub(crate) fn to_wire(&self) -> wire::Hold {
         let address = |held: &HeldAddress| PodAddress {
             address: held.address.to_string(),
@@ -209,21 +185,32 @@ fn whole_seconds(time: Timestamp) -> Timestamp {
 mod tests {
     use super::*;
 
+    fn claimant(instance: &str) -> Claimant {
+        Claimant::new(instance.to_owned()).unwrap()
+    }
+
     #[test]
-    fn the_secret_is_neither_stored_nor_shown() {
-        let claimant = Claimant::new("one", "correct horse");
-        let hold = BlockHold::by(&claimant, Timestamp::UNIX_EPOCH);
-        let stored = serde_json::to_string(&hold).unwrap();
-        let shown = format!("{stored} {hold:?} {claimant:?} {:?}", hold.to_wire());
-        assert!(!shown.contains("correct horse"), "{shown}");
-        assert!(!format!("{:?}", hold.to_wire()).contains(&claimant.secret_hash));
-        assert!(hold.is_of(&claimant));
-        assert!(!hold.is_of(&Claimant::new("one", "wrong horse")));
+    fn a_hold_is_of_its_instance_and_one_without_of_any() {
+        let hold = BlockHold::by(&claimant("one"), Timestamp::UNIX_EPOCH);
+        assert!(hold.is_of(&claimant("one")));
+        assert!(!hold.is_of(&claimant("two")));
+        assert!(BlockHold::of_nobody(Timestamp::UNIX_EPOCH).is_of(&claimant("two")));
+        assert!(Claimant::new(String::new()).is_none());
+    }
+
+    /// Earlier versions recorded the hash of a secret.
+    #[test]
+    fn records_of_earlier_versions_are_read() {
+        let hold = BlockHold::by(&claimant("one"), Timestamp::UNIX_EPOCH);
+        let mut stored = serde_json::to_value(&hold).unwrap();
+        stored["secretHash"] = "00ff".into();
+        let read: BlockHold = serde_json::from_value(stored).unwrap();
+        assert_eq!(read, hold);
     }
 
     #[test]
     fn hold_expires_only_with_a_configured_delay() {
-        let hold = BlockHold::by(&Claimant::new("one", "s"), Timestamp::UNIX_EPOCH);
+        let hold = BlockHold::by(&claimant("one"), Timestamp::UNIX_EPOCH);
         assert_eq!(hold.until(None), None);
         let until = hold.until(Some(Duration::from_secs(40))).unwrap();
         assert_eq!(until.as_second(), 40);
