@@ -3,7 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
-use std::{fs, path::Path};
+use std::fs;
 
 use anyhow::Result;
 use podplane_tests::{
@@ -67,13 +67,7 @@ fn duplicates_are_found_and_repaired(kubectl: &Kubectl) {
         duplicate["objects"],
         json!(["Node/node-0", format!("Node/{name}")])
     );
-    let socket = Path::new(kubeconfig).with_file_name("apiserver.sock");
-    let server = format!("unix:{}", socket.display());
-    for source in [
-        &[yaml.as_str()][..],
-        &["--server", &server],
-        &["--kubeconfig", kubeconfig],
-    ] {
+    for source in [&[yaml.as_str()][..], &["--kubeconfig", kubeconfig]] {
         assert_eq!(
             findings(source),
             (Some(1), found.clone()),

@@ -1,5 +1,7 @@
 //! The server as other clients see it: raw calls, health, reflection, the address file.
 
+use std::os::unix::fs::PermissionsExt as _;
+
 use bytes::Bytes;
 use podplane_api::{core::Event, pod_ips::PodIpFlags};
 use podplane_client::{Channel, Reason, endpoint};
@@ -149,7 +151,21 @@ async fn publishes_the_address_once_it_is_served() {
         }
     })
     .await;
-    let client = Client::connect(&address.trim().parse().unwrap()).unwrap();
+    // It has made its own certificates, and its user needs none at the socket.
+    assert!(address.starts_with("https://127.0.0.1:"), "{address}");
+    for (name, mode) in [
+        ("kubeconfig", 0o600),
+        ("pki/ca.key", 0o600),
+        ("pki/apiserver.pem", 0o600),
+        ("pki/admin.pem", 0o600),
+        ("pki/ca.crt", 0o644),
+        ("apiserver.sock", 0o600),
+    ] {
+        let file = std::fs::metadata(dir.path().join(name)).unwrap();
+        assert_eq!(file.permissions().mode() & 0o777, mode, "{name}");
+    }
+    let socket = format!("unix:{}", dir.path().join("apiserver.sock").display());
+    let client = Client::connect(&socket.parse().unwrap()).unwrap();
     assert!(
         client
             .all::<Node>()
@@ -169,7 +185,7 @@ async fn publishes_the_address_once_it_is_served() {
     ))
     .await;
     assert!(
-        matches!(second, Err(server::ApiserverRunError::Open { .. })),
+        matches!(second, Err(server::ApiserverRunError::Serve(_))),
         "{second:?}"
     );
     stop.cancel();
