@@ -37,6 +37,7 @@ pub struct Kubectl {
     /// The cache of discovery. All cases of a version share it, as a user's commands do.
     cache: PathBuf,
     minor: u32,
+    server: String,
     /// Its namespace, which is the context's.
     pub namespace: String,
 }
@@ -178,6 +179,11 @@ impl Kubectl {
     pub fn node(&self) -> String {
         let place = VERSIONS.iter().position(|minor| *minor == self.minor);
         format!("node-{}", place.expect("one of the versions"))
+    }
+
+    /// The server's URL.
+    pub fn server(&self) -> &str {
+        &self.server
     }
 
     fn command<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> Command {
@@ -331,11 +337,15 @@ fn kubectl(cluster: &Cluster, program: &Path, minor: u32, cache: &Path, case: &s
     let home = tempfile::Builder::new().prefix("pp-kubectl-").tempdir();
     let kubeconfig = fs::read_to_string(cluster.data_dir().join("kubeconfig"));
     let kubeconfig = kubeconfig.expect("`podplane up` writes a kubeconfig");
+    let server = kubeconfig
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("server: "));
     let kubectl = Kubectl {
         program: program.to_owned(),
         home: home.expect("a temporary directory"),
         cache: cache.to_owned(),
         minor,
+        server: server.expect("a server in the kubeconfig").to_owned(),
         namespace,
     };
     let namespace = &kubectl.namespace;

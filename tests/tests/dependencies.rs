@@ -98,6 +98,11 @@ fn every_dependency_is_used() {
     for package in &members {
         let mut sources = Vec::new();
         read_sources(dir(package), &dirs, &mut sources);
+        // Its tests include the bodies of fuzz targets.
+        if sources.iter().any(|source| source.contains("/fuzz/bodies/")) {
+            let bodies = metadata.workspace_root.as_std_path().join("fuzz/bodies");
+            read_sources(&bodies, &[], &mut sources);
+        }
         for dependency in &package.dependencies {
             let name = dependency.rename.as_ref().unwrap_or(&dependency.name);
             let is_generated = GENERATED.contains(&(package.name.as_str(), name.as_str()));

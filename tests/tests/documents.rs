@@ -93,7 +93,6 @@ const GIVEN: &[(&str, &[&str])] = &[
         &["podplane up --nodes 2 --network kernel --wait", KUBECONFIG],
     ),
     ("docs/ipam-controller.md", &[UP, KUBECONFIG]),
-    ("docs/kubectl.md", &["mkdir ~/.kube"]),
     ("docs/node-blocks.md", &[UP]),
     ("docs/scheduler.md", &[UP]),
     ("docs/tour.md", &[UP, KUBECONFIG]),
