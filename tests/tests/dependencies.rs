@@ -99,7 +99,10 @@ fn every_dependency_is_used() {
         let mut sources = Vec::new();
         read_sources(dir(package), &dirs, &mut sources);
         // Its tests include the bodies of fuzz targets.
-        if sources.iter().any(|source| source.contains("/fuzz/bodies/")) {
+        if sources
+            .iter()
+            .any(|source| source.contains("/fuzz/bodies/"))
+        {
             let bodies = metadata.workspace_root.as_std_path().join("fuzz/bodies");
             read_sources(&bodies, &[], &mut sources);
         }
