@@ -171,7 +171,7 @@ async fn grpc_calls_are_written_by_what_their_messages_say() -> Result<()> {
     let (secure, dir) = audited().await?;
     let call = |name: &str, method: &str, message: &str| {
         let pair = secure.path(&format!("pki/{name}.pem"));
-        let mut command = Command::new(&grpcurl);
+        let mut command = Command::new(grpcurl.join("grpcurl"));
         command.arg("-cacert").arg(secure.path("pki/ca.crt"));
         command.arg("-cert").arg(&pair).arg("-key").arg(&pair);
         let address = secure.address().trim_start_matches("https://");
