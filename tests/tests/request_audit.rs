@@ -47,6 +47,15 @@ fn events(dir: &tempfile::TempDir) -> Vec<Value> {
     text.lines().map(event).collect()
 }
 
+/// The events of the log, once it has this one: a request is answered before its line is written.
+async fn events_with(dir: &tempfile::TempDir, last: impl Fn(&Value) -> bool) -> Vec<Value> {
+    let written = || async { events(dir) };
+    eventually("the last request is in the log", written, |events| {
+        events.iter().any(&last)
+    })
+    .await
+}
+
 /// The events of requests with this verb for this resource by this user.
 fn of(events: &[Value], user: &str, verb: &str, resource: &str) -> Vec<Value> {
     let is_asked = |event: &&Value| {
@@ -100,7 +109,7 @@ async fn what_kubectl_does_is_in_the_audit_log() -> Result<()> {
     for part in token.trim().split('.') {
         assert!(!text.contains(part), "the log has a token");
     }
-    let events = events(&dir);
+    let events = events_with(&dir, |event| event["auditID"] == "of-curl").await;
     let created = of(&events, "admin", "create", "pods");
     let [created] = &*created else {
         panic!("{events:#?}");
@@ -183,12 +192,13 @@ async fn grpc_calls_are_written_by_what_their_messages_say() -> Result<()> {
     let refused = call("route-agent", method, r#"{"namespace": "prod"}"#);
     assert_ne!(refused.code, Some(0));
 
-    let events = events(&dir);
+    let agent = "system:podplane:route-agent";
+    let events = events_with(&dir, |event| event["user"]["username"] == agent).await;
     let listed = of(&events, "admin", "list", "pods");
     assert_eq!(listed[0]["objectRef"]["namespace"], "kube-system");
     assert_eq!(listed[0]["responseObject"]["kind"], "PodList");
     assert_eq!(decision(&listed[0]), (&json!("allow"), &json!(200)));
-    let refused = of(&events, "system:podplane:route-agent", "list", "pods");
+    let refused = of(&events, agent, "list", "pods");
     assert_eq!(refused[0]["objectRef"]["namespace"], "prod");
     assert_eq!(decision(&refused[0]), (&json!("forbid"), &json!(403)));
     Ok(())
