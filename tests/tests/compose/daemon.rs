@@ -153,11 +153,15 @@ impl Daemon {
     /// namespace, and `docker compose` is this program.
     pub(crate) fn typed(&self, compose: &Compose, line: &str) -> Result<String> {
         let program = compose.program().display();
-        // A reader has a terminal, and the test has none.
-        let line = line.replace(
-            "docker compose exec",
-            &format!("</dev/null {program} exec -T"),
-        );
+        // A reader has a terminal, and the test has none: what reads standard input would take the
+        // next lines from the shell.
+        let mut line = line.replace("run --rm -T", "run --rm");
+        for command in ["exec", "run --rm"] {
+            line = line.replace(
+                &format!("docker compose {command}"),
+                &format!("</dev/null {program} {command} -T"),
+            );
+        }
         let line = line.replace("docker compose", &program.to_string());
         let enter = format!("nsenter --pid --target {} ", self.init()?.as_raw_nonzero());
         Ok(line.replace("sudo ", &enter))
