@@ -2,7 +2,8 @@
 
 use std::{env, fs, panic, path::Path};
 
-/// Runs every input in `fuzz/corpus/TARGET`, in the order of their names. A failure names the input.
+/// Runs every input in `fuzz/corpus/TARGET`, in the order of their names. A failure names the
+/// input.
 pub(crate) fn corpus(target: &str, body: fn(&[u8])) {
     let package = env::var_os("CARGO_MANIFEST_DIR").expect("cargo runs the test");
     let root = Path::new(&package)

@@ -9,8 +9,8 @@ mod tls;
 mod tokens;
 
 pub use account_flags::AccountTokenFlags;
-pub use flags::{AuthenticationFlags, AuthenticationMode, AuthenticationModeFlag};
-pub use tls::TlsFlags;
+pub use flags::{AuthenticationFlags, AuthenticationModeFlag};
+pub use podplane_service_runtime::{serving::AuthenticationMode, tls::TlsFlags};
 pub use tokens::TokenFileError;
 
 use std::sync::{Arc, LazyLock};

@@ -33,7 +33,7 @@ use podplane_service_runtime::{
     recorder::RequestRecorder,
     server::{Listen, Listener, ServeError},
     tasks::{TaskEnd, TaskError},
-    tls::TlsError,
+    tls::{TlsError, TlsFlagsError},
 };
 use podplane_store::{MemStore, OpenError, SledStore, Store, StoreError};
 use podplane_tokens::KeyDirError;
@@ -90,17 +90,12 @@ pub enum ApiserverRunError {
     /// Tokens would have no effect.
     #[error("--token-auth-file needs --authentication=credentials")]
     UnusedTokens,
-    /// A certificate without its key, or authorities of clients without TLS.
-    #[error(
-        "--tls-cert-file and --tls-private-key-file need each other, and --client-ca-file both"
-    )]
-    IncompleteTls,
+    /// The flags of TLS contradict each other.
+    #[error(transparent)]
+    TlsFlags(#[from] TlsFlagsError),
     /// A unix socket has no TLS.
     #[error("--tls-cert-file needs a TCP address, and --listen is {0}")]
     TlsOnSocket(Listen),
-    /// Client certificates would have no effect.
-    #[error("--client-ca-file needs --authentication=credentials")]
-    UnusedClientCa,
     /// Nothing proves who the server is.
     #[error(
         "no certificate for the server: give --data-dir, where it makes its own, or --tls-cert-file and --tls-private-key-file; or choose --authentication=none"

@@ -64,7 +64,7 @@ impl SocketFlags {
             data_dir,
             limits,
         } = self;
-        let given = tls.files(authentication)?;
+        let given = tls.files(authentication.is_on())?;
         let is_known = authentication.is_on();
         let makes_own = given.is_none() && is_known && matches!(listen, Listen::Tcp(_));
         let own_certificates = match (makes_own, &data_dir) {

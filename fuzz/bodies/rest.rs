@@ -114,8 +114,8 @@ impl<'a> RestRequest<'a> {
         }
     }
 
-    /// Reads the created object in all forms, and deletes it. Returns true if no trace of it is left:
-    /// not of a node, whose block stays held, nor of a namespace, which is emptied first.
+    /// Reads the created object in all forms, and deletes it. Returns true if no trace of it is
+    /// left: not of a node, whose block stays held, nor of a namespace, which is emptied first.
     fn read_and_delete(&self, server: &TestServer, path: &str) -> bool {
         let collection = path.split('?').next().unwrap_or_default();
         let Some(name) = self.name_in(server, collection) else {

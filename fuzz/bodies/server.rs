@@ -128,8 +128,8 @@ pub(crate) struct Answer {
     pub(crate) body: Vec<u8>,
 }
 
-/// Calls `requests` with a server that has [`OBJECTS`] and nothing else. A server to which something
-/// was written is not used again; `are_reads` says that nothing can be.
+/// Calls `requests` with a server that has [`OBJECTS`] and nothing else. A server to which
+/// something was written is not used again; `are_reads` says that nothing can be.
 pub(crate) fn with(are_reads: bool, requests: impl FnOnce(&TestServer)) {
     SERVER.with_borrow_mut(|kept| {
         let server = kept.take().unwrap_or_else(TestServer::start);

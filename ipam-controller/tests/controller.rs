@@ -12,7 +12,7 @@ use podplane_proto::ipam::{
     AuditRequest, BlockState, FindBlocksRequest, GetOwnerRequest, ListFreeRequest,
     ListPoolsRequest, ipam_service_client::IpamServiceClient,
 };
-use podplane_service_runtime::serving::{PortAuthentication, ServingFlags};
+use podplane_service_runtime::serving::{AuthenticationMode, ServingFlags};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -42,7 +42,7 @@ impl RunningController {
             listen: "127.0.0.1:0".parse().expect("an address"),
             allowed_hosts: Default::default(),
             serving: ServingFlags {
-                authentication: PortAuthentication::None,
+                authentication: AuthenticationMode::None,
                 ..ServingFlags::default()
             },
             address_file: Some(directory.path().join("address")),

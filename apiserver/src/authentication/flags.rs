@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use podplane_service_runtime::server::Listen;
+use podplane_service_runtime::{server::Listen, serving::AuthenticationMode};
 
 use super::{RequestAuthenticator, TokenFile};
 use crate::{ApiserverRunError, AuthorizationMode};
@@ -36,16 +36,6 @@ pub struct AuthenticationModeFlag {
         value_name = "MODE"
     )]
     pub authentication: AuthenticationMode,
-}
-
-/// The ways to tell who sends a request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum AuthenticationMode {
-    /// By what the client and its connection prove.
-    #[default]
-    Credentials,
-    /// Everyone over TCP is the same user, and credentials are not looked at.
-    None,
 }
 
 impl AuthenticationFlags {

@@ -7,7 +7,8 @@ use std::{
     time::Duration,
 };
 
-use podplane_host::{clock, task};
+use podplane_api::jiff::Timestamp;
+use podplane_host::{clock, fs, task};
 use podplane_pki::{
     CertificateFile, CertificateOwner, CertificateTerms, PkiDir, PkiError, Renewal, ServerName,
     kubeconfig::{self, AccessFiles},
@@ -56,7 +57,7 @@ impl OwnCertificates {
                 .chain(hosts)
                 .collect(),
         };
-        own.renew()?;
+        own.renew_own()?;
         Ok(own)
     }
 
@@ -78,48 +79,61 @@ impl OwnCertificates {
         self.pki().join(format!("{owner}.pem"))
     }
 
-    /// Issues what is missing or expires soon, for the server and everyone else who has a
-    /// certificate in the directory; returns true if the administrator's was.
-    fn renew(&self) -> Result<bool, PkiError> {
+    /// Issues what is missing or expires soon of the server and the administrator; returns true if
+    /// the administrator's was.
+    fn renew_own(&self) -> Result<bool, PkiError> {
         let now = clock::timestamp();
         let dir = PkiDir::open(&self.pki(), owner::AUTHORITY, now)?;
-        let ensure = |name: &str, terms: &CertificateTerms| {
-            let renewal = dir.ensure(name, terms, now)?;
-            if renewal == Renewal::Issued {
-                tracing::info!(certificate = name, "issued a certificate");
-            }
-            Ok::<_, PkiError>(renewal == Renewal::Issued)
-        };
         let own = [CertificateOwner::Apiserver, CertificateOwner::Admin];
         let [_, is_admins] = own.map(|owner| {
             let terms = owner.terms(&self.names, owner::LIFETIME);
-            ensure(&owner.to_string(), &terms)
+            ensure(&dir, &owner.to_string(), &terms, now)
         });
-        // Whoever has issued these decides what they say.
+        is_admins
+    }
+
+    /// Issues anew what expires soon of everyone else who has a certificate in the directory.
+    /// Whoever has issued it first decides what it says. Returns the time of the next renewal.
+    fn renew_others(&self) -> Result<Timestamp, PkiError> {
+        let now = clock::timestamp();
+        let dir = PkiDir::open(&self.pki(), owner::AUTHORITY, now)?;
+        let mut next = Timestamp::MAX;
         for CertificateFile { name, info } in dir.certificates()? {
             match info {
-                Ok(info) => _ = ensure(&name, &info.terms)?,
+                Ok(info) => {
+                    ensure(&dir, &name, &info.terms, now)?;
+                    next = next.min(info.renew_at());
+                }
                 Err(error) => {
                     tracing::warn!(certificate = name, %error, "a certificate cannot be renewed");
                 }
             }
         }
-        is_admins
+        Ok(next)
     }
 
-    /// Renews certificates before they expire. A failure is logged and tried again: there is time
-    /// until the certificate expires.
+    /// Renews all certificates that are due, and writes the kubeconfig for the administrator's.
+    fn renew(&self, server: &str) -> Result<Timestamp, PkiError> {
+        if self.renew_own()? {
+            Kubeconfig::Administrators(self.clone()).write(&self.data_dir, server)?;
+        }
+        self.renew_others()
+    }
+
+    /// Renews certificates before they expire. The files are read when one was changed or is due. A
+    /// failure is logged and tried again: there is time until the certificate expires.
     pub(crate) async fn keep(self, server: String) -> Result<(), Infallible> {
         let mut interval = clock::interval(RENEWAL_INTERVAL);
+        let (mut read, mut next) = (None, Timestamp::MIN);
         loop {
             interval.tick().await;
+            let changed = fs::metadata(self.pki()).and_then(|dir| dir.modified()).ok();
+            if changed.is_some() && changed == read && clock::timestamp() < next {
+                continue;
+            }
             let (own, server) = (self.clone(), server.clone());
-            let renewed = task::spawn_blocking(move || match own.renew()? {
-                true => Kubeconfig::Administrators(own.clone()).write(&own.data_dir, &server),
-                false => Ok(()),
-            });
-            match renewed.await {
-                Ok(Ok(())) => {}
+            match task::spawn_blocking(move || own.renew(&server)).await {
+                Ok(Ok(due)) => (read, next) = (changed, due),
                 Ok(Err(error)) => {
                     let error = podplane_error_chain::one_line(&error);
                     tracing::error!(error, "certificates cannot be renewed");
@@ -128,6 +142,20 @@ impl OwnCertificates {
             }
         }
     }
+}
+
+/// Makes sure of a certificate on these terms; returns true if it was issued.
+fn ensure(
+    dir: &PkiDir,
+    name: &str,
+    terms: &CertificateTerms,
+    now: Timestamp,
+) -> Result<bool, PkiError> {
+    let renewal = dir.ensure(name, terms, now)?;
+    if renewal == Renewal::Issued {
+        tracing::info!(certificate = name, "issued a certificate");
+    }
+    Ok(renewal == Renewal::Issued)
 }
 
 /// The file `kubeconfig` in the data directory.
@@ -160,5 +188,32 @@ impl Kubeconfig {
         };
         let document = kubeconfig::document(&kubeconfig::context(data_dir), &url, &files)?;
         kubeconfig::write(&path, &document)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_expires_soon_is_renewed_and_the_next_renewal_is_known() {
+        let temporary = tempfile::tempdir().unwrap();
+        let listen = "127.0.0.1:0".parse().unwrap();
+        let own = OwnCertificates::make(temporary.path(), &listen, &AllowedHosts::default());
+        let own = own.unwrap();
+        assert!(!own.renew_own().unwrap(), "they are new");
+        let minute = Duration::from_secs(60);
+        let (owner, now) = (CertificateOwner::Node("a".to_owned()), clock::timestamp());
+        let dir = PkiDir::open(&own.pki(), owner::AUTHORITY, now).unwrap();
+        let before = now - Duration::from_secs(50);
+        let terms = owner.terms(&[], minute);
+        dir.issue(&owner.to_string(), &terms, before).unwrap();
+        let old = fs::read_to_string(own.file(&owner)).unwrap();
+        own.renew_others().unwrap();
+        let renewed = fs::read_to_string(own.file(&owner)).unwrap();
+        assert_ne!(renewed, old);
+        let next = own.renew_others().unwrap().duration_since(now).as_secs();
+        assert!((35..=60).contains(&next), "{next}");
+        assert_eq!(fs::read_to_string(own.file(&owner)).unwrap(), renewed);
     }
 }

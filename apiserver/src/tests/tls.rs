@@ -72,7 +72,7 @@ impl SecureServer {
             .authenticator(&listen, Default::default())
             .unwrap();
         let listener = listener.authenticating(Arc::new(authenticator));
-        let files = tls.files(&authentication).unwrap().unwrap();
+        let files = tls.files(true).unwrap().unwrap();
         let listener = secure(listener, &files).unwrap();
         Self {
             server: TestServer::on(listener, uncounted(), MemStore::new()).await,

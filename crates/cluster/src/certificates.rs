@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use podplane_client::CredentialFlags;
 use podplane_host::{clock, fs};
 use podplane_pki::{CertificateOwner, PkiDir, kubeconfig::AccessFiles, owner};
-use podplane_service_runtime::serving::ServingFlags;
+use podplane_service_runtime::{serving::ServingFlags, tls::TlsFlags};
 
 use crate::data_dir::DataDir;
 
@@ -89,9 +89,11 @@ impl ClusterCertificates {
     pub(crate) fn serving(&self, process: &str) -> ServingFlags {
         let pair = self.file(&CertificateOwner::Serving(process.to_owned()));
         ServingFlags {
-            tls_cert_file: Some(pair.clone()),
-            tls_private_key_file: Some(pair),
-            client_ca_file: Some(self.authority()),
+            tls: TlsFlags {
+                tls_cert_file: Some(pair.clone()),
+                tls_private_key_file: Some(pair),
+                client_ca_file: Some(self.authority()),
+            },
             ..ServingFlags::default()
         }
     }

@@ -16,7 +16,7 @@ use podplane_host::{
 };
 use podplane_pki::CertificateOwner;
 use podplane_proto::cluster::{GetStatusResponse, ServiceStatus};
-use podplane_service_runtime::serving::{PortAuthentication, ServingFlags};
+use podplane_service_runtime::serving::{AuthenticationMode, ServingFlags};
 use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
@@ -300,8 +300,8 @@ impl ClusterInstance {
             return Ok(certificates.serving(process));
         }
         let authentication = match self.record.settings.is_authenticated() {
-            true => PortAuthentication::Credentials,
-            false => PortAuthentication::None,
+            true => AuthenticationMode::Credentials,
+            false => AuthenticationMode::None,
         };
         Ok(ServingFlags {
             authentication,

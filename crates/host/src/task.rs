@@ -39,8 +39,8 @@ pub fn thread<T: Send + 'static>(
     thread::Builder::new().name(name.into()).spawn(work)
 }
 
-/// Starts a thread that yields the processors to all others: its nice value is 10 higher. Where that
-/// is not permitted it is like others.
+/// Starts a thread that yields the processors to all others: its nice value is 10 higher. Where
+/// that is not permitted it is like others.
 ///
 /// # Errors
 ///

@@ -95,8 +95,8 @@ impl HttpClient {
         })
     }
 
-    /// A client of a server that may have TLS: one at `https://HOST:PORT` has the authority `ca.crt`
-    /// of this directory, and is shown the certificate `admin.pem`.
+    /// A client of a server that may have TLS: one at `https://HOST:PORT` has the authority
+    /// `ca.crt` of this directory, and is shown the certificate `admin.pem`.
     ///
     /// # Errors
     ///

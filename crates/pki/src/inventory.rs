@@ -35,6 +35,12 @@ pub struct CertificateFile {
 }
 
 impl CertificateInfo {
+    /// The time at which to renew it: when two thirds of its life have passed.
+    pub fn renew_at(&self) -> Timestamp {
+        let third = self.terms.lifetime / 3;
+        self.not_after.checked_sub(third).unwrap_or(Timestamp::MIN)
+    }
+
     /// Reads the first certificate of a text in PEM. `what` names it in errors.
     ///
     /// # Errors

@@ -17,7 +17,7 @@ use std::{
 use crate::{
     boundary::AllowedHosts,
     server::{Listen, Listener, ServeError},
-    tls::{ServerTls, TlsError, TlsFiles},
+    tls::{ServerTls, TlsError, TlsFlags, TlsFlagsError},
 };
 
 use self::{clients::ClientAuthenticator, rights::PortGate};
@@ -39,39 +39,11 @@ pub struct ServingFlags {
         value_name = "MODE",
         default_value_t
     )]
-    pub authentication: PortAuthentication,
+    pub authentication: AuthenticationMode,
 
-    /// Serve with TLS alone, by the certificate in this file (PEM, with those that lead to its
-    /// authority); needs --tls-private-key-file [default: no TLS]
-    ///
-    /// The files of certificates are read again when they change: connections that begin later
-    /// have the new certificate.
-    #[arg(
-        long,
-        env = "PODPLANE_TLS_CERT_FILE",
-        value_name = "FILE",
-        requires = "tls_private_key_file"
-    )]
-    pub tls_cert_file: Option<PathBuf>,
-
-    /// Use the private key in this file (PEM), which may be the file of --tls-cert-file
-    #[arg(
-        long,
-        env = "PODPLANE_TLS_PRIVATE_KEY_FILE",
-        value_name = "FILE",
-        requires = "tls_cert_file"
-    )]
-    pub tls_private_key_file: Option<PathBuf>,
-
-    /// Accept client certificates of the authorities in this file (PEM): the common name is the
-    /// user, and each organization a group; needs --tls-cert-file and --authentication=credentials
-    #[arg(
-        long,
-        env = "PODPLANE_CLIENT_CA_FILE",
-        value_name = "FILE",
-        requires = "tls_cert_file"
-    )]
-    pub client_ca_file: Option<PathBuf>,
+    /// The certificates.
+    #[command(flatten)]
+    pub tls: TlsFlags,
 
     /// Serve at this unix socket, too: there processes of this process' own user and of root may do
     /// everything
@@ -79,18 +51,18 @@ pub struct ServingFlags {
     pub local_socket: Option<PathBuf>,
 }
 
-/// The ways to tell who sends a request to a port.
+/// The ways to tell who sends a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum PortAuthentication {
-    /// Everyone who reaches the address may do everything.
-    None,
-    /// By the client's certificate, or by the kernel's word on the peer of a unix socket.
+pub enum AuthenticationMode {
+    /// By what the client and its connection prove.
     #[default]
     Credentials,
+    /// Not at all: everyone who reaches the address may do everything.
+    None,
 }
 
 /// The value of the flag, for clap's default.
-impl fmt::Display for PortAuthentication {
+impl fmt::Display for AuthenticationMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::None => "none",
@@ -107,14 +79,9 @@ pub enum ServingError {
         "--authentication=none needs a loopback address or a unix socket, and the address to listen on is {0}: choose --authentication=credentials, or an address such as 127.0.0.1:0"
     )]
     NotLoopback(Listen),
-    /// A certificate without its key, or authorities of clients without TLS.
-    #[error(
-        "--tls-cert-file and --tls-private-key-file need each other, and --client-ca-file both"
-    )]
-    IncompleteTls,
-    /// Client certificates would have no effect.
-    #[error("--client-ca-file needs --authentication=credentials")]
-    UnusedClientCa,
+    /// The flags of TLS contradict each other.
+    #[error(transparent)]
+    TlsFlags(#[from] TlsFlagsError),
     /// A unix socket has no TLS.
     #[error("--tls-cert-file needs a TCP address, and the address to listen on is {0}")]
     TlsOnSocket(Listen),
@@ -130,18 +97,8 @@ impl ServingFlags {
     /// The command line with these flags, but the local socket.
     pub fn arguments(&self) -> Vec<OsString> {
         let authentication = format!("--authentication={}", self.authentication);
-        let flags = [
-            ("--tls-cert-file=", &self.tls_cert_file),
-            ("--tls-private-key-file=", &self.tls_private_key_file),
-            ("--client-ca-file=", &self.client_ca_file),
-        ];
-        let given = flags.into_iter().filter_map(|(flag, value)| {
-            let mut argument = OsString::from(flag);
-            argument.push(value.as_ref()?);
-            Some(argument)
-        });
         std::iter::once(authentication.into())
-            .chain(given)
+            .chain(self.tls.arguments())
             .collect()
     }
 
@@ -187,7 +144,7 @@ impl ServingFlags {
         let is_socket = matches!(listen, Listen::Unix(_));
         let address = listener.client_address();
         match self.authentication {
-            PortAuthentication::None => {
+            AuthenticationMode::None => {
                 if !is_socket {
                     tracing::warn!(
                         address,
@@ -196,8 +153,8 @@ impl ServingFlags {
                 }
                 Ok(listener)
             }
-            PortAuthentication::Credentials => {
-                if self.client_ca_file.is_none() && !is_socket {
+            AuthenticationMode::Credentials => {
+                if self.tls.client_ca_file.is_none() && !is_socket {
                     tracing::info!(
                         address,
                         "serving health alone: no client can authenticate without --client-ca-file"
@@ -210,34 +167,19 @@ impl ServingFlags {
 
     /// Checks the flags with the address, and reads the files of TLS if there are any.
     fn tls(&self, listen: &Listen) -> Result<Option<ServerTls>, ServingError> {
-        let Self {
-            authentication,
-            tls_cert_file,
-            tls_private_key_file,
-            client_ca_file,
-            local_socket: _,
-        } = self.clone();
-        if authentication == PortAuthentication::None {
-            if client_ca_file.is_some() {
-                return Err(ServingError::UnusedClientCa);
-            }
-            if matches!(listen, Listen::Tcp(address) if !address.ip().is_loopback()) {
-                return Err(ServingError::NotLoopback(listen.clone()));
-            }
+        let is_authenticated = self.authentication == AuthenticationMode::Credentials;
+        let files = self.tls.files(is_authenticated)?;
+        let is_far = matches!(listen, Listen::Tcp(address) if !address.ip().is_loopback());
+        if !is_authenticated && is_far {
+            return Err(ServingError::NotLoopback(listen.clone()));
         }
-        let (certificate, key) = match (tls_cert_file, tls_private_key_file) {
-            (Some(certificate), Some(key)) => (certificate, key),
-            (None, None) if client_ca_file.is_none() => return Ok(None),
-            _ => return Err(ServingError::IncompleteTls),
-        };
-        if matches!(listen, Listen::Unix(_)) {
-            return Err(ServingError::TlsOnSocket(listen.clone()));
+        match files {
+            None => Ok(None),
+            Some(_) if matches!(listen, Listen::Unix(_)) => {
+                Err(ServingError::TlsOnSocket(listen.clone()))
+            }
+            Some(files) => Ok(Some(ServerTls::read(&files)?)),
         }
-        Ok(Some(ServerTls::read(&TlsFiles {
-            certificate,
-            key,
-            client_ca: client_ca_file,
-        })?))
     }
 }
 

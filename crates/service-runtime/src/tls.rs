@@ -5,6 +5,10 @@
 //! certificate it is, so that a certificate that is not valid is answered with the reason, and one
 //! that expires while its connection is open does not count any longer.
 
+mod flags;
+
+pub use flags::{TlsFlags, TlsFlagsError};
+
 use std::{
     fmt,
     path::PathBuf,

@@ -378,8 +378,8 @@ impl Project {
         self.down("")
     }
 
-    /// Checks that one pod reaches another on another node: it pings it, and asks an API server that
-    /// runs inside the other for its health.
+    /// Checks that one pod reaches another on another node: it pings it, and asks an API server
+    /// that runs inside the other for its health.
     fn reach(&self, placed: &PodPlaces) -> Result<()> {
         let (from, (here, ..)) = placed.first_key_value().context("a pod")?;
         let other = placed.iter().find(|(_, (node, ..))| node != here);

@@ -299,11 +299,9 @@ async fn without_authentication_everyone_may_do_everything() {
     assert_eq!(ask(&client, Method::GET, "/metrics").await, "200");
     assert_eq!(call(&client, REFLECT).await, "answered");
     let certificates = Certificates::new();
-    let secure = ServingFlags {
-        authentication: PortAuthentication::None,
-        client_ca_file: None,
-        ..certificates.flags()
-    };
+    let mut secure = certificates.flags();
+    secure.authentication = AuthenticationMode::None;
+    secure.tls.client_ca_file = None;
     let address = serve(&secure, &loopback(), &mut tasks).await;
     let client = certificates.client(&address, None);
     assert_eq!(ask(&client, Method::GET, "/metrics").await, "200");
@@ -315,7 +313,11 @@ async fn rejects_flags_that_contradict_each_other_or_the_address() {
     let secure = certificates.flags();
     let dir = tempfile::tempdir().unwrap();
     let socket = format!("unix:{}", dir.path().join("s").display());
-    let (off, missing) = (PortAuthentication::None, dir.path().join("missing.pem"));
+    let with_tls = |tls| ServingFlags {
+        tls,
+        ..secure.clone()
+    };
+    let (off, missing) = (AuthenticationMode::None, dir.path().join("missing.pem"));
     for (flags, listen, want) in [
         (
             flags("--authentication=none"),
@@ -331,10 +333,10 @@ async fn rejects_flags_that_contradict_each_other_or_the_address() {
             "--client-ca-file needs --authentication=credentials",
         ),
         (
-            ServingFlags {
+            with_tls(TlsFlags {
                 tls_private_key_file: None,
-                ..secure.clone()
-            },
+                ..secure.tls.clone()
+            }),
             "127.0.0.1:0",
             "--tls-cert-file and --tls-private-key-file need each other",
         ),
@@ -344,10 +346,10 @@ async fn rejects_flags_that_contradict_each_other_or_the_address() {
             "--tls-cert-file needs a TCP address",
         ),
         (
-            ServingFlags {
+            with_tls(TlsFlags {
                 tls_cert_file: Some(missing),
-                ..secure.clone()
-            },
+                ..secure.tls.clone()
+            }),
             "127.0.0.1:0",
             "missing.pem",
         ),
