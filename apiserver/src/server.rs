@@ -3,7 +3,9 @@
 use axum::response::IntoResponse;
 use futures::future::BoxFuture;
 use podplane_host::task;
-use std::{collections::HashMap, convert::Infallible, future::Future, path::PathBuf, sync::Arc};
+use std::{
+    collections::HashMap, convert::Infallible, future::Future, io, path::PathBuf, sync::Arc,
+};
 
 use ipnet::IpNet;
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::TraceServiceServer;
@@ -82,6 +84,15 @@ pub enum ApiserverRunError {
     /// The sled store needs a directory.
     #[error("--store sled needs --data-dir")]
     NoDataDir,
+    /// The data directory cannot be made.
+    #[error("failed to make the data directory {}", dir.display())]
+    DataDir {
+        /// The directory.
+        dir: PathBuf,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
     /// Without authentication only this machine may reach the server.
     #[error(
         "--authentication=none needs a loopback address or a unix socket, and --listen is {0}: choose --authentication=credentials, or an address such as 127.0.0.1:7080"

@@ -1,7 +1,12 @@
 //! The sockets of the server: its address, and a unix socket in its data directory.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    os::unix::fs::DirBuilderExt as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
+use podplane_host::fs::{self, DirBuilder};
 use podplane_service_runtime::{
     authentication::Authenticator,
     boundary::AllowedHosts,
@@ -13,6 +18,16 @@ use crate::{
     ApiserverRunError, AuthenticationFlags, StoreKind, TlsFlags,
     authentication::{Kubeconfig, OwnCertificates, secure},
 };
+
+/// Makes the data directory for its owner alone, if there is none: its socket is bound before the
+/// store is opened.
+fn make_data_dir(dir: &Path) -> Result<(), ApiserverRunError> {
+    let failed = |source| ApiserverRunError::DataDir {
+        dir: dir.to_path_buf(),
+        source,
+    };
+    fs::create_dir_with(DirBuilder::new().recursive(true).mode(0o700), dir).map_err(failed)
+}
 
 /// The flags that shape the sockets.
 #[derive(Clone, Debug)]
@@ -81,6 +96,9 @@ impl SocketFlags {
         };
         let mut listeners = vec![main];
         let local = data_dir.as_ref().map(|dir| dir.join("apiserver.sock"));
+        if let Some(dir) = &data_dir {
+            make_data_dir(dir)?;
+        }
         if let Some(local) = local.map(Listen::Unix).filter(|local| *local != listen) {
             listeners.push(Listener::bind(&local).await?);
         }

@@ -78,7 +78,7 @@ fn a_data_directory_of_another_version_is_refused_and_kept() {
     // An earlier version is read, and raised before the cluster writes.
     fs::write(&version, "1\n").unwrap();
     up(&dir, "").ok();
-    assert_eq!(fs::read_to_string(&version).unwrap(), "2\n");
+    assert_eq!(fs::read_to_string(&version).unwrap(), "3\n");
 }
 
 #[test]
