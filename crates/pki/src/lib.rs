@@ -16,6 +16,7 @@ mod authority;
 mod delivery;
 mod dir;
 mod inventory;
+mod issued;
 pub mod kubeconfig;
 pub mod owner;
 mod reload;
@@ -62,4 +63,7 @@ pub enum PkiError {
     /// The library refused to make a key or a certificate.
     #[error("failed to make {0}")]
     Generate(&'static str, #[source] rcgen::Error),
+    /// A subject cannot be put into a certificate.
+    #[error("failed to encode a certificate")]
+    Encode(#[from] der::Error),
 }

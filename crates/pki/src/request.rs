@@ -1,27 +1,36 @@
 //! Requests for certificates (PKCS #10), and their answers.
 
-use std::{net::IpAddr, time::Duration};
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use rcgen::{
-    CertificateSigningRequestParams, DnType, ExtendedKeyUsagePurpose, IsCa, KeyUsagePurpose,
-    SanType, SerialNumber,
+    CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, KeyUsagePurpose,
+    SanType, SerialNumber, SubjectPublicKeyInfo,
 };
 use rustls_pki_types::{CertificateDer, CertificateSigningRequestDer, pem::PemObject as _};
 use x509_parser::{
     certification_request::X509CertificationRequest,
-    prelude::{FromDer as _, X509Certificate, X509Name},
+    extensions::{GeneralName, ParsedExtension},
+    prelude::{FromDer as _, X509Certificate},
+    x509::AttributeTypeAndValue,
 };
 
 use crate::{
     PkiError,
     authority::{Authority, BACKDATING, date},
+    issued,
 };
 
 /// A request that is signed by the key for which it asks.
 #[derive(Clone, Debug)]
 pub struct CertificateRequest {
-    params: CertificateSigningRequestParams,
+    key: SubjectPublicKeyInfo,
+    /// The subject, in DER.
+    subject: Vec<u8>,
+    names: Vec<SanType>,
     /// The common name, empty if there is none.
     pub common_name: String,
     /// The organizations.
@@ -39,8 +48,6 @@ pub enum RequestedName {
     Email(String),
     /// A URI.
     Uri(String),
-    /// Another kind of name.
-    Other,
 }
 
 /// A use of a key, by Kubernetes' names: `digital signature`, `client auth`.
@@ -72,61 +79,93 @@ impl RequestedUsage {
 impl CertificateRequest {
     /// Reads a request and verifies its signature.
     ///
+    /// Of its extensions, only the subjectAltNames count, and of these the kinds of
+    /// [`RequestedName`].
+    ///
     /// # Errors
     ///
-    /// [`PkiError::Invalid`] with the reason. A subject with the same attribute twice is refused,
-    /// too: `rcgen` can issue a certificate with one organization only.
+    /// [`PkiError::Invalid`] with the reason. A subject with two common names is refused: programs
+    /// differ in the one that they take.
     pub fn from_pem(pem: &[u8]) -> Result<Self, PkiError> {
         let der = CertificateSigningRequestDer::from_pem_slice(pem);
         let der = der.map_err(|_| invalid("it is not a PEM block \"CERTIFICATE REQUEST\""))?;
-        let params = CertificateSigningRequestParams::from_der(&der);
-        let params = params.map_err(|error| invalid(&error.to_string()))?;
         let (rest, request) = X509CertificationRequest::from_der(&der)
             .map_err(|_| invalid("it is not a certification request"))?;
         if !rest.is_empty() {
             return Err(invalid("data follows it"));
         }
-        let subject = &request.certification_request_info.subject;
-        let common_names = texts(subject, &DnType::CommonName)?;
-        let organizations = texts(subject, &DnType::OrganizationName)?;
-        let attributes = subject.iter_attributes().count();
-        if attributes != params.params.distinguished_name.iter().count() {
-            return Err(invalid(
-                "its subject has an attribute more than once, and only one organization can be in a certificate",
-            ));
+        let verified = request.verify_signature();
+        verified.map_err(|_| invalid("its signature is not that of its key"))?;
+        let info = &request.certification_request_info;
+        let key = SubjectPublicKeyInfo::from_der(info.subject_pki.raw);
+        let key = key.map_err(|error| invalid(&error.to_string()))?;
+        let mut names = Vec::new();
+        for extension in request.requested_extensions().into_iter().flatten() {
+            match extension {
+                ParsedExtension::SubjectAlternativeName(alternative) => {
+                    for name in &alternative.general_names {
+                        names.extend(alternative_name(name)?);
+                    }
+                }
+                ParsedExtension::ParseError { .. } => {
+                    return Err(invalid("one of its extensions cannot be read"));
+                }
+                _ => {}
+            }
+        }
+        let mut common_names = texts(info.subject.iter_common_name())?;
+        let common_name = common_names.pop().unwrap_or_default();
+        if !common_names.is_empty() {
+            return Err(invalid("its subject has more than one common name"));
         }
         Ok(Self {
-            params,
-            common_name: common_names.into_iter().next().unwrap_or_default(),
-            organizations,
+            key,
+            subject: info.subject.as_raw().to_vec(),
+            names,
+            common_name,
+            organizations: texts(info.subject.iter_organization())?,
         })
     }
 
     /// Its names besides the subject.
     pub fn names(&self) -> Vec<RequestedName> {
-        let names = self.params.params.subject_alt_names.iter();
         let name = |name: &SanType| match name {
-            SanType::DnsName(dns) => RequestedName::Dns(dns.as_str().to_owned()),
-            SanType::IpAddress(ip) => RequestedName::Ip(*ip),
-            SanType::Rfc822Name(mail) => RequestedName::Email(mail.as_str().to_owned()),
-            SanType::URI(uri) => RequestedName::Uri(uri.as_str().to_owned()),
-            _ => RequestedName::Other,
+            SanType::DnsName(dns) => Some(RequestedName::Dns(dns.as_str().to_owned())),
+            SanType::IpAddress(ip) => Some(RequestedName::Ip(*ip)),
+            SanType::Rfc822Name(mail) => Some(RequestedName::Email(mail.as_str().to_owned())),
+            SanType::URI(uri) => Some(RequestedName::Uri(uri.as_str().to_owned())),
+            _ => None,
         };
-        names.map(name).collect()
+        self.names.iter().filter_map(name).collect()
     }
 }
 
-fn texts(subject: &X509Name<'_>, kind: &DnType) -> Result<Vec<String>, PkiError> {
-    let texts: Result<Vec<_>, _> = match kind {
-        DnType::CommonName => subject
-            .iter_common_name()
-            .map(|text| text.as_str())
-            .collect(),
-        _ => subject
-            .iter_organization()
-            .map(|text| text.as_str())
-            .collect(),
+/// The name for a certificate; `None` for the kinds that Kubernetes leaves out, too.
+fn alternative_name(name: &GeneralName<'_>) -> Result<Option<SanType>, PkiError> {
+    let ascii = |text: &str| {
+        let text = text.try_into();
+        text.map_err(|_| invalid("a subjectAltName has a character that is not ASCII"))
     };
+    Ok(Some(match name {
+        GeneralName::DNSName(dns) => SanType::DnsName(ascii(dns)?),
+        GeneralName::RFC822Name(mail) => SanType::Rfc822Name(ascii(mail)?),
+        GeneralName::URI(uri) => SanType::URI(ascii(uri)?),
+        GeneralName::IPAddress(octets) => SanType::IpAddress(address(octets)?),
+        GeneralName::Invalid(..) => return Err(invalid("a subjectAltName cannot be read")),
+        _ => return Ok(None),
+    }))
+}
+
+fn address(octets: &[u8]) -> Result<IpAddr, PkiError> {
+    let four = <[u8; 4]>::try_from(octets).map(|four| Ipv4Addr::from(four).into());
+    four.or_else(|_| <[u8; 16]>::try_from(octets).map(|sixteen| Ipv6Addr::from(sixteen).into()))
+        .map_err(|_| invalid("a subjectAltName is an address of neither 4 nor 16 octets"))
+}
+
+fn texts<'a>(
+    attributes: impl Iterator<Item = &'a AttributeTypeAndValue<'a>>,
+) -> Result<Vec<String>, PkiError> {
+    let texts: Result<Vec<_>, _> = attributes.map(AttributeTypeAndValue::as_str).collect();
     let texts = texts.map_err(|_| invalid("its subject is not text"))?;
     match texts.iter().any(|text| text.contains(char::is_control)) {
         true => Err(invalid("its subject has a control character")),
@@ -148,7 +187,7 @@ impl Authority {
     ///
     /// # Errors
     ///
-    /// [`PkiError::Generate`].
+    /// [`PkiError::Generate`] and [`PkiError::Encode`].
     pub fn sign(
         &self,
         request: &CertificateRequest,
@@ -157,15 +196,18 @@ impl Authority {
         serial: &[u8],
         now: Timestamp,
     ) -> Result<String, PkiError> {
-        let mut signed = request.params.clone();
-        let params = &mut signed.params;
+        let mut params = CertificateParams::default();
+        // The subject takes its place at the end: rcgen writes one organization only.
+        params.distinguished_name = DistinguishedName::new();
+        params
+            .distinguished_name
+            .push(DnType::CommonName, request.common_name.as_str());
+        params.subject_alt_names.clone_from(&request.names);
         params.is_ca = IsCa::ExplicitNoCa;
         params.use_authority_key_identifier_extension = true;
         params.serial_number = Some(SerialNumber::from_slice(serial));
         params.not_before = date(now) - BACKDATING;
         params.not_after = (date(now) + lifetime).min(date(self.not_after()?));
-        params.key_usages.clear();
-        params.extended_key_usages.clear();
         for usage in usages {
             match usage {
                 RequestedUsage::DigitalSignature => {
@@ -186,10 +228,10 @@ impl Authority {
                 }
             }
         }
-        let certificate = signed
-            .signed_by(self.issuer())
+        let certificate = params
+            .signed_by(&request.key, self.issuer())
             .map_err(|error| PkiError::Generate("a certificate", error))?;
-        Ok(certificate.pem())
+        issued::with_subject(certificate.der(), &request.subject, self.issuer().key())
     }
 }
 

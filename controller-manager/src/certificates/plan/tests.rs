@@ -161,6 +161,20 @@ fn signers_answer_what_they_are_for() {
         (
             CLIENT_SIGNER,
             &client,
+            "/O=dev/O=ops/CN=ada",
+            "",
+            "sign for",
+        ),
+        (
+            CLIENT_SIGNER,
+            &client,
+            "/O=dev+O=system:masters/CN=ada",
+            "",
+            "fail: use of kubernetes.io/kube-apiserver-client signer with system:masters",
+        ),
+        (
+            CLIENT_SIGNER,
+            &client,
             "/CN=ada",
             "email:ada@example.com",
             "sign for",
