@@ -48,12 +48,50 @@ const GZIP: &[u8] = &[0x1f, 0x8b];
 /// Reads every document into `dump`.
 pub(crate) fn read(reader: impl Read, dump: &mut Dump) -> Result<(), InputError> {
     let (head, reader) = peeked(reader)?;
-    if head.starts_with(GZIP) {
-        let unpacked = MultiGzDecoder::new(BufReader::with_capacity(WINDOW, reader));
-        let (head, unpacked) = peeked(unpacked)?;
-        documents(&head, unpacked, dump)
-    } else {
-        documents(&head, reader, dump)
+    if !head.starts_with(GZIP) {
+        let mut reader = ErrorRecorder::new(reader);
+        let result = documents(&head, &mut reader, dump);
+        return reader.finish(result);
+    }
+    let unpacked = MultiGzDecoder::new(BufReader::with_capacity(WINDOW, reader));
+    let (head, unpacked) = peeked(unpacked)?;
+    let mut unpacked = ErrorRecorder::new(unpacked);
+    let result = documents(&head, &mut unpacked, dump);
+    if result.is_err() {
+        // Damage further on may be the cause: how much comes out of the decoder before it reports
+        // that depends on the sizes of its reads. `finish` returns an error of this one.
+        let _ = io::copy(&mut unpacked, &mut io::sink());
+    }
+    unpacked.finish(result)
+}
+
+/// Keeps the first error of a reader: a parser turns it into an error of syntax.
+struct ErrorRecorder<R> {
+    reader: R,
+    first: Option<io::Error>,
+}
+
+impl<R> ErrorRecorder<R> {
+    fn new(reader: R) -> Self {
+        let first = None;
+        Self { reader, first }
+    }
+
+    fn finish(self, result: Result<(), InputError>) -> Result<(), InputError> {
+        self.first
+            .map_or(result, |error| Err(InputError::Read(error)))
+    }
+}
+
+impl<R: Read> Read for ErrorRecorder<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.reader.read(into).map_err(|error| {
+            let kind = error.kind();
+            if kind != io::ErrorKind::Interrupted {
+                self.first.get_or_insert(error);
+            }
+            kind.into()
+        })
     }
 }
 

@@ -241,6 +241,26 @@ fn rejects_other_inputs_with_the_reason() {
     assert!(matches!(error, InputError::Read(_)), "{error}");
 }
 
+#[test]
+fn reports_damaged_gzip_whatever_the_chunks() {
+    let packed = |text: &str| {
+        let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
+        packed.write_all(text.as_bytes()).unwrap();
+        packed.finish().unwrap()
+    };
+    for first in ["kind: List\nitems: []\n", "items: [\n", "{]", "{}"] {
+        let mut input = packed(first);
+        // A member whose compressed block has a reserved type.
+        let second = input.len();
+        input.extend(packed("kind: List\n"));
+        input[second + 10] = 0xff;
+        for error in [read(input.as_slice()), read(Drip(&input))] {
+            let error = error.unwrap_err();
+            assert!(matches!(error, InputError::Read(_)), "{first:?}: {error}");
+        }
+    }
+}
+
 /// A value that may stand in place of any field.
 fn odd() -> impl Strategy<Value = Value> {
     const TEXTS: &[&str] = &[
