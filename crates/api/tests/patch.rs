@@ -145,6 +145,23 @@ fn changing_a_field_of_another_manager_conflicts() {
 }
 
 #[test]
+fn an_applied_null_in_arbitrary_json_is_kept() {
+    let ty = Type::of_kind("apps", "v1", "ControllerRevision").unwrap();
+    let nothing = FieldSet::default();
+    let ada = writer("ada", &nothing);
+    let config = json!({"metadata": {"name": "c"}, "data": {"a": null}, "revision": null});
+    for live in [json!({"a": 1}), json!({"a": {"b": [1]}}), json!({})] {
+        let live = json!({"metadata": {"name": "c"}, "revision": 1, "data": live});
+        let once = apply(ty, Some(&live), &config, &ada, Conflicts::Take).unwrap();
+        assert_eq!(once.object["data"], json!({"a": null}));
+        assert_eq!(once.object.get("revision"), None);
+        let twice = apply(ty, Some(&once.object), &config, &ada, Conflicts::Refuse).unwrap();
+        assert!(!twice.changed, "{}", twice.object);
+        assert_eq!(twice.object, once.object);
+    }
+}
+
+#[test]
 fn an_update_owns_the_fields_that_it_changes() {
     let live = applied(None, &config(Some(2), "i"), "a", Conflicts::Refuse)
         .unwrap()

@@ -178,7 +178,7 @@ pub fn apply(
     };
     managers.set_time(&identity, time);
     Ok(ApplyOutcome {
-        object: managers.write(typed::drop_nulls(object)),
+        object: managers.write(typed::drop_nulls(ty, object)),
         changed,
         conflicts: taken,
     })

@@ -351,8 +351,11 @@ pub(super) fn merge(ty: Type, live: Value, config: Value) -> Value {
         (MergeView::Elements(list, live), MergeView::Elements(_, config)) => {
             Value::Array(merge_elements(list, live, config))
         }
-        // An explicit null does not affect the contents of a struct, map or list.
-        (MergeView::Fields(_) | MergeView::Elements(..), MergeView::Leaf) if config.is_null() => {
+        // An explicit null does not affect the contents of a struct, map or list. In arbitrary
+        // JSON it is a value like any other.
+        (MergeView::Fields(_) | MergeView::Elements(..), MergeView::Leaf)
+            if config.is_null() && !matches!(ty.kind(), TypeStructure::Any) =>
+        {
             live
         }
         _ => config,
@@ -459,15 +462,27 @@ fn remove_at(ty: Option<Type>, element: Element, value: &Value, set: &FieldSet) 
     })
 }
 
-/// Drops `null` fields of the object.
-pub(super) fn drop_nulls(value: Value) -> Value {
-    match value {
-        Value::Object(fields) => {
+/// Drops `null` fields of the object, but not those in arbitrary JSON, where `null` is a value.
+pub(super) fn drop_nulls(ty: Type, value: Value) -> Value {
+    match (ty.kind(), value) {
+        (TypeStructure::Any, any) => any,
+        (_, Value::Object(fields)) => {
             let kept = fields.into_iter().filter(|(_, value)| !value.is_null());
-            kept.map(|(name, value)| (name, drop_nulls(value)))
-                .collect()
+            let below = |name: &str, value| match ty.field(name) {
+                Some(ty) => drop_nulls(ty, value),
+                None => value,
+            };
+            kept.map(|(name, value)| {
+                let value = below(&name, value);
+                (name, value)
+            })
+            .collect()
         }
-        Value::Array(elements) => elements.into_iter().map(drop_nulls).collect(),
-        scalar => scalar,
+        (TypeStructure::List(list), Value::Array(elements)) => {
+            let items = list.items();
+            let elements = elements.into_iter();
+            elements.map(|value| drop_nulls(items, value)).collect()
+        }
+        (_, other) => other,
     }
 }
