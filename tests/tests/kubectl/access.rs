@@ -14,6 +14,9 @@ pub(super) const CASES: &[KubectlCase] = &[
     ("certificatesigningrequests", requests),
 ];
 
+/// A signer that nothing of the cluster answers for, so that requests stay as kubectl leaves them.
+const SIGNER: &str = "podplane.example/people";
+
 /// The name of an object in the cluster, which all versions share.
 fn unique(kubectl: &Kubectl, name: &str) -> String {
     format!("{name}:{}", kubectl.namespace)
@@ -163,14 +166,16 @@ fn requests(kubectl: &Kubectl) {
         "metadata": {"name": name},
         "spec": {
             "request": request,
-            "signerName": "kubernetes.io/kube-apiserver-client",
+            "signerName": SIGNER,
             "expirationSeconds": 86400,
             "usages": ["client auth"],
         },
     });
     kubectl.apply(&manifest.to_string());
     let table = kubectl
-        .run("get csr --field-selector=spec.signerName=kubernetes.io/kube-apiserver-client")
+        .run(&format!(
+            "get csr --field-selector=spec.signerName={SIGNER}"
+        ))
         .ok();
     assert_eq!(
         header(&table),
@@ -183,15 +188,7 @@ fn requests(kubectl: &Kubectl) {
             "CONDITION"
         ]
     );
-    assert_eq!(
-        row(&table, &name)[2..],
-        [
-            "kubernetes.io/kube-apiserver-client",
-            "admin",
-            "24h",
-            "Pending"
-        ]
-    );
+    assert_eq!(row(&table, &name)[2..], [SIGNER, "admin", "24h", "Pending"]);
     let approved = kubectl.run(&format!("certificate approve {name}")).ok();
     assert_eq!(
         approved,
