@@ -171,14 +171,17 @@ pub fn apply(
         return Err(ApplyError::Conflicts(taken));
     }
     managers.take(&identity, &written, &difference.removed);
-    let changed = !difference.is_empty();
+    // A null of a typed field is not stored, so that it may change nothing.
+    let object = typed::drop_nulls(ty, object);
+    let stored = typed::compare(ty, &live, &object).outside(writer.ignored);
+    let changed = !stored.is_empty();
     let time = match before {
         Some(entry) if !changed && entry.fields == stated => entry.time,
         _ => Some(writer.now),
     };
     managers.set_time(&identity, time);
     Ok(ApplyOutcome {
-        object: managers.write(typed::drop_nulls(ty, object)),
+        object: managers.write(object),
         changed,
         conflicts: taken,
     })
