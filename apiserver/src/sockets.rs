@@ -1,12 +1,8 @@
 //! The sockets of the server: its address, and a unix socket in its data directory.
 
-use std::{
-    os::unix::fs::DirBuilderExt as _,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{path::PathBuf, sync::Arc};
 
-use podplane_host::fs::{self, DirBuilder};
+use podplane_host::fs;
 use podplane_service_runtime::{
     authentication::Authenticator,
     boundary::AllowedHosts,
@@ -18,16 +14,6 @@ use crate::{
     ApiserverRunError, AuthenticationFlags, StoreKind, TlsFlags,
     authentication::{Kubeconfig, OwnCertificates, secure},
 };
-
-/// Makes the data directory for its owner alone, if there is none: its socket is bound before the
-/// store is opened.
-fn make_data_dir(dir: &Path) -> Result<(), ApiserverRunError> {
-    let failed = |source| ApiserverRunError::DataDir {
-        dir: dir.to_path_buf(),
-        source,
-    };
-    fs::create_dir_with(DirBuilder::new().recursive(true).mode(0o700), dir).map_err(failed)
-}
 
 /// The flags that shape the sockets.
 #[derive(Clone, Debug)]
@@ -97,7 +83,11 @@ impl SocketFlags {
         let mut listeners = vec![main];
         let local = data_dir.as_ref().map(|dir| dir.join("apiserver.sock"));
         if let Some(dir) = &data_dir {
-            make_data_dir(dir)?;
+            // The store makes it too, but is opened later.
+            fs::create_private_dir_all(dir).map_err(|source| ApiserverRunError::DataDir {
+                dir: dir.clone(),
+                source,
+            })?;
         }
         if let Some(local) = local.map(Listen::Unix).filter(|local| *local != listen) {
             listeners.push(Listener::bind(&local).await?);

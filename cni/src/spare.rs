@@ -6,7 +6,7 @@
 
 use std::{
     io,
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
 };
@@ -130,8 +130,7 @@ impl SpareFiles {
     }
 
     fn make_dir(&self) -> io::Result<()> {
-        let mut builder = fs::DirBuilder::new();
-        fs::create_dir_with(builder.recursive(true).mode(0o700), &self.dir)
+        fs::create_private_dir_all(&self.dir)
     }
 
     fn give(&self, name: u64) {

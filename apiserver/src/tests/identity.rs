@@ -2,7 +2,7 @@
 
 use std::{
     io::{Read as _, Write as _},
-    os::unix::fs::PermissionsExt as _,
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
     path::Path,
 };
 
@@ -298,6 +298,28 @@ fn config(listen: &str, authentication: AuthenticationFlags) -> ApiserverConfig 
         },
         bounds: HistoryBounds::default(),
     }
+}
+
+#[tokio::test]
+async fn a_new_data_directory_is_made_before_its_socket() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("new/data");
+    let mode = AuthenticationModeFlag {
+        authentication: AuthenticationMode::None,
+    };
+    let flags = AuthenticationFlags {
+        mode,
+        token_auth_file: None,
+    };
+    let config = ApiserverConfig {
+        data_dir: Some(data.clone()),
+        store: StoreKind::Sled,
+        ..config("127.0.0.1:0", flags)
+    };
+    let stop = CancellationToken::new();
+    stop.cancel();
+    within(crate::run(config, stop)).await.unwrap();
+    assert_eq!(std::fs::metadata(&data).unwrap().mode() & 0o777, 0o700);
 }
 
 #[tokio::test]

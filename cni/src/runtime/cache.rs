@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering},
 };
@@ -132,8 +132,7 @@ impl Cache<'_> {
     }
 
     fn make_dir(&self) -> io::Result<()> {
-        let mut builder = fs::DirBuilder::new();
-        fs::create_dir_with(builder.recursive(true).mode(0o700), self.results())
+        fs::create_private_dir_all(self.results())
     }
 
     /// Reads the entry of an attachment, if there is one.

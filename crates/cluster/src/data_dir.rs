@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeSet,
     io,
-    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _},
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -12,7 +12,7 @@ use anyhow::Context as _;
 use podplane_api::node::NetworkBackend;
 use podplane_host::{
     clock,
-    fs::{self, DirBuilder, File, Permissions, TryLockError},
+    fs::{self, File, Permissions, TryLockError},
 };
 use podplane_service_runtime::{
     files::{write_atomically, write_volatile},
@@ -153,8 +153,7 @@ impl DataDir {
                  another with --data-dir",
                 self.0.display()
             );
-            fs::create_dir_with(DirBuilder::new().recursive(true).mode(0o700), &self.0)
-                .with_context(name_it)?;
+            fs::create_private_dir_all(&self.0).with_context(name_it)?;
             fs::set_permissions(&self.0, Permissions::from_mode(0o700)).with_context(name_it)?;
             // Other users can no longer change it; their earlier changes are found now.
             trust::tree(&self.0)?;

@@ -2,6 +2,7 @@
 
 use std::{
     fs, io,
+    os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
 };
 
@@ -47,6 +48,16 @@ pub fn create_dir(path: impl AsRef<Path>) -> io::Result<()> {
 #[inline]
 pub fn create_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
     fs::create_dir_all(path)
+}
+
+/// Makes a directory and those above it, each for its owner alone. One that exists stays as it is.
+///
+/// # Errors
+///
+/// The operating system's.
+#[inline]
+pub fn create_private_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
 /// Removes a file.

@@ -2,7 +2,7 @@
 
 use std::{
     io::Write as _,
-    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
 
@@ -222,9 +222,7 @@ pub(crate) fn io<'a>(
 
 /// Makes a directory for its owner alone, if there is none.
 pub(crate) fn make_private_dir(path: &Path) -> Result<(), PkiError> {
-    let mut builder = fs::DirBuilder::new();
-    builder.recursive(true).mode(0o700);
-    fs::create_dir_with(&builder, path).map_err(io("make", path))
+    fs::create_private_dir_all(path).map_err(io("make", path))
 }
 
 /// The text of a file, `None` if there is none.

@@ -171,10 +171,10 @@ pub fn apply(
         return Err(ApplyError::Conflicts(taken));
     }
     managers.take(&identity, &written, &difference.removed);
-    // A null of a typed field is not stored, so that it may change nothing.
     let object = typed::drop_nulls(ty, object);
-    let stored = typed::compare(ty, &live, &object).outside(writer.ignored);
-    let changed = !stored.is_empty();
+    // A null for an absent field is a difference, and not stored.
+    let stored = || typed::compare(ty, &live, &object).outside(writer.ignored);
+    let changed = !difference.is_empty() && !stored().is_empty();
     let time = match before {
         Some(entry) if !changed && entry.fields == stated => entry.time,
         _ => Some(writer.now),

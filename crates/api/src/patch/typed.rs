@@ -468,13 +468,9 @@ pub(super) fn drop_nulls(ty: Type, value: Value) -> Value {
         (TypeStructure::Any, any) => any,
         (_, Value::Object(fields)) => {
             let kept = fields.into_iter().filter(|(_, value)| !value.is_null());
-            let below = |name: &str, value| match ty.field(name) {
-                Some(ty) => drop_nulls(ty, value),
-                None => value,
-            };
-            kept.map(|(name, value)| {
-                let value = below(&name, value);
-                (name, value)
+            kept.map(|(name, value)| match ty.field(&name) {
+                Some(ty) => (name, drop_nulls(ty, value)),
+                None => (name, value),
             })
             .collect()
         }

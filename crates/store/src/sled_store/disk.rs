@@ -7,13 +7,12 @@
 
 use std::{
     io::{self, ErrorKind},
-    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use podplane_host::{
-    fs::{self, DirBuilder, File, OpenOptions, TryLockError},
+    fs::{self, File, OpenOptions, TryLockError},
     random,
 };
 use sled::Batch;
@@ -57,8 +56,7 @@ impl OpeningStore {
     /// content.
     pub(super) fn begin(dir: &Path) -> Result<Self, OpenError> {
         let failed = |step| failed(dir, step);
-        fs::create_dir_with(DirBuilder::new().recursive(true).mode(0o700), dir)
-            .map_err(failed("create the directory"))?;
+        fs::create_private_dir_all(dir).map_err(failed("create the directory"))?;
         let lock = lock(dir)?;
         let reached = read_watermark(dir).map_err(failed("read the watermark"))?;
         let number = generation::current(dir).map_err(failed("read `current`"))?;
