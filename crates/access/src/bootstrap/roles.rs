@@ -486,7 +486,7 @@ pub(super) const ROLES: [RoleData; 34] = [
             on("list update", "ipam.podplane.io", "blocks"),
             on(
                 "create get list update watch",
-                "networking.k8s.io",
+                "networking.x-k8s.io",
                 "clustercidrs",
             ),
         ],
