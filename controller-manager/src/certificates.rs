@@ -18,7 +18,7 @@ use podplane_client::{
 use podplane_host::{clock, fs, random};
 use podplane_pki::{Authority, PkiError};
 
-use self::plan::{CertificateStep, SigningTerms, plan};
+use self::plan::{CertificateStep, NodePermission, SigningTerms, plan};
 use crate::work::{Latch, unless_gone};
 
 /// Flags of the authority that signs certificates.
@@ -161,7 +161,16 @@ impl CertificateRequests {
                 unless_gone(answered(api.delete(name, &params)).await)?;
                 tracing::info!(name, why, "deleted an old certificate signing request");
             }
-            CertificateStep::Approve(why) => {
+            CertificateStep::Review(permissions, again) => {
+                let Some(why) = reviewed(client, &request, permissions).await? else {
+                    tracing::debug!(
+                        name,
+                        user,
+                        ?permissions,
+                        "requestor may not have its request approved"
+                    );
+                    return Ok(Some(again));
+                };
                 add(&mut changed, APPROVED, "AutoApproved", why.to_owned());
                 answered(api.update_approval(&changed)).await?;
                 tracing::info!(name, user, why, "approved a certificate signing request");
@@ -190,6 +199,24 @@ impl CertificateRequests {
         // The change comes back through the cache.
         Ok(None)
     }
+}
+
+/// Reviews whether the requestor has one of these permissions; returns the reason of the approval.
+async fn reviewed(
+    client: &Client,
+    request: &CertificateSigningRequest,
+    permissions: &[NodePermission],
+) -> Result<Option<&'static str>, ApiError> {
+    for permission in permissions {
+        let review = plan::review(request, *permission);
+        if answered(client.create_subject_access_review(review))
+            .await?
+            .allowed
+        {
+            return Ok(Some(permission.reason()));
+        }
+    }
+    Ok(None)
 }
 
 fn add(request: &mut CertificateSigningRequest, type_: &str, reason: &str, message: String) {

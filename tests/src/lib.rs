@@ -22,6 +22,7 @@ pub mod plugins;
 pub mod programs;
 pub mod secure;
 pub mod service;
+pub mod signing;
 pub mod wait;
 
 pub use cluster::{Cluster, builder};

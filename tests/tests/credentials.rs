@@ -10,6 +10,7 @@ use podplane_tests::{
     eventually, peers,
     programs::{ProgramOutput, finish},
     service::Service,
+    signing::signing_request,
 };
 use serde_json::{Value, json};
 
@@ -98,7 +99,10 @@ async fn a_node_gets_its_certificate_and_kubectl_approves_others() -> Result<()>
     let dir = tempfile::tempdir()?;
     let dir = dir.path();
     let tokens = dir.join("tokens.csv");
-    std::fs::write(&tokens, "s3cret,system:bootstrap:1,,system:bootstrappers\n")?;
+    let users = "s3cret,system:bootstrap:1,,system:bootstrappers\n\
+                 b00t,carl,,\n\
+                 n0de,system:node:n1,,system:nodes\n";
+    std::fs::write(&tokens, users)?;
     let file = format!("--token-auth-file={}", tokens.display());
     let flags = ["--authentication=credentials", &file];
     let server = Apiserver::start_with(dir, &flags).await?;
@@ -121,24 +125,8 @@ async fn a_node_gets_its_certificate_and_kubectl_approves_others() -> Result<()>
     ];
     let controllers = Service::start("controller-manager", "127.0.0.1:0", dir, &flags).await?;
     let request = async |name: &str, signer: &str, subject: &str, token: &str| -> Result<()> {
-        openssl(
-            dir,
-            &format!(
-                "req -new -nodes -newkey ec -pkeyopt ec_paramgen_curve:P-256 -keyout {name}.key -out {name}.csr -subj {subject}"
-            ),
-        );
-        openssl(dir, &format!("base64 -A -in {name}.csr -out {name}.b64"));
-        let request = json!({
-            "apiVersion": "certificates.k8s.io/v1",
-            "kind": "CertificateSigningRequest",
-            "metadata": {"name": name},
-            "spec": {
-                "request": std::fs::read_to_string(dir.join(format!("{name}.b64")))?,
-                "signerName": format!("kubernetes.io/{signer}"),
-                "usages": ["digital signature", "client auth"],
-                "expirationSeconds": 3600,
-            },
-        });
+        let signer = format!("kubernetes.io/{signer}");
+        let request = signing_request(dir, name, &signer, subject);
         let bearer = format!("Bearer {token}");
         let mut headers = vec![("content-type", "application/json")];
         if !token.is_empty() {
@@ -175,9 +163,32 @@ async fn a_node_gets_its_certificate_and_kubectl_approves_others() -> Result<()>
     let subject = openssl(dir, "x509 -in node.crt -noout -subject");
     assert_eq!(subject, "subject=O = system:nodes, CN = system:node:n1\n");
 
-    request("ada", "kube-apiserver-client", "/O=dev/CN=ada", "").await?;
-    // Whoever is nobody does not become a node without a person.
-    request("nobody", "kube-apiserver-client-kubelet", node, "").await?;
+    let reason = |name: &str| {
+        let path = "jsonpath={.status.conditions[0].message}";
+        kubectl.run(&format!("get csr {name} -o {path}")).ok()
+    };
+    let renewal = "renewal of the node's own client certificate";
+    assert_eq!(reason("node"), "client certificate of a node that joins");
+    request("own", "kube-apiserver-client-kubelet", node, "n0de").await?;
+    until("own", "Approved,Issued").await;
+    assert_eq!(reason("own"), renewal);
+
+    // Whoever may not ask for a node's certificate gets none without a person, and so does the
+    // node itself once its permission is taken.
+    let bind = |binding: &str| {
+        kubectl
+            .run(&format!("create clusterrolebinding {binding}"))
+            .ok()
+    };
+    let role = "system:certificates.k8s.io:certificatesigningrequests";
+    bind("carl --clusterrole=system:node-bootstrapper --user=carl");
+    kubectl
+        .run("delete clusterrolebinding system:podplane:approve-node-renewal")
+        .ok();
+    request("carls", "kube-apiserver-client-kubelet", node, "b00t").await?;
+    request("again", "kube-apiserver-client-kubelet", node, "n0de").await?;
+
+    request("ada", "kube-apiserver-client", "/O=dev/O=ops/CN=ada", "").await?;
     request(
         "master",
         "kube-apiserver-client",
@@ -192,7 +203,17 @@ async fn a_node_gets_its_certificate_and_kubectl_approves_others() -> Result<()>
     until("ada", "Approved,Issued").await;
     until("master", "Approved,Failed").await;
     assert_eq!(shown("denied"), "Denied");
-    assert_eq!(shown("nobody"), "Pending");
+    // Their turn was before the ones that are answered.
+    assert_eq!((&*shown("carls"), &*shown("again")), ("Pending", "Pending"));
+    bind(&format!(
+        "joins --clusterrole={role}:nodeclient --user=carl"
+    ));
+    bind(&format!(
+        "renews --clusterrole={role}:selfnodeclient --group=system:nodes"
+    ));
+    until("carls", "Approved,Issued").await;
+    until("again", "Approved,Issued").await;
+    assert_eq!(reason("again"), renewal);
     let requestor = kubectl
         .run("get csr node -o jsonpath={.spec.username}")
         .ok();

@@ -12,8 +12,11 @@ use podplane_tests::{
     eventually, peers,
     programs::{ProgramOutput, finish, podplane},
     secure::SecureApiserver,
+    service::Service,
+    signing::signing_request,
 };
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
 
 const TOKEN: &str = "0f7ccd0db7fb4c8aa6a5b9f0";
 const ALLOCATE: [&str; 2] = ["--allocate-node-cidrs=true", "--cluster-cidr=10.244.0.0/16"];
@@ -203,5 +206,68 @@ async fn nodes_bootstrap_renew_and_leave() -> Result<()> {
     assert!(second.terminate()?);
     let nodes = || async { admin("get nodes -o name").stdout };
     eventually("no node is left", nodes, String::is_empty).await;
+    Ok(())
+}
+
+/// A request is not dropped when its review fails, here since the controller may not ask.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_review_that_fails_is_repeated() -> Result<()> {
+    if !peers::program("kubectl") || !peers::program("openssl") {
+        return Ok(());
+    }
+    let files = tempfile::tempdir()?;
+    let path = |name: &str| files.path().join(name).display().to_string();
+    fs::write(path("tokens.csv"), format!("{TOKEN},manager,,\n"))?;
+    fs::write(path("token"), TOKEN)?;
+    let secure = SecureApiserver::start(&["--token-auth-file", &path("tokens.csv")]).await?;
+    let admin = secure.kubectl("admin")?;
+    let observer = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": "observer"},
+        "rules": [
+            {"apiGroups": ["*"], "resources": ["*"], "verbs": ["list", "watch"]},
+            {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
+        ],
+    });
+    fs::write(path("role.json"), observer.to_string())?;
+    admin(&format!("apply -f {}", path("role.json"))).ok();
+    let bind = |role: &str, name: &str| {
+        let binding = format!("create clusterrolebinding {name} --clusterrole={role}");
+        admin(&format!("{binding} --user=manager")).ok()
+    };
+    bind("observer", "observes");
+    bind("system:podplane:controller-manager", "controls");
+
+    let (signer, subject) = (
+        "kubernetes.io/kube-apiserver-client-kubelet",
+        "/O=system:nodes/CN=system:node:n1",
+    );
+    let request = signing_request(files.path(), "n1", signer, subject);
+    fs::write(path("csr.json"), request.to_string())?;
+    let bootstrap = "--as=system:bootstrap:a --as-group=system:bootstrappers";
+    admin(&format!("create {bootstrap} -f {}", path("csr.json"))).ok();
+
+    let (ca, key) = (secure.text("pki/ca.crt"), secure.text("pki/ca.key"));
+    let (address, token) = (secure.address(), path("token"));
+    let flags = [
+        ("--server", address),
+        ("--certificate-authority", &*ca),
+        ("--token-file", &*token),
+        ("--cluster-signing-cert-file", &*ca),
+        ("--cluster-signing-key-file", &*key),
+    ];
+    let flags = flags.map(<[&str; 2]>::from).concat();
+    let dir = secure.path("");
+    let _controllers = Service::start("controller-manager", "127.0.0.1:0", &dir, &flags).await?;
+    let refused = r#"User "manager" cannot create resource "subjectaccessreviews""#;
+    logged(&secure, "controller-manager", refused).await;
+    let shown = || async { admin("get csr n1 --no-headers").stdout };
+    assert!(shown().await.trim_end().ends_with("Pending"));
+    bind("system:auth-delegator", "asks");
+    eventually("the request is answered", shown, |row| {
+        row.trim_end().ends_with("Approved,Issued")
+    })
+    .await;
     Ok(())
 }

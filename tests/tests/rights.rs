@@ -5,8 +5,9 @@ use std::{fs, path::Path, process::Stdio};
 use anyhow::Result;
 use podplane_tests::{
     eventually, peers,
-    programs::{bin_dir, podplane},
+    programs::{ProgramOutput, bin_dir, podplane},
     secure::SecureApiserver,
+    signing::signing_request,
 };
 use serde_json::Value;
 
@@ -36,6 +37,25 @@ impl Drop for Cri {
     }
 }
 
+/// Requests the certificate of a node, and waits for it.
+async fn join(secure: &SecureApiserver, admin: &impl Fn(&str) -> ProgramOutput) -> Result<()> {
+    let (signer, subject) = (
+        "kubernetes.io/kube-apiserver-client-kubelet",
+        "/O=system:nodes/CN=system:node:n3",
+    );
+    let request = signing_request(&secure.path(""), "n3", signer, subject);
+    let file = secure.path("n3.json");
+    fs::write(&file, request.to_string())?;
+    let bootstrap = "--as=system:bootstrap:a --as-group=system:bootstrappers";
+    admin(&format!("create {bootstrap} -f {}", file.display())).ok();
+    let shown = || async { admin("get csr n3 --no-headers").stdout };
+    eventually("the request is answered", shown, |row| {
+        row.trim_end().ends_with("Approved,Issued")
+    })
+    .await;
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn each_process_works_with_the_rights_of_its_own_certificate() -> Result<()> {
     if !peers::program("kubectl") {
@@ -46,8 +66,11 @@ async fn each_process_works_with_the_rights_of_its_own_certificate() -> Result<(
     let _ipam = secure
         .service("ipam-controller", "ipam-controller", &ALLOCATE)
         .await?;
+    let (ca, key) = (secure.text("pki/ca.crt"), secure.text("pki/ca.key"));
+    let signing = ["--cluster-signing-cert-file", &ca];
+    let signing = [signing, ["--cluster-signing-key-file", &key]].concat();
     let _controllers = secure
-        .service("controller-manager", "controller-manager", &[])
+        .service("controller-manager", "controller-manager", &signing)
         .await?;
     let _scheduler = secure.service("scheduler", "scheduler", &[]).await?;
     let nodes_dir = secure.text("nodes");
@@ -71,7 +94,22 @@ async fn each_process_works_with_the_rights_of_its_own_certificate() -> Result<(
     for node in nodes["items"].as_array().into_iter().flatten() {
         assert!(node["spec"]["podCIDR"].is_string(), "{node}");
     }
-    admin("scale deployment web --replicas=0").ok();
+    // The controllers write whatever they may have to.
+    admin("create pdb web --selector=app=web --min-available=1").ok();
+    let budget = "get pdb web -o jsonpath={.status.currentHealthy}";
+    let healthy = || async { admin(budget).stdout };
+    eventually("the budget counts", healthy, |healthy| healthy == "4").await;
+    admin("set image deployment web pause=registry.k8s.io/pause:3.10").ok();
+    admin("rollout status deployment web").ok();
+    admin("create namespace other").ok();
+    let account = || async { admin("get sa default -n other -o name").stdout };
+    eventually("there is an account", account, |found| !found.is_empty()).await;
+    join(&secure, &admin).await?;
+    admin("delete deployment web --cascade=orphan").ok();
+    let owned = "get rs -o jsonpath={.items[*].metadata.ownerReferences}";
+    let owned = || async { admin(owned).stdout };
+    eventually("no set has an owner", owned, String::is_empty).await;
+    admin("delete rs -l app=web --cascade=foreground").ok();
     let left = || async { admin("get pods -o name").stdout };
     eventually("no pod is left", left, String::is_empty).await;
 

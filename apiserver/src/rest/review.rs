@@ -148,12 +148,27 @@ const REVIEWS: [(&str, &str, &str, &str, Question); 5] = [
     ),
 ];
 
+/// Resources without a path: permissions to `create`, which the approver of nodes' certificates
+/// asks about.
+const PERMISSIONS: [(&str, &str); 2] = [
+    (
+        "certificates.k8s.io",
+        "certificatesigningrequests/nodeclient",
+    ),
+    (
+        "certificates.k8s.io",
+        "certificatesigningrequests/selfnodeclient",
+    ),
+];
+
 /// The kinds of reviews, which answer for the given kinds and themselves.
 pub(super) fn reviews(kinds: &[Arc<dyn Resource>], gate: &Gate) -> Vec<Arc<dyn Resource>> {
     let stored = kinds.iter().flat_map(|kind| served(kind.names()));
-    let own = REVIEWS.iter().map(|(group, _, plural, ..)| ServedResource {
+    let own = REVIEWS.map(|(group, _, plural, ..)| (group, plural));
+    let own = own.into_iter().chain(PERMISSIONS);
+    let own = own.map(|(group, resource)| ServedResource {
         group,
-        resource: (*plural).to_owned(),
+        resource: resource.to_owned(),
         verbs: vec!["create"],
     });
     let served: Arc<[ServedResource]> = stored.chain(own).collect();

@@ -168,3 +168,31 @@ async fn grpc_approves_too() {
     assert!(refused.is_conflict(), "{refused}");
     server.stop().await;
 }
+
+/// The permissions of the approver have no path, and without rules everyone has them.
+#[tokio::test]
+async fn everyone_may_have_nodes_approved_without_authorization() {
+    let server = TestServer::start().await;
+    let path = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+    for (subresource, allowed) in [
+        ("nodeclient", true),
+        ("selfnodeclient", true),
+        ("other", false),
+    ] {
+        let asked = json!({
+            "group": "certificates.k8s.io",
+            "resource": "certificatesigningrequests",
+            "subresource": subresource,
+            "verb": "create",
+        });
+        let review = json!({
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": {"user": "ada", "resourceAttributes": asked},
+        });
+        let answer = server.rest.send_json(Method::POST, path, &review);
+        let answer = within(answer).await.unwrap().body;
+        assert_eq!(answer["status"]["allowed"], allowed, "{subresource}");
+    }
+    server.stop().await;
+}

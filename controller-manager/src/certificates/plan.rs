@@ -10,6 +10,11 @@ use podplane_api::{
     kinds::certificate_signing_request::{APPROVED, DENIED, FAILED, certificate, condition},
 };
 use podplane_pki::{CertificateRequest, RequestedName, RequestedUsage, certificate_end};
+use podplane_proto::authorization::{
+    CreateSubjectAccessReviewRequest, ExtraValue, ResourceAttributes,
+};
+
+const GROUP: &str = "certificates.k8s.io";
 
 const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client";
 const NODE_CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
@@ -17,7 +22,6 @@ const NODE_SERVER_SIGNER: &str = "kubernetes.io/kubelet-serving";
 
 const NODES: &str = "system:nodes";
 const NODE_PREFIX: &str = "system:node:";
-const BOOTSTRAPPERS: &str = "system:bootstrappers";
 const MASTERS: &str = "system:masters";
 
 /// The shortest life of a certificate.
@@ -30,11 +34,43 @@ const PENDING_AGE: SignedDuration = SignedDuration::from_hours(24);
 /// The longest time between two looks at a request.
 const LONGEST_WAIT: Duration = Duration::from_secs(24 * 3600);
 
+/// The shortest and the longest wait for a further look at a request whose requestor lacks the
+/// permission. Kubernetes waits from 200 ms up to 1,000 s.
+const SHORTEST_REVIEW_WAIT: Duration = Duration::from_secs(1);
+const LONGEST_REVIEW_WAIT: Duration = Duration::from_secs(60);
+
+/// A permission by which a node's client certificate needs no person: `create` on this subresource
+/// of `certificatesigningrequests`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NodePermission {
+    /// A node renews its own certificate.
+    SelfNodeClient,
+    /// Somebody asks for a node's certificate.
+    NodeClient,
+}
+
+impl NodePermission {
+    pub(super) fn subresource(self) -> &'static str {
+        match self {
+            Self::SelfNodeClient => "selfnodeclient",
+            Self::NodeClient => "nodeclient",
+        }
+    }
+
+    /// The message of the approval.
+    pub(super) fn reason(self) -> &'static str {
+        match self {
+            Self::SelfNodeClient => "renewal of the node's own client certificate",
+            Self::NodeClient => "client certificate of a node that joins",
+        }
+    }
+}
+
 /// The next step for a request.
 #[derive(Debug)]
 pub(super) enum CertificateStep {
-    /// Approve it, for this reason.
-    Approve(&'static str),
+    /// Approve it if the requestor has one of these permissions, or look again after this time.
+    Review(&'static [NodePermission], Duration),
     /// Issue a certificate.
     Sign(Box<SigningTerms>),
     /// Say that its signer cannot answer it.
@@ -65,10 +101,17 @@ pub(super) fn plan(
     }
     let has = |type_| condition(request, type_).is_some();
     let is_open = !has(DENIED) && !has(FAILED) && certificate(request).is_empty();
+    let left = ends.duration_since(now).unsigned_abs();
     match (is_open, has(APPROVED)) {
         (true, false) => {
-            if let Some(why) = approval(request) {
-                return CertificateStep::Approve(why);
+            let permissions = permissions(request);
+            if !permissions.is_empty() {
+                // As long again as the request is old: the wait doubles.
+                let created = request.metadata.creation_timestamp.as_ref();
+                let age = created.map(|time| now.duration_since(time.0));
+                let age = age.and_then(|age| age.try_into().ok()).unwrap_or_default();
+                let wait = Duration::clamp(age, SHORTEST_REVIEW_WAIT, LONGEST_REVIEW_WAIT);
+                return CertificateStep::Review(permissions, wait.min(left));
             }
         }
         (true, true) => match signing(request, longest) {
@@ -79,7 +122,7 @@ pub(super) fn plan(
         },
         (false, _) => {}
     }
-    CertificateStep::Wait(ends.duration_since(now).unsigned_abs().min(LONGEST_WAIT))
+    CertificateStep::Wait(left.min(LONGEST_WAIT))
 }
 
 /// The time at which the request is deleted, and the reason.
@@ -107,26 +150,46 @@ fn deletion(request: &CertificateSigningRequest) -> (Timestamp, &'static str) {
     }
 }
 
-/// The reason to approve a request without a person; `None` if nobody but a person may.
-///
-/// Kubernetes asks for the permission `nodeclient` or `selfnodeclient`; here the groups decide that
-/// have it by default, until controllers can ask for permissions.
-fn approval(request: &CertificateSigningRequest) -> Option<&'static str> {
+/// The permissions of which one approves the request; none if only a person may.
+fn permissions(request: &CertificateSigningRequest) -> &'static [NodePermission] {
+    use NodePermission::{NodeClient, SelfNodeClient};
+    if request.spec.signer_name != NODE_CLIENT_SIGNER {
+        return &[];
+    }
+    let Some(Ok(terms)) = signing(request, Duration::MAX) else {
+        return &[];
+    };
+    let is_own = request.spec.username.as_deref() == Some(terms.request.common_name.as_str());
+    match is_own {
+        true => &[SelfNodeClient, NodeClient],
+        false => &[NodeClient],
+    }
+}
+
+/// The review of the requestor's permission.
+pub(super) fn review(
+    request: &CertificateSigningRequest,
+    permission: NodePermission,
+) -> CreateSubjectAccessReviewRequest {
     let spec = &request.spec;
-    if spec.signer_name != NODE_CLIENT_SIGNER {
-        return None;
+    let extra = spec.extra.iter().flatten().map(|(key, values)| {
+        let items = values.clone();
+        (key.clone(), ExtraValue { items })
+    });
+    CreateSubjectAccessReviewRequest {
+        resource_attributes: Some(ResourceAttributes {
+            verb: "create".to_owned(),
+            group: GROUP.to_owned(),
+            resource: CertificateSigningRequest::PLURAL.to_owned(),
+            subresource: permission.subresource().to_owned(),
+            ..ResourceAttributes::default()
+        }),
+        non_resource_attributes: None,
+        user: spec.username.clone().unwrap_or_default(),
+        uid: spec.uid.clone().unwrap_or_default(),
+        groups: spec.groups.clone().unwrap_or_default(),
+        extra: extra.collect(),
     }
-    let terms = signing(request, Duration::MAX)?.ok()?;
-    let groups = spec.groups.as_deref().unwrap_or_default();
-    let is_in = |group: &str| groups.iter().any(|own| own == group);
-    let of_bootstrappers = format!("{BOOTSTRAPPERS}:");
-    if is_in(NODES) {
-        // A node's own certificate, and no other node's.
-        let is_own = spec.username.as_deref() == Some(terms.request.common_name.as_str());
-        return is_own.then_some("renewal of the node's own client certificate");
-    }
-    let joins = is_in(BOOTSTRAPPERS) || groups.iter().any(|own| own.starts_with(&of_bootstrappers));
-    joins.then_some("client certificate of a node that joins")
 }
 
 /// The certificate to issue, or the reason why the signer cannot; `None` for other signers.

@@ -11,7 +11,11 @@ use podplane_access::{
     },
     rbac::cover,
 };
-use podplane_api::rbac::{ClusterRole, ClusterRoleBinding, PolicyRule, Subject};
+use podplane_api::{
+    kinds::{self, KindVisitor},
+    rbac::{ClusterRole, ClusterRoleBinding, PolicyRule, Subject},
+    strategy::Strategy,
+};
 
 fn roles() -> BTreeMap<String, ClusterRole> {
     let roles = cluster_roles().into_iter();
@@ -96,6 +100,72 @@ fn view_is_a_part_of_edit_and_edit_of_admin() {
     assert!(!covers("view", "edit") && !covers("edit", "admin"));
     for name in roles.keys() {
         assert!(covers("cluster-admin", name), "{name}");
+    }
+}
+
+/// The stored kinds, as GROUP/PLURAL. True: they are garbage-collected.
+struct StoredKinds(BTreeMap<String, bool>);
+
+impl KindVisitor for StoredKinds {
+    fn visit<K: Strategy>(&mut self) {
+        let name = format!("{}/{}", K::GROUP, K::PLURAL);
+        self.0.insert(name, K::IS_COLLECTED);
+    }
+}
+
+fn stored_kinds() -> BTreeMap<String, bool> {
+    let mut kinds = StoredKinds(BTreeMap::new());
+    kinds::visit(&mut kinds);
+    kinds.0
+}
+
+/// The rules of a role as pairs of GROUP/RESOURCE and the verb.
+fn rights(role: &ClusterRole) -> BTreeSet<(String, String)> {
+    let mut rights = BTreeSet::new();
+    for rule in rules(role) {
+        for group in rule.api_groups.iter().flatten() {
+            for resource in rule.resources.iter().flatten() {
+                let name = format!("{group}/{resource}");
+                rights.extend(rule.verbs.iter().map(|verb| (name.clone(), verb.clone())));
+            }
+        }
+    }
+    rights
+}
+
+#[test]
+fn the_controller_manager_may_collect_each_kind_and_no_subresource() {
+    let rights = rights(&roles()["system:podplane:controller-manager"]);
+    for (kind, is_collected) in stored_kinds() {
+        for verb in ["get", "update", "delete"] {
+            let right = (kind.clone(), verb.to_owned());
+            assert_eq!(rights.contains(&right), is_collected, "{verb} {kind}");
+        }
+    }
+    for (resource, verb) in rights {
+        assert!(!resource.contains('*') && verb != "*", "{verb} {resource}");
+        let is_part = resource.split('/').count() == 3;
+        assert!(!is_part || verb == "update", "{verb} {resource}");
+    }
+}
+
+#[test]
+fn the_roles_of_processes_name_what_is_served() {
+    let kinds = stored_kinds();
+    let others = [
+        "trace.podplane.io/spans",
+        "ipam.podplane.io/blocks",
+        "certificates.k8s.io/signers",
+        "events.k8s.io/events",
+    ];
+    for (name, role) in roles() {
+        for (resource, _) in rights(&role) {
+            let kind: Vec<_> = resource.splitn(3, '/').take(2).collect();
+            let kind = kind.join("/");
+            let is_served = kinds.contains_key(&kind) || others.contains(&&*kind);
+            let is_ours = name.starts_with("system:podplane:");
+            assert!(is_served || !is_ours, "{name}: {resource}");
+        }
     }
 }
 

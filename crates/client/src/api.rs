@@ -86,6 +86,11 @@ impl Client {
         self.calls.channel.clone()
     }
 
+    /// Wraps a message for a service that has generated code.
+    pub(crate) fn request<Q>(&self, message: Q) -> Request<Q> {
+        self.calls.request(message)
+    }
+
     /// The records of node blocks.
     pub fn blocks(&self) -> BlocksClient {
         BlocksClient::new(self.calls.clone())

@@ -13,6 +13,7 @@
 
 #![warn(missing_docs)]
 
+mod access;
 pub mod api;
 mod blocks;
 mod channel;

@@ -198,10 +198,13 @@ impl Fabric {
                 up: true,
                 ..Veth::default()
             };
-            // The kernel may take a while to remove the port of a namespace that ended, and a
-            // port's name follows from the node's place.
+            // The kernel may take a while to remove the port of a namespace that ended, or do so
+            // right now, and a port's name follows from the node's place.
             if let Some(lingering) = fabric.link(&port)? {
-                fabric.execute([Request::delete_link(lingering.index)])?;
+                match fabric.execute([Request::delete_link(lingering.index)]) {
+                    Err(error) if error.is_not_found() => {}
+                    done => done?,
+                }
             }
             fabric.execute([Request::create_veth(&pair)])?;
             let mut netlink = Netlink::open_in(&path)?;

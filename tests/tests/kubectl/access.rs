@@ -1,7 +1,13 @@
 //! ServiceAccounts, roles, bindings and certificate signing requests.
 
-use podplane_tests::kubectl::{Kubectl, KubectlCase};
-use serde_json::json;
+use std::fs;
+
+use podplane_api::ByteString;
+use podplane_tests::{
+    kubectl::{Kubectl, KubectlCase},
+    signing::signing_request,
+};
+use serde_json::{Value, json};
 
 use super::{has_lines, header, row};
 
@@ -11,7 +17,8 @@ pub(super) const CASES: &[KubectlCase] = &[
     ("a pod's serviceaccount", account_of_pod),
     ("create role and rolebinding", roles),
     ("create clusterrole and clusterrolebinding", cluster_roles),
-    ("certificatesigningrequests", requests),
+    ("certificate approve and deny", decisions),
+    ("a user's certificate", certificate),
 ];
 
 /// A signer that nothing of the cluster answers for, so that requests stay as kubectl leaves them.
@@ -43,7 +50,7 @@ fn default_account(kubectl: &Kubectl) {
     let first = kubectl.json("sa default")["metadata"]["uid"].clone();
     kubectl.run("delete sa default").ok();
     kubectl.until("get sa default -o json", |answer| {
-        let found = serde_json::from_str::<serde_json::Value>(&answer.stdout);
+        let found = serde_json::from_str::<Value>(&answer.stdout);
         found.is_ok_and(|account| account["metadata"]["uid"] != first)
     });
 }
@@ -157,21 +164,17 @@ fn cluster_roles(kubectl: &Kubectl) {
     kubectl.run(&format!("delete clusterrole {role}")).ok();
 }
 
-fn requests(kubectl: &Kubectl) {
-    let name = unique(kubectl, "csr");
-    let request = "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURSBSRVFVRVNULS0tLS0KQUFBQQotLS0tLUVORCBDRVJUSUZJQ0FURSBSRVFVRVNULS0tLS0K";
-    let manifest = json!({
-        "apiVersion": "certificates.k8s.io/v1",
-        "kind": "CertificateSigningRequest",
-        "metadata": {"name": name},
-        "spec": {
-            "request": request,
-            "signerName": SIGNER,
-            "expirationSeconds": 86400,
-            "usages": ["client auth"],
-        },
-    });
-    kubectl.apply(&manifest.to_string());
+/// A manifest of a request for the user `ada` in two groups.
+fn request(kubectl: &Kubectl, name: &str, signer: &str) -> String {
+    let home = kubectl.path("");
+    signing_request(&home, name, signer, "/O=dev/O=ops/CN=ada").to_string()
+}
+
+/// The decisions, on requests that nobody signs.
+fn decisions(kubectl: &Kubectl) {
+    let name = unique(kubectl, "decided");
+    let manifest = request(kubectl, &name, SIGNER);
+    kubectl.apply(&manifest);
     let table = kubectl
         .run(&format!(
             "get csr --field-selector=spec.signerName={SIGNER}"
@@ -199,9 +202,47 @@ fn requests(kubectl: &Kubectl) {
     let refused = kubectl.run(&format!("certificate deny {name}")).failed(1);
     assert!(refused.contains("is already Approved"), "{refused}");
     kubectl.run(&format!("delete csr {name}")).ok();
-    kubectl.apply(&manifest.to_string());
+    kubectl.apply(&manifest);
     kubectl.run(&format!("certificate deny {name}")).ok();
     let table = kubectl.run(&format!("get csr {name}")).ok();
     assert_eq!(row(&table, &name).last(), Some(&"Denied"));
+    kubectl.run(&format!("delete csr {name}")).ok();
+}
+
+/// A user's certificate, from the request to its use.
+fn certificate(kubectl: &Kubectl) {
+    let name = unique(kubectl, "issued");
+    kubectl.apply(&request(
+        kubectl,
+        &name,
+        "kubernetes.io/kube-apiserver-client",
+    ));
+    let get = format!("get csr {name}");
+    let table = kubectl.run(&get).ok();
+    assert_eq!(row(&table, &name).last(), Some(&"Pending"));
+    kubectl.run(&format!("certificate approve {name}")).ok();
+    kubectl.until(&get, |answer| {
+        row(&answer.stdout, &name).last() == Some(&"Approved,Issued")
+    });
+    let issued = kubectl
+        .run(&format!("{get} -o jsonpath={{.status.certificate}}"))
+        .ok();
+    let issued: ByteString = serde_json::from_value(issued.into()).expect("base64");
+    let file = kubectl.path("ada.crt");
+    fs::write(&file, issued.0).expect("a file in the home directory");
+    let key = kubectl.path(&format!("{name}.key"));
+    let (certificate, key) = (file.display(), key.display());
+    let flags = format!("--client-certificate={certificate} --client-key={key}");
+    kubectl
+        .run(&format!("config set-credentials ada {flags}"))
+        .ok();
+    let answer = kubectl.run("auth whoami -o json --user=ada").ok();
+    let answer: Value = serde_json::from_str(&answer).expect("JSON");
+    let user = &answer["status"]["userInfo"];
+    assert_eq!(user["username"], "ada");
+    assert_eq!(
+        user["groups"],
+        json!(["dev", "ops", "system:authenticated"])
+    );
     kubectl.run(&format!("delete csr {name}")).ok();
 }

@@ -72,7 +72,10 @@ fn node_client(subject: &str, names: &str) -> CertificateSigningRequest {
 /// The step, in words.
 fn step(request: &CertificateSigningRequest, now: Timestamp) -> String {
     match plan(request, YEAR, now) {
-        CertificateStep::Approve(why) => format!("approve: {why}"),
+        CertificateStep::Review(permissions, _) => {
+            let parts = permissions.iter().map(|one| one.subresource());
+            format!("review {}", parts.collect::<Vec<_>>().join(" or "))
+        }
         CertificateStep::Sign(terms) => format!("sign for {:?}", terms.lifetime),
         CertificateStep::Fail(why) => format!("fail: {why}"),
         CertificateStep::Delete(why) => format!("delete: {why}"),
@@ -81,75 +84,72 @@ fn step(request: &CertificateSigningRequest, now: Timestamp) -> String {
 }
 
 #[test]
-fn nodes_get_their_own_certificates_and_no_others() {
-    let groups = |group| [group, "system:authenticated"];
-    for (user, group, subject, names, want) in [
-        (
-            "b",
-            "system:bootstrappers",
-            NODE,
-            "",
-            "approve: client certificate of a node that joins",
-        ),
-        (
-            "b",
-            "system:bootstrappers:rack1",
-            NODE,
-            "",
-            "approve: client certificate of a node that joins",
-        ),
+fn the_requestors_permission_counts_for_client_certificates_of_nodes_alone() {
+    for (user, subject, names, want) in [
+        ("b", NODE, "", "review nodeclient"),
         (
             "system:node:n1",
-            NODES,
             NODE,
             "",
-            "approve: renewal of the node's own client certificate",
+            "review selfnodeclient or nodeclient",
         ),
         // Another node's.
-        ("system:node:n2", NODES, NODE, "", "wait"),
-        ("ada", "dev", NODE, "", "wait"),
-        ("b", "system:bootstrapper", NODE, "", "wait"),
+        ("system:node:n2", NODE, "", "review nodeclient"),
+        ("b", "/O=system:masters/CN=system:node:n1", "", "wait"),
         (
             "b",
-            "system:bootstrappers",
-            "/O=system:masters/CN=system:node:n1",
+            "/O=system:nodes/O=system:masters/CN=system:node:n1",
             "",
             "wait",
         ),
-        (
-            "b",
-            "system:bootstrappers",
-            "/CN=system:node:n1",
-            "",
-            "wait",
-        ),
-        (
-            "b",
-            "system:bootstrappers",
-            "/O=system:nodes/CN=admin",
-            "",
-            "wait",
-        ),
-        (
-            "b",
-            "system:bootstrappers",
-            "/O=system:nodes/CN=system:node:",
-            "",
-            "wait",
-        ),
-        ("b", "system:bootstrappers", NODE, "DNS:other", "wait"),
+        ("b", "/CN=system:node:n1", "", "wait"),
+        ("admin", "/O=system:nodes/CN=admin", "", "wait"),
+        ("b", "/O=system:nodes/CN=system:node:", "", "wait"),
+        ("b", NODE, "DNS:other", "wait"),
     ] {
-        let asked = asked_by(node_client(subject, names), user, &groups(group));
-        assert_eq!(
-            step(&asked, now()),
-            want,
-            "{user} {group} {subject} {names}"
-        );
+        let asked = asked_by(node_client(subject, names), user, &[]);
+        assert_eq!(step(&asked, now()), want, "{user} {subject} {names}");
     }
     let usages = ["digital signature", "client auth"];
     let other = request(CLIENT_SIGNER, &usages, NODE, "");
-    let other = asked_by(other, "b", &groups("system:bootstrappers"));
-    assert_eq!(step(&other, now()), "wait");
+    assert_eq!(step(&asked_by(other, "b", &[]), now()), "wait");
+    let server = ["digital signature", "server auth"];
+    let server = request(NODE_CLIENT_SIGNER, &server, NODE, "");
+    assert_eq!(step(&asked_by(server, "b", &[]), now()), "wait");
+}
+
+#[test]
+fn the_review_is_about_all_of_the_requestor() {
+    let mut asked = asked_by(node_client(NODE, ""), "b", &["system:bootstrappers", "g"]);
+    asked.spec.uid = Some("7".to_owned());
+    let extra = [("k".to_owned(), vec!["v".to_owned(), "w".to_owned()])];
+    asked.spec.extra = Some(extra.into());
+    let review = review(&asked, NodePermission::NodeClient);
+    assert_eq!((review.user.as_str(), review.uid.as_str()), ("b", "7"));
+    assert_eq!(review.groups, ["system:bootstrappers", "g"]);
+    assert_eq!(review.extra["k"].items, ["v", "w"]);
+    let attributes = ResourceAttributes {
+        verb: "create".to_owned(),
+        group: "certificates.k8s.io".to_owned(),
+        resource: "certificatesigningrequests".to_owned(),
+        subresource: "nodeclient".to_owned(),
+        ..ResourceAttributes::default()
+    };
+    assert_eq!(review.resource_attributes, Some(attributes));
+}
+
+#[test]
+fn a_refused_requestor_is_reviewed_again_after_a_wait_that_doubles() {
+    let asked = asked_by(node_client(NODE, ""), "b", &[]);
+    for (age, want) in [(0, 1), (1, 1), (8, 8), (3600, 60), (24 * 3600 - 5, 5)] {
+        let later = now() + SignedDuration::from_secs(age);
+        let CertificateStep::Review(_, wait) = plan(&asked, YEAR, later) else {
+            panic!("{age}");
+        };
+        assert_eq!(wait.as_secs(), want, "{age}");
+    }
+    let late = now() + SignedDuration::from_hours(24);
+    assert_eq!(step(&asked, late), "delete: pending");
 }
 
 #[test]

@@ -29,6 +29,7 @@ struct RuleData {
 
 const READ: &str = "get list watch";
 const WRITE: &str = "create delete deletecollection patch update";
+const COLLECT: &str = "delete get update";
 const READ_WRITE: &str = "create delete deletecollection get list patch update watch";
 
 /// A rule for objects.
@@ -145,6 +146,7 @@ const AUTHENTICATION: &str = "authentication.k8s.io";
 const AUTHORIZATION: &str = "authorization.k8s.io";
 const CERTIFICATES: &str = "certificates.k8s.io";
 const COORDINATION: &str = "coordination.k8s.io";
+const CLUSTER_CIDRS: &str = "networking.x-k8s.io";
 
 const EVENTS: RuleData = on("create patch update", "core events.k8s.io", "events");
 const TOKEN_REVIEWS: RuleData = on("create", AUTHENTICATION, "tokenreviews");
@@ -462,9 +464,37 @@ pub(super) const ROLES: [RoleData; 34] = [
             SPANS,
             on("create", "core", "pods"),
             on("create", "apps", "replicasets"),
-            // As Kubernetes' garbage collector has it: owners and owned objects of every kind. It
-            // is the right to the election's Lease, and to all status, too.
-            on("delete get update", "*", "*"),
+            // The garbage collector's, for the kinds that it collects; Kubernetes' has them for
+            // everything, subresources included. They are the right to the election's Lease, too.
+            on(
+                COLLECT,
+                "core",
+                "namespaces nodes pods serviceaccounts services",
+            ),
+            on(
+                COLLECT,
+                "apps",
+                "controllerrevisions deployments replicasets",
+            ),
+            on(COLLECT, COORDINATION, "leases"),
+            on(COLLECT, "policy", "poddisruptionbudgets"),
+            on(COLLECT, "scheduling.k8s.io", "priorityclasses"),
+            on(
+                COLLECT,
+                "rbac.authorization.k8s.io",
+                "clusterrolebindings clusterroles rolebindings roles",
+            ),
+            on(COLLECT, CERTIFICATES, "certificatesigningrequests"),
+            on(COLLECT, CLUSTER_CIDRS, "clustercidrs"),
+            // The other controllers'.
+            on("update", "core", "nodes/status"),
+            on("update", "apps", "deployments/status replicasets/status"),
+            on("update", "policy", "poddisruptionbudgets/status"),
+            on(
+                "update",
+                CERTIFICATES,
+                "certificatesigningrequests/approval certificatesigningrequests/status",
+            ),
             on("approve", CERTIFICATES, "signers")
                 .named("kubernetes.io/kube-apiserver-client-kubelet"),
             on("sign", CERTIFICATES, "signers").named(
@@ -486,7 +516,7 @@ pub(super) const ROLES: [RoleData; 34] = [
             on("list update", "ipam.podplane.io", "blocks"),
             on(
                 "create get list update watch",
-                "networking.x-k8s.io",
+                CLUSTER_CIDRS,
                 "clustercidrs",
             ),
         ],
