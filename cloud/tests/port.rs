@@ -1,15 +1,17 @@
 //! The cloud's port: each sort of client, with TLS, at a unix socket, and without authentication.
 
-use std::{fs, path::PathBuf, time::Duration};
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+use std::{path::PathBuf, time::Duration};
 
 use clap::Parser as _;
 use podplane_client::{CredentialFlags, Endpoint, endpoint};
 use podplane_cloud::CloudServiceConfig;
-use podplane_host::clock;
+use podplane_host::{clock, fs, task};
 use podplane_http_client::{ClientTls, HttpClient};
 use podplane_pki::{CertificateOwner, PkiDir};
 use podplane_proto::cloud::{GetInstanceRequest, cloud_service_client::CloudServiceClient};
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tonic::Code;
 
@@ -23,7 +25,7 @@ struct Line {
 struct CloudFixture {
     dir: tempfile::TempDir,
     stop: CancellationToken,
-    served: JoinHandle<()>,
+    served: JoinSet<()>,
     address: String,
 }
 
@@ -58,13 +60,14 @@ impl CloudFixture {
         let config = Line::try_parse_from(words).unwrap().config;
         let stop = CancellationToken::new();
         let run = podplane_cloud::run(config, stop.clone());
-        let served = tokio::spawn(async { run.await.unwrap() });
+        let mut served = JoinSet::new();
+        task::spawn(&mut served, async { run.await.unwrap() });
         let address = loop {
             match fs::read_to_string(&published) {
                 Ok(address) => break address.trim().to_owned(),
                 Err(_) => clock::sleep(Duration::from_millis(5)).await,
             }
-            assert!(!served.is_finished(), "the cloud has ended");
+            assert!(served.try_join_next().is_none(), "the cloud has ended");
         };
         Self {
             dir,
@@ -117,9 +120,9 @@ impl CloudFixture {
         client.get(path).await.unwrap().code
     }
 
-    async fn end(self) {
+    async fn end(mut self) {
         self.stop.cancel();
-        self.served.await.unwrap();
+        self.served.join_next().await.unwrap().unwrap();
     }
 }
 
