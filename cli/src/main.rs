@@ -124,7 +124,7 @@ enum Command {
     /// Run a simulated cloud: serve the pod CIDRs of instances from a file, with configurable
     /// latency, errors and rate limits
     #[command(
-        after_help = "Examples:\n  podplane cloud --file cloud.yaml --listen 127.0.0.1:7090 --qps 10 --late-ranges 5s\n\nExample of cloud.yaml:\n  instances:\n  - providerID: podplane://node-0\n    networkInterfaces:\n    - name: nic0\n      aliasIpRanges:\n      - ipCidrRange: 10.20.7.0/28"
+        after_help = "Examples:\n  podplane cloud --file cloud.yaml --listen unix:cloud.sock --qps 10 --late-ranges 5s\n\nExample of cloud.yaml:\n  instances:\n  - providerID: podplane://node-0\n    networkInterfaces:\n    - name: nic0\n      aliasIpRanges:\n      - ipCidrRange: 10.20.7.0/28"
     )]
     Cloud(service::ServiceArgs<podplane_cloud::CloudServiceConfig>),
 

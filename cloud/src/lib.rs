@@ -15,11 +15,15 @@ use std::path::PathBuf;
 use clap::Args;
 use futures::future::BoxFuture;
 use podplane_host::random;
-use podplane_proto::{DESCRIPTORS, cloud::cloud_service_server::CloudServiceServer};
+use podplane_proto::{
+    DESCRIPTORS,
+    cloud::cloud_service_server::{CloudServiceServer, SERVICE_NAME},
+};
 use podplane_service_runtime::{
     Process, Services, Tasks,
     boundary::AllowedHosts,
-    server::{Listen, Listener, ServeError},
+    server::Listen,
+    serving::{ServiceCaller, ServingError, ServingFlags},
     tasks::TaskEnd,
 };
 use tokio_util::sync::CancellationToken;
@@ -29,6 +33,12 @@ use crate::{
     service::RangeService,
     troubles::Troubles,
 };
+
+/// The users who may ask for ranges, besides those who may do everything.
+const CALLERS: [ServiceCaller; 1] = [ServiceCaller {
+    user: "system:podplane:ipam-controller",
+    service: SERVICE_NAME,
+}];
 
 /// Flags of the cloud.
 #[derive(Args, Clone, Debug)]
@@ -50,6 +60,10 @@ pub struct CloudServiceConfig {
     #[command(flatten)]
     pub allowed_hosts: AllowedHosts,
 
+    /// The clients of the address, and its TLS.
+    #[command(flatten)]
+    pub serving: ServingFlags,
+
     /// Write the listening address to this file, once it is served
     #[arg(long, env = "PODPLANE_ADDRESS_FILE", value_name = "FILE")]
     pub address_file: Option<PathBuf>,
@@ -65,9 +79,9 @@ pub enum CloudRunError {
     /// The file is invalid at the start. A later invalid change does not end the cloud.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The address to listen on cannot be used.
+    /// The address to listen on cannot be served as the flags say.
     #[error("failed to start the server")]
-    Listen(#[from] ServeError),
+    Listen(#[from] ServingError),
     /// A task of the cloud ended.
     #[error("failed to run the cloud")]
     Ended(#[from] TaskEnd),
@@ -94,20 +108,22 @@ async fn run_until(
         file,
         listen,
         allowed_hosts,
+        serving,
         address_file,
         troubles,
     } = config;
     let instances = InstancesFile::open(file)?;
     let seed = troubles.seed.unwrap_or_else(random::value);
     tracing::info!(instances = instances.len(), seed, "serving instances");
-    let listener = Listener::published(&listen, address_file.as_deref()).await?;
-    let listener = listener.allowing(allowed_hosts);
+    let file = address_file.as_deref();
+    let listeners = serving.listeners_for(&CALLERS, &listen, allowed_hosts, file);
+    let listeners = listeners.await?;
     let mut services = Services::default();
     services.add(CloudServiceServer::new(RangeService::new(
         instances, troubles, seed,
     )));
     let mut process = Process::new(DESCRIPTORS);
-    process.serve(listener, services);
+    process.serve_at(listeners, services);
     let mut tasks = Tasks::new(stop);
     process.start(&mut tasks).await;
     Ok(tasks.run().await?)

@@ -81,11 +81,7 @@ impl ChosenAllocator {
                 Ok(Self::MultiCidr(config, options))
             }
             AllocatorType::CloudAllocator => {
-                let endpoint = config
-                    .cluster
-                    .cloud_endpoint
-                    .clone()
-                    .ok_or(IpamControllerRunError::NoCloud)?;
+                let endpoint = config.cluster.endpoint(&config.credentials)?;
                 let config = CloudConfig::new(endpoint, &config.range_flags())?;
                 Ok(Self::Cloud(config, options))
             }
@@ -143,7 +139,7 @@ impl ChosenAllocator {
                 Box::pin(controller.run(stop))
             }
             Self::Cloud(config, options) => Box::pin(async move {
-                let cloud = CloudController::new(&config, &parts)?;
+                let cloud = CloudController::new(&config, &parts);
                 // Blocks of deleted nodes drain as with any allocator.
                 let knowing = RangeController::knowing(options, parts);
                 let cloud = async {

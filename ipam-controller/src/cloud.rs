@@ -14,13 +14,10 @@ use futures::future::join_all;
 use podplane_api::{Object as _, ObjectKey, core::Node, pod_ips};
 use podplane_client::{
     Api, ApiError, Backoff, Cache, CacheChange, Channel, Client, Endpoint, EventRecorder, Reason,
-    WorkQueue, answered,
-    endpoint::{self, EndpointError},
-    events::EventType,
-    queue::RetryRate,
+    WorkQueue, answered, endpoint, events::EventType, queue::RetryRate,
 };
 use podplane_host::clock;
-use podplane_ipam::{Notice, RangeConfigError, RangeFlags};
+use podplane_ipam::{Notice, RangeFlags};
 use podplane_proto::cloud::{
     GetInstanceRequest, Instance, cloud_service_client::CloudServiceClient,
 };
@@ -28,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use self::ranges::{NoRanges, Ranges, StackType};
-use crate::{allocators::AllocatorContext, metrics::AllocatorMetrics};
+use crate::{IpamControllerRunError, allocators::AllocatorContext, metrics::AllocatorMetrics};
 
 /// Nodes reconciled at once.
 const WORKERS: usize = 30;
@@ -52,6 +49,7 @@ const CONFLICTS: u32 = 5;
 #[derive(Debug)]
 pub(crate) struct CloudConfig {
     endpoint: Endpoint,
+    channel: Channel,
     stack: StackType,
     notices: Vec<Notice>,
 }
@@ -59,9 +57,13 @@ pub(crate) struct CloudConfig {
 impl CloudConfig {
     /// Validates the flags. As in the reference, only the cloud's address and the ranges of
     /// services matter.
-    pub(crate) fn new(endpoint: Endpoint, flags: &RangeFlags) -> Result<Self, RangeConfigError> {
+    pub(crate) fn new(
+        endpoint: Endpoint,
+        flags: &RangeFlags,
+    ) -> Result<Self, IpamControllerRunError> {
         let (services, notices) = flags.service_ranges()?;
         Ok(Self {
+            channel: endpoint::channel(&endpoint).map_err(IpamControllerRunError::Cloud)?,
             endpoint,
             stack: StackType::of(&services),
             notices,
@@ -128,19 +130,16 @@ pub(crate) struct CloudController {
 }
 
 impl CloudController {
-    pub(crate) fn new(
-        config: &CloudConfig,
-        parts: &AllocatorContext,
-    ) -> Result<Self, EndpointError> {
-        Ok(Self {
+    pub(crate) fn new(config: &CloudConfig, parts: &AllocatorContext) -> Self {
+        Self {
             stack: config.stack,
-            cloud: CloudServiceClient::new(endpoint::channel(&config.endpoint)?),
+            cloud: CloudServiceClient::new(config.channel.clone()),
             client: parts.client.clone(),
             nodes: parts.nodes.clone(),
             events: parts.events.clone(),
             metrics: parts.metrics.clone(),
             queue: WorkQueue::new(BACKOFF),
-        })
+        }
     }
 
     /// Runs until `stop`. Calls in flight then are in doubt, and the next process asks again.

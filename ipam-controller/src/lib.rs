@@ -186,6 +186,21 @@ pub struct CloudFlags {
     /// With `podplane up`, the instance of a node is podplane://NODE.
     #[arg(long, env = "PODPLANE_CLOUD_ENDPOINT", value_name = "ADDR")]
     pub cloud_endpoint: Option<Endpoint>,
+    /// Trust the certificate authorities in this file (PEM) for the cloud's certificate [default:
+    /// those of --certificate-authority]
+    #[arg(
+        long,
+        env = "PODPLANE_CLOUD_CERTIFICATE_AUTHORITY",
+        value_name = "FILE"
+    )]
+    pub cloud_certificate_authority: Option<PathBuf>,
+    /// Show the cloud the client certificate in this file (PEM); needs --cloud-client-key
+    /// [default: that of --client-certificate]
+    #[arg(long, env = "PODPLANE_CLOUD_CLIENT_CERTIFICATE", value_name = "FILE")]
+    pub cloud_client_certificate: Option<PathBuf>,
+    /// Use the private key in this file (PEM), which may be the file of --cloud-client-certificate
+    #[arg(long, env = "PODPLANE_CLOUD_CLIENT_KEY", value_name = "FILE")]
+    pub cloud_client_key: Option<PathBuf>,
     /// Quarantine a pod CIDR that is no longer used for this long, such as 30s, before it is
     /// assigned to another node
     #[arg(
@@ -196,6 +211,32 @@ pub struct CloudFlags {
         default_value = "0s"
     )]
     pub release_delay: Duration,
+}
+
+impl CloudFlags {
+    /// The cloud's address with the credentials for it. What the flags do not name is as for the
+    /// API server, but its token: another server must not have that.
+    fn endpoint(&self, server: &CredentialFlags) -> Result<Endpoint, IpamControllerRunError> {
+        let endpoint = self.cloud_endpoint.clone();
+        let endpoint = endpoint.ok_or(IpamControllerRunError::NoCloud)?;
+        let (certificate, key) = (&self.cloud_client_certificate, &self.cloud_client_key);
+        let (client_certificate, client_key) = match (certificate, key) {
+            (None, None) => (&server.client_certificate, &server.client_key),
+            (Some(_), Some(_)) => (certificate, key),
+            (Some(_), None) | (None, Some(_)) => return Err(IpamControllerRunError::CloudKeyPair),
+        };
+        let authority = self.cloud_certificate_authority.as_ref();
+        let credentials = CredentialFlags {
+            certificate_authority: authority.or(server.certificate_authority.as_ref()).cloned(),
+            client_certificate: client_certificate.clone(),
+            client_key: client_key.clone(),
+            // The cloud is known by the host of its address.
+            tls_server_name: None,
+            token_file: None,
+        };
+        let endpoint = endpoint.with_credentials(&credentials);
+        endpoint.map_err(IpamControllerRunError::Cloud)
+    }
 }
 
 impl IpamControllerConfig {
@@ -252,6 +293,12 @@ pub enum IpamControllerRunError {
     /// The allocator asks a cloud, and no cloud is configured. The text is the reference's.
     #[error("{NO_CLOUD}")]
     NoCloud,
+    /// A certificate without its key, or a key without its certificate.
+    #[error("--cloud-client-certificate and --cloud-client-key need each other")]
+    CloudKeyPair,
+    /// The cloud's address or the credentials for it are invalid.
+    #[error("failed to prepare the connection to the cloud")]
+    Cloud(#[source] EndpointError),
     /// The apiserver's address or its TLS material is invalid.
     #[error("failed to prepare the connection to the apiserver")]
     Server(#[from] EndpointError),
@@ -430,6 +477,43 @@ mod tests {
                 );
             }
         }
+    }
+
+    /// The message of the error, if the flags are refused.
+    fn cloud_refused(flags: &[&str]) -> Option<String> {
+        let own = [
+            "--allocate-node-cidrs",
+            "--cidr-allocator-type=CloudAllocator",
+        ];
+        let config = parse(&[&own, flags].concat()).unwrap();
+        let refused = allocators::ChosenAllocator::new(&config).err();
+        refused.map(|error| podplane_error_chain::one_line(&error))
+    }
+
+    #[tokio::test]
+    async fn the_cloud_gets_no_token_and_needs_complete_credentials() {
+        let dir = tempfile::tempdir().unwrap();
+        let token = dir.path().join("token");
+        podplane_host::fs::write(&token, "s3cret").unwrap();
+        let token = format!("--token-file={}", token.display());
+        // A token would be refused: others on the network could read it.
+        assert_eq!(
+            cloud_refused(&["--cloud-endpoint=10.0.0.9:7090", &token]),
+            None
+        );
+        let secure = "--cloud-endpoint=https://10.0.0.9:7090";
+        assert_eq!(
+            cloud_refused(&[secure]).unwrap(),
+            "failed to prepare the connection to the cloud: https://10.0.0.9:7090 needs --certificate-authority, to know the server by its certificate"
+        );
+        for half in ["--cloud-client-certificate=a", "--cloud-client-key=a"] {
+            assert_eq!(
+                cloud_refused(&[secure, half]).unwrap(),
+                "--cloud-client-certificate and --cloud-client-key need each other"
+            );
+        }
+        let missing = cloud_refused(&[secure, "--cloud-certificate-authority=/nowhere/ca.crt"]);
+        assert!(missing.unwrap().contains("/nowhere/ca.crt"));
     }
 
     #[test]

@@ -58,6 +58,9 @@ impl RunningController {
             orphan_quarantine: 0,
             cluster: CloudFlags {
                 cloud_endpoint: None,
+                cloud_certificate_authority: None,
+                cloud_client_certificate: None,
+                cloud_client_key: None,
                 release_delay: Duration::ZERO,
             },
             assign_batch_size: 16,

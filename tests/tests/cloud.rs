@@ -16,6 +16,7 @@ use podplane_tests::{
     builder, eventually,
     pods::running,
     programs::{finish, podplane},
+    secure::SecureApiserver,
     service::Service,
 };
 
@@ -39,7 +40,8 @@ impl CloudFixture {
         let file = cloud_file(dir.path(), instances)?;
         let apiserver = Apiserver::start(dir.path()).await?;
         let local = "127.0.0.1:0";
-        let args = [&["--file", &file], troubles].concat();
+        let open = "--authentication=none";
+        let args = [&["--file", &file, open], troubles].concat();
         let cloud = Service::start("cloud", local, dir.path(), &args).await?;
         let args = [
             "--server",
@@ -58,17 +60,7 @@ impl CloudFixture {
     }
 
     async fn add_node(&self, name: &str, provider_id: Option<&str>) -> Result<()> {
-        let node = Node {
-            metadata: ObjectMeta {
-                name: Some(name.into()),
-                ..ObjectMeta::default()
-            },
-            spec: Some(NodeSpec {
-                provider_id: provider_id.map(Into::into),
-                ..NodeSpec::default()
-            }),
-            ..Node::default()
-        };
+        let node = node(name, provider_id);
         self.client.all::<Node>().create(&node).await?;
         Ok(())
     }
@@ -100,6 +92,42 @@ fn cloud_file(dir: &Path, instances: &str) -> Result<String> {
     let file = dir.join("cloud.yaml");
     fs::write(&file, format!("instances:\n{instances}"))?;
     Ok(file.display().to_string())
+}
+
+/// Starts a cloud with TLS and the certificates of `pki` in the directory.
+async fn secure_cloud(dir: &Path, flags: &[&str]) -> Result<Service> {
+    let pki = dir.join("pki");
+    let pair = pki.join("serving-cloud.pem").display().to_string();
+    let authority = pki.join("ca.crt").display().to_string();
+    let own = [
+        "--tls-cert-file",
+        &pair,
+        "--tls-private-key-file",
+        &pair,
+        "--client-ca-file",
+        &authority,
+    ];
+    let cloud = Service::start("cloud", "127.0.0.1:0", dir, &[&own, flags].concat()).await?;
+    assert!(
+        cloud.address().starts_with("https://"),
+        "{}",
+        cloud.address()
+    );
+    Ok(cloud)
+}
+
+fn node(name: &str, provider_id: Option<&str>) -> Node {
+    Node {
+        metadata: ObjectMeta {
+            name: Some(name.into()),
+            ..ObjectMeta::default()
+        },
+        spec: Some(NodeSpec {
+            provider_id: provider_id.map(Into::into),
+            ..NodeSpec::default()
+        }),
+        ..Node::default()
+    }
 }
 
 fn blocks(node: &Node) -> Vec<&str> {
@@ -216,6 +244,53 @@ async fn assigns_a_duplicate_range_of_the_cloud_once() -> Result<()> {
     Ok(())
 }
 
+#[tokio::test]
+async fn the_controller_shows_the_cloud_its_certificate() -> Result<()> {
+    let secure = SecureApiserver::start(&[]).await?;
+    secure.issue("serving/cloud");
+    let file = cloud_file(&secure.path(""), &instance("gce://a", "10.244.1.0/24"))?;
+    let cloud = secure_cloud(&secure.path(""), &["--file", &file]).await?;
+    let flags = [
+        "--allocate-node-cidrs",
+        "--cidr-allocator-type=CloudAllocator",
+        "--cloud-endpoint",
+        cloud.address(),
+    ];
+    let client = Client::connect(&format!("unix:{}", secure.text("apiserver.sock")).parse()?)?;
+    let nodes = client.all::<Node>();
+    nodes.create(&node("a", Some("gce://a"))).await?;
+
+    // The scheduler may not ask the cloud.
+    let pair = secure.text("pki/scheduler.pem");
+    let other = [
+        "--cloud-client-certificate",
+        &pair,
+        "--cloud-client-key",
+        &pair,
+    ];
+    let other = [&flags[..], &other].concat();
+    let start = |flags| secure.service("ipam-controller", "ipam-controller", flags);
+    let controller = start(&other).await?;
+    let log = secure.path("ipam-controller.log");
+    let read = || async { fs::read_to_string(&log).unwrap_or_default() };
+    let refused = |log: &String| {
+        let user = "forbidden: User \"system:kube-scheduler\" cannot post path";
+        log.replace('\\', "").contains(user)
+    };
+    eventually("the cloud refuses the scheduler", read, refused).await;
+    controller.kill()?;
+    assert!(blocks(&nodes.get("a").await?).is_empty());
+
+    let _controller = start(&flags).await?;
+    let read = || async { nodes.get("a").await };
+    let has = |node: &Result<Node, _>| {
+        node.as_ref()
+            .is_ok_and(|node| blocks(node) == ["10.244.1.0/24"])
+    };
+    eventually("the node has its range", read, has).await?;
+    Ok(())
+}
+
 #[test]
 fn cloud_allocator_requires_a_cloud_endpoint() {
     let args = "ipam-controller --server 127.0.0.1:1 --allocate-node-cidrs --cidr-allocator-type CloudAllocator";
@@ -234,10 +309,15 @@ async fn a_cluster_with_ranges_of_the_cloud_runs_pods() -> Result<()> {
     ];
     let instances: String = ranges.map(|(id, range)| instance(id, range)).concat();
     let file = cloud_file(dir.path(), &instances)?;
-    let args = ["--file", &file, "--late-ranges", "500ms"];
-    let cloud = Service::start("cloud", "127.0.0.1:0", dir.path(), &args).await?;
+    // The cloud has an authority of its own.
+    let pki = dir.path().join("pki").display().to_string();
+    finish(&mut podplane(["certs", "init", "--dir", &pki])).ok();
+    let issue = ["certs", "issue", "serving/cloud", "--dir", &pki];
+    finish(&mut podplane(issue)).ok();
+    let cloud = secure_cloud(dir.path(), &["--file", &file, "--late-ranges", "500ms"]).await?;
+    let pair = format!("{pki}/ipam-controller.pem");
     let flags = format!(
-        "--nodes 2 --cluster-cidr 10.20.0.0/16 --cidr-allocator-type CloudAllocator --cloud-endpoint {}",
+        "--nodes 2 --cluster-cidr 10.20.0.0/16 --cidr-allocator-type CloudAllocator --cloud-endpoint {} --cloud-certificate-authority {pki}/ca.crt --cloud-client-certificate {pair} --cloud-client-key {pair}",
         cloud.address()
     );
     let Some(cluster) = Cluster::up(builder(Network::Ledger).flags(&flags)).await? else {

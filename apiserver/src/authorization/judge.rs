@@ -7,7 +7,7 @@ use http::{Response, header, request::Parts};
 use podplane_access::{Attributes, Decision, ResourceTarget, Target};
 use podplane_proto::error::{ApiError, Reason};
 use podplane_service_runtime::{
-    authentication::{Impersonated, Impersonation, RequestContext},
+    authentication::{Impersonated, Impersonation, InvalidImpersonation, RequestContext},
     gate::RequestGate,
     identity::{AUTHENTICATED, Identity},
 };
@@ -68,7 +68,9 @@ impl RequestJudge {
     async fn pass(&self, parts: &mut Parts) -> Result<(), GateRefusal> {
         let mut context = RequestContext::of(&parts.extensions);
         let record = RequestRecord::of(&parts.extensions);
-        if let Some(impersonation) = &context.impersonation {
+        let invalid =
+            |error: &InvalidImpersonation| ApiError::new(Reason::InternalError, error.to_string());
+        if let Some(impersonation) = context.impersonation.as_ref().map_err(invalid)? {
             let sender = &context.identity;
             context.identity = Arc::new(self.gate.impersonated(sender, impersonation).await?);
             record.impersonates(&context.identity);

@@ -38,7 +38,7 @@ impl Authenticator for ByHeader {
         Ok(RequestContext {
             identity: Arc::new(identity),
             peer,
-            impersonation: None,
+            impersonation: Ok(None),
         })
     }
 }

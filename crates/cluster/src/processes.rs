@@ -233,6 +233,21 @@ impl CommandLines<'_> {
         let mut args = args("ipam-controller", flags);
         args.push("--allocate-node-cidrs=true".into());
         args.extend(self.own_credentials("ipam-controller"));
+        // The cloud is not behind a link.
+        let cloud = self.certificates.filter(|_| {
+            self.links.is_some() && settings.cidr_allocator_type == AllocatorType::CloudAllocator
+        });
+        if let Some(certificates) = cloud {
+            let pair = certificates.file(&CertificateOwner::IPAM_CONTROLLER);
+            args.extend([
+                "--cloud-certificate-authority".into(),
+                certificates.authority().into(),
+                "--cloud-client-certificate".into(),
+                pair.clone().into(),
+                "--cloud-client-key".into(),
+                pair.into(),
+            ]);
+        }
         self.published("ipam-controller", &name, LOCAL, args)
     }
 

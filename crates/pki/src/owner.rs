@@ -42,6 +42,9 @@ pub enum CertificateOwner {
 }
 
 impl CertificateOwner {
+    /// The IPAM controller.
+    pub const IPAM_CONTROLLER: Self =
+        Self::Process("ipam-controller", "system:podplane:ipam-controller");
     /// The kubelets and CRI servers of several nodes each.
     pub const KUBELETS: Self = Self::Process("kubelets", "system:podplane:kubelets");
     /// The part of a kubelet that makes routes to other nodes.
@@ -51,7 +54,7 @@ impl CertificateOwner {
     pub const PROCESSES: [Self; 5] = [
         Self::Process("scheduler", "system:kube-scheduler"),
         Self::Process("controller-manager", "system:kube-controller-manager"),
-        Self::Process("ipam-controller", "system:podplane:ipam-controller"),
+        Self::IPAM_CONTROLLER,
         Self::KUBELETS,
         Self::ROUTE_AGENT,
     ];

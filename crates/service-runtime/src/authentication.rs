@@ -6,7 +6,7 @@
 
 mod impersonation;
 
-pub use impersonation::{Impersonated, Impersonation};
+pub use impersonation::{Impersonated, Impersonation, InvalidImpersonation};
 
 use std::{
     fmt,
@@ -48,8 +48,9 @@ pub struct RequestContext {
     pub identity: Arc<Identity>,
     /// The other end of its connection; `None` for a request that came by no connection.
     pub peer: Option<Peer>,
-    /// The user as whom the sender wants the request to be carried out.
-    pub impersonation: Option<Impersonation>,
+    /// The user as whom the sender wants the request to be carried out. The sender of an invalid
+    /// one is known, so that it is refused where rights are judged, and not as unauthenticated.
+    pub impersonation: Result<Option<Impersonation>, InvalidImpersonation>,
 }
 
 impl RequestContext {
@@ -59,7 +60,7 @@ impl RequestContext {
         extensions.get().cloned().unwrap_or_else(|| Self {
             identity: Arc::new(Identity::anonymous()),
             peer: None,
-            impersonation: None,
+            impersonation: Ok(None),
         })
     }
 }
@@ -73,10 +74,6 @@ pub enum AuthenticationRefusal {
     /// The sender may not do that: 403, or `PERMISSION_DENIED`.
     #[error("{0}")]
     Forbidden(String),
-    /// The request asks for an impersonation that is not complete: 500, as in Kubernetes, or
-    /// `INTERNAL`.
-    #[error("Internal error occurred: {0}")]
-    Impersonation(String),
 }
 
 impl AuthenticationRefusal {
@@ -93,11 +90,6 @@ impl AuthenticationRefusal {
                 Code::Unauthenticated,
             ),
             Self::Forbidden(_) => (StatusCode::FORBIDDEN, "Forbidden", Code::PermissionDenied),
-            Self::Impersonation(_) => (
-                StatusCode::INTERNAL_SERVER_ERROR,
-                "InternalError",
-                Code::Internal,
-            ),
         }
     }
 
@@ -221,7 +213,7 @@ impl Authenticator for PeerAuthenticator {
         Ok(RequestContext {
             identity: local.unwrap_or_else(|| self.anonymous()),
             peer,
-            impersonation: None,
+            impersonation: Ok(None),
         })
     }
 }

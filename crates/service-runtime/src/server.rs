@@ -158,19 +158,6 @@ impl Listener {
         })
     }
 
-    /// Binds a socket, and [publishes](Listener::publish) its address if there is a file for it.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`Listener::bind`] and [`Listener::publish`].
-    pub async fn published(listen: &Listen, file: Option<&Path>) -> Result<Self, ServeError> {
-        let listener = Self::bind(listen).await?;
-        if let Some(file) = file {
-            listener.publish(file)?;
-        }
-        Ok(listener)
-    }
-
     /// Also allows requests that are addressed to these hosts.
     #[must_use]
     pub fn allowing(self, hosts: AllowedHosts) -> Self {

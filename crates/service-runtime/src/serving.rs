@@ -20,7 +20,9 @@ use crate::{
     tls::{ServerTls, TlsError, TlsFlags, TlsFlagsError},
 };
 
-use self::{clients::ClientAuthenticator, rights::PortGate};
+use self::clients::ClientAuthenticator;
+use self::rights::PortGate;
+pub use self::rights::ServiceCaller;
 
 /// The flags of a port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
@@ -115,17 +117,36 @@ impl ServingFlags {
         hosts: AllowedHosts,
         address_file: Option<&Path>,
     ) -> Result<Vec<Listener>, ServingError> {
+        self.listeners_for(&[], listen, hosts, address_file).await
+    }
+
+    /// The same for a port at which these users may call these services, too.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`listeners`](Self::listeners).
+    pub async fn listeners_for(
+        &self,
+        callers: &'static [ServiceCaller],
+        listen: &Listen,
+        hosts: AllowedHosts,
+        address_file: Option<&Path>,
+    ) -> Result<Vec<Listener>, ServingError> {
         // Before the address is published: whoever finds that finds both.
         let local = match &self.local_socket {
-            Some(path) => Some(guarded(Listener::bind(&Listen::Unix(path.clone())).await?)),
+            Some(path) => {
+                let listener = Listener::bind(&Listen::Unix(path.clone())).await?;
+                Some(guarded(listener, callers))
+            }
             None => None,
         };
-        let port = self.listener(listen, hosts, address_file).await?;
+        let port = self.listener(callers, listen, hosts, address_file).await?;
         Ok(std::iter::once(port).chain(local).collect())
     }
 
     async fn listener(
         &self,
+        callers: &'static [ServiceCaller],
         listen: &Listen,
         hosts: AllowedHosts,
         address_file: Option<&Path>,
@@ -160,7 +181,7 @@ impl ServingFlags {
                         "serving health alone: no client can authenticate without --client-ca-file"
                     );
                 }
-                Ok(guarded(listener))
+                Ok(guarded(listener, callers))
             }
         }
     }
@@ -184,11 +205,11 @@ impl ServingFlags {
 }
 
 /// The same listener for clients that are known, each with its rights.
-fn guarded(listener: Listener) -> Listener {
+fn guarded(listener: Listener, callers: &'static [ServiceCaller]) -> Listener {
     let authenticator = Arc::new(ClientAuthenticator::new());
     listener
         .authenticating(authenticator)
-        .behind(Arc::new(PortGate))
+        .behind(Arc::new(PortGate { callers }))
 }
 
 #[cfg(test)]

@@ -173,6 +173,60 @@ async fn rest_requests_are_written_with_the_decision_and_their_bodies() {
     assert!(!event.to_string().contains("token-stranger"), "{event:#}");
 }
 
+/// As in Kubernetes: the sender is known, whatever is wrong with the impersonation.
+#[tokio::test]
+async fn an_incomplete_impersonation_is_written_with_its_sender() {
+    let pods = "/api/v1/namespaces/default/pods";
+    let incomplete = [
+        ("impersonate-group", "system:masters"),
+        ("impersonate-uid", "7"),
+    ];
+    let written = audited(async |server| {
+        for header in incomplete {
+            let answer = server
+                .ask_with("bob", &[header], Method::DELETE, pods, &Value::Null)
+                .await;
+            assert_eq!(answer.code, 500);
+        }
+        let channel = endpoint::channel(&server.server.address.parse().unwrap()).unwrap();
+        let mut call = tonic::Request::new(());
+        let token = "Bearer token-bob".parse().unwrap();
+        call.metadata_mut().insert("authorization", token);
+        let group = "system:masters".parse().unwrap();
+        call.metadata_mut().insert("impersonate-group", group);
+        let mut client = tonic::client::Grpc::new(channel);
+        client.ready().await.unwrap();
+        let path = "/podplane.core.v1.PodService/ListPods".parse().unwrap();
+        let codec = tonic_prost::ProstCodec::<(), ()>::default();
+        let refused = client.unary(call, path, codec).await.unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::Internal);
+    })
+    .await;
+    let [group, uid, called] = &*written else {
+        panic!("{written:#?}");
+    };
+    for (stages, event) in [group, uid, called] {
+        assert_eq!(*stages, COMPLETE, "{event:#}");
+        assert_eq!(event["user"]["username"], "bob");
+        assert!(event["impersonatedUser"].is_null(), "{event:#}");
+        assert!(event["annotations"].is_null(), "{event:#}");
+        assert_eq!(event["responseStatus"]["code"], 500);
+        assert_eq!(event["responseStatus"]["reason"], "InternalError");
+        let message = event["responseStatus"]["message"].as_str().unwrap();
+        assert!(
+            message.contains("without impersonating a user"),
+            "{message}"
+        );
+    }
+    let (_, event) = group;
+    assert_eq!(event["verb"], "deletecollection");
+    assert_eq!(event["objectRef"]["namespace"], "default");
+    let (_, event) = called;
+    assert_eq!(event["verb"], "post");
+    let method = "/podplane.core.v1.PodService/ListPods";
+    assert_eq!(event["requestURI"], method);
+}
+
 #[tokio::test]
 async fn grpc_calls_are_written_as_the_same_requests_over_rest() {
     let written = audited(async |server| {

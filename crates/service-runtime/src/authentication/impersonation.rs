@@ -5,7 +5,6 @@ use std::{collections::BTreeMap, fmt};
 
 use tonic::codegen::http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::AuthenticationRefusal;
 use crate::identity::{ANONYMOUS, AUTHENTICATED, Identity, UNAUTHENTICATED};
 
 const USER: &str = "impersonate-user";
@@ -30,6 +29,11 @@ pub struct Impersonation {
     groups: Vec<String>,
     extra: BTreeMap<String, Vec<String>>,
 }
+
+/// An impersonation that is not complete or not unambiguous: 500, as in Kubernetes, or `INTERNAL`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("Internal error occurred: {0}")]
+pub struct InvalidImpersonation(String);
 
 /// One value of an [`Impersonation`], which the sender needs the verb `impersonate` for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,9 +100,9 @@ impl Impersonation {
     ///
     /// # Errors
     ///
-    /// [`AuthenticationRefusal::Impersonation`] for a group, uid or extra field without a user, and
+    /// [`InvalidImpersonation`] for a group, uid or extra field without a user, and
     /// for a user or uid that is given twice; values must be UTF-8.
-    pub fn parse(headers: &HeaderMap) -> Result<Option<Self>, AuthenticationRefusal> {
+    pub fn parse(headers: &HeaderMap) -> Result<Option<Self>, InvalidImpersonation> {
         if !headers.keys().any(is_header) {
             return Ok(None);
         }
@@ -124,7 +128,7 @@ impl Impersonation {
         let asked: Vec<_> = impersonation.each().map(|one| one.to_string()).collect();
         match asked.is_empty() {
             true => Ok(None),
-            false => Err(AuthenticationRefusal::Impersonation(format!(
+            false => Err(InvalidImpersonation(format!(
                 "requested [{}] without impersonating a user",
                 asked.join(" ")
             ))),
@@ -196,22 +200,21 @@ fn service_account(user: &str) -> Option<(&str, &str)> {
 
 /// The value of a header that may be given once. A proxy and this server could see different ones
 /// of several.
-fn single(headers: &HeaderMap, name: &str) -> Result<Option<String>, AuthenticationRefusal> {
+fn single(headers: &HeaderMap, name: &str) -> Result<Option<String>, InvalidImpersonation> {
     let mut values = headers.get_all(name).iter();
     let value = values.next().map(|value| text(name, value)).transpose()?;
     match values.next() {
-        Some(_) => Err(AuthenticationRefusal::Impersonation(format!(
+        Some(_) => Err(InvalidImpersonation(format!(
             "the header {name} is given more than once"
         ))),
         None => Ok(value.filter(|value| !value.is_empty())),
     }
 }
 
-fn text(name: &str, value: &HeaderValue) -> Result<String, AuthenticationRefusal> {
+fn text(name: &str, value: &HeaderValue) -> Result<String, InvalidImpersonation> {
     let text = std::str::from_utf8(value.as_bytes());
-    text.map(str::to_owned).map_err(|_| {
-        AuthenticationRefusal::Impersonation(format!("the header {name} is not UTF-8"))
-    })
+    text.map(str::to_owned)
+        .map_err(|_| InvalidImpersonation(format!("the header {name} is not UTF-8")))
 }
 
 /// The key of an extra field, which is percent-encoded because header names have few characters. As
@@ -239,7 +242,7 @@ fn unescaped(key: &str) -> String {
 mod tests {
     use super::*;
 
-    fn parse(headers: &[(&str, &str)]) -> Result<Option<Impersonation>, AuthenticationRefusal> {
+    fn parse(headers: &[(&str, &str)]) -> Result<Option<Impersonation>, InvalidImpersonation> {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             let name: HeaderName = name.parse().unwrap();
@@ -305,7 +308,7 @@ mod tests {
                 "the header impersonate-user is given more than once",
             ),
         ] {
-            let refused = AuthenticationRefusal::Impersonation(message.to_owned());
+            let refused = InvalidImpersonation(message.to_owned());
             assert_eq!(parse(&headers), Err(refused));
         }
     }

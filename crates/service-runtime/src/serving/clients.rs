@@ -43,14 +43,14 @@ impl Authenticator for ClientAuthenticator {
             let why = "the header Authorization is not accepted at this port: use a client certificate, or send no credentials";
             return Err(AuthenticationRefusal::Unauthorized(why.to_owned()));
         }
-        if Impersonation::parse(headers)?.is_some() {
+        if !matches!(Impersonation::parse(headers), Ok(None)) {
             let why = "forbidden: impersonation is possible at the API server only";
             return Err(AuthenticationRefusal::Forbidden(why.to_owned()));
         }
         Ok(RequestContext {
             identity: known.unwrap_or_else(|| self.peers.anonymous()),
             peer,
-            impersonation: None,
+            impersonation: Ok(None),
         })
     }
 }

@@ -26,14 +26,35 @@ const METRICS: [&str; 2] = ["/metrics", "/metrics/slis"];
 /// The gRPC service that everyone may call.
 const HEALTH: &str = "/grpc.health.v1.Health/";
 
-/// Everything for `system:masters`, metrics for `system:monitoring`, health for everyone.
+/// A user who may call all methods of a gRPC service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServiceCaller {
+    /// The name of the user.
+    pub user: &'static str,
+    /// The full name of the service, such as `podplane.cloud.v1.CloudService`.
+    pub service: &'static str,
+}
+
+impl ServiceCaller {
+    fn may(&self, identity: &Identity, path: &str) -> bool {
+        let service = path.strip_prefix('/').and_then(|path| path.split_once('/'));
+        identity.user == self.user && service.is_some_and(|(service, _)| service == self.service)
+    }
+}
+
+/// Everything for `system:masters`, metrics for `system:monitoring`, health for everyone, and
+/// services for their callers.
 #[derive(Debug)]
-pub(super) struct PortGate;
+pub(super) struct PortGate {
+    pub(super) callers: &'static [ServiceCaller],
+}
 
 impl RequestGate for PortGate {
     fn judge(self: Arc<Self>, parts: Parts) -> BoxFuture<'static, Result<Parts, Response<Body>>> {
         let context = RequestContext::of(&parts.extensions);
-        let judged = match is_allowed(&context.identity, &parts.method, parts.uri.path()) {
+        let (identity, path) = (&context.identity, parts.uri.path());
+        let is_caller = || self.callers.iter().any(|caller| caller.may(identity, path));
+        let judged = match is_allowed(identity, &parts.method, path) || is_caller() {
             true => Ok(parts),
             false => Err(refusal(&context.identity, &parts)),
         };
@@ -134,6 +155,31 @@ mod tests {
             for path in OTHERS {
                 assert!(!is_allowed(&identity, &Method::GET, path), "{path}");
             }
+        }
+    }
+
+    #[test]
+    fn callers_may_call_their_service_alone() {
+        let caller = ServiceCaller {
+            user: "caller",
+            service: "a.v1.A",
+        };
+        let own = Identity::new("caller", ["system:authenticated"]);
+        assert!(caller.may(&own, "/a.v1.A/Get"));
+        for path in [
+            "/a.v1.A",
+            "/a.v1.AB/Get",
+            "/b.v1.B/Get",
+            "a.v1.A/Get",
+            "//a.v1.A/Get",
+            "/",
+        ] {
+            assert!(!caller.may(&own, path), "{path}");
+        }
+        let group = Identity::new("other", ["caller"]);
+        let case = Identity::new("Caller", ["system:authenticated"]);
+        for other in [Identity::anonymous(), group, case] {
+            assert!(!caller.may(&other, "/a.v1.A/Get"), "{other:?}");
         }
     }
 

@@ -44,7 +44,7 @@ impl Authenticator for Certificates {
         Ok(RequestContext {
             identity: client.unwrap_or_else(|| Arc::new(Identity::anonymous())),
             peer,
-            impersonation: None,
+            impersonation: Ok(None),
         })
     }
 }
