@@ -10,6 +10,7 @@ mod tokens;
 
 pub use account_flags::AccountTokenFlags;
 pub use flags::{AuthenticationFlags, AuthenticationModeFlag};
+pub use own_certificates::OwnCertificateFlags;
 pub use podplane_service_runtime::{serving::AuthenticationMode, tls::TlsFlags};
 pub use tokens::TokenFileError;
 

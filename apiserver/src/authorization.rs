@@ -109,6 +109,29 @@ impl Gate {
 }
 
 impl Gate {
+    /// Waits until the rules are those of every acknowledged write.
+    ///
+    /// # Errors
+    ///
+    /// `ServiceUnavailable` if the server stops.
+    pub(crate) async fn settled(&self) -> Result<(), ApiError> {
+        match &self.0 {
+            Some(rules) => rules.settled().await,
+            None => Ok(()),
+        }
+    }
+
+    /// The decision about a request by the rules that are known now.
+    pub(crate) fn decide_now(&self, attributes: &Attributes<'_>) -> Decision {
+        let Some(rules) = &self.0 else {
+            return Decision::Allow {
+                reason: String::new(),
+            };
+        };
+        let state = state::read(&rules.state);
+        authorize(attributes, &state.relations, &state.policy).decision
+    }
+
     /// Asks about objects that belong to nodes; `None` if no rules decide.
     pub(crate) async fn with_relations<T>(
         &self,

@@ -15,7 +15,7 @@ use podplane_proto::error::{ApiError, Reason};
 use podplane_store::Revision;
 use tokio::sync::watch;
 
-pub(crate) use feed::{Feeder, Sink};
+pub(crate) use feed::{Feeder, Sink, Sinks};
 pub(crate) use kind::{CachedObject, CachedPage, KindCache, entry};
 pub(crate) use query::{Continue, Query};
 pub(crate) use watcher::{WatchedChange, Watcher};

@@ -1,13 +1,13 @@
-use std::{path::PathBuf, time::Duration};
+use std::{net::IpAddr, path::PathBuf, time::Duration};
 
 use ipnet::IpNet;
 use podplane_api::{Quantity, pod_ips::PodIpFlags, quantity::units};
-use podplane_ipam::{Compat, ServiceRanges, parse_cidr};
+use podplane_ipam::{Compat, NodePortRange, ServiceRanges, parse_cidr};
 use podplane_service_runtime::{boundary::AllowedHosts, server::Listen};
 
 use crate::{
     AccountTokenFlags, AuditFlags, AuthenticationFlags, AuthenticationModeFlag, AuthorizationFlags,
-    LimitFlags, TlsFlags,
+    LimitFlags, OwnCertificateFlags, TlsFlags,
 };
 
 /// The configuration of the API server.
@@ -38,6 +38,10 @@ pub struct ApiserverConfig {
     /// The certificates.
     #[command(flatten)]
     pub tls: TlsFlags,
+
+    /// The certificates that the server makes for itself.
+    #[command(flatten)]
+    pub own_certificates: OwnCertificateFlags,
 
     /// The authorization of requests.
     #[command(flatten)]
@@ -76,8 +80,8 @@ pub struct ApiserverConfig {
     )]
     pub store: StoreKind,
 
-    /// Reject pod CIDRs of nodes that overlap this service range; for dual stack one IPv4 and one
-    /// IPv6 range [default: no check]
+    /// Give Services addresses of this range, and reject pod CIDRs of nodes that overlap it; for
+    /// dual stack one IPv4 and one IPv6 range [default: Services get no addresses and node ports]
     #[arg(
         long,
         env = "PODPLANE_SERVICE_CLUSTER_IP_RANGE",
@@ -86,6 +90,20 @@ pub struct ApiserverConfig {
         hide_default_value = true
     )]
     pub service_cluster_ip_range: ServiceRanges,
+
+    /// Give Services node ports of this range, if they get addresses
+    #[arg(
+        long,
+        env = "PODPLANE_SERVICE_NODE_PORT_RANGE",
+        value_name = "PORT-PORT",
+        default_value_t
+    )]
+    pub service_node_port_range: NodePortRange,
+
+    /// Publish this address as the endpoint of the Service `kubernetes` [default: the address of
+    /// --listen, unless it is a loopback address or 0.0.0.0]
+    #[arg(long, env = "PODPLANE_ADVERTISE_ADDRESS", value_name = "IP")]
+    pub advertise_address: Option<IpAddr>,
 
     /// Suggest a free block of this range in the error when a node's pod CIDR is rejected; for dual
     /// stack one IPv4 and one IPv6 range [default: a block near the rejected one]
@@ -145,6 +163,8 @@ pub struct HoldFlags {
 pub struct ClusterFlags {
     #[command(flatten)]
     pub authentication: AuthenticationModeFlag,
+    #[command(flatten)]
+    pub own_certificates: OwnCertificateFlags,
     #[command(flatten)]
     pub holds: HoldFlags,
 }

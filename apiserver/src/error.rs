@@ -1,6 +1,8 @@
 //! Errors in Kubernetes' words (source: `apimachinery/pkg/api/errors`).
 
-use podplane_api::{Object, selector::SelectorError, strict::StrictError, validation::ErrorList};
+use podplane_api::{
+    Object, any::KindNames, selector::SelectorError, strict::StrictError, validation::ErrorList,
+};
 use podplane_proto::{
     codec::{DecodeError, EncodeError},
     error::{ApiError, FieldViolation, Reason},
@@ -10,6 +12,11 @@ use podplane_store::{Revision, StoreError};
 /// `pods`, or with its group: `leases.coordination.k8s.io`.
 pub(crate) fn resource<K: Object>() -> String {
     qualified(K::PLURAL, K::GROUP)
+}
+
+/// The same for a kind without its Rust type.
+pub(crate) fn resource_in(names: &KindNames) -> String {
+    qualified(&names.plural, &names.group)
 }
 
 /// A resource or kind with its group, if it has one.
@@ -24,10 +31,14 @@ pub(crate) fn not_found<K: Object>(name: &str) -> ApiError {
     ApiError::not_found(&resource::<K>(), name)
 }
 
-pub(crate) fn already_exists<K: Object>(name: &str) -> ApiError {
+pub(crate) fn not_found_in(names: &KindNames, name: &str) -> ApiError {
+    ApiError::not_found(&resource_in(names), name)
+}
+
+pub(crate) fn already_exists_in(names: &KindNames, name: &str) -> ApiError {
     ApiError::new(
         Reason::AlreadyExists,
-        format!("{} \"{name}\" already exists", resource::<K>()),
+        format!("{} \"{name}\" already exists", resource_in(names)),
     )
 }
 
@@ -41,8 +52,17 @@ pub(crate) fn conflict(resource: &str, name: &str, why: &str) -> ApiError {
 
 /// The error for an object with another revision than the request expects.
 pub(crate) fn modified<K: Object>(name: &str) -> ApiError {
+    modified_of(&resource::<K>(), name)
+}
+
+/// The same for a kind without its Rust type.
+pub(crate) fn modified_in(names: &KindNames, name: &str) -> ApiError {
+    modified_of(&resource_in(names), name)
+}
+
+fn modified_of(resource: &str, name: &str) -> ApiError {
     let why = "the object has been modified; please apply your changes to the latest version and try again";
-    conflict(&resource::<K>(), name, why)
+    conflict(resource, name, why)
 }
 
 /// The error for an object with another UID than the request expects.
@@ -54,11 +74,23 @@ pub(crate) fn other_uid(resource: &str, name: &str, expected: &str, found: &str)
 }
 
 pub(crate) fn forbidden<K: Object>(name: &str, why: &str) -> ApiError {
+    forbidden_of(&resource::<K>(), name, why)
+}
+
+/// The same for a kind without its Rust type.
+pub(crate) fn forbidden_in(names: &KindNames, name: &str, why: &str) -> ApiError {
+    forbidden_of(&resource_in(names), name, why)
+}
+
+fn forbidden_of(resource: &str, name: &str, why: &str) -> ApiError {
     ApiError::new(
         Reason::Forbidden,
-        format!("{} \"{name}\" is forbidden: {why}", resource::<K>()),
+        format!("{resource} \"{name}\" is forbidden: {why}"),
     )
 }
+
+/// The beginning of the cause of a refusal by a policy, which has no reason of its own.
+pub(crate) const REFUSED_BY_POLICY: &str = "ValidatingAdmissionPolicy '";
 
 /// The beginning of the cause of a [`Reason::TooManyRequests`] about a disruption budget.
 pub(crate) const DISRUPTION_BUDGET: &str = "The disruption budget ";
@@ -87,7 +119,12 @@ pub(crate) fn invalid<K: Object>(name: &str, errors: &ErrorList) -> ApiError {
     invalid_kind(&qualified(K::KIND, K::GROUP), name, errors)
 }
 
-/// The same for a kind that has no Rust type.
+/// The same for a kind without its Rust type.
+pub(crate) fn invalid_in(names: &KindNames, name: &str, errors: &ErrorList) -> ApiError {
+    invalid_of(&names.group, &names.kind, name, errors)
+}
+
+/// The same by the group and the name of the kind.
 pub(crate) fn invalid_of(group: &str, kind: &str, name: &str, errors: &ErrorList) -> ApiError {
     invalid_kind(&qualified(kind, group), name, errors)
 }
@@ -107,9 +144,9 @@ fn invalid_kind(kind: &str, name: &str, errors: &ErrorList) -> ApiError {
 }
 
 /// The error for bytes that are not a message of the kind.
-pub(crate) fn undecodable<K: Object>(error: &DecodeError) -> ApiError {
+pub(crate) fn undecodable(names: &KindNames, error: &DecodeError) -> ApiError {
     match error {
-        DecodeError::Strict(error) => not_strict::<K>(error),
+        DecodeError::Strict(error) => not_strict_in(names, error),
         DecodeError::TooManyValues => ApiError::new(
             Reason::RequestEntityTooLarge,
             format!("Request entity too large: {error}"),
@@ -123,7 +160,12 @@ pub(crate) fn not_strict<K: Object>(error: &StrictError) -> ApiError {
     not_strictly(K::KIND, K::VERSION, error)
 }
 
-/// The same for a kind that has no Rust type.
+/// The same for a kind without its Rust type.
+pub(crate) fn not_strict_in(names: &KindNames, error: &StrictError) -> ApiError {
+    not_strictly(&names.kind, &names.version, error)
+}
+
+/// The same by the name and the version of the kind.
 pub(crate) fn not_strictly(kind: &str, version: &str, error: &StrictError) -> ApiError {
     let violation = |field: &str, description: &str| FieldViolation {
         field: field.to_owned(),
@@ -161,6 +203,24 @@ pub(crate) fn unprocessable(why: &str) -> ApiError {
         Reason::Invalid,
         format!("the server rejected our request due to an error in our request: {why}"),
     )
+}
+
+/// True for Secrets, whose values are in no message: a client may show it to others, and the audit
+/// log has it.
+pub(crate) fn hides_content(names: &KindNames) -> bool {
+    names.is("", "secrets")
+}
+
+/// The error for a patch that cannot be applied, without the text that may quote a Secret.
+pub(crate) fn without_content(names: &KindNames, refused: ApiError) -> ApiError {
+    match refused.reason {
+        Reason::BadRequest | Reason::Invalid if hides_content(names) => ApiError {
+            message: "the patch does not fit the Secret; the reason would quote its values".into(),
+            fields: Vec::new(),
+            ..refused
+        },
+        _ => refused,
+    }
 }
 
 /// The error for a patch that adds fields that the kind does not have, or fields of a wrong type.

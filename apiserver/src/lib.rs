@@ -22,6 +22,7 @@ mod authentication;
 mod authorization;
 mod cache;
 mod config;
+mod custom;
 mod engine;
 mod error;
 mod fatal;
@@ -30,7 +31,9 @@ mod journeys;
 mod memory;
 mod metrics;
 mod registry;
+mod renderers;
 mod rest;
+mod served;
 mod server;
 mod service;
 mod sockets;
@@ -38,11 +41,12 @@ mod storage;
 #[cfg(test)]
 mod tests;
 mod upkeep;
+mod webhook;
 
 pub use audit::{AuditFlags, AuditPolicyFileError};
 pub use authentication::{
-    AccountTokenFlags, AuthenticationFlags, AuthenticationMode, AuthenticationModeFlag, TlsFlags,
-    TokenFileError,
+    AccountTokenFlags, AuthenticationFlags, AuthenticationMode, AuthenticationModeFlag,
+    OwnCertificateFlags, TlsFlags, TokenFileError,
 };
 pub use authorization::{AuthorizationFlags, AuthorizationMode};
 pub use config::{ApiserverConfig, ClusterFlags, HistoryBounds, HoldFlags, StoreKind};

@@ -1,8 +1,8 @@
 //! The server's metrics, for gRPC and REST together, with Kubernetes' names where there are any.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicI64, AtomicU64},
+use std::{
+    borrow::Cow,
+    sync::atomic::{AtomicI64, AtomicU64},
 };
 
 use http::{Method, StatusCode};
@@ -20,10 +20,7 @@ use prometheus_client::{
 };
 use tonic::Code;
 
-use crate::{
-    cache::Position,
-    rest::resource::{KindNames, Resource},
-};
+use crate::{cache::Position, error, rest::resource::KindNames, served::ServedKinds};
 
 /// Buckets in seconds, as in Kubernetes.
 const DURATIONS: [f64; 23] = [
@@ -44,38 +41,38 @@ pub(crate) struct ApiserverMetrics {
 /// The labels of a request. The verbs are those of Kubernetes' metrics.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct RequestLabels {
-    pub(crate) group: &'static str,
-    pub(crate) resource: &'static str,
+    pub(crate) group: Cow<'static, str>,
+    pub(crate) resource: Cow<'static, str>,
     pub(crate) subresource: &'static str,
     pub(crate) verb: &'static str,
-    pub(crate) version: &'static str,
+    pub(crate) version: Cow<'static, str>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct AnswerLabels {
     code: u16,
-    group: &'static str,
-    resource: &'static str,
+    group: Cow<'static, str>,
+    resource: Cow<'static, str>,
     subresource: &'static str,
     verb: &'static str,
-    version: &'static str,
+    version: Cow<'static, str>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct WatchEventLabels {
-    group: &'static str,
-    kind: &'static str,
-    version: &'static str,
+    group: Cow<'static, str>,
+    kind: Cow<'static, str>,
+    version: Cow<'static, str>,
 }
 
 impl RequestLabels {
     pub(crate) fn new(names: &KindNames, subresource: &'static str, verb: &'static str) -> Self {
         Self {
-            group: names.group,
-            resource: names.plural,
+            group: names.group.clone(),
+            resource: names.plural.clone(),
             subresource,
             verb,
-            version: names.version,
+            version: names.version.clone(),
         }
     }
 }
@@ -98,7 +95,7 @@ impl InflightRequest {
             subresource,
             verb,
             version,
-        } = self.request;
+        } = self.request.clone();
         let answered = AnswerLabels {
             code: code.as_u16(),
             group,
@@ -190,11 +187,7 @@ impl ApiserverMetrics {
     }
 
     /// Registers the numbers of stored objects.
-    pub(crate) fn show_stored(
-        registry: &mut Registry,
-        kinds: Arc<[Arc<dyn Resource>]>,
-        position: Position,
-    ) {
+    pub(crate) fn show_stored(registry: &mut Registry, kinds: ServedKinds, position: Position) {
         registry.register_collector(Box::new(ObjectCountCollector { kinds, position }));
     }
 
@@ -216,9 +209,9 @@ impl ApiserverMetrics {
     /// Counts an open watch until the returned value is dropped.
     pub(crate) fn watches(&self, names: &KindNames) -> OpenWatch {
         let sent = WatchEventLabels {
-            group: names.group,
-            kind: names.kind,
-            version: names.version,
+            group: names.group.clone(),
+            kind: names.kind.clone(),
+            version: names.version.clone(),
         };
         let open = self
             .watches
@@ -265,7 +258,7 @@ pub(crate) fn http_code(code: Code) -> StatusCode {
 
 /// A collector of the numbers of stored objects, counted at each scrape.
 struct ObjectCountCollector {
-    kinds: Arc<[Arc<dyn Resource>]>,
+    kinds: ServedKinds,
     position: Position,
 }
 
@@ -281,15 +274,11 @@ impl Collector for ObjectCountCollector {
         let help = "Stored objects, by resource";
         let gauge = prometheus_client::metrics::MetricType::Gauge;
         let mut objects = encoder.encode_descriptor(name, help, None, gauge)?;
-        for kind in self.kinds.iter() {
+        for kind in &self.kinds.now().resources {
             let Some(count) = kind.count() else { continue };
             let count = i64::try_from(count).unwrap_or(i64::MAX);
             let names = kind.names();
-            let resource = match names.group {
-                "" => names.plural.to_owned(),
-                group => format!("{}.{group}", names.plural),
-            };
-            let labels = [("resource", resource)];
+            let labels = [("resource", error::resource_in(names))];
             ConstGauge::new(count).encode(objects.encode_family(&labels)?)?;
         }
         let name = "podplane_apiserver_store_revision";

@@ -1,8 +1,10 @@
 //! The registry: reads of a kind's objects, and their writes on the way to the store.
 //!
-//! There is one [`Registry`] for each kind. Reads and watches come from the cache. Each write reads
-//! the store, decides, and commits under a guard of the revision that it read. After a conflict it
-//! decides again, unless the request names the revision.
+//! There is one [`KindRegistry`] for each kind. It knows the kind as a value and its objects as
+//! [`DynObject`], so that it is compiled once for all of them (ADR 0055); [`Registry`] is a handle
+//! of it for code that has objects of one Rust type. Reads and watches come from the cache. Each
+//! write reads the store, decides, and commits under a guard of the revision that it read. After a
+//! conflict it decides again, unless the request names the revision.
 
 mod create;
 mod delete;
@@ -14,33 +16,39 @@ mod narrow;
 mod patch;
 #[cfg(test)]
 mod tests;
+mod typed;
 mod update;
 mod watch;
 
 pub(crate) use delete::DeleteOptions;
 pub(crate) use list::{Freshness, ListPage, NOT_OLDER_THAN};
 pub(crate) use patch::Patch;
+pub(crate) use typed::Registry;
 pub(crate) use update::ObjectPart;
+use update::kept_to_part;
 pub(crate) use watch::{StreamEvent, WatchOptions, WatchStart, revision as watch_revision};
 
 use std::{fmt, sync::Arc};
 
+use bytes::Bytes;
 use futures::future::BoxFuture;
 use podplane_api::{
-    Object, ObjectKey, Scope,
+    ObjectKey, Scope,
+    any::{AnyKind, DynObject, KindNames},
     jiff::Timestamp,
     meta::Time,
-    strategy::{Strategy, Subresource},
+    strategy::Subresource,
 };
 use podplane_host::clock::{self, Instant};
 use podplane_proto::{error::ApiError, fence::Fence};
 use podplane_service_runtime::identity::Identity;
-use podplane_store::{Guard, Key, Revision, StoreError, Txn};
+use podplane_store::{Guard, Item, Key, Revision, StoreError, Txn};
 use serde_json::Value;
 
 use crate::{
     admission::{
-        Admission, CommitAdditions, MutatingAdmission, ProposedChange, WriteCheck, fences,
+        Admission, Allocation, CommitAdditions, ConfiguredAdmission, MutatingAdmission,
+        ProposedChange, RULES_GROUP, RequestedWrite, Rounds, WriteCheck, fences,
     },
     authentication::server_identity,
     cache::{CachedObject, KindCache, Position, Query},
@@ -58,10 +66,10 @@ pub(crate) struct ActAnswer {
 }
 
 /// Carries out the subresources of a kind that act on its objects.
-pub(crate) trait SubresourceActions<K>: fmt::Debug + Send + Sync {
+pub(crate) trait SubresourceActions: fmt::Debug + Send + Sync {
     fn act<'a>(
         &'a self,
-        registry: &'a Registry<K>,
+        registry: &'a KindRegistry,
         key: &'a ObjectKey,
         act: Subresource,
         document: &'a Value,
@@ -70,29 +78,28 @@ pub(crate) trait SubresourceActions<K>: fmt::Debug + Send + Sync {
 }
 
 /// Reads and writes of the objects of a kind.
-#[derive(Debug)]
-pub(crate) struct Registry<K> {
+#[derive(Clone, Debug)]
+pub(crate) struct KindRegistry {
+    kind: Arc<dyn AnyKind>,
     engine: Engine,
-    cache: Arc<KindCache<K>>,
+    cache: Arc<KindCache>,
     position: Position,
-    mutations: Vec<Arc<dyn MutatingAdmission<K>>>,
-    checks: Vec<Arc<dyn WriteCheck<K>>>,
-    admission: Option<Arc<dyn Admission<K>>>,
-    actions: Option<Arc<dyn SubresourceActions<K>>>,
+    mutations: Vec<Arc<dyn MutatingAdmission<DynObject>>>,
+    checks: Vec<Arc<dyn WriteCheck<DynObject>>>,
+    allocation: Option<Arc<dyn Allocation<DynObject>>>,
+    admission: Option<Arc<dyn Admission<DynObject>>>,
+    configured: Option<Arc<dyn ConfiguredAdmission>>,
+    actions: Option<Arc<dyn SubresourceActions>>,
+    stored_form: Option<Arc<dyn StoredForm>>,
 }
 
-impl<K> Clone for Registry<K> {
-    fn clone(&self) -> Self {
-        Self {
-            engine: self.engine.clone(),
-            cache: Arc::clone(&self.cache),
-            position: self.position.clone(),
-            mutations: self.mutations.clone(),
-            checks: self.checks.clone(),
-            admission: self.admission.clone(),
-            actions: self.actions.clone(),
-        }
-    }
+/// The form of a kind's objects in the store, if it is not their own: that of another version.
+pub(crate) trait StoredForm: fmt::Debug + Send + Sync {
+    /// Converts a stored value to the kind's own form.
+    fn read<'a>(&'a self, stored: &'a Bytes) -> BoxFuture<'a, Result<Bytes, ApiError>>;
+
+    /// Converts a value to the form of the store.
+    fn write(&self, value: Bytes) -> BoxFuture<'_, Result<Bytes, ApiError>>;
 }
 
 /// The effect of a write.
@@ -190,57 +197,137 @@ pub(crate) enum Operation {
 }
 
 /// The decision about an object.
-enum ChangeDecision<K> {
+enum ChangeDecision<O = Box<DynObject>> {
     /// Keep the object as it is, and answer with this.
-    Keep(K),
+    Keep(O),
     /// Replace the object.
-    Put(K),
+    Put(O),
+    /// Replace the part of the object that a client wrote, or the object by one of the server
+    /// (`None`); it is yet to be completed and validated.
+    Replace(O, Option<ObjectPart>),
     /// Remove the object, and answer with this.
-    Remove(K),
+    Remove(O),
 }
 
-impl<K: Strategy> Registry<K> {
-    pub(crate) fn new(engine: Engine, cache: Arc<KindCache<K>>, position: Position) -> Self {
+impl ChangeDecision {
+    /// The object that there is afterwards.
+    fn outcome(&self) -> Option<&DynObject> {
+        match self {
+            Self::Keep(object) | Self::Put(object) | Self::Replace(object, _) => Some(&**object),
+            Self::Remove(_) => None,
+        }
+    }
+}
+
+/// Decides about an object, as it was read.
+type Decide<'a> = &'a (dyn Fn(&DynObject) -> Result<ChangeDecision, ApiError> + Send + Sync);
+
+impl KindRegistry {
+    pub(crate) fn new(engine: Engine, cache: Arc<KindCache>, position: Position) -> Self {
+        Self::of_version(Arc::clone(cache.kind()), engine, cache, position)
+    }
+
+    /// The registry of a version, which shares its cache with other versions of the kind.
+    pub(crate) fn of_version(
+        kind: Arc<dyn AnyKind>,
+        engine: Engine,
+        cache: Arc<KindCache>,
+        position: Position,
+    ) -> Self {
         Self {
+            kind,
             engine,
             cache,
             position,
             mutations: Vec::new(),
             checks: Vec::new(),
+            allocation: None,
             admission: None,
+            configured: None,
             actions: None,
+            stored_form: None,
         }
     }
 
-    /// The same registry with an admission for each write.
-    pub(crate) fn admitting(self, admission: Option<Arc<dyn Admission<K>>>) -> Self {
-        Self { admission, ..self }
+    /// The same with rules that are objects.
+    pub(crate) fn configured_by(self, configured: Option<Arc<dyn ConfiguredAdmission>>) -> Self {
+        Self { configured, ..self }
     }
 
-    /// The same with admissions that complete new objects, in order.
-    pub(crate) fn completing(self, mutations: Vec<Arc<dyn MutatingAdmission<K>>>) -> Self {
-        Self { mutations, ..self }
+    /// The same for objects that are stored in another form.
+    pub(crate) fn converting(self, stored_form: Option<Arc<dyn StoredForm>>) -> Self {
+        Self {
+            stored_form,
+            ..self
+        }
     }
 
-    /// The same with checks of who writes what.
-    pub(crate) fn checking(self, checks: Vec<Arc<dyn WriteCheck<K>>>) -> Self {
-        Self { checks, ..self }
+    /// Decodes the object of an item.
+    async fn decode(&self, item: &Item) -> Result<Box<DynObject>, ApiError> {
+        let converted;
+        let item = match &self.stored_form {
+            None => item,
+            Some(form) => {
+                let value = form.read(&item.value).await?;
+                converted = Item {
+                    value,
+                    ..item.clone()
+                };
+                &converted
+            }
+        };
+        storage::decode_any(&*self.kind, item).map_err(|error| error::internal(&error))
     }
 
-    /// The same with subresources that act.
-    pub(crate) fn acting(self, actions: Option<Arc<dyn SubresourceActions<K>>>) -> Self {
-        Self { actions, ..self }
-    }
-
-    /// The same without its subresources: for what these need themselves, which would otherwise own
-    /// itself, and the store would never be closed.
-    pub(crate) fn for_reading(&self) -> Self {
-        self.clone().acting(None)
+    /// Encodes an object as a value of the store.
+    async fn encode(&self, object: &mut DynObject) -> Result<Bytes, ApiError> {
+        let value = storage::encode_any(&*self.kind, object)?;
+        match &self.stored_form {
+            None => Ok(value),
+            Some(form) => form.write(value).await,
+        }
     }
 
     /// The subresources that act, if the kind has such.
-    pub(crate) fn actions(&self) -> Option<&dyn SubresourceActions<K>> {
+    pub(crate) fn actions(&self) -> Option<&dyn SubresourceActions> {
         self.actions.as_deref()
+    }
+
+    /// The kind of the objects.
+    pub(crate) fn kind(&self) -> &dyn AnyKind {
+        &*self.kind
+    }
+
+    /// The same, to keep.
+    pub(crate) fn shared_kind(&self) -> &Arc<dyn AnyKind> {
+        &self.kind
+    }
+
+    /// The names of the kind.
+    pub(crate) fn names(&self) -> &KindNames {
+        self.kind.names()
+    }
+
+    /// A query for objects of the kind.
+    pub(crate) fn query(
+        &self,
+        namespace: String,
+        labels: &str,
+        fields: &str,
+    ) -> Result<Query, ApiError> {
+        Query::parse(&*self.kind, namespace, labels, fields)
+    }
+
+    /// Gives the object what it lacks.
+    ///
+    /// # Errors
+    ///
+    /// The reason why it cannot have that.
+    async fn allocate(&self, old: Option<&DynObject>, new: &mut DynObject) -> Result<(), ApiError> {
+        match &self.allocation {
+            Some(allocation) => allocation.allocate(old, new).await,
+            None => Ok(()),
+        }
     }
 
     /// The guards and writes that the admission commits together with a valid change.
@@ -250,7 +337,7 @@ impl<K: Strategy> Registry<K> {
     /// The reason why the change is refused.
     async fn additions(
         &self,
-        change: ProposedChange<'_, K>,
+        change: ProposedChange<'_, DynObject>,
         effect: WriteEffect,
     ) -> Result<CommitAdditions, ApiError> {
         for check in &self.checks {
@@ -267,27 +354,139 @@ impl<K: Strategy> Registry<K> {
     }
 
     /// Asks the admission why one of its guards failed; `Ok` if the guards may hold now.
-    async fn check_guards(&self, change: ProposedChange<'_, K>) -> Result<(), ApiError> {
+    async fn check_guards(&self, change: ProposedChange<'_, DynObject>) -> Result<(), ApiError> {
         match &self.admission {
             Some(admission) => admission.check_guards(change).await,
             None => Ok(()),
         }
     }
 
+    /// The rules in objects that concern an operation on the kind. Writes of the server itself are
+    /// not subject to them: it must not need a webhook to start, or to clean up after one.
+    fn configured(
+        &self,
+        operation: Operation,
+        by: &Arc<Identity>,
+    ) -> Option<&dyn ConfiguredAdmission> {
+        // An eviction has been asked about before it took a disruption.
+        self.concerned(operation, by)
+            .filter(|_| operation != Operation::Evict)
+    }
+
+    fn concerned(
+        &self,
+        operation: Operation,
+        by: &Arc<Identity>,
+    ) -> Option<&dyn ConfiguredAdmission> {
+        let configured = self.configured.as_deref()?;
+        if Arc::ptr_eq(by, server_identity()) {
+            return None;
+        }
+        let concerns = configured.concerns(self.names(), operation);
+        concerns.then_some(configured)
+    }
+
+    /// Completes an object by `mutations`, and lets the rules that are objects change it. If these
+    /// do, both are asked once more, as in Kubernetes.
+    async fn mutated(
+        &self,
+        mut object: Box<DynObject>,
+        write: RequestedWrite<'_>,
+        mutations: &[Arc<dyn MutatingAdmission<DynObject>>],
+    ) -> Result<Box<DynObject>, ApiError> {
+        for mutation in mutations {
+            mutation.complete(&mut *object).await?;
+        }
+        let Some(rules) = self.configured(write.operation, write.by) else {
+            return Ok(object);
+        };
+        let mut rounds = Rounds::default();
+        object = self.changed_by(rules, object, write, &mut rounds).await?;
+        if rounds.begin_second() {
+            for mutation in mutations {
+                mutation.complete(&mut *object).await?;
+            }
+            object = self.changed_by(rules, object, write, &mut rounds).await?;
+        }
+        Ok(object)
+    }
+
+    /// Lets the rules that are objects change an object.
+    async fn changed_by(
+        &self,
+        rules: &dyn ConfiguredAdmission,
+        object: Box<DynObject>,
+        write: RequestedWrite<'_>,
+        rounds: &mut Rounds,
+    ) -> Result<Box<DynObject>, ApiError> {
+        let new = Some(&*object);
+        let changed = rules
+            .mutate(RequestedWrite { new, ..write }, rounds)
+            .await?;
+        Ok(changed.unwrap_or(object))
+    }
+
+    /// Asks the rules that are objects whether a pod may be evicted. They see the eviction alone.
+    async fn asked_to_evict(
+        &self,
+        key: &ObjectKey,
+        pod: &DynObject,
+        terms: ChangeTerms<'_>,
+    ) -> Result<(), ApiError> {
+        let ChangeTerms { by, effect, .. } = terms;
+        let Some(rules) = self.concerned(Operation::Evict, by) else {
+            return Ok(());
+        };
+        let write = RequestedWrite {
+            kind: &*self.kind,
+            key,
+            operation: Operation::Evict,
+            by,
+            effect,
+            old: Some(pod),
+            new: None,
+        };
+        rules.mutate(write, &mut Rounds::default()).await?;
+        rules.validate(write).await
+    }
+
+    /// Asks the rules that may change objects about a decision that changes none of them: they may
+    /// still refuse it.
+    async fn asked(
+        &self,
+        decided: &ChangeDecision,
+        write: RequestedWrite<'_>,
+    ) -> Result<(), ApiError> {
+        let Some(rules) = self.configured(write.operation, write.by) else {
+            return Ok(());
+        };
+        let new = decided.outcome();
+        let write = RequestedWrite { new, ..write };
+        rules.mutate(write, &mut Rounds::default()).await.map(drop)
+    }
+
+    /// Waits until the server acts by a committed object, if it is a rule for the writes of others:
+    /// whoever made it may rely on it once it has the answer.
+    async fn settled(&self, revision: Revision) {
+        if self.names().group == RULES_GROUP {
+            // If the server stops, nobody relies on anything.
+            _ = self.position.reached(revision.number()).await;
+        }
+    }
+
     /// Reads the object, at least as new as every acknowledged write.
     pub(crate) async fn get(&self, key: &ObjectKey) -> Result<Arc<CachedObject>, ApiError> {
-        scoped::<K>(key)?;
+        self.scoped(key)?;
         self.position.reached(self.engine.acknowledged()).await?;
         self.cache
-            .get(&storage::key::<K>(key)?)
-            .ok_or_else(|| error::not_found::<K>(&key.name))
+            .get(&storage::key_of(&*self.kind, key)?)
+            .ok_or_else(|| error::not_found_in(self.names(), &key.name))
     }
 
     /// The object in the cache, which may be older than writes that clients know of.
-    pub(crate) fn cached(&self, key: &ObjectKey) -> Option<K> {
-        scoped::<K>(key).ok()?;
-        let found = self.cache.get(&storage::key::<K>(key).ok()?)?;
-        found.decode().ok()
+    fn cached_object(&self, key: &ObjectKey) -> Option<Arc<CachedObject>> {
+        self.scoped(key).ok()?;
+        self.cache.get(&storage::key_of(&*self.kind, key).ok()?)
     }
 
     /// Waits until the caches have every write that any client may know of; `None` if they do.
@@ -321,17 +520,17 @@ impl<K: Strategy> Registry<K> {
         key: &ObjectKey,
         operation: Operation,
         terms: ChangeTerms<'_>,
-        decide: impl Fn(K) -> Result<ChangeDecision<K>, ApiError> + Send + Sync,
-    ) -> Result<K, ApiError> {
-        self.change_guarded(key, Vec::new(), operation, terms, &decide)
+        decide: Decide<'_>,
+    ) -> Result<Box<DynObject>, ApiError> {
+        self.change_guarded(key, Vec::new(), operation, terms, decide)
             .await
     }
 
-    /// The same under further guards; a failure of one of them is a conflict. Compiled once for
-    /// each kind, not for each decision.
+    /// The same under further guards; a failure of one of them is a conflict.
     ///
-    /// Each attempt reads the object, decides, and commits under guards in this order: the leader
-    /// and the object's revision, `guards`, those of the admission. It ends in one of these states:
+    /// Each attempt reads the object, decides, allocates, and commits under guards in this order:
+    /// the leader and the object's revision, `guards`, those of the admission. It ends in one of
+    /// these states:
     ///
     /// - kept, unchanged, or a dry run: answered without a commit;
     /// - committed: answered with the revision of the commit;
@@ -345,28 +544,57 @@ impl<K: Strategy> Registry<K> {
         guards: Vec<Guard>,
         operation: Operation,
         terms: ChangeTerms<'_>,
-        decide: &(dyn Fn(K) -> Result<ChangeDecision<K>, ApiError> + Send + Sync),
-    ) -> Result<K, ApiError> {
+        decide: Decide<'_>,
+    ) -> Result<Box<DynObject>, ApiError> {
         let begun = Instant::now();
-        scoped::<K>(key)?;
-        let store_key = storage::key::<K>(key)?;
+        self.scoped(key)?;
+        let kind = &*self.kind;
+        let store_key = storage::key_of(kind, key)?;
         let ChangeTerms { by, effect, fence } = terms;
         loop {
             let leads = fences::guard(&self.engine, fence).await?;
             let found = self.engine.get(&store_key).await.map_err(error::store)?;
-            let item = found.ok_or_else(|| error::not_found::<K>(&key.name))?;
-            let old: K = storage::decode(&item).map_err(|error| error::internal(&error))?;
+            let item = found.ok_or_else(|| error::not_found_in(kind.names(), &key.name))?;
+            let old = self.decode(&item).await?;
             let revision = item.modified;
-            let is_judged = self.admission.is_some() || !self.checks.is_empty();
-            let before = is_judged.then(|| old.clone());
-            let from = journey::state(&old);
-            let decided = decide(old)?;
+            let mut write = RequestedWrite {
+                kind,
+                key,
+                operation,
+                by,
+                effect,
+                old: Some(&*old),
+                new: None,
+            };
+            let mut decided = match decide(&*old)? {
+                ChangeDecision::Replace(new, part) => {
+                    let new = match self.configured(operation, by) {
+                        None => new,
+                        Some(_) => {
+                            let proposed = new.clone();
+                            let changed = self.mutated(new, write, &[]).await?;
+                            kept_to_part(changed, &*proposed, &*old, part)
+                        }
+                    };
+                    self.completed(new, &*old, part)?
+                }
+                decided => {
+                    self.asked(&decided, write).await?;
+                    decided
+                }
+            };
+            if let ChangeDecision::Put(new) | ChangeDecision::Replace(new, _) = &mut decided {
+                self.allocate(Some(&*old), &mut **new).await?;
+            }
+            let new = decided.outcome();
+            let is_removed = new.is_none();
+            write.new = new;
+            if let Some(rules) = self.configured(operation, by) {
+                rules.validate(write).await?;
+            }
             let change = ProposedChange {
-                old: before.as_ref(),
-                new: match &decided {
-                    ChangeDecision::Keep(object) | ChangeDecision::Put(object) => Some(object),
-                    ChangeDecision::Remove(_) => None,
-                },
+                old: Some(&*old),
+                new,
                 operation,
                 by,
                 fence,
@@ -377,26 +605,20 @@ impl<K: Strategy> Registry<K> {
                 writes: additions.writes,
                 // So that objects which fill a disk can be removed, by every writer with a part in
                 // their removal.
-                reclaims: match &decided {
-                    ChangeDecision::Keep(object) | ChangeDecision::Put(object) => {
-                        object.is_deleting()
-                    }
-                    ChangeDecision::Remove(_) => true,
-                },
+                reclaims: new.is_none_or(|object| object.is_deleting()),
             };
             txn.guards.push(unchanged(&store_key, revision));
             let of_what_was_read = txn.guards.len();
             txn.guards.extend(guards.iter().cloned());
             let of_admission = txn.guards.len();
             txn.guards.extend(additions.guards);
-            let is_removed = matches!(decided, ChangeDecision::Remove(_));
             let (txn, mut object) = match decided {
                 ChangeDecision::Keep(object) => return Ok(object),
-                ChangeDecision::Put(mut object) => {
-                    let value = storage::encode(&mut object)?;
+                ChangeDecision::Put(mut object) | ChangeDecision::Replace(mut object, _) => {
+                    let value = self.encode(&mut *object).await?;
                     if value == item.value {
                         // No change, so no event for watches.
-                        storage::set_revision(&mut object, revision);
+                        storage::set_revision(object.metadata_mut(), revision);
                         return Ok(object);
                     }
                     (txn.put(store_key.clone(), value), object)
@@ -404,23 +626,24 @@ impl<K: Strategy> Registry<K> {
                 ChangeDecision::Remove(object) => (txn.delete(store_key.clone()), object),
             };
             if effect == WriteEffect::Dry {
-                storage::set_revision(&mut object, revision);
+                storage::set_revision(object.metadata_mut(), revision);
                 return Ok(object);
             }
             match self.engine.commit(txn).await {
                 Ok(committed) => {
-                    storage::set_revision(&mut object, committed.revision);
-                    let to = journey::state(&object).filter(|_| !is_removed);
+                    storage::set_revision(object.metadata_mut(), committed.revision);
+                    self.settled(committed.revision).await;
+                    let from = journey::state(&*old);
+                    let to = journey::state(&*object).filter(|_| !is_removed);
                     journey::record(begun, from.as_ref(), to.as_ref());
                     return Ok(object);
                 }
                 // Only the object itself or the leader changed: decide again.
                 Err(StoreError::Conflict { guard, .. }) if guard < of_what_was_read => {}
                 Err(StoreError::Conflict { guard, .. }) if guard >= of_admission => {
-                    let (old, new) = (before.as_ref(), Some(&object));
                     let change = ProposedChange {
-                        old,
-                        new,
+                        old: Some(&*old),
+                        new: Some(&*object),
                         operation,
                         by,
                         fence,
@@ -429,6 +652,23 @@ impl<K: Strategy> Registry<K> {
                 }
                 Err(error) => return Err(error::store(error)),
             }
+        }
+    }
+
+    /// Checks that the key names one object of the kind.
+    fn scoped(&self, key: &ObjectKey) -> Result<(), ApiError> {
+        let names = self.names();
+        match (names.scope, key.namespace.as_str()) {
+            _ if key.name.is_empty() => Err(error::bad_request("name is required")),
+            (Scope::Namespaced, "") => Err(error::bad_request("namespace is required")),
+            (Scope::Cluster, namespace) if !namespace.is_empty() => Err(error::bad_request(
+                format!("namespace may not be set: {} are not in one", names.plural),
+            )),
+            // A slash would make a key that belongs to another object.
+            _ if key.name.contains('/') || key.namespace.contains('/') => {
+                Err(error::not_found_in(names, &key.name))
+            }
+            _ => Ok(()),
         }
     }
 }
@@ -440,28 +680,11 @@ fn unchanged(key: &Key, revision: Revision) -> Guard {
     }
 }
 
-/// Checks that the key names one object of the kind.
-fn scoped<K: Object>(key: &ObjectKey) -> Result<(), ApiError> {
-    match (K::SCOPE, key.namespace.as_str()) {
-        _ if key.name.is_empty() => Err(error::bad_request("name is required")),
-        (Scope::Namespaced, "") => Err(error::bad_request("namespace is required")),
-        (Scope::Cluster, namespace) if !namespace.is_empty() => Err(error::bad_request(format!(
-            "namespace may not be set: {} are not in one",
-            K::PLURAL
-        ))),
-        // A slash would make a key that belongs to another object.
-        _ if key.name.contains('/') || key.namespace.contains('/') => {
-            Err(error::not_found::<K>(&key.name))
-        }
-        _ => Ok(()),
-    }
-}
-
 /// The current time in whole seconds, as in Kubernetes.
 fn now() -> Time {
     Time(truncated(clock::timestamp()))
 }
 
 fn truncated(time: Timestamp) -> Timestamp {
-    Timestamp::from_second(time.as_second()).unwrap_or(time)
+    storage::whole_seconds(time)
 }

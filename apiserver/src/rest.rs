@@ -13,7 +13,6 @@ mod discovery;
 pub(crate) mod events;
 mod issuer;
 mod log;
-mod not_stored;
 mod openapi;
 pub(crate) mod patch;
 pub(crate) mod place;
@@ -28,7 +27,7 @@ pub(crate) mod tokens;
 mod watch;
 mod yaml;
 
-pub(crate) use self::answer::code as status_code;
+pub(crate) use self::answer::{code as status_code, warning_values};
 
 use std::sync::Arc;
 
@@ -49,19 +48,21 @@ use tokio_util::sync::CancellationToken;
 use self::{
     answer::{ObjectForm, RefusalSubject, RestAnswer},
     call::{CallRefusal, RestCall},
-    render::Renderers,
     resource::Resource,
 };
 use crate::{
+    audit::RequestRecord,
     authentication::AccountTokens,
     authorization::{Authorized, Gate},
     cache::Position,
     journeys::Journeys,
     metrics::{self, ApiserverMetrics, RequestLabels},
+    renderers::Renderers,
+    served::ServedKinds,
 };
 
 /// The minor version of Kubernetes whose API this is.
-const MINOR: &str = "33";
+const MINOR: &str = "36";
 
 /// The answer to a request that was refused before its kind was looked at. `about` has the API
 /// group, resource and name.
@@ -73,6 +74,7 @@ pub(crate) fn refused(error: &ApiError, about: [&str; 3]) -> http::Response<Body
 pub(crate) struct RestContext {
     pub(crate) journeys: Journeys,
     pub(crate) gate: Gate,
+    pub(crate) renderers: Renderers,
     /// Cancelled when open watches have to end.
     pub(crate) stop: CancellationToken,
     /// The issuer of ServiceAccounts' tokens, if there is one.
@@ -82,7 +84,7 @@ pub(crate) struct RestContext {
 /// The state shared by all requests.
 #[derive(Clone)]
 struct Facade {
-    kinds: Arc<[Arc<dyn Resource>]>,
+    kinds: ServedKinds,
     openapi: Arc<openapi::OpenApi>,
     metrics: ApiserverMetrics,
     journeys: Journeys,
@@ -92,22 +94,19 @@ struct Facade {
     stop: CancellationToken,
 }
 
-/// The resources with those that need no place in the store: kinds that have no objects, and
-/// reviews.
+/// The resources with those that need no place in the store: reviews.
 pub(crate) fn with_unstored(
     mut kinds: Vec<Arc<dyn Resource>>,
+    served: &ServedKinds,
     gate: &Gate,
 ) -> Vec<Arc<dyn Resource>> {
-    let of_nothing = kinds.first().into_iter().flat_map(not_stored::kinds);
-    let of_nothing: Vec<_> = of_nothing.collect();
-    kinds.extend(of_nothing);
-    kinds.extend(review::reviews(&kinds, gate));
+    kinds.extend(review::reviews(served, gate));
     kinds
 }
 
 /// The routes of the REST API.
 pub(crate) fn router(
-    kinds: Vec<Arc<dyn Resource>>,
+    kinds: ServedKinds,
     position: Position,
     shared: RestContext,
     metrics: ApiserverMetrics,
@@ -116,21 +115,20 @@ pub(crate) fn router(
     let RestContext {
         journeys,
         gate,
+        renderers,
         stop,
         tokens,
     } = shared;
-    let kinds: Arc<[_]> = kinds.into();
-    ApiserverMetrics::show_stored(registry, Arc::clone(&kinds), position);
+    ApiserverMetrics::show_stored(registry, kinds.clone(), position);
     let facade = Facade {
         metrics,
         kinds,
         openapi: Arc::default(),
         journeys,
         gate,
-        renderers: Renderers::default(),
+        renderers: renderers.clone(),
         stop,
     };
-    let renderers = facade.renderers.clone();
     let discovery: [(&str, MethodRouter<Facade>); 6] = [
         ("/version", get(|| async { version() })),
         ("/api", get(core)),
@@ -173,15 +171,15 @@ async fn fallback(headers: HeaderMap) -> RestAnswer {
 }
 
 async fn root(State(facade): State<Facade>, headers: HeaderMap) -> RestAnswer {
-    discovery::root(&facade.kinds, &headers)
+    discovery::root(&facade.kinds.now().resources, &headers)
 }
 
 async fn core(State(facade): State<Facade>, headers: HeaderMap) -> RestAnswer {
-    discovery::core(&facade.kinds, &headers)
+    discovery::core(&facade.kinds.now().resources, &headers)
 }
 
 async fn groups(State(facade): State<Facade>, headers: HeaderMap) -> RestAnswer {
-    discovery::groups(&facade.kinds, &headers)
+    discovery::groups(&facade.kinds.now().resources, &headers)
 }
 
 async fn group(
@@ -189,7 +187,7 @@ async fn group(
     Path(group): Path<String>,
     headers: HeaderMap,
 ) -> RestAnswer {
-    discovery::group(&facade.kinds, &group, &headers)
+    discovery::group(&facade.kinds.now().resources, &group, &headers)
 }
 
 async fn core_resources(
@@ -197,7 +195,7 @@ async fn core_resources(
     Path(version): Path<String>,
     headers: HeaderMap,
 ) -> RestAnswer {
-    discovery::resources(&facade.kinds, "", &version, &headers)
+    discovery::resources(&facade.kinds.now().resources, "", &version, &headers)
 }
 
 async fn group_resources(
@@ -205,11 +203,11 @@ async fn group_resources(
     Path((group, version)): Path<(String, String)>,
     headers: HeaderMap,
 ) -> RestAnswer {
-    discovery::resources(&facade.kinds, &group, &version, &headers)
+    discovery::resources(&facade.kinds.now().resources, &group, &version, &headers)
 }
 
 async fn openapi_index(State(facade): State<Facade>, headers: HeaderMap) -> RestAnswer {
-    facade.openapi.index(&facade.kinds, &headers)
+    facade.openapi.index(&facade.kinds.now(), &headers)
 }
 
 async fn openapi_document(
@@ -220,7 +218,7 @@ async fn openapi_document(
 ) -> RestAnswer {
     facade
         .openapi
-        .document(&facade.kinds, &path, &uri, &headers)
+        .document(&facade.kinds.now(), &path, &uri, &headers)
 }
 
 fn version() -> RestAnswer {
@@ -292,13 +290,8 @@ impl Facade {
             ["watch", rest @ ..] if !rest.is_empty() => (true, rest),
             all => (false, all),
         };
-        let find = |plural: &str| {
-            let named = |kind: &&Arc<dyn Resource>| {
-                let names = kind.names();
-                (names.group, names.version, names.plural) == (group, version, plural)
-            };
-            self.kinds.iter().find(named).map(Arc::clone)
-        };
+        let kinds = self.kinds.now();
+        let find = |plural: &str| kinds.find(group, version, plural);
         let (namespace, rest) = match segments {
             ["namespaces", namespace, rest @ ..]
                 if !namespace.is_empty()
@@ -316,7 +309,7 @@ impl Facade {
             [plural, name, subresource] if !name.is_empty() => (plural, *name, Some(*subresource)),
             _ => return None,
         };
-        let resource = find(plural)?;
+        let resource = Arc::clone(find(plural)?);
         let names = resource.names();
         let in_one = names.scope == Scope::Namespaced && !name.is_empty();
         if in_one && namespace.is_empty() {
@@ -368,7 +361,7 @@ impl Facade {
             Err(error) => return target.refusal(&error),
         };
         let names = target.resource.names();
-        let has_protobuf = kubernetes::has(&names.api_version(), names.kind);
+        let has_protobuf = kubernetes::has(&names.api_version(), &names.kind);
         let Some(form) = ObjectForm::accepted(&headers, has_protobuf) else {
             return answer::not_acceptable(&[
                 "application/json",
@@ -394,11 +387,18 @@ impl Facade {
         let subresource = target.subresource.map_or("", Subresource::name);
         let request = RequestLabels::new(target.resource.names(), subresource, verb);
         let running = self.metrics.begins(request);
-        let answer = call.answer().await.unwrap_or_else(|refused| match refused {
+        let notes = call.notes();
+        let answered = notes.scope(call.answer()).await;
+        let mut answer = answered.unwrap_or_else(|refused| match refused {
             CallRefusal::Error(error) => target.refusal(&error),
             CallRefusal::Answer(answer) => *answer,
         });
         running.answered(answer.status());
+        answer::warn(&mut answer, &notes.take_warnings());
+        RequestRecord::of(&extensions).annotate(notes.take_annotations());
+        if let Some(warning) = target.resource.warning() {
+            answer::warn(&mut answer, &[warning.to_owned()]);
+        }
         answer
     }
 }

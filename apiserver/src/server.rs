@@ -1,35 +1,46 @@
 //! The wiring of the server: the kinds, the extensions of some of them, and the order of the start.
 
-use axum::response::IntoResponse;
-use futures::future::BoxFuture;
-use podplane_host::task;
+mod builder;
+
 use std::{
-    collections::HashMap, convert::Infallible, future::Future, io, path::PathBuf, sync::Arc,
+    future::Future,
+    io,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    sync::Arc,
 };
 
+use futures::future::BoxFuture;
 use ipnet::IpNet;
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::TraceServiceServer;
 use podplane_api::{
+    admissionregistration::{
+        MutatingWebhookConfiguration, ValidatingAdmissionPolicy, ValidatingWebhookConfiguration,
+    },
+    apiextensions::CustomResourceDefinition,
     certificates::CertificateSigningRequest,
     coordination::Lease,
-    core::{Event, Namespace, Node, ServiceAccount},
-    kinds::{self, KindVisitor},
+    core::{Event, Namespace, Node, PersistentVolumeClaim, ServiceAccount},
+    kinds,
+    networking::IPAddress,
     pod_ips::PodIpFlags,
     policy::PodDisruptionBudget,
     rbac::{ClusterRole, ClusterRoleBinding, Role, RoleBinding},
+    resource::ResourceSlice,
     scheduling::PriorityClass,
-    strategy::Strategy,
+    storage::CSINode,
 };
+use podplane_host::task;
+use podplane_ipam::NodePortRange;
 use podplane_pki::PkiError;
 use podplane_proto::{
     DESCRIPTORS, authentication::authentication_service_server::AuthenticationServiceServer,
     authorization::authorization_service_server::AuthorizationServiceServer, error::ApiError,
-    ipam::block_service_server::BlockServiceServer,
-    store::store_service_server::StoreServiceServer, trace::trace_service_server,
+    ipam::block_service_server::BlockServiceServer, trace::trace_service_server,
 };
 use podplane_request_audit::OpenLogError;
 use podplane_service_runtime::{
-    Process, Services, Tasks,
+    Process, Tasks,
     flow::RequestFlow,
     gate::RequestGate,
     recorder::RequestRecorder,
@@ -40,42 +51,41 @@ use podplane_service_runtime::{
 use podplane_store::{MemStore, OpenError, SledStore, Store, StoreError};
 use podplane_tokens::KeyDirError;
 use tokio_util::sync::CancellationToken;
-use tonic::{body::Body, codegen::Service, server::NamedService};
 
+use self::builder::{Extension, ServerBuilder};
 use crate::{
     ApiserverConfig, AuthenticationMode, AuthorizationMode, HistoryBounds, HoldFlags, StoreKind,
     TokenFileError,
     admission::{
-        Admission, BlockPolicy, DefaultAccounts, Fences, MutatingAdmission, NodeBlockAdmission,
-        PodAccount, PodAdmission, PodIpRules, PodPriority, SingleDefaultClass, WriteCheck,
+        AdmissionMetrics, BlockPolicy, ConfiguredRules, DefaultAccounts, ExpressionCheck, Fences,
+        HeldAddresses, NodeBlockAdmission, PodAccount, PodAdmission, PodIpRules, PodPriority,
+        ServiceAdmission, ServiceCidrAdmission, ServiceIndex, SingleDefaultClass,
     },
     audit::{AuditPolicyFileError, AuditRecorder, AuditSetup, Auditor},
     authentication::{AccountTokens, OwnCertificates, RequestAuthenticator, TokenObjects},
     authorization::{
-        Gate, Gated, GrantCheck, NodeRestriction, RequestJudge, ServiceRule, SignerCheck,
-        aggregation, defaults,
+        Gated, NodeRestriction, RequestJudge, ServiceRule, SignerCheck, aggregation, defaults,
     },
-    cache::{Feeder, KindCache, Position, Sink},
+    custom::{CustomKinds, DefinitionRules},
     engine::Engine,
-    flow::{FlowController, FlowKinds, FlowLimits},
+    flow::{FlowController, FlowLimits},
     journeys::{Journeys, TraceLimits},
     metrics::ApiserverMetrics,
-    registry::{Registry, SubresourceActions},
     rest::{
         self,
         bindings::{Bindings, PodActions},
         events::EventsV1,
-        resource::Resource,
         token_review::TokenReviews,
         tokens::AccountActions,
     },
+    served::ServedKinds,
     service::{
-        AUTHENTICATION_RULES, AUTHORIZATION_RULES, AccessReviews, BLOCK_RULES, Backups,
-        BlockRecords, COLLECTOR_RULES, IdentityReviews, KindService, NarrowMethods, Records,
-        STORE_RULES, SpanCollector, Traces, of_certificate_requests, of_nodes, of_pods,
+        AUTHENTICATION_RULES, AUTHORIZATION_RULES, AccessReviews, BLOCK_RULES, BlockRecords,
+        COLLECTOR_RULES, IdentityReviews, Records, SpanCollector, Traces, of_certificate_requests,
+        of_nodes, of_pods,
     },
     sockets::SocketFlags,
-    upkeep::{Upkeep, UpkeepKind},
+    upkeep::{ServiceUpkeep, Upkeep},
 };
 
 /// The reason why the API server could not start, or stopped.
@@ -156,6 +166,12 @@ pub enum ApiserverRunError {
     /// The system namespaces or the built-in priority classes cannot be created.
     #[error("failed to create the system namespaces and priority classes")]
     SystemObjects(#[source] ApiError),
+    /// The custom resource definitions cannot be read.
+    #[error("failed to read the custom resource definitions")]
+    CustomKinds(#[source] ApiError),
+    /// The reservations of addresses and node ports of Services cannot be completed.
+    #[error("failed to complete the reservations of services")]
+    Services(#[source] ApiError),
     /// The default roles and bindings cannot be written.
     #[error("failed to complete the default roles and bindings")]
     DefaultRoles(#[source] ApiError),
@@ -190,6 +206,7 @@ async fn run_until(
         authentication,
         account_tokens,
         tls,
+        own_certificates,
         authorization,
         audit,
         limits,
@@ -197,6 +214,8 @@ async fn run_until(
         data_dir,
         store,
         service_cluster_ip_range,
+        service_node_port_range,
+        advertise_address,
         cluster_cidr,
         compat,
         pod_ips: PodIpFlags {
@@ -215,6 +234,8 @@ async fn run_until(
     blocks.announce();
     let mut rules = ServerRules {
         blocks,
+        node_ports: service_node_port_range,
+        advertise: advertise_address,
         pod_ips: PodIpRules {
             policy: ip_policy,
             resource: pod_ip_resource,
@@ -244,6 +265,7 @@ async fn run_until(
         listen,
         allowed_hosts,
         tls,
+        own_certificates,
         address_file,
         data_dir: data_dir.clone(),
         limits: limits.server(),
@@ -273,6 +295,10 @@ async fn run_until(
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ServerRules {
     pub(crate) blocks: BlockPolicy,
+    /// The node ports of Services.
+    pub(crate) node_ports: NodePortRange,
+    /// The address at which others reach the server; `None`: that of its socket.
+    pub(crate) advertise: Option<IpAddr>,
     pub(crate) pod_ips: PodIpRules,
     pub(crate) bounds: HistoryBounds,
     /// The issuer of ServiceAccounts' tokens, if there is one.
@@ -298,6 +324,8 @@ pub(crate) async fn serve(
 ) -> Result<(), ApiserverRunError> {
     let ServerRules {
         blocks,
+        node_ports,
+        advertise,
         pod_ips,
         bounds,
         tokens,
@@ -308,6 +336,7 @@ pub(crate) async fn serve(
         flow,
     } = rules;
     let engine = Engine::new(store).await?;
+    let service_ranges = blocks.service_ranges.clone();
     let blocks = Arc::new(NodeBlockAdmission::open(engine.clone(), blocks).await?);
     let pods = Arc::new(PodAdmission::open(engine.clone(), pod_ips).await?);
     let mut process = Process::new(DESCRIPTORS);
@@ -323,22 +352,31 @@ pub(crate) async fn serve(
         shutdown.clone(),
     );
     let gate = server.gate.clone();
+    let served = ServedKinds::default();
+    let admission = AdmissionMetrics::new(process.registry());
+    let others = served.others();
+    let configured = ConfiguredRules::new(&mut server.feeder, others, gate.clone(), admission);
+    server.configured = Some(Arc::new(configured));
+    server.add_checked::<MutatingWebhookConfiguration>(ExpressionCheck::shared());
+    server.add_checked::<ValidatingWebhookConfiguration>(ExpressionCheck::shared());
+    server.add_checked::<ValidatingAdmissionPolicy>(ExpressionCheck::shared());
     let budgets = server.add::<PodDisruptionBudget>();
     let classes = server.add_extended::<PriorityClass>(Extension {
         admission: Some(Arc::new(SingleDefaultClass::new(engine.clone()))),
         ..Extension::default()
     });
-    let pods = Arc::new(server.add_extended(Extension {
+    let pods = server.add_extended(Extension {
         mutations: vec![
             Arc::new(PodAccount::new(engine.clone())),
             Arc::new(PodPriority::new(engine.clone())),
         ],
         checks: vec![Arc::new(NodeRestriction::new(&gate))],
+        allocation: None,
         admission: Some(pods),
         actions: Some(Arc::new(PodActions::new(budgets.clone()))),
         methods: Some(of_pods(budgets)),
-    }));
-    let bindings = Bindings::new(Registry::clone(&pods));
+    });
+    let bindings = Bindings::new(pods.clone());
     server.resources.push(Arc::new(bindings));
     let journeys = Journeys::new(TraceLimits::DEFAULT);
     let collector = SpanCollector(Gated::new(journeys.clone()));
@@ -349,7 +387,7 @@ pub(crate) async fn serve(
     let traces = Traces {
         gate: gate.clone(),
         journeys: Gated::new(journeys.clone()),
-        pods: Gated::new(pods.clone()),
+        pods: Gated::new(Arc::new(pods.any().clone())),
     };
     server.serve(
         trace_service_server::TraceServiceServer::new(traces),
@@ -365,7 +403,7 @@ pub(crate) async fn serve(
         gate: gate.clone(),
         records: Gated::new(Records {
             nodes: nodes.clone(),
-            blocks,
+            blocks: blocks.clone(),
         }),
     });
     server.serve(records, ServiceRule::Methods(&BLOCK_RULES));
@@ -376,7 +414,7 @@ pub(crate) async fn serve(
     let accounts = server.add_extended::<ServiceAccount>(Extension {
         actions: Some(Arc::new(AccountActions {
             restriction: NodeRestriction::new(&gate),
-            pods: Registry::clone(&pods),
+            pods: pods.clone(),
             nodes: nodes.clone(),
             tokens: tokens.clone(),
         })),
@@ -407,6 +445,9 @@ pub(crate) async fn serve(
         methods: Some(of_certificate_requests()),
         ..Extension::default()
     });
+    server.add_restricted::<PersistentVolumeClaim>();
+    server.add_restricted::<CSINode>();
+    server.add_restricted::<ResourceSlice>();
     server.add_granting::<Role>();
     server.add_granting::<RoleBinding>();
     let cluster_roles = server.add_granting::<ClusterRole>();
@@ -416,21 +457,69 @@ pub(crate) async fn serve(
         admission: Some(Arc::new(Fences)),
         ..Extension::default()
     });
+    let definitions = server.add_extended::<CustomResourceDefinition>(Extension {
+        checks: vec![Arc::new(DefinitionRules)],
+        ..Extension::default()
+    });
+    let index = ServiceIndex::follow(&mut server.feeder);
+    let (position, flag) = (server.position.clone(), service_ranges);
+    let services = ServiceAdmission::new(
+        engine.clone(),
+        position.clone(),
+        index.clone(),
+        &flag,
+        node_ports,
+    );
+    services
+        .repair(&blocks)
+        .await
+        .map_err(ApiserverRunError::Services)?;
+    let services = Arc::new(services);
+    let ranges = ServiceCidrAdmission::new(engine.clone(), position, index.clone(), blocks);
+    let ranges = Arc::new(ranges);
+    let service_upkeep = Arc::new(ServiceUpkeep {
+        services: server.add_extended(Extension {
+            allocation: Some(services.clone()),
+            admission: Some(services),
+            ..Extension::default()
+        }),
+        ranges: server.add_extended(Extension {
+            allocation: Some(ranges.clone()),
+            admission: Some(ranges),
+            ..Extension::default()
+        }),
+        endpoints: server.add(),
+        slices: server.add(),
+        index,
+        flag,
+    });
+    server.add_extended::<IPAddress>(Extension {
+        admission: Some(Arc::new(HeldAddresses::new(engine.clone()))),
+        ..Extension::default()
+    });
     kinds::visit(&mut server);
-    server.resources = rest::with_unstored(server.resources, &gate);
+    server.resources = rest::with_unstored(server.resources, &served, &gate);
+    let custom = Arc::new(CustomKinds::new(
+        engine.clone(),
+        &server.feeder,
+        served.clone(),
+        server.configured.clone(),
+        definitions,
+    ));
     let reviews = AccessReviews::among(&server.resources, gate.clone());
     server.serve(
         AuthorizationServiceServer::new(reviews),
         ServiceRule::Methods(&AUTHORIZATION_RULES),
     );
     let ServerBuilder {
-        feeder,
+        mut feeder,
         position,
         services,
         rules,
         kinds,
         resources,
         flow_kinds,
+        renderers,
         stop: end_watches,
         ..
     } = server;
@@ -442,12 +531,19 @@ pub(crate) async fn serve(
     let shared = rest::RestContext {
         journeys,
         gate: gate.clone(),
+        renderers,
         stop: end_watches,
         tokens: tokens.clone(),
     };
     let registry = process.registry();
-    let rest = rest::router(resources, position.clone(), shared, metrics, registry);
+    served.serve_own(resources, kinds);
+    let kinds = served.clone();
+    let rest = rest::router(served, position.clone(), shared, metrics, registry);
     process.with_http(rest);
+    custom
+        .install_stored(&mut feeder)
+        .await
+        .map_err(ApiserverRunError::CustomKinds)?;
     let feed = feeder.fill(&engine).await?;
     let mut tasks = Tasks::new(shutdown);
     spawn(&mut tasks, "watch cache", feed.run());
@@ -465,6 +561,14 @@ pub(crate) async fn serve(
         .await
         .map_err(ApiserverRunError::SystemObjects)?;
     upkeep.create_default_accounts().await;
+    let address = listeners.first().and_then(|main| match main.address() {
+        Listen::Tcp(address) => Some(*address),
+        Listen::Unix(_) => None,
+    });
+    let address =
+        address.map(|address| SocketAddr::new(advertise.unwrap_or(address.ip()), address.port()));
+    service_upkeep.begin(address).await;
+    spawn(&mut tasks, "services", service_upkeep.keep(address));
     if gate.has_rules() {
         defaults::reconcile(&upkeep.engine, &cluster_roles, &cluster_bindings)
             .await
@@ -472,6 +576,7 @@ pub(crate) async fn serve(
         let kept = aggregation::keep(upkeep.engine.clone(), cluster_roles);
         spawn(&mut tasks, "role aggregation", kept);
     }
+    spawn(&mut tasks, "custom kinds", custom.follow());
     spawn(&mut tasks, "store", Arc::clone(&upkeep).report_failure());
     spawn(
         &mut tasks,
@@ -526,147 +631,4 @@ fn spawn<E: Into<TaskError> + Send + 'static>(
     tasks.spawn(name, async move {
         stop.run_until_cancelled_owned(task).await.unwrap_or(Ok(()))
     });
-}
-
-/// The parts of the server under construction.
-struct ServerBuilder {
-    engine: Engine,
-    metrics: ApiserverMetrics,
-    feeder: Feeder,
-    position: Position,
-    services: Services,
-    /// The rules of the services, by their names.
-    rules: HashMap<&'static str, ServiceRule>,
-    gate: Gate,
-    kinds: Vec<Arc<dyn UpkeepKind>>,
-    resources: Vec<Arc<dyn Resource>>,
-    flow_kinds: FlowKinds,
-    stop: CancellationToken,
-}
-
-impl ServerBuilder {
-    fn new(
-        engine: Engine,
-        metrics: ApiserverMetrics,
-        authorization: AuthorizationMode,
-        stop: CancellationToken,
-    ) -> Self {
-        let mut feeder = Feeder::new();
-        let position = feeder.position();
-        let backups = Backups(Gated::new(engine.clone()));
-        let mut server = Self {
-            gate: Gate::new(authorization, &engine, &mut feeder),
-            engine,
-            metrics,
-            feeder,
-            position,
-            services: Services::default(),
-            rules: HashMap::new(),
-            kinds: Vec::new(),
-            resources: Vec::new(),
-            flow_kinds: FlowKinds::default(),
-            stop,
-        };
-        let rules = ServiceRule::Methods(&STORE_RULES);
-        server.serve(StoreServiceServer::new(backups), rules);
-        server
-    }
-
-    /// Serves a service to those whom its rule allows.
-    fn serve<S>(&mut self, service: S, rule: ServiceRule)
-    where
-        S: Service<http::Request<Body>, Error = Infallible>
-            + NamedService
-            + Clone
-            + Send
-            + Sync
-            + 'static,
-        S::Response: IntoResponse,
-        S::Future: Send + 'static,
-    {
-        self.services.add(service);
-        self.rules.insert(S::NAME, rule);
-    }
-
-    fn add<K: Strategy>(&mut self) -> Registry<K> {
-        self.add_extended(Extension::default())
-    }
-
-    /// Adds a kind whose objects grant rights.
-    fn add_granting<K: Strategy>(&mut self) -> Registry<K>
-    where
-        GrantCheck: WriteCheck<K>,
-    {
-        let check = GrantCheck::new(&self.gate);
-        self.add_extended(Extension {
-            checks: vec![Arc::new(check)],
-            ..Extension::default()
-        })
-    }
-
-    /// Adds a kind: its cache, its registry, its service and its upkeep.
-    fn add_extended<K: Strategy>(&mut self, extension: Extension<K>) -> Registry<K> {
-        let Extension {
-            mutations,
-            checks,
-            admission,
-            actions,
-            methods,
-        } = extension;
-        let cache = Arc::new(KindCache::<K>::new());
-        self.feeder.add(Arc::clone(&cache) as Arc<dyn Sink>);
-        let registry = Registry::new(self.engine.clone(), cache, self.position.clone());
-        let registry = registry.completing(mutations).admitting(admission);
-        let registry = registry.checking(checks).acting(actions);
-        let service = KindService::new(
-            registry.clone(),
-            self.gate.clone(),
-            methods,
-            self.stop.clone(),
-            self.metrics.clone(),
-        );
-        self.serve(service, ServiceRule::ByMessage);
-        self.kinds.push(Arc::new(registry.clone()));
-        self.resources.push(Arc::new(registry.clone()));
-        self.flow_kinds.add::<K>(Arc::new(registry.clone()));
-        registry
-    }
-}
-
-/// Adds the kinds that nothing else here needs.
-impl KindVisitor for ServerBuilder {
-    fn visit<K: Strategy>(&mut self) {
-        let is_this = |resource: &Arc<dyn Resource>| {
-            let names = resource.names();
-            (names.group, names.kind) == (K::GROUP, K::KIND)
-        };
-        if !self.resources.iter().any(is_this) {
-            self.add::<K>();
-        }
-    }
-}
-
-/// The behaviour of a kind that is not a function of its objects alone. Most kinds have none.
-struct Extension<K> {
-    /// The completions of new objects, in order.
-    mutations: Vec<Arc<dyn MutatingAdmission<K>>>,
-    /// The checks of who writes what.
-    checks: Vec<Arc<dyn WriteCheck<K>>>,
-    admission: Option<Arc<dyn Admission<K>>>,
-    /// The subresources that act on an object.
-    actions: Option<Arc<dyn SubresourceActions<K>>>,
-    /// The methods of its gRPC service besides the uniform ones.
-    methods: Option<NarrowMethods<K>>,
-}
-
-impl<K> Default for Extension<K> {
-    fn default() -> Self {
-        Self {
-            mutations: Vec::new(),
-            checks: Vec::new(),
-            admission: None,
-            actions: None,
-            methods: None,
-        }
-    }
 }

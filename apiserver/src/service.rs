@@ -4,6 +4,7 @@ mod authentication;
 mod authorization;
 mod blocks;
 mod journeys;
+mod list;
 mod methods;
 mod patch;
 mod status;
@@ -27,9 +28,12 @@ use std::{
 };
 
 use futures::{FutureExt as _, future::BoxFuture};
-use http::{Extensions, HeaderMap, StatusCode};
+use http::{Extensions, HeaderMap, StatusCode, header};
 use podplane_access::ResourceTarget;
-use podplane_api::{Scope, strategy::Strategy};
+use podplane_api::{
+    Scope,
+    any::{AnyKind, KindNames},
+};
 use podplane_proto::{
     error::ApiError,
     fence::{Fence, InvalidFence, METADATA},
@@ -37,87 +41,115 @@ use podplane_proto::{
 };
 use podplane_service_runtime::{authentication::RequestContext, identity::AUTHENTICATED};
 use tokio_util::sync::CancellationToken;
-use tonic::{Code, Status, body::Body, codegen::Service, server::NamedService};
+use tonic::{Code, Status, body::Body, codegen::Service};
 
 use crate::{
+    admission::RequestNotes,
     audit::RequestRecord,
     authorization::{Gate, Gated, requirements},
     error,
     metrics::{self, ApiserverMetrics, RequestLabels},
-    registry::{Registry, WriteParams},
-    rest::resource::names_of,
+    registry::{KindRegistry, WriteParams},
+    renderers::Renderers,
+    rest::warning_values,
 };
 
 type Response = BoxFuture<'static, Result<http::Response<Body>, Infallible>>;
 
 /// Serves a kind: the uniform methods, and its own.
-pub(crate) struct KindService<K> {
-    registry: Gated<Registry<K>>,
+#[derive(Clone)]
+pub(crate) struct KindService {
+    kind: Arc<KindMethods>,
+    registry: Gated<KindRegistry>,
     gate: Gate,
-    narrow: Option<NarrowMethods<K>>,
+    narrow: Option<NarrowMethods>,
+    renderers: Renderers,
     /// Cancelled when open watches have to end.
     stop: CancellationToken,
     metrics: ApiserverMetrics,
 }
 
-impl<K> Clone for KindService<K> {
-    fn clone(&self) -> Self {
-        Self {
-            registry: self.registry.clone(),
-            gate: self.gate.clone(),
-            narrow: self.narrow.clone(),
-            stop: self.stop.clone(),
-            metrics: self.metrics.clone(),
-        }
-    }
+/// A kind, and the names of its methods.
+struct KindMethods {
+    kind: Arc<dyn AnyKind>,
+    verbs: Vec<(String, Verb)>,
 }
 
-impl<K: Strategy> KindService<K> {
+impl KindService {
     pub(crate) fn new(
-        registry: Registry<K>,
+        registry: KindRegistry,
         gate: Gate,
-        narrow: Option<NarrowMethods<K>>,
+        narrow: Option<NarrowMethods>,
+        renderers: Renderers,
         stop: CancellationToken,
         metrics: ApiserverMetrics,
     ) -> Self {
+        let kind = Arc::clone(registry.shared_kind());
+        let names = kind.names();
+        let plural = names.camel_plural();
+        let verbs = Verb::ALL.into_iter();
+        let verbs = verbs.map(|verb| (verb.method_of(&names.kind, &plural), verb));
+        let verbs = verbs.collect();
         Self {
+            kind: Arc::new(KindMethods { kind, verbs }),
             registry: Gated::new(registry),
             gate,
             narrow,
+            renderers,
             stop,
             metrics,
         }
     }
 }
 
-impl<K: Strategy> NamedService for KindService<K> {
-    const NAME: &'static str = K::SERVICE;
-}
-
 /// Answers a method that only one kind has.
-pub(crate) type NarrowMethods<K> =
-    Arc<dyn Fn(KindCall<K>, &str, http::Request<Body>) -> Response + Send + Sync>;
+pub(crate) type NarrowMethods =
+    Arc<dyn Fn(KindCall, &str, http::Request<Body>) -> Response + Send + Sync>;
 
 /// A call of a method. Only a call that is authorized gets at the objects.
-pub(crate) struct KindCall<K> {
-    registry: Gated<Registry<K>>,
+#[derive(Clone)]
+pub(crate) struct KindCall {
+    kind: Arc<KindMethods>,
+    registry: Gated<KindRegistry>,
     gate: Gate,
     write: WriteParams,
     record: RequestRecord,
 }
 
-impl<K> Clone for KindCall<K> {
-    fn clone(&self) -> Self {
-        Self {
-            registry: self.registry.clone(),
-            gate: self.gate.clone(),
-            write: self.write.clone(),
-            record: self.record.clone(),
+impl KindCall {
+    /// The kind of the objects.
+    fn kind(&self) -> &dyn AnyKind {
+        &*self.kind.kind
+    }
+
+    fn names(&self) -> &KindNames {
+        self.kind.kind.names()
+    }
+
+    /// The namespace of a request. A Role of a namespace allows nothing outside of namespaces.
+    fn scoped<'a>(&self, namespace: &'a str) -> &'a str {
+        match self.names().scope {
+            Scope::Cluster => "",
+            Scope::Namespaced => namespace,
         }
     }
-}
 
-impl<K: Strategy> KindCall<K> {
+    /// All objects of the kind.
+    fn kind_target(&self) -> ResourceTarget<'_> {
+        let names = self.names();
+        ResourceTarget {
+            group: &names.group,
+            version: &names.version,
+            resource: &names.plural,
+            ..ResourceTarget::default()
+        }
+    }
+
+    /// The answer to a method that the kind does not have.
+    fn unknown(&self, method: &str) -> Response {
+        unknown(self.kind(), method)
+    }
+
     /// Judges a call about one object; its name is empty for a creation.
     async fn open(
         &self,
@@ -125,12 +157,12 @@ impl<K: Strategy> KindCall<K> {
         subresource: &str,
         namespace: &str,
         name: &str,
-    ) -> Result<&Registry<K>, ApiError> {
+    ) -> Result<&KindRegistry, ApiError> {
         let target = ResourceTarget {
             subresource,
-            namespace: scoped::<K>(namespace),
+            namespace: self.scoped(namespace),
             name,
-            ..kind_target::<K>()
+            ..self.kind_target()
         };
         let (caller, record) = (&self.write.by, &self.record);
         let authorized = self.gate.authorize(caller, verb, target, record).await?;
@@ -160,34 +192,16 @@ impl<K: Strategy> KindCall<K> {
         verb: &str,
         namespace: &str,
         field_selector: &str,
-    ) -> Result<&Registry<K>, ApiError> {
+    ) -> Result<&KindRegistry, ApiError> {
         let fields = requirements(field_selector);
         let target = ResourceTarget {
-            namespace: scoped::<K>(namespace),
+            namespace: self.scoped(namespace),
             field_selector: &fields,
-            ..kind_target::<K>()
+            ..self.kind_target()
         };
         let (caller, record) = (&self.write.by, &self.record);
         let authorized = self.gate.authorize(caller, verb, target, record).await?;
         Ok(self.registry.open(&authorized))
-    }
-}
-
-/// The namespace of a request. A Role of a namespace allows nothing outside of namespaces.
-fn scoped<K: Strategy>(namespace: &str) -> &str {
-    match K::SCOPE {
-        Scope::Cluster => "",
-        Scope::Namespaced => namespace,
-    }
-}
-
-/// All objects of a kind.
-fn kind_target<K: Strategy>() -> ResourceTarget<'static> {
-    ResourceTarget {
-        group: K::GROUP,
-        version: K::VERSION,
-        resource: K::PLURAL,
-        ..ResourceTarget::default()
     }
 }
 
@@ -196,8 +210,9 @@ pub(crate) fn refused(error: ApiError) -> http::Response<Body> {
     status::of(error).into_http()
 }
 
-fn unknown<K: Strategy>(method: &str) -> Response {
-    let unknown = Status::unimplemented(format!("{} has no method {method}", K::SERVICE));
+fn unknown(kind: &dyn AnyKind, method: &str) -> Response {
+    let service = kind.service().unwrap_or_default();
+    let unknown = Status::unimplemented(format!("{service} has no method {method}"));
     ready(Ok(unknown.into_http())).boxed()
 }
 
@@ -221,7 +236,7 @@ fn fence(headers: &HeaderMap) -> Result<Option<Fence>, ApiError> {
         .map_err(|error: InvalidFence| error::bad_request(error.to_string()))
 }
 
-impl<K: Strategy> Service<http::Request<Body>> for KindService<K> {
+impl Service<http::Request<Body>> for KindService {
     type Response = http::Response<Body>;
     type Error = Infallible;
     type Future = Response;
@@ -243,14 +258,16 @@ impl<K: Strategy> Service<http::Request<Body>> for KindService<K> {
             Err(error) => return ready(Ok(status::of(error).into_http())).boxed(),
         };
         let call = KindCall {
+            kind: Arc::clone(&self.kind),
             registry: self.registry.clone(),
             gate: self.gate.clone(),
             write,
             record: RequestRecord::of(request.extensions()),
         };
-        let verb = Verb::ALL
-            .into_iter()
-            .find(|verb| verb.method::<K>() == method);
+        let record = call.record.clone();
+        let mut verbs = self.kind.verbs.iter();
+        let verb = verbs.find(|(name, _)| *name == method);
+        let verb = verb.map(|(_, verb)| *verb);
         let (subresource, counted) = match verb {
             Some(Verb::Create) => ("", "POST"),
             Some(Verb::Get) => ("", "GET"),
@@ -268,7 +285,7 @@ impl<K: Strategy> Service<http::Request<Body>> for KindService<K> {
             None if method == "UpdateCertificateSigningRequestApproval" => ("approval", "PUT"),
             None => ("", "other"),
         };
-        let names = names_of::<K>();
+        let names = self.kind.kind.names();
         let running = self
             .metrics
             .begins(RequestLabels::new(names, subresource, counted));
@@ -276,11 +293,16 @@ impl<K: Strategy> Service<http::Request<Body>> for KindService<K> {
             Some(verb) => methods::call(self, verb, call, request),
             None => match &self.narrow {
                 Some(narrow) => narrow(call, &method, request),
-                None => unknown::<K>(&method),
+                None => unknown(&*self.kind.kind, &method),
             },
         };
+        let notes = RequestNotes::default();
         async move {
-            let response = answer.await?;
+            let mut response = notes.scope(answer).await?;
+            for warning in warning_values(&notes.take_warnings()) {
+                response.headers_mut().append(header::WARNING, warning);
+            }
+            record.annotate(notes.take_annotations());
             // Without a status header there are messages, which end with OK in nearly every case.
             let code = Status::from_header_map(response.headers()).map_or(Code::Ok, |s| s.code());
             running.answered(match (code, verb) {

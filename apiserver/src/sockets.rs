@@ -11,7 +11,7 @@ use podplane_service_runtime::{
 };
 
 use crate::{
-    ApiserverRunError, AuthenticationFlags, StoreKind, TlsFlags,
+    ApiserverRunError, AuthenticationFlags, OwnCertificateFlags, StoreKind, TlsFlags,
     authentication::{Kubeconfig, OwnCertificates, secure},
 };
 
@@ -21,6 +21,7 @@ pub(crate) struct SocketFlags {
     pub(crate) listen: Listen,
     pub(crate) allowed_hosts: AllowedHosts,
     pub(crate) tls: TlsFlags,
+    pub(crate) own_certificates: OwnCertificateFlags,
     pub(crate) address_file: Option<PathBuf>,
     pub(crate) data_dir: Option<PathBuf>,
     pub(crate) limits: ServerLimits,
@@ -61,6 +62,7 @@ impl SocketFlags {
             listen,
             allowed_hosts,
             tls,
+            own_certificates,
             address_file,
             data_dir,
             limits,
@@ -70,7 +72,12 @@ impl SocketFlags {
         let makes_own = given.is_none() && is_known && matches!(listen, Listen::Tcp(_));
         let own_certificates = match (makes_own, &data_dir) {
             (false, _) => None,
-            (true, Some(dir)) => Some(OwnCertificates::make(dir, &listen, &allowed_hosts)?),
+            (true, Some(dir)) => Some(OwnCertificates::make(
+                dir,
+                &listen,
+                &allowed_hosts,
+                own_certificates,
+            )?),
             (true, None) => return Err(ApiserverRunError::NoCertificates),
         };
         let files = own_certificates.as_ref().map(OwnCertificates::tls_files);

@@ -6,6 +6,9 @@
 use bytes::Bytes;
 use podplane_api::{
     Object, ObjectKey, Scope,
+    any::{AnyKind, DynObject},
+    jiff::Timestamp,
+    meta::ObjectMeta,
     nesting::{self, MAX_DEPTH},
 };
 use podplane_proto::error::ApiError;
@@ -14,9 +17,23 @@ use serde_json::Value;
 
 use crate::{engine::Engine, error};
 
+/// A time without fractions of a second, as Kubernetes writes them.
+pub(crate) fn whole_seconds(time: Timestamp) -> Timestamp {
+    Timestamp::from_second(time.as_second()).unwrap_or(time)
+}
+
 /// `/registry/pods/`
 pub(crate) fn prefix<K: Object>() -> Prefix {
-    Prefix::from(format!("/registry/{}/", K::PLURAL))
+    prefix_under(K::PLURAL)
+}
+
+/// The same for a kind without its Rust type.
+pub(crate) fn prefix_of(kind: &dyn AnyKind) -> Prefix {
+    prefix_under(kind.storage_root())
+}
+
+fn prefix_under(root: &str) -> Prefix {
+    Prefix::from(format!("/registry/{root}/"))
 }
 
 /// `/registry/pods/NAMESPACE/`
@@ -24,15 +41,31 @@ pub(crate) fn namespace_prefix<K: Object>(namespace: &str) -> Prefix {
     Prefix::from(format!("/registry/{}/{namespace}/", K::PLURAL))
 }
 
+/// The same for a kind without its Rust type.
+pub(crate) fn namespace_prefix_of(kind: &dyn AnyKind, namespace: &str) -> Prefix {
+    Prefix::from(format!("/registry/{}/{namespace}/", kind.storage_root()))
+}
+
 /// `/registry/pods/NAMESPACE/NAME`, or `/registry/nodes/NAME`.
 pub(crate) fn key<K: Object>(key: &ObjectKey) -> Result<Key, ApiError> {
+    key_under(K::PLURAL, K::SCOPE, key).ok_or_else(|| error::not_found::<K>(&key.name))
+}
+
+/// The same for a kind without its Rust type.
+pub(crate) fn key_of(kind: &dyn AnyKind, key: &ObjectKey) -> Result<Key, ApiError> {
+    let names = kind.names();
+    let found = key_under(kind.storage_root(), names.scope, key);
+    found.ok_or_else(|| error::not_found_in(names, &key.name))
+}
+
+/// `None` for a name that is too long for the store, which is not the name of an object.
+fn key_under(root: &str, scope: Scope, key: &ObjectKey) -> Option<Key> {
     let ObjectKey { namespace, name } = key;
-    let text = match K::SCOPE {
-        Scope::Cluster => format!("/registry/{}/{name}", K::PLURAL),
-        Scope::Namespaced => format!("/registry/{}/{namespace}/{name}", K::PLURAL),
+    let text = match scope {
+        Scope::Cluster => format!("/registry/{root}/{name}"),
+        Scope::Namespaced => format!("/registry/{root}/{namespace}/{name}"),
     };
-    // A name too long for the store is not the name of an object.
-    Key::try_from(text).map_err(|_| error::not_found::<K>(name))
+    Key::try_from(text).ok()
 }
 
 /// Encodes an object as a value of the store.
@@ -44,6 +77,22 @@ pub(crate) fn encode<K: Object>(object: &mut K) -> Result<Bytes, ApiError> {
     let revision = object.metadata_mut().resource_version.take();
     let value = object.to_vec();
     object.metadata_mut().resource_version = revision;
+    storable(value, &|value| K::from_slice(value).map(drop))
+}
+
+/// The same for a kind without its Rust type.
+pub(crate) fn encode_any(kind: &dyn AnyKind, object: &mut DynObject) -> Result<Bytes, ApiError> {
+    let revision = object.metadata_mut().resource_version.take();
+    let value = kind.stored(object);
+    object.metadata_mut().resource_version = revision;
+    storable(value, &|value| kind.read(value).map(drop))
+}
+
+/// Checks that an encoded object can be stored, and read again.
+fn storable(
+    value: Result<Vec<u8>, serde_json::Error>,
+    read: &dyn Fn(&[u8]) -> Result<(), serde_json::Error>,
+) -> Result<Bytes, ApiError> {
     // The value stays in memory, so it drops its spare capacity.
     let value = value.map(Vec::into_boxed_slice);
     let value = value.map_err(|error| error::internal(&error))?;
@@ -58,7 +107,7 @@ pub(crate) fn encode<K: Object>(object: &mut K) -> Result<Bytes, ApiError> {
         .windows(3)
         .any(|text| text.starts_with(b"\"-") && text[2].is_ascii_digit())
     {
-        K::from_slice(&value).map_err(|error| {
+        read(&value).map_err(|error| {
             error::bad_request(format!("the object could not be read again: {error}"))
         })?;
     }
@@ -68,7 +117,17 @@ pub(crate) fn encode<K: Object>(object: &mut K) -> Result<Bytes, ApiError> {
 /// Decodes the object of an item.
 pub(crate) fn decode<K: Object>(item: &Item) -> Result<K, serde_json::Error> {
     let mut object = K::from_slice(&item.value)?;
-    set_revision(&mut object, item.modified);
+    set_revision(object.metadata_mut(), item.modified);
+    Ok(object)
+}
+
+/// The same for a kind without its Rust type.
+pub(crate) fn decode_any(
+    kind: &dyn AnyKind,
+    item: &Item,
+) -> Result<Box<DynObject>, serde_json::Error> {
+    let mut object = kind.read(&item.value)?;
+    set_revision(object.metadata_mut(), item.modified);
     Ok(object)
 }
 
@@ -112,8 +171,8 @@ pub fn check(item: &Item) -> Result<(), String> {
     }
 }
 
-pub(crate) fn set_revision<K: Object>(object: &mut K, revision: Revision) {
-    object.metadata_mut().resource_version = Some(revision.to_string());
+pub(crate) fn set_revision(metadata: &mut ObjectMeta, revision: Revision) {
+    metadata.resource_version = Some(revision.to_string());
 }
 
 /// Reads the object at a key, and its revision.

@@ -8,6 +8,9 @@ mod blocks;
 mod bounds;
 mod certificates;
 mod cluster_cidrs;
+mod contract;
+mod custom_kinds;
+mod custom_kinds_kubectl;
 mod deletes;
 mod durability;
 mod evictions;
@@ -32,21 +35,25 @@ mod races;
 mod reads;
 mod rest_details;
 mod restore;
+mod services;
+mod services_kubectl;
 mod serving;
 mod tls;
 mod tokens;
 mod watches;
+mod webhooks;
 mod writes;
 
 use std::{sync::Arc, time::Duration};
 
 use futures::{Stream, StreamExt as _};
+use http::Method;
 use podplane_api::{
     Object,
     core::{Namespace, Node, Pod},
 };
 use podplane_client::{ApiError, Client, DeleteParams, Endpoint, ObjectEvent};
-use podplane_http_client::HttpClient;
+use podplane_http_client::{HttpAnswer, HttpClient};
 use podplane_ipam::IpPolicy;
 use podplane_service_runtime::server::{Listen, Listener};
 use podplane_store::{MemStore, Store};
@@ -74,6 +81,16 @@ struct TestServer {
 impl TestServer {
     async fn start() -> Self {
         Self::with(MemStore::new()).await
+    }
+
+    /// Sends a document over REST: a merge patch, or an object.
+    async fn ask(&self, method: Method, path: &str, document: &Value) -> HttpAnswer {
+        let media = match method {
+            Method::PATCH => "application/merge-patch+json",
+            _ => "application/json",
+        };
+        let sent = self.rest.send(method, path, Some((media, document)));
+        within(sent).await.unwrap()
     }
 
     async fn with(store: impl Store) -> Self {

@@ -2,8 +2,11 @@
 
 mod compaction;
 mod namespaces;
+mod services;
 #[cfg(test)]
 mod tests;
+
+pub(crate) use services::ServiceUpkeep;
 
 use std::{sync::Arc, time::Duration};
 
@@ -31,7 +34,8 @@ use crate::{
     HistoryBounds,
     cache::{Position, Query},
     engine::Engine,
-    registry::{DeleteOptions, Registry, WriteParams},
+    registry::{DeleteOptions, KindRegistry, Registry, WriteParams},
+    served::ServedKinds,
     storage,
 };
 
@@ -64,9 +68,10 @@ pub(crate) trait UpkeepKind: Send + Sync {
     fn trim(&self, oldest: Revision);
 }
 
-impl<K: Strategy> UpkeepKind for Registry<K> {
+impl UpkeepKind for KindRegistry {
     fn prefix_in(&self, namespace: &str) -> Option<Prefix> {
-        (K::SCOPE == Scope::Namespaced).then(|| storage::namespace_prefix::<K>(namespace))
+        let is_in_one = self.names().scope == Scope::Namespaced;
+        is_in_one.then(|| storage::namespace_prefix_of(self.kind(), namespace))
     }
 
     fn empty<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<usize, ApiError>> {
@@ -100,8 +105,8 @@ impl<K: Strategy> UpkeepKind for Registry<K> {
 }
 
 /// Removes old objects, unless they occurred again.
-async fn remove_old<K: Strategy>(
-    registry: &Registry<K>,
+async fn remove_old(
+    registry: &KindRegistry,
     old: Vec<(Timestamp, ObjectKey)>,
 ) -> Result<(), ApiError> {
     let remove = |(last, key): (Timestamp, ObjectKey)| {
@@ -142,7 +147,7 @@ pub(crate) struct Upkeep {
     pub(crate) namespaces: Registry<Namespace>,
     pub(crate) accounts: Registry<ServiceAccount>,
     pub(crate) classes: Registry<PriorityClass>,
-    pub(crate) kinds: Vec<Arc<dyn UpkeepKind>>,
+    pub(crate) kinds: ServedKinds,
     pub(crate) bounds: HistoryBounds,
 }
 
@@ -204,7 +209,7 @@ impl Upkeep {
             clock::sleep(every).await;
             let since = clock::timestamp().saturating_sub(ttl);
             let since = since.unwrap_or(Timestamp::MIN);
-            for kind in &self.kinds {
+            for kind in &self.kinds.now().stored {
                 if let Err(error) = kind.sweep(since).await {
                     tracing::warn!(%error, retry_in = ?every, "failed to remove expired objects; trying again");
                 }
@@ -216,7 +221,7 @@ impl Upkeep {
     pub(crate) async fn limit(self: Arc<Self>) -> Result<(), ApiError> {
         loop {
             let seen = self.position.current();
-            for kind in &self.kinds {
+            for kind in &self.kinds.now().stored {
                 if let Err(error) = kind.limit(self.bounds.max_events).await {
                     tracing::warn!(%error, retry_in = ?SWEEP_EVERY, "failed to remove events that are too many; trying again");
                     clock::sleep(SWEEP_EVERY).await;

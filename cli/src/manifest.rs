@@ -290,11 +290,11 @@ mod tests {
                 "x.yaml: document 3: unknown field \"spec.containers[0].imaage\""
             ]
         );
-        let [unserved] = &errors("apiVersion: apps/v1\nkind: DaemonSet\nmetadata: {name: a}")[..]
+        let [unserved] = &errors("apiVersion: apps/v2\nkind: DaemonSet\nmetadata: {name: a}")[..]
         else {
             panic!()
         };
-        let begins = "x.yaml: document 1: unsupported kind DaemonSet (apps/v1); podplane serves Node (v1), Pod (v1), ";
+        let begins = "x.yaml: document 1: unsupported kind DaemonSet (apps/v2); podplane serves Node (v1), Pod (v1), ";
         assert!(unserved.starts_with(begins), "{unserved}");
         assert_eq!(
             errors("just text"),

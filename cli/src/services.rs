@@ -248,6 +248,7 @@ mod tests {
     fn accepts_flags_of_every_service() {
         for text in [
             "apiserver.cluster-cidr=10.0.0.0/8",
+            "apiserver.audit-policy-file=policy.yaml",
             "ipam-controller.orphan-quarantine=1",
             "ipam-controller.allocate-node-cidrs=false",
             "controller-manager.log=debug",

@@ -6,7 +6,11 @@ use podplane_api::{Object, selector::LabelSelector};
 use podplane_client::{ApiError, Client, answered};
 use tokio::sync::OnceCell;
 
-use crate::owner::{Claim, claim, controller_reference, remove_reference};
+use crate::{
+    index::ObjectIndex,
+    owner::{Claim, claim, controller_reference, remove_reference},
+    workloads::PodOwner,
+};
 
 /// The claims of one owner, within one reconciliation.
 pub(crate) struct Adoption<'a, O> {
@@ -16,6 +20,8 @@ pub(crate) struct Adoption<'a, O> {
     /// only if there is an object to adopt: the cached owner may be deleted, and an object that it
     /// adopted would never be released.
     may_adopt: OnceCell<bool>,
+    /// A finalizer that adopted objects get.
+    finalizer: Option<&'static str>,
 }
 
 impl<'a, O: Object> Adoption<'a, O> {
@@ -24,7 +30,14 @@ impl<'a, O: Object> Adoption<'a, O> {
             client,
             owner,
             may_adopt: OnceCell::new(),
+            finalizer: None,
         }
+    }
+
+    /// Adds a finalizer to the objects that are adopted.
+    pub(crate) fn with_finalizer(mut self, finalizer: &'static str) -> Self {
+        self.finalizer = Some(finalizer);
+        self
     }
 
     /// Adopts and releases candidates; returns those that are the owner's afterwards.
@@ -61,6 +74,10 @@ impl<'a, O: Object> Adoption<'a, O> {
             .get_or_insert_default();
         owners.retain(|owner| owner.uid != self.owner.uid());
         owners.push(controller_reference(self.owner));
+        if let Some(finalizer) = self.finalizer {
+            let finalizers = adopted.metadata_mut().finalizers.get_or_insert_default();
+            finalizers.push(finalizer.to_owned());
+        }
         self.write(&adopted).await
     }
 
@@ -88,5 +105,23 @@ impl<'a, O: Object> Adoption<'a, O> {
             Err(error) if error.is_not_found() => Ok(false),
             Err(error) => Err(error),
         }
+    }
+}
+
+impl<O: PodOwner> Adoption<'_, O> {
+    /// Claims the owner's objects and those without a controller, as far as they count.
+    pub(crate) async fn claim_of<K: Object>(
+        &self,
+        index: &ObjectIndex<K>,
+        counts: impl Fn(&K) -> bool,
+    ) -> Result<Vec<Arc<K>>, ApiError> {
+        let (namespace, selector) = (self.owner.namespace(), self.owner.selector());
+        if selector.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut candidates = index.controlled(namespace, self.owner.uid());
+        candidates.extend(index.controlled(namespace, ""));
+        candidates.retain(|candidate| counts(candidate));
+        self.claim(&selector, candidates).await
     }
 }

@@ -12,12 +12,17 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     certificates::CertificateRequests,
+    daemon_set::DaemonSets,
     deployment::Deployments,
     disruption::{DisruptionWriter, Disruptions},
+    endpoints::{EndpointCache, EndpointsController, SliceController},
     garbage::{Garbage, GarbageCollector},
+    job::Jobs,
     node_lifecycle::{NodeLifecycle, NodeWriter},
     replica_set::ReplicaSets,
+    root_ca::RootCaPublisher,
     service_accounts::ServiceAccounts,
+    stateful_set::StatefulSets,
     work::{Latch, work},
     workloads::WorkloadCache,
 };
@@ -29,7 +34,7 @@ const BUDGET_WORKERS: usize = 4;
 
 /// Requests for certificates reconciled at once.
 const REQUEST_WORKERS: usize = 2;
-/// Namespaces whose default account is created at once.
+/// Namespaces whose default account or root certificates are written at once.
 const NAMESPACE_WORKERS: usize = 1;
 
 /// The state that a standby keeps up to date, and a leader works on.
@@ -37,8 +42,10 @@ pub(crate) struct ObservedState {
     pub(crate) requests: Arc<CertificateRequests>,
     pub(crate) lifecycle: Arc<NodeLifecycle>,
     pub(crate) workloads: Arc<WorkloadCache>,
+    pub(crate) addresses: Arc<EndpointCache>,
     pub(crate) disruptions: Arc<Disruptions>,
     pub(crate) accounts: Arc<ServiceAccounts>,
+    pub(crate) root_ca: Arc<RootCaPublisher>,
     pub(crate) garbage: Arc<Garbage>,
     /// Opens once all first lists have been observed.
     pub(crate) ready: Arc<Latch>,
@@ -49,6 +56,11 @@ pub(crate) struct ObservedState {
 pub(crate) struct WorkerCounts {
     pub(crate) deployments: usize,
     pub(crate) replica_sets: usize,
+    pub(crate) daemon_sets: usize,
+    pub(crate) stateful_sets: usize,
+    pub(crate) jobs: usize,
+    pub(crate) slices: usize,
+    pub(crate) endpoints: usize,
     pub(crate) garbage: usize,
 }
 
@@ -68,8 +80,10 @@ pub(crate) async fn lead(
         requests,
         lifecycle,
         workloads,
+        addresses,
         disruptions,
         accounts,
+        root_ca,
         garbage,
         ready,
     } = state;
@@ -84,8 +98,10 @@ pub(crate) async fn lead(
     requests.open();
     lifecycle.open();
     workloads.open();
+    addresses.open();
     disruptions.open();
     accounts.open();
+    root_ca.open();
     garbage.open();
 
     let writer = NodeWriter {
@@ -103,15 +119,41 @@ pub(crate) async fn lead(
     let cache = workloads.clone();
     tasks.run("deployment controller", async move {
         let reconcile = async |key: ObjectKey| controller.reconcile(&cache, &key).await;
-        let queue = &cache.deployment_queue;
+        let queue = &cache.deployments.queue;
         work("deployment", queue, counts.deployments, reconcile).await
+    });
+
+    let events = tasks.recorder("daemonset-controller");
+    let controller = DaemonSets::new(client.clone(), events);
+    let cache = workloads.clone();
+    tasks.run("daemonset controller", async move {
+        let reconcile = async |key: ObjectKey| controller.reconcile(&cache, &key).await;
+        let queue = &cache.daemon_sets.queue;
+        work("daemonset", queue, counts.daemon_sets, reconcile).await
+    });
+
+    let events = tasks.recorder("statefulset-controller");
+    let controller = StatefulSets::new(client.clone(), events);
+    let cache = workloads.clone();
+    tasks.run("statefulset controller", async move {
+        let reconcile = async |key: ObjectKey| controller.reconcile(&cache, &key).await;
+        let queue = &cache.stateful_sets.queue;
+        work("statefulset", queue, counts.stateful_sets, reconcile).await
+    });
+
+    let events = tasks.recorder("job-controller");
+    let controller = Jobs::new(client.clone(), events);
+    let cache = workloads.clone();
+    tasks.run("job controller", async move {
+        let reconcile = async |key: ObjectKey| controller.reconcile(&cache, &key).await;
+        work("job", &cache.jobs.queue, counts.jobs, reconcile).await
     });
 
     let events = tasks.recorder("replicaset-controller");
     let controller = ReplicaSets::new(client.clone(), events);
     tasks.run("replicaset controller", async move {
         let reconcile = async |key: ObjectKey| controller.reconcile(&workloads, &key).await;
-        let queue = &workloads.set_queue;
+        let queue = &workloads.sets.queue;
         work("replicaset", queue, counts.replica_sets, reconcile).await
     });
 
@@ -124,6 +166,25 @@ pub(crate) async fn lead(
         work("disruption", &disruptions.queue, BUDGET_WORKERS, reconcile).await
     });
 
+    let (controller, cache) = (SliceController::new(client.clone()), addresses.clone());
+    tasks.run("endpointslice controller", async move {
+        let reconcile = async |key: ObjectKey| controller.reconcile(&cache, &key).await;
+        work(
+            "endpointslice",
+            &cache.slice_queue,
+            counts.slices,
+            reconcile,
+        )
+        .await
+    });
+
+    let controller = EndpointsController::new(client.clone());
+    tasks.run("endpoints controller", async move {
+        let reconcile = async |key: ObjectKey| controller.reconcile(&addresses, &key).await;
+        let queue = &addresses.endpoints_queue;
+        work("endpoints", queue, counts.endpoints, reconcile).await
+    });
+
     let writer = client.clone();
     tasks.run("service account controller", async move {
         let reconcile = async |name: String| accounts.reconcile(&writer, &name).await;
@@ -134,6 +195,12 @@ pub(crate) async fn lead(
             reconcile,
         )
         .await
+    });
+
+    let writer = client.clone();
+    tasks.run("root certificate publisher", async move {
+        let reconcile = async |name: String| root_ca.reconcile(&writer, &name).await;
+        work("rootca", &root_ca.queue, NAMESPACE_WORKERS, reconcile).await
     });
 
     let writer = client.clone();

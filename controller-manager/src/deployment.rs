@@ -6,10 +6,8 @@ mod replicas;
 mod revision;
 #[cfg(test)]
 mod simulation;
-mod template;
 #[cfg(test)]
 mod tests;
-mod unseen;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -17,18 +15,19 @@ use podplane_api::{
     Object as _, ObjectKey,
     apps::{Deployment, DeploymentStatus, ReplicaSet},
     pod_ips,
-    selector::LabelSelector,
 };
 use podplane_client::{
     ApiError, Client, DeleteParams, EventRecorder, Reason, answered, events::EventType,
 };
 
-use self::{
-    plan::{DeploymentPlan, PlanInput, SetUpdate, plan},
-    unseen::UnobservedWrites,
-};
+use self::plan::{DeploymentPlan, PlanInput, SetUpdate, plan};
 use crate::{
-    adopt::Adoption, owner::is_controlled_by, time, work::unless_gone, workloads::WorkloadCache,
+    adopt::Adoption,
+    owner::is_controlled_by,
+    template, time,
+    unseen::UnobservedWrites,
+    work::{is_ending, unless_gone},
+    workloads::WorkloadCache,
 };
 
 /// The delay before the next reconciliation while a write of our own is not in the cache.
@@ -68,11 +67,11 @@ impl Deployments {
         cache: &WorkloadCache,
         key: &ObjectKey,
     ) -> Result<Option<Duration>, ApiError> {
-        let Some(deployment) = cache.deployments.get(key) else {
+        let Some(deployment) = cache.deployments.objects.get(key) else {
             self.unseen.forget(key);
             return Ok(None);
         };
-        if !self.unseen.is_settled(key, cache) {
+        if !self.unseen.is_settled(key, &cache.sets.objects) {
             return Ok(Some(UNSEEN_AGAIN));
         }
         let sets = self.claim(cache, &deployment).await?;
@@ -102,16 +101,8 @@ impl Deployments {
         cache: &WorkloadCache,
         deployment: &Deployment,
     ) -> Result<Vec<ReplicaSet>, ApiError> {
-        let namespace = deployment.namespace();
-        let selector = replicas::spec(deployment).map(|spec| LabelSelector::from(&spec.selector));
-        let selector = selector.unwrap_or_default();
-        if selector.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut candidates = cache.sets.controlled(namespace, deployment.uid());
-        candidates.extend(cache.sets.controlled(namespace, ""));
         let adoption = Adoption::new(&self.client, deployment);
-        let claimed = adoption.claim(&selector, candidates).await?;
+        let claimed = adoption.claim_of(&cache.sets.objects, |_| true).await?;
         Ok(claimed.into_iter().map(Arc::unwrap_or_clone).collect())
     }
 
@@ -259,9 +250,4 @@ fn has_same_template(one: &ReplicaSet, other: &ReplicaSet) -> bool {
             .unwrap_or_default()
     };
     template::same(&of(one), &of(other))
-}
-
-/// Returns whether the server refuses because the namespace is being deleted.
-pub(crate) fn is_ending(error: &ApiError) -> bool {
-    error.reason == Reason::Forbidden && error.message.contains("because it is being terminated")
 }

@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 
 use podplane_api::{
     Object, ObjectKey,
-    apps::{Deployment, ReplicaSet},
+    apps::{Deployment, ReplicaSet, StatefulSet},
     core::Pod,
     kinds::pod_disruption_budget::selects_labels,
     meta::OwnerReference,
@@ -30,6 +30,7 @@ pub(crate) struct Disruptions {
     pods: ObjectIndex<Pod>,
     sets: Cache<ReplicaSet>,
     deployments: Cache<Deployment>,
+    stateful_sets: Cache<StatefulSet>,
     pub(crate) queue: WorkQueue<ObjectKey>,
 }
 
@@ -42,12 +43,17 @@ pub(crate) struct DisruptionWriter {
 
 impl Disruptions {
     /// A controller whose queue is closed.
-    pub(crate) fn new(sets: Cache<ReplicaSet>, deployments: Cache<Deployment>) -> Self {
+    pub(crate) fn new(
+        sets: Cache<ReplicaSet>,
+        deployments: Cache<Deployment>,
+        stateful_sets: Cache<StatefulSet>,
+    ) -> Self {
         Self {
             budgets: ObjectIndex::default(),
             pods: ObjectIndex::default(),
             sets,
             deployments,
+            stateful_sets,
             queue: WorkQueue::closed(),
         }
     }
@@ -67,10 +73,16 @@ impl Disruptions {
         pods: Cache<Pod>,
         ready: &Latch,
     ) {
-        let synced = (self.sets.synced(), self.deployments.synced());
-        tokio::join!(budgets.synced(), pods.synced(), synced.0, synced.1);
+        tokio::join!(
+            budgets.synced(),
+            pods.synced(),
+            self.sets.synced(),
+            self.deployments.synced(),
+            self.stateful_sets.synced()
+        );
         let (mut budgets, mut pods) = (budgets.subscribe(), pods.subscribe());
         let (mut sets, mut deployments) = (self.sets.subscribe(), self.deployments.subscribe());
+        let mut stateful_sets = self.stateful_sets.subscribe();
         while let Some(change) = budgets.try_next() {
             self.budget_changed(&change);
         }
@@ -88,6 +100,9 @@ impl Disruptions {
                 }),
                 change = deployments.next() => self.scale_changed(&change, |deployment| {
                     deployment.spec.as_ref().and_then(|spec| spec.replicas)
+                }),
+                change = stateful_sets.next() => self.scale_changed(&change, |set| {
+                    set.spec.as_ref().and_then(|spec| spec.replicas)
                 }),
             }
         }
@@ -171,11 +186,15 @@ impl Disruptions {
     /// The workload behind a pod's controller, with the number of its replicas. A Deployment counts
     /// for all of its ReplicaSets.
     fn scale(&self, namespace: &str, owner: &OwnerReference) -> Option<ControllerScale> {
-        let set = referenced(&self.sets, namespace, owner)?;
         let scale = |uid: &str, replicas: Option<i32>| ControllerScale {
             uid: uid.to_owned(),
             replicas: replicas.unwrap_or(1),
         };
+        if let Some(set) = referenced(&self.stateful_sets, namespace, owner) {
+            let replicas = set.spec.as_ref().and_then(|spec| spec.replicas);
+            return Some(scale(set.uid(), replicas));
+        }
+        let set = referenced(&self.sets, namespace, owner)?;
         let deployment = controller_of(&set.metadata).filter(|owner| is_one::<Deployment>(owner));
         if let Some(owner) = deployment {
             let deployment = referenced(&self.deployments, namespace, owner)?;

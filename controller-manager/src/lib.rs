@@ -1,9 +1,11 @@
-//! The controllers of workloads and nodes: Deployments, ReplicaSets, disruption budgets, default
-//! service accounts, the garbage collector, and the node lifecycle.
+//! The controllers of workloads, nodes and endpoints: Deployments, ReplicaSets, DaemonSets,
+//! StatefulSets, Jobs, EndpointSlices and Endpoints, disruption budgets, default service accounts,
+//! root certificates, the garbage collector, and the node lifecycle.
 //!
-//! Decisions are in `deployment/plan.rs`, `replica_set/{rank,status}.rs`, `disruption/plan.rs`,
+//! Decisions are in `{deployment,daemon_set,stateful_set,job}/plan.rs`, `rank.rs`,
+//! `replica_set/status.rs`, `history.rs`, `endpoints/{slices,subsets}.rs`, `disruption/plan.rs`,
 //! `node_lifecycle/plan.rs` and `garbage/graph.rs`, which are pure; the code around them observes,
-//! writes and reports. A ReplicaSet never creates a pod before it knows of all that it created
+//! writes and reports. A controller never creates a pod before it knows of all that it created
 //! before. Pods whose node is deleted are collected by the ipam-controller.
 //!
 //! Several controller managers may run: one of them leads, with all its controllers, and the others
@@ -14,16 +16,28 @@
 mod adopt;
 mod certificates;
 mod controllers;
+mod daemon_set;
 mod deployment;
 mod disruption;
+mod endpoints;
+mod expectations;
 mod garbage;
+mod history;
 mod index;
+mod job;
 mod node_lifecycle;
 mod owner;
 mod percent;
+mod pod_control;
+mod pods;
+mod rank;
 mod replica_set;
+mod root_ca;
 mod service_accounts;
+mod stateful_set;
+mod template;
 mod time;
+mod unseen;
 mod work;
 mod workloads;
 
@@ -33,10 +47,14 @@ use clap::Args;
 use futures::{FutureExt as _, future::BoxFuture};
 use podplane_api::{
     Object,
-    apps::{Deployment, ReplicaSet},
+    apps::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet},
+    batch::Job,
     certificates::CertificateSigningRequest,
     coordination::Lease,
-    core::{Namespace, Node, Pod, ServiceAccount},
+    core::{
+        ConfigMap, Endpoints, Namespace, Node, PersistentVolumeClaim, Pod, Service, ServiceAccount,
+    },
+    discovery::EndpointSlice,
     kinds::{self, KindVisitor},
     policy::PodDisruptionBudget,
     strategy::Strategy,
@@ -56,16 +74,21 @@ use podplane_service_runtime::{
 };
 use tokio_util::sync::CancellationToken;
 
-pub use crate::certificates::{SigningFlags, SigningFlagsError};
 use crate::{
     certificates::CertificateRequests,
     controllers::{ObservedState, WorkerCounts},
     disruption::Disruptions,
+    endpoints::{EndpointCache, EndpointInputs},
     garbage::Garbage,
     node_lifecycle::{LifecycleInputs, NodeLifecycle},
+    root_ca::RootCaPublisher,
     service_accounts::ServiceAccounts,
     work::Latch,
-    workloads::WorkloadCache,
+    workloads::{WorkloadCache, WorkloadInputs},
+};
+pub use crate::{
+    certificates::{SigningFlags, SigningFlagsError},
+    root_ca::{RootCaFlags, RootCaFlagsError},
 };
 
 /// The name of the election.
@@ -114,6 +137,46 @@ pub struct ControllerManagerConfig {
         default_value_t = 5
     )]
     pub concurrent_replicaset_syncs: u16,
+    /// Reconcile up to N DaemonSets at once
+    #[arg(
+        long,
+        env = "PODPLANE_CONCURRENT_DAEMONSET_SYNCS",
+        value_name = "N",
+        default_value_t = 2
+    )]
+    pub concurrent_daemonset_syncs: u16,
+    /// Reconcile up to N StatefulSets at once
+    #[arg(
+        long,
+        env = "PODPLANE_CONCURRENT_STATEFULSET_SYNCS",
+        value_name = "N",
+        default_value_t = 5
+    )]
+    pub concurrent_statefulset_syncs: u16,
+    /// Reconcile up to N Jobs at once
+    #[arg(
+        long,
+        env = "PODPLANE_CONCURRENT_JOB_SYNCS",
+        value_name = "N",
+        default_value_t = 5
+    )]
+    pub concurrent_job_syncs: u16,
+    /// Write the EndpointSlices of up to N Services at once
+    #[arg(
+        long,
+        env = "PODPLANE_CONCURRENT_SERVICE_ENDPOINT_SYNCS",
+        value_name = "N",
+        default_value_t = 5
+    )]
+    pub concurrent_service_endpoint_syncs: u16,
+    /// Write the Endpoints of up to N Services at once
+    #[arg(
+        long,
+        env = "PODPLANE_CONCURRENT_ENDPOINT_SYNCS",
+        value_name = "N",
+        default_value_t = 5
+    )]
+    pub concurrent_endpoint_syncs: u16,
     /// Garbage-collect up to N objects at once
     #[arg(
         long,
@@ -142,6 +205,9 @@ pub struct ControllerManagerConfig {
     /// The authority that signs certificates.
     #[command(flatten)]
     pub signing: SigningFlags,
+    /// The certificates by which pods verify the API server.
+    #[command(flatten)]
+    pub root_ca: RootCaFlags,
     /// The election.
     #[command(flatten)]
     pub leader_election: LeaderElection,
@@ -156,6 +222,9 @@ pub enum ControllerManagerRunError {
     /// The authority that signs certificates cannot be used.
     #[error(transparent)]
     Signing(#[from] SigningFlagsError),
+    /// The root certificates cannot be used.
+    #[error(transparent)]
+    RootCa(#[from] RootCaFlagsError),
     /// The flags of the election are invalid.
     #[error(transparent)]
     Election(#[from] LeaderError),
@@ -192,6 +261,7 @@ async fn run_until(
     let client = Client::connect(&server)?;
     let candidate = config.leader_election.candidate(client.clone(), ELECTION)?;
     let authority = config.signing.authority()?;
+    let root_ca = config.root_ca.certificates()?;
     let (hosts, file) = (config.allowed_hosts.clone(), config.address_file.as_deref());
     let listeners = config
         .serving
@@ -209,10 +279,16 @@ async fn run_until(
     let pods = kinds.watch::<Pod>();
     let leases = kinds.watch::<Lease>();
     let nodes = kinds.watch::<Node>();
+    let (daemon_sets, stateful_sets) = (kinds.watch::<DaemonSet>(), kinds.watch::<StatefulSet>());
+    let (jobs, revisions) = (kinds.watch::<Job>(), kinds.watch::<ControllerRevision>());
+    let claims = kinds.watch::<PersistentVolumeClaim>();
     let budgets = kinds.watch::<PodDisruptionBudget>();
     let namespaces = kinds.watch::<Namespace>();
     let accounts = kinds.watch::<ServiceAccount>();
     let requests = kinds.watch::<CertificateSigningRequest>();
+    let maps = kinds.watch::<ConfigMap>();
+    let (services, slices) = (kinds.watch::<Service>(), kinds.watch::<EndpointSlice>());
+    let endpoints = kinds.watch::<Endpoints>();
     kinds::visit(&mut kinds);
     let KindRegistry {
         mut tasks,
@@ -222,48 +298,81 @@ async fn run_until(
     } = kinds;
 
     let (garbage, workloads) = (Arc::new(garbage), Arc::new(WorkloadCache::new()));
-    let ready = Arc::new(Latch::new(follow.len() + 5));
+    // Open once everyone who shares it has arrived, and this function.
+    let ready = Arc::new(Latch::new(1));
     for follow in follow {
-        tasks.follow("owners", follow(garbage.clone(), ready.clone()));
+        tasks.follow("owners", follow(garbage.clone(), ready.share()));
     }
     let watched = LifecycleInputs {
-        nodes,
+        nodes: nodes.clone(),
         leases,
         pods: pods.clone(),
         grace: config.node_monitor_grace_period.into(),
         period: config.node_monitor_period.into(),
     };
-    let disruptions = Arc::new(Disruptions::new(sets.clone(), deployments.clone()));
-    let (known, is_known, seen) = (disruptions.clone(), ready.clone(), pods.clone());
+    let scales = (sets.clone(), deployments.clone(), stateful_sets.clone());
+    let disruptions = Arc::new(Disruptions::new(scales.0, scales.1, scales.2));
+    let (known, is_known, seen) = (disruptions.clone(), ready.share(), pods.clone());
     tasks.follow("disruption budgets", async move {
         known.follow(budgets, seen, &is_known).await;
     });
-    let (known, is_known) = (workloads.clone(), ready.clone());
+    let addresses = Arc::new(EndpointCache::new());
+    let (known, is_known) = (addresses.clone(), ready.share());
+    let inputs = EndpointInputs {
+        services,
+        pods: pods.clone(),
+        nodes: nodes.clone(),
+        slices,
+        endpoints,
+    };
+    tasks.follow("endpoints", async move {
+        known.follow(inputs, &is_known).await;
+    });
+    let (known, is_known) = (workloads.clone(), ready.share());
+    let inputs = WorkloadInputs {
+        deployments,
+        sets,
+        daemon_sets,
+        stateful_sets,
+        jobs,
+        revisions,
+        claims,
+        nodes,
+        pods,
+    };
     tasks.follow("workloads", async move {
-        known.follow(deployments, sets, pods, &is_known).await;
+        known.follow(inputs, &is_known).await;
     });
     let lifecycle = Arc::new(NodeLifecycle::new(watched));
-    let (known, is_known) = (lifecycle.clone(), ready.clone());
+    let (known, is_known) = (lifecycle.clone(), ready.share());
     tasks.follow("signs of life", async move {
         known.follow(&is_known).await;
     });
+    let root_ca = Arc::new(RootCaPublisher::new(namespaces.clone(), maps, root_ca));
+    let (known, is_known) = (root_ca.clone(), ready.share());
+    tasks.follow("root certificates", async move {
+        known.follow(&is_known).await;
+    });
     let accounts = Arc::new(ServiceAccounts::new(namespaces, accounts));
-    let (known, is_known) = (accounts.clone(), ready.clone());
+    let (known, is_known) = (accounts.clone(), ready.share());
     tasks.follow("service accounts", async move {
         known.follow(&is_known).await;
     });
     let longest = config.signing.cluster_signing_duration.into();
     let requests = Arc::new(CertificateRequests::new(requests, authority, longest));
-    let (known, is_known) = (requests.clone(), ready.clone());
+    let (known, is_known) = (requests.clone(), ready.share());
     tasks.follow("certificate signing requests", async move {
         known.follow(&is_known).await;
     });
+    ready.arrive();
     let state = ObservedState {
         requests,
         lifecycle,
         workloads,
+        addresses,
         disruptions,
         accounts,
+        root_ca,
         garbage,
         ready: ready.clone(),
     };
@@ -280,6 +389,11 @@ async fn run_until(
     let counts = WorkerCounts {
         deployments: config.concurrent_deployment_syncs.into(),
         replica_sets: config.concurrent_replicaset_syncs.into(),
+        daemon_sets: config.concurrent_daemonset_syncs.into(),
+        stateful_sets: config.concurrent_statefulset_syncs.into(),
+        jobs: config.concurrent_job_syncs.into(),
+        slices: config.concurrent_service_endpoint_syncs.into(),
+        endpoints: config.concurrent_endpoint_syncs.into(),
         garbage: config.concurrent_gc_syncs.into(),
     };
     let stop = tasks.stop();
@@ -299,14 +413,24 @@ async fn run_until(
 fn queues(state: &ObservedState) -> QueueMetrics {
     let nodes = state.lifecycle.clone();
     let (deployments, sets) = (state.workloads.clone(), state.workloads.clone());
+    let (daemons, stateful) = (state.workloads.clone(), state.workloads.clone());
+    let jobs = state.workloads.clone();
+    let (slices, endpoints) = (state.addresses.clone(), state.addresses.clone());
     let (budgets, garbage) = (state.disruptions.clone(), state.garbage.clone());
     let (accounts, requests) = (state.accounts.clone(), state.requests.clone());
+    let root_ca = state.root_ca.clone();
     QueueMetrics::default()
         .with("node_lifecycle_controller", move || nodes.queue.stats())
-        .with("deployment", move || deployments.deployment_queue.stats())
-        .with("replicaset", move || sets.set_queue.stats())
+        .with("deployment", move || deployments.deployments.queue.stats())
+        .with("replicaset", move || sets.sets.queue.stats())
+        .with("daemonset", move || daemons.daemon_sets.queue.stats())
+        .with("statefulset", move || stateful.stateful_sets.queue.stats())
+        .with("job", move || jobs.jobs.queue.stats())
+        .with("endpoint_slice", move || slices.slice_queue.stats())
+        .with("endpoint", move || endpoints.endpoints_queue.stats())
         .with("disruption", move || budgets.queue.stats())
         .with("serviceaccount", move || accounts.queue.stats())
+        .with("root_ca_cert_publisher", move || root_ca.queue.stats())
         .with("certificate", move || requests.queue.stats())
         .with("garbage_collector_attempt_to_delete", move || {
             garbage.queue.stats()

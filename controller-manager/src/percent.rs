@@ -1,5 +1,7 @@
 //! Percentages of a number of pods, such as `25%` of the replicas.
 
+use podplane_api::IntOrString;
+
 /// The direction in which a share of a pod is rounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rounding {
@@ -17,6 +19,14 @@ pub(crate) fn percent_of(text: &str, of: i32, rounding: Rounding) -> Option<i32>
         Rounding::Down => hundredths / 100,
     };
     Some(i32::try_from(rounded).unwrap_or(i32::MAX))
+}
+
+/// The number, or the share of `of`, that a bound means; 0 for invalid ones.
+pub(crate) fn scaled(bound: &IntOrString, of: i32, rounding: Rounding) -> i32 {
+    match bound {
+        IntOrString::Int(number) => (*number).max(0),
+        IntOrString::String(text) => percent_of(text, of, rounding).unwrap_or_default(),
+    }
 }
 
 #[cfg(test)]

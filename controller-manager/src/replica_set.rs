@@ -1,30 +1,19 @@
 //! The ReplicaSet controller: creates and deletes pods until their number is the wanted one.
 
-mod expectations;
-mod pods;
-mod rank;
 mod status;
 
 use std::{sync::Arc, time::Duration};
 
-use futures::future::join_all;
-use podplane_api::{
-    Object as _, ObjectKey, apps::ReplicaSet, core::Pod, jiff::SignedDuration, meta::ObjectMeta,
-    names, selector::LabelSelector,
-};
-use podplane_client::{ApiError, Client, DeleteParams, EventRecorder, answered, events::EventType};
-use podplane_host::random;
+use podplane_api::{Object as _, ObjectKey, apps::ReplicaSet, core::Pod, jiff::SignedDuration};
+use podplane_client::{ApiError, Client, EventRecorder, answered};
 
-use self::{
-    expectations::{Expectations, ExpectedChange},
-    pods::is_active,
-    status::ReplicaFailure,
-};
+use self::status::ReplicaFailure;
 use crate::{
     adopt::Adoption,
-    deployment::is_ending,
-    owner::{controller_of, controller_reference},
-    time,
+    owner::controller_of,
+    pod_control::{PodControl, new_pod},
+    pods::is_active,
+    rank, time,
     workloads::WorkloadCache,
 };
 
@@ -35,17 +24,13 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// The ReplicaSet controller.
 #[derive(Debug)]
 pub(crate) struct ReplicaSets {
-    client: Client,
-    events: EventRecorder,
-    expectations: Expectations,
+    control: PodControl,
 }
 
 impl ReplicaSets {
     pub(crate) fn new(client: Client, events: EventRecorder) -> Self {
         Self {
-            client,
-            events,
-            expectations: Expectations::default(),
+            control: PodControl::new(client, events),
         }
     }
 
@@ -56,11 +41,11 @@ impl ReplicaSets {
         cache: &WorkloadCache,
         key: &ObjectKey,
     ) -> Result<Option<Duration>, ApiError> {
-        let Some(set) = cache.sets.get(key) else {
-            self.expectations.forget(key);
+        let Some(set) = cache.sets.objects.get(key) else {
+            self.control.forget(key);
             return Ok(None);
         };
-        let is_observed = self.is_observed(cache, key).await?;
+        let is_observed = self.control.is_observed(&cache.pods, key).await?;
         let pods = self.claim(cache, &set).await?;
         let managed = if is_observed && !set.is_deleting() {
             self.manage(cache, &set, &pods).await
@@ -80,7 +65,8 @@ impl ReplicaSets {
         if set.status.as_ref() != Some(&status) {
             let mut next = (*set).clone();
             next.status = Some(status);
-            answered(self.client.namespaced(&key.namespace).update_status(&next)).await?;
+            let api = self.control.client.namespaced(&key.namespace);
+            answered(api.update_status(&next)).await?;
         }
         managed?;
         if !is_observed {
@@ -91,41 +77,14 @@ impl ReplicaSets {
         Ok(wait.map(|wait| wait.unsigned_abs()))
     }
 
-    /// Returns whether all writes of this controller for the ReplicaSet are in the cache.
-    async fn is_observed(&self, cache: &WorkloadCache, key: &ObjectKey) -> Result<bool, ApiError> {
-        let Err(overdue) = self.expectations.check(key, &cache.pods) else {
-            return Ok(true);
-        };
-        let api = self.client.namespaced::<Pod>(&key.namespace);
-        for pod in overdue {
-            match answered(api.get(&pod)).await {
-                Ok(_) => {}
-                Err(error) if error.is_not_found() => self.expectations.drop(key, &pod),
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(self.expectations.check(key, &cache.pods).is_ok())
-    }
-
     /// The active pods of the ReplicaSet.
     async fn claim(
         &self,
         cache: &WorkloadCache,
         set: &ReplicaSet,
     ) -> Result<Vec<Arc<Pod>>, ApiError> {
-        let selector = set
-            .spec
-            .as_ref()
-            .map(|spec| LabelSelector::from(&spec.selector));
-        let selector = selector.unwrap_or_default();
-        if selector.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut candidates = cache.pods.controlled(set.namespace(), set.uid());
-        candidates.extend(cache.pods.controlled(set.namespace(), ""));
-        candidates.retain(|pod| is_active(pod));
-        Adoption::new(&self.client, set)
-            .claim(&selector, candidates)
+        Adoption::new(&self.control.client, set)
+            .claim_of(&cache.pods, is_active)
             .await
     }
 
@@ -137,7 +96,11 @@ impl ReplicaSets {
     ) -> Result<(), ApiError> {
         let wanted = wanted_replicas(set);
         if pods.len() < wanted {
-            return self.create(set, (wanted - pods.len()).min(BURST)).await;
+            let template = set.spec.as_ref().and_then(|spec| spec.template.as_ref());
+            let template = template.cloned().unwrap_or_default();
+            let missing = 0..(wanted - pods.len()).min(BURST);
+            let missing: Vec<Pod> = missing.map(|_| new_pod(set, &template)).collect();
+            return self.control.create_all(set, &missing).await;
         }
         let surplus = (pods.len() - wanted).min(BURST);
         if surplus == 0 {
@@ -145,103 +108,8 @@ impl ReplicaSets {
         }
         let related = related(cache, set);
         let ranked = rank::ranked(pods.iter().cloned(), &related, time::now());
-        let deleted = join_all(ranked[..surplus].iter().map(|pod| self.delete(set, pod))).await;
-        deleted.into_iter().collect()
-    }
-
-    /// Creates one pod, then twice as many each time, so that a persistent failure fails once and
-    /// not once for each pod.
-    async fn create(&self, set: &ReplicaSet, mut missing: usize) -> Result<(), ApiError> {
-        let mut batch = 1;
-        while missing > 0 {
-            batch = batch.min(missing);
-            let created = join_all((0..batch).map(|_| self.create_one(set))).await;
-            match created.into_iter().collect::<Result<(), ApiError>>() {
-                Ok(()) => {}
-                // Others empty the namespace; this ReplicaSet is deleted with it.
-                Err(error) if is_ending(&error) => return Ok(()),
-                Err(error) => return Err(error),
-            }
-            missing -= batch;
-            batch *= 2;
-        }
-        Ok(())
-    }
-
-    async fn create_one(&self, set: &ReplicaSet) -> Result<(), ApiError> {
-        let pod = new_pod(set);
-        let (key, name) = (set.key(), pod.name());
-        // Recorded before the call, else the pod could be observed before it is expected.
-        self.expectations
-            .expect(&key, name, ExpectedChange::Created);
-        match answered(self.client.namespaced::<Pod>(set.namespace()).create(&pod)).await {
-            Ok(_) => {
-                self.events.record(
-                    set,
-                    EventType::Normal,
-                    "SuccessfulCreate",
-                    "",
-                    format!("Created pod: {name}"),
-                );
-                Ok(())
-            }
-            // The pod may exist or not; the server is asked before anything else is decided.
-            Err(error) if error.is_unavailable() => Err(error),
-            Err(error) => {
-                self.expectations.drop(&key, name);
-                if !is_ending(&error) {
-                    self.events.record(
-                        set,
-                        EventType::Warning,
-                        "FailedCreate",
-                        "",
-                        format!("Error creating: {error}"),
-                    );
-                }
-                Err(error)
-            }
-        }
-    }
-
-    async fn delete(&self, set: &ReplicaSet, pod: &Pod) -> Result<(), ApiError> {
-        let (key, name) = (set.key(), pod.name());
-        let params = DeleteParams {
-            uid: pod.metadata.uid.clone(),
-            ..DeleteParams::default()
-        };
-        self.expectations
-            .expect(&key, name, ExpectedChange::Deleted(pod.uid().to_owned()));
-        match answered(
-            self.client
-                .namespaced::<Pod>(set.namespace())
-                .delete(name, &params),
-        )
-        .await
-        {
-            Ok(_) => {
-                self.events.record(
-                    set,
-                    EventType::Normal,
-                    "SuccessfulDelete",
-                    "",
-                    format!("Deleted pod: {name}"),
-                );
-                Ok(())
-            }
-            // Deleted, or another pod of that name; the watch will report it.
-            Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),
-            Err(error) => {
-                self.expectations.drop(&key, name);
-                self.events.record(
-                    set,
-                    EventType::Warning,
-                    "FailedDelete",
-                    "",
-                    format!("Error deleting: {error}"),
-                );
-                Err(error)
-            }
-        }
+        let surplus = ranked[..surplus].iter().map(AsRef::as_ref);
+        self.control.delete_all(set, surplus).await
     }
 }
 
@@ -260,36 +128,11 @@ fn related(cache: &WorkloadCache, set: &ReplicaSet) -> Vec<Arc<Pod>> {
     match controller_of(&set.metadata) {
         None => cache.pods.controlled(namespace, set.uid()),
         Some(owner) => {
-            let sets = cache.sets.controlled(namespace, &owner.uid);
+            let sets = cache.sets.objects.controlled(namespace, &owner.uid);
             let pods = sets
                 .iter()
                 .flat_map(|set| cache.pods.controlled(namespace, set.uid()));
             pods.collect()
         }
-    }
-}
-
-/// A pod of the ReplicaSet's template.
-fn new_pod(set: &ReplicaSet) -> Pod {
-    let template = set
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.template.clone())
-        .unwrap_or_default();
-    let of_template = template.metadata.unwrap_or_default();
-    let prefix = format!("{}-", set.name());
-    Pod {
-        metadata: ObjectMeta {
-            name: Some(names::generated(&prefix, random::value())),
-            generate_name: Some(prefix),
-            namespace: set.metadata.namespace.clone(),
-            labels: of_template.labels,
-            annotations: of_template.annotations,
-            finalizers: of_template.finalizers,
-            owner_references: Some(vec![controller_reference(set)]),
-            ..ObjectMeta::default()
-        },
-        spec: template.spec,
-        status: None,
     }
 }

@@ -3,12 +3,15 @@
 use std::{
     convert::Infallible,
     fmt,
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
 use futures::future::try_join_all;
-use podplane_client::{ApiError, WorkQueue, leader::LeadershipLost};
+use podplane_client::{ApiError, Reason, WorkQueue, leader::LeadershipLost};
 use tokio_util::sync::CancellationToken;
 
 /// Opens once a given number of tasks have arrived.
@@ -24,6 +27,12 @@ impl Latch {
             missing: AtomicUsize::new(missing),
             open: CancellationToken::new(),
         }
+    }
+
+    /// The latch for one more task, which has to arrive.
+    pub(crate) fn share(self: &Arc<Self>) -> Arc<Self> {
+        self.missing.fetch_add(1, Ordering::AcqRel);
+        Arc::clone(self)
     }
 
     /// Called once by each task.
@@ -87,4 +96,9 @@ pub(crate) fn unless_gone<T>(deleted: Result<T, ApiError>) -> Result<(), ApiErro
         Err(error) if !error.is_not_found() => Err(error),
         _ => Ok(()),
     }
+}
+
+/// Returns whether the server refuses because the namespace is being deleted.
+pub(crate) fn is_ending(error: &ApiError) -> bool {
+    error.reason == Reason::Forbidden && error.message.contains("because it is being terminated")
 }

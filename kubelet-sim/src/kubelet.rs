@@ -6,6 +6,7 @@
 //! ([`worker`]), which decides with [`plan::plan`].
 
 pub mod admission;
+pub mod exits;
 mod holds;
 mod in_use;
 pub mod instance;

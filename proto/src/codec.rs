@@ -9,7 +9,11 @@ mod direct;
 use std::sync::LazyLock;
 
 use bytes::Bytes;
-use podplane_api::{Object, strict::StrictError};
+use podplane_api::{
+    Object,
+    any::{AnyKind, DynObject},
+    strict::StrictError,
+};
 use prost::Message as _;
 use prost_reflect::{
     DescriptorPool, DeserializeOptions, DynamicMessage, MessageDescriptor, SerializeOptions, Value,
@@ -35,7 +39,7 @@ pub enum DecodeError {
     #[error("not a protobuf {kind}")]
     Wire {
         /// The expected kind.
-        kind: &'static str,
+        kind: String,
         /// prost's error.
         #[source]
         source: prost::DecodeError,
@@ -63,7 +67,7 @@ impl DecodeError {
 #[derive(Debug, thiserror::Error)]
 #[error("{kind} cannot be put on the wire")]
 pub struct EncodeError {
-    kind: &'static str,
+    kind: String,
     #[source]
     source: serde_json::Error,
 }
@@ -75,16 +79,16 @@ pub struct EncodeError {
 /// [`EncodeError`] if the object has values that its schema does not allow, such as a time after
 /// the year 9999.
 pub fn encode<K: Object>(object: &K) -> Result<Bytes, EncodeError> {
-    let encoded = object.to_vec().and_then(|json| {
-        match direct::message_of(&message_name::<K>(), &json, None) {
-            Some(message) => Ok(message),
-            None => encode_json(descriptor::<K>(), object.to_json()?),
-        }
-    });
-    encoded.map_err(|source| EncodeError {
-        kind: K::KIND,
-        source,
-    })
+    MessageOf::of::<K>().encode_object(object.to_vec(), || object.to_json())
+}
+
+/// The same for an object of a kind without its Rust type, which must have messages.
+///
+/// # Errors
+///
+/// As [`encode`].
+pub fn encode_any(kind: &dyn AnyKind, object: &DynObject) -> Result<Bytes, EncodeError> {
+    MessageOf::any(kind).encode_object(object.to_vec(), || object.to_json())
 }
 
 /// Encodes an object given as JSON text, at a revision that the text does not contain.
@@ -92,19 +96,122 @@ pub fn encode<K: Object>(object: &K) -> Result<Bytes, EncodeError> {
 /// # Errors
 ///
 /// As [`encode`], and if the text is not the JSON of an object of this kind.
-pub fn encode_at<K: Object>(json: &[u8], revision: &str) -> Result<Bytes, EncodeError> {
-    if let Some(message) = direct::message_of(&message_name::<K>(), json, Some(revision)) {
+pub fn encode_any_at(
+    kind: &dyn AnyKind,
+    json: &[u8],
+    revision: &str,
+) -> Result<Bytes, EncodeError> {
+    let message = MessageOf::any(kind);
+    if let Some(message) = message.direct(json, Some(revision)) {
         return Ok(message);
     }
     // Fields that only a later version knows are dropped, as they are when the object is read.
-    let encoded = K::from_slice(json).and_then(|mut object| {
+    let encoded = kind.read(json).and_then(|mut object| {
         object.metadata_mut().resource_version = Some(revision.to_owned());
-        encode_json(descriptor::<K>(), object.to_json()?)
+        message.encode(object.to_json()?)
     });
-    encoded.map_err(|source| EncodeError {
-        kind: K::KIND,
-        source,
-    })
+    encoded.map_err(|source| message.unencodable(source))
+}
+
+/// Decodes the object in a message.
+///
+/// # Errors
+///
+/// [`DecodeError`] if the bytes are not such a message, or contain an unknown field or a malformed
+/// value.
+pub fn decode<K: Object>(bytes: &[u8]) -> Result<K, DecodeError> {
+    let message = MessageOf::of::<K>();
+    message.check_values(bytes)?;
+    let direct = direct::json_of(&message.name, bytes);
+    match direct.and_then(|json| K::from_slice(&json).ok()) {
+        Some(object) => Ok(object),
+        None => Ok(K::from_json(message.decode(bytes)?)?),
+    }
+}
+
+/// The same for a kind without its Rust type, which must have messages.
+///
+/// # Errors
+///
+/// As [`decode`].
+pub fn decode_any(kind: &dyn AnyKind, bytes: &[u8]) -> Result<Box<DynObject>, DecodeError> {
+    let message = MessageOf::any(kind);
+    message.check_values(bytes)?;
+    let direct = direct::json_of(&message.name, bytes);
+    if let Some(object) = direct.and_then(|json| kind.read(&json).ok()) {
+        return Ok(object);
+    }
+    match kind.decode_noting(message.decode(bytes)?)? {
+        (object, unknown) if unknown.is_empty() => Ok(object),
+        (_, paths) => Err(StrictError::unknown(paths).into()),
+    }
+}
+
+/// The message of a kind.
+struct MessageOf<'a> {
+    kind: &'a str,
+    name: String,
+}
+
+impl<'a> MessageOf<'a> {
+    /// The message of an object, from its text if that needs no conversion.
+    fn encode_object(
+        &self,
+        text: Result<Vec<u8>, serde_json::Error>,
+        json: impl FnOnce() -> Result<serde_json::Value, serde_json::Error>,
+    ) -> Result<Bytes, EncodeError> {
+        let encoded = text.and_then(|text| {
+            let direct = self.direct(&text, None);
+            direct.map_or_else(|| self.encode(json()?), Ok)
+        });
+        encoded.map_err(|source| self.unencodable(source))
+    }
+
+    fn of<K: Object>() -> Self {
+        Self::named(K::GROUP, K::VERSION, K::KIND)
+    }
+
+    fn any(kind: &'a dyn AnyKind) -> Self {
+        let names = kind.names();
+        Self::named(&names.group, &names.version, &names.kind)
+    }
+
+    fn named(group: &str, version: &str, kind: &'a str) -> Self {
+        let name = format!("{}.{kind}", wire::package_of(group, version));
+        Self { kind, name }
+    }
+
+    fn descriptor(&self) -> MessageDescriptor {
+        POOL.get_message_by_name(&self.name)
+            .expect("a message was generated for every served kind")
+    }
+
+    /// Encodes the text of an object in one pass, unless it is out of the ordinary.
+    fn direct(&self, json: &[u8], revision: Option<&str>) -> Option<Bytes> {
+        direct::message_of(&self.name, json, revision)
+    }
+
+    fn encode(&self, json: serde_json::Value) -> Result<Bytes, serde_json::Error> {
+        encode_json(self.descriptor(), json)
+    }
+
+    fn check_values(&self, bytes: &[u8]) -> Result<(), DecodeError> {
+        match values::are_too_many(&self.descriptor(), bytes) {
+            true => Err(DecodeError::TooManyValues),
+            false => Ok(()),
+        }
+    }
+
+    fn decode(&self, bytes: &[u8]) -> Result<serde_json::Value, DecodeError> {
+        decode_json(self.kind, self.descriptor(), bytes)
+    }
+
+    fn unencodable(&self, source: serde_json::Error) -> EncodeError {
+        EncodeError {
+            kind: self.kind.to_owned(),
+            source,
+        }
+    }
 }
 
 fn encode_json(
@@ -116,34 +223,15 @@ fn encode_json(
     Ok(message.encode_to_vec().into())
 }
 
-/// Decodes the object in a message.
-///
-/// # Errors
-///
-/// [`DecodeError`] if the bytes are not such a message, or contain an unknown field or a malformed
-/// value.
-pub fn decode<K: Object>(bytes: &[u8]) -> Result<K, DecodeError> {
-    if values::are_too_many(&descriptor::<K>(), bytes) {
-        return Err(DecodeError::TooManyValues);
-    }
-    let direct = direct::json_of(&message_name::<K>(), bytes);
-    match direct.and_then(|json| K::from_slice(&json).ok()) {
-        Some(object) => Ok(object),
-        None => Ok(K::from_json(decode_json(
-            K::KIND,
-            descriptor::<K>(),
-            bytes,
-        )?)?),
-    }
-}
-
 fn decode_json(
-    kind: &'static str,
+    kind: &str,
     message: MessageDescriptor,
     bytes: &[u8],
 ) -> Result<serde_json::Value, DecodeError> {
-    let message = DynamicMessage::decode(message, bytes)
-        .map_err(|source| DecodeError::Wire { kind, source })?;
+    let message = DynamicMessage::decode(message, bytes).map_err(|source| DecodeError::Wire {
+        kind: kind.to_owned(),
+        source,
+    })?;
     let mut unknown = Vec::new();
     find_unknown(&message, "", &mut unknown);
     if !unknown.is_empty() {
@@ -163,15 +251,6 @@ pub(crate) fn message_json(
     let mut json = message.serialize_with_options(serde_json::value::Serializer, &options)?;
     integral(&mut json);
     Ok(json)
-}
-
-fn message_name<K: Object>() -> String {
-    format!("{}.{}", wire::package::<K>(), K::KIND)
-}
-
-fn descriptor<K: Object>() -> MessageDescriptor {
-    POOL.get_message_by_name(&message_name::<K>())
-        .expect("a message was generated for every served kind")
 }
 
 /// Finds the paths of fields, by number, that the schema does not have.

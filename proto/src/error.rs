@@ -143,6 +143,18 @@ pub struct ApiError {
     pub continue_token: Option<String>,
     /// The time after which the request may succeed, in seconds, where the server knows one.
     pub retry_after_seconds: Option<u32>,
+    /// The code and reason that REST answers with in place of those of `reason`: those that a rule
+    /// of the cluster chose, such as an admission webhook. gRPC does not carry them.
+    pub chosen_status: Option<Box<ChosenStatus>>,
+}
+
+/// The code and reason of a refusal that a rule of the cluster chose.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChosenStatus {
+    /// The HTTP status code.
+    pub code: u16,
+    /// The reason; may be empty, and need not be one of [`Reason`].
+    pub reason: String,
 }
 
 /// The key of [`ApiError::continue_token`] in the metadata of an `ErrorInfo`.
@@ -157,6 +169,17 @@ impl ApiError {
             fields: Vec::new(),
             continue_token: None,
             retry_after_seconds: None,
+            chosen_status: None,
+        }
+    }
+
+    /// Sets the code and reason that REST answers with.
+    #[must_use]
+    pub fn with_status(self, code: u16, reason: impl Into<String>) -> Self {
+        let reason = reason.into();
+        Self {
+            chosen_status: Some(Box::new(ChosenStatus { code, reason })),
+            ..self
         }
     }
 
@@ -252,6 +275,7 @@ impl From<&Status> for ApiError {
         Self {
             continue_token: token.cloned(),
             retry_after_seconds: seconds,
+            chosen_status: None,
             reason: named.unwrap_or_else(|| from_code(status.code())),
             message: status.message().to_owned(),
             fields: violations
@@ -305,6 +329,7 @@ mod tests {
                 }],
                 continue_token: Some("abc".into()),
                 retry_after_seconds: Some(10),
+                chosen_status: None,
             };
             assert_eq!(ApiError::from(&Status::from(error.clone())), error);
         }

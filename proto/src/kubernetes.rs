@@ -22,6 +22,7 @@ use serde_json::{Map, Value as Json};
 use crate::values::{self, MAX_VALUES};
 
 mod scalars;
+mod schemas;
 
 /// The media type.
 pub const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
@@ -250,6 +251,7 @@ fn shape(api_version: &str, kind: &str) -> Option<(MessageDescriptor, &'static S
     let TypeStructure::Struct(fields) = ty.kind() else {
         return None;
     };
+    let name = name.replace('-', "_");
     Some((POOL.get_message_by_name(&format!("k8s.io.{name}"))?, fields))
 }
 
@@ -276,11 +278,16 @@ fn flatten(
     Ok(())
 }
 
-/// The name of a field in JSON: that in protobuf, except for `BoundObjectReference.uid`.
+/// The name of a field in JSON: that in protobuf, except for some whose capitals differ, and
+/// the fields of JSON schemas that are no identifiers.
 fn json_name(field: &FieldDescriptor) -> &str {
     match field.name() {
+        "aPIGroup" => "apiGroup",
         "uID" => "uid",
-        name => name,
+        "Expression" => "expression",
+        "Name" => "name",
+        "Webhooks" => "webhooks",
+        name => schemas::json_name(field).unwrap_or(name),
     }
 }
 
@@ -301,6 +308,7 @@ fn to_json(value: &Value, ty: Type) -> Result<Json, ConversionError> {
         (Value::Bool(yes), _) => (*yes).into(),
         (Value::I32(number), _) => (*number).into(),
         (Value::I64(number), _) => (*number).into(),
+        (Value::F64(number), _) => (*number).into(),
         (Value::List(items), TypeStructure::List(list)) => {
             let each = items.iter().enumerate().map(|(i, item)| {
                 to_json(item, list.items()).map_err(|error| error.under(&format!("[{i}]")))
@@ -323,6 +331,9 @@ fn to_json(value: &Value, ty: Type) -> Result<Json, ConversionError> {
         (Value::Message(message), TypeStructure::List(_)) => {
             let items = message.get_field_by_name(ITEMS);
             to_json(items.as_deref().ok_or_else(|| unmapped(message))?, ty)?
+        }
+        (Value::Message(message), _) if schemas::is_union(&message.descriptor()) => {
+            schemas::to_json(message)?
         }
         (Value::Message(message), _) => scalars::to_json(message)?,
         _ => return Err(ConversionError::new("has no place in the definition")),
@@ -397,6 +408,7 @@ fn single(json: &Json, kind: &FieldKind, ty: Type) -> Result<Value, ConversionEr
             Value::Bytes(STANDARD.decode(text).map_err(|_| wrong())?.into())
         }
         (FieldKind::Bool, Json::Bool(yes)) => Value::Bool(*yes),
+        (FieldKind::Double, Json::Number(number)) => Value::F64(number.as_f64().ok_or_else(wrong)?),
         (FieldKind::Int64, Json::Number(number)) => Value::I64(number.as_i64().ok_or_else(wrong)?),
         (FieldKind::Int32, Json::Number(number)) => {
             let number = number.as_i64().and_then(|number| number.try_into().ok());
@@ -412,6 +424,7 @@ fn single(json: &Json, kind: &FieldKind, ty: Type) -> Result<Value, ConversionEr
                 message.set_field(&items, to_value(json, &items, ty)?);
                 message
             }
+            _ if schemas::is_union(descriptor) => schemas::to_message(json, descriptor.clone())?,
             _ => scalars::to_message(json, descriptor.clone())?,
         }),
         _ => return Err(wrong()),

@@ -48,6 +48,14 @@ impl<M: Message + Default + 'static> Wire for M {
     }
 }
 
+/// The bytes before a message of that many bytes, which is not compressed; `None` if it is too
+/// long for gRPC. tonic writes them itself, except for a message that is sent in parts.
+#[must_use]
+pub fn message_prefix(bytes: usize) -> Option<[u8; 5]> {
+    let [a, b, c, d] = u32::try_from(bytes).ok()?.to_be_bytes();
+    Some([0, a, b, c, d])
+}
+
 /// A codec that sends `E` and receives `D`.
 #[derive(Debug)]
 pub struct WireCodec<E, D>(PhantomData<fn(E) -> D>);

@@ -49,12 +49,16 @@ impl Verb {
 
     /// The name of the method for a kind: `ListPods`.
     pub fn method<K: Object>(self) -> String {
-        let kind = K::KIND;
+        self.method_of(K::KIND, &K::camel_plural())
+    }
+
+    /// The same for a kind by its name and its plural in capitals.
+    pub fn method_of(self, kind: &str, plural: &str) -> String {
         match self {
             Self::Create => format!("Create{kind}"),
             Self::Get => format!("Get{kind}"),
-            Self::List => format!("List{}", K::camel_plural()),
-            Self::Watch => format!("Watch{}", K::camel_plural()),
+            Self::List => format!("List{plural}"),
+            Self::Watch => format!("Watch{plural}"),
             Self::Update => format!("Update{kind}"),
             Self::UpdateStatus => format!("Update{kind}Status"),
             Self::Patch => format!("Patch{kind}"),
@@ -67,11 +71,16 @@ impl Verb {
 /// The package with the message and service of a kind: `podplane.core.v1`. The kinds of
 /// `coordination.k8s.io` are in it too.
 pub fn package<K: Object>() -> String {
-    let group = match K::GROUP.split('.').next() {
+    package_of(K::GROUP, K::VERSION)
+}
+
+/// The same by the kind's group and version.
+pub(crate) fn package_of(group: &str, version: &str) -> String {
+    let group = match group.split('.').next() {
         None | Some("" | "coordination") => "core",
         Some(group) => group,
     };
-    format!("podplane.{group}.{}", K::VERSION)
+    format!("podplane.{group}.{version}")
 }
 
 /// The full name of a kind's service: `podplane.core.v1.PodService`.
@@ -138,6 +147,51 @@ pub struct ObjectList {
     /// The encoded objects.
     #[prost(bytes = "bytes", repeated, tag = "2")]
     pub items: Vec<Bytes>,
+}
+
+/// The encoded [`ObjectList`], in parts that are encoded one at a time. A message is what its parts
+/// are in a row: repeated fields add up.
+#[derive(Clone, Debug)]
+pub struct ObjectListParts {
+    metadata: Option<ListMeta>,
+    items: std::vec::IntoIter<Bytes>,
+    size: usize,
+    length: usize,
+}
+
+impl ObjectListParts {
+    /// The parts of a list, of up to `size` objects each.
+    #[must_use]
+    pub fn new(list: ObjectList, size: usize) -> Self {
+        let length = prost::Message::encoded_len(&list);
+        let ObjectList { metadata, items } = list;
+        Self {
+            metadata,
+            items: items.into_iter(),
+            size: size.max(1),
+            length,
+        }
+    }
+
+    /// The bytes of the whole message.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "of the message")]
+    pub fn len(&self) -> usize {
+        self.length
+    }
+}
+
+impl Iterator for ObjectListParts {
+    type Item = Bytes;
+
+    fn next(&mut self) -> Option<Bytes> {
+        let part = ObjectList {
+            metadata: self.metadata.take(),
+            items: self.items.by_ref().take(self.size).collect(),
+        };
+        let is_empty = part.metadata.is_none() && part.items.is_empty();
+        (!is_empty).then(|| prost::Message::encode_to_vec(&part).into())
+    }
 }
 
 /// `podplane.meta.v1.ListMeta`.

@@ -50,7 +50,9 @@ impl From<&PodDisruptionBudget> for DisruptionBudget {
         Self {
             namespace: budget.namespace().to_owned(),
             selector: selector.map(LabelSelector::from).unwrap_or_default(),
-            allowed: status.map_or(0, |status| status.disruptions_allowed),
+            allowed: status
+                .and_then(|status| status.disruptions_allowed)
+                .unwrap_or_default(),
             disrupted: disrupted
                 .into_iter()
                 .flatten()

@@ -20,9 +20,11 @@ pub mod machine;
 pub mod peers;
 pub mod plugins;
 pub mod programs;
+pub mod prometheus;
 pub mod secure;
 pub mod service;
 pub mod signing;
+pub mod stranger;
 pub mod wait;
 
 pub use cluster::{Cluster, builder};

@@ -117,6 +117,28 @@ pub fn compose() -> Option<PathBuf> {
     require("docker", program.is_file(), install).then_some(program)
 }
 
+/// The directory of prometheus and promtool: of those in `PATH`, or of those that `cargo xtask
+/// test` unpacks.
+///
+/// # Panics
+///
+/// See [`require`].
+pub fn prometheus() -> Option<PathBuf> {
+    let unpacked = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../target/peers/prometheus/usr/bin"
+    );
+    let path = env::var_os("PATH").unwrap_or_default();
+    let mut dirs = env::split_paths(&path).chain([unpacked.into()]);
+    let found = dirs.find(|dir| {
+        ["prometheus", "promtool"]
+            .iter()
+            .all(|program| dir.join(program).is_file())
+    });
+    let install = "run cargo xtask test, which unpacks Debian's package prometheus, or put prometheus and promtool into a directory of PATH";
+    require("prometheus", found.is_some(), install).then_some(found)?
+}
+
 /// Python with the official client of Kubernetes; its `PYTHONPATH`.
 ///
 /// # Panics

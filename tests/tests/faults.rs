@@ -4,12 +4,14 @@
 use std::{collections::BTreeSet, process::Command, time::Duration};
 
 use anyhow::{Context as _, Result};
+use http::Method;
 use podplane_api::{
     Object as _,
     core::{Event, Node, NodeSpec, Pod},
     meta::ObjectMeta,
 };
 use podplane_client::{DeleteParams, ListParams};
+use podplane_http_client::HttpClient;
 use podplane_test_cluster::{
     Signal,
     link::{CallFault, Cut},
@@ -21,6 +23,7 @@ use podplane_tests::{
     pods::{ip, pod, running},
     programs::{bin_dir, finish},
 };
+use serde_json::json;
 use tonic::Code;
 
 /// A pod that names its node itself, and so needs no scheduler.
@@ -76,6 +79,45 @@ async fn until_told(cluster: &Cluster, pod: &str, reason: &str, what: &str) {
     eventually(&waited, look, is_there)
         .await
         .expect("it is told in time");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn processes_behind_links_have_rights_of_their_own() -> Result<()> {
+    const BINDINGS: &str = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
+    const USERS: [(&str, &str); 4] = [
+        ("scheduler", "system:kube-scheduler"),
+        ("controller-manager", "system:kube-controller-manager"),
+        ("ipam-controller", "system:podplane:ipam-controller"),
+        ("kubelet-nodes-0", "system:podplane:kubelets"),
+    ];
+    let up = builder(Network::Ledger).nodes(2).links();
+    let Some(cluster) = Cluster::up(up).await? else {
+        return Ok(());
+    };
+    cluster.podplane("run web --replicas 2 --wait").ok();
+    for (process, user) in USERS {
+        let log = cluster.log(process);
+        assert!(!log.contains("forbidden"), "{user}: {log}");
+    }
+    // With their bindings, they lose what they may do.
+    let rest = HttpClient::new(cluster.server());
+    let bindings = rest.get(BINDINGS).await?.document()?;
+    for binding in bindings["items"].as_array().into_iter().flatten() {
+        let name = binding["metadata"]["name"].as_str().context("a name")?;
+        let path = format!("{BINDINGS}/{name}");
+        rest.send_json(Method::DELETE, &path, &json!({}))
+            .await?
+            .document()?;
+    }
+    for (process, user) in USERS {
+        let log = || async { cluster.log(process) };
+        let refusal = format!("User \"{user}\" cannot");
+        eventually(&refusal, log, |log| {
+            log.replace('\\', "").contains(&refusal)
+        })
+        .await;
+    }
+    Ok(())
 }
 
 #[tokio::test]

@@ -4,9 +4,11 @@
 """
 
 import logging
+import pathlib
 import sys
 import threading
 
+import yaml
 from kubernetes import client, config, dynamic, watch
 from kubernetes.client.exceptions import ApiException
 from kubernetes.leaderelection import electionconfig, leaderelection
@@ -103,6 +105,32 @@ def untyped(namespace):
     assert leases.get(namespace=namespace).items == []
 
 
+def all_kinds(namespace):
+    """An object of each kind that people write, through the dynamic client."""
+    manifest = pathlib.Path(__file__).parent.parent / "data/mixed/shop.yaml"
+    api = dynamic.DynamicClient(client.ApiClient())
+    documents = list(yaml.safe_load_all(manifest.read_text()))
+    assert len({document["kind"] for document in documents}) == len(documents) >= 40
+    for document in documents:
+        name, kind = document["metadata"]["name"], document["kind"]
+        resource = api.resources.get(api_version=document["apiVersion"], kind=kind)
+        place = {"namespace": namespace} if resource.namespaced else {}
+        made = resource.create(body=document, **place)
+        assert (made.kind, made.metadata.name) == (kind, name), made
+        labels = {"metadata": {"labels": {"seen": "yes"}}}
+        merge = "application/merge-patch+json"
+        resource.patch(body=labels, name=name, content_type=merge, **place)
+        read = resource.get(name=name, **place)
+        assert read.metadata.uid == made.metadata.uid
+        assert read.metadata.labels["seen"] == "yes", read
+        listed = resource.get(label_selector="seen=yes", **place).items
+        assert name in [each.metadata.name for each in listed], listed
+    for document in reversed(documents):
+        resource = api.resources.get(api_version=document["apiVersion"], kind=document["kind"])
+        place = {"namespace": namespace} if resource.namespaced else {}
+        resource.delete(name=document["metadata"]["name"], **place)
+
+
 def elected(namespace):
     """One of two candidates leads; when it stops, the other does."""
     logging.getLogger("leaderelection").setLevel(logging.ERROR)
@@ -135,7 +163,7 @@ def deleted(namespace):
 def main(kubeconfig, namespace):
     config.load_kube_config(kubeconfig)
     client.CoreV1Api().create_namespace(client.V1Namespace(metadata=client.V1ObjectMeta(name=namespace)))
-    for step in (typed, watched, untyped, elected, deleted):
+    for step in (typed, watched, untyped, all_kinds, elected, deleted):
         step(namespace)
         print(step.__name__)
 

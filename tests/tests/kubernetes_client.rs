@@ -23,6 +23,9 @@ async fn the_kubernetes_python_client_works() -> Result<()> {
             .arg("from-python")
             .env("PYTHONPATH", path),
     );
-    assert_eq!(said.ok(), "typed\nwatched\nuntyped\nelected\ndeleted\n");
+    assert_eq!(
+        said.ok(),
+        "typed\nwatched\nuntyped\nall_kinds\nelected\ndeleted\n"
+    );
     cluster.finish().await
 }

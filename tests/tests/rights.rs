@@ -2,14 +2,14 @@
 
 use std::{fs, path::Path, process::Stdio};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use podplane_tests::{
     eventually, peers,
     programs::{ProgramOutput, bin_dir, podplane},
     secure::SecureApiserver,
     signing::signing_request,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const ALLOCATE: [&str; 2] = ["--allocate-node-cidrs=true", "--cluster-cidr=10.244.0.0/16"];
 const NODES: [&str; 2] = ["n1", "n2"];
@@ -56,6 +56,129 @@ async fn join(secure: &SecureApiserver, admin: &impl Fn(&str) -> ProgramOutput) 
     Ok(())
 }
 
+/// Each namespace has the authority's certificate, however people treat it.
+async fn root_certificates(
+    secure: &SecureApiserver,
+    admin: &impl Fn(&str) -> ProgramOutput,
+) -> Result<()> {
+    let authority = fs::read_to_string(secure.path("pki/ca.crt"))?;
+    let authority = authority.trim();
+    let read = "get cm kube-root-ca.crt -n other -o jsonpath={.data.ca\\.crt}";
+    let shown = || async { admin(read).stdout };
+    let is_right = |text: &String| text.trim() == authority;
+    eventually("there are certificates", shown, is_right).await;
+    admin(r#"patch cm kube-root-ca.crt -n other --type=merge -p {"data":{"ca.crt":"no"}}"#).ok();
+    eventually("the certificates are repaired", shown, is_right).await;
+    admin("delete cm kube-root-ca.crt -n other").ok();
+    eventually("the certificates are back", shown, is_right).await;
+    Ok(())
+}
+
+/// A pod has a token as a volume, and its node, as a kubelet does, requests it and reads what the
+/// volume is made of.
+fn tokens_of_pods(secure: &SecureApiserver, admin: &impl Fn(&str) -> ProgramOutput) -> Result<()> {
+    let pods: Value = serde_json::from_str(&admin("get pods -l app=web -o json").ok())?;
+    let pods = pods["items"].as_array().context("pods")?;
+    let mut on_these_nodes = 0;
+    for pod in pods {
+        let text = |pointer: &str| pod.pointer(pointer).and_then(Value::as_str).unwrap_or("");
+        let volume = text("/spec/volumes/0/name");
+        assert!(volume.starts_with("kube-api-access-"), "{pod}");
+        let mount = text("/spec/containers/0/volumeMounts/0/mountPath");
+        assert_eq!(mount, "/var/run/secrets/kubernetes.io/serviceaccount");
+        let request = format!(
+            "create token default --bound-object-kind=Pod --bound-object-name={} --bound-object-uid={}",
+            text("/metadata/name"),
+            text("/metadata/uid")
+        );
+        for node in NODES {
+            let kubelet = secure.kubectl(&format!("node-{node}"))?;
+            let is_own = text("/spec/nodeName") == node;
+            on_these_nodes += usize::from(is_own);
+            let answer = kubelet(&request);
+            assert_eq!(answer.code == Some(0), is_own, "{node}: {answer:?}");
+        }
+    }
+    assert!(!pods.is_empty() && on_these_nodes == pods.len(), "{pods:?}");
+    let kubelet = secure.kubectl("node-n1")?;
+    kubelet("get cm kube-root-ca.crt").ok();
+    for args in [
+        "get cm other",
+        "get cm",
+        "get secret a",
+        "get cm kube-root-ca.crt -n other",
+    ] {
+        assert!(kubelet(args).failed(1).contains("forbidden"), "{args}");
+    }
+    Ok(())
+}
+
+/// A workload of each other kind, with what its controller writes besides pods.
+async fn use_other_workloads(
+    secure: &SecureApiserver,
+    admin: &impl Fn(&str) -> ProgramOutput,
+) -> Result<()> {
+    let template = |app: &str| json!({"metadata": {"labels": {"app": app}}, "spec": {"containers": [{"name": "c", "image": "pause"}]}});
+    let selector = |app: &str| json!({"matchLabels": {"app": app}});
+    let mut ends = template("job");
+    ends["metadata"]["annotations"] = json!({"podplane.io/exit-after": "100ms"});
+    ends["spec"]["restartPolicy"] = "Never".into();
+    let claim = json!({"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}});
+    let items = json!([
+        {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "ds"},
+         "spec": {"selector": selector("ds"), "template": template("ds")}},
+        {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "sts"},
+         "spec": {"serviceName": "sts", "replicas": 2, "selector": selector("sts"), "template": template("sts")}},
+        {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "kept"},
+         "spec": {"serviceName": "kept", "selector": selector("kept"), "template": template("kept"), "volumeClaimTemplates": [claim],
+                  "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Delete", "whenScaled": "Delete"}}},
+        {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "job"},
+         "spec": {"ttlSecondsAfterFinished": 1, "template": ends}},
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "sts"},
+         "spec": {"selector": {"app": "sts"}, "ports": [{"port": 80}]}},
+    ]);
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
+    let file = secure.path("workloads.json");
+    fs::write(&file, list.to_string())?;
+    admin(&format!("create -f {}", file.display())).ok();
+    admin("rollout status ds/ds --timeout=60s").ok();
+    admin("rollout status sts/sts --timeout=60s").ok();
+    let has = |what: &'static str, args: &'static str, want: &'static str| async move {
+        let shown = || async { admin(args).stdout };
+        eventually(what, shown, |shown| shown.trim() == want).await;
+    };
+    has(
+        "there is a claim",
+        "get pvc -o name",
+        "persistentvolumeclaim/data-kept-0",
+    )
+    .await;
+    has(
+        "the finished job is gone",
+        "get jobs,pods -l app=job -o name",
+        "",
+    )
+    .await;
+    let endpoints = "get endpoints sts -o jsonpath={.subsets[*].addresses[*].targetRef.kind}";
+    has("there are endpoints", endpoints, "Pod Pod").await;
+    let slices = "get endpointslices -l kubernetes.io/service-name=sts -o jsonpath={.items[*].endpoints[*].targetRef.kind}";
+    has("there is a slice", slices, "Pod Pod").await;
+    admin("scale sts kept --replicas=0").ok();
+    has("the claim went with its pod", "get pvc -o name", "").await;
+    for workload in ["ds/ds", "sts/sts"] {
+        admin(&format!("set image {workload} c=pause:2")).ok();
+        admin(&format!("rollout status {workload} --timeout=60s")).ok();
+    }
+    admin("delete ds/ds sts/sts sts/kept svc/sts --cascade=foreground").ok();
+    has(
+        "nothing is left",
+        "get ds,sts,pvc,controllerrevisions,endpoints,endpointslices -o name",
+        "",
+    )
+    .await;
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn each_process_works_with_the_rights_of_its_own_certificate() -> Result<()> {
     if !peers::program("kubectl") {
@@ -69,6 +192,7 @@ async fn each_process_works_with_the_rights_of_its_own_certificate() -> Result<(
     let (ca, key) = (secure.text("pki/ca.crt"), secure.text("pki/ca.key"));
     let signing = ["--cluster-signing-cert-file", &ca];
     let signing = [signing, ["--cluster-signing-key-file", &key]].concat();
+    let signing = [&signing[..], &["--root-ca-file", &ca]].concat();
     let _controllers = secure
         .service("controller-manager", "controller-manager", &signing)
         .await?;
@@ -101,9 +225,12 @@ async fn each_process_works_with_the_rights_of_its_own_certificate() -> Result<(
     eventually("the budget counts", healthy, |healthy| healthy == "4").await;
     admin("set image deployment web pause=registry.k8s.io/pause:3.10").ok();
     admin("rollout status deployment web").ok();
+    use_other_workloads(&secure, &admin).await?;
     admin("create namespace other").ok();
     let account = || async { admin("get sa default -n other -o name").stdout };
     eventually("there is an account", account, |found| !found.is_empty()).await;
+    root_certificates(&secure, &admin).await?;
+    tokens_of_pods(&secure, &admin)?;
     join(&secure, &admin).await?;
     admin("delete deployment web --cascade=orphan").ok();
     let owned = "get rs -o jsonpath={.items[*].metadata.ownerReferences}";

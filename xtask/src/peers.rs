@@ -1,11 +1,12 @@
 //! The peer programs that tests compare with. They are installed if possible, and listed if not.
 
 use std::{
+    fs,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
 use crate::build;
 
@@ -86,6 +87,12 @@ const PACKAGES: &[Package] = &[
     },
 ];
 
+/// A Debian package that is only unpacked: installed, it would start a service, now and
+/// at each boot. Its programs are in `usr/bin` of `target/peers/NAME`.
+const UNPACKED: &str = "prometheus";
+/// The programs of [`UNPACKED`] that tests use.
+const UNPACKED_PROGRAMS: [&str; 2] = ["prometheus", "promtool"];
+
 /// Python packages of third-party clients.
 const PYTHON: &[&str] = &[
     // The program docker compose (v2), as its makers release it.
@@ -114,9 +121,12 @@ pub(crate) fn install() -> Result<()> {
         .filter(|p| !Path::new(p.file).exists())
         .map(|p| p.name)
         .collect();
+    let unpacked = build::root().join("target/peers").join(UNPACKED);
+    let is_unpacked = is_there(Path::new("/")) || is_there(&unpacked);
+    let update = (!missing.is_empty() || !is_unpacked)
+        && quiet(Command::new("apt-get").args(["update", "-qq"]));
     if !missing.is_empty() {
         note(&format!("installing {}", missing.join(" ")));
-        let update = quiet(Command::new("apt-get").args(["update", "-qq"]));
         let mut install = Command::new("apt-get");
         install
             .env("DEBIAN_FRONTEND", "noninteractive")
@@ -129,6 +139,57 @@ pub(crate) fn install() -> Result<()> {
             ));
         }
     }
+    if !is_unpacked {
+        note(&format!("unpacking {UNPACKED} into {}", unpacked.display()));
+        if !unpack(&unpacked)? {
+            note(&format!(
+                "missing, and could not be unpacked: put {} into a directory of PATH",
+                UNPACKED_PROGRAMS.join(" and ")
+            ));
+        }
+    }
+    install_python();
+    Ok(())
+}
+
+/// Returns true if the programs of [`UNPACKED`] are below this directory.
+fn is_there(root: &Path) -> bool {
+    let programs = root.join("usr/bin");
+    UNPACKED_PROGRAMS
+        .iter()
+        .all(|program| programs.join(program).exists())
+}
+
+/// Downloads [`UNPACKED`] by apt, which verifies it, and unpacks it into `to`; returns false if
+/// that is not possible.
+fn unpack(to: &Path) -> Result<bool> {
+    let parent = to.parent().context("target/peers")?;
+    fs::create_dir_all(parent).with_context(|| format!("failed to create {}", parent.display()))?;
+    let within = tempfile::tempdir_in(parent).context("failed to create a directory")?;
+    let mut download = Command::new("apt-get");
+    // apt's own user may not write into the directory.
+    download
+        .args(["-qq", "-o", "APT::Sandbox::User=root", "download", UNPACKED])
+        .current_dir(&within);
+    if !quiet(&mut download) {
+        return Ok(false);
+    }
+    let mut files = fs::read_dir(&within).context("failed to read a directory")?;
+    let package = files.next().context("apt-get download wrote no file")?;
+    let content = within.path().join("content");
+    let mut extract = Command::new("dpkg-deb");
+    extract.arg("--extract").arg(package?.path()).arg(&content);
+    if !quiet(&mut extract) {
+        return Ok(false);
+    }
+    if to.exists() {
+        fs::remove_dir_all(to).with_context(|| format!("failed to remove {}", to.display()))?;
+    }
+    fs::rename(&content, to).with_context(|| format!("failed to place {}", to.display()))?;
+    Ok(true)
+}
+
+fn install_python() {
     let python = python_path();
     let modules = [
         "bin/docker-compose",
@@ -164,7 +225,6 @@ pub(crate) fn install() -> Result<()> {
             ));
         }
     }
-    Ok(())
 }
 
 /// True if the command was started and succeeded. Its output goes to standard error.

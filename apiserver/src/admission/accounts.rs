@@ -6,10 +6,10 @@ use podplane_api::{
     Object as _, ObjectKey,
     core::{Namespace, Pod, ServiceAccount},
     kinds::{
-        pod::{account_name, set_account},
+        pod::{account_name, mount_token, set_account},
         service_account::default_account,
     },
-    pod_ips,
+    names, pod_ips,
 };
 use podplane_host::random;
 use podplane_proto::error::ApiError;
@@ -117,6 +117,7 @@ impl MutatingAdmission<Pod> for PodAccount {
             }
             let account = self.account(pod).await?;
             set_account(pod, &account);
+            mount_token(pod, &account, || names::generated("", random::value()));
             Ok(())
         }
         .boxed()

@@ -14,6 +14,7 @@ mod lengths;
 mod open;
 mod record;
 mod refusal;
+mod services;
 mod update;
 
 use std::time::Duration;
@@ -73,8 +74,9 @@ impl NodeBlockAdmission {
     }
 
     /// The service ranges, which are reserved.
-    pub(crate) fn reserved(&self) -> &[IpNet] {
-        self.policy.service_ranges.as_slice()
+    pub(crate) async fn reserved(&self) -> Result<Vec<IpNet>, ApiError> {
+        let ranges = self.service_ranges().await.map_err(error::store)?;
+        Ok(ranges.1)
     }
 
     /// The recorded lengths, and the guard that they do not change. A list that cannot be read
@@ -146,17 +148,23 @@ impl NodeBlockAdmission {
         })
     }
 
-    /// Checks that no service range overlaps these blocks.
-    async fn outside_of_services(&self, node: &Node, nets: &[IpNet]) -> Result<(), ApiError> {
+    /// Checks that no service range overlaps these blocks; the guard ensures it until the commit.
+    async fn outside_of_services(&self, node: &Node, nets: &[IpNet]) -> Result<Guard, ApiError> {
+        let (unchanged, ranges) = self.service_ranges().await.map_err(error::store)?;
         for net in nets {
-            if let Some(range) = self.policy.service_ranges.overlapping(net) {
+            let overlaps = |range: &&IpNet| range.contains(net) || net.contains(*range);
+            if let Some(range) = ranges.iter().find(overlaps) {
                 let whose = format!("the service range {range}");
                 let (records, _) = self.records().await?;
+                let taken = refusal::OccupiedRanges {
+                    ranges: &ranges,
+                    records: &records,
+                };
                 let held = (range, whose.as_str());
-                return Err(refusal::refusal(&self.policy, node, net, held, &records));
+                return Err(refusal::refusal(&self.policy, node, net, held, taken));
             }
         }
-        Ok(())
+        Ok(unchanged)
     }
 
     /// The time after its last renewal at which a hold ends by itself; `None`: never.
@@ -251,7 +259,8 @@ impl Admission<Node> for NodeBlockAdmission {
                 return Ok(additions);
             };
             if !given.is_empty() && !self.policy.lenient {
-                self.outside_of_services(node, &given).await?;
+                let unchanged = self.outside_of_services(node, &given).await?;
+                additions.guards.push(unchanged);
                 let exclusive = self.exclusive(node.name(), &given, &mut additions).await;
                 exclusive.map_err(error::store)?;
             }
@@ -303,8 +312,13 @@ impl Admission<Node> for NodeBlockAdmission {
                 };
                 if let Some(held) = records.iter().find(in_the_way) {
                     let whose = refusal::describe_owner(held);
+                    let (_, ranges) = self.service_ranges().await.map_err(error::store)?;
+                    let taken = refusal::OccupiedRanges {
+                        ranges: &ranges,
+                        records: &records,
+                    };
                     let held = (&held.net, whose.as_str());
-                    return Err(refusal::refusal(&self.policy, node, net, held, &records));
+                    return Err(refusal::refusal(&self.policy, node, net, held, taken));
                 }
             }
             Ok(())

@@ -196,6 +196,17 @@ impl RequestRecord {
         });
     }
 
+    /// Adds annotations of rules that judged the request.
+    pub(crate) fn annotate(&self, annotations: Vec<(String, String)>) {
+        self.with(|state| {
+            if let Phase::Open(audited) = &mut state.phase {
+                for (key, value) in annotations {
+                    audited.annotate(&key, &value);
+                }
+            }
+        });
+    }
+
     fn with(&self, act: impl FnOnce(&mut RecordState)) {
         if let Some(state) = &self.0 {
             act(&mut state.lock());

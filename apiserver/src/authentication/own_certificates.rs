@@ -20,6 +20,32 @@ use podplane_service_runtime::{boundary::AllowedHosts, server::Listen, tls::TlsF
 /// passed. Short enough for the shortest life that `podplane certs` gives.
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(15);
 
+/// The flags of the certificates that the server makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::Args)]
+pub struct OwnCertificateFlags {
+    /// Let the certificates in DATA_DIR/pki expire after this long, such as 720h; at least 15s
+    ///
+    /// Each is renewed when two thirds of its life have passed. One that was issued for longer is
+    /// kept until then.
+    #[arg(
+        hide_short_help = true,
+        long,
+        env = "PODPLANE_CERTIFICATE_LIFETIME",
+        value_name = "DURATION",
+        default_value = "8760h",
+        value_parser = owner::renewed_lifetime
+    )]
+    pub certificate_lifetime: Duration,
+}
+
+impl Default for OwnCertificateFlags {
+    fn default() -> Self {
+        Self {
+            certificate_lifetime: owner::LIFETIME,
+        }
+    }
+}
+
 /// The certificates of the server and of an administrator in `pki` in the data directory, and the
 /// `kubeconfig` beside it.
 #[derive(Clone, Debug)]
@@ -27,6 +53,8 @@ pub(crate) struct OwnCertificates {
     data_dir: PathBuf,
     /// The names of the server besides those that every certificate of an API server has.
     names: Vec<ServerName>,
+    /// The life of a certificate of the server or the administrator.
+    lifetime: Duration,
 }
 
 impl OwnCertificates {
@@ -39,6 +67,7 @@ impl OwnCertificates {
         data_dir: &Path,
         listen: &Listen,
         hosts: &AllowedHosts,
+        flags: OwnCertificateFlags,
     ) -> Result<Self, PkiError> {
         let address = match listen {
             Listen::Tcp(address) if !address.ip().is_unspecified() => Some(address.ip()),
@@ -56,6 +85,7 @@ impl OwnCertificates {
                 .into_iter()
                 .chain(hosts)
                 .collect(),
+            lifetime: flags.certificate_lifetime,
         };
         own.renew_own()?;
         Ok(own)
@@ -86,7 +116,7 @@ impl OwnCertificates {
         let dir = PkiDir::open(&self.pki(), owner::AUTHORITY, now)?;
         let own = [CertificateOwner::Apiserver, CertificateOwner::Admin];
         let [_, is_admins] = own.map(|owner| {
-            let terms = owner.terms(&self.names, owner::LIFETIME);
+            let terms = owner.terms(&self.names, self.lifetime);
             ensure(&dir, &owner.to_string(), &terms, now)
         });
         is_admins
@@ -123,7 +153,9 @@ impl OwnCertificates {
     /// Renews certificates before they expire. The files are read when one was changed or is due. A
     /// failure is logged and tried again: there is time until the certificate expires.
     pub(crate) async fn keep(self, server: String) -> Result<(), Infallible> {
-        let mut interval = clock::interval(RENEWAL_INTERVAL);
+        let shortest = Duration::from_secs(1);
+        let interval = (self.lifetime / 15).clamp(shortest, RENEWAL_INTERVAL);
+        let mut interval = clock::interval(interval);
         let (mut read, mut next) = (None, Timestamp::MIN);
         loop {
             interval.tick().await;
@@ -199,7 +231,12 @@ mod tests {
     fn what_expires_soon_is_renewed_and_the_next_renewal_is_known() {
         let temporary = tempfile::tempdir().unwrap();
         let listen = "127.0.0.1:0".parse().unwrap();
-        let own = OwnCertificates::make(temporary.path(), &listen, &AllowedHosts::default());
+        let own = OwnCertificates::make(
+            temporary.path(),
+            &listen,
+            &AllowedHosts::default(),
+            OwnCertificateFlags::default(),
+        );
         let own = own.unwrap();
         assert!(!own.renew_own().unwrap(), "they are new");
         let minute = Duration::from_secs(60);

@@ -7,7 +7,9 @@ use podplane_api::{
     authentication::TokenRequest,
     certificates::CertificateSigningRequest,
     coordination::Lease,
-    core::{Node, Pod, ServiceAccount},
+    core::{Node, PersistentVolumeClaim, Pod, ServiceAccount},
+    resource::ResourceSlice,
+    storage::CSINode,
 };
 use podplane_pki::CertificateRequest;
 use podplane_proto::error::ApiError;
@@ -94,6 +96,40 @@ impl Restricted for CertificateSigningRequest {
             signer: &new.spec.signer_name,
             common_name: name.map_err(|why| &**why),
         })
+    }
+}
+
+impl Restricted for PersistentVolumeClaim {
+    fn judge(change: ProposedChange<'_, Self>, admit: Judge<'_>) -> Result<(), RestrictionError> {
+        admit(&match (change.operation, change.old, change.new) {
+            (Operation::Update(ObjectPart::Status), Some(old), Some(new)) => {
+                NodeWrite::UpdateClaimStatus { old, new }
+            }
+            _ => NodeWrite::OtherOfClaim,
+        })
+    }
+}
+
+impl Restricted for CSINode {
+    fn judge(change: ProposedChange<'_, Self>, admit: Judge<'_>) -> Result<(), RestrictionError> {
+        match change.new.or(change.old) {
+            Some(node) => admit(&NodeWrite::CsiNode { name: node.name() }),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Restricted for ResourceSlice {
+    fn judge(change: ProposedChange<'_, Self>, admit: Judge<'_>) -> Result<(), RestrictionError> {
+        fn node(slice: &ResourceSlice) -> &str {
+            slice.spec.node_name.as_deref().unwrap_or_default()
+        }
+        match (change.operation, change.old, change.new) {
+            (Operation::Create, _, Some(new)) => admit(&NodeWrite::CreateSlice { node: node(new) }),
+            (Operation::Delete, Some(old), _) => admit(&NodeWrite::DeleteSlice { node: node(old) }),
+            // The node authorizer has compared the node, which cannot change.
+            _ => Ok(()),
+        }
     }
 }
 

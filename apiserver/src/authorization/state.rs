@@ -1,5 +1,5 @@
-//! What the authorizers know of the store: roles, bindings, pods and nodes, kept by the feeder of
-//! the watch cache.
+//! The authorizers' view of the store: roles, bindings, nodes and what belongs to them, kept by
+//! the feeder of the watch cache.
 
 use std::{
     marker::PhantomData,
@@ -9,8 +9,10 @@ use std::{
 use podplane_access::{Policy, relations::RelationIndex};
 use podplane_api::{
     Object,
-    core::{Node, Pod},
+    core::{Node, PersistentVolume, Pod},
     rbac::{ClusterRole, ClusterRoleBinding, Role, RoleBinding},
+    resource::ResourceSlice,
+    storage::VolumeAttachment,
 };
 use podplane_store::{Item, KeyEvent, Prefix, Revision};
 
@@ -39,6 +41,9 @@ pub(super) fn follow(feeder: &mut Feeder) -> Arc<RwLock<AccessState>> {
     feeder.add(sink::<RoleBinding>(&state));
     feeder.add(sink::<Pod>(&state));
     feeder.add(sink::<Node>(&state));
+    feeder.add(sink::<PersistentVolume>(&state));
+    feeder.add(sink::<VolumeAttachment>(&state));
+    feeder.add(sink::<ResourceSlice>(&state));
     state
 }
 
@@ -86,6 +91,38 @@ impl Known for Node {
 
     fn remove(&self, state: &mut AccessState) {
         state.relations.delete_node(self.name());
+    }
+}
+
+impl Known for PersistentVolume {
+    fn apply(&self, state: &mut AccessState) {
+        state.relations.apply_volume(self);
+    }
+
+    fn remove(&self, state: &mut AccessState) {
+        state.relations.delete_volume(self.name());
+    }
+}
+
+impl Known for VolumeAttachment {
+    fn apply(&self, state: &mut AccessState) {
+        let node = &self.spec.node_name;
+        state.relations.apply_attachment(self.name(), node);
+    }
+
+    fn remove(&self, state: &mut AccessState) {
+        state.relations.delete_attachment(self.name());
+    }
+}
+
+impl Known for ResourceSlice {
+    fn apply(&self, state: &mut AccessState) {
+        let node = self.spec.node_name.as_deref();
+        state.relations.apply_slice(self.name(), node);
+    }
+
+    fn remove(&self, state: &mut AccessState) {
+        state.relations.delete_slice(self.name());
     }
 }
 

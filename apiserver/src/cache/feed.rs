@@ -2,10 +2,11 @@ use std::{sync::Arc, time::Duration};
 
 use futures::{StreamExt as _, stream::BoxStream};
 use podplane_host::clock::{Instant, timeout_at};
+use podplane_proto::error::{ApiError, Reason};
 use podplane_store::{
     Commit, FIRST_REVISION, Item, KeyEvent, ListQuery, Prefix, Revision, StoreError,
 };
-use tokio::sync::watch;
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::Position;
 use crate::engine::Engine;
@@ -41,6 +42,50 @@ pub(crate) trait Sink: Send + Sync {
 pub(crate) struct Feeder {
     sinks: Vec<SinkState>,
     position: watch::Sender<Revision>,
+    changes: (
+        mpsc::UnboundedSender<SinkChange>,
+        mpsc::UnboundedReceiver<SinkChange>,
+    ),
+}
+
+/// A change of the fed caches while they are fed.
+enum SinkChange {
+    /// Another cache; the sender is used once it has caught up.
+    Add(Arc<dyn Sink>, oneshot::Sender<()>),
+    /// The end of a cache.
+    Remove(Arc<dyn Sink>),
+}
+
+/// Adds and removes caches while the feeder runs. Clones share it.
+#[derive(Clone, Debug)]
+pub(crate) struct Sinks(mpsc::UnboundedSender<SinkChange>);
+
+impl std::fmt::Debug for SinkChange {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SinkChange(..)")
+    }
+}
+
+impl Sinks {
+    /// Adds a cache, and waits until it has the present objects.
+    ///
+    /// # Errors
+    ///
+    /// `ServiceUnavailable` if the server stops before.
+    pub(crate) async fn add(&self, sink: Arc<dyn Sink>) -> Result<(), ApiError> {
+        let (filled, is_filled) = oneshot::channel();
+        // Fails only if the feeder has ended, as the other end then does.
+        _ = self.0.send(SinkChange::Add(sink, filled));
+        is_filled.await.map_err(|_ended| {
+            ApiError::new(Reason::ServiceUnavailable, "the server is shutting down")
+        })
+    }
+
+    /// Feeds a cache no more.
+    pub(crate) fn remove(&self, sink: Arc<dyn Sink>) {
+        // Without a feeder nothing is fed.
+        _ = self.0.send(SinkChange::Remove(sink));
+    }
 }
 
 struct SinkState {
@@ -76,7 +121,13 @@ impl Feeder {
         Self {
             sinks: Vec::new(),
             position: watch::Sender::new(FIRST_REVISION),
+            changes: mpsc::unbounded_channel(),
         }
+    }
+
+    /// Adds and removes caches while the feeder runs.
+    pub(crate) fn sinks(&self) -> Sinks {
+        Sinks(self.changes.0.clone())
     }
 
     pub(crate) fn add(&mut self, sink: Arc<dyn Sink>) {
@@ -105,6 +156,7 @@ impl Feeder {
         }
         self.position.send_replace(oldest);
         let mut feed = Feed {
+            engine: engine.clone(),
             commits: engine.watch(oldest).await?,
             feeder: self,
         };
@@ -116,8 +168,15 @@ impl Feeder {
     }
 }
 
+/// The event that a feeder waited for.
+enum Next {
+    Commit(Option<Result<Commit, StoreError>>),
+    Change(Option<SinkChange>),
+}
+
 /// A feeder that has caught up once.
 pub(crate) struct Feed {
+    engine: Engine,
     commits: BoxStream<'static, Result<Commit, StoreError>>,
     feeder: Feeder,
 }
@@ -133,15 +192,52 @@ impl Feed {
         loop {
             let now = Instant::now();
             let due = self.feeder.sinks.iter_mut().filter_map(|fed| fed.wake(now));
-            let commit = match due.min() {
-                // A wait that times out loses nothing.
-                Some(due) => timeout_at(due, self.commits.next()).await,
-                None => Ok(self.commits.next().await),
+            let due = due.min();
+            let commits = &mut self.commits;
+            // Whichever of the two is dropped loses nothing.
+            let next = async {
+                tokio::select! {
+                    commit = commits.next() => Next::Commit(commit),
+                    change = self.feeder.changes.1.recv() => Next::Change(change),
+                }
             };
-            if let Ok(commit) = commit {
-                self.apply(commit.ok_or(StoreError::Unavailable)??);
+            let next = match due {
+                Some(due) => timeout_at(due, next).await,
+                None => Ok(next.await),
+            };
+            match next {
+                Ok(Next::Commit(commit)) => {
+                    self.apply(commit.ok_or(StoreError::Unavailable)??);
+                }
+                Ok(Next::Change(Some(change))) => self.change(change).await?,
+                // The feeder itself has a sender.
+                Ok(Next::Change(None)) | Err(_) => {}
             }
         }
+    }
+
+    /// Changes the fed caches. A new one gets the objects as they are at the position of the
+    /// others; the commits after it follow.
+    async fn change(&mut self, change: SinkChange) -> Result<(), StoreError> {
+        match change {
+            SinkChange::Add(sink, filled) => {
+                let at = *self.feeder.position.borrow();
+                let query = ListQuery {
+                    prefix: sink.prefix().clone(),
+                    at: Some(at),
+                    ..ListQuery::default()
+                };
+                sink.load(&self.engine.list(query).await?.items, at);
+                self.feeder.add(sink);
+                // Whoever waited may have given up.
+                _ = filled.send(());
+            }
+            SinkChange::Remove(sink) => {
+                let sinks = &mut self.feeder.sinks;
+                sinks.retain(|fed| !Arc::ptr_eq(&fed.sink, &sink));
+            }
+        }
+        Ok(())
     }
 
     fn apply(&mut self, commit: Commit) {

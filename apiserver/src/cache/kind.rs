@@ -1,12 +1,11 @@
 use std::{
     collections::{BTreeMap, VecDeque},
-    marker::PhantomData,
     ops::Bound,
     sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
 use bytes::Bytes;
-use podplane_api::{ObjectKey, jiff::Timestamp, selector::FieldSet, strategy::Strategy};
+use podplane_api::{Object, ObjectKey, any::AnyKind, jiff::Timestamp, selector::FieldSet};
 use podplane_proto::{codec, error::ApiError};
 use podplane_store::{Item, Key, KeyEvent, Prefix, Revision};
 use serde_json::Value;
@@ -24,12 +23,12 @@ pub(crate) struct CachedObject {
     pub(crate) key: ObjectKey,
     pub(super) labels: SortedLabels,
     pub(super) fields: FieldSet,
-    /// The object as a message, for gRPC.
+    /// The object as a message, for gRPC; empty for kinds without messages.
     pub(crate) message: Bytes,
     /// The object as stored JSON; the bytes are shared with the store.
     stored: Bytes,
     revision: Revision,
-    /// [`Strategy::last_happened`]
+    /// [`Strategy::last_happened`](podplane_api::strategy::Strategy::last_happened)
     pub(super) last_happened: Option<Timestamp>,
 }
 
@@ -40,10 +39,10 @@ impl CachedObject {
     }
 
     /// Decodes the object.
-    pub(crate) fn decode<K: Strategy>(&self) -> Result<K, ApiError> {
+    pub(crate) fn decode<K: Object>(&self) -> Result<K, ApiError> {
         let object = K::from_slice(&self.stored);
         let mut object = object.map_err(|error| error::internal(&error))?;
-        storage::set_revision(&mut object, self.revision);
+        storage::set_revision(object.metadata_mut(), self.revision);
         Ok(object)
     }
 
@@ -88,14 +87,15 @@ pub(crate) struct ObjectChange {
 
 impl ObjectChange {
     /// The message of the previous state, at the revision of the change.
-    pub(super) fn deletion_message<K: Strategy>(
+    pub(super) fn deletion_message(
         &self,
+        kind: &dyn AnyKind,
         before: &CachedObject,
     ) -> Result<Bytes, ApiError> {
         if let Some(message) = self.gone.get() {
             return Ok(message.clone());
         }
-        let message = codec::encode_at::<K>(&before.stored, &self.revision.to_string())
+        let message = codec::encode_any_at(kind, &before.stored, &self.revision.to_string())
             .map_err(|error| error::unencodable(&error))?;
         Ok(self.gone.get_or_init(|| message).clone())
     }
@@ -134,12 +134,12 @@ impl KindState {
 
 /// All objects of a kind, and their recent changes.
 #[derive(Debug)]
-pub(crate) struct KindCache<K> {
+pub(crate) struct KindCache {
+    kind: Arc<dyn AnyKind>,
     prefix: Prefix,
     state: RwLock<KindState>,
     /// The cursor after the last change, to wake watches.
     end: watch::Sender<u64>,
-    kind: PhantomData<fn() -> K>,
 }
 
 /// A page of a list.
@@ -153,8 +153,8 @@ pub(crate) struct CachedPage {
     pub(crate) remaining: Option<usize>,
 }
 
-impl<K: Strategy> KindCache<K> {
-    pub(crate) fn new() -> Self {
+impl KindCache {
+    pub(crate) fn new(kind: Arc<dyn AnyKind>) -> Self {
         let state = KindState {
             objects: BTreeMap::new(),
             changes: VecDeque::new(),
@@ -163,11 +163,16 @@ impl<K: Strategy> KindCache<K> {
             last: podplane_store::FIRST_REVISION,
         };
         Self {
-            prefix: storage::prefix::<K>(),
+            prefix: storage::prefix_of(&*kind),
+            kind,
             state: RwLock::new(state),
             end: watch::Sender::new(0),
-            kind: PhantomData,
         }
+    }
+
+    /// The kind of the objects.
+    pub(crate) fn kind(&self) -> &Arc<dyn AnyKind> {
+        &self.kind
     }
 
     /// The object at a key.
@@ -183,7 +188,7 @@ impl<K: Strategy> KindCache<K> {
     /// The keys of all objects that match now.
     pub(crate) fn keys(&self, query: &Query) -> Vec<ObjectKey> {
         let state = self.read();
-        matching::<K>(&state, query)
+        self.matching(&state, query)
             .map(|entry| entry.key.clone())
             .collect()
     }
@@ -193,7 +198,7 @@ impl<K: Strategy> KindCache<K> {
         // Read before the lock is taken, so that everything up to it is visible under the lock.
         let position = position.current();
         let state = self.read();
-        let mut entries = matching::<K>(&state, query).peekable();
+        let mut entries = self.matching(&state, query).peekable();
         let mut items = Vec::new();
         let mut last = None;
         while items.len() < limit
@@ -213,11 +218,11 @@ impl<K: Strategy> KindCache<K> {
     }
 
     /// Opens a watch that begins with all present objects.
-    pub(crate) fn watch_all(self: &Arc<Self>, query: Query, position: Position) -> Watcher<K> {
+    pub(crate) fn watch_all(self: &Arc<Self>, query: Query, position: Position) -> Watcher {
         let current = position.current();
         let beginning = {
             let state = self.read();
-            let present = matching::<K>(&state, &query).map(Arc::clone).collect();
+            let present = self.matching(&state, &query).map(Arc::clone).collect();
             WatcherStart {
                 cursor: state.end(),
                 revision: state.last.max(current),
@@ -237,7 +242,7 @@ impl<K: Strategy> KindCache<K> {
         revision: Revision,
         query: Query,
         position: Position,
-    ) -> Result<Watcher<K>, ApiError> {
+    ) -> Result<Watcher, ApiError> {
         let cursor = {
             let state = self.read();
             if revision < state.oldest {
@@ -298,6 +303,21 @@ impl<K: Strategy> KindCache<K> {
         oldest.map(|(last, key)| (last, key.clone())).collect()
     }
 
+    /// The objects that match a query, in the order of their keys.
+    fn matching<'a>(
+        &self,
+        state: &'a KindState,
+        query: &'a Query,
+    ) -> impl Iterator<Item = &'a Arc<CachedObject>> + use<'a> {
+        let prefix = query.prefix(&*self.kind);
+        let from = (Bound::Included(prefix.as_bytes()), Bound::Unbounded);
+        let under = state.objects.range::<[u8], _>(from);
+        under
+            .take_while(move |(key, _)| prefix.contains(key))
+            .map(|(_, entry)| entry)
+            .filter(|entry| query.matches(entry))
+    }
+
     pub(super) fn ends(&self) -> watch::Receiver<u64> {
         self.end.subscribe()
     }
@@ -318,33 +338,23 @@ fn dated(entry: &Arc<CachedObject>) -> Option<(Timestamp, &ObjectKey)> {
     Some((entry.last_happened?, &entry.key))
 }
 
-/// The objects that match a query, in the order of their keys.
-fn matching<'a, K: Strategy>(
-    state: &'a KindState,
-    query: &'a Query,
-) -> impl Iterator<Item = &'a Arc<CachedObject>> {
-    let prefix = query.prefix::<K>();
-    let from = (Bound::Included(prefix.as_bytes()), Bound::Unbounded);
-    let under = state.objects.range::<[u8], _>(from);
-    under
-        .take_while(move |(key, _)| prefix.contains(key))
-        .map(|(_, entry)| entry)
-        .filter(|entry| query.matches(entry))
-}
-
 /// Decodes an item. One that cannot be read is logged and left out: the others must still be
 /// served.
-pub(crate) fn entry<K: Strategy>(item: &Item) -> Option<Arc<CachedObject>> {
+pub(crate) fn entry(kind: &dyn AnyKind, item: &Item) -> Option<Arc<CachedObject>> {
     let undecodable = |error: &(dyn std::error::Error + 'static)| tracing::error!(key = %item.key, error, "object in the store is not valid");
-    let mut object = K::from_slice(&item.value)
+    let mut object = kind
+        .read(&item.value)
         .inspect_err(|error| undecodable(error))
         .ok()?;
-    let message = codec::encode_at::<K>(&item.value, &item.modified.to_string())
-        .inspect_err(|error| undecodable(error))
-        .ok()?;
+    let message = match kind.service() {
+        Some(_) => codec::encode_any_at(kind, &item.value, &item.modified.to_string())
+            .inspect_err(|error| undecodable(error))
+            .ok()?,
+        None => Bytes::new(),
+    };
     Some(Arc::new(CachedObject {
         key: object.key(),
-        fields: FieldSet::of(&object),
+        fields: object.field_set(),
         last_happened: object.last_happened(),
         labels: object
             .metadata_mut()
@@ -358,7 +368,7 @@ pub(crate) fn entry<K: Strategy>(item: &Item) -> Option<Arc<CachedObject>> {
     }))
 }
 
-impl<K: Strategy> Sink for KindCache<K> {
+impl Sink for KindCache {
     fn prefix(&self) -> &Prefix {
         &self.prefix
     }
@@ -366,7 +376,7 @@ impl<K: Strategy> Sink for KindCache<K> {
     fn load(&self, items: &[Item], at: Revision) {
         let objects = items
             .iter()
-            .filter_map(|item| Some((item.key.clone(), entry::<K>(item)?)))
+            .filter_map(|item| Some((item.key.clone(), entry(&*self.kind, item)?)))
             .collect();
         or_abort(CACHE, || {
             let mut state = self.write();
@@ -380,7 +390,7 @@ impl<K: Strategy> Sink for KindCache<K> {
         let changed: Vec<_> = events
             .iter()
             .map(|event| match event {
-                KeyEvent::Put { item, .. } => (item.key.clone(), entry::<K>(item)),
+                KeyEvent::Put { item, .. } => (item.key.clone(), entry(&*self.kind, item)),
                 KeyEvent::Delete { previous } => (previous.key.clone(), None),
             })
             .collect();

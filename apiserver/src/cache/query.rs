@@ -1,7 +1,8 @@
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD as BASE64};
 use podplane_api::{
     ObjectKey,
-    selector::{FieldSelectable, FieldSelector, LabelSelector},
+    any::AnyKind,
+    selector::{FieldSelector, LabelSelector},
 };
 use podplane_proto::error::ApiError;
 use podplane_store::{Prefix, Revision};
@@ -20,7 +21,9 @@ pub(crate) struct Query {
 }
 
 impl Query {
-    pub(crate) fn parse<K: FieldSelectable>(
+    /// Parses a query for objects of a kind.
+    pub(crate) fn parse(
+        kind: &dyn AnyKind,
         namespace: String,
         labels: &str,
         fields: &str,
@@ -30,7 +33,7 @@ impl Query {
             labels: labels
                 .parse()
                 .map_err(|error| error::unselectable(&error))?,
-            fields: FieldSelector::parse::<K>(fields)
+            fields: FieldSelector::parse_over(&kind.selectable_fields(), fields)
                 .map_err(|error| error::unselectable(&error))?,
         })
     }
@@ -44,10 +47,10 @@ impl Query {
     }
 
     /// The key prefix of the selected namespace.
-    pub(crate) fn prefix<K: FieldSelectable>(&self) -> Prefix {
+    pub(crate) fn prefix(&self, kind: &dyn AnyKind) -> Prefix {
         match self.namespace.as_str() {
-            "" => storage::prefix::<K>(),
-            namespace => storage::namespace_prefix::<K>(namespace),
+            "" => storage::prefix_of(kind),
+            namespace => storage::namespace_prefix_of(kind, namespace),
         }
     }
 

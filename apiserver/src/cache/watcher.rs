@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use podplane_api::strategy::Strategy;
+use podplane_api::any::AnyKind;
 use podplane_proto::{
     error::{ApiError, Reason},
     wire::WatchEventType,
@@ -22,8 +22,8 @@ const BATCH: usize = 64;
 
 /// One client's watch of a kind.
 #[derive(Debug)]
-pub(crate) struct Watcher<K> {
-    cache: Arc<KindCache<K>>,
+pub(crate) struct Watcher {
+    cache: Arc<KindCache>,
     query: Query,
     position: Position,
     /// The cursor of the next change.
@@ -43,9 +43,9 @@ pub(super) struct WatcherStart {
     pub(super) present: Vec<Arc<CachedObject>>,
 }
 
-impl<K: Strategy> Watcher<K> {
+impl Watcher {
     pub(super) fn new(
-        cache: Arc<KindCache<K>>,
+        cache: Arc<KindCache>,
         query: Query,
         position: Position,
         beginning: WatcherStart,
@@ -173,10 +173,10 @@ impl WatchedChange {
     }
 
     /// The object's message.
-    pub(crate) fn message<K: Strategy>(&self) -> Result<Bytes, ApiError> {
+    pub(crate) fn message(&self, kind: &dyn AnyKind) -> Result<Bytes, ApiError> {
         match self {
             Self::Added(entry) | Self::Modified(entry) => Ok(entry.message.clone()),
-            Self::Deleted(change, before) => change.deletion_message::<K>(before),
+            Self::Deleted(change, before) => change.deletion_message(kind, before),
         }
     }
 

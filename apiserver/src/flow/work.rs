@@ -3,15 +3,12 @@
 use std::{collections::HashMap, fmt, sync::Arc};
 
 use http::request::Parts;
-use podplane_api::strategy::Strategy;
+use podplane_api::any::AnyKind;
 use podplane_proto::wire::Verb;
 
 use crate::{
     authorization::{RequestInfo, ResourceRequest},
-    rest::{
-        request::RequestOptions,
-        resource::{Resource, names_of},
-    },
+    rest::{request::RequestOptions, resource::Resource},
 };
 
 /// The objects of a list for each of its seats, and the most seats of a list, as in Kubernetes.
@@ -82,15 +79,15 @@ impl FlowRequest {
 #[derive(Default)]
 pub(crate) struct FlowKinds {
     /// By API group and resource.
-    resources: HashMap<(&'static str, &'static str), Arc<dyn Resource>>,
+    resources: HashMap<(String, String), Arc<dyn Resource>>,
     /// By the names of their gRPC services.
     services: HashMap<&'static str, KindMethods>,
 }
 
 /// The gRPC methods of a kind.
 struct KindMethods {
-    group: &'static str,
-    resource: &'static str,
+    group: String,
+    resource: String,
     verbs: HashMap<String, Verb>,
 }
 
@@ -102,17 +99,23 @@ impl fmt::Debug for FlowKinds {
 
 impl FlowKinds {
     /// Adds a kind.
-    pub(crate) fn add<K: Strategy>(&mut self, objects: Arc<dyn Resource>) {
-        let names = names_of::<K>();
-        let (group, resource) = (names.group, names.plural);
-        self.resources.insert((group, resource), objects);
+    pub(crate) fn add(&mut self, kind: &dyn AnyKind, objects: Arc<dyn Resource>) {
+        let names = kind.names();
+        let [group, resource] = [&names.group, &names.plural].map(|name| name.clone().into_owned());
+        let key = (group.clone(), resource.clone());
+        self.resources.insert(key, objects);
+        let Some(service) = kind.service() else {
+            return;
+        };
+        let plural = names.camel_plural();
         let verbs = Verb::ALL.into_iter();
+        let verbs = verbs.map(|verb| (verb.method_of(&names.kind, &plural), verb));
         let methods = KindMethods {
             group,
             resource,
-            verbs: verbs.map(|verb| (verb.method::<K>(), verb)).collect(),
+            verbs: verbs.collect(),
         };
-        self.services.insert(K::SERVICE, methods);
+        self.services.insert(service, methods);
     }
 
     /// Reads a request.
@@ -142,7 +145,7 @@ impl FlowKinds {
             Some(Verb::UpdateStatus | Verb::PatchStatus) => "status",
             _ => "",
         };
-        let request = FlowRequest::of_resource(kind.group, kind.resource, subresource);
+        let request = FlowRequest::of_resource(&kind.group, &kind.resource, subresource);
         match verb {
             Some(Verb::Watch) => FlowRequest {
                 extent: Extent::Watch,
@@ -150,7 +153,7 @@ impl FlowKinds {
             },
             // The limit is in the message.
             Some(Verb::List) => FlowRequest {
-                seats: self.list_seats(kind.group, kind.resource, None),
+                seats: self.list_seats(&kind.group, &kind.resource, None),
                 ..request
             },
             _ => request,
@@ -195,7 +198,7 @@ impl FlowKinds {
         let of_kind = self
             .resources
             .iter()
-            .find(|(names, _)| **names == (group, resource));
+            .find(|((of, plural), _)| (&**of, &**plural) == (group, resource));
         let stored = of_kind.and_then(|(_, objects)| objects.count());
         let stored = stored.map_or(0, |count| u64::try_from(count).unwrap_or(u64::MAX));
         let objects = limit.map_or(stored, |limit| limit.min(stored));

@@ -1,8 +1,5 @@
 use podplane_api::{
-    Object as _, Scope,
-    core::Namespace,
-    names,
-    strategy::{Requester, Strategy},
+    Object as _, ObjectKey, Scope, any::DynObject, core::Namespace, names, strategy::Requester,
 };
 use podplane_host::{clock::Instant, random};
 use podplane_proto::error::ApiError;
@@ -10,10 +7,10 @@ use podplane_service_runtime::identity::Identity;
 use podplane_store::{Guard, StoreError, Txn};
 
 use super::{
-    ObjectPart, Operation, Registry, WriteEffect, WriteParams, journey, managed, now, unchanged,
+    KindRegistry, ObjectPart, Operation, WriteEffect, WriteParams, journey, managed, now, unchanged,
 };
 use crate::{
-    admission::{CommitAdditions, ProposedChange, fences},
+    admission::{CommitAdditions, ProposedChange, RequestedWrite, fences},
     error, storage,
 };
 
@@ -24,9 +21,13 @@ const GENERATED_NAMES: usize = 8;
 /// guard means that the name is taken; any other is worth another attempt.
 const KEY_IS_FREE: usize = 0;
 
-impl<K: Strategy> Registry<K> {
+impl KindRegistry {
     /// Stores a new object and returns it as stored.
-    pub(crate) async fn create(&self, object: K, write: &WriteParams) -> Result<K, ApiError> {
+    pub(crate) async fn create(
+        &self,
+        object: Box<DynObject>,
+        write: &WriteParams,
+    ) -> Result<Box<DynObject>, ApiError> {
         let meta = object.metadata();
         if meta
             .resource_version
@@ -57,8 +58,8 @@ impl<K: Strategy> Registry<K> {
     /// Stores a new object that has its name.
     ///
     /// The object is completed and validated once. What its commit depends on, besides a free key,
-    /// is read before each attempt: the fence of the writer, the namespace, and the additions of
-    /// the admission. An attempt ends in one of these states:
+    /// is read before each attempt: the fence of the writer, the namespace, what it is allocated,
+    /// and the additions of the admission. An attempt ends in one of these states:
     ///
     /// - committed: the object is returned with the revision of the commit;
     /// - the key is taken ([`KEY_IS_FREE`]): refused with `AlreadyExists`;
@@ -68,35 +69,60 @@ impl<K: Strategy> Registry<K> {
     /// - another error of the store: returned.
     ///
     /// A dry run ends before the first attempt.
-    async fn create_named(&self, mut object: K, write: &WriteParams) -> Result<K, ApiError> {
+    async fn create_named(
+        &self,
+        mut object: Box<DynObject>,
+        write: &WriteParams,
+    ) -> Result<Box<DynObject>, ApiError> {
         let begun = Instant::now();
         // Checked before defaults are set, since a missing namespace is the more common mistake and
         // the clearer answer.
-        let mut namespace = self.namespace_guard(&object).await?;
+        let mut namespace = self.namespace_guard(&*object).await?;
         let meta = object.metadata_mut();
-        meta.uid = Some(random::uuid().to_string());
-        meta.creation_timestamp = Some(now());
+        meta.uid = None;
+        meta.creation_timestamp = None;
         meta.deletion_timestamp = None;
         meta.deletion_grace_period_seconds = None;
-        meta.generation = K::first_generation();
+        meta.generation = self.kind.rules().first_generation;
         meta.self_link = None;
         object.set_defaults();
         // Defaults belong to the writer; fields that the server adds from here on belong to no
         // manager.
         if let Some(manager) = &write.manager {
-            managed::record(None, &mut object, ObjectPart::Main, manager)?;
+            managed::record(&*self.kind, None, &mut *object, ObjectPart::Main, manager)?;
         }
-        for mutation in &self.mutations {
-            mutation.complete(&mut object).await?;
+        let name = object.key();
+        let requested = RequestedWrite {
+            kind: &*self.kind,
+            key: &name,
+            operation: Operation::Create,
+            by: &write.by,
+            effect: write.effect,
+            old: None,
+            new: None,
+        };
+        object = self.mutated(object, requested, &self.mutations).await?;
+        // A webhook may choose another name, and nothing else of these.
+        if object.namespace() != name.namespace {
+            return Err(error::bad_request(
+                "the namespace of the provided object does not match the namespace sent on the request",
+            ));
         }
-        object.prepare_for_create();
+        let name = object.key();
+        let meta = object.metadata_mut();
+        meta.uid = Some(random::uuid().to_string());
+        meta.creation_timestamp = Some(now());
+        meta.deletion_timestamp = None;
+        meta.deletion_grace_period_seconds = None;
+        meta.generation = self.kind.rules().first_generation;
+        meta.resource_version = None;
         let Identity {
             user,
             uid,
             groups,
             extra,
         } = &*write.by;
-        object.set_requester(Requester {
+        object.prepare_for_create(Requester {
             user,
             uid,
             groups,
@@ -104,23 +130,24 @@ impl<K: Strategy> Registry<K> {
         });
         let errors = object.validate();
         if !errors.is_empty() {
-            return Err(error::invalid::<K>(object.name(), &errors));
+            return Err(error::invalid_in(self.names(), object.name(), &errors));
         }
-        let key = storage::key::<K>(&object.key())?;
-        let value = storage::encode(&mut object)?;
+        let unallocated = self.allocation.is_some().then(|| object.clone());
+        let requested = RequestedWrite {
+            key: &name,
+            ..requested
+        };
+        self.allocated(&mut *object, requested).await?;
+        let key = storage::key_of(&*self.kind, &object.key())?;
+        let mut value = self.encode(&mut *object).await?;
         let fence = write.fence.as_ref();
         let mut leads = fences::guard(&self.engine, fence).await?;
-        let change = |new| ProposedChange {
-            old: None,
-            new,
-            operation: Operation::Create,
-            by: &write.by,
-            fence,
-        };
-        let mut additions = self.additions(change(Some(&object)), write.effect).await?;
+        let mut additions = self
+            .additions(creation(&*object, write), write.effect)
+            .await?;
         if write.effect == WriteEffect::Dry {
             return match self.engine.get(&key).await.map_err(error::store)? {
-                Some(_) => Err(error::already_exists::<K>(object.name())),
+                Some(_) => Err(error::already_exists_in(self.names(), object.name())),
                 None => Ok(object),
             };
         }
@@ -140,31 +167,56 @@ impl<K: Strategy> Registry<K> {
             let txn = txn.put(key.clone(), value.clone());
             match self.engine.commit(txn).await {
                 Ok(committed) => {
-                    storage::set_revision(&mut object, committed.revision);
-                    journey::record(begun, None, journey::state(&object).as_ref());
+                    storage::set_revision(object.metadata_mut(), committed.revision);
+                    self.settled(committed.revision).await;
+                    journey::record(begun, None, journey::state(&*object).as_ref());
                     return Ok(object);
                 }
                 Err(StoreError::Conflict {
                     guard: KEY_IS_FREE, ..
                 }) => {
-                    return Err(error::already_exists::<K>(object.name()));
+                    return Err(error::already_exists_in(self.names(), object.name()));
                 }
                 // Another process leads; the namespace changed and may be deleted or ending; or the
                 // admission may now refuse the object.
                 Err(StoreError::Conflict { .. }) => {
                     leads = fences::guard(&self.engine, fence).await?;
-                    namespace = self.namespace_guard(&object).await?;
-                    self.check_guards(change(Some(&object))).await?;
-                    additions = self.additions(change(Some(&object)), write.effect).await?;
+                    namespace = self.namespace_guard(&*object).await?;
+                    self.check_guards(creation(&*object, write)).await?;
+                    if let Some(unallocated) = &unallocated {
+                        object.clone_from(unallocated);
+                        self.allocated(&mut *object, requested).await?;
+                        value = self.encode(&mut *object).await?;
+                    }
+                    additions = self
+                        .additions(creation(&*object, write), write.effect)
+                        .await?;
                 }
                 Err(error) => return Err(error::store(error)),
             }
         }
     }
 
+    /// Allocates what a new object lacks, and asks the rules that are objects about it as it will be
+    /// stored.
+    async fn allocated(
+        &self,
+        object: &mut DynObject,
+        write: RequestedWrite<'_>,
+    ) -> Result<(), ApiError> {
+        self.allocate(None, object).await?;
+        match self.configured(write.operation, write.by) {
+            Some(rules) => {
+                let new = Some(&*object);
+                rules.validate(RequestedWrite { new, ..write }).await
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Checks that the object's namespace exists; the guard ensures it until the commit.
-    async fn namespace_guard(&self, object: &K) -> Result<Option<Guard>, ApiError> {
-        let name = match (K::SCOPE, object.namespace()) {
+    async fn namespace_guard(&self, object: &DynObject) -> Result<Option<Guard>, ApiError> {
+        let name = match (self.names().scope, object.namespace()) {
             (Scope::Cluster, _) => return Ok(None),
             (Scope::Namespaced, "") => {
                 return Err(error::bad_request(
@@ -173,15 +225,26 @@ impl<K: Strategy> Registry<K> {
             }
             (Scope::Namespaced, name) => name,
         };
-        let key = storage::key::<Namespace>(&podplane_api::ObjectKey::new("", name))?;
+        let key = storage::key::<Namespace>(&ObjectKey::new("", name))?;
         let found = storage::get::<Namespace>(&self.engine, &key).await?;
         let (namespace, revision) = found.ok_or_else(|| error::not_found::<Namespace>(name))?;
         if namespace.is_deleting() {
             let why = format!(
                 "unable to create new content in namespace {name} because it is being terminated"
             );
-            return Err(error::forbidden::<K>(object.name(), &why));
+            return Err(error::forbidden_in(self.names(), object.name(), &why));
         }
         Ok(Some(unchanged(&key, revision)))
+    }
+}
+
+/// The creation of an object, as its admission sees it.
+fn creation<'a>(new: &'a DynObject, write: &'a WriteParams) -> ProposedChange<'a, DynObject> {
+    ProposedChange {
+        old: None,
+        new: Some(new),
+        operation: Operation::Create,
+        by: &write.by,
+        fence: write.fence.as_ref(),
     }
 }

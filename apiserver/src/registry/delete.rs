@@ -2,10 +2,12 @@ use std::sync::Arc;
 
 use podplane_api::{
     Object as _, ObjectKey,
+    any::{DynObject, KindNames},
+    apiextensions::CustomResourceDefinition,
     core::Namespace,
     jiff::{SignedDuration, Timestamp},
     meta::Time,
-    strategy::Strategy,
+    strategy::Strategy as _,
 };
 use podplane_host::clock;
 use podplane_proto::{
@@ -16,7 +18,10 @@ use podplane_proto::{
 use podplane_service_runtime::identity::Identity;
 use podplane_store::{Guard, Revision};
 
-use super::{ChangeDecision, ChangeTerms, Operation, Registry, WriteEffect, now, truncated};
+use super::{
+    ChangeDecision, ChangeTerms, KindRegistry, ObjectPart, Operation, Registry, WriteEffect, now,
+    truncated,
+};
 use crate::{authentication::server_identity, error};
 
 /// The options of a deletion.
@@ -56,15 +61,15 @@ impl DeleteOptions {
     }
 }
 
-impl<K: Strategy> Registry<K> {
+impl KindRegistry {
     /// Removes an object, or begins to, and returns its last or its new state.
     pub(crate) async fn delete(
         &self,
         key: &ObjectKey,
         options: &DeleteOptions,
-    ) -> Result<K, ApiError> {
-        let plan = |object| plan(object, options);
-        self.change(key, Operation::Delete, options.terms(), plan)
+    ) -> Result<Box<DynObject>, ApiError> {
+        let plan = |object: &DynObject| plan(self.names(), object.boxed(), options);
+        self.change(key, Operation::Delete, options.terms(), &plan)
             .await
     }
 
@@ -83,22 +88,49 @@ impl<K: Strategy> Registry<K> {
         &self,
         key: &ObjectKey,
         since: Timestamp,
-    ) -> Result<K, ApiError> {
-        let remove = |object: K| {
+    ) -> Result<Box<DynObject>, ApiError> {
+        let remove = |object: &DynObject| {
             let is_old = object.last_happened().is_some_and(|last| last <= since);
             Ok(if is_old {
-                ChangeDecision::Remove(object)
+                ChangeDecision::Remove(object.boxed())
             } else {
-                ChangeDecision::Keep(object)
+                ChangeDecision::Keep(object.boxed())
             })
         };
-        self.change(key, Operation::Delete, ChangeTerms::by_server(), remove)
+        self.change(key, Operation::Delete, ChangeTerms::by_server(), &remove)
             .await
     }
 
     /// Drops cached changes up to a revision.
     pub(crate) fn forget(&self, oldest: Revision) {
         self.cache.trim(oldest);
+    }
+}
+
+impl Registry<CustomResourceDefinition> {
+    /// Changes a definition that is being deleted, under guards that nothing is left of its
+    /// objects. It is removed unless it has finalizers.
+    pub(crate) async fn release_definition(
+        &self,
+        key: &ObjectKey,
+        nothing_left: Vec<Guard>,
+        release: impl Fn(&mut CustomResourceDefinition) + Send + Sync,
+    ) -> Result<CustomResourceDefinition, ApiError> {
+        let release = |definition: &CustomResourceDefinition| {
+            let mut definition = definition.clone();
+            if !definition.is_deleting() {
+                return Ok(ChangeDecision::Keep(definition));
+            }
+            release(&mut definition);
+            Ok(match definition.has_finalizers() {
+                true => ChangeDecision::Put(definition),
+                false => ChangeDecision::Remove(definition),
+            })
+        };
+        let terms = ChangeTerms::by_server();
+        let operation = Operation::Update(ObjectPart::Status);
+        self.change_typed(key, nothing_left, operation, terms, release)
+            .await
     }
 }
 
@@ -110,7 +142,8 @@ impl Registry<Namespace> {
         key: &ObjectKey,
         nothing_left: Vec<Guard>,
     ) -> Result<Namespace, ApiError> {
-        let release = |mut namespace: Namespace| {
+        let release = |namespace: &Namespace| {
+            let mut namespace = namespace.clone();
             if !namespace.is_deleting() {
                 return Ok(ChangeDecision::Keep(namespace));
             }
@@ -122,31 +155,32 @@ impl Registry<Namespace> {
             })
         };
         let terms = ChangeTerms::by_server();
-        self.change_guarded(key, nothing_left, Operation::Delete, terms, &release)
+        self.change_typed(key, nothing_left, Operation::Delete, terms, release)
             .await
     }
 }
 
 /// Decides a deletion, as Kubernetes' `rest.BeforeDelete` and the generic registry's `Delete`.
-pub(super) fn plan<K: Strategy>(
-    mut object: K,
+pub(super) fn plan(
+    names: &KindNames,
+    mut object: Box<DynObject>,
     options: &DeleteOptions,
-) -> Result<ChangeDecision<K>, ApiError> {
-    expect(&object, &options.preconditions)?;
+) -> Result<ChangeDecision, ApiError> {
+    expect(names, &*object, &options.preconditions)?;
     if let Some(why) = object.delete_refusal() {
-        return Err(error::forbidden::<K>(object.name(), why));
+        return Err(error::forbidden_in(names, object.name(), why));
     }
     if object.is_deleting() {
         return Ok(shorten(object, options));
     }
-    propagate(&mut object, options.propagation);
+    propagate(&mut *object, options.propagation);
     match object.grace_period(options.grace_period_seconds) {
         Some(seconds) if seconds > 0 => {
-            mark(&mut object, seconds);
+            mark(&mut *object, seconds);
             Ok(ChangeDecision::Put(object))
         }
         _ if object.has_finalizers() => {
-            mark(&mut object, 0);
+            mark(&mut *object, 0);
             Ok(ChangeDecision::Put(object))
         }
         _ => Ok(ChangeDecision::Remove(object)),
@@ -155,7 +189,7 @@ pub(super) fn plan<K: Strategy>(
 
 /// Sets the finalizers that make the garbage collector handle the dependents before the object is
 /// removed.
-fn propagate<K: Strategy>(object: &mut K, propagation: Option<Propagation>) {
+fn propagate(object: &mut DynObject, propagation: Option<Propagation>) {
     const FOREGROUND: &str = "foregroundDeletion";
     const ORPHAN: &str = "orphan";
     let wanted = match propagation {
@@ -173,9 +207,9 @@ fn propagate<K: Strategy>(object: &mut K, propagation: Option<Propagation>) {
 
 /// Decides a second deletion: a pending grace period can only become shorter; an object that only
 /// its finalizers keep can change its propagation.
-fn shorten<K: Strategy>(mut object: K, options: &DeleteOptions) -> ChangeDecision<K> {
+fn shorten(mut object: Box<DynObject>, options: &DeleteOptions) -> ChangeDecision {
     if object.metadata().deletion_grace_period_seconds == Some(0) {
-        propagate(&mut object, options.propagation);
+        propagate(&mut *object, options.propagation);
         return if object.has_finalizers() {
             ChangeDecision::Put(object)
         } else {
@@ -207,7 +241,7 @@ fn shorten<K: Strategy>(mut object: K, options: &DeleteOptions) -> ChangeDecisio
     }
 }
 
-fn mark<K: Strategy>(object: &mut K, grace_seconds: i64) {
+fn mark(object: &mut DynObject, grace_seconds: i64) {
     let meta = object.metadata_mut();
     meta.deletion_timestamp = Some(Time(after(now().0, grace_seconds)));
     meta.deletion_grace_period_seconds = Some(grace_seconds);
@@ -224,15 +258,16 @@ fn after(time: Timestamp, seconds: i64) -> Timestamp {
     )
 }
 
-pub(super) fn expect<K: Strategy>(
-    stored: &K,
+pub(super) fn expect(
+    names: &KindNames,
+    stored: &DynObject,
     preconditions: &Preconditions,
 ) -> Result<(), ApiError> {
     let Preconditions {
         uid,
         resource_version,
     } = preconditions;
-    let refuse = |why: &str| error::conflict(&error::resource::<K>(), stored.name(), why);
+    let refuse = |why: &str| error::conflict(&error::resource_in(names), stored.name(), why);
     if let Some(uid) = uid.as_deref().filter(|uid| *uid != stored.uid()) {
         let why = format!(
             "the UID in the precondition ({uid}) does not match the UID in record ({}). The object might have been deleted and then recreated",

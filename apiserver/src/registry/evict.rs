@@ -3,6 +3,7 @@
 
 use podplane_api::{
     Object as _, ObjectKey,
+    any::DynObject,
     core::Pod,
     kinds::{
         pod::{self, is_ready},
@@ -16,11 +17,12 @@ use podplane_api::{
 use podplane_proto::error::{ApiError, Reason};
 
 use super::{
-    ChangeDecision, DeleteOptions, ObjectPart, Operation, Registry,
+    ChangeDecision, ChangeTerms, DeleteOptions, ObjectPart, Operation, Registry,
     delete::{expect, plan},
     now,
+    typed::typed,
 };
-use crate::{error, storage};
+use crate::{authentication::server_identity, error, storage};
 
 /// The most evictions that the controller has not confirmed yet, as in Kubernetes.
 const MAX_DISRUPTED_PODS: usize = 2000;
@@ -51,12 +53,14 @@ impl Registry<Pod> {
         key: &ObjectKey,
         options: &DeleteOptions,
     ) -> Result<Pod, ApiError> {
-        super::scoped::<Pod>(key)?;
+        self.scoped(key)?;
         loop {
             let found = storage::get::<Pod>(&self.engine, &storage::key::<Pod>(key)?).await?;
             let (pod, _) = found.ok_or_else(|| error::not_found::<Pod>(&key.name))?;
-            // Before a disruption is taken for a pod that is not the one meant.
-            expect(&pod, &options.preconditions)?;
+            // Before a disruption is taken for a pod that is not the one meant, or may not be evicted.
+            expect(self.names(), &pod, &options.preconditions)?;
+            let any = self.any();
+            any.asked_to_evict(key, &pod, options.terms()).await?;
             let Some(grounds) = budgets.grounds(&pod, options).await? else {
                 continue;
             };
@@ -79,16 +83,21 @@ impl Registry<Pod> {
         key: &ObjectKey,
         options: &DeleteOptions,
     ) -> Result<Pod, ApiError> {
-        let delete = |mut pod: Pod| {
-            pod::set_disruption_target(&mut pod, pod::DisruptionSource::EVICTION, now().0);
-            Ok(match plan(pod, options)? {
+        let delete = |pod: &DynObject| {
+            let mut pod = pod.boxed();
+            if let Some(pod) = pod.typed_mut() {
+                pod::set_disruption_target(pod, pod::DisruptionSource::EVICTION, now().0);
+            }
+            Ok(match plan(self.names(), pod, options)? {
                 // Already being deleted; the condition is new.
                 ChangeDecision::Keep(pod) => ChangeDecision::Put(pod),
                 decision => decision,
             })
         };
-        self.change(key, Operation::Evict, options.terms(), delete)
-            .await
+        let deleted = self
+            .any()
+            .change(key, Operation::Evict, options.terms(), &delete);
+        typed(deleted.await?)
     }
 }
 
@@ -127,7 +136,12 @@ impl Registry<PodDisruptionBudget> {
         let take = |budget: &mut PodDisruptionBudget| take_disruption(budget, pod.name());
         let operation = Operation::Update(ObjectPart::Status);
         let key = budget.key();
-        let taken = self.modify(&key, operation, options.terms(), take);
+        // A consequence of the eviction, and no request of its own.
+        let terms = ChangeTerms {
+            by: server_identity(),
+            ..options.terms()
+        };
+        let taken = self.modify(&key, operation, terms, take);
         match taken.await {
             Ok(_) => Ok(Some(EvictionGrounds::Certain)),
             Err(error) if error.is_not_found() => Ok(None),
@@ -142,7 +156,7 @@ fn allows_unready(budget: &PodDisruptionBudget) -> bool {
     let policy = spec.and_then(|spec| spec.unhealthy_pod_eviction_policy.as_deref());
     let status = budget.status.clone().unwrap_or_default();
     policy == Some(ALWAYS_ALLOW)
-        || (status.desired_healthy > 0 && status.current_healthy >= status.desired_healthy)
+        || (status.desired_healthy > Some(0) && status.current_healthy >= status.desired_healthy)
 }
 
 /// Takes one of the allowed disruptions, for the pod of that name.
@@ -159,7 +173,8 @@ fn take_disruption(budget: &mut PodDisruptionBudget, pod: &str) -> Result<(), Ap
         ));
     }
     let forbidden = |why| Err(error::forbidden::<PodDisruptionBudget>(&name, why));
-    if status.disruptions_allowed < 0 {
+    let allowed = status.disruptions_allowed.unwrap_or_default();
+    if allowed < 0 {
         return forbidden("pdb disruptions allowed is negative");
     }
     let unconfirmed = status.disrupted_pods.as_ref().map_or(0, |pods| pods.len());
@@ -168,21 +183,23 @@ fn take_disruption(budget: &mut PodDisruptionBudget, pod: &str) -> Result<(), Ap
             "DisruptedPods map too big - too many evictions not confirmed by PDB controller",
         );
     }
-    if status.disruptions_allowed == 0 {
+    if allowed == 0 {
         let state = match sync_failure(status) {
             Some(why) => {
                 format!("does not allow evicting pods currently because it failed sync: {why}")
             }
             None => format!(
                 "needs {} healthy pods and has {} currently",
-                status.desired_healthy, status.current_healthy
+                status.desired_healthy.unwrap_or_default(),
+                status.current_healthy.unwrap_or_default()
             ),
         };
         return Err(error::protected(&name, &state, None));
     }
     let now = now();
-    status.disruptions_allowed -= 1;
-    if status.disruptions_allowed == 0 {
+    let allowed = allowed - 1;
+    status.disruptions_allowed = Some(allowed);
+    if allowed == 0 {
         set_disruption_allowed(status, &DisruptionState::Counted, now.0);
     }
     let disrupted = status.disrupted_pods.get_or_insert_default();

@@ -2,12 +2,12 @@
 
 use std::borrow::Cow;
 
-use podplane_api::strategy::{JourneyState, Strategy};
+use podplane_api::{any::DynObject, strategy::JourneyState};
 use podplane_host::clock::Instant;
 use podplane_service_runtime::trace::{Journey, Span, attribute};
 
 /// The state of the object's journey for [`record`]; `None` if it has none, or is not sampled.
-pub(super) fn state<K: Strategy>(object: &K) -> Option<JourneyState> {
+pub(super) fn state(object: &DynObject) -> Option<JourneyState> {
     match Journey::is_sampled(object.uid()) {
         true => object.journey_state(),
         false => None,

@@ -2,13 +2,12 @@ use std::{num::NonZeroUsize, sync::Arc};
 
 use podplane_api::{
     ObjectKey,
-    strategy::Strategy,
     validation::{ErrorList, FieldPath},
 };
 use podplane_proto::{error::ApiError, wire::ListMeta};
 use podplane_store::{Key, ListQuery, Revision, StoreError};
 
-use super::Registry;
+use super::KindRegistry;
 use crate::{
     cache::{self, CachedObject, CachedPage, Continue, Query},
     error, storage,
@@ -94,7 +93,7 @@ pub(crate) struct ListPage {
     pub(crate) items: Vec<Arc<CachedObject>>,
 }
 
-impl<K: Strategy> Registry<K> {
+impl KindRegistry {
     /// Lists the objects that match; with a token, the next page of an earlier list, at its
     /// revision.
     pub(crate) async fn list(
@@ -144,7 +143,7 @@ impl<K: Strategy> Registry<K> {
             error::bad_request("invalid continue token: continue key is not valid: incorrect encoded start resourceVersion (version meta.k8s.io/v1)")
         })?;
         let key = ObjectKey::new(from.namespace.as_str(), from.name.as_str());
-        let after = storage::key::<K>(&key)?;
+        let after = storage::key_of(&*self.kind, &key)?;
         match self.stored(query, limit, revision, Some(after)).await {
             Err(error) if error.is_compacted() => Err(ApiError {
                 continue_token: Some(from.inconsistent().encode()?),
@@ -212,7 +211,7 @@ impl<K: Strategy> Registry<K> {
         };
         loop {
             let query_store = ListQuery {
-                prefix: query.prefix::<K>(),
+                prefix: query.prefix(&*self.kind),
                 at: Some(revision),
                 after,
                 limit: Some(limit),
@@ -221,7 +220,8 @@ impl<K: Strategy> Registry<K> {
             let mut items = snapshot.items.iter();
             while let Some(item) = items.next() {
                 // An item that cannot be read is left out, as in the cache.
-                let Some(entry) = cache::entry::<K>(item).filter(|entry| query.matches(entry))
+                let Some(entry) =
+                    cache::entry(&*self.kind, item).filter(|entry| query.matches(entry))
                 else {
                     continue;
                 };

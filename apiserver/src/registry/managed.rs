@@ -1,12 +1,11 @@
 //! The record of field owners: `metadata.managedFields`.
 
 use podplane_api::{
+    any::{AnyKind, DynObject},
     patch::{
         FieldSet,
         apply::{self, Writer},
     },
-    schema::Type,
-    strategy::Strategy,
 };
 use podplane_proto::error::ApiError;
 use serde::Deserialize as _;
@@ -16,15 +15,16 @@ use super::ObjectPart;
 use crate::error;
 
 /// Calls `with` with the writer of a part of the objects of a kind.
-pub(super) fn with_writer<K: Strategy, T>(
+pub(super) fn with_writer<T>(
+    kind: &dyn AnyKind,
     manager: &str,
     part: ObjectPart,
     with: impl FnOnce(&Writer<'_>) -> T,
 ) -> T {
-    let ignored = FieldSet::of_fields(part.untouched::<K>());
+    let ignored = FieldSet::of_fields(part.untouched(kind.rules()));
     with(&Writer {
         manager,
-        api_version: K::API_VERSION,
+        api_version: &kind.names().api_version(),
         subresource: part.subresource(),
         now: super::now().0,
         ignored: &ignored,
@@ -33,19 +33,20 @@ pub(super) fn with_writer<K: Strategy, T>(
 
 /// Records in `new` that the manager wrote the fields that differ from `live`. Kinds without a
 /// published schema have no such record.
-pub(super) fn record<K: Strategy>(
-    live: Option<&K>,
-    new: &mut K,
+pub(super) fn record(
+    kind: &dyn AnyKind,
+    live: Option<&DynObject>,
+    new: &mut DynObject,
     part: ObjectPart,
     manager: &str,
 ) -> Result<(), ApiError> {
-    let Some(ty) = Type::of::<K>() else {
+    let Some(ty) = kind.patch_type() else {
         return Ok(());
     };
-    let json = |object: &K| object.to_json().map_err(|error| error::internal(&error));
+    let json = |object: &DynObject| object.to_json().map_err(|error| error::internal(&error));
     let live = live.map(json).transpose()?;
     let document = json(new)?;
-    let tracked = with_writer::<K, _>(manager, part, |writer| {
+    let tracked = with_writer(kind, manager, part, |writer| {
         apply::track(ty, live.as_ref(), &document, writer)
     });
     let entries = tracked.pointer("/metadata/managedFields");

@@ -31,7 +31,7 @@ impl Registry<Pod> {
         if node_name.is_empty() {
             return Err(error::bad_request("node_name is required"));
         }
-        let bind = |pod: Pod| {
+        let bind = |pod: &Pod| {
             if !uid.is_empty() && uid != pod.uid() {
                 return Err(error::other_uid(RESOURCE, name, uid, pod.uid()));
             }
@@ -48,7 +48,8 @@ impl Registry<Pod> {
             Ok(super::ChangeDecision::Put(bound))
         };
         let key = ObjectKey::new(namespace.as_str(), name.as_str());
-        self.change(&key, Operation::Bind, terms, bind).await
+        self.change_typed(&key, Vec::new(), Operation::Bind, terms, bind)
+            .await
     }
 }
 

@@ -2,17 +2,17 @@ use std::sync::{Mutex, PoisonError};
 
 use podplane_api::{
     ObjectKey,
+    any::{AnyKind, DynObject},
     patch::{
         self, PatchError,
         apply::{self, ApplyError, Conflicts},
     },
-    schema::Type,
-    strategy::Strategy,
+    schema::TypeRef,
 };
 use podplane_proto::error::{ApiError, FieldViolation, Reason};
 use serde_json::Value;
 
-use super::{ObjectPart, Operation, Registry, WriteParams, managed, update::replace};
+use super::{KindRegistry, ObjectPart, Operation, WriteParams, managed};
 use crate::error;
 
 /// A patch of a document.
@@ -45,7 +45,7 @@ impl Patch {
     /// needs a manager.
     pub(crate) fn of(
         &self,
-        ty: Option<Type>,
+        ty: Option<TypeRef<'_>>,
         resource: &str,
         document: Value,
     ) -> Result<Value, ApiError> {
@@ -65,7 +65,11 @@ impl Patch {
     }
 }
 
-impl<K: Strategy> Registry<K> {
+/// Turns a changed document into an object and warnings.
+type Decode<'a> =
+    &'a (dyn Fn(Value) -> Result<(Box<DynObject>, Vec<String>), ApiError> + Send + Sync);
+
+impl KindRegistry {
     /// Patches a part of an object through its document.
     ///
     /// `decode` turns the changed document into an object and warnings; it may be called again when
@@ -77,18 +81,19 @@ impl<K: Strategy> Registry<K> {
         part: ObjectPart,
         patch: &Patch,
         write: &WriteParams,
-        decode: impl Fn(Value) -> Result<(K, Vec<String>), ApiError> + Send + Sync,
-    ) -> Result<(K, Vec<String>, bool), ApiError> {
+        decode: Decode<'_>,
+    ) -> Result<(Box<DynObject>, Vec<String>, bool), ApiError> {
+        let kind = &*self.kind;
         let manager = write.manager.as_deref().unwrap_or_default();
         let warnings = Mutex::new(Vec::new());
         let decode = |document| {
             let (object, warned) = decode(document)?;
             *warnings.lock().unwrap_or_else(PoisonError::into_inner) = warned;
-            Ok::<K, ApiError>(object)
+            Ok::<_, ApiError>(object)
         };
-        let change = |old: K| {
+        let change = |old: &DynObject| {
             let document = old.to_json().map_err(|error| error::internal(&error))?;
-            let new = decode(patched::<K>(Some(document), part, patch, manager)?)?;
+            let new = decode(patched(kind, Some(document), part, patch, manager)?)?;
             if new.name() != old.name() || new.namespace() != old.namespace() {
                 return Err(error::bad_request(format!(
                     "the name and namespace of an object cannot change: {} is patched to {}",
@@ -98,8 +103,8 @@ impl<K: Strategy> Registry<K> {
             }
             // An apply has its own record.
             let applied = matches!(patch, Patch::Apply { .. });
-            replace(
-                &old,
+            self.replaced(
+                old,
                 new,
                 part,
                 write.manager.as_deref().filter(|_| !applied),
@@ -117,7 +122,7 @@ impl<K: Strategy> Registry<K> {
                 done => break (done?, false),
             }
             write.may_create()?;
-            let object = decode(patched::<K>(None, part, patch, manager)?)?;
+            let object = decode(patched(kind, None, part, patch, manager)?)?;
             // The document already records the manager.
             let write = WriteParams {
                 manager: None,
@@ -136,28 +141,36 @@ impl<K: Strategy> Registry<K> {
 }
 
 /// Applies a patch to a document; only an apply accepts a missing one.
-fn patched<K: Strategy>(
+fn patched(
+    kind: &dyn AnyKind,
     live: Option<Value>,
     part: ObjectPart,
     patch: &Patch,
     manager: &str,
 ) -> Result<Value, ApiError> {
+    let names = kind.names();
     let document = live.clone().unwrap_or_default();
     let Patch::Apply { config, force } = patch else {
-        return patch.of(Type::of::<K>(), &error::resource::<K>(), document);
+        let changed = patch.of(kind.patch_type(), &error::resource_in(names), document);
+        return changed.map_err(|refused| match patch {
+            // It names the operation alone.
+            Patch::Json(_) if refused.reason == Reason::Invalid => refused,
+            _ => error::without_content(names, refused),
+        });
     };
     let conflicts = if *force {
         Conflicts::Take
     } else {
         Conflicts::Refuse
     };
-    let ty = Type::of::<K>().ok_or_else(|| error::unpatchable(&error::resource::<K>()))?;
-    let applied = managed::with_writer::<K, _>(manager, part, |writer| {
+    let ty = kind.patch_type();
+    let ty = ty.ok_or_else(|| error::unpatchable(&error::resource_in(names)))?;
+    let applied = managed::with_writer(kind, manager, part, |writer| {
         apply::apply(ty, live.as_ref(), config, writer, conflicts)
     });
     applied
         .map(|applied| applied.object)
-        .map_err(|error| inapplicable(&error))
+        .map_err(|error| error::without_content(names, inapplicable(&error)))
 }
 
 fn inapplicable(error: &ApplyError) -> ApiError {

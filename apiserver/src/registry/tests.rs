@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use futures::FutureExt as _;
-use podplane_api::core::Node;
+use podplane_api::{Object as _, core::Node};
 use podplane_store::MemStore;
 
 use super::*;
@@ -37,7 +37,7 @@ async fn admission_sees_who_writes() {
     let feeder = Feeder::new();
     let recorder = Arc::new(UserRecorder::default());
     let admission: Arc<dyn Admission<Node>> = recorder.clone();
-    let registry = Registry::new(engine, Arc::new(KindCache::new()), feeder.position());
+    let registry = Registry::new(engine, Registry::<Node>::cache(), feeder.position());
     let registry = registry.admitting(Some(admission));
     let by = |user: &str| WriteParams::by(Arc::new(Identity::new(user, ["dev"])));
     let mut node = Node::default();
@@ -51,10 +51,11 @@ async fn admission_sees_who_writes() {
     let patch = Patch::Merge(serde_json::json!({"metadata": {"labels": {"a": "b"}}}));
     let decode = |document| {
         let (node, _) = Node::from_json_noting(document).unwrap();
+        let node: Box<DynObject> = Box::new(node);
         Ok((node, Vec::new()))
     };
     let writer = by("patcher");
-    let patch = registry.patch(&key, ObjectPart::Main, &patch, &writer, decode);
+    let patch = registry.patch(&key, ObjectPart::Main, &patch, &writer, &decode);
     patch.await.unwrap();
     let dry = ChangeTerms {
         effect: WriteEffect::Dry,

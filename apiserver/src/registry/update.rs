@@ -1,11 +1,10 @@
 use podplane_api::{
-    ObjectKey,
-    strategy::Strategy,
+    any::{DynObject, WriteRules},
     validation::{ErrorList, FieldPath},
 };
 use podplane_proto::error::ApiError;
 
-use super::{ChangeDecision, ChangeTerms, Operation, Registry, WriteParams, managed, now};
+use super::{ChangeDecision, KindRegistry, Operation, WriteParams, managed, now};
 use crate::error;
 
 /// The part of an object that a write changes.
@@ -23,7 +22,7 @@ pub(crate) enum ObjectPart {
 
 impl ObjectPart {
     /// The sub-resource of the write, as `metadata.managedFields` names it.
-    pub(super) fn subresource(self) -> &'static str {
+    pub(crate) fn subresource(self) -> &'static str {
         match self {
             Self::Main => "",
             Self::Status => "status",
@@ -33,43 +32,44 @@ impl ObjectPart {
     }
 
     /// The fields that a write of the part leaves unchanged.
-    pub(super) fn untouched<K: Strategy>(self) -> &'static [&'static [&'static str]] {
+    pub(super) fn untouched(self, rules: WriteRules) -> &'static [&'static [&'static str]] {
         match self {
             Self::Main | Self::Scale => &[&["status"]],
-            Self::Status if K::STATUS_HAS_METADATA => &[&["spec"]],
+            Self::Status if rules.status_has_metadata => &[&["spec"]],
             Self::Status => &[&["spec"], &["metadata"]],
             Self::Approval => &[&["spec"], &["metadata"], &["status", "certificate"]],
         }
     }
 }
 
-impl<K: Strategy> Registry<K> {
+impl KindRegistry {
     /// Replaces a part of an object.
     pub(crate) async fn update(
         &self,
-        object: K,
+        object: Box<DynObject>,
         part: ObjectPart,
         write: &WriteParams,
-    ) -> Result<K, ApiError> {
+    ) -> Result<Box<DynObject>, ApiError> {
         let unconditional = object.resource_version().is_empty();
         let manager = write.manager.as_deref();
-        let change = |old: K| {
-            if unconditional && part == ObjectPart::Main && !K::UNCONDITIONAL_UPDATE {
+        let refuses_unconditional = !self.kind.rules().unconditional_update;
+        let change = |old: &DynObject| {
+            if unconditional && part == ObjectPart::Main && refuses_unconditional {
                 let mut errors = ErrorList::new();
                 errors.invalid(
                     &FieldPath::new("metadata").child("resourceVersion"),
                     0,
                     "must be specified for an update",
                 );
-                return Err(error::invalid::<K>(object.name(), &errors));
+                return Err(error::invalid_in(self.names(), object.name(), &errors));
             }
-            replace(&old, object.clone(), part, manager)
+            self.replaced(old, object.clone(), part, manager)
         };
         self.change(
             &object.key(),
             Operation::Update(part),
             write.terms(),
-            change,
+            &change,
         )
         .await
     }
@@ -78,17 +78,17 @@ impl<K: Strategy> Registry<K> {
     /// Returns true if it was created.
     pub(crate) async fn put(
         &self,
-        object: K,
+        object: Box<DynObject>,
         part: ObjectPart,
         write: &WriteParams,
-    ) -> Result<(K, bool), ApiError> {
-        let may_create = part == ObjectPart::Main && K::CREATE_ON_UPDATE;
+    ) -> Result<(Box<DynObject>, bool), ApiError> {
+        let may_create = part == ObjectPart::Main && self.kind.rules().create_on_update;
         loop {
             match self.update(object.clone(), part, write).await {
                 Err(error) if error.is_not_found() && may_create => {}
                 done => return Ok((done?, false)),
             }
-            let (uid, resource) = (object.uid(), error::resource::<K>());
+            let (uid, resource) = (object.uid(), error::resource_in(self.names()));
             if !uid.is_empty() {
                 return Err(error::other_uid(&resource, object.name(), uid, ""));
             }
@@ -103,70 +103,119 @@ impl<K: Strategy> Registry<K> {
         }
     }
 
-    /// Changes an object on behalf of the server. Validated like a client's update.
-    pub(crate) async fn modify(
+    /// Replaces a part of `old` by that of `new`, and records the manager if it is known. Other
+    /// rules may change the object before it is [completed](Self::completed).
+    pub(super) fn replaced(
         &self,
-        key: &ObjectKey,
-        operation: Operation,
-        terms: ChangeTerms<'_>,
-        change: impl Fn(&mut K) -> Result<(), ApiError> + Send + Sync,
-    ) -> Result<K, ApiError> {
-        let change = |old: K| {
-            let mut new = old.clone();
-            change(&mut new)?;
-            count_generation(&mut new, &old);
-            finish(new, &old)
+        old: &DynObject,
+        mut new: Box<DynObject>,
+        part: ObjectPart,
+        manager: Option<&str>,
+    ) -> Result<ChangeDecision, ApiError> {
+        self.expect(old, &*new)?;
+        match part {
+            ObjectPart::Main | ObjectPart::Scale => {
+                keep_system_fields(&mut *new, old);
+                new.set_defaults();
+            }
+            ObjectPart::Status => {
+                let mut whole = old.boxed();
+                whole.set_status(&*new);
+                new = whole;
+            }
+            ObjectPart::Approval => {
+                let mut whole = old.boxed();
+                whole.set_approval(&*new, now().0);
+                new = whole;
+            }
+        }
+        if let Some(manager) = manager {
+            managed::record(&*self.kind, Some(old), &mut *new, part, manager)?;
+        }
+        Ok(ChangeDecision::Replace(new, Some(part)))
+    }
+
+    /// Completes and validates an object of which a client, or the server itself (`None`), replaced
+    /// a part. If only finalizers kept it, it is removed with the last of them.
+    pub(super) fn completed(
+        &self,
+        mut new: Box<DynObject>,
+        old: &DynObject,
+        part: Option<ObjectPart>,
+    ) -> Result<ChangeDecision, ApiError> {
+        if let Some(ObjectPart::Main | ObjectPart::Scale) = part {
+            new.prepare_for_update(old);
+        }
+        let errors = match part {
+            None | Some(ObjectPart::Main | ObjectPart::Scale) => {
+                count_generation(&mut *new, old);
+                new.validate_update(old)
+            }
+            Some(ObjectPart::Status) => new.validate_status(old),
+            Some(ObjectPart::Approval) => new.validate_approval(old),
         };
-        self.change(key, operation, terms, change).await
+        if !errors.is_empty() {
+            return Err(error::invalid_in(self.names(), new.name(), &errors));
+        }
+        let only_finalizers =
+            old.is_deleting() && old.metadata().deletion_grace_period_seconds == Some(0);
+        let ends = only_finalizers && part != Some(ObjectPart::Approval) && !new.has_finalizers();
+        Ok(match ends {
+            true => ChangeDecision::Remove(new),
+            false => ChangeDecision::Put(new),
+        })
+    }
+
+    /// Checks the UID and revision of the update against the stored object.
+    fn expect(&self, stored: &DynObject, update: &DynObject) -> Result<(), ApiError> {
+        match update.uid() {
+            uid if uid.is_empty() || uid == stored.uid() => {}
+            uid => {
+                return Err(error::other_uid(
+                    &error::resource_in(self.names()),
+                    stored.name(),
+                    uid,
+                    stored.uid(),
+                ));
+            }
+        }
+        match update.resource_version() {
+            revision if revision.is_empty() || revision == stored.resource_version() => Ok(()),
+            _ => Err(error::modified_in(self.names(), stored.name())),
+        }
     }
 }
 
-/// Replaces a part of `old` by that of `new`, and records the manager if it is known.
-pub(super) fn replace<K: Strategy>(
-    old: &K,
-    mut new: K,
-    part: ObjectPart,
-    manager: Option<&str>,
-) -> Result<ChangeDecision<K>, ApiError> {
-    expect(old, &new)?;
+/// The object that rules changed, without their changes outside of the part that is written.
+/// `proposed` is the object before them.
+pub(super) fn kept_to_part(
+    mut changed: Box<DynObject>,
+    proposed: &DynObject,
+    old: &DynObject,
+    part: Option<ObjectPart>,
+) -> Box<DynObject> {
     match part {
-        ObjectPart::Main | ObjectPart::Scale => {
-            keep_system_fields(&mut new, old);
-            new.set_defaults();
+        None | Some(ObjectPart::Main | ObjectPart::Scale) => {
+            keep_system_fields(&mut *changed, old);
+            changed
         }
-        ObjectPart::Status => {
-            let mut whole = old.clone();
-            whole.set_status(&new);
-            new = whole;
-        }
-        ObjectPart::Approval => {
-            let mut whole = old.clone();
-            whole.set_approval(&new, now().0);
-            new = whole;
-        }
-    }
-    if let Some(manager) = manager {
-        managed::record(Some(old), &mut new, part, manager)?;
-    }
-    match part {
-        ObjectPart::Main | ObjectPart::Scale => {
-            new.prepare_for_update(old);
-            count_generation(&mut new, old);
-            finish(new, old)
-        }
-        ObjectPart::Status => finish(new, old),
-        ObjectPart::Approval => {
-            let errors = new.validate_approval(old);
-            match errors.is_empty() {
-                true => Ok(ChangeDecision::Put(new)),
-                false => Err(error::invalid::<K>(new.name(), &errors)),
+        Some(part) => {
+            let mut whole = old.boxed();
+            match part {
+                ObjectPart::Approval => whole.set_approval(&*changed, now().0),
+                ObjectPart::Main | ObjectPart::Scale | ObjectPart::Status => {
+                    whole.set_status(&*changed);
+                }
             }
+            let managed = &proposed.metadata().managed_fields;
+            whole.metadata_mut().managed_fields.clone_from(managed);
+            whole
         }
     }
 }
 
 /// Increments the generation if the spec differs. A write of the status does not change it.
-fn count_generation<K: Strategy>(new: &mut K, old: &K) {
+fn count_generation(new: &mut DynObject, old: &DynObject) {
     if new.spec_differs(old) {
         new.metadata_mut().generation = old
             .metadata()
@@ -175,43 +224,9 @@ fn count_generation<K: Strategy>(new: &mut K, old: &K) {
     }
 }
 
-/// Validates the new object. If only finalizers kept it, it is removed with the last of them.
-fn finish<K: Strategy>(new: K, old: &K) -> Result<ChangeDecision<K>, ApiError> {
-    let errors = new.validate_update(old);
-    if !errors.is_empty() {
-        return Err(error::invalid::<K>(new.name(), &errors));
-    }
-    let only_finalizers =
-        old.is_deleting() && old.metadata().deletion_grace_period_seconds == Some(0);
-    Ok(if only_finalizers && !new.has_finalizers() {
-        ChangeDecision::Remove(new)
-    } else {
-        ChangeDecision::Put(new)
-    })
-}
-
-/// Checks the UID and revision of the update against the stored object.
-fn expect<K: Strategy>(stored: &K, update: &K) -> Result<(), ApiError> {
-    match update.uid() {
-        uid if uid.is_empty() || uid == stored.uid() => {}
-        uid => {
-            return Err(error::other_uid(
-                &error::resource::<K>(),
-                stored.name(),
-                uid,
-                stored.uid(),
-            ));
-        }
-    }
-    match update.resource_version() {
-        revision if revision.is_empty() || revision == stored.resource_version() => Ok(()),
-        _ => Err(error::modified::<K>(stored.name())),
-    }
-}
-
 /// Copies the fields that only the server sets: an update may leave them out, and one that changes
 /// them is refused later.
-fn keep_system_fields<K: Strategy>(new: &mut K, old: &K) {
+fn keep_system_fields(new: &mut DynObject, old: &DynObject) {
     let (new, old) = (new.metadata_mut(), old.metadata());
     if new.uid.as_deref().is_none_or(str::is_empty) {
         new.uid.clone_from(&old.uid);

@@ -3,12 +3,11 @@
 use std::time::Duration;
 
 use futures::{Stream, StreamExt as _, stream};
-use podplane_api::strategy::Strategy;
 use podplane_host::clock::{self, Instant};
 use podplane_proto::error::ApiError;
 use podplane_store::Revision;
 
-use super::Registry;
+use super::KindRegistry;
 use crate::{
     cache::{Query, WatchedChange, Watcher},
     error,
@@ -78,12 +77,12 @@ pub(crate) enum StreamEvent {
     InitialEnd(Revision),
 }
 
-impl<K: Strategy> Registry<K> {
+impl KindRegistry {
     /// Opens a watch; it ends after an error.
     pub(crate) async fn watch(
         &self,
         options: WatchOptions,
-    ) -> Result<impl Stream<Item = Result<StreamEvent, ApiError>> + Send + use<K>, ApiError> {
+    ) -> Result<impl Stream<Item = Result<StreamEvent, ApiError>> + Send + use<>, ApiError> {
         let WatchOptions {
             query,
             start,
@@ -156,8 +155,8 @@ enum StreamPhase {
     Ended,
 }
 
-struct EventStream<K> {
-    watcher: Watcher<K>,
+struct EventStream {
+    watcher: Watcher,
     /// The time at which the next bookmark is due.
     bookmark_at: Option<Instant>,
     ends: Option<Instant>,
@@ -165,9 +164,7 @@ struct EventStream<K> {
     phase: StreamPhase,
 }
 
-fn event_stream<K: Strategy>(
-    open: EventStream<K>,
-) -> impl Stream<Item = Result<StreamEvent, ApiError>> {
+fn event_stream(open: EventStream) -> impl Stream<Item = Result<StreamEvent, ApiError>> {
     let batches = stream::unfold(open, |mut open| async move {
         if matches!(open.phase, StreamPhase::Ended) {
             return None;
@@ -184,7 +181,7 @@ fn event_stream<K: Strategy>(
     batches.flatten()
 }
 
-impl<K: Strategy> EventStream<K> {
+impl EventStream {
     async fn next(&mut self) -> Result<Vec<StreamEvent>, ApiError> {
         if matches!(self.phase, StreamPhase::Present) {
             self.phase = StreamPhase::Following;

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use podplane_api::printable;
 use podplane_proto::{
-    error::{ApiError, FieldViolation, Reason},
+    error::{ApiError, ChosenStatus, FieldViolation, Reason},
     kubernetes,
 };
 use serde_json::{Value, json};
@@ -91,14 +91,18 @@ pub(super) fn body(
 
 /// Adds warnings, one header each (RFC 7234 §5.5, as in Kubernetes' API server).
 pub(super) fn warn(answer: &mut RestAnswer, warnings: &[String]) {
-    for warning in warnings {
+    for value in warning_values(warnings) {
+        answer.headers_mut().append(header::WARNING, value);
+    }
+}
+
+/// The values of the headers of warnings.
+pub(crate) fn warning_values(warnings: &[String]) -> impl Iterator<Item = HeaderValue> {
+    warnings.iter().filter_map(|warning| {
         let warning = printable::line(warning);
         let quoted = warning.replace('\\', "\\\\").replace('"', "\\\"");
-        let value = format!("299 - \"{quoted}\"");
-        if let Ok(value) = HeaderValue::from_bytes(value.as_bytes()) {
-            answer.headers_mut().append(header::WARNING, value);
-        }
-    }
+        HeaderValue::from_bytes(format!("299 - \"{quoted}\"").as_bytes()).ok()
+    })
 }
 
 /// The subject of a refusal.
@@ -176,6 +180,7 @@ pub(super) fn status(error: &ApiError, about: RefusalSubject<'_>) -> Value {
         fields,
         continue_token,
         retry_after_seconds,
+        chosen_status,
     } = error;
     let mut details = json!({});
     let of_object = matches!(
@@ -191,13 +196,14 @@ pub(super) fn status(error: &ApiError, about: RefusalSubject<'_>) -> Value {
     );
     if let Some(names) = about.names.filter(|_| of_object) {
         // For an invalid object the details name the kind, otherwise the resource.
+        // A refusal by a rule of the cluster is one of the request.
         let kind = match reason {
-            Reason::Invalid => names.kind,
-            _ => names.plural,
+            Reason::Invalid if chosen_status.is_none() => &names.kind,
+            _ => &names.plural,
         };
-        details["kind"] = kind.into();
+        details["kind"] = (&**kind).into();
         if !names.group.is_empty() {
-            details["group"] = names.group.into();
+            details["group"] = (&*names.group).into();
         }
     }
     if of_object && !about.name.is_empty() {
@@ -218,6 +224,11 @@ pub(super) fn status(error: &ApiError, about: RefusalSubject<'_>) -> Value {
     // Clients read the details of these reasons without checking that there are any.
     let details = Some(details).filter(|details| of_object || details != &json!({}));
     let mut status = failure(code(*reason), reason.as_str(), message, details);
+    if let Some(chosen) = chosen_status {
+        let ChosenStatus { code, reason } = &**chosen;
+        status["code"] = (*code).into();
+        status["reason"] = reason.as_str().into();
+    }
     if let Some(token) = continue_token {
         status["metadata"]["continue"] = token.as_str().into();
     }
@@ -269,6 +280,9 @@ fn cause(violation: &FieldViolation) -> Value {
         .find(|(text, _)| description.starts_with(text))
         .map_or("FieldValueInvalid", |(_, reason)| reason);
     let mut cause = json!({"reason": reason, "message": description});
+    if description.starts_with(error::REFUSED_BY_POLICY) {
+        return json!({"message": description});
+    }
     if !field.is_empty() {
         cause["field"] = field.as_str().into();
     }
@@ -293,14 +307,6 @@ pub(super) fn no_such_path() -> RestAnswer {
         "NotFound",
         "the server could not find the requested resource",
     )
-}
-
-/// The answer for a write of a kind that is not stored.
-pub(super) fn not_stored(resource: &str) -> RestAnswer {
-    let why = format!(
-        "podplane does not store {resource}: they can be listed, and the list is always empty"
-    );
-    refuse_path(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", &why)
 }
 
 /// The answer for a client that accepts none of the served media types.

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     error,
-    registry::{ActAnswer, ChangeTerms, Registry, SubresourceActions, WriteEffect},
+    registry::{ActAnswer, ChangeTerms, KindRegistry, Registry, SubresourceActions, WriteEffect},
 };
 
 /// The versions of `Eviction` that are accepted; they are the same.
@@ -33,18 +33,8 @@ pub(crate) struct Bindings {
 impl Bindings {
     pub(crate) fn new(pods: Registry<Pod>) -> Self {
         let names = KindNames {
-            group: "",
-            version: "v1",
-            kind: "Binding",
-            plural: "bindings",
-            singular: "binding",
-            short: &[],
-            categories: &[],
             scope: Scope::Namespaced,
-            verbs: &["create"],
-            subresources: &[],
-            returns_deleted: false,
-            is_stored: true,
+            ..KindNames::new("", "v1", "Binding", "bindings", "binding")
         };
         Self { pods, names }
     }
@@ -61,7 +51,7 @@ impl Resource for Bindings {
         options: &'a WriteOptions,
     ) -> BoxFuture<'a, Result<WriteAnswer, ApiError>> {
         async move {
-            let undecodable = |error| error::not_strictly(self.names.kind, "v1", &error);
+            let undecodable = |error| error::not_strictly(&self.names.kind, "v1", &error);
             let (binding, unknown) =
                 strict::decode_noting::<Binding, _>(&document).map_err(undecodable)?;
             let warnings = options.judge(unknown).map_err(undecodable)?;
@@ -93,16 +83,17 @@ impl PodActions {
     }
 }
 
-impl SubresourceActions<Pod> for PodActions {
+impl SubresourceActions for PodActions {
     fn act<'a>(
         &'a self,
-        pods: &'a Registry<Pod>,
+        pods: &'a KindRegistry,
         key: &'a ObjectKey,
         act: Subresource,
         document: &'a Value,
         terms: ChangeTerms<'a>,
     ) -> BoxFuture<'a, Result<ActAnswer, ApiError>> {
         async move {
+            let pods = &Registry::of(pods.clone());
             match act {
                 Subresource::Binding => bind(pods, key, document, terms).await?,
                 Subresource::Eviction => evict(pods, &self.budgets, key, document, terms).await?,

@@ -172,6 +172,8 @@ fn yaml_options() -> serde_saphyr::Options {
     serde_saphyr::options! {
         // As in JSON. [`duplicates`] finds them for warnings.
         duplicate_keys: DuplicateKeyPolicy::LastWins,
+        // The lines around an error may be those of a Secret.
+        with_snippet: false,
         budget: serde_saphyr::budget! {
             max_depth: YAML_DEPTH,
             max_nodes: MAX_VALUES,

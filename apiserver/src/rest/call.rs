@@ -17,11 +17,12 @@ use super::{
     place::place,
     render::ListRendering,
     request::{FieldValidation, RequestOptions, WriteOptions},
-    resource::{Documents, Resource, WriteAnswer},
+    resource::{Documents, WriteAnswer},
     table::{self, RowInclusion, TableForm},
     watch,
 };
 use crate::{
+    admission::RequestNotes,
     audit::RequestRecord,
     authorization::{Authorized, ResourceRequest},
     error,
@@ -71,6 +72,20 @@ pub(super) struct RestCall<'a> {
 }
 
 impl RestCall<'_> {
+    /// The notes of the request, for the rules that judge it.
+    pub(super) fn notes(&self) -> RequestNotes {
+        let body =
+            (self.method == Method::DELETE).then(|| body::document(&self.headers, &self.body).ok());
+        let options = match body.flatten() {
+            Some(Value::Object(options)) => options,
+            _ => {
+                let options = RequestOptions::parse(&self.uri).unwrap_or_default();
+                options.document()
+            }
+        };
+        RequestNotes::with_options(options)
+    }
+
     pub(super) async fn answer(&self) -> Result<RestAnswer, CallRefusal> {
         let mut options = RequestOptions::parse(&self.uri)?;
         if self.target.is_watch {
@@ -98,10 +113,7 @@ impl RestCall<'_> {
             Some(subresource) => discovery::about(names, subresource).verbs,
         };
         if !allowed.contains(&verb) {
-            return Ok(match names.is_stored {
-                true => answer::not_allowed(),
-                false => answer::not_stored(&error::qualified(names.plural, names.group)),
-            });
+            return Ok(answer::not_allowed());
         }
         self.check(if self.is_watch() { "watch" } else { verb })?;
         body::check_type(&self.method, &self.headers, &self.body)?;
@@ -136,9 +148,9 @@ impl RestCall<'_> {
         } = self.target;
         self.authorized.covers(&ResourceRequest {
             verb: verb.to_owned(),
-            group: names.group.to_owned(),
-            version: names.version.to_owned(),
-            resource: names.plural.to_owned(),
+            group: names.group.clone().into_owned(),
+            version: names.version.clone().into_owned(),
+            resource: names.plural.clone().into_owned(),
             subresource: self
                 .target
                 .subresource
@@ -269,10 +281,11 @@ impl RestCall<'_> {
     /// The refusal of a write that may create an object. It can also fail because its namespace, or
     /// the pod that it binds, is missing.
     fn refused(&self, error: &ApiError) -> CallRefusal {
-        let mut kinds = self.facade.kinds.iter().map(|kind| kind.names());
+        let kinds = self.facade.kinds.now();
+        let mut kinds = kinds.resources.iter().map(|kind| kind.names());
         // Only the message names the missing object.
         let missing = kinds.find_map(|names| {
-            let resource = error::qualified(names.plural, names.group);
+            let resource = error::resource_in(names);
             let name = error.message.strip_prefix(&format!("{resource} \""))?;
             let name = name.strip_suffix("\" not found")?;
             let names = Some(names);
@@ -286,9 +299,9 @@ impl RestCall<'_> {
     async fn refused_creation(&self) -> Result<Option<ApiError>, ApiError> {
         let names = self.target.resource.names();
         let target = ResourceTarget {
-            group: names.group,
-            version: names.version,
-            resource: names.plural,
+            group: &names.group,
+            version: &names.version,
+            resource: &names.plural,
             namespace: &self.target.namespace,
             name: &self.target.name,
             ..ResourceTarget::default()
@@ -306,6 +319,10 @@ impl RestCall<'_> {
 
     async fn create(&self, options: &RequestOptions) -> Result<RestAnswer, CallRefusal> {
         let RequestTarget { resource, .. } = self.target;
+        if let Some(why) = resource.refused_creation() {
+            let code = StatusCode::METHOD_NOT_ALLOWED;
+            return Ok(answer::refuse(code, "MethodNotAllowed", &why));
+        }
         let object = self.object()?;
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
         let name = name.to_owned();
@@ -344,6 +361,9 @@ impl RestCall<'_> {
         options: &RequestOptions,
     ) -> Result<RestAnswer, CallRefusal> {
         let mut patch = patch::parse(&self.headers, &self.body)?;
+        if matches!(patch, Patch::Strategic(_)) && self.target.resource.custom().is_some() {
+            return Err(body::unsupported(&self.headers, &patch::OF_CUSTOM_KINDS).into());
+        }
         let mut write = self.write_options(options)?;
         let applied = matches!(patch, Patch::Apply { .. });
         let forced = options.force(applied).map_err(of_options("PatchOptions"))?;
@@ -376,7 +396,7 @@ impl RestCall<'_> {
         let mut details =
             json!({"name": name, "kind": names.plural, "uid": document["metadata"]["uid"]});
         if !names.group.is_empty() {
-            details["group"] = names.group.into();
+            details["group"] = (&*names.group).into();
         }
         let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details});
         Ok(answer::document(StatusCode::OK, &status))
@@ -419,11 +439,8 @@ impl RestCall<'_> {
     }
 
     async fn log(&self) -> Result<RestAnswer, CallRefusal> {
-        let is_event = |kind: &&Arc<dyn Resource>| {
-            let names = kind.names();
-            (names.group, names.plural) == ("", "events")
-        };
-        let Some(events) = self.facade.kinds.iter().find(is_event) else {
+        let kinds = self.facade.kinds.now();
+        let Some(events) = kinds.find("", "v1", "events") else {
             return Ok(answer::no_such_path());
         };
         if self.method != Method::GET {

@@ -2,6 +2,7 @@
 //! for it.
 
 use std::{
+    cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
@@ -52,12 +53,14 @@ pub(super) type Versions<'a> = BTreeMap<(&'a str, &'a str), Vec<&'a KindNames>>;
 pub(super) fn versions(kinds: &[Arc<dyn Resource>]) -> Versions<'_> {
     let mut versions = Versions::new();
     for names in kinds.iter().map(|kind| kind.names()) {
-        let kinds = versions.entry((names.group, names.version)).or_default();
+        let kinds = versions
+            .entry((&*names.group, &*names.version))
+            .or_default();
         kinds.push(names);
     }
     versions
         .values_mut()
-        .for_each(|kinds| kinds.sort_by_key(|names| names.plural));
+        .for_each(|kinds| kinds.sort_by(|one, other| one.plural.cmp(&other.plural)));
     versions
 }
 
@@ -189,8 +192,36 @@ fn by_group<'a>(versions: &Versions<'a>) -> Vec<(&'a str, Vec<&'a str>)> {
     }
     groups
         .into_iter()
-        .map(|((_, group), versions)| (group, versions))
+        .map(|((_, group), mut versions)| {
+            versions.sort_by(|one, other| version_order(one).cmp(&version_order(other)));
+            (group, versions)
+        })
         .collect()
+}
+
+/// The order of versions in which later ones are preferred, as in Kubernetes
+/// (`apimachinery/pkg/version.CompareKubeAwareVersionStrings`): names that are not versions,
+/// alphas, betas, and the others, each by their numbers.
+fn version_order(version: &str) -> (u8, u32, u32, Reverse<&str>) {
+    let digits = |text: &str| {
+        text.find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(text.len())
+    };
+    let parse = || {
+        let rest = version.strip_prefix('v')?;
+        let (major, rest) = rest.split_at(digits(rest));
+        let major = major.parse::<u32>().ok()?;
+        let (stability, minor) = match rest {
+            "" => return Some((3, major, 0)),
+            rest if rest.starts_with("beta") => (2, &rest[4..]),
+            rest => (1, rest.strip_prefix("alpha")?),
+        };
+        Some((stability, major, minor.parse::<u32>().ok()?))
+    };
+    match parse() {
+        Some((stability, major, minor)) => (stability, major, minor, Reverse("")),
+        None => (0, 0, 0, Reverse(version)),
+    }
 }
 
 fn group_of(group: &str, versions: &[&str]) -> Value {
@@ -218,7 +249,7 @@ fn legacy(names: &KindNames) -> Vec<Value> {
         whole["categories"] = json!(names.categories);
     }
     let mut all = vec![whole];
-    for subresource in names.subresources {
+    for subresource in &*names.subresources {
         let response = about(names, *subresource);
         let mut part = json!({
             "name": format!("{}/{}", names.plural, subresource.name()),
@@ -243,22 +274,22 @@ fn storage_version_hash(names: &KindNames) -> String {
 }
 
 /// The kind that a sub-resource accepts and returns, and its verbs.
-pub(super) struct SubresourceKind {
-    pub(super) group: &'static str,
-    pub(super) version: &'static str,
-    pub(super) kind: &'static str,
+pub(super) struct SubresourceKind<'a> {
+    pub(super) group: &'a str,
+    pub(super) version: &'a str,
+    pub(super) kind: &'a str,
     pub(super) verbs: &'static [&'static str],
 }
 
-pub(super) fn about(names: &KindNames, subresource: Subresource) -> SubresourceKind {
+pub(super) fn about(names: &KindNames, subresource: Subresource) -> SubresourceKind<'_> {
     let own = |kind, verbs| SubresourceKind {
-        group: names.group,
-        version: names.version,
+        group: &names.group,
+        version: &names.version,
         kind,
         verbs,
     };
     match subresource {
-        Subresource::Status => own(names.kind, &["get", "patch", "update"]),
+        Subresource::Status => own(&names.kind, &["get", "patch", "update"]),
         Subresource::Scale => SubresourceKind {
             group: "autoscaling",
             version: "v1",
@@ -266,11 +297,11 @@ pub(super) fn about(names: &KindNames, subresource: Subresource) -> SubresourceK
             verbs: &["get", "patch", "update"],
         },
         Subresource::Binding => own("Binding", &["create"]),
-        Subresource::Log => own(names.kind, &["get"]),
+        Subresource::Log => own(&names.kind, &["get"]),
         Subresource::Attach => own("PodAttachOptions", &["create", "get"]),
         Subresource::Exec => own("PodExecOptions", &["create", "get"]),
         Subresource::PortForward => own("PodPortForwardOptions", &["create", "get"]),
-        Subresource::Approval => own(names.kind, &["get", "patch", "update"]),
+        Subresource::Approval => own(&names.kind, &["get", "patch", "update"]),
         Subresource::Token => SubresourceKind {
             group: "authentication.k8s.io",
             version: "v1",
@@ -323,7 +354,7 @@ fn aggregated(
 }
 
 fn discovered(names: &KindNames) -> Value {
-    let kind = |kind: &SubresourceKind| json!({"group": kind.group, "version": kind.version, "kind": kind.kind});
+    let kind = |kind: &SubresourceKind<'_>| json!({"group": kind.group, "version": kind.version, "kind": kind.kind});
     let scope = match names.scope {
         Scope::Cluster => "Cluster",
         Scope::Namespaced => "Namespaced",

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use futures::{FutureExt as _, StreamExt as _, TryFutureExt as _, future::BoxFuture};
 use podplane_api::{
-    Object as _, ObjectKey, Scope,
+    Object as _, ObjectKey,
+    any::ColumnDefinition,
     canonical::canonicalize,
     core::Event,
     event_view::{core_only, from_core, json_patch_to_core, selector_to_core, to_core},
@@ -13,9 +14,7 @@ use podplane_api::{
     jiff::Timestamp,
     kinds::event::{validate_new_event, validate_new_event_update},
     schema::Type,
-    strategy::Strategy,
     strict,
-    table::Column,
     validation::ErrorList,
 };
 use podplane_host::clock::Instant;
@@ -24,7 +23,7 @@ use serde_json::Value;
 
 use super::{
     request::{FieldValidation, ListOptions, Selection, WriteOptions},
-    resource::{Documents, KindNames, Resource, WatchNotice, WatchNotices, WriteAnswer},
+    resource::{Convert, Documents, KindNames, Resource, WatchNotice, WatchNotices, WriteAnswer},
 };
 use crate::{
     error,
@@ -43,20 +42,10 @@ pub(crate) struct EventsV1 {
 impl EventsV1 {
     pub(crate) fn new(core: Registry<Event>) -> Self {
         let names = KindNames {
-            group: GROUP,
-            version: "v1",
-            kind: KIND,
-            plural: Event::PLURAL,
-            singular: Event::SINGULAR,
-            short: Event::SHORT_NAMES,
-            categories: Event::CATEGORIES,
-            scope: Scope::Namespaced,
-            subresources: &[],
-            returns_deleted: false,
-            is_stored: true,
-            verbs: <Event as Strategy>::VERBS,
+            group: GROUP.into(),
+            ..KindNames::of::<Event>()
         };
-        let core = Arc::new(core);
+        let core = Arc::new(core.any().clone());
         Self { core, names }
     }
 
@@ -101,7 +90,8 @@ impl Resource for EventsV1 {
     fn list<'a>(&'a self, options: &'a ListOptions) -> BoxFuture<'a, Result<Documents, ApiError>> {
         async move {
             let Documents { metadata, items } = self.core.list(&list_of_core(options)).await?;
-            let shown = items.into_iter().map(|item| item.converted(from_core));
+            let convert = Convert::new(from_core);
+            let shown = items.into_iter().map(|item| item.converted(&convert));
             let items = shown.collect();
             Ok(Documents { metadata, items })
         }
@@ -210,11 +200,11 @@ impl Resource for EventsV1 {
         async move { self.core.keys(&selection_of_core(selection)).await }.boxed()
     }
 
-    fn columns(&self) -> &'static [Column] {
+    fn columns(&self) -> &[ColumnDefinition] {
         self.core.columns()
     }
 
-    fn cells(&self, document: Value, now: Timestamp) -> Result<Vec<String>, ApiError> {
+    fn cells(&self, document: Value, now: Timestamp) -> Result<Vec<Value>, ApiError> {
         self.core.cells(to_core(document), now)
     }
 }

@@ -6,7 +6,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
 use bytes::Bytes;
@@ -19,6 +19,7 @@ use super::{
     discovery::{self, versions},
     resource::{KindNames, Resource},
 };
+use crate::served::KindList;
 
 const JSON: &str = "application/json";
 /// The media types of requests and, because `@` is not allowed in a media type, of answers.
@@ -65,7 +66,14 @@ pub(super) fn legacy(headers: &HeaderMap) -> RestAnswer {
 
 /// All documents, by their paths below `/openapi/v3/`.
 #[derive(Debug, Default)]
-pub(super) struct OpenApi(OnceLock<BTreeMap<String, OpenApiDocument>>);
+pub(super) struct OpenApi {
+    own: OnceLock<OpenApiDocuments>,
+    /// Those of custom kinds, with the generation of the served kinds.
+    custom: Mutex<Option<(u64, OpenApiDocuments)>>,
+}
+
+/// Documents by their paths.
+type OpenApiDocuments = BTreeMap<String, Arc<OpenApiDocument>>;
 
 #[derive(Debug)]
 struct OpenApiDocument {
@@ -74,14 +82,31 @@ struct OpenApiDocument {
 }
 
 impl OpenApi {
-    fn documents(&self, kinds: &[Arc<dyn Resource>]) -> &BTreeMap<String, OpenApiDocument> {
-        self.0.get_or_init(|| documents(kinds))
+    fn own(&self, kinds: &KindList) -> &OpenApiDocuments {
+        self.own.get_or_init(|| documents(kinds.own()))
+    }
+
+    fn custom(&self, kinds: &KindList) -> OpenApiDocuments {
+        if kinds.custom().is_empty() {
+            return OpenApiDocuments::new();
+        }
+        // The documents are whole whenever the lock is free.
+        let mut made = self.custom.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*made {
+            Some((generation, documents)) if *generation == kinds.generation => documents.clone(),
+            _ => {
+                let documents = documents(kinds.custom());
+                *made = Some((kinds.generation, documents.clone()));
+                documents
+            }
+        }
     }
 
     /// The index: the URL of the document of each version.
-    pub(super) fn index(&self, kinds: &[Arc<dyn Resource>], headers: &HeaderMap) -> RestAnswer {
-        let paths: Map<_, _> = self
-            .documents(kinds)
+    pub(super) fn index(&self, kinds: &KindList, headers: &HeaderMap) -> RestAnswer {
+        let mut all = self.custom(kinds);
+        all.extend(self.own(kinds).clone());
+        let paths: Map<_, _> = all
             .iter()
             .map(|(path, document)| {
                 let url = format!("/openapi/v3/{path}?hash={}", document.hash);
@@ -95,14 +120,16 @@ impl OpenApi {
     /// The document of a version. One that is requested by its hash may be cached forever.
     pub(super) fn document(
         &self,
-        kinds: &[Arc<dyn Resource>],
+        kinds: &KindList,
         path: &str,
         uri: &Uri,
         headers: &HeaderMap,
     ) -> RestAnswer {
-        let Some(OpenApiDocument { hash, body }) = self.documents(kinds).get(path) else {
+        let own = self.own(kinds).get(path).map(Arc::clone);
+        let Some(document) = own.or_else(|| self.custom(kinds).remove(path)) else {
             return answer::no_such_path();
         };
+        let OpenApiDocument { hash, body } = &*document;
         let asked = uri.query().and_then(|query| query.strip_prefix("hash="));
         if let Some(asked) = asked
             && asked != hash
@@ -123,11 +150,10 @@ impl OpenApi {
     }
 }
 
-fn documents(kinds: &[Arc<dyn Resource>]) -> BTreeMap<String, OpenApiDocument> {
+fn documents(kinds: &[Arc<dyn Resource>]) -> OpenApiDocuments {
     let mut definitions = Definitions::read();
-    let not_stored = kinds.iter().map(|kind| kind.names());
-    for names in not_stored.filter(|names| !names.is_stored) {
-        definitions.add_not_stored(names);
+    for custom in kinds.iter().filter_map(|kind| kind.custom()) {
+        definitions.add(custom.openapi_v3());
     }
     let documents = versions(kinds)
         .into_iter()
@@ -149,7 +175,7 @@ fn documents(kinds: &[Arc<dyn Resource>]) -> BTreeMap<String, OpenApiDocument> {
             });
             let body = Bytes::from(document.to_string());
             let hash = answer::hash(&body);
-            (path, OpenApiDocument { hash, body })
+            (path, Arc::new(OpenApiDocument { hash, body }))
         });
     documents.collect()
 }
@@ -163,44 +189,25 @@ struct Definitions {
 
 impl Definitions {
     fn read() -> Self {
-        let schemas = definitions();
-        let mut kinds = BTreeMap::new();
+        let mut read = Self {
+            schemas: Map::new(),
+            kinds: BTreeMap::new(),
+        };
+        read.add(definitions());
+        read
+    }
+
+    /// Adds definitions.
+    fn add(&mut self, schemas: Map<String, Value>) {
         for (name, schema) in &schemas {
             let named = schema["x-kubernetes-group-version-kind"].as_array();
             for gvk in named.into_iter().flatten() {
                 let part = |part: &str| gvk[part].as_str().unwrap_or_default().to_owned();
                 let kind = ["group", "version", "kind"].map(part);
-                kinds.insert(kind, name.clone());
+                self.kinds.insert(kind, name.clone());
             }
         }
-        Self { schemas, kinds }
-    }
-
-    /// Adds a kind that is not stored, with the fields of every kind.
-    fn add_not_stored(&mut self, names: &KindNames) {
-        const METADATA: &str =
-            "#/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
-        let KindNames {
-            group,
-            version,
-            kind,
-            plural,
-            ..
-        } = names;
-        let name = format!("dev.podplane.notstored.{kind}");
-        let schema = json!({
-            "type": "object",
-            "description": format!("podplane does not store {plural}: the list of them is always empty."),
-            "properties": {
-                "apiVersion": {"type": "string"},
-                "kind": {"type": "string"},
-                "metadata": {"$ref": METADATA},
-            },
-            "x-kubernetes-group-version-kind": [{"group": group, "version": version, "kind": kind}],
-        });
-        let key = [*group, *version, *kind].map(str::to_owned);
-        self.kinds.insert(key, name.clone());
-        self.schemas.insert(name, schema);
+        self.schemas.extend(schemas);
     }
 
     /// The schema of a kind; any object if it has no definition.
@@ -229,18 +236,18 @@ impl Definitions {
 
     /// Adds the paths of a kind and its sub-resources.
     fn paths(&self, root: &str, names: &KindNames, paths: &mut Map<String, Value>) {
-        let (own, plural) = (names.kind, names.plural);
+        let (own, plural) = (&*names.kind, &*names.plural);
         let collection = match names.scope {
             Scope::Cluster => format!("/{root}/{plural}"),
             Scope::Namespaced => format!("/{root}/namespaces/{{namespace}}/{plural}"),
         };
         let object = format!("{collection}/{{name}}");
-        let operations = |kind: [&'static str; 3], on_all: bool| Operations {
+        let operations = |kind, on_all: bool| Operations {
             definitions: self,
             kind,
             on_all,
         };
-        let kind = [names.group, names.version, own];
+        let kind = [&*names.group, &*names.version, own];
         let is_read = names.verbs.contains(&"get");
         let places = [(&collection, true), (&object, false)];
         for (path, on_all) in places.into_iter().filter(|(_, on_all)| *on_all || is_read) {
@@ -252,7 +259,7 @@ impl Definitions {
             let listed = ["list", "watch"];
             paths.insert(path, operations(kind, true).of(&listed, Vec::new()));
         }
-        for subresource in names.subresources {
+        for subresource in &*names.subresources {
             let part = discovery::about(names, *subresource);
             let path = format!("{object}/{}", subresource.name());
             let kind = [part.group, part.version, part.kind];
@@ -266,7 +273,7 @@ impl Definitions {
 struct Operations<'a> {
     definitions: &'a Definitions,
     /// The group, version and kind of the sent and returned object.
-    kind: [&'static str; 3],
+    kind: [&'a str; 3],
     /// True for the path of all objects, false for that of one.
     on_all: bool,
 }

@@ -18,6 +18,9 @@ const SUPPORTED: [(&str, PatchType); 4] = [
     ),
 ];
 
+/// The media types of patches of custom kinds, whose fields have no strategies.
+pub(super) const OF_CUSTOM_KINDS: [&str; 3] = [SUPPORTED[0].0, SUPPORTED[1].0, SUPPORTED[2].0];
+
 /// Parses the patch of a request.
 pub(super) fn parse(headers: &HeaderMap, body: &Bytes) -> Result<Patch, CallRefusal> {
     let media_type = body::media_type(headers);

@@ -41,7 +41,7 @@ pub(crate) fn place(
         )));
     }
     document["apiVersion"] = expected.into();
-    document["kind"] = names.kind.into();
+    document["kind"] = (&*names.kind).into();
     if document["metadata"].is_null() {
         document["metadata"] = json!({});
     }

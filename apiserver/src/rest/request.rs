@@ -15,7 +15,7 @@ use podplane_proto::{
 };
 use podplane_service_runtime::identity::Identity;
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::{
     error,
@@ -248,6 +248,17 @@ impl RequestOptions {
         })
     }
 
+    /// The fields of `CreateOptions` and the like, as webhooks see them.
+    pub(super) fn document(&self) -> Map<String, Value> {
+        let texts = [
+            ("fieldManager", &self.field_manager),
+            ("fieldValidation", &self.field_validation),
+        ];
+        let texts = texts.into_iter().filter(|(_, text)| !text.is_empty());
+        let texts = texts.map(|(field, text)| (field.to_owned(), text.as_str().into()));
+        texts.collect()
+    }
+
     pub(super) fn effect(&self) -> Result<WriteEffect, ApiError> {
         effect(&self.dry_run)
     }
@@ -313,6 +324,13 @@ impl ListOptions {
             resource_version: resource_version.to_owned(),
             version_match: String::new(),
         }
+    }
+
+    /// The options for the objects of a namespace that have these labels.
+    pub(crate) fn labelled(namespace: &str, labels: &str) -> Self {
+        let mut options = Self::of(namespace, "", "");
+        options.selection.labels = labels.to_owned();
+        options
     }
 
     /// Kubernetes' `ValidateListOptions`.

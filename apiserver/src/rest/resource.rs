@@ -6,60 +6,38 @@ use std::sync::Arc;
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::BoxStream};
 use http::StatusCode;
 use podplane_api::{
-    Object, ObjectKey, Scope,
+    Object, ObjectKey,
+    any::{AnyKind, ColumnDefinition, DynObject},
+    autoscaling::Scale,
     canonical::canonicalize,
     jiff::Timestamp,
     schema::Type,
-    strategy::{Strategy, Subresource},
+    strategy::Subresource,
     strict::StrictError,
-    table::Column,
 };
+use podplane_custom_resources::CustomKind;
 use podplane_host::clock::Instant;
 use podplane_proto::{
     error::ApiError,
     wire::{ListMeta, WatchEventType},
 };
+use podplane_store::Revision;
 use serde_json::{Value, json};
 
-use super::request::{ListOptions, Selection, WriteOptions};
+pub(crate) use podplane_api::any::KindNames;
+
+use super::{
+    request::{ListOptions, Selection, WriteOptions},
+    scale,
+};
 use crate::{
     cache::{CachedObject, INITIAL_EVENTS_END, Query},
     error,
     registry::{
-        ActAnswer, ChangeTerms, DeleteOptions, ListPage, ObjectPart, Patch, Registry, StreamEvent,
-        WatchOptions,
+        ActAnswer, ChangeTerms, DeleteOptions, KindRegistry, ListPage, ObjectPart, Patch,
+        StreamEvent, WatchOptions,
     },
 };
-
-/// The names of a kind, its verbs and its sub-resources.
-#[derive(Debug)]
-pub(crate) struct KindNames {
-    pub(crate) group: &'static str,
-    pub(crate) version: &'static str,
-    pub(crate) kind: &'static str,
-    pub(crate) plural: &'static str,
-    pub(super) singular: &'static str,
-    pub(super) short: &'static [&'static str],
-    pub(super) categories: &'static [&'static str],
-    pub(super) scope: Scope,
-    pub(super) verbs: &'static [&'static str],
-    pub(super) subresources: &'static [Subresource],
-    /// True if a deletion returns the object and not only a `Status` (`ReturnDeletedObject` of
-    /// Kubernetes' storage).
-    pub(super) returns_deleted: bool,
-    /// False if there can be no objects, or answers, of the kind.
-    pub(super) is_stored: bool,
-}
-
-impl KindNames {
-    /// `v1`, `apps/v1`
-    pub(super) fn api_version(&self) -> String {
-        match self.group {
-            "" => self.version.to_owned(),
-            group => format!("{group}/{}", self.version),
-        }
-    }
-}
 
 /// A written object, with warnings for the client.
 #[derive(Debug)]
@@ -83,16 +61,32 @@ impl WriteAnswer {
 /// A list of documents.
 #[derive(Debug)]
 pub(crate) struct Documents {
-    pub(super) metadata: ListMeta,
-    pub(super) items: Vec<ListedItem>,
+    pub(crate) metadata: ListMeta,
+    pub(crate) items: Vec<ListedItem>,
 }
 
 /// An object of a list, which becomes a document when the list is rendered.
 #[derive(Debug)]
 pub(crate) struct ListedItem {
     object: ListedObject,
-    /// For a kind that shows the objects of another one.
-    convert: Option<fn(Value) -> Value>,
+    /// For a kind that shows the objects of another one, or of another version.
+    convert: Option<Convert>,
+}
+
+/// Converts a document for its clients.
+#[derive(Clone)]
+pub(crate) struct Convert(Arc<dyn Fn(Value) -> Value + Send + Sync>);
+
+impl Convert {
+    pub(crate) fn new(convert: impl Fn(Value) -> Value + Send + Sync + 'static) -> Self {
+        Self(Arc::new(convert))
+    }
+}
+
+impl std::fmt::Debug for Convert {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Convert(..)")
+    }
 }
 
 #[derive(Debug)]
@@ -103,21 +97,21 @@ enum ListedObject {
 
 impl ListedItem {
     /// The same object, as `convert` shows its document.
-    pub(super) fn converted(self, convert: fn(Value) -> Value) -> Self {
+    pub(crate) fn converted(self, convert: &Convert) -> Self {
         Self {
-            convert: Some(convert),
+            convert: Some(convert.clone()),
             ..self
         }
     }
 
     /// The document.
-    pub(super) fn document(self) -> Result<Value, ApiError> {
+    pub(crate) fn document(self) -> Result<Value, ApiError> {
         let document = match self.object {
             ListedObject::Cached(object) => object.document()?,
             ListedObject::Document(document) => document,
         };
         Ok(match self.convert {
-            Some(convert) => convert(document),
+            Some(convert) => (convert.0)(document),
             None => document,
         })
     }
@@ -144,8 +138,8 @@ impl From<Arc<CachedObject>> for ListedItem {
 /// An event of a watch.
 #[derive(Debug)]
 pub(crate) struct WatchNotice {
-    pub(super) event_type: WatchEventType,
-    pub(super) document: Value,
+    pub(crate) event_type: WatchEventType,
+    pub(crate) document: Value,
 }
 
 /// The events of a watch; it ends after an error.
@@ -226,17 +220,47 @@ pub(crate) trait Resource: Send + Sync {
         not_a_verb()
     }
 
+    /// A document of another version of the kind, in this version.
+    fn convert(&self, document: Value) -> BoxFuture<'_, Result<Value, ApiError>> {
+        async move { Ok(document) }.boxed()
+    }
+
+    /// The scale of an object, as a document.
+    fn scale(&self, document: &Value) -> Result<Value, ApiError> {
+        Ok(scale::view(document))
+    }
+
+    /// The merge patch that a scale means for its object.
+    fn scaled(&self, scale: &Scale) -> Result<Value, ApiError> {
+        Ok(json!({"spec": {"replicas": scale::replicas(scale)}}))
+    }
+
+    /// The definition, for a kind that a CustomResourceDefinition declares.
+    fn custom(&self) -> Option<&CustomKind> {
+        None
+    }
+
+    /// A warning for every client of the resource.
+    fn warning(&self) -> Option<&str> {
+        None
+    }
+
+    /// The reason why no objects can be created now.
+    fn refused_creation(&self) -> Option<String> {
+        None
+    }
+
     /// The number of stored objects; `None` for kinds that are not stored.
     fn count(&self) -> Option<usize> {
         None
     }
 
-    fn columns(&self) -> &'static [Column] {
+    fn columns(&self) -> &[ColumnDefinition] {
         &[]
     }
 
     /// The cells of an object's row.
-    fn cells(&self, _document: Value, _now: Timestamp) -> Result<Vec<String>, ApiError> {
+    fn cells(&self, _document: Value, _now: Timestamp) -> Result<Vec<Value>, ApiError> {
         Ok(Vec::new())
     }
 }
@@ -246,33 +270,9 @@ fn not_a_verb<'a, T: Send + 'a>() -> BoxFuture<'a, Result<T, ApiError>> {
     async move { Err(error::bad_request(why)) }.boxed()
 }
 
-struct NamesOf<K>(std::marker::PhantomData<K>);
-
-impl<K: Strategy> NamesOf<K> {
-    const NAMES: KindNames = KindNames {
-        group: K::GROUP,
-        version: K::VERSION,
-        kind: K::KIND,
-        plural: K::PLURAL,
-        singular: K::SINGULAR,
-        short: K::SHORT_NAMES,
-        categories: K::CATEGORIES,
-        scope: K::SCOPE,
-        verbs: K::VERBS,
-        subresources: K::SUBRESOURCES,
-        returns_deleted: K::RETURNS_DELETED,
-        is_stored: true,
-    };
-}
-
-/// The names of a kind, without its objects.
-pub(crate) fn names_of<K: Strategy>() -> &'static KindNames {
-    &NamesOf::<K>::NAMES
-}
-
-impl<K: Strategy> Resource for Registry<K> {
+impl Resource for KindRegistry {
     fn names(&self) -> &KindNames {
-        &NamesOf::<K>::NAMES
+        Self::names(self)
     }
 
     fn get<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Value, ApiError>> {
@@ -281,7 +281,7 @@ impl<K: Strategy> Resource for Registry<K> {
 
     fn list<'a>(&'a self, options: &'a ListOptions) -> BoxFuture<'a, Result<Documents, ApiError>> {
         async move {
-            let query = query::<K>(&options.selection)?;
+            let query = query(self, &options.selection)?;
             let freshness = options.freshness()?;
             let list = Self::list(self, &query, options.limit, &options.token, freshness);
             let ListPage { metadata, items } = list.await?;
@@ -298,15 +298,16 @@ impl<K: Strategy> Resource for Registry<K> {
     ) -> BoxFuture<'a, Result<WatchNotices, ApiError>> {
         async move {
             let options = WatchOptions {
-                query: query::<K>(&options.selection)?,
+                query: query(self, &options.selection)?,
                 start: options.start()?,
                 bookmarks: options.bookmarks,
                 ends: Some(ends),
                 announce_end: options.announces_end(),
             };
             let events = Self::watch(self, options).await?;
+            let bookmark = BookmarkForm::of(Self::names(self));
             Ok(events
-                .map(|event| event.and_then(|event| notice::<K>(&event)))
+                .map(move |event| event.and_then(|event| bookmark.notice(&event)))
                 .boxed())
         }
         .boxed()
@@ -318,8 +319,11 @@ impl<K: Strategy> Resource for Registry<K> {
         options: &'a WriteOptions,
     ) -> BoxFuture<'a, Result<WriteAnswer, ApiError>> {
         async move {
-            let (object, warnings) = decode::<K>(document, options)?;
-            written(&Self::create(self, object, &options.write).await?, warnings)
+            let (object, warnings) = decode(self.kind(), document, options)?;
+            written(
+                &*Self::create(self, object, &options.write).await?,
+                warnings,
+            )
         }
         .boxed()
     }
@@ -331,12 +335,12 @@ impl<K: Strategy> Resource for Registry<K> {
         options: &'a WriteOptions,
     ) -> BoxFuture<'a, Result<WriteAnswer, ApiError>> {
         async move {
-            let (object, warnings) = decode::<K>(document, options)?;
+            let (object, warnings) = decode(self.kind(), document, options)?;
             let put = Self::put(self, object, part, &options.write);
             let (object, created) = put.await?;
             Ok(WriteAnswer {
                 created,
-                ..written(&object, warnings)?
+                ..written(&*object, warnings)?
             })
         }
         .boxed()
@@ -353,7 +357,7 @@ impl<K: Strategy> Resource for Registry<K> {
             let (object, warnings, created) = patch_object(self, key, part, patch, options).await?;
             Ok(WriteAnswer {
                 created,
-                ..written(&object, warnings)?
+                ..written(&*object, warnings)?
             })
         }
         .boxed()
@@ -364,14 +368,14 @@ impl<K: Strategy> Resource for Registry<K> {
         key: &'a ObjectKey,
         options: &'a DeleteOptions,
     ) -> BoxFuture<'a, Result<Value, ApiError>> {
-        async move { json::<K>(&Self::delete(self, key, options).await?) }.boxed()
+        async move { json(&*Self::delete(self, key, options).await?) }.boxed()
     }
 
     fn keys<'a>(
         &'a self,
         selection: &'a Selection,
     ) -> BoxFuture<'a, Result<Vec<ObjectKey>, ApiError>> {
-        async move { Self::keys(self, &query::<K>(selection)?).await }.boxed()
+        async move { Self::keys(self, &query(self, selection)?).await }.boxed()
     }
 
     fn act<'a>(
@@ -383,7 +387,7 @@ impl<K: Strategy> Resource for Registry<K> {
     ) -> BoxFuture<'a, Result<ActAnswer, ApiError>> {
         match self.actions() {
             Some(own) => own.act(self, key, act, document, terms),
-            None => async move { Err(error::not_found::<K>(&key.name)) }.boxed(),
+            None => async move { Err(error::not_found_in(Self::names(self), &key.name)) }.boxed(),
         }
     }
 
@@ -391,47 +395,61 @@ impl<K: Strategy> Resource for Registry<K> {
         Some(Self::count(self))
     }
 
-    fn columns(&self) -> &'static [Column] {
-        K::COLUMNS
+    fn columns(&self) -> &[ColumnDefinition] {
+        self.kind().columns()
     }
 
-    fn cells(&self, document: Value, now: Timestamp) -> Result<Vec<String>, ApiError> {
-        let decoded = K::from_json_noting(document);
-        let (object, _) = decoded.map_err(|error| error::not_strict::<K>(&error))?;
-        Ok(object.cells(now))
+    fn cells(&self, document: Value, now: Timestamp) -> Result<Vec<Value>, ApiError> {
+        let cells = self.kind().cells(document, now);
+        cells.map_err(|error| error::not_strict_in(Self::names(self), &error))
     }
 }
 
-fn query<K: Strategy>(selection: &Selection) -> Result<Query, ApiError> {
+fn query(registry: &KindRegistry, selection: &Selection) -> Result<Query, ApiError> {
     let Selection {
         namespace,
         labels,
         fields,
     } = selection;
-    Query::parse::<K>(namespace.clone(), labels, fields)
+    registry.query(namespace.clone(), labels, fields)
 }
 
 /// Patches a part of an object; returns it, warnings, and true if it was created.
-pub(crate) async fn patch_object<K: Strategy>(
-    registry: &Registry<K>,
+pub(crate) async fn patch_object(
+    registry: &KindRegistry,
     key: &ObjectKey,
     part: ObjectPart,
     patch: &Patch,
     options: &WriteOptions,
-) -> Result<(K, Vec<String>, bool), ApiError> {
+) -> Result<(Box<DynObject>, Vec<String>, bool), ApiError> {
+    let hides = error::hides_content(registry.names());
     let decode = |document| {
-        decode::<K>(document, options).map_err(|refused| match patch.document() {
-            Some(patch) if !refused.fields.is_empty() => error::misfit(patch, &refused),
+        decode(registry.kind(), document, options).map_err(|refused| match patch.document() {
+            Some(patch) if !refused.fields.is_empty() && !hides => error::misfit(patch, &refused),
             _ => refused,
         })
     };
     registry
-        .patch(key, part, patch, &options.write, decode)
+        .patch(key, part, patch, &options.write, &decode)
         .await
 }
 
 /// Decodes a document; also returns warnings.
-pub(super) fn decode<K: Object>(
+fn decode(
+    kind: &dyn AnyKind,
+    mut document: Value,
+    options: &WriteOptions,
+) -> Result<(Box<DynObject>, Vec<String>), ApiError> {
+    let undecodable = |error: StrictError| error::not_strict_in(kind.names(), &error);
+    let changed = kind.canonicalize(&mut document);
+    let (object, unknown) = kind.decode_noting(document).map_err(undecodable)?;
+    let mut warnings = options.judge(unknown).map_err(undecodable)?;
+    warnings.extend(changed);
+    Ok((object, warnings))
+}
+
+/// The same for a kind that is not stored.
+pub(super) fn decode_view<K: Object>(
     mut document: Value,
     options: &WriteOptions,
 ) -> Result<(K, Vec<String>), ApiError> {
@@ -443,11 +461,11 @@ pub(super) fn decode<K: Object>(
     Ok((object, warnings))
 }
 
-fn json<K: Object>(object: &K) -> Result<Value, ApiError> {
+fn json(object: &DynObject) -> Result<Value, ApiError> {
     object.to_json().map_err(|error| error::internal(&error))
 }
 
-fn written<K: Object>(object: &K, warnings: Vec<String>) -> Result<WriteAnswer, ApiError> {
+fn written(object: &DynObject, warnings: Vec<String>) -> Result<WriteAnswer, ApiError> {
     Ok(WriteAnswer {
         document: json(object)?,
         warnings,
@@ -455,29 +473,40 @@ fn written<K: Object>(object: &K, warnings: Vec<String>) -> Result<WriteAnswer, 
     })
 }
 
-fn notice<K: Object>(event: &StreamEvent) -> Result<WatchNotice, ApiError> {
-    let bookmark = |revision, annotations: Value| {
-        let metadata = json!({"resourceVersion": format!("{revision}"), "creationTimestamp": null, "annotations": annotations});
-        let mut document =
-            json!({"apiVersion": K::API_VERSION, "kind": K::KIND, "metadata": metadata});
-        if document["metadata"]["annotations"].is_null()
-            && let Some(metadata) = document["metadata"].as_object_mut()
-        {
-            metadata.remove("annotations");
+/// The form of a kind's bookmarks.
+struct BookmarkForm {
+    api_version: String,
+    kind: String,
+}
+
+impl BookmarkForm {
+    fn of(names: &KindNames) -> Self {
+        Self {
+            api_version: names.api_version(),
+            kind: names.kind.clone().into_owned(),
+        }
+    }
+
+    fn bookmark(&self, revision: Revision, annotation: Option<&str>) -> WatchNotice {
+        let mut metadata =
+            json!({"resourceVersion": revision.to_string(), "creationTimestamp": null});
+        if let Some(annotation) = annotation {
+            metadata["annotations"] = json!({annotation: "true"});
         }
         WatchNotice {
             event_type: WatchEventType::Bookmark,
-            document,
+            document: json!({"apiVersion": self.api_version, "kind": self.kind, "metadata": metadata}),
         }
-    };
-    Ok(match event {
-        StreamEvent::Change(change) => WatchNotice {
-            event_type: change.event_type(),
-            document: change.document()?,
-        },
-        StreamEvent::Bookmark(revision) => bookmark(revision, Value::Null),
-        StreamEvent::InitialEnd(revision) => {
-            bookmark(revision, json!({INITIAL_EVENTS_END: "true"}))
-        }
-    })
+    }
+
+    fn notice(&self, event: &StreamEvent) -> Result<WatchNotice, ApiError> {
+        Ok(match event {
+            StreamEvent::Change(change) => WatchNotice {
+                event_type: change.event_type(),
+                document: change.document()?,
+            },
+            StreamEvent::Bookmark(revision) => self.bookmark(*revision, None),
+            StreamEvent::InitialEnd(revision) => self.bookmark(*revision, Some(INITIAL_EVENTS_END)),
+        })
+    }
 }

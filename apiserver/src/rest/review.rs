@@ -6,7 +6,7 @@
 
 mod access;
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use futures::{FutureExt as _, future::BoxFuture};
 use podplane_api::{
@@ -27,12 +27,16 @@ use super::{
     request::WriteOptions,
     resource::{KindNames, Resource, WriteAnswer},
 };
-use crate::{authorization::Gate, error};
+use crate::{
+    authorization::Gate,
+    error,
+    served::{OtherKinds, ServedKinds},
+};
 
 /// A resource or sub-resource, with its verbs.
 #[derive(Clone, Debug)]
 struct ServedResource {
-    group: &'static str,
+    group: Cow<'static, str>,
     /// `pods`, `pods/eviction`
     resource: String,
     verbs: Vec<&'static str>,
@@ -49,7 +53,7 @@ impl ServedResource {
             .split_once('/')
             .unwrap_or((&self.resource, ""));
         let verb = asked.verb.as_deref().unwrap_or_default();
-        matches(asked.group.as_ref(), self.group)
+        matches(asked.group.as_ref(), &self.group)
             && matches(asked.resource.as_ref(), resource)
             && matches(asked.subresource.as_ref(), part)
             && (verb == "*" || self.verbs.contains(&verb))
@@ -74,7 +78,7 @@ enum Question {
 /// A kind of review.
 struct Review {
     names: KindNames,
-    served: Arc<[ServedResource]>,
+    kinds: OtherKinds,
     gate: Gate,
     question: Question,
 }
@@ -89,11 +93,12 @@ impl Resource for Review {
         document: Value,
         options: &'a WriteOptions,
     ) -> BoxFuture<'a, Result<WriteAnswer, ApiError>> {
-        let reviewer = Reviewer {
-            gate: &self.gate,
-            served: &self.served,
-        };
         async move {
+            let served = || all_served(&self.kinds.now().resources);
+            let reviewer = Reviewer {
+                gate: &self.gate,
+                served: &served,
+            };
             match self.question {
                 Question::Identity => reviewed_user(document, options),
                 Question::OwnAccess => reviewer.own_access(document, options).await,
@@ -161,39 +166,31 @@ const PERMISSIONS: [(&str, &str); 2] = [
     ),
 ];
 
-/// The kinds of reviews, which answer for the given kinds and themselves.
-pub(super) fn reviews(kinds: &[Arc<dyn Resource>], gate: &Gate) -> Vec<Arc<dyn Resource>> {
-    let stored = kinds.iter().flat_map(|kind| served(kind.names()));
-    let own = REVIEWS.map(|(group, _, plural, ..)| (group, plural));
-    let own = own.into_iter().chain(PERMISSIONS);
-    let own = own.map(|(group, resource)| ServedResource {
-        group,
+/// Everything that is served.
+fn all_served(kinds: &[Arc<dyn Resource>]) -> Vec<ServedResource> {
+    let kinds = kinds.iter().flat_map(|kind| served(kind.names()));
+    let permissions = PERMISSIONS.map(|(group, resource)| ServedResource {
+        group: group.into(),
         resource: resource.to_owned(),
         verbs: vec!["create"],
     });
-    let served: Arc<[ServedResource]> = stored.chain(own).collect();
+    kinds.chain(permissions).collect()
+}
+
+/// The kinds of reviews, which answer for the served kinds.
+pub(super) fn reviews(kinds: &ServedKinds, gate: &Gate) -> Vec<Arc<dyn Resource>> {
     let review = |(group, kind, plural, singular, question)| {
         let names = KindNames {
-            group,
-            version: "v1",
-            kind,
-            plural,
-            singular,
-            short: &[],
-            categories: &[],
             scope: match question {
                 Question::LocalAccess => Scope::Namespaced,
                 _ => Scope::Cluster,
             },
-            subresources: &[],
-            returns_deleted: false,
-            is_stored: true,
-            verbs: &["create"],
+            ..KindNames::new(group, "v1", kind, plural, singular)
         };
-        let (served, gate) = (Arc::clone(&served), gate.clone());
+        let (kinds, gate) = (kinds.others(), gate.clone());
         Arc::new(Review {
             names,
-            served,
+            kinds,
             gate,
             question,
         }) as Arc<dyn Resource>
@@ -203,9 +200,9 @@ pub(super) fn reviews(kinds: &[Arc<dyn Resource>], gate: &Gate) -> Vec<Arc<dyn R
 
 fn served(names: &KindNames) -> Vec<ServedResource> {
     let part = |name: &str, verbs: &[&'static str]| ServedResource {
-        group: names.group,
+        group: names.group.clone(),
         resource: match name {
-            "" => names.plural.to_owned(),
+            "" => names.plural.clone().into_owned(),
             name => format!("{}/{name}", names.plural),
         },
         verbs: verbs.to_vec(),
@@ -306,8 +303,8 @@ mod tests {
     use crate::{registry::WriteParams, rest::request::FieldValidation};
 
     fn served() -> Vec<ServedResource> {
-        let served = |group, resource: &str, verbs: &[&'static str]| ServedResource {
-            group,
+        let served = |group: &'static str, resource: &str, verbs: &[&'static str]| ServedResource {
+            group: group.into(),
             resource: resource.to_owned(),
             verbs: verbs.to_vec(),
         };
@@ -332,7 +329,7 @@ mod tests {
         let served = served();
         let reviewer = Reviewer {
             gate: &gate,
-            served: &served,
+            served: &|| served.clone(),
         };
         let options = strict();
         let answer = reviewer.own_access(document, &options).now_or_never();

@@ -32,7 +32,7 @@ impl RestCall<'_> {
         let (resource, key) = (&self.target.resource, self.target.key());
         let change = match self.method {
             Method::GET => {
-                let scale = view(&resource.get(&key).await?);
+                let scale = resource.scale(&resource.get(&key).await?)?;
                 return Ok(answer::document(StatusCode::OK, &scale));
             }
             Method::PUT => ScaleChange::Whole(body::document(&self.headers, &self.body)?),
@@ -41,21 +41,23 @@ impl RestCall<'_> {
         };
         let write = self.write_options(options)?;
         loop {
-            let live = view(&resource.get(&key).await?);
+            let live = resource.scale(&resource.get(&key).await?)?;
             let document = change.of(live.clone())?;
-            let (scale, warnings) = resource::decode::<Scale>(document, &write)?;
+            let (scale, warnings) = resource::decode_view::<Scale>(document, &write)?;
             // The patch applies to the state that was read, so another write in between is no
             // conflict unless the patch itself names a revision.
             let patched = matches!(change, ScaleChange::Patch(_))
                 && live["metadata"]["resourceVersion"] == scale.resource_version();
-            let replicas = Patch::Merge(replicas(&scale, &key.name)?);
+            check(&scale, &key.name)?;
+            let replicas = Patch::Merge(with_metadata(resource.scaled(&scale)?, &scale));
             match resource
                 .patch(&key, ObjectPart::Scale, &replicas, &write)
                 .await
             {
                 Err(refused) if refused.reason == Reason::Conflict && patched => {}
                 written => {
-                    let mut answer = answer::document(StatusCode::OK, &view(&written?.document));
+                    let scale = resource.scale(&written?.document)?;
+                    let mut answer = answer::document(StatusCode::OK, &scale);
                     answer::warn(&mut answer, &warnings);
                     return Ok(answer);
                 }
@@ -82,25 +84,32 @@ impl ScaleChange {
     }
 }
 
-/// The merge patch that a scale means for its object.
-fn replicas(scale: &Scale, name: &str) -> Result<Value, ApiError> {
+/// The number of replicas of a scale.
+pub(super) fn replicas(scale: &Scale) -> i32 {
+    let spec = scale.spec.as_ref();
+    spec.and_then(|spec| spec.replicas).unwrap_or_default()
+}
+
+/// Checks a scale that is to change its object.
+fn check(scale: &Scale, name: &str) -> Result<(), ApiError> {
     if !scale.name().is_empty() && scale.name() != name {
         return Err(error::bad_request(format!(
             "the name of the object ({}) does not match the name on the URL ({name})",
             scale.name()
         )));
     }
-    let replicas = scale
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.replicas)
-        .unwrap_or_default();
+    let replicas = replicas(scale);
     if replicas < 0 {
         let mut errors = ErrorList::new();
         let path = FieldPath::new("spec").child("replicas");
         errors.invalid(&path, replicas, "must be greater than or equal to 0");
         return Err(error::invalid::<Scale>(name, &errors));
     }
+    Ok(())
+}
+
+/// The merge patch of an object, with the UID and revision that its scale names.
+fn with_metadata(mut patch: Value, scale: &Scale) -> Value {
     let mut metadata = Map::new();
     for (field, value) in [
         ("uid", scale.uid()),
@@ -109,11 +118,12 @@ fn replicas(scale: &Scale, name: &str) -> Result<Value, ApiError> {
         let value = Some(value).filter(|value| !value.is_empty());
         metadata.insert(field.to_owned(), value.into());
     }
-    Ok(json!({"metadata": metadata, "spec": {"replicas": replicas}}))
+    patch["metadata"] = metadata.into();
+    patch
 }
 
 /// The scale of an object.
-fn view(object: &Value) -> Value {
+pub(super) fn view(object: &Value) -> Value {
     let metadata = [
         "name",
         "namespace",

@@ -1,6 +1,6 @@
 //! Objects as rows of a `Table`, which kubectl prints (source: `meta.k8s.io/v1.Table`).
 
-use podplane_api::{jiff::Timestamp, printable, table::Column};
+use podplane_api::{any::ColumnDefinition, jiff::Timestamp};
 use podplane_host::clock;
 use podplane_proto::{error::ApiError, wire::ListMeta};
 use serde_json::{Value, json};
@@ -87,8 +87,7 @@ impl TableForm {
             RowInclusion::Metadata => metadata_only(&document, self.version),
             RowInclusion::Object => document.clone(),
         };
-        let cells = resource.cells(document, now)?.into_iter();
-        let cells: Vec<_> = resource.columns().iter().zip(cells).map(cell).collect();
+        let cells = resource.cells(document, now)?;
         let mut row = json!({"cells": cells});
         if !object.is_null() {
             row["object"] = object;
@@ -97,38 +96,21 @@ impl TableForm {
     }
 }
 
-fn cell((column, text): (&Column, String)) -> Value {
-    match text.parse::<i64>() {
-        Ok(number) if column.integer => number.into(),
-        _ => printable::line(&text).into(),
-    }
-}
-
-fn column(column: &Column) -> Value {
-    let name = column.name;
+fn column(column: &ColumnDefinition) -> Value {
+    let ColumnDefinition {
+        name,
+        column_type,
+        format,
+        description,
+        priority,
+    } = column;
     json!({
-        "name": title(name),
-        "type": if column.integer { "integer" } else { "string" },
-        "format": if name == "NAME" { "name" } else { "" },
-        "description": "",
-        "priority": i32::from(column.wide),
+        "name": name,
+        "type": column_type,
+        "format": format,
+        "description": description,
+        "priority": priority,
     })
-}
-
-/// `INTERNAL-IP` in Kubernetes' notation for columns: `Internal-IP`; kubectl prints them in upper
-/// case.
-fn title(name: &str) -> String {
-    const SHORT: [&str; 3] = ["IP", "OS", "CIDR"];
-    let words = name.split_inclusive(|c: char| !c.is_ascii_alphanumeric());
-    let each = words.map(|word| {
-        let letters = word.trim_end_matches(|c: char| !c.is_ascii_alphanumeric());
-        if SHORT.contains(&letters) {
-            return word.to_owned();
-        }
-        let (first, rest) = word.split_at_checked(1).unwrap_or((word, ""));
-        format!("{first}{}", rest.to_ascii_lowercase())
-    });
-    each.collect()
 }
 
 /// A `PartialObjectMetadata` of an object.

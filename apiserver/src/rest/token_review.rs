@@ -3,10 +3,7 @@
 use std::sync::Arc;
 
 use futures::{FutureExt as _, future::BoxFuture};
-use podplane_api::{
-    Scope,
-    authentication::{TokenReview, TokenReviewStatus},
-};
+use podplane_api::authentication::{TokenReview, TokenReviewStatus};
 use podplane_proto::error::ApiError;
 use serde_json::Value;
 
@@ -17,6 +14,8 @@ use super::{
 };
 use crate::{authentication::RequestAuthenticator, error};
 
+const KIND: &str = "TokenReview";
+
 /// Reviews of tokens, by the rules of requests that carry them.
 pub(crate) struct TokenReviews {
     names: KindNames,
@@ -26,20 +25,13 @@ pub(crate) struct TokenReviews {
 
 impl TokenReviews {
     pub(crate) fn new(authenticator: Option<Arc<RequestAuthenticator>>) -> Self {
-        let names = KindNames {
-            group: "authentication.k8s.io",
-            version: "v1",
-            kind: "TokenReview",
-            plural: "tokenreviews",
-            singular: "tokenreview",
-            short: &[],
-            categories: &[],
-            scope: Scope::Cluster,
-            subresources: &[],
-            returns_deleted: false,
-            is_stored: true,
-            verbs: &["create"],
-        };
+        let names = KindNames::new(
+            "authentication.k8s.io",
+            "v1",
+            KIND,
+            "tokenreviews",
+            "tokenreview",
+        );
         Self {
             names,
             authenticator,
@@ -84,9 +76,9 @@ impl Resource for TokenReviews {
             if let Some(settled) = self.authenticator.as_ref().and_then(|it| it.settled()) {
                 settled.await;
             }
-            let mut read = ReadReview::<TokenReview>::of(self.names.kind, document, options)?;
+            let mut read = ReadReview::<TokenReview>::of(KIND, document, options)?;
             let spec = &read.review.spec;
-            let token = spec.token.as_deref().unwrap_or_default();
+            let token = spec.token.as_str();
             let audiences = spec.audiences.as_deref().unwrap_or_default();
             read.review.status = Some(self.status(token, audiences));
             read.answer()

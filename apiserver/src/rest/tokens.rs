@@ -22,7 +22,7 @@ use crate::{
     authentication::{AccountTokens, TokenBinding},
     authorization::NodeRestriction,
     error,
-    registry::{ActAnswer, ChangeTerms, Registry, SubresourceActions, WriteEffect},
+    registry::{ActAnswer, ChangeTerms, KindRegistry, Registry, SubresourceActions, WriteEffect},
 };
 
 const GROUP: &str = "authentication.k8s.io";
@@ -44,10 +44,10 @@ pub(crate) struct AccountActions {
     pub(crate) tokens: Option<Arc<AccountTokens>>,
 }
 
-impl SubresourceActions<ServiceAccount> for AccountActions {
+impl SubresourceActions for AccountActions {
     fn act<'a>(
         &'a self,
-        accounts: &'a Registry<ServiceAccount>,
+        accounts: &'a KindRegistry,
         key: &'a ObjectKey,
         act: Subresource,
         document: &'a Value,
@@ -66,7 +66,7 @@ impl SubresourceActions<ServiceAccount> for AccountActions {
 impl AccountActions {
     async fn create(
         &self,
-        accounts: &Registry<ServiceAccount>,
+        accounts: &KindRegistry,
         key: &ObjectKey,
         document: &Value,
         terms: ChangeTerms<'_>,
@@ -82,7 +82,7 @@ impl AccountActions {
             .check_token(terms.by, key, &request)
             .await?;
         complete(&mut request, key, tokens)?;
-        let spec = &mut request.spec;
+        let spec = request.spec.get_or_insert_default();
         let mut binding = TokenBinding {
             namespace: key.namespace.clone(),
             account: reference(&account),
@@ -107,7 +107,8 @@ impl AccountActions {
             // A token has effects, although it is not stored.
             WriteEffect::Dry => String::new(),
             WriteEffect::Durable => {
-                let signed = tokens.issue(binding, spec.audiences.clone(), now, seconds);
+                let audiences = spec.audiences.clone().unwrap_or_default();
+                let signed = tokens.issue(binding, audiences, now, seconds);
                 signed.map_err(|error| error::internal(&error))?
             }
         };
@@ -120,8 +121,8 @@ impl AccountActions {
         request.metadata.creation_timestamp = Some(Time(whole(now)));
         let expires = now.checked_add(SignedDuration::from_secs(seconds));
         request.status = Some(TokenRequestStatus {
-            expiration_timestamp: Time(whole(expires.unwrap_or(Timestamp::MAX))),
-            token,
+            expiration_timestamp: Some(Time(whole(expires.unwrap_or(Timestamp::MAX)))),
+            token: Some(token),
         });
         let document = serde_json::to_value(&request).map_err(|error| error::internal(&error))?;
         answer.document = Some(document);
@@ -140,7 +141,7 @@ impl AccountActions {
         let found = match (version.as_str(), kind.as_str()) {
             ("v1", "Pod") => {
                 let key = ObjectKey::new(binding.namespace.as_str(), name.as_str());
-                let pod = stored(&self.pods, &key).await?;
+                let pod: Pod = stored(&self.pods, &key).await?;
                 let spec = pod.spec.clone().unwrap_or_default();
                 let own = spec.service_account_name.unwrap_or_default();
                 if own != binding.account.name {
@@ -155,7 +156,7 @@ impl AccountActions {
                 binding.pod.insert(reference(&pod))
             }
             ("v1", "Node") => {
-                let node = stored(&self.nodes, &ObjectKey::new("", name.as_str())).await?;
+                let node: Node = stored(&self.nodes, &ObjectKey::new("", name.as_str())).await?;
                 binding.node.insert(reference(&node))
             }
             _ => {
@@ -177,7 +178,7 @@ impl AccountActions {
 
     /// The node of a pod; only its name if there is no such Node.
     async fn node_of_pod(&self, name: String) -> Result<BoundReference, ApiError> {
-        match stored(&self.nodes, &ObjectKey::new("", name.as_str())).await {
+        match stored::<Node>(&self.nodes, &ObjectKey::new("", name.as_str())).await {
             Ok(node) => Ok(reference(&node)),
             Err(error) if error.is_not_found() => Ok(BoundReference {
                 name,
@@ -196,7 +197,7 @@ fn reference<K: Strategy>(object: &K) -> BoundReference {
 }
 
 /// Reads an object, at least as new as every acknowledged write.
-async fn stored<K: Strategy>(registry: &Registry<K>, key: &ObjectKey) -> Result<K, ApiError> {
+async fn stored<K: Strategy>(registry: &KindRegistry, key: &ObjectKey) -> Result<K, ApiError> {
     registry.get(key).await?.decode()
 }
 
@@ -259,9 +260,9 @@ fn complete(
             errors.invalid(&metadata.child(field), given.as_str(), detail);
         }
     }
-    let spec = &mut request.spec;
-    if spec.audiences.is_empty() {
-        spec.audiences = tokens.audiences().to_vec();
+    let spec = request.spec.get_or_insert_default();
+    if spec.audiences.as_ref().is_none_or(Vec::is_empty) {
+        spec.audiences = Some(tokens.audiences().to_vec());
     }
     let seconds = spec.expiration_seconds.unwrap_or(DEFAULT);
     let path = FieldPath::new("spec").child("expirationSeconds");

@@ -10,10 +10,8 @@ use http::{HeaderValue, header};
 use http_body_util::BodyExt as _;
 use serde_json::Value;
 
-use super::{
-    answer::{self, RestAnswer},
-    render::Renderers,
-};
+use super::answer::{self, RestAnswer};
+use crate::renderers::Renderers;
 
 /// The most bytes of an answer that is converted at once.
 const SHORT: usize = 128 << 10;

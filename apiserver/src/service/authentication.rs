@@ -22,7 +22,7 @@ use podplane_service_runtime::{authentication::RequestContext, identity::Identit
 use serde_json::{Value, json};
 use tonic::{Request, Response, Status};
 
-use super::{methods::or_default, status};
+use super::{methods::default_namespace, status};
 use crate::{
     audit::RequestRecord,
     authorization::{Authorized, Gate, Gated, MethodRule},
@@ -128,7 +128,7 @@ impl IdentityReviews {
             expiration_seconds,
             bound_object_ref,
         } = request;
-        let key = ObjectKey::new(or_default::<ServiceAccount>(namespace), name);
+        let key = ObjectKey::new(default_namespace(namespace), name);
         let target = ResourceTarget {
             version: "v1",
             resource: "serviceaccounts",
@@ -152,11 +152,14 @@ impl IdentityReviews {
         let status = issued.status;
         let expires = status
             .as_ref()
-            .map(|it| it.expiration_timestamp.0.to_string());
+            .and_then(|it| Some(it.expiration_timestamp.as_ref()?.0.to_string()));
         Ok(CreateTokenResponse {
-            token: status.map(|it| it.token).unwrap_or_default(),
+            token: status.and_then(|it| it.token).unwrap_or_default(),
             expiration_timestamp: expires.unwrap_or_default(),
-            audiences: issued.spec.audiences,
+            audiences: issued
+                .spec
+                .and_then(|spec| spec.audiences)
+                .unwrap_or_default(),
             warnings,
         })
     }

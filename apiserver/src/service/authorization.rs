@@ -57,14 +57,14 @@ pub(crate) const AUTHORIZATION_RULES: [MethodRule; 4] = [
 pub(crate) struct AccessReviews {
     gate: Gate,
     /// By their kinds.
-    reviews: Gated<HashMap<&'static str, Arc<dyn Resource>>>,
+    reviews: Gated<HashMap<String, Arc<dyn Resource>>>,
 }
 
 impl AccessReviews {
     /// The reviews among these resources.
     pub(crate) fn among(resources: &[Arc<dyn Resource>], gate: Gate) -> Self {
         let of_group = resources.iter().filter(|one| one.names().group == GROUP);
-        let reviews = of_group.map(|one| (one.names().kind, Arc::clone(one)));
+        let reviews = of_group.map(|one| (one.names().kind.clone().into_owned(), Arc::clone(one)));
         Self {
             gate,
             reviews: Gated::new(reviews.collect()),

@@ -77,13 +77,10 @@ impl BlockService for BlockRecords {
             .filter(|found| is_asked(&found.node))
             .map(|found| (found.net, all.block(found)))
             .collect();
-        blocks.extend(
-            all.blocks
-                .reserved()
-                .iter()
-                .filter(|_| is_asked(""))
-                .map(|net| (*net, reserved(net))),
-        );
+        if is_asked("") {
+            let ranges = all.blocks.reserved().await.map_err(status::of)?;
+            blocks.extend(ranges.iter().map(|net| (*net, reserved(net))));
+        }
         blocks.sort_by_key(|(net, _)| *net);
         Ok(Response::new(ListBlocksResponse {
             blocks: blocks.into_iter().map(|(_, block)| block).collect(),
@@ -372,6 +369,7 @@ fn refusal(error: ApiError) -> Refusal {
         fields,
         continue_token: _,
         retry_after_seconds: _,
+        chosen_status: _,
     } = error;
     Refusal {
         reason: reason.as_str().to_owned(),

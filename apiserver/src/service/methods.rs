@@ -5,53 +5,49 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::{FutureExt as _, TryFutureExt as _, future::BoxFuture};
 use podplane_api::{
-    Object, ObjectKey, Scope,
-    certificates::CertificateSigningRequest,
+    ObjectKey, Scope,
+    any::{AnyKind, DynObject, KindNames},
     core::{Node, Pod},
     policy::PodDisruptionBudget,
-    strategy::Strategy,
 };
 use podplane_proto::{
     codec,
     error::ApiError,
     transport::{Encoded, Wire, WireCodec},
     wire::{
-        AssignPodCidrsRequest, BindPodRequest, DeleteRequest, GetRequest, ListRequest, ObjectList,
-        PatchRequest, PatchType, Propagation, Verb, WriteRequest,
+        AssignPodCidrsRequest, BindPodRequest, DeleteRequest, GetRequest, PatchRequest, PatchType,
+        Propagation, Verb, WriteRequest,
     },
 };
 use tonic::{Request, Status, body::Body, codegen::Service, server::Grpc};
 use tonic_prost::ProstCodec;
 
-use super::{KindCall, KindService, NarrowMethods, Response, patch::patch, status, unknown, watch};
+use super::{KindCall, KindService, NarrowMethods, Response, list, patch::patch, status, watch};
 use crate::{
-    cache::Query,
     error,
-    registry::{
-        DeleteOptions, Freshness, ListPage, ObjectPart, Registry, WriteEffect, WriteParams,
-    },
-    rest::resource::names_of,
+    registry::{DeleteOptions, ObjectPart, Registry, WriteEffect, WriteParams},
 };
 
-pub(super) fn call<K: Strategy>(
-    service: &KindService<K>,
+pub(super) fn call(
+    service: &KindService,
     verb: Verb,
-    call: KindCall<K>,
+    call: KindCall,
     request: http::Request<Body>,
 ) -> Response {
     match verb {
         Verb::Create => encoded(request, move |WriteRequest { object }| async move {
-            let object: K = match decode(object) {
+            let object = match decode(call.kind(), object) {
                 Ok(object) => object,
                 Err(error) => return Err(call.unreadable(error, "create", "").await),
             };
             let registry = call.open("create", "", object.namespace(), "").await?;
-            encode(&registry.create(object, &call.write).await?)
+            let created = registry.create(object, &call.write).await?;
+            encode(call.kind(), &*created)
         }),
         Verb::Update => updated(call, ObjectPart::Main, request),
         Verb::UpdateStatus => updated(call, ObjectPart::Status, request),
         Verb::Get => encoded(request, move |GetRequest { namespace, name }| async move {
-            let key = key::<K>(namespace, name);
+            let key = key(call.names(), namespace, name);
             let registry = call.open("get", "", &key.namespace, &key.name).await?;
             let entry = registry.get(&key).await?;
             Ok(entry.message.clone())
@@ -59,17 +55,21 @@ pub(super) fn call<K: Strategy>(
         Verb::Patch => patched(call, ObjectPart::Main, request),
         Verb::PatchStatus => patched(call, ObjectPart::Status, request),
         Verb::Delete => encoded(request, move |request: DeleteRequest| async move {
-            let key = key::<K>(request.namespace.clone(), request.name.clone());
+            let key = key(
+                call.names(),
+                request.namespace.clone(),
+                request.name.clone(),
+            );
             let registry = call.open("delete", "", &key.namespace, &key.name).await?;
-            let (key, options) = deletion::<K>(request, call.write.clone())?;
-            encode(&registry.delete(&key, &options).await?)
+            let options = deletion(request, call.write.clone())?;
+            encode(call.kind(), &*registry.delete(&key, &options).await?)
         }),
-        Verb::List => list(call, request),
+        Verb::List => list::answer(call, service.renderers.clone(), request),
         Verb::Watch => {
             let watch = watch::Watch {
                 call,
                 stop: service.stop.clone(),
-                watching: service.metrics.watches(names_of::<K>()).into(),
+                watching: service.metrics.watches(service.kind.kind.names()).into(),
             };
             async move {
                 Ok(Grpc::new(ProstCodec::default())
@@ -91,97 +91,91 @@ fn subresource(part: ObjectPart) -> &'static str {
     }
 }
 
-fn updated<K: Strategy>(
-    call: KindCall<K>,
-    part: ObjectPart,
-    request: http::Request<Body>,
-) -> Response {
+fn updated(call: KindCall, part: ObjectPart, request: http::Request<Body>) -> Response {
     encoded(request, move |WriteRequest { object }| async move {
-        let object: K = match decode(object) {
+        let object = match decode(call.kind(), object) {
             Ok(object) => object,
             Err(error) => return Err(call.unreadable(error, "update", subresource(part)).await),
         };
         let (namespace, name) = (object.namespace(), object.name());
         let registry = call.open("update", subresource(part), namespace, name);
-        encode(&registry.await?.update(object, part, &call.write).await?)
+        let updated = registry.await?.update(object, part, &call.write).await?;
+        encode(call.kind(), &*updated)
     })
 }
 
-/// The object to delete, and the options of its deletion.
-fn deletion<K: Object>(
-    request: DeleteRequest,
-    write: WriteParams,
-) -> Result<(ObjectKey, DeleteOptions), ApiError> {
+/// The options of a deletion.
+fn deletion(request: DeleteRequest, write: WriteParams) -> Result<DeleteOptions, ApiError> {
     let DeleteRequest {
-        namespace,
-        name,
         grace_period_seconds,
         preconditions,
         propagation_policy,
+        ..
     } = request;
     let WriteParams { by, fence, .. } = write;
-    let options = DeleteOptions {
+    Ok(DeleteOptions {
         by,
         grace_period_seconds,
         preconditions: preconditions.unwrap_or_default(),
         propagation: Propagation::parse(propagation_policy.as_deref().unwrap_or_default())?,
         effect: WriteEffect::Durable,
         fence,
-    };
-    Ok((key::<K>(namespace, name), options))
+    })
 }
 
 /// The methods of pods that no other kind has; `budgets` may refuse evictions.
-pub(crate) fn of_pods(budgets: Registry<PodDisruptionBudget>) -> NarrowMethods<Pod> {
+pub(crate) fn of_pods(budgets: Registry<PodDisruptionBudget>) -> NarrowMethods {
     Arc::new(move |call, method, request| {
         let budgets = budgets.clone();
         match method {
             "BindPod" => encoded(request, move |mut request: BindPodRequest| async move {
-                request.namespace = or_default::<Pod>(request.namespace);
+                request.namespace = or_default(call.names(), request.namespace);
                 let (namespace, name) = (&request.namespace, &request.name);
                 let registry = call.open("create", "binding", namespace, name).await?;
-                encode(&registry.bind(&request, call.write.terms()).await?)
+                let registry = Registry::<Pod>::of(registry.clone());
+                let bound = registry.bind(&request, call.write.terms()).await?;
+                encode(call.kind(), &bound)
             }),
             // The request has the fields of a deletion.
             "EvictPod" => encoded(request, move |request: DeleteRequest| async move {
-                let key = key::<Pod>(request.namespace.clone(), request.name.clone());
+                let namespace = request.namespace.clone();
+                let key = key(call.names(), namespace, request.name.clone());
                 let registry = call.open("create", "eviction", &key.namespace, &key.name);
-                let registry = registry.await?;
-                let (key, options) = deletion::<Pod>(request, call.write.clone())?;
-                encode(&registry.evict(&budgets, &key, &options).await?)
+                let registry = Registry::<Pod>::of(registry.await?.clone());
+                let options = deletion(request, call.write.clone())?;
+                let evicted = registry.evict(&budgets, &key, &options).await?;
+                encode(call.kind(), &evicted)
             }),
-            _ => unknown::<Pod>(method),
+            _ => call.unknown(method),
         }
     })
 }
 
 /// The methods of nodes that no other kind has.
-pub(crate) fn of_nodes() -> NarrowMethods<Node> {
+pub(crate) fn of_nodes() -> NarrowMethods {
     Arc::new(|call, method, request| match method {
         "AssignPodCIDRs" => encoded(request, move |request: AssignPodCidrsRequest| async move {
             let registry = call.open("update", "podcidrs", "", &request.name).await?;
-            let terms = call.write.terms();
-            encode(&registry.assign_pod_cidrs(&request, terms).await?)
+            let registry = Registry::<Node>::of(registry.clone());
+            let assigned = registry.assign_pod_cidrs(&request, call.write.terms());
+            encode(call.kind(), &assigned.await?)
         }),
-        _ => unknown::<Node>(method),
+        _ => call.unknown(method),
     })
 }
 
 /// The methods of requests for certificates that no other kind has.
-pub(crate) fn of_certificate_requests() -> NarrowMethods<CertificateSigningRequest> {
+pub(crate) fn of_certificate_requests() -> NarrowMethods {
     Arc::new(|call, method, request| match method {
         "UpdateCertificateSigningRequestApproval" => updated(call, ObjectPart::Approval, request),
-        _ => unknown::<CertificateSigningRequest>(method),
+        _ => call.unknown(method),
     })
 }
 
-fn patched<K: Strategy>(
-    call: KindCall<K>,
-    part: ObjectPart,
-    request: http::Request<Body>,
-) -> Response {
+fn patched(call: KindCall, part: ObjectPart, request: http::Request<Body>) -> Response {
     encoded(request, move |mut request: PatchRequest| async move {
-        let key = key::<K>(
+        let key = key(
+            call.names(),
             std::mem::take(&mut request.namespace),
             std::mem::take(&mut request.name),
         );
@@ -193,46 +187,9 @@ fn patched<K: Strategy>(
             let asked = call.unrecorded();
             write.refused_creation = asked.open("create", "", namespace, name).await.err();
         }
-        encode(&patch(registry, &key, part, write, request).await?)
+        let patched = patch(registry, &key, part, write, request).await?;
+        encode(call.kind(), &*patched)
     })
-}
-
-fn list<K: Strategy>(call: KindCall<K>, request: http::Request<Body>) -> Response {
-    let handle = move |request: ListRequest| {
-        let call = call.clone();
-        async move {
-            let ListRequest {
-                namespace,
-                label_selector,
-                field_selector,
-                limit,
-                r#continue: token,
-                resource_version: version,
-                resource_version_match: version_match,
-            } = request;
-            let registry = call.open_selected("list", &namespace, &field_selector);
-            let registry = registry.await?;
-            let query = Query::parse::<K>(namespace, &label_selector, &field_selector)?;
-            let errors = Freshness::validate(&version, &version_match, &token);
-            if !errors.is_empty() {
-                return Err(error::invalid_options("ListOptions", &errors));
-            }
-            let freshness = Freshness::parse(&version, &version_match, limit, &token)?;
-            let list = registry.list(&query, limit, &token, freshness).await?;
-            let ListPage { metadata, items } = list;
-            let items = items.iter().map(|entry| entry.message.clone()).collect();
-            Ok(ObjectList {
-                metadata: Some(metadata),
-                items,
-            })
-        }
-    };
-    async move {
-        Ok(Grpc::new(ProstCodec::<ObjectList, ListRequest>::default())
-            .unary(Handler(handle), request)
-            .await)
-    }
-    .boxed()
 }
 
 /// Answers a unary call with a message that is already encoded.
@@ -279,11 +236,13 @@ where
     }
 }
 
-fn decode<K: Object>(object: Option<Bytes>) -> Result<K, ApiError> {
-    let field = K::KIND.to_lowercase();
+fn decode(kind: &dyn AnyKind, object: Option<Bytes>) -> Result<Box<DynObject>, ApiError> {
+    let names = kind.names();
+    let field = names.kind.to_lowercase();
     let object = object.ok_or_else(|| error::bad_request(format!("{field} is required")))?;
-    let mut object: K = codec::decode(&object).map_err(|error| error::undecodable::<K>(&error))?;
-    if K::SCOPE == Scope::Namespaced && object.namespace().is_empty() {
+    let mut object =
+        codec::decode_any(kind, &object).map_err(|error| error::undecodable(names, &error))?;
+    if names.scope == Scope::Namespaced && object.namespace().is_empty() {
         object.metadata_mut().namespace = Some(DEFAULT_NAMESPACE.into());
     }
     Ok(object)
@@ -293,17 +252,25 @@ fn decode<K: Object>(object: Option<Bytes>) -> Result<K, ApiError> {
 /// path, and kubectl puts this one there.
 pub(super) const DEFAULT_NAMESPACE: &str = "default";
 
-pub(super) fn or_default<K: Object>(namespace: String) -> String {
-    match (K::SCOPE, namespace.as_str()) {
-        (Scope::Namespaced, "") => DEFAULT_NAMESPACE.into(),
+/// The namespace of a request about an object in a namespace.
+pub(super) fn default_namespace(namespace: String) -> String {
+    match namespace.as_str() {
+        "" => DEFAULT_NAMESPACE.into(),
         _ => namespace,
     }
 }
 
-fn key<K: Object>(namespace: String, name: String) -> ObjectKey {
-    ObjectKey::new(or_default::<K>(namespace), name)
+fn or_default(names: &KindNames, namespace: String) -> String {
+    match names.scope {
+        Scope::Cluster => namespace,
+        Scope::Namespaced => default_namespace(namespace),
+    }
 }
 
-fn encode<K: Object>(object: &K) -> Result<Bytes, ApiError> {
-    codec::encode(object).map_err(|error| error::unencodable(&error))
+fn key(names: &KindNames, namespace: String, name: String) -> ObjectKey {
+    ObjectKey::new(or_default(names, namespace), name)
+}
+
+fn encode(kind: &dyn AnyKind, object: &DynObject) -> Result<Bytes, ApiError> {
+    codec::encode_any(kind, object).map_err(|error| error::unencodable(&error))
 }

@@ -2,31 +2,25 @@
 
 use bytes::Bytes;
 use http::HeaderMap;
-use podplane_api::{ObjectKey, strategy::Strategy};
+use podplane_api::{ObjectKey, any::DynObject};
 use podplane_proto::{
     error::ApiError,
     wire::{PatchRequest, PatchType},
 };
 
 use crate::{
-    registry::{ObjectPart, Patch, Registry, WriteParams},
-    rest::{
-        body,
-        patch::read,
-        place::place,
-        request::RequestOptions,
-        resource::{Resource, patch_object},
-    },
+    registry::{KindRegistry, ObjectPart, Patch, WriteParams},
+    rest::{body, patch::read, place::place, request::RequestOptions, resource::patch_object},
 };
 
 /// Patches a part of the object at `key`, which has the name and namespace of the request.
-pub(super) async fn patch<K: Strategy>(
-    registry: &Registry<K>,
+pub(super) async fn patch(
+    registry: &KindRegistry,
     key: &ObjectKey,
     part: ObjectPart,
     write: WriteParams,
     request: PatchRequest,
-) -> Result<K, ApiError> {
+) -> Result<Box<DynObject>, ApiError> {
     let patch_type = request.r#type();
     let PatchRequest {
         patch,
@@ -41,7 +35,7 @@ pub(super) async fn patch<K: Strategy>(
     let is_applied = patch_type == PatchType::Apply;
     let is_forced = options.force(is_applied)?;
     if let Patch::Apply { config, force } = &mut patch {
-        let names = Resource::names(registry);
+        let names = registry.names();
         *config = place(std::mem::take(config), names, &key.namespace, &key.name)?;
         *force = is_forced;
     }

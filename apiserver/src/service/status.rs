@@ -17,6 +17,7 @@ pub(super) fn of(error: ApiError) -> Status {
         fields,
         continue_token,
         retry_after_seconds,
+        chosen_status: _,
     } = error;
     let mut left = FIELDS_MAX_BYTES;
     let mut shown = Vec::new();
@@ -37,6 +38,7 @@ pub(super) fn of(error: ApiError) -> Status {
         fields: shown,
         continue_token,
         retry_after_seconds,
+        chosen_status: None,
     }
     .into()
 }

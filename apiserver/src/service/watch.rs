@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::BoxStream};
-use podplane_api::{meta::ObjectMeta, strategy::Strategy};
+use podplane_api::{any::AnyKind, meta::ObjectMeta};
 use podplane_proto::{
     codec,
     error::ApiError,
@@ -16,19 +16,19 @@ use tonic::{Request, Response, Status, server::ServerStreamingService};
 
 use super::{KindCall, status};
 use crate::{
-    cache::{INITIAL_EVENTS_END, Query},
+    cache::INITIAL_EVENTS_END,
     error,
     metrics::OpenWatch,
     registry::{StreamEvent, WatchOptions, WatchStart},
 };
 
-pub(super) struct Watch<K> {
-    pub(super) call: KindCall<K>,
+pub(super) struct Watch {
+    pub(super) call: KindCall,
     pub(super) stop: CancellationToken,
     pub(super) watching: Arc<OpenWatch>,
 }
 
-impl<K: Strategy> ServerStreamingService<WatchRequest> for Watch<K> {
+impl ServerStreamingService<WatchRequest> for Watch {
     type Response = WatchEvent;
     type ResponseStream = BoxStream<'static, Result<WatchEvent, Status>>;
     type Future = BoxFuture<'static, Result<Response<Self::ResponseStream>, Status>>;
@@ -46,7 +46,8 @@ impl<K: Strategy> ServerStreamingService<WatchRequest> for Watch<K> {
             } = request.into_inner();
             let registry = call.open_selected("watch", &namespace, &field_selector);
             let registry = registry.await.map_err(status::of)?;
-            let query = Query::parse::<K>(namespace, &label_selector, &field_selector)
+            let query = registry
+                .query(namespace, &label_selector, &field_selector)
                 .map_err(status::of)?;
             let options = WatchOptions {
                 query,
@@ -56,9 +57,10 @@ impl<K: Strategy> ServerStreamingService<WatchRequest> for Watch<K> {
                 announce_end: allow_watch_bookmarks,
             };
             let events = registry.watch(options).await.map_err(status::of)?;
+            let kind = Arc::clone(registry.shared_kind());
             let events = events.map(move |event| {
                 watching.sent();
-                event.and_then(|event| encode::<K>(&event))
+                event.and_then(|event| encode(&*kind, &event))
             });
             // Ends with the server, so that its clients look for the next one.
             let events = events
@@ -70,15 +72,15 @@ impl<K: Strategy> ServerStreamingService<WatchRequest> for Watch<K> {
     }
 }
 
-fn encode<K: Strategy>(event: &StreamEvent) -> Result<WatchEvent, ApiError> {
+fn encode(kind: &dyn AnyKind, event: &StreamEvent) -> Result<WatchEvent, ApiError> {
     let (event_type, message) = match event {
-        StreamEvent::Change(change) => (change.event_type(), change.message::<K>()?),
+        StreamEvent::Change(change) => (change.event_type(), change.message(kind)?),
         StreamEvent::Bookmark(revision) => {
-            (WatchEventType::Bookmark, bookmark::<K>(*revision, None)?)
+            (WatchEventType::Bookmark, bookmark(kind, *revision, None)?)
         }
         StreamEvent::InitialEnd(revision) => (
             WatchEventType::Bookmark,
-            bookmark::<K>(*revision, Some(INITIAL_EVENTS_END))?,
+            bookmark(kind, *revision, Some(INITIAL_EVENTS_END))?,
         ),
     };
     Ok(WatchEvent {
@@ -87,12 +89,16 @@ fn encode<K: Strategy>(event: &StreamEvent) -> Result<WatchEvent, ApiError> {
     })
 }
 
-fn bookmark<K: Strategy>(revision: Revision, annotation: Option<&str>) -> Result<Bytes, ApiError> {
-    let mut object = K::default();
+fn bookmark(
+    kind: &dyn AnyKind,
+    revision: Revision,
+    annotation: Option<&str>,
+) -> Result<Bytes, ApiError> {
+    let mut object = kind.empty();
     *object.metadata_mut() = ObjectMeta {
         resource_version: Some(revision.to_string()),
         annotations: annotation.map(|name| [(name.to_owned(), "true".to_owned())].into()),
         ..ObjectMeta::default()
     };
-    codec::encode(&object).map_err(|error| error::unencodable(&error))
+    codec::encode_any(kind, &*object).map_err(|error| error::unencodable(&error))
 }

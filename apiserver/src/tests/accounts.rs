@@ -103,7 +103,7 @@ async fn a_binding_keeps_its_role() {
     }));
     let mut stored = bindings.create(&binding).await.unwrap();
     let group = "rbac.authorization.k8s.io";
-    assert_eq!(stored.role_ref.api_group, group);
+    assert_eq!(stored.role_ref.api_group.as_deref(), Some(group));
     let subjects = stored.subjects.as_deref().unwrap();
     assert_eq!(subjects[0].api_group.as_deref(), Some(group));
     stored.role_ref.name = "writer".into();

@@ -1,6 +1,7 @@
 //! The gate: who may do what, over REST and gRPC.
 
 mod audit;
+mod expressions;
 mod methods;
 mod reviews;
 mod table;
@@ -89,22 +90,33 @@ impl GatedServer {
             }
             let namespace = object["metadata"]["namespace"].as_str().map(str::to_owned);
             let kind = object["kind"].as_str().unwrap().to_lowercase();
-            let group = match &*kind {
-                "node" | "pod" => "/api/v1".to_owned(),
-                _ => "/apis/rbac.authorization.k8s.io/v1".to_owned(),
+            let group = match object["apiVersion"].as_str().unwrap() {
+                "v1" => "/api/v1".to_owned(),
+                group => format!("/apis/{group}"),
             };
             if kind == "pod" {
-                object["spec"]["containers"] = json!([{"name": "c", "image": "i"}]);
+                if object["spec"]["containers"] == json!([]) {
+                    object["spec"]["containers"] = json!([{"name": "c", "image": "i"}]);
+                }
                 // A mirror pod has no account.
                 if object["metadata"]["annotations"].is_object() {
                     object["spec"]["serviceAccountName"] = Value::Null;
+                    object["spec"]["imagePullSecrets"] = Value::Null;
                 }
             }
+            let status = object.as_object_mut().unwrap().remove("status");
             let path = match namespace {
                 Some(namespace) => format!("{group}/namespaces/{namespace}/{kind}s"),
                 None => format!("{group}/{kind}s"),
             };
             server.make(&path, &object).await;
+            if let Some(status) = status {
+                let name = object["metadata"]["name"].as_str().unwrap();
+                let path = format!("{path}/{name}/status");
+                let patch = json!({"status": status});
+                let answer = server.ask("root", Method::PATCH, &path, &patch).await;
+                assert_eq!(answer.code, 200, "{path}: {:?}", answer.body);
+            }
         }
         server
     }

@@ -92,7 +92,7 @@ async fn a_granted_eviction_is_recorded_in_budget_and_pod() {
         Some(("True", "EvictionByEvictionAPI", "Eviction API: evicting"))
     );
     let status = server.budgets().get("web").await.unwrap().status.unwrap();
-    assert_eq!(status.disruptions_allowed, 0);
+    assert_eq!(status.disruptions_allowed, Some(0));
     let disrupted: Vec<_> = status.disrupted_pods.unwrap().into_keys().collect();
     assert_eq!(disrupted, ["a"]);
     let condition = &status.conditions.unwrap()[0];
@@ -298,7 +298,7 @@ async fn concurrent_evictions_take_each_disruption_once() {
     let refused = answers.iter().filter(|answer| answer.code == 429).count();
     assert_eq!((granted, refused), (3, 5));
     let status = server.budgets().get("web").await.unwrap().status.unwrap();
-    assert_eq!(status.disruptions_allowed, 0);
+    assert_eq!(status.disruptions_allowed, Some(0));
     assert_eq!(status.disrupted_pods.unwrap().len(), 3);
     server.stop().await;
 }

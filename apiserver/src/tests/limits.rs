@@ -172,6 +172,15 @@ async fn a_long_list_has_all_objects_in_every_form() {
     for name in &names {
         server.pods().create(&pod(name)).await.unwrap();
     }
+    let listed = server.pods().list(&ListParams::default()).await.unwrap();
+    let found: Vec<_> = listed.items.iter().map(|pod| pod.name()).collect();
+    assert_eq!(found, names, "over gRPC");
+    let short = ListParams {
+        limit: 100,
+        ..ListParams::default()
+    };
+    let short = server.pods().list(&short).await.unwrap();
+    assert_eq!(short.items, listed.items[..100]);
     let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
     let metadata = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io";
     for (accept, elements, name) in [

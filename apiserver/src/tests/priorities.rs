@@ -38,7 +38,11 @@ fn priority(pod: Pod) -> (Option<String>, Option<i32>, Option<String>) {
 async fn the_built_in_classes_exist_and_stay() {
     let server = TestServer::start().await;
     let list = classes(&server).list(&Default::default()).await.unwrap();
-    let listed: Vec<_> = list.items.iter().map(|c| (c.name(), c.value)).collect();
+    let listed: Vec<_> = list
+        .items
+        .iter()
+        .map(|c| (c.name(), c.value.unwrap_or_default()))
+        .collect();
     assert_eq!(
         listed,
         [

@@ -84,7 +84,11 @@ impl Upkeep {
     async fn compact_at(&self, oldest: Revision) -> bool {
         match self.engine.compact(oldest).await {
             Ok(()) => {
-                self.kinds.iter().for_each(|kind| kind.trim(oldest));
+                self.kinds
+                    .now()
+                    .stored
+                    .iter()
+                    .for_each(|kind| kind.trim(oldest));
                 tracing::debug!(%oldest, "compacted the store");
                 true
             }

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::{StreamExt as _, stream::BoxStream};
-use podplane_api::{Object as _, ObjectKey, core::Namespace};
+use podplane_api::{Object as _, ObjectKey};
 use podplane_host::clock;
 use podplane_proto::error::{ApiError, Reason};
 use podplane_store::Guard;
@@ -51,7 +51,9 @@ impl Upkeep {
 
     /// Advances all ending namespaces; returns the number of those that remain.
     async fn end_all(&self) -> usize {
-        let ending = match Query::parse::<Namespace>(String::new(), "", "status.phase=Terminating")
+        let ending = match self
+            .namespaces
+            .query(String::new(), "", "status.phase=Terminating")
         {
             Ok(query) => self.namespaces.keys(&query).await,
             Err(error) => Err(error),
@@ -76,15 +78,16 @@ impl Upkeep {
 
     /// Advances an ending namespace; returns true if there is nothing more to do for it.
     async fn end(&self, key: &ObjectKey) -> Result<bool, ApiError> {
-        for kind in &self.kinds {
+        let kinds = self.kinds.now();
+        for kind in &kinds.stored {
             if kind.prefix_in(&key.name).is_some() {
                 kind.empty(&key.name).await?;
             }
         }
         // Checked by the commit: objects with a grace period or finalizers stay for a while, and an
         // object may have been created before deletion began and acknowledged after the check.
-        let nothing_left = self
-            .kinds
+        let nothing_left = kinds
+            .stored
             .iter()
             .filter_map(|kind| kind.prefix_in(&key.name))
             .map(Guard::NoneUnder)

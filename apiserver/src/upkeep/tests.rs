@@ -5,7 +5,7 @@ use tokio::task::JoinSet;
 
 use super::*;
 use crate::{
-    cache::{Feeder, KindCache},
+    cache::Feeder,
     registry::{Freshness, WriteParams},
 };
 
@@ -22,9 +22,9 @@ impl UpkeepFixture {
         let engine = Engine::new(MemStore::new()).await.unwrap();
         let mut feeder = Feeder::new();
         let position = feeder.position();
-        let (namespaces, events) = (Arc::new(KindCache::new()), Arc::new(KindCache::new()));
-        let classes = Arc::new(KindCache::new());
-        let accounts = Arc::new(KindCache::new());
+        let (namespaces, events) = (Registry::<Namespace>::cache(), Registry::<Event>::cache());
+        let classes = Registry::<PriorityClass>::cache();
+        let accounts = Registry::<ServiceAccount>::cache();
         feeder.add(namespaces.clone());
         feeder.add(events.clone());
         feeder.add(classes.clone());
@@ -42,7 +42,7 @@ impl UpkeepFixture {
             namespaces,
             accounts,
             classes,
-            kinds: Vec::new(),
+            kinds: ServedKinds::default(),
             bounds: HistoryBounds::default(),
         };
         upkeep.create_system_objects().await.unwrap();

@@ -5,7 +5,8 @@ use std::{path::PathBuf, process::ExitCode, time::Duration};
 use jiff::Timestamp;
 use podplane_pki::{
     CertificateFile, CertificateInfo, CertificateOwner, PkiDir, Recipient, Renewal, ServerName,
-    Usage, owner,
+    Usage,
+    owner::{self, LONGEST_LIFETIME},
 };
 
 use super::duration;
@@ -37,8 +38,8 @@ enum CertsCommand {
         /// RECIPIENT=DIR; repeatable
         ///
         /// RECIPIENT is apiserver, scheduler, controller-manager, ipam-controller, kubelets,
-        /// route-agent, admin, or nodes, which get a token to join with. Files that are right
-        /// stay as they are.
+        /// route-agent, admin, monitoring (which reads metrics), or nodes, which get a token to
+        /// join with. Files that are right stay as they are.
         #[arg(long, value_name = "RECIPIENT=DIR", value_parser = delivery)]
         deliver: Vec<(Recipient, PathBuf)>,
         #[command(flatten)]
@@ -110,7 +111,7 @@ struct TermArgs {
 /// At least a minute: a process sees a renewed certificate within seconds.
 fn lifetime(text: &str) -> Result<Duration, String> {
     let lifetime = duration(text)?;
-    let range = Duration::from_secs(60)..=Duration::from_secs(10 * 365 * 24 * 3600);
+    let range = Duration::from_secs(60)..=LONGEST_LIFETIME;
     match range.contains(&lifetime) {
         true => Ok(lifetime),
         false => Err("must be between 1m and 87600h, the life of the authority".to_owned()),
@@ -323,7 +324,14 @@ mod tests {
     fn delivers_to_each_what_it_needs() {
         let temporary = tempfile::tempdir().unwrap();
         let (dir, out) = (temporary.path().join("pki"), temporary.path().join("out"));
-        let line = ["apiserver", "scheduler", "controller-manager", "nodes"]
+        let recipients = [
+            "apiserver",
+            "scheduler",
+            "controller-manager",
+            "monitoring",
+            "nodes",
+        ];
+        let line = recipients
             .map(|name| format!(" --deliver {name}={}", out.join(name).display()))
             .concat();
         let init = format!("init --san apiserver{line}");
@@ -360,6 +368,8 @@ mod tests {
                 "controller-manager/ca.key",
                 "controller-manager/controller-manager.pem",
                 "controller-manager/serving-controller-manager.pem",
+                "monitoring/ca.crt",
+                "monitoring/monitoring.pem",
                 "nodes/bootstrap-token",
                 "nodes/ca.crt",
                 "nodes/serving-node.pem",
@@ -375,17 +385,16 @@ mod tests {
             read("apiserver/tokens.csv"),
             format!("{token},system:bootstrap:podplane,,system:bootstrappers\n")
         );
-        let names = |name: &str| {
-            CertificateInfo::from_pem(name, &read(name))
-                .unwrap()
-                .terms
-                .names
-        };
+        let terms = |name: &str| CertificateInfo::from_pem(name, &read(name)).unwrap().terms;
+        let names = |name: &str| terms(name).names;
         let named = |name: &str| name.parse::<ServerName>().unwrap();
         let scheduler = names("scheduler/serving-scheduler.pem");
         assert!(scheduler.contains(&named("scheduler")), "{scheduler:?}");
         assert!(!scheduler.contains(&named("apiserver")), "{scheduler:?}");
         assert!(names("nodes/serving-node.pem").contains(&named("node")));
+        let monitoring = terms("monitoring/monitoring.pem");
+        assert_eq!(monitoring.subject.group, "system:monitoring");
+        assert_eq!(monitoring.usage, Usage::Client);
 
         // Once more: nothing changes; and after a renewal, what was renewed.
         certs(&dir, &init).unwrap();

@@ -135,7 +135,7 @@ pub(crate) fn run(args: GetArgs, global: &GlobalOptions) -> anyhow::Result<ExitC
         }
         Targets::Named(_) | Targets::All(_) => {}
     }
-    block_on(async { get(&global.client()?, &args, targets).await })
+    block_on(async { Box::pin(get(&global.client()?, &args, targets)).await })
 }
 
 async fn get(client: &Client, args: &GetArgs, targets: Targets) -> anyhow::Result<ExitCode> {

@@ -18,9 +18,11 @@ use super::{
     conditions, is_paused,
     replicas::{available, bounds, is_rolling, new_size, share, size, spec, total, wanted},
     revision,
+};
+use crate::{
+    owner,
     template::{self, HASH_LABEL},
 };
-use crate::owner;
 
 /// The input of a decision.
 #[derive(Clone, Debug)]

@@ -93,7 +93,7 @@ pub(super) fn plan(input: DisruptionInput<'_>) -> DisruptionPlan {
         // No eviction is allowed by numbers that may be wrong.
         Err(why) => {
             let mut status = PodDisruptionBudgetStatus {
-                disruptions_allowed: 0,
+                disruptions_allowed: Some(0),
                 ..old
             };
             let failed = DisruptionState::SyncFailed(why.clone());
@@ -116,11 +116,11 @@ pub(super) fn plan(input: DisruptionInput<'_>) -> DisruptionPlan {
     let current_healthy = i32::try_from(healthy).unwrap_or(i32::MAX);
     let spare = current_healthy.saturating_sub(desired_healthy).max(0);
     let mut status = PodDisruptionBudgetStatus {
-        current_healthy,
-        desired_healthy,
-        expected_pods: count,
+        current_healthy: Some(current_healthy),
+        desired_healthy: Some(desired_healthy),
+        expected_pods: Some(count),
         // A budget that selects no pods yet must not allow the disruption of its first ones.
-        disruptions_allowed: if count > 0 { spare } else { 0 },
+        disruptions_allowed: Some(if count > 0 { spare } else { 0 }),
         disrupted_pods: Some(kept).filter(|kept| !kept.is_empty()),
         observed_generation: budget.metadata.generation,
         conditions: old.conditions,

@@ -68,6 +68,7 @@ fn numbers(status: &PodDisruptionBudgetStatus) -> [i32; 4] {
         status.expected_pods,
         status.disruptions_allowed,
     ]
+    .map(Option::unwrap_or_default)
 }
 
 #[test]
@@ -124,10 +125,10 @@ fn pods_without_a_controller_are_not_counted_and_reported() {
 fn an_unknown_workload_forbids_evictions_and_keeps_the_numbers() {
     let mut budget = budget(json!({"minAvailable": "50%"}));
     budget.status = Some(PodDisruptionBudgetStatus {
-        current_healthy: 5,
-        desired_healthy: 3,
-        expected_pods: 6,
-        disruptions_allowed: 2,
+        current_healthy: Some(5),
+        desired_healthy: Some(3),
+        expected_pods: Some(6),
+        disruptions_allowed: Some(2),
         observed_generation: Some(3),
         ..PodDisruptionBudgetStatus::default()
     });

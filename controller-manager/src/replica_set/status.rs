@@ -7,7 +7,7 @@ use podplane_api::{
     meta::Time,
 };
 
-use super::pods::{available_from, ready_since};
+use crate::pods::{available_from, ready_since};
 
 const REPLICA_FAILURE: &str = "ReplicaFailure";
 

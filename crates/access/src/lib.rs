@@ -17,6 +17,7 @@ pub mod bootstrap;
 pub mod identity;
 pub mod node;
 pub mod rbac;
+mod references;
 pub mod relations;
 pub mod restriction;
 

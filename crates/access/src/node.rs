@@ -1,9 +1,10 @@
 //! The node authorizer: what a kubelet may do.
 //!
-//! A node may read its own Node, the pods that are bound to it and the Services, write what it
-//! reports, and get tokens for the ServiceAccounts of its pods. The reference's rules are those
-//! with `AuthorizeNodeWithSelectors`. What depends on the content of a write is
-//! [NodeRestriction's](crate::restriction), which must judge each write that is allowed here.
+//! A node may read its own Node, the pods that are bound to it, what these refer to, and the
+//! Services; write what it reports; and get tokens for the ServiceAccounts of its pods. The
+//! reference's rules are those with `AuthorizeNodeWithSelectors`. What depends on the content of a
+//! write is [NodeRestriction's](crate::restriction), which must judge each write that is allowed
+//! here.
 //!
 //! The answer is never `Deny`: RBAC may allow more.
 
@@ -14,7 +15,7 @@ use crate::{
     authorizer::Decision,
     bootstrap,
     rbac::CompiledRules,
-    relations::Relations,
+    relations::{RelatedKind, Relations},
 };
 
 /// The rules of all nodes, for kinds without a rule of their own below.
@@ -42,7 +43,21 @@ pub fn authorize(attributes: &Attributes<'_>, relations: &impl Relations) -> Dec
         match (target.group, target.resource) {
             ("", "nodes") => return request.authorize_node(target),
             ("", "pods") => return request.authorize_pod(target),
-            ("", "serviceaccounts") => return request.authorize_token(target),
+            ("", "serviceaccounts") => return request.authorize_account(target),
+            ("", "secrets") => return request.authorize_read(target, RelatedKind::Secret),
+            ("", "configmaps") => return request.authorize_read(target, RelatedKind::ConfigMap),
+            ("", "persistentvolumeclaims") => return request.authorize_claim(target),
+            ("", "persistentvolumes") => {
+                return request.authorize_get(target, RelatedKind::PersistentVolume);
+            }
+            ("resource.k8s.io", "resourceclaims") => {
+                return request.authorize_get(target, RelatedKind::ResourceClaim);
+            }
+            ("resource.k8s.io", "resourceslices") => return request.authorize_slice(target),
+            ("storage.k8s.io", "volumeattachments") => {
+                return request.authorize_get(target, RelatedKind::VolumeAttachment);
+            }
+            ("storage.k8s.io", "csinodes") => return request.authorize_csi_node(target),
             ("coordination.k8s.io", "leases") => return request.authorize_lease(target),
             ("ipam.podplane.io", "blocks") => return request.authorize_block(target),
             _ => (),
@@ -119,6 +134,21 @@ impl<R: Relations> NodeRequest<'_, R> {
         }
     }
 
+    /// A node reads the accounts of its pods, for their pull secrets, and gets tokens for them.
+    fn authorize_account(&self, target: &ResourceTarget<'_>) -> Decision {
+        if (self.verb, target.subresource) != ("get", "") {
+            return self.authorize_token(target);
+        }
+        match (target.namespace, target.name) {
+            ("", _) => Decision::no_opinion("can only read namespaced object of this type"),
+            (_, "") => Decision::no_opinion("No Object name found"),
+            (namespace, account) => self.related(
+                self.relations
+                    .runs_service_account(self.node, namespace, account),
+            ),
+        }
+    }
+
     fn authorize_token(&self, target: &ResourceTarget<'_>) -> Decision {
         if self.verb != "create" || target.name.is_empty() {
             return Decision::no_opinion("can only create tokens for individual service accounts");
@@ -127,13 +157,105 @@ impl<R: Relations> NodeRequest<'_, R> {
             return Decision::no_opinion("can only create token subresource of serviceaccount");
         }
         let (namespace, account) = (target.namespace, target.name);
-        if self
-            .relations
-            .runs_service_account(self.node, namespace, account)
-        {
-            Decision::allow("")
-        } else {
-            self.unrelated()
+        self.related(
+            self.relations
+                .runs_service_account(self.node, namespace, account),
+        )
+    }
+
+    /// Reads of single objects in a namespace, also by a list or watch of one name.
+    fn authorize_read(&self, target: &ResourceTarget<'_>, kind: RelatedKind) -> Decision {
+        if !matches!(self.verb, "get" | "list" | "watch") {
+            return Decision::no_opinion("can only read resources of this type");
+        }
+        if !target.subresource.is_empty() {
+            return Decision::no_opinion("cannot read subresource");
+        }
+        if target.namespace.is_empty() {
+            return Decision::no_opinion("can only read namespaced object of this type");
+        }
+        self.authorize_related(target, kind)
+    }
+
+    fn authorize_get(&self, target: &ResourceTarget<'_>, kind: RelatedKind) -> Decision {
+        if self.verb != "get" {
+            return Decision::no_opinion("can only get individual resources of this type");
+        }
+        if !target.subresource.is_empty() {
+            return Decision::no_opinion("cannot get subresource");
+        }
+        self.authorize_related(target, kind)
+    }
+
+    /// A node reports the size of a claim's volume. NodeRestriction demands that nothing else
+    /// changes.
+    fn authorize_claim(&self, target: &ResourceTarget<'_>) -> Decision {
+        let kind = RelatedKind::PersistentVolumeClaim;
+        match (target.subresource, self.verb) {
+            ("status", "update" | "patch") => self.authorize_related(target, kind),
+            ("status", _) => Decision::no_opinion("can only get/update/patch this type"),
+            _ => self.authorize_get(target, kind),
+        }
+    }
+
+    fn authorize_csi_node(&self, target: &ResourceTarget<'_>) -> Decision {
+        if !matches!(self.verb, "get" | "create" | "update" | "patch" | "delete") {
+            return Decision::no_opinion(
+                "can only get, create, update, patch, or delete a CSINode",
+            );
+        }
+        if !target.subresource.is_empty() {
+            return Decision::no_opinion("cannot authorize CSINode subresources");
+        }
+        // NodeRestriction compares the name of a creation.
+        if self.verb != "create" && target.name != self.node {
+            return Decision::no_opinion(
+                "can only access CSINode with the same name as the requesting node",
+            );
+        }
+        Decision::allow("")
+    }
+
+    fn authorize_slice(&self, target: &ResourceTarget<'_>) -> Decision {
+        if !target.subresource.is_empty() {
+            return Decision::no_opinion("cannot authorize ResourceSlice subresources");
+        }
+        match self.verb {
+            // NodeRestriction demands that it is of this node.
+            "create" => Decision::allow(""),
+            "get" | "update" | "patch" | "delete" => {
+                self.authorize_related(target, RelatedKind::ResourceSlice)
+            }
+            "watch" | "list" | "deletecollection" => {
+                match target.selected_value("spec.nodeName") == Some(self.node) {
+                    true => Decision::allow(""),
+                    false => Decision::no_opinion(
+                        "can only list/watch/deletecollection resourceslices with nodeName field \
+                         selector",
+                    ),
+                }
+            }
+            _ => Decision::no_opinion(
+                "only the following verbs are allowed for a ResourceSlice: get, watch, list, \
+                 create, update, patch, delete, deletecollection",
+            ),
+        }
+    }
+
+    fn authorize_related(&self, target: &ResourceTarget<'_>, kind: RelatedKind) -> Decision {
+        let ResourceTarget {
+            namespace, name, ..
+        } = *target;
+        if name.is_empty() {
+            return Decision::no_opinion("No Object name found");
+        }
+        self.related(self.relations.is_related(self.node, kind, namespace, name))
+    }
+
+    fn related(&self, is_related: bool) -> Decision {
+        match is_related {
+            true => Decision::allow(""),
+            false => self.unrelated(),
         }
     }
 

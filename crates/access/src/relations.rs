@@ -1,8 +1,36 @@
 //! The objects that belong to nodes.
 
-use std::collections::HashMap;
+use std::{
+    borrow::Cow,
+    collections::{BTreeSet, HashMap},
+};
 
-use podplane_api::{core::Pod, pod_ips};
+use podplane_api::{
+    core::{PersistentVolume, Pod},
+    kinds::pod::ROOT_CA_CONFIG_MAP,
+    pod_ips,
+};
+
+use crate::references;
+
+/// A kind of which a node may read the objects that are related to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RelatedKind {
+    /// Named by a pod of the node, or by a volume that one uses.
+    Secret,
+    /// Named by a pod of the node.
+    ConfigMap,
+    /// Used by a pod of the node.
+    PersistentVolumeClaim,
+    /// Bound to a claim that a pod of the node uses.
+    PersistentVolume,
+    /// Used by a pod of the node.
+    ResourceClaim,
+    /// A volume's attachment to the node.
+    VolumeAttachment,
+    /// Describes devices of the node.
+    ResourceSlice,
+}
 
 /// The facts about other objects that the node authorizer and NodeRestriction ask for. An
 /// implementation answers from a cache; what a write depends on is judged again where it is
@@ -17,6 +45,9 @@ pub trait Relations {
     /// True if a pod of the ServiceAccount is bound to the node. Mirror pods do not count: a node
     /// makes them itself.
     fn runs_service_account(&self, node: &str, namespace: &str, account: &str) -> bool;
+
+    /// True if the object is related to the node. The namespace of cluster-scoped kinds is empty.
+    fn is_related(&self, node: &str, kind: RelatedKind, namespace: &str, name: &str) -> bool;
 
     /// True if the pod exists and is bound to the node.
     fn is_bound(&self, namespace: &str, pod: &str, node: &str) -> bool {
@@ -61,9 +92,8 @@ impl PodRelation {
     }
 }
 
-/// The audiences of the pod's projected tokens. The reference's admission adds a volume with a
-/// token for the API server to a pod that does not opt out; no volume is added here, but the token
-/// may be requested all the same.
+/// The audiences of the pod's projected tokens. Admission adds a volume with a token for the API
+/// server to a pod that does not opt out.
 fn audiences(pod: &Pod) -> Vec<String> {
     let Some(spec) = &pod.spec else {
         return Vec::new();
@@ -75,20 +105,83 @@ fn audiences(pod: &Pod) -> Vec<String> {
     let mut audiences: Vec<String> = tokens
         .map(|token| token.audience.clone().unwrap_or_default())
         .collect();
-    if spec.automount_service_account_token != Some(false) {
-        audiences.push(String::new());
-    }
     audiences.sort();
     audiences.dedup();
     audiences
 }
 
-/// Relations in memory, kept by the events of Pods and Nodes.
+/// The name of an object that a pod refers to. Nearly every pod refers to one ConfigMap.
+type ReferenceName = Cow<'static, str>;
+
+/// A pod, and the objects in its namespace that it refers to.
+#[derive(Clone, Debug)]
+struct IndexedPod {
+    relation: PodRelation,
+    /// None if it is not bound to a node.
+    references: Box<[(RelatedKind, ReferenceName)]>,
+}
+
+impl IndexedPod {
+    fn of(pod: &Pod) -> Self {
+        let relation = PodRelation::of(pod);
+        // A node makes mirror pods itself: they give it no rights.
+        let counts = !relation.node.is_empty() && !pod_ips::is_mirror(pod);
+        let spec = pod.spec.as_ref().filter(|_| counts);
+        let mut all = Vec::new();
+        if let Some(spec) = spec {
+            let mut add = |kind, name: &str| {
+                let name = match name {
+                    ROOT_CA_CONFIG_MAP => Cow::Borrowed(ROOT_CA_CONFIG_MAP),
+                    name => Cow::Owned(name.to_owned()),
+                };
+                if !name.is_empty() && !all.contains(&(kind, name.clone())) {
+                    all.push((kind, name));
+                }
+            };
+            references::secrets(spec).for_each(|name| add(RelatedKind::Secret, name));
+            references::config_maps(spec).for_each(|name| add(RelatedKind::ConfigMap, name));
+            for name in references::claims(pod) {
+                add(RelatedKind::PersistentVolumeClaim, &name);
+            }
+            for name in references::resource_claims(pod) {
+                add(RelatedKind::ResourceClaim, name);
+            }
+        }
+        Self {
+            relation,
+            references: all.into(),
+        }
+    }
+}
+
+/// The part of a PersistentVolume that the rights of nodes depend on.
+#[derive(Clone, Debug)]
+struct VolumeRelation {
+    claim_namespace: String,
+    claim: String,
+    /// Namespaces and names.
+    secrets: Vec<(String, String)>,
+}
+
+/// The number of references of the pods of a node, by the namespace and the name of the object.
+type References = HashMap<String, HashMap<ReferenceName, usize>>;
+
+/// Relations in memory, kept by the events of the objects.
 #[derive(Clone, Debug, Default)]
 pub struct RelationIndex {
     /// By namespace and name.
-    pods: HashMap<String, HashMap<String, PodRelation>>,
+    pods: HashMap<String, HashMap<String, IndexedPod>>,
     nodes: HashMap<String, String>,
+    /// By node and kind.
+    references: HashMap<String, HashMap<RelatedKind, References>>,
+    /// PersistentVolumes that are bound to a claim.
+    volumes: HashMap<String, VolumeRelation>,
+    /// The names of volumes by the namespace and name of a Secret that they need.
+    volumes_of_secrets: HashMap<String, HashMap<String, BTreeSet<String>>>,
+    /// The nodes of VolumeAttachments.
+    attachments: HashMap<String, String>,
+    /// The nodes of ResourceSlices.
+    slices: HashMap<String, String>,
     /// The number of pods by node, then by the user name of the ServiceAccount.
     accounts: HashMap<String, HashMap<String, usize>>,
 }
@@ -104,14 +197,23 @@ impl RelationIndex {
         let (Some(namespace), Some(name)) = (&pod.metadata.namespace, &pod.metadata.name) else {
             return;
         };
-        let relation = PodRelation::of(pod);
+        let pod = IndexedPod::of(pod);
         self.delete_pod(namespace, name);
-        if let Some((node, user)) = account_of(namespace, &relation) {
+        let node = &pod.relation.node;
+        if let Some((node, user)) = account_of(namespace, &pod.relation) {
             let users = self.accounts.entry(node.to_owned()).or_default();
             *users.entry(user).or_default() += 1;
         }
+        if !pod.references.is_empty() {
+            let kinds = self.references.entry(node.clone()).or_default();
+            for (kind, name) in &pod.references {
+                let names = kinds.entry(*kind).or_default();
+                let names = names.entry(namespace.clone()).or_default();
+                *names.entry(name.clone()).or_default() += 1;
+            }
+        }
         let pods = self.pods.entry(namespace.clone()).or_default();
-        pods.insert(name.clone(), relation);
+        pods.insert(name.clone(), pod);
     }
 
     /// Takes the deletion of a pod.
@@ -119,11 +221,15 @@ impl RelationIndex {
         let Some(pods) = self.pods.get_mut(namespace) else {
             return;
         };
-        let relation = pods.remove(name);
+        let pod = pods.remove(name);
         if pods.is_empty() {
             self.pods.remove(namespace);
         }
-        let account = relation.as_ref().and_then(|pod| account_of(namespace, pod));
+        if let Some(pod) = &pod {
+            self.release(namespace, pod);
+        }
+        let relation = pod.as_ref().map(|pod| &pod.relation);
+        let account = relation.and_then(|pod| account_of(namespace, pod));
         let Some((node, user)) = account else {
             return;
         };
@@ -138,6 +244,123 @@ impl RelationIndex {
                 self.accounts.remove(node);
             }
         }
+    }
+
+    /// Forgets the references of a pod.
+    fn release(&mut self, namespace: &str, pod: &IndexedPod) {
+        let node = &pod.relation.node;
+        let Some(kinds) = self.references.get_mut(node) else {
+            return;
+        };
+        for (kind, name) in &pod.references {
+            let Some(namespaces) = kinds.get_mut(kind) else {
+                continue;
+            };
+            let Some(names) = namespaces.get_mut(namespace) else {
+                continue;
+            };
+            if let Some(count) = names.get_mut(name) {
+                *count = count.saturating_sub(1);
+                if *count == 0 {
+                    names.remove(name);
+                }
+            }
+            if names.is_empty() {
+                namespaces.remove(namespace);
+            }
+            if namespaces.is_empty() {
+                kinds.remove(kind);
+            }
+        }
+        if kinds.is_empty() {
+            self.references.remove(node);
+        }
+    }
+
+    /// Takes a new or changed PersistentVolume.
+    pub fn apply_volume(&mut self, volume: &PersistentVolume) {
+        let name = crate::name(&volume.metadata);
+        self.delete_volume(name);
+        let claim = volume
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.claim_ref.as_ref());
+        let Some(claim) = claim else {
+            return;
+        };
+        let secrets = references::secrets_of_volume(volume);
+        for (namespace, secret) in &secrets {
+            let of_namespace = self
+                .volumes_of_secrets
+                .entry(namespace.clone())
+                .or_default();
+            let volumes = of_namespace.entry(secret.clone()).or_default();
+            volumes.insert(name.to_owned());
+        }
+        let relation = VolumeRelation {
+            claim_namespace: claim.namespace.clone().unwrap_or_default(),
+            claim: claim.name.clone().unwrap_or_default(),
+            secrets,
+        };
+        self.volumes.insert(name.to_owned(), relation);
+    }
+
+    /// Takes the deletion of a PersistentVolume.
+    pub fn delete_volume(&mut self, name: &str) {
+        let Some(relation) = self.volumes.remove(name) else {
+            return;
+        };
+        for (namespace, secret) in &relation.secrets {
+            let Some(of_namespace) = self.volumes_of_secrets.get_mut(namespace) else {
+                continue;
+            };
+            if let Some(volumes) = of_namespace.get_mut(secret) {
+                volumes.remove(name);
+                if volumes.is_empty() {
+                    of_namespace.remove(secret);
+                }
+            }
+            if of_namespace.is_empty() {
+                self.volumes_of_secrets.remove(namespace);
+            }
+        }
+    }
+
+    /// Takes a new or changed VolumeAttachment.
+    pub fn apply_attachment(&mut self, name: &str, node: &str) {
+        self.attachments.insert(name.to_owned(), node.to_owned());
+    }
+
+    /// Takes the deletion of a VolumeAttachment.
+    pub fn delete_attachment(&mut self, name: &str) {
+        self.attachments.remove(name);
+    }
+
+    /// Takes a new or changed ResourceSlice; `None` for one of no single node.
+    pub fn apply_slice(&mut self, name: &str, node: Option<&str>) {
+        match node.filter(|node| !node.is_empty()) {
+            Some(node) => self.slices.insert(name.to_owned(), node.to_owned()),
+            None => self.slices.remove(name),
+        };
+    }
+
+    /// Takes the deletion of a ResourceSlice.
+    pub fn delete_slice(&mut self, name: &str) {
+        self.slices.remove(name);
+    }
+
+    /// True if a pod that is bound to the node, and no mirror pod, refers to the object.
+    fn refers(&self, node: &str, kind: RelatedKind, namespace: &str, name: &str) -> bool {
+        let kinds = self.references.get(node);
+        let names = kinds.and_then(|kinds| kinds.get(&kind)?.get(namespace));
+        names.is_some_and(|names| names.contains_key(name))
+    }
+
+    fn uses_volume(&self, node: &str, volume: &str) -> bool {
+        self.volumes.get(volume).is_some_and(|volume| {
+            let (namespace, claim) = (&volume.claim_namespace, &volume.claim);
+            self.refers(node, RelatedKind::PersistentVolumeClaim, namespace, claim)
+        })
     }
 
     /// Takes a new or changed Node.
@@ -162,7 +385,8 @@ fn account_of<'a>(namespace: &str, pod: &'a PodRelation) -> Option<(&'a str, Str
 
 impl Relations for RelationIndex {
     fn pod(&self, namespace: &str, name: &str) -> Option<PodRelation> {
-        self.pods.get(namespace)?.get(name).cloned()
+        let pod = self.pods.get(namespace)?.get(name)?;
+        Some(pod.relation.clone())
     }
 
     fn node_uid(&self, node: &str) -> Option<String> {
@@ -179,7 +403,26 @@ impl Relations for RelationIndex {
     fn is_bound(&self, namespace: &str, pod: &str, node: &str) -> bool {
         let pods = self.pods.get(namespace);
         pods.and_then(|pods| pods.get(pod))
-            .is_some_and(|pod| pod.is_bound_to(node))
+            .is_some_and(|pod| pod.relation.is_bound_to(node))
+    }
+
+    fn is_related(&self, node: &str, kind: RelatedKind, namespace: &str, name: &str) -> bool {
+        match kind {
+            RelatedKind::Secret => {
+                let volumes = self.volumes_of_secrets.get(namespace);
+                let mut volumes = volumes.and_then(|all| all.get(name)).into_iter().flatten();
+                self.refers(node, kind, namespace, name)
+                    || volumes.any(|volume| self.uses_volume(node, volume))
+            }
+            RelatedKind::ConfigMap
+            | RelatedKind::PersistentVolumeClaim
+            | RelatedKind::ResourceClaim => self.refers(node, kind, namespace, name),
+            RelatedKind::PersistentVolume => self.uses_volume(node, name),
+            RelatedKind::VolumeAttachment => {
+                self.attachments.get(name).is_some_and(|one| one == node)
+            }
+            RelatedKind::ResourceSlice => self.slices.get(name).is_some_and(|one| one == node),
+        }
     }
 }
 

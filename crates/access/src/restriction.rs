@@ -12,7 +12,7 @@ mod pod;
 
 use podplane_api::{
     authentication::TokenRequest,
-    core::{Node, Pod},
+    core::{Node, PersistentVolumeClaim, Pod},
 };
 
 use crate::{identity::Identity, node::LEASE_NAMESPACE, relations::Relations};
@@ -76,6 +76,30 @@ pub enum NodeWrite<'a> {
         signer: &'a str,
         /// The requested subject's common name, or why it cannot be read.
         common_name: Result<&'a str, &'a str>,
+    },
+    /// Change the status of a PersistentVolumeClaim.
+    UpdateClaimStatus {
+        /// The stored claim.
+        old: &'a PersistentVolumeClaim,
+        /// The claim as it would be stored.
+        new: &'a PersistentVolumeClaim,
+    },
+    /// Another write of a PersistentVolumeClaim.
+    OtherOfClaim,
+    /// Write or delete a CSINode.
+    CsiNode {
+        /// The CSINode's name, from the object for a creation.
+        name: &'a str,
+    },
+    /// Create a ResourceSlice.
+    CreateSlice {
+        /// The node whose devices it describes; empty for none.
+        node: &'a str,
+    },
+    /// Delete a ResourceSlice, alone or in a collection.
+    DeleteSlice {
+        /// The node whose devices it describes; empty for none.
+        node: &'a str,
     },
     /// A write of another kind.
     Other,
@@ -141,7 +165,21 @@ pub fn admit(
             signer,
             common_name,
         } => admit_signing_request(node, signer, common_name),
-        NodeWrite::Other => Ok(()),
+        NodeWrite::UpdateClaimStatus { old, new } => admit_claim_status(node, old, new),
+        NodeWrite::OtherOfClaim => forbidden("may only update PVC status"),
+        NodeWrite::CsiNode { name } if name != node => {
+            forbidden("can only access CSINode with the same name as the requesting node")
+        }
+        NodeWrite::CreateSlice { node: of } if of != node => {
+            forbidden("can only create ResourceSlice with the same NodeName as the requesting node")
+        }
+        NodeWrite::DeleteSlice { node: of } if of != node => {
+            forbidden("can only delete ResourceSlice with the same NodeName as the requesting node")
+        }
+        NodeWrite::CsiNode { .. }
+        | NodeWrite::CreateSlice { .. }
+        | NodeWrite::DeleteSlice { .. }
+        | NodeWrite::Other => Ok(()),
     }
 }
 
@@ -155,6 +193,32 @@ fn admit_lease(node: &str, namespace: &str, name: &str) -> Result<(), Restrictio
         return forbidden("can only access node lease with the same name as the requesting node");
     }
     Ok(())
+}
+
+/// Admits changes of the size and the conditions of a claim's volume.
+fn admit_claim_status(
+    node: &str,
+    old: &PersistentVolumeClaim,
+    new: &PersistentVolumeClaim,
+) -> Result<(), RestrictionError> {
+    let rest = |claim: &PersistentVolumeClaim| {
+        let mut claim = claim.clone();
+        claim.metadata.resource_version = None;
+        claim.metadata.managed_fields = None;
+        let status = claim.status.get_or_insert_default();
+        status.capacity = None;
+        status.conditions = None;
+        status.allocated_resource_statuses = None;
+        status.allocated_resources = None;
+        claim
+    };
+    match rest(old) == rest(new) {
+        true => Ok(()),
+        false => forbidden(format!(
+            "node {node:?} is not allowed to update fields other than status.quantity and \
+             status.conditions"
+        )),
+    }
 }
 
 /// The signers of nodes' certificates. What else a request must have, they judge themselves.

@@ -300,7 +300,7 @@ fn change() -> impl Strategy<Value = Change> {
                     ..Default::default()
                 };
                 let role_ref = RoleRef {
-                    api_group: "rbac.authorization.k8s.io".to_owned(),
+                    api_group: Some("rbac.authorization.k8s.io".to_owned()),
                     kind: role_kind.to_owned(),
                     name: role.to_owned(),
                 };

@@ -21,7 +21,10 @@ fn answer(write: &NodeWrite<'_>) -> String {
 fn answer_to(identity: &Identity, write: &NodeWrite<'_>) -> String {
     let mut relations = RelationIndex::new();
     relations.apply_node("n1", "node-1");
-    relations.apply_pod(&pod_of(json!({})));
+    // As admission completes it.
+    let token = json!({"serviceAccountToken": {"path": "token"}});
+    let volume = json!({"name": "kube-api-access-a", "projected": {"sources": [token]}});
+    relations.apply_pod(&pod_of(json!({"spec": {"volumes": [volume]}})));
     relations.apply_pod(&pod_of(
         json!({"metadata": {"name": "other"}, "spec": {"nodeName": "n2"}}),
     ));
@@ -561,11 +564,10 @@ fn the_audiences_of_a_token_are_those_of_the_pods_volumes() {
         |audience: Value| json!({"serviceAccountToken": {"path": "t", "audience": audience}});
     let volume = |sources: Value| json!({"name": "v", "projected": {"sources": sources}});
     let mut relations = RelationIndex::new();
-    let volumes = json!([volume(json!([token(json!("vault"))])), {"name": "w", "emptyDir": {}}]);
-    let mut may = |automount: bool, audiences: Value| {
-        relations.apply_pod(&pod_of(json!({
-            "spec": {"volumes": volumes, "automountServiceAccountToken": automount},
-        })));
+    let of_pod = [token(json!("vault")), token(Value::Null)];
+    let mut may = |tokens: usize, audiences: Value| {
+        let volumes = json!([volume(json!(of_pod[..tokens])), {"name": "w", "emptyDir": {}}]);
+        relations.apply_pod(&pod_of(json!({"spec": {"volumes": volumes}})));
         let bound = json!({"apiVersion": "v1", "kind": "Pod", "name": "web", "uid": "pod-1"});
         let spec = json!({"audiences": audiences, "boundObjectRef": bound});
         let request: TokenRequest = serde_json::from_value(json!({"spec": spec})).unwrap();
@@ -575,9 +577,10 @@ fn the_audiences_of_a_token_are_those_of_the_pods_volumes() {
         };
         admit(&Identity::node("n1"), &write, &relations).is_ok()
     };
-    assert!(may(true, json!(["vault"])) && may(false, json!(["vault"])));
-    assert!(may(true, json!([])) && !may(false, json!([])));
-    assert!(!may(true, json!(["other"])));
+    assert!(may(2, json!(["vault"])) && may(1, json!(["vault"])) && !may(0, json!(["vault"])));
+    // That of the API server is in the volume that admission adds, unless the pod does not want it.
+    assert!(may(2, json!([])) && !may(1, json!([])));
+    assert!(!may(2, json!(["other"])));
 }
 
 #[test]

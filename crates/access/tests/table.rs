@@ -11,7 +11,7 @@ use podplane_access::{
 };
 use podplane_api::{
     authorization::ResourceRule,
-    core::Pod,
+    core::{PersistentVolume, Pod},
     rbac::{ClusterRole, ClusterRoleBinding, Role, RoleBinding},
 };
 use serde_json::Value;
@@ -39,6 +39,15 @@ fn cluster() -> (Policy, RelationIndex) {
                 document["metadata"]["uid"].as_str().unwrap(),
             ),
             "Pod" => relations.apply_pod(&of::<Pod>(&document)),
+            "PersistentVolume" => relations.apply_volume(&of::<PersistentVolume>(&document)),
+            "VolumeAttachment" => relations.apply_attachment(
+                document["metadata"]["name"].as_str().unwrap(),
+                document["spec"]["nodeName"].as_str().unwrap(),
+            ),
+            "ResourceSlice" => relations.apply_slice(
+                document["metadata"]["name"].as_str().unwrap(),
+                document["spec"]["nodeName"].as_str(),
+            ),
             "Role" => policy.apply(&of::<Role>(&document)),
             "ClusterRole" => policy.apply(&of::<ClusterRole>(&document)),
             "RoleBinding" => policy.apply(&of::<RoleBinding>(&document)),

@@ -8,7 +8,7 @@
 use jiff::{Timestamp, fmt::temporal::Pieces};
 use serde_json::Value;
 
-use crate::schema::{Type, TypeStructure};
+use crate::schema::{TypeRef, TypeStructure};
 
 /// The definitions of time types.
 const TIMES: [&str; 2] = [
@@ -28,7 +28,7 @@ const LATEST: &str = "9999-12-30T22:00:00Z";
 /// Omits empty lists and maps of optional fields, and moves times of the year 0 and of the last
 /// hours of the year 9999 to the nearest time that can be stored. Returns a warning for each such
 /// time.
-pub fn canonicalize(ty: Type, document: &mut Value) -> Vec<String> {
+pub fn canonicalize(ty: TypeRef<'_>, document: &mut Value) -> Vec<String> {
     let mut pass = Canonicalizer::default();
     pass.value(ty, document);
     pass.warnings
@@ -41,7 +41,7 @@ struct Canonicalizer {
 }
 
 impl Canonicalizer {
-    fn value(&mut self, ty: Type, value: &mut Value) {
+    fn value(&mut self, ty: TypeRef<'_>, value: &mut Value) {
         match (ty.kind(), value) {
             (TypeStructure::Struct(fields), Value::Object(object)) => {
                 object.retain(|name, value| {
@@ -77,7 +77,7 @@ impl Canonicalizer {
         }
     }
 
-    fn at(&mut self, name: &str, ty: Type, value: &mut Value) {
+    fn at(&mut self, name: &str, ty: TypeRef<'_>, value: &mut Value) {
         self.path.push(match name.starts_with('[') {
             true => name.to_owned(),
             false => format!(".{name}"),
@@ -87,7 +87,7 @@ impl Canonicalizer {
     }
 }
 
-fn is_empty(ty: Type, value: &Value) -> bool {
+fn is_empty(ty: TypeRef<'_>, value: &Value) -> bool {
     match (ty.kind(), value) {
         (TypeStructure::Map(_), Value::Object(fields)) => fields.is_empty(),
         (TypeStructure::List(_), Value::Array(items)) => items.is_empty(),
@@ -95,7 +95,7 @@ fn is_empty(ty: Type, value: &Value) -> bool {
     }
 }
 
-fn is_time(ty: Type) -> bool {
+fn is_time(ty: TypeRef<'_>) -> bool {
     ty.definition().is_some_and(|name| TIMES.contains(&name))
 }
 
@@ -125,6 +125,7 @@ mod tests {
 
     use super::*;
     use crate::core::{Event, Pod};
+    use crate::schema::Type;
 
     #[test]
     fn leaves_out_empty_lists_and_maps_of_optional_fields() {

@@ -9,24 +9,61 @@
 //! REST paths and gRPC services of the API server, the kinds of the command line, the garbage
 //! collector's watches, and the generated `.proto` files and OpenAPI definitions (ADR 0034).
 
+mod api_service;
 pub mod certificate_signing_request;
 mod cluster_cidr;
 mod cluster_role;
 mod cluster_role_binding;
+mod config_map;
 mod controller_revision;
+mod cron_job;
+mod csi_driver;
+mod csi_node;
+mod csi_storage_capacity;
+pub mod custom_resource_definition;
+mod daemon_set;
 mod deployment;
+mod device_class;
+mod endpoint_slice;
+mod endpoints;
 pub mod event;
+mod horizontal_pod_autoscaler;
+mod ingress;
+mod ingress_class;
+mod ip_address;
+mod job;
 mod lease;
+mod limit_range;
+mod mutating_webhook_configuration;
 mod namespace;
+mod network_policy;
 pub mod node;
+mod persistent_volume;
+mod persistent_volume_claim;
 pub mod pod;
 pub mod pod_disruption_budget;
+mod pod_template;
 pub mod priority_class;
 mod replica_set;
+mod replication_controller;
+mod resource_claim;
+mod resource_claim_template;
+mod resource_quota;
+mod resource_slice;
 mod role;
 mod role_binding;
-mod service;
+mod runtime_class;
+mod secret;
+pub mod service;
 pub mod service_account;
+mod service_cidr;
+mod stateful_set;
+mod storage_class;
+mod validating_admission_policy;
+mod validating_admission_policy_binding;
+mod validating_webhook_configuration;
+mod volume_attachment;
+mod volume_attributes_class;
 
 pub use namespace::SYSTEM_NAMESPACES;
 
@@ -57,6 +94,43 @@ macro_rules! stored_kinds {
             ClusterRoleBinding: $crate::rbac::ClusterRoleBinding,
             CertificateSigningRequest: $crate::certificates::CertificateSigningRequest,
             ClusterCIDR: $crate::networking::ClusterCIDR,
+            PersistentVolume: $crate::core::PersistentVolume,
+            PersistentVolumeClaim: $crate::core::PersistentVolumeClaim,
+            ReplicationController: $crate::core::ReplicationController,
+            PodTemplate: $crate::core::PodTemplate,
+            ConfigMap: $crate::core::ConfigMap,
+            Secret: $crate::core::Secret,
+            Endpoints: $crate::core::Endpoints,
+            ResourceQuota: $crate::core::ResourceQuota,
+            LimitRange: $crate::core::LimitRange,
+            StorageClass: $crate::storage::StorageClass,
+            CSINode: $crate::storage::CSINode,
+            CSIDriver: $crate::storage::CSIDriver,
+            CSIStorageCapacity: $crate::storage::CSIStorageCapacity,
+            VolumeAttachment: $crate::storage::VolumeAttachment,
+            VolumeAttributesClass: $crate::storage::VolumeAttributesClass,
+            ResourceClaim: $crate::resource::ResourceClaim,
+            ResourceClaimTemplate: $crate::resource::ResourceClaimTemplate,
+            ResourceSlice: $crate::resource::ResourceSlice,
+            DeviceClass: $crate::resource::DeviceClass,
+            StatefulSet: $crate::apps::StatefulSet,
+            DaemonSet: $crate::apps::DaemonSet,
+            Job: $crate::batch::Job,
+            CronJob: $crate::batch::CronJob,
+            RuntimeClass: $crate::node_api::RuntimeClass,
+            EndpointSlice: $crate::discovery::EndpointSlice,
+            Ingress: $crate::networking::Ingress,
+            IngressClass: $crate::networking::IngressClass,
+            NetworkPolicy: $crate::networking::NetworkPolicy,
+            IPAddress: $crate::networking::IPAddress,
+            ServiceCIDR: $crate::networking::ServiceCIDR,
+            HorizontalPodAutoscaler: $crate::autoscaling_v2::HorizontalPodAutoscaler,
+            MutatingWebhookConfiguration: $crate::admissionregistration::MutatingWebhookConfiguration,
+            ValidatingWebhookConfiguration: $crate::admissionregistration::ValidatingWebhookConfiguration,
+            ValidatingAdmissionPolicy: $crate::admissionregistration::ValidatingAdmissionPolicy,
+            ValidatingAdmissionPolicyBinding: $crate::admissionregistration::ValidatingAdmissionPolicyBinding,
+            APIService: $crate::apiregistration::APIService,
+            CustomResourceDefinition: $crate::apiextensions::CustomResourceDefinition,
         }
     };
 }

@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod any;
 pub mod canonical;
 mod duplicates;
 pub mod event_view;
@@ -22,6 +23,7 @@ pub mod networking;
 pub mod node;
 pub mod object;
 pub mod patch;
+pub mod pod_exit;
 pub mod pod_ips;
 pub mod printable;
 pub mod quantity;
@@ -37,15 +39,30 @@ pub use duplicates::duplicates;
 pub use k8s_openapi::{
     ByteString,
     api::{
-        apps::v1 as apps, authentication::v1 as authentication, authorization::v1 as authorization,
-        autoscaling::v1 as autoscaling, certificates::v1 as certificates,
-        coordination::v1 as coordination, core::v1 as core, events::v1 as events,
-        policy::v1 as policy, rbac::v1 as rbac, scheduling::v1 as scheduling,
+        admissionregistration::v1 as admissionregistration,
+        apps::v1 as apps,
+        authentication::v1 as authentication,
+        authorization::v1 as authorization,
+        autoscaling::{v1 as autoscaling, v2 as autoscaling_v2},
+        batch::v1 as batch,
+        certificates::v1 as certificates,
+        coordination::v1 as coordination,
+        core::v1 as core,
+        discovery::v1 as discovery,
+        events::v1 as events,
+        node::v1 as node_api,
+        policy::v1 as policy,
+        rbac::v1 as rbac,
+        resource::v1 as resource,
+        scheduling::v1 as scheduling,
+        storage::v1 as storage,
     },
+    apiextensions_apiserver::pkg::apis::apiextensions::v1 as apiextensions,
     apimachinery::pkg::{
         api::resource::Quantity, apis::meta::v1 as meta, runtime::RawExtension,
         util::intstr::IntOrString,
     },
     jiff,
+    kube_aggregator::pkg::apis::apiregistration::v1 as apiregistration,
 };
 pub use object::{Object, ObjectKey, Scope};

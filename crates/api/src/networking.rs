@@ -1,9 +1,10 @@
-//! The kinds of `networking.x-k8s.io/v1`.
+//! The kinds of `networking.k8s.io/v1`, and ClusterCIDR of `networking.x-k8s.io/v1`.
 //!
-//! `k8s-openapi` has none of them: ClusterCIDR was a part of Kubernetes up to 1.28 and is a custom
+//! `k8s-openapi` has no ClusterCIDR: it was a part of Kubernetes up to 1.28 and is a custom
 //! resource since. A test compares these structs with the published definition
 //! (`schema/cluster-cidr.json`).
 
+pub use k8s_openapi::api::networking::v1::*;
 use k8s_openapi::{ClusterResourceScope, Metadata, Resource};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 

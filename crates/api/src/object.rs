@@ -90,13 +90,7 @@ pub trait Object:
 
     /// The plural with the capitals of the kind, as in the names of methods: `NetworkPolicies`.
     fn camel_plural() -> String {
-        let alike = |(own, plural): &(char, char)| own.to_ascii_lowercase() == *plural;
-        let same = Self::KIND
-            .chars()
-            .zip(Self::PLURAL.chars())
-            .take_while(alike);
-        let same = same.count();
-        format!("{}{}", &Self::KIND[..same], &Self::PLURAL[same..])
+        camel_plural(Self::KIND, Self::PLURAL)
     }
 
     /// `metadata.name`, empty if absent.
@@ -133,6 +127,13 @@ pub trait Object:
     }
 }
 
+/// The plural with the capitals of the kind.
+pub(crate) fn camel_plural(kind: &str, plural: &str) -> String {
+    let alike = |(own, plural): &(char, char)| own.to_ascii_lowercase() == *plural;
+    let same = kind.chars().zip(plural.chars()).take_while(alike).count();
+    format!("{}{}", &kind[..same], &plural[same..])
+}
+
 /// The scope of a kind's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
@@ -165,6 +166,33 @@ macro_rules! json_conversions {
     };
 }
 pub(crate) use json_conversions;
+
+/// The same through a `Value`, for kinds that are seldom read and written: slower, and half the
+/// code, since each format that serde knows compiles the whole schema of a kind again.
+macro_rules! json_conversions_through_values {
+    () => {
+        fn from_json_noting(
+            document: serde_json::Value,
+        ) -> Result<(Self, Vec<String>), $crate::strict::StrictError> {
+            $crate::strict::decode_noting(document)
+        }
+
+        fn from_slice(bytes: &[u8]) -> Result<Self, serde_json::Error> {
+            let decoded = Self::from_json_noting(serde_json::from_slice(bytes)?);
+            let decoded = decoded.map_err(<serde_json::Error as serde::de::Error>::custom);
+            decoded.map(|(object, _unknown)| object)
+        }
+
+        fn to_json(&self) -> Result<serde_json::Value, serde_json::Error> {
+            serde_json::to_value(self)
+        }
+
+        fn to_vec(&self) -> Result<Vec<u8>, serde_json::Error> {
+            serde_json::to_vec(&self.to_json()?)
+        }
+    };
+}
+pub(crate) use json_conversions_through_values;
 
 /// Not stored: a view of the kinds that have the subresource.
 impl Object for Scale {

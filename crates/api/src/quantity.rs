@@ -54,8 +54,13 @@ fn scaled(quantity: &Quantity, factor: Decimal) -> Result<i64, QuantityError> {
         .ok_or_else(|| QuantityError(quantity.0.clone()))
 }
 
-/// Parses a number with a suffix, with an exponent, or neither. `E` alone is the suffix exa; before
-/// digits it is an exponent.
+/// The value of a number with a suffix, with an exponent, or neither; `None` if it is malformed or
+/// does not fit.
+pub fn decimal(text: &str) -> Option<Decimal> {
+    value(text)
+}
+
+/// `E` alone is the suffix exa; before digits it is an exponent.
 fn value(text: &str) -> Option<Decimal> {
     if text.contains('_') {
         return None; // `Decimal` allows it between digits, Kubernetes does not.

@@ -33,27 +33,36 @@ pub fn definitions() -> Map<String, Value> {
     all
 }
 
-/// The type of a value or field.
+/// The type of a value or field of a kind that podplane has.
+pub type Type = TypeRef<'static>;
+
+/// The type of a value or field. It borrows from the definitions of a kind: those of podplane's own
+/// kinds live as long as the program ([`Type`]), those of a custom kind as long as its
+/// [`OwnedType`].
 #[derive(Clone, Copy, Debug)]
-pub struct Type {
-    shape: &'static TypeShape,
+pub struct TypeRef<'s> {
+    shape: &'s TypeShape,
     /// The field's own setting of an atomic map, which overrides that of its type.
     atomic: Option<bool>,
 }
 
+/// A type that was read at run time: that of a custom kind.
+#[derive(Debug)]
+pub struct OwnedType(TypeShape);
+
 /// The structure of a type's values.
 #[derive(Clone, Copy, Debug)]
-pub enum TypeStructure {
+pub enum TypeStructure<'s> {
     /// A string, number or boolean, or a value written as one: a time, a quantity.
     Scalar,
     /// Any JSON, for example the data of a ControllerRevision.
     Any,
     /// Named fields, each with a type of its own.
-    Struct(&'static Struct),
+    Struct(&'s Struct),
     /// Arbitrary keys, with values of one type.
-    Map(Type),
+    Map(TypeRef<'s>),
     /// A list with elements of one type.
-    List(&'static List),
+    List(&'s List),
 }
 
 /// A type with named fields.
@@ -63,6 +72,8 @@ pub struct Struct {
     pub name: String,
     fields: BTreeMap<String, SchemaField>,
     atomic: bool,
+    /// True if there may be other fields, of any type.
+    open: bool,
 }
 
 /// A field of a struct.
@@ -123,6 +134,7 @@ enum TypeShape {
     Scalar,
     Any,
     Named(String),
+    Struct(Box<Struct>),
     Map {
         values: Box<TypeShape>,
         atomic: bool,
@@ -130,7 +142,22 @@ enum TypeShape {
     List(Box<List>),
 }
 
-impl Type {
+static ANY: TypeShape = TypeShape::Any;
+
+impl OwnedType {
+    /// Reads a structural schema in the form of OpenAPI v3. References are to the definitions of
+    /// podplane's own kinds.
+    pub fn read(schema: &Value) -> Self {
+        Self(shape(schema, &Map::new()))
+    }
+
+    /// The type.
+    pub fn get(&self) -> TypeRef<'_> {
+        TypeRef::plain(&self.0)
+    }
+}
+
+impl TypeRef<'static> {
     /// The type of a kind; `None` if podplane has no definition of it.
     pub fn of<K: Resource>() -> Option<Self> {
         Self::of_kind(K::GROUP, K::VERSION, K::KIND)
@@ -144,9 +171,11 @@ impl Type {
             atomic: None,
         })
     }
+}
 
+impl<'s> TypeRef<'s> {
     /// The name of the type's definition, `io.k8s.api.core.v1.PodSpec`, if it has one.
-    pub fn definition(self) -> Option<&'static str> {
+    pub fn definition(self) -> Option<&'s str> {
         match self.shape {
             TypeShape::Named(name) => Some(name),
             _ => None,
@@ -154,12 +183,13 @@ impl Type {
     }
 
     /// The structure of the type's values.
-    pub fn kind(self) -> TypeStructure {
+    pub fn kind(self) -> TypeStructure<'s> {
         match self.shape {
             TypeShape::Scalar => TypeStructure::Scalar,
             TypeShape::Any => TypeStructure::Any,
             TypeShape::Map { values, .. } => TypeStructure::Map(Self::plain(values)),
             TypeShape::List(list) => TypeStructure::List(list),
+            TypeShape::Struct(fields) => TypeStructure::Struct(fields),
             TypeShape::Named(name) => match SCHEMA.types.get(name) {
                 Some(Definition::Struct(fields)) => TypeStructure::Struct(fields),
                 Some(Definition::Scalar) => TypeStructure::Scalar,
@@ -181,14 +211,17 @@ impl Type {
     /// The type of a field if this is a struct that has it, or the value type of a map.
     pub fn field(self, name: &str) -> Option<Self> {
         match self.kind() {
-            TypeStructure::Struct(fields) => fields.field(name).map(SchemaField::ty),
+            TypeStructure::Struct(fields) => match fields.field(name) {
+                Some(field) => Some(field.ty()),
+                None => fields.open.then(|| Self::plain(&ANY)),
+            },
             TypeStructure::Map(values) => Some(values),
             TypeStructure::Any => Some(self),
             TypeStructure::Scalar | TypeStructure::List(_) => None,
         }
     }
 
-    fn plain(shape: &'static TypeShape) -> Self {
+    fn plain(shape: &'s TypeShape) -> Self {
         Self {
             shape,
             atomic: None,
@@ -212,8 +245,8 @@ impl Struct {
 
 impl SchemaField {
     /// The type of the field's values.
-    pub fn ty(&'static self) -> Type {
-        Type {
+    pub fn ty(&self) -> TypeRef<'_> {
+        TypeRef {
             shape: &self.shape,
             atomic: self.atomic,
         }
@@ -222,8 +255,8 @@ impl SchemaField {
 
 impl List {
     /// The type of the elements.
-    pub fn items(&'static self) -> Type {
-        Type::plain(&self.items)
+    pub fn items(&self) -> TypeRef<'_> {
+        TypeRef::plain(&self.items)
     }
 }
 
@@ -257,12 +290,25 @@ impl Schema {
 }
 
 fn definition(name: &str, schema: &Value, all: &Map<String, Value>) -> Definition {
-    let Some(properties) = schema["properties"].as_object() else {
-        return match text(schema, "type") {
-            Some("object") => Definition::Any,
-            _ => Definition::Scalar,
-        };
-    };
+    match structure(name, schema, all) {
+        Some(fields) => Definition::Struct(fields),
+        None => {
+            let is_any = match text(schema, "type") {
+                Some(ty) => ty == "object",
+                // For example, the default in the schema of a custom resource.
+                None => schema.get("oneOf").is_none(),
+            };
+            match is_any {
+                true => Definition::Any,
+                false => Definition::Scalar,
+            }
+        }
+    }
+}
+
+/// The struct that a schema with properties declares.
+fn structure(name: &str, schema: &Value, all: &Map<String, Value>) -> Option<Struct> {
+    let properties = schema["properties"].as_object()?;
     let required = schema["required"].as_array();
     let fields = properties.iter().map(|(name, property)| {
         let strategies: Vec<_> = text(property, "x-kubernetes-patch-strategy")
@@ -282,10 +328,11 @@ fn definition(name: &str, schema: &Value, all: &Map<String, Value>) -> Definitio
         };
         (name.clone(), field)
     });
-    Definition::Struct(Struct {
+    Some(Struct {
         name: name.rsplit('.').next().unwrap_or_default().to_owned(),
         fields: fields.collect(),
         atomic: text(schema, "x-kubernetes-map-type") == Some("atomic"),
+        open: schema["x-kubernetes-preserve-unknown-fields"] == Value::Bool(true),
     })
 }
 
@@ -298,16 +345,27 @@ fn shape(schema: &Value, all: &Map<String, Value>) -> TypeShape {
             let items = &schema["items"];
             TypeShape::List(Box::new(List {
                 items: shape(items, all),
-                identity: identity(schema, reference(items).and_then(|name| all.get(name))),
+                identity: identity(
+                    schema,
+                    reference(items).map_or(Some(items), |name| all.get(name)),
+                ),
             }))
         }
-        Some("object") => match schema.get("additionalProperties") {
+        Some("object") if schema.get("properties").is_some() => structure("", schema, all)
+            .map_or(TypeShape::Any, |fields| TypeShape::Struct(Box::new(fields))),
+        Some("object") => match schema
+            .get("additionalProperties")
+            .filter(|values| values.is_object())
+        {
             Some(values) => TypeShape::Map {
                 values: Box::new(shape(values, all)),
                 atomic: text(schema, "x-kubernetes-map-type") == Some("atomic"),
             },
             None => TypeShape::Any,
         },
+        None if schema["x-kubernetes-preserve-unknown-fields"] == Value::Bool(true) => {
+            TypeShape::Any
+        }
         _ => TypeShape::Scalar,
     }
 }

@@ -196,3 +196,35 @@ pub trait Strategy: Object + FieldSelectable + Validate + TableRow {
         None
     }
 }
+
+/// The methods of [`Strategy`] for a kind with the subresource `status`: a new object's is empty,
+/// and it is written there alone.
+macro_rules! separate_status {
+    () => {
+        fn prepare_for_create(&mut self) {
+            self.status = Some(Default::default());
+        }
+
+        fn prepare_for_update(&mut self, old: &Self) {
+            self.status.clone_from(&old.status);
+        }
+
+        fn set_status(&mut self, update: &Self) {
+            self.status.clone_from(&update.status);
+        }
+    };
+}
+
+/// The methods of [`Strategy`] for a kind whose generation counts the changes of a field: `spec`.
+macro_rules! generation_of {
+    ($($field:ident),+) => {
+        fn first_generation() -> Option<i64> {
+            Some(1)
+        }
+
+        fn spec_differs(&self, old: &Self) -> bool {
+            $(self.$field != old.$field)||+
+        }
+    };
+}
+pub(crate) use {generation_of, separate_status};

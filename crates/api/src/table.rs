@@ -1,6 +1,7 @@
 //! Objects as table rows: the columns of each kind, as in kubectl.
 
 pub mod age;
+pub(crate) mod storage;
 pub(crate) mod workload;
 
 use jiff::Timestamp;
@@ -9,6 +10,9 @@ use crate::Object;
 
 /// The text of an empty cell.
 pub const NONE: &str = "<none>";
+
+/// The text of a cell whose value is not set, for kinds that tell it from an empty one.
+pub const UNSET: &str = "<unset>";
 
 /// A column of a kind's table.
 #[derive(Clone, Copy, Debug)]
@@ -69,4 +73,16 @@ pub fn created<K: Object>(object: &K, now: Timestamp) -> String {
 pub(crate) fn created_at<K: Object>(object: &K) -> String {
     let created = object.metadata().creation_timestamp.as_ref();
     created.map_or_else(|| "<unknown>".into(), |time| time.0.to_string())
+}
+
+/// The first `max` texts, and the number of the others: `a,b,c + 2 more...`. `None` if there are
+/// none.
+pub(crate) fn first(all: &[String], max: usize) -> Option<String> {
+    let more = all.len().saturating_sub(max);
+    let shown = all[..all.len() - more].join(",");
+    match (all.is_empty(), more) {
+        (true, _) => None,
+        (false, 0) => Some(shown),
+        (false, more) => Some(format!("{shown} + {more} more...")),
+    }
 }

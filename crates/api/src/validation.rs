@@ -1,6 +1,8 @@
 //! Validation of objects and of updates, with the rules and messages of Kubernetes.
 
+pub(crate) mod admission;
 pub(crate) mod conditions;
+pub(crate) mod data;
 pub mod field;
 pub(crate) mod metadata;
 pub(crate) mod node_selector;
@@ -8,10 +10,11 @@ pub(crate) mod pem;
 pub(crate) mod rbac;
 pub(crate) mod resources;
 pub(crate) mod taints;
+pub(crate) mod values;
 pub(crate) mod workload;
 
 pub use field::{ErrorList, ErrorRule, FieldError, FieldPath};
-pub use metadata::{ANNOTATIONS_MAX_BYTES, NameRules};
+pub use metadata::{ANNOTATIONS_MAX_BYTES, NameRules, validate_metadata, validate_metadata_update};
 
 use crate::{Object, names};
 

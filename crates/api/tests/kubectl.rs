@@ -20,7 +20,7 @@ mod cases;
 mod peer;
 mod random;
 use cases::PatchCase;
-use peer::kubectl;
+use peer::{SINCE_1_34, kubectl};
 use random::RandomDocuments;
 
 const KINDS: &[(&str, &str, &str, &str)] = &[
@@ -123,7 +123,7 @@ fn compare(style: &str, objects: usize, rounds: u64) {
     let mut refused = 0;
     let first = env::var("PODPLANE_SEED").map_or(0, |seed| seed.parse().unwrap());
     for seed in first..first + rounds {
-        let mut random = RandomDocuments::new(seed);
+        let mut random = RandomDocuments::new(seed).without(SINCE_1_34);
         let (group, version, api_version, kind) = *random.pick(KINDS);
         let ty = Type::of_kind(group, version, kind).unwrap();
         let objects: Vec<Value> = (0..objects)

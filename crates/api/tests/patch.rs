@@ -145,19 +145,71 @@ fn changing_a_field_of_another_manager_conflicts() {
 }
 
 #[test]
-fn an_applied_null_in_arbitrary_json_is_kept() {
+fn an_applied_null_in_arbitrary_json_takes_the_place_of_all_but_contents() {
     let ty = Type::of_kind("apps", "v1", "ControllerRevision").unwrap();
     let nothing = FieldSet::default();
     let ada = writer("ada", &nothing);
     let config = json!({"metadata": {"name": "c"}, "data": {"a": null}, "revision": null});
-    for live in [json!({"a": 1}), json!({"a": {"b": [1]}}), json!({})] {
+    let contents = json!({"a": {"b": [1]}});
+    for (live, kept) in [
+        (json!({"a": 1}), config["data"].clone()),
+        (json!({"a": [1]}), config["data"].clone()),
+        (json!({"a": {}}), config["data"].clone()),
+        (json!({}), config["data"].clone()),
+        (contents.clone(), contents.clone()),
+    ] {
         let live = json!({"metadata": {"name": "c"}, "revision": 1, "data": live});
         let once = apply(ty, Some(&live), &config, &ada, Conflicts::Take).unwrap();
-        assert_eq!(once.object["data"], json!({"a": null}));
+        assert_eq!(once.object["data"], kept);
         assert_eq!(once.object.get("revision"), None);
+        assert!(once.changed, "the revision is gone");
         let twice = apply(ty, Some(&once.object), &config, &ada, Conflicts::Refuse).unwrap();
         assert!(!twice.changed, "{}", twice.object);
         assert_eq!(twice.object, once.object);
+    }
+}
+
+#[test]
+fn an_applied_null_for_an_empty_object_is_one_change() {
+    let ty = Type::of_kind("apps", "v1", "ControllerRevision").unwrap();
+    let nothing = FieldSet::default();
+    let ada = writer("ada", &nothing);
+    for (live, config) in [
+        (json!({"a": {}}), json!({"a": null})),
+        (json!({"a": null}), json!({"a": {}})),
+        (json!({}), json!(null)),
+    ] {
+        let live = json!({"metadata": {"name": "c"}, "data": live});
+        let config = json!({"metadata": {"name": "c"}, "data": config});
+        let once = apply(ty, Some(&live), &config, &ada, Conflicts::Take).unwrap();
+        assert!(once.changed, "{}", once.object);
+        let kept = config["data"].as_object().map(|_| &config["data"]);
+        assert_eq!(once.object.get("data"), kept);
+        let twice = apply(ty, Some(&once.object), &config, &ada, Conflicts::Refuse).unwrap();
+        assert!(!twice.changed, "{}", twice.object);
+        assert_eq!(twice.object, once.object);
+    }
+}
+
+#[test]
+fn an_object_that_loses_its_contents_settles_with_the_next_apply() {
+    let ty = Type::of_kind("apps", "v1", "ControllerRevision").unwrap();
+    let nothing = FieldSet::default();
+    let ada = writer("ada", &nothing);
+    let mut object = json!({"metadata": {"name": "c"}});
+    // As in the reference: null is left of an object whose contents are removed, though the
+    // configuration has an empty object.
+    for (applied, stored, changed) in [
+        (json!({"b": 1}), json!({"b": 1}), true),
+        (json!({}), json!(null), true),
+        (json!({}), json!({}), true),
+        (json!({}), json!({}), false),
+    ] {
+        let config = json!({"metadata": {"name": "c"}, "data": {"a": applied}});
+        let outcome = apply(ty, Some(&object), &config, &ada, Conflicts::Take).unwrap();
+        assert_eq!(outcome.object["data"], json!({"a": stored}));
+        assert_eq!(outcome.changed, changed);
+        object = outcome.object;
     }
 }
 

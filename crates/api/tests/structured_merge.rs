@@ -130,21 +130,38 @@ fn schema(ty: Type) -> (String, String) {
     )
 }
 
+/// The object's fields with arbitrary JSON.
+fn any_fields(ty: Type) -> Vec<&'static str> {
+    let TypeStructure::Struct(fields) = ty.kind() else {
+        panic!("a kind is a struct")
+    };
+    let any = fields
+        .fields()
+        .filter(|(_, field)| matches!(field.ty().kind(), TypeStructure::Any));
+    any.map(|(name, _)| name).collect()
+}
+
 /// Sorts lists for the comparison: that library appends to lists where newer ones keep the order of
-/// the configuration.
-fn sorted(value: &Value) -> Value {
-    match value {
-        Value::Object(fields) => fields
+/// the configuration. Lists in arbitrary JSON are atomic.
+fn sorted(ty: Option<Type>, value: &Value) -> Value {
+    let below = |name: &str| ty.and_then(|ty| ty.field(name));
+    match (ty.map(|ty| ty.kind()), value) {
+        (Some(TypeStructure::Any), value) => value.clone(),
+        (_, Value::Object(fields)) => fields
             .iter()
             .filter(|(_, value)| !value.is_null())
-            .map(|(name, value)| (name.clone(), sorted(value)))
+            .map(|(name, value)| (name.clone(), sorted(below(name), value)))
             .collect(),
-        Value::Array(elements) => {
-            let mut elements: Vec<_> = elements.iter().map(sorted).collect();
+        (kind, Value::Array(elements)) => {
+            let items = match kind {
+                Some(TypeStructure::List(list)) => Some(list.items()),
+                _ => None,
+            };
+            let mut elements: Vec<_> = elements.iter().map(|value| sorted(items, value)).collect();
             elements.sort_by_key(Value::to_string);
             elements.into()
         }
-        scalar => scalar.clone(),
+        (_, scalar) => scalar.clone(),
     }
 }
 
@@ -187,7 +204,12 @@ fn writes_by_several_managers_merge_as_in_the_reference() {
         let mut input = child.stdin.take().unwrap();
         let mut output = BufReader::new(child.stdout.take().unwrap()).lines();
         let (schema, name) = schema(ty);
-        writeln!(input, "{}", json!({"schema": schema, "type": name})).unwrap();
+        writeln!(
+            input,
+            "{}",
+            json!({"schema": schema, "type": name, "any": any_fields(ty)})
+        )
+        .unwrap();
         for seed in first..first + rounds {
             let mut random = RandomDocuments::new(seed);
             let mut live: Option<Value> = None;
@@ -201,6 +223,14 @@ fn writes_by_several_managers_merge_as_in_the_reference() {
                 };
                 let force = random.chance(50);
                 let mut object = random.configuration(ty);
+                match operation {
+                    "Apply" => random.nulls(ty, &mut object),
+                    // These are not in an object that was decoded.
+                    _ => object
+                        .as_object_mut()
+                        .unwrap()
+                        .retain(|_, value| !value.is_null()),
+                }
                 if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
                     // These fields have no owner by a rule of kube-apiserver, not of the library.
                     let ownerless = [
@@ -284,8 +314,8 @@ fn writes_by_several_managers_merge_as_in_the_reference() {
                             .unwrap()
                             .remove("managedFields");
                         assert_eq!(
-                            sorted(&ours).to_string(),
-                            sorted(&theirs["object"]).to_string(),
+                            sorted(Some(ty), &ours).to_string(),
+                            sorted(Some(ty), &theirs["object"]).to_string(),
                             "{}",
                             context()
                         );

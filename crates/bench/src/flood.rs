@@ -9,7 +9,6 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use futures::future::join_all;
 use podplane_api::core::Pod;
 use podplane_pki::tls;
 use rustix::process::setpriority_process;
@@ -17,6 +16,7 @@ use rustls::ClientConfig;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
+    task::JoinSet,
 };
 use tokio_rustls::TlsConnector;
 
@@ -172,40 +172,39 @@ fn start_flood(address: SocketAddr, authority: &Path) -> Result<Child> {
     command.spawn().context("failed to start the flood")
 }
 
-/// Lists all pods by many clients, for as long as a round lasts.
+/// Lists all pods by many clients, for as long as a round lasts. Each client is a task of its own:
+/// within one task those that have something to read keep the others from sending their requests,
+/// and the server ends a connection that is silent for ten seconds.
 pub(crate) async fn list_again_and_again(address: SocketAddr, authority: &Path) -> Result<()> {
     setpriority_process(None, 10)?;
     let tls = TlsConnector::from(client(authority, tls::HTTP1)?);
-    let tls = &tls;
     let end = Instant::now() + RISE + LASTING;
-    let clients = (0..CLIENTS).map(|_| async move {
-        let (mut listed, mut refused) = (0_u32, 0_u32);
-        let listing = async {
-            loop {
-                match list(address, tls).await? {
-                    true => listed += 1,
-                    false => {
-                        refused += 1;
-                        tokio::time::sleep(RETRY_AFTER).await;
-                    }
-                }
-            }
-        };
-        let left = end.saturating_duration_since(Instant::now());
-        match tokio::time::timeout(left, listing).await {
-            Ok(ended) => ended,
-            Err(_) => anyhow::Ok((listed, refused)),
-        }
-    });
-    let counts: Vec<_> = join_all(clients).await;
+    let mut clients = JoinSet::new();
+    for _ in 0..CLIENTS {
+        clients.spawn(list_until(end, address, tls.clone()));
+    }
     let (mut listed, mut refused) = (0, 0);
-    for count in counts {
-        let (more_listed, more_refused) = count?;
+    while let Some(counts) = clients.join_next().await {
+        let (more_listed, more_refused) = counts??;
         listed += more_listed;
         refused += more_refused;
     }
     note(&format!("flood: {listed} lists, {refused} refused"));
     Ok(())
+}
+
+/// Lists all pods again and again; returns how many lists were complete, and how many refused.
+async fn list_until(end: Instant, address: SocketAddr, tls: TlsConnector) -> Result<(u32, u32)> {
+    let (mut listed, mut refused) = (0, 0);
+    while let Ok(complete) = tokio::time::timeout_at(end.into(), list(address, &tls)).await {
+        if complete? {
+            listed += 1;
+        } else {
+            refused += 1;
+            tokio::time::sleep(RETRY_AFTER).await;
+        }
+    }
+    Ok((listed, refused))
 }
 
 #[expect(clippy::print_stderr, reason = "progress of a tool")]

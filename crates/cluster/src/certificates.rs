@@ -3,7 +3,7 @@
 //! The supervisor issues them before it starts the processes. The API server, which has the same
 //! authority, renews them ([`podplane_pki::PkiDir`]).
 
-use std::{io, path::PathBuf};
+use std::{io, path::PathBuf, time::Duration};
 
 use anyhow::Context as _;
 use podplane_client::CredentialFlags;
@@ -26,11 +26,15 @@ impl ClusterCertificates {
 
     /// Makes sure that these owners have certificates that live long enough; makes the authority if
     /// there is none.
-    pub(crate) fn ensure(&self, owners: &[CertificateOwner]) -> anyhow::Result<()> {
+    pub(crate) fn ensure(
+        &self,
+        owners: &[CertificateOwner],
+        lifetime: Duration,
+    ) -> anyhow::Result<()> {
         let now = clock::timestamp();
         let dir = PkiDir::open(&self.0, owner::AUTHORITY, now)?;
         for owner in owners {
-            dir.ensure(&owner.to_string(), &owner.terms(&[], owner::LIFETIME), now)?;
+            dir.ensure(&owner.to_string(), &owner.terms(&[], lifetime), now)?;
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, ffi::OsString, fmt, str::FromStr};
 
-use clap::{Arg, Command};
+use clap::{Arg, Command, error::ErrorKind};
 use serde::{Deserialize, Serialize};
 
 use crate::services::{SERVICES, ServiceCatalog};
@@ -153,8 +153,11 @@ impl ExtraFlag {
 
 fn parse(command: Command, flag: &str, value: &str) -> Result<(), String> {
     let line = [command.get_name().to_owned(), format!("--{flag}={value}")];
-    let parsed = command.try_get_matches_from(line);
-    parsed.map(drop).map_err(|error| in_a_line(&error))
+    match command.try_get_matches_from(line) {
+        // The flag may need another one, which is given beside it. The service asks for both.
+        Err(error) if error.kind() != ErrorKind::MissingRequiredArgument => Err(in_a_line(&error)),
+        _ => Ok(()),
+    }
 }
 
 /// The first line of a parser's error, without the usage.

@@ -169,7 +169,7 @@ impl ClusterInstance {
             let mut owners: Vec<_> = CertificateOwner::PROCESSES.into_iter().collect();
             owners.push(CertificateOwner::Monitoring);
             owners.extend(ports.skip(1));
-            certificates.ensure(&owners)?;
+            certificates.ensure(&owners, self.record.settings.certificate_lifetime()?)?;
         }
         let apiserver = self.run(self.lines(&self.record.settings).apiserver());
         self.control_plane.push(apiserver);
@@ -296,7 +296,8 @@ impl ClusterInstance {
     /// The flags of the port of a process of the supervisor's own kind, which has no command line.
     pub(crate) fn serving(&self, process: &str) -> anyhow::Result<ServingFlags> {
         if let Some(certificates) = &self.certificates {
-            certificates.ensure(&[CertificateOwner::Serving(process.to_owned())])?;
+            let lifetime = self.record.settings.certificate_lifetime()?;
+            certificates.ensure(&[CertificateOwner::Serving(process.to_owned())], lifetime)?;
             return Ok(certificates.serving(process));
         }
         let authentication = match self.record.settings.is_authenticated() {
@@ -606,7 +607,8 @@ impl ClusterInstance {
                 .with_context(|| format!("failed to make {}", dir.display()))?;
         }
         if let Some(certificates) = &self.certificates {
-            certificates.ensure(&owners_of_group(&name, &nodes))?;
+            let lifetime = self.record.settings.certificate_lifetime()?;
+            certificates.ensure(&owners_of_group(&name, &nodes), lifetime)?;
         }
         let mut group = NodeGroup {
             name,

@@ -269,6 +269,7 @@ impl CommandLines<'_> {
                 "--cluster-signing-key-file",
                 signing(ClusterCertificates::authority_key),
             ),
+            ("--root-ca-file", signing(ClusterCertificates::authority)),
         ];
         let mut args = args(service, flags);
         args.extend(self.own_credentials(service));
@@ -413,6 +414,28 @@ impl ServedNodes<'_> {
     }
 }
 
+/// The user of a process that reaches the API server over a link, where it shows no certificate.
+/// The server of the link, who may do everything, impersonates this user. `None` if everyone may do
+/// everything, or the process has no user. Kubelets have one user: their parts that read all nodes
+/// share the link.
+pub fn linked_user(settings: &Settings, process: &str) -> Option<&'static str> {
+    let mode = settings.extra_config.get("apiserver", "authorization-mode");
+    if !settings.is_authenticated() || mode == Some("AlwaysAllow") {
+        return None;
+    }
+    let is_it = |owner: &CertificateOwner| match process.starts_with("kubelet-") {
+        true => *owner == CertificateOwner::KUBELETS,
+        false => {
+            [owner.to_string(), services::standby(&owner.to_string())].contains(&process.to_owned())
+        }
+    };
+    let owner = CertificateOwner::PROCESSES.into_iter().find(is_it);
+    owner.and_then(|owner| match owner {
+        CertificateOwner::Process(_, user) => Some(user),
+        _ => None,
+    })
+}
+
 /// The name of a group of nodes that share their processes.
 pub fn shared_name(number: usize) -> String {
     format!("nodes-{number}")
@@ -481,6 +504,25 @@ mod tests {
                 own("scheduler-standby", "up-standby"),
             ]
         );
+    }
+
+    #[test]
+    fn processes_behind_links_have_the_users_of_their_certificates() {
+        let settings = Settings::default();
+        for (process, user) in [
+            ("scheduler", Some("system:kube-scheduler")),
+            ("scheduler-standby", Some("system:kube-scheduler")),
+            ("ipam-controller", Some("system:podplane:ipam-controller")),
+            ("kubelet-node-0", Some("system:podplane:kubelets")),
+            ("kubelet-nodes-1", Some("system:podplane:kubelets")),
+            ("apiserver", None),
+        ] {
+            assert_eq!(linked_user(&settings, process), user, "{process}");
+        }
+        let mut open = Settings::default();
+        let flags = &mut open.extra_config;
+        flags.set("apiserver", "authorization-mode", "AlwaysAllow".to_owned());
+        assert_eq!(linked_user(&open, "scheduler"), None);
     }
 
     #[test]

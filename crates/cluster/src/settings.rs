@@ -4,6 +4,7 @@
 use std::{
     env,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use anyhow::Context as _;
@@ -15,6 +16,7 @@ use podplane_ipam::{
     AllocatorType, Compat, IpPolicy, NO_CLOUD, ServiceRanges,
     cluster::{RangeConfig, RangeFlags},
 };
+use podplane_pki::owner;
 use podplane_service_runtime::trace::SamplingRatio;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -253,6 +255,16 @@ impl Settings {
     /// Returns true unless everyone may do everything.
     pub fn is_authenticated(&self) -> bool {
         self.extra_config.get("apiserver", "authentication") != Some("none")
+    }
+
+    /// The life of the certificates of processes and nodes, which is that of the API server's.
+    pub fn certificate_lifetime(&self) -> Result<Duration, UsageError> {
+        let flag = "certificate-lifetime";
+        match self.extra_config.get("apiserver", flag) {
+            Some(text) => owner::renewed_lifetime(text)
+                .map_err(|error| UsageError(format!("--{flag}: {error}"))),
+            None => Ok(owner::LIFETIME),
+        }
     }
 
     /// Checks `--standby` with the flags of services.

@@ -26,7 +26,8 @@ const BOOTSTRAPPERS: &str = "system:bootstrappers";
 pub enum Recipient {
     /// The owner of a certificate: `ca.crt`, its `NAME.pem` and, for a process with a port,
     /// `serving-NAME.pem`. The API server has the tokens too (`tokens.csv`), and the
-    /// controller-manager, which signs for nodes, `ca.key`.
+    /// controller-manager, which signs for nodes, `ca.key`. The certificate of monitoring is made
+    /// by the delivery, since a cluster may have none.
     Owner(CertificateOwner),
     /// Nodes that join: `ca.crt`, `bootstrap-token` and `serving-node.pem`, which is the same for
     /// all of them. They request their client certificates.
@@ -42,7 +43,7 @@ impl FromStr for Recipient {
         }
         match text.parse::<CertificateOwner>() {
             Ok(CertificateOwner::Node(_) | CertificateOwner::Serving(_)) | Err(_) => {
-                Err("want apiserver, scheduler, controller-manager, ipam-controller, kubelets, route-agent, admin or nodes".to_owned())
+                Err("want apiserver, scheduler, controller-manager, ipam-controller, kubelets, route-agent, admin, monitoring or nodes".to_owned())
             }
             Ok(owner) => Ok(Self::Owner(owner)),
         }
@@ -82,6 +83,9 @@ impl PkiDir {
     ) -> Result<Vec<String>, PkiError> {
         let mut keys = Vec::new();
         if let Recipient::Owner(owner) = recipient {
+            if *owner == CertificateOwner::Monitoring {
+                self.ensure(&owner.to_string(), &owner.terms(&[], lifetime), now)?;
+            }
             keys.push(format!("{owner}.pem"));
         }
         if let Some(port) = recipient.port() {

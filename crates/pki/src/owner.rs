@@ -2,6 +2,8 @@
 
 use std::{fmt, str::FromStr, time::Duration};
 
+use jiff::SignedDuration;
+
 use crate::{CertificateTerms, ServerName, Subject, Usage};
 
 /// The name of an authority that podplane makes.
@@ -13,6 +15,30 @@ pub const APISERVER_NAME: &str = "podplane-apiserver";
 
 /// The time for which certificates are valid unless something else is asked for.
 pub const LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// The shortest life of the certificates that a cluster on one machine renews by itself. They are
+/// renewed when a third of it is left, and processes see that within two seconds.
+const SHORTEST_LIFETIME: Duration = Duration::from_secs(15);
+
+/// The life of an authority, which no certificate outlives.
+pub const LONGEST_LIFETIME: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+
+/// Parses the life of the certificates that a cluster on one machine renews by itself, such as
+/// `8760h`.
+///
+/// # Errors
+///
+/// A message for the user of a flag.
+pub fn renewed_lifetime(text: &str) -> Result<Duration, String> {
+    let lifetime: SignedDuration = text
+        .parse()
+        .map_err(|error: jiff::Error| error.to_string())?;
+    let lifetime = lifetime.try_into().unwrap_or_default();
+    match (SHORTEST_LIFETIME..=LONGEST_LIFETIME).contains(&lifetime) {
+        true => Ok(lifetime),
+        false => Err("must be between 15s and 87600h, the life of the authority".to_owned()),
+    }
+}
 
 /// The names of this machine for itself.
 const LOCAL_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "::1"];

@@ -22,6 +22,7 @@ use tonic::{
     server::NamedService,
     service::{Routes, RoutesBuilder},
 };
+use tower::ServiceExt as _;
 
 use crate::{
     Tasks,
@@ -73,6 +74,23 @@ impl Services {
     {
         self.routes.add_service(service);
         self.names.push(S::NAME);
+        self
+    }
+
+    /// Adds a service under a name that its type does not say, so that one type can serve several.
+    pub fn add_named<S>(&mut self, name: &'static str, service: S) -> &mut Self
+    where
+        S: Service<http::Request<Body>, Error = Infallible> + Clone + Send + Sync + 'static,
+        S::Response: IntoResponse,
+        S::Future: Send + 'static,
+    {
+        let routes = std::mem::take(&mut self.routes).routes().into_axum_router();
+        let adapted =
+            service.map_request(|request: http::Request<axum::body::Body>| request.map(Body::new));
+        self.routes = routes
+            .route_service(&format!("/{name}/{{*rest}}"), adapted)
+            .into();
+        self.names.push(name);
         self
     }
 }

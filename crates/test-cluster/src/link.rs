@@ -20,6 +20,7 @@ use std::{
     time::Duration,
 };
 
+use http::HeaderValue;
 use tokio::{net::UnixListener, task::JoinSet};
 use tonic::Code;
 
@@ -197,6 +198,8 @@ struct Link {
     /// The client whose calls it carries.
     client: String,
     server: LinkServer,
+    /// The user as whom calls are carried out, if it is not that of this process.
+    user: Option<HeaderValue>,
     rules: LinkRules,
     recorder: Recorder,
 }
@@ -237,6 +240,21 @@ impl Links {
     /// [`ClusterError::Io`] if the socket cannot be made, for example because its path is too long
     /// for Linux.
     pub fn serve(&self, client: &str, server: LinkServer) -> Result<()> {
+        self.serve_as(client, server, None)
+    }
+
+    /// [`Links::serve`] for a client that is to have only the rights of a user at the API server:
+    /// each of its calls impersonates that user.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Links::serve`].
+    pub fn serve_as(
+        &self,
+        client: &str,
+        server: LinkServer,
+        user: Option<&'static str>,
+    ) -> Result<()> {
         let mut links = self.lock();
         if links.contains_key(client) {
             return Ok(());
@@ -248,6 +266,7 @@ impl Links {
         let link = Arc::new(Link {
             client: client.into(),
             server,
+            user: user.map(HeaderValue::from_static),
             rules: LinkRules::default(),
             recorder: self.recorder.clone(),
         });

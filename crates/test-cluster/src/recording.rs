@@ -40,8 +40,8 @@ const LONGEST_MESSAGE: usize = 16 << 10;
 /// Its size is bounded. Beyond the limit only steps, faults and violations are written, which are
 /// few; other entries are counted, and the last line has the counts. Of a message or an object of
 /// more than 16 KiB only the length is written. Values of environment variables, and annotations in
-/// which kubectl repeats whole objects, are left out. Metadata of calls, which may have
-/// credentials, is never read.
+/// which kubectl repeats whole objects, are left out, and so are messages with Secrets, ConfigMaps
+/// and tokens. Metadata of calls, which may have credentials, is never read.
 #[derive(Clone, Debug, Default)]
 pub struct Recorder(Option<Arc<RecordingWriter>>);
 

@@ -14,6 +14,7 @@ use podplane_cluster::{
     data_dir::{ClusterRecord, DataDir, Member},
     processes,
     services::{CLIENTS, standby},
+    settings::Settings,
 };
 use podplane_proto::cluster::{
     GetStatusRequest, GetStatusResponse, cluster_service_client::ClusterServiceClient,
@@ -97,17 +98,17 @@ impl WantedFacilities {
             let ClusterRecord { settings, nodes } = planned_record(up).await?;
             let servers = LinkServers {
                 seen: DataDir::layout(facilities.seen(data_dir)),
-                runtime: settings.cri_endpoint,
                 dir: files,
+                settings,
             };
             for service in CLIENTS {
                 servers.serve_service(&links, service)?;
-                if settings.standby {
+                if servers.settings.standby {
                     servers.serve_service(&links, &standby(service))?;
                 }
             }
             // Before the supervisor answers, nobody can tell which nodes share a kubelet.
-            let shared = usize::try_from(settings.nodes_per_process).unwrap_or(usize::MAX);
+            let shared = usize::try_from(servers.settings.nodes_per_process).unwrap_or(usize::MAX);
             for (number, Member { name, .. }) in nodes.iter().enumerate() {
                 servers.serve_node(&links, name)?;
                 servers.serve_service(&links, &format!("kubelet-{name}"))?;
@@ -171,18 +172,19 @@ struct LinkServers {
     dir: DataDir,
     /// The same as this process reaches it: nodes may be on disks of their own.
     seen: DataDir,
-    /// The endpoints of the nodes' runtimes, if these are not podplane's.
-    runtime: Option<String>,
+    settings: Settings,
 }
 
 impl LinkServers {
     fn serve_service(&self, links: &Links, name: &str) -> Result<()> {
         let socket = self.dir.apiserver_socket();
-        links.serve(name, LinkServer::At(format!("unix:{}", socket.display())))
+        let server = LinkServer::At(format!("unix:{}", socket.display()));
+        links.serve_as(name, server, processes::linked_user(&self.settings, name))
     }
 
     fn serve_node(&self, links: &Links, node: &str) -> Result<()> {
-        let server = processes::cri_endpoint(&self.seen, self.runtime.as_deref(), node);
+        let server =
+            processes::cri_endpoint(&self.seen, self.settings.cri_endpoint.as_deref(), node);
         links.serve(&format!("cri-{node}"), LinkServer::At(server))
     }
 

@@ -10,6 +10,7 @@ use podplane_api::{
     },
     jiff::Timestamp,
     meta::Time,
+    pod_exit::container_exit,
     pod_ips::{
         OUT_OF_POD_IPS, POD_READY_TO_START_CONTAINERS, PodIpResource, has_no_sandbox,
         is_host_network, is_terminal,
@@ -25,6 +26,15 @@ pub struct ReadySandbox {
     pub created: Timestamp,
 }
 
+/// The last start of a pod's containers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ContainerStart {
+    /// Its time.
+    pub at: Timestamp,
+    /// The number of restarts, this one included.
+    pub restarts: i32,
+}
+
 /// The refusal of a pod for want of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rejection {
@@ -37,8 +47,14 @@ pub struct Rejection {
 }
 
 /// The status of a pod that runs: its sandbox is ready, and each container counts as running since
-/// then.
-pub fn running(pod: &Pod, sandbox: &ReadySandbox, host: &[IpAddr], now: Timestamp) -> PodStatus {
+/// `start`.
+pub fn running(
+    pod: &Pod,
+    sandbox: &ReadySandbox,
+    start: ContainerStart,
+    host: &[IpAddr],
+    now: Timestamp,
+) -> PodStatus {
     let mut status = begun(pod, host, now);
     let ips = if is_host_network(pod) {
         host
@@ -54,11 +70,17 @@ pub fn running(pod: &Pod, sandbox: &ReadySandbox, host: &[IpAddr], now: Timestam
     let spec = pod.spec.as_ref();
     let state = ContainerState {
         running: Some(ContainerStateRunning {
-            started_at: Some(since.clone()),
+            started_at: Some(Time(start.at)),
         }),
         ..ContainerState::default()
     };
-    status.container_statuses = spec.map(|spec| each(&spec.containers, &state));
+    let former = status.container_statuses.take();
+    let mut containers = spec.map(|spec| each(&spec.containers, &state));
+    for container in containers.iter_mut().flatten() {
+        container.restart_count = start.restarts;
+        container.last_state = last_exit(former.as_deref(), &container.name);
+    }
+    status.container_statuses = containers;
     status.init_container_statuses = spec.and_then(|spec| init_statuses(spec, &state, &since));
     for kind in [
         POD_READY_TO_START_CONTAINERS,
@@ -96,10 +118,14 @@ pub fn creating(pod: &Pod, host: &[IpAddr], now: Timestamp) -> PodStatus {
     let containers = spec
         .map(|spec| spec.containers.as_slice())
         .unwrap_or_default();
-    let names: Vec<_> = containers.iter().map(|c| c.name.as_str()).collect();
-    let message = format!("containers with unready status: [{}]", names.join(" "));
-    let unready = Some(("ContainersNotReady", message.as_str()));
-    status.container_statuses = Some(each(containers, &waiting(reason)));
+    let former = status.container_statuses.take();
+    let mut statuses = each(containers, &waiting(reason));
+    for container in &mut statuses {
+        let old = find(former.as_deref(), &container.name);
+        container.restart_count = old.map_or(0, |old| old.restart_count);
+        container.last_state = last_exit(former.as_deref(), &container.name);
+    }
+    status.container_statuses = Some(statuses);
     status.init_container_statuses = inits
         .filter(|_| has_inits)
         .map(|inits| each(inits, &waiting("PodInitializing")));
@@ -125,10 +151,37 @@ pub fn creating(pod: &Pod, host: &[IpAddr], now: Timestamp) -> PodStatus {
     } else {
         set_condition(&mut status, "Initialized", "True", None, now);
     }
-    set_condition(&mut status, "Ready", "False", unready, now);
-    set_condition(&mut status, "ContainersReady", "False", unready, now);
+    set_unready(&mut status, pod, now);
     set_condition(&mut status, "PodScheduled", "True", None, now);
     status
+}
+
+/// Reports that the pod's containers do not run.
+pub fn set_unready(status: &mut PodStatus, pod: &Pod, now: Timestamp) {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let names: Vec<_> = containers.map(|c| c.name.as_str()).collect();
+    let message = format!("containers with unready status: [{}]", names.join(" "));
+    let unready = Some(("ContainersNotReady", message.as_str()));
+    set_condition(status, "Ready", "False", unready, now);
+    set_condition(status, "ContainersReady", "False", unready, now);
+}
+
+fn find<'a>(statuses: Option<&'a [ContainerStatus]>, name: &str) -> Option<&'a ContainerStatus> {
+    statuses?.iter().find(|status| status.name == name)
+}
+
+/// The last exit of the container of that name, which is its last state after a restart.
+fn last_exit(former: Option<&[ContainerStatus]>, name: &str) -> Option<ContainerState> {
+    let old = find(former, name)?;
+    let is_ended = old
+        .state
+        .as_ref()
+        .is_some_and(|state| state.terminated.is_some());
+    if is_ended {
+        old.state.clone()
+    } else {
+        old.last_state.clone()
+    }
 }
 
 /// The remains of an ended pod on the node.
@@ -140,10 +193,18 @@ pub enum PodRemains {
     Nothing,
 }
 
+/// The exit code of a container that is ended by SIGTERM.
+const KILLED: i32 = 143;
+
 /// The status of a pod that has ended, as with Kubernetes' kubelet: one that ran has succeeded, one
-/// that never ran has failed. Its addresses stay as a record.
+/// that never ran has failed, and so has one that was to end by itself later ([`super::exits`]).
+/// Its addresses stay as a record.
 pub fn ended(pod: &Pod, remains: PodRemains, now: Timestamp) -> PodStatus {
     let mut status = pod.status.clone().unwrap_or_default();
+    let code = match container_exit(pod) {
+        Some(_) => KILLED,
+        None => 0,
+    };
     for container in [
         &mut status.container_statuses,
         &mut status.init_container_statuses,
@@ -152,9 +213,10 @@ pub fn ended(pod: &Pod, remains: PodRemains, now: Timestamp) -> PodStatus {
     .flatten()
     .flatten()
     {
-        end_container(container, now);
+        end_container(container, code, now);
     }
-    let has_run = status.phase.as_deref() == Some("Running");
+    // Killed containers of a pod that was to end by itself have not done their work.
+    let has_run = status.phase.as_deref() == Some("Running") && code == 0;
     let phase = match status.phase.take() {
         Some(phase) if is_terminal(pod) => phase,
         _ if has_run => "Succeeded".to_owned(),
@@ -183,14 +245,14 @@ pub fn ended(pod: &Pod, remains: PodRemains, now: Timestamp) -> PodStatus {
     status
 }
 
-fn end_container(container: &mut ContainerStatus, now: Timestamp) {
+fn end_container(container: &mut ContainerStatus, code: i32, now: Timestamp) {
     let state = container.state.get_or_insert_default();
     if let Some(running) = state.running.take() {
         container.ready = false;
         container.started = Some(false);
         state.terminated = Some(ContainerStateTerminated {
-            exit_code: 0,
-            reason: Some("Completed".into()),
+            exit_code: code,
+            reason: Some(if code == 0 { "Completed" } else { "Error" }.into()),
             started_at: running.started_at,
             finished_at: Some(Time(now)),
             ..ContainerStateTerminated::default()
@@ -341,6 +403,10 @@ mod tests {
     use super::*;
 
     const NOW: Timestamp = Timestamp::UNIX_EPOCH;
+    const START: ContainerStart = ContainerStart {
+        at: NOW,
+        restarts: 0,
+    };
 
     fn container(name: &str) -> Container {
         Container {
@@ -378,7 +444,7 @@ mod tests {
             ips: ips(&["10.0.0.2", "fd00::2"]),
             created: NOW,
         };
-        let status = running(&pod(false), &sandbox, &ips(&["172.16.0.1"]), NOW);
+        let status = running(&pod(false), &sandbox, START, &ips(&["172.16.0.1"]), NOW);
         assert_eq!(status.phase.as_deref(), Some("Running"));
         assert_eq!(status.pod_ip.as_deref(), Some("10.0.0.2"));
         let pod_ips: Vec<_> = status
@@ -399,7 +465,7 @@ mod tests {
         };
         let later = Timestamp::from_second(60).unwrap();
         assert_eq!(
-            running(&again, &sandbox, &ips(&["172.16.0.1"]), later),
+            running(&again, &sandbox, START, &ips(&["172.16.0.1"]), later),
             status,
             "what has not changed is not written"
         );
@@ -411,7 +477,7 @@ mod tests {
             ips: vec![],
             created: NOW,
         };
-        let status = running(&pod(true), &sandbox, &ips(&["172.16.0.1"]), NOW);
+        let status = running(&pod(true), &sandbox, START, &ips(&["172.16.0.1"]), NOW);
         assert_eq!(status.pod_ip.as_deref(), Some("172.16.0.1"));
     }
 
@@ -446,7 +512,7 @@ mod tests {
             ips: ips(&["10.0.0.2"]),
             created: NOW,
         };
-        let running = with(running(&pod(false), &sandbox, &[], NOW));
+        let running = with(running(&pod(false), &sandbox, START, &[], NOW));
         let later = Timestamp::from_second(60).unwrap();
         let ending = ended(&running, PodRemains::Sandbox, later);
         assert_eq!(ending.phase.as_deref(), Some("Succeeded"));
@@ -490,6 +556,22 @@ mod tests {
                 .waiting
                 .is_some())
         );
+    }
+
+    #[test]
+    fn a_pod_that_is_deleted_before_it_exits_has_failed() {
+        let sandbox = ReadySandbox {
+            ips: ips(&["10.0.0.2"]),
+            created: NOW,
+        };
+        let mut pod = with(running(&pod(false), &sandbox, START, &[], NOW));
+        let exit = [("podplane.io/exit-after".to_owned(), "1h".to_owned())];
+        pod.metadata.annotations = Some(exit.into());
+        let status = ended(&pod, PodRemains::Sandbox, NOW);
+        assert_eq!(status.phase.as_deref(), Some("Failed"));
+        let end = status.container_statuses.unwrap()[0].state.clone().unwrap();
+        let end = end.terminated.unwrap();
+        assert_eq!((end.exit_code, end.reason.as_deref()), (143, Some("Error")));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! | sync | steps |
 //! |---|---|
 //! | the pod is bound to the node | `Run`, `Report`: its status has the addresses of its sandbox |
+//! | its containers exit, and do not restart | `Report` writes the end, then `Remove`, `Release` |
 //! | the sandbox dies | `Withdraw`, `Remove`, `Run`, `Report` |
 //! | the pod is deleted | `Terminate`, `Remove`, `Finish`; with finalizers, `Release` comes first |
 //! | its object is gone | `Forget`: the worker ends |
@@ -18,6 +19,7 @@ use std::{sync::Arc, time::Duration};
 use podplane_api::{
     Object as _,
     core::{Node as NodeObject, Pod, PodStatus},
+    jiff::Timestamp,
     pod_ips::{OUT_OF_POD_IPS, is_host_network},
 };
 use podplane_client::{DeleteParams, events::EventType};
@@ -29,11 +31,12 @@ use tonic::Status;
 
 use super::{
     admission::AdmissionVerdict,
+    exits::{self, ContainerRun},
     metrics::RunningPodGuard,
     node::{NetworkState, NodeContext, NodeError},
     plan::{PodStep, Sandbox, has_ip, plan},
     runtime::rpc_error,
-    status::{self, PodRemains, ReadySandbox},
+    status::{self, ContainerStart, PodRemains, ReadySandbox},
     trace::SyncTrace,
 };
 
@@ -83,6 +86,25 @@ enum StartOutcome {
     Created(String),
     /// No sandbox was created.
     NotCreated(SyncAction),
+}
+
+/// The outcome of a report on a ready sandbox.
+enum SandboxReport {
+    /// The status is written; the sync ends.
+    Done(SyncAction),
+    /// The sandbox is not ready any more.
+    NotReady,
+    /// The containers exited, or have to exit now: this is the pod afterwards, or `None` if it is
+    /// gone.
+    Changed(Option<Arc<Pod>>),
+}
+
+/// The outcome of a report that containers run.
+enum RunningReport {
+    /// The pod afterwards, or `None` if it is gone.
+    Written(Option<Arc<Pod>>),
+    /// Another pod's status still has the address.
+    AddressInUse,
 }
 
 impl Worker {
@@ -194,7 +216,7 @@ impl Worker {
     /// | `Terminate`, `Withdraw`, `Release` | the pod, by a write of its status | plans again |
     /// | `Remove` | the sandboxes | plans again |
     /// | `Run` | the sandboxes | plans again; without a sandbox, ends as [`StartOutcome`] says |
-    /// | `Report` | the pod's status | ends; plans again if the sandbox is not ready any more |
+    /// | `Report` | the pod's status | ends; plans again if the sandbox failed or the containers exited |
     /// | `Finish` | deletes the object | ends: the deletion wakes the worker |
     /// | `Rest` | | ends until a change |
     /// | `Forget` | | ends the worker |
@@ -248,8 +270,9 @@ impl Worker {
                 (PodStep::Report(id), Some(current)) => {
                     let is_new = created.take().is_some_and(|created| created == id);
                     match self.report_sandbox(trace, current, &id, is_new).await? {
-                        Some(action) => return Ok(action),
-                        None => sandboxes = self.list_sandboxes().await?,
+                        SandboxReport::Done(action) => return Ok(action),
+                        SandboxReport::NotReady => sandboxes = self.list_sandboxes().await?,
+                        SandboxReport::Changed(changed) => pod = changed,
                     }
                 }
                 (PodStep::Finish, Some(current)) => {
@@ -281,14 +304,14 @@ impl Worker {
     }
 
     /// Writes the status of a pod that runs in the sandbox `id`, and for a new sandbox records an
-    /// event with its addresses. Returns `None` if the sandbox is not ready any more.
+    /// event with its addresses.
     async fn report_sandbox(
         &mut self,
         trace: &mut SyncTrace<'_>,
         pod: &Arc<Pod>,
         id: &str,
         is_new: bool,
-    ) -> Result<Option<SyncAction>, NodeError> {
+    ) -> Result<SandboxReport, NodeError> {
         let runtime = &self.node.runtime;
         let ready = match is_new {
             true => runtime.ready_with_attachment(id).await,
@@ -299,9 +322,9 @@ impl Worker {
         };
         let ready = ready.map_err(NodeError::runtime("ask for the sandbox's status"))?;
         let Some((ready, attachment)) = ready else {
-            return Ok(None);
+            return Ok(SandboxReport::NotReady);
         };
-        let reported = self.report_running(trace, pod, &ready).await;
+        let reported = self.report_containers(trace, pod, &ready).await;
         // The status comes first: clients wait for it, and not for the event.
         if let Some(text) = attachment {
             let short = id.get(..12).unwrap_or(id);
@@ -309,7 +332,66 @@ impl Worker {
             let events = &self.node.events;
             events.record(&**pod, EventType::Normal, "AddedInterface", "", message);
         }
-        reported.map(Some)
+        reported
+    }
+
+    /// Writes the status of the containers in a ready sandbox: they run, until their pod's
+    /// annotations say that they exit.
+    async fn report_containers(
+        &mut self,
+        trace: &mut SyncTrace<'_>,
+        pod: &Arc<Pod>,
+        ready: &ReadySandbox,
+    ) -> Result<SandboxReport, NodeError> {
+        let now = clock::timestamp();
+        let wait_until = |time: Timestamp| {
+            let wait = time.duration_since(now).unsigned_abs();
+            SandboxReport::Done(SyncAction::RequeueAfter(wait))
+        };
+        match exits::containers(pod, ready.created, now) {
+            ContainerRun::Running { start, end } => {
+                let written = match self.report_running(trace, pod, ready, start, now).await? {
+                    RunningReport::Written(written) => written,
+                    RunningReport::AddressInUse => {
+                        let poll = SyncAction::RequeueAfter(ADDRESS_POLL_INTERVAL);
+                        return Ok(SandboxReport::Done(poll));
+                    }
+                };
+                Ok(match end {
+                    None => SandboxReport::Done(SyncAction::AwaitChange),
+                    Some(end) if end <= now => SandboxReport::Changed(written),
+                    Some(end) => wait_until(end),
+                })
+            }
+            ContainerRun::Exit {
+                started,
+                code,
+                restart,
+            } => {
+                let status = exits::exited(pod, started, code, restart, now);
+                if restart.is_some_and(|wait| !wait.is_zero()) {
+                    self.record_backoff(pod);
+                }
+                let written = self.write_status(trace, pod, status).await?;
+                tracing::debug!(node = self.node.name(), pod = %pod.key(), uid = self.uid, code, "containers exited");
+                Ok(SandboxReport::Changed(written))
+            }
+            ContainerRun::Waiting(until) => Ok(wait_until(until)),
+        }
+    }
+
+    fn record_backoff(&self, pod: &Pod) {
+        for container in pod.spec.iter().flat_map(|spec| &spec.containers) {
+            let message = format!(
+                "Back-off restarting failed container {} in pod {}_{}({})",
+                container.name,
+                pod.name(),
+                pod.namespace(),
+                pod.uid()
+            );
+            let events = &self.node.events;
+            events.record(pod, EventType::Warning, "BackOff", "", message);
+        }
     }
 
     async fn report_running(
@@ -317,21 +399,23 @@ impl Worker {
         trace: &mut SyncTrace<'_>,
         pod: &Arc<Pod>,
         ready: &ReadySandbox,
-    ) -> Result<SyncAction, NodeError> {
+        start: ContainerStart,
+        now: Timestamp,
+    ) -> Result<RunningReport, NodeError> {
         let host = &self.node.machine.ips;
-        let status = status::running(pod, ready, host, clock::timestamp());
+        let status = status::running(pod, ready, start, host, now);
         if let Some(other) = self.node.other_holder(pod, &status) {
             tracing::debug!(node = self.node.name(), pod = %pod.key(), other, "address is still reported as another pod's");
-            return Ok(SyncAction::RequeueAfter(ADDRESS_POLL_INTERVAL));
+            return Ok(RunningReport::AddressInUse);
         }
-        self.write_status(trace, pod, status).await?;
+        let written = self.write_status(trace, pod, status).await?;
         if self.running.is_none() {
             self.running = Some(self.node.metrics.running());
             self.record_start_duration(pod);
         }
         self.backoff = MIN_BACKOFF;
         self.last_warning = None;
-        Ok(SyncAction::AwaitChange)
+        Ok(RunningReport::Written(written))
     }
 
     async fn remove_sandboxes(

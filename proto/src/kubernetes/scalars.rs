@@ -15,6 +15,10 @@ const MICRO_TIME: &str = "k8s.io.apimachinery.pkg.apis.meta.v1.MicroTime";
 const INT_OR_STRING: &str = "k8s.io.apimachinery.pkg.util.intstr.IntOrString";
 const FIELDS: &str = "k8s.io.apimachinery.pkg.apis.meta.v1.FieldsV1";
 const RAW: &str = "k8s.io.apimachinery.pkg.runtime.RawExtension";
+const JSON: &str = "k8s.io.apiextensions_apiserver.pkg.apis.apiextensions.v1.JSON";
+/// A message without fields.
+const EMPTY: &str =
+    "k8s.io.apiextensions_apiserver.pkg.apis.apiextensions.v1.CustomResourceSubresourceStatus";
 
 /// The seconds of the year 9999 after [`Timestamp::MAX`].
 const LATE: RangeInclusive<i64> = 253_402_207_201..=253_402_300_799;
@@ -27,7 +31,7 @@ const STRING: i64 = 1;
 pub(super) fn is_zero(message: &DynamicMessage) -> bool {
     let zero = matches!(
         message.descriptor().full_name(),
-        TIME | MICRO_TIME | FIELDS | RAW
+        TIME | MICRO_TIME | FIELDS | RAW | JSON
     );
     zero && message.fields().next().is_none()
 }
@@ -60,8 +64,9 @@ pub(super) fn to_json(message: &DynamicMessage) -> Result<Json, ConversionError>
             STRING => text("strVal")?.into(),
             _ => integer("intVal")?.into(),
         }),
+        EMPTY => Ok(Json::Object(serde_json::Map::new())),
         FIELDS => document(field("Raw")?.as_ref()),
-        RAW => document(field("raw")?.as_ref()),
+        RAW | JSON => document(field("raw")?.as_ref()),
         _ => Err(unmapped(message)),
     }
 }
@@ -126,8 +131,9 @@ pub(super) fn to_message(
                 vec![("type", Value::I64(0)), ("intVal", Value::I32(number))]
             }
         },
+        EMPTY => Vec::new(),
         FIELDS => vec![("Raw", raw())],
-        RAW => vec![("raw", raw())],
+        RAW | JSON => vec![("raw", raw())],
         _ => return Err(unmapped(&message)),
     };
     for (field, value) in fields {

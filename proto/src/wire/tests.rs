@@ -263,7 +263,9 @@ fn list_meta_matches_the_descriptor() {
             (1, "continue"),
             (2, "remainingItemCount"),
             (3, "resourceVersion"),
-            (4, "selfLink")
+            (4, "selfLink"),
+            // Never set: there are no shards.
+            (5, "shardInfo"),
         ]
         .map(|(n, s)| (n, s.to_owned()))
     );

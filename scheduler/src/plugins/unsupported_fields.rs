@@ -1,7 +1,7 @@
 //! The pod has no field that would need a part of the reference that does not exist here. Such a
 //! pod is not placed: on a node it could wait for ever for what the field asks for.
 
-use podplane_api::core::{PodSpec, Volume};
+use podplane_api::core::PodSpec;
 
 use crate::{
     framework::{CycleInput, Plugin, PluginEvent, PreFilter},
@@ -18,8 +18,8 @@ impl Plugin for UnsupportedFields {
     }
 
     fn pre_filter<'a>(&'a self, input: CycleInput<'a>) -> PreFilter<'a> {
-        match &input.pod.needs.unsupported_field {
-            Some(field) => PreFilter::Reject(format!("{field} is not supported")),
+        match &input.pod.needs.unsupported {
+            Some(reason) => PreFilter::Reject(reason.clone()),
             None => PreFilter::Skip,
         }
     }
@@ -30,32 +30,24 @@ impl Plugin for UnsupportedFields {
     }
 }
 
-/// The path of the first unsupported field. Volumes that are part of the pod are no constraint on
-/// its node.
-pub(crate) fn first(spec: &PodSpec) -> Option<String> {
-    let volumes = spec.volumes.iter().flatten().enumerate();
-    let mut claims = volumes.filter_map(|(at, volume)| {
-        let field = claim_field(volume)?;
-        Some(format!("spec.volumes[{at}].{field}"))
-    });
-    let has_claims = spec
-        .resource_claims
-        .as_ref()
-        .is_some_and(|list| !list.is_empty());
-    claims
-        .next()
-        .or_else(|| has_claims.then(|| "spec.resourceClaims".to_owned()))
-}
-
-fn claim_field(volume: &Volume) -> Option<&'static str> {
-    match volume {
-        Volume {
-            persistent_volume_claim: Some(_),
-            ..
-        } => Some("persistentVolumeClaim"),
-        Volume {
-            ephemeral: Some(_), ..
-        } => Some("ephemeral"),
-        _ => None,
+/// The reason why the pod is not placed, if it has such a field. Volumes that are part of the pod
+/// are no constraint on its node. Nothing binds claims, so the claims of volumes are unbound: the
+/// reason is Kubernetes', with their names.
+pub(crate) fn reason(spec: &PodSpec) -> Option<String> {
+    let volumes = || spec.volumes.iter().flatten();
+    let claims = volumes().filter_map(|volume| volume.persistent_volume_claim.as_ref());
+    let claims: Vec<&str> = claims.map(|claim| claim.claim_name.as_str()).collect();
+    if !claims.is_empty() {
+        let names = claims.join(", ");
+        return Some(format!(
+            "pod has unbound immediate PersistentVolumeClaims: {names}"
+        ));
     }
+    let ephemeral = volumes().position(|volume| volume.ephemeral.is_some());
+    if let Some(at) = ephemeral {
+        return Some(format!("spec.volumes[{at}].ephemeral is not supported"));
+    }
+    let mut claims = spec.resource_claims.iter().flatten();
+    let has_claims = claims.next().is_some();
+    has_claims.then(|| "spec.resourceClaims is not supported".to_owned())
 }

@@ -59,8 +59,8 @@ pub struct PodNeeds {
     pub other_scheduler: Option<String>,
     /// The names in `spec.schedulingGates`.
     pub scheduling_gates: Vec<String>,
-    /// The path of the first field that asks for what does not exist here.
-    pub unsupported_field: Option<String>,
+    /// The reason why the pod is not placed, if a field asks for what does not exist here.
+    pub unsupported: Option<String>,
 }
 
 impl Eq for PodNeeds {}
@@ -116,7 +116,7 @@ impl PodNeeds {
                 .filter(|name| *name != SCHEDULER_NAME)
                 .map(str::to_owned),
             scheduling_gates: gates.map(|gate| gate.name.clone()).collect(),
-            unsupported_field: unsupported_fields::first(spec),
+            unsupported: unsupported_fields::reason(spec),
         }
     }
 

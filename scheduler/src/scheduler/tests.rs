@@ -495,8 +495,7 @@ fn unsupported_field_keeps_a_pod_waiting_until_it_is_gone() {
     let claim = serde_json::json!([{"name": "d", "persistentVolumeClaim": {"claimName": "d"}}]);
     let pod = PodBuilder::new("p").set("/spec/volumes", claim);
     scheduler.apply_pod(pod.info(), s(0));
-    let message =
-        "0/1 nodes are available: spec.volumes[0].persistentVolumeClaim is not supported.";
+    let message = "0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims: d.";
     assert_eq!(settle(&mut scheduler, s(0)).1, [message]);
     scheduler.apply_node(Arc::new(NodeBuilder::new("m").node()), s(20));
     assert!(!scheduler.is_ready(s(20)), "no node helps");

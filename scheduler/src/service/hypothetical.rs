@@ -164,7 +164,7 @@ mod tests {
             Some(2_000_000_000)
         );
         let default = PriorityClass {
-            value: 7,
+            value: Some(7),
             global_default: Some(true),
             ..PriorityClass::default()
         };

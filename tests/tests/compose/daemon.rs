@@ -121,18 +121,25 @@ impl Daemon {
         finish(self.command("docker").args(args.split_whitespace()))
     }
 
-    /// Runs compose on the project in `dir`.
-    pub(crate) fn compose(&self, compose: &Compose, dir: &Path, args: &str) -> ProgramOutput {
+    /// Runs compose on the project in `dir`, with these variables.
+    pub(crate) fn compose(
+        &self,
+        compose: &Compose,
+        dir: &Path,
+        variables: &[(&str, &str)],
+        args: &str,
+    ) -> ProgramOutput {
         let mut compose = self.command(compose.program());
         compose.current_dir(dir).args(args.split_whitespace());
         finish(
             compose
                 .env("COMPOSE_PROJECT_NAME", "podplane")
-                .env("PODPLANE_DOCKERFILE", "deploy/Dockerfile.prebuilt"),
+                .envs(variables.iter().copied()),
         )
     }
 
-    fn command(&self, program: impl AsRef<OsStr>) -> Command {
+    /// A command line of a client of the daemon.
+    pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let socket = self.dir().join("docker.sock");
         let mut command = Command::new(program);
         command

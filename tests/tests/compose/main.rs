@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 mod daemon;
+mod image;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -30,19 +31,27 @@ use podplane_tests::{
     console::{ConsoleStep, page},
     peers, processes_of,
     programs::{ProgramOutput, bin_dir, finish, podplane},
+    prometheus::{PrometheusApi, ScrapeTarget},
 };
 use serde_json::Value;
 
 use self::daemon::{Compose, Daemon};
 
+/// The settings of each call of compose: images that no registry is asked for.
+const VARIABLES: [(&str, &str); 2] = [
+    ("PODPLANE_DOCKERFILE", "deploy/Dockerfile.prebuilt"),
+    ("PROMETHEUS_IMAGE", image::PROMETHEUS),
+];
 /// The address at which compose publishes the API server, in the daemon's network.
 const SERVER: &str = "https://127.0.0.1:7080";
+/// The address at which compose publishes Prometheus.
+const PROMETHEUS: &str = "127.0.0.1:9090";
 /// The largest size of an image of the program under test, in bytes: only a gross mistake, such as
 /// debug information, exceeds it. `cargo xtask dist`, which `cargo xtask soak` runs, holds the
 /// published program, of the profile `dist`, to 60 MB (ADR 0017).
 const MAX_IMAGE: u64 = 150_000_000;
 /// The files of each service, in its volume.
-const VOLUMES: [(&str, &[&str]); 6] = [
+const VOLUMES: [(&str, &[&str]); 7] = [
     ("apiserver", &["apiserver.pem", "ca.crt", "tokens.csv"]),
     (
         "controller-manager",
@@ -70,6 +79,7 @@ const VOLUMES: [(&str, &[&str]); 6] = [
             "serving-node.pem",
         ],
     ),
+    ("monitoring", &["ca.crt", "monitoring.pem"]),
     ("node", &["bootstrap-token", "ca.crt", "serving-node.pem"]),
     (
         "scheduler",
@@ -89,7 +99,7 @@ fn containers_heal_and_leave_nothing() {
     let Some(two) = peers::compose().map(Compose::Two) else {
         return;
     };
-    let Some(grpcurl) = peers::grpcurl() else {
+    let (Some(grpcurl), Some(prometheus)) = (peers::grpcurl(), peers::prometheus()) else {
         return;
     };
     let before = (Machine::now(), rules());
@@ -98,6 +108,7 @@ fn containers_heal_and_leave_nothing() {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         runtime.enable_all().build()?.block_on(async {
             let daemon = Daemon::start().await?;
+            image::prometheus(&daemon, &prometheus)?;
             let mut project = Project::new(daemon)?;
             for compose in [Compose::One, two] {
                 project.compose = compose;
@@ -128,6 +139,8 @@ fn rules() -> String {
 struct Project {
     daemon: Daemon,
     compose: Compose,
+    /// The profiles, if not those of deploy/.env.
+    profiles: Option<&'static str>,
     deploy: PathBuf,
 }
 
@@ -151,12 +164,16 @@ impl Project {
         Ok(Self {
             daemon,
             compose: Compose::One,
+            profiles: None,
             deploy,
         })
     }
 
     fn compose(&self, args: &str) -> ProgramOutput {
-        self.daemon.compose(&self.compose, &self.deploy, args)
+        let profiles = self.profiles.map(|profiles| ("COMPOSE_PROFILES", profiles));
+        let variables: Vec<_> = VARIABLES.into_iter().chain(profiles).collect();
+        self.daemon
+            .compose(&self.compose, &self.deploy, &variables, args)
     }
 
     fn podplane(&self, args: &str) -> ProgramOutput {
@@ -241,7 +258,9 @@ impl Project {
         let path = format!("{}:{}:{path}", bin_dir().display(), grpcurl.display());
         let repository = self.deploy.parent().context("the repository's copy")?;
         let mut session = self.daemon.session(repository, &path)?;
-        session.run("export PODPLANE_DOCKERFILE=deploy/Dockerfile.prebuilt")?;
+        for (name, value) in VARIABLES {
+            session.run(&format!("export {name}={value}"))?;
+        }
         for ConsoleStep { command, .. } in page(&fs::read_to_string(file)?) {
             if command == "cargo xtask build" {
                 continue;
@@ -321,9 +340,11 @@ impl Project {
     }
 
     /// Nodes whose pods have interfaces: pods reach each other, and every service heals.
-    async fn kernel_nodes(&self) -> Result<()> {
-        self.compose("--profile kernel up -d").ok();
+    async fn kernel_nodes(&mut self) -> Result<()> {
+        self.profiles = Some("kernel,observe");
+        self.compose("up -d").ok();
         self.nodes_are(3).await?;
+        self.all_are_observed(3).await?;
         self.podplane("run web --replicas 6 --wait").ok();
         let placed = self.pods_are(6).await?;
         self.reach(&placed)?;
@@ -337,8 +358,7 @@ impl Project {
         // The controller that gives nodes their blocks proves by the block of another node that it
         // works.
         self.crash("ipam-controller").await?;
-        self.compose("--profile kernel up -d --scale kernel-node=4")
-            .ok();
+        self.compose("up -d --scale kernel-node=4").ok();
         self.nodes_are(4).await?;
         assert_eq!(self.pods_are(6).await?, placed);
 
@@ -355,16 +375,21 @@ impl Project {
         };
         assert_eq!(identities(&after), identities(&placed));
         self.reach(&after)?;
-        self.down("--profile kernel")
+        self.down()
     }
 
     /// Nodes whose pods have addresses alone, in changing numbers.
-    async fn ledger_nodes(&self) -> Result<()> {
+    async fn ledger_nodes(&mut self) -> Result<()> {
+        self.profiles = None;
         self.compose("up -d").ok();
         self.nodes_are(3).await?;
         self.each_has_its_own_files()?;
+        let unasked = self.containers("prometheus");
+        ensure!(unasked.is_empty(), "nobody asked for Prometheus");
+        self.profiles = Some("ledger,observe");
         self.compose("up -d --scale node=10").ok();
         self.nodes_are(10).await?;
+        self.all_are_observed(10).await?;
         self.podplane("run many --replicas 40 --wait").ok();
         let placed = self.pods_are(40).await?;
         let on: BTreeSet<_> = placed.values().map(|(node, ..)| node).collect();
@@ -375,7 +400,45 @@ impl Project {
         let left = self.containers("node");
         let stayed = placed.values().filter(|(node, ..)| left.contains(node));
         self.pods_are(stayed.count()).await?;
-        self.down("")
+        self.all_are_observed(2).await?;
+        self.down()
+    }
+
+    /// Prometheus reads the four services and this many nodes, with TLS, and its container has
+    /// nothing but its own certificate and data.
+    async fn all_are_observed(&self, nodes: usize) -> Result<()> {
+        let services = ["apiserver", "controller-manager", "ipam-controller"];
+        let jobs = services.into_iter().chain(vec!["node"; nodes]);
+        let wanted: Vec<_> = jobs.chain(["scheduler"]).collect();
+        let api = PrometheusApi::at(PROMETHEUS);
+        let all_up = |targets: &Result<Vec<ScrapeTarget>>| {
+            targets.as_ref().is_ok_and(|targets| {
+                let jobs = targets.iter().map(|target| target.job.as_str());
+                let is_up = |target: &ScrapeTarget| {
+                    target.health == "up" && target.url.starts_with("https://")
+                };
+                jobs.eq(wanted.iter().copied()) && targets.iter().all(is_up)
+            })
+        };
+        within(HEALED, "all are observed", || api.targets(), all_up).await??;
+
+        let mut containers = self.containers("prometheus");
+        let container = containers.pop().context("Prometheus")?;
+        let look = || async { self.inspect(&container) };
+        let healthy = |now: &Value| now["State"]["Health"]["Status"] == "healthy";
+        let inspected = within(HEALED, "it says so", look, healthy).await?;
+        let mounts = inspected["Mounts"].as_array().context("mounts")?;
+        let names = mounts.iter().filter_map(|mount| mount["Name"].as_str());
+        let names: BTreeSet<_> = names.collect();
+        let own = BTreeSet::from(["podplane_metrics", "podplane_pki-monitoring"]);
+        ensure!(names == own, "the volumes of Prometheus: {names:?}");
+        let host = &inspected["HostConfig"];
+        ensure!(host["ReadonlyRootfs"] == true, "{host}");
+        ensure!(host["CapDrop"] == serde_json::json!(["ALL"]), "{host}");
+        let published = &host["PortBindings"]["9090/tcp"];
+        let local = serde_json::json!([{"HostIp": "127.0.0.1", "HostPort": "9090"}]);
+        ensure!(*published == local, "{published}");
+        Ok(())
     }
 
     /// Checks that one pod reaches another on another node: it pings it, and asks an API server
@@ -435,8 +498,8 @@ impl Project {
         Ok(())
     }
 
-    fn down(&self, flags: &str) -> Result<()> {
-        self.compose(&format!("{flags} down --volumes")).ok();
+    fn down(&self) -> Result<()> {
+        self.compose("down --volumes").ok();
         self.nothing_is_left()
     }
 

@@ -24,6 +24,7 @@ pub(super) const CASES: &[KubectlCase] = &[
     ("delete --cascade=orphan", delete_orphan),
     ("logs of a deployment", logs),
     ("expose", expose),
+    ("create service nodeport", node_ports),
     ("drain what a deployment owns", evict),
     ("autoscale", autoscale),
 ];
@@ -393,6 +394,38 @@ fn expose(kubectl: &Kubectl) {
         words("NAME TYPE CLUSTER-IP EXTERNAL-IP PORT(S) AGE")
     );
     assert_eq!(row(&table, "web")[1], "ClusterIP");
+    let address = row(&table, "web")[2];
+    let addresses = kubectl.run("get ipaddress").ok();
+    assert_eq!(header(&addresses), ["NAME", "PARENTREF"]);
+    let parent = format!("services/{}/web", kubectl.namespace);
+    assert_eq!(row(&addresses, address)[1], parent);
+    let ranges = kubectl.run("get servicecidr").ok();
+    assert_eq!(row(&ranges, "kubernetes")[1], "10.96.0.0/16");
+    kubectl.run("delete svc web").ok();
+    let addresses = kubectl.run("get ipaddress").ok();
+    assert!(!addresses.contains(&parent), "{addresses}");
+}
+
+fn node_ports(kubectl: &Kubectl) {
+    assert_eq!(
+        kubectl.run("create service nodeport web --tcp=80").ok(),
+        "service/web created\n"
+    );
+    let table = kubectl.run("get svc").ok();
+    let ports = row(&table, "web")[4];
+    let port = ports
+        .strip_prefix("80:")
+        .and_then(|text| text.strip_suffix("/TCP"));
+    let port = port.unwrap_or_else(|| panic!("{table}"));
+    let refused = kubectl.run(&format!(
+        "create service nodeport other --tcp=80 --node-port={port}"
+    ));
+    assert!(
+        refused
+            .failed(1)
+            .contains("provided port is already allocated"),
+        "{table}"
+    );
     kubectl.run("delete svc web").ok();
 }
 
@@ -406,12 +439,17 @@ fn evict(kubectl: &Kubectl) {
     });
 }
 
-/// HorizontalPodAutoscalers are not served, and kubectl says so.
+/// HorizontalPodAutoscalers are stored and shown; nothing here scales by them. `kubectl autoscale`
+/// asks for autoscaling/v1 before 1.33, which is not served.
 fn autoscale(kubectl: &Kubectl) {
-    deployment(kubectl, 1);
-    let refused = kubectl.run("autoscale deployment web --max=3").failed(1);
-    assert!(
-        refused.contains("could not find the requested resource"),
-        "{refused}"
-    );
+    let manifest = serde_json::json!({"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "web"},
+        "spec": {"scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}, "minReplicas": 1, "maxReplicas": 3,
+            "metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 50}}}]}});
+    kubectl.apply(&manifest.to_string());
+    let table = kubectl.run("get hpa").ok();
+    let web = row(&table, "web");
+    assert_eq!(web[1], "Deployment/web");
+    let bounds = web.windows(2).any(|pair| pair == ["1", "3"]);
+    assert!(bounds, "{table}");
+    kubectl.run("delete hpa web").ok();
 }

@@ -8,10 +8,12 @@ mod access;
 mod apps;
 mod cluster;
 mod looking;
+mod manifests;
 mod nodes;
 mod pods;
 mod policy;
 mod printing;
+mod workloads;
 mod writing;
 
 use anyhow::Result;
@@ -54,6 +56,11 @@ async fn kubectl_manages_deployments() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn kubectl_manages_other_workloads() -> Result<()> {
+    run(VersionOrder::Together, workloads::CASES).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn kubectl_queries_the_server() -> Result<()> {
     run(VersionOrder::Together, cluster::CASES).await
 }
@@ -73,6 +80,12 @@ async fn kubectl_manages_nodes() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn kubectl_limits_disruptions() -> Result<()> {
     run(VersionOrder::InTurn, policy::CASES).await
+}
+
+/// One version after the other: some of the objects have no namespace.
+#[tokio::test(flavor = "multi_thread")]
+async fn kubectl_applies_all_kinds() -> Result<()> {
+    run(VersionOrder::InTurn, manifests::CASES).await
 }
 
 /// The words of a line.

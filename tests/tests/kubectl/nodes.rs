@@ -127,28 +127,35 @@ fn drain_refused(kubectl: &Kubectl) {
     kubectl.run(&format!("uncordon {node}")).ok();
 }
 
-/// DaemonSets are not stored, so the pod's owner does not exist.
+/// A pod of a DaemonSet, which would come back, stays on a drained node; one whose DaemonSet is
+/// gone is drained by force.
 fn drain_daemon_set(kubectl: &Kubectl) {
     let node = kubectl.node();
     let namespace = &kubectl.namespace;
-    let manifest = serde_json::json!({"apiVersion": "v1", "kind": "Pod",
-        "metadata": {"name": "web", "ownerReferences": [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "web",
-            "uid": "8b2b5b8e-0c43-4b8c-9f8c-0f8d3a0b7d11", "controller": true}]},
-        "spec": {"nodeName": node, "containers": [{"name": "c", "image": "pause"}]}});
+    let manifest = serde_json::json!({"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "web"},
+        "spec": {"selector": {"matchLabels": {"app": "web"}}, "template": {"metadata": {"labels": {"app": "web"}},
+            "spec": {"nodeSelector": {"kubernetes.io/hostname": node}, "containers": [{"name": "c", "image": "pause"}]}}}});
     kubectl.apply(&manifest.to_string());
-    kubectl.run("wait --for=condition=Ready pod/web").ok();
-    let refused = kubectl
+    kubectl.run("rollout status ds/web").ok();
+    let pod = kubectl.run("get pods -l app=web -o name").ok();
+    let pod = pod.trim();
+    let refused = kubectl.run(&format!("drain {node}")).failed(1);
+    let name = pod.trim_start_matches("pod/");
+    let managed = format!(
+        "cannot delete DaemonSet-managed Pods (use --ignore-daemonsets to ignore): {namespace}/{name}"
+    );
+    assert!(refused.contains(&managed), "{refused}");
+    kubectl
         .run(&format!("drain {node} --ignore-daemonsets"))
-        .failed(1);
-    let missing = format!("daemonsets.apps \"web\" not found: {namespace}/web");
-    assert!(refused.contains(&missing), "{refused}");
-    kubectl.run("get pod web").ok();
+        .ok();
+    kubectl.run(&format!("get {pod}")).ok();
+    kubectl.run("delete ds web --cascade=orphan").ok();
     let drained = kubectl.run(&format!("drain {node} --ignore-daemonsets --force"));
     has_lines(
         &drained.ok(),
-        &["pod/web evicted", &format!("node/{node} drained")],
+        &[&format!("{pod} evicted"), &format!("node/{node} drained")],
     );
-    kubectl.run("get pod web").failed(1);
+    kubectl.run(&format!("get {pod}")).failed(1);
     kubectl.run(&format!("uncordon {node}")).ok();
 }
 

@@ -42,7 +42,7 @@ pub(super) const CASES: &[KubectlCase] = &[
 /// pod writes the reason, maybe between kubectl's read and its replacement.
 fn pod(name: &str, label: &str) -> String {
     format!(
-        "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\n  labels:\n    app: {label}\nspec:\n  schedulerName: none\n  containers:\n  - name: c\n    image: pause\n"
+        "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\n  labels:\n    app: {label}\nspec:\n  automountServiceAccountToken: false\n  schedulerName: none\n  containers:\n  - name: c\n    image: pause\n"
     )
 }
 

@@ -29,7 +29,7 @@ use serde_json::{
 };
 
 const PACKAGE: &str = "kubernetes-validate==1.37.0 --hash=sha256:85136d018a27b50ec7fc049d902bfa5193f5976807e6c0f408e3ab6fe078cad9";
-pub(crate) const VERSION: &str = "1.33";
+pub(crate) const VERSION: &str = "1.36";
 const OUTPUT: &str = "crates/api/schema/kubernetes.json";
 
 /// The last version that defines ClusterCIDR, in `networking.k8s.io/v1alpha1`.
@@ -43,7 +43,10 @@ const MOVED_OUTPUT: &str = "crates/api/schema/cluster-cidr.json";
 
 /// The list item keys that an item may omit and that have no default: an item without the key is
 /// refused where items are matched by keys.
-const WITHOUT_DEFAULT: [(&str, &str); 1] = [("io.k8s.api.core.v1.ObjectReference", "name")];
+const WITHOUT_DEFAULT: [(&str, &str); 2] = [
+    ("io.k8s.api.core.v1.ObjectReference", "name"),
+    ("io.k8s.api.resource.v1.AllocatedDeviceStatus", "shareID"),
+];
 
 /// The definitions to keep, with all that they refer to, besides those of stored kinds.
 const ROOTS: &[&str] = &[

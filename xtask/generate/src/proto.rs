@@ -221,7 +221,11 @@ fn scalar(definition: &str) -> Option<&'static str> {
     Some(match definition.rsplit_once('.')?.1 {
         "Quantity" => "string",
         "Time" | "MicroTime" => "google.protobuf.Timestamp",
-        "IntOrString" | "RawExtension" => "google.protobuf.Value",
+        "IntOrString" | "RawExtension" | "JSON" => "google.protobuf.Value",
+        // Each is one of two things.
+        "JSONSchemaPropsOrArray" | "JSONSchemaPropsOrBool" | "JSONSchemaPropsOrStringArray" => {
+            "google.protobuf.Value"
+        }
         "FieldsV1" => "google.protobuf.Struct",
         _ => return None,
     })
@@ -327,6 +331,7 @@ fn bare_type(
         (Some("string"), Some("byte")) => "bytes".into(),
         (Some("string"), _) => "string".into(),
         (Some("boolean"), _) => "bool".into(),
+        (Some("number"), Some("double")) => "double".into(),
         (Some("integer"), Some(format @ ("int32" | "int64"))) => format.into(),
         // A map's values cannot be repeated. This one is a list in JSON too.
         (Some("array"), _) => "google.protobuf.ListValue".into(),
@@ -350,8 +355,10 @@ fn bare_type(
     })
 }
 
-/// `podIPs` → `pod_ips`, `hostPID` → `host_pid`, `clientIPConfig` → `client_ip_config`.
+/// `podIPs` → `pod_ips`, `hostPID` → `host_pid`, `clientIPConfig` → `client_ip_config`, `$ref` →
+/// `ref`.
 fn snake(json: &str) -> String {
+    let json = json.trim_start_matches('$').replace('-', "_");
     let chars: Vec<char> = json.chars().collect();
     let upper = |i: usize| chars.get(i).is_some_and(char::is_ascii_uppercase);
     let lower = |i: usize| chars.get(i).is_some_and(char::is_ascii_lowercase);
@@ -642,6 +649,8 @@ mod tests {
             ("setHostnameAsFQDN", "set_hostname_as_fqdn"),
             ("nodeName", "node_name"),
             ("targetWWNs", "target_wwns"),
+            ("$ref", "ref"),
+            ("x-kubernetes-list-type", "x_kubernetes_list_type"),
         ] {
             assert_eq!(snake(json), want);
         }

@@ -40,30 +40,36 @@ pub(super) fn describe_owner(stored: &KeyedBlockRecord) -> String {
     format!("{net} of node \"{node}\"{state}")
 }
 
+/// The ranges and blocks that are not free.
+#[derive(Clone, Copy)]
+pub(super) struct OccupiedRanges<'a> {
+    /// The ranges of services.
+    pub(super) ranges: &'a [IpNet],
+    pub(super) records: &'a [KeyedBlockRecord],
+}
+
 /// `Node "b" is invalid: spec.podCIDRs: Invalid value: …: overlaps …; … is free`
 pub(super) fn refusal(
     policy: &BlockPolicy,
     node: &Node,
     net: &IpNet,
     (held, whose): (&IpNet, &str),
-    records: &[KeyedBlockRecord],
+    taken: OccupiedRanges<'_>,
 ) -> ApiError {
     let mut errors = ErrorList::new();
-    let detail = format!("overlaps {whose}; {}", proposal(policy, net, held, records));
+    let detail = format!("overlaps {whose}; {}", proposal(policy, net, held, taken));
     let path = FieldPath::new("spec").child("podCIDRs");
     errors.invalid(&path, net.to_string(), &detail);
     error::invalid::<Node>(node.name(), &errors)
 }
 
 /// Proposes a free block, in words.
-fn proposal(
-    policy: &BlockPolicy,
-    net: &IpNet,
-    held: &IpNet,
-    records: &[KeyedBlockRecord],
-) -> String {
-    let services = policy.service_ranges.as_slice().iter().copied();
-    let taken = || records.iter().map(|held| held.net).chain(services.clone());
+fn proposal(policy: &BlockPolicy, net: &IpNet, held: &IpNet, taken: OccupiedRanges<'_>) -> String {
+    let OccupiedRanges { ranges, records } = taken;
+    let taken = || {
+        let blocks = records.iter().map(|held| held.net);
+        blocks.chain(ranges.iter().copied())
+    };
     let of_family = |range: &&IpNet| Family::of(range) == Family::of(net);
     let mut ranges = policy.cluster_cidrs.iter().filter(of_family).peekable();
     let length = net.prefix_len();

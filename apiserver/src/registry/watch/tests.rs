@@ -10,9 +10,9 @@ use tokio::task::JoinSet;
 
 use super::*;
 use crate::{
-    cache::{Feeder, KindCache},
+    cache::Feeder,
     engine::Engine,
-    registry::{ObjectPart, WriteParams},
+    registry::{ObjectPart, Registry, WriteParams},
 };
 
 struct WatchFixture {
@@ -23,7 +23,7 @@ struct WatchFixture {
 impl WatchFixture {
     async fn start() -> Self {
         let engine = Engine::new(MemStore::new()).await.unwrap();
-        let cache = Arc::new(KindCache::new());
+        let cache = Registry::<Node>::cache();
         let mut feeder = Feeder::new();
         feeder.add(cache.clone());
         let registry = Registry::new(engine.clone(), cache, feeder.position());

@@ -5,7 +5,7 @@ use tokio::task::JoinSet;
 
 use super::*;
 use crate::{
-    cache::{Feeder, KindCache},
+    cache::Feeder,
     engine::Engine,
     rest::{request::RequestOptions, resource::ListedItem},
 };
@@ -24,7 +24,7 @@ impl EventsFixture {
         let key = Key::try_from("/registry/namespaces/default").unwrap();
         let txn = Txn::new().put(key, namespace.to_string());
         engine.commit(txn).await.unwrap();
-        let cache = Arc::new(KindCache::new());
+        let cache = Registry::<Event>::cache();
         let mut feeder = Feeder::new();
         feeder.add(cache.clone());
         let core = Registry::new(engine.clone(), cache, feeder.position());
@@ -39,7 +39,7 @@ impl EventsFixture {
     }
 
     fn core(&self) -> &dyn Resource {
-        &self.core
+        self.core.any()
     }
 
     /// Patches the event named `a` through the newer form; returns the result.
@@ -116,7 +116,7 @@ async fn serves_every_event_in_both_forms() {
     assert_eq!(items.len(), 1);
     assert_eq!(items[0]["metadata"]["name"], "b");
     let cells = fixture.view.cells(items[0].clone(), Timestamp::UNIX_EPOCH);
-    assert!(cells.unwrap().contains(&"old".to_owned()));
+    assert!(cells.unwrap().contains(&json!("old")));
 }
 
 #[tokio::test]

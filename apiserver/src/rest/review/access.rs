@@ -22,10 +22,10 @@ use crate::{
 };
 
 /// Answers reviews of permissions.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(super) struct Reviewer<'a> {
     pub(super) gate: &'a Gate,
-    pub(super) served: &'a [ServedResource],
+    pub(super) served: &'a (dyn Fn() -> Vec<ServedResource> + Sync),
 }
 
 /// The request that a review asks about.
@@ -151,7 +151,8 @@ impl Reviewer<'_> {
         if !self.gate.has_rules() {
             let is_served = match asked {
                 ReviewedRequest::Resource(asked) => {
-                    self.served.iter().any(|served| served.covers(asked))
+                    let mut served = (self.served)().into_iter();
+                    served.any(|served| served.covers(asked))
                 }
                 ReviewedRequest::Path(_) => true,
             };
@@ -207,7 +208,7 @@ impl Reviewer<'_> {
         let mut read = ReadReview::<SelfSubjectRulesReview>::of(kind, document, options)?;
         let namespace = read.review.spec.namespace.as_deref().unwrap_or_default();
         let status = match self.gate.rules(&options.write.by, namespace).await? {
-            None => all_that_is_served(self.served),
+            None => all_that_is_served(&(self.served)()),
             Some(_) if namespace.is_empty() => {
                 return Err(error::bad_request("no namespace on request"));
             }
@@ -265,7 +266,7 @@ fn selected(selector: &FieldSelectorAttributes) -> Result<Vec<Requirement>, ApiE
 pub(super) fn all_that_is_served(served: &[ServedResource]) -> SubjectRulesReviewStatus {
     let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
     let rule = |served: &ServedResource| ResourceRule {
-        api_groups: Some(texts(&[served.group])),
+        api_groups: Some(texts(&[&served.group])),
         resources: Some(vec![served.resource.clone()]),
         verbs: texts(&served.verbs),
         ..ResourceRule::default()

@@ -389,3 +389,82 @@ async fn documents_of_every_media_type_are_written_as_json() {
     );
     assert_eq!(patched["responseObject"]["metadata"]["labels"]["a"], "b");
 }
+
+/// Whatever is wrong with a Secret: neither the answer, which clients log, nor the event quotes it.
+#[tokio::test]
+async fn values_of_secrets_are_in_no_event_and_in_no_refusal() {
+    const MARKER: &str = "pass-word!";
+    let secrets = "/api/v1/namespaces/default/secrets";
+    let whole = json!({"metadata": {"name": "a"}, "stringData": {"a": MARKER}});
+    let written = audited(async |server| {
+        server.make(secrets, &whole).await;
+        let send = async |method: Method, path: &str, media: &str, body: String| {
+            let bearer = format!("Bearer {}", token("root"));
+            let headers = [("content-type", media), ("authorization", &bearer)];
+            let rest = &server.server.rest;
+            let answer = within(rest.exchange(method, path, &headers, body)).await.unwrap();
+            let said = answer.body.to_string();
+            assert!((400..500).contains(&answer.code), "{media}: {said}");
+            assert!(!said.contains("pass"), "{media}: {said}");
+        };
+        for malformed in [
+            json!({"metadata": {"name": "b"}, "data": {"a": MARKER}}),
+            json!({"metadata": {"name": "b"}, "data": MARKER}),
+            json!({"metadata": {"name": "b"}, "stringData": {"a": {"b": MARKER}}}),
+            json!({"metadata": {"name": "b"}, "type": [MARKER]}),
+            json!({"metadata": {"name": "b", "labels": MARKER}, "data": {}}),
+            json!({"metadata": {"name": "b"}, "type": "kubernetes.io/dockercfg", "stringData": {".dockercfg": MARKER}}),
+        ] {
+            send(Method::POST, secrets, "application/json", malformed.to_string()).await;
+        }
+        let yaml = format!("metadata: {{name: b}}\nstringData:\n  a: {MARKER}\n b: [\n");
+        send(Method::POST, secrets, "application/yaml", yaml.clone()).await;
+        let path = format!("{secrets}/a");
+        let strict = format!("{path}?fieldValidation=Strict");
+        let apply = format!("{path}?fieldManager=me");
+        for (path, media, patch) in [
+            (&path, "strategic-merge-patch+json", json!({"data": MARKER})),
+            (&path, "strategic-merge-patch+json", json!({"data": {"a": MARKER}})),
+            (&path, "strategic-merge-patch+json", json!({"metadata": {"finalizers": MARKER}})),
+            (&strict, "strategic-merge-patch+json", json!({"stringData": {"a": MARKER}, "dta": 1})),
+            (&path, "merge-patch+json", json!({"data": {"a": MARKER}})),
+            (&strict, "merge-patch+json", json!({"stringData": {"a": MARKER}, "dta": 1})),
+            (&path, "json-patch+json", json!([{"op": "test", "path": "/data/a", "value": MARKER}])),
+            (&path, "json-patch+json", json!([{"op": "replace", "path": "/data/a", "value": MARKER}])),
+            (&path, "json-patch+json", json!([{"op": MARKER, "path": "/data/a"}])),
+            (&apply, "apply-patch+yaml", json!({"apiVersion": "v1", "kind": "Secret", "data": MARKER})),
+            (&apply, "apply-patch+yaml", json!({"apiVersion": "v1", "kind": "Secret", "data": {"a": MARKER}})),
+        ] {
+            let media = format!("application/{media}");
+            send(Method::PATCH, path, &media, patch.to_string()).await;
+        }
+        let unreadable = yaml;
+        send(Method::PATCH, &apply, "application/apply-patch+yaml", unreadable).await;
+        let other = json!({"metadata": {"name": "a"}, "immutable": true});
+        let merged = server.ask("root", Method::PATCH, &path, &other).await;
+        assert_eq!(merged.code, 200);
+        let changed = json!({"metadata": {"name": "a"}, "immutable": true, "stringData": {"a": MARKER.repeat(2)}});
+        send(Method::PUT, &path, "application/json", changed.to_string()).await;
+        assert_eq!(server.get("root", &path).await.code, 200);
+        assert_eq!(server.get("root", secrets).await.code, 200);
+
+        let channel = endpoint::channel(&server.server.address.parse().unwrap()).unwrap();
+        let mut secret = json!({"metadata": {"name": "c", "namespace": "default"}, "stringData": {"a": MARKER}});
+        for code in [None, Some(tonic::Code::InvalidArgument)] {
+            let object = codec::encode(&object::<podplane_api::core::Secret>(secret.clone()));
+            let create = WriteRequest { object: Some(object.unwrap()) }.encode_to_vec();
+            let path = "/podplane.core.v1.SecretService/CreateSecret";
+            let answer = call_grpc(&channel, "root", path, create).await;
+            assert_eq!(answer.err().map(|status| status.code()), code);
+            secret["metadata"]["name"] = "d".into();
+            secret["type"] = "kubernetes.io/dockercfg".into();
+            secret["stringData"] = json!({".dockercfg": MARKER});
+        }
+    })
+    .await;
+    assert!(written.len() > 20, "{written:#?}");
+    for (_, event) in &written {
+        let text = event.to_string();
+        assert!(!text.contains("pass") && !text.contains("cGFzcy"), "{text}");
+    }
+}

@@ -30,7 +30,7 @@ const fn bound(role: &'static str, subjects: &'static [SubjectData]) -> BindingD
     }
 }
 
-pub(super) const BINDINGS: [BindingData; 21] = [
+pub(super) const BINDINGS: [BindingData; 24] = [
     bound("cluster-admin", &[Group(identity::MASTERS)]),
     bound("system:discovery", &[Group(identity::AUTHENTICATED)]),
     bound("system:basic-user", &[Group(identity::AUTHENTICATED)]),
@@ -46,6 +46,8 @@ pub(super) const BINDINGS: [BindingData; 21] = [
     bound("system:node", &[]),
     bound("system:node-proxier", &[User(identity::KUBE_PROXY)]),
     bound("system:kube-scheduler", &[User(identity::SCHEDULER)]),
+    bound("system:volume-scheduler", &[User(identity::SCHEDULER)]),
+    bound("system:kube-dns", &[ServiceAccount("kube-dns")]),
     bound(
         "system:kube-controller-manager",
         &[User(identity::CONTROLLER_MANAGER)],
@@ -65,6 +67,10 @@ pub(super) const BINDINGS: [BindingData; 21] = [
     bound(
         "system:controller:service-account-controller",
         &[ServiceAccount("service-account-controller")],
+    ),
+    bound(
+        "system:controller:root-ca-cert-publisher",
+        &[ServiceAccount("root-ca-cert-publisher")],
     ),
     bound("system:podplane:scheduler", &[User(identity::SCHEDULER)]),
     bound(
@@ -120,7 +126,7 @@ pub(super) fn to_object(data: &BindingData) -> ClusterRoleBinding {
     ClusterRoleBinding {
         metadata: maintained(data.name),
         role_ref: RoleRef {
-            api_group: rbac::GROUP.to_owned(),
+            api_group: Some(rbac::GROUP.to_owned()),
             kind: "ClusterRole".to_owned(),
             name: data.role.to_owned(),
         },

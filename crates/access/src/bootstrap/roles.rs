@@ -147,6 +147,12 @@ const AUTHORIZATION: &str = "authorization.k8s.io";
 const CERTIFICATES: &str = "certificates.k8s.io";
 const COORDINATION: &str = "coordination.k8s.io";
 const CLUSTER_CIDRS: &str = "networking.x-k8s.io";
+const AUTOSCALING: &str = "autoscaling";
+const DISCOVERY: &str = "discovery.k8s.io";
+const NETWORKING: &str = "networking.k8s.io";
+const NODE_API: &str = "node.k8s.io";
+const DEVICES: &str = "resource.k8s.io";
+const STORAGE: &str = "storage.k8s.io";
 
 const EVENTS: RuleData = on("create patch update", "core events.k8s.io", "events");
 const TOKEN_REVIEWS: RuleData = on("create", AUTHENTICATION, "tokenreviews");
@@ -159,7 +165,7 @@ const fn lease(name: &'static str) -> RuleData {
     on("get update", COORDINATION, "leases").named(name)
 }
 
-const NODE_RULES: [RuleData; 15] = [
+const NODE_RULES: [RuleData; 26] = [
     SPANS,
     TOKEN_REVIEWS,
     on(
@@ -171,29 +177,41 @@ const NODE_RULES: [RuleData; 15] = [
     on("create get list watch", "core", "nodes"),
     on("patch update", "core", "nodes/status"),
     on("patch update", "core", "nodes"),
-    on("create patch update", "core", "events"),
+    EVENTS,
     on(READ, "core", "pods"),
     on("create delete", "core", "pods"),
     on("patch update", "core", "pods/status"),
     on("create", "core", "pods/eviction"),
+    // The node authorizer limits these to what the node's pods refer to.
+    on(READ, "core", "configmaps secrets"),
+    on("get", "core", "persistentvolumeclaims persistentvolumes"),
+    on("get", "core", "endpoints"),
     on(
         "create get list watch",
         CERTIFICATES,
         "certificatesigningrequests",
     ),
     on("create delete get patch update", COORDINATION, "leases"),
+    on("get", STORAGE, "volumeattachments"),
     on("create", "core", "serviceaccounts/token"),
+    on("get patch update", "core", "persistentvolumeclaims/status"),
+    on(READ, STORAGE, "csidrivers"),
+    on("create delete get patch update", STORAGE, "csinodes"),
+    on(READ, NODE_API, "runtimeclasses"),
+    on("get", DEVICES, "resourceclaims"),
+    on("deletecollection", DEVICES, "resourceslices"),
+    on("get", "core", "serviceaccounts"),
 ];
 
 pub(super) fn node_rules() -> Vec<PolicyRule> {
     NODE_RULES.iter().map(RuleData::to_object).collect()
 }
 
-/// The workloads that are served, stored or as empty lists.
+/// The workloads.
 const WORKLOADS: &str = "daemonsets deployments deployments/scale replicasets replicasets/scale \
-                         statefulsets";
+                         statefulsets statefulsets/scale";
 
-pub(super) const ROLES: [RoleData; 34] = [
+pub(super) const ROLES: [RoleData; 38] = [
     role("cluster-admin", &[on("*", "*", "*"), at("*", "*")]),
     aggregated("admin", None),
     aggregated("edit", Some("admin")),
@@ -225,15 +243,18 @@ pub(super) const ROLES: [RoleData; 34] = [
             on(
                 WRITE,
                 "core",
-                "configmaps events persistentvolumeclaims replicationcontrollers secrets \
-                 serviceaccounts services",
+                "configmaps persistentvolumeclaims replicationcontrollers \
+                 replicationcontrollers/scale secrets serviceaccounts services",
             ),
             on("create", "core", "serviceaccounts/token"),
+            on(WRITE, "core events.k8s.io", "events"),
             on(WRITE, "apps", WORKLOADS),
+            on(WRITE, AUTOSCALING, "horizontalpodautoscalers"),
             on(WRITE, "batch", "cronjobs jobs"),
-            on(WRITE, "networking.k8s.io", "ingresses"),
+            on(WRITE, NETWORKING, "ingresses networkpolicies"),
             on(WRITE, "policy", "poddisruptionbudgets"),
             on(READ_WRITE, COORDINATION, "leases"),
+            on(WRITE, DEVICES, "resourceclaims resourceclaimtemplates"),
         ],
     ),
     part(
@@ -243,24 +264,43 @@ pub(super) const ROLES: [RoleData; 34] = [
             on(
                 READ,
                 "core",
-                "configmaps endpoints persistentvolumeclaims pods replicationcontrollers \
-                 serviceaccounts services services/status",
+                "configmaps endpoints persistentvolumeclaims persistentvolumeclaims/status pods \
+                 replicationcontrollers replicationcontrollers/scale serviceaccounts services \
+                 services/status",
             ),
             on(
                 READ,
                 "core",
-                "bindings events namespaces/status pods/log pods/status",
+                "bindings limitranges namespaces/status pods/log pods/status \
+                 replicationcontrollers/status resourcequotas resourcequotas/status",
             ),
+            on(READ, "core events.k8s.io", "events"),
+            on(READ, DISCOVERY, "endpointslices"),
             // In a RoleBinding, this allows to read its own namespace.
             on(READ, "core", "namespaces"),
             on(
                 READ,
                 "apps",
-                "controllerrevisions daemonsets deployments deployments/scale deployments/status \
-                 replicasets replicasets/scale replicasets/status statefulsets",
+                "controllerrevisions daemonsets daemonsets/status deployments deployments/scale \
+                 deployments/status replicasets replicasets/scale replicasets/status statefulsets \
+                 statefulsets/scale statefulsets/status",
             ),
-            on(READ, "batch", "cronjobs jobs"),
-            on(READ, "networking.k8s.io", "ingresses"),
+            on(
+                READ,
+                AUTOSCALING,
+                "horizontalpodautoscalers horizontalpodautoscalers/status",
+            ),
+            on(READ, "batch", "cronjobs cronjobs/status jobs jobs/status"),
+            on(
+                READ,
+                NETWORKING,
+                "ingresses ingresses/status networkpolicies",
+            ),
+            on(
+                READ,
+                DEVICES,
+                "resourceclaims resourceclaims/status resourceclaimtemplates",
+            ),
             on(
                 READ,
                 "policy",
@@ -305,6 +345,8 @@ pub(super) const ROLES: [RoleData; 34] = [
             on("list watch", "core", "endpoints services"),
             on(READ, "core", "nodes"),
             EVENTS,
+            on("list watch", NETWORKING, "servicecidrs"),
+            on("list watch", DISCOVERY, "endpointslices"),
         ],
     ),
     role(
@@ -391,6 +433,48 @@ pub(super) const ROLES: [RoleData; 34] = [
             on(READ, "core", "persistentvolumeclaims persistentvolumes"),
             TOKEN_REVIEWS,
             ACCESS_REVIEWS,
+            on(
+                READ,
+                STORAGE,
+                "csidrivers csinodes csistoragecapacities volumeattachments",
+            ),
+            on(READ, DEVICES, "deviceclasses resourceslices"),
+            on(
+                "create delete get list patch update watch",
+                DEVICES,
+                "resourceclaims",
+            ),
+            on(
+                "get list patch update watch",
+                DEVICES,
+                "resourceclaims/status",
+            ),
+            on("update", "core", "pods/finalizers"),
+        ],
+    ),
+    role(
+        "system:volume-scheduler",
+        &[
+            on(
+                "get list patch update watch",
+                "core",
+                "persistentvolumeclaims persistentvolumes",
+            ),
+            on(READ, STORAGE, "storageclasses"),
+        ],
+    ),
+    role(
+        "system:kube-dns",
+        &[on("list watch", "core", "endpoints services")],
+    ),
+    role(
+        "system:persistent-volume-provisioner",
+        &[
+            on("create delete get list watch", "core", "persistentvolumes"),
+            on("get list update watch", "core", "persistentvolumeclaims"),
+            on(READ, STORAGE, "storageclasses"),
+            on("watch", "core", "events"),
+            EVENTS,
         ],
     ),
     role(
@@ -448,6 +532,10 @@ pub(super) const ROLES: [RoleData; 34] = [
         "system:controller:service-account-controller",
         &[on("create", "core", "serviceaccounts"), EVENTS],
     ),
+    role(
+        "system:controller:root-ca-cert-publisher",
+        &[on("create update", "core", "configmaps"), EVENTS],
+    ),
     // What podplane's own processes need besides.
     role(
         "system:podplane:scheduler",
@@ -462,21 +550,56 @@ pub(super) const ROLES: [RoleData; 34] = [
         "system:podplane:controller-manager",
         &[
             SPANS,
-            on("create", "core", "pods"),
-            on("create", "apps", "replicasets"),
+            on(
+                "create",
+                "core",
+                "configmaps endpoints persistentvolumeclaims pods",
+            ),
+            on("create", "apps", "controllerrevisions replicasets"),
+            on("create", "discovery.k8s.io", "endpointslices"),
             // The garbage collector's, for the kinds that it collects; Kubernetes' has them for
             // everything, subresources included. They are the right to the election's Lease, too.
             on(
                 COLLECT,
                 "core",
-                "namespaces nodes pods serviceaccounts services",
+                "configmaps endpoints limitranges namespaces nodes persistentvolumeclaims \
+                 persistentvolumes pods podtemplates replicationcontrollers resourcequotas secrets \
+                 serviceaccounts services",
             ),
             on(
                 COLLECT,
-                "apps",
-                "controllerrevisions deployments replicasets",
+                "admissionregistration.k8s.io",
+                "mutatingwebhookconfigurations validatingadmissionpolicies \
+                 validatingadmissionpolicybindings validatingwebhookconfigurations",
             ),
+            on(COLLECT, "apiextensions.k8s.io", "customresourcedefinitions"),
+            on(COLLECT, "apiregistration.k8s.io", "apiservices"),
+            on(
+                COLLECT,
+                "apps",
+                "controllerrevisions daemonsets deployments replicasets statefulsets",
+            ),
+            on(COLLECT, "autoscaling", "horizontalpodautoscalers"),
+            on(COLLECT, "batch", "cronjobs jobs"),
             on(COLLECT, COORDINATION, "leases"),
+            on(COLLECT, "discovery.k8s.io", "endpointslices"),
+            on(
+                COLLECT,
+                "networking.k8s.io",
+                "ingressclasses ingresses ipaddresses networkpolicies servicecidrs",
+            ),
+            on(COLLECT, "node.k8s.io", "runtimeclasses"),
+            on(
+                COLLECT,
+                "resource.k8s.io",
+                "deviceclasses resourceclaims resourceclaimtemplates resourceslices",
+            ),
+            on(
+                COLLECT,
+                "storage.k8s.io",
+                "csidrivers csinodes csistoragecapacities storageclasses volumeattachments \
+                 volumeattributesclasses",
+            ),
             on(COLLECT, "policy", "poddisruptionbudgets"),
             on(COLLECT, "scheduling.k8s.io", "priorityclasses"),
             on(
@@ -488,7 +611,12 @@ pub(super) const ROLES: [RoleData; 34] = [
             on(COLLECT, CLUSTER_CIDRS, "clustercidrs"),
             // The other controllers'.
             on("update", "core", "nodes/status"),
-            on("update", "apps", "deployments/status replicasets/status"),
+            on(
+                "update",
+                "apps",
+                "daemonsets/status deployments/status replicasets/status statefulsets/status",
+            ),
+            on("update", "batch", "jobs/status"),
             on("update", "policy", "poddisruptionbudgets/status"),
             on(
                 "update",

@@ -2,13 +2,13 @@
 
 use podplane_api::{
     authentication::TokenRequest,
-    core::{EnvFromSource, EnvVar, Pod, PodSpec, Volume},
+    core::{Pod, PodSpec},
     meta::OwnerReference,
     pod_ips::{self, CONFIG_MIRROR},
 };
 
 use super::{RestrictionError, forbidden};
-use crate::relations::Relations;
+use crate::{references, relations::Relations};
 
 fn is_on(node: &str, pod: &Pod) -> bool {
     let spec = pod.spec.as_ref();
@@ -100,10 +100,10 @@ fn referenced_objects(spec: &PodSpec) -> Option<&'static str> {
         return Some("a service account");
     }
     let volumes = || spec.volumes.iter().flatten();
-    if uses_secrets(spec) {
+    if references::secrets(spec).next().is_some() {
         return Some("secrets");
     }
-    if uses_config_maps(spec) {
+    if references::config_maps(spec).next().is_some() {
         return Some("configmaps");
     }
     if volumes().any(|volume| {
@@ -123,84 +123,6 @@ fn referenced_objects(spec: &PodSpec) -> Option<&'static str> {
         return Some("resourceclaims");
     }
     None
-}
-
-/// The variables of all containers, one by one and by whole objects.
-fn environments(spec: &PodSpec) -> impl Iterator<Item = (&[EnvVar], &[EnvFromSource])> {
-    let init = spec.init_containers.iter().flatten();
-    let containers = init.chain(&spec.containers);
-    let ephemeral = spec.ephemeral_containers.iter().flatten();
-    let of_containers = containers.map(|one| (one.env.as_deref(), one.env_from.as_deref()));
-    let of_ephemeral = ephemeral.map(|one| (one.env.as_deref(), one.env_from.as_deref()));
-    of_containers
-        .chain(of_ephemeral)
-        .map(|(env, from)| (env.unwrap_or_default(), from.unwrap_or_default()))
-}
-
-fn uses_secrets(spec: &PodSpec) -> bool {
-    fn of_volume(volume: &Volume) -> bool {
-        let projected = volume.projected.as_ref();
-        let mut sources = projected
-            .into_iter()
-            .flat_map(|all| all.sources.iter().flatten());
-        volume.secret.is_some()
-            || volume.azure_file.is_some()
-            || volume.scale_io.is_some()
-            || sources.any(|source| source.secret.is_some())
-            || volume
-                .cephfs
-                .as_ref()
-                .is_some_and(|one| one.secret_ref.is_some())
-            || volume
-                .cinder
-                .as_ref()
-                .is_some_and(|one| one.secret_ref.is_some())
-            || volume
-                .flex_volume
-                .as_ref()
-                .is_some_and(|one| one.secret_ref.is_some())
-            || volume
-                .rbd
-                .as_ref()
-                .is_some_and(|one| one.secret_ref.is_some())
-            || volume
-                .iscsi
-                .as_ref()
-                .is_some_and(|one| one.secret_ref.is_some())
-            || volume
-                .storageos
-                .as_ref()
-                .is_some_and(|one| one.secret_ref.is_some())
-            || volume
-                .csi
-                .as_ref()
-                .is_some_and(|one| one.node_publish_secret_ref.is_some())
-    }
-    spec.image_pull_secrets
-        .as_ref()
-        .is_some_and(|all| !all.is_empty())
-        || spec.volumes.iter().flatten().any(of_volume)
-        || environments(spec).any(|(env, from)| {
-            let mut values = env.iter().filter_map(|one| one.value_from.as_ref());
-            values.any(|value| value.secret_key_ref.is_some())
-                || from.iter().any(|one| one.secret_ref.is_some())
-        })
-}
-
-fn uses_config_maps(spec: &PodSpec) -> bool {
-    fn of_volume(volume: &Volume) -> bool {
-        let projected = volume.projected.as_ref();
-        let mut sources = projected
-            .into_iter()
-            .flat_map(|all| all.sources.iter().flatten());
-        volume.config_map.is_some() || sources.any(|source| source.config_map.is_some())
-    }
-    spec.volumes.iter().flatten().any(of_volume)
-        || environments(spec).any(|(env, from)| {
-            let mut values = env.iter().filter_map(|one| one.value_from.as_ref());
-            values.any(|value| value.config_map_key_ref.is_some())
-                || from.iter().any(|one| one.config_map_ref.is_some())
-        })
 }
 
 pub(super) fn admit_delete(node: &str, pod: &Pod) -> Result<(), RestrictionError> {
@@ -253,7 +175,8 @@ pub(super) fn admit_token(
     request: &TokenRequest,
     relations: &impl Relations,
 ) -> Result<(), RestrictionError> {
-    let bound = request.spec.bound_object_ref.as_ref();
+    let spec = request.spec.as_ref();
+    let bound = spec.and_then(|spec| spec.bound_object_ref.as_ref());
     let pod_reference = bound.filter(|bound| {
         bound.api_version.as_deref() == Some("v1") && bound.kind.as_deref() == Some("Pod")
     });
@@ -280,7 +203,8 @@ pub(super) fn admit_token(
     if !pod.is_bound_to(node) {
         return forbidden("node requested token bound to a pod scheduled on a different node");
     }
-    let audience = match &request.spec.audiences[..] {
+    let audiences = spec.and_then(|spec| spec.audiences.as_deref());
+    let audience = match audiences.unwrap_or_default() {
         [] => "",
         [one] => one,
         _ => return forbidden("node may only request 0 or 1 audiences"),

@@ -23,14 +23,14 @@ use crate::{
     table::{Column, TableRow},
 };
 
-pub use account::{account_name, set_account};
+pub use account::{ROOT_CA_CONFIG_MAP, account_name, mount_token, set_account};
 pub use bind::bind;
 pub use conditions::{DisruptionSource, is_ready, set_disruption_target};
 pub(super) use defaults::set_template as set_template_defaults;
 pub use priority::set_priority;
 pub use table::{ips, shown_status};
 pub(crate) use validation::validate_spec;
-pub(super) use validation::{containers::in_range, one_of};
+pub(crate) use validation::{containers::in_range, one_of};
 
 impl Object for Pod {
     const SCOPE: Scope = Scope::Namespaced;

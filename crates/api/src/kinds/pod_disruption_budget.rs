@@ -57,7 +57,7 @@ pub fn set_disruption_allowed(
 ) {
     let (allowed, reason, message) = match state {
         DisruptionState::SyncFailed(why) => ("False", "SyncFailed", why.as_str()),
-        DisruptionState::Counted if status.disruptions_allowed > 0 => {
+        DisruptionState::Counted if status.disruptions_allowed > Some(0) => {
             ("True", "SufficientPods", "")
         }
         DisruptionState::Counted => ("False", "InsufficientPods", ""),
@@ -178,7 +178,7 @@ fn validate_status(path: &FieldPath, status: &PodDisruptionBudgetStatus, errors:
         ("desiredHealthy", desired_healthy),
         ("expectedPods", expected_pods),
     ] {
-        workload::non_negative(&path.child(field), Some(*number), errors);
+        workload::non_negative(&path.child(field), *number, errors);
     }
 }
 
@@ -204,7 +204,8 @@ impl TableRow for PodDisruptionBudget {
             limit(spec.and_then(|spec| spec.min_available.as_ref())),
             limit(spec.and_then(|spec| spec.max_unavailable.as_ref())),
             status
-                .map_or(0, |status| status.disruptions_allowed)
+                .and_then(|status| status.disruptions_allowed)
+                .unwrap_or_default()
                 .to_string(),
             created(self, now),
         ]
@@ -217,7 +218,14 @@ impl Strategy for PodDisruptionBudget {
     const UNCONDITIONAL_UPDATE: bool = false;
 
     fn prepare_for_create(&mut self) {
-        self.status = Some(PodDisruptionBudgetStatus::default());
+        // The numbers are written also where they are 0.
+        self.status = Some(PodDisruptionBudgetStatus {
+            current_healthy: Some(0),
+            desired_healthy: Some(0),
+            disruptions_allowed: Some(0),
+            expected_pods: Some(0),
+            ..PodDisruptionBudgetStatus::default()
+        });
     }
 
     fn prepare_for_update(&mut self, old: &Self) {

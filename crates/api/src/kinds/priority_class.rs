@@ -48,7 +48,7 @@ pub fn system_priority_classes() -> impl Iterator<Item = PriorityClass> {
                 name: Some(name.to_owned()),
                 ..ObjectMeta::default()
             },
-            value,
+            value: Some(value),
             description: Some(description.to_owned()),
             ..PriorityClass::default()
         })
@@ -62,7 +62,7 @@ pub fn default_priority_class(
     let marked = classes
         .into_iter()
         .filter(|class| class.global_default == Some(true));
-    marked.min_by_key(|class| class.value)
+    marked.min_by_key(|class| class.value.unwrap_or_default())
 }
 
 /// The class of a new pod, of those of its cluster: the one that it names; if it names none, the
@@ -116,7 +116,7 @@ impl Validate for PriorityClass {
                 );
                 errors.forbidden(&FieldPath::new("metadata").child("name"), &detail);
             }
-        } else if self.value > HIGHEST_USER_PRIORITY {
+        } else if self.value > Some(HIGHEST_USER_PRIORITY) {
             let detail = format!(
                 "maximum allowed value of a user defined priority is {HIGHEST_USER_PRIORITY}"
             );
@@ -151,7 +151,7 @@ fn is_built_in(class: &PriorityClass) -> Result<(), String> {
     let Some((_, value, _)) = known else {
         return Err(format!("{name} is not a known system priority class"));
     };
-    if class.value != value {
+    if class.value != Some(value) {
         return Err(format!("value of {name} PriorityClass must be {value}"));
     }
     if class.global_default == Some(true) {
@@ -174,7 +174,7 @@ impl TableRow for PriorityClass {
     fn cells(&self, now: Timestamp) -> Vec<String> {
         vec![
             self.name().into(),
-            self.value.to_string(),
+            self.value.unwrap_or_default().to_string(),
             self.global_default.unwrap_or_default().to_string(),
             created(self, now),
             self.preemption_policy.clone().unwrap_or_default(),
@@ -186,6 +186,7 @@ impl Strategy for PriorityClass {
     const SERVICE: &'static str = "podplane.scheduling.v1.PriorityClassService";
 
     fn set_defaults(&mut self) {
+        self.value.get_or_insert(0);
         self.preemption_policy
             .get_or_insert_with(|| DEFAULT_POLICY.to_owned());
     }
@@ -282,7 +283,7 @@ mod tests {
             ..old.clone()
         };
         assert!(new.validate_update(&old).is_empty());
-        new.value = 2;
+        new.value = Some(2);
         new.preemption_policy = Some("Never".into());
         assert_eq!(
             new.validate_update(&old).to_string(),

@@ -124,7 +124,7 @@ fn validate_spec(path: &FieldPath, spec: &ReplicaSetSpec, errors: &mut ErrorList
     let seconds = spec.min_ready_seconds;
     workload::non_negative(&path.child("minReadySeconds"), seconds, errors);
     let template = spec.template.clone().unwrap_or_default();
-    workload::selector_and_template(path, &spec.selector, &template, errors);
+    workload::selector_and_template(path, "deployment", &spec.selector, &template, errors);
 }
 
 fn validate_status(path: &FieldPath, status: &ReplicaSetStatus, errors: &mut ErrorList) {

@@ -123,7 +123,7 @@ mod tests {
         ]);
         let binding = of_role(subjects);
         let group = "rbac.authorization.k8s.io";
-        assert_eq!(binding.role_ref.api_group, group);
+        assert_eq!(binding.role_ref.api_group.as_deref(), Some(group));
         let groups = binding.subjects.iter().flatten();
         let groups: Vec<_> = groups.map(|subject| subject.api_group.as_deref()).collect();
         assert_eq!(groups, [Some(group), Some(group), None]);

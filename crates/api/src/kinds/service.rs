@@ -1,8 +1,12 @@
-//! Services are stored and served. Nothing here forwards to them or allocates addresses or node
-//! ports. A service keeps the `clusterIP` that it was created with, `None` included; one created
-//! without has none.
+//! Services are stored and served; nothing here forwards to them. The API server gives them
+//! addresses and node ports ([`allocation`]) if it has a range of addresses. Without one a service
+//! keeps the `clusterIP` that it was created with, `None` included, and one created without has
+//! none.
 
+pub mod allocation;
 mod table;
+#[cfg(test)]
+mod tests;
 mod validation;
 
 use std::net::Ipv6Addr;
@@ -50,13 +54,7 @@ impl Strategy for Service {
             load_balancer: Some(LoadBalancerStatus::default()),
             ..ServiceStatus::default()
         });
-        let spec = self.spec.get_or_insert_default();
-        if is_absent(spec.cluster_ips.as_ref())
-            && let Some(ip) = not_empty(spec.cluster_ip.as_ref())
-        {
-            spec.cluster_ips = Some(vec![ip.to_owned()]);
-        }
-        set_families(spec);
+        allocation::complete_addresses(self.spec.get_or_insert_default());
     }
 
     fn prepare_for_update(&mut self, old: &Self) {
@@ -64,7 +62,8 @@ impl Strategy for Service {
         let old = old.spec.clone().unwrap_or_default();
         let spec = self.spec.get_or_insert_default();
         keep_addresses(spec, &old);
-        set_families(spec);
+        allocation::keep_node_ports(spec, &old);
+        allocation::drop_fields_of_type(spec, &old);
     }
 
     fn set_status(&mut self, update: &Self) {

@@ -15,7 +15,7 @@ use super::{
     fields::FieldSet,
     typed::{self, TypeMismatch},
 };
-use crate::schema::Type;
+use crate::schema::TypeRef;
 
 /// Fields without an owner: they identify the object, or are set by the server.
 const OWNERLESS: &[&[&str]] = &[
@@ -132,7 +132,7 @@ fn describe(conflicts: &[Conflict]) -> String {
 ///
 /// See [`ApplyError`].
 pub fn apply(
-    ty: Type,
+    ty: TypeRef<'_>,
     live: Option<&Value>,
     config: &Value,
     writer: &Writer<'_>,
@@ -192,7 +192,7 @@ pub fn apply(
 ///
 /// The previous owners are those in `new` if it has any that can be decoded, else those in `live`;
 /// a list with one empty entry clears them.
-pub fn track(ty: Type, live: Option<&Value>, new: &Value, writer: &Writer<'_>) -> Value {
+pub fn track(ty: TypeRef<'_>, live: Option<&Value>, new: &Value, writer: &Writer<'_>) -> Value {
     let blank = typed::blank(ty);
     let live = live.unwrap_or(&blank);
     let mut managers = match Managers::read(new) {
@@ -218,7 +218,7 @@ pub fn track(ty: Type, live: Option<&Value>, new: &Value, writer: &Writer<'_>) -
 
 /// Removes from the merged object the fields that the manager owned (`last`), no longer applies,
 /// and nobody else owns.
-fn prune(ty: Type, merged: Value, last: Option<&FieldSet>, managers: &Managers) -> Value {
+fn prune(ty: TypeRef<'_>, merged: Value, last: Option<&FieldSet>, managers: &Managers) -> Value {
     let Some(last) = last.filter(|last| !last.is_empty()) else {
         return merged;
     };
@@ -349,7 +349,7 @@ impl Managers {
     }
 
     /// Assigns the fields of an object without recorded owners to a placeholder manager.
-    fn own_before_first_apply(&mut self, ty: Type, live: &Value, writer: &Writer<'_>) {
+    fn own_before_first_apply(&mut self, ty: TypeRef<'_>, live: &Value, writer: &Writer<'_>) {
         let fields = typed::fields(ty, live).difference(&ownerless());
         let identity = ManagerKey {
             manager: "before-first-apply".into(),

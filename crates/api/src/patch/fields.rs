@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt};
 
 use serde_json::{Map, Value};
 
-use crate::schema::{Type, TypeStructure};
+use crate::schema::{TypeRef, TypeStructure};
 
 /// A set of paths in an object in the form of `fieldsV1`: a tree, in which every node may be a
 /// member.
@@ -211,9 +211,9 @@ impl FieldSet {
     }
 
     /// Adds the named fields of structs on the paths to members, which a set need not contain.
-    pub(super) fn with_named(mut self, ty: Option<Type>) -> Self {
+    pub(super) fn with_named(mut self, ty: Option<TypeRef<'_>>) -> Self {
         for (element, child) in &mut self.children {
-            let (below, named) = match (ty.map(Type::kind), element.name()) {
+            let (below, named) = match (ty.map(TypeRef::kind), element.name()) {
                 (Some(TypeStructure::Struct(fields)), Some(name)) => {
                     let field = fields.field(name).map(|field| field.ty());
                     (field, field.is_some())

@@ -18,7 +18,7 @@ use std::collections::{HashMap, HashSet};
 use serde_json::{Map, Value};
 
 use super::PatchError;
-use crate::schema::{PatchMeta, Type, TypeStructure};
+use crate::schema::{PatchMeta, TypeRef, TypeStructure};
 
 const PATCH: &str = "$patch";
 const RETAIN_KEYS: &str = "$retainKeys";
@@ -41,7 +41,7 @@ type Result<T> = std::result::Result<T, PatchError>;
 /// [`PatchError::Malformed`] if `patch` is not an object or a directive is malformed,
 /// [`PatchError::Unprocessable`] if an element lacks its merge key or the patch descends into an
 /// unknown field.
-pub fn strategic(ty: Type, document: Value, patch: Value) -> Result<Value> {
+pub fn strategic(ty: TypeRef<'_>, document: Value, patch: Value) -> Result<Value> {
     match (document, patch) {
         (Value::Object(document), Value::Object(patch)) => {
             merge_maps(ty, document, patch).map(Value::Object)
@@ -50,7 +50,11 @@ pub fn strategic(ty: Type, document: Value, patch: Value) -> Result<Value> {
     }
 }
 
-fn merge_maps(ty: Type, mut original: JsonObject, mut patch: JsonObject) -> Result<JsonObject> {
+fn merge_maps(
+    ty: TypeRef<'_>,
+    mut original: JsonObject,
+    mut patch: JsonObject,
+) -> Result<JsonObject> {
     if let Some(directive) = patch.remove(PATCH) {
         return match directive.as_str() {
             Some("replace") => Ok(patch),
@@ -126,7 +130,11 @@ fn retain_keys(original: &mut JsonObject, patch: &JsonObject, retained: &Value) 
 }
 
 /// Merges the lists for which the patch gives an order, and removes them from the patch.
-fn merge_ordered_lists(ty: Type, original: &mut JsonObject, patch: &mut JsonObject) -> Result<()> {
+fn merge_ordered_lists(
+    ty: TypeRef<'_>,
+    original: &mut JsonObject,
+    patch: &mut JsonObject,
+) -> Result<()> {
     let directives: Vec<_> = patch
         .keys()
         .filter(|key| key.starts_with(ORDER))
@@ -231,7 +239,7 @@ enum ElementKind {
 }
 
 fn merge_lists(
-    items: Type,
+    items: TypeRef<'_>,
     meta: &PatchMeta,
     mut old: Vec<Value>,
     patch: Vec<Value>,
@@ -299,7 +307,7 @@ fn take_directives(
 }
 
 fn merge_elements(
-    items: Type,
+    items: TypeRef<'_>,
     meta: &PatchMeta,
     mut merged: Vec<Value>,
     patch: &[Value],
@@ -439,7 +447,7 @@ fn without_directives(value: Value) -> Option<Value> {
     })
 }
 
-fn lookup(ty: Type, key: &str) -> Result<(Type, &'static PatchMeta)> {
+fn lookup<'s>(ty: TypeRef<'s>, key: &str) -> Result<(TypeRef<'s>, &'s PatchMeta)> {
     let kind = match ty.kind() {
         TypeStructure::Struct(fields) => {
             let field = fields.field(key).ok_or_else(|| {
@@ -460,7 +468,7 @@ fn lookup(ty: Type, key: &str) -> Result<(Type, &'static PatchMeta)> {
 }
 
 /// The type of the list's elements.
-fn lookup_list(ty: Type, key: &str) -> Result<(Type, &'static PatchMeta)> {
+fn lookup_list<'s>(ty: TypeRef<'s>, key: &str) -> Result<(TypeRef<'s>, &'s PatchMeta)> {
     let (ty, meta) = lookup(ty, key)?;
     match ty.kind() {
         TypeStructure::List(list) => Ok((list.items(), meta)),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value};
 
 use super::fields::{Element, FieldSet};
-use crate::schema::{ElementIdentity, List, Type, TypeStructure};
+use crate::schema::{ElementIdentity, List, TypeRef, TypeStructure};
 
 /// A field that does not fit its type.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,10 +21,21 @@ enum MergeView<'a> {
     /// A struct, a map, or an object with arbitrary fields.
     Fields(&'a Map<String, Value>),
     /// A list whose elements have an identity.
-    Elements(&'static List, &'a [Value]),
+    Elements(&'a List, &'a [Value]),
 }
 
-fn view(ty: Type, value: &Value) -> MergeView<'_> {
+impl MergeView<'_> {
+    /// True for fields or elements of which there are none.
+    fn is_empty(&self) -> bool {
+        match self {
+            Self::Leaf => false,
+            Self::Fields(fields) => fields.is_empty(),
+            Self::Elements(_, elements) => elements.is_empty(),
+        }
+    }
+}
+
+fn view<'a>(ty: TypeRef<'a>, value: &'a Value) -> MergeView<'a> {
     match (ty.kind(), value) {
         (
             TypeStructure::Struct(_) | TypeStructure::Map(_) | TypeStructure::Any,
@@ -40,7 +51,7 @@ fn view(ty: Type, value: &Value) -> MergeView<'_> {
 }
 
 /// The type of a field, and true if the kind declares it by name.
-fn field(ty: Type, name: &str) -> (Option<Type>, bool) {
+fn field<'s>(ty: TypeRef<'s>, name: &str) -> (Option<TypeRef<'s>>, bool) {
     (
         ty.field(name),
         matches!(ty.kind(), TypeStructure::Struct(_)),
@@ -82,7 +93,7 @@ fn identify(list: &List, element: &Value) -> Result<Element, String> {
 }
 
 /// Checks that the value has the shape of its type, no unknown field, and no element twice.
-pub(super) fn check(ty: Type, value: &Value) -> Result<(), Vec<TypeMismatch>> {
+pub(super) fn check(ty: TypeRef<'_>, value: &Value) -> Result<(), Vec<TypeMismatch>> {
     let mut mismatches = Vec::new();
     check_at(ty, value, "", &mut mismatches);
     if mismatches.is_empty() {
@@ -92,7 +103,7 @@ pub(super) fn check(ty: Type, value: &Value) -> Result<(), Vec<TypeMismatch>> {
     }
 }
 
-fn check_at(ty: Type, value: &Value, path: &str, mismatches: &mut Vec<TypeMismatch>) {
+fn check_at(ty: TypeRef<'_>, value: &Value, path: &str, mismatches: &mut Vec<TypeMismatch>) {
     let mut mismatch =
         |path: String, message: String| mismatches.push(TypeMismatch { path, message });
     match (ty.kind(), value) {
@@ -153,13 +164,13 @@ fn check_at(ty: Type, value: &Value, path: &str, mismatches: &mut Vec<TypeMismat
 }
 
 /// The fields that a value sets: its leaves, the keys of its maps and the elements of its lists.
-pub(super) fn fields(ty: Type, value: &Value) -> FieldSet {
+pub(super) fn fields(ty: TypeRef<'_>, value: &Value) -> FieldSet {
     let mut set = FieldSet::default();
     collect(ty, value, &mut set);
     set
 }
 
-fn collect(ty: Type, value: &Value, set: &mut FieldSet) {
+fn collect(ty: TypeRef<'_>, value: &Value, set: &mut FieldSet) {
     match view(ty, value) {
         MergeView::Leaf
             if value.is_null()
@@ -196,7 +207,7 @@ fn collect(ty: Type, value: &Value, set: &mut FieldSet) {
 
 /// An object without fields, but with its structs: the state before the first write. Therefore
 /// nobody owns `spec` as a whole.
-pub(super) fn blank(ty: Type) -> Value {
+pub(super) fn blank(ty: TypeRef<'_>) -> Value {
     let structs = match ty.kind() {
         TypeStructure::Struct(fields) => fields
             .fields()
@@ -219,11 +230,11 @@ pub(super) struct ObjectDifference {
     pub(super) removed: FieldSet,
 }
 
-pub(super) fn compare(ty: Type, old: &Value, new: &Value) -> ObjectDifference {
+pub(super) fn compare(ty: TypeRef<'_>, old: &Value, new: &Value) -> ObjectDifference {
     diff(Some(ty), Some(old), Some(new))
 }
 
-fn diff(ty: Option<Type>, old: Option<&Value>, new: Option<&Value>) -> ObjectDifference {
+fn diff(ty: Option<TypeRef<'_>>, old: Option<&Value>, new: Option<&Value>) -> ObjectDifference {
     let mut out = ObjectDifference::default();
     let see = |value| ty.map_or(MergeView::Leaf, |ty| view(ty, value));
     match (old.map(see), new.map(see)) {
@@ -237,6 +248,12 @@ fn diff(ty: Option<Type>, old: Option<&Value>, new: Option<&Value>) -> ObjectDif
             if old != new {
                 out.modified.add();
             }
+        }
+        // Without fields or elements that could differ, a leaf differs as a whole, a null too.
+        (Some(MergeView::Leaf), Some(other)) | (Some(other), Some(MergeView::Leaf))
+            if other.is_empty() =>
+        {
+            out.modified.add();
         }
         (a, b) => {
             let names = |view: &Option<MergeView<'_>>| match view {
@@ -274,12 +291,12 @@ fn diff(ty: Option<Type>, old: Option<&Value>, new: Option<&Value>) -> ObjectDif
     out
 }
 
-fn diff_elements(
-    old: Option<&MergeView<'_>>,
-    new: Option<&MergeView<'_>>,
+fn diff_elements<'a>(
+    old: Option<&MergeView<'a>>,
+    new: Option<&MergeView<'a>>,
     out: &mut ObjectDifference,
 ) {
-    let of = |view: Option<&MergeView<'_>>| -> BTreeMap<Element, (Type, Value)> {
+    let of = |view: Option<&MergeView<'a>>| -> BTreeMap<Element, (TypeRef<'a>, Value)> {
         let Some(MergeView::Elements(list, elements)) = view else {
             return BTreeMap::new();
         };
@@ -333,7 +350,7 @@ impl ObjectDifference {
 
 /// Merges a configuration into an object. List elements are in the order of the configuration;
 /// those that it does not have keep their places among the others.
-pub(super) fn merge(ty: Type, live: Value, config: Value) -> Value {
+pub(super) fn merge(ty: TypeRef<'_>, live: Value, config: Value) -> Value {
     match (view(ty, &live), view(ty, &config)) {
         (MergeView::Fields(_), MergeView::Fields(_)) => {
             let (Value::Object(mut live), Value::Object(config)) = (live, config) else {
@@ -351,10 +368,10 @@ pub(super) fn merge(ty: Type, live: Value, config: Value) -> Value {
         (MergeView::Elements(list, live), MergeView::Elements(_, config)) => {
             Value::Array(merge_elements(list, live, config))
         }
-        // An explicit null does not affect the contents of a struct, map or list. In arbitrary
-        // JSON it is a value like any other.
-        (MergeView::Fields(_) | MergeView::Elements(..), MergeView::Leaf)
-            if config.is_null() && !matches!(ty.kind(), TypeStructure::Any) =>
+        // An explicit null does not affect the contents of a struct, map or list, nor those of an
+        // object in arbitrary JSON; it takes the place of one without contents.
+        (old @ (MergeView::Fields(_) | MergeView::Elements(..)), MergeView::Leaf)
+            if config.is_null() && !old.is_empty() =>
         {
             live
         }
@@ -362,7 +379,7 @@ pub(super) fn merge(ty: Type, live: Value, config: Value) -> Value {
     }
 }
 
-fn merge_elements(list: &'static List, live: &[Value], config: &[Value]) -> Vec<Value> {
+fn merge_elements(list: &List, live: &[Value], config: &[Value]) -> Vec<Value> {
     let identified = |elements: &[Value]| -> Vec<Option<Element>> {
         elements
             .iter()
@@ -425,7 +442,7 @@ fn merge_elements(list: &'static List, live: &[Value], config: &[Value]) -> Vec<
 
 /// Removes these fields, keys and elements. A value that loses all its content becomes `null`, so
 /// that it still exists; see [`drop_nulls`].
-pub(super) fn remove(ty: Type, value: &Value, set: &FieldSet) -> Value {
+pub(super) fn remove(ty: TypeRef<'_>, value: &Value, set: &FieldSet) -> Value {
     let kept = match view(ty, value) {
         MergeView::Fields(fields) if !fields.is_empty() => {
             let kept = fields.iter().filter_map(|(name, value)| {
@@ -452,7 +469,12 @@ pub(super) fn remove(ty: Type, value: &Value, set: &FieldSet) -> Value {
     }
 }
 
-fn remove_at(ty: Option<Type>, element: Element, value: &Value, set: &FieldSet) -> Option<Value> {
+fn remove_at(
+    ty: Option<TypeRef<'_>>,
+    element: Element,
+    value: &Value,
+    set: &FieldSet,
+) -> Option<Value> {
     if set.has(&element) {
         return None;
     }
@@ -463,7 +485,7 @@ fn remove_at(ty: Option<Type>, element: Element, value: &Value, set: &FieldSet) 
 }
 
 /// Drops `null` fields of the object, but not those in arbitrary JSON, where `null` is a value.
-pub(super) fn drop_nulls(ty: Type, value: Value) -> Value {
+pub(super) fn drop_nulls(ty: TypeRef<'_>, value: Value) -> Value {
     match (ty.kind(), value) {
         (TypeStructure::Any, any) => any,
         (_, Value::Object(fields)) => {

@@ -24,11 +24,17 @@ pub type SelectableField<K> = (&'static str, for<'a> fn(&'a K) -> Cow<'a, str>);
 pub struct FieldSet(Box<[Box<str>]>);
 
 impl FieldSet {
+    /// The fields of an object: its name, its namespace, and the values of the fields that its kind
+    /// adds, in their order.
+    pub fn new(name: &str, namespace: &str, values: impl Iterator<Item = Box<str>>) -> Self {
+        let metadata = [name, namespace].map(Box::from).into_iter();
+        Self(metadata.chain(values).collect())
+    }
+
     /// Reads the fields of `object`.
     pub fn of<K: FieldSelectable>(object: &K) -> Self {
-        let metadata = [object.name(), object.namespace()].map(Box::from);
         let fields = K::FIELDS.iter().map(|(_, value)| Box::from(value(object)));
-        Self(metadata.into_iter().chain(fields).collect())
+        Self::new(object.name(), object.namespace(), fields)
     }
 }
 
@@ -59,10 +65,20 @@ impl FieldSelector {
     /// [`SelectorError::Term`] for a term that is not a comparison,
     /// [`SelectorError::Unsupported`] for a field that `K` does not support.
     pub fn parse<K: FieldSelectable>(selector: &str) -> Result<Self, SelectorError> {
+        let own: Vec<_> = K::FIELDS.iter().map(|(label, _)| *label).collect();
+        Self::parse_over(&own, selector)
+    }
+
+    /// Parses a selector over the name, the namespace and these fields.
+    ///
+    /// # Errors
+    ///
+    /// As [`parse`](Self::parse).
+    pub fn parse_over(own: &[&str], selector: &str) -> Result<Self, SelectorError> {
         let labels = || {
             ["metadata.name", "metadata.namespace"]
                 .into_iter()
-                .chain(K::FIELDS.iter().map(|(label, _)| *label))
+                .chain(own.iter().copied())
         };
         let mut terms = Vec::new();
         for text in split_unescaped(selector)

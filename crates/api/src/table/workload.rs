@@ -1,5 +1,7 @@
 //! The cells that tables of workloads share.
 
+use std::collections::BTreeMap;
+
 use super::NONE;
 use crate::{
     core::{Container, PodTemplateSpec},
@@ -30,6 +32,16 @@ pub(crate) fn selector(selector: &meta::LabelSelector) -> String {
         return NONE.into();
     }
     selector.to_string()
+}
+
+/// Labels, or a selector that is a map of labels, as text.
+pub(crate) fn labels(labels: Option<&BTreeMap<String, String>>) -> String {
+    let each = labels.into_iter().flatten();
+    let each: Vec<_> = each.map(|(key, value)| format!("{key}={value}")).collect();
+    match each.is_empty() {
+        true => NONE.into(),
+        false => each.join(","),
+    }
 }
 
 /// The controlling owner, such as `deployment.apps/web`.

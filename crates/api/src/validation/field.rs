@@ -62,6 +62,8 @@ pub enum ErrorRule {
     NotFound,
     /// The value has too many characters or bytes.
     TooLong,
+    /// The list or map has too many elements.
+    TooMany,
     /// The value cannot be checked.
     Internal,
 }
@@ -76,6 +78,7 @@ impl ErrorRule {
             Self::Duplicate => "Duplicate value",
             Self::NotFound => "Not found",
             Self::TooLong => "Too long",
+            Self::TooMany => "Too many",
             Self::Internal => "Internal error",
         }
     }
@@ -137,6 +140,18 @@ impl ErrorList {
     /// The errors, in order.
     pub fn iter(&self) -> std::slice::Iter<'_, FieldError> {
         self.0.iter()
+    }
+
+    /// Adds an error.
+    pub fn add(&mut self, error: FieldError) {
+        self.0.push(error);
+    }
+
+    /// Adds an error for a list or map with `actual` elements, which may have `max`.
+    pub fn too_many(&mut self, path: &FieldPath, actual: usize, max: u64) {
+        let items = if max == 1 { "item" } else { "items" };
+        let detail = format!("must have at most {max} {items}");
+        self.push(path, ErrorRule::TooMany, Some(actual.into()), &detail);
     }
 
     /// Adds the errors of another list.

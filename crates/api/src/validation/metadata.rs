@@ -14,9 +14,15 @@ pub const ANNOTATIONS_MAX_BYTES: usize = 256 * 1024;
 pub type NameRules = fn(&str) -> Vec<String>;
 
 pub(crate) fn validate<K: Object>(object: &K, name_rules: NameRules) -> ErrorList {
+    validate_metadata(object.metadata(), K::SCOPE, name_rules)
+}
+
+/// Validates the metadata of an object of any kind with that scope.
+pub fn validate_metadata(meta: &ObjectMeta, scope: Scope, name_rules: NameRules) -> ErrorList {
     let mut errors = ErrorList::new();
     let path = FieldPath::new("metadata");
-    let meta = object.metadata();
+    let name = meta.name.as_deref().unwrap_or_default();
+    let namespace = meta.namespace.as_deref().unwrap_or_default();
     if let Some(prefix) = meta
         .generate_name
         .as_deref()
@@ -28,11 +34,11 @@ pub(crate) fn validate<K: Object>(object: &K, name_rules: NameRules) -> ErrorLis
             name_rules(&complete(prefix)),
         );
     }
-    match object.name() {
+    match name {
         "" => errors.required(&path.child("name"), "name or generateName is required"),
         name => errors.invalid_each(&path.child("name"), name, name_rules(name)),
     }
-    match (K::SCOPE, object.namespace()) {
+    match (scope, namespace) {
         (Scope::Cluster, "") => {}
         (Scope::Cluster, _) => {
             errors.forbidden(&path.child("namespace"), "not allowed on this type")
@@ -54,9 +60,13 @@ pub(crate) fn validate<K: Object>(object: &K, name_rules: NameRules) -> ErrorLis
 }
 
 pub(crate) fn validate_update<K: Object>(new: &K, old: &K) -> ErrorList {
+    validate_metadata_update(new.metadata(), old.metadata())
+}
+
+/// Validates metadata as the successor of `old`.
+pub fn validate_metadata_update(new: &ObjectMeta, old: &ObjectMeta) -> ErrorList {
     let mut errors = ErrorList::new();
     let path = FieldPath::new("metadata");
-    let (new, old) = (new.metadata(), old.metadata());
     if old.deletion_timestamp.is_some() {
         let before = old.finalizers.as_deref().unwrap_or_default();
         let added: Vec<_> = new

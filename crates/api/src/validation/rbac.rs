@@ -63,8 +63,8 @@ fn validate_rule(path: &FieldPath, rule: &PolicyRule, scope: Scope, errors: &mut
 
 /// Sets the API groups that a binding may leave out.
 pub(crate) fn set_binding_defaults(role: &mut RoleRef, subjects: Option<&mut Vec<Subject>>) {
-    if role.api_group.is_empty() {
-        role.api_group = GROUP.to_owned();
+    if role.api_group.as_deref().is_none_or(str::is_empty) {
+        role.api_group = Some(GROUP.to_owned());
     }
     for subject in subjects.into_iter().flatten() {
         if subject.api_group.as_deref().is_none_or(str::is_empty) {
@@ -88,6 +88,7 @@ pub(crate) fn binding(
         kind,
         name,
     } = role;
+    let api_group = api_group.as_deref().unwrap_or_default();
     if api_group != GROUP {
         errors.not_supported(&path.child("apiGroup"), api_group, &[GROUP]);
     }

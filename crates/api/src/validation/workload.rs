@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use super::{ErrorList, FieldPath, metadata};
 use crate::{
     IntOrString,
-    core::PodTemplateSpec,
+    core::{PodSpec, PodTemplateSpec},
     kinds::pod::validate_spec,
     meta::{LabelSelector, LabelSelectorRequirement},
-    names, selector,
+    names, pod_exit, selector,
 };
 
 /// Checks that the number is at least 0.
@@ -61,9 +61,10 @@ pub(crate) fn at_most_100_percent(path: &FieldPath, value: &IntOrString, errors:
 }
 
 /// Checks that the selector is not empty and matches the template's labels. An absent selector is
-/// an empty one here.
+/// an empty one here. `kind` is that of the workload.
 pub(crate) fn selector_and_template(
     path: &FieldPath,
+    kind: &str,
     selector: &LabelSelector,
     template: &PodTemplateSpec,
     errors: &mut ErrorList,
@@ -82,8 +83,8 @@ pub(crate) fn selector_and_template(
     if absent {
         errors.required(&selector_path, "");
     } else if parsed.is_empty() {
-        let detail = "empty selector is invalid for deployment";
-        errors.invalid(&selector_path, json!(selector), detail);
+        let detail = format!("empty selector is invalid for {kind}");
+        errors.invalid(&selector_path, json!(selector), &detail);
     }
     if !well_formed {
         return errors.invalid(&selector_path, json!(selector), "invalid label selector");
@@ -96,7 +97,7 @@ pub(crate) fn selector_and_template(
         let path = template_path.child("metadata").child("labels");
         errors.invalid(&path, json!(labels), detail);
     }
-    self::template(&template_path, template, errors);
+    lasting_template(&template_path, template, errors);
 }
 
 /// Checks that the selector is unchanged.
@@ -154,28 +155,43 @@ fn requirement(path: &FieldPath, requirement: &LabelSelectorRequirement, errors:
     }
 }
 
-fn template(path: &FieldPath, template: &PodTemplateSpec, errors: &mut ErrorList) {
+/// Checks the template of pods.
+pub(crate) fn template(path: &FieldPath, template: &PodTemplateSpec, errors: &mut ErrorList) {
     if let Some(metadata) = &template.metadata {
         metadata::labels(&path.child("labels"), metadata.labels.as_ref(), errors);
-        metadata::annotations(&path.child("annotations"), metadata, errors);
+        let annotations = path.child("annotations");
+        metadata::annotations(&annotations, metadata, errors);
+        pod_exit::validate(&annotations, metadata.annotations.as_ref(), errors);
     }
-    let spec = template.spec.clone().unwrap_or_default();
+    let none = PodSpec::default();
+    let spec = template.spec.as_ref().unwrap_or(&none);
     let path = path.child("spec");
-    validate_spec(&path, &spec, errors);
+    validate_spec(&path, spec, errors);
     if spec.ephemeral_containers.iter().flatten().next().is_some() {
         errors.forbidden(
             &path.child("ephemeralContainers"),
             "ephemeral containers not allowed in pod template",
         );
     }
-    match spec.restart_policy.as_deref() {
+}
+
+/// Checks the template of pods that run until they are deleted.
+pub(crate) fn lasting_template(
+    path: &FieldPath,
+    template: &PodTemplateSpec,
+    errors: &mut ErrorList,
+) {
+    self::template(path, template, errors);
+    let spec = template.spec.as_ref();
+    let path = path.child("spec");
+    match spec.and_then(|spec| spec.restart_policy.as_deref()) {
         Some("Always") => {}
         other => {
             let other = other.unwrap_or_default();
             errors.not_supported(&path.child("restartPolicy"), other, &["Always"]);
         }
     }
-    if spec.active_deadline_seconds.is_some() {
+    if spec.is_some_and(|spec| spec.active_deadline_seconds.is_some()) {
         errors.forbidden(
             &path.child("activeDeadlineSeconds"),
             "activeDeadlineSeconds in ReplicaSet is not Supported",

@@ -2,6 +2,23 @@
 
 use std::{env, fs, path::PathBuf};
 
+/// The fields, by struct, that came after Kubernetes 1.33: this kubectl refuses or drops them.
+pub(crate) const SINCE_1_34: &[(&str, &str)] = &[
+    ("Container", "restartPolicyRules"),
+    ("EnvVarSource", "fileKeyRef"),
+    ("EphemeralContainer", "restartPolicyRules"),
+    ("NodeStatus", "declaredFeatures"),
+    ("PodSpec", "hostnameOverride"),
+    ("PodSpec", "schedulingGroup"),
+    ("PodStatus", "allocatedResources"),
+    ("PodStatus", "extendedResourceClaimStatus"),
+    ("PodStatus", "nodeAllocatableResourceClaimStatuses"),
+    ("PodStatus", "resources"),
+    ("ResourceHealth", "message"),
+    ("VolumeMountStatus", "volumeStatus"),
+    ("VolumeProjection", "podCertificate"),
+];
+
 /// The path of kubectl: `PODPLANE_KUBECTL`, else the newest up to 1.33 beside the one on the path,
 /// if that is a dispatcher. `None` if the test must be skipped.
 pub(crate) fn kubectl() -> Option<PathBuf> {

@@ -16,6 +16,8 @@ pub(crate) struct RandomDocuments {
     rng: TestRng,
     /// The few fields of each struct that this run uses, so that objects and patches have the same.
     fields: BTreeMap<String, Vec<String>>,
+    /// The fields, by struct, that no object has.
+    left_out: &'static [(&'static str, &'static str)],
 }
 
 impl RandomDocuments {
@@ -25,7 +27,14 @@ impl RandomDocuments {
         Self {
             rng: TestRng::from_seed(RngAlgorithm::ChaCha, &bytes),
             fields: BTreeMap::new(),
+            left_out: &[],
         }
+    }
+
+    /// Leaves fields out of all objects and patches.
+    pub(crate) fn without(mut self, fields: &'static [(&'static str, &'static str)]) -> Self {
+        self.left_out = fields;
+        self
     }
 
     pub(crate) fn below(&mut self, n: usize) -> usize {
@@ -70,6 +79,9 @@ impl RandomDocuments {
         names.retain(|name| {
             // kubectl reads the last of these itself.
             !["apiVersion", "kind", "name", "managedFields", "namespace"].contains(&name.as_str())
+                && !self
+                    .left_out
+                    .contains(&(fields.name.as_str(), name.as_str()))
         });
         let mut chosen: Vec<String> = Vec::new();
         for _ in 0..3 {
@@ -159,8 +171,56 @@ impl RandomDocuments {
         value
     }
 
+    /// Makes some fields of a configuration null.
+    pub(crate) fn nulls(&mut self, ty: Type, value: &mut Value) {
+        match (ty.kind(), value) {
+            (TypeStructure::Any, _) => {}
+            (TypeStructure::List(list), Value::Array(elements)) => {
+                for element in elements {
+                    let before = element.clone();
+                    self.nulls(list.items(), element);
+                    if let ElementIdentity::Keys(keys) = &list.identity {
+                        for key in keys.iter().filter(|key| before.get(&key.name).is_some()) {
+                            element[&key.name] = before[&key.name].clone();
+                        }
+                    }
+                }
+            }
+            (_, Value::Object(fields)) => {
+                for (name, value) in fields {
+                    let Some(ty) = ty.field(name) else { continue };
+                    match self.chance(5) && name != "metadata" {
+                        true => *value = Value::Null,
+                        false => self.nulls(ty, value),
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Arbitrary JSON, with nulls and with objects and lists that are empty.
+    fn any(&mut self, depth: usize) -> Value {
+        let kinds = if depth > 0 { 7 } else { 4 };
+        match self.below(kinds) {
+            0 => Value::Null,
+            1 => json!({}),
+            2 => json!([]),
+            3 => self.scalar(),
+            4 => json!([self.any(depth - 1)]),
+            _ => {
+                let count = 1 + self.below(2);
+                let fields: Map<_, _> = (0..count)
+                    .map(|_| (self.name(), self.any(depth - 1)))
+                    .collect();
+                fields.into()
+            }
+        }
+    }
+
     fn identify(&mut self, ty: Type, value: &mut Value) {
         match (ty.kind(), value) {
+            (TypeStructure::Any, value) => *value = self.any(3),
             (TypeStructure::List(list), Value::Array(elements)) => {
                 let mut seen = Vec::new();
                 for mut element in std::mem::take(elements) {

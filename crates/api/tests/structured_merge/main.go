@@ -1,6 +1,6 @@
 // The library of kube-apiserver's server-side apply, driven by tests: reads one JSON document per line, writes one per line.
 //
-// The first line is {"schema", "type"}. Each further line is one write, {"reset", "operation", "manager", "force", "object"}; the answer is the object
+// The first line is {"schema", "type", "any"}; "any" are the object's fields with arbitrary JSON. Each further line is one write, {"reset", "operation", "manager", "force", "object"}; the answer is the object
 // and who owns what of it, or the conflicts, or an error. A "reset" begins anew, with that object.
 package main
 
@@ -31,7 +31,18 @@ type write struct {
 	Object    map[string]interface{}
 }
 
-// What a nil of a typed object would come to.
+// What a nil of a typed object would come to. In arbitrary JSON it stays.
+func typedObject(object map[string]interface{}, any map[string]bool) map[string]interface{} {
+	for name, below := range object {
+		if below == nil {
+			delete(object, name)
+		} else if !any[name] {
+			object[name] = withoutNulls(below)
+		}
+	}
+	return object
+}
+
 func withoutNulls(value interface{}) interface{} {
 	switch value := value.(type) {
 	case map[string]interface{}:
@@ -61,8 +72,15 @@ func main() {
 	lines := bufio.NewScanner(os.Stdin)
 	lines.Buffer(nil, 1<<26)
 	lines.Scan()
-	var first struct{ Schema, Type string }
+	var first struct {
+		Schema, Type string
+		Any          []string
+	}
 	check(json.Unmarshal(lines.Bytes(), &first))
+	any := map[string]bool{}
+	for _, name := range first.Any {
+		any[name] = true
+	}
 	parser, err := typed.NewParser(typed.YAMLObject(first.Schema))
 	check(err)
 	kind := parser.Type(first.Type)
@@ -96,7 +114,8 @@ func main() {
 			if err != nil {
 				managers = before
 			} else {
-				live, err = kind.FromUnstructured(withoutNulls(object.AsValue().Unstructured()))
+				object := object.AsValue().Unstructured().(map[string]interface{})
+				live, err = kind.FromUnstructured(typedObject(object, any))
 				check(err)
 			}
 		}

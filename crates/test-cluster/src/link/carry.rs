@@ -166,7 +166,10 @@ async fn call(
     let method = Method::of(request.uri().path());
     let taken = link.rules.take(&method);
     let mut told = CallRecord::new(&link, method.clone(), begun);
-    let (head, body) = request.into_parts();
+    let (mut head, body) = request.into_parts();
+    if let Some(user) = &link.user {
+        head.headers.insert("impersonate-user", user.clone());
+    }
     let body = if method.takes_one() {
         let (bytes, trailers) = collect(body).await?;
         told.request = bytes.clone();

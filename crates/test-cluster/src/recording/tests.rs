@@ -213,3 +213,28 @@ fn does_not_format_entries_that_are_not_recorded() {
     let text = std::fs::read_to_string(dir.path().join(FILE)).unwrap();
     assert!(text.contains(r#"left out are {\"request\":1}"#), "{text}");
 }
+
+#[test]
+fn secrets_and_tokens_are_not_recorded() {
+    let dir = tempfile::tempdir().unwrap();
+    let recorder = Recorder::create(dir.path()).unwrap();
+    for method in [
+        "podplane.core.v1.SecretService/CreateSecret",
+        "podplane.core.v1.SecretService/PatchSecret",
+        "podplane.core.v1.ConfigMapService/UpdateConfigMap",
+        "podplane.authentication.v1.AuthenticationService/CreateTokenReview",
+    ] {
+        let asked = json!({"any": {"field": "pass word"}});
+        call(
+            &recorder,
+            "cli",
+            method,
+            asked,
+            json!({"field": "pass word"}),
+        );
+    }
+    drop(recorder);
+    let text = std::fs::read_to_string(dir.path().join(FILE)).unwrap();
+    assert_eq!(text.lines().count(), 4, "{text}");
+    assert!(!text.contains("pass word"), "{text}");
+}

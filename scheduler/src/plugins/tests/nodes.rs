@@ -52,7 +52,7 @@ fn unsupported_fields_reject_the_pod_by_name() {
     let generic = json!({"name": "data", "ephemeral": {}});
     assert_eq!(
         rejection(volumes(json!([empty, claim]))).unwrap(),
-        "spec.volumes[1].persistentVolumeClaim is not supported"
+        "pod has unbound immediate PersistentVolumeClaims: data"
     );
     assert_eq!(
         rejection(volumes(json!([generic]))).unwrap(),

@@ -27,7 +27,7 @@ use tonic_prost::ProstCodec;
 use super::*;
 
 /// The numbers of calls asked and skipped.
-const COUNTS_OF_GRPC: (usize, usize) = (253, 105);
+const COUNTS_OF_GRPC: (usize, usize) = (476, 96);
 
 /// Makes the message of a call of a kind's method: the path, and the encoded request.
 type MakeMessage = fn(&Call) -> Option<(String, Vec<u8>)>;

@@ -41,7 +41,7 @@ impl Validate for Deployment {
 
 fn validate_spec(path: &FieldPath, spec: &DeploymentSpec, errors: &mut ErrorList) {
     workload::non_negative(&path.child("replicas"), spec.replicas, errors);
-    workload::selector_and_template(path, &spec.selector, &spec.template, errors);
+    workload::selector_and_template(path, "deployment", &spec.selector, &spec.template, errors);
     let none = DeploymentStrategy::default();
     let strategy = spec.strategy.as_ref().unwrap_or(&none);
     validate_strategy(&path.child("strategy"), strategy, errors);

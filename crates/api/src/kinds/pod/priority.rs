@@ -23,7 +23,10 @@ pub fn set_priority(pod: &mut Pod, class: Option<&PriorityClass>) -> Result<(), 
     let (priority, policy) = match class {
         Some(class) => {
             spec.priority_class_name = Some(class.name().to_owned());
-            (class.value, class.preemption_policy.as_deref())
+            (
+                class.value.unwrap_or_default(),
+                class.preemption_policy.as_deref(),
+            )
         }
         None => (DEFAULT_PRIORITY, Some(DEFAULT_POLICY)),
     };

@@ -10,13 +10,19 @@ use std::collections::BTreeSet;
 use crate::{
     core::{Pod, PodSpec},
     kinds::priority_class,
-    names,
+    names, pod_exit,
     validation::{ErrorList, FieldPath, Validate, metadata, taints},
 };
 
 impl Validate for Pod {
     fn validate(&self) -> ErrorList {
         let mut errors = metadata::validate(self, names::dns1123_subdomain);
+        let annotations = FieldPath::new("metadata").child("annotations");
+        pod_exit::validate(
+            &annotations,
+            self.metadata.annotations.as_ref(),
+            &mut errors,
+        );
         match &self.spec {
             None => errors.required(&FieldPath::new("spec"), ""),
             Some(spec) => validate_spec(&FieldPath::new("spec"), spec, &mut errors),

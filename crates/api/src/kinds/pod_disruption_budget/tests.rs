@@ -68,7 +68,7 @@ fn refuses_negative_counts_and_malformed_conditions_in_the_status() {
     };
     let new = PodDisruptionBudget {
         status: Some(PodDisruptionBudgetStatus {
-            disruptions_allowed: -1,
+            disruptions_allowed: Some(-1),
             conditions: Some(vec![condition("")]),
             ..PodDisruptionBudgetStatus::default()
         }),
@@ -117,7 +117,7 @@ fn the_condition_follows_the_count_and_keeps_its_time() {
         (3, 2, &DisruptionState::Counted),
         (4, 1, &DisruptionState::Counted),
     ] {
-        status.disruptions_allowed = allowed;
+        status.disruptions_allowed = Some(allowed);
         set_disruption_allowed(&mut status, state, at(second));
         let condition = disruption_allowed(&status).unwrap();
         assert_eq!(condition.observed_generation, Some(3));

@@ -1,5 +1,5 @@
 //! Validation of services (source: `ValidateService` of `pkg/apis/core/validation`). Addresses and
-//! node ports are only checked for their form; nothing allocates them.
+//! node ports are only checked for their form; that they are free is checked where they are given.
 
 use std::{collections::BTreeSet, net::IpAddr};
 
@@ -8,7 +8,10 @@ use serde_json::json;
 use crate::{
     IntOrString,
     core::{Service, ServicePort, ServiceSpec},
-    kinds::pod::{in_range, one_of},
+    kinds::{
+        pod::{in_range, one_of},
+        service::allocation::{is_external_name, is_headless, is_health_checked},
+    },
     names,
     validation::{ErrorList, FieldPath, Validate, metadata},
 };
@@ -30,12 +33,7 @@ impl Validate for Service {
     fn validate_update(&self, old: &Self) -> ErrorList {
         let mut errors = metadata::validate_update(self, old);
         if let (Some(new), Some(old)) = (&self.spec, &old.spec) {
-            keeps_address(
-                &FieldPath::new("spec").child("clusterIPs"),
-                new,
-                old,
-                &mut errors,
-            );
+            keeps_addresses(&FieldPath::new("spec"), new, old, &mut errors);
         }
         errors.append(self.validate());
         errors
@@ -46,26 +44,44 @@ fn cluster_ips(spec: &ServiceSpec) -> &[String] {
     spec.cluster_ips.as_deref().unwrap_or_default()
 }
 
-fn is_headless(spec: &ServiceSpec) -> bool {
-    matches!(cluster_ips(spec), [only] if only == "None")
-}
-
-fn is_external_name(spec: &ServiceSpec) -> bool {
-    spec.type_.as_deref() == Some("ExternalName")
-}
-
-/// Checks that the first address is unchanged, unless the service's type does not have one any
-/// more.
-fn keeps_address(path: &FieldPath, new: &ServiceSpec, old: &ServiceSpec, errors: &mut ErrorList) {
+/// Checks what may not change while the type has addresses: the first address and its family, the
+/// second ones of both unless they are released, and the port for health checks.
+fn keeps_addresses(path: &FieldPath, new: &ServiceSpec, old: &ServiceSpec, errors: &mut ErrorList) {
+    if is_health_checked(new)
+        && is_health_checked(old)
+        && old.health_check_node_port.unwrap_or_default() != 0
+        && new.health_check_node_port != old.health_check_node_port
+    {
+        let detail = "cannot change healthCheckNodePort on loadBalancer service with externalTrafficPolicy=Local during update";
+        let value = new.health_check_node_port.unwrap_or_default();
+        errors.invalid(&path.child("healthCheckNodePort"), value, detail);
+    }
     if is_external_name(new) || is_external_name(old) {
         return;
     }
-    let detail = match (cluster_ips(new).first(), cluster_ips(old).first()) {
-        (None, Some(_)) => "primary clusterIP can not be unset",
-        (Some(new), Some(old)) if new != old => "may not change once set",
-        _ => return,
+    let families = |spec: &ServiceSpec| spec.ip_families.clone().unwrap_or_default();
+    let mut keeps = |field: &str, new: &[String], old: &[String], may_be_unset: bool| {
+        let path = path.child(field);
+        match (new.first(), old.first()) {
+            (None, Some(_)) if !may_be_unset => {
+                let detail = "primary clusterIP can not be unset";
+                errors.invalid(&path.index(0), json!(new), detail);
+            }
+            (Some(one), Some(former)) if one != former => {
+                errors.invalid(&path.index(0), json!(new), "may not change once set");
+            }
+            _ => {}
+        }
+        if let (Some(one), Some(former)) = (new.get(1), old.get(1))
+            && one != former
+        {
+            errors.invalid(&path.index(1), json!(new), "may not change once set");
+        }
     };
-    errors.invalid(&path.index(0), json!(cluster_ips(new)), detail);
+    keeps("clusterIPs", cluster_ips(new), cluster_ips(old), false);
+    if is_headless(old) == is_headless(new) && !is_headless(new) {
+        keeps("ipFamilies", &families(new), &families(old), true);
+    }
 }
 
 fn validate_spec(path: &FieldPath, spec: &ServiceSpec, errors: &mut ErrorList) {
@@ -269,6 +285,12 @@ fn traffic(path: &FieldPath, kind: &str, spec: &ServiceSpec, errors: &mut ErrorL
             "may only be set for externally-accessible services",
         ),
         policy => one_of(&outside_path, policy, &["Cluster", "Local"], errors),
+    }
+    let health = spec.health_check_node_port.unwrap_or_default();
+    if health != 0 && !is_health_checked(spec) {
+        let detail =
+            "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'";
+        errors.invalid(&path.child("healthCheckNodePort"), health, detail);
     }
     let inside_path = path.child("internalTrafficPolicy");
     match spec.internal_traffic_policy.as_deref() {

@@ -1,0 +1,166 @@
+//! Prometheus itself, as Debian packages it, and its HTTP API.
+
+use std::{
+    fs,
+    path::Path,
+    process::{Child, Command, Stdio},
+};
+
+use anyhow::{Context as _, Result};
+use podplane_http_client::HttpClient;
+use serde_json::Value;
+
+use crate::{eventually, programs::finish};
+
+/// A running Prometheus; killed when it is dropped.
+#[derive(Debug)]
+pub struct Prometheus {
+    child: Child,
+    api: PrometheusApi,
+}
+
+/// The HTTP API of a Prometheus.
+#[derive(Clone, Debug)]
+pub struct PrometheusApi(HttpClient);
+
+/// A target of Prometheus, with the result of its last scrape.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ScrapeTarget {
+    /// The job of its configuration.
+    pub job: String,
+    /// The address with the path.
+    pub url: String,
+    /// `up`, `down` or, before the first time, `unknown`.
+    pub health: String,
+    /// The reason, if it is down.
+    pub error: String,
+}
+
+impl Prometheus {
+    /// Starts the program in the directory `programs` at a port that is free, with this
+    /// configuration, and waits until it listens. `dir` takes the configuration, log and data.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be started.
+    pub async fn start(programs: &Path, dir: &Path, config: &Value) -> Result<Self> {
+        let file = dir.join("prometheus.json");
+        fs::write(&file, serde_json::to_vec_pretty(config)?)?;
+        let log = dir.join("prometheus.log");
+        let mut command = Command::new(programs.join("prometheus"));
+        command
+            .arg("--config.file")
+            .arg(&file)
+            .arg("--storage.tsdb.path")
+            .arg(dir.join("data"))
+            .args(["--web.listen-address", "127.0.0.1:0"]);
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(fs::File::create(&log)?)
+            .spawn()
+            .context("start prometheus")?;
+        let mut prometheus = Self {
+            child,
+            api: PrometheusApi::at(""),
+        };
+        let read = || async { fs::read_to_string(&log).unwrap_or_default() };
+        let listens = |text: &String| address(text).is_some();
+        let text = eventually("Prometheus listens", read, listens).await;
+        prometheus.api = PrometheusApi::at(address(&text).context("its address")?);
+        Ok(prometheus)
+    }
+
+    /// Its HTTP API.
+    pub fn api(&self) -> &PrometheusApi {
+        &self.api
+    }
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
+
+/// The address in the log of a Prometheus that listens.
+fn address(log: &str) -> Option<&str> {
+    let line = log.lines().find(|line| line.contains("Listening on"))?;
+    line.split_whitespace()
+        .find_map(|field| field.strip_prefix("address="))
+}
+
+impl PrometheusApi {
+    /// That of the Prometheus at `HOST:PORT`.
+    pub fn at(address: &str) -> Self {
+        Self(HttpClient::new(address))
+    }
+
+    async fn get(&self, path: &str) -> Result<Value> {
+        let answer = self.0.get(&format!("/api/v1/{path}")).await?;
+        Ok(answer.document()?["data"].take())
+    }
+
+    /// All that it reads, by job and address.
+    ///
+    /// # Errors
+    ///
+    /// If it does not answer.
+    pub async fn targets(&self) -> Result<Vec<ScrapeTarget>> {
+        let data = self.get("targets?state=active").await?;
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let target = |target: &Value| ScrapeTarget {
+            job: text(&target["labels"]["job"]),
+            url: text(&target["scrapeUrl"]),
+            health: text(&target["health"]),
+            error: text(&target["lastError"]),
+        };
+        let targets = data["activeTargets"].as_array().context("targets")?;
+        let mut targets: Vec<_> = targets.iter().map(target).collect();
+        targets.sort();
+        Ok(targets)
+    }
+
+    /// The labels and the value of each series that an expression has now. The expression has
+    /// no character that an address would have to escape.
+    ///
+    /// # Errors
+    ///
+    /// If it does not answer.
+    pub async fn query(&self, expression: &str) -> Result<Vec<(Value, f64)>> {
+        let mut data = self.get(&format!("query?query={expression}")).await?;
+        let series = data["result"].as_array_mut().context("series")?;
+        let one = |series: &mut Value| {
+            let value = series["value"][1].as_str().context("a value")?.parse()?;
+            Ok((series["metric"].take(), value))
+        };
+        series.iter_mut().map(one).collect()
+    }
+
+    /// The name and the health of each alert rule that it has read: `ok` once it was evaluated.
+    ///
+    /// # Errors
+    ///
+    /// If it does not answer.
+    pub async fn alert_rules(&self) -> Result<Vec<(String, String)>> {
+        let data = self.get("rules?type=alert").await?;
+        let groups = data["groups"].as_array().context("groups")?;
+        let rules = groups.iter().filter_map(|group| group["rules"].as_array());
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let rules = rules.flatten();
+        Ok(rules
+            .map(|rule| (text(&rule["name"]), text(&rule["health"])))
+            .collect())
+    }
+}
+
+/// Runs `promtool check KIND FILE`, whose output says what is wrong.
+///
+/// # Panics
+///
+/// If the file is not valid.
+pub fn check(programs: &Path, kind: &str, file: &Path) -> String {
+    let mut promtool = Command::new(programs.join("promtool"));
+    finish(promtool.args(["check", kind]).arg(file)).ok()
+}
