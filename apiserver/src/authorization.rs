@@ -11,6 +11,7 @@
 
 pub(crate) mod aggregation;
 mod authorized;
+pub(crate) mod custom_objects;
 pub(crate) mod defaults;
 mod flags;
 mod grants;

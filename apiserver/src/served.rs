@@ -1,18 +1,20 @@
 //! The kinds that are served now: those of the program, and those that CustomResourceDefinitions
 //! declare.
 
-use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Weak};
+
+use tokio::sync::watch;
 
 use crate::{rest::resource::Resource, upkeep::UpkeepKind};
 
 /// The served kinds. Clones share them.
 #[derive(Clone, Default)]
-pub(crate) struct ServedKinds(Arc<RwLock<Arc<KindList>>>);
+pub(crate) struct ServedKinds(Arc<watch::Sender<Arc<KindList>>>);
 
 /// The served kinds, for one of them: they would otherwise own themselves, and the store would
 /// never be closed.
 #[derive(Clone, Default)]
-pub(crate) struct OtherKinds(Weak<RwLock<Arc<KindList>>>);
+pub(crate) struct OtherKinds(Weak<watch::Sender<Arc<KindList>>>);
 
 impl std::fmt::Debug for OtherKinds {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -45,8 +47,12 @@ pub(crate) struct KindList {
 impl ServedKinds {
     /// The kinds that are served now.
     pub(crate) fn now(&self) -> Arc<KindList> {
-        let list = self.0.read();
-        Arc::clone(&list.unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.0.borrow())
+    }
+
+    /// The kinds that are served now, and each change of them.
+    pub(crate) fn subscribe(&self) -> watch::Receiver<Arc<KindList>> {
+        self.0.subscribe()
     }
 
     /// The same for one of the kinds.
@@ -83,11 +89,12 @@ impl ServedKinds {
     }
 
     fn change(&self, change: impl FnOnce(&mut KindList)) {
-        let mut list = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let mut changed = (**list).clone();
-        change(&mut changed);
-        changed.generation += 1;
-        *list = Arc::new(changed);
+        self.0.send_modify(|list| {
+            let mut changed = (**list).clone();
+            change(&mut changed);
+            changed.generation += 1;
+            *list = Arc::new(changed);
+        });
     }
 }
 

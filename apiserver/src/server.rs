@@ -64,7 +64,8 @@ use crate::{
     audit::{AuditPolicyFileError, AuditRecorder, AuditSetup, Auditor},
     authentication::{AccountTokens, OwnCertificates, RequestAuthenticator, TokenObjects},
     authorization::{
-        Gated, NodeRestriction, RequestJudge, ServiceRule, SignerCheck, aggregation, defaults,
+        Gated, NodeRestriction, RequestJudge, ServiceRule, SignerCheck, aggregation,
+        custom_objects, defaults,
     },
     custom::{CustomKinds, DefinitionRules},
     engine::Engine,
@@ -538,7 +539,7 @@ pub(crate) async fn serve(
     let registry = process.registry();
     served.serve_own(resources, kinds);
     let kinds = served.clone();
-    let rest = rest::router(served, position.clone(), shared, metrics, registry);
+    let rest = rest::router(served.clone(), position.clone(), shared, metrics, registry);
     process.with_http(rest);
     custom
         .install_stored(&mut feeder)
@@ -573,8 +574,10 @@ pub(crate) async fn serve(
         defaults::reconcile(&upkeep.engine, &cluster_roles, &cluster_bindings)
             .await
             .map_err(ApiserverRunError::DefaultRoles)?;
-        let kept = aggregation::keep(upkeep.engine.clone(), cluster_roles);
+        let kept = aggregation::keep(upkeep.engine.clone(), cluster_roles.clone());
         spawn(&mut tasks, "role aggregation", kept);
+        let kept = custom_objects::keep(served, cluster_roles);
+        spawn(&mut tasks, "rights to custom objects", kept);
     }
     spawn(&mut tasks, "custom kinds", custom.follow());
     spawn(&mut tasks, "store", Arc::clone(&upkeep).report_failure());

@@ -34,17 +34,13 @@ use podplane_api::{
     Scope,
     any::{AnyKind, KindNames},
 };
-use podplane_proto::{
-    error::ApiError,
-    fence::{Fence, InvalidFence, METADATA},
-    wire::Verb,
-};
+use podplane_proto::{error::ApiError, wire::Verb};
 use podplane_service_runtime::{authentication::RequestContext, identity::AUTHENTICATED};
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status, body::Body, codegen::Service};
 
 use crate::{
-    admission::RequestNotes,
+    admission::{RequestNotes, fences},
     audit::RequestRecord,
     authorization::{Gate, Gated, requirements},
     error,
@@ -220,20 +216,9 @@ fn unknown(kind: &dyn AnyKind, method: &str) -> Response {
 fn write_params(headers: &HeaderMap, extensions: &Extensions) -> Result<WriteParams, ApiError> {
     let by = RequestContext::of(extensions).identity;
     Ok(WriteParams {
-        fence: fence(headers)?,
+        fence: fences::sent(headers)?,
         ..WriteParams::by(by)
     })
-}
-
-/// The fence that the caller sent.
-fn fence(headers: &HeaderMap) -> Result<Option<Fence>, ApiError> {
-    let Some(value) = headers.get(METADATA) else {
-        return Ok(None);
-    };
-    let text = String::from_utf8_lossy(value.as_bytes());
-    text.parse()
-        .map(Some)
-        .map_err(|error: InvalidFence| error::bad_request(error.to_string()))
 }
 
 impl Service<http::Request<Body>> for KindService {

@@ -5,11 +5,13 @@
 //! `orphan` their references to it are removed. The collector decides from the [`Graph`], and asks
 //! the server before it writes.
 
+pub(crate) mod custom;
 mod graph;
 mod kind;
+mod kinds;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -19,27 +21,30 @@ use podplane_api::{
     Object, ObjectKey,
     meta::{ObjectMeta, OwnerReference},
 };
-use podplane_client::{ApiError, Cache, CacheChange, Client, DeleteParams, Propagation, WorkQueue};
+use podplane_client::{
+    ApiError, Cache, CacheChange, CacheItem, Client, DeleteParams, Propagation, WorkQueue,
+};
+use podplane_host::clock::Instant;
 
 use self::{
-    graph::{
-        DeletionState, FOREGROUND, Graph, ORPHAN, OwnerState, OwnerVerdict, TrackedObject, Uid,
-        judge,
-    },
-    kind::{KindClient, TypedKind},
+    graph::{DeletionState, FOREGROUND, Graph, ORPHAN, OwnerState, OwnerVerdict, Uid, judge},
+    kind::{CollectedKind, CollectorClients, CustomKind},
+    kinds::{CollectedKinds, KindState},
 };
-use crate::{owner::remove_reference, work::Latch};
+use crate::owner::remove_reference;
+
+pub(crate) use self::graph::TrackedObject;
 
 /// The delay before an object is reconciled again whose owner the server knows and the graph does
 /// not yet.
 const UNSEEN_AGAIN: Duration = Duration::from_secs(5);
 
-/// Makes the operations of a kind, which write with that client.
-type MakeKind = fn(&Client) -> Box<dyn KindClient>;
+/// The delay before an owner's deletion is looked at again whose dependents are not all known.
+const INCOMPLETE_AGAIN: Duration = Duration::from_secs(1);
 
 /// The observed owners and dependents, and the queue of UIDs to reconcile.
 pub(crate) struct Garbage {
-    kinds: Vec<MakeKind>,
+    kinds: Mutex<CollectedKinds>,
     graph: Mutex<Graph>,
     pub(crate) queue: WorkQueue<Uid>,
 }
@@ -47,25 +52,38 @@ pub(crate) struct Garbage {
 /// The garbage collector. It reconciles objects by UID.
 pub(crate) struct GarbageCollector {
     garbage: Arc<Garbage>,
-    /// By the numbers that [`Garbage::add`] returned.
-    kinds: Vec<Box<dyn KindClient>>,
+    clients: CollectorClients,
 }
 
 impl Garbage {
     /// An empty graph without kinds. The queue is closed.
     pub(crate) fn new() -> Self {
         Self {
-            kinds: Vec::new(),
+            kinds: Mutex::default(),
             graph: Mutex::default(),
             queue: WorkQueue::closed(),
         }
     }
 
-    /// Registers a kind. Returns its number, for [`Garbage::follow`].
-    pub(crate) fn add<K: Object>(&mut self) -> usize {
-        self.kinds
-            .push(|client| Box::new(TypedKind::<K>::new(client.clone())));
-        self.kinds.len() - 1
+    /// Registers a kind, whose objects [`Garbage::follow`] observes. Returns its number.
+    pub(crate) fn add<K: Object>(&self) -> usize {
+        self.kinds().add::<K>()
+    }
+
+    fn follow_custom(&self, kind: CustomKind) -> usize {
+        self.kinds().follow_custom(kind, Instant::now())
+    }
+
+    /// The first list of a custom kind has been observed.
+    fn listed(&self, kind: usize) {
+        self.kinds().listed(kind);
+    }
+
+    /// Forgets the objects of a custom kind, which are deleted or cannot be read any more.
+    fn leave(&self, kind: usize, state: KindState) {
+        self.kinds().leave(kind, state);
+        let look = self.graph().remove_kind(kind);
+        self.add_all(look);
     }
 
     /// Opens the queue, and queues all present objects.
@@ -75,41 +93,42 @@ impl Garbage {
         uids.into_iter().for_each(|uid| self.queue.add(uid));
     }
 
-    /// Observes the changes of a kind, for ever; `ready` is notified when the first list has been
-    /// observed.
-    pub(crate) async fn follow<K: Object>(
-        self: Arc<Self>,
-        kind: usize,
-        cache: Cache<K>,
-        ready: Arc<Latch>,
+    /// Observes the changes of a kind's objects, for ever; `listed` is called when the first list
+    /// has been observed.
+    pub(crate) async fn follow<T: CacheItem>(
+        &self,
+        cache: Cache<T>,
+        track: impl Fn(&T) -> TrackedObject,
+        listed: impl FnOnce(),
     ) {
         let mut changes = cache.subscribe();
         cache.synced().await;
         while let Some(change) = changes.try_next() {
-            self.take(kind, change);
+            self.take(change, &track);
         }
-        ready.arrive();
+        listed();
         loop {
-            self.take(kind, changes.next().await);
+            self.take(changes.next().await, &track);
         }
     }
 
-    fn take<K: Object>(&self, kind: usize, change: CacheChange<K>) {
+    fn take<T: CacheItem>(&self, change: CacheChange<T>, track: impl Fn(&T) -> TrackedObject) {
         let look = match change {
             CacheChange::Applied { old, new } => {
                 // Another object of the same name: the former one is deleted.
                 let other = old.filter(|old| old.uid() != new.uid());
                 let mut graph = self.graph();
                 let mut look = other.map(|old| graph.remove(old.uid())).unwrap_or_default();
-                look.extend(graph.apply(
-                    new.uid().to_owned(),
-                    TrackedObject::new(kind, new.metadata()),
-                ));
+                look.extend(graph.apply(new.uid().to_owned(), track(&new)));
                 look
             }
             CacheChange::Deleted(old) => self.graph().remove(old.uid()),
         };
-        look.into_iter().for_each(|uid| self.queue.add(uid));
+        self.add_all(look);
+    }
+
+    fn add_all(&self, uids: BTreeSet<Uid>) {
+        uids.into_iter().for_each(|uid| self.queue.add(uid));
     }
 
     fn dependents(&self, uid: &str) -> Vec<(Uid, TrackedObject)> {
@@ -120,17 +139,27 @@ impl Garbage {
             .collect()
     }
 
+    fn kind_of(&self, item: &TrackedObject) -> Arc<dyn CollectedKind> {
+        self.kinds().get(item.kind)
+    }
+
+    // The graph and the kinds are consistent whenever their locks are free, so that a poisoned one
+    // can be used.
+
     fn graph(&self) -> MutexGuard<'_, Graph> {
-        // The graph is consistent whenever the lock is free, so a poisoned lock can be used.
         self.graph.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn kinds(&self) -> MutexGuard<'_, CollectedKinds> {
+        self.kinds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl GarbageCollector {
-    /// A collector that writes with `client`.
+    /// A collector that writes with `client`. It needs a tokio runtime.
     pub(crate) fn new(garbage: Arc<Garbage>, client: &Client) -> Self {
-        let kinds = garbage.kinds.iter().map(|kind| kind(client)).collect();
-        Self { garbage, kinds }
+        let clients = CollectorClients::new(client);
+        Self { garbage, clients }
     }
 
     /// Reconciles an object; returns the delay until the next reconciliation, if one is due without
@@ -139,6 +168,13 @@ impl GarbageCollector {
         let Some(item) = self.garbage.graph().get(uid).cloned() else {
             return Ok(None);
         };
+        let waits = matches!(
+            item.state,
+            DeletionState::Orphaning | DeletionState::DeletingDependents
+        );
+        if waits && !self.garbage.kinds().is_complete(Instant::now()) {
+            return Ok(Some(INCOMPLETE_AGAIN));
+        }
         match item.state {
             DeletionState::Deleting => Ok(None),
             DeletionState::Orphaning => self.orphan(uid, &item).await.map(|()| None),
@@ -156,8 +192,8 @@ impl GarbageCollector {
             .into_iter()
             .map(async |(dependent, item)| {
                 let part = |meta: &mut ObjectMeta| remove_reference(meta, uid);
-                self.kinds[item.kind]
-                    .change(&item.key, &dependent, &part)
+                let kind = self.garbage.kind_of(&item);
+                kind.change(&self.clients, &item.key, &dependent, &part)
                     .await
             });
         join_all(parted)
@@ -180,8 +216,8 @@ impl GarbageCollector {
 
     /// Decides about a live object, not all of whose owners are known to exist.
     async fn judge(&self, uid: &str, item: &TrackedObject) -> Result<Option<Duration>, ApiError> {
-        let kind = &self.kinds[item.kind];
-        let meta = match kind.get(&item.key).await {
+        let kind = self.garbage.kind_of(item);
+        let meta = match kind.get(&self.clients, &item.key).await {
             // The watch will report its deletion.
             Err(error) if error.is_not_found() => return Ok(None),
             found => found?,
@@ -220,7 +256,7 @@ impl GarbageCollector {
                         .iter()
                         .fold(false, |any, uid| remove_reference(meta, uid) | any)
                 };
-                kind.change(&item.key, uid, &part).await?;
+                kind.change(&self.clients, &item.key, uid, &part).await?;
             }
             OwnerVerdict::DeleteForeground => {
                 self.unblock(uid, &dependents).await?;
@@ -239,9 +275,14 @@ impl GarbageCollector {
         dependent: &ObjectKey,
         reference: &OwnerReference,
     ) -> Result<OwnerState, ApiError> {
-        let Some(kind) = self.kinds.iter().find(|kind| kind.is_named_by(reference)) else {
-            tracing::debug!(%dependent, kind = reference.kind, "owner's kind is not served");
-            return Ok(OwnerState::Solid);
+        let named = self.garbage.kinds().named_by(reference);
+        let kind = match named {
+            Some((kind, KindState::Followed)) => kind,
+            Some((_, KindState::Gone)) => return Ok(OwnerState::Absent),
+            None | Some((_, KindState::Unserved)) => {
+                tracing::debug!(%dependent, kind = reference.kind, "owner's kind is not served");
+                return Ok(OwnerState::Solid);
+            }
         };
         let namespace = match (kind.is_namespaced(), dependent.namespace.as_str()) {
             (false, _) => "",
@@ -251,7 +292,7 @@ impl GarbageCollector {
             (true, namespace) => namespace,
         };
         let key = ObjectKey::new(namespace, reference.name.as_str());
-        match kind.get(&key).await {
+        match kind.get(&self.clients, &key).await {
             Ok(owner) if owner.uid.as_ref() != Some(&reference.uid) => Ok(OwnerState::Absent),
             Ok(owner) if DeletionState::of(&owner) == DeletionState::DeletingDependents => {
                 Ok(OwnerState::Waiting)
@@ -282,8 +323,8 @@ impl GarbageCollector {
                     .count()
                     > 0
             };
-            self.kinds[item.kind]
-                .change(&item.key, dependent, &unblock)
+            let kind = self.garbage.kind_of(item);
+            kind.change(&self.clients, &item.key, dependent, &unblock)
                 .await?;
         }
         Ok(())
@@ -297,7 +338,7 @@ impl GarbageCollector {
         meta: &ObjectMeta,
         propagation: Option<Propagation>,
     ) -> Result<(), ApiError> {
-        let kind = &self.kinds[item.kind];
+        let kind = self.garbage.kind_of(item);
         tracing::info!(kind = kind.name(), object = %item.key, uid, "deleting object whose owners are deleted");
         let params = DeleteParams {
             uid: Some(uid.to_owned()),
@@ -305,7 +346,7 @@ impl GarbageCollector {
             propagation,
             ..DeleteParams::default()
         };
-        kind.delete(&item.key, &params).await
+        kind.delete(&self.clients, &item.key, &params).await
     }
 
     async fn remove_finalizer(
@@ -320,6 +361,7 @@ impl GarbageCollector {
             finalizers.retain(|other| other != finalizer);
             finalizers.len() < before
         };
-        self.kinds[item.kind].change(&item.key, uid, &remove).await
+        let kind = self.garbage.kind_of(item);
+        kind.change(&self.clients, &item.key, uid, &remove).await
     }
 }

@@ -47,6 +47,7 @@ use clap::Args;
 use futures::{FutureExt as _, future::BoxFuture};
 use podplane_api::{
     Object,
+    apiextensions::CustomResourceDefinition,
     apps::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet},
     batch::Job,
     certificates::CertificateSigningRequest,
@@ -79,7 +80,7 @@ use crate::{
     controllers::{ObservedState, WorkerCounts},
     disruption::Disruptions,
     endpoints::{EndpointCache, EndpointInputs},
-    garbage::Garbage,
+    garbage::{Garbage, TrackedObject},
     node_lifecycle::{LifecycleInputs, NodeLifecycle},
     root_ca::RootCaPublisher,
     service_accounts::ServiceAccounts,
@@ -289,9 +290,11 @@ async fn run_until(
     let maps = kinds.watch::<ConfigMap>();
     let (services, slices) = (kinds.watch::<Service>(), kinds.watch::<EndpointSlice>());
     let endpoints = kinds.watch::<Endpoints>();
+    let definitions = kinds.watch::<CustomResourceDefinition>();
     kinds::visit(&mut kinds);
     let KindRegistry {
         mut tasks,
+        client,
         garbage,
         follow,
         ..
@@ -303,6 +306,8 @@ async fn run_until(
     for follow in follow {
         tasks.follow("owners", follow(garbage.clone(), ready.share()));
     }
+    let custom = garbage::custom::follow(garbage.clone(), client, definitions, ready.share());
+    tasks.follow("custom objects", custom);
     let watched = LifecycleInputs {
         nodes: nodes.clone(),
         leases,
@@ -455,8 +460,13 @@ impl KindRegistry {
         self.tasks.follow(K::KIND, watch);
         let kind = self.garbage.add::<K>();
         let followed = cache.clone();
-        let follow =
-            move |garbage: Arc<Garbage>, ready| garbage.follow(kind, followed, ready).boxed();
+        let follow = move |garbage: Arc<Garbage>, ready: Arc<Latch>| {
+            async move {
+                let track = |object: &K| TrackedObject::new(kind, object.metadata());
+                garbage.follow(followed, track, || ready.arrive()).await;
+            }
+            .boxed()
+        };
         self.follow.push(Box::new(follow));
         self.watched.insert(K::PLURAL);
         cache

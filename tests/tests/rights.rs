@@ -179,6 +179,55 @@ async fn use_other_workloads(
     Ok(())
 }
 
+/// Objects of a custom kind that own each other, while their kind is served and no longer.
+async fn collect_custom_objects(
+    secure: &SecureApiserver,
+    admin: &impl Fn(&str) -> ProgramOutput,
+) -> Result<()> {
+    let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let definition = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "gadgets.example.com"},
+        "spec": {
+            "group": "example.com", "scope": "Cluster",
+            "names": {"plural": "gadgets", "kind": "Gadget"},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}],
+        },
+    });
+    let file = secure.path("gadgets.json");
+    fs::write(&file, definition.to_string())?;
+    admin(&format!("create -f {}", file.display())).ok();
+    let granted = "get clusterrole system:podplane:custom-object-collector -o jsonpath={.rules}";
+    let granted = || async { admin(granted).stdout };
+    let want = r#"[{"apiGroups":["example.com"],"resources":["gadgets"],"verbs":["delete","get","patch"]}]"#;
+    eventually("the collector may", granted, |rules| rules == want).await;
+    let create = |name: &str, owner: Option<Value>| -> Result<Value> {
+        let owners: Vec<_> = owner.into_iter().collect();
+        let gadget = json!({"apiVersion": "example.com/v1", "kind": "Gadget", "metadata": {"name": name, "ownerReferences": owners}});
+        fs::write(&file, gadget.to_string())?;
+        let made = admin(&format!("create -f {} -o json", file.display())).ok();
+        let made: Value = serde_json::from_str(&made)?;
+        let uid = &made["metadata"]["uid"];
+        Ok(
+            json!({"apiVersion": "example.com/v1", "kind": "Gadget", "name": name, "uid": uid, "blockOwnerDeletion": true}),
+        )
+    };
+    let parent = create("parent", None)?;
+    let child = create("child", Some(parent))?;
+    create("grandchild", Some(child))?;
+    admin("delete gadget child --cascade=orphan --timeout=60s").ok();
+    assert_eq!(admin("get gadgets -o name").ok().lines().count(), 2);
+    let owners = "get gadget grandchild -o jsonpath={.metadata.ownerReferences}";
+    assert_eq!(admin(owners).ok(), "");
+    admin("delete gadgets --all --cascade=foreground --timeout=60s").ok();
+    admin("delete crd gadgets.example.com").ok();
+    eventually("the collector may no more", granted, |rules| {
+        !rules.contains("gadgets")
+    })
+    .await;
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn each_process_works_with_the_rights_of_its_own_certificate() -> Result<()> {
     if !peers::program("kubectl") {
@@ -226,6 +275,7 @@ async fn each_process_works_with_the_rights_of_its_own_certificate() -> Result<(
     admin("set image deployment web pause=registry.k8s.io/pause:3.10").ok();
     admin("rollout status deployment web").ok();
     use_other_workloads(&secure, &admin).await?;
+    collect_custom_objects(&secure, &admin).await?;
     admin("create namespace other").ok();
     let account = || async { admin("get sa default -n other -o name").stdout };
     eventually("there is an account", account, |found| !found.is_empty()).await;

@@ -5,10 +5,11 @@
 
 use bytes::Bytes;
 use futures::{FutureExt as _, future::BoxFuture, future::ready};
+use http::HeaderMap;
 use podplane_api::{Object as _, coordination::Lease};
 use podplane_proto::{
     error::{ApiError, Reason},
-    fence::Fence,
+    fence::{Fence, InvalidFence, METADATA},
 };
 use podplane_store::{Guard, Key, KeyError, Revision, Write};
 
@@ -18,6 +19,21 @@ use crate::{engine::Engine, error};
 /// Replaces the fences as Leases change.
 #[derive(Debug)]
 pub(crate) struct Fences;
+
+/// The fence that the sender of a request states.
+///
+/// # Errors
+///
+/// `BadRequest` for one that is none.
+pub(crate) fn sent(headers: &HeaderMap) -> Result<Option<Fence>, ApiError> {
+    let Some(value) = headers.get(METADATA) else {
+        return Ok(None);
+    };
+    let text = String::from_utf8_lossy(value.as_bytes());
+    text.parse()
+        .map(Some)
+        .map_err(|error: InvalidFence| error::bad_request(error.to_string()))
+}
 
 /// `/podplane/fences/NAMESPACE/LEASE`
 fn key(namespace: &str, lease: &str) -> Result<Key, KeyError> {

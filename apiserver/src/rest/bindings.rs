@@ -156,6 +156,7 @@ async fn evict(
         ));
     }
     let mut options = delete_options(&eviction["deleteOptions"], terms.by)?;
+    options.fence = terms.fence.cloned();
     if terms.effect == WriteEffect::Dry {
         options.effect = terms.effect;
     }

@@ -382,6 +382,7 @@ impl RestCall<'_> {
     async fn delete(&self, options: &RequestOptions) -> Result<RestAnswer, CallRefusal> {
         let options = options
             .delete(
+                &self.headers,
                 &body::document(&self.headers, &self.body)?,
                 self.authorized.identity(),
             )
@@ -411,6 +412,7 @@ impl RestCall<'_> {
         let list = options.list(namespace).map_err(of_options("ListOptions"))?;
         let delete = options
             .delete(
+                &self.headers,
                 &body::document(&self.headers, &self.body)?,
                 self.authorized.identity(),
             )
@@ -472,10 +474,11 @@ impl RestCall<'_> {
         options: &RequestOptions,
     ) -> Result<RestAnswer, CallRefusal> {
         let document = body::document(&self.headers, &self.body)?;
+        let fence = fences::sent(&self.headers)?;
         let terms = ChangeTerms {
             by: self.authorized.identity(),
             effect: options.effect()?,
-            fence: None,
+            fence: fence.as_ref(),
         };
         let RequestTarget { resource, .. } = self.target;
         let acted = resource

@@ -18,6 +18,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::{
+    admission::fences,
     error,
     registry::{
         DeleteOptions, Freshness, NOT_OLDER_THAN, WatchStart, WriteEffect, WriteParams,
@@ -241,6 +242,7 @@ impl RequestOptions {
             write: WriteParams {
                 effect: self.effect()?,
                 manager: Some(manager),
+                fence: fences::sent(headers)?,
                 ..WriteParams::by(Arc::clone(by))
             },
             validation,
@@ -287,10 +289,12 @@ impl RequestOptions {
     /// The options of a deletion: those of the body, else those of the query.
     pub(super) fn delete(
         &self,
+        headers: &HeaderMap,
         body: &Value,
         by: &Arc<Identity>,
     ) -> Result<DeleteOptions, ApiError> {
         let mut options = delete_options(body, by)?;
+        options.fence = fences::sent(headers)?;
         options.grace_period_seconds = match options.grace_period_seconds {
             None => integer("gracePeriodSeconds", &self.grace_period_seconds)?,
             given => given,

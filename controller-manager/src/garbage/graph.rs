@@ -130,6 +130,13 @@ impl Graph {
         owners.into_keys().chain(dependents.cloned()).collect()
     }
 
+    /// Removes all objects of a kind. Returns the UIDs to reconcile.
+    pub(crate) fn remove_kind(&mut self, kind: usize) -> BTreeSet<Uid> {
+        let items = self.items.iter().filter(|(_, item)| item.kind == kind);
+        let uids: Vec<Uid> = items.map(|(uid, _)| uid.clone()).collect();
+        uids.iter().flat_map(|uid| self.remove(uid)).collect()
+    }
+
     /// Returns true if all owners of a live object exist and are not being deleted: then the object
     /// needs no work.
     pub(crate) fn is_owned(&self, item: &TrackedObject) -> bool {

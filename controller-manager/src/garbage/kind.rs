@@ -7,57 +7,80 @@ use podplane_api::{
     Object, ObjectKey, Scope,
     meta::{ObjectMeta, OwnerReference},
 };
-use podplane_client::{ApiError, Client, DeleteParams, answered};
+use podplane_client::{
+    ApiError, ApiResource, Client, DeleteParams, MetadataApi, MetadataClient, answered,
+};
+use serde_json::{Map, Value, json};
 
 use crate::work::unless_gone;
+
+/// The clients that a collector writes with.
+pub(super) struct CollectorClients {
+    objects: Client,
+    metadata: MetadataClient,
+}
+
+impl CollectorClients {
+    pub(super) fn new(client: &Client) -> Self {
+        Self {
+            objects: client.clone(),
+            metadata: client.metadata(),
+        }
+    }
+}
 
 /// A change of metadata; returns whether it changed anything.
 pub(super) type MetadataChange<'a> = &'a (dyn Fn(&mut ObjectMeta) -> bool + Sync);
 
-/// Reads and writes of objects by their metadata.
-pub(super) trait KindClient: Send + Sync {
-    fn name(&self) -> &'static str;
+/// Reads and writes of objects of one kind by their metadata.
+pub(super) trait CollectedKind: Send + Sync {
+    fn name(&self) -> &str;
 
     fn is_namespaced(&self) -> bool;
 
     /// Returns whether the reference names this kind, in any version.
     fn is_named_by(&self, owner: &OwnerReference) -> bool;
 
-    fn get<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<ObjectMeta, ApiError>>;
+    fn get<'a>(
+        &'a self,
+        clients: &'a CollectorClients,
+        key: &'a ObjectKey,
+    ) -> BoxFuture<'a, Result<ObjectMeta, ApiError>>;
 
     /// Deletes the object; a missing one counts as deleted.
     fn delete<'a>(
         &'a self,
+        clients: &'a CollectorClients,
         key: &'a ObjectKey,
         params: &'a DeleteParams,
     ) -> BoxFuture<'a, Result<(), ApiError>>;
 
-    /// Changes the metadata of the object of that UID, if it still exists.
+    /// Changes the finalizers and owners of the object of that UID, if it still exists.
     fn change<'a>(
         &'a self,
+        clients: &'a CollectorClients,
         key: &'a ObjectKey,
         uid: &'a str,
         change: MetadataChange<'a>,
     ) -> BoxFuture<'a, Result<(), ApiError>>;
 }
 
-/// The implementation for an object type.
-pub(super) struct TypedKind<K> {
-    client: Client,
-    kind: PhantomData<fn() -> K>,
+fn is_named_by(owner: &OwnerReference, group: &str, kind: &str) -> bool {
+    let version = owner.api_version.split_once('/');
+    owner.kind == kind && version.map_or("", |(group, _)| group) == group
 }
 
+/// A kind with a type.
+pub(super) struct TypedKind<K>(PhantomData<fn() -> K>);
+
 impl<K> TypedKind<K> {
-    pub(super) fn new(client: Client) -> Self {
-        Self {
-            client,
-            kind: PhantomData,
-        }
+    pub(super) fn new() -> Self {
+        Self(PhantomData)
     }
 }
 
-impl<K: Object> KindClient for TypedKind<K> {
-    fn name(&self) -> &'static str {
+impl<K: Object> CollectedKind for TypedKind<K> {
+    fn name(&self) -> &str {
         K::KIND
     }
 
@@ -66,16 +89,16 @@ impl<K: Object> KindClient for TypedKind<K> {
     }
 
     fn is_named_by(&self, owner: &OwnerReference) -> bool {
-        let group = owner
-            .api_version
-            .split_once('/')
-            .map_or("", |(group, _)| group);
-        owner.kind == K::KIND && group == K::GROUP
+        is_named_by(owner, K::GROUP, K::KIND)
     }
 
-    fn get<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<ObjectMeta, ApiError>> {
+    fn get<'a>(
+        &'a self,
+        clients: &'a CollectorClients,
+        key: &'a ObjectKey,
+    ) -> BoxFuture<'a, Result<ObjectMeta, ApiError>> {
         async {
-            let api = self.client.namespaced::<K>(&key.namespace);
+            let api = clients.objects.namespaced::<K>(&key.namespace);
             Ok(answered(api.get(&key.name)).await?.metadata().clone())
         }
         .boxed()
@@ -83,11 +106,12 @@ impl<K: Object> KindClient for TypedKind<K> {
 
     fn delete<'a>(
         &'a self,
+        clients: &'a CollectorClients,
         key: &'a ObjectKey,
         params: &'a DeleteParams,
     ) -> BoxFuture<'a, Result<(), ApiError>> {
         async {
-            let api = self.client.namespaced::<K>(&key.namespace);
+            let api = clients.objects.namespaced::<K>(&key.namespace);
             unless_gone(answered(api.delete(&key.name, params)).await)
         }
         .boxed()
@@ -95,12 +119,13 @@ impl<K: Object> KindClient for TypedKind<K> {
 
     fn change<'a>(
         &'a self,
+        clients: &'a CollectorClients,
         key: &'a ObjectKey,
         uid: &'a str,
         change: MetadataChange<'a>,
     ) -> BoxFuture<'a, Result<(), ApiError>> {
         async move {
-            let api = self.client.namespaced::<K>(&key.namespace);
+            let api = clients.objects.namespaced::<K>(&key.namespace);
             let mut object = match answered(api.get(&key.name)).await {
                 Err(error) if error.is_not_found() => return Ok(()),
                 found => found?,
@@ -111,5 +136,109 @@ impl<K: Object> KindClient for TypedKind<K> {
             unless_gone(answered(api.update(&object)).await)
         }
         .boxed()
+    }
+}
+
+/// A custom kind. Its objects are read and written by their metadata alone, as all of them are by
+/// Kubernetes' collector.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct CustomKind {
+    pub(super) resource: ApiResource,
+    pub(super) scope: Scope,
+}
+
+impl CustomKind {
+    fn objects(&self, clients: &CollectorClients) -> MetadataApi {
+        clients.metadata.of(&self.resource)
+    }
+}
+
+impl CollectedKind for CustomKind {
+    fn name(&self) -> &str {
+        &self.resource.kind
+    }
+
+    fn is_namespaced(&self) -> bool {
+        self.scope == Scope::Namespaced
+    }
+
+    fn is_named_by(&self, owner: &OwnerReference) -> bool {
+        is_named_by(owner, &self.resource.group, &self.resource.kind)
+    }
+
+    fn get<'a>(
+        &'a self,
+        clients: &'a CollectorClients,
+        key: &'a ObjectKey,
+    ) -> BoxFuture<'a, Result<ObjectMeta, ApiError>> {
+        async { answered(self.objects(clients).get(key)).await }.boxed()
+    }
+
+    fn delete<'a>(
+        &'a self,
+        clients: &'a CollectorClients,
+        key: &'a ObjectKey,
+        params: &'a DeleteParams,
+    ) -> BoxFuture<'a, Result<(), ApiError>> {
+        async { unless_gone(answered(self.objects(clients).delete(key, params)).await) }.boxed()
+    }
+
+    fn change<'a>(
+        &'a self,
+        clients: &'a CollectorClients,
+        key: &'a ObjectKey,
+        uid: &'a str,
+        change: MetadataChange<'a>,
+    ) -> BoxFuture<'a, Result<(), ApiError>> {
+        async move {
+            let objects = self.objects(clients);
+            let old = match answered(objects.get(key)).await {
+                Err(error) if error.is_not_found() => return Ok(()),
+                found => found?,
+            };
+            let mut new = old.clone();
+            if old.uid.as_deref() != Some(uid) || !change(&mut new) {
+                return Ok(());
+            }
+            unless_gone(answered(objects.merge(key, &patch(&old, &new))).await)
+        }
+        .boxed()
+    }
+}
+
+/// The merge patch that makes the finalizers and owners of `old` those of `new`, at the revision of
+/// `old`.
+fn patch(old: &ObjectMeta, new: &ObjectMeta) -> Value {
+    let mut metadata = Map::new();
+    metadata.insert("resourceVersion".to_owned(), json!(old.resource_version));
+    if old.finalizers != new.finalizers {
+        metadata.insert("finalizers".to_owned(), json!(new.finalizers));
+    }
+    if old.owner_references != new.owner_references {
+        metadata.insert("ownerReferences".to_owned(), json!(new.owner_references));
+    }
+    json!({"metadata": metadata})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_patch_names_what_changed_and_the_revision() {
+        let old = ObjectMeta {
+            resource_version: Some("7".into()),
+            finalizers: Some(vec!["a".into(), "orphan".into()]),
+            owner_references: Some(vec![OwnerReference::default()]),
+            ..ObjectMeta::default()
+        };
+        let mut new = old.clone();
+        new.finalizers = Some(vec!["a".into()]);
+        let want = json!({"metadata": {"resourceVersion": "7", "finalizers": ["a"]}});
+        assert_eq!(patch(&old, &new), want);
+        new.clone_from(&old);
+        new.owner_references = Some(Vec::new());
+        let want = json!({"metadata": {"resourceVersion": "7", "ownerReferences": []}});
+        assert_eq!(patch(&old, &new), want);
     }
 }

@@ -15,6 +15,10 @@ pub use reconcile::{Reconciliation, reconcile_binding, reconcile_role};
 /// The label of objects that the API server maintains.
 pub const BOOTSTRAPPING_LABEL: (&str, &str) = ("kubernetes.io/bootstrapping", "rbac-defaults");
 
+/// The ClusterRole by which the garbage collector gets at custom objects. The API server writes its
+/// rules as definitions come and go.
+pub const CUSTOM_OBJECTS: &str = "system:podplane:custom-object-collector";
+
 /// The annotation by whose value `false` an object is left as it is.
 pub const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
 

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
-use http::uri::PathAndQuery;
+use http::{HeaderValue, uri::PathAndQuery};
 use podplane_api::{
     Object,
     certificates::CertificateSigningRequest,
@@ -20,7 +20,7 @@ use podplane_proto::{
 use tonic::{Request, Status, Streaming, client::Grpc, metadata::AsciiMetadataValue};
 
 use crate::{
-    BlocksClient, Channel, PatchFaults,
+    BlocksClient, Channel, MetadataClient, PatchFaults,
     endpoint::{self, Endpoint, EndpointError},
     faults::WriteFault,
     trace,
@@ -84,6 +84,18 @@ impl Client {
     /// The channel to the server, for a service that has generated code.
     pub fn channel(&self) -> Channel {
         self.calls.channel.clone()
+    }
+
+    /// A client of the same server for the metadata of objects of any kind. It needs a tokio
+    /// runtime.
+    pub fn metadata(&self) -> MetadataClient {
+        MetadataClient::new(self)
+    }
+
+    /// The fence as a header of HTTP.
+    pub(crate) fn fence_header(&self) -> Option<HeaderValue> {
+        let fence = self.calls.fence.as_ref()?;
+        HeaderValue::from_bytes(fence.as_encoded_bytes()).ok()
     }
 
     /// Wraps a message for a service that has generated code.

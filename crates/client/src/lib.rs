@@ -23,6 +23,7 @@ pub mod endpoint;
 pub mod events;
 mod faults;
 pub mod leader;
+pub mod metadata;
 pub mod queue;
 mod queue_metrics;
 pub mod reflector;
@@ -38,6 +39,7 @@ pub use deadline::answered;
 pub use endpoint::Endpoint;
 pub use events::EventRecorder;
 pub use faults::{InvalidFault, PatchFaults};
+pub use metadata::{ApiResource, MetadataApi, MetadataClient};
 pub use podplane_proto::{
     error::{ApiError, Reason},
     fence::Fence,
@@ -46,7 +48,7 @@ pub use podplane_proto::{
 pub use queue::{Backoff, QueueStats, WorkQueue};
 pub use queue_metrics::QueueMetrics;
 pub use reflector::{
-    Cache, CacheChange, CacheItem, ChangeSource, Changes, WatcherEvent, indexed_reflector,
-    reflector, transforming_reflector, watcher,
+    Cache, CacheChange, CacheItem, ChangeSource, Changes, ListWatch, WatcherEvent,
+    indexed_reflector, reflector, source_reflector, transforming_reflector, watcher,
 };
 pub use trace::{TracedChannel, traced};

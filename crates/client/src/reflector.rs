@@ -8,6 +8,7 @@
 //! reads those of a later page from its store.
 
 mod index;
+mod source;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -25,7 +26,8 @@ use podplane_host::{clock, random};
 use podplane_proto::error::ApiError;
 use tokio::sync::{Notify, watch};
 
-use self::index::KeyIndex;
+pub use self::source::ListWatch;
+use self::{index::KeyIndex, source::Selected};
 use crate::api::{Api, ListParams, ObjectEvent, ObjectList};
 
 /// An item of a cache: an object, or what its reader needs of it ([`transforming_reflector`]).
@@ -104,7 +106,7 @@ pub fn reflector<K: Object>(
     api: Api<K>,
     params: ListParams,
 ) -> (Cache<K>, impl Future<Output = ()> + Send + 'static) {
-    new_reflector(api, params, None, |object| object)
+    new_reflector(Selected { api, params }, None, |object| object)
 }
 
 /// Returns a [`reflector`] that keeps what `transform` makes of each object, and not the object
@@ -114,7 +116,15 @@ pub fn transforming_reflector<K: Object, T: CacheItem>(
     params: ListParams,
     transform: impl FnMut(K) -> T + Send + 'static,
 ) -> (Cache<T>, impl Future<Output = ()> + Send + 'static) {
-    new_reflector(api, params, None, transform)
+    source_reflector(Selected { api, params }, transform)
+}
+
+/// Returns a [`reflector`] of any source, which keeps what `transform` makes of each object.
+pub fn source_reflector<S: ListWatch, T: CacheItem>(
+    source: S,
+    transform: impl FnMut(S::Object) -> T + Send + 'static,
+) -> (Cache<T>, impl Future<Output = ()> + Send + 'static) {
+    new_reflector(source, None, transform)
 }
 
 /// Returns a [`reflector`] whose cache can list the objects of one index key, such as the pods of
@@ -125,14 +135,13 @@ pub fn indexed_reflector<K: Object>(
     index_key: fn(&K) -> Option<&str>,
 ) -> (Cache<K>, impl Future<Output = ()> + Send + 'static) {
     let index = KeyIndex::new(index_key);
-    new_reflector(api, params, Some(index), |object| object)
+    new_reflector(Selected { api, params }, Some(index), |object| object)
 }
 
-fn new_reflector<K: Object, T: CacheItem>(
-    api: Api<K>,
-    params: ListParams,
+fn new_reflector<S: ListWatch, T: CacheItem>(
+    source: S,
     index: Option<KeyIndex<T>>,
-    transform: impl FnMut(K) -> T + Send + 'static,
+    transform: impl FnMut(S::Object) -> T + Send + 'static,
 ) -> (Cache<T>, impl Future<Output = ()> + Send + 'static) {
     let state = CacheState {
         objects: BTreeMap::new(),
@@ -147,7 +156,7 @@ fn new_reflector<K: Object, T: CacheItem>(
         shared: shared.clone(),
         synced,
     };
-    let run = run_reflector(api, params, transform, shared, synced_tx);
+    let run = run_reflector(source, transform, shared, synced_tx);
     (cache, run)
 }
 
@@ -351,13 +360,12 @@ pub async fn watcher<K: Object>(
     params: ListParams,
     on_event: impl FnMut(WatcherEvent<K>) + Send,
 ) {
-    transforming_watcher(api, params, |object| object, on_event).await;
+    transforming_watcher(Selected { api, params }, |object| object, on_event).await;
 }
 
-async fn transforming_watcher<K: Object, T: Send>(
-    api: Api<K>,
-    params: ListParams,
-    mut transform: impl FnMut(K) -> T + Send,
+async fn transforming_watcher<S: ListWatch, T: Send>(
+    source: S,
+    mut transform: impl FnMut(S::Object) -> T + Send,
     mut on_event: impl FnMut(WatcherEvent<T>) + Send,
 ) {
     // Starts over with every event.
@@ -366,10 +374,11 @@ async fn transforming_watcher<K: Object, T: Send>(
     // The failed attempts since the server last accepted a watch; an expired revision and an
     // orderly end are no failures.
     let mut failures = 0_u32;
+    let kind = source.kind();
     loop {
         let mut on_progress = |progress: FollowProgress<T>| match progress {
             FollowProgress::Watching if failures > 0 => {
-                tracing::info!(kind = K::KIND, failures, "watch resumed");
+                tracing::info!(kind, failures, "watch resumed");
                 failures = 0;
             }
             FollowProgress::Watching => {}
@@ -380,24 +389,18 @@ async fn transforming_watcher<K: Object, T: Send>(
                 on_event(event);
             }
         };
-        let ended = list_and_watch_once(
-            &api,
-            &params,
-            &mut revision,
-            &mut transform,
-            &mut on_progress,
-        )
-        .await;
+        let ended =
+            list_and_watch_once(&source, &mut revision, &mut transform, &mut on_progress).await;
         let wait = waits.next().unwrap_or_default();
         match &ended {
-            Ok(()) => tracing::debug!(kind = K::KIND, "watch ended; resuming"),
+            Ok(()) => tracing::debug!(kind, "watch ended; resuming"),
             Err(error) if error.is_expired() => {
-                tracing::debug!(kind = K::KIND, %error, "revision too old; listing again");
+                tracing::debug!(kind, %error, "revision too old; listing again");
                 revision = None;
             }
             Err(error) => {
                 failures += 1;
-                tracing::warn!(kind = K::KIND, %error, retry_in = ?wait, "failed to list and watch; trying again");
+                tracing::warn!(kind, %error, retry_in = ?wait, "failed to list and watch; trying again");
             }
         }
         on_event(WatcherEvent::Interrupted(ended.err()));
@@ -413,30 +416,29 @@ enum FollowProgress<K> {
 }
 
 /// Lists if there is no revision to resume from, then reports the events of a watch until it ends.
-async fn list_and_watch_once<K: Object, T: Send>(
-    api: &Api<K>,
-    params: &ListParams,
+async fn list_and_watch_once<S: ListWatch, T: Send>(
+    source: &S,
     revision: &mut Option<String>,
-    transform: &mut (impl FnMut(K) -> T + Send),
+    transform: &mut (impl FnMut(S::Object) -> T + Send),
     on_progress: &mut (impl FnMut(FollowProgress<T>) + Send),
 ) -> Result<(), ApiError> {
     let from = match revision {
         Some(from) => from.clone(),
         None => {
-            let list = api.list_as(params, &mut *transform).await?;
+            let list = source.list_as(transform).await?;
             let from = revision.insert(list.resource_version.clone()).clone();
             on_progress(FollowProgress::Event(WatcherEvent::Listed(list)));
             from
         }
     };
-    let mut events = pin!(api.watch(params, &from).await?);
+    let mut events = pin!(source.watch(&from).await?);
     on_progress(FollowProgress::Watching);
     while let Some(event) = events.next().await {
         let event = event?;
         *revision = Some(match &event {
             ObjectEvent::Added(object)
             | ObjectEvent::Modified(object)
-            | ObjectEvent::Deleted(object) => object.resource_version().into(),
+            | ObjectEvent::Deleted(object) => S::resource_version(object).into(),
             ObjectEvent::Bookmark(at) => at.clone(),
         });
         let event = event.map(&mut *transform);
@@ -445,10 +447,9 @@ async fn list_and_watch_once<K: Object, T: Send>(
     Ok(())
 }
 
-async fn run_reflector<K: Object, T: CacheItem>(
-    api: Api<K>,
-    params: ListParams,
-    transform: impl FnMut(K) -> T + Send,
+async fn run_reflector<S: ListWatch, T: CacheItem>(
+    source: S,
+    transform: impl FnMut(S::Object) -> T + Send,
     shared: Arc<SharedCache<T>>,
     synced: watch::Sender<bool>,
 ) {
@@ -465,7 +466,7 @@ async fn run_reflector<K: Object, T: CacheItem>(
         }
         WatcherEvent::Event(ObjectEvent::Bookmark(_)) | WatcherEvent::Interrupted(_) => {}
     };
-    transforming_watcher(api, params, transform, apply).await;
+    transforming_watcher(source, transform, apply).await;
 }
 
 impl<K> fmt::Debug for Cache<K> {

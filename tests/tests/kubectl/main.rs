@@ -10,6 +10,7 @@ mod cluster;
 mod looking;
 mod manifests;
 mod nodes;
+mod owners;
 mod pods;
 mod policy;
 mod printing;
@@ -58,6 +59,11 @@ async fn kubectl_manages_deployments() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn kubectl_manages_other_workloads() -> Result<()> {
     run(VersionOrder::Together, workloads::CASES).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kubectl_deletes_what_custom_objects_own() -> Result<()> {
+    run(VersionOrder::Together, owners::CASES).await
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,7 +2,7 @@
 
 use podplane_api::rbac::{ClusterRoleBinding, RoleRef, Subject};
 
-use super::roles::maintained;
+use super::{CUSTOM_OBJECTS, roles::maintained};
 use crate::{identity, rbac};
 
 /// A ClusterRoleBinding.
@@ -30,7 +30,7 @@ const fn bound(role: &'static str, subjects: &'static [SubjectData]) -> BindingD
     }
 }
 
-pub(super) const BINDINGS: [BindingData; 24] = [
+pub(super) const BINDINGS: [BindingData; 25] = [
     bound("cluster-admin", &[Group(identity::MASTERS)]),
     bound("system:discovery", &[Group(identity::AUTHENTICATED)]),
     bound("system:basic-user", &[Group(identity::AUTHENTICATED)]),
@@ -77,6 +77,7 @@ pub(super) const BINDINGS: [BindingData; 24] = [
         "system:podplane:controller-manager",
         &[User(identity::CONTROLLER_MANAGER)],
     ),
+    bound(CUSTOM_OBJECTS, &[User(identity::CONTROLLER_MANAGER)]),
     bound(
         "system:podplane:ipam-controller",
         &[User("system:podplane:ipam-controller")],

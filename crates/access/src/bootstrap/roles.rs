@@ -7,7 +7,7 @@ use podplane_api::{
     rbac::{AggregationRule, ClusterRole, PolicyRule},
 };
 
-use super::{AUTOUPDATE, BOOTSTRAPPING_LABEL};
+use super::{AUTOUPDATE, BOOTSTRAPPING_LABEL, CUSTOM_OBJECTS};
 
 /// A ClusterRole.
 pub(super) struct RoleData {
@@ -211,7 +211,7 @@ pub(super) fn node_rules() -> Vec<PolicyRule> {
 const WORKLOADS: &str = "daemonsets deployments deployments/scale replicasets replicasets/scale \
                          statefulsets statefulsets/scale";
 
-pub(super) const ROLES: [RoleData; 38] = [
+pub(super) const ROLES: [RoleData; 39] = [
     role("cluster-admin", &[on("*", "*", "*"), at("*", "*")]),
     aggregated("admin", None),
     aggregated("edit", Some("admin")),
@@ -631,6 +631,8 @@ pub(super) const ROLES: [RoleData; 38] = [
             ),
         ],
     ),
+    // Its rules are those of the custom kinds that are served.
+    role(CUSTOM_OBJECTS, &[]),
     role(
         "system:podplane:ipam-controller",
         &[

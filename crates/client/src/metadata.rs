@@ -1,0 +1,233 @@
+//! The metadata of objects whose kind is known at run time only: those of CustomResourceDefinitions.
+//!
+//! They have no `.proto`, so these calls go to Kubernetes' REST API of the same server, over the
+//! same connection, as `PartialObjectMetadata`.
+
+use std::{
+    fmt,
+    task::{Context, Poll},
+};
+
+use futures::{Stream, StreamExt as _};
+use http::{HeaderValue, Request, Response};
+pub use kube::api::ApiResource;
+use kube::{
+    Api,
+    api::{
+        DynamicObject, Patch, PatchParams, Preconditions, PropagationPolicy, WatchEvent,
+        WatchParams,
+    },
+};
+use podplane_api::{ObjectKey, meta::ObjectMeta};
+use podplane_proto::{
+    error::{ApiError, Reason},
+    fence::METADATA,
+    wire::Propagation,
+};
+use serde_json::Value;
+use tonic::{body::Body, transport};
+use tower::Service;
+
+use crate::{
+    Channel,
+    api::{Client, DeleteParams, ObjectEvent, ObjectList},
+    reflector::ListWatch,
+};
+
+/// The name under which `metadata.managedFields` records patches of metadata.
+const FIELD_MANAGER: &str = "podplane-controller-manager";
+
+/// A client for the metadata of objects of any kind. Clones share it.
+#[derive(Clone)]
+pub struct MetadataClient(kube::Client);
+
+impl fmt::Debug for MetadataClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("MetadataClient(..)")
+    }
+}
+
+/// The metadata of the objects of one kind, in all namespaces.
+#[derive(Clone, Debug)]
+pub struct MetadataApi {
+    client: MetadataClient,
+    resource: ApiResource,
+}
+
+impl MetadataClient {
+    /// A client of the same server, which sends the same fence. It needs a tokio runtime.
+    pub(crate) fn new(client: &Client) -> Self {
+        let service = RestService {
+            channel: client.channel(),
+            fence: client.fence_header(),
+        };
+        Self(kube::Client::new(service, ""))
+    }
+
+    /// The objects of a kind.
+    pub fn of(&self, resource: &ApiResource) -> MetadataApi {
+        MetadataApi {
+            client: self.clone(),
+            resource: resource.clone(),
+        }
+    }
+}
+
+impl MetadataApi {
+    /// Reads the metadata of an object.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`, also if the kind is not served, and others.
+    pub async fn get(&self, key: &ObjectKey) -> Result<ObjectMeta, ApiError> {
+        let object = self.objects(&key.namespace).get_metadata(&key.name).await;
+        Ok(object.map_err(refused)?.metadata)
+    }
+
+    /// Merges a patch, a document with `metadata`, into an object.
+    ///
+    /// # Errors
+    ///
+    /// `Conflict` if the patch states another revision; `NotFound`, and others.
+    pub async fn merge(&self, key: &ObjectKey, patch: &Value) -> Result<ObjectMeta, ApiError> {
+        let params = PatchParams {
+            field_manager: Some(FIELD_MANAGER.to_owned()),
+            ..PatchParams::default()
+        };
+        let (objects, patch) = (self.objects(&key.namespace), Patch::Merge(patch));
+        let patched = objects.patch_metadata(&key.name, &params, &patch).await;
+        Ok(patched.map_err(refused)?.metadata)
+    }
+
+    /// Deletes an object.
+    ///
+    /// # Errors
+    ///
+    /// `Conflict` if a precondition fails; `NotFound`, and others.
+    pub async fn delete(&self, key: &ObjectKey, params: &DeleteParams) -> Result<(), ApiError> {
+        let DeleteParams {
+            grace_period_seconds,
+            uid,
+            resource_version,
+            propagation,
+        } = params.clone();
+        let params = kube::api::DeleteParams {
+            grace_period_seconds: grace_period_seconds
+                .map(|seconds| u32::try_from(seconds).unwrap_or_default()),
+            propagation_policy: propagation.map(|policy| match policy {
+                Propagation::Background => PropagationPolicy::Background,
+                Propagation::Foreground => PropagationPolicy::Foreground,
+                Propagation::Orphan => PropagationPolicy::Orphan,
+            }),
+            preconditions: Some(Preconditions {
+                resource_version,
+                uid,
+            }),
+            ..kube::api::DeleteParams::default()
+        };
+        let objects = self.objects(&key.namespace);
+        let deleted = objects.delete(&key.name, &params).await;
+        deleted.map(drop).map_err(refused)
+    }
+
+    /// The objects of a namespace, or those without one.
+    fn objects(&self, namespace: &str) -> Api<DynamicObject> {
+        let client = self.client.0.clone();
+        match namespace {
+            "" => Api::all_with(client, &self.resource),
+            namespace => Api::namespaced_with(client, namespace, &self.resource),
+        }
+    }
+}
+
+impl ListWatch for MetadataApi {
+    type Object = ObjectMeta;
+
+    fn kind(&self) -> &str {
+        &self.resource.kind
+    }
+
+    fn resource_version(object: &ObjectMeta) -> &str {
+        object.resource_version.as_deref().unwrap_or_default()
+    }
+
+    async fn list_as<T: Send>(
+        &self,
+        transform: &mut (impl FnMut(ObjectMeta) -> T + Send),
+    ) -> Result<ObjectList<T>, ApiError> {
+        let list = self.objects("").list_metadata(&Default::default()).await;
+        let list = list.map_err(refused)?;
+        let items = list.items.into_iter().map(|item| transform(item.metadata));
+        Ok(ObjectList {
+            resource_version: list.metadata.resource_version.unwrap_or_default(),
+            continue_token: None,
+            items: items.collect(),
+        })
+    }
+
+    async fn watch(
+        &self,
+        resource_version: &str,
+    ) -> Result<
+        impl Stream<Item = Result<ObjectEvent<ObjectMeta>, ApiError>> + Send + 'static,
+        ApiError,
+    > {
+        let params = WatchParams {
+            bookmarks: true,
+            ..WatchParams::default()
+        };
+        let objects = self.objects("");
+        let events = objects.watch_metadata(&params, resource_version).await;
+        Ok(events.map_err(refused)?.map(|event| {
+            Ok(match event.map_err(refused)? {
+                WatchEvent::Added(object) => ObjectEvent::Added(object.metadata),
+                WatchEvent::Modified(object) => ObjectEvent::Modified(object.metadata),
+                WatchEvent::Deleted(object) => ObjectEvent::Deleted(object.metadata),
+                WatchEvent::Bookmark(bookmark) => {
+                    ObjectEvent::Bookmark(bookmark.metadata.resource_version)
+                }
+                WatchEvent::Error(status) => return Err(refused(kube::Error::Api(status))),
+            })
+        }))
+    }
+}
+
+fn refused(error: kube::Error) -> ApiError {
+    match error {
+        kube::Error::Api(status) => {
+            let reason = Reason::parse(&status.reason).unwrap_or(match status.code {
+                404 => Reason::NotFound,
+                409 => Reason::Conflict,
+                410 => Reason::Expired,
+                500.. => Reason::ServiceUnavailable,
+                _ => Reason::BadRequest,
+            });
+            ApiError::new(reason, status.message.clone())
+        }
+        other => ApiError::new(Reason::ServiceUnavailable, other.to_string()),
+    }
+}
+
+/// The channel as kube-rs uses it.
+struct RestService {
+    channel: Channel,
+    fence: Option<HeaderValue>,
+}
+
+impl Service<Request<kube::client::Body>> for RestService {
+    type Response = Response<Body>;
+    type Error = transport::Error;
+    type Future = transport::channel::ResponseFuture;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.channel.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<kube::client::Body>) -> Self::Future {
+        let mut request = request.map(Body::new);
+        if let Some(fence) = &self.fence {
+            request.headers_mut().insert(METADATA, fence.clone());
+        }
+        self.channel.call(request)
+    }
+}
