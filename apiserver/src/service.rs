@@ -43,7 +43,6 @@ use crate::{
     admission::{RequestNotes, fences},
     audit::RequestRecord,
     authorization::{Gate, Gated, requirements},
-    error,
     metrics::{self, ApiserverMetrics, RequestLabels},
     registry::{KindRegistry, WriteParams},
     renderers::Renderers,

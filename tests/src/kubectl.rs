@@ -186,8 +186,17 @@ impl Kubectl {
         &self.server
     }
 
+    /// Runs another client in its place, with the same home and kubeconfig.
+    pub fn client(&self, program: &Path, args: &str) -> ProgramOutput {
+        finish(&mut self.program(program, args.split_whitespace()))
+    }
+
     fn command<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> Command {
-        let mut command = Command::new(&self.program);
+        self.program(&self.program, args)
+    }
+
+    fn program<'a>(&self, program: &Path, args: impl IntoIterator<Item = &'a str>) -> Command {
+        let mut command = Command::new(program);
         command
             .args(args)
             .env_clear()

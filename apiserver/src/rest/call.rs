@@ -22,7 +22,7 @@ use super::{
     watch,
 };
 use crate::{
-    admission::RequestNotes,
+    admission::{RequestNotes, fences},
     audit::RequestRecord,
     authorization::{Authorized, ResourceRequest},
     error,

@@ -1,14 +1,18 @@
 //! A manifest of an object of each kind that people write, as kubectl applies it: from a file, by
-//! kustomize, and with pruning.
+//! kustomize, with pruning, and as a chart of helm.
 
 use std::{fs, path::Path};
 
-use podplane_tests::kubectl::{Kubectl, KubectlCase};
+use podplane_tests::{
+    kubectl::{Kubectl, KubectlCase},
+    peers,
+};
 
 pub(super) const CASES: &[KubectlCase] = &[
     ("apply -f of forty kinds", applied),
     ("apply -k of forty kinds", kustomized),
     ("apply --prune of forty kinds", pruned),
+    ("helm install of forty kinds", charted),
 ];
 
 /// The directory with the manifest and its kustomization.
@@ -98,4 +102,36 @@ fn pruned(kubectl: &Kubectl) {
     kubectl
         .run(&format!("delete --ignore-not-found -f {}/shop.yaml", dir()))
         .ok();
+}
+
+/// helm keeps its releases in Secrets, and merges three states of an object in an upgrade.
+fn charted(kubectl: &Kubectl) {
+    let Some(helm) = peers::helm() else { return };
+    let helm = |args: &str| kubectl.client(&helm, args).ok();
+    let chart = kubectl.path("shop");
+    let manifest = fs::read_to_string(Path::new(&dir()).join("shop.yaml")).expect("the manifest");
+    let manifest = manifest.replace("replicas: 2", "replicas: {{ .Values.replicas }}");
+    fs::create_dir_all(chart.join("templates")).expect("a directory in the home");
+    for (file, text) in [
+        ("Chart.yaml", "apiVersion: v2\nname: shop\nversion: 1.0.0\n"),
+        ("values.yaml", "replicas: 2\n"),
+        ("templates/shop.yaml", &*manifest),
+    ] {
+        fs::write(chart.join(file), text).expect("a file in the home");
+    }
+    let chart = chart.display();
+    let said = helm(&format!("install shop {chart}"));
+    assert!(said.contains("STATUS: deployed"), "{said}");
+    let objects_of = format!("get -f {}/shop.yaml -o name", dir());
+    let names = kubectl.run(&objects_of).ok();
+    assert_eq!(names.lines().count(), objects(), "{names}");
+    let replicas = "get deployment front -o jsonpath={.spec.replicas}";
+    helm(&format!("upgrade shop {chart} --set replicas=3"));
+    assert_eq!(kubectl.run(replicas).ok(), "3");
+    helm("rollback shop 1");
+    assert_eq!(kubectl.run(replicas).ok(), "2");
+    let history = helm("history shop");
+    assert!(history.contains("Rollback to 1"), "{history}");
+    helm("uninstall shop");
+    kubectl.until(&objects_of, |left| left.stdout.is_empty());
 }
