@@ -85,7 +85,7 @@ pub(crate) struct RestContext {
 #[derive(Clone)]
 struct Facade {
     kinds: ServedKinds,
-    openapi: Arc<openapi::OpenApi>,
+    openapi: Arc<openapi::OpenApiV3>,
     metrics: ApiserverMetrics,
     journeys: Journeys,
     gate: Gate,
