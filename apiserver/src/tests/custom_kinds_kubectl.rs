@@ -217,6 +217,13 @@ async fn objects_are_explained_described_patched_and_scaled() {
         .run("get wd --field-selector=spec.color=red -o name", "")
         .await;
     assert_eq!(fields, "widget.example.com/a\n");
+    let mut changed = widget.clone();
+    changed["spec"]["size"] = 7.into();
+    let changed = changed.to_string();
+    let applied = kubectl.run("apply -f -", &changed).await;
+    assert_eq!(applied, "widget.example.com/a configured\n");
+    let diff = kubectl.run("diff -f -", &changed).await;
+    assert_eq!(diff, "");
     let applied = kubectl
         .run(
             "apply --server-side --force-conflicts -f -",

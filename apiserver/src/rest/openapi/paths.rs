@@ -5,16 +5,10 @@ use serde_json::{Map, Value, json};
 
 use super::{JSON, definitions::Definitions};
 use crate::rest::{
-    discovery,
+    discovery, patch,
     resource::{KindNames, Resource},
 };
 
-const PATCHES: [&str; 4] = [
-    "application/apply-patch+yaml",
-    "application/json-patch+json",
-    "application/merge-patch+json",
-    "application/strategic-merge-patch+json",
-];
 /// The query parameters of lists.
 const LIST: [&str; 9] = [
     "allowWatchBookmarks",
@@ -56,6 +50,10 @@ pub(super) fn add(definitions: &Definitions, of: &dyn Resource, paths: &mut Map<
     let object = format!("{collection}/{{name}}");
     let operations = |kind, on_all: bool| Operations {
         definitions,
+        patches: match of.custom() {
+            Some(_) => &patch::OF_CUSTOM_KINDS,
+            None => &patch::ALL,
+        },
         kind,
         on_all,
     };
@@ -83,6 +81,8 @@ pub(super) fn add(definitions: &Definitions, of: &dyn Resource, paths: &mut Map<
 /// The operations of a path.
 struct Operations<'a> {
     definitions: &'a Definitions,
+    /// The media types of patches. `kubectl apply` computes and sends a strategic one where it may.
+    patches: &'a [&'a str],
     /// The group, version and kind of the sent and returned object.
     kind: [&'a str; 3],
     /// True for the path of all objects, false for that of one.
@@ -103,7 +103,7 @@ impl Operations<'_> {
                 }
                 ("get", false) => ("get", "get", &[][..], None),
                 ("update", false) => ("put", "put", &WRITE[..], Some(&[JSON][..])),
-                ("patch", false) => ("patch", "patch", &WRITE[..], Some(&PATCHES[..])),
+                ("patch", false) => ("patch", "patch", &WRITE[..], Some(self.patches)),
                 ("delete", false) => ("delete", "delete", &DELETE[..], Some(&[JSON][..])),
                 _ => continue,
             };
