@@ -1,39 +1,27 @@
-//! The OpenAPI documents, which kubectl reads before it applies, and which `kubectl explain` prints.
+//! The OpenAPI documents: kubectl reads them before it applies, and `kubectl explain` prints them.
 //!
-//! Version 3 has a document for each version of a group ([`v3`]), of [`definitions`] and [`paths`].
-//! Documents are made at the first request: a server that only controllers use keeps none of this
-//! in memory.
+//! Version 3 has a document for each version of a group ([`v3`]). Version 2 has one document of all
+//! kinds ([`v2`]), converted from the same [`definitions`] and [`paths`]. Documents are made at the
+//! first request: a server that only controllers use keeps none of this in memory.
 
 mod definitions;
 mod paths;
+mod v2;
 mod v3;
 
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode};
 use serde_json::{Value, json};
 
-pub(super) use self::v3::OpenApiV3;
-use super::{
-    MINOR,
-    answer::{self, RestAnswer},
-};
+use self::{v2::OpenApiV2, v3::OpenApiV3};
+use super::{MINOR, answer};
 
 const JSON: &str = "application/json";
-/// The media types of requests and, because `@` is not allowed in a media type, of answers.
-const LEGACY: [&str; 2] = [
-    "application/com.github.proto-openapi.spec.v2@v1.0+protobuf",
-    "application/com.github.proto-openapi.spec.v2.v1.0+protobuf",
-];
 
-/// `/openapi/v2`, only in protobuf: a message without fields, which is a document without
-/// definitions. kubectl asks for it when v3 does not know a kind, and then says that there is no
-/// such kind.
-pub(super) fn legacy(headers: &HeaderMap) -> RestAnswer {
-    let mut accepted = answer::accepted(headers).split(',').map(str::trim);
-    match accepted.any(|media| LEGACY.contains(&media)) {
-        true => answer::body(StatusCode::OK, LEGACY[1], Bytes::new()),
-        false => answer::no_such_path(),
-    }
+/// The documents of both versions.
+#[derive(Debug, Default)]
+pub(super) struct OpenApi {
+    pub(super) v2: OpenApiV2,
+    pub(super) v3: OpenApiV3,
 }
 
 /// A document as it is sent.

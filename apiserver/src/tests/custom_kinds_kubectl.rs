@@ -178,6 +178,10 @@ async fn objects_are_explained_described_patched_and_scaled() {
         explained.contains("size\t<integer> -required-"),
         "{explained}"
     );
+    let older = kubectl.run("explain widgets.spec --output plaintext-openapiv2", "");
+    let older = older.await;
+    assert!(older.contains("KIND:     Widget"), "{older}");
+    assert!(older.contains("size\t<integer> -required-"), "{older}");
     let mut widget = custom_kinds::widget("a");
     widget["spec"]["replicas"] = 1.into();
     let created = kubectl
