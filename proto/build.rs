@@ -22,6 +22,8 @@ const GENERATED: &[&str] = &[
     "podplane/trace/v1/trace.proto",
     "runtime/v1/api.proto",
 ];
+/// Messages of HTTP answers, which no service has and reflection does not describe.
+const OF_ANSWERS: &str = "openapi/v2/openapi.proto";
 /// Kubernetes' own encoding, for `src/kubernetes.rs`. None of our services uses it.
 const KUBERNETES: &str = "k8s.io";
 /// The services of Kubernetes' objects, one file for each package.
@@ -78,7 +80,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Encoded by protox, which keeps options that are extensions.
     let kubernetes = kubernetes.encode_file_descriptor_set();
     fs::write(out.join("kubernetes.bin"), kubernetes)?;
-    let mut generated = protox::compile(GENERATED, ["proto"])?;
+    let generated = GENERATED.iter().chain([&OF_ANSWERS]);
+    let mut generated = protox::compile(generated, ["proto"])?;
     generated
         .file
         .retain(|file| !file.name().ends_with("/types.proto"));

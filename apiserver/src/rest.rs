@@ -147,10 +147,7 @@ pub(crate) fn router(
         });
     discovery
         .route("/", get(root))
-        .route(
-            "/openapi/v2",
-            get(|headers: HeaderMap| async move { openapi::legacy(&headers) }),
-        )
+        .route("/openapi/v2", get(openapi_v2))
         .route("/openapi/v3", get(openapi_index))
         .route("/openapi/v3/{*path}", get(openapi_document))
         .route("/api/{version}/{*path}", any(core_object))
@@ -206,8 +203,18 @@ async fn group_resources(
     discovery::resources(&facade.kinds.now().resources, &group, &version, &headers)
 }
 
+/// On a renderer thread: the document has more than a megabyte.
+async fn openapi_v2(State(facade): State<Facade>, headers: HeaderMap) -> RestAnswer {
+    let (openapi, kinds) = (facade.openapi, facade.kinds.now());
+    let rendered = facade
+        .renderers
+        .run(move || openapi.v2.answer(&kinds, &headers));
+    let refusal = |error| answer::refusal(&error, RefusalSubject::default());
+    rendered.await.unwrap_or_else(refusal)
+}
+
 async fn openapi_index(State(facade): State<Facade>, headers: HeaderMap) -> RestAnswer {
-    facade.openapi.index(&facade.kinds.now(), &headers)
+    facade.openapi.v3.index(&facade.kinds.now(), &headers)
 }
 
 async fn openapi_document(
@@ -218,6 +225,7 @@ async fn openapi_document(
 ) -> RestAnswer {
     facade
         .openapi
+        .v3
         .document(&facade.kinds.now(), &path, &uri, &headers)
 }
 

@@ -26,6 +26,7 @@ mod lifecycle;
 mod limits;
 mod lists;
 mod manifests;
+mod openapi_v2;
 mod patch_faces;
 mod patches;
 mod placements;

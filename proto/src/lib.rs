@@ -44,6 +44,15 @@ macro_rules! generated {
     };
 }
 
+/// `openapi.v2`: OpenAPI v2 documents, as the messages of gnostic.
+#[expect(
+    missing_docs,
+    clippy::large_enum_variant,
+    reason = "generated; documented in its .proto file"
+)]
+pub mod openapi {
+    tonic::include_proto!("openapi.v2");
+}
 generated! {
     /// `podplane.authentication.v1`: the identity of a caller, and tokens.
     authentication, "podplane.authentication.v1"

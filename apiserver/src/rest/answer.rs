@@ -19,7 +19,7 @@ pub(crate) type RestAnswer = Response<Body>;
 /// The media type of documents in YAML.
 pub(super) const YAML: &str = "application/yaml";
 /// The media ranges that match JSON.
-const JSON_RANGES: [&str; 3] = ["application/json", "application/*", "*/*"];
+pub(super) const JSON_RANGES: [&str; 3] = ["application/json", "application/*", "*/*"];
 
 /// A document with a status code.
 pub(super) fn document(code: StatusCode, document: &Value) -> RestAnswer {
@@ -399,7 +399,7 @@ pub(super) fn wants_yaml(headers: &HeaderMap) -> bool {
 }
 
 /// The media ranges that a client accepts, in its order of preference.
-fn ranges(headers: &HeaderMap) -> Vec<&str> {
+pub(super) fn ranges(headers: &HeaderMap) -> Vec<&str> {
     let ranges = accepted(headers).split(',').map(str::trim);
     let quality = |range: &str| {
         let mut parameters = range.split(';').map(str::trim);

@@ -99,6 +99,7 @@ pub(super) fn root(kinds: &[Arc<dyn Resource>], headers: &HeaderMap) -> RestAnsw
         "/healthz",
         "/livez",
         "/livez/ping",
+        "/openapi/v2",
         "/openapi/v3",
         "/readyz",
         "/readyz/ping",

@@ -18,6 +18,14 @@ const SUPPORTED: [(&str, PatchType); 4] = [
     ),
 ];
 
+/// The media types of patches.
+pub(super) const ALL: [&str; 4] = [
+    SUPPORTED[0].0,
+    SUPPORTED[1].0,
+    SUPPORTED[2].0,
+    SUPPORTED[3].0,
+];
+
 /// The media types of patches of custom kinds, whose fields have no strategies.
 pub(super) const OF_CUSTOM_KINDS: [&str; 3] = [SUPPORTED[0].0, SUPPORTED[1].0, SUPPORTED[2].0];
 
@@ -26,8 +34,7 @@ pub(super) fn parse(headers: &HeaderMap, body: &Bytes) -> Result<Patch, CallRefu
     let media_type = body::media_type(headers);
     let supported = SUPPORTED.iter().find(|(name, _)| *name == media_type);
     let Some((_, patch_type)) = supported else {
-        let names = SUPPORTED.map(|(name, _)| name);
-        return Err(body::unsupported(headers, &names).into());
+        return Err(body::unsupported(headers, &ALL).into());
     };
     Ok(read(*patch_type, body)?)
 }

@@ -54,10 +54,13 @@ pub(super) async fn answer(
     RestAnswer::from_parts(parts, Body::from(yaml))
 }
 
-/// Converts JSON to a text that a YAML 1.1 parser reads back as the same value; `None` if the bytes
-/// are not JSON.
+/// Converts JSON to YAML; `None` if the bytes are not JSON.
 fn of_json(json: &Bytes) -> Option<String> {
-    let document: Value = serde_json::from_slice(json).ok()?;
+    text(&serde_json::from_slice(json).ok()?)
+}
+
+/// A YAML text that a YAML 1.1 parser reads back as the same value.
+pub(super) fn text(document: &Value) -> Option<String> {
     let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
-    serde_saphyr::to_string_with_options(&document, options).ok()
+    serde_saphyr::to_string_with_options(document, options).ok()
 }

@@ -178,6 +178,10 @@ async fn objects_are_explained_described_patched_and_scaled() {
         explained.contains("size\t<integer> -required-"),
         "{explained}"
     );
+    let older = kubectl.run("explain widgets.spec --output plaintext-openapiv2", "");
+    let older = older.await;
+    assert!(older.contains("KIND:     Widget"), "{older}");
+    assert!(older.contains("size\t<integer> -required-"), "{older}");
     let mut widget = custom_kinds::widget("a");
     widget["spec"]["replicas"] = 1.into();
     let created = kubectl
@@ -217,6 +221,13 @@ async fn objects_are_explained_described_patched_and_scaled() {
         .run("get wd --field-selector=spec.color=red -o name", "")
         .await;
     assert_eq!(fields, "widget.example.com/a\n");
+    let mut changed = widget.clone();
+    changed["spec"]["size"] = 7.into();
+    let changed = changed.to_string();
+    let applied = kubectl.run("apply -f -", &changed).await;
+    assert_eq!(applied, "widget.example.com/a configured\n");
+    let diff = kubectl.run("diff -f -", &changed).await;
+    assert_eq!(diff, "");
     let applied = kubectl
         .run(
             "apply --server-side --force-conflicts -f -",

@@ -70,15 +70,6 @@ async fn invalid_requests_are_answered_with_a_status() {
         ),
         (
             Method::GET,
-            "/openapi/v2",
-            "",
-            vec![],
-            404,
-            "NotFound",
-            NO_PATH,
-        ),
-        (
-            Method::GET,
             "/openapi/v3/api/v7",
             "",
             vec![],

@@ -48,6 +48,8 @@ pub struct HttpAnswer {
     pub headers: HeaderMap,
     /// The document; a string if the body is not JSON.
     pub body: Value,
+    /// The body as it was sent.
+    pub bytes: Bytes,
 }
 
 impl HttpAnswer {
@@ -139,6 +141,7 @@ impl HttpClient {
                 code: parts.status.as_u16(),
                 headers: parts.headers,
                 body: serde_json::from_slice(&body).unwrap_or_else(|_| text()),
+                bytes: body,
             })
         };
         let Some(limit) = self.timeout else {

@@ -14,6 +14,7 @@ pub(super) const CASES: &[KubectlCase] = &[
     ("events --watch", events_watch),
     ("explain pods", explain),
     ("explain --recursive", explain_recursive),
+    ("explain --output plaintext-openapiv2", explain_v2),
     ("explain of every resource", explain_all),
     ("diff", diff),
     ("diff of what was got", diff_of_got),
@@ -236,6 +237,20 @@ fn explain_recursive(kubectl: &Kubectl) {
     ] {
         assert!(text.contains(field), "{field}: {text}");
     }
+}
+
+/// The older format of the same definitions.
+fn explain_v2(kubectl: &Kubectl) {
+    let explain = |what: &str| {
+        let command = format!("explain {what} --output plaintext-openapiv2");
+        kubectl.run(&command).ok()
+    };
+    let text = explain("pods");
+    has_lines(&text, &["KIND: Pod", "VERSION: v1", "FIELDS:"]);
+    assert!(text.contains("spec\t<Object>"), "{text}");
+    let text = explain("pod.spec.containers.resources");
+    has_lines(&text, &["RESOURCE: resources <Object>"]);
+    assert!(text.contains("limits\t<map[string]string>"), "{text}");
 }
 
 fn explain_all(kubectl: &Kubectl) {

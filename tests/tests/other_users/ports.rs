@@ -96,7 +96,7 @@ fn operations(cluster: &OwnedCluster) -> Result<Requests> {
         curl.arg(&socket).arg(format!("http://localhost{path}"));
         Ok(serde_json::from_str(&finish(&mut curl).ok())?)
     };
-    let mut requests = Requests::new();
+    let mut requests = Requests::from([("GET", "/openapi/v2".to_owned())]);
     let index = document("/openapi/v3")?;
     for part in index["paths"].as_object().context("an index")?.values() {
         let url = part["serverRelativeURL"].as_str().context("a URL")?;
