@@ -56,7 +56,7 @@ fn rows() -> Vec<LogTableRow> {
                 message,
                 fields: quoted(&fields)
                     .join(" ")
-                    .split(' ')
+                    .split_whitespace()
                     .map(str::to_owned)
                     .collect(),
             }
