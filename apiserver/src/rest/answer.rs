@@ -346,18 +346,22 @@ impl ObjectForm {
         for range in &ranges {
             let mut parts = range.split(';').map(str::trim);
             let media = parts.next().unwrap_or_default();
-            if has_protobuf && media == kubernetes::MEDIA_TYPE {
-                return Some(Self::Protobuf);
-            }
-            if !JSON_RANGES.contains(&media) && media != YAML {
-                continue;
-            }
             let parameter = |name: &str| {
                 range
                     .split(';')
                     .filter_map(|parameter| parameter.trim().split_once('='))
                     .find_map(|(key, value)| (key == name).then_some(value))
             };
+            if media == kubernetes::MEDIA_TYPE {
+                // Metadata and tables are JSON: clients that ask for them in protobuf take that, too.
+                if has_protobuf && parameter("as").is_none() {
+                    return Some(Self::Protobuf);
+                }
+                continue;
+            }
+            if !JSON_RANGES.contains(&media) && media != YAML {
+                continue;
+            }
             let version = match parameter("v") {
                 Some("v1beta1") => "meta.k8s.io/v1beta1",
                 _ => "meta.k8s.io/v1",

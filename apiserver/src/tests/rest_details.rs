@@ -421,6 +421,30 @@ async fn duplicate_fields_are_refused_warned_of_or_ignored() {
     server.stop().await;
 }
 
+/// As Kubernetes' garbage collector asks for the kinds that it has no types of.
+#[tokio::test]
+async fn metadata_is_json_for_clients_that_would_take_protobuf() {
+    let server = TestServer::start().await;
+    server.json(Method::POST, PODS, &manifest("a")).await;
+    let object = format!("{PODS}/a");
+    for (path, part) in [
+        (PODS, "PartialObjectMetadataList"),
+        (&object, "PartialObjectMetadata"),
+    ] {
+        let of = format!("as={part};g=meta.k8s.io;v=v1");
+        let protobuf = format!("application/vnd.kubernetes.protobuf;{of}");
+        let accept = format!("{protobuf},application/json;{of},application/json");
+        let headers = [("accept", &*accept)];
+        let answer = server.exchange(Method::GET, path, &headers, "").await;
+        assert_eq!(answer.headers[header::CONTENT_TYPE], JSON, "{path}");
+        assert_eq!(answer.body["kind"], part);
+        let headers = [("accept", &*protobuf)];
+        let answer = server.exchange(Method::GET, path, &headers, "").await;
+        assert_eq!(answer.code, 406, "{path}");
+    }
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn accepts_and_returns_yaml() {
     let server = TestServer::start().await;
