@@ -147,13 +147,14 @@ pub(crate) fn router(
         });
     discovery
         .route("/", get(root))
-        .route("/openapi/v2", get(openapi_v2))
         .route("/openapi/v3", get(openapi_index))
         .route("/openapi/v3/{*path}", get(openapi_document))
         .route("/api/{version}/{*path}", any(core_object))
         .route("/apis/{group}/{version}/{*path}", any(group_object))
         .fallback(fallback)
         .layer(middleware::from_fn_with_state(renderers, yaml::answer))
+        // After the layer: this document is never YAML.
+        .route("/openapi/v2", get(openapi_v2))
         .with_state(facade)
         .merge(issuer::routes(tokens))
 }

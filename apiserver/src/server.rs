@@ -576,7 +576,7 @@ pub(crate) async fn serve(
             .map_err(ApiserverRunError::DefaultRoles)?;
         let kept = aggregation::keep(upkeep.engine.clone(), cluster_roles.clone());
         spawn(&mut tasks, "role aggregation", kept);
-        let kept = custom_objects::keep(served, cluster_roles);
+        let kept = custom_objects::keep(served.subscribe(), cluster_roles);
         spawn(&mut tasks, "rights to custom objects", kept);
     }
     spawn(&mut tasks, "custom kinds", custom.follow());

@@ -39,7 +39,7 @@ pub(crate) use self::graph::TrackedObject;
 /// not yet.
 const UNSEEN_AGAIN: Duration = Duration::from_secs(5);
 
-/// The delay before an owner's deletion is looked at again whose dependents are not all known.
+/// The delay before an object is reconciled again whose dependents are not all known.
 const INCOMPLETE_AGAIN: Duration = Duration::from_secs(1);
 
 /// The observed owners and dependents, and the queue of UIDs to reconcile.
@@ -70,20 +70,24 @@ impl Garbage {
         self.kinds().add::<K>()
     }
 
-    fn follow_custom(&self, kind: CustomKind) -> usize {
+    fn follow_custom(&self, kind: CustomKind) -> Option<usize> {
         self.kinds().follow_custom(kind, Instant::now())
     }
 
-    /// The first list of a custom kind has been observed.
-    fn listed(&self, kind: usize) {
+    /// Notes the first list of a custom kind: objects that are not in it are deleted.
+    fn listed(&self, kind: usize, uids: &BTreeSet<Uid>) {
+        let look = self.graph().retain(kind, uids);
         self.kinds().listed(kind);
+        self.add_all(look);
     }
 
-    /// Forgets the objects of a custom kind, which are deleted or cannot be read any more.
+    /// Follows a custom kind no more. Its objects are kept while it is only not served.
     fn leave(&self, kind: usize, state: KindState) {
         self.kinds().leave(kind, state);
-        let look = self.graph().remove_kind(kind);
-        self.add_all(look);
+        if state == KindState::Undefined {
+            let look = self.graph().retain(kind, &BTreeSet::new());
+            self.add_all(look);
+        }
     }
 
     /// Opens the queue, and queues all present objects.
@@ -245,6 +249,10 @@ impl GarbageCollector {
             };
             owners.insert(reference.uid.clone(), owner);
         }
+        let waits = owners.values().any(|owner| *owner == OwnerState::Waiting);
+        if waits && !self.garbage.kinds().is_complete(Instant::now()) {
+            return Ok(Some(INCOMPLETE_AGAIN));
+        }
         let dependents = self.garbage.dependents(uid);
         let verdict = judge(&owners, !dependents.is_empty());
         match &verdict {
@@ -278,7 +286,13 @@ impl GarbageCollector {
         let named = self.garbage.kinds().named_by(reference);
         let kind = match named {
             Some((kind, KindState::Followed)) => kind,
-            Some((_, KindState::Gone)) => return Ok(OwnerState::Absent),
+            // The watch of definitions may be behind: it may be defined again.
+            Some((kind, KindState::Undefined)) => {
+                return Ok(match kind.is_defined(&self.clients).await? {
+                    true => OwnerState::Solid,
+                    false => OwnerState::Absent,
+                });
+            }
             None | Some((_, KindState::Unserved)) => {
                 tracing::debug!(%dependent, kind = reference.kind, "owner's kind is not served");
                 return Ok(OwnerState::Solid);

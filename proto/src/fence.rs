@@ -7,7 +7,7 @@
 
 use std::{fmt, str::FromStr};
 
-/// The gRPC metadata key of the fence.
+/// The gRPC metadata key, and the HTTP header, of the fence.
 pub const METADATA: &str = "podplane-fence";
 
 /// An election and its epoch: `kube-system/podplane-ipam-controller/123`.

@@ -221,8 +221,11 @@ async fn collect_custom_objects(
     assert_eq!(admin(owners).ok(), "");
     admin("delete gadgets --all --cascade=foreground --timeout=60s").ok();
     admin("delete crd gadgets.example.com").ok();
-    eventually("the collector may no more", granted, |rules| {
-        !rules.contains("gadgets")
+    let granted = || async {
+        admin("get clusterrole system:podplane:custom-object-collector -o jsonpath={.rules}")
+    };
+    eventually("the collector may no more", granted, |shown| {
+        shown.code == Some(0) && !shown.stdout.contains("gadgets")
     })
     .await;
     Ok(())

@@ -5,6 +5,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::Duration,
 };
 
@@ -15,10 +16,11 @@ use podplane_api::{
 };
 use podplane_host::clock;
 use podplane_proto::error::ApiError;
+use tokio::sync::watch;
 
 use crate::{
     registry::{ChangeTerms, ObjectPart, Operation, Registry},
-    served::{KindList, ServedKinds},
+    served::KindList,
 };
 
 /// What the collector does with an object. It may list and watch by its other role.
@@ -26,12 +28,11 @@ const VERBS: [&str; 3] = ["delete", "get", "patch"];
 /// The pause after a write that failed.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Keeps the rules of the role. Completes when the server ends.
+/// Keeps the rules of the role. Completes when no kinds are served any more: the server ends.
 pub(crate) async fn keep(
-    served: ServedKinds,
+    mut lists: watch::Receiver<Arc<KindList>>,
     roles: Registry<ClusterRole>,
 ) -> Result<(), ApiError> {
-    let mut lists = served.subscribe();
     loop {
         let rules = rules(&lists.borrow_and_update());
         match write(&roles, &rules).await {

@@ -158,7 +158,7 @@ pub(crate) fn code(reason: Reason) -> StatusCode {
         Reason::Invalid => StatusCode::UNPROCESSABLE_ENTITY,
         Reason::BadRequest => StatusCode::BAD_REQUEST,
         Reason::Forbidden => StatusCode::FORBIDDEN,
-        // REST has no such writer; as Kubernetes answers a failed precondition.
+        // As Kubernetes answers a failed precondition; the reason tells the leader.
         Reason::FenceLost | Reason::InUse => StatusCode::CONFLICT,
         // Clients that do not know the reason go by the code.
         Reason::InsufficientPodIps => StatusCode::CONFLICT,

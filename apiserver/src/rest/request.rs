@@ -130,12 +130,12 @@ impl RequestOptions {
         Ok(options)
     }
 
-    /// The selector of fields, as text.
     /// The limit of a list; `None` if there is none, or if it cannot be read.
     pub(crate) fn limit(&self) -> Option<u64> {
         self.limit.parse().ok().filter(|limit| *limit > 0)
     }
 
+    /// The selector of fields, as text.
     pub(crate) fn field_selector(&self) -> &str {
         &self.field_selector
     }

@@ -58,7 +58,7 @@ fn each_schema(document: &Value, check: &mut dyn FnMut(&Value, &str)) {
             let parameters = operation["parameters"].as_array().unwrap();
             let bodies = parameters.iter().filter_map(|one| one.get("schema"));
             let responses = operation["responses"].as_object().unwrap();
-            let answers = responses.values().map(|one| &one["schema"]);
+            let answers = responses.values().map(|one| one.get("schema").unwrap());
             bodies
                 .chain(answers)
                 .for_each(|schema| visit(schema, &at, check));
@@ -66,11 +66,12 @@ fn each_schema(document: &Value, check: &mut dyn FnMut(&Value, &str)) {
     }
 }
 
-/// A kind with what only OpenAPI v3 can say.
+/// A kind that uses what only OpenAPI v3 has.
 fn gadgets() -> Value {
     let mut definition = widgets();
     definition["metadata"]["name"] = "gadgets.example.com".into();
-    definition["spec"]["names"] = json!({"plural": "gadgets", "kind": "Gadget"});
+    definition["spec"]["names"] =
+        json!({"plural": "gadgets", "kind": "Gadget", "listKind": "GadgetCollection"});
     let version = &mut definition["spec"]["versions"][0];
     version["selectableFields"] = json!([]);
     version["additionalPrinterColumns"] = json!([]);
@@ -87,6 +88,7 @@ fn gadgets() -> Value {
                         "items": {"type": "string"}},
                     "struct": {"type": "object", "nullable": true,
                         "properties": {"a": {"type": "string"}}},
+                    "bare": {"type": "object", "properties": {}},
                     "open": {"type": "object", "x-kubernetes-preserve-unknown-fields": true,
                         "properties": {"a": {"type": "string"}}},
                     "any": {"x-kubernetes-preserve-unknown-fields": true},
@@ -218,6 +220,7 @@ async fn openapi_v2_of_a_custom_kind_allows_what_it_cannot_express() {
     for (name, schema) in [
         ("list", json!({"description": "May be null."})),
         ("struct", json!({})),
+        ("bare", json!({"type": "object"})),
         ("open", open.clone()),
         ("any", open),
         ("port", json!({"x-kubernetes-int-or-string": true})),
@@ -277,6 +280,8 @@ async fn openapi_v2_has_the_accepted_form_and_a_tag() {
         (PROTOBUF, PROTOBUF),
         (&preferred, PROTOBUF),
         ("text/html, */*;q=0.1", json),
+        ("application/yaml, */*;q=0.1", json),
+        ("application/yaml, application/json", json),
     ] {
         let answer = server.openapi_v2(&[("accept", accept)]).await;
         assert_eq!(answer.code, 200, "{accept}");

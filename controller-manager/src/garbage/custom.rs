@@ -1,7 +1,8 @@
 //! The custom kinds, followed as their definitions come and go.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, future::pending, panic, sync::Arc};
 
+use futures::{FutureExt as _, future::select_all};
 use podplane_api::{
     Object as _, ObjectKey, Scope, apiextensions::CustomResourceDefinition, meta::ObjectMeta,
 };
@@ -39,7 +40,13 @@ pub(crate) async fn follow(
     }
     ready.arrive();
     loop {
-        followed.take(changes.next().await).await;
+        let change = tokio::select! {
+            // Cancel safe: a change is taken only when it is returned.
+            change = changes.next() => change,
+            // Cancel safe: `join_next` is.
+            () = followed.ended() => return,
+        };
+        followed.take(change).await;
     }
 }
 
@@ -50,62 +57,90 @@ struct FollowedKinds {
     kinds: BTreeMap<String, FollowedKind>,
 }
 
+/// The kind of a definition that was served once.
 struct FollowedKind {
-    kind: CustomKind,
-    number: usize,
+    /// As it is served now.
+    kind: Option<CustomKind>,
+    /// `None` if the program has a type of that group and name.
+    number: Option<usize>,
     /// They follow its objects.
     tasks: JoinSet<()>,
 }
 
 impl FollowedKinds {
     async fn take(&mut self, change: CacheChange<CustomResourceDefinition>) {
-        match change {
-            CacheChange::Applied { new, .. } => {
-                let kind = served_kind(&new);
-                let current = self.kinds.get(new.name());
-                if current.map(|current| &current.kind) == kind.as_ref() {
-                    return;
-                }
-                self.leave(new.name(), KindState::Unserved).await;
-                if let Some(kind) = kind {
-                    self.follow(new.name(), kind);
-                }
+        let (definition, state) = match &change {
+            CacheChange::Applied { new, .. } => (new, KindState::Unserved),
+            CacheChange::Deleted(old) => (old, KindState::Undefined),
+        };
+        let kind = match state {
+            KindState::Undefined => None,
+            _ => served_kind(definition),
+        };
+        let name = definition.name();
+        if let Some(former) = self.kinds.get_mut(name) {
+            if former.kind == kind && state == KindState::Unserved {
+                return;
             }
-            CacheChange::Deleted(old) => self.leave(old.name(), KindState::Gone).await,
+            former.tasks.shutdown().await;
+            former.kind = None;
+            if let Some(number) = former.number {
+                self.garbage.leave(number, state);
+            }
+        }
+        match (kind, state) {
+            (Some(kind), _) => {
+                let followed = self.follow(name, kind);
+                self.kinds.insert(name.to_owned(), followed);
+            }
+            (None, KindState::Undefined) => _ = self.kinds.remove(name),
+            (None, _) => {}
         }
     }
 
-    fn follow(&mut self, definition: &str, kind: CustomKind) {
-        let number = self.garbage.follow_custom(kind.clone());
-        let track = move |metadata: ObjectMeta| TrackedItem {
-            uid: metadata.uid.clone().unwrap_or_default(),
-            object: TrackedObject::new(number, &metadata),
-        };
-        let (cache, watch) = source_reflector(self.metadata.of(&kind.resource), track);
-        let garbage = Arc::clone(&self.garbage);
+    fn follow(&self, definition: &str, kind: CustomKind) -> FollowedKind {
         let mut tasks = JoinSet::new();
-        task::spawn(&mut tasks, watch);
-        task::spawn(&mut tasks, async move {
-            let listed = || garbage.listed(number);
-            garbage
-                .follow(cache, |item| item.object.clone(), listed)
-                .await;
-        });
-        tracing::info!(definition, "collecting the objects of the custom kind");
-        let followed = FollowedKind {
-            kind,
+        let number = self.garbage.follow_custom(kind.clone());
+        if let Some(number) = number {
+            let track = move |metadata: ObjectMeta| TrackedItem {
+                uid: metadata.uid.clone().unwrap_or_default(),
+                object: TrackedObject::new(number, &metadata),
+            };
+            let (cache, watch) = source_reflector(self.metadata.of(&kind.resource), track);
+            let garbage = Arc::clone(&self.garbage);
+            task::spawn(&mut tasks, watch);
+            task::spawn(&mut tasks, async move {
+                let known = cache.clone();
+                let listed = || {
+                    let items = known.list();
+                    garbage.listed(number, &items.iter().map(|item| item.uid.clone()).collect());
+                };
+                garbage
+                    .follow(cache, |item| item.object.clone(), listed)
+                    .await;
+            });
+            tracing::info!(definition, "collecting the objects of the custom kind");
+        }
+        FollowedKind {
+            kind: Some(kind),
             number,
             tasks,
-        };
-        self.kinds.insert(definition.to_owned(), followed);
+        }
     }
 
-    async fn leave(&mut self, definition: &str, state: KindState) {
-        let Some(mut followed) = self.kinds.remove(definition) else {
-            return;
-        };
-        followed.tasks.shutdown().await;
-        self.garbage.leave(followed.number, state);
+    /// Completes when a task ends, which it does only by a panic; panics then.
+    async fn ended(&mut self) {
+        let kinds = self.kinds.values_mut();
+        let running = kinds.filter(|kind| !kind.tasks.is_empty());
+        let running: Vec<_> = running.map(|kind| kind.tasks.join_next().boxed()).collect();
+        if running.is_empty() {
+            return pending().await;
+        }
+        if let (Some(Err(error)), ..) = select_all(running).await
+            && error.is_panic()
+        {
+            panic::resume_unwind(error.into_panic());
+        }
     }
 }
 
@@ -137,7 +172,7 @@ fn served_kind(definition: &CustomResourceDefinition) -> Option<CustomKind> {
     let names = status.accepted_names.as_ref()?;
     let spec = &definition.spec;
     let served = spec.versions.iter().filter(|version| version.served);
-    let version = served.max_by_key(|version| version.storage)?;
+    let version = served.min_by_key(|version| !version.storage)?;
     Some(CustomKind {
         resource: ApiResource {
             group: spec.group.clone(),

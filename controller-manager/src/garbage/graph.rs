@@ -130,11 +130,14 @@ impl Graph {
         owners.into_keys().chain(dependents.cloned()).collect()
     }
 
-    /// Removes all objects of a kind. Returns the UIDs to reconcile.
-    pub(crate) fn remove_kind(&mut self, kind: usize) -> BTreeSet<Uid> {
-        let items = self.items.iter().filter(|(_, item)| item.kind == kind);
-        let uids: Vec<Uid> = items.map(|(uid, _)| uid.clone()).collect();
-        uids.iter().flat_map(|uid| self.remove(uid)).collect()
+    /// Removes the objects of a kind but those of these UIDs. Returns the UIDs to reconcile.
+    pub(crate) fn retain(&mut self, kind: usize, uids: &BTreeSet<Uid>) -> BTreeSet<Uid> {
+        let of_kind = self.items.iter().filter(|(_, item)| item.kind == kind);
+        let gone = of_kind
+            .map(|(uid, _)| uid)
+            .filter(|uid| !uids.contains(*uid));
+        let gone: Vec<Uid> = gone.cloned().collect();
+        gone.iter().flat_map(|uid| self.remove(uid)).collect()
     }
 
     /// Returns true if all owners of a live object exist and are not being deleted: then the object

@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use futures::{FutureExt as _, future::BoxFuture};
 use podplane_api::{
     Object, ObjectKey, Scope,
+    apiextensions::CustomResourceDefinition,
     meta::{ObjectMeta, OwnerReference},
 };
 use podplane_client::{
@@ -40,6 +41,12 @@ pub(super) trait CollectedKind: Send + Sync {
 
     /// Returns whether the reference names this kind, in any version.
     fn is_named_by(&self, owner: &OwnerReference) -> bool;
+
+    /// Returns whether the kind has a definition.
+    fn is_defined<'a>(
+        &'a self,
+        clients: &'a CollectorClients,
+    ) -> BoxFuture<'a, Result<bool, ApiError>>;
 
     fn get<'a>(
         &'a self,
@@ -90,6 +97,10 @@ impl<K: Object> CollectedKind for TypedKind<K> {
 
     fn is_named_by(&self, owner: &OwnerReference) -> bool {
         is_named_by(owner, K::GROUP, K::KIND)
+    }
+
+    fn is_defined<'a>(&'a self, _: &'a CollectorClients) -> BoxFuture<'a, Result<bool, ApiError>> {
+        async { Ok(true) }.boxed()
     }
 
     fn get<'a>(
@@ -164,6 +175,22 @@ impl CollectedKind for CustomKind {
 
     fn is_named_by(&self, owner: &OwnerReference) -> bool {
         is_named_by(owner, &self.resource.group, &self.resource.kind)
+    }
+
+    fn is_defined<'a>(
+        &'a self,
+        clients: &'a CollectorClients,
+    ) -> BoxFuture<'a, Result<bool, ApiError>> {
+        async {
+            let definitions = clients.objects.all::<CustomResourceDefinition>();
+            let name = format!("{}.{}", self.resource.plural, self.resource.group);
+            match answered(definitions.get(&name)).await {
+                Ok(_) => Ok(true),
+                Err(error) if error.is_not_found() => Ok(false),
+                Err(error) => Err(error),
+            }
+        }
+        .boxed()
     }
 
     fn get<'a>(

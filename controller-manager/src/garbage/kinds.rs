@@ -20,13 +20,20 @@ pub(super) enum KindState {
     Followed,
     /// They cannot be read now: the kind is not established, or no version of it is served.
     Unserved,
-    /// There are none: the definition is deleted, which its objects are before.
-    Gone,
+    /// The definition is deleted, which its objects are before.
+    Undefined,
+}
+
+#[derive(Clone)]
+struct KnownKind {
+    kind: Arc<dyn CollectedKind>,
+    state: KindState,
+    is_custom: bool,
 }
 
 #[derive(Default)]
 pub(super) struct CollectedKinds {
-    kinds: Vec<(Arc<dyn CollectedKind>, KindState)>,
+    kinds: Vec<KnownKind>,
     /// The followed custom kinds whose first list is missing, and since when.
     unlisted: BTreeMap<usize, Instant>,
 }
@@ -34,40 +41,44 @@ pub(super) struct CollectedKinds {
 impl CollectedKinds {
     /// Adds a kind with a type; returns its number.
     pub(super) fn add<K: Object>(&mut self) -> usize {
-        self.push(Arc::new(TypedKind::<K>::new()))
+        self.push(Arc::new(TypedKind::<K>::new()), false)
     }
 
-    /// Adds a custom kind, or changes the one of that group and name; returns its number. Its first
-    /// list is missing.
-    pub(super) fn follow_custom(&mut self, kind: CustomKind, now: Instant) -> usize {
+    /// Adds a custom kind, or changes the one of that group and name, whose first list is missing
+    /// then; returns its number. `None` if the program has a type of that group and name.
+    pub(super) fn follow_custom(&mut self, kind: CustomKind, now: Instant) -> Option<usize> {
         let resource = &kind.resource;
         let reference = OwnerReference {
             api_version: resource.api_version.clone(),
             kind: resource.kind.clone(),
             ..OwnerReference::default()
         };
-        let known = self.number_of(&reference);
-        let kind = Arc::new(kind);
-        let number = match known {
+        let number = match self.number_of(&reference) {
+            Some(number) if !self.kinds[number].is_custom => return None,
             Some(number) => {
-                self.kinds[number] = (kind, KindState::Followed);
+                self.kinds[number].kind = Arc::new(kind);
+                self.kinds[number].state = KindState::Followed;
                 number
             }
-            None => self.push(kind),
+            None => self.push(Arc::new(kind), true),
         };
         self.unlisted.insert(number, now);
-        number
+        Some(number)
     }
 
-    fn push(&mut self, kind: Arc<dyn CollectedKind>) -> usize {
-        self.kinds.push((kind, KindState::Followed));
+    fn push(&mut self, kind: Arc<dyn CollectedKind>, is_custom: bool) -> usize {
+        self.kinds.push(KnownKind {
+            kind,
+            state: KindState::Followed,
+            is_custom,
+        });
         self.kinds.len() - 1
     }
 
     /// Follows a custom kind no more.
     pub(super) fn leave(&mut self, number: usize, state: KindState) {
         self.listed(number);
-        self.kinds[number].1 = state;
+        self.kinds[number].state = state;
     }
 
     /// Notes the first list of a custom kind.
@@ -82,7 +93,7 @@ impl CollectedKinds {
     }
 
     pub(super) fn get(&self, number: usize) -> Arc<dyn CollectedKind> {
-        Arc::clone(&self.kinds[number].0)
+        Arc::clone(&self.kinds[number].kind)
     }
 
     /// The kind that a reference names.
@@ -90,19 +101,19 @@ impl CollectedKinds {
         &self,
         reference: &OwnerReference,
     ) -> Option<(Arc<dyn CollectedKind>, KindState)> {
-        self.number_of(reference)
-            .map(|number| self.kinds[number].clone())
+        let known = &self.kinds[self.number_of(reference)?];
+        Some((Arc::clone(&known.kind), known.state))
     }
 
     fn number_of(&self, reference: &OwnerReference) -> Option<usize> {
         let mut kinds = self.kinds.iter();
-        kinds.position(|(kind, _)| kind.is_named_by(reference))
+        kinds.position(|known| known.kind.is_named_by(reference))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use podplane_api::{Scope, core::Pod};
+    use podplane_api::{Scope, apps::Deployment, core::Pod};
     use podplane_client::ApiResource;
 
     use super::*;
@@ -125,17 +136,36 @@ mod tests {
         let mut kinds = CollectedKinds::default();
         let now = Instant::now();
         assert_eq!(kinds.add::<Pod>(), 0);
-        assert_eq!(kinds.follow_custom(gadgets("v1"), now), 1);
-        kinds.leave(1, KindState::Gone);
+        assert_eq!(kinds.follow_custom(gadgets("v1"), now), Some(1));
+        kinds.leave(1, KindState::Undefined);
         let reference = OwnerReference {
             api_version: "example.com/v1beta1".into(),
             kind: "Gadget".into(),
             ..OwnerReference::default()
         };
-        assert_eq!(kinds.named_by(&reference).unwrap().1, KindState::Gone);
-        assert_eq!(kinds.follow_custom(gadgets("v2"), now), 1);
+        assert_eq!(kinds.named_by(&reference).unwrap().1, KindState::Undefined);
+        assert_eq!(kinds.follow_custom(gadgets("v2"), now), Some(1));
         assert_eq!(kinds.named_by(&reference).unwrap().1, KindState::Followed);
         assert_eq!(kinds.get(0).name(), "Pod");
+    }
+
+    #[test]
+    fn a_definition_does_not_take_the_place_of_a_type() {
+        let mut kinds = CollectedKinds::default();
+        kinds.add::<Deployment>();
+        let resource = ApiResource {
+            group: "apps".into(),
+            api_version: "apps/v1".into(),
+            kind: "Deployment".into(),
+            plural: "things".into(),
+            ..gadgets("v1").resource
+        };
+        let things = CustomKind {
+            resource,
+            ..gadgets("v1")
+        };
+        assert_eq!(kinds.follow_custom(things, Instant::now()), None);
+        assert!(kinds.is_complete(Instant::now()));
     }
 
     #[test]
@@ -144,7 +174,7 @@ mod tests {
         let now = Instant::now();
         kinds.add::<Pod>();
         assert!(kinds.is_complete(now));
-        let number = kinds.follow_custom(gadgets("v1"), now);
+        let number = kinds.follow_custom(gadgets("v1"), now).unwrap();
         assert!(!kinds.is_complete(now + LIST_WAIT));
         assert!(kinds.is_complete(now + LIST_WAIT + Duration::from_secs(1)));
         kinds.listed(number);

@@ -17,6 +17,7 @@ use kube::{
         DynamicObject, Patch, PatchParams, Preconditions, PropagationPolicy, WatchEvent,
         WatchParams,
     },
+    core::Status,
 };
 use podplane_api::{ObjectKey, meta::ObjectMeta};
 use podplane_proto::{
@@ -78,7 +79,8 @@ impl MetadataApi {
     ///
     /// # Errors
     ///
-    /// `NotFound`, also if the kind is not served, and others.
+    /// `NotFound`; `ServiceUnavailable` also if the kind is not served, which says nothing of the
+    /// object; and others.
     pub async fn get(&self, key: &ObjectKey) -> Result<ObjectMeta, ApiError> {
         let object = self.objects(&key.namespace).get_metadata(&key.name).await;
         Ok(object.map_err(refused)?.metadata)
@@ -88,7 +90,7 @@ impl MetadataApi {
     ///
     /// # Errors
     ///
-    /// `Conflict` if the patch states another revision; `NotFound`, and others.
+    /// `Conflict` if the patch states another revision, and those of [`get`](Self::get).
     pub async fn merge(&self, key: &ObjectKey, patch: &Value) -> Result<ObjectMeta, ApiError> {
         let params = PatchParams {
             field_manager: Some(FIELD_MANAGER.to_owned()),
@@ -103,7 +105,7 @@ impl MetadataApi {
     ///
     /// # Errors
     ///
-    /// `Conflict` if a precondition fails; `NotFound`, and others.
+    /// `Conflict` if a precondition fails, and those of [`get`](Self::get).
     pub async fn delete(&self, key: &ObjectKey, params: &DeleteParams) -> Result<(), ApiError> {
         let DeleteParams {
             grace_period_seconds,
@@ -194,6 +196,11 @@ impl ListWatch for MetadataApi {
 
 fn refused(error: kube::Error) -> ApiError {
     match error {
+        // The answer for a path at which nothing is served names no object.
+        kube::Error::Api(status) if status.code == 404 && !names_object(&status) => {
+            let why = format!("the kind is not served: {}", status.message);
+            ApiError::new(Reason::ServiceUnavailable, why)
+        }
         kube::Error::Api(status) => {
             let reason = Reason::parse(&status.reason).unwrap_or(match status.code {
                 404 => Reason::NotFound,
@@ -206,6 +213,11 @@ fn refused(error: kube::Error) -> ApiError {
         }
         other => ApiError::new(Reason::ServiceUnavailable, other.to_string()),
     }
+}
+
+fn names_object(status: &Status) -> bool {
+    let details = status.details.as_ref();
+    details.is_some_and(|details| !details.name.is_empty())
 }
 
 /// The channel as kube-rs uses it.
@@ -229,5 +241,38 @@ impl Service<Request<kube::client::Body>> for RestService {
             request.headers_mut().insert(METADATA, fence.clone());
         }
         self.channel.call(request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::response::StatusDetails;
+
+    use super::*;
+
+    #[test]
+    fn a_path_that_is_not_served_is_no_missing_object() {
+        let status = |name: &str| Status {
+            code: 404,
+            reason: "NotFound".into(),
+            details: Some(StatusDetails {
+                name: name.into(),
+                group: "example.com".into(),
+                kind: "gadgets".into(),
+                uid: String::new(),
+                causes: Vec::new(),
+                retry_after_seconds: 0,
+            }),
+            ..Status::default()
+        };
+        let refused = |name| refused(kube::Error::Api(Box::new(status(name))));
+        assert!(refused("a").is_not_found());
+        assert_eq!(refused("").reason, Reason::ServiceUnavailable);
+        let bare = Status {
+            details: None,
+            ..status("a")
+        };
+        let refused = super::refused(kube::Error::Api(Box::new(bare)));
+        assert_eq!(refused.reason, Reason::ServiceUnavailable);
     }
 }

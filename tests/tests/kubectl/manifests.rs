@@ -133,5 +133,7 @@ fn charted(kubectl: &Kubectl) {
     let history = helm("history shop");
     assert!(history.contains("Rollback to 1"), "{history}");
     helm("uninstall shop");
-    kubectl.until(&objects_of, |left| left.stdout.is_empty());
+    kubectl.until(&objects_of, |left| {
+        left.stdout.is_empty() && left.stderr.matches("NotFound").count() >= objects() - 1
+    });
 }

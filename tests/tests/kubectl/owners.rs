@@ -12,11 +12,23 @@ pub(super) const CASES: &[KubectlCase] = &[
     ("delete --cascade=orphan a custom owner", delete_orphan),
     ("delete the owner of a custom object", delete_dependent),
     ("delete the definition of owners", delete_definition),
+    ("serve another version of owners", change_version),
 ];
 
 /// Defines a kind of the case's own, and returns its group.
 fn define(kubectl: &Kubectl, case: &str) -> String {
     let group = format!("{}.example.com", kubectl.own(case));
+    serve(kubectl, &group, "v1");
+    group
+}
+
+/// Defines the kind in two versions, of which one is served, and stored.
+fn serve(kubectl: &Kubectl, group: &str, served: &str) {
+    let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let versions = ["v1", "v2"].map(|name| {
+        let is_served = name == served;
+        json!({"name": name, "served": is_served, "storage": is_served, "schema": {"openAPIV3Schema": schema}})
+    });
     let definition = json!({
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -25,20 +37,17 @@ fn define(kubectl: &Kubectl, case: &str) -> String {
             "group": group,
             "scope": "Namespaced",
             "names": {"plural": "gadgets", "singular": "gadget", "kind": "Gadget", "listKind": "GadgetList"},
-            "versions": [{
-                "name": "v1", "served": true, "storage": true,
-                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}},
-            }],
+            "versions": versions,
         },
     });
     kubectl.apply(&definition.to_string());
     let wait = format!("wait --for=condition=Established crd/gadgets.{group}");
     kubectl.run(&wait).ok();
-    group
 }
 
 fn end(kubectl: &Kubectl, group: &str) {
-    kubectl.run(&format!("delete crd gadgets.{group}")).ok();
+    let delete = format!("delete crd gadgets.{group} --timeout=60s");
+    kubectl.run(&delete).ok();
 }
 
 /// Creates an object with an owner, and returns the reference that names the object as an owner.
@@ -56,6 +65,11 @@ fn create(
         "metadata": {"name": name, "ownerReferences": owners},
     });
     kubectl.apply(&object.to_string());
+    reference(kubectl, version, kind, name)
+}
+
+/// The reference that names an object as an owner.
+fn reference(kubectl: &Kubectl, version: &str, kind: &str, name: &str) -> Value {
     let resource = match version.split_once('/') {
         Some((group, version)) => format!("{kind}.{version}.{group}"),
         None => kind.to_owned(),
@@ -94,7 +108,8 @@ fn delete_background(kubectl: &Kubectl) {
     family(kubectl, &group);
     kubectl.run(&format!("delete gadget.{group} parent")).ok();
     kubectl.until("get configmaps -o name", |seen| {
-        !seen.stdout.contains("map/map") && !seen.stdout.contains("grandchild")
+        let is_gone = |name: &str| !seen.stdout.contains(name);
+        seen.code == Some(0) && is_gone("map/map") && is_gone("map/grandchild")
     });
     assert_eq!(left(kubectl, &group), [""; 0]);
     end(kubectl, &group);
@@ -122,7 +137,9 @@ fn delete_orphan(kubectl: &Kubectl) {
         assert_eq!(owners, "", "{orphan}");
     }
     kubectl
-        .run(&format!("delete gadget.{group} child --cascade=foreground"))
+        .run(&format!(
+            "delete gadget.{group} child --cascade=foreground --timeout=60s"
+        ))
         .ok();
     kubectl.run("delete configmap map").ok();
     end(kubectl, &group);
@@ -139,7 +156,7 @@ fn delete_dependent(kubectl: &Kubectl) {
         Some(&map),
     );
     kubectl
-        .run("delete configmap map --cascade=foreground")
+        .run("delete configmap map --cascade=foreground --timeout=60s")
         .ok();
     assert_eq!(left(kubectl, &group), [""; 0]);
     end(kubectl, &group);
@@ -151,6 +168,41 @@ fn delete_definition(kubectl: &Kubectl) {
     family(kubectl, &group);
     end(kubectl, &group);
     kubectl.until("get configmaps -o name", |seen| {
-        !seen.stdout.contains("map/map") && !seen.stdout.contains("grandchild")
+        let is_gone = |name: &str| !seen.stdout.contains(name);
+        seen.code == Some(0) && is_gone("map/map") && is_gone("map/grandchild")
     });
+}
+
+/// An object that is not served for a moment still owns its dependents.
+fn change_version(kubectl: &Kubectl) {
+    let group = define(kubectl, "version");
+    family(kubectl, &group);
+    for version in ["v2", "v1", "v2"] {
+        serve(kubectl, &group, version);
+        // What was queued before is done when a later owner's dependent is gone.
+        let made = || {
+            let path = format!("{group}/{version}");
+            let object =
+                json!({"apiVersion": path, "kind": "Gadget", "metadata": {"name": "later"}});
+            kubectl.fed("create -f -", &object.to_string())
+        };
+        let mut created = made();
+        while created.code != Some(0) {
+            assert!(
+                created.stderr.contains("no matches for kind"),
+                "{created:?}"
+            );
+            created = made();
+        }
+        let later = reference(kubectl, &format!("{group}/{version}"), "Gadget", "later");
+        create(kubectl, "v1", "ConfigMap", "of-later", Some(&later));
+        let delete = format!("delete gadget.{version}.{group} later --timeout=60s");
+        kubectl.run(&delete).ok();
+        kubectl.until("get configmaps -o name", |seen| {
+            seen.code == Some(0) && !seen.stdout.contains("of-later")
+        });
+        let names = left(kubectl, &format!("{version}.{group}"));
+        assert_eq!(names, ["child", "parent", "grandchild", "map"], "{version}");
+    }
+    end(kubectl, &group);
 }

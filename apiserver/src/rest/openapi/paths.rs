@@ -55,6 +55,7 @@ pub(super) fn add(definitions: &Definitions, of: &dyn Resource, paths: &mut Map<
             None => &patch::ALL,
         },
         kind,
+        list_kind: &names.list_kind,
         on_all,
     };
     let kind = [&*names.group, &*names.version, own];
@@ -85,6 +86,8 @@ struct Operations<'a> {
     patches: &'a [&'a str],
     /// The group, version and kind of the sent and returned object.
     kind: [&'a str; 3],
+    /// The kind of its lists.
+    list_kind: &'a str,
     /// True for the path of all objects, false for that of one.
     on_all: bool,
 }
@@ -127,7 +130,7 @@ impl Operations<'_> {
             query.push(parameter("limit", "query"));
         }
         let answer = match action {
-            "list" => named(&format!("{kind}List")),
+            "list" => named(self.list_kind),
             "deletecollection" => self.definitions.schema("", "v1", "Status"),
             _ => named(kind),
         };

@@ -36,7 +36,7 @@ pub(super) fn definition(definition: &mut Value) {
 fn operation(operation: &mut Map<String, Value>) {
     let body = operation.remove("requestBody");
     let body = body.and_then(|mut body| take_content(&mut body));
-    // Options of deletion may be missing.
+    // The body of a deletion is optional.
     let action = operation.get("x-kubernetes-action").and_then(Value::as_str);
     let is_required = !action.is_some_and(|action| action.starts_with("delete"));
     let mut parameters = match operation.remove("parameters") {
@@ -127,6 +127,11 @@ fn schema(schema: &mut Value) {
     }
     if is_nullable || is_open {
         fields.remove("items");
+        fields.remove("properties");
+    }
+    // To a client empty properties are a type without fields. Kubernetes omits them.
+    let properties = fields.get("properties").and_then(Value::as_object);
+    if properties.is_some_and(Map::is_empty) {
         fields.remove("properties");
     }
     let has_items = fields.contains_key("items");

@@ -1,7 +1,7 @@
 //! The document in protobuf: gnostic's messages, from the document in JSON.
 //!
-//! Each function makes one message. What a message has no field for is left out; `convert` leaves
-//! nothing of that kind in a document.
+//! Each function makes one message. Fields without a counterpart in the message are dropped;
+//! `convert` leaves none.
 
 use podplane_proto::openapi::{
     AdditionalProperties, Any, BodyParameter, Definitions, Document, ExternalDocs, Info, Items,
