@@ -180,21 +180,14 @@ fn change_version(kubectl: &Kubectl) {
     for version in ["v2", "v1", "v2"] {
         serve(kubectl, &group, version);
         // What was queued before is done when a later owner's dependent is gone.
-        let made = || {
-            let path = format!("{group}/{version}");
-            let object =
-                json!({"apiVersion": path, "kind": "Gadget", "metadata": {"name": "later"}});
-            kubectl.fed("create -f -", &object.to_string())
-        };
-        let mut created = made();
-        while created.code != Some(0) {
-            assert!(
-                created.stderr.contains("no matches for kind"),
-                "{created:?}"
-            );
-            created = made();
-        }
-        let later = reference(kubectl, &format!("{group}/{version}"), "Gadget", "later");
+        let path = format!("{group}/{version}");
+        let object = json!({"apiVersion": path, "kind": "Gadget", "metadata": {"name": "later"}});
+        let file = kubectl.file("later.json", &object.to_string());
+        // The version is served a moment after it is written.
+        kubectl.until(&format!("create -f {}", file.display()), |seen| {
+            seen.code == Some(0)
+        });
+        let later = reference(kubectl, &path, "Gadget", "later");
         create(kubectl, "v1", "ConfigMap", "of-later", Some(&later));
         let delete = format!("delete gadget.{version}.{group} later --timeout=60s");
         kubectl.run(&delete).ok();
