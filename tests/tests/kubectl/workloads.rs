@@ -171,16 +171,17 @@ fn stateful_set(kubectl: &Kubectl) {
     let names = kubectl.run("get pods -l app=db -o name").ok();
     assert_eq!(names, "pod/db-0\npod/db-1\npod/db-2\n");
     let before = uids(kubectl, "app=db");
-    kubectl.run("delete pod db-1").ok();
-    rolled_out(kubectl, "sts/db");
-    let again = |uid: &String| !before.contains(uid);
-    assert_eq!(
-        uids(kubectl, "app=db")
-            .iter()
-            .filter(|uid| again(uid))
-            .count(),
-        1
+    // kubectl's own wait may take the new pod, which has the same name, for the deleted one.
+    kubectl.run("delete pod db-1 --wait=false").ok();
+    let again = |uid: &&str| !before.iter().any(|other| other == uid);
+    kubectl.until(
+        "get pods -l app=db -o jsonpath={.items[*].metadata.uid}",
+        |seen| {
+            let uids: Vec<_> = seen.stdout.split(' ').collect();
+            uids.len() == 3 && uids.iter().copied().filter(again).count() == 1
+        },
     );
+    rolled_out(kubectl, "sts/db");
     let patch = r#"{"spec":{"updateStrategy":{"rollingUpdate":{"partition":2}}}}"#;
     kubectl.args(["patch", "sts", "db", "-p", patch]).ok();
     kubectl.run("set image sts/db c=db:2").ok();
