@@ -210,7 +210,7 @@ enum ChangeDecision<O = Box<DynObject>> {
 }
 
 impl ChangeDecision {
-    /// The object that there is afterwards.
+    /// The object after the change.
     fn outcome(&self) -> Option<&DynObject> {
         match self {
             Self::Keep(object) | Self::Put(object) | Self::Replace(object, _) => Some(&**object),

@@ -23,7 +23,7 @@ use crate::{
     served::KindList,
 };
 
-/// What the collector does with an object. It may list and watch by its other role.
+/// The verbs that the collector needs for an object. Its other role lets it list and watch.
 const VERBS: [&str; 3] = ["delete", "get", "patch"];
 /// The pause after a write that failed.
 const PAUSE: Duration = Duration::from_millis(200);

@@ -353,7 +353,7 @@ impl ObjectForm {
                     .find_map(|(key, value)| (key == name).then_some(value))
             };
             if media == kubernetes::MEDIA_TYPE {
-                // Metadata and tables are JSON: clients that ask for them in protobuf take that, too.
+                // Metadata and tables are JSON; clients that ask for them in protobuf accept that.
                 if has_protobuf && parameter("as").is_none() {
                     return Some(Self::Protobuf);
                 }

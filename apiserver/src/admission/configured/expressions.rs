@@ -102,7 +102,7 @@ static NAMESPACE: LazyLock<Arc<Declaration>> = LazyLock::new(|| {
     ])
 });
 
-/// The parts of a write that expressions can read; `null` for one that there is not.
+/// The parts of a write that expressions can read; `null` for a missing one.
 #[derive(Debug, Default)]
 pub(super) struct Inputs {
     /// `authorizer` and `authorizer.requestResource`.
