@@ -48,6 +48,7 @@ use tokio_util::sync::CancellationToken;
 use self::{
     answer::{ObjectForm, RefusalSubject, RestAnswer},
     call::{CallRefusal, RestCall},
+    openapi::OpenApi,
     resource::Resource,
 };
 use crate::{
@@ -58,7 +59,7 @@ use crate::{
     journeys::Journeys,
     metrics::{self, ApiserverMetrics, RequestLabels},
     renderers::Renderers,
-    served::ServedKinds,
+    served::{KindList, ServedKinds},
 };
 
 /// The minor version of Kubernetes whose API this is.
@@ -85,7 +86,7 @@ pub(crate) struct RestContext {
 #[derive(Clone)]
 struct Facade {
     kinds: ServedKinds,
-    openapi: Arc<openapi::OpenApi>,
+    openapi: Arc<OpenApi>,
     metrics: ApiserverMetrics,
     journeys: Journeys,
     gate: Gate,
@@ -204,18 +205,14 @@ async fn group_resources(
     discovery::resources(&facade.kinds.now().resources, &group, &version, &headers)
 }
 
-/// On a renderer thread: the document has more than a megabyte.
 async fn openapi_v2(State(facade): State<Facade>, headers: HeaderMap) -> RestAnswer {
-    let (openapi, kinds) = (facade.openapi, facade.kinds.now());
-    let rendered = facade
-        .renderers
-        .run(move || openapi.v2.answer(&kinds, &headers));
-    let refusal = |error| answer::refusal(&error, RefusalSubject::default());
-    rendered.await.unwrap_or_else(refusal)
+    let answer = move |openapi: &OpenApi, kinds: &KindList| openapi.v2.answer(kinds, &headers);
+    facade.openapi(answer).await
 }
 
 async fn openapi_index(State(facade): State<Facade>, headers: HeaderMap) -> RestAnswer {
-    facade.openapi.v3.index(&facade.kinds.now(), &headers)
+    let answer = move |openapi: &OpenApi, kinds: &KindList| openapi.v3.index(kinds, &headers);
+    facade.openapi(answer).await
 }
 
 async fn openapi_document(
@@ -224,10 +221,10 @@ async fn openapi_document(
     uri: Uri,
     headers: HeaderMap,
 ) -> RestAnswer {
-    facade
-        .openapi
-        .v3
-        .document(&facade.kinds.now(), &path, &uri, &headers)
+    let answer = move |openapi: &OpenApi, kinds: &KindList| {
+        openapi.v3.document(kinds, &path, &uri, &headers)
+    };
+    facade.openapi(answer).await
 }
 
 fn version() -> RestAnswer {
@@ -292,6 +289,17 @@ impl RequestTarget {
 }
 
 impl Facade {
+    /// Answers on a renderer thread: the documents may have to be made, which takes long.
+    async fn openapi(
+        self,
+        answer: impl FnOnce(&OpenApi, &KindList) -> RestAnswer + Send + 'static,
+    ) -> RestAnswer {
+        let (openapi, kinds) = (self.openapi, self.kinds.now());
+        let rendered = self.renderers.run(move || answer(&openapi, &kinds));
+        let refusal = |error| answer::refusal(&error, RefusalSubject::default());
+        rendered.await.unwrap_or_else(refusal)
+    }
+
     /// Parses the rest of a path: the resource, and the object if one is named.
     fn target(&self, group: &str, version: &str, path: &str) -> Option<RequestTarget> {
         let segments: Vec<_> = path.trim_end_matches('/').split('/').collect();
