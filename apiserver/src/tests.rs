@@ -41,6 +41,7 @@ mod services_kubectl;
 mod serving;
 mod tls;
 mod tokens;
+mod transports;
 mod watches;
 mod webhooks;
 mod writes;
@@ -114,7 +115,6 @@ impl TestServer {
 
     async fn on(listener: Listener, rules: ServerRules, store: impl Store) -> Self {
         let address = listener.address().to_string();
-        let endpoint: Endpoint = address.parse().unwrap();
         let (serving, ready) = oneshot::channel();
         let stop = CancellationToken::new();
         let mut running = JoinSet::new();
@@ -133,7 +133,7 @@ impl TestServer {
             ended = running.join_next() => panic!("ended: {ended:?}"),
         }
         Self {
-            client: Client::connect(&endpoint).unwrap(),
+            client: transports::client(&address),
             rest: HttpClient::new(address.as_str()),
             address,
             stop,

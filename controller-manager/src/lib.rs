@@ -61,8 +61,7 @@ use podplane_api::{
     strategy::Strategy,
 };
 use podplane_client::{
-    Cache, Client, CredentialFlags, Endpoint, ListParams, QueueMetrics,
-    endpoint::EndpointError,
+    Cache, Client, ListParams, QueueMetrics, ServerError, ServerFlags,
     leader::{LeaderElection, LeaderError},
     reflector,
 };
@@ -98,12 +97,9 @@ const ELECTION: &str = "podplane-controller-manager";
 /// Flags of the controllers.
 #[derive(Args, Clone, Debug)]
 pub struct ControllerManagerConfig {
-    /// Connect to the API server at this address: HOST:PORT, a URL, or unix:PATH
-    #[arg(long, env = "PODPLANE_SERVER", value_name = "ADDR")]
-    pub server: Endpoint,
-    /// The credentials for it.
+    /// The API server.
     #[command(flatten)]
-    pub credentials: CredentialFlags,
+    pub server: ServerFlags,
     /// Serve health (grpc.health.v1, /livez, /readyz) and /metrics at this address: IP:PORT (port
     /// 0: any free port) or unix:PATH
     #[arg(
@@ -219,7 +215,7 @@ pub struct ControllerManagerConfig {
 pub enum ControllerManagerRunError {
     /// The apiserver's address or its TLS material is invalid.
     #[error("failed to prepare the connection to the apiserver")]
-    Server(#[from] EndpointError),
+    Server(#[from] ServerError),
     /// The authority that signs certificates cannot be used.
     #[error(transparent)]
     Signing(#[from] SigningFlagsError),
@@ -255,11 +251,7 @@ async fn run_until(
     config: ControllerManagerConfig,
     stop: CancellationToken,
 ) -> Result<(), ControllerManagerRunError> {
-    let server = config
-        .server
-        .clone()
-        .with_credentials(&config.credentials)?;
-    let client = Client::connect(&server)?;
+    let client = config.server.connect().await?;
     let candidate = config.leader_election.candidate(client.clone(), ELECTION)?;
     let authority = config.signing.authority()?;
     let root_ca = config.root_ca.certificates()?;

@@ -81,7 +81,7 @@ impl ChosenAllocator {
                 Ok(Self::MultiCidr(config, options))
             }
             AllocatorType::CloudAllocator => {
-                let endpoint = config.cluster.endpoint(&config.credentials)?;
+                let endpoint = config.cluster.endpoint(&config.server.credentials)?;
                 let config = CloudConfig::new(endpoint, &config.range_flags())?;
                 Ok(Self::Cloud(config, options))
             }

@@ -16,6 +16,7 @@ mod growth;
 mod metrics;
 pub mod orphans;
 mod overlaps;
+mod permissions;
 pub mod plan;
 mod service;
 mod upstream;
@@ -29,10 +30,10 @@ use podplane_api::{
     networking::ClusterCIDR,
 };
 use podplane_client::{
-    Client, CredentialFlags, Endpoint, EventRecorder, ListParams, PatchFaults,
+    CredentialFlags, Endpoint, EventRecorder, ListParams, PatchFaults, ServerError, ServerFlags,
     endpoint::EndpointError,
     leader::{LeaderElection, LeaderError},
-    reflector,
+    reflector, start_check,
 };
 use podplane_ipam::{
     ClusterRange, Compat, NO_CLOUD, Notice, RangeConfigError, RangeFlags, upstream::FlagError,
@@ -57,12 +58,9 @@ const COMPONENT: &str = "cidrAllocator";
 /// Flags of the IPAM controller.
 #[derive(Args, Clone, Debug)]
 pub struct IpamControllerConfig {
-    /// Connect to the API server at this address: HOST:PORT, a URL, or unix:PATH
-    #[arg(long, env = "PODPLANE_SERVER", value_name = "ADDR")]
-    pub server: Endpoint,
-    /// The credentials for it.
+    /// The API server.
     #[command(flatten)]
-    pub credentials: CredentialFlags,
+    pub server: ServerFlags,
     /// Serve podplane.ipam.v1 at this address: IP:PORT (port 0: any free port) or unix:PATH
     #[arg(
         long,
@@ -301,7 +299,7 @@ pub enum IpamControllerRunError {
     Cloud(#[source] EndpointError),
     /// The apiserver's address or its TLS material is invalid.
     #[error("failed to prepare the connection to the apiserver")]
-    Server(#[from] EndpointError),
+    Server(#[from] ServerError),
     /// The flags of the election are invalid.
     #[error(transparent)]
     Election(#[from] LeaderError),
@@ -334,11 +332,8 @@ async fn run_until(
     let allocator = allocators::ChosenAllocator::new(&config)?;
     allocator.announce();
     let wants_cluster_cidrs = allocator.wants_cluster_cidrs();
-    let server = config
-        .server
-        .clone()
-        .with_credentials(&config.credentials)?;
-    let client = Client::connect(&server)?.with_patch_faults(config.inject_patch.clone());
+    let client = config.server.connect().await?;
+    let client = client.with_patch_faults(config.inject_patch.clone());
     let candidate = config.leader_election.candidate(client.clone(), ELECTION)?;
     let (hosts, file) = (config.allowed_hosts.clone(), config.address_file.as_deref());
     let listeners = config
@@ -352,7 +347,13 @@ async fn run_until(
     let (pods, follow_pods) = reflector(client.all::<Pod>(), ListParams::default());
     let (cluster_cidrs, follow_cluster_cidrs) =
         reflector(client.all::<ClusterCIDR>(), ListParams::default());
-    let (events, write_events) = EventRecorder::new(client, COMPONENT, "");
+    let (events, write_events) = EventRecorder::new(client.clone(), COMPONENT, "");
+    let check = start_check(
+        client,
+        config.server.clone(),
+        permissions::NEEDED,
+        stop.clone(),
+    );
 
     let mut process = Process::new(podplane_proto::DESCRIPTORS);
     metrics.register(process.registry(), known.clone());
@@ -405,6 +406,7 @@ async fn run_until(
     tasks.follow("pod watch", follow_pods);
     tasks.follow("event writer", write_events);
     tasks.spawn("leader", leads);
+    tasks.spawn("start check", check);
     process.start(&mut tasks).await;
     Ok(tasks.run().await?)
 }

@@ -7,6 +7,7 @@ mod common;
 use std::time::Duration;
 
 use common::{AssignmentFault, IpamApiserver};
+use podplane_client::ServerFlags;
 use podplane_ipam_controller::{AllocatorType, CloudFlags, IpamControllerConfig, run};
 use podplane_proto::ipam::{
     AuditRequest, BlockState, FindBlocksRequest, GetOwnerRequest, ListFreeRequest,
@@ -37,8 +38,7 @@ impl RunningController {
         let server = fake.serve(&mut tasks).await;
         let directory = tempfile::tempdir().expect("a temporary directory");
         let mut config = IpamControllerConfig {
-            server: server.to_string().parse().expect("an address"),
-            credentials: Default::default(),
+            server: ServerFlags::of(server.to_string().parse().expect("an address")),
             listen: "127.0.0.1:0".parse().expect("an address"),
             allowed_hosts: Default::default(),
             serving: ServingFlags {

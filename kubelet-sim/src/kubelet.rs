@@ -300,7 +300,7 @@ async fn run_until(config: KubeletConfig, stop: CancellationToken) -> Result<(),
     )));
     let mut process = Process::new(DESCRIPTORS);
     process.serve_at(listeners, services);
-    process.trace("kubelet", Some(client.channel()));
+    process.trace("kubelet", client.channel());
     let metrics = metrics::KubeletMetrics::new(process.registry());
     process.ready_when("nodes", nodes_cache.synced());
     process.ready_when("pods", pods_cache.synced());

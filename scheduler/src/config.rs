@@ -4,20 +4,27 @@ use std::path::PathBuf;
 
 use clap::Args;
 use podplane_api::pod_ips::{PodIpFlags, PodIpResource};
-use podplane_client::{CredentialFlags, Endpoint, leader::LeaderElection};
+use podplane_client::{ServerFlags, leader::LeaderElection};
 pub use podplane_ipam::IpPolicy;
 use podplane_service_runtime::{boundary::AllowedHosts, server::Listen, serving::ServingFlags};
+
+use crate::pod::DEFAULT_SCHEDULER_NAME;
 
 /// The flags of the scheduler.
 #[derive(Clone, Debug, Args)]
 pub struct SchedulerConfig {
-    /// Connect to the API server at this address: HOST:PORT, a URL, or unix:PATH
-    #[arg(long, env = "PODPLANE_SERVER", value_name = "ADDR")]
-    pub server: Endpoint,
-
-    /// The credentials for it.
+    /// The API server.
     #[command(flatten)]
-    pub credentials: CredentialFlags,
+    pub server: ServerFlags,
+
+    /// Schedule the pods whose spec.schedulerName is this, and no others
+    #[arg(
+        long,
+        env = "PODPLANE_SCHEDULER_NAME",
+        value_name = "NAME",
+        default_value = DEFAULT_SCHEDULER_NAME
+    )]
+    pub scheduler_name: String,
 
     /// Serve podplane.scheduler.v1 at this address: IP:PORT (port 0: any free port) or unix:PATH
     #[arg(
@@ -78,6 +85,8 @@ pub const DEFAULT_POD_IPS_WEIGHT: u32 = 2;
 /// The settings of the decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlacementPolicy {
+    /// The name of the scheduler: it schedules the pods that ask for it.
+    pub scheduler_name: String,
     /// The limit of a node's pods by its addresses.
     pub ips: IpPolicy,
     /// The resource that counts addresses.
@@ -91,6 +100,7 @@ pub struct PlacementPolicy {
 impl From<IpPolicy> for PlacementPolicy {
     fn from(ips: IpPolicy) -> Self {
         Self {
+            scheduler_name: DEFAULT_SCHEDULER_NAME.to_owned(),
             ips,
             pod_ip_resource: PodIpResource::default(),
             pod_ips_weight: DEFAULT_POD_IPS_WEIGHT,

@@ -20,10 +20,9 @@ use podplane_api::{
     policy::PodDisruptionBudget,
 };
 use podplane_client::{
-    Client, EventRecorder, ListParams,
-    endpoint::EndpointError,
+    EventRecorder, ListParams, ServerError,
     leader::{LeaderError, Leadership},
-    reflector, transforming_reflector,
+    reflector, start_check, transforming_reflector,
 };
 use podplane_proto::scheduler::scheduler_service_server::SchedulerServiceServer;
 use podplane_service_runtime::{
@@ -52,6 +51,7 @@ pub mod metrics;
 pub mod names;
 pub mod node;
 pub mod node_gauges;
+mod permissions;
 pub mod plan;
 pub mod plugins;
 pub mod pod;
@@ -81,7 +81,7 @@ const ELECTION: &str = "podplane-scheduler";
 pub enum SchedulerRunError {
     /// The API server's address is invalid.
     #[error("failed to prepare the connection to the API server")]
-    Endpoint(#[from] EndpointError),
+    Server(#[from] ServerError),
     /// The flags of the election are invalid.
     #[error(transparent)]
     Election(#[from] LeaderError),
@@ -112,7 +112,7 @@ async fn run_until(
 ) -> Result<(), SchedulerRunError> {
     let SchedulerConfig {
         server,
-        credentials,
+        scheduler_name,
         listen,
         allowed_hosts,
         serving,
@@ -125,12 +125,11 @@ async fn run_until(
         seed,
         leader_election,
     } = config;
-    let server = server.with_credentials(&credentials)?;
-    let client = Client::connect(&server)?;
+    let client = server.connect().await?;
     let candidate = leader_election.candidate(client.clone(), ELECTION)?;
     let listeners = serving.listeners(&listen, allowed_hosts, address_file.as_deref());
     let listeners = listeners.await?;
-    tracing::info!(%server, ?ip_policy, %pod_ip_resource, "scheduling");
+    tracing::info!(%server, scheduler_name, ?ip_policy, %pod_ip_resource, "scheduling");
 
     let mut tasks = Tasks::new(shutdown);
     let mut reader = PodReader::new(pod_ip_resource.clone());
@@ -164,21 +163,24 @@ async fn run_until(
     services.add(SchedulerServiceServer::new(service));
     let mut process = Process::new(podplane_proto::DESCRIPTORS);
     process.serve_at(listeners, services);
-    process.trace("scheduler", Some(client.channel()));
+    process.trace("scheduler", client.channel());
     process.ready_when("pods", pods.synced());
     process.ready_when("nodes", nodes.synced());
     process.ready_when("namespaces", namespaces.synced());
     process.ready_when("disruption budgets", budgets.synced());
     process.ready_when("services", workload_services.synced());
     process.ready_when("ReplicaSets", replica_sets.synced());
-    let metrics = metrics::SchedulerMetrics::new(process.registry());
+    let metrics = metrics::SchedulerMetrics::new(&scheduler_name, process.registry());
     candidate.register(process.registry());
     let addresses = NodeAddressCollector::new(nodes.clone(), pods.clone(), pod_ip_resource.clone());
     process.registry().register_collector(Box::new(addresses));
     process.start(&mut tasks).await;
 
+    let check = start_check(client, server, permissions::NEEDED, tasks.stop());
+    tasks.spawn("start check", check);
     let (terms, begun) = mpsc::channel(1);
     let policy = PlacementPolicy {
+        scheduler_name: scheduler_name.clone(),
         ips: ip_policy,
         pod_ip_resource,
         pod_ips_weight: pod_ips_score_weight,
@@ -201,7 +203,7 @@ async fn run_until(
     tasks.spawn("leader", async move {
         // A scheduler that lost the lead ends, so that none of its assumptions is used later.
         candidate
-            .lead(&stop, |leading| lead(leading, terms))
+            .lead(&stop, |leading| lead(leading, &scheduler_name, terms))
             .await?;
         stop.cancelled().await;
         Ok::<_, TaskError>(())
@@ -211,9 +213,9 @@ async fn run_until(
 
 /// Lets the driver bind, and reports what it does, until it has ended. All writes are under the
 /// fence.
-async fn lead(leading: Leadership, terms: mpsc::Sender<driver::LeaderTerm>) {
+async fn lead(leading: Leadership, scheduler_name: &str, terms: mpsc::Sender<driver::LeaderTerm>) {
     let client = leading.client;
-    let (recorder, write_events) = EventRecorder::new(client.clone(), pod::SCHEDULER_NAME, "");
+    let (recorder, write_events) = EventRecorder::new(client.clone(), scheduler_name, "");
     let reporter = report::Reporter::new(client.clone(), recorder);
     let write_conditions = reporter.clone().run();
     // An error means that the driver has ended.

@@ -13,7 +13,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use crate::{cache::CacheSize, pod::SCHEDULER_NAME, queue::QueueLengths, scheduler::Attempt};
+use crate::{cache::CacheSize, queue::QueueLengths, scheduler::Attempt};
 
 /// The result of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub enum AttemptResult {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct AttemptLabels {
-    profile: &'static str,
+    profile: String,
     result: &'static str,
 }
 
@@ -37,6 +37,8 @@ type SingleLabel = [(&'static str, &'static str); 1];
 /// The metrics. Clones share them.
 #[derive(Clone, Debug)]
 pub struct SchedulerMetrics {
+    /// The name of the scheduler.
+    profile: String,
     attempts: Family<AttemptLabels, Counter>,
     seconds: Family<AttemptLabels, Histogram, fn() -> Histogram>,
     tries: Histogram,
@@ -46,9 +48,10 @@ pub struct SchedulerMetrics {
 }
 
 impl SchedulerMetrics {
-    /// Creates the metrics, and registers them for `/metrics`.
-    pub fn new(registry: &mut Registry) -> Self {
+    /// Creates the metrics of the scheduler of that name, and registers them for `/metrics`.
+    pub fn new(profile: &str, registry: &mut Registry) -> Self {
         let metrics = Self {
+            profile: profile.to_owned(),
             attempts: Family::default(),
             seconds: Family::new_with_constructor(|| {
                 Histogram::new(exponential_buckets(0.001, 2.0, 15))
@@ -133,7 +136,7 @@ impl SchedulerMetrics {
             AttemptResult::Error => "error",
         };
         let labels = AttemptLabels {
-            profile: SCHEDULER_NAME,
+            profile: self.profile.clone(),
             result,
         };
         self.attempts.get_or_create(&labels).inc();

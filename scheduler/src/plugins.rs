@@ -24,6 +24,7 @@ mod tests;
 /// The plugins in the reference's order, and ours after its resources.
 pub(crate) fn all(policy: PlacementPolicy) -> Vec<Box<dyn Plugin>> {
     let PlacementPolicy {
+        scheduler_name: _,
         ips,
         pod_ip_resource,
         pod_ips_weight,

@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// The `spec.schedulerName` of this scheduler's pods, and its default.
-pub const SCHEDULER_NAME: &str = "default-scheduler";
+pub const DEFAULT_SCHEDULER_NAME: &str = "default-scheduler";
 
 /// A pod.
 #[derive(Clone, Debug, PartialEq)]
@@ -160,9 +160,15 @@ impl PodInfo {
         self.end == Some(PodEnd::OutOfPodIps)
     }
 
-    /// Returns true if the pod waits for this scheduler.
-    pub fn is_schedulable(&self) -> bool {
-        self.needs.other_scheduler.is_none()
+    /// The name of the scheduler that the pod is for.
+    pub fn scheduler_name(&self) -> &str {
+        let name = self.needs.scheduler_name.as_deref();
+        name.unwrap_or(DEFAULT_SCHEDULER_NAME)
+    }
+
+    /// Returns true if the pod waits for the scheduler of that name.
+    pub fn is_schedulable_by(&self, scheduler: &str) -> bool {
+        self.scheduler_name() == scheduler
             && self.needs.scheduling_gates.is_empty()
             && !self.is_terminal()
             && !self.is_deleting

@@ -58,6 +58,8 @@ mod tests;
 /// its binding, or its release.
 #[derive(Debug)]
 pub struct Scheduler {
+    /// The `spec.schedulerName` of the pods to schedule.
+    scheduler_name: String,
     queue: Queue,
     cache: NodeCache,
     framework: Framework,
@@ -159,6 +161,7 @@ impl Scheduler {
     pub fn new(policy: impl Into<PlacementPolicy>) -> Self {
         let policy = policy.into();
         Self {
+            scheduler_name: policy.scheduler_name.clone(),
             queue: Queue::default(),
             cache: NodeCache::new(policy.pod_ip_resource.clone()),
             next_start: usize::try_from(policy.seed).unwrap_or(usize::MAX),
@@ -170,6 +173,11 @@ impl Scheduler {
             budgets: BTreeMap::new(),
             nominations: BTreeMap::new(),
         }
+    }
+
+    /// The `spec.schedulerName` of the pods that it schedules.
+    pub fn name(&self) -> &str {
+        &self.scheduler_name
     }
 
     /// Handles a new or changed pod, by the first rule that applies:
@@ -203,7 +211,7 @@ impl Scheduler {
                 self.notify_placed(&pod, now);
             }
             self.pass_on(room.filter(|room| room.node != node), now);
-        } else if pod.is_schedulable() {
+        } else if pod.is_schedulable_by(&self.scheduler_name) {
             // For a pod in flight (assumed, not yet bound) this event does not know our decision,
             // so it changes no place. Keep the new state in the queue: if the binding fails, the
             // next attempt needs it.

@@ -172,7 +172,7 @@ fn response(
         PodExplanation::Unknown => {
             let node = pod.node_name.as_ref();
             response.node_name = node.map(ToString::to_string).unwrap_or_default();
-            response.message = unknown(pod);
+            response.message = unknown(pod, scheduler.name());
             response.set_state(PodState::Unknown);
             add_own_node(&mut response, pod, scheduler);
         }
@@ -272,9 +272,10 @@ fn suggestions(found: Vec<Suggestion>) -> Vec<wire::Suggestion> {
 }
 
 /// The reason why an existing pod is not in this scheduler's queue.
-fn unknown(pod: &PodInfo) -> String {
+fn unknown(pod: &PodInfo, scheduler: &str) -> String {
     let needs = &pod.needs;
-    match (pod.end, &needs.other_scheduler) {
+    let other = Some(pod.scheduler_name()).filter(|name| *name != scheduler);
+    match (pod.end, other) {
         (Some(end), _) => format!("it has ended ({}) and needs no node", end.phase()),
         _ if pod.is_deleting => "it is being deleted, so it gets no node".to_owned(),
         (None, Some(other)) => format!("it is for another scheduler, {other:?}"),

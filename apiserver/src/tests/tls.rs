@@ -107,7 +107,7 @@ impl SecureServer {
 }
 
 async fn user(client: &Client) -> Result<String, tonic::Status> {
-    let mut reviews = AuthenticationServiceClient::new(client.channel());
+    let mut reviews = AuthenticationServiceClient::new(client.channel().unwrap());
     let review = reviews.create_self_subject_review(CreateSelfSubjectReviewRequest {});
     let user = within(review).await?.into_inner().user_info.unwrap();
     Ok(format!("{} {}", user.username, user.groups.join(" ")))

@@ -46,7 +46,7 @@ pub(crate) struct LogsArgs {
 
 pub(crate) fn run(args: LogsArgs, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     block_on(async {
-        let mut channel = global.client()?.channel();
+        let mut channel = podplane_client::endpoint::channel(&global.server()?)?;
         std::future::poll_fn(|context| channel.poll_ready(context))
             .await
             .context("failed to connect to the API server")?;

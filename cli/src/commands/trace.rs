@@ -111,7 +111,7 @@ async fn settled(
     global: &GlobalOptions,
     request: GetPodTraceRequest,
 ) -> anyhow::Result<GetPodTraceResponse> {
-    let channel = global.client()?.channel();
+    let channel = podplane_client::endpoint::channel(&global.server()?)?;
     let mut client = TraceServiceClient::new(channel).max_decoding_message_size(usize::MAX);
     let mut looks = 0;
     loop {

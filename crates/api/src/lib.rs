@@ -37,7 +37,7 @@ pub mod validation;
 
 pub use duplicates::duplicates;
 pub use k8s_openapi::{
-    ByteString,
+    ByteString, Resource,
     api::{
         admissionregistration::v1 as admissionregistration,
         apps::v1 as apps,

@@ -1,5 +1,8 @@
 //! Questions about the rights of users.
 
+use podplane_api::authorization::{
+    NonResourceAttributes, ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
+};
 use podplane_proto::{
     authorization::{
         AccessReviewStatus, CreateSubjectAccessReviewRequest,
@@ -8,7 +11,14 @@ use podplane_proto::{
     error::ApiError,
 };
 
-use crate::{Client, api::refused};
+use crate::{
+    Client,
+    api::{
+        Transport,
+        grpc::refused,
+        rest::{RestCalls, path_of},
+    },
+};
 
 impl Client {
     /// Asks whether a user may do something: a SubjectAccessReview.
@@ -21,9 +31,13 @@ impl Client {
         &self,
         review: CreateSubjectAccessReviewRequest,
     ) -> Result<AccessReviewStatus, ApiError> {
-        let mut service = AuthorizationServiceClient::new(self.channel());
+        let calls = match self.transport() {
+            Transport::Grpc(calls) => calls,
+            Transport::Rest(calls) => return review_by_rest(calls, review).await,
+        };
+        let mut service = AuthorizationServiceClient::new(calls.channel());
         let answer = service
-            .create_subject_access_review(self.request(review))
+            .create_subject_access_review(calls.request(review))
             .await;
         Ok(answer
             .map_err(refused)?
@@ -31,4 +45,51 @@ impl Client {
             .status
             .unwrap_or_default())
     }
+}
+
+async fn review_by_rest(
+    calls: &RestCalls,
+    review: CreateSubjectAccessReviewRequest,
+) -> Result<AccessReviewStatus, ApiError> {
+    let CreateSubjectAccessReviewRequest {
+        resource_attributes,
+        non_resource_attributes,
+        user,
+        uid,
+        groups,
+        extra,
+    } = review;
+    let given = |text: String| Some(text).filter(|text| !text.is_empty());
+    let extra = extra.into_iter().map(|(key, value)| (key, value.items));
+    let spec = SubjectAccessReviewSpec {
+        resource_attributes: resource_attributes.map(|of| ResourceAttributes {
+            namespace: given(of.namespace),
+            verb: given(of.verb),
+            group: given(of.group),
+            version: given(of.version),
+            resource: given(of.resource),
+            subresource: given(of.subresource),
+            name: given(of.name),
+            ..ResourceAttributes::default()
+        }),
+        non_resource_attributes: non_resource_attributes.map(|of| NonResourceAttributes {
+            path: given(of.path),
+            verb: given(of.verb),
+        }),
+        user: given(user),
+        uid: given(uid),
+        groups: Some(groups),
+        extra: Some(extra.collect()),
+    };
+    let review = SubjectAccessReview {
+        spec,
+        ..SubjectAccessReview::default()
+    };
+    let path = path_of::<SubjectAccessReview>();
+    let reviewed: SubjectAccessReview = calls.post(&path, &review).await?;
+    let status = reviewed.status.unwrap_or_default();
+    Ok(AccessReviewStatus {
+        allowed: status.allowed,
+        reason: status.reason.unwrap_or_default(),
+    })
 }

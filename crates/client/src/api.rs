@@ -1,49 +1,53 @@
 //! Reading and writing objects of one kind.
 
+pub(crate) mod grpc;
+pub(crate) mod rest;
+
 use std::marker::PhantomData;
 
-use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
-use http::{HeaderValue, uri::PathAndQuery};
 use podplane_api::{
     Object,
     certificates::CertificateSigningRequest,
     core::{Node, Pod},
 };
 use podplane_proto::{
-    codec,
-    error::{ApiError, Reason},
-    fence::{Fence, METADATA},
-    transport::{Encoded, Wire, WireCodec},
-    wire::{self, PatchType, Propagation, Verb},
+    error::ApiError,
+    fence::Fence,
+    wire::{PatchType, Propagation, Verb},
 };
-use tonic::{Request, Status, Streaming, client::Grpc, metadata::AsciiMetadataValue};
 
+use self::{grpc::GrpcCalls, rest::RestCalls};
 use crate::{
     BlocksClient, Channel, MetadataClient, PatchFaults,
     endpoint::{self, Endpoint, EndpointError},
     faults::WriteFault,
-    trace,
+    leader::LeaseTerm,
 };
 
 /// A client of one server. Cheap to clone; all clones share a connection.
 #[derive(Clone, Debug)]
 pub struct Client {
-    calls: Calls,
+    transport: Transport,
+    faults: Option<PatchFaults>,
+}
+
+/// The interface of the server that a client uses.
+#[derive(Clone, Debug)]
+pub(crate) enum Transport {
+    /// podplane's gRPC.
+    Grpc(GrpcCalls),
+    /// Kubernetes' REST API.
+    Rest(RestCalls),
 }
 
 impl Client {
     /// A client over a channel from [`endpoint::channel`].
     pub fn new(channel: impl Into<Channel>) -> Self {
-        let calls = Calls {
-            channel: channel.into(),
-            fence: None,
-            faults: None,
-        };
-        Self { calls }
+        Self::over(Transport::Grpc(GrpcCalls::new(channel.into())))
     }
 
-    /// A client of the server at `endpoint`. It connects at the first call.
+    /// A client of the server at `endpoint`, by gRPC. It connects at the first call.
     ///
     /// # Errors
     ///
@@ -53,37 +57,79 @@ impl Client {
         endpoint::channel(endpoint).map(Self::new)
     }
 
-    /// The same client for a leader. The server carries out its writes only while nobody else
-    /// leads, and refuses them with [`Reason::FenceLost`] from then on.
+    pub(crate) fn over(transport: Transport) -> Self {
+        Self {
+            transport,
+            faults: None,
+        }
+    }
+
+    pub(crate) fn transport(&self) -> &Transport {
+        &self.transport
+    }
+
+    /// The same client for a leader. podplane carries out its writes only while nobody else leads,
+    /// and refuses them with [`Reason::FenceLost`](crate::Reason::FenceLost) from then on.
+    ///
+    /// Kubernetes has no fences; see [`during`](Self::during).
     #[must_use]
     pub fn fenced(&self, fence: &Fence) -> Self {
-        let fence = fence.to_string().parse();
-        // A fence is made of names of objects, which are ASCII.
-        let calls = Calls {
-            channel: self.calls.channel.clone(),
-            fence: Some(fence.expect("names of objects are ASCII")),
-            faults: self.calls.faults.clone(),
-        };
-        Self { calls }
+        self.with_fence(Some(fence))
     }
 
     /// The same client without a fence, to imitate a controller that has none.
     #[must_use]
-    pub fn unfenced(mut self) -> Self {
-        self.calls.fence = None;
-        self
+    pub fn unfenced(self) -> Self {
+        self.with_fence(None)
+    }
+
+    fn with_fence(&self, fence: Option<&Fence>) -> Self {
+        Self {
+            transport: match &self.transport {
+                Transport::Grpc(calls) => Transport::Grpc(calls.with_fence(fence)),
+                Transport::Rest(calls) => Transport::Rest(calls.with_fence(fence)),
+            },
+            faults: self.faults.clone(),
+        }
+    }
+
+    /// The same client, which writes only during a leader's term, and refuses other writes itself
+    /// with [`Reason::FenceLost`](crate::Reason::FenceLost). By gRPC it writes at any time: the
+    /// server judges by the fence.
+    #[must_use]
+    pub(crate) fn during(self, term: &LeaseTerm) -> Self {
+        match self.transport {
+            Transport::Grpc(_) => self,
+            Transport::Rest(calls) => Self {
+                transport: Transport::Rest(calls.during(term)),
+                ..self
+            },
+        }
     }
 
     /// The same client, whose first writes of node blocks fail as `faults` says.
     #[must_use]
     pub fn with_patch_faults(mut self, faults: Option<PatchFaults>) -> Self {
-        self.calls.faults = faults;
+        self.faults = faults;
         self
     }
 
-    /// The channel to the server, for a service that has generated code.
-    pub fn channel(&self) -> Channel {
-        self.calls.channel.clone()
+    /// The channel to the server, for a service that has generated code. `None` for a client of
+    /// the REST API.
+    pub fn channel(&self) -> Option<Channel> {
+        match &self.transport {
+            Transport::Grpc(calls) => Some(calls.channel()),
+            Transport::Rest(_) => None,
+        }
+    }
+
+    /// A kube-rs client of the same server, for kinds without types here. It sends the same fence,
+    /// and needs a tokio runtime.
+    pub fn kube(&self) -> kube::Client {
+        match &self.transport {
+            Transport::Grpc(calls) => calls.kube(),
+            Transport::Rest(calls) => calls.connection(),
+        }
     }
 
     /// A client of the same server for the metadata of objects of any kind. It needs a tokio
@@ -92,20 +138,9 @@ impl Client {
         MetadataClient::new(self)
     }
 
-    /// The fence as a header of HTTP.
-    pub(crate) fn fence_header(&self) -> Option<HeaderValue> {
-        let fence = self.calls.fence.as_ref()?;
-        HeaderValue::from_bytes(fence.as_encoded_bytes()).ok()
-    }
-
-    /// Wraps a message for a service that has generated code.
-    pub(crate) fn request<Q>(&self, message: Q) -> Request<Q> {
-        self.calls.request(message)
-    }
-
     /// The records of node blocks.
     pub fn blocks(&self) -> BlocksClient {
-        BlocksClient::new(self.calls.clone())
+        BlocksClient::new(self.clone())
     }
 
     /// Objects of a kind in all namespaces, or of a cluster-scoped kind.
@@ -116,9 +151,26 @@ impl Client {
     /// Objects of a kind in one namespace.
     pub fn namespaced<K: Object>(&self, namespace: impl Into<String>) -> Api<K> {
         Api {
-            calls: self.calls.clone(),
+            client: self.clone(),
             namespace: namespace.into(),
             kind: PhantomData,
+        }
+    }
+
+    /// Makes a call that writes node blocks, or lets it fail if a [`PatchFaults`] says so.
+    pub(crate) async fn patch<T>(
+        &self,
+        call: impl Future<Output = Result<T, ApiError>>,
+    ) -> Result<T, ApiError> {
+        match self.faults.as_ref().and_then(PatchFaults::next) {
+            None => call.await,
+            Some(fault) => {
+                if fault == WriteFault::Timeout {
+                    call.await?;
+                }
+                tracing::warn!(?fault, "injected a fault into a write of node blocks");
+                Err(fault.error())
+            }
         }
     }
 }
@@ -129,7 +181,7 @@ impl Client {
 /// have been carried out.
 #[derive(Clone, Debug)]
 pub struct Api<K> {
-    calls: Calls,
+    client: Client,
     namespace: String,
     kind: PhantomData<fn() -> K>,
 }
@@ -244,16 +296,10 @@ impl<K: Object> Api<K> {
     ///
     /// `NotFound` and others.
     pub async fn get(&self, name: &str) -> Result<K, ApiError> {
-        let request = wire::GetRequest {
-            namespace: self.namespace.clone(),
-            name: name.into(),
-        };
-        decode(
-            &self
-                .calls
-                .get(path::<K>(&Verb::Get.method::<K>()), request)
-                .await?,
-        )
+        match self.client.transport() {
+            Transport::Grpc(calls) => calls.get(&self.namespace, name).await,
+            Transport::Rest(calls) => calls.get(&self.namespace, name).await,
+        }
     }
 
     /// Lists the objects that match.
@@ -262,38 +308,27 @@ impl<K: Object> Api<K> {
     ///
     /// `BadRequest` for an invalid selector, `Expired` for an old continue token, and others.
     pub async fn list(&self, params: &ListParams) -> Result<ObjectList<K>, ApiError> {
-        self.list_as(params, |object| object).await
+        match self.client.transport() {
+            Transport::Grpc(calls) => {
+                calls
+                    .list_as(&self.namespace, params, |object| object)
+                    .await
+            }
+            Transport::Rest(calls) => calls.list(&self.namespace, params).await,
+        }
     }
 
-    /// Lists what `transform` makes of the objects that match. One at a time is decoded.
-    pub(crate) async fn list_as<T>(
+    /// Lists what `transform` makes of all objects that match, in any order. One at a time is
+    /// decoded.
+    pub(crate) async fn list_all_as<T>(
         &self,
         params: &ListParams,
-        mut transform: impl FnMut(K) -> T,
+        transform: impl FnMut(K) -> T,
     ) -> Result<ObjectList<T>, ApiError> {
-        let request = wire::ListRequest {
-            namespace: self.namespace.clone(),
-            label_selector: params.label_selector.clone(),
-            field_selector: params.field_selector.clone(),
-            limit: params.limit,
-            r#continue: params.continue_token.clone(),
-            resource_version: params.resource_version.clone(),
-            resource_version_match: params.resource_version_match.clone(),
-        };
-        let list = self
-            .calls
-            .list(path::<K>(&Verb::List.method::<K>()), request)
-            .await?;
-        let metadata = list.metadata.unwrap_or_default();
-        Ok(ObjectList {
-            resource_version: metadata.resource_version.unwrap_or_default(),
-            continue_token: metadata.r#continue.filter(|token| !token.is_empty()),
-            items: list
-                .items
-                .iter()
-                .map(|item| decode(item).map(&mut transform))
-                .collect::<Result<_, _>>()?,
-        })
+        match self.client.transport() {
+            Transport::Grpc(calls) => calls.list_as(&self.namespace, params, transform).await,
+            Transport::Rest(calls) => calls.list_all_as(&self.namespace, params, transform).await,
+        }
     }
 
     /// Streams every change after `resource_version`, with bookmarks. If it is empty, the stream
@@ -311,18 +346,20 @@ impl<K: Object> Api<K> {
         resource_version: &str,
     ) -> Result<impl Stream<Item = Result<ObjectEvent<K>, ApiError>> + Send + 'static, ApiError>
     {
-        let request = wire::WatchRequest {
-            namespace: self.namespace.clone(),
-            label_selector: params.label_selector.clone(),
-            field_selector: params.field_selector.clone(),
-            resource_version: resource_version.into(),
-            allow_watch_bookmarks: true,
-        };
-        let events = self
-            .calls
-            .watch(path::<K>(&Verb::Watch.method::<K>()), request)
-            .await?;
-        Ok(events.map(|event| decode_event(event.map_err(refused)?)))
+        Ok(match self.client.transport() {
+            Transport::Grpc(calls) => {
+                let events = calls
+                    .watch(&self.namespace, params, resource_version)
+                    .await?;
+                events.left_stream()
+            }
+            Transport::Rest(calls) => {
+                let events = calls
+                    .watch(&self.namespace, params, resource_version)
+                    .await?;
+                events.right_stream()
+            }
+        })
     }
 
     /// Replaces the object except its status, if it is still at the revision that `object` carries.
@@ -341,6 +378,13 @@ impl<K: Object> Api<K> {
     /// `Conflict`, `NotFound`, `Invalid`, and others.
     pub async fn update_status(&self, object: &K) -> Result<K, ApiError> {
         self.write(Verb::UpdateStatus, object).await
+    }
+
+    async fn write(&self, verb: Verb, object: &K) -> Result<K, ApiError> {
+        match self.client.transport() {
+            Transport::Grpc(calls) => calls.write(verb, object).await,
+            Transport::Rest(calls) => calls.write(verb, &self.namespace, object).await,
+        }
     }
 
     /// Changes the fields that a patch names, at any revision of the object.
@@ -371,73 +415,23 @@ impl<K: Object> Api<K> {
         name: &str,
         params: &PatchParams,
     ) -> Result<K, ApiError> {
-        let PatchParams {
-            patch_type,
-            patch,
-            field_manager,
-            force,
-        } = params.clone();
-        let request = wire::PatchRequest {
-            namespace: self.namespace.clone(),
-            name: name.into(),
-            r#type: patch_type.into(),
-            patch,
-            field_manager,
-            force,
-        };
-        let path = path::<K>(&verb.method::<K>());
-        decode(&self.calls.patch_object(path, request).await?)
+        match self.client.transport() {
+            Transport::Grpc(calls) => calls.patch(verb, &self.namespace, name, params).await,
+            Transport::Rest(calls) => calls.patch(verb, &self.namespace, name, params).await,
+        }
     }
 
-    /// Deletes the object, or begins to, and returns its last state.
+    /// Deletes the object, or begins to, and returns its last state. Kubernetes' REST API says of
+    /// most objects that are gone at once only their name and UID, and the rest is empty then.
     ///
     /// # Errors
     ///
     /// `NotFound`, `Conflict` if a precondition fails, and others.
     pub async fn delete(&self, name: &str, params: &DeleteParams) -> Result<K, ApiError> {
-        self.delete_by(&Verb::Delete.method::<K>(), name, params)
-            .await
-    }
-
-    async fn delete_by(
-        &self,
-        method: &str,
-        name: &str,
-        params: &DeleteParams,
-    ) -> Result<K, ApiError> {
-        let DeleteParams {
-            grace_period_seconds,
-            uid,
-            resource_version,
-            propagation,
-        } = params.clone();
-        let preconditions =
-            (uid.is_some() || resource_version.is_some()).then_some(wire::Preconditions {
-                resource_version,
-                uid,
-            });
-        let request = wire::DeleteRequest {
-            namespace: self.namespace.clone(),
-            name: name.into(),
-            grace_period_seconds,
-            preconditions,
-            propagation_policy: propagation.map(|policy| policy.as_str().to_owned()),
-        };
-        decode(&self.calls.delete(path::<K>(method), request).await?)
-    }
-
-    async fn write(&self, verb: Verb, object: &K) -> Result<K, ApiError> {
-        let object = codec::encode(object)
-            .map_err(|error| ApiError::new(Reason::BadRequest, error.to_string()))?;
-        let request = wire::WriteRequest {
-            object: Some(object),
-        };
-        decode(
-            &self
-                .calls
-                .write(path::<K>(&verb.method::<K>()), request)
-                .await?,
-        )
+        match self.client.transport() {
+            Transport::Grpc(calls) => calls.delete(&self.namespace, name, params).await,
+            Transport::Rest(calls) => calls.delete(&self.namespace, name, params).await,
+        }
     }
 }
 
@@ -449,32 +443,24 @@ impl Api<Pod> {
     /// `Conflict` if the pod is bound to another node, is being deleted, or has another UID or
     /// revision; `NotFound`, and others.
     pub async fn bind(&self, binding: &Binding) -> Result<(), ApiError> {
-        let Binding {
-            name,
-            uid,
-            resource_version,
-            node_name,
-        } = binding.clone();
-        let request = wire::BindPodRequest {
-            namespace: self.namespace.clone(),
-            name,
-            uid,
-            node_name,
-            resource_version: resource_version.unwrap_or_default(),
-        };
-        // The answer is the bound pod, which the watch delivers too.
-        let answer = self.calls.bind(path::<Pod>("BindPod"), request).await;
-        answer.map(drop)
+        match self.client.transport() {
+            Transport::Grpc(calls) => calls.bind(&self.namespace, binding).await,
+            Transport::Rest(calls) => calls.bind(&self.namespace, binding).await,
+        }
     }
 
-    /// Deletes the pod unless its disruption budget forbids that, and returns its last state.
+    /// Deletes the pod unless its disruption budget forbids that. By gRPC it returns the pod's last
+    /// state; by the REST API, which does not tell it, the name and UID.
     ///
     /// # Errors
     ///
     /// `TooManyRequests` if the budget allows no disruption now; `NotFound`, `Conflict` if a
     /// precondition fails, and others.
     pub async fn evict(&self, name: &str, params: &DeleteParams) -> Result<Pod, ApiError> {
-        self.delete_by("EvictPod", name, params).await
+        match self.client.transport() {
+            Transport::Grpc(calls) => calls.evict(&self.namespace, name, params).await,
+            Transport::Rest(calls) => calls.evict(&self.namespace, name, params).await,
+        }
     }
 }
 
@@ -491,18 +477,19 @@ impl Api<Node> {
         resource_version: &str,
         pod_cidrs: &[String],
     ) -> Result<Node, ApiError> {
-        let request = wire::AssignPodCidrsRequest {
-            name: name.into(),
-            uid: uid.into(),
-            resource_version: resource_version.into(),
-            pod_cidrs: pod_cidrs.to_vec(),
+        let call = async {
+            match self.client.transport() {
+                Transport::Grpc(calls) => {
+                    let call = calls.assign_pod_cidrs(name, uid, resource_version, pod_cidrs);
+                    call.await
+                }
+                Transport::Rest(calls) => {
+                    let call = calls.assign_pod_cidrs(name, uid, resource_version, pod_cidrs);
+                    call.await
+                }
+            }
         };
-        decode(
-            &self
-                .calls
-                .assign(path::<Node>("AssignPodCIDRs"), request)
-                .await?,
-        )
+        self.client.patch(call).await
     }
 }
 
@@ -517,177 +504,9 @@ impl Api<CertificateSigningRequest> {
         &self,
         request: &CertificateSigningRequest,
     ) -> Result<CertificateSigningRequest, ApiError> {
-        let object = codec::encode(request)
-            .map_err(|error| ApiError::new(Reason::BadRequest, error.to_string()))?;
-        let method = "UpdateCertificateSigningRequestApproval";
-        let path = path::<CertificateSigningRequest>(method);
-        let object = Some(object);
-        decode(
-            &self
-                .calls
-                .write(path, wire::WriteRequest { object })
-                .await?,
-        )
-    }
-}
-
-/// The calls, without the type of the kind. Their messages are the same for every kind, so tonic's
-/// machinery is compiled once, here, and not for each kind in each program.
-#[derive(Clone, Debug)]
-pub(crate) struct Calls {
-    channel: Channel,
-    fence: Option<AsciiMetadataValue>,
-    faults: Option<PatchFaults>,
-}
-
-impl Calls {
-    /// The channel, for a service that has generated code.
-    pub(crate) fn channel(&self) -> Channel {
-        self.channel.clone()
-    }
-
-    /// Wraps a message into a request with the fence and the trace context.
-    pub(crate) fn request<Q>(&self, message: Q) -> Request<Q> {
-        let mut request = Request::new(message);
-        if let Some(fence) = &self.fence {
-            request.metadata_mut().insert(METADATA, fence.clone());
-        }
-        trace::inject(request.metadata_mut());
-        request
-    }
-
-    /// Makes a call that writes node blocks, or lets it fail if a [`PatchFaults`] says so.
-    pub(crate) async fn patch<T>(
-        &self,
-        call: impl Future<Output = Result<T, ApiError>>,
-    ) -> Result<T, ApiError> {
-        match self.faults.as_ref().and_then(PatchFaults::next) {
-            None => call.await,
-            Some(fault) => {
-                if fault == WriteFault::Timeout {
-                    call.await?;
-                }
-                tracing::warn!(?fault, "injected a fault into a write of node blocks");
-                Err(fault.error())
-            }
+        match self.client.transport() {
+            Transport::Grpc(calls) => calls.update_approval(request).await,
+            Transport::Rest(calls) => calls.update_approval(request).await,
         }
     }
-
-    async fn get(&self, path: PathAndQuery, request: wire::GetRequest) -> Result<Bytes, ApiError> {
-        Ok(self.unary::<_, Encoded>(path, request).await?.0)
-    }
-
-    async fn list(
-        &self,
-        path: PathAndQuery,
-        request: wire::ListRequest,
-    ) -> Result<wire::ObjectList, ApiError> {
-        self.unary(path, request).await
-    }
-
-    async fn watch(
-        &self,
-        path: PathAndQuery,
-        request: wire::WatchRequest,
-    ) -> Result<Streaming<wire::WatchEvent>, ApiError> {
-        let codec = WireCodec::<wire::WatchRequest, wire::WatchEvent>::default();
-        let mut grpc = self.ready().await?;
-        let events = grpc
-            .server_streaming(self.request(request), path, codec)
-            .await;
-        Ok(events.map_err(refused)?.into_inner())
-    }
-
-    async fn write(
-        &self,
-        path: PathAndQuery,
-        request: wire::WriteRequest,
-    ) -> Result<Bytes, ApiError> {
-        Ok(self.unary::<_, Encoded>(path, request).await?.0)
-    }
-
-    async fn delete(
-        &self,
-        path: PathAndQuery,
-        request: wire::DeleteRequest,
-    ) -> Result<Bytes, ApiError> {
-        Ok(self.unary::<_, Encoded>(path, request).await?.0)
-    }
-
-    async fn patch_object(
-        &self,
-        path: PathAndQuery,
-        request: wire::PatchRequest,
-    ) -> Result<Bytes, ApiError> {
-        Ok(self.unary::<_, Encoded>(path, request).await?.0)
-    }
-
-    async fn bind(
-        &self,
-        path: PathAndQuery,
-        request: wire::BindPodRequest,
-    ) -> Result<Bytes, ApiError> {
-        Ok(self.unary::<_, Encoded>(path, request).await?.0)
-    }
-
-    async fn assign(
-        &self,
-        path: PathAndQuery,
-        request: wire::AssignPodCidrsRequest,
-    ) -> Result<Bytes, ApiError> {
-        let call = self.unary::<_, Encoded>(path, request);
-        Ok(self.patch(call).await?.0)
-    }
-
-    async fn unary<Q: Wire, A: Wire>(&self, path: PathAndQuery, request: Q) -> Result<A, ApiError> {
-        let mut grpc = self.ready().await?;
-        let answer = grpc
-            .unary(self.request(request), path, WireCodec::<Q, A>::default())
-            .await;
-        Ok(answer.map_err(refused)?.into_inner())
-    }
-
-    async fn ready(&self) -> Result<Grpc<Channel>, ApiError> {
-        // A list of many objects is longer than tonic's default of 4 MiB for one message.
-        let mut grpc = Grpc::new(self.channel.clone()).max_decoding_message_size(usize::MAX);
-        let ready = grpc.ready().await;
-        ready.map_err(|error| refused(Status::from_error(error.into())))?;
-        Ok(grpc)
-    }
-}
-
-fn path<K: Object>(method: &str) -> PathAndQuery {
-    wire::method_path::<K>(method)
-        .parse()
-        .expect("kinds and methods are ASCII letters")
-}
-
-pub(crate) fn refused(status: Status) -> ApiError {
-    ApiError::from(&status)
-}
-
-fn decode<K: Object>(object: &[u8]) -> Result<K, ApiError> {
-    codec::decode(object).map_err(|error| {
-        ApiError::new(
-            Reason::InternalError,
-            format!("the server sent an invalid {}: {error}", K::KIND),
-        )
-    })
-}
-
-fn decode_event<K: Object>(event: wire::WatchEvent) -> Result<ObjectEvent<K>, ApiError> {
-    let kind = event.r#type();
-    let object: K = decode(&event.object.unwrap_or_default())?;
-    Ok(match kind {
-        wire::WatchEventType::Added => ObjectEvent::Added(object),
-        wire::WatchEventType::Modified => ObjectEvent::Modified(object),
-        wire::WatchEventType::Deleted => ObjectEvent::Deleted(object),
-        wire::WatchEventType::Bookmark => ObjectEvent::Bookmark(object.resource_version().into()),
-        wire::WatchEventType::Unspecified => {
-            return Err(ApiError::new(
-                Reason::InternalError,
-                "the server sent a watch event without a type",
-            ));
-        }
-    })
 }

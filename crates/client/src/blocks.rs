@@ -1,23 +1,25 @@
 //! The records of node blocks: the owner of each prefix.
+//!
+//! podplane's API server has them in its own store, and writes a record together with its node. On
+//! Kubernetes they are objects of a CustomResourceDefinition ([`node_blocks`]).
 
-use crate::{
-    Channel,
-    api::{Calls, refused},
-};
+mod grpc;
+mod name;
+mod node_blocks;
+
 use podplane_proto::{
-    error::{ApiError, FieldViolation, Reason},
-    ipam::{
-        AssignBlocksRequest, Assignment, AssignmentResult, Block, BlockUpdate, BlockUpdateResult,
-        ListBlocksRequest, Refusal, UpdateBlocksRequest, assignment_result,
-        block_service_client::BlockServiceClient, block_update_result,
-    },
+    error::ApiError,
+    ipam::{Assignment, Block, BlockUpdate},
 };
+
+pub use self::name::block_name;
+use crate::api::{Client, Transport};
 
 /// The records of node blocks, from [`Client::blocks`](crate::Client::blocks). A fenced client puts
 /// every write under its fence.
 #[derive(Clone, Debug)]
 pub struct BlocksClient {
-    calls: Calls,
+    client: Client,
 }
 
 /// All records at one revision.
@@ -29,12 +31,23 @@ pub struct BlockList {
     pub resource_version: String,
 }
 
+/// A node and the blocks that it has, for [`BlocksClient::adopt`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeBlocks {
+    /// The node's name.
+    pub node_name: String,
+    /// Its UID.
+    pub node_uid: String,
+    /// Its `spec.podCIDRs`.
+    pub pod_cidrs: Vec<String>,
+}
+
 impl BlocksClient {
-    pub(crate) fn new(calls: Calls) -> Self {
-        Self { calls }
+    pub(crate) fn new(client: Client) -> Self {
+        Self { client }
     }
 
-    /// Lists every record, service ranges included.
+    /// Lists every record, in podplane's store service ranges included.
     ///
     /// # Errors
     ///
@@ -49,14 +62,10 @@ impl BlocksClient {
     ///
     /// Those of the connection.
     pub async fn list_of(&self, node: &str) -> Result<BlockList, ApiError> {
-        let node_name = node.to_owned();
-        let request = self.calls.request(ListBlocksRequest { node_name });
-        let listed = self.service().list_blocks(request).await.map_err(refused)?;
-        let listed = listed.into_inner();
-        Ok(BlockList {
-            blocks: listed.blocks,
-            resource_version: listed.resource_version,
-        })
+        match self.client.transport() {
+            Transport::Grpc(calls) => grpc::list_of(calls, node).await,
+            Transport::Rest(_) => node_blocks::list_of(&self.client, node).await,
+        }
     }
 
     /// Assigns blocks to nodes. Returns one result for each assignment, in their order: the node's
@@ -72,18 +81,13 @@ impl BlocksClient {
         &self,
         assignments: Vec<Assignment>,
     ) -> Result<Vec<Result<String, ApiError>>, ApiError> {
-        let asked = assignments.len();
-        let request = self.calls.request(AssignBlocksRequest { assignments });
-        let mut service = self.service();
-        let call = async { service.assign_blocks(request).await.map_err(refused) };
-        let results = self.calls.patch(call).await?.into_inner().results;
-        let results = results.into_iter().map(|AssignmentResult { result }| {
-            Ok(match result.ok_or_else(incomplete)? {
-                assignment_result::Result::ResourceVersion(version) => Ok(version),
-                assignment_result::Result::Refusal(refusal) => Err(error(refusal)),
-            })
-        });
-        complete(asked, results.collect())
+        let call = async {
+            match self.client.transport() {
+                Transport::Grpc(calls) => grpc::assign(calls, assignments).await,
+                Transport::Rest(_) => node_blocks::assign(&self.client, assignments).await,
+            }
+        };
+        self.client.patch(call).await
     }
 
     /// Updates the state of records. Returns one result for each update, in their order: the record
@@ -96,52 +100,28 @@ impl BlocksClient {
         &self,
         updates: Vec<BlockUpdate>,
     ) -> Result<Vec<Result<Option<Block>, ApiError>>, ApiError> {
-        let asked = updates.len();
-        let request = self.calls.request(UpdateBlocksRequest { updates });
-        let answer = self.service().update_blocks(request).await;
-        let results = answer.map_err(refused)?.into_inner().results;
-        let results = results.into_iter().map(|BlockUpdateResult { result }| {
-            Ok(match result.ok_or_else(incomplete)? {
-                block_update_result::Result::Block(block) => {
-                    Ok(Some(block).filter(|block| !block.cidr.is_empty()))
-                }
-                block_update_result::Result::Refusal(refusal) => Err(error(refusal)),
-            })
-        });
-        complete(asked, results.collect())
+        match self.client.transport() {
+            Transport::Grpc(calls) => grpc::update(calls, updates).await,
+            Transport::Rest(_) => Ok(node_blocks::update(&self.client, updates).await),
+        }
     }
 
-    fn service(&self) -> BlockServiceClient<Channel> {
-        // The list of a full range is longer than tonic's default of 4 MiB for one message.
-        BlockServiceClient::new(self.calls.channel()).max_decoding_message_size(usize::MAX)
+    /// Makes the records agree with the nodes, on Kubernetes, where nodes get blocks from others
+    /// too: a block without a record gets one, and a record for a block that its node will never
+    /// have is deleted. podplane's store needs none of it.
+    ///
+    /// # Errors
+    ///
+    /// The first refusal; the other records are written nevertheless.
+    pub async fn adopt(&self, nodes: &[NodeBlocks]) -> Result<(), ApiError> {
+        match self.client.transport() {
+            Transport::Grpc(_) => Ok(()),
+            Transport::Rest(_) => node_blocks::adopt(&self.client, nodes).await,
+        }
     }
-}
 
-/// Checks that there is a result for each part of a request.
-fn complete<T>(asked: usize, results: Result<Vec<T>, ApiError>) -> Result<Vec<T>, ApiError> {
-    results.and_then(|results| match results.len() {
-        answered if answered == asked => Ok(results),
-        _ => Err(incomplete()),
-    })
-}
-
-fn incomplete() -> ApiError {
-    ApiError::new(
-        Reason::InternalError,
-        "the server did not answer every part of the request",
-    )
-}
-
-fn error(refusal: Refusal) -> ApiError {
-    let Refusal {
-        reason,
-        message,
-        fields,
-    } = refusal;
-    let violation = |field| FieldViolation {
-        field,
-        description: String::new(),
-    };
-    let reason = Reason::parse(&reason).unwrap_or(Reason::InternalError);
-    ApiError::new(reason, message).with_fields(fields.into_iter().map(violation).collect())
+    /// Returns whether the server writes blocks and records in one commit.
+    pub fn are_atomic(&self) -> bool {
+        matches!(self.client.transport(), Transport::Grpc(_))
+    }
 }

@@ -3,9 +3,12 @@
 //! The clocks of candidates are not compared. A candidate takes the leader for gone when the Lease
 //! has not changed for the duration that it names, by the candidate's own clock. That alone does
 //! not keep a stopped leader from writing when it goes on, so each leader also gets a [`Fence`],
-//! and the API server checks its writes against it.
+//! and podplane's API server checks its writes against it. Kubernetes has no fences: there, a leader
+//! checks before each write that its own term lasts, which leaves the time between the check and
+//! the write.
 
 mod flags;
+mod term;
 
 use std::{future::Future, time::Duration};
 
@@ -29,6 +32,7 @@ use prometheus_client::{
 use tokio_util::sync::CancellationToken;
 
 pub use self::flags::LeaderElection;
+pub(crate) use self::term::LeaseTerm;
 use crate::{Api, Client};
 
 /// As in client-go: candidates wait between one and this many further retry periods, so that they
@@ -164,16 +168,17 @@ impl Candidate {
         tracing::info!(lease = %election.lease, identity = election.identity, %fence, "successfully acquired lease");
         let _leading = LeadingStatus::new(election);
         let client = self.client.fenced(&fence);
+        let term = LeaseTerm::until(held.renewed + election.renew_deadline);
         // Renewed under its own fence: a fence that is lost while the Lease remains, as after a
         // restore of the store, ends the leadership too.
         let leases = client.namespaced(&election.lease.namespace);
         let work = work(Leadership {
-            client,
+            client: client.during(&term),
             fence: Some(fence),
         });
         let done = tokio::select! {
             done = work => done,
-            lost = election.hold(&mut held, &leases) => {
+            lost = election.hold(&mut held, &leases, &term) => {
                 tracing::error!(lease = %election.lease, identity = election.identity, error = %lost, "lost the lease");
                 return Err(lost);
             }
@@ -309,7 +314,12 @@ impl Election {
     }
 
     /// Renews the Lease until that fails; returns the reason.
-    async fn hold(&self, held: &mut HeldLease, leases: &Api<Lease>) -> LeaderError {
+    async fn hold(
+        &self,
+        held: &mut HeldLease,
+        leases: &Api<Lease>,
+        term: &LeaseTerm,
+    ) -> LeaderError {
         loop {
             sleep(self.retry_period).await;
             let left = self.renew_deadline.saturating_sub(held.renewed.elapsed());
@@ -317,7 +327,7 @@ impl Election {
                 |spec: &mut LeaseSpec| spec.renew_time = Some(MicroTime(clock::timestamp()));
             let attempt = self.in_time(self.write(held, leases, renew));
             match timeout(left, attempt).await {
-                Ok(Ok(None)) => {}
+                Ok(Ok(None)) => term.extend(held.renewed + self.renew_deadline),
                 Ok(Ok(Some(lost))) => return lost,
                 Ok(Err(error)) => {
                     tracing::warn!(lease = %self.lease, %error, "failed to renew the lease");

@@ -1,6 +1,7 @@
 //! The typed client of podplane's API, and the building blocks of controllers.
 //!
-//! [`Client`] reads and writes objects; [`reflector`](reflector::reflector) keeps a local copy of a
+//! [`Client`] reads and writes objects, by podplane's gRPC or by Kubernetes' REST API
+//! ([`ServerFlags`]); [`reflector`](reflector::reflector) keeps a local copy of a
 //! kind up to date; [`WorkQueue`] hands out keys to reconcile; [`EventRecorder`] writes events;
 //! [`leader`] elects one of several processes and fences off the writes of the others.
 //!
@@ -27,12 +28,14 @@ pub mod metadata;
 pub mod queue;
 mod queue_metrics;
 pub mod reflector;
+mod server;
+mod start_check;
 mod trace;
 
 pub use api::{
     Api, Binding, Client, DeleteParams, ListParams, ObjectEvent, ObjectList, PatchParams,
 };
-pub use blocks::{BlockList, BlocksClient};
+pub use blocks::{BlockList, BlocksClient, NodeBlocks, block_name};
 pub use channel::Channel;
 pub use credentials::CredentialFlags;
 pub use deadline::answered;
@@ -51,4 +54,6 @@ pub use reflector::{
     Cache, CacheChange, CacheItem, ChangeSource, Changes, ListWatch, WatcherEvent,
     indexed_reflector, reflector, source_reflector, transforming_reflector, watcher,
 };
+pub use server::{ServerError, ServerFlags};
+pub use start_check::{Permission, ServerIdentity, ServerSystem, StartCheckError, start_check};
 pub use trace::{TracedChannel, traced};

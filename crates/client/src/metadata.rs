@@ -1,37 +1,25 @@
 //! The metadata of objects whose kind is known at run time only: those of CustomResourceDefinitions.
 //!
 //! They have no `.proto`, so these calls go to Kubernetes' REST API of the same server, over the
-//! same connection, as `PartialObjectMetadata`.
+//! same connection, as `PartialObjectMetadata`, also where other calls use gRPC.
 
-use std::{
-    fmt,
-    task::{Context, Poll},
-};
+use std::fmt;
 
 use futures::{Stream, StreamExt as _};
-use http::{HeaderValue, Request, Response};
 pub use kube::api::ApiResource;
 use kube::{
     Api,
-    api::{
-        DynamicObject, Patch, PatchParams, Preconditions, PropagationPolicy, WatchEvent,
-        WatchParams,
-    },
-    core::Status,
+    api::{DynamicObject, Patch, PatchParams, WatchEvent, WatchParams},
 };
 use podplane_api::{ObjectKey, meta::ObjectMeta};
-use podplane_proto::{
-    error::{ApiError, Reason},
-    fence::METADATA,
-    wire::Propagation,
-};
+use podplane_proto::error::ApiError;
 use serde_json::Value;
-use tonic::{body::Body, transport};
-use tower::Service;
 
 use crate::{
-    Channel,
-    api::{Client, DeleteParams, ObjectEvent, ObjectList},
+    api::{
+        Client, DeleteParams, ObjectEvent, ObjectList,
+        rest::{delete_params, refused},
+    },
     reflector::ListWatch,
 };
 
@@ -56,13 +44,9 @@ pub struct MetadataApi {
 }
 
 impl MetadataClient {
-    /// A client of the same server, which sends the same fence. It needs a tokio runtime.
+    /// A client of the same server, which sends the same fence.
     pub(crate) fn new(client: &Client) -> Self {
-        let service = RestService {
-            channel: client.channel(),
-            fence: client.fence_header(),
-        };
-        Self(kube::Client::new(service, ""))
+        Self(client.kube())
     }
 
     /// The objects of a kind.
@@ -107,26 +91,7 @@ impl MetadataApi {
     ///
     /// `Conflict` if a precondition fails, and those of [`get`](Self::get).
     pub async fn delete(&self, key: &ObjectKey, params: &DeleteParams) -> Result<(), ApiError> {
-        let DeleteParams {
-            grace_period_seconds,
-            uid,
-            resource_version,
-            propagation,
-        } = params.clone();
-        let params = kube::api::DeleteParams {
-            grace_period_seconds: grace_period_seconds
-                .map(|seconds| u32::try_from(seconds).unwrap_or_default()),
-            propagation_policy: propagation.map(|policy| match policy {
-                Propagation::Background => PropagationPolicy::Background,
-                Propagation::Foreground => PropagationPolicy::Foreground,
-                Propagation::Orphan => PropagationPolicy::Orphan,
-            }),
-            preconditions: Some(Preconditions {
-                resource_version,
-                uid,
-            }),
-            ..kube::api::DeleteParams::default()
-        };
+        let params = delete_params(params);
         let objects = self.objects(&key.namespace);
         let deleted = objects.delete(&key.name, &params).await;
         deleted.map(drop).map_err(refused)
@@ -191,88 +156,5 @@ impl ListWatch for MetadataApi {
                 WatchEvent::Error(status) => return Err(refused(kube::Error::Api(status))),
             })
         }))
-    }
-}
-
-fn refused(error: kube::Error) -> ApiError {
-    match error {
-        // The answer for a path at which nothing is served names no object.
-        kube::Error::Api(status) if status.code == 404 && !names_object(&status) => {
-            let why = format!("the kind is not served: {}", status.message);
-            ApiError::new(Reason::ServiceUnavailable, why)
-        }
-        kube::Error::Api(status) => {
-            let reason = Reason::parse(&status.reason).unwrap_or(match status.code {
-                404 => Reason::NotFound,
-                409 => Reason::Conflict,
-                410 => Reason::Expired,
-                500.. => Reason::ServiceUnavailable,
-                _ => Reason::BadRequest,
-            });
-            ApiError::new(reason, status.message.clone())
-        }
-        other => ApiError::new(Reason::ServiceUnavailable, other.to_string()),
-    }
-}
-
-fn names_object(status: &Status) -> bool {
-    let details = status.details.as_ref();
-    details.is_some_and(|details| !details.name.is_empty())
-}
-
-/// The channel as kube-rs uses it.
-struct RestService {
-    channel: Channel,
-    fence: Option<HeaderValue>,
-}
-
-impl Service<Request<kube::client::Body>> for RestService {
-    type Response = Response<Body>;
-    type Error = transport::Error;
-    type Future = transport::channel::ResponseFuture;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.channel.poll_ready(context)
-    }
-
-    fn call(&mut self, request: Request<kube::client::Body>) -> Self::Future {
-        let mut request = request.map(Body::new);
-        if let Some(fence) = &self.fence {
-            request.headers_mut().insert(METADATA, fence.clone());
-        }
-        self.channel.call(request)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use kube::core::response::StatusDetails;
-
-    use super::*;
-
-    #[test]
-    fn a_path_that_is_not_served_is_no_missing_object() {
-        let status = |name: &str| Status {
-            code: 404,
-            reason: "NotFound".into(),
-            details: Some(StatusDetails {
-                name: name.into(),
-                group: "example.com".into(),
-                kind: "gadgets".into(),
-                uid: String::new(),
-                causes: Vec::new(),
-                retry_after_seconds: 0,
-            }),
-            ..Status::default()
-        };
-        let refused = |name| refused(kube::Error::Api(Box::new(status(name))));
-        assert!(refused("a").is_not_found());
-        assert_eq!(refused("").reason, Reason::ServiceUnavailable);
-        let bare = Status {
-            details: None,
-            ..status("a")
-        };
-        let refused = super::refused(kube::Error::Api(Box::new(bare)));
-        assert_eq!(refused.reason, Reason::ServiceUnavailable);
     }
 }

@@ -17,7 +17,7 @@ impl SyncedController {
     pub(super) async fn assign(&self, assignments: Vec<Assignment>) -> Result<(), LeadershipLost> {
         let results = match assignments.as_slice() {
             [] => return Ok(()),
-            [one] => {
+            [one] if self.parts.client.blocks().are_atomic() => {
                 let cidrs = texts(one);
                 let nodes = self.parts.client.all::<Node>();
                 let call =

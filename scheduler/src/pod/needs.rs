@@ -11,7 +11,6 @@ use podplane_api::{
     pod_ips::PodIpResource,
 };
 
-use super::SCHEDULER_NAME;
 use crate::{
     constraints::{
         affinity::{self, AffinityEffect, AffinityRule, AffinityTerm},
@@ -55,8 +54,8 @@ pub struct PodNeeds {
     pub priority: i32,
     /// True if `spec.preemptionPolicy` is Never.
     pub never_preempts: bool,
-    /// `spec.schedulerName`, if it is not this scheduler's.
-    pub other_scheduler: Option<String>,
+    /// `spec.schedulerName`; `None` for the default.
+    pub scheduler_name: Option<String>,
     /// The names in `spec.schedulingGates`.
     pub scheduling_gates: Vec<String>,
     /// The reason why the pod is not placed, if a field asks for what does not exist here.
@@ -93,7 +92,6 @@ impl PodNeeds {
         let labels = pod.metadata.labels.as_ref();
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
         let spread = spec.topology_spread_constraints.iter().flatten();
-        let other_scheduler = spec.scheduler_name.as_deref();
         let gates = spec.scheduling_gates.iter().flatten();
         Self {
             requests: Resources::of_pod(spec, MissingRequest::Zero),
@@ -112,9 +110,7 @@ impl PodNeeds {
             tolerations: spec.tolerations.clone().unwrap_or_default(),
             priority: spec.priority.unwrap_or(0),
             never_preempts: spec.preemption_policy.as_deref() == Some("Never"),
-            other_scheduler: other_scheduler
-                .filter(|name| *name != SCHEDULER_NAME)
-                .map(str::to_owned),
+            scheduler_name: spec.scheduler_name.clone().filter(|name| !name.is_empty()),
             scheduling_gates: gates.map(|gate| gate.name.clone()).collect(),
             unsupported: unsupported_fields::reason(spec),
         }

@@ -64,7 +64,7 @@ impl<K: Object> ListWatch for Selected<K> {
         &self,
         transform: &mut (impl FnMut(K) -> T + Send),
     ) -> impl Future<Output = Result<ObjectList<T>, ApiError>> + Send {
-        self.api.list_as(&self.params, transform)
+        self.api.list_all_as(&self.params, transform)
     }
 
     fn watch(

@@ -1,0 +1,467 @@
+//! The records as NodeBlocks, objects of a CustomResourceDefinition.
+//!
+//! Kubernetes has no commit of a record together with a node, so a block is given in two steps: its
+//! NodeBlock is created, then the node is patched. Of equal blocks only one NodeBlock can be
+//! created, since its name is the block. Blocks that overlap in another way are kept apart by the
+//! leader, and after their creation by a list: whoever finds another one deletes its own.
+//!
+//! The state of a NodeBlock whose node is gone is not stored; it follows from the list of nodes.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    time::Duration,
+};
+
+use futures::{StreamExt as _, stream};
+use ipnet::IpNet;
+use kube::{
+    Api as KubeApi,
+    api::{ListParams, Patch, PatchParams, PostParams},
+    core::{ApiResource, GroupVersionKind, Object as CustomObject},
+};
+use podplane_api::{
+    Object as _,
+    core::Node,
+    jiff::{SignedDuration, Timestamp},
+};
+use podplane_host::clock;
+use podplane_proto::{
+    error::{ApiError, FieldViolation, Reason},
+    ipam::{Assignment, Block, BlockState, BlockUpdate, block_update::Change},
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::{BlockList, NodeBlocks, block_name};
+use crate::{
+    DeleteParams,
+    api::{
+        Client,
+        rest::{delete_params, refused},
+    },
+};
+
+/// The calls that are under way at once.
+const CONCURRENCY: usize = 16;
+/// The age from which a record is deleted that its node does not have. A younger one may belong to
+/// an assignment that is under way.
+const STALE_AFTER: Duration = Duration::from_secs(60);
+
+/// The desired state of a NodeBlock.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct NodeBlockSpec {
+    cidr: String,
+    node_name: String,
+    #[serde(rename = "nodeUID")]
+    node_uid: String,
+    #[serde(default)]
+    state: NodeBlockState,
+    /// The end of the quarantine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    quarantined_until: Option<Timestamp>,
+}
+
+/// The state of a block whose node exists, or the last step before its release.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+enum NodeBlockState {
+    #[default]
+    Assigned,
+    Foreign,
+    Quarantined,
+}
+
+type NodeBlock = CustomObject<NodeBlockSpec, Value>;
+
+fn resource() -> ApiResource {
+    let kind = GroupVersionKind::gvk("podplane.io", "v1alpha1", "NodeBlock");
+    ApiResource::from_gvk_with_plural(&kind, "nodeblocks")
+}
+
+fn objects(client: &Client) -> KubeApi<NodeBlock> {
+    KubeApi::all_with(client.kube(), &resource())
+}
+
+async fn records(client: &Client) -> Result<(Vec<NodeBlock>, String), ApiError> {
+    let listed = objects(client).list(&ListParams::default()).await;
+    let listed = listed.map_err(refused)?;
+    let at = listed.metadata.resource_version.unwrap_or_default();
+    Ok((listed.items, at))
+}
+
+pub(super) async fn list_of(client: &Client, node: &str) -> Result<BlockList, ApiError> {
+    let (records, resource_version) = records(client).await?;
+    // Listed afterwards: a node that is missing here has been deleted.
+    let nodes = KubeApi::<Node>::all(client.kube());
+    let nodes = nodes.list_metadata(&ListParams::default()).await;
+    let nodes = nodes.map_err(refused)?.items;
+    let live: HashSet<&str> = nodes
+        .iter()
+        .filter_map(|node| node.metadata.uid.as_deref())
+        .collect();
+    let mut blocks: Vec<(IpNet, Block)> = records
+        .iter()
+        .filter(|record| node.is_empty() || record.spec.node_name == node)
+        .filter_map(|record| Some((net(record)?, block(record, &live))))
+        .collect();
+    blocks.sort_by_key(|(net, _)| *net);
+    Ok(BlockList {
+        blocks: blocks.into_iter().map(|(_, block)| block).collect(),
+        resource_version,
+    })
+}
+
+/// The block; `None`, with a warning, for a record that somebody wrote by hand without one.
+fn net(record: &NodeBlock) -> Option<IpNet> {
+    let net = record.spec.cidr.parse::<IpNet>().ok();
+    if net.is_none() {
+        let name = record.metadata.name.as_deref().unwrap_or_default();
+        tracing::warn!(
+            name,
+            cidr = record.spec.cidr,
+            "ignored a NodeBlock without a valid CIDR"
+        );
+    }
+    net.map(|net| net.trunc())
+}
+
+fn block(record: &NodeBlock, live: &HashSet<&str>) -> Block {
+    let NodeBlockSpec {
+        cidr,
+        node_name,
+        node_uid,
+        state,
+        quarantined_until,
+    } = record.spec.clone();
+    let state = match state {
+        NodeBlockState::Quarantined => BlockState::Quarantined,
+        _ if !live.contains(node_uid.as_str()) => BlockState::Draining,
+        NodeBlockState::Assigned => BlockState::Assigned,
+        NodeBlockState::Foreign => BlockState::Foreign,
+    };
+    Block {
+        cidr,
+        state: state.into(),
+        node_name,
+        node_uid,
+        resource_version: record.metadata.resource_version.clone().unwrap_or_default(),
+        until: quarantined_until
+            .map(|until| until.to_string())
+            .unwrap_or_default(),
+        ..Block::default()
+    }
+}
+
+/// An assignment whose records exist.
+struct Reserved {
+    assignment: Assignment,
+    /// The records that this call created.
+    created: Vec<NodeBlock>,
+    nets: Vec<IpNet>,
+}
+
+pub(super) async fn assign(
+    client: &Client,
+    assignments: Vec<Assignment>,
+) -> Result<Vec<Result<String, ApiError>>, ApiError> {
+    let reserved = assignments.into_iter().map(|one| reserve(client, one));
+    let reserved: Vec<_> = stream::iter(reserved).buffered(CONCURRENCY).collect().await;
+    // Without this list nothing is known of overlaps. The records stay for the next attempt.
+    let (records, _) = records(client).await?;
+    let owners: Vec<(IpNet, &str)> = records
+        .iter()
+        .filter_map(|record| Some((net(record)?, record.spec.node_uid.as_str())))
+        .collect();
+    let written = reserved
+        .into_iter()
+        .map(|reserved| write(client, reserved, &owners));
+    Ok(stream::iter(written).buffered(CONCURRENCY).collect().await)
+}
+
+/// Creates the records of an assignment, or none.
+async fn reserve(client: &Client, assignment: Assignment) -> Result<Reserved, ApiError> {
+    let mut created = Vec::new();
+    let mut nets = Vec::new();
+    for (at, cidr) in assignment.pod_cidrs.iter().enumerate() {
+        let field = format!("spec.podCIDRs[{at}]");
+        let made = match cidr.parse::<IpNet>() {
+            Ok(net) => {
+                nets.push(net.trunc());
+                create(client, net, &assignment.name, &assignment.uid, &field).await
+            }
+            Err(_) => Err(refused_block(
+                &field,
+                format!("Invalid value: {cidr:?}: must be a CIDR"),
+            )),
+        };
+        match made {
+            Ok(record) => created.extend(record),
+            Err(error) => {
+                remove(client, &created).await;
+                return Err(error);
+            }
+        }
+    }
+    Ok(Reserved {
+        assignment,
+        created,
+        nets,
+    })
+}
+
+/// Creates the record of a block; `None` if the node has it already, from an earlier attempt.
+async fn create(
+    client: &Client,
+    net: IpNet,
+    node_name: &str,
+    node_uid: &str,
+    field: &str,
+) -> Result<Option<NodeBlock>, ApiError> {
+    let spec = NodeBlockSpec {
+        cidr: net.trunc().to_string(),
+        node_name: node_name.to_owned(),
+        node_uid: node_uid.to_owned(),
+        state: NodeBlockState::Assigned,
+        quarantined_until: None,
+    };
+    let name = block_name(net);
+    let record = NodeBlock::new(&name, &resource(), spec);
+    let objects = objects(client);
+    let created = objects.create(&PostParams::default(), &record).await;
+    match created.map_err(refused) {
+        Ok(record) => Ok(Some(record)),
+        Err(error) if error.is_already_exists() => {
+            let found = objects.get(&name).await.map_err(refused)?;
+            if found.spec.node_uid == node_uid && found.spec.state == NodeBlockState::Assigned {
+                return Ok(None);
+            }
+            let taken = format!(
+                "Invalid value: \"{net}\": node {} has it",
+                found.spec.node_name
+            );
+            Err(refused_block(field, taken))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn refused_block(field: &str, description: String) -> ApiError {
+    let message = format!("{field}: {description}");
+    let field = field.to_owned();
+    ApiError::new(Reason::Invalid, message).with_fields(vec![FieldViolation { field, description }])
+}
+
+/// Writes the blocks into the node, unless one of them overlaps that of another.
+async fn write(
+    client: &Client,
+    reserved: Result<Reserved, ApiError>,
+    owners: &[(IpNet, &str)],
+) -> Result<String, ApiError> {
+    let Reserved {
+        assignment,
+        created,
+        nets,
+    } = reserved?;
+    let Assignment {
+        name,
+        uid,
+        resource_version,
+        pod_cidrs,
+    } = assignment;
+    for (at, net) in nets.iter().enumerate() {
+        let overlaps = |(other, _): &&(IpNet, &str)| other.contains(net) || net.contains(other);
+        let others = owners.iter().filter(|(_, owner)| *owner != uid);
+        if let Some((other, _)) = others.clone().find(overlaps) {
+            remove(client, &created).await;
+            let taken = format!("Invalid value: \"{net}\": overlaps {other} of another node");
+            return Err(refused_block(&format!("spec.podCIDRs[{at}]"), taken));
+        }
+    }
+    let nodes = client.all::<Node>();
+    let written = nodes.assign_pod_cidrs(&name, &uid, &resource_version, &pod_cidrs);
+    match written.await {
+        Ok(node) => Ok(node.resource_version().to_owned()),
+        // The node may have the blocks.
+        Err(error) if error.is_unavailable() => Err(error),
+        // The next attempt is for the same blocks.
+        Err(error) if error.is_conflict() => Err(error),
+        Err(error) => {
+            remove(client, &created).await;
+            Err(error)
+        }
+    }
+}
+
+/// Deletes records that this process created. A record that stays is found by [`adopt`].
+async fn remove(client: &Client, created: &[NodeBlock]) {
+    for record in created {
+        if let Err(error) = delete(client, record).await {
+            let cidr = &record.spec.cidr;
+            tracing::debug!(cidr, %error, "failed to delete the NodeBlock of a refused assignment");
+        }
+    }
+}
+
+async fn delete(client: &Client, record: &NodeBlock) -> Result<(), ApiError> {
+    let params = DeleteParams {
+        uid: record.metadata.uid.clone(),
+        resource_version: record.metadata.resource_version.clone(),
+        ..DeleteParams::default()
+    };
+    let name = record.metadata.name.as_deref().unwrap_or_default();
+    match objects(client)
+        .delete(name, &delete_params(&params))
+        .await
+        .map_err(refused)
+    {
+        Err(error) if error.is_not_found() => Ok(()),
+        deleted => deleted.map(drop),
+    }
+}
+
+pub(super) async fn update(
+    client: &Client,
+    updates: Vec<BlockUpdate>,
+) -> Vec<Result<Option<Block>, ApiError>> {
+    let updates = updates.into_iter().map(|one| update_one(client, one));
+    stream::iter(updates).buffered(CONCURRENCY).collect().await
+}
+
+async fn update_one(client: &Client, update: BlockUpdate) -> Result<Option<Block>, ApiError> {
+    let BlockUpdate {
+        cidr,
+        node_name,
+        node_uid,
+        change,
+        quarantine_seconds,
+    } = update;
+    let net = cidr.parse::<IpNet>().map_err(|_| {
+        ApiError::bad_field("cidr", format!("Invalid value: {cidr:?}: must be a CIDR"))
+    })?;
+    let name = block_name(net);
+    let record = objects(client).get(&name).await.map_err(refused)?;
+    if record.spec.node_uid != node_uid {
+        // A record's key is the block and the node, as in podplane's store.
+        return Err(ApiError::not_found("nodeblocks.podplane.io", &name));
+    }
+    let spec = match change {
+        Some(Change::Release(true)) => {
+            refuse_if_present(client, &node_name, &node_uid).await?;
+            return delete(client, &record).await.map(|()| None);
+        }
+        Some(Change::State(state)) if state == i32::from(BlockState::Quarantined) => {
+            refuse_if_present(client, &node_name, &node_uid).await?;
+            let delay = SignedDuration::from_secs(quarantine_seconds.into());
+            json!({"state": "Quarantined", "quarantinedUntil": clock::timestamp() + delay})
+        }
+        Some(Change::State(state)) if state == i32::from(BlockState::Foreign) => {
+            json!({"state": "Foreign"})
+        }
+        Some(Change::State(state)) if state == i32::from(BlockState::Assigned) => {
+            json!({"state": "Assigned"})
+        }
+        other => {
+            let why = format!("Unsupported value: {other:?}: NodeBlocks have no such change");
+            return Err(ApiError::bad_field("change", why));
+        }
+    };
+    let patch = json!({
+        "metadata": {"resourceVersion": record.metadata.resource_version},
+        "spec": spec,
+    });
+    let patched = objects(client)
+        .patch(&name, &PatchParams::default(), &Patch::Merge(patch))
+        .await;
+    let patched = patched.map_err(refused)?;
+    Ok(Some(block(&patched, &HashSet::from([node_uid.as_str()]))))
+}
+
+/// Refuses to release the block of a node that exists.
+async fn refuse_if_present(client: &Client, name: &str, uid: &str) -> Result<(), ApiError> {
+    match client.all::<Node>().get(name).await {
+        Ok(node) if node.uid() == uid => {
+            let why = format!("the block is in use: node {name} exists");
+            Err(ApiError::new(Reason::InUse, why))
+        }
+        Ok(_) => Ok(()),
+        Err(error) if error.is_not_found() => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+pub(super) async fn adopt(client: &Client, nodes: &[NodeBlocks]) -> Result<(), ApiError> {
+    let (records, _) = records(client).await?;
+    let mut by_net: BTreeMap<IpNet, &NodeBlock> = BTreeMap::new();
+    by_net.extend(
+        records
+            .iter()
+            .filter_map(|record| Some((net(record)?, record))),
+    );
+    let by_uid: BTreeMap<&str, &NodeBlocks> = nodes
+        .iter()
+        .map(|node| (node.node_uid.as_str(), node))
+        .collect();
+    let has = |node: &NodeBlocks, net: &IpNet| {
+        let mut held = node
+            .pod_cidrs
+            .iter()
+            .filter_map(|cidr| cidr.parse::<IpNet>().ok());
+        held.any(|held| held.trunc() == *net)
+    };
+    let now = clock::timestamp();
+    let is_old = |record: &NodeBlock| {
+        let created = record.metadata.creation_timestamp.as_ref();
+        created.is_none_or(|created| {
+            Duration::try_from(now.duration_since(created.0)).unwrap_or_default() > STALE_AFTER
+        })
+    };
+    let stale = by_net.iter().filter(|(net, record)| {
+        let owner = by_uid.get(record.spec.node_uid.as_str());
+        // The blocks of a node never change.
+        owner.is_some_and(|node| !node.pod_cidrs.is_empty() && !has(node, net)) && is_old(record)
+    });
+    let stale = stale.map(|(_, record)| *record).collect::<Vec<_>>();
+    let missing = nodes.iter().flat_map(|node| {
+        let nets = node
+            .pod_cidrs
+            .iter()
+            .filter_map(|cidr| cidr.parse::<IpNet>().ok());
+        nets.filter(|net| !by_net.contains_key(&net.trunc()))
+            .map(move |net| (node, net))
+    });
+    let missing = missing.collect::<Vec<_>>();
+    let deletions = stale.into_iter().map(|record| async move {
+        tracing::info!(
+            cidr = record.spec.cidr,
+            node = record.spec.node_name,
+            "deleted the NodeBlock of a block that its node does not have"
+        );
+        delete(client, record).await
+    });
+    let creations = missing.into_iter().map(|(node, net)| async move {
+        let NodeBlocks {
+            node_name,
+            node_uid,
+            ..
+        } = node;
+        match create(client, net, node_name, node_uid, "spec.podCIDRs").await {
+            Ok(Some(_)) => {
+                tracing::info!(cidr = %net, node = node_name, "adopted the block of a node");
+                Ok(())
+            }
+            Ok(None) => Ok(()),
+            // Two nodes with one block: the allocator reports the second one.
+            Err(error) if error.reason == Reason::Invalid => Ok(()),
+            Err(error) => Err(error),
+        }
+    });
+    let deleted: Vec<_> = stream::iter(deletions)
+        .buffer_unordered(CONCURRENCY)
+        .collect()
+        .await;
+    let created: Vec<_> = stream::iter(creations)
+        .buffer_unordered(CONCURRENCY)
+        .collect()
+        .await;
+    deleted.into_iter().chain(created).collect()
+}

@@ -1,0 +1,309 @@
+//! What a process asks its API server at the start: what the server is, and whether the process may
+//! do its work.
+
+use std::{fmt, time::Duration};
+
+use backon::{ExponentialBuilder, Retryable as _};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use http::Request;
+use podplane_api::authorization::{
+    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
+};
+use podplane_proto::error::{ApiError, Reason};
+use serde::Deserialize;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    Client,
+    api::{
+        Transport,
+        rest::{RestCalls, path_of, refused},
+    },
+    deadline::answered,
+    endpoint::EndpointTarget,
+    server::ServerFlags,
+};
+
+/// The permissions that are asked for at once.
+const CONCURRENCY: usize = 8;
+/// The build metadata in the version of podplane's API server.
+const PODPLANE: &str = "+podplane";
+
+/// A permission that a process needs: verbs on a resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Permission {
+    /// The API group; empty for the core group.
+    pub group: &'static str,
+    /// The resource, with its subresource if it is meant: `pods/binding`.
+    pub resource: &'static str,
+    /// The verbs.
+    pub verbs: &'static [&'static str],
+}
+
+/// A server, as its `/version` describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerIdentity {
+    /// The system.
+    pub system: ServerSystem,
+    /// `gitVersion`, such as `v1.36.2`; empty for a gRPC server without the REST API.
+    pub version: String,
+}
+
+/// The system of an API server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServerSystem {
+    /// podplane.
+    Podplane,
+    /// Kubernetes, or another server with its REST API.
+    Kubernetes,
+    /// Neither.
+    Other,
+}
+
+/// The process cannot work with its server.
+#[derive(Debug, thiserror::Error)]
+pub enum StartCheckError {
+    /// `--server` is for podplane's gRPC.
+    #[error(
+        "the server at {server} is {found}, which does not speak podplane's gRPC: use --kubeconfig or --in-cluster instead of --server"
+    )]
+    NotGrpc {
+        /// The value of `--server`.
+        server: String,
+        /// A description of the server.
+        found: String,
+    },
+    /// The kubeconfig names something else.
+    #[error("the server of {server} is no API server: its /version has no gitVersion")]
+    NotKubernetes {
+        /// The flags of the server.
+        server: String,
+    },
+    /// The user lacks permissions.
+    #[error("the API server does not permit: {}", .0.join("; "))]
+    Forbidden(
+        /// The missing rules: `list, watch pods`.
+        Vec<String>,
+    ),
+}
+
+impl fmt::Display for ServerIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let system = match self.system {
+            ServerSystem::Podplane => "podplane",
+            ServerSystem::Kubernetes => "Kubernetes",
+            ServerSystem::Other => "neither podplane nor Kubernetes",
+        };
+        match self.version.as_str() {
+            "" => f.write_str(system),
+            version => write!(f, "{system} {version}"),
+        }
+    }
+}
+
+/// Does the [`start_check`](Client::start_check), then waits for `stop`: a task of a process, which
+/// ends with it if it fails.
+///
+/// # Errors
+///
+/// Those of the check.
+pub async fn start_check(
+    client: Client,
+    flags: ServerFlags,
+    permissions: &'static [Permission],
+    stop: CancellationToken,
+) -> Result<(), StartCheckError> {
+    let check = client.start_check(&flags, permissions);
+    stop.run_until_cancelled(check).await.transpose()?;
+    stop.cancelled().await;
+    Ok(())
+}
+
+impl Client {
+    /// Waits until the server answers, logs what it is, and checks the permissions.
+    ///
+    /// # Errors
+    ///
+    /// [`StartCheckError`]: no later attempt would succeed, unless somebody changes the server.
+    pub async fn start_check(
+        &self,
+        flags: &ServerFlags,
+        permissions: &'static [Permission],
+    ) -> Result<ServerIdentity, StartCheckError> {
+        let identity = self.identity_with_retry(flags).await?;
+        tracing::info!(server = %flags, found = %identity, "found the API server");
+        if identity.version.is_empty() {
+            return Ok(identity);
+        }
+        match self.missing(permissions).await {
+            Ok(missing) if missing.is_empty() => {}
+            Ok(missing) => return Err(StartCheckError::Forbidden(missing)),
+            Err(error) => {
+                tracing::warn!(%error, "failed to check the permissions of this process; going on");
+            }
+        }
+        Ok(identity)
+    }
+
+    async fn identity_with_retry(
+        &self,
+        flags: &ServerFlags,
+    ) -> Result<ServerIdentity, StartCheckError> {
+        let waits = ExponentialBuilder::new()
+            .with_min_delay(Duration::from_millis(50))
+            .with_max_delay(Duration::from_secs(2))
+            .with_jitter()
+            .without_max_times();
+        let identify = || async {
+            match answered(self.identify()).await {
+                Ok(identity) => Ok(Ok(identity)),
+                Err(error) => match self.over_http(flags).await {
+                    Some(found) => Ok(Err(found)),
+                    None => Err(error),
+                },
+            }
+        };
+        let found = identify.retry(waits).await;
+        let not_grpc = |found| StartCheckError::NotGrpc {
+            server: flags.to_string(),
+            found,
+        };
+        match found {
+            Ok(Ok(identity)) => match (self.transport(), identity.system) {
+                (_, ServerSystem::Podplane) | (Transport::Rest(_), ServerSystem::Kubernetes) => {
+                    Ok(identity)
+                }
+                (Transport::Grpc(_), _) => Err(not_grpc(identity.to_string())),
+                (Transport::Rest(_), ServerSystem::Other) => Err(StartCheckError::NotKubernetes {
+                    server: flags.to_string(),
+                }),
+            },
+            Ok(Err(found)) => Err(not_grpc(found)),
+            // There is no last attempt.
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    /// Asks the server what it is.
+    ///
+    /// # Errors
+    ///
+    /// Those of the connection.
+    pub async fn identify(&self) -> Result<ServerIdentity, ApiError> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Version {
+            git_version: String,
+        }
+        let request = Request::get("/version").body(kube::client::Body::empty());
+        let request =
+            request.map_err(|error| ApiError::new(Reason::InternalError, error.to_string()))?;
+        let response = self.kube().send(request).await.map_err(refused)?;
+        let headers = response.headers();
+        // A gRPC server without the REST API answers every path like this.
+        let media_type = headers.get(http::header::CONTENT_TYPE);
+        let is_grpc = media_type
+            .is_some_and(|media_type| media_type.as_bytes().starts_with(b"application/grpc"));
+        let status = response.status();
+        let body = response.into_body().collect_bytes().await;
+        let body = body.map_err(refused)?;
+        let identity = |system, version| Ok(ServerIdentity { system, version });
+        match (serde_json::from_slice::<Version>(&body), self.transport()) {
+            (Ok(Version { git_version }), _) if git_version.contains(PODPLANE) => {
+                identity(ServerSystem::Podplane, git_version)
+            }
+            (Ok(Version { git_version }), _) => identity(ServerSystem::Kubernetes, git_version),
+            (Err(_), _) if is_grpc => identity(ServerSystem::Podplane, String::new()),
+            // It answers nobody without credentials.
+            (Err(_), Transport::Grpc(_)) if matches!(status.as_u16(), 401 | 403) => {
+                identity(ServerSystem::Podplane, String::new())
+            }
+            (Err(_), Transport::Rest(_)) if matches!(status.as_u16(), 401 | 403) => {
+                identity(ServerSystem::Kubernetes, String::new())
+            }
+            (Err(_), _) if status.is_server_error() => {
+                let why = format!("the server answers /version with {status}");
+                Err(ApiError::new(Reason::ServiceUnavailable, why))
+            }
+            (Err(_), _) => identity(ServerSystem::Other, String::new()),
+        }
+    }
+
+    /// Describes a server that does not speak HTTP/2, if one answers at the address of the flags.
+    async fn over_http(&self, flags: &ServerFlags) -> Option<String> {
+        let server = flags.server.as_ref()?;
+        let EndpointTarget::Uri(uri) = &server.target else {
+            return None;
+        };
+        if uri.scheme_str() != Some("http") {
+            return None;
+        }
+        let client = Self::over_rest(kube::Config::new(uri.clone())).ok()?;
+        let identity = answered(client.identify()).await.ok()?;
+        Some(match identity.system {
+            ServerSystem::Podplane => return None,
+            ServerSystem::Kubernetes | ServerSystem::Other => identity.to_string(),
+        })
+    }
+
+    /// The rules of these permissions that the user lacks.
+    async fn missing(&self, permissions: &'static [Permission]) -> Result<Vec<String>, ApiError> {
+        let calls = RestCalls::new(self.kube());
+        let asked = permissions.iter().copied().map(|permission| {
+            let calls = calls.clone();
+            async move {
+                let mut lacking = Vec::new();
+                for verb in permission.verbs {
+                    if !answered(is_permitted(&calls, permission, verb)).await? {
+                        lacking.push(*verb);
+                    }
+                }
+                Ok::<_, ApiError>((permission, lacking))
+            }
+        });
+        let asked: Vec<_> = stream::iter(asked)
+            .buffered(CONCURRENCY)
+            .try_collect()
+            .await?;
+        let lacking = asked.into_iter().filter(|(_, verbs)| !verbs.is_empty());
+        Ok(lacking
+            .map(|(permission, verbs)| rule(permission, &verbs))
+            .collect())
+    }
+}
+
+/// The rule as people say it: `list, watch poddisruptionbudgets of policy`.
+fn rule(permission: Permission, verbs: &[&str]) -> String {
+    let verbs = verbs.join(", ");
+    match permission.group {
+        "" => format!("{verbs} {}", permission.resource),
+        group => format!("{verbs} {} of {group}", permission.resource),
+    }
+}
+
+async fn is_permitted(
+    calls: &RestCalls,
+    permission: Permission,
+    verb: &str,
+) -> Result<bool, ApiError> {
+    let (resource, subresource) = match permission.resource.split_once('/') {
+        Some((resource, subresource)) => (resource, Some(subresource.to_owned())),
+        None => (permission.resource, None),
+    };
+    let review = SelfSubjectAccessReview {
+        spec: SelfSubjectAccessReviewSpec {
+            resource_attributes: Some(ResourceAttributes {
+                group: Some(permission.group.to_owned()),
+                resource: Some(resource.to_owned()),
+                subresource,
+                verb: Some(verb.to_owned()),
+                ..ResourceAttributes::default()
+            }),
+            ..SelfSubjectAccessReviewSpec::default()
+        },
+        ..SelfSubjectAccessReview::default()
+    };
+    let path = path_of::<SelfSubjectAccessReview>();
+    let reviewed: SelfSubjectAccessReview = calls.post(&path, &review).await?;
+    Ok(reviewed.status.unwrap_or_default().allowed)
+}
