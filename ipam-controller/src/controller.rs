@@ -23,7 +23,9 @@ use podplane_api::{
     jiff::Timestamp,
     pod_ips,
 };
-use podplane_client::{ApiError, CacheChange, WorkQueue, answered, leader::LeadershipLost};
+use podplane_client::{
+    ApiError, CacheChange, NodeBlocks, WorkQueue, answered, leader::LeadershipLost,
+};
 use podplane_host::clock::{self, Instant};
 use podplane_ipam::RangeConfig;
 use podplane_proto::ipam as wire;
@@ -253,7 +255,17 @@ impl SyncedController {
     }
 
     async fn records(&self) -> Result<Vec<BlockRecord>, ApiError> {
-        let listed = answered(self.parts.client.blocks().list()).await?;
+        let blocks = self.parts.client.blocks();
+        if self.options.writes {
+            let nodes = self.parts.nodes.list();
+            let held = nodes.iter().map(|node| NodeBlocks {
+                node_name: node.name().to_owned(),
+                node_uid: node.uid().to_owned(),
+                pod_cidrs: pod_ips::pod_cidrs(node).to_vec(),
+            });
+            blocks.adopt(&held.collect::<Vec<_>>()).await?;
+        }
+        let listed = answered(blocks.list()).await?;
         Ok(listed.blocks.iter().filter_map(record).collect())
     }
 

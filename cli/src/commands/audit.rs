@@ -5,7 +5,7 @@ mod history;
 mod junit;
 mod repair;
 mod sarif;
-mod source;
+pub(super) mod source;
 
 use std::{
     path::{Path, PathBuf},

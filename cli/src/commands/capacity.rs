@@ -34,7 +34,7 @@ const NAMED_INVALID: usize = 5;
 /// pods of the cluster are not counted.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  podplane capacity -f pod.yaml\n  kubectl get nodes,pods -A -o json | podplane capacity -f deployment.yaml --from -\n  podplane capacity -f pod.yaml --from dump.json.gz -o json"
+    after_help = "Examples:\n  podplane capacity -f pod.yaml\n  kubectl get nodes,pods -A -o json | podplane capacity -f deployment.yaml --from -\n  podplane capacity -f pod.yaml --from dump.json.gz -o json\n  podplane capacity -f pod.yaml --kubeconfig ~/.kube/config"
 )]
 pub(crate) struct CapacityArgs {
     /// Place copies of the pod of this file: a Pod, or the template of a Deployment or ReplicaSet;
@@ -50,6 +50,11 @@ pub(crate) struct CapacityArgs {
     /// nodes,pods,services,replicasets,priorityclasses -A`.
     #[arg(long, value_name = "DUMP")]
     from: Option<PathBuf>,
+
+    /// Read them from the cluster of this kubeconfig, read-only; without a FILE: of $KUBECONFIG, else
+    /// ~/.kube/config
+    #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with = "from")]
+    kubeconfig: Option<Option<PathBuf>>,
 
     /// Put a pod that names no namespace into this one
     #[arg(short, long, value_name = "NAMESPACE", default_value = "default")]
@@ -97,9 +102,11 @@ pub(crate) fn run(args: &CapacityArgs, global: &GlobalOptions) -> anyhow::Result
     let file = args.filename.display();
     let mut pod = hypothetical::complete(pod)
         .map_err(|errors| anyhow::anyhow!("{file}: invalid pod: {errors}"))?;
-    let objects = match &args.from {
-        Some(file) => source::from_dump(file, &args.pod_ip_resource)?,
-        None => source::from_server(global, &args.pod_ip_resource)?,
+    let resource = &args.pod_ip_resource;
+    let objects = match (&args.from, &args.kubeconfig) {
+        (Some(file), _) => source::from_dump(file, resource)?,
+        (None, Some(file)) => source::from_cluster(file.as_deref(), resource)?,
+        (None, None) => source::from_server(global, resource)?,
     };
     for invalid in objects.invalid.iter().take(NAMED_INVALID) {
         anstream::eprintln!("warning: left out {}", printable::line(invalid));
@@ -122,7 +129,6 @@ pub(crate) fn run(args: &CapacityArgs, global: &GlobalOptions) -> anyhow::Result
         ),
         None => anyhow::anyhow!("{file}: {why}"),
     })?;
-    let resource = &args.pod_ip_resource;
     let mut cache = NodeCache::of(objects.nodes, objects.pods, &objects.namespaces, resource);
     let cluster = cache.cluster_mut();
     let services = objects.services.iter();

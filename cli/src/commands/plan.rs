@@ -36,7 +36,7 @@ const NEIGHBOURS: u8 = 4;
 /// start with the flags.
 #[derive(Debug, clap::Args)]
 #[command(
-    group(clap::ArgGroup::new("count").args(["nodes", "from"]).multiple(true)),
+    group(clap::ArgGroup::new("count").args(["nodes", "from", "kubeconfig"]).multiple(true)),
     after_help = "Examples:\n  podplane plan --cluster-cidr 10.244.0.0/16 --node-cidr-mask-size 24 --nodes 300\n  podplane plan --cluster-cidr 10.255.0.0/19 --node-cidr-mask-size 29 --service-cidr 10.255.31.0/24 --max-pods 5\n  podplane plan --cluster-cidr 10.0.0.0/14,fd00::/48 --nodes 200 --growth 20%/year --horizon 5 -o json\n  podplane plan --from dump.json --cluster-cidr 10.244.0.0/16 --growth 20%/year --horizon 3"
 )]
 pub(crate) struct PlanArgs {
@@ -44,6 +44,11 @@ pub(crate) struct PlanArgs {
     /// -A`; - for standard input; may be repeated
     #[arg(long, value_name = "FILE")]
     from: Vec<PathBuf>,
+
+    /// The same for the cluster of this kubeconfig, read-only; without a FILE: of $KUBECONFIG, else
+    /// ~/.kube/config
+    #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with = "from")]
+    kubeconfig: Option<Option<PathBuf>>,
 
     /// Assign the nodes' pod CIDRs from this range; for dual stack one IPv4 and one IPv6 range
     /// [default: 10.244.0.0/16]
@@ -152,7 +157,7 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     // The controller would go on without such a range, and the API server would not start.
     let services = args.service_cidr.parse::<ServiceRanges>();
     services.map_err(|error| UsageError(error.to_string()))?;
-    if !args.from.is_empty() {
+    if !args.from.is_empty() || args.kubeconfig.is_some() {
         return live::run(args);
     }
     let question = args.question();

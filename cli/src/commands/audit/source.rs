@@ -118,7 +118,10 @@ async fn from_server(global: &GlobalOptions, collector: &mut DumpCollector) -> a
 
 /// Reads a cluster that kubectl would reach, with GET requests only. Without a `file`, uses
 /// kubectl's own choice of kubeconfig.
-async fn from_cluster(file: Option<&Path>, keep: DumpScope) -> anyhow::Result<DumpCollector> {
+pub(crate) async fn from_cluster(
+    file: Option<&Path>,
+    keep: DumpScope,
+) -> anyhow::Result<DumpCollector> {
     let (client, server) = cluster(file).await?;
     // When the last pages of a large cluster are read, the server may already have compacted the
     // revision of the first.
@@ -138,23 +141,28 @@ async fn from_cluster(file: Option<&Path>, keep: DumpScope) -> anyhow::Result<Du
 
 /// A client of the cluster that kubectl would reach, and the address of its server.
 pub(super) async fn cluster(file: Option<&Path>) -> anyhow::Result<(kube::Client, String)> {
+    let config = config(file).await?;
+    let server = config.cluster_url.to_string();
+    let client =
+        kube::Client::try_from(config).context("failed to create a client of the cluster")?;
+    Ok((client, server))
+}
+
+/// The configuration for the cluster that kubectl would reach.
+pub(crate) async fn config(file: Option<&Path>) -> anyhow::Result<Config> {
     let options = KubeConfigOptions::default();
-    let config = match file {
+    match file {
         None => Config::from_kubeconfig(&options)
             .await
-            .context("failed to read the kubeconfig that KUBECONFIG names, or ~/.kube/config")?,
+            .context("failed to read the kubeconfig that KUBECONFIG names, or ~/.kube/config"),
         Some(file) => {
             let name_it = || format!("failed to read the kubeconfig {}", file.display());
             let kubeconfig = Kubeconfig::read_from(file).with_context(name_it)?;
             Config::from_custom_kubeconfig(kubeconfig, &options)
                 .await
-                .with_context(name_it)?
+                .with_context(name_it)
         }
-    };
-    let server = config.cluster_url.to_string();
-    let client =
-        kube::Client::try_from(config).context("failed to create a client of the cluster")?;
-    Ok((client, server))
+    }
 }
 
 fn is_expired(error: &anyhow::Error) -> bool {

@@ -13,13 +13,16 @@ use podplane_api::{
     strict::StrictError,
 };
 use podplane_audit::{DumpCollector, WholeObject};
-use podplane_client::ListParams;
+use podplane_client::{Client, ListParams};
 use podplane_scheduler::{
     pod::{PodInfo, PodReader},
     workloads::without_template,
 };
 
-use crate::global::{GlobalOptions, block_on};
+use crate::{
+    commands::audit,
+    global::{GlobalOptions, block_on},
+};
 
 /// The objects that decide on the place of a pod.
 #[derive(Debug, Default)]
@@ -42,22 +45,34 @@ pub(super) fn from_server(
     global: &GlobalOptions,
     pod_ips: &PodIpResource,
 ) -> anyhow::Result<ClusterObjects> {
-    let listed = block_on(async {
-        let client = global.client()?;
-        let all = ListParams::default();
-        let mut reader = PodReader::new(pod_ips.clone());
-        let pods = client.all::<Pod>().list(&all).await?.items;
-        Ok(ClusterObjects {
-            nodes: client.all::<Node>().list(&all).await?.items,
-            pods: pods.iter().map(|pod| reader.read(pod)).collect(),
-            namespaces: client.all::<Namespace>().list(&all).await?.items,
-            services: client.all::<Service>().list(&all).await?.items,
-            replica_sets: client.all::<ReplicaSet>().list(&all).await?.items,
-            classes: client.all::<PriorityClass>().list(&all).await?.items,
-            invalid: Vec::new(),
-        })
-    });
+    let listed = block_on(async { list(&global.client()?, pod_ips).await });
     listed.map_err(|error| global.locate(error))
+}
+
+/// Lists the objects of the cluster that kubectl would reach, or of the kubeconfig.
+pub(super) fn from_cluster(
+    kubeconfig: Option<&Path>,
+    pod_ips: &PodIpResource,
+) -> anyhow::Result<ClusterObjects> {
+    block_on(async {
+        let client = Client::over_rest(audit::source::config(kubeconfig).await?)?;
+        list(&client, pod_ips).await
+    })
+}
+
+async fn list(client: &Client, pod_ips: &PodIpResource) -> anyhow::Result<ClusterObjects> {
+    let all = ListParams::default();
+    let mut reader = PodReader::new(pod_ips.clone());
+    let pods = client.all::<Pod>().list(&all).await?.items;
+    Ok(ClusterObjects {
+        nodes: client.all::<Node>().list(&all).await?.items,
+        pods: pods.iter().map(|pod| reader.read(pod)).collect(),
+        namespaces: client.all::<Namespace>().list(&all).await?.items,
+        services: client.all::<Service>().list(&all).await?.items,
+        replica_sets: client.all::<ReplicaSet>().list(&all).await?.items,
+        classes: client.all::<PriorityClass>().list(&all).await?.items,
+        invalid: Vec::new(),
+    })
 }
 
 /// Reads a dump of nodes and pods, and of what else decides if it has that; `-` for standard input.

@@ -18,6 +18,8 @@ use serde_json::{Value, json};
 
 use super::{PlanArgs, PlanFormat, integer};
 use crate::{
+    commands::audit::source::from_cluster,
+    global::block_on,
     output::{self, sheet::Sheet},
     report::{UnusableInput, UsageError},
 };
@@ -35,7 +37,7 @@ pub(super) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
         pod_ip_resource: None,
         ipam: None,
     };
-    let dump = read(&args.from, &flags).map_err(UnusableInput)?;
+    let dump = read(args, &flags).map_err(UnusableInput)?;
     let expected =
         ExpectedBlocks::new(&flags, &dump).map_err(|error| UsageError(error.to_string()))?;
     let network = dump.network();
@@ -95,9 +97,12 @@ fn contradiction(expected: &ExpectedBlocks, live: &LiveRanges) -> Result<(), Str
     Ok(())
 }
 
-fn read(files: &[std::path::PathBuf], flags: &ControllerFlags) -> anyhow::Result<Dump> {
-    let mut collector = DumpCollector::new(DumpScope::Fields);
-    for file in files {
+fn read(args: &PlanArgs, flags: &ControllerFlags) -> anyhow::Result<Dump> {
+    let mut collector = match &args.kubeconfig {
+        Some(file) => block_on(from_cluster(file.as_deref(), DumpScope::Fields))?,
+        None => DumpCollector::new(DumpScope::Fields),
+    };
+    for file in &args.from {
         let name_it = || format!("failed to read {}", file.display());
         if file == Path::new("-") {
             collector

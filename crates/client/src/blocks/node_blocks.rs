@@ -420,33 +420,39 @@ pub(super) async fn adopt(client: &Client, nodes: &[NodeBlocks]) -> Result<(), A
         // The blocks of a node never change.
         owner.is_some_and(|node| !node.pod_cidrs.is_empty() && !has(node, net)) && is_old(record)
     });
-    let stale = stale.map(|(_, record)| *record).collect::<Vec<_>>();
-    let missing = nodes.iter().flat_map(|node| {
+    let stale: Vec<NodeBlock> = stale.map(|(_, record)| (*record).clone()).collect();
+    let mut missing = Vec::new();
+    for node in nodes {
         let nets = node
             .pod_cidrs
             .iter()
             .filter_map(|cidr| cidr.parse::<IpNet>().ok());
-        nets.filter(|net| !by_net.contains_key(&net.trunc()))
-            .map(move |net| (node, net))
-    });
-    let missing = missing.collect::<Vec<_>>();
+        let unknown = nets.filter(|net| !by_net.contains_key(&net.trunc()));
+        missing.extend(unknown.map(|net| (node.clone(), net)));
+    }
     let deletions = stale.into_iter().map(|record| async move {
+        let NodeBlockSpec {
+            cidr, node_name, ..
+        } = &record.spec;
         tracing::info!(
-            cidr = record.spec.cidr,
-            node = record.spec.node_name,
+            cidr,
+            node = node_name,
             "deleted the NodeBlock of a block that its node does not have"
         );
-        delete(client, record).await
+        delete(client, &record).await
     });
     let creations = missing.into_iter().map(|(node, net)| async move {
-        let NodeBlocks {
-            node_name,
-            node_uid,
-            ..
-        } = node;
-        match create(client, net, node_name, node_uid, "spec.podCIDRs").await {
+        match create(
+            client,
+            net,
+            &node.node_name,
+            &node.node_uid,
+            "spec.podCIDRs",
+        )
+        .await
+        {
             Ok(Some(_)) => {
-                tracing::info!(cidr = %net, node = node_name, "adopted the block of a node");
+                tracing::info!(cidr = %net, node = node.node_name, "adopted the block of a node");
                 Ok(())
             }
             Ok(None) => Ok(()),
