@@ -3,21 +3,21 @@
 //! other cluster: it has API server and kubelets, gives no blocks, and leaves pods with
 //! `schedulerName: podplane` alone.
 
-use std::{fs, path::Path, process::Command, time::Duration};
+use std::{fs, process::Command, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use podplane_api::{
     Object as _,
     core::{Node, Pod},
 };
-use podplane_client::{DeleteParams, ListParams};
+use podplane_client::DeleteParams;
 use podplane_test_cluster::within;
 use podplane_tests::{
-    Cluster, Network, builder, eventually, peers,
+    Cluster, Network, builder, peers,
     programs::{ProgramOutput, finish, podplane},
     service::Service,
 };
-use serde_json::{Value, json};
+use serde_json::json;
 use tempfile::TempDir;
 
 const DEPLOY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/kubernetes");
@@ -78,7 +78,8 @@ impl OtherCluster {
             let kubectl = kubectl.args(["config", "--kubeconfig", &file]);
             finish(kubectl.args(args.split_whitespace())).ok();
         };
-        let server = self.cluster.server();
+        let server = "config view -o jsonpath={.clusters[0].cluster.server}";
+        let server = self.kubectl(server).ok();
         let authority = authority.display();
         config(&format!(
             "set-cluster other --server={server} --certificate-authority={authority} --embed-certs=true"
