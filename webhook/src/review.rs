@@ -73,15 +73,22 @@ pub struct ResourceName {
 }
 
 impl<T> ReviewRequest<T> {
-    /// True if the request creates a subresource of pods, or a pod itself if it is empty.
-    pub fn creates(&self, sub_resource: &str) -> bool {
-        let ResourceName {
-            group,
-            version,
-            resource,
-        } = &self.resource;
-        let of = [group, version, resource].map(String::as_str);
-        self.operation == "CREATE" && of == ["", "v1", "pods"] && self.sub_resource == sub_resource
+    /// Returns true if the request creates a pod.
+    pub fn creates_pod(&self) -> bool {
+        self.creates("pods", "")
+    }
+
+    /// Returns true if the request binds a pod: by its subresource, or by the older resource
+    /// `bindings`, where the object alone names the pod.
+    pub fn creates_binding(&self) -> bool {
+        self.creates("pods", "binding") || self.creates("bindings", "")
+    }
+
+    fn creates(&self, resource: &str, sub_resource: &str) -> bool {
+        let of = &self.resource;
+        let found = [&of.group, &of.version, &of.resource, &self.sub_resource];
+        self.operation == "CREATE"
+            && found.map(String::as_str) == ["", "v1", resource, sub_resource]
     }
 
     /// Returns true if the request will not be carried out.
@@ -231,22 +238,22 @@ mod tests {
 
     #[test]
     fn only_creations_in_the_core_group_are_judged() {
-        let request = |operation: &str, group: &str, resource: &str, sub: Value| {
+        for (operation, group, resource, sub, is_pod, is_binding) in [
+            ("CREATE", "", "pods", "", true, false),
+            ("CREATE", "", "pods", "binding", false, true),
+            ("CREATE", "", "bindings", "", false, true),
+            ("CREATE", "", "pods", "eviction", false, false),
+            ("CREATE", "", "nodes", "", false, false),
+            ("CREATE", "metrics.k8s.io", "pods", "", false, false),
+            ("UPDATE", "", "pods", "", false, false),
+            ("UPDATE", "", "pods", "status", false, false),
+        ] {
             let review = json!({"apiVersion": API_VERSION, "kind": KIND, "request": {
                 "uid": "u", "operation": operation, "subResource": sub,
                 "resource": {"group": group, "version": "v1", "resource": resource}}});
-            read_text(&review.to_string())
-        };
-        let pods = |sub: &str| request("CREATE", "", "pods", json!(sub)).unwrap();
-        assert!(pods("").creates("") && !pods("").creates("binding"));
-        assert!(pods("binding").creates("binding") && !pods("status").creates(""));
-        for (operation, group, resource) in [
-            ("UPDATE", "", "pods"),
-            ("CREATE", "metrics.k8s.io", "pods"),
-            ("CREATE", "", "nodes"),
-        ] {
-            let request = request(operation, group, resource, json!("")).unwrap();
-            assert!(!request.creates(""), "{request:?}");
+            let request = read_text(&review.to_string()).unwrap();
+            let found = (request.creates_pod(), request.creates_binding());
+            assert_eq!(found, (is_pod, is_binding), "{request:?}");
         }
     }
 

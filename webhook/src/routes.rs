@@ -161,7 +161,7 @@ async fn validate_bindings(
 impl Webhooks {
     fn mutate(&self, request: &ReviewRequest<Pod>) -> Response {
         let answer = ReviewAnswer::allowed(&*request.uid);
-        let Some(pod) = request.object.as_ref().filter(|_| request.creates("")) else {
+        let Some(pod) = request.object.as_ref().filter(|_| request.creates_pod()) else {
             return document(answer);
         };
         if !self.nodes.is_synced() {
@@ -226,7 +226,7 @@ impl Webhooks {
 
 /// The binding of a review; `None` if it is not one of a pod to a node.
 fn bind_request(request: ReviewRequest<Binding>) -> Option<BindRequest> {
-    if !request.creates("binding") {
+    if !request.creates_binding() {
         return None;
     }
     let is_dry_run = request.is_dry_run();

@@ -249,6 +249,14 @@ async fn the_leader_judges_bindings() {
         assert!(allowed(&response.await), "{field} {value}");
     }
 
+    // The older path, where the object alone names the pod.
+    let older = |request: &mut Value| {
+        request["resource"]["resource"] = json!("bindings");
+        request["subResource"] = json!("");
+        request["name"] = json!("");
+    };
+    assert!(!allowed(&webhook.bind("b", older).await));
+
     // A pod that no watch has shown.
     let host = PodBuilder::new("host").host_network().pod();
     webhook.fake.change(|state| {
