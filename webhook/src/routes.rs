@@ -67,20 +67,15 @@ struct Binding {
 
 #[derive(Debug, Default, Deserialize)]
 struct BindingMetadata {
-    #[serde(default)]
-    name: String,
-    #[serde(default)]
-    namespace: String,
-    #[serde(default)]
-    uid: String,
+    name: Option<String>,
+    namespace: Option<String>,
+    uid: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 struct BindingTarget {
-    #[serde(default)]
-    kind: String,
-    #[serde(default)]
-    name: String,
+    kind: Option<String>,
+    name: Option<String>,
 }
 
 /// The routes.
@@ -231,19 +226,22 @@ fn bind_request(request: ReviewRequest<Binding>) -> Option<BindRequest> {
     }
     let is_dry_run = request.is_dry_run();
     let Binding { metadata, target } = request.object?;
-    let or = |text: String, other: String| match text.is_empty() {
-        true => other,
+    let or = |text: String, other: Option<String>| match text.is_empty() {
+        true => other.unwrap_or_default(),
         false => text,
     };
     let pod = ObjectKey {
         namespace: or(request.namespace, metadata.namespace),
         name: or(request.name, metadata.name),
     };
-    let is_node = matches!(&*target.kind, "" | "Node") && !target.name.is_empty();
-    is_node.then(|| BindRequest {
+    let kind = target.kind.as_deref().unwrap_or_default();
+    let node = target
+        .name
+        .filter(|node| !node.is_empty() && matches!(kind, "" | "Node"))?;
+    Some(BindRequest {
         pod,
-        uid: Some(metadata.uid.into()).filter(|uid: &Arc<str>| !uid.is_empty()),
-        node: target.name.into(),
+        uid: metadata.uid.filter(|uid| !uid.is_empty()).map(Arc::from),
+        node: node.into(),
         is_dry_run,
     })
 }

@@ -87,7 +87,8 @@ impl WebhookFixture {
     async fn start(flags: &str) -> Self {
         let fake = FakeApiserver::<Objects>::default();
         fake.change(|state| {
-            state.put_node(NodeBuilder::new("n").block("10.0.0.0/30", 1).node());
+            let node = NodeBuilder::new("n").block("10.0.0.0/30", 1);
+            state.put_node(node.condition("Ready", "True").node());
             state.put_pod(&PodBuilder::new("a"));
             state.put_pod(&PodBuilder::new("b"));
         });
