@@ -110,6 +110,12 @@ enum Command {
         after_help = "Examples:\n  podplane scheduler --server 127.0.0.1:7080 --ip-policy resource"
     )]
     Scheduler(service::ServiceArgs<podplane_scheduler::SchedulerConfig>),
+    /// Run admission webhooks: request an address for new pods, and refuse to bind a pod to a node
+    /// without a free one
+    #[command(
+        after_help = "Examples:\n  podplane webhook --server 127.0.0.1:7080 --listen 127.0.0.1:9443 --tls-cert-file webhook.pem --tls-private-key-file webhook.pem"
+    )]
+    Webhook(service::ServiceArgs<podplane_webhook::WebhookConfig>),
     /// Run the kubelet of one or more nodes: create pod sandboxes through CRI
     #[command(
         after_help = "Examples:\n  podplane kubelet --server 127.0.0.1:7080 --node node-0 --nodes-dir ./nodes"
@@ -199,6 +205,7 @@ fn dispatch(command: Command, global: &GlobalOptions) -> anyhow::Result<ExitCode
         Command::IpamController(args) => service::run(args, podplane_ipam_controller::run),
         Command::ControllerManager(args) => service::run(args, podplane_controller_manager::run),
         Command::Scheduler(args) => service::run(args, podplane_scheduler::run),
+        Command::Webhook(args) => service::run(args, podplane_webhook::run),
         Command::Kubelet(args) => {
             trust::claim(&args.config.nodes_dir)?;
             service::run(args, podplane_kubelet::kubelet::run)

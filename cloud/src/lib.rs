@@ -23,7 +23,7 @@ use podplane_service_runtime::{
     Process, Services, Tasks,
     boundary::AllowedHosts,
     server::Listen,
-    serving::{ServiceCaller, ServingError, ServingFlags},
+    serving::{PortRights, ServiceCaller, ServingError, ServingFlags},
     tasks::TaskEnd,
 };
 use tokio_util::sync::CancellationToken;
@@ -35,10 +35,13 @@ use crate::{
 };
 
 /// The users who may ask for ranges, besides those who may do everything.
-const CALLERS: [ServiceCaller; 1] = [ServiceCaller {
-    user: "system:podplane:ipam-controller",
-    service: SERVICE_NAME,
-}];
+const RIGHTS: PortRights = PortRights {
+    callers: &[ServiceCaller {
+        user: "system:podplane:ipam-controller",
+        service: SERVICE_NAME,
+    }],
+    posts: &[],
+};
 
 /// Flags of the cloud.
 #[derive(Args, Clone, Debug)]
@@ -116,7 +119,7 @@ async fn run_until(
     let seed = troubles.seed.unwrap_or_else(random::value);
     tracing::info!(instances = instances.len(), seed, "serving instances");
     let file = address_file.as_deref();
-    let listeners = serving.listeners_for(&CALLERS, &listen, allowed_hosts, file);
+    let listeners = serving.listeners_for(RIGHTS, &listen, allowed_hosts, file);
     let listeners = listeners.await?;
     let mut services = Services::default();
     services.add(CloudServiceServer::new(RangeService::new(

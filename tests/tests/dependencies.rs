@@ -272,7 +272,7 @@ fn is_allowed(expression: &str, allowed: &BTreeSet<&str>) -> bool {
 
 /// The processes and what they are made of, which reach the outside world through `podplane-host`
 /// alone (ADR 0037).
-const BEHIND_THE_SEAM: [&str; 15] = [
+const BEHIND_THE_SEAM: [&str; 16] = [
     "apiserver",
     "cloud",
     "cni",
@@ -288,6 +288,7 @@ const BEHIND_THE_SEAM: [&str; 15] = [
     "ipam-controller",
     "kubelet-sim",
     "scheduler",
+    "webhook",
 ];
 
 /// Clippy holds the seam in each crate whose own `clippy.toml` is the seam's.

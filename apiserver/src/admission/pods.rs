@@ -8,7 +8,7 @@ use futures::{FutureExt as _, future::BoxFuture};
 use podplane_api::{
     Object as _, ObjectKey, Quantity,
     core::{Container, Node, Pod, PodCondition, PodIP, PodSpec, PodStatus, ResourceRequirements},
-    pod_ips::{self, PodIpResource},
+    pod_ips::{self, AddressShortage, PodIpResource, no_address_on},
 };
 use podplane_ipam::IpPolicy;
 use podplane_proto::error::{ApiError, FieldViolation, Reason};
@@ -22,9 +22,6 @@ use super::{
     holders::{self, NodeHolders},
 };
 use crate::{engine::Engine, error, storage};
-
-/// The number of pods that a refusal names.
-const NAMED: usize = 3;
 
 /// The rules for the addresses of pods.
 #[derive(Clone, Debug, Default)]
@@ -159,23 +156,12 @@ impl PodAdmission {
             let why = format!("the pod requests {needed} addresses, and can have at most {most}");
             return placement.refusal(&why);
         }
-        let counts = self.rules.resource.addresses(node, holders.held);
-        let needed = match placement.needed {
-            1 => String::new(),
-            more => format!(", and the pod needs {more}"),
+        let shortage = AddressShortage {
+            counts: self.rules.resource.addresses(node, holders.held),
+            needed: placement.needed,
+            holders: &holders.pods,
         };
-        let names = match holders.pods.len() {
-            0 => String::new(),
-            count => {
-                let named = holders.pods.iter().take(NAMED).map(ToString::to_string);
-                let named = named.collect::<Vec<_>>().join(", ");
-                match count.checked_sub(NAMED) {
-                    Some(more @ 1..) => format!(" (held by {named} and {more} more)"),
-                    _ => format!(" (held by {named})"),
-                }
-            }
-        };
-        placement.refusal(&format!("{counts}{needed}{names}"))
+        placement.refusal(&shortage.to_string())
     }
 }
 
@@ -231,7 +217,7 @@ impl Placement<'_> {
             true => "pods/binding",
             false => "pods",
         };
-        let why = format!("node {} has no address for the pod: {why}", self.node);
+        let why = no_address_on(self.node, why);
         let violation = FieldViolation {
             field: "spec.nodeName".to_owned(),
             description: why.clone(),

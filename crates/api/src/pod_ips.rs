@@ -4,12 +4,14 @@
 #[cfg(feature = "clap")]
 mod flags;
 mod resource;
+mod shortage;
 
 use podplane_ipam::addresses::PodFacts;
 
 #[cfg(feature = "clap")]
 pub use self::flags::PodIpFlags;
 pub use self::resource::{PodIpResource, PodIpResourceError};
+pub use self::shortage::{AddressShortage, no_address_on};
 use crate::core::{Node, NodeStatus, Pod};
 
 /// The resource: the number of pod IPs in the ranges of a node. It is the default name; see

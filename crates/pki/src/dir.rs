@@ -251,6 +251,20 @@ pub(crate) fn read_key(path: &Path) -> Result<Option<String>, PkiError> {
     }
 }
 
+/// Writes a file with a key, which nobody but the owner may read, in one step: a reader finds the old
+/// content or the new one. A file that has the content already is left as it is.
+///
+/// # Errors
+///
+/// [`PkiError::Io`].
+pub fn write_key_file(path: &Path, content: &str) -> Result<(), PkiError> {
+    let is_same = read_key(path).is_ok_and(|present| present.as_deref() == Some(content));
+    match is_same {
+        true => Ok(()),
+        false => replace(path, content, KEY_MODE),
+    }
+}
+
 /// Writes a file in one step: a reader finds the old content or the new one.
 pub(crate) fn replace(path: &Path, content: &str, mode: u32) -> Result<(), PkiError> {
     let fresh = path.with_extension(format!("{}.tmp", random::uuid().simple()));

@@ -29,7 +29,7 @@ pub mod verify;
 pub use self::{
     authority::{Authority, CertificateTerms, Credentials},
     delivery::Recipient,
-    dir::{PkiDir, Renewal},
+    dir::{PkiDir, Renewal, write_key_file},
     inventory::{CertificateFile, CertificateInfo},
     owner::CertificateOwner,
     reload::ReloadedFiles,

@@ -22,7 +22,7 @@ use crate::{
 
 use self::clients::ClientAuthenticator;
 use self::rights::PortGate;
-pub use self::rights::ServiceCaller;
+pub use self::rights::{PortRights, ServiceCaller};
 
 /// The flags of a port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
@@ -117,17 +117,19 @@ impl ServingFlags {
         hosts: AllowedHosts,
         address_file: Option<&Path>,
     ) -> Result<Vec<Listener>, ServingError> {
-        self.listeners_for(&[], listen, hosts, address_file).await
+        let rights = PortRights::default();
+        self.listeners_for(rights, listen, hosts, address_file)
+            .await
     }
 
-    /// The same for a port at which these users may call these services, too.
+    /// The same for a port at which clients have these rights, too.
     ///
     /// # Errors
     ///
     /// Those of [`listeners`](Self::listeners).
     pub async fn listeners_for(
         &self,
-        callers: &'static [ServiceCaller],
+        rights: PortRights,
         listen: &Listen,
         hosts: AllowedHosts,
         address_file: Option<&Path>,
@@ -136,17 +138,17 @@ impl ServingFlags {
         let local = match &self.local_socket {
             Some(path) => {
                 let listener = Listener::bind(&Listen::Unix(path.clone())).await?;
-                Some(guarded(listener, callers))
+                Some(guarded(listener, rights))
             }
             None => None,
         };
-        let port = self.listener(callers, listen, hosts, address_file).await?;
+        let port = self.listener(rights, listen, hosts, address_file).await?;
         Ok(std::iter::once(port).chain(local).collect())
     }
 
     async fn listener(
         &self,
-        callers: &'static [ServiceCaller],
+        rights: PortRights,
         listen: &Listen,
         hosts: AllowedHosts,
         address_file: Option<&Path>,
@@ -175,13 +177,14 @@ impl ServingFlags {
                 Ok(listener)
             }
             AuthenticationMode::Credentials => {
-                if self.tls.client_ca_file.is_none() && !is_socket {
+                let serves_health_alone = rights.posts.is_empty() && !is_socket;
+                if self.tls.client_ca_file.is_none() && serves_health_alone {
                     tracing::info!(
                         address,
                         "serving health alone: no client can authenticate without --client-ca-file"
                     );
                 }
-                Ok(guarded(listener, callers))
+                Ok(guarded(listener, rights))
             }
         }
     }
@@ -205,11 +208,11 @@ impl ServingFlags {
 }
 
 /// The same listener for clients that are known, each with its rights.
-fn guarded(listener: Listener, callers: &'static [ServiceCaller]) -> Listener {
+fn guarded(listener: Listener, rights: PortRights) -> Listener {
     let authenticator = Arc::new(ClientAuthenticator::new());
     listener
         .authenticating(authenticator)
-        .behind(Arc::new(PortGate { callers }))
+        .behind(Arc::new(PortGate { rights }))
 }
 
 #[cfg(test)]

@@ -42,19 +42,36 @@ impl ServiceCaller {
     }
 }
 
+/// The rights at a port besides those of every port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortRights {
+    /// The users who may call services.
+    pub callers: &'static [ServiceCaller],
+    /// The paths that everyone may post to, as API servers do that have no credentials for webhooks.
+    pub posts: &'static [&'static str],
+}
+
+impl PortRights {
+    fn allow(&self, identity: &Identity, method: &Method, path: &str) -> bool {
+        let is_post = method == Method::POST && self.posts.contains(&path);
+        is_post || self.callers.iter().any(|caller| caller.may(identity, path))
+    }
+}
+
 /// Everything for `system:masters`, metrics for `system:monitoring`, health for everyone, and
-/// services for their callers.
+/// what the port's own rights allow.
 #[derive(Debug)]
 pub(super) struct PortGate {
-    pub(super) callers: &'static [ServiceCaller],
+    pub(super) rights: PortRights,
 }
 
 impl RequestGate for PortGate {
     fn judge(self: Arc<Self>, parts: Parts) -> BoxFuture<'static, Result<Parts, Response<Body>>> {
         let context = RequestContext::of(&parts.extensions);
         let (identity, path) = (&context.identity, parts.uri.path());
-        let is_caller = || self.callers.iter().any(|caller| caller.may(identity, path));
-        let judged = match is_allowed(identity, &parts.method, path) || is_caller() {
+        let (method, rights) = (&parts.method, self.rights);
+        let is_allowed = is_allowed(identity, method, path) || rights.allow(identity, method, path);
+        let judged = match is_allowed {
             true => Ok(parts),
             false => Err(refusal(&context.identity, &parts)),
         };
@@ -181,6 +198,27 @@ mod tests {
         for other in [Identity::anonymous(), group, case] {
             assert!(!caller.may(&other, "/a.v1.A/Get"), "{other:?}");
         }
+    }
+
+    #[test]
+    fn everyone_may_post_to_the_named_paths_alone() {
+        let rights = PortRights {
+            posts: &["/review"],
+            ..PortRights::default()
+        };
+        let anonymous = Identity::anonymous();
+        assert!(rights.allow(&anonymous, &Method::POST, "/review"));
+        for (method, path) in [
+            (Method::GET, "/review"),
+            (Method::PUT, "/review"),
+            (Method::POST, "/review/"),
+            (Method::POST, "/reviews"),
+            (Method::POST, "/metrics"),
+            (Method::POST, "/"),
+        ] {
+            assert!(!rights.allow(&anonymous, &method, path), "{method} {path}");
+        }
+        assert!(!PortRights::default().allow(&anonymous, &Method::POST, "/review"));
     }
 
     #[test]

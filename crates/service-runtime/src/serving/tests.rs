@@ -109,7 +109,8 @@ impl Certificates {
 async fn serve(flags: &ServingFlags, listen: &Listen, tasks: &mut Tasks) -> String {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("address");
-    let listener = flags.listener(&[], listen, AllowedHosts::default(), Some(&file));
+    let (rights, hosts) = (PortRights::default(), AllowedHosts::default());
+    let listener = flags.listener(rights, listen, hosts, Some(&file));
     let listener = listener.await.unwrap();
     let mut process = Process::new(tonic_health::pb::FILE_DESCRIPTOR_SET);
     process.serve(listener, Services::default());
@@ -356,7 +357,8 @@ async fn rejects_flags_that_contradict_each_other_or_the_address() {
     ] {
         let file = dir.path().join("address");
         let listen = listen.parse().unwrap();
-        let refused = flags.listener(&[], &listen, AllowedHosts::default(), Some(&file));
+        let (rights, hosts) = (PortRights::default(), AllowedHosts::default());
+        let refused = flags.listener(rights, &listen, hosts, Some(&file));
         let refused = podplane_error_chain::one_line(&refused.await.unwrap_err());
         assert!(refused.contains(want), "{refused}");
         assert!(!file.exists(), "nothing is published");
