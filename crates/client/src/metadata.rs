@@ -32,6 +32,7 @@ use tower::Service;
 use crate::{
     Channel,
     api::{Client, DeleteParams, ObjectEvent, ObjectList},
+    objects::ObjectsApi,
     reflector::ListWatch,
 };
 
@@ -65,12 +66,17 @@ impl MetadataClient {
         Self(kube::Client::new(service, ""))
     }
 
-    /// The objects of a kind.
+    /// The metadata of objects of a kind.
     pub fn of(&self, resource: &ApiResource) -> MetadataApi {
         MetadataApi {
             client: self.clone(),
             resource: resource.clone(),
         }
+    }
+
+    /// The whole objects of a kind, as JSON.
+    pub fn objects(&self, resource: &ApiResource) -> ObjectsApi {
+        ObjectsApi::new(self.0.clone(), resource)
     }
 }
 
@@ -194,7 +200,8 @@ impl ListWatch for MetadataApi {
     }
 }
 
-fn refused(error: kube::Error) -> ApiError {
+/// An error of kube-rs as one of ours.
+pub(crate) fn refused(error: kube::Error) -> ApiError {
     match error {
         // The answer for a path at which nothing is served names no object.
         kube::Error::Api(status) if status.code == 404 && !names_object(&status) => {
