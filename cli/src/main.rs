@@ -127,6 +127,12 @@ enum Command {
         after_help = "Examples:\n  podplane cri --node node-0 --nodes-dir ./nodes --network ledger --cni-bin-dir /usr/lib/cni"
     )]
     Cri(service::ServiceArgs<podplane_kubelet::cri::CriConfig>),
+    /// Run the agent of one node of another kubelet's: publish how many pods the node has addresses
+    /// for
+    #[command(
+        after_help = "Examples:\n  podplane node-agent --server https://10.0.0.1:6443 --certificate-authority ca.crt --token-file token --node-name node-0\n  podplane node-agent --server https://10.0.0.1:6443 --certificate-authority ca.crt --token-file token --node-name node-0 --unpublish"
+    )]
+    NodeAgent(service::ServiceArgs<podplane_node_agent::NodeAgentConfig>),
     /// Run a simulated cloud: serve the pod CIDRs of instances from a file, with configurable
     /// latency, errors and rate limits
     #[command(
@@ -214,6 +220,7 @@ fn dispatch(command: Command, global: &GlobalOptions) -> anyhow::Result<ExitCode
             trust::claim(&args.config.nodes_dir)?;
             service::run(args, podplane_kubelet::cri::run)
         }
+        Command::NodeAgent(args) => service::run(args, podplane_node_agent::run),
         Command::Cloud(args) => service::run(args, podplane_cloud::run),
         Command::Completion(args) => completion::run(args, global),
     }
@@ -273,6 +280,7 @@ mod tests {
             "podplane scheduler --server 127.0.0.1:1 --ip-policy off --log-format json",
             "podplane kubelet --server 127.0.0.1:1 --node node-0 --nodes-dir /n",
             "podplane cri --node node-0 --nodes-dir /n --network ledger",
+            "podplane node-agent --server 127.0.0.1:1 --node-name n --ipam calico --orphan-grace 1m",
             "podplane cloud --file /f --error-rate 0.1 --seed 7",
         ] {
             if let Err(error) = Cli::try_parse_from(line.split(' ')) {

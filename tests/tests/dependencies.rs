@@ -166,6 +166,7 @@ fn processes_do_not_depend_on_each_other_even_in_tests() {
         "podplane-ipam-controller",
         "podplane-scheduler",
         "podplane-kubelet",
+        "podplane-node-agent",
     ];
     for package in metadata().workspace_packages() {
         let others = package
@@ -287,6 +288,7 @@ const BEHIND_THE_SEAM: [&str; 16] = [
     "crates/tokens",
     "ipam-controller",
     "kubelet-sim",
+    "node-agent",
     "scheduler",
     "webhook",
 ];

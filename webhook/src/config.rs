@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::Args;
 use podplane_api::pod_ips::PodIpResource;
-use podplane_client::{CredentialFlags, Endpoint, leader::LeaderElection};
+use podplane_client::{ServerFlags, leader::LeaderElection};
 use podplane_service_runtime::{boundary::AllowedHosts, server::Listen, serving::ServingFlags};
 
 use crate::certificates::CertificateFlags;
@@ -12,13 +12,9 @@ use crate::certificates::CertificateFlags;
 /// The flags of the webhooks.
 #[derive(Clone, Debug, Args)]
 pub struct WebhookConfig {
-    /// Connect to the API server at this address: HOST:PORT, a URL, or unix:PATH
-    #[arg(long, env = "PODPLANE_SERVER", value_name = "ADDR")]
-    pub server: Endpoint,
-
-    /// The credentials for it.
+    /// The API server.
     #[command(flatten)]
-    pub credentials: CredentialFlags,
+    pub server: ServerFlags,
 
     /// Serve /mutate-pods and /validate-bindings at this address: IP:PORT (port 0: any free port)
     ///

@@ -30,10 +30,9 @@ mod tests;
 use futures::future::BoxFuture;
 use podplane_api::core::{Node, Pod};
 use podplane_client::{
-    Client, ListParams,
-    endpoint::EndpointError,
+    ListParams, Permission, ServerError,
     leader::{LeaderError, Leadership},
-    reflector, transforming_reflector,
+    reflector, start_check, transforming_reflector,
 };
 use podplane_service_runtime::{
     Process, Services, Tasks,
@@ -57,12 +56,26 @@ const RIGHTS: PortRights = PortRights {
     posts: &[MUTATE_PODS, VALIDATE_BINDINGS],
 };
 
+/// Checked when the webhooks start, beside those on the Lease and the certificate.
+const PERMISSIONS: &[Permission] = &[
+    Permission {
+        group: "",
+        resource: "pods",
+        verbs: &["get", "list", "watch"],
+    },
+    Permission {
+        group: "",
+        resource: "nodes",
+        verbs: &["list", "watch"],
+    },
+];
+
 /// The reasons why the webhooks ended without a request to stop.
 #[derive(Debug, thiserror::Error)]
 pub enum WebhookRunError {
     /// The API server's address is invalid.
     #[error("failed to prepare the connection to the API server")]
-    Endpoint(#[from] EndpointError),
+    Server(#[from] ServerError),
     /// The flags of the election are invalid.
     #[error(transparent)]
     Election(#[from] LeaderError),
@@ -93,7 +106,6 @@ async fn run_until(
 ) -> Result<(), WebhookRunError> {
     let WebhookConfig {
         server,
-        credentials,
         listen,
         allowed_hosts,
         mut serving,
@@ -103,8 +115,7 @@ async fn run_until(
         reservation_timeout,
         leader_election,
     } = config;
-    let server = server.with_credentials(&credentials)?;
-    let client = Client::connect(&server)?;
+    let client = server.connect().await?;
     let candidate = leader_election.candidate(client.clone(), ELECTION)?;
     let certificate = ManagedCertificate::new(client.clone(), certificates);
     if let Some(certificate) = &certificate {
@@ -142,6 +153,8 @@ async fn run_until(
     let unpublished = UnpublishedNodes::new(nodes.clone(), resource.clone());
     process.registry().register_collector(Box::new(unpublished));
     let caches = (pods.clone(), nodes.clone());
+    let check = start_check(client.clone(), server, PERMISSIONS, tasks.stop());
+    tasks.spawn("start check", check);
     let driver = GuardDriver::new(
         client,
         resource.clone(),

@@ -1,5 +1,5 @@
 //! `apiserver`, `ipam-controller`, `controller-manager`, `scheduler`, `webhook`, `kubelet`, `cri`,
-//! `cloud`: each runs one service in the foreground, until SIGINT, SIGTERM or SIGHUP.
+//! `node-agent`, `cloud`: each runs one service in the foreground, until SIGINT, SIGTERM or SIGHUP.
 
 use std::{error::Error, future::Future, pin::pin, process::ExitCode};
 

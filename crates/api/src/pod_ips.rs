@@ -22,6 +22,10 @@ pub const POD_IPS_RESOURCE: &str = "podplane.io/pod-ips-resource";
 /// The annotation with the number of pod IPs that are not free and that no pod bound to the node
 /// owns, set by the kubelet.
 pub const POD_IPS_ORPHANED: &str = "podplane.io/pod-ips-orphaned";
+/// The annotation with the number of pod IPs in the ranges of a node, orphaned ones included, set by
+/// the node agent. Its capacity of [`POD_IPS`] is smaller: schedulers that only add up requests do
+/// not know of orphaned addresses, nor of pods without a request (ADR 0064).
+pub const POD_IPS_TOTAL: &str = "podplane.io/pod-ips-total";
 /// The annotation with the number of pod IPs of sandboxes, set by the kubelet.
 pub const POD_IPS_ALLOCATED: &str = "podplane.io/pod-ips-allocated";
 /// The annotation with the ranges of the pods' addresses, separated by commas, if they are not in
@@ -70,6 +74,17 @@ pub fn allocated(node: &Node) -> Option<u64> {
 /// is bound to the node. Invalid numbers are ignored.
 pub fn orphaned(node: &Node) -> Option<u64> {
     annotation(node, POD_IPS_ORPHANED)?.parse().ok()
+}
+
+/// The number of pod IPs in the ranges of the node that a node agent reports, if any. It counts
+/// only while the node's status has the resource and no kubelet of ours reports it. Invalid numbers
+/// are ignored.
+pub fn total(node: &Node) -> Option<u64> {
+    let status = node.status.as_ref()?;
+    match condition(status, POD_IPS_REPORTED) {
+        None | Some("False") => annotation(node, POD_IPS_TOTAL)?.parse().ok(),
+        Some(_) => None,
+    }
 }
 
 /// The IPAM plugin of the node's network, if the kubelet reports one.

@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use crate::{
     expected::ControllerFlags,
     input::{self, InputError},
-    item::{ItemMetadata, ItemSpec, ItemStatus, LenientValue, RawObject, Text},
+    item::{Annotations, ItemMetadata, ItemSpec, ItemStatus, LenientValue, RawObject, Text},
     network::{BlockPlace, Evidence, Marker, Markers, NetworkKind},
     records::{Records, System},
     unread::UnreadResource,
@@ -88,6 +88,8 @@ pub struct DumpedNode {
     pub orphaned: u64,
     /// The name of the resource of addresses that its kubelet reports; empty for the default.
     pub(crate) pod_ip_resource: String,
+    /// The number of its addresses, if a node agent says that the status has fewer.
+    pub(crate) pod_ips_total: Option<u64>,
     /// The amounts of its extended resources.
     pub(crate) extended: BTreeMap<String, u64>,
     /// The object without its status, with [`DumpScope::Nodes`].
@@ -267,7 +269,7 @@ impl DumpCollector {
             let reported = Some(node.pod_ip_resource.as_str()).filter(|name| !name.is_empty());
             let resource = flags.pod_ip_resource.as_deref().or(reported);
             let amount = node.extended.get(resource.unwrap_or(POD_IPS));
-            node.pod_ips = amount.copied();
+            node.pod_ips = amount.map(|amount| node.pod_ips_total.unwrap_or(*amount));
         }
         dump.detect(flags);
         dump.fill_world();
@@ -493,6 +495,7 @@ impl Dump {
             pod_ips: None,
             orphaned: annotations.pod_ips_orphaned.as_str().parse().unwrap_or(0),
             pod_ip_resource: annotations.pod_ips_resource.as_str().into(),
+            pod_ips_total: pod_ips_total(annotations, status),
             extended: extended(status),
             object,
             is_virtual: is_virtual(item),
@@ -672,6 +675,15 @@ fn is_virtual(item: &RawObject<'_>) -> bool {
         || taints.any(|LenientValue(taint)| taint.key.as_str() == "virtual-kubelet.io/provider")
 }
 
+/// The number of addresses that a node agent says; `None` if a kubelet reports them itself.
+fn pod_ips_total(annotations: &Annotations<'_>, status: &ItemStatus<'_>) -> Option<u64> {
+    let mut conditions = status.conditions.0.iter().map(|LenientValue(one)| one);
+    let by_kubelet =
+        conditions.any(|it| it.kind.as_str() == "PodIPsReported" && it.status.as_str() != "False");
+    let total = annotations.pod_ips_total.as_str().parse().ok();
+    total.filter(|_| !by_kubelet)
+}
+
 /// The amounts of extended resources. A client that sets one may set `allocatable` alone.
 fn extended(status: &ItemStatus<'_>) -> BTreeMap<String, u64> {
     let lists = [&status.allocatable.0, &status.capacity.0];
@@ -759,5 +771,28 @@ fn pod(item: &RawObject<'_>) -> ReadPod {
         pod,
         is_starved,
         odd,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_total_of_a_node_agent_is_the_number_of_addresses() {
+        let of = |conditions: Value| {
+            let node = json!({"apiVersion": "v1", "kind": "Node",
+                "metadata": {"name": "n", "annotations": {"podplane.io/pod-ips-total": "5"}},
+                "status": {"capacity": {"podplane.io/pod-ips": "3"}, "conditions": conditions}});
+            let mut collector = DumpCollector::new(DumpScope::Nodes);
+            collector.read(node.to_string().as_bytes()).unwrap();
+            let dump = collector.finish(&ControllerFlags::default());
+            dump.nodes[0].pod_ips
+        };
+        assert_eq!(of(json!([])), Some(5));
+        let by_kubelet = json!([{"type": "PodIPsReported", "status": "True"}]);
+        assert_eq!(of(by_kubelet), Some(3));
     }
 }

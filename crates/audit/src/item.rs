@@ -55,6 +55,9 @@ pub(crate) struct Annotations<'a> {
     /// The node's orphaned addresses (podplane).
     #[serde(borrow, rename = "podplane.io/pod-ips-orphaned")]
     pub(crate) pod_ips_orphaned: Text<'a>,
+    /// The node's addresses, if a node agent publishes fewer in the status (podplane).
+    #[serde(borrow, rename = "podplane.io/pod-ips-total")]
+    pub(crate) pod_ips_total: Text<'a>,
     /// The name of the resource of addresses, if it is not the default (podplane).
     #[serde(borrow, rename = "podplane.io/pod-ips-resource")]
     pub(crate) pod_ips_resource: Text<'a>,

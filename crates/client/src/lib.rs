@@ -25,6 +25,7 @@ pub mod events;
 mod faults;
 pub mod leader;
 pub mod metadata;
+pub mod objects;
 pub mod queue;
 mod queue_metrics;
 pub mod reflector;
@@ -43,6 +44,7 @@ pub use endpoint::Endpoint;
 pub use events::EventRecorder;
 pub use faults::{InvalidFault, PatchFaults};
 pub use metadata::{ApiResource, MetadataApi, MetadataClient};
+pub use objects::{JsonObject, ObjectsApi};
 pub use podplane_proto::{
     error::{ApiError, Reason},
     fence::Fence,

@@ -20,6 +20,7 @@ use crate::{
         Client, DeleteParams, ObjectEvent, ObjectList,
         rest::{delete_params, refused},
     },
+    objects::ObjectsApi,
     reflector::ListWatch,
 };
 
@@ -49,12 +50,17 @@ impl MetadataClient {
         Self(client.kube())
     }
 
-    /// The objects of a kind.
+    /// The metadata of objects of a kind.
     pub fn of(&self, resource: &ApiResource) -> MetadataApi {
         MetadataApi {
             client: self.clone(),
             resource: resource.clone(),
         }
+    }
+
+    /// The whole objects of a kind, as JSON.
+    pub fn objects(&self, resource: &ApiResource) -> ObjectsApi {
+        ObjectsApi::new(self.0.clone(), resource)
     }
 }
 

@@ -10,7 +10,7 @@ use podplane_ipam::{
 
 use super::{
     POD_IPS, POD_IPS_RESOURCE, allocated, annotation, condition, facts, is_reported, orphaned,
-    pod_cidrs,
+    pod_cidrs, total,
 };
 use crate::{
     Quantity,
@@ -124,15 +124,29 @@ impl PodIpResource {
     }
 
     /// The number of pods that the node has addresses for, orphaned addresses included.
+    ///
+    /// A node agent publishes fewer than there are, and says in an annotation how many there are.
     #[must_use]
     pub fn capacity(&self, node: &Node) -> NodeCapacity {
         let status = node.status.as_ref();
-        let total = status.and_then(|status| self.amount(status.capacity.as_ref()));
+        let capacity = status.and_then(|status| self.amount(status.capacity.as_ref()));
         let allocatable = status.and_then(|status| self.amount(status.allocatable.as_ref()));
+        if let (Some(_), Some(total)) = (capacity, total(node)) {
+            return of_facts(node, Some(total), None);
+        }
         match status {
-            Some(status) if is_reported(status) => of_facts(node, total.or(allocatable), None),
+            Some(status) if is_reported(status) => of_facts(node, capacity.or(allocatable), None),
             _ => of_facts(node, None, allocatable),
         }
+    }
+
+    /// The amount of the resource in the node's status: of its capacity, and of its allocatable.
+    #[must_use]
+    pub fn published(&self, node: &Node) -> [Option<u64>; 2] {
+        let status = node.status.as_ref();
+        let capacity = status.and_then(|status| self.amount(status.capacity.as_ref()));
+        let allocatable = status.and_then(|status| self.amount(status.allocatable.as_ref()));
+        [capacity, allocatable]
     }
 
     /// The number of pods that the node has addresses for, without those that its kubelet takes off
@@ -159,18 +173,24 @@ impl PodIpResource {
         self.facts(pod).held()
     }
 
-    fn facts(&self, pod: &Pod) -> PodFacts {
-        PodFacts {
-            requested: pod.spec.as_ref().map_or(0, |spec| self.requested(spec)),
-            ..facts(pod)
-        }
-    }
-
     /// The pod's request for the resource, as the reference computes requests: those of containers
     /// and sidecars together, or the largest step of the initialization if that is more; instead of
     /// that the pod's own request, if it has one; plus its overhead. A negative or invalid amount
     /// counts as 0, since the API server rejects it.
-    fn requested(&self, spec: &PodSpec) -> u64 {
+    #[must_use]
+    pub fn requested(&self, pod: &Pod) -> u64 {
+        let spec = pod.spec.as_ref();
+        spec.map_or(0, |spec| self.requested_by(spec))
+    }
+
+    fn facts(&self, pod: &Pod) -> PodFacts {
+        PodFacts {
+            requested: self.requested(pod),
+            ..facts(pod)
+        }
+    }
+
+    fn requested_by(&self, spec: &PodSpec) -> u64 {
         let of = |container: &Container| {
             let resources = container.resources.as_ref();
             self.amount(resources.and_then(|resources| resources.requests.as_ref()))
@@ -236,7 +256,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::pod_ips::{POD_IPS_ALLOCATED, POD_IPS_ORPHANED, POD_IPS_REPORTED};
+    use crate::pod_ips::{POD_IPS_ALLOCATED, POD_IPS_ORPHANED, POD_IPS_REPORTED, POD_IPS_TOTAL};
 
     const VPC: &str = "vpc.amazonaws.com/PrivateIPv4Address";
 
@@ -336,6 +356,24 @@ mod tests {
         assert_eq!(of(json!({POD_IPS_ALLOCATED: "2"}), 1), (1, 1));
         assert_eq!(of(json!({POD_IPS_ALLOCATED: "1"}), 2), (0, 1));
         assert_eq!(of(json!({POD_IPS_ORPHANED: "x"}), 0), (0, 3));
+    }
+
+    #[test]
+    fn the_total_of_a_node_agent_counts_while_the_agent_publishes() {
+        let of = |status: Value| {
+            let mut node = node(json!({"podCIDR": "10.0.0.0/29"}), status);
+            let annotations = json!({POD_IPS_TOTAL: "5", POD_IPS_ORPHANED: "1"});
+            node.metadata.annotations = serde_json::from_value(annotations).unwrap();
+            let addresses = default().addresses(&node, 2);
+            (addresses.capacity, addresses.free())
+        };
+        // Two pods without a request and an orphaned address are taken off.
+        let published = json!({"capacity": {POD_IPS: "2"}, "allocatable": {POD_IPS: "2"}});
+        assert_eq!(of(published.clone()), (pods(5, Basis::Report), 2));
+        let mut of_kubelet = published;
+        of_kubelet["conditions"] = json!([{"type": POD_IPS_REPORTED, "status": "True"}]);
+        assert_eq!(of(of_kubelet), (pods(2, Basis::Report), 0));
+        assert_eq!(of(json!({})), (pods(5, Basis::Blocks), 2));
     }
 
     fn pod(spec: Value) -> Pod {
