@@ -1,8 +1,9 @@
-//! The CRI server: `runtime.v1` for sandboxes without containers, on a unix socket for each node.
+//! The CRI server: `runtime.v1` on a unix socket for each node.
 //!
-//! It never runs a container. Lists of containers and images are empty, and the id of any is
-//! NotFound. Stopping or removing one succeeds; making, entering or pulling one is Unimplemented.
-//! `docs/cri.md` lists the settings of a sandbox with their effects.
+//! Without `--containers` there are sandboxes alone. Lists of containers and images are empty, and
+//! the id of any is NotFound. Stopping or removing one succeeds; making, entering or pulling one is
+//! Unimplemented. `docs/cri.md` lists the settings of a sandbox and of a container with their
+//! effects.
 //!
 //! Start reading at [`sandboxes`].
 
@@ -10,11 +11,16 @@ pub mod bridges;
 mod capabilities;
 pub mod claims;
 mod cni_result;
+pub mod containers;
+pub mod id;
 pub mod images;
 pub mod metrics;
 pub mod network;
 mod preparation;
 pub mod record;
+pub mod record_dir;
+mod sandbox_request;
+mod sandbox_wire;
 pub mod sandboxes;
 pub mod service;
 mod sysctls;
@@ -45,7 +51,8 @@ use tokio::{sync::Semaphore, task::JoinError, time::MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use self::{
-    images::Images,
+    containers::{ContainerError, ContainerMode, NodeContainers},
+    images::{Images, store::ImageStore},
     metrics::{NetworkMetrics, SandboxCollector},
     network::SandboxNetworks,
     record::PluginMode,
@@ -182,6 +189,17 @@ pub struct NodeFlags {
         env = "PODPLANE_CNI_TEMPLATE"
     )]
     pub cni_template: NetworkTemplate,
+
+    /// Set what the CRI server does with images and containers: none (refuse them) or pretend
+    /// (accept them, and run no process)
+    #[arg(
+        long,
+        value_enum,
+        value_name = "MODE",
+        default_value = "none",
+        env = "PODPLANE_CONTAINERS"
+    )]
+    pub containers: ContainerMode,
 }
 
 /// The reason why the CRI server ended, or did not start.
@@ -200,6 +218,14 @@ pub enum CriRunError {
         node: NodeName,
         /// Why.
         source: SandboxError,
+    },
+    /// A node's containers cannot be read.
+    #[error("failed to open the containers of node {node}")]
+    Containers {
+        /// The node.
+        node: NodeName,
+        /// Why.
+        source: ContainerError,
     },
     /// The files for a node's cached results cannot be listed.
     #[error("failed to list the spare files of node {node}")]
@@ -272,20 +298,27 @@ async fn run_until(config: CriConfig, stop: CancellationToken) -> Result<(), Cri
     }
     let opened = stream::iter(opening).buffered(AT_ONCE);
     let opened: Vec<_> = opened.try_collect().await?;
-    for (node, sandboxes) in config.nodes.iter().zip(opened) {
+    let mut all_containers = Vec::new();
+    for (
+        node,
+        OpenedNode {
+            sandboxes,
+            containers,
+            images,
+        },
+    ) in config.nodes.iter().zip(opened)
+    {
         let socket = Listen::Unix(NodeDir::new(&config.nodes_dir, node).socket());
         // Bound after the node has recovered, so no client sees it before that.
         let listener = Listener::bind(&socket).await?;
-        let runtime = CriRuntime::new(sandboxes.clone(), slots.clone());
-        let images = Images {
-            dir: config.nodes_dir.clone(),
-        };
+        let runtime = CriRuntime::new(sandboxes.clone(), containers.clone(), slots.clone());
         let mut services = Services::default();
         services
             .add(RuntimeServiceServer::new(runtime))
             .add(ImageServiceServer::new(images));
         process.serve(listener, services);
         nodes.push(sandboxes);
+        all_containers.extend(containers);
     }
     let counted = Box::new(SandboxCollector(nodes.clone()));
     process.registry().register_collector(counted);
@@ -301,14 +334,25 @@ async fn run_until(config: CriConfig, stop: CancellationToken) -> Result<(), Cri
         "garbage collection",
         collect_garbage(nodes, config.gc_interval, tasks.stop()),
     );
+    for containers in all_containers {
+        let ends = containers.run_planned_ends(tasks.stop());
+        tasks.spawn("planned ends of containers", ends);
+    }
     Ok(tasks.run().await?)
+}
+
+/// A node that is ready to be served.
+struct OpenedNode {
+    sandboxes: Arc<NodeSandboxes>,
+    containers: Option<Arc<NodeContainers>>,
+    images: Images,
 }
 
 async fn open(
     config: &CriConfig,
     node: &NodeName,
     metrics: NetworkMetrics,
-) -> Result<Arc<NodeSandboxes>, CriRunError> {
+) -> Result<OpenedNode, CriRunError> {
     let dir = NodeDir::new(&config.nodes_dir, node);
     let spare = dir.cni_cache().join("results.free");
     let spare = task::spawn_blocking(move || SpareFiles::open(spare, 0o600)).await?;
@@ -335,12 +379,41 @@ async fn open(
         metrics,
     )?;
     let template = config.cluster.cni_template;
-    let opened = task::spawn_blocking(move || NodeSandboxes::open(dir, template, network)).await?;
-    let opened = opened.map_err(|source| CriRunError::Node {
+    let of_node = dir.clone();
+    let opened = task::spawn_blocking(move || NodeSandboxes::open(of_node, template, network));
+    let sandboxes = opened.await?.map_err(|source| CriRunError::Node {
         node: node.clone(),
         source,
     })?;
-    Ok(Arc::new(opened))
+    let sandboxes = Arc::new(sandboxes);
+    if config.cluster.containers == ContainerMode::None {
+        return Ok(OpenedNode {
+            sandboxes,
+            containers: None,
+            images: Images::None {
+                dir: config.nodes_dir.clone(),
+            },
+        });
+    }
+    let of_containers = sandboxes.clone();
+    let opened = task::spawn_blocking(move || {
+        let images = ImageStore::open(dir.images()).map_err(|source| ContainerError::Disk {
+            step: "read the records of images",
+            source,
+        })?;
+        let images = Arc::new(images);
+        let containers = NodeContainers::open(&dir, of_containers, images.clone())?;
+        Ok((Arc::new(containers), images))
+    });
+    let opened = opened.await?.map_err(|source| CriRunError::Containers {
+        node: node.clone(),
+        source,
+    });
+    opened.map(|(containers, images)| OpenedNode {
+        sandboxes,
+        containers: Some(containers),
+        images: Images::Stored(images),
+    })
 }
 
 /// Reclaims what no sandbox has, every `interval`. Normally there is nothing; a killed plugin

@@ -1,5 +1,5 @@
 //! The files of a node:
-//! `<nodes-dir>/NODE/{net.d,networks,results,sandboxes}`, and `ipam-report.json`, `pod-mtu`,
+//! `<nodes-dir>/NODE/{net.d,networks,results,sandboxes,containers,images}`, and `ipam-report.json`, `pod-mtu`,
 //! `cri.sock`, `instance.json` and `kubelet.lock` beside them.
 
 use std::{
@@ -58,6 +58,16 @@ impl NodeDir {
     /// The directory of sandboxes' records.
     pub fn sandboxes(&self) -> PathBuf {
         self.0.join("sandboxes")
+    }
+
+    /// The directory of containers' records.
+    pub fn containers(&self) -> PathBuf {
+        self.0.join("containers")
+    }
+
+    /// The directory of pulled images' records.
+    pub fn images(&self) -> PathBuf {
+        self.0.join("images")
     }
 
     /// The last good report of the network's IPAM plugin.

@@ -11,7 +11,8 @@ use podplane_cluster::{
     settings::{Settings, name_of},
 };
 use podplane_kubelet::{
-    NodeName, cri::PodNetworkMode, cri::template::NetworkTemplate,
+    NodeName,
+    cri::{PodNetworkMode, containers::ContainerMode, template::NetworkTemplate},
     kubelet::node_network::NetworkBackend,
 };
 use podplane_service_runtime::{
@@ -86,6 +87,17 @@ pub(crate) struct NodeRunArgs {
         default_value = "containerd"
     )]
     cni_template: NetworkTemplate,
+
+    /// Set what the CRI server does with images and containers: none (refuse them) or pretend
+    /// (accept them, and run no process)
+    #[arg(
+        value_name = "MODE",
+        long,
+        value_enum,
+        env = "PODPLANE_CONTAINERS",
+        default_value = "none"
+    )]
+    containers: ContainerMode,
 
     /// Find the CNI plugins in these directories, separated by colons; the first that has a plugin
     /// wins [default: the directory of the podplane program]
@@ -164,6 +176,7 @@ pub(crate) fn run(
             pod_ip_resource,
         },
         cni_template,
+        containers,
         cni_bin_dir,
         listen,
         allowed_hosts,
@@ -185,6 +198,7 @@ pub(crate) fn run(
     );
     let mut extra_config = ExtraConfig::default();
     extra_config.set("cri", "cni-template", name_of(&cni_template));
+    extra_config.set("cri", "containers", name_of(&containers));
     let node = LoneNode {
         name: name.map_or_else(lone_node::host_name, Ok)?,
         kernel: network == PodNetworkMode::Kernel,

@@ -1,74 +1,12 @@
 //! Records of sandboxes, kept on disk so that a crash leaves nothing without an owner.
 
-use std::{
-    borrow::Borrow,
-    collections::BTreeMap,
-    fmt, io,
-    net::IpAddr,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, fmt, io, net::IpAddr, path::PathBuf};
 
-use podplane_cni::spare::SpareFiles;
-use podplane_host::{fs, random};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// The id of a sandbox: 64 hexadecimal digits, as with other runtimes.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct SandboxId(String);
-
-/// The text is not the id of a sandbox.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("invalid sandbox id {0:?}: must be 64 lower-case hexadecimal digits")]
-pub struct SandboxIdError(String);
-
-impl SandboxId {
-    /// The length of an id in digits.
-    pub const LEN: usize = 64;
-
-    /// A new id.
-    pub fn random() -> Self {
-        let half = || random::uuid().simple();
-        Self(format!("{}{}", half(), half()))
-    }
-
-    /// The id.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl TryFrom<String> for SandboxId {
-    type Error = SandboxIdError;
-
-    fn try_from(text: String) -> Result<Self, SandboxIdError> {
-        let is_digit = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-        if text.len() == Self::LEN && text.as_bytes().iter().all(is_digit) {
-            Ok(Self(text))
-        } else {
-            Err(SandboxIdError(text))
-        }
-    }
-}
-
-impl From<SandboxId> for String {
-    fn from(id: SandboxId) -> Self {
-        id.0
-    }
-}
-
-impl Borrow<str> for SandboxId {
-    fn borrow(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for SandboxId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
+pub use super::id::{SandboxId, SandboxIdError};
+use super::record_dir::{Record, RecordDir};
 
 /// The identity of a sandbox: its pod and attempt. `uid` and `attempt` together are unique.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -191,71 +129,18 @@ impl SandboxRecord {
     }
 }
 
-/// The directory of records: a file `ID.json` for each sandbox.
-///
-/// Files of removed records are kept in a directory beside it, and the next records are written in
-/// them.
-#[derive(Debug)]
-pub struct SandboxRecords {
-    dir: PathBuf,
-    spare: SpareFiles,
+impl Record for SandboxRecord {
+    const FILE_MODE: u32 = 0o644;
+
+    fn id(&self) -> &str {
+        self.id.as_str()
+    }
 }
 
+/// The records of a node's sandboxes.
+pub type SandboxRecords = RecordDir<SandboxRecord>;
+
 impl SandboxRecords {
-    /// The records in `dir`, which is made if it is missing.
-    ///
-    /// # Errors
-    ///
-    /// The operating system's.
-    pub fn open(dir: PathBuf) -> io::Result<Self> {
-        fs::create_dir_all(&dir)?;
-        let spare = SpareFiles::open(dir.with_extension("free"), 0o644)?;
-        Ok(Self { dir, spare })
-    }
-
-    /// Stores a record, in one step.
-    ///
-    /// # Errors
-    ///
-    /// The operating system's.
-    pub fn write(&self, record: &SandboxRecord) -> io::Result<()> {
-        let text = serde_json::to_vec_pretty(record)?;
-        self.spare.write(&self.path(&record.id), &text)
-    }
-
-    /// Removes a record; a missing one counts as removed.
-    ///
-    /// # Errors
-    ///
-    /// The operating system's.
-    pub fn remove(&self, id: &SandboxId) -> io::Result<()> {
-        self.spare.remove(&self.path(id))
-    }
-
-    /// Loads all records. A file that is not a record is removed with a warning: anything that its
-    /// sandbox held has no owner then, and is reclaimed.
-    ///
-    /// # Errors
-    ///
-    /// The operating system's.
-    pub fn load(&self) -> io::Result<Vec<SandboxRecord>> {
-        let mut records = Vec::new();
-        for entry in fs::read_dir(&self.dir)? {
-            let path = entry?.path();
-            let text = fs::read(&path)?;
-            match serde_json::from_slice::<SandboxRecord>(&text) {
-                Ok(record) if path == self.path(&record.id) => records.push(record),
-                other => {
-                    let error = other.err();
-                    tracing::warn!(path = %path.display(), ?error, "removing an invalid sandbox record");
-                    remove_any(&path)?;
-                }
-            }
-        }
-        records.sort_by(|a, b| a.id.cmp(&b.id));
-        Ok(records)
-    }
-
     /// Applies a power cycle of the machine, which no sandbox outlives. Nothing else may have the
     /// records open.
     ///
@@ -274,21 +159,12 @@ impl SandboxRecords {
         }
         Ok(())
     }
-
-    fn path(&self, id: &SandboxId) -> PathBuf {
-        self.dir.join(format!("{id}.json"))
-    }
-}
-
-fn remove_any(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use podplane_host::fs;
+
     use super::*;
 
     fn record() -> SandboxRecord {
@@ -349,8 +225,8 @@ mod tests {
         fs::write(&torn, "{").unwrap();
         assert_eq!(records.load().unwrap(), std::slice::from_ref(&record));
         assert!(!torn.exists());
-        records.remove(&record.id).unwrap();
-        records.remove(&record.id).unwrap();
+        records.remove(record.id.as_str()).unwrap();
+        records.remove(record.id.as_str()).unwrap();
         assert!(records.load().unwrap().is_empty());
     }
 
@@ -362,23 +238,8 @@ mod tests {
         let mut long = record();
         long.labels.insert("long".into(), "x".repeat(10_000));
         records.write(&long).unwrap();
-        records.remove(&long.id).unwrap();
+        records.remove(long.id.as_str()).unwrap();
         records.write(&short).unwrap();
         assert_eq!(records.load().unwrap(), [short]);
-    }
-
-    #[test]
-    fn accepts_only_ids_of_64_hexadecimal_digits() {
-        let id = SandboxId::random();
-        assert_eq!(SandboxId::try_from(id.as_str().to_owned()), Ok(id));
-        for bad in [
-            "",
-            "../x",
-            &"g".repeat(64),
-            &"A".repeat(64),
-            &"a".repeat(63),
-        ] {
-            assert!(SandboxId::try_from(bad.to_owned()).is_err(), "{bad}");
-        }
     }
 }

@@ -16,6 +16,7 @@
 //! All operations block, so an asynchronous caller needs a thread for blocking work.
 
 use std::{
+    borrow::Borrow,
     collections::BTreeMap,
     io,
     ops::Bound,
@@ -54,6 +55,9 @@ pub enum SandboxError {
     /// No sandbox has that id. The text follows containerd's.
     #[error("an error occurred when try to find sandbox: sandbox {0:?} not found")]
     NotFound(String),
+    /// The sandbox is not ready, so that it can have no containers.
+    #[error("sandbox \"{0}\" is not ready: remove it, and run another attempt")]
+    NotReady(SandboxId),
     /// The pod's sandbox of that attempt exists and is not ready.
     #[error(
         "failed to reserve sandbox name \"{}_{}_{}_{}\": it is reserved for \"{id}\", which is stopped: remove that one or make another attempt",
@@ -365,13 +369,59 @@ impl NodeSandboxes {
     ///
     /// [`SandboxError::Detach`] or [`SandboxError::Disk`]; the call can be repeated.
     pub fn stop(&self, id: &str) -> Result<(), SandboxError> {
+        self.stop_after(id, |_| Ok(()))
+    }
+
+    /// As [`stop`](Self::stop), and does `first` before: what the sandbox has must end first.
+    ///
+    /// # Errors
+    ///
+    /// Those of `stop`; those of `first`, and then nothing else was done.
+    pub fn stop_after<E: From<SandboxError>>(
+        &self,
+        id: &str,
+        first: impl FnOnce(&SandboxId) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.end_after(id, first, Self::stop_locked)
+    }
+
+    /// Does `first` and then `end` for an existing sandbox, with its operation locked.
+    fn end_after<E: From<SandboxError>>(
+        &self,
+        id: &str,
+        first: impl FnOnce(&SandboxId) -> Result<(), E>,
+        end: impl FnOnce(&Self, SandboxRecord) -> Result<(), SandboxError>,
+    ) -> Result<(), E> {
         let Some(operation) = self.operation(id) else {
             return Ok(());
         };
         let _operation = lock(&operation);
-        match self.get(id) {
-            Ok(record) => self.stop_locked(Arc::unwrap_or_clone(record)),
-            Err(_) => Ok(()),
+        let Ok(record) = self.get(id) else {
+            return Ok(());
+        };
+        first(&record.id)?;
+        Ok(end(self, Arc::unwrap_or_clone(record))?)
+    }
+
+    /// Does `work` for a ready sandbox, which stays ready until it is done.
+    ///
+    /// # Errors
+    ///
+    /// [`SandboxError::NotFound`] and [`SandboxError::NotReady`]; those of `work`.
+    pub fn while_ready<T, E: From<SandboxError>>(
+        &self,
+        id: &str,
+        work: impl FnOnce(&SandboxRecord) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let missing = || SandboxError::NotFound(id.to_owned());
+        let operation = self.operation(id).ok_or_else(missing)?;
+        let _operation = lock(&operation);
+        let record = self.get(id)?;
+        match record.state {
+            SandboxState::Ready => work(&record),
+            SandboxState::Creating | SandboxState::NotReady => {
+                Err(SandboxError::NotReady(record.id.clone()).into())
+            }
         }
     }
 
@@ -381,14 +431,20 @@ impl NodeSandboxes {
     ///
     /// [`SandboxError::Detach`] or [`SandboxError::Disk`]; the call can be repeated.
     pub fn remove(&self, id: &str) -> Result<(), SandboxError> {
-        let Some(operation) = self.operation(id) else {
-            return Ok(());
-        };
-        let _operation = lock(&operation);
-        match self.get(id) {
-            Ok(record) => self.remove_locked(Arc::unwrap_or_clone(record)),
-            Err(_) => Ok(()),
-        }
+        self.remove_after(id, |_| Ok(()))
+    }
+
+    /// As [`remove`](Self::remove), and does `first` before.
+    ///
+    /// # Errors
+    ///
+    /// Those of `remove`; those of `first`, and then nothing else was done.
+    pub fn remove_after<E: From<SandboxError>>(
+        &self,
+        id: &str,
+        first: impl FnOnce(&SandboxId) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.end_after(id, first, Self::remove_locked)
     }
 
     /// The sandbox of an id, or of a prefix that no other id has.
@@ -668,7 +724,7 @@ impl NodeSandboxes {
     /// Deletes the record of a sandbox: on disk first, then in the table.
     fn delete_record(&self, id: &SandboxId) -> Result<(), SandboxError> {
         self.records
-            .remove(id)
+            .remove(id.as_str())
             .map_err(|source| SandboxError::Disk {
                 step: "remove the sandbox's record",
                 source,
@@ -696,26 +752,29 @@ impl SandboxEntry {
 }
 
 /// The entry of an id, or of a prefix that no other id has.
-fn find<'a>(table: &'a BTreeMap<SandboxId, SandboxEntry>, id: &str) -> Option<&'a SandboxEntry> {
+pub(super) fn find<'a, I: Borrow<str> + Ord, T>(
+    table: &'a BTreeMap<I, T>,
+    id: &str,
+) -> Option<&'a T> {
     if id.is_empty() {
         return None;
     }
     let from = (Bound::Included(id), Bound::Unbounded);
     let mut matching = table
         .range::<str, _>(from)
-        .take_while(|(key, _)| key.as_str().starts_with(id));
+        .take_while(|(key, _)| (*key).borrow().starts_with(id));
     let (_, found) = matching.next()?;
     matching.next().is_none().then_some(found)
 }
 
 /// Locks a mutex. The values are consistent between any two statements, so a panic elsewhere does
 /// no harm.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The time, in nanoseconds since 1970.
-fn now_nanos() -> i64 {
+pub(super) fn now_nanos() -> i64 {
     let since = clock::system_time().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| {
         i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)

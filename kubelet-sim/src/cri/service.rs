@@ -4,16 +4,16 @@ use std::{collections::HashMap, sync::Arc};
 
 use podplane_error_chain::one_line;
 use podplane_host::task;
-use podplane_proto::cri::{self, runtime_service_server::RuntimeService};
+use podplane_proto::cri::{self, ContainerEventType, runtime_service_server::RuntimeService};
 use podplane_service_runtime::trace::Span;
 use tokio::sync::Semaphore;
 use tonic::{Code, Request, Response, Status};
 
 use super::{
-    capabilities,
-    record::{Dns, SandboxMetadata, SandboxRecord, SandboxState},
-    sandboxes::{NetworkMode, NodeSandboxes, SandboxError, SandboxSpec},
-    sysctls,
+    containers::{ContainerError, EventStream, NodeContainers},
+    record::{SandboxId, SandboxRecord},
+    sandbox_wire::matches,
+    sandboxes::{NodeSandboxes, SandboxError, SandboxSpec, now_nanos},
     trace::{self, JourneyPart},
 };
 use crate::{PodCidrs, pod_cidrs::PodCidrsError};
@@ -21,13 +21,15 @@ use crate::{PodCidrs, pod_cidrs::PodCidrsError};
 /// The version of CRI's protocol between kubelet and runtime, the same string since its beginning.
 const KUBE_API_VERSION: &str = "0.1.0";
 const RUNTIME_NAME: &str = "podplane";
-const NO_CONTAINERS: &str = "podplane runs sandboxes without containers";
+const NO_CONTAINERS: &str = "podplane runs sandboxes without containers (--containers=none)";
 const NO_METRICS: &str = "podplane has no metrics of sandboxes";
 
 /// The runtime of one node. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct CriRuntime {
     sandboxes: Arc<NodeSandboxes>,
+    /// `None` without containers.
+    containers: Option<Arc<NodeContainers>>,
     /// Permits for running plugins, over all nodes of the process: the kernel serialises most of
     /// their work, so that more of them would only wait.
     slots: Arc<Semaphore>,
@@ -35,17 +37,29 @@ pub struct CriRuntime {
 
 impl CriRuntime {
     /// A runtime that runs blocking work when one of `slots` is free.
-    pub fn new(sandboxes: Arc<NodeSandboxes>, slots: Arc<Semaphore>) -> Self {
-        Self { sandboxes, slots }
+    pub fn new(
+        sandboxes: Arc<NodeSandboxes>,
+        containers: Option<Arc<NodeContainers>>,
+        slots: Arc<Semaphore>,
+    ) -> Self {
+        Self {
+            sandboxes,
+            containers,
+            slots,
+        }
     }
 
     /// Does work on a thread of its own. It goes on if the caller goes away: a half-made sandbox is
     /// worse than one that nobody waits for.
-    async fn run<T: Send + 'static>(
+    async fn run<T: Send + 'static, E>(
         &self,
         mut step: Span,
-        work: impl FnOnce(&NodeSandboxes) -> Result<T, SandboxError> + Send + 'static,
-    ) -> Result<T, Status> {
+        work: impl FnOnce(&NodeSandboxes) -> Result<T, E> + Send + 'static,
+    ) -> Result<T, Status>
+    where
+        E: std::error::Error + Send + 'static,
+        Status: for<'e> From<&'e E>,
+    {
         let waiting = step.child("wait for a slot");
         let waits = self.slots.available_permits() == 0;
         let slot = self.slots.clone().acquire_owned().await;
@@ -66,13 +80,37 @@ impl CriRuntime {
             done
         };
         match task::spawn_blocking(work).await {
-            Ok(done) => done.map_err(|error| status(&error)),
+            Ok(done) => done.map_err(|error| (&error).into()),
             Err(panic) => Err(Status::internal(panic.to_string())),
         }
     }
 }
 
 impl CriRuntime {
+    /// The containers, for a call that needs some.
+    fn containers(&self) -> Result<&Arc<NodeContainers>, Status> {
+        let none = || Status::unimplemented(NO_CONTAINERS);
+        self.containers.as_ref().ok_or_else(none)
+    }
+
+    /// The containers, for a call about one.
+    fn containers_with(&self, id: &str) -> Result<&Arc<NodeContainers>, Status> {
+        let missing = || no_such_container(id);
+        self.containers.as_ref().ok_or_else(missing)
+    }
+
+    /// The sandbox of an id, or of a unique prefix of it.
+    fn sandbox(&self, id: &str) -> Result<Arc<SandboxRecord>, Status> {
+        self.sandboxes.get(id).map_err(|error| (&error).into())
+    }
+
+    /// Sends events about a sandbox, if there are any.
+    fn notify(&self, id: &SandboxId, kinds: &[ContainerEventType]) {
+        if let Some(containers) = &self.containers {
+            containers.notify_sandbox(id, kinds);
+        }
+    }
+
     /// Begins the span of a call for a pod.
     fn begin(&self, uid: &str, step: (JourneyPart, &'static str)) -> Span {
         trace::begin(uid, step, self.sandboxes.node()).server()
@@ -89,231 +127,22 @@ impl CriRuntime {
 
 /// The status of an error. CRI names no code but NotFound. Other runtimes answer Unknown for the
 /// rest, and people see that in events.
-fn status(error: &SandboxError) -> Status {
-    let code = match error {
-        SandboxError::NotFound(_) => Code::NotFound,
-        SandboxError::Exists { .. } => Code::AlreadyExists,
-        SandboxError::Attach { .. } | SandboxError::Detach { .. } | SandboxError::Disk { .. } => {
-            Code::Unknown
-        }
-    };
-    Status::new(code, one_line(error))
+impl From<&SandboxError> for Status {
+    fn from(error: &SandboxError) -> Self {
+        let code = match error {
+            SandboxError::NotFound(_) => Code::NotFound,
+            SandboxError::Exists { .. } => Code::AlreadyExists,
+            SandboxError::NotReady(_) => Code::FailedPrecondition,
+            SandboxError::Attach { .. }
+            | SandboxError::Detach { .. }
+            | SandboxError::Disk { .. } => Code::Unknown,
+        };
+        Self::new(code, one_line(error).to_string())
+    }
 }
 
 fn no_such_container(id: &str) -> Status {
-    Status::not_found(format!(
-        "an error occurred when try to find container {id:?}: not found"
-    ))
-}
-
-impl TryFrom<cri::RunPodSandboxRequest> for SandboxSpec {
-    type Error = Status;
-
-    fn try_from(request: cri::RunPodSandboxRequest) -> Result<Self, Status> {
-        let missing = |field: &str| Status::invalid_argument(format!("{field} is missing"));
-        let config = request.config.ok_or_else(|| missing("config"))?;
-        let metadata = config.metadata.ok_or_else(|| missing("config.metadata"))?;
-        let cri::PodSandboxMetadata {
-            name,
-            uid,
-            namespace,
-            attempt,
-        } = metadata;
-        for (field, value) in [("name", &name), ("uid", &uid), ("namespace", &namespace)] {
-            if value.is_empty() {
-                return Err(missing(&format!("config.metadata.{field}")));
-            }
-            // These fields become CNI_ARGS, which cannot quote.
-            if value.contains(['=', ';']) || value.contains(char::is_control) {
-                return Err(Status::invalid_argument(format!(
-                    "config.metadata.{field} {value:?} has a character that CNI_ARGS cannot carry"
-                )));
-            }
-        }
-        if !request.runtime_handler.is_empty() {
-            return Err(Status::invalid_argument(format!(
-                "failed to get sandbox runtime: no runtime for {:?} is configured",
-                request.runtime_handler
-            )));
-        }
-        let linux = config.linux.unwrap_or_default();
-        let context = linux.security_context.unwrap_or_default();
-        let options = context.namespace_options;
-        let userns = options.as_ref().and_then(|o| o.userns_options.as_ref());
-        if userns.is_some_and(|userns| userns.mode() == cri::NamespaceMode::Pod) {
-            return Err(Status::invalid_argument(
-                "config.linux.security_context.namespace_options.userns_options: a sandbox cannot \
-                 have a user namespace of its own; set hostUsers of the pod to true, or leave it out",
-            ));
-        }
-        let network = match options.map(|options| options.network()) {
-            None | Some(cri::NamespaceMode::Pod) => NetworkMode::Pod,
-            Some(cri::NamespaceMode::Node) => NetworkMode::Node,
-            Some(mode @ (cri::NamespaceMode::Container | cri::NamespaceMode::Target)) => {
-                return Err(Status::invalid_argument(format!(
-                    "a sandbox cannot have its network in mode {}",
-                    mode.as_str_name()
-                )));
-            }
-        };
-        let sysctls = sysctls::checked(linux.sysctls)?;
-        if let (NetworkMode::Node, Some(path)) = (network, sysctls.keys().next()) {
-            return Err(Status::invalid_argument(format!(
-                "config.linux.sysctls: {path} cannot be set for a sandbox in its node's network, \
-                 since it would be set for the whole node"
-            )));
-        }
-        let annotations = config.annotations.into_iter().collect();
-        let dns = config.dns_config.map(dns).transpose()?;
-        let dns = dns.filter(|dns| *dns != Dns::default());
-        let runtime_config = capabilities::of(capabilities::CapabilitySource {
-            ports: &config.port_mappings,
-            annotations: &annotations,
-            dns: dns.as_ref(),
-            cgroup_parent: &linux.cgroup_parent,
-        })?;
-        Ok(Self {
-            metadata: SandboxMetadata {
-                name,
-                namespace,
-                uid,
-                attempt,
-            },
-            labels: config.labels.into_iter().collect(),
-            annotations,
-            runtime_handler: request.runtime_handler,
-            hostname: hostname(config.hostname)?,
-            dns,
-            runtime_config,
-            sysctls,
-            network,
-        })
-    }
-}
-
-/// The host name, if it is valid.
-fn hostname(name: String) -> Result<String, Status> {
-    // The kernel takes any 64 bytes.
-    let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
-    if name.len() <= 64 && name.chars().all(is_allowed) {
-        return Ok(name);
-    }
-    Err(Status::invalid_argument(format!(
-        "config.hostname: invalid host name {name:?}: must be at most 64 letters, digits, '-' and '.'"
-    )))
-}
-
-/// The resolver's configuration, if all entries are single words, as they become words of a file.
-fn dns(config: cri::DnsConfig) -> Result<Dns, Status> {
-    let cri::DnsConfig {
-        servers,
-        searches,
-        options,
-    } = config;
-    for (field, words) in [
-        ("servers", &servers),
-        ("searches", &searches),
-        ("options", &options),
-    ] {
-        let is_word = |text: &&String| !text.is_empty() && !text.contains(char::is_whitespace);
-        if let Some(bad) = words.iter().find(|text| !is_word(text)) {
-            return Err(Status::invalid_argument(format!(
-                "config.dns_config.{field}: invalid entry {bad:?}: must be one word"
-            )));
-        }
-    }
-    Ok(Dns {
-        servers,
-        searches,
-        options,
-    })
-}
-
-fn wire_state(state: SandboxState) -> cri::PodSandboxState {
-    match state {
-        SandboxState::Ready => cri::PodSandboxState::SandboxReady,
-        SandboxState::Creating | SandboxState::NotReady => cri::PodSandboxState::SandboxNotready,
-    }
-}
-
-impl From<SandboxMetadata> for cri::PodSandboxMetadata {
-    fn from(metadata: SandboxMetadata) -> Self {
-        let SandboxMetadata {
-            name,
-            namespace,
-            uid,
-            attempt,
-        } = metadata;
-        Self {
-            name,
-            uid,
-            namespace,
-            attempt,
-        }
-    }
-}
-
-impl From<&SandboxRecord> for cri::PodSandbox {
-    fn from(record: &SandboxRecord) -> Self {
-        Self {
-            state: wire_state(record.state).into(),
-            id: record.id.clone().into(),
-            metadata: Some(record.metadata.clone().into()),
-            created_at: record.created_at,
-            labels: record.labels.clone().into_iter().collect(),
-            annotations: record.annotations.clone().into_iter().collect(),
-            runtime_handler: record.runtime_handler.clone(),
-        }
-    }
-}
-
-impl From<&SandboxRecord> for cri::PodSandboxStatus {
-    fn from(record: &SandboxRecord) -> Self {
-        let mode = match record.network {
-            Some(_) => cri::NamespaceMode::Pod,
-            None => cri::NamespaceMode::Node,
-        };
-        let mut ips = record
-            .network
-            .iter()
-            .flat_map(|network| &network.ips)
-            .map(ToString::to_string);
-        let network = cri::PodSandboxNetworkStatus {
-            ip: ips.next().unwrap_or_default(),
-            additional_ips: ips.map(|ip| cri::PodIp { ip }).collect(),
-        };
-        let options = cri::NamespaceOption {
-            network: mode.into(),
-            ..cri::NamespaceOption::default()
-        };
-        Self {
-            state: wire_state(record.state).into(),
-            id: record.id.clone().into(),
-            metadata: Some(record.metadata.clone().into()),
-            created_at: record.created_at,
-            network: Some(network),
-            linux: Some(cri::LinuxPodSandboxStatus {
-                namespaces: Some(cri::Namespace {
-                    options: Some(options),
-                }),
-            }),
-            labels: record.labels.clone().into_iter().collect(),
-            annotations: record.annotations.clone().into_iter().collect(),
-            runtime_handler: record.runtime_handler.clone(),
-        }
-    }
-}
-
-fn matches(record: &SandboxRecord, filter: &cri::PodSandboxFilter) -> bool {
-    let cri::PodSandboxFilter {
-        id,
-        state,
-        label_selector,
-    } = filter;
-    let has = |(key, value): (&String, &String)| record.labels.get(key) == Some(value);
-    record.id.as_str().starts_with(id)
-        && state.is_none_or(|state| state.state() == wire_state(record.state))
-        && label_selector.iter().all(has)
+    Status::from(&ContainerError::NotFound(id.to_owned()))
 }
 
 fn condition(kind: &str, fault: Option<(&str, String)>) -> cri::RuntimeCondition {
@@ -413,6 +242,11 @@ impl RuntimeService for CriRuntime {
         let id = self
             .run(step, move |sandboxes| sandboxes.run(&spec))
             .await?;
+        let kinds = [
+            ContainerEventType::ContainerCreatedEvent,
+            ContainerEventType::ContainerStartedEvent,
+        ];
+        self.notify(&id, &kinds);
         Ok(Response::new(cri::RunPodSandboxResponse {
             pod_sandbox_id: id.into(),
         }))
@@ -424,7 +258,17 @@ impl RuntimeService for CriRuntime {
     ) -> Result<Response<cri::StopPodSandboxResponse>, Status> {
         let id = request.into_inner().pod_sandbox_id;
         let step = self.begin_of(&id, "StopPodSandbox");
-        self.run(step, move |sandboxes| sandboxes.stop(&id)).await?;
+        let sandbox = self.sandboxes.get(&id).ok();
+        match self.containers.clone() {
+            Some(containers) => {
+                self.run(step, move |_| containers.stop_sandbox(&id))
+                    .await?
+            }
+            None => self.run(step, move |sandboxes| sandboxes.stop(&id)).await?,
+        }
+        if let Some(sandbox) = sandbox {
+            self.notify(&sandbox.id, &[ContainerEventType::ContainerStoppedEvent]);
+        }
         Ok(Response::new(cri::StopPodSandboxResponse {}))
     }
 
@@ -434,8 +278,20 @@ impl RuntimeService for CriRuntime {
     ) -> Result<Response<cri::RemovePodSandboxResponse>, Status> {
         let id = request.into_inner().pod_sandbox_id;
         let step = self.begin_of(&id, "RemovePodSandbox");
-        self.run(step, move |sandboxes| sandboxes.remove(&id))
-            .await?;
+        let sandbox = self.sandboxes.get(&id).ok();
+        match self.containers.clone() {
+            Some(containers) => {
+                self.run(step, move |_| containers.remove_sandbox(&id))
+                    .await?;
+            }
+            None => {
+                self.run(step, move |sandboxes| sandboxes.remove(&id))
+                    .await?;
+            }
+        }
+        if let Some(sandbox) = sandbox {
+            self.notify(&sandbox.id, &[ContainerEventType::ContainerDeletedEvent]);
+        }
         Ok(Response::new(cri::RemovePodSandboxResponse {}))
     }
 
@@ -447,10 +303,7 @@ impl RuntimeService for CriRuntime {
             pod_sandbox_id,
             verbose,
         } = request.into_inner();
-        let record = self
-            .sandboxes
-            .get(&pod_sandbox_id)
-            .map_err(|error| status(&error))?;
+        let record = self.sandbox(&pod_sandbox_id)?;
         let mut info = HashMap::new();
         if verbose {
             let described = serde_json::to_value(&*record);
@@ -461,7 +314,11 @@ impl RuntimeService for CriRuntime {
         Ok(Response::new(cri::PodSandboxStatusResponse {
             status: Some((&*record).into()),
             info,
-            ..cri::PodSandboxStatusResponse::default()
+            containers_statuses: match &self.containers {
+                Some(containers) => containers.statuses(&record.id),
+                None => Vec::new(),
+            },
+            timestamp: now_nanos(),
         }))
     }
 
@@ -478,143 +335,184 @@ impl RuntimeService for CriRuntime {
 
     async fn create_container(
         &self,
-        _: Request<cri::CreateContainerRequest>,
+        request: Request<cri::CreateContainerRequest>,
     ) -> Result<Response<cri::CreateContainerResponse>, Status> {
-        Err(Status::unimplemented(NO_CONTAINERS))
+        self.containers()?.call_create(request.into_inner()).await
     }
 
     async fn start_container(
         &self,
         request: Request<cri::StartContainerRequest>,
     ) -> Result<Response<cri::StartContainerResponse>, Status> {
-        Err(no_such_container(&request.get_ref().container_id))
+        let id = request.into_inner().container_id;
+        self.containers_with(&id)?.call_start(id).await
     }
 
     async fn stop_container(
         &self,
-        _: Request<cri::StopContainerRequest>,
+        request: Request<cri::StopContainerRequest>,
     ) -> Result<Response<cri::StopContainerResponse>, Status> {
-        // CRI: stopping a stopped container succeeds, and a missing container counts as stopped.
-        Ok(Response::new(cri::StopContainerResponse {}))
+        match &self.containers {
+            Some(containers) => containers.call_stop(request.into_inner()).await,
+            // CRI: stopping a stopped container succeeds, and a missing one counts as stopped.
+            None => Ok(Response::new(cri::StopContainerResponse {})),
+        }
     }
 
     async fn remove_container(
         &self,
-        _: Request<cri::RemoveContainerRequest>,
+        request: Request<cri::RemoveContainerRequest>,
     ) -> Result<Response<cri::RemoveContainerResponse>, Status> {
-        Ok(Response::new(cri::RemoveContainerResponse {}))
+        let id = request.into_inner().container_id;
+        match &self.containers {
+            Some(containers) => containers.call_remove(id).await,
+            None => Ok(Response::new(cri::RemoveContainerResponse {})),
+        }
     }
 
     async fn list_containers(
         &self,
-        _: Request<cri::ListContainersRequest>,
+        request: Request<cri::ListContainersRequest>,
     ) -> Result<Response<cri::ListContainersResponse>, Status> {
-        Ok(Response::new(cri::ListContainersResponse::default()))
+        Ok(match &self.containers {
+            Some(containers) => containers.call_list(request.into_inner()),
+            None => Response::new(Default::default()),
+        })
     }
 
     async fn container_status(
         &self,
         request: Request<cri::ContainerStatusRequest>,
     ) -> Result<Response<cri::ContainerStatusResponse>, Status> {
-        Err(no_such_container(&request.get_ref().container_id))
+        let request = request.into_inner();
+        self.containers_with(&request.container_id)?
+            .call_status(&request)
     }
 
     async fn update_container_resources(
         &self,
         request: Request<cri::UpdateContainerResourcesRequest>,
     ) -> Result<Response<cri::UpdateContainerResourcesResponse>, Status> {
-        Err(no_such_container(&request.get_ref().container_id))
+        let request = request.into_inner();
+        let containers = self.containers_with(&request.container_id)?;
+        containers.call_update(request).await
     }
 
     async fn reopen_container_log(
         &self,
         request: Request<cri::ReopenContainerLogRequest>,
     ) -> Result<Response<cri::ReopenContainerLogResponse>, Status> {
-        Err(no_such_container(&request.get_ref().container_id))
+        let id = request.into_inner().container_id;
+        self.containers_with(&id)?.call_reopen_log(id).await
     }
 
     async fn exec_sync(
         &self,
-        _: Request<cri::ExecSyncRequest>,
+        request: Request<cri::ExecSyncRequest>,
     ) -> Result<Response<cri::ExecSyncResponse>, Status> {
-        Err(Status::unimplemented(format!(
-            "{NO_CONTAINERS}: there is nothing to exec in"
-        )))
+        self.containers()?
+            .refuse_entry(&request.get_ref().container_id, "execute a command in")
     }
 
     async fn exec(
         &self,
-        _: Request<cri::ExecRequest>,
+        request: Request<cri::ExecRequest>,
     ) -> Result<Response<cri::ExecResponse>, Status> {
-        Err(Status::unimplemented(format!(
-            "{NO_CONTAINERS}: there is nothing to exec in; podplane exec runs a program of the host in a pod's namespace"
-        )))
+        let containers = self.containers.as_ref().ok_or_else(|| {
+            Status::unimplemented(format!(
+                "{NO_CONTAINERS}: there is nothing to exec in; podplane exec runs a program of the \
+                 host in a pod's namespace"
+            ))
+        })?;
+        containers.refuse_entry(&request.get_ref().container_id, "execute a command in")
     }
 
     async fn attach(
         &self,
-        _: Request<cri::AttachRequest>,
+        request: Request<cri::AttachRequest>,
     ) -> Result<Response<cri::AttachResponse>, Status> {
-        Err(Status::unimplemented(format!(
-            "{NO_CONTAINERS}: there is nothing to attach to"
-        )))
+        self.containers()?
+            .refuse_entry(&request.get_ref().container_id, "attach to")
     }
 
     async fn port_forward(
         &self,
         _: Request<cri::PortForwardRequest>,
     ) -> Result<Response<cri::PortForwardResponse>, Status> {
-        Err(Status::unimplemented(format!(
-            "{NO_CONTAINERS}: no port answers"
-        )))
+        Err(Status::unimplemented(
+            "podplane runs no process in sandboxes: no port answers",
+        ))
     }
 
     async fn container_stats(
         &self,
         request: Request<cri::ContainerStatsRequest>,
     ) -> Result<Response<cri::ContainerStatsResponse>, Status> {
-        Err(no_such_container(&request.get_ref().container_id))
+        let id = request.into_inner().container_id;
+        self.containers_with(&id)?.call_stats(&id)
     }
 
     async fn list_container_stats(
         &self,
-        _: Request<cri::ListContainerStatsRequest>,
+        request: Request<cri::ListContainerStatsRequest>,
     ) -> Result<Response<cri::ListContainerStatsResponse>, Status> {
-        Ok(Response::new(cri::ListContainerStatsResponse::default()))
+        Ok(match &self.containers {
+            Some(containers) => containers.call_list_stats(request.into_inner()),
+            None => Response::new(Default::default()),
+        })
     }
 
     async fn pod_sandbox_stats(
         &self,
-        _: Request<cri::PodSandboxStatsRequest>,
+        request: Request<cri::PodSandboxStatsRequest>,
     ) -> Result<Response<cri::PodSandboxStatsResponse>, Status> {
-        Err(Status::unimplemented(format!(
-            "{NO_CONTAINERS}: a sandbox uses nothing that could be measured"
-        )))
+        let containers = self.containers()?;
+        let record = self.sandbox(&request.get_ref().pod_sandbox_id)?;
+        Ok(Response::new(cri::PodSandboxStatsResponse {
+            stats: Some(containers.sandbox_stats(&record)),
+        }))
     }
 
     async fn list_pod_sandbox_stats(
         &self,
-        _: Request<cri::ListPodSandboxStatsRequest>,
+        request: Request<cri::ListPodSandboxStatsRequest>,
     ) -> Result<Response<cri::ListPodSandboxStatsResponse>, Status> {
-        Ok(Response::new(cri::ListPodSandboxStatsResponse::default()))
+        let Some(containers) = &self.containers else {
+            return Ok(Response::new(Default::default()));
+        };
+        let cri::PodSandboxStatsFilter { id, label_selector } =
+            request.into_inner().filter.unwrap_or_default();
+        let filter = cri::PodSandboxFilter {
+            id,
+            state: Some(cri::PodSandboxStateValue {
+                state: cri::PodSandboxState::SandboxReady.into(),
+            }),
+            label_selector,
+        };
+        let records = self.sandboxes.list();
+        let matching = records.iter().filter(|record| matches(record, &filter));
+        let stats = matching.map(|record| containers.sandbox_stats(record));
+        Ok(Response::new(cri::ListPodSandboxStatsResponse {
+            stats: stats.collect(),
+        }))
     }
 
     async fn checkpoint_container(
         &self,
         request: Request<cri::CheckpointContainerRequest>,
     ) -> Result<Response<cri::CheckpointContainerResponse>, Status> {
-        Err(no_such_container(&request.get_ref().container_id))
+        let id = &request.get_ref().container_id;
+        self.containers_with(id)?.refuse_entry(id, "checkpoint")
     }
 
-    type GetContainerEventsStream =
-        tokio_stream::Pending<Result<cri::ContainerEventResponse, Status>>;
+    type GetContainerEventsStream = EventStream;
 
     async fn get_container_events(
         &self,
         _: Request<cri::GetEventsRequest>,
-    ) -> Result<Response<Self::GetContainerEventsStream>, Status> {
-        // After this answer clients fall back to listing, which is supported.
-        Err(Status::unimplemented(NO_CONTAINERS))
+    ) -> Result<Response<EventStream>, Status> {
+        // Without containers there are no events. Clients fall back to listing.
+        Ok(self.containers()?.call_events())
     }
 
     async fn list_metric_descriptors(

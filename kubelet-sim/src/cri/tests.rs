@@ -1,5 +1,7 @@
 //! The CRI server over a unix socket, with real plugins, in ledger mode and in kernel mode.
 
+mod containers;
+
 use std::{fs, path::Path};
 
 use podplane_client::{Channel, endpoint};
@@ -70,6 +72,7 @@ impl CriFixture {
             cni_bin_dirs: vec![bin_dir.to_owned()],
             cluster: NodeFlags {
                 cni_template: NetworkTemplate::Containerd,
+                containers: ContainerMode::None,
             },
             cni_timeout: Duration::from_secs(10),
             cni_concurrency: 4,
@@ -87,15 +90,18 @@ impl CriFixture {
         }
     }
 
+    /// A connection to the server of the first node.
+    fn channel(&self) -> Channel {
+        let endpoint = format!("unix:{}", self.node().socket().display());
+        endpoint::channel(&endpoint.parse().unwrap()).unwrap()
+    }
+
     /// Starts the server and waits until it answers.
     async fn launch(&mut self) -> RuntimeServiceClient<Channel> {
         self.stop = CancellationToken::new();
         self.running
             .spawn(run(self.config.clone(), self.stop.clone()));
-        let socket = self.node().socket();
-        let endpoint = format!("unix:{}", socket.display());
-        let channel = endpoint::channel(&endpoint.parse().unwrap()).unwrap();
-        let mut client = RuntimeServiceClient::new(channel);
+        let mut client = RuntimeServiceClient::new(self.channel());
         let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
         while let Err(error) = client.version(wire::VersionRequest::default()).await {
             assert!(tokio::time::Instant::now() < deadline, "{error}");
