@@ -91,7 +91,7 @@ impl Deployments {
             now: time::now(),
         });
         let plan = plan.map_err(|error| ApiError::new(Reason::InternalError, error.to_string()))?;
-        self.carry_out(&deployment, plan).await
+        Box::pin(self.carry_out(&deployment, plan)).await
     }
 
     /// The ReplicaSets of the Deployment: adopts matching ones without a controller, and releases

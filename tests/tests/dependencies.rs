@@ -273,7 +273,7 @@ fn is_allowed(expression: &str, allowed: &BTreeSet<&str>) -> bool {
 
 /// The processes and what they are made of, which reach the outside world through `podplane-host`
 /// alone (ADR 0037).
-const BEHIND_THE_SEAM: [&str; 16] = [
+const BEHIND_THE_SEAM: [&str; 17] = [
     "apiserver",
     "cloud",
     "cni",

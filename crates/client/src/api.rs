@@ -3,7 +3,7 @@
 pub(crate) mod grpc;
 pub(crate) mod rest;
 
-use std::marker::PhantomData;
+use std::{marker::PhantomData, sync::Arc};
 
 use futures::{Stream, StreamExt as _};
 use podplane_api::{
@@ -32,13 +32,14 @@ pub struct Client {
     faults: Option<PatchFaults>,
 }
 
-/// The interface of the server that a client uses.
+/// The interface of the server that a client uses. Calls of the REST API are boxed, so that the
+/// futures of gRPC's calls stay small.
 #[derive(Clone, Debug)]
 pub(crate) enum Transport {
     /// podplane's gRPC.
     Grpc(GrpcCalls),
     /// Kubernetes' REST API.
-    Rest(RestCalls),
+    Rest(Arc<RestCalls>),
 }
 
 impl Client {
@@ -71,7 +72,8 @@ impl Client {
     /// The same client for a leader. podplane carries out its writes only while nobody else leads,
     /// and refuses them with [`Reason::FenceLost`](crate::Reason::FenceLost) from then on.
     ///
-    /// Kubernetes has no fences; see [`during`](Self::during).
+    /// Kubernetes has no fences: there a leader's own writes are refused by its client once its Lease
+    /// was not renewed in time.
     #[must_use]
     pub fn fenced(&self, fence: &Fence) -> Self {
         self.with_fence(Some(fence))
@@ -87,7 +89,7 @@ impl Client {
         Self {
             transport: match &self.transport {
                 Transport::Grpc(calls) => Transport::Grpc(calls.with_fence(fence)),
-                Transport::Rest(calls) => Transport::Rest(calls.with_fence(fence)),
+                Transport::Rest(calls) => Transport::Rest(Arc::new(calls.with_fence(fence))),
             },
             faults: self.faults.clone(),
         }
@@ -101,7 +103,7 @@ impl Client {
         match self.transport {
             Transport::Grpc(_) => self,
             Transport::Rest(calls) => Self {
-                transport: Transport::Rest(calls.during(term)),
+                transport: Transport::Rest(Arc::new(calls.during(term))),
                 ..self
             },
         }
@@ -298,7 +300,7 @@ impl<K: Object> Api<K> {
     pub async fn get(&self, name: &str) -> Result<K, ApiError> {
         match self.client.transport() {
             Transport::Grpc(calls) => calls.get(&self.namespace, name).await,
-            Transport::Rest(calls) => calls.get(&self.namespace, name).await,
+            Transport::Rest(calls) => Box::pin(calls.get(&self.namespace, name)).await,
         }
     }
 
@@ -314,7 +316,7 @@ impl<K: Object> Api<K> {
                     .list_as(&self.namespace, params, |object| object)
                     .await
             }
-            Transport::Rest(calls) => calls.list(&self.namespace, params).await,
+            Transport::Rest(calls) => Box::pin(calls.list(&self.namespace, params)).await,
         }
     }
 
@@ -327,7 +329,9 @@ impl<K: Object> Api<K> {
     ) -> Result<ObjectList<T>, ApiError> {
         match self.client.transport() {
             Transport::Grpc(calls) => calls.list_as(&self.namespace, params, transform).await,
-            Transport::Rest(calls) => calls.list_all_as(&self.namespace, params, transform).await,
+            Transport::Rest(calls) => {
+                Box::pin(calls.list_all_as(&self.namespace, params, transform)).await
+            }
         }
     }
 
@@ -354,10 +358,8 @@ impl<K: Object> Api<K> {
                 events.left_stream()
             }
             Transport::Rest(calls) => {
-                let events = calls
-                    .watch(&self.namespace, params, resource_version)
-                    .await?;
-                events.right_stream()
+                let events = calls.watch(&self.namespace, params, resource_version);
+                Box::pin(events).await?.right_stream()
             }
         })
     }
@@ -383,7 +385,7 @@ impl<K: Object> Api<K> {
     async fn write(&self, verb: Verb, object: &K) -> Result<K, ApiError> {
         match self.client.transport() {
             Transport::Grpc(calls) => calls.write(verb, object).await,
-            Transport::Rest(calls) => calls.write(verb, &self.namespace, object).await,
+            Transport::Rest(calls) => Box::pin(calls.write(verb, &self.namespace, object)).await,
         }
     }
 
@@ -417,7 +419,9 @@ impl<K: Object> Api<K> {
     ) -> Result<K, ApiError> {
         match self.client.transport() {
             Transport::Grpc(calls) => calls.patch(verb, &self.namespace, name, params).await,
-            Transport::Rest(calls) => calls.patch(verb, &self.namespace, name, params).await,
+            Transport::Rest(calls) => {
+                Box::pin(calls.patch(verb, &self.namespace, name, params)).await
+            }
         }
     }
 
@@ -430,7 +434,7 @@ impl<K: Object> Api<K> {
     pub async fn delete(&self, name: &str, params: &DeleteParams) -> Result<K, ApiError> {
         match self.client.transport() {
             Transport::Grpc(calls) => calls.delete(&self.namespace, name, params).await,
-            Transport::Rest(calls) => calls.delete(&self.namespace, name, params).await,
+            Transport::Rest(calls) => Box::pin(calls.delete(&self.namespace, name, params)).await,
         }
     }
 }
@@ -445,7 +449,7 @@ impl Api<Pod> {
     pub async fn bind(&self, binding: &Binding) -> Result<(), ApiError> {
         match self.client.transport() {
             Transport::Grpc(calls) => calls.bind(&self.namespace, binding).await,
-            Transport::Rest(calls) => calls.bind(&self.namespace, binding).await,
+            Transport::Rest(calls) => Box::pin(calls.bind(&self.namespace, binding)).await,
         }
     }
 
@@ -459,7 +463,7 @@ impl Api<Pod> {
     pub async fn evict(&self, name: &str, params: &DeleteParams) -> Result<Pod, ApiError> {
         match self.client.transport() {
             Transport::Grpc(calls) => calls.evict(&self.namespace, name, params).await,
-            Transport::Rest(calls) => calls.evict(&self.namespace, name, params).await,
+            Transport::Rest(calls) => Box::pin(calls.evict(&self.namespace, name, params)).await,
         }
     }
 }
@@ -485,7 +489,7 @@ impl Api<Node> {
                 }
                 Transport::Rest(calls) => {
                     let call = calls.assign_pod_cidrs(name, uid, resource_version, pod_cidrs);
-                    call.await
+                    Box::pin(call).await
                 }
             }
         };
@@ -506,7 +510,7 @@ impl Api<CertificateSigningRequest> {
     ) -> Result<CertificateSigningRequest, ApiError> {
         match self.client.transport() {
             Transport::Grpc(calls) => calls.update_approval(request).await,
-            Transport::Rest(calls) => calls.update_approval(request).await,
+            Transport::Rest(calls) => Box::pin(calls.update_approval(request)).await,
         }
     }
 }

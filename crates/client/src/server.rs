@@ -1,6 +1,6 @@
 //! The flags that name the API server of a process, and the connection to it.
 
-use std::{fmt, path::PathBuf};
+use std::{fmt, path::PathBuf, sync::Arc};
 
 use http::{HeaderValue, Uri, header::USER_AGENT};
 use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
@@ -163,7 +163,8 @@ impl Client {
             server,
             source: Box::new(source),
         })?;
-        Ok(Self::over(Transport::Rest(RestCalls::new(connection))))
+        let calls = Arc::new(RestCalls::new(connection));
+        Ok(Self::over(Transport::Rest(calls)))
     }
 }
 
