@@ -19,7 +19,7 @@ pub(super) fn client(address: &str) -> Client {
 }
 
 /// The modules whose tests are run.
-const MODULES: [&str; 15] = [
+const MODULES: [&str; 14] = [
     "cluster_cidrs",
     "deletes",
     "evictions",
@@ -32,13 +32,12 @@ const MODULES: [&str; 15] = [
     "pods_and_nodes",
     "priorities",
     "reads",
-    "restore",
     "watches",
     "writes",
 ];
 
 /// The tests that are for gRPC alone, and why.
-const EXCEPTIONS: [(&str, &str); 13] = [
+const EXCEPTIONS: [(&str, &str); 12] = [
     (
         "evictions::grpc_has_the_same_evictions",
         "REST answers without the pod",
@@ -64,10 +63,6 @@ const EXCEPTIONS: [(&str, &str); 13] = [
     (
         "pods_and_nodes::the_blocks_of_a_node_are_assigned_once",
         "a patch is not repeatable",
-    ),
-    (
-        "restore::a_restored_store_accepts_no_earlier_revision",
-        FIRST_EVENT,
     ),
     (
         "watches::a_watch_begins_with_existing_objects_and_a_bookmark",
