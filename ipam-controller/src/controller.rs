@@ -256,7 +256,7 @@ impl SyncedController {
 
     async fn records(&self) -> Result<Vec<BlockRecord>, ApiError> {
         let blocks = self.parts.client.blocks();
-        if self.options.writes {
+        if self.options.writes && !blocks.are_atomic() {
             let nodes = self.parts.nodes.list();
             let held = nodes.iter().map(|node| NodeBlocks {
                 node_name: node.name().to_owned(),

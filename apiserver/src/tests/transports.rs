@@ -54,7 +54,7 @@ const EXCEPTIONS: [(&str, &str); 12] = [
     ),
     (
         "lists::a_list_respects_the_requested_revision",
-        "a time-out is no answer, by REST",
+        "by REST, a time-out counts as a missing answer",
     ),
     (
         "lists::options_that_contradict_each_other_are_refused",

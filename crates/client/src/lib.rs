@@ -57,5 +57,5 @@ pub use reflector::{
     indexed_reflector, reflector, source_reflector, transforming_reflector, watcher,
 };
 pub use server::{ServerError, ServerFlags};
-pub use start_check::{Permission, ServerIdentity, ServerSystem, StartCheckError, start_check};
+pub use start_check::{Permission, StartCheckError, start_check};
 pub use trace::{TracedChannel, traced};

@@ -9,7 +9,7 @@ use futures::{Stream, StreamExt as _};
 pub use kube::api::ApiResource;
 use kube::{
     Api,
-    api::{DynamicObject, Patch, PatchParams, WatchEvent, WatchParams},
+    api::{DynamicObject, Patch, PatchParams, WatchParams},
 };
 use podplane_api::{ObjectKey, meta::ObjectMeta};
 use podplane_proto::error::ApiError;
@@ -18,7 +18,7 @@ use serde_json::Value;
 use crate::{
     api::{
         Client, DeleteParams, ObjectEvent, ObjectList,
-        rest::{delete_params, refused},
+        rest::{delete_params, observed, refused},
     },
     objects::ObjectsApi,
     reflector::ListWatch,
@@ -151,16 +151,7 @@ impl ListWatch for MetadataApi {
         };
         let objects = self.objects("");
         let events = objects.watch_metadata(&params, resource_version).await;
-        Ok(events.map_err(refused)?.map(|event| {
-            Ok(match event.map_err(refused)? {
-                WatchEvent::Added(object) => ObjectEvent::Added(object.metadata),
-                WatchEvent::Modified(object) => ObjectEvent::Modified(object.metadata),
-                WatchEvent::Deleted(object) => ObjectEvent::Deleted(object.metadata),
-                WatchEvent::Bookmark(bookmark) => {
-                    ObjectEvent::Bookmark(bookmark.metadata.resource_version)
-                }
-                WatchEvent::Error(status) => return Err(refused(kube::Error::Api(status))),
-            })
-        }))
+        let events = events.map_err(refused)?;
+        Ok(events.map(|event| Ok(observed(event)?.map(|object| object.metadata))))
     }
 }

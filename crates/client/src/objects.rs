@@ -6,12 +6,15 @@
 use futures::{Stream, StreamExt as _};
 use kube::{
     Api,
-    api::{ApiResource, DynamicObject, ListParams, WatchEvent, WatchParams},
+    api::{ApiResource, DynamicObject, ListParams, WatchParams},
 };
 use podplane_proto::error::ApiError;
 
 use crate::{
-    api::{ObjectEvent, ObjectList, rest::refused},
+    api::{
+        ObjectEvent, ObjectList,
+        rest::{observed, refused},
+    },
     reflector::ListWatch,
 };
 
@@ -93,16 +96,6 @@ impl ListWatch for ObjectsApi {
             ..WatchParams::default()
         };
         let events = self.objects.watch(&params, resource_version).await;
-        Ok(events.map_err(refused)?.map(|event| {
-            Ok(match event.map_err(refused)? {
-                WatchEvent::Added(object) => ObjectEvent::Added(object),
-                WatchEvent::Modified(object) => ObjectEvent::Modified(object),
-                WatchEvent::Deleted(object) => ObjectEvent::Deleted(object),
-                WatchEvent::Bookmark(bookmark) => {
-                    ObjectEvent::Bookmark(bookmark.metadata.resource_version)
-                }
-                WatchEvent::Error(status) => return Err(refused(kube::Error::Api(status))),
-            })
-        }))
+        Ok(events.map_err(refused)?.map(observed))
     }
 }

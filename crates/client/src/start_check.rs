@@ -1,5 +1,5 @@
-//! What a process asks its API server at the start: what the server is, and whether the process may
-//! do its work.
+//! The questions of a process to its API server at the start: the system of the server, and the
+//! permissions of the process.
 
 use std::{fmt, time::Duration};
 
@@ -42,16 +42,15 @@ pub struct Permission {
 
 /// A server, as its `/version` describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServerIdentity {
-    /// The system.
-    pub system: ServerSystem,
+struct ServerIdentity {
+    system: ServerSystem,
     /// `gitVersion`, such as `v1.36.2`; empty for a gRPC server without the REST API.
-    pub version: String,
+    version: String,
 }
 
 /// The system of an API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ServerSystem {
+enum ServerSystem {
     /// podplane.
     Podplane,
     /// Kubernetes, or another server with its REST API.
@@ -101,50 +100,44 @@ impl fmt::Display for ServerIdentity {
     }
 }
 
-/// Does the [`start_check`](Client::start_check), then waits for `stop`: a task of a process, which
-/// ends with it if it fails.
+/// Waits until the server answers, logs what it is, and checks the permissions if the client is one
+/// of the REST API; then waits for `stop`. A task of a process, which ends with it if it fails.
 ///
 /// # Errors
 ///
-/// Those of the check.
+/// [`StartCheckError`]: no later attempt would succeed, unless somebody changes the server.
 pub async fn start_check(
     client: Client,
     flags: ServerFlags,
     permissions: &'static [Permission],
     stop: CancellationToken,
 ) -> Result<(), StartCheckError> {
-    let check = client.start_check(&flags, permissions);
+    let check = client.check(&flags, permissions);
     stop.run_until_cancelled(check).await.transpose()?;
     stop.cancelled().await;
     Ok(())
 }
 
 impl Client {
-    /// Waits until the server answers, logs what it is, and checks the permissions if the client is
-    /// one of the REST API.
-    ///
-    /// # Errors
-    ///
-    /// [`StartCheckError`]: no later attempt would succeed, unless somebody changes the server.
-    pub async fn start_check(
+    async fn check(
         &self,
         flags: &ServerFlags,
         permissions: &'static [Permission],
-    ) -> Result<ServerIdentity, StartCheckError> {
+    ) -> Result<(), StartCheckError> {
         let identity = self.identity_with_retry(flags).await?;
         tracing::info!(server = %flags, found = %identity, "found the API server");
         // By gRPC the narrow writes have rules of their own, which the server's refusals name.
-        if matches!(self.transport(), Transport::Grpc(_)) || identity.version.is_empty() {
-            return Ok(identity);
-        }
-        match self.missing(permissions).await {
-            Ok(missing) if missing.is_empty() => {}
-            Ok(missing) => return Err(StartCheckError::Forbidden(missing)),
+        let Transport::Rest(calls) = self.transport() else {
+            return Ok(());
+        };
+        match missing(calls, permissions).await {
+            Ok(missing) if missing.is_empty() => Ok(()),
+            Ok(missing) => Err(StartCheckError::Forbidden(missing)),
             Err(error) => {
                 tracing::warn!(%error, "failed to check the permissions of this process; going on");
+                Ok(())
             }
         }
-        Ok(identity)
     }
 
     async fn identity_with_retry(
@@ -187,11 +180,7 @@ impl Client {
     }
 
     /// Asks the server what it is.
-    ///
-    /// # Errors
-    ///
-    /// Those of the connection.
-    pub async fn identify(&self) -> Result<ServerIdentity, ApiError> {
+    async fn identify(&self) -> Result<ServerIdentity, ApiError> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct Version {
@@ -247,31 +236,30 @@ impl Client {
             ServerSystem::Kubernetes | ServerSystem::Other => identity.to_string(),
         })
     }
+}
 
-    /// The rules of these permissions that the user lacks.
-    async fn missing(&self, permissions: &'static [Permission]) -> Result<Vec<String>, ApiError> {
-        let calls = RestCalls::new(self.kube());
-        let asked = permissions.iter().copied().map(|permission| {
-            let calls = calls.clone();
-            async move {
-                let mut lacking = Vec::new();
-                for verb in permission.verbs {
-                    if !answered(is_permitted(&calls, permission, verb)).await? {
-                        lacking.push(*verb);
-                    }
-                }
-                Ok::<_, ApiError>((permission, lacking))
+/// The rules of these permissions that the user lacks.
+async fn missing(
+    calls: &RestCalls,
+    permissions: &'static [Permission],
+) -> Result<Vec<String>, ApiError> {
+    let asked = permissions.iter().copied().map(|permission| async move {
+        let mut lacking = Vec::new();
+        for verb in permission.verbs {
+            if !answered(is_permitted(calls, permission, verb)).await? {
+                lacking.push(*verb);
             }
-        });
-        let asked: Vec<_> = stream::iter(asked)
-            .buffered(CONCURRENCY)
-            .try_collect()
-            .await?;
-        let lacking = asked.into_iter().filter(|(_, verbs)| !verbs.is_empty());
-        Ok(lacking
-            .map(|(permission, verbs)| rule(permission, &verbs))
-            .collect())
-    }
+        }
+        Ok::<_, ApiError>((permission, lacking))
+    });
+    let asked: Vec<_> = stream::iter(asked)
+        .buffered(CONCURRENCY)
+        .try_collect()
+        .await?;
+    let lacking = asked.into_iter().filter(|(_, verbs)| !verbs.is_empty());
+    Ok(lacking
+        .map(|(permission, verbs)| rule(permission, &verbs))
+        .collect())
 }
 
 /// The rule as people say it: `list, watch poddisruptionbudgets of policy`.

@@ -167,7 +167,7 @@ fn running_pods_are_never_over_the_published_amount() {
 
 /// A step of the life of a node.
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum NodeStep {
     /// The scheduler binds a pod by the amount that is published, if it may.
     Schedule,
     /// A pod without a request arrives: a static pod, or one of before the webhook.
@@ -188,18 +188,18 @@ enum Step {
     Wait(u64),
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = NodeStep> {
     let index = 0..8_usize;
     prop_oneof![
-        3 => Just(Step::Schedule),
-        1 => Just(Step::Impose),
-        4 => index.clone().prop_map(Step::CreateSandbox),
-        3 => index.clone().prop_map(Step::Report),
-        1 => index.clone().prop_map(Step::End),
-        2 => index.clone().prop_map(Step::RemoveSandbox),
-        1 => index.clone().prop_map(Step::ForceDelete),
-        1 => index.prop_map(Step::CleanUp),
-        1 => (1..6_u64).prop_map(Step::Wait),
+        3 => Just(NodeStep::Schedule),
+        1 => Just(NodeStep::Impose),
+        4 => index.clone().prop_map(NodeStep::CreateSandbox),
+        3 => index.clone().prop_map(NodeStep::Report),
+        1 => index.clone().prop_map(NodeStep::End),
+        2 => index.clone().prop_map(NodeStep::RemoveSandbox),
+        1 => index.clone().prop_map(NodeStep::ForceDelete),
+        1 => index.prop_map(NodeStep::CleanUp),
+        1 => (1..6_u64).prop_map(NodeStep::Wait),
     ]
 }
 
@@ -267,47 +267,47 @@ impl ModelNode {
         (!ids.is_empty()).then(|| ids[index % ids.len()])
     }
 
-    fn apply(&mut self, step: Step, published: u64) {
+    fn apply(&mut self, step: NodeStep, published: u64) {
         let has_no_sandbox = |pod: &ModelPod| !pod.has_ended && pod.sandbox.is_none();
         match step {
-            Step::Schedule if self.requested() < published => self.add(1),
-            Step::Schedule => {}
-            Step::Impose => self.add(0),
-            Step::CreateSandbox(index) => {
+            NodeStep::Schedule if self.requested() < published => self.add(1),
+            NodeStep::Schedule => {}
+            NodeStep::Impose => self.add(0),
+            NodeStep::CreateSandbox(index) => {
                 if let Some(id) = self.nth(index, has_no_sandbox) {
                     let address = self.free_address();
                     self.pods.entry(id).and_modify(|pod| pod.sandbox = address);
                 }
             }
-            Step::Report(index) => {
+            NodeStep::Report(index) => {
                 if let Some(id) = self.nth(index, |pod| pod.sandbox.is_some()) {
                     self.pods.entry(id).and_modify(|pod| pod.is_reported = true);
                 }
             }
-            Step::End(index) => {
+            NodeStep::End(index) => {
                 if let Some(id) = self.nth(index, |pod| pod.is_reported && !pod.has_ended) {
                     self.pods.entry(id).and_modify(|pod| pod.has_ended = true);
                 }
             }
-            Step::RemoveSandbox(index) => {
+            NodeStep::RemoveSandbox(index) => {
                 if let Some(id) = self.nth(index, |pod| pod.has_ended && pod.sandbox.is_some()) {
                     self.pods.entry(id).and_modify(|pod| pod.sandbox = None);
                 }
             }
-            Step::ForceDelete(index) => {
+            NodeStep::ForceDelete(index) => {
                 let id = self.nth(index, |_| true);
                 if let Some((id, pod)) = id.and_then(|id| self.pods.remove_entry(&id)) {
                     let left = pod.sandbox.map(|ip| (ip, (id, self.now)));
                     self.orphans.extend(left);
                 }
             }
-            Step::CleanUp(index) => {
+            NodeStep::CleanUp(index) => {
                 let ips: Vec<_> = self.orphans.keys().copied().collect();
                 if let Some(ip) = ips.get(index % ips.len().max(1)) {
                     self.orphans.remove(ip);
                 }
             }
-            Step::Wait(seconds) => {
+            NodeStep::Wait(seconds) => {
                 // A kubelet writes an address to the status sooner than the grace time ends.
                 for pod in self.pods.values_mut() {
                     pod.is_reported |= pod.sandbox.is_some();

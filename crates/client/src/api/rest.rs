@@ -1,6 +1,7 @@
 //! Calls of Kubernetes' REST API, over kube-rs.
 
 mod guard;
+mod params;
 mod status;
 
 use std::{
@@ -15,9 +16,7 @@ use std::{
 use futures::{AsyncBufReadExt as _, Stream, StreamExt as _, pin_mut};
 use http::{HeaderValue, Request, header::CONTENT_TYPE};
 use kube::{
-    api::{
-        GetParams, Patch, PostParams, Preconditions, PropagationPolicy, VersionMatch, WatchParams,
-    },
+    api::{GetParams, Patch, PostParams, WatchParams},
     core::{Status, request},
 };
 use podplane_api::{
@@ -29,12 +28,16 @@ use podplane_api::{
 use podplane_proto::{
     error::{ApiError, Reason},
     fence::Fence,
-    wire::{PatchType, Propagation, Verb},
+    wire::{PatchType, Verb},
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json, value::RawValue};
 
-pub(crate) use self::status::refused;
+use self::params::{list_params, watch_params};
+pub(crate) use self::{
+    params::delete_params,
+    status::{observed, refused},
+};
 use super::{Binding, DeleteParams, ListParams, ObjectEvent, ObjectList, PatchParams};
 use crate::leader::LeaseTerm;
 
@@ -536,71 +539,6 @@ fn subresource<K: Object>(
     let object = objects::<K>(namespace, name)?;
     let body = body.to_string().into_bytes();
     Ok(object.create_subresource(subresource, name, &PostParams::default(), body))
-}
-
-fn list_params(params: &ListParams) -> Result<kube::api::ListParams, ApiError> {
-    let ListParams {
-        label_selector,
-        field_selector,
-        limit,
-        continue_token,
-        resource_version,
-        resource_version_match,
-    } = params.clone();
-    let given = |text: String| Some(text).filter(|text| !text.is_empty());
-    let version_match = match resource_version_match.as_str() {
-        "" => None,
-        "Exact" => Some(VersionMatch::Exact),
-        "NotOlderThan" => Some(VersionMatch::NotOlderThan),
-        other => {
-            let why = format!("Unsupported value: {other:?}: must be Exact or NotOlderThan");
-            return Err(ApiError::bad_field("resourceVersionMatch", why));
-        }
-    };
-    Ok(kube::api::ListParams {
-        label_selector: given(label_selector),
-        field_selector: given(field_selector),
-        limit: u32::try_from(limit).ok().filter(|limit| *limit > 0),
-        continue_token: given(continue_token),
-        version_match,
-        resource_version: given(resource_version),
-        ..kube::api::ListParams::default()
-    })
-}
-
-fn watch_params(params: &ListParams) -> WatchParams {
-    let given = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
-    WatchParams {
-        label_selector: given(&params.label_selector),
-        field_selector: given(&params.field_selector),
-        bookmarks: true,
-        ..WatchParams::default()
-    }
-}
-
-/// The options of a deletion as kube-rs has them.
-pub(crate) fn delete_params(params: &DeleteParams) -> kube::api::DeleteParams {
-    let DeleteParams {
-        grace_period_seconds,
-        uid,
-        resource_version,
-        propagation,
-    } = params.clone();
-    let is_conditional = uid.is_some() || resource_version.is_some();
-    kube::api::DeleteParams {
-        grace_period_seconds: grace_period_seconds
-            .map(|seconds| u32::try_from(seconds).unwrap_or_default()),
-        propagation_policy: propagation.map(|policy| match policy {
-            Propagation::Background => PropagationPolicy::Background,
-            Propagation::Foreground => PropagationPolicy::Foreground,
-            Propagation::Orphan => PropagationPolicy::Orphan,
-        }),
-        preconditions: is_conditional.then_some(Preconditions {
-            resource_version,
-            uid,
-        }),
-        ..kube::api::DeleteParams::default()
-    }
 }
 
 fn event<K: Object>(line: &str) -> Result<InitialEvent<K>, ApiError> {

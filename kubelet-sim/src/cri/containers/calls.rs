@@ -186,7 +186,7 @@ impl NodeContainers {
         Response::new(cri::ListContainerStatsResponse { stats })
     }
 
-    /// What a sandbox uses.
+    /// The resources that a sandbox uses.
     pub(in crate::cri) fn sandbox_stats(&self, record: &SandboxRecord) -> cri::PodSandboxStats {
         let (containers, mountpoint) = (self.of_sandbox(&record.id), self.mountpoint());
         let running = containers.iter().filter(|record| is_running(record));

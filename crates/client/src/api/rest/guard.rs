@@ -1,5 +1,5 @@
-//! What goes with each request of the REST API: the trace context, a leader's fence, and the check
-//! of its term.
+//! The trace context and a leader's fence, which each request of the REST API carries, and the check
+//! of the leader's term before each write.
 
 use std::task::{Context, Poll};
 

@@ -1,8 +1,10 @@
-//! The errors of the REST API.
+//! The errors of the REST API, and the events of kube-rs' watches.
 
-use kube::core::Status;
+use kube::core::{Status, WatchEvent};
 use podplane_error_chain::one_line;
 use podplane_proto::error::{ApiError, FieldViolation, Reason};
+
+use crate::api::ObjectEvent;
 
 /// The error of a call.
 pub(crate) fn refused(error: kube::Error) -> ApiError {
@@ -15,6 +17,19 @@ pub(crate) fn refused(error: kube::Error) -> ApiError {
         },
         other => ApiError::new(Reason::ServiceUnavailable, other.to_string()),
     }
+}
+
+/// An event of a watch of kube-rs.
+pub(crate) fn observed<K>(
+    event: Result<WatchEvent<K>, kube::Error>,
+) -> Result<ObjectEvent<K>, ApiError> {
+    Ok(match event.map_err(refused)? {
+        WatchEvent::Added(object) => ObjectEvent::Added(object),
+        WatchEvent::Modified(object) => ObjectEvent::Modified(object),
+        WatchEvent::Deleted(object) => ObjectEvent::Deleted(object),
+        WatchEvent::Bookmark(bookmark) => ObjectEvent::Bookmark(bookmark.metadata.resource_version),
+        WatchEvent::Error(status) => return Err(refused(kube::Error::Api(status))),
+    })
 }
 
 fn of_status(status: &Status) -> ApiError {
