@@ -3,6 +3,8 @@
 mod guard;
 mod params;
 mod status;
+#[cfg(test)]
+mod tests;
 
 use std::{
     borrow::Cow,
@@ -56,7 +58,7 @@ pub(crate) struct RestCalls {
     client: kube::Client,
     fence: Option<HeaderValue>,
     term: Option<LeaseTerm>,
-    /// False once the server has refused to send a list as a stream.
+    /// False once the server has found the parameters of a streamed list invalid.
     streams_lists: Arc<AtomicBool>,
 }
 
@@ -164,7 +166,7 @@ impl RestCalls {
         self.page(namespace, params, &mut |object| object).await
     }
 
-    /// Lists all objects: as a stream, or in pages where the server does not stream lists.
+    /// Lists all objects: as a stream, or in pages if that fails.
     pub(super) async fn list_all_as<K: Object, T>(
         &self,
         namespace: &str,
@@ -173,12 +175,15 @@ impl RestCalls {
     ) -> Result<ObjectList<T>, ApiError> {
         if self.streams_lists.load(Ordering::Relaxed) {
             match self.stream(namespace, params, &mut transform).await {
-                // As client-go: a server without the feature finds the parameters invalid.
-                Err(error) if matches!(error.reason, Reason::Invalid | Reason::BadRequest) => {
-                    tracing::debug!(kind = K::KIND, %error, "the server does not stream lists");
-                    self.streams_lists.store(false, Ordering::Relaxed);
+                Ok(listed) => return Ok(listed),
+                // As client-go, whatever the error is. A server with an etcd that cannot ask for
+                // progress accepts the request, and then sends an error as its first event.
+                Err(error) => {
+                    tracing::debug!(kind = K::KIND, %error, "the server does not stream the list");
+                    if matches!(error.reason, Reason::Invalid | Reason::BadRequest) {
+                        self.streams_lists.store(false, Ordering::Relaxed);
+                    }
                 }
-                listed => return listed,
             }
         }
         let mut params = ListParams {
