@@ -5,6 +5,7 @@
 //! [`commands`] with its `Args` and a `run`, which is not async: a command that enters namespaces
 //! must do so before any thread starts, so each creates its own runtime ([`global::block_on`]).
 
+mod any_cluster;
 mod commands;
 mod explanation;
 mod global;

@@ -28,6 +28,7 @@ use crate::{
     scheduler::{Attempt, Scheduler},
     service::Question,
     trace::{self, QueueStay},
+    unplaceable::UnplaceablePods,
 };
 
 /// The most bindings in flight. At the limit no further pod is tried until one is done.
@@ -98,6 +99,10 @@ impl Driver {
         };
         if stop.run_until_cancelled(synced).await.is_none() {
             return Ok(());
+        }
+        if let Some(found) = UnplaceablePods::among(&self.pods.list(), &self.policy.scheduler_name)
+        {
+            found.log(&self.policy.scheduler_name);
         }
         let mut nodes = self.nodes.subscribe();
         let mut pods = self.pods.subscribe();

@@ -67,6 +67,7 @@ pub mod service;
 #[cfg(test)]
 mod testing;
 mod trace;
+mod unplaceable;
 pub mod workloads;
 
 pub use config::{IpPolicy, PlacementPolicy, SchedulerConfig};

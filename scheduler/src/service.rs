@@ -1,6 +1,7 @@
 //! `podplane.scheduler.v1`: explains the placing of a pod.
 
 pub mod hypothetical;
+pub mod snapshot;
 
 use std::{cmp::Reverse, sync::Arc, time::Duration};
 

@@ -1,6 +1,10 @@
 //! The requirements of tests on the machine.
 
-use std::{env, path::PathBuf, process::Command};
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 /// Returns false, with a visible line, if `PODPLANE_SKIP` names the requirement, and true
 /// otherwise. A requirement that is neither named nor `present` fails the test, which says what to
@@ -138,19 +142,30 @@ pub fn compose() -> Option<PathBuf> {
 ///
 /// See [`require`].
 pub fn prometheus() -> Option<PathBuf> {
-    let unpacked = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../target/peers/prometheus/usr/bin"
-    );
+    unpacked("prometheus", &["prometheus", "promtool"])
+}
+
+/// The directory of prometheus-pushgateway: of the one in `PATH`, or of the one that `cargo xtask
+/// test` unpacks.
+///
+/// # Panics
+///
+/// See [`require`].
+pub fn pushgateway() -> Option<PathBuf> {
+    unpacked("prometheus-pushgateway", &["prometheus-pushgateway"])
+}
+
+fn unpacked(package: &str, programs: &[&str]) -> Option<PathBuf> {
+    let unpacked = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/peers");
+    let unpacked = Path::new(unpacked).join(package).join("usr/bin");
     let path = env::var_os("PATH").unwrap_or_default();
-    let mut dirs = env::split_paths(&path).chain([unpacked.into()]);
-    let found = dirs.find(|dir| {
-        ["prometheus", "promtool"]
-            .iter()
-            .all(|program| dir.join(program).is_file())
-    });
-    let install = "run cargo xtask test, which unpacks Debian's package prometheus, or put prometheus and promtool into a directory of PATH";
-    require("prometheus", found.is_some(), install).then_some(found)?
+    let mut dirs = env::split_paths(&path).chain([unpacked]);
+    let found = dirs.find(|dir| programs.iter().all(|program| dir.join(program).is_file()));
+    let install = format!(
+        "run cargo xtask test, which unpacks Debian's package {package}, or put {} into a directory of PATH",
+        programs.join(" and ")
+    );
+    require(package, found.is_some(), &install).then_some(found)?
 }
 
 /// Python with the official client of Kubernetes; its `PYTHONPATH`.

@@ -1,6 +1,7 @@
 //! Prometheus itself, as Debian packages it, and its HTTP API.
 
 use std::{
+    ffi::OsStr,
     fs,
     path::Path,
     process::{Child, Command, Stdio},
@@ -12,10 +13,51 @@ use serde_json::Value;
 
 use crate::{eventually, programs::finish};
 
+/// A running program of Prometheus that serves HTTP; killed when it is dropped.
+#[derive(Debug)]
+struct ListeningProgram {
+    child: Child,
+    /// `HOST:PORT`.
+    address: String,
+}
+
+impl ListeningProgram {
+    /// Starts it at a port that is free, and waits until it listens.
+    async fn start(program: &Path, args: &[&OsStr], log: &Path) -> Result<Self> {
+        let mut command = Command::new(program);
+        command.args(args).arg("--web.listen-address=127.0.0.1:0");
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(fs::File::create(log)?)
+            .spawn()
+            .with_context(|| format!("start {}", program.display()))?;
+        let mut started = Self {
+            child,
+            address: String::new(),
+        };
+        let read = || async { fs::read_to_string(log).unwrap_or_default() };
+        let listens = |text: &String| address(text).is_some();
+        let what = format!("{} listens", program.display());
+        let text = eventually(&what, read, listens).await;
+        address(&text)
+            .context("its address")?
+            .clone_into(&mut started.address);
+        Ok(started)
+    }
+}
+
+impl Drop for ListeningProgram {
+    fn drop(&mut self) {
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
+
 /// A running Prometheus; killed when it is dropped.
 #[derive(Debug)]
 pub struct Prometheus {
-    child: Child,
+    _program: ListeningProgram,
     api: PrometheusApi,
 }
 
@@ -46,29 +88,20 @@ impl Prometheus {
     pub async fn start(programs: &Path, dir: &Path, config: &Value) -> Result<Self> {
         let file = dir.join("prometheus.json");
         fs::write(&file, serde_json::to_vec_pretty(config)?)?;
+        let data = dir.join("data");
+        let args: [&OsStr; 4] = [
+            "--config.file".as_ref(),
+            file.as_os_str(),
+            "--storage.tsdb.path".as_ref(),
+            data.as_os_str(),
+        ];
+        let program = programs.join("prometheus");
         let log = dir.join("prometheus.log");
-        let mut command = Command::new(programs.join("prometheus"));
-        command
-            .arg("--config.file")
-            .arg(&file)
-            .arg("--storage.tsdb.path")
-            .arg(dir.join("data"))
-            .args(["--web.listen-address", "127.0.0.1:0"]);
-        let child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(fs::File::create(&log)?)
-            .spawn()
-            .context("start prometheus")?;
-        let mut prometheus = Self {
-            child,
-            api: PrometheusApi::at(""),
-        };
-        let read = || async { fs::read_to_string(&log).unwrap_or_default() };
-        let listens = |text: &String| address(text).is_some();
-        let text = eventually("Prometheus listens", read, listens).await;
-        prometheus.api = PrometheusApi::at(address(&text).context("its address")?);
-        Ok(prometheus)
+        let program = ListeningProgram::start(&program, &args, &log).await?;
+        Ok(Self {
+            api: PrometheusApi::at(&program.address),
+            _program: program,
+        })
     }
 
     /// Its HTTP API.
@@ -77,10 +110,38 @@ impl Prometheus {
     }
 }
 
-impl Drop for Prometheus {
-    fn drop(&mut self) {
-        _ = self.child.kill();
-        _ = self.child.wait();
+/// A running Pushgateway; killed when it is dropped.
+#[derive(Debug)]
+pub struct Pushgateway(ListeningProgram);
+
+impl Pushgateway {
+    /// Starts the program in the directory `programs` at a port that is free, and waits until it
+    /// listens. `dir` takes the log and the data.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be started.
+    pub async fn start(programs: &Path, dir: &Path) -> Result<Self> {
+        let data = dir.join("pushgateway.data");
+        let args: [&OsStr; 2] = ["--persistence.file".as_ref(), data.as_os_str()];
+        let program = programs.join("prometheus-pushgateway");
+        let log = dir.join("pushgateway.log");
+        Ok(Self(ListeningProgram::start(&program, &args, &log).await?))
+    }
+
+    /// `HOST:PORT`.
+    pub fn address(&self) -> &str {
+        &self.0.address
+    }
+
+    /// The metrics that it has.
+    ///
+    /// # Errors
+    ///
+    /// If it does not answer.
+    pub async fn metrics(&self) -> Result<String> {
+        let answer = HttpClient::new(self.address()).get("/metrics").await?;
+        Ok(String::from_utf8_lossy(&answer.bytes).into_owned())
     }
 }
 

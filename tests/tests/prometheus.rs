@@ -94,7 +94,12 @@ async fn prometheus_reads_every_process_by_its_certificate_alone() -> Result<()>
     let both = |series: &Result<Vec<_>>| series.as_ref().is_ok_and(|series| series.len() == 2);
     eventually("both nodes have their gauges", nodes, both).await?;
     let ok = |name: &str| (name.to_owned(), "ok".to_owned());
-    let rules = [ok("PodIPsOrphaned"), ok("NodeOutOfPodIPs")];
+    let rules = [
+        ok("PodIPsOrphaned"),
+        ok("NodeOutOfPodIPs"),
+        ok("AddressAuditFindings"),
+        ok("AddressAuditStale"),
+    ];
     let evaluated =
         |seen: &Result<Vec<_>>| seen.as_ref().is_ok_and(|seen| seen.as_slice() == rules);
     eventually("the rules are evaluated", || api.alert_rules(), evaluated).await?;
@@ -123,6 +128,6 @@ fn promtool_takes_the_configuration_and_the_rules() -> Result<()> {
     let said = check(&programs, "config", &config);
     assert!(said.contains("1 rule files found"), "{said}");
     let said = check(&programs, "rules", &rules);
-    assert!(said.contains("2 rules found"), "{said}");
+    assert!(said.contains("4 rules found"), "{said}");
     Ok(())
 }

@@ -29,7 +29,7 @@ mod flags;
 #[cfg(test)]
 mod tests;
 
-pub use self::flags::{CertificateFlags, SecretName, SecretNameError};
+pub use self::flags::CertificateFlags;
 
 /// The time between two looks at the Secret and the configurations.
 const LOOK: Duration = Duration::from_secs(10);

@@ -7,7 +7,7 @@ use podplane_api::pod_ips::PodIpResource;
 use podplane_client::{ServerFlags, leader::LeaderElection};
 use podplane_service_runtime::{boundary::AllowedHosts, server::Listen, serving::ServingFlags};
 
-use crate::certificates::CertificateFlags;
+use crate::{certificates::CertificateFlags, object_name::ObjectName};
 
 /// The flags of the webhooks.
 #[derive(Clone, Debug, Args)]
@@ -67,6 +67,11 @@ pub struct WebhookConfig {
         default_value = "1m"
     )]
     pub reservation_timeout: Duration,
+
+    /// Write into this ConfigMap whether every node publishes the resource, for a
+    /// MutatingAdmissionPolicy that adds the requests [default: the webhook /mutate-pods adds them]
+    #[arg(long, env = "PODPLANE_POLICY_PARAMS", value_name = "NAMESPACE/NAME")]
+    pub policy_params: Option<ObjectName>,
 
     /// The election.
     #[command(flatten)]

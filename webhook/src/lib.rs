@@ -5,9 +5,10 @@
 //! has no address for it. podplane's own API server counts in the commit of the bind; for any other
 //! one the leading webhook keeps reservations.
 //!
-//! It writes nothing but its Lease and, if it manages its certificate, that Secret and `caBundle` of
-//! its configurations. It never refuses a pod. Its failure is no refusal: the
-//! `failurePolicy` of the configurations decides then.
+//! It writes nothing but its Lease; if it manages its certificate, that Secret and `caBundle` of
+//! its configurations; and, if a policy adds the requests, the ConfigMap of [`policy`]. It never
+//! refuses a pod. Its failure is no refusal: the `failurePolicy` of the configurations decides
+//! then.
 //!
 //! All decisions are pure: [`mutation::plan`] and [`guard::BindGuard`]. Around them, [`routes`] has
 //! the HTTP paths, and [`driver`] feeds the guard. Start reading at [`guard`].
@@ -21,7 +22,9 @@ pub mod driver;
 pub mod guard;
 pub mod metrics;
 pub mod mutation;
+pub mod object_name;
 pub mod pod;
+pub mod policy;
 pub mod review;
 pub mod routes;
 #[cfg(test)]
@@ -46,6 +49,7 @@ pub use config::WebhookConfig;
 use driver::GuardDriver;
 use metrics::{UnpublishedNodes, WebhookMetrics};
 use pod::PodAddresses;
+use policy::PolicySwitch;
 use routes::{MUTATE_PODS, VALIDATE_BINDINGS, Webhooks};
 
 /// The name of the election.
@@ -113,6 +117,7 @@ async fn run_until(
         address_file,
         pod_ip_resource: resource,
         reservation_timeout,
+        policy_params,
         leader_election,
     } = config;
     let client = server.connect().await?;
@@ -148,6 +153,7 @@ async fn run_until(
     }
 
     let mut process = Process::new(podplane_proto::DESCRIPTORS);
+    let policy = PolicySwitch::new(policy_params, nodes.clone(), resource.clone());
     let metrics = WebhookMetrics::new(process.registry());
     candidate.register(process.registry());
     let unpublished = UnpublishedNodes::new(nodes.clone(), resource.clone());
@@ -185,10 +191,17 @@ async fn run_until(
                     None => std::future::pending().await,
                 }
             };
-            // The maintenance never ends, and each of its writes is whole.
+            let switch = async {
+                match &policy {
+                    Some(policy) => policy.maintain(&leading.client).await,
+                    None => std::future::pending().await,
+                }
+            };
+            // Neither maintenance ever ends, and each of their writes is whole.
             tokio::select! {
                 () = driver.lead(&stop) => {}
                 () = maintain => {}
+                () = switch => {}
             }
         };
         Box::pin(candidate.lead(&stop, work)).await?;

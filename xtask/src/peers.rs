@@ -87,11 +87,24 @@ const PACKAGES: &[Package] = &[
     },
 ];
 
-/// A Debian package that is only unpacked: installed, it would start a service, now and
-/// at each boot. Its programs are in `usr/bin` of `target/peers/NAME`.
-const UNPACKED: &str = "prometheus";
-/// The programs of [`UNPACKED`] that tests use.
-const UNPACKED_PROGRAMS: [&str; 2] = ["prometheus", "promtool"];
+/// A Debian package that is only unpacked: installed, it would start a service, now and at each
+/// boot. Its programs are in `usr/bin` of `target/peers/NAME`.
+struct UnpackedPackage {
+    name: &'static str,
+    /// The programs that tests use.
+    programs: &'static [&'static str],
+}
+
+const UNPACKED: [UnpackedPackage; 2] = [
+    UnpackedPackage {
+        name: "prometheus",
+        programs: &["prometheus", "promtool"],
+    },
+    UnpackedPackage {
+        name: "prometheus-pushgateway",
+        programs: &["prometheus-pushgateway"],
+    },
+];
 
 /// Python packages of third-party clients.
 const PYTHON: &[&str] = &[
@@ -123,9 +136,9 @@ pub(crate) fn install() -> Result<()> {
         .filter(|p| !Path::new(p.file).exists())
         .map(|p| p.name)
         .collect();
-    let unpacked = build::root().join("target/peers").join(UNPACKED);
-    let is_unpacked = is_there(Path::new("/")) || is_there(&unpacked);
-    let update = (!missing.is_empty() || !is_unpacked)
+    let absent = UNPACKED.iter().filter(|package| !package.is_present());
+    let absent: Vec<_> = absent.collect();
+    let update = !(missing.is_empty() && absent.is_empty())
         && quiet(Command::new("apt-get").args(["update", "-qq"]));
     if !missing.is_empty() {
         note(&format!("installing {}", missing.join(" ")));
@@ -141,12 +154,13 @@ pub(crate) fn install() -> Result<()> {
             ));
         }
     }
-    if !is_unpacked {
-        note(&format!("unpacking {UNPACKED} into {}", unpacked.display()));
-        if !unpack(&unpacked)? {
+    for package in absent {
+        let to = package.dir();
+        note(&format!("unpacking {} into {}", package.name, to.display()));
+        if !unpack(package.name, &to)? {
             note(&format!(
                 "missing, and could not be unpacked: put {} into a directory of PATH",
-                UNPACKED_PROGRAMS.join(" and ")
+                package.programs.join(" and ")
             ));
         }
     }
@@ -154,24 +168,31 @@ pub(crate) fn install() -> Result<()> {
     Ok(())
 }
 
-/// Returns true if the programs of [`UNPACKED`] are below this directory.
-fn is_there(root: &Path) -> bool {
-    let programs = root.join("usr/bin");
-    UNPACKED_PROGRAMS
-        .iter()
-        .all(|program| programs.join(program).exists())
+impl UnpackedPackage {
+    /// Its place if it is unpacked.
+    fn dir(&self) -> PathBuf {
+        build::root().join("target/peers").join(self.name)
+    }
+
+    /// Returns true if its programs are installed, or unpacked.
+    fn is_present(&self) -> bool {
+        [Path::new("/"), &self.dir()].iter().any(|root| {
+            let bin = root.join("usr/bin");
+            self.programs.iter().all(|one| bin.join(one).exists())
+        })
+    }
 }
 
-/// Downloads [`UNPACKED`] by apt, which verifies it, and unpacks it into `to`; returns false if
-/// that is not possible.
-fn unpack(to: &Path) -> Result<bool> {
+/// Downloads a package by apt, which verifies it, and unpacks it into `to`; returns false if that
+/// is not possible.
+fn unpack(name: &str, to: &Path) -> Result<bool> {
     let parent = to.parent().context("target/peers")?;
     fs::create_dir_all(parent).with_context(|| format!("failed to create {}", parent.display()))?;
     let within = tempfile::tempdir_in(parent).context("failed to create a directory")?;
     let mut download = Command::new("apt-get");
     // apt's own user may not write into the directory.
     download
-        .args(["-qq", "-o", "APT::Sandbox::User=root", "download", UNPACKED])
+        .args(["-qq", "-o", "APT::Sandbox::User=root", "download", name])
         .current_dir(&within);
     if !quiet(&mut download) {
         return Ok(false);

@@ -3,6 +3,7 @@
 mod forms;
 mod history;
 mod junit;
+mod metrics;
 mod repair;
 mod sarif;
 pub(super) mod source;
@@ -13,13 +14,16 @@ use std::{
 };
 
 use clap::{ValueEnum, builder::PossibleValuesParser, builder::TypedValueParser as _};
+use jiff::Timestamp;
 use podplane_api::{pod_ips::PodIpResource, printable};
 use podplane_audit::{
     AuditReport, ControllerFlags, DumpScope, ExpectedBlocks, IpamChoice, Repair, Severity, audit,
 };
 
+use self::metrics::PushUrl;
 use crate::{
-    global::GlobalOptions,
+    any_cluster::{ANY_CLUSTER, AnyClusterFlags},
+    global::{GlobalOptions, block_on},
     output,
     report::{UnusableInput, UsageError},
 };
@@ -30,28 +34,25 @@ const INCOMPLETE: u8 = 3;
 /// Find duplicate, overlapping, out-of-range and missing pod CIDRs, wrong pod addresses, and nodes
 /// without free addresses
 ///
-/// Exit codes: 0 no finding at or above --fail-on; 1 such findings; 2 nothing to audit; 3
+/// Exit codes: 0 no finding at or above --fail-on; 1 such findings, or metrics that could not be
+/// published; 2 nothing to audit; 3
 /// incomplete: no such finding, but some objects of the cluster's network, or revisions of its
 /// history, could not be read.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  kubectl get nodes,pods -A -o json | podplane audit - --cluster-cidr 10.244.0.0/16 --node-cidr-mask-size 24\n  podplane audit dump.yaml.gz --cluster-cidr 10.244.0.0/16 --service-cidr 10.96.0.0/12 -o json\n  podplane audit --kubeconfig ~/.kube/config --fail-on error\n  podplane audit\n  podplane audit --history"
+    after_help = "Examples:\n  kubectl get nodes,pods -A -o json | podplane audit - --cluster-cidr 10.244.0.0/16 --node-cidr-mask-size 24\n  podplane audit dump.yaml.gz --cluster-cidr 10.244.0.0/16 --service-cidr 10.96.0.0/12 -o json\n  podplane audit --kubeconfig ~/.kube/config --context prod --fail-on error\n  podplane audit\n  podplane audit --history"
 )]
 pub(crate) struct AuditArgs {
     /// Audit these dumps of `kubectl get nodes,pods -A` as JSON or YAML, gzipped or not; - for
     /// standard input [default: the running podplane cluster]
-    #[arg(value_name = "FILE")]
+    #[arg(value_name = "FILE", conflicts_with = ANY_CLUSTER)]
     files: Vec<PathBuf>,
 
-    /// Audit the cluster of this kubeconfig, read-only; without a FILE: of $KUBECONFIG, else
-    /// ~/.kube/config
-    ///
-    /// Excludes dumps.
-    #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with = "files")]
-    kubeconfig: Option<Option<PathBuf>>,
+    #[command(flatten)]
+    cluster: AnyClusterFlags,
 
-    /// Audit every revision that the API server still has, in order: pods bound beyond the addresses
-    /// of their node, pods bound twice, shared addresses, overlapping pod CIDRs
+    /// Audit every revision that the API server still has, in order: pods bound beyond the
+    /// addresses of their node, pods bound twice, shared addresses, overlapping pod CIDRs
     #[arg(long, conflicts_with_all = ["files", "cluster_cidr", "node_cidr_mask_size", "node_cidr_mask_size_ipv4", "node_cidr_mask_size_ipv6", "service_cidr", "ipam", "repair"])]
     history: bool,
 
@@ -112,6 +113,21 @@ pub(crate) struct AuditArgs {
     #[arg(long, value_name = "DIR")]
     repair: Option<PathBuf>,
 
+    /// Write the numbers of the report to FILE as metrics, in Prometheus' text format, such as for
+    /// the textfile collector of its node exporter
+    #[arg(long, value_name = "FILE", conflicts_with = "history")]
+    metrics_file: Option<PathBuf>,
+
+    /// Send the same metrics to the Prometheus Pushgateway at URL; a path /metrics/job/… names
+    /// another group than job podplane-audit
+    #[arg(
+        long,
+        env = "PODPLANE_AUDIT_METRICS_PUSH",
+        value_name = "URL",
+        conflicts_with = "history"
+    )]
+    metrics_push: Option<String>,
+
     /// Exit with 1 if there are findings of this severity or higher
     #[arg(long, value_name = "SEVERITY", default_value = "warning",
         value_parser = PossibleValuesParser::new(Severity::ALL.map(Severity::as_str)).try_map(|text| text.parse::<Severity>()))]
@@ -144,6 +160,11 @@ pub(crate) fn run(args: AuditArgs, global: &GlobalOptions) -> anyhow::Result<Exi
     if args.history {
         return history::run(&args, global);
     }
+    // Parsed here, since clap prints invalid values, and this one may have a password.
+    let push_url = args.metrics_push.as_deref().map(str::parse::<PushUrl>);
+    let push_url = push_url
+        .transpose()
+        .map_err(|error| UsageError(format!("invalid --metrics-push: {error}")))?;
     let flags = ControllerFlags {
         cluster_cidr: args.cluster_cidr.clone(),
         node_cidr_mask_size: args.node_cidr_mask_size,
@@ -172,6 +193,7 @@ pub(crate) fn run(args: AuditArgs, global: &GlobalOptions) -> anyhow::Result<Exi
         ExpectedBlocks::new(&flags, &dump).map_err(|error| UsageError(error.to_string()))?;
     let report = audit(&dump, &expected);
     print(&args, &report)?;
+    publish(args.metrics_file.as_deref(), push_url.as_ref(), &report)?;
     if let Some(dir) = &args.repair {
         let repair = Repair::new(&dump, &expected, &report, args.fail_on)
             .map_err(|error| UsageError(error.to_string()))?;
@@ -184,6 +206,21 @@ pub(crate) fn run(args: AuditArgs, global: &GlobalOptions) -> anyhow::Result<Exi
     } else {
         ExitCode::from(INCOMPLETE)
     })
+}
+
+/// Writes and sends the metrics, if they are wanted.
+fn publish(file: Option<&Path>, url: Option<&PushUrl>, report: &AuditReport) -> anyhow::Result<()> {
+    if file.is_none() && url.is_none() {
+        return Ok(());
+    }
+    let text = metrics::text(report, Timestamp::now())?;
+    if let Some(file) = file {
+        metrics::write(file, &text)?;
+    }
+    if let Some(url) = url {
+        block_on(metrics::push(url, text))?;
+    }
+    Ok(())
 }
 
 fn print(args: &AuditArgs, report: &AuditReport) -> anyhow::Result<()> {

@@ -1,6 +1,6 @@
 //! `capacity`: the number of further pods of one kind that fit a cluster.
 
-mod source;
+pub(super) mod source;
 
 use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
 
@@ -19,6 +19,7 @@ use podplane_scheduler::{
 use serde_json::{Value, json};
 
 use crate::{
+    any_cluster::{ANY_CLUSTER, AnyClusterFlags},
     global::GlobalOptions,
     output::{self, table::TextTable},
     pod_file,
@@ -42,19 +43,17 @@ pub(crate) struct CapacityArgs {
     #[arg(short, long, value_name = "FILE")]
     filename: PathBuf,
 
-    /// Read nodes and pods from this dump of `kubectl get nodes,pods -A` as JSON or YAML, gzipped or
-    /// not; - for standard input [default: the running podplane cluster]
+    /// Read nodes and pods from this dump of `kubectl get nodes,pods -A` as JSON or YAML, gzipped
+    /// or not; - for standard input [default: the running podplane cluster]
     ///
     /// Services and ReplicaSets in it decide on the default spread of pods. A pod with a
     /// priorityClassName needs the PriorityClasses: `kubectl get
     /// nodes,pods,services,replicasets,priorityclasses -A`.
-    #[arg(long, value_name = "DUMP")]
+    #[arg(long, value_name = "DUMP", conflicts_with = ANY_CLUSTER)]
     from: Option<PathBuf>,
 
-    /// Read them from the cluster of this kubeconfig, read-only; without a FILE: of $KUBECONFIG, else
-    /// ~/.kube/config
-    #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with = "from")]
-    kubeconfig: Option<Option<PathBuf>>,
+    #[command(flatten)]
+    cluster: AnyClusterFlags,
 
     /// Put a pod that names no namespace into this one
     #[arg(short, long, value_name = "NAMESPACE", default_value = "default")]
@@ -103,10 +102,10 @@ pub(crate) fn run(args: &CapacityArgs, global: &GlobalOptions) -> anyhow::Result
     let mut pod = hypothetical::complete(pod)
         .map_err(|errors| anyhow::anyhow!("{file}: invalid pod: {errors}"))?;
     let resource = &args.pod_ip_resource;
-    let objects = match (&args.from, &args.kubeconfig) {
-        (Some(file), _) => source::from_dump(file, resource)?,
-        (None, Some(file)) => source::from_cluster(file.as_deref(), resource)?,
-        (None, None) => source::from_server(global, resource)?,
+    let objects = match &args.from {
+        Some(file) => source::from_dump(file, resource)?,
+        None if args.cluster.is_given() => source::from_cluster(&args.cluster, resource)?,
+        None => source::from_server(global, resource)?,
     };
     for invalid in objects.invalid.iter().take(NAMED_INVALID) {
         anstream::eprintln!("warning: left out {}", printable::line(invalid));

@@ -1,19 +1,23 @@
 //! `explain`: the verdict of the scheduler on each node for a pod.
 
+mod live;
 mod view;
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::ValueEnum;
+use podplane_api::{Object as _, ObjectKey, pod_ips::PodIpResource};
 use podplane_client::Endpoint;
+use podplane_ipam::IpPolicy;
 use podplane_proto::{
     codec,
-    scheduler::{ExplainPodRequest, PodState},
+    scheduler::{ExplainPodRequest, ExplainPodResponse, PodState},
 };
 
-use self::view::Explanation;
+use self::{live::Subject, view::Explanation};
 use super::{NamespaceArgs, completion::candidates};
 use crate::{
+    any_cluster::{ANY_CLUSTER, AnyClusterFlags},
     explanation,
     global::{GlobalOptions, block_on},
     kind::ResourceKind,
@@ -43,9 +47,13 @@ enum ExplainSubject {
 ///
 /// For a pending pod and for a pod of a file: the verdict or the score of every node now. For a
 /// bound pod: the scores at the decision, if this scheduler made it; else its node as of now.
+///
+/// With --kubeconfig or --in-cluster no scheduler is asked: the objects of the cluster are listed,
+/// and the rules of podplane's scheduler are applied to them here, whichever scheduler the pod is
+/// for.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  podplane explain pod web-0\n  podplane explain pod web-0 -n shop -o json\n  podplane explain pod -f pod.yaml"
+    after_help = "Examples:\n  podplane explain pod web-0\n  podplane explain pod web-0 -n shop -o json\n  podplane explain pod -f pod.yaml\n  podplane explain pod web-0 --kubeconfig ~/.kube/config"
 )]
 struct PodArgs {
     /// Explain this pod
@@ -64,8 +72,26 @@ struct PodArgs {
 
     /// Ask the scheduler at this address: HOST:PORT, a URL, or unix:PATH [default: those of the
     /// cluster in --data-dir]
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", conflicts_with = ANY_CLUSTER)]
     scheduler: Option<Endpoint>,
+
+    #[command(flatten)]
+    cluster: AnyClusterFlags,
+
+    /// Limit the pods of a node by its pod addresses; requires --kubeconfig or --in-cluster
+    #[arg(
+        long,
+        value_enum,
+        default_value_t,
+        value_name = "POLICY",
+        requires = ANY_CLUSTER
+    )]
+    ip_policy: IpPolicy,
+
+    /// Count this extended resource of nodes as their pod addresses; requires --kubeconfig or
+    /// --in-cluster
+    #[arg(long, default_value_t, value_name = "NAME", requires = ANY_CLUSTER)]
+    pod_ip_resource: PodIpResource,
 
     /// Print in this format
     #[arg(
@@ -90,42 +116,62 @@ enum ExplainFormat {
 
 pub(crate) fn run(args: ExplainArgs, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     let ExplainSubject::Pod(args) = args.what;
-    if args.scheduler.is_none() && global.names_server() {
-        let why = "--server does not tell the address of the scheduler: pass --scheduler ADDR";
-        return Err(UsageError(why.to_owned()).into());
-    }
-    let namespace = args.namespace.namespace;
-    let (request, shown) = match (&args.filename, args.name) {
-        (Some(file), _) => {
-            let pod = pod_file::read(file, &namespace)?;
-            let shown = podplane_api::Object::key(&pod).to_string();
-            let request = ExplainPodRequest {
-                pod: codec::encode(&pod)?.into(),
-                ..ExplainPodRequest::default()
-            };
-            (request, shown)
+    let (shown, subject) = subject(&args)?;
+    let explanation = match args.cluster.is_given() {
+        true => {
+            let explained = live::explain(&args, subject)?;
+            Explanation::new(shown, explained.response).without(explained.not_considered)
         }
-        (None, name) => {
-            let name = name.unwrap_or_default();
-            let shown = format!("{namespace}/{name}");
-            let request = ExplainPodRequest {
-                namespace,
-                name,
-                ..ExplainPodRequest::default()
-            };
-            (request, shown)
-        }
+        false => Explanation::new(shown, ask(&args, subject, global)?),
     };
-    let asked = explanation::explain(global, args.scheduler.as_ref(), &request, TIMEOUT);
-    let answer = block_on(asked)?;
-    if answer.state() == PodState::Unknown && answer.pod_uid.is_empty() {
-        anyhow::bail!("{}", answer.message);
-    }
-    let explanation = Explanation::new(shown, answer);
     match args.output {
         ExplainFormat::Table => output::line(explanation.sheet())?,
         ExplainFormat::Json => output::json(&serde_json::to_value(&explanation)?)?,
         ExplainFormat::Yaml => output::yaml(&serde_json::to_value(&explanation)?)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The pod of the arguments, and its namespace and name for the output.
+fn subject(args: &PodArgs) -> anyhow::Result<(String, Subject)> {
+    let namespace = &args.namespace.namespace;
+    Ok(match (&args.filename, &args.name) {
+        (Some(file), _) => {
+            let pod = pod_file::read(file, namespace)?;
+            (pod.key().to_string(), Subject::Hypothetical(Box::new(pod)))
+        }
+        (None, name) => {
+            let key = ObjectKey::new(namespace.clone(), name.clone().unwrap_or_default());
+            (key.to_string(), Subject::Existing(key))
+        }
+    })
+}
+
+/// Asks the schedulers of podplane's cluster.
+fn ask(
+    args: &PodArgs,
+    subject: Subject,
+    global: &GlobalOptions,
+) -> anyhow::Result<ExplainPodResponse> {
+    if args.scheduler.is_none() && global.names_server() {
+        let why = "--server does not tell the address of the scheduler: pass --scheduler ADDR";
+        return Err(UsageError(why.to_owned()).into());
+    }
+    let request = match subject {
+        Subject::Hypothetical(pod) => ExplainPodRequest {
+            pod: codec::encode(&*pod)?.into(),
+            ..ExplainPodRequest::default()
+        },
+        Subject::Existing(ObjectKey { namespace, name }) => ExplainPodRequest {
+            namespace,
+            name,
+            ..ExplainPodRequest::default()
+        },
+    };
+    let asked = explanation::explain(global, args.scheduler.as_ref(), &request, TIMEOUT);
+    let answer = block_on(asked)?;
+    if answer.state() == PodState::Unknown && answer.pod_uid.is_empty() {
+        anyhow::bail!("{}", answer.message);
+    }
+    Ok(answer)
 }

@@ -18,6 +18,7 @@ use podplane_ipam::{
 use serde_json::{Value, json};
 
 use crate::{
+    any_cluster::{ANY_CLUSTER, AnyClusterFlags},
     output::{self, sheet::Sheet},
     report::UsageError,
 };
@@ -29,26 +30,25 @@ const NEIGHBOURS: u8 = 4;
 
 /// Calculate an address plan: nodes, pods per node, limits, overlaps and recommendations
 ///
-/// Needs no cluster. With --from, it recommends free ranges to add to those of a live cluster.
+/// Needs no cluster. With --from, --kubeconfig or --in-cluster, it recommends free ranges to add to
+/// those of a live cluster.
 ///
 /// Exit codes: 0 the plan fits; 1 no pod can have an address, or the requested nodes (--nodes, or
 /// those at --horizon) or pods per node (--max-pods) do not fit; 2 the IPAM controller would not
 /// start with the flags.
 #[derive(Debug, clap::Args)]
 #[command(
-    group(clap::ArgGroup::new("count").args(["nodes", "from", "kubeconfig"]).multiple(true)),
-    after_help = "Examples:\n  podplane plan --cluster-cidr 10.244.0.0/16 --node-cidr-mask-size 24 --nodes 300\n  podplane plan --cluster-cidr 10.255.0.0/19 --node-cidr-mask-size 29 --service-cidr 10.255.31.0/24 --max-pods 5\n  podplane plan --cluster-cidr 10.0.0.0/14,fd00::/48 --nodes 200 --growth 20%/year --horizon 5 -o json\n  podplane plan --from dump.json --cluster-cidr 10.244.0.0/16 --growth 20%/year --horizon 3"
+    group(clap::ArgGroup::new("count").args(["nodes", "from", "kubeconfig", "in_cluster"]).multiple(true)),
+    after_help = "Examples:\n  podplane plan --cluster-cidr 10.244.0.0/16 --node-cidr-mask-size 24 --nodes 300\n  podplane plan --cluster-cidr 10.255.0.0/19 --node-cidr-mask-size 29 --service-cidr 10.255.31.0/24 --max-pods 5\n  podplane plan --cluster-cidr 10.0.0.0/14,fd00::/48 --nodes 200 --growth 20%/year --horizon 5 -o json\n  podplane plan --from dump.json --cluster-cidr 10.244.0.0/16 --growth 20%/year --horizon 3\n  podplane plan --kubeconfig ~/.kube/config --growth 20%/year --horizon 3"
 )]
 pub(crate) struct PlanArgs {
     /// Recommend free ranges to add to a live cluster, from this output of `kubectl get nodes,pods
     /// -A`; - for standard input; may be repeated
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = ANY_CLUSTER)]
     from: Vec<PathBuf>,
 
-    /// The same for the cluster of this kubeconfig, read-only; without a FILE: of $KUBECONFIG, else
-    /// ~/.kube/config
-    #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with = "from")]
-    kubeconfig: Option<Option<PathBuf>>,
+    #[command(flatten)]
+    cluster: AnyClusterFlags,
 
     /// Assign the nodes' pod CIDRs from this range; for dual stack one IPv4 and one IPv6 range
     /// [default: 10.244.0.0/16]
@@ -94,7 +94,7 @@ pub(crate) struct PlanArgs {
     max_pods: Option<u64>,
 
     /// Grow the number of nodes by RATE: 20%/year (compound) or +50/month (linear); requires
-    /// --nodes or --from
+    /// --nodes or a live cluster
     ///
     /// Periods: day, week, month, year.
     #[arg(long, value_name = "RATE", requires = "count")]
@@ -157,7 +157,7 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     // The controller would go on without such a range, and the API server would not start.
     let services = args.service_cidr.parse::<ServiceRanges>();
     services.map_err(|error| UsageError(error.to_string()))?;
-    if !args.from.is_empty() || args.kubeconfig.is_some() {
+    if !args.from.is_empty() || args.cluster.is_given() {
         return live::run(args);
     }
     let question = args.question();

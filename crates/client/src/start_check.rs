@@ -119,6 +119,22 @@ pub async fn start_check(
 }
 
 impl Client {
+    /// The rules of these permissions that the user lacks, such as `list pods`; none by gRPC, where
+    /// the server's refusals name them.
+    ///
+    /// # Errors
+    ///
+    /// The server's, if it does not answer SelfSubjectAccessReviews.
+    pub async fn missing_rules(
+        &self,
+        permissions: &'static [Permission],
+    ) -> Result<Vec<String>, ApiError> {
+        match self.transport() {
+            Transport::Rest(calls) => missing(calls, permissions).await,
+            Transport::Grpc(_) => Ok(Vec::new()),
+        }
+    }
+
     async fn check(
         &self,
         flags: &ServerFlags,

@@ -1,9 +1,10 @@
 //! The flags of the webhooks' own certificate.
 
-use std::{path::PathBuf, str::FromStr};
+use std::path::PathBuf;
 
-use podplane_api::{ObjectKey, names};
 use podplane_pki::ServerName;
+
+use crate::object_name::ObjectName;
 
 /// The flags of the webhooks' own certificate.
 #[derive(Clone, Debug, clap::Args)]
@@ -18,7 +19,7 @@ pub struct CertificateFlags {
         requires = "certificate_hosts",
         conflicts_with = "tls_cert_file"
     )]
-    pub certificate_secret: Option<SecretName>,
+    pub certificate_secret: Option<ObjectName>,
 
     /// Write the certificate of --certificate-secret and its key into this directory, which must
     /// exist
@@ -50,28 +51,4 @@ pub struct CertificateFlags {
         default_value = "podplane-webhook"
     )]
     pub webhook_configuration: String,
-}
-
-/// The namespace and name of a Secret.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SecretName(pub(super) ObjectKey);
-
-/// The text is not the namespace and name of a Secret.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("invalid name of a Secret {0:?}: want NAMESPACE/NAME")]
-pub struct SecretNameError(String);
-
-impl FromStr for SecretName {
-    type Err = SecretNameError;
-
-    fn from_str(text: &str) -> Result<Self, SecretNameError> {
-        let refused = || SecretNameError(text.to_owned());
-        let (namespace, name) = text.split_once('/').ok_or_else(refused)?;
-        let is_valid =
-            names::dns1123_label(namespace).is_empty() && names::dns1123_subdomain(name).is_empty();
-        match is_valid {
-            true => Ok(Self(ObjectKey::new(namespace, name))),
-            false => Err(refused()),
-        }
-    }
 }

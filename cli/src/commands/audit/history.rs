@@ -16,7 +16,7 @@ use podplane_api::{
     pod_ips::PodIpResource,
 };
 use podplane_audit::{HistoryJudge, StateChange};
-use podplane_client::ObjectEvent;
+use podplane_client::{ObjectEvent, Permission};
 use podplane_service_runtime::shutdown::Requests;
 
 use self::{
@@ -26,10 +26,13 @@ use self::{
 };
 use super::{AuditArgs, AuditFormat};
 use crate::{
+    any_cluster::follow,
     global::{GlobalOptions, block_on},
     report::{UnusableInput, UsageError},
 };
 
+/// The rights that it needs in a cluster of Kubernetes.
+const NEEDED: &[Permission] = &[follow("", "nodes"), follow("", "pods")];
 /// The pause between two rounds.
 const PAUSE: Duration = Duration::from_secs(1);
 /// The number of attempts to begin at an old revision. Each begins at a later one, since a busy
@@ -70,10 +73,16 @@ pub(super) fn run(args: &AuditArgs, global: &GlobalOptions) -> anyhow::Result<Ex
             return Err(UsageError(why.into()).into());
         }
     };
-    block_on(audit(args, form, global)).map_err(|error| {
-        let error = match &args.kubeconfig {
-            None => global.locate(error),
-            Some(_) => error,
+    let audited = async {
+        match audit(args, form, global).await {
+            Ok(code) => Ok(code),
+            Err(error) => Err(args.cluster.name_missing_rules(error, NEEDED).await),
+        }
+    };
+    block_on(audited).map_err(|error| {
+        let error = match args.cluster.is_given() {
+            false => global.locate(error),
+            true => error,
         };
         UnusableInput(error).into()
     })
@@ -84,9 +93,9 @@ async fn audit(
     form: ReportForm,
     global: &GlobalOptions,
 ) -> anyhow::Result<ExitCode> {
-    let source = match &args.kubeconfig {
-        Some(file) => HistorySource::Kubernetes(super::source::cluster(file.as_deref()).await?.0),
-        None => HistorySource::Podplane(global.client()?),
+    let source = match args.cluster.is_given() {
+        true => HistorySource::Kubernetes(super::source::cluster(&args.cluster).await?.0),
+        false => HistorySource::Podplane(global.client()?),
     };
     let mut stop = args.follow.then(Requests::listen).transpose()?;
     let mut audit = HistoryAudit::begin(source, form, args.follow).await?;

@@ -3,25 +3,28 @@
 use std::{fs::File, io, path::Path};
 
 use anyhow::Context as _;
-use kube::{
-    Config,
-    api::{ListParams, Request},
-    config::{KubeConfigOptions, Kubeconfig},
-};
+use kube::api::{ListParams, Request};
 use podplane_api::{
     Object as _,
     core::{Node, Pod},
 };
 use podplane_audit::{ControllerFlags, Dump, DumpCollector, DumpScope, InputError, UnreadResource};
+use podplane_client::Permission;
 use podplane_ipam::{invariants::DrainingBlock, parse_cidr};
 use podplane_proto::ipam::{Block, BlockState};
 use serde::Deserialize;
 
 use super::AuditArgs;
-use crate::global::{GlobalOptions, block_on};
+use crate::{
+    any_cluster::{AnyClusterFlags, list},
+    global::{GlobalOptions, block_on},
+};
 
 /// The number of objects requested at once; kubectl's number.
 const PAGE: u32 = 500;
+
+/// The rights without which nothing is audited. The kinds of networks are optional.
+const NEEDED: &[Permission] = &[list("", "nodes"), list("", "pods")];
 
 /// Reads everything that the arguments name.
 pub(super) fn read(
@@ -31,7 +34,7 @@ pub(super) fn read(
     keep: DumpScope,
 ) -> anyhow::Result<Dump> {
     let mut collector = DumpCollector::new(keep);
-    match &args.kubeconfig {
+    match &args.cluster {
         _ if !args.files.is_empty() => {
             for file in &args.files {
                 match from_file(file, &mut collector) {
@@ -49,10 +52,8 @@ pub(super) fn read(
             complete(&dump)?;
             return Ok(dump);
         }
-        Some(file) => collector = block_on(from_cluster(file.as_deref(), keep))?,
-        None => {
-            block_on(from_server(global, &mut collector)).map_err(|error| global.locate(error))?
-        }
+        cluster if cluster.is_given() => collector = block_on(from_cluster(cluster, keep))?,
+        _ => block_on(from_server(global, &mut collector)).map_err(|error| global.locate(error))?,
     }
     Ok(collector.finish(flags))
 }
@@ -116,13 +117,19 @@ async fn from_server(global: &GlobalOptions, collector: &mut DumpCollector) -> a
     Ok(())
 }
 
-/// Reads a cluster that kubectl would reach, with GET requests only. Without a `file`, uses
-/// kubectl's own choice of kubeconfig.
+/// Reads the cluster of the flags, with GET requests only.
 pub(crate) async fn from_cluster(
-    file: Option<&Path>,
+    flags: &AnyClusterFlags,
     keep: DumpScope,
 ) -> anyhow::Result<DumpCollector> {
-    let (client, server) = cluster(file).await?;
+    match read_cluster(flags, keep).await {
+        Ok(collector) => Ok(collector),
+        Err(error) => Err(flags.name_missing_rules(error, NEEDED).await),
+    }
+}
+
+async fn read_cluster(flags: &AnyClusterFlags, keep: DumpScope) -> anyhow::Result<DumpCollector> {
+    let (client, server) = cluster(flags).await?;
     // When the last pages of a large cluster are read, the server may already have compacted the
     // revision of the first.
     match from_pages(&client, &server, keep).await {
@@ -139,30 +146,13 @@ pub(crate) async fn from_cluster(
     }
 }
 
-/// A client of the cluster that kubectl would reach, and the address of its server.
-pub(super) async fn cluster(file: Option<&Path>) -> anyhow::Result<(kube::Client, String)> {
-    let config = config(file).await?;
+/// A client of the cluster of the flags, and the address of its server.
+pub(super) async fn cluster(flags: &AnyClusterFlags) -> anyhow::Result<(kube::Client, String)> {
+    let config = flags.config().await?;
     let server = config.cluster_url.to_string();
     let client =
         kube::Client::try_from(config).context("failed to create a client of the cluster")?;
     Ok((client, server))
-}
-
-/// The configuration for the cluster that kubectl would reach.
-pub(crate) async fn config(file: Option<&Path>) -> anyhow::Result<Config> {
-    let options = KubeConfigOptions::default();
-    match file {
-        None => Config::from_kubeconfig(&options)
-            .await
-            .context("failed to read the kubeconfig that KUBECONFIG names, or ~/.kube/config"),
-        Some(file) => {
-            let name_it = || format!("failed to read the kubeconfig {}", file.display());
-            let kubeconfig = Kubeconfig::read_from(file).with_context(name_it)?;
-            Config::from_custom_kubeconfig(kubeconfig, &options)
-                .await
-                .with_context(name_it)
-        }
-    }
 }
 
 fn is_expired(error: &anyhow::Error) -> bool {
@@ -290,6 +280,7 @@ mod tests {
         thread,
     };
 
+    use kube::Config;
     use podplane_audit::{ExpectedBlocks, audit};
 
     use super::*;

@@ -13,31 +13,44 @@ use podplane_api::{
     strict::StrictError,
 };
 use podplane_audit::{DumpCollector, WholeObject};
-use podplane_client::{Client, ListParams};
+use podplane_client::{ApiError, Client, ListParams, Permission};
 use podplane_scheduler::{
     pod::{PodInfo, PodReader},
     workloads::without_template,
 };
 
 use crate::{
-    commands::audit,
+    any_cluster::{AnyClusterFlags, list as to_list},
     global::{GlobalOptions, block_on},
 };
 
+/// The number of objects requested at once; kubectl's number.
+const PAGE: i64 = 500;
+
+/// The rights that [`from_cluster`] needs.
+const NEEDED: &[Permission] = &[
+    to_list("", "nodes"),
+    to_list("", "pods"),
+    to_list("", "namespaces"),
+    to_list("", "services"),
+    to_list("apps", "replicasets"),
+    to_list("scheduling.k8s.io", "priorityclasses"),
+];
+
 /// The objects that decide on the place of a pod.
 #[derive(Debug, Default)]
-pub(super) struct ClusterObjects {
-    pub(super) nodes: Vec<Node>,
-    pub(super) pods: Vec<PodInfo>,
+pub(in crate::commands) struct ClusterObjects {
+    pub(in crate::commands) nodes: Vec<Node>,
+    pub(in crate::commands) pods: Vec<PodInfo>,
     /// Empty for a dump without them: then only the names of namespaces can be selected.
-    pub(super) namespaces: Vec<Namespace>,
+    pub(in crate::commands) namespaces: Vec<Namespace>,
     /// With the ReplicaSets, for the default spread of pods of workloads.
-    pub(super) services: Vec<Service>,
-    pub(super) replica_sets: Vec<ReplicaSet>,
+    pub(in crate::commands) services: Vec<Service>,
+    pub(in crate::commands) replica_sets: Vec<ReplicaSet>,
     /// Those of the cluster; of a dump also the built-in ones, which it need not have.
-    pub(super) classes: Vec<PriorityClass>,
+    pub(in crate::commands) classes: Vec<PriorityClass>,
     /// The objects of the dump that are not valid.
-    pub(super) invalid: Vec<String>,
+    pub(in crate::commands) invalid: Vec<String>,
 }
 
 /// Lists the objects of the API server.
@@ -45,34 +58,60 @@ pub(super) fn from_server(
     global: &GlobalOptions,
     pod_ips: &PodIpResource,
 ) -> anyhow::Result<ClusterObjects> {
-    let listed = block_on(async { list(&global.client()?, pod_ips).await });
+    let listed = block_on(async { Ok(list(&global.client()?, pod_ips).await?) });
     listed.map_err(|error| global.locate(error))
 }
 
-/// Lists the objects of the cluster that kubectl would reach, or of the kubeconfig.
+/// Lists the objects of the cluster of the flags.
 pub(super) fn from_cluster(
-    kubeconfig: Option<&Path>,
+    flags: &AnyClusterFlags,
     pod_ips: &PodIpResource,
 ) -> anyhow::Result<ClusterObjects> {
     block_on(async {
-        let client = Client::over_rest(audit::source::config(kubeconfig).await?)?;
-        list(&client, pod_ips).await
+        let client = Client::over_rest(flags.config().await?)?;
+        match list(&client, pod_ips).await {
+            Ok(objects) => Ok(objects),
+            Err(error) => Err(flags.name_missing_rules(error.into(), NEEDED).await),
+        }
     })
 }
 
-async fn list(client: &Client, pod_ips: &PodIpResource) -> anyhow::Result<ClusterObjects> {
-    let all = ListParams::default();
+/// Lists the objects. Only a page of whole pods is in memory at a time.
+pub(in crate::commands) async fn list(
+    client: &Client,
+    pod_ips: &PodIpResource,
+) -> Result<ClusterObjects, ApiError> {
     let mut reader = PodReader::new(pod_ips.clone());
-    let pods = client.all::<Pod>().list(&all).await?.items;
     Ok(ClusterObjects {
-        nodes: client.all::<Node>().list(&all).await?.items,
-        pods: pods.iter().map(|pod| reader.read(pod)).collect(),
-        namespaces: client.all::<Namespace>().list(&all).await?.items,
-        services: client.all::<Service>().list(&all).await?.items,
-        replica_sets: client.all::<ReplicaSet>().list(&all).await?.items,
-        classes: client.all::<PriorityClass>().list(&all).await?.items,
+        nodes: all(client, |node: Node| node).await?,
+        pods: all(client, |pod: Pod| reader.read(&pod)).await?,
+        namespaces: all(client, |namespace: Namespace| namespace).await?,
+        services: all(client, |service: Service| service).await?,
+        replica_sets: all(client, without_template).await?,
+        classes: all(client, |class: PriorityClass| class).await?,
         invalid: Vec::new(),
     })
+}
+
+/// Lists what `read` makes of all objects of a kind, in pages.
+pub(in crate::commands) async fn all<K: Object, T>(
+    client: &Client,
+    mut read: impl FnMut(K) -> T,
+) -> Result<Vec<T>, ApiError> {
+    let api = client.all::<K>();
+    let mut params = ListParams {
+        limit: PAGE,
+        ..ListParams::default()
+    };
+    let mut items = Vec::new();
+    loop {
+        let page = api.list(&params).await?;
+        items.extend(page.items.into_iter().map(&mut read));
+        match page.continue_token {
+            Some(token) => params.continue_token = token,
+            None => return Ok(items),
+        }
+    }
 }
 
 /// Reads a dump of nodes and pods, and of what else decides if it has that; `-` for standard input.

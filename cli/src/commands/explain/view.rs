@@ -25,6 +25,9 @@ pub(super) struct Explanation {
     /// The present results: feasible nodes first, the best before the others.
     nodes: Vec<NodeResult>,
     suggestions: Vec<Suggestion>,
+    /// The rules and settings that may decide on the place of the pod, and were not examined.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    not_considered: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -121,6 +124,15 @@ impl Explanation {
                 .into_iter()
                 .map(|wire::Suggestion { nodes, text }| Suggestion { nodes, text })
                 .collect(),
+            not_considered: Vec::new(),
+        }
+    }
+
+    /// The same explanation, which left these things out.
+    pub(super) fn without(self, not_considered: Vec<String>) -> Self {
+        Self {
+            not_considered,
+            ..self
         }
     }
 
@@ -154,6 +166,9 @@ impl Explanation {
         if !self.suggestions.is_empty() {
             let texts = self.suggestions.iter().map(|one| one.text.clone());
             sheet.fields("To Make It Fit", texts);
+        }
+        if !self.not_considered.is_empty() {
+            sheet.fields("Not Considered", self.not_considered.iter().cloned());
         }
         sheet
     }

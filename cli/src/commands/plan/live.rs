@@ -98,9 +98,9 @@ fn contradiction(expected: &ExpectedBlocks, live: &LiveRanges) -> Result<(), Str
 }
 
 fn read(args: &PlanArgs, flags: &ControllerFlags) -> anyhow::Result<Dump> {
-    let mut collector = match &args.kubeconfig {
-        Some(file) => block_on(from_cluster(file.as_deref(), DumpScope::Fields))?,
-        None => DumpCollector::new(DumpScope::Fields),
+    let mut collector = match args.cluster.is_given() {
+        true => block_on(from_cluster(&args.cluster, DumpScope::Fields))?,
+        false => DumpCollector::new(DumpScope::Fields),
     };
     for file in &args.from {
         let name_it = || format!("failed to read {}", file.display());

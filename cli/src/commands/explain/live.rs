@@ -1,0 +1,86 @@
+//! `explain` for any cluster: lists its objects, and asks the scheduler's own rules.
+
+use anyhow::Context as _;
+use podplane_api::{ObjectKey, core::Pod, policy::PodDisruptionBudget};
+use podplane_client::{Client, Permission};
+use podplane_scheduler::{
+    PlacementPolicy,
+    pod::PodInfo,
+    service::{
+        hypothetical,
+        snapshot::{ClusterSnapshot, SnapshotExplanation},
+    },
+};
+
+use super::PodArgs;
+use crate::{
+    any_cluster::list,
+    commands::capacity::source::{self, ClusterObjects},
+    global::block_on,
+};
+
+/// The rights that it needs.
+const NEEDED: &[Permission] = &[
+    list("", "nodes"),
+    list("", "pods"),
+    list("", "namespaces"),
+    list("", "services"),
+    list("apps", "replicasets"),
+    list("policy", "poddisruptionbudgets"),
+    list("scheduling.k8s.io", "priorityclasses"),
+];
+
+/// The pod of an explanation.
+pub(super) enum Subject {
+    Existing(ObjectKey),
+    Hypothetical(Box<Pod>),
+}
+
+pub(super) fn explain(args: &PodArgs, subject: Subject) -> anyhow::Result<SnapshotExplanation> {
+    let resource = &args.pod_ip_resource;
+    let policy = PlacementPolicy {
+        pod_ip_resource: resource.clone(),
+        ..args.ip_policy.into()
+    };
+    let (objects, budgets) = block_on(async {
+        let flags = &args.cluster;
+        let client = Client::over_rest(flags.config().await?)?;
+        let listed = async {
+            let objects = source::list(&client, resource).await?;
+            let budgets = source::all(&client, |budget: PodDisruptionBudget| budget);
+            Ok((objects, budgets.await?))
+        };
+        match listed.await {
+            Ok(listed) => Ok(listed),
+            Err(error) => Err(flags.name_missing_rules(error, NEEDED).await),
+        }
+    })?;
+    let ClusterObjects {
+        nodes,
+        pods,
+        namespaces,
+        services,
+        replica_sets,
+        classes,
+        ..
+    } = objects;
+    let snapshot = ClusterSnapshot {
+        nodes,
+        pods,
+        namespaces,
+        services,
+        replica_sets,
+        budgets,
+    };
+    match subject {
+        Subject::Existing(key) => snapshot
+            .explain(&key, policy)
+            .with_context(|| format!("pod {key} does not exist")),
+        Subject::Hypothetical(pod) => {
+            let mut pod = hypothetical::complete(*pod)
+                .map_err(|errors| anyhow::anyhow!("invalid pod: {errors}"))?;
+            hypothetical::prioritise(&mut pod, classes).map_err(anyhow::Error::msg)?;
+            Ok(snapshot.explain_hypothetical(PodInfo::new(&pod, resource), policy))
+        }
+    }
+}
