@@ -14,6 +14,9 @@
 //! [`PodStep`] describes each step, and `Worker::run_steps` the transitions. Between two syncs the
 //! worker waits for a change of the pod, of its sandboxes or of the node's network, or for a timer.
 
+mod container_files;
+mod containers;
+
 use std::{sync::Arc, time::Duration};
 
 use podplane_api::{
@@ -29,6 +32,7 @@ use podplane_service_runtime::trace::Span;
 use tokio::sync::{Notify, watch};
 use tonic::Status;
 
+use self::containers::ContainerMemory;
 use super::{
     admission::AdmissionVerdict,
     exits::{self, ContainerRun},
@@ -68,6 +72,8 @@ pub struct Worker {
     /// The revision of the pod after this worker's last write: the watch event that brings it needs
     /// no sync.
     written_revision: Option<String>,
+    /// What is known of the containers, if the runtime makes them.
+    containers: ContainerMemory,
 }
 
 /// The worker's action after a sync.
@@ -125,6 +131,7 @@ impl Worker {
             last_warning: None,
             running: None,
             written_revision: None,
+            containers: ContainerMemory::default(),
         }
     }
 
@@ -238,9 +245,15 @@ impl Worker {
                 (PodStep::Forget, _) if self.pod.borrow().is_some() => {
                     return Ok(SyncAction::AwaitChange);
                 }
-                (PodStep::Forget, _) => return Ok(SyncAction::Stop),
+                (PodStep::Forget, _) => {
+                    self.remove_files().await;
+                    return Ok(SyncAction::Stop);
+                }
                 (PodStep::Terminate, Some(current)) => {
-                    let status = status::ended(current, PodRemains::Sandbox, clock::timestamp());
+                    pod = self.report_end(trace, current, PodRemains::Sandbox).await?;
+                }
+                (PodStep::Withdraw, Some(current)) if self.runs_containers() => {
+                    let status = self.status_without_sandbox(current).await?;
                     pod = self.write_status(trace, current, status).await?;
                 }
                 (PodStep::Withdraw, Some(current)) => {
@@ -254,8 +267,7 @@ impl Worker {
                     sandboxes = self.list_sandboxes().await?;
                 }
                 (PodStep::Release, Some(current)) => {
-                    let status = status::ended(current, PodRemains::Nothing, clock::timestamp());
-                    pod = self.write_status(trace, current, status).await?;
+                    pod = self.report_end(trace, current, PodRemains::Nothing).await?;
                 }
                 (PodStep::Run, Some(current)) => {
                     self.running = None;
@@ -298,6 +310,21 @@ impl Worker {
         }
     }
 
+    /// Writes that the pod has ended. Its containers are stopped before, if the runtime made them.
+    async fn report_end(
+        &mut self,
+        trace: &mut SyncTrace<'_>,
+        pod: &Arc<Pod>,
+        remains: PodRemains,
+    ) -> Result<Option<Arc<Pod>>, NodeError> {
+        let ended = match self.runs_containers() {
+            true => self.end_containers(pod, None).await?,
+            false => pod.clone(),
+        };
+        let status = status::ended(&ended, remains, clock::timestamp());
+        self.write_status(trace, pod, status).await
+    }
+
     async fn list_sandboxes(&self) -> Result<Vec<Sandbox>, NodeError> {
         let listed = self.node.runtime.list_of(&self.uid).await;
         listed.map_err(NodeError::runtime("list the pod's sandboxes"))
@@ -324,7 +351,10 @@ impl Worker {
         let Some((ready, attachment)) = ready else {
             return Ok(SandboxReport::NotReady);
         };
-        let reported = self.report_containers(trace, pod, &ready).await;
+        let reported = match self.runs_containers() {
+            true => self.sync_containers(trace, pod, id, &ready).await,
+            false => self.report_containers(trace, pod, &ready).await,
+        };
         // The status comes first: clients wait for it, and not for the event.
         if let Some(text) = attachment {
             let short = id.get(..12).unwrap_or(id);
@@ -476,7 +506,9 @@ impl Worker {
             }
         };
         let span = trace.begin("RunPodSandbox").client();
-        Ok(span.around(self.node.runtime.run(pod), rpc_error).await)
+        let logs = self.runs_containers().then(|| self.pod_dir().logs());
+        let run = self.node.runtime.run(pod, logs.as_deref());
+        Ok(span.around(run, rpc_error).await)
     }
 
     /// Creates the pod's sandbox, if the node's network is ready and the pod is admitted. A pod on
