@@ -72,6 +72,9 @@ pub struct Worker {
     /// The revision of the pod after this worker's last write: the watch event that brings it needs
     /// no sync.
     written_revision: Option<String>,
+    /// The pod as this worker last wrote it, and the revision that the watch had then: until the
+    /// watch has another one, this pod is the newer.
+    last_written: Option<(String, Arc<Pod>)>,
     /// What is known of the containers, if the runtime makes them.
     containers: ContainerMemory,
 }
@@ -131,6 +134,7 @@ impl Worker {
             last_warning: None,
             running: None,
             written_revision: None,
+            last_written: None,
             containers: ContainerMemory::default(),
         }
     }
@@ -139,7 +143,7 @@ impl Worker {
     /// under which the owner knows the worker.
     pub async fn run(mut self) -> String {
         loop {
-            let pod = self.pod.borrow_and_update().clone();
+            let pod = self.latest_pod();
             let action = match self.sync(pod).await {
                 Ok(action) => action,
                 Err(error) => {
@@ -158,6 +162,19 @@ impl Worker {
             if !self.wait_for_change(timeout).await {
                 return self.uid;
             }
+        }
+    }
+
+    /// The newest pod that is known: the watch's, or this worker's last write, which the watch may
+    /// not have yet.
+    fn latest_pod(&mut self) -> Option<Arc<Pod>> {
+        let watched = self.pod.borrow_and_update().clone()?;
+        match self.last_written.take() {
+            Some((before, written)) if before == watched.resource_version() => {
+                self.last_written = Some((before, written.clone()));
+                Some(written)
+            }
+            _ => Some(watched),
         }
     }
 
@@ -659,7 +676,11 @@ impl Worker {
         match span.around(written, ToString::to_string).await {
             Ok(written) => {
                 self.written_revision = Some(written.resource_version().to_owned());
-                Ok(Some(Arc::new(written)))
+                let written = Arc::new(written);
+                let watched = self.pod.borrow();
+                let before = watched.as_ref().map(|pod| pod.resource_version().to_owned());
+                self.last_written = before.map(|before| (before, written.clone()));
+                Ok(Some(written))
             }
             // The watch event of the deletion wakes this worker.
             Err(error) if error.is_not_found() => Ok(None),

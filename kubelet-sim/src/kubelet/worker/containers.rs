@@ -85,7 +85,8 @@ fn after(time: Timestamp, wait: SignedDuration) -> Timestamp {
 
 /// The containers of one sync.
 struct ContainerSync<'a> {
-    pod: &'a Arc<Pod>,
+    /// As it was last written in this sync.
+    pod: Arc<Pod>,
     sandbox_id: &'a str,
     sandbox: &'a ReadySandbox,
 }
@@ -104,8 +105,8 @@ impl Worker {
         sandbox_id: &str,
         sandbox: &ReadySandbox,
     ) -> Result<SandboxReport, NodeError> {
-        let sync = ContainerSync {
-            pod,
+        let mut sync = ContainerSync {
+            pod: pod.clone(),
             sandbox_id,
             sandbox,
         };
@@ -130,7 +131,9 @@ impl Worker {
                 break (plan, containers);
             }
             for start in &plan.start {
-                let started = self.start_container(trace, &sync, start, &containers).await?;
+                let started = self
+                    .start_container(trace, &mut sync, start, &containers)
+                    .await?;
                 if let Err(hold) = started {
                     held.insert(start.name.clone(), hold);
                 }
@@ -140,6 +143,7 @@ impl Worker {
             // The change of the pod wakes this worker at once.
             return Ok(SandboxReport::Done(SyncAction::AwaitChange));
         }
+        let pod = &sync.pod;
         if plan.is_ended {
             let ended = self.end_containers(pod, Some((sandbox_id, sandbox))).await?;
             let status = pod_status::ended(&ended, PodRemains::Sandbox, clock::timestamp());
@@ -208,7 +212,7 @@ impl Worker {
             is_ending: false,
             now: clock::timestamp(),
         };
-        status(sync.pod, observed)
+        status(&sync.pod, observed)
     }
 
     fn record_delays(&self, pod: &Pod, plan: &ContainerPlan) {
@@ -232,11 +236,11 @@ impl Worker {
     async fn start_container(
         &mut self,
         trace: &mut SyncTrace<'_>,
-        sync: &ContainerSync<'_>,
+        sync: &mut ContainerSync<'_>,
         start: &ContainerStart,
         containers: &[PodContainer],
     ) -> Result<Result<(), HeldContainer>, NodeError> {
-        let pod = sync.pod;
+        let pod = &sync.pod.clone();
         let all = init_containers(pod).iter().chain(app_containers(pod));
         let Some(container) = all.clone().find(|container| container.name == start.name) else {
             return Ok(Ok(()));
@@ -265,11 +269,11 @@ impl Worker {
     async fn create_container(
         &mut self,
         trace: &mut SyncTrace<'_>,
-        sync: &ContainerSync<'_>,
+        sync: &mut ContainerSync<'_>,
         container: &Container,
         former: Option<&PodContainer>,
     ) -> Result<Result<String, HeldContainer>, NodeError> {
-        let pod = sync.pod;
+        let pod = &sync.pod.clone();
         let image = match self.ensure_image(trace, sync, container).await? {
             Ok(image) => image,
             Err(hold) => return Ok(Err(hold)),
@@ -335,10 +339,10 @@ impl Worker {
     async fn ensure_image(
         &mut self,
         trace: &mut SyncTrace<'_>,
-        sync: &ContainerSync<'_>,
+        sync: &mut ContainerSync<'_>,
         container: &Container,
     ) -> Result<Result<RuntimeImage, HeldContainer>, NodeError> {
-        let pod = sync.pod;
+        let pod = &sync.pod.clone();
         let reference = container.image.clone().unwrap_or_default();
         let present = match self.node.runtime.image(&reference).await {
             Ok(present) => present,
@@ -373,10 +377,10 @@ impl Worker {
     async fn pull(
         &mut self,
         trace: &mut SyncTrace<'_>,
-        sync: &ContainerSync<'_>,
+        sync: &mut ContainerSync<'_>,
         reference: &str,
     ) -> Result<Result<RuntimeImage, HeldContainer>, NodeError> {
-        let pod = sync.pod;
+        let pod = &sync.pod.clone();
         let pulls = &self.containers.pulls;
         if let Some(failed) = pulls.delaying(reference, clock::timestamp()) {
             let (retry, error) = (failed.until, failed.error.clone());
@@ -395,7 +399,9 @@ impl Worker {
             &ContainerPlan::default(),
             &BTreeMap::new(),
         );
-        self.write_status(trace, pod, creating).await?;
+        if let Some(written) = self.write_status(trace, pod, creating).await? {
+            sync.pod = written;
+        }
         self.record(pod, EventType::Normal, "Pulling", format!("Pulling image {reference:?}"));
         let began = Instant::now();
         let mut changes = self.pod.clone();
