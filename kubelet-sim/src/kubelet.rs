@@ -246,7 +246,9 @@ pub enum KubeletRunError {
     #[error(transparent)]
     Server(#[from] ServerError),
     /// The route agent has a certificate for podplane's API server.
-    #[error("--route-agent-client-certificate needs --server: a kubeconfig has the rights of the kubelet and of the route agent")]
+    #[error(
+        "--route-agent-client-certificate needs --server: a kubeconfig has the rights of the kubelet and of the route agent"
+    )]
     RouteAgent,
     /// The listener cannot be bound, or served as its flags say.
     #[error(transparent)]

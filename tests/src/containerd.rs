@@ -57,7 +57,8 @@ impl Containerd {
         configure(dir.path(), node_dir)?;
         let log = fs::File::create(dir.path().join("log"))?;
         // The shell is process 1 there, and collects the shims.
-        let script = "mount -t tmpfs tmpfs /run && ip link set lo up && containerd --config \"$0\"; exit $?";
+        let script =
+            "mount -t tmpfs tmpfs /run && ip link set lo up && containerd --config \"$0\"; exit $?";
         let process = Command::new("setpriv")
             .args(["--pdeathsig", "KILL", "unshare"])
             .args(["--mount", "--net", "--pid", "--fork", "--kill-child"])
@@ -99,7 +100,10 @@ impl Containerd {
 
 impl Drop for Containerd {
     fn drop(&mut self) {
-        let tasks = self.dir.path().join("state/io.containerd.runtime.v2.task/k8s.io");
+        let tasks = self
+            .dir
+            .path()
+            .join("state/io.containerd.runtime.v2.task/k8s.io");
         let tasks = fs::read_dir(tasks).into_iter().flatten().flatten();
         let left: Vec<_> = tasks.map(|task| task.file_name()).collect();
         _ = self.process.kill();
@@ -116,8 +120,7 @@ impl Drop for Containerd {
 fn configure(dir: &Path, node_dir: &Path) -> Result<()> {
     let net_d = node_dir.join("net.d");
     fs::create_dir_all(&net_d)?;
-    let ranges =
-        r#"{{range $i, $range := .PodCIDRRanges}}{{if $i}}, {{end}}[{"subnet": "{{$range}}"}]{{end}}"#;
+    let ranges = r#"{{range $i, $range := .PodCIDRRanges}}{{if $i}}, {{end}}[{"subnet": "{{$range}}"}]{{end}}"#;
     let routes = r#"{{range $i, $route := .Routes}}{{if $i}}, {{end}}{"dst": "{{$route}}"}{{end}}"#;
     let networks = node_dir.join("networks");
     let networks = networks.display();
@@ -162,14 +165,24 @@ fn image(dir: &Path, name: &str, entrypoint: &str) -> Result<PathBuf> {
     for applet in ["sh", "cat", "grep", "httpd", "sleep", "test", "wget"] {
         symlink("busybox", bin.join(applet))?;
     }
-    fs::write(bin.join("pause"), "#!/bin/sh\nwhile :; do sleep 3600; done\n")?;
+    fs::write(
+        bin.join("pause"),
+        "#!/bin/sh\nwhile :; do sleep 3600; done\n",
+    )?;
     let run = |command: &mut Command| -> Result<String> {
         let output = finish(command.current_dir(&dir));
         ensure!(output.code == Some(0), "{command:?}: {output:?}");
         Ok(output.stdout)
     };
     run(Command::new("chmod").args(["755", "root/bin/pause"]))?;
-    run(Command::new("tar").args(["--create", "--file", "layer.tar", "--directory", "root", "."]))?;
+    run(Command::new("tar").args([
+        "--create",
+        "--file",
+        "layer.tar",
+        "--directory",
+        "root",
+        ".",
+    ]))?;
     let sum = run(Command::new("sha256sum").arg("layer.tar"))?;
     let (digest, _) = sum.split_once(' ').context("sha256sum: no digest")?;
     let architecture = match std::env::consts::ARCH {
@@ -186,6 +199,8 @@ fn image(dir: &Path, name: &str, entrypoint: &str) -> Result<PathBuf> {
     let manifest = json!([{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]);
     fs::write(dir.join("manifest.json"), manifest.to_string())?;
     let files = ["manifest.json", "config.json", "layer.tar"];
-    run(Command::new("tar").args(["--create", "--file", "image.tar"]).args(files))?;
+    run(Command::new("tar")
+        .args(["--create", "--file", "image.tar"])
+        .args(files))?;
     Ok(dir.join("image.tar"))
 }

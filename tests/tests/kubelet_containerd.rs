@@ -35,7 +35,12 @@ impl ContainerdCluster {
             return Ok(None);
         };
         let (ca, key) = (secure.text("pki/ca.crt"), secure.text("pki/ca.key"));
-        let signing = ["--cluster-signing-cert-file", &ca, "--cluster-signing-key-file", &key];
+        let signing = [
+            "--cluster-signing-cert-file",
+            &ca,
+            "--cluster-signing-key-file",
+            &key,
+        ];
         let signing = [&signing[..], &["--root-ca-file", &ca]].concat();
         let mut services = Vec::new();
         for (name, flags) in [
@@ -104,10 +109,7 @@ async fn wait(
     let want = want.into();
     let look = || async { read(admin, name) };
     let what = format!("{name}: {path} is {want}");
-    eventually(&what, look, |pod| {
-        pod.pointer(path) == Some(&want)
-    })
-    .await
+    eventually(&what, look, |pod| pod.pointer(path) == Some(&want)).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -126,11 +128,21 @@ async fn containers_run_in_containerd() -> Result<()> {
     let web = wait(&admin, "web", "/status/containerStatuses/0/ready", true).await;
     assert_eq!(web["status"]["phase"], "Running", "{web}");
     let id = web["status"]["containerStatuses"][0]["containerID"].clone();
-    assert!(id.as_str().is_some_and(|id| id.starts_with("containerd://")), "{web}");
-    let address = web["status"]["podIP"].as_str().context("an address")?.to_owned();
+    assert!(
+        id.as_str()
+            .is_some_and(|id| id.starts_with("containerd://")),
+        "{web}"
+    );
+    let address = web["status"]["podIP"]
+        .as_str()
+        .context("an address")?
+        .to_owned();
     let block = admin("get node n1 -o jsonpath={.spec.podCIDR}").ok();
     let block: IpNet = block.parse()?;
-    assert!(block.contains(&address.parse::<std::net::IpAddr>()?), "{web}");
+    assert!(
+        block.contains(&address.parse::<std::net::IpAddr>()?),
+        "{web}"
+    );
     assert!(cluster.lease(&address).exists());
 
     run_to_the_end(&cluster, &admin, &address).await?;
@@ -142,8 +154,14 @@ async fn containers_run_in_containerd() -> Result<()> {
     cluster.apply(&admin, &json!([pod("later", "Never", "exit 0")]))?;
     wait(&admin, "later", "/status/phase", "Succeeded").await;
     let same = read(&admin, "web");
-    assert_eq!(same["status"]["containerStatuses"][0]["containerID"], id, "{same}");
-    assert_eq!(same["status"]["containerStatuses"][0]["restartCount"], 0, "{same}");
+    assert_eq!(
+        same["status"]["containerStatuses"][0]["containerID"], id,
+        "{same}"
+    );
+    assert_eq!(
+        same["status"]["containerStatuses"][0]["restartCount"], 0,
+        "{same}"
+    );
     assert_eq!(same["status"]["podIP"], address.as_str(), "{same}");
 
     admin("delete pod web --timeout=60s").ok();
@@ -162,7 +180,13 @@ async fn run_to_the_end(
     address: &str,
 ) -> Result<()> {
     let get = format!("wget -q -O - http://{address}:8080/ | grep -qx {address}");
-    let mut files = pod("files", "Never", &format!("test -s {TOKEN_DIR}/token && test -s {TOKEN_DIR}/ca.crt && grep -qx made /data/file && test $GREETING = hello"));
+    let mut files = pod(
+        "files",
+        "Never",
+        &format!(
+            "test -s {TOKEN_DIR}/token && test -s {TOKEN_DIR}/ca.crt && grep -qx made /data/file && test $GREETING = hello"
+        ),
+    );
     let data = json!({"name": "data", "mountPath": "/data"});
     let spec = &mut files["spec"];
     spec["volumes"] = json!([{"name": "data", "emptyDir": {}}]);
@@ -193,7 +217,10 @@ async fn run_to_the_end(
     let container = &crashed["status"]["containerStatuses"][0];
     assert!(container["restartCount"].as_i64() >= Some(1), "{crashed}");
     let last = &container["lastState"]["terminated"];
-    assert_eq!((&last["exitCode"], &last["reason"]), (&json!(1), &json!("Error")));
+    assert_eq!(
+        (&last["exitCode"], &last["reason"]),
+        (&json!(1), &json!("Error"))
+    );
     Ok(())
 }
 
@@ -226,7 +253,9 @@ async fn wait_with_a_reason(
     let disk = read(admin, "network-disk");
     assert_eq!(
         disk.pointer(message),
-        Some(&json!("volume v: nfs volumes are not supported by this kubelet"))
+        Some(&json!(
+            "volume v: nfs volumes are not supported by this kubelet"
+        ))
     );
     Ok(())
 }

@@ -24,7 +24,11 @@ async fn kubelet(secure: &SecureApiserver, node: &str) -> Result<Service> {
     let kubeconfig = secure.text(&format!("kubeconfig-node-{node}"));
     let nodes_dir = secure.text("nodes");
     let flags = ["--kubeconfig", &kubeconfig, "--node", node];
-    let flags = [&flags[..], &["--nodes-dir", &nodes_dir, "--authentication=none"]].concat();
+    let flags = [
+        &flags[..],
+        &["--nodes-dir", &nodes_dir, "--authentication=none"],
+    ]
+    .concat();
     Service::start("kubelet", LISTEN, &secure.path(""), &flags).await
 }
 
@@ -36,7 +40,12 @@ async fn a_kubelet_joins_another_cluster_by_kubeconfig() -> Result<()> {
     let secure = SecureApiserver::start(&["--authorization-mode=Node,RBAC"]).await?;
     let dir = secure.path("");
     let (ca, key) = (secure.text("pki/ca.crt"), secure.text("pki/ca.key"));
-    let signing = ["--cluster-signing-cert-file", &ca, "--cluster-signing-key-file", &key];
+    let signing = [
+        "--cluster-signing-cert-file",
+        &ca,
+        "--cluster-signing-key-file",
+        &key,
+    ];
     let signing = [&signing[..], &["--root-ca-file", &ca]].concat();
     let mut services = Vec::new();
     for (name, flags) in [
@@ -58,11 +67,16 @@ async fn a_kubelet_joins_another_cluster_by_kubeconfig() -> Result<()> {
     let ready = "get deployment web -o jsonpath={.status.readyReplicas}";
     let ready = || async { admin(ready).stdout };
     eventually("three pods are ready", ready, |ready| ready == "3").await;
-    let block: IpNet = admin("get node n1 -o jsonpath={.spec.podCIDR}").ok().parse()?;
+    let block: IpNet = admin("get node n1 -o jsonpath={.spec.podCIDR}")
+        .ok()
+        .parse()?;
     let pods: Value = serde_json::from_str(&admin("get pods -o json").ok())?;
     for pod in pods["items"].as_array().context("a list")? {
         let address = pod["status"]["podIP"].as_str().context("an address")?;
-        assert!(block.contains(&address.parse::<std::net::IpAddr>()?), "{pod}");
+        assert!(
+            block.contains(&address.parse::<std::net::IpAddr>()?),
+            "{pod}"
+        );
         let container = &pod["status"]["containerStatuses"][0];
         let id = container["containerID"].as_str().unwrap_or_default();
         assert!(id.starts_with("podplane://"), "{pod}");
@@ -78,8 +92,12 @@ async fn a_kubelet_joins_another_cluster_by_kubeconfig() -> Result<()> {
     let left = || async { admin("get pods -o name").stdout };
     eventually("no pod is left", left, String::is_empty).await;
     let leases = || async {
-        let networks = fs::read_dir(dir.join("nodes/n1/networks")).into_iter().flatten();
-        let files = networks.flatten().flat_map(|network| fs::read_dir(network.path()));
+        let networks = fs::read_dir(dir.join("nodes/n1/networks"))
+            .into_iter()
+            .flatten();
+        let files = networks
+            .flatten()
+            .flat_map(|network| fs::read_dir(network.path()));
         let names = files.flatten().flatten().map(|file| file.file_name());
         let names = names.map(|name| name.to_string_lossy().into_owned());
         names

@@ -4,10 +4,7 @@ use std::fs;
 
 use anyhow::{Context as _, Result};
 use podplane_tests::{
-    cri::Cri,
-    eventually, peers,
-    programs::ProgramOutput,
-    secure::SecureApiserver,
+    cri::Cri, eventually, peers, programs::ProgramOutput, secure::SecureApiserver,
     signing::signing_request,
 };
 use serde_json::{Value, json};

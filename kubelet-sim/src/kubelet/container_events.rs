@@ -1,17 +1,23 @@
 //! The changes of containers: the runtime's events, or else frequent lists.
 
-use std::{collections::BTreeMap, convert::Infallible, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    convert::Infallible,
+    io,
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
 
+use podplane_api::Object as _;
 use podplane_error_chain::one_line;
-use podplane_host::clock;
+use podplane_host::{clock, fs, task};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status};
 
 use super::{
-    node::NodeContext,
-    pods::PodNotice,
-    runtime::ListedContainer,
+    containers::volumes::PodDir, node::NodeContext, pods::PodNotice, runtime::ListedContainer,
 };
 
 /// The time between two lists of containers: that of Kubernetes' kubelet.
@@ -32,6 +38,7 @@ pub(super) async fn watch(
     notices: mpsc::Sender<PodNotice>,
     stop: CancellationToken,
 ) -> Result<(), Infallible> {
+    stop.run_until_cancelled(remove_orphaned_files(&node)).await;
     let watcher = ContainerWatcher {
         node,
         notices,
@@ -121,6 +128,38 @@ impl ContainerWatcher {
         }
         true
     }
+}
+
+/// Removes the files of pods that are gone, with their sandboxes: they went while no kubelet ran.
+async fn remove_orphaned_files(node: &NodeContext) {
+    let dir = node.pod_files.clone();
+    let listed = task::spawn_blocking(move || list_dir(&dir)).await;
+    // Listed before the pods: each directory of a live pod has its pod then.
+    node.pods.synced().await;
+    let (Ok(Ok(listed)), Ok(sandboxes)) = (listed, node.runtime.list().await) else {
+        return; // They are removed after the next start.
+    };
+    let pods = node.own_pods();
+    let known = pods.iter().map(|pod| pod.uid().to_owned());
+    let known = known.chain(sandboxes.into_iter().map(|sandbox| sandbox.uid));
+    let known: BTreeSet<_> = known.collect();
+    let orphaned = listed.into_iter().filter(|uid| !known.contains(uid));
+    for uid in orphaned {
+        let dir = PodDir::new(node.pod_files.join(&uid));
+        if let Ok(Err(error)) = task::spawn_blocking(move || dir.remove()).await {
+            tracing::debug!(node = node.name(), uid, %error, "failed to remove the files of a pod that is gone");
+        }
+    }
+}
+
+/// The names in a directory; none if it is missing.
+fn list_dir(dir: &Path) -> io::Result<Vec<String>> {
+    let found = match fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        found => found?,
+    };
+    let names = found.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+    names.collect()
 }
 
 /// The pods whose containers differ.

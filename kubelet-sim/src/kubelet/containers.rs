@@ -64,10 +64,7 @@ pub(crate) enum ContainerPhase {
 impl PodContainer {
     /// Returns true if it has ended.
     pub(crate) fn has_ended(&self) -> bool {
-        matches!(
-            self.phase,
-            ContainerPhase::Exited | ContainerPhase::Unknown
-        )
+        matches!(self.phase, ContainerPhase::Exited | ContainerPhase::Unknown)
     }
 
     /// Its exit code; as with Kubernetes' kubelet, that of SIGKILL if it is not known.

@@ -6,9 +6,7 @@
 use std::path::PathBuf;
 
 use podplane_api::core::Node;
-use podplane_client::{
-    Cache, Client, CredentialFlags, ListParams, reflector,
-};
+use podplane_client::{Cache, Client, CredentialFlags, ListParams, reflector};
 use podplane_service_runtime::Tasks;
 
 use super::{KubeletConfig, KubeletRunError};

@@ -197,11 +197,7 @@ impl RuntimeClient {
         Ok(texts.filter_map(|text| text.parse().ok()).collect())
     }
 
-    async fn sandbox_request(
-        &self,
-        pod: &Pod,
-        logs: Option<&Path>,
-    ) -> cri::RunPodSandboxRequest {
+    async fn sandbox_request(&self, pod: &Pod, logs: Option<&Path>) -> cri::RunPodSandboxRequest {
         // A node without the file has no servers of its own.
         let resolv_conf = fs::read_to_string_async(sandbox_config::NODE_RESOLV_CONF).await;
         sandbox_config::request(pod, &resolv_conf.unwrap_or_default(), logs)

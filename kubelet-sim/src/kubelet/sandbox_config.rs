@@ -34,8 +34,8 @@ const CLUSTER_DOMAIN: &str = "cluster.local";
 const MAX_SERVERS: usize = 3;
 const MAX_SEARCHES: usize = 32;
 
-/// The request for a sandbox of the pod. `resolv_conf` is the text of the node's file; `logs` is the
-/// directory of its containers' logs, if it is to have containers.
+/// The request for a sandbox of the pod. `resolv_conf` is the text of the node's file; `logs` is
+/// the directory of its containers' logs, if it is to have containers.
 pub(super) fn request(
     pod: &Pod,
     resolv_conf: &str,

@@ -14,7 +14,9 @@
 //! [`PodStep`] describes each step, and `Worker::run_steps` the transitions. Between two syncs the
 //! worker waits for a change of the pod, of its sandboxes or of the node's network, or for a timer.
 
+mod container_end;
 mod container_files;
+mod container_images;
 mod containers;
 
 use std::{sync::Arc, time::Duration};
@@ -75,7 +77,7 @@ pub struct Worker {
     /// The pod as this worker last wrote it, and the revision that the watch had then: until the
     /// watch has another one, this pod is the newer.
     last_written: Option<(String, Arc<Pod>)>,
-    /// What is known of the containers, if the runtime makes them.
+    /// The memory of the containers, if the runtime makes them.
     containers: ContainerMemory,
 }
 
@@ -678,7 +680,9 @@ impl Worker {
                 self.written_revision = Some(written.resource_version().to_owned());
                 let written = Arc::new(written);
                 let watched = self.pod.borrow();
-                let before = watched.as_ref().map(|pod| pod.resource_version().to_owned());
+                let before = watched
+                    .as_ref()
+                    .map(|pod| pod.resource_version().to_owned());
                 self.last_written = before.map(|before| (before, written.clone()));
                 Ok(Some(written))
             }

@@ -118,7 +118,7 @@ pub(crate) enum ConfigError {
     Setting(&'static str),
 }
 
-/// What a container is made of, beside the pod.
+/// The parts of a container.
 #[derive(Debug)]
 pub(crate) struct ContainerParts<'a> {
     /// The pod, and its addresses.
@@ -260,9 +260,7 @@ fn security_context(
     };
     let groups = of_pod.supplemental_groups.unwrap_or_default();
     // An image that names no user runs as root.
-    let of_image = image
-        .uid
-        .or_else(|| image.username.is_empty().then_some(0));
+    let of_image = image.uid.or_else(|| image.username.is_empty().then_some(0));
     Ok(cri::LinuxContainerSecurityContext {
         capabilities: Some(cri::Capability {
             add_capabilities: capabilities.add.unwrap_or_default(),
@@ -304,9 +302,7 @@ fn profile(kind: cri::security_profile::ProfileType) -> cri::SecurityProfile {
 
 fn seccomp(wanted: &SeccompProfile) -> Result<cri::SecurityProfile, ConfigError> {
     match wanted.type_.as_str() {
-        "RuntimeDefault" => Ok(profile(
-            cri::security_profile::ProfileType::RuntimeDefault,
-        )),
+        "RuntimeDefault" => Ok(profile(cri::security_profile::ProfileType::RuntimeDefault)),
         "Unconfined" => Ok(unconfined()),
         _ => Err(ConfigError::Setting("seccompProfile.type Localhost")),
     }

@@ -245,7 +245,8 @@ mod tests {
         let container = json!({"name": "c", "env": env,
             "resources": {"limits": {"cpu": "1500m", "memory": "64Mi"}}});
         let container: Container = serde_json::from_value(container).unwrap();
-        let pod = json!({"metadata": {"name": "web-0", "namespace": "shop", "labels": {"app": "web"}}});
+        let pod =
+            json!({"metadata": {"name": "web-0", "namespace": "shop", "labels": {"app": "web"}}});
         let pod: Pod = serde_json::from_value(pod).unwrap();
         let facts = PodFacts {
             pod: &pod,
@@ -290,7 +291,8 @@ mod tests {
 
     #[test]
     fn names_what_is_missing() {
-        let missing = json!([{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "m", "key": "k"}}}]);
+        let missing =
+            json!([{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "m", "key": "k"}}}]);
         assert_eq!(
             environment(missing).unwrap_err().to_string(),
             "configmap \"m\" not found"

@@ -38,7 +38,9 @@ pub(crate) fn pull_policy(container: &Container) -> PullPolicy {
 }
 
 fn has_latest_tag(reference: &str) -> bool {
-    let name = reference.rsplit_once('/').map_or(reference, |(_, name)| name);
+    let name = reference
+        .rsplit_once('/')
+        .map_or(reference, |(_, name)| name);
     match name.split_once(':') {
         _ if reference.contains('@') => false,
         Some((_, tag)) => tag == "latest",

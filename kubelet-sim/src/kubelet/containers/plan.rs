@@ -58,9 +58,9 @@ impl RestartDelays {
 
     /// Notes that a container which has ended is started again at `now`.
     pub(crate) fn note_restart(&mut self, ended: &PodContainer, now: Timestamp) {
-        let delay = self.of(ended).map_or(FIRST_DELAY, |delay| {
-            delay.saturating_mul(2).min(MAX_DELAY)
-        });
+        let delay = self
+            .of(ended)
+            .map_or(FIRST_DELAY, |delay| delay.saturating_mul(2).min(MAX_DELAY));
         let restarted = RestartDelay {
             delay,
             restarted: now,

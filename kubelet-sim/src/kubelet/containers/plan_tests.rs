@@ -51,7 +51,14 @@ fn exited(name: &str, exit_code: i32) -> PodContainer {
 
 fn planned(policy: &str, containers: &[PodContainer]) -> ContainerPlan {
     let delays = RestartDelays::default();
-    plan(&pod(policy), "s", containers, &delays, &BTreeSet::new(), at(111))
+    plan(
+        &pod(policy),
+        "s",
+        containers,
+        &delays,
+        &BTreeSet::new(),
+        at(111),
+    )
 }
 
 fn starts(plan: &ContainerPlan) -> Vec<&str> {
@@ -100,13 +107,21 @@ fn the_pod_ends_with_its_last_container_and_not_with_its_sidecars() {
 
 #[test]
 fn restarts_wait_longer_each_time() {
-    let pod: Pod = serde_json::from_value(json!({"spec": {"containers": [{"name": "a"}]}})).unwrap();
+    let pod: Pod =
+        serde_json::from_value(json!({"spec": {"containers": [{"name": "a"}]}})).unwrap();
     let mut delays = RestartDelays::default();
     let mut last = exited("a", 1);
     let mut waits = Vec::new();
     for attempt in 1..=7 {
         let now = last.end();
-        let planned = plan(&pod, "s", std::slice::from_ref(&last), &delays, &BTreeSet::new(), now);
+        let planned = plan(
+            &pod,
+            "s",
+            std::slice::from_ref(&last),
+            &delays,
+            &BTreeSet::new(),
+            now,
+        );
         let until = planned.wake().unwrap_or(now);
         waits.push(until.duration_since(now).as_secs());
         delays.note_restart(&last, until);

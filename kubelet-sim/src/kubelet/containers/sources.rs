@@ -27,7 +27,11 @@ impl PodSources {
     /// # Errors
     ///
     /// Those of the API server, but for missing objects.
-    pub(crate) async fn read(client: &Client, pod: &Pod, container: &Container) -> Result<Self, ApiError> {
+    pub(crate) async fn read(
+        client: &Client,
+        pod: &Pod,
+        container: &Container,
+    ) -> Result<Self, ApiError> {
         let names = SourceNames::of(pod, container);
         Ok(Self {
             config_maps: read_all(client, pod.namespace(), names.config_maps).await?,
@@ -35,7 +39,7 @@ impl PodSources {
         })
     }
 
-    /// The values of a ConfigMap by key; `None` if the reference is optional and the object missing.
+    /// The values of a ConfigMap by key; `None` if it is missing and the reference is optional.
     ///
     /// # Errors
     ///
@@ -58,7 +62,7 @@ impl PodSources {
         Ok(Some(texts.chain(binary).collect()))
     }
 
-    /// The values of a Secret by key; `None` if the reference is optional and the object missing.
+    /// The values of a Secret by key; `None` if it is missing and the reference is optional.
     ///
     /// # Errors
     ///
@@ -144,7 +148,8 @@ impl SourceNames {
                 let map = source.config_map.as_ref();
                 let secret = source.secret.as_ref();
                 self.config_maps.extend(map.map(|map| map.name.clone()));
-                self.secrets.extend(secret.map(|secret| secret.name.clone()));
+                self.secrets
+                    .extend(secret.map(|secret| secret.name.clone()));
             }
         }
     }

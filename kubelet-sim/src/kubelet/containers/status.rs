@@ -29,7 +29,7 @@ pub(crate) struct WaitReason {
     pub(crate) message: String,
 }
 
-/// What is observed of a pod.
+/// The observed state of a pod.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PodObservation<'a> {
     /// The id of its sandbox.
@@ -83,7 +83,14 @@ pub(crate) fn status(pod: &Pod, observed: PodObservation<'_>) -> PodStatus {
     let apps = app_containers(pod).iter();
     let apps: Vec<_> = apps.map(|app| of(app, former.as_deref(), false)).collect();
     status.phase = Some(phase(pod, &inits, &apps, is_initialized, observed.is_ending).into());
-    set_conditions(&mut status, pod, &inits, &apps, is_initialized, observed.now);
+    set_conditions(
+        &mut status,
+        pod,
+        &inits,
+        &apps,
+        is_initialized,
+        observed.now,
+    );
     status.init_container_statuses = non_empty(inits);
     status.container_statuses = Some(apps);
     status
@@ -264,8 +271,7 @@ fn phase(
     };
     let sidecars = init_containers(pod).iter().zip(inits);
     let mut normal_inits = sidecars.filter(|(init, _)| !is_sidecar(init));
-    let has_failed_init =
-        normal_inits.any(|(_, status)| end(status).is_some_and(|code| code != 0));
+    let has_failed_init = normal_inits.any(|(_, status)| end(status).is_some_and(|code| code != 0));
     if !is_initialized {
         let is_over = is_ending || restart_policy(pod) == RestartPolicy::Never;
         return match has_failed_init && is_over {
@@ -350,7 +356,9 @@ fn missing_gate(status: &PodStatus, pod: &Pod) -> Option<String> {
     };
     let missing = gates.iter().find(|gate| !is_true(&gate.condition_type))?;
     let kind = &missing.condition_type;
-    Some(format!("the condition of pod readiness gate {kind:?} is not true"))
+    Some(format!(
+        "the condition of pod readiness gate {kind:?} is not true"
+    ))
 }
 
 /// Keeps what `status`, of a pod without a sandbox, does not say of the pod's earlier containers:

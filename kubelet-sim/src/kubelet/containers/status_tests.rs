@@ -34,7 +34,12 @@ fn container(phase: ContainerPhase, exit_code: i32) -> PodContainer {
 }
 
 /// The status as JSON; `waits` is the reason with which the container waits.
-fn shown(pod: &Pod, containers: &[PodContainer], waits: Option<&'static str>, ending: bool) -> Value {
+fn shown(
+    pod: &Pod,
+    containers: &[PodContainer],
+    waits: Option<&'static str>,
+    ending: bool,
+) -> Value {
     let sandbox = ReadySandbox {
         ips: vec!["10.0.0.2".parse().unwrap()],
         created: at(90),
@@ -81,9 +86,16 @@ fn a_running_container_has_the_ids_of_the_runtime() {
     assert_eq!(container["imageID"], "sha256:1");
     assert_eq!(container["restartCount"], 2);
     let last = &container["lastState"]["terminated"];
-    assert_eq!((&last["exitCode"], &last["containerID"]), (&json!(3), &json!("containerd://1")));
+    assert_eq!(
+        (&last["exitCode"], &last["containerID"]),
+        (&json!(3), &json!("containerd://1"))
+    );
     pod.status = serde_json::from_value(status.clone()).unwrap();
-    assert_eq!(shown(&pod, &[now, before], None, false), status, "what has not changed");
+    assert_eq!(
+        shown(&pod, &[now, before], None, false),
+        status,
+        "what has not changed"
+    );
 }
 
 #[test]
@@ -95,13 +107,17 @@ fn phase_follows_from_exits_and_policy() {
         status["phase"].as_str().unwrap().to_owned()
     };
     assert_eq!(phase("Always", 0, None, false), "Running");
-    assert_eq!(phase("Always", 1, Some("CrashLoopBackOff"), false), "Running");
+    assert_eq!(
+        phase("Always", 1, Some("CrashLoopBackOff"), false),
+        "Running"
+    );
     assert_eq!(phase("OnFailure", 1, None, false), "Running");
     assert_eq!(phase("OnFailure", 0, None, false), "Succeeded");
     assert_eq!(phase("Never", 1, None, false), "Failed");
     assert_eq!(phase("Always", 0, None, true), "Succeeded");
     assert_eq!(phase("Always", 143, None, true), "Failed");
-    let none = |waits, ending| shown(&pod("Always", json!({})), &[], waits, ending)["phase"].clone();
+    let none =
+        |waits, ending| shown(&pod("Always", json!({})), &[], waits, ending)["phase"].clone();
     assert_eq!(none(Some("ErrImageNeverPull"), false), "Pending");
     assert_eq!(none(None, true), "Failed");
 }
@@ -109,7 +125,12 @@ fn phase_follows_from_exits_and_policy() {
 #[test]
 fn a_container_that_waits_keeps_its_last_end() {
     let ended = [container(ContainerPhase::Exited, 1)];
-    let status = shown(&pod("Always", json!({})), &ended, Some("CrashLoopBackOff"), false);
+    let status = shown(
+        &pod("Always", json!({})),
+        &ended,
+        Some("CrashLoopBackOff"),
+        false,
+    );
     let container = &status["containerStatuses"][0];
     assert_eq!(container["state"]["waiting"]["reason"], "CrashLoopBackOff");
     assert_eq!(container["lastState"]["terminated"]["reason"], "Error");
@@ -124,7 +145,10 @@ fn a_container_that_is_lost_with_its_sandbox_counts_as_killed() {
     let lost = shown(&pod("Never", former.clone()), &[], None, true);
     assert_eq!(lost["phase"], "Failed");
     let end = &lost["containerStatuses"][0]["state"]["terminated"];
-    assert_eq!((&end["exitCode"], &end["reason"]), (&json!(137), &json!("ContainerStatusUnknown")));
+    assert_eq!(
+        (&end["exitCode"], &end["reason"]),
+        (&json!(137), &json!("ContainerStatusUnknown"))
+    );
     let again = pod("Always", former);
     let mut status = PodStatus {
         container_statuses: Some(vec![ContainerStatus {

@@ -82,7 +82,10 @@ pub(crate) fn contents(
 }
 
 /// The volumes of the pod that the container mounts.
-pub(crate) fn mounted<'a>(pod: &'a Pod, container: &'a Container) -> impl Iterator<Item = &'a Volume> {
+pub(crate) fn mounted<'a>(
+    pod: &'a Pod,
+    container: &'a Container,
+) -> impl Iterator<Item = &'a Volume> {
     let spec = pod.spec.as_ref();
     let volumes = spec.into_iter().flat_map(|s| s.volumes.iter().flatten());
     volumes.filter(|volume| {
@@ -113,7 +116,13 @@ impl VolumeReader<'_> {
         let files = if let Some(map) = &volume.config_map {
             let values = self.sources.config_map(&map.name, map.optional)?;
             let values = values.unwrap_or_default();
-            self.keys("ConfigMap", values, map.items.as_deref(), map.default_mode, map.optional)?
+            self.keys(
+                "ConfigMap",
+                values,
+                map.items.as_deref(),
+                map.default_mode,
+                map.optional,
+            )?
         } else if let Some(secret) = &volume.secret {
             let name = secret.secret_name.as_deref().unwrap_or_default();
             let values = self.sources.secret(name, secret.optional)?;
@@ -137,10 +146,7 @@ impl VolumeReader<'_> {
         }
     }
 
-    fn projected(
-        &self,
-        projected: &ProjectedVolumeSource,
-    ) -> Result<Vec<VolumeFile>, ConfigError> {
+    fn projected(&self, projected: &ProjectedVolumeSource) -> Result<Vec<VolumeFile>, ConfigError> {
         let mode = projected.default_mode;
         let mut files = Vec::new();
         for source in projected.sources.iter().flatten() {
@@ -253,7 +259,9 @@ impl VolumeReader<'_> {
 fn kind_of(volume: &Volume) -> String {
     let value = serde_json::to_value(volume).unwrap_or_default();
     let fields = value.as_object().into_iter().flatten();
-    let kind = fields.map(|(field, _)| field).find(|field| *field != "name");
+    let kind = fields
+        .map(|(field, _)| field)
+        .find(|field| *field != "name");
     kind.cloned().unwrap_or_else(|| "empty".to_owned())
 }
 
@@ -280,8 +288,8 @@ impl PodDir {
         self.0.join("etc-hosts")
     }
 
-    /// Makes the volumes and the directory of a container's logs, and writes the pod's `/etc/hosts`.
-    /// Files of volumes are replaced. It blocks.
+    /// Makes the volumes and the directory of a container's logs, and writes the pod's
+    /// `/etc/hosts`. Files of volumes are replaced. It blocks.
     ///
     /// # Errors
     ///
@@ -368,10 +376,7 @@ impl PodDir {
             Some("Bidirectional") => MountPropagation::PropagationBidirectional,
             _ => MountPropagation::PropagationPrivate,
         };
-        let is_files = matches!(
-            contents.get(&mount.name),
-            Some(VolumeContent::Files(_))
-        );
+        let is_files = matches!(contents.get(&mount.name), Some(VolumeContent::Files(_)));
         Ok(cri::Mount {
             container_path: mount.mount_path.clone(),
             host_path: host_path.display().to_string(),
@@ -453,7 +458,10 @@ pub(crate) fn hosts(facts: PodFacts<'_>, hostname: &str) -> Option<String> {
     });
     let full = full.unwrap_or_default();
     lines.extend(ips.iter().map(|ip| format!("{ip}\t{full}{hostname}")));
-    for alias in spec.into_iter().flat_map(|s| s.host_aliases.iter().flatten()) {
+    for alias in spec
+        .into_iter()
+        .flat_map(|s| s.host_aliases.iter().flatten())
+    {
         let names = alias.hostnames.as_deref().unwrap_or_default().join("\t");
         lines.push(format!("{}\t{names}", alias.ip));
     }

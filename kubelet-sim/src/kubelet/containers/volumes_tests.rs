@@ -28,7 +28,12 @@ fn of(pod: &Pod) -> Result<BTreeMap<String, VolumeContent>, ConfigError> {
     };
     let token = (("api".to_owned(), "token".to_owned()), "s3cret".to_owned());
     let tokens = ProjectedTokens::from([token]);
-    contents(&app_containers(pod)[0], facts, &PodSources::default(), &tokens)
+    contents(
+        &app_containers(pod)[0],
+        facts,
+        &PodSources::default(),
+        &tokens,
+    )
 }
 
 #[test]
@@ -44,20 +49,33 @@ fn makes_directories_and_files() {
     ]));
     let contents = of(&pod).unwrap();
     for _ in 0..2 {
-        pod_dir.write("c", &contents, Some("127.0.0.1 localhost\n")).unwrap();
+        pod_dir
+            .write("c", &contents, Some("127.0.0.1 localhost\n"))
+            .unwrap();
     }
     let volumes = dir.path().join("uid/volumes");
     let mode = |path: &str| {
         let metadata = fs::metadata(volumes.join(path)).unwrap();
         metadata.permissions().mode() & 0o777
     };
-    assert_eq!(fs::read_to_string(volumes.join("api/token")).unwrap(), "s3cret");
+    assert_eq!(
+        fs::read_to_string(volumes.join("api/token")).unwrap(),
+        "s3cret"
+    );
     let labels = fs::read_to_string(volumes.join("api/labels/all")).unwrap();
     assert_eq!(labels, "app=\"web\"");
     assert_eq!((mode("scratch"), mode("api/labels/all")), (0o777, 0o400));
-    let mounts = pod_dir.mounts(&app_containers(&pod)[0], &contents, true).unwrap();
-    let mounts: Vec<_> = mounts.iter().map(|m| (m.container_path.as_str(), m.readonly)).collect();
-    assert_eq!(mounts, [("/scratch", false), ("/api", true), ("/etc/hosts", false)]);
+    let mounts = pod_dir
+        .mounts(&app_containers(&pod)[0], &contents, true)
+        .unwrap();
+    let mounts: Vec<_> = mounts
+        .iter()
+        .map(|m| (m.container_path.as_str(), m.readonly))
+        .collect();
+    assert_eq!(
+        mounts,
+        [("/scratch", false), ("/api", true), ("/etc/hosts", false)]
+    );
     pod_dir.remove().unwrap();
     pod_dir.remove().unwrap();
 }

@@ -59,7 +59,10 @@ impl RuntimeClient {
         }
     }
 
-    async fn list_containers(&self, filter: ContainerFilter) -> Result<Vec<cri::Container>, Status> {
+    async fn list_containers(
+        &self,
+        filter: ContainerFilter,
+    ) -> Result<Vec<cri::Container>, Status> {
         let request = cri::ListContainersRequest {
             filter: Some(filter),
         };
@@ -198,9 +201,7 @@ impl RuntimeClient {
     /// # Errors
     ///
     /// The runtime's: `Unimplemented` from one without events.
-    pub async fn container_events(
-        &self,
-    ) -> Result<Streaming<cri::ContainerEventResponse>, Status> {
+    pub async fn container_events(&self) -> Result<Streaming<cri::ContainerEventResponse>, Status> {
         let mut client = self.client.clone();
         let call = client.get_container_events(cri::GetEventsRequest::default());
         Ok(call.await?.into_inner())

@@ -1,12 +1,13 @@
 //! The part of a pod's worker that fills in its containers, and writes the files of their volumes.
 
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 
 use podplane_api::{
     Object as _,
     authentication::{BoundObjectReference, TokenRequest, TokenRequestSpec},
     core::{Container, Pod, ServiceAccountTokenProjection},
     jiff::{SignedDuration, Timestamp},
+    pod_ips::is_host_network,
 };
 use podplane_error_chain::one_line;
 use podplane_host::{clock, task};
@@ -71,11 +72,7 @@ impl Worker {
         let (sources, mounts) = self.write_files(pod, sandbox, container).await?;
         let node = self.node.clone();
         config(ContainerParts {
-            facts: PodFacts {
-                pod,
-                ips: &sandbox.ips,
-                host_ips: &node.machine.ips,
-            },
+            facts: facts(pod, sandbox, &node.machine.ips),
             container,
             attempt,
             restarts,
@@ -99,11 +96,7 @@ impl Worker {
         let sources = PodSources::read(client, pod, container).await;
         let sources = sources.map_err(|error| HeldContainer::config(one_line(&error)))?;
         let tokens = self.tokens(pod, container).await?;
-        let facts = PodFacts {
-            pod,
-            ips: &sandbox.ips,
-            host_ips: &self.node.machine.ips,
-        };
+        let facts = facts(pod, sandbox, &self.node.machine.ips);
         let contents = volumes::contents(container, facts, &sources, &tokens).map_err(held)?;
         let hosts = volumes::hosts(facts, &pod_hostname(pod));
         let dir = self.pod_dir();
@@ -128,7 +121,10 @@ impl Worker {
         for (volume, projection) in projected_tokens(pod, container) {
             let requested = self.request_token(pod, projection).await?;
             let (token, renewal) = requested;
-            let next = self.containers.next_write.filter(|next| *next > clock::timestamp());
+            let next = self
+                .containers
+                .next_write
+                .filter(|next| *next > clock::timestamp());
             self.containers.next_write = next.into_iter().chain([renewal]).min();
             tokens.insert((volume.to_owned(), projection.path.clone()), token);
         }
@@ -202,6 +198,14 @@ impl Worker {
     }
 }
 
+fn facts<'a>(pod: &'a Pod, sandbox: &'a ReadySandbox, host_ips: &'a [IpAddr]) -> PodFacts<'a> {
+    let ips = match is_host_network(pod) {
+        true => host_ips,
+        false => &sandbox.ips,
+    };
+    PodFacts { pod, ips, host_ips }
+}
+
 fn after_retry(now: Timestamp) -> Timestamp {
     now.saturating_add(TOKEN_RETRY).unwrap_or(Timestamp::MAX)
 }
@@ -213,7 +217,9 @@ fn projected_tokens<'a>(
 ) -> impl Iterator<Item = (&'a str, &'a ServiceAccountTokenProjection)> {
     volumes::mounted(pod, container).flat_map(|volume| {
         let projected = volume.projected.as_ref();
-        let sources = projected.into_iter().flat_map(|p| p.sources.iter().flatten());
+        let sources = projected
+            .into_iter()
+            .flat_map(|p| p.sources.iter().flatten());
         let tokens = sources.filter_map(|source| source.service_account_token.as_ref());
         tokens.map(|token| (volume.name.as_str(), token))
     })
