@@ -6,6 +6,8 @@
 //! ([`worker`]), which decides with [`plan::plan`].
 
 pub mod admission;
+mod container_events;
+mod containers;
 pub mod exits;
 mod holds;
 mod in_use;
@@ -17,6 +19,7 @@ pub mod metrics;
 pub mod node;
 pub mod node_network;
 pub mod node_status;
+mod permissions;
 pub mod plan;
 pub mod pods;
 mod route_agent;
@@ -31,7 +34,7 @@ use futures::{StreamExt as _, TryStreamExt as _, future::BoxFuture, stream};
 use std::{
     convert::Infallible,
     net::IpAddr,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -42,9 +45,9 @@ use podplane_api::{
     pod_ips::PodIpFlags,
 };
 use podplane_client::{
-    Cache, CacheChange, Channel, Client, CredentialFlags, Endpoint, EventRecorder, ListParams,
+    Cache, CacheChange, Channel, EventRecorder, ListParams, ServerError, ServerFlags,
     endpoint::{self, EndpointError},
-    indexed_reflector, reflector,
+    indexed_reflector, reflector, start_check,
 };
 use podplane_host::task;
 use podplane_proto::{DESCRIPTORS, node::node_network_service_server::NodeNetworkServiceServer};
@@ -93,18 +96,22 @@ pub struct KubeletConfig {
     )]
     pub nodes: Vec<NodeName>,
 
-    /// Connect to the API server at this address: HOST:PORT, a URL, or unix:PATH
-    #[arg(long, value_name = "ADDR", env = "PODPLANE_SERVER")]
-    pub server: Endpoint,
-
-    /// The credentials for it.
+    /// The API server.
     #[command(flatten)]
-    pub credentials: CredentialFlags,
+    pub server: ServerFlags,
 
     /// Connect to this CRI runtime, such as unix:PATH; {node} is replaced by the node's name
     /// [default: cri.sock in the node's directory]
     #[arg(long, value_name = "ENDPOINT", env = "PODPLANE_CRI_ENDPOINT")]
     pub cri_endpoint: Option<String>,
+
+    /// Make sandboxes only, and report the pods as running without any container, until their
+    /// annotations say that they exit
+    ///
+    /// This is also what a kubelet does whose runtime refuses containers, as `podplane cri` does by
+    /// default. The message of the node's condition Ready says so.
+    #[arg(long, env = "PODPLANE_SANDBOXES_ONLY")]
+    pub sandboxes_only: bool,
 
     /// Find each node's CNI configuration and allocation files in DIR/NAME; with `podplane cri`,
     /// use the same directory
@@ -229,9 +236,20 @@ pub enum KubeletRunError {
     /// A node's directory cannot be used, or another kubelet uses it.
     #[error(transparent)]
     Instance(#[from] InstanceError),
-    /// The address of a server is invalid.
+    /// The working directory, in which a relative `--nodes-dir` is, is gone.
+    #[error("failed to find the working directory, in which --nodes-dir is")]
+    WorkingDirectory(#[source] std::io::Error),
+    /// The address of the runtime, or of the API server for the route agent, is invalid.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
+    /// The API server cannot be used as its flags say.
+    #[error(transparent)]
+    Server(#[from] ServerError),
+    /// The route agent has a certificate for podplane's API server.
+    #[error(
+        "--route-agent-client-certificate needs --server: a kubeconfig has the rights of the kubelet and of the route agent"
+    )]
+    RouteAgent,
     /// The listener cannot be bound, or served as its flags say.
     #[error(transparent)]
     Serve(#[from] ServingError),
@@ -268,11 +286,7 @@ async fn run_until(config: KubeletConfig, stop: CancellationToken) -> Result<(),
     }
     allow_files(config.nodes.len());
     let instances = open_instances(&config).await?;
-    let server = config
-        .server
-        .clone()
-        .with_credentials(&config.credentials)?;
-    let client = Client::connect(&server)?;
+    let client = config.server.connect().await?;
     let (hosts, file) = (config.allowed_hosts.clone(), config.address_file.as_deref());
     let listeners = config
         .serving
@@ -292,6 +306,9 @@ async fn run_until(config: KubeletConfig, stop: CancellationToken) -> Result<(),
     let other_nodes = config.route_agent.watch_nodes(&config, &mut tasks)?;
     let other_nodes = other_nodes.unwrap_or_else(|| nodes_cache.clone());
     tasks.follow("events", events_driver);
+    let server = config.server.clone();
+    let check = start_check(client.clone(), server, permissions::NEEDED, tasks.stop());
+    tasks.spawn("check of the API server", check);
 
     let (known_nodes, runtimes_answered) = (Arc::new(OnceLock::new()), CancellationToken::new());
     let mut services = Services::default();
@@ -316,6 +333,7 @@ async fn run_until(config: KubeletConfig, stop: CancellationToken) -> Result<(),
             runtime: RuntimeClient::new(runtime_channel(&config, name, &dir)?, metrics.clone()),
             metrics: metrics.clone(),
             reports: Reports::new(name.as_str(), dir.clone(), config.cni_bin_dirs.clone()),
+            pod_files: absolute(&dir.pods())?,
             dir,
             client: client.clone(),
             nodes: nodes_cache.clone(),
@@ -338,7 +356,7 @@ async fn run_until(config: KubeletConfig, stop: CancellationToken) -> Result<(),
     // Losing the wait loses nothing: the runtime is asked again after a restart.
     let nodes = tokio::select! {
         () = stopping.cancelled() => return Ok(tasks.run().await?),
-        nodes = wait_for_runtimes(nodes) => nodes,
+        nodes = wait_for_runtimes(nodes, config.sandboxes_only) => nodes,
     };
     runtimes_answered.cancel();
     _ = known_nodes.set(service::by_name(&nodes));
@@ -355,12 +373,19 @@ async fn run_until(config: KubeletConfig, stop: CancellationToken) -> Result<(),
             tasks.stop(),
         );
         tasks.spawn("listing of sandboxes", listing);
+        if node.machine.runs_containers {
+            let events = container_events::watch(node.clone(), notices_tx.clone(), tasks.stop());
+            tasks.spawn("events of containers", events);
+        }
     }
     drop(notices_tx);
     let wake = wake_nodes(nodes_cache.clone(), nodes.clone(), tasks.stop());
     tasks.spawn("changes of nodes", wake);
-    let held = holds::run(nodes.clone(), nodes_cache.clone(), tasks.stop());
-    tasks.spawn("blocks of nodes that are gone", held);
+    // Elsewhere nobody records who holds a block.
+    if client.blocks().are_atomic() {
+        let held = holds::run(nodes.clone(), nodes_cache.clone(), tasks.stop());
+        tasks.spawn("blocks of nodes that are gone", held);
+    }
     let workers = PodWorkers::new(&nodes, pods_cache).run(notices, tasks.stop());
     tasks.spawn("pods", workers);
     for node in nodes {
@@ -448,6 +473,8 @@ fn machine_of(config: &KubeletConfig) -> impl Fn(&NodeName) -> NodeMachine {
         memory,
         max_pods: config.max_pods,
         pod_ips: config.pod_ips.pod_ip_resource.clone(),
+        // Known once the runtime answers.
+        runs_containers: false,
         provider_id: config
             .provider_id
             .as_ref()
@@ -468,10 +495,20 @@ fn runtime_channel(
     endpoint::channel(&text.parse()?)
 }
 
-/// Asks each runtime for its version until it answers: a node without a runtime is not registered.
-async fn wait_for_runtimes(parts: Vec<NodeParts>) -> Vec<Arc<NodeContext>> {
+fn absolute(path: &Path) -> Result<PathBuf, KubeletRunError> {
+    std::path::absolute(path).map_err(KubeletRunError::WorkingDirectory)
+}
+
+/// Asks each runtime for its version, and whether it makes containers, until it answers: a node
+/// without a runtime is not registered.
+async fn wait_for_runtimes(parts: Vec<NodeParts>, sandboxes_only: bool) -> Vec<Arc<NodeContext>> {
     let meet = |mut parts: NodeParts| async move {
-        let version = (|| parts.runtime.version())
+        let ask = || async {
+            let version = parts.runtime.version().await?;
+            let makes_containers = !sandboxes_only && parts.runtime.makes_containers().await?;
+            Ok::<_, tonic::Status>((version, makes_containers))
+        };
+        let answer = ask
             .retry(unlimited_backoff())
             .notify(|error, wait| {
                 let node = parts.machine.name.as_str();
@@ -483,7 +520,17 @@ async fn wait_for_runtimes(parts: Vec<NodeParts>) -> Vec<Arc<NodeContext>> {
                 );
             })
             .await;
-        parts.machine.info.container_runtime_version = version.unwrap_or_default();
+        let (version, makes_containers) = answer.unwrap_or_default();
+        let node = parts.machine.name.as_str();
+        if !makes_containers && !sandboxes_only {
+            tracing::warn!(
+                node,
+                runtime = version,
+                "the container runtime refuses containers; pods are sandboxes without containers"
+            );
+        }
+        parts.machine.info.container_runtime_version = version;
+        parts.machine.runs_containers = makes_containers;
         Arc::new(NodeContext::new(parts))
     };
     let meeting = stream::iter(parts.into_iter().map(meet));

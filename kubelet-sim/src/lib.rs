@@ -4,8 +4,9 @@
 //! They meet at a unix socket (`runtime.v1`) and in the files of the node ([`node_dir`]): the
 //! kubelet works with any CRI server, and the CRI server with any CRI client.
 //!
-//! This crate never runs a container: a pod is Running when its sandbox, which is a network
-//! namespace and an address, is ready. It never assigns an address itself: CNI plugins do, which
+//! This crate never runs a container itself. Where the runtime makes containers, the kubelet has it
+//! run those of the pods; else a pod is Running when its sandbox, which is a network namespace and
+//! an address, is ready. It never assigns an address itself: CNI plugins do, which
 //! the CRI server executes.
 //!
 //! Start reading at [`kubelet::worker`] for the life of a pod, and at [`cri::sandboxes`] for that

@@ -1,5 +1,5 @@
 //! The files of a node:
-//! `<nodes-dir>/NODE/{net.d,networks,results,sandboxes,containers,images}`, and `ipam-report.json`, `pod-mtu`,
+//! `<nodes-dir>/NODE/{net.d,networks,results,sandboxes,containers,images,pods}`, and `ipam-report.json`, `pod-mtu`,
 //! `cri.sock`, `instance.json` and `kubelet.lock` beside them.
 
 use std::{
@@ -63,6 +63,11 @@ impl NodeDir {
     /// The directory of containers' records.
     pub fn containers(&self) -> PathBuf {
         self.0.join("containers")
+    }
+
+    /// The directory of the files of pods whose containers another runtime makes: volumes and logs.
+    pub fn pods(&self) -> PathBuf {
+        self.0.join("pods")
     }
 
     /// The directory of pulled images' records.

@@ -14,6 +14,8 @@ pub mod apiserver;
 pub mod churn;
 pub mod cluster;
 pub mod console;
+pub mod containerd;
+pub mod cri;
 pub mod history;
 pub mod kubectl;
 pub mod machine;

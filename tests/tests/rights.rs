@@ -1,41 +1,16 @@
 //! A whole cluster of single processes, each with a certificate and the rights of its own.
 
-use std::{fs, path::Path, process::Stdio};
+use std::fs;
 
 use anyhow::{Context as _, Result};
 use podplane_tests::{
-    eventually, peers,
-    programs::{ProgramOutput, bin_dir, podplane},
-    secure::SecureApiserver,
+    cri::Cri, eventually, peers, programs::ProgramOutput, secure::SecureApiserver,
     signing::signing_request,
 };
 use serde_json::{Value, json};
 
 const ALLOCATE: [&str; 2] = ["--allocate-node-cidrs=true", "--cluster-cidr=10.244.0.0/16"];
 const NODES: [&str; 2] = ["n1", "n2"];
-
-/// A CRI server, which is no client; killed when it is dropped.
-struct Cri(std::process::Child);
-
-impl Cri {
-    fn start(node: &str, dir: &Path) -> Result<Self> {
-        let nodes_dir = dir.join("nodes");
-        fs::create_dir_all(nodes_dir.join(node))?;
-        let mut cri = podplane(["cri", "--node", node, "--network", "ledger"]);
-        cri.arg("--nodes-dir").arg(&nodes_dir);
-        cri.arg("--cni-bin-dir").arg(bin_dir().canonicalize()?);
-        cri.arg("--netns-dir").arg(dir.join("netns"));
-        let log = fs::File::create(dir.join(format!("cri-{node}.log")))?;
-        Ok(Self(cri.stdout(Stdio::null()).stderr(log).spawn()?))
-    }
-}
-
-impl Drop for Cri {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// Requests the certificate of a node, and waits for it.
 async fn join(secure: &SecureApiserver, admin: &impl Fn(&str) -> ProgramOutput) -> Result<()> {
@@ -253,7 +228,7 @@ async fn each_process_works_with_the_rights_of_its_own_certificate() -> Result<(
     let mut running = Vec::new();
     for node in NODES {
         secure.issue(&format!("node/{node}"));
-        let cri = Cri::start(node, &dir)?;
+        let cri = Cri::start(node, &dir, &[])?;
         let flags = ["--node", node, "--nodes-dir", &nodes_dir];
         let name = format!("node-{node}");
         running.push((cri, secure.service("kubelet", &name, &flags).await?));

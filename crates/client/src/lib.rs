@@ -31,6 +31,7 @@ mod queue_metrics;
 pub mod reflector;
 mod server;
 mod start_check;
+mod tokens;
 mod trace;
 
 pub use api::{

@@ -333,6 +333,12 @@ impl CommandLines<'_> {
         }
     }
 
+    /// Returns true if the cluster's own CRI servers refuse containers, as they do by default.
+    fn is_without_containers(&self) -> bool {
+        let mode = self.settings.extra_config.get("cri", "containers");
+        self.settings.cri_endpoint.is_none() && mode.is_none_or(|mode| mode == "none")
+    }
+
     pub(crate) fn kubelet(&self, place: &ServedNodes<'_>) -> ServiceSpec {
         let Self { dir, settings, .. } = self;
         let name = format!("kubelet-{}", place.name);
@@ -364,6 +370,9 @@ impl CommandLines<'_> {
             );
         }
         let mut args = args("kubelet", place.node_flags().chain(flags));
+        if self.is_without_containers() {
+            args.push("--sandboxes-only".into());
+        }
         args.extend(self.credentials(&place.owner()));
         let agent = self.certificates.filter(|_| self.links.is_none());
         if let Some(certificates) = agent.filter(|_| place.kernel.is_some()) {

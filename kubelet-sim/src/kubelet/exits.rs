@@ -211,7 +211,7 @@ fn set_end(
 }
 
 /// A delay of whole seconds as Go writes it, such as `2m40s`.
-fn go_duration(wait: Duration) -> String {
+pub(super) fn go_duration(wait: Duration) -> String {
     match (wait.as_secs() / 60, wait.as_secs() % 60) {
         (0, seconds) => format!("{seconds}s"),
         (minutes, seconds) => format!("{minutes}m{seconds}s"),

@@ -9,6 +9,7 @@ mod reporter;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -53,6 +54,8 @@ pub struct NodeContext {
     pub machine: NodeMachine,
     /// Its files.
     pub dir: NodeDir,
+    /// The absolute path of the directory of its pods' files: one directory for each UID.
+    pub pod_files: PathBuf,
     /// Its runtime.
     pub runtime: RuntimeClient,
     /// The kubelet's metrics.
@@ -123,6 +126,8 @@ pub struct NodeParts {
     pub machine: NodeMachine,
     /// See [`NodeContext::dir`].
     pub dir: NodeDir,
+    /// See [`NodeContext::pod_files`].
+    pub pod_files: PathBuf,
     /// See [`NodeContext::runtime`].
     pub runtime: RuntimeClient,
     /// See [`NodeContext::metrics`].
@@ -225,6 +230,7 @@ impl NodeContext {
         let NodeParts {
             machine,
             dir,
+            pod_files,
             runtime,
             metrics,
             reports,
@@ -243,6 +249,7 @@ impl NodeContext {
         Self {
             machine,
             dir,
+            pod_files,
             runtime,
             metrics,
             reports,

@@ -14,6 +14,9 @@ use podplane_client::events::EventType;
 
 use crate::{NodeName, ipam::AddressUsage};
 
+/// The message of the condition Ready of a node whose pods have no containers.
+const SANDBOXES_ONLY: &str =
+    "kubelet is posting ready status; pods are sandboxes, and no container runs";
 const NETWORK_UNAVAILABLE: &str = "NetworkUnavailable";
 /// Reasons of [`POD_IPS_REPORTED`]: no report at all, and an old one.
 const REPORT_FAILED: &str = "IPAMReportFailed";
@@ -34,10 +37,20 @@ pub struct NodeMachine {
     pub max_pods: u32,
     /// `--pod-ip-resource`.
     pub pod_ips: PodIpResource,
+    /// True if the runtime makes the containers of pods; else pods are sandboxes alone.
+    pub runs_containers: bool,
     /// The id of its instance at its cloud.
     pub provider_id: Option<String>,
     /// Versions and ids.
     pub info: NodeSystemInfo,
+}
+
+impl NodeMachine {
+    /// The name of the runtime, the scheme of containers' ids.
+    pub fn runtime_name(&self) -> &str {
+        let version = self.info.container_runtime_version.as_str();
+        version.split_once("://").map_or(version, |(name, _)| name)
+    }
 }
 
 /// The observed state of a node's network.
@@ -109,7 +122,7 @@ pub fn status(
     };
     let [total, allocatable] = pod_ips;
     let mut conditions = old.conditions.clone().unwrap_or_default();
-    for wanted in wanted_conditions(&machine.pod_ips, network) {
+    for wanted in wanted_conditions(machine, network) {
         if !is_said_by_others(&conditions, &wanted) {
             set_condition(&mut conditions, wanted, now);
         }
@@ -246,14 +259,17 @@ fn resources(
 /// A condition: type, status, reason and message.
 type WantedCondition = (&'static str, &'static str, &'static str, String);
 
-fn wanted_conditions(resource: &PodIpResource, network: &ObservedNetwork) -> [WantedCondition; 6] {
+fn wanted_conditions(machine: &NodeMachine, network: &ObservedNetwork) -> [WantedCondition; 6] {
     let has_none = |kind, reason, message: &str| (kind, "False", reason, message.to_owned());
     let ready = match &network.fault {
         None => (
             "Ready",
             "True",
             "KubeletReady",
-            "kubelet is posting ready status".to_owned(),
+            match machine.runs_containers {
+                true => "kubelet is posting ready status".to_owned(),
+                false => SANDBOXES_ONLY.to_owned(),
+            },
         ),
         Some(fault) => ("Ready", "False", "KubeletNotReady", fault.clone()),
     };
@@ -297,7 +313,7 @@ fn wanted_conditions(resource: &PodIpResource, network: &ObservedNetwork) -> [Wa
         ),
         ready,
         unavailable,
-        reported(resource, network),
+        reported(&machine.pod_ips, network),
     ]
 }
 
@@ -372,6 +388,7 @@ mod tests {
             memory: 4 << 30,
             max_pods: 110,
             pod_ips: PodIpResource::default(),
+            runs_containers: true,
             provider_id: None,
             info: NodeSystemInfo {
                 operating_system: "linux".into(),

@@ -19,6 +19,15 @@ use tokio_util::sync::CancellationToken;
 
 use super::{node::NodeContext, plan::Sandbox, worker::Worker};
 
+/// A notice for the worker of a pod.
+#[derive(Clone, Debug)]
+pub enum PodNotice {
+    /// Its sandboxes changed.
+    Sandboxes(SandboxNotice),
+    /// The containers of the pod of this UID changed.
+    Containers(String),
+}
+
 /// A notice that the sandboxes of a pod changed.
 #[derive(Clone, Debug)]
 pub struct SandboxNotice {
@@ -73,7 +82,7 @@ impl PodWorkers {
     /// [`JoinError`] if a worker panicked.
     pub async fn run(
         mut self,
-        mut notices: mpsc::Receiver<SandboxNotice>,
+        mut notices: mpsc::Receiver<PodNotice>,
         stop: CancellationToken,
     ) -> Result<(), JoinError> {
         let mut changes = self.cache.subscribe();
@@ -83,7 +92,14 @@ impl PodWorkers {
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
                 change = changes.next() => self.apply(change),
-                Some(notice) = notices.recv() => self.forward(notice),
+                Some(notice) = notices.recv() => match notice {
+                    PodNotice::Sandboxes(notice) => self.forward(notice),
+                    PodNotice::Containers(uid) => {
+                        if let Some(handle) = self.handles.get(&uid) {
+                            handle.sandboxes_changed.notify_one();
+                        }
+                    }
+                },
                 Some(ended) = self.workers.join_next() => self.reap(&ended?),
             }
         }
@@ -186,7 +202,7 @@ impl PodWorkers {
 pub async fn watch_sandboxes(
     node: Arc<NodeContext>,
     interval: Duration,
-    notices: mpsc::Sender<SandboxNotice>,
+    notices: mpsc::Sender<PodNotice>,
     stop: CancellationToken,
 ) -> Result<(), JoinError> {
     let mut ticks = clock::interval(interval);
@@ -221,7 +237,7 @@ pub async fn watch_sandboxes(
                 node: node.clone(),
                 sandbox,
             };
-            if notices.send(notice).await.is_err() {
+            if notices.send(PodNotice::Sandboxes(notice)).await.is_err() {
                 return Ok(()); // The kubelet is ending.
             }
         }

@@ -6,12 +6,10 @@
 use std::path::PathBuf;
 
 use podplane_api::core::Node;
-use podplane_client::{
-    Cache, Client, CredentialFlags, ListParams, endpoint::EndpointError, reflector,
-};
+use podplane_client::{Cache, Client, CredentialFlags, ListParams, reflector};
 use podplane_service_runtime::Tasks;
 
-use super::KubeletConfig;
+use super::{KubeletConfig, KubeletRunError};
 
 /// The flags of the route agent.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -42,12 +40,12 @@ impl RouteAgentFlags {
     ///
     /// # Errors
     ///
-    /// Files that cannot be used.
+    /// Files that cannot be used, or an API server that is not podplane's.
     pub(super) fn watch_nodes(
         &self,
         config: &KubeletConfig,
         tasks: &mut Tasks,
-    ) -> Result<Option<Cache<Node>>, EndpointError> {
+    ) -> Result<Option<Cache<Node>>, KubeletRunError> {
         if self.route_agent_client_certificate.is_none() {
             return Ok(None);
         }
@@ -55,9 +53,11 @@ impl RouteAgentFlags {
             client_certificate: self.route_agent_client_certificate.clone(),
             client_key: self.route_agent_client_key.clone(),
             token_file: None,
-            ..config.credentials.clone()
+            ..config.server.credentials.clone()
         };
-        let server = config.server.clone().with_credentials(&credentials)?;
+        let server = config.server.server.clone();
+        let server = server.ok_or(KubeletRunError::RouteAgent)?;
+        let server = server.with_credentials(&credentials)?;
         let client = Client::connect(&server)?;
         let (nodes, driver) = reflector(client.all::<Node>(), ListParams::default());
         tasks.follow("watch of the route agent", driver);

@@ -1,12 +1,15 @@
 //! The kubelet's client of CRI.
 
-use std::{collections::HashMap, net::IpAddr};
+mod containers;
+
+use std::{collections::HashMap, net::IpAddr, path::Path};
 
 use podplane_api::{ObjectKey, core::Pod, jiff::Timestamp};
 use podplane_client::{Channel, TracedChannel, traced};
 use podplane_host::fs;
 use podplane_proto::cri::{
-    self, PodSandboxFilter, PodSandboxStateValue, runtime_service_client::RuntimeServiceClient,
+    self, PodSandboxFilter, PodSandboxStateValue, image_service_client::ImageServiceClient,
+    runtime_service_client::RuntimeServiceClient,
 };
 use tonic::Status;
 
@@ -18,10 +21,14 @@ use super::{
 };
 use crate::PodCidrs;
 
+pub use self::containers::{ListedContainer, RuntimeImage};
+pub(super) use self::containers::{image_spec, labels};
+
 /// The runtime of one node. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct RuntimeClient {
     client: RuntimeServiceClient<TracedChannel>,
+    images: ImageServiceClient<TracedChannel>,
     metrics: KubeletMetrics,
 }
 
@@ -29,7 +36,8 @@ impl RuntimeClient {
     /// A runtime at the other end of a channel, whose calls are counted.
     pub fn new(channel: Channel, metrics: KubeletMetrics) -> Self {
         Self {
-            client: RuntimeServiceClient::new(traced(channel)),
+            client: RuntimeServiceClient::new(traced(channel.clone())),
+            images: ImageServiceClient::new(traced(channel)),
             metrics,
         }
     }
@@ -189,15 +197,26 @@ impl RuntimeClient {
         Ok(texts.filter_map(|text| text.parse().ok()).collect())
     }
 
-    /// Runs a sandbox for the pod, which has none; returns its id.
+    async fn sandbox_request(&self, pod: &Pod, logs: Option<&Path>) -> cri::RunPodSandboxRequest {
+        // A node without the file has no servers of its own.
+        let resolv_conf = fs::read_to_string_async(sandbox_config::NODE_RESOLV_CONF).await;
+        sandbox_config::request(pod, &resolv_conf.unwrap_or_default(), logs)
+    }
+
+    /// The configuration of the pod's sandbox, which a container of it repeats.
+    pub async fn sandbox_config(&self, pod: &Pod, logs: Option<&Path>) -> cri::PodSandboxConfig {
+        let request = self.sandbox_request(pod, logs).await;
+        request.config.unwrap_or_default()
+    }
+
+    /// Runs a sandbox for the pod, which has none; returns its id. `logs` is the directory of its
+    /// containers' logs, if it is to have containers.
     ///
     /// # Errors
     ///
     /// The runtime's.
-    pub async fn run(&self, pod: &Pod) -> Result<String, Status> {
-        // A node without the file has no servers of its own.
-        let resolv_conf = fs::read_to_string_async(sandbox_config::NODE_RESOLV_CONF).await;
-        let request = sandbox_config::request(pod, &resolv_conf.unwrap_or_default());
+    pub async fn run(&self, pod: &Pod, logs: Option<&Path>) -> Result<String, Status> {
+        let request = self.sandbox_request(pod, logs).await;
         let mut client = self.client.clone();
         let call = client.run_pod_sandbox(request);
         let answer = self.metrics.call("run_podsandbox", call).await?;

@@ -1,6 +1,9 @@
 //! A pod's sandbox in CRI's terms, as Kubernetes' kubelet fills it in.
 
-use std::collections::{BTreeSet, HashMap};
+use std::{
+    collections::{BTreeSet, HashMap},
+    path::Path,
+};
 
 use podplane_api::{
     Object as _,
@@ -12,8 +15,12 @@ use podplane_proto::cri::{self, NamespaceMode};
 /// The label by which a pod's sandboxes are found; the other labels are for people. All are
 /// Kubernetes'.
 pub(super) const UID_LABEL: &str = "io.kubernetes.pod.uid";
-const NAME_LABEL: &str = "io.kubernetes.pod.name";
-const NAMESPACE_LABEL: &str = "io.kubernetes.pod.namespace";
+pub(super) const NAME_LABEL: &str = "io.kubernetes.pod.name";
+pub(super) const NAMESPACE_LABEL: &str = "io.kubernetes.pod.namespace";
+/// The label of a container with its name in the pod.
+pub(super) const CONTAINER_NAME_LABEL: &str = "io.kubernetes.container.name";
+/// The annotation of a container with the number of its restarts.
+pub(super) const RESTART_COUNT_ANNOTATION: &str = "io.kubernetes.container.restartCount";
 
 /// The node's resolver configuration. There is no DNS of the cluster, so pods with the policy
 /// ClusterFirst have it, too.
@@ -27,17 +34,27 @@ const CLUSTER_DOMAIN: &str = "cluster.local";
 const MAX_SERVERS: usize = 3;
 const MAX_SEARCHES: usize = 32;
 
-/// The request for a sandbox of the pod. `resolv_conf` is the text of the node's file.
-pub(super) fn request(pod: &Pod, resolv_conf: &str) -> cri::RunPodSandboxRequest {
+/// The request for a sandbox of the pod. `resolv_conf` is the text of the node's file; `logs` is
+/// the directory of its containers' logs, if it is to have containers.
+pub(super) fn request(
+    pod: &Pod,
+    resolv_conf: &str,
+    logs: Option<&Path>,
+) -> cri::RunPodSandboxRequest {
     let spec = pod.spec.clone().unwrap_or_default();
     cri::RunPodSandboxRequest {
         // There are no RuntimeClass objects: a class is named after its handler.
         runtime_handler: spec.runtime_class_name.clone().unwrap_or_default(),
-        config: Some(config(pod, &spec, resolv_conf)),
+        config: Some(config(pod, &spec, resolv_conf, logs)),
     }
 }
 
-fn config(pod: &Pod, spec: &PodSpec, resolv_conf: &str) -> cri::PodSandboxConfig {
+fn config(
+    pod: &Pod,
+    spec: &PodSpec,
+    resolv_conf: &str,
+    logs: Option<&Path>,
+) -> cri::PodSandboxConfig {
     let own_labels = [
         (NAME_LABEL, pod.name()),
         (NAMESPACE_LABEL, pod.namespace()),
@@ -60,6 +77,7 @@ fn config(pod: &Pod, spec: &PodSpec, resolv_conf: &str) -> cri::PodSandboxConfig
             attempt: 0,
         }),
         hostname,
+        log_directory: logs.map_or_else(String::new, |logs| logs.display().to_string()),
         labels: labels.into_iter().chain(own_labels).collect(),
         annotations: annotations.into_iter().collect(),
         dns_config: Some(dns(spec, resolv_conf)),
@@ -67,6 +85,8 @@ fn config(pod: &Pod, spec: &PodSpec, resolv_conf: &str) -> cri::PodSandboxConfig
         linux: Some(cri::LinuxPodSandboxConfig {
             security_context: Some(cri::LinuxSandboxSecurityContext {
                 namespace_options: Some(namespaces(pod, spec)),
+                // A runtime refuses privileged containers in other sandboxes.
+                privileged: logs.is_some() && has_privileged(spec),
                 ..cri::LinuxSandboxSecurityContext::default()
             }),
             sysctls: sysctls(spec),
@@ -76,7 +96,16 @@ fn config(pod: &Pod, spec: &PodSpec, resolv_conf: &str) -> cri::PodSandboxConfig
     }
 }
 
-fn namespaces(pod: &Pod, spec: &PodSpec) -> cri::NamespaceOption {
+fn has_privileged(spec: &PodSpec) -> bool {
+    let inits = spec.init_containers.iter().flatten();
+    inits.chain(&spec.containers).any(|container| {
+        let context = container.security_context.as_ref();
+        context.and_then(|context| context.privileged) == Some(true)
+    })
+}
+
+/// The namespaces of the pod's containers.
+pub(super) fn namespaces(pod: &Pod, spec: &PodSpec) -> cri::NamespaceOption {
     let mode = |of_host: bool, own| match of_host {
         true => NamespaceMode::Node,
         false => own,
@@ -96,6 +125,12 @@ fn namespaces(pod: &Pod, spec: &PodSpec) -> cri::NamespaceOption {
         userns_options: (spec.host_users == Some(false)).then_some(userns),
         ..cri::NamespaceOption::default()
     }
+}
+
+/// The host name of the pod; that of its node is not known here.
+pub(super) fn pod_hostname(pod: &Pod) -> String {
+    let spec = pod.spec.clone().unwrap_or_default();
+    hostname(pod, &spec)
 }
 
 fn hostname(pod: &Pod, spec: &PodSpec) -> String {
@@ -210,7 +245,7 @@ mod tests {
     fn of(spec: &Value) -> cri::RunPodSandboxRequest {
         let pod = json!({"apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": "web-0", "namespace": "shop", "uid": "u"}, "spec": spec});
-        request(&serde_json::from_value(pod).unwrap(), RESOLV_CONF)
+        request(&serde_json::from_value(pod).unwrap(), RESOLV_CONF, None)
     }
 
     fn config_of(spec: &Value) -> cri::PodSandboxConfig {

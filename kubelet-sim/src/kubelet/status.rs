@@ -293,7 +293,7 @@ pub fn rejected(
 }
 
 /// The fields that are reported of every pod that the kubelet has taken up.
-fn begun(pod: &Pod, host: &[IpAddr], now: Timestamp) -> PodStatus {
+pub(super) fn begun(pod: &Pod, host: &[IpAddr], now: Timestamp) -> PodStatus {
     let status = pod.status.clone().unwrap_or_default();
     PodStatus {
         host_ip: host.first().map(ToString::to_string),
@@ -364,7 +364,7 @@ fn init_statuses(
 }
 
 /// Sets a condition; its transition time changes only with its status.
-fn set_condition(
+pub(super) fn set_condition(
     status: &mut PodStatus,
     kind: &str,
     value: &str,
@@ -392,7 +392,8 @@ fn set_condition(
     conditions.insert(position.unwrap_or(conditions.len()), condition);
 }
 
-fn non_empty<T>(items: Vec<T>) -> Option<Vec<T>> {
+/// `None` for an empty list.
+pub(super) fn non_empty<T>(items: Vec<T>) -> Option<Vec<T>> {
     Some(items).filter(|items| !items.is_empty())
 }
 

@@ -14,6 +14,11 @@
 //! [`PodStep`] describes each step, and `Worker::run_steps` the transitions. Between two syncs the
 //! worker waits for a change of the pod, of its sandboxes or of the node's network, or for a timer.
 
+mod container_end;
+mod container_files;
+mod container_images;
+mod containers;
+
 use std::{sync::Arc, time::Duration};
 
 use podplane_api::{
@@ -29,6 +34,7 @@ use podplane_service_runtime::trace::Span;
 use tokio::sync::{Notify, watch};
 use tonic::Status;
 
+use self::containers::ContainerMemory;
 use super::{
     admission::AdmissionVerdict,
     exits::{self, ContainerRun},
@@ -68,6 +74,11 @@ pub struct Worker {
     /// The revision of the pod after this worker's last write: the watch event that brings it needs
     /// no sync.
     written_revision: Option<String>,
+    /// The pod as this worker last wrote it, and the revision that the watch had then: until the
+    /// watch has another one, this pod is the newer.
+    last_written: Option<(String, Arc<Pod>)>,
+    /// The memory of the containers, if the runtime makes them.
+    containers: ContainerMemory,
 }
 
 /// The worker's action after a sync.
@@ -125,6 +136,8 @@ impl Worker {
             last_warning: None,
             running: None,
             written_revision: None,
+            last_written: None,
+            containers: ContainerMemory::default(),
         }
     }
 
@@ -132,7 +145,7 @@ impl Worker {
     /// under which the owner knows the worker.
     pub async fn run(mut self) -> String {
         loop {
-            let pod = self.pod.borrow_and_update().clone();
+            let pod = self.latest_pod();
             let action = match self.sync(pod).await {
                 Ok(action) => action,
                 Err(error) => {
@@ -151,6 +164,19 @@ impl Worker {
             if !self.wait_for_change(timeout).await {
                 return self.uid;
             }
+        }
+    }
+
+    /// The newest pod that is known: the watch's, or this worker's last write, which the watch may
+    /// not have yet.
+    fn latest_pod(&mut self) -> Option<Arc<Pod>> {
+        let watched = self.pod.borrow_and_update().clone()?;
+        match self.last_written.take() {
+            Some((before, written)) if before == watched.resource_version() => {
+                self.last_written = Some((before, written.clone()));
+                Some(written)
+            }
+            _ => Some(watched),
         }
     }
 
@@ -238,9 +264,15 @@ impl Worker {
                 (PodStep::Forget, _) if self.pod.borrow().is_some() => {
                     return Ok(SyncAction::AwaitChange);
                 }
-                (PodStep::Forget, _) => return Ok(SyncAction::Stop),
+                (PodStep::Forget, _) => {
+                    self.remove_files().await;
+                    return Ok(SyncAction::Stop);
+                }
                 (PodStep::Terminate, Some(current)) => {
-                    let status = status::ended(current, PodRemains::Sandbox, clock::timestamp());
+                    pod = self.report_end(trace, current, PodRemains::Sandbox).await?;
+                }
+                (PodStep::Withdraw, Some(current)) if self.runs_containers() => {
+                    let status = self.status_without_sandbox(current).await?;
                     pod = self.write_status(trace, current, status).await?;
                 }
                 (PodStep::Withdraw, Some(current)) => {
@@ -254,8 +286,7 @@ impl Worker {
                     sandboxes = self.list_sandboxes().await?;
                 }
                 (PodStep::Release, Some(current)) => {
-                    let status = status::ended(current, PodRemains::Nothing, clock::timestamp());
-                    pod = self.write_status(trace, current, status).await?;
+                    pod = self.report_end(trace, current, PodRemains::Nothing).await?;
                 }
                 (PodStep::Run, Some(current)) => {
                     self.running = None;
@@ -298,6 +329,21 @@ impl Worker {
         }
     }
 
+    /// Writes that the pod has ended. Its containers are stopped before, if the runtime made them.
+    async fn report_end(
+        &mut self,
+        trace: &mut SyncTrace<'_>,
+        pod: &Arc<Pod>,
+        remains: PodRemains,
+    ) -> Result<Option<Arc<Pod>>, NodeError> {
+        let ended = match self.runs_containers() {
+            true => self.end_containers(pod, None).await?,
+            false => pod.clone(),
+        };
+        let status = status::ended(&ended, remains, clock::timestamp());
+        self.write_status(trace, pod, status).await
+    }
+
     async fn list_sandboxes(&self) -> Result<Vec<Sandbox>, NodeError> {
         let listed = self.node.runtime.list_of(&self.uid).await;
         listed.map_err(NodeError::runtime("list the pod's sandboxes"))
@@ -324,7 +370,10 @@ impl Worker {
         let Some((ready, attachment)) = ready else {
             return Ok(SandboxReport::NotReady);
         };
-        let reported = self.report_containers(trace, pod, &ready).await;
+        let reported = match self.runs_containers() {
+            true => self.sync_containers(trace, pod, id, &ready).await,
+            false => self.report_containers(trace, pod, &ready).await,
+        };
         // The status comes first: clients wait for it, and not for the event.
         if let Some(text) = attachment {
             let short = id.get(..12).unwrap_or(id);
@@ -476,7 +525,9 @@ impl Worker {
             }
         };
         let span = trace.begin("RunPodSandbox").client();
-        Ok(span.around(self.node.runtime.run(pod), rpc_error).await)
+        let logs = self.runs_containers().then(|| self.pod_dir().logs());
+        let run = self.node.runtime.run(pod, logs.as_deref());
+        Ok(span.around(run, rpc_error).await)
     }
 
     /// Creates the pod's sandbox, if the node's network is ready and the pod is admitted. A pod on
@@ -627,7 +678,13 @@ impl Worker {
         match span.around(written, ToString::to_string).await {
             Ok(written) => {
                 self.written_revision = Some(written.resource_version().to_owned());
-                Ok(Some(Arc::new(written)))
+                let written = Arc::new(written);
+                let watched = self.pod.borrow();
+                let before = watched
+                    .as_ref()
+                    .map(|pod| pod.resource_version().to_owned());
+                self.last_written = before.map(|before| (before, written.clone()));
+                Ok(Some(written))
             }
             // The watch event of the deletion wakes this worker.
             Err(error) if error.is_not_found() => Ok(None),
