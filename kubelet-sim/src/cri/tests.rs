@@ -73,7 +73,10 @@ impl CriFixture {
             cluster: NodeFlags {
                 cni_template: NetworkTemplate::Containerd,
                 containers: ContainerMode::None,
+                container_roots: None,
             },
+            kubelet_pods_dir: dir.path().join("pods"),
+            container_init: None,
             cni_timeout: Duration::from_secs(10),
             cni_concurrency: 4,
             gc_interval: Duration::from_secs(3600),
