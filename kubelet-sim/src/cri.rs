@@ -419,7 +419,9 @@ fn check_processes(config: &CriConfig) -> Result<(), CriRunError> {
     }
     // Of each line: the first user inside, the first outside, and the number.
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-    let counts = map.lines().filter_map(|line| line.split_whitespace().nth(2));
+    let counts = map
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(2));
     let users = counts.filter_map(|count| count.parse::<u32>().ok());
     let users = users.fold(0, u32::saturating_add);
     match users > MIN_USERS {
@@ -506,10 +508,11 @@ async fn open(
             })?;
         }
         let processes = processes.map(Processes::new);
-        let images = ImageStore::open(dir.images(), roots).map_err(|source| ContainerError::Disk {
-            step: "read the records of images",
-            source,
-        })?;
+        let images =
+            ImageStore::open(dir.images(), roots).map_err(|source| ContainerError::Disk {
+                step: "read the records of images",
+                source,
+            })?;
         let images = Arc::new(images);
         let containers = NodeContainers::open(&dir, of_containers, images.clone(), processes)?;
         Ok((Arc::new(containers), images))

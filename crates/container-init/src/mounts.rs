@@ -76,6 +76,8 @@ pub(crate) fn build(container: &ContainerSpec, cwd: &Path) -> Result<(), LaunchE
         image,
         mounts,
         files,
+        masked_paths,
+        readonly_paths,
         readonly,
         hostname: _,
         scratch,
@@ -132,7 +134,16 @@ pub(crate) fn build(container: &ContainerSpec, cwd: &Path) -> Result<(), LaunchE
         mount_remount("/", MountFlags::BIND | MountFlags::RDONLY | PLAIN, c"")
             .step(|| "make the root read-only".into())?;
     }
-    mount_proc().step(|| "mount /proc".into())
+    mount_proc().step(|| "mount /proc".into())?;
+    let own = MASKED.into_iter().map(Path::new);
+    for path in own.chain(masked_paths.iter().map(PathBuf::as_path)) {
+        mask(path).step(|| format!("hide {}", path.display()))?;
+    }
+    let own = READ_ONLY.into_iter().map(Path::new);
+    for path in own.chain(readonly_paths.iter().map(PathBuf::as_path)) {
+        protect(path).step(|| format!("make {} read-only", path.display()))?;
+    }
+    Ok(())
 }
 
 /// Mounts the image, with what is written over it in memory, at `root` in `scratch`.
@@ -228,33 +239,34 @@ fn make_devices(devices: &[(&str, Source)]) -> Result<(), LaunchError> {
     rest().step(|| "mount /dev/pts and /dev/shm".into())
 }
 
-/// Mounts `/proc`, without what concerns the machine.
 fn mount_proc() -> io::Result<()> {
-    mount("proc", "/proc", "proc", INERT, None)?;
-    for path in MASKED {
-        match fs::symlink_metadata(path) {
-            Ok(found) if found.is_dir() => {
-                mount(
-                    "tmpfs",
-                    path,
-                    "tmpfs",
-                    INERT | MountFlags::RDONLY,
-                    c"size=4k",
-                )?;
-            }
-            Ok(_) => mount_bind("/dev/null", path)?,
-            // This kernel does not have it.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
+    Ok(mount("proc", "/proc", "proc", INERT, None)?)
+}
+
+/// Hides a file behind `/dev/null`, and a directory behind an empty one.
+fn mask(path: &Path) -> io::Result<()> {
+    match fs::metadata(path) {
+        Ok(found) if found.is_dir() => {
+            let flags = INERT | MountFlags::RDONLY;
+            Ok(mount("tmpfs", path, "tmpfs", flags, c"size=4k")?)
         }
+        Ok(_) => Ok(mount_bind("/dev/null", path)?),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
     }
-    for path in READ_ONLY {
-        if fs::symlink_metadata(path).is_ok() {
-            mount_bind(path, path)?;
-            mount_remount(path, MountFlags::BIND | MountFlags::RDONLY | INERT, c"")?;
-        }
+}
+
+fn protect(path: &Path) -> io::Result<()> {
+    match fs::metadata(path) {
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
     }
-    Ok(())
+    mount_bind(path, path)?;
+    let own = statvfs(path)?.f_flag;
+    let mut flags = MountFlags::BIND | MountFlags::RDONLY | PLAIN;
+    flags.set(MountFlags::NOEXEC, own.contains(StatVfsMountFlags::NOEXEC));
+    Ok(mount_remount(path, flags, c"")?)
 }
 
 /// Opens a path, which leads out of its root neither by `..` nor by a link.

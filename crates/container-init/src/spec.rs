@@ -28,6 +28,10 @@ pub struct ContainerSpec {
     pub mounts: Vec<BindMount>,
     /// Files that are written into the tree: their absolute paths and contents.
     pub files: Vec<(PathBuf, String)>,
+    /// Paths that are hidden besides those of every container; missing ones are ignored.
+    pub masked_paths: Vec<PathBuf>,
+    /// Paths that cannot be written, besides those of every container; missing ones are ignored.
+    pub readonly_paths: Vec<PathBuf>,
     /// True if nothing but mounts may be written. Otherwise changes are kept in memory, and end
     /// with the container.
     pub readonly: bool,

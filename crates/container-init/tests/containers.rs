@@ -186,6 +186,26 @@ fn mounts_are_there_and_are_read_only_if_they_should_be() {
 }
 
 #[test]
+fn paths_are_hidden_and_protected_on_request() {
+    let Some(image) = Image::new() else { return };
+    let mut container = image.container();
+    container.masked_paths = vec!["/etc/secret".into(), "/lib".into(), "/missing".into()];
+    container.readonly_paths = vec!["/tmp".into(), "/missing".into()];
+    fs::write(image.tree().join("etc/secret"), "secret").unwrap();
+    fs::create_dir_all(image.tree().join("lib/secret")).unwrap();
+    let script = "cat /etc/secret; ls -A /lib; echo x > /tmp/x";
+    let (_, output) = image.run(
+        &container,
+        image.process(&["sh", "-c", &format!("({script}) 2>&1")]),
+    );
+    assert!(
+        output.ends_with("/tmp/x: Read-only file system\n"),
+        "{output}"
+    );
+    assert_eq!(output.lines().count(), 1, "{output}");
+}
+
+#[test]
 fn a_program_of_the_machine_is_alone_in_its_tree() {
     let Some(image) = Image::new() else { return };
     let mut container = image.container();

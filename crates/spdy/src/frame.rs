@@ -33,7 +33,11 @@ pub(crate) enum FrameHead {
         is_last: bool,
     },
     /// A control frame.
-    Control { kind: u16, is_last: bool, length: u32 },
+    Control {
+        kind: u16,
+        is_last: bool,
+        length: u32,
+    },
 }
 
 impl FrameHead {

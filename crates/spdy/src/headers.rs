@@ -36,7 +36,9 @@ impl HeaderReader {
         loop {
             block.reserve(CHUNK);
             let (read, written) = (self.0.total_in(), self.0.total_out());
-            let step = self.0.decompress_vec(compressed, &mut block, FlushDecompress::Sync);
+            let step = self
+                .0
+                .decompress_vec(compressed, &mut block, FlushDecompress::Sync);
             let read = usize::try_from(self.0.total_in() - read).unwrap_or(usize::MAX);
             compressed = compressed.get(read..).unwrap_or_default();
             match step {
@@ -126,13 +128,12 @@ mod tests {
     /// The blocks of two SYN_STREAM frames in a session, as moby/spdystream 0.5.1 writes them for
     /// the streams of `kubectl exec`: `streamtype: error`, and `streamtype: stdin`.
     const ERROR: &[u8] = &[
-        0x78, 0xf9, 0xe3, 0xc6, 0xa7, 0xc2, 0x62, 0x60, 0x60, 0x60, 0x04, 0xa7,
-        0xb3, 0x92, 0xa2, 0xd4, 0xc4, 0x5c, 0x68, 0x51, 0xc2, 0x9a, 0x0a, 0x0a,
-        0x68, 0x00, 0x00, 0x00, 0x00, 0xff, 0xff,
+        0x78, 0xf9, 0xe3, 0xc6, 0xa7, 0xc2, 0x62, 0x60, 0x60, 0x60, 0x04, 0xa7, 0xb3, 0x92, 0xa2,
+        0xd4, 0xc4, 0x5c, 0x68, 0x51, 0xc2, 0x9a, 0x0a, 0x0a, 0x68, 0x00, 0x00, 0x00, 0x00, 0xff,
+        0xff,
     ];
     const STDIN: &[u8] = &[
-        0xc2, 0x2e, 0x55, 0x5c, 0x92, 0x92, 0x99, 0x07, 0x00, 0x00, 0x00, 0xff,
-        0xff,
+        0xc2, 0x2e, 0x55, 0x5c, 0x92, 0x92, 0x99, 0x07, 0x00, 0x00, 0x00, 0xff, 0xff,
     ];
 
     #[test]
@@ -143,7 +144,10 @@ mod tests {
         let headers = reader.read(STDIN).unwrap();
         assert_eq!(headers.get("streamtype"), Some("stdin"));
         assert_eq!(headers.get("other"), None);
-        assert!(HeaderReader::new().read(STDIN).is_err(), "it needs the first");
+        assert!(
+            HeaderReader::new().read(STDIN).is_err(),
+            "it needs the first"
+        );
     }
 
     #[test]

@@ -355,7 +355,11 @@ impl NodeContainers {
     }
 
     /// Starts the process of a container, if it has one.
-    fn begin(&self, record: &ContainerRecord, sandbox: &SandboxRecord) -> Result<(), ContainerError> {
+    fn begin(
+        &self,
+        record: &ContainerRecord,
+        sandbox: &SandboxRecord,
+    ) -> Result<(), ContainerError> {
         let Some(processes) = &self.processes else {
             return write_log(record, "started; no process runs for it");
         };

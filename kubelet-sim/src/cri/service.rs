@@ -422,7 +422,9 @@ impl RuntimeService for CriRuntime {
         &self,
         request: Request<cri::ExecSyncRequest>,
     ) -> Result<Response<cri::ExecSyncResponse>, Status> {
-        self.containers()?.call_exec_sync(request.into_inner()).await
+        self.containers()?
+            .call_exec_sync(request.into_inner())
+            .await
     }
 
     async fn exec(

@@ -119,6 +119,8 @@ impl Image {
             image: ImageFiles::Tree(self.beneath("busybox")),
             mounts: Vec::new(),
             files: vec![("/etc/hostname".into(), "web-0\n".into())],
+            masked_paths: Vec::new(),
+            readonly_paths: Vec::new(),
             readonly: false,
             hostname: "web-0".into(),
             scratch: self.dir().join("scratch"),

@@ -85,7 +85,10 @@ async fn pings_are_answered_and_unknown_frames_ignored() {
     let (driver, session) = serve(server);
     let test = async move {
         // SETTINGS, WINDOW_UPDATE, data of no stream.
-        client.write_all(&[0x80, 3, 0, 4, 0, 0, 0, 4, 0, 0, 0, 0]).await.unwrap();
+        client
+            .write_all(&[0x80, 3, 0, 4, 0, 0, 0, 4, 0, 0, 0, 0])
+            .await
+            .unwrap();
         let window = [0x80, 3, 0, 9, 0, 0, 0, 8, 0, 0, 0, 1, 0, 0, 0, 1];
         client.write_all(&window).await.unwrap();
         client.write_all(&data(99, b"nobody", false)).await.unwrap();
@@ -134,7 +137,10 @@ async fn numbers_that_do_not_increase_end_the_session() {
         };
         let (driven, ()) = tokio::join!(driver, test);
         let error = driven.unwrap_err();
-        assert!(matches!(error, SpdyError::Number(_) | SpdyError::Headers), "{error}");
+        assert!(
+            matches!(error, SpdyError::Number(_) | SpdyError::Headers),
+            "{error}"
+        );
     }
 }
 
@@ -157,7 +163,11 @@ async fn streams_beyond_the_limit_are_refused() {
         }
         streams.pop();
         client.write_all(&open(last + 2)).await.unwrap();
-        assert_eq!(read(&mut client).await.0, 0x8003_0002, "there is room again");
+        assert_eq!(
+            read(&mut client).await.0,
+            0x8003_0002,
+            "there is room again"
+        );
         drop((streams, session));
         let mut rest = Vec::new();
         client.read_to_end(&mut rest).await.unwrap();

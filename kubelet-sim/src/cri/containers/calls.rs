@@ -311,7 +311,9 @@ impl NodeContainers {
     fn usage(&self, record: &ContainerRecord) -> ProcessUsage {
         let process = self.process(record);
         // A process that ends meanwhile uses nothing any more.
-        process.and_then(|process| process.usage().ok()).unwrap_or_default()
+        process
+            .and_then(|process| process.usage().ok())
+            .unwrap_or_default()
     }
 
     /// The status of a sandbox and of its containers.

@@ -163,7 +163,10 @@ mod tests {
         let mut splitter = LineSplitter::default();
         assert!(splitter.push(b"one").is_empty());
         let full = |text: &str| (LogTag::Full, text.as_bytes().to_vec());
-        assert_eq!(splitter.push(b"\n\ntwo\nth"), [full("one"), full(""), full("two")]);
+        assert_eq!(
+            splitter.push(b"\n\ntwo\nth"),
+            [full("one"), full(""), full("two")]
+        );
         assert_eq!(splitter.finish(), Some((LogTag::Partial, b"th".to_vec())));
         assert_eq!(splitter.finish(), None);
         for (length, tags) in [

@@ -42,11 +42,7 @@ use self::{
     launch::LaunchFailure,
     output::ContainerOutput,
 };
-use super::{
-    NodeContainers,
-    log::LogStream,
-    record::ContainerRecord,
-};
+use super::{NodeContainers, log::LogStream, record::ContainerRecord};
 use crate::cri::{
     id::ContainerId,
     images::roots::ImageLookupError,

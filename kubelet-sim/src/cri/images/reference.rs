@@ -141,7 +141,9 @@ impl ImageReference {
             .collect();
         let tagged = names.iter().map(|name| format!("{name}:{tag}"));
         let untagged = names.iter().map(|name| (*name).to_owned());
-        tagged.chain(untagged.filter(|_| tag == DEFAULT_TAG)).collect()
+        tagged
+            .chain(untagged.filter(|_| tag == DEFAULT_TAG))
+            .collect()
     }
 
     /// The reference with its tag; none with a digest.

@@ -42,7 +42,10 @@ pub enum ImageLookupError {
 }
 
 fn looked_at(candidates: &[PathBuf]) -> String {
-    let paths: Vec<_> = candidates.iter().map(|path| path.display().to_string()).collect();
+    let paths: Vec<_> = candidates
+        .iter()
+        .map(|path| path.display().to_string())
+        .collect();
     paths.join(", ")
 }
 
@@ -143,7 +146,6 @@ impl FromStr for ImageRoots {
 }
 
 impl ImageRoots {
-
     /// Looks an image up. It is a directory, or a program that can be executed, at one of the
     /// [paths](ImageReference::local_paths) of its reference, and its configuration is in a file
     /// beside it whose name has `.json` appended.
@@ -209,7 +211,10 @@ fn config_of(image: &Path) -> Result<ImageConfig, ImageLookupError> {
         Ok(ImageFile { config }) => Err(ImageLookupError::Config {
             source: io::Error::new(
                 io::ErrorKind::InvalidData,
-                format!("config.User {:?}: must be UID or UID:GID", config.user_name()),
+                format!(
+                    "config.User {:?}: must be UID or UID:GID",
+                    config.user_name()
+                ),
             ),
             path,
         }),

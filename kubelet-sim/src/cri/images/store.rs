@@ -202,10 +202,7 @@ impl ImageStore {
     }
 }
 
-fn uid_of(
-    roots: Option<&ImageRoots>,
-    reference: &ImageReference,
-) -> Result<i64, ImageLookupError> {
+fn uid_of(roots: Option<&ImageRoots>, reference: &ImageReference) -> Result<i64, ImageLookupError> {
     let Some(roots) = roots else {
         return Ok(IMAGE_UID);
     };
@@ -255,7 +252,9 @@ mod tests {
         assert_eq!(store.find("busybox").unwrap(), None);
         let image = store.pull(&"busybox".parse().unwrap(), IMAGE_UID).unwrap();
         assert_eq!(
-            store.pull(&"busybox:latest".parse().unwrap(), IMAGE_UID).unwrap(),
+            store
+                .pull(&"busybox:latest".parse().unwrap(), IMAGE_UID)
+                .unwrap(),
             image
         );
         for store in [store, ImageStore::open(path, None).unwrap()] {

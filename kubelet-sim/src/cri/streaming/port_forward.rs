@@ -5,6 +5,7 @@ use std::{
     collections::HashMap,
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -15,7 +16,6 @@ use podplane_host::{clock, net, task};
 use podplane_netlink::netns;
 use podplane_spdy::{Session, Stream};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, socket_with};
-use std::os::fd::OwnedFd;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     task::JoinSet,
@@ -62,7 +62,10 @@ pub(super) async fn run(mut session: Session, request: StreamRequest) {
         let Some(stream) = stream else {
             break;
         };
-        let (kind, id) = (stream.headers.get("streamtype"), stream.headers.get("requestid"));
+        let (kind, id) = (
+            stream.headers.get("streamtype"),
+            stream.headers.get("requestid"),
+        );
         let id = id.unwrap_or_default().to_owned();
         if halves.len() >= MAX_HALVES && !halves.contains_key(&id) {
             _ = stream.writer.reset().await;
@@ -142,7 +145,11 @@ async fn copy(netns: &Path, port: u16, data: Stream) -> io::Result<()> {
             if length == 0 {
                 return Ok(());
             }
-            if writer.send(Bytes::copy_from_slice(&piece[..length])).await.is_err() {
+            if writer
+                .send(Bytes::copy_from_slice(&piece[..length]))
+                .await
+                .is_err()
+            {
                 return Ok(());
             }
         }
@@ -153,11 +160,8 @@ async fn copy(netns: &Path, port: u16, data: Stream) -> io::Result<()> {
         let mut to_client = Box::pin(to_client);
         tokio::select! {
             copied = &mut to_client => copied,
-            sent = to_port => match sent {
-                Ok(()) => to_client.await,
-                // What the port has sent before it closed is still worth reading.
-                Err(_) => to_client.await,
-            },
+            // What the port has sent before it closed is still worth reading.
+            _ = to_port => to_client.await,
         }
     };
     _ = writer.finish().await;
@@ -166,8 +170,11 @@ async fn copy(netns: &Path, port: u16, data: Stream) -> io::Result<()> {
 
 /// Connects to a port of the sandbox's loopback address: that of IPv4 first, then that of IPv6.
 async fn connect(netns: &Path, port: u16) -> io::Result<net::Stream> {
-    let mut last = io::Error::from(io::ErrorKind::NotConnected);
-    for ip in [IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv6Addr::LOCALHOST)] {
+    let mut failures = Vec::new();
+    for ip in [
+        IpAddr::from(Ipv4Addr::LOCALHOST),
+        IpAddr::from(Ipv6Addr::LOCALHOST),
+    ] {
         let path = netns.to_owned();
         let family = match ip {
             IpAddr::V4(_) => AddressFamily::INET,
@@ -178,16 +185,22 @@ async fn connect(netns: &Path, port: u16) -> io::Result<net::Stream> {
         let socket = made.await.map_err(io::Error::other)?;
         let socket = socket.map_err(io::Error::other)??;
         let connected = net::connect_socket(socket, SocketAddr::new(ip, port));
-        last = match clock::timeout(CONNECT_TIMEOUT, connected).await {
+        failures.push(match clock::timeout(CONNECT_TIMEOUT, connected).await {
             Ok(Ok(connection)) => return Ok(connection),
             Ok(Err(error)) => error,
             Err(_) => io::ErrorKind::TimedOut.into(),
-        };
+        });
     }
-    Err(last)
+    // As a rule programs listen at that of IPv4, and a sandbox may have no other.
+    Err(failures.swap_remove(0))
 }
 
 fn tcp_socket(family: AddressFamily) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    Ok(socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?)
+    Ok(socket_with(
+        family,
+        SocketType::STREAM,
+        flags,
+        Some(ipproto::TCP),
+    )?)
 }

@@ -57,7 +57,8 @@ impl RemoteCommandProtocol {
             return Some(Self::V1);
         }
         let all = [Self::V5, Self::V4, Self::V3, Self::V2, Self::V1];
-        all.into_iter().find(|version| offered.contains(&version.name()))
+        all.into_iter()
+            .find(|version| offered.contains(&version.name()))
     }
 }
 
@@ -106,7 +107,16 @@ pub(super) async fn run(
                 processes,
                 command,
                 ..
-            } => exec(container, processes, command, (stdin, stdout, stderr), sizes).await,
+            } => {
+                exec(
+                    container,
+                    processes,
+                    command,
+                    (stdin, stdout, stderr),
+                    sizes,
+                )
+                .await
+            }
             StreamRequest::Attach { container, .. } => {
                 attach(&container, (stdin, stdout, stderr), sizes).await
             }
@@ -175,7 +185,11 @@ async fn accept_streams(
     }
 }
 
-type StandardStreams = (Option<StreamReader>, Option<StreamWriter>, Option<StreamWriter>);
+type StandardStreams = (
+    Option<StreamReader>,
+    Option<StreamWriter>,
+    Option<StreamWriter>,
+);
 
 async fn exec(
     container: Arc<ContainerProcess>,
@@ -314,7 +328,10 @@ async fn send_output(reader: Option<pipe::Receiver>, writer: Option<&StreamWrite
             return;
         }
         if let Some(writer) = writer
-            && writer.send(Bytes::copy_from_slice(&piece[..length])).await.is_err()
+            && writer
+                .send(Bytes::copy_from_slice(&piece[..length]))
+                .await
+                .is_err()
         {
             return;
         }

@@ -178,13 +178,18 @@ fn answer(
         return refusal(StatusCode::METHOD_NOT_ALLOWED, "use GET or POST");
     }
     let wanted = request.headers().get(header::UPGRADE);
-    let wanted = wanted.and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let wanted = wanted
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
     if !wanted.eq_ignore_ascii_case(SPDY) {
         let text = format!("cannot upgrade to {wanted:?}: only {SPDY} is spoken");
         return refusal(StatusCode::BAD_REQUEST, &text);
     }
     let mut parts = request.uri().path().trim_start_matches('/').split('/');
-    let (path, token) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    let (path, token) = (
+        parts.next().unwrap_or_default(),
+        parts.next().unwrap_or_default(),
+    );
     let found = tokens.take(token).filter(|found| found.path() == path);
     let Some(found) = found.filter(|_| parts.next().is_none()) else {
         let text = "unknown or used token: a URL can be used once, within a minute";

@@ -102,7 +102,10 @@ impl Processes {
         };
         let step = "make the standard streams";
         let (of_program, own) = io::streams(choice).map_err(ProcessError::io(step))?;
-        let place = container.pidfd.try_clone().map_err(ProcessError::io(step))?;
+        let place = container
+            .pidfd
+            .try_clone()
+            .map_err(ProcessError::io(step))?;
         let request = LaunchRequest::Enter(process);
         let launched = launch::launch(&self.config.init, &request, &of_program, &place)?;
         drop(of_program);

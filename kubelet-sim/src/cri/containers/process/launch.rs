@@ -56,7 +56,8 @@ pub struct ProgramStreams {
     pub stderr: OwnedFd,
 }
 
-/// A program that is executed. It is killed if this is dropped.
+/// A program that is executed. It is killed if this is dropped: the helper does that, and waits for
+/// it, when the control socket is closed.
 #[derive(Debug)]
 pub struct Launched {
     /// Its id on this machine.
@@ -91,7 +92,6 @@ pub fn launch(
         .stdin(OwnedFd::from(of_helper))
         .stdout(Stdio::null());
     let mut command = Command::from(command);
-    command.kill_on_drop(true);
     let spawned = process::spawn_async(&mut command);
     let helper = spawned.map_err(|source| LaunchFailure::Helper {
         program: init.to_owned(),

@@ -1,6 +1,8 @@
 //! The process that a `CreateContainer` asks for with `--containers=process`, and what is refused
 //! there.
 
+use std::path::{Component, Path};
+
 use podplane_proto::cri;
 use serde::{Deserialize, Serialize};
 use tonic::Status;
@@ -31,6 +33,10 @@ pub struct ProcessRequest {
     pub stdin_once: bool,
     /// The root cannot be written.
     pub readonly_rootfs: bool,
+    /// Paths that are hidden.
+    pub masked_paths: Vec<String>,
+    /// Paths that cannot be written.
+    pub readonly_paths: Vec<String>,
 }
 
 impl ProcessRequest {
@@ -55,6 +61,10 @@ impl ProcessRequest {
                 "users are known by their numbers alone; use runAsUser",
             ));
         }
+        if let (None, Some(group)) = (&context.run_as_user, &context.run_as_group) {
+            let why = "a group is given without a user; set runAsUser, too";
+            return Err(refused("run_as_group", group.value, why));
+        }
         let groups = context.supplemental_groups.into_iter();
         let groups = groups.map(|gid| id("supplemental_groups", gid));
         let number = |field, value: Option<cri::Int64Value>| {
@@ -76,6 +86,8 @@ impl ProcessRequest {
             stdin: config.stdin,
             stdin_once: config.stdin_once,
             readonly_rootfs: context.readonly_rootfs,
+            masked_paths: paths("masked_paths", context.masked_paths)?,
+            readonly_paths: paths("readonly_paths", context.readonly_paths)?,
         })
     }
 }
@@ -86,10 +98,31 @@ fn refused(field: &str, value: impl std::fmt::Display, why: &str) -> Status {
     ))
 }
 
+/// Absolute paths without `..`.
+fn paths(field: &str, paths: Vec<String>) -> Result<Vec<String>, Status> {
+    let is_plain = |part| matches!(part, Component::RootDir | Component::Normal(_));
+    let bad = paths.iter().find(|path| {
+        let path = Path::new(path);
+        !path.is_absolute() || !path.components().all(is_plain)
+    });
+    match bad {
+        Some(path) => Err(refused(
+            field,
+            path,
+            "must be an absolute path without \"..\"",
+        )),
+        None => Ok(paths),
+    }
+}
+
 /// A number of a user or group, which is not 0.
 fn id(field: &str, value: i64) -> Result<u32, Status> {
     match u32::try_from(value) {
-        Ok(0) => Err(refused(field, 0, "containers do not run as root; use another number")),
+        Ok(0) => Err(refused(
+            field,
+            0,
+            "containers do not run as root; use another number",
+        )),
         Ok(id) if id < u32::MAX => Ok(id),
         _ => Err(refused(field, value, "the number is out of range")),
     }
@@ -105,7 +138,10 @@ fn refuse_rights(
     let capabilities = context.capabilities.clone().unwrap_or_default();
     let added = [
         ("add_capabilities", capabilities.add_capabilities),
-        ("add_ambient_capabilities", capabilities.add_ambient_capabilities),
+        (
+            "add_ambient_capabilities",
+            capabilities.add_ambient_capabilities,
+        ),
     ];
     for (field, names) in added {
         if !names.is_empty() {
@@ -114,7 +150,10 @@ fn refuse_rights(
             return Err(refused(&field, names, "containers have no capabilities"));
         }
     }
-    for (field, profile) in [("seccomp", &context.seccomp), ("apparmor", &context.apparmor)] {
+    for (field, profile) in [
+        ("seccomp", &context.seccomp),
+        ("apparmor", &context.apparmor),
+    ] {
         if let Some(profile) = profile
             && profile.profile_type() == cri::security_profile::ProfileType::Localhost
         {
@@ -235,42 +274,86 @@ mod tests {
         };
         for (field, wanted) in [
             ("privileged", config(|_, context| context.privileged = true)),
-            ("run_as_user 0", config(|_, context| {
-                context.run_as_user = Some(cri::Int64Value { value: 0 });
-            })),
-            ("run_as_user -1", config(|_, context| {
-                context.run_as_user = Some(cri::Int64Value { value: -1 });
-            })),
-            ("run_as_group 0", config(|_, context| {
-                context.run_as_group = Some(cri::Int64Value { value: 0 });
-            })),
-            ("supplemental_groups 0", config(|_, context| context.supplemental_groups = vec![0])),
-            ("run_as_username", config(|_, context| context.run_as_username = "root".into())),
-            ("add_capabilities NET_ADMIN", config(|_, context| {
-                context.capabilities = Some(cri::Capability {
-                    add_capabilities: vec!["NET_ADMIN".into()],
-                    ..cri::Capability::default()
-                });
-            })),
-            ("seccomp mine", config(|_, context| context.seccomp = profile())),
-            ("apparmor mine", config(|_, context| context.apparmor = profile())),
+            (
+                "run_as_user 0",
+                config(|_, context| {
+                    context.run_as_user = Some(cri::Int64Value { value: 0 });
+                }),
+            ),
+            (
+                "run_as_user -1",
+                config(|_, context| {
+                    context.run_as_user = Some(cri::Int64Value { value: -1 });
+                }),
+            ),
+            (
+                "run_as_group 0",
+                config(|_, context| {
+                    context.run_as_group = Some(cri::Int64Value { value: 0 });
+                }),
+            ),
+            (
+                "run_as_group 7",
+                config(|_, context| {
+                    context.run_as_user = None;
+                    context.run_as_group = Some(cri::Int64Value { value: 7 });
+                }),
+            ),
+            (
+                "masked_paths",
+                config(|_, context| context.masked_paths = vec!["/a/../b".into()]),
+            ),
+            (
+                "supplemental_groups 0",
+                config(|_, context| context.supplemental_groups = vec![0]),
+            ),
+            (
+                "run_as_username",
+                config(|_, context| context.run_as_username = "root".into()),
+            ),
+            (
+                "add_capabilities NET_ADMIN",
+                config(|_, context| {
+                    context.capabilities = Some(cri::Capability {
+                        add_capabilities: vec!["NET_ADMIN".into()],
+                        ..cri::Capability::default()
+                    });
+                }),
+            ),
+            (
+                "seccomp mine",
+                config(|_, context| context.seccomp = profile()),
+            ),
+            (
+                "apparmor mine",
+                config(|_, context| context.apparmor = profile()),
+            ),
             ("hostNetwork", node(|options| options.network = Node.into())),
             ("hostPID", node(|options| options.pid = Node.into())),
             ("hostIPC", node(|options| options.ipc = Node.into())),
             ("pid TARGET", node(|options| options.pid = Target.into())),
-            ("devices", config(|config, _| config.devices = vec![cri::Device::default()])),
-            ("propagation", config(|config, _| {
-                config.mounts = vec![cri::Mount {
-                    propagation: cri::MountPropagation::PropagationBidirectional.into(),
-                    ..cri::Mount::default()
-                }];
-            })),
-            ("image", config(|config, _| {
-                config.mounts = vec![cri::Mount {
-                    image: Some(cri::ImageSpec::default()),
-                    ..cri::Mount::default()
-                }];
-            })),
+            (
+                "devices",
+                config(|config, _| config.devices = vec![cri::Device::default()]),
+            ),
+            (
+                "propagation",
+                config(|config, _| {
+                    config.mounts = vec![cri::Mount {
+                        propagation: cri::MountPropagation::PropagationBidirectional.into(),
+                        ..cri::Mount::default()
+                    }];
+                }),
+            ),
+            (
+                "image",
+                config(|config, _| {
+                    config.mounts = vec![cri::Mount {
+                        image: Some(cri::ImageSpec::default()),
+                        ..cri::Mount::default()
+                    }];
+                }),
+            ),
         ] {
             let refused = ProcessRequest::of(&wanted).unwrap_err();
             assert!(refused.message().contains(field), "{field}: {refused}");

@@ -43,7 +43,12 @@ pub(super) fn process(
         env.insert("TERM", "xterm");
     }
     env.extend(config.env());
-    env.extend(wanted.env.iter().map(|(key, value)| (key.as_str(), value.as_str())));
+    env.extend(
+        wanted
+            .env
+            .iter()
+            .map(|(key, value)| (key.as_str(), value.as_str())),
+    );
     let nobody = u32::try_from(IMAGE_UID).unwrap_or(u32::MAX);
     let (image_uid, image_gid) = config.user().unwrap_or((nobody, None));
     let uid = wanted.uid.unwrap_or(image_uid);
@@ -55,7 +60,10 @@ pub(super) fn process(
     };
     Ok(ProcessSpec {
         args,
-        env: env.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect(),
+        env: env
+            .into_iter()
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .collect(),
         cwd: Path::new("/").join(cwd),
         uid,
         gid: wanted.gid.or(image_gid).unwrap_or(uid),
@@ -95,7 +103,8 @@ impl Processes {
         let checked = mounts.iter().map(|mount| {
             let path = Path::new(&mount.host_path).strip_prefix(&dir);
             let is_plain = |path: &&Path| {
-                path.components().all(|part| matches!(part, Component::Normal(_)))
+                path.components()
+                    .all(|part| matches!(part, Component::Normal(_)))
             };
             let path = path.ok().filter(is_plain).filter(|_| is_name(pod_uid));
             let path = path.ok_or_else(|| ProcessError::HostPath {
@@ -128,14 +137,22 @@ impl Processes {
         let hostname = &sandbox.hostname;
         let named = (!hostname.is_empty())
             .then(|| (PathBuf::from("/etc/hostname"), format!("{hostname}\n")));
-        let files = named.into_iter().chain([(PathBuf::from(RESOLV_CONF), resolver)]);
-        let wanted = record.process.as_ref();
+        let files = named
+            .into_iter()
+            .chain([(PathBuf::from(RESOLV_CONF), resolver)]);
+        let wanted = record.process.clone().unwrap_or_default();
         let adjustment = record.resources.oom_score_adj.clamp(-1000, 1000);
         Ok(ContainerSpec {
             image: image.files.clone(),
             mounts: self.mounts(&record.mounts, &record.pod.uid)?,
             files: files.collect(),
-            readonly: wanted.is_some_and(|wanted| wanted.readonly_rootfs),
+            masked_paths: wanted.masked_paths.into_iter().map(PathBuf::from).collect(),
+            readonly_paths: wanted
+                .readonly_paths
+                .into_iter()
+                .map(PathBuf::from)
+                .collect(),
+            readonly: wanted.readonly_rootfs,
             hostname: hostname.clone(),
             scratch: self.config.scratch.clone(),
             oom_score_adj: i32::try_from(adjustment).unwrap_or(0),

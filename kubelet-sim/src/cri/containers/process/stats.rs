@@ -36,7 +36,10 @@ impl ContainerProcess {
     pub fn usage(&self) -> io::Result<ProcessUsage> {
         let namespace = |process: &Process| {
             let namespaces = process.namespaces().ok()?;
-            namespaces.0.get(OsStr::new("pid")).map(|own| own.identifier)
+            namespaces
+                .0
+                .get(OsStr::new("pid"))
+                .map(|own| own.identifier)
         };
         let first = Process::new(self.pid).map_err(io::Error::other)?;
         let own = namespace(&first).ok_or(io::ErrorKind::NotFound)?;
@@ -44,7 +47,9 @@ impl ContainerProcess {
         let page = procfs::page_size();
         let mut usage = ProcessUsage::default();
         for process in all_processes().map_err(io::Error::other)? {
-            let of_container = process.ok().filter(|process| namespace(process) == Some(own));
+            let of_container = process
+                .ok()
+                .filter(|process| namespace(process) == Some(own));
             // Some end while they are counted.
             let Some(stat) = of_container.and_then(|process| process.stat().ok()) else {
                 continue;
