@@ -155,6 +155,10 @@ fn main() -> ExitCode {
     {
         return podplane_cni::skel::main(plugin);
     }
+    // The CRI server executes this program again, before there is any thread.
+    if called_as().as_deref() == Some(podplane_container_init::NAME) {
+        return podplane_container_init::run();
+    }
     completion::answer();
     podplane_store::end_process_on_panic();
     let Cli { global, command } = Cli::parse();

@@ -23,12 +23,13 @@ mod sandbox_request;
 mod sandbox_wire;
 pub mod sandboxes;
 pub mod service;
+pub mod streaming;
 mod sysctls;
 pub mod template;
 mod trace;
 
 use futures::{StreamExt as _, TryStreamExt as _, future::BoxFuture, stream};
-use podplane_host::{clock, task};
+use podplane_host::{clock, fs, task};
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
 use podplane_client::{
@@ -44,26 +45,36 @@ use podplane_service_runtime::{
     Process, Services, Tasks,
     boundary::AllowedHosts,
     server::{Listen, Listener, ServeError},
-    serving::{ServingError, ServingFlags},
+    serving::{AuthenticationMode, ServingError, ServingFlags},
     tasks::TaskEnd,
 };
 use tokio::{sync::Semaphore, task::JoinError, time::MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use self::{
-    containers::{ContainerError, ContainerMode, NodeContainers},
-    images::{Images, store::ImageStore},
+    containers::{
+        ContainerError, ContainerMode, NodeContainers,
+        process::{ProcessConfig, Processes},
+    },
+    images::{Images, roots::ImageRoots, store::ImageStore},
     metrics::{NetworkMetrics, SandboxCollector},
     network::SandboxNetworks,
     record::PluginMode,
     sandboxes::{NodeSandboxes, SandboxError},
     service::CriRuntime,
+    streaming::StreamListener,
     template::NetworkTemplate,
 };
 use crate::{NodeDir, NodeName};
 
+/// This program.
+const OWN_PROGRAM: &str = "/proc/self/exe";
+
 /// The number of nodes that are opened in parallel.
 const AT_ONCE: usize = 16;
+
+/// The users of a namespace in which each number of 16 bits has one.
+const MIN_USERS: u32 = 65_535;
 
 /// The network of pods: devices, or addresses alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -140,6 +151,21 @@ pub struct CriConfig {
     #[command(flatten)]
     pub cluster: NodeFlags,
 
+    /// Mount only what is in the directory of a pod's own volumes, which is DIR/UID, into its
+    /// containers (--containers process)
+    #[arg(
+        long,
+        value_name = "DIR",
+        default_value = "/var/lib/kubelet/pods",
+        env = "PODPLANE_KUBELET_PODS_DIR"
+    )]
+    pub kubelet_pods_dir: PathBuf,
+
+    /// The program that starts containers: it calls [`podplane_container_init::run`] under the name
+    /// [`podplane_container_init::NAME`]. This program, if absent.
+    #[arg(skip)]
+    pub container_init: Option<PathBuf>,
+
     /// Kill a CNI plugin that has run for SECONDS, a number without a unit, such as 10 or 0.5
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds, env = "PODPLANE_CNI_TIMEOUT")]
     pub cni_timeout: Duration,
@@ -178,7 +204,7 @@ pub struct CriConfig {
 
 /// The flags that `podplane up` and `podplane restart` take too, and pass on as they are. Each has
 /// one value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::Args)]
+#[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
 pub struct NodeFlags {
     /// Write the node's CNI configuration from this template once its pod CIDR is assigned
     #[arg(
@@ -190,8 +216,8 @@ pub struct NodeFlags {
     )]
     pub cni_template: NetworkTemplate,
 
-    /// Set what the CRI server does with images and containers: none (refuse them) or pretend
-    /// (accept them, and run no process)
+    /// Set what the CRI server does with images and containers: none (refuse them), pretend (accept
+    /// them, and run no process) or process (run programs of --container-roots)
     #[arg(
         long,
         value_enum,
@@ -200,6 +226,16 @@ pub struct NodeFlags {
         env = "PODPLANE_CONTAINERS"
     )]
     pub containers: ContainerMode,
+
+    /// Find images in these directories: an image NAME:TAG is an unpacked directory, or a program,
+    /// of that name (--containers process)
+    #[arg(
+        long,
+        value_name = "DIR[:DIR…]",
+        env = "PODPLANE_CONTAINER_ROOTS",
+        required_if_eq("containers", "process")
+    )]
+    pub container_roots: Option<ImageRoots>,
 }
 
 /// The reason why the CRI server ended, or did not start.
@@ -208,6 +244,24 @@ pub enum CriRunError {
     /// Several nodes in kernel mode: nodes share a process only if nothing runs inside them.
     #[error("--network kernel supports one node per process, but --node was given {0} times")]
     OneNode(usize),
+    /// Processes in sandboxes that have no namespace.
+    #[error(
+        "--containers process needs --network kernel: in ledger mode sandboxes have no network namespace to run a process in"
+    )]
+    NoNamespaces,
+    /// Processes where everybody may ask for one.
+    #[error(
+        "--containers process is refused with --authentication=none, where everybody may run programs: choose --authentication=credentials"
+    )]
+    NoAuthentication,
+    /// Processes without the users that they need.
+    #[error(
+        "--containers process needs the users of the machine, and this user namespace has {0}: run as root"
+    )]
+    NoUsers(u32),
+    /// The streaming server cannot listen.
+    #[error("failed to listen for exec, attach and port-forward")]
+    Streaming(#[source] io::Error),
     /// A constant configuration is invalid.
     #[error("failed to prepare the loopback network")]
     Loopback(#[from] ConfigError),
@@ -281,6 +335,14 @@ async fn run_until(config: CriConfig, stop: CancellationToken) -> Result<(), Cri
     if config.network == PodNetworkMode::Kernel && config.nodes.len() > 1 {
         return Err(CriRunError::OneNode(config.nodes.len()));
     }
+    let streaming = match config.cluster.containers {
+        ContainerMode::None | ContainerMode::Pretend => None,
+        ContainerMode::Process => {
+            check_processes(&config)?;
+            let bound = StreamListener::bind().await;
+            Some(bound.map_err(CriRunError::Streaming)?)
+        }
+    };
     let slots = Arc::new(Semaphore::new(config.cni_concurrency.into()));
     let mut process = Process::new(DESCRIPTORS);
     if let Some(listen) = &config.http_listen {
@@ -311,7 +373,8 @@ async fn run_until(config: CriConfig, stop: CancellationToken) -> Result<(), Cri
         let socket = Listen::Unix(NodeDir::new(&config.nodes_dir, node).socket());
         // Bound after the node has recovered, so no client sees it before that.
         let listener = Listener::bind(&socket).await?;
-        let runtime = CriRuntime::new(sandboxes.clone(), containers.clone(), slots.clone());
+        let urls = streaming.as_ref().map(StreamListener::urls);
+        let runtime = CriRuntime::new(sandboxes.clone(), containers.clone(), slots.clone(), urls);
         let mut services = Services::default();
         services
             .add(RuntimeServiceServer::new(runtime))
@@ -335,10 +398,36 @@ async fn run_until(config: CriConfig, stop: CancellationToken) -> Result<(), Cri
         collect_garbage(nodes, config.gc_interval, tasks.stop()),
     );
     for containers in all_containers {
-        let ends = containers.run_planned_ends(tasks.stop());
+        let ends = containers.clone().run_planned_ends(tasks.stop());
         tasks.spawn("planned ends of containers", ends);
+        let processes = containers.run_processes(tasks.stop());
+        tasks.spawn("processes of containers", processes);
+    }
+    if let Some(listener) = streaming {
+        tasks.spawn("streaming", streaming::serve(listener, tasks.stop()));
     }
     Ok(tasks.run().await?)
+}
+
+/// Checks that processes can run, and that not everybody may ask for them.
+fn check_processes(config: &CriConfig) -> Result<(), CriRunError> {
+    if config.network != PodNetworkMode::Kernel {
+        return Err(CriRunError::NoNamespaces);
+    }
+    if config.serving.authentication == AuthenticationMode::None {
+        return Err(CriRunError::NoAuthentication);
+    }
+    // Of each line: the first user inside, the first outside, and the number.
+    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let counts = map
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(2));
+    let users = counts.filter_map(|count| count.parse::<u32>().ok());
+    let users = users.fold(0, u32::saturating_add);
+    match users > MIN_USERS {
+        true => Ok(()),
+        false => Err(CriRunError::NoUsers(users)),
+    }
 }
 
 /// A node that is ready to be served.
@@ -396,13 +485,36 @@ async fn open(
         });
     }
     let of_containers = sandboxes.clone();
+    let (roots, processes) = match config.cluster.containers {
+        ContainerMode::None | ContainerMode::Pretend => (None, None),
+        ContainerMode::Process => {
+            let processes = ProcessConfig {
+                init: config
+                    .container_init
+                    .clone()
+                    .unwrap_or_else(|| OWN_PROGRAM.into()),
+                pods_dir: config.kubelet_pods_dir.clone(),
+                scratch: dir.scratch(),
+            };
+            let roots = config.cluster.container_roots.clone().unwrap_or_default();
+            (Some(roots), Some(processes))
+        }
+    };
     let opened = task::spawn_blocking(move || {
-        let images = ImageStore::open(dir.images()).map_err(|source| ContainerError::Disk {
-            step: "read the records of images",
-            source,
-        })?;
+        if let Some(processes) = &processes {
+            fs::create_dir_all(&processes.scratch).map_err(|source| ContainerError::Disk {
+                step: "make the directory over which containers are mounted",
+                source,
+            })?;
+        }
+        let processes = processes.map(Processes::new);
+        let images =
+            ImageStore::open(dir.images(), roots).map_err(|source| ContainerError::Disk {
+                step: "read the records of images",
+                source,
+            })?;
         let images = Arc::new(images);
-        let containers = NodeContainers::open(&dir, of_containers, images.clone())?;
+        let containers = NodeContainers::open(&dir, of_containers, images.clone(), processes)?;
         Ok((Arc::new(containers), images))
     });
     let opened = opened.await?.map_err(|source| CriRunError::Containers {

@@ -70,6 +70,11 @@ impl NodeDir {
         self.0.join("pods")
     }
 
+    /// An empty directory, over which each container mounts its files in its own mount namespace.
+    pub fn scratch(&self) -> PathBuf {
+        self.0.join("container-root")
+    }
+
     /// The directory of pulled images' records.
     pub fn images(&self) -> PathBuf {
         self.0.join("images")

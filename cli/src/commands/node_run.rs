@@ -88,8 +88,8 @@ pub(crate) struct NodeRunArgs {
     )]
     cni_template: NetworkTemplate,
 
-    /// Set what the CRI server does with images and containers: none (refuse them) or pretend
-    /// (accept them, and run no process)
+    /// Set what the CRI server does with images and containers: none (refuse them), pretend (accept
+    /// them, and run no process) or process (run programs of --container-roots)
     #[arg(
         value_name = "MODE",
         long,
@@ -98,6 +98,16 @@ pub(crate) struct NodeRunArgs {
         default_value = "none"
     )]
     containers: ContainerMode,
+
+    /// Find images in these directories: an image NAME:TAG is an unpacked directory, or a program,
+    /// of that name (--containers process)
+    #[arg(
+        long,
+        env = "PODPLANE_CONTAINER_ROOTS",
+        value_name = "DIR[:DIR…]",
+        required_if_eq("containers", "process")
+    )]
+    container_roots: Option<String>,
 
     /// Find the CNI plugins in these directories, separated by colons; the first that has a plugin
     /// wins [default: the directory of the podplane program]
@@ -177,6 +187,7 @@ pub(crate) fn run(
         },
         cni_template,
         containers,
+        container_roots,
         cni_bin_dir,
         listen,
         allowed_hosts,
@@ -199,6 +210,9 @@ pub(crate) fn run(
     let mut extra_config = ExtraConfig::default();
     extra_config.set("cri", "cni-template", name_of(&cni_template));
     extra_config.set("cri", "containers", name_of(&containers));
+    if let Some(roots) = container_roots {
+        extra_config.set("cri", "container-roots", roots);
+    }
     let node = LoneNode {
         name: name.map_or_else(lone_node::host_name, Ok)?,
         kernel: network == PodNetworkMode::Kernel,

@@ -223,8 +223,11 @@ impl Settings {
         Ok(config)
     }
 
-    /// Checks `--cri-endpoint`, alone and with the other flags.
+    /// Checks `--containers` and `--cri-endpoint`, alone and with the other flags.
     pub fn runtimes(&self) -> Result<(), UsageError> {
+        if self.extra_config.get("cri", "containers") == Some("process") {
+            self.processes()?;
+        }
         let Some(endpoint) = &self.cri_endpoint else {
             return Ok(());
         };
@@ -244,6 +247,21 @@ impl Settings {
             ));
         }
         Ok(())
+    }
+
+    /// Checks that containers can have processes, and that not everybody may start some.
+    fn processes(&self) -> Result<(), UsageError> {
+        if !self.is_authenticated() {
+            return Err(UsageError(
+                "--containers process is refused with --authentication none, where everybody may run programs on this machine: choose --authentication credentials".into(),
+            ));
+        }
+        match self.network {
+            Network::Auto | Network::Kernel => Ok(()),
+            Network::Ledger => Err(UsageError(
+                "--containers process needs --network kernel: in ledger mode pods have no network namespace to run a process in".into(),
+            )),
+        }
     }
 
     /// Returns true if the processes know each other by certificates: unless authentication is off,
@@ -529,6 +547,21 @@ mod tests {
         assert!(refused(one).unwrap_err().contains("put {node} into it"));
         assert!(refused("--cri-endpoint cri.sock").is_err());
         assert!(refused(&format!("{one} --nodes 1 --network kernel")).is_err());
+    }
+
+    #[test]
+    fn processes_need_authentication_and_namespaces() {
+        let refused = |line: &str| {
+            let line = format!("--extra-config cri.containers=process {line}");
+            let settings = flags(&line).over(&Settings::default()).unwrap();
+            settings.runtimes().map_err(|error| error.to_string())
+        };
+        assert_eq!(refused(""), Ok(()));
+        assert_eq!(refused("--network kernel"), Ok(()));
+        let ledger = refused("--network ledger").unwrap_err();
+        assert!(ledger.contains("needs --network kernel"), "{ledger}");
+        let open = refused("--extra-config apiserver.authentication=none").unwrap_err();
+        assert!(open.contains("--authentication credentials"), "{open}");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::{
     io::{self, IoSlice},
     net::{SocketAddr, UdpSocket},
+    os::fd::OwnedFd,
     path::Path,
     pin::Pin,
     task::{Context, Poll},
@@ -10,7 +11,7 @@ use std::{
 
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::{TcpListener, TcpStream, ToSocketAddrs, UnixListener, UnixStream},
+    net::{TcpListener, TcpSocket, TcpStream, ToSocketAddrs, UnixListener, UnixStream},
 };
 
 /// A connection.
@@ -39,6 +40,19 @@ pub async fn connect_tcp(address: impl ToSocketAddrs) -> io::Result<Stream> {
         return Ok(Stream(Connected::Pipe(pipe)));
     }
     let stream = TcpStream::connect(address).await?;
+    stream.set_nodelay(true)?;
+    Ok(Stream(Connected::Tcp(stream)))
+}
+
+/// Connects a TCP socket that does not block, which may be of another network namespace, without
+/// Nagle's delay.
+///
+/// # Errors
+///
+/// The operating system's.
+pub async fn connect_socket(socket: OwnedFd, address: SocketAddr) -> io::Result<Stream> {
+    let socket = TcpSocket::from_std_stream(socket.into());
+    let stream = socket.connect(address).await?;
     stream.set_nodelay(true)?;
     Ok(Stream(Connected::Tcp(stream)))
 }

@@ -7,20 +7,22 @@
 //! | `Created` | `start`, in a ready sandbox | `Running` |
 //! | `Created` | `start` fails | `Exited`, code 128, reason StartError |
 //! | `Running` | `stop`; its planned end; the stop of its sandbox | `Exited` |
-//! | `Running` | recovery, if its sandbox is not ready any more | `Exited`, code 255, reason Unknown |
+//! | `Running` | recovery, if its sandbox is not ready any more, or its process ended with the last server | `Exited`, code 255, reason Unknown |
 //! | any | `remove`; the removal of its sandbox | none |
 //!
-//! A container is an entry in the table and a record on disk. No process runs for it: it runs until
-//! it is stopped, or until the time that annotations of its pod say
+//! A container is an entry in the table and a record on disk. With `--containers=pretend` no process
+//! runs for it: it runs until it is stopped, or until the time that annotations of its pod say
 //! ([`podplane_api::pod_exit`]). Since that is in the record, a server that starts again goes on
-//! where the last one ended.
+//! where the last one ended. With `--containers=process` it has a [`process`], which ends with the
+//! server.
 //!
 //! All operations block, so an asynchronous caller needs a thread for blocking work. Locks are
 //! taken in this order: the operation of the sandbox, that of the container, the table.
 
 mod calls;
 mod events;
-mod log;
+pub mod log;
+pub mod process;
 pub mod record;
 mod request;
 mod wire;
@@ -44,13 +46,14 @@ pub(super) use self::calls::EventStream;
 use self::{
     events::ContainerEvents,
     log::{ContainerLog, LogStream},
+    process::{ProcessError, ProcessExit, Processes},
     record::{ContainerEnd, ContainerImage, ContainerRecord, ContainerResources, ContainerState},
     request::ContainerSpec,
 };
 use super::{
     id::{ContainerId, SandboxId},
     images::{reference::ReferenceError, store::ImageStore},
-    record::SandboxState,
+    record::{SandboxRecord, SandboxState},
     record_dir::RecordDir,
     sandboxes::{NodeSandboxes, SandboxError, find, lock, now_nanos},
 };
@@ -78,6 +81,9 @@ pub enum ContainerMode {
     /// Accept images and containers, and run nothing: a container is Running until it is stopped,
     /// or exits by its pod's annotations
     Pretend,
+    /// Run programs of images that are unpacked on this machine, as unprivileged users in
+    /// namespaces of their own
+    Process,
 }
 
 /// The reason why an operation on a container failed.
@@ -122,6 +128,17 @@ pub enum ContainerError {
         /// The operating system's reason.
         source: io::Error,
     },
+    /// The process could not be started or stopped.
+    #[error("failed to {action} the process of the container")]
+    Process {
+        /// The verb.
+        action: &'static str,
+        /// Why.
+        source: ProcessError,
+    },
+    /// A volume of the container is not its pod's.
+    #[error(transparent)]
+    Mount(ProcessError),
     /// A record could not be written or read.
     #[error("failed to {step}")]
     Disk {
@@ -137,6 +154,8 @@ pub enum ContainerError {
 pub struct NodeContainers {
     sandboxes: Arc<NodeSandboxes>,
     images: Arc<ImageStore>,
+    /// `None` if no process runs for a container.
+    processes: Option<Arc<Processes>>,
     records: RecordDir<ContainerRecord>,
     /// Every container, from its reservation until its record is deleted. No other lock is taken
     /// while the table is locked.
@@ -164,6 +183,7 @@ impl NodeContainers {
         dir: &NodeDir,
         sandboxes: Arc<NodeSandboxes>,
         images: Arc<ImageStore>,
+        processes: Option<Processes>,
     ) -> Result<Self, ContainerError> {
         let failed = |source| ContainerError::Disk {
             step: "read the records of containers",
@@ -177,6 +197,7 @@ impl NodeContainers {
         let containers = Self {
             sandboxes,
             images,
+            processes: processes.map(Arc::new),
             records,
             table: Mutex::new(table.collect()),
             planned: Notify::new(),
@@ -198,7 +219,12 @@ impl NodeContainers {
         for record in self.list() {
             let outcome = match &record.state {
                 _ if !known.contains(&record.sandbox) => self.delete(&record),
-                ContainerState::Running { .. } if !is_ready(&record.sandbox) => {
+                // A process has ended with the server that started it.
+                ContainerState::Running { .. }
+                    if !is_ready(&record.sandbox)
+                        || record.process.is_some()
+                        || self.processes.is_some() =>
+                {
                     self.set_ended(&record, now_nanos(), UNKNOWN)
                 }
                 _ => Ok(()),
@@ -221,9 +247,19 @@ impl NodeContainers {
         self.sandboxes.while_ready(&sandbox, |sandbox| {
             let found = self.images.find(&spec.image)?;
             let image = found.ok_or_else(|| ContainerError::ImageNotFound(spec.image.clone()))?;
-            let mut annotations = sandbox.annotations.clone();
-            annotations.extend(spec.annotations.clone());
-            let exit = exit_of_container(&annotations, &spec.name)?;
+            let exit = match &self.processes {
+                // The process says how it exits.
+                Some(processes) => {
+                    let mounts = processes.mounts(&spec.mounts, &sandbox.metadata.uid);
+                    mounts.map_err(ContainerError::Mount)?;
+                    None
+                }
+                None => {
+                    let mut annotations = sandbox.annotations.clone();
+                    annotations.extend(spec.annotations.clone());
+                    exit_of_container(&annotations, &spec.name)?
+                }
+            };
             let ContainerSpec {
                 sandbox: _,
                 name,
@@ -235,6 +271,7 @@ impl NodeContainers {
                 mounts,
                 log_path,
                 resources,
+                process,
             } = spec;
             let record = ContainerRecord {
                 id: ContainerId::random(),
@@ -256,6 +293,7 @@ impl NodeContainers {
                 log_path,
                 resources,
                 exit: exit.map(Into::into),
+                process,
             };
             self.insert(record)
         })
@@ -291,14 +329,14 @@ impl NodeContainers {
     /// [`ContainerError::Log`], and the container has exited then.
     pub fn start(&self, id: &str) -> Result<(), ContainerError> {
         let sandbox = self.get(id)?.sandbox.clone();
-        self.sandboxes.while_ready(sandbox.as_str(), |_| {
+        self.sandboxes.while_ready(sandbox.as_str(), |sandbox| {
             let operation = self.operation(id)?;
             let _operation = lock(&operation);
             let record = self.get(id)?;
             if record.state != ContainerState::Created {
                 return Err(state_error(&record));
             }
-            if let Err(error) = write_log(&record, "started; no process runs for it") {
+            if let Err(error) = self.begin(&record, sandbox) {
                 let end = ContainerEnd {
                     message: one_line(&error).to_string(),
                     ..end_of(&record, now_nanos(), START_FAILED)
@@ -316,12 +354,62 @@ impl NodeContainers {
         })
     }
 
+    /// Starts the process of a container, if it has one.
+    fn begin(
+        &self,
+        record: &ContainerRecord,
+        sandbox: &SandboxRecord,
+    ) -> Result<(), ContainerError> {
+        let Some(processes) = &self.processes else {
+            return write_log(record, "started; no process runs for it");
+        };
+        let failed = |source| ContainerError::Process {
+            action: "start",
+            source,
+        };
+        let image = self.images.unpacked(&record.image.id);
+        let image = image.map_err(|error| failed(error.into()))?;
+        let missing = || ContainerError::ImageNotFound(record.image.image.clone());
+        let image = image.ok_or_else(missing)?;
+        processes.start(record, sandbox, &image).map_err(failed)
+    }
+
+    /// Records the end of a process, unless somebody who has waited for it has done so.
+    fn process_ended(&self, id: &ContainerId, exit: ProcessExit) -> Result<(), ContainerError> {
+        if let Ok(operation) = self.operation(id.as_str()) {
+            let _operation = lock(&operation);
+            if let Ok(record) = self.get(id.as_str())
+                && let ContainerState::Running { .. } = record.state
+            {
+                self.set_ended(&record, exit.at, (exit.code, ""))?;
+            }
+        }
+        self.forget_process(id);
+        Ok(())
+    }
+
+    fn forget_process(&self, id: &ContainerId) {
+        if let Some(processes) = &self.processes {
+            processes.remove(id);
+        }
+    }
+
     /// Stops a running container. Succeeds if it does not run, or is unknown.
     ///
     /// # Errors
     ///
-    /// [`ContainerError::Disk`]; the call can be repeated.
+    /// [`ContainerError::Process`] and [`ContainerError::Disk`]; the call can be repeated.
     pub fn stop(&self, id: &str, grace: Duration) -> Result<(), ContainerError> {
+        // Without a lock: a later call may have less patience.
+        if let Ok(record) = self.get(id)
+            && let Some(process) = self.process(&record)
+        {
+            let stopped = process.stop(grace);
+            stopped.map_err(|source| ContainerError::Process {
+                action: "stop",
+                source,
+            })?;
+        }
         let Ok(operation) = self.operation(id) else {
             return Ok(());
         };
@@ -417,11 +505,23 @@ impl NodeContainers {
     /// container does not run.
     pub fn reopen_log(&self, id: &str) -> Result<(), ContainerError> {
         let record = self.running(id)?;
-        match &record.log_path {
+        match (&record.log_path, self.process(&record)) {
+            (Some(path), Some(process)) => {
+                let reopened = process.output().reopen();
+                reopened.map_err(|source| ContainerError::Log {
+                    path: path.clone(),
+                    source,
+                })
+            }
             // It is opened for each line.
-            Some(path) => open_log(path).map(drop),
-            None => Ok(()),
+            (Some(path), None) => open_log(path).map(drop),
+            (None, _) => Ok(()),
         }
+    }
+
+    /// The process of a container, if it has one.
+    fn process(&self, record: &ContainerRecord) -> Option<Arc<process::ContainerProcess>> {
+        self.processes.as_ref()?.get(&record.id)
     }
 
     /// The running container of an id, or of a prefix that no other id has.
@@ -522,6 +622,16 @@ impl NodeContainers {
 
     /// Ends a container if it runs. The caller has locked its operation.
     fn end_if_running(&self, record: &ContainerRecord, code: i32) -> Result<(), ContainerError> {
+        if let Some(process) = self.process(record)
+            && let ContainerState::Running { .. } = record.state
+        {
+            let exit = process.stop(Duration::ZERO);
+            let exit = exit.map_err(|source| ContainerError::Process {
+                action: "kill",
+                source,
+            })?;
+            return self.set_ended(record, exit.at, (exit.code, ""));
+        }
         match (&record.state, planned_end(record)) {
             // Its end has passed, and was not recorded yet.
             (_, Some((at, code))) if at <= now_nanos() => self.set_ended(record, at, (code, "")),
@@ -542,8 +652,11 @@ impl NodeContainers {
         let text = format!("exited with code {}", end.exit_code);
         tracing::debug!(container = %record.id, name = record.name, pod = record.pod.name, code = end.exit_code, "container exited");
         self.set_state(record, ContainerState::Exited(end))?;
-        // A log that cannot be written keeps no container alive: its directory may be gone.
-        if let Err(error) = write_log(record, &text) {
+        // The log of a process is its own. One that cannot be written keeps no container alive: its
+        // directory may be gone.
+        if record.process.is_none()
+            && let Err(error) = write_log(record, &text)
+        {
             tracing::debug!(container = %record.id, error = %one_line(&error), "failed to log the exit");
         }
         self.notify(&record.id, ContainerEventType::ContainerStoppedEvent);

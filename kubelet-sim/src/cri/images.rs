@@ -4,10 +4,12 @@
 //! for missing images. Pulling is refused: a client that takes an image for present goes on to
 //! create a container, and fails there with a less clear error.
 //!
-//! With containers every pull succeeds, and is remembered. Nothing is fetched: an image is its
-//! reference, from which its id and digest are derived.
+//! With containers a pull is remembered, and nothing is fetched: an image is its reference, from
+//! which its id and digest are derived. With `--containers=pretend` every pull succeeds; with
+//! `process`, that of an image whose files are on this machine ([`roots`]).
 
 pub mod reference;
+pub mod roots;
 pub mod store;
 
 use std::{
@@ -113,7 +115,14 @@ impl ImageService for Images {
             )));
         };
         let reference: ImageReference = image.parse().map_err(|error| invalid(&error))?;
-        let image = run("record the image", move || store.pull(&reference)).await?;
+        let looked_up = store.clone();
+        let (reference, located) = run("look up the image", move || {
+            let located = looked_up.locate(&reference);
+            Ok((reference, located))
+        })
+        .await?;
+        let uid = located.map_err(|error| Status::not_found(one_line(&error).to_string()))?;
+        let image = run("record the image", move || store.pull(&reference, uid)).await?;
         Ok(Response::new(cri::PullImageResponse {
             image_ref: image.id.clone(),
         }))

@@ -11,9 +11,10 @@ use tonic::{Code, Request, Response, Status};
 
 use super::{
     containers::{ContainerError, EventStream, NodeContainers},
-    record::{SandboxId, SandboxRecord},
+    record::{SandboxId, SandboxRecord, SandboxState},
     sandbox_wire::matches,
     sandboxes::{NodeSandboxes, SandboxError, SandboxSpec, now_nanos},
+    streaming::{StreamRequest, StreamUrls},
     trace::{self, JourneyPart},
 };
 use crate::{PodCidrs, pod_cidrs::PodCidrsError};
@@ -33,19 +34,23 @@ pub struct CriRuntime {
     /// Permits for running plugins, over all nodes of the process: the kernel serialises most of
     /// their work, so that more of them would only wait.
     slots: Arc<Semaphore>,
+    /// `None` without processes.
+    urls: Option<Arc<StreamUrls>>,
 }
 
 impl CriRuntime {
-    /// A runtime that runs blocking work when one of `slots` is free.
+    /// A runtime that runs blocking work when one of `slots` is free, and streams at `urls`.
     pub fn new(
         sandboxes: Arc<NodeSandboxes>,
         containers: Option<Arc<NodeContainers>>,
         slots: Arc<Semaphore>,
+        urls: Option<Arc<StreamUrls>>,
     ) -> Self {
         Self {
             sandboxes,
             containers,
             slots,
+            urls,
         }
     }
 
@@ -97,6 +102,13 @@ impl CriRuntime {
     fn containers_with(&self, id: &str) -> Result<&Arc<NodeContainers>, Status> {
         let missing = || no_such_container(id);
         self.containers.as_ref().ok_or_else(missing)
+    }
+
+    /// A URL for a request; `None` if nothing is streamed, since no process runs.
+    fn stream_url(&self, request: StreamRequest) -> Result<String, Status> {
+        let none = || Status::unimplemented("nothing is streamed without --containers=process");
+        let url = self.urls.as_ref().ok_or_else(none)?.url(request);
+        url.map_err(|error| Status::resource_exhausted(error.to_string()))
     }
 
     /// The sandbox of an id, or of a unique prefix of it.
@@ -411,7 +423,8 @@ impl RuntimeService for CriRuntime {
         request: Request<cri::ExecSyncRequest>,
     ) -> Result<Response<cri::ExecSyncResponse>, Status> {
         self.containers()?
-            .refuse_entry(&request.get_ref().container_id, "execute a command in")
+            .call_exec_sync(request.into_inner())
+            .await
     }
 
     async fn exec(
@@ -424,24 +437,40 @@ impl RuntimeService for CriRuntime {
                  host in a pod's namespace"
             ))
         })?;
-        containers.refuse_entry(&request.get_ref().container_id, "execute a command in")
+        let request = containers.exec_request(request.into_inner())?;
+        let url = self.stream_url(request)?;
+        Ok(Response::new(cri::ExecResponse { url }))
     }
 
     async fn attach(
         &self,
         request: Request<cri::AttachRequest>,
     ) -> Result<Response<cri::AttachResponse>, Status> {
-        self.containers()?
-            .refuse_entry(&request.get_ref().container_id, "attach to")
+        let request = self.containers()?.attach_request(&request.into_inner())?;
+        let url = self.stream_url(request)?;
+        Ok(Response::new(cri::AttachResponse { url }))
     }
 
     async fn port_forward(
         &self,
-        _: Request<cri::PortForwardRequest>,
+        request: Request<cri::PortForwardRequest>,
     ) -> Result<Response<cri::PortForwardResponse>, Status> {
-        Err(Status::unimplemented(
-            "podplane runs no process in sandboxes: no port answers",
-        ))
+        if self.urls.is_none() {
+            return Err(Status::unimplemented(
+                "podplane runs no process in sandboxes: no port answers",
+            ));
+        }
+        let record = self.sandbox(&request.get_ref().pod_sandbox_id)?;
+        if record.state != SandboxState::Ready {
+            return Err((&SandboxError::NotReady(record.id.clone())).into());
+        }
+        if record.attached().is_none() {
+            return Err(Status::failed_precondition(
+                "the sandbox is in its node's network, whose ports are not forwarded",
+            ));
+        }
+        let url = self.stream_url(StreamRequest::PortForward(record))?;
+        Ok(Response::new(cri::PortForwardResponse { url }))
     }
 
     async fn container_stats(

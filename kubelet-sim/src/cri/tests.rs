@@ -1,6 +1,8 @@
 //! The CRI server over a unix socket, with real plugins, in ledger mode and in kernel mode.
 
 mod containers;
+mod processes;
+mod streaming;
 
 use std::{fs, path::Path};
 
@@ -73,7 +75,10 @@ impl CriFixture {
             cluster: NodeFlags {
                 cni_template: NetworkTemplate::Containerd,
                 containers: ContainerMode::None,
+                container_roots: None,
             },
+            kubelet_pods_dir: dir.path().join("pods"),
+            container_init: None,
             cni_timeout: Duration::from_secs(10),
             cni_concurrency: 4,
             gc_interval: Duration::from_secs(3600),
@@ -719,6 +724,18 @@ impl Kernel {
 
     fn node_netns(&self) -> &Path {
         self.0.config.node_netns.as_deref().unwrap()
+    }
+}
+
+impl AsRef<CriFixture> for CriFixture {
+    fn as_ref(&self) -> &CriFixture {
+        self
+    }
+}
+
+impl AsRef<CriFixture> for Kernel {
+    fn as_ref(&self) -> &CriFixture {
+        &self.0
     }
 }
 

@@ -9,10 +9,20 @@ use podplane_proto::cri;
 use tonic::{Code, Response, Status};
 
 use super::{
-    super::{id::SandboxId, record::SandboxRecord, sandboxes::now_nanos},
+    super::{
+        id::SandboxId,
+        record::SandboxRecord,
+        sandboxes::now_nanos,
+        streaming::{StreamRequest, WantedStreams},
+    },
     ContainerError, NodeContainers,
+    process::{
+        ContainerProcess, Processes,
+        exec::{ExecCommand, ExecOutput},
+        stats::ProcessUsage,
+    },
     record::{ContainerRecord, ContainerState},
-    request::ContainerSpec,
+    request::{ContainerSpec, RequestUse},
     wire,
 };
 
@@ -27,8 +37,12 @@ impl From<&ContainerError> for Status {
             ContainerError::NotFound(_) | ContainerError::ImageNotFound(_) => Code::NotFound,
             ContainerError::NameReserved { .. } => Code::AlreadyExists,
             ContainerError::State { .. } => Code::FailedPrecondition,
-            ContainerError::Reference(_) | ContainerError::Annotation(_) => Code::InvalidArgument,
-            ContainerError::Log { .. } | ContainerError::Disk { .. } => Code::Unknown,
+            ContainerError::Reference(_)
+            | ContainerError::Annotation(_)
+            | ContainerError::Mount(_) => Code::InvalidArgument,
+            ContainerError::Log { .. }
+            | ContainerError::Process { .. }
+            | ContainerError::Disk { .. } => Code::Unknown,
         };
         Self::new(code, one_line(error).to_string())
     }
@@ -51,7 +65,11 @@ impl NodeContainers {
         self: &Arc<Self>,
         request: cri::CreateContainerRequest,
     ) -> Result<Response<cri::CreateContainerResponse>, Status> {
-        let spec = ContainerSpec::try_from(request)?;
+        let used = match self.processes {
+            Some(_) => RequestUse::Process,
+            None => RequestUse::Pretend,
+        };
+        let spec = ContainerSpec::of(request, used)?;
         let id = self.run(move |containers| containers.create(spec)).await?;
         Ok(Response::new(cri::CreateContainerResponse {
             container_id: id.into(),
@@ -136,6 +154,99 @@ impl NodeContainers {
         Ok(Response::new(cri::ReopenContainerLogResponse {}))
     }
 
+    /// The process of a running container, and what executes others in it.
+    fn process_of(
+        &self,
+        id: &str,
+        action: &str,
+    ) -> Result<(Arc<ContainerProcess>, Arc<Processes>), Status> {
+        let Some(processes) = &self.processes else {
+            return self.refuse_entry(id, action);
+        };
+        let record = self.running(id).map_err(|error| Status::from(&error))?;
+        let process = processes.get(&record.id).ok_or_else(|| {
+            Status::failed_precondition(format!("the process of container \"{id}\" has ended"))
+        })?;
+        Ok((process, processes.clone()))
+    }
+
+    pub(in crate::cri) async fn call_exec_sync(
+        self: &Arc<Self>,
+        request: cri::ExecSyncRequest,
+    ) -> Result<Response<cri::ExecSyncResponse>, Status> {
+        let cri::ExecSyncRequest {
+            container_id,
+            cmd,
+            timeout,
+        } = request;
+        let (container, processes) = self.process_of(&container_id, "execute a command in")?;
+        let command = command(cmd, false, false)?;
+        let shown = command.args.join(" ");
+        let started = task::spawn_blocking(move || processes.exec(&container, command)).await;
+        let started = started.map_err(|panic| Status::internal(panic.to_string()))?;
+        let process = started.map_err(|error| {
+            Status::unknown(format!("failed to exec in container: {}", one_line(&error)))
+        })?;
+        let timeout = u64::try_from(timeout).ok().filter(|seconds| *seconds > 0);
+        let output = process.output(timeout.map(Duration::from_secs)).await;
+        let ExecOutput {
+            code,
+            stdout,
+            stderr,
+        } = output.ok_or_else(|| {
+            let seconds = timeout.unwrap_or_default();
+            Status::deadline_exceeded(format!(
+                "command {shown:?} timed out: it was killed after {seconds}s"
+            ))
+        })?;
+        Ok(Response::new(cri::ExecSyncResponse {
+            stdout,
+            stderr,
+            exit_code: code,
+        }))
+    }
+
+    pub(in crate::cri) fn exec_request(
+        &self,
+        request: cri::ExecRequest,
+    ) -> Result<StreamRequest, Status> {
+        let cri::ExecRequest {
+            container_id,
+            cmd,
+            tty,
+            stdin,
+            stdout,
+            stderr,
+        } = request;
+        let (container, processes) = self.process_of(&container_id, "execute a command in")?;
+        let streams = wanted_streams(WantedStreams {
+            stdin,
+            stdout,
+            stderr,
+            tty,
+        })?;
+        Ok(StreamRequest::Exec {
+            container,
+            processes,
+            command: command(cmd, stdin, tty)?,
+            streams,
+        })
+    }
+
+    pub(in crate::cri) fn attach_request(
+        &self,
+        request: &cri::AttachRequest,
+    ) -> Result<StreamRequest, Status> {
+        let (container, _) = self.process_of(&request.container_id, "attach to")?;
+        let streams = wanted_streams(WantedStreams {
+            stdin: request.stdin,
+            stdout: request.stdout,
+            stderr: request.stderr,
+            tty: request.tty,
+        })?;
+        Ok(StreamRequest::Attach { container, streams })
+    }
+
     /// Refuses to enter a container: an answer of a program that did not run would be a lie, and a
     /// probe by exec would take it for success.
     pub(in crate::cri) fn refuse_entry<T>(&self, id: &str, action: &str) -> Result<T, Status> {
@@ -157,7 +268,7 @@ impl NodeContainers {
     ) -> Result<Response<cri::ContainerStatsResponse>, Status> {
         let record = self.get(id).map_err(|error| Status::from(&error))?;
         Ok(Response::new(cri::ContainerStatsResponse {
-            stats: Some(wire::stats(&record, &self.mountpoint())),
+            stats: Some(self.stats_of(&record)),
         }))
     }
 
@@ -176,22 +287,33 @@ impl NodeContainers {
             label_selector,
             state: None,
         };
-        let (all, mountpoint) = (self.list(), self.mountpoint());
+        let all = self.list();
         let matching = all
             .iter()
             .filter(|record| is_running(record) && wire::matches(record, &filter));
-        let stats = matching
-            .map(|record| wire::stats(record, &mountpoint))
-            .collect();
+        let stats = matching.map(|record| self.stats_of(record)).collect();
         Response::new(cri::ListContainerStatsResponse { stats })
     }
 
     /// The resources that a sandbox uses.
     pub(in crate::cri) fn sandbox_stats(&self, record: &SandboxRecord) -> cri::PodSandboxStats {
-        let (containers, mountpoint) = (self.of_sandbox(&record.id), self.mountpoint());
+        let containers = self.of_sandbox(&record.id);
         let running = containers.iter().filter(|record| is_running(record));
-        let stats = running.map(|record| wire::stats(record, &mountpoint));
-        wire::sandbox_stats(record, stats.collect())
+        let used = running.map(|record| (&**record, self.usage(record)));
+        wire::sandbox_stats(record, &used.collect::<Vec<_>>(), &self.mountpoint())
+    }
+
+    fn stats_of(&self, record: &ContainerRecord) -> cri::ContainerStats {
+        wire::stats(record, &self.usage(record), &self.mountpoint())
+    }
+
+    /// What a container uses: nothing without a process.
+    fn usage(&self, record: &ContainerRecord) -> ProcessUsage {
+        let process = self.process(record);
+        // A process that ends meanwhile uses nothing any more.
+        process
+            .and_then(|process| process.usage().ok())
+            .unwrap_or_default()
     }
 
     /// The status of a sandbox and of its containers.
@@ -225,6 +347,34 @@ impl NodeContainers {
 
     pub(in crate::cri) fn call_events(&self) -> Response<EventStream> {
         Response::new(Box::pin(self.events.listen()))
+    }
+}
+
+fn command(args: Vec<String>, stdin: bool, tty: bool) -> Result<ExecCommand, Status> {
+    match args.is_empty() {
+        true => Err(Status::invalid_argument("cmd is missing")),
+        false => Ok(ExecCommand { args, stdin, tty }),
+    }
+}
+
+/// Checks the streams of a client, by CRI's rules.
+fn wanted_streams(streams: WantedStreams) -> Result<WantedStreams, Status> {
+    let WantedStreams {
+        stdin,
+        stdout,
+        stderr,
+        tty,
+    } = streams;
+    if tty && stderr {
+        return Err(Status::invalid_argument(
+            "tty and stderr cannot both be true: a terminal has one output",
+        ));
+    }
+    match stdin || stdout || stderr {
+        true => Ok(streams),
+        false => Err(Status::invalid_argument(
+            "one of stdin, stdout and stderr must be set",
+        )),
     }
 }
 

@@ -10,6 +10,7 @@ use super::super::{
     record::SandboxMetadata,
     record_dir::Record,
 };
+use super::process::request::ProcessRequest;
 
 /// The stage of a container's life.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,7 +68,7 @@ pub struct ContainerImage {
     pub repo_digest: String,
 }
 
-/// A volume that the client asked for. It is told, and not mounted.
+/// A volume that the client asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ContainerMount {
@@ -150,6 +151,9 @@ pub struct ContainerRecord {
     pub resources: ContainerResources,
     /// The end that annotations ask for; absent if it runs until it is stopped.
     pub exit: Option<PlannedExit>,
+    /// The process that the client asked for; absent if none runs for it.
+    #[serde(default)]
+    pub process: Option<ProcessRequest>,
 }
 
 impl ContainerRecord {

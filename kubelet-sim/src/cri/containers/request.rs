@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, path::PathBuf};
 use podplane_proto::cri;
 use tonic::Status;
 
-use super::record::{ContainerMount, ContainerResources};
+use super::{
+    process::request::ProcessRequest,
+    record::{ContainerMount, ContainerResources},
+};
 
 /// A client's request for a container.
 #[derive(Clone, Debug)]
@@ -30,12 +33,26 @@ pub struct ContainerSpec {
     pub log_path: Option<PathBuf>,
     /// Limits.
     pub resources: ContainerResources,
+    /// The process; absent if none is to run.
+    pub process: Option<ProcessRequest>,
 }
 
-impl TryFrom<cri::CreateContainerRequest> for ContainerSpec {
-    type Error = Status;
+/// What a container's settings are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestUse {
+    /// They are told.
+    Pretend,
+    /// A process is to have them.
+    Process,
+}
 
-    fn try_from(request: cri::CreateContainerRequest) -> Result<Self, Status> {
+impl ContainerSpec {
+    /// The container of a request.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument`, with the field that is missing or refused.
+    pub fn of(request: cri::CreateContainerRequest, used: RequestUse) -> Result<Self, Status> {
         let missing = |field: &str| Status::invalid_argument(format!("{field} is missing"));
         let cri::CreateContainerRequest {
             pod_sandbox_id,
@@ -43,6 +60,10 @@ impl TryFrom<cri::CreateContainerRequest> for ContainerSpec {
             sandbox_config,
         } = request;
         let config = config.ok_or_else(|| missing("config"))?;
+        let process = match used {
+            RequestUse::Pretend => None,
+            RequestUse::Process => Some(ProcessRequest::of(&config)?),
+        };
         let metadata = config.metadata.ok_or_else(|| missing("config.metadata"))?;
         let image = config.image.ok_or_else(|| missing("config.image"))?;
         for (field, value) in [
@@ -73,6 +94,7 @@ impl TryFrom<cri::CreateContainerRequest> for ContainerSpec {
             mounts: mounts.collect(),
             log_path,
             resources: linux.resources.unwrap_or_default().into(),
+            process,
         })
     }
 }

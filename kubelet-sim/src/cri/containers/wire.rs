@@ -2,6 +2,7 @@
 
 use podplane_proto::cri;
 
+use super::process::stats::ProcessUsage;
 use super::record::{
     ContainerEnd, ContainerImage, ContainerMount, ContainerRecord, ContainerResources,
     ContainerState,
@@ -149,8 +150,12 @@ pub(super) fn matches(record: &ContainerRecord, filter: &cri::ContainerFilter) -
         && label_selector.iter().all(has)
 }
 
-/// What a container uses: nothing, as it has no process and no files.
-pub(super) fn stats(record: &ContainerRecord, mountpoint: &str) -> cri::ContainerStats {
+/// What a container uses.
+pub(super) fn stats(
+    record: &ContainerRecord,
+    usage: &ProcessUsage,
+    mountpoint: &str,
+) -> cri::ContainerStats {
     let timestamp = now_nanos();
     cri::ContainerStats {
         attributes: Some(cri::ContainerAttributes {
@@ -159,48 +164,58 @@ pub(super) fn stats(record: &ContainerRecord, mountpoint: &str) -> cri::Containe
             labels: record.labels.clone().into_iter().collect(),
             annotations: record.annotations.clone().into_iter().collect(),
         }),
-        cpu: Some(no_cpu(timestamp)),
-        memory: Some(no_memory(timestamp)),
+        cpu: Some(cpu(timestamp, usage)),
+        memory: Some(memory(timestamp, usage)),
         writable_layer: Some(cri::FilesystemUsage {
             timestamp,
             fs_id: Some(cri::FilesystemIdentifier {
                 mountpoint: mountpoint.to_owned(),
             }),
-            used_bytes: Some(ZERO),
-            inodes_used: Some(ZERO),
+            used_bytes: number(usage.written_bytes),
+            inodes_used: number(usage.written_files),
         }),
         ..cri::ContainerStats::default()
     }
 }
 
-const ZERO: cri::UInt64Value = cri::UInt64Value { value: 0 };
+fn number(value: u64) -> Option<cri::UInt64Value> {
+    Some(cri::UInt64Value { value })
+}
 
-fn no_cpu(timestamp: i64) -> cri::CpuUsage {
+fn cpu(timestamp: i64, usage: &ProcessUsage) -> cri::CpuUsage {
     cri::CpuUsage {
         timestamp,
-        usage_core_nano_seconds: Some(ZERO),
-        usage_nano_cores: Some(ZERO),
+        usage_core_nano_seconds: number(usage.cpu_nanoseconds),
+        // Kubelets compute the rate.
+        usage_nano_cores: None,
     }
 }
 
-fn no_memory(timestamp: i64) -> cri::MemoryUsage {
+fn memory(timestamp: i64, usage: &ProcessUsage) -> cri::MemoryUsage {
+    let resident = number(usage.resident_bytes);
     cri::MemoryUsage {
         timestamp,
         available_bytes: None,
-        working_set_bytes: Some(ZERO),
-        usage_bytes: Some(ZERO),
-        rss_bytes: Some(ZERO),
-        page_faults: Some(ZERO),
-        major_page_faults: Some(ZERO),
+        working_set_bytes: resident,
+        usage_bytes: resident,
+        rss_bytes: resident,
+        page_faults: number(usage.minor_faults + usage.major_faults),
+        major_page_faults: number(usage.major_faults),
     }
 }
 
 /// What a sandbox and its running containers use.
 pub(super) fn sandbox_stats(
     record: &SandboxRecord,
-    containers: Vec<cri::ContainerStats>,
+    containers: &[(&ContainerRecord, ProcessUsage)],
+    mountpoint: &str,
 ) -> cri::PodSandboxStats {
     let timestamp = now_nanos();
+    let all = containers.iter().map(|(_, usage)| *usage);
+    let all: ProcessUsage = all.sum();
+    let stats = containers
+        .iter()
+        .map(|(record, usage)| stats(record, usage, mountpoint));
     cri::PodSandboxStats {
         attributes: Some(cri::PodSandboxAttributes {
             id: record.id.clone().into(),
@@ -209,13 +224,13 @@ pub(super) fn sandbox_stats(
             annotations: record.annotations.clone().into_iter().collect(),
         }),
         linux: Some(cri::LinuxPodSandboxStats {
-            cpu: Some(no_cpu(timestamp)),
-            memory: Some(no_memory(timestamp)),
+            cpu: Some(cpu(timestamp, &all)),
+            memory: Some(memory(timestamp, &all)),
             process: Some(cri::ProcessUsage {
                 timestamp,
-                process_count: Some(ZERO),
+                process_count: number(all.processes),
             }),
-            containers,
+            containers: stats.collect(),
             ..cri::LinuxPodSandboxStats::default()
         }),
         ..cri::PodSandboxStats::default()

@@ -125,6 +125,27 @@ impl ImageReference {
         hash("id", self)
     }
 
+    /// The relative paths at which the image can be unpacked on a machine, the most exact first:
+    /// the complete reference, and the parts of it that are not Docker's defaults. None with a
+    /// digest.
+    pub fn local_paths(&self) -> Vec<String> {
+        let Version::Tag(tag) = &self.version else {
+            return Vec::new();
+        };
+        let official = format!("{DEFAULT_DOMAIN}/{OFFICIAL_PATH}/");
+        let short = self.repository.strip_prefix(&official);
+        let short = short.or_else(|| self.repository.strip_prefix(&format!("{DEFAULT_DOMAIN}/")));
+        let names: Vec<&str> = [Some(self.repository.as_str()), short]
+            .into_iter()
+            .flatten()
+            .collect();
+        let tagged = names.iter().map(|name| format!("{name}:{tag}"));
+        let untagged = names.iter().map(|name| (*name).to_owned());
+        tagged
+            .chain(untagged.filter(|_| tag == DEFAULT_TAG))
+            .collect()
+    }
+
     /// The reference with its tag; none with a digest.
     pub fn repo_tag(&self) -> Option<String> {
         matches!(self.version, Version::Tag(_)).then(|| self.to_string())

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     super::record_dir::{Record, RecordDir},
     reference::{ImageReference, ReferenceError},
+    roots::{ImageLookupError, ImageRoots, UnpackedImage},
 };
 
 /// The user of every image, "nobody" of most systems: a kubelet starts no container that has
@@ -48,6 +49,8 @@ pub struct StoredImage {
     pub repo_digest: String,
     /// The size of its record, in bytes: what removing it frees.
     pub bytes: u64,
+    /// Its user.
+    pub uid: i64,
 }
 
 /// The images of a node.
@@ -55,31 +58,40 @@ pub struct StoredImage {
 pub struct ImageStore {
     dir: PathBuf,
     records: RecordDir<ImageRecord>,
+    /// Where images are; `None` if they have no files.
+    roots: Option<ImageRoots>,
     /// By id, without `sha256:`.
     images: Mutex<BTreeMap<String, Arc<StoredImage>>>,
 }
 
 impl ImageStore {
-    /// The images remembered in `dir`.
+    /// The images remembered in `dir`. With `roots` they have files there, and those that have none
+    /// any more are forgotten.
     ///
     /// # Errors
     ///
     /// The operating system's.
-    pub fn open(dir: PathBuf) -> io::Result<Self> {
+    pub fn open(dir: PathBuf, roots: Option<ImageRoots>) -> io::Result<Self> {
         let records = RecordDir::<ImageRecord>::open(dir.clone())?;
         let mut images = BTreeMap::new();
         for record in records.load()? {
             // Written by this program, so that it is a reference.
-            let Ok(reference) = record.reference.parse::<ImageReference>() else {
+            let reference = record.reference.parse::<ImageReference>().ok();
+            let present = reference.and_then(|reference| {
+                let uid = uid_of(roots.as_ref(), &reference).ok()?;
+                Some((reference, uid))
+            });
+            let Some((reference, uid)) = present else {
                 records.remove(&record.id)?;
                 continue;
             };
-            let image = stored(&reference, &records.path(&record.id))?;
+            let image = stored(&reference, &records.path(&record.id), uid)?;
             images.insert(record.id, Arc::new(image));
         }
         Ok(Self {
             dir,
             records,
+            roots,
             images: Mutex::new(images),
         })
     }
@@ -89,12 +101,36 @@ impl ImageStore {
         &self.dir
     }
 
-    /// Remembers the image of a reference.
+    /// Checks that the image of a reference can be pulled, and returns its user.
+    ///
+    /// # Errors
+    ///
+    /// [`ImageLookupError`] if images have files, and this one has none.
+    pub fn locate(&self, reference: &ImageReference) -> Result<i64, ImageLookupError> {
+        uid_of(self.roots.as_ref(), reference)
+    }
+
+    /// The files and configuration of a pulled image; `None` if images have none, or it was
+    /// removed.
+    ///
+    /// # Errors
+    ///
+    /// [`ImageLookupError`].
+    pub fn unpacked(&self, id: &str) -> Result<Option<UnpackedImage>, ImageLookupError> {
+        let found = self.find(id).ok().flatten();
+        let reference = found.and_then(|image| image.repo_tag.as_deref()?.parse().ok());
+        match (&self.roots, reference) {
+            (Some(roots), Some(reference)) => roots.find(&reference).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// Remembers the image of a reference, which has this user.
     ///
     /// # Errors
     ///
     /// The operating system's.
-    pub fn pull(&self, reference: &ImageReference) -> io::Result<Arc<StoredImage>> {
+    pub fn pull(&self, reference: &ImageReference, uid: i64) -> io::Result<Arc<StoredImage>> {
         let id = reference.image_id();
         let mut images = self.lock();
         if let Some(image) = images.get(&id) {
@@ -104,7 +140,7 @@ impl ImageStore {
             id: id.clone(),
             reference: reference.to_string(),
         })?;
-        let image = Arc::new(stored(reference, &self.records.path(&id))?);
+        let image = Arc::new(stored(reference, &self.records.path(&id), uid)?);
         images.insert(id, image.clone());
         Ok(image)
     }
@@ -166,12 +202,21 @@ impl ImageStore {
     }
 }
 
-fn stored(reference: &ImageReference, path: &Path) -> io::Result<StoredImage> {
+fn uid_of(roots: Option<&ImageRoots>, reference: &ImageReference) -> Result<i64, ImageLookupError> {
+    let Some(roots) = roots else {
+        return Ok(IMAGE_UID);
+    };
+    let user = roots.find(reference)?.config.user();
+    Ok(user.map_or(IMAGE_UID, |(uid, _)| uid.into()))
+}
+
+fn stored(reference: &ImageReference, path: &Path, uid: i64) -> io::Result<StoredImage> {
     Ok(StoredImage {
         id: format!("sha256:{}", reference.image_id()),
         repo_tag: reference.repo_tag(),
         repo_digest: reference.repo_digest(),
         bytes: fs::metadata(path)?.len(),
+        uid,
     })
 }
 
@@ -182,13 +227,14 @@ impl From<&StoredImage> for cri::Image {
             repo_tag,
             repo_digest,
             bytes,
+            uid,
         } = image;
         Self {
             id: id.clone(),
             repo_tags: repo_tag.iter().cloned().collect(),
             repo_digests: vec![repo_digest.clone()],
             size: *bytes,
-            uid: Some(cri::Int64Value { value: IMAGE_UID }),
+            uid: Some(cri::Int64Value { value: *uid }),
             ..Self::default()
         }
     }
@@ -202,14 +248,16 @@ mod tests {
     fn finds_images_by_id_reference_digest_and_prefix_also_after_a_restart() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("images");
-        let store = ImageStore::open(path.clone()).unwrap();
+        let store = ImageStore::open(path.clone(), None).unwrap();
         assert_eq!(store.find("busybox").unwrap(), None);
-        let image = store.pull(&"busybox".parse().unwrap()).unwrap();
+        let image = store.pull(&"busybox".parse().unwrap(), IMAGE_UID).unwrap();
         assert_eq!(
-            store.pull(&"busybox:latest".parse().unwrap()).unwrap(),
+            store
+                .pull(&"busybox:latest".parse().unwrap(), IMAGE_UID)
+                .unwrap(),
             image
         );
-        for store in [store, ImageStore::open(path).unwrap()] {
+        for store in [store, ImageStore::open(path, None).unwrap()] {
             let bare = image.id.trim_start_matches("sha256:");
             for text in [
                 "busybox",
@@ -229,12 +277,12 @@ mod tests {
     #[test]
     fn removal_is_idempotent_and_lasts() {
         let dir = tempfile::tempdir().unwrap();
-        let store = ImageStore::open(dir.path().join("images")).unwrap();
-        let image = store.pull(&"busybox".parse().unwrap()).unwrap();
-        store.pull(&"other".parse().unwrap()).unwrap();
+        let store = ImageStore::open(dir.path().join("images"), None).unwrap();
+        let image = store.pull(&"busybox".parse().unwrap(), IMAGE_UID).unwrap();
+        store.pull(&"other".parse().unwrap(), IMAGE_UID).unwrap();
         store.remove(&image.id).unwrap();
         store.remove("busybox").unwrap();
-        let store = ImageStore::open(dir.path().join("images")).unwrap();
+        let store = ImageStore::open(dir.path().join("images"), None).unwrap();
         let left = store.list();
         assert_eq!(left.len(), 1);
         assert!(left[0].repo_tag.as_ref().unwrap().contains("other"));

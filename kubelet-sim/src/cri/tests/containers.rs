@@ -10,12 +10,15 @@ use podplane_proto::cri::{
 
 const IMAGE: &str = "registry.example/app:v1";
 
-/// A node with a network that pretends to run containers.
-struct Pretend {
-    server: CriFixture,
-    client: CriClient,
-    images: ImageServiceClient<Channel>,
+/// A node with a network, and with containers.
+pub(super) struct ContainerNode<S> {
+    pub(super) server: S,
+    pub(super) client: CriClient,
+    pub(super) images: ImageServiceClient<Channel>,
 }
+
+/// A node that pretends to run containers.
+type Pretend = ContainerNode<CriFixture>;
 
 impl Pretend {
     async fn start() -> Self {
@@ -36,8 +39,10 @@ impl Pretend {
         self.client = self.server.launch().await;
         self.images = ImageServiceClient::new(self.server.channel());
     }
+}
 
-    async fn pull(&mut self, image: &str) -> String {
+impl<S: AsRef<CriFixture>> ContainerNode<S> {
+    pub(super) async fn pull(&mut self, image: &str) -> String {
         let request = wire::PullImageRequest {
             image: Some(image_spec(image)),
             ..wire::PullImageRequest::default()
@@ -46,7 +51,7 @@ impl Pretend {
         answer.into_inner().image_ref
     }
 
-    async fn image(&mut self, image: &str) -> Option<wire::Image> {
+    pub(super) async fn image(&mut self, image: &str) -> Option<wire::Image> {
         let request = wire::ImageStatusRequest {
             image: Some(image_spec(image)),
             verbose: false,
@@ -56,7 +61,7 @@ impl Pretend {
     }
 
     /// A sandbox whose pod has these annotations.
-    async fn sandbox(&mut self, uid: &str, annotations: &[(&str, &str)]) -> String {
+    pub(super) async fn sandbox(&mut self, uid: &str, annotations: &[(&str, &str)]) -> String {
         let mut wanted = request(uid, 0, NamespaceMode::Pod);
         let config = wanted.config.as_mut().unwrap();
         config.annotations = texts(annotations);
@@ -64,18 +69,35 @@ impl Pretend {
         answer.into_inner().pod_sandbox_id
     }
 
-    fn log_dir(&self) -> PathBuf {
-        self.server.dir.path().join("logs")
+    pub(super) fn log_dir(&self) -> PathBuf {
+        self.server.as_ref().dir.path().join("logs")
     }
 
-    fn log(&self, path: &str) -> Vec<String> {
+    pub(super) fn log(&self, path: &str) -> Vec<String> {
         let text = fs::read_to_string(self.log_dir().join(path)).unwrap();
         text.lines().map(str::to_owned).collect()
     }
 
     /// The request that a kubelet makes, with the image that PullImage answered.
-    async fn wanted(&mut self, sandbox: &str, name: &str) -> wire::CreateContainerRequest {
+    pub(super) async fn wanted(
+        &mut self,
+        sandbox: &str,
+        name: &str,
+    ) -> wire::CreateContainerRequest {
         let image = self.pull(IMAGE).await;
+        let mut wanted = self.wanted_of(sandbox, name, &image);
+        let config = wanted.config.as_mut().unwrap();
+        config.image.as_mut().unwrap().user_specified_image = IMAGE.into();
+        wanted
+    }
+
+    /// A request for a container of an image, whose log has a directory.
+    pub(super) fn wanted_of(
+        &self,
+        sandbox: &str,
+        name: &str,
+        image: &str,
+    ) -> wire::CreateContainerRequest {
         let directory = self.log_dir();
         fs::create_dir_all(directory.join(name)).unwrap();
         wire::CreateContainerRequest {
@@ -85,10 +107,7 @@ impl Pretend {
                     name: name.into(),
                     attempt: 0,
                 }),
-                image: Some(wire::ImageSpec {
-                    user_specified_image: IMAGE.into(),
-                    ..image_spec(&image)
-                }),
+                image: Some(image_spec(image)),
                 labels: texts(&[("name", name)]),
                 annotations: texts(&[("hash", "1")]),
                 log_path: format!("{name}/0.log"),
@@ -101,26 +120,26 @@ impl Pretend {
         }
     }
 
-    async fn create(&mut self, sandbox: &str, name: &str) -> String {
+    pub(super) async fn create(&mut self, sandbox: &str, name: &str) -> String {
         let wanted = self.wanted(sandbox, name).await;
         let answer = self.client.create_container(wanted).await.unwrap();
         answer.into_inner().container_id
     }
 
-    async fn start_container(&mut self, id: &str) -> Result<(), Status> {
+    pub(super) async fn start_container(&mut self, id: &str) -> Result<(), Status> {
         let request = wire::StartContainerRequest {
             container_id: id.into(),
         };
         self.client.start_container(request).await.map(drop)
     }
 
-    async fn run(&mut self, sandbox: &str, name: &str) -> String {
+    pub(super) async fn run(&mut self, sandbox: &str, name: &str) -> String {
         let id = self.create(sandbox, name).await;
         self.start_container(&id).await.unwrap();
         id
     }
 
-    async fn stop_container(&mut self, id: &str, timeout: i64) {
+    pub(super) async fn stop_container(&mut self, id: &str, timeout: i64) {
         let request = wire::StopContainerRequest {
             container_id: id.into(),
             timeout,
@@ -128,14 +147,14 @@ impl Pretend {
         self.client.stop_container(request).await.unwrap();
     }
 
-    async fn remove_container(&mut self, id: &str) {
+    pub(super) async fn remove_container(&mut self, id: &str) {
         let request = wire::RemoveContainerRequest {
             container_id: id.into(),
         };
         self.client.remove_container(request).await.unwrap();
     }
 
-    async fn status(&mut self, id: &str) -> Result<wire::ContainerStatus, Status> {
+    pub(super) async fn status(&mut self, id: &str) -> Result<wire::ContainerStatus, Status> {
         let request = wire::ContainerStatusRequest {
             container_id: id.into(),
             verbose: false,
@@ -144,7 +163,7 @@ impl Pretend {
         Ok(answer.into_inner().status.unwrap())
     }
 
-    async fn list(&mut self, filter: wire::ContainerFilter) -> Vec<String> {
+    pub(super) async fn list(&mut self, filter: wire::ContainerFilter) -> Vec<String> {
         let request = wire::ListContainersRequest {
             filter: Some(filter),
         };
@@ -156,7 +175,7 @@ impl Pretend {
     }
 
     /// The status of a container once it has exited.
-    async fn exited(&mut self, id: &str) -> wire::ContainerStatus {
+    pub(super) async fn exited(&mut self, id: &str) -> wire::ContainerStatus {
         let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
         loop {
             let status = self.status(id).await.unwrap();
@@ -169,14 +188,14 @@ impl Pretend {
     }
 }
 
-fn image_spec(image: &str) -> wire::ImageSpec {
+pub(super) fn image_spec(image: &str) -> wire::ImageSpec {
     wire::ImageSpec {
         image: image.into(),
         ..wire::ImageSpec::default()
     }
 }
 
-fn texts(pairs: &[(&str, &str)]) -> HashMap<String, String> {
+pub(super) fn texts(pairs: &[(&str, &str)]) -> HashMap<String, String> {
     let pairs = pairs.iter();
     pairs
         .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
