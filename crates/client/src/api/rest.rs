@@ -39,7 +39,7 @@ pub(crate) use self::{
     status::{observed, refused},
 };
 use super::{Binding, DeleteParams, ListParams, ObjectEvent, ObjectList, PatchParams};
-use crate::leader::LeaseTerm;
+use crate::{blocks::AgentReports, leader::LeaseTerm};
 
 /// The items of a page of a list, where the server does not stream lists. client-go asks for as
 /// many.
@@ -58,6 +58,7 @@ pub(crate) struct RestCalls {
     term: Option<LeaseTerm>,
     /// False once the server has refused to send a list as a stream.
     streams_lists: Arc<AtomicBool>,
+    agent_reports: AgentReports,
 }
 
 impl fmt::Debug for RestCalls {
@@ -109,6 +110,7 @@ impl RestCalls {
             fence: None,
             term: None,
             streams_lists: Arc::new(AtomicBool::new(true)),
+            agent_reports: AgentReports::default(),
         }
     }
 
@@ -130,7 +132,13 @@ impl RestCalls {
             fence,
             term,
             streams_lists: Arc::clone(&self.streams_lists),
+            agent_reports: self.agent_reports.clone(),
         }
+    }
+
+    /// The reports on the blocks of deleted nodes that this process has seen.
+    pub(crate) fn agent_reports(&self) -> AgentReports {
+        self.agent_reports.clone()
     }
 
     /// The connection with the fence and the term.
