@@ -7,7 +7,7 @@ use podplane_service_runtime::{boundary::AllowedHosts, server::Listen};
 
 use crate::{
     AccountTokenFlags, AuditFlags, AuthenticationFlags, AuthenticationModeFlag, AuthorizationFlags,
-    LimitFlags, OwnCertificateFlags, TlsFlags,
+    LimitFlags, OwnCertificateFlags, TlsFlags, runtime_config::ApiVersionSetting,
 };
 
 /// The configuration of the API server.
@@ -137,6 +137,16 @@ pub struct ApiserverConfig {
     /// The bounds of history and events.
     #[command(flatten)]
     pub bounds: HistoryBounds,
+
+    /// Do not serve this version of a group by the REST API, such as
+    /// networking.x-k8s.io/v1=false; a CustomResourceDefinition can have it then
+    #[arg(
+        long,
+        env = "PODPLANE_RUNTIME_CONFIG",
+        value_name = "GROUP/VERSION=BOOL",
+        value_delimiter = ','
+    )]
+    pub runtime_config: Vec<ApiVersionSetting>,
 }
 
 /// The flags of holds.

@@ -33,6 +33,7 @@ mod metrics;
 mod registry;
 mod renderers;
 mod rest;
+mod runtime_config;
 mod served;
 mod server;
 mod service;
@@ -51,5 +52,6 @@ pub use authentication::{
 pub use authorization::{AuthorizationFlags, AuthorizationMode};
 pub use config::{ApiserverConfig, ClusterFlags, HistoryBounds, HoldFlags, StoreKind};
 pub use flow::LimitFlags;
+pub use runtime_config::{ApiVersionSetting, ApiVersionSettingError, UnknownApiVersion};
 pub use server::{ApiserverRunError, run};
 pub use storage::check as check_item;

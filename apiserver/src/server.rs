@@ -79,6 +79,7 @@ use crate::{
         token_review::TokenReviews,
         tokens::AccountActions,
     },
+    runtime_config::{self, ApiVersionSetting, UnknownApiVersion},
     served::ServedKinds,
     service::{
         AUTHENTICATION_RULES, AUTHORIZATION_RULES, AccessReviews, BLOCK_RULES, BlockRecords,
@@ -179,6 +180,9 @@ pub enum ApiserverRunError {
     /// The server cannot listen, or cannot publish its address.
     #[error("failed to serve")]
     Serve(#[from] ServeError),
+    /// `--runtime-config` names a version that no kind has.
+    #[error(transparent)]
+    ApiVersion(#[from] UnknownApiVersion),
     /// A task ended unexpectedly.
     #[error("failed to run")]
     Ended(#[from] TaskEnd),
@@ -225,6 +229,7 @@ async fn run_until(
         },
         cluster: HoldFlags { release_after },
         bounds,
+        runtime_config,
     } = config;
     let blocks = BlockPolicy {
         service_ranges: service_cluster_ip_range,
@@ -248,6 +253,7 @@ async fn run_until(
         own_certificates: None,
         audit: audit.setup()?,
         flow: FlowLimits::default(),
+        api_versions: runtime_config,
     };
     let authenticator = authentication.authenticator(&listen, rules.authorization)?;
     let has_users = authenticator.mode() == AuthenticationMode::Credentials;
@@ -312,6 +318,8 @@ pub(crate) struct ServerRules {
     /// The audit log, if there is one.
     pub(crate) audit: Option<AuditSetup>,
     pub(crate) flow: FlowLimits,
+    /// The versions that are not served.
+    pub(crate) api_versions: Vec<ApiVersionSetting>,
 }
 
 /// Serves a store on these sockets. `ready` is called with the first one once requests will be
@@ -335,6 +343,7 @@ pub(crate) async fn serve(
         own_certificates,
         audit,
         flow,
+        api_versions,
     } = rules;
     let engine = Engine::new(store).await?;
     let service_ranges = blocks.service_ranges.clone();
@@ -500,6 +509,7 @@ pub(crate) async fn serve(
     });
     kinds::visit(&mut server);
     server.resources = rest::with_unstored(server.resources, &served, &gate);
+    server.resources = runtime_config::served(server.resources, &api_versions)?;
     let custom = Arc::new(CustomKinds::new(
         engine.clone(),
         &server.feeder,

@@ -28,6 +28,7 @@ mod job;
 mod node_lifecycle;
 mod owner;
 mod percent;
+mod permissions;
 mod pod_control;
 mod pods;
 mod rank;
@@ -63,7 +64,7 @@ use podplane_api::{
 use podplane_client::{
     Cache, Client, ListParams, QueueMetrics, ServerError, ServerFlags,
     leader::{LeaderElection, LeaderError},
-    reflector,
+    reflector, start_check,
 };
 use podplane_service_runtime::{
     Process, Services, Tasks,
@@ -255,13 +256,18 @@ async fn run_until(
     let candidate = config.leader_election.candidate(client.clone(), ELECTION)?;
     let authority = config.signing.authority()?;
     let root_ca = config.root_ca.certificates()?;
+    let mut needed = permissions::needed(authority.is_some());
+    needed.extend(candidate.permissions());
     let (hosts, file) = (config.allowed_hosts.clone(), config.address_file.as_deref());
     let listeners = config
         .serving
         .listeners(&config.listen, hosts, file)
         .await?;
+    let mut tasks = Tasks::new(stop);
+    let check = start_check(client.clone(), config.server.clone(), needed, tasks.stop());
+    tasks.spawn("start check", check);
     let mut kinds = KindRegistry {
-        tasks: Tasks::new(stop),
+        tasks,
         client,
         garbage: Garbage::new(),
         follow: Vec::new(),

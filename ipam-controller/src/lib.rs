@@ -348,12 +348,9 @@ async fn run_until(
     let (cluster_cidrs, follow_cluster_cidrs) =
         reflector(client.all::<ClusterCIDR>(), ListParams::default());
     let (events, write_events) = EventRecorder::new(client.clone(), COMPONENT, "");
-    let check = start_check(
-        client,
-        config.server.clone(),
-        permissions::NEEDED,
-        stop.clone(),
-    );
+    let mut needed = [permissions::NEEDED, &candidate.permissions()].concat();
+    needed.extend(wants_cluster_cidrs.then_some(permissions::CLUSTER_CIDRS));
+    let check = start_check(client, config.server.clone(), needed, stop.clone());
 
     let mut process = Process::new(podplane_proto::DESCRIPTORS);
     metrics.register(process.registry(), known.clone());

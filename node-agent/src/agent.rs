@@ -1,6 +1,6 @@
 //! The loop of the agent: observe the node's addresses and pods, and write the node's status.
 
-use std::{path::PathBuf, time::Duration};
+use std::{net::IpAddr, path::PathBuf, time::Duration};
 
 use podplane_api::{
     ObjectKey,
@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     account::{NodeAccount, PodUse, UnownedAddresses},
+    block_report::BlockReporter,
     caches::ObjectCaches,
     config::NodeAgentConfig,
     metrics::NodeAgentMetrics,
@@ -45,6 +46,7 @@ pub struct Agent {
     metrics: NodeAgentMetrics,
     published: watch::Sender<bool>,
     unowned: UnownedAddresses,
+    blocks: BlockReporter,
     reported: LoggedState,
 }
 
@@ -68,6 +70,18 @@ struct NodeFiles {
     allocated: Option<Result<Vec<AllocatedAddress>, SourceError>>,
 }
 
+impl NodeFiles {
+    /// The allocated addresses; `None` if the network has no files of them, or they cannot be read,
+    /// which is reported elsewhere.
+    fn allocated(&self) -> Option<Vec<IpAddr>> {
+        let of_network = self.host_local.as_ref().and_then(|ipam| ipam.as_ref().ok());
+        let of_network = of_network.and_then(|ipam| ipam.allocated.as_ref());
+        let of_pod_cidr = self.allocated.as_ref().and_then(|all| all.as_ref().ok());
+        let allocated = of_network.or(of_pod_cidr)?.iter();
+        Some(allocated.map(|each| each.address).collect())
+    }
+}
+
 impl Agent {
     /// The agent of the node in `nodes`, which has `pods`. `published` becomes true after the first
     /// look that succeeds.
@@ -82,6 +96,7 @@ impl Agent {
         Self {
             caches: ObjectCaches::new(client.clone(), config.node_name.to_string()),
             unowned: UnownedAddresses::new(config.orphan_grace),
+            blocks: BlockReporter::default(),
             reported: LoggedState::default(),
             config,
             client,
@@ -142,10 +157,8 @@ impl Agent {
     /// Observes once, and writes the status if it differs.
     async fn look(&mut self) -> Result<(), String> {
         let name = self.config.node_name.to_string();
-        let Some(node) = self.nodes.get(&key_of(&name)) else {
-            return Err(format!("node {name:?} does not exist"));
-        };
-        if self.is_left_alone(&node) {
+        let node = self.nodes.get(&key_of(&name));
+        if node.as_ref().is_some_and(|node| self.is_left_alone(node)) {
             return Ok(());
         }
         // Pods first: a pod that is deleted in order has freed its address before, so that its
@@ -158,6 +171,15 @@ impl Agent {
             .collect();
         let dir = self.config.cni_conf_dir.clone();
         let files = Self::read_files(dir, self.config.ipam).await?;
+        if let Some(allocated) = files.allocated() {
+            let now = Instant::now();
+            self.blocks
+                .report(&self.client, &name, node.as_deref(), &allocated, now)
+                .await;
+        }
+        let Some(node) = node else {
+            return Err(format!("node {name:?} does not exist"));
+        };
         let kind = self.kind(files.list.as_ref(), &node);
         let ipam = self
             .observe(&kind, files, &node)

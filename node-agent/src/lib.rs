@@ -2,7 +2,7 @@
 //! kubelet than ours.
 //!
 //! It never gives or frees an address, and it writes nothing but its resource and annotations of
-//! one Node. [`sources`] has the rules by which networks are counted, as pure functions; [`account`]
+//! one Node, and the status of that node's blocks. [`sources`] has the rules by which networks are counted, as pure functions; [`account`]
 //! has the amount to publish and why; [`agent`] reads, decides and writes. Start reading at
 //! [`account`].
 
@@ -10,6 +10,7 @@
 
 pub mod account;
 pub mod agent;
+mod block_report;
 mod caches;
 pub mod config;
 pub mod metrics;
@@ -32,21 +33,9 @@ use metrics::NodeAgentMetrics;
 
 /// Checked when the agent starts, beside those on the objects of networks.
 const PERMISSIONS: &[Permission] = &[
-    Permission {
-        group: "",
-        resource: "nodes",
-        verbs: &["get", "list", "watch"],
-    },
-    Permission {
-        group: "",
-        resource: "nodes/status",
-        verbs: &["patch"],
-    },
-    Permission {
-        group: "",
-        resource: "pods",
-        verbs: &["list", "watch"],
-    },
+    Permission::on("", "nodes", &["get", "list", "watch"]),
+    Permission::on("", "nodes/status", &["patch"]),
+    Permission::on("", "pods", &["list", "watch"]),
 ];
 
 /// The reasons why the agent ended without a request to stop.
@@ -117,7 +106,7 @@ async fn run_until(
     process.start(&mut tasks).await;
 
     tracing::info!(%server, node = name, ipam = config.ipam.name(), "publishing pod addresses");
-    let check = start_check(client.clone(), server, PERMISSIONS, tasks.stop());
+    let check = start_check(client.clone(), server, PERMISSIONS.to_vec(), tasks.stop());
     tasks.spawn("start check", check);
     let agent = Agent::new(config, client, nodes, pods, metrics, published);
     tasks.spawn("agent", agent.run(tasks.stop()));

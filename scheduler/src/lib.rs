@@ -177,7 +177,8 @@ async fn run_until(
     process.registry().register_collector(Box::new(addresses));
     process.start(&mut tasks).await;
 
-    let check = start_check(client, server, permissions::NEEDED, tasks.stop());
+    let needed = [permissions::NEEDED, &candidate.permissions()].concat();
+    let check = start_check(client, server, needed, tasks.stop());
     tasks.spawn("start check", check);
     let (terms, begun) = mpsc::channel(1);
     let policy = PlacementPolicy {

@@ -8,26 +8,14 @@ const FOLLOW: &[&str] = &["list", "watch"];
 
 /// Checked when the scheduler starts.
 pub(crate) const NEEDED: &[Permission] = &[
-    of("", "pods", READ),
-    of("", "nodes", FOLLOW),
-    of("", "namespaces", FOLLOW),
-    of("", "services", FOLLOW),
-    of("apps", "replicasets", FOLLOW),
-    of("policy", "poddisruptionbudgets", FOLLOW),
-    of("", "pods/binding", &["create"]),
-    of("", "pods/status", &["update"]),
-    of("", "pods", &["delete"]),
-    of("", "events", &["create", "update"]),
+    Permission::on("", "pods", READ),
+    Permission::on("", "nodes", FOLLOW),
+    Permission::on("", "namespaces", FOLLOW),
+    Permission::on("", "services", FOLLOW),
+    Permission::on("apps", "replicasets", FOLLOW),
+    Permission::on("policy", "poddisruptionbudgets", FOLLOW),
+    Permission::on("", "pods/binding", &["create"]),
+    Permission::on("", "pods/status", &["update"]),
+    Permission::on("", "pods", &["delete"]),
+    Permission::on("", "events", &["create", "update"]),
 ];
-
-const fn of(
-    group: &'static str,
-    resource: &'static str,
-    verbs: &'static [&'static str],
-) -> Permission {
-    Permission {
-        group,
-        resource,
-        verbs,
-    }
-}

@@ -16,7 +16,7 @@ use podplane_api::{
     jiff::Timestamp,
     meta::ObjectMeta,
 };
-use podplane_client::{Api, ApiError, Client, answered};
+use podplane_client::{Api, ApiError, Client, Permission, answered};
 use podplane_error_chain::one_line;
 use podplane_host::clock;
 use podplane_pki::{
@@ -174,6 +174,22 @@ impl ManagedCertificate {
             hosts: certificate_hosts,
             configuration: webhook_configuration,
         })
+    }
+
+    /// The permissions that it needs: those on its Secret and on the configurations.
+    pub fn permissions(&self) -> Vec<Permission> {
+        let ObjectKey { namespace, name } = &self.secret;
+        let secrets = |verbs| Permission::on("", "secrets", verbs).in_namespace(namespace.clone());
+        let configurations = |resource| {
+            Permission::on("admissionregistration.k8s.io", resource, &["get", "update"])
+                .named(self.configuration.clone())
+        };
+        vec![
+            secrets(&["get", "update"]).named(name.clone()),
+            secrets(&["create"]),
+            configurations("mutatingwebhookconfigurations"),
+            configurations("validatingwebhookconfigurations"),
+        ]
     }
 
     /// The flags of a server with this certificate.

@@ -62,16 +62,8 @@ const RIGHTS: PortRights = PortRights {
 
 /// Checked when the webhooks start, beside those on the Lease and the certificate.
 const PERMISSIONS: &[Permission] = &[
-    Permission {
-        group: "",
-        resource: "pods",
-        verbs: &["get", "list", "watch"],
-    },
-    Permission {
-        group: "",
-        resource: "nodes",
-        verbs: &["list", "watch"],
-    },
+    Permission::on("", "pods", &["get", "list", "watch"]),
+    Permission::on("", "nodes", &["list", "watch"]),
 ];
 
 /// The reasons why the webhooks ended without a request to stop.
@@ -159,7 +151,9 @@ async fn run_until(
     let unpublished = UnpublishedNodes::new(nodes.clone(), resource.clone());
     process.registry().register_collector(Box::new(unpublished));
     let caches = (pods.clone(), nodes.clone());
-    let check = start_check(client.clone(), server, PERMISSIONS, tasks.stop());
+    let mut needed = [PERMISSIONS, &candidate.permissions()].concat();
+    needed.extend(certificate.iter().flat_map(ManagedCertificate::permissions));
+    let check = start_check(client.clone(), server, needed, tasks.stop());
     tasks.spawn("start check", check);
     let driver = GuardDriver::new(
         client,

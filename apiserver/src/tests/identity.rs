@@ -300,6 +300,7 @@ fn config(listen: &str, authentication: AuthenticationFlags) -> ApiserverConfig 
             release_after: Duration::ZERO,
         },
         bounds: HistoryBounds::default(),
+        runtime_config: Vec::new(),
     }
 }
 

@@ -141,6 +141,7 @@ async fn publishes_the_address_once_it_is_served() {
             release_after: Duration::ZERO,
         },
         bounds: HistoryBounds::default(),
+        runtime_config: Vec::new(),
     };
     let stop = CancellationToken::new();
     let mut running = JoinSet::new();

@@ -7,6 +7,9 @@ mod grpc;
 mod name;
 mod node_blocks;
 
+use std::{collections::BTreeSet, net::IpAddr};
+
+use ipnet::IpNet;
 use podplane_proto::{
     blocks::MAX_ASSIGNMENTS,
     error::ApiError,
@@ -14,6 +17,7 @@ use podplane_proto::{
 };
 
 pub use self::name::block_name;
+pub(crate) use self::node_blocks::AgentReports;
 use crate::api::{Client, Transport};
 
 /// The records of node blocks, from [`Client::blocks`](crate::Client::blocks). A fenced client puts
@@ -128,6 +132,29 @@ impl BlocksClient {
         match self.client.transport() {
             Transport::Grpc(_) => MAX_ASSIGNMENTS,
             Transport::Rest(_) => node_blocks::MAX_ASSIGNMENTS,
+        }
+    }
+
+    /// Reports, on Kubernetes, how many addresses of each block are `allocated` on a node. Its UID is
+    /// `None` once it is deleted: while there are any, the blocks of a deleted node are held.
+    /// `reported` are the blocks for which this process has reported addresses. Returns those that
+    /// have addresses now. podplane's kubelet holds blocks in podplane's store.
+    ///
+    /// # Errors
+    ///
+    /// The first refusal.
+    pub async fn report_allocated(
+        &self,
+        node_name: &str,
+        node_uid: Option<&str>,
+        allocated: &[IpAddr],
+        reported: &BTreeSet<IpNet>,
+    ) -> Result<BTreeSet<IpNet>, ApiError> {
+        match self.client.transport() {
+            Transport::Grpc(_) => Ok(BTreeSet::new()),
+            Transport::Rest(_) => {
+                node_blocks::report(&self.client, node_name, node_uid, allocated, reported).await
+            }
         }
     }
 

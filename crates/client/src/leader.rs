@@ -33,7 +33,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::flags::LeaderElection;
 pub(crate) use self::term::LeaseTerm;
-use crate::{Api, Client};
+use crate::{Api, Client, Permission};
 
 /// As in client-go: candidates wait between one and this many further retry periods, so that they
 /// do not all try at once.
@@ -138,6 +138,23 @@ impl Candidate {
                 election.status.clone(),
             );
         }
+    }
+
+    /// The permissions that the election needs: those on its Lease. Nobody may be allowed to create
+    /// an object by its name.
+    #[must_use]
+    pub fn permissions(&self) -> Vec<Permission> {
+        let Some(Election { lease, .. }) = &self.election else {
+            return Vec::new();
+        };
+        let leases = |verbs| {
+            Permission::on("coordination.k8s.io", "leases", verbs)
+                .in_namespace(lease.namespace.clone())
+        };
+        vec![
+            leases(&["get", "update"]).named(lease.name.clone()),
+            leases(&["create"]),
+        ]
     }
 
     /// Waits until this process leads, then runs `work` for as long as it leads.

@@ -1,7 +1,7 @@
 //! The questions of a process to its API server at the start: the system of the server, and the
 //! permissions of the process.
 
-use std::{fmt, time::Duration};
+use std::{borrow::Cow, fmt, time::Duration};
 
 use backon::{ExponentialBuilder, Retryable as _};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
@@ -30,14 +30,46 @@ const CONCURRENCY: usize = 8;
 const PODPLANE: &str = "+podplane";
 
 /// A permission that a process needs: verbs on a resource.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Permission {
-    /// The API group; empty for the core group.
-    pub group: &'static str,
-    /// The resource, with its subresource if it is meant: `pods/binding`.
-    pub resource: &'static str,
-    /// The verbs.
-    pub verbs: &'static [&'static str],
+    group: &'static str,
+    resource: &'static str,
+    verbs: &'static [&'static str],
+    namespace: Cow<'static, str>,
+    name: Cow<'static, str>,
+}
+
+impl Permission {
+    /// Verbs on all objects of a resource. The core group has an empty name; a subresource stands
+    /// behind its resource: `pods/binding`.
+    #[must_use]
+    pub const fn on(
+        group: &'static str,
+        resource: &'static str,
+        verbs: &'static [&'static str],
+    ) -> Self {
+        Self {
+            group,
+            resource,
+            verbs,
+            namespace: Cow::Borrowed(""),
+            name: Cow::Borrowed(""),
+        }
+    }
+
+    /// The permission for the objects of one namespace.
+    #[must_use]
+    pub fn in_namespace(mut self, namespace: impl Into<Cow<'static, str>>) -> Self {
+        self.namespace = namespace.into();
+        self
+    }
+
+    /// The permission for the object of one name.
+    #[must_use]
+    pub fn named(mut self, name: impl Into<Cow<'static, str>>) -> Self {
+        self.name = name.into();
+        self
+    }
 }
 
 /// A server, as its `/version` describes it.
@@ -109,10 +141,10 @@ impl fmt::Display for ServerIdentity {
 pub async fn start_check(
     client: Client,
     flags: ServerFlags,
-    permissions: &'static [Permission],
+    permissions: Vec<Permission>,
     stop: CancellationToken,
 ) -> Result<(), StartCheckError> {
-    let check = client.check(&flags, permissions);
+    let check = client.check(&flags, &permissions);
     stop.run_until_cancelled(check).await.transpose()?;
     stop.cancelled().await;
     Ok(())
@@ -138,7 +170,7 @@ impl Client {
     async fn check(
         &self,
         flags: &ServerFlags,
-        permissions: &'static [Permission],
+        permissions: &[Permission],
     ) -> Result<(), StartCheckError> {
         let identity = self.identity_with_retry(flags).await?;
         tracing::info!(server = %flags, found = %identity, "found the API server");
@@ -255,14 +287,11 @@ impl Client {
 }
 
 /// The rules of these permissions that the user lacks.
-async fn missing(
-    calls: &RestCalls,
-    permissions: &'static [Permission],
-) -> Result<Vec<String>, ApiError> {
-    let asked = permissions.iter().copied().map(|permission| async move {
+async fn missing(calls: &RestCalls, permissions: &[Permission]) -> Result<Vec<String>, ApiError> {
+    let asked = permissions.iter().cloned().map(|permission| async move {
         let mut lacking = Vec::new();
         for verb in permission.verbs {
-            if !answered(is_permitted(calls, permission, verb)).await? {
+            if !answered(is_permitted(calls, &permission, verb)).await? {
                 lacking.push(*verb);
             }
         }
@@ -274,28 +303,43 @@ async fn missing(
         .await?;
     let lacking = asked.into_iter().filter(|(_, verbs)| !verbs.is_empty());
     Ok(lacking
-        .map(|(permission, verbs)| rule(permission, &verbs))
+        .map(|(permission, verbs)| rule(&permission, &verbs))
         .collect())
 }
 
-/// The rule as people say it: `list, watch poddisruptionbudgets of policy`.
-fn rule(permission: Permission, verbs: &[&str]) -> String {
-    let verbs = verbs.join(", ");
-    match permission.group {
-        "" => format!("{verbs} {}", permission.resource),
-        group => format!("{verbs} {} of {group}", permission.resource),
+/// The rule as people say it: `list, watch poddisruptionbudgets of policy`, or
+/// `get, update leases of coordination.k8s.io "podplane-scheduler" in kube-system`.
+fn rule(permission: &Permission, verbs: &[&str]) -> String {
+    let Permission {
+        group,
+        resource,
+        namespace,
+        name,
+        ..
+    } = permission;
+    let mut rule = format!("{} {resource}", verbs.join(", "));
+    if !group.is_empty() {
+        rule.push_str(&format!(" of {group}"));
     }
+    if !name.is_empty() {
+        rule.push_str(&format!(" {name:?}"));
+    }
+    if !namespace.is_empty() {
+        rule.push_str(&format!(" in {namespace}"));
+    }
+    rule
 }
 
 async fn is_permitted(
     calls: &RestCalls,
-    permission: Permission,
+    permission: &Permission,
     verb: &str,
 ) -> Result<bool, ApiError> {
     let (resource, subresource) = match permission.resource.split_once('/') {
         Some((resource, subresource)) => (resource, Some(subresource.to_owned())),
         None => (permission.resource, None),
     };
+    let given = |text: &Cow<'_, str>| Some(text.to_string()).filter(|text| !text.is_empty());
     let review = SelfSubjectAccessReview {
         spec: SelfSubjectAccessReviewSpec {
             resource_attributes: Some(ResourceAttributes {
@@ -303,6 +347,8 @@ async fn is_permitted(
                 resource: Some(resource.to_owned()),
                 subresource,
                 verb: Some(verb.to_owned()),
+                namespace: given(&permission.namespace),
+                name: given(&permission.name),
                 ..ResourceAttributes::default()
             }),
             ..SelfSubjectAccessReviewSpec::default()
@@ -312,4 +358,26 @@ async fn is_permitted(
     let path = path_of::<SelfSubjectAccessReview>();
     let reviewed: SelfSubjectAccessReview = calls.post(&path, &review).await?;
     Ok(reviewed.status.unwrap_or_default().allowed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_a_missing_rule() {
+        let leases = Permission::on("coordination.k8s.io", "leases", &["get", "update"]);
+        for (permission, want) in [
+            (Permission::on("", "pods/binding", &[]), "get pods/binding"),
+            (leases.clone(), "get leases of coordination.k8s.io"),
+            (
+                leases
+                    .named("podplane-scheduler")
+                    .in_namespace("kube-system"),
+                "get leases of coordination.k8s.io \"podplane-scheduler\" in kube-system",
+            ),
+        ] {
+            assert_eq!(rule(&permission, &["get"]), want);
+        }
+    }
 }

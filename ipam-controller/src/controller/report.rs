@@ -81,8 +81,14 @@ impl SyncedController {
             pod_cidrs,
         } = remains;
         let cidrs: Vec<String> = pod_cidrs.iter().map(ToString::to_string).collect();
+        let end = match self.parts.client.blocks().are_atomic() {
+            true => format!(
+                "when the node reports them gone, or by `podplane node remove {node}` or `podplane node forget {node}`"
+            ),
+            false => "40 seconds after the last report of the node's agent".to_owned(),
+        };
         let message = format!(
-            "{} of the deleted node {node} is held, since its sandboxes may have addresses of it; the hold ends when the node reports them gone, or by `podplane node remove {node}` or `podplane node forget {node}`",
+            "{} of the deleted node {node} is held, since its sandboxes may have addresses of it; the hold ends {end}",
             cidrs.join(", ")
         );
         self.event((node, uid), EventType::Warning, "PodCIDRHeld", message);

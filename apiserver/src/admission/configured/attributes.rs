@@ -123,6 +123,9 @@ impl<'a> Attributes<'a> {
             ),
             Operation::Bind => {
                 let pod = write.new.map(own).transpose()?.unwrap_or_default();
+                // Schedulers send it, and Kubernetes passes on what they send.
+                let uid = &pod["metadata"]["uid"];
+                let metadata = json!({"name": name, "namespace": namespace, "uid": uid});
                 let target = json!({"kind": "Node", "name": pod["spec"]["nodeName"]});
                 let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target});
                 (Versioned::new("", "v1", "Binding"), Some(binding), None)

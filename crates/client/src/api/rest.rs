@@ -41,7 +41,7 @@ pub(crate) use self::{
     status::{observed, refused},
 };
 use super::{Binding, DeleteParams, ListParams, ObjectEvent, ObjectList, PatchParams};
-use crate::leader::LeaseTerm;
+use crate::{blocks::AgentReports, leader::LeaseTerm};
 
 /// The items of a page of a list, where the server does not stream lists. client-go asks for as
 /// many.
@@ -60,6 +60,7 @@ pub(crate) struct RestCalls {
     term: Option<LeaseTerm>,
     /// False once the server has found the parameters of a streamed list invalid.
     streams_lists: Arc<AtomicBool>,
+    agent_reports: AgentReports,
 }
 
 impl fmt::Debug for RestCalls {
@@ -111,6 +112,7 @@ impl RestCalls {
             fence: None,
             term: None,
             streams_lists: Arc::new(AtomicBool::new(true)),
+            agent_reports: AgentReports::default(),
         }
     }
 
@@ -132,7 +134,13 @@ impl RestCalls {
             fence,
             term,
             streams_lists: Arc::clone(&self.streams_lists),
+            agent_reports: self.agent_reports.clone(),
         }
+    }
+
+    /// The reports on the blocks of deleted nodes that this process has seen.
+    pub(crate) fn agent_reports(&self) -> AgentReports {
+        self.agent_reports.clone()
     }
 
     /// The connection with the fence and the term.

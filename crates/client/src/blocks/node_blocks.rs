@@ -5,7 +5,11 @@
 //! created, since its name is the block. Blocks that overlap in another way are kept apart by the
 //! leader, and after their creation by a list: whoever finds another one deletes its own.
 //!
-//! The state of a NodeBlock whose node is gone is not stored; it follows from the list of nodes.
+//! The state of a NodeBlock whose node is gone is not stored; it follows from the list of nodes and
+//! from the reports of the node's agent ([`AgentReports`]).
+
+mod object;
+mod reports;
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -17,7 +21,6 @@ use ipnet::IpNet;
 use kube::{
     Api as KubeApi,
     api::{ListParams, Patch, PatchParams, PostParams},
-    core::{ApiResource, GroupVersionKind, Object as CustomObject},
 };
 use podplane_api::{
     Object as _,
@@ -27,16 +30,18 @@ use podplane_api::{
 use podplane_host::clock;
 use podplane_proto::{
     error::{ApiError, FieldViolation, Reason},
-    ipam::{Assignment, Block, BlockState, BlockUpdate, block_update::Change},
+    ipam::{Assignment, Block, BlockState, BlockUpdate, Hold, block_update::Change},
 };
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::json;
 
+use self::object::{NodeBlock, NodeBlockSpec, NodeBlockState, net, objects, resource};
+use self::reports::ReportVerdict;
+pub(crate) use self::reports::{AgentReports, report};
 use super::{BlockList, NodeBlocks, block_name};
 use crate::{
     DeleteParams,
     api::{
-        Client,
+        Client, Transport,
         rest::{delete_params, refused},
     },
 };
@@ -48,41 +53,6 @@ pub(super) const MAX_ASSIGNMENTS: usize = 2 * CONCURRENCY;
 /// The age from which a record is deleted that its node does not have. A younger one may belong to
 /// an assignment that is under way.
 const STALE_AFTER: Duration = Duration::from_secs(60);
-
-/// The desired state of a NodeBlock.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct NodeBlockSpec {
-    cidr: String,
-    node_name: String,
-    #[serde(rename = "nodeUID")]
-    node_uid: String,
-    #[serde(default)]
-    state: NodeBlockState,
-    /// The end of the quarantine.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    quarantined_until: Option<Timestamp>,
-}
-
-/// The state of a block whose node exists, or the last step before its release.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-enum NodeBlockState {
-    #[default]
-    Assigned,
-    Foreign,
-    Quarantined,
-}
-
-type NodeBlock = CustomObject<NodeBlockSpec, Value>;
-
-fn resource() -> ApiResource {
-    let kind = GroupVersionKind::gvk("podplane.io", "v1alpha1", "NodeBlock");
-    ApiResource::from_gvk_with_plural(&kind, "nodeblocks")
-}
-
-fn objects(client: &Client) -> KubeApi<NodeBlock> {
-    KubeApi::all_with(client.kube(), &resource())
-}
 
 async fn records(client: &Client) -> Result<(Vec<NodeBlock>, String), ApiError> {
     let listed = objects(client).list(&ListParams::default()).await;
@@ -101,11 +71,16 @@ pub(super) async fn list_of(client: &Client, node: &str) -> Result<BlockList, Ap
         .iter()
         .filter_map(|node| node.metadata.uid.as_deref())
         .collect();
+    let reports = reports_of(client);
     let mut blocks: Vec<(IpNet, Block)> = records
         .iter()
-        .filter(|record| node.is_empty() || record.spec.node_name == node)
-        .filter_map(|record| Some((net(record)?, block(record, &live))))
+        .filter_map(|record| {
+            let net = net(record)?;
+            Some((net, block(record, net, &live, &reports)))
+        })
         .collect();
+    reports.retain(&blocks.iter().map(|(net, _)| *net).collect());
+    blocks.retain(|(_, block)| node.is_empty() || block.node_name == node);
     blocks.sort_by_key(|(net, _)| *net);
     Ok(BlockList {
         blocks: blocks.into_iter().map(|(_, block)| block).collect(),
@@ -113,21 +88,15 @@ pub(super) async fn list_of(client: &Client, node: &str) -> Result<BlockList, Ap
     })
 }
 
-/// The block; `None`, with a warning, for a record that somebody wrote by hand without one.
-fn net(record: &NodeBlock) -> Option<IpNet> {
-    let net = record.spec.cidr.parse::<IpNet>().ok();
-    if net.is_none() {
-        let name = record.metadata.name.as_deref().unwrap_or_default();
-        tracing::warn!(
-            name,
-            cidr = record.spec.cidr,
-            "ignored a NodeBlock without a valid CIDR"
-        );
+/// The reports of agents that this process has seen.
+fn reports_of(client: &Client) -> AgentReports {
+    match client.transport() {
+        Transport::Rest(calls) => calls.agent_reports(),
+        Transport::Grpc(_) => AgentReports::default(),
     }
-    net.map(|net| net.trunc())
 }
 
-fn block(record: &NodeBlock, live: &HashSet<&str>) -> Block {
+fn block(record: &NodeBlock, net: IpNet, live: &HashSet<&str>, reports: &AgentReports) -> Block {
     let NodeBlockSpec {
         cidr,
         node_name,
@@ -135,23 +104,43 @@ fn block(record: &NodeBlock, live: &HashSet<&str>) -> Block {
         state,
         quarantined_until,
     } = record.spec.clone();
-    let state = match state {
-        NodeBlockState::Quarantined => BlockState::Quarantined,
-        _ if !live.contains(node_uid.as_str()) => BlockState::Draining,
-        NodeBlockState::Assigned => BlockState::Assigned,
-        NodeBlockState::Foreign => BlockState::Foreign,
+    let is_live = live.contains(node_uid.as_str());
+    let verdict = match is_live {
+        true => ReportVerdict::None,
+        false => reports.judge(net, record),
     };
+    let quarantined = (BlockState::Quarantined, quarantined_until);
+    let (state, until) = match (verdict, state) {
+        (ReportVerdict::Held(until), _) => (BlockState::Draining, Some(until)),
+        (ReportVerdict::None, NodeBlockState::Quarantined) => quarantined,
+        (ReportVerdict::Silent { is_quarantined }, NodeBlockState::Quarantined)
+            if is_quarantined =>
+        {
+            quarantined
+        }
+        _ if !is_live => (BlockState::Draining, None),
+        (_, NodeBlockState::Foreign) => (BlockState::Foreign, None),
+        _ => (BlockState::Assigned, None),
+    };
+    let status = record.status.clone().unwrap_or_default();
+    let hold = matches!(verdict, ReportVerdict::Held(_)).then(|| Hold {
+        heard: text(status.reported_at),
+        ..Hold::default()
+    });
     Block {
         cidr,
         state: state.into(),
         node_name,
         node_uid,
         resource_version: record.metadata.resource_version.clone().unwrap_or_default(),
-        until: quarantined_until
-            .map(|until| until.to_string())
-            .unwrap_or_default(),
+        until: text(until),
+        hold,
         ..Block::default()
     }
+}
+
+fn text(time: Option<Timestamp>) -> String {
+    time.map(|time| time.to_string()).unwrap_or_default()
 }
 
 /// An assignment whose records exist.
@@ -332,10 +321,10 @@ pub(super) async fn update(
 async fn update_one(client: &Client, update: BlockUpdate) -> Result<Option<Block>, ApiError> {
     let BlockUpdate {
         cidr,
-        node_name,
         node_uid,
         change,
         quarantine_seconds,
+        ..
     } = update;
     let net = cidr.parse::<IpNet>().map_err(|_| {
         ApiError::bad_field("cidr", format!("Invalid value: {cidr:?}: must be a CIDR"))
@@ -348,11 +337,11 @@ async fn update_one(client: &Client, update: BlockUpdate) -> Result<Option<Block
     }
     let spec = match change {
         Some(Change::Release(true)) => {
-            refuse_if_present(client, &node_name, &node_uid).await?;
+            refuse_if_in_use(client, &record, net).await?;
             return delete(client, &record).await.map(|()| None);
         }
         Some(Change::State(state)) if state == i32::from(BlockState::Quarantined) => {
-            refuse_if_present(client, &node_name, &node_uid).await?;
+            refuse_if_in_use(client, &record, net).await?;
             let delay = SignedDuration::from_secs(quarantine_seconds.into());
             json!({"state": "Quarantined", "quarantinedUntil": clock::timestamp() + delay})
         }
@@ -375,19 +364,32 @@ async fn update_one(client: &Client, update: BlockUpdate) -> Result<Option<Block
         .patch(&name, &PatchParams::default(), &Patch::Merge(patch))
         .await;
     let patched = patched.map_err(refused)?;
-    Ok(Some(block(&patched, &HashSet::from([node_uid.as_str()]))))
+    // The node is there, unless the block is quarantined: this was asked above.
+    let is_live = patched.spec.state != NodeBlockState::Quarantined;
+    let live = HashSet::from_iter(is_live.then_some(node_uid.as_str()));
+    Ok(Some(block(&patched, net, &live, &reports_of(client))))
 }
 
-/// Refuses to release the block of a node that exists.
-async fn refuse_if_present(client: &Client, name: &str, uid: &str) -> Result<(), ApiError> {
-    match client.all::<Node>().get(name).await {
-        Ok(node) if node.uid() == uid => {
-            let why = format!("the block is in use: node {name} exists");
-            Err(ApiError::new(Reason::InUse, why))
+/// Refuses to release a block whose node exists, or whose agent reports addresses of it.
+async fn refuse_if_in_use(client: &Client, record: &NodeBlock, net: IpNet) -> Result<(), ApiError> {
+    let NodeBlockSpec {
+        node_name,
+        node_uid,
+        ..
+    } = &record.spec;
+    let in_use = |why| Err(ApiError::new(Reason::InUse, why));
+    match client.all::<Node>().get(node_name).await {
+        Ok(node) if node.uid() == node_uid => {
+            return in_use(format!("the block is in use: node {node_name} exists"));
         }
-        Ok(_) => Ok(()),
-        Err(error) if error.is_not_found() => Ok(()),
-        Err(error) => Err(error),
+        Err(error) if !error.is_not_found() => return Err(error),
+        Ok(_) | Err(_) => {}
+    }
+    match reports_of(client).judge(net, record) {
+        ReportVerdict::Held(until) => in_use(format!(
+            "the block is in use: the agent of node {node_name} reports addresses of it; held until {until}"
+        )),
+        ReportVerdict::None | ReportVerdict::Silent { .. } => Ok(()),
     }
 }
 
