@@ -95,10 +95,10 @@ async fn prometheus_reads_every_process_by_its_certificate_alone() -> Result<()>
     eventually("both nodes have their gauges", nodes, both).await?;
     let ok = |name: &str| (name.to_owned(), "ok".to_owned());
     let rules = [
-        ok("PodIPsOrphaned"),
-        ok("NodeOutOfPodIPs"),
         ok("AddressAuditFindings"),
         ok("AddressAuditStale"),
+        ok("PodIPsOrphaned"),
+        ok("NodeOutOfPodIPs"),
     ];
     let evaluated =
         |seen: &Result<Vec<_>>| seen.as_ref().is_ok_and(|seen| seen.as_slice() == rules);
