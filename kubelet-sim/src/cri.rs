@@ -229,12 +229,7 @@ pub struct NodeFlags {
 
     /// Find images in these directories: an image NAME:TAG is an unpacked directory, or a program,
     /// of that name (--containers process)
-    #[arg(
-        long,
-        value_name = "DIR[:DIR…]",
-        env = "PODPLANE_CONTAINER_ROOTS",
-        required_if_eq("containers", "process")
-    )]
+    #[arg(long, value_name = "DIR[:DIR…]", env = "PODPLANE_CONTAINER_ROOTS")]
     pub container_roots: Option<ImageRoots>,
 }
 
@@ -254,6 +249,9 @@ pub enum CriRunError {
         "--containers process is refused with --authentication=none, where everybody may run programs: choose --authentication=credentials"
     )]
     NoAuthentication,
+    /// Processes without images.
+    #[error("--containers process needs --container-roots, the directories of images")]
+    NoRoots,
     /// Processes without the users that they need.
     #[error(
         "--containers process needs the users of the machine, and this user namespace has {0}: run as root"
@@ -416,6 +414,9 @@ fn check_processes(config: &CriConfig) -> Result<(), CriRunError> {
     }
     if config.serving.authentication == AuthenticationMode::None {
         return Err(CriRunError::NoAuthentication);
+    }
+    if config.cluster.container_roots.is_none() {
+        return Err(CriRunError::NoRoots);
     }
     // Of each line: the first user inside, the first outside, and the number.
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();

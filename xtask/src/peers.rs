@@ -18,6 +18,10 @@ struct Package {
 
 const PACKAGES: &[Package] = &[
     Package {
+        name: "busybox-static",
+        file: "/bin/busybox",
+    },
+    Package {
         name: "containernetworking-plugins",
         file: "/usr/lib/cni/host-local",
     },

@@ -101,12 +101,7 @@ pub(crate) struct NodeRunArgs {
 
     /// Find images in these directories: an image NAME:TAG is an unpacked directory, or a program,
     /// of that name (--containers process)
-    #[arg(
-        long,
-        env = "PODPLANE_CONTAINER_ROOTS",
-        value_name = "DIR[:DIR…]",
-        required_if_eq("containers", "process")
-    )]
+    #[arg(long, env = "PODPLANE_CONTAINER_ROOTS", value_name = "DIR[:DIR…]")]
     container_roots: Option<String>,
 
     /// Find the CNI plugins in these directories, separated by colons; the first that has a plugin

@@ -1,5 +1,5 @@
-//! What the first process of a container, and each that enters one, does until it executes its
-//! program.
+//! The steps of the first process of a container, and of each that enters one, until it executes
+//! its program.
 
 use std::{
     env, fs, io,

@@ -2,17 +2,18 @@
 //! capabilities, without a way to gain any, and with a list of allowed system calls.
 //!
 //! The program that wants containers executes a helper, itself under the name [`NAME`], whose only
-//! work is [`run`]. Only a process with one thread can do this work: it enters namespaces and forks.
-//! The helper gets a [`LaunchRequest`] over the socket that is its standard input ([`Channel`]),
-//! says there what becomes of it ([`LaunchEvent`]), waits for the program, and exits as it did.
+//! work is [`run`]. Only a process with one thread can do this work: it enters namespaces and
+//! forks. The helper gets a [`LaunchRequest`] over the socket that is its standard input
+//! ([`Channel`]), reports there what becomes of it ([`LaunchEvent`]), waits for the program, and
+//! exits as it did.
 //!
 //! ```text
 //! launcher ── LaunchRequest, descriptors ──▶ helper ── fork ──▶ first process of the container
 //!          ◀── LaunchEvent ─────────────────                    mounts, pivot_root, rights, execve
 //! ```
 //!
-//! If the launcher closes the socket, or dies, the helper kills the program; if the helper dies, the
-//! kernel does. The kernel ends all processes of a container with its first one.
+//! If the launcher closes the socket, or dies, the helper kills the program; if the helper dies,
+//! the kernel does. The kernel ends all processes of a container with its first one.
 //!
 //! This crate never follows a symbolic link of an image on the machine's side, and never writes
 //! outside of the container's own mounts. Start reading at [`spec`].

@@ -30,7 +30,7 @@ use crate::{
     spec::{BeneathPath, BindMount, ContainerSpec, ImageFiles},
 };
 
-/// What a container may write outside of its mounts, in bytes and files. It is in memory.
+/// The limits of the files that a container writes outside of its mounts. They are in memory.
 const WRITABLE: &str = "mode=0755,size=64m,nr_inodes=16k";
 const SHARED_MEMORY: &str = "mode=1777,size=64m";
 const DEVICES: [&str; 6] = ["full", "null", "random", "tty", "urandom", "zero"];

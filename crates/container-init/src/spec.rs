@@ -1,4 +1,4 @@
-//! What a launcher asks for, and what it is told.
+//! Requests of launchers, and the answers.
 
 use std::path::PathBuf;
 
@@ -95,7 +95,7 @@ pub struct ProcessSpec {
     pub terminal: bool,
 }
 
-/// What a helper says. Nothing comes after [`LaunchEvent::Started`] and [`LaunchEvent::Failed`].
+/// A message of a helper. Nothing comes after [`LaunchEvent::Started`] and [`LaunchEvent::Failed`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LaunchEvent {
     /// The process exists. Its pidfd comes with the event.

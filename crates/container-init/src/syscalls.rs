@@ -1,5 +1,6 @@
-//! The system calls that every container may make, by architecture: those of an unprivileged process
-//! of other runtimes' default profiles, without namespaces, tracing, io_uring and the clock.
+//! The system calls that every container may make, by architecture: those of an unprivileged
+//! process of other runtimes' default profiles, without namespaces, tracing, io_uring and the
+//! clock.
 //!
 //! `clone`, `personality` and `socket` depend on their arguments, and are not here.
 
@@ -293,7 +294,7 @@ pub(crate) const OF_ARCHITECTURE: &[libc::c_long] = &[
     libc::SYS_vfork,
 ];
 
-/// Those that the C library's bindings do not name on this architecture, by the kernel's numbers.
+/// Calls that the C library's bindings do not name on this architecture, by the kernel's numbers.
 #[cfg(target_arch = "aarch64")]
 pub(crate) const OF_ARCHITECTURE: &[libc::c_long] = &[
     libc::SYS_newfstatat,

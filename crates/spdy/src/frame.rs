@@ -23,7 +23,7 @@ pub(crate) const REFUSED_STREAM: u32 = 3;
 /// The status of RST_STREAM for a stream that nobody needs any more.
 pub(crate) const CANCEL: u32 = 5;
 
-/// What comes after the first eight bytes.
+/// The first eight bytes of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FrameHead {
     /// Data of a stream.
@@ -147,7 +147,7 @@ pub(crate) fn go_away(last: u32) -> Vec<u8> {
 /// The longest payload of a data frame.
 pub(crate) const MAX_DATA: usize = (1 << 24) - 1;
 
-/// What comes before the data of a stream. `length` is at most [`MAX_DATA`].
+/// The first eight bytes of a data frame. `length` is at most [`MAX_DATA`].
 pub(crate) fn data_head(stream: u32, length: usize, is_last: bool) -> [u8; HEAD] {
     let length = u32::try_from(length).expect("the caller splits data");
     let [a, b, c, d] = stream.to_be_bytes();

@@ -3,10 +3,11 @@
 //!
 //! The client opens streams and the server accepts them. As between all of Kubernetes' programs
 //! there is no flow control by frames: a client that sends more than is read is stopped by its
-//! connection, with all of its streams. Streams of the server, priorities and settings do not occur,
-//! and are not here.
+//! connection, with all of its streams. Streams of the server, priorities and settings do not
+//! occur, and are not here.
 //!
-//! This crate never opens a connection, and knows nothing of Kubernetes. Start reading at [`serve`].
+//! This crate never opens a connection, and knows nothing of Kubernetes. Start reading at
+//! [`serve`].
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

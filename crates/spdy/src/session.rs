@@ -50,9 +50,9 @@ pub enum SpdyError {
 #[error("the session has ended")]
 pub struct SessionClosed;
 
-/// Serves a session on a connection. The future moves the frames, and has to be polled; it ends when
-/// the client closes the connection. The session ends when the [`Session`] and all its streams are
-/// dropped: the client is told so then.
+/// Serves a session on a connection. The future moves the frames, and has to be polled; it ends
+/// when the client closes the connection. The session ends when the [`Session`] and all its streams
+/// are dropped: the client is told so then.
 ///
 /// # Errors
 ///
@@ -108,9 +108,9 @@ impl Session {
 pub struct Stream {
     /// The headers that it was opened with.
     pub headers: Headers,
-    /// What the client sends.
+    /// Data from the client.
     pub reader: StreamReader,
-    /// What the client gets.
+    /// Data to the client.
     pub writer: StreamWriter,
 }
 

@@ -7,11 +7,11 @@
 //! | `Created` | `start`, in a ready sandbox | `Running` |
 //! | `Created` | `start` fails | `Exited`, code 128, reason StartError |
 //! | `Running` | `stop`; its planned end; the stop of its sandbox | `Exited` |
-//! | `Running` | recovery, if its sandbox is not ready any more, or its process ended with the last server | `Exited`, code 255, reason Unknown |
+//! | `Running` | recovery, if its sandbox is not ready any more, or its process is gone | `Exited`, code 255, reason Unknown |
 //! | any | `remove`; the removal of its sandbox | none |
 //!
-//! A container is an entry in the table and a record on disk. With `--containers=pretend` no process
-//! runs for it: it runs until it is stopped, or until the time that annotations of its pod say
+//! A container is an entry in the table and a record on disk. With `--containers=pretend` no
+//! process runs for it: it runs until it is stopped, or until the time that annotations of its pod say
 //! ([`podplane_api::pod_exit`]). Since that is in the record, a server that starts again goes on
 //! where the last one ended. With `--containers=process` it has a [`process`], which ends with the
 //! server.

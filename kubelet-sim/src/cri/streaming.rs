@@ -20,14 +20,14 @@ use super::{
 pub use server::{StreamListener, serve};
 pub use tokens::TooManyTokens;
 
-/// What a URL is for.
+/// The request behind a URL.
 #[derive(Clone, Debug)]
 pub enum StreamRequest {
     /// A command in a container.
     Exec {
         /// The process of the container.
         container: Arc<ContainerProcess>,
-        /// What executes it.
+        /// The processes of the node, which execute it.
         processes: Arc<Processes>,
         /// The command.
         command: ExecCommand,

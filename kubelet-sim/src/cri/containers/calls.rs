@@ -307,7 +307,7 @@ impl NodeContainers {
         wire::stats(record, &self.usage(record), &self.mountpoint())
     }
 
-    /// What a container uses: nothing without a process.
+    /// The resources that a container uses: none without a process.
     fn usage(&self, record: &ContainerRecord) -> ProcessUsage {
         let process = self.process(record);
         // A process that ends meanwhile uses nothing any more.

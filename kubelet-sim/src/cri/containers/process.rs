@@ -55,7 +55,7 @@ const KILL_WAIT: Duration = Duration::from_secs(10);
 /// The exit code of a helper that is gone without one.
 const LOST: i32 = 255;
 
-/// What this machine gives to containers.
+/// The parts of this machine that containers need.
 #[derive(Clone, Debug)]
 pub struct ProcessConfig {
     /// The program that starts containers: see [`podplane_container_init::run`].
@@ -150,7 +150,7 @@ pub struct ContainerProcess {
     exit: watch::Receiver<Option<ProcessExit>>,
 }
 
-/// What has to be watched of a process.
+/// The parts of a process that are watched until its end.
 #[derive(Debug)]
 struct WatchedProcess {
     id: ContainerId,

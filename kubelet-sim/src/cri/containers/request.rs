@@ -37,7 +37,7 @@ pub struct ContainerSpec {
     pub process: Option<ProcessRequest>,
 }
 
-/// What a container's settings are for.
+/// The use of a container's settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestUse {
     /// They are told.

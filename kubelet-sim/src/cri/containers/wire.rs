@@ -150,7 +150,7 @@ pub(super) fn matches(record: &ContainerRecord, filter: &cri::ContainerFilter) -
         && label_selector.iter().all(has)
 }
 
-/// What a container uses.
+/// The statistics of a container.
 pub(super) fn stats(
     record: &ContainerRecord,
     usage: &ProcessUsage,

@@ -58,7 +58,7 @@ pub struct ImageRoots(Vec<PathBuf>);
 pub struct UnpackedImage {
     /// Its files.
     pub files: ImageFiles,
-    /// What it says about its process.
+    /// Its configuration.
     pub config: ImageConfig,
 }
 

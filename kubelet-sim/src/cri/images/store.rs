@@ -58,7 +58,7 @@ pub struct StoredImage {
 pub struct ImageStore {
     dir: PathBuf,
     records: RecordDir<ImageRecord>,
-    /// Where images are; `None` if they have no files.
+    /// The directories of images; `None` if they have no files.
     roots: Option<ImageRoots>,
     /// By id, without `sha256:`.
     images: Mutex<BTreeMap<String, Arc<StoredImage>>>,

@@ -16,7 +16,7 @@ use tokio::{
 
 use super::{processes::ProcessNode, *};
 
-/// What kubectl asks before it opens a stream.
+/// The requests of kubectl before it opens a stream, with their answers.
 const DISCOVERY: [(&str, &str); 4] = [
     (
         "/api",
@@ -157,7 +157,7 @@ impl Cluster {
             let skip = std::env::var("PODPLANE_SKIP").unwrap_or_default();
             assert!(
                 skip.split(',').any(|word| word == "peers"),
-                "no kubectl: apt-get install kubernetes-client, or set PODPLANE_SKIP=peers"
+                "no kubectl: install it, or set PODPLANE_SKIP=peers"
             );
             println!("SKIPPED: needs kubectl");
             node.server.0.end().await;

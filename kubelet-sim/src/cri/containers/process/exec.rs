@@ -41,7 +41,7 @@ impl TerminalSize {
     }
 }
 
-/// What is to be executed.
+/// A command, and its streams.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExecCommand {
     /// The program and its arguments.

@@ -10,7 +10,7 @@ use tokio::net::unix::pipe;
 
 use super::launch::{Launched, ProgramStreams};
 
-/// What a program is to have.
+/// The streams that a program is to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamChoice {
     /// An open standard input, and not an empty one.

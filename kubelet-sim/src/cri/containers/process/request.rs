@@ -100,7 +100,7 @@ fn refused(field: &str, value: impl std::fmt::Display, why: &str) -> Status {
 
 /// Absolute paths without `..`.
 fn paths(field: &str, paths: Vec<String>) -> Result<Vec<String>, Status> {
-    let is_plain = |part| matches!(part, Component::RootDir | Component::Normal(_));
+    let is_plain = |part: Component<'_>| matches!(part, Component::RootDir | Component::Normal(_));
     let bad = paths.iter().find(|path| {
         let path = Path::new(path);
         !path.is_absolute() || !path.components().all(is_plain)

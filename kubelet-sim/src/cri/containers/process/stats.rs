@@ -1,4 +1,4 @@
-//! What the processes of a container use, as the kernel tells of each of them.
+//! The resources that the processes of a container use, as the kernel reports them for each.
 
 use std::{ffi::OsStr, io, iter::Sum, path::PathBuf};
 
@@ -7,7 +7,7 @@ use procfs::process::{Process, all_processes};
 
 use super::ContainerProcess;
 
-/// What a container uses at a moment. CPU time of processes that have ended counts once their
+/// The resources that a container uses. CPU time of processes that have ended counts once their
 /// parent has waited for them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessUsage {
@@ -21,14 +21,14 @@ pub struct ProcessUsage {
     pub major_faults: u64,
     /// The number of processes.
     pub processes: u64,
-    /// What was written over the image, in bytes.
+    /// The files written over the image, in bytes.
     pub written_bytes: u64,
-    /// What was written over the image, in files.
+    /// The number of files written over the image.
     pub written_files: u64,
 }
 
 impl ContainerProcess {
-    /// What it and all other processes of its container use.
+    /// The resources that it and all other processes of its container use.
     ///
     /// # Errors
     ///
