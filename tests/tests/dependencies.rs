@@ -131,6 +131,38 @@ fn every_dependency_is_used() {
     );
 }
 
+/// Where `doctest = false` saves a run of rustdoc, no example may be skipped by it.
+#[test]
+fn examples_in_documentation_are_run() {
+    let metadata = metadata();
+    let members = metadata.workspace_packages();
+    let dirs: Vec<&Path> = members.iter().map(|package| dir(package)).collect();
+    for package in &members {
+        let mut libraries = package.targets.iter().filter(|target| target.is_lib());
+        let Some(library) = libraries.next() else {
+            continue;
+        };
+        let mut sources = Vec::new();
+        read_sources(&dir(package).join("src"), &dirs, &mut sources);
+        let has_examples = sources.iter().any(|source| has_example(source));
+        assert_eq!(
+            library.doctest, has_examples,
+            "[lib] of {}: `doctest = false` is for crates without examples",
+            package.name
+        );
+    }
+}
+
+/// True for a text with a code block in documentation that is not marked as another language.
+fn has_example(source: &str) -> bool {
+    let documentation = source.lines().filter_map(|line| {
+        let line = line.trim_start();
+        line.strip_prefix("///").or_else(|| line.strip_prefix("//!"))
+    });
+    let fences = documentation.filter_map(|line| line.trim_start().strip_prefix("```"));
+    fences.step_by(2).any(|language| language != "text")
+}
+
 fn dir(package: &Package) -> &Path {
     let manifest = package.manifest_path.as_std_path();
     manifest.parent().expect("a manifest is in a directory")
