@@ -113,6 +113,7 @@ impl Drop for Containerd {
             for id in &left {
                 _ = fs::remove_dir(hierarchy.path().join("k8s.io").join(id));
             }
+            _ = fs::remove_dir(hierarchy.path().join("k8s.io"));
         }
     }
 }

@@ -244,6 +244,9 @@ async fn each_process_works_with_the_rights_of_its_own_certificate() -> Result<(
     let nodes: Value = serde_json::from_str(&admin("get nodes -o json").ok())?;
     for node in nodes["items"].as_array().into_iter().flatten() {
         assert!(node["spec"]["podCIDR"].is_string(), "{node}");
+        // The CRI servers refuse containers, and the nodes say so.
+        let conditions = node["status"]["conditions"].to_string();
+        assert!(conditions.contains("no container runs"), "{node}");
     }
     // The controllers write whatever they may have to.
     admin("create pdb web --selector=app=web --min-available=1").ok();

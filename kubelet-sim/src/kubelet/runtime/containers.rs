@@ -41,21 +41,26 @@ pub struct RuntimeImage {
 }
 
 impl RuntimeClient {
-    /// Returns false if the runtime makes no containers at all: it does not serve their list.
+    /// Returns false if the runtime makes no containers at all: it does not serve their creation.
+    ///
+    /// It is asked for a container in a sandbox that does not exist, which any other runtime refuses
+    /// for that reason.
     ///
     /// # Errors
     ///
-    /// The runtime's.
+    /// The runtime's, if it cannot be reached.
     pub async fn makes_containers(&self) -> Result<bool, Status> {
-        // No container has this id, so the answer is short.
-        let filter = ContainerFilter {
-            id: "none".into(),
-            ..ContainerFilter::default()
-        };
-        match self.list_containers(filter).await {
-            Ok(_) => Ok(true),
+        let mut client = self.client.clone();
+        // Not counted: it fails in any case.
+        let asked = client.create_container(cri::CreateContainerRequest {
+            pod_sandbox_id: "none".into(),
+            config: Some(cri::ContainerConfig::default()),
+            sandbox_config: Some(cri::PodSandboxConfig::default()),
+        });
+        match asked.await {
             Err(status) if status.code() == Code::Unimplemented => Ok(false),
-            Err(status) => Err(status),
+            Err(status) if status.code() == Code::Unavailable => Err(status),
+            _ => Ok(true),
         }
     }
 
