@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LaunchRequest {
     /// Make a container, and execute its first process.
-    Create(ContainerSpec, ProcessSpec),
+    Create(Box<ContainerSpec>, ProcessSpec),
     /// Execute a process in a container.
     Enter(ProcessSpec),
 }

@@ -58,7 +58,6 @@ impl StreamRequest {
 
 /// The standard streams that a client wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "they are CRI's")]
 pub struct WantedStreams {
     /// Standard input.
     pub stdin: bool,

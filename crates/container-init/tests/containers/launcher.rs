@@ -151,7 +151,7 @@ impl Image {
         process: ProcessSpec,
     ) -> Result<Launched, String> {
         let network = File::open("/proc/self/ns/net").unwrap();
-        let request = LaunchRequest::Create(container.clone(), process);
+        let request = LaunchRequest::Create(Box::new(container.clone()), process);
         self.request(&request, &network.into())
     }
 

@@ -214,7 +214,7 @@ impl Processes {
         };
         let (of_program, own) =
             io::streams(choice).map_err(ProcessError::io("make the standard streams"))?;
-        let request = LaunchRequest::Create(container, process.clone());
+        let request = LaunchRequest::Create(Box::new(container), process.clone());
         let launched = launch::launch(&self.config.init, &request, &of_program, &netns.into())?;
         drop(of_program);
         let step = "open the standard streams";
@@ -243,7 +243,10 @@ impl Processes {
             exit,
         };
         // Without a watcher the server is stopping: the process is dropped, and killed.
-        self.started.send(watched).map_err(|_| ProcessError::Ended)
+        self.started.send(watched).map_err(|_| {
+            self.remove(&record.id);
+            ProcessError::Ended
+        })
     }
 }
 
