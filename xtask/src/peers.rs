@@ -18,6 +18,14 @@ struct Package {
 
 const PACKAGES: &[Package] = &[
     Package {
+        name: "busybox-static",
+        file: "/bin/busybox",
+    },
+    Package {
+        name: "containerd",
+        file: "/usr/bin/containerd",
+    },
+    Package {
         name: "containernetworking-plugins",
         file: "/usr/lib/cni/host-local",
     },
@@ -64,6 +72,10 @@ const PACKAGES: &[Package] = &[
     Package {
         name: "openssl",
         file: "/usr/bin/openssl",
+    },
+    Package {
+        name: "runc",
+        file: "/usr/sbin/runc",
     },
     Package {
         name: "strace",
