@@ -167,8 +167,10 @@ async fn containers_run_in_containerd() -> Result<()> {
     admin("delete pod web --timeout=60s").ok();
     assert!(!cluster.lease(&address).exists(), "the address is free");
     admin("delete pods --all --timeout=60s").ok();
-    let left = fs::read_dir(cluster.secure.path("nodes/n1/pods"))?.count();
-    assert_eq!(left, 0, "no file of a pod is left");
+    // The kubelet removes them once it sees that the objects are gone.
+    let pods = cluster.secure.path("nodes/n1/pods");
+    let left = || async { fs::read_dir(&pods).map_or(0, Iterator::count) };
+    eventually("no file of a pod is left", left, |left| *left == 0).await;
     drop(kubelet);
     Ok(())
 }

@@ -22,6 +22,10 @@ const PACKAGES: &[Package] = &[
         file: "/bin/busybox",
     },
     Package {
+        name: "containerd",
+        file: "/usr/bin/containerd",
+    },
+    Package {
         name: "containernetworking-plugins",
         file: "/usr/lib/cni/host-local",
     },
@@ -68,6 +72,10 @@ const PACKAGES: &[Package] = &[
     Package {
         name: "openssl",
         file: "/usr/bin/openssl",
+    },
+    Package {
+        name: "runc",
+        file: "/usr/sbin/runc",
     },
     Package {
         name: "strace",
