@@ -8,7 +8,7 @@ use podplane_access::{Attributes, ResourceTarget};
 use podplane_api::{Object as _, core::Node, jiff::SignedDuration};
 use podplane_ipam::parse_cidr;
 use podplane_proto::{
-    blocks::{MAX_ASSIGNMENTS, MAX_UPDATES},
+    blocks::MAX_UPDATES,
     error::ApiError,
     fence::Fence,
     ipam::{
@@ -33,6 +33,8 @@ use crate::{
     error,
     registry::{ChangeTerms, Registry, WriteParams},
 };
+
+const MAX_ASSIGNMENTS: usize = 1000;
 
 /// Serves the records.
 #[derive(Debug)]

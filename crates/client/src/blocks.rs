@@ -11,7 +11,6 @@ use std::{collections::BTreeSet, net::IpAddr};
 
 use ipnet::IpNet;
 use podplane_proto::{
-    blocks::MAX_ASSIGNMENTS,
     error::ApiError,
     ipam::{Assignment, Block, BlockUpdate},
 };
@@ -79,8 +78,7 @@ impl BlocksClient {
     ///
     /// # Errors
     ///
-    /// `FenceLost` if the fence was lost before, `BadRequest` for more than
-    /// [`max_assignments`](Self::max_assignments), and
+    /// `FenceLost` if the fence was lost before, `BadRequest` for more than 1,000 assignments, and
     /// those of the connection; then no assignment was written, unless the reason is
     /// `ServiceUnavailable`.
     pub async fn assign(
@@ -123,15 +121,6 @@ impl BlocksClient {
         match self.client.transport() {
             Transport::Grpc(_) => Ok(()),
             Transport::Rest(_) => node_blocks::adopt(&self.client, nodes).await,
-        }
-    }
-
-    /// The most assignments for one call: on Kubernetes each needs several requests, which must
-    /// all be answered within the time for a call.
-    pub fn max_assignments(&self) -> usize {
-        match self.client.transport() {
-            Transport::Grpc(_) => MAX_ASSIGNMENTS,
-            Transport::Rest(_) => node_blocks::MAX_ASSIGNMENTS,
         }
     }
 

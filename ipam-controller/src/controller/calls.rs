@@ -25,22 +25,17 @@ impl SyncedController {
                 vec![answered(call).await.map(drop)]
             }
             many => {
-                let mut results = Vec::with_capacity(many.len());
-                let blocks = self.parts.client.blocks();
-                for part in many.chunks(blocks.max_assignments()) {
-                    let sent = part.iter().map(|one| wire::Assignment {
-                        name: one.node.clone(),
-                        uid: one.uid.clone(),
-                        resource_version: one.resource_version.clone(),
-                        pod_cidrs: texts(one),
-                    });
-                    match answered(blocks.assign(sent.collect())).await {
-                        Ok(part) => results.extend(part.into_iter().map(|one| one.map(drop))),
-                        // It is not known whether any was carried out.
-                        Err(error) => results.extend(part.iter().map(|_| Err(error.clone()))),
-                    }
+                let sent = many.iter().map(|one| wire::Assignment {
+                    name: one.node.clone(),
+                    uid: one.uid.clone(),
+                    resource_version: one.resource_version.clone(),
+                    pod_cidrs: texts(one),
+                });
+                match answered(self.parts.client.blocks().assign(sent.collect())).await {
+                    Ok(results) => results.into_iter().map(|one| one.map(drop)).collect(),
+                    // It is not known whether any was carried out.
+                    Err(error) => vec![Err(error); many.len()],
                 }
-                results
             }
         };
         for (assignment, result) in assignments.iter().zip(results) {

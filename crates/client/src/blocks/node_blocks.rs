@@ -48,8 +48,6 @@ use crate::{
 
 /// The calls that are under way at once.
 const CONCURRENCY: usize = 16;
-/// Two requests at a time for each, and one list for all.
-pub(super) const MAX_ASSIGNMENTS: usize = 2 * CONCURRENCY;
 /// The age from which a record is deleted that its node does not have. A younger one may belong to
 /// an assignment that is under way.
 const STALE_AFTER: Duration = Duration::from_secs(60);
