@@ -46,14 +46,14 @@ pub(super) use self::calls::EventStream;
 use self::{
     events::ContainerEvents,
     log::{ContainerLog, LogStream},
-    process::{ProcessError, ProcessExit, Processes},
+    process::{ProcessError, Processes},
     record::{ContainerEnd, ContainerImage, ContainerRecord, ContainerResources, ContainerState},
     request::ContainerSpec,
 };
 use super::{
     id::{ContainerId, SandboxId},
     images::{reference::ReferenceError, store::ImageStore},
-    record::{SandboxRecord, SandboxState},
+    record::SandboxState,
     record_dir::RecordDir,
     sandboxes::{NodeSandboxes, SandboxError, find, lock, now_nanos},
 };
@@ -336,6 +336,8 @@ impl NodeContainers {
             if record.state != ContainerState::Created {
                 return Err(state_error(&record));
             }
+            // Before the process, which may end at once.
+            let started_at = now_nanos();
             if let Err(error) = self.begin(&record, sandbox) {
                 let end = ContainerEnd {
                     message: one_line(&error).to_string(),
@@ -344,54 +346,12 @@ impl NodeContainers {
                 self.set_state(&record, ContainerState::Exited(end))?;
                 return Err(error);
             }
-            let state = ContainerState::Running {
-                started_at: now_nanos(),
-            };
+            let state = ContainerState::Running { started_at };
             self.set_state(&record, state)?;
             self.notify(&record.id, ContainerEventType::ContainerStartedEvent);
             self.planned.notify_one();
             Ok(())
         })
-    }
-
-    /// Starts the process of a container, if it has one.
-    fn begin(
-        &self,
-        record: &ContainerRecord,
-        sandbox: &SandboxRecord,
-    ) -> Result<(), ContainerError> {
-        let Some(processes) = &self.processes else {
-            return write_log(record, "started; no process runs for it");
-        };
-        let failed = |source| ContainerError::Process {
-            action: "start",
-            source,
-        };
-        let image = self.images.unpacked(&record.image.id);
-        let image = image.map_err(|error| failed(error.into()))?;
-        let missing = || ContainerError::ImageNotFound(record.image.image.clone());
-        let image = image.ok_or_else(missing)?;
-        processes.start(record, sandbox, &image).map_err(failed)
-    }
-
-    /// Records the end of a process, unless somebody who has waited for it has done so.
-    fn process_ended(&self, id: &ContainerId, exit: ProcessExit) -> Result<(), ContainerError> {
-        if let Ok(operation) = self.operation(id.as_str()) {
-            let _operation = lock(&operation);
-            if let Ok(record) = self.get(id.as_str())
-                && let ContainerState::Running { .. } = record.state
-            {
-                self.set_ended(&record, exit.at, (exit.code, ""))?;
-            }
-        }
-        self.forget_process(id);
-        Ok(())
-    }
-
-    fn forget_process(&self, id: &ContainerId) {
-        if let Some(processes) = &self.processes {
-            processes.remove(id);
-        }
     }
 
     /// Stops a running container. Succeeds if it does not run, or is unknown.
@@ -517,11 +477,6 @@ impl NodeContainers {
             (Some(path), None) => open_log(path).map(drop),
             (None, _) => Ok(()),
         }
-    }
-
-    /// The process of a container, if it has one.
-    fn process(&self, record: &ContainerRecord) -> Option<Arc<process::ContainerProcess>> {
-        self.processes.as_ref()?.get(&record.id)
     }
 
     /// The running container of an id, or of a prefix that no other id has.

@@ -10,6 +10,7 @@
 pub mod exec;
 pub mod io;
 pub mod launch;
+mod life;
 pub mod output;
 pub mod request;
 mod spec;
@@ -24,8 +25,7 @@ use std::{
 };
 
 use podplane_container_init::{Channel, LaunchRequest, ProcessSpec};
-use podplane_error_chain::one_line;
-use podplane_host::{clock, task};
+use podplane_host::clock;
 use podplane_netlink::netns::{self, NetnsError};
 use rustix::process::{Signal, pidfd_send_signal};
 use tokio::{
@@ -33,16 +33,14 @@ use tokio::{
     process::Child,
     runtime::Handle,
     sync::{mpsc, watch},
-    task::JoinSet,
 };
-use tokio_util::sync::CancellationToken;
 
 use self::{
     io::{OwnStreams, StreamChoice},
     launch::LaunchFailure,
     output::ContainerOutput,
 };
-use super::{NodeContainers, log::LogStream, record::ContainerRecord};
+use super::record::ContainerRecord;
 use crate::cri::{
     id::ContainerId,
     images::roots::ImageLookupError,
@@ -247,96 +245,6 @@ impl Processes {
             self.remove(&record.id);
             ProcessError::Ended
         })
-    }
-}
-
-impl NodeContainers {
-    /// Watches processes and records their ends, until `stop`; then kills them.
-    ///
-    /// # Errors
-    ///
-    /// The panic of a step.
-    pub async fn run_processes(
-        self: Arc<Self>,
-        stop: CancellationToken,
-    ) -> Result<(), tokio::task::JoinError> {
-        let Some(processes) = &self.processes else {
-            stop.cancelled().await;
-            return Ok(());
-        };
-        let Some(mut started) = lock(&processes.unwatched).take() else {
-            return Ok(());
-        };
-        let mut watched = JoinSet::new();
-        loop {
-            // Losing any of these waits loses nothing.
-            let process = tokio::select! {
-                () = stop.cancelled() => break,
-                Some(process) = started.recv() => process,
-                Some(ended) = watched.join_next() => {
-                    ended?;
-                    continue;
-                }
-            };
-            let containers = Arc::clone(&self);
-            task::spawn(&mut watched, containers.watch(process, stop.clone()));
-        }
-        started.close();
-        while let Some(ended) = watched.join_next().await {
-            ended?;
-        }
-        Ok(())
-    }
-
-    /// Waits for the end of a process, and records it.
-    async fn watch(self: Arc<Self>, process: WatchedProcess, stop: CancellationToken) {
-        let WatchedProcess {
-            id,
-            mut helper,
-            control,
-            mut streams,
-            output,
-            exit,
-        } = process;
-        let copied = async {
-            match streams.take_readers() {
-                Ok([stdout, stderr]) => {
-                    let stdout = output.clone().copy(stdout, LogStream::Stdout);
-                    let stderr = output.clone().copy(stderr, LogStream::Stderr);
-                    _ = tokio::join!(stdout, stderr);
-                }
-                Err(error) => {
-                    tracing::warn!(container = %id, error = %one_line(&error), "failed to read the container's output");
-                }
-            }
-        };
-        // The process is killed when this is dropped, and its end seen as any other.
-        let mut control = Some(control);
-        let waited = async {
-            loop {
-                tokio::select! {
-                    status = helper.wait() => break status,
-                    () = stop.cancelled(), if control.is_some() => control = None,
-                }
-            }
-        };
-        // With the first process all others of the container end, and so does the output.
-        let ((), status) = tokio::join!(copied, waited);
-        let code = status.ok().and_then(|status| status.code());
-        let ended = ProcessExit {
-            at: now_nanos(),
-            code: code.unwrap_or(LOST),
-        };
-        // Whoever waits for the end may have the container's operation locked.
-        exit.send_replace(Some(ended));
-        let recorded = task::spawn_blocking(move || {
-            if let Err(error) = self.process_ended(&id, ended) {
-                tracing::warn!(container = %id, error = %one_line(&error), "failed to record the exit of a container");
-            }
-        });
-        if let Err(panic) = recorded.await {
-            tracing::error!(error = %panic, "failed to record the exit of a container");
-        }
     }
 }
 
