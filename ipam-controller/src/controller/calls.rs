@@ -31,7 +31,14 @@ impl SyncedController {
                     resource_version: one.resource_version.clone(),
                     pod_cidrs: texts(one),
                 });
-                match answered(self.parts.client.blocks().assign(sent.collect())).await {
+                let blocks = self.parts.client.blocks();
+                let call = blocks.assign(sent.collect());
+                let answer = match blocks.are_atomic() {
+                    true => answered(call).await,
+                    // Many calls, of which each has a deadline.
+                    false => call.await,
+                };
+                match answer {
                     Ok(results) => results.into_iter().map(|one| one.map(drop)).collect(),
                     // It is not known whether any was carried out.
                     Err(error) => vec![Err(error); many.len()],
@@ -99,7 +106,13 @@ impl SyncedController {
         }
         for updates in updates.chunks(MAX_UPDATES) {
             let sent = updates.iter().map(sent).collect();
-            let results = match answered(self.parts.client.blocks().update(sent)).await {
+            let blocks = self.parts.client.blocks();
+            let call = blocks.update(sent);
+            let answer = match blocks.are_atomic() {
+                true => answered(call).await,
+                false => call.await,
+            };
+            let results = match answer {
                 Ok(results) => results,
                 Err(error) => vec![Err(error); updates.len()],
             };

@@ -39,7 +39,7 @@ use self::reports::ReportVerdict;
 pub(crate) use self::reports::{AgentReports, report};
 use super::{BlockList, NodeBlocks, block_name};
 use crate::{
-    DeleteParams,
+    DeleteParams, answered,
     api::{
         Client, Transport,
         rest::{delete_params, refused},
@@ -53,8 +53,8 @@ const CONCURRENCY: usize = 16;
 const STALE_AFTER: Duration = Duration::from_secs(60);
 
 async fn records(client: &Client) -> Result<(Vec<NodeBlock>, String), ApiError> {
-    let listed = objects(client).list(&ListParams::default()).await;
-    let listed = listed.map_err(refused)?;
+    let all = ListParams::default();
+    let listed = answered(async { objects(client).list(&all).await.map_err(refused) }).await?;
     let at = listed.metadata.resource_version.unwrap_or_default();
     Ok((listed.items, at))
 }
@@ -216,11 +216,13 @@ async fn create(
     let name = block_name(net);
     let record = NodeBlock::new(&name, &resource(), spec);
     let objects = objects(client);
-    let created = objects.create(&PostParams::default(), &record).await;
-    match created.map_err(refused) {
+    let params = PostParams::default();
+    let created = async { objects.create(&params, &record).await.map_err(refused) };
+    match answered(created).await {
         Ok(record) => Ok(Some(record)),
         Err(error) if error.is_already_exists() => {
-            let found = objects.get(&name).await.map_err(refused)?;
+            let found = async { objects.get(&name).await.map_err(refused) };
+            let found = answered(found).await?;
             if found.spec.node_uid == node_uid && found.spec.state == NodeBlockState::Assigned {
                 return Ok(None);
             }
@@ -268,7 +270,7 @@ async fn write(
     }
     let nodes = client.all::<Node>();
     let written = nodes.assign_pod_cidrs(&name, &uid, &resource_version, &pod_cidrs);
-    match written.await {
+    match answered(written).await {
         Ok(node) => Ok(node.resource_version().to_owned()),
         // The node may have the blocks.
         Err(error) if error.is_unavailable() => Err(error),
@@ -312,7 +314,9 @@ pub(super) async fn update(
     client: &Client,
     updates: Vec<BlockUpdate>,
 ) -> Vec<Result<Option<Block>, ApiError>> {
-    let updates = updates.into_iter().map(|one| update_one(client, one));
+    let updates = updates
+        .into_iter()
+        .map(|one| answered(update_one(client, one)));
     stream::iter(updates).buffered(CONCURRENCY).collect().await
 }
 
