@@ -157,7 +157,8 @@ fn examples_in_documentation_are_run() {
 fn has_example(source: &str) -> bool {
     let documentation = source.lines().filter_map(|line| {
         let line = line.trim_start();
-        line.strip_prefix("///").or_else(|| line.strip_prefix("//!"))
+        line.strip_prefix("///")
+            .or_else(|| line.strip_prefix("//!"))
     });
     let fences = documentation.filter_map(|line| line.trim_start().strip_prefix("```"));
     fences.step_by(2).any(|language| language != "text")
