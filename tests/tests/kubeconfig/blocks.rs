@@ -1,6 +1,5 @@
 //! Story B: the size of blocks is changed in a live cluster, and changed back. Kubernetes' allocator
-//! gives blocks that overlap those of live nodes; ours does not. It takes over what the other one
-//! made, reports what overlaps, and adds nothing to it.
+//! gives blocks that overlap those of live nodes; ours does not.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +9,7 @@ use podplane_api::{Object as _, core::Node};
 use podplane_client::DeleteParams;
 use podplane_ipam::parse_cidr;
 use podplane_test_cluster::within;
-use podplane_tests::{eventually, peers, service::Service};
+use podplane_tests::{peers, service::Service};
 use serde_json::json;
 
 use crate::other::{OtherCluster, PATIENCE, block};
@@ -137,80 +136,5 @@ async fn a_change_of_the_block_size_makes_no_duplicate() -> Result<()> {
     let blocks = history.blocks().await;
     ensure!(history.overlaps().await?.is_empty(), "{blocks:?}");
     ensure!(history.foreign().await.is_empty());
-    history.other.cluster.finish().await
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn duplicates_of_another_allocator_are_reported_and_not_added_to() -> Result<()> {
-    let Some(history) = BlockHistory::start().await? else {
-        return Ok(());
-    };
-    let admin = history.other.cluster.kubeconfig().display().to_string();
-    let start = async |id: &str, mask: u8| {
-        let mask = format!("--node-cidr-mask-size={mask}");
-        let flags = [
-            "--compat=upstream-1.30",
-            "--allocate-node-cidrs",
-            "--leader-elect=false",
-            "--authentication=none",
-            RANGE,
-            &mask,
-        ];
-        history
-            .other
-            .piece(id, "ipam-controller", &admin, &flags)
-            .await
-    };
-    history.run(start).await?.kill()?;
-    let made = history.overlaps().await?;
-    ensure!(
-        made.len() >= 3,
-        "the other allocator makes duplicates: {made:?}"
-    );
-
-    let ours = history
-        .other
-        .allocator("ours", &[RANGE, "--node-cidr-mask-size=24"])
-        .await?;
-    let of_pairs = |foreign: &BTreeSet<String>| {
-        made.iter()
-            .all(|(one, other)| foreign.contains(one) != foreign.contains(other))
-    };
-    let what = "one node of each pair is reported";
-    let foreign = within(PATIENCE, what, || history.foreign(), of_pairs).await?;
-    let more: Vec<_> = (0..10).map(|n| format!("more-{n}")).collect();
-    history.add(&more).await?;
-    let names: Vec<_> = more.iter().map(String::as_str).collect();
-    history.have_blocks(&names).await?;
-    ensure!(
-        history.overlaps().await? == made,
-        "there are more duplicates"
-    );
-
-    // The end of one node of a pair resolves it, and frees nothing.
-    let (one, other) = made.first().cloned().unwrap_or_default();
-    let (gone, stays) = match foreign.contains(&one) {
-        true => (one, other),
-        false => (other, one),
-    };
-    history.remove(&gone).await?;
-    history.add(["last"]).await?;
-    let blocks = history.have_blocks(&["last"]).await?;
-    ensure!(blocks["last"] != blocks[&stays], "{blocks:?}");
-    let overlaps = history.overlaps().await?;
-    ensure!(overlaps.is_subset(&made), "{overlaps:?}");
-    // Each block has one record, whoever gave it.
-    let shared: BTreeSet<_> = history.blocks().await.into_values().collect();
-    let records = || async {
-        let shown = history.other.kubectl("get nodeblocks -o name").stdout;
-        shown.lines().count()
-    };
-    eventually("each block has a record", records, |count| {
-        *count == shared.len()
-    })
-    .await;
-    ours.kill()?;
-    // The duplicates end here: the cluster is checked for them.
-    history.other.kubectl("delete nodes --all").ok();
     history.other.cluster.finish().await
 }

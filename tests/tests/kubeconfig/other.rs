@@ -101,8 +101,10 @@ impl OtherCluster {
 
     /// Deletes what a base has made.
     pub(crate) fn remove(&self, base: &str) {
-        self.kubectl(&format!("delete -k {DEPLOY}/{base} --wait=false"))
-            .ok();
+        self.kubectl(&format!(
+            "delete -k {DEPLOY}/{base} --wait=false --ignore-not-found"
+        ))
+        .ok();
     }
 
     /// The kubeconfig of a ServiceAccount.
