@@ -92,22 +92,10 @@ fn is_forbidden(error: &anyhow::Error) -> bool {
 
 /// The permission to list a resource.
 pub(crate) const fn list(group: &'static str, resource: &'static str) -> Permission {
-    permission(group, resource, &["list"])
+    Permission::on(group, resource, &["list"])
 }
 
 /// The permission to list and watch a resource.
 pub(crate) const fn follow(group: &'static str, resource: &'static str) -> Permission {
-    permission(group, resource, &["list", "watch"])
-}
-
-const fn permission(
-    group: &'static str,
-    resource: &'static str,
-    verbs: &'static [&'static str],
-) -> Permission {
-    Permission {
-        group,
-        resource,
-        verbs,
-    }
+    Permission::on(group, resource, &["list", "watch"])
 }

@@ -307,7 +307,8 @@ async fn run_until(config: KubeletConfig, stop: CancellationToken) -> Result<(),
     let other_nodes = other_nodes.unwrap_or_else(|| nodes_cache.clone());
     tasks.follow("events", events_driver);
     let server = config.server.clone();
-    let check = start_check(client.clone(), server, permissions::NEEDED, tasks.stop());
+    let needed = permissions::NEEDED.to_vec();
+    let check = start_check(client.clone(), server, needed, tasks.stop());
     tasks.spawn("check of the API server", check);
 
     let (known_nodes, runtimes_answered) = (Arc::new(OnceLock::new()), CancellationToken::new());

@@ -317,17 +317,14 @@ fn rule(permission: &Permission, verbs: &[&str]) -> String {
         name,
         ..
     } = permission;
-    let mut rule = format!("{} {resource}", verbs.join(", "));
-    if !group.is_empty() {
-        rule.push_str(&format!(" of {group}"));
-    }
-    if !name.is_empty() {
-        rule.push_str(&format!(" {name:?}"));
-    }
-    if !namespace.is_empty() {
-        rule.push_str(&format!(" in {namespace}"));
-    }
-    rule
+    let part = |value: &str, text: String| match value {
+        "" => String::new(),
+        _ => text,
+    };
+    let group = part(group, format!(" of {group}"));
+    let name = part(name, format!(" {name:?}"));
+    let namespace = part(namespace, format!(" in {namespace}"));
+    format!("{} {resource}{group}{name}{namespace}", verbs.join(", "))
 }
 
 async fn is_permitted(

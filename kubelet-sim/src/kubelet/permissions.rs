@@ -6,21 +6,9 @@ use podplane_client::Permission;
 
 /// Checked when the kubelet starts.
 pub(super) const NEEDED: &[Permission] = &[
-    of("", "nodes", &["create", "update"]),
-    of("", "nodes/status", &["update"]),
-    of("", "pods", &["delete"]),
-    of("", "pods/status", &["update"]),
-    of("", "events", &["create", "update"]),
+    Permission::on("", "nodes", &["create", "update"]),
+    Permission::on("", "nodes/status", &["update"]),
+    Permission::on("", "pods", &["delete"]),
+    Permission::on("", "pods/status", &["update"]),
+    Permission::on("", "events", &["create", "update"]),
 ];
-
-const fn of(
-    group: &'static str,
-    resource: &'static str,
-    verbs: &'static [&'static str],
-) -> Permission {
-    Permission {
-        group,
-        resource,
-        verbs,
-    }
-}
