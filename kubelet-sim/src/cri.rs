@@ -269,7 +269,7 @@ pub enum CriRunError {
         /// The node.
         node: NodeName,
         /// Why.
-        source: SandboxError,
+        source: Box<SandboxError>,
     },
     /// A node's containers cannot be read.
     #[error("failed to open the containers of node {node}")]
@@ -473,7 +473,7 @@ async fn open(
     let opened = task::spawn_blocking(move || NodeSandboxes::open(of_node, template, network));
     let sandboxes = opened.await?.map_err(|source| CriRunError::Node {
         node: node.clone(),
-        source,
+        source: Box::new(source),
     })?;
     let sandboxes = Arc::new(sandboxes);
     if config.cluster.containers == ContainerMode::None {

@@ -65,7 +65,7 @@ pub(super) async fn run(
     let holds = HoldWorker {
         nodes: by_name.collect(),
     };
-    stop.run_until_cancelled(holds.run(cache)).await;
+    stop.run_until_cancelled(Box::pin(holds.run(cache))).await;
     Ok(())
 }
 

@@ -97,7 +97,9 @@ impl ProcessNode {
     }
 
     pub(super) async fn run_wanted(&mut self, wanted: wire::CreateContainerRequest) -> String {
-        let created = self.client.create_container(wanted).await.unwrap();
+        let created = Box::pin(self.client.create_container(wanted))
+            .await
+            .unwrap();
         let id = created.into_inner().container_id;
         self.start_container(&id).await.unwrap();
         id
