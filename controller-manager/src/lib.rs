@@ -47,7 +47,7 @@ use std::{collections::BTreeSet, path::PathBuf, sync::Arc};
 use clap::Args;
 use futures::{FutureExt as _, future::BoxFuture};
 use podplane_api::{
-    Object,
+    Object, Resource as _,
     apiextensions::CustomResourceDefinition,
     apps::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet},
     batch::Job,
@@ -58,6 +58,7 @@ use podplane_api::{
     },
     discovery::EndpointSlice,
     kinds::{self, KindVisitor},
+    networking::ClusterCIDR,
     policy::PodDisruptionBudget,
     strategy::Strategy,
 };
@@ -474,7 +475,9 @@ impl KindRegistry {
 /// Watches the kinds whose objects only the garbage collector needs.
 impl KindVisitor for KindRegistry {
     fn visit<K: Strategy>(&mut self) {
-        if K::IS_COLLECTED && !self.watched.contains(K::PLURAL) {
+        // Kubernetes serves ClusterCIDRs as custom objects, if at all, and those are followed as such.
+        let is_custom = self.client.channel().is_none() && K::GROUP == ClusterCIDR::GROUP;
+        if K::IS_COLLECTED && !is_custom && !self.watched.contains(K::PLURAL) {
             self.watch::<K>();
         }
     }

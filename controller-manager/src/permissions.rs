@@ -2,7 +2,9 @@
 //! whose objects the garbage collector follows as their definitions come and go.
 
 use podplane_api::{
+    Resource as _,
     kinds::{self, KindVisitor},
+    networking::ClusterCIDR,
     strategy::Strategy,
 };
 use podplane_client::Permission;
@@ -69,7 +71,7 @@ struct CollectedKinds(Vec<Permission>);
 
 impl KindVisitor for CollectedKinds {
     fn visit<K: Strategy>(&mut self) {
-        if K::IS_COLLECTED {
+        if K::IS_COLLECTED && K::GROUP != ClusterCIDR::GROUP {
             self.0.push(Permission::on(K::GROUP, K::PLURAL, COLLECT));
         }
     }

@@ -277,7 +277,7 @@ pub enum CriRunError {
         /// The node.
         node: NodeName,
         /// Why.
-        source: ContainerError,
+        source: Box<ContainerError>,
     },
     /// The files for a node's cached results cannot be listed.
     #[error("failed to list the spare files of node {node}")]
@@ -520,7 +520,7 @@ async fn open(
     });
     let opened = opened.await?.map_err(|source| CriRunError::Containers {
         node: node.clone(),
-        source,
+        source: Box::new(source),
     });
     opened.map(|(containers, images)| OpenedNode {
         sandboxes,

@@ -33,7 +33,7 @@ mod tests;
 use futures::future::BoxFuture;
 use podplane_api::core::{Node, Pod};
 use podplane_client::{
-    ListParams, Permission, ServerError,
+    ListParams, Permission, ServerError, StartCheckError,
     leader::{LeaderError, Leadership},
     reflector, start_check, transforming_reflector,
 };
@@ -78,6 +78,9 @@ pub enum WebhookRunError {
     /// The webhooks' own address cannot be served as its flags say.
     #[error("failed to start the server")]
     Serve(#[from] ServingError),
+    /// The API server is another one, or does not permit what is needed.
+    #[error(transparent)]
+    Check(#[from] StartCheckError),
     /// One of the tasks ended.
     #[error("failed to run the webhooks")]
     Task(#[from] TaskEnd),
@@ -115,14 +118,18 @@ async fn run_until(
     let client = server.connect().await?;
     let candidate = leader_election.candidate(client.clone(), ELECTION)?;
     let certificate = ManagedCertificate::new(client.clone(), certificates);
+    let mut needed = [PERMISSIONS, &candidate.permissions()].concat();
+    needed.extend(certificate.iter().flat_map(ManagedCertificate::permissions));
+    needed.extend(policy_params.iter().flat_map(PolicySwitch::permissions));
+    let mut tasks = Tasks::new(shutdown);
+    let check = start_check(client.clone(), server.clone(), needed, tasks.stop());
+    let mut check = Box::pin(check);
     if let Some(certificate) = &certificate {
-        // Cancelling this loses nothing: another replica, or the next process, goes on.
-        if shutdown
-            .run_until_cancelled(certificate.obtain())
-            .await
-            .is_none()
-        {
-            return Ok(());
+        // Cancelling this loses nothing: another replica, or the next process, goes on. Without
+        // rights on the Secret it would be tried for ever.
+        tokio::select! {
+            ended = &mut check => return Ok(ended?),
+            () = certificate.obtain() => {}
         }
         serving.tls = certificate.tls(serving.tls);
     }
@@ -131,7 +138,6 @@ async fn run_until(
     let listeners = listeners.await?;
     tracing::info!(%server, pod_ip_resource = %resource, ?reservation_timeout, "serving webhooks");
 
-    let mut tasks = Tasks::new(shutdown);
     let reader = resource.clone();
     let (pods, pods_driver) =
         transforming_reflector(client.all(), ListParams::default(), move |pod: Pod| {
@@ -151,9 +157,6 @@ async fn run_until(
     let unpublished = UnpublishedNodes::new(nodes.clone(), resource.clone());
     process.registry().register_collector(Box::new(unpublished));
     let caches = (pods.clone(), nodes.clone());
-    let mut needed = [PERMISSIONS, &candidate.permissions()].concat();
-    needed.extend(certificate.iter().flat_map(ManagedCertificate::permissions));
-    let check = start_check(client.clone(), server, needed, tasks.stop());
     tasks.spawn("start check", check);
     let driver = GuardDriver::new(
         client,

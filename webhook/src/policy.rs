@@ -13,7 +13,7 @@ use podplane_api::{
     meta::ObjectMeta,
     pod_ips::PodIpResource,
 };
-use podplane_client::{ApiError, Cache, Changes, Client, answered};
+use podplane_client::{ApiError, Cache, Changes, Client, Permission, answered};
 use podplane_error_chain::one_line;
 use podplane_host::clock;
 
@@ -83,6 +83,16 @@ impl PolicySwitch {
             nodes,
             resource,
         })
+    }
+
+    /// The permissions that it needs on the ConfigMap.
+    pub fn permissions(config_map: &ObjectName) -> Vec<Permission> {
+        let ObjectKey { namespace, name } = &config_map.0;
+        let maps = |verbs| Permission::on("", "configmaps", verbs).in_namespace(namespace.clone());
+        vec![
+            maps(&["get", "update"]).named(name.clone()),
+            maps(&["create"]),
+        ]
     }
 
     /// Keeps the ConfigMap for ever, as the leader does.

@@ -36,9 +36,12 @@ pub(crate) struct Streams {
 }
 
 /// Raises the score by which the kernel kills when memory is short, of this process and of those
-/// that it starts. To lower it takes a privilege, and the score stays as it is without.
+/// that it starts. It is never lowered, nor below 0.
 pub(crate) fn adjust_oom_score(adjustment: i32) -> Result<(), LaunchError> {
-    let written = fs::write("/proc/self/oom_score_adj", adjustment.to_string());
+    const FILE: &str = "/proc/self/oom_score_adj";
+    let own = fs::read_to_string(FILE).step(|| "read oom_score_adj".into())?;
+    let adjustment = adjustment.max(own.trim().parse().unwrap_or(0)).max(0);
+    let written = fs::write(FILE, adjustment.to_string());
     match written {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
         written => written.step(|| format!("set oom_score_adj to {adjustment}")),

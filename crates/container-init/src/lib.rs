@@ -19,6 +19,7 @@
 //! outside of the container's own mounts. Start reading at [`spec`].
 #![warn(missing_docs)]
 
+mod beneath;
 mod channel;
 mod enter;
 mod error;
@@ -30,6 +31,7 @@ pub mod spec;
 mod sys;
 mod syscalls;
 
+pub use beneath::read_beneath;
 pub use channel::Channel;
 pub use error::LaunchError;
 pub use helper::run;

@@ -16,7 +16,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{CWD, FileType, Mode, OFlags, ResolveFlags, StatVfsMountFlags, fstat, openat2, statvfs},
+    fs::{CWD, FileType, Mode, OFlags, StatVfsMountFlags, fstat, openat2, statvfs},
     mount::{
         MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount,
         mount_bind, mount_change, mount_remount, move_mount, open_tree, unmount,
@@ -26,6 +26,7 @@ use rustix::{
 
 use crate::{
     LaunchError,
+    beneath::{self, RESOLVE},
     error::Step as _,
     spec::{BeneathPath, BindMount, ContainerSpec, ImageFiles},
 };
@@ -274,10 +275,8 @@ fn open_beneath(path: &BeneathPath) -> Result<OwnedFd, LaunchError> {
     let BeneathPath { root, path } = path;
     let opened = || {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let root = rustix::fs::open(root, flags | OFlags::DIRECTORY, Mode::empty())?;
-        let resolve =
-            ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        openat2(root, path, flags, Mode::empty(), resolve)
+        let opened = openat2(beneath::root(root)?, path, flags, Mode::empty(), RESOLVE)?;
+        Ok::<_, io::Error>(opened)
     };
     opened().step(|| format!("open {} beneath {}", path.display(), root.display()))
 }

@@ -27,9 +27,11 @@ pub(crate) fn give_up(process: &ProcessSpec) -> Result<(), LaunchError> {
     let ProcessSpec {
         uid, gid, groups, ..
     } = process;
-    if *uid == 0 || *gid == 0 || groups.contains(&0) {
+    // The kernel takes the largest number for "as it is".
+    let is_refused = |id: &u32| matches!(*id, 0 | u32::MAX);
+    if [uid, gid].into_iter().chain(groups).any(is_refused) {
         return Err(io::Error::from(io::ErrorKind::PermissionDenied))
-            .step(|| "run as user or group 0".into());
+            .step(|| format!("run as user {uid} of the groups {gid} and {groups:?}"));
     }
     limit().step(|| "set resource limits".into())?;
     drop_bounding_set().step(|| "drop the bounding set of capabilities".into())?;

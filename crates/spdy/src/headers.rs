@@ -5,7 +5,7 @@ use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, 
 use crate::{SpdyError, dictionary::DICTIONARY};
 
 /// The longest block of headers, decompressed. Clients send some tens of bytes.
-const MAX_BLOCK: usize = 64 << 10;
+const MAX_BLOCK: usize = 8 << 10;
 const CHUNK: usize = 4 << 10;
 
 /// Headers: names in lower case, and their values. A header with several values occurs several
@@ -99,9 +99,9 @@ fn parse(block: &[u8]) -> Option<Headers> {
     for _ in 0..number(&mut rest)? {
         let name = text(&mut rest)?;
         let values = text(&mut rest)?;
-        for value in values.split('\0') {
-            headers.push((name.to_ascii_lowercase(), value.to_owned()));
-        }
+        // Further values of a name mean nothing here, and each would be a copy of the name.
+        let value = values.split('\0').next().unwrap_or_default();
+        headers.push((name.to_ascii_lowercase(), value.to_owned()));
     }
     rest.is_empty().then_some(Headers(headers))
 }

@@ -290,6 +290,10 @@ impl SessionReader {
         let Some(outgoing) = self.outgoing.upgrade() else {
             return;
         };
+        if self.streams.len() >= MAX_STREAMS {
+            // Those that nobody reads any more.
+            self.streams.retain(|_, data| !data.is_closed());
+        }
         let Ok(slot) = self.free.clone().try_acquire_owned() else {
             let status = REFUSED_STREAM;
             return self.answer(Outgoing::Reset { stream: id, status }).await;

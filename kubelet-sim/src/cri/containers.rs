@@ -409,10 +409,11 @@ impl NodeContainers {
     pub fn stop_sandbox(&self, id: &str) -> Result<(), ContainerError> {
         self.sandboxes.stop_after(id, |sandbox| {
             let containers = self.of_sandbox(sandbox);
-            let mut stop = containers
-                .iter()
-                .map(|record| self.stop(record.id.as_str(), Duration::ZERO));
-            stop.try_for_each(|stopped| stopped)
+            // All of them, whichever fails.
+            let stop =
+                |record: &Arc<ContainerRecord>| self.stop(record.id.as_str(), Duration::ZERO);
+            let stopped: Vec<_> = containers.iter().map(stop).collect();
+            stopped.into_iter().collect()
         })
     }
 
@@ -424,10 +425,9 @@ impl NodeContainers {
     pub fn remove_sandbox(&self, id: &str) -> Result<(), ContainerError> {
         self.sandboxes.remove_after(id, |sandbox| {
             let containers = self.of_sandbox(sandbox);
-            let mut remove = containers
-                .iter()
-                .map(|record| self.remove(record.id.as_str()));
-            remove.try_for_each(|removed| removed)
+            let remove = |record: &Arc<ContainerRecord>| self.remove(record.id.as_str());
+            let removed: Vec<_> = containers.iter().map(remove).collect();
+            removed.into_iter().collect()
         })
     }
 

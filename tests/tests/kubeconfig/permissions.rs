@@ -46,9 +46,13 @@ const CASES: [(&str, &[&str], &[&str]); 4] = [
     ),
     (
         "webhook",
-        &["--leader-elect-resource-name=mine"],
+        &[
+            "--leader-elect-resource-name=mine",
+            "--policy-params=shop/params",
+        ],
         &[
             "get, list, watch pods",
+            "get, update configmaps \"params\" in shop",
             "get, update leases of coordination.k8s.io \"mine\" in kube-system",
         ],
     ),

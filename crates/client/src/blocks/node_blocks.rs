@@ -286,7 +286,7 @@ async fn write(
 /// Deletes records that this process created. A record that stays is found by [`adopt`].
 async fn remove(client: &Client, created: &[NodeBlock]) {
     for record in created {
-        if let Err(error) = delete(client, record).await {
+        if let Err(error) = answered(delete(client, record)).await {
             let cidr = &record.spec.cidr;
             tracing::debug!(cidr, %error, "failed to delete the NodeBlock of a refused assignment");
         }

@@ -8,11 +8,17 @@ use std::{
     str::FromStr,
 };
 
-use podplane_container_init::spec::{BeneathPath, ImageFiles};
+use podplane_container_init::{
+    read_beneath,
+    spec::{BeneathPath, ImageFiles},
+};
 use podplane_host::fs;
 use serde::Deserialize;
 
 use super::{reference::ImageReference, store::IMAGE_UID};
+
+/// The largest configuration of an image in bytes.
+const MAX_CONFIG: u64 = 1 << 20;
 
 /// The reason why an image is not present.
 #[derive(Debug, thiserror::Error)]
@@ -84,11 +90,13 @@ impl ImageConfig {
     /// The user and group, if they are numbers: `UID` or `UID:GID`. An image without a user has
     /// [`IMAGE_UID`].
     pub fn user(&self) -> Option<(u32, Option<u32>)> {
+        // The kernel takes the largest number for "as it is".
+        let id = |text: &str| text.parse().ok().filter(|id| *id != u32::MAX);
         match self.user.as_deref().unwrap_or_default() {
             "" => Some((u32::try_from(IMAGE_UID).ok()?, None)),
             user => match user.split_once(':') {
-                Some((uid, gid)) => Some((uid.parse().ok()?, Some(gid.parse().ok()?))),
-                None => Some((user.parse().ok()?, None)),
+                Some((uid, gid)) => Some((id(uid)?, Some(id(gid)?))),
+                None => Some((id(user)?, None)),
             },
         }
     }
@@ -166,7 +174,7 @@ impl ImageRoots {
                     candidates.push(path);
                     continue;
                 };
-                let mut config = config_of(&path)?;
+                let mut config = config_of(root, name)?;
                 if let ImageFiles::Program(_) = files
                     && config.entrypoint.is_none()
                 {
@@ -197,11 +205,13 @@ fn files_at(root: &Path, name: &str) -> Option<ImageFiles> {
     is_program.then_some(ImageFiles::Program(beneath))
 }
 
-fn config_of(image: &Path) -> Result<ImageConfig, ImageLookupError> {
-    let mut path = image.as_os_str().to_owned();
-    path.push(".json");
-    let path = PathBuf::from(path);
-    let read = match fs::read(&path) {
+fn config_of(root: &Path, name: &str) -> Result<ImageConfig, ImageLookupError> {
+    let beneath = BeneathPath {
+        root: root.to_owned(),
+        path: format!("{name}.json").into(),
+    };
+    let path = root.join(&beneath.path);
+    let read = match read_beneath(&beneath, MAX_CONFIG) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(ImageConfig::default()),
         read => read,
     };

@@ -42,6 +42,8 @@ const READ_ONLY: [&str; 5] = [
 ];
 /// The period of the CPU quota in microseconds: the kernel's default.
 const CPU_PERIOD: i64 = 100_000;
+/// The smallest CPU quota in microseconds that the kernel accepts.
+const MIN_CPU_QUOTA: i64 = 1000;
 /// The CPU shares of one core, and the fewest that the kernel accepts.
 const SHARES_PER_CPU: i64 = 1024;
 const MIN_SHARES: i64 = 2;
@@ -221,7 +223,10 @@ fn resources(container: &Container) -> cri::LinuxContainerResources {
     let bytes = |memory: Option<&Quantity>| memory.and_then(|m| quantity::units(m).ok());
     let limit = millis(limits.get("cpu"));
     let request = millis(requests.get("cpu")).or(limit);
-    let quota = limit.map(|millis| millis.saturating_mul(CPU_PERIOD) / 1000);
+    let quota = limit.map(|millis| match millis.saturating_mul(CPU_PERIOD) / 1000 {
+        0 => 0,
+        quota => quota.max(MIN_CPU_QUOTA),
+    });
     let shares = request.map_or(MIN_SHARES, |millis| {
         (millis.saturating_mul(SHARES_PER_CPU) / 1000).max(MIN_SHARES)
     });

@@ -280,13 +280,15 @@ fn phase(
             false => "Pending",
         };
     }
+    let mut stopped = apps.iter().filter(|status| !is_running(status));
+    // One that has never run comes before those that run.
+    if stopped.any(|status| end(status).is_none()) {
+        return if is_ending { "Failed" } else { "Pending" };
+    }
     if apps.iter().any(is_running) {
         return "Running";
     }
     let codes: Vec<_> = apps.iter().map(end).collect();
-    if codes.iter().any(Option::is_none) {
-        return if is_ending { "Failed" } else { "Pending" };
-    }
     let has_succeeded = codes.iter().all(|code| *code == Some(0));
     match (restart_policy(pod), has_succeeded) {
         (_, true) if is_ending => "Succeeded",

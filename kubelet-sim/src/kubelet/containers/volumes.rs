@@ -373,6 +373,14 @@ impl PodDir {
         };
         let propagation = match mount.mount_propagation.as_deref() {
             Some("HostToContainer") => MountPropagation::PropagationHostToContainer,
+            // What is mounted below the pod's files would be removed with them.
+            Some("Bidirectional")
+                if !matches!(contents.get(&mount.name), Some(VolumeContent::Host(..))) =>
+            {
+                return Err(refused(
+                    "Bidirectional is supported for hostPath alone by this kubelet",
+                ));
+            }
             Some("Bidirectional") => MountPropagation::PropagationBidirectional,
             _ => MountPropagation::PropagationPrivate,
         };

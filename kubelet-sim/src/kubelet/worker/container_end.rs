@@ -1,6 +1,6 @@
 //! The part of a pod's worker that stops its containers.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, future, sync::Arc, time::Duration};
 
 use futures::future::join_all;
 use podplane_api::{core::Pod, pod_ips::is_terminal};
@@ -59,10 +59,13 @@ impl Worker {
                 let is_shorter = |pod: &Option<Arc<Pod>>| {
                     pod.as_deref().map_or(Duration::ZERO, grace_period) < grace
                 };
-                let found = changes.wait_for(is_shorter).await;
-                found.map_or(Duration::ZERO, |pod| {
-                    pod.as_deref().map_or(Duration::ZERO, grace_period)
-                })
+                let found = changes.wait_for(is_shorter).await.ok();
+                let found = found.map(|pod| pod.as_deref().map_or(Duration::ZERO, grace_period));
+                match found {
+                    Some(grace) => grace,
+                    // The kubelet stops, which ends no container.
+                    None => future::pending().await,
+                }
             };
             // Cancelling the calls loses nothing: the containers are stopped again.
             tokio::select! {
@@ -98,7 +101,7 @@ impl Worker {
 }
 
 /// The time that the pod's containers have to end.
-fn grace_period(pod: &Pod) -> Duration {
+pub(super) fn grace_period(pod: &Pod) -> Duration {
     let of_spec = || pod.spec.as_ref()?.termination_grace_period_seconds;
     let seconds = pod.metadata.deletion_grace_period_seconds;
     let seconds = seconds.or_else(of_spec).unwrap_or(DEFAULT_GRACE_SECONDS);

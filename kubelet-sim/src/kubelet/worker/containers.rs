@@ -17,7 +17,7 @@ use podplane_host::clock;
 use super::{
     super::{
         containers::{
-            PodContainer, app_containers,
+            ContainerPhase, PodContainer, app_containers,
             images::FailedPulls,
             init_containers, newest,
             plan::{
@@ -32,6 +32,7 @@ use super::{
         trace::SyncTrace,
     },
     ADDRESS_POLL_INTERVAL, MIN_BACKOFF, SandboxReport, SyncAction, Worker,
+    container_end::grace_period,
 };
 
 /// The time until settings that could not be used are tried again.
@@ -113,6 +114,8 @@ impl Worker {
         if has_started(pod) {
             self.refresh_files(pod, sandbox).await;
         }
+        let deadline = deadline(pod);
+        let is_late = || deadline.is_some_and(|deadline| deadline <= clock::timestamp());
         let mut held = BTreeMap::new();
         let (plan, containers) = loop {
             let containers = self.list_containers().await?;
@@ -120,7 +123,7 @@ impl Worker {
             let delays = &self.containers.delays;
             let now = clock::timestamp();
             let plan = plan(pod, sandbox_id, &containers, delays, &names, now);
-            if plan.start.is_empty() || self.is_pod_ending() {
+            if plan.start.is_empty() || plan.is_ended || is_late() || self.is_pod_ending() {
                 break (plan, containers);
             }
             for start in &plan.start {
@@ -137,8 +140,7 @@ impl Worker {
             return Ok(SandboxReport::Done(SyncAction::AwaitChange));
         }
         let pod = &sync.pod;
-        let deadline = deadline(pod);
-        let is_late = deadline.is_some_and(|deadline| deadline <= clock::timestamp());
+        let is_late = is_late();
         if plan.is_ended || is_late {
             let ended = self
                 .end_containers(pod, Some((sandbox_id, sandbox)))
@@ -252,6 +254,15 @@ impl Worker {
             return Ok(Ok(()));
         };
         let former = newest(containers, sync.sandbox_id, &start.name);
+        let is_unknown = |former: &&PodContainer| former.phase == ContainerPhase::Unknown;
+        if start.created.is_none()
+            && let Some(former) = former.filter(is_unknown)
+        {
+            // Its processes may be there.
+            let runtime = &self.node.runtime;
+            let stopped = runtime.stop_container(&former.id, grace_period(pod)).await;
+            stopped.map_err(NodeError::runtime("stop a container"))?;
+        }
         let id = match &start.created {
             Some(id) => id.clone(),
             None => match self

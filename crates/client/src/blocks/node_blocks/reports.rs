@@ -99,7 +99,12 @@ pub(crate) async fn report(
     reported: &BTreeSet<IpNet>,
 ) -> Result<BTreeSet<IpNet>, ApiError> {
     let of_node = ListParams::default().fields(&format!("spec.nodeName={node_name}"));
-    let records = objects(client).list(&of_node).await.map_err(refused)?.items;
+    let records = match objects(client).list(&of_node).await {
+        Ok(records) => records.items,
+        // Nobody gives blocks by NodeBlocks here.
+        Err(kube::Error::Api(status)) if status.code == 404 => return Ok(BTreeSet::new()),
+        Err(error) => return Err(refused(error)),
+    };
     let mut used = BTreeSet::new();
     for record in &records {
         let Some(block) = net(record) else { continue };

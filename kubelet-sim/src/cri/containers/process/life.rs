@@ -1,9 +1,9 @@
 //! The processes of containers, from their start to the record of their end.
 
-use std::sync::Arc;
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use podplane_error_chain::one_line;
-use podplane_host::task;
+use podplane_host::{clock, task};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
@@ -21,6 +21,9 @@ use crate::cri::{
     record::SandboxRecord,
     sandboxes::{lock, now_nanos},
 };
+
+/// The time for the rest of a container's output after its end.
+const OUTPUT_GRACE: Duration = Duration::from_secs(2);
 
 impl NodeContainers {
     /// Starts the process of a container, if it has one.
@@ -141,8 +144,20 @@ impl NodeContainers {
                 }
             }
         };
-        // With the first process all others of the container end, and so does the output.
-        let ((), status) = tokio::join!(copied, waited);
+        // With the first process all others of the container end, and so does the output, unless a
+        // program outside has got hold of it.
+        let status = {
+            let (mut copied, mut waited) = (pin!(copied), pin!(waited));
+            tokio::select! {
+                status = &mut waited => {
+                    if clock::timeout(OUTPUT_GRACE, copied).await.is_err() {
+                        tracing::debug!(container = %id, "the container's output is still open elsewhere");
+                    }
+                    status
+                }
+                () = &mut copied => waited.await,
+            }
+        };
         let code = status.ok().and_then(|status| status.code());
         let ended = ProcessExit {
             at: now_nanos(),
