@@ -31,7 +31,7 @@ pub(crate) fn give_up(process: &ProcessSpec) -> Result<(), LaunchError> {
     let is_refused = |id: &u32| matches!(*id, 0 | u32::MAX);
     if [uid, gid].into_iter().chain(groups).any(is_refused) {
         return Err(io::Error::from(io::ErrorKind::PermissionDenied))
-            .step(|| format!("run as user {uid} of the groups {gid} and {groups:?}"));
+            .step(|| "run as user or group 0 or 4294967295".into());
     }
     limit().step(|| "set resource limits".into())?;
     drop_bounding_set().step(|| "drop the bounding set of capabilities".into())?;

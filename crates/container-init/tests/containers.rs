@@ -12,7 +12,7 @@ use std::{
 };
 
 use podplane_container_init::{
-    LaunchRequest,
+    LaunchRequest, ProcessSpec,
     spec::{BeneathPath, ImageFiles},
 };
 
@@ -218,6 +218,18 @@ fn a_program_of_the_machine_is_alone_in_its_tree() {
     assert_eq!(output, "busybox\ndev\netc\nproc\ntmp\n");
 }
 
+fn set_uid(process: &mut ProcessSpec, id: u32) {
+    process.uid = id;
+}
+
+fn set_gid(process: &mut ProcessSpec, id: u32) {
+    process.gid = id;
+}
+
+fn add_group(process: &mut ProcessSpec, id: u32) {
+    process.groups.push(id);
+}
+
 #[test]
 fn the_reason_of_a_failed_start_is_reported() {
     let Some(image) = Image::new() else { return };
@@ -226,10 +238,14 @@ fn the_reason_of_a_failed_start_is_reported() {
         .unwrap_err();
     assert!(missing.contains("execute \"/no/such\""), "{missing}");
     assert!(missing.contains("No such file"), "{missing}");
-    let mut root = image.process(&["true"]);
-    root.uid = 0;
-    let refused = image.launch(&image.container(), root).unwrap_err();
-    assert!(refused.contains("user or group 0"), "{refused}");
+    for id in [0, u32::MAX] {
+        for set in [set_uid, set_gid, add_group] {
+            let mut root = image.process(&["true"]);
+            set(&mut root, id);
+            let refused = image.launch(&image.container(), root).unwrap_err();
+            assert!(refused.contains("user or group 0"), "{id}: {refused}");
+        }
+    }
     let mut process = image.process(&["true"]);
     process.cwd = "/bin/busybox".into();
     let refused = image.launch(&image.container(), process).unwrap_err();
