@@ -1,8 +1,8 @@
 //! The containers of a pod, which the runtime creates and starts in the pod's sandbox.
 //!
-//! [`plan`](plan::plan) decides which containers start, restart or wait; [`config`] and [`env`]
-//! fill in a container for the runtime, [`volumes`] makes its files, and [`status`] reports all.
-//! The worker of the pod carries it out.
+//! [`plan`](plan::plan) decides which containers start, restart or wait; [`config`] and
+//! [`env`](mod@env) fill in a container for the runtime, [`volumes`] makes its files, and [`status`]
+//! reports all. The worker of the pod carries it out.
 
 pub(super) mod config;
 pub(super) mod env;
