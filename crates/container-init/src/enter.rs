@@ -56,15 +56,14 @@ pub(crate) fn become_program(
     report: &Channel,
 ) -> LaunchError {
     let prepared = || {
+        let (LaunchRequest::Create(_, process) | LaunchRequest::Enter(process)) = request;
+        rights::check(process)?;
         // A session, and a process group, of its own.
         setsid().step(|| "begin a session".into())?;
         umask(Mode::WGRP | Mode::WOTH);
-        let process = match request {
-            LaunchRequest::Create(container, process) => {
-                create(container, process, place)?;
-                process
-            }
-            LaunchRequest::Enter(process) => {
+        match request {
+            LaunchRequest::Create(container, _) => create(container, process, place)?,
+            LaunchRequest::Enter(_) => {
                 let kinds = ThreadNameSpaceType::MOUNT
                     | ThreadNameSpaceType::NETWORK
                     | ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME
@@ -72,9 +71,8 @@ pub(crate) fn become_program(
                     | ThreadNameSpaceType::CONTROL_GROUP;
                 move_into_thread_name_spaces(place.as_fd(), kinds)
                     .step(|| "enter the container's namespaces".into())?;
-                process
             }
-        };
+        }
         match process.terminal {
             true => open_terminal(process, report).step(|| "make a terminal".into())?,
             false => take_streams(streams, process).step(|| "set the standard streams".into())?,

@@ -22,8 +22,8 @@ const OPEN_FILES: u64 = 1024;
 /// Capabilities are bits of 64.
 const CAPABILITIES: u32 = 64;
 
-/// Becomes the process's user, and gives up every right for good.
-pub(crate) fn give_up(process: &ProcessSpec) -> Result<(), LaunchError> {
+/// Refuses users and groups with rights, before anything is done with their numbers.
+pub(crate) fn check(process: &ProcessSpec) -> Result<(), LaunchError> {
     let ProcessSpec {
         uid, gid, groups, ..
     } = process;
@@ -33,6 +33,14 @@ pub(crate) fn give_up(process: &ProcessSpec) -> Result<(), LaunchError> {
         return Err(io::Error::from(io::ErrorKind::PermissionDenied))
             .step(|| "run as user or group 0 or 4294967295".into());
     }
+    Ok(())
+}
+
+/// Becomes the process's user, and gives up every right for good.
+pub(crate) fn give_up(process: &ProcessSpec) -> Result<(), LaunchError> {
+    let ProcessSpec {
+        uid, gid, groups, ..
+    } = process;
     limit().step(|| "set resource limits".into())?;
     drop_bounding_set().step(|| "drop the bounding set of capabilities".into())?;
     clear_ambient_capability_set().step(|| "clear ambient capabilities".into())?;
