@@ -475,7 +475,7 @@ impl KindRegistry {
 /// Watches the kinds whose objects only the garbage collector needs.
 impl KindVisitor for KindRegistry {
     fn visit<K: Strategy>(&mut self) {
-        // Kubernetes serves ClusterCIDRs as custom objects, if at all, and those are followed as such.
+        // Kubernetes serves ClusterCIDRs as custom objects, if at all. Those are followed as such.
         let is_custom = self.client.channel().is_none() && K::GROUP == ClusterCIDR::GROUP;
         if K::IS_COLLECTED && !is_custom && !self.watched.contains(K::PLURAL) {
             self.watch::<K>();

@@ -36,7 +36,7 @@ struct BlockUse {
     uid: Option<String>,
     /// Its blocks that have allocated addresses.
     used: BTreeSet<IpNet>,
-    /// Whether addresses are allocated outside its blocks: of an earlier Node, or of no block.
+    /// True if addresses are allocated outside its blocks: of an earlier Node, or of no block.
     has_others: bool,
 }
 

@@ -9,7 +9,7 @@ use kube::client::Body;
 use super::*;
 
 const REFUSED: &str = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","message":"unknown","reason":"Invalid","code":422}"#;
-/// What Kubernetes' API server sends with an etcd before 3.4.25.
+/// The first event that Kubernetes' API server sends with an etcd before 3.4.25.
 const NO_PROGRESS: &str = r#"{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the required storage feature RequestWatchProgress is disabled","reason":"InternalError","code":500}}"#;
 const PART: &str =
     r#"{"type":"ADDED","object":{"kind":"Node","apiVersion":"v1","metadata":{"name":"a"}}}"#;

@@ -47,7 +47,7 @@ pub(super) enum ReportVerdict {
     Held(Timestamp),
     /// The agent is silent. A quarantine from before its last report does not count.
     Silent {
-        /// Whether the block has been quarantined since.
+        /// True if the block has been quarantined since.
         is_quarantined: bool,
     },
 }
