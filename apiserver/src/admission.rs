@@ -9,6 +9,7 @@ mod holders;
 mod notes;
 mod pods;
 mod priority;
+mod repair;
 mod services;
 
 use std::{any::Any, fmt, marker::PhantomData, sync::Arc, time::Duration};

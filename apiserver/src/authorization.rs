@@ -187,9 +187,10 @@ impl Gate {
 }
 
 impl Rules {
-    /// Waits until the state has every acknowledged write.
+    /// Waits until the state has every write that this server acknowledged. Those of others come
+    /// within milliseconds, as in Kubernetes.
     async fn settled(&self) -> Result<(), ApiError> {
-        self.position.reached(self.engine.acknowledged()).await
+        self.position.reached(self.engine.known()).await
     }
 }
 

@@ -2,6 +2,7 @@ use std::{net::IpAddr, path::PathBuf, time::Duration};
 
 use ipnet::IpNet;
 use podplane_api::{Quantity, pod_ips::PodIpFlags, quantity::units};
+use podplane_etcd::EtcdFlags;
 use podplane_ipam::{Compat, NodePortRange, ServiceRanges, parse_cidr};
 use podplane_service_runtime::{boundary::AllowedHosts, server::Listen};
 
@@ -79,6 +80,10 @@ pub struct ApiserverConfig {
         value_name = "ENGINE"
     )]
     pub store: StoreKind,
+
+    /// The etcd cluster of --store etcd.
+    #[command(flatten)]
+    pub etcd: EtcdFlags,
 
     /// Give Services addresses of this range, and reject pod CIDRs of nodes that overlap it; for
     /// dual stack one IPv4 and one IPv6 range [default: Services get no addresses and node ports]
@@ -260,6 +265,8 @@ pub enum StoreKind {
     Sled,
     /// In memory, and gone when the process ends.
     Memory,
+    /// In the etcd cluster of --etcd-endpoints, which several API servers can share.
+    Etcd,
 }
 
 #[cfg(test)]

@@ -91,10 +91,11 @@ impl<S: Store> AnyStore for S {
 #[derive(Clone, Debug)]
 pub(crate) struct Engine {
     store: Arc<dyn AnyStore>,
-    /// The number of the last revision that any client may know: of an acknowledged commit, or of
-    /// one that was read or caused a refusal. Only this process writes to its engine; a shared
-    /// engine would have to be asked instead.
+    /// The number of the last revision that any client of this server may know: of an acknowledged
+    /// commit, or of one that was read or caused a refusal.
     known: Arc<AtomicU64>,
+    /// Other processes write to the engine: it has to be asked what their clients may know.
+    is_shared: bool,
     /// The revision at which the store began; earlier ones belong to the store that it was restored
     /// from.
     first: Revision,
@@ -102,11 +103,12 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    pub(crate) async fn new(store: impl Store) -> Result<Self, StoreError> {
+    pub(crate) async fn new<S: Store>(store: S) -> Result<Self, StoreError> {
         let StoreStatus { current, first, .. } = Store::status(&store).await?;
         Ok(Self {
             store: Arc::new(store),
             known: Arc::new(AtomicU64::new(current.number())),
+            is_shared: S::IS_SHARED,
             first,
             failure: watch::Sender::new(None),
         })
@@ -139,6 +141,8 @@ impl Engine {
     async fn know_change(&self, modified: Option<Revision>) -> Result<(), StoreError> {
         let revision = match modified {
             Some(modified) => modified,
+            // Reads that matter ask the engine.
+            None if self.is_shared => return Ok(()),
             // A deletion leaves no item with its revision.
             None => OrAbort(self.store.current()).await?,
         };
@@ -207,7 +211,15 @@ impl Engine {
 
     /// The revision that a reader must have reached to see every write that was acknowledged or
     /// visible to any client before the call.
-    pub(crate) fn acknowledged(&self) -> u64 {
+    pub(crate) async fn acknowledged(&self) -> Result<u64, StoreError> {
+        match self.is_shared {
+            true => Ok(OrAbort(self.store.current()).await?.number()),
+            false => Ok(self.known()),
+        }
+    }
+
+    /// The same, as far as clients of this server are concerned.
+    pub(crate) fn known(&self) -> u64 {
         self.known.load(Ordering::Acquire)
     }
 }

@@ -300,9 +300,15 @@ pub(crate) fn store(error: StoreError) -> ApiError {
         ),
         // A write that failed half-way may or may not be stored: the same code as for a broken
         // connection.
-        StoreError::NoSpace { .. } | StoreError::Unavailable | StoreError::Poisoned { .. } => {
+        StoreError::NoSpace { .. }
+        | StoreError::QuotaReached
+        | StoreError::Unavailable
+        | StoreError::Unreachable { .. }
+        | StoreError::Poisoned { .. } => {
             ApiError::new(Reason::ServiceUnavailable, error.to_string())
         }
-        StoreError::DuplicateWrite { .. } => internal(&error),
+        // Kubernetes' code for a write that may or may not have been done.
+        StoreError::UnknownOutcome { .. } => ApiError::new(Reason::Timeout, error.to_string()),
+        StoreError::DuplicateWrite { .. } | StoreError::Refused { .. } => internal(&error),
     }
 }

@@ -474,10 +474,16 @@ impl KindRegistry {
         }
     }
 
+    /// Waits until the cache is as new as every acknowledged write, by whatever server.
+    async fn fresh(&self) -> Result<(), ApiError> {
+        let acknowledged = self.engine.acknowledged().await.map_err(error::store)?;
+        self.position.reached(acknowledged).await
+    }
+
     /// Reads the object, at least as new as every acknowledged write.
     pub(crate) async fn get(&self, key: &ObjectKey) -> Result<Arc<CachedObject>, ApiError> {
         self.scoped(key)?;
-        self.position.reached(self.engine.acknowledged()).await?;
+        self.fresh().await?;
         self.cache
             .get(&storage::key_of(&*self.kind, key)?)
             .ok_or_else(|| error::not_found_in(self.names(), &key.name))
@@ -491,7 +497,7 @@ impl KindRegistry {
 
     /// Waits until the caches have every write that any client may know of; `None` if they do.
     pub(crate) fn lag(&self) -> Option<BoxFuture<'static, ()>> {
-        let acknowledged = self.engine.acknowledged();
+        let acknowledged = self.engine.known();
         if self.position.current().number() >= acknowledged {
             return None;
         }
@@ -509,7 +515,7 @@ impl KindRegistry {
 
     /// The keys of the objects that match, at least as new as every acknowledged write.
     pub(crate) async fn keys(&self, query: &Query) -> Result<Vec<ObjectKey>, ApiError> {
-        self.position.reached(self.engine.acknowledged()).await?;
+        self.fresh().await?;
         Ok(self.cache.keys(query))
     }
 
@@ -605,6 +611,7 @@ impl KindRegistry {
                 writes: additions.writes,
                 // So that objects which fill a disk can be removed, by every writer with a part in
                 // their removal.
+                lifetime: None,
                 reclaims: new.is_none_or(|object| object.is_deleting()),
             };
             txn.guards.push(unchanged(&store_key, revision));

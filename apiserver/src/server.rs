@@ -48,7 +48,7 @@ use podplane_service_runtime::{
     tasks::{TaskEnd, TaskError},
     tls::{TlsError, TlsFlagsError},
 };
-use podplane_store::{MemStore, OpenError, SledStore, Store, StoreError};
+use podplane_store::{EtcdOpenError, EtcdStore, MemStore, OpenError, SledStore, Store, StoreError};
 use podplane_tokens::KeyDirError;
 use tokio_util::sync::CancellationToken;
 
@@ -159,6 +159,9 @@ pub enum ApiserverRunError {
         #[source]
         source: OpenError,
     },
+    /// The store in etcd cannot be opened.
+    #[error(transparent)]
+    OpenEtcd(#[from] EtcdOpenError),
     /// The thread that opened the store panicked.
     #[error("failed to open the store")]
     OpenPanicked(#[source] tokio::task::JoinError),
@@ -218,6 +221,7 @@ async fn run_until(
         address_file,
         data_dir,
         store,
+        etcd,
         service_cluster_ip_range,
         service_node_port_range,
         advertise_address,
@@ -261,7 +265,7 @@ async fn run_until(
     let tokens = match authenticator.mode() {
         AuthenticationMode::None => None,
         AuthenticationMode::Credentials => {
-            let dir = data_dir.as_deref().filter(|_| store == StoreKind::Sled);
+            let dir = data_dir.as_deref().filter(|_| store != StoreKind::Memory);
             Some(account_tokens.issuer(dir)?)
         }
     };
@@ -283,6 +287,10 @@ async fn run_until(
     let ready = move |server: &Listener| announcement.publish(server);
     match store {
         StoreKind::Memory => serve(MemStore::new(), rules, listeners, ready, shutdown).await,
+        StoreKind::Etcd => {
+            let store = EtcdStore::open(&etcd).await?;
+            serve(store, rules, listeners, ready, shutdown).await
+        }
         StoreKind::Sled => {
             let dir = data_dir.ok_or(ApiserverRunError::NoDataDir)?.join("store");
             let open = {

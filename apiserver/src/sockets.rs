@@ -111,7 +111,9 @@ impl SocketFlags {
         };
         // Clients of a data directory look here for its server.
         let default_file = match store {
-            StoreKind::Sled => data_dir.as_ref().map(|dir| dir.join("apiserver.address")),
+            StoreKind::Sled | StoreKind::Etcd => {
+                data_dir.as_ref().map(|dir| dir.join("apiserver.address"))
+            }
             StoreKind::Memory => None,
         };
         Ok(Sockets {

@@ -107,7 +107,15 @@ struct UnpackedPackage {
     programs: &'static [&'static str],
 }
 
-const UNPACKED: [UnpackedPackage; 2] = [
+const UNPACKED: [UnpackedPackage; 4] = [
+    UnpackedPackage {
+        name: "etcd-client",
+        programs: &["etcdctl"],
+    },
+    UnpackedPackage {
+        name: "etcd-server",
+        programs: &["etcd"],
+    },
     UnpackedPackage {
         name: "prometheus",
         programs: &["prometheus", "promtool"],

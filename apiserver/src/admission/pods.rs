@@ -1,7 +1,7 @@
 //! The admission of pods: the indexes of what they hold, and the check that a node has the
 //! addresses for a pod that is placed on it (ADR 0039).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use futures::{FutureExt as _, future::BoxFuture};
@@ -12,14 +12,13 @@ use podplane_api::{
 };
 use podplane_ipam::IpPolicy;
 use podplane_proto::error::{ApiError, FieldViolation, Reason};
-use podplane_store::{
-    Guard, Item, Key, KeyError, ListQuery, MAX_WRITES, Prefix, StoreError, Txn, Write,
-};
+use podplane_store::{Guard, Item, Key, KeyError, ListQuery, Prefix, StoreError, Write};
 use serde::Deserialize;
 
 use super::{
     Admission, CommitAdditions, ProposedChange, addresses,
     holders::{self, NodeHolders},
+    repair::{self, RepairWrite},
 };
 use crate::{engine::Engine, error, storage};
 
@@ -42,31 +41,32 @@ pub(crate) struct PodAdmission {
 impl PodAdmission {
     /// Makes the indexes agree with the pods, in case a version without them wrote the store.
     pub(crate) async fn open(engine: Engine, rules: PodIpRules) -> Result<Self, StoreError> {
-        let mut wanted = BTreeSet::new();
-        for item in items_under(&engine, storage::prefix::<Pod>()).await? {
-            let pod = StoredPod::read(&item);
+        let this = Self { engine, rules };
+        repair::repair(&this.engine, || this.repairs().boxed()).await?;
+        Ok(this)
+    }
+
+    async fn repairs(&self) -> Result<Vec<RepairWrite>, StoreError> {
+        let mut wanted = BTreeMap::new();
+        let pods = items_under(&self.engine, storage::prefix::<Pod>()).await?;
+        for item in &pods {
+            let pod = StoredPod::read(item);
             // A pod whose name is too long for a key was never stored.
-            let keys = pod.and_then(|pod| index_keys(&pod, &rules.resource).ok());
-            wanted.extend(keys.into_iter().flatten());
+            let keys = pod.and_then(|pod| index_keys(&pod, &self.rules.resource).ok());
+            wanted.extend(keys.into_iter().flatten().map(|key| (key, item)));
         }
-        let mut writes = Vec::new();
+        let mut repairs = Vec::new();
         for index in [addresses::ADDRESSES, holders::HOLDERS] {
-            for item in items_under(&engine, Prefix::from(index)).await? {
-                if !wanted.remove(&item.key) {
-                    writes.push(Write::Delete { key: item.key });
+            for item in items_under(&self.engine, Prefix::from(index)).await? {
+                if wanted.remove(&item.key).is_none() {
+                    let key = item.key.clone();
+                    repairs.push(RepairWrite::over(Some(&item), Write::Delete { key }));
                 }
             }
         }
-        writes.extend(wanted.into_iter().map(put));
-        for writes in writes.chunks(MAX_WRITES) {
-            let txn = Txn {
-                guards: Vec::new(),
-                writes: writes.to_vec(),
-                reclaims: false,
-            };
-            engine.commit(txn).await?;
-        }
-        Ok(Self { engine, rules })
+        let missing = wanted.into_iter();
+        repairs.extend(missing.map(|(key, pod)| RepairWrite::over(None, put(key)).from(pod)));
+        Ok(repairs)
     }
 
     /// The writes that keep the indexes in agreement with the pod.

@@ -77,7 +77,7 @@ impl ServiceAdmission {
 
     /// Waits until the index has every write that refused one of this server's commits.
     async fn caught_up(&self) -> Result<(), ApiError> {
-        self.position.reached(self.engine.acknowledged()).await
+        self.position.reached(self.engine.known()).await
     }
 
     async fn give(&self, old: Option<&Service>, new: &mut Service) -> Result<(), ApiError> {

@@ -160,7 +160,8 @@ impl Feeder {
             commits: engine.watch(oldest).await?,
             feeder: self,
         };
-        while feed.feeder.position.borrow().number() < engine.acknowledged() {
+        let acknowledged = engine.acknowledged().await?;
+        while feed.feeder.position.borrow().number() < acknowledged {
             let commit = feed.commits.next().await;
             feed.apply(commit.ok_or(StoreError::Unavailable)??);
         }

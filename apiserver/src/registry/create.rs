@@ -162,6 +162,7 @@ impl KindRegistry {
             let txn = Txn {
                 guards,
                 writes,
+                lifetime: None,
                 reclaims: false,
             };
             let txn = txn.put(key.clone(), value.clone());

@@ -136,7 +136,7 @@ impl KindRegistry {
         from: Continue,
     ) -> Result<CachedPage, ApiError> {
         let number = match from.revision {
-            ..0 => self.engine.acknowledged(),
+            ..0 => self.engine.acknowledged().await.map_err(error::store)?,
             revision => revision.unsigned_abs(),
         };
         let revision = Revision::new(number).ok_or_else(|| {
@@ -161,13 +161,13 @@ impl KindRegistry {
     ) -> Result<CachedPage, ApiError> {
         match freshness {
             Freshness::Any => {}
-            Freshness::Latest => self.position.reached(self.engine.acknowledged()).await?,
+            Freshness::Latest => self.fresh().await?,
             Freshness::NotOlderThan(revision) => {
-                self.of_this_store(revision)?;
+                self.of_this_store(revision).await?;
                 self.position.reached(revision.number()).await?;
             }
             Freshness::Exact(revision) => {
-                self.of_this_store(revision)?;
+                self.of_this_store(revision).await?;
                 let page = self.stored(query, limit, revision, None).await;
                 return page.map_err(error::store);
             }
@@ -177,10 +177,14 @@ impl KindRegistry {
 
     /// Checks that this store has had the revision. A revision from before a restore is refused
     /// even if a newer one would do: the client has to start over.
-    pub(super) fn of_this_store(&self, revision: Revision) -> Result<(), ApiError> {
+    pub(super) async fn of_this_store(&self, revision: Revision) -> Result<(), ApiError> {
         let first = self.engine.first();
         if revision < first {
             return Err(error::too_old_revision(revision, first));
+        }
+        if revision.number() > self.newest() {
+            // Another server may have given it out.
+            self.fresh().await?;
         }
         let current = self.newest();
         if revision.number() > current {
@@ -189,10 +193,10 @@ impl KindRegistry {
         Ok(())
     }
 
-    /// The number of the newest revision that any client may know.
+    /// The number of the newest revision that any client of this server may know.
     pub(super) fn newest(&self) -> u64 {
         let position = self.position.current().number();
-        self.engine.acknowledged().max(position)
+        self.engine.known().max(position)
     }
 
     /// Lists at a revision of the store's history; the cache has only the present.

@@ -90,11 +90,13 @@ impl KindRegistry {
             ends,
             announce_end,
         } = options;
-        self.position.reached(self.engine.acknowledged()).await?;
+        self.fresh().await?;
         let position = self.position.clone();
         let (watcher, phase) = match start {
             WatchStart::Present(at_least) => {
-                at_least.map_or(Ok(()), |revision| self.of_this_store(revision))?;
+                if let Some(revision) = at_least {
+                    self.of_this_store(revision).await?;
+                }
                 (self.cache.watch_all(query, position), StreamPhase::Present)
             }
             WatchStart::After(revision) => {

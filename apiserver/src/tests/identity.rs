@@ -7,6 +7,7 @@ use std::{
 };
 
 use http::{Method, header};
+use podplane_etcd::EtcdFlags;
 use podplane_proto::authentication::{
     CreateSelfSubjectReviewRequest, UserInfo,
     authentication_service_client::AuthenticationServiceClient,
@@ -301,6 +302,7 @@ fn config(listen: &str, authentication: AuthenticationFlags) -> ApiserverConfig 
         },
         bounds: HistoryBounds::default(),
         runtime_config: Vec::new(),
+        etcd: EtcdFlags::default(),
     }
 }
 

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use bytes::Bytes;
 use podplane_api::{core::Event, pod_ips::PodIpFlags};
 use podplane_client::{Channel, Reason, endpoint};
+use podplane_etcd::EtcdFlags;
 use podplane_proto::wire::{WriteRequest, method_path};
 use tonic::client::Grpc;
 use tonic_prost::ProstCodec;
@@ -142,6 +143,7 @@ async fn publishes_the_address_once_it_is_served() {
         },
         bounds: HistoryBounds::default(),
         runtime_config: Vec::new(),
+        etcd: EtcdFlags::default(),
     };
     let stop = CancellationToken::new();
     let mut running = JoinSet::new();

@@ -57,6 +57,30 @@ pub enum StoreError {
         /// The space that a commit needs.
         needed_bytes: u64,
     },
+    /// etcd's database has reached its quota; nothing was written. Reads and deletes go on.
+    #[error(
+        "etcd takes no more data: its database has reached the quota; compact and defragment it, then disarm the alarm NOSPACE"
+    )]
+    QuotaReached,
+    /// The machines of the store do not answer; nothing was written. Try again.
+    #[error("the store cannot be reached: {message}")]
+    Unreachable {
+        /// The last error.
+        message: String,
+    },
+    /// No answer came to a commit, and it could not be found out in time if it was applied. Read
+    /// before trying again.
+    #[error("the outcome of the write is not known: {message}")]
+    UnknownOutcome {
+        /// The last error.
+        message: String,
+    },
+    /// The store refused the request, for example for want of rights; nothing was written.
+    #[error("the store refused the request: {message}")]
+    Refused {
+        /// The store's words.
+        message: String,
+    },
     /// The store is closed.
     #[error("store is closed")]
     Unavailable,
@@ -92,6 +116,8 @@ pub enum TxnLimit {
     ValueBytes,
     /// Bytes that a commit writes: [`MAX_COMMIT_BYTES`](crate::MAX_COMMIT_BYTES).
     CommitBytes,
+    /// Bytes of a commit that this etcd takes: its `--max-request-bytes`, 1.5 MiB by default.
+    EngineBytes,
     /// Writes in a commit: [`MAX_WRITES`](crate::MAX_WRITES).
     Writes,
     /// Guards in a commit: [`MAX_WRITES`](crate::MAX_WRITES).
@@ -102,7 +128,7 @@ impl TxnLimit {
     /// The largest value allowed.
     pub fn max(self) -> usize {
         match self {
-            Self::ValueBytes => crate::MAX_VALUE_BYTES,
+            Self::ValueBytes | Self::EngineBytes => crate::MAX_VALUE_BYTES,
             Self::CommitBytes => crate::MAX_COMMIT_BYTES,
             Self::Writes | Self::Guards => crate::MAX_WRITES,
         }
@@ -113,7 +139,7 @@ impl std::fmt::Display for TxnLimit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::ValueBytes => "number of bytes in a value",
-            Self::CommitBytes => "number of bytes in a commit",
+            Self::CommitBytes | Self::EngineBytes => "number of bytes in a commit",
             Self::Writes => "number of writes in a commit",
             Self::Guards => "number of guards in a commit",
         })

@@ -20,7 +20,9 @@ pub(crate) use self::staged::StagedCommits;
 pub use self::watch::HistoryWatch;
 use crate::{
     FIRST_REVISION, StoreError,
-    store::{Commit, Item, Key, KeyEvent, ListQuery, Prefix, Revision, Snapshot, StoreStatus},
+    store::{
+        Commit, Guard, Item, Key, KeyEvent, ListQuery, Prefix, Revision, Snapshot, StoreStatus,
+    },
 };
 
 /// The change of one key by one commit: a new item, or none for a deletion.
@@ -65,6 +67,9 @@ pub(crate) struct History {
     id: Uuid,
     first: Revision,
     current: Revision,
+    /// The revision up to which every commit is here: later than `current` where a shared engine
+    /// has revisions without commits of this store.
+    seen: Revision,
     oldest: Revision,
     /// The versions of each key, oldest first, never empty. At most one version is as old as
     /// `oldest`, and it is not a deletion.
@@ -89,6 +94,7 @@ impl History {
             id,
             first,
             current: oldest,
+            seen: oldest,
             oldest,
             keys: BTreeMap::new(),
             commits: VecDeque::new(),
@@ -100,6 +106,34 @@ impl History {
 
     pub(crate) fn current(&self) -> Revision {
         self.current
+    }
+
+    /// The id of the store, and its first revision.
+    pub(crate) fn identity(&self) -> (Uuid, Revision) {
+        (self.id, self.first)
+    }
+
+    /// The revision up to which every commit is here.
+    pub(crate) fn seen(&self) -> Revision {
+        self.seen
+    }
+
+    /// Notes that every commit up to a revision is here.
+    pub(crate) fn see(&mut self, revision: Revision) {
+        self.seen = self.seen.max(revision);
+    }
+
+    /// The commits after a revision, as far as they are retained.
+    pub(crate) fn commits_after(&self, revision: Revision) -> impl Iterator<Item = &Commit> {
+        let first = self
+            .commits
+            .partition_point(|commit| commit.revision <= revision);
+        self.commits.range(first..)
+    }
+
+    /// Checks a guard in the current state.
+    pub(crate) fn check(&self, index: usize, guard: &Guard) -> Result<(), StoreError> {
+        StagedCommits::on(self).check(index, guard)
     }
 
     pub(crate) fn status(&self, disk_bytes: Option<u64>) -> StoreStatus {
@@ -166,12 +200,8 @@ impl History {
                 oldest: self.oldest,
             });
         }
-        let first = self
-            .commits
-            .partition_point(|commit| commit.revision <= position);
         let found = self
-            .commits
-            .range(first..)
+            .commits_after(position)
             .find_map(|commit| part_under(commit, prefix));
         Ok(found.map_or((self.current, None), |commit| {
             (commit.revision, Some(commit))
@@ -183,6 +213,7 @@ impl History {
     pub(crate) fn apply(&mut self, commit: Changes) -> Vec<UnreachableChange> {
         let Changes { revision, changes } = commit;
         self.current = self.current.max(revision);
+        self.see(revision);
         let mut unreachable = Vec::new();
         let mut events = Vec::with_capacity(changes.len());
         for KeyChange { place, key, item } in changes {

@@ -2,7 +2,7 @@
 
 use std::{
     borrow::Borrow, collections::BTreeSet, fmt, future::Future, num::NonZeroU64, num::NonZeroUsize,
-    str::FromStr, sync::Arc,
+    str::FromStr, sync::Arc, time::Duration,
 };
 
 use bytes::Bytes;
@@ -43,6 +43,10 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// The watch that [`Store::watch`] returns.
     type Watch: Watch;
 
+    /// True if other processes may write to the same store. Reads then are as new as every commit
+    /// that this one acknowledged; after [`current`](Self::current), as new as those of all.
+    const IS_SHARED: bool = false;
+
     /// Checks every guard, then applies every write at one new revision.
     ///
     /// A delete of a key that is not there does nothing; guard it with [`Guard::At`] or
@@ -56,6 +60,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     ///   nothing was written; the request itself must change.
     /// - [`NoSpace`](StoreError::NoSpace): nothing was written; try again when there is space.
     /// - [`Unavailable`](StoreError::Unavailable): the store is closed; nothing was written.
+    /// - [`QuotaReached`](StoreError::QuotaReached), [`Unreachable`](StoreError::Unreachable),
+    ///   [`Refused`](StoreError::Refused): nothing was written.
+    /// - [`UnknownOutcome`](StoreError::UnknownOutcome): it may have been applied, or may be yet.
     /// - [`Poisoned`](StoreError::Poisoned): the engine failed. If this commit was under way when
     ///   it did, it may be found applied after the store is opened again; it is never acknowledged.
     ///
@@ -136,7 +143,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// [`Unavailable`](StoreError::Unavailable).
     fn maintain(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// The revision of the last commit. Unlike [`status`](Self::status) it reads no disk.
+    /// The revision of the last commit, which reads see from then on, also where others commit to
+    /// the same store. Unlike [`status`](Self::status) it reads no disk.
     ///
     /// # Errors
     ///
@@ -413,6 +421,9 @@ pub struct Txn {
     pub guards: Vec<Guard>,
     /// At most [`MAX_WRITES`] writes of at most [`MAX_COMMIT_BYTES`] together; no key twice.
     pub writes: Vec<Write>,
+    /// The time after which the engine may delete what is put, for data that nobody needs for long.
+    /// Engines of one process leave that to their user.
+    pub lifetime: Option<Duration>,
     /// True if the commit is a step towards deleting something. On a full disk such commits may use
     /// the reserved space, and others are refused with [`NoSpace`](StoreError::NoSpace).
     pub reclaims: bool,
@@ -506,6 +517,14 @@ pub enum Guard {
         /// The key, normally under the prefix.
         key: Key,
         /// [`Item::modified`] of the item that the caller read.
+        revision: Revision,
+    },
+    /// No item under the prefix was put after the revision. For decisions that depend on more keys
+    /// than a commit can have guards.
+    NoneNewerUnder {
+        /// The prefix.
+        prefix: Prefix,
+        /// The revision of the list by which the caller decided.
         revision: Revision,
     },
     /// At most this many items are under the prefix.

@@ -84,11 +84,13 @@ fn on_a_full_disk_the_store_opens_and_accepts_commits_that_reclaim() {
     let remove = |store: &SledStore, n: usize| {
         // As an object is deleted: marked first, then removed.
         let marked = Txn {
+            lifetime: None,
             reclaims: true,
             ..Txn::new().put(at(n), vec![8; 20_000])
         };
         block_on(store.commit(marked)).unwrap();
         let removed = Txn {
+            lifetime: None,
             reclaims: true,
             ..Txn::new().delete(at(n))
         };
@@ -189,6 +191,7 @@ fn deleter() {
     let from: usize = env::var("STORE_TEST_FROM").unwrap().parse().unwrap();
     for n in from.. {
         let removed = Txn {
+            lifetime: None,
             reclaims: true,
             ..Txn::new().delete(key(&format!("{n:03}")))
         };

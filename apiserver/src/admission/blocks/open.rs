@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use futures::FutureExt as _;
 use podplane_api::{core::Node, jiff::Timestamp, pod_ips::POD_IPS_ALLOCATED};
 use podplane_host::clock;
 use podplane_ipam::parse_cidr;
-use podplane_store::{Item, Key, MAX_WRITES, Prefix, StoreError, Txn, Write};
+use podplane_store::{Guard, Item, Key, Prefix, StoreError, Write};
 use serde::Deserialize;
 
 use super::{
@@ -15,7 +16,14 @@ use super::{
     lengths::Lengths,
     record::{self, KeyedBlockRecord, NodeBlockRecord, RecordState},
 };
-use crate::{admission::BlockPolicy, engine::Engine, storage};
+use crate::{
+    admission::{
+        BlockPolicy,
+        repair::{self, RepairWrite},
+    },
+    engine::Engine,
+    storage,
+};
 
 /// A key whose presence says that records have holds. A version without holds used an annotation
 /// instead.
@@ -26,14 +34,21 @@ impl NodeBlockAdmission {
     /// every block of a node gets its record, and a record without a node starts to drain.
     pub(crate) async fn open(engine: Engine, policy: BlockPolicy) -> Result<Self, StoreError> {
         let this = Self { engine, policy };
+        repair::repair(&this.engine, || this.repairs().boxed()).await?;
+        Ok(this)
+    }
+
+    async fn repairs(&self) -> Result<Vec<RepairWrite>, StoreError> {
         let mut lengths = Lengths::default();
         let mut wanted = BTreeMap::new();
         let holds = Key::try_from(HOLDS).expect("neither empty nor long");
-        let has_holds = this.engine.get(&holds).await?.is_some();
+        let has_holds = self.engine.get(&holds).await?.is_some();
         let now = clock::timestamp();
-        let (nodes, _) = this.records_under(storage::prefix::<Node>()).await?;
-        for node in &nodes {
-            let Some(node) = StoredNode::read(node) else {
+        // Before the records: a length that is added meanwhile fails the guard.
+        let (unchanged, known) = self.lengths().await?;
+        let (nodes, _) = self.records_under(storage::prefix::<Node>()).await?;
+        for item in &nodes {
+            let Some(node) = StoredNode::read(item) else {
                 continue;
             };
             for net in node.spec.pod_cidrs.iter().flatten() {
@@ -43,20 +58,23 @@ impl NodeBlockAdmission {
                 if let Ok(key) = record::key(&net, &node.metadata.name) {
                     let in_use = !has_holds && node.metadata.has_addresses_in_use();
                     let hold = in_use.then(|| BlockHold::of_nobody(now));
-                    wanted.insert(key, (node.metadata.uid.clone(), hold));
+                    wanted.insert(key, (item, (node.metadata.uid.clone(), hold)));
                     lengths.insert(&net);
                 }
             }
         }
-        let mut writes = Vec::new();
-        let (found, _) = this.records_under(Prefix::from(record::RECORDS)).await?;
+        let mut repairs = Vec::new();
+        let records = Prefix::from(record::RECORDS);
+        let (found, revision) = self.records_under(records.clone()).await?;
         for item in &found {
             let Some(stored) = KeyedBlockRecord::read(item) else {
                 // No version writes such a key.
                 continue;
             };
+            let over = |write| RepairWrite::over(Some(item), write);
+            let key = item.key.clone();
             match wanted.remove(&item.key) {
-                Some((uid, hold)) => {
+                Some((node, (uid, hold))) => {
                     let hold = stored.record.hold.clone().or(hold);
                     let fits = stored.record.state.has_node() && stored.record.node_uid == uid;
                     let record = match fits {
@@ -67,42 +85,36 @@ impl NodeBlockAdmission {
                         false => assigned((uid, hold)),
                     };
                     if !fits || record != stored.record {
-                        writes.push(record.put(item.key.clone()));
+                        repairs.push(over(record.put(key)).from(node));
                     }
                 }
-                None if item.value.is_empty() => writes.push(Write::Delete {
-                    key: item.key.clone(),
-                }),
+                None if item.value.is_empty() => repairs.push(over(Write::Delete { key })),
                 None => {
                     lengths.insert(&stored.net);
                     let record = draining_record(stored.record.clone(), has_holds, now);
                     if record != stored.record {
-                        writes.push(record.put(item.key.clone()));
+                        repairs.push(over(record.put(key)));
                     }
                 }
             }
         }
         let missing = wanted.into_iter();
-        writes.extend(missing.map(|(key, wanted)| assigned(wanted).put(key)));
+        repairs.extend(missing.map(|(key, (node, wanted))| {
+            RepairWrite::over(None, assigned(wanted).put(key)).from(node)
+        }));
         if !has_holds {
-            writes.push(Write::Put {
-                key: holds,
-                value: Bytes::new(),
-            });
+            let value = Bytes::new();
+            repairs.push(RepairWrite::over(None, Write::Put { key: holds, value }));
         }
-        let (_, known) = this.lengths().await?;
         if known != lengths {
-            writes.push(lengths.put());
-        }
-        for writes in writes.chunks(MAX_WRITES) {
-            let txn = Txn {
-                guards: Vec::new(),
-                writes: writes.to_vec(),
-                reclaims: false,
+            let no_other_block = Guard::NoneNewerUnder {
+                prefix: records,
+                revision,
             };
-            this.engine.commit(txn).await?;
+            let put = RepairWrite::new(lengths.put()).while_holds(unchanged);
+            repairs.push(put.while_holds(no_other_block));
         }
-        Ok(this)
+        Ok(repairs)
     }
 }
 

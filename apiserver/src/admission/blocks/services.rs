@@ -82,14 +82,10 @@ impl NodeBlockAdmission {
         })
     }
 
-    /// Makes the record agree with the ServiceCIDRs when the server starts.
-    pub(crate) async fn set_services(
-        &self,
-        all: impl IntoIterator<Item = (String, Vec<IpNet>)>,
-    ) -> Result<Option<Write>, StoreError> {
-        let wanted = RangeRecord(all.into_iter().collect());
-        let (_, found) = self.range_record().await?;
-        Ok((wanted != found).then(|| wanted.put()))
+    /// The record as it is, to be made to agree with the ServiceCIDRs that are read after it.
+    pub(crate) async fn recorded_services(&self) -> Result<RecordedServices, StoreError> {
+        let (unchanged, found) = self.range_record().await?;
+        Ok(RecordedServices { unchanged, found })
     }
 
     /// The guards that no block shares an address with these prefixes.
@@ -122,5 +118,23 @@ impl NodeBlockAdmission {
             let held = records.iter().find(|held| held.overlaps(net))?;
             Some((*net, refusal::describe_owner(held)))
         }))
+    }
+}
+
+/// The record of the ranges of Services, as it was read.
+#[derive(Debug)]
+pub(crate) struct RecordedServices {
+    unchanged: Guard,
+    found: RangeRecord,
+}
+
+impl RecordedServices {
+    /// The write by which it has these ranges, and its guard; `None` if it does.
+    pub(crate) fn repaired(
+        self,
+        all: impl IntoIterator<Item = (String, Vec<IpNet>)>,
+    ) -> Option<(Guard, Write)> {
+        let wanted = RangeRecord(all.into_iter().collect());
+        (wanted != self.found).then(|| (self.unchanged, wanted.put()))
     }
 }

@@ -108,6 +108,7 @@ impl NodeBlockAdmission {
                     .chain(no_holders)
                     .collect(),
                 writes: vec![write(key.clone(), record.as_ref())],
+                lifetime: None,
                 reclaims: record.is_none(),
             };
             match self.engine.commit(txn).await {

@@ -6,29 +6,43 @@ use std::{
     net::IpAddr,
 };
 
+use futures::FutureExt as _;
 use podplane_api::{
     Object, ObjectKey, core::Service, kinds::service::allocation::ServiceHoldings,
     networking::IPAddress,
 };
 use podplane_proto::error::ApiError;
-use podplane_store::{Item, ListQuery, MAX_WRITES, Prefix, StoreError, Txn, Write};
+use podplane_store::{Guard, Item, ListQuery, Prefix, StoreError, Write};
 
 use super::{
     NODE_PORTS, ServiceAdmission, address_key, address_of, ip_address, is_managed, node_port_key,
     node_port_of, parent, ranges,
 };
-use crate::{admission::NodeBlockAdmission, engine::Engine, error, storage};
+use crate::{
+    admission::{
+        NodeBlockAdmission,
+        repair::{self, RepairWrite},
+    },
+    engine::Engine,
+    error, storage,
+};
 
 impl ServiceAdmission {
     /// Reserves what Services hold, in case a version without reservations wrote the store, and
     /// frees what no Service holds any more. Of several Services with one address or port, the
     /// oldest has it; the others are logged and stay as they are. Without ranges nothing changes.
     pub(crate) async fn repair(&self, blocks: &NodeBlockAdmission) -> Result<(), ApiError> {
-        let mut writes = Vec::new();
+        let repaired = repair::repair(&self.engine, || self.repairs(blocks).boxed()).await;
+        repaired.map_err(|RepairError(error)| error)
+    }
+
+    async fn repairs(&self, blocks: &NodeBlockAdmission) -> Result<Vec<RepairWrite>, RepairError> {
+        let mut repairs = Vec::new();
+        let recorded = blocks.recorded_services().await?;
         let ranges = ranges::all(&self.engine).await?;
         let ranges = ranges.into_iter().map(|(key, nets)| (key.name, nets));
-        let record = blocks.set_services(ranges).await.map_err(error::store)?;
-        writes.extend(record);
+        let record = recorded.repaired(ranges);
+        repairs.extend(record.map(|(guard, put)| RepairWrite::new(put).while_holds(guard)));
         if !self.families.is_empty() {
             let mut services: Vec<Service> = self.all(storage::prefix::<Service>()).await?;
             services.sort_by_cached_key(|service| {
@@ -37,66 +51,57 @@ impl ServiceAdmission {
             });
             let (mut addresses, mut ports) = (Holders::new("address"), Holders::new("node port"));
             for service in &services {
+                let Some(holder) = Holder::of(service) else {
+                    continue;
+                };
                 let held = ServiceHoldings::of(service);
                 for address in held.addresses {
-                    addresses.add(address, service.key());
+                    addresses.add(address, holder.clone());
                 }
                 for port in held.node_ports {
-                    ports.add(port, service.key());
+                    ports.add(port, holder.clone());
                 }
             }
-            self.repair_addresses(addresses, &mut writes).await?;
-            self.repair_ports(ports, &mut writes).await?;
+            self.repair_addresses(addresses, &mut repairs).await?;
+            self.repair_ports(ports, &mut repairs).await?;
         }
-        for writes in writes.chunks(MAX_WRITES) {
-            let txn = Txn {
-                guards: Vec::new(),
-                writes: writes.to_vec(),
-                reclaims: false,
-            };
-            self.engine.commit(txn).await.map_err(error::store)?;
-        }
-        Ok(())
+        Ok(repairs)
     }
 
     async fn repair_addresses(
         &self,
         mut wanted: Holders<IpAddr>,
-        writes: &mut Vec<Write>,
+        repairs: &mut Vec<RepairWrite>,
     ) -> Result<(), ApiError> {
         for item in items(&self.engine, storage::prefix::<IPAddress>()).await? {
             let (Some(address), Ok(found)) = (address_of(&item.key), storage::decode(&item)) else {
                 continue;
             };
-            let holder: Option<ObjectKey> = parent(&found);
-            match wanted.0.get(&address) {
-                Some(service) if holder.as_ref() == Some(service) => {
-                    wanted.0.remove(&address);
-                }
-                Some(service) if is_managed(&found) => {
+            let parent: Option<ObjectKey> = parent(&found);
+            let over = |write| RepairWrite::over(Some(&item), write);
+            let key = item.key.clone();
+            match wanted.0.remove(&address) {
+                Some(holder) if parent.as_ref() == Some(&holder.service) => {}
+                Some(Holder { service, unchanged }) if is_managed(&found) => {
                     // The former holder does not have it: each address has one here.
                     tracing::warn!(%address, %service, "IPAddress named another service; repaired");
-                    let value = storage::encode(&mut ip_address(address, service))?;
-                    let key = item.key.clone();
-                    writes.push(Write::Put { key, value });
-                    wanted.0.remove(&address);
+                    let value = storage::encode(&mut ip_address(address, &service))?;
+                    repairs.push(over(Write::Put { key, value }).while_holds(unchanged));
                 }
-                Some(service) => {
+                Some(Holder { service, .. }) => {
                     tracing::warn!(%address, %service, "service has an address that an IPAddress reserves for another object; recreate the service");
-                    wanted.0.remove(&address);
                 }
-                None if is_managed(&found) && holder.is_some() => {
-                    writes.push(Write::Delete {
-                        key: item.key.clone(),
-                    });
+                None if is_managed(&found) && parent.is_some() => {
+                    repairs.push(over(Write::Delete { key }));
                 }
                 None => {}
             }
         }
-        for (address, service) in wanted.0 {
+        for (address, Holder { service, unchanged }) in wanted.0 {
             let value = storage::encode(&mut ip_address(address, &service))?;
             let key = address_key(address)?;
-            writes.push(Write::Put { key, value });
+            let put = RepairWrite::over(None, Write::Put { key, value });
+            repairs.push(put.while_holds(unchanged));
         }
         Ok(())
     }
@@ -104,24 +109,26 @@ impl ServiceAdmission {
     async fn repair_ports(
         &self,
         mut wanted: Holders<u16>,
-        writes: &mut Vec<Write>,
+        repairs: &mut Vec<RepairWrite>,
     ) -> Result<(), ApiError> {
         for item in items(&self.engine, Prefix::from(NODE_PORTS)).await? {
-            let holder = node_port_of(&item.key).and_then(|port| wanted.0.remove_entry(&port));
-            match holder {
-                Some((_, service)) if *service.to_string().as_bytes() == *item.value => {}
-                Some((port, service)) => {
-                    wanted.0.insert(port, service);
+            let key = item.key.clone();
+            let holder = node_port_of(&key).and_then(|port| wanted.0.remove(&port));
+            let write = match holder {
+                Some(holder) if *holder.service.to_string().as_bytes() == *item.value => continue,
+                Some(Holder { service, unchanged }) => {
+                    let value = service.to_string().into();
+                    RepairWrite::over(Some(&item), Write::Put { key, value }).while_holds(unchanged)
                 }
-                None => writes.push(Write::Delete {
-                    key: item.key.clone(),
-                }),
-            }
+                None => RepairWrite::over(Some(&item), Write::Delete { key }),
+            };
+            repairs.push(write);
         }
-        for (port, service) in wanted.0 {
+        for (port, Holder { service, unchanged }) in wanted.0 {
             let key = node_port_key(port).map_err(|error| error::internal(&error))?;
             let value = service.to_string().into();
-            writes.push(Write::Put { key, value });
+            let put = RepairWrite::over(None, Write::Put { key, value });
+            repairs.push(put.while_holds(unchanged));
         }
         Ok(())
     }
@@ -136,22 +143,57 @@ impl ServiceAdmission {
     }
 }
 
+/// An error of a repair, of the store or of an object.
+struct RepairError(ApiError);
+
+impl From<StoreError> for RepairError {
+    fn from(error: StoreError) -> Self {
+        Self(error::store(error))
+    }
+}
+
+impl From<ApiError> for RepairError {
+    fn from(error: ApiError) -> Self {
+        Self(error)
+    }
+}
+
+/// A Service with an address or port, and the guard that it does not change.
+#[derive(Clone)]
+struct Holder {
+    service: ObjectKey,
+    unchanged: Guard,
+}
+
+impl Holder {
+    fn of(service: &Service) -> Option<Self> {
+        let revision = service.metadata.resource_version.as_deref();
+        Some(Self {
+            unchanged: Guard::At {
+                key: storage::key::<Service>(&service.key()).ok()?,
+                revision: revision?.parse().ok()?,
+            },
+            service: service.key(),
+        })
+    }
+}
+
 /// The Service that has each address or port.
-struct Holders<T>(BTreeMap<T, ObjectKey>, &'static str);
+struct Holders<T>(BTreeMap<T, Holder>, &'static str);
 
 impl<T: Ord + Display> Holders<T> {
     fn new(what: &'static str) -> Self {
         Self(BTreeMap::new(), what)
     }
 
-    fn add(&mut self, held: T, service: ObjectKey) {
+    fn add(&mut self, held: T, holder: Holder) {
         let what = self.1;
         match self.0.entry(held) {
             Entry::Vacant(free) => {
-                free.insert(service);
+                free.insert(holder);
             }
             Entry::Occupied(taken) => {
-                let (number, holder) = (taken.key(), taken.get());
+                let (number, holder, service) = (taken.key(), &taken.get().service, holder.service);
                 tracing::warn!(%number, %service, %holder, what, "two services have the same address or node port; recreate the service");
             }
         }

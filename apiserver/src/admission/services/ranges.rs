@@ -141,7 +141,8 @@ impl ServiceCidrAdmission {
     /// remain.
     async fn check_unused(&self, cidr: &ServiceCIDR) -> Result<Vec<Guard>, ApiError> {
         // Since the deletion began, no Service has got an address by this range.
-        self.position.reached(self.engine.acknowledged()).await?;
+        let acknowledged = self.engine.acknowledged().await.map_err(error::store)?;
+        self.position.reached(acknowledged).await?;
         let others: Vec<ServiceCIDR> =
             storage::list(&self.engine, storage::prefix::<ServiceCIDR>()).await?;
         let mut guards = Vec::new();

@@ -81,7 +81,7 @@ impl<'a> StagedCommits<'a> {
         self.commits
     }
 
-    fn check(&self, index: usize, guard: &Guard) -> Result<(), StoreError> {
+    pub(crate) fn check(&self, index: usize, guard: &Guard) -> Result<(), StoreError> {
         let conflict = |key: &Key, current: Option<&Item>| {
             let current = current.map(|item| item.modified);
             Err(StoreError::Conflict {
@@ -114,6 +114,12 @@ impl<'a> StagedCommits<'a> {
             } => {
                 let other = |item: &Item| item.key != *key || item.modified != *revision;
                 match self.first_under(prefix, other) {
+                    None => Ok(()),
+                    Some(item) => conflict(&item.key, Some(item)),
+                }
+            }
+            Guard::NoneNewerUnder { prefix, revision } => {
+                match self.first_under(prefix, |item| item.modified > *revision) {
                     None => Ok(()),
                     Some(item) => conflict(&item.key, Some(item)),
                 }

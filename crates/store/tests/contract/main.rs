@@ -4,24 +4,35 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "a test")]
 
+mod etcd;
 mod model;
 mod suite;
 
-use podplane_store::{MemStore, SledStore, Store};
+use podplane_store::{FIRST_REVISION, MemStore, Revision, SledStore, Store};
 use tempfile::TempDir;
+
+use crate::etcd::{Etcd, EtcdReopened};
 
 /// An engine under test.
 trait EngineFixture: Sized + Send + Sync + 'static {
     type Store: Store;
 
+    /// The time that a store takes to make and use, compared with the one in memory, roughly.
+    const COST: u32 = 1;
+
     /// Creates a fixture with an empty store.
-    fn new() -> Self;
+    fn new() -> impl Future<Output = Self> + Send;
+
+    /// The revision of a new store.
+    fn first() -> Revision {
+        FIRST_REVISION
+    }
 
     fn store(&self) -> &Self::Store;
 
     /// Called between two steps of a test, where an engine may reopen, compact or the like.
-    fn pause(self) -> Self {
-        self
+    fn pause(self) -> impl Future<Output = Self> + Send {
+        std::future::ready(self)
     }
 }
 
@@ -30,7 +41,7 @@ struct Memory(MemStore);
 impl EngineFixture for Memory {
     type Store = MemStore;
 
-    fn new() -> Self {
+    async fn new() -> Self {
         Self(MemStore::new())
     }
 
@@ -47,7 +58,7 @@ struct Sled {
 impl EngineFixture for Sled {
     type Store = SledStore;
 
-    fn new() -> Self {
+    async fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         Self {
             store: SledStore::open(dir.path()).unwrap(),
@@ -66,15 +77,15 @@ struct SledReopened(Sled);
 impl EngineFixture for SledReopened {
     type Store = SledStore;
 
-    fn new() -> Self {
-        Self(Sled::new())
+    async fn new() -> Self {
+        Self(Sled::new().await)
     }
 
     fn store(&self) -> &SledStore {
         self.0.store()
     }
 
-    fn pause(self) -> Self {
+    async fn pause(self) -> Self {
         let Sled { store, dir } = self.0;
         drop(store);
         Self(Sled {
@@ -134,6 +145,8 @@ macro_rules! contract {
 }
 
 contract! {
+    etcd_once: Etcd;
+    etcd_reopened: EtcdReopened;
     memory: Memory;
     sled: Sled;
     sled_reopened: SledReopened;

@@ -49,6 +49,11 @@ enum GuardOp {
         prefix: usize,
         items: usize,
     },
+    /// Than the current revision or, if `stale`, than the one before.
+    NoneNewerUnder {
+        prefix: usize,
+        stale: bool,
+    },
 }
 
 fn ops() -> impl Strategy<Value = Vec<ModelOp>> {
@@ -61,6 +66,8 @@ fn ops() -> impl Strategy<Value = Vec<ModelOp>> {
             .prop_map(|(prefix, key, stale)| GuardOp::OnlyUnder { prefix, key, stale }),
         (1..PREFIXES.len(), 0..4usize)
             .prop_map(|(prefix, items)| GuardOp::AtMostUnder { prefix, items }),
+        (1..PREFIXES.len(), any::<bool>())
+            .prop_map(|(prefix, stale)| GuardOp::NoneNewerUnder { prefix, stale }),
     ];
     let writes = prop::collection::btree_map(
         0..KEYS.len(),
@@ -113,6 +120,10 @@ impl StoreModel {
                 let under = content.keys().filter(|key| prefix.contains(key));
                 under.count() <= *items
             }
+            Guard::NoneNewerUnder { prefix, revision } => {
+                let mut under = content.values().filter(|item| prefix.contains(&item.key));
+                under.all(|item| item.modified <= *revision)
+            }
         }
     }
 
@@ -144,18 +155,20 @@ pub(crate) fn check<F: EngineFixture>() {
         .enable_all()
         .build()
         .unwrap();
-    // 256 cases, or PROPTEST_CASES.
+    // 256 cases, or PROPTEST_CASES; fewer where a store takes long to make.
+    let all = ProptestConfig::default();
     let config = ProptestConfig {
         failure_persistence: None,
-        ..ProptestConfig::default()
+        cases: all.cases / F::COST,
+        ..all
     };
     proptest!(config, |(ops in ops())| runtime.block_on(suite::within_deadline(run::<F>(ops))));
 }
 
 async fn run<F: EngineFixture>(ops: Vec<ModelOp>) {
-    let mut fixture = F::new();
+    let mut fixture = F::new().await;
     let mut model = StoreModel::default();
-    model.contents.insert(FIRST_REVISION, Content::new());
+    model.contents.insert(F::first(), Content::new());
     for op in ops {
         match op {
             ModelOp::Commit { guards, writes } => {
@@ -168,7 +181,7 @@ async fn run<F: EngineFixture>(ops: Vec<ModelOp>) {
                 fixture.store().compact(oldest).await.unwrap();
                 model.oldest = model.oldest.max(Some(oldest));
             }
-            ModelOp::Pause => fixture = fixture.pause(),
+            ModelOp::Pause => fixture = fixture.pause().await,
         }
     }
     let end = ENDS
@@ -176,7 +189,7 @@ async fn run<F: EngineFixture>(ops: Vec<ModelOp>) {
         .fold(Txn::new(), |txn, end| txn.put(suite::key(end), ""));
     let revision = fixture.store().commit(end.clone()).await.unwrap().revision;
     model.commit(revision, &end.writes);
-    let fixture = fixture.pause();
+    let fixture = fixture.pause().await;
     compare(fixture.store(), &model).await;
 }
 
@@ -216,6 +229,11 @@ async fn commit(
                 prefix: PREFIXES[prefix].into(),
                 items,
             },
+            GuardOp::NoneNewerUnder { prefix, stale } => Guard::NoneNewerUnder {
+                prefix: PREFIXES[prefix].into(),
+                revision: Revision::new(current.number() - u64::from(stale))
+                    .unwrap_or(FIRST_REVISION),
+            },
         })
         .collect();
     let writes = writes.into_iter().map(|(index, value)| match value {
@@ -234,6 +252,7 @@ async fn commit(
         guards,
         writes: writes.collect(),
         reclaims: false,
+        lifetime: None,
     };
     match store.commit(txn.clone()).await {
         Ok(committed) => {

@@ -4,9 +4,8 @@ use std::{num::NonZeroUsize, pin::pin, sync::Arc, time::Duration};
 
 use futures::{FutureExt, StreamExt};
 use podplane_store::{
-    Commit, CommitResult, FIRST_REVISION, Guard, Item, Key, KeyEvent, ListQuery, MAX_COMMIT_BYTES,
-    MAX_VALUE_BYTES, MAX_WRITES, Prefix, Revision, Snapshot, Store, StoreError, Txn, TxnLimit,
-    Watch,
+    Commit, CommitResult, Guard, Item, Key, KeyEvent, ListQuery, MAX_COMMIT_BYTES, MAX_VALUE_BYTES,
+    MAX_WRITES, Prefix, Revision, Snapshot, Store, StoreError, Txn, TxnLimit, Watch,
 };
 use tokio::task::JoinSet;
 
@@ -74,49 +73,49 @@ fn number(revision: u64) -> Revision {
 }
 
 pub(crate) async fn a_new_store_is_empty_and_keeps_its_id<F: EngineFixture>() {
-    let fixture = F::new();
+    let fixture = F::new().await;
     let first = fixture.store().status().await.unwrap();
     assert_eq!(
         (first.current, first.oldest, first.keys),
-        (FIRST_REVISION, FIRST_REVISION, 0)
+        (F::first(), F::first(), 0)
     );
     assert_eq!(
         list(fixture.store(), "", None).await.unwrap().revision,
-        FIRST_REVISION
+        F::first()
     );
-    let fixture = fixture.pause();
+    let fixture = fixture.pause().await;
     assert_eq!(fixture.store().status().await.unwrap().id, first.id);
-    assert_ne!(F::new().store().status().await.unwrap().id, first.id);
+    assert_ne!(F::new().await.store().status().await.unwrap().id, first.id);
 }
 
 pub(crate) async fn every_commit_takes_the_next_revision<F: EngineFixture>() {
-    let mut fixture = F::new();
-    let mut last = FIRST_REVISION;
+    let mut fixture = F::new().await;
+    let mut last = F::first();
     for round in 0..20 {
         let revision = put(fixture.store(), &format!("key{}", round % 3), "v").await;
         assert!(revision > last);
         last = revision;
-        fixture = fixture.pause();
+        fixture = fixture.pause().await;
         assert_eq!(fixture.store().status().await.unwrap().current, last);
     }
 }
 
 pub(crate) async fn an_item_knows_when_it_was_created_and_modified<F: EngineFixture>() {
-    let fixture = F::new();
+    let fixture = F::new().await;
     let created = put(fixture.store(), "a", "1").await;
     put(fixture.store(), "other", "").await;
     let modified = put(fixture.store(), "a", "2").await;
-    let fixture = fixture.pause();
+    let fixture = fixture.pause().await;
     let expected = item("a", "2", created, modified);
     assert_eq!(
         fixture.store().get(&key("a"), None).await.unwrap(),
         Some(expected)
     );
     let deleted = delete(fixture.store(), "a").await;
-    let fixture = fixture.pause();
+    let fixture = fixture.pause().await;
     assert_eq!(fixture.store().get(&key("a"), None).await.unwrap(), None);
     let again = put(fixture.store(), "a", "3").await;
-    let fixture = fixture.pause();
+    let fixture = fixture.pause().await;
     let at = async |revision| {
         fixture
             .store()
@@ -128,13 +127,13 @@ pub(crate) async fn an_item_knows_when_it_was_created_and_modified<F: EngineFixt
     assert_eq!(at(deleted).await, None);
     assert_eq!(at(modified).await, Some(item("a", "2", created, modified)));
     assert_eq!(at(created).await, Some(item("a", "1", created, created)));
-    assert_eq!(at(FIRST_REVISION).await, None);
+    assert_eq!(at(F::first()).await, None);
 }
 
 pub(crate) async fn a_commit_returns_the_previous_items<F: EngineFixture>() {
-    let fixture = F::new();
+    let fixture = F::new().await;
     let first = put(fixture.store(), "a", "1").await;
-    let fixture = fixture.pause();
+    let fixture = fixture.pause().await;
     let txn = Txn::new()
         .put(key("b"), "2")
         .put(key("a"), "2")
@@ -144,7 +143,7 @@ pub(crate) async fn a_commit_returns_the_previous_items<F: EngineFixture>() {
 }
 
 pub(crate) async fn a_commit_that_changes_nothing_takes_no_revision<F: EngineFixture>() {
-    let fixture = F::new();
+    let fixture = F::new().await;
     let revision = put(fixture.store(), "a", "1").await;
     for txn in [
         Txn::new(),
@@ -184,12 +183,12 @@ pub(crate) async fn a_commit_that_changes_nothing_takes_no_revision<F: EngineFix
 }
 
 pub(crate) async fn each_kind_of_guard_holds_or_conflicts<F: EngineFixture>() {
-    let fixture = F::new();
+    let fixture = F::new().await;
     let old = put(fixture.store(), "dir/b", "1").await;
     let new = put(fixture.store(), "dir/b", "2").await;
     put(fixture.store(), "gone", "").await;
     delete(fixture.store(), "gone").await;
-    let fixture = fixture.pause();
+    let fixture = fixture.pause().await;
     let at = |at: &str, revision| Guard::At {
         key: key(at),
         revision,
@@ -202,6 +201,10 @@ pub(crate) async fn each_kind_of_guard_holds_or_conflicts<F: EngineFixture>() {
     let at_most = |prefix: &str, items| Guard::AtMostUnder {
         prefix: prefix.into(),
         items,
+    };
+    let none_newer = |prefix: &str, revision| Guard::NoneNewerUnder {
+        prefix: prefix.into(),
+        revision,
     };
     let holding = [
         Guard::Absent(key("dir/a")),
@@ -218,6 +221,8 @@ pub(crate) async fn each_kind_of_guard_holds_or_conflicts<F: EngineFixture>() {
         at_most("dir/b", 1),
         at_most("gone", 0),
         at_most("", usize::MAX),
+        none_newer("dir/", new),
+        none_newer("gone", old),
     ];
     for guard in holding {
         fixture
@@ -239,6 +244,7 @@ pub(crate) async fn each_kind_of_guard_holds_or_conflicts<F: EngineFixture>() {
         (only("dir/", "dir/b", old), "dir/b", Some(new)),
         (only("dir/", "dir/c", new), "dir/b", Some(new)),
         (at_most("dir/", 0), "dir/b", Some(new)),
+        (none_newer("dir/", old), "dir/b", Some(new)),
     ];
     for (failing, at, modified) in conflicting {
         let txn = Txn::new()
@@ -260,9 +266,9 @@ pub(crate) async fn each_kind_of_guard_holds_or_conflicts<F: EngineFixture>() {
 }
 
 pub(crate) async fn a_guard_of_a_count_sees_every_earlier_commit<F: EngineFixture>() {
-    let fixture = F::new();
+    let fixture = F::new().await;
     let first = put(fixture.store(), "dir/a", "").await;
-    let fixture = fixture.pause();
+    let fixture = fixture.pause().await;
     let add = |name: String| {
         let guard = Guard::AtMostUnder {
             prefix: "dir/".into(),
@@ -293,7 +299,7 @@ pub(crate) async fn a_guard_of_a_count_sees_every_earlier_commit<F: EngineFixtur
 }
 
 pub(crate) async fn a_commit_is_applied_whole_or_not_at_all<F: EngineFixture>() {
-    let fixture = F::new();
+    let fixture = F::new().await;
     let before = put(fixture.store(), "a", "old").await;
     let txn = Txn::new()
         .put(key("a"), "new")
@@ -308,12 +314,12 @@ pub(crate) async fn a_commit_is_applied_whole_or_not_at_all<F: EngineFixture>() 
             .unwrap_err()
             .is_conflict()
     );
-    let fixture = fixture.pause();
+    let fixture = fixture.pause().await;
     assert_eq!(keys(&list(fixture.store(), "", None).await.unwrap()), ["a"]);
     assert_eq!(fixture.store().status().await.unwrap().current, before);
 
     let revision = fixture.store().commit(txn).await.unwrap().revision;
-    let fixture = fixture.pause();
+    let fixture = fixture.pause().await;
     let snapshot = list(fixture.store(), "", None).await.unwrap();
     assert_eq!(
         snapshot.items,
@@ -329,7 +335,7 @@ pub(crate) async fn a_commit_is_applied_whole_or_not_at_all<F: EngineFixture>() 
 }
 
 pub(crate) async fn refuses_oversized_requests_naming_the_limit<F: EngineFixture>() {
-    let fixture = F::new();
+    let fixture = F::new().await;
     let value = |size| Txn::new().put(key("a"), vec![7; size]);
     fixture
         .store()
@@ -386,7 +392,7 @@ pub(crate) async fn refuses_oversized_requests_naming_the_limit<F: EngineFixture
         .await
         .unwrap_err();
     assert!(matches!(twice, StoreError::DuplicateWrite { key: found } if found == key("a")));
-    let fixture = fixture.pause();
+    let fixture = fixture.pause().await;
     let kept = fixture.store().get(&key("a"), None).await.unwrap().unwrap();
     assert_eq!(kept.value.len(), MAX_VALUE_BYTES);
 }
@@ -408,7 +414,7 @@ pub(crate) async fn large_values_are_kept_whole<F: EngineFixture>() {
         2 * PART + 1,
         MAX_VALUE_BYTES,
     ];
-    let mut fixture = F::new();
+    let mut fixture = F::new().await;
     let mut revisions = Vec::new();
     for (seed, size) in sizes.into_iter().enumerate() {
         let txn = Txn::new()
@@ -424,7 +430,7 @@ pub(crate) async fn large_values_are_kept_whole<F: EngineFixture>() {
                 assert!(found.unwrap().value == value(size, seed), "{at} of {size}");
             }
         }
-        let mut watch = store.watch("a/".into(), FIRST_REVISION).await.unwrap();
+        let mut watch = store.watch("a/".into(), F::first()).await.unwrap();
         for (seed, size) in sizes.into_iter().enumerate() {
             let commit = watch.next().await.unwrap();
             let [KeyEvent::Put { item, .. }] = commit.events.as_slice() else {
@@ -432,12 +438,12 @@ pub(crate) async fn large_values_are_kept_whole<F: EngineFixture>() {
             };
             assert!(item.value == value(size, seed), "watched {size}");
         }
-        fixture = fixture.pause();
+        fixture = fixture.pause().await;
     }
     // Deleting or replacing a value frees all of it.
     let last = *revisions.last().unwrap();
     fixture.store().compact(last).await.unwrap();
-    let fixture = fixture.pause();
+    let fixture = fixture.pause().await;
     let held = |values: usize, keys: usize| u64::try_from(values + keys).unwrap();
     let all: usize = sizes.iter().sum();
     assert_eq!(
@@ -450,7 +456,7 @@ pub(crate) async fn large_values_are_kept_whole<F: EngineFixture>() {
     delete(fixture.store(), "a/replaced").await;
     let last = delete(fixture.store(), "b/6").await;
     fixture.store().compact(last).await.unwrap();
-    let fixture = fixture.pause();
+    let fixture = fixture.pause().await;
     assert_eq!(
         fixture.store().status().await.unwrap().memory_bytes,
         held(all - MAX_VALUE_BYTES, "b/0".len() * (sizes.len() - 1))
@@ -460,7 +466,7 @@ pub(crate) async fn large_values_are_kept_whole<F: EngineFixture>() {
 pub(crate) async fn concurrent_compare_and_set_loses_no_update<F: EngineFixture>() {
     const WRITERS: usize = 8;
     const EACH: usize = 25;
-    let fixture = Arc::new(F::new());
+    let fixture = Arc::new(F::new().await);
     put(fixture.store(), "counter", "0").await;
     let mut writers = JoinSet::new();
     for _ in 0..WRITERS {
@@ -486,7 +492,7 @@ pub(crate) async fn concurrent_compare_and_set_loses_no_update<F: EngineFixture>
 /// Also where an engine decides several commits before any of them is durable.
 pub(crate) async fn one_of_concurrent_creates_wins<F: EngineFixture>() {
     const WRITERS: usize = 16;
-    let fixture = Arc::new(F::new());
+    let fixture = Arc::new(F::new().await);
     for round in 0..20 {
         // By `kind`: the same key; different keys of a directory that must be empty; the latter
         // with another guard; and a directory that must contain only the item that was read.
@@ -495,7 +501,7 @@ pub(crate) async fn one_of_concurrent_creates_wins<F: EngineFixture>() {
             let alone = key(&format!("{dir}alone"));
             let read = match kind {
                 3 => put(fixture.store(), &format!("{dir}alone"), "").await,
-                _ => FIRST_REVISION,
+                _ => F::first(),
             };
             let mut writers = JoinSet::new();
             for writer in 0..WRITERS {
@@ -562,7 +568,7 @@ async fn increment(store: &impl Store) -> Result<CommitResult, StoreError> {
 }
 
 pub(crate) async fn a_list_is_continued_at_its_revision_while_writes_go_on<F: EngineFixture>() {
-    let mut fixture = F::new();
+    let mut fixture = F::new().await;
     for n in 0..10 {
         put(fixture.store(), &format!("pods/{n}"), "old").await;
     }
@@ -590,17 +596,17 @@ pub(crate) async fn a_list_is_continued_at_its_revision_while_writes_go_on<F: En
             .put(key(&format!("pods/7{round}")), "")
             .delete(key("pods/8"));
         fixture.store().commit(txn).await.unwrap();
-        fixture = fixture.pause();
+        fixture = fixture.pause().await;
     }
     assert_eq!(pages, whole.items);
 }
 
 pub(crate) async fn a_list_respects_its_prefix_and_order<F: EngineFixture>() {
-    let fixture = F::new();
+    let fixture = F::new().await;
     for at in ["b/2", "a", "b/10", "b", "c/1", "b0"] {
         put(fixture.store(), at, "").await;
     }
-    let fixture = fixture.pause();
+    let fixture = fixture.pause().await;
     for (prefix, expected) in [
         ("", vec!["a", "b", "b/10", "b/2", "b0", "c/1"]),
         ("b", vec!["b", "b/10", "b/2", "b0"]),
@@ -630,9 +636,9 @@ pub(crate) async fn a_list_respects_its_prefix_and_order<F: EngineFixture>() {
 }
 
 pub(crate) async fn refuses_future_revisions<F: EngineFixture>() {
-    let fixture = F::new();
+    let fixture = F::new().await;
     let current = put(fixture.store(), "a", "").await;
-    let fixture = fixture.pause();
+    let fixture = fixture.pause().await;
     let (store, asked) = (fixture.store(), number(current.number() + 1));
     let refusals = [
         store.get(&key("a"), Some(asked)).await.unwrap_err(),
@@ -648,7 +654,7 @@ pub(crate) async fn refuses_future_revisions<F: EngineFixture>() {
 }
 
 pub(crate) async fn a_watch_yields_commits_after_it_began<F: EngineFixture>() {
-    let fixture = F::new();
+    let fixture = F::new().await;
     let created = put(fixture.store(), "a", "1").await;
     let mut watch = fixture.store().watch(Prefix::all(), created).await.unwrap();
     let modified = put(fixture.store(), "a", "2").await;
@@ -688,14 +694,14 @@ pub(crate) async fn a_watch_yields_commits_after_it_began<F: EngineFixture>() {
 }
 
 pub(crate) async fn a_watch_from_the_past_catches_up<F: EngineFixture>() {
-    let fixture = F::new();
+    let fixture = F::new().await;
     for n in 0..30 {
         put(fixture.store(), &format!("key{}", n % 4), &n.to_string()).await;
     }
-    let fixture = fixture.pause();
+    let fixture = fixture.pause().await;
     let watch = fixture
         .store()
-        .watch(Prefix::all(), FIRST_REVISION)
+        .watch(Prefix::all(), F::first())
         .await
         .unwrap();
     let live = put(fixture.store(), "live", "").await;
@@ -722,10 +728,10 @@ pub(crate) async fn a_watch_from_the_past_catches_up<F: EngineFixture>() {
 }
 
 pub(crate) async fn a_watch_shows_only_its_prefix_but_whole_commits<F: EngineFixture>() {
-    let fixture = F::new();
+    let fixture = F::new().await;
     let mut watch = fixture
         .store()
-        .watch("pods/".into(), FIRST_REVISION)
+        .watch("pods/".into(), F::first())
         .await
         .unwrap();
     put(fixture.store(), "nodes/a", "").await;
@@ -752,12 +758,12 @@ pub(crate) async fn watchers_of_concurrent_writers_see_every_commit_once_in_orde
 >() {
     const WRITERS: usize = 8;
     const EACH: usize = 40;
-    let fixture = Arc::new(F::new());
+    let fixture = Arc::new(F::new().await);
     let mut watchers = JoinSet::new();
     for _ in 0..4 {
         let watch = fixture
             .store()
-            .watch(Prefix::all(), FIRST_REVISION)
+            .watch(Prefix::all(), F::first())
             .await
             .unwrap();
         watchers.spawn(
@@ -804,13 +810,13 @@ pub(crate) async fn watchers_of_concurrent_writers_see_every_commit_once_in_orde
 }
 
 pub(crate) async fn the_position_of_a_watch_advances_past_other_prefixes<F: EngineFixture>() {
-    let fixture = F::new();
+    let fixture = F::new().await;
     let mut watch = fixture
         .store()
-        .watch("pods/".into(), FIRST_REVISION)
+        .watch("pods/".into(), F::first())
         .await
         .unwrap();
-    assert_eq!(watch.position(), FIRST_REVISION);
+    assert_eq!(watch.position(), F::first());
     let other = put(fixture.store(), "nodes/a", "").await;
     while watch.position() < other {
         // There is nothing to return: the watch can only wait or advance.
@@ -824,18 +830,18 @@ pub(crate) async fn the_position_of_a_watch_advances_past_other_prefixes<F: Engi
 }
 
 pub(crate) async fn a_stalled_watcher_blocks_no_writer_and_ends_when_compacted<F: EngineFixture>() {
-    let fixture = F::new();
+    let fixture = F::new().await;
     let mut stalled = fixture
         .store()
-        .watch(Prefix::all(), FIRST_REVISION)
+        .watch(Prefix::all(), F::first())
         .await
         .unwrap();
     let mut behind = fixture
         .store()
-        .watch(Prefix::all(), FIRST_REVISION)
+        .watch(Prefix::all(), F::first())
         .await
         .unwrap();
-    let mut last = FIRST_REVISION;
+    let mut last = F::first();
     for n in 0..500 {
         last = put(fixture.store(), "a", &n.to_string()).await;
     }
@@ -858,10 +864,10 @@ pub(crate) async fn a_stalled_watcher_blocks_no_writer_and_ends_when_compacted<F
 }
 
 pub(crate) async fn a_dropped_wait_loses_no_commit<F: EngineFixture>() {
-    let fixture = F::new();
+    let fixture = F::new().await;
     let mut watch = fixture
         .store()
-        .watch(Prefix::all(), FIRST_REVISION)
+        .watch(Prefix::all(), F::first())
         .await
         .unwrap();
     assert!(watch.next().now_or_never().is_none());
@@ -876,7 +882,7 @@ pub(crate) async fn a_dropped_wait_loses_no_commit<F: EngineFixture>() {
 }
 
 pub(crate) async fn a_compaction_keeps_its_revision_and_drops_earlier_ones<F: EngineFixture>() {
-    let fixture = F::new();
+    let fixture = F::new().await;
     let first = put(fixture.store(), "a", "1").await;
     put(fixture.store(), "gone", "").await;
     let second = fixture
@@ -887,14 +893,12 @@ pub(crate) async fn a_compaction_keeps_its_revision_and_drops_earlier_ones<F: En
         .revision;
     let third = delete(fixture.store(), "a").await;
     fixture.store().compact(second).await.unwrap();
-    let fixture = fixture.pause();
+    let fixture = fixture.pause().await;
     let store = fixture.store();
     store.compact(first).await.unwrap();
     let status = store.status().await.unwrap();
-    assert_eq!(
-        (status.oldest, status.current, status.keys),
-        (second, third, 0)
-    );
+    assert_eq!((status.oldest, status.keys), (second, 0));
+    assert_eq!(store.status().await.unwrap().current, third);
 
     let compacted = |err| matches!(err, StoreError::Compacted { oldest } if oldest == second);
     assert!(compacted(
@@ -919,14 +923,14 @@ pub(crate) async fn a_compaction_keeps_its_revision_and_drops_earlier_ones<F: En
 
     // The revision counter goes on even when all history is compacted, deletions included.
     store.compact(third).await.unwrap();
-    let fixture = fixture.pause();
+    let fixture = fixture.pause().await;
     assert_eq!(fixture.store().status().await.unwrap().current, third);
     assert!(put(fixture.store(), "a", "").await > third);
 }
 
 pub(crate) async fn a_compaction_frees_memory<F: EngineFixture>() {
-    let fixture = F::new();
-    let mut last = FIRST_REVISION;
+    let fixture = F::new().await;
+    let mut last = F::first();
     for n in 0..50 {
         last = put(fixture.store(), "a", &"x".repeat(1000)).await;
         put(fixture.store(), &format!("temporary{n}"), "").await;
@@ -936,14 +940,14 @@ pub(crate) async fn a_compaction_frees_memory<F: EngineFixture>() {
     assert!(before > 50_000, "{before}");
     fixture.store().compact(last).await.unwrap();
     assert_eq!(fixture.store().status().await.unwrap().memory_bytes, 1001);
-    let fixture = fixture.pause();
+    let fixture = fixture.pause().await;
     assert_eq!(fixture.store().status().await.unwrap().memory_bytes, 1001);
 }
 
 pub(crate) async fn history_can_be_bounded_by_bytes<F: EngineFixture>() {
-    let fixture = F::new();
+    let fixture = F::new().await;
     let kilobyte = |n: usize| format!("{n:1000}");
-    let mut last = FIRST_REVISION;
+    let mut last = F::first();
     for n in 0..50 {
         last = put(fixture.store(), "a", &kilobyte(n)).await;
         put(fixture.store(), &format!("kept{n}"), &kilobyte(n)).await;
@@ -951,7 +955,7 @@ pub(crate) async fn history_can_be_bounded_by_bytes<F: EngineFixture>() {
     put(fixture.store(), "gone", &kilobyte(0)).await;
     let deleted = delete(fixture.store(), "gone").await;
     // The same holds for a history that was loaded from disk.
-    let mut fixture = fixture.pause();
+    let mut fixture = fixture.pause().await;
     let status = fixture.store().status().await.unwrap();
     // 49 versions of `a`, one of `gone`, and the tombstone of `gone`.
     assert_eq!(status.history_bytes, 49 * 1001 + 1004 + 4);
@@ -974,13 +978,13 @@ pub(crate) async fn history_can_be_bounded_by_bytes<F: EngineFixture>() {
         assert_eq!(store.oldest_within(bytes).await.unwrap(), oldest);
         assert!(bytes > 0 || oldest == deleted);
         assert!(bytes < 1008 || oldest <= last);
-        fixture = fixture.pause();
+        fixture = fixture.pause().await;
     }
 }
 
 /// Changes are found again by their place in the whole commit.
 pub(crate) async fn partly_compacted_commits_keep_their_other_changes<F: EngineFixture>() {
-    let mut fixture = F::new();
+    let mut fixture = F::new().await;
     let txn = Txn::new()
         .put(key("a"), "")
         .put(key("b"), "")
@@ -989,18 +993,18 @@ pub(crate) async fn partly_compacted_commits_keep_their_other_changes<F: EngineF
     for (deleted, left) in [("a", vec!["b", "c"]), ("b", vec!["c"])] {
         let revision = delete(fixture.store(), deleted).await;
         fixture.store().compact(revision).await.unwrap();
-        fixture = fixture.pause();
+        fixture = fixture.pause().await;
         assert_eq!(keys(&list(fixture.store(), "", None).await.unwrap()), left);
     }
-    let fixture = fixture.pause();
+    let fixture = fixture.pause().await;
     assert_eq!(keys(&list(fixture.store(), "", None).await.unwrap()), ["c"]);
 }
 
 pub(crate) async fn a_watch_ends_when_the_store_does<F: EngineFixture>() {
-    let fixture = F::new();
+    let fixture = F::new().await;
     let watch = fixture
         .store()
-        .watch(Prefix::all(), FIRST_REVISION)
+        .watch(Prefix::all(), F::first())
         .await
         .unwrap();
     let revision = put(fixture.store(), "a", "").await;

@@ -1,0 +1,38 @@
+//! etcd's API, version 3, and a client of the members of a cluster.
+//!
+//! [`wire`] is generated from the published `.proto` files. [`EtcdClient`] connects to each member
+//! when it is first needed, and goes on to the next one when a member does not answer.
+
+mod client;
+mod error;
+mod flags;
+mod transport;
+mod version;
+
+pub use client::{EtcdClient, Watching};
+pub use error::EtcdError;
+pub use flags::{EtcdConfigError, EtcdEndpoint, EtcdFlags};
+pub use version::EtcdVersion;
+
+/// The generated messages.
+#[allow(
+    clippy::allow_attributes,
+    clippy::pedantic,
+    missing_debug_implementations,
+    unreachable_pub,
+    reason = "generated"
+)]
+pub mod wire {
+    /// Users and roles.
+    pub mod authpb {
+        tonic::include_proto!("authpb");
+    }
+    /// The services.
+    pub mod etcdserverpb {
+        tonic::include_proto!("etcdserverpb");
+    }
+    /// Keys and their events.
+    pub mod mvccpb {
+        tonic::include_proto!("mvccpb");
+    }
+}

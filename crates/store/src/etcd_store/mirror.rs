@@ -1,0 +1,410 @@
+//! The history of the store in memory: read from etcd once, then fed by one watch.
+
+use std::{sync::Arc, time::Duration};
+
+use backon::{BackoffBuilder as _, ExponentialBuilder};
+use podplane_etcd::{
+    EtcdClient, EtcdError,
+    wire::{
+        etcdserverpb::{
+            Compare, PutRequest, RangeRequest, RequestOp, TxnRequest, WatchCreateRequest,
+            compare::{CompareTarget, TargetUnion},
+            request_op, response_op,
+        },
+        mvccpb::{Event, KeyValue, event::EventType},
+    },
+};
+use podplane_host::{clock, random, task};
+use tokio::{
+    sync::{Notify, watch},
+    task::JoinSet,
+};
+use uuid::Uuid;
+
+use super::{EtcdOpenError, Numbers, StoreRecord, freshness::Freshness, keys::KeySpace};
+use crate::{
+    StoreError,
+    history::{Changes, History, KeyChange},
+    store::{Item, Revision},
+};
+
+/// Keys in one answer of a list. With objects of 1.5 MiB an answer stays below what a client takes.
+const PAGE: i64 = 300;
+
+#[derive(Debug)]
+pub(super) struct Mirror {
+    history: Arc<watch::Sender<History>>,
+}
+
+/// The record of the store, and the revision of etcd at which it was created; makes it if it is not
+/// there.
+pub(super) async fn record(
+    client: &EtcdClient,
+    keys: &KeySpace,
+) -> Result<(StoreRecord, i64), EtcdOpenError> {
+    loop {
+        let request = RangeRequest {
+            key: keys.record(),
+            ..RangeRequest::default()
+        };
+        if let Some(found) = client.range(request).await?.kvs.pop() {
+            let record = serde_json::from_slice(&found.value);
+            let record = record.map_err(|error| EtcdOpenError::NotAStore {
+                key: keys.record().escape_ascii().to_string(),
+                why: error.to_string(),
+            })?;
+            return Ok((record, found.create_revision));
+        }
+        let record = StoreRecord {
+            id: random::uuid(),
+            offset: 0,
+        };
+        match client.txn(creation(keys, &record)).await {
+            // Read again in each case: another server may have been first.
+            Ok(_) | Err(EtcdError::NoAnswer { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn creation(keys: &KeySpace, record: &StoreRecord) -> TxnRequest {
+    let put = PutRequest {
+        key: keys.record(),
+        value: serde_json::json!(record).to_string().into(),
+        ..PutRequest::default()
+    };
+    TxnRequest {
+        compare: vec![Compare {
+            target: CompareTarget::Create.into(),
+            key: keys.record(),
+            target_union: Some(TargetUnion::CreateRevision(0)),
+            ..Compare::default()
+        }],
+        success: vec![RequestOp {
+            request: Some(request_op::Request::RequestPut(put)),
+        }],
+        failure: Vec::new(),
+    }
+}
+
+impl Mirror {
+    /// Reads all keys: at the revision of the last compaction, so that watches from before a
+    /// restart can resume, or, if etcd has been compacted later by others, at the current one.
+    pub(super) async fn read(
+        client: &EtcdClient,
+        keys: &KeySpace,
+        numbers: Numbers,
+        id: Uuid,
+        first: Revision,
+    ) -> Result<Self, EtcdError> {
+        let compacted = last_compaction(client, keys).await?;
+        let from = compacted.map_or_else(|| numbers.etcds(first), |(revision, _)| revision);
+        let history = match read_at(client, keys, numbers, (id, first), Some(from)).await {
+            Err(EtcdError::Compacted) => read_now(client, keys, numbers, (id, first)).await?,
+            read => read?,
+        };
+        Ok(Self {
+            history: Arc::new(watch::Sender::new(history)),
+        })
+    }
+
+    pub(super) fn history(&self) -> watch::Receiver<History> {
+        self.history.subscribe()
+    }
+
+    pub(super) fn current(&self) -> Revision {
+        self.history.borrow().current()
+    }
+
+    /// Compacts the mirror. False if that was done already.
+    pub(super) fn compact(&self, oldest: Revision) -> Result<bool, StoreError> {
+        let mut answer = Ok(false);
+        self.history.send_if_modified(|history| {
+            answer = history.compactable(oldest).inspect(|&needed| {
+                if needed {
+                    history.compact(oldest);
+                }
+            });
+            // Wakes the watchers that fell behind.
+            answer.is_ok()
+        });
+        answer
+    }
+
+    /// Begins to feed the mirror, until the task is dropped.
+    pub(super) fn follow(
+        &self,
+        client: EtcdClient,
+        keys: Arc<KeySpace>,
+        numbers: Numbers,
+        freshness: &Freshness,
+    ) -> JoinSet<()> {
+        let follower = Follower {
+            history: Arc::clone(&self.history),
+            client,
+            keys,
+            numbers,
+            has_progress: freshness.has_progress(),
+            wanted: freshness.wanted(),
+        };
+        let mut task = JoinSet::new();
+        task::spawn(&mut task, follower.run());
+        task
+    }
+}
+
+/// The revision that the last server noted that compacted the store, and the revision of the note.
+pub(super) async fn last_compaction(
+    client: &EtcdClient,
+    keys: &KeySpace,
+) -> Result<Option<(i64, i64)>, EtcdError> {
+    let request = RangeRequest {
+        key: keys.compacted(),
+        ..RangeRequest::default()
+    };
+    let found = client.range(request).await?.kvs.pop();
+    Ok(found.and_then(|found| {
+        let revision = std::str::from_utf8(&found.value).ok()?.parse().ok()?;
+        Some((revision, found.mod_revision))
+    }))
+}
+
+/// Reads the current state, again if it is compacted meanwhile.
+async fn read_now(
+    client: &EtcdClient,
+    keys: &KeySpace,
+    numbers: Numbers,
+    store: (Uuid, Revision),
+) -> Result<History, EtcdError> {
+    loop {
+        match read_at(client, keys, numbers, store, None).await {
+            Err(EtcdError::Compacted) => {}
+            read => return read,
+        }
+    }
+}
+
+/// Reads the state at a revision, or the current one.
+async fn read_at(
+    client: &EtcdClient,
+    keys: &KeySpace,
+    numbers: Numbers,
+    (id, first): (Uuid, Revision),
+    at: Option<i64>,
+) -> Result<History, EtcdError> {
+    let mut revision = at.unwrap_or_default();
+    let mut history = None;
+    let mut last = None;
+    loop {
+        let range = keys.data_after(last.as_ref());
+        let request = RangeRequest {
+            key: range.key,
+            range_end: range.end,
+            limit: PAGE,
+            revision,
+            ..RangeRequest::default()
+        };
+        let page = client.range(request).await?;
+        if revision == 0 {
+            revision = page.header.map_or(1, |header| header.revision);
+        }
+        let begun = || History::compacted_at(id, first, numbers.ours(revision));
+        let history = history.get_or_insert_with(begun);
+        last = page.kvs.last().map(|found| found.key.clone());
+        for found in page.kvs {
+            if let Some(item) = item(keys, numbers, found) {
+                history.apply(of_one(item));
+            }
+        }
+        if !page.more || last.is_none() {
+            break;
+        }
+    }
+    Ok(history.unwrap_or_else(|| History::compacted_at(id, first, numbers.ours(revision))))
+}
+
+fn of_one(item: Item) -> Changes {
+    Changes {
+        revision: item.modified,
+        changes: vec![KeyChange {
+            place: 0,
+            key: item.key.clone(),
+            item: Some(item),
+        }],
+    }
+}
+
+/// `None` for a key of the store's own.
+fn item(keys: &KeySpace, numbers: Numbers, found: KeyValue) -> Option<Item> {
+    Some(Item {
+        key: keys.ours(&found.key)?,
+        created: numbers.ours(found.create_revision),
+        modified: numbers.ours(found.mod_revision),
+        // The message that it came with, which has many, is not kept in memory for it.
+        value: found.value.to_vec().into(),
+    })
+}
+
+struct Follower {
+    history: Arc<watch::Sender<History>>,
+    client: EtcdClient,
+    keys: Arc<KeySpace>,
+    numbers: Numbers,
+    has_progress: bool,
+    wanted: Arc<Notify>,
+}
+
+impl Follower {
+    async fn run(self) {
+        loop {
+            let pauses = ExponentialBuilder::default()
+                .with_min_delay(Duration::from_millis(10))
+                .with_max_delay(Duration::from_secs(1))
+                .with_jitter()
+                .without_max_times();
+            for pause in pauses.build() {
+                let before = self.history.borrow().seen();
+                match self.follow().await {
+                    EtcdError::Compacted => self.read_again().await,
+                    error => {
+                        tracing::warn!(error = %error, "watch of etcd ended; resuming it");
+                        clock::sleep(pause).await;
+                    }
+                }
+                if self.history.borrow().seen() > before {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Feeds the mirror from one watch until that ends.
+    async fn follow(&self) -> EtcdError {
+        let all = self.keys.all();
+        let next = self.numbers.etcds(self.history.borrow().seen());
+        let create = WatchCreateRequest {
+            key: all.key,
+            range_end: all.end,
+            start_revision: next.saturating_add(1),
+            progress_notify: self.has_progress,
+            fragment: true,
+            ..WatchCreateRequest::default()
+        };
+        let mut watching = match self.client.watch(create).await {
+            Ok(watching) => watching,
+            Err(error) => return error,
+        };
+        let mut events = Vec::new();
+        loop {
+            let answer = tokio::select! {
+                answer = self.client.next(&mut watching) => answer,
+                () = self.wanted.notified() => {
+                    watching.request_progress();
+                    continue;
+                }
+            };
+            let answer = match answer {
+                Ok(answer) => answer,
+                Err(error) => return error,
+            };
+            if answer.compact_revision > 0 {
+                return EtcdError::Compacted;
+            }
+            if answer.canceled {
+                return EtcdError::NoAnswer {
+                    message: answer.cancel_reason,
+                };
+            }
+            let is_progress = answer.events.is_empty() && !answer.created && !answer.fragment;
+            events.extend(answer.events);
+            if !answer.fragment {
+                self.apply(std::mem::take(&mut events));
+            }
+            if is_progress && self.has_progress {
+                let revision = answer.header.map_or(0, |header| header.revision);
+                self.see(self.numbers.ours(revision));
+            }
+        }
+    }
+
+    /// Makes events visible, which are those of whole commits, in order.
+    fn apply(&self, events: Vec<Event>) {
+        if events.is_empty() {
+            return;
+        }
+        let mut commits: Vec<(Revision, Vec<KeyChange>)> = Vec::new();
+        for event in events {
+            let is_put = event.r#type() == EventType::Put;
+            let Some(found) = event.kv else { continue };
+            let revision = self.numbers.ours(found.mod_revision);
+            if commits.last().is_none_or(|(last, _)| *last != revision) {
+                commits.push((revision, Vec::new()));
+            }
+            let (Some(key), Some((_, changes))) = (self.keys.ours(&found.key), commits.last_mut())
+            else {
+                continue;
+            };
+            changes.push(KeyChange {
+                place: u32::try_from(changes.len()).unwrap_or(u32::MAX),
+                key,
+                item: match is_put {
+                    true => item(&self.keys, self.numbers, found),
+                    false => None,
+                },
+            });
+        }
+        self.history.send_modify(|history| {
+            for (revision, changes) in commits {
+                // After a resumption an event may come again.
+                if revision <= history.seen() {
+                    continue;
+                }
+                match changes.is_empty() {
+                    true => history.see(revision),
+                    false => _ = history.apply(Changes { revision, changes }),
+                }
+            }
+        });
+    }
+
+    fn see(&self, revision: Revision) {
+        self.history.send_if_modified(|history| {
+            let is_newer = revision > history.seen();
+            history.see(revision);
+            is_newer
+        });
+    }
+
+    /// Begins anew from the current state: the events until then are compacted. Watches end, and
+    /// their clients list again.
+    async fn read_again(&self) {
+        let (id, first) = self.history.borrow().identity();
+        match read_now(&self.client, &self.keys, self.numbers, (id, first)).await {
+            Ok(history) => {
+                tracing::warn!(
+                    revision = %history.current(),
+                    "etcd was compacted further than its watch had come; read it again"
+                );
+                self.history.send_replace(history);
+            }
+            Err(error) => tracing::warn!(error = %error, "failed to read etcd again"),
+        }
+    }
+}
+
+/// The items that the writes of a transaction replaced or removed.
+pub(super) fn previous(
+    keys: &KeySpace,
+    numbers: Numbers,
+    responses: Vec<podplane_etcd::wire::etcdserverpb::ResponseOp>,
+) -> Vec<Option<Item>> {
+    let previous = responses.into_iter().map(|response| {
+        let found = match response.response? {
+            response_op::Response::ResponsePut(put) => put.prev_kv,
+            response_op::Response::ResponseDeleteRange(mut deleted) => deleted.prev_kvs.pop(),
+            _ => None,
+        };
+        item(keys, numbers, found?)
+    });
+    previous.collect()
+}
