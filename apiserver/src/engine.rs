@@ -7,6 +7,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -99,6 +100,8 @@ pub(crate) struct Engine {
     /// The revision at which the store began; earlier ones belong to the store that it was restored
     /// from.
     first: Revision,
+    /// The time after which a shared engine deletes objects that expire.
+    expiry: Option<Duration>,
     failure: watch::Sender<Option<StoreError>>,
 }
 
@@ -110,8 +113,22 @@ impl Engine {
             known: Arc::new(AtomicU64::new(current.number())),
             is_shared: S::IS_SHARED,
             first,
+            expiry: None,
             failure: watch::Sender::new(None),
         })
+    }
+
+    /// Lets an engine that can do so delete objects that expire.
+    pub(crate) fn expiring(self, after: Duration) -> Self {
+        Self {
+            expiry: Some(after),
+            ..self
+        }
+    }
+
+    /// The time after which objects that expire are deleted.
+    pub(crate) fn expiry(&self) -> Option<Duration> {
+        self.expiry
     }
 
     pub(crate) async fn commit(&self, txn: Txn) -> Result<CommitResult, StoreError> {

@@ -611,7 +611,9 @@ impl KindRegistry {
                 writes: additions.writes,
                 // So that objects which fill a disk can be removed, by every writer with a part in
                 // their removal.
-                lifetime: None,
+                lifetime: new
+                    .and_then(|object| object.last_happened())
+                    .and(self.engine.expiry()),
                 reclaims: new.is_none_or(|object| object.is_deleting()),
             };
             txn.guards.push(unchanged(&store_key, revision));

@@ -353,7 +353,7 @@ pub(crate) async fn serve(
         flow,
         api_versions,
     } = rules;
-    let engine = Engine::new(store).await?;
+    let engine = Engine::new(store).await?.expiring(bounds.event_ttl);
     let service_ranges = blocks.service_ranges.clone();
     let blocks = Arc::new(NodeBlockAdmission::open(engine.clone(), blocks).await?);
     let pods = Arc::new(PodAdmission::open(engine.clone(), pod_ips).await?);

@@ -4,13 +4,15 @@ use std::error::Error;
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=proto");
-    let files = protox::compile(["etcd/api/etcdserverpb/rpc.proto"], ["proto"])?;
+    let mut files = protox::compile(["etcd/api/etcdserverpb/rpc.proto"], ["proto"])?;
+    for file in &mut files.file {
+        // Comments are not in the form of rustdoc.
+        file.source_code_info = None;
+    }
     tonic_prost_build::configure()
         .build_server(false)
         // Values are handed on without a copy.
         .bytes(".")
-        // Theirs are not in the form of rustdoc.
-        .disable_comments(["."])
         .compile_fds(files)?;
     Ok(())
 }

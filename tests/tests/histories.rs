@@ -22,6 +22,7 @@ use anyhow::{Result, bail, ensure};
 use podplane_api::{Object as _, core::Node};
 use podplane_client::{Api, ListParams};
 use podplane_test_cluster::within;
+use podplane_test_etcd::Etcd;
 use podplane_tests::apiserver::Apiserver;
 use rand::RngExt as _;
 use tokio::task::JoinSet;
@@ -73,7 +74,7 @@ async fn run(plan: KillPlan) -> Result<()> {
         for watcher in watchers {
             watching.spawn(watcher.follow(server.client()?, server.rest(), None));
         }
-        let round = Round::start(&world, &server, number, CONTENDERS, CREATORS)?;
+        let round = Round::start(&world, &[&server], number, CONTENDERS, CREATORS)?;
         let acknowledged = || async { round.acknowledged.load(Ordering::Relaxed) };
         let patience = Duration::from_secs(300);
         within(patience, "enough is acknowledged", acknowledged, |n| {
@@ -88,30 +89,88 @@ async fn run(plan: KillPlan) -> Result<()> {
         watchers = watching.join_all().await;
 
         server = Apiserver::start(dir.path()).await?;
-        let of_round = ListParams {
-            label_selector: format!("round={number}"),
-            ..ListParams::default()
-        };
-        let list = nodes(&server)?.list(&of_round).await?;
-        let present: BTreeSet<_> = list.items.iter().map(|node| node.name()).collect();
-        let lost: Vec<_> = created
-            .iter()
-            .filter(|name| !present.contains(name.as_str()))
-            .collect();
-        ensure!(
-            lost.is_empty(),
-            "kill {number}: lost {lost:?} of {} acknowledged",
-            created.len()
-        );
-        let seen = watchers.iter().map(Watcher::revision).max();
-        let newest = world.newest().max(seen.unwrap_or(0));
-        let revision: u64 = list.resource_version.parse()?;
-        ensure!(
-            revision >= newest,
-            "kill {number}: revision {revision} after {newest}"
-        );
+        let newest = newest(&world, &watchers);
+        check_round(&server, number, &created, newest).await?;
     }
     judge(&world, &server, watchers).await
+}
+
+/// The newest revision that any client saw.
+fn newest(world: &HistoryRecord, watchers: &[Watcher]) -> u64 {
+    let seen = watchers.iter().map(Watcher::revision).max();
+    world.newest().max(seen.unwrap_or(0))
+}
+
+/// Checks that a server has all that was acknowledged in a round.
+async fn check_round(
+    server: &Apiserver,
+    number: usize,
+    created: &[String],
+    newest: u64,
+) -> Result<()> {
+    let of_round = ListParams {
+        label_selector: format!("round={number}"),
+        ..ListParams::default()
+    };
+    let list = nodes(server)?.list(&of_round).await?;
+    let present: BTreeSet<_> = list.items.iter().map(|node| node.name()).collect();
+    let lost: Vec<_> = created
+        .iter()
+        .filter(|name| !present.contains(name.as_str()))
+        .collect();
+    ensure!(
+        lost.is_empty(),
+        "kill {number}: lost {lost:?} of {} acknowledged",
+        created.len()
+    );
+    let revision: u64 = list.resource_version.parse()?;
+    ensure!(
+        revision >= newest,
+        "kill {number}: revision {revision} after {newest}"
+    );
+    Ok(())
+}
+
+/// Clients of two servers on one etcd, of which one is killed each round; the watches go on at the
+/// other one.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_servers_on_one_etcd_are_linearizable() -> Result<()> {
+    let Some(etcd) = Etcd::start(&[]) else {
+        return Ok(());
+    };
+    let endpoint = format!("--etcd-endpoints={}", etcd.endpoint());
+    let flags = ["--store=etcd", endpoint.as_str()];
+    let (dir, other_dir) = (tempfile::tempdir()?, tempfile::tempdir()?);
+    let mut dying = Apiserver::start_with(dir.path(), &flags).await?;
+    let mut staying = Apiserver::start_with(other_dir.path(), &flags).await?;
+    let (mut dying_dir, mut staying_dir) = (dir.path(), other_dir.path());
+    let world = Arc::new(HistoryRecord::default());
+    let empty = nodes(&dying)?.list(&ListParams::default()).await?;
+    let mut watchers = Watcher::both(empty.resource_version.parse()?);
+    for number in 0..if soak() { 100 } else { 6 } {
+        let enough = rand::rng().random_range(1..300);
+        let mut watching = JoinSet::new();
+        for watcher in watchers {
+            watching.spawn(watcher.follow(dying.client()?, dying.rest(), None));
+        }
+        let round = Round::start(&world, &[&dying, &staying], number, CONTENDERS, CREATORS)?;
+        let acknowledged = || async { round.acknowledged.load(Ordering::Relaxed) };
+        let patience = Duration::from_secs(300);
+        within(patience, "enough is acknowledged", acknowledged, |n| {
+            *n >= enough
+        })
+        .await?;
+        round.killed.store(true, Ordering::SeqCst);
+        dying.kill()?;
+        let created = round.end().await;
+        // Operations of the dead server may be in etcd's hands: they are not lost, but open.
+        watchers = watching.join_all().await;
+        check_round(&staying, number, &created, newest(&world, &watchers)).await?;
+        dying = staying;
+        staying = Apiserver::start_with(dying_dir, &flags).await?;
+        std::mem::swap(&mut dying_dir, &mut staying_dir);
+    }
+    judge(&world, &staying, watchers).await
 }
 
 /// Lets the watchers come to the end, and compares all that was seen.

@@ -162,7 +162,7 @@ impl KindRegistry {
             let txn = Txn {
                 guards,
                 writes,
-                lifetime: None,
+                lifetime: object.last_happened().and(self.engine.expiry()),
                 reclaims: false,
             };
             let txn = txn.put(key.clone(), value.clone());

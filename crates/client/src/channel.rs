@@ -3,14 +3,17 @@
 use std::{
     io,
     net::IpAddr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
     task::{Context, Poll},
     time::Duration,
 };
 
 use http::{Request, Response, Uri, header::AUTHORIZATION};
 use hyper_util::rt::TokioIo;
-use podplane_host::{fs, net};
+use podplane_host::{clock, fs, net};
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -23,7 +26,7 @@ use tower::Service;
 
 use crate::{
     credentials::Credentials,
-    endpoint::{Endpoint, EndpointError, EndpointTarget},
+    endpoint::{Endpoint, EndpointError, EndpointTarget, Uris},
 };
 
 /// The limit of a connection attempt. A call waits for it and then fails as unavailable.
@@ -95,11 +98,12 @@ impl Channel {
             target,
             credentials,
         } = endpoint.clone();
-        if let EndpointTarget::Uri(uri) = &target {
-            check(uri, credentials.as_deref())?;
+        if let EndpointTarget::Uris(uris) = &target {
+            uris.iter()
+                .try_for_each(|uri| check(uri, credentials.as_deref()))?;
         }
         let origin = match &target {
-            EndpointTarget::Uri(uri) => uri.clone(),
+            EndpointTarget::Uris(uris) => uris.first.clone(),
             // These have no authority; requests still need one, and this is what peers expect.
             EndpointTarget::Unix(_) | EndpointTarget::File(_) => {
                 Uri::from_static("http://localhost")
@@ -180,10 +184,12 @@ fn build(
     target: EndpointTarget,
     credentials: Option<Arc<Credentials>>,
 ) -> channel::Channel {
+    let reached = Arc::new(AtomicUsize::new(0));
     builder.connect_with_connector_lazy(tower::service_fn(move |_: Uri| {
         let (target, credentials) = (target.clone(), credentials.clone());
+        let reached = Arc::clone(&reached);
         async move {
-            let stream = connect(&target, credentials.as_deref()).await?;
+            let stream = connect(&target, credentials.as_deref(), &reached).await?;
             Ok::<_, io::Error>(TokioIo::new(stream))
         }
     }))
@@ -193,20 +199,23 @@ trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
 
+/// Connects to a server. `reached` is the number of the one that was reached last.
 async fn connect(
     target: &EndpointTarget,
     credentials: Option<&Credentials>,
+    reached: &AtomicUsize,
 ) -> io::Result<Box<dyn Transport>> {
     match target {
-        EndpointTarget::Uri(uri) => connect_tcp(uri, credentials).await,
+        EndpointTarget::Uris(uris) => connect_to_one(uris, credentials, reached).await,
         EndpointTarget::Unix(path) => Ok(Box::new(net::connect_unix(path).await?)),
         EndpointTarget::File(file) => {
             let text = fs::read_to_string_async(file).await?;
             let endpoint = text.trim().parse::<Endpoint>().map_err(io::Error::other)?;
             match endpoint.target {
-                EndpointTarget::Uri(uri) => {
-                    check(&uri, credentials).map_err(io::Error::other)?;
-                    connect_tcp(&uri, credentials).await
+                EndpointTarget::Uris(uris) => {
+                    let check = |uri| check(uri, credentials).map_err(io::Error::other);
+                    uris.iter().try_for_each(check)?;
+                    connect_to_one(&uris, credentials, reached).await
                 }
                 EndpointTarget::Unix(path) => Ok(Box::new(net::connect_unix(path).await?)),
                 EndpointTarget::File(_) => {
@@ -219,6 +228,30 @@ async fn connect(
             }
         }
     }
+}
+
+/// Tries each server once, beginning with the one that was reached last.
+async fn connect_to_one(
+    uris: &Uris,
+    credentials: Option<&Credentials>,
+    reached: &AtomicUsize,
+) -> io::Result<Box<dyn Transport>> {
+    let count = 1 + uris.others.len();
+    let begin = reached.load(Ordering::Relaxed);
+    let mut failed = Vec::new();
+    for (number, uri) in uris.iter().enumerate().cycle().skip(begin).take(count) {
+        let limit = CONNECT_TIMEOUT / u32::try_from(count).unwrap_or(u32::MAX);
+        let connected = clock::timeout(limit, connect_tcp(uri, credentials)).await;
+        match connected.unwrap_or_else(|_elapsed| Err(io::ErrorKind::TimedOut.into())) {
+            Ok(stream) => {
+                reached.store(number, Ordering::Relaxed);
+                return Ok(stream);
+            }
+            Err(error) if count == 1 => return Err(error),
+            Err(error) => failed.push(format!("{}: {error}", shown(uri))),
+        }
+    }
+    Err(io::Error::other(failed.join("; ")))
 }
 
 /// Checks that the credentials suffice for the address and may be sent to it.

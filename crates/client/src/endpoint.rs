@@ -12,7 +12,9 @@ use crate::{
 };
 
 /// The address of a gRPC server: `HOST:PORT`, `http://HOST:PORT`, `https://HOST:PORT`, `unix:PATH`,
-/// or `file:PATH`. The file holds an address of another form once there is a server.
+/// or `file:PATH`. The file holds an address of another form once there is a server. Of several
+/// servers of one cluster, `HOST:PORT,HOST:PORT`, or the same with schemes, the next is used when
+/// one cannot be reached.
 #[derive(Clone)]
 pub struct Endpoint {
     pub(crate) target: EndpointTarget,
@@ -31,9 +33,41 @@ impl Eq for Endpoint {}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum EndpointTarget {
-    Uri(Uri),
+    Uris(Uris),
     Unix(PathBuf),
     File(PathBuf),
+}
+
+/// The addresses of one or more servers of a cluster, all with TLS or all without.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Uris {
+    pub(crate) first: Uri,
+    pub(crate) others: Vec<Uri>,
+}
+
+impl Uris {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Uri> + Clone {
+        std::iter::once(&self.first).chain(&self.others)
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let mut uris = text.split(',').map(uri);
+        let first = uris.next()??;
+        let others: Vec<Uri> = uris.collect::<Option<_>>()?;
+        let alike = others.iter().all(|uri| uri.scheme() == first.scheme());
+        alike.then_some(Self { first, others })
+    }
+}
+
+fn uri(text: &str) -> Option<Uri> {
+    let uri = if text.contains("://") {
+        text.to_owned()
+    } else {
+        format!("http://{text}")
+    };
+    let uri: Uri = uri.parse().ok()?;
+    let scheme_known = matches!(uri.scheme_str(), Some("http" | "https"));
+    (scheme_known && uri.port().is_some() && matches!(uri.path(), "" | "/")).then_some(uri)
 }
 
 /// An invalid address or invalid credentials.
@@ -41,7 +75,7 @@ pub(crate) enum EndpointTarget {
 pub enum EndpointError {
     /// The text is not an address.
     #[error(
-        "invalid server address {0:?}: want HOST:PORT, http://HOST:PORT, https://HOST:PORT or unix:/path"
+        "invalid server address {0:?}: want HOST:PORT, http://HOST:PORT, https://HOST:PORT or unix:/path; of several servers HOST:PORT,HOST:PORT, all with TLS or all without"
     )]
     Address(String),
     /// A file of the credentials cannot be used.
@@ -76,7 +110,7 @@ impl Endpoint {
 
     /// Returns true if the server is reached with TLS. Not known of the address in a file.
     pub fn has_tls(&self) -> bool {
-        matches!(&self.target, EndpointTarget::Uri(uri) if uri.scheme_str() == Some("https"))
+        matches!(&self.target, EndpointTarget::Uris(uris) if uris.first.scheme_str() == Some("https"))
     }
 }
 
@@ -95,19 +129,7 @@ impl FromStr for Endpoint {
                 "" => return Err(refused()),
                 path => EndpointTarget::File(path.into()),
             },
-            None => {
-                let uri = if text.contains("://") {
-                    text.to_owned()
-                } else {
-                    format!("http://{text}")
-                };
-                let uri: Uri = uri.parse().map_err(|_| refused())?;
-                let scheme_known = matches!(uri.scheme_str(), Some("http" | "https"));
-                if !scheme_known || uri.port().is_none() || !matches!(uri.path(), "" | "/") {
-                    return Err(refused());
-                }
-                EndpointTarget::Uri(uri)
-            }
+            None => EndpointTarget::Uris(Uris::parse(text).ok_or_else(refused)?),
         };
         Ok(Self {
             target,
@@ -119,7 +141,13 @@ impl FromStr for Endpoint {
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.target {
-            EndpointTarget::Uri(uri) => f.write_str(uri.to_string().trim_end_matches('/')),
+            EndpointTarget::Uris(uris) => {
+                let shown = uris.iter().map(Uri::to_string);
+                let shown: Vec<_> = shown
+                    .map(|uri| uri.trim_end_matches('/').to_owned())
+                    .collect();
+                f.write_str(&shown.join(","))
+            }
             EndpointTarget::Unix(path) => write!(f, "unix:{}", path.display()),
             EndpointTarget::File(path) => write!(f, "file:{}", path.display()),
         }
@@ -153,6 +181,8 @@ mod tests {
             ("127.0.0.1:7080", "http://127.0.0.1:7080"),
             ("http://localhost:1", "http://localhost:1"),
             ("https://[::1]:7080/", "https://[::1]:7080"),
+            ("https://a:1,https://b:2", "https://a:1,https://b:2"),
+            ("a:1,b:2", "http://a:1,http://b:2"),
             ("unix:/run/cri.sock", "unix:/run/cri.sock"),
             ("unix:///run/cri.sock", "unix:/run/cri.sock"),
             ("file:/run/apiserver.address", "file:/run/apiserver.address"),
@@ -171,6 +201,9 @@ mod tests {
             "unix:",
             "file:",
             "a b:1",
+            "a:1,",
+            "a:1,https://b:2",
+            "a:1,unix:/b",
         ] {
             assert!(text.parse::<Endpoint>().is_err(), "{text}");
         }

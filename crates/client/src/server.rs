@@ -18,7 +18,8 @@ const READ_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(300);
 /// The flags of every process that talks to an API server.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct ServerFlags {
-    /// Connect to podplane's API server at this address: HOST:PORT, a URL, or unix:PATH
+    /// Connect to podplane's API server at this address: HOST:PORT, a URL, or unix:PATH; of several
+    /// servers ADDR,ADDR, of which the next is used when one cannot be reached
     #[arg(
         long,
         env = "PODPLANE_SERVER",

@@ -20,7 +20,7 @@ use crate::{
         rest::{RestCalls, path_of, refused},
     },
     deadline::answered,
-    endpoint::EndpointTarget,
+    endpoint::{EndpointTarget, Uris},
     server::ServerFlags,
 };
 
@@ -271,7 +271,7 @@ impl Client {
     /// Describes a server that does not speak HTTP/2, if one answers at the address of the flags.
     async fn over_http(&self, flags: &ServerFlags) -> Option<String> {
         let server = flags.server.as_ref()?;
-        let EndpointTarget::Uri(uri) = &server.target else {
+        let EndpointTarget::Uris(Uris { first: uri, .. }) = &server.target else {
             return None;
         };
         if uri.scheme_str() != Some("http") {

@@ -15,12 +15,10 @@ pub use flags::{EtcdConfigError, EtcdEndpoint, EtcdFlags};
 pub use version::EtcdVersion;
 
 /// The generated messages.
-#[allow(
-    clippy::allow_attributes,
-    clippy::pedantic,
-    missing_debug_implementations,
-    unreachable_pub,
-    reason = "generated"
+#[expect(
+    clippy::allow_attributes_without_reason,
+    clippy::missing_errors_doc,
+    reason = "generated; documented in its .proto file"
 )]
 pub mod wire {
     /// Users and roles.

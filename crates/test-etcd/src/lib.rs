@@ -65,6 +65,16 @@ impl Etcd {
         format!("http://{}", self.client)
     }
 
+    /// The program etcdctl, of the package etcd-client.
+    ///
+    /// # Panics
+    ///
+    /// If it is missing.
+    pub fn etcdctl(&self) -> PathBuf {
+        let found = find("etcdctl", "etcd-client");
+        found.unwrap_or_else(|| panic!("{}", remedy("etcdctl", "etcd-client")))
+    }
+
     /// The id of the process, for signals.
     pub fn pid(&self) -> u32 {
         self.process.id()
@@ -160,17 +170,24 @@ fn program() -> Option<PathBuf> {
         _ = writeln!(std::io::stderr(), "SKIPPED: PODPLANE_SKIP names etcd");
         return None;
     }
-    let unpacked = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../target/peers/etcd-server"
-    );
-    let unpacked = Path::new(unpacked).join("usr/bin");
-    let path = env::var_os("PATH").unwrap_or_default();
-    let mut dirs = env::split_paths(&path).chain([unpacked]);
-    let found = dirs.find_map(|dir| Some(dir.join("etcd")).filter(|etcd| etcd.is_file()));
-    assert!(
-        found.is_some(),
-        "this test needs etcd: run cargo xtask test, which unpacks Debian's package etcd-server, or put it into a directory of PATH; or set PODPLANE_SKIP=etcd"
-    );
+    let found = find("etcd", "etcd-server");
+    assert!(found.is_some(), "{}", remedy("etcd", "etcd-server"));
     found
+}
+
+/// A program of `PATH`, or of the package that `cargo xtask test` unpacks.
+fn find(program: &str, package: &str) -> Option<PathBuf> {
+    let unpacked = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/peers");
+    let unpacked = Path::new(unpacked).join(package).join("usr/bin");
+    let path = env::var_os("PATH").unwrap_or_default();
+    let mut files = env::split_paths(&path)
+        .chain([unpacked])
+        .map(|dir| dir.join(program));
+    files.find(|file| file.is_file())
+}
+
+fn remedy(program: &str, package: &str) -> String {
+    format!(
+        "this test needs {program}: run cargo xtask test, which unpacks Debian's package {package}, or put it into a directory of PATH; or set PODPLANE_SKIP=etcd"
+    )
 }

@@ -96,15 +96,15 @@ pub(crate) struct Round {
     clients: JoinSet<Vec<String>>,
     /// The number of acknowledged writes.
     pub(crate) acknowledged: Arc<AtomicUsize>,
-    /// True from the time on at which the server need not answer.
+    /// True from the time on at which the server need not answer, and no more operations begin.
     pub(crate) killed: Arc<AtomicBool>,
 }
 
 impl Round {
-    /// Sets clients to work, each with a connection of its own.
+    /// Sets clients to work, each with a connection of its own to one of the servers.
     pub(crate) fn start(
         world: &Arc<HistoryRecord>,
-        server: &Apiserver,
+        servers: &[&Apiserver],
         number: usize,
         contenders: usize,
         creators: usize,
@@ -117,7 +117,7 @@ impl Round {
         for index in 0..contenders + creators {
             let client = Client {
                 world: Arc::clone(world),
-                nodes: server.client()?.all(),
+                nodes: servers[index % servers.len()].client()?.all(),
                 acknowledged: Arc::clone(&round.acknowledged),
                 killed: Arc::clone(&round.killed),
                 seen: BTreeMap::new(),
@@ -154,7 +154,7 @@ struct ServerGone;
 impl Client {
     /// Works on the keys that all contend for.
     async fn contend(mut self) -> Vec<String> {
-        loop {
+        while !self.killed.load(Ordering::SeqCst) {
             let (key, dice, impatient) = {
                 let mut random = rand::rng();
                 let key = format!("{CONTENDED}{}", random.random_range(0..KEYS));
@@ -171,9 +171,10 @@ impl Client {
                 Some(patience) => time::timeout(patience, one).await.unwrap_or(Ok(())),
             };
             if done.is_err() {
-                return Vec::new();
+                break;
             }
         }
+        Vec::new()
     }
 
     async fn one(&mut self, key: String, dice: u32) -> Result<(), ServerGone> {
@@ -256,14 +257,15 @@ impl Client {
     /// Creates one object after the other; returns the names of the acknowledged ones.
     async fn create(self, prefix: String, round: usize) -> Vec<String> {
         let mut created = Vec::new();
-        loop {
+        while !self.killed.load(Ordering::SeqCst) {
             let name = format!("{prefix}-{}", created.len());
             let node = node::new(&name, self.world.fresh(), &round.to_string());
             if self.written(self.nodes.create(&node).await).is_err() {
-                return created;
+                break;
             }
             created.push(name);
         }
+        created
     }
 
     fn written(&self, written: Result<Node, ApiError>) -> Result<OpOutcome, ServerGone> {

@@ -1,0 +1,342 @@
+//! API servers on Debian's etcd: two of them write at once, etcd is killed, clients have a list of
+//! servers.
+
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+use std::{process::Command, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use podplane_api::{
+    Object as _, Quantity,
+    core::{Event, Node, NodeSpec, NodeStatus, Pod, PodSpec},
+    jiff::Timestamp,
+    meta::{ObjectMeta, Time},
+};
+use podplane_client::{Api, Binding, Client, DeleteParams, ListParams, Reason};
+use podplane_test_cluster::within;
+use podplane_test_etcd::Etcd;
+use podplane_tests::{
+    apiserver::Apiserver,
+    programs::{bin_dir, finish},
+};
+use tempfile::TempDir;
+
+/// The resource that counts addresses.
+const POD_IPS: &str = "podplane.io/pod-ips";
+
+/// Rounds of each race.
+fn rounds() -> usize {
+    match std::env::var_os("PODPLANE_SOAK") {
+        Some(_) => 1000,
+        None => 40,
+    }
+}
+
+/// API servers on one etcd.
+struct Servers {
+    etcd: Etcd,
+    servers: Vec<(Apiserver, TempDir)>,
+}
+
+impl Servers {
+    async fn start(count: usize) -> Result<Option<Self>> {
+        let Some(etcd) = Etcd::start(&[]) else {
+            return Ok(None);
+        };
+        let endpoint = format!("--etcd-endpoints={}", etcd.endpoint());
+        let mut servers = Vec::new();
+        for _ in 0..count {
+            let dir = tempfile::tempdir()?;
+            let flags = ["--store=etcd", endpoint.as_str()];
+            servers.push((Apiserver::start_with(dir.path(), &flags).await?, dir));
+        }
+        Ok(Some(Self { etcd, servers }))
+    }
+
+    fn client(&self, number: usize) -> Result<Client> {
+        self.servers[number].0.client()
+    }
+}
+
+fn node(name: &str, cidr: &str) -> Node {
+    Node {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            ..ObjectMeta::default()
+        },
+        spec: Some(NodeSpec {
+            pod_cidr: Some(cidr.to_owned()),
+            pod_cidrs: Some(vec![cidr.to_owned()]),
+            ..NodeSpec::default()
+        }),
+        ..Node::default()
+    }
+}
+
+/// A wide block through one server and a narrow one within it through the other: one is refused,
+/// and says why.
+#[tokio::test(flavor = "multi_thread")]
+async fn overlapping_blocks_are_given_once() -> Result<()> {
+    let Some(servers) = Servers::start(2).await? else {
+        return Ok(());
+    };
+    let (wide, narrow): (Api<Node>, Api<Node>) =
+        (servers.client(0)?.all(), servers.client(1)?.all());
+    let mut won = [0, 0];
+    for round in 0..rounds() {
+        let wider = node(&format!("wide-{round}"), "10.1.0.0/16");
+        let narrower = node(&format!("narrow-{round}"), "10.1.7.0/24");
+        let answers = tokio::join!(wide.create(&wider), narrow.create(&narrower));
+        let (kept, refused) = match answers {
+            (Ok(node), Err(error)) => {
+                won[0] += 1;
+                (node, error)
+            }
+            (Err(error), Ok(node)) => {
+                won[1] += 1;
+                (node, error)
+            }
+            other => anyhow::bail!("round {round}: {other:?}"),
+        };
+        ensure!(refused.message.contains("10.1."), "{refused:?}");
+        // Through the other server than the one that gave it.
+        let other = if kept.name().starts_with("wide") {
+            &narrow
+        } else {
+            &wide
+        };
+        other.delete(kept.name(), &DeleteParams::default()).await?;
+    }
+    ensure!(won.iter().sum::<usize>() == rounds());
+    Ok(())
+}
+
+/// One name through both servers.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_is_created_once() -> Result<()> {
+    let Some(servers) = Servers::start(2).await? else {
+        return Ok(());
+    };
+    let clients: [Api<Pod>; 2] = [
+        servers.client(0)?.namespaced("default"),
+        servers.client(1)?.namespaced("default"),
+    ];
+    for round in 0..rounds() {
+        let name = format!("pod-{round}");
+        let created = clients.each_ref().map(|pods| pods.create(&pod(&name)));
+        let [one, other] = created;
+        let answers = tokio::join!(one, other);
+        let (pod, error) = match answers {
+            (Ok(pod), Err(error)) | (Err(error), Ok(pod)) => (pod, error),
+            other => anyhow::bail!("round {round}: {other:?}"),
+        };
+        ensure!(error.is_already_exists(), "{error:?}");
+        // Both read what was acknowledged at once.
+        for pods in &clients {
+            let read = pods.get(&name).await?;
+            ensure!(read.metadata.uid == pod.metadata.uid);
+        }
+    }
+    Ok(())
+}
+
+fn pod(name: &str) -> Pod {
+    let mut pod = Pod {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            namespace: Some("default".to_owned()),
+            ..ObjectMeta::default()
+        },
+        ..Pod::default()
+    };
+    pod.spec = Some(PodSpec {
+        containers: vec![podplane_api::core::Container {
+            name: "main".to_owned(),
+            image: Some("pause".to_owned()),
+            ..podplane_api::core::Container::default()
+        }],
+        ..PodSpec::default()
+    });
+    pod
+}
+
+/// Two pods for the last address of a node, each bound through another server.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_address_is_given_once() -> Result<()> {
+    let Some(servers) = Servers::start(2).await? else {
+        return Ok(());
+    };
+    let nodes: Api<Node> = servers.client(0)?.all();
+    let pods: [Api<Pod>; 2] = [
+        servers.client(0)?.namespaced("default"),
+        servers.client(1)?.namespaced("default"),
+    ];
+    let addresses = |count: &str| Some([(POD_IPS.to_owned(), Quantity(count.to_owned()))].into());
+    for round in 0..rounds() {
+        let name = format!("node-{round}");
+        let mut one = node(
+            &name,
+            &format!("10.{}.{}.0/24", 1 + round / 256, round % 256),
+        );
+        one.status = Some(NodeStatus {
+            allocatable: addresses("1"),
+            capacity: addresses("1"),
+            ..NodeStatus::default()
+        });
+        let created = nodes.create(&one).await?;
+        one.metadata.resource_version = Some(created.resource_version().to_owned());
+        nodes.update_status(&one).await?;
+        let binding = |pod: &Pod| Binding {
+            name: pod.name().to_owned(),
+            uid: pod.metadata.uid.clone().unwrap_or_default(),
+            resource_version: None,
+            node_name: name.clone(),
+        };
+        let one = pods[0].create(&pod(&format!("a-{round}"))).await?;
+        let other = pods[1].create(&pod(&format!("b-{round}"))).await?;
+        let (one, other) = (binding(&one), binding(&other));
+        let answers = tokio::join!(pods[0].bind(&one), pods[1].bind(&other));
+        let refused = match answers {
+            (Ok(()), Err(error)) | (Err(error), Ok(())) => error,
+            other => anyhow::bail!("round {round}: {other:?}"),
+        };
+        ensure!(refused.message.contains(&name), "{refused:?}");
+    }
+    Ok(())
+}
+
+/// etcd is killed while clients write, and started again on its data.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kill_of_etcd_loses_no_acknowledged_write() -> Result<()> {
+    let Some(mut servers) = Servers::start(2).await? else {
+        return Ok(());
+    };
+    let pods: Api<Pod> = servers.client(0)?.namespaced("default");
+    let mut acknowledged = Vec::new();
+    for number in 0..20 {
+        let name = format!("before-{number}");
+        pods.create(&pod(&name)).await?;
+        acknowledged.push(name);
+    }
+    servers.etcd.kill()?;
+    // Reads that must be new need etcd; a write is refused, or its outcome is not known.
+    let refused = pods.create(&pod("during")).await.unwrap_err();
+    ensure!(
+        matches!(refused.reason, Reason::Timeout | Reason::ServiceUnavailable),
+        "{refused:?}"
+    );
+    servers.etcd.start_again()?;
+    for number in 0..2 {
+        let pods: Api<Pod> = servers.client(number)?.namespaced("default");
+        let list = || async { pods.list(&ListParams::default()).await };
+        let listed = within(Duration::from_secs(30), "the list works", list, |list| {
+            list.is_ok()
+        })
+        .await??;
+        let names: Vec<_> = listed.items.iter().map(|pod| pod.name()).collect();
+        for name in &acknowledged {
+            ensure!(names.contains(&name.as_str()), "{name} is lost: {names:?}");
+        }
+    }
+    Ok(())
+}
+
+/// `podplane --server A,B`: the other one answers when one is gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_go_on_at_the_next_server() -> Result<()> {
+    let Some(mut servers) = Servers::start(2).await? else {
+        return Ok(());
+    };
+    let addresses: Vec<_> = servers
+        .servers
+        .iter()
+        .map(|(server, _)| server.address().to_owned())
+        .collect();
+    let list = addresses.join(",");
+    let client = Client::connect(&list.parse()?)?;
+    let pods: Api<Pod> = client.namespaced("default");
+    pods.create(&pod("first")).await?;
+    let (gone, _dir) = servers.servers.remove(0);
+    gone.kill()?;
+    let read = || async { pods.get("first").await };
+    within(
+        Duration::from_secs(10),
+        "the other one answers",
+        read,
+        |pod| pod.is_ok(),
+    )
+    .await??;
+    let mut podplane = Command::new(bin_dir().join("podplane"));
+    podplane.args(["--server", &list, "get", "pods"]);
+    let shown = finish(&mut podplane);
+    ensure!(shown.stdout.contains("first"), "{shown:?}");
+    Ok(())
+}
+
+/// Events have leases of etcd, and nothing else has.
+#[tokio::test(flavor = "multi_thread")]
+async fn events_expire_by_leases() -> Result<()> {
+    let Some(servers) = Servers::start(1).await? else {
+        return Ok(());
+    };
+    let events: Api<Event> = servers.client(0)?.namespaced("default");
+    let mut event = Event::default();
+    event.metadata.name = Some("seen".to_owned());
+    event.metadata.namespace = Some("default".to_owned());
+    event.involved_object.namespace = Some("default".to_owned());
+    event.last_timestamp = Some(Time(Timestamp::now()));
+    events.create(&event).await?;
+    servers
+        .client(0)?
+        .namespaced("default")
+        .create(&pod("seen"))
+        .await?;
+    let lease = |key: &str| -> Result<u64> {
+        let mut etcdctl = Command::new(servers.etcd.etcdctl());
+        etcdctl.env("ETCDCTL_API", "3").args([
+            "--endpoints",
+            &servers.etcd.endpoint(),
+            "get",
+            "-w",
+            "json",
+            key,
+        ]);
+        let found: serde_json::Value = serde_json::from_str(&finish(&mut etcdctl).ok().stdout)?;
+        let found = &found["kvs"][0];
+        ensure!(found["key"].is_string(), "{key} is not in etcd: {found}");
+        Ok(found["lease"].as_u64().unwrap_or(0))
+    };
+    ensure!(lease("/podplane/data/registry/events/default/seen")? > 0);
+    ensure!(lease("/podplane/data/registry/pods/default/seen")? == 0);
+    Ok(())
+}
+
+/// Errors of the flags name the flag and what to do.
+#[tokio::test]
+async fn bad_flags_are_refused_with_a_remedy() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let data = dir.path().to_str().context("UTF-8")?;
+    for (flags, want) in [
+        (vec![], "--store etcd needs --etcd-endpoints"),
+        (
+            vec!["--etcd-endpoints=http://10.0.0.1:2379"],
+            "secrets would cross the network in the clear; use https://",
+        ),
+        (
+            vec!["--etcd-endpoints=https://10.0.0.1:2379"],
+            "needs --etcd-cafile",
+        ),
+    ] {
+        let mut podplane = Command::new(bin_dir().join("podplane"));
+        podplane
+            .args(["apiserver", "--authentication=none", "--store=etcd"])
+            .args(["--listen=127.0.0.1:0", "--data-dir", data])
+            .args(flags);
+        let ended = finish(&mut podplane);
+        ensure!(
+            ended.code != Some(0) && ended.stderr.contains(want),
+            "{ended:?}"
+        );
+    }
+    Ok(())
+}
