@@ -311,6 +311,65 @@ async fn events_expire_by_leases() -> Result<()> {
     Ok(())
 }
 
+/// A store moves to etcd and back; clients with revisions of before list again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_moves_to_etcd_and_back() -> Result<()> {
+    let Some(etcd) = Etcd::start(&[]) else {
+        return Ok(());
+    };
+    let (dir, of_server, back) = (
+        tempfile::tempdir()?,
+        tempfile::tempdir()?,
+        tempfile::tempdir()?,
+    );
+    let server = Apiserver::start(dir.path()).await?;
+    let pods: Api<Pod> = server.client()?.namespaced("default");
+    let before = pods.create(&pod("kept")).await?;
+    ensure!(server.terminated().await?);
+
+    let endpoint = etcd.endpoint();
+    let store = |arguments: &[&str], data_dir: &std::path::Path| {
+        let mut podplane = Command::new(bin_dir().join("podplane"));
+        podplane.arg("store").args(arguments);
+        podplane.args(["--etcd-endpoints", &endpoint, "--data-dir"]);
+        finish(podplane.arg(data_dir))
+    };
+    store(&["migrate", "etcd"], dir.path()).ok();
+    let again = store(&["migrate", "etcd"], dir.path());
+    ensure!(
+        again.code == Some(1) && again.stderr.contains("/podplane in etcd is not empty"),
+        "{again:?}"
+    );
+    let checked = store(&["check"], dir.path()).ok();
+    ensure!(checked.stdout.contains("is sound"), "{checked:?}");
+
+    let flag = format!("--etcd-endpoints={endpoint}");
+    let server = Apiserver::start_with(of_server.path(), &["--store=etcd", &flag]).await?;
+    let pods: Api<Pod> = server.client()?.namespaced("default");
+    let moved = pods.get("kept").await?;
+    ensure!(moved.metadata.uid == before.metadata.uid);
+    let old = ListParams {
+        resource_version: before.resource_version().to_owned(),
+        ..ListParams::default()
+    };
+    let refused = pods.list(&old).await.unwrap_err();
+    ensure!(refused.reason == Reason::Expired, "{refused:?}");
+    pods.create(&pod("new")).await?;
+    ensure!(server.terminated().await?);
+
+    let backup = back.path().join("backup");
+    let file = backup.to_str().context("UTF-8")?;
+    store(&["backup", file], dir.path()).ok();
+    let home = back.path().join("home");
+    store(&["migrate", "sled"], &home).ok();
+    let server = Apiserver::start(&home).await?;
+    let pods: Api<Pod> = server.client()?.namespaced("default");
+    let names: Vec<_> = pods.list(&ListParams::default()).await?.items;
+    let names: Vec<_> = names.iter().map(|pod| pod.name()).collect();
+    ensure!(names == ["kept", "new"], "{names:?}");
+    Ok(())
+}
+
 /// Errors of the flags name the flag and what to do.
 #[tokio::test]
 async fn bad_flags_are_refused_with_a_remedy() -> Result<()> {

@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, File},
-    io::{BufReader, Write as _},
+    io::{self, BufReader, Seek as _, Write as _},
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
@@ -14,10 +14,11 @@ use indicatif::HumanBytes;
 use podplane_apiserver::check_item;
 use podplane_client::endpoint;
 use podplane_cluster::{data_dir::DataDir, trust};
+use podplane_etcd::EtcdFlags;
 use podplane_proto::store::{BackupRequest, store_service_client::StoreServiceClient};
 use podplane_store::{
-    BackupInfo, CheckReport, OpenError, RestoreReport, SledStore, StoreStatus, back_up,
-    verify_backup,
+    BackupInfo, CheckReport, EtcdStore, ListQuery, OpenError, RestoreReport, SledStore, Store,
+    StoreStatus, back_up, verify_backup,
 };
 use tempfile::NamedTempFile;
 
@@ -36,13 +37,40 @@ pub(crate) struct StoreArgs {
     action: StoreCommand,
 }
 
+/// Where a command finds the store: in etcd, with its flags, else in the data directory.
+#[derive(Debug, clap::Args)]
+struct StorePlace {
+    #[command(flatten)]
+    etcd: EtcdFlags,
+}
+
+impl StorePlace {
+    fn etcd(&self) -> Option<&EtcdFlags> {
+        Some(&self.etcd).filter(|etcd| !etcd.etcd_endpoints.is_empty())
+    }
+}
+
+/// The engine that a store is moved to.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum MoveTo {
+    /// From the data directory to etcd.
+    Etcd,
+    /// From etcd to the data directory.
+    Sled,
+}
+
 #[derive(Debug, clap::Subcommand)]
 enum StoreCommand {
     /// Check the integrity of a stopped cluster's store; read-only
     ///
     /// Exit codes: 0 the store is sound; 1 it is damaged; 2 it could not be read.
-    #[command(after_help = "Examples:\n  podplane down && podplane store check")]
-    Check,
+    #[command(
+        after_help = "Examples:\n  podplane down && podplane store check\n  podplane store check --etcd-endpoints http://127.0.0.1:2379"
+    )]
+    Check {
+        #[command(flatten)]
+        place: StorePlace,
+    },
     /// Write a consistent snapshot of all objects to FILE; the cluster may run
     #[command(
         after_help = "Examples:\n  podplane store backup cluster.backup\n  podplane store backup cluster.backup --server 10.0.0.1:7080"
@@ -50,8 +78,10 @@ enum StoreCommand {
     Backup {
         /// Write to this file; an existing one is replaced only when the backup is complete
         file: PathBuf,
+        #[command(flatten)]
+        place: StorePlace,
     },
-    /// Restore a backup into a data directory without a store
+    /// Restore a backup into a data directory without a store, or into etcd
     ///
     /// Old resourceVersions are invalid after a restore: clients must list again.
     #[command(
@@ -60,6 +90,20 @@ enum StoreCommand {
     Restore {
         /// Read the backup from this file
         file: PathBuf,
+        #[command(flatten)]
+        place: StorePlace,
+    },
+    /// Move a stopped cluster's store to etcd, or from there to a data directory; the original stays
+    ///
+    /// Old resourceVersions are invalid afterwards: clients must list again.
+    #[command(
+        after_help = "Examples:\n  podplane store migrate etcd --data-dir /var/lib/podplane --etcd-endpoints http://127.0.0.1:2379"
+    )]
+    Migrate {
+        /// The engine that is to have the store
+        to: MoveTo,
+        #[command(flatten)]
+        place: StorePlace,
     },
     /// Discard the history in a stopped cluster's store, and free its disk space
     #[command(after_help = "Examples:\n  podplane down && podplane store compact")]
@@ -73,9 +117,13 @@ pub(crate) fn run(args: StoreArgs, global: &GlobalOptions) -> anyhow::Result<Exi
     trust::data_dir(&global.data_dir)?;
     let dir = global.data_dir.join("store");
     match args.action {
-        StoreCommand::Check => check(&dir),
-        StoreCommand::Backup { file } => backup(&dir, &file, global),
-        StoreCommand::Restore { file } => restore(&dir, &file, global),
+        StoreCommand::Check { place } => match place.etcd() {
+            Some(etcd) => check_etcd(etcd),
+            None => check(&dir),
+        },
+        StoreCommand::Backup { file, place } => backup(&dir, &file, global, place.etcd()),
+        StoreCommand::Restore { file, place } => restore(&dir, &file, global, place.etcd()),
+        StoreCommand::Migrate { to, place } => migrate(&dir, to, global, &place.etcd),
         StoreCommand::Compact => compact(&dir),
     }
 }
@@ -120,6 +168,68 @@ fn check(dir: &Path) -> anyhow::Result<ExitCode> {
     )
 }
 
+fn check_etcd(flags: &EtcdFlags) -> anyhow::Result<ExitCode> {
+    let (items, status) = block_on(async {
+        let store = EtcdStore::open_existing(flags).await?;
+        let all = store.list(ListQuery::default()).await?;
+        anyhow::Ok((all.items, store.status().await?))
+    })?;
+    let mut damaged = 0;
+    for item in &items {
+        if let Err(what) = check_item(item) {
+            damaged += 1;
+            output::line(format_args!(
+                "{}, as of revision {}, {what}",
+                item.key, item.modified
+            ))?;
+        }
+    }
+    anyhow::ensure!(
+        damaged == 0,
+        "the store in etcd is damaged in {damaged} places; restore it from a backup"
+    );
+    output::line(format_args!(
+        "the store in etcd is sound: {}",
+        describe(&status)
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Moves a store by a backup of it.
+fn migrate(
+    dir: &Path,
+    to: MoveTo,
+    global: &GlobalOptions,
+    etcd: &EtcdFlags,
+) -> anyhow::Result<ExitCode> {
+    let mut backup = tempfile::tempfile().context("failed to make a file for the backup")?;
+    block_on(async {
+        match to {
+            MoveTo::Etcd => {
+                let store = SledStore::open_existing(dir)?;
+                write_backup(store, &mut backup).await
+            }
+            MoveTo::Sled => {
+                let store = EtcdStore::open_existing(etcd).await?;
+                write_backup(store, &mut backup).await
+            }
+        }
+    })?;
+    backup.rewind().context("failed to read the backup")?;
+    let etcd = matches!(to, MoveTo::Etcd).then_some(etcd);
+    restore_from(dir, BufReader::new(backup), global, etcd)
+}
+
+async fn write_backup(store: impl Store, file: &mut impl io::Write) -> anyhow::Result<()> {
+    let pieces = back_up(Arc::new(store));
+    pin_mut!(pieces);
+    while let Some(piece) = pieces.next().await {
+        file.write_all(&piece.context("failed to read the store")?)
+            .context("failed to write the backup")?;
+    }
+    Ok(())
+}
+
 fn describe(status: &StoreStatus) -> String {
     let StoreStatus {
         current,
@@ -134,7 +244,12 @@ fn describe(status: &StoreStatus) -> String {
     )
 }
 
-fn backup(dir: &Path, file: &Path, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
+fn backup(
+    dir: &Path,
+    file: &Path,
+    global: &GlobalOptions,
+    etcd: Option<&EtcdFlags>,
+) -> anyhow::Result<ExitCode> {
     let parent = file
         .parent()
         .filter(|parent| !parent.as_os_str().is_empty());
@@ -143,6 +258,11 @@ fn backup(dir: &Path, file: &Path, global: &GlobalOptions) -> anyhow::Result<Exi
     let mut written = NamedTempFile::with_prefix_in(".podplane-backup-", parent)
         .with_context(|| format!("failed to make a file in {}", parent.display()))?;
     let from = block_on(async {
+        if let Some(etcd) = etcd {
+            let store = EtcdStore::open_existing(etcd).await?;
+            write_backup(store, &mut written).await?;
+            return Ok(format!("{} in etcd", etcd.etcd_prefix));
+        }
         let opened = if global.names_server() {
             None
         } else {
@@ -155,11 +275,7 @@ fn backup(dir: &Path, file: &Path, global: &GlobalOptions) -> anyhow::Result<Exi
         };
         match opened {
             Some(store) => {
-                let pieces = back_up(Arc::new(store));
-                pin_mut!(pieces);
-                while let Some(piece) = pieces.next().await {
-                    written.write_all(&piece.context("failed to read the store")?)?;
-                }
+                write_backup(store, &mut written).await?;
                 Ok(dir.display().to_string())
             }
             None => {
@@ -199,26 +315,61 @@ fn backup(dir: &Path, file: &Path, global: &GlobalOptions) -> anyhow::Result<Exi
     Ok(ExitCode::SUCCESS)
 }
 
-fn restore(dir: &Path, file: &Path, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
+fn restore(
+    dir: &Path,
+    file: &Path,
+    global: &GlobalOptions,
+    etcd: Option<&EtcdFlags>,
+) -> anyhow::Result<ExitCode> {
     let name = || format!("failed to restore {}", file.display());
-    let open = || File::open(file).map(BufReader::new).with_context(name);
-    verify_backup(open()?).with_context(name)?;
+    let mut backup = File::open(file).map(BufReader::new).with_context(name)?;
+    verify_backup(&mut backup).with_context(name)?;
+    backup.rewind().with_context(name)?;
+    restore_from(dir, backup, global, etcd).with_context(name)
+}
+
+/// Restores a backup that was verified.
+fn restore_from(
+    dir: &Path,
+    backup: impl io::Read + io::Seek,
+    global: &GlobalOptions,
+    etcd: Option<&EtcdFlags>,
+) -> anyhow::Result<ExitCode> {
+    let now = jiff::Timestamp::now().as_microsecond();
+    let now = u64::try_from(now).unwrap_or_default();
+    let (restored, place) = match etcd {
+        Some(etcd) => {
+            let restored = block_on(async {
+                let restored = EtcdStore::restore(etcd, backup, now).await;
+                restored.map_err(anyhow::Error::from)
+            })?;
+            (restored, format!("{} in etcd", etcd.etcd_prefix))
+        }
+        None => {
+            let restored = restore_to_dir(dir, backup, global, now)?;
+            (restored, dir.display().to_string())
+        }
+    };
+    let RestoreReport { backup, first, .. } = restored;
+    output::line(format_args!(
+        "restored {} objects, as of revision {} of the old store, to {place}; revisions begin at {first}",
+        backup.items, backup.revision,
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn restore_to_dir(
+    dir: &Path,
+    backup: impl io::Read + io::Seek,
+    global: &GlobalOptions,
+    now: u64,
+) -> anyhow::Result<RestoreReport> {
     let is_used = fs::read_dir(&global.data_dir).is_ok_and(|mut found| found.next().is_some());
     if !is_used {
         // So that `up` accepts the directory.
         DataDir::new(&global.data_dir)?.prepare()?;
     }
-    let now = jiff::Timestamp::now().as_microsecond();
-    let now = u64::try_from(now).unwrap_or_default();
-    let RestoreReport { backup, first, .. } =
-        SledStore::restore(dir, open()?, now).with_context(name)?;
-    output::line(format_args!(
-        "restored {} objects, as of revision {} of the old store, to {}; revisions begin at {first}",
-        backup.items,
-        backup.revision,
-        dir.display()
-    ))?;
-    Ok(ExitCode::SUCCESS)
+    Ok(SledStore::restore(dir, backup, now)?)
 }
 
 fn compact(dir: &Path) -> anyhow::Result<ExitCode> {

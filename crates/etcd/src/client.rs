@@ -112,6 +112,20 @@ impl EtcdClient {
         .await
     }
 
+    /// Sends a transaction until it is answered: one that may be applied twice.
+    ///
+    /// # Errors
+    ///
+    /// As [`range`](Self::range).
+    pub async fn repeatable_txn(&self, request: TxnRequest) -> Result<TxnResponse, EtcdError> {
+        self.until_answered(|channel| {
+            let request = request.clone();
+            let mut client = KvClient::new(channel).max_decoding_message_size(MAX_ANSWER);
+            async move { client.txn(request).await }
+        })
+        .await
+    }
+
     /// Forgets the history before a revision; tries again until a member answers.
     ///
     /// # Errors

@@ -34,6 +34,19 @@ const MAGIC: &[u8; 16] = b"podplane backup\n";
 const PIECE_BYTES: usize = 256 * 1024;
 const PAGE: NonZeroUsize = NonZeroUsize::new(1000).expect("a thousand is not zero");
 
+/// The least distance from the revision of a backup to the first one of the restored store: more
+/// revisions than the original store can have given out since, at ten thousand per second for three
+/// years.
+const GAP: u64 = 1 << 40;
+
+/// The first revision of a store that is restored from a backup of this revision: `now_micros`,
+/// microseconds since 1970, which no store can reach by committing; or, where the clock is wrong,
+/// one far above that of the backup.
+pub(crate) fn first_after(backup: Revision, now_micros: u64) -> Revision {
+    let first = backup.number().saturating_add(GAP).max(now_micros);
+    Revision::new(first).unwrap_or(backup)
+}
+
 /// The description of a backup, from its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackupInfo {

@@ -10,7 +10,9 @@ mod keys;
 mod leases;
 mod mirror;
 mod outcome;
+mod record;
 mod request;
+mod restore;
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
+pub use self::restore::EtcdRestoreError;
 use self::{freshness::Freshness, keys::KeySpace, leases::Leases, mirror::Mirror};
 use crate::{
     StoreError,
@@ -59,6 +62,20 @@ pub enum EtcdOpenError {
     /// The watch that feeds the mirror does not come to etcd's revision.
     #[error("failed to read the changes of the store in etcd")]
     Behind(#[source] StoreError),
+    /// There is no store under the prefix, and none is to be created.
+    #[error("etcd has no store under {key}; name another --etcd-prefix")]
+    Missing {
+        /// The key in etcd.
+        key: String,
+    },
+    /// A restore was cut short.
+    #[error(
+        "the restore to {key} in etcd was cut short: delete all keys under it, and restore again"
+    )]
+    Unfinished {
+        /// The key in etcd.
+        key: String,
+    },
     /// The record of the store is not one of ours.
     #[error("{key} in etcd is not the record of a store: {why}; choose another --etcd-prefix")]
     NotAStore {
@@ -76,6 +93,9 @@ struct StoreRecord {
     /// Added to etcd's revisions. More than zero in a store that was restored, whose revisions must
     /// be higher than those that the stores before it gave out.
     offset: u64,
+    /// It is being restored, and has not all items yet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    restoring: bool,
 }
 
 /// The translation between etcd's revisions and ours.
@@ -106,8 +126,37 @@ impl EtcdStore {
     /// [`EtcdOpenError`].
     pub async fn open(flags: &EtcdFlags) -> Result<Self, EtcdOpenError> {
         let client = EtcdClient::new(flags)?;
-        let keys = Arc::new(KeySpace::new(&flags.etcd_prefix));
-        let (record, created) = mirror::record(&client, &keys).await?;
+        let keys = KeySpace::new(&flags.etcd_prefix);
+        let record = record::read_or_create(&client, &keys).await?;
+        Self::of_record(client, keys, record).await
+    }
+
+    /// Opens the store under the prefix of the flags, which must be there.
+    ///
+    /// # Errors
+    ///
+    /// [`EtcdOpenError::Missing`], or as [`open`](Self::open).
+    pub async fn open_existing(flags: &EtcdFlags) -> Result<Self, EtcdOpenError> {
+        let client = EtcdClient::new(flags)?;
+        let keys = KeySpace::new(&flags.etcd_prefix);
+        let record = record::read(&client, &keys).await?;
+        let missing = || EtcdOpenError::Missing {
+            key: flags.etcd_prefix.clone(),
+        };
+        Self::of_record(client, keys, record.ok_or_else(missing)?).await
+    }
+
+    async fn of_record(
+        client: EtcdClient,
+        keys: KeySpace,
+        (record, created): (StoreRecord, i64),
+    ) -> Result<Self, EtcdOpenError> {
+        let keys = Arc::new(keys);
+        if record.restoring {
+            return Err(EtcdOpenError::Unfinished {
+                key: keys.prefix().to_owned(),
+            });
+        }
         let numbers = Numbers {
             offset: record.offset,
         };

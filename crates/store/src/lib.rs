@@ -22,7 +22,7 @@ mod sled_store;
 
 pub use backup::{BACKUP_VERSION, BackupDamage, BackupInfo, back_up, verify_backup};
 pub use error::{StoreError, TxnLimit};
-pub use etcd_store::{EtcdOpenError, EtcdStore};
+pub use etcd_store::{EtcdOpenError, EtcdRestoreError, EtcdStore};
 pub use history::HistoryWatch;
 pub use mem_store::MemStore;
 pub use sled_store::{

@@ -27,6 +27,11 @@ impl KeySpace {
         }
     }
 
+    /// The prefix of the flags.
+    pub(super) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
     /// The record of the store.
     pub(super) fn record(&self) -> Bytes {
         self.own("id")

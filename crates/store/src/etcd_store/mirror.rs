@@ -6,22 +6,18 @@ use backon::{BackoffBuilder as _, ExponentialBuilder};
 use podplane_etcd::{
     EtcdClient, EtcdError,
     wire::{
-        etcdserverpb::{
-            Compare, PutRequest, RangeRequest, RequestOp, TxnRequest, WatchCreateRequest,
-            compare::{CompareTarget, TargetUnion},
-            request_op, response_op,
-        },
+        etcdserverpb::{RangeRequest, WatchCreateRequest, response_op},
         mvccpb::{Event, KeyValue, event::EventType},
     },
 };
-use podplane_host::{clock, random, task};
+use podplane_host::{clock, task};
 use tokio::{
     sync::{Notify, watch},
     task::JoinSet,
 };
 use uuid::Uuid;
 
-use super::{EtcdOpenError, Numbers, StoreRecord, freshness::Freshness, keys::KeySpace};
+use super::{Numbers, freshness::Freshness, keys::KeySpace};
 use crate::{
     StoreError,
     history::{Changes, History, KeyChange},
@@ -34,57 +30,6 @@ const PAGE: i64 = 300;
 #[derive(Debug)]
 pub(super) struct Mirror {
     history: Arc<watch::Sender<History>>,
-}
-
-/// The record of the store, and the revision of etcd at which it was created; makes it if it is not
-/// there.
-pub(super) async fn record(
-    client: &EtcdClient,
-    keys: &KeySpace,
-) -> Result<(StoreRecord, i64), EtcdOpenError> {
-    loop {
-        let request = RangeRequest {
-            key: keys.record(),
-            ..RangeRequest::default()
-        };
-        if let Some(found) = client.range(request).await?.kvs.pop() {
-            let record = serde_json::from_slice(&found.value);
-            let record = record.map_err(|error| EtcdOpenError::NotAStore {
-                key: keys.record().escape_ascii().to_string(),
-                why: error.to_string(),
-            })?;
-            return Ok((record, found.create_revision));
-        }
-        let record = StoreRecord {
-            id: random::uuid(),
-            offset: 0,
-        };
-        match client.txn(creation(keys, &record)).await {
-            // Read again in each case: another server may have been first.
-            Ok(_) | Err(EtcdError::NoAnswer { .. }) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-}
-
-fn creation(keys: &KeySpace, record: &StoreRecord) -> TxnRequest {
-    let put = PutRequest {
-        key: keys.record(),
-        value: serde_json::json!(record).to_string().into(),
-        ..PutRequest::default()
-    };
-    TxnRequest {
-        compare: vec![Compare {
-            target: CompareTarget::Create.into(),
-            key: keys.record(),
-            target_union: Some(TargetUnion::CreateRevision(0)),
-            ..Compare::default()
-        }],
-        success: vec![RequestOp {
-            request: Some(request_op::Request::RequestPut(put)),
-        }],
-        failure: Vec::new(),
-    }
 }
 
 impl Mirror {

@@ -21,15 +21,10 @@ use super::{
     record,
 };
 use crate::{
-    backup::{BackupDamage, BackupInfo, BackupReader, verify_backup},
+    backup::{BackupDamage, BackupInfo, BackupReader, first_after, verify_backup},
     history::{ChangeId, KeyChange},
     store::{Item, Revision, StoreStatus},
 };
-
-/// The least distance from the revision of a backup to the first one of the restored store: more
-/// revisions than the original store can have given out since, at ten thousand per second for three
-/// years.
-const GAP: u64 = 1 << 40;
 
 /// The result of a check.
 #[derive(Debug)]
@@ -167,8 +162,7 @@ impl SledStore {
         backup.rewind().map_err(BackupDamage::Read)?;
         let reader = BackupReader::new(&mut backup)?;
         let backup = reader.info();
-        let first = backup.revision.number().saturating_add(GAP).max(now_micros);
-        let first = Revision::new(first).unwrap_or(backup.revision);
+        let first = first_after(backup.revision, now_micros);
         let of = u32::try_from(backup.items).unwrap_or(u32::MAX);
 
         let scratch = Scratch::beside(dir)?;
