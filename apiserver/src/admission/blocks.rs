@@ -48,6 +48,10 @@ pub(crate) struct NodeBlockAdmission {
     policy: BlockPolicy,
 }
 
+/// The most lengths of wider blocks that a commit guards one by one: two families have fewer than
+/// etcd takes.
+const MOST_LENGTHS: usize = 32;
+
 impl NodeBlockAdmission {
     async fn records_under(&self, prefix: Prefix) -> Result<(Vec<Item>, Revision), StoreError> {
         let query = ListQuery {
@@ -109,6 +113,12 @@ impl NodeBlockAdmission {
         let mut added = false;
         for net in nets {
             let shorter = lengths.of(Family::of(net)).range(..net.prefix_len());
+            if shorter.clone().count() > MOST_LENGTHS {
+                additions
+                    .guards
+                    .extend(self.none_overlaps(node, net).await?);
+                continue;
+            }
             for length in shorter {
                 let wider = IpNet::new(net.addr(), *length).unwrap_or(*net).trunc();
                 additions
@@ -125,6 +135,23 @@ impl NodeBlockAdmission {
         }
         additions.guards.push(unchanged);
         Ok(())
+    }
+
+    /// The guards that no block shares an address with this one, however many lengths there are:
+    /// nothing is in the way now, and no block of the family comes before the commit.
+    async fn none_overlaps(&self, node: &str, net: &IpNet) -> Result<[Guard; 2], StoreError> {
+        let family = record::of_family(net);
+        let (items, revision) = self.records_under(family.clone()).await?;
+        let mut records = items.iter().filter_map(KeyedBlockRecord::read);
+        let wider = records.find(|found| found.net.contains(net) && found.net != *net);
+        let none_newer = Guard::NoneNewerUnder {
+            prefix: family,
+            revision,
+        };
+        Ok(match wider {
+            Some(found) => [Guard::NoneUnder(record::exactly(&found.net)), none_newer],
+            None => [self.none_within(node, net).await?, none_newer],
+        })
     }
 
     /// The guard that nothing is recorded within a block, except the node's own former record of

@@ -256,3 +256,31 @@ async fn records_survive_a_restart() {
     assert!(error.unwrap_err().message.contains("(quarantined"));
     server.stop().await;
 }
+
+/// A commit takes 128 guards, as a transaction of etcd does.
+#[tokio::test]
+async fn blocks_of_many_lengths_fit_into_one_commit() {
+    let server = TestServer::under(policy(), MemStore::new()).await;
+    let nodes = server.nodes();
+    // Blocks of all these lengths, none of which overlaps another.
+    for length in 16..=120 {
+        let v6 = format!("fd{length:02x}::/{length}");
+        let node = with_blocks(&format!("v6-{length}"), &[&v6]);
+        nodes.create(&node).await.unwrap();
+    }
+    for length in 9..=30 {
+        let v4 = format!("{}.0.0.0/{length}", 100 + length);
+        let node = with_blocks(&format!("v4-{length}"), &[&v4]);
+        nodes.create(&node).await.unwrap();
+    }
+    let free = with_blocks("free", &["fdff::/124", "10.244.1.0/31"]);
+    nodes.create(&free).await.unwrap();
+    for (name, v6) in [("within", "fd40::/124"), ("same", "fdff::/124")] {
+        let taken = with_blocks(name, &[v6, "10.244.2.0/31"]);
+        let refused = nodes.create(&taken).await.unwrap_err();
+        assert!(refused.message.contains("overlaps"), "{refused:?}");
+    }
+    let around = with_blocks("around", &["fd78::/119", "10.244.2.0/31"]);
+    let refused = nodes.create(&around).await.unwrap_err();
+    assert!(refused.message.contains("overlaps"), "{refused:?}");
+}

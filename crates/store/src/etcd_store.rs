@@ -233,8 +233,9 @@ impl Store for EtcdStore {
     }
 
     async fn status(&self) -> Result<StoreStatus, StoreError> {
-        let disk = self.client.status().await.map_err(unanswered)?;
-        let disk_bytes = u64::try_from(disk.db_size).ok();
+        // Not known while no member answers; all else is here.
+        let disk = self.client.status().await.ok();
+        let disk_bytes = disk.and_then(|disk| u64::try_from(disk.db_size).ok());
         Ok(self.mirror.history().borrow().status(disk_bytes))
     }
 }

@@ -651,6 +651,7 @@ pub struct StoreStatus {
     pub memory_bytes: u64,
     /// The part of `memory_bytes` that only revisions before the current one can see.
     pub history_bytes: u64,
-    /// Bytes on disk including the reserve; `None` for an engine in memory.
+    /// Bytes on disk including the reserve; `None` for an engine in memory, or while they are not
+    /// known.
     pub disk_bytes: Option<u64>,
 }

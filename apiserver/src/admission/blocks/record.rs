@@ -113,6 +113,15 @@ impl KeyedBlockRecord {
     }
 }
 
+/// `/podplane/blocks/v4/`: the key prefix of the records of a block's family.
+pub(super) fn of_family(net: &IpNet) -> Prefix {
+    let family = match net {
+        IpNet::V4(_) => "v4",
+        IpNet::V6(_) => "v6",
+    };
+    Prefix::from(format!("{RECORDS}{family}/"))
+}
+
 /// `/podplane/blocks/v4/00001010`: the key prefix of the records of this block and of all blocks
 /// inside it.
 pub(super) fn within(net: &IpNet) -> Prefix {
