@@ -226,6 +226,15 @@ impl Engine {
         self.first
     }
 
+    /// Waits until reads see what other servers have acknowledged: a decision that ends without a
+    /// commit has no guard that would tell.
+    pub(crate) async fn catch_up(&self) -> Result<(), StoreError> {
+        match self.is_shared {
+            true => OrAbort(self.store.current()).await.map(drop),
+            false => Ok(()),
+        }
+    }
+
     /// The revision that a reader must have reached to see every write that was acknowledged or
     /// visible to any client before the call.
     pub(crate) async fn acknowledged(&self) -> Result<u64, StoreError> {

@@ -557,6 +557,7 @@ impl KindRegistry {
         let kind = &*self.kind;
         let store_key = storage::key_of(kind, key)?;
         let ChangeTerms { by, effect, fence } = terms;
+        self.engine.catch_up().await.map_err(error::store)?;
         loop {
             let leads = fences::guard(&self.engine, fence).await?;
             let found = self.engine.get(&store_key).await.map_err(error::store)?;

@@ -47,6 +47,10 @@ impl PodAdmission {
     }
 
     async fn repairs(&self) -> Result<Vec<RepairWrite>, StoreError> {
+        // Before the pods: what another server adds meanwhile is not taken for an entry without a
+        // pod.
+        let mut found = items_under(&self.engine, Prefix::from(addresses::ADDRESSES)).await?;
+        found.extend(items_under(&self.engine, Prefix::from(holders::HOLDERS)).await?);
         let mut wanted = BTreeMap::new();
         let pods = items_under(&self.engine, storage::prefix::<Pod>()).await?;
         for item in &pods {
@@ -56,12 +60,10 @@ impl PodAdmission {
             wanted.extend(keys.into_iter().flatten().map(|key| (key, item)));
         }
         let mut repairs = Vec::new();
-        for index in [addresses::ADDRESSES, holders::HOLDERS] {
-            for item in items_under(&self.engine, Prefix::from(index)).await? {
-                if wanted.remove(&item.key).is_none() {
-                    let key = item.key.clone();
-                    repairs.push(RepairWrite::over(Some(&item), Write::Delete { key }));
-                }
+        for item in found {
+            if wanted.remove(&item.key).is_none() {
+                let key = item.key.clone();
+                repairs.push(RepairWrite::over(Some(&item), Write::Delete { key }));
             }
         }
         let missing = wanted.into_iter();

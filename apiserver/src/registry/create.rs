@@ -75,6 +75,7 @@ impl KindRegistry {
         write: &WriteParams,
     ) -> Result<Box<DynObject>, ApiError> {
         let begun = Instant::now();
+        self.engine.catch_up().await.map_err(error::store)?;
         // Checked before defaults are set, since a missing namespace is the more common mistake and
         // the clearer answer.
         let mut namespace = self.namespace_guard(&*object).await?;

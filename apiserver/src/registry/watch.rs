@@ -123,9 +123,9 @@ impl KindRegistry {
         }))
     }
 
-    /// Refuses a revision that this store does not have yet. Kubernetes waits for it; here there is
-    /// only one server, so it comes from a store that no longer exists, and a client that waited
-    /// for it would miss everything until then.
+    /// Refuses a revision that this store does not have yet. Kubernetes waits for it; here the
+    /// server has every revision that any server gave out, so it comes from a store that no longer
+    /// exists, and a client that waited for it would miss everything until then.
     fn not_of_another_store(&self, revision: Revision) -> Result<(), ApiError> {
         let current = self.newest();
         if revision.number() > current {

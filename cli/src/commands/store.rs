@@ -37,7 +37,7 @@ pub(crate) struct StoreArgs {
     action: StoreCommand,
 }
 
-/// Where a command finds the store: in etcd, with its flags, else in the data directory.
+/// The place of the store: etcd, with its flags, else the data directory.
 #[derive(Debug, clap::Args)]
 struct StorePlace {
     #[command(flatten)]
@@ -93,7 +93,7 @@ enum StoreCommand {
         #[command(flatten)]
         place: StorePlace,
     },
-    /// Move a stopped cluster's store to etcd, or from there to a data directory; the original stays
+    /// Move a stopped cluster's store to etcd, or from there to a data directory; the old one stays
     ///
     /// Old resourceVersions are invalid afterwards: clients must list again.
     #[command(

@@ -180,13 +180,15 @@ impl EtcdClient {
         .await
     }
 
-    /// The version of the member that calls go to; `None` if it is in another form than etcd's.
+    /// The version of the member that serves a watch; `None` if it is in another form than etcd's.
     ///
     /// # Errors
     ///
-    /// As [`range`](Self::range).
-    pub async fn version(&self) -> Result<Option<EtcdVersion>, EtcdError> {
-        let status = self.status().await?;
+    /// [`EtcdError`].
+    pub async fn version_at(&self, watching: &Watching) -> Result<Option<EtcdVersion>, EtcdError> {
+        let mut client = MaintenanceClient::new(self.channel(watching.member));
+        let status = client.status(StatusRequest {});
+        let status = self.answered(watching.member, status).await?;
         Ok(EtcdVersion::parse(&status.version))
     }
 
@@ -243,9 +245,13 @@ impl EtcdClient {
 
     /// The member that calls go to.
     fn member(&self) -> (usize, Channel) {
-        let Members { channels, current } = &*self.0;
-        let member = current.load(Ordering::Relaxed);
-        (member, channels[member % channels.len()].clone())
+        let member = self.0.current.load(Ordering::Relaxed);
+        (member, self.channel(member))
+    }
+
+    fn channel(&self, member: usize) -> Channel {
+        let channels = &self.0.channels;
+        channels[member % channels.len()].clone()
     }
 
     /// Goes on to the next member, unless another call has done so.

@@ -12,7 +12,7 @@ use http::Uri;
 use podplane_pki::{PkiError, ReloadedFiles, tls};
 use rustls::{ClientConfig, sign::SingleCertAndKey};
 
-/// Where etcd is, and the credentials for it, by the names of kube-apiserver's flags.
+/// The members of etcd, and the credentials for them, by the names of kube-apiserver's flags.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
 pub struct EtcdFlags {
     /// Use the etcd cluster with these members, each https://HOST:PORT, or http://HOST:PORT on this

@@ -13,10 +13,12 @@ use crate::flags::{EtcdEndpoint, EtcdTls};
 
 /// The limit of a connection attempt.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// The interval of probes, so that calls to a member that has stopped go on to the next one soon.
-const KEEP_ALIVE: Duration = Duration::from_secs(2);
+/// The interval of probes of the connection of a watch, so that it goes on to the next member soon
+/// when its own has stopped. etcd closes connections with more than one in 5 s
+/// (`--grpc-keepalive-min-time`), or with probes while there is no call.
+const KEEP_ALIVE: Duration = Duration::from_secs(6);
 /// The time that a member has to answer a probe.
-const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(2);
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(3);
 
 trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
 
@@ -31,7 +33,7 @@ pub(crate) fn channel(member: EtcdEndpoint, tls: Option<Arc<EtcdTls>>) -> Channe
         .connect_timeout(CONNECT_TIMEOUT)
         .http2_keep_alive_interval(KEEP_ALIVE)
         .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
-        .keep_alive_while_idle(true)
+        .keep_alive_while_idle(false)
         .initial_stream_window_size(1 << 20)
         .initial_connection_window_size(8 << 20)
         .tcp_nodelay(true);

@@ -2,7 +2,7 @@
 //!
 //! Each server mirrors the store in a [`History`], as the other engines keep it, and feeds that by
 //! one watch. Commits are transactions of etcd; reads are served from the mirror once it is as new
-//! as etcd was when they began. ADR 0071 has the reasons.
+//! as etcd was when they began. ADR 0070 has the reasons.
 
 mod commit;
 mod freshness;
@@ -161,10 +161,8 @@ impl EtcdStore {
             offset: record.offset,
         };
         let first = numbers.ours(created);
-        let has_progress = client.version().await?;
-        let has_progress = has_progress.is_some_and(|it| it.has_safe_progress_requests());
         let mirror = Mirror::read(&client, &keys, numbers, record.id, first).await?;
-        let freshness = Freshness::new(has_progress);
+        let freshness = Freshness::new();
         let follower = mirror.follow(client.clone(), Arc::clone(&keys), numbers, &freshness);
         let store = Self {
             client,

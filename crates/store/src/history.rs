@@ -113,6 +113,11 @@ impl History {
         (self.id, self.first)
     }
 
+    /// The oldest revision that can be read.
+    pub(crate) fn oldest(&self) -> Revision {
+        self.oldest
+    }
+
     /// The revision up to which every commit is here.
     pub(crate) fn seen(&self) -> Revision {
         self.seen

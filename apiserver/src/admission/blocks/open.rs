@@ -46,6 +46,10 @@ impl NodeBlockAdmission {
         let now = clock::timestamp();
         // Before the records: a length that is added meanwhile fails the guard.
         let (unchanged, known) = self.lengths().await?;
+        // Before the nodes: what another server adds meanwhile is not taken for a record without a
+        // node.
+        let records = Prefix::from(record::RECORDS);
+        let (found, revision) = self.records_under(records.clone()).await?;
         let (nodes, _) = self.records_under(storage::prefix::<Node>()).await?;
         for item in &nodes {
             let Some(node) = StoredNode::read(item) else {
@@ -64,8 +68,6 @@ impl NodeBlockAdmission {
             }
         }
         let mut repairs = Vec::new();
-        let records = Prefix::from(record::RECORDS);
-        let (found, revision) = self.records_under(records.clone()).await?;
         for item in &found {
             let Some(stored) = KeyedBlockRecord::read(item) else {
                 // No version writes such a key.

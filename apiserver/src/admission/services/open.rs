@@ -44,6 +44,10 @@ impl ServiceAdmission {
         let record = recorded.repaired(ranges);
         repairs.extend(record.map(|(guard, put)| RepairWrite::new(put).while_holds(guard)));
         if !self.families.is_empty() {
+            // Before the Services: what another server adds meanwhile is not taken for a
+            // reservation without a Service.
+            let reserved = items(&self.engine, storage::prefix::<IPAddress>()).await?;
+            let reserved_ports = items(&self.engine, Prefix::from(NODE_PORTS)).await?;
             let mut services: Vec<Service> = self.all(storage::prefix::<Service>()).await?;
             services.sort_by_cached_key(|service| {
                 let created = service.metadata.creation_timestamp.clone();
@@ -62,75 +66,10 @@ impl ServiceAdmission {
                     ports.add(port, holder.clone());
                 }
             }
-            self.repair_addresses(addresses, &mut repairs).await?;
-            self.repair_ports(ports, &mut repairs).await?;
+            repair_addresses(&reserved, addresses, &mut repairs)?;
+            repair_ports(&reserved_ports, ports, &mut repairs)?;
         }
         Ok(repairs)
-    }
-
-    async fn repair_addresses(
-        &self,
-        mut wanted: Holders<IpAddr>,
-        repairs: &mut Vec<RepairWrite>,
-    ) -> Result<(), ApiError> {
-        for item in items(&self.engine, storage::prefix::<IPAddress>()).await? {
-            let (Some(address), Ok(found)) = (address_of(&item.key), storage::decode(&item)) else {
-                continue;
-            };
-            let parent: Option<ObjectKey> = parent(&found);
-            let over = |write| RepairWrite::over(Some(&item), write);
-            let key = item.key.clone();
-            match wanted.0.remove(&address) {
-                Some(holder) if parent.as_ref() == Some(&holder.service) => {}
-                Some(Holder { service, unchanged }) if is_managed(&found) => {
-                    // The former holder does not have it: each address has one here.
-                    tracing::warn!(%address, %service, "IPAddress named another service; repaired");
-                    let value = storage::encode(&mut ip_address(address, &service))?;
-                    repairs.push(over(Write::Put { key, value }).while_holds(unchanged));
-                }
-                Some(Holder { service, .. }) => {
-                    tracing::warn!(%address, %service, "service has an address that an IPAddress reserves for another object; recreate the service");
-                }
-                None if is_managed(&found) && parent.is_some() => {
-                    repairs.push(over(Write::Delete { key }));
-                }
-                None => {}
-            }
-        }
-        for (address, Holder { service, unchanged }) in wanted.0 {
-            let value = storage::encode(&mut ip_address(address, &service))?;
-            let key = address_key(address)?;
-            let put = RepairWrite::over(None, Write::Put { key, value });
-            repairs.push(put.while_holds(unchanged));
-        }
-        Ok(())
-    }
-
-    async fn repair_ports(
-        &self,
-        mut wanted: Holders<u16>,
-        repairs: &mut Vec<RepairWrite>,
-    ) -> Result<(), ApiError> {
-        for item in items(&self.engine, Prefix::from(NODE_PORTS)).await? {
-            let key = item.key.clone();
-            let holder = node_port_of(&key).and_then(|port| wanted.0.remove(&port));
-            let write = match holder {
-                Some(holder) if *holder.service.to_string().as_bytes() == *item.value => continue,
-                Some(Holder { service, unchanged }) => {
-                    let value = service.to_string().into();
-                    RepairWrite::over(Some(&item), Write::Put { key, value }).while_holds(unchanged)
-                }
-                None => RepairWrite::over(Some(&item), Write::Delete { key }),
-            };
-            repairs.push(write);
-        }
-        for (port, Holder { service, unchanged }) in wanted.0 {
-            let key = node_port_key(port).map_err(|error| error::internal(&error))?;
-            let value = service.to_string().into();
-            let put = RepairWrite::over(None, Write::Put { key, value });
-            repairs.push(put.while_holds(unchanged));
-        }
-        Ok(())
     }
 
     async fn all<K: Object>(&self, prefix: Prefix) -> Result<Vec<K>, ApiError> {
@@ -141,6 +80,71 @@ impl ServiceAdmission {
             .filter_map(|item| storage::decode(item).ok())
             .collect())
     }
+}
+
+fn repair_addresses(
+    reserved: &[Item],
+    mut wanted: Holders<IpAddr>,
+    repairs: &mut Vec<RepairWrite>,
+) -> Result<(), ApiError> {
+    for item in reserved {
+        let (Some(address), Ok(found)) = (address_of(&item.key), storage::decode(item)) else {
+            continue;
+        };
+        let parent: Option<ObjectKey> = parent(&found);
+        let over = |write| RepairWrite::over(Some(item), write);
+        let key = item.key.clone();
+        match wanted.0.remove(&address) {
+            Some(holder) if parent.as_ref() == Some(&holder.service) => {}
+            Some(Holder { service, unchanged }) if is_managed(&found) => {
+                // The former holder does not have it: each address has one here.
+                tracing::warn!(%address, %service, "IPAddress named another service; repaired");
+                let value = storage::encode(&mut ip_address(address, &service))?;
+                repairs.push(over(Write::Put { key, value }).while_holds(unchanged));
+            }
+            Some(Holder { service, .. }) => {
+                tracing::warn!(%address, %service, "service has an address that an IPAddress reserves for another object; recreate the service");
+            }
+            None if is_managed(&found) && parent.is_some() => {
+                repairs.push(over(Write::Delete { key }));
+            }
+            None => {}
+        }
+    }
+    for (address, Holder { service, unchanged }) in wanted.0 {
+        let value = storage::encode(&mut ip_address(address, &service))?;
+        let key = address_key(address)?;
+        let put = RepairWrite::over(None, Write::Put { key, value });
+        repairs.push(put.while_holds(unchanged));
+    }
+    Ok(())
+}
+
+fn repair_ports(
+    reserved: &[Item],
+    mut wanted: Holders<u16>,
+    repairs: &mut Vec<RepairWrite>,
+) -> Result<(), ApiError> {
+    for item in reserved {
+        let key = item.key.clone();
+        let holder = node_port_of(&key).and_then(|port| wanted.0.remove(&port));
+        let write = match holder {
+            Some(holder) if *holder.service.to_string().as_bytes() == *item.value => continue,
+            Some(Holder { service, unchanged }) => {
+                let value = service.to_string().into();
+                RepairWrite::over(Some(item), Write::Put { key, value }).while_holds(unchanged)
+            }
+            None => RepairWrite::over(Some(item), Write::Delete { key }),
+        };
+        repairs.push(write);
+    }
+    for (port, Holder { service, unchanged }) in wanted.0 {
+        let key = node_port_key(port).map_err(|error| error::internal(&error))?;
+        let value = service.to_string().into();
+        let put = RepairWrite::over(None, Write::Put { key, value });
+        repairs.push(put.while_holds(unchanged));
+    }
+    Ok(())
 }
 
 /// An error of a repair, of the store or of an object.

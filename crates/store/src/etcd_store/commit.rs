@@ -29,15 +29,24 @@ enum Attempt {
 }
 
 impl EtcdStore {
-    /// Sends a transaction until etcd has said whether it was applied. A lost answer is resolved by
-    /// sending it again: its guards let only one of both be applied, and the mirror shows if that
-    /// was an earlier one.
+    /// Sends a transaction until etcd has said whether it was applied. After a lost answer the mirror
+    /// is asked first; if it was not applied until then, it is sent again. Should the first attempt
+    /// be applied even later, its guards let only one of both be.
     pub(super) async fn commit_txn(&self, txn: &Txn) -> Result<CommitResult, StoreError> {
         let began = self.mirror.current();
         let deadline = clock::Instant::now().checked_add(COMMIT_LIMIT);
         let mut lost = None;
         for pause in pauses() {
-            match self.attempt(txn, lost.is_some().then_some(began)).await {
+            let lost_since = lost.is_some().then_some(began);
+            let attempt = match lost_since {
+                None => self.attempt(txn, None).await,
+                Some(since) => match self.found(txn, since).await {
+                    Ok(None) => self.attempt(txn, lost_since).await,
+                    Ok(Some(result)) => Attempt::Done(Ok(result)),
+                    Err(error) => Attempt::Lost(error.to_string()),
+                },
+            };
+            match attempt {
                 Attempt::Done(done) => return done,
                 Attempt::Again => {}
                 Attempt::Lost(message) => {
@@ -62,7 +71,7 @@ impl EtcdStore {
     async fn attempt(&self, txn: &Txn, lost_since: Option<Revision>) -> Attempt {
         let lease = match self.lease(txn).await {
             Ok(lease) => lease,
-            Err(error) => return Attempt::Done(Err(unanswered(error))),
+            Err(error) => return unfinished(lost_since, unanswered(error)),
         };
         let request = {
             let history = self.mirror.history();
@@ -77,19 +86,20 @@ impl EtcdStore {
             Ok(request) => request,
             // The mirror may be old.
             Err(StoreError::Conflict { .. }) => return self.refused(txn, lost_since).await,
-            Err(error) => return Attempt::Done(Err(error)),
+            Err(error) => return unfinished(lost_since, error),
         };
         match self.client.txn(request).await {
             Ok(response) if response.succeeded => Attempt::Done(self.applied(txn, response).await),
             Ok(_) => self.refused(txn, lost_since).await,
             Err(EtcdError::NoAnswer { message }) => Attempt::Lost(message),
-            Err(EtcdError::TooLarge) => Attempt::Done(Err(StoreError::TooLarge {
-                limit: crate::TxnLimit::EngineBytes,
-                size: txn.size(),
-            })),
-            // An earlier attempt may have been applied.
-            Err(error) if lost_since.is_some() => Attempt::Lost(error.to_string()),
-            Err(error) => Attempt::Done(Err(unanswered(error))),
+            Err(EtcdError::TooLarge) => {
+                let error = StoreError::TooLarge {
+                    limit: crate::TxnLimit::EngineBytes,
+                    size: txn.size(),
+                };
+                unfinished(lost_since, error)
+            }
+            Err(error) => unfinished(lost_since, unanswered(error)),
         }
     }
 
@@ -122,23 +132,30 @@ impl EtcdStore {
     /// Finds out which guard did not hold.
     async fn refused(&self, txn: &Txn, lost_since: Option<Revision>) -> Attempt {
         if let Err(error) = self.catch_up().await {
-            return match lost_since {
-                Some(_) => Attempt::Lost(error.to_string()),
-                None => Attempt::Done(Err(error)),
-            };
+            return unfinished(lost_since, error);
+        }
+        if let Some(since) = lost_since {
+            match self.found(txn, since).await {
+                Ok(None) => {}
+                Ok(Some(result)) => return Attempt::Done(Ok(result)),
+                Err(error) => return Attempt::Lost(error.to_string()),
+            }
         }
         let history = self.mirror.history();
         let history = history.borrow();
-        if let Some(since) = lost_since
-            && let Some(result) = outcome::find(&history, since, txn)
-        {
-            return Attempt::Done(Ok(result));
-        }
         let mut guards = txn.guards.iter().enumerate();
         match guards.try_for_each(|(index, guard)| history.check(index, guard)) {
             Err(conflict) => Attempt::Done(Err(conflict)),
             Ok(()) => Attempt::Again,
         }
+    }
+
+    /// The result of a transaction whose answer was lost; `None` if it was not applied until now.
+    async fn found(&self, txn: &Txn, since: Revision) -> Result<Option<CommitResult>, StoreError> {
+        self.catch_up().await?;
+        let history = self.mirror.history();
+        let history = history.borrow();
+        outcome::find(&history, since, txn)
     }
 
     /// Compacts etcd, unless another server has: the one whose transaction raises the noted
@@ -151,9 +168,12 @@ impl EtcdStore {
             return Ok(());
         }
         let unchanged = noted.map_or(0, |(_, modified)| modified);
-        let note = self.client.txn(self.note(oldest, unchanged)).await;
-        if !note.map_err(unanswered)?.succeeded {
-            return Ok(());
+        match self.client.txn(self.note(oldest, unchanged)).await {
+            Ok(note) if note.succeeded => {}
+            Ok(_by_another) => return Ok(()),
+            // Compaction is the way out.
+            Err(EtcdError::NoSpace) => {}
+            Err(error) => return Err(unanswered(error)),
         }
         match self.client.compact(oldest).await {
             Ok(()) | Err(EtcdError::Compacted) => Ok(()),
@@ -179,6 +199,15 @@ impl EtcdStore {
             }],
             failure: Vec::new(),
         }
+    }
+}
+
+/// The end of an attempt by an error that says that it was not applied, which does not hold for an
+/// earlier one.
+fn unfinished(lost_since: Option<Revision>, error: StoreError) -> Attempt {
+    match lost_since {
+        None => Attempt::Done(Err(error)),
+        Some(_) => Attempt::Lost(error.to_string()),
     }
 }
 

@@ -1,9 +1,9 @@
-//! How new the mirror is: which revision etcd has, and waiting for it.
+//! The revision that etcd has, and waiting for the mirror to have it.
 
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -23,7 +23,7 @@ use crate::{StoreError, store::Revision};
 const NORMAL: Duration = Duration::from_millis(20);
 /// The same, where a write has to make an event.
 const BEFORE_WRITING: Duration = Duration::from_millis(200);
-/// The limit of the wait for events: the watch may have to go on at another member.
+/// The limit of the wait for the next event: the watch may have to go on at another member.
 const LIMIT: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
@@ -32,7 +32,8 @@ pub(super) struct Freshness {
     calls: AtomicU64,
     /// The last read, which answers all calls that came before it began.
     read: Mutex<LastRead>,
-    has_progress: bool,
+    /// Answers to progress requests can be trusted: the member that serves the watch is new enough.
+    has_progress: Arc<AtomicBool>,
     /// Asks the follower to request progress.
     wanted: Arc<Notify>,
 }
@@ -41,19 +42,19 @@ pub(super) struct Freshness {
 struct LastRead {
     /// The number of calls before it began.
     answers: u64,
-    revision: i64,
+    revision: Result<i64, EtcdError>,
 }
 
 impl Freshness {
-    pub(super) fn new(has_progress: bool) -> Self {
+    pub(super) fn new() -> Self {
         let read = LastRead {
             answers: 0,
-            revision: 0,
+            revision: Ok(0),
         };
         Self {
             calls: AtomicU64::new(0),
             read: Mutex::new(read),
-            has_progress,
+            has_progress: Arc::default(),
             wanted: Arc::new(Notify::new()),
         }
     }
@@ -62,13 +63,13 @@ impl Freshness {
         Arc::clone(&self.wanted)
     }
 
-    /// True if answers to progress requests, and progress notifications, can be trusted.
-    pub(super) fn has_progress(&self) -> bool {
-        self.has_progress
+    /// What the follower sets for each watch.
+    pub(super) fn has_progress(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.has_progress)
     }
 
     /// etcd's revision, as new as every write that was acknowledged before the call: a linearizable
-    /// read. Calls at the same time share one that begins after all of them.
+    /// read. Calls at the same time share one that begins after all of them, and its error.
     pub(super) async fn revision(
         &self,
         client: &EtcdClient,
@@ -77,7 +78,7 @@ impl Freshness {
         let call = self.calls.fetch_add(1, Ordering::AcqRel);
         let mut read = self.read.lock().await;
         if call < read.answers {
-            return Ok(read.revision);
+            return read.revision.clone();
         }
         let answers = self.calls.load(Ordering::Acquire);
         let request = RangeRequest {
@@ -85,13 +86,13 @@ impl Freshness {
             keys_only: true,
             ..RangeRequest::default()
         };
-        let revision = client
-            .range(request)
-            .await?
-            .header
-            .map_or(0, |it| it.revision);
-        *read = LastRead { answers, revision };
-        Ok(revision)
+        let answer = client.range(request).await;
+        let revision = answer.map(|answer| answer.header.map_or(0, |header| header.revision));
+        *read = LastRead {
+            answers,
+            revision: revision.clone(),
+        };
+        revision
     }
 
     /// Waits until the mirror has a revision that etcd had.
@@ -103,24 +104,27 @@ impl Freshness {
         revision: Revision,
     ) -> Result<(), StoreError> {
         let mut history = mirror.history();
-        let mut wait = async |time| {
+        let mut seen = history.borrow().seen();
+        let mut moved = clock::Instant::now();
+        while moved.elapsed() < LIMIT {
+            let has_progress = self.has_progress.load(Ordering::Relaxed);
+            let time = match has_progress {
+                true => NORMAL,
+                false => BEFORE_WRITING,
+            };
             let reached = history.wait_for(|history| history.seen() >= revision);
             match clock::timeout(time, reached).await {
-                Ok(Ok(_)) => Ok(true),
-                Ok(Err(_closed)) => Err(StoreError::Unavailable),
-                Err(_elapsed) => Ok(false),
+                Ok(Ok(_)) => return Ok(()),
+                Ok(Err(_closed)) => return Err(StoreError::Unavailable),
+                Err(_elapsed) => {}
             }
-        };
-        let begun = clock::Instant::now();
-        let time = match self.has_progress {
-            true => NORMAL,
-            false => BEFORE_WRITING,
-        };
-        while begun.elapsed() < LIMIT {
-            if wait(time).await? {
-                return Ok(());
+            let now = history.borrow().seen();
+            // A long history comes in many parts.
+            if now > seen {
+                (seen, moved) = (now, clock::Instant::now());
+                continue;
             }
-            match self.has_progress {
+            match has_progress {
                 true => self.wanted.notify_one(),
                 false => make_an_event(client, keys).await?,
             }

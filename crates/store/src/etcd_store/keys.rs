@@ -62,9 +62,9 @@ impl KeySpace {
 
     /// Our key; `None` for one of the store's own.
     pub(super) fn ours(&self, etcd: &Bytes) -> Option<Key> {
-        etcd.starts_with(&self.data)
-            .then(|| etcd.slice(self.data.len()..))
-            .and_then(|key| Key::new(key).ok())
+        let key = etcd.strip_prefix(&*self.data)?;
+        // The message that it came with, which has many, is not kept in memory for it.
+        Key::new(Bytes::copy_from_slice(key)).ok()
     }
 
     pub(super) fn under(&self, prefix: &Prefix) -> KeyRange {

@@ -1,6 +1,12 @@
 //! The history of the store in memory: read from etcd once, then fed by one watch.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use backon::{BackoffBuilder as _, ExponentialBuilder};
 use podplane_etcd::{
@@ -26,6 +32,8 @@ use crate::{
 
 /// Keys in one answer of a list. With objects of 1.5 MiB an answer stays below what a client takes.
 const PAGE: i64 = 300;
+/// The pause after a failure to read everything again.
+const READ_AGAIN_IN: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(super) struct Mirror {
@@ -185,7 +193,7 @@ fn item(keys: &KeySpace, numbers: Numbers, found: KeyValue) -> Option<Item> {
         key: keys.ours(&found.key)?,
         created: numbers.ours(found.create_revision),
         modified: numbers.ours(found.mod_revision),
-        // The message that it came with, which has many, is not kept in memory for it.
+        // As with the key, without its message.
         value: found.value.to_vec().into(),
     })
 }
@@ -195,7 +203,7 @@ struct Follower {
     client: EtcdClient,
     keys: Arc<KeySpace>,
     numbers: Numbers,
-    has_progress: bool,
+    has_progress: Arc<AtomicBool>,
     wanted: Arc<Notify>,
 }
 
@@ -231,7 +239,6 @@ impl Follower {
             key: all.key,
             range_end: all.end,
             start_revision: next.saturating_add(1),
-            progress_notify: self.has_progress,
             fragment: true,
             ..WatchCreateRequest::default()
         };
@@ -239,6 +246,13 @@ impl Follower {
             Ok(watching) => watching,
             Err(error) => return error,
         };
+        // Of this member: others may have other versions.
+        let version = match self.client.version_at(&watching).await {
+            Ok(version) => version,
+            Err(error) => return error,
+        };
+        let has_progress = version.is_some_and(|it| it.has_safe_progress_requests());
+        self.has_progress.store(has_progress, Ordering::Relaxed);
         let mut events = Vec::new();
         loop {
             let answer = tokio::select! {
@@ -265,7 +279,7 @@ impl Follower {
             if !answer.fragment {
                 self.apply(std::mem::take(&mut events));
             }
-            if is_progress && self.has_progress {
+            if is_progress && has_progress {
                 let revision = answer.header.map_or(0, |header| header.revision);
                 self.see(self.numbers.ours(revision));
             }
@@ -320,8 +334,8 @@ impl Follower {
         });
     }
 
-    /// Begins anew from the current state: the events until then are compacted. Watches end, and
-    /// their clients list again.
+    /// Begins anew from the current state: the events until then are compacted. Watches of the
+    /// mirror end, and with the one that feeds the caches the server, which is started again.
     async fn read_again(&self) {
         let (id, first) = self.history.borrow().identity();
         match read_now(&self.client, &self.keys, self.numbers, (id, first)).await {
@@ -332,7 +346,10 @@ impl Follower {
                 );
                 self.history.send_replace(history);
             }
-            Err(error) => tracing::warn!(error = %error, "failed to read etcd again"),
+            Err(error) => {
+                tracing::warn!(error = %error, "failed to read etcd again");
+                clock::sleep(READ_AGAIN_IN).await;
+            }
         }
     }
 }

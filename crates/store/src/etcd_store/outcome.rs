@@ -1,6 +1,7 @@
 //! The outcome of a commit whose answer was lost.
 
 use crate::{
+    StoreError,
     history::History,
     store::{Commit, CommitResult, KeyEvent, Revision, Txn, Write},
 };
@@ -8,9 +9,24 @@ use crate::{
 /// The result of the transaction, if a commit after `since` is it: it has the same effect on the
 /// same keys. Objects differ in their UIDs or times, so this is not the commit of another writer;
 /// where it is, it had the same outcome.
-pub(super) fn find(history: &History, since: Revision, txn: &Txn) -> Option<CommitResult> {
-    let mut commits = history.commits_after(since);
-    commits.find_map(|commit| is_of(commit, txn))
+///
+/// # Errors
+///
+/// [`StoreError::UnknownOutcome`] if not all commits since are retained.
+pub(super) fn find(
+    history: &History,
+    since: Revision,
+    txn: &Txn,
+) -> Result<Option<CommitResult>, StoreError> {
+    let found = history
+        .commits_after(since)
+        .find_map(|commit| is_of(commit, txn));
+    match found {
+        None if history.oldest() > since => Err(StoreError::UnknownOutcome {
+            message: "its time is compacted".to_owned(),
+        }),
+        found => Ok(found),
+    }
 }
 
 fn is_of(commit: &Commit, txn: &Txn) -> Option<CommitResult> {
@@ -76,7 +92,8 @@ mod tests {
             Txn::new().put(key("/a"), "theirs"),
         ]);
         let since = Revision::new(2).expect("a revision");
-        let found = find(&history, since, &creation("ours")).expect("it was applied");
+        let found = find(&history, since, &creation("ours")).expect("all is retained");
+        let found = found.expect("it was applied");
         assert_eq!(found.revision.number(), 3);
         assert_eq!(found.previous[0], None);
         let deleted = found.previous[1].as_ref().expect("/b was there");
@@ -87,10 +104,19 @@ mod tests {
     fn takes_no_commit_of_another_for_the_own() {
         let since = crate::FIRST_REVISION;
         let theirs = history([creation("theirs")]);
-        assert_eq!(find(&theirs, since, &creation("ours")), None);
+        let found = |history, since| find(history, since, &creation("ours"));
+        assert!(matches!(found(&theirs, since), Ok(None)));
         let more = history([creation("ours").put(key("/c"), "x")]);
-        assert_eq!(find(&more, since, &creation("ours")), None);
+        assert!(matches!(found(&more, since), Ok(None)));
         let earlier = history([creation("ours")]);
-        assert_eq!(find(&earlier, earlier.current(), &creation("ours")), None);
+        assert!(matches!(found(&earlier, earlier.current()), Ok(None)));
+    }
+
+    #[test]
+    fn does_not_know_what_is_compacted() {
+        let mut history = history([creation("ours"), Txn::new().put(key("/a"), "theirs")]);
+        history.compact(history.current());
+        let found = find(&history, crate::FIRST_REVISION, &creation("ours"));
+        assert!(matches!(found, Err(StoreError::UnknownOutcome { .. })));
     }
 }

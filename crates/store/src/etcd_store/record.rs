@@ -1,4 +1,4 @@
-//! The record of a store in etcd, whose presence means that there is one.
+//! The record of a store in etcd. Without it, there is no store under the prefix.
 
 use podplane_etcd::{
     EtcdClient, EtcdError,

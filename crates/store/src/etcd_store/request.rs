@@ -120,8 +120,8 @@ impl Requests<'_> {
         )
     }
 
-    /// etcd compares conditions that must all hold, and has no "absent or at a revision": the mirror
-    /// decides which.
+    /// etcd compares conditions that must all hold, and has no "absent or at a revision": the
+    /// mirror decides which.
     fn only_under(
         &self,
         prefix: &Prefix,
