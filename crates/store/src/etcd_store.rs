@@ -1,6 +1,6 @@
 //! The engine for clusters: as many stateless servers as wanted, on one etcd.
 //!
-//! Each server mirrors the store in a [`History`], as the other engines keep it, and feeds that by
+//! Each server mirrors the store in a history, as the other engines keep it, and feeds that by
 //! one watch. Commits are transactions of etcd; reads are served from the mirror once it is as new
 //! as etcd was when they began. ADR 0070 has the reasons.
 
