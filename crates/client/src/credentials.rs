@@ -10,7 +10,7 @@ use std::{
 use http::HeaderValue;
 use podplane_host::fs;
 use podplane_pki::{PkiError, ReloadedFiles, kubeconfig::AccessFiles, tls};
-use rustls::{ClientConfig, sign::SingleCertAndKey};
+use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 
 use crate::endpoint::EndpointError;
@@ -159,7 +159,9 @@ impl CredentialFlags {
                 .iter()
                 .flat_map(|(certificate, key)| [certificate, key]);
             let files = std::iter::once(&authority).chain(pair).cloned().collect();
-            ReloadedFiles::open(files, move || configuration(&authority, client.as_ref()))
+            ReloadedFiles::open(files, move || {
+                tls::http2_client(&authority, client.as_ref())
+            })
         });
         let token = token_file
             .map(|file| ReloadedFiles::open(vec![file.clone()], move || authorization(&file)));
@@ -169,22 +171,6 @@ impl CredentialFlags {
             token: token.transpose().map_err(EndpointError::Credentials)?,
         }))
     }
-}
-
-fn configuration(
-    authority: &Path,
-    client: Option<&(PathBuf, PathBuf)>,
-) -> Result<Arc<ClientConfig>, PkiError> {
-    let builder = tls::client(&tls::read_trust(authority)?);
-    let mut config = match client {
-        None => builder.with_no_client_auth(),
-        Some((certificate, key)) => {
-            let pair = tls::read_key_pair(certificate, key)?;
-            builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(pair)))
-        }
-    };
-    config.alpn_protocols = vec![tls::HTTP2.to_vec()];
-    Ok(Arc::new(config))
 }
 
 /// The header for the token in the file, which may end with a newline.

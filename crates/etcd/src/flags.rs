@@ -1,16 +1,10 @@
 //! The members of a cluster and the credentials for them, as flags.
 
-use std::{
-    fmt,
-    net::IpAddr,
-    path::{Path, PathBuf},
-    str::FromStr,
-    sync::Arc,
-};
+use std::{fmt, net::IpAddr, path::PathBuf, str::FromStr, sync::Arc};
 
 use http::Uri;
 use podplane_pki::{PkiError, ReloadedFiles, tls};
-use rustls::{ClientConfig, sign::SingleCertAndKey};
+use rustls::ClientConfig;
 
 /// The members of etcd, and the credentials for them, by the names of kube-apiserver's flags.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
@@ -100,25 +94,9 @@ impl EtcdFlags {
             .chain(of_pair)
             .cloned()
             .collect();
-        let read = move || configuration(&authority, pair.as_ref());
+        let read = move || tls::http2_client(&authority, pair.as_ref());
         Ok(Some(ReloadedFiles::open(files, read)?))
     }
-}
-
-fn configuration(
-    authority: &Path,
-    pair: Option<&(PathBuf, PathBuf)>,
-) -> Result<Arc<ClientConfig>, PkiError> {
-    let builder = tls::client(&tls::read_trust(authority)?);
-    let mut config = match pair {
-        None => builder.with_no_client_auth(),
-        Some((certificate, key)) => {
-            let pair = tls::read_key_pair(certificate, key)?;
-            builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(pair)))
-        }
-    };
-    config.alpn_protocols = vec![tls::HTTP2.to_vec()];
-    Ok(Arc::new(config))
 }
 
 fn prefix(text: &str) -> Result<String, String> {

@@ -1,14 +1,18 @@
 //! The parts of TLS that servers and clients have in common: the library of cryptography, the
 //! clock, and certificates with keys from files.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use podplane_host::{clock, fs};
 use rustls::{
     ConfigBuilder, Error, InconsistentKeys, SupportedProtocolVersion,
     client::{ClientConfig, WantsClientCert},
     crypto::{CryptoProvider, ring},
-    sign::CertifiedKey,
+    sign::{CertifiedKey, SingleCertAndKey},
     time_provider::TimeProvider,
 };
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime, pem::PemObject as _};
@@ -98,6 +102,28 @@ pub fn client_of(
         .with_protocol_versions(versions)
         .expect("ring has suites for every version")
         .with_root_certificates(roots)
+}
+
+/// The configuration of a client of HTTP/2 that trusts the authorities in a file, with its
+/// certificate and key if there are any.
+///
+/// # Errors
+///
+/// Those of [`read_trust`] and [`read_key_pair`].
+pub fn http2_client(
+    authority: &Path,
+    pair: Option<&(PathBuf, PathBuf)>,
+) -> Result<Arc<ClientConfig>, PkiError> {
+    let builder = client(&read_trust(authority)?);
+    let mut config = match pair {
+        None => builder.with_no_client_auth(),
+        Some((certificate, key)) => {
+            let pair = read_key_pair(certificate, key)?;
+            builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(pair)))
+        }
+    };
+    config.alpn_protocols = vec![HTTP2.to_vec()];
+    Ok(Arc::new(config))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, PkiError> {

@@ -29,9 +29,9 @@ enum Attempt {
 }
 
 impl EtcdStore {
-    /// Sends a transaction until etcd has said whether it was applied. After a lost answer the mirror
-    /// is asked first; if it was not applied until then, it is sent again. Should the first attempt
-    /// be applied even later, its guards let only one of both be.
+    /// Sends a transaction until etcd has said whether it was applied. After a lost answer the
+    /// mirror is asked first; if it was not applied until then, it is sent again. Should the first
+    /// attempt be applied even later, its guards let only one of both be.
     pub(super) async fn commit_txn(&self, txn: &Txn) -> Result<CommitResult, StoreError> {
         let began = self.mirror.current();
         let deadline = clock::Instant::now().checked_add(COMMIT_LIMIT);
@@ -131,15 +131,14 @@ impl EtcdStore {
 
     /// Finds out which guard did not hold.
     async fn refused(&self, txn: &Txn, lost_since: Option<Revision>) -> Attempt {
-        if let Err(error) = self.catch_up().await {
-            return unfinished(lost_since, error);
-        }
-        if let Some(since) = lost_since {
-            match self.found(txn, since).await {
-                Ok(None) => {}
-                Ok(Some(result)) => return Attempt::Done(Ok(result)),
-                Err(error) => return Attempt::Lost(error.to_string()),
-            }
+        let found = match lost_since {
+            Some(since) => self.found(txn, since).await,
+            None => self.catch_up().await.map(|_| None),
+        };
+        match found {
+            Ok(None) => {}
+            Ok(Some(result)) => return Attempt::Done(Ok(result)),
+            Err(error) => return unfinished(lost_since, error),
         }
         let history = self.mirror.history();
         let history = history.borrow();

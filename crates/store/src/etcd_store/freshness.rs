@@ -63,7 +63,7 @@ impl Freshness {
         Arc::clone(&self.wanted)
     }
 
-    /// What the follower sets for each watch.
+    /// The flag that the follower sets for each watch.
     pub(super) fn has_progress(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.has_progress)
     }
