@@ -222,6 +222,11 @@ impl Engine {
     }
 
     /// The revision at which the store began.
+    /// True if other servers may use the store.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+
     pub(crate) fn first(&self) -> Revision {
         self.first
     }

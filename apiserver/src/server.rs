@@ -87,7 +87,7 @@ use crate::{
         of_nodes, of_pods,
     },
     sockets::SocketFlags,
-    upkeep::{ServiceUpkeep, Upkeep},
+    upkeep::{ServerEndpoints, ServiceUpkeep, Upkeep},
 };
 
 /// The reason why the API server could not start, or stopped.
@@ -470,7 +470,7 @@ pub(crate) async fn serve(
     server.add_granting::<RoleBinding>();
     let cluster_roles = server.add_granting::<ClusterRole>();
     let cluster_bindings = server.add_granting::<ClusterRoleBinding>();
-    server.add_extended::<Lease>(Extension {
+    let leases = server.add_extended::<Lease>(Extension {
         checks: vec![Arc::new(NodeRestriction::new(&gate))],
         admission: Some(Arc::new(Fences)),
         ..Extension::default()
@@ -506,8 +506,7 @@ pub(crate) async fn serve(
             admission: Some(ranges),
             ..Extension::default()
         }),
-        endpoints: server.add(),
-        slices: server.add(),
+        endpoints: ServerEndpoints::new(engine.clone(), leases, server.add(), server.add()),
         index,
         flag,
     });
@@ -587,6 +586,8 @@ pub(crate) async fn serve(
     let address =
         address.map(|address| SocketAddr::new(advertise.unwrap_or(address.ip()), address.port()));
     service_upkeep.begin(address).await;
+    let kept = Arc::clone(&service_upkeep).keep_endpoints(address);
+    spawn(&mut tasks, "endpoints", kept);
     spawn(&mut tasks, "services", service_upkeep.keep(address));
     if gate.has_rules() {
         defaults::reconcile(&upkeep.engine, &cluster_roles, &cluster_bindings)

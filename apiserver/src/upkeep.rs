@@ -1,11 +1,13 @@
 //! The background work of the server.
 
 mod compaction;
+mod endpoints;
 mod namespaces;
 mod services;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use endpoints::ServerEndpoints;
 pub(crate) use services::ServiceUpkeep;
 
 use std::{sync::Arc, time::Duration};

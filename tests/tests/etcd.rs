@@ -6,11 +6,11 @@ use std::{process::Command, time::Duration};
 use anyhow::{Context as _, Result, ensure};
 use podplane_api::{
     Object as _, Quantity,
-    core::{Event, Node, NodeSpec, NodeStatus, Pod, PodSpec},
+    core::{ConfigMap, Endpoints, Event, Node, NodeSpec, NodeStatus, Pod, PodSpec},
     jiff::Timestamp,
     meta::{ObjectMeta, Time},
 };
-use podplane_client::{Api, Binding, Client, ListParams, Reason};
+use podplane_client::{Api, Binding, Client, DeleteParams, ListParams, Reason};
 use podplane_test_cluster::within;
 use podplane_test_etcd::Etcd;
 use podplane_tests::{
@@ -38,7 +38,12 @@ struct Servers {
 
 impl Servers {
     async fn start(count: usize) -> Result<Option<Self>> {
-        let Some(etcd) = Etcd::start(&[]) else {
+        Self::start_on(&[], count).await
+    }
+
+    /// On an etcd with these flags.
+    async fn start_on(etcd_flags: &[&str], count: usize) -> Result<Option<Self>> {
+        let Some(etcd) = Etcd::start(etcd_flags) else {
             return Ok(None);
         };
         let endpoint = format!("--etcd-endpoints={}", etcd.endpoint());
@@ -231,6 +236,59 @@ async fn a_kill_of_etcd_loses_no_acknowledged_write() -> Result<()> {
     Ok(())
 }
 
+/// A database that has reached its quota takes deletes, and writes again when there is room.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_database_refuses_writes_and_says_why() -> Result<()> {
+    let Some(servers) = Servers::start_on(&["--quota-backend-bytes=8388608"], 1).await? else {
+        return Ok(());
+    };
+    let maps: Api<ConfigMap> = servers.client(0)?.namespaced("default");
+    let large = |number: usize| ConfigMap {
+        metadata: ObjectMeta {
+            name: Some(format!("large-{number}")),
+            namespace: Some("default".to_owned()),
+            ..ObjectMeta::default()
+        },
+        data: Some([("text".to_owned(), "x".repeat(900_000))].into()),
+        ..ConfigMap::default()
+    };
+    let mut created = 0;
+    let refused = loop {
+        match maps.create(&large(created)).await {
+            Ok(_) => created += 1,
+            Err(error) => break error,
+        }
+        ensure!(created < 20, "the quota is not kept");
+    };
+    ensure!(
+        refused.reason == Reason::ServiceUnavailable
+            && refused.message.contains("disarm the alarm NOSPACE"),
+        "{refused:?}"
+    );
+    let list = maps.list(&ListParams::default()).await?;
+    ensure!(
+        list.items
+            .iter()
+            .filter(|map| map.name().starts_with("large-"))
+            .count()
+            == created
+    );
+    for number in 0..created {
+        maps.delete(&format!("large-{number}"), &DeleteParams::default())
+            .await?;
+    }
+    let status = servers
+        .etcd
+        .etcdctl(&["endpoint", "status", "-w", "json"])?;
+    let status: serde_json::Value = serde_json::from_str(&status)?;
+    let revision = &status[0]["Status"]["header"]["revision"];
+    servers.etcd.etcdctl(&["compact", &revision.to_string()])?;
+    servers.etcd.etcdctl(&["defrag"])?;
+    servers.etcd.etcdctl(&["alarm", "disarm"])?;
+    maps.create(&large(created)).await?;
+    Ok(())
+}
+
 /// `podplane --server A,B`: the other one answers when one is gone.
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_go_on_at_the_next_server() -> Result<()> {
@@ -263,6 +321,47 @@ async fn clients_go_on_at_the_next_server() -> Result<()> {
     Ok(())
 }
 
+/// The Service `kubernetes` has the addresses of all servers that run.
+#[tokio::test(flavor = "multi_thread")]
+async fn endpoints_are_those_of_running_servers() -> Result<()> {
+    let Some(etcd) = Etcd::start(&[]) else {
+        return Ok(());
+    };
+    let endpoint = format!("--etcd-endpoints={}", etcd.endpoint());
+    let start = async |dir: &TempDir, address: &str| {
+        let own = format!("--advertise-address={address}");
+        let range = "--service-cluster-ip-range=10.96.0.0/24";
+        let flags = ["--store=etcd", endpoint.as_str(), own.as_str(), range];
+        Apiserver::start_with(dir.path(), &flags).await
+    };
+    let (dir, other_dir) = (tempfile::tempdir()?, tempfile::tempdir()?);
+    let staying = start(&dir, "192.0.2.1").await?;
+    let dying = start(&other_dir, "192.0.2.2").await?;
+    let endpoints: Api<Endpoints> = staying.client()?.namespaced("default");
+    let published = || async {
+        let found = endpoints.get("kubernetes").await;
+        let subsets = found.ok().and_then(|found| found.subsets);
+        let subsets = subsets.into_iter().flatten();
+        let mut addresses: Vec<_> = subsets
+            .flat_map(|subset| subset.addresses.unwrap_or_default())
+            .map(|address| address.ip)
+            .collect();
+        addresses.sort();
+        addresses
+    };
+    let both = ["192.0.2.1", "192.0.2.2"];
+    let patience = Duration::from_secs(60);
+    within(patience, "both are published", published, |it| *it == both).await?;
+    dying.kill()?;
+    within(patience, "the dead one is removed", published, |it| {
+        *it == both[..1]
+    })
+    .await?;
+    let _again = start(&other_dir, "192.0.2.2").await?;
+    within(patience, "it is back", published, |it| *it == both).await?;
+    Ok(())
+}
+
 /// Events have leases of etcd, and nothing else has.
 #[tokio::test(flavor = "multi_thread")]
 async fn events_expire_by_leases() -> Result<()> {
@@ -282,16 +381,8 @@ async fn events_expire_by_leases() -> Result<()> {
         .create(&pod("seen"))
         .await?;
     let lease = |key: &str| -> Result<u64> {
-        let mut etcdctl = Command::new(servers.etcd.etcdctl());
-        etcdctl.env("ETCDCTL_API", "3").args([
-            "--endpoints",
-            &servers.etcd.endpoint(),
-            "get",
-            "-w",
-            "json",
-            key,
-        ]);
-        let found: serde_json::Value = serde_json::from_str(&finish(&mut etcdctl).ok())?;
+        let found = servers.etcd.etcdctl(&["get", "-w", "json", key])?;
+        let found: serde_json::Value = serde_json::from_str(&found)?;
         let found = &found["kvs"][0];
         ensure!(found["key"].is_string(), "{key} is not in etcd: {found}");
         Ok(found["lease"].as_u64().unwrap_or(0))

@@ -18,13 +18,14 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use podplane_api::{Object as _, core::Node};
 use podplane_client::{Api, ListParams};
 use podplane_test_cluster::within;
 use podplane_test_etcd::Etcd;
 use podplane_tests::apiserver::Apiserver;
 use rand::RngExt as _;
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::task::JoinSet;
 
 use crate::{
@@ -171,6 +172,122 @@ async fn two_servers_on_one_etcd_are_linearizable() -> Result<()> {
         std::mem::swap(&mut dying_dir, &mut staying_dir);
     }
     judge(&world, &staying, watchers).await
+}
+
+/// What happens to a cluster of three members.
+#[derive(Clone, Copy, Debug)]
+enum EtcdFault {
+    KillLeader,
+    PauseLeader,
+    MoveLeader,
+    KillAll,
+}
+
+/// The members of an etcd are killed and paused, and their leader is moved, while clients work.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_on_three_members_is_linearizable() -> Result<()> {
+    let Some(mut members) = Etcd::start_members(3) else {
+        return Ok(());
+    };
+    let endpoints: Vec<_> = members.iter().map(Etcd::endpoint).collect();
+    let flag = format!("--etcd-endpoints={}", endpoints.join(","));
+    let flags = ["--store=etcd", flag.as_str()];
+    let dir = tempfile::tempdir()?;
+    let server = Apiserver::start_with(dir.path(), &flags).await?;
+    let world = Arc::new(HistoryRecord::default());
+    let empty = nodes(&server)?.list(&ListParams::default()).await?;
+    let mut watching = JoinSet::new();
+    for watcher in Watcher::both(empty.resource_version.parse()?) {
+        watching.spawn(watcher.follow(server.client()?, server.rest(), None));
+    }
+    let faults = [
+        EtcdFault::KillLeader,
+        EtcdFault::PauseLeader,
+        EtcdFault::MoveLeader,
+        EtcdFault::KillAll,
+    ];
+    let rounds = if soak() { 25 } else { 1 };
+    for (number, fault) in faults.into_iter().cycle().take(4 * rounds).enumerate() {
+        eprintln!("round {number}: {fault:?}");
+        let round = Round::start(&world, &[&server], number, CONTENDERS, CREATORS)?;
+        progress(&round, fault).await?;
+        round.cut_off.store(true, Ordering::SeqCst);
+        let (leader, follower) = leader_and_follower(&members)?;
+        match fault {
+            EtcdFault::KillLeader => {
+                members[leader].kill()?;
+                progress(&round, fault).await?;
+                members[leader].start_again()?;
+            }
+            EtcdFault::PauseLeader => {
+                let pid = Pid::from_raw(members[leader].pid().try_into()?).context("a pid")?;
+                kill_process(pid, Signal::STOP)?;
+                progress(&round, fault).await?;
+                kill_process(pid, Signal::CONT)?;
+            }
+            EtcdFault::MoveLeader => {
+                let to = format!("{:x}", member_status(&members[follower])?.member);
+                members[leader].etcdctl(&["move-leader", &to])?;
+            }
+            EtcdFault::KillAll => {
+                for member in &mut members {
+                    member.kill()?;
+                }
+                for member in &mut members {
+                    member.start_again()?;
+                }
+            }
+        }
+        progress(&round, fault).await?;
+        round.killed.store(true, Ordering::SeqCst);
+        let created = round.end().await;
+        check_round(&server, number, &created, world.newest()).await?;
+    }
+    server.kill()?;
+    let watchers = watching.join_all().await;
+    let server = Apiserver::start_with(dir.path(), &flags).await?;
+    judge(&world, &server, watchers).await
+}
+
+/// Waits until clients have written again.
+async fn progress(round: &Round, fault: EtcdFault) -> Result<()> {
+    let before = round.acknowledged.load(Ordering::Relaxed);
+    let acknowledged = || async { round.acknowledged.load(Ordering::Relaxed) };
+    let patience = Duration::from_secs(120);
+    let what = format!("clients write again: {fault:?}");
+    within(patience, &what, acknowledged, |n| *n >= before + 50).await?;
+    Ok(())
+}
+
+/// The numbers of the leader and of another member.
+fn leader_and_follower(members: &[Etcd]) -> Result<(usize, usize)> {
+    for (number, member) in members.iter().enumerate() {
+        let status = member_status(member)?;
+        if status.member == status.leader {
+            return Ok((number, (number + 1) % members.len()));
+        }
+    }
+    bail!("no member says that it is the leader")
+}
+
+/// The ids of a member and of the leader that it knows.
+struct MemberStatus {
+    member: u64,
+    leader: u64,
+}
+
+fn member_status(member: &Etcd) -> Result<MemberStatus> {
+    let status: serde_json::Value =
+        serde_json::from_str(&member.etcdctl(&["endpoint", "status", "-w", "json"])?)?;
+    let status = &status[0]["Status"];
+    let id = |pointer| {
+        let id = status.pointer(pointer).and_then(serde_json::Value::as_u64);
+        id.with_context(|| format!("{pointer} of {status}"))
+    };
+    Ok(MemberStatus {
+        member: id("/header/member_id")?,
+        leader: id("/leader")?,
+    })
 }
 
 /// Lets the watchers come to the end, and compares all that was seen.

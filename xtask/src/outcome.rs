@@ -25,6 +25,15 @@ struct FailedProgram {
 }
 
 impl TestOutcome {
+    /// Adds the outcome of other tests.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.succeeded &= other.succeeded;
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.ignored += other.ignored;
+        self.failures.extend(other.failures);
+    }
+
     /// Parses one line.
     pub(crate) fn line(&mut self, line: &str) {
         let line = line.trim_end();

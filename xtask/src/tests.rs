@@ -1,11 +1,14 @@
 //! `cargo xtask test` and `soak`: all tests, with the programs as `up` builds them.
 
 use std::{
+    collections::BTreeSet,
     io::{self, BufRead, BufReader, Write as _},
     process::Command,
+    thread,
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
+use serde::Deserialize;
 
 use crate::{
     build::{self, Profile, release_dir, run},
@@ -39,11 +42,115 @@ fn all(mut parts: Parts, args: &[String], variable: Option<(&str, &str)>) -> Res
         let no_run = ["--no-run".to_owned()];
         run(&mut tests(&[&no_run, args].concat()))
     })?;
-    let mut tests = tests(args);
-    tests.envs(variable);
-    let outcome = parts.time("run tests", || watched(&mut tests))?;
+    let outcome = parts.time("run tests", || match args {
+        [] => side_by_side(variable),
+        _ => watched(tests(args).envs(variable), Printing::Lines),
+    })?;
     parts.summary();
     conclude(&outcome)
+}
+
+/// The package with the tests of whole clusters, which mostly wait.
+const CLUSTERS: &str = "podplane-tests";
+
+/// Runs all tests: those of whole clusters beside all others.
+fn side_by_side(variable: Option<(&str, &str)>) -> Result<TestOutcome> {
+    let Targets { clusters, others } = Targets::of(&metadata()?);
+    let flags = |targets: &BTreeSet<String>| {
+        let flags = targets.iter().flat_map(|name| ["--test", name]);
+        flags.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let (clusters, mut others) = (flags(&clusters), flags(&others));
+    others.extend(["--lib", "--bins", "--examples"].map(str::to_owned));
+    let run = |mut tests: Command| watched(tests.envs(variable), Printing::Programs);
+    let (clusters, others) = thread::scope(|scope| {
+        let clusters = scope.spawn(|| run(tests(&clusters)));
+        let others = run(with_own_mounts(&tests(&others)));
+        // Cargo takes no other targets beside examples in documentation.
+        let others = others.and_then(|outcome| Ok((outcome, run(tests(&["--doc".to_owned()]))?)));
+        (clusters.join(), others)
+    });
+    let mut outcome = clusters.map_err(|_panic| anyhow!("a thread panicked"))??;
+    let (others, examples) = others?;
+    outcome.add(others);
+    outcome.add(examples);
+    Ok(outcome)
+}
+
+/// The command in a mount namespace of its own, if this user may have one: the tests of clusters
+/// compare the machine's mounts before and after.
+fn with_own_mounts(command: &Command) -> Command {
+    let cargo = command.get_program();
+    let mut apart = match rustix::process::geteuid().is_root() {
+        true => {
+            let mut unshare = Command::new("unshare");
+            unshare.arg("--mount").arg(cargo);
+            unshare
+        }
+        false => Command::new(cargo),
+    };
+    let envs = command.get_envs();
+    apart
+        .args(command.get_args())
+        .envs(envs.filter_map(|(name, value)| Some((name, value?))))
+        .current_dir(build::root());
+    apart
+}
+
+/// What `cargo metadata` says of the workspace.
+#[derive(Debug, Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Package {
+    name: String,
+    targets: Vec<Target>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Target {
+    name: String,
+    kind: Vec<String>,
+}
+
+fn metadata() -> Result<Metadata> {
+    let mut cargo = build::cargo();
+    cargo.args(["metadata", "--no-deps", "--format-version", "1"]);
+    let output = cargo.output().context("failed to start cargo metadata")?;
+    if !output.status.success() {
+        bail!(
+            "cargo metadata: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    serde_json::from_slice(&output.stdout).context("invalid output of cargo metadata")
+}
+
+/// The names of the integration tests.
+#[derive(Debug, PartialEq, Eq)]
+struct Targets {
+    /// Those of [`CLUSTERS`], and others of the same names.
+    clusters: BTreeSet<String>,
+    others: BTreeSet<String>,
+}
+
+impl Targets {
+    fn of(metadata: &Metadata) -> Self {
+        let names = |is_of_clusters: bool| -> BTreeSet<String> {
+            let packages = metadata.packages.iter();
+            packages
+                .filter(|package| (package.name == CLUSTERS) == is_of_clusters)
+                .flat_map(|package| &package.targets)
+                .filter(|target| target.kind.iter().any(|kind| kind == "test"))
+                .map(|target| target.name.clone())
+                .collect()
+        };
+        let (clusters, others) = (names(true), names(false));
+        let others = others.difference(&clusters).cloned().collect();
+        Self { clusters, others }
+    }
 }
 
 fn tests(args: &[String]) -> Command {
@@ -58,8 +165,17 @@ fn tests(args: &[String]) -> Command {
     cargo
 }
 
+/// How output is passed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Printing {
+    /// Each line at once.
+    Lines,
+    /// All lines of a test program together, when it has ended.
+    Programs,
+}
+
 /// Runs the tests, passes on their output, and parses the failures in it.
-fn watched(tests: &mut Command) -> Result<TestOutcome> {
+fn watched(tests: &mut Command, printing: Printing) -> Result<TestOutcome> {
     // One pipe for both, so that cargo's lines stay between those of the tests that they are about.
     let (reader, writer) = io::pipe().context("failed to create a pipe")?;
     tests
@@ -73,23 +189,39 @@ fn watched(tests: &mut Command) -> Result<TestOutcome> {
     let mut outcome = TestOutcome::default();
     let mut reader = BufReader::new(reader);
     let mut line = Vec::new();
-    let mut out = io::stdout().lock();
+    let mut text = Vec::new();
     while reader
         .read_until(b'\n', &mut line)
         .context("failed to read the tests' output")?
         > 0
     {
-        out.write_all(&line)
-            .context("failed to pass on the tests' output")?;
-        out.flush().context("failed to pass on the tests' output")?;
-        outcome.line(&String::from_utf8_lossy(&line));
-        line.clear();
+        let said = String::from_utf8_lossy(&line);
+        if printing == Printing::Lines || begins_a_program(&said) {
+            print(&mut text)?;
+        }
+        outcome.line(&said);
+        text.append(&mut line);
     }
+    print(&mut text)?;
     outcome.succeeded = child
         .wait()
         .context("failed to wait for cargo test")?
         .success();
     Ok(outcome)
+}
+
+/// Returns true for the line with which cargo announces a test program, or the examples of a crate.
+fn begins_a_program(line: &str) -> bool {
+    let line = line.trim_start();
+    line.starts_with("Running ") || line.starts_with("Doc-tests ")
+}
+
+/// Prints all of `text`, and empties it.
+fn print(text: &mut Vec<u8>) -> Result<()> {
+    let mut out = io::stdout().lock();
+    let printed = out.write_all(text).and_then(|()| out.flush());
+    text.clear();
+    printed.context("failed to pass on the tests' output")
 }
 
 /// Prints the failures, and one line for all tests in the form of those for each program.
@@ -100,4 +232,29 @@ fn conclude(outcome: &TestOutcome) -> Result<()> {
         bail!("cargo test failed; the lines above name each test that did");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_integration_test_is_in_one_half() {
+        let metadata: Metadata = serde_json::from_value(serde_json::json!({"packages": [
+            {"name": "podplane-tests", "targets": [
+                {"name": "podplane_tests", "kind": ["lib"]},
+                {"name": "churn", "kind": ["test"]}, {"name": "kubectl", "kind": ["test"]}]},
+            {"name": "podplane-audit", "targets": [
+                {"name": "kubectl", "kind": ["test"]}, {"name": "oracle", "kind": ["test"]}]},
+        ]}))
+        .unwrap();
+        let set = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+        assert_eq!(
+            Targets::of(&metadata),
+            Targets {
+                clusters: set(&["churn", "kubectl"]),
+                others: set(&["oracle"]),
+            }
+        );
+    }
 }

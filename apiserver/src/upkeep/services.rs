@@ -2,43 +2,39 @@
 //! keeps them.
 
 use std::{
+    future,
     net::{IpAddr, SocketAddr},
     sync::Arc,
 };
 
 use podplane_api::{
     IntOrString, Object as _, ObjectKey,
-    core::{
-        EndpointAddress, EndpointPort, EndpointSubset, Endpoints, Service, ServicePort, ServiceSpec,
-    },
-    discovery::{Endpoint, EndpointConditions, EndpointPort as SlicePort, EndpointSlice},
+    core::{Service, ServicePort, ServiceSpec},
     kinds::service::allocation::is_incomplete,
     meta::ObjectMeta,
     networking::ServiceCIDR,
-    strategy::Strategy,
 };
 use podplane_host::clock;
-use podplane_ipam::{Family, ServiceRange, ServiceRanges};
+use podplane_ipam::{ServiceRange, ServiceRanges};
 use podplane_proto::error::{ApiError, Reason};
 
-use super::{SWEEP_EVERY, create_missing};
+use super::{SWEEP_EVERY, create_missing, endpoints::ServerEndpoints};
 use crate::{
     admission::{SERVICE_CIDR_FINALIZER, ServiceIndex, default_service_cidr, not_ready},
     cache::Query,
-    registry::{ChangeTerms, DeleteOptions, ObjectPart, Operation, Registry, WriteParams},
+    registry::{ChangeTerms, ObjectPart, Operation, Registry},
 };
 
 /// The namespace of the Service of the API server, and the name of the Service and its endpoints.
-const NAMESPACE: &str = "default";
-const NAME: &str = "kubernetes";
-const PORT_NAME: &str = "https";
+pub(super) const NAMESPACE: &str = "default";
+pub(super) const NAME: &str = "kubernetes";
+pub(super) const PORT_NAME: &str = "https";
 
 /// The state of the server that the upkeep of Services needs.
 pub(crate) struct ServiceUpkeep {
     pub(crate) services: Registry<Service>,
     pub(crate) ranges: Registry<ServiceCIDR>,
-    pub(crate) endpoints: Registry<Endpoints>,
-    pub(crate) slices: Registry<EndpointSlice>,
+    pub(crate) endpoints: ServerEndpoints,
     pub(crate) index: ServiceIndex,
     /// The ranges of the flag.
     pub(crate) flag: ServiceRanges,
@@ -127,28 +123,27 @@ impl ServiceUpkeep {
         }
     }
 
-    /// Publishes the address of the API server as the endpoint of its Service, if others can reach
+    /// Publishes the address of the API server as an endpoint of its Service, if others can reach
     /// it.
     async fn publish(&self, address: Option<SocketAddr>) -> Result<(), ApiError> {
-        let address = address.filter(|address| {
-            let ip = address.ip();
-            !ip.is_loopback() && !ip.is_unspecified()
-        });
-        let Some(address) = address else {
+        let address = reachable(address);
+        if address.is_none() {
             tracing::info!(
                 "the service kubernetes has no endpoints: others cannot reach the address of the API server, or it is not known (--advertise-address)"
             );
-            return self.retract().await;
-        };
-        put(&self.endpoints, own_endpoints(address)).await?;
-        put(&self.slices, own_slice(address)).await
+        }
+        self.endpoints.publish(address).await
     }
 
-    /// Removes the endpoints of an earlier start.
-    async fn retract(&self) -> Result<(), ApiError> {
-        let key = ObjectKey::new(NAMESPACE, NAME);
-        remove(&self.endpoints, &key).await?;
-        remove(&self.slices, &key).await
+    /// Keeps the endpoints of the Service, also those of other servers. Never completes.
+    pub(crate) async fn keep_endpoints(
+        self: Arc<Self>,
+        address: Option<SocketAddr>,
+    ) -> Result<(), ApiError> {
+        if self.flag.as_slice().is_empty() {
+            return future::pending().await;
+        }
+        self.endpoints.keep(reachable(address)).await
     }
 
     /// Completes the deletion of ServiceCIDRs once their addresses are free, and creates the
@@ -223,40 +218,27 @@ impl ServiceUpkeep {
     }
 }
 
-/// Creates or replaces an object.
-async fn put<K: Strategy>(registry: &Registry<K>, object: K) -> Result<(), ApiError> {
-    let write = WriteParams::by_server();
-    match registry
-        .update(object.clone(), ObjectPart::Main, &write)
-        .await
-    {
-        Err(error) if error.is_not_found() => registry.create(object, &write).await.map(drop),
-        done => done.map(drop),
-    }
-}
-
-async fn remove<K: Strategy>(registry: &Registry<K>, key: &ObjectKey) -> Result<(), ApiError> {
-    if registry.cached(key).is_none() {
-        return Ok(());
-    }
-    let removed = registry.delete(key, &DeleteOptions::by_server()).await;
-    super::unless_gone(removed)
-}
-
-fn named(labels: &[(&str, &str)]) -> ObjectMeta {
-    let labels = labels.iter();
-    let labels = labels.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-    ObjectMeta {
-        name: Some(NAME.to_owned()),
-        namespace: Some(NAMESPACE.to_owned()),
-        labels: Some(labels.collect()),
-        ..ObjectMeta::default()
-    }
+/// The address, if others can reach it.
+fn reachable(address: Option<SocketAddr>) -> Option<SocketAddr> {
+    address.filter(|address| {
+        let ip = address.ip();
+        !ip.is_loopback() && !ip.is_unspecified()
+    })
 }
 
 fn own_service(address: IpAddr, port: u16) -> Service {
+    let labels = [("component", "apiserver"), ("provider", "kubernetes")];
     Service {
-        metadata: named(&[("component", "apiserver"), ("provider", "kubernetes")]),
+        metadata: ObjectMeta {
+            name: Some(NAME.to_owned()),
+            namespace: Some(NAMESPACE.to_owned()),
+            labels: Some(
+                labels
+                    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                    .into(),
+            ),
+            ..ObjectMeta::default()
+        },
         spec: Some(ServiceSpec {
             cluster_ip: Some(address.to_string()),
             ip_family_policy: Some("SingleStack".to_owned()),
@@ -272,45 +254,5 @@ fn own_service(address: IpAddr, port: u16) -> Service {
             ..ServiceSpec::default()
         }),
         ..Service::default()
-    }
-}
-
-fn own_endpoints(address: SocketAddr) -> Endpoints {
-    Endpoints {
-        metadata: named(&[("endpointslice.kubernetes.io/skip-mirror", "true")]),
-        subsets: Some(vec![EndpointSubset {
-            addresses: Some(vec![EndpointAddress {
-                ip: address.ip().to_string(),
-                ..EndpointAddress::default()
-            }]),
-            ports: Some(vec![EndpointPort {
-                name: Some(PORT_NAME.to_owned()),
-                port: address.port().into(),
-                protocol: Some("TCP".to_owned()),
-                ..EndpointPort::default()
-            }]),
-            ..EndpointSubset::default()
-        }]),
-    }
-}
-
-fn own_slice(address: SocketAddr) -> EndpointSlice {
-    EndpointSlice {
-        metadata: named(&[("kubernetes.io/service-name", NAME)]),
-        address_type: Family::of_address(address.ip()).to_string(),
-        endpoints: Some(vec![Endpoint {
-            addresses: vec![address.ip().to_string()],
-            conditions: Some(EndpointConditions {
-                ready: Some(true),
-                ..EndpointConditions::default()
-            }),
-            ..Endpoint::default()
-        }]),
-        ports: Some(vec![SlicePort {
-            name: Some(PORT_NAME.to_owned()),
-            port: Some(address.port().into()),
-            protocol: Some("TCP".to_owned()),
-            ..SlicePort::default()
-        }]),
     }
 }

@@ -1,17 +1,10 @@
 //! A client of all members of a cluster.
 
-use std::{
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use backon::{ExponentialBuilder, Retryable as _};
 use podplane_host::clock;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{
     Request, Response, Status, Streaming,
@@ -46,7 +39,7 @@ pub struct EtcdClient(Arc<Members>);
 struct Members {
     channels: Vec<Channel>,
     /// Modulo their number, the member that calls go to.
-    current: AtomicUsize,
+    current: watch::Sender<usize>,
 }
 
 impl fmt::Debug for EtcdClient {
@@ -80,7 +73,7 @@ impl EtcdClient {
             .collect();
         Ok(Self(Arc::new(Members {
             channels,
-            current: AtomicUsize::new(0),
+            current: watch::Sender::new(0),
         })))
     }
 
@@ -225,7 +218,8 @@ impl EtcdClient {
         })
     }
 
-    /// Waits for the next answer of a watch. After an error the watch is over.
+    /// Waits for the next answer of a watch. After an error the watch is over. It ends with one, too,
+    /// when another call gets no answer from its member.
     ///
     /// # Errors
     ///
@@ -235,7 +229,13 @@ impl EtcdClient {
     ///
     /// Cancel safe: dropping the future loses nothing.
     pub async fn next(&self, watching: &mut Watching) -> Result<WatchResponse, EtcdError> {
-        let next = watching.responses.message().await;
+        let mut current = self.0.current.subscribe();
+        let next = tokio::select! {
+            next = watching.responses.message() => next,
+            _left = current.wait_for(|current| *current != watching.member) => {
+                Err(Status::unavailable("its member did not answer another call"))
+            }
+        };
         let next = next.and_then(|next| next.ok_or_else(|| Status::unavailable("the watch ended")));
         next.map_err(|status| {
             self.leave(watching.member);
@@ -243,9 +243,18 @@ impl EtcdClient {
         })
     }
 
+    /// Ends a watch whose member has nothing to say although others have: calls, and the next watch,
+    /// go to another one. Returns what happened.
+    pub fn abandon(&self, watching: Watching) -> EtcdError {
+        self.leave(watching.member);
+        EtcdError::NoAnswer {
+            message: "the watch stood still".to_owned(),
+        }
+    }
+
     /// The member that calls go to.
     fn member(&self) -> (usize, Channel) {
-        let member = self.0.current.load(Ordering::Relaxed);
+        let member = *self.0.current.borrow();
         (member, self.channel(member))
     }
 
@@ -256,11 +265,13 @@ impl EtcdClient {
 
     /// Goes on to the next member, unless another call has done so.
     fn leave(&self, member: usize) {
-        let next = member.wrapping_add(1);
-        let _by_another =
-            self.0
-                .current
-                .compare_exchange(member, next, Ordering::Relaxed, Ordering::Relaxed);
+        self.0.current.send_if_modified(|current| {
+            let is_first = *current == member;
+            if is_first {
+                *current = member.wrapping_add(1);
+            }
+            is_first
+        });
     }
 
     async fn once<T, F>(&self, call: impl FnOnce(Channel) -> F) -> Result<T, EtcdError>
@@ -292,15 +303,17 @@ impl EtcdClient {
     where
         F: Future<Output = Result<Response<T>, Status>>,
     {
-        let mut last = String::new();
+        let mut last = EtcdError::NoAnswer {
+            message: format!("no answer within {} s", ALL_ATTEMPTS.as_secs()),
+        };
         let attempts = || self.once(&call);
         let attempts = attempts
             .retry(backoff())
             .sleep(clock::sleep)
             .when(EtcdError::is_transient)
-            .notify(|error, _| last = error.to_string());
+            .notify(|error, _| last = error.clone());
         let answer = clock::timeout(ALL_ATTEMPTS, attempts).await;
-        answer.unwrap_or_else(|_elapsed| Err(EtcdError::NoAnswer { message: last }))
+        answer.unwrap_or(Err(last))
     }
 }
 

@@ -1,5 +1,5 @@
-//! Debian's etcd, for tests: one member with its data in a directory of its own, ended when it is
-//! dropped.
+//! Debian's etcd, for tests: members with their data in directories of their own, ended when they
+//! are dropped.
 
 use std::{
     env, fs,
@@ -17,15 +17,35 @@ use tempfile::TempDir;
 /// The limit of a start.
 const START: Duration = Duration::from_secs(30);
 
-/// A running etcd.
+/// A running etcd: the only member of its cluster, or one of several.
 #[derive(Debug)]
 pub struct Etcd {
     process: Child,
     program: PathBuf,
     flags: Vec<String>,
+    places: Places,
+    dir: TempDir,
+}
+
+/// Where a member listens.
+#[derive(Clone, Copy, Debug)]
+struct Places {
     client: SocketAddr,
     peer: SocketAddr,
-    dir: TempDir,
+}
+
+impl Places {
+    fn free() -> Result<Self> {
+        Ok(Self {
+            client: free_port()?,
+            peer: free_port()?,
+        })
+    }
+
+    /// The name of the member.
+    fn name(self) -> String {
+        format!("test-{}", self.peer.port())
+    }
 }
 
 impl Etcd {
@@ -38,41 +58,73 @@ impl Etcd {
     pub fn start(flags: &[&str]) -> Option<Self> {
         let program = program()?;
         let flags: Vec<String> = flags.iter().map(|&flag| flag.to_owned()).collect();
-        // Another process may take a port before etcd does.
-        let mut attempts = (0..5).map(|_| Self::attempt(&program, &flags));
-        let started = attempts.find_map(Result::ok);
-        let started = started.map_or_else(|| Self::attempt(&program, &flags), Ok);
-        Some(started.unwrap_or_else(|error| panic!("failed to start etcd: {error:#}")))
+        Some(started(|| {
+            let mut members = Self::attempt(&program, &flags, 1)?;
+            members.pop().context("no member")
+        }))
     }
 
-    fn attempt(program: &Path, flags: &[String]) -> Result<Self> {
-        let dir = tempfile::tempdir().context("failed to create a directory")?;
-        let (client, peer) = (free_port()?, free_port()?);
-        let mut etcd = Self {
-            process: spawn(program, flags, (client, peer), &dir)?,
-            program: program.to_owned(),
-            flags: flags.to_owned(),
-            client,
-            peer,
-            dir,
-        };
-        etcd.wait()?;
-        Ok(etcd)
+    /// Starts a cluster of so many members. `None` as for [`start`](Self::start).
+    ///
+    /// # Panics
+    ///
+    /// If there is no etcd, or it does not start.
+    pub fn start_members(count: usize) -> Option<Vec<Self>> {
+        let program = program()?;
+        Some(started(|| Self::attempt(&program, &[], count)))
+    }
+
+    fn attempt(program: &Path, flags: &[String], count: usize) -> Result<Vec<Self>> {
+        let places: Vec<_> = (0..count).map(|_| Places::free()).collect::<Result<_>>()?;
+        let cluster = places
+            .iter()
+            .map(|member| format!("{}=http://{}", member.name(), member.peer));
+        let cluster = cluster.collect::<Vec<_>>().join(",");
+        let mut flags = flags.to_owned();
+        flags.extend(["--initial-cluster".to_owned(), cluster]);
+        let mut members = Vec::new();
+        for places in places {
+            let dir = tempfile::tempdir().context("failed to create a directory")?;
+            members.push(Self {
+                process: spawn(program, &flags, places, &dir)?,
+                program: program.to_owned(),
+                flags: flags.clone(),
+                places,
+                dir,
+            });
+        }
+        for member in &mut members {
+            member.wait()?;
+        }
+        Ok(members)
     }
 
     /// The URL for clients.
     pub fn endpoint(&self) -> String {
-        format!("http://{}", self.client)
+        format!("http://{}", self.places.client)
     }
 
-    /// The program etcdctl, of the package etcd-client.
+    /// Runs etcdctl, of the package etcd-client, against this member; returns its output.
+    ///
+    /// # Errors
+    ///
+    /// If it fails.
     ///
     /// # Panics
     ///
-    /// If it is missing.
-    pub fn etcdctl(&self) -> PathBuf {
+    /// If there is none.
+    pub fn etcdctl(&self, arguments: &[&str]) -> Result<String> {
         let found = find("etcdctl", "etcd-client");
-        found.unwrap_or_else(|| panic!("{}", remedy("etcdctl", "etcd-client")))
+        let program = found.unwrap_or_else(|| panic!("{}", remedy("etcdctl", "etcd-client")));
+        let mut etcdctl = Command::new(program);
+        etcdctl.env("ETCDCTL_API", "3");
+        etcdctl
+            .args(["--endpoints", &self.endpoint()])
+            .args(arguments);
+        let ended = etcdctl.output().context("failed to start etcdctl")?;
+        let stderr = String::from_utf8_lossy(&ended.stderr);
+        ensure!(ended.status.success(), "etcdctl {arguments:?}: {stderr}");
+        String::from_utf8(ended.stdout).context("invalid UTF-8 of etcdctl")
     }
 
     /// The id of the process, for signals.
@@ -97,15 +149,14 @@ impl Etcd {
     ///
     /// If it does not start.
     pub fn start_again(&mut self) -> Result<()> {
-        let places = (self.client, self.peer);
-        self.process = spawn(&self.program, &self.flags, places, &self.dir)?;
+        self.process = spawn(&self.program, &self.flags, self.places, &self.dir)?;
         self.wait()
     }
 
     /// Waits until clients can connect.
     fn wait(&mut self) -> Result<()> {
         let begun = Instant::now();
-        while TcpStream::connect(self.client).is_err() {
+        while TcpStream::connect(self.places.client).is_err() {
             if let Some(status) = self.process.try_wait().context("failed to wait for etcd")? {
                 let log = fs::read_to_string(log(&self.dir)).unwrap_or_default();
                 bail!("etcd ended with {status}:\n{log}");
@@ -126,27 +177,29 @@ impl Drop for Etcd {
     }
 }
 
-fn spawn(
-    program: &Path,
-    flags: &[String],
-    (client, peer): (SocketAddr, SocketAddr),
-    dir: &TempDir,
-) -> Result<Child> {
+/// The first start that succeeds: another process may take a port before etcd does.
+fn started<T>(start: impl Fn() -> Result<T>) -> T {
+    let mut attempts = (0..5).map(|_| start());
+    let started = attempts.find_map(Result::ok).map_or_else(start, Ok);
+    started.unwrap_or_else(|error| panic!("failed to start etcd: {error:#}"))
+}
+
+fn spawn(program: &Path, flags: &[String], places: Places, dir: &TempDir) -> Result<Child> {
     let log = fs::File::options()
         .create(true)
         .append(true)
         .open(log(dir))
         .context("failed to create the log of etcd")?;
+    let Places { client, peer } = places;
     let mut command = Command::new(program);
     command
         .arg("--data-dir")
         .arg(dir.path().join("data"))
-        .args(["--name", "test", "--logger", "zap"])
+        .args(["--name", &places.name(), "--logger", "zap"])
         .args(["--listen-client-urls", &format!("http://{client}")])
         .args(["--advertise-client-urls", &format!("http://{client}")])
         .args(["--listen-peer-urls", &format!("http://{peer}")])
         .args(["--initial-advertise-peer-urls", &format!("http://{peer}")])
-        .args(["--initial-cluster", &format!("test=http://{peer}")])
         .args(flags)
         .stdin(Stdio::null())
         .stdout(Stdio::null())

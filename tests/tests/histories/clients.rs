@@ -98,6 +98,8 @@ pub(crate) struct Round {
     pub(crate) acknowledged: Arc<AtomicUsize>,
     /// True from the time on at which the server need not answer, and no more operations begin.
     pub(crate) killed: Arc<AtomicBool>,
+    /// True while the server's store need not answer. Operations go on.
+    pub(crate) cut_off: Arc<AtomicBool>,
 }
 
 impl Round {
@@ -113,6 +115,7 @@ impl Round {
             clients: JoinSet::new(),
             acknowledged: Arc::default(),
             killed: Arc::default(),
+            cut_off: Arc::default(),
         };
         for index in 0..contenders + creators {
             let client = Client {
@@ -120,6 +123,7 @@ impl Round {
                 nodes: servers[index % servers.len()].client()?.all(),
                 acknowledged: Arc::clone(&round.acknowledged),
                 killed: Arc::clone(&round.killed),
+                cut_off: Arc::clone(&round.cut_off),
                 seen: BTreeMap::new(),
             };
             if index < contenders {
@@ -144,12 +148,13 @@ struct Client {
     nodes: Api<Node>,
     acknowledged: Arc<AtomicUsize>,
     killed: Arc<AtomicBool>,
+    cut_off: Arc<AtomicBool>,
     /// The last state of each key that it saw.
     seen: BTreeMap<String, Node>,
 }
 
-/// The server is gone.
-struct ServerGone;
+/// An operation that may have happened, or not.
+struct Unanswered;
 
 impl Client {
     /// Works on the keys that all contend for.
@@ -164,20 +169,16 @@ impl Client {
                 (key, random.random_range(0..100), patience)
             };
             let one = self.one(key, dice);
-            let done = match impatient {
+            // An operation that was begun and is dropped here has no answer: it may happen, or not.
+            let _open = match impatient {
                 None => one.await,
-                // An operation that was begun and is dropped here has no answer: it may happen, or
-                // not.
                 Some(patience) => time::timeout(patience, one).await.unwrap_or(Ok(())),
             };
-            if done.is_err() {
-                break;
-            }
         }
         Vec::new()
     }
 
-    async fn one(&mut self, key: String, dice: u32) -> Result<(), ServerGone> {
+    async fn one(&mut self, key: String, dice: u32) -> Result<(), Unanswered> {
         match (dice, self.seen.get(&key).cloned()) {
             (0..20, _) => {
                 let value = self.world.fresh();
@@ -227,7 +228,7 @@ impl Client {
     }
 
     /// A list is a read of every key at once.
-    async fn list(&self) -> Result<(), ServerGone> {
+    async fn list(&self) -> Result<(), Unanswered> {
         let reads: Vec<_> = (0..KEYS)
             .map(|index| {
                 let key = format!("{CONTENDED}{index}");
@@ -260,15 +261,15 @@ impl Client {
         while !self.killed.load(Ordering::SeqCst) {
             let name = format!("{prefix}-{}", created.len());
             let node = node::new(&name, self.world.fresh(), &round.to_string());
-            if self.written(self.nodes.create(&node).await).is_err() {
-                break;
+            // One whose outcome is not known is created again, or found.
+            if self.written(self.nodes.create(&node).await).is_ok() {
+                created.push(name);
             }
-            created.push(name);
         }
         created
     }
 
-    fn written(&self, written: Result<Node, ApiError>) -> Result<OpOutcome, ServerGone> {
+    fn written(&self, written: Result<Node, ApiError>) -> Result<OpOutcome, Unanswered> {
         match written {
             Ok(node) => {
                 self.world.acknowledge(&node);
@@ -279,11 +280,14 @@ impl Client {
         }
     }
 
-    fn refused(&self, error: &ApiError) -> Result<OpOutcome, ServerGone> {
+    fn refused(&self, error: &ApiError) -> Result<OpOutcome, Unanswered> {
         match error.reason {
             Reason::NotFound => Ok(OpOutcome::Absent),
             Reason::AlreadyExists | Reason::Conflict => Ok(OpOutcome::Refused),
-            Reason::ServiceUnavailable if self.killed.load(Ordering::SeqCst) => Err(ServerGone),
+            Reason::ServiceUnavailable if self.killed.load(Ordering::SeqCst) => Err(Unanswered),
+            Reason::ServiceUnavailable | Reason::Timeout if self.cut_off.load(Ordering::SeqCst) => {
+                Err(Unanswered)
+            }
             _ => panic!("only a kill may leave a request without an answer: {error:?}"),
         }
     }

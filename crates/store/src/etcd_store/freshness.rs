@@ -23,6 +23,9 @@ use crate::{StoreError, store::Revision};
 const NORMAL: Duration = Duration::from_millis(20);
 /// The same, where a write has to make an event.
 const BEFORE_WRITING: Duration = Duration::from_millis(200);
+/// The time without an answer after which a watch goes on at another member, if that has newer
+/// revisions: its own may have stopped without closing the connection.
+pub(super) const STALLED: Duration = Duration::from_secs(2);
 /// The limit of the wait for the next event: the watch may have to go on at another member.
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -36,6 +39,8 @@ pub(super) struct Freshness {
     has_progress: Arc<AtomicBool>,
     /// Asks the follower to request progress.
     wanted: Arc<Notify>,
+    /// Tells the follower that etcd has newer revisions for longer than [`STALLED`].
+    stalled: Arc<Notify>,
 }
 
 #[derive(Debug)]
@@ -56,11 +61,16 @@ impl Freshness {
             read: Mutex::new(read),
             has_progress: Arc::default(),
             wanted: Arc::new(Notify::new()),
+            stalled: Arc::new(Notify::new()),
         }
     }
 
     pub(super) fn wanted(&self) -> Arc<Notify> {
         Arc::clone(&self.wanted)
+    }
+
+    pub(super) fn stalled(&self) -> Arc<Notify> {
+        Arc::clone(&self.stalled)
     }
 
     /// The flag that the follower sets for each watch.
@@ -123,6 +133,9 @@ impl Freshness {
             if now > seen {
                 (seen, moved) = (now, clock::Instant::now());
                 continue;
+            }
+            if moved.elapsed() >= STALLED {
+                self.stalled.notify_one();
             }
             match has_progress {
                 true => self.wanted.notify_one(),

@@ -23,7 +23,11 @@ use tokio::{
 };
 use uuid::Uuid;
 
-use super::{Numbers, freshness::Freshness, keys::KeySpace};
+use super::{
+    Numbers,
+    freshness::{Freshness, STALLED},
+    keys::KeySpace,
+};
 use crate::{
     StoreError,
     history::{Changes, History, KeyChange},
@@ -99,6 +103,7 @@ impl Mirror {
             numbers,
             has_progress: freshness.has_progress(),
             wanted: freshness.wanted(),
+            stalled: freshness.stalled(),
         };
         let mut task = JoinSet::new();
         task::spawn(&mut task, follower.run());
@@ -205,6 +210,7 @@ struct Follower {
     numbers: Numbers,
     has_progress: Arc<AtomicBool>,
     wanted: Arc<Notify>,
+    stalled: Arc<Notify>,
 }
 
 impl Follower {
@@ -254,6 +260,7 @@ impl Follower {
         let has_progress = version.is_some_and(|it| it.has_safe_progress_requests());
         self.has_progress.store(has_progress, Ordering::Relaxed);
         let mut events = Vec::new();
+        let mut answered = clock::Instant::now();
         loop {
             let answer = tokio::select! {
                 answer = self.client.next(&mut watching) => answer,
@@ -261,7 +268,15 @@ impl Follower {
                     watching.request_progress();
                     continue;
                 }
+                () = self.stalled.notified() => {
+                    // Those who wait do not know of a watch that was opened meanwhile.
+                    if answered.elapsed() < STALLED {
+                        continue;
+                    }
+                    return self.client.abandon(watching);
+                }
             };
+            answered = clock::Instant::now();
             let answer = match answer {
                 Ok(answer) => answer,
                 Err(error) => return error,
