@@ -10,7 +10,7 @@ mod fuzz;
 mod outcome;
 mod parts;
 mod peers;
-mod tests;
+mod suite;
 mod up;
 
 use build::Profile;
@@ -106,8 +106,8 @@ fn main() -> ExitCode {
         }
         XtaskCommand::Dist => build::dist(&mut Parts::of("dist")),
         XtaskCommand::Up { flags } => up::up(&flags),
-        XtaskCommand::Test { args } => tests::test(&args),
-        XtaskCommand::Soak { args } => tests::soak(&args),
+        XtaskCommand::Test { args } => suite::test(&args),
+        XtaskCommand::Soak { args } => suite::soak(&args),
         XtaskCommand::Bench { what } => bench::run(&what),
         XtaskCommand::Fuzz { target, seconds } => fuzz::fuzz(target.as_deref(), seconds),
         XtaskCommand::Style { args } => build::run(build::tool("xtask-style").args(args)),

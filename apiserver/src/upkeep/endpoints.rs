@@ -95,16 +95,16 @@ impl ServerEndpoints {
 
     async fn renew(&self, own: SocketAddr) -> Result<(), ApiError> {
         let lease = lease(own);
-        let renewed = lease.spec.clone();
-        let renew = |lease: &mut Lease| {
-            lease.spec.clone_from(&renewed);
+        let key = lease.key();
+        let renew = |renewed: &mut Lease| {
+            renewed.spec.clone_from(&lease.spec);
             Ok(())
         };
-        let part = Operation::Update(ObjectPart::Main);
-        let done = self
-            .leases
-            .modify(&lease.key(), part, ChangeTerms::by_server(), renew);
-        match done.await {
+        let (part, terms) = (
+            Operation::Update(ObjectPart::Main),
+            ChangeTerms::by_server(),
+        );
+        match self.leases.modify(&key, part, terms, renew).await {
             Err(error) if error.is_not_found() => {
                 let write = WriteParams::by_server();
                 self.leases.create(lease, &write).await.map(drop)
