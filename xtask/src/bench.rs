@@ -9,6 +9,7 @@ mod attach;
 mod audit;
 mod cluster;
 mod cni;
+mod etcd;
 mod fixture;
 mod host_local;
 mod ipam;
@@ -54,6 +55,9 @@ pub(crate) enum Benchmark {
     /// Measure the allocator of node blocks: its index of free blocks, and the ledger of claims.
     /// Needs nothing.
     Ipam(BenchOptions<ipam::IpamRow>),
+    /// Measure the API server on etcd, beside transactions sent straight to etcd. Needs Debian's
+    /// package etcd-server.
+    Etcd(BenchOptions<etcd::EtcdRow>),
     /// Measure the scheduler: its decisions without an API server, and with one on sled.
     ///
     /// Needs root, or a kernel that allows user namespaces for everybody.
@@ -95,6 +99,7 @@ pub(crate) fn run(what: &Benchmark) -> Result<()> {
         Benchmark::Audit(options) => audit::run(options),
         Benchmark::Cluster(options) => cluster::run(options),
         Benchmark::Cni(options) => cni::run(options),
+        Benchmark::Etcd(options) => etcd::run(options),
         Benchmark::Ipam(options) => ipam::run(options),
         Benchmark::Scheduler(options) => scheduler::run(options),
         Benchmark::TestCluster(options) => test_cluster::run(options),

@@ -2,10 +2,14 @@
 
 /// `KV.Put`
 pub(crate) const PUT: &str = "/etcdserverpb.KV/Put";
+/// `KV.Txn`
+pub(crate) const TXN: &str = "/etcdserverpb.KV/Txn";
 /// `KV.Range`
 pub(crate) const RANGE: &str = "/etcdserverpb.KV/Range";
 
-pub(crate) use generated::etcdserverpb::{PutRequest, RangeRequest};
+pub(crate) use generated::etcdserverpb::{
+    Compare, PutRequest, RangeRequest, RequestOp, TxnRequest, compare, request_op,
+};
 
 #[expect(
     clippy::allow_attributes,

@@ -1,6 +1,6 @@
 //! The measurements behind `cargo xtask bench apiserver`: load on the API server, on etcd, and on a
 //! gRPC server that does nothing, by turns; and those of the scheduler with an API server, behind
-//! `cargo xtask bench scheduler`.
+//! `cargo xtask bench scheduler`, and of the API server on etcd, behind `cargo xtask bench etcd`.
 //!
 //! The measurements are printed as one JSON object per line; xtask evaluates them and knows the
 //! targets. The load generator must not be what is measured: requests are encoded once and patched,
@@ -12,6 +12,7 @@ mod etcd;
 mod flood;
 mod load;
 mod nodes;
+mod on_etcd;
 mod pods;
 mod reads;
 mod scheduling;
@@ -73,6 +74,10 @@ enum BenchRow {
     Start,
     Bind,
     Warm,
+    EtcdCreate1,
+    EtcdCreate16,
+    EtcdCreate256,
+    EtcdRestart,
 }
 
 /// The parameters of all rows.
@@ -171,6 +176,10 @@ async fn measure(row: BenchRow, bench: &BenchParameters) -> Result<Vec<TableLine
         BenchRow::Start => start::cold(bench).await,
         BenchRow::Bind => scheduling::bind(bench).await,
         BenchRow::Warm => scheduling::warm(bench).await,
+        BenchRow::EtcdCreate1 => on_etcd::create(bench, 1).await,
+        BenchRow::EtcdCreate16 => on_etcd::create(bench, 16).await,
+        BenchRow::EtcdCreate256 => on_etcd::create(bench, 256).await,
+        BenchRow::EtcdRestart => on_etcd::restart(bench).await,
     }
 }
 

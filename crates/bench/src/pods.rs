@@ -1,6 +1,6 @@
 //! The objects: stored pods of 1 KiB, and values of the same size for etcd.
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use bytes::Bytes;
 use podplane_api::{
     Object,
@@ -27,8 +27,8 @@ const NAMESPACE: &str = "default";
 #[derive(Debug)]
 pub(crate) struct RequestTemplate {
     bytes: Bytes,
-    /// The offset of the digits.
-    digits: usize,
+    /// The offsets of the digits, each time that the name occurs.
+    digits: Vec<usize>,
 }
 
 const DIGITS: usize = 7;
@@ -36,21 +36,22 @@ const PLACEHOLDER: &str = "x-0000000";
 
 impl RequestTemplate {
     fn new(bytes: Bytes) -> Result<Self> {
-        let at = bytes
-            .windows(PLACEHOLDER.len())
-            .position(|window| window == PLACEHOLDER.as_bytes())
-            .context("request does not contain the name")?;
-        Ok(Self {
-            bytes,
-            digits: at + PLACEHOLDER.len() - DIGITS,
-        })
+        let names = bytes.windows(PLACEHOLDER.len()).enumerate();
+        let digits: Vec<_> = names
+            .filter(|(_, window)| *window == PLACEHOLDER.as_bytes())
+            .map(|(at, _)| at + PLACEHOLDER.len() - DIGITS)
+            .collect();
+        ensure!(!digits.is_empty(), "request does not contain the name");
+        Ok(Self { bytes, digits })
     }
 
     /// The request with this number.
     pub(crate) fn with(&self, number: u32) -> Bytes {
         let mut bytes = self.bytes.to_vec();
         let digits = format!("{number:0DIGITS$}");
-        bytes[self.digits..self.digits + DIGITS].copy_from_slice(digits.as_bytes());
+        for at in &self.digits {
+            bytes[*at..at + DIGITS].copy_from_slice(digits.as_bytes());
+        }
         bytes.into()
     }
 }
@@ -169,6 +170,29 @@ pub(crate) fn etcd_put() -> Result<RequestTemplate> {
         key: format!("{KEY}{PLACEHOLDER}").into_bytes(),
         value: vec![b'x'; SIZE],
         ..etcd::PutRequest::default()
+    })?)
+}
+
+/// The transaction that puts the value unless the key is there: what a create is in etcd.
+pub(crate) fn etcd_create() -> Result<RequestTemplate> {
+    let key = format!("{KEY}{PLACEHOLDER}").into_bytes();
+    let put = etcd::PutRequest {
+        key: key.clone(),
+        value: vec![b'x'; SIZE],
+        ..etcd::PutRequest::default()
+    };
+    RequestTemplate::new(framed(&etcd::TxnRequest {
+        compare: vec![etcd::Compare {
+            result: etcd::compare::CompareResult::Equal.into(),
+            target: etcd::compare::CompareTarget::Create.into(),
+            key,
+            target_union: Some(etcd::compare::TargetUnion::CreateRevision(0)),
+            ..etcd::Compare::default()
+        }],
+        success: vec![etcd::RequestOp {
+            request: Some(etcd::request_op::Request::RequestPut(put)),
+        }],
+        ..etcd::TxnRequest::default()
     })?)
 }
 

@@ -35,7 +35,18 @@ impl ServerProcess {
         Self::podplane_with(bench, dir, "podplane", &open).await
     }
 
-    /// Starts podplane's API server with sled, in the directory `name` of `dir`, with more flags.
+    /// Starts podplane's API server on an etcd, for anyone and without TLS.
+    pub(crate) async fn podplane_on(
+        bench: &BenchParameters,
+        dir: &Path,
+        etcd: &Self,
+    ) -> Result<Self> {
+        let endpoint = format!("--etcd-endpoints=http://{}", etcd.address);
+        let flags = ["--authentication=none", "--store=etcd", &endpoint].map(Into::into);
+        Self::podplane_with(bench, dir, "podplane", &flags).await
+    }
+
+    /// Starts podplane's API server, with sled unless a flag says otherwise, in the directory `name` of `dir`, with more flags.
     pub(crate) async fn podplane_with(
         bench: &BenchParameters,
         dir: &Path,

@@ -80,7 +80,8 @@ pub(crate) async fn cold(bench: &BenchParameters) -> Result<Vec<TableLine>> {
     Ok(vec![TableLine::new("start", ours, theirs)])
 }
 
-async fn first_answer(server: &ServerProcess) -> Result<()> {
+/// Waits for an answer that needs the store.
+pub(crate) async fn first_answer(server: &ServerProcess) -> Result<()> {
     let mut connection = Connection::open(server.address).await?;
     let path = pods::get_namespace_path();
     connection.unary(&path, pods::get_namespace()?).await?;

@@ -288,7 +288,8 @@ fn secured(line: &str, measured: Result<Pairs>) -> ReportLine {
     }
 }
 
-fn etcd_version() -> String {
+/// The version of the peer.
+pub(super) fn etcd_version() -> String {
     format!(
         "etcd {}",
         output_line("dpkg-query", &["-W", "-f", "${Version}", "etcd-server"])
