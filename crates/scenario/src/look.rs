@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{
     command,
@@ -243,7 +243,18 @@ fn of_count(
     if filter.is_some() {
         was = format!("{was} (of {} {kind})", objects.len());
     }
-    // An object that was not counted is a hint at the reason.
+    let most = numbers.equals.or(numbers.at_most);
+    let one = counted.first();
+    if let Some(one) = one.filter(|_| most.is_some_and(|most| whole(counted.len()) > most)) {
+        let state = json!({
+            "deletionTimestamp": one["metadata"]["deletionTimestamp"],
+            "finalizers": one["metadata"]["finalizers"],
+            "nodeName": one["spec"]["nodeName"],
+            "status": one["status"],
+        });
+        was = format!("{was}\n  counted: {} {}", name(one), shown(&state));
+    }
+    // An object that was not counted is a hint at the reason, as one of too many is.
     let other = others.first().filter(|_| numbers.at_most.is_none());
     if let Some(other) = other {
         was = format!(
@@ -458,7 +469,6 @@ fn whole(number: usize) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
 
     use super::*;
 
@@ -500,6 +510,11 @@ mod tests {
         let pods = [json!({"metadata": {"name": "a"}, "spec": {"priority": 3}})];
         let count = |text| of_count("pods", Some(&Cel::parse(text).unwrap()), none, &pods);
         count("object.spec.priority > 3").unwrap().unwrap();
+        let (_, was) = count("object.spec.priority == 3").unwrap().unwrap_err();
+        assert!(
+            was.contains(r#"counted: a {"deletionTimestamp":null"#),
+            "{was}"
+        );
         let error = count("object.spec.priority").unwrap_err();
         assert_eq!(
             error.to_string(),
