@@ -5,6 +5,7 @@
 //! as etcd was when they began. ADR 0070 has the reasons.
 
 mod commit;
+mod fence;
 mod freshness;
 mod keys;
 mod leases;
@@ -17,12 +18,13 @@ mod restore;
 use std::{sync::Arc, time::Duration};
 
 use podplane_etcd::{EtcdClient, EtcdConfigError, EtcdError, EtcdFlags};
+use podplane_host::random;
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
 pub use self::restore::EtcdRestoreError;
-use self::{freshness::Freshness, keys::KeySpace, leases::Leases, mirror::Mirror};
+use self::{fence::Fence, freshness::Freshness, keys::KeySpace, leases::Leases, mirror::Mirror};
 use crate::{
     StoreError,
     history::HistoryWatch,
@@ -46,6 +48,7 @@ pub struct EtcdStore {
     mirror: Mirror,
     freshness: Freshness,
     leases: Leases,
+    fence: Fence,
     /// Feeds the mirror. It ends when it is dropped, and the watches of the mirror with it.
     _follower: JoinSet<()>,
 }
@@ -164,6 +167,7 @@ impl EtcdStore {
         let mirror = Mirror::read(&client, &keys, numbers, record.id, first).await?;
         let freshness = Freshness::new();
         let follower = mirror.follow(client.clone(), Arc::clone(&keys), numbers, &freshness);
+        let fence = Fence::new(keys.fence(random::uuid()));
         let store = Self {
             client,
             keys,
@@ -171,6 +175,7 @@ impl EtcdStore {
             mirror,
             freshness,
             leases: Leases::default(),
+            fence,
             _follower: follower,
         };
         store.catch_up().await.map_err(EtcdOpenError::Behind)?;

@@ -29,33 +29,33 @@ enum Attempt {
 }
 
 impl EtcdStore {
-    /// Sends a transaction until etcd has said whether it was applied. After a lost answer the
-    /// mirror is asked first; if it was not applied until then, it is sent again. Should the first
-    /// attempt be applied even later, its guards let only one of both be.
+    /// Sends a transaction until etcd has said whether it was applied. After a lost answer the fence
+    /// is raised, so that the attempt cannot be applied any more; if it was not until then, the
+    /// transaction is sent again.
     pub(super) async fn commit_txn(&self, txn: &Txn) -> Result<CommitResult, StoreError> {
-        let began = self.mirror.current();
         let deadline = clock::Instant::now().checked_add(COMMIT_LIMIT);
+        let mut began = self.mirror.current();
         let mut lost = None;
         for pause in pauses() {
-            let lost_since = lost.is_some().then_some(began);
-            let attempt = match lost_since {
-                None => self.attempt(txn, None).await,
-                Some(since) => match self.found(txn, since).await {
-                    Ok(None) => self.attempt(txn, lost_since).await,
-                    Ok(Some(result)) => Attempt::Done(Ok(result)),
-                    Err(error) => Attempt::Lost(error.to_string()),
-                },
-            };
-            match attempt {
-                Attempt::Done(done) => return done,
-                Attempt::Again => {}
-                Attempt::Lost(message) => {
-                    lost = Some(message);
-                    clock::sleep(pause).await;
+            if lost.is_some() {
+                match self.outcome(txn, began).await {
+                    Ok(Some(result)) => return Ok(result),
+                    Ok(None) => (lost, began) = (None, self.mirror.current()),
+                    Err(error) => lost = Some(error.to_string()),
+                }
+            }
+            if lost.is_none() {
+                match self.attempt(txn).await {
+                    Attempt::Done(done) => return done,
+                    Attempt::Again => {}
+                    Attempt::Lost(message) => lost = Some(message),
                 }
             }
             if deadline.is_none_or(|deadline| clock::Instant::now() > deadline) {
                 break;
+            }
+            if lost.is_some() {
+                clock::sleep(pause).await;
             }
         }
         Err(match lost {
@@ -66,41 +66,39 @@ impl EtcdStore {
         })
     }
 
-    /// `lost_since` is the mirror's revision before the first attempt, if the answer of one was
-    /// lost.
-    async fn attempt(&self, txn: &Txn, lost_since: Option<Revision>) -> Attempt {
+    async fn attempt(&self, txn: &Txn) -> Attempt {
         let lease = match self.lease(txn).await {
             Ok(lease) => lease,
-            Err(error) => return unfinished(lost_since, unanswered(error)),
+            Err(error) => return Attempt::Done(Err(unanswered(error))),
         };
-        let request = {
-            let history = self.mirror.history();
-            let requests = Requests {
-                keys: &self.keys,
-                numbers: self.numbers,
-                mirror: &history.borrow(),
-            };
-            requests.transaction(txn, lease)
-        };
-        let request = match request {
+        let request = match self.request(txn, lease) {
             Ok(request) => request,
             // The mirror may be old.
-            Err(StoreError::Conflict { .. }) => return self.refused(txn, lost_since).await,
-            Err(error) => return unfinished(lost_since, error),
+            Err(StoreError::Conflict { .. }) => return self.refused(txn).await,
+            Err(error) => return Attempt::Done(Err(error)),
         };
         match self.client.txn(request).await {
             Ok(response) if response.succeeded => Attempt::Done(self.applied(txn, response).await),
-            Ok(_) => self.refused(txn, lost_since).await,
+            Ok(_) => self.refused(txn).await,
             Err(EtcdError::NoAnswer { message }) => Attempt::Lost(message),
-            Err(EtcdError::TooLarge) => {
-                let error = StoreError::TooLarge {
-                    limit: crate::TxnLimit::EngineBytes,
-                    size: txn.size(),
-                };
-                unfinished(lost_since, error)
-            }
-            Err(error) => unfinished(lost_since, unanswered(error)),
+            Err(EtcdError::TooLarge) => Attempt::Done(Err(StoreError::TooLarge {
+                limit: crate::TxnLimit::EngineBytes,
+                size: txn.size(),
+            })),
+            Err(error) => Attempt::Done(Err(unanswered(error))),
         }
+    }
+
+    fn request(&self, txn: &Txn, lease: i64) -> Result<TxnRequest, StoreError> {
+        let history = self.mirror.history();
+        let requests = Requests {
+            keys: &self.keys,
+            numbers: self.numbers,
+            mirror: &history.borrow(),
+        };
+        let mut request = requests.transaction(txn, lease)?;
+        request.compare.push(self.fence.holds());
+        Ok(request)
     }
 
     /// A commit is visible to readers of this server when it is acknowledged.
@@ -130,28 +128,41 @@ impl EtcdStore {
     }
 
     /// Finds out which guard did not hold.
-    async fn refused(&self, txn: &Txn, lost_since: Option<Revision>) -> Attempt {
-        let found = match lost_since {
-            Some(since) => self.found(txn, since).await,
-            None => self.catch_up().await.map(|_| None),
-        };
-        match found {
-            Ok(None) => {}
-            Ok(Some(result)) => return Attempt::Done(Ok(result)),
-            Err(error) => return unfinished(lost_since, error),
+    async fn refused(&self, txn: &Txn) -> Attempt {
+        if let Err(error) = self.catch_up().await {
+            return Attempt::Done(Err(error));
         }
-        let history = self.mirror.history();
-        let history = history.borrow();
-        let mut guards = txn.guards.iter().enumerate();
-        match guards.try_for_each(|(index, guard)| history.check(index, guard)) {
+        let checked = {
+            let history = self.mirror.history();
+            let history = history.borrow();
+            let mut guards = txn.guards.iter().enumerate();
+            guards.try_for_each(|(index, guard)| history.check(index, guard))
+        };
+        match checked {
             Err(conflict) => Attempt::Done(Err(conflict)),
-            Ok(()) => Attempt::Again,
+            Ok(()) => match self.fence.read(&self.client).await {
+                Ok(()) => Attempt::Again,
+                Err(error) => Attempt::Done(Err(unanswered(error))),
+            },
         }
     }
 
-    /// The result of a transaction whose answer was lost; `None` if it was not applied until now.
-    async fn found(&self, txn: &Txn, since: Revision) -> Result<Option<CommitResult>, StoreError> {
-        self.catch_up().await?;
+    /// The result of a transaction whose answer was lost; `None` if it was not applied, and never
+    /// will be.
+    async fn outcome(
+        &self,
+        txn: &Txn,
+        since: Revision,
+    ) -> Result<Option<CommitResult>, StoreError> {
+        let raised = self.fence.raise(&self.client).await.map_err(unanswered)?;
+        self.freshness
+            .reached(
+                &self.mirror,
+                &self.client,
+                &self.keys,
+                self.numbers.ours(raised),
+            )
+            .await?;
         let history = self.mirror.history();
         let history = history.borrow();
         outcome::find(&history, since, txn)
@@ -201,15 +212,6 @@ impl EtcdStore {
     }
 }
 
-/// The end of an attempt by an error that says that it was not applied, which does not hold for an
-/// earlier one.
-fn unfinished(lost_since: Option<Revision>, error: StoreError) -> Attempt {
-    match lost_since {
-        None => Attempt::Done(Err(error)),
-        Some(_) => Attempt::Lost(error.to_string()),
-    }
-}
-
 fn pauses() -> impl Iterator<Item = Duration> {
     ExponentialBuilder::default()
         .with_min_delay(Duration::from_millis(10))
@@ -217,4 +219,55 @@ fn pauses() -> impl Iterator<Item = Duration> {
         .with_jitter()
         .without_max_times()
         .build()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+    use podplane_etcd::EtcdFlags;
+    use podplane_test_etcd::Etcd;
+
+    use super::*;
+    use crate::store::{Guard, Key, Store as _};
+
+    #[derive(clap::Parser)]
+    struct Flags {
+        #[command(flatten)]
+        etcd: EtcdFlags,
+    }
+
+    /// The first attempt of a create comes to etcd after the second one was carried out, and what it
+    /// made was deleted.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn an_attempt_is_not_applied_after_its_outcome_was_decided() {
+        let Some(etcd) = Etcd::start(&[]) else {
+            return;
+        };
+        let flags = Flags::parse_from(["test", "--etcd-endpoints", &etcd.endpoint()]);
+        let store = EtcdStore::open(&flags.etcd).await.unwrap();
+        let key = Key::try_from("/pods/a").unwrap();
+        let create = Txn::new()
+            .guard(Guard::Absent(key.clone()))
+            .put(key.clone(), "a");
+        let began = store.mirror.current();
+        let late = store.request(&create, 0).unwrap();
+        assert_eq!(store.outcome(&create, began).await.unwrap(), None);
+        store.commit(create.clone()).await.unwrap();
+        store.commit(Txn::new().delete(key.clone())).await.unwrap();
+        let applied = store.client.txn(late).await.unwrap();
+        assert!(!applied.succeeded);
+
+        // One that was applied is found.
+        let began = store.mirror.current();
+        let lost = store.request(&create, 0).unwrap();
+        let applied = store.client.txn(lost).await.unwrap();
+        assert!(applied.succeeded);
+        let found = store.outcome(&create, began).await.unwrap().unwrap();
+        let revision = applied.header.unwrap().revision;
+        assert_eq!(found.revision, store.numbers.ours(revision));
+        // It was raised once more than this server knows, by an attempt that came late.
+        let put = store.fence.put();
+        assert!(store.client.txn(put).await.unwrap().succeeded);
+        store.commit(Txn::new().put(key, "b")).await.unwrap();
+    }
 }

@@ -2,6 +2,7 @@
 //! `PREFIX/store/`.
 
 use bytes::Bytes;
+use uuid::Uuid;
 
 use crate::store::{Key, Prefix};
 
@@ -45,6 +46,11 @@ impl KeySpace {
     /// A key that is written to have an event.
     pub(super) fn progress(&self) -> Bytes {
         self.own("progress")
+    }
+
+    /// The fence of a server.
+    pub(super) fn fence(&self, server: Uuid) -> Bytes {
+        self.own(&format!("fences/{server}"))
     }
 
     fn own(&self, name: &str) -> Bytes {

@@ -17,8 +17,9 @@ use crate::{
     store::{Guard, Key, Prefix, Revision, Txn, Write},
 };
 
-/// The most comparisons of a transaction that etcd takes without `--max-txn-ops`.
-const MAX_COMPARISONS: usize = 128;
+/// The most comparisons of a transaction that etcd takes without `--max-txn-ops`, but for that of the
+/// fence.
+const MAX_COMPARISONS: usize = 128 - 1;
 
 /// The parts from which transactions are made.
 #[derive(Clone, Copy, Debug)]
