@@ -10,9 +10,10 @@ use podplane_api::{
     jiff::Timestamp,
     meta::{ObjectMeta, Time},
 };
-use podplane_client::{Api, Binding, Client, DeleteParams, ListParams, Reason};
+use podplane_client::{Api, ApiError, Binding, Client, DeleteParams, ListParams, Reason};
+use podplane_pki::{Authority, CertificateTerms, Subject, Usage};
 use podplane_test_cluster::within;
-use podplane_test_etcd::Etcd;
+use podplane_test_etcd::{Etcd, EtcdTls};
 use podplane_tests::{
     apiserver::Apiserver,
     programs::{bin_dir, finish},
@@ -286,6 +287,74 @@ async fn a_full_database_refuses_writes_and_says_why() -> Result<()> {
     servers.etcd.etcdctl(&["defrag"])?;
     servers.etcd.etcdctl(&["alarm", "disarm"])?;
     maps.create(&large(created)).await?;
+    Ok(())
+}
+
+/// The certificate of the server for etcd expires; once the file is renewed, the server goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_expired_certificate_is_read_again() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let authority = Authority::create("etcd", Timestamp::now())?;
+    let file = |name: &str| dir.path().join(name).display().to_string();
+    std::fs::write(file("ca.crt"), authority.certificate())?;
+    let issue = |name: &str, usage: Usage, lifetime: Duration| -> Result<()> {
+        let terms = CertificateTerms {
+            subject: Subject::new(name, "etcd"),
+            usage,
+            names: match usage {
+                Usage::Server => vec!["127.0.0.1".parse()?],
+                Usage::Client => Vec::new(),
+            },
+            lifetime,
+        };
+        let issued = authority.issue(&terms, Timestamp::now())?;
+        std::fs::write(file(&format!("{name}.key")), issued.key)?;
+        std::fs::write(file(&format!("{name}.crt")), issued.certificate)?;
+        Ok(())
+    };
+    let day = Duration::from_secs(24 * 3600);
+    issue("member", Usage::Server, day)?;
+    let tls = EtcdTls {
+        authority: file("ca.crt").into(),
+        certificate: file("member.crt").into(),
+        key: file("member.key").into(),
+    };
+    let Some(mut etcd) = Etcd::start_secured(&tls) else {
+        return Ok(());
+    };
+    let lifetime = Duration::from_secs(10);
+    let expired = tokio::time::Instant::now() + lifetime + Duration::from_secs(1);
+    issue("client", Usage::Client, lifetime)?;
+    let flags = [
+        "--store=etcd".to_owned(),
+        format!("--etcd-endpoints={}", etcd.endpoint()),
+        format!("--etcd-cafile={}", file("ca.crt")),
+        format!("--etcd-certfile={}", file("client.crt")),
+        format!("--etcd-keyfile={}", file("client.key")),
+    ];
+    let flags: Vec<_> = flags.iter().map(String::as_str).collect();
+    let server = Apiserver::start_with(dir.path(), &flags).await?;
+    let pods: Api<Pod> = server.client()?.namespaced("default");
+    pods.create(&pod("before")).await?;
+    // A connection outlives the certificate that it was made with, as with Kubernetes.
+    tokio::time::sleep_until(expired).await;
+    pods.create(&pod("after")).await?;
+    etcd.kill()?;
+    etcd.start_again()?;
+    let refused = pods.create(&pod("refused")).await.unwrap_err();
+    ensure!(
+        refused.reason == Reason::ServiceUnavailable && refused.message.contains("etcd"),
+        "{refused:?}"
+    );
+    issue("client", Usage::Client, day)?;
+    let create = || async { pods.create(&pod("renewed")).await };
+    let done = |created: &Result<Pod, ApiError>| {
+        created.is_ok()
+            || created
+                .as_ref()
+                .is_err_and(|error| error.is_already_exists())
+    };
+    within(Duration::from_secs(60), "creates go on", create, done).await?;
     Ok(())
 }
 

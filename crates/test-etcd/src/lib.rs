@@ -32,14 +32,32 @@ pub struct Etcd {
 struct Places {
     client: SocketAddr,
     peer: SocketAddr,
+    /// `http` or `https`, for clients.
+    scheme: &'static str,
+}
+
+/// The files of a member with TLS, in PEM.
+#[derive(Clone, Debug)]
+pub struct EtcdTls {
+    /// The authority of the certificates of the member and of its clients.
+    pub authority: PathBuf,
+    /// The member's certificate.
+    pub certificate: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
 }
 
 impl Places {
-    fn free() -> Result<Self> {
+    fn free(scheme: &'static str) -> Result<Self> {
         Ok(Self {
             client: free_port()?,
             peer: free_port()?,
+            scheme,
         })
+    }
+
+    fn client_url(self) -> String {
+        format!("{}://{}", self.scheme, self.client)
     }
 
     /// The name of the member.
@@ -59,7 +77,31 @@ impl Etcd {
         let program = program()?;
         let flags: Vec<String> = flags.iter().map(|&flag| flag.to_owned()).collect();
         Some(started(|| {
-            let mut members = Self::attempt(&program, &flags, 1)?;
+            let mut members = Self::attempt(&program, &flags, "http", 1)?;
+            members.pop().context("no member")
+        }))
+    }
+
+    /// Starts an etcd that takes clients with certificates alone. `None` as for
+    /// [`start`](Self::start).
+    ///
+    /// # Panics
+    ///
+    /// If there is no etcd, or it does not start.
+    pub fn start_secured(files: &EtcdTls) -> Option<Self> {
+        let program = program()?;
+        let file = |file: &Path| file.display().to_string();
+        let flags = [
+            "--client-cert-auth".to_owned(),
+            "--trusted-ca-file".to_owned(),
+            file(&files.authority),
+            "--cert-file".to_owned(),
+            file(&files.certificate),
+            "--key-file".to_owned(),
+            file(&files.key),
+        ];
+        Some(started(|| {
+            let mut members = Self::attempt(&program, &flags, "https", 1)?;
             members.pop().context("no member")
         }))
     }
@@ -71,11 +113,17 @@ impl Etcd {
     /// If there is no etcd, or it does not start.
     pub fn start_members(count: usize) -> Option<Vec<Self>> {
         let program = program()?;
-        Some(started(|| Self::attempt(&program, &[], count)))
+        Some(started(|| Self::attempt(&program, &[], "http", count)))
     }
 
-    fn attempt(program: &Path, flags: &[String], count: usize) -> Result<Vec<Self>> {
-        let places: Vec<_> = (0..count).map(|_| Places::free()).collect::<Result<_>>()?;
+    fn attempt(
+        program: &Path,
+        flags: &[String],
+        scheme: &'static str,
+        count: usize,
+    ) -> Result<Vec<Self>> {
+        let places = (0..count).map(|_| Places::free(scheme));
+        let places: Vec<_> = places.collect::<Result<_>>()?;
         let cluster = places
             .iter()
             .map(|member| format!("{}=http://{}", member.name(), member.peer));
@@ -101,7 +149,7 @@ impl Etcd {
 
     /// The URL for clients.
     pub fn endpoint(&self) -> String {
-        format!("http://{}", self.places.client)
+        self.places.client_url()
     }
 
     /// Runs etcdctl, of the package etcd-client, against this member; returns its output.
@@ -190,14 +238,14 @@ fn spawn(program: &Path, flags: &[String], places: Places, dir: &TempDir) -> Res
         .append(true)
         .open(log(dir))
         .context("failed to create the log of etcd")?;
-    let Places { client, peer } = places;
+    let (client, peer) = (places.client_url(), places.peer);
     let mut command = Command::new(program);
     command
         .arg("--data-dir")
         .arg(dir.path().join("data"))
         .args(["--name", &places.name(), "--logger", "zap"])
-        .args(["--listen-client-urls", &format!("http://{client}")])
-        .args(["--advertise-client-urls", &format!("http://{client}")])
+        .args(["--listen-client-urls", &client])
+        .args(["--advertise-client-urls", &client])
         .args(["--listen-peer-urls", &format!("http://{peer}")])
         .args(["--initial-advertise-peer-urls", &format!("http://{peer}")])
         .args(flags)
