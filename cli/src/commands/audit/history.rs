@@ -35,6 +35,9 @@ use crate::{
 const NEEDED: &[Permission] = &[follow("", "nodes"), follow("", "pods")];
 /// The pause between two rounds.
 const PAUSE: Duration = Duration::from_secs(1);
+/// The time within which a second signal is the first one again: timeout(1) sends its signal to the
+/// process, and then to the group of both.
+const SAME_SIGNAL: Duration = Duration::from_millis(200);
 /// The number of attempts to begin at an old revision. Each begins at a later one, since a busy
 /// server drops the oldest revisions while they are read.
 const ATTEMPTS: u64 = 8;
@@ -105,6 +108,7 @@ async fn audit(
             audit.at
         );
         audit.follow(stop.as_mut()).await?;
+        let _same = tokio::time::timeout(SAME_SIGNAL, signal(stop.as_mut())).await;
     }
     // A second signal ends the command without the latest changes, but with the summary.
     tokio::select! {

@@ -294,7 +294,9 @@ fn accuses_no_correct_plugin_whatever_its_habits() {
     std::thread::scope(|scope| {
         for habit in [",pool", ",no-gc", ",late"] {
             scope.spawn(move || {
-                let report = python(habit, rounds(11, 200), &|_| true);
+                // What a plugin says to junk does not depend on its habits.
+                let selected = |check: &str| habit == ",pool" || check != "junk-input";
+                let report = python(habit, rounds(11, 200), &selected);
                 assert_eq!(failed(&report), BTreeSet::new(), "ipam{habit}");
             });
         }
@@ -344,7 +346,7 @@ fn finds_every_planted_fault() {
             let mut every = podplane_cni_verify::list().filter(|check| check.is_of_every_answer);
             id == "random-sequence" || checks.contains(&id) || every.any(|check| check.id == id)
         };
-        let failed = failed(&python(&format!(",{fault}"), 11, &selected));
+        let failed = failed(&python(&format!(",{fault}"), rounds(10, 11), &selected));
         assert!(failed.contains(checks[0]), "{fault}: {failed:?}");
         let listed = failed.iter().all(|check| checks.contains(check));
         assert!(listed, "{fault}: {failed:?}");
