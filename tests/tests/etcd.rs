@@ -343,7 +343,7 @@ async fn an_expired_certificate_is_read_again() -> Result<()> {
     etcd.start_again()?;
     let refused = pods.create(&pod("refused")).await.unwrap_err();
     ensure!(
-        refused.reason == Reason::ServiceUnavailable && refused.message.contains("etcd"),
+        refused.reason == Reason::ServiceUnavailable && refused.message.contains("BadCertificate"),
         "{refused:?}"
     );
     issue("client", Usage::Client, day)?;
@@ -354,7 +354,8 @@ async fn an_expired_certificate_is_read_again() -> Result<()> {
                 .as_ref()
                 .is_err_and(|error| error.is_already_exists())
     };
-    within(Duration::from_secs(60), "creates go on", create, done).await?;
+    let _created = within(Duration::from_secs(60), "creates go on", create, done).await?;
+    pods.get("renewed").await?;
     Ok(())
 }
 
