@@ -18,6 +18,7 @@ mod container_end;
 mod container_files;
 mod container_images;
 mod containers;
+mod written;
 
 use std::{sync::Arc, time::Duration};
 
@@ -34,7 +35,10 @@ use podplane_service_runtime::trace::Span;
 use tokio::sync::{Notify, watch};
 use tonic::Status;
 
-use self::containers::ContainerMemory;
+use self::{
+    containers::ContainerMemory,
+    written::{LastWrite, WriteBegun},
+};
 use super::{
     admission::AdmissionVerdict,
     exits::{self, ContainerRun},
@@ -71,12 +75,7 @@ pub struct Worker {
     last_warning: Option<String>,
     /// Counts the pod as running while its sandbox is ready.
     running: Option<RunningPodGuard>,
-    /// The revision of the pod after this worker's last write: the watch event that brings it needs
-    /// no sync.
-    written_revision: Option<String>,
-    /// The pod as this worker last wrote it, and the revision that the watch had then: until the
-    /// watch has another one, this pod is the newer.
-    last_written: Option<(String, Arc<Pod>)>,
+    last_write: LastWrite,
     /// The memory of the containers, if the runtime makes them.
     containers: ContainerMemory,
 }
@@ -135,8 +134,7 @@ impl Worker {
             backoff: MIN_BACKOFF,
             last_warning: None,
             running: None,
-            written_revision: None,
-            last_written: None,
+            last_write: LastWrite::default(),
             containers: ContainerMemory::default(),
         }
     }
@@ -171,13 +169,7 @@ impl Worker {
     /// not have yet.
     fn latest_pod(&mut self) -> Option<Arc<Pod>> {
         let watched = self.pod.borrow_and_update().clone()?;
-        match self.last_written.take() {
-            Some((before, written)) if before == watched.resource_version() => {
-                self.last_written = Some((before, written.clone()));
-                Some(written)
-            }
-            _ => Some(watched),
-        }
+        Some(self.last_write.or_newer(watched))
     }
 
     /// Waits for a change that is not this worker's own write, at most for `timeout`. Returns false
@@ -207,8 +199,7 @@ impl Worker {
     /// Returns true if the latest revision of the pod is this worker's own write. Marks it as seen.
     fn is_own_write(&mut self) -> bool {
         let pod = self.pod.borrow_and_update();
-        let revision = pod.as_ref().map(|pod| pod.resource_version());
-        revision.is_some() && revision == self.written_revision.as_deref()
+        pod.as_ref().is_some_and(|pod| self.last_write.is(pod))
     }
 
     /// Returns the pause after a failure, and doubles that of the next one.
@@ -674,16 +665,12 @@ impl Worker {
             status: Some(status),
             ..Pod::clone(pod)
         };
+        let begun = WriteBegun::at(self.pod.borrow().as_deref());
         let written = pods.update_status(&desired);
         match span.around(written, ToString::to_string).await {
             Ok(written) => {
-                self.written_revision = Some(written.resource_version().to_owned());
                 let written = Arc::new(written);
-                let watched = self.pod.borrow();
-                let before = watched
-                    .as_ref()
-                    .map(|pod| pod.resource_version().to_owned());
-                self.last_written = before.map(|before| (before, written.clone()));
+                self.last_write.answered(begun, written.clone());
                 Ok(Some(written))
             }
             // The watch event of the deletion wakes this worker.
