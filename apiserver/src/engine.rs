@@ -221,12 +221,12 @@ impl Engine {
         failed.ok().flatten().unwrap_or(StoreError::Unavailable)
     }
 
-    /// The revision at which the store began.
     /// True if other servers may use the store.
     pub(crate) fn is_shared(&self) -> bool {
         self.is_shared
     }
 
+    /// The revision at which the store began.
     pub(crate) fn first(&self) -> Revision {
         self.first
     }

@@ -174,7 +174,7 @@ async fn two_servers_on_one_etcd_are_linearizable() -> Result<()> {
     judge(&world, &staying, watchers).await
 }
 
-/// What happens to a cluster of three members.
+/// A fault of a cluster of three members.
 #[derive(Clone, Copy, Debug)]
 enum EtcdFault {
     KillLeader,

@@ -97,7 +97,7 @@ fn with_own_mounts(command: &Command) -> Command {
     apart
 }
 
-/// What `cargo metadata` says of the workspace.
+/// The output of `cargo metadata`, as far as it is used.
 #[derive(Debug, Deserialize)]
 struct Metadata {
     packages: Vec<Package>,

@@ -23,7 +23,7 @@ use podplane_host::clock::{self, Instant};
 use podplane_ipam::Family;
 use podplane_proto::{error::ApiError, wire::Preconditions};
 
-use super::services::{NAME, NAMESPACE, PORT_NAME};
+use super::services::{NAME, NAMESPACE, PORT_NAME, named};
 use crate::{
     cache::Query,
     engine::Engine,
@@ -79,8 +79,8 @@ impl ServerEndpoints {
         self.write(&running).await
     }
 
-    /// Renews the Lease of this server, and publishes what has changed; does nothing for a store that
-    /// is this server's alone. Never completes.
+    /// Renews the Lease of this server, and publishes what has changed; does nothing for a store
+    /// that is this server's alone. Never completes.
     pub(super) async fn keep(&self, own: Option<SocketAddr>) -> Result<(), ApiError> {
         if !self.engine.is_shared() {
             return future::pending().await;
@@ -239,16 +239,6 @@ fn lease(own: SocketAddr) -> Lease {
     }
 }
 
-fn named(labels: [(&str, &str); 1]) -> ObjectMeta {
-    let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned()));
-    ObjectMeta {
-        name: Some(NAME.to_owned()),
-        namespace: Some(NAMESPACE.to_owned()),
-        labels: Some(labels.into()),
-        ..ObjectMeta::default()
-    }
-}
-
 fn endpoints(by_port: &BTreeMap<u16, Vec<SocketAddr>>) -> Endpoints {
     let subsets = by_port.iter().map(|(port, servers)| EndpointSubset {
         addresses: Some(
@@ -269,7 +259,7 @@ fn endpoints(by_port: &BTreeMap<u16, Vec<SocketAddr>>) -> Endpoints {
         ..EndpointSubset::default()
     });
     Endpoints {
-        metadata: named([("endpointslice.kubernetes.io/skip-mirror", "true")]),
+        metadata: named(&[("endpointslice.kubernetes.io/skip-mirror", "true")]),
         subsets: Some(subsets.collect()),
     }
 }
@@ -284,7 +274,7 @@ fn slice<'a>(first: SocketAddr, servers: impl Iterator<Item = &'a SocketAddr>) -
         ..Endpoint::default()
     });
     EndpointSlice {
-        metadata: named([("kubernetes.io/service-name", NAME)]),
+        metadata: named(&[("kubernetes.io/service-name", NAME)]),
         address_type: Family::of_address(first.ip()).to_string(),
         endpoints: Some(endpoints.collect()),
         ports: Some(vec![SlicePort {

@@ -226,19 +226,21 @@ fn reachable(address: Option<SocketAddr>) -> Option<SocketAddr> {
     })
 }
 
+/// The metadata of the Service, or of its endpoints.
+pub(super) fn named(labels: &[(&str, &str)]) -> ObjectMeta {
+    let labels = labels.iter();
+    let labels = labels.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    ObjectMeta {
+        name: Some(NAME.to_owned()),
+        namespace: Some(NAMESPACE.to_owned()),
+        labels: Some(labels.collect()),
+        ..ObjectMeta::default()
+    }
+}
+
 fn own_service(address: IpAddr, port: u16) -> Service {
-    let labels = [("component", "apiserver"), ("provider", "kubernetes")];
     Service {
-        metadata: ObjectMeta {
-            name: Some(NAME.to_owned()),
-            namespace: Some(NAMESPACE.to_owned()),
-            labels: Some(
-                labels
-                    .map(|(name, value)| (name.to_owned(), value.to_owned()))
-                    .into(),
-            ),
-            ..ObjectMeta::default()
-        },
+        metadata: named(&[("component", "apiserver"), ("provider", "kubernetes")]),
         spec: Some(ServiceSpec {
             cluster_ip: Some(address.to_string()),
             ip_family_policy: Some("SingleStack".to_owned()),

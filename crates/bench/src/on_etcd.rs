@@ -55,7 +55,8 @@ pub(crate) async fn create(bench: &BenchParameters, writers: usize) -> Result<Ve
     )])
 }
 
-/// Measures the seconds from the start of an API server to its first answer, with many pods in etcd.
+/// Measures the seconds from the start of an API server to its first answer, with many pods in
+/// etcd.
 pub(crate) async fn restart(bench: &BenchParameters) -> Result<Vec<TableLine>> {
     let dir = bench.row_dir("etcd-restart")?;
     let store = ServerProcess::etcd(&dir).await?;

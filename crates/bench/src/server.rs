@@ -46,7 +46,8 @@ impl ServerProcess {
         Self::podplane_with(bench, dir, "podplane", &flags).await
     }
 
-    /// Starts podplane's API server, with sled unless a flag says otherwise, in the directory `name` of `dir`, with more flags.
+    /// Starts podplane's API server, with sled unless a flag says otherwise, in the directory `name`
+    /// of `dir`, with more flags.
     pub(crate) async fn podplane_with(
         bench: &BenchParameters,
         dir: &Path,

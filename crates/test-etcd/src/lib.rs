@@ -27,7 +27,7 @@ pub struct Etcd {
     dir: TempDir,
 }
 
-/// Where a member listens.
+/// The addresses of a member.
 #[derive(Clone, Copy, Debug)]
 struct Places {
     client: SocketAddr,
@@ -76,10 +76,7 @@ impl Etcd {
     pub fn start(flags: &[&str]) -> Option<Self> {
         let program = program()?;
         let flags: Vec<String> = flags.iter().map(|&flag| flag.to_owned()).collect();
-        Some(started(|| {
-            let mut members = Self::attempt(&program, &flags, "http", 1)?;
-            members.pop().context("no member")
-        }))
+        Some(Self::one(&program, &flags, "http"))
     }
 
     /// Starts an etcd that takes clients with certificates alone. `None` as for
@@ -100,10 +97,7 @@ impl Etcd {
             "--key-file".to_owned(),
             file(&files.key),
         ];
-        Some(started(|| {
-            let mut members = Self::attempt(&program, &flags, "https", 1)?;
-            members.pop().context("no member")
-        }))
+        Some(Self::one(&program, &flags, "https"))
     }
 
     /// Starts a cluster of so many members. `None` as for [`start`](Self::start).
@@ -114,6 +108,13 @@ impl Etcd {
     pub fn start_members(count: usize) -> Option<Vec<Self>> {
         let program = program()?;
         Some(started(|| Self::attempt(&program, &[], "http", count)))
+    }
+
+    fn one(program: &Path, flags: &[String], scheme: &'static str) -> Self {
+        started(|| {
+            let mut members = Self::attempt(program, flags, scheme, 1)?;
+            members.pop().context("no member")
+        })
     }
 
     fn attempt(

@@ -17,8 +17,8 @@ use crate::{
     store::{Guard, Key, Prefix, Revision, Txn, Write},
 };
 
-/// The most comparisons of a transaction that etcd takes without `--max-txn-ops`, but for that of the
-/// fence.
+/// The most comparisons of a transaction that etcd takes without `--max-txn-ops`, but for that of
+/// the fence.
 const MAX_COMPARISONS: usize = 128 - 1;
 
 /// The parts from which transactions are made.
