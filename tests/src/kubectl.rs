@@ -26,6 +26,16 @@ use crate::{
 /// The minor versions that have to work.
 pub const VERSIONS: [u32; 3] = [29, 31, 33];
 
+/// The versions that are run: the oldest and the newest, and all with `PODPLANE_SOAK=1`.
+fn versions_to_run() -> Vec<u32> {
+    let is_soak = env::var_os("PODPLANE_SOAK").is_some();
+    let [oldest, .., newest] = VERSIONS;
+    match is_soak {
+        true => VERSIONS.to_vec(),
+        false => vec![oldest, newest],
+    }
+}
+
 /// The name of a command, and the test of it.
 pub type KubectlCase = (&'static str, fn(&Kubectl));
 
@@ -380,13 +390,13 @@ fn programs() -> Option<Vec<(u32, PathBuf)>> {
         .map(Path::to_owned)
         .chain(dirs.iter().cloned())
         .collect();
-    let found = VERSIONS.map(|minor| {
-        let program = dirs
+    let program = |minor| {
+        let mut files = dirs
             .iter()
-            .map(|dir| dir.join(format!("kubectl.1.{minor}")))
-            .find(|file| file.exists());
-        (minor, program)
-    });
+            .map(|dir| dir.join(format!("kubectl.1.{minor}")));
+        (minor, files.find(|file| file.exists()))
+    };
+    let found: Vec<_> = versions_to_run().into_iter().map(program).collect();
     let missing: Vec<_> = found
         .iter()
         .filter(|(_, program)| program.is_none())

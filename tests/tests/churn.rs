@@ -23,11 +23,11 @@ fn seed() -> Result<u64> {
     }
 }
 
-/// The time in which pods come and go: with start and end two minutes of the clock in CI, since all
-/// clusters run at the same time.
+/// The time in which pods come and go: with start and end a minute and a half of the clock in CI,
+/// since all clusters run at the same time.
 fn length() -> Duration {
     let soak = std::env::var_os("PODPLANE_SOAK").is_some();
-    Duration::from_secs(if soak { 600 } else { 80 })
+    Duration::from_secs(if soak { 600 } else { 45 })
 }
 
 #[tokio::test(flavor = "multi_thread")]

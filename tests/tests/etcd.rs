@@ -343,7 +343,8 @@ async fn an_expired_certificate_is_read_again() -> Result<()> {
     etcd.start_again()?;
     let refused = pods.create(&pod("refused")).await.unwrap_err();
     ensure!(
-        refused.reason == Reason::ServiceUnavailable && refused.message.contains("BadCertificate"),
+        refused.reason == Reason::ServiceUnavailable
+            && refused.message.contains("client.crt expired at"),
         "{refused:?}"
     );
     issue("client", Usage::Client, day)?;

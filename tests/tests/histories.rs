@@ -7,9 +7,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
-#[path = "histories/clients.rs"]
 mod clients;
-#[path = "histories/log.rs"]
 mod log;
 
 use std::{
@@ -28,7 +26,7 @@ use rand::RngExt as _;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::task::JoinSet;
 
-use crate::{
+use self::{
     clients::{HistoryRecord, Round, node},
     log::{Log, Watcher},
 };

@@ -62,12 +62,14 @@ fn side_by_side(variable: Option<(&str, &str)>) -> Result<TestOutcome> {
     };
     let (clusters, mut others) = (flags(&clusters), flags(&others));
     others.extend(["--lib", "--bins", "--examples"].map(str::to_owned));
-    let run = |mut tests: Command| watched(tests.envs(variable), Printing::Programs);
+    let run = |mut tests: Command, printing| watched(tests.envs(variable), printing);
     let (clusters, others) = thread::scope(|scope| {
-        let clusters = scope.spawn(|| run(tests(&clusters)));
-        let others = run(with_own_mounts(&tests(&others)));
+        // A few programs with hundreds of tests: their lines say how far it is.
+        let clusters = scope.spawn(|| run(tests(&clusters), Printing::Lines));
+        let others = run(with_own_mounts(&tests(&others)), Printing::Programs);
         // Cargo takes no other targets beside examples in documentation.
-        let others = others.and_then(|outcome| Ok((outcome, run(tests(&["--doc".to_owned()]))?)));
+        let examples = || run(tests(&["--doc".to_owned()]), Printing::Programs);
+        let others = others.and_then(|outcome| Ok((outcome, examples()?)));
         (clusters.join(), others)
     });
     let mut outcome = clusters.map_err(|_panic| anyhow!("a thread panicked"))??;

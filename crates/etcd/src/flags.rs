@@ -3,7 +3,9 @@
 use std::{fmt, net::IpAddr, path::PathBuf, str::FromStr, sync::Arc};
 
 use http::Uri;
-use podplane_pki::{PkiError, ReloadedFiles, tls};
+use jiff::Timestamp;
+use podplane_host::fs;
+use podplane_pki::{PkiError, ReloadedFiles, certificate_end, tls};
 use rustls::ClientConfig;
 
 /// The members of etcd, and the credentials for them, by the names of kube-apiserver's flags.
@@ -70,8 +72,21 @@ pub enum EtcdConfigError {
     NoAuthority(EtcdEndpoint),
 }
 
-/// The configuration of TLS, read again when its files change.
-pub(crate) type EtcdTls = ReloadedFiles<Arc<ClientConfig>>;
+/// What connections with TLS are made with, read again when its files change.
+pub(crate) type EtcdTls = ReloadedFiles<EtcdCredentials>;
+
+/// The configuration of TLS, and the own certificate in it.
+pub(crate) struct EtcdCredentials {
+    pub(crate) config: Arc<ClientConfig>,
+    pub(crate) certificate: Option<OwnCertificate>,
+}
+
+/// The certificate that etcd is shown.
+pub(crate) struct OwnCertificate {
+    pub(crate) file: PathBuf,
+    /// `None` if it cannot be told.
+    pub(crate) not_after: Option<Timestamp>,
+}
 
 impl EtcdFlags {
     /// Reads the files for TLS. `None` if all members are on this machine without TLS.
@@ -94,7 +109,18 @@ impl EtcdFlags {
             .chain(of_pair)
             .cloned()
             .collect();
-        let read = move || tls::http2_client(&authority, pair.as_ref());
+        let read = move || {
+            // Reports files that cannot be read.
+            let config = tls::http2_client(&authority, pair.as_ref())?;
+            let certificate = pair.as_ref().map(|(file, _key)| OwnCertificate {
+                file: file.clone(),
+                not_after: fs::read(file).ok().and_then(|pem| certificate_end(&pem)),
+            });
+            Ok(EtcdCredentials {
+                config,
+                certificate,
+            })
+        };
         Ok(Some(ReloadedFiles::open(files, read)?))
     }
 }

@@ -3,13 +3,13 @@
 use std::{io, sync::Arc, time::Duration};
 
 use hyper_util::rt::TokioIo;
-use podplane_host::net;
+use podplane_host::{clock, net};
 use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 use tonic::transport::{Channel, Uri};
 
-use crate::flags::{EtcdEndpoint, EtcdTls};
+use crate::flags::{EtcdEndpoint, EtcdTls, OwnCertificate};
 
 /// The limit of a connection attempt.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -51,9 +51,24 @@ async fn connect(member: &EtcdEndpoint, tls: Option<&EtcdTls>) -> io::Result<Box
     if !member.is_secure() {
         return Ok(Box::new(stream));
     }
-    let config = tls.map(|tls| Arc::clone(&*tls.current()));
-    let config = config.ok_or(io::ErrorKind::PermissionDenied)?;
+    let credentials = tls.ok_or(io::ErrorKind::PermissionDenied)?.current();
+    if let Some(certificate) = &credentials.certificate {
+        refuse_expired(certificate)?;
+    }
     let name = ServerName::try_from(member.host().to_owned()).map_err(io::Error::other)?;
-    let stream = TlsConnector::from(config).connect(name, stream).await?;
+    let connector = TlsConnector::from(Arc::clone(&credentials.config));
+    let stream = connector.connect(name, stream).await?;
     Ok(Box::new(stream))
+}
+
+/// Refuses a certificate that etcd would refuse, too: with TLS 1.3 that comes after the handshake,
+/// when the connection may have broken before etcd's reason is read.
+fn refuse_expired(certificate: &OwnCertificate) -> io::Result<()> {
+    match certificate.not_after {
+        Some(end) if end < clock::timestamp() => Err(io::Error::other(format!(
+            "the client certificate {} expired at {end}; renew it: the file is read again",
+            certificate.file.display()
+        ))),
+        _ => Ok(()),
+    }
 }

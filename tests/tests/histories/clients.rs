@@ -19,7 +19,7 @@ use podplane_tests::{
 use rand::RngExt as _;
 use tokio::{task::JoinSet, time};
 
-use crate::log::{Log, ObjectValues};
+use super::log::{Log, ObjectValues};
 
 /// The keys that clients contend for.
 const KEYS: usize = 5;

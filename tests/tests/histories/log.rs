@@ -10,7 +10,7 @@ use podplane_http_client::HttpClient;
 use podplane_tests::history::Value;
 use serde_json::Value as Json;
 
-use crate::clients::node;
+use super::clients::node;
 
 /// The value of each object, with the revision since which it has it.
 pub(crate) type ObjectValues = BTreeMap<String, (u64, Value)>;

@@ -19,7 +19,7 @@ use podplane_test_cluster::{ClusterBuilder, within};
 use podplane_tests::{eventually, peers, service::Service};
 use serde_json::{Value, json};
 
-use crate::other::{NODE, OtherCluster, PATIENCE, SYSTEM, is_running, pod_for, pods_are_gone};
+use super::other::{NODE, OtherCluster, PATIENCE, SYSTEM, is_running, pod_for, pods_are_gone};
 
 /// The reference's plugin, of the Debian package containernetworking-plugins.
 const HOST_LOCAL: &str = "/usr/lib/cni/host-local";

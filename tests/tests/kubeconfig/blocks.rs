@@ -12,7 +12,7 @@ use podplane_test_cluster::within;
 use podplane_tests::{peers, service::Service};
 use serde_json::json;
 
-use crate::other::{OtherCluster, PATIENCE, block};
+use super::other::{OtherCluster, PATIENCE, block};
 
 /// The nodes that have a /24 before the change.
 const OLD: usize = 20;

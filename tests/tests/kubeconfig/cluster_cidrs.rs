@@ -8,7 +8,7 @@ use podplane_test_cluster::within;
 use podplane_tests::{eventually, peers};
 use serde_json::{Value, json};
 
-use crate::other::{OtherCluster, PATIENCE};
+use super::other::{OtherCluster, PATIENCE};
 
 /// Without this version the definition has its place.
 const WITHOUT_OWN_KIND: &str = "networking.x-k8s.io/v1=false";

@@ -6,7 +6,7 @@ use podplane_tests::{
     programs::{finish, podplane},
 };
 
-use crate::other::{OtherCluster, SYSTEM};
+use super::other::{OtherCluster, SYSTEM};
 
 /// The process, the flags that it needs, and rules that it must name.
 const CASES: [(&str, &[&str], &[&str]); 4] = [

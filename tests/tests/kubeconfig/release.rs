@@ -10,7 +10,7 @@ use podplane_test_cluster::within;
 use podplane_tests::{peers, service::Service};
 use serde_json::json;
 
-use crate::other::{OtherCluster, block, metric};
+use super::other::{OtherCluster, block, metric};
 
 const NODES: usize = 500;
 /// The calls at once.

@@ -14,7 +14,7 @@ use podplane_tests::{peers, service::Service};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::other::{OtherCluster, PATIENCE, SYSTEM, is_running, pod_for, pods_are_gone};
+use super::other::{OtherCluster, PATIENCE, SYSTEM, is_running, pod_for, pods_are_gone};
 
 const NODES: u32 = 3;
 /// The addresses of a /29 for pods.
@@ -87,7 +87,7 @@ async fn two_schedulers_stay_within_the_addresses_by_the_webhook() -> Result<()>
         return Ok(());
     };
     other.deploy("scheduler");
-    let webhook = crate::bases::webhook(&other, "Fail").await?;
+    let webhook = super::bases::webhook(&other, "Fail").await?;
     let auditor = Auditor::start(&other)?;
     let schedulers = [
         scheduler(&other, NAMES[0]).await?,

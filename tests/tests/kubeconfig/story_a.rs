@@ -10,7 +10,7 @@ use podplane_client::DeleteParams;
 use podplane_test_cluster::within;
 use podplane_tests::peers;
 
-use crate::other::{
+use super::other::{
     OtherCluster, PATIENCE, SCHEDULER, SYSTEM, block, is_running, pod, pods_are_gone,
 };
 

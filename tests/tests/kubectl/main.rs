@@ -1,5 +1,5 @@
-//! Everyday work of Kubernetes' users, each command as they type it, with stock kubectl of three
-//! versions.
+//! Everyday work of Kubernetes' users, each command as they type it, with stock kubectl of the
+//! oldest and the newest version, and with `PODPLANE_SOAK=1` one between them, too.
 //!
 //! Expected texts are those that kubectl prints of a cluster of the reference.
 //! `PODPLANE_CASE=drain` runs only the cases whose name has `drain` in it.

@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result};
 use podplane_tests::{programs::finish, stranger::run};
 use serde_json::Value;
 
-use crate::{
+use super::{
     STRANGER,
     cluster::{OwnedCluster, Processes},
     walk,

@@ -1,0 +1,63 @@
+//! The tests of whole clusters, but for those that must be programs of their own.
+//!
+//! One program: each more is linked with everything once more. `cargo test --package podplane-tests
+//! --test end_to_end up::` runs one module.
+
+mod addresses;
+mod audit;
+mod audit_history;
+mod bad_input;
+mod cidr_change;
+mod cloud;
+mod cluster_cidrs;
+mod cni;
+mod cni_verify;
+mod credentials;
+mod dependencies;
+mod deployments;
+mod documents;
+mod duplicates;
+mod etcd;
+mod exhaustion;
+mod explain;
+mod faults;
+mod grpc_lines;
+mod held_blocks;
+mod histories;
+mod ipam_controller;
+mod joining;
+mod kube_rs;
+mod kube_rs_custom;
+mod kubeconfig;
+mod kubelet_containerd;
+mod kubelet_kubeconfig;
+mod kubernetes_client;
+mod leaders;
+mod limits;
+mod logs;
+mod metrics;
+mod node_agent;
+mod node_instances;
+mod other_users;
+mod plan;
+mod policy;
+mod prometheus;
+mod python_client;
+mod read_only_tools;
+mod renewals;
+mod request_audit;
+mod reset_bridge;
+mod resources;
+mod rights;
+mod safety;
+mod scenario_runner;
+mod scenarios;
+mod secrets;
+mod store;
+mod story_a;
+mod supervisor;
+mod tls;
+mod traces;
+mod two_schedulers;
+mod up;
+mod webhook;
